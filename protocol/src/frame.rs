@@ -1,0 +1,190 @@
+//! Frames: the unit that every communicator carries, both ways.
+//!
+//! A frame is a 16-byte header followed by `length` bytes of payload. All
+//! integers are little-endian. See `protocol/README.md` for the whole wire.
+
+use thiserror::Error;
+
+/// Bytes of the header that precedes every payload.
+pub const HEADER_LEN: usize = 16;
+
+/// Most payload bytes one frame may carry. Bulk data is cut into frames of at
+/// most this size, or travels through a shared window.
+pub const MAX_PAYLOAD: usize = 256 * 1024;
+
+/// Bit set in `kind` of a frame that answers a call.
+pub const REPLY: u16 = 0x8000;
+
+/// First `kind` of the control frames (`0x7f00..=0x7fff`); lower kinds are
+/// call numbers.
+pub const CONTROL: u16 = 0x7f00;
+
+/// The 16 bytes before every payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FrameHeader {
+    /// Payload bytes that follow; at most [`MAX_PAYLOAD`].
+    pub length: u32,
+    /// Call number, call number with [`REPLY`] set, or a [`Control`] kind.
+    pub kind: u16,
+    /// Reply slot of the calling guest thread; 0 for a posted call. A reply
+    /// carries the slot of the call it answers.
+    pub slot: u16,
+    /// Guest to host: position of this call in its session, counted from 1
+    /// without gaps. Host to guest: the highest position executed so far.
+    pub sequence: u64,
+}
+
+/// Why the bytes of a header are not a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum FrameError {
+    /// The length field exceeds [`MAX_PAYLOAD`].
+    #[error("frame of {0} bytes exceeds the limit of {MAX_PAYLOAD}")]
+    Oversized(u32),
+    /// Fewer bytes than the header or its length field promised.
+    #[error("frame ends after {have} of {need} bytes")]
+    Truncated {
+        /// Bytes that were there.
+        have: usize,
+        /// Bytes that were promised.
+        need: usize,
+    },
+}
+
+impl FrameHeader {
+    /// Header of a frame with `length` payload bytes.
+    ///
+    /// # Errors
+    /// [`FrameError::Oversized`] past [`MAX_PAYLOAD`].
+    pub fn new(kind: u16, slot: u16, sequence: u64, length: usize) -> Result<Self, FrameError> {
+        let length32 = u32::try_from(length).unwrap_or(u32::MAX);
+        if length > MAX_PAYLOAD {
+            return Err(FrameError::Oversized(length32));
+        }
+        Ok(Self {
+            length: length32,
+            kind,
+            slot,
+            sequence,
+        })
+    }
+
+    /// The header as it stands on the wire.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; HEADER_LEN] {
+        let mut out = [0; HEADER_LEN];
+        out[0..4].copy_from_slice(&self.length.to_le_bytes());
+        out[4..6].copy_from_slice(&self.kind.to_le_bytes());
+        out[6..8].copy_from_slice(&self.slot.to_le_bytes());
+        out[8..16].copy_from_slice(&self.sequence.to_le_bytes());
+        out
+    }
+
+    /// Reads a header, refusing a length past [`MAX_PAYLOAD`].
+    ///
+    /// # Errors
+    /// [`FrameError::Oversized`].
+    pub fn from_bytes(bytes: &[u8; HEADER_LEN]) -> Result<Self, FrameError> {
+        let [l0, l1, l2, l3, k0, k1, s0, s1, sequence @ ..] = *bytes;
+        let length = u32::from_le_bytes([l0, l1, l2, l3]);
+        if length as usize > MAX_PAYLOAD {
+            return Err(FrameError::Oversized(length));
+        }
+        Ok(Self {
+            length,
+            kind: u16::from_le_bytes([k0, k1]),
+            slot: u16::from_le_bytes([s0, s1]),
+            sequence: u64::from_le_bytes(sequence),
+        })
+    }
+
+    /// Payload bytes as a size.
+    #[must_use]
+    pub fn payload_len(&self) -> usize {
+        self.length as usize
+    }
+
+    /// The call this frame answers, if it is a reply.
+    #[must_use]
+    pub fn replied_call(&self) -> Option<u16> {
+        (self.kind & REPLY != 0).then_some(self.kind & !REPLY)
+    }
+}
+
+/// Frames that are not calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum Control {
+    /// Guest to host, first frame of a connection: [`crate::handshake::Hello`].
+    Hello = 0x7f00,
+    /// Host to guest, answer to a hello: [`crate::handshake::Welcome`].
+    Welcome = 0x7f01,
+    /// Host to guest, instead of a welcome: [`crate::handshake::Refusal`].
+    Refusal = 0x7f02,
+    /// Host to guest: part of the bytes that the call in `slot` asked for:
+    /// `u64` offset from the call's destination, then the bytes.
+    Data = 0x7f03,
+    /// Host to guest: run the host function with this `u64` id
+    /// (cuLaunchHostFunc). The guest answers with the call `HostFuncDone`.
+    HostFunc = 0x7f04,
+    /// Host to guest: a human-readable line printed by a kernel (printf) or a
+    /// failed assertion, to be written to the program's standard output
+    /// (`u32` 1) or standard error (`u32` 2), then the bytes.
+    Output = 0x7f05,
+    /// Either way: this side ends the session in order; no payload.
+    Goodbye = 0x7f06,
+}
+
+impl Control {
+    /// The control frame with this kind, if there is one.
+    #[must_use]
+    pub fn from_kind(kind: u16) -> Option<Self> {
+        Some(match kind {
+            0x7f00 => Self::Hello,
+            0x7f01 => Self::Welcome,
+            0x7f02 => Self::Refusal,
+            0x7f03 => Self::Data,
+            0x7f04 => Self::HostFunc,
+            0x7f05 => Self::Output,
+            0x7f06 => Self::Goodbye,
+            _ => return None,
+        })
+    }
+
+    /// The value of `kind` on the wire.
+    #[must_use]
+    pub fn kind(self) -> u16 {
+        self as u16
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn header_round_trip() {
+        let header = FrameHeader::new(7, 3, u64::MAX - 1, 4096).unwrap();
+        assert_eq!(FrameHeader::from_bytes(&header.to_bytes()), Ok(header));
+    }
+
+    #[test]
+    fn oversized_is_refused_both_ways() {
+        assert!(FrameHeader::new(1, 0, 1, MAX_PAYLOAD + 1).is_err());
+        let mut bytes = FrameHeader::default().to_bytes();
+        bytes[0..4].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(
+            FrameHeader::from_bytes(&bytes),
+            Err(FrameError::Oversized(u32::MAX))
+        );
+    }
+
+    #[test]
+    fn every_control_kind_is_read_back() {
+        for kind in 0..=u16::MAX {
+            if let Some(control) = Control::from_kind(kind) {
+                assert_eq!(control.kind(), kind);
+                assert!(kind >= CONTROL && kind & REPLY == 0);
+            }
+        }
+    }
+}
