@@ -1,0 +1,68 @@
+//! Names that the guest gives to the objects of its session (D4).
+//!
+//! A handle is a number that the guest chooses and never uses twice in a
+//! session; the worker maps it to the device's own object. Each kind is a
+//! type, so that a handle of the wrong kind cannot be passed on unnoticed.
+
+use crate::codec::{DecodeError, Field, Reader};
+
+macro_rules! handles {
+    ($( $(#[$meta:meta])* $name:ident => $kind:ident ),* $(,)?) => {
+        /// What an effect (D9) or a handle is about.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum ObjectKind {
+            $( $(#[$meta])* $kind ),*
+        }
+        $(
+            $(#[$meta])*
+            #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+            pub struct $name(pub u64);
+
+            impl Field<'_> for $name {
+                fn encode<'s>(&'s self, out: &mut Vec<u8>) -> &'s [u8] {
+                    out.extend_from_slice(&self.0.to_le_bytes());
+                    &[]
+                }
+                fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+                    reader.field().map(Self)
+                }
+            }
+        )*
+    };
+}
+
+handles! {
+    /// A range of device memory, named by its first address in the arena.
+    DeviceAddress => Memory,
+    /// A range of the shared window used as pinned memory, named by its
+    /// offset in the window's bulk area.
+    WindowOffset => HostMemory,
+    /// Host memory of the guest that the worker keeps a copy of, named by its
+    /// address on the device.
+    ShadowAddress => Shadow,
+    /// A CUDA array or mipmapped array.
+    ArrayHandle => Array,
+    /// A texture object.
+    TextureHandle => Texture,
+    /// A surface object.
+    SurfaceHandle => Surface,
+    /// A loaded module or library.
+    ModuleHandle => Module,
+    /// A kernel of a module.
+    FunctionHandle => Function,
+    /// A stream; see the constants for the two default streams.
+    StreamHandle => Stream,
+    /// An event.
+    EventHandle => Event,
+    /// An instantiated graph.
+    GraphExecHandle => GraphExec,
+}
+
+impl StreamHandle {
+    /// The legacy default stream (CUDA's null stream and `CU_STREAM_LEGACY`).
+    pub const LEGACY: Self = Self(0);
+    /// Handles from here on name streams the guest created; a thread's
+    /// per-thread default stream (`CU_STREAM_PER_THREAD`) is such a one,
+    /// created by the guest library.
+    pub const FIRST: Self = Self(16);
+}

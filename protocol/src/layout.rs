@@ -1,0 +1,60 @@
+//! Where a session's addresses lie (D5, D6): the same in guest and worker.
+//!
+//! Facts behind the numbers: the CUDA driver honours reservations from
+//! 0x1000_0000_0000 on for every size up to 64 TiB, and keeps its own below;
+//! Linux places programs and libraries far above.
+
+/// Bytes between the regions of two devices of one guest process: 1 TiB.
+pub const DEVICE_STRIDE: u64 = 0x100_0000_0000;
+/// First address of device 0's memory arena.
+pub const ARENA_BASE: u64 = 0x1000_0000_0000;
+/// First address of device 0's shadow region: guest host memory that has no
+/// place in a window and of which the worker holds a copy.
+pub const SHADOW_BASE: u64 = 0x3000_0000_0000;
+/// First address of device 0's window.
+pub const WINDOW_BASE: u64 = 0x4000_0000_0000;
+/// Most devices one process can have, so that no two regions meet.
+pub const MAX_DEVICES: u32 = 32;
+/// Unit of [`crate::table::MemMap`]: 2 MiB, the device's mapping granularity.
+pub const CHUNK: u64 = 2 << 20;
+/// Words at the start of a window's bulk area that tell the guest when a bulk
+/// transfer is over: the guest sets word `token - 1` to 1, the host sets it
+/// to 0 when the transfer that named the token is complete.
+pub const BULK_TOKENS: u32 = 1024;
+/// Bytes of the token words: the first bytes of the bulk area.
+pub const BULK_TOKEN_BYTES: u64 = BULK_TOKENS as u64 * 4;
+
+/// The regions of one device of a guest process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Regions {
+    /// First address of the memory arena.
+    pub arena: u64,
+    /// First address of the shadow region.
+    pub shadow: u64,
+    /// First address of the window.
+    pub window: u64,
+}
+
+impl Regions {
+    /// The regions of the guest's device `ordinal`; `None` past [`MAX_DEVICES`].
+    #[must_use]
+    pub fn of(ordinal: u32) -> Option<Self> {
+        (ordinal < MAX_DEVICES).then(|| {
+            let offset = u64::from(ordinal) * DEVICE_STRIDE;
+            Self {
+                arena: ARENA_BASE + offset,
+                shadow: SHADOW_BASE + offset,
+                window: WINDOW_BASE + offset,
+            }
+        })
+    }
+
+    /// Does `[address, address + size)` lie in the region that starts at `base`?
+    #[must_use]
+    pub fn holds(base: u64, address: u64, size: u64) -> bool {
+        address >= base
+            && address
+                .checked_add(size)
+                .is_some_and(|end| end <= base + DEVICE_STRIDE)
+    }
+}

@@ -1,0 +1,131 @@
+//! What a call ended with: the numbers of CUDA's `CUresult`
+//! (CUDA Driver API, Data types used by CUDA driver).
+
+use crate::codec::{DecodeError, Field, Reader};
+
+/// A `CUresult`; 0 is success.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Status(pub u32);
+
+macro_rules! statuses {
+    ($( $name:ident = $value:literal ),* $(,)?) => {
+        impl Status {
+            $(
+                #[doc = concat!("`CUDA_ERROR_", stringify!($name), "` of `CUresult`.")]
+                pub const $name: Self = Self($value);
+            )*
+
+            /// The constant's name without `CUDA_`, where the host side raises it.
+            #[must_use]
+            pub fn name(self) -> Option<&'static str> {
+                match self {
+                    $( Self::$name => Some(stringify!($name)), )*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+statuses! {
+    SUCCESS = 0,
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    NOT_INITIALIZED = 3,
+    DEINITIALIZED = 4,
+    NO_DEVICE = 100,
+    INVALID_DEVICE = 101,
+    INVALID_IMAGE = 200,
+    INVALID_CONTEXT = 201,
+    MAP_FAILED = 205,
+    NO_BINARY_FOR_GPU = 209,
+    ECC_UNCORRECTABLE = 214,
+    INVALID_PTX = 218,
+    UNSUPPORTED_PTX_VERSION = 222,
+    JIT_COMPILATION_DISABLED = 223,
+    INVALID_SOURCE = 300,
+    OPERATING_SYSTEM = 304,
+    INVALID_HANDLE = 400,
+    ILLEGAL_STATE = 401,
+    NOT_FOUND = 500,
+    NOT_READY = 600,
+    ILLEGAL_ADDRESS = 700,
+    LAUNCH_OUT_OF_RESOURCES = 701,
+    LAUNCH_TIMEOUT = 702,
+    HOST_MEMORY_ALREADY_REGISTERED = 712,
+    HOST_MEMORY_NOT_REGISTERED = 713,
+    ASSERT = 710,
+    HARDWARE_STACK_ERROR = 714,
+    ILLEGAL_INSTRUCTION = 715,
+    MISALIGNED_ADDRESS = 716,
+    INVALID_ADDRESS_SPACE = 717,
+    INVALID_PC = 718,
+    LAUNCH_FAILED = 719,
+    COOPERATIVE_LAUNCH_TOO_LARGE = 720,
+    NOT_PERMITTED = 800,
+    NOT_SUPPORTED = 801,
+    SYSTEM_NOT_READY = 802,
+    SYSTEM_DRIVER_MISMATCH = 803,
+    UNKNOWN = 999,
+}
+
+impl Status {
+    /// Success?
+    #[must_use]
+    pub fn is_success(self) -> bool {
+        self == Self::SUCCESS
+    }
+
+    /// Errors after which, as CUDA documents them, the context is unusable
+    /// and every further call returns the same error.
+    #[must_use]
+    pub fn is_sticky(self) -> bool {
+        matches!(
+            self,
+            Self::ECC_UNCORRECTABLE
+                | Self::ILLEGAL_ADDRESS
+                | Self::LAUNCH_TIMEOUT
+                | Self::ASSERT
+                | Self::HARDWARE_STACK_ERROR
+                | Self::ILLEGAL_INSTRUCTION
+                | Self::MISALIGNED_ADDRESS
+                | Self::INVALID_ADDRESS_SPACE
+                | Self::INVALID_PC
+                | Self::LAUNCH_FAILED
+        )
+    }
+
+    /// `Ok` on success, the status itself otherwise.
+    ///
+    /// # Errors
+    /// The status, where it is not success.
+    pub fn ok(self) -> Result<(), Self> {
+        if self.is_success() { Ok(()) } else { Err(self) }
+    }
+}
+
+impl std::fmt::Display for Status {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.name() {
+            Some(name) => write!(
+                formatter,
+                "CUDA_{}{name} ({})",
+                if self.0 == 0 { "" } else { "ERROR_" },
+                self.0
+            ),
+            None => write!(formatter, "CUresult {}", self.0),
+        }
+    }
+}
+
+impl std::error::Error for Status {}
+
+impl Field<'_> for Status {
+    fn encode<'s>(&'s self, out: &mut Vec<u8>) -> &'s [u8] {
+        out.extend_from_slice(&self.0.to_le_bytes());
+        &[]
+    }
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        reader.field().map(Self)
+    }
+}

@@ -1,0 +1,215 @@
+//! Structures that calls and replies carry.
+
+use crate::codec::{Bytes, DecodeError, Field, Reader, Text};
+use crate::handle::ArrayHandle;
+
+crate::record! {
+    /// All that is constant about a device.
+    DeviceSnapshot<'a> {
+        /// cuDriverGetVersion: 1000·major + 10·minor.
+        driver_version: i32,
+        /// cuDeviceTotalMem, in bytes.
+        total_memory: u64,
+        /// cuDeviceGetUuid.
+        uuid: [u8; 16],
+        /// cuDeviceGetName.
+        name: Text<'a>,
+        /// cuDeviceGetPCIBusId.
+        pci_bus_id: Text<'a>,
+        /// Pairs of `i32` CUdevice_attribute and `i32` value: every attribute
+        /// that the device knows.
+        attributes: Bytes<'a>,
+    }
+
+    /// cuMemGetInfo, in bytes.
+    MemoryInfo {
+        /// Can still be had.
+        free: u64,
+        /// All there is for this session.
+        total: u64,
+    }
+
+    /// All that is constant about a kernel.
+    FunctionInfo<'a> {
+        /// Pairs of `u32` CUfunction_attribute and `i32` value.
+        attributes: Bytes<'a>,
+        /// Pairs of `u32` offset and `u32` size in bytes, one a parameter, in
+        /// order (cuFuncGetParamInfo).
+        parameters: Bytes<'a>,
+    }
+
+    /// Where a module's variable lies.
+    GlobalInfo {
+        /// Its device address.
+        address: u64,
+        /// Its bytes.
+        size: u64,
+    }
+
+    /// A CUDA array (CUDA_ARRAY3D_DESCRIPTOR).
+    ArrayShape {
+        /// Elements in a row.
+        width: u64,
+        /// Rows; 0 for a 1D array.
+        height: u64,
+        /// Slices or layers; 0 for 1D and 2D arrays.
+        depth: u64,
+        /// CUarray_format.
+        format: u32,
+        /// 1, 2 or 4.
+        channels: u32,
+        /// CUDA_ARRAY3D flags.
+        flags: u32,
+        /// Mipmap levels; 0 for an array without.
+        levels: u32,
+    }
+
+    /// Position and pitch of a copy in linear memory.
+    LinearEnd {
+        /// Address of byte 0 of row 0 of slice 0 of the copy itself.
+        address: u64,
+        /// Bytes from one row to the next.
+        pitch: u64,
+        /// Rows from one slice to the next.
+        rows: u64,
+    }
+
+    /// Position of a copy in an array.
+    ArrayEnd {
+        /// The array.
+        array: ArrayHandle,
+        /// Its mipmap level.
+        level: u32,
+        /// Byte in the row, row, slice.
+        origin: [u64; 3],
+    }
+
+    /// How a texture is read (CUDA_TEXTURE_DESC).
+    Sampling {
+        /// CUaddress_mode of each dimension.
+        address_modes: [u32; 3],
+        /// CUfilter_mode.
+        filter: u32,
+        /// CU_TRSF flags.
+        flags: u32,
+        /// Greatest anisotropy, 0 to 16.
+        anisotropy: u32,
+        /// CUfilter_mode between mipmap levels.
+        mipmap_filter: u32,
+        /// Added to the level.
+        mipmap_bias: f32,
+        /// Least level.
+        mipmap_min: f32,
+        /// Greatest level.
+        mipmap_max: f32,
+        /// Colour of the border, bit patterns of four `f32`.
+        border: [u8; 16],
+    }
+
+    /// Another view of an array (CUDA_RESOURCE_VIEW_DESC).
+    ResourceView {
+        /// CUresourceViewFormat.
+        format: u32,
+        /// Elements: width, height, depth.
+        extent: [u64; 3],
+        /// First and last mipmap level, first and last layer.
+        levels_layers: LevelsLayers,
+    }
+
+    /// Ranges of a [`ResourceView`].
+    LevelsLayers {
+        /// First mipmap level.
+        first_level: u32,
+        /// Last mipmap level.
+        last_level: u32,
+        /// First layer.
+        first_layer: u32,
+        /// Last layer.
+        last_layer: u32,
+    }
+
+    /// Linear memory behind a texture.
+    LinearResource {
+        /// Device address.
+        address: u64,
+        /// CUarray_format.
+        format: u32,
+        /// 1, 2 or 4.
+        channels: u32,
+        /// Bytes (1D), or elements in a row (2D).
+        width: u64,
+        /// Rows; 0 for 1D.
+        height: u64,
+        /// Bytes from one row to the next; 0 for 1D.
+        pitch: u64,
+    }
+
+    /// A texture object.
+    TextureSpec {
+        /// What it reads.
+        resource: TextureResource,
+        /// How.
+        sampling: Sampling,
+        /// Another view of the array; its format 0 with extent 0 means none.
+        view: ResourceView,
+    }
+}
+
+macro_rules! tagged {
+    ($( $(#[$meta:meta])* $name:ident, $field_name:literal { $( $(#[$case_meta:meta])* $tag:literal => $case:ident($type:ty) ),* $(,)? } )*) => {$(
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq)]
+        pub enum $name { $( $(#[$case_meta])* $case($type) ),* }
+
+        impl Field<'_> for $name {
+            fn encode<'s>(&'s self, out: &mut Vec<u8>) -> &'s [u8] {
+                match self { $( Self::$case(value) => { out.push($tag); value.encode(out) } )* }
+            }
+            fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+                Ok(match reader.field::<u8>()? {
+                    $( $tag => Self::$case(reader.field()?), )*
+                    other => return Err(DecodeError::BadValue { field: $field_name, value: other.into() }),
+                })
+            }
+        }
+    )*};
+}
+
+tagged! {
+    /// One end of a copy: a `u8` tag, then what it names.
+    CopyEnd, "end of a copy" {
+        /// Device memory, pinned memory or a shadow.
+        0 => Linear(LinearEnd),
+        /// A CUDA array.
+        1 => Array(ArrayEnd),
+    }
+
+    /// What a texture reads: a `u8` tag, then what it names.
+    TextureResource, "texture resource" {
+        /// An array or a mipmapped array.
+        0 => Array(ArrayHandle),
+        /// Linear device memory, 1D or pitched 2D.
+        1 => Linear(LinearResource),
+    }
+}
+
+/// Reads a byte run of pairs, as attributes and parameters are sent.
+/// A last incomplete pair is left out.
+pub fn pairs(bytes: Bytes<'_>) -> impl Iterator<Item = (u32, u32)> + '_ {
+    bytes.0.chunks_exact(8).filter_map(|pair| {
+        let (first, second) = pair.split_first_chunk::<4>()?;
+        Some((
+            u32::from_le_bytes(*first),
+            u32::from_le_bytes(second.try_into().ok()?),
+        ))
+    })
+}
+
+/// Writes pairs as [`pairs`] reads them.
+#[must_use]
+pub fn encode_pairs(pairs: impl IntoIterator<Item = (u32, u32)>) -> Vec<u8> {
+    pairs
+        .into_iter()
+        .flat_map(|(first, second)| [first.to_le_bytes(), second.to_le_bytes()].concat())
+        .collect()
+}
