@@ -1,1 +1,453 @@
-//! (to be written)
+//! What a worker asks of a GPU, whatever kind it is.
+//!
+//! The operations are those of the CUDA driver API, with three differences:
+//! memory lies at addresses that the caller chooses (D5), nothing but
+//! [`Device::module_load`] and the creations may take long, and waiting is
+//! done by the caller asking whether something is over, so that one thread
+//! can serve a session that waits for many things at once.
+//!
+//! Implementations: `device-cuda` (NVIDIA's driver) and `device-software`
+//! (PTX on the CPU). Both pass [`conformance`].
+#![deny(unsafe_code)]
+
+pub mod conformance;
+mod error;
+
+pub use error::{Error, Result};
+use paragpu_protocol::layout::Regions;
+use paragpu_protocol::types::{ArrayShape, MemoryInfo, ResourceView, Sampling};
+
+macro_rules! ids {
+    ($( $(#[$meta:meta])* $name:ident ),* $(,)?) => {$(
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(pub u64);
+    )*};
+}
+
+ids! {
+    /// A stream of a device.
+    StreamId,
+    /// An event of a device.
+    EventId,
+    /// A loaded module.
+    ModuleId,
+    /// A kernel of a module.
+    FunctionId,
+    /// A CUDA array or mipmapped array.
+    ArrayId,
+    /// A texture object; the value kernels are given.
+    TextureId,
+    /// A surface object; the value kernels are given.
+    SurfaceId,
+}
+
+impl StreamId {
+    /// The legacy default stream, which every device has.
+    pub const LEGACY: Self = Self(0);
+}
+
+/// All that is constant about a device, owned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// cuDriverGetVersion.
+    pub driver_version: i32,
+    /// cuDeviceTotalMem, in bytes.
+    pub total_memory: u64,
+    /// cuDeviceGetUuid.
+    pub uuid: [u8; 16],
+    /// cuDeviceGetName.
+    pub name: String,
+    /// cuDeviceGetPCIBusId.
+    pub pci_bus_id: String,
+    /// CUdevice_attribute and value: every attribute the device knows.
+    pub attributes: Vec<(u32, i32)>,
+}
+
+/// The GPUs of one kind on this host.
+pub trait Platform: Send {
+    /// Name of the kind, as in host.toml: `cuda` or `software`.
+    fn kind(&self) -> &'static str;
+
+    /// How many devices there are.
+    fn device_count(&self) -> u32;
+
+    /// What device `index` is, without opening it.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE` past the count.
+    fn snapshot(&self, index: u32) -> Result<Snapshot>;
+
+    /// Opens device `index` for one session whose addresses lie in `regions`.
+    /// Creates its context: from here on the first call is fast.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`, or what the driver says.
+    fn open(&self, index: u32, regions: Regions) -> Result<Box<dyn Device>>;
+}
+
+/// One end of a rectangular copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CopyEnd {
+    /// Memory the device reaches.
+    Linear {
+        /// Address of the copy's first byte.
+        address: u64,
+        /// Bytes from one row to the next.
+        pitch: u64,
+        /// Rows from one slice to the next.
+        rows: u64,
+    },
+    /// A CUDA array.
+    Array {
+        /// The array.
+        array: ArrayId,
+        /// Its mipmap level.
+        level: u32,
+        /// Byte in the row, row, slice.
+        origin: [u64; 3],
+    },
+}
+
+/// What a texture reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TextureResource {
+    /// An array or mipmapped array.
+    Array(ArrayId),
+    /// Linear memory, 1D (height 0) or pitched 2D.
+    Linear(paragpu_protocol::types::LinearResource),
+}
+
+/// A kernel launch.
+#[derive(Debug, Clone, Copy)]
+pub struct Launch<'a> {
+    /// The kernel.
+    pub function: FunctionId,
+    /// In whose order.
+    pub stream: StreamId,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads in a block.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub dynamic_shared: u32,
+    /// All blocks run at once and may synchronize with each other.
+    pub cooperative: bool,
+    /// Blocks of a cluster; zeros for none.
+    pub cluster: [u32; 3],
+    /// Parameter bytes, laid out as [`Function::parameters`] says.
+    pub parameters: &'a [u8],
+}
+
+/// What is constant about a kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Function {
+    /// Its id.
+    pub id: FunctionId,
+    /// CUfunction_attribute and value.
+    pub attributes: Vec<(u32, i32)>,
+    /// Offset and size in bytes of each parameter.
+    pub parameters: Vec<(u32, u32)>,
+}
+
+/// Runs on a thread of the device when its stream gets there; the stream goes
+/// on when it returns.
+pub type HostFunction = Box<dyn FnOnce() + Send>;
+
+/// One GPU, opened for one session.
+///
+/// Work given to a stream runs in order with that stream; the legacy default
+/// stream and blocking streams wait for each other as CUDA's do (CUDA Runtime
+/// API, Stream synchronization behavior). Methods named `*_query` return
+/// whether everything given so far is over, and the error of work that failed.
+/// After an error for which [`paragpu_protocol::status::Status::is_sticky`] holds,
+/// every method returns it.
+pub trait Device: Send {
+    // memory.rs
+
+    /// Backs `[address, address + size)` of the arena; both multiples of 2 MiB.
+    /// The memory reads as zero if it ever belonged to another session.
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY`; `INVALID_VALUE` outside the arena or over another mapping.
+    fn memory_map(&mut self, address: u64, size: u64) -> Result<()>;
+
+    /// Takes a whole mapping away once all work given so far is over; does not wait.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where no mapping starts.
+    fn memory_unmap(&mut self, address: u64) -> Result<()>;
+
+    /// Free and total bytes.
+    ///
+    /// # Errors
+    /// What the driver says.
+    fn memory_info(&mut self) -> Result<MemoryInfo>;
+
+    /// Lets the device reach `[address, address + size)` of this process at
+    /// the same address; both multiples of 4096. The memory must stay mapped
+    /// until it is unregistered: the worker that calls this owns the mapping.
+    ///
+    /// # Errors
+    /// `HOST_MEMORY_ALREADY_REGISTERED`, `OUT_OF_MEMORY`, `INVALID_VALUE`.
+    fn host_register(&mut self, address: u64, size: u64) -> Result<()>;
+
+    /// Ends a whole registration; waits for work that may use it.
+    ///
+    /// # Errors
+    /// `HOST_MEMORY_NOT_REGISTERED`.
+    fn host_unregister(&mut self, address: u64) -> Result<()>;
+
+    // copy.rs
+
+    /// Copies between two addresses that the device reaches.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where a range is not wholly reachable.
+    fn copy(&mut self, destination: u64, source: u64, size: u64, stream: StreamId) -> Result<()>;
+
+    /// Copies `extent` (bytes, rows, slices).
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where an end does not hold the extent.
+    fn copy_rect(
+        &mut self,
+        destination: CopyEnd,
+        source: CopyEnd,
+        extent: [u64; 3],
+        stream: StreamId,
+    ) -> Result<()>;
+
+    /// Writes `height` rows of `width` elements of `element` bytes (1, 2, 4).
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`.
+    #[allow(clippy::too_many_arguments)]
+    fn memset(
+        &mut self,
+        destination: u64,
+        pitch: u64,
+        value: u32,
+        element: u8,
+        width: u64,
+        height: u64,
+        stream: StreamId,
+    ) -> Result<()>;
+
+    // texture.rs
+
+    /// cuArray3DCreate or, with levels, cuMipmappedArrayCreate.
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY`, `INVALID_VALUE`.
+    fn array_create(&mut self, shape: &ArrayShape) -> Result<ArrayId>;
+
+    /// Destroys an array once all work given so far is over.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    fn array_destroy(&mut self, array: ArrayId) -> Result<()>;
+
+    /// cuTexObjectCreate.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`, `NOT_SUPPORTED`.
+    fn texture_create(
+        &mut self,
+        resource: TextureResource,
+        sampling: &Sampling,
+        view: Option<&ResourceView>,
+    ) -> Result<TextureId>;
+
+    /// cuTexObjectDestroy.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    fn texture_destroy(&mut self, texture: TextureId) -> Result<()>;
+
+    /// cuSurfObjectCreate.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`, `NOT_SUPPORTED`.
+    fn surface_create(&mut self, array: ArrayId) -> Result<SurfaceId>;
+
+    /// cuSurfObjectDestroy.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    fn surface_destroy(&mut self, surface: SurfaceId) -> Result<()>;
+
+    // module.rs
+
+    /// Loads a fatbin, cubin or PTX text; the text returned is the loader's log.
+    /// `options` are CUjit_option and value, for the options that are numbers.
+    ///
+    /// # Errors
+    /// `INVALID_IMAGE`, `INVALID_PTX`, `NO_BINARY_FOR_GPU`, …
+    fn module_load(&mut self, image: &[u8], options: &[(u32, u32)]) -> Result<(ModuleId, String)>;
+
+    /// Unloads a module once all work given so far is over.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    fn module_unload(&mut self, module: ModuleId) -> Result<()>;
+
+    /// Finds a kernel by its mangled name.
+    ///
+    /// # Errors
+    /// `NOT_FOUND`.
+    fn module_function(&mut self, module: ModuleId, name: &str) -> Result<Function>;
+
+    /// Finds a variable by its mangled name: address and bytes.
+    ///
+    /// # Errors
+    /// `NOT_FOUND`.
+    fn module_global(&mut self, module: ModuleId, name: &str) -> Result<(u64, u64)>;
+
+    /// cuFuncSetAttribute.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`.
+    fn function_set_attribute(
+        &mut self,
+        function: FunctionId,
+        attribute: u32,
+        value: i32,
+    ) -> Result<()>;
+
+    /// cuFuncSetCacheConfig: a preference.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`.
+    fn function_set_cache_config(&mut self, function: FunctionId, config: u32) -> Result<()>;
+
+    /// cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`.
+    fn occupancy_blocks(
+        &mut self,
+        function: FunctionId,
+        block_size: i32,
+        dynamic_shared: u64,
+        flags: u32,
+    ) -> Result<i32>;
+
+    /// cuOccupancyAvailableDynamicSMemPerBlock.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`.
+    fn occupancy_dynamic_shared(
+        &mut self,
+        function: FunctionId,
+        blocks: i32,
+        block_size: i32,
+    ) -> Result<u64>;
+
+    // launch.rs
+
+    /// Launches a kernel.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`, `LAUNCH_OUT_OF_RESOURCES`, `COOPERATIVE_LAUNCH_TOO_LARGE`, …
+    fn launch(&mut self, launch: &Launch<'_>) -> Result<()>;
+
+    /// Runs `function` when `stream` gets there.
+    ///
+    /// # Errors
+    /// What the driver says.
+    fn host_function(&mut self, stream: StreamId, function: HostFunction) -> Result<()>;
+
+    // stream.rs
+
+    /// cuStreamCreateWithPriority.
+    ///
+    /// # Errors
+    /// What the driver says.
+    fn stream_create(&mut self, flags: u32, priority: i32) -> Result<StreamId>;
+
+    /// cuStreamDestroy: work in it still runs.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    fn stream_destroy(&mut self, stream: StreamId) -> Result<()>;
+
+    /// Is all work given to the stream over? For the legacy default stream:
+    /// also that of every blocking stream.
+    ///
+    /// # Errors
+    /// Of work that failed.
+    fn stream_query(&mut self, stream: StreamId) -> Result<bool>;
+
+    /// cuStreamWaitEvent.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    fn stream_wait_event(&mut self, stream: StreamId, event: EventId) -> Result<()>;
+
+    // event.rs
+
+    /// cuEventCreate.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`.
+    fn event_create(&mut self, flags: u32) -> Result<EventId>;
+
+    /// cuEventDestroy.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    fn event_destroy(&mut self, event: EventId) -> Result<()>;
+
+    /// cuEventRecord.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    fn event_record(&mut self, event: EventId, stream: StreamId) -> Result<()>;
+
+    /// Has the event's last record been reached? True if never recorded.
+    ///
+    /// # Errors
+    /// Of work that failed.
+    fn event_query(&mut self, event: EventId) -> Result<bool>;
+
+    /// cuEventElapsedTime, in milliseconds.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` where one has no time; `NOT_READY` where one is not reached.
+    fn event_elapsed(&mut self, start: EventId, end: EventId) -> Result<f32>;
+
+    // context.rs
+
+    /// Is all work of the session over?
+    ///
+    /// # Errors
+    /// Of work that failed.
+    fn context_query(&mut self) -> Result<bool>;
+
+    /// cuCtxSetLimit.
+    ///
+    /// # Errors
+    /// `NOT_SUPPORTED` for a limit the device lacks.
+    fn context_set_limit(&mut self, limit: u32, value: u64) -> Result<()>;
+
+    /// cuCtxGetLimit.
+    ///
+    /// # Errors
+    /// `NOT_SUPPORTED` for a limit the device lacks.
+    fn context_limit(&mut self, limit: u32) -> Result<u64>;
+
+    /// Brings what kernels printed so far, and are over, to this process's
+    /// standard output. Called when work was found to be over.
+    ///
+    /// # Errors
+    /// What the driver says.
+    fn flush_output(&mut self) -> Result<()>;
+
+    /// Waits until `stream` has no work left, sleeping rather than spinning;
+    /// may also return earlier. `timeout` bounds the wait.
+    ///
+    /// # Errors
+    /// Of work that failed.
+    fn stream_doze(&mut self, stream: StreamId, timeout: std::time::Duration) -> Result<()>;
+}
