@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * paragpu guest driver: what its parts share.
+ */
+#ifndef PARAGPU_H
+#define PARAGPU_H
+
+#include <linux/atomic.h>
+#include <linux/cdev.h>
+#include <linux/device.h>
+#include <linux/fs.h>
+#include <linux/mutex.h>
+#include <linux/pci.h>
+#include <linux/srcu.h>
+#include <linux/wait.h>
+
+#include <uapi/linux/paragpu.h>
+
+/* Device nodes that the driver can serve; one per PCI device. */
+#define PARAGPU_MAX_DEVICES	64
+
+/**
+ * struct paragpu_channel - the guest's side of one channel
+ * @owner: the device
+ * @index: number of the channel
+ * @taken: an open file has it; changed under @owner->lock
+ * @mapping: page cache of the open file's inode, through which its user
+ *	mappings are found at removal; NULL while free; under @owner->lock
+ * @rung: the host rang since the last acknowledgement
+ * @wait: pollers
+ */
+struct paragpu_channel {
+	struct paragpu_device *owner;
+	u32 index;
+	bool taken;
+	struct address_space *mapping;
+	atomic_t rung;
+	wait_queue_head_t wait;
+};
+
+/**
+ * struct paragpu_layout - what the window's header said, checked
+ * @version: as in &struct paragpu_window_header, like all the others
+ * @generation: likewise
+ * @channel_count: likewise
+ * @channel_offset: likewise
+ * @channel_size: likewise
+ */
+struct paragpu_layout {
+	u32 version;
+	u32 generation;
+	u32 channel_count;
+	u64 channel_offset;
+	u64 channel_size;
+};
+
+/**
+ * struct paragpu_device - one paragpu PCI device
+ * @dev: the device node; its release frees this structure, which therefore
+ *	outlives the PCI device for as long as files are open
+ * @cdev: the file operations of @dev
+ * @pdev: the PCI device; not to be used outside @guard
+ * @registers: BAR 0; not to be used outside @guard
+ * @header: page 0 of BAR 2; not to be used outside @guard
+ * @window: physical address of BAR 2
+ * @layout: of the window when the driver was bound
+ * @gone: the PCI device was unbound or unplugged, or came back from
+ *	hibernation as another one; never cleared
+ * @guard: read side: use of the hardware and faults. After setting @gone,
+ *	synchronize_srcu() means that nobody uses the hardware any more.
+ * @lock: protects @taken and @mapping of the channels
+ * @freed: counts channels that the host made free
+ * @freed_wait: openers that wait for a channel to be scrubbed
+ * @channels: as many as @layout says
+ */
+struct paragpu_device {
+	struct device dev;
+	struct cdev cdev;
+	struct pci_dev *pdev;
+	void __iomem *registers;
+	struct paragpu_window_header *header;
+	phys_addr_t window;
+	struct paragpu_layout layout;
+	bool gone;
+	struct srcu_struct guard;
+	struct mutex lock;
+	atomic_t freed;
+	wait_queue_head_t freed_wait;
+	struct paragpu_channel channels[];
+};
+
+extern const struct file_operations paragpu_fops;
+
+bool paragpu_enter(struct paragpu_device *paragpu, int *index);
+void paragpu_exit(struct paragpu_device *paragpu, int index);
+void paragpu_ring(struct paragpu_device *paragpu, u32 peer);
+u32 paragpu_state(struct paragpu_device *paragpu, u32 channel);
+bool paragpu_take(struct paragpu_device *paragpu, u32 channel);
+void paragpu_give_back(struct paragpu_device *paragpu, u32 channel);
+
+#endif /* PARAGPU_H */

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * paragpu guest driver: the character device, a channel for each open.
+ *
+ * include/uapi/linux/paragpu.h says what each operation does.
+ */
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/pagemap.h>
+#include <linux/poll.h>
+#include <linux/sched/signal.h>
+#include <linux/uaccess.h>
+#include <linux/version.h>
+
+#include "paragpu.h"
+
+/* Longest time that an opener waits for a channel to be scrubbed. */
+#define PARAGPU_SCRUB_TIMEOUT	(1 * HZ)
+
+/* Bytes that one fault maps at most: all that one page table can hold. */
+#define PARAGPU_FAULT_AROUND	PMD_SIZE
+
+static struct paragpu_device *paragpu_of(struct inode *inode)
+{
+	return container_of(inode->i_cdev, struct paragpu_device, cdev);
+}
+
+/**
+ * paragpu_find - take the first free channel
+ * @paragpu: the device
+ * @file: the opener
+ *
+ * Context: Process context; sleeps, interruptibly.
+ * Return: 0, -EAGAIN when a channel will be free once the host scrubbed it,
+ * -ENOSPC when all are taken, -ENODEV, -ERESTARTSYS.
+ */
+static int paragpu_find(struct paragpu_device *paragpu, struct file *file)
+{
+	struct paragpu_channel *channel;
+	int error = -ENOSPC;
+	int index;
+	u32 i;
+
+	if (mutex_lock_interruptible(&paragpu->lock))
+		return -ERESTARTSYS;
+	if (!paragpu_enter(paragpu, &index)) {
+		error = -ENODEV;
+		goto unlock;
+	}
+	for (i = 0; i < paragpu->layout.channel_count; i++) {
+		channel = &paragpu->channels[i];
+		if (channel->taken)
+			continue;
+		/* Not ours and not free: the host has yet to scrub it. */
+		error = -EAGAIN;
+		if (!paragpu_take(paragpu, i))
+			continue;
+		channel->taken = true;
+		channel->mapping = file->f_mapping;
+		atomic_set(&channel->rung, 0);
+		file->private_data = channel;
+		error = 0;
+		break;
+	}
+	paragpu_exit(paragpu, index);
+unlock:
+	mutex_unlock(&paragpu->lock);
+	return error;
+}
+
+static int paragpu_open(struct inode *inode, struct file *file)
+{
+	struct paragpu_device *paragpu = paragpu_of(inode);
+	unsigned long deadline = jiffies + PARAGPU_SCRUB_TIMEOUT;
+	long left = PARAGPU_SCRUB_TIMEOUT;
+	int freed, error;
+
+	for (;;) {
+		freed = atomic_read(&paragpu->freed);
+		error = paragpu_find(paragpu, file);
+		if (error != -EAGAIN || (file->f_flags & O_NONBLOCK))
+			break;
+		if (left <= 0) {
+			error = -ENOSPC;
+			break;
+		}
+		left = wait_event_interruptible_timeout(paragpu->freed_wait,
+				atomic_read(&paragpu->freed) != freed ||
+				READ_ONCE(paragpu->gone), left);
+		if (left < 0)
+			return left;
+		if (left > 0)
+			left = max(1L, (long)(deadline - jiffies));
+	}
+	return error ?: nonseekable_open(inode, file);
+}
+
+static int paragpu_release(struct inode *inode, struct file *file)
+{
+	struct paragpu_channel *channel = file->private_data;
+	struct paragpu_device *paragpu = channel->owner;
+	int index;
+
+	/*
+	 * Not interruptible, as nobody could act on a failure; the holders of
+	 * the lock do not wait for anything but each other.
+	 */
+	mutex_lock(&paragpu->lock);
+	if (paragpu_enter(paragpu, &index)) {
+		paragpu_give_back(paragpu, channel->index);
+		paragpu_exit(paragpu, index);
+	}
+	channel->taken = false;
+	channel->mapping = NULL;
+	mutex_unlock(&paragpu->lock);
+	return 0;
+}
+
+/**
+ * paragpu_fault - map what was touched, and what lies around it
+ * @vmf: the fault
+ *
+ * Mapping in here, and not in mmap(), leaves no moment in which removal could
+ * miss a mapping: whoever comes after paragpu_enter() began to fail gets no
+ * page, and whoever came before is found and unmapped.
+ *
+ * Context: Page fault; may sleep for page tables.
+ * Return: VM_FAULT_NOPAGE, or VM_FAULT_SIGBUS when the device is gone.
+ */
+static vm_fault_t paragpu_fault(struct vm_fault *vmf)
+{
+	struct vm_area_struct *vma = vmf->vma;
+	struct paragpu_channel *channel = vma->vm_private_data;
+	struct paragpu_device *paragpu = channel->owner;
+	u64 pages = paragpu->layout.channel_size >> PAGE_SHIFT;
+	unsigned long first, last, address;
+	vm_fault_t result = VM_FAULT_SIGBUS;
+	unsigned long base;
+	int index;
+
+	if (vmf->pgoff >= pages)
+		return VM_FAULT_SIGBUS;
+	if (!paragpu_enter(paragpu, &index))
+		return VM_FAULT_SIGBUS;
+
+	base = PHYS_PFN(paragpu->window + paragpu->layout.channel_offset +
+			channel->index * paragpu->layout.channel_size);
+	result = vmf_insert_pfn(vma, vmf->address, base + vmf->pgoff);
+
+	first = max(vma->vm_start,
+		    ALIGN_DOWN(vmf->address, PARAGPU_FAULT_AROUND));
+	last = min(vma->vm_end - 1, vmf->address | (PARAGPU_FAULT_AROUND - 1));
+	for (address = first;
+	     result == VM_FAULT_NOPAGE && address <= last;
+	     address += PAGE_SIZE) {
+		unsigned long page = linear_page_index(vma, address);
+
+		if (page >= pages)
+			break;
+		result = vmf_insert_pfn(vma, address, base + page);
+	}
+	paragpu_exit(paragpu, index);
+	return result;
+}
+
+static const struct vm_operations_struct paragpu_vm_ops = {
+	.fault = paragpu_fault,
+};
+
+static void paragpu_set_vm_flags(struct vm_area_struct *vma)
+{
+	const unsigned long flags = VM_PFNMAP | VM_IO | VM_DONTEXPAND |
+				    VM_DONTDUMP | VM_DONTCOPY;
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 3, 0)
+	vm_flags_set(vma, flags);
+#else
+	vma->vm_flags |= flags;
+#endif
+}
+
+static int paragpu_mmap(struct file *file, struct vm_area_struct *vma)
+{
+	struct paragpu_channel *channel = file->private_data;
+	unsigned long length = vma->vm_end - vma->vm_start;
+
+	if (vma->vm_pgoff || length > channel->owner->layout.channel_size)
+		return -EINVAL;
+	if (!(vma->vm_flags & VM_SHARED))
+		return -EINVAL;
+	if (READ_ONCE(channel->owner->gone))
+		return -ENODEV;
+	/* The file that the mapping holds keeps channel and device alive. */
+	vma->vm_private_data = channel;
+	vma->vm_ops = &paragpu_vm_ops;
+	paragpu_set_vm_flags(vma);
+	return 0;
+}
+
+static __poll_t paragpu_poll(struct file *file, poll_table *wait)
+{
+	struct paragpu_channel *channel = file->private_data;
+	struct paragpu_device *paragpu = channel->owner;
+	__poll_t events = 0;
+	int index;
+
+	poll_wait(file, &channel->wait, wait);
+	if (atomic_read(&channel->rung))
+		events |= EPOLLIN | EPOLLRDNORM;
+	if (!paragpu_enter(paragpu, &index))
+		return events | EPOLLHUP | EPOLLERR;
+	if (paragpu_state(paragpu, channel->index) ==
+	    PARAGPU_CHANNEL_HOST_CLOSED)
+		events |= EPOLLHUP | EPOLLERR;
+	paragpu_exit(paragpu, index);
+	return events;
+}
+
+static long paragpu_get_info(struct paragpu_channel *channel,
+			     struct paragpu_info __user *to)
+{
+	struct paragpu_device *paragpu = channel->owner;
+	struct paragpu_info info = {
+		.version = paragpu->layout.version,
+		.channel = channel->index,
+		.channel_size = paragpu->layout.channel_size,
+		.generation = paragpu->layout.generation,
+	};
+
+	if (READ_ONCE(paragpu->gone))
+		return -ENODEV;
+	return copy_to_user(to, &info, sizeof(info)) ? -EFAULT : 0;
+}
+
+static long paragpu_ioctl(struct file *file, unsigned int command,
+			  unsigned long argument)
+{
+	struct paragpu_channel *channel = file->private_data;
+	struct paragpu_device *paragpu = channel->owner;
+	int index;
+
+	switch (command) {
+	case PARAGPU_IOC_INFO:
+		return paragpu_get_info(channel, (void __user *)argument);
+	case PARAGPU_IOC_DOORBELL:
+		if (!paragpu_enter(paragpu, &index))
+			return -ENODEV;
+		paragpu_ring(paragpu, PARAGPU_PEER_CHANNEL(channel->index));
+		paragpu_exit(paragpu, index);
+		return 0;
+	case PARAGPU_IOC_ACK:
+		/* Before any look at the ring that follows. */
+		atomic_xchg(&channel->rung, 0);
+		return 0;
+	default:
+		return -ENOTTY;
+	}
+}
+
+const struct file_operations paragpu_fops = {
+	.owner = THIS_MODULE,
+	.open = paragpu_open,
+	.release = paragpu_release,
+	.mmap = paragpu_mmap,
+	.poll = paragpu_poll,
+	.unlocked_ioctl = paragpu_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
+};

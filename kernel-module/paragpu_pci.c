@@ -1,0 +1,516 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * paragpu guest driver: the PCI device, its window, its interrupt.
+ *
+ * include/uapi/linux/paragpu.h specifies the device.
+ */
+#include <linux/idr.h>
+#include <linux/interrupt.h>
+#include <linux/io.h>
+#include <linux/module.h>
+#include <linux/overflow.h>
+#include <linux/pm.h>
+#include <linux/slab.h>
+
+#include "paragpu.h"
+
+#define PARAGPU_BAR_REGISTERS	0
+#define PARAGPU_BAR_WINDOW	2
+
+static_assert(sizeof(struct paragpu_window_header) <= PAGE_SIZE);
+static_assert(sizeof(struct paragpu_channel_header) <= PARAGPU_ALIGNMENT);
+
+static DEFINE_IDA(paragpu_minors);
+static dev_t paragpu_first;
+
+static struct class paragpu_class = {
+	.name = "paragpu",
+};
+
+/**
+ * paragpu_enter - begin to use the hardware
+ * @paragpu: the device
+ * @index: for paragpu_exit()
+ *
+ * Context: Any that may read SRCU; the device stays until paragpu_exit(),
+ * which must follow without a wait for the host or for user space.
+ * Return: Whether the hardware is there; false needs no paragpu_exit().
+ */
+bool paragpu_enter(struct paragpu_device *paragpu, int *index)
+{
+	*index = srcu_read_lock(&paragpu->guard);
+	if (!READ_ONCE(paragpu->gone))
+		return true;
+	srcu_read_unlock(&paragpu->guard, *index);
+	return false;
+}
+
+/**
+ * paragpu_exit - end what a successful paragpu_enter() began
+ * @paragpu: the device
+ * @index: what paragpu_enter() gave
+ *
+ * Context: As paragpu_enter().
+ */
+void paragpu_exit(struct paragpu_device *paragpu, int index)
+{
+	srcu_read_unlock(&paragpu->guard, index);
+}
+
+/**
+ * paragpu_ring - ring a peer's doorbell
+ * @paragpu: the device
+ * @peer: a %PARAGPU_PEER_* number
+ *
+ * All that was written to the window before is visible to the peer.
+ *
+ * Context: Inside paragpu_enter(), or in probe or remove.
+ */
+void paragpu_ring(struct paragpu_device *paragpu, u32 peer)
+{
+	/* writel() orders the window's memory only where that is DMA memory. */
+	mb();
+	writel(peer << 16, paragpu->registers + PARAGPU_REG_DOORBELL);
+}
+
+/**
+ * paragpu_state - read the state word of a channel
+ * @paragpu: the device
+ * @channel: less than the device's channel count
+ *
+ * Context: Inside paragpu_enter().
+ * Return: &enum paragpu_channel_state, or whatever the host wrote.
+ */
+u32 paragpu_state(struct paragpu_device *paragpu, u32 channel)
+{
+	return le32_to_cpu(READ_ONCE(paragpu->header->state[channel]));
+}
+
+/**
+ * paragpu_take - open a channel if it is free
+ * @paragpu: the device
+ * @channel: less than the device's channel count
+ *
+ * Context: Inside paragpu_enter(), under the device's lock.
+ * Return: Whether it was free, and now is open.
+ */
+bool paragpu_take(struct paragpu_device *paragpu, u32 channel)
+{
+	__le32 *state = &paragpu->header->state[channel];
+	const __le32 free = cpu_to_le32(PARAGPU_CHANNEL_FREE);
+
+	if (cmpxchg(state, free, cpu_to_le32(PARAGPU_CHANNEL_OPEN)) != free)
+		return false;
+	paragpu_ring(paragpu, PARAGPU_PEER_CONTROL(paragpu->layout.channel_count));
+	return true;
+}
+
+/**
+ * paragpu_give_back - tell the host that no process has the channel any more
+ * @paragpu: the device
+ * @channel: less than the device's channel count
+ *
+ * Context: Inside paragpu_enter(), under the device's lock; or in probe or
+ * remove.
+ */
+void paragpu_give_back(struct paragpu_device *paragpu, u32 channel)
+{
+	xchg(&paragpu->header->state[channel],
+	     cpu_to_le32(PARAGPU_CHANNEL_RELEASED));
+	paragpu_ring(paragpu, PARAGPU_PEER_CONTROL(paragpu->layout.channel_count));
+}
+
+static void paragpu_wake(struct paragpu_channel *channel)
+{
+	atomic_set(&channel->rung, 1);
+	/* wake_up() of a queue needs the flag to be visible first: it is. */
+	wake_up_interruptible(&channel->wait);
+}
+
+static void paragpu_wake_all(struct paragpu_device *paragpu)
+{
+	u32 i;
+
+	for (i = 0; i < paragpu->layout.channel_count; i++)
+		paragpu_wake(&paragpu->channels[i]);
+	atomic_inc(&paragpu->freed);
+	wake_up_interruptible_all(&paragpu->freed_wait);
+}
+
+static void paragpu_scan_pending(struct paragpu_device *paragpu)
+{
+	u32 words = DIV_ROUND_UP(paragpu->layout.channel_count, 64);
+	bool freed = false;
+	u32 word, channel;
+	u64 pending;
+
+	for (word = 0; word < words; word++) {
+		if (!READ_ONCE(paragpu->header->pending[word]))
+			continue;
+		pending = le64_to_cpu(xchg(&paragpu->header->pending[word], 0));
+		while (pending) {
+			channel = word * 64 + __ffs64(pending);
+			pending &= pending - 1;
+			if (channel >= paragpu->layout.channel_count)
+				break;
+			paragpu_wake(&paragpu->channels[channel]);
+			if (paragpu_state(paragpu, channel) ==
+			    PARAGPU_CHANNEL_FREE)
+				freed = true;
+		}
+	}
+	if (freed) {
+		atomic_inc(&paragpu->freed);
+		wake_up_interruptible_all(&paragpu->freed_wait);
+	}
+}
+
+static irqreturn_t paragpu_interrupt(int irq, void *data)
+{
+	paragpu_scan_pending(data);
+	return IRQ_HANDLED;
+}
+
+/**
+ * paragpu_read_header - check the window's header and remember what it says
+ * @pdev: the PCI device
+ * @header: page 0 of the window
+ * @to: filled in
+ *
+ * Context: Process context.
+ * Return: 0, or -ENODEV after a sentence in the log: an ivshmem device that
+ * is somebody else's, or one that this driver cannot serve.
+ */
+static int paragpu_read_header(struct pci_dev *pdev,
+			       const struct paragpu_window_header *header,
+			       struct paragpu_layout *to)
+{
+	u64 length = pci_resource_len(pdev, PARAGPU_BAR_WINDOW);
+	u64 size = le64_to_cpu(READ_ONCE(header->window_size));
+	u32 magic = le32_to_cpu(READ_ONCE(header->magic));
+	u64 end;
+
+	if (magic != PARAGPU_WINDOW_MAGIC) {
+		dev_notice(&pdev->dev,
+			   "this ivshmem device is not a paragpu device (its memory begins with %#010x), leaving it alone\n",
+			   magic);
+		return -ENODEV;
+	}
+	to->version = le32_to_cpu(READ_ONCE(header->version));
+	to->generation = le32_to_cpu(READ_ONCE(header->generation));
+	to->channel_count = le32_to_cpu(READ_ONCE(header->channel_count));
+	to->channel_offset = le64_to_cpu(READ_ONCE(header->channel_offset));
+	to->channel_size = le64_to_cpu(READ_ONCE(header->channel_size));
+
+	if (PARAGPU_VERSION_MAJOR(to->version) !=
+	    PARAGPU_VERSION_MAJOR(PARAGPU_VERSION)) {
+		dev_err(&pdev->dev,
+			"the host speaks version %u.%u of the device, this driver version %u\n",
+			PARAGPU_VERSION_MAJOR(to->version),
+			to->version & 0xffff,
+			PARAGPU_VERSION_MAJOR(PARAGPU_VERSION));
+		return -ENODEV;
+	}
+	if (!to->channel_count || to->channel_count > PARAGPU_MAX_CHANNELS ||
+	    to->channel_offset < PAGE_SIZE || to->channel_size < PAGE_SIZE ||
+	    !PAGE_ALIGNED(to->channel_offset) ||
+	    !PAGE_ALIGNED(to->channel_size) || size > length ||
+	    check_mul_overflow(to->channel_size, (u64)to->channel_count,
+			       &end) ||
+	    check_add_overflow(end, to->channel_offset, &end) || end > size) {
+		dev_err(&pdev->dev,
+			"the window's header makes no sense: %u channels of %llu bytes from %llu on, in a window of %llu bytes (BAR 2 has %llu)\n",
+			to->channel_count, to->channel_size,
+			to->channel_offset, size, length);
+		return -ENODEV;
+	}
+	return 0;
+}
+
+static int paragpu_map(struct pci_dev *pdev, void __iomem **registers,
+		       void **window)
+{
+	struct resource *bar = &pdev->resource[PARAGPU_BAR_WINDOW];
+	int error;
+
+	if (!(bar->flags & IORESOURCE_MEM) || (bar->flags & IORESOURCE_UNSET) ||
+	    !bar->start || resource_size(bar) < PAGE_SIZE) {
+		dev_err(&pdev->dev,
+			"BAR 2 has no address: a hot-plug port needs as much prefetchable memory as the window (QEMU: pref64-reserve)\n");
+		return -ENODEV;
+	}
+	error = pcim_enable_device(pdev);
+	if (error)
+		return dev_err_probe(&pdev->dev, error,
+				     "cannot enable the device\n");
+	error = pcim_iomap_regions(pdev, BIT(PARAGPU_BAR_REGISTERS),
+				   KBUILD_MODNAME);
+	if (error)
+		return dev_err_probe(&pdev->dev, error, "cannot map BAR 0\n");
+	if (!devm_request_mem_region(&pdev->dev, bar->start,
+				     resource_size(bar), KBUILD_MODNAME))
+		return dev_err_probe(&pdev->dev, -EBUSY, "BAR 2 is in use\n");
+	/*
+	 * The whole window, though only page 0 is used: on x86 this is what
+	 * makes user mappings of it cached.
+	 */
+	*window = devm_memremap(&pdev->dev, bar->start, resource_size(bar),
+				MEMREMAP_WB);
+	if (IS_ERR(*window))
+		return dev_err_probe(&pdev->dev, PTR_ERR(*window),
+				     "cannot map BAR 2\n");
+	*registers = pcim_iomap_table(pdev)[PARAGPU_BAR_REGISTERS];
+	return 0;
+}
+
+static void paragpu_free(struct device *dev)
+{
+	struct paragpu_device *paragpu =
+		container_of(dev, struct paragpu_device, dev);
+
+	ida_free(&paragpu_minors, MINOR(dev->devt));
+	cleanup_srcu_struct(&paragpu->guard);
+	kvfree(paragpu);
+}
+
+/**
+ * paragpu_create - make the structure of a device, not yet visible to anybody
+ * @pdev: the PCI device
+ * @found: what paragpu_read_header() found
+ *
+ * Context: Process context.
+ * Return: The device, to be let go by put_device(); or an error pointer.
+ */
+static struct paragpu_device *
+paragpu_create(struct pci_dev *pdev, const struct paragpu_layout *found)
+{
+	struct paragpu_device *paragpu;
+	int minor, error;
+	u32 i;
+
+	paragpu = kvzalloc(struct_size(paragpu, channels,
+				       found->channel_count), GFP_KERNEL);
+	if (!paragpu)
+		return ERR_PTR(-ENOMEM);
+	error = init_srcu_struct(&paragpu->guard);
+	if (error)
+		goto free;
+	minor = ida_alloc_max(&paragpu_minors, PARAGPU_MAX_DEVICES - 1,
+			      GFP_KERNEL);
+	if (minor < 0) {
+		error = minor;
+		goto cleanup;
+	}
+	paragpu->pdev = pdev;
+	paragpu->window = pci_resource_start(pdev, PARAGPU_BAR_WINDOW);
+	paragpu->layout = *found;
+	mutex_init(&paragpu->lock);
+	init_waitqueue_head(&paragpu->freed_wait);
+	for (i = 0; i < paragpu->layout.channel_count; i++) {
+		paragpu->channels[i].owner = paragpu;
+		paragpu->channels[i].index = i;
+		init_waitqueue_head(&paragpu->channels[i].wait);
+	}
+
+	device_initialize(&paragpu->dev);
+	paragpu->dev.class = &paragpu_class;
+	paragpu->dev.parent = &pdev->dev;
+	paragpu->dev.devt = MKDEV(MAJOR(paragpu_first), minor);
+	paragpu->dev.release = paragpu_free;
+	cdev_init(&paragpu->cdev, &paragpu_fops);
+	paragpu->cdev.owner = THIS_MODULE;
+	error = dev_set_name(&paragpu->dev, "paragpu%d", minor);
+	if (error) {
+		put_device(&paragpu->dev);
+		return ERR_PTR(error);
+	}
+	return paragpu;
+
+cleanup:
+	cleanup_srcu_struct(&paragpu->guard);
+free:
+	kvfree(paragpu);
+	return ERR_PTR(error);
+}
+
+static int paragpu_probe(struct pci_dev *pdev, const struct pci_device_id *id)
+{
+	struct paragpu_layout found = {};
+	struct paragpu_device *paragpu;
+	void __iomem *registers;
+	void *window;
+	int error;
+	u32 i;
+
+	error = paragpu_map(pdev, &registers, &window);
+	if (error)
+		return error;
+	error = paragpu_read_header(pdev, window, &found);
+	if (error)
+		return error;
+	error = pci_alloc_irq_vectors(pdev, 1, 1, PCI_IRQ_MSIX | PCI_IRQ_MSI);
+	if (error < 0)
+		return dev_err_probe(&pdev->dev, error,
+				     "the device has no interrupt: QEMU wants vectors=1\n");
+
+	paragpu = paragpu_create(pdev, &found);
+	if (IS_ERR(paragpu))
+		return dev_err_probe(&pdev->dev, PTR_ERR(paragpu),
+				     "cannot set up the device\n");
+	paragpu->registers = registers;
+	paragpu->header = window;
+	pci_set_drvdata(pdev, paragpu);
+
+	error = devm_request_irq(&pdev->dev, pci_irq_vector(pdev, 0),
+				 paragpu_interrupt, 0, KBUILD_MODNAME,
+				 paragpu);
+	if (error) {
+		dev_err_probe(&pdev->dev, error, "cannot take the interrupt\n");
+		goto put;
+	}
+	/* What a kernel before this one, or a driver before us, left open. */
+	for (i = 0; i < paragpu->layout.channel_count; i++)
+		if (paragpu_state(paragpu, i) != PARAGPU_CHANNEL_FREE)
+			paragpu_give_back(paragpu, i);
+
+	error = cdev_device_add(&paragpu->cdev, &paragpu->dev);
+	if (error) {
+		dev_err_probe(&pdev->dev, error, "cannot make %s\n",
+			      dev_name(&paragpu->dev));
+		goto free_irq;
+	}
+	dev_info(&pdev->dev, "%s: %u channels of %llu KiB\n",
+		 dev_name(&paragpu->dev), paragpu->layout.channel_count,
+		 paragpu->layout.channel_size >> 10);
+	return 0;
+
+free_irq:
+	devm_free_irq(&pdev->dev, pci_irq_vector(pdev, 0), paragpu);
+put:
+	put_device(&paragpu->dev);
+	return error;
+}
+
+/**
+ * paragpu_disconnect - take the hardware away from all who have files open
+ * @paragpu: the device
+ *
+ * Afterwards no file operation touches the hardware, and no process has any
+ * of the window mapped.
+ *
+ * Context: Process context; waits for file operations in flight, none of
+ * which waits for the host or for user space.
+ */
+static void paragpu_disconnect(struct paragpu_device *paragpu)
+{
+	struct paragpu_channel *channel;
+	u32 i;
+
+	WRITE_ONCE(paragpu->gone, true);
+	synchronize_srcu(&paragpu->guard);
+
+	mutex_lock(&paragpu->lock);
+	for (i = 0; i < paragpu->layout.channel_count; i++) {
+		channel = &paragpu->channels[i];
+		if (channel->mapping)
+			unmap_mapping_range(channel->mapping, 0, 0, 1);
+	}
+	mutex_unlock(&paragpu->lock);
+	paragpu_wake_all(paragpu);
+}
+
+static void paragpu_remove(struct pci_dev *pdev)
+{
+	struct paragpu_device *paragpu = pci_get_drvdata(pdev);
+	u32 i;
+
+	cdev_device_del(&paragpu->cdev, &paragpu->dev);
+	paragpu_disconnect(paragpu);
+	/* Where it was unplugged already, these writes go nowhere. */
+	for (i = 0; i < paragpu->layout.channel_count; i++)
+		if (paragpu_state(paragpu, i) != PARAGPU_CHANNEL_FREE)
+			paragpu_give_back(paragpu, i);
+	devm_free_irq(&pdev->dev, pci_irq_vector(pdev, 0), paragpu);
+	put_device(&paragpu->dev);
+}
+
+static int paragpu_suspend(struct device *dev)
+{
+	/* Processes are frozen, the window is memory: nothing to save. */
+	return 0;
+}
+
+static int paragpu_resume(struct device *dev)
+{
+	struct pci_dev *pdev = to_pci_dev(dev);
+	struct paragpu_device *paragpu = pci_get_drvdata(pdev);
+	struct paragpu_layout found = {};
+	int error;
+
+	/* After hibernation the host may have started anew. */
+	error = paragpu_read_header(pdev, paragpu->header, &found);
+	if (error || found.generation != paragpu->layout.generation) {
+		dev_warn(dev,
+			 "another device came back: its channels are closed, unbind and bind the driver to go on\n");
+		paragpu_disconnect(paragpu);
+		return 0;
+	}
+	/* An interrupt may have been lost: look at everything. */
+	paragpu_scan_pending(paragpu);
+	paragpu_wake_all(paragpu);
+	return 0;
+}
+
+static DEFINE_SIMPLE_DEV_PM_OPS(paragpu_pm, paragpu_suspend, paragpu_resume);
+
+static const struct pci_device_id paragpu_ids[] = {
+	{ PCI_DEVICE(PARAGPU_PCI_VENDOR_ID, PARAGPU_PCI_DEVICE_ID) },
+	{ }
+};
+MODULE_DEVICE_TABLE(pci, paragpu_ids);
+
+static struct pci_driver paragpu_driver = {
+	.name = KBUILD_MODNAME,
+	.id_table = paragpu_ids,
+	.probe = paragpu_probe,
+	.remove = paragpu_remove,
+	.driver.pm = pm_sleep_ptr(&paragpu_pm),
+};
+
+static int __init paragpu_init(void)
+{
+	int error;
+
+	error = alloc_chrdev_region(&paragpu_first, 0, PARAGPU_MAX_DEVICES,
+				    KBUILD_MODNAME);
+	if (error)
+		return error;
+	error = class_register(&paragpu_class);
+	if (error)
+		goto unregister_region;
+	error = pci_register_driver(&paragpu_driver);
+	if (error)
+		goto unregister_class;
+	return 0;
+
+unregister_class:
+	class_unregister(&paragpu_class);
+unregister_region:
+	unregister_chrdev_region(paragpu_first, PARAGPU_MAX_DEVICES);
+	return error;
+}
+
+static void __exit paragpu_exit_module(void)
+{
+	pci_unregister_driver(&paragpu_driver);
+	class_unregister(&paragpu_class);
+	unregister_chrdev_region(paragpu_first, PARAGPU_MAX_DEVICES);
+	ida_destroy(&paragpu_minors);
+}
+
+module_init(paragpu_init);
+module_exit(paragpu_exit_module);
+
+MODULE_AUTHOR("The paragpu authors");
+MODULE_DESCRIPTION("paragpu virtual GPU: channels in a shared-memory window");
+MODULE_LICENSE("GPL");
