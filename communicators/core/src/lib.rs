@@ -1,1 +1,41 @@
-//! (to be written)
+//! How bytes travel between a guest process and its worker; nothing of CUDA.
+//!
+//! A communicator gives each side a [`Connection`]: a [`Sender`] shared by all
+//! threads, a [`Receiver`] read by one thread at a time, and, where both sides
+//! can see one piece of memory, a shared [`Window`] for bulk bytes.
+//! Every implementation passes the same conformance suite (module
+//! `conformance`, behind the feature of that name).
+#![deny(unsafe_code)]
+
+mod error;
+mod polling;
+mod traits;
+mod window_unsafe;
+
+#[cfg(feature = "conformance")]
+pub mod conformance;
+
+use std::sync::Arc;
+
+pub use error::Error;
+pub use polling::{Adaptive, Polling, Spin};
+pub use traits::{Frame, Receiver, Sender, Wait, Wake};
+pub use window_unsafe::{Window, WindowError};
+
+/// One side of an established connection.
+pub struct Connection {
+    /// The sending half, for all threads.
+    pub sender: Arc<dyn Sender>,
+    /// The receiving half, for one thread at a time.
+    pub receiver: Box<dyn Receiver>,
+    /// Memory that both sides see, for bulk bytes; `None` on streams.
+    pub window: Option<Arc<Window>>,
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection")
+            .field("window", &self.window)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,1 +1,29 @@
-//! (to be written)
+//! The rings of the shared window: the communicators `shm` (two processes of
+//! one host) and `pci` (the same rings through the virtual device).
+//!
+//! A channel is one region of memory that both sides map ([`layout`]): a ring
+//! of frames each way, and the bulk area. [`ring`](self) checks every index
+//! and length that the peer wrote before use and copies each record into
+//! private memory before anything looks at it.
+//!
+//! `shm::create` and `shm::attach`, `pci::attach_host` and
+//! `pci::attach_guest` give the two sides of a connection.
+#![deny(unsafe_code)]
+
+mod channel;
+pub mod doorbell;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+pub mod layout;
+#[cfg(all(loom, test))]
+mod model;
+#[cfg(not(loom))]
+pub mod pci;
+mod ring;
+#[cfg(not(loom))]
+pub mod shm;
+mod sync;
+mod sys;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod waiting;

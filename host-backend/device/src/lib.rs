@@ -110,7 +110,7 @@ pub enum CopyEnd {
 }
 
 /// What a texture reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum TextureResource {
     /// An array or mipmapped array.
     Array(ArrayId),
