@@ -1,0 +1,61 @@
+//! Descriptions of two- and three-dimensional copies.
+
+use crate::geometry::{cudaExtent, cudaPitchedPtr, cudaPos};
+use crate::handle::{CUarray, CUcontext, CUdeviceptr};
+use crate::{abi_consts, abi_struct};
+use core::ffi::c_void;
+
+abi_struct! {
+    /// A runtime 3D copy.
+    struct cudaMemcpy3DParms {
+        srcArray: CUarray, srcPos: cudaPos, srcPtr: cudaPitchedPtr,
+        dstArray: CUarray, dstPos: cudaPos, dstPtr: cudaPitchedPtr,
+        extent: cudaExtent, kind: i32,
+    }
+    /// A runtime 3D copy between devices.
+    struct cudaMemcpy3DPeerParms {
+        srcArray: CUarray, srcPos: cudaPos, srcPtr: cudaPitchedPtr, srcDevice: i32,
+        dstArray: CUarray, dstPos: cudaPos, dstPtr: cudaPitchedPtr, dstDevice: i32,
+        extent: cudaExtent,
+    }
+    /// A driver 2D copy.
+    struct CUDA_MEMCPY2D {
+        srcXInBytes: usize, srcY: usize, srcMemoryType: u32, srcHost: *const c_void,
+        srcDevice: CUdeviceptr, srcArray: CUarray, srcPitch: usize,
+        dstXInBytes: usize, dstY: usize, dstMemoryType: u32, dstHost: *mut c_void,
+        dstDevice: CUdeviceptr, dstArray: CUarray, dstPitch: usize,
+        WidthInBytes: usize, Height: usize,
+    }
+    /// A driver 3D copy.
+    struct CUDA_MEMCPY3D {
+        srcXInBytes: usize, srcY: usize, srcZ: usize, srcLOD: usize, srcMemoryType: u32,
+        srcHost: *const c_void, srcDevice: CUdeviceptr, srcArray: CUarray,
+        reserved0: *mut c_void, srcPitch: usize, srcHeight: usize,
+        dstXInBytes: usize, dstY: usize, dstZ: usize, dstLOD: usize, dstMemoryType: u32,
+        dstHost: *mut c_void, dstDevice: CUdeviceptr, dstArray: CUarray,
+        reserved1: *mut c_void, dstPitch: usize, dstHeight: usize,
+        WidthInBytes: usize, Height: usize, Depth: usize,
+    }
+    /// A driver 3D copy between contexts.
+    struct CUDA_MEMCPY3D_PEER {
+        srcXInBytes: usize, srcY: usize, srcZ: usize, srcLOD: usize, srcMemoryType: u32,
+        srcHost: *const c_void, srcDevice: CUdeviceptr, srcArray: CUarray,
+        srcContext: CUcontext, srcPitch: usize, srcHeight: usize,
+        dstXInBytes: usize, dstY: usize, dstZ: usize, dstLOD: usize, dstMemoryType: u32,
+        dstHost: *mut c_void, dstDevice: CUdeviceptr, dstArray: CUarray,
+        dstContext: CUcontext, dstPitch: usize, dstHeight: usize,
+        WidthInBytes: usize, Height: usize, Depth: usize,
+    }
+}
+
+abi_consts! { i32:
+    cudaMemcpyHostToHost = 0,
+    cudaMemcpyHostToDevice = 1,
+    cudaMemcpyDeviceToHost = 2,
+    cudaMemcpyDeviceToDevice = 3,
+    cudaMemcpyDefault = 4,
+    CU_MEMORYTYPE_HOST = 1,
+    CU_MEMORYTYPE_DEVICE = 2,
+    CU_MEMORYTYPE_ARRAY = 3,
+    CU_MEMORYTYPE_UNIFIED = 4,
+}

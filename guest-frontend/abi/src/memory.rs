@@ -1,0 +1,57 @@
+//! Memory: pointer attributes, locations, pools, inter-process handles.
+
+use crate::{abi_consts, abi_struct};
+use core::ffi::c_void;
+
+abi_struct! {
+    /// What the runtime knows of an address.
+    struct cudaPointerAttributes {
+        r#type: i32, device: i32, devicePointer: *mut c_void, hostPointer: *mut c_void,
+        reserved: [i64; 8],
+    }
+    /// A device, the host, or one of its memory nodes.
+    struct cudaMemLocation { r#type: i32, id: i32 }
+    /// Who may access memory, and how.
+    struct cudaMemAccessDesc { location: cudaMemLocation, flags: i32 }
+    /// How a memory pool is made.
+    struct cudaMemPoolProps {
+        allocType: i32, handleTypes: i32, location: cudaMemLocation,
+        win32SecurityAttributes: *mut c_void, maxSize: usize, usage: u16, reserved: [u8; 54],
+    }
+    /// Names device memory for another process.
+    struct cudaIpcMemHandle_t { reserved: [i8; 64] }
+    /// Names an event for another process.
+    struct cudaIpcEventHandle_t { reserved: [i8; 64] }
+}
+
+abi_consts! { i32:
+    cudaHostAllocDefault = 0,
+    cudaHostAllocPortable = 1,
+    cudaHostAllocMapped = 2,
+    cudaHostAllocWriteCombined = 4,
+    cudaHostRegisterPortable = 1,
+    cudaHostRegisterMapped = 2,
+    cudaHostRegisterIoMemory = 4,
+    cudaHostRegisterReadOnly = 8,
+    CU_MEMHOSTALLOC_PORTABLE = 1,
+    CU_MEMHOSTALLOC_DEVICEMAP = 2,
+    CU_MEMHOSTALLOC_WRITECOMBINED = 4,
+    cudaMemoryTypeUnregistered = 0,
+    cudaMemoryTypeHost = 1,
+    cudaMemoryTypeDevice = 2,
+    cudaMemoryTypeManaged = 3,
+    cudaCpuDeviceId = -1,
+    cudaInvalidDeviceId = -2,
+    CU_POINTER_ATTRIBUTE_CONTEXT = 1,
+    CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
+    CU_POINTER_ATTRIBUTE_DEVICE_POINTER = 3,
+    CU_POINTER_ATTRIBUTE_HOST_POINTER = 4,
+    CU_POINTER_ATTRIBUTE_SYNC_MEMOPS = 6,
+    CU_POINTER_ATTRIBUTE_BUFFER_ID = 7,
+    CU_POINTER_ATTRIBUTE_IS_MANAGED = 8,
+    CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
+    CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10,
+    CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,
+    CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12,
+    CU_POINTER_ATTRIBUTE_MAPPED = 13,
+}
