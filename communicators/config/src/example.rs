@@ -1,0 +1,36 @@
+//! The example files: every key with its meaning and default, commented out.
+
+use std::fmt::Write as _;
+
+use crate::Configuration;
+
+/// A file of configuration `T` in which every key is explained and commented
+/// out at its default.
+#[must_use]
+pub fn example<T: Configuration>() -> String {
+    let mut out = format!(
+        "# {} and the files in {}, in order of their names,\n\
+         # then variables of the environment ({}SECTION_KEY): later wins.\n\
+         # Each key stands here at its default.\n",
+        T::FILE,
+        T::FRAGMENTS,
+        T::PREFIX
+    );
+    let defaults = T::default();
+    let mut section = "";
+    for key in T::keys() {
+        if key.section() != section {
+            section = key.section();
+            // Writing to a String cannot fail.
+            let _ = write!(out, "\n[{section}]\n");
+        } else {
+            out.push('\n');
+        }
+        for line in key.doc.trim().lines() {
+            let _ = writeln!(out, "# {}", line.trim());
+        }
+        let name = key.name.rsplit('.').next().unwrap_or_default();
+        let _ = writeln!(out, "#{name} = {}", key.show(&defaults));
+    }
+    out
+}

@@ -1,0 +1,121 @@
+//! The configuration of the guest library.
+
+use std::path::PathBuf;
+
+use crate::schema::{Configuration, Key, configuration};
+use crate::{Address, Communicator, Error, Level, Loaded, Sources, Spin};
+
+configuration! {
+    /// `/etc/paragpu/guest.toml`, `/etc/paragpu/conf.d/*.toml`, `PARAGPU_*`.
+    pub struct Guest {
+        /// How the guest reaches its backend: "auto", "pci", "shm", "unix" or "tcp". "auto" takes
+        /// the first that is there: the device file (pci), the socket (shm, then unix), the
+        /// address (tcp).
+        communicator: Communicator = Communicator::Auto;
+        /// How long a waiting thread polls before it sleeps, in microseconds; "auto" follows what
+        /// recent waits took.
+        spin: Spin = Spin::Auto => 0..=1_000_000;
+    }
+
+    /// Shared memory with a worker on the same host.
+    [shm] pub struct Shm {
+        /// The daemon's socket.
+        socket: PathBuf = "/run/paragpu/paragpud.sock".into();
+    }
+
+    /// A unix socket on the same host.
+    [unix] pub struct Unix {
+        /// The daemon's socket.
+        socket: PathBuf = "/run/paragpu/paragpud.sock".into();
+    }
+
+    /// TCP.
+    [tcp] pub struct Tcp {
+        /// The daemon's "host:port"; empty for none.
+        address: Address = Address(None);
+    }
+
+    /// The paragpu PCI device of a virtual machine.
+    [pci] pub struct Pci {
+        /// The device file of the kernel module.
+        device: PathBuf = "/dev/paragpu0".into();
+    }
+
+    /// What the library says, on standard error.
+    [log] pub struct Log {
+        /// "off", "error", "warn", "info", "debug" or "trace".
+        level: Level = Level::Warn;
+    }
+
+    /// Counters of a process.
+    [stats] pub struct Stats {
+        /// A file to which each process appends one JSON line with its counters when it ends;
+        /// empty for none.
+        file: PathBuf = PathBuf::new();
+    }
+}
+
+impl Configuration for Guest {
+    const FILE: &'static str = "/etc/paragpu/guest.toml";
+    const FRAGMENTS: &'static str = "/etc/paragpu/conf.d";
+    const PREFIX: &'static str = "PARAGPU_";
+    const FOREIGN: &'static [&'static str] = &["PARAGPU_HOST_", "PARAGPU_TEST_"];
+
+    fn keys() -> &'static [Key<Self>] {
+        KEYS
+    }
+
+    fn elsewhere(key: &str) -> Option<&'static str> {
+        crate::host::Host::keys()
+            .iter()
+            .any(|other| other.name == key || (!key.is_empty() && other.section() == key))
+            .then_some("the host's /etc/paragpu/host.toml or /etc/paragpu/host.d")
+    }
+
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        if self.communicator == Communicator::Tcp && self.tcp.address.0.is_none() {
+            return Err((
+                "communicator",
+                "is \"tcp\", but tcp.address names no \"host:port\"".into(),
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Guest {
+    /// The guest's configuration on this machine and in this process. Silent
+    /// and a few microseconds where nothing is configured.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn load() -> Result<Self, Error> {
+        Self::load_with_origins().map(|loaded| loaded.values)
+    }
+
+    /// As [`load`](Self::load), with where each value came from.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn load_with_origins() -> Result<Loaded<Self>, Error> {
+        Sources::system::<Self>().load()
+    }
+
+    /// The communicators to try, in order; never [`Communicator::Auto`]. Empty
+    /// where "auto" finds nothing: neither device file nor socket nor address.
+    #[must_use]
+    pub fn candidates(&self) -> Vec<Communicator> {
+        if self.communicator != Communicator::Auto {
+            return vec![self.communicator];
+        }
+        [
+            (Communicator::Pci, self.pci.device.exists()),
+            (Communicator::Shm, self.shm.socket.exists()),
+            (Communicator::Unix, self.unix.socket.exists()),
+            (Communicator::Tcp, self.tcp.address.0.is_some()),
+        ]
+        .into_iter()
+        .filter_map(|(communicator, there)| there.then_some(communicator))
+        .collect()
+    }
+}

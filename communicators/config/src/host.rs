@@ -1,0 +1,187 @@
+//! The configuration of the host daemon.
+
+use std::path::PathBuf;
+
+use crate::schema::{Configuration, Key, configuration};
+use crate::setting::choice;
+use crate::{Error, Indices, Level, Listen, Loaded, Size, Sources};
+
+choice! {
+    /// What executes the calls.
+    DeviceKind {
+        /// CUDA where its driver and a GPU are there, else software.
+        Auto = "auto",
+        /// NVIDIA GPUs through the CUDA driver.
+        Cuda = "cuda",
+        /// The CPU.
+        Software = "software",
+    }
+}
+
+configuration! {
+    /// `/etc/paragpu/host.toml`, `/etc/paragpu/host.d/*.toml`, `PARAGPU_HOST_*`.
+    pub struct Host {
+    }
+
+    /// The daemon itself.
+    [daemon] pub struct Daemon {
+        /// Where guests on this host and the device processes of VMs connect.
+        socket: PathBuf = "/run/paragpu/paragpud.sock".into();
+        /// Where the `paragpu` command connects; only the daemon's user and group may.
+        control: PathBuf = "/run/paragpu/control.sock".into();
+        /// Where the daemon notes its sessions, so that after a crash the next one finds them.
+        state: PathBuf = "/run/paragpu/state".into();
+        /// Group that may use both sockets; empty for the daemon's own.
+        group: String = String::new();
+        /// The worker program; empty: `paragpu-worker` beside paragpud.
+        worker: PathBuf = PathBuf::new();
+    }
+
+    /// TCP for guests.
+    [tcp] pub struct Tcp {
+        /// Address and port to listen at; empty for none. Port 0 lets the system choose.
+        listen: Listen = Listen(None);
+        /// Whether an address that other machines reach is allowed. Connections are neither
+        /// encrypted nor authenticated: only in a network where every machine is trusted.
+        allow_remote: bool = false;
+    }
+
+    /// What executes the calls.
+    [device] pub struct Device {
+        /// "auto", "cuda" or "software".
+        kind: DeviceKind = DeviceKind::Auto;
+        /// Numbers of the devices to give to guests, in the order in which guests see them;
+        /// empty for all.
+        indices: Indices = Indices(Vec::new());
+    }
+
+    /// Workers that wait, their device ready, for the next session.
+    [pool] pub struct Pool {
+        /// How many for each device.
+        warm: u32 = 1 => 0..=64;
+    }
+
+    /// What guests may use.
+    [limits] pub struct Limits {
+        /// Sessions at once.
+        sessions: u32 = 256 => 1..=4096;
+        /// Device memory of one session; 0 for no limit.
+        memory: Size = Size(0);
+        /// Connections that have not said hello yet.
+        pending: u32 = 64 => 1..=4096;
+        /// How long a connection may take to say hello, in milliseconds.
+        hello: u32 = 5000 => 1..=600_000;
+    }
+
+    /// The software GPU.
+    [software] pub struct Software {
+        /// The compute capability it claims, "major.minor".
+        compute_capability: ComputeCapability = ComputeCapability { major: 8, minor: 6 };
+        /// Memory of the device.
+        memory: Size = Size(4 << 30) => 16 << 20..=1 << 40;
+        /// Threads that run kernels; 0 for one per core.
+        threads: u32 = 0 => 0..=1024;
+    }
+
+    /// Shared memory with guests on this host.
+    [shm] pub struct Shm {
+        /// Bytes of a session's window: rings, staging and pinned memory.
+        window: Size = Size(256 << 20) => 1 << 20..=1 << 40;
+    }
+
+    /// Program images, kept so that a guest need not send them twice.
+    [cache] pub struct Cache {
+        /// Where they are kept.
+        directory: PathBuf = "/var/cache/paragpu".into();
+        /// How much is kept; 0 for nothing.
+        size: Size = Size(1 << 30) => 0..=1 << 40;
+    }
+
+    /// What the daemon and the workers say: to the journal under systemd, else on standard error.
+    [log] pub struct Log {
+        /// "off", "error", "warn", "info", "debug" or "trace".
+        level: Level = Level::Info;
+    }
+}
+
+/// A CUDA compute capability.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ComputeCapability {
+    /// 8 of 8.6.
+    pub major: u32,
+    /// 6 of 8.6.
+    pub minor: u32,
+}
+
+impl crate::Setting for ComputeCapability {
+    fn from_toml(value: &toml::de::DeValue<'_>) -> Result<Self, String> {
+        match value.as_str() {
+            Some(text) => Self::from_text(text),
+            None => Err("expects a text such as \"8.6\"".into()),
+        }
+    }
+    fn from_text(text: &str) -> Result<Self, String> {
+        text.split_once('.')
+            .and_then(|(major, minor)| {
+                Some(Self {
+                    major: major.parse().ok()?,
+                    minor: minor.parse().ok().filter(|minor| *minor < 10)?,
+                })
+            })
+            .filter(|capability| (5..=20).contains(&capability.major))
+            .ok_or_else(|| format!("expects a compute capability such as \"8.6\", not {text:?}"))
+    }
+    fn to_toml(&self) -> String {
+        format!("\"{}.{}\"", self.major, self.minor)
+    }
+}
+
+impl Configuration for Host {
+    const FILE: &'static str = "/etc/paragpu/host.toml";
+    const FRAGMENTS: &'static str = "/etc/paragpu/host.d";
+    const PREFIX: &'static str = "PARAGPU_HOST_";
+    const FOREIGN: &'static [&'static str] = &[];
+
+    fn keys() -> &'static [Key<Self>] {
+        KEYS
+    }
+
+    fn elsewhere(key: &str) -> Option<&'static str> {
+        crate::guest::Guest::keys()
+            .iter()
+            .any(|other| other.name == key || (!key.is_empty() && other.section() == key))
+            .then_some("the guest's /etc/paragpu/guest.toml or /etc/paragpu/conf.d")
+    }
+
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        match self.tcp.listen.0 {
+            Some(address) if !address.ip().is_loopback() && !self.tcp.allow_remote => Err((
+                "tcp.listen",
+                format!(
+                    "is {address}, which other machines reach, and connections are neither \
+                     encrypted nor authenticated: listen at 127.0.0.1 or [::1], or set \
+                     tcp.allow_remote = true where every machine of the network is trusted"
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Host {
+    /// The host's configuration on this machine and in this process.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn load() -> Result<Self, Error> {
+        Self::load_with_origins().map(|loaded| loaded.values)
+    }
+
+    /// As [`load`](Self::load), with where each value came from.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn load_with_origins() -> Result<Loaded<Self>, Error> {
+        Sources::system::<Self>().load()
+    }
+}

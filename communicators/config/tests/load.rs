@@ -1,0 +1,328 @@
+//! Order of the sources, and what is said about mistakes.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use paragpu_config::guest::Guest;
+use paragpu_config::host::Host;
+use paragpu_config::{
+    Address, Communicator, Configuration, Error, Level, Origin, Size, Sources, Spin,
+};
+
+struct Places {
+    directory: tempfile::TempDir,
+}
+
+impl Places {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("conf.d")).unwrap();
+        Self { directory }
+    }
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+    fn write(&self, name: &str, text: &str) -> &Self {
+        std::fs::write(self.path(name), text).unwrap();
+        self
+    }
+    fn sources(&self, environment: &[(&str, &str)]) -> Sources {
+        Sources {
+            file: Some(self.path("main.toml")),
+            required: false,
+            fragments: Some(self.path("conf.d")),
+            environment: environment
+                .iter()
+                .map(|(name, value)| (OsString::from(name), OsString::from(value)))
+                .collect(),
+            arguments: Vec::new(),
+        }
+    }
+    fn guest(&self, environment: &[(&str, &str)]) -> Result<Guest, Error> {
+        self.sources(environment).load().map(|loaded| loaded.values)
+    }
+}
+
+fn message<T: Configuration>(text: &str) -> String {
+    let places = Places::new();
+    places.write("main.toml", text);
+    let error = Sources::only(places.path("main.toml")).load::<T>();
+    error
+        .err()
+        .unwrap_or_else(|| panic!("accepted: {text}"))
+        .to_string()
+        .replace(&format!("{}/", places.directory.path().display()), "")
+}
+
+#[test]
+fn nothing_configured_is_the_defaults() {
+    let nowhere = Sources {
+        file: Some(Path::new("/nonexistent/guest.toml").into()),
+        fragments: Some(Path::new("/nonexistent/conf.d").into()),
+        ..Sources::default()
+    };
+    let loaded = nowhere.load::<Guest>().unwrap();
+    assert_eq!(loaded.values, Guest::default());
+    assert!(loaded.files.is_empty());
+}
+
+#[test]
+fn later_sources_win() {
+    let places = Places::new();
+    places.write(
+        "main.toml",
+        "spin = 1\n[log]\nlevel = 'error'\n[shm]\nsocket = '/a'\n",
+    );
+    places.write("conf.d/20-b.toml", "spin = 3\n");
+    places.write("conf.d/10-a.toml", "spin = 2\n[shm]\nsocket = '/b'");
+    places.write("conf.d/.hidden.toml", "spin = 99");
+    places.write("conf.d/readme.txt", "not TOML");
+    let guest = places.guest(&[]).unwrap();
+    assert_eq!(guest.spin, Spin::Microseconds(3));
+    assert_eq!(guest.shm.socket, PathBuf::from("/b"));
+    assert_eq!(guest.log.level, Level::Error);
+
+    let mut sources = places.sources(&[("PARAGPU_SPIN", "auto"), ("PARAGPU_SHM_SOCKET", "/c")]);
+    sources.arguments = vec![("shm.socket".into(), "/d".into())];
+    let loaded = sources.load::<Guest>().unwrap();
+    assert_eq!(loaded.values.spin, Spin::Auto);
+    assert_eq!(loaded.values.shm.socket, PathBuf::from("/d"));
+    assert_eq!(loaded.origin("shm.socket"), &Origin::CommandLine);
+    assert_eq!(
+        loaded.origin("spin"),
+        &Origin::Environment("PARAGPU_SPIN".into())
+    );
+    assert_eq!(
+        loaded.origin("log.level"),
+        &Origin::File {
+            path: places.path("main.toml"),
+            line: 3
+        }
+    );
+    assert_eq!(loaded.origin("tcp.address"), &Origin::Default);
+    assert_eq!(
+        loaded.files,
+        [
+            places.path("main.toml"),
+            places.path("conf.d/10-a.toml"),
+            places.path("conf.d/20-b.toml")
+        ]
+    );
+}
+
+#[test]
+fn a_required_file_must_exist() {
+    let error = Sources::only("/nonexistent/guest.toml")
+        .load::<Guest>()
+        .unwrap_err();
+    assert_eq!(error.to_string(), "cannot read /nonexistent/guest.toml");
+}
+
+#[test]
+fn unknown_names_come_with_the_nearest() {
+    for (text, expected) in [
+        (
+            "\n[shm]\nsokcet = '/a'\n",
+            "main.toml:3: there is no key `shm.sokcet`; did you mean `shm.socket`?",
+        ),
+        (
+            "comunicator = 'pci'\n",
+            "main.toml:1: there is no key `comunicator`; did you mean `communicator`?",
+        ),
+        (
+            "address = 'a:1'\n",
+            "main.toml:1: there is no key `address`; did you mean `tcp.address`?",
+        ),
+        (
+            "[smh]\nsocket = '/a'\n",
+            "main.toml:1: there is no section `smh`; did you mean `shm`?",
+        ),
+        (
+            "[tcp]\n\nquantum = 1\n",
+            "main.toml:3: there is no key `tcp.quantum`",
+        ),
+        (
+            "[pool]\nwarm = 1\n",
+            "main.toml:1: there is no section `pool` here; it belongs in the host's \
+             /etc/paragpu/host.toml or /etc/paragpu/host.d",
+        ),
+        (
+            "[tcp]\nlisten = '127.0.0.1:1'\n",
+            "main.toml:2: there is no key `tcp.listen` here; it belongs in the host's \
+             /etc/paragpu/host.toml or /etc/paragpu/host.d",
+        ),
+    ] {
+        assert_eq!(message::<Guest>(text), expected);
+    }
+}
+
+#[test]
+fn wrong_values_are_named_with_their_line() {
+    for (text, expected) in [
+        (
+            "[log]\nlevel = 3\n",
+            "main.toml:2: `log.level` expects one of off, error, warn, info, debug, trace",
+        ),
+        (
+            "communicator = 'shmm'",
+            "main.toml:1: `communicator` expects one of auto, shm, unix, tcp, pci, not \"shmm\"; \
+             did you mean \"shm\"?",
+        ),
+        (
+            "spin = 2000000",
+            "main.toml:1: `spin` expects a value from 0 to 1000000, not 2000000",
+        ),
+        (
+            "spin = true",
+            "main.toml:1: `spin` expects \"auto\" or microseconds, not a boolean",
+        ),
+        (
+            "[shm]\nsocket = 'run/x'",
+            "main.toml:2: `shm.socket` expects a path that starts with /, not \"run/x\"",
+        ),
+        ("shm = 'x'", "main.toml:1: `shm` is a section: write [shm]"),
+        (
+            "[tcp]\naddress = 'host'",
+            "main.toml:2: `tcp.address` expects \"host:port\", not \"host\"",
+        ),
+        (
+            "communicator = 'tcp'",
+            "main.toml:1: `communicator` is \"tcp\", but tcp.address names no \"host:port\"",
+        ),
+    ] {
+        assert_eq!(message::<Guest>(text), expected);
+    }
+    for (text, expected) in [
+        (
+            "[limits]\n\nsessions = -1",
+            "main.toml:3: `limits.sessions` expects an integer from 0 to 4294967295",
+        ),
+        (
+            "[pool]\nwarm = 65",
+            "main.toml:2: `pool.warm` expects a value from 0 to 64, not 65",
+        ),
+        (
+            "[shm]\nwindow = '1KiB'",
+            "main.toml:2: `shm.window` expects a value from 1MiB to 1TiB, not \"1KiB\"",
+        ),
+        (
+            "[limits]\nmemory = '99999999TiB'",
+            "main.toml:2: `limits.memory` expects a size in bytes, KiB, MiB, GiB or TiB, not \
+             \"99999999TiB\"",
+        ),
+        (
+            "[device]\nindices = ['0']",
+            "main.toml:2: `device.indices` expects a list of device numbers such as [0, 1]",
+        ),
+        (
+            "[software]\ncompute_capability = 8.6",
+            "main.toml:2: `software.compute_capability` expects a text such as \"8.6\"",
+        ),
+    ] {
+        assert_eq!(message::<Host>(text), expected);
+    }
+}
+
+#[test]
+fn text_that_is_not_toml_is_refused_with_its_line() {
+    let message = message::<Guest>("spin = 1\n[shm\n");
+    assert!(message.starts_with("main.toml:2: "), "{message}");
+}
+
+#[test]
+fn remote_addresses_need_permission() {
+    let refused = message::<Host>("[tcp]\nlisten = '0.0.0.0:7474'\n");
+    assert!(
+        refused.starts_with("main.toml:2: `tcp.listen` is 0.0.0.0:7474, which other machines"),
+        "{refused}"
+    );
+    let places = Places::new();
+    places.write(
+        "main.toml",
+        "[tcp]\nlisten = '0.0.0.0:7474'\nallow_remote = true\n",
+    );
+    let host = Sources::only(places.path("main.toml"))
+        .load::<Host>()
+        .unwrap();
+    assert!(host.values.tcp.listen.0.is_some());
+}
+
+#[test]
+fn variables_are_checked_too() {
+    let places = Places::new();
+    let error = places.guest(&[("PARAGPU_SHM_SOKET", "/a")]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "environment variable PARAGPU_SHM_SOKET: there is no variable `PARAGPU_SHM_SOKET`; \
+         did you mean `PARAGPU_SHM_SOCKET`?"
+    );
+    let error = places
+        .guest(&[("PARAGPU_COMMUNICATOR", "ring")])
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "environment variable PARAGPU_COMMUNICATOR: `communicator` expects one of auto, shm, \
+         unix, tcp, pci, not \"ring\""
+    );
+    let guest = places
+        .guest(&[
+            ("PARAGPU_COMMUNICATOR", "tcp"),
+            ("PARAGPU_TCP_ADDRESS", "[::1]:7474"),
+            ("PARAGPU_HOST_POOL_WARM", "none of ours"),
+            ("PARAGPU_TEST_ANYTHING", "x"),
+            ("PATH", "/bin"),
+        ])
+        .unwrap();
+    assert_eq!(guest.tcp.address, Address(Some("[::1]:7474".into())));
+    assert_eq!(guest.candidates(), [Communicator::Tcp]);
+
+    let host = places
+        .sources(&[
+            ("PARAGPU_HOST_LIMITS_MEMORY", "3GiB"),
+            ("PARAGPU_HOST_DEVICE_INDICES", "2, 0"),
+            ("PARAGPU_COMMUNICATOR", "none of ours"),
+        ])
+        .load::<Host>()
+        .unwrap();
+    assert_eq!(host.values.limits.memory, Size(3 << 30));
+    assert_eq!(host.values.device.indices.0, [2, 0]);
+}
+
+#[test]
+fn auto_takes_what_is_there_in_its_order() {
+    let places = Places::new();
+    let mut guest = Guest::default();
+    guest.pci.device = places.path("device");
+    guest.shm.socket = places.path("socket");
+    guest.unix.socket = places.path("socket");
+    assert!(guest.candidates().is_empty());
+    guest.tcp.address = Address(Some("localhost:1".into()));
+    places.write("socket", "").write("device", "");
+    assert_eq!(
+        guest.candidates(),
+        [
+            Communicator::Pci,
+            Communicator::Shm,
+            Communicator::Unix,
+            Communicator::Tcp
+        ]
+    );
+    guest.communicator = Communicator::Unix;
+    assert_eq!(guest.candidates(), [Communicator::Unix]);
+}
+
+fn variables_are_distinct<T: Configuration>() {
+    let names: std::collections::BTreeSet<String> =
+        T::keys().iter().map(|key| key.variable()).collect();
+    assert_eq!(names.len(), T::keys().len());
+    for name in &names {
+        assert!(!T::FOREIGN.iter().any(|prefix| name.starts_with(prefix)));
+        assert_ne!(*name, format!("{}CONFIG", T::PREFIX));
+    }
+}
+
+#[test]
+fn every_key_has_its_own_variable() {
+    variables_are_distinct::<Guest>();
+    variables_are_distinct::<Host>();
+}
