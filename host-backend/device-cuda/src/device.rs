@@ -1,0 +1,596 @@
+//! One NVIDIA GPU, opened for one session.
+
+use std::collections::BTreeSet;
+use std::ffi::CString;
+use std::sync::Arc;
+use std::time::Duration;
+
+use paragpu_device::{
+    ArrayId, CopyEnd, Device, Error, EventId, FunctionId, HostFunction, Launch, ModuleId, Result,
+    StreamId, SurfaceId, TextureId, TextureResource,
+};
+use paragpu_protocol::layout::{DEVICE_STRIDE, Regions};
+use paragpu_protocol::status::Status;
+use paragpu_protocol::types::{ArrayShape, MemoryInfo, ResourceView, Sampling};
+
+use crate::memory::{Memory, Retired};
+use crate::sys::{
+    Array, Context, Driver, Event, Function, LaunchConfig, Module, RectEnd, Resource, Stream,
+};
+use crate::table::Table;
+
+/// CU_STREAM_NON_BLOCKING.
+const NON_BLOCKING: u32 = 1;
+/// CU_EVENT_BLOCKING_SYNC and CU_EVENT_DISABLE_TIMING.
+const EVENT_FLAGS: u32 = 1 | 2;
+/// CU_EVENT_DISABLE_TIMING.
+const NO_TIMING: u32 = 2;
+/// The longest nap of [`Device::stream_doze`]: about what it may add to a wait.
+const NAP: Duration = Duration::from_micros(50);
+
+/// A module and what was found in it.
+struct LoadedModule {
+    module: Module,
+    functions: Vec<u64>,
+    globals: Vec<u64>,
+}
+
+/// A kernel and the bytes that its parameters take.
+struct Kernel {
+    function: Function,
+    parameter_bytes: usize,
+}
+
+/// A stream and whether the legacy default stream waits for it.
+struct OpenStream {
+    stream: Stream,
+    blocking: bool,
+}
+
+/// [`Device`] on NVIDIA's driver.
+pub struct CudaDevice {
+    memory: Memory,
+    streams: Table<OpenStream>,
+    events: Table<Event>,
+    modules: Table<LoadedModule>,
+    functions: Table<Kernel>,
+    arrays: Table<Array>,
+    textures: BTreeSet<u64>,
+    surfaces: BTreeSet<u64>,
+    /// Last, so that it goes after all that lives in it.
+    context: Context,
+}
+
+impl CudaDevice {
+    /// Opens `device` in the calling thread, which must be the only user.
+    pub fn open(driver: Arc<Driver>, device: i32, regions: Regions) -> Result<Self> {
+        Ok(Self {
+            context: Context::new(driver, device, regions.arena, DEVICE_STRIDE)?,
+            memory: Memory::new(regions),
+            streams: Table::default(),
+            events: Table::default(),
+            modules: Table::default(),
+            functions: Table::default(),
+            arrays: Table::default(),
+            textures: BTreeSet::new(),
+            surfaces: BTreeSet::new(),
+        })
+    }
+
+    /// Unmaps what is retired and no longer in use.
+    fn reap(&mut self) -> Result<()> {
+        let mut kept = Vec::new();
+        for mut retired in std::mem::take(&mut self.memory.retired) {
+            while let Some(event) = retired.after.pop() {
+                if self.context.event_query(&event)? {
+                    self.context.event_destroy(event)?;
+                } else {
+                    retired.after.push(event);
+                    break;
+                }
+            }
+            if retired.after.is_empty() {
+                self.context
+                    .unmap(retired.address, retired.size, retired.handle)?;
+            } else {
+                kept.push(retired);
+            }
+        }
+        self.memory.retired = kept;
+        Ok(())
+    }
+
+    /// An event behind all work given so far to each stream.
+    fn fence(&self) -> Result<Vec<Event>> {
+        let legacy = Stream::LEGACY;
+        std::iter::once(&legacy)
+            .chain(self.streams.values().map(|open| &open.stream))
+            .map(|stream| {
+                let event = self.context.event_create(NO_TIMING)?;
+                self.context.event_record(&event, stream)?;
+                Ok(event)
+            })
+            .collect()
+    }
+
+    fn rect_end(&self, end: CopyEnd, extent: [u64; 3]) -> Result<RectEnd<'_>> {
+        match end {
+            CopyEnd::Linear {
+                address,
+                pitch,
+                rows,
+            } => {
+                let bytes = rect_bytes(pitch, rows, extent).ok_or(Status::INVALID_VALUE)?;
+                let first = self.memory.span(address, bytes)?;
+                Ok(RectEnd::Linear { first, pitch, rows })
+            }
+            CopyEnd::Array {
+                array,
+                level,
+                origin,
+            } => Ok(RectEnd::Array {
+                array: find(&self.arrays, array.0)?,
+                level,
+                origin,
+            }),
+        }
+    }
+}
+
+/// The stream with this id.
+fn stream(streams: &Table<OpenStream>, id: StreamId) -> Result<&Stream> {
+    if id == StreamId::LEGACY {
+        return Ok(&Stream::LEGACY);
+    }
+    Ok(&find(streams, id.0)?.stream)
+}
+
+/// The object with this id.
+fn find<T>(table: &Table<T>, id: u64) -> Result<&T> {
+    table.get(id).ok_or_else(|| Status::INVALID_HANDLE.into())
+}
+
+/// Bytes from the first to the last byte of a rectangle in linear memory.
+fn rect_bytes(pitch: u64, rows: u64, [width, height, depth]: [u64; 3]) -> Option<u64> {
+    if width == 0 || height == 0 || depth == 0 {
+        return Some(0);
+    }
+    if (height > 1 || depth > 1) && pitch < width || depth > 1 && rows < height {
+        return None;
+    }
+    let slices = (depth - 1).checked_mul(rows)?.checked_mul(pitch)?;
+    let lines = (height - 1).checked_mul(pitch)?;
+    slices.checked_add(lines)?.checked_add(width)
+}
+
+impl Device for CudaDevice {
+    fn memory_map(&mut self, address: u64, size: u64) -> Result<()> {
+        self.memory.check_map(address, size)?;
+        self.reap()?;
+        let pending = |retired: &Retired| {
+            retired.address < address + size && address < retired.address + retired.size
+        };
+        if self.memory.retired.iter().any(pending) {
+            self.context.synchronize()?;
+            self.reap()?;
+        }
+        let handle = self.context.map(address, size)?;
+        self.memory.add_device(address, size, handle);
+        Ok(())
+    }
+
+    fn memory_unmap(&mut self, address: u64) -> Result<()> {
+        let (size, handle) = self.memory.remove_device(address)?;
+        let after = self.fence()?;
+        self.memory.retired.push(Retired {
+            address,
+            size,
+            handle,
+            after,
+        });
+        self.reap()
+    }
+
+    fn memory_info(&mut self) -> Result<MemoryInfo> {
+        self.reap()?;
+        let (free, total) = self.context.memory_info()?;
+        Ok(MemoryInfo { free, total })
+    }
+
+    fn host_register(&mut self, address: u64, size: u64) -> Result<()> {
+        self.memory.check_register(address, size)?;
+        self.context.host_register(address, size)?;
+        self.memory.add_host(address, size);
+        Ok(())
+    }
+
+    fn host_unregister(&mut self, address: u64) -> Result<()> {
+        self.memory.remove_host(address)?;
+        self.context.host_unregister(address)
+    }
+
+    fn copy(&mut self, destination: u64, source: u64, size: u64, order: StreamId) -> Result<()> {
+        let destination = self.memory.span(destination, size)?;
+        let source = self.memory.span(source, size)?;
+        self.context
+            .copy(destination, source, stream(&self.streams, order)?)
+    }
+
+    fn copy_rect(
+        &mut self,
+        destination: CopyEnd,
+        source: CopyEnd,
+        extent: [u64; 3],
+        order: StreamId,
+    ) -> Result<()> {
+        if extent.contains(&0) {
+            return Ok(());
+        }
+        let destination = self.rect_end(destination, extent)?;
+        let source = self.rect_end(source, extent)?;
+        self.context
+            .copy_rect(&destination, &source, extent, stream(&self.streams, order)?)
+    }
+
+    fn memset(
+        &mut self,
+        destination: u64,
+        pitch: u64,
+        value: u32,
+        element: u8,
+        width: u64,
+        height: u64,
+        order: StreamId,
+    ) -> Result<()> {
+        if width == 0 || height == 0 {
+            return Ok(());
+        }
+        let row = width
+            .checked_mul(element.into())
+            .ok_or(Status::INVALID_VALUE)?;
+        let bytes = rect_bytes(pitch, 0, [row, height, 1]).ok_or(Status::INVALID_VALUE)?;
+        let span = self.memory.span(destination, bytes)?;
+        let order = stream(&self.streams, order)?;
+        self.context
+            .set(span, pitch, value, element, width, height, order)
+    }
+
+    fn array_create(&mut self, shape: &ArrayShape) -> Result<ArrayId> {
+        Ok(ArrayId(
+            self.arrays.insert(self.context.array_create(shape)?),
+        ))
+    }
+
+    fn array_destroy(&mut self, array: ArrayId) -> Result<()> {
+        let array = self.arrays.remove(array.0).ok_or(Status::INVALID_HANDLE)?;
+        self.context.synchronize()?;
+        self.context.array_destroy(array)
+    }
+
+    fn texture_create(
+        &mut self,
+        resource: TextureResource,
+        sampling: &Sampling,
+        view: Option<&ResourceView>,
+    ) -> Result<TextureId> {
+        let resource = match resource {
+            TextureResource::Array(array) => Resource::Array(find(&self.arrays, array.0)?),
+            TextureResource::Linear(linear) => {
+                let bytes = match linear.height {
+                    0 => Some(linear.width),
+                    // The last row may end with its elements, whose size the
+                    // driver knows: whole rows but the last are checked here.
+                    height => linear.pitch.checked_mul(height - 1),
+                };
+                let bytes = bytes.ok_or(Status::INVALID_VALUE)?;
+                Resource::Linear(self.memory.span(linear.address, bytes)?, linear)
+            }
+        };
+        let texture = self.context.texture_create(&resource, sampling, view)?;
+        self.textures.insert(texture);
+        Ok(TextureId(texture))
+    }
+
+    fn texture_destroy(&mut self, texture: TextureId) -> Result<()> {
+        if !self.textures.remove(&texture.0) {
+            return Err(Status::INVALID_HANDLE.into());
+        }
+        self.context.texture_destroy(texture.0)
+    }
+
+    fn surface_create(&mut self, array: ArrayId) -> Result<SurfaceId> {
+        let surface = self.context.surface_create(find(&self.arrays, array.0)?)?;
+        self.surfaces.insert(surface);
+        Ok(SurfaceId(surface))
+    }
+
+    fn surface_destroy(&mut self, surface: SurfaceId) -> Result<()> {
+        if !self.surfaces.remove(&surface.0) {
+            return Err(Status::INVALID_HANDLE.into());
+        }
+        self.context.surface_destroy(surface.0)
+    }
+
+    fn module_load(&mut self, image: &[u8], options: &[(u32, u32)]) -> Result<(ModuleId, String)> {
+        let (module, log) = self.context.module_load(image, options)?;
+        let module = self.modules.insert(LoadedModule {
+            module,
+            functions: Vec::new(),
+            globals: Vec::new(),
+        });
+        Ok((ModuleId(module), log))
+    }
+
+    fn module_unload(&mut self, module: ModuleId) -> Result<()> {
+        let loaded = self
+            .modules
+            .remove(module.0)
+            .ok_or(Status::INVALID_HANDLE)?;
+        for function in loaded.functions {
+            self.functions.remove(function);
+        }
+        for global in loaded.globals {
+            self.memory.remove_global(global);
+        }
+        self.context.module_unload(loaded.module)
+    }
+
+    fn module_function(
+        &mut self,
+        module: ModuleId,
+        name: &str,
+    ) -> Result<paragpu_device::Function> {
+        let loaded = find(&self.modules, module.0)?;
+        let function = self.context.function(&loaded.module, &c_name(name)?)?;
+        let attributes: Vec<(u32, i32)> = (0..16)
+            .filter_map(|name| {
+                let value = self.context.function_attribute(&function, name).ok()?;
+                Some((name as u32, value))
+            })
+            .collect();
+        let parameters: Vec<(u32, u32)> = (0..)
+            .map_while(|index| {
+                let (offset, size) = self.context.function_parameter(&function, index).ok()?;
+                Some((offset as u32, size as u32))
+            })
+            .collect();
+        let parameter_bytes = parameters
+            .iter()
+            .map(|&(offset, size)| offset as usize + size as usize)
+            .max()
+            .unwrap_or(0);
+        let id = self.functions.insert(Kernel {
+            function,
+            parameter_bytes,
+        });
+        if let Some(loaded) = self.modules.get_mut(module.0) {
+            loaded.functions.push(id);
+        }
+        Ok(paragpu_device::Function {
+            id: FunctionId(id),
+            attributes,
+            parameters,
+        })
+    }
+
+    fn module_global(&mut self, module: ModuleId, name: &str) -> Result<(u64, u64)> {
+        let loaded = find(&self.modules, module.0)?;
+        let (address, size) = self.context.global(&loaded.module, &c_name(name)?)?;
+        self.memory.add_global(address, size);
+        if let Some(loaded) = self.modules.get_mut(module.0) {
+            loaded.globals.push(address);
+        }
+        Ok((address, size))
+    }
+
+    fn function_set_attribute(
+        &mut self,
+        function: FunctionId,
+        attribute: u32,
+        value: i32,
+    ) -> Result<()> {
+        let kernel = find(&self.functions, function.0)?;
+        self.context
+            .function_set_attribute(&kernel.function, attribute as i32, value)
+    }
+
+    fn function_set_cache_config(&mut self, function: FunctionId, config: u32) -> Result<()> {
+        let kernel = find(&self.functions, function.0)?;
+        self.context
+            .function_set_cache_config(&kernel.function, config as i32)
+    }
+
+    fn occupancy_blocks(
+        &mut self,
+        function: FunctionId,
+        block_size: i32,
+        dynamic_shared: u64,
+        flags: u32,
+    ) -> Result<i32> {
+        let kernel = find(&self.functions, function.0)?;
+        self.context
+            .occupancy_blocks(&kernel.function, block_size, dynamic_shared, flags)
+    }
+
+    fn occupancy_dynamic_shared(
+        &mut self,
+        function: FunctionId,
+        blocks: i32,
+        block_size: i32,
+    ) -> Result<u64> {
+        let kernel = find(&self.functions, function.0)?;
+        self.context
+            .occupancy_shared(&kernel.function, blocks, block_size)
+    }
+
+    fn launch(&mut self, launch: &Launch<'_>) -> Result<()> {
+        let kernel = find(&self.functions, launch.function.0)?;
+        if launch.parameters.len() < kernel.parameter_bytes {
+            return Err(Error::new(
+                Status::INVALID_VALUE,
+                format!(
+                    "the kernel takes {} bytes of parameters, {} came",
+                    kernel.parameter_bytes,
+                    launch.parameters.len()
+                ),
+            ));
+        }
+        self.context.launch(&LaunchConfig {
+            function: &kernel.function,
+            stream: stream(&self.streams, launch.stream)?,
+            grid: launch.grid,
+            block: launch.block,
+            dynamic_shared: launch.dynamic_shared,
+            cooperative: launch.cooperative,
+            cluster: launch.cluster,
+            parameters: launch.parameters,
+        })
+    }
+
+    fn host_function(&mut self, order: StreamId, function: HostFunction) -> Result<()> {
+        self.context
+            .host_function(stream(&self.streams, order)?, function)
+    }
+
+    fn stream_create(&mut self, flags: u32, priority: i32) -> Result<StreamId> {
+        let stream = self.context.stream_create(flags & NON_BLOCKING, priority)?;
+        let blocking = flags & NON_BLOCKING == 0;
+        Ok(StreamId(
+            self.streams.insert(OpenStream { stream, blocking }),
+        ))
+    }
+
+    fn stream_destroy(&mut self, stream: StreamId) -> Result<()> {
+        let open = self
+            .streams
+            .remove(stream.0)
+            .ok_or(Status::INVALID_HANDLE)?;
+        self.context.stream_destroy(open.stream)
+    }
+
+    fn stream_query(&mut self, order: StreamId) -> Result<bool> {
+        if !self.context.stream_query(stream(&self.streams, order)?)? {
+            return Ok(false);
+        }
+        if order != StreamId::LEGACY {
+            return Ok(true);
+        }
+        for open in self.streams.values().filter(|open| open.blocking) {
+            if !self.context.stream_query(&open.stream)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn stream_wait_event(&mut self, order: StreamId, event: EventId) -> Result<()> {
+        let event = find(&self.events, event.0)?;
+        self.context
+            .stream_wait(stream(&self.streams, order)?, event)
+    }
+
+    fn event_create(&mut self, flags: u32) -> Result<EventId> {
+        if flags & !EVENT_FLAGS != 0 {
+            return Err(Error::new(
+                Status::NOT_SUPPORTED,
+                "events shared between processes are not served",
+            ));
+        }
+        Ok(EventId(
+            self.events.insert(self.context.event_create(flags)?),
+        ))
+    }
+
+    fn event_destroy(&mut self, event: EventId) -> Result<()> {
+        let event = self.events.remove(event.0).ok_or(Status::INVALID_HANDLE)?;
+        self.context.event_destroy(event)
+    }
+
+    fn event_record(&mut self, event: EventId, order: StreamId) -> Result<()> {
+        let event = find(&self.events, event.0)?;
+        self.context
+            .event_record(event, stream(&self.streams, order)?)
+    }
+
+    fn event_query(&mut self, event: EventId) -> Result<bool> {
+        self.context.event_query(find(&self.events, event.0)?)
+    }
+
+    fn event_elapsed(&mut self, start: EventId, end: EventId) -> Result<f32> {
+        let (start, end) = (find(&self.events, start.0)?, find(&self.events, end.0)?);
+        self.context.event_elapsed(start, end)
+    }
+
+    fn context_query(&mut self) -> Result<bool> {
+        if !self.context.stream_query(&Stream::LEGACY)? {
+            return Ok(false);
+        }
+        for open in self.streams.values() {
+            if !self.context.stream_query(&open.stream)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn context_set_limit(&mut self, limit: u32, value: u64) -> Result<()> {
+        self.context.set_limit(limit as i32, value)
+    }
+
+    fn context_limit(&mut self, limit: u32) -> Result<u64> {
+        self.context.limit(limit as i32)
+    }
+
+    fn flush_output(&mut self) -> Result<()> {
+        // The driver prints what kernels wrote when it is asked to wait.
+        if self.modules.values().next().is_none() {
+            return Ok(());
+        }
+        self.context.synchronize()
+    }
+
+    fn stream_doze(&mut self, _stream: StreamId, timeout: Duration) -> Result<()> {
+        std::thread::sleep(timeout.min(NAP));
+        Ok(())
+    }
+}
+
+impl Drop for CudaDevice {
+    fn drop(&mut self) {
+        // Everything else dies with the context; mappings outlive it, since
+        // the address reservation holds them. After a sticky error the driver
+        // refuses, and the process ends anyway.
+        let _ = self.context.synchronize();
+        let retired = std::mem::take(&mut self.memory.retired);
+        let retired = retired
+            .into_iter()
+            .map(|one| (one.address, one.size, one.handle));
+        for (address, size, handle) in self.memory.drain_device().into_iter().chain(retired) {
+            let _ = self.context.unmap(address, size, handle);
+        }
+    }
+}
+
+/// A name as C wants it.
+fn c_name(name: &str) -> Result<CString> {
+    CString::new(name).map_err(|_| Status::NOT_FOUND.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rect_bytes;
+
+    #[test]
+    fn a_rectangle_ends_with_its_last_byte() {
+        assert_eq!(rect_bytes(100, 0, [10, 3, 1]), Some(210));
+        assert_eq!(rect_bytes(100, 5, [10, 3, 2]), Some(710));
+        assert_eq!(rect_bytes(0, 0, [10, 1, 1]), Some(10));
+        assert_eq!(rect_bytes(5, 0, [10, 2, 1]), None, "rows may not overlap");
+        assert_eq!(
+            rect_bytes(10, 2, [10, 3, 2]),
+            None,
+            "slices may not overlap"
+        );
+        assert_eq!(rect_bytes(u64::MAX, 2, [1, 2, 2]), None);
+    }
+}

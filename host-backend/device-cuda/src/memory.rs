@@ -1,0 +1,199 @@
+//! Which addresses belong to the session: mapped arena memory, registered
+//! host memory, variables of modules. Nothing else becomes a [`Span`].
+
+use std::collections::BTreeMap;
+
+use paragpu_device::Result;
+use paragpu_protocol::layout::{CHUNK, Regions};
+use paragpu_protocol::status::Status;
+
+use crate::sys::{Event, Span};
+
+/// What lies at a range of addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    /// Arena memory, with the driver's handle.
+    Device { handle: u64 },
+    /// Registered host memory.
+    Host,
+    /// A variable of a module.
+    Global,
+}
+
+/// A mapping that goes once the events have come.
+pub struct Retired {
+    pub address: u64,
+    pub size: u64,
+    pub handle: u64,
+    pub after: Vec<Event>,
+}
+
+/// The session's address ranges.
+pub struct Memory {
+    regions: Regions,
+    /// First address → size and owner; ranges never overlap.
+    ranges: BTreeMap<u64, (u64, Owner)>,
+    /// Taken away by the session, still in use by its work.
+    pub retired: Vec<Retired>,
+}
+
+impl Memory {
+    pub fn new(regions: Regions) -> Self {
+        Self {
+            regions,
+            ranges: BTreeMap::new(),
+            retired: Vec::new(),
+        }
+    }
+
+    /// May `[address, address + size)` be mapped? It must be chunks of the
+    /// arena and free, except for retired mappings, which the caller waits for.
+    pub fn check_map(&self, address: u64, size: u64) -> Result<()> {
+        let chunks = address.is_multiple_of(CHUNK) && size.is_multiple_of(CHUNK) && size > 0;
+        let inside = Regions::holds(self.regions.arena, address, size);
+        if chunks && inside && !self.overlaps(address, size) {
+            Ok(())
+        } else {
+            Err(Status::INVALID_VALUE.into())
+        }
+    }
+
+    /// May `[address, address + size)` be registered?
+    pub fn check_register(&self, address: u64, size: u64) -> Result<()> {
+        if size == 0
+            || !address.is_multiple_of(4096)
+            || !size.is_multiple_of(4096)
+            || address.checked_add(size).is_none()
+        {
+            return Err(Status::INVALID_VALUE.into());
+        }
+        if self.overlaps(address, size) {
+            return Err(Status::HOST_MEMORY_ALREADY_REGISTERED.into());
+        }
+        Ok(())
+    }
+
+    pub fn add_device(&mut self, address: u64, size: u64, handle: u64) {
+        self.ranges
+            .insert(address, (size, Owner::Device { handle }));
+    }
+
+    pub fn add_host(&mut self, address: u64, size: u64) {
+        self.ranges.insert(address, (size, Owner::Host));
+    }
+
+    /// A variable that the driver placed; placing it twice changes nothing.
+    pub fn add_global(&mut self, address: u64, size: u64) {
+        if !self.overlaps(address, size) {
+            self.ranges.insert(address, (size, Owner::Global));
+        }
+    }
+
+    /// Forgets the mapping that starts at `address`: size and handle.
+    pub fn remove_device(&mut self, address: u64) -> Result<(u64, u64)> {
+        match self.ranges.get(&address) {
+            Some(&(size, Owner::Device { handle })) => {
+                self.ranges.remove(&address);
+                Ok((size, handle))
+            }
+            _ => Err(Status::INVALID_VALUE.into()),
+        }
+    }
+
+    /// Forgets the registration that starts at `address`.
+    pub fn remove_host(&mut self, address: u64) -> Result<()> {
+        match self.ranges.get(&address) {
+            Some((_, Owner::Host)) => {
+                self.ranges.remove(&address);
+                Ok(())
+            }
+            _ => Err(Status::HOST_MEMORY_NOT_REGISTERED.into()),
+        }
+    }
+
+    /// Forgets a variable.
+    pub fn remove_global(&mut self, address: u64) {
+        if let Some((_, Owner::Global)) = self.ranges.get(&address) {
+            self.ranges.remove(&address);
+        }
+    }
+
+    /// The range, if all of it is the session's; neighbours count as one.
+    pub fn span(&self, address: u64, size: u64) -> Result<Span> {
+        let invalid = || Status::INVALID_VALUE.into();
+        let end = address.checked_add(size).ok_or_else(invalid)?;
+        let mut at = address;
+        while at < end || size == 0 {
+            let (&start, &(length, _)) =
+                self.ranges.range(..=at).next_back().ok_or_else(invalid)?;
+            let stop = start + length;
+            if stop <= at && !(size == 0 && stop == at) {
+                return Err(invalid());
+            }
+            if size == 0 {
+                break;
+            }
+            at = stop;
+        }
+        Ok(Span::checked(address, size))
+    }
+
+    /// All arena mappings, for the end of the session.
+    pub fn drain_device(&mut self) -> Vec<(u64, u64, u64)> {
+        let all = std::mem::take(&mut self.ranges);
+        all.into_iter()
+            .filter_map(|(address, (size, owner))| match owner {
+                Owner::Device { handle } => Some((address, size, handle)),
+                _ => None,
+            })
+            .collect()
+    }
+
+    fn overlaps(&self, address: u64, size: u64) -> bool {
+        let Some(end) = address.checked_add(size) else {
+            return true;
+        };
+        self.ranges
+            .range(..end)
+            .next_back()
+            .is_some_and(|(&start, &(length, _))| start + length > address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory() -> (Memory, u64) {
+        let regions = Regions::of(0).unwrap();
+        (Memory::new(regions), regions.arena)
+    }
+
+    #[test]
+    fn only_chunks_of_the_arena_are_mapped() {
+        let (mut memory, base) = memory();
+        assert!(memory.check_map(base, CHUNK).is_ok());
+        assert!(memory.check_map(base + 4096, CHUNK).is_err());
+        assert!(memory.check_map(base, 0).is_err());
+        assert!(memory.check_map(base - CHUNK, CHUNK).is_err());
+        assert!(memory.check_map(u64::MAX - CHUNK + 1, CHUNK).is_err());
+        memory.add_device(base, 2 * CHUNK, 1);
+        assert!(memory.check_map(base + CHUNK, CHUNK).is_err());
+        assert!(memory.check_map(base + 2 * CHUNK, CHUNK).is_ok());
+    }
+
+    #[test]
+    fn spans_cross_neighbours_and_no_gaps() {
+        let (mut memory, base) = memory();
+        memory.add_device(base, CHUNK, 1);
+        memory.add_device(base + CHUNK, CHUNK, 2);
+        memory.add_device(base + 3 * CHUNK, CHUNK, 3);
+        assert!(memory.span(base + 5, 2 * CHUNK - 5).is_ok());
+        assert!(memory.span(base, 2 * CHUNK + 1).is_err());
+        assert!(memory.span(base, 4 * CHUNK).is_err());
+        assert!(memory.span(base + 2 * CHUNK, 1).is_err());
+        assert!(memory.span(base, 0).is_ok());
+        assert!(memory.span(u64::MAX, 2).is_err());
+        assert!(memory.span(base - 1, 2).is_err());
+    }
+}

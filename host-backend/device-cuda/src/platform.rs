@@ -1,0 +1,72 @@
+//! The NVIDIA GPUs of this host.
+
+use std::sync::Arc;
+
+use paragpu_device::{Device, Platform, Result, Snapshot};
+use paragpu_protocol::layout::Regions;
+use paragpu_protocol::status::Status;
+
+use crate::device::CudaDevice;
+use crate::sys::Driver;
+
+/// Attributes are asked for up to this number; CUDA 13.0 ends at 149.
+const LAST_ATTRIBUTE: i32 = 255;
+
+/// NVIDIA's driver and the devices it has.
+pub struct CudaPlatform {
+    driver: Arc<Driver>,
+    devices: Vec<i32>,
+}
+
+impl CudaPlatform {
+    /// Loads the driver.
+    ///
+    /// # Errors
+    /// `NO_DEVICE` where there is no driver or no GPU.
+    pub fn new() -> Result<Self> {
+        let driver = Driver::load()?;
+        let devices = driver.devices()?;
+        if devices.is_empty() {
+            return Err(Status::NO_DEVICE.into());
+        }
+        Ok(Self {
+            driver: Arc::new(driver),
+            devices,
+        })
+    }
+
+    fn device(&self, index: u32) -> Result<i32> {
+        let found = self.devices.get(index as usize).copied();
+        found.ok_or_else(|| Status::INVALID_DEVICE.into())
+    }
+}
+
+impl Platform for CudaPlatform {
+    fn kind(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn device_count(&self) -> u32 {
+        self.devices.len() as u32
+    }
+
+    fn snapshot(&self, index: u32) -> Result<Snapshot> {
+        let device = self.device(index)?;
+        let attributes = (1..=LAST_ATTRIBUTE)
+            .filter_map(|name| Some((name as u32, self.driver.attribute(device, name)?)))
+            .collect();
+        Ok(Snapshot {
+            driver_version: self.driver.version()?,
+            total_memory: self.driver.total_memory(device)?,
+            uuid: self.driver.uuid(device)?,
+            name: self.driver.name(device)?,
+            pci_bus_id: self.driver.pci_bus_id(device)?,
+            attributes,
+        })
+    }
+
+    fn open(&self, index: u32, regions: Regions) -> Result<Box<dyn Device>> {
+        let device = CudaDevice::open(Arc::clone(&self.driver), self.device(index)?, regions)?;
+        Ok(Box::new(device))
+    }
+}

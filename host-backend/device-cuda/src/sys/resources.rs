@@ -1,0 +1,66 @@
+//! Driver objects by address. Only `ops` makes them, from what the driver
+//! returned, and destroying takes them by value: one that exists is alive.
+
+use core::ffi::c_void;
+
+macro_rules! resources {
+    ($( $(#[$doc:meta])* $name:ident ),* $(,)?) => {$(
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $name(usize);
+
+        impl $name {
+            pub(super) fn new(pointer: *mut c_void) -> Self {
+                Self(pointer as usize)
+            }
+            pub(super) fn raw(&self) -> *mut c_void {
+                self.0 as *mut c_void
+            }
+        }
+    )*};
+}
+
+resources! {
+    /// A CUmodule.
+    Module,
+    /// A CUfunction; dies with its module.
+    Function,
+    /// A CUevent.
+    Event,
+}
+
+/// A CUstream.
+#[derive(Debug)]
+pub struct Stream(usize);
+
+impl Stream {
+    /// The legacy default stream.
+    pub const LEGACY: Self = Self(0);
+
+    pub(super) fn new(pointer: *mut c_void) -> Self {
+        Self(pointer as usize)
+    }
+    pub(super) fn raw(&self) -> *mut c_void {
+        self.0 as *mut c_void
+    }
+}
+
+/// A CUarray, or a CUmipmappedArray with its number of levels.
+#[derive(Debug)]
+pub struct Array {
+    pointer: usize,
+    /// Mipmap levels; 0 for a plain array.
+    pub levels: u32,
+}
+
+impl Array {
+    pub(super) fn new(pointer: *mut c_void, levels: u32) -> Self {
+        Self {
+            pointer: pointer as usize,
+            levels,
+        }
+    }
+    pub(super) fn raw(&self) -> *mut c_void {
+        self.pointer as *mut c_void
+    }
+}
