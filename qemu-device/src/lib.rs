@@ -1,1 +1,30 @@
-//! (to be written)
+//! The PCI device of paragpu, on stock QEMU: the server process of one VM's
+//! `ivshmem-doorbell` device.
+//!
+//! The process owns the memory that the guest sees as BAR 2 ([`window`]) and
+//! the eventfds behind doorbells and interrupt. A hypervisor that connects
+//! gets them ([`ivshmem`]); a channel that a guest process opens is handed to
+//! the host's daemon after its first frame ([`channel`], [`daemon`]), and
+//! scrubbed before anybody else gets it. The process never calls CUDA, never
+//! sees a guest's calls, and waits for nothing but its descriptors
+//! ([`service`]): the hypervisor never waits for a GPU.
+//!
+//! `kernel-module/include/uapi/linux/paragpu.h` specifies the device.
+#![deny(unsafe_code)]
+
+pub mod channel;
+pub mod daemon;
+pub mod device;
+mod error;
+pub mod eventfd;
+pub mod ivshmem;
+pub mod layout;
+pub mod listener;
+pub mod page_unsafe;
+pub mod rings;
+pub mod service;
+pub mod settings;
+pub mod throttle;
+pub mod window;
+
+pub use error::Error;

@@ -1,0 +1,270 @@
+//! The life of one channel, as this process sees it.
+//!
+//! ```text
+//! Free ─ guest opens → Greeting ─ hello → Offering ─ daemon takes it → Serving
+//!   ↑                      │                 │                          │    │
+//!   │                      └── refused ──────┴──→ Closed ←─ worker gone ┘    │ guest
+//!   │                                                │ guest releases        │ releases
+//!   └──────────────────────── scrub ←────────────────┴──── Ending ←──────────┘
+//! ```
+//!
+//! The guest can release a channel in each of these states. The state word
+//! that it writes is a request: what a channel really is stands here.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use crate::Error;
+use crate::daemon::{Answer, Connection, Offer};
+use crate::eventfd::EventFd;
+use crate::layout::state;
+use crate::rings;
+use crate::window::Window;
+
+/// How long a daemon may be too busy to take a channel.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What all channels of a device use.
+#[derive(Debug)]
+pub struct Shared {
+    /// The window.
+    pub window: Window,
+    /// Raises the guest's interrupt.
+    pub interrupt: EventFd,
+}
+
+impl Shared {
+    /// Wakes the guest process that has a channel, or those that wait for one.
+    fn wake_guest(&self, channel: u16) {
+        self.window.page().set_pending(channel);
+        self.interrupt.ring();
+    }
+}
+
+/// To whom channels are handed.
+#[derive(Debug, Clone, Copy)]
+pub struct Target<'a> {
+    /// The VM's name.
+    pub vm: &'a str,
+    /// The daemon's socket.
+    pub daemon: &'a Path,
+}
+
+/// What a channel is.
+#[derive(Debug)]
+pub enum Phase {
+    /// Scrubbed; nobody has it.
+    Free,
+    /// Opened; the guest has not said hello.
+    Greeting,
+    /// The guest said hello; the daemon has yet to take the channel.
+    Offering {
+        /// What the guest said.
+        hello: Vec<u8>,
+        /// When the daemon has to have taken it.
+        until: Instant,
+    },
+    /// A worker serves it.
+    Serving(Connection),
+    /// The host's side ended; the guest's process still has it.
+    Closed,
+    /// The guest's side ended; a worker still uses it.
+    Ending(Connection),
+    /// It could not be scrubbed: nobody gets it any more.
+    Lost,
+}
+
+/// One channel.
+#[derive(Debug)]
+pub struct Channel {
+    number: u16,
+    doorbell: EventFd,
+    phase: Phase,
+}
+
+impl Channel {
+    /// A free channel.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub fn new(number: u16) -> Result<Self, Error> {
+        Ok(Self {
+            number,
+            doorbell: EventFd::new()?,
+            phase: Phase::Free,
+        })
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn phase(&self) -> &Phase {
+        &self.phase
+    }
+
+    /// What the guest rings. This process listens only in [`Phase::Greeting`];
+    /// afterwards whoever serves the channel does.
+    #[must_use]
+    pub fn doorbell(&self) -> &EventFd {
+        &self.doorbell
+    }
+
+    /// Looks at what the guest wrote into the channel's state word.
+    pub fn guest_changed(&mut self, shared: &Shared, target: Target<'_>, now: Instant) {
+        let word = shared.window.page().state(self.number);
+        match (&self.phase, word) {
+            (Phase::Free, state::OPEN) => {
+                self.phase = Phase::Greeting;
+                self.greet(shared, target, now);
+            }
+            (Phase::Free, state::RELEASED) => self.recycle(shared),
+            (Phase::Free | Phase::Ending(_) | Phase::Lost, _)
+            | (_, state::OPEN | state::HOST_CLOSED) => {}
+            _ => self.guest_released(shared),
+        }
+    }
+
+    /// In [`Phase::Greeting`]: takes the guest's hello, if it is there.
+    pub fn greet(&mut self, shared: &Shared, target: Target<'_>, now: Instant) {
+        if !matches!(self.phase, Phase::Greeting) {
+            return;
+        }
+        self.doorbell.clear();
+        match rings::take_hello(shared.window.as_fd(), shared.window.place(self.number)) {
+            Ok(None) => {}
+            Ok(Some(hello)) => {
+                let until = now + PATIENCE;
+                self.phase = Phase::Offering { hello, until };
+                self.offer(shared, target, now);
+            }
+            Err(error) => {
+                tracing::debug!(channel = self.number, %error, "no hello came");
+                self.refuse(shared, "this program did not greet the device as it should");
+            }
+        }
+    }
+
+    /// In [`Phase::Offering`]: offers the channel to the daemon.
+    pub fn offer(&mut self, shared: &Shared, target: Target<'_>, now: Instant) {
+        let Phase::Offering { hello, until } = &self.phase else {
+            return;
+        };
+        let place = shared.window.place(self.number);
+        let offer = Offer {
+            vm: target.vm,
+            channel: self.number,
+            offset: place.offset,
+            size: place.size,
+            hello,
+            descriptors: [
+                shared.window.as_fd(),
+                self.doorbell.as_fd(),
+                shared.interrupt.as_fd(),
+            ],
+        };
+        match Connection::offer(target.daemon, &offer) {
+            Ok(connection) => {
+                tracing::debug!(channel = self.number, "handed to the daemon");
+                self.phase = Phase::Serving(connection);
+            }
+            Err(Errno::AGAIN) if now < *until => {}
+            Err(Errno::AGAIN) => {
+                self.refuse(shared, "the paragpu daemon on the host is too busy");
+            }
+            Err(error) => {
+                let daemon = target.daemon.display();
+                tracing::warn!(%daemon, %error, "no daemon takes the channel");
+                let reason = format!(
+                    "no paragpu daemon runs on the host of this VM ({daemon}: {error})"
+                );
+                self.refuse(shared, &reason);
+            }
+        }
+    }
+
+    /// Hears what the daemon or the worker says, in the phases that have one.
+    pub fn host_spoke(&mut self, shared: &Shared) {
+        let answer = match &mut self.phase {
+            Phase::Serving(connection) | Phase::Ending(connection) => connection.hear(),
+            _ => return,
+        };
+        match (answer, &self.phase) {
+            (Answer::Nothing, _) => {}
+            (_, Phase::Ending(_)) => self.recycle(shared),
+            (Answer::Refused(reason), _) => self.refuse(shared, &reason),
+            (Answer::Gone, _) => self.close(shared),
+        }
+    }
+
+    /// The whole VM is gone, or another one came.
+    pub fn abandon(&mut self, shared: &Shared) {
+        if let Phase::Serving(connection) = &self.phase {
+            self.tell_worker(shared);
+            connection.end();
+        }
+        self.phase = Phase::Lost;
+    }
+
+    fn tell_worker(&self, shared: &Shared) {
+        if let Err(error) = shared.window.set_closed_by_guest(self.number) {
+            tracing::error!(channel = self.number, %error, "a flag could not be set");
+        }
+        self.doorbell.ring();
+    }
+
+    fn guest_released(&mut self, shared: &Shared) {
+        match std::mem::replace(&mut self.phase, Phase::Closed) {
+            Phase::Serving(connection) => {
+                self.tell_worker(shared);
+                connection.end();
+                self.phase = Phase::Ending(connection);
+            }
+            _ => self.recycle(shared),
+        }
+    }
+
+    /// Tells the guest why nobody serves it, then closes the channel.
+    fn refuse(&mut self, shared: &Shared, reason: &str) {
+        tracing::debug!(channel = self.number, reason, "refused");
+        let place = shared.window.place(self.number);
+        let sent = rings::refuse(
+            shared.window.as_fd(),
+            &self.doorbell,
+            &shared.interrupt,
+            place,
+            reason,
+        );
+        if let Err(error) = sent {
+            tracing::debug!(channel = self.number, %error, "the refusal did not fit");
+        }
+        self.close(shared);
+    }
+
+    fn close(&mut self, shared: &Shared) {
+        self.phase = Phase::Closed;
+        if let Err(error) = shared.window.set_closed_by_host(self.number) {
+            tracing::error!(channel = self.number, %error, "a flag could not be set");
+        }
+        shared.window.page().close_by_host(self.number);
+        shared.wake_guest(self.number);
+        // It may have released the channel before it was closed.
+        if shared.window.page().state(self.number) == state::RELEASED {
+            self.recycle(shared);
+        }
+    }
+
+    /// Makes the channel free for the next opener.
+    fn recycle(&mut self, shared: &Shared) {
+        self.doorbell.clear();
+        if let Err(error) = shared.window.scrub(self.number) {
+            tracing::error!(channel = self.number, %error, "the channel is lost");
+            self.phase = Phase::Lost;
+            return;
+        }
+        self.phase = Phase::Free;
+        shared.window.page().set_free(self.number);
+        shared.wake_guest(self.number);
+    }
+}

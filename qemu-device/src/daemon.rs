@@ -1,0 +1,146 @@
+//! Handing a channel over to the host's daemon.
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
+use paragpu_protocol::frame::{Control, FrameHeader, HEADER_LEN};
+use paragpu_protocol::handshake::{ATTACH, Attach, MAGIC, Refusal, VERSION};
+use rustix::io::{Errno, read};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix,
+    SocketFlags, SocketType, connect, sendmsg, shutdown, socket_with,
+};
+
+/// Most bytes that a daemon may say on a connection handed over: a refusal.
+const MAX_ANSWER: usize = 4096;
+
+/// What the daemon is told about a channel.
+#[derive(Debug)]
+pub struct Offer<'a> {
+    /// The VM's name.
+    pub vm: &'a str,
+    /// Number of the channel.
+    pub channel: u16,
+    /// Where the channel begins in the window.
+    pub offset: u64,
+    /// Bytes of the channel.
+    pub size: u64,
+    /// The guest's hello.
+    pub hello: &'a [u8],
+    /// The window, the eventfd that the guest rings, the eventfd that
+    /// interrupts the guest.
+    pub descriptors: [BorrowedFd<'a>; 3],
+}
+
+/// A channel handed over. Lives as long as whoever serves the channel.
+#[derive(Debug)]
+pub struct Connection {
+    socket: OwnedFd,
+    answer: Vec<u8>,
+}
+
+/// What came over a [`Connection`].
+#[derive(Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Nothing complete yet.
+    Nothing,
+    /// The daemon does not want the channel, for this reason.
+    Refused(String),
+    /// Nobody serves the channel any more.
+    Gone,
+}
+
+impl Connection {
+    /// Offers a channel to the daemon at `path`, without waiting.
+    ///
+    /// # Errors
+    /// [`Errno::AGAIN`] where so many wait for the daemon that this would
+    /// have to: try again later. Any other: there is no daemon.
+    pub fn offer(path: &Path, offer: &Offer<'_>) -> Result<Self, Errno> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        connect(&socket, &SocketAddrUnix::new(path)?)?;
+
+        let payload = encode_all(&Attach {
+            magic: MAGIC,
+            version: VERSION,
+            vm: Text(offer.vm),
+            channel: u32::from(offer.channel),
+            channel_offset: offer.offset,
+            channel_size: offer.size,
+            hello: Bytes(offer.hello),
+        });
+        let header =
+            FrameHeader::new(ATTACH, 0, 0, payload.len()).map_err(|_| Errno::MSGSIZE)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&offer.descriptors));
+        let sent = sendmsg(
+            &socket,
+            &[IoSlice::new(&header.to_bytes()), IoSlice::new(&payload)],
+            &mut control,
+            SendFlags::NOSIGNAL,
+        )?;
+        // A fresh socket has room for far more.
+        if sent < HEADER_LEN + payload.len() {
+            return Err(Errno::MSGSIZE);
+        }
+        Ok(Self {
+            socket,
+            answer: Vec::new(),
+        })
+    }
+
+    /// Reads what came, without waiting.
+    pub fn hear(&mut self) -> Answer {
+        let mut bytes = [0; 1024];
+        loop {
+            match read(&self.socket, &mut bytes) {
+                Ok(0) => return Answer::Gone,
+                Ok(count) => {
+                    self.answer
+                        .extend_from_slice(bytes.get(..count).unwrap_or_default());
+                    if let Some(answer) = self.refusal() {
+                        return answer;
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Answer::Nothing,
+                Err(_) => return Answer::Gone,
+            }
+        }
+    }
+
+    fn refusal(&self) -> Option<Answer> {
+        if self.answer.len() > MAX_ANSWER {
+            return Some(Answer::Gone);
+        }
+        let (header, rest) = self.answer.split_first_chunk::<HEADER_LEN>()?;
+        let Ok(header) = FrameHeader::from_bytes(header) else {
+            return Some(Answer::Gone);
+        };
+        if Control::from_kind(header.kind) != Some(Control::Refusal) {
+            return Some(Answer::Gone);
+        }
+        let payload = rest.get(..header.payload_len())?;
+        Some(match decode_all::<Refusal<'_>>(payload) {
+            Ok(refusal) => Answer::Refused(refusal.reason.0.to_owned()),
+            Err(_) => Answer::Gone,
+        })
+    }
+
+    /// Tells whoever serves the channel that the guest is gone.
+    pub fn end(&self) {
+        // Fails only where the other end is gone already.
+        let _ = shutdown(&self.socket, Shutdown::Write);
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,191 @@
+//! One life of a device: from a hypervisor's connection to its end.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+
+use crate::Error;
+use crate::channel::{Channel, Phase, Shared, Target};
+use crate::eventfd::EventFd;
+use crate::ivshmem::{Descriptors, Hypervisor};
+use crate::layout::Layout;
+use crate::throttle::Throttle;
+use crate::window::Window;
+
+/// How soon a channel is offered again to a daemon that was busy.
+const OFFER_INTERVAL: Duration = Duration::from_millis(20);
+
+/// What a descriptor that is polled belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// The socket at which hypervisors connect.
+    Listener,
+    /// The hypervisor's connection.
+    Hypervisor,
+    /// The doorbell of the control peer.
+    Control,
+    /// A channel's doorbell.
+    Doorbell(usize),
+    /// The connection of whoever serves a channel.
+    Server(usize),
+}
+
+/// The device of a running VM. Memory and eventfds are made anew for each, so
+/// that a worker of an earlier VM can reach nothing of a later one.
+#[derive(Debug)]
+pub struct Device {
+    hypervisor: Hypervisor,
+    shared: Shared,
+    control: EventFd,
+    channels: Vec<Channel>,
+    throttle: Throttle,
+}
+
+impl Device {
+    /// Makes a device for the hypervisor that connected.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub fn new(socket: UnixStream, layout: Layout, generation: u32) -> Result<Self, Error> {
+        Ok(Self {
+            hypervisor: Hypervisor::new(socket, layout.channel_count),
+            shared: Shared {
+                window: Window::new(layout, generation)?,
+                interrupt: EventFd::new()?,
+            },
+            control: EventFd::new()?,
+            channels: (0..layout.channel_count)
+                .map(Channel::new)
+                .collect::<Result<_, _>>()?,
+            throttle: Throttle::new(Instant::now()),
+        })
+    }
+
+    /// Adds to `list` all that this device waits for.
+    pub fn wants<'a>(&'a self, now: Instant, list: &mut Vec<(Source, PollFd<'a>)>) {
+        let mut hypervisor = PollFlags::IN;
+        if self.hypervisor.wants_to_send() {
+            hypervisor |= PollFlags::OUT;
+        }
+        list.push((
+            Source::Hypervisor,
+            PollFd::new(&self.hypervisor, hypervisor),
+        ));
+        let paused = self.throttle.pause(now).is_some();
+        if !paused {
+            list.push((Source::Control, PollFd::new(&self.control, PollFlags::IN)));
+        }
+        for (index, channel) in self.channels.iter().enumerate() {
+            match channel.phase() {
+                Phase::Greeting if !paused => list.push((
+                    Source::Doorbell(index),
+                    PollFd::new(channel.doorbell(), PollFlags::IN),
+                )),
+                Phase::Serving(connection) | Phase::Ending(connection) => list.push((
+                    Source::Server(index),
+                    PollFd::from_borrowed_fd(connection.as_fd(), PollFlags::IN),
+                )),
+                _ => {}
+            }
+        }
+    }
+
+    /// How long to wait for that at most; `None` for as long as it takes.
+    #[must_use]
+    pub fn patience(&self, now: Instant) -> Option<Duration> {
+        let offering = self
+            .channels
+            .iter()
+            .any(|channel| matches!(channel.phase(), Phase::Offering { .. }))
+            .then_some(OFFER_INTERVAL);
+        let paused = self.throttle.pause(now);
+        match (offering, paused) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// Does what has to be done for one descriptor that is ready.
+    ///
+    /// Returns whether the hypervisor is still there.
+    pub fn handle(&mut self, source: Source, target: Target<'_>, now: Instant) -> bool {
+        match source {
+            Source::Listener => {}
+            Source::Hypervisor => return self.serve_hypervisor(),
+            Source::Control => {
+                self.throttle.count(now);
+                self.control.clear();
+                for channel in &mut self.channels {
+                    channel.guest_changed(&self.shared, target, now);
+                }
+            }
+            Source::Doorbell(index) => {
+                self.throttle.count(now);
+                if let Some(channel) = self.channels.get_mut(index) {
+                    channel.greet(&self.shared, target, now);
+                }
+            }
+            Source::Server(index) => {
+                if let Some(channel) = self.channels.get_mut(index) {
+                    channel.host_spoke(&self.shared);
+                }
+            }
+        }
+        true
+    }
+
+    fn serve_hypervisor(&mut self) -> bool {
+        let Self {
+            hypervisor,
+            shared,
+            control,
+            channels,
+            ..
+        } = self;
+        let ends = Ends {
+            shared,
+            control,
+            channels,
+        };
+        hypervisor.send(&ends).is_ok() && hypervisor.is_there()
+    }
+
+    /// Offers again the channels that a busy daemon could not take.
+    pub fn offer_again(&mut self, target: Target<'_>, now: Instant) {
+        for channel in &mut self.channels {
+            channel.offer(&self.shared, target, now);
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        for channel in &mut self.channels {
+            channel.abandon(&self.shared);
+        }
+    }
+}
+
+struct Ends<'a> {
+    shared: &'a Shared,
+    control: &'a EventFd,
+    channels: &'a [Channel],
+}
+
+impl Descriptors for Ends<'_> {
+    fn memory(&self) -> BorrowedFd<'_> {
+        self.shared.window.as_fd()
+    }
+    fn channel(&self, channel: u16) -> Option<BorrowedFd<'_>> {
+        let channel = self.channels.get(usize::from(channel))?;
+        Some(channel.doorbell().as_fd())
+    }
+    fn control(&self) -> BorrowedFd<'_> {
+        self.control.as_fd()
+    }
+    fn interrupt(&self) -> BorrowedFd<'_> {
+        self.shared.interrupt.as_fd()
+    }
+}

@@ -1,0 +1,62 @@
+//! What can go wrong in the device process.
+
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+use thiserror::Error;
+
+/// Why the device process cannot start or go on.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The window's size is not one that a BAR can have.
+    #[error("a window of {0} bytes: the size has to be a power of two, at most 256 GiB")]
+    WindowSize(u64),
+    /// Too many or too few channels.
+    #[error("{0} channels: a window has 1 to 512")]
+    ChannelCount(u16),
+    /// The channels would be too small.
+    #[error(
+        "a window of {} MiB is too small for {channel_count} channels: each needs {} MiB",
+        .window_size >> 20, crate::layout::MIN_CHANNEL_SIZE >> 20
+    )]
+    ChannelSize {
+        /// Bytes of the window.
+        window_size: u64,
+        /// Channels wanted.
+        channel_count: u16,
+    },
+    /// The VM's name cannot be used in logs and listings.
+    #[error("{0:?} cannot be the name of a VM: 1 to 64 printable characters without spaces")]
+    VmName(String),
+    /// Somebody listens at the socket's path.
+    #[error("another process serves {}", .0.display())]
+    SocketInUse(PathBuf),
+    /// Something else is at the socket's path.
+    #[error("{} exists and is not a socket of this user", .0.display())]
+    SocketForeign(PathBuf),
+    /// The socket cannot be made.
+    #[error("cannot listen at {}", path.display())]
+    Listen {
+        /// The socket's path.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The system refused something that must not fail.
+    #[error("cannot {action}")]
+    System {
+        /// What was being done.
+        action: &'static str,
+        /// What the system said.
+        #[source]
+        source: Errno,
+    },
+}
+
+impl Error {
+    /// For `map_err`: `action` completes "cannot …".
+    pub(crate) fn system(action: &'static str) -> impl FnOnce(Errno) -> Self {
+        move |source| Self::System { action, source }
+    }
+}

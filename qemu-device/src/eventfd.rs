@@ -1,0 +1,40 @@
+//! Doorbells between guest, device process and workers.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::{read, write};
+
+use crate::Error;
+
+/// A counter that wakes whoever polls it.
+#[derive(Debug)]
+pub struct EventFd(OwnedFd);
+
+impl EventFd {
+    /// A new one, not rung.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub fn new() -> Result<Self, Error> {
+        eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
+            .map(Self)
+            .map_err(Error::system("make an eventfd"))
+    }
+
+    /// Wakes the other end. Where the counter is full, it is awake already.
+    pub fn ring(&self) {
+        let _ = write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// Forgets that it was rung.
+    pub fn clear(&self) {
+        let _ = read(&self.0, &mut [0; 8]);
+    }
+}
+
+impl AsFd for EventFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,151 @@
+//! The loop of the process: it waits for descriptors and never for anybody.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::Error;
+use crate::channel::Target;
+use crate::device::{Device, Source};
+use crate::listener::Listener;
+use crate::settings::Settings;
+
+/// Serves the device of one VM at a time, one VM after the other, for ever.
+///
+/// # Errors
+/// Where it cannot start, or the system refuses what must not fail. What
+/// hypervisor, guest or daemon do is no error.
+pub fn run(settings: &Settings) -> Result<(), Error> {
+    raise_descriptor_limit();
+    let listener = Listener::bind(&settings.socket, settings.socket_mode)?;
+    let mut service = Service {
+        settings,
+        listener,
+        device: None,
+        generation: first_generation(),
+    };
+    tracing::info!(
+        vm = settings.vm,
+        socket = %settings.socket.display(),
+        channels = settings.layout.channel_count,
+        "ready for the hypervisor"
+    );
+    // There may be no service manager to tell.
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    loop {
+        service.step()?;
+    }
+}
+
+struct Service<'a> {
+    settings: &'a Settings,
+    listener: Listener,
+    device: Option<Device>,
+    generation: u32,
+}
+
+impl Service<'_> {
+    fn step(&mut self) -> Result<(), Error> {
+        let ready = self.wait()?;
+        let target = Target {
+            vm: &self.settings.vm,
+            daemon: &self.settings.daemon,
+        };
+        let now = Instant::now();
+        for source in ready {
+            if source == Source::Listener {
+                self.accept()?;
+                continue;
+            }
+            let Some(device) = &mut self.device else {
+                continue;
+            };
+            if !device.handle(source, target, now) {
+                tracing::info!(vm = self.settings.vm, "the hypervisor is gone");
+                self.device = None;
+            }
+        }
+        if let Some(device) = &mut self.device {
+            device.offer_again(target, now);
+        }
+        Ok(())
+    }
+
+    fn wait(&self) -> Result<Vec<Source>, Error> {
+        let now = Instant::now();
+        let mut list = vec![(
+            Source::Listener,
+            PollFd::new(&self.listener, PollFlags::IN),
+        )];
+        let mut patience = None;
+        if let Some(device) = &self.device {
+            device.wants(now, &mut list);
+            patience = device.patience(now);
+        }
+        let (sources, mut descriptors): (Vec<_>, Vec<_>) = list.into_iter().unzip();
+        match poll(&mut descriptors, patience.map(timeout).as_ref()) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return Ok(Vec::new()),
+            Err(error) => return Err(Error::system("wait")(error)),
+        }
+        Ok(sources
+            .into_iter()
+            .zip(&descriptors)
+            .filter(|(_, descriptor)| !descriptor.revents().is_empty())
+            .map(|(source, _)| source)
+            .collect())
+    }
+
+    fn accept(&mut self) -> Result<(), Error> {
+        let Some(socket) = self.listener.accept() else {
+            return Ok(());
+        };
+        if self.device.is_some() {
+            tracing::warn!(
+                vm = self.settings.vm,
+                "a second hypervisor was turned away: the first still uses the device"
+            );
+            return Ok(());
+        }
+        tracing::info!(vm = self.settings.vm, "a hypervisor connected");
+        self.generation = self.generation.wrapping_add(1);
+        let mut device = Device::new(socket, self.settings.layout, self.generation)?;
+        let target = Target {
+            vm: &self.settings.vm,
+            daemon: &self.settings.daemon,
+        };
+        if device.handle(Source::Hypervisor, target, Instant::now()) {
+            self.device = Some(device);
+        }
+        Ok(())
+    }
+}
+
+fn timeout(patience: Duration) -> Timespec {
+    // Rounded up, so that the loop does not spin through the last fraction.
+    Timespec::try_from(patience + Duration::from_micros(100)).unwrap_or(Timespec {
+        tv_sec: 1,
+        tv_nsec: 0,
+    })
+}
+
+/// A number that an earlier process will not have used for its last devices.
+fn first_generation() -> u32 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let seconds = since.map(|time| time.as_secs()).unwrap_or_default();
+    u32::try_from(seconds & 0x00ff_ffff).unwrap_or_default() << 8
+}
+
+/// A channel takes two descriptors and more while it is refused.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::debug!(%error, "the limit of descriptors stays");
+    }
+}

@@ -1,0 +1,127 @@
+//! What the command line says, checked.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+
+use crate::Error;
+use crate::layout::Layout;
+
+/// Serves the paragpu PCI device of one VM.
+///
+/// Start it before the VM, then give QEMU
+/// `-chardev socket,id=paragpu,path=SOCKET
+/// -device ivshmem-doorbell,chardev=paragpu,vectors=1`.
+#[derive(Debug, Clone, Parser)]
+#[command(version)]
+pub struct Arguments {
+    /// Unix socket to which the hypervisor connects; made here.
+    #[arg(long, value_name = "PATH")]
+    pub socket: PathBuf,
+    /// The VM's name, as listings and limits of the daemon know it.
+    #[arg(long, value_name = "NAME")]
+    pub vm: String,
+    /// The daemon's unix socket.
+    #[arg(long, value_name = "PATH", default_value = "/run/paragpu/paragpud.sock")]
+    pub daemon: PathBuf,
+    /// Size of the shared window, a power of two, as 256M or 1G.
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
+    pub window_size: u64,
+    /// Most guest processes at once that use the device; the window is
+    /// divided between them.
+    #[arg(long, value_name = "COUNT", default_value_t = 32)]
+    pub channels: u16,
+    /// Access mode of the socket, octal.
+    #[arg(long, value_name = "MODE", default_value = "600", value_parser = parse_mode)]
+    pub socket_mode: u32,
+}
+
+/// How the process is to run.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// See [`Arguments::socket`].
+    pub socket: PathBuf,
+    /// See [`Arguments::vm`].
+    pub vm: String,
+    /// See [`Arguments::daemon`].
+    pub daemon: PathBuf,
+    /// The window and its channels.
+    pub layout: Layout,
+    /// See [`Arguments::socket_mode`].
+    pub socket_mode: u32,
+}
+
+/// Longest name of a VM, in bytes.
+const MAX_VM_NAME: usize = 64;
+
+impl TryFrom<Arguments> for Settings {
+    type Error = Error;
+
+    fn try_from(arguments: Arguments) -> Result<Self, Error> {
+        let printable = arguments.vm.chars().all(|c| c.is_ascii_graphic());
+        if arguments.vm.is_empty() || arguments.vm.len() > MAX_VM_NAME || !printable {
+            return Err(Error::VmName(arguments.vm));
+        }
+        Ok(Self {
+            layout: Layout::new(arguments.window_size, arguments.channels)?,
+            socket: arguments.socket,
+            vm: arguments.vm,
+            daemon: arguments.daemon,
+            socket_mode: arguments.socket_mode,
+        })
+    }
+}
+
+fn parse_size(text: &str) -> Result<u64, String> {
+    let (digits, shift) = match text.chars().last() {
+        Some('K') => (&text[..text.len() - 1], 10),
+        Some('M') => (&text[..text.len() - 1], 20),
+        Some('G') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| "a number of bytes, or one with K, M or G".to_owned())?;
+    number
+        .checked_mul(1 << shift)
+        .ok_or_else(|| "too large".to_owned())
+}
+
+fn parse_mode(text: &str) -> Result<u32, String> {
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o777 => Ok(mode),
+        _ => Err("an octal access mode, as 600 or 660".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(arguments: &[&str]) -> Result<Settings, String> {
+        let program = ["paragpu-qemu-device"];
+        let all = program.iter().chain(arguments);
+        let arguments = Arguments::try_parse_from(all).map_err(|error| error.to_string())?;
+        Settings::try_from(arguments).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn defaults_make_a_device() {
+        let settings = parse(&["--socket", "/run/x", "--vm", "one"]).unwrap();
+        assert_eq!(settings.layout.window_size, 256 << 20);
+        assert_eq!(settings.socket_mode, 0o600);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_name() {
+        let base = ["--socket", "/run/x", "--vm"];
+        let with = |more: &[&str]| parse(&[&base[..], more].concat()).unwrap_err();
+        assert!(with(&["two words"]).contains("two words"));
+        assert!(with(&["one", "--window-size", "300M"]).contains("power of two"));
+        assert!(with(&["one", "--window-size", "99999999999G"]).contains("too large"));
+        assert!(with(&["one", "--window-size", "lots"]).contains("number of bytes"));
+        assert!(with(&["one", "--channels", "0"]).contains("1 to 512"));
+        assert!(with(&["one", "--channels", "500"]).contains("too small"));
+        assert!(with(&["one", "--socket-mode", "999"]).contains("octal"));
+    }
+}
