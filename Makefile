@@ -1,0 +1,76 @@
+# The front door of paragpu. `make help` lists what there is.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+CACHE := .cache
+CUDA  := $(CACHE)/cuda-13.0
+RELEASE := target/release
+# Debian's names of what is needed beside Rust, gcc and make.
+PACKAGES_BUILD := python3 python3-venv ca-certificates
+PACKAGES_VM := qemu-system-x86 busybox-static cpio kmod xz-utils zstd \
+	linux-headers-cloud-amd64
+PACKAGES_LINT := shellcheck
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# --- what the rest needs -----------------------------------------------------
+
+.PHONY: packages-build packages-vm packages-lint
+packages-build packages-vm packages-lint: packages-%:
+	@tests/tools/install-packages.sh $(PACKAGES_$(shell tr a-z A-Z <<< $*))
+
+.PHONY: cuda
+cuda: packages-build ## the CUDA 13.0 compiler, from its wheels into .cache
+	@tests/toolchain/fetch-cuda.sh
+
+.PHONY: build
+build: ## host programs and guest libraries, into target/release and out/lib
+	cargo build --release --workspace --bins
+	guest-frontend/link/link.sh cuda out/lib
+	guest-frontend/link/link.sh cudart out/lib
+
+.PHONY: programs
+programs: cuda ## the CUDA test programs, into out/programs
+	$(MAKE) -C tests/programs
+
+.PHONY: module
+module: packages-vm ## the guest's kernel module, for Debian's cloud kernel
+	$(MAKE) -C kernel-module
+
+# --- what judges a change ----------------------------------------------------
+
+.PHONY: fmt
+fmt: ## format the Rust code
+	cargo fmt --all
+
+.PHONY: lint
+lint: packages-lint ## clippy, rustfmt, shellcheck, and cargo-deny where installed
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --all-features -- -D warnings
+	git ls-files -z '*.sh' .ci/run | xargs -0 shellcheck
+	@if cargo deny --version >/dev/null 2>&1; then cargo deny --log-level error check; \
+	else echo "cargo-deny is not installed: dependencies not checked (cargo install --locked cargo-deny)"; fi
+
+.PHONY: test
+test: packages-build packages-vm build programs ## everything that must hold, in under 40 minutes on 2 cores
+	cargo test --workspace
+	tests/run.sh
+
+.PHONY: demo
+demo: packages-build packages-vm build programs ## run CUDA programs in a VM and on the host, print one table
+	python3 tests/demo/demo.py
+
+.PHONY: bench
+bench: build ## the promises of SPECIFICATION.md as ratios, into out/bench.json
+	cargo build --release -p paragpu-bench
+	$(RELEASE)/paragpu-bench --output out/bench.json
+
+# --- heavier tiers -----------------------------------------------------------
+
+.PHONY: clean
+clean: ## everything built; keeps .cache
+	rm -rf out
+	cargo clean
