@@ -1,0 +1,189 @@
+"""Drives a real daemon and worker through the independent wire of wire.py."""
+
+import json
+import os
+import random
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import wire
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
+ARENA = 0x100000000000
+CHUNK = 2 << 20
+
+
+def plain(rust_type):
+    """A type of the table's page as wire.py names it."""
+    kind = re.sub(r"\s+|<'\w+>", "", rust_type)
+    if kind == "()":
+        return ""
+    if kind.endswith(("Handle", "Address", "Offset")):
+        return "u64"
+    array = re.fullmatch(r"\[(\w+);(\d+)\]", kind)
+    return f"{array[1]}x{array[2]}" if array else kind
+
+
+class Table(unittest.TestCase):
+    def test_both_declarations_agree(self):
+        command = ["cargo", "run", "-q", "-p", "paragpu-protocol", "--example", "table", "--", "--json"]
+        table = json.loads(subprocess.check_output(command, cwd=ROOT))
+        self.assertEqual([call["number"] for call in table], sorted(wire.CALLS))
+        for call in table:
+            name, parameters, reply = wire.CALLS[call["number"]]
+            self.assertEqual(call["name"], name)
+            self.assertEqual([(p, plain(t)) for p, t in call["parameters"]], parameters, name)
+            self.assertEqual(plain(call["reply"]), reply, name)
+
+
+class Daemon:
+    """A daemon with the software GPU in a folder of its own."""
+
+    def __init__(self, *arguments):
+        self.folder = tempfile.TemporaryDirectory(prefix="paragpu-wire-")
+        self.socket = os.path.join(self.folder.name, "paragpud.sock")
+        command = [
+            os.environ.get("PARAGPUD", os.path.join(ROOT, "target/release/paragpud")),
+            "--device=software",
+            f"--socket={self.socket}",
+            f"--control={os.path.join(self.folder.name, 'control.sock')}",
+            "--tcp=127.0.0.1:0",
+            "--print-addresses",
+            *arguments,
+        ]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.addresses = json.loads(self.process.stdout.readline())
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(20)
+        self.process.stdout.close()
+        self.folder.cleanup()
+
+
+class Session(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = Daemon()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.daemon.stop()
+
+    def open(self, **options):
+        session = wire.Session(self.daemon.socket, **options)
+        self.addCleanup(session.close)
+        return session
+
+    def test_ping_comes_back(self):
+        session = self.open()
+        for value in (0, 1, 2**64 - 1):
+            self.assertEqual(session.call("Ping", value=value)[0], value)
+
+    def test_snapshot_is_read_to_its_end(self):
+        snapshot, _ = self.open().call("SnapshotDevice", ordinal=0)
+        self.assertTrue(snapshot["name"])
+        attributes = dict(struct.iter_unpack("<ii", snapshot["attributes"]))
+        self.assertEqual(attributes[10], 32, "warp size")
+
+    def test_memory_holds_what_was_written(self):
+        session = self.open()
+        session.call("MemMap", address=ARENA, size=CHUNK)
+        data = random.Random(1).randbytes(700_000)
+        part = 200_000
+        for at in range(0, len(data), part):
+            session.post("CopyToDevice", destination=ARENA + at, stream=0, data=data[at : at + part])
+        session.post("Memset", destination=ARENA, pitch=0, value=0x55, element=1, width=16, height=1, stream=0)
+        _, back = session.call("CopyFromDevice", source=ARENA, size=len(data), stream=0)
+        self.assertEqual(back, b"\x55" * 16 + data[16:])
+
+    def test_errors_name_the_call(self):
+        session = self.open()
+        with self.assertRaises(wire.Failed) as caught:
+            session.call("MemMap", address=ARENA + 4096, size=CHUNK)
+        self.assertEqual((caught.exception.status, caught.exception.call), (1, wire.NUMBERS["MemMap"]))
+        session.post("StreamDestroy", stream=99)
+        with self.assertRaises(wire.Failed) as caught:
+            session.call("ContextSynchronize")
+        self.assertEqual((caught.exception.status, caught.exception.call), (400, wire.NUMBERS["StreamDestroy"]))
+        session.call("ContextSynchronize")
+
+    def test_streams_events_and_their_handles(self):
+        session = self.open()
+        session.post("StreamCreate", stream=20, flags=1, priority=0)
+        session.post("EventCreate", event=21, flags=0)
+        session.post("EventRecord", event=21, stream=20)
+        session.call("EventSynchronize", event=21)
+        session.call("StreamQuery", stream=20)
+        with self.assertRaises(wire.Failed) as caught:
+            session.call("EventQuery", event=20)
+        self.assertEqual(caught.exception.status, 400, "a stream's handle is no event")
+
+    def test_last_digit_of_the_version_may_differ(self):
+        major, minor, patch = wire.VERSION
+        session = self.open(version=(major, minor, patch + 7))
+        self.assertEqual(session.call("Ping", value=5)[0], 5)
+        with self.assertRaises(ConnectionRefusedError) as caught:
+            self.open(version=(major, minor + 1, patch))
+        self.assertIn("version", str(caught.exception))
+
+    def test_malformed_calls_end_only_their_session(self):
+        bystander = self.open()
+        number = wire.NUMBERS["MemMap"]
+        frames = {
+            "unknown call": (0x7E00, b""),
+            "truncated payload": (number, b"\0" * 15),
+            "trailing byte": (number, b"\0" * 17),
+            "control frame out of place": (wire.WELCOME, b""),
+            "reply from the guest": (number | wire.REPLY, b"\0" * 4),
+            "call 0": (0, b""),
+        }
+        for what, (kind, payload) in frames.items():
+            with self.subTest(what):
+                session = self.open()
+                session.send_frame(kind, 1, 1, payload)
+                with self.assertRaises((ConnectionError, OSError)):
+                    while True:
+                        session.receive_frame()
+        with self.subTest("sequence out of order"):
+            session = self.open()
+            session.send_frame(wire.NUMBERS["Ping"], 1, 2, bytes(8))
+            with self.assertRaises((ConnectionError, OSError)):
+                while True:
+                    session.receive_frame()
+        with self.subTest("oversized frame"):
+            session = self.open()
+            session.socket.sendall(wire.HEADER.pack(wire.MAX_PAYLOAD + 1, number, 1, 1))
+            with self.assertRaises((ConnectionError, OSError)):
+                while True:
+                    session.receive_frame()
+        self.assertEqual(bystander.call("Ping", value=3)[0], 3)
+
+    def test_random_calls_never_hurt_another_session(self):
+        bystander = self.open()
+        random_source = random.Random(20261121)
+        for _ in range(60):
+            session = self.open()
+            try:
+                for sequence in range(1, 40):
+                    number = random_source.choice(list(wire.CALLS))
+                    payload = random_source.randbytes(random_source.choice((0, 4, 8, 16, 20, 28, 64, 200)))
+                    session.send_frame(number, random_source.randrange(3), sequence, payload)
+            except OSError:
+                pass
+            session.close()
+        self.assertEqual(bystander.call("Ping", value=4)[0], 4)
+
+    def test_same_over_tcp(self):
+        host, port = self.daemon.addresses["tcp"].rsplit(":", 1)
+        session = wire.Session((host, int(port)))
+        self.addCleanup(session.close)
+        self.assertEqual(session.call("Ping", value=9)[0], 9)
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())

@@ -1,0 +1,337 @@
+"""The wire of paragpu, read and written by somebody else.
+
+Written from protocol/README.md, not from the Rust sources: a mistake in one
+reader of the wire shows as a difference from the other.
+"""
+
+import socket
+import struct
+
+HEADER = struct.Struct("<IHHQ")
+MAX_PAYLOAD = 262144
+REPLY = 0x8000
+
+HELLO, WELCOME, REFUSAL, DATA, HOST_FUNC, OUTPUT, GOODBYE = range(0x7F00, 0x7F07)
+
+MAGIC = b"paragpu\0"
+VERSION = (0, 1, 0)
+
+# Number: (name, [(parameter, type)], reply). Types as in protocol/README.md;
+# handles are all u64.
+CALLS = {
+    0x0001: ("Ping", [("value", "u64")], "u64"),
+    0x0002: ("SnapshotDevice", [("ordinal", "u32")], "DeviceSnapshot"),
+    0x0101: ("MemMap", [("address", "u64"), ("size", "u64")], ""),
+    0x0102: ("MemUnmap", [("address", "u64")], ""),
+    0x0103: ("MemGetInfo", [], "MemoryInfo"),
+    0x0104: ("HostMap", [("offset", "u64"), ("size", "u64")], ""),
+    0x0105: ("HostUnmap", [("offset", "u64")], ""),
+    0x0106: ("ShadowCreate", [("address", "u64"), ("size", "u64")], ""),
+    0x0107: ("ShadowDestroy", [("address", "u64")], ""),
+    0x0108: ("ShadowWrite", [("address", "u64"), ("data", "Bytes")], ""),
+    0x0109: ("ShadowRead", [("address", "u64"), ("size", "u64")], ""),
+    0x0201: ("CopyToDevice", [("destination", "u64"), ("stream", "u64"), ("data", "Bytes")], ""),
+    0x0202: ("CopyFromDevice", [("source", "u64"), ("size", "u64"), ("stream", "u64")], ""),
+    0x0203: (
+        "Copy",
+        [("destination", "u64"), ("source", "u64"), ("size", "u64"), ("stream", "u64"), ("token", "u32")],
+        "",
+    ),
+    0x0204: (
+        "CopyRect",
+        [
+            ("destination", "CopyEnd"),
+            ("source", "CopyEnd"),
+            ("extent", "u64x3"),
+            ("stream", "u64"),
+            ("token", "u32"),
+        ],
+        "",
+    ),
+    0x0205: (
+        "CopyRectToDevice",
+        [("destination", "CopyEnd"), ("extent", "u64x3"), ("stream", "u64"), ("data", "Bytes")],
+        "",
+    ),
+    0x0206: ("CopyRectFromDevice", [("source", "CopyEnd"), ("extent", "u64x3"), ("stream", "u64")], ""),
+    0x0207: (
+        "Memset",
+        [
+            ("destination", "u64"),
+            ("pitch", "u64"),
+            ("value", "u32"),
+            ("element", "u8"),
+            ("width", "u64"),
+            ("height", "u64"),
+            ("stream", "u64"),
+        ],
+        "",
+    ),
+    0x0208: ("WaitToken", [("token", "u32")], ""),
+    0x0301: ("ArrayCreate", [("array", "u64"), ("shape", "ArrayShape")], ""),
+    0x0302: ("ArrayDestroy", [("array", "u64")], ""),
+    0x0303: ("TextureCreate", [("texture", "u64"), ("spec", "TextureSpec")], "u64"),
+    0x0304: ("TextureDestroy", [("texture", "u64")], ""),
+    0x0305: ("SurfaceCreate", [("surface", "u64"), ("array", "u64")], "u64"),
+    0x0306: ("SurfaceDestroy", [("surface", "u64")], ""),
+    0x0401: ("ImageQuery", [("hash", "u8x32"), ("size", "u64")], "bool"),
+    0x0402: ("ImageWrite", [("hash", "u8x32"), ("size", "u64"), ("offset", "u64"), ("data", "Bytes")], ""),
+    0x0403: ("ModuleLoad", [("module", "u64"), ("hash", "u8x32"), ("options", "Bytes")], "Text"),
+    0x0404: ("ModuleUnload", [("module", "u64")], ""),
+    0x0405: ("FunctionGet", [("function", "u64"), ("module", "u64"), ("name", "Text")], "FunctionInfo"),
+    0x0406: ("FunctionSetAttribute", [("function", "u64"), ("attribute", "u32"), ("value", "i32")], ""),
+    0x0407: ("FunctionSetCacheConfig", [("function", "u64"), ("config", "u32")], ""),
+    0x0408: ("GlobalGet", [("module", "u64"), ("name", "Text")], "GlobalInfo"),
+    0x0409: (
+        "OccupancyBlocks",
+        [("function", "u64"), ("block_size", "i32"), ("dynamic_shared", "u64"), ("flags", "u32")],
+        "i32",
+    ),
+    0x040A: ("OccupancyDynamicShared", [("function", "u64"), ("blocks", "i32"), ("block_size", "i32")], "u64"),
+    0x0501: (
+        "Launch",
+        [
+            ("function", "u64"),
+            ("stream", "u64"),
+            ("grid", "u32x3"),
+            ("block", "u32x3"),
+            ("dynamic_shared", "u32"),
+            ("flags", "u32"),
+            ("cluster", "u32x3"),
+            ("parameters", "Bytes"),
+        ],
+        "",
+    ),
+    0x0601: ("StreamCreate", [("stream", "u64"), ("flags", "u32"), ("priority", "i32")], ""),
+    0x0602: ("StreamDestroy", [("stream", "u64")], ""),
+    0x0603: ("StreamSynchronize", [("stream", "u64")], ""),
+    0x0604: ("StreamQuery", [("stream", "u64")], ""),
+    0x0605: ("StreamWaitEvent", [("stream", "u64"), ("event", "u64")], ""),
+    0x0701: ("EventCreate", [("event", "u64"), ("flags", "u32")], ""),
+    0x0702: ("EventDestroy", [("event", "u64")], ""),
+    0x0703: ("EventRecord", [("event", "u64"), ("stream", "u64")], ""),
+    0x0704: ("EventSynchronize", [("event", "u64")], ""),
+    0x0705: ("EventQuery", [("event", "u64")], ""),
+    0x0706: ("EventElapsed", [("start", "u64"), ("end", "u64")], "f32"),
+    0x0801: ("ContextSynchronize", [], ""),
+    0x0802: ("ContextSetLimit", [("limit", "u32"), ("value", "u64")], ""),
+    0x0803: ("ContextGetLimit", [("limit", "u32")], "u64"),
+    0x0901: ("HostFuncLaunch", [("stream", "u64"), ("id", "u64")], ""),
+    0x0902: ("HostFuncDone", [("id", "u64")], ""),
+}
+NUMBERS = {name: number for number, (name, _, _) in CALLS.items()}
+
+NUMBER_TYPES = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i32": "i", "i64": "q", "f32": "f", "bool": "?"}
+RECORDS = {
+    "MemoryInfo": [("free", "u64"), ("total", "u64")],
+    "GlobalInfo": [("address", "u64"), ("size", "u64")],
+    "FunctionInfo": [("attributes", "Bytes"), ("parameters", "Bytes")],
+    "DeviceSnapshot": [
+        ("driver_version", "i32"),
+        ("total_memory", "u64"),
+        ("uuid", "u8x16"),
+        ("name", "Text"),
+        ("pci_bus_id", "Text"),
+        ("attributes", "Bytes"),
+    ],
+    "LinearEnd": [("address", "u64"), ("pitch", "u64"), ("rows", "u64")],
+    "ArrayEnd": [("array", "u64"), ("level", "u32"), ("origin", "u64x3")],
+    "ArrayShape": [
+        ("width", "u64"),
+        ("height", "u64"),
+        ("depth", "u64"),
+        ("format", "u32"),
+        ("channels", "u32"),
+        ("flags", "u32"),
+        ("levels", "u32"),
+    ],
+    "Hello": [
+        ("magic", "u8x8"),
+        ("major", "u16"),
+        ("minor", "u16"),
+        ("patch", "u16"),
+        ("transport", "u8"),
+        ("device", "u32"),
+        ("token", "u8x16"),
+        ("acknowledged", "u64"),
+        ("pid", "u32"),
+    ],
+    "Welcome": [
+        ("major", "u16"),
+        ("minor", "u16"),
+        ("patch", "u16"),
+        ("session", "u64"),
+        ("token", "u8x16"),
+        ("device_count", "u32"),
+        ("executed", "u64"),
+        ("region_size", "u64"),
+    ],
+    "Refusal": [("major", "u16"), ("minor", "u16"), ("patch", "u16"), ("reason", "Text")],
+}
+ALTERNATIVES = {"CopyEnd": ["LinearEnd", "ArrayEnd"]}
+
+
+class WireError(Exception):
+    """The bytes are not what the page says."""
+
+
+def encode(kind, value):
+    """One field as bytes."""
+    if kind == "":
+        return b""
+    if kind in NUMBER_TYPES:
+        return struct.pack("<" + NUMBER_TYPES[kind], value)
+    if kind == "Bytes":
+        return struct.pack("<I", len(value)) + bytes(value)
+    if kind == "Text":
+        return encode("Bytes", value.encode())
+    if kind in RECORDS:
+        return b"".join(encode(part, value[name]) for name, part in RECORDS[kind])
+    if kind in ALTERNATIVES:
+        tag, inner = value
+        return bytes([tag]) + encode(ALTERNATIVES[kind][tag], inner)
+    base, count = kind.split("x")
+    if base == "u8":
+        if len(value) != int(count):
+            raise WireError(f"{kind} of {len(value)} bytes")
+        return bytes(value)
+    return struct.pack(f"<{count}{NUMBER_TYPES[base]}", *value)
+
+
+def decode(kind, data, at=0):
+    """The field that starts at `at`, and where the next one starts."""
+
+    def take(count):
+        if at + count > len(data):
+            raise WireError(f"{kind} is cut short")
+        return data[at : at + count]
+
+    if kind == "":
+        return None, at
+    if kind in NUMBER_TYPES:
+        layout = struct.Struct("<" + NUMBER_TYPES[kind])
+        return layout.unpack(take(layout.size))[0], at + layout.size
+    if kind in ("Bytes", "Text"):
+        (count,) = struct.unpack("<I", take(4))
+        at += 4
+        run = bytes(take(count))
+        return (run.decode() if kind == "Text" else run), at + count
+    if kind in RECORDS:
+        record = {}
+        for name, part in RECORDS[kind]:
+            record[name], at = decode(part, data, at)
+        return record, at
+    base, count = kind.split("x")
+    if base == "u8":
+        return bytes(take(int(count))), at + int(count)
+    layout = struct.Struct(f"<{count}{NUMBER_TYPES[base]}")
+    return layout.unpack(take(layout.size)), at + layout.size
+
+
+def encode_call(name, **arguments):
+    """A call's payload."""
+    _, parameters, _ = CALLS[NUMBERS[name]]
+    if set(arguments) != {parameter for parameter, _ in parameters}:
+        raise WireError(f"{name} takes {parameters}")
+    return b"".join(encode(kind, arguments[parameter]) for parameter, kind in parameters)
+
+
+class Failed(Exception):
+    """A reply with a status other than success."""
+
+    def __init__(self, status, call, detail):
+        super().__init__(f"status {status} from call {call:#06x}: {detail}")
+        self.status, self.call, self.detail = status, call, detail
+
+
+class Session:
+    """A guest's side of a session over a stream socket."""
+
+    def __init__(self, address, device=0, version=VERSION, deadline=20.0):
+        family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+        self.socket = socket.socket(family, socket.SOCK_STREAM)
+        self.socket.settimeout(deadline)
+        self.socket.connect(address)
+        self.sequence = 0
+        self.output = b""
+        major, minor, patch = version
+        hello = dict(
+            magic=MAGIC,
+            major=major,
+            minor=minor,
+            patch=patch,
+            transport=1,
+            device=device,
+            token=bytes(16),
+            acknowledged=0,
+            pid=1,
+        )
+        self.send_frame(HELLO, 0, 0, encode("Hello", hello))
+        kind, _, _, payload = self.receive_frame()
+        if kind == REFUSAL:
+            raise ConnectionRefusedError(self.whole("Refusal", payload)["reason"])
+        if kind != WELCOME:
+            raise WireError(f"{kind:#06x} instead of a welcome")
+        self.welcome = self.whole("Welcome", payload)
+
+    @staticmethod
+    def whole(kind, payload):
+        value, end = decode(kind, payload)
+        if end != len(payload):
+            raise WireError(f"{len(payload) - end} bytes after {kind}")
+        return value
+
+    def send_frame(self, kind, slot, sequence, payload):
+        self.socket.sendall(HEADER.pack(len(payload), kind, slot, sequence) + payload)
+
+    def receive_exactly(self, count):
+        data = bytearray()
+        while len(data) < count:
+            part = self.socket.recv(count - len(data))
+            if not part:
+                raise ConnectionError("the host closed the connection")
+            data += part
+        return bytes(data)
+
+    def receive_frame(self):
+        length, kind, slot, sequence = HEADER.unpack(self.receive_exactly(HEADER.size))
+        if length > MAX_PAYLOAD:
+            raise WireError(f"frame of {length} bytes")
+        return kind, slot, sequence, self.receive_exactly(length)
+
+    def post(self, name, **arguments):
+        """Sends a posted call."""
+        self.sequence += 1
+        self.send_frame(NUMBERS[name], 0, self.sequence, encode_call(name, **arguments))
+
+    def call(self, name, slot=1, **arguments):
+        """Sends a synchronous call and returns its reply and the data that came before it."""
+        self.sequence += 1
+        number = NUMBERS[name]
+        self.send_frame(number, slot, self.sequence, encode_call(name, **arguments))
+        data = {}
+        while True:
+            kind, got_slot, _, payload = self.receive_frame()
+            if kind == OUTPUT:
+                self.output += payload[4:]
+            elif kind == DATA and got_slot == slot:
+                (offset,) = struct.unpack_from("<Q", payload)
+                data[offset] = payload[8:]
+            elif kind == number | REPLY and got_slot == slot:
+                break
+            else:
+                raise WireError(f"unexpected frame {kind:#06x} for slot {got_slot}")
+        (status,) = struct.unpack_from("<I", payload)
+        if status != 0:
+            (failed,) = struct.unpack_from("<H", payload, 4)
+            detail, end = decode("Text", payload, 6)
+            if end != len(payload):
+                raise WireError("bytes after a failure")
+            raise Failed(status, failed, detail)
+        reply, end = decode(CALLS[number][2], payload, 4)
+        if end != len(payload):
+            raise WireError(f"{len(payload) - end} bytes after the reply of {name}")
+        return reply, b"".join(data[offset] for offset in sorted(data))
+
+    def close(self):
+        self.socket.close()
