@@ -227,6 +227,23 @@ static int paragpu_read_header(struct pci_dev *pdev,
 	return 0;
 }
 
+/*
+ * Firmware declares the memory below 4 GiB uncached where devices lie, and
+ * x86 keeps to that whatever a driver asks for. All works, but slowly where
+ * the hypervisor heeds it.
+ */
+static void paragpu_check_cached(struct pci_dev *pdev, void *window)
+{
+#ifdef CONFIG_X86
+	unsigned int level;
+	pte_t *pte = lookup_address((unsigned long)window, &level);
+
+	if (pte && (pte_flags(*pte) & (_PAGE_PCD | _PAGE_PWT)))
+		dev_notice(&pdev->dev,
+			   "the window is not cached: a larger one, of 1 GiB, comes to lie above 4 GiB and is\n");
+#endif
+}
+
 static int paragpu_map(struct pci_dev *pdev, void __iomem **registers,
 		       void **window)
 {
@@ -259,6 +276,7 @@ static int paragpu_map(struct pci_dev *pdev, void __iomem **registers,
 	if (IS_ERR(*window))
 		return dev_err_probe(&pdev->dev, PTR_ERR(*window),
 				     "cannot map BAR 2\n");
+	paragpu_check_cached(pdev, *window);
 	*registers = pcim_iomap_table(pdev)[PARAGPU_BAR_REGISTERS];
 	return 0;
 }
@@ -268,9 +286,19 @@ static void paragpu_free(struct device *dev)
 	struct paragpu_device *paragpu =
 		container_of(dev, struct paragpu_device, dev);
 
-	ida_free(&paragpu_minors, MINOR(dev->devt));
 	cleanup_srcu_struct(&paragpu->guard);
 	kvfree(paragpu);
+}
+
+/*
+ * Lets a device node go that nobody can open (any more). Its number is free at
+ * once: a device that comes back while files of the old one are open gets the
+ * same name.
+ */
+static void paragpu_discard(struct paragpu_device *paragpu)
+{
+	ida_free(&paragpu_minors, MINOR(paragpu->dev.devt));
+	put_device(&paragpu->dev);
 }
 
 /**
@@ -279,7 +307,7 @@ static void paragpu_free(struct device *dev)
  * @found: what paragpu_read_header() found
  *
  * Context: Process context.
- * Return: The device, to be let go by put_device(); or an error pointer.
+ * Return: The device, to be let go by paragpu_discard(); or an error pointer.
  */
 static struct paragpu_device *
 paragpu_create(struct pci_dev *pdev, const struct paragpu_layout *found)
@@ -321,7 +349,7 @@ paragpu_create(struct pci_dev *pdev, const struct paragpu_layout *found)
 	paragpu->cdev.owner = THIS_MODULE;
 	error = dev_set_name(&paragpu->dev, "paragpu%d", minor);
 	if (error) {
-		put_device(&paragpu->dev);
+		paragpu_discard(paragpu);
 		return ERR_PTR(error);
 	}
 	return paragpu;
@@ -366,7 +394,7 @@ static int paragpu_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 				 paragpu);
 	if (error) {
 		dev_err_probe(&pdev->dev, error, "cannot take the interrupt\n");
-		goto put;
+		goto discard;
 	}
 	/* What a kernel before this one, or a driver before us, left open. */
 	for (i = 0; i < paragpu->layout.channel_count; i++)
@@ -386,8 +414,8 @@ static int paragpu_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 
 free_irq:
 	devm_free_irq(&pdev->dev, pci_irq_vector(pdev, 0), paragpu);
-put:
-	put_device(&paragpu->dev);
+discard:
+	paragpu_discard(paragpu);
 	return error;
 }
 
@@ -431,7 +459,7 @@ static void paragpu_remove(struct pci_dev *pdev)
 		if (paragpu_state(paragpu, i) != PARAGPU_CHANNEL_FREE)
 			paragpu_give_back(paragpu, i);
 	devm_free_irq(&pdev->dev, pci_irq_vector(pdev, 0), paragpu);
-	put_device(&paragpu->dev);
+	paragpu_discard(paragpu);
 }
 
 static int paragpu_suspend(struct device *dev)

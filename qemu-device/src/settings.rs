@@ -25,7 +25,7 @@ pub struct Arguments {
     #[arg(long, value_name = "PATH", default_value = "/run/paragpu/paragpud.sock")]
     pub daemon: PathBuf,
     /// Size of the shared window, a power of two, as 256M or 1G.
-    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
     pub window_size: u64,
     /// Most guest processes at once that use the device; the window is
     /// divided between them.
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn defaults_make_a_device() {
         let settings = parse(&["--socket", "/run/x", "--vm", "one"]).unwrap();
-        assert_eq!(settings.layout.window_size, 256 << 20);
+        assert_eq!(settings.layout.window_size, 1 << 30);
         assert_eq!(settings.socket_mode, 0o600);
     }
 
