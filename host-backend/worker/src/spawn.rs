@@ -1,0 +1,54 @@
+//! How a daemon starts a worker.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use crate::control::{Control, ControlError};
+
+/// What a worker is started with; its command line.
+#[derive(Debug, Clone)]
+pub struct Spawn {
+    /// The program `paragpu-worker`.
+    pub program: PathBuf,
+    /// `cuda` or `software`.
+    pub device: String,
+    /// Which device of that kind on this host.
+    pub index: u32,
+    /// The guest's ordinal of the device that is most likely: the worker
+    /// opens the device for it beforehand. Another one may be assigned, which
+    /// takes as long as opening the device.
+    pub ordinal: u32,
+    /// Where module images are kept between sessions; `None`: in memory only.
+    pub image_cache: Option<PathBuf>,
+    /// Most bytes of that directory.
+    pub image_cache_bytes: u64,
+}
+
+impl Spawn {
+    /// Starts the worker. Its standard error is the daemon's; its standard
+    /// input is the control socket. [`crate::control`] says what follows.
+    ///
+    /// # Errors
+    /// [`ControlError::Io`].
+    pub fn start(&self) -> Result<(Child, Control), ControlError> {
+        let (ours, theirs) = Control::pair()?;
+        let mut command = Command::new(&self.program);
+        command
+            .arg("--device")
+            .arg(&self.device)
+            .arg("--index")
+            .arg(self.index.to_string())
+            .arg("--ordinal")
+            .arg(self.ordinal.to_string())
+            .arg("--image-cache-bytes")
+            .arg(self.image_cache_bytes.to_string());
+        if let Some(directory) = &self.image_cache {
+            command.arg("--image-cache").arg(directory);
+        }
+        let child = command
+            .stdin(Stdio::from(theirs.into_fd()))
+            .stdout(Stdio::null())
+            .spawn()?;
+        Ok((child, ours))
+    }
+}
