@@ -1,0 +1,158 @@
+"""Runs every test program in a VM over the PCI device, and on the host over
+shared memory, unix sockets and TCP; prints one table and writes out/demo.json.
+
+Ends with 1 if any result is wrong.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+# pylint: disable=wrong-import-position
+import harness
+from harness import vm
+
+# Negative tests and tools among the programs: not part of the demonstration.
+NOT_SHOWN = ("errors",)
+
+
+class Progress:
+    """A bar on a terminal, a line each elsewhere."""
+
+    def __init__(self, total):
+        self.total, self.done, self.start = total, 0, time.monotonic()
+        self.live = sys.stderr.isatty()
+
+    def step(self, what):
+        """Says what is going on."""
+        if self.live:
+            self.draw(what)
+        else:
+            print(what, file=sys.stderr, flush=True)
+
+    def draw(self, what):
+        """Redraws the bar."""
+        width = 30
+        filled = width * self.done // max(self.total, 1)
+        bar = "#" * filled + "." * (width - filled)
+        elapsed = time.monotonic() - self.start
+        print(f"\r\033[K[{bar}] {self.done}/{self.total} {elapsed:4.0f} s  {what}", end="", file=sys.stderr, flush=True)
+
+    def finished(self, record):
+        """Counts one run."""
+        self.done += 1
+        word = "ok" if record["ok"] else "FAILED"
+        line = f"{record['program']} over {record['communicator']} ({record['where']}): {word}, {record['seconds']:.2f} s"
+        if self.live and record["ok"]:
+            self.draw(line)
+        else:
+            print(("\r\033[K" if self.live else "") + line, file=sys.stderr, flush=True)
+
+    def end(self):
+        """Leaves the bar's line."""
+        if self.live:
+            print("\r\033[K", end="", file=sys.stderr)
+
+
+def table(runs):
+    """One row a program, one column a way."""
+    ways = []
+    for run in runs:
+        way = (run["where"], run["communicator"])
+        if way not in ways:
+            ways.append(way)
+    by_program = {}
+    for run in runs:
+        by_program.setdefault(run["program"], {})[run["where"], run["communicator"]] = run
+    lines = [f"{'program':22}" + "".join(f"{where + ' ' + name:>14}" for where, name in ways) + f"{'calls':>9}{'waited for':>12}"]
+    for program, cells in sorted(by_program.items(), key=lambda item: item[0].lower()):
+        line = f"{program:22}"
+        for way in ways:
+            run = cells.get(way)
+            line += f"{'-' if run is None else ('%.2f s' % run['seconds']) if run['ok'] else 'FAILED':>14}"
+        any_run = next(iter(cells.values()))
+        lines.append(line + f"{any_run['calls']:>9}{any_run['synchronous']:>12}")
+    return "\n".join(lines)
+
+
+def main():
+    """The demonstration."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="auto", help="auto, cuda or software (default: what the machine has)")
+    parser.add_argument("--output", default=os.path.join(harness.ROOT, "out", "demo.json"), help="where the JSON goes")
+    parser.add_argument("--no-vm", action="store_true", help="only the runs on the host")
+    parser.add_argument("programs", nargs="*", help="only these programs")
+    options = parser.parse_args()
+    programs = options.programs or [name for name in harness.program_names() if name not in NOT_SHOWN]
+
+    ways = len(harness.HOST_COMMUNICATORS) + (0 if options.no_vm else 1)
+    progress = Progress(ways * len(programs))
+    os.makedirs(os.path.dirname(options.output), exist_ok=True)
+    log = os.path.join(os.path.dirname(options.output), "demo-daemon.log")
+    if os.path.exists(log):
+        os.remove(log)
+    runs, messages, about = [], [], {}
+    with harness.Daemon(device=options.device, log=log) as daemon:
+        if not options.no_vm:
+            progress.step("building the VM's image")
+            initramfs = os.path.join(harness.ROOT, "out", "demo-initramfs.cpio")
+            kernel = vm.build_image(initramfs)
+            progress.step("booting the VM")
+            with vm.Device(daemon) as device:
+                about, runs, messages = vm.run_programs(kernel, initramfs, device, programs, progress.finished)
+        for communicator in harness.HOST_COMMUNICATORS:
+            for program in programs:
+                progress.step(f"{program} over {communicator}")
+                run = daemon.run(program, communicator)
+                record = run.record(communicator, "host")
+                runs.append(record)
+                progress.finished(record)
+                if not run.ok:
+                    messages.append(f"{program} over {communicator}: {run.output}{run.errors}".strip())
+        doctor = subprocess.run(
+            [harness.binary("paragpu"), "list", "--control", daemon.control, "-o", "json"],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        left = json.loads(doctor.stdout) if doctor.returncode == 0 else None
+        device_name = daemon.addresses.get("device")
+    progress.end()
+
+    expected = {(where, name) for where, name in [("host", c) for c in harness.HOST_COMMUNICATORS]}
+    if not options.no_vm:
+        expected.add(("vm", "pci"))
+    missing = [
+        f"{program} never ran over {name} ({where})"
+        for where, name in sorted(expected)
+        for program in programs
+        if not any((r["program"], r["where"], r["communicator"]) == (program, where, name) for r in runs)
+    ]
+    result = {
+        "version": 1,
+        "qemu": about.get("qemu"),
+        "accel": about.get("accel"),
+        "guest_kernel": about.get("guest_kernel"),
+        "device": device_name,
+        "runs": runs,
+    }
+    with open(options.output, "w", encoding="utf-8") as file:
+        json.dump(result, file, indent=1)
+        file.write("\n")
+    print(table(runs))
+    for message in messages + missing:
+        print(message, file=sys.stderr)
+    if left:
+        print(f"sessions left behind: {left}", file=sys.stderr)
+    wrong = [run for run in runs if not run["ok"]]
+    good = len(runs) - len(wrong)
+    print(f"{good} of {len(runs)} runs right on {device_name}; written to {os.path.relpath(options.output)}")
+    return 1 if wrong or missing or left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Tests of the whole way: program, libraries, communicator, daemon, worker."""

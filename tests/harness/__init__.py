@@ -1,0 +1,174 @@
+"""What the end-to-end tests and the demo share: daemons, programs, VMs."""
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
+BINARIES = os.environ.get("PARAGPU_TEST_BINARIES", os.path.join(ROOT, "target/release"))
+LIBRARIES = os.environ.get("PARAGPU_TEST_LIBRARIES", os.path.join(ROOT, "out/lib"))
+PROGRAMS = os.environ.get("PARAGPU_TEST_PROGRAMS", os.path.join(ROOT, "out/programs"))
+
+# Communicators that connect a program on this host to a daemon on it.
+HOST_COMMUNICATORS = ("shm", "unix", "tcp")
+
+
+def binary(name):
+    """Path of one of our own programs, or a sentence that says how to get it."""
+    path = os.path.join(BINARIES, name)
+    if not os.path.exists(path):
+        raise SystemExit(f"{path} is not there: run `make build` first")
+    return path
+
+
+def program_names():
+    """The CUDA test programs that are built."""
+    if not os.path.isdir(PROGRAMS):
+        raise SystemExit(f"{PROGRAMS} is not there: run `make programs` first")
+    entries = (entry for entry in os.scandir(PROGRAMS) if entry.is_file() and os.access(entry.path, os.X_OK))
+    return sorted(entry.name for entry in entries)
+
+
+class Daemon:
+    """A daemon of its own, in a folder of its own."""
+
+    def __init__(self, *arguments, device="software", log=None):
+        self.folder = tempfile.TemporaryDirectory(prefix="paragpu-")
+        self.socket = os.path.join(self.folder.name, "paragpud.sock")
+        self.control = os.path.join(self.folder.name, "control.sock")
+        self.log_path = log or os.path.join(self.folder.name, "paragpud.log")
+        self.environment = dict(
+            os.environ,
+            PARAGPU_HOST_DAEMON_STATE=os.path.join(self.folder.name, "state"),
+            PARAGPU_HOST_CACHE_DIRECTORY=os.path.join(self.folder.name, "cache"),
+        )
+        self.command = [
+            binary("paragpud"),
+            f"--device={device}",
+            f"--socket={self.socket}",
+            f"--control={self.control}",
+            "--tcp=127.0.0.1:0",
+            "--print-addresses",
+            *arguments,
+        ]
+        self.start()
+
+    def start(self):
+        """Starts the daemon; returns when guests can connect."""
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(
+                self.command, stdout=subprocess.PIPE, stderr=log, text=True, env=self.environment
+            )
+        line = self.process.stdout.readline()
+        if not line:
+            self.process.wait(20)
+            raise RuntimeError(f"paragpud did not start:\n{self.log()}")
+        self.addresses = json.loads(line)
+
+    def log(self):
+        """What the daemon and its workers have said so far."""
+        with open(self.log_path, encoding="utf-8", errors="replace") as log:
+            return log.read()
+
+    def sessions(self):
+        """The daemon's sessions, as `paragpu list` tells them."""
+        command = [binary("paragpu"), "list", "--control", self.control, "-o", "json"]
+        return json.loads(subprocess.check_output(command, timeout=20))
+
+    def stop(self):
+        """Ends the daemon in order."""
+        self.process.terminate()
+        try:
+            self.process.wait(30)
+        finally:
+            self.process.kill()
+            self.process.wait(10)
+            self.process.stdout.close()
+            self.folder.cleanup()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def guest_environment(self, communicator, stats=None):
+        """Environment in which a program uses this daemon."""
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("PARAGPU_")
+        }
+        environment["LD_LIBRARY_PATH"] = LIBRARIES
+        environment["PARAGPU_COMMUNICATOR"] = communicator
+        environment["PARAGPU_SHM_SOCKET"] = self.socket
+        environment["PARAGPU_UNIX_SOCKET"] = self.socket
+        environment["PARAGPU_TCP_ADDRESS"] = self.addresses["tcp"]
+        if stats:
+            environment["PARAGPU_STATS_FILE"] = stats
+        return environment
+
+    def run(self, program, communicator, arguments=(), timeout=120):
+        """Runs a test program; returns its exit, time and counters."""
+        with tempfile.TemporaryDirectory(prefix="paragpu-run-") as folder:
+            stats = os.path.join(folder, "stats.jsonl")
+            path = program if os.path.sep in program else os.path.join(PROGRAMS, program)
+            start = time.monotonic()
+            try:
+                done = subprocess.run(
+                    [path, *arguments],
+                    env=self.guest_environment(communicator, stats),
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    errors="replace",
+                    timeout=timeout,
+                )
+                code, output, errors = done.returncode, done.stdout, done.stderr
+            except subprocess.TimeoutExpired as late:
+                code, output, errors = None, text(late.stdout), text(late.stderr) + f"\nno end after {timeout} s"
+            return Run(program, code, output, errors, time.monotonic() - start, read_stats(stats))
+
+
+def text(output):
+    """What a stopped program printed."""
+    return output.decode(errors="replace") if isinstance(output, bytes) else output or ""
+
+
+COUNTERS = ("calls", "posted", "synchronous", "bytes_to_device", "bytes_from_device")
+
+
+def read_stats(path):
+    """Sums of the counters that the processes of a program left."""
+    total = dict.fromkeys(COUNTERS, 0)
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as lines:
+            for line in lines:
+                counters = json.loads(line)
+                for name in COUNTERS:
+                    total[name] += counters[name]
+    return total
+
+
+class Run:
+    """How one run of a program went."""
+
+    def __init__(self, program, code, output, errors, seconds, counters):
+        self.program, self.code, self.output, self.errors = program, code, output, errors
+        self.seconds, self.counters = seconds, counters
+
+    @property
+    def ok(self):
+        """The program found its results right."""
+        return self.code == 0
+
+    def record(self, communicator, where):
+        """The run as an entry of demo.json."""
+        return {
+            "program": self.program,
+            "communicator": communicator,
+            "where": where,
+            "ok": self.ok,
+            "seconds": round(self.seconds, 3),
+            **self.counters,
+        }
