@@ -70,6 +70,10 @@ bench: build ## the promises of SPECIFICATION.md as ratios, into out/bench.json
 
 # --- heavier tiers -----------------------------------------------------------
 
+.PHONY: fuzz
+fuzz: ## every decoder for FUZZ_SECONDS (600) each, two at a time
+	tests/fuzz/run.sh
+
 .PHONY: clean
 clean: ## everything built; keeps .cache
 	rm -rf out

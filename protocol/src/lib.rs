@@ -15,3 +15,51 @@ pub mod reply;
 pub mod status;
 pub mod table;
 pub mod types;
+
+/// Gives every decoder of this crate `data`; for fuzzing. Whatever decodes must
+/// encode to the same bytes again.
+pub fn fuzz_protocol(data: &[u8]) {
+    use codec::{Field, decode_all, encode_all};
+
+    fn round_trip<'a, T: Field<'a>>(payload: &'a [u8]) {
+        if let Ok(value) = decode_all::<T>(payload) {
+            assert_eq!(encode_all(&value), payload);
+        }
+    }
+
+    let Some((number, payload)) = data.split_first_chunk::<2>() else {
+        return;
+    };
+    if let Ok(call) = table::Call::decode(u16::from_le_bytes(*number), payload) {
+        let mut bytes = Vec::new();
+        let tail = call.encode(&mut bytes).to_vec();
+        bytes.extend_from_slice(&tail);
+        assert_eq!(bytes, payload);
+        let _ = call.effect();
+    }
+    if let Ok(header) = data.first_chunk().map_or(
+        Err(frame::FrameError::Truncated { have: 0, need: 0 }),
+        frame::FrameHeader::from_bytes,
+    ) {
+        assert!(header.payload_len() <= frame::MAX_PAYLOAD);
+    }
+    round_trip::<handshake::Hello>(payload);
+    round_trip::<handshake::Welcome>(payload);
+    round_trip::<handshake::Refusal<'_>>(payload);
+    round_trip::<handshake::Attach<'_>>(payload);
+    round_trip::<reply::Failure<'_>>(payload);
+    let _ = reply::decode::<types::FunctionInfo<'_>>(payload);
+    let _ = reply::decode::<types::DeviceSnapshot<'_>>(payload);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn decoders_are_total(number in 0u16..0x0a00, payload in proptest::collection::vec(any::<u8>(), 0..200)) {
+            crate::fuzz_protocol(&[&number.to_le_bytes(), payload.as_slice()].concat());
+        }
+    }
+}
