@@ -1,0 +1,106 @@
+//! Errors of the runtime: a code that is not success.
+
+use paragpu_abi as abi;
+use paragpu_abi::{CUresult, cudaError_t};
+use std::fmt;
+
+/// A runtime error code other than `cudaSuccess`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Error(cudaError_t);
+
+/// Outcome of a runtime function.
+pub type Result<T = ()> = std::result::Result<T, Error>;
+
+impl Error {
+    /// The error with this runtime code; `cudaErrorUnknown` for success.
+    pub const fn new(code: cudaError_t) -> Self {
+        if code == abi::cudaSuccess {
+            Self(abi::cudaErrorUnknown)
+        } else {
+            Self(code)
+        }
+    }
+
+    /// The code.
+    pub const fn code(self) -> cudaError_t {
+        self.0
+    }
+
+    /// The outcome that a driver function reports. Both interfaces share one
+    /// numbering; a code that only the driver knows becomes
+    /// `cudaErrorUnknown`.
+    pub fn check(result: CUresult) -> Result {
+        match result {
+            abi::CUDA_SUCCESS => Ok(()),
+            code if abi::runtime_error_name(code).is_some() => Err(Self(code)),
+            _ => Err(Self(abi::cudaErrorUnknown)),
+        }
+    }
+
+    /// This error, except that `from` becomes `to`.
+    #[must_use]
+    pub fn replace(self, from: cudaError_t, to: cudaError_t) -> Self {
+        if self.0 == from { Self::new(to) } else { self }
+    }
+
+    /// Whether the error ends the use of the context: every later call there
+    /// reports it again, until the device is reset or the process ends.
+    pub fn is_sticky(self) -> bool {
+        matches!(
+            self.0,
+            abi::cudaErrorIllegalAddress
+                | abi::cudaErrorLaunchTimeout
+                | abi::cudaErrorAssert
+                | abi::cudaErrorHardwareStackError
+                | abi::cudaErrorIllegalInstruction
+                | abi::cudaErrorMisalignedAddress
+                | abi::cudaErrorInvalidAddressSpace
+                | abi::cudaErrorInvalidPc
+                | abi::cudaErrorLaunchFailure
+                | abi::cudaErrorTensorMemoryLeak
+                | abi::cudaErrorECCUncorrectable
+                | abi::cudaErrorNvlinkUncorrectable
+                | abi::cudaErrorContained
+        )
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match abi::runtime_error_name(self.0).and_then(|name| name.to_str().ok()) {
+            Some(name) => write!(formatter, "{name} ({})", self.0),
+            None => write!(formatter, "error {}", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
+}
+
+impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn driver_codes_become_runtime_codes() {
+        assert_eq!(Error::check(0), Ok(()));
+        assert_eq!(
+            Error::check(abi::CUDA_ERROR_OUT_OF_MEMORY)
+                .unwrap_err()
+                .code(),
+            abi::cudaErrorMemoryAllocation
+        );
+        // The driver alone knows 202, and nobody 12345.
+        for code in [abi::CUDA_ERROR_CONTEXT_ALREADY_CURRENT, 12345] {
+            assert_eq!(
+                Error::check(code).unwrap_err().code(),
+                abi::cudaErrorUnknown
+            );
+        }
+    }
+}

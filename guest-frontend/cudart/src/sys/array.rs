@@ -1,0 +1,178 @@
+//! Arrays (CUDA Runtime API, chapters "Memory Management" and "Texture Object
+//! Management").
+
+use super::runtime::{Runtime, context};
+use super::{fail, present, put, zeroed};
+use crate::channel;
+use crate::error::Result;
+use paragpu_abi as abi;
+use paragpu_abi::{
+    CUDA_ARRAY3D_DESCRIPTOR, CUarray, CUmipmappedArray, cudaArrayMemoryRequirements,
+    cudaChannelFormatDesc, cudaExtent,
+};
+use std::ffi::{c_int, c_uint, c_void};
+
+api! {
+    fn cudaMallocArray(
+        array: *mut CUarray, desc: *const cudaChannelFormatDesc, width: usize, height: usize,
+        flags: c_uint,
+    ) {
+        present(array)?;
+        present(desc)?;
+        let extent = cudaExtent { width, height, depth: 0 };
+        let wanted = driver_descriptor(&*desc, &extent, flags)?;
+        context()?.driver.cuArray3DCreate(array, &wanted)
+    }
+
+    fn cudaMalloc3DArray(
+        array: *mut CUarray, desc: *const cudaChannelFormatDesc, extent: cudaExtent,
+        flags: c_uint,
+    ) {
+        present(array)?;
+        present(desc)?;
+        let wanted = driver_descriptor(&*desc, &extent, flags)?;
+        context()?.driver.cuArray3DCreate(array, &wanted)
+    }
+
+    fn cudaMallocMipmappedArray(
+        array: *mut CUmipmappedArray, desc: *const cudaChannelFormatDesc, extent: cudaExtent,
+        levels: c_uint, flags: c_uint,
+    ) {
+        present(array)?;
+        present(desc)?;
+        let wanted = driver_descriptor(&*desc, &extent, flags)?;
+        context()?.driver.cuMipmappedArrayCreate(array, &wanted, levels)
+    }
+
+    fn cudaFreeArray(array: CUarray) {
+        let runtime = context()?;
+        if array.is_null() {
+            return Ok(());
+        }
+        runtime.driver.cuArrayDestroy(array)
+    }
+
+    fn cudaFreeMipmappedArray(array: CUmipmappedArray) {
+        let runtime = context()?;
+        if array.is_null() {
+            return Ok(());
+        }
+        runtime.driver.cuMipmappedArrayDestroy(array)
+    }
+
+    fn cudaGetMipmappedArrayLevel(
+        level_array: *mut CUarray, array: CUmipmappedArray, level: c_uint,
+    ) {
+        present(level_array)?;
+        context()?.driver.cuMipmappedArrayGetLevel(level_array, array, level)
+    }
+
+    fn cudaArrayGetInfo(
+        desc: *mut cudaChannelFormatDesc, extent: *mut cudaExtent, flags: *mut c_uint,
+        array: CUarray,
+    ) {
+        let found = descriptor(context()?, array)?;
+        if !desc.is_null() {
+            put(desc, channel::descriptor(format_of(&found), found.NumChannels))?;
+        }
+        if !extent.is_null() {
+            let (width, height, depth) = (found.Width, found.Height, found.Depth);
+            put(extent, cudaExtent { width, height, depth })?;
+        }
+        if !flags.is_null() {
+            put(flags, found.Flags)?;
+        }
+        Ok(())
+    }
+
+    fn cudaGetChannelDesc(desc: *mut cudaChannelFormatDesc, array: CUarray) {
+        present(desc)?;
+        let found = descriptor(context()?, array)?;
+        put(desc, channel::descriptor(format_of(&found), found.NumChannels))
+    }
+
+    fn cudaArrayGetPlane(plane: *mut CUarray, array: CUarray, index: c_uint) {
+        present(plane)?;
+        context()?.driver.cuArrayGetPlane(plane, array, index)
+    }
+
+    fn cudaArrayGetMemoryRequirements(
+        needs: *mut cudaArrayMemoryRequirements, array: CUarray, device: c_int,
+    ) {
+        present(needs)?;
+        let runtime = context()?;
+        let number = runtime.device(device)?.number;
+        runtime.driver.cuArrayGetMemoryRequirements(needs, array, number)
+    }
+
+    fn cudaMipmappedArrayGetMemoryRequirements(
+        needs: *mut cudaArrayMemoryRequirements, array: CUmipmappedArray, device: c_int,
+    ) {
+        present(needs)?;
+        let runtime = context()?;
+        let number = runtime.device(device)?.number;
+        runtime.driver.cuMipmappedArrayGetMemoryRequirements(needs, array, number)
+    }
+
+    fn cudaArrayGetSparseProperties(properties: *mut c_void, array: CUarray) {
+        present(properties)?;
+        context()?.driver.cuArrayGetSparseProperties(properties, array)
+    }
+
+    fn cudaMipmappedArrayGetSparseProperties(properties: *mut c_void, array: CUmipmappedArray) {
+        present(properties)?;
+        context()?.driver.cuMipmappedArrayGetSparseProperties(properties, array)
+    }
+}
+
+/// The descriptor itself is the result; nothing can fail.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cudaCreateChannelDesc(
+    x: c_int,
+    y: c_int,
+    z: c_int,
+    w: c_int,
+    f: c_int,
+) -> cudaChannelFormatDesc {
+    cudaChannelFormatDesc { x, y, z, w, f }
+}
+
+/// The array that the driver is to make; flags have the same values there.
+fn driver_descriptor(
+    desc: &cudaChannelFormatDesc,
+    extent: &cudaExtent,
+    flags: c_uint,
+) -> Result<CUDA_ARRAY3D_DESCRIPTOR> {
+    if extent.width == 0 {
+        return fail(abi::cudaErrorInvalidValue);
+    }
+    let format = channel::format(desc)?;
+    Ok(CUDA_ARRAY3D_DESCRIPTOR {
+        Width: extent.width,
+        Height: extent.height,
+        Depth: extent.depth,
+        Format: format.format.unsigned_abs(),
+        NumChannels: format.channels,
+        Flags: flags,
+    })
+}
+
+fn format_of(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> c_int {
+    c_int::try_from(descriptor.Format).unwrap_or(0)
+}
+
+/// What an array is.
+pub unsafe fn descriptor(runtime: &Runtime, array: CUarray) -> Result<CUDA_ARRAY3D_DESCRIPTOR> {
+    let mut found: CUDA_ARRAY3D_DESCRIPTOR = zeroed();
+    runtime.driver.cuArray3DGetDescriptor(&mut found, array)?;
+    Ok(found)
+}
+
+/// Bytes of one element of an array.
+pub unsafe fn element_bytes(runtime: &Runtime, array: CUarray) -> Result<usize> {
+    let found = descriptor(runtime, array)?;
+    match channel::element_size(format_of(&found), found.NumChannels) {
+        0 => fail(abi::cudaErrorInvalidChannelDescriptor),
+        bytes => Ok(bytes),
+    }
+}

@@ -1,0 +1,317 @@
+//! Linear and two-dimensional copies (CUDA Runtime API, chapter "Memory
+//! Management").
+
+use super::memory::device;
+use super::runtime::{Runtime, context};
+use super::{fail, zeroed};
+use crate::error::Result;
+use paragpu_abi as abi;
+use paragpu_abi::{CUDA_MEMCPY2D, CUarray, CUstream};
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+/// When a copy runs, and whether the caller waits for it.
+#[derive(Clone, Copy)]
+pub enum When {
+    /// By the driver's synchronous function, on the legacy default stream.
+    Now,
+    /// On the thread's own default stream, waited for.
+    NowOn(CUstream),
+    /// On a stream, not waited for.
+    Later(CUstream),
+}
+
+/// A synchronous function's time, by the default stream that it stands for.
+pub fn now(stream: CUstream) -> When {
+    if stream.is_null() {
+        When::Now
+    } else {
+        When::NowOn(stream)
+    }
+}
+
+/// Checks a `cudaMemcpyKind`.
+///
+/// # Errors
+/// `cudaErrorInvalidMemcpyDirection` unless it is among `allowed`.
+pub fn direction(kind: c_int, allowed: &[c_int]) -> Result {
+    if allowed.contains(&kind) {
+        Ok(())
+    } else {
+        fail(abi::cudaErrorInvalidMemcpyDirection)
+    }
+}
+
+/// Every kind of copy.
+pub const ANY: &[c_int] = &[
+    abi::cudaMemcpyHostToHost,
+    abi::cudaMemcpyHostToDevice,
+    abi::cudaMemcpyDeviceToHost,
+    abi::cudaMemcpyDeviceToDevice,
+    abi::cudaMemcpyDefault,
+];
+/// Kinds that write to the device.
+pub const TO_DEVICE: &[c_int] = &[
+    abi::cudaMemcpyHostToDevice,
+    abi::cudaMemcpyDeviceToDevice,
+    abi::cudaMemcpyDefault,
+];
+/// Kinds that read from the device.
+pub const FROM_DEVICE: &[c_int] = &[
+    abi::cudaMemcpyDeviceToHost,
+    abi::cudaMemcpyDeviceToDevice,
+    abi::cudaMemcpyDefault,
+];
+/// Kinds that stay on the device.
+pub const ON_DEVICE: &[c_int] = &[abi::cudaMemcpyDeviceToDevice, abi::cudaMemcpyDefault];
+
+api! {
+    fn cudaMemcpy | cudaMemcpy_ptds(
+        to: *mut c_void, from: *const c_void, size: usize, kind: c_int,
+    ) sync stream {
+        linear(context()?, to, from, size, kind, now(stream))
+    }
+
+    fn cudaMemcpyAsync | cudaMemcpyAsync_ptsz(
+        to: *mut c_void, from: *const c_void, size: usize, kind: c_int, stream: CUstream,
+    ) on stream {
+        linear(context()?, to, from, size, kind, When::Later(stream))
+    }
+
+    fn cudaMemcpyPeer(
+        to: *mut c_void, to_device: c_int, from: *const c_void, from_device: c_int, size: usize,
+    ) {
+        let runtime = context()?;
+        let (to_context, from_context) =
+            (runtime.primary(to_device)?, runtime.primary(from_device)?);
+        runtime.driver.cuMemcpyPeer(device(to), to_context, device(from), from_context, size)
+    }
+
+    fn cudaMemcpyPeerAsync(
+        to: *mut c_void, to_device: c_int, from: *const c_void, from_device: c_int, size: usize,
+        stream: CUstream,
+    ) {
+        let runtime = context()?;
+        let (to_context, from_context) =
+            (runtime.primary(to_device)?, runtime.primary(from_device)?);
+        runtime.driver.cuMemcpyPeerAsync(
+            device(to), to_context, device(from), from_context, size, stream,
+        )
+    }
+
+    fn cudaMemcpy2D | cudaMemcpy2D_ptds(
+        to: *mut c_void, to_pitch: usize, from: *const c_void, from_pitch: usize, width: usize,
+        height: usize, kind: c_int,
+    ) sync stream {
+        direction(kind, ANY)?;
+        let ends = (End::linear(to, to_pitch), End::linear(from.cast_mut(), from_pitch));
+        rows(context()?, ends, width, height, kind, now(stream))
+    }
+
+    fn cudaMemcpy2DAsync | cudaMemcpy2DAsync_ptsz(
+        to: *mut c_void, to_pitch: usize, from: *const c_void, from_pitch: usize, width: usize,
+        height: usize, kind: c_int, stream: CUstream,
+    ) on stream {
+        direction(kind, ANY)?;
+        let ends = (End::linear(to, to_pitch), End::linear(from.cast_mut(), from_pitch));
+        rows(context()?, ends, width, height, kind, When::Later(stream))
+    }
+
+    fn cudaMemcpy2DToArray | cudaMemcpy2DToArray_ptds(
+        to: CUarray, x: usize, y: usize, from: *const c_void, from_pitch: usize, width: usize,
+        height: usize, kind: c_int,
+    ) sync stream {
+        direction(kind, TO_DEVICE)?;
+        let ends = (End::array(to, x, y), End::linear(from.cast_mut(), from_pitch));
+        rows(context()?, ends, width, height, kind, now(stream))
+    }
+
+    fn cudaMemcpy2DToArrayAsync | cudaMemcpy2DToArrayAsync_ptsz(
+        to: CUarray, x: usize, y: usize, from: *const c_void, from_pitch: usize, width: usize,
+        height: usize, kind: c_int, stream: CUstream,
+    ) on stream {
+        direction(kind, TO_DEVICE)?;
+        let ends = (End::array(to, x, y), End::linear(from.cast_mut(), from_pitch));
+        rows(context()?, ends, width, height, kind, When::Later(stream))
+    }
+
+    fn cudaMemcpy2DFromArray | cudaMemcpy2DFromArray_ptds(
+        to: *mut c_void, to_pitch: usize, from: CUarray, x: usize, y: usize, width: usize,
+        height: usize, kind: c_int,
+    ) sync stream {
+        direction(kind, FROM_DEVICE)?;
+        let ends = (End::linear(to, to_pitch), End::array(from, x, y));
+        rows(context()?, ends, width, height, kind, now(stream))
+    }
+
+    fn cudaMemcpy2DFromArrayAsync | cudaMemcpy2DFromArrayAsync_ptsz(
+        to: *mut c_void, to_pitch: usize, from: CUarray, x: usize, y: usize, width: usize,
+        height: usize, kind: c_int, stream: CUstream,
+    ) on stream {
+        direction(kind, FROM_DEVICE)?;
+        let ends = (End::linear(to, to_pitch), End::array(from, x, y));
+        rows(context()?, ends, width, height, kind, When::Later(stream))
+    }
+
+    fn cudaMemcpy2DArrayToArray | cudaMemcpy2DArrayToArray_ptds(
+        to: CUarray, to_x: usize, to_y: usize, from: CUarray, from_x: usize, from_y: usize,
+        width: usize, height: usize, kind: c_int,
+    ) sync stream {
+        direction(kind, ON_DEVICE)?;
+        let ends = (End::array(to, to_x, to_y), End::array(from, from_x, from_y));
+        rows(context()?, ends, width, height, kind, now(stream))
+    }
+}
+
+/// One copy of consecutive bytes.
+pub unsafe fn linear(
+    runtime: &Runtime,
+    to: *mut c_void,
+    from: *const c_void,
+    size: usize,
+    kind: c_int,
+    when: When,
+) -> Result {
+    direction(kind, ANY)?;
+    if size == 0 {
+        return Ok(());
+    }
+    let driver = runtime.driver;
+    let stream = match when {
+        When::Now => {
+            return match kind {
+                abi::cudaMemcpyHostToDevice => driver.cuMemcpyHtoD(device(to), from, size),
+                abi::cudaMemcpyDeviceToHost => driver.cuMemcpyDtoH(to, device(from), size),
+                abi::cudaMemcpyDeviceToDevice => {
+                    driver.cuMemcpyDtoD(device(to), device(from), size)
+                }
+                _ => driver.cuMemcpy(device(to), device(from), size),
+            };
+        }
+        When::NowOn(stream) | When::Later(stream) => stream,
+    };
+    match kind {
+        abi::cudaMemcpyHostToDevice => driver.cuMemcpyHtoDAsync(device(to), from, size, stream),
+        abi::cudaMemcpyDeviceToHost => driver.cuMemcpyDtoHAsync(to, device(from), size, stream),
+        abi::cudaMemcpyDeviceToDevice => {
+            driver.cuMemcpyDtoDAsync(device(to), device(from), size, stream)
+        }
+        _ => driver.cuMemcpyAsync(device(to), device(from), size, stream),
+    }?;
+    finish(runtime, kind, when)
+}
+
+/// Waits for what was put on a stream, if the caller is to wait. Copies within
+/// the device are not waited for, as CUDA says.
+pub unsafe fn finish(runtime: &Runtime, kind: c_int, when: When) -> Result {
+    match when {
+        When::NowOn(stream) if kind != abi::cudaMemcpyDeviceToDevice => {
+            runtime.driver.cuStreamSynchronize(stream)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// One end of a two-dimensional copy.
+#[derive(Clone, Copy)]
+pub struct End {
+    /// The array, or null for linear memory.
+    pub array: CUarray,
+    /// The linear memory, or null for an array.
+    pub memory: *mut c_void,
+    /// Bytes from one row to the next of linear memory.
+    pub pitch: usize,
+    /// First byte of a row.
+    pub x: usize,
+    /// First row.
+    pub y: usize,
+}
+
+impl End {
+    /// Linear memory.
+    pub fn linear(memory: *mut c_void, pitch: usize) -> Self {
+        Self {
+            array: ptr::null_mut(),
+            memory,
+            pitch,
+            x: 0,
+            y: 0,
+        }
+    }
+
+    /// An array, from byte `x` of row `y`.
+    pub fn array(array: CUarray, x: usize, y: usize) -> Self {
+        Self {
+            array,
+            memory: ptr::null_mut(),
+            pitch: 0,
+            x,
+            y,
+        }
+    }
+}
+
+/// The driver's memory types of the two ends: destination, source.
+pub fn memory_types(kind: c_int) -> (c_int, c_int) {
+    use paragpu_abi::{CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED};
+    match kind {
+        abi::cudaMemcpyHostToHost => (CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_HOST),
+        abi::cudaMemcpyHostToDevice => (CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST),
+        abi::cudaMemcpyDeviceToHost => (CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_DEVICE),
+        abi::cudaMemcpyDeviceToDevice => (CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_DEVICE),
+        _ => (CU_MEMORYTYPE_UNIFIED, CU_MEMORYTYPE_UNIFIED),
+    }
+}
+
+/// One two-dimensional copy; `width` in bytes.
+pub unsafe fn rows(
+    runtime: &Runtime,
+    (to, from): (End, End),
+    width: usize,
+    height: usize,
+    kind: c_int,
+    when: When,
+) -> Result {
+    if width == 0 || height == 0 {
+        return Ok(());
+    }
+    for end in [&to, &from] {
+        if end.array.is_null() && width > end.pitch {
+            return fail(abi::cudaErrorInvalidPitchValue);
+        }
+    }
+    let (to_type, from_type) = memory_types(kind);
+    let array = abi::CU_MEMORYTYPE_ARRAY;
+    let to_type = if to.array.is_null() { to_type } else { array };
+    let from_type = if from.array.is_null() {
+        from_type
+    } else {
+        array
+    };
+    let copy = CUDA_MEMCPY2D {
+        srcXInBytes: from.x,
+        srcY: from.y,
+        srcMemoryType: from_type.unsigned_abs(),
+        srcHost: from.memory,
+        srcDevice: device(from.memory),
+        srcArray: from.array,
+        srcPitch: from.pitch,
+        dstXInBytes: to.x,
+        dstY: to.y,
+        dstMemoryType: to_type.unsigned_abs(),
+        dstHost: to.memory,
+        dstDevice: device(to.memory),
+        dstArray: to.array,
+        dstPitch: to.pitch,
+        WidthInBytes: width,
+        Height: height,
+        ..zeroed()
+    };
+    match when {
+        When::Now => runtime.driver.cuMemcpy2DUnaligned(&copy),
+        When::NowOn(stream) | When::Later(stream) => {
+            runtime.driver.cuMemcpy2DAsync(&copy, stream)?;
+            finish(runtime, kind, when)
+        }
+    }
+}

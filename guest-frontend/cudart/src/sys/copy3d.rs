@@ -1,0 +1,313 @@
+//! Three-dimensional copies, and copies of consecutive array elements (CUDA
+//! Runtime API, chapter "Memory Management").
+
+use super::array::{descriptor, element_bytes};
+use super::copy::{
+    ANY, End, FROM_DEVICE, ON_DEVICE, TO_DEVICE, When, direction, finish, memory_types, now, rows,
+};
+use super::memory::device;
+use super::runtime::{Runtime, context};
+use super::{fail, present, zeroed};
+use crate::error::Result;
+use paragpu_abi as abi;
+use paragpu_abi::{
+    CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUarray, CUstream, cudaMemcpy3DParms, cudaMemcpy3DPeerParms,
+    cudaPitchedPtr, cudaPos,
+};
+use std::ffi::{c_int, c_void};
+
+api! {
+    fn cudaMemcpy3D | cudaMemcpy3D_ptds(parameters: *const cudaMemcpy3DParms) sync stream {
+        present(parameters)?;
+        volume(context()?, &*parameters, now(stream))
+    }
+
+    fn cudaMemcpy3DAsync | cudaMemcpy3DAsync_ptsz(
+        parameters: *const cudaMemcpy3DParms, stream: CUstream,
+    ) on stream {
+        present(parameters)?;
+        volume(context()?, &*parameters, When::Later(stream))
+    }
+
+    fn cudaMemcpy3DPeer | cudaMemcpy3DPeer_ptds(
+        parameters: *const cudaMemcpy3DPeerParms,
+    ) sync stream {
+        present(parameters)?;
+        let runtime = context()?;
+        let copy = peer_copy(runtime, &*parameters)?;
+        if stream.is_null() {
+            runtime.driver.cuMemcpy3DPeer(&copy)
+        } else {
+            runtime.driver.cuMemcpy3DPeerAsync(&copy, stream)?;
+            runtime.driver.cuStreamSynchronize(stream)
+        }
+    }
+
+    fn cudaMemcpy3DPeerAsync | cudaMemcpy3DPeerAsync_ptsz(
+        parameters: *const cudaMemcpy3DPeerParms, stream: CUstream,
+    ) on stream {
+        present(parameters)?;
+        let runtime = context()?;
+        let copy = peer_copy(runtime, &*parameters)?;
+        runtime.driver.cuMemcpy3DPeerAsync(&copy, stream)
+    }
+
+    fn cudaMemcpyToArray | cudaMemcpyToArray_ptds(
+        to: CUarray, x: usize, y: usize, from: *const c_void, size: usize, kind: c_int,
+    ) sync stream {
+        direction(kind, TO_DEVICE)?;
+        run(Place::Array(to, x, y), Place::Memory(from.cast_mut()), size, kind, now(stream))
+    }
+
+    fn cudaMemcpyToArrayAsync | cudaMemcpyToArrayAsync_ptsz(
+        to: CUarray, x: usize, y: usize, from: *const c_void, size: usize, kind: c_int,
+        stream: CUstream,
+    ) on stream {
+        direction(kind, TO_DEVICE)?;
+        let from = Place::Memory(from.cast_mut());
+        run(Place::Array(to, x, y), from, size, kind, When::Later(stream))
+    }
+
+    fn cudaMemcpyFromArray | cudaMemcpyFromArray_ptds(
+        to: *mut c_void, from: CUarray, x: usize, y: usize, size: usize, kind: c_int,
+    ) sync stream {
+        direction(kind, FROM_DEVICE)?;
+        run(Place::Memory(to), Place::Array(from, x, y), size, kind, now(stream))
+    }
+
+    fn cudaMemcpyFromArrayAsync | cudaMemcpyFromArrayAsync_ptsz(
+        to: *mut c_void, from: CUarray, x: usize, y: usize, size: usize, kind: c_int,
+        stream: CUstream,
+    ) on stream {
+        direction(kind, FROM_DEVICE)?;
+        run(Place::Memory(to), Place::Array(from, x, y), size, kind, When::Later(stream))
+    }
+
+    fn cudaMemcpyArrayToArray | cudaMemcpyArrayToArray_ptds(
+        to: CUarray, to_x: usize, to_y: usize, from: CUarray, from_x: usize, from_y: usize,
+        size: usize, kind: c_int,
+    ) sync stream {
+        direction(kind, ON_DEVICE)?;
+        let (to, from) = (Place::Array(to, to_x, to_y), Place::Array(from, from_x, from_y));
+        run(to, from, size, kind, now(stream))
+    }
+}
+
+unsafe fn volume(runtime: &Runtime, parameters: &cudaMemcpy3DParms, when: When) -> Result {
+    let copy = driver_copy(runtime, parameters)?;
+    if copy.WidthInBytes == 0 || copy.Height == 0 || copy.Depth == 0 {
+        return Ok(());
+    }
+    match when {
+        When::Now => runtime.driver.cuMemcpy3D(&copy),
+        When::NowOn(stream) | When::Later(stream) => {
+            runtime.driver.cuMemcpy3DAsync(&copy, stream)?;
+            finish(runtime, parameters.kind, when)
+        }
+    }
+}
+
+/// Bytes of an element of the copy's extent: an array's, else 1. Either end is
+/// an array or memory, not both.
+unsafe fn unit(
+    runtime: &Runtime,
+    from: (CUarray, &cudaPitchedPtr),
+    to: (CUarray, &cudaPitchedPtr),
+) -> Result<usize> {
+    let mut unit = None;
+    for (array, memory) in [from, to] {
+        if array.is_null() == memory.ptr.is_null() {
+            return fail(abi::cudaErrorInvalidValue);
+        }
+        if !array.is_null() {
+            let bytes = element_bytes(runtime, array)?;
+            if unit.is_some_and(|other| other != bytes) {
+                return fail(abi::cudaErrorInvalidValue);
+            }
+            unit = Some(bytes);
+        }
+    }
+    Ok(unit.unwrap_or(1))
+}
+
+/// Bytes from the start of a row. Positions count elements in an array and
+/// bytes in linear memory.
+fn offset(array: CUarray, position: &cudaPos, unit: usize) -> usize {
+    if array.is_null() {
+        position.x
+    } else {
+        position.x.saturating_mul(unit)
+    }
+}
+
+/// The driver's form of a runtime 3D copy.
+pub unsafe fn driver_copy(runtime: &Runtime, p: &cudaMemcpy3DParms) -> Result<CUDA_MEMCPY3D> {
+    direction(p.kind, ANY)?;
+    let unit = unit(runtime, (p.srcArray, &p.srcPtr), (p.dstArray, &p.dstPtr))?;
+    if !p.dstArray.is_null() {
+        direction(p.kind, TO_DEVICE)?;
+    }
+    if !p.srcArray.is_null() {
+        direction(p.kind, FROM_DEVICE)?;
+    }
+    let (to_type, from_type) = memory_types(p.kind);
+    let kind = |array: CUarray, memory: c_int| {
+        if array.is_null() {
+            memory.unsigned_abs()
+        } else {
+            abi::CU_MEMORYTYPE_ARRAY.unsigned_abs()
+        }
+    };
+    Ok(CUDA_MEMCPY3D {
+        srcXInBytes: offset(p.srcArray, &p.srcPos, unit),
+        srcY: p.srcPos.y,
+        srcZ: p.srcPos.z,
+        srcMemoryType: kind(p.srcArray, from_type),
+        srcHost: p.srcPtr.ptr,
+        srcDevice: device(p.srcPtr.ptr),
+        srcArray: p.srcArray,
+        srcPitch: p.srcPtr.pitch,
+        srcHeight: p.srcPtr.ysize,
+        dstXInBytes: offset(p.dstArray, &p.dstPos, unit),
+        dstY: p.dstPos.y,
+        dstZ: p.dstPos.z,
+        dstMemoryType: kind(p.dstArray, to_type),
+        dstHost: p.dstPtr.ptr,
+        dstDevice: device(p.dstPtr.ptr),
+        dstArray: p.dstArray,
+        dstPitch: p.dstPtr.pitch,
+        dstHeight: p.dstPtr.ysize,
+        WidthInBytes: p.extent.width.saturating_mul(unit),
+        Height: p.extent.height,
+        Depth: p.extent.depth,
+        ..zeroed()
+    })
+}
+
+/// The driver's form of a 3D copy between devices.
+unsafe fn peer_copy(runtime: &Runtime, p: &cudaMemcpy3DPeerParms) -> Result<CUDA_MEMCPY3D_PEER> {
+    let unit = unit(runtime, (p.srcArray, &p.srcPtr), (p.dstArray, &p.dstPtr))?;
+    let kind = |array: CUarray| {
+        if array.is_null() {
+            abi::CU_MEMORYTYPE_UNIFIED.unsigned_abs()
+        } else {
+            abi::CU_MEMORYTYPE_ARRAY.unsigned_abs()
+        }
+    };
+    Ok(CUDA_MEMCPY3D_PEER {
+        srcXInBytes: offset(p.srcArray, &p.srcPos, unit),
+        srcY: p.srcPos.y,
+        srcZ: p.srcPos.z,
+        srcMemoryType: kind(p.srcArray),
+        srcDevice: device(p.srcPtr.ptr),
+        srcArray: p.srcArray,
+        srcContext: runtime.primary(p.srcDevice)?,
+        srcPitch: p.srcPtr.pitch,
+        srcHeight: p.srcPtr.ysize,
+        dstXInBytes: offset(p.dstArray, &p.dstPos, unit),
+        dstY: p.dstPos.y,
+        dstZ: p.dstPos.z,
+        dstMemoryType: kind(p.dstArray),
+        dstDevice: device(p.dstPtr.ptr),
+        dstArray: p.dstArray,
+        dstContext: runtime.primary(p.dstDevice)?,
+        dstPitch: p.dstPtr.pitch,
+        dstHeight: p.dstPtr.ysize,
+        WidthInBytes: p.extent.width.saturating_mul(unit),
+        Height: p.extent.height,
+        Depth: p.extent.depth,
+        ..zeroed()
+    })
+}
+
+/// One end of a copy of consecutive elements: memory, or an array from a byte
+/// of a row, going on with the next row.
+#[derive(Clone, Copy)]
+enum Place {
+    Memory(*mut c_void),
+    Array(CUarray, usize, usize),
+}
+
+/// An end on its way.
+struct Walk {
+    place: Place,
+    /// Bytes of a row; memory has one endless row.
+    width: usize,
+    done: usize,
+}
+
+impl Walk {
+    unsafe fn new(runtime: &Runtime, place: Place) -> Result<Self> {
+        let width = match place {
+            Place::Memory(_) => usize::MAX,
+            Place::Array(array, x, _) => {
+                let descriptor = descriptor(runtime, array)?;
+                let width = descriptor
+                    .Width
+                    .saturating_mul(element_bytes(runtime, array)?);
+                if x >= width {
+                    return fail(abi::cudaErrorInvalidValue);
+                }
+                width
+            }
+        };
+        Ok(Self {
+            place,
+            width,
+            done: 0,
+        })
+    }
+
+    /// Where the next byte is, and how many follow in its row.
+    fn next(&self) -> (End, usize) {
+        match self.place {
+            Place::Memory(memory) => (
+                End::linear(memory.wrapping_byte_add(self.done), usize::MAX),
+                usize::MAX,
+            ),
+            Place::Array(array, x, y) => {
+                let position = x.saturating_add(self.done);
+                let (row, column) = (
+                    position.checked_div(self.width).unwrap_or(0),
+                    position.checked_rem(self.width).unwrap_or(0),
+                );
+                (
+                    End::array(array, column, y.saturating_add(row)),
+                    self.width - column,
+                )
+            }
+        }
+    }
+}
+
+/// Copies `size` consecutive bytes, row by row.
+unsafe fn run(to: Place, from: Place, size: usize, kind: c_int, when: When) -> Result {
+    let runtime = context()?;
+    let mut to = Walk::new(runtime, to)?;
+    let mut from = Walk::new(runtime, from)?;
+    while to.done < size {
+        let ((to_end, to_room), (from_end, from_room)) = (to.next(), from.next());
+        let bytes = (size - to.done).min(to_room).min(from_room);
+        let tight = |end: End| {
+            if end.array.is_null() {
+                End {
+                    pitch: bytes,
+                    ..end
+                }
+            } else {
+                end
+            }
+        };
+        rows(
+            runtime,
+            (tight(to_end), tight(from_end)),
+            bytes,
+            1,
+            kind,
+            when,
+        )?;
+        to.done += bytes;
+        from.done += bytes;
+    }
+    Ok(())
+}

@@ -1,0 +1,429 @@
+//! Devices (CUDA Runtime API, chapters "Device Management" and "Peer Device
+//! Memory Access").
+
+use super::runtime::{Runtime, context, runtime};
+use super::{fail, present, put, zeroed};
+use crate::channel;
+use crate::error::{Error, Result};
+use crate::thread;
+use paragpu_abi as abi;
+use paragpu_abi::{CUuuid, cudaChannelFormatDesc, cudaDeviceProp};
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ptr;
+
+api! {
+    fn cudaGetDeviceCount(count: *mut c_int) {
+        put(count, 0)?;
+        let devices = runtime()?.devices.len();
+        put(count, c_int::try_from(devices).unwrap_or(c_int::MAX))
+    }
+
+    fn cudaGetDevice(device: *mut c_int) {
+        present(device)?;
+        put(device, runtime()?.current_device()?)
+    }
+
+    fn cudaSetDevice(device: c_int) {
+        let runtime = runtime()?;
+        let binding = thread::with(|thread| thread.binding.get());
+        let current = runtime.current()?;
+        if binding.device == device && !current.is_null() && current == binding.context {
+            thread::with(|thread| thread.device.set(device));
+            return Ok(());
+        }
+        runtime.bind(device)
+    }
+
+    /// Flags are looked at only with `cudaInitDeviceFlagsAreValid`.
+    fn cudaInitDevice(device: c_int, device_flags: c_uint, flags: c_uint) {
+        let runtime = runtime()?;
+        let known = abi::cudaInitDeviceFlagsAreValid as c_uint;
+        if flags & !known != 0 {
+            return fail(abi::cudaErrorInvalidValue);
+        }
+        let number = runtime.device(device)?.number;
+        if flags & known != 0 {
+            runtime.driver.cuDevicePrimaryCtxSetFlags(number, driver_flags(device_flags)?)?;
+        }
+        runtime.primary(device).map(|_| ())
+    }
+
+    fn cudaSetDeviceFlags(flags: c_uint) {
+        let runtime = runtime()?;
+        let device = runtime.current_device()?;
+        let number = runtime.device(device)?.number;
+        runtime.driver.cuDevicePrimaryCtxSetFlags(number, driver_flags(flags)?)
+    }
+
+    /// Host memory can always be mapped, so that flag is always set.
+    fn cudaGetDeviceFlags(flags: *mut c_uint) {
+        present(flags)?;
+        let runtime = runtime()?;
+        let mut value = 0;
+        if runtime.current()?.is_null() {
+            let number = runtime.device(runtime.current_device()?)?.number;
+            runtime.driver.cuDevicePrimaryCtxGetState(number, &mut value, &mut 0)?;
+        } else {
+            runtime.driver.cuCtxGetFlags(&mut value)?;
+        }
+        put(flags, value | abi::cudaDeviceMapHost as c_uint)
+    }
+
+    fn cudaDeviceReset() {
+        let runtime = runtime()?;
+        let device = runtime.current_device()?;
+        runtime.reset(device)
+    }
+
+    fn cudaDeviceSynchronize() {
+        context()?.driver.cuCtxSynchronize()
+    }
+
+    fn cudaDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) {
+        present(value)?;
+        let runtime = runtime()?;
+        runtime.driver.cuDeviceGetAttribute(value, attribute, runtime.device(device)?.number)
+    }
+
+    fn cudaGetDeviceProperties(properties: *mut cudaDeviceProp, device: c_int) {
+        present(properties)?;
+        let runtime = runtime()?;
+        properties.write(*cached_properties(runtime, device)?);
+        Ok(())
+    }
+
+    /// The device with the most of the properties asked for; the first of
+    /// several. As CUDA does, only fields that are not zero count.
+    fn cudaChooseDevice(device: *mut c_int, wanted: *const cudaDeviceProp) {
+        present(device)?;
+        present(wanted)?;
+        let runtime = runtime()?;
+        let wanted = &*wanted;
+        let mut best = (0, -1);
+        for ordinal in (0..).take(runtime.devices.len()) {
+            let has = cached_properties(runtime, ordinal)?;
+            let score = [
+                wanted.major != 0
+                    && (has.major, has.minor) >= (wanted.major, wanted.minor),
+                wanted.totalGlobalMem != 0 && has.totalGlobalMem >= wanted.totalGlobalMem,
+                wanted.multiProcessorCount != 0
+                    && has.multiProcessorCount >= wanted.multiProcessorCount,
+            ]
+            .into_iter()
+            .filter(|met| *met)
+            .count();
+            let score = c_int::try_from(score).unwrap_or(0);
+            if score > best.1 {
+                best = (ordinal, score);
+            }
+        }
+        put(device, best.0)
+    }
+
+    fn cudaDeviceGetByPCIBusId(device: *mut c_int, identifier: *const c_char) {
+        present(device)?;
+        present(identifier)?;
+        let runtime = runtime()?;
+        let mut number = 0;
+        runtime.driver.cuDeviceGetByPCIBusId(&mut number, identifier)?;
+        put(device, runtime.ordinal(number))
+    }
+
+    fn cudaDeviceGetPCIBusId(identifier: *mut c_char, length: c_int, device: c_int) {
+        present(identifier)?;
+        let runtime = runtime()?;
+        runtime.driver.cuDeviceGetPCIBusId(identifier, length, runtime.device(device)?.number)
+    }
+
+    fn cudaDeviceGetLimit(value: *mut usize, limit: c_int) {
+        present(value)?;
+        context()?.driver.cuCtxGetLimit(value, limit)
+    }
+
+    fn cudaDeviceSetLimit(limit: c_int, value: usize) {
+        context()?.driver.cuCtxSetLimit(limit, value)
+    }
+
+    fn cudaDeviceGetCacheConfig(config: *mut c_int) {
+        present(config)?;
+        context()?.driver.cuCtxGetCacheConfig(config)
+    }
+
+    fn cudaDeviceSetCacheConfig(config: c_int) {
+        context()?.driver.cuCtxSetCacheConfig(config)
+    }
+
+    fn cudaDeviceGetSharedMemConfig(config: *mut c_int) {
+        present(config)?;
+        context()?.driver.cuCtxGetSharedMemConfig(config)
+    }
+
+    fn cudaDeviceSetSharedMemConfig(config: c_int) {
+        context()?.driver.cuCtxSetSharedMemConfig(config)
+    }
+
+    fn cudaDeviceGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) {
+        context()?.driver.cuCtxGetStreamPriorityRange(least, greatest)
+    }
+
+    fn cudaCtxResetPersistingL2Cache() {
+        context()?.driver.cuCtxResetPersistingL2Cache()
+    }
+
+    fn cudaDeviceGetTexture1DLinearMaxWidth(
+        width: *mut usize, desc: *const cudaChannelFormatDesc, device: c_int,
+    ) {
+        present(width)?;
+        present(desc)?;
+        let runtime = runtime()?;
+        let format = channel::format(&*desc)?;
+        runtime.driver.cuDeviceGetTexture1DLinearMaxWidth(
+            width,
+            format.format,
+            format.channels,
+            runtime.device(device)?.number,
+        )
+    }
+
+    fn cudaDeviceFlushGPUDirectRDMAWrites(target: c_int, scope: c_int) {
+        context()?.driver.cuFlushGPUDirectRDMAWrites(target, scope)
+    }
+
+    fn cudaDeviceGetNvSciSyncAttributes(list: *mut c_void, device: c_int, flags: c_int) {
+        let runtime = runtime()?;
+        runtime
+            .driver
+            .cuDeviceGetNvSciSyncAttributes(list, runtime.device(device)?.number, flags)
+    }
+
+    fn cudaDeviceRegisterAsyncNotification(
+        device: c_int, callback: *mut c_void, data: *mut c_void, handle: *mut *mut c_void,
+    ) {
+        let runtime = runtime()?;
+        let number = runtime.device(device)?.number;
+        runtime.driver.cuDeviceRegisterAsyncNotification(number, callback, data, handle)
+    }
+
+    fn cudaDeviceUnregisterAsyncNotification(device: c_int, handle: *mut c_void) {
+        let runtime = runtime()?;
+        let number = runtime.device(device)?.number;
+        runtime.driver.cuDeviceUnregisterAsyncNotification(number, handle)
+    }
+
+    fn cudaDeviceCanAccessPeer(able: *mut c_int, device: c_int, peer: c_int) {
+        present(able)?;
+        let runtime = runtime()?;
+        let (device, peer) = (runtime.device(device)?.number, runtime.device(peer)?.number);
+        runtime.driver.cuDeviceCanAccessPeer(able, device, peer)
+    }
+
+    fn cudaDeviceEnablePeerAccess(peer: c_int, flags: c_uint) {
+        let runtime = context()?;
+        let peer = runtime.primary(peer)?;
+        runtime.driver.cuCtxEnablePeerAccess(peer, flags)
+    }
+
+    fn cudaDeviceDisablePeerAccess(peer: c_int) {
+        let runtime = context()?;
+        let peer = runtime.primary(peer)?;
+        runtime.driver.cuCtxDisablePeerAccess(peer)
+    }
+
+    fn cudaDeviceGetP2PAttribute(
+        value: *mut c_int, attribute: c_int, source: c_int, destination: c_int,
+    ) {
+        present(value)?;
+        let runtime = runtime()?;
+        let source = runtime.device(source)?.number;
+        let destination = runtime.device(destination)?.number;
+        runtime.driver.cuDeviceGetP2PAttribute(value, attribute, source, destination)
+    }
+
+    fn cudaDeviceGetP2PAtomicCapabilities(
+        capabilities: *mut c_uint, operations: *const c_int, count: c_uint, source: c_int,
+        destination: c_int,
+    ) {
+        let runtime = runtime()?;
+        runtime.driver.cuDeviceGetP2PAtomicCapabilities(
+            capabilities,
+            operations,
+            count,
+            runtime.device(source)?.number,
+            runtime.device(destination)?.number,
+        )
+    }
+
+    fn cudaDeviceGetHostAtomicCapabilities(
+        capabilities: *mut c_uint, operations: *const c_int, count: c_uint, device: c_int,
+    ) {
+        let runtime = runtime()?;
+        let number = runtime.device(device)?.number;
+        runtime
+            .driver
+            .cuDeviceGetHostAtomicCapabilities(capabilities, operations, count, number)
+    }
+}
+
+/// Flags for the driver, which maps host memory without being told.
+fn driver_flags(flags: c_uint) -> Result<c_uint> {
+    let schedule = flags & abi::cudaDeviceScheduleMask as c_uint;
+    if flags & !(abi::cudaDeviceMask as c_uint) != 0 || (schedule & (schedule.wrapping_sub(1))) != 0
+    {
+        return fail(abi::cudaErrorInvalidValue);
+    }
+    Ok(flags & !(abi::cudaDeviceMapHost as c_uint))
+}
+
+/// A device's properties, asked for once.
+unsafe fn cached_properties(runtime: &Runtime, ordinal: c_int) -> Result<&cudaDeviceProp> {
+    let device = runtime.device(ordinal)?;
+    if let Some(known) = device.properties.get() {
+        return Ok(known);
+    }
+    let found = properties(runtime, device.number)?;
+    Ok(device.properties.get_or_init(|| Box::new(found)))
+}
+
+/// Assigns fields from driver attributes of the same meaning.
+macro_rules! fill {
+    ($ask:ident; $( $( $place:ident ).+ $([$index:literal])? = $attribute:ident; )*) => {
+        $( $( $place ).+ $([$index])? = $ask(abi::$attribute)?.try_into().unwrap_or(0); )*
+    };
+}
+
+unsafe fn properties(runtime: &Runtime, number: c_int) -> Result<cudaDeviceProp> {
+    let driver = runtime.driver;
+    let ask = |attribute: c_int| -> Result<c_int> {
+        let mut value = 0;
+        match driver.cuDeviceGetAttribute(&mut value, attribute, number) {
+            // A driver older than an attribute does not have what it tells of.
+            Err(error) if error == Error::new(abi::cudaErrorInvalidValue) => Ok(0),
+            Err(error) => Err(error),
+            Ok(()) => Ok(value),
+        }
+    };
+    let mut p: cudaDeviceProp = zeroed();
+    driver.cuDeviceGetName(p.name.as_mut_ptr().cast(), 256, number)?;
+    driver.cuDeviceGetUuid(ptr::from_mut::<CUuuid>(&mut p.uuid), number)?;
+    driver.cuDeviceTotalMem(&mut p.totalGlobalMem, number)?;
+    fill! { ask;
+        p.sharedMemPerBlock = CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK;
+        p.regsPerBlock = CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK;
+        p.warpSize = CU_DEVICE_ATTRIBUTE_WARP_SIZE;
+        p.memPitch = CU_DEVICE_ATTRIBUTE_MAX_PITCH;
+        p.maxThreadsPerBlock = CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK;
+        p.maxThreadsDim[0] = CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X;
+        p.maxThreadsDim[1] = CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y;
+        p.maxThreadsDim[2] = CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z;
+        p.maxGridSize[0] = CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X;
+        p.maxGridSize[1] = CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y;
+        p.maxGridSize[2] = CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z;
+        p.totalConstMem = CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY;
+        p.major = CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
+        p.minor = CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR;
+        p.textureAlignment = CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT;
+        p.texturePitchAlignment = CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT;
+        p.multiProcessorCount = CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+        p.integrated = CU_DEVICE_ATTRIBUTE_INTEGRATED;
+        p.canMapHostMemory = CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY;
+        p.maxTexture1D = CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH;
+        p.maxTexture1DMipmap = CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_MIPMAPPED_WIDTH;
+        p.maxTexture2D[0] = CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_WIDTH;
+        p.maxTexture2D[1] = CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_HEIGHT;
+        p.maxTexture2DMipmap[0] = CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_MIPMAPPED_WIDTH;
+        p.maxTexture2DMipmap[1] = CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_MIPMAPPED_HEIGHT;
+        p.maxTexture2DLinear[0] = CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_WIDTH;
+        p.maxTexture2DLinear[1] = CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_HEIGHT;
+        p.maxTexture2DLinear[2] = CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_PITCH;
+        p.maxTexture2DGather[0] = CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_GATHER_WIDTH;
+        p.maxTexture2DGather[1] = CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_GATHER_HEIGHT;
+        p.maxTexture3D[0] = CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_WIDTH;
+        p.maxTexture3D[1] = CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_HEIGHT;
+        p.maxTexture3D[2] = CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_DEPTH;
+        p.maxTexture3DAlt[0] = CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_WIDTH_ALTERNATE;
+        p.maxTexture3DAlt[1] = CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_HEIGHT_ALTERNATE;
+        p.maxTexture3DAlt[2] = CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_DEPTH_ALTERNATE;
+        p.maxTextureCubemap = CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURECUBEMAP_WIDTH;
+        p.maxTexture1DLayered[0] = CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LAYERED_WIDTH;
+        p.maxTexture1DLayered[1] = CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LAYERED_LAYERS;
+        p.maxTexture2DLayered[0] = CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LAYERED_WIDTH;
+        p.maxTexture2DLayered[1] = CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LAYERED_HEIGHT;
+        p.maxTexture2DLayered[2] = CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LAYERED_LAYERS;
+        p.maxTextureCubemapLayered[0] = CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURECUBEMAP_LAYERED_WIDTH;
+        p.maxTextureCubemapLayered[1] = CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURECUBEMAP_LAYERED_LAYERS;
+        p.maxSurface1D = CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE1D_WIDTH;
+        p.maxSurface2D[0] = CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_WIDTH;
+        p.maxSurface2D[1] = CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_HEIGHT;
+        p.maxSurface3D[0] = CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE3D_WIDTH;
+        p.maxSurface3D[1] = CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE3D_HEIGHT;
+        p.maxSurface3D[2] = CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE3D_DEPTH;
+        p.maxSurface1DLayered[0] = CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE1D_LAYERED_WIDTH;
+        p.maxSurface1DLayered[1] = CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE1D_LAYERED_LAYERS;
+        p.maxSurface2DLayered[0] = CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_LAYERED_WIDTH;
+        p.maxSurface2DLayered[1] = CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_LAYERED_HEIGHT;
+        p.maxSurface2DLayered[2] = CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_LAYERED_LAYERS;
+        p.maxSurfaceCubemap = CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACECUBEMAP_WIDTH;
+        p.maxSurfaceCubemapLayered[0] = CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACECUBEMAP_LAYERED_WIDTH;
+        p.maxSurfaceCubemapLayered[1] = CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACECUBEMAP_LAYERED_LAYERS;
+        p.surfaceAlignment = CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT;
+        p.concurrentKernels = CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS;
+        p.ECCEnabled = CU_DEVICE_ATTRIBUTE_ECC_ENABLED;
+        p.pciBusID = CU_DEVICE_ATTRIBUTE_PCI_BUS_ID;
+        p.pciDeviceID = CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID;
+        p.pciDomainID = CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID;
+        p.tccDriver = CU_DEVICE_ATTRIBUTE_TCC_DRIVER;
+        p.asyncEngineCount = CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT;
+        p.unifiedAddressing = CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING;
+        p.memoryBusWidth = CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH;
+        p.l2CacheSize = CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE;
+        p.persistingL2CacheMaxSize = CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE;
+        p.maxThreadsPerMultiProcessor = CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR;
+        p.streamPrioritiesSupported = CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED;
+        p.globalL1CacheSupported = CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED;
+        p.localL1CacheSupported = CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED;
+        p.sharedMemPerMultiprocessor = CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR;
+        p.regsPerMultiprocessor = CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR;
+        p.managedMemory = CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY;
+        p.isMultiGpuBoard = CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD;
+        p.multiGpuBoardGroupID = CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD_GROUP_ID;
+        p.hostNativeAtomicSupported = CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED;
+        p.pageableMemoryAccess = CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS;
+        p.concurrentManagedAccess = CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS;
+        p.computePreemptionSupported = CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED;
+        p.canUseHostPointerForRegisteredMem =
+            CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM;
+        p.cooperativeLaunch = CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH;
+        p.sharedMemPerBlockOptin = CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        p.pageableMemoryAccessUsesHostPageTables =
+            CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES;
+        p.directManagedMemAccessFromHost = CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST;
+        p.maxBlocksPerMultiProcessor = CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR;
+        p.accessPolicyMaxWindowSize = CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE;
+        p.reservedSharedMemPerBlock = CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK;
+        p.hostRegisterSupported = CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED;
+        p.sparseCudaArraySupported = CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED;
+        p.hostRegisterReadOnlySupported = CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED;
+        p.timelineSemaphoreInteropSupported =
+            CU_DEVICE_ATTRIBUTE_TIMELINE_SEMAPHORE_INTEROP_SUPPORTED;
+        p.memoryPoolsSupported = CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED;
+        p.gpuDirectRDMASupported = CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED;
+        p.gpuDirectRDMAFlushWritesOptions =
+            CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS;
+        p.gpuDirectRDMAWritesOrdering = CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING;
+        p.memoryPoolSupportedHandleTypes = CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES;
+        p.deferredMappingCudaArraySupported =
+            CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED;
+        p.ipcEventSupported = CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED;
+        p.clusterLaunch = CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH;
+        p.unifiedFunctionPointers = CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS;
+        p.deviceNumaConfig = CU_DEVICE_ATTRIBUTE_NUMA_CONFIG;
+        p.deviceNumaId = CU_DEVICE_ATTRIBUTE_NUMA_ID;
+        p.mpsEnabled = CU_DEVICE_ATTRIBUTE_MPS_ENABLED;
+        p.hostNumaId = CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID;
+        p.gpuPciDeviceID = CU_DEVICE_ATTRIBUTE_GPU_PCI_DEVICE_ID;
+        p.gpuPciSubsystemID = CU_DEVICE_ATTRIBUTE_GPU_PCI_SUBSYSTEM_ID;
+        p.hostNumaMultinodeIpcSupported =
+            CU_DEVICE_ATTRIBUTE_HOST_NUMA_MULTINODE_IPC_SUPPORTED;
+    }
+    Ok(p)
+}

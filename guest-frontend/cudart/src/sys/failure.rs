@@ -1,0 +1,34 @@
+//! Error handling (CUDA Runtime API, chapter "Error Handling").
+
+use crate::thread::{self, Thread};
+use paragpu_abi as abi;
+use paragpu_abi::cudaError_t;
+use std::ffi::c_char;
+
+// These four report errors and so make none.
+macro_rules! plain {
+    ($( fn $name:ident ( $( $parameter:ident : $kind:ty ),* ) -> $result:ty $body:block )*) => {
+        $(
+            #[unsafe(no_mangle)]
+            pub(crate) extern "C" fn $name( $( $parameter: $kind ),* ) -> $result $body
+        )*
+    };
+}
+
+plain! {
+    fn cudaGetLastError() -> cudaError_t {
+        thread::with(Thread::take)
+    }
+
+    fn cudaPeekAtLastError() -> cudaError_t {
+        thread::with(Thread::peek)
+    }
+
+    fn cudaGetErrorName(error: cudaError_t) -> *const c_char {
+        abi::runtime_error_name(error).unwrap_or(abi::UNRECOGNIZED).as_ptr()
+    }
+
+    fn cudaGetErrorString(error: cudaError_t) -> *const c_char {
+        abi::runtime_error_string(error).unwrap_or(abi::UNRECOGNIZED).as_ptr()
+    }
+}

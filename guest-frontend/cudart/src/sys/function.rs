@@ -1,0 +1,135 @@
+//! Attributes of kernels (CUDA Runtime API, chapters "Execution Control" and
+//! "Interactions with the CUDA Driver API").
+
+use super::launch::kernel;
+use super::registry;
+use super::runtime::{Runtime, context};
+use super::{fail, present, put, zeroed};
+use crate::error::{Error, Result};
+use paragpu_abi as abi;
+use paragpu_abi::{CUfunction, CUkernel, cudaFuncAttributes};
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
+
+api! {
+    fn cudaFuncGetAttributes(attributes: *mut cudaFuncAttributes, function: *const c_void) {
+        present(attributes)?;
+        put(attributes, attributes_of(context()?, function)?)
+    }
+
+    fn cudaFuncSetAttribute(function: *const c_void, attribute: c_int, value: c_int) {
+        let runtime = context()?;
+        let handle = in_context(runtime, function)?;
+        settable(attribute)?;
+        runtime.driver.cuFuncSetAttribute(handle, attribute, value)
+    }
+
+    fn cudaFuncSetCacheConfig(function: *const c_void, config: c_int) {
+        let runtime = context()?;
+        let handle = in_context(runtime, function)?;
+        runtime.driver.cuFuncSetCacheConfig(handle, config)
+    }
+
+    fn cudaFuncSetSharedMemConfig(function: *const c_void, config: c_int) {
+        let runtime = context()?;
+        let handle = in_context(runtime, function)?;
+        runtime.driver.cuFuncSetSharedMemConfig(handle, config)
+    }
+
+    fn cudaFuncGetName(name: *mut *const c_char, function: *const c_void) {
+        present(name)?;
+        match registry::lookup(function) {
+            Some(symbol) => put(name, symbol.name()),
+            None if function.is_null() => fail(abi::cudaErrorInvalidDeviceFunction),
+            None => context()?.driver.cuKernelGetName(name, function.cast_mut()),
+        }
+    }
+
+    fn cudaFuncGetParamInfo(
+        function: *const c_void, index: usize, offset: *mut usize, size: *mut usize,
+    ) {
+        present(offset)?;
+        let runtime = context()?;
+        let handle = kernel(runtime, function)?;
+        runtime.driver.cuKernelGetParamInfo(handle, index, offset, size)
+    }
+
+    fn cudaKernelSetAttributeForDevice(
+        handle: CUkernel, attribute: c_int, value: c_int, device: c_int,
+    ) {
+        let runtime = context()?;
+        settable(attribute)?;
+        let handle = kernel(runtime, handle)?;
+        let number = runtime.device(device)?.number;
+        runtime.driver.cuKernelSetAttribute(attribute, value, handle, number)
+    }
+
+    fn cudaGetFuncBySymbol(handle: *mut CUfunction, function: *const c_void) {
+        present(handle)?;
+        put(handle, in_context(context()?, function)?)
+    }
+
+    fn cudaGetKernel(handle: *mut CUkernel, function: *const c_void) {
+        present(handle)?;
+        put(handle, kernel(context()?, function)?)
+    }
+}
+
+/// The kernel as a function of the current context.
+pub unsafe fn in_context(runtime: &Runtime, function: *const c_void) -> Result<CUfunction> {
+    let handle = kernel(runtime, function)?;
+    let mut found = ptr::null_mut();
+    runtime.driver.cuKernelGetFunction(&mut found, handle)?;
+    Ok(found)
+}
+
+/// Refuses attributes that the runtime has no name for.
+fn settable(attribute: c_int) -> Result {
+    let first = abi::cudaFuncAttributeMaxDynamicSharedMemorySize;
+    if (first..abi::cudaFuncAttributeMax).contains(&attribute) {
+        Ok(())
+    } else {
+        fail(abi::cudaErrorInvalidValue)
+    }
+}
+
+unsafe fn attributes_of(runtime: &Runtime, function: *const c_void) -> Result<cudaFuncAttributes> {
+    let handle = in_context(runtime, function)?;
+    let ask = |attribute: c_int| -> Result<c_int> {
+        let mut value = 0;
+        match runtime
+            .driver
+            .cuFuncGetAttribute(&mut value, attribute, handle)
+        {
+            // A driver older than the attribute.
+            Err(error) if error == Error::new(abi::cudaErrorInvalidValue) => Ok(0),
+            Err(error) => Err(error),
+            Ok(()) => Ok(value),
+        }
+    };
+    let bytes =
+        |attribute: c_int| -> Result<usize> { Ok(usize::try_from(ask(attribute)?).unwrap_or(0)) };
+    Ok(cudaFuncAttributes {
+        sharedSizeBytes: bytes(abi::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?,
+        constSizeBytes: bytes(abi::CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES)?,
+        localSizeBytes: bytes(abi::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?,
+        maxThreadsPerBlock: ask(abi::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
+        numRegs: ask(abi::CU_FUNC_ATTRIBUTE_NUM_REGS)?,
+        ptxVersion: ask(abi::CU_FUNC_ATTRIBUTE_PTX_VERSION)?,
+        binaryVersion: ask(abi::CU_FUNC_ATTRIBUTE_BINARY_VERSION)?,
+        cacheModeCA: ask(abi::CU_FUNC_ATTRIBUTE_CACHE_MODE_CA)?,
+        maxDynamicSharedSizeBytes: ask(abi::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)?,
+        preferredShmemCarveout: ask(abi::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT)?,
+        clusterDimMustBeSet: ask(abi::CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET)?,
+        requiredClusterWidth: ask(abi::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH)?,
+        requiredClusterHeight: ask(abi::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT)?,
+        requiredClusterDepth: ask(abi::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH)?,
+        clusterSchedulingPolicyPreference: ask(
+            abi::CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE,
+        )?,
+        nonPortableClusterSizeAllowed: ask(
+            abi::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
+        )?,
+        ..zeroed()
+    })
+}

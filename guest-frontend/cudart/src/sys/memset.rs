@@ -1,0 +1,137 @@
+//! Memsets (CUDA Runtime API, chapter "Memory Management").
+
+use super::fail;
+use super::memory::device;
+use super::runtime::context;
+use crate::error::Result;
+use paragpu_abi as abi;
+use paragpu_abi::{CUdeviceptr, CUstream, cudaExtent, cudaPitchedPtr};
+use std::ffi::{c_int, c_void};
+
+api! {
+    fn cudaMemset | cudaMemset_ptds(address: *mut c_void, value: c_int, size: usize) sync stream {
+        let runtime = context()?;
+        if size == 0 {
+            return Ok(());
+        }
+        // The driver's default stream is the legacy one.
+        if stream.is_null() {
+            runtime.driver.cuMemsetD8(device(address), byte(value), size)
+        } else {
+            runtime.driver.cuMemsetD8Async(device(address), byte(value), size, stream)
+        }
+    }
+
+    fn cudaMemsetAsync | cudaMemsetAsync_ptsz(
+        address: *mut c_void, value: c_int, size: usize, stream: CUstream,
+    ) on stream {
+        let runtime = context()?;
+        if size == 0 {
+            return Ok(());
+        }
+        runtime.driver.cuMemsetD8Async(device(address), byte(value), size, stream)
+    }
+
+    fn cudaMemset2D | cudaMemset2D_ptds(
+        address: *mut c_void, pitch: usize, value: c_int, width: usize, height: usize,
+    ) sync stream {
+        let when = if stream.is_null() { When::Now } else { When::On(stream) };
+        rows(device(address), pitch, value, width, height, when)
+    }
+
+    fn cudaMemset2DAsync | cudaMemset2DAsync_ptsz(
+        address: *mut c_void, pitch: usize, value: c_int, width: usize, height: usize,
+        stream: CUstream,
+    ) on stream {
+        rows(device(address), pitch, value, width, height, When::On(stream))
+    }
+
+    fn cudaMemset3D | cudaMemset3D_ptds(
+        place: cudaPitchedPtr, value: c_int, extent: cudaExtent,
+    ) sync stream {
+        let when = if stream.is_null() { When::Now } else { When::On(stream) };
+        slices(&place, value, &extent, when)
+    }
+
+    fn cudaMemset3DAsync | cudaMemset3DAsync_ptsz(
+        place: cudaPitchedPtr, value: c_int, extent: cudaExtent, stream: CUstream,
+    ) on stream {
+        slices(&place, value, &extent, When::On(stream))
+    }
+}
+
+/// By the driver's synchronous function, or on a stream.
+#[derive(Clone, Copy)]
+enum When {
+    Now,
+    On(CUstream),
+}
+
+/// C's memset takes the low byte.
+fn byte(value: c_int) -> u8 {
+    value.to_le_bytes()[0]
+}
+
+unsafe fn rows(
+    address: CUdeviceptr,
+    pitch: usize,
+    value: c_int,
+    width: usize,
+    height: usize,
+    when: When,
+) -> Result {
+    let driver = context()?.driver;
+    if width == 0 || height == 0 {
+        return Ok(());
+    }
+    if height > 1 && width > pitch {
+        return fail(abi::cudaErrorInvalidValue);
+    }
+    let pitch = pitch.max(width);
+    match when {
+        When::Now => driver.cuMemsetD2D8(address, pitch, byte(value), width, height),
+        When::On(stream) => {
+            driver.cuMemsetD2D8Async(address, pitch, byte(value), width, height, stream)
+        }
+    }
+}
+
+/// Rows of one slice: those the allocation has, if it says.
+fn height_of(place: &cudaPitchedPtr, extent: &cudaExtent) -> usize {
+    if place.ysize == 0 {
+        extent.height
+    } else {
+        place.ysize
+    }
+}
+
+/// Full slices lie one after the other, so that one 2D memset does them.
+unsafe fn slices(place: &cudaPitchedPtr, value: c_int, extent: &cudaExtent, when: When) -> Result {
+    let invalid = || fail(abi::cudaErrorInvalidValue);
+    let slice = height_of(place, extent);
+    let start = device(place.ptr);
+    if slice == extent.height || extent.depth <= 1 {
+        let Some(height) = extent.height.checked_mul(extent.depth) else {
+            return invalid();
+        };
+        return rows(start, place.pitch, value, extent.width, height, when);
+    }
+    for index in 0..extent.depth {
+        let Some(offset) = slice
+            .checked_mul(place.pitch)
+            .and_then(|bytes| bytes.checked_mul(index))
+        else {
+            return invalid();
+        };
+        let address = start.wrapping_add(offset as CUdeviceptr);
+        rows(
+            address,
+            place.pitch,
+            value,
+            extent.width,
+            extent.height,
+            when,
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,172 @@
+//! Registration by compiled code (crt/host_runtime.h), and libraries loaded by
+//! the program (CUDA Runtime API, chapter "Library Management").
+
+use super::registry::{self, Binary, Kind};
+use super::runtime::context;
+use super::{present, put};
+use paragpu_abi::{CUdeviceptr, CUkernel, CUlibrary, dim3};
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+// What compiled code calls when it is loaded and unloaded: no device is
+// touched, and nothing is reported.
+macro_rules! startup {
+    ($( $(#[$doc:meta])* fn $name:ident ( $( $parameter:ident : $kind:ty ),* $(,)? )
+        $(-> $result:ty)? $body:block )*) => {
+        $(
+            $(#[$doc])*
+            #[unsafe(no_mangle)]
+            pub(crate) unsafe extern "C" fn $name( $( $parameter: $kind ),* ) $(-> $result)? {
+                // SAFETY: nvcc's code keeps to crt/host_runtime.h.
+                #[allow(unused_unsafe)]
+                let body = AssertUnwindSafe(|| unsafe { $body });
+                catch_unwind(body).unwrap_or_default()
+            }
+        )*
+    };
+}
+
+startup! {
+    fn __cudaRegisterFatBinary(wrapper: *mut c_void) -> Handle {
+        Handle(registry::register_binary(wrapper).cast())
+    }
+
+    fn __cudaRegisterFatBinaryEnd(_handle: *mut *mut c_void) {}
+
+    fn __cudaUnregisterFatBinary(handle: *mut *mut c_void) {
+        registry::unregister_binary(handle.cast());
+    }
+
+    fn __cudaRegisterFunction(
+        handle: *mut *mut c_void, stub: *const c_char, _device_function: *mut c_char,
+        name: *const c_char, _thread_limit: c_int, _thread: *mut dim3, _block: *mut dim3,
+        _block_size: *mut dim3, _grid_size: *mut dim3, _warp_size: *mut c_int,
+    ) {
+        registry::register_symbol(handle.cast(), stub.cast(), name, Kind::Kernel);
+    }
+
+    fn __cudaRegisterVar(
+        handle: *mut *mut c_void, stand_in: *mut c_char, _device_address: *mut c_char,
+        name: *const c_char, _external: c_int, _size: usize, _constant: c_int, _global: c_int,
+    ) {
+        registry::register_symbol(handle.cast(), stand_in.cast(), name, Kind::Variable);
+    }
+
+    fn __cudaRegisterManagedVar(
+        handle: *mut *mut c_void, pointer: *mut *mut c_void, _device_address: *mut c_char,
+        name: *const c_char, _external: c_int, _size: usize, _constant: c_int, _global: c_int,
+    ) {
+        registry::register_symbol(handle.cast(), pointer.cast(), name, Kind::Managed);
+    }
+
+    /// Before the host first touches a managed variable: loads the fatbinary.
+    /// Not zero if that worked.
+    fn __cudaInitModule(handle: *mut *mut c_void) -> c_char {
+        let loaded = context().and_then(|runtime| match handle.cast::<Binary>().as_ref() {
+            Some(binary) => binary.load(runtime).map(|_| ()),
+            None => Ok(()),
+        });
+        match loaded {
+            Ok(()) => 1,
+            Err(error) => {
+                super::say(&format!("loading a program with managed variables: {error}"));
+                crate::thread::with(|thread| thread.fail(error.code()));
+                0
+            }
+        }
+    }
+}
+
+/// A fatbinary's handle as compiled code keeps it.
+#[repr(transparent)]
+pub(crate) struct Handle(*mut *mut c_void);
+
+impl Default for Handle {
+    fn default() -> Self {
+        Self(ptr::null_mut())
+    }
+}
+
+api! {
+    fn cudaLibraryLoadData(
+        library: *mut CUlibrary, code: *const c_void, jit_options: *mut c_int,
+        jit_values: *mut *mut c_void, jit_count: c_uint, options: *mut c_int,
+        values: *mut *mut c_void, count: c_uint,
+    ) {
+        present(library)?;
+        context()?.driver.cuLibraryLoadData(
+            library, code, jit_options, jit_values, jit_count, options, values, count,
+        )
+    }
+
+    fn cudaLibraryLoadFromFile(
+        library: *mut CUlibrary, path: *const c_char, jit_options: *mut c_int,
+        jit_values: *mut *mut c_void, jit_count: c_uint, options: *mut c_int,
+        values: *mut *mut c_void, count: c_uint,
+    ) {
+        present(library)?;
+        context()?.driver.cuLibraryLoadFromFile(
+            library, path, jit_options, jit_values, jit_count, options, values, count,
+        )
+    }
+
+    fn cudaLibraryUnload(library: CUlibrary) {
+        context()?.driver.cuLibraryUnload(library)
+    }
+
+    fn cudaLibraryGetKernel(kernel: *mut CUkernel, library: CUlibrary, name: *const c_char) {
+        present(kernel)?;
+        context()?.driver.cuLibraryGetKernel(kernel, library, name)
+    }
+
+    fn cudaLibraryGetKernelCount(count: *mut c_uint, library: CUlibrary) {
+        present(count)?;
+        context()?.driver.cuLibraryGetKernelCount(count, library)
+    }
+
+    fn cudaLibraryEnumerateKernels(kernels: *mut CUkernel, count: c_uint, library: CUlibrary) {
+        context()?.driver.cuLibraryEnumerateKernels(kernels, count, library)
+    }
+
+    fn cudaLibraryGetGlobal(
+        address: *mut *mut c_void, size: *mut usize, library: CUlibrary, name: *const c_char,
+    ) {
+        let mut found: CUdeviceptr = 0;
+        let mut bytes = 0;
+        context()?.driver.cuLibraryGetGlobal(&mut found, &mut bytes, library, name)?;
+        give(address, size, found, bytes)
+    }
+
+    fn cudaLibraryGetManaged(
+        address: *mut *mut c_void, size: *mut usize, library: CUlibrary, name: *const c_char,
+    ) {
+        let mut found: CUdeviceptr = 0;
+        let mut bytes = 0;
+        context()?.driver.cuLibraryGetManaged(&mut found, &mut bytes, library, name)?;
+        give(address, size, found, bytes)
+    }
+
+    fn cudaLibraryGetUnifiedFunction(
+        function: *mut *mut c_void, library: CUlibrary, symbol: *const c_char,
+    ) {
+        present(function)?;
+        context()?.driver.cuLibraryGetUnifiedFunction(function, library, symbol)
+    }
+}
+
+/// Address and size to those of the two that the caller wants.
+unsafe fn give(
+    address: *mut *mut c_void,
+    size: *mut usize,
+    found: CUdeviceptr,
+    bytes: usize,
+) -> crate::error::Result {
+    if !address.is_null() {
+        put(address, ptr::with_exposed_provenance_mut(found as usize))?;
+    }
+    if !size.is_null() {
+        put(size, bytes)?;
+    }
+    Ok(())
+}

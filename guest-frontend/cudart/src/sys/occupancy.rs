@@ -1,0 +1,73 @@
+//! Occupancy (CUDA Runtime API, chapter "Occupancy").
+
+use super::function::in_context;
+use super::launch::driver_config;
+use super::present;
+use super::runtime::context;
+use paragpu_abi::cudaLaunchConfig_t;
+use std::ffi::{c_int, c_uint, c_void};
+
+api! {
+    fn cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+        blocks: *mut c_int, function: *const c_void, block_size: c_int, shared: usize,
+    ) {
+        active_blocks(blocks, function, block_size, shared, 0)
+    }
+
+    fn cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+        blocks: *mut c_int, function: *const c_void, block_size: c_int, shared: usize,
+        flags: c_uint,
+    ) {
+        active_blocks(blocks, function, block_size, shared, flags)
+    }
+
+    fn cudaOccupancyAvailableDynamicSMemPerBlock(
+        shared: *mut usize, function: *const c_void, blocks: c_int, block_size: c_int,
+    ) {
+        present(shared)?;
+        let runtime = context()?;
+        let handle = in_context(runtime, function)?;
+        runtime
+            .driver
+            .cuOccupancyAvailableDynamicSMemPerBlock(shared, handle, blocks, block_size)
+    }
+
+    fn cudaOccupancyMaxActiveClusters(
+        clusters: *mut c_int, function: *const c_void, config: *const cudaLaunchConfig_t,
+    ) {
+        present(clusters)?;
+        present(config)?;
+        let runtime = context()?;
+        let handle = in_context(runtime, function)?;
+        let config = driver_config(&*config)?;
+        runtime.driver.cuOccupancyMaxActiveClusters(clusters, handle, &config)
+    }
+
+    fn cudaOccupancyMaxPotentialClusterSize(
+        size: *mut c_int, function: *const c_void, config: *const cudaLaunchConfig_t,
+    ) {
+        present(size)?;
+        present(config)?;
+        let runtime = context()?;
+        let handle = in_context(runtime, function)?;
+        let config = driver_config(&*config)?;
+        runtime.driver.cuOccupancyMaxPotentialClusterSize(size, handle, &config)
+    }
+}
+
+unsafe fn active_blocks(
+    blocks: *mut c_int,
+    function: *const c_void,
+    block_size: c_int,
+    shared: usize,
+    flags: c_uint,
+) -> crate::error::Result {
+    present(blocks)?;
+    let runtime = context()?;
+    let handle = in_context(runtime, function)?;
+    runtime
+        .driver
+        .cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+            blocks, handle, block_size, shared, flags,
+        )
+}

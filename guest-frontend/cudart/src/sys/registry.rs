@@ -1,0 +1,418 @@
+//! Kernels and variables that compiled code registered, found by the address
+//! of their host stand-in.
+//!
+//! A launch looks its kernel up here, so reading takes no lock: an
+//! open-addressing table whose slots, once filled, keep their key for ever.
+//! Writers hold a mutex; a table that fills up is copied to one twice as large
+//! and the old one, which a reader may still hold, is left allocated (all of
+//! them together are smaller than the last).
+
+use super::runtime::Runtime;
+use super::{fail, say, text};
+use crate::error::{Error, Result};
+use paragpu_abi as abi;
+use paragpu_abi::{CUdeviceptr, CUkernel, CUlibrary};
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// First word of the wrapper that nvcc emits for a fatbinary.
+const WRAPPER_MAGIC: u32 = 0x4662_43b1;
+
+/// The wrapper: version 1 points to one container, version 2 to linked ones.
+#[repr(C)]
+struct Wrapper {
+    magic: u32,
+    version: u32,
+    image: *const c_void,
+    more: *const c_void,
+}
+
+/// One registered fatbinary. The C side holds its address as its handle.
+pub struct Binary {
+    wrapper: *const Wrapper,
+    library: AtomicPtr<c_void>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    symbols: Vec<&'static Symbol>,
+    /// The error of the last load; loading again would find the same.
+    failed: Option<Error>,
+}
+
+/// What a host stand-in's address stands for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A kernel.
+    Kernel,
+    /// A `__device__` or `__constant__` variable.
+    Variable,
+    /// A `__managed__` variable.
+    Managed,
+}
+
+/// A registered kernel or variable.
+pub struct Symbol {
+    /// The stand-in's address.
+    key: usize,
+    /// Its fatbinary; null once that is unregistered.
+    binary: AtomicPtr<Binary>,
+    /// The name in the fatbinary.
+    name: AtomicPtr<c_char>,
+    kind: AtomicUsize,
+    /// A kernel's handle, once looked up.
+    kernel: AtomicPtr<c_void>,
+    /// A variable's address in each context that asked.
+    places: Mutex<Vec<Place>>,
+}
+
+/// Where a variable is on one device.
+#[derive(Clone, Copy)]
+struct Place {
+    device: c_int,
+    resets: u32,
+    address: CUdeviceptr,
+    size: usize,
+}
+
+/// A variable in the current context.
+#[derive(Clone, Copy)]
+pub struct Global {
+    /// Its address on the device.
+    pub address: CUdeviceptr,
+    /// Its size in bytes.
+    pub size: usize,
+}
+
+struct Slot {
+    key: AtomicUsize,
+    symbol: AtomicPtr<Symbol>,
+}
+
+struct Table {
+    slots: Box<[Slot]>,
+    used: AtomicUsize,
+}
+
+static TABLE: AtomicPtr<Table> = AtomicPtr::new(ptr::null_mut());
+static WRITERS: Mutex<()> = Mutex::new(());
+const FIRST_SLOTS: usize = 256;
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Table {
+    fn new(slots: usize) -> &'static Self {
+        let slots = (0..slots)
+            .map(|_| Slot {
+                key: AtomicUsize::new(0),
+                symbol: AtomicPtr::new(ptr::null_mut()),
+            })
+            .collect();
+        Box::leak(Box::new(Self {
+            slots,
+            used: AtomicUsize::new(0),
+        }))
+    }
+
+    /// Slots in probing order for a key; their number is a power of two.
+    fn probe(&self, key: usize) -> impl Iterator<Item = &Slot> {
+        let mask = self.slots.len().wrapping_sub(1);
+        let hash = (key >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as usize) >> 24;
+        (0..self.slots.len()).filter_map(move |step| self.slots.get(hash.wrapping_add(step) & mask))
+    }
+
+    /// Adds a symbol whose key is not there yet. Writers only.
+    fn add(&self, symbol: &'static Symbol) {
+        if let Some(slot) = self
+            .probe(symbol.key)
+            .find(|slot| slot.key.load(Ordering::Relaxed) == 0)
+        {
+            slot.symbol
+                .store(ptr::from_ref(symbol).cast_mut(), Ordering::Relaxed);
+            slot.key.store(symbol.key, Ordering::Release);
+            self.used.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The symbol whose stand-in has this address, registered now or before.
+#[inline]
+fn find(key: usize) -> Option<&'static Symbol> {
+    // SAFETY: tables and symbols are never freed.
+    let table = unsafe { TABLE.load(Ordering::Acquire).as_ref() }?;
+    for slot in table.probe(key) {
+        match slot.key.load(Ordering::Acquire) {
+            0 => return None,
+            found if found == key => {
+                // SAFETY: as above; the symbol was stored before the key.
+                return unsafe { slot.symbol.load(Ordering::Relaxed).as_ref() };
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The registered symbol whose stand-in has this address.
+#[inline]
+pub fn lookup(address: *const c_void) -> Option<&'static Symbol> {
+    find(address.addr()).filter(|symbol| !symbol.binary.load(Ordering::Acquire).is_null())
+}
+
+/// Notes a fatbinary; loads nothing.
+pub fn register_binary(wrapper: *const c_void) -> *mut Binary {
+    Box::into_raw(Box::new(Binary {
+        wrapper: wrapper.cast(),
+        library: AtomicPtr::new(ptr::null_mut()),
+        state: Mutex::new(State::default()),
+    }))
+}
+
+/// Notes a kernel or variable of a fatbinary.
+pub unsafe fn register_symbol(
+    binary: *mut Binary,
+    stand_in: *const c_void,
+    name: *const c_char,
+    kind: Kind,
+) {
+    let key = stand_in.addr();
+    let Some(owner) = binary.as_ref() else {
+        return;
+    };
+    if key == 0 || name.is_null() {
+        return;
+    }
+    let _writing = locked(&WRITERS);
+    let symbol = match find(key) {
+        Some(symbol) => symbol,
+        None => {
+            let symbol: &'static Symbol = Box::leak(Box::new(Symbol {
+                key,
+                binary: AtomicPtr::new(ptr::null_mut()),
+                name: AtomicPtr::new(ptr::null_mut()),
+                kind: AtomicUsize::new(0),
+                kernel: AtomicPtr::new(ptr::null_mut()),
+                places: Mutex::new(Vec::new()),
+            }));
+            room().add(symbol);
+            symbol
+        }
+    };
+    symbol.kernel.store(ptr::null_mut(), Ordering::Relaxed);
+    locked(&symbol.places).clear();
+    symbol.name.store(name.cast_mut(), Ordering::Relaxed);
+    symbol.kind.store(kind as usize, Ordering::Relaxed);
+    symbol.binary.store(binary, Ordering::Release);
+    locked(&owner.state).symbols.push(symbol);
+}
+
+/// A table with room for one more. Writers only.
+fn room() -> &'static Table {
+    // SAFETY: tables are never freed.
+    let old = unsafe { TABLE.load(Ordering::Acquire).as_ref() };
+    let table = match old {
+        Some(table) if table.used.load(Ordering::Relaxed) * 2 < table.slots.len() => return table,
+        Some(table) => {
+            let larger = Table::new(table.slots.len() * 2);
+            for slot in &table.slots {
+                // SAFETY: symbols are never freed.
+                if let Some(symbol) = unsafe { slot.symbol.load(Ordering::Relaxed).as_ref() } {
+                    larger.add(symbol);
+                }
+            }
+            larger
+        }
+        None => Table::new(FIRST_SLOTS),
+    };
+    TABLE.store(ptr::from_ref(table).cast_mut(), Ordering::Release);
+    table
+}
+
+/// Forgets a fatbinary and unloads it if it was loaded. Its record stays
+/// allocated: another thread may be about to launch one of its kernels.
+pub unsafe fn unregister_binary(binary: *mut Binary) {
+    let Some(owner) = binary.as_ref() else {
+        return;
+    };
+    {
+        let _writing = locked(&WRITERS);
+        for symbol in locked(&owner.state).symbols.drain(..) {
+            if symbol.binary.load(Ordering::Acquire) == binary {
+                symbol.binary.store(ptr::null_mut(), Ordering::Release);
+                symbol.kernel.store(ptr::null_mut(), Ordering::Release);
+            }
+        }
+    }
+    let library: CUlibrary = owner.library.swap(ptr::null_mut(), Ordering::AcqRel);
+    if let (false, Some(runtime)) = (library.is_null(), super::runtime::started()) {
+        // At exit the driver may be down already; there is nobody to tell.
+        let _ = runtime.driver.cuLibraryUnload(library);
+    }
+}
+
+impl Binary {
+    /// Loads the fatbinary if it is not loaded.
+    pub unsafe fn load(&self, runtime: &Runtime) -> Result<CUlibrary> {
+        let library = self.library.load(Ordering::Acquire);
+        if !library.is_null() {
+            return Ok(library);
+        }
+        let mut state = locked(&self.state);
+        let mut library = self.library.load(Ordering::Acquire);
+        if !library.is_null() {
+            return Ok(library);
+        }
+        if let Some(error) = state.failed {
+            return Err(error);
+        }
+        let loaded = self.image().and_then(|image| {
+            runtime.driver.cuLibraryLoadData(
+                &mut library,
+                image,
+                ptr::null_mut(),
+                ptr::null_mut(),
+                0,
+                ptr::null_mut(),
+                ptr::null_mut(),
+                0,
+            )
+        });
+        if let Err(error) = loaded {
+            // An error of the context's is not one of the image's.
+            if !error.is_sticky() && error.code() != abi::cudaErrorMemoryAllocation {
+                state.failed = Some(error);
+            }
+            return Err(error);
+        }
+        for symbol in &state.symbols {
+            if symbol.kind.load(Ordering::Relaxed) == Kind::Managed as usize {
+                symbol.share(runtime, library);
+            }
+        }
+        self.library.store(library, Ordering::Release);
+        Ok(library)
+    }
+
+    /// What the driver is to load.
+    unsafe fn image(&self) -> Result<*const c_void> {
+        match self.wrapper.as_ref() {
+            Some(wrapper) if wrapper.magic == WRAPPER_MAGIC => match wrapper.version {
+                1 => Ok(wrapper.image),
+                // The driver follows the list of linked containers itself.
+                _ => Ok(self.wrapper.cast()),
+            },
+            _ => fail(abi::cudaErrorInvalidKernelImage),
+        }
+    }
+}
+
+impl Symbol {
+    fn is(&self, kind: Kind) -> bool {
+        self.kind.load(Ordering::Relaxed) == kind as usize
+    }
+
+    /// The fatbinary, loaded.
+    unsafe fn library(&self, runtime: &Runtime, gone: c_int) -> Result<CUlibrary> {
+        match self.binary.load(Ordering::Acquire).as_ref() {
+            Some(binary) => binary.load(runtime),
+            None => fail(gone),
+        }
+    }
+
+    /// The kernel's name in the fatbinary.
+    pub fn name(&self) -> *const c_char {
+        self.name.load(Ordering::Relaxed)
+    }
+
+    /// The kernel's handle, looked up at the first call.
+    #[inline]
+    pub unsafe fn kernel(&self, runtime: &Runtime) -> Result<CUkernel> {
+        let kernel = self.kernel.load(Ordering::Acquire);
+        if !kernel.is_null() {
+            return Ok(kernel);
+        }
+        self.find_kernel(runtime)
+    }
+
+    #[cold]
+    unsafe fn find_kernel(&self, runtime: &Runtime) -> Result<CUkernel> {
+        if !self.is(Kind::Kernel) {
+            return fail(abi::cudaErrorInvalidDeviceFunction);
+        }
+        let library = self.library(runtime, abi::cudaErrorInvalidDeviceFunction)?;
+        let mut kernel = ptr::null_mut();
+        runtime
+            .driver
+            .cuLibraryGetKernel(&mut kernel, library, self.name())
+            .map_err(|error| {
+                error.replace(
+                    abi::cudaErrorSymbolNotFound,
+                    abi::cudaErrorInvalidDeviceFunction,
+                )
+            })?;
+        self.kernel.store(kernel, Ordering::Release);
+        Ok(kernel)
+    }
+
+    /// The variable in the current context.
+    pub unsafe fn global(&self, runtime: &Runtime) -> Result<Global> {
+        if self.is(Kind::Kernel) {
+            return fail(abi::cudaErrorInvalidSymbol);
+        }
+        let device = runtime.current_device()?;
+        let resets = runtime.resets(device);
+        let library = self.library(runtime, abi::cudaErrorInvalidSymbol)?;
+        let mut places = locked(&self.places);
+        if let Some(place) = places
+            .iter()
+            .find(|place| place.device == device && place.resets == resets)
+        {
+            return Ok(Global {
+                address: place.address,
+                size: place.size,
+            });
+        }
+        let (mut address, mut size) = (0, 0);
+        let found = if self.is(Kind::Managed) {
+            runtime
+                .driver
+                .cuLibraryGetManaged(&mut address, &mut size, library, self.name())
+        } else {
+            runtime
+                .driver
+                .cuLibraryGetGlobal(&mut address, &mut size, library, self.name())
+        };
+        found.map_err(|error| {
+            error.replace(abi::cudaErrorSymbolNotFound, abi::cudaErrorInvalidSymbol)
+        })?;
+        places.retain(|place| place.device != device);
+        places.push(Place {
+            device,
+            resets,
+            address,
+            size,
+        });
+        Ok(Global { address, size })
+    }
+
+    /// Gives the host its pointer to a managed variable.
+    unsafe fn share(&self, runtime: &Runtime, library: CUlibrary) {
+        let (mut address, mut size) = (0, 0);
+        let found =
+            runtime
+                .driver
+                .cuLibraryGetManaged(&mut address, &mut size, library, self.name());
+        match found {
+            Ok(()) => {
+                let place = ptr::with_exposed_provenance_mut::<*mut c_void>(self.key);
+                place.write(ptr::with_exposed_provenance_mut(address as usize));
+            }
+            Err(error) => say(&format!("managed variable {}: {error}", text(self.name()))),
+        }
+    }
+}

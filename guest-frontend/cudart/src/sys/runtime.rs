@@ -1,0 +1,267 @@
+//! The start of the runtime, its devices and their primary contexts.
+//!
+//! Nothing happens before the first call that needs it: then `libcuda.so.1` is
+//! opened and initialized, and at the first call that needs a context the
+//! current device's primary context is retained and made current. A thread
+//! that has a context of its own (driver interface) keeps it.
+
+use super::driver::Driver;
+use super::fail;
+use crate::error::{Error, Result};
+use crate::thread::{self, Binding};
+use paragpu_abi as abi;
+use paragpu_abi::{CUcontext, CUdevice, cudaDeviceProp};
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// The runtime's version: 1000 major + 10 minor.
+pub const VERSION: c_int = 13000;
+
+/// One device.
+pub struct Device {
+    /// The driver's number for it.
+    pub number: CUdevice,
+    /// Its properties, once asked for.
+    pub properties: OnceLock<Box<cudaDeviceProp>>,
+    context: AtomicPtr<c_void>,
+    /// Times it was reset; a thread bound before the last must bind again.
+    resets: AtomicU32,
+    retaining: Mutex<()>,
+}
+
+/// The initialized runtime.
+pub struct Runtime {
+    /// The driver.
+    pub driver: &'static Driver,
+    /// Its devices, by ordinal. Never empty.
+    pub devices: Vec<Device>,
+}
+
+static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
+static RUNTIME: OnceLock<Result<Runtime>> = OnceLock::new();
+/// Set in a child that was forked after the driver was initialized.
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+/// The driver's functions, without initializing it.
+///
+/// # Errors
+/// `cudaErrorInsufficientDriver` where there is no `libcuda.so.1`.
+pub fn driver() -> Result<&'static Driver> {
+    DRIVER
+        .get_or_init(open)
+        .as_ref()
+        .ok_or(Error::new(abi::cudaErrorInsufficientDriver))
+}
+
+/// Opens the driver library; it stays open until the process ends.
+#[cfg(not(test))]
+fn open() -> Option<Driver> {
+    // SAFETY: a plain dlopen and dlsym; the library's initializers are its own
+    // concern, and the table declares its functions as cuda.h does.
+    unsafe {
+        let library = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL);
+        if library.is_null() {
+            return None;
+        }
+        Some(Driver::resolve(&|name: &CStr| {
+            libc::dlsym(library, name.as_ptr())
+        }))
+    }
+}
+
+/// Tests run on a driver of their own, which records what it is asked.
+#[cfg(test)]
+fn open() -> Option<Driver> {
+    // SAFETY: the fake's functions are declared as the table's.
+    Some(unsafe { Driver::resolve(&|name: &CStr| super::fake::lookup(name)) })
+}
+
+/// The initialized runtime.
+///
+/// # Errors
+/// `cudaErrorInsufficientDriver`: no driver, or one older than CUDA 13.0.
+/// `cudaErrorNoDevice`: no device. `cudaErrorInitializationError`: a child
+/// forked after its parent used CUDA. Other errors of `cuInit`.
+#[inline]
+pub fn runtime() -> Result<&'static Runtime> {
+    if FORKED.load(Ordering::Relaxed) {
+        return fail(abi::cudaErrorInitializationError);
+    }
+    match RUNTIME.get() {
+        Some(runtime) => runtime.as_ref().map_err(|error| *error),
+        None => RUNTIME.get_or_init(start).as_ref().map_err(|error| *error),
+    }
+}
+
+/// The runtime if some call has initialized it already.
+pub fn started() -> Option<&'static Runtime> {
+    if FORKED.load(Ordering::Relaxed) {
+        return None;
+    }
+    RUNTIME.get()?.as_ref().ok()
+}
+
+#[cold]
+fn start() -> Result<Runtime> {
+    let driver = driver()?;
+    // SAFETY: driver functions called as the manual says.
+    unsafe {
+        let mut version = 0;
+        driver.cuDriverGetVersion(&mut version)?;
+        if version < VERSION {
+            return fail(abi::cudaErrorInsufficientDriver);
+        }
+        driver.cuInit(0)?;
+        let mut count = 0;
+        driver.cuDeviceGetCount(&mut count)?;
+        let mut devices = Vec::new();
+        for ordinal in 0..count {
+            let mut number = 0;
+            driver.cuDeviceGet(&mut number, ordinal)?;
+            devices.push(Device {
+                number,
+                properties: OnceLock::new(),
+                context: AtomicPtr::new(ptr::null_mut()),
+                resets: AtomicU32::new(0),
+                retaining: Mutex::new(()),
+            });
+        }
+        if devices.is_empty() {
+            return fail(abi::cudaErrorNoDevice);
+        }
+        // The driver's threads do not exist in a forked child, so that the
+        // child could only hang.
+        libc::pthread_atfork(None, None, Some(mark_forked));
+        Ok(Runtime { driver, devices })
+    }
+}
+
+extern "C" fn mark_forked() {
+    FORKED.store(true, Ordering::Relaxed);
+}
+
+impl Runtime {
+    /// The device of this ordinal.
+    ///
+    /// # Errors
+    /// `cudaErrorInvalidDevice` if there is none.
+    pub fn device(&self, ordinal: c_int) -> Result<&Device> {
+        usize::try_from(ordinal)
+            .ok()
+            .and_then(|index| self.devices.get(index))
+            .ok_or(Error::new(abi::cudaErrorInvalidDevice))
+    }
+
+    /// The ordinal of the driver's device number.
+    pub fn ordinal(&self, number: CUdevice) -> c_int {
+        self.devices
+            .iter()
+            .position(|device| device.number == number)
+            .and_then(|index| c_int::try_from(index).ok())
+            .unwrap_or(number)
+    }
+
+    /// The primary context of a device, retained at the first call.
+    pub unsafe fn primary(&self, ordinal: c_int) -> Result<CUcontext> {
+        let device = self.device(ordinal)?;
+        let context = device.context.load(Ordering::Acquire);
+        if !context.is_null() {
+            return Ok(context);
+        }
+        let _retaining = device
+            .retaining
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut context = device.context.load(Ordering::Acquire);
+        if context.is_null() {
+            self.driver
+                .cuDevicePrimaryCtxRetain(&mut context, device.number)?;
+            device.context.store(context, Ordering::Release);
+        }
+        Ok(context)
+    }
+
+    /// Makes a device's primary context current on this thread.
+    pub unsafe fn bind(&self, ordinal: c_int) -> Result {
+        let device = self.device(ordinal)?;
+        let resets = device.resets.load(Ordering::Acquire);
+        let context = self.primary(ordinal)?;
+        self.driver.cuCtxSetCurrent(context)?;
+        thread::with(|thread| {
+            thread.device.set(ordinal);
+            thread.binding.set(Binding {
+                context,
+                device: ordinal,
+                resets,
+            });
+        });
+        Ok(())
+    }
+
+    /// The thread's context; null if it has none, or one that a reset ended.
+    pub unsafe fn current(&self) -> Result<CUcontext> {
+        let mut context = ptr::null_mut();
+        self.driver.cuCtxGetCurrent(&mut context)?;
+        let binding = thread::with(|thread| thread.binding.get());
+        if context == binding.context
+            && !context.is_null()
+            && self.device(binding.device)?.resets.load(Ordering::Acquire) != binding.resets
+        {
+            return Ok(ptr::null_mut());
+        }
+        Ok(context)
+    }
+
+    /// The thread's current device.
+    pub unsafe fn current_device(&self) -> Result<c_int> {
+        let context = self.current()?;
+        let (device, binding) = thread::with(|thread| (thread.device.get(), thread.binding.get()));
+        if context.is_null() {
+            return Ok(device);
+        }
+        if context == binding.context {
+            return Ok(binding.device);
+        }
+        let mut number = 0;
+        self.driver.cuCtxGetDevice(&mut number)?;
+        Ok(self.ordinal(number))
+    }
+
+    /// Destroys what the process has on a device (`cudaDeviceReset`).
+    pub unsafe fn reset(&self, ordinal: c_int) -> Result {
+        let device = self.device(ordinal)?;
+        let _retaining = device
+            .retaining
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.driver.cuDevicePrimaryCtxReset(device.number)?;
+        device.context.store(ptr::null_mut(), Ordering::Release);
+        device.resets.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Times a device was reset; what was cached before the last is void.
+    pub fn resets(&self, ordinal: c_int) -> u32 {
+        self.device(ordinal)
+            .map_or(0, |device| device.resets.load(Ordering::Acquire))
+    }
+}
+
+/// The runtime, with a context current on this thread.
+#[inline]
+pub unsafe fn context() -> Result<&'static Runtime> {
+    let runtime = runtime()?;
+    if runtime.current()?.is_null() {
+        let device = thread::with(|thread| thread.device.get());
+        runtime.bind(device)?;
+    }
+    Ok(runtime)
+}
+
+/// Sets the mark of a forked child, for tests.
+#[cfg(test)]
+pub fn pretend_forked(forked: bool) {
+    FORKED.store(forked, Ordering::Relaxed);
+}

@@ -1,0 +1,234 @@
+//! Texture and surface objects (CUDA Runtime API, chapters "Texture Object
+//! Management" and "Surface Object Management").
+
+use super::memory::{device, pointer};
+use super::runtime::context;
+use super::{fail, present, put, zeroed};
+use crate::channel;
+use crate::error::Result;
+use paragpu_abi as abi;
+use paragpu_abi::{
+    CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUresource, CUresourceLinear,
+    CUresourcePitch2D, CUsurfObject, CUtexObject, cudaResource, cudaResourceDesc,
+    cudaResourceLinear, cudaResourcePitch2D, cudaResourceViewDesc, cudaTextureDesc,
+};
+use std::ffi::c_int;
+
+/// Fields that a texture descriptor's flags stand for.
+const FLAGS: [c_int; 5] = [
+    abi::CU_TRSF_READ_AS_INTEGER,
+    abi::CU_TRSF_NORMALIZED_COORDINATES,
+    abi::CU_TRSF_SRGB,
+    abi::CU_TRSF_DISABLE_TRILINEAR_OPTIMIZATION,
+    abi::CU_TRSF_SEAMLESS_CUBEMAP,
+];
+
+api! {
+    fn cudaCreateTextureObject(
+        object: *mut CUtexObject, resource: *const cudaResourceDesc,
+        texture: *const cudaTextureDesc, view: *const cudaResourceViewDesc,
+    ) {
+        present(object)?;
+        present(resource)?;
+        present(texture)?;
+        let runtime = context()?;
+        let resource = driver_resource(&*resource)?;
+        let texture = driver_texture(&*texture);
+        // A view has one layout in both interfaces.
+        let view = view.cast::<CUDA_RESOURCE_VIEW_DESC>();
+        runtime.driver.cuTexObjectCreate(object, &resource, &texture, view)
+    }
+
+    fn cudaDestroyTextureObject(object: CUtexObject) {
+        let runtime = context()?;
+        if object == 0 {
+            return Ok(());
+        }
+        runtime.driver.cuTexObjectDestroy(object)
+    }
+
+    fn cudaGetTextureObjectResourceDesc(resource: *mut cudaResourceDesc, object: CUtexObject) {
+        present(resource)?;
+        let mut found: CUDA_RESOURCE_DESC = zeroed();
+        context()?.driver.cuTexObjectGetResourceDesc(&mut found, object)?;
+        put(resource, runtime_resource(&found)?)
+    }
+
+    fn cudaGetTextureObjectTextureDesc(texture: *mut cudaTextureDesc, object: CUtexObject) {
+        present(texture)?;
+        let mut found: CUDA_TEXTURE_DESC = zeroed();
+        context()?.driver.cuTexObjectGetTextureDesc(&mut found, object)?;
+        put(texture, runtime_texture(&found))
+    }
+
+    fn cudaGetTextureObjectResourceViewDesc(
+        view: *mut cudaResourceViewDesc, object: CUtexObject,
+    ) {
+        present(view)?;
+        context()?.driver.cuTexObjectGetResourceViewDesc(view.cast(), object)
+    }
+
+    fn cudaCreateSurfaceObject(object: *mut CUsurfObject, resource: *const cudaResourceDesc) {
+        present(object)?;
+        present(resource)?;
+        let runtime = context()?;
+        if (*resource).resType != abi::cudaResourceTypeArray {
+            return fail(abi::cudaErrorInvalidValue);
+        }
+        let resource = driver_resource(&*resource)?;
+        runtime.driver.cuSurfObjectCreate(object, &resource)
+    }
+
+    fn cudaDestroySurfaceObject(object: CUsurfObject) {
+        let runtime = context()?;
+        if object == 0 {
+            return Ok(());
+        }
+        runtime.driver.cuSurfObjectDestroy(object)
+    }
+
+    fn cudaGetSurfaceObjectResourceDesc(resource: *mut cudaResourceDesc, object: CUsurfObject) {
+        present(resource)?;
+        let mut found: CUDA_RESOURCE_DESC = zeroed();
+        context()?.driver.cuSurfObjectGetResourceDesc(&mut found, object)?;
+        put(resource, runtime_resource(&found)?)
+    }
+}
+
+/// The driver's form of a resource.
+unsafe fn driver_resource(resource: &cudaResourceDesc) -> Result<CUDA_RESOURCE_DESC> {
+    let res = match resource.resType {
+        abi::cudaResourceTypeArray => CUresource {
+            array: resource.res.array,
+        },
+        abi::cudaResourceTypeMipmappedArray => CUresource {
+            mipmap: resource.res.mipmap,
+        },
+        abi::cudaResourceTypeLinear => {
+            let from = resource.res.linear;
+            let format = channel::format(&from.desc)?;
+            CUresource {
+                linear: CUresourceLinear {
+                    devPtr: device(from.devPtr),
+                    format: format.format.unsigned_abs(),
+                    numChannels: format.channels,
+                    sizeInBytes: from.sizeInBytes,
+                },
+            }
+        }
+        abi::cudaResourceTypePitch2D => {
+            let from = resource.res.pitch2D;
+            let format = channel::format(&from.desc)?;
+            CUresource {
+                pitch2D: CUresourcePitch2D {
+                    devPtr: device(from.devPtr),
+                    format: format.format.unsigned_abs(),
+                    numChannels: format.channels,
+                    width: from.width,
+                    height: from.height,
+                    pitchInBytes: from.pitchInBytes,
+                },
+            }
+        }
+        _ => return fail(abi::cudaErrorInvalidValue),
+    };
+    Ok(CUDA_RESOURCE_DESC {
+        resType: resource.resType,
+        res,
+        ..zeroed()
+    })
+}
+
+/// The runtime's form of a resource.
+unsafe fn runtime_resource(resource: &CUDA_RESOURCE_DESC) -> Result<cudaResourceDesc> {
+    let format = |value: u32| c_int::try_from(value).unwrap_or(0);
+    let res = match resource.resType {
+        abi::CU_RESOURCE_TYPE_ARRAY => cudaResource {
+            array: resource.res.array,
+        },
+        abi::CU_RESOURCE_TYPE_MIPMAPPED_ARRAY => cudaResource {
+            mipmap: resource.res.mipmap,
+        },
+        abi::CU_RESOURCE_TYPE_LINEAR => {
+            let from = resource.res.linear;
+            cudaResource {
+                linear: cudaResourceLinear {
+                    devPtr: pointer(from.devPtr),
+                    desc: channel::descriptor(format(from.format), from.numChannels),
+                    sizeInBytes: from.sizeInBytes,
+                },
+            }
+        }
+        abi::CU_RESOURCE_TYPE_PITCH2D => {
+            let from = resource.res.pitch2D;
+            cudaResource {
+                pitch2D: cudaResourcePitch2D {
+                    devPtr: pointer(from.devPtr),
+                    desc: channel::descriptor(format(from.format), from.numChannels),
+                    width: from.width,
+                    height: from.height,
+                    pitchInBytes: from.pitchInBytes,
+                },
+            }
+        }
+        _ => return fail(abi::cudaErrorInvalidValue),
+    };
+    Ok(cudaResourceDesc {
+        resType: resource.resType,
+        res,
+        ..zeroed()
+    })
+}
+
+/// The driver's form of a texture's reading.
+unsafe fn driver_texture(texture: &cudaTextureDesc) -> CUDA_TEXTURE_DESC {
+    let set = [
+        texture.readMode == abi::cudaReadModeElementType,
+        texture.normalizedCoords != 0,
+        texture.sRGB != 0,
+        texture.disableTrilinearOptimization != 0,
+        texture.seamlessCubemap != 0,
+    ];
+    let flags = set
+        .into_iter()
+        .zip(FLAGS)
+        .filter(|(set, _)| *set)
+        .fold(0, |flags, (_, flag)| flags | flag.unsigned_abs());
+    CUDA_TEXTURE_DESC {
+        addressMode: texture.addressMode,
+        filterMode: texture.filterMode,
+        flags,
+        maxAnisotropy: texture.maxAnisotropy,
+        mipmapFilterMode: texture.mipmapFilterMode,
+        mipmapLevelBias: texture.mipmapLevelBias,
+        minMipmapLevelClamp: texture.minMipmapLevelClamp,
+        maxMipmapLevelClamp: texture.maxMipmapLevelClamp,
+        borderColor: texture.borderColor,
+        ..zeroed()
+    }
+}
+
+/// The runtime's form of a texture's reading.
+unsafe fn runtime_texture(texture: &CUDA_TEXTURE_DESC) -> cudaTextureDesc {
+    let set = |flag: c_int| c_int::from(texture.flags & flag.unsigned_abs() != 0);
+    cudaTextureDesc {
+        addressMode: texture.addressMode,
+        filterMode: texture.filterMode,
+        readMode: if set(abi::CU_TRSF_READ_AS_INTEGER) != 0 {
+            abi::cudaReadModeElementType
+        } else {
+            abi::cudaReadModeNormalizedFloat
+        },
+        sRGB: set(abi::CU_TRSF_SRGB),
+        borderColor: texture.borderColor,
+        normalizedCoords: set(abi::CU_TRSF_NORMALIZED_COORDINATES),
+        maxAnisotropy: texture.maxAnisotropy,
+        mipmapFilterMode: texture.mipmapFilterMode,
+        mipmapLevelBias: texture.mipmapLevelBias,
+        minMipmapLevelClamp: texture.minMipmapLevelClamp,
+        maxMipmapLevelClamp: texture.maxMipmapLevelClamp,
+        disableTrilinearOptimization: set(abi::CU_TRSF_DISABLE_TRILINEAR_OPTIMIZATION),
+        seamlessCubemap: set(abi::CU_TRSF_SEAMLESS_CUBEMAP),
+        ..zeroed()
+    }
+}

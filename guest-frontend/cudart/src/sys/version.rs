@@ -1,0 +1,98 @@
+//! Versions, driver entry points and the profiler (CUDA Runtime API, chapters
+//! "Version Management", "Driver Entry Point Access", "Profiler Control").
+
+use super::runtime::{VERSION, context, driver};
+use super::{fail, present, put};
+use paragpu_abi as abi;
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ptr;
+
+api! {
+    fn cudaRuntimeGetVersion(version: *mut c_int) {
+        put(version, VERSION)
+    }
+
+    /// 0 where there is no driver.
+    fn cudaDriverGetVersion(version: *mut c_int) {
+        present(version)?;
+        version.write(0);
+        if let Ok(driver) = driver() {
+            driver.cuDriverGetVersion(version)?;
+        }
+        Ok(())
+    }
+
+    fn cudaGetDriverEntryPoint(
+        symbol: *const c_char, function: *mut *mut c_void, flags: u64, status: *mut c_int,
+    ) {
+        entry_point(symbol, function, VERSION, flags, status)
+    }
+
+    fn cudaGetDriverEntryPoint_ptsz(
+        symbol: *const c_char, function: *mut *mut c_void, flags: u64, status: *mut c_int,
+    ) {
+        entry_point(symbol, function, VERSION, own(flags), status)
+    }
+
+    fn cudaGetDriverEntryPointByVersion(
+        symbol: *const c_char, function: *mut *mut c_void, version: c_uint, flags: u64,
+        status: *mut c_int,
+    ) {
+        entry_point(symbol, function, c_int::try_from(version).unwrap_or(0), flags, status)
+    }
+
+    fn cudaGetDriverEntryPointByVersion_ptsz(
+        symbol: *const c_char, function: *mut *mut c_void, version: c_uint, flags: u64,
+        status: *mut c_int,
+    ) {
+        entry_point(symbol, function, c_int::try_from(version).unwrap_or(0), own(flags), status)
+    }
+
+    /// The private tables are not answered.
+    fn cudaGetExportTable(table: *mut *const c_void, _identifier: *const abi::CUuuid) {
+        put(table, ptr::null())?;
+        fail(abi::cudaErrorSymbolNotFound)
+    }
+
+    /// No profiler is attached, and without one this does nothing.
+    fn cudaProfilerStart() {
+        context().map(|_| ())
+    }
+
+    /// As `cudaProfilerStart`.
+    fn cudaProfilerStop() {
+        context().map(|_| ())
+    }
+}
+
+/// Default flags as a `_ptsz` caller means them.
+fn own(flags: u64) -> u64 {
+    if flags == u64::from(abi::cudaEnableDefault) {
+        u64::from(abi::cudaEnablePerThreadDefaultStream)
+    } else {
+        flags
+    }
+}
+
+/// The outcome is in `status` where the caller gives a place for it.
+unsafe fn entry_point(
+    symbol: *const c_char,
+    function: *mut *mut c_void,
+    version: c_int,
+    flags: u64,
+    status: *mut c_int,
+) -> crate::error::Result {
+    present(symbol)?;
+    present(function)?;
+    function.write(ptr::null_mut());
+    let mut found = 0;
+    let result = driver()?.cuGetProcAddress(symbol, function, version, flags, &mut found);
+    if status.is_null() {
+        return result;
+    }
+    status.write(found);
+    result.or_else(|error| match error.code() {
+        abi::cudaErrorSymbolNotFound => Ok(()),
+        _ => Err(error),
+    })
+}

@@ -1,0 +1,91 @@
+#!/bin/sh
+# Links one of the guest libraries from its Rust archive.
+#
+#   guest-frontend/link/link.sh cudart|cuda|nvml OUTDIR
+#
+# Makes OUTDIR/lib/lib….so.N and the name without N for the linker. rustc
+# cannot link these itself: its own version script hides everything that has a
+# symbol version. PROFILE (release) is the cargo profile; CARGO_TARGET_DIR and
+# CC are heeded. Run `cargo build --release -p paragpu-cudart` (or -cuda,
+# -nvml) first, or set BUILD=1 to have it run here.
+set -eu
+
+usage() {
+	echo "usage: link.sh cudart|cuda|nvml OUTDIR" >&2
+	exit 2
+}
+
+[ $# -eq 2 ] || usage
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+out=$2/lib
+profile=${PROFILE:-release}
+folder=$profile
+[ "$profile" = dev ] && folder=debug
+target=${CARGO_TARGET_DIR:-$root/target}/$folder
+
+case $1 in
+cudart)
+	soname=libcudart.so.13 plain=libcudart.so crate=cudart node=libcudart.so.13
+	symbols=$root/guest-frontend/cudart/symbols.txt pattern= ;;
+cuda)
+	# The driver library carries no symbol versions: every cu* is its own.
+	soname=libcuda.so.1 plain=libcuda.so crate=cuda node= symbols= pattern='cu[A-Z]*' ;;
+nvml)
+	soname=libnvidia-ml.so.1 plain=libnvidia-ml.so crate=nvml node= symbols= pattern='nvml*' ;;
+*)
+	usage ;;
+esac
+
+if [ -n "${BUILD:-}" ]; then
+	cargo build --manifest-path "$root/Cargo.toml" --profile "$profile" -p "paragpu-$crate"
+fi
+archive=$target/libparagpu_$crate.a
+if [ ! -f "$archive" ]; then
+	echo "link.sh: $archive is missing; build paragpu-$crate first" >&2
+	exit 1
+fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$out"
+
+# What is exported; everything else stays inside.
+{
+	echo "$node {"
+	echo "	global:"
+	if [ -n "$symbols" ]; then
+		sed 's/.*/		&;/' "$symbols"
+	else
+		echo "		$pattern;"
+	fi
+	echo "	local:"
+	echo "		*;"
+	echo "};"
+} >"$work/exports.map"
+
+# nodelete: the libraries keep per-thread state and fork handlers, which could
+# not outlive them.
+"${CC:-cc}" -shared -o "$work/$soname" \
+	-Wl,-soname,"$soname" \
+	-Wl,--version-script,"$work/exports.map" \
+	-Wl,--whole-archive "$archive" -Wl,--no-whole-archive \
+	-Wl,--gc-sections -Wl,--no-undefined -Wl,--as-needed -Wl,-O1 \
+	-Wl,-z,now -Wl,-z,relro -Wl,-z,noexecstack -Wl,-z,nodelete \
+	-Wl,--build-id \
+	-static-libgcc -lgcc_eh -lgcc -lpthread -ldl -lm -lc
+
+if [ -n "$symbols" ]; then
+	"${NM:-nm}" -D --defined-only "$work/$soname" |
+		awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | sort >"$work/have"
+	sort "$symbols" >"$work/want"
+	if ! cmp -s "$work/have" "$work/want"; then
+		echo "link.sh: $soname does not export what $symbols lists:" >&2
+		diff "$work/want" "$work/have" >&2 || true
+		exit 1
+	fi
+fi
+
+[ -n "${STRIP:-}" ] && strip --strip-unneeded "$work/$soname"
+mv "$work/$soname" "$out/$soname"
+ln -sfn "$soname" "$out/$plain"
