@@ -76,7 +76,6 @@ struct Worker {
         }
         unsigned *values = nullptr;
         size_t bytes = count * sizeof(unsigned);
-        // Not pinned, so the copy has read its source when it returns.
         if (!ok(cudaMalloc(&values, bytes), "cudaMalloc") ||
             !ok(cudaMemcpyAsync(values, want.data(), bytes, cudaMemcpyHostToDevice, 0), "cudaMemcpyAsync")) {
             return;

@@ -1,0 +1,247 @@
+// errors: calls that must fail, and how.
+//
+// First the errors after which a program goes on: each must have its documented
+// number, show once in cudaGetLastError where that is promised, and leave the
+// device usable. Then, in processes of their own, the errors that end a context:
+// the kernel's next synchronization tells, and so does every call after it.
+
+#include "common/check.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+
+__global__ void fill(int *values, int value, int count) {
+    int at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < count) {
+        values[at] = value;
+    }
+}
+
+__global__ void with_shared(int *values) {
+    extern __shared__ int shared[];
+    shared[threadIdx.x] = threadIdx.x;
+    __syncthreads();
+    values[threadIdx.x] = shared[threadIdx.x];
+}
+
+// Far outside of every allocation.
+__global__ void write_outside(int *values) { values[(1ull << 40) + threadIdx.x] = 1; }
+__global__ void read_null(const int *volatile *where, int *values) { values[0] = **where; }
+__global__ void write_misaligned(char *bytes) { *reinterpret_cast<volatile int *>(bytes + 1) = 1; }
+__global__ void trap() { asm volatile("trap;"); }
+
+__device__ int known_symbol[4];
+static int no_symbol[4];
+
+static Program *the_program;
+
+static void expect_status(const char *what, cudaError_t got, cudaError_t want) {
+    if (got != want) {
+        the_program->fail("%s gave %s, expected %s", what, cudaGetErrorName(got), cudaGetErrorName(want));
+    }
+    the_program->digest(&got, sizeof got);
+}
+
+// The error of a call, once more as the last error, and then no more.
+static void expect_last(const char *what, cudaError_t got, cudaError_t want) {
+    expect_status(what, got, want);
+    expect_status("cudaPeekAtLastError", cudaPeekAtLastError(), want);
+    expect_status("cudaGetLastError", cudaGetLastError(), want);
+    expect_status("cudaGetLastError again", cudaGetLastError(), cudaSuccess);
+}
+
+static void check_launches(int *device) {
+    fill<<<1, 2048>>>(device, 1, 64);
+    expect_last("a block of 2048 threads", cudaPeekAtLastError(), cudaErrorInvalidConfiguration);
+    fill<<<1, dim3(1, 1, 65)>>>(device, 1, 64);
+    expect_last("a block 65 deep", cudaPeekAtLastError(), cudaErrorInvalidConfiguration);
+    fill<<<0, 32>>>(device, 1, 64);
+    expect_last("a grid of nothing", cudaPeekAtLastError(), cudaErrorInvalidConfiguration);
+    fill<<<dim3(1, 70000), 32>>>(device, 1, 64);
+    expect_last("a grid 70000 high", cudaPeekAtLastError(), cudaErrorInvalidConfiguration);
+    with_shared<<<1, 32, 1 << 20>>>(device);
+    expect_last("1 MiB of shared memory", cudaPeekAtLastError(), cudaErrorInvalidValue);
+    void *no_arguments[] = {nullptr};
+    expect_last("launching a function that is no kernel",
+                cudaLaunchKernel(reinterpret_cast<const void *>(check_launches), dim3(1), dim3(1), no_arguments, 0, nullptr),
+                cudaErrorInvalidDeviceFunction);
+    // A call that succeeds leaves the last error alone.
+    fill<<<1, 4096>>>(device, 1, 64);
+    CUDA_CHECK(cudaMemset(device, 0, 4));
+    expect_last("the error before a call that succeeds", cudaPeekAtLastError(), cudaErrorInvalidConfiguration);
+}
+
+static void check_memory(int *device) {
+    int host[16] = {};
+    void *memory = nullptr;
+    CUDA_CHECK(cudaMalloc(&memory, 1000));
+    CUDA_CHECK(cudaFree(memory));
+    expect_last("freeing twice", cudaFree(memory), cudaErrorInvalidValue);
+    expect_last("freeing host memory", cudaFree(host), cudaErrorInvalidValue);
+    expect_last("freeing inside an allocation", cudaFree(device + 1), cudaErrorInvalidValue);
+    expect_status("freeing nothing", cudaFree(nullptr), cudaSuccess);
+    expect_last("2^60 bytes", cudaMalloc(&memory, 1ull << 60), cudaErrorMemoryAllocation);
+    expect_last("a copy in no direction",
+                cudaMemcpy(device, host, sizeof host, static_cast<cudaMemcpyKind>(77)),
+                cudaErrorInvalidMemcpyDirection);
+    expect_last("a row longer than its pitch",
+                cudaMemcpy2D(device, 8, host, 16, 12, 2, cudaMemcpyHostToDevice), cudaErrorInvalidPitchValue);
+    expect_last("a copy out of what is no device memory",
+                cudaMemcpy(host, reinterpret_cast<void *>(0x7ffff00000000000ull), 16, cudaMemcpyDeviceToHost),
+                cudaErrorInvalidValue);
+    expect_last("a pointer for the result of cudaMalloc", cudaMalloc(static_cast<void **>(nullptr), 16),
+                cudaErrorInvalidValue);
+    std::vector<int> pageable(4096);
+    expect_last("unregistering what is not registered", cudaHostUnregister(pageable.data()),
+                cudaErrorHostMemoryNotRegistered);
+    expect_last("cudaFreeHost of malloc's memory", cudaFreeHost(pageable.data()), cudaErrorInvalidValue);
+}
+
+static void check_symbols() {
+    int host[8] = {};
+    void *address = nullptr;
+    size_t bytes = 0;
+    expect_last("a copy to a host variable as a symbol", cudaMemcpyToSymbol(no_symbol, host, sizeof no_symbol),
+                cudaErrorInvalidSymbol);
+    expect_last("the address of a host variable as a symbol", cudaGetSymbolAddress(&address, no_symbol),
+                cudaErrorInvalidSymbol);
+    expect_last("the size of a host variable as a symbol", cudaGetSymbolSize(&bytes, no_symbol),
+                cudaErrorInvalidSymbol);
+    expect_last("a copy past the end of a symbol", cudaMemcpyToSymbol(known_symbol, host, 2 * sizeof known_symbol),
+                cudaErrorInvalidValue);
+}
+
+static void check_devices_and_names() {
+    int count = 0;
+    CUDA_CHECK(cudaGetDeviceCount(&count));
+    expect_last("setting a device that is not there", cudaSetDevice(count), cudaErrorInvalidDevice);
+    cudaDeviceProp properties;
+    expect_last("the properties of a device that is not there", cudaGetDeviceProperties(&properties, -1),
+                cudaErrorInvalidDevice);
+    int value = 0;
+    expect_last("an attribute that is not there",
+                cudaDeviceGetAttribute(&value, static_cast<cudaDeviceAttr>(9999), 0), cudaErrorInvalidValue);
+    struct {
+        cudaError_t status;
+        const char *name;
+        const char *text;
+    } const names[] = {
+        {cudaSuccess, "cudaSuccess", "no error"},
+        {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+        {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+        {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+        {cudaErrorInvalidSymbol, "cudaErrorInvalidSymbol", "invalid device symbol"},
+        {cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
+        {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+        {static_cast<cudaError_t>(123456), "unrecognized error code", "unrecognized error code"},
+    };
+    for (const auto &entry : names) {
+        the_program->expect(!std::strcmp(cudaGetErrorName(entry.status), entry.name), entry.name);
+        the_program->expect(!std::strcmp(cudaGetErrorString(entry.status), entry.text), entry.text);
+    }
+}
+
+// After all these the device still works.
+static void check_still_works(int *device) {
+    int host[64] = {};
+    fill<<<1, 64>>>(device, 77, 64);
+    CUDA_CHECK(cudaGetLastError());
+    CUDA_CHECK(cudaMemcpy(host, device, sizeof host, cudaMemcpyDeviceToHost));
+    for (int value : host) {
+        the_program->expect_equal("a value after the errors", value, 77);
+    }
+}
+
+struct Fatal {
+    const char *name;
+    cudaError_t want;
+};
+
+static const Fatal fatals[] = {
+    {"write outside", cudaErrorIllegalAddress},
+    {"read through null", cudaErrorIllegalAddress},
+    {"misaligned write", cudaErrorMisalignedAddress},
+    {"trap", cudaErrorLaunchFailure},
+};
+
+// errors --fatal NUMBER: the child's whole life.
+static int run_fatal(int number) {
+    Program program("errors", "one error that ends a context", "", 1, 1, 1);
+    the_program = &program;
+    const Fatal &fatal = fatals[number];
+    int *device = nullptr;
+    CUDA_CHECK(cudaMalloc(&device, 4096));
+    CUDA_CHECK(cudaMemset(device, 0, 4096));
+    CUDA_CHECK(cudaDeviceSynchronize());
+    switch (number) {
+    case 0:
+        write_outside<<<2, 32>>>(device);
+        break;
+    case 1:
+        read_null<<<1, 1>>>(reinterpret_cast<const int *volatile *>(device), device);
+        break;
+    case 2:
+        write_misaligned<<<1, 1>>>(reinterpret_cast<char *>(device));
+        break;
+    default:
+        trap<<<1, 1>>>();
+    }
+    CUDA_CHECK(cudaGetLastError());
+    expect_status(fatal.name, cudaDeviceSynchronize(), fatal.want);
+    void *memory = nullptr;
+    expect_status("cudaMalloc after it", cudaMalloc(&memory, 16), fatal.want);
+    expect_status("cudaFree after it", cudaFree(device), fatal.want);
+    int host = 0;
+    expect_status("cudaMemcpy after it", cudaMemcpy(&host, device, 4, cudaMemcpyDeviceToHost), fatal.want);
+    fill<<<1, 1>>>(device, 1, 1);
+    expect_status("a launch after it", cudaGetLastError(), fatal.want);
+    expect_status("cudaDeviceSynchronize once more", cudaDeviceSynchronize(), fatal.want);
+    return program.failed() ? program.finish() : 0;
+}
+
+static pid_t start_fatal(int number) {
+    pid_t pid = fork();
+    if (pid == 0) {
+        char text[16];
+        std::snprintf(text, sizeof text, "%d", number);
+        execl("/proc/self/exe", "errors", "--fatal", text, static_cast<char *>(nullptr));
+        _exit(127);
+    }
+    return pid;
+}
+
+int main(int argc, char **argv) {
+    if (argc == 3 && !std::strcmp(argv[1], "--fatal")) {
+        return run_fatal(std::atoi(argv[2]));
+    }
+    Program program("errors", "makes calls that must fail", "unused", 1, 1, 1);
+    program.parse(argc, argv);
+    the_program = &program;
+    while (program.next_round()) {
+        // Before this process calls CUDA in its first round, and all at once.
+        const int count = sizeof fatals / sizeof *fatals;
+        pid_t pids[count];
+        for (int number = 0; number < count; ++number) {
+            pids[number] = start_fatal(number);
+        }
+        for (int number = 0; number < count; ++number) {
+            int status = -1;
+            while (pids[number] > 0 && waitpid(pids[number], &status, 0) < 0 && errno == EINTR) {
+            }
+            if (status != 0) {
+                program.fail("the process for '%s' ended with status %#x", fatals[number].name,
+                             static_cast<unsigned>(status));
+            }
+        }
+        int *device = nullptr;
+        CUDA_CHECK(cudaMalloc(&device, 4096));
+        check_launches(device);
+        check_memory(device);
+        check_symbols();
+        check_devices_and_names();
+        check_still_works(device);
+        CUDA_CHECK(cudaFree(device));
+    }
+    return program.finish();
+}
