@@ -19,8 +19,12 @@ pub const MAX_DEVICES: u32 = 32;
 pub const CHUNK: u64 = 2 << 20;
 /// Words at the start of a window's bulk area that tell the guest when a bulk
 /// transfer is over: the guest sets word `token - 1` to 1, the host sets it
-/// to 0 when the transfer that named the token is complete.
+/// to 0 when the transfer that named the token is complete, or to
+/// [`BULK_TOKEN_FAILED`] when it failed. So the guest waits while the word is 1.
 pub const BULK_TOKENS: u32 = 1024;
+/// Value of a token word whose transfer failed: the guest asks for the error
+/// with [`crate::table::WaitToken`], after which the word is 0.
+pub const BULK_TOKEN_FAILED: u32 = 2;
 /// Bytes of the token words: the first bytes of the bulk area.
 pub const BULK_TOKEN_BYTES: u64 = BULK_TOKENS as u64 * 4;
 
