@@ -260,6 +260,8 @@ static int paragpu_map(struct pci_dev *pdev, void __iomem **registers,
 	if (error)
 		return dev_err_probe(&pdev->dev, error,
 				     "cannot enable the device\n");
+	/* A message-signalled interrupt is a write of the device's. */
+	pci_set_master(pdev);
 	error = pcim_iomap_regions(pdev, BIT(PARAGPU_BAR_REGISTERS),
 				   KBUILD_MODNAME);
 	if (error)

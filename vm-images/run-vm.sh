@@ -194,8 +194,14 @@ wait "$shown" 2>/dev/null || true
 read -r _ _ release uptime <<<"$(grep -a -m 1 '^@paragpu begin' "$out/output.log")"
 status=$(sed -n 's/^@paragpu end \([0-9]*\).*/\1/p' "$out/output.log" | tail -n 1)
 case $result in
-1) echo "run-vm: the VM went down before the commands ended" >&2 status=125 ;;
-2) echo "run-vm: the commands took more than $timeout seconds" >&2 status=124 ;;
+1)
+	echo "run-vm: the VM went down before the commands ended" >&2
+	status=125
+	;;
+2)
+	echo "run-vm: the commands took more than $timeout seconds" >&2
+	status=124
+	;;
 esac
 grep -a '^{' "$out/output.log" >"$out/output.jsonl" || true
 version=$("$qemu" --version | sed -n '1s/.*version \([0-9.]*\).*/\1/p')

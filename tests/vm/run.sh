@@ -1,0 +1,71 @@
+#!/bin/bash
+# The guest driver, the device process and the rings, in one boot of a VM;
+# without CUDA. Everything that the VM runs is built here.
+#
+# usage: run.sh [OUT]   OUT gets the logs (default: out/vm-test)
+# KERNEL=RELEASE runs another kernel than that of the newest headers; its
+# module has to stand in .cache/module/RELEASE.
+set -euo pipefail
+
+top=$(cd "$(dirname "$0")/../.." && pwd)
+out=${1:-$top/out/vm-test}
+cache=$top/.cache
+cd "$top"
+mkdir -p "$out"
+
+release=$(vm-images/fetch-kernel.sh "$cache" ${KERNEL:+"$KERNEL"})
+module=$cache/module/$release
+if [ -z "${KERNEL:-}" ]; then
+	make -C kernel-module WERROR=1 OUT="$module" \
+		KDIR="/usr/src/linux-headers-$release" >"$out/module.log" 2>&1 || {
+		cat "$out/module.log" >&2
+		exit 1
+	}
+fi
+cargo build --quiet -p paragpu-qemu-device --bins --examples
+target=${CARGO_TARGET_DIR:-$top/target}/debug
+
+work=$(mktemp -d)
+pids=()
+cleanup() {
+	local pid
+	for pid in "${pids[@]}"; do
+		kill "$pid" 2>/dev/null || true
+	done
+	rm -rf "$work"
+}
+trap cleanup EXIT
+
+mkdir "$work/programs"
+# The kernel's exporter of headers drops the uapi/ of their names; so here.
+mkdir -p "$work/include/linux"
+cp kernel-module/include/uapi/linux/paragpu.h "$work/include/linux/"
+cc -static -O2 -Wall -Wextra -Werror -I"$work/include" \
+	-o "$work/programs/guest-test" tests/vm/guest-test.c
+cp "$target/examples/ring_ping" "$work/programs/"
+
+vm-images/make-initramfs.sh --kernel "$cache/kernel/$release" \
+	--output "$work/initramfs" --module "$module/paragpu.ko" \
+	--programs "$work/programs"
+
+"$target/examples/echo_daemon" "$work/daemon.sock" 2>"$out/daemon.log" &
+pids+=($!)
+PARAGPU_LOG=debug "$target/paragpu-qemu-device" --vm test \
+	--socket "$work/device.sock" --daemon "$work/daemon.sock" \
+	--channels 16 2>"$out/device.log" &
+pids+=($!)
+until [ -S "$work/device.sock" ] && [ -S "$work/daemon.sock" ]; do
+	kill -0 "${pids[@]}"
+	sleep 0.05
+done
+
+vm-images/run-vm.sh --kernel "$cache/kernel/$release" \
+	--initramfs "$work/initramfs" --commands tests/vm/commands \
+	--out "$out" --device "$work/device.sock" --timeout 240 -- \
+	-object memory-backend-ram,id=foreign,size=1M,share=on \
+	-device ivshmem-plain,memdev=foreign
+kill -0 "${pids[@]}" || {
+	echo "vm-test: the daemon or the device process died" >&2
+	exit 1
+}
+cat "$out/vm.json"
