@@ -1,1 +1,35 @@
-//! (to be written)
+//! The guest's side of a session: the device of a host as a Rust interface.
+//!
+//! A [`session::Session`] is one device of one process. Its methods are the
+//! operations of the CUDA driver API; each file holds one chapter of it, named
+//! as at every other stop of a call. Below them, [`link`] carries calls over a
+//! communicator: posted ones in a fraction of a microsecond, others with a
+//! wait for the reply.
+#![deny(unsafe_code)]
+
+pub mod arena;
+pub mod callbacks;
+mod coherence;
+pub mod connect;
+mod copy;
+mod end;
+mod error;
+pub mod event;
+pub mod host;
+pub mod launch;
+pub mod link;
+pub mod memory;
+pub mod module;
+pub mod progress;
+pub mod ranges;
+pub mod session;
+mod slots;
+pub mod snapshot;
+pub mod staging;
+mod statistics;
+pub mod stream;
+pub mod sys;
+
+pub use error::{Error, Result, chain};
+pub use session::Session;
+pub use statistics::{Statistics, count_call, statistics};

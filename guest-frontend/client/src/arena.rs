@@ -1,0 +1,458 @@
+//! Where device memory lies: the allocator of a session's arena (D5).
+//!
+//! Large blocks are whole 2 MiB chunks, each mapped and unmapped by the host
+//! as a unit; freed ranges are preferred for blocks of the same size, because
+//! the host keeps them ready. Small blocks (up to 1 MiB) are carved out of
+//! chunks here, so that most allocations do not cross.
+//!
+//! A freed small block rests in quarantine until all work posted before its
+//! release is known to be over: the host, which orders [`MemUnmap`] after that
+//! work, never hears of it.
+//!
+//! [`MemUnmap`]: paragpu_protocol::table::MemUnmap
+
+use std::collections::{BTreeMap, VecDeque};
+
+use paragpu_protocol::layout::{CHUNK, DEVICE_STRIDE};
+
+use crate::ranges::Ranges;
+
+/// Every block starts at a multiple of this; CUDA promises 256.
+pub const ALIGNMENT: u64 = 512;
+/// Largest block carved out of a chunk.
+pub const SMALL: u64 = 1 << 20;
+/// Wholly free chunks of small blocks that stay mapped.
+const IDLE_CHUNKS: usize = 2;
+/// Freed ranges remembered for blocks of the same size.
+const RECENT: usize = 64;
+/// Quarantine past which the session should wait for the device once.
+const QUARANTINE_BYTES: u64 = 64 << 20;
+/// As [`QUARANTINE_BYTES`], in blocks.
+const QUARANTINE_BLOCKS: usize = 16_384;
+
+/// A block that the program holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    /// First address.
+    pub address: u64,
+    /// Bytes as they were asked for.
+    pub size: u64,
+    /// Distinguishes blocks that had the same address at different times
+    /// (CU_POINTER_ATTRIBUTE_BUFFER_ID).
+    pub id: u64,
+    /// Bytes taken from the arena.
+    taken: u64,
+}
+
+/// What [`Arena::allocate`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Allocation {
+    /// A block is ready at this address.
+    Ready(u64),
+    /// The host must map `[address, address + size)`; then call
+    /// [`Arena::mapped`], or [`Arena::not_mapped`] where it could not.
+    Map {
+        /// First address, a multiple of 2 MiB.
+        address: u64,
+        /// Bytes, a multiple of 2 MiB.
+        size: u64,
+    },
+    /// No address range is left.
+    Full,
+}
+
+/// The allocator of one arena.
+#[derive(Debug)]
+pub struct Arena {
+    base: u64,
+    /// Unmapped address space.
+    space: Ranges,
+    /// Ranges unmapped last, newest at the end.
+    recent: Vec<(u64, u64)>,
+    /// Free bytes of mapped chunks of small blocks.
+    small: Ranges,
+    /// Chunks of small blocks, wholly free ones counted apart.
+    idle: usize,
+    blocks: BTreeMap<u64, Block>,
+    quarantine: VecDeque<(u64, u64, u64)>,
+    quarantined: u64,
+    next_id: u64,
+}
+
+impl Arena {
+    /// An empty arena of 1 TiB at `base`.
+    #[must_use]
+    pub fn new(base: u64) -> Self {
+        let mut space = Ranges::new(0);
+        space.give(base, DEVICE_STRIDE);
+        Self {
+            base,
+            space,
+            recent: Vec::new(),
+            small: Ranges::new(CHUNK),
+            idle: 0,
+            blocks: BTreeMap::new(),
+            quarantine: VecDeque::new(),
+            quarantined: 0,
+            next_id: 1,
+        }
+    }
+
+    /// Does `address` lie in this arena, allocated or not?
+    #[must_use]
+    pub fn spans(&self, address: u64) -> bool {
+        (self.base..self.base + DEVICE_STRIDE).contains(&address)
+    }
+
+    /// Looks for a block of `size` bytes (not 0).
+    pub fn allocate(&mut self, size: u64) -> Allocation {
+        let Some(taken) = size.checked_next_multiple_of(ALIGNMENT) else {
+            return Allocation::Full;
+        };
+        if taken <= SMALL {
+            return match self.small.take(taken, ALIGNMENT) {
+                Some(address) => {
+                    self.left_idle(address, taken);
+                    self.enter(address, size, taken);
+                    Allocation::Ready(address)
+                }
+                None => self.map(CHUNK),
+            };
+        }
+        match size.checked_next_multiple_of(CHUNK) {
+            Some(size) => self.map(size),
+            None => Allocation::Full,
+        }
+    }
+
+    /// The host mapped what [`allocate`](Self::allocate) asked for: the block
+    /// of `size` bytes is at the address returned.
+    pub fn mapped(&mut self, address: u64, size: u64) -> u64 {
+        let taken = size.next_multiple_of(ALIGNMENT);
+        if taken <= SMALL {
+            if taken < CHUNK {
+                self.small.give(address + taken, CHUNK - taken);
+            }
+            self.enter(address, size, taken);
+        } else {
+            self.enter(address, size, size.next_multiple_of(CHUNK));
+        }
+        address
+    }
+
+    /// The host could not map `[address, address + size)`.
+    pub fn not_mapped(&mut self, address: u64, size: u64) {
+        self.space.give(address, size);
+    }
+
+    /// Ends a block. `posted` is the number of the last call posted so far,
+    /// `complete` that of the last one known to be over. Returns the range
+    /// that the host must unmap, if any; `None` where no block starts at
+    /// `address`.
+    pub fn free(&mut self, address: u64, posted: u64, complete: u64) -> Option<Vec<(u64, u64)>> {
+        let block = self.blocks.remove(&address)?;
+        if block.taken > SMALL {
+            self.unmapped(address, block.taken);
+            return Some(vec![(address, block.taken)]);
+        }
+        self.quarantine.push_back((posted, address, block.taken));
+        self.quarantined += block.taken;
+        Some(self.reclaim(complete))
+    }
+
+    /// Takes the blocks out of quarantine that no work uses any more; returns
+    /// the chunks that the host must unmap.
+    pub fn reclaim(&mut self, complete: u64) -> Vec<(u64, u64)> {
+        let mut unmap = Vec::new();
+        while let Some(&(posted, address, taken)) = self.quarantine.front() {
+            if posted > complete {
+                break;
+            }
+            self.quarantine.pop_front();
+            self.quarantined -= taken;
+            let (start, length) = self.small.give(address, taken);
+            if length == CHUNK {
+                self.idle += 1;
+                if self.idle > IDLE_CHUNKS {
+                    self.release_chunk(start, &mut unmap);
+                }
+            }
+        }
+        unmap
+    }
+
+    /// Takes every wholly free chunk away: memory is short.
+    pub fn trim(&mut self) -> Vec<(u64, u64)> {
+        let whole: Vec<u64> = self
+            .small
+            .iter()
+            .filter(|&(_, length)| length == CHUNK)
+            .map(|(start, _)| start)
+            .collect();
+        let mut unmap = Vec::new();
+        for start in whole {
+            self.release_chunk(start, &mut unmap);
+        }
+        unmap
+    }
+
+    /// Should the session wait for the device, so that freed blocks become
+    /// usable?
+    #[must_use]
+    pub fn quarantine_is_large(&self) -> bool {
+        self.quarantined > QUARANTINE_BYTES || self.quarantine.len() > QUARANTINE_BLOCKS
+    }
+
+    /// The block that `address` lies in.
+    #[must_use]
+    pub fn find(&self, address: u64) -> Option<Block> {
+        let (_, block) = self.blocks.range(..=address).next_back()?;
+        (address - block.address < block.size).then_some(*block)
+    }
+
+    /// Does `[address, address + size)` lie in one block, or in blocks that
+    /// follow each other without a gap?
+    #[must_use]
+    pub fn holds(&self, address: u64, size: u64) -> bool {
+        let Some(end) = address.checked_add(size) else {
+            return false;
+        };
+        let mut at = address;
+        loop {
+            let Some(block) = self.find(at) else {
+                // Blocks are padded to the alignment; the padding is the
+                // block's own.
+                return false;
+            };
+            let block_end = block.address + block.size;
+            if end <= block_end {
+                return true;
+            }
+            if block.size != block.taken {
+                return false;
+            }
+            at = block_end;
+        }
+    }
+
+    /// Ends every block; returns the ranges that the host must unmap.
+    pub fn clear(&mut self) -> Vec<(u64, u64)> {
+        let blocks: Vec<u64> = self.blocks.keys().copied().collect();
+        let mut unmap: Vec<_> = blocks
+            .into_iter()
+            .filter_map(|address| self.free(address, 0, u64::MAX))
+            .flatten()
+            .collect();
+        unmap.extend(self.reclaim(u64::MAX));
+        unmap.extend(self.trim());
+        unmap
+    }
+
+    /// How many blocks the program holds.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Does the program hold no block?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    fn map(&mut self, size: u64) -> Allocation {
+        if let Some(found) = self.recent.iter().rposition(|&(_, have)| have == size) {
+            let (address, _) = self.recent.remove(found);
+            if self.space.take_at(address, size) {
+                return Allocation::Map { address, size };
+            }
+        }
+        match self.space.take(size, CHUNK) {
+            Some(address) => Allocation::Map { address, size },
+            None => Allocation::Full,
+        }
+    }
+
+    fn unmapped(&mut self, address: u64, size: u64) {
+        self.space.give(address, size);
+        if self.recent.len() == RECENT {
+            self.recent.remove(0);
+        }
+        self.recent.push((address, size));
+    }
+
+    fn release_chunk(&mut self, start: u64, unmap: &mut Vec<(u64, u64)>) {
+        if self.small.take_at(start, CHUNK) {
+            self.idle -= 1;
+            self.unmapped(start, CHUNK);
+            unmap.push((start, CHUNK));
+        }
+    }
+
+    /// Counts a chunk that was wholly free until the block at `address` was
+    /// taken from it: the block is then at its start, and all after it is
+    /// one free range.
+    fn left_idle(&mut self, address: u64, taken: u64) {
+        let rest = address + taken;
+        let chunk_end = address - address % CHUNK + CHUNK;
+        if address.is_multiple_of(CHUNK)
+            && self
+                .small
+                .first_from(rest)
+                .is_some_and(|(start, length)| start == rest && start + length == chunk_end)
+        {
+            self.idle -= 1;
+        }
+    }
+
+    fn enter(&mut self, address: u64, size: u64, taken: u64) {
+        let id = self.next_id;
+        self.next_id += 1;
+        let block = Block {
+            address,
+            size,
+            id,
+            taken,
+        };
+        self.blocks.insert(address, block);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    const BASE: u64 = 0x1000_0000_0000;
+
+    /// An arena and the ranges that its host has mapped.
+    struct Model {
+        arena: Arena,
+        mapped: BTreeSet<(u64, u64)>,
+    }
+
+    impl Model {
+        fn new() -> Self {
+            Self {
+                arena: Arena::new(BASE),
+                mapped: BTreeSet::new(),
+            }
+        }
+
+        fn allocate(&mut self, size: u64) -> u64 {
+            match self.arena.allocate(size) {
+                Allocation::Ready(address) => address,
+                Allocation::Map {
+                    address,
+                    size: range,
+                } => {
+                    assert!(address.is_multiple_of(CHUNK) && range.is_multiple_of(CHUNK));
+                    for &(other, length) in &self.mapped {
+                        assert!(address + range <= other || other + length <= address);
+                    }
+                    self.mapped.insert((address, range));
+                    self.arena.mapped(address, size)
+                }
+                Allocation::Full => panic!("1 TiB is full"),
+            }
+        }
+
+        fn unmap(&mut self, ranges: Vec<(u64, u64)>) {
+            for range in ranges {
+                assert!(self.mapped.remove(&range), "{range:x?} was not mapped");
+            }
+        }
+    }
+
+    #[test]
+    fn small_blocks_share_a_chunk() {
+        let mut model = Model::new();
+        for _ in 0..1000 {
+            model.allocate(1000);
+        }
+        assert_eq!(model.mapped.len(), 1);
+    }
+
+    #[test]
+    fn a_freed_small_block_waits_for_the_work_before_it() {
+        let mut model = Model::new();
+        let first = model.allocate(4096);
+        model.arena.free(first, 10, 9).unwrap();
+        assert_ne!(model.allocate(4096), first);
+        let unmap = model.arena.reclaim(10);
+        model.unmap(unmap);
+        assert_eq!(model.allocate(4096), first);
+    }
+
+    #[test]
+    fn a_large_range_is_used_again_first() {
+        let mut model = Model::new();
+        let first = model.allocate(CHUNK * 3);
+        let _second = model.allocate(CHUNK);
+        let unmap = model.arena.free(first, 0, 0).unwrap();
+        model.unmap(unmap);
+        assert_ne!(model.allocate(CHUNK), first, "keeps the range whole");
+        assert_eq!(model.allocate(CHUNK * 3), first);
+    }
+
+    #[test]
+    fn twice_freed_is_noticed() {
+        let mut model = Model::new();
+        let block = model.allocate(100);
+        assert!(model.arena.free(block + 4, 0, 0).is_none());
+        assert!(model.arena.free(block, 0, 0).is_some());
+        assert!(model.arena.free(block, 0, 0).is_none());
+    }
+
+    #[test]
+    fn ranges_are_checked_to_the_byte() {
+        let mut model = Model::new();
+        let block = model.allocate(1000);
+        assert!(model.arena.holds(block, 1000));
+        assert!(model.arena.holds(block + 999, 1));
+        assert!(!model.arena.holds(block, 1001));
+        assert!(!model.arena.holds(block.wrapping_sub(1), 2));
+        assert!(!model.arena.holds(block, u64::MAX));
+    }
+
+    proptest! {
+        /// Blocks never overlap, lie in mapped ranges, and everything is
+        /// unmapped in the end.
+        #[test]
+        fn blocks_are_apart_and_mapped(steps in prop::collection::vec((0u8..4, 1u64..6_000_000, any::<u16>()), 1..120)) {
+            let mut model = Model::new();
+            let mut held: Vec<(u64, u64)> = Vec::new();
+            let mut posted = 0;
+            for (what, size, pick) in steps {
+                posted += 1;
+                match what {
+                    0 if !held.is_empty() => {
+                        let (address, _) = held.swap_remove(pick as usize % held.len());
+                        let complete = posted - u64::from(pick % 7).min(posted);
+                        let unmap = model.arena.free(address, posted, complete).unwrap();
+                        model.unmap(unmap);
+                    }
+                    1 => {
+                        let unmap = model.arena.reclaim(posted);
+                        model.unmap(unmap);
+                    }
+                    _ => {
+                        let size = if what == 2 { size } else { size % 5000 + 1 };
+                        let address = model.allocate(size);
+                        prop_assert_eq!(address % ALIGNMENT, 0);
+                        for &(other, length) in &held {
+                            prop_assert!(address + size <= other || other + length <= address);
+                        }
+                        prop_assert!(model.mapped.iter().any(|&(start, length)| start <= address && address + size <= start + length));
+                        prop_assert!(model.arena.holds(address, size));
+                        held.push((address, size));
+                    }
+                }
+            }
+            let unmap = model.arena.clear();
+            model.unmap(unmap);
+            prop_assert!(model.mapped.is_empty(), "{:x?} stays mapped", model.mapped);
+        }
+    }
+}

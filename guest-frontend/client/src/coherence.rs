@@ -1,0 +1,318 @@
+//! Shadows: pinned memory of which the host keeps a copy, and how the two are
+//! brought into agreement.
+//!
+//! Rules:
+//! - A shadow is *visible* to kernels once it was made with DEVICEMAP, its
+//!   device pointer was asked for, or a launch had an address inside it among
+//!   its parameters (at a multiple of 8 bytes).
+//! - Before a launch, what the program changed in visible shadows is sent;
+//!   before a copy or memset writes to a shadow, what the program changed in
+//!   that range is sent.
+//! - After every call that found work to be over, what the device changed is
+//!   fetched, as long as work that may write to a shadow is not known to be
+//!   over.
+//! - Sent and fetched is only what differs from the state on which both sides
+//!   last agreed: program and device may write to different bytes of a shadow
+//!   at the same time.
+//! - Copies from such memory to the device take the program's bytes at the
+//!   time of the call.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use paragpu_protocol::codec::Bytes;
+use paragpu_protocol::status::Status;
+use paragpu_protocol::table::{ShadowRead, ShadowWrite};
+
+use crate::error::Result;
+use crate::host::Reach;
+use crate::memory::read;
+use crate::progress::Progress;
+use crate::session::Session;
+use crate::slots::lock;
+use crate::stream::Stream;
+use crate::sys::memory::{Destination, Source};
+
+/// Smallest run of bytes that is compared.
+const UNIT: usize = 16;
+const PAGE: usize = 4096;
+/// Bytes in one write; fits a frame.
+const WRITE: usize = 240 << 10;
+
+/// One shadow.
+#[derive(Debug)]
+pub(crate) struct Region {
+    /// The program's bytes.
+    host: Source,
+    /// Where the device sees the first of them.
+    device: u64,
+    /// The shadow as the host knows it: whole pages.
+    base: u64,
+    length: u64,
+    visible: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// What both sides last agreed on; of the program's bytes only.
+    agreed: Vec<u8>,
+    /// Work that may write to the shadow.
+    writers: Vec<(Arc<Progress>, u64)>,
+}
+
+/// How many shadows have writers; looked at before every lock.
+pub(crate) static WRITERS: AtomicUsize = AtomicUsize::new(0);
+
+impl Region {
+    pub(crate) fn new(host: Source, device: u64, base: u64, length: u64) -> Arc<Self> {
+        Arc::new(Self {
+            device,
+            base,
+            length,
+            visible: AtomicBool::new(false),
+            state: Mutex::new(State {
+                agreed: vec![0; host.len()],
+                writers: Vec::new(),
+            }),
+            host,
+        })
+    }
+
+    /// First address and bytes that the host knows.
+    pub(crate) fn on_wire(&self) -> (u64, u64) {
+        (self.base, self.length)
+    }
+
+    /// Kernels may be given addresses in it.
+    pub(crate) fn show(&self) {
+        self.visible.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn holds_host(&self, address: u64, size: u64) -> bool {
+        holds(self.host.address(), self.host.len() as u64, address, size)
+    }
+
+    fn holds_device(&self, address: u64, size: u64) -> bool {
+        holds(self.device, self.host.len() as u64, address, size)
+    }
+
+    /// The device's address of an address of the program.
+    pub(crate) fn to_device(&self, address: u64) -> u64 {
+        self.device + (address - self.host.address())
+    }
+
+    pub(crate) fn has_writers(&self) -> bool {
+        !lock(&self.state).writers.is_empty()
+    }
+
+    /// Work at `position` of a stream may write to the shadow.
+    pub(crate) fn add_writer(&self, progress: &Arc<Progress>, position: u64) {
+        let mut state = lock(&self.state);
+        if state.writers.is_empty() {
+            WRITERS.fetch_add(1, Ordering::AcqRel);
+        }
+        match state
+            .writers
+            .iter_mut()
+            .find(|(other, _)| Arc::ptr_eq(other, progress))
+        {
+            Some((_, last)) => *last = position.max(*last),
+            None => state.writers.push((Arc::clone(progress), position)),
+        }
+    }
+
+    /// Sends what the program changed in `[offset, offset + size)`.
+    fn push(&self, session: &Session, offset: usize, size: usize) -> Result<()> {
+        let end = offset.saturating_add(size).min(self.host.len());
+        let mut state = lock(&self.state);
+        let mut at = offset;
+        while at < end {
+            let page = (at / PAGE + 1) * PAGE;
+            let stop = page.min(end);
+            let (Some(agreed), now) = (
+                state.agreed.get(at..stop),
+                self.host.part(at, stop - at),
+            ) else {
+                return Err(Status::UNKNOWN);
+            };
+            if agreed == now {
+                at = stop;
+                continue;
+            }
+            let Some((from, to)) = self.changed_run(&state.agreed, at, end) else {
+                at = stop;
+                continue;
+            };
+            let Some(agreed) = state.agreed.get_mut(from..to) else {
+                return Err(Status::UNKNOWN);
+            };
+            // The bytes sent are those agreed on, whatever the program writes
+            // meanwhile.
+            agreed.copy_from_slice(self.host.part(from, to - from));
+            session.link.post(&ShadowWrite {
+                address: self.device + from as u64,
+                data: Bytes(agreed),
+            })?;
+            at = to;
+        }
+        Ok(())
+    }
+
+    /// The first run of differing units from `at` on, before `end`, at most
+    /// one write long.
+    fn changed_run(&self, agreed: &[u8], at: usize, end: usize) -> Option<(usize, usize)> {
+        let differs = |from: usize| {
+            let to = (from + UNIT).min(end);
+            agreed.get(from..to) != Some(self.host.part(from, to - from))
+        };
+        let from = (at..end).step_by(UNIT).find(|&unit| differs(unit))?;
+        let limit = (from + WRITE).min(end);
+        let to = (from..limit)
+            .step_by(UNIT)
+            .find(|&unit| !differs(unit))
+            .unwrap_or(limit);
+        Some((from, to))
+    }
+
+    /// Fetches what the device changed; writers that are over are forgotten.
+    fn pull(&self, session: &Session) -> Result<()> {
+        let mut state = lock(&self.state);
+        if state.writers.is_empty() {
+            return Ok(());
+        }
+        let complete = session.progress.complete();
+        state
+            .writers
+            .retain(|(progress, position)| *position > complete.max(progress.complete()));
+        if state.writers.is_empty() {
+            WRITERS.fetch_sub(1, Ordering::AcqRel);
+        }
+        let before = usize::try_from(self.device - self.base).unwrap_or(0);
+        let length = usize::try_from(self.length).map_err(|_| Status::OUT_OF_MEMORY)?;
+        let mut fetched = vec![0; length];
+        if let Some(own) = fetched.get_mut(before..before + state.agreed.len()) {
+            own.copy_from_slice(&state.agreed);
+        }
+        let destination = Destination::of(&mut fetched);
+        session.link.call_with(
+            &ShadowRead {
+                address: self.base,
+                size: self.length,
+            },
+            Some(destination),
+            |()| (),
+        )?;
+        let Some(own) = fetched.get(before..before + state.agreed.len()) else {
+            return Err(Status::UNKNOWN);
+        };
+        self.merge(&state.agreed, own);
+        state.agreed.copy_from_slice(own);
+        Ok(())
+    }
+
+    /// Writes the bytes that differ into the program's memory.
+    fn merge(&self, agreed: &[u8], fetched: &[u8]) {
+        let pages = agreed.chunks(PAGE).zip(fetched.chunks(PAGE));
+        for (page, (old, new)) in pages.enumerate() {
+            let mut at = 0;
+            while old.get(at..) != new.get(at..) {
+                let differs = |&at: &usize| old.get(at) != new.get(at);
+                let Some(from) = (at..new.len()).find(differs) else {
+                    break;
+                };
+                let to = (from..new.len())
+                    .find(|at| !differs(at))
+                    .unwrap_or(new.len());
+                if let Some(run) = new.get(from..to) {
+                    self.host.overwrite(page * PAGE + from, run);
+                }
+                at = to;
+            }
+        }
+    }
+}
+
+fn holds(start: u64, length: u64, address: u64, size: u64) -> bool {
+    address
+        .checked_sub(start)
+        .and_then(|offset| offset.checked_add(size))
+        .is_some_and(|end| end <= length)
+}
+
+impl Session {
+    fn shadow_by_device(&self, address: u64, size: u64) -> Option<Arc<Region>> {
+        if self.host.shadow_count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        read(&self.host.shadows)
+            .iter()
+            .find(|region| region.holds_device(address, size))
+            .cloned()
+    }
+
+    /// Before the device writes a range: refuses what is not allocated, and
+    /// sends what the program changed there. Returns the device's address,
+    /// which differs for registered memory named by its host address.
+    pub(crate) fn before_device_writes(&self, address: u64, size: u64) -> Result<u64> {
+        self.memory.check(address, size)?;
+        let device = match self.host.reach(address, size) {
+            Reach::Shadow(region) => region.to_device(address),
+            Reach::Direct(_) | Reach::Pageable => address,
+        };
+        if let Some(region) = self.shadow_by_device(device, size) {
+            let offset = usize::try_from(device - region.device).unwrap_or(usize::MAX);
+            region.push(self, offset, usize::try_from(size).unwrap_or(usize::MAX))?;
+        }
+        Ok(device)
+    }
+
+    /// Before the device reads a range: as
+    /// [`before_device_writes`](Self::before_device_writes).
+    pub(crate) fn before_device_reads(&self, address: u64, size: u64) -> Result<u64> {
+        self.before_device_writes(address, size)
+    }
+
+    /// The device will write a range when it gets to `position` of `stream`.
+    pub(crate) fn device_writes(&self, address: u64, size: u64, stream: &Stream, position: u64) {
+        if let Some(region) = self.shadow_by_device(address, size) {
+            region.add_writer(&stream.progress, position);
+        }
+    }
+
+    /// Before a launch with these parameters: sends what the program changed.
+    /// Returns the shadows that the kernel may write to.
+    pub(crate) fn before_launch(&self, parameters: &[u8]) -> Result<Vec<Arc<Region>>> {
+        if self.host.shadow_count.load(Ordering::Acquire) == 0 {
+            return Ok(Vec::new());
+        }
+        let mut visible = Vec::new();
+        for region in read(&self.host.shadows).iter() {
+            let named = parameters.chunks_exact(8).any(|word| {
+                let word = word.try_into().map_or(0, u64::from_le_bytes);
+                region.holds_device(word, 1)
+            });
+            if named {
+                region.show();
+            }
+            if region.visible.load(Ordering::Acquire) {
+                visible.push(Arc::clone(region));
+            }
+        }
+        for region in &visible {
+            region.push(self, 0, usize::MAX)?;
+        }
+        Ok(visible)
+    }
+
+    /// Fetches what the device changed, after work was found to be over.
+    pub(crate) fn pull(&self) -> Result<()> {
+        if WRITERS.load(Ordering::Acquire) == 0
+            || self.host.shadow_count.load(Ordering::Acquire) == 0
+        {
+            return Ok(());
+        }
+        let regions: Vec<_> = read(&self.host.shadows).clone();
+        regions.iter().try_for_each(|region| region.pull(self))
+    }
+}

@@ -1,0 +1,218 @@
+//! From the configuration to a connection whose host said welcome.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use paragpu_communicator::{Connection, Error as TravelError, Polling, Wait};
+use paragpu_communicator_ring::{pci, shm};
+use paragpu_communicator_stream as stream;
+use paragpu_config::guest::Guest;
+use paragpu_config::{Communicator, Spin};
+use paragpu_protocol::codec::{decode_all, encode_all};
+use paragpu_protocol::frame::{Control, MAX_PAYLOAD};
+use paragpu_protocol::handshake::{Hello, Refusal, Transport, VERSION, Welcome};
+use paragpu_protocol::layout::Regions;
+
+use crate::error::Error;
+
+/// How long the host may take to say welcome: it may have to start a worker,
+/// and the worker a device.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long each address of a host's name may take to answer.
+const TCP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A connection on which a session stands.
+#[derive(Debug)]
+pub struct Connected {
+    /// The connection.
+    pub connection: Connection,
+    /// What the host said.
+    pub welcome: Welcome,
+    /// How the connection came about.
+    pub communicator: Communicator,
+    /// How long waiting threads poll before they sleep.
+    pub spin: Duration,
+}
+
+/// Connects to the host for the guest's device `ordinal`, by the first
+/// communicator of the configuration that finds one.
+///
+/// # Errors
+/// [`Error`]; with several communicators to try, the first that found a host
+/// and failed decides.
+pub fn connect(config: &Guest, ordinal: u32) -> Result<Connected, Error> {
+    let regions = Regions::of(ordinal).ok_or(Error::NoDevice(ordinal))?;
+    let polling = match config.spin {
+        Spin::Auto => Polling::default(),
+        Spin::Microseconds(micros) => Polling {
+            spin: Duration::from_micros(micros.into()),
+        },
+    };
+    let attempt = Attempt {
+        config,
+        ordinal,
+        regions,
+        polling,
+    };
+    let candidates = config.candidates();
+    let single = candidates.len() == 1;
+    let mut tried = Vec::new();
+    for communicator in candidates {
+        match attempt.by(communicator) {
+            Ok((connection, welcome)) => {
+                return Ok(Connected {
+                    connection,
+                    welcome,
+                    communicator,
+                    spin: polling.spin,
+                });
+            }
+            Err(error @ Error::NoAnswer { .. }) if !single => {
+                tried.push(crate::error::chain(&error));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(Error::NothingFound(if tried.is_empty() {
+        format!(
+            "{}, {}; no tcp.address is set",
+            config.pci.device.display(),
+            config.shm.socket.display()
+        )
+    } else {
+        tried.join("; ")
+    }))
+}
+
+struct Attempt<'a> {
+    config: &'a Guest,
+    ordinal: u32,
+    regions: Regions,
+    polling: Polling,
+}
+
+impl Attempt<'_> {
+    fn by(&self, communicator: Communicator) -> Result<(Connection, Welcome), Error> {
+        match communicator {
+            Communicator::Pci => self.pci(&self.config.pci.device),
+            Communicator::Shm => self.shm(&self.config.shm.socket),
+            Communicator::Unix => self.unix(&self.config.unix.socket),
+            Communicator::Tcp => self.tcp(),
+            other => Err(Error::NotBuilt(other.name())),
+        }
+    }
+
+    fn hello(&self, transport: Transport) -> Vec<u8> {
+        encode_all(&Hello::new(transport, self.ordinal, std::process::id()))
+    }
+
+    fn rings(&self) -> shm::Options {
+        shm::Options {
+            polling: self.polling,
+            window_address: Some(self.regions.window),
+        }
+    }
+
+    fn over(&self, socket: impl Into<std::os::fd::OwnedFd>) -> Result<Connection, Error> {
+        let options = stream::Options {
+            polling: self.polling,
+            ..stream::Options::default()
+        };
+        Ok(stream::over(socket, options)?)
+    }
+
+    fn unix(&self, path: &Path) -> Result<(Connection, Welcome), Error> {
+        let socket = dial_unix(path)?;
+        let deadline = Some(Instant::now() + PATIENCE);
+        let hello = self.hello(Transport::Stream);
+        stream::handshake::send_frame(&socket, Control::Hello.kind(), 0, 0, &hello, deadline)?;
+        let (header, payload) =
+            stream::handshake::receive_exact_frame(&socket, MAX_PAYLOAD, deadline)?;
+        let welcome = answer(header.kind, &payload)?;
+        Ok((self.over(socket)?, welcome))
+    }
+
+    fn tcp(&self) -> Result<(Connection, Welcome), Error> {
+        let address = self.config.tcp.address.0.as_deref().unwrap_or_default();
+        let socket = stream::sockets::connect_tcp(address, TCP_PATIENCE).map_err(|error| {
+            Error::NoAnswer {
+                place: format!("tcp {address}"),
+                advice: "is paragpud running there with `tcp.listen` set, and no firewall between?",
+                source: Box::new(error),
+            }
+        })?;
+        let deadline = Some(Instant::now() + PATIENCE);
+        let hello = self.hello(Transport::Stream);
+        stream::handshake::send_frame(&socket, Control::Hello.kind(), 0, 0, &hello, deadline)?;
+        let (header, payload) =
+            stream::handshake::receive_exact_frame(&socket, MAX_PAYLOAD, deadline)?;
+        let welcome = answer(header.kind, &payload)?;
+        Ok((self.over(socket)?, welcome))
+    }
+
+    fn shm(&self, path: &Path) -> Result<(Connection, Welcome), Error> {
+        let socket = dial_unix(path)?;
+        let deadline = Some(Instant::now() + PATIENCE);
+        let hello = self.hello(Transport::Shm);
+        stream::handshake::send_frame(&socket, Control::Hello.kind(), 0, 0, &hello, deadline)?;
+        let received = stream::handshake::receive_with_fds(&socket, MAX_PAYLOAD, deadline)?;
+        let welcome = answer(received.header.kind, &received.payload)?;
+        let ends = shm::GuestEnds::from_fds(received.fds)?;
+        let connection = shm::attach(ends, socket.into(), self.rings())?;
+        Ok((connection, welcome))
+    }
+
+    fn pci(&self, node: &Path) -> Result<(Connection, Welcome), Error> {
+        let mut connection =
+            pci::attach_guest(node, self.rings()).map_err(|error| Error::NoAnswer {
+                place: format!("the device {}", node.display()),
+                advice: "is the module `paragpu` loaded, and does this user belong to the group of the device file?",
+                source: Box::new(error),
+            })?;
+        let hello = self.hello(Transport::Pci);
+        connection
+            .sender
+            .send(Control::Hello.kind(), 0, Some(0), &[&hello])?;
+        connection.sender.flush()?;
+        let deadline = Instant::now() + PATIENCE;
+        let welcome = loop {
+            match connection.receiver.receive(Wait::Until(deadline))? {
+                Some(frame) => break answer(frame.header.kind, frame.payload)?,
+                None if Instant::now() >= deadline => {
+                    return Err(Error::NoAnswer {
+                        place: format!("the device {}", node.display()),
+                        advice: "is paragpud running on the VM's host?",
+                        source: Box::new(TravelError::protocol("no welcome came")),
+                    });
+                }
+                None => {}
+            }
+        };
+        Ok((connection, welcome))
+    }
+}
+
+fn dial_unix(path: &Path) -> Result<std::os::unix::net::UnixStream, Error> {
+    stream::sockets::connect_unix(path).map_err(|error| Error::NoAnswer {
+        place: format!("the socket {}", path.display()),
+        advice: "is paragpud running (systemctl status paragpud), and may this user write to the socket?",
+        source: Box::new(error),
+    })
+}
+
+fn answer(kind: u16, payload: &[u8]) -> Result<Welcome, Error> {
+    match Control::from_kind(kind) {
+        Some(Control::Welcome) => {
+            let welcome: Welcome =
+                decode_all(payload).map_err(|error| Error::BadAnswer(error.to_string()))?;
+            VERSION.check(welcome.version)?;
+            Ok(welcome)
+        }
+        Some(Control::Refusal) => {
+            let refusal: Refusal<'_> =
+                decode_all(payload).map_err(|error| Error::BadAnswer(error.to_string()))?;
+            Err(Error::Refused(refusal.reason.0.to_owned()))
+        }
+        _ => Err(Error::BadAnswer(format!("a frame of kind {kind:#06x}"))),
+    }
+}

@@ -1,0 +1,88 @@
+//! Why there is no session.
+
+use paragpu_protocol::handshake::HandshakeError;
+use paragpu_protocol::status::Status;
+use thiserror::Error;
+
+/// What a call ends with: a CUDA driver API result other than success.
+pub type Result<T, E = Status> = std::result::Result<T, E>;
+
+/// Why there is no session.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The configuration cannot be used.
+    #[error("the configuration cannot be used")]
+    Configuration(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// Nothing answers where the configuration says.
+    #[error("no host answers at {place}; {advice}")]
+    NoAnswer {
+        /// Where it was looked for.
+        place: String,
+        /// What to do next.
+        advice: &'static str,
+        /// What went wrong.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// No communicator of the automatic order found a host.
+    #[error(
+        "no host was found (tried {0}); set `communicator` in /etc/paragpu/guest.toml, or run `paragpu doctor`"
+    )]
+    NothingFound(String),
+    /// The host said no.
+    #[error("the host refuses a session: {0}")]
+    Refused(String),
+    /// The two sides cannot talk.
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
+    /// The host's answer to the hello is not one.
+    #[error("the host's answer to the hello cannot be read: {0}")]
+    BadAnswer(String),
+    /// The connection broke during the handshake.
+    #[error("the connection broke during the handshake")]
+    Broke(#[from] paragpu_communicator::Error),
+    /// The address range of the device's memory is taken.
+    #[error(
+        "cannot reserve the address range {address:#x} for device memory; is the address space limited (ulimit -v)?"
+    )]
+    Reserve {
+        /// First address.
+        address: u64,
+        /// What the system says.
+        #[source]
+        source: std::io::Error,
+    },
+    /// This build has no such communicator.
+    #[error("the communicator `{0}` is not part of this build")]
+    NotBuilt(&'static str),
+    /// A device past the last.
+    #[error("there is no device {0}")]
+    NoDevice(u32),
+}
+
+impl Error {
+    /// The CUDA result that stands for this error: where nothing was found
+    /// there is no device; what was found and cannot be used is not ready.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        match self {
+            Self::NoAnswer { .. } | Self::NothingFound(_) => Status::NO_DEVICE,
+            Self::NoDevice(_) => Status::INVALID_DEVICE,
+            Self::Handshake(_) => Status::SYSTEM_DRIVER_MISMATCH,
+            _ => Status::SYSTEM_NOT_READY,
+        }
+    }
+}
+
+/// The error and everything behind it on one line.
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,244 @@
+//! Where replies land: one slot for each thread that waits for the host.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
+
+use paragpu_protocol::frame::REPLY;
+
+use crate::sys::memory::Destination;
+
+const CHUNK: usize = 64;
+const CHUNKS: usize = 1024;
+
+const IDLE: u32 = 0;
+const WAITING: u32 = 1;
+const DONE: u32 = 2;
+const LOST: u32 = 3;
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One waiting thread's place.
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    state: AtomicU32,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    kind: u16,
+    reply: Vec<u8>,
+    destination: Option<Destination>,
+    thread: Option<Thread>,
+}
+
+/// What a frame for a slot was refused for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Misrouted {
+    /// Nobody waits there, or not for this.
+    Unasked,
+    /// The bytes do not fit what was asked for.
+    OutOfBounds,
+}
+
+impl Slot {
+    /// The calling thread waits for the reply to `call` from now on; data
+    /// frames go to `destination`.
+    pub(crate) fn begin(&self, call: u16, destination: Option<Destination>) {
+        let mut inner = lock(&self.inner);
+        inner.kind = call | REPLY;
+        inner.destination = destination;
+        self.state.store(WAITING, Ordering::Release);
+    }
+
+    /// Has the wait ended?
+    pub(crate) fn is_over(&self) -> bool {
+        self.state.load(Ordering::Acquire) != WAITING
+    }
+
+    /// A reply came.
+    pub(crate) fn deliver(&self, kind: u16, payload: &[u8]) -> Result<(), Misrouted> {
+        let mut inner = lock(&self.inner);
+        if self.state.load(Ordering::Relaxed) != WAITING || inner.kind != kind {
+            return Err(Misrouted::Unasked);
+        }
+        inner.reply.clear();
+        inner.reply.extend_from_slice(payload);
+        inner.destination = None;
+        self.state.store(DONE, Ordering::Release);
+        if let Some(thread) = &inner.thread {
+            thread.unpark();
+        }
+        Ok(())
+    }
+
+    /// Part of what the call asked for came.
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Misrouted> {
+        let inner = lock(&self.inner);
+        if self.state.load(Ordering::Relaxed) != WAITING {
+            return Err(Misrouted::Unasked);
+        }
+        match &inner.destination {
+            Some(destination) if destination.write(offset, bytes) => Ok(()),
+            Some(_) => Err(Misrouted::OutOfBounds),
+            None => Err(Misrouted::Unasked),
+        }
+    }
+
+    /// No reply will come any more.
+    pub(crate) fn lose(&self) {
+        let mut inner = lock(&self.inner);
+        if self.state.load(Ordering::Relaxed) == WAITING {
+            inner.destination = None;
+            self.state.store(LOST, Ordering::Release);
+            if let Some(thread) = &inner.thread {
+                thread.unpark();
+            }
+        }
+    }
+
+    /// Wakes the thread, if it sleeps.
+    pub(crate) fn unpark(&self) {
+        if let Some(thread) = &lock(&self.inner).thread {
+            thread.unpark();
+        }
+    }
+
+    /// Ends the wait: the reply, or `None` where it was lost.
+    pub(crate) fn take(&self) -> Option<Vec<u8>> {
+        let mut inner = lock(&self.inner);
+        inner.destination = None;
+        match self.state.swap(IDLE, Ordering::Relaxed) {
+            DONE => Some(std::mem::take(&mut inner.reply)),
+            _ => None,
+        }
+    }
+
+    /// Gives the reply's memory back for the next one.
+    pub(crate) fn recycle(&self, reply: Vec<u8>) {
+        lock(&self.inner).reply = reply;
+    }
+}
+
+/// All slots of a link. They are never taken away, so that one can be looked
+/// up without a lock.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    chunks: Box<[OnceLock<Box<[Slot]>>]>,
+    free: Mutex<Free>,
+}
+
+#[derive(Debug)]
+struct Free {
+    list: Vec<u16>,
+    /// Slots below were made; slot 0 means "no reply".
+    next: usize,
+}
+
+impl Slots {
+    pub(crate) fn new() -> Self {
+        Self {
+            chunks: (0..CHUNKS).map(|_| OnceLock::new()).collect(),
+            free: Mutex::new(Free {
+                list: Vec::new(),
+                next: 1,
+            }),
+        }
+    }
+
+    /// The slot with this number, if it was ever made.
+    pub(crate) fn get(&self, index: u16) -> Option<&Slot> {
+        let index = usize::from(index);
+        self.chunks.get(index / CHUNK)?.get()?.get(index % CHUNK)
+    }
+
+    /// All slots ever made.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Slot> {
+        self.chunks
+            .iter()
+            .filter_map(OnceLock::get)
+            .flat_map(|chunk| chunk.iter())
+    }
+
+    fn acquire(&self) -> Option<u16> {
+        let mut free = lock(&self.free);
+        let index = match free.list.pop() {
+            Some(index) => index,
+            None => {
+                let index = u16::try_from(free.next).ok()?;
+                free.next += 1;
+                index
+            }
+        };
+        drop(free);
+        let chunk = self.chunks.get(usize::from(index) / CHUNK)?;
+        let chunk = chunk.get_or_init(|| (0..CHUNK).map(|_| Slot::default()).collect());
+        let slot = chunk.get(usize::from(index) % CHUNK)?;
+        lock(&slot.inner).thread = Some(std::thread::current());
+        Some(index)
+    }
+
+    fn release(&self, index: u16) {
+        if let Some(slot) = self.get(index) {
+            lock(&slot.inner).thread = None;
+        }
+        lock(&self.free).list.push(index);
+    }
+}
+
+/// A slot held by a thread.
+#[derive(Debug)]
+struct Lease {
+    slots: Arc<Slots>,
+    index: u16,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.slots.release(self.index);
+    }
+}
+
+thread_local! {
+    static LEASES: RefCell<Vec<Lease>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs `with` with the calling thread's own slot of `slots`; `None` where
+/// 65,535 threads have one already.
+pub(crate) fn with_slot<R>(
+    slots: &Arc<Slots>,
+    with: impl FnOnce(u16, &Slot) -> R,
+) -> Option<R> {
+    let kept = LEASES.try_with(|leases| {
+        let mut leases = leases.borrow_mut();
+        if let Some(lease) = leases.iter().find(|lease| Arc::ptr_eq(&lease.slots, slots)) {
+            return Some(lease.index);
+        }
+        // Leases of links that nobody else holds any more.
+        leases.retain(|lease| Arc::strong_count(&lease.slots) > 1);
+        let index = slots.acquire()?;
+        leases.push(Lease {
+            slots: Arc::clone(slots),
+            index,
+        });
+        Some(index)
+    });
+    match kept {
+        Ok(index) => {
+            let index = index?;
+            Some(with(index, slots.get(index)?))
+        }
+        // The thread ends and its slots are gone: borrow one for this call.
+        Err(_) => {
+            let lease = Lease {
+                slots: Arc::clone(slots),
+                index: slots.acquire()?,
+            };
+            Some(with(lease.index, slots.get(lease.index)?))
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Staging slots: the part of the window through which pageable memory goes.
+//!
+//! Slot `i` has bulk token `i + 1`: the guest sets the token's word before it
+//! posts a copy from or to the slot, the host clears it when the copy is over.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use paragpu_communicator::Window;
+use paragpu_protocol::handle::WindowOffset;
+use paragpu_protocol::layout::BULK_TOKEN_BYTES;
+use paragpu_protocol::status::Status;
+use paragpu_protocol::table::{HostMap, WaitToken};
+
+use crate::error::Result;
+use crate::link::Link;
+use crate::slots::lock;
+use crate::sys::memory::{load_token, store_token};
+
+/// Bytes of a slot.
+pub const SLOT: usize = 512 << 10;
+/// Most slots.
+const SLOTS: usize = 32;
+/// How long a token is polled before the host is asked to tell.
+const PATIENCE: Duration = Duration::from_micros(200);
+
+/// The staging slots of a session.
+#[derive(Debug)]
+pub struct Staging {
+    window: Arc<Window>,
+    slots: Vec<Mutex<()>>,
+    next: AtomicUsize,
+    registered: Mutex<bool>,
+}
+
+/// A slot that nobody else uses, and whose last copy is over.
+#[derive(Debug)]
+pub struct Slot<'a> {
+    staging: &'a Staging,
+    index: usize,
+    _held: MutexGuard<'a, ()>,
+}
+
+impl Staging {
+    /// Slots in a quarter of the window, if at least two fit.
+    pub(crate) fn new(window: &Arc<Window>) -> Option<Self> {
+        let room = usize::try_from(window.len()).ok()? / 4;
+        let count = (room / SLOT).min(SLOTS);
+        (count >= 2).then(|| Self {
+            window: Arc::clone(window),
+            slots: (0..count).map(|_| Mutex::new(())).collect(),
+            next: AtomicUsize::new(0),
+            registered: Mutex::new(false),
+        })
+    }
+
+    /// Bytes of the window up to the end of the slots.
+    pub(crate) fn end(&self) -> u64 {
+        BULK_TOKEN_BYTES + (self.slots.len() * SLOT) as u64
+    }
+
+    /// How many slots there are.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Takes the next slot, waiting for its last copy.
+    pub(crate) fn take(&self, link: &Link) -> Result<Slot<'_>> {
+        self.register(link)?;
+        let start = self.next.fetch_add(1, Ordering::Relaxed) % self.slots.len();
+        // The next one, or the first that nobody holds.
+        let (index, held) = (0..self.slots.len())
+            .map(|step| (start + step) % self.slots.len())
+            .find_map(|index| Some((index, self.slots.get(index)?.try_lock().ok()?)))
+            .or_else(|| Some((start, lock(self.slots.get(start)?))))
+            .ok_or(Status::UNKNOWN)?;
+        let slot = Slot {
+            staging: self,
+            index,
+            _held: held,
+        };
+        slot.wait(link)?;
+        Ok(slot)
+    }
+
+    /// A slot that nobody holds and whose last copy is over, if there is one.
+    pub(crate) fn try_take(&self) -> Option<Slot<'_>> {
+        let start = self.next.fetch_add(1, Ordering::Relaxed) % self.slots.len();
+        (0..self.slots.len())
+            .map(|step| (start + step) % self.slots.len())
+            .filter(|&index| load_token(&self.window, index) == 0)
+            .find_map(|index| {
+                let held = self.slots.get(index)?.try_lock().ok()?;
+                let slot = Slot {
+                    staging: self,
+                    index,
+                    _held: held,
+                };
+                (load_token(&self.window, index) == 0).then_some(slot)
+            })
+    }
+
+    /// The slots are pinned memory, once.
+    fn register(&self, link: &Link) -> Result<()> {
+        let mut registered = lock(&self.registered);
+        if *registered {
+            return Ok(());
+        }
+        let offset = WindowOffset(BULK_TOKEN_BYTES);
+        let size = (self.slots.len() * SLOT) as u64;
+        match link.call(&HostMap { offset, size }) {
+            Ok(()) | Err(Status::HOST_MEMORY_ALREADY_REGISTERED) => {
+                *registered = true;
+                Ok(())
+            }
+            Err(status) => Err(status),
+        }
+    }
+}
+
+impl Slot<'_> {
+    /// The slot's token.
+    pub(crate) fn token(&self) -> u32 {
+        u32::try_from(self.index + 1).unwrap_or(0)
+    }
+
+    /// The slot's address on the device.
+    pub(crate) fn address(&self) -> u64 {
+        self.staging.window.address() + self.offset()
+    }
+
+    fn offset(&self) -> u64 {
+        BULK_TOKEN_BYTES + (self.index * SLOT) as u64
+    }
+
+    /// Sets the token: a copy that will clear it is posted next.
+    pub(crate) fn arm(&self) {
+        store_token(&self.staging.window, self.index, 1);
+    }
+
+    /// Clears the token: no copy will.
+    pub(crate) fn disarm(&self) {
+        store_token(&self.staging.window, self.index, 0);
+    }
+
+    /// Waits until the last copy from or to the slot is over.
+    pub(crate) fn wait(&self, link: &Link) -> Result<()> {
+        if load_token(&self.staging.window, self.index) == 0 {
+            return Ok(());
+        }
+        link.flush()?;
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            for _ in 0..32 {
+                if load_token(&self.staging.window, self.index) == 0 {
+                    return Ok(());
+                }
+                std::hint::spin_loop();
+            }
+            std::thread::yield_now();
+        }
+        let told = link.call(&WaitToken {
+            token: self.token(),
+        });
+        if told.is_err() {
+            self.disarm();
+        }
+        told
+    }
+
+    /// Copies into the slot.
+    pub(crate) fn fill(&self, bytes: &[u8]) -> Result<()> {
+        self.staging
+            .window
+            .copy_in(self.offset(), bytes)
+            .map_err(|_| Status::UNKNOWN)
+    }
+
+    /// Copies `bytes.len()` bytes at `at` out of the slot.
+    pub(crate) fn empty(&self, at: usize, bytes: &mut [u8]) -> Result<()> {
+        self.staging
+            .window
+            .copy_out(self.offset() + at as u64, bytes)
+            .map_err(|_| Status::UNKNOWN)
+    }
+}

@@ -1,0 +1,332 @@
+//! Memory of the program, named by raw addresses that it passed to CUDA.
+//!
+//! CUDA's functions are given bare pointers; whether they are valid is the
+//! program's affair, exactly as with NVIDIA's library. What is checked here is
+//! that no more is touched than the call's own sizes say.
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use paragpu_communicator::Window;
+
+/// Bytes of the program that a call may read.
+#[derive(Debug, Clone, Copy)]
+pub struct Source {
+    address: *const u8,
+    length: usize,
+}
+
+/// Bytes of the program that a call may write: `slices × rows` rows of
+/// `width` bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Destination {
+    address: *mut u8,
+    width: usize,
+    rows: usize,
+    slices: usize,
+    pitch: usize,
+    slice_pitch: usize,
+}
+
+// SAFETY: the thread that made it waits until nobody uses it any more, or
+// hands it to the threads of one copy; the bytes are the program's to share.
+unsafe impl Send for Source {}
+// SAFETY: as above; it is only read.
+unsafe impl Sync for Source {}
+// SAFETY: as above; whoever writes has exclusive use of its part.
+unsafe impl Send for Destination {}
+// SAFETY: as above.
+unsafe impl Sync for Destination {}
+
+impl Source {
+    /// `length` bytes at `address`.
+    ///
+    /// # Safety
+    /// They must stay readable for as long as the value is used.
+    #[must_use]
+    pub unsafe fn new(address: *const c_void, length: usize) -> Self {
+        Self {
+            address: address.cast(),
+            length,
+        }
+    }
+
+    /// How many bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// No bytes?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// First address.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.address as u64
+    }
+
+    /// Writes bytes at `offset`, as far as they fit. Only for memory that the
+    /// program gave to be written as well (pinned memory).
+    pub fn overwrite(&self, offset: usize, bytes: &[u8]) {
+        let offset = offset.min(self.length);
+        let length = bytes.len().min(self.length - offset);
+        // SAFETY: inside the memory; that it is writable is what pinning means.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                self.address.add(offset).cast_mut(),
+                length,
+            );
+        }
+    }
+
+    /// The part of `length` bytes at `offset`, cut to what there is.
+    #[must_use]
+    pub fn part(&self, offset: usize, length: usize) -> &[u8] {
+        let offset = offset.min(self.length);
+        let length = length.min(self.length - offset);
+        if length == 0 {
+            return &[];
+        }
+        // SAFETY: inside what `new` promised readable; another thread of the
+        // program that writes it meanwhile breaks CUDA's own rules.
+        unsafe { std::slice::from_raw_parts(self.address.add(offset), length) }
+    }
+}
+
+impl Destination {
+    /// `length` bytes at `address`.
+    ///
+    /// # Safety
+    /// They must stay writable and used by nobody else for as long as the
+    /// value is used.
+    #[must_use]
+    pub unsafe fn new(address: *mut c_void, length: usize) -> Self {
+        Self {
+            address: address.cast(),
+            width: length,
+            rows: 1,
+            slices: 1,
+            pitch: length,
+            slice_pitch: length,
+        }
+    }
+
+    /// All of a buffer, which must outlive the value's use: the call it is
+    /// given to returns only when nobody writes any more.
+    #[must_use]
+    pub(crate) fn of(buffer: &mut [u8]) -> Self {
+        // SAFETY: the buffer is writable and borrowed by nobody else.
+        unsafe { Self::new(buffer.as_mut_ptr().cast(), buffer.len()) }
+    }
+
+    /// `slices` times `rows` rows of `width` bytes; rows begin `pitch` bytes
+    /// apart, slices `slice_pitch`.
+    ///
+    /// # Safety
+    /// As [`new`](Self::new), for all those rows.
+    #[must_use]
+    pub unsafe fn rows(
+        address: *mut c_void,
+        [width, rows, slices]: [usize; 3],
+        pitch: usize,
+        slice_pitch: usize,
+    ) -> Self {
+        Self {
+            address: address.cast(),
+            width,
+            rows,
+            slices,
+            pitch,
+            slice_pitch,
+        }
+    }
+
+    /// First address.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.address as u64
+    }
+
+    /// Bytes that fit.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.width * self.rows * self.slices
+    }
+
+    /// Does nothing fit?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Writes `bytes` at `offset`, counted as if the rows lay without gaps.
+    /// False, and nothing written, where they do not fit.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> bool {
+        let Some(mut at) = self.starts(offset, bytes.len()) else {
+            return false;
+        };
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (place, room) = self.place(at);
+            let (now, later) = rest.split_at(room.min(rest.len()));
+            // SAFETY: `starts` checked that all bytes fit, `place` that this
+            // run stays in its row, which `new` or `rows` promised writable.
+            unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), place, now.len()) };
+            at += now.len();
+            rest = later;
+        }
+        true
+    }
+
+    /// Calls `fill` with consecutive runs of the bytes at
+    /// `[offset, offset + length)`, until one call is refused.
+    pub fn fill<E>(
+        &self,
+        offset: usize,
+        length: usize,
+        mut fill: impl FnMut(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Some(mut at) = self.starts(offset as u64, length) else {
+            return Ok(());
+        };
+        let end = at + length;
+        while at < end {
+            let (place, room) = self.place(at);
+            let now = room.min(end - at);
+            // SAFETY: as in `write`; nobody else uses the bytes meanwhile.
+            fill(unsafe { std::slice::from_raw_parts_mut(place, now) })?;
+            at += now;
+        }
+        Ok(())
+    }
+
+    fn starts(&self, offset: u64, length: usize) -> Option<usize> {
+        let offset = usize::try_from(offset).ok()?;
+        (offset.checked_add(length)? <= self.len()).then_some(offset)
+    }
+
+    /// Address of a byte that exists, and how many follow in its row.
+    fn place(&self, at: usize) -> (*mut u8, usize) {
+        let (row, column) = (at / self.width, at % self.width);
+        let (slice, row) = (row / self.rows, row % self.rows);
+        let offset = slice * self.slice_pitch + row * self.pitch + column;
+        // SAFETY: the byte is one of those promised.
+        (
+            unsafe { self.address.add(offset) },
+            self.width - column,
+        )
+    }
+}
+
+/// A range of address space reserved so that nothing else is placed there.
+#[derive(Debug)]
+pub struct Reservation {
+    address: NonNull<c_void>,
+    length: usize,
+}
+
+// SAFETY: only names a range of addresses.
+unsafe impl Send for Reservation {}
+// SAFETY: as above.
+unsafe impl Sync for Reservation {}
+
+impl Reservation {
+    /// Reserves exactly `[address, address + length)`, inaccessible.
+    ///
+    /// # Errors
+    /// What mmap says; `EEXIST` where something is there already.
+    pub fn new(address: u64, length: u64) -> std::io::Result<Self> {
+        let length = usize::try_from(length).map_err(std::io::Error::other)?;
+        map(address, length, libc::PROT_NONE).map(|address| Self { address, length })
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        // SAFETY: the range is this value's own; nothing was placed in it.
+        unsafe { libc::munmap(self.address.as_ptr(), self.length) };
+    }
+}
+
+/// Zeroed memory of the program's own at a fixed address.
+#[derive(Debug)]
+pub struct Pages {
+    address: NonNull<c_void>,
+    length: usize,
+}
+
+// SAFETY: memory is used through checked copies only.
+unsafe impl Send for Pages {}
+// SAFETY: as above.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    /// `length` bytes at exactly `address`.
+    ///
+    /// # Errors
+    /// What mmap says.
+    pub fn new(address: u64, length: u64) -> std::io::Result<Self> {
+        let length = usize::try_from(length).map_err(std::io::Error::other)?;
+        map(address, length, libc::PROT_READ | libc::PROT_WRITE)
+            .map(|address| Self { address, length })
+    }
+
+    /// All of it, to be used no longer than the pages live.
+    pub(crate) fn bytes(&self) -> Source {
+        // SAFETY: readable as long as the pages live.
+        unsafe { Source::new(self.address.as_ptr(), self.length) }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`; the program gave the memory back.
+        unsafe { libc::munmap(self.address.as_ptr(), self.length) };
+    }
+}
+
+fn map(address: u64, length: usize, protection: i32) -> std::io::Result<NonNull<c_void>> {
+    let wanted = std::ptr::without_provenance_mut::<c_void>(address as usize);
+    let flags = libc::MAP_PRIVATE
+        | libc::MAP_ANONYMOUS
+        | libc::MAP_NORESERVE
+        | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: MAP_FIXED_NOREPLACE touches no mapping that exists.
+    let got = unsafe { libc::mmap(wanted, length, protection, flags, -1, 0) };
+    if got == libc::MAP_FAILED {
+        return Err(std::io::Error::last_os_error());
+    }
+    if got != wanted {
+        // A kernel older than 4.17 takes the address for a hint.
+        // SAFETY: just mapped here.
+        unsafe { libc::munmap(got, length) };
+        return Err(std::io::ErrorKind::AlreadyExists.into());
+    }
+    NonNull::new(got).ok_or_else(|| std::io::ErrorKind::AddrNotAvailable.into())
+}
+
+/// Loads the word of a bulk token; 0 where the window has no such word.
+#[must_use]
+pub fn load_token(window: &Window, index: usize) -> u32 {
+    token(window, index).map_or(0, |word| u32::from_le(word.load(Ordering::Acquire)))
+}
+
+/// Stores the word of a bulk token.
+pub fn store_token(window: &Window, index: usize, value: u32) {
+    if let Some(word) = token(window, index) {
+        word.store(value.to_le(), Ordering::Release);
+    }
+}
+
+fn token(window: &Window, index: usize) -> Option<&AtomicU32> {
+    let word = window.place(4 * index as u64, 4).ok()?;
+    // SAFETY: inside the window, which lives as long as the result; the window
+    // begins at a page, so the word is aligned. Both sides use it atomically.
+    Some(unsafe { AtomicU32::from_ptr(word.cast()) })
+}

@@ -1,0 +1,74 @@
+//! What the library must know of its process: forks and the end.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
+
+static FORKED: AtomicBool = AtomicBool::new(false);
+static LAST: Mutex<Vec<fn()>> = Mutex::new(Vec::new());
+
+extern "C" fn in_child() {
+    FORKED.store(true, Ordering::Relaxed);
+}
+
+extern "C" fn at_exit() {
+    if forked() {
+        return;
+    }
+    let last = std::mem::take(&mut *LAST.lock().unwrap_or_else(PoisonError::into_inner));
+    for function in last {
+        // Unwinding into the C library is not allowed.
+        let _ = std::panic::catch_unwind(function);
+    }
+}
+
+/// Starts to watch for forks. Called before the first session.
+pub fn watch_forks() {
+    static ONCE: Once = Once::new();
+    // SAFETY: the handler only stores to an atomic, which is safe after fork.
+    ONCE.call_once(|| unsafe {
+        libc::pthread_atfork(None, None, Some(in_child));
+    });
+}
+
+/// Is this a child that was forked after [`watch_forks`]? Nothing of a session
+/// may be used here: threads are missing, locks may be held for ever.
+#[must_use]
+pub fn forked() -> bool {
+    FORKED.load(Ordering::Relaxed)
+}
+
+/// Runs `function` when the process ends in order (not in forked children).
+pub fn at_end(function: fn()) {
+    static ONCE: Once = Once::new();
+    // SAFETY: the handler is a plain function that never unwinds.
+    ONCE.call_once(|| unsafe {
+        libc::atexit(at_exit);
+    });
+    LAST.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(function);
+}
+
+/// Writes what a kernel printed where the program's own `printf` writes, in
+/// order with it.
+pub fn print(to_error: bool, bytes: &[u8]) {
+    unsafe extern "C" {
+        static stdout: *mut libc::FILE;
+        static stderr: *mut libc::FILE;
+    }
+    // SAFETY: C's own streams; the bytes are readable for their length.
+    unsafe {
+        let stream = if to_error { stderr } else { stdout };
+        libc::fwrite(bytes.as_ptr().cast(), 1, bytes.len(), stream);
+    }
+}
+
+/// Blocks every signal in the calling thread.
+pub fn block_signals() {
+    // SAFETY: the set is initialised by sigfillset before it is used.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
+    }
+}
