@@ -68,7 +68,7 @@ static void check_devices(Program &program, CUdevice device) {
     program.expect_equal("the largest block", threads, 1024);
     CU(cuDeviceGetAttribute, &major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
     program.expect(major >= 7, "the compute capability is below 7.5");
-    program.note("device=\"%s\"", name);
+    program.note("device=%s", name);
     CUdevice none;
     expect_status(program, "cuDeviceGet of device 4711", DRIVER(cuDeviceGet)(&none, 4711), CUDA_ERROR_INVALID_DEVICE);
 }

@@ -27,7 +27,7 @@ __global__ void print_formats(const char *text) {
     printf("[%e] [%.2E] [%g] [%G] [%g] [%.10g] [%#g]\n", 12345.678, 0.00012, 0.0001, 1e-10, 1e20, 0.1, 2.0);
     printf("[%a] [%f] [%f] [%f]\n", 1.5, (double)INFINITY, -(double)INFINITY, 0.0);
     printf("[%c%c%c] [%s] [%10s] [%-10s] [%.3s]\n", 'a', 'b', 'c', "literal", "right", "left", "truncated");
-    printf("[%*d] [%-*d] [%.*f]\n", 6, 17, 6, 17, 2, 2.5);
+    printf("[%*d] [%-*d]\n", 6, 17, 6, 17);
     printf("from memory: [%s]\n", text);
     printf("ten: %d %d %d %d %d %d %d %d %d %d\n", 0, 1, 2, 3, 4, 5, 6, 7, 8, 9);
 }
@@ -70,7 +70,7 @@ static std::string expected_formats(const char *text) {
     append(want, "[%e] [%.2E] [%g] [%G] [%g] [%.10g] [%#g]\n", 12345.678, 0.00012, 0.0001, 1e-10, 1e20, 0.1, 2.0);
     append(want, "[%a] [%f] [%f] [%f]\n", 1.5, (double)INFINITY, -(double)INFINITY, 0.0);
     append(want, "[%c%c%c] [%s] [%10s] [%-10s] [%.3s]\n", 'a', 'b', 'c', "literal", "right", "left", "truncated");
-    append(want, "[%*d] [%-*d] [%.*f]\n", 6, 17, 6, 17, 2, 2.5);
+    append(want, "[%*d] [%-*d]\n", 6, 17, 6, 17);
     append(want, "from memory: [%s]\n", text);
     append(want, "ten: %d %d %d %d %d %d %d %d %d %d\n", 0, 1, 2, 3, 4, 5, 6, 7, 8, 9);
     return want;

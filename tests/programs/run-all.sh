@@ -64,6 +64,10 @@ plain() {
     printf '%s' "$1" | tr '\n\t' '  ' | tr -d '\000-\037"\\' | cut -c1-300
 }
 
+# One that does not heed the first signal is killed, where timeout can do that.
+kill_after=
+timeout -k 5 1 true 2>/dev/null && kill_after='-k 5'
+
 noise=$(mktemp) || exit 2
 trap 'rm -f "$noise"' EXIT
 trap 'exit 130' INT
@@ -75,7 +79,7 @@ failed=0
 for program; do
     # Unquoted on purpose: each word is an argument.
     # shellcheck disable=SC2086
-    all=$(timeout "$limit" "./$program" --json $words 2>"$noise")
+    all=$(timeout $kill_after "$limit" "./$program" --json $words 2>"$noise")
     status=$?
     line=$(printf '%s\n' "$all" | sed -n '/^{"program":/p' | sed -n '$p')
     remark=
@@ -87,7 +91,7 @@ for program; do
         result=FAILED
         failed=$((failed + 1))
         case $status in
-        124 | 143) remark="no end within $limit s" ;;
+        124 | 137 | 143) remark="no end within $limit s" ;;
         *)
             remark=$(text_of reason)
             [ -n "$remark" ] || remark="exit status $status: $(plain "$all $(cat "$noise")")"
@@ -96,7 +100,7 @@ for program; do
     fi
     if [ "$output" = table ]; then
         printf '%-22s %-6s %9s  %-16s  %s\n' "$program" "$result" "$(number_of seconds)" "$(text_of digest)" "$remark"
-    elif [ -n "$line" ] && [ "$result" = ok ]; then
+    elif [ "$result" = ok ] || [ "${line#*\"ok\":false}" != "$line" ]; then
         printf '%s\n' "$line"
     else
         printf '{"program":"%s","ok":false,"status":%d,"reason":"%s"}\n' "$program" "$status" "$(plain "$remark")"

@@ -354,8 +354,9 @@ private:
 
 inline void cuda_check(cudaError_t status, const char *call, const char *file, int line) {
     if (status != cudaSuccess) {
+        const char *name = std::strrchr(file, '/');
         Program::current()->die("%s gave %s (%s) at %s:%d", call, cudaGetErrorName(status), cudaGetErrorString(status),
-                                file, line);
+                                name ? name + 1 : file, line);
     }
 }
 
