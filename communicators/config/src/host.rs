@@ -29,8 +29,9 @@ configuration! {
         socket: PathBuf = "/run/paragpu/paragpud.sock".into();
         /// Where the `paragpu` command connects; only the daemon's user and group may.
         control: PathBuf = "/run/paragpu/control.sock".into();
-        /// Where the daemon notes its sessions, so that after a crash the next one finds them.
-        state: PathBuf = "/run/paragpu/state".into();
+        /// Where the daemon notes its sessions, so that after a crash the next one finds them;
+        /// empty: `state` beside the control socket.
+        state: PathBuf = PathBuf::new();
         /// Group that may use both sockets; empty for the daemon's own.
         group: String = String::new();
         /// The worker program; empty: `paragpu-worker` beside paragpud.
@@ -91,8 +92,9 @@ configuration! {
 
     /// Program images, kept so that a guest need not send them twice.
     [cache] pub struct Cache {
-        /// Where they are kept.
-        directory: PathBuf = "/var/cache/paragpu".into();
+        /// Where they are kept; empty: the directory that systemd gives (CacheDirectory=), and
+        /// without one, in each worker's memory only.
+        directory: PathBuf = PathBuf::new();
         /// How much is kept; 0 for nothing.
         size: Size = Size(1 << 30) => 0..=1 << 40;
     }
@@ -175,6 +177,29 @@ impl Host {
     /// [`Error`].
     pub fn load() -> Result<Self, Error> {
         Self::load_with_origins().map(|loaded| loaded.values)
+    }
+
+    /// Where the daemon notes its sessions: `daemon.state`, or beside the
+    /// control socket.
+    #[must_use]
+    pub fn state_directory(&self) -> PathBuf {
+        if self.daemon.state.as_os_str().is_empty() {
+            self.daemon.control.with_file_name("state")
+        } else {
+            self.daemon.state.clone()
+        }
+    }
+
+    /// Where program images are kept: `cache.directory`, or what systemd
+    /// gives; `None` for memory only.
+    #[must_use]
+    pub fn cache_directory(&self) -> Option<PathBuf> {
+        if self.cache.size.0 == 0 {
+            return None;
+        }
+        Some(self.cache.directory.clone())
+            .filter(|directory| !directory.as_os_str().is_empty())
+            .or_else(|| std::env::var_os("CACHE_DIRECTORY").map(PathBuf::from))
     }
 
     /// As [`load`](Self::load), with where each value came from.

@@ -1,1 +1,28 @@
-//! (to be written)
+//! The broker between guests and workers (D8, D13, D14).
+//!
+//! `paragpud` listens, reads exactly the first frame of a connection, and
+//! passes the connection to a worker process that is warm already. It starts
+//! workers, watches them and ends them. It never sees a guest's calls.
+//!
+//! One thread waits for all file descriptors in [`broker`]; nothing in it
+//! waits for a peer. Files: [`listener`] binds, [`handshake`] reads first
+//! frames, [`worker`] is one process, [`device`] finds the GPUs, [`session`]
+//! and [`notes`] keep what runs, [`admin`] is the language of the control
+//! socket and [`console`] a connection of it.
+#![deny(unsafe_code)]
+
+pub mod admin;
+pub mod arguments;
+pub mod broker;
+pub mod console;
+pub mod device;
+mod error;
+pub mod handshake;
+pub mod listener;
+pub mod logging;
+pub mod notes;
+pub mod session;
+pub mod sys;
+pub mod worker;
+
+pub use error::Error;

@@ -1,5 +1,6 @@
 //! How a daemon starts a worker.
 
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -48,6 +49,8 @@ impl Spawn {
         let child = command
             .stdin(Stdio::from(theirs.into_fd()))
             .stdout(Stdio::null())
+            // A signal to the daemon's terminal is not for its sessions.
+            .process_group(0)
             .spawn()?;
         Ok((child, ours))
     }

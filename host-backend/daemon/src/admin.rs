@@ -1,0 +1,147 @@
+//! The language of the control socket: a request and a response, each one
+//! line of JSON, as many as the client likes on one connection.
+#![forbid(unsafe_code)]
+
+use serde::{Deserialize, Serialize};
+
+/// Most bytes of a request's line.
+pub const MAX_REQUEST: usize = 4096;
+
+/// What a client asks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Request {
+    /// The sessions: [`Response::Sessions`].
+    List {},
+    /// End a session, whatever it does: [`Response::Ending`].
+    End {
+        /// Its number.
+        session: u64,
+    },
+    /// Devices and totals: [`Response::Stats`].
+    Stats {},
+    /// Who answers: [`Response::Version`].
+    Version {},
+}
+
+/// What the daemon answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "lowercase")]
+pub enum Response {
+    /// The sessions, oldest first.
+    Sessions {
+        /// Each of them.
+        sessions: Vec<SessionInfo>,
+    },
+    /// The session was told to end; it is killed if it does not.
+    Ending {
+        /// Its number.
+        session: u64,
+    },
+    /// Devices and totals.
+    Stats(Stats),
+    /// Who answers.
+    Version {
+        /// Release of the daemon.
+        daemon: String,
+        /// Version of the wire.
+        protocol: String,
+        /// The daemon's process.
+        pid: u32,
+    },
+    /// The request was not served.
+    Error {
+        /// One sentence.
+        error: String,
+    },
+}
+
+/// One session.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SessionInfo {
+    /// Its number on this host.
+    pub session: u64,
+    /// The VM, the user (`uid 1000`) or the address it came from.
+    pub vm: String,
+    /// The guest's process, as the guest counts.
+    pub pid: u32,
+    /// The worker's process on this host.
+    pub worker: u32,
+    /// `cuda:0`: kind and number of the device on this host.
+    pub device: String,
+    /// The guest's number of the device.
+    pub ordinal: u32,
+    /// `unix`, `tcp`, `shm` or `pci`.
+    pub communicator: String,
+    /// Seconds since it began.
+    pub age: f64,
+    /// Calls executed; with the rest zero where `counted` is false.
+    pub calls: u64,
+    /// Of these, calls that nobody waited for.
+    pub posted: u64,
+    /// Of these, calls that a thread waited for.
+    pub synchronous: u64,
+    /// Kernels launched.
+    pub launches: u64,
+    /// Bytes copied from guest memory to the device.
+    pub bytes_to_device: u64,
+    /// Bytes copied from the device to guest memory.
+    pub bytes_from_device: u64,
+    /// Bytes of device memory now.
+    pub device_memory: u64,
+    /// Bytes of host memory that the worker holds for the guest now.
+    pub host_memory: u64,
+    /// Whether the counts came from the worker; it cannot be asked when its
+    /// session began under an earlier daemon, nor while a call keeps it busy.
+    pub counted: bool,
+    /// Whether it was told to end.
+    pub ending: bool,
+}
+
+/// Devices and totals.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Stats {
+    /// Sessions now.
+    pub sessions: u64,
+    /// Most at once.
+    pub session_limit: u64,
+    /// Guests that wait for a worker.
+    pub waiting: u64,
+    /// Connections that have not said hello.
+    pub pending: u64,
+    /// Sessions begun since the daemon started.
+    pub begun: u64,
+    /// Guests refused since the daemon started.
+    pub refused: u64,
+    /// Workers that died without a word since the daemon started.
+    pub crashed: u64,
+    /// Seconds since the daemon started.
+    pub uptime: f64,
+    /// Whether the search for devices is over.
+    pub ready: bool,
+    /// The devices as guests number them.
+    pub devices: Vec<DeviceInfo>,
+    /// Why there are no devices, where there are none.
+    pub problem: Option<String>,
+}
+
+/// One device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DeviceInfo {
+    /// The guest's number of it.
+    pub ordinal: u32,
+    /// `cuda:0`.
+    pub device: String,
+    /// Its name; empty until a worker opened it.
+    pub name: String,
+    /// Bytes of its memory; 0 until a worker opened it.
+    pub memory: u64,
+    /// Workers that wait for a session.
+    pub idle: u64,
+    /// Workers that open the device.
+    pub starting: u64,
+    /// Sessions.
+    pub sessions: u64,
+    /// Why no worker can open it, while none can.
+    pub problem: Option<String>,
+}

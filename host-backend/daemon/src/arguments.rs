@@ -1,0 +1,139 @@
+//! The command line of `paragpud`: each option stands for a key of host.toml.
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use paragpu_config::host::Host;
+use paragpu_config::{Configuration as _, Sources};
+
+/// Gives guests GPUs: admits them and hands each to a worker process.
+///
+/// Reads /etc/paragpu/host.toml, /etc/paragpu/host.d/*.toml and the variables
+/// PARAGPU_HOST_*; the options here win over all of them. SIGTERM ends every
+/// session and the daemon; SIGHUP reads the configuration again and applies
+/// limits, pool and log level.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "paragpud", version)]
+pub struct Arguments {
+    /// Read this file instead of those in /etc/paragpu.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// What executes the calls: auto, cuda or software.
+    #[arg(long, value_name = "KIND")]
+    device: Option<String>,
+    /// Listen for guests at this unix socket.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Listen for the paragpu command at this unix socket.
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+    /// Note the sessions in this directory [default: `state` beside the control socket].
+    #[arg(long, value_name = "DIRECTORY")]
+    state: Option<PathBuf>,
+    /// Listen for guests at this TCP address, for example 127.0.0.1:7474.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    tcp: Option<String>,
+    /// The worker program [default: `paragpu-worker` beside paragpud].
+    #[arg(long, value_name = "PATH")]
+    worker: Option<PathBuf>,
+    /// Workers to keep warm for each device.
+    #[arg(long, value_name = "COUNT")]
+    warm: Option<u32>,
+    /// How much to log: off, error, warn, info, debug or trace.
+    #[arg(long, value_name = "LEVEL")]
+    log: Option<String>,
+    /// Set any other key of host.toml, for example limits.sessions=8.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_and_value)]
+    set: Vec<(String, String)>,
+    /// Print one line of JSON with the addresses when the daemon listens at them.
+    #[arg(long)]
+    pub print_addresses: bool,
+}
+
+fn key_and_value(text: &str) -> Result<(String, String), String> {
+    text.split_once('=')
+        .map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()))
+        .ok_or_else(|| format!("{text:?} is not KEY=VALUE"))
+}
+
+impl Arguments {
+    /// Where the daemon's configuration comes from. The same each time, so
+    /// that reading it again keeps what the command line set.
+    #[must_use]
+    pub fn sources(&self) -> Sources {
+        let mut sources = Sources::system::<Host>();
+        if let Some(file) = &self.config {
+            sources.file = Some(file.clone());
+            sources.required = true;
+            sources.fragments = None;
+        }
+        let path = |path: &Option<PathBuf>| {
+            let path = path.as_ref()?;
+            let absolute = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            Some(absolute.to_string_lossy().into_owned())
+        };
+        let options = [
+            ("device.kind", self.device.clone()),
+            ("daemon.socket", path(&self.socket)),
+            ("daemon.control", path(&self.control)),
+            ("daemon.state", path(&self.state)),
+            ("daemon.worker", path(&self.worker)),
+            ("tcp.listen", self.tcp.clone()),
+            ("pool.warm", self.warm.map(|count| count.to_string())),
+            ("log.level", self.log.clone()),
+        ];
+        sources.arguments = options
+            .into_iter()
+            .filter_map(|(key, value)| Some((key.to_owned(), value?)))
+            .chain(self.set.iter().cloned())
+            .collect();
+        debug_assert!(
+            sources
+                .arguments
+                .iter()
+                .take(sources.arguments.len() - self.set.len())
+                .all(|(key, _)| Host::keys().iter().any(|known| known.name == key))
+        );
+        sources
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn options_are_keys() {
+        Arguments::command().debug_assert();
+        let arguments = Arguments::parse_from([
+            "paragpud",
+            "--device",
+            "software",
+            "--socket",
+            "/a",
+            "--control",
+            "/b/c",
+            "--tcp",
+            "127.0.0.1:0",
+            "--warm",
+            "3",
+            "--log",
+            "debug",
+            "--worker",
+            "/w",
+            "--set",
+            "limits.sessions = 8",
+        ]);
+        let mut sources = arguments.sources();
+        sources.file = None;
+        sources.fragments = None;
+        let host = sources.load::<Host>().unwrap().values;
+        assert_eq!(host.limits.sessions, 8);
+        assert_eq!(host.pool.warm, 3);
+        assert_eq!(host.daemon.socket, PathBuf::from("/a"));
+        assert_eq!(host.state_directory(), PathBuf::from("/b/state"));
+        assert!(host.tcp.listen.0.is_some());
+    }
+}

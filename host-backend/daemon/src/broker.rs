@@ -1,0 +1,387 @@
+//! The loop: waits for descriptors and deadlines, never for a peer.
+#![forbid(unsafe_code)]
+
+mod admit;
+mod consoles;
+mod supervise;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use paragpu_config::host::Host;
+use paragpu_worker::control::Inbox;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::arguments::Arguments;
+use crate::console::Console;
+use crate::device::Devices;
+use crate::handshake::{Asked, Guest, Pending};
+use crate::listener::{Listener, group};
+use crate::notes::Notes;
+use crate::session::Session;
+use crate::worker::{State, Worker};
+use crate::{Error, logging, sys};
+
+/// From being told to end to being killed.
+const GRACE: Duration = Duration::from_secs(1);
+/// Pause of accepting when the system has no descriptors left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A guest that waits for a worker.
+#[derive(Debug)]
+struct Waiting {
+    guest: Guest,
+    asked: Box<Asked>,
+}
+
+/// Totals since the start.
+#[derive(Debug, Default, Clone, Copy)]
+struct Totals {
+    begun: u64,
+    refused: u64,
+    crashed: u64,
+}
+
+/// What a descriptor belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Guests(usize),
+    Commands,
+    Terminate,
+    Reload,
+    Pending(u64),
+    Waiting(usize),
+    Control(u64),
+    Process(u64),
+    Console(u64),
+}
+
+/// The daemon.
+#[derive(Debug)]
+pub struct Broker {
+    host: Host,
+    program: PathBuf,
+    arguments: Arguments,
+    log: logging::Handle,
+    guests: Vec<Listener>,
+    commands: Option<Listener>,
+    terminate: UnixStream,
+    reload: UnixStream,
+    notes: Notes,
+    devices: Devices,
+    workers: BTreeMap<u64, Worker>,
+    sessions: BTreeMap<u64, Session>,
+    pending: BTreeMap<u64, Pending>,
+    waiting: VecDeque<Waiting>,
+    consoles: BTreeMap<u64, Console>,
+    listings: Vec<consoles::Listing>,
+    inbox: Inbox,
+    totals: Totals,
+    started: Instant,
+    /// Keys of workers, connections and consoles.
+    next_key: u64,
+    next_session: u64,
+    /// No connection is accepted until then.
+    accept_pause: Option<Instant>,
+    /// When what is left is killed, once the daemon ends.
+    stopping: Option<Instant>,
+}
+
+impl Broker {
+    /// Takes up what an earlier daemon left and listens.
+    ///
+    /// # Errors
+    /// [`Error`]: what the configuration asks for cannot be had.
+    pub fn new(host: Host, log: logging::Handle, arguments: Arguments) -> Result<Self, Error> {
+        sys::close_inherited_on_exec().map_err(Error::system("set up descriptors"))?;
+        if let Err(error) = sys::fix_addresses_of_children() {
+            tracing::warn!(
+                %error,
+                "workers run with address-space randomisation: sessions that use module \
+                 globals may not be movable"
+            );
+        }
+        raise_descriptor_limit();
+        let terminate = signal(&[rustix::process::Signal::TERM, rustix::process::Signal::INT])?;
+        let reload = signal(&[rustix::process::Signal::HUP])?;
+        let notes = Notes::open(&host.state_directory())?;
+        let group = group(&host.daemon.group)?;
+        let commands = Listener::unix(&host.daemon.control, group)?;
+        let mut guests = vec![Listener::unix(&host.daemon.socket, group)?];
+        if let Some(address) = host.tcp.listen.0 {
+            guests.push(Listener::tcp(address)?);
+        }
+        let mut broker = Self {
+            program: worker_program(&host),
+            devices: Devices::new(&host),
+            host,
+            arguments,
+            log,
+            guests,
+            commands: Some(commands),
+            terminate,
+            reload,
+            notes,
+            workers: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            consoles: BTreeMap::new(),
+            listings: Vec::new(),
+            inbox: Inbox::default(),
+            totals: Totals::default(),
+            started: Instant::now(),
+            next_key: 1,
+            next_session: 1,
+            accept_pause: None,
+            stopping: None,
+        };
+        broker.adopt();
+        tracing::info!(
+            socket = %broker.host.daemon.socket.display(),
+            control = %broker.host.daemon.control.display(),
+            tcp = broker.guests.iter().find_map(Listener::address).map(tracing::field::display),
+            device = %broker.host.device.kind,
+            "listening"
+        );
+        // There may be no service manager to tell.
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+        Ok(broker)
+    }
+
+    /// One line of JSON: where the daemon listens, and its process.
+    #[must_use]
+    pub fn addresses(&self) -> String {
+        let tcp = self.guests.iter().find_map(Listener::address);
+        serde_json::json!({
+            "socket": self.host.daemon.socket,
+            "control": self.host.daemon.control,
+            "tcp": tcp.map(|address| address.to_string()),
+            "pid": std::process::id(),
+        })
+        .to_string()
+    }
+
+    /// Serves until SIGTERM or SIGINT has ended everything.
+    ///
+    /// # Errors
+    /// [`Error::System`] where waiting itself fails.
+    pub fn run(&mut self) -> Result<(), Error> {
+        loop {
+            let deadline = self.settle();
+            if self.stopping.is_some() && self.workers.is_empty() {
+                tracing::info!("ended");
+                return Ok(());
+            }
+            for (source, flags) in self.wait(deadline)? {
+                self.handle(source, flags);
+            }
+        }
+    }
+
+    /// Waits for descriptors until `deadline`. Descending within each kind, so
+    /// that positions stay true while entries are taken out.
+    fn wait(&self, deadline: Option<Instant>) -> Result<Vec<(Source, PollFlags)>, Error> {
+        let mut list: Vec<(Source, PollFd<'_>)> = Vec::new();
+        let read = PollFlags::IN;
+        let mut add = |source, fd, flags| list.push((source, PollFd::from_borrowed_fd(fd, flags)));
+        add(Source::Terminate, self.terminate.as_fd(), read);
+        add(Source::Reload, self.reload.as_fd(), read);
+        for (key, worker) in &self.workers {
+            if let Some(control) = &worker.control {
+                add(Source::Control(*key), control.as_fd(), read);
+            }
+            add(Source::Process(*key), worker.pidfd.as_fd(), read);
+        }
+        for (key, pending) in &self.pending {
+            add(Source::Pending(*key), pending.guest.as_fd(), read);
+        }
+        for (place, waiting) in self.waiting.iter().enumerate().rev() {
+            let flags = PollFlags::RDHUP;
+            add(Source::Waiting(place), waiting.guest.as_fd(), flags);
+        }
+        for (key, console) in &self.consoles {
+            let flags = if console.writing() {
+                PollFlags::OUT
+            } else {
+                read
+            };
+            add(Source::Console(*key), console.as_fd(), flags);
+        }
+        if let Some(commands) = &self.commands {
+            add(Source::Commands, commands.as_fd(), read);
+        }
+        if self.accept_pause.is_none() {
+            for (place, listener) in self.guests.iter().enumerate() {
+                add(Source::Guests(place), listener.as_fd(), read);
+            }
+        }
+        let patience = deadline.map(|deadline| {
+            // Rounded up, so that the loop does not spin through the last fraction.
+            let left = deadline.saturating_duration_since(Instant::now());
+            Timespec::try_from(left + Duration::from_micros(100)).unwrap_or(Timespec {
+                tv_sec: 1,
+                tv_nsec: 0,
+            })
+        });
+        let (sources, mut fds): (Vec<_>, Vec<_>) = list.into_iter().unzip();
+        match poll(&mut fds, patience.as_ref()) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(Vec::new()),
+            Err(errno) => return Err(Error::system("wait for events")(errno)),
+        }
+        Ok(sources
+            .into_iter()
+            .zip(fds.iter().map(PollFd::revents))
+            .filter(|(_, flags)| !flags.is_empty())
+            .collect())
+    }
+
+    fn handle(&mut self, source: Source, flags: PollFlags) {
+        match source {
+            Source::Guests(place) => self.accept(place),
+            Source::Commands => self.accept_console(),
+            Source::Terminate => self.stop(),
+            Source::Reload => self.reload(),
+            Source::Pending(key) => self.advance(key),
+            Source::Waiting(place) => self.gave_up(place),
+            Source::Control(key) => self.hear(key),
+            Source::Process(key) => self.exited(key),
+            Source::Console(key) => self.console(key, flags),
+        }
+    }
+
+    /// Does what the last events made possible or due: matches guests with
+    /// workers, starts and dismisses workers, meets deadlines. Returns the
+    /// next deadline.
+    fn settle(&mut self) -> Option<Instant> {
+        let now = Instant::now();
+        if self.accept_pause.is_some_and(|pause| pause <= now) {
+            self.accept_pause = None;
+        }
+        let retry = self.devices.retry(now);
+        self.give_up_on_silent(now);
+        self.match_waiting();
+        self.refill(now);
+        self.kill_overdue(now);
+        self.answer_listings(now);
+        [
+            self.accept_pause,
+            retry,
+            self.pending.values().map(|pending| pending.deadline).min(),
+            self.workers
+                .values()
+                .filter_map(|worker| worker.deadline)
+                .min(),
+            self.listings.iter().map(|listing| listing.deadline).min(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// SIGTERM: ends every session, then the daemon.
+    fn stop(&mut self) {
+        if let Ok(0) | Err(_) = drain(&self.terminate) {
+            return;
+        }
+        if self.stopping.is_some() {
+            return;
+        }
+        tracing::info!(sessions = self.sessions.len(), "ending");
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+        let deadline = Instant::now() + GRACE;
+        self.stopping = Some(deadline);
+        self.guests.clear();
+        self.commands = None;
+        self.pending.clear();
+        for waiting in std::mem::take(&mut self.waiting) {
+            waiting.guest.refuse("the host's daemon is ending");
+        }
+        for worker in self.workers.values_mut() {
+            match worker.state {
+                State::Serving(_) => worker.end(deadline),
+                _ => worker.dismiss(deadline),
+            }
+        }
+    }
+
+    /// SIGHUP: limits, pool and log level anew.
+    fn reload(&mut self) {
+        if let Ok(0) | Err(_) = drain(&self.reload) {
+            return;
+        }
+        let new = match self.arguments.sources().load::<Host>() {
+            Ok(loaded) => loaded.values,
+            Err(error) => {
+                tracing::error!(%error, "the configuration is refused; the old one stands");
+                return;
+            }
+        };
+        let applied = Host {
+            limits: new.limits.clone(),
+            pool: new.pool.clone(),
+            log: new.log.clone(),
+            shm: new.shm.clone(),
+            cache: new.cache.clone(),
+            ..self.host.clone()
+        };
+        if applied != new {
+            tracing::warn!("sockets, device and worker program change with a restart only");
+        }
+        self.host = applied;
+        if let Err(error) = self.log.reload(logging::filter(self.host.log.level)) {
+            tracing::warn!(%error, "the log level stays");
+        }
+        tracing::info!("configuration read again");
+    }
+
+    fn key(&mut self) -> u64 {
+        self.next_key += 1;
+        self.next_key
+    }
+}
+
+/// The worker program: as configured, else beside this one.
+fn worker_program(host: &Host) -> PathBuf {
+    if !host.daemon.worker.as_os_str().is_empty() {
+        return host.daemon.worker.clone();
+    }
+    let name = "paragpu-worker";
+    std::env::current_exe().map_or_else(|_| name.into(), |own| own.with_file_name(name))
+}
+
+/// A socket that is readable once one of `signals` came.
+fn signal(signals: &[rustix::process::Signal]) -> Result<UnixStream, Error> {
+    let failed = || "receive signals";
+    let (read, write) = UnixStream::pair().map_err(Error::system(failed()))?;
+    read.set_nonblocking(true)
+        .map_err(Error::system(failed()))?;
+    for signal in signals {
+        let write = write.try_clone().map_err(Error::system(failed()))?;
+        signal_hook::low_level::pipe::register(signal.as_raw(), write)
+            .map_err(Error::system(failed()))?;
+    }
+    Ok(read)
+}
+
+/// Takes what a signal wrote.
+fn drain(mut socket: &UnixStream) -> std::io::Result<usize> {
+    std::io::Read::read(&mut socket, &mut [0; 64])
+}
+
+/// Each session takes a few descriptors.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::debug!(%error, "the limit of descriptors stays");
+    }
+}

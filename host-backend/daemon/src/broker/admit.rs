@@ -1,0 +1,245 @@
+//! From a connection to a session.
+
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use paragpu_protocol::codec::{Bytes, Text};
+use paragpu_worker::control::{Assign, ToWorker};
+
+use super::{ACCEPT_PAUSE, Broker, Waiting};
+use crate::handshake::{Asked, Guest, Pending, Progress};
+use crate::session::{Facts, Session, now};
+use crate::worker::State;
+
+impl Broker {
+    pub(super) fn accept(&mut self, place: usize) {
+        let Some(listener) = self.guests.get(place) else {
+            return;
+        };
+        let (socket, peer) = match listener.accept() {
+            Ok(Some(connection)) => connection,
+            Ok(None) => return,
+            Err(error) => {
+                tracing::warn!(%error, "a connection cannot be accepted");
+                self.accept_pause = Some(Instant::now() + ACCEPT_PAUSE);
+                return;
+            }
+        };
+        let guest = Guest { socket, peer };
+        if self.pending.len() >= usize::try_from(self.host.limits.pending).unwrap_or(usize::MAX) {
+            self.refuse(
+                guest,
+                "too many connections wait for their hello: try again",
+            );
+            return;
+        }
+        let patience = Duration::from_millis(self.host.limits.hello.into());
+        let key = self.key();
+        let pending = Pending::new(guest, Instant::now() + patience);
+        self.pending.insert(key, pending);
+        self.advance(key);
+    }
+
+    /// Something of a first frame came.
+    pub(super) fn advance(&mut self, key: u64) {
+        let Some(pending) = self.pending.get_mut(&key) else {
+            return;
+        };
+        let progress = pending.advance();
+        if matches!(progress, Progress::More) {
+            return;
+        }
+        let Some(Pending { guest, .. }) = self.pending.remove(&key) else {
+            return;
+        };
+        match progress {
+            Progress::More => {}
+            Progress::Complete(asked) => self.admit(guest, asked),
+            Progress::Refused(reason) => self.refuse(guest, &reason),
+            Progress::Rubbish(what) => {
+                tracing::info!(peer = %guest.peer, "a connection {what}");
+            }
+        }
+    }
+
+    /// Closes connections that did not say hello in time.
+    pub(super) fn give_up_on_silent(&mut self, now: Instant) {
+        self.pending.retain(|_, pending| {
+            let silent = pending.deadline <= now;
+            if silent {
+                tracing::info!(peer = %pending.guest.peer, "a connection did not say hello in time");
+            }
+            !silent
+        });
+    }
+
+    fn admit(&mut self, guest: Guest, asked: Box<Asked>) {
+        let limit = u64::from(self.host.limits.sessions);
+        if (self.sessions.len() + self.waiting.len()) as u64 >= limit {
+            let reason = format!(
+                "the host serves {limit} sessions already, its limit: try again when one has \
+                 ended, or raise limits.sessions in its host.toml"
+            );
+            self.refuse(guest, &reason);
+            return;
+        }
+        if asked.hello.token != [0; 16] {
+            self.refuse(
+                guest,
+                "this host cannot resume a session: start the program anew",
+            );
+            return;
+        }
+        self.waiting.push_back(Waiting { guest, asked });
+    }
+
+    /// The guest at this place of the queue is gone.
+    pub(super) fn gave_up(&mut self, place: usize) {
+        if let Some(waiting) = self.waiting.remove(place) {
+            tracing::debug!(vm = waiting.asked.vm, "a guest left before it had a worker");
+        }
+    }
+
+    /// Gives waiting guests workers, in their order; refuses those for whom
+    /// there will be none.
+    pub(super) fn match_waiting(&mut self) {
+        for waiting in std::mem::take(&mut self.waiting) {
+            if let Some(reason) = self.hopeless(waiting.asked.hello.device) {
+                self.refuse(waiting.guest, &reason);
+            } else if let Some(waiting) = self.assign(waiting) {
+                self.waiting.push_back(waiting);
+            }
+        }
+    }
+
+    /// Why a guest that wants device `ordinal` waits in vain; `None` where it
+    /// does not.
+    fn hopeless(&self, ordinal: u32) -> Option<String> {
+        if let Some(problem) = self.devices.problem() {
+            return Some(format!("the host has no GPU to give: {problem}"));
+        }
+        if !self.devices.ready() {
+            return None;
+        }
+        let count = self.devices.count();
+        let Some(device) = self.devices.get(ordinal) else {
+            return Some(format!(
+                "the host gives {count} devices, and the guest asks for number {ordinal}"
+            ));
+        };
+        let problem = device.problem.as_ref()?;
+        let coming = self.workers.values().any(|worker| {
+            worker.ordinal == ordinal && matches!(worker.state, State::Starting | State::Idle)
+        });
+        (!coming && device.retry.is_some())
+            .then(|| format!("the host's device {ordinal} cannot be opened: {problem}"))
+    }
+
+    /// Hands a guest to an idle worker of its device; gives the guest back
+    /// where there is none.
+    fn assign(&mut self, waiting: Waiting) -> Option<Waiting> {
+        if !self.devices.ready() {
+            return Some(waiting);
+        }
+        let ordinal = waiting.asked.hello.device;
+        loop {
+            let idle = self
+                .workers
+                .iter()
+                .find(|(_, worker)| worker.ordinal == ordinal && worker.state == State::Idle);
+            let Some((&key, _)) = idle else {
+                return Some(waiting);
+            };
+            if self.hand_over(key, &waiting) {
+                return None;
+            }
+        }
+    }
+
+    fn hand_over(&mut self, key: u64, waiting: &Waiting) -> bool {
+        let Waiting { guest, asked } = waiting;
+        let session = self.next_session;
+        let device_count = self.devices.count();
+        let device = self.devices.label(asked.hello.device);
+        let Some(worker) = self.workers.get_mut(&key) else {
+            return false;
+        };
+        let assign = ToWorker::Assign(Assign {
+            session,
+            token: token(),
+            ordinal: asked.hello.device,
+            device_count,
+            device_memory: self.host.limits.memory.0,
+            host_memory: 0,
+            window: self.host.shm.window.0,
+            channel_offset: asked.channel.as_ref().map_or(0, |channel| channel.offset),
+            channel_size: asked.channel.as_ref().map_or(0, |channel| channel.size),
+            channel: asked.channel.as_ref().map_or(0, |channel| channel.number),
+            vm: Text(&asked.vm),
+            hello: Bytes(&asked.hello_bytes),
+        });
+        let mut fds = Vec::new();
+        if let Some(channel) = &asked.channel {
+            fds.extend(channel.fds.iter().map(|fd| fd.as_fd()));
+        }
+        // Of a PCI device's channel the last: the device process waits at its
+        // other end for the worker's end, and shuts it down when the guest is gone.
+        fds.push(guest.socket.as_fd());
+        let sent = worker
+            .control
+            .as_ref()
+            .is_some_and(|control| control.send(&assign, &fds).is_ok());
+        if !sent {
+            // It just died, or is about to.
+            worker.dismiss(Instant::now() + super::GRACE);
+            return false;
+        }
+        worker.state = State::Serving(session);
+        let facts = Facts {
+            session,
+            vm: asked.vm.clone(),
+            guest_pid: asked.hello.pid,
+            ordinal: asked.hello.device,
+            device,
+            communicator: asked.communicator.to_owned(),
+            begun: now(),
+        };
+        tracing::info!(
+            session,
+            worker = worker.pid,
+            vm = facts.vm,
+            pid = facts.guest_pid,
+            device = facts.device,
+            communicator = facts.communicator,
+            "session begins"
+        );
+        self.notes.write(&facts, worker.pid);
+        self.sessions.insert(
+            session,
+            Session {
+                facts,
+                worker: key,
+                counters: None,
+            },
+        );
+        self.next_session += 1;
+        self.totals.begun += 1;
+        true
+    }
+
+    fn refuse(&mut self, guest: Guest, reason: &str) {
+        tracing::info!(peer = %guest.peer, reason, "a guest is refused");
+        self.totals.refused += 1;
+        guest.refuse(reason);
+    }
+}
+
+/// A secret that nobody guesses; all zeros, which resumes nothing, where the
+/// system has no randomness.
+fn token() -> [u8; 16] {
+    let mut token = [0; 16];
+    match rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty()) {
+        Ok(16) => token,
+        _ => [0; 16],
+    }
+}

@@ -1,0 +1,189 @@
+//! Serves the control socket.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use paragpu_protocol::handshake::VERSION;
+use rustix::event::PollFlags;
+
+use super::Broker;
+use crate::admin::{DeviceInfo, Request, Response, SessionInfo, Stats};
+use crate::console::Console;
+use crate::worker::State;
+
+/// How long a listing waits for workers that are busy.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// Most connections of the control socket.
+const MOST: usize = 64;
+
+/// A listing that waits for the workers' counters.
+#[derive(Debug)]
+pub(super) struct Listing {
+    console: u64,
+    pub(super) deadline: Instant,
+    /// Workers that were asked.
+    asked: BTreeSet<u64>,
+}
+
+impl Broker {
+    pub(super) fn accept_console(&mut self) {
+        let Some(commands) = &self.commands else {
+            return;
+        };
+        match commands.accept() {
+            Ok(Some((socket, _))) if self.consoles.len() < MOST => {
+                let key = self.key();
+                self.consoles.insert(key, Console::new(socket));
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "a command's connection cannot be accepted"),
+        }
+    }
+
+    pub(super) fn console(&mut self, key: u64, flags: PollFlags) {
+        let Some(console) = self.consoles.get_mut(&key) else {
+            return;
+        };
+        let done = if flags.contains(PollFlags::OUT) {
+            console.write()
+        } else {
+            console.read()
+        };
+        if done.is_err() {
+            self.consoles.remove(&key);
+            self.listings.retain(|listing| listing.console != key);
+            return;
+        }
+        self.requests(key);
+    }
+
+    fn requests(&mut self, key: u64) {
+        loop {
+            // One listing at a time, so that answers keep their order.
+            if self.listings.iter().any(|listing| listing.console == key) {
+                return;
+            }
+            let Some(request) = self.consoles.get_mut(&key).and_then(Console::request) else {
+                return;
+            };
+            let response = match request {
+                Ok(Request::List {}) => {
+                    self.begin_listing(key);
+                    continue;
+                }
+                Ok(Request::End { session }) if self.end_session(session) => {
+                    Response::Ending { session }
+                }
+                Ok(Request::End { session }) => Response::Error {
+                    error: format!("there is no session {session}"),
+                },
+                Ok(Request::Stats {}) => Response::Stats(self.stats()),
+                Ok(Request::Version {}) => Response::Version {
+                    daemon: env!("CARGO_PKG_VERSION").to_owned(),
+                    protocol: VERSION.to_string(),
+                    pid: std::process::id(),
+                },
+                Err(error) => Response::Error { error },
+            };
+            self.answer(key, &response);
+        }
+    }
+
+    fn answer(&mut self, key: u64, response: &Response) {
+        if let Some(console) = self.consoles.get_mut(&key) {
+            console.answer(response);
+            if console.write().is_err() {
+                self.consoles.remove(&key);
+            }
+        }
+    }
+
+    fn begin_listing(&mut self, console: u64) {
+        let mut asked = BTreeSet::new();
+        for (key, worker) in &mut self.workers {
+            if matches!(worker.state, State::Serving(_)) {
+                worker.ask();
+                if worker.asked {
+                    asked.insert(*key);
+                }
+            }
+        }
+        self.listings.push(Listing {
+            console,
+            deadline: Instant::now() + PATIENCE,
+            asked,
+        });
+    }
+
+    /// Answers the listings whose workers have all spoken, or were too slow.
+    pub(super) fn answer_listings(&mut self, now: Instant) {
+        let workers = &self.workers;
+        let (over, open) = std::mem::take(&mut self.listings)
+            .into_iter()
+            .partition(|listing| {
+                listing.deadline <= now
+                    || !listing.asked.iter().any(|key| {
+                        workers
+                            .get(key)
+                            .is_some_and(|worker| worker.asked && worker.control.is_some())
+                    })
+            });
+        self.listings = open;
+        let over: Vec<Listing> = over;
+        for listing in over {
+            let sessions = self.list(&listing.asked);
+            self.answer(listing.console, &Response::Sessions { sessions });
+            self.requests(listing.console);
+        }
+    }
+
+    fn list(&self, asked: &BTreeSet<u64>) -> Vec<SessionInfo> {
+        self.sessions
+            .values()
+            .filter_map(|session| {
+                let worker = self.workers.get(&session.worker)?;
+                let counted =
+                    asked.contains(&session.worker) && !worker.asked && session.counters.is_some();
+                Some(session.info(worker.pid, counted, worker.told))
+            })
+            .collect()
+    }
+
+    fn stats(&self) -> Stats {
+        let count = |ordinal, wanted: fn(State) -> bool| {
+            let matching = self
+                .workers
+                .values()
+                .filter(|worker| worker.ordinal == ordinal && wanted(worker.state));
+            matching.count() as u64
+        };
+        let devices = self
+            .devices
+            .iter()
+            .take(self.devices.count() as usize)
+            .map(|(ordinal, device)| DeviceInfo {
+                ordinal,
+                device: self.devices.label(ordinal),
+                name: device.name.clone(),
+                memory: device.memory,
+                idle: count(ordinal, |state| state == State::Idle),
+                starting: count(ordinal, |state| state == State::Starting),
+                sessions: count(ordinal, |state| matches!(state, State::Serving(_))),
+                problem: device.problem.clone(),
+            })
+            .collect();
+        Stats {
+            sessions: self.sessions.len() as u64,
+            session_limit: self.host.limits.sessions.into(),
+            waiting: self.waiting.len() as u64,
+            pending: self.pending.len() as u64,
+            begun: self.totals.begun,
+            refused: self.totals.refused,
+            crashed: self.totals.crashed,
+            uptime: self.started.elapsed().as_secs_f64(),
+            ready: self.devices.ready(),
+            devices,
+            problem: self.devices.problem().map(str::to_owned),
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! The workers: started, watched, ended.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
+use std::time::Instant;
+
+use paragpu_worker::spawn::Spawn;
+
+use super::{Broker, GRACE};
+use crate::session::Session;
+use crate::worker::{News, State, Worker};
+
+/// Most workers that open a device at the same time.
+const STARTING: usize = 8;
+
+impl Broker {
+    /// Takes up the sessions that an earlier daemon left.
+    pub(super) fn adopt(&mut self) {
+        for found in self.notes.find() {
+            let session = found.facts.session;
+            tracing::info!(
+                session,
+                worker = found.pid,
+                vm = found.facts.vm,
+                "a session goes on that began under an earlier daemon"
+            );
+            let key = self.key();
+            let worker = Worker::adopt(found.pid, found.pidfd, found.facts.ordinal, session);
+            self.workers.insert(key, worker);
+            self.next_session = self.next_session.max(session + 1);
+            self.sessions.insert(
+                session,
+                Session {
+                    facts: found.facts,
+                    worker: key,
+                    counters: None,
+                },
+            );
+        }
+    }
+
+    /// Starts the workers that are missing and dismisses those too many.
+    pub(super) fn refill(&mut self, now: Instant) {
+        if self.stopping.is_some() {
+            return;
+        }
+        let warm = self.host.pool.warm as usize;
+        let ready = self.devices.ready();
+        let devices: Vec<(u32, bool)> = self
+            .devices
+            .iter()
+            .map(|(ordinal, device)| (ordinal, device.retry.is_none()))
+            .collect();
+        for (ordinal, may_start) in devices {
+            let demand = self
+                .waiting
+                .iter()
+                .filter(|waiting| waiting.asked.hello.device == ordinal)
+                .count();
+            // A search wants its proof even where nothing is kept warm.
+            let wanted = if ready { warm + demand } else { 1 };
+            let idle = self.count(ordinal, State::Idle);
+            let starting = self.count(ordinal, State::Starting);
+            let have = idle + starting;
+            if have < wanted && may_start && self.devices.problem().is_none() {
+                let proven = self
+                    .devices
+                    .get(ordinal)
+                    .is_some_and(|device| !device.name.is_empty());
+                // One is enough to find out whether a device can be opened.
+                let room = if proven { STARTING } else { 1 }.saturating_sub(starting);
+                for _ in 0..(wanted - have).min(room) {
+                    self.start_worker(ordinal, now);
+                }
+            } else if idle > wanted && ready {
+                self.dismiss_idle(ordinal, idle - wanted, now);
+            }
+        }
+    }
+
+    fn count(&self, ordinal: u32, state: State) -> usize {
+        self.workers
+            .values()
+            .filter(|worker| worker.ordinal == ordinal && worker.state == state)
+            .count()
+    }
+
+    fn dismiss_idle(&mut self, ordinal: u32, count: usize, now: Instant) {
+        self.workers
+            .values_mut()
+            .rev()
+            .filter(|worker| worker.ordinal == ordinal && worker.state == State::Idle)
+            .take(count)
+            .for_each(|worker| worker.dismiss(now + GRACE));
+    }
+
+    fn start_worker(&mut self, ordinal: u32, now: Instant) {
+        let Some(device) = self.devices.get(ordinal) else {
+            return;
+        };
+        let spawn = Spawn {
+            program: self.program.clone(),
+            device: self.devices.kind().to_owned(),
+            index: device.index,
+            ordinal,
+            image_cache: self.host.cache_directory(),
+            image_cache_bytes: self.host.cache.size.0,
+        };
+        match Worker::start(&spawn, ordinal) {
+            Ok(worker) => {
+                tracing::debug!(
+                    worker = worker.pid,
+                    device = self.devices.label(ordinal),
+                    "worker starts"
+                );
+                let key = self.key();
+                self.workers.insert(key, worker);
+            }
+            Err(error) => {
+                let reason = format!(
+                    "{} cannot be started: {}",
+                    self.program.display(),
+                    chain(&error)
+                );
+                tracing::error!(reason, "no worker");
+                self.devices.failed(ordinal, reason, now);
+            }
+        }
+    }
+
+    /// A worker says something.
+    pub(super) fn hear(&mut self, key: u64) {
+        loop {
+            let Some(worker) = self.workers.get_mut(&key) else {
+                return;
+            };
+            let news = worker.hear(&mut self.inbox);
+            let (ordinal, pid) = (worker.ordinal, worker.pid);
+            match news {
+                None => {
+                    if worker.control.is_none() {
+                        // It exits, or is made to.
+                        worker.deadline.get_or_insert(Instant::now() + GRACE);
+                    }
+                    return;
+                }
+                Some(News::Ready(name, memory)) => {
+                    if worker.state == State::Starting {
+                        worker.state = State::Idle;
+                        tracing::debug!(worker = pid, name, memory, "worker is ready");
+                        self.devices.opened(ordinal, name, memory);
+                    }
+                }
+                Some(News::Failed(reason)) => {
+                    if worker.state == State::Starting {
+                        worker.state = State::Leaving;
+                        worker.deadline.get_or_insert(Instant::now() + GRACE);
+                        self.start_failed(ordinal, pid, reason);
+                    }
+                }
+                Some(News::Counted(counters) | News::Finished(counters)) => {
+                    let State::Serving(session) = worker.state else {
+                        continue;
+                    };
+                    if worker.finished {
+                        worker.deadline.get_or_insert(Instant::now() + GRACE);
+                    }
+                    if let Some(session) = self.sessions.get_mut(&session) {
+                        session.counters = Some(counters);
+                    }
+                }
+                Some(News::Started) => {}
+            }
+        }
+    }
+
+    fn start_failed(&mut self, ordinal: u32, pid: u32, reason: String) {
+        tracing::info!(
+            worker = pid,
+            device = self.devices.label(ordinal),
+            reason,
+            "a worker cannot open its device"
+        );
+        self.devices.failed(ordinal, reason, Instant::now());
+    }
+
+    /// A worker has exited.
+    pub(super) fn exited(&mut self, key: u64) {
+        // Its last words may still be in the socket.
+        self.hear(key);
+        let Some(mut worker) = self.workers.remove(&key) else {
+            return;
+        };
+        let status = worker.reap();
+        match worker.state {
+            State::Serving(session) => self.session_over(session, &worker, status),
+            State::Starting => {
+                let reason = format!("its worker {} before it was ready", ending(status));
+                self.start_failed(worker.ordinal, worker.pid, reason);
+            }
+            State::Idle => {
+                self.totals.crashed += 1;
+                tracing::warn!(worker = worker.pid, "an idle worker {}", ending(status));
+            }
+            State::Leaving => {
+                tracing::debug!(worker = worker.pid, "worker {}", ending(status));
+            }
+        }
+    }
+
+    fn session_over(&mut self, session: u64, worker: &Worker, status: Option<ExitStatus>) {
+        let Some(over) = self.sessions.remove(&session) else {
+            return;
+        };
+        self.notes.remove(session);
+        let calls = over.counters.map(|counters| counters.calls);
+        let word = worker.last_word.as_deref();
+        let expected = worker.finished || worker.told || word.is_some();
+        match status {
+            Some(status) if !expected && !status.success() => {
+                self.totals.crashed += 1;
+                tracing::error!(
+                    session,
+                    worker = worker.pid,
+                    vm = over.facts.vm,
+                    "session ends: its worker {}",
+                    ending(Some(status))
+                );
+            }
+            _ => tracing::info!(
+                session,
+                worker = worker.pid,
+                vm = over.facts.vm,
+                calls,
+                reason = word,
+                "session ends"
+            ),
+        }
+    }
+
+    /// Ends a session; whether there is one of this number.
+    pub(super) fn end_session(&mut self, session: u64) -> bool {
+        let Some(key) = self.sessions.get(&session).map(|session| session.worker) else {
+            return false;
+        };
+        if let Some(worker) = self.workers.get_mut(&key) {
+            tracing::info!(session, worker = worker.pid, "session is told to end");
+            worker.end(Instant::now() + GRACE);
+        }
+        true
+    }
+
+    /// Kills workers whose time is over.
+    pub(super) fn kill_overdue(&mut self, now: Instant) {
+        for worker in self.workers.values_mut() {
+            if worker.deadline.is_some_and(|deadline| deadline <= now) {
+                tracing::warn!(
+                    worker = worker.pid,
+                    "a worker did not end in time and is killed"
+                );
+                worker.kill();
+                // Until the kernel has let go of it, which may take while a
+                // driver call cannot be interrupted.
+                worker.deadline = Some(now + GRACE);
+            }
+        }
+    }
+}
+
+/// How a process ended, as a predicate.
+fn ending(status: Option<ExitStatus>) -> String {
+    match status {
+        None => "ended".into(),
+        Some(status) => match (status.code(), status.signal()) {
+            (Some(0), _) => "ended".into(),
+            (Some(code), _) => format!("failed with status {code}"),
+            (None, Some(signal)) => {
+                let core = if status.core_dumped() {
+                    ", core dumped"
+                } else {
+                    ""
+                };
+                format!("was killed by signal {signal}{core}")
+            }
+            (None, None) => "ended".into(),
+        },
+    }
+}
+
+/// An error and what caused it.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        text += &format!(": {source}");
+        cause = source.source();
+    }
+    text
+}

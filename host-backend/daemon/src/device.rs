@@ -1,0 +1,269 @@
+//! Finding the devices, and how they fare.
+//!
+//! The daemon never calls CUDA: a worker that opens device n is the proof that
+//! there is one. With no devices named it tries 0, 1, 2, … until one fails;
+//! with the kind "auto" it tries CUDA and then the software GPU.
+#![forbid(unsafe_code)]
+
+use std::time::{Duration, Instant};
+
+use paragpu_config::host::{DeviceKind, Host};
+use paragpu_protocol::layout::MAX_DEVICES;
+
+/// First pause after a worker could not open its device; doubles each time.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// One device that guests can have.
+#[derive(Debug, Clone, Default)]
+pub struct Device {
+    /// Its number among those of its kind on this host.
+    pub index: u32,
+    /// Its name; empty until a worker opened it.
+    pub name: String,
+    /// Bytes of its memory; 0 until a worker opened it.
+    pub memory: u64,
+    /// Why the last worker could not open it.
+    pub problem: Option<String>,
+    /// When it is tried again.
+    pub retry: Option<Instant>,
+    failures: u32,
+}
+
+/// The devices in the guests' order.
+#[derive(Debug)]
+pub struct Devices {
+    kind: &'static str,
+    list: Vec<Device>,
+    search: Search,
+    auto: bool,
+    configured: Vec<u32>,
+}
+
+/// How far the search is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Search {
+    /// The device at the end of the list waits for its proof.
+    Trying,
+    /// Nothing was found, for this reason; again after the pause.
+    Nothing(String),
+    /// The list is complete.
+    Over,
+}
+
+impl Devices {
+    /// The devices that `host` asks for.
+    #[must_use]
+    pub fn new(host: &Host) -> Self {
+        let mut devices = Self {
+            kind: "",
+            list: Vec::new(),
+            search: Search::Trying,
+            auto: host.device.kind == DeviceKind::Auto,
+            configured: host.device.indices.0.clone(),
+        };
+        devices.configured.truncate(MAX_DEVICES as usize);
+        devices.begin(match host.device.kind {
+            DeviceKind::Software => "software",
+            DeviceKind::Auto | DeviceKind::Cuda => "cuda",
+        });
+        devices
+    }
+
+    fn begin(&mut self, kind: &'static str) {
+        self.kind = kind;
+        self.search = Search::Trying;
+        self.list = vec![Device {
+            index: self.configured.first().copied().unwrap_or(0),
+            ..Device::default()
+        }];
+    }
+
+    /// `cuda` or `software`.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    /// Whether guests can be given devices.
+    #[must_use]
+    pub fn ready(&self) -> bool {
+        self.search == Search::Over
+    }
+
+    /// Why there are none.
+    #[must_use]
+    pub fn problem(&self) -> Option<&str> {
+        match &self.search {
+            Search::Nothing(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// How many devices guests have; those still searched for not counted.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        if self.ready() {
+            u32::try_from(self.list.len()).unwrap_or(MAX_DEVICES)
+        } else {
+            0
+        }
+    }
+
+    /// Ordinals and devices, including the one being tried.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &Device)> {
+        (0..).zip(&self.list)
+    }
+
+    /// The device that guests number `ordinal`.
+    #[must_use]
+    pub fn get(&self, ordinal: u32) -> Option<&Device> {
+        self.list.get(usize::try_from(ordinal).ok()?)
+    }
+
+    /// `cuda:0`.
+    #[must_use]
+    pub fn label(&self, ordinal: u32) -> String {
+        let index = self.get(ordinal).map_or(0, |device| device.index);
+        format!("{}:{index}", self.kind)
+    }
+
+    /// A worker opened device `ordinal`.
+    pub fn opened(&mut self, ordinal: u32, name: String, memory: u64) {
+        let last = self.list.len().saturating_sub(1);
+        let Some(place) = usize::try_from(ordinal).ok().filter(|place| *place <= last) else {
+            return;
+        };
+        if let Some(device) = self.list.get_mut(place) {
+            *device = Device {
+                index: device.index,
+                name,
+                memory,
+                ..Device::default()
+            };
+        }
+        if self.search != Search::Over && place == last {
+            self.proceed();
+        }
+    }
+
+    /// The device at the end of the list is there: what next?
+    fn proceed(&mut self) {
+        self.search = Search::Over;
+        if !self.configured.is_empty() {
+            let rest = self.configured.iter().skip(self.list.len());
+            let rest = rest.map(|index| Device {
+                index: *index,
+                ..Device::default()
+            });
+            self.list.extend(rest);
+        } else if self.kind != "software" && self.list.len() < MAX_DEVICES as usize {
+            // The software GPU is one device: all cores.
+            let index = u32::try_from(self.list.len()).unwrap_or(MAX_DEVICES);
+            self.list.push(Device {
+                index,
+                ..Device::default()
+            });
+            self.search = Search::Trying;
+        }
+    }
+
+    /// A worker could not open device `ordinal`.
+    pub fn failed(&mut self, ordinal: u32, reason: String, now: Instant) {
+        let last = self.list.len().saturating_sub(1);
+        let Some(place) = usize::try_from(ordinal).ok().filter(|place| *place <= last) else {
+            return;
+        };
+        if self.search != Search::Over && place == last {
+            if place > 0 {
+                self.list.pop();
+                self.search = Search::Over;
+                return;
+            }
+            if self.auto && self.kind == "cuda" {
+                tracing::info!(%reason, "no CUDA device: the software GPU serves");
+                self.begin("software");
+                return;
+            }
+            self.search = Search::Nothing(reason.clone());
+        }
+        let Some(device) = self.list.get_mut(place) else {
+            return;
+        };
+        let pause = FIRST_PAUSE.saturating_mul(1 << device.failures.min(6));
+        device.failures = device.failures.saturating_add(1);
+        device.retry = Some(now + pause.min(LONGEST_PAUSE));
+        device.problem = Some(reason);
+    }
+
+    /// Ends the pauses that are over; the earliest that is not.
+    pub fn retry(&mut self, now: Instant) -> Option<Instant> {
+        for device in &mut self.list {
+            if device.retry.is_some_and(|retry| retry <= now) {
+                device.retry = None;
+                if matches!(self.search, Search::Nothing(_)) {
+                    self.search = Search::Trying;
+                }
+            }
+        }
+        self.list.iter().filter_map(|device| device.retry).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paragpu_config::Indices;
+
+    fn host(kind: DeviceKind, indices: &[u32]) -> Host {
+        let mut host = Host::default();
+        host.device.kind = kind;
+        host.device.indices = Indices(indices.to_vec());
+        host
+    }
+
+    #[test]
+    fn the_first_that_fails_ends_the_search() {
+        let mut devices = Devices::new(&host(DeviceKind::Cuda, &[]));
+        let now = Instant::now();
+        devices.opened(0, "A".into(), 1);
+        assert!(!devices.ready());
+        devices.opened(1, "B".into(), 1);
+        devices.failed(2, "no such device".into(), now);
+        assert!(devices.ready());
+        assert_eq!(devices.count(), 2);
+        assert_eq!(devices.label(1), "cuda:1");
+    }
+
+    #[test]
+    fn auto_falls_back_once() {
+        let mut devices = Devices::new(&host(DeviceKind::Auto, &[]));
+        let now = Instant::now();
+        devices.failed(0, "no driver".into(), now);
+        assert_eq!(devices.kind(), "software");
+        assert_eq!(devices.problem(), None);
+        devices.failed(0, "no memory".into(), now);
+        assert_eq!(devices.problem(), Some("no memory"));
+        let retry = devices.retry(now).unwrap();
+        assert_eq!(devices.retry(retry), None);
+        devices.opened(0, "CPU".into(), 1);
+        assert_eq!(devices.count(), 1);
+    }
+
+    #[test]
+    fn named_devices_are_taken_in_their_order() {
+        let mut devices = Devices::new(&host(DeviceKind::Cuda, &[3, 1]));
+        devices.opened(0, "D".into(), 1);
+        assert_eq!(devices.count(), 2);
+        assert_eq!(devices.label(0), "cuda:3");
+        assert_eq!(devices.label(1), "cuda:1");
+        let now = Instant::now();
+        devices.failed(1, "busy".into(), now);
+        let first = devices.get(1).unwrap().retry.unwrap();
+        devices.retry(first);
+        devices.failed(1, "busy".into(), now);
+        assert!(devices.get(1).unwrap().retry.unwrap() > first);
+        assert_eq!(devices.count(), 2);
+    }
+}

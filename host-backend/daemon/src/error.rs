@@ -1,0 +1,41 @@
+//! Why the daemon cannot start or go on.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// Why the daemon cannot start or go on.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The configuration is refused.
+    #[error(transparent)]
+    Config(#[from] paragpu_config::Error),
+    /// Another daemon answers at this socket.
+    #[error("another paragpud answers at {}", .0.display())]
+    Running(PathBuf),
+    /// There is something at a socket's place that is not a socket.
+    #[error("{} exists and is not a socket", .0.display())]
+    NotASocket(PathBuf),
+    /// `daemon.group` names no group.
+    #[error("there is no group {0:?} on this host")]
+    Group(String),
+    /// The operating system refused.
+    #[error("cannot {action}")]
+    System {
+        /// What was tried.
+        action: String,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    /// For `map_err`: an [`Error::System`] that says what was tried.
+    pub fn system<E: Into<std::io::Error>>(action: impl Into<String>) -> impl FnOnce(E) -> Self {
+        |source| Self::System {
+            action: action.into(),
+            source: source.into(),
+        }
+    }
+}

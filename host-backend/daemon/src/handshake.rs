@@ -1,0 +1,272 @@
+//! The first frame of a connection, read without waiting and not a byte
+//! further: what follows belongs to the worker.
+#![forbid(unsafe_code)]
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use paragpu_protocol::codec::{Reader, Text, decode_all, encode_all};
+use paragpu_protocol::frame::{Control, FrameHeader, HEADER_LEN};
+use paragpu_protocol::handshake::{
+    ATTACH, Attach, Hello, MAGIC, Refusal, Transport, VERSION, Version,
+};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, Shutdown,
+};
+
+use crate::listener::Peer;
+
+/// Most payload bytes of a first frame. A hello has fewer; a later version's
+/// may have more, and deserves an answer.
+pub const MAX_FIRST: usize = 4096;
+
+/// Descriptors of an [`Attach`]: window, eventfd guest to host, eventfd host
+/// to guest.
+const ATTACH_FDS: usize = 3;
+
+/// A connection that has not said all of its first frame.
+#[derive(Debug)]
+pub struct Pending {
+    /// The connection.
+    pub guest: Guest,
+    /// When patience ends.
+    pub deadline: Instant,
+    bytes: Vec<u8>,
+    fds: Vec<OwnedFd>,
+}
+
+/// A connected socket and who is at its other end.
+#[derive(Debug)]
+pub struct Guest {
+    /// The socket.
+    pub socket: OwnedFd,
+    /// Who.
+    pub peer: Peer,
+}
+
+/// What a guest asks for.
+#[derive(Debug)]
+pub struct Asked {
+    /// The hello, checked.
+    pub hello: Hello,
+    /// Its payload as it came.
+    pub hello_bytes: Vec<u8>,
+    /// `unix`, `tcp`, `shm` or `pci`.
+    pub communicator: &'static str,
+    /// The VM, user or address.
+    pub vm: String,
+    /// The channel of a PCI device's window.
+    pub channel: Option<Channel>,
+}
+
+/// A channel of a PCI device's window.
+#[derive(Debug)]
+pub struct Channel {
+    /// Its number.
+    pub number: u32,
+    /// Bytes from the start of the window to its region.
+    pub offset: u64,
+    /// Bytes of its region.
+    pub size: u64,
+    /// Window, eventfd guest to host, eventfd host to guest.
+    pub fds: [OwnedFd; ATTACH_FDS],
+}
+
+/// How far a first frame has come.
+#[derive(Debug)]
+pub enum Progress {
+    /// More is to come.
+    More,
+    /// It is complete and good.
+    Complete(Box<Asked>),
+    /// The peer speaks the protocol, but this cannot be served: one sentence.
+    Refused(String),
+    /// The peer does not speak the protocol, or is gone.
+    Rubbish(&'static str),
+}
+
+impl Pending {
+    /// A connection that has until `deadline`.
+    #[must_use]
+    pub fn new(guest: Guest, deadline: Instant) -> Self {
+        Self {
+            guest,
+            deadline,
+            bytes: Vec::new(),
+            fds: Vec::new(),
+        }
+    }
+
+    /// Reads what is there, at most to the end of the frame.
+    pub fn advance(&mut self) -> Progress {
+        loop {
+            let wanted = match self.wanted() {
+                Ok(0) => return self.complete(),
+                Ok(wanted) => wanted,
+                Err(reason) => return Progress::Rubbish(reason),
+            };
+            match self.read(wanted) {
+                Ok(0) => return Progress::Rubbish("ended before its hello"),
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => return Progress::More,
+                Err(_) => return Progress::Rubbish("failed before its hello"),
+            }
+            if self.fds.len() > ATTACH_FDS {
+                return Progress::Rubbish("sent too many file descriptors");
+            }
+        }
+    }
+
+    /// Bytes missing to the end of the header, or of the frame.
+    fn wanted(&self) -> Result<usize, &'static str> {
+        let Some((header, payload)) = self.bytes.split_first_chunk::<HEADER_LEN>() else {
+            return Ok(HEADER_LEN - self.bytes.len());
+        };
+        let header = FrameHeader::from_bytes(header).map_err(|_| "sent no frame")?;
+        if header.kind != Control::Hello.kind() && header.kind != ATTACH {
+            return Err("did not begin with a hello");
+        }
+        if header.payload_len() > MAX_FIRST {
+            return Err("sent a hello of impossible length");
+        }
+        Ok(header.payload_len().saturating_sub(payload.len()))
+    }
+
+    fn read(&mut self, wanted: usize) -> Result<usize, rustix::io::Errno> {
+        let start = self.bytes.len();
+        self.bytes.resize(start + wanted, 0);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(ATTACH_FDS))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let received = rustix::net::recvmsg(
+            &self.guest.socket,
+            &mut [std::io::IoSliceMut::new(
+                self.bytes.get_mut(start..).unwrap_or_default(),
+            )],
+            &mut ancillary,
+            RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC,
+        );
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = message {
+                self.fds.extend(fds);
+            }
+        }
+        let count = received.as_ref().map_or(0, |received| received.bytes);
+        self.bytes.truncate(start + count);
+        match received {
+            Ok(received) if received.flags.contains(ReturnFlags::CTRUNC) => {
+                Err(rustix::io::Errno::MSGSIZE)
+            }
+            Ok(_) => Ok(count),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn complete(&mut self) -> Progress {
+        let Some((header, payload)) = self.bytes.split_first_chunk::<HEADER_LEN>() else {
+            return Progress::Rubbish("sent no frame");
+        };
+        // Whatever the rest looks like in another version, magic and version
+        // come first in both frames.
+        let mut reader = Reader::new(payload);
+        let (Ok(magic), Ok(version)) = (reader.field::<[u8; 8]>(), reader.field::<Version>())
+        else {
+            return Progress::Rubbish("sent a hello too short");
+        };
+        if magic != MAGIC {
+            return Progress::Rubbish("does not speak paragpu's protocol");
+        }
+        if let Err(error) = VERSION.check(version) {
+            return Progress::Refused(error.to_string());
+        }
+        let is_attach = FrameHeader::from_bytes(header).is_ok_and(|header| header.kind == ATTACH);
+        let fds = std::mem::take(&mut self.fds);
+        let asked = if is_attach {
+            attached(payload, fds)
+        } else {
+            said_hello(payload, self.guest.peer)
+        };
+        match asked {
+            Ok(asked) => Progress::Complete(Box::new(asked)),
+            Err(reason) => Progress::Refused(reason),
+        }
+    }
+}
+
+fn said_hello(payload: &[u8], peer: Peer) -> Result<Asked, String> {
+    let hello: Hello = decode_all(payload).map_err(|error| format!("bad hello: {error}"))?;
+    let communicator = match (hello.check().map_err(|error| error.to_string())?, peer) {
+        (Transport::Stream, Peer::Local { .. }) => "unix",
+        (Transport::Stream, Peer::Remote(_)) => "tcp",
+        (Transport::Shm, Peer::Local { .. }) => "shm",
+        (Transport::Shm, Peer::Remote(_)) => {
+            return Err("shared memory works only through the daemon's unix socket".into());
+        }
+        (Transport::Pci, _) => {
+            return Err("a channel of a PCI device comes through its device process".into());
+        }
+    };
+    Ok(Asked {
+        hello,
+        hello_bytes: payload.to_vec(),
+        communicator,
+        vm: peer.to_string(),
+        channel: None,
+    })
+}
+
+fn attached(payload: &[u8], fds: Vec<OwnedFd>) -> Result<Asked, String> {
+    let attach: Attach<'_> = decode_all(payload).map_err(|error| format!("bad attach: {error}"))?;
+    let hello: Hello = decode_all(attach.hello.0).map_err(|error| format!("bad hello: {error}"))?;
+    if hello.check().map_err(|error| error.to_string())? != Transport::Pci {
+        return Err("the hello in a PCI device's channel names another transport".into());
+    }
+    let fds = <[OwnedFd; ATTACH_FDS]>::try_from(fds).map_err(|fds| {
+        format!(
+            "a channel comes with {ATTACH_FDS} file descriptors, not {}",
+            fds.len()
+        )
+    })?;
+    Ok(Asked {
+        hello,
+        hello_bytes: attach.hello.0.to_vec(),
+        communicator: "pci",
+        vm: attach.vm.0.to_owned(),
+        channel: Some(Channel {
+            number: attach.channel,
+            offset: attach.channel_offset,
+            size: attach.channel_size,
+            fds,
+        }),
+    })
+}
+
+impl AsFd for Guest {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Guest {
+    /// Sends a [`Refusal`] and ends the connection. Does not wait: a peer that
+    /// does not read its fresh socket gets no sentence.
+    pub fn refuse(self, reason: &str) {
+        let payload = encode_all(&Refusal {
+            version: VERSION,
+            reason: Text(reason),
+        });
+        let Ok(header) = FrameHeader::new(Control::Refusal.kind(), 0, 0, payload.len()) else {
+            return;
+        };
+        let mut frame = header.to_bytes().to_vec();
+        frame.extend_from_slice(&payload);
+        // The peer may be gone already.
+        let _ = rustix::net::send(
+            &self.socket,
+            &frame,
+            SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+        );
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
+    }
+}

@@ -1,0 +1,196 @@
+//! The sockets at which the daemon listens.
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use crate::Error;
+
+/// Who connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    /// A process of this host, by the kernel's word.
+    Local {
+        /// Its user.
+        uid: u32,
+        /// Its process.
+        pid: i32,
+    },
+    /// A machine, by its word.
+    Remote(SocketAddr),
+}
+
+impl std::fmt::Display for Peer {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Local { uid, .. } => write!(formatter, "uid {uid}"),
+            Self::Remote(address) => write!(formatter, "{address}"),
+        }
+    }
+}
+
+/// One listening socket.
+#[derive(Debug)]
+pub enum Listener {
+    /// At a path. The file goes when this does, if it is still this one's.
+    Unix {
+        /// The socket.
+        socket: UnixListener,
+        /// Where.
+        path: PathBuf,
+        /// Inode of the file.
+        inode: u64,
+    },
+    /// At an address.
+    Tcp(TcpListener),
+}
+
+impl Listener {
+    /// Listens at `path`, for the daemon's user and for `group` where given. A
+    /// socket that nobody listens at any more is replaced.
+    ///
+    /// # Errors
+    /// [`Error::Running`], [`Error::NotASocket`], [`Error::System`].
+    pub fn unix(path: &Path, group: Option<u32>) -> Result<Self, Error> {
+        let failed = || format!("listen at {}", path.display());
+        if let Some(directory) = path.parent() {
+            std::fs::create_dir_all(directory)
+                .map_err(Error::system(format!("create {}", directory.display())))?;
+        }
+        remove_stale(path)?;
+        let socket = UnixListener::bind(path).map_err(Error::system(failed()))?;
+        socket
+            .set_nonblocking(true)
+            .map_err(Error::system(failed()))?;
+        if let Some(group) = group {
+            std::os::unix::fs::chown(path, None, Some(group)).map_err(Error::system(failed()))?;
+        }
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))
+            .map_err(Error::system(failed()))?;
+        let inode = std::fs::symlink_metadata(path)
+            .map_err(Error::system(failed()))?
+            .ino();
+        Ok(Self::Unix {
+            socket,
+            path: path.to_owned(),
+            inode,
+        })
+    }
+
+    /// Listens at `address`.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub fn tcp(address: SocketAddr) -> Result<Self, Error> {
+        let failed = || format!("listen at {address}");
+        let socket = TcpListener::bind(address).map_err(Error::system(failed()))?;
+        socket
+            .set_nonblocking(true)
+            .map_err(Error::system(failed()))?;
+        Ok(Self::Tcp(socket))
+    }
+
+    /// The next connection; `None` when no more waits.
+    ///
+    /// # Errors
+    /// As accept(2).
+    pub fn accept(&self) -> io::Result<Option<(OwnedFd, Peer)>> {
+        let accepted = match self {
+            Self::Unix { socket, .. } => socket.accept().and_then(|(stream, _)| {
+                let peer = rustix::net::sockopt::socket_peercred(&stream)?;
+                let peer = Peer::Local {
+                    uid: peer.uid.as_raw(),
+                    pid: peer.pid.as_raw_nonzero().get(),
+                };
+                Ok((OwnedFd::from(stream), peer))
+            }),
+            Self::Tcp(socket) => socket
+                .accept()
+                .map(|(stream, address)| (OwnedFd::from(stream), Peer::Remote(address))),
+        };
+        match accepted {
+            Ok(connection) => Ok(Some(connection)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            // The peer was gone before it was accepted.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The bound TCP address.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Unix { .. } => None,
+            Self::Tcp(socket) => socket.local_addr().ok(),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Unix { socket, .. } => socket.as_fd(),
+            Self::Tcp(socket) => socket.as_fd(),
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Self::Unix { path, inode, .. } = self
+            && std::fs::symlink_metadata(&*path).is_ok_and(|file| file.ino() == *inode)
+        {
+            // Nothing can be done about a file that stays; the next daemon replaces it.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn remove_stale(path: &Path) -> Result<(), Error> {
+    let failed = || format!("replace {}", path.display());
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(Error::system(failed())(error)),
+        Ok(file) if !file.file_type().is_socket() => {
+            return Err(Error::NotASocket(path.to_owned()));
+        }
+        Ok(_) => {}
+    }
+    match UnixStream::connect(path) {
+        Ok(_) => Err(Error::Running(path.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(Error::system(failed()))
+        }
+        Err(error) => Err(Error::system(failed())(error)),
+    }
+}
+
+/// The number of a group by name or number, from /etc/group; `None` for an
+/// empty name.
+///
+/// # Errors
+/// [`Error::Group`].
+pub fn group(name: &str) -> Result<Option<u32>, Error> {
+    if name.is_empty() {
+        return Ok(None);
+    }
+    if let Ok(number) = name.parse() {
+        return Ok(Some(number));
+    }
+    let groups = std::fs::read_to_string("/etc/group").map_err(Error::system("read /etc/group"))?;
+    groups
+        .lines()
+        .filter_map(|line| {
+            let mut fields = line.split(':');
+            (fields.next()? == name).then_some(())?;
+            fields.nth(1)?.parse().ok()
+        })
+        .next()
+        .map(Some)
+        .ok_or_else(|| Error::Group(name.to_owned()))
+}

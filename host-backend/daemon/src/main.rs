@@ -1,0 +1,37 @@
+//! `paragpud`: gives guests GPUs.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use paragpu_config::host::Host;
+use paragpu_daemon::arguments::Arguments;
+use paragpu_daemon::broker::Broker;
+use paragpu_daemon::{Error, logging};
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let mut text = format!("paragpud: {error}");
+            let mut cause = std::error::Error::source(&error);
+            while let Some(source) = cause {
+                text += &format!(": {source}");
+                cause = source.source();
+            }
+            eprintln!("{text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<(), Error> {
+    let host = arguments.sources().load::<Host>()?.values;
+    let log = logging::start(host.log.level);
+    let mut broker = Broker::new(host, log, arguments.clone())?;
+    if arguments.print_addresses {
+        println!("{}", broker.addresses());
+    }
+    broker.run()
+}

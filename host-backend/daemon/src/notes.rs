@@ -1,0 +1,154 @@
+//! Notes on disk of the sessions that run, one file each, so that a daemon
+//! that comes after a crash finds them: it lists them, counts them against the
+//! limit, sees their end and can end them.
+#![forbid(unsafe_code)]
+
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::session::Facts;
+use crate::worker::pidfd;
+
+/// The directory of notes; one daemon's alone.
+#[derive(Debug)]
+pub struct Notes {
+    directory: PathBuf,
+    boot: String,
+    _lock: std::fs::File,
+}
+
+/// A session found.
+#[derive(Debug)]
+pub struct Found {
+    /// What is constant about it.
+    pub facts: Facts,
+    /// Its worker's process.
+    pub pid: u32,
+    /// The same.
+    pub pidfd: OwnedFd,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Note {
+    facts: Facts,
+    pid: u32,
+    /// Clock ticks from boot to the worker's start: with the boot's id and the
+    /// number this names a process for ever.
+    started: u64,
+    boot: String,
+}
+
+impl Notes {
+    /// Opens the directory, which is created where it does not exist.
+    ///
+    /// # Errors
+    /// [`Error::Running`] where another daemon has it, [`Error::System`].
+    pub fn open(directory: &Path) -> Result<Self, Error> {
+        let failed = || format!("use the state directory {}", directory.display());
+        std::fs::create_dir_all(directory).map_err(Error::system(failed()))?;
+        std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o700))
+            .map_err(Error::system(failed()))?;
+        let lock =
+            std::fs::File::create(directory.join("lock")).map_err(Error::system(failed()))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(Error::Running(directory.to_owned())),
+            Err(errno) => return Err(Error::system(failed())(errno)),
+        }
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+            .map_err(Error::system("read the boot's id"))?;
+        Ok(Self {
+            directory: directory.to_owned(),
+            boot: boot.trim().to_owned(),
+            _lock: lock,
+        })
+    }
+
+    /// Writes the note of a session whose worker is process `pid`.
+    pub fn write(&self, facts: &Facts, pid: u32) {
+        let Some(started) = start_time(pid) else {
+            return; // It has exited: there is nothing to find later.
+        };
+        let note = Note {
+            facts: facts.clone(),
+            pid,
+            started,
+            boot: self.boot.clone(),
+        };
+        let path = self.path(facts.session);
+        let written = serde_json::to_vec(&note)
+            .map_err(std::io::Error::from)
+            .and_then(|text| std::fs::write(&path, text));
+        if let Err(error) = written {
+            tracing::warn!(
+                session = facts.session, %error,
+                "the session is not noted: a daemon after this one would not know it"
+            );
+        }
+    }
+
+    /// Removes the note of a session.
+    pub fn remove(&self, session: u64) {
+        match std::fs::remove_file(self.path(session)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!(session, %error, "the note of a session that is over stays");
+            }
+            _ => {}
+        }
+    }
+
+    /// The sessions that still run; notes of others are removed.
+    #[must_use]
+    pub fn find(&self) -> Vec<Found> {
+        let entries = std::fs::read_dir(&self.directory).into_iter().flatten();
+        let mut found = Vec::new();
+        for path in entries.flatten().map(|entry| entry.path()) {
+            if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            let note = std::fs::read(&path)
+                .ok()
+                .and_then(|text| serde_json::from_slice::<Note>(&text).ok());
+            match note.and_then(|note| self.alive(note)) {
+                Some(session) => found.push(session),
+                None => drop(std::fs::remove_file(&path)),
+            }
+        }
+        found.sort_by_key(|found| found.facts.session);
+        found
+    }
+
+    fn alive(&self, note: Note) -> Option<Found> {
+        let pidfd = pidfd(note.pid).ok()?;
+        // After the pidfd is open the number cannot pass to another process.
+        let same = note.boot == self.boot && start_time(note.pid) == Some(note.started);
+        same.then_some(Found {
+            facts: note.facts,
+            pid: note.pid,
+            pidfd,
+        })
+    }
+
+    fn path(&self, session: u64) -> PathBuf {
+        self.directory.join(format!("{session}.json"))
+    }
+}
+
+/// Clock ticks from boot to the start of a process that runs (proc(5), stat
+/// field 22); `None` for one that is gone or has exited.
+fn start_time(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field, a name in parentheses, may hold anything.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}

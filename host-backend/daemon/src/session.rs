@@ -1,0 +1,91 @@
+//! One session, as the daemon sees it.
+#![forbid(unsafe_code)]
+
+use std::time::{Duration, SystemTime};
+
+use paragpu_worker::control::Counters;
+use serde::{Deserialize, Serialize};
+
+use crate::admin::SessionInfo;
+
+/// What is constant about a session; also its note on disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    /// Its number on this host.
+    pub session: u64,
+    /// The VM, user or address.
+    pub vm: String,
+    /// The guest's process, as the guest counts.
+    pub guest_pid: u32,
+    /// The guest's number of the device.
+    pub ordinal: u32,
+    /// `cuda:0`.
+    pub device: String,
+    /// `unix`, `tcp`, `shm` or `pci`.
+    pub communicator: String,
+    /// Seconds since 1970 at its begin.
+    pub begun: u64,
+}
+
+/// One session.
+#[derive(Debug)]
+pub struct Session {
+    /// What is constant.
+    pub facts: Facts,
+    /// Key of its worker.
+    pub worker: u64,
+    /// What it has done, as far as the worker said.
+    pub counters: Option<Counters>,
+}
+
+/// Seconds since 1970.
+#[must_use]
+pub fn now() -> u64 {
+    since_1970().as_secs()
+}
+
+fn since_1970() -> Duration {
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+}
+
+impl Session {
+    /// For a listing.
+    #[must_use]
+    pub fn info(&self, worker_pid: u32, counted: bool, ending: bool) -> SessionInfo {
+        let facts = &self.facts;
+        let begun = Duration::from_secs(facts.begun);
+        let counters = self.counters.unwrap_or(Counters {
+            calls: 0,
+            posted: 0,
+            synchronous: 0,
+            bytes_to_device: 0,
+            bytes_from_device: 0,
+            device_memory: 0,
+            host_memory: 0,
+            launches: 0,
+            busy: 0,
+        });
+        SessionInfo {
+            session: facts.session,
+            vm: facts.vm.clone(),
+            pid: facts.guest_pid,
+            worker: worker_pid,
+            device: facts.device.clone(),
+            ordinal: facts.ordinal,
+            communicator: facts.communicator.clone(),
+            age: since_1970().saturating_sub(begun).as_secs_f64(),
+            calls: counters.calls,
+            posted: counters.posted,
+            synchronous: counters.synchronous,
+            launches: counters.launches,
+            bytes_to_device: counters.bytes_to_device,
+            bytes_from_device: counters.bytes_from_device,
+            device_memory: counters.device_memory,
+            host_memory: counters.host_memory,
+            counted,
+            ending,
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! One worker process, as the daemon sees it.
+#![forbid(unsafe_code)]
+
+use std::os::fd::OwnedFd;
+use std::process::{Child, ExitStatus};
+use std::time::Instant;
+
+use paragpu_worker::control::{Control, ControlError, Counters, FromWorker, Inbox, ToWorker};
+use paragpu_worker::spawn::Spawn;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// What a worker does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Opens its device.
+    Starting,
+    /// Waits for a session.
+    Idle,
+    /// Has the session of this number.
+    Serving(u64),
+    /// Is about to exit without ever having had a session.
+    Leaving,
+}
+
+/// One worker process.
+#[derive(Debug)]
+pub struct Worker {
+    /// Its process.
+    pub pid: u32,
+    /// The guests' number of its device.
+    pub ordinal: u32,
+    /// What it does.
+    pub state: State,
+    /// Readable when it has exited.
+    pub pidfd: OwnedFd,
+    /// Its control socket; `None` once that is closed, and for a worker that
+    /// an earlier daemon started.
+    pub control: Option<Control>,
+    /// Its last sentence: why it failed, or how the session ended.
+    pub last_word: Option<String>,
+    /// Whether it said that its session is over.
+    pub finished: bool,
+    /// Whether it has been asked for counters and has not answered.
+    pub asked: bool,
+    /// Whether it was told to end its session.
+    pub told: bool,
+    /// When it is killed.
+    pub deadline: Option<Instant>,
+    child: Option<Child>,
+}
+
+/// What came over a control socket.
+#[derive(Debug, Clone, PartialEq)]
+pub enum News {
+    /// Its device is open: name and bytes of memory.
+    Ready(String, u64),
+    /// It counted.
+    Counted(Counters),
+    /// The guest has its welcome.
+    Started,
+    /// The session is over.
+    Finished(Counters),
+    /// It will not serve: one sentence.
+    Failed(String),
+}
+
+impl Worker {
+    /// Starts a worker for the guests' device `ordinal`.
+    ///
+    /// # Errors
+    /// As [`Spawn::start`], and where the system gives no pidfd.
+    pub fn start(spawn: &Spawn, ordinal: u32) -> Result<Self, ControlError> {
+        let (mut child, control) = spawn.start()?;
+        let pid = child.id();
+        let pidfd = match pidfd(pid) {
+            Ok(pidfd) => pidfd,
+            Err(errno) => {
+                // Without a pidfd its end would go unnoticed.
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(errno.into());
+            }
+        };
+        Ok(Self {
+            pid,
+            ordinal,
+            state: State::Starting,
+            pidfd,
+            control: Some(control),
+            last_word: None,
+            finished: false,
+            asked: false,
+            told: false,
+            deadline: None,
+            child: Some(child),
+        })
+    }
+
+    /// A worker that an earlier daemon started and that still has `session`.
+    #[must_use]
+    pub fn adopt(pid: u32, pidfd: OwnedFd, ordinal: u32, session: u64) -> Self {
+        Self {
+            pid,
+            ordinal,
+            state: State::Serving(session),
+            pidfd,
+            control: None,
+            last_word: None,
+            finished: false,
+            asked: false,
+            told: false,
+            deadline: None,
+            child: None,
+        }
+    }
+
+    /// What it says; `None` when there is no more. A closed or garbled control
+    /// socket is dropped.
+    pub fn hear(&mut self, inbox: &mut Inbox) -> Option<News> {
+        let control = self.control.as_ref()?;
+        let news = match control.receive(inbox, false) {
+            Ok(paragpu_worker::control::Received::Nothing) => return None,
+            Ok(paragpu_worker::control::Received::Packet) => {
+                inbox.message::<FromWorker<'_>>().map(News::from)
+            }
+            Err(error) => Err(error),
+        };
+        match news {
+            Ok(news) => {
+                match &news {
+                    News::Counted(_) => self.asked = false,
+                    News::Failed(reason) => self.last_word = Some(reason.clone()),
+                    News::Finished(_) => {
+                        self.finished = true;
+                        self.last_word = finish_reason(inbox);
+                    }
+                    _ => {}
+                }
+                Some(news)
+            }
+            Err(error) => {
+                if !matches!(error, ControlError::Closed) {
+                    tracing::warn!(worker = self.pid, %error, "a worker is not understood");
+                }
+                self.control = None;
+                None
+            }
+        }
+    }
+
+    /// Asks for counters unless an answer is still awaited, so that a worker
+    /// that does not read cannot fill the socket and hold the daemon up.
+    pub fn ask(&mut self) {
+        if !self.asked
+            && let Some(control) = &self.control
+        {
+            self.asked = control.send(&ToWorker::Query, &[]).is_ok();
+        }
+    }
+
+    /// Tells it to end its session, and sets when it is killed if it does not.
+    /// Only the first time counts.
+    pub fn end(&mut self, deadline: Instant) {
+        if self.told {
+            return;
+        }
+        self.told = true;
+        self.deadline.get_or_insert(deadline);
+        match &self.control {
+            // A worker that cannot be told is killed at the deadline.
+            Some(control) => drop(control.send(&ToWorker::End, &[])),
+            None => drop(pidfd_send_signal(&self.pidfd, Signal::TERM)),
+        }
+    }
+
+    /// Lets an idle or starting worker go: the closed socket tells it.
+    pub fn dismiss(&mut self, deadline: Instant) {
+        self.state = State::Leaving;
+        self.control = None;
+        self.deadline.get_or_insert(deadline);
+    }
+
+    /// Kills it.
+    pub fn kill(&self) {
+        // It may have exited meanwhile.
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    /// Takes the exit status of a process that has exited; `None` where
+    /// another daemon was its parent.
+    pub fn reap(&mut self) -> Option<ExitStatus> {
+        self.child.as_mut()?.wait().ok()
+    }
+}
+
+impl From<FromWorker<'_>> for News {
+    fn from(message: FromWorker<'_>) -> Self {
+        match message {
+            FromWorker::Ready(ready) => Self::Ready(
+                ready.snapshot.name.0.to_owned(),
+                ready.snapshot.total_memory,
+            ),
+            FromWorker::Failed(failed) => Self::Failed(failed.reason.0.to_owned()),
+            FromWorker::Started(_) => Self::Started,
+            FromWorker::Counters(counters) => Self::Counted(counters),
+            FromWorker::Finished(finished) => Self::Finished(finished.counters),
+        }
+    }
+}
+
+fn finish_reason(inbox: &Inbox) -> Option<String> {
+    match inbox.message::<FromWorker<'_>>() {
+        Ok(FromWorker::Finished(finished)) if !finished.reason.0.is_empty() => {
+            Some(finished.reason.0.to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// A pidfd of a process.
+///
+/// # Errors
+/// As pidfd_open(2).
+pub fn pidfd(pid: u32) -> Result<OwnedFd, rustix::io::Errno> {
+    let pid = i32::try_from(pid)
+        .ok()
+        .and_then(Pid::from_raw)
+        .ok_or(rustix::io::Errno::SRCH)?;
+    pidfd_open(pid, PidfdFlags::empty())
+}

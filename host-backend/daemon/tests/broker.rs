@@ -1,0 +1,463 @@
+//! Admission, refusals, pool and ends of sessions, with a worker that is none.
+
+mod common;
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+
+use common::{Daemon, frame, read_frame, refusal, send_hello, some_descriptor};
+use paragpu_daemon::admin::{Request, Response};
+use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
+use paragpu_protocol::frame::Control as Frame;
+use paragpu_protocol::handshake::{ATTACH, Attach, Hello, MAGIC, Transport, VERSION, Welcome};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+
+#[test]
+#[ignore = "not a test: the worker's part"]
+fn fake_worker() {
+    common::fake_worker();
+}
+
+#[test]
+fn a_guest_has_a_session_until_it_leaves() {
+    let daemon = Daemon::start(&[]);
+    let mut guest = daemon.guest();
+    assert_eq!(guest.welcome.session, 1);
+    assert_eq!(guest.welcome.device_count, 1);
+    assert_ne!(guest.welcome.token, [0; 16]);
+    guest.command(b'z');
+    assert_eq!(guest.answer(), b'z');
+    let sessions = daemon.sessions();
+    assert_eq!(sessions.len(), 1);
+    let info = &sessions[0];
+    assert_eq!((info.session, info.pid, info.ordinal), (1, 77, 0));
+    assert_eq!(
+        (info.communicator.as_str(), info.device.as_str()),
+        ("unix", "software:0")
+    );
+    assert_eq!(
+        info.vm,
+        format!("uid {}", rustix::process::getuid().as_raw())
+    );
+    assert!(info.counted);
+    assert_eq!((info.calls, info.device_memory), (1, 4096));
+    drop(guest);
+    daemon.until_quiet(1);
+    assert!(daemon.sessions().is_empty());
+    assert_eq!(daemon.guest().welcome.session, 2);
+}
+
+#[test]
+fn workers_start_with_fixed_addresses_and_nothing_else() {
+    let daemon = Daemon::start(&[]);
+    let mut guest = daemon.guest();
+    guest.command(b'a');
+    assert_eq!(guest.answer(), 1, "addresses are random");
+    guest.command(b'g');
+    assert_eq!(guest.answer(), 1, "not a process group of its own");
+    // Standard three, the fake's copy of its input, the guest, the listing itself.
+    guest.command(b'f');
+    assert_eq!(guest.answer(), 6);
+}
+
+#[test]
+fn tcp_serves_too() {
+    let daemon = Daemon::start(&[]);
+    let mut stream = TcpStream::connect(daemon.tcp.as_ref().unwrap()).unwrap();
+    let hello = Hello::new(Transport::Stream, 0, 1);
+    // Byte by byte, and more than the hello: the rest is the worker's.
+    for byte in frame(Frame::Hello.kind(), &encode_all(&hello)) {
+        stream.write_all(&[byte]).unwrap();
+    }
+    stream.write_all(b"z").unwrap();
+    assert_eq!(read_frame(&stream).unwrap().0, Frame::Welcome.kind());
+    let mut byte = [0];
+    stream.read_exact(&mut byte).unwrap();
+    assert_eq!(byte, *b"z");
+    assert_eq!(daemon.sessions()[0].communicator, "tcp");
+
+    let shm = TcpStream::connect(daemon.tcp.as_ref().unwrap()).unwrap();
+    let hello = Hello::new(Transport::Shm, 0, 1);
+    (&shm)
+        .write_all(&frame(Frame::Hello.kind(), &encode_all(&hello)))
+        .unwrap();
+    assert!(refusal(&shm).contains("unix socket"));
+}
+
+#[test]
+fn rubbish_is_closed_and_harms_nobody() {
+    let daemon = Daemon::start(&[]);
+    let mut guest = daemon.guest();
+    let hello = encode_all(&Hello::new(Transport::Stream, 0, 1));
+    let mut wrong_magic = hello.clone();
+    wrong_magic[0] ^= 1;
+    for bytes in [
+        b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
+        vec![0xff; 64],
+        vec![0; 64],
+        frame(Frame::Hello.kind(), &[]),
+        frame(Frame::Hello.kind(), &vec![7; 5000]),
+        frame(Frame::Welcome.kind(), &hello),
+        frame(Frame::Hello.kind(), &wrong_magic),
+    ] {
+        let mut stream = daemon.connect();
+        stream.write_all(&bytes).unwrap();
+        let mut rest = Vec::new();
+        // Closed with bytes unread is a reset.
+        if stream.read_to_end(&mut rest).is_ok() {
+            assert!(rest.is_empty(), "answered {bytes:?} with {rest:?}");
+        }
+    }
+    for cut in [1, 15, 16, 30] {
+        let mut stream = daemon.connect();
+        let bytes = frame(Frame::Hello.kind(), &hello);
+        stream.write_all(&bytes[..cut]).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(read_frame(&stream).is_none());
+    }
+    guest.command(b'z');
+    assert_eq!(guest.answer(), b'z');
+    assert_eq!(daemon.stats().refused, 0);
+    assert_eq!(daemon.stats().begun, 1);
+}
+
+#[test]
+fn a_hello_that_makes_no_sense_is_answered() {
+    let daemon = Daemon::start(&[]);
+    let good = Hello::new(Transport::Stream, 0, 1);
+    let minor = paragpu_protocol::handshake::Version {
+        minor: VERSION.minor + 1,
+        ..VERSION
+    };
+    for (hello, sentence) in [
+        (
+            Hello {
+                version: minor,
+                ..good
+            },
+            "install the same release",
+        ),
+        (
+            Hello {
+                transport: 9,
+                ..good
+            },
+            "unknown transport",
+        ),
+        (
+            Hello {
+                transport: Transport::Pci as u8,
+                ..good
+            },
+            "device process",
+        ),
+        (
+            Hello {
+                token: [1; 16],
+                ..good
+            },
+            "cannot resume",
+        ),
+        (Hello { device: 1, ..good }, "gives 1 devices"),
+        (
+            Hello {
+                device: u32::MAX,
+                ..good
+            },
+            "gives 1 devices",
+        ),
+    ] {
+        let stream = daemon.connect();
+        send_hello(&stream, &hello);
+        let reason = refusal(&stream);
+        assert!(reason.contains(sentence), "{reason}");
+        assert!(read_frame(&stream).is_none());
+    }
+    // A later version may have a longer hello.
+    let mut longer = encode_all(&Hello {
+        version: minor,
+        ..good
+    });
+    longer.extend_from_slice(&[0; 100]);
+    let mut stream = daemon.connect();
+    stream
+        .write_all(&frame(Frame::Hello.kind(), &longer))
+        .unwrap();
+    assert!(refusal(&stream).contains("install the same release"));
+    // One that differs in the last digit is welcome.
+    let patch = paragpu_protocol::handshake::Version {
+        patch: VERSION.patch + 1,
+        ..VERSION
+    };
+    let stream = daemon.connect();
+    send_hello(
+        &stream,
+        &Hello {
+            version: patch,
+            ..good
+        },
+    );
+    assert_eq!(read_frame(&stream).unwrap().0, Frame::Welcome.kind());
+}
+
+#[test]
+fn slow_hellos_are_closed_and_hold_nobody_up() {
+    let daemon = Daemon::start(&["--set", "limits.hello=300", "--set", "limits.pending=4"]);
+    daemon.until_quiet(1);
+    let slow: Vec<UnixStream> = (0..4).map(|_| daemon.connect()).collect();
+    (&slow[0]).write_all(&[1]).unwrap_or_default();
+    daemon.until("full", |stats| stats.pending >= 3);
+    // A fifth may or may not find room; where it does not it is told.
+    let mut stream = daemon.connect();
+    let hello = encode_all(&Hello::new(Transport::Stream, 0, 1));
+    let _ = stream.write_all(&frame(Frame::Hello.kind(), &hello));
+    let (kind, _) = read_frame(&stream).unwrap();
+    assert!(kind == Frame::Refusal.kind() || kind == Frame::Welcome.kind());
+    for stream in slow {
+        assert!(read_frame(&stream).is_none());
+    }
+    daemon.until("empty", |stats| stats.pending == 0);
+    daemon.guest();
+}
+
+#[test]
+fn limits_refuse_with_a_sentence() {
+    let daemon = Daemon::start(&["--set", "limits.sessions=2"]);
+    let first = daemon.guest();
+    let _second = daemon.guest();
+    let reason = daemon.guest_of(0).err().unwrap();
+    assert!(reason.contains("serves 2 sessions already"), "{reason}");
+    assert_eq!(daemon.stats().refused, 1);
+    drop(first);
+    daemon.until("one left", |stats| stats.sessions == 1);
+    daemon.guest();
+}
+
+#[test]
+fn a_reload_changes_limits_and_pool() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("host.toml");
+    std::fs::write(&file, "[limits]\nsessions = 1\n").unwrap();
+    let config = file.to_str().unwrap().to_owned();
+    let daemon = Daemon::start_in(directory, &["--config", &config], "");
+    let _guest = daemon.guest();
+    assert!(daemon.guest_of(0).is_err());
+    std::fs::write(&file, "[limits]\nsessions = 9\n[pool]\nwarm = 3\n").unwrap();
+    daemon.signal(rustix::process::Signal::HUP);
+    daemon.until("reloaded", |stats| {
+        stats.session_limit == 9 && stats.devices[0].idle == 3
+    });
+    std::fs::write(&file, "[limits]\nsesions = 1\n[pool]\nwarm = 1\n").unwrap();
+    daemon.signal(rustix::process::Signal::HUP);
+    std::fs::write(&file, "[limits]\nsessions = 8\n[pool]\nwarm = 1\n").unwrap();
+    daemon.signal(rustix::process::Signal::HUP);
+    daemon.until("smaller", |stats| {
+        stats.session_limit == 8 && stats.devices[0].idle == 1
+    });
+    daemon.until_workers(2);
+}
+
+#[test]
+fn a_worker_that_dies_takes_its_session_only() {
+    let daemon = Daemon::start(&[]);
+    let mut survivor = daemon.guest();
+    for command in [b'c', b'x'] {
+        let mut guest = daemon.guest();
+        guest.command(command);
+        guest.until_closed();
+    }
+    daemon.until("two crashed", |stats| {
+        (stats.sessions, stats.crashed) == (1, 2)
+    });
+    let log = daemon.log();
+    assert!(log.contains("was killed by signal 6"), "{log}");
+    assert!(log.contains("failed with status 3"), "{log}");
+    survivor.command(b'z');
+    assert_eq!(survivor.answer(), b'z');
+    drop(survivor);
+    daemon.until_quiet(1);
+    daemon.until_workers(1);
+}
+
+#[test]
+fn a_session_is_ended_on_command() {
+    let daemon = Daemon::start(&[]);
+    let mut guest = daemon.guest();
+    let session = guest.welcome.session;
+    assert_eq!(
+        daemon.ask(&Request::End { session }),
+        Response::Ending { session }
+    );
+    guest.until_closed();
+    daemon.until_quiet(1);
+    assert!(daemon.log().contains("ended by the host"));
+    assert!(matches!(
+        daemon.ask(&Request::End { session }),
+        Response::Error { error } if error == "there is no session 1"
+    ));
+}
+
+#[test]
+fn a_session_that_does_not_end_is_killed() {
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start_in(directory, &[], "PARAGPU_TEST_STUBBORN=1");
+    let mut guest = daemon.guest();
+    let session = guest.welcome.session;
+    daemon.ask(&Request::End { session });
+    guest.until_closed();
+    daemon.until_quiet(1);
+}
+
+#[test]
+fn nothing_is_left_of_200_guests_that_die() {
+    let daemon = Daemon::start(&["--warm", "2"]);
+    daemon.until_quiet(2);
+    let descriptors = daemon.descriptors();
+    let hello = frame(
+        Frame::Hello.kind(),
+        &encode_all(&Hello::new(Transport::Stream, 0, 1)),
+    );
+    let mut kept = Vec::new();
+    for round in 0..200 {
+        let mut stream = daemon.connect();
+        let sent = match round % 4 {
+            0 => 0,
+            1 => 20,
+            _ => hello.len(),
+        };
+        // The limit of connections without a hello may have closed it.
+        let _ = stream.write_all(&hello[..sent]);
+        if round % 4 == 3 {
+            kept.push(stream);
+            if kept.len() > 10 {
+                kept.clear();
+            }
+        }
+    }
+    drop(kept);
+    daemon.until_quiet(2);
+    daemon.until_workers(2);
+    // The consoles of two questions may be open.
+    daemon.until("without descriptors left over", |_| {
+        daemon.descriptors() <= descriptors + 2
+    });
+    let notes = std::fs::read_dir(daemon.path("state")).unwrap().count();
+    assert_eq!(notes, 1, "only the lock");
+    assert_eq!(daemon.stats().crashed, 0);
+}
+
+#[test]
+fn channels_of_a_device_process_reach_a_worker() {
+    let daemon = Daemon::start(&[]);
+    let hello = encode_all(&Hello::new(Transport::Pci, 0, 5));
+    let attach = |hello: &[u8], count: usize| {
+        let payload = encode_all(&Attach {
+            magic: MAGIC,
+            version: VERSION,
+            vm: Text("blue"),
+            channel: 3,
+            channel_offset: 4096,
+            channel_size: 1 << 20,
+            hello: Bytes(hello),
+        });
+        let stream = daemon.connect();
+        let fds = [some_descriptor(), some_descriptor(), some_descriptor()];
+        let borrowed: Vec<_> = fds.iter().take(count).map(|fd| fd.as_fd()).collect();
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&borrowed)));
+        let bytes = frame(ATTACH, &payload);
+        let sent = rustix::net::sendmsg(
+            &stream,
+            &[std::io::IoSlice::new(&bytes)],
+            &mut control,
+            SendFlags::empty(),
+        );
+        assert_eq!(sent.unwrap(), bytes.len());
+        stream
+    };
+    let stream = attach(&hello, 3);
+    // The fake answers on the device process's connection, as no worker does.
+    let (kind, payload) = read_frame(&stream).unwrap();
+    assert_eq!(kind, Frame::Welcome.kind());
+    let welcome: Welcome = decode_all(&payload).unwrap();
+    assert_eq!(welcome.region_size, 4096 + (1 << 20));
+    let info = &daemon.sessions()[0];
+    assert_eq!(
+        (info.vm.as_str(), info.communicator.as_str()),
+        ("blue", "pci")
+    );
+    assert_eq!(info.pid, 5);
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    daemon.until_quiet(1);
+
+    assert!(refusal(&attach(&hello, 2)).contains("3 file descriptors, not 2"));
+    assert!(refusal(&attach(b"hello", 3)).contains("bad hello"));
+    let stream_hello = encode_all(&Hello::new(Transport::Stream, 0, 5));
+    assert!(refusal(&attach(&stream_hello, 3)).contains("another transport"));
+}
+
+#[test]
+fn named_devices_are_the_guests_devices() {
+    let daemon = Daemon::start_in(
+        tempfile::tempdir().unwrap(),
+        &["--set", "device.indices=1,0"],
+        "PARAGPU_TEST_DEVICES=2",
+    );
+    assert_eq!(daemon.guest().welcome.device_count, 2);
+    let _guest = daemon.guest_of(1).unwrap();
+    let sessions = daemon.sessions();
+    let info = sessions.iter().find(|info| info.ordinal == 1).unwrap();
+    assert_eq!(info.device, "software:0");
+}
+
+#[test]
+fn a_device_that_cannot_be_opened_is_tried_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let broken = directory.path().join("broken");
+    std::fs::write(&broken, "").unwrap();
+    let variables = format!("PARAGPU_TEST_BROKEN='{}'", broken.display());
+    let daemon = Daemon::start_in(directory, &[], &variables);
+    let reason = daemon.guest_of(0).err().unwrap();
+    assert_eq!(reason, "the host has no GPU to give: no such device here");
+    assert!(!daemon.stats().ready);
+    std::fs::remove_file(&broken).unwrap();
+    daemon.until_quiet(1);
+    daemon.guest();
+}
+
+#[test]
+fn the_control_socket_refuses_what_it_does_not_know() {
+    let daemon = Daemon::start(&[]);
+    let mut stream = UnixStream::connect(daemon.path("control")).unwrap();
+    stream
+        .write_all(b"{\"command\":\"version\"}\nrubbish\n{\"command\":\"list\",\"x\":1}\n")
+        .unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answers = String::new();
+    stream.read_to_string(&mut answers).unwrap();
+    let kinds: Vec<&str> = answers
+        .lines()
+        .map(|line| {
+            if line.contains("\"answer\":\"error\"") {
+                "error"
+            } else {
+                "answer"
+            }
+        })
+        .collect();
+    assert_eq!(kinds, ["answer", "error", "error"], "{answers}");
+    let mut endless = UnixStream::connect(daemon.path("control")).unwrap();
+    let _ = endless.write_all(&[b'x'; 20_000]);
+    let mut rest = Vec::new();
+    if endless.read_to_end(&mut rest).is_ok() {
+        assert!(rest.is_empty());
+    }
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode = std::fs::metadata(daemon.path("control"))
+        .unwrap()
+        .permissions();
+    assert_eq!(mode.mode() & 0o777, 0o660);
+}
