@@ -1,0 +1,119 @@
+//! One suite that every communicator passes.
+//!
+//! A communicator's tests implement [`Factory`] and call
+//! [`conformance_tests!`](crate::conformance_tests) with it, once for each way
+//! it can be set up.
+
+mod death;
+mod flow;
+mod malformed;
+mod waiting;
+
+use std::time::{Duration, Instant};
+
+use paragpu_protocol::frame::FrameHeader;
+
+use crate::{Connection, Error, Receiver, Sender, Wait};
+
+pub use death::*;
+pub use flow::*;
+pub use malformed::*;
+pub use waiting::*;
+
+/// Makes connected pairs of the communicator under test.
+pub trait Factory {
+    /// A guest and a host, connected to each other.
+    fn connect(&self) -> (Connection, Connection);
+
+    /// A host, connected to a guest that puts any bytes on the wire.
+    fn connect_raw(&self) -> (Box<dyn RawGuest>, Connection);
+}
+
+/// A guest that keeps to no rule.
+pub trait RawGuest: Send {
+    /// Puts these bytes on the wire as one frame; the header may promise
+    /// something else.
+    fn write(&mut self, header: [u8; 16], payload: &[u8]);
+
+    /// Ends as a killed process does: says nothing, its descriptors close.
+    fn die(self: Box<Self>);
+}
+
+/// How long a test waits for what must come, so that a failure is no hang.
+const HANG: Duration = Duration::from_secs(60);
+
+fn soon() -> Wait {
+    Wait::Until(Instant::now() + HANG)
+}
+
+/// The next frame, which must come.
+fn expect_frame(receiver: &mut dyn Receiver) -> (FrameHeader, Vec<u8>) {
+    let frame = receiver
+        .receive(soon())
+        .expect("receive")
+        .expect("a frame must come");
+    assert_eq!(frame.header.payload_len(), frame.payload.len());
+    (frame.header, frame.payload.to_vec())
+}
+
+/// The end, which must come and last.
+fn expect_closed(receiver: &mut dyn Receiver) {
+    for _ in 0..3 {
+        match receiver.receive(soon()) {
+            Err(Error::Closed) => {}
+            other => panic!("not closed: {other:?}"),
+        }
+    }
+}
+
+/// Frames of this size fill any communicator soon.
+const FILLER: usize = 16 << 10;
+
+/// Sends fillers until there is no room; returns how many went.
+fn fill(sender: &dyn Sender) -> u64 {
+    let filler = vec![0x5a; FILLER];
+    let mut sent = 0;
+    loop {
+        match sender.try_send(9, 0, None, &[&filler]) {
+            Ok(_) => sent += 1,
+            Err(Error::Full) => return sent,
+            Err(error) => panic!("filling failed: {error}"),
+        }
+        assert!(sent < 1 << 20, "nothing bounds what waits for the peer");
+    }
+}
+
+/// A payload that tells its position and length.
+fn pattern(position: u64, length: usize) -> Vec<u8> {
+    (0..length as u64)
+        .map(|i| (position.wrapping_mul(31).wrapping_add(i.wrapping_mul(7)) >> 2) as u8)
+        .collect()
+}
+
+/// The suite as tests, each by its name, for a [`Factory`] expression.
+#[macro_export]
+macro_rules! conformance_tests {
+    ($factory:expr) => {
+        $crate::conformance_tests!(@ $factory;
+            ordering_both_ways, sequence_given_by_the_host, posted_frames_leave_by_themselves,
+            batches_arrive_with_a_flush, gathered_payload, zero_length_payload,
+            largest_frames_both_ways_at_once, many_threads_send, back_pressure_then_room,
+            slow_peer_loses_nothing, ping_pong, oversized_payload_is_refused,
+            reserved_kind_is_refused,
+            poll_finds_only_what_is_there, deadline_passes, wake_ends_a_wait,
+            wake_before_the_wait_counts, frames_go_before_wakes, wake_after_the_end_is_harmless,
+            drop_ends_a_waiting_receive, last_frames_before_the_end_arrive,
+            drop_ends_a_blocked_sender, death_ends_a_waiting_receive, death_ends_a_blocked_sender,
+            death_is_found_by_polling, frames_before_death_arrive, close_ends_own_calls,
+            dropped_receiver_stops_the_peer, sends_after_the_end_fail,
+            truncated_frame_is_no_frame, oversized_frame_is_refused,
+            reserved_kind_from_the_peer_is_refused, good_frames_before_a_bad_one_arrive,
+        );
+    };
+    (@ $factory:expr; $($case:ident),* $(,)?) => {
+        $(#[test]
+        fn $case() {
+            $crate::conformance::$case(&$factory);
+        })*
+    };
+}

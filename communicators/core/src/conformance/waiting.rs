@@ -1,0 +1,103 @@
+//! Waits that end without a frame.
+
+use std::time::{Duration, Instant};
+
+use super::{Factory, expect_closed, expect_frame, soon};
+use crate::Wait;
+
+/// `Poll` never waits.
+pub fn poll_finds_only_what_is_there(factory: &dyn Factory) {
+    let (guest, mut host) = factory.connect();
+    for _ in 0..3000 {
+        assert!(host.receiver.receive(Wait::Poll).unwrap().is_none());
+    }
+    guest.sender.send(1, 1, None, &[b"x"]).unwrap();
+    guest.sender.flush().unwrap();
+    let end = Instant::now() + super::HANG;
+    loop {
+        if let Some(frame) = host.receiver.receive(Wait::Poll).unwrap() {
+            assert_eq!(frame.payload, b"x");
+            return;
+        }
+        assert!(Instant::now() < end, "the frame never came");
+        std::thread::yield_now();
+    }
+}
+
+/// `Until` returns nothing, and not too early.
+pub fn deadline_passes(factory: &dyn Factory) {
+    let (guest, mut host) = factory.connect();
+    let past = Instant::now();
+    assert!(host.receiver.receive(Wait::Until(past)).unwrap().is_none());
+    for wait in [1, 100, 5000] {
+        let deadline = Instant::now() + Duration::from_micros(wait);
+        let received = host.receiver.receive(Wait::Until(deadline));
+        assert!(received.unwrap().is_none());
+        assert!(Instant::now() >= deadline);
+    }
+    guest.sender.send(1, 1, None, &[]).unwrap();
+    guest.sender.flush().unwrap();
+    expect_frame(&mut *host.receiver);
+}
+
+/// A wake ends a wait in another thread, whenever it comes.
+pub fn wake_ends_a_wait(factory: &dyn Factory) {
+    let (guest, mut host) = factory.connect();
+    let waker = host.receiver.waker();
+    std::thread::scope(|scope| {
+        let (go, going) = std::sync::mpsc::channel();
+        let (done, finished) = std::sync::mpsc::channel();
+        scope.spawn(move || {
+            for () in going {
+                assert!(host.receiver.receive(Wait::Forever).unwrap().is_none());
+                done.send(()).unwrap();
+            }
+        });
+        for _ in 0..200 {
+            go.send(()).unwrap();
+            waker.wake();
+            finished.recv().unwrap();
+        }
+        drop(go);
+    });
+    drop(guest);
+}
+
+/// A wake before the wait ends it, once; `Poll` leaves it alone.
+pub fn wake_before_the_wait_counts(factory: &dyn Factory) {
+    let (guest, mut host) = factory.connect();
+    let waker = host.receiver.waker();
+    waker.wake();
+    waker.wake();
+    assert!(host.receiver.receive(Wait::Poll).unwrap().is_none());
+    assert!(host.receiver.receive(Wait::Forever).unwrap().is_none());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            guest.sender.send(1, 1, None, &[]).unwrap();
+            guest.sender.flush().unwrap();
+        });
+        // Not ended by the second wake.
+        assert!(host.receiver.receive(soon()).unwrap().is_some());
+    });
+}
+
+/// A frame that is there is returned before a wake is.
+pub fn frames_go_before_wakes(factory: &dyn Factory) {
+    let (guest, mut host) = factory.connect();
+    guest.sender.send(1, 1, None, &[]).unwrap();
+    guest.sender.send(2, 1, None, &[]).unwrap();
+    guest.sender.flush().unwrap();
+    expect_frame(&mut *host.receiver);
+    host.receiver.waker().wake();
+    expect_frame(&mut *host.receiver);
+    assert!(host.receiver.receive(Wait::Forever).unwrap().is_none());
+}
+
+/// A waker outlives its receiver and does not keep the connection open.
+pub fn wake_after_the_end_is_harmless(factory: &dyn Factory) {
+    let (mut guest, host) = factory.connect();
+    let waker = host.receiver.waker();
+    drop(host);
+    expect_closed(&mut *guest.receiver);
+    waker.wake();
+}

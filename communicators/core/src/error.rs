@@ -1,0 +1,42 @@
+//! Why a frame could not travel.
+
+use thiserror::Error;
+
+/// Why a frame could not travel.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The peer closed the connection, died, or the device was removed; or
+    /// this side closed it.
+    #[error("the peer is gone")]
+    Closed,
+    /// No room for the frame right now; nothing was sent.
+    #[error("no room for the frame right now")]
+    Full,
+    /// The peer broke the protocol; the connection cannot go on.
+    #[error("the peer broke the protocol: {0}")]
+    Protocol(String),
+    /// The operating system refused.
+    #[error("{context}")]
+    Io {
+        /// What was being done.
+        context: &'static str,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    /// An [`Error::Io`] for what was being done.
+    pub fn io(context: &'static str, source: impl Into<std::io::Error>) -> Self {
+        Self::Io {
+            context,
+            source: source.into(),
+        }
+    }
+
+    /// An [`Error::Protocol`] with its reason.
+    pub fn protocol(reason: impl Into<String>) -> Self {
+        Self::Protocol(reason.into())
+    }
+}

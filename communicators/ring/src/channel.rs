@@ -1,0 +1,403 @@
+//! A connection over two rings: the sending and the receiving half.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use paragpu_communicator::{Adaptive, Error, Frame, Polling, Receiver, Sender, Spin, Wait, Wake};
+use paragpu_protocol::frame::{FrameHeader, MAX_PAYLOAD};
+
+use crate::doorbell::{Doorbell, Event};
+use crate::layout::PAD_KIND;
+use crate::ring::{Consumer, Producer, Ring, request, take_request};
+use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering, lock};
+use crate::waiting::Waiting;
+
+/// Which end of the channel this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Guest,
+    Host,
+}
+
+/// A channel region's memory as one side uses it.
+pub(crate) trait Region: Send + Sync {
+    type Ring: Ring;
+    /// The ring that this side produces into.
+    fn outgoing(&self) -> &Self::Ring;
+    /// The ring that this side consumes.
+    fn incoming(&self) -> &Self::Ring;
+    /// 1 once this side closed the connection.
+    fn closed_here(&self) -> &AtomicU32;
+    /// 1 once the peer did.
+    fn closed_there(&self) -> &AtomicU32;
+}
+
+/// Alone in its cache lines (two: the processor fetches pairs).
+#[derive(Debug)]
+#[repr(align(128))]
+struct Apart<T>(T);
+
+/// What both halves share.
+struct Channel<R: Region> {
+    region: R,
+    bell: Box<dyn Doorbell>,
+    polling: Polling,
+    waiting: Waiting,
+    /// This side closed the connection, or found it broken.
+    closed: AtomicBool,
+    /// The doorbell reported the peer gone.
+    gone: AtomicBool,
+    /// [`Wake::wake`] was called and no receive has seen it.
+    woken: AtomicBool,
+    producer: Apart<Mutex<Outgoing>>,
+}
+
+#[derive(Debug)]
+struct Outgoing {
+    ring: Producer,
+    sequence: u64,
+}
+
+/// Empty polls between two questions to the system whether the peer lives.
+const POLLS_BETWEEN_CHECKS: u32 = 1024;
+
+/// The two halves of one side of a channel, from where its rings stand.
+pub(crate) fn connect<R: Region + 'static>(
+    region: R,
+    bell: Box<dyn Doorbell>,
+    polling: Polling,
+) -> Result<(Arc<dyn Sender>, Box<dyn Receiver>), Error> {
+    let producer = Producer::attach(region.outgoing())?;
+    let consumer = Consumer::attach(region.incoming())?;
+    let channel = Arc::new(Channel {
+        region,
+        bell,
+        polling,
+        waiting: Waiting::new(),
+        closed: AtomicBool::new(false),
+        gone: AtomicBool::new(false),
+        woken: AtomicBool::new(false),
+        producer: Apart(Mutex::new(Outgoing {
+            ring: producer,
+            sequence: 0,
+        })),
+    });
+    let receiver = RingReceiver {
+        channel: Arc::clone(&channel),
+        consumer,
+        adaptive: Adaptive::new(polling),
+        empty_polls: 0,
+        buffer: vec![0; MAX_PAYLOAD].into_boxed_slice(),
+    };
+    Ok((Arc::new(RingSender { channel }), Box::new(receiver)))
+}
+
+/// Takes one frame without connecting, and asks for a doorbell for the next.
+#[cfg_attr(loom, allow(dead_code))]
+pub(crate) fn take_frame(region: &impl Region) -> Result<Option<(FrameHeader, Vec<u8>)>, Error> {
+    let ring = region.incoming();
+    let mut consumer = Consumer::attach(ring)?;
+    let mut payload = vec![0; MAX_PAYLOAD];
+    request(ring.consumer_waits());
+    let header = consumer.pop(ring, &mut payload)?;
+    consumer.leave(ring);
+    Ok(header.map(|header| {
+        payload.truncate(header.payload_len());
+        (header, payload)
+    }))
+}
+
+impl<R: Region> Channel<R> {
+    /// Whether no frame can be sent any more.
+    fn ended(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+            || self.gone.load(Ordering::Relaxed)
+            || self.region.closed_there().load(Ordering::Acquire) != 0
+    }
+
+    fn close(&self) {
+        if self.closed.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        self.region.closed_here().store(1, Ordering::SeqCst);
+        self.bell.leave();
+        // The peer may be gone already, and then needs no doorbell.
+        let _ = self.bell.ring();
+        self.waiting.interrupt(&*self.bell);
+    }
+
+    /// Sleeps, having asked for a doorbell; remembers a peer that is gone.
+    fn sleep(&self, epoch: u64, deadline: Option<Instant>) -> Result<Event, Error> {
+        let event = self.waiting.wait(&*self.bell, epoch, deadline)?;
+        if event == Event::Gone {
+            self.gone.store(true, Ordering::Release);
+        }
+        Ok(event)
+    }
+
+    /// Passes a result on; a broken protocol or a failed system call ends the
+    /// connection.
+    fn checked<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        if matches!(result, Err(Error::Protocol(_) | Error::Io { .. })) {
+            self.close();
+        }
+        result
+    }
+}
+
+/// The sending half.
+struct RingSender<R: Region> {
+    channel: Arc<Channel<R>>,
+}
+
+impl<R: Region> Drop for RingSender<R> {
+    fn drop(&mut self) {
+        // The receiver may go on; only both halves gone end the connection.
+        if Arc::strong_count(&self.channel) == 1 {
+            self.channel.close();
+        }
+    }
+}
+
+impl<R: Region> RingSender<R> {
+    fn has_room(&self, length: usize) -> Result<bool, Error> {
+        let mut outgoing = lock(&self.channel.producer.0);
+        let room = outgoing.ring.has_room(self.channel.region.outgoing(), length);
+        drop(outgoing);
+        self.channel.checked(room)
+    }
+}
+
+impl<R: Region> Sender for RingSender<R> {
+    fn try_send(
+        &self,
+        kind: u16,
+        slot: u16,
+        sequence: Option<u64>,
+        payload: &[&[u8]],
+    ) -> Result<u64, Error> {
+        let channel = &*self.channel;
+        if channel.ended() {
+            return Err(Error::Closed);
+        }
+        let length = payload.iter().map(|part| part.len()).sum();
+        let mut header = FrameHeader::new(kind, slot, 0, length)
+            .map_err(|error| Error::protocol(error.to_string()))?;
+        if kind == PAD_KIND {
+            return Err(Error::protocol("kind 0xffff is reserved"));
+        }
+        let ring = channel.region.outgoing();
+        let pushed = {
+            let mut outgoing = lock(&channel.producer.0);
+            header.sequence = sequence.unwrap_or(outgoing.sequence.wrapping_add(1));
+            let pushed = outgoing.ring.push(ring, header, payload);
+            if sequence.is_none() && matches!(pushed, Ok(true)) {
+                outgoing.sequence = header.sequence;
+            }
+            pushed
+        };
+        if !channel.checked(pushed)? {
+            return Err(Error::Full);
+        }
+        if take_request(ring.consumer_waits()) {
+            channel.checked(channel.bell.ring())?;
+        }
+        Ok(header.sequence)
+    }
+
+    fn wait_for_room(&self, length: usize) -> Result<(), Error> {
+        if length > MAX_PAYLOAD {
+            return Err(Error::protocol(format!(
+                "{length} bytes never fit into one frame"
+            )));
+        }
+        let channel = &*self.channel;
+        let mut spin = Spin::new(channel.polling.spin, None);
+        loop {
+            if channel.ended() {
+                return Err(Error::Closed);
+            }
+            if self.has_room(length)? {
+                return Ok(());
+            }
+            if spin.again() {
+                continue;
+            }
+            let epoch = channel.waiting.epoch();
+            request(channel.region.outgoing().producer_waits());
+            if self.has_room(length)? {
+                return Ok(());
+            }
+            if channel.ended() {
+                return Err(Error::Closed);
+            }
+            channel.checked(channel.sleep(epoch, None))?;
+        }
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        if self.channel.ended() {
+            return Err(Error::Closed);
+        }
+        Ok(())
+    }
+
+    fn close(&self) {
+        self.channel.close();
+    }
+
+    fn last_sequence(&self) -> u64 {
+        lock(&self.channel.producer.0).sequence
+    }
+}
+
+/// The receiving half.
+struct RingReceiver<R: Region> {
+    channel: Arc<Channel<R>>,
+    consumer: Consumer,
+    adaptive: Adaptive,
+    empty_polls: u32,
+    buffer: Box<[u8]>,
+}
+
+impl<R: Region> Drop for RingReceiver<R> {
+    fn drop(&mut self) {
+        self.channel.close();
+    }
+}
+
+impl<R: Region> RingReceiver<R> {
+    /// The next frame's header, its payload in `buffer`.
+    fn pop(&mut self) -> Result<Option<FrameHeader>, Error> {
+        let ring = self.channel.region.incoming();
+        let popped = self.consumer.pop(ring, &mut self.buffer);
+        let header = self.channel.checked(popped)?;
+        // Room is given back in large steps, or when there is nothing to read.
+        let least = if header.is_some() { ring.size() / 8 } else { 0 };
+        if self.consumer.publish(ring, least) {
+            self.channel.checked(self.channel.bell.ring())?;
+        }
+        Ok(header)
+    }
+
+    /// The last frames of a connection that ended, then the end.
+    fn drain(&mut self) -> Result<Option<FrameHeader>, Error> {
+        match self.pop()? {
+            Some(header) => Ok(Some(header)),
+            None => Err(Error::Closed),
+        }
+    }
+
+    fn next(&mut self, wait: Wait) -> Result<Option<FrameHeader>, Error> {
+        if self.channel.closed.load(Ordering::Relaxed) {
+            return Err(Error::Closed);
+        }
+        if let Some(header) = self.pop()? {
+            return Ok(Some(header));
+        }
+        if self.channel.ended() {
+            return self.drain();
+        }
+        let deadline = match wait {
+            Wait::Poll => return self.polled(),
+            Wait::Until(deadline) => Some(deadline),
+            Wait::Forever => None,
+        };
+        let mut spin = Spin::new(self.adaptive.budget(), deadline);
+        while spin.again() {
+            if let Some(header) = self.pop()? {
+                self.adaptive.found();
+                return Ok(Some(header));
+            }
+            if self.channel.ended() {
+                return self.drain();
+            }
+            if self.take_wake() {
+                return Ok(None);
+            }
+        }
+        let began = Instant::now();
+        let polled = self.adaptive.budget();
+        let header = self.slept(deadline)?;
+        if header.is_some() {
+            self.adaptive.slept(polled + began.elapsed());
+        }
+        Ok(header)
+    }
+
+    /// Sleeps until there is something to return.
+    fn slept(&mut self, deadline: Option<Instant>) -> Result<Option<FrameHeader>, Error> {
+        loop {
+            let epoch = self.channel.waiting.epoch();
+            request(self.channel.region.incoming().consumer_waits());
+            if let Some(header) = self.pop()? {
+                self.stop_waiting();
+                return Ok(Some(header));
+            }
+            if self.channel.ended() {
+                return self.drain();
+            }
+            if self.take_wake() {
+                self.stop_waiting();
+                return Ok(None);
+            }
+            let slept = self.channel.sleep(epoch, deadline);
+            if self.channel.checked(slept)? == Event::Deadline {
+                self.stop_waiting();
+                return self.pop();
+            }
+        }
+    }
+
+    /// Nothing was there for a receive that does not wait.
+    fn polled(&mut self) -> Result<Option<FrameHeader>, Error> {
+        self.empty_polls = self.empty_polls.wrapping_add(1);
+        if self.empty_polls.is_multiple_of(POLLS_BETWEEN_CHECKS) && !self.channel.bell.peer_lives() {
+            self.channel.gone.store(true, Ordering::Release);
+            return self.drain();
+        }
+        Ok(None)
+    }
+
+    fn stop_waiting(&self) {
+        let flag = self.channel.region.incoming().consumer_waits();
+        flag.store(0, Ordering::Relaxed);
+    }
+
+    fn take_wake(&self) -> bool {
+        self.channel.woken.load(Ordering::Relaxed)
+            && self.channel.woken.swap(false, Ordering::AcqRel)
+    }
+}
+
+impl<R: Region + 'static> Receiver for RingReceiver<R> {
+    fn receive(&mut self, wait: Wait) -> Result<Option<Frame<'_>>, Error> {
+        let Some(header) = self.next(wait)? else {
+            return Ok(None);
+        };
+        match self.buffer.get(..header.payload_len()) {
+            Some(payload) => Ok(Some(Frame { header, payload })),
+            None => Err(Error::protocol("a frame larger than the buffer")),
+        }
+    }
+
+    fn waker(&self) -> Arc<dyn Wake> {
+        Arc::new(RingWaker {
+            channel: Arc::downgrade(&self.channel),
+        })
+    }
+}
+
+/// Ends a waiting receive; does not keep the connection open.
+struct RingWaker<R: Region> {
+    channel: std::sync::Weak<Channel<R>>,
+}
+
+impl<R: Region> Wake for RingWaker<R> {
+    fn wake(&self) {
+        if let Some(channel) = self.channel.upgrade() {
+            channel.woken.store(true, Ordering::SeqCst);
+            channel.waiting.interrupt(&*channel.bell);
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The communicator `pci`: the rings in a channel of the virtual device.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use paragpu_communicator::{Connection, Error};
+use paragpu_protocol::frame::FrameHeader;
+use rustix::fs::{Mode, OFlags};
+
+use crate::channel::{self, Side};
+use crate::layout::{self, Layout, device};
+use crate::shm::{Options, Parts, map_framing, read_layout};
+use crate::sys::eventfd::{EventDoorbell, new_eventfd, signal};
+use crate::sys::mapping_unsafe::Mapping;
+use crate::sys::node_unsafe::{NodeDoorbell, info};
+use crate::sys::region_unsafe::Base;
+
+/// What the host side needs of a channel; all of it comes from the device
+/// process, never from the guest.
+#[derive(Debug)]
+pub struct HostChannel {
+    /// The device's memory file.
+    pub memory: OwnedFd,
+    /// Eventfd that the guest's doorbell register fires for this channel.
+    pub doorbell: OwnedFd,
+    /// Eventfd that fires the device's interrupt vector in the guest.
+    pub interrupt: OwnedFd,
+    /// Reports a hang-up (POLLHUP) when the virtual machine or the device
+    /// process is gone: a pipe or unix socket whose other end they hold.
+    pub liveness: Option<OwnedFd>,
+    /// The channel's number.
+    pub channel: u32,
+    /// Where it begins in the memory file, bytes.
+    pub offset: u64,
+    /// Its bytes.
+    pub size: u64,
+}
+
+/// A channel in the hands of the device process: while nobody has it open,
+/// until its first frame was read, and again after its session.
+#[derive(Debug)]
+pub struct IdleChannel {
+    slot: DeviceSlot,
+    header: Base,
+    memory: OwnedFd,
+    offset: u64,
+    size: u64,
+}
+
+impl IdleChannel {
+    /// The channel number `channel`, `size` bytes at `offset` of the device's
+    /// memory.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] for a place that cannot be, [`Error::Io`].
+    pub fn new(memory: OwnedFd, channel: u32, offset: u64, size: u64) -> Result<Self, Error> {
+        let header = Mapping::new(memory.as_fd(), offset, layout::HEADER_SIZE, None)?;
+        Ok(Self {
+            slot: DeviceSlot::new(memory.as_fd(), channel)?,
+            header: Base::new(Arc::new(header), 0)?,
+            memory,
+            offset,
+            size,
+        })
+    }
+
+    /// Writes a fresh header: empty rings of `ring_size` bytes each, the rest
+    /// bulk area. Only while no guest has the channel open and no worker
+    /// serves it.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] for impossible sizes.
+    pub fn initialise(&self, ring_size: u64) -> Result<Layout, Error> {
+        let layout = Layout::new(self.size, ring_size)?;
+        self.header.initialise(&layout);
+        Ok(layout)
+    }
+
+    /// The channel's `device::STATE_` value.
+    #[must_use]
+    pub fn state(&self) -> u32 {
+        u32::from_le(self.slot.state().load(Ordering::Acquire))
+    }
+
+    /// Sets the channel's `device::STATE_` value.
+    pub fn set_state(&self, state: u32) {
+        self.slot.state().store(state.to_le(), Ordering::Release);
+    }
+
+    /// Ends the session whose worker is gone, so that the guest's poll
+    /// reports a hang-up; `interrupt` fires the device's vector.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn end(&self, interrupt: impl AsFd) -> Result<(), Error> {
+        self.header
+            .u32(layout::CLOSED_BY_HOST)
+            .store(1_u32.to_le(), Ordering::SeqCst);
+        self.slot.close_by_host();
+        self.slot.set_pending();
+        signal(interrupt.as_fd())
+    }
+
+    /// Takes the first frame that the guest sent, if it is there; the rest
+    /// stays for [`attach_host`]. A guest that sends one later rings the
+    /// channel's doorbell.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] where the header, the indices or the frame are not
+    /// possible, [`Error::Io`].
+    pub fn take_frame(&self) -> Result<Option<(FrameHeader, Vec<u8>)>, Error> {
+        let layout = read_layout(self.memory.as_fd(), self.offset, self.size)?;
+        let mapping = map_framing(self.memory.as_fd(), self.offset, &layout)?;
+        let region = Base::new(mapping, 0)?.region(&layout, Side::Host);
+        channel::take_frame(&region)
+    }
+}
+
+/// Host side: connects to a channel where its rings stand, after
+/// [`IdleChannel::take_frame`].
+///
+/// # Errors
+/// [`Error::Protocol`] where the channel's header or indices are not possible,
+/// [`Error::Io`].
+pub fn attach_host(host: HostChannel, options: Options) -> Result<Connection, Error> {
+    let slot = DeviceSlot::new(host.memory.as_fd(), host.channel)?;
+    let layout = read_layout(host.memory.as_fd(), host.offset, host.size)?;
+    let base = Base::new(map_framing(host.memory.as_fd(), host.offset, &layout)?, 0)?;
+    let bell = EventDoorbell {
+        ring: host.interrupt,
+        wait: host.doorbell,
+        interrupt: new_eventfd()?,
+        liveness: host.liveness,
+        slot: Some(slot),
+    };
+    let parts = Parts {
+        base,
+        layout,
+        memory: host.memory.as_fd(),
+        file_offset: host.offset,
+        side: Side::Host,
+    };
+    parts.connect(Box::new(bell), options)
+}
+
+/// Guest side: opens the device node, which gives this process a channel of
+/// its own, and connects.
+///
+/// # Errors
+/// [`Error::Io`] where the device does not open or map, [`Error::Protocol`]
+/// where what it maps is no channel.
+pub fn attach_guest(node: &Path, options: Options) -> Result<Connection, Error> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let node = rustix::fs::open(node, flags, Mode::empty())
+        .map_err(|errno| Error::io("cannot open the device node", errno))?;
+    let info = info(&node)?;
+    if info.version >> 16 != layout::VERSION_VALUE >> 16 {
+        return Err(Error::protocol(format!(
+            "device layout version {}.{}, this side knows {}.x",
+            info.version >> 16,
+            info.version & 0xffff,
+            layout::VERSION_VALUE >> 16
+        )));
+    }
+    let layout = read_layout(node.as_fd(), 0, info.channel_size)?;
+    // One mapping of the whole channel, so that its bulk area lands on the
+    // address asked for.
+    let address = match options.window_address {
+        None => None,
+        Some(window) => Some(window.checked_sub(layout.bulk.offset).ok_or_else(|| {
+            Error::protocol(format!("no window at address {window:#x}"))
+        })?),
+    };
+    let mapping = Arc::new(Mapping::new(node.as_fd(), 0, layout.region_size, address)?);
+    let base = Base::new(Arc::clone(&mapping), 0)?;
+    let window = (layout.bulk.size > 0)
+        .then(|| base.window(mapping, layout.bulk.offset, layout.bulk.size));
+    let bell = NodeDoorbell {
+        node: Arc::new(node),
+        interrupt: new_eventfd()?,
+    };
+    let region = base.region(&layout, Side::Guest);
+    let (sender, receiver) = channel::connect(region, Box::new(bell), options.polling)?;
+    Ok(Connection {
+        sender,
+        receiver,
+        window,
+    })
+}
+
+/// A channel's words in the device's header page.
+#[derive(Debug)]
+pub(crate) struct DeviceSlot {
+    header: Base,
+    channel: u32,
+}
+
+impl DeviceSlot {
+    fn new(memory: BorrowedFd<'_>, channel: u32) -> Result<Self, Error> {
+        if channel >= device::MAX_CHANNELS {
+            return Err(Error::protocol(format!("channel {channel}")));
+        }
+        let header = Mapping::new(memory, 0, device::HEADER_SIZE, None)?;
+        Ok(Self {
+            header: Base::new(Arc::new(header), 0)?,
+            channel,
+        })
+    }
+
+    fn state(&self) -> &std::sync::atomic::AtomicU32 {
+        self.header.u32(device::STATE + 4 * self.channel as usize)
+    }
+
+    /// Whether the guest has the channel open.
+    pub(crate) fn guest_has_it(&self) -> bool {
+        u32::from_le(self.state().load(Ordering::Acquire)) == device::STATE_OPEN
+    }
+
+    /// Tells the guest's interrupt handler whom the interrupt is for.
+    pub(crate) fn set_pending(&self) {
+        let word = device::PENDING + 8 * (self.channel as usize / 64);
+        let bit = 1_u64 << (self.channel % 64);
+        self.header.u64(word).fetch_or(bit.to_le(), Ordering::SeqCst);
+    }
+
+    /// Makes the guest's poll report a hang-up.
+    pub(crate) fn close_by_host(&self) {
+        // A channel that the guest has closed meanwhile stays closed.
+        let _ = self.state().compare_exchange(
+            device::STATE_OPEN.to_le(),
+            device::STATE_CLOSED_BY_HOST.to_le(),
+            Ordering::SeqCst,
+            Ordering::SeqCst,
+        );
+    }
+}

@@ -1,0 +1,220 @@
+//! The communicator `shm`: rings in a memory file between two processes of
+//! one host.
+//!
+//! The host creates the region and its doorbells and passes [`GuestEnds`] over
+//! the unix socket on which the guest connected; the socket stays open on both
+//! sides as the sign of life.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use paragpu_communicator::{Connection, Error, Polling};
+use rustix::fs::{MemfdFlags, SealFlags};
+
+use crate::channel::{self, Side};
+use crate::doorbell::Doorbell;
+use crate::layout::{self, Layout};
+use crate::sys::eventfd::{EventDoorbell, new_eventfd};
+use crate::sys::mapping_unsafe::Mapping;
+use crate::sys::region_unsafe::Base;
+
+/// How one side takes part.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options {
+    /// How long receivers poll before they sleep.
+    pub polling: Polling,
+    /// Where the bulk area is mapped: the same address on both sides makes
+    /// host pointers mean the same on both. Must be page-aligned and free.
+    /// `None`: anywhere.
+    pub window_address: Option<u64>,
+}
+
+/// What the guest needs to attach, in the order it is passed.
+#[derive(Debug)]
+pub struct GuestEnds {
+    /// The region.
+    pub memory: OwnedFd,
+    /// Eventfd that wakes the host.
+    pub host_bell: OwnedFd,
+    /// Eventfd that wakes the guest.
+    pub guest_bell: OwnedFd,
+}
+
+impl GuestEnds {
+    /// How many descriptors there are.
+    pub const COUNT: usize = 3;
+
+    /// The descriptors to pass, in order.
+    #[must_use]
+    pub fn as_fds(&self) -> [BorrowedFd<'_>; Self::COUNT] {
+        [
+            self.memory.as_fd(),
+            self.host_bell.as_fd(),
+            self.guest_bell.as_fd(),
+        ]
+    }
+
+    /// The descriptors as they were passed.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] where their number is wrong.
+    pub fn from_fds(fds: Vec<OwnedFd>) -> Result<Self, Error> {
+        let fds = <[OwnedFd; Self::COUNT]>::try_from(fds).map_err(|fds: Vec<OwnedFd>| {
+            Error::protocol(format!(
+                "{} descriptors were passed, not {}",
+                fds.len(),
+                Self::COUNT
+            ))
+        })?;
+        let [memory, host_bell, guest_bell] = fds;
+        Ok(Self {
+            memory,
+            host_bell,
+            guest_bell,
+        })
+    }
+}
+
+/// Host side: creates a region of `region_size` bytes with two rings of
+/// `ring_size` bytes, the rest being bulk area, and connects to it. The memory
+/// is taken as it is touched. `liveness` is the guest's unix socket.
+///
+/// # Errors
+/// [`Error::Protocol`] for impossible sizes, [`Error::Io`].
+pub fn create(
+    region_size: u64,
+    ring_size: u64,
+    liveness: OwnedFd,
+    options: Options,
+) -> Result<(Connection, GuestEnds), Error> {
+    let layout = Layout::new(region_size, ring_size)?;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memory = rustix::fs::memfd_create("paragpu-channel", flags)
+        .map_err(|errno| Error::io("cannot create the shared memory", errno))?;
+    rustix::fs::ftruncate(&memory, layout.region_size)
+        .map_err(|errno| Error::io("cannot size the shared memory", errno))?;
+    // A guest that shrank the file would make the host fault.
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&memory, seals)
+        .map_err(|errno| Error::io("cannot seal the shared memory", errno))?;
+
+    let mapping = map_framing(memory.as_fd(), 0, &layout)?;
+    let base = Base::new(mapping, 0)?;
+    base.initialise(&layout);
+    let ends = GuestEnds {
+        memory,
+        host_bell: new_eventfd()?,
+        guest_bell: new_eventfd()?,
+    };
+    let bell = EventDoorbell {
+        ring: duplicate(&ends.guest_bell)?,
+        wait: duplicate(&ends.host_bell)?,
+        interrupt: new_eventfd()?,
+        liveness: Some(liveness),
+        slot: None,
+    };
+    let parts = Parts {
+        base,
+        layout,
+        memory: ends.memory.as_fd(),
+        file_offset: 0,
+        side: Side::Host,
+    };
+    Ok((parts.connect(Box::new(bell), options)?, ends))
+}
+
+/// Guest side: connects to the region that the host created. `liveness` is
+/// the unix socket to the host.
+///
+/// # Errors
+/// [`Error::Protocol`] where the region is not one, [`Error::Io`].
+pub fn attach(ends: GuestEnds, liveness: OwnedFd, options: Options) -> Result<Connection, Error> {
+    let size = rustix::fs::fstat(&ends.memory)
+        .map_err(|errno| Error::io("cannot inspect the shared memory", errno))?
+        .st_size;
+    let size = u64::try_from(size).unwrap_or(0);
+    let layout = read_layout(ends.memory.as_fd(), 0, size)?;
+    let base = Base::new(map_framing(ends.memory.as_fd(), 0, &layout)?, 0)?;
+    let bell = EventDoorbell {
+        ring: ends.host_bell,
+        wait: ends.guest_bell,
+        interrupt: new_eventfd()?,
+        liveness: Some(liveness),
+        slot: None,
+    };
+    let parts = Parts {
+        base,
+        layout,
+        memory: ends.memory.as_fd(),
+        file_offset: 0,
+        side: Side::Guest,
+    };
+    parts.connect(Box::new(bell), options)
+}
+
+/// The layout of the region at `offset` of a file, which has `size` bytes.
+pub(crate) fn read_layout(memory: BorrowedFd<'_>, offset: u64, size: u64) -> Result<Layout, Error> {
+    if size < layout::HEADER_SIZE {
+        return Err(Error::protocol(format!("a region of {size} bytes")));
+    }
+    let header = Arc::new(Mapping::new(memory, offset, layout::HEADER_SIZE, None)?);
+    Base::new(header, 0)?.layout(size)
+}
+
+/// Maps the header and the rings.
+pub(crate) fn map_framing(
+    memory: BorrowedFd<'_>,
+    offset: u64,
+    layout: &Layout,
+) -> Result<Arc<Mapping>, Error> {
+    Ok(Arc::new(Mapping::new(
+        memory,
+        offset,
+        layout.framing_size(),
+        None,
+    )?))
+}
+
+fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, Error> {
+    fd.try_clone()
+        .map_err(|source| Error::io("cannot duplicate a descriptor", source))
+}
+
+/// One side of a region whose framing part is mapped.
+pub(crate) struct Parts<'a> {
+    pub(crate) base: Base,
+    pub(crate) layout: Layout,
+    pub(crate) memory: BorrowedFd<'a>,
+    /// Where the region begins in the file.
+    pub(crate) file_offset: u64,
+    pub(crate) side: Side,
+}
+
+impl Parts<'_> {
+    /// Maps the bulk area and connects.
+    pub(crate) fn connect(
+        self,
+        bell: Box<dyn Doorbell>,
+        options: Options,
+    ) -> Result<Connection, Error> {
+        let bulk = self.layout.bulk;
+        let window = if bulk.size == 0 {
+            None
+        } else {
+            let mapping = Mapping::new(
+                self.memory,
+                self.file_offset + bulk.offset,
+                bulk.size,
+                options.window_address,
+            )?;
+            Some(self.base.window(Arc::new(mapping), 0, bulk.size))
+        };
+        let region = self.base.region(&self.layout, self.side);
+        let (sender, receiver) = channel::connect(region, bell, options.polling)?;
+        Ok(Connection {
+            sender,
+            receiver,
+            window,
+        })
+    }
+}

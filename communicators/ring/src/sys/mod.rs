@@ -1,0 +1,10 @@
+//! What needs the operating system: mappings, doorbells, the device node.
+
+#[cfg(not(loom))]
+pub(crate) mod eventfd;
+#[cfg(not(loom))]
+pub(crate) mod mapping_unsafe;
+#[cfg(not(loom))]
+pub(crate) mod node_unsafe;
+#[cfg(not(loom))]
+pub(crate) mod region_unsafe;

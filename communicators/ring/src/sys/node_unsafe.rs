@@ -1,0 +1,127 @@
+//! The device node of the guest's kernel module, `/dev/paragpu0`.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use paragpu_communicator::Error;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::ioctl::{Getter, NoArg, Opcode, ioctl, opcode};
+
+use crate::doorbell::{Doorbell, Event};
+use crate::sys::eventfd::{poll_until, signal};
+
+/// `struct paragpu_info`, as the module writes it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Info {
+    /// Layout version of the device, major << 16 | minor.
+    pub(crate) version: u32,
+    /// Number of the channel that this opening got.
+    pub(crate) channel: u32,
+    /// Its bytes.
+    pub(crate) channel_size: u64,
+    /// The device's generation when it was opened.
+    pub(crate) generation: u32,
+    /// 0.
+    pub(crate) reserved: u32,
+}
+
+const INFO: Opcode = opcode::read::<Info>(b'P', 0x01);
+const DOORBELL: Opcode = opcode::none(b'P', 0x02);
+const ACK: Opcode = opcode::none(b'P', 0x03);
+
+/// What the module says of the channel behind an opened node.
+pub(crate) fn info(node: &OwnedFd) -> Result<Info, Error> {
+    // SAFETY: PARAGPU_IOC_INFO writes one struct paragpu_info.
+    unsafe { ioctl(node, Getter::<INFO, Info>::new()) }
+        .map_err(|errno| Error::io("the device node does not answer PARAGPU_IOC_INFO", errno))
+}
+
+/// The guest's doorbells through the device.
+#[derive(Debug)]
+pub(crate) struct NodeDoorbell {
+    pub(crate) node: Arc<OwnedFd>,
+    pub(crate) interrupt: OwnedFd,
+}
+
+/// [`Error::Closed`] where the device is gone.
+fn device_error(context: &'static str, errno: Errno) -> Error {
+    match errno {
+        Errno::NODEV | Errno::PIPE | Errno::NXIO | Errno::CONNRESET => Error::Closed,
+        errno => Error::io(context, errno),
+    }
+}
+
+const HANGUP: PollFlags = PollFlags::HUP
+    .union(PollFlags::ERR)
+    .union(PollFlags::NVAL);
+
+impl Doorbell for NodeDoorbell {
+    fn ring(&self) -> Result<(), Error> {
+        // SAFETY: PARAGPU_IOC_DOORBELL takes no argument.
+        unsafe { ioctl(&*self.node, NoArg::<DOORBELL>::new()) }
+            .map_err(|errno| device_error("the device refuses PARAGPU_IOC_DOORBELL", errno))
+    }
+
+    fn wait(&self, deadline: Option<Instant>) -> Result<Event, Error> {
+        let mut fds = [
+            PollFd::new(&*self.node, PollFlags::IN),
+            PollFd::new(&self.interrupt, PollFlags::IN),
+        ];
+        if !poll_until(&mut fds, deadline)? {
+            return Ok(Event::Deadline);
+        }
+        let [node, interrupt] = fds.each_ref().map(PollFd::revents);
+        if interrupt.contains(PollFlags::IN) {
+            let mut count = [0; 8];
+            // Only this thread reads it, and a failed read leaves it set.
+            let _ = rustix::io::read(&self.interrupt, &mut count);
+        }
+        if node.intersects(HANGUP) {
+            return Ok(Event::Gone);
+        }
+        if node.contains(PollFlags::IN) {
+            // SAFETY: PARAGPU_IOC_ACK takes no argument.
+            let acknowledged = unsafe { ioctl(&*self.node, NoArg::<ACK>::new()) };
+            match acknowledged
+                .map_err(|errno| device_error("the device refuses PARAGPU_IOC_ACK", errno))
+            {
+                Err(Error::Closed) => return Ok(Event::Gone),
+                other => other?,
+            }
+        }
+        Ok(Event::Rang)
+    }
+
+    fn interrupt(&self) {
+        let _ = signal(self.interrupt.as_fd());
+    }
+
+    fn peer_lives(&self) -> bool {
+        let mut fds = [PollFd::new(&*self.node, PollFlags::empty())];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let polled = poll(&mut fds, Some(&now));
+        let [node] = fds;
+        !(polled.is_ok() && node.revents().intersects(HANGUP))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_are_those_of_the_header() {
+        assert_eq!(size_of::<Info>(), 24);
+        // _IOR('P', 0x01, 24 bytes), _IO('P', 0x02), _IO('P', 0x03).
+        assert_eq!(INFO, 0x8018_5001);
+        assert_eq!(DOORBELL, 0x5002);
+        assert_eq!(ACK, 0x5003);
+    }
+}

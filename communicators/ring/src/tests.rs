@@ -1,0 +1,97 @@
+//! The conformance suite over shared memory and over a device's channel.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use paragpu_communicator::conformance::{Factory, RawGuest};
+use paragpu_communicator::{Connection, Polling};
+
+use crate::channel::{Region, Side};
+use crate::doorbell::Doorbell;
+use crate::layout::{self, record_size};
+use crate::ring::Ring;
+use crate::shm::{self, GuestEnds, Options};
+use crate::sys::eventfd::signal;
+use crate::sys::region_unsafe::{Base, MappedRegion};
+
+const REGION: u64 = 16 << 20;
+
+struct Shm {
+    options: Options,
+}
+
+fn shm(spin: Duration) -> Shm {
+    Shm {
+        options: Options {
+            polling: Polling { spin },
+            window_address: None,
+        },
+    }
+}
+
+fn ends(options: Options) -> (Connection, GuestEnds, OwnedFd) {
+    let (guest, host) = UnixStream::pair().unwrap();
+    let (host, ends) =
+        shm::create(REGION, layout::MIN_RING_SIZE, host.into(), options).unwrap();
+    (host, ends, guest.into())
+}
+
+impl Factory for Shm {
+    fn connect(&self) -> (Connection, Connection) {
+        let (host, ends, liveness) = ends(self.options);
+        let guest = shm::attach(ends, liveness, self.options).unwrap();
+        (guest, host)
+    }
+
+    fn connect_raw(&self) -> (Box<dyn RawGuest>, Connection) {
+        let (host, ends, liveness) = ends(self.options);
+        (Box::new(Raw::new(ends, liveness)), host)
+    }
+}
+
+/// A guest that writes records as it likes.
+struct Raw {
+    region: MappedRegion,
+    bell: OwnedFd,
+    tail: u64,
+    _liveness: OwnedFd,
+}
+
+impl Raw {
+    fn new(ends: GuestEnds, liveness: OwnedFd) -> Self {
+        let layout = shm::read_layout(ends.memory.as_fd(), 0, REGION).unwrap();
+        let mapping = shm::map_framing(ends.memory.as_fd(), 0, &layout).unwrap();
+        let region = Base::new(mapping, 0).unwrap().region(&layout, Side::Guest);
+        Self {
+            region,
+            bell: ends.host_bell,
+            tail: 0,
+            _liveness: liveness,
+        }
+    }
+}
+
+impl RawGuest for Raw {
+    fn write(&mut self, header: [u8; 16], payload: &[u8]) {
+        let ring = self.region.outgoing();
+        ring.write(self.tail, &header);
+        ring.write(self.tail + 16, payload);
+        self.tail += record_size(payload.len());
+        ring.tail().store(self.tail, Ordering::SeqCst);
+        signal(self.bell.as_fd()).unwrap();
+    }
+
+    fn die(self: Box<Self>) {}
+}
+
+mod shm_polling {
+    use super::*;
+    paragpu_communicator::conformance_tests!(shm(Duration::from_micros(50)));
+}
+
+mod shm_sleeping {
+    use super::*;
+    paragpu_communicator::conformance_tests!(shm(Duration::ZERO));
+}

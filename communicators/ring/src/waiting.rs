@@ -1,0 +1,99 @@
+//! Several threads of one side waiting on its one doorbell.
+
+use std::time::Instant;
+
+use paragpu_communicator::Error;
+
+use crate::doorbell::{Doorbell, Event};
+use crate::sync::{Condvar, Mutex, lock};
+
+/// Lets any number of threads wait for the doorbell: one of them sleeps in
+/// the kernel, the others behind it, and all look again when it rang.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Counts rings and interruptions.
+    epoch: u64,
+    /// A thread sleeps in [`Doorbell::wait`].
+    polling: bool,
+}
+
+impl Waiting {
+    pub(crate) fn new() -> Self {
+        Self {
+            state: Mutex::new(State {
+                epoch: 0,
+                polling: false,
+            }),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// What to give to [`wait`](Self::wait): take it first, then look whether
+    /// there is something to wait for.
+    pub(crate) fn epoch(&self) -> u64 {
+        lock(&self.state).epoch
+    }
+
+    /// Sleeps until the doorbell rang or [`interrupt`](Self::interrupt) was
+    /// called since `epoch` was taken, or the deadline passed.
+    pub(crate) fn wait(
+        &self,
+        bell: &dyn Doorbell,
+        epoch: u64,
+        deadline: Option<Instant>,
+    ) -> Result<Event, Error> {
+        let mut state = lock(&self.state);
+        loop {
+            if state.epoch != epoch {
+                return Ok(Event::Rang);
+            }
+            if !state.polling {
+                state.polling = true;
+                drop(state);
+                let event = bell.wait(deadline);
+                state = lock(&self.state);
+                state.polling = false;
+                if !matches!(event, Ok(Event::Deadline)) {
+                    state.epoch += 1;
+                }
+                drop(state);
+                self.changed.notify_all();
+                return event;
+            }
+            state = match deadline {
+                None => self
+                    .changed
+                    .wait(state)
+                    .unwrap_or_else(std::sync::PoisonError::into_inner),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Ok(Event::Deadline);
+                    }
+                    self.changed
+                        .wait_timeout(state, left)
+                        .unwrap_or_else(std::sync::PoisonError::into_inner)
+                        .0
+                }
+            };
+        }
+    }
+
+    /// Makes every thread that waits look again.
+    pub(crate) fn interrupt(&self, bell: &dyn Doorbell) {
+        let mut state = lock(&self.state);
+        state.epoch += 1;
+        let polling = state.polling;
+        drop(state);
+        if polling {
+            bell.interrupt();
+        }
+        self.changed.notify_all();
+    }
+}

@@ -1,0 +1,52 @@
+//! The background writer: writes what was posted and not flushed, and what a
+//! full socket did not take.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use paragpu_communicator::Error;
+
+use crate::link::{Link, Patience};
+
+/// How soon the writer looks again after it wrote something: posting costs no
+/// system call meanwhile.
+const TICK: Duration = Duration::from_micros(50);
+
+/// Looks without work after which it sleeps until told.
+const IDLE_TICKS: u32 = 20;
+
+/// Starts the writer of a link; it ends with the link.
+pub(crate) fn start(link: Arc<Link>) -> Result<(), Error> {
+    std::thread::Builder::new()
+        .name("paragpu-writer".into())
+        .stack_size(64 << 10)
+        .spawn(move || run(&link))
+        .map(drop)
+        .map_err(|source| Error::io("cannot start the writer thread", source))
+}
+
+fn run(link: &Link) {
+    let mut outgoing = link.lock();
+    let mut idle = IDLE_TICKS;
+    loop {
+        if link.is_closed() {
+            outgoing = link.await_writer(outgoing);
+            if !outgoing.writing() && outgoing.pending() && !outgoing.failed() {
+                outgoing = link.drain(outgoing, Patience::Linger, u32::MAX);
+            }
+            drop(outgoing);
+            link.shut_down();
+            return;
+        }
+        if outgoing.pending() && !outgoing.failed() && !outgoing.writing() {
+            outgoing = link.drain(outgoing, Patience::Linger, u32::MAX);
+            idle = 0;
+        } else if idle < IDLE_TICKS {
+            idle += 1;
+            outgoing = link.await_work(outgoing, Some(TICK));
+        } else {
+            outgoing = link.await_work(outgoing, None);
+            idle = 0;
+        }
+    }
+}

@@ -1,0 +1,482 @@
+//! What both halves and the background writer share: the socket, the batch
+//! that gathers, the batch that is being written.
+
+use std::io::IoSlice;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use paragpu_communicator::Error;
+use paragpu_protocol::frame::{FrameHeader, HEADER_LEN};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, send, sendmsg, shutdown};
+
+use crate::Options;
+
+/// How long a closed connection may take to write what was flushed, while the
+/// peer takes nothing.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Batches that one flushing thread writes for others before it leaves the
+/// rest to the background writer.
+const BATCHES_PER_FLUSH: u32 = 16;
+
+/// One end of the connection.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) socket: OwnedFd,
+    pub(crate) options: Options,
+    pub(crate) closed: AtomicBool,
+    /// [`paragpu_communicator::Wake::wake`] was called and not yet seen.
+    pub(crate) woken: AtomicBool,
+    /// Ends the receiver's sleep.
+    pub(crate) interrupt: OwnedFd,
+    outgoing: Apart<Mutex<Outgoing>>,
+    /// Something was written, or the connection ended.
+    progress: Condvar,
+    /// There is work for the background writer.
+    work: Condvar,
+}
+
+/// Alone in its cache lines.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Apart<T>(T);
+
+/// What is to be written, in this order: `batch[written..]`, `filling`.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    filling: Vec<u8>,
+    /// Empty (and without memory) while a thread writes it.
+    batch: Vec<u8>,
+    written: usize,
+    /// A thread writes to the socket, and will look here again after.
+    writing: bool,
+    /// Threads that wait for `progress`.
+    waiting: u32,
+    /// Whether the background writer sleeps until told.
+    pub(crate) parked: bool,
+    sequence: u64,
+    failed: bool,
+}
+
+/// Most pieces of one write.
+pub(crate) const PARTS: usize = 16;
+
+/// What a writer does when the socket takes no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Leaves the rest to the background writer.
+    None,
+    /// Waits for the peer as long as it takes.
+    Endless,
+    /// Waits, but not for a peer that takes nothing for [`LINGER`].
+    Linger,
+}
+
+impl Outgoing {
+    pub(crate) fn pending(&self) -> bool {
+        self.written < self.batch.len() || !self.filling.is_empty()
+    }
+
+    pub(crate) fn failed(&self) -> bool {
+        self.failed
+    }
+
+    pub(crate) fn writing(&self) -> bool {
+        self.writing
+    }
+
+    fn append(
+        &mut self,
+        header: &mut FrameHeader,
+        sequence: Option<u64>,
+        payload: &[&[u8]],
+        limit: usize,
+    ) -> bool {
+        if self.filling.len() + HEADER_LEN + header.payload_len() > limit {
+            return false;
+        }
+        header.sequence = self.number(sequence);
+        self.filling.extend_from_slice(&header.to_bytes());
+        for part in payload {
+            self.filling.extend_from_slice(part);
+        }
+        true
+    }
+
+    fn number(&mut self, sequence: Option<u64>) -> u64 {
+        sequence.unwrap_or_else(|| {
+            self.sequence = self.sequence.wrapping_add(1);
+            self.sequence
+        })
+    }
+}
+
+impl Link {
+    pub(crate) fn new(socket: OwnedFd, options: Options) -> Result<Self, Error> {
+        let interrupt = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| Error::io("cannot create an eventfd", errno))?;
+        Ok(Self {
+            socket,
+            options,
+            closed: AtomicBool::new(false),
+            woken: AtomicBool::new(false),
+            interrupt,
+            outgoing: Apart(Mutex::new(Outgoing {
+                filling: Vec::with_capacity(options.buffer),
+                batch: Vec::with_capacity(options.buffer),
+                written: 0,
+                writing: false,
+                waiting: 0,
+                parked: false,
+                sequence: 0,
+                failed: false,
+            })),
+            progress: Condvar::new(),
+            work: Condvar::new(),
+        })
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Outgoing> {
+        self.outgoing
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    fn check(&self, outgoing: &Outgoing) -> Result<(), Error> {
+        if outgoing.failed || self.is_closed() {
+            return Err(Error::Closed);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn last_sequence(&self) -> u64 {
+        self.lock().sequence
+    }
+
+    /// Appends a frame to the batch that gathers; `None` where it is full.
+    pub(crate) fn append(
+        &self,
+        mut header: FrameHeader,
+        sequence: Option<u64>,
+        payload: &[&[u8]],
+    ) -> Result<Option<u64>, Error> {
+        let mut outgoing = self.lock();
+        self.check(&outgoing)?;
+        let fits = outgoing.append(&mut header, sequence, payload, self.options.buffer);
+        // A full batch that nobody was asked to write would never make room.
+        let wanted = header.slot == 0 || !fits;
+        let rouse = wanted && outgoing.parked && !outgoing.writing;
+        if rouse {
+            outgoing.parked = false;
+        }
+        drop(outgoing);
+        if rouse {
+            self.work.notify_one();
+        }
+        Ok(fits.then_some(header.sequence))
+    }
+
+    /// Waits until a frame of `length` payload bytes fits into the batch.
+    pub(crate) fn wait_for_room(&self, length: usize) -> Result<(), Error> {
+        let mut outgoing = self.lock();
+        loop {
+            self.check(&outgoing)?;
+            if outgoing.filling.len() + HEADER_LEN + length <= self.options.buffer {
+                return Ok(());
+            }
+            outgoing = self.progress(outgoing);
+        }
+    }
+
+    /// Makes or awaits progress of the writing.
+    fn progress<'a>(&'a self, mut outgoing: MutexGuard<'a, Outgoing>) -> MutexGuard<'a, Outgoing> {
+        if !outgoing.writing {
+            return self.drain(outgoing, Patience::Endless, 1);
+        }
+        outgoing.waiting += 1;
+        outgoing = self
+            .progress
+            .wait(outgoing)
+            .unwrap_or_else(PoisonError::into_inner);
+        outgoing.waiting -= 1;
+        outgoing
+    }
+
+    /// Writes what is there, without waiting for the peer.
+    pub(crate) fn flush(&self) -> Result<(), Error> {
+        let outgoing = self.lock();
+        self.check(&outgoing)?;
+        if outgoing.writing || !outgoing.pending() {
+            return Ok(());
+        }
+        let outgoing = self.drain(outgoing, Patience::None, BATCHES_PER_FLUSH);
+        self.check(&outgoing)
+    }
+
+    /// Writes batches, at most `batches` of them, while others append. Called
+    /// while nobody writes. What is left is the background writer's.
+    pub(crate) fn drain<'a>(
+        &'a self,
+        mut outgoing: MutexGuard<'a, Outgoing>,
+        patience: Patience,
+        batches: u32,
+    ) -> MutexGuard<'a, Outgoing> {
+        outgoing.writing = true;
+        let mut left = batches;
+        while !outgoing.failed && outgoing.pending() && left > 0 {
+            left -= 1;
+            if outgoing.written == outgoing.batch.len() {
+                outgoing.batch.clear();
+                outgoing.written = 0;
+                let Outgoing { filling, batch, .. } = &mut *outgoing;
+                std::mem::swap(filling, batch);
+                self.tell_progress(&outgoing);
+            }
+            let batch = std::mem::take(&mut outgoing.batch);
+            let mut written = outgoing.written;
+            drop(outgoing);
+            let end = self.write(&[IoSlice::new(&batch)], &mut written, patience);
+            outgoing = self.lock();
+            outgoing.batch = batch;
+            outgoing.written = written;
+            match end {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(_) => outgoing.failed = true,
+            }
+        }
+        self.stop_writing(&mut outgoing);
+        outgoing
+    }
+
+    fn stop_writing(&self, outgoing: &mut Outgoing) {
+        outgoing.writing = false;
+        self.tell_progress(outgoing);
+        if outgoing.pending() && outgoing.parked {
+            outgoing.parked = false;
+            self.work.notify_one();
+        }
+    }
+
+    fn tell_progress(&self, outgoing: &Outgoing) {
+        if outgoing.waiting > 0 {
+            self.progress.notify_all();
+        }
+    }
+
+    /// Sends one frame of less than [`PARTS`] parts from the caller's memory, after all that is pending,
+    /// waiting for the peer as long as it takes.
+    pub(crate) fn send_directly(
+        &self,
+        mut header: FrameHeader,
+        sequence: Option<u64>,
+        payload: &[&[u8]],
+    ) -> Result<u64, Error> {
+        let mut outgoing = self.lock();
+        loop {
+            self.check(&outgoing)?;
+            if !outgoing.writing && !outgoing.pending() {
+                break;
+            }
+            outgoing = self.progress(outgoing);
+        }
+        outgoing.writing = true;
+        header.sequence = outgoing.number(sequence);
+        drop(outgoing);
+        let bytes = header.to_bytes();
+        let mut slices = [IoSlice::new(&[]); PARTS];
+        let parts = std::iter::once(bytes.as_slice()).chain(payload.iter().copied());
+        for (slice, part) in slices.iter_mut().zip(parts) {
+            *slice = IoSlice::new(part);
+        }
+        let ended = self.write(&slices, &mut 0, Patience::Endless);
+        let mut outgoing = self.lock();
+        outgoing.failed |= ended.is_err();
+        if outgoing.failed || !outgoing.pending() {
+            self.stop_writing(&mut outgoing);
+        } else {
+            outgoing = self.drain(outgoing, Patience::None, BATCHES_PER_FLUSH);
+        }
+        self.check(&outgoing)?;
+        ended.map(|_| header.sequence)
+    }
+
+    /// Writes `slices` from `written` bytes on; true when all is written,
+    /// false where the peer takes no more and patience is over.
+    fn write(
+        &self,
+        slices: &[IoSlice<'_>],
+        written: &mut usize,
+        patience: Patience,
+    ) -> Result<bool, Error> {
+        let total: usize = slices.iter().map(|slice| slice.len()).sum();
+        while *written < total {
+            match self.write_some(slices, *written) {
+                Ok(more) => *written += more,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    if patience == Patience::None || !self.await_writable(patience)? {
+                        return Ok(false);
+                    }
+                }
+                Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => return Err(Error::Closed),
+                Err(errno) => return Err(Error::io("cannot write to the socket", errno)),
+            }
+        }
+        Ok(true)
+    }
+
+    fn write_some(&self, slices: &[IoSlice<'_>], mut skip: usize) -> Result<usize, Errno> {
+        let mut chosen = [IoSlice::new(&[]); PARTS];
+        let mut room = self.options.largest_write;
+        let mut places = chosen.iter_mut();
+        for slice in slices {
+            let bytes: &[u8] = slice;
+            let Some(rest) = bytes.get(skip..) else {
+                skip -= bytes.len();
+                continue;
+            };
+            skip = 0;
+            let rest = rest.get(..room).unwrap_or(rest);
+            if rest.is_empty() {
+                continue;
+            }
+            let Some(place) = places.next() else { break };
+            room -= rest.len();
+            *place = IoSlice::new(rest);
+        }
+        let unused = places.len();
+        let chosen = chosen.get(..PARTS - unused).unwrap_or(&[]);
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        if let [one] = chosen {
+            return send(&self.socket, one, flags);
+        }
+        let mut nothing = SendAncillaryBuffer::default();
+        sendmsg(&self.socket, chosen, &mut nothing, flags)
+    }
+
+    /// Waits until the socket takes bytes; false when patience is over.
+    fn await_writable(&self, patience: Patience) -> Result<bool, Error> {
+        let patience_ends = (patience == Patience::Linger).then(|| Instant::now() + LINGER);
+        loop {
+            let timeout = patience_ends.map(|end| {
+                let left = end.saturating_duration_since(Instant::now());
+                Timespec {
+                    tv_sec: left.as_secs() as i64,
+                    tv_nsec: i64::from(left.subsec_nanos()),
+                }
+            });
+            let mut fds = [PollFd::new(&self.socket, PollFlags::OUT | PollFlags::RDHUP)];
+            match poll(&mut fds, timeout.as_ref()) {
+                Ok(0) => return Ok(false),
+                Ok(_) => {
+                    let [socket] = fds;
+                    // A peer that ended its sending ended its receiving too.
+                    return if socket.revents() == PollFlags::OUT {
+                        Ok(true)
+                    } else {
+                        Err(Error::Closed)
+                    };
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(Error::io("cannot wait for the socket", errno)),
+            }
+        }
+    }
+
+    /// For the background writer: sleeps until told, or for `at_most`.
+    pub(crate) fn await_work<'a>(
+        &'a self,
+        mut outgoing: MutexGuard<'a, Outgoing>,
+        at_most: Option<Duration>,
+    ) -> MutexGuard<'a, Outgoing> {
+        match at_most {
+            None => {
+                outgoing.parked = true;
+                outgoing = self
+                    .work
+                    .wait(outgoing)
+                    .unwrap_or_else(PoisonError::into_inner);
+                outgoing.parked = false;
+                outgoing
+            }
+            Some(time) => {
+                self.work
+                    .wait_timeout(outgoing, time)
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .0
+            }
+        }
+    }
+
+    /// For the background writer of a closed connection: lets another thread's
+    /// write end, but not for long.
+    pub(crate) fn await_writer<'a>(
+        &'a self,
+        mut outgoing: MutexGuard<'a, Outgoing>,
+    ) -> MutexGuard<'a, Outgoing> {
+        outgoing.waiting += 1;
+        outgoing = self
+            .progress
+            .wait_timeout_while(outgoing, LINGER, |outgoing| outgoing.writing)
+            .unwrap_or_else(PoisonError::into_inner)
+            .0;
+        outgoing.waiting -= 1;
+        outgoing
+    }
+
+    /// Ends the connection; the background writer writes the rest and shuts
+    /// the socket down.
+    pub(crate) fn close(&self) {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let mut outgoing = self.lock();
+        if !outgoing.writing && (outgoing.failed || !outgoing.pending()) {
+            self.shut_down();
+        }
+        outgoing.parked = false;
+        drop(outgoing);
+        self.work.notify_one();
+        self.progress.notify_all();
+        self.interrupt_receiver();
+    }
+
+    /// Both ways, so that writers and the peer stop.
+    pub(crate) fn shut_down(&self) {
+        // A socket that is no longer connected is what is wanted.
+        let _ = shutdown(&self.socket, Shutdown::Both);
+    }
+
+    pub(crate) fn interrupt_receiver(&self) {
+        // An eventfd of our own cannot fail but by being full.
+        let _ = rustix::io::write(self.interrupt.as_fd(), &1_u64.to_ne_bytes());
+    }
+}
+
+/// Held by both halves: closes the link when both are gone.
+#[derive(Debug)]
+pub(crate) struct Life {
+    link: Arc<Link>,
+}
+
+impl Life {
+    pub(crate) fn new(link: Arc<Link>) -> Self {
+        Self { link }
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        self.link.close();
+    }
+}

@@ -1,0 +1,88 @@
+//! The sending half.
+
+use std::sync::Arc;
+
+use paragpu_communicator::{Error, Sender};
+use paragpu_protocol::frame::{FrameHeader, MAX_PAYLOAD};
+
+use crate::link::{Life, Link, PARTS};
+use crate::parser::RESERVED_KIND;
+
+/// From this payload size on, [`Sender::send`] writes from the caller's memory.
+const DIRECT: usize = 32 << 10;
+
+/// Sends over a stream socket.
+#[derive(Debug)]
+pub(crate) struct StreamSender {
+    link: Arc<Link>,
+    _life: Arc<Life>,
+}
+
+impl StreamSender {
+    pub(crate) fn new(link: Arc<Link>, life: Arc<Life>) -> Self {
+        Self { link, _life: life }
+    }
+}
+
+fn header(kind: u16, slot: u16, payload: &[&[u8]]) -> Result<FrameHeader, Error> {
+    if kind == RESERVED_KIND {
+        return Err(Error::protocol("kind 0xffff is reserved"));
+    }
+    let length = payload.iter().map(|part| part.len()).sum();
+    FrameHeader::new(kind, slot, 0, length).map_err(|error| Error::protocol(error.to_string()))
+}
+
+impl Sender for StreamSender {
+    fn try_send(
+        &self,
+        kind: u16,
+        slot: u16,
+        sequence: Option<u64>,
+        payload: &[&[u8]],
+    ) -> Result<u64, Error> {
+        let header = header(kind, slot, payload)?;
+        self.link
+            .append(header, sequence, payload)?
+            .ok_or(Error::Full)
+    }
+
+    fn wait_for_room(&self, length: usize) -> Result<(), Error> {
+        if length > MAX_PAYLOAD {
+            return Err(Error::protocol(format!(
+                "{length} bytes never fit into one frame"
+            )));
+        }
+        self.link.wait_for_room(length)
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        self.link.flush()
+    }
+
+    fn close(&self) {
+        self.link.close();
+    }
+
+    fn send(
+        &self,
+        kind: u16,
+        slot: u16,
+        sequence: Option<u64>,
+        payload: &[&[u8]],
+    ) -> Result<u64, Error> {
+        let header = header(kind, slot, payload)?;
+        if header.payload_len() >= DIRECT && payload.len() < PARTS {
+            return self.link.send_directly(header, sequence, payload);
+        }
+        loop {
+            if let Some(sent) = self.link.append(header, sequence, payload)? {
+                return Ok(sent);
+            }
+            self.link.wait_for_room(header.payload_len())?;
+        }
+    }
+
+    fn last_sequence(&self) -> u64 {
+        self.link.last_sequence()
+    }
+}
