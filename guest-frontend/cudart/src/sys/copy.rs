@@ -1,9 +1,9 @@
 //! Linear and two-dimensional copies (CUDA Runtime API, chapter "Memory
 //! Management").
 
+use super::fail;
 use super::memory::device;
 use super::runtime::{Runtime, context};
-use super::{fail, zeroed};
 use crate::error::Result;
 use paragpu_abi as abi;
 use paragpu_abi::{CUDA_MEMCPY2D, CUarray, CUstream};
@@ -305,7 +305,6 @@ pub unsafe fn rows(
         dstPitch: to.pitch,
         WidthInBytes: width,
         Height: height,
-        ..zeroed()
     };
     match when {
         When::Now => runtime.driver.cuMemcpy2DUnaligned(&copy),

@@ -39,9 +39,12 @@ api! {
     fn cudaFuncGetName(name: *mut *const c_char, function: *const c_void) {
         present(name)?;
         match registry::lookup(function) {
-            Some(symbol) => put(name, symbol.name()),
-            None if function.is_null() => fail(abi::cudaErrorInvalidDeviceFunction),
-            None => context()?.driver.cuKernelGetName(name, function.cast_mut()),
+            Some(symbol) if !symbol.name().is_null() => put(name, symbol.name()),
+            _ => {
+                let runtime = context()?;
+                let handle = kernel(runtime, function)?;
+                runtime.driver.cuKernelGetName(name, handle)
+            }
         }
     }
 

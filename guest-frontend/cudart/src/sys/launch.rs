@@ -3,7 +3,7 @@
 
 use super::registry;
 use super::runtime::{Runtime, context};
-use super::{fail, present, put, zeroed};
+use super::{fail, present, put};
 use crate::error::{Error, Result};
 use crate::thread::{self, CallConfiguration};
 use paragpu_abi as abi;
@@ -103,8 +103,7 @@ pub(crate) extern "C" fn __cudaPushCallConfiguration(
 pub unsafe fn kernel(runtime: &Runtime, function: *const c_void) -> Result<CUkernel> {
     match registry::lookup(function) {
         Some(symbol) => symbol.kernel(runtime),
-        None if function.is_null() => fail(abi::cudaErrorInvalidDeviceFunction),
-        None => Ok(function.cast_mut()),
+        None => registry::adopt(function.cast_mut()),
     }
 }
 
@@ -178,7 +177,6 @@ pub unsafe fn driver_config(config: &cudaLaunchConfig_t) -> Result<CUlaunchConfi
         hStream: config.stream,
         attrs: config.attrs,
         numAttrs: config.numAttrs,
-        ..zeroed()
     })
 }
 

@@ -110,6 +110,8 @@ mod event;
 mod external;
 mod failure;
 mod function;
+mod graph;
+mod graph_node;
 mod launch;
 mod memory;
 mod memory_pool;

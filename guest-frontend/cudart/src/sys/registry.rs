@@ -180,7 +180,8 @@ pub unsafe fn register_symbol(
     name: *const c_char,
     kind: Kind,
 ) {
-    let key = stand_in.addr();
+    // The address comes back as a number: a managed variable's is written to.
+    let key = stand_in.expose_provenance();
     let Some(owner) = binary.as_ref() else {
         return;
     };
@@ -188,27 +189,54 @@ pub unsafe fn register_symbol(
         return;
     }
     let _writing = locked(&WRITERS);
-    let symbol = match find(key) {
-        Some(symbol) => symbol,
-        None => {
-            let symbol: &'static Symbol = Box::leak(Box::new(Symbol {
-                key,
-                binary: AtomicPtr::new(ptr::null_mut()),
-                name: AtomicPtr::new(ptr::null_mut()),
-                kind: AtomicUsize::new(0),
-                kernel: AtomicPtr::new(ptr::null_mut()),
-                places: Mutex::new(Vec::new()),
-            }));
-            room().add(symbol);
-            symbol
-        }
-    };
+    let symbol = entry(key);
     symbol.kernel.store(ptr::null_mut(), Ordering::Relaxed);
     locked(&symbol.places).clear();
     symbol.name.store(name.cast_mut(), Ordering::Relaxed);
     symbol.kind.store(kind as usize, Ordering::Relaxed);
     symbol.binary.store(binary, Ordering::Release);
     locked(&owner.state).symbols.push(symbol);
+}
+
+/// The entry of a key, made if there is none yet. Writers only.
+fn entry(key: usize) -> &'static Symbol {
+    if let Some(symbol) = find(key) {
+        return symbol;
+    }
+    let symbol: &'static Symbol = Box::leak(Box::new(Symbol {
+        key,
+        binary: AtomicPtr::new(ptr::null_mut()),
+        name: AtomicPtr::new(ptr::null_mut()),
+        kind: AtomicUsize::new(Kind::Kernel as usize),
+        kernel: AtomicPtr::new(ptr::null_mut()),
+        places: Mutex::new(Vec::new()),
+    }));
+    room().add(symbol);
+    symbol
+}
+
+/// Takes an address that no code registered for a kernel's handle, which CUDA
+/// accepts wherever it accepts a kernel's stub, and remembers it.
+///
+/// # Errors
+/// `cudaErrorInvalidDeviceFunction` for null, and for an address inside a
+/// loaded program or library: that is a function or variable of the host's.
+#[cold]
+pub unsafe fn adopt(handle: CUkernel) -> Result<CUkernel> {
+    let mut place: libc::Dl_info = super::zeroed();
+    if handle.is_null() || libc::dladdr(handle, &mut place) != 0 {
+        return fail(abi::cudaErrorInvalidDeviceFunction);
+    }
+    let _writing = locked(&WRITERS);
+    let symbol = entry(handle.addr());
+    if symbol.binary.load(Ordering::Acquire).is_null() {
+        symbol.name.store(ptr::null_mut(), Ordering::Relaxed);
+        symbol.kind.store(Kind::Kernel as usize, Ordering::Relaxed);
+        symbol.kernel.store(handle, Ordering::Release);
+        // No fatbinary of ours; never followed, since the handle is known.
+        symbol.binary.store(ptr::dangling_mut(), Ordering::Release);
+    }
+    Ok(handle)
 }
 
 /// A table with room for one more. Writers only.

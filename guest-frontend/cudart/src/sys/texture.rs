@@ -229,6 +229,5 @@ unsafe fn runtime_texture(texture: &CUDA_TEXTURE_DESC) -> cudaTextureDesc {
         maxMipmapLevelClamp: texture.maxMipmapLevelClamp,
         disableTrilinearOptimization: set(abi::CU_TRSF_DISABLE_TRILINEAR_OPTIMIZATION),
         seamlessCubemap: set(abi::CU_TRSF_SEAMLESS_CUBEMAP),
-        ..zeroed()
     }
 }
