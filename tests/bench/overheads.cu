@@ -1,0 +1,343 @@
+// What single operations cost a program: the same binary against any CUDA
+// runtime, so that a remote GPU and a native one are measured alike.
+//
+//   overheads [--bulk BYTES] [NAME]...     all measurements, or those named
+//
+// One JSON line each: {"name":…,"unit":…,"value":…}, the value being the median
+// of several rounds.
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Bytes of the bulk copies.
+size_t bulk = 64u << 20;
+
+void check(cudaError_t error, const char *what) {
+    if (error != cudaSuccess) {
+        std::fprintf(stderr, "overheads: %s: %s\n", what, cudaGetErrorString(error));
+        std::exit(1);
+    }
+}
+#define CHECK(call) check((call), #call)
+
+__global__ void nothing() {}
+
+__global__ void arithmetic(float *out, int rounds) {
+    float a = threadIdx.x * 1e-3f, b = 1.0001f, c = blockIdx.x * 1e-5f;
+    for (int round = 0; round < rounds; ++round) {
+#pragma unroll
+        for (int step = 0; step < 32; ++step) {
+            a = a * b + c;
+        }
+    }
+    out[blockIdx.x * blockDim.x + threadIdx.x] = a;
+}
+
+double seconds_of(const std::function<void()> &work) {
+    auto start = Clock::now();
+    work();
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
+}
+
+// Median over rounds of the seconds that one of `count` operations takes.
+double each(int rounds, int count, const std::function<void()> &before, const std::function<void()> &operation,
+            const std::function<void()> &after) {
+    std::vector<double> values;
+    for (int round = 0; round < rounds; ++round) {
+        before();
+        values.push_back(seconds_of([&] {
+                             for (int at = 0; at < count; ++at) {
+                                 operation();
+                             }
+                         }) /
+                         count);
+        after();
+    }
+    return median(values);
+}
+
+void settle() { CHECK(cudaDeviceSynchronize()); }
+
+void launch() {
+    nothing<<<1, 32>>>();
+    CHECK(cudaGetLastError());
+}
+
+// Cost of a launch to the thread that makes it, while the GPU keeps up.
+double launch_issue() {
+    return each(201, 200, settle, launch, settle) * 1e6;
+}
+
+// Launches a second, over a run long enough to fill every queue.
+double launch_throughput() {
+    std::vector<double> rates;
+    for (int round = 0; round < 5; ++round) {
+        settle();
+        const int count = 50000;
+        rates.push_back(count / seconds_of([&] {
+                            for (int at = 0; at < count; ++at) {
+                                launch();
+                            }
+                            settle();
+                        }));
+    }
+    return median(rates);
+}
+
+double launch_sync() {
+    auto work = [] {
+        launch();
+        CHECK(cudaStreamSynchronize(nullptr));
+    };
+    return each(21, 500, settle, work, settle) * 1e6;
+}
+
+double stream_sync_idle() {
+    return each(21, 1000, settle, [] { CHECK(cudaStreamSynchronize(nullptr)); }, settle) * 1e6;
+}
+
+double event_record() {
+    cudaEvent_t event;
+    CHECK(cudaEventCreate(&event));
+    double value = each(101, 200, settle, [&] { CHECK(cudaEventRecord(event)); }, settle) * 1e6;
+    CHECK(cudaEventDestroy(event));
+    return value;
+}
+
+double event_create_destroy() {
+    auto work = [] {
+        cudaEvent_t event;
+        CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+        CHECK(cudaEventDestroy(event));
+    };
+    return each(21, 500, settle, work, settle) * 1e6;
+}
+
+double stream_create_destroy() {
+    auto work = [] {
+        cudaStream_t stream;
+        CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+        CHECK(cudaStreamDestroy(stream));
+    };
+    return each(11, 100, settle, work, settle) * 1e6;
+}
+
+double memset_4k() {
+    void *memory;
+    CHECK(cudaMalloc(&memory, 4096));
+    double value = each(101, 200, settle, [&] { CHECK(cudaMemsetAsync(memory, 0, 4096)); }, settle) * 1e6;
+    CHECK(cudaFree(memory));
+    return value;
+}
+
+double copy64(cudaMemcpyKind kind) {
+    char host[64] = {};
+    void *memory;
+    CHECK(cudaMalloc(&memory, sizeof host));
+    CHECK(cudaMemset(memory, 1, sizeof host));
+    auto work = [&] {
+        if (kind == cudaMemcpyHostToDevice) {
+            CHECK(cudaMemcpy(memory, host, sizeof host, kind));
+        } else {
+            CHECK(cudaMemcpy(host, memory, sizeof host, kind));
+        }
+    };
+    double value = each(21, 500, settle, work, settle) * 1e6;
+    CHECK(cudaFree(memory));
+    return value;
+}
+
+double malloc_free_2m() {
+    auto work = [] {
+        void *memory;
+        CHECK(cudaMalloc(&memory, 2u << 20));
+        CHECK(cudaFree(memory));
+    };
+    for (int warm = 0; warm < 10; ++warm) {
+        work();
+    }
+    return each(21, 50, settle, work, settle) * 1e6;
+}
+
+// Bulk copies, in bytes a second.
+double copy_bulk(cudaMemcpyKind kind, bool pinned) {
+    void *memory;
+    char *host;
+    CHECK(cudaMalloc(&memory, bulk));
+    if (pinned) {
+        CHECK(cudaMallocHost(reinterpret_cast<void **>(&host), bulk));
+    } else {
+        host = static_cast<char *>(std::malloc(bulk));
+    }
+    // Not zeros, and every page present.
+    unsigned state = 1;
+    for (size_t at = 0; at + 4 <= bulk; at += 4) {
+        state = state * 1664525u + 1013904223u;
+        std::memcpy(host + at, &state, 4);
+    }
+    CHECK(cudaMemcpy(memory, host, bulk, cudaMemcpyHostToDevice));
+    std::vector<double> rates;
+    for (int round = 0; round < 9; ++round) {
+        settle();
+        rates.push_back(bulk / seconds_of([&] {
+                            if (kind == cudaMemcpyHostToDevice) {
+                                CHECK(cudaMemcpy(memory, host, bulk, kind));
+                            } else {
+                                CHECK(cudaMemcpy(host, memory, bulk, kind));
+                            }
+                            settle();
+                        }));
+    }
+    if (pinned) {
+        CHECK(cudaFreeHost(host));
+    } else {
+        std::free(host);
+    }
+    CHECK(cudaFree(memory));
+    return median(rates);
+}
+
+// A hundred kernels, captured once, from launch to end.
+double graph100() {
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t instance;
+    CHECK(cudaStreamCreate(&stream));
+    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    for (int at = 0; at < 100; ++at) {
+        nothing<<<1, 32, 0, stream>>>();
+    }
+    CHECK(cudaStreamEndCapture(stream, &graph));
+    CHECK(cudaGraphInstantiate(&instance, graph, 0));
+    auto work = [&] {
+        CHECK(cudaGraphLaunch(instance, stream));
+        CHECK(cudaStreamSynchronize(stream));
+    };
+    double value = each(21, 100, settle, work, settle) * 1e6;
+    CHECK(cudaGraphExecDestroy(instance));
+    CHECK(cudaGraphDestroy(graph));
+    CHECK(cudaStreamDestroy(stream));
+    return value;
+}
+
+// Thread-instructions a second: 32 multiply-adds a round and thread, counting
+// those alone.
+double arithmetic_rate() {
+    const int blocks = 64, threads = 256, rounds = 400;
+    float *out;
+    CHECK(cudaMalloc(reinterpret_cast<void **>(&out), blocks * threads * sizeof(float)));
+    auto work = [&] {
+        arithmetic<<<blocks, threads>>>(out, rounds);
+        CHECK(cudaDeviceSynchronize());
+    };
+    work();
+    double seconds = each(7, 1, settle, work, settle);
+    CHECK(cudaFree(out));
+    return 32.0 * rounds * blocks * threads / seconds;
+}
+
+// Launches and copies with one wait at their end; and queries in a loop. The
+// library's own counters tell what crossed.
+double posted_10k() {
+    char *host;
+    void *memory;
+    CHECK(cudaMallocHost(reinterpret_cast<void **>(&host), 4096));
+    CHECK(cudaMalloc(&memory, 4096));
+    for (int at = 0; at < 10000; ++at) {
+        launch();
+        CHECK(cudaMemcpyAsync(memory, host, 4096, cudaMemcpyHostToDevice));
+    }
+    settle();
+    CHECK(cudaFree(memory));
+    CHECK(cudaFreeHost(host));
+    return 10000;
+}
+
+double queries_10k() {
+    for (int at = 0; at < 10000; ++at) {
+        int device, value, blocks;
+        cudaDeviceProp properties;
+        CHECK(cudaGetDevice(&device));
+        CHECK(cudaGetLastError());
+        CHECK(cudaGetDeviceProperties(&properties, device));
+        CHECK(cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, device));
+        CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, nothing, 128, 0));
+    }
+    return 10000;
+}
+
+struct Measurement {
+    const char *name, *unit;
+    std::function<double()> run;
+};
+
+const Measurement measurements[] = {
+    {"launch_issue", "us", launch_issue},
+    {"launch_throughput", "1/s", launch_throughput},
+    {"launch_sync", "us", launch_sync},
+    {"stream_sync_idle", "us", stream_sync_idle},
+    {"event_record", "us", event_record},
+    {"event_create_destroy", "us", event_create_destroy},
+    {"stream_create_destroy", "us", stream_create_destroy},
+    {"memset_4k", "us", memset_4k},
+    {"copy64_h2d", "us", [] { return copy64(cudaMemcpyHostToDevice); }},
+    {"copy64_d2h", "us", [] { return copy64(cudaMemcpyDeviceToHost); }},
+    {"malloc_free_2m", "us", malloc_free_2m},
+    {"pageable_h2d", "B/s", [] { return copy_bulk(cudaMemcpyHostToDevice, false); }},
+    {"pageable_d2h", "B/s", [] { return copy_bulk(cudaMemcpyDeviceToHost, false); }},
+    {"pinned_h2d", "B/s", [] { return copy_bulk(cudaMemcpyHostToDevice, true); }},
+    {"pinned_d2h", "B/s", [] { return copy_bulk(cudaMemcpyDeviceToHost, true); }},
+    {"arithmetic_rate", "1/s", arithmetic_rate},
+    {"posted_10k", "operations", posted_10k},
+    {"queries_10k", "operations", queries_10k},
+    {"graph100", "us", graph100},
+};
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    std::vector<std::string> wanted;
+    for (int at = 1; at < argc; ++at) {
+        if (!std::strcmp(argv[at], "--bulk") && at + 1 < argc) {
+            bulk = std::strtoull(argv[++at], nullptr, 0);
+        } else if (argv[at][0] == '-') {
+            std::fprintf(stderr, "usage: overheads [--bulk BYTES] [NAME]...\nnames:");
+            for (const Measurement &measurement : measurements) {
+                std::fprintf(stderr, " %s", measurement.name);
+            }
+            std::fprintf(stderr, "\n");
+            return 2;
+        } else {
+            wanted.push_back(argv[at]);
+        }
+    }
+    CHECK(cudaSetDevice(0));
+    launch();
+    settle();
+    for (const Measurement &measurement : measurements) {
+        if (wanted.empty() || std::find(wanted.begin(), wanted.end(), measurement.name) != wanted.end()) {
+            double value = measurement.run();
+            std::printf("{\"name\":\"%s\",\"unit\":\"%s\",\"value\":%.9g}\n", measurement.name, measurement.unit, value);
+            std::fflush(stdout);
+        }
+    }
+    CHECK(cudaDeviceReset());
+    return 0;
+}
