@@ -46,7 +46,10 @@ paragpu_protocol::record! {
 
     /// Gives the worker its session. File descriptors: for the transports
     /// `Stream` and `Shm` the guest's connected socket; for `Pci` the window's
-    /// memfd, the eventfd guest → host and the eventfd host → guest.
+    /// memfd, the eventfd guest → host, the eventfd host → guest, and the
+    /// device process's connection: the worker keeps it open while it serves
+    /// the channel, and its end (readable, nothing to read) says that the
+    /// guest is gone.
     Assign<'a> {
         /// Number of the session on this host, for listings.
         session: u64,
