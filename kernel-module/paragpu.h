@@ -69,7 +69,7 @@ struct paragpu_layout {
  * @guard: read side: use of the hardware and faults. After setting @gone,
  *	synchronize_srcu() means that nobody uses the hardware any more.
  * @lock: protects @taken and @mapping of the channels
- * @freed: counts channels that the host made free
+ * @interrupts: counts moments after which a channel may be free
  * @freed_wait: openers that wait for a channel to be scrubbed
  * @channels: as many as @layout says
  */
@@ -84,7 +84,7 @@ struct paragpu_device {
 	bool gone;
 	struct srcu_struct guard;
 	struct mutex lock;
-	atomic_t freed;
+	atomic_t interrupts;
 	wait_queue_head_t freed_wait;
 	struct paragpu_channel channels[];
 };

@@ -57,7 +57,6 @@ static int paragpu_find(struct paragpu_device *paragpu, struct file *file)
 			continue;
 		channel->taken = true;
 		channel->mapping = file->f_mapping;
-		atomic_set(&channel->rung, 0);
 		file->private_data = channel;
 		error = 0;
 		break;
@@ -73,10 +72,10 @@ static int paragpu_open(struct inode *inode, struct file *file)
 	struct paragpu_device *paragpu = paragpu_of(inode);
 	unsigned long deadline = jiffies + PARAGPU_SCRUB_TIMEOUT;
 	long left = PARAGPU_SCRUB_TIMEOUT;
-	int freed, error;
+	int seen, error;
 
 	for (;;) {
-		freed = atomic_read(&paragpu->freed);
+		seen = atomic_read(&paragpu->interrupts);
 		error = paragpu_find(paragpu, file);
 		if (error != -EAGAIN || (file->f_flags & O_NONBLOCK))
 			break;
@@ -85,7 +84,7 @@ static int paragpu_open(struct inode *inode, struct file *file)
 			break;
 		}
 		left = wait_event_interruptible_timeout(paragpu->freed_wait,
-				atomic_read(&paragpu->freed) != freed ||
+				atomic_read(&paragpu->interrupts) != seen ||
 				READ_ONCE(paragpu->gone), left);
 		if (left < 0)
 			return left;

@@ -101,6 +101,9 @@ bool paragpu_take(struct paragpu_device *paragpu, u32 channel)
 
 	if (cmpxchg(state, free, cpu_to_le32(PARAGPU_CHANNEL_OPEN)) != free)
 		return false;
+	/* What was rung for the opener before. */
+	clear_bit_le(channel, paragpu->header->pending);
+	atomic_set(&paragpu->channels[channel].rung, 0);
 	paragpu_ring(paragpu, PARAGPU_PEER_CONTROL(paragpu->layout.channel_count));
 	return true;
 }
@@ -127,20 +130,24 @@ static void paragpu_wake(struct paragpu_channel *channel)
 	wake_up_interruptible(&channel->wait);
 }
 
+static void paragpu_wake_openers(struct paragpu_device *paragpu)
+{
+	atomic_inc(&paragpu->interrupts);
+	wake_up_interruptible_all(&paragpu->freed_wait);
+}
+
 static void paragpu_wake_all(struct paragpu_device *paragpu)
 {
 	u32 i;
 
 	for (i = 0; i < paragpu->layout.channel_count; i++)
 		paragpu_wake(&paragpu->channels[i]);
-	atomic_inc(&paragpu->freed);
-	wake_up_interruptible_all(&paragpu->freed_wait);
+	paragpu_wake_openers(paragpu);
 }
 
 static void paragpu_scan_pending(struct paragpu_device *paragpu)
 {
 	u32 words = DIV_ROUND_UP(paragpu->layout.channel_count, 64);
-	bool freed = false;
 	u32 word, channel;
 	u64 pending;
 
@@ -154,15 +161,10 @@ static void paragpu_scan_pending(struct paragpu_device *paragpu)
 			if (channel >= paragpu->layout.channel_count)
 				break;
 			paragpu_wake(&paragpu->channels[channel]);
-			if (paragpu_state(paragpu, channel) ==
-			    PARAGPU_CHANNEL_FREE)
-				freed = true;
 		}
 	}
-	if (freed) {
-		atomic_inc(&paragpu->freed);
-		wake_up_interruptible_all(&paragpu->freed_wait);
-	}
+	/* A channel may have become free: no bit says so. */
+	paragpu_wake_openers(paragpu);
 }
 
 static irqreturn_t paragpu_interrupt(int irq, void *data)

@@ -16,7 +16,10 @@ use paragpu_protocol::handshake::{Hello, Transport};
 const KIND: u16 = 7;
 
 fn echo(connection: &mut Connection, payload: &[u8]) {
-    let sent = connection.sender.send(KIND, 1, None, &[payload]).expect("send");
+    let sent = connection
+        .sender
+        .send(KIND, 1, None, &[payload])
+        .expect("send");
     let frame = connection
         .receiver
         .receive(Wait::Forever)

@@ -37,7 +37,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Wakes the guest process that has a channel, or those that wait for one.
+    /// Wakes the guest process that has a channel.
     fn wake_guest(&self, channel: u16) {
         self.window.page().set_pending(channel);
         self.interrupt.ring();
@@ -176,9 +176,8 @@ impl Channel {
             Err(error) => {
                 let daemon = target.daemon.display();
                 tracing::warn!(%daemon, %error, "no daemon takes the channel");
-                let reason = format!(
-                    "no paragpu daemon runs on the host of this VM ({daemon}: {error})"
-                );
+                let reason =
+                    format!("no paragpu daemon runs on the host of this VM ({daemon}: {error})");
                 self.refuse(shared, &reason);
             }
         }
@@ -265,6 +264,6 @@ impl Channel {
         }
         self.phase = Phase::Free;
         shared.window.page().set_free(self.number);
-        shared.wake_guest(self.number);
+        shared.interrupt.ring();
     }
 }

@@ -73,8 +73,7 @@ impl Connection {
             channel_size: offer.size,
             hello: Bytes(offer.hello),
         });
-        let header =
-            FrameHeader::new(ATTACH, 0, 0, payload.len()).map_err(|_| Errno::MSGSIZE)?;
+        let header = FrameHeader::new(ATTACH, 0, 0, payload.len()).map_err(|_| Errno::MSGSIZE)?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         control.push(SendAncillaryMessage::ScmRights(&offer.descriptors));

@@ -143,10 +143,7 @@ mod tests {
             Layout::new(100 << 20, 1),
             Err(Error::WindowSize(_))
         ));
-        assert!(matches!(
-            Layout::new(1 << 60, 1),
-            Err(Error::WindowSize(_))
-        ));
+        assert!(matches!(Layout::new(1 << 60, 1), Err(Error::WindowSize(_))));
         assert!(matches!(
             Layout::new(256 << 20, 0),
             Err(Error::ChannelCount(0))

@@ -75,10 +75,7 @@ impl Service<'_> {
 
     fn wait(&self) -> Result<Vec<Source>, Error> {
         let now = Instant::now();
-        let mut list = vec![(
-            Source::Listener,
-            PollFd::new(&self.listener, PollFlags::IN),
-        )];
+        let mut list = vec![(Source::Listener, PollFd::new(&self.listener, PollFlags::IN))];
         let mut patience = None;
         if let Some(device) = &self.device {
             device.wants(now, &mut list);

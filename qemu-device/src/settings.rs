@@ -22,7 +22,11 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME")]
     pub vm: String,
     /// The daemon's unix socket.
-    #[arg(long, value_name = "PATH", default_value = "/run/paragpu/paragpud.sock")]
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = "/run/paragpu/paragpud.sock"
+    )]
     pub daemon: PathBuf,
     /// Size of the shared window, a power of two, as 256M or 1G.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]

@@ -58,8 +58,8 @@ fn header_says() -> HashMap<String, u64> {
     // As installed: without uapi/ in its name.
     let include = folder.path().join("linux");
     std::fs::create_dir(&include).unwrap();
-    let header = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../kernel-module/include/uapi/linux/paragpu.h");
+    let header =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernel-module/include/uapi/linux/paragpu.h");
     std::fs::copy(header, include.join("paragpu.h")).unwrap();
     let compiled = Command::new("cc")
         .args(["-Wall", "-Wextra", "-Wpadded", "-Werror", "-I"])
@@ -95,7 +95,10 @@ fn mirrors_agree_with_the_header() {
     same("PARAGPU_ALIGNMENT", ring::PAGE);
     same("PARAGPU_PEER_GUEST", layout::PEER_GUEST.into());
     same("PARAGPU_PEER_CHANNEL(5)", layout::peer_of_channel(5).into());
-    same("PARAGPU_PEER_CONTROL(32)", layout::peer_of_control(32).into());
+    same(
+        "PARAGPU_PEER_CONTROL(32)",
+        layout::peer_of_control(32).into(),
+    );
     same("PARAGPU_CHANNEL_FREE", state::FREE.into());
     same("PARAGPU_CHANNEL_OPEN", state::OPEN.into());
     same("PARAGPU_CHANNEL_HOST_CLOSED", state::HOST_CLOSED.into());
@@ -152,7 +155,10 @@ fn mirrors_agree_with_the_header() {
         "sizeof paragpu_ring_indices",
         at(ring::TO_GUEST - ring::TO_HOST),
     );
-    same("sizeof paragpu_channel_header", at(ring::CLOSED_BY_HOST + 64));
+    same(
+        "sizeof paragpu_channel_header",
+        at(ring::CLOSED_BY_HOST + 64),
+    );
 
     same("PARAGPU_RECORD_PAD", ring::PAD_KIND.into());
     same("PARAGPU_RECORD_ALIGNMENT", ring::RECORD_ALIGN);

@@ -77,8 +77,8 @@
  *	by compare-and-exchange, then sets the pending bit and interrupts.
  * @PARAGPU_CHANNEL_RELEASED: no guest process has it any more. Only the guest
  *	makes this, from any state, then rings the control peer. Once nobody on
- *	the host uses it, the host scrubs it, makes it @PARAGPU_CHANNEL_FREE,
- *	sets its pending bit and interrupts.
+ *	the host uses it, the host scrubs it, makes it @PARAGPU_CHANNEL_FREE
+ *	and interrupts.
  */
 enum paragpu_channel_state {
 	PARAGPU_CHANNEL_FREE		= 0,
@@ -227,8 +227,9 @@ struct paragpu_record {
  * channel_size bytes. fork(2) does not hand the mapping on. When the device
  * goes away the mapping does: touching it raises SIGBUS.
  *
- * poll(2): POLLIN once the host rang since the last PARAGPU_IOC_ACK; POLLHUP
- * and POLLERR once the host closed the channel or the device is gone.
+ * poll(2): POLLIN once the host rang since the last PARAGPU_IOC_ACK, rarely
+ * also when it did not; POLLHUP and POLLERR once the host closed the channel
+ * or the device is gone.
  */
 
 /**
