@@ -51,7 +51,7 @@ lint: packages-lint ## clippy, rustfmt, shellcheck, and cargo-deny where install
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 	git ls-files -z '*.sh' .ci/run | xargs -0 shellcheck
-	@if cargo deny --version >/dev/null 2>&1; then cargo deny --log-level error check; \
+	@if cargo deny --version >/dev/null 2>&1; then cargo deny --log-level error check bans licenses sources; \
 	else echo "cargo-deny is not installed: dependencies not checked (cargo install --locked cargo-deny)"; fi
 
 .PHONY: test

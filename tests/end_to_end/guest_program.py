@@ -1,0 +1,180 @@
+"""A guest for fault tests: uses libcuda.so.1 through ctypes, as any program may.
+
+usage: guest_program.py MODE [ARGUMENT]
+  steps       adds numbers in rounds: prints "round N" after each; never ends by itself
+  rounds N    N such rounds, then "done"
+  spin        launches a kernel that never ends, prints "spinning", waits for it
+  load FILE   loads a module image: prints the CUresult
+  hold BYTES  allocates, prints "holding", waits for standard input to close
+  device      prints the name of device 0
+Exit status: 0 fine, 3 a CUDA error (printed as "CUDA error N in FUNCTION").
+"""
+
+import ctypes
+import sys
+import time
+
+PTX = b"""
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry advance(.param .u64 data, .param .u32 count)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<8>;
+    .reg .b64 %d<4>;
+    ld.param.u64 %d1, [data];
+    ld.param.u32 %r1, [count];
+    mov.u32 %r2, %ctaid.x;
+    mov.u32 %r3, %ntid.x;
+    mov.u32 %r4, %tid.x;
+    mad.lo.s32 %r5, %r2, %r3, %r4;
+    setp.ge.u32 %p1, %r5, %r1;
+    @%p1 bra END;
+    mul.wide.u32 %d2, %r5, 4;
+    add.s64 %d3, %d1, %d2;
+    ld.global.u32 %r6, [%d3];
+    add.s32 %r7, %r6, %r5;
+    st.global.u32 [%d3], %r7;
+END:
+    ret;
+}
+.visible .entry forever()
+{
+AGAIN:
+    bra AGAIN;
+}
+"""
+
+COUNT = 4096
+
+
+class CudaError(Exception):
+    """A call that did not succeed."""
+
+    def __init__(self, function, code):
+        super().__init__(f"CUDA error {code} in {function}")
+        self.code = code
+
+
+class Cuda:
+    """The driver API, each function checked."""
+
+    def __init__(self):
+        self.library = ctypes.CDLL("libcuda.so.1")
+
+    def __getattr__(self, name):
+        function = getattr(self.library, name)
+
+        def checked(*arguments):
+            code = function(*arguments)
+            if code != 0:
+                raise CudaError(name, code)
+
+        return checked
+
+
+def pointer(value):
+    """A device address or handle as an argument."""
+    return ctypes.c_uint64(value)
+
+
+class Guest:
+    """A context and the test kernels."""
+
+    def __init__(self):
+        self.cuda = Cuda()
+        self.cuda.cuInit(0)
+        self.context = ctypes.c_void_p()
+        self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(self.context), 0)
+        self.cuda.cuCtxSetCurrent(self.context)
+
+    def load(self, image):
+        """Loads a module."""
+        module = ctypes.c_void_p()
+        self.cuda.cuModuleLoadData(ctypes.byref(module), image)
+        return module
+
+    def function(self, module, name):
+        """Finds a kernel."""
+        function = ctypes.c_void_p()
+        self.cuda.cuModuleGetFunction(ctypes.byref(function), module, name)
+        return function
+
+    def launch(self, function, blocks, threads, *arguments):
+        """Launches into the default stream."""
+        addresses = (ctypes.c_void_p * len(arguments))(
+            *[ctypes.cast(ctypes.byref(argument), ctypes.c_void_p) for argument in arguments]
+        )
+        self.cuda.cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, None, addresses, None)
+
+    def allocate(self, size):
+        """Device memory."""
+        address = ctypes.c_uint64()
+        self.cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size))
+        return address.value
+
+
+def say(text):
+    """Prints at once."""
+    print(text, flush=True)
+
+
+def steps(guest, rounds):
+    """Advances an array on the device and compares it with what it must be."""
+    advance = guest.function(guest.load(PTX), b"advance")
+    size = COUNT * 4
+    data = guest.allocate(size)
+    host = (ctypes.c_uint32 * COUNT)()
+    guest.cuda.cuMemcpyHtoD_v2(pointer(data), host, ctypes.c_size_t(size))
+    done = 0
+    while rounds is None or done < rounds:
+        for _ in range(10):
+            guest.launch(advance, COUNT // 128, 128, ctypes.c_uint64(data), ctypes.c_uint32(COUNT))
+        done += 1
+        guest.cuda.cuMemcpyDtoH_v2(host, pointer(data), ctypes.c_size_t(size))
+        wrong = [at for at in range(COUNT) if host[at] != at * 10 * done % 2**32]
+        if wrong:
+            say(f"wrong at {wrong[0]} in round {done}")
+            sys.exit(1)
+        say(f"round {done}")
+
+
+def main():
+    """Runs one mode."""
+    mode, argument = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
+    begin = time.monotonic()
+    try:
+        guest = Guest()
+        if mode == "steps":
+            steps(guest, None)
+        elif mode == "rounds":
+            steps(guest, int(argument))
+            say("done")
+        elif mode == "spin":
+            guest.launch(guest.function(guest.load(PTX), b"forever"), 1, 1)
+            say("spinning")
+            begin = time.monotonic()
+            guest.cuda.cuCtxSynchronize()
+        elif mode == "load":
+            with open(argument, "rb") as file:
+                image = file.read()
+            module = ctypes.c_void_p()
+            say(guest.cuda.library.cuModuleLoadData(ctypes.byref(module), image + b"\0"))
+        elif mode == "hold":
+            guest.allocate(int(argument))
+            say("holding")
+            sys.stdin.read()
+        elif mode == "device":
+            name = ctypes.create_string_buffer(256)
+            guest.cuda.cuDeviceGetName(name, 256, 0)
+            say(name.value.decode())
+        else:
+            sys.exit(__doc__)
+    except CudaError as error:
+        say(f"{error} after {time.monotonic() - begin:.3f} s")
+        sys.exit(3)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""What must not break when something breaks."""
+
+import glob
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import harness
+
+GUEST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guest_program.py")
+
+
+def start(daemon, communicator, *arguments):
+    """Starts a guest program that talks to us line by line."""
+    return subprocess.Popen(
+        [sys.executable, GUEST, *arguments],
+        env=daemon.guest_environment(communicator),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(guest, timeout=60):
+    """Waits for a guest's end: exit status, output, errors."""
+    output, errors = guest.communicate(timeout=timeout)
+    return guest.returncode, output, errors
+
+
+def read_until(guest, wanted):
+    """Reads lines until one starts with `wanted`."""
+    for line in guest.stdout:
+        if line.startswith(wanted):
+            return line.strip()
+    raise AssertionError(f"the guest ended without saying {wanted!r}: {guest.stderr.read()}")
+
+
+def workers(daemon):
+    """Process ids of the daemon's workers, warm ones included."""
+    return {
+        pid: environment
+        for pid, environment in processes("paragpu-worker")
+        if daemon.folder.name in environment
+    }
+
+
+def processes(name):
+    """Process id and environment of each running program of that name."""
+    for entry in glob.glob("/proc/[0-9]*"):
+        try:
+            if os.path.basename(os.readlink(f"{entry}/exe")) == name:
+                with open(f"{entry}/environ", "rb") as file:
+                    yield int(os.path.basename(entry)), file.read().decode(errors="replace")
+        except OSError:
+            continue
+
+
+def eventually(condition, what, seconds=20):
+    """Polls for something that another process brings about."""
+    limit = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > limit:
+            raise AssertionError(f"never happened: {what}")
+        time.sleep(0.02)
+
+
+class Faults(unittest.TestCase):
+    """One daemon for all; each test leaves it without sessions."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = harness.Daemon()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.daemon.stop()
+
+    def tearDown(self):
+        eventually(lambda: self.daemon.sessions() == [], "no session is left")
+
+    def guest(self, communicator, *arguments):
+        guest = start(self.daemon, communicator, *arguments)
+        self.addCleanup(guest.stdout.close)
+        self.addCleanup(guest.stderr.close)
+        self.addCleanup(guest.stdin.close)
+        self.addCleanup(guest.wait)
+        self.addCleanup(guest.kill)
+        return guest
+
+    def test_no_backend_says_where_it_looked(self):
+        for communicator in harness.HOST_COMMUNICATORS:
+            with self.subTest(communicator):
+                environment = self.daemon.guest_environment(communicator)
+                environment["PARAGPU_SHM_SOCKET"] = environment["PARAGPU_UNIX_SOCKET"] = "/nonexistent/paragpud.sock"
+                environment["PARAGPU_TCP_ADDRESS"] = "127.0.0.1:9"
+                done = subprocess.run(
+                    [sys.executable, GUEST, "device"], env=environment, capture_output=True, text=True, timeout=60
+                )
+                self.assertEqual(done.returncode, 3, done.stdout + done.stderr)
+                self.assertIn("paragpud", done.stderr)
+                self.assertIn("127.0.0.1:9" if communicator == "tcp" else "/nonexistent", done.stderr)
+
+    def test_unknown_configuration_key_names_the_nearest(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+            file.write('comunicator = "tcp"\n')
+            file.flush()
+            environment = dict(self.daemon.guest_environment("shm"), PARAGPU_CONFIG=file.name)
+            done = subprocess.run(
+                [sys.executable, GUEST, "device"], env=environment, capture_output=True, text=True, timeout=60
+            )
+            self.assertEqual(done.returncode, 3)
+            self.assertIn(f"{file.name}:1", done.stderr)
+            self.assertIn("communicator", done.stderr)
+
+    def test_killed_worker_is_an_error_within_a_second(self):
+        for communicator in harness.HOST_COMMUNICATORS:
+            with self.subTest(communicator):
+                bystander = self.guest(communicator, "steps")
+                read_until(bystander, "round 2")
+                victim = self.guest(communicator, "spin")
+                read_until(victim, "spinning")
+                session = next(s for s in self.daemon.sessions() if s["guest_pid"] == victim.pid)
+                os.kill(session["worker_pid"], signal.SIGKILL)
+                killed = time.monotonic()
+                code, output, errors = finish(victim)
+                self.assertEqual(code, 3, output + errors)
+                self.assertRegex(output, r"CUDA error \d+ in cuCtxSynchronize")
+                self.assertLess(time.monotonic() - killed, 1.0 + 1.0, "the error took too long")
+                self.assertIn("the session with the GPU's host is over", errors)
+                read_until(bystander, "round")
+                read_until(bystander, "round")
+                bystander.kill()
+
+    def test_endless_kernel_can_be_ended_and_the_rest_goes_on(self):
+        bystander = self.guest("shm", "steps")
+        read_until(bystander, "round 1")
+        endless = self.guest("unix", "spin")
+        read_until(endless, "spinning")
+        session = next(s for s in self.daemon.sessions() if s["guest_pid"] == endless.pid)
+        command = [harness.binary("paragpu"), "end", str(session["id"]), "--control", self.daemon.control]
+        subprocess.run(command, check=True, capture_output=True, timeout=30)
+        code, output, _ = finish(endless)
+        self.assertEqual(code, 3, output)
+        read_until(bystander, "round")
+        read_until(bystander, "round")
+
+    def test_guest_killed_in_an_endless_kernel_leaves_no_worker(self):
+        guest = self.guest("shm", "spin")
+        read_until(guest, "spinning")
+        session = next(s for s in self.daemon.sessions() if s["guest_pid"] == guest.pid)
+        guest.kill()
+        eventually(lambda: not os.path.exists(f"/proc/{session['worker_pid']}"), "the worker ends with its guest")
+
+    def test_corrupt_images_are_refused_by_name(self):
+        with open(os.path.join(harness.PROGRAMS, "ptx", "vectorAdd.ptx"), "rb") as file:
+            ptx = file.read()
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "image")
+            images = {
+                "right": (ptx, {0}),
+                "cut in the middle": (ptx[: len(ptx) // 2], {218}),
+                "not PTX": (b"hello, world", {200, 218}),
+                "a container of nothing": (bytes.fromhex("50ed55ba01001000") + bytes(8), {200, 209}),
+                "a container that lies about its size": (
+                    bytes.fromhex("50ed55ba01001000") + (64).to_bytes(8, "little") + os.urandom(64),
+                    {200, 209},
+                ),
+            }
+            for what, (image, codes) in images.items():
+                with self.subTest(what):
+                    with open(path, "wb") as file:
+                        file.write(image)
+                    code, output, errors = finish(self.guest("unix", "load", path))
+                    self.assertEqual(code, 0, output + errors)
+                    self.assertIn(int(output), codes)
+
+    def test_machine_code_alone_has_no_binary_for_this_device(self):
+        nvcc = os.path.join(harness.ROOT, ".cache", "cuda-13.0", "bin", "nvcc")
+        source = os.path.join(harness.ROOT, "tests", "programs", "vectorAdd.cu")
+        include = os.path.join(harness.ROOT, "tests", "programs")
+        with tempfile.TemporaryDirectory() as folder:
+            for kind in ("cubin", "fatbin"):
+                with self.subTest(kind):
+                    image = os.path.join(folder, f"image.{kind}")
+                    flags = ["-cubin", "-arch=sm_90"] if kind == "cubin" else ["-fatbin", "-gencode", "arch=compute_90,code=sm_90"]
+                    subprocess.run([nvcc, *flags, f"-I{include}", "-o", image, source], check=True, capture_output=True)
+                    code, output, errors = finish(self.guest("unix", "load", image))
+                    self.assertEqual((code, output.strip()), (0, "209"), errors)
+
+    def test_statically_linked_program_gets_the_sentence(self):
+        nvcc = os.path.join(harness.ROOT, ".cache", "cuda-13.0", "bin", "nvcc")
+        source = os.path.join(harness.ROOT, "tests", "programs", "vectorAdd.cu")
+        with tempfile.TemporaryDirectory() as folder:
+            program = os.path.join(folder, "static")
+            subprocess.run(
+                [nvcc, "-cudart", "static", f"-I{os.path.dirname(source)}", "-std=c++17", "-o", program, source],
+                check=True,
+                capture_output=True,
+            )
+            run = self.daemon.run(program, "unix")
+            self.assertNotEqual(run.code, 0)
+            self.assertIn("-cudart shared", run.errors)
+            self.assertEqual(run.errors.count("-cudart shared"), 1, "said once")
+
+    def test_daemon_killed_and_restarted(self):
+        with harness.Daemon() as daemon:
+            guest = start(daemon, "shm", "steps")
+            try:
+                read_until(guest, "round 3")
+                daemon.process.kill()
+                daemon.process.wait()
+                read_until(guest, "round")
+                read_until(guest, "round")
+                daemon.start()
+                newcomer = start(daemon, "unix", "rounds", "3")
+                code, output, errors = finish(newcomer)
+                self.assertEqual(code, 0, output + errors)
+                read_until(guest, "round")
+            finally:
+                guest.kill()
+                finish(guest)
+            eventually(lambda: all(not self.orphan(daemon, pid) for pid in workers(daemon)), "no orphan is left")
+
+    def orphan(self, daemon, pid):
+        """A worker whose daemon is not the present one."""
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+                parent = int(file.read().rsplit(")", 1)[1].split()[1])
+        except OSError:
+            return False
+        return parent != daemon.process.pid
+
+    def test_two_hundred_guests_killed_at_random_leave_nothing(self):
+        random_source = random.Random(20261121)
+        with harness.Daemon() as daemon:
+            first = start(daemon, "unix", "rounds", "1")
+            self.assertEqual(finish(first)[0], 0)
+            eventually(lambda: daemon.sessions() == [], "the first session ended")
+            before = self.holdings(daemon)
+            running = []
+            for number in range(200):
+                communicator = random_source.choice(harness.HOST_COMMUNICATORS)
+                running.append(start(daemon, communicator, "steps"))
+                while len(running) >= 6 or (number == 199 and running):
+                    victim = running.pop(random_source.randrange(len(running)))
+                    # Some are killed before they connect, some in the middle of a round.
+                    if random_source.random() < 0.7:
+                        victim.stdout.readline()
+                    victim.kill()
+                    finish(victim)
+            eventually(lambda: daemon.sessions() == [], "every session ended", 60)
+            eventually(lambda: self.holdings(daemon) == before, f"as before: {before}, now {self.holdings(daemon)}", 60)
+            last = start(daemon, "shm", "rounds", "2")
+            code, output, errors = finish(last)
+            self.assertEqual(code, 0, output + errors)
+
+    @staticmethod
+    def holdings(daemon):
+        """What a daemon holds: workers, descriptors, files."""
+        files = sum(len(names) for _, _, names in os.walk(daemon.folder.name))
+        descriptors = len(os.listdir(f"/proc/{daemon.process.pid}/fd"))
+        return {"workers": len(workers(daemon)), "descriptors": descriptors, "files": files}
+
+
+if __name__ == "__main__":
+    unittest.main()
