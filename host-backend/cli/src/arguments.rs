@@ -1,0 +1,127 @@
+//! The command line of `paragpu`.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use crate::control::Control;
+use crate::error::Error;
+
+/// GPUs for virtual machines: asks and commands.
+///
+/// In a guest, `paragpu doctor` says whether programs will find a GPU and why
+/// not. On a host, `paragpu list` shows the sessions of guests and `paragpu
+/// end` ends one.
+#[derive(Debug, Parser)]
+#[command(name = "paragpu", version)]
+pub struct Arguments {
+    /// The daemon's control socket [default: daemon.control of host.toml].
+    #[arg(long, global = true, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+impl Arguments {
+    /// A connection to the daemon of this host.
+    pub fn connect(&self) -> Result<Control, Error> {
+        Control::connect(self.control.as_deref())
+    }
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Says what is configured, what answers and what is missing.
+    ///
+    /// Exits with 0 when programs in this guest will find a GPU, and, on a
+    /// host, when its daemon gives one; else with 1.
+    Doctor {
+        /// Look at this side only [default: the guest's; the host's too where there is one].
+        #[arg(long)]
+        side: Option<Side>,
+        /// How to print.
+        #[arg(short, long, default_value = "text")]
+        output: Output,
+    },
+    /// Lists the sessions of guests on this host.
+    List {
+        /// How to print.
+        #[arg(short, long, default_value = "text")]
+        output: Output,
+    },
+    /// Ends a session, whatever it does; its program gets a CUDA error.
+    End {
+        /// Its number, as `paragpu list` shows it.
+        session: u64,
+    },
+    /// Shows the daemon of this host, its devices and totals.
+    Status {
+        /// How to print.
+        #[arg(short, long, default_value = "text")]
+        output: Output,
+    },
+    /// Shows or checks the configuration.
+    Config {
+        /// What to do with it.
+        #[command(subcommand)]
+        command: ConfigCommand,
+    },
+    /// Prints a completion script: `source <(paragpu completions bash)`.
+    Completions {
+        /// For this shell.
+        shell: Shell,
+    },
+    /// Writes manual pages, one for each command.
+    Man {
+        /// Into this directory.
+        directory: PathBuf,
+    },
+}
+
+/// What to do with a configuration.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Prints every key with its value and where the value came from.
+    Show {
+        /// Whose.
+        #[arg(default_value = "guest")]
+        side: Side,
+        /// How to print.
+        #[arg(short, long, default_value = "text")]
+        output: Output,
+    },
+    /// Says whether the configuration is good; if not, the first mistake.
+    Check {
+        /// Whose [default: both].
+        side: Option<Side>,
+        /// Check this file alone.
+        #[arg(long, requires = "side")]
+        file: Option<PathBuf>,
+    },
+    /// Prints a file in which every key is explained.
+    Example {
+        /// Whose.
+        side: Side,
+    },
+}
+
+/// Of a virtual machine and what serves it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Side {
+    /// Where programs run.
+    Guest,
+    /// Where the GPUs are.
+    Host,
+}
+
+/// How to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}

@@ -1,0 +1,264 @@
+//! The guest's side: configuration, device, libraries, and who answers.
+
+use std::path::{Path, PathBuf};
+
+use paragpu_client::connect::connect;
+use paragpu_config::guest::Guest;
+use paragpu_config::{Communicator, Loaded, Origin};
+
+use super::{Report, State};
+use crate::error::chain;
+
+const SIDE: &str = "guest";
+
+/// Looks at everything.
+pub(super) fn examine(report: &mut Report) {
+    let loaded = match Guest::load_with_origins() {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            report
+                .add(SIDE, "configuration", State::Bad, chain(&error))
+                .advise("no program finds a GPU until this is corrected");
+            return;
+        }
+    };
+    configuration(report, &loaded);
+    pci(report, &loaded.values);
+    libraries(report);
+    communicators(report, &loaded.values);
+}
+
+fn configuration(report: &mut Report, loaded: &Loaded<Guest>) {
+    let files: Vec<String> = loaded
+        .files
+        .iter()
+        .map(|file| file.display().to_string())
+        .collect();
+    let detail = if files.is_empty() {
+        "no file: the defaults".to_owned()
+    } else {
+        files.join(", ")
+    };
+    report.add(SIDE, "configuration", State::Good, detail);
+    for (key, value, origin) in loaded.entries() {
+        if *origin != Origin::Default {
+            let detail = format!("{} = {value} ({origin})", key.name);
+            report.add(SIDE, "", State::Good, detail);
+        }
+    }
+}
+
+/// The PCI device, its driver and its file.
+fn pci(report: &mut Report, guest: &Guest) {
+    let device = ivshmem();
+    let file = &guest.pci.device;
+    match (device, file.exists()) {
+        (_, true) => {
+            report.add(
+                SIDE,
+                "PCI device",
+                State::Good,
+                format!("{} is there", file.display()),
+            );
+        }
+        (Some((slot, Some(driver))), false) => {
+            let detail = format!(
+                "{slot} belongs to the driver {driver}, and {} is missing",
+                file.display()
+            );
+            report
+                .add(SIDE, "PCI device", State::Warning, detail)
+                .advise("dmesg | grep paragpu says what the driver met");
+        }
+        (Some((slot, None)), false) => {
+            report
+                .add(
+                    SIDE,
+                    "PCI device",
+                    State::Warning,
+                    format!("{slot} has no driver"),
+                )
+                .advise("modprobe paragpu");
+        }
+        (None, false) => {
+            report.add(SIDE, "PCI device", State::Absent, "this machine has none");
+        }
+    }
+}
+
+/// The first ivshmem device's slot and driver.
+fn ivshmem() -> Option<(String, Option<String>)> {
+    let has =
+        |path: PathBuf, id: &str| std::fs::read_to_string(path).is_ok_and(|text| text.trim() == id);
+    let devices = std::fs::read_dir("/sys/bus/pci/devices").ok()?;
+    devices
+        .flatten()
+        .map(|entry| entry.path())
+        .find_map(|path| {
+            (has(path.join("vendor"), "0x1af4") && has(path.join("device"), "0x1110")).then(|| {
+                let name = |path: &Path| Some(path.file_name()?.to_string_lossy().into_owned());
+                let driver = std::fs::read_link(path.join("driver")).ok();
+                (
+                    name(&path).unwrap_or_default(),
+                    driver.as_deref().and_then(name),
+                )
+            })
+        })
+}
+
+/// Whose libraries programs will load.
+fn libraries(report: &mut Report) {
+    for library in ["libcudart.so.13", "libcuda.so.1"] {
+        let Some(path) = find_library(library) else {
+            report
+                .add(
+                    SIDE,
+                    library,
+                    State::Warning,
+                    "not found where programs look",
+                )
+                .advise("install the guest package, or set LD_LIBRARY_PATH");
+            continue;
+        };
+        // Our libraries name their environment variables.
+        let ours = std::fs::read(&path).is_ok_and(|bytes| {
+            let mark = b"PARAGPU_";
+            bytes.windows(mark.len()).any(|part| part == mark)
+        });
+        if ours {
+            report.add(SIDE, library, State::Good, path.display().to_string());
+        } else {
+            report
+                .add(
+                    SIDE,
+                    library,
+                    State::Warning,
+                    format!("{} is another's", path.display()),
+                )
+                .advise("programs load it before paragpu's: remove it or set LD_LIBRARY_PATH");
+        }
+    }
+}
+
+fn find_library(name: &str) -> Option<PathBuf> {
+    let listed = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    std::env::split_paths(&listed)
+        .filter(|directory| directory.is_absolute())
+        .chain(configured_directories())
+        .chain(
+            [
+                "/lib/x86_64-linux-gnu",
+                "/usr/lib/x86_64-linux-gnu",
+                "/lib64",
+                "/usr/lib64",
+                "/lib",
+                "/usr/lib",
+            ]
+            .map(PathBuf::from),
+        )
+        .map(|directory| directory.join(name))
+        .find(|path| path.exists())
+}
+
+/// The directories of /etc/ld.so.conf.d.
+fn configured_directories() -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = std::fs::read_dir("/etc/ld.so.conf.d")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
+    files.sort();
+    files
+        .iter()
+        .filter_map(|file| std::fs::read_to_string(file).ok())
+        .flat_map(|text| {
+            text.lines()
+                .map(str::trim)
+                .filter(|line| line.starts_with('/'))
+                .map(PathBuf::from)
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// Says hello by each communicator.
+fn communicators(report: &mut Report, guest: &Guest) {
+    let candidates = guest.candidates();
+    if candidates.is_empty() {
+        report
+            .add(
+                SIDE,
+                "communicator",
+                State::Bad,
+                "\"auto\" finds neither device file nor socket nor address",
+            )
+            .advise(
+                "in a virtual machine give it a paragpu device, on the host start paragpud, or \
+                 set tcp.address in /etc/paragpu/guest.toml",
+            );
+    }
+    let mut served = None;
+    for communicator in [
+        Communicator::Pci,
+        Communicator::Shm,
+        Communicator::Unix,
+        Communicator::Tcp,
+    ] {
+        let place = match communicator {
+            Communicator::Pci => guest.pci.device.display().to_string(),
+            Communicator::Shm => guest.shm.socket.display().to_string(),
+            Communicator::Tcp => guest.tcp.address.0.clone().unwrap_or_default(),
+            _ => guest.unix.socket.display().to_string(),
+        };
+        let there =
+            communicator == Communicator::Tcp && !place.is_empty() || Path::new(&place).exists();
+        let candidate = candidates.contains(&communicator);
+        if !there && !candidate {
+            let detail = if place.is_empty() {
+                "no address".into()
+            } else {
+                format!("{place} is not there")
+            };
+            report.add(SIDE, communicator.name(), State::Absent, detail);
+            continue;
+        }
+        let only = Guest {
+            communicator,
+            ..guest.clone()
+        };
+        match connect(&only, 0) {
+            Ok(connected) => {
+                let welcome = connected.welcome;
+                let used = candidate && served.is_none();
+                if used {
+                    served = Some(communicator);
+                }
+                let detail = format!(
+                    "{place}: {} device{}, protocol {}{}",
+                    welcome.device_count,
+                    if welcome.device_count == 1 { "" } else { "s" },
+                    welcome.version,
+                    if used { "; programs use this" } else { "" },
+                );
+                report.add(SIDE, communicator.name(), State::Good, detail);
+            }
+            Err(error) => {
+                let state = if candidate && served.is_none() && candidates.len() == 1 {
+                    State::Bad
+                } else {
+                    State::Warning
+                };
+                report.add(SIDE, communicator.name(), state, chain(&error));
+            }
+        }
+    }
+    if served.is_none() && candidates.len() > 1 {
+        report.add(
+            SIDE,
+            "communicator",
+            State::Bad,
+            "none answers with a session",
+        );
+    }
+}

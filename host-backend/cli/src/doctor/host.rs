@@ -1,0 +1,164 @@
+//! The host's side: configuration, daemon, GPUs.
+
+use std::path::Path;
+
+use paragpu_config::Origin;
+use paragpu_config::host::{DeviceKind, Host};
+use paragpu_daemon::admin::{Request, Response};
+use paragpu_protocol::handshake::VERSION;
+
+use super::{Report, State};
+use crate::control::Control;
+use crate::error::chain;
+
+const SIDE: &str = "host";
+
+/// Whether this machine looks like a host: configured as one, or its daemon's
+/// socket is there.
+pub(super) fn is_one(control: Option<&Path>) -> bool {
+    control.is_some()
+        || Host::load_with_origins().map_or(true, |loaded| {
+            !loaded.files.is_empty() || loaded.values.daemon.control.exists()
+        })
+}
+
+/// Looks at everything.
+pub(super) fn examine(report: &mut Report, control: Option<&Path>) {
+    let loaded = match Host::load_with_origins() {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            report
+                .add(SIDE, "configuration", State::Bad, chain(&error))
+                .advise("paragpud does not start until this is corrected");
+            return;
+        }
+    };
+    let files: Vec<String> = loaded
+        .files
+        .iter()
+        .map(|file| file.display().to_string())
+        .collect();
+    let detail = if files.is_empty() {
+        "no file: the defaults".to_owned()
+    } else {
+        files.join(", ")
+    };
+    report.add(SIDE, "configuration", State::Good, detail);
+    for (key, value, origin) in loaded.entries() {
+        if *origin != Origin::Default {
+            report.add(
+                SIDE,
+                "",
+                State::Good,
+                format!("{} = {value} ({origin})", key.name),
+            );
+        }
+    }
+    driver(report, &loaded.values);
+    daemon(report, control);
+}
+
+/// NVIDIA's driver, as far as files tell.
+fn driver(report: &mut Report, host: &Host) {
+    if host.device.kind == DeviceKind::Software {
+        report.add(
+            SIDE,
+            "NVIDIA driver",
+            State::Absent,
+            "not needed: device.kind is \"software\"",
+        );
+        return;
+    }
+    let version = std::fs::read_to_string("/proc/driver/nvidia/version").ok();
+    match version.as_deref().and_then(|text| text.lines().next()) {
+        Some(line) => {
+            report.add(SIDE, "NVIDIA driver", State::Good, line.trim());
+        }
+        None if host.device.kind == DeviceKind::Cuda => {
+            report
+                .add(
+                    SIDE,
+                    "NVIDIA driver",
+                    State::Bad,
+                    "not loaded, and device.kind is \"cuda\"",
+                )
+                .advise("install it, or set device.kind = \"software\"");
+        }
+        None => {
+            report.add(
+                SIDE,
+                "NVIDIA driver",
+                State::Absent,
+                "not loaded: the software GPU serves",
+            );
+        }
+    }
+}
+
+fn daemon(report: &mut Report, given: Option<&Path>) {
+    let control = match Control::connect(given) {
+        Ok(control) => control,
+        Err(error) => {
+            report.add(SIDE, "daemon", State::Bad, chain(&error));
+            return;
+        }
+    };
+    match control.ask(&Request::Version {}) {
+        Ok(Response::Version {
+            daemon,
+            protocol,
+            pid,
+        }) => {
+            let same = protocol == VERSION.to_string();
+            let state = if same { State::Good } else { State::Warning };
+            report.add(
+                SIDE,
+                "daemon",
+                state,
+                format!("paragpud {daemon}, process {pid}, protocol {protocol}"),
+            );
+        }
+        Ok(_) | Err(_) => {
+            report
+                .add(SIDE, "daemon", State::Bad, "answers in another language")
+                .advise("this command and paragpud are of different releases");
+            return;
+        }
+    }
+    let Ok(Response::Stats(stats)) = control.ask(&Request::Stats {}) else {
+        report.add(SIDE, "daemon", State::Bad, "does not say how it is");
+        return;
+    };
+    if let Some(problem) = &stats.problem {
+        report.add(SIDE, "devices", State::Bad, problem.clone());
+    } else if !stats.ready {
+        report.add(SIDE, "devices", State::Warning, "still looking for them");
+    }
+    for device in &stats.devices {
+        let state = if device.problem.is_some() {
+            State::Warning
+        } else {
+            State::Good
+        };
+        let name = if device.name.is_empty() {
+            "not opened yet"
+        } else {
+            &device.name
+        };
+        let detail = match &device.problem {
+            Some(problem) => format!("{}: {problem}", device.device),
+            None => format!(
+                "{}: {name}, {}, {} sessions, {} idle workers",
+                device.device,
+                crate::sessions::bytes(device.memory),
+                device.sessions,
+                device.idle
+            ),
+        };
+        report.add(SIDE, format!("device {}", device.ordinal), state, detail);
+    }
+    let full = stats.sessions >= stats.session_limit;
+    let state = if full { State::Warning } else { State::Good };
+    let detail = format!("{} of at most {}", stats.sessions, stats.session_limit);
+    report.add(SIDE, "sessions", state, detail);
+}

@@ -1,0 +1,72 @@
+//! Why a command failed.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// Why a command failed.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The configuration is refused.
+    #[error(transparent)]
+    Config(#[from] paragpu_config::Error),
+    /// Nobody answers at the control socket.
+    #[error(
+        "no paragpud answers at {}; is it running (systemctl status paragpud), and may this user use its socket?",
+        path.display()
+    )]
+    NoDaemon {
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The daemon ended the connection or said something else.
+    #[error("the daemon's answer is not understood; is it of another release?")]
+    Answer(#[source] std::io::Error),
+    /// The daemon did not serve the request.
+    #[error("{0}")]
+    Refused(String),
+    /// A file cannot be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Standard output does not take it.
+    #[error("cannot print")]
+    Output(#[source] std::io::Error),
+}
+
+/// The error and what caused it, on one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        text += &format!(": {source}");
+        cause = source.source();
+    }
+    text
+}
+
+/// Prints bytes.
+pub fn print(bytes: impl AsRef<[u8]>) -> Result<(), Error> {
+    let mut stdout = std::io::stdout().lock();
+    stdout
+        .write_all(bytes.as_ref())
+        .and_then(|()| stdout.flush())
+        .map_err(Error::Output)
+}
+
+/// Prints a value as JSON.
+pub fn print_json(value: &impl serde::Serialize) -> Result<(), Error> {
+    let mut text =
+        serde_json::to_string_pretty(value).map_err(|error| Error::Output(error.into()))?;
+    text.push('\n');
+    print(text)
+}

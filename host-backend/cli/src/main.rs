@@ -1,0 +1,51 @@
+//! `paragpu`: asks and commands, on a host and in a guest.
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod config;
+mod control;
+mod doctor;
+mod error;
+mod man;
+mod sessions;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser as _};
+
+use crate::arguments::{Arguments, Command};
+use crate::error::Error;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments) {
+        Ok(code) => code,
+        // Whoever read the output has read enough.
+        Err(Error::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("paragpu: {}", error::chain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    match &arguments.command {
+        Command::Doctor { side, output } => {
+            return doctor::run(*side, arguments.control.as_deref(), *output);
+        }
+        Command::List { output } => sessions::list(&arguments.connect()?, *output)?,
+        Command::End { session } => sessions::end(&arguments.connect()?, *session)?,
+        Command::Status { output } => sessions::status(&arguments.connect()?, *output)?,
+        Command::Config { command } => return config::run(command),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Arguments::command(), "paragpu", &mut script);
+            error::print(&script)?;
+        }
+        Command::Man { directory } => man::write(directory)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,204 @@
+//! Lists and ends sessions, and shows the daemon.
+
+use comfy_table::{CellAlignment, Table, presets};
+use paragpu_config::Size;
+use paragpu_daemon::admin::{DeviceInfo, Request, Response, SessionInfo, Stats};
+
+use crate::arguments::Output;
+use crate::control::{Control, unexpected};
+use crate::error::{Error, print, print_json};
+
+/// `paragpu list`.
+pub fn list(control: &Control, output: Output) -> Result<(), Error> {
+    let Response::Sessions { sessions } = control.ask(&Request::List {})? else {
+        return Err(unexpected());
+    };
+    if output == Output::Json {
+        return print_json(&sessions);
+    }
+    let mut table = table(&[
+        "SESSION", "VM", "PID", "WORKER", "DEVICE", "VIA", "AGE", "CALLS", "LAUNCHES", "MEMORY",
+    ]);
+    for number in [0, 2, 3, 6, 7, 8, 9] {
+        right(&mut table, number);
+    }
+    for session in &sessions {
+        table.add_row(row(session));
+    }
+    print(lines(&table))
+}
+
+fn row(session: &SessionInfo) -> [String; 10] {
+    let count = |number: u64| {
+        if session.counted {
+            number.to_string()
+        } else {
+            "-".into()
+        }
+    };
+    [
+        session.session.to_string(),
+        session.vm.clone(),
+        session.pid.to_string(),
+        session.worker.to_string(),
+        session.device.clone(),
+        session.communicator.clone(),
+        if session.ending {
+            "ending".into()
+        } else {
+            age(session.age)
+        },
+        count(session.calls),
+        count(session.launches),
+        if session.counted {
+            bytes(session.device_memory)
+        } else {
+            "-".into()
+        },
+    ]
+}
+
+/// `paragpu end`.
+pub fn end(control: &Control, session: u64) -> Result<(), Error> {
+    match control.ask(&Request::End { session })? {
+        Response::Ending { .. } => print(format!("session {session} ends\n")),
+        _ => Err(unexpected()),
+    }
+}
+
+/// `paragpu status`.
+pub fn status(control: &Control, output: Output) -> Result<(), Error> {
+    let Response::Stats(stats) = control.ask(&Request::Stats {})? else {
+        return Err(unexpected());
+    };
+    if output == Output::Json {
+        return print_json(&stats);
+    }
+    let mut text = summary(&stats);
+    if !stats.devices.is_empty() {
+        let mut table = table(&[
+            "DEVICE",
+            "ON HOST",
+            "NAME",
+            "MEMORY",
+            "SESSIONS",
+            "IDLE WORKERS",
+            "PROBLEM",
+        ]);
+        for number in [0, 3, 4, 5] {
+            right(&mut table, number);
+        }
+        for device in &stats.devices {
+            table.add_row(device_row(device));
+        }
+        text.push('\n');
+        text += &lines(&table);
+    }
+    print(text)
+}
+
+fn summary(stats: &Stats) -> String {
+    let search = match (&stats.problem, stats.ready) {
+        (Some(problem), _) => format!("no device: {problem}\n"),
+        (None, false) => "looking for devices\n".into(),
+        (None, true) => String::new(),
+    };
+    format!(
+        "up {}, {} of at most {} sessions, {} begun, {} refused, {} crashed, {} waiting\n{search}",
+        age(stats.uptime),
+        stats.sessions,
+        stats.session_limit,
+        stats.begun,
+        stats.refused,
+        stats.crashed,
+        stats.waiting,
+    )
+}
+
+fn device_row(device: &DeviceInfo) -> [String; 7] {
+    [
+        device.ordinal.to_string(),
+        device.device.clone(),
+        device.name.clone(),
+        bytes(device.memory),
+        device.sessions.to_string(),
+        device.idle.to_string(),
+        device.problem.clone().unwrap_or_default(),
+    ]
+}
+
+/// A table without lines.
+pub fn table(head: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(head);
+    if let Some(first) = table.column_mut(0) {
+        first.set_padding((0, 1));
+    }
+    table
+}
+
+fn right(table: &mut Table, column: usize) {
+    if let Some(column) = table.column_mut(column) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+}
+
+/// A table as text without blanks at the ends of its lines.
+pub fn lines(table: &Table) -> String {
+    let mut text = table.trim_fmt();
+    text.push('\n');
+    text
+}
+
+/// A count of bytes with a unit: exact where that is short.
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if count < 1024 {
+        return format!("{count}B");
+    }
+    let exact = Size(count).to_string();
+    if exact.len() <= 7 && exact.ends_with('B') {
+        return exact;
+    }
+    let mut value = count as f64;
+    let mut unit = "B";
+    for next in UNITS {
+        if value < 1024.0 {
+            break;
+        }
+        value /= 1024.0;
+        unit = next;
+    }
+    format!("{value:.1}{unit}")
+}
+
+/// Seconds as people say them.
+fn age(seconds: f64) -> String {
+    let whole = seconds.max(0.0) as u64;
+    match whole {
+        0..60 => format!("{whole}s"),
+        60..3600 => format!("{}m{:02}s", whole / 60, whole % 60),
+        3600..86_400 => format!("{}h{:02}m", whole / 3600, whole / 60 % 60),
+        _ => format!("{}d{:02}h", whole / 86_400, whole / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_ages_are_readable() {
+        assert_eq!(bytes(0), "0B");
+        assert_eq!(bytes(1023), "1023B");
+        assert_eq!(bytes(4096), "4KiB");
+        assert_eq!(bytes(1536), "1.5KiB");
+        assert_eq!(bytes((1 << 30) + (1 << 29)), "1536MiB");
+        assert_eq!(bytes((1 << 30) + 1), "1.0GiB");
+        assert_eq!(bytes((3 << 40) + 1), "3.0TiB");
+        assert_eq!(age(59.9), "59s");
+        assert_eq!(age(61.0), "1m01s");
+        assert_eq!(age(7200.0), "2h00m");
+        assert_eq!(age(90_000.0), "1d01h");
+    }
+}

@@ -1,0 +1,353 @@
+//! The commands against a daemon's part that this test plays.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::{Command, Output};
+use std::thread::JoinHandle;
+
+use paragpu_daemon::admin::{DeviceInfo, Request, Response, SessionInfo, Stats};
+use paragpu_protocol::codec::{Text, decode_all, encode_all};
+use paragpu_protocol::frame::{Control, FrameHeader, HEADER_LEN};
+use paragpu_protocol::handshake::{HELLO_LEN, Hello, Refusal, VERSION, Welcome};
+
+fn paragpu(directory: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_paragpu"));
+    for (name, _) in std::env::vars_os() {
+        if name.as_encoded_bytes().starts_with(b"PARAGPU_") {
+            command.env_remove(name);
+        }
+    }
+    let place = |name: &str| directory.join(name).into_os_string();
+    command
+        .env("PARAGPU_CONFIG", "/dev/null")
+        .env("PARAGPU_HOST_CONFIG", "/dev/null")
+        .env("PARAGPU_PCI_DEVICE", place("device"))
+        .env("PARAGPU_SHM_SOCKET", place("no-shm"))
+        .env("PARAGPU_UNIX_SOCKET", place("guests"))
+        .env("PARAGPU_HOST_DAEMON_CONTROL", place("control"))
+        .env("PARAGPU_HOST_DEVICE_KIND", "software")
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn session() -> SessionInfo {
+    SessionInfo {
+        session: 12,
+        vm: "blue".into(),
+        pid: 345,
+        worker: 6789,
+        device: "cuda:1".into(),
+        ordinal: 0,
+        communicator: "pci".into(),
+        age: 61.0,
+        calls: 1000,
+        posted: 900,
+        synchronous: 100,
+        launches: 50,
+        bytes_to_device: 1,
+        bytes_from_device: 2,
+        device_memory: 64 << 20,
+        host_memory: 0,
+        counted: true,
+        ending: false,
+    }
+}
+
+fn stats(problem: Option<&str>) -> Stats {
+    Stats {
+        sessions: 1,
+        session_limit: 4,
+        waiting: 0,
+        pending: 0,
+        begun: 7,
+        refused: 2,
+        crashed: 0,
+        uptime: 3700.0,
+        ready: problem.is_none(),
+        devices: vec![DeviceInfo {
+            ordinal: 0,
+            device: "software:0".into(),
+            name: "a GPU".into(),
+            memory: 4 << 30,
+            idle: 1,
+            starting: 0,
+            sessions: 1,
+            problem: None,
+        }],
+        problem: problem.map(str::to_owned),
+    }
+}
+
+/// Plays the daemon's control socket for this many connections.
+fn daemon(directory: &Path, connections: usize, problem: Option<&'static str>) -> JoinHandle<()> {
+    let listener = UnixListener::bind(directory.join("control")).unwrap();
+    std::thread::spawn(move || {
+        for _ in 0..connections {
+            let (stream, _) = listener.accept().unwrap();
+            for line in BufReader::new(&stream).lines() {
+                let response = match serde_json::from_str(&line.unwrap()).unwrap() {
+                    Request::List {} => Response::Sessions {
+                        sessions: vec![session()],
+                    },
+                    Request::End { session: 12 } => Response::Ending { session: 12 },
+                    Request::End { session } => Response::Error {
+                        error: format!("there is no session {session}"),
+                    },
+                    Request::Stats {} => Response::Stats(stats(problem)),
+                    Request::Version {} => Response::Version {
+                        daemon: "1.2.3".into(),
+                        protocol: VERSION.to_string(),
+                        pid: 42,
+                    },
+                };
+                let mut line = serde_json::to_vec(&response).unwrap();
+                line.push(b'\n');
+                (&stream).write_all(&line).unwrap();
+            }
+        }
+    })
+}
+
+/// Plays a backend for one guest: reads its hello, answers.
+fn backend(directory: &Path, refuse: Option<&'static str>) -> JoinHandle<()> {
+    let listener = UnixListener::bind(directory.join("guests")).unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut hello = [0; HEADER_LEN + HELLO_LEN];
+        stream.read_exact(&mut hello).unwrap();
+        let hello: Hello = decode_all(&hello[HEADER_LEN..]).unwrap();
+        hello.check().unwrap();
+        let (kind, payload) = match refuse {
+            Some(reason) => {
+                let reason = Text(reason);
+                let refusal = Refusal {
+                    version: VERSION,
+                    reason,
+                };
+                (Control::Refusal, encode_all(&refusal))
+            }
+            None => {
+                let welcome = Welcome {
+                    version: VERSION,
+                    session: 1,
+                    token: [1; 16],
+                    device_count: 2,
+                    executed: 0,
+                    region_size: 0,
+                };
+                (Control::Welcome, encode_all(&welcome))
+            }
+        };
+        let header = FrameHeader::new(kind.kind(), 0, 0, payload.len()).unwrap();
+        stream.write_all(&header.to_bytes()).unwrap();
+        stream.write_all(&payload).unwrap();
+        drain(stream);
+    })
+}
+
+fn drain(mut stream: UnixStream) {
+    let _ = std::io::copy(&mut stream, &mut std::io::sink());
+}
+
+#[test]
+fn sessions_are_listed_and_ended() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = daemon(directory.path(), 5, None);
+    let list = paragpu(directory.path(), &["list"]);
+    assert!(list.status.success());
+    let lines = text(&list.stdout);
+    let words: Vec<&str> = lines.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(
+        words,
+        [
+            "12", "blue", "345", "6789", "cuda:1", "pci", "1m01s", "1000", "50", "64MiB"
+        ]
+    );
+    let json = paragpu(directory.path(), &["list", "-o", "json"]);
+    let sessions: Vec<SessionInfo> = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(sessions, [session()]);
+
+    let end = paragpu(directory.path(), &["end", "12"]);
+    assert!(end.status.success());
+    let end = paragpu(directory.path(), &["end", "13"]);
+    assert!(!end.status.success());
+    assert_eq!(text(&end.stderr), "paragpu: there is no session 13\n");
+
+    let status = text(&paragpu(directory.path(), &["status"]).stdout);
+    assert!(
+        status.starts_with("up 1h01m, 1 of at most 4 sessions"),
+        "{status}"
+    );
+    assert!(status.contains("software:0"), "{status}");
+    server.join().unwrap();
+}
+
+#[test]
+fn no_daemon_is_said_with_its_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let list = paragpu(directory.path(), &["list"]);
+    assert!(!list.status.success());
+    let message = text(&list.stderr);
+    let place = directory.path().join("control");
+    assert!(
+        message.contains(&format!("no paragpud answers at {}", place.display())),
+        "{message}"
+    );
+    let other = directory.path().join("elsewhere");
+    let list = paragpu(
+        directory.path(),
+        &["list", "--control", other.to_str().unwrap()],
+    );
+    assert!(text(&list.stderr).contains("elsewhere"));
+}
+
+fn findings(output: &Output) -> (bool, Vec<(String, String, String)>) {
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let field =
+        |finding: &serde_json::Value, name: &str| finding[name].as_str().unwrap().to_owned();
+    let list = report["findings"].as_array().unwrap();
+    (
+        report["ok"].as_bool().unwrap(),
+        list.iter()
+            .map(|found| {
+                (
+                    field(found, "what"),
+                    field(found, "state"),
+                    field(found, "detail"),
+                )
+            })
+            .collect(),
+    )
+}
+
+#[test]
+fn doctor_finds_a_good_guest_and_host() {
+    let directory = tempfile::tempdir().unwrap();
+    let guests = backend(directory.path(), None);
+    let server = daemon(directory.path(), 1, None);
+    let output = paragpu(directory.path(), &["doctor", "-o", "json"]);
+    let (ok, found) = findings(&output);
+    assert!(ok && output.status.success(), "{found:?}");
+    let of = |what: &str| found.iter().find(|(name, ..)| name == what).unwrap();
+    let unix = of("unix");
+    assert_eq!(unix.1, "good");
+    assert!(
+        unix.2.contains("2 devices") && unix.2.ends_with("programs use this"),
+        "{unix:?}"
+    );
+    assert_eq!(of("shm").1, "absent");
+    assert_eq!(
+        of("daemon").2,
+        format!("paragpud 1.2.3, process 42, protocol {VERSION}")
+    );
+    assert_eq!(of("device 0").1, "good");
+    let origin = "pci.device = ";
+    assert!(
+        found.iter().any(|(.., detail)| detail.starts_with(origin)
+            && detail.ends_with("(environment variable PARAGPU_PCI_DEVICE)")),
+        "{found:?}"
+    );
+    guests.join().unwrap();
+    server.join().unwrap();
+}
+
+#[test]
+fn doctor_says_what_is_wrong() {
+    // Nothing there.
+    let directory = tempfile::tempdir().unwrap();
+    let output = paragpu(directory.path(), &["doctor", "--side", "guest"]);
+    assert_eq!(output.status.code(), Some(1));
+    let lines = text(&output.stdout);
+    assert!(lines.contains("BAD   communicator"), "{lines}");
+
+    // A backend that refuses, a daemon without devices.
+    let guests = backend(directory.path(), Some("not today"));
+    let server = daemon(directory.path(), 1, Some("no driver"));
+    let output = paragpu(directory.path(), &["doctor", "-o", "json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let (ok, found) = findings(&output);
+    assert!(!ok);
+    let has = |what: &str, state: &str, part: &str| {
+        found
+            .iter()
+            .any(|(w, s, d)| w == what && s == state && d.contains(part))
+    };
+    assert!(has("unix", "bad", "not today"), "{found:?}");
+    assert!(has("devices", "bad", "no driver"), "{found:?}");
+    guests.join().unwrap();
+    server.join().unwrap();
+
+    // A configuration that is refused.
+    let file = directory.path().join("guest.toml");
+    std::fs::write(&file, "\ncomunicator = 'unix'\n").unwrap();
+    let check = paragpu(
+        directory.path(),
+        &["config", "check", "guest", "--file", file.to_str().unwrap()],
+    );
+    assert_eq!(check.status.code(), Some(1));
+    assert_eq!(
+        text(&check.stdout),
+        format!(
+            "guest: {}:2: there is no key `comunicator`; did you mean `communicator`?\n",
+            file.display()
+        )
+    );
+}
+
+#[test]
+fn configuration_is_shown_with_origins() {
+    let directory = tempfile::tempdir().unwrap();
+    let shown = text(&paragpu(directory.path(), &["config", "show", "host"]).stdout);
+    let line = shown
+        .lines()
+        .find(|line| line.starts_with("device.kind"))
+        .unwrap();
+    let words: Vec<&str> = line.split_whitespace().collect();
+    assert_eq!(words[1], "\"software\"");
+    assert!(line.ends_with("environment variable PARAGPU_HOST_DEVICE_KIND"));
+    let json = paragpu(directory.path(), &["config", "show", "-o", "json"]);
+    let entries: Vec<serde_json::Value> = serde_json::from_slice(&json.stdout).unwrap();
+    assert!(
+        entries
+            .iter()
+            .any(|entry| entry["key"] == "spin" && entry["origin"] == "default")
+    );
+    let example = paragpu(directory.path(), &["config", "example", "guest"]);
+    assert!(text(&example.stdout).contains("#communicator = \"auto\""));
+    assert!(
+        paragpu(directory.path(), &["config", "check"])
+            .status
+            .success()
+    );
+}
+
+#[test]
+fn completions_and_manual_pages_are_made() {
+    let directory = tempfile::tempdir().unwrap();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = paragpu(directory.path(), &["completions", shell]);
+        assert!(text(&script.stdout).contains("doctor"), "{shell}");
+    }
+    let pages = directory.path().join("man");
+    assert!(
+        paragpu(directory.path(), &["man", pages.to_str().unwrap()])
+            .status
+            .success()
+    );
+    for page in [
+        "paragpu.1",
+        "paragpu-doctor.1",
+        "paragpu-config-show.1",
+        "paragpud.8",
+    ] {
+        let page = std::fs::read_to_string(pages.join(page)).unwrap_or_else(|_| panic!("{page}"));
+        assert!(page.contains(".TH"));
+    }
+    assert!(!pages.join("paragpu-help.1").exists());
+}
