@@ -2,7 +2,52 @@
 //!
 //! A worker is a process of its own (D8): the daemon starts it with
 //! [`spawn::Spawn`], talks to it as [`control`] says, and hands it a guest.
+//! [`session::Session`] serves the guest: a decoded call goes through
+//! `dispatch.rs` to the file of its kind, and from there to the
+//! [`paragpu_device::Device`]; `answer.rs` and `completion.rs` bring the
+//! replies. What a call did to the session's objects goes to [`live`].
 #![deny(unsafe_code)]
 
+mod answer;
+mod arena;
+#[cfg(feature = "serve")]
+pub mod arguments;
+mod completion;
+#[cfg(feature = "serve")]
+mod confine;
+#[cfg(feature = "serve")]
+mod connect;
+mod context;
 pub mod control;
+mod copy;
+mod dispatch;
+mod error;
+mod event;
+mod events;
+mod handles;
+mod host_function;
+mod images;
+mod launch;
+pub mod live;
+mod memory;
+mod module;
+mod output;
+#[cfg(feature = "serve")]
+mod platform;
+mod rect;
+#[cfg(feature = "serve")]
+pub mod serve;
+pub mod session;
+mod shadow;
 pub mod spawn;
+mod staging;
+mod statistics;
+mod stream;
+mod sys;
+mod texture;
+mod tokens;
+
+pub use error::End;
+pub use images::ImageStore;
+pub use output::Output;
+pub use statistics::Statistics;

@@ -1,0 +1,342 @@
+//! Which ranges of the device memory arena are mapped, and for whom.
+//!
+//! Mapping memory costs the driver 50 µs and more, so a range that the guest
+//! unmaps stays mapped for a while: mapping the same range again then costs
+//! nothing once the work posted before the unmapping is over. Idle ranges
+//! count as free, and are given up for any mapping that needs the room.
+
+use std::collections::BTreeMap;
+
+use paragpu_protocol::layout::{CHUNK, DEVICE_STRIDE};
+
+/// A mapped range.
+#[derive(Debug)]
+struct Range<F> {
+    size: u64,
+    /// `Some` in an idle range: passed once the work that may use it is over,
+    /// and its age.
+    idle: Option<(F, u64)>,
+}
+
+/// What to do for a mapping.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Plan<F> {
+    /// The range is mapped already; it may be used once the fence is passed.
+    Reuse(F),
+    /// Unmap these idle ranges, then map.
+    Map(Vec<u64>),
+}
+
+/// Why a range cannot be mapped.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// Not whole chunks inside the arena.
+    Place,
+    /// Another mapping is there.
+    Overlap,
+    /// More than the session may have.
+    Limit,
+}
+
+/// The mapped ranges of a session; `F` tells when an idle one may be reused.
+#[derive(Debug)]
+pub(crate) struct Arena<F> {
+    base: u64,
+    ranges: BTreeMap<u64, Range<F>>,
+    /// Bytes the guest has.
+    live: u64,
+    /// Bytes that are idle.
+    idle: u64,
+    /// Most live bytes.
+    limit: u64,
+    /// Most idle bytes.
+    idle_limit: u64,
+    /// Counts unmappings: the ages of idle ranges.
+    clock: u64,
+    /// Fences of ranges that are idle no more.
+    dropped: Vec<F>,
+}
+
+impl<F> Arena<F> {
+    pub(crate) fn new(base: u64, limit: u64, idle_limit: u64) -> Self {
+        Self {
+            base,
+            ranges: BTreeMap::new(),
+            live: 0,
+            idle: 0,
+            limit,
+            idle_limit: idle_limit.min(limit),
+            clock: 0,
+            dropped: Vec::new(),
+        }
+    }
+
+    /// Counts memory of the device that lies elsewhere: false past the limit.
+    #[must_use]
+    pub(crate) fn charge(&mut self, bytes: u64) -> bool {
+        let charged = self.live.saturating_add(bytes);
+        if charged <= self.limit {
+            self.live = charged;
+        }
+        charged <= self.limit
+    }
+
+    /// Counts it no longer.
+    pub(crate) fn discharge(&mut self, bytes: u64) {
+        self.live = self.live.saturating_sub(bytes);
+    }
+
+    /// Takes the fences of ranges that are idle no more.
+    pub(crate) fn take_dropped(&mut self) -> Vec<F> {
+        std::mem::take(&mut self.dropped)
+    }
+
+    /// Bytes the guest has.
+    pub(crate) fn live(&self) -> u64 {
+        self.live
+    }
+
+    /// Bytes that are mapped but free.
+    pub(crate) fn idle(&self) -> u64 {
+        self.idle
+    }
+
+    /// Most bytes the guest may have.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Checks a mapping and says what it takes. Idle ranges that the plan
+    /// names are the caller's from then on; on [`Plan::Reuse`] the range is
+    /// live, on [`Plan::Map`] it becomes so by [`mapped`](Self::mapped).
+    pub(crate) fn plan(&mut self, address: u64, size: u64) -> Result<Plan<F>, Refused> {
+        let end = address.checked_add(size).ok_or(Refused::Place)?;
+        let inside = address >= self.base && end <= self.base.saturating_add(DEVICE_STRIDE);
+        if size == 0 || !(address | size).is_multiple_of(CHUNK) || !inside {
+            return Err(Refused::Place);
+        }
+        let touched = |start: u64, range: &Range<F>| start < end && start + range.size > address;
+        // Ranges do not overlap: at most one begins before `address` and
+        // reaches into it.
+        let before = self.ranges.range(..address).next_back();
+        let mut overlapped = Vec::new();
+        for (&start, range) in before.into_iter().chain(self.ranges.range(address..end)) {
+            if touched(start, range) {
+                if range.idle.is_none() {
+                    return Err(Refused::Overlap);
+                }
+                overlapped.push(start);
+            }
+        }
+        if self.live.saturating_add(size) > self.limit {
+            return Err(Refused::Limit);
+        }
+        if let Some(range) = self.ranges.get_mut(&address)
+            && range.size == size
+            && let Some((fence, _)) = range.idle.take()
+        {
+            self.idle -= size;
+            self.live += size;
+            return Ok(Plan::Reuse(fence));
+        }
+        for start in &overlapped {
+            self.drop_idle(*start);
+        }
+        let room = self.limit - self.live - size;
+        overlapped.extend(self.evict(room));
+        Ok(Plan::Map(overlapped))
+    }
+
+    /// The range is mapped now.
+    pub(crate) fn mapped(&mut self, address: u64, size: u64) {
+        self.live += size;
+        self.ranges.insert(address, Range { size, idle: None });
+    }
+
+    /// The live range that starts at `address` becomes idle; returns the
+    /// ranges to unmap for that, which may include itself. `None` where no
+    /// live range starts there.
+    pub(crate) fn unmap(&mut self, address: u64, fence: F) -> Option<Vec<u64>> {
+        let clock = self.clock;
+        let range = self.ranges.get_mut(&address)?;
+        if range.idle.is_some() {
+            return None;
+        }
+        let size = range.size;
+        self.live -= size;
+        if size > self.idle_limit {
+            self.ranges.remove(&address);
+            self.dropped.push(fence);
+            return Some(vec![address]);
+        }
+        range.idle = Some((fence, clock));
+        self.clock += 1;
+        self.idle += size;
+        Some(self.evict(self.idle_limit))
+    }
+
+    /// Is `address` the start of a live range?
+    pub(crate) fn is_live(&self, address: u64) -> bool {
+        self.ranges
+            .get(&address)
+            .is_some_and(|range| range.idle.is_none())
+    }
+
+    /// Takes all idle ranges, to be unmapped.
+    pub(crate) fn take_idle(&mut self) -> Vec<u64> {
+        self.evict(0)
+    }
+
+    fn drop_idle(&mut self, start: u64) {
+        if let Some(range) = self.ranges.remove(&start) {
+            self.idle -= range.size;
+            self.dropped.extend(range.idle.map(|(fence, _)| fence));
+        }
+    }
+
+    /// Gives up the oldest idle ranges until `room` bytes of them are left.
+    fn evict(&mut self, room: u64) -> Vec<u64> {
+        if self.idle <= room {
+            return Vec::new();
+        }
+        let mut idle: Vec<(u64, u64)> = self
+            .ranges
+            .iter()
+            .filter_map(|(&start, range)| Some((range.idle.as_ref()?.1, start)))
+            .collect();
+        idle.sort_unstable();
+        let mut evicted = Vec::new();
+        for (_, start) in idle {
+            if self.idle <= room {
+                break;
+            }
+            self.drop_idle(start);
+            evicted.push(start);
+        }
+        evicted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paragpu_protocol::layout::ARENA_BASE as BASE;
+    use proptest::prelude::*;
+
+    fn arena() -> Arena<u32> {
+        Arena::new(BASE, 10 * CHUNK, 4 * CHUNK)
+    }
+
+    #[test]
+    fn the_same_range_is_mapped_once() {
+        let mut arena = arena();
+        assert_eq!(arena.plan(BASE, 2 * CHUNK), Ok(Plan::Map(vec![])));
+        arena.mapped(BASE, 2 * CHUNK);
+        assert_eq!(arena.plan(BASE + CHUNK, CHUNK), Err(Refused::Overlap));
+        assert_eq!(arena.unmap(BASE + CHUNK, 1), None);
+        assert_eq!(arena.unmap(BASE, 1), Some(vec![]));
+        assert_eq!(arena.unmap(BASE, 1), None);
+        assert_eq!(arena.live(), 0);
+        assert_eq!(arena.plan(BASE, 2 * CHUNK), Ok(Plan::Reuse(1)));
+        assert_eq!((arena.live(), arena.idle()), (2 * CHUNK, 0));
+    }
+
+    #[test]
+    fn another_size_unmaps_what_is_in_the_way() {
+        let mut arena = arena();
+        for start in [BASE, BASE + 2 * CHUNK] {
+            arena.plan(start, 2 * CHUNK).unwrap();
+            arena.mapped(start, 2 * CHUNK);
+            arena.unmap(start, 0).unwrap();
+        }
+        let plan = arena.plan(BASE + CHUNK, 2 * CHUNK).unwrap();
+        assert_eq!(plan, Plan::Map(vec![BASE, BASE + 2 * CHUNK]));
+        assert_eq!(arena.idle(), 0);
+    }
+
+    #[test]
+    fn limits_hold() {
+        let mut arena = arena();
+        assert_eq!(arena.plan(BASE, 11 * CHUNK), Err(Refused::Limit));
+        for (address, size) in [
+            (BASE - CHUNK, CHUNK),
+            (BASE, 0),
+            (BASE, CHUNK / 2),
+            (BASE + 4096, CHUNK),
+            (BASE + DEVICE_STRIDE, CHUNK),
+            (u64::MAX - CHUNK + 1, CHUNK),
+        ] {
+            assert_eq!(arena.plan(address, size), Err(Refused::Place));
+        }
+        for index in 0..6 {
+            arena.plan(BASE + index * CHUNK, CHUNK).unwrap();
+            arena.mapped(BASE + index * CHUNK, CHUNK);
+        }
+        for index in 0..4 {
+            assert_eq!(arena.unmap(BASE + index * CHUNK, 0), Some(vec![]));
+        }
+        // The oldest goes when idle ranges grow past their limit.
+        assert_eq!(arena.unmap(BASE + 4 * CHUNK, 0), Some(vec![BASE]));
+        // One is live, four idle, and seven are wanted: two must go.
+        let plan = arena.plan(BASE + 10 * CHUNK, 7 * CHUNK).unwrap();
+        assert_eq!(plan, Plan::Map(vec![BASE + CHUNK, BASE + 2 * CHUNK]));
+        assert_eq!(arena.take_idle().len(), 2);
+        assert_eq!(arena.take_dropped().len(), 5);
+    }
+
+    #[test]
+    fn a_large_range_does_not_drive_out_the_small() {
+        let mut arena = arena();
+        for (address, size) in [(BASE, CHUNK), (BASE + CHUNK, 5 * CHUNK)] {
+            arena.plan(address, size).unwrap();
+            arena.mapped(address, size);
+        }
+        arena.unmap(BASE, 0).unwrap();
+        assert_eq!(arena.unmap(BASE + CHUNK, 0), Some(vec![BASE + CHUNK]));
+        assert_eq!((arena.live(), arena.idle()), (0, CHUNK));
+    }
+
+    #[test]
+    fn other_memory_counts() {
+        let mut arena = arena();
+        assert!(arena.charge(9 * CHUNK));
+        assert!(!arena.charge(2 * CHUNK));
+        assert_eq!(arena.plan(BASE, 2 * CHUNK), Err(Refused::Limit));
+        arena.discharge(9 * CHUNK);
+        assert_eq!(arena.plan(BASE, 2 * CHUNK), Ok(Plan::Map(vec![])));
+    }
+
+    proptest! {
+        #[test]
+        fn ranges_never_overlap(steps in proptest::collection::vec((0_u64..12, 1_u64..5, any::<bool>()), 1..200)) {
+            let mut arena = arena();
+            let mut mapped: BTreeMap<u64, u64> = BTreeMap::new();
+            for (at, size, map) in steps {
+                let (address, size) = (BASE + at * CHUNK, size * CHUNK);
+                let gone = if map {
+                    match arena.plan(address, size) {
+                        Ok(Plan::Reuse(_)) => {
+                            prop_assert_eq!(mapped.get(&address), Some(&size));
+                            vec![]
+                        }
+                        Ok(Plan::Map(gone)) => {
+                            for start in &gone { prop_assert!(mapped.remove(start).is_some()); }
+                            for (&start, &other) in &mapped {
+                                prop_assert!(start + other <= address || address + size <= start);
+                            }
+                            arena.mapped(address, size);
+                            mapped.insert(address, size);
+                            vec![]
+                        }
+                        Err(_) => vec![],
+                    }
+                } else {
+                    arena.unmap(address, 0).unwrap_or_default()
+                };
+                for start in gone { prop_assert!(mapped.remove(&start).is_some()); }
+                prop_assert_eq!(arena.live() + arena.idle(), mapped.values().sum::<u64>());
+                prop_assert!(arena.live() + arena.idle() <= 10 * CHUNK);
+            }
+        }
+    }
+}

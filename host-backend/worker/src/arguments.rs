@@ -1,0 +1,36 @@
+//! The command line of `paragpu-worker`; [`crate::spawn`] writes it.
+
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+
+/// A kind of GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DeviceKind {
+    /// NVIDIA's, through the driver.
+    Cuda,
+    /// In software.
+    Software,
+}
+
+/// Executes the calls of one guest session on one GPU. Started by paragpud,
+/// which is at the other end of its standard input.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "paragpu-worker", version)]
+pub struct Arguments {
+    /// Kind of the GPU.
+    #[arg(long)]
+    pub device: DeviceKind,
+    /// Which GPU of that kind.
+    #[arg(long, default_value_t = 0)]
+    pub index: u32,
+    /// The guest's ordinal of the GPU that is most likely.
+    #[arg(long, default_value_t = 0)]
+    pub ordinal: u32,
+    /// Directory where module images are kept between sessions.
+    #[arg(long)]
+    pub image_cache: Option<PathBuf>,
+    /// Most bytes of that directory.
+    #[arg(long, default_value_t = 4 << 30)]
+    pub image_cache_bytes: u64,
+}

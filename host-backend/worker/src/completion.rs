@@ -1,0 +1,232 @@
+//! Calls that wait for the device while others go on.
+
+use std::time::{Duration, Instant};
+
+use paragpu_communicator::Wait;
+use paragpu_device::EventId;
+use paragpu_protocol::handle::ObjectKind;
+
+use crate::answer::At;
+use crate::copy::CopyOut;
+use crate::error::{End, Fault, Outcome};
+use crate::events::Fence;
+use crate::session::Session;
+
+/// Most calls of a session that wait at once: more than a process has threads.
+const MOST_PENDING: usize = 16 * 1024;
+
+/// What a call waits for.
+#[derive(Debug)]
+pub(crate) enum Goal {
+    /// An event of the guest's.
+    Event(EventId),
+    /// Work that was under way.
+    Fence(Fence),
+    /// A bulk token's transfer.
+    Token(u32),
+    /// A copy whose bytes go to the guest.
+    CopyOut(Box<CopyOut>),
+    /// Nothing: the reply only waits its turn.
+    Ready(Vec<u8>),
+}
+
+/// What is left to do at the goal.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Then {
+    /// Only the reply.
+    Reply,
+    /// Unregister the pinned memory at this offset of the window.
+    HostUnmap(u64),
+    /// Drop the shadow at this address.
+    ShadowDestroy(u64),
+}
+
+/// A call that waits.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) at: At,
+    pub(crate) goal: Goal,
+    pub(crate) then: Then,
+}
+
+impl Session {
+    /// Lets a call wait.
+    pub(crate) fn wait_for(&mut self, pending: Pending) -> Result<(), End> {
+        if self.pending.len() >= MOST_PENDING {
+            return Err(End::TooMuch("calls that wait"));
+        }
+        self.pending.push(pending);
+        self.statistics.waiting.set(self.pending.len() as u64);
+        Ok(())
+    }
+
+    /// Answers the calls whose goals are reached; true where anything moved.
+    /// Calls of one slot are answered in order.
+    pub(crate) fn complete(&mut self) -> Result<bool, End> {
+        let (mut moved, error) = self.tokens.poll(self.device.as_mut(), &mut self.events);
+        if let Some((call, error)) = error {
+            self.defer(call, &error);
+        }
+        let mut index = 0;
+        while index < self.pending.len() {
+            let (before, rest) = self.pending.split_at(index);
+            let is_next = rest.first().is_some_and(|this| {
+                this.at.slot == 0 || before.iter().all(|other| other.at.slot != this.at.slot)
+            });
+            if !is_next {
+                index += 1;
+                continue;
+            }
+            let mut this = self.pending.remove(index);
+            match self.reached(&mut this) {
+                Ok(false) => {
+                    self.pending.insert(index, this);
+                    index += 1;
+                }
+                Ok(true) => {
+                    moved = true;
+                    self.completing = true;
+                    let finished = self.finish(this);
+                    self.completing = false;
+                    finished?;
+                }
+                Err(Fault::End(end)) => return Err(end),
+                Err(fault) => {
+                    moved = true;
+                    self.completing = true;
+                    let finished = self.abandon(this, fault);
+                    self.completing = false;
+                    finished?;
+                }
+            }
+        }
+        self.statistics.waiting.set(self.pending.len() as u64);
+        Ok(moved)
+    }
+
+    fn reached(&mut self, pending: &mut Pending) -> Outcome<bool> {
+        Ok(match &mut pending.goal {
+            Goal::Event(event) => self.device.event_query(*event)?,
+            Goal::Fence(fence) => fence.passed(self.device.as_mut(), &mut self.events)?,
+            Goal::Token(token) => !self.tokens.is_under_way(*token),
+            Goal::CopyOut(copy) => self.copy_out_step(pending.at, copy)?,
+            Goal::Ready(_) => true,
+        })
+    }
+
+    fn finish(&mut self, pending: Pending) -> Result<(), End> {
+        self.forward_output()?;
+        if let Goal::Ready(reply) = &pending.goal {
+            return self.send_reply(pending.at, &[reply]);
+        }
+        let outcome = match pending.then {
+            Then::Reply => Ok(()),
+            Then::HostUnmap(offset) => self.host_unmap_now(offset),
+            Then::ShadowDestroy(address) => self.shadow_destroy_now(address),
+        };
+        if let Goal::Token(token) = pending.goal
+            && let Some(error) = self.tokens.take_failure(token)
+        {
+            return self.answer_token_failure(pending.at, &error);
+        }
+        self.finally(pending.at, outcome)
+    }
+
+    /// The goal will not be reached: what was to be done then is done now as
+    /// far as it can be, so that nothing is left behind.
+    fn abandon(&mut self, pending: Pending, fault: Fault) -> Result<(), End> {
+        self.forward_output()?;
+        match pending.then {
+            Then::Reply => {}
+            Then::HostUnmap(offset) => {
+                let _ = self.host_unmap_now(offset);
+                self.live.forget((ObjectKind::HostMemory, offset));
+            }
+            Then::ShadowDestroy(address) => {
+                let _ = self.shadow_destroy_now(address);
+                self.live.forget((ObjectKind::Shadow, address));
+            }
+        }
+        if let Goal::CopyOut(copy) = pending.goal {
+            self.copy_out_abandon(*copy);
+        }
+        self.finally(pending.at, Err(fault))
+    }
+
+    fn finally(&mut self, at: At, outcome: Outcome<()>) -> Result<(), End> {
+        match self.answer(at, outcome) {
+            Ok(_) | Err(Fault::Call(_) | Fault::Stall) => Ok(()),
+            Err(Fault::End(end)) => Err(end),
+        }
+    }
+}
+
+/// Polls at first, then sleeps a part of the time already waited: a long
+/// kernel costs little processor time, a short one little delay.
+#[derive(Debug, Default)]
+pub(crate) struct Pacer {
+    looks: u32,
+    began: Option<Instant>,
+}
+
+/// Looks without giving up the processor.
+const BUSY_LOOKS: u32 = 32;
+/// Longest polling.
+const POLLING: Duration = Duration::from_micros(60);
+/// Shortest and longest sleep.
+const NAP: (Duration, Duration) = (Duration::from_micros(10), Duration::from_millis(1));
+
+impl Pacer {
+    /// Something moved: poll again.
+    pub(crate) fn reset(&mut self) {
+        *self = Self::default();
+    }
+
+    /// How long to wait for the guest before looking at the device again.
+    pub(crate) fn wait(&mut self) -> Wait {
+        self.looks = self.looks.saturating_add(1);
+        if self.looks <= BUSY_LOOKS {
+            std::hint::spin_loop();
+            return Wait::Poll;
+        }
+        let now = Instant::now();
+        let waited = now.duration_since(*self.began.get_or_insert(now));
+        if waited < POLLING {
+            std::thread::yield_now();
+            return Wait::Poll;
+        }
+        Wait::Until(now + (waited / 32).clamp(NAP.0, NAP.1))
+    }
+
+    /// Is it worth looking for output of a kernel that still runs?
+    pub(crate) fn is_slow(&self) -> bool {
+        self.began.is_some_and(|began| began.elapsed() > NAP.1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn naps_grow_with_the_wait() {
+        let mut pacer = Pacer::default();
+        for _ in 0..BUSY_LOOKS {
+            assert_eq!(pacer.wait(), Wait::Poll);
+        }
+        let now = Instant::now();
+        for (waited, least, most) in [(1_u64, 10, 40), (32, 900, 1100), (10_000, 900, 1100)] {
+            pacer.began = now.checked_sub(Duration::from_millis(waited));
+            let Wait::Until(end) = pacer.wait() else {
+                panic!("still polling after {waited} ms");
+            };
+            let nap = end - now;
+            // The clock went on a little since `now`.
+            let slack = now.elapsed();
+            assert!(nap >= Duration::from_micros(least));
+            assert!(nap <= Duration::from_micros(most) + slack * 2, "{nap:?}");
+        }
+        pacer.reset();
+        assert_eq!(pacer.wait(), Wait::Poll);
+    }
+}

@@ -1,0 +1,30 @@
+//! The context as a whole.
+
+use paragpu_protocol::table::{ContextGetLimit, ContextSetLimit};
+
+use crate::answer::Progress;
+use crate::completion::Then;
+use crate::error::Outcome;
+use crate::session::Session;
+
+impl Session {
+    pub(crate) fn context_synchronize(&mut self) -> Outcome<Progress> {
+        // A fence, because work that others add meanwhile is not waited for.
+        let fence = self.fence()?;
+        let progress = self.after(fence, Then::Reply)?;
+        if matches!(progress, Progress::Now) {
+            // Also brings out the error of work that failed.
+            self.device.context_query()?;
+            self.forward_output()?;
+        }
+        Ok(progress)
+    }
+
+    pub(crate) fn context_set_limit(&mut self, call: &ContextSetLimit) -> Outcome<()> {
+        Ok(self.device.context_set_limit(call.limit, call.value)?)
+    }
+
+    pub(crate) fn context_get_limit(&mut self, call: &ContextGetLimit) -> Outcome<u64> {
+        Ok(self.device.context_limit(call.limit)?)
+    }
+}

@@ -1,0 +1,100 @@
+//! Why a session ends, and why a call fails.
+
+use paragpu_protocol::codec::DecodeError;
+use paragpu_protocol::status::Status;
+use thiserror::Error;
+
+/// Why a session ended.
+#[derive(Debug, Error)]
+pub enum End {
+    /// The guest said so.
+    #[error("the guest ended the session")]
+    Goodbye,
+    /// The guest's process or machine is gone, or the connection broke.
+    #[error("the connection ended")]
+    Connection(#[source] paragpu_communicator::Error),
+    /// A call's payload is not what the table declares.
+    #[error("malformed call {name} ({number:#06x}): {source}")]
+    Malformed {
+        /// The call's name, where there is such a call.
+        name: &'static str,
+        /// Its number.
+        number: u16,
+        /// What is wrong with it.
+        source: DecodeError,
+    },
+    /// A call is missing or came twice.
+    #[error("call {got} of the session came where call {expected} was next")]
+    Sequence {
+        /// What came.
+        got: u64,
+        /// What was next.
+        expected: u64,
+    },
+    /// Not a frame that a guest sends.
+    #[error("a guest does not send frames of kind {0:#06x}")]
+    Kind(u16),
+    /// More than any program needs.
+    #[error("too much is under way: {0}")]
+    TooMuch(&'static str),
+}
+
+impl From<paragpu_communicator::Error> for End {
+    fn from(error: paragpu_communicator::Error) -> Self {
+        Self::Connection(error)
+    }
+}
+
+impl End {
+    /// Did the session end as sessions do: by goodbye or by the guest's exit?
+    #[must_use]
+    pub fn is_orderly(&self) -> bool {
+        matches!(
+            self,
+            Self::Goodbye | Self::Connection(paragpu_communicator::Error::Closed)
+        )
+    }
+}
+
+/// Why a call was not executed.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// It failed; the session goes on.
+    Call(paragpu_device::Error),
+    /// The session ends.
+    End(End),
+    /// No staging memory is free; try again when the device has gone on.
+    Stall,
+}
+
+impl From<paragpu_device::Error> for Fault {
+    fn from(error: paragpu_device::Error) -> Self {
+        Self::Call(error)
+    }
+}
+
+impl From<Status> for Fault {
+    fn from(status: Status) -> Self {
+        Self::Call(status.into())
+    }
+}
+
+impl From<End> for Fault {
+    fn from(end: End) -> Self {
+        Self::End(end)
+    }
+}
+
+impl From<paragpu_communicator::Error> for Fault {
+    fn from(error: paragpu_communicator::Error) -> Self {
+        Self::End(error.into())
+    }
+}
+
+/// What executing a call gives.
+pub(crate) type Outcome<T> = Result<T, Fault>;
+
+/// A failed call with a sentence.
+pub(crate) fn fail<T>(status: Status, detail: impl Into<String>) -> Outcome<T> {
+    Err(Fault::Call(paragpu_device::Error::new(status, detail)))
+}

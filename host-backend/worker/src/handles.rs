@@ -1,0 +1,146 @@
+//! From the guest's handles to the device's objects: one table a kind.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use paragpu_protocol::status::Status;
+
+use crate::error::{Outcome, fail};
+
+/// Most objects of one kind in a session.
+const MOST: usize = 1 << 20;
+
+/// Hashes handles, which come from a counter. A guest that chooses handles
+/// that collide slows down only itself.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct HandleHasher(u64);
+
+impl Hasher for HandleHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+    fn write_u64(&mut self, value: u64) {
+        let mixed = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+}
+
+/// A map with the hasher of handles.
+pub(crate) type HandleMap<K, V> = HashMap<K, V, BuildHasherDefault<HandleHasher>>;
+
+/// The objects of one kind that the guest has.
+#[derive(Debug)]
+pub(crate) struct Table<T> {
+    kind: &'static str,
+    objects: HandleMap<u64, T>,
+}
+
+impl<T> Table<T> {
+    pub(crate) fn new(kind: &'static str) -> Self {
+        Self {
+            kind,
+            objects: HandleMap::default(),
+        }
+    }
+
+    /// The object that the guest calls `handle`.
+    pub(crate) fn get(&self, handle: u64) -> Outcome<&T> {
+        match self.objects.get(&handle) {
+            Some(object) => Ok(object),
+            None => self.unknown(handle),
+        }
+    }
+
+    pub(crate) fn get_mut(&mut self, handle: u64) -> Outcome<&mut T> {
+        // Looked up twice only where it is missing.
+        match self.objects.get_mut(&handle) {
+            Some(object) => Ok(object),
+            None => fail(
+                Status::INVALID_HANDLE,
+                format!("no {} has the handle {handle:#x}", self.kind),
+            ),
+        }
+    }
+
+    fn unknown<A>(&self, handle: u64) -> Outcome<A> {
+        fail(
+            Status::INVALID_HANDLE,
+            format!("no {} has the handle {handle:#x}", self.kind),
+        )
+    }
+
+    /// Checks that an object may be created under this name.
+    pub(crate) fn check_free(&self, handle: u64) -> Outcome<()> {
+        if self.objects.contains_key(&handle) {
+            return fail(
+                Status::INVALID_HANDLE,
+                format!("a {} with the handle {handle:#x} exists already", self.kind),
+            );
+        }
+        if self.objects.len() >= MOST {
+            return fail(
+                Status::OUT_OF_MEMORY,
+                format!("the session has {MOST} objects of the kind {}", self.kind),
+            );
+        }
+        Ok(())
+    }
+
+    /// Names an object; [`check_free`](Self::check_free) came before.
+    pub(crate) fn insert(&mut self, handle: u64, object: T) {
+        self.objects.insert(handle, object);
+    }
+
+    /// Takes the name away.
+    pub(crate) fn remove(&mut self, handle: u64) -> Outcome<T> {
+        match self.objects.remove(&handle) {
+            Some(object) => Ok(object),
+            None => self.unknown(handle),
+        }
+    }
+
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.objects.values_mut()
+    }
+
+    pub(crate) fn retain(&mut self, keep: impl FnMut(&u64, &mut T) -> bool) {
+        self.objects.retain(keep);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.objects.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Fault;
+
+    fn status<T: std::fmt::Debug>(outcome: Outcome<T>) -> Status {
+        match outcome {
+            Err(Fault::Call(error)) => error.status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_name_is_given_once() {
+        let mut table = Table::new("event");
+        table.check_free(5).unwrap();
+        table.insert(5, 'a');
+        assert_eq!(status(table.check_free(5)), Status::INVALID_HANDLE);
+        assert_eq!(*table.get(5).unwrap(), 'a');
+        assert_eq!(status(table.get(6)), Status::INVALID_HANDLE);
+        assert_eq!(table.remove(5).unwrap(), 'a');
+        assert_eq!(status(table.remove(5)), Status::INVALID_HANDLE);
+        assert_eq!(status(table.get_mut(5)), Status::INVALID_HANDLE);
+        assert_eq!(table.len(), 0);
+    }
+}

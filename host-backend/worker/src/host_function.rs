@@ -1,0 +1,162 @@
+//! Functions of the guest that run in a stream's order.
+//!
+//! When the stream gets there, a thread of the device asks the guest to run
+//! the function and waits for its word, so that the stream waits too. The end
+//! of the session ends every such wait.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use paragpu_communicator::Sender;
+use paragpu_protocol::frame::Control;
+use paragpu_protocol::status::Status;
+use paragpu_protocol::table::{HostFuncDone, HostFuncLaunch};
+
+use crate::error::{Outcome, fail};
+use crate::session::Session;
+
+/// Most host functions of a session that wait in streams at once.
+const MOST: usize = 64 * 1024;
+
+/// Where a host function is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Its stream has not come to it.
+    Queued,
+    /// The guest was asked to run it and has not said that it did.
+    Running,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    functions: HashMap<u64, State>,
+    running: usize,
+    closed: bool,
+}
+
+/// The host functions of a session.
+pub(crate) struct HostFunctions {
+    table: Mutex<Table>,
+    changed: Condvar,
+    sender: Arc<dyn Sender>,
+    executed: Arc<AtomicU64>,
+}
+
+impl HostFunctions {
+    pub(crate) fn new(sender: Arc<dyn Sender>, executed: Arc<AtomicU64>) -> Self {
+        Self {
+            table: Mutex::default(),
+            changed: Condvar::new(),
+            sender,
+            executed,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the guest been asked to run functions that it has not finished?
+    pub(crate) fn are_running(&self) -> bool {
+        self.lock().running > 0
+    }
+
+    fn queue(&self, id: u64) -> Outcome<()> {
+        let mut table = self.lock();
+        if table.functions.contains_key(&id) {
+            return fail(
+                Status::INVALID_VALUE,
+                format!("host function {id} was launched already"),
+            );
+        }
+        if table.functions.len() >= MOST {
+            return fail(Status::OUT_OF_MEMORY, "too many host functions wait");
+        }
+        table.functions.insert(id, State::Queued);
+        Ok(())
+    }
+
+    fn remove(&self, id: u64) {
+        let mut table = self.lock();
+        if table.functions.remove(&id) == Some(State::Running) {
+            table.running -= 1;
+        }
+    }
+
+    /// Runs on a thread of the device: has the guest run the function.
+    fn run(&self, id: u64) {
+        {
+            let mut table = self.lock();
+            if table.closed {
+                return;
+            }
+            table.functions.insert(id, State::Running);
+            table.running += 1;
+        }
+        let asked = self
+            .sender
+            .send(
+                Control::HostFunc.kind(),
+                0,
+                Some(self.executed.load(Ordering::Relaxed)),
+                &[&id.to_le_bytes()],
+            )
+            .and_then(|_| self.sender.flush());
+        if asked.is_err() {
+            // The session's own thread finds out and ends it.
+            self.remove(id);
+            return;
+        }
+        let mut table = self.lock();
+        while !table.closed && table.functions.get(&id) == Some(&State::Running) {
+            table = self
+                .changed
+                .wait(table)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn done(&self, id: u64) -> Outcome<()> {
+        let mut table = self.lock();
+        match table.functions.get(&id) {
+            Some(State::Running) => {
+                table.functions.remove(&id);
+                table.running -= 1;
+                drop(table);
+                self.changed.notify_all();
+                Ok(())
+            }
+            _ => fail(
+                Status::INVALID_VALUE,
+                format!("host function {id} was not asked for"),
+            ),
+        }
+    }
+
+    /// Ends every wait, now and later.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_all();
+    }
+}
+
+impl Session {
+    pub(crate) fn host_func_launch(&mut self, call: &HostFuncLaunch) -> Outcome<()> {
+        let stream = self.work_stream(call.stream)?;
+        let id = call.id;
+        self.host_functions.queue(id)?;
+        let functions = Arc::clone(&self.host_functions);
+        let launched = self
+            .device
+            .host_function(stream, Box::new(move || functions.run(id)));
+        if launched.is_err() {
+            self.host_functions.remove(id);
+        }
+        Ok(launched?)
+    }
+
+    pub(crate) fn host_func_done(&mut self, call: &HostFuncDone) -> Outcome<()> {
+        self.host_functions.done(call.id)
+    }
+}

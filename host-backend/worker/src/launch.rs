@@ -1,0 +1,30 @@
+//! Kernel launches.
+
+use paragpu_device::Launch as DeviceLaunch;
+use paragpu_protocol::table::Launch;
+
+use crate::error::Outcome;
+use crate::session::Session;
+
+/// Bit of [`Launch::flags`]: all blocks run at once.
+const COOPERATIVE: u32 = 1;
+
+impl Session {
+    pub(crate) fn launch(&mut self, call: &Launch<'_>) -> Outcome<()> {
+        let function = self.kernels.get(call.function.0)?.id;
+        let stream = self.work_stream(call.stream)?;
+        self.may_print = true;
+        self.device.launch(&DeviceLaunch {
+            function,
+            stream,
+            grid: call.grid,
+            block: call.block,
+            dynamic_shared: call.dynamic_shared,
+            cooperative: call.flags & COOPERATIVE != 0,
+            cluster: call.cluster,
+            parameters: call.parameters.0,
+        })?;
+        self.statistics.launches.add(1);
+        Ok(())
+    }
+}

@@ -1,0 +1,19 @@
+//! `paragpu-worker`: executes the calls of one guest session on one GPU.
+#![forbid(unsafe_code)]
+
+use clap::Parser;
+use paragpu_worker::arguments::Arguments;
+use paragpu_worker::serve;
+
+fn main() {
+    let arguments = Arguments::parse();
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("PARAGPU_LOG")
+                .unwrap_or_else(|_| "info".into()),
+        )
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
+    serve::run(&arguments)
+}

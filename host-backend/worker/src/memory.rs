@@ -1,0 +1,159 @@
+//! Device memory and pinned memory of the window.
+
+use paragpu_protocol::layout::BULK_TOKEN_BYTES;
+use paragpu_protocol::status::Status;
+use paragpu_protocol::table::{HostMap, HostUnmap, MemMap, MemUnmap};
+use paragpu_protocol::types::MemoryInfo;
+
+use crate::answer::Progress;
+use crate::arena::{Plan, Refused};
+use crate::completion::{Goal, Then};
+use crate::error::{Outcome, fail};
+use crate::events::Fence;
+use crate::session::Session;
+
+/// Unit of registered host memory.
+pub(crate) const PAGE: u64 = 4096;
+
+impl Session {
+    pub(crate) fn mem_map(&mut self, call: &MemMap) -> Outcome<Progress> {
+        let (address, size) = (call.address.0, call.size);
+        let plan = match self.arena.plan(address, size) {
+            Ok(plan) => plan,
+            Err(Refused::Place) => {
+                return fail(
+                    Status::INVALID_VALUE,
+                    format!("{size} bytes at {address:#x} are not chunks of the arena"),
+                );
+            }
+            Err(Refused::Overlap) => {
+                return fail(
+                    Status::INVALID_VALUE,
+                    format!("{size} bytes at {address:#x} overlap another mapping"),
+                );
+            }
+            Err(Refused::Limit) => {
+                let limit = self.arena.limit();
+                return fail(
+                    Status::OUT_OF_MEMORY,
+                    format!("the session may have {limit} bytes of device memory"),
+                );
+            }
+        };
+        let progress = match plan {
+            Plan::Reuse(fence) => self.after(fence, Then::Reply)?,
+            Plan::Map(in_the_way) => {
+                self.unmap_all(in_the_way)?;
+                self.map(address, size)?;
+                Progress::Now
+            }
+        };
+        self.statistics.device_memory.set(self.arena.live());
+        Ok(progress)
+    }
+
+    fn map(&mut self, address: u64, size: u64) -> Outcome<()> {
+        match self.device.memory_map(address, size) {
+            Err(error) if error.status == Status::OUT_OF_MEMORY && self.arena.idle() > 0 => {
+                let idle = self.arena.take_idle();
+                self.unmap_all(idle)?;
+                self.device.memory_map(address, size)?;
+            }
+            mapped => mapped?,
+        }
+        self.arena.mapped(address, size);
+        Ok(())
+    }
+
+    fn unmap_all(&mut self, ranges: Vec<u64>) -> Outcome<()> {
+        for fence in self.arena.take_dropped() {
+            fence.abandon(&mut self.events);
+        }
+        for address in ranges {
+            self.device.memory_unmap(address)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn mem_unmap(&mut self, call: &MemUnmap) -> Outcome<()> {
+        let address = call.address.0;
+        if !self.arena.is_live(address) {
+            return fail(
+                Status::INVALID_VALUE,
+                format!("no mapping starts at {address:#x}"),
+            );
+        }
+        let fence = self.fence()?;
+        let surplus = self.arena.unmap(address, fence).unwrap_or_default();
+        self.statistics.device_memory.set(self.arena.live());
+        self.unmap_all(surplus)
+    }
+
+    pub(crate) fn mem_get_info(&mut self) -> Outcome<MemoryInfo> {
+        let device = self.device.memory_info()?;
+        let limit = self.arena.limit();
+        let free = device.free.saturating_add(self.arena.idle());
+        Ok(MemoryInfo {
+            free: free.min(limit.saturating_sub(self.arena.live())),
+            total: device.total.min(limit),
+        })
+    }
+
+    /// Goes on once the fence is passed.
+    pub(crate) fn after(&mut self, mut fence: Fence, then: Then) -> Outcome<Progress> {
+        if fence.passed(self.device.as_mut(), &mut self.events)? {
+            Ok(Progress::Now)
+        } else {
+            Ok(Progress::Later(Goal::Fence(fence), then))
+        }
+    }
+
+    pub(crate) fn host_map(&mut self, call: &HostMap) -> Outcome<()> {
+        let (offset, size) = (call.offset.0, call.size);
+        let (base, length) = match &self.window {
+            Some(window) => (window.address(), window.len()),
+            None => (0, 0),
+        };
+        let end = offset.checked_add(size).filter(|end| *end <= length);
+        let whole = size != 0 && (offset | size).is_multiple_of(PAGE);
+        let Some(end) = end.filter(|_| whole && offset >= BULK_TOKEN_BYTES) else {
+            return fail(
+                Status::INVALID_VALUE,
+                format!("{size} bytes at offset {offset:#x} are not pages of the window"),
+            );
+        };
+        let before = self.host_maps.range(..end).next_back();
+        if before.is_some_and(|(start, size)| start + size > offset) {
+            return fail(
+                Status::HOST_MEMORY_ALREADY_REGISTERED,
+                format!("{size} bytes at offset {offset:#x} are pinned already"),
+            );
+        }
+        self.device.host_register(base + offset, size)?;
+        self.host_maps.insert(offset, size);
+        Ok(())
+    }
+
+    pub(crate) fn host_unmap(&mut self, call: &HostUnmap) -> Outcome<Progress> {
+        let offset = call.offset.0;
+        if !self.host_maps.contains_key(&offset) {
+            return fail(
+                Status::HOST_MEMORY_NOT_REGISTERED,
+                format!("no pinned memory starts at offset {offset:#x}"),
+            );
+        }
+        let fence = self.fence()?;
+        self.host_maps.remove(&offset);
+        match self.after(fence, Then::HostUnmap(offset))? {
+            Progress::Now => self.host_unmap_now(offset).map(|()| Progress::Now),
+            later => Ok(later),
+        }
+    }
+
+    /// The rest of [`host_unmap`](Self::host_unmap), when no work uses the
+    /// memory any more.
+    pub(crate) fn host_unmap_now(&mut self, offset: u64) -> Outcome<()> {
+        let base = self.window.as_ref().map_or(0, |window| window.address());
+        Ok(self.device.host_unregister(base + offset)?)
+    }
+}

@@ -1,0 +1,153 @@
+//! What kernels print: the device writes it to this process's standard
+//! output, which is a memory file; it goes to the guest before the reply to
+//! the call that waited for the kernel.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use paragpu_protocol::frame::Control;
+use rustix::fs::{FallocateFlags, MemfdFlags, OFlags};
+
+use crate::error::End;
+use crate::session::Session;
+
+/// Bytes of one frame.
+const PART: usize = 64 * 1024;
+/// Most bytes that wait in the file; what is older is left out.
+const MOST: u64 = 64 << 20;
+/// Bytes after which the file's memory is given back.
+const SWEEP: u64 = 1 << 20;
+
+/// The captured standard output.
+#[derive(Debug)]
+pub struct Output {
+    file: OwnedFd,
+    /// Bytes that were read.
+    read: u64,
+    /// Bytes whose memory was given back.
+    swept: u64,
+    part: Vec<u8>,
+}
+
+impl Output {
+    /// Points this process's standard output at a memory file.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn capture() -> io::Result<Self> {
+        let output = Self::new()?;
+        rustix::stdio::dup2_stdout(&output.file)?;
+        Ok(output)
+    }
+
+    fn new() -> io::Result<Self> {
+        let file = rustix::fs::memfd_create("paragpu-output", MemfdFlags::CLOEXEC)?;
+        rustix::fs::fcntl_setfl(&file, OFlags::APPEND)?;
+        Ok(Self {
+            file,
+            read: 0,
+            swept: 0,
+            part: vec![0; PART],
+        })
+    }
+
+    /// The next bytes; empty where there are none.
+    fn next(&mut self) -> io::Result<&[u8]> {
+        let mut count = rustix::io::pread(&self.file, self.part.as_mut_slice(), self.read)?;
+        if count == PART {
+            let size = u64::try_from(rustix::fs::fstat(&self.file)?.st_size).unwrap_or(0);
+            if size.saturating_sub(self.read) > MOST {
+                self.read = size - MOST;
+                count = rustix::io::pread(&self.file, self.part.as_mut_slice(), self.read)?;
+            }
+        }
+        self.read += count as u64;
+        if self.read - self.swept > SWEEP {
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let end = self.read / 4096 * 4096;
+            rustix::fs::fallocate(&self.file, hole, self.swept, end - self.swept)?;
+            self.swept = end;
+        }
+        Ok(self.part.get(..count).unwrap_or(&[]))
+    }
+}
+
+impl Session {
+    /// Sends what kernels printed since.
+    pub(crate) fn forward_output(&mut self) -> Result<(), End> {
+        if !self.may_print {
+            return Ok(());
+        }
+        let Some(mut output) = self.output.take() else {
+            return Ok(());
+        };
+        // An error here is the device's, which the call itself will meet.
+        let _ = self.device.flush_output();
+        let sent = self.forward_all(&mut output);
+        self.output = Some(output);
+        sent
+    }
+
+    fn forward_all(&mut self, output: &mut Output) -> Result<(), End> {
+        loop {
+            let bytes = match output.next() {
+                Ok([]) => return Ok(()),
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    tracing::error!(%error, "cannot read what kernels printed");
+                    return Ok(());
+                }
+            };
+            let standard_output = 1_u32.to_le_bytes();
+            self.send(Control::Output.kind(), 0, &[&standard_output, bytes])?;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(output: &Output, bytes: &[u8]) {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let count = rustix::io::write(&output.file, rest).unwrap();
+            rest = &rest[count..];
+        }
+    }
+
+    #[test]
+    fn each_byte_is_read_once() {
+        let mut output = Output::new().unwrap();
+        assert!(output.next().unwrap().is_empty());
+        write(&output, b"hello");
+        assert_eq!(output.next().unwrap(), b"hello");
+        assert!(output.next().unwrap().is_empty());
+        let bytes: Vec<u8> = (0..3_000_000_u32).map(|i| (i % 251) as u8).collect();
+        write(&output, &bytes);
+        let mut all = Vec::new();
+        loop {
+            match output.next().unwrap() {
+                [] => break,
+                part => all.extend_from_slice(part),
+            }
+        }
+        assert_eq!(all, bytes);
+        let blocks = rustix::fs::fstat(&output.file).unwrap().st_blocks;
+        assert!(blocks * 512 < 2 << 20, "memory of read bytes is given back");
+    }
+
+    #[test]
+    fn a_flood_is_cut() {
+        let mut output = Output::new().unwrap();
+        write(&output, &vec![b'x'; MOST as usize + 10 * PART]);
+        let mut count = 0;
+        loop {
+            match output.next().unwrap().len() {
+                0 => break,
+                more => count += more as u64,
+            }
+        }
+        assert_eq!(count, MOST);
+    }
+}

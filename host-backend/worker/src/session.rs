@@ -1,0 +1,468 @@
+//! One session: its state, and the loop that serves it.
+//!
+//! One thread executes all calls, in order, and never waits for the device:
+//! a call that must wait is put aside ([`crate::completion`]) while the calls
+//! of other guest threads go on.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use paragpu_communicator::{Connection, Receiver, Sender, Wait, Window};
+use paragpu_device::{Device, EventId, ModuleId, Snapshot, StreamId, SurfaceId, TextureId};
+use paragpu_protocol::call::info;
+use paragpu_protocol::codec::{Bytes, Text, encode_all};
+use paragpu_protocol::frame::{CONTROL, Control, FrameHeader};
+use paragpu_protocol::layout::Regions;
+use paragpu_protocol::table::{Call, HostFuncDone};
+use paragpu_protocol::types::{DeviceSnapshot, encode_pairs};
+
+use crate::answer::{At, Deferred};
+use crate::arena::Arena;
+use crate::completion::{Pacer, Pending};
+use crate::error::{End, Fault};
+use crate::events::{Events, Fence};
+use crate::handles::Table;
+use crate::host_function::HostFunctions;
+use crate::images::{ImageStore, Images};
+use crate::live::Live;
+use crate::module::Kernel;
+use crate::output::Output;
+use crate::shadow::Shadow;
+use crate::staging::{Inbound, Outbound};
+use crate::statistics::Statistics;
+use crate::stream::Stream;
+use crate::texture::Array;
+use crate::tokens::Tokens;
+
+/// Calls executed before looking at what is over.
+const BATCH: usize = 64;
+/// Bytes of calls taken in while one waits for staging memory.
+const BACKLOG: usize = 16 << 20;
+/// The same while the guest runs host functions, whose end may be among them.
+const MOST_BACKLOG: usize = 256 << 20;
+/// How often a guest that is not listened to is asked whether it lives.
+const PROBE: Duration = Duration::from_secs(1);
+/// Host memory for shadows where nothing else is assigned.
+const HOST_MEMORY: u64 = 16 << 30;
+/// Most bytes of device memory that stay mapped though the guest freed them.
+const IDLE_MEMORY: u64 = 1 << 30;
+
+/// What a session is made of.
+pub struct Setup {
+    /// The GPU, opened with the regions of `ordinal`.
+    pub device: Box<dyn Device>,
+    /// What it is.
+    pub snapshot: Snapshot,
+    /// The guest's ordinal of it.
+    pub ordinal: u32,
+    /// The regions of `ordinal`.
+    pub regions: Regions,
+    /// Most bytes of device memory; 0 for all there is.
+    pub device_memory: u64,
+    /// Most bytes of shadows; 0 for 16 GiB.
+    pub host_memory: u64,
+    /// Where module images are kept.
+    pub images: ImageStore,
+    /// What kernels print; `None` leaves it where it goes.
+    pub output: Option<Output>,
+    /// Where the session counts.
+    pub statistics: Arc<Statistics>,
+}
+
+impl std::fmt::Debug for Setup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Setup")
+            .field("ordinal", &self.ordinal)
+            .field("snapshot", &self.snapshot.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A session.
+pub struct Session {
+    pub(crate) device: Box<dyn Device>,
+    /// The encoded reply to SnapshotDevice.
+    pub(crate) snapshot: Vec<u8>,
+    pub(crate) ordinal: u32,
+    pub(crate) regions: Regions,
+    pub(crate) sender: Arc<dyn Sender>,
+    pub(crate) window: Option<Arc<Window>>,
+
+    pub(crate) arena: Arena<Fence>,
+    /// Pinned ranges of the window: offset and size.
+    pub(crate) host_maps: BTreeMap<u64, u64>,
+    pub(crate) shadows: BTreeMap<u64, Shadow>,
+    pub(crate) host_memory: u64,
+    pub(crate) streams: Table<Stream>,
+    pub(crate) legacy: Stream,
+    /// Streams that the guest destroyed and whose work is not over.
+    pub(crate) dying: Vec<StreamId>,
+    pub(crate) guest_events: Table<EventId>,
+    pub(crate) modules: Table<ModuleId>,
+    pub(crate) kernels: Table<Kernel>,
+    pub(crate) arrays: Table<Array>,
+    pub(crate) textures: Table<TextureId>,
+    pub(crate) surfaces: Table<SurfaceId>,
+    pub(crate) images: Images,
+    pub(crate) live: Live,
+
+    pub(crate) events: Events,
+    pub(crate) tokens: Tokens,
+    pub(crate) inbound: Inbound,
+    pub(crate) outbound: Outbound,
+    pub(crate) pending: Vec<Pending>,
+    /// Replies now are those of calls whose turn has come.
+    pub(crate) completing: bool,
+    pub(crate) host_functions: Arc<HostFunctions>,
+    pub(crate) output: Option<Output>,
+    /// A kernel was launched, so there may be output.
+    pub(crate) may_print: bool,
+
+    /// First error of a posted call that is not reported yet.
+    pub(crate) deferred: Option<Deferred>,
+    /// The error that made the context unusable.
+    pub(crate) sticky: Option<Deferred>,
+    pub(crate) out: Vec<u8>,
+    pub(crate) unflushed: bool,
+    pub(crate) statistics: Arc<Statistics>,
+
+    /// Calls taken in.
+    received: u64,
+    /// Calls executed.
+    executed: Arc<AtomicU64>,
+    backlog: VecDeque<Waiting>,
+    backlog_bytes: usize,
+    pacer: Pacer,
+    probed: Instant,
+}
+
+/// A call that was taken in and not executed.
+struct Waiting {
+    header: FrameHeader,
+    payload: Vec<u8>,
+    /// Executed out of order already.
+    executed: bool,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session")
+            .field("ordinal", &self.ordinal)
+            .field("received", &self.received)
+            .field("pending", &self.pending.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    /// A session that talks over `sender` and `window`.
+    #[must_use]
+    pub fn new(setup: Setup, sender: Arc<dyn Sender>, window: Option<Arc<Window>>) -> Self {
+        let Setup { snapshot, .. } = &setup;
+        let total = snapshot.total_memory;
+        let limit = match setup.device_memory {
+            0 => total,
+            limit => limit.min(total),
+        };
+        let executed = Arc::new(AtomicU64::new(0));
+        Self {
+            snapshot: encode_snapshot(snapshot),
+            ordinal: setup.ordinal,
+            regions: setup.regions,
+            arena: Arena::new(setup.regions.arena, limit, IDLE_MEMORY.min(total / 8)),
+            host_maps: BTreeMap::new(),
+            shadows: BTreeMap::new(),
+            host_memory: match setup.host_memory {
+                0 => HOST_MEMORY,
+                limit => limit,
+            },
+            streams: Table::new("stream"),
+            legacy: Stream::new(StreamId::LEGACY),
+            dying: Vec::new(),
+            guest_events: Table::new("event"),
+            modules: Table::new("module"),
+            kernels: Table::new("kernel"),
+            arrays: Table::new("array"),
+            textures: Table::new("texture object"),
+            surfaces: Table::new("surface object"),
+            images: Images::new(setup.images),
+            live: Live::default(),
+            events: Events::default(),
+            tokens: Tokens::new(window.clone()),
+            inbound: Inbound::default(),
+            outbound: Outbound::default(),
+            pending: Vec::new(),
+            completing: false,
+            host_functions: Arc::new(HostFunctions::new(
+                Arc::clone(&sender),
+                Arc::clone(&executed),
+            )),
+            output: setup.output,
+            may_print: false,
+            deferred: None,
+            sticky: None,
+            out: Vec::with_capacity(4096),
+            unflushed: false,
+            statistics: setup.statistics,
+            received: 0,
+            executed,
+            backlog: VecDeque::new(),
+            backlog_bytes: 0,
+            pacer: Pacer::default(),
+            probed: Instant::now(),
+            device: setup.device,
+            sender,
+            window,
+        }
+    }
+
+    /// Serves the session to its end, and closes the connection. What the
+    /// session had on the device is left to the end of the process.
+    pub fn serve(&mut self, receiver: &mut dyn Receiver) -> End {
+        let end = loop {
+            if let Err(end) = self.turn(receiver) {
+                break end;
+            }
+        };
+        self.host_functions.close();
+        if !end.is_orderly() {
+            self.tell(&end);
+        }
+        // The guest may be gone: nobody is left to tell.
+        let _ = self
+            .sender
+            .try_send(Control::Goodbye.kind(), 0, Some(self.executed()), &[]);
+        let _ = self.sender.flush();
+        self.sender.close();
+        end
+    }
+
+    /// Serves a whole connection.
+    pub fn run(setup: Setup, connection: Connection) -> End {
+        let mut receiver = connection.receiver;
+        Self::new(setup, connection.sender, connection.window).serve(receiver.as_mut())
+    }
+
+    /// Says on the program's standard error what ends its session.
+    fn tell(&self, end: &End) {
+        let line = format!("paragpu: the host ended the session: {end}\n");
+        let stream = 2_u32.to_le_bytes();
+        let payload = [stream.as_slice(), line.as_bytes()];
+        let _ = self
+            .sender
+            .try_send(Control::Output.kind(), 0, Some(self.executed()), &payload);
+    }
+
+    /// The highest call executed.
+    pub(crate) fn executed(&self) -> u64 {
+        self.executed.load(Ordering::Relaxed)
+    }
+
+    /// Takes some calls, executes them, and answers what is over.
+    fn turn(&mut self, receiver: &mut dyn Receiver) -> Result<(), End> {
+        if !self.backlog.is_empty() {
+            return self.turn_behind(receiver);
+        }
+        let quiet = self.pending.is_empty() && self.tokens.is_empty();
+        let mut wait = if quiet {
+            Wait::Forever
+        } else {
+            self.pacer.wait()
+        };
+        for _ in 0..BATCH {
+            let Some(frame) = receiver.receive(wait)? else {
+                break;
+            };
+            self.take(frame.header, frame.payload)?;
+            self.flush()?;
+            self.pacer.reset();
+            if !self.backlog.is_empty() {
+                break;
+            }
+            wait = Wait::Poll;
+        }
+        self.look()
+    }
+
+    /// Answers what is over.
+    fn look(&mut self) -> Result<(), End> {
+        if self.pending.is_empty() && self.tokens.is_empty() {
+            return Ok(());
+        }
+        if self.complete()? {
+            self.pacer.reset();
+        } else if self.pacer.is_slow() {
+            self.forward_output()?;
+        }
+        self.flush()
+    }
+
+    fn flush(&mut self) -> Result<(), End> {
+        if self.unflushed {
+            self.unflushed = false;
+            self.sender.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Checks a frame's place in the session, then executes it.
+    pub(crate) fn take(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), End> {
+        if header.kind == Control::Goodbye.kind() {
+            return Err(End::Goodbye);
+        }
+        if header.kind >= CONTROL {
+            return Err(End::Kind(header.kind));
+        }
+        let expected = self.received + 1;
+        if header.sequence != expected {
+            return Err(End::Sequence {
+                got: header.sequence,
+                expected,
+            });
+        }
+        self.received = expected;
+        if !self.execute(header, payload)? {
+            self.put_back(header, payload, false)?;
+        }
+        Ok(())
+    }
+
+    /// Executes a call; false where it waits for staging memory.
+    fn execute(&mut self, header: FrameHeader, payload: &[u8]) -> Result<bool, End> {
+        let call = Call::decode(header.kind, payload).map_err(|source| End::Malformed {
+            name: info(header.kind).map_or("unknown", |info| info.name),
+            number: header.kind,
+            source,
+        })?;
+        let at = At {
+            slot: header.slot,
+            call: header.kind,
+        };
+        let done = match self.dispatch(at, &call) {
+            Ok(done) => done,
+            Err(Fault::Stall) => return Ok(false),
+            Err(Fault::End(end)) => return Err(end),
+            Err(Fault::Call(error)) => {
+                self.defer(at.call, &error);
+                false
+            }
+        };
+        if done {
+            self.live.apply(&call, header.kind, payload);
+        }
+        self.executed.store(header.sequence, Ordering::Relaxed);
+        if at.slot == 0 {
+            self.statistics.posted.add(1);
+        } else {
+            self.statistics.synchronous.add(1);
+        }
+        Ok(true)
+    }
+
+    fn put_back(&mut self, header: FrameHeader, payload: &[u8], executed: bool) -> Result<(), End> {
+        self.backlog_bytes += payload.len();
+        if self.backlog_bytes > MOST_BACKLOG {
+            return Err(End::TooMuch("bytes to copy behind a host function"));
+        }
+        self.backlog.push_back(Waiting {
+            header,
+            payload: payload.to_vec(),
+            executed,
+        });
+        Ok(())
+    }
+
+    /// A turn while calls wait for staging memory: executes them as far as it
+    /// goes. Meanwhile takes more calls in: the end of a host function that
+    /// the device waits for may be among them.
+    fn turn_behind(&mut self, receiver: &mut dyn Receiver) -> Result<(), End> {
+        while let Some(next) = self.backlog.pop_front() {
+            if next.executed {
+                self.executed.store(next.header.sequence, Ordering::Relaxed);
+            } else if !self.execute(next.header, &next.payload)? {
+                self.backlog.push_front(next);
+                break;
+            }
+            self.backlog_bytes -= next.payload.len();
+            self.pacer.reset();
+        }
+        self.look()?;
+        self.flush()?;
+        if self.backlog.is_empty() {
+            return Ok(());
+        }
+        let wait = self.pacer.wait();
+        let most = if self.host_functions.are_running() {
+            MOST_BACKLOG
+        } else {
+            BACKLOG
+        };
+        if self.backlog_bytes >= most {
+            return self.sit_out(wait);
+        }
+        let Some(frame) = receiver.receive(wait)? else {
+            return Ok(());
+        };
+        self.take_behind(frame.header, frame.payload)
+    }
+
+    /// Waits without taking anything in, but notices a guest that is gone.
+    fn sit_out(&mut self, wait: Wait) -> Result<(), End> {
+        if let Wait::Until(end) = wait {
+            std::thread::sleep(end.saturating_duration_since(Instant::now()));
+        }
+        if self.probed.elapsed() > PROBE {
+            self.probed = Instant::now();
+            self.send(Control::Output.kind(), 0, &[&1_u32.to_le_bytes()])?;
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn take_behind(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), End> {
+        const DONE: u16 = <HostFuncDone as paragpu_protocol::call::WireCall>::INFO.number;
+        if header.kind >= CONTROL {
+            return self.take(header, payload);
+        }
+        let expected = self.received + 1;
+        if header.sequence != expected {
+            return Err(End::Sequence {
+                got: header.sequence,
+                expected,
+            });
+        }
+        self.received = expected;
+        let before = self.executed();
+        let executed = header.kind == DONE && self.execute(header, payload)?;
+        self.executed.store(before, Ordering::Relaxed);
+        let payload = if executed { &[] } else { payload };
+        self.put_back(header, payload, executed)
+    }
+}
+
+fn encode_snapshot(snapshot: &Snapshot) -> Vec<u8> {
+    let attributes = encode_pairs(
+        snapshot
+            .attributes
+            .iter()
+            .map(|(attribute, value)| (*attribute, value.cast_unsigned())),
+    );
+    encode_all(&wire_snapshot(snapshot, &attributes))
+}
+
+/// The snapshot as it travels; `attributes` are its attributes, encoded.
+pub(crate) fn wire_snapshot<'a>(
+    snapshot: &'a Snapshot,
+    attributes: &'a [u8],
+) -> DeviceSnapshot<'a> {
+    DeviceSnapshot {
+        driver_version: snapshot.driver_version,
+        total_memory: snapshot.total_memory,
+        uuid: snapshot.uuid,
+        name: Text(&snapshot.name),
+        pci_bus_id: Text(&snapshot.pci_bus_id),
+        attributes: Bytes(attributes),
+    }
+}

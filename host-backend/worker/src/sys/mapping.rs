@@ -1,0 +1,151 @@
+//! Anonymous memory of this process that a device reads and writes.
+
+use std::ptr::NonNull;
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+/// Private anonymous memory, zero at first; taken as it is touched.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the memory belongs to this value alone; access is by copies.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    /// `length` bytes anywhere.
+    ///
+    /// # Errors
+    /// What the system says, `NOMEM` above all.
+    pub fn anywhere(length: u64) -> Result<Self, Errno> {
+        Self::map(0, length, MapFlags::PRIVATE | MapFlags::NORESERVE)
+    }
+
+    /// `length` bytes at exactly `address`; both multiples of 4096.
+    ///
+    /// # Errors
+    /// `EXIST` where something is mapped there already.
+    pub fn at(address: u64, length: u64) -> Result<Self, Errno> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+        let mapping = Self::map(address, length, flags)?;
+        if mapping.address() == address {
+            Ok(mapping)
+        } else {
+            Err(Errno::EXIST)
+        }
+    }
+
+    fn map(address: u64, length: u64, flags: MapFlags) -> Result<Self, Errno> {
+        let length = usize::try_from(length).map_err(|_| Errno::NOMEM)?;
+        let hint = usize::try_from(address).map_err(|_| Errno::NOMEM)?;
+        // SAFETY: the kernel chooses a free place, or refuses: FIXED_NOREPLACE
+        // never replaces a mapping, and without it the address is a hint.
+        let base = unsafe {
+            mmap_anonymous(
+                hint as *mut _,
+                length,
+                ProtFlags::READ | ProtFlags::WRITE,
+                flags,
+            )?
+        };
+        let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
+        Ok(Self { base, length })
+    }
+
+    /// First address.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.base.as_ptr() as u64
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.length as u64
+    }
+
+    fn place(&self, offset: u64, length: usize) -> Option<*mut u8> {
+        let offset = usize::try_from(offset).ok()?;
+        let end = offset.checked_add(length)?;
+        // SAFETY: offset <= end <= length of the mapping.
+        (end <= self.length).then(|| unsafe { self.base.as_ptr().add(offset) })
+    }
+
+    /// Copies `bytes` to `offset`; false where they do not fit.
+    #[must_use]
+    pub fn copy_in(&self, offset: u64, bytes: &[u8]) -> bool {
+        let Some(to) = self.place(offset, bytes.len()) else {
+            return false;
+        };
+        // SAFETY: `place` checked the range; a device may look at the same
+        // bytes, which is the guest's own race.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        true
+    }
+
+    /// Fills `bytes` from `offset`; false where there are not as many.
+    #[must_use]
+    pub fn copy_out(&self, offset: u64, bytes: &mut [u8]) -> bool {
+        let Some(from) = self.place(offset, bytes.len()) else {
+            return false;
+        };
+        // SAFETY: as in copy_in.
+        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
+        true
+    }
+
+    /// The bytes at `offset`, of a mapping or part of it that no device is
+    /// writing: a private copy, or a staging chunk whose transfer is over.
+    /// Empty where the range does not fit.
+    ///
+    /// A guest that lets a kernel scribble over a staging chunk changes bytes
+    /// that are on their way to itself; nothing here looks at their value.
+    #[must_use]
+    pub fn bytes(&self, offset: u64, length: usize) -> &[u8] {
+        match self.place(offset, length) {
+            // SAFETY: the range was checked and is initialised (zero or
+            // written); it lives as long as self.
+            Some(from) => unsafe { std::slice::from_raw_parts(from, length) },
+            None => &[],
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and slices of it borrow self.
+        let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_stay_inside() {
+        let mapping = Mapping::anywhere(8192).unwrap();
+        assert!(mapping.copy_in(8190, &[1, 2]));
+        assert!(!mapping.copy_in(8191, &[1, 2]));
+        assert!(!mapping.copy_in(u64::MAX, &[1]));
+        assert_eq!(mapping.bytes(8190, 2), [1, 2]);
+        assert!(mapping.bytes(8190, 3).is_empty());
+        let mut out = [0; 3];
+        assert!(mapping.copy_out(8189, &mut out));
+        assert_eq!(out, [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_fixed_place_is_taken_once() {
+        let address = paragpu_protocol::layout::Regions::of(31).unwrap().shadow + (1 << 39);
+        let first = Mapping::at(address, 4096).unwrap();
+        assert_eq!(first.address(), address);
+        assert_eq!(Mapping::at(address, 4096).unwrap_err(), Errno::EXIST);
+        drop(first);
+        assert!(Mapping::at(address, 4096).is_ok());
+    }
+}

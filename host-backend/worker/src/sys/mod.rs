@@ -1,0 +1,7 @@
+//! Everything unsafe of this crate.
+#![allow(unsafe_code)]
+
+pub mod mapping;
+#[cfg(feature = "serve")]
+pub mod process;
+pub mod words;

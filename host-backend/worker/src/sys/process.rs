@@ -1,0 +1,44 @@
+//! What a worker does to its own process.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Set in the environment of a worker that tried to restart itself without
+/// address-space randomisation, so that it tries once.
+const TRIED: &str = "PARAGPU_WORKER_FIXED";
+
+/// Restarts this program without address-space randomisation (D5: modules
+/// loaded in the same order then have their variables at the same addresses).
+/// Returns, with true where it is off, when there is nothing to restart.
+#[must_use]
+pub fn without_address_randomisation() -> bool {
+    const QUERY: libc::c_ulong = 0xffff_ffff;
+    // SAFETY: personality only changes how later programs are started.
+    let now = unsafe { libc::personality(QUERY) };
+    if now >= 0 && now & libc::ADDR_NO_RANDOMIZE != 0 {
+        return true;
+    }
+    if now < 0 || std::env::var_os(TRIED).is_some() {
+        return false;
+    }
+    let wanted = libc::c_ulong::from(u32::try_from(now | libc::ADDR_NO_RANDOMIZE).unwrap_or(0));
+    // SAFETY: as above.
+    if unsafe { libc::personality(wanted) } < 0 {
+        return false;
+    }
+    // Descriptors without close-on-exec, standard input among them, stay open.
+    let failed = Command::new("/proc/self/exe")
+        .args(std::env::args_os().skip(1))
+        .env(TRIED, "1")
+        .exec();
+    tracing::warn!(error = %failed, "cannot restart without address randomisation");
+    false
+}
+
+/// Ends the process at once: no destructors, no exit handlers. A driver's own
+/// clean-up may wait for a kernel that never ends; the kernel driver cleans up
+/// after a process in any case.
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: _exit does not return and runs nothing of this process.
+    unsafe { libc::_exit(code) }
+}

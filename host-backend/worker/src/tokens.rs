@@ -1,0 +1,173 @@
+//! Bulk tokens: words in the window that tell the guest when a transfer is
+//! over, without a frame.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use paragpu_communicator::Window;
+use paragpu_device::{Device, Error, EventId, StreamId};
+use paragpu_protocol::layout::{BULK_TOKEN_FAILED, BULK_TOKENS};
+use paragpu_protocol::status::Status;
+
+use crate::answer::Deferred;
+use crate::error::{Outcome, fail};
+use crate::events::Events;
+use crate::sys::words;
+
+/// A transfer that is under way in a stream.
+#[derive(Debug)]
+struct Transfer {
+    mark: EventId,
+    token: u32,
+    /// The call that named the token.
+    call: u16,
+}
+
+/// The tokens that the guest waits for.
+#[derive(Debug)]
+pub(crate) struct Tokens {
+    window: Option<Arc<Window>>,
+    /// In order of each stream; streams that have none are dropped.
+    queues: Vec<(StreamId, VecDeque<Transfer>)>,
+    /// Empty queues, for reuse.
+    spare: Vec<VecDeque<Transfer>>,
+    /// Transfers under way for each token.
+    counts: Vec<u32>,
+    failed: HashMap<u32, Deferred>,
+    completed: u64,
+}
+
+impl Tokens {
+    pub(crate) fn new(window: Option<Arc<Window>>) -> Self {
+        Self {
+            window,
+            queues: Vec::new(),
+            spare: Vec::new(),
+            counts: vec![0; BULK_TOKENS as usize],
+            failed: HashMap::new(),
+            completed: 0,
+        }
+    }
+
+    /// Checks a token that a call names; 0 is none.
+    pub(crate) fn check(&self, token: u32) -> Outcome<()> {
+        if token == 0 || (token <= BULK_TOKENS && self.window.is_some()) {
+            Ok(())
+        } else {
+            fail(Status::INVALID_VALUE, format!("bulk token {token}"))
+        }
+    }
+
+    /// Is nothing under way?
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queues.is_empty()
+    }
+
+    /// The transfer that was just given to `stream` clears the token.
+    pub(crate) fn add(
+        &mut self,
+        device: &mut dyn Device,
+        events: &mut Events,
+        token: u32,
+        call: u16,
+        stream: StreamId,
+    ) -> Outcome<()> {
+        if token == 0 {
+            return Ok(());
+        }
+        let mark = events.mark(device, stream)?;
+        let transfer = Transfer { mark, token, call };
+        if let Some(count) = self.counts.get_mut(token as usize - 1) {
+            *count += 1;
+        }
+        match self.queues.iter_mut().find(|(of, _)| *of == stream) {
+            Some((_, queue)) => queue.push_back(transfer),
+            None => {
+                let mut queue = self.spare.pop().unwrap_or_default();
+                queue.push_back(transfer);
+                self.queues.push((stream, queue));
+            }
+        }
+        Ok(())
+    }
+
+    /// The transfer that named the token will not be: tells the guest.
+    pub(crate) fn fail(&mut self, token: u32, error: Deferred) {
+        if token == 0 || token > BULK_TOKENS {
+            return;
+        }
+        self.failed.entry(token).or_insert(error);
+        self.set(token, BULK_TOKEN_FAILED);
+    }
+
+    fn set(&self, token: u32, value: u32) {
+        if let Some(window) = &self.window {
+            words::store(window, u64::from(token - 1) * 4, value);
+        }
+    }
+
+    /// Why the token's transfer failed, told once; its word is cleared.
+    pub(crate) fn take_failure(&mut self, token: u32) -> Option<Deferred> {
+        let error = self.failed.remove(&token)?;
+        self.set(token, 0);
+        Some(error)
+    }
+
+    /// Is a transfer under way that clears the token?
+    pub(crate) fn is_under_way(&self, token: u32) -> bool {
+        (token as usize)
+            .checked_sub(1)
+            .and_then(|index| self.counts.get(index))
+            .is_some_and(|count| *count > 0)
+    }
+
+    /// Clears the tokens of transfers that are over; true where any was.
+    /// Work that failed fails all tokens after it; the error is returned once.
+    pub(crate) fn poll(
+        &mut self,
+        device: &mut dyn Device,
+        events: &mut Events,
+    ) -> (bool, Option<(u16, Error)>) {
+        let mut progress = false;
+        let mut error: Option<(u16, Error)> = None;
+        let mut index = 0;
+        while let Some((_, queue)) = self.queues.get_mut(index) {
+            let Some(transfer) = queue.front() else {
+                let (_, queue) = self.queues.swap_remove(index);
+                self.spare.push(queue);
+                continue;
+            };
+            match device.event_query(transfer.mark) {
+                Ok(false) => {
+                    index += 1;
+                    continue;
+                }
+                Ok(true) => {}
+                Err(reason) => error = Some((transfer.call, reason)),
+            }
+            progress = true;
+            if let Some(transfer) = queue.pop_front() {
+                events.free(transfer.mark);
+                let failed = error.as_ref().map(|(call, why)| Deferred::new(*call, why));
+                self.finish(transfer.token, failed);
+            }
+        }
+        if progress && let Some(window) = &self.window {
+            window.set_progress(self.completed);
+        }
+        (progress, error)
+    }
+
+    fn finish(&mut self, token: u32, failed: Option<Deferred>) {
+        self.completed += 1;
+        let Some(count) = self.counts.get_mut(token as usize - 1) else {
+            return;
+        };
+        *count -= 1;
+        match failed {
+            Some(error) => self.fail(token, error),
+            None if *count == 0 && !self.failed.contains_key(&token) => self.set(token, 0),
+            None => {}
+        }
+    }
+}
