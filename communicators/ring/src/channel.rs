@@ -8,7 +8,7 @@ use paragpu_protocol::frame::{FrameHeader, MAX_PAYLOAD};
 
 use crate::doorbell::{Doorbell, Event};
 use crate::layout::PAD_KIND;
-use crate::ring::{Consumer, Producer, Ring, request, take_request};
+use crate::ring::{Consumer, Producer, Ring, request, take_request, withdraw};
 use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering, lock};
 use crate::waiting::Waiting;
 
@@ -360,8 +360,7 @@ impl<R: Region> RingReceiver<R> {
     }
 
     fn stop_waiting(&self) {
-        let flag = self.channel.region.incoming().consumer_waits();
-        flag.store(0, Ordering::Relaxed);
+        withdraw(self.channel.region.incoming().consumer_waits());
     }
 
     fn take_wake(&self) -> bool {

@@ -16,7 +16,7 @@ pub mod doorbell;
 pub mod fuzzing;
 pub mod layout;
 #[cfg(all(loom, test))]
-mod model;
+mod model_unsafe;
 #[cfg(not(loom))]
 pub mod pci;
 mod ring;

@@ -30,10 +30,16 @@ pub(crate) trait Ring: Send + Sync {
 ///
 /// Pairs with [`take_request`]: the one stores its flag, fences, loads the
 /// index; the other stores the index, fences, loads the flag. One of the two
-/// sees the other's store, so no wake-up is lost.
+/// sees the other's store, so no wake-up is lost. (Every change of a flag is a
+/// swap: loom orders the changes of two threads only then.)
 pub(crate) fn request(flag: &AtomicU32) {
-    flag.store(1, Ordering::Relaxed);
+    flag.swap(1, Ordering::Relaxed);
     fence(Ordering::SeqCst);
+}
+
+/// Takes the caller's own request back: it does not sleep after all.
+pub(crate) fn withdraw(flag: &AtomicU32) {
+    flag.swap(0, Ordering::Relaxed);
 }
 
 /// Whether the peer asked for a doorbell after what the caller has just

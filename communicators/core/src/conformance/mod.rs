@@ -69,7 +69,8 @@ fn expect_closed(receiver: &mut dyn Receiver) {
 /// Frames of this size fill any communicator soon.
 const FILLER: usize = 16 << 10;
 
-/// Sends fillers until there is no room; returns how many went.
+/// Sends fillers until there is no room, for the moment at least; returns how
+/// many went.
 fn fill(sender: &dyn Sender) -> u64 {
     let filler = vec![0x5a; FILLER];
     let mut sent = 0;
