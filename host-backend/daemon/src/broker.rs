@@ -212,10 +212,10 @@ impl Broker {
             };
             add(Source::Console(*key), console.as_fd(), flags);
         }
-        if let Some(commands) = &self.commands {
-            add(Source::Commands, commands.as_fd(), read);
-        }
         if self.accept_pause.is_none() {
+            if let Some(commands) = &self.commands {
+                add(Source::Commands, commands.as_fd(), read);
+            }
             for (place, listener) in self.guests.iter().enumerate() {
                 add(Source::Guests(place), listener.as_fd(), read);
             }

@@ -270,3 +270,100 @@ impl Guest {
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn frame(kind: u16, payload: &[u8]) -> Vec<u8> {
+        let header = FrameHeader::new(kind, 0, 0, payload.len()).unwrap();
+        let mut bytes = header.to_bytes().to_vec();
+        bytes.extend_from_slice(payload);
+        bytes
+    }
+
+    /// What a connection that sent `bytes` comes to, and what it left unread.
+    fn read(bytes: &[u8], peer: Peer) -> (Progress, Vec<u8>) {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        ours.write_all(bytes).unwrap();
+        let guest = Guest {
+            socket: theirs.try_clone().unwrap().into(),
+            peer,
+        };
+        let mut pending = Pending::new(guest, Instant::now());
+        let progress = pending.advance();
+        ours.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut rest = Vec::new();
+        (&theirs).read_to_end(&mut rest).unwrap();
+        (progress, rest)
+    }
+
+    const LOCAL: Peer = Peer::Local { uid: 0, pid: 1 };
+
+    #[test]
+    fn not_a_byte_past_the_hello_is_read() {
+        let hello = encode_all(&Hello::new(Transport::Stream, 3, 4));
+        let mut bytes = frame(Control::Hello.kind(), &hello);
+        bytes.extend_from_slice(b"the worker's");
+        let (progress, rest) = read(&bytes, LOCAL);
+        assert!(matches!(progress, Progress::Complete(asked) if asked.hello.device == 3));
+        assert_eq!(rest, b"the worker's");
+    }
+
+    #[test]
+    fn an_attach_without_descriptors_is_refused() {
+        let hello = encode_all(&Hello::new(Transport::Pci, 0, 1));
+        let attach = encode_all(&Attach {
+            magic: MAGIC,
+            version: VERSION,
+            vm: Text("vm"),
+            channel: 0,
+            channel_offset: 0,
+            channel_size: 0,
+            hello: paragpu_protocol::codec::Bytes(&hello),
+        });
+        let (progress, _) = read(&frame(ATTACH, &attach), LOCAL);
+        assert!(matches!(progress, Progress::Refused(reason) if reason.contains("not 0")));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_come_to_something(bytes in prop::collection::vec(any::<u8>(), 0..6000)) {
+            let _ = read(&bytes, LOCAL);
+        }
+
+        #[test]
+        fn any_first_frame_comes_to_something(
+            attach in any::<bool>(),
+            good_start in any::<bool>(),
+            payload in prop::collection::vec(any::<u8>(), 0..300),
+        ) {
+            let mut body = Vec::new();
+            if good_start {
+                body.extend_from_slice(&MAGIC);
+                body.extend_from_slice(&encode_all(&VERSION));
+            }
+            body.extend_from_slice(&payload);
+            let kind = if attach { ATTACH } else { Control::Hello.kind() };
+            let (progress, rest) = read(&frame(kind, &body), LOCAL);
+            prop_assert!(rest.is_empty());
+            prop_assert!(!matches!(progress, Progress::More));
+            // No attach is complete without descriptors.
+            prop_assert!(!(attach && matches!(progress, Progress::Complete(_))));
+        }
+
+        #[test]
+        fn a_changed_hello_is_refused_or_a_hello(place in 0..200_usize, value in any::<u8>()) {
+            let mut hello = encode_all(&Hello::new(Transport::Stream, 0, 1));
+            let place = place % hello.len();
+            hello[place] = value;
+            let (progress, _) = read(&frame(Control::Hello.kind(), &hello), LOCAL);
+            prop_assert!(!matches!(progress, Progress::More));
+        }
+    }
+}

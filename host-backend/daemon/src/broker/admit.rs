@@ -19,11 +19,7 @@ impl Broker {
         let (socket, peer) = match listener.accept() {
             Ok(Some(connection)) => connection,
             Ok(None) => return,
-            Err(error) => {
-                tracing::warn!(%error, "a connection cannot be accepted");
-                self.accept_pause = Some(Instant::now() + ACCEPT_PAUSE);
-                return;
-            }
+            Err(error) => return self.pause_accepting(&error),
         };
         let guest = Guest { socket, peer };
         if self.pending.len() >= usize::try_from(self.host.limits.pending).unwrap_or(usize::MAX) {
@@ -38,6 +34,12 @@ impl Broker {
         let pending = Pending::new(guest, Instant::now() + patience);
         self.pending.insert(key, pending);
         self.advance(key);
+    }
+
+    /// The system has no descriptors or memory left: what waits keeps waiting.
+    pub(super) fn pause_accepting(&mut self, error: &std::io::Error) {
+        tracing::warn!(%error, "a connection cannot be accepted");
+        self.accept_pause = Some(Instant::now() + ACCEPT_PAUSE);
     }
 
     /// Something of a first frame came.

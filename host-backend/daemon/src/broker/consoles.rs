@@ -36,7 +36,7 @@ impl Broker {
                 self.consoles.insert(key, Console::new(socket));
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "a command's connection cannot be accepted"),
+            Err(error) => self.pause_accepting(&error),
         }
     }
 
