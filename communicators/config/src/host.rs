@@ -86,8 +86,9 @@ configuration! {
 
     /// Shared memory with guests on this host.
     [shm] pub struct Shm {
-        /// Bytes of a session's window: rings, staging and pinned memory.
-        window: Size = Size(256 << 20) => 1 << 20..=1 << 40;
+        /// Bytes of a session's window: rings, staging and pinned memory. Memory is taken as it is
+        /// used.
+        window: Size = Size(1 << 30) => 8 << 20..=1 << 40;
     }
 
     /// Program images, kept so that a guest need not send them twice.

@@ -203,7 +203,7 @@ fn wrong_values_are_named_with_their_line() {
         ),
         (
             "[shm]\nwindow = '1KiB'",
-            "main.toml:2: `shm.window` expects a value from 1MiB to 1TiB, not \"1KiB\"",
+            "main.toml:2: `shm.window` expects a value from 8MiB to 1TiB, not \"1KiB\"",
         ),
         (
             "[limits]\nmemory = '99999999TiB'",

@@ -37,10 +37,10 @@ fn row(session: &SessionInfo) -> [String; 10] {
         }
     };
     [
-        session.session.to_string(),
+        session.id.to_string(),
         session.vm.clone(),
-        session.pid.to_string(),
-        session.worker.to_string(),
+        session.guest_pid.to_string(),
+        session.worker_pid.to_string(),
         session.device.clone(),
         session.communicator.clone(),
         if session.ending {

@@ -38,10 +38,10 @@ fn text(bytes: &[u8]) -> String {
 
 fn session() -> SessionInfo {
     SessionInfo {
-        session: 12,
+        id: 12,
         vm: "blue".into(),
-        pid: 345,
-        worker: 6789,
+        guest_pid: 345,
+        worker_pid: 6789,
         device: "cuda:1".into(),
         ordinal: 0,
         communicator: "pci".into(),

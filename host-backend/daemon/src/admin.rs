@@ -60,13 +60,13 @@ pub enum Response {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SessionInfo {
     /// Its number on this host.
-    pub session: u64,
+    pub id: u64,
     /// The VM, the user (`uid 1000`) or the address it came from.
     pub vm: String,
     /// The guest's process, as the guest counts.
-    pub pid: u32,
+    pub guest_pid: u32,
     /// The worker's process on this host.
-    pub worker: u32,
+    pub worker_pid: u32,
     /// `cuda:0`: kind and number of the device on this host.
     pub device: String,
     /// The guest's number of the device.

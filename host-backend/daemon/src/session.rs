@@ -68,10 +68,10 @@ impl Session {
             busy: 0,
         });
         SessionInfo {
-            session: facts.session,
+            id: facts.session,
             vm: facts.vm.clone(),
-            pid: facts.guest_pid,
-            worker: worker_pid,
+            guest_pid: facts.guest_pid,
+            worker_pid,
             device: facts.device.clone(),
             ordinal: facts.ordinal,
             communicator: facts.communicator.clone(),

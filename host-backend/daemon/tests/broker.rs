@@ -32,7 +32,7 @@ fn a_guest_has_a_session_until_it_leaves() {
     let sessions = daemon.sessions();
     assert_eq!(sessions.len(), 1);
     let info = &sessions[0];
-    assert_eq!((info.session, info.pid, info.ordinal), (1, 77, 0));
+    assert_eq!((info.id, info.guest_pid, info.ordinal), (1, 77, 0));
     assert_eq!(
         (info.communicator.as_str(), info.device.as_str()),
         ("unix", "software:0")
@@ -389,7 +389,7 @@ fn channels_of_a_device_process_reach_a_worker() {
         (info.vm.as_str(), info.communicator.as_str()),
         ("blue", "pci")
     );
-    assert_eq!(info.pid, 5);
+    assert_eq!(info.guest_pid, 5);
     stream.shutdown(std::net::Shutdown::Write).unwrap();
     daemon.until_quiet(1);
 

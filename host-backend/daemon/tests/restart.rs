@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Daemon, until_workers, workers_of};
+use common::{Daemon, until_workers};
 use paragpu_daemon::admin::Request;
 
 #[test]
@@ -46,9 +46,13 @@ fn sessions_survive_a_daemon_that_is_killed() {
 
     let daemon = Daemon::start_in(directory, &["--warm", "2"], "");
     let sessions = daemon.sessions();
-    let numbers: Vec<u64> = sessions.iter().map(|info| info.session).collect();
+    let numbers: Vec<u64> = sessions.iter().map(|info| info.id).collect();
     assert_eq!(numbers, [first.welcome.session, second.welcome.session]);
-    assert!(sessions.iter().all(|info| !info.counted && info.pid == 77));
+    assert!(
+        sessions
+            .iter()
+            .all(|info| !info.counted && info.guest_pid == 77)
+    );
     let third = daemon.guest();
     assert_eq!(third.welcome.session, 3);
     second.command(b'z');
@@ -103,7 +107,7 @@ fn two_daemons_do_not_share_a_socket() {
         assert!(text.contains("another paragpud answers at"), "{text}");
     }
     daemon.guest();
-    assert!(!workers_of(daemon.directory.path()).is_empty());
+    daemon.until_quiet(1);
 }
 
 #[test]
