@@ -172,10 +172,10 @@ pub unsafe fn linear(
     kind: c_int,
     when: When,
 ) -> Result {
-    direction(kind, ANY)?;
     if size == 0 {
         return Ok(());
     }
+    direction(kind, ANY)?;
     let driver = runtime.driver;
     let stream = match when {
         When::Now => {
@@ -276,7 +276,7 @@ pub unsafe fn rows(
         return Ok(());
     }
     for end in [&to, &from] {
-        if end.array.is_null() && width > end.pitch {
+        if height > 1 && end.array.is_null() && width > end.pitch {
             return fail(abi::cudaErrorInvalidPitchValue);
         }
     }

@@ -94,10 +94,11 @@ api! {
 }
 
 unsafe fn volume(runtime: &Runtime, parameters: &cudaMemcpy3DParms, when: When) -> Result {
-    let copy = driver_copy(runtime, parameters)?;
-    if copy.WidthInBytes == 0 || copy.Height == 0 || copy.Depth == 0 {
+    let extent = &parameters.extent;
+    if extent.width == 0 || extent.height == 0 || extent.depth == 0 {
         return Ok(());
     }
+    let copy = driver_copy(runtime, parameters)?;
     match when {
         When::Now => runtime.driver.cuMemcpy3D(&copy),
         When::NowOn(stream) | When::Later(stream) => {
@@ -144,11 +145,11 @@ fn offset(array: CUarray, position: &cudaPos, unit: usize) -> usize {
 pub unsafe fn driver_copy(runtime: &Runtime, p: &cudaMemcpy3DParms) -> Result<CUDA_MEMCPY3D> {
     direction(p.kind, ANY)?;
     let unit = unit(runtime, (p.srcArray, &p.srcPtr), (p.dstArray, &p.dstPtr))?;
-    if !p.dstArray.is_null() {
-        direction(p.kind, TO_DEVICE)?;
-    }
-    if !p.srcArray.is_null() {
-        direction(p.kind, FROM_DEVICE)?;
+    // An array is on the device.
+    if !p.dstArray.is_null() && !TO_DEVICE.contains(&p.kind)
+        || !p.srcArray.is_null() && !FROM_DEVICE.contains(&p.kind)
+    {
+        return fail(abi::cudaErrorInvalidValue);
     }
     let (to_type, from_type) = memory_types(p.kind);
     let kind = |array: CUarray, memory: c_int| {

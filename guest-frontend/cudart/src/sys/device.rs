@@ -1,7 +1,7 @@
 //! Devices (CUDA Runtime API, chapters "Device Management" and "Peer Device
 //! Memory Access").
 
-use super::runtime::{Runtime, context, runtime};
+use super::runtime::{Runtime, context, known, runtime};
 use super::{fail, present, put, zeroed};
 use crate::channel;
 use crate::error::{Error, Result};
@@ -9,12 +9,13 @@ use crate::thread;
 use paragpu_abi as abi;
 use paragpu_abi::{CUuuid, cudaChannelFormatDesc, cudaDeviceProp};
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::mem::offset_of;
 use std::ptr;
 
 api! {
     fn cudaGetDeviceCount(count: *mut c_int) {
         put(count, 0)?;
-        let devices = runtime()?.devices.len();
+        let devices = known()?.devices.len();
         put(count, c_int::try_from(devices).unwrap_or(c_int::MAX))
     }
 
@@ -34,15 +35,12 @@ api! {
         runtime.bind(device)
     }
 
-    /// Flags are looked at only with `cudaInitDeviceFlagsAreValid`.
+    /// Device flags are looked at only with `cudaInitDeviceFlagsAreValid`; what
+    /// else `flags` says is not.
     fn cudaInitDevice(device: c_int, device_flags: c_uint, flags: c_uint) {
         let runtime = runtime()?;
-        let known = abi::cudaInitDeviceFlagsAreValid as c_uint;
-        if flags & !known != 0 {
-            return fail(abi::cudaErrorInvalidValue);
-        }
         let number = runtime.device(device)?.number;
-        if flags & known != 0 {
+        if flags & abi::cudaInitDeviceFlagsAreValid as c_uint != 0 {
             runtime.driver.cuDevicePrimaryCtxSetFlags(number, driver_flags(device_flags)?)?;
         }
         runtime.primary(device).map(|_| ())
@@ -88,7 +86,10 @@ api! {
     fn cudaGetDeviceProperties(properties: *mut cudaDeviceProp, device: c_int) {
         present(properties)?;
         let runtime = runtime()?;
-        properties.write(*cached_properties(runtime, device)?);
+        let known = ptr::from_ref(cached_properties(runtime, device)?);
+        // What is reserved keeps what the caller had there.
+        let told = offset_of!(cudaDeviceProp, reserved);
+        ptr::copy_nonoverlapping(known.cast::<u8>(), properties.cast::<u8>(), told);
         Ok(())
     }
 

@@ -1,5 +1,9 @@
 //! Launches (CUDA Runtime API, chapter "Execution Control"), and what `<<<>>>`
 //! becomes: a pushed configuration, then a launch by the kernel's stub.
+//!
+//! The driver's error for an impossible grid or block is passed on as it is:
+//! NVIDIA's 13.0 runtime gives `cudaErrorInvalidValue` there too, while older
+//! ones gave `cudaErrorInvalidConfiguration`.
 
 use super::registry;
 use super::runtime::{Runtime, context};
@@ -8,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::thread::{self, CallConfiguration};
 use paragpu_abi as abi;
 use paragpu_abi::{CUkernel, CUlaunchConfig, CUstream, cudaLaunchConfig_t, dim3};
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_uint, c_void};
 use std::ptr;
 
 api! {
@@ -39,7 +43,6 @@ api! {
                 handle, grid.x, grid.y, grid.z, block.x, block.y, block.z, bytes(shared)?, stream,
                 arguments,
             )
-            .map_err(|error| refine(runtime, error, grid, block))
     }
 
     fn cudaLaunchKernelExC(
@@ -118,22 +121,19 @@ unsafe fn launch(
 ) -> Result {
     let runtime = context()?;
     let handle = kernel(runtime, function)?;
-    runtime
-        .driver
-        .cuLaunchKernel(
-            handle,
-            grid.x,
-            grid.y,
-            grid.z,
-            block.x,
-            block.y,
-            block.z,
-            bytes(shared)?,
-            stream,
-            arguments,
-            ptr::null_mut(),
-        )
-        .map_err(|error| refine(runtime, error, grid, block))
+    runtime.driver.cuLaunchKernel(
+        handle,
+        grid.x,
+        grid.y,
+        grid.z,
+        block.x,
+        block.y,
+        block.z,
+        bytes(shared)?,
+        stream,
+        arguments,
+        ptr::null_mut(),
+    )
 }
 
 unsafe fn launch_extended(
@@ -146,22 +146,9 @@ unsafe fn launch_extended(
     let handle = kernel(runtime, function)?;
     let mut config = driver_config(config)?;
     config.hStream = stream;
-    let (grid, block) = (
-        dim3 {
-            x: config.gridDimX,
-            y: config.gridDimY,
-            z: config.gridDimZ,
-        },
-        dim3 {
-            x: config.blockDimX,
-            y: config.blockDimY,
-            z: config.blockDimZ,
-        },
-    );
     runtime
         .driver
         .cuLaunchKernelEx(&config, handle, arguments, ptr::null_mut())
-        .map_err(|error| refine(runtime, error, grid, block))
 }
 
 /// The driver's form of a launch configuration.
@@ -183,45 +170,4 @@ pub unsafe fn driver_config(config: &cudaLaunchConfig_t) -> Result<CUlaunchConfi
 /// Dynamic shared memory as the driver takes it.
 fn bytes(shared: usize) -> Result<c_uint> {
     c_uint::try_from(shared).map_err(|_| Error::new(abi::cudaErrorInvalidValue))
-}
-
-/// The driver calls every bad argument invalid; the runtime names a grid or
-/// block that the device cannot have. Asked only after a failure, so that a
-/// good launch pays nothing.
-#[cold]
-unsafe fn refine(runtime: &Runtime, error: Error, grid: dim3, block: dim3) -> Error {
-    match error.code() {
-        abi::cudaErrorInvalidValue if exceeds(runtime, grid, block).unwrap_or(false) => {
-            Error::new(abi::cudaErrorInvalidConfiguration)
-        }
-        _ => error,
-    }
-}
-
-/// Whether a grid or a block is empty or larger than the current device allows.
-unsafe fn exceeds(runtime: &Runtime, grid: dim3, block: dim3) -> Result<bool> {
-    let device = runtime.device(runtime.current_device()?)?;
-    let limit = |attribute: c_int| -> Result<u64> {
-        let mut value = 0;
-        runtime
-            .driver
-            .cuDeviceGetAttribute(&mut value, attribute, device.number)?;
-        Ok(u64::try_from(value).unwrap_or(0))
-    };
-    for (size, attribute) in [
-        (grid.x, abi::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X),
-        (grid.y, abi::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y),
-        (grid.z, abi::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z),
-        (block.x, abi::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X),
-        (block.y, abi::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y),
-        (block.z, abi::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z),
-    ] {
-        if size == 0 || u64::from(size) > limit(attribute)? {
-            return Ok(true);
-        }
-    }
-    let threads = u64::from(block.x)
-        .saturating_mul(u64::from(block.y))
-        .saturating_mul(u64::from(block.z));
-    Ok(threads > limit(abi::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?)
 }

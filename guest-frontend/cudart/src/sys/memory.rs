@@ -37,10 +37,11 @@ api! {
         put(address, pointer(found))
     }
 
+    /// Freeing nothing still tells of an error that ended the context.
     fn cudaFree(address: *mut c_void) {
         let runtime = context()?;
         if address.is_null() {
-            return Ok(());
+            return runtime.fault();
         }
         runtime.driver.cuMemFree(device(address))
     }
@@ -67,11 +68,10 @@ api! {
     fn cudaMallocManaged(address: *mut *mut c_void, size: usize, flags: c_uint) {
         present(address)?;
         let runtime = context()?;
-        if size == 0 {
-            return fail(abi::cudaErrorInvalidValue);
-        }
         let mut found = 0;
-        runtime.driver.cuMemAllocManaged(&mut found, size, flags)?;
+        if size != 0 {
+            runtime.driver.cuMemAllocManaged(&mut found, size, flags)?;
+        }
         put(address, pointer(found))
     }
 

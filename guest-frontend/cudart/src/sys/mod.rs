@@ -125,6 +125,11 @@ mod symbol;
 mod texture;
 mod version;
 
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod tests;
+
 include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
 
 /// Runs one exported function: nothing unwinds into C, and an error becomes
@@ -137,6 +142,9 @@ fn guard(body: impl FnOnce() -> Result) -> cudaError_t {
         Err(_) => Error::new(abi::cudaErrorUnknown),
     };
     thread::with(|thread| thread.fail(error.code()));
+    if error.is_sticky() {
+        runtime::note(error);
+    }
     error.code()
 }
 

@@ -80,7 +80,7 @@ startup! {
 
 /// A fatbinary's handle as compiled code keeps it.
 #[repr(transparent)]
-pub(crate) struct Handle(*mut *mut c_void);
+pub(crate) struct Handle(pub(super) *mut *mut c_void);
 
 impl Default for Handle {
     fn default() -> Self {

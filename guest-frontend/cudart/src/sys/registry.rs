@@ -36,9 +36,15 @@ pub struct Binary {
     state: Mutex<State>,
 }
 
+/// A loaded library.
+#[derive(Clone, Copy)]
+struct Loaded(CUlibrary);
+
 #[derive(Default)]
 struct State {
     symbols: Vec<&'static Symbol>,
+    /// The library, from before `Binary::library` shows it to all.
+    loaded: Option<Loaded>,
     /// The error of the last load; loading again would find the same.
     failed: Option<Error>,
 }
@@ -219,13 +225,17 @@ fn entry(key: usize) -> &'static Symbol {
 /// accepts wherever it accepts a kernel's stub, and remembers it.
 ///
 /// # Errors
-/// `cudaErrorInvalidDeviceFunction` for null, and for an address inside a
-/// loaded program or library: that is a function or variable of the host's.
+/// `cudaErrorInvalidDeviceFunction` for null. `cudaErrorInvalidResourceHandle`
+/// for an address inside a loaded program or library: that is a function or
+/// variable of the host's, which no driver may be handed as a kernel.
 #[cold]
 pub unsafe fn adopt(handle: CUkernel) -> Result<CUkernel> {
-    let mut place: libc::Dl_info = super::zeroed();
-    if handle.is_null() || libc::dladdr(handle, &mut place) != 0 {
+    if handle.is_null() {
         return fail(abi::cudaErrorInvalidDeviceFunction);
+    }
+    let mut place: libc::Dl_info = super::zeroed();
+    if libc::dladdr(handle, &mut place) != 0 {
+        return fail(abi::cudaErrorInvalidResourceHandle);
     }
     let _writing = locked(&WRITERS);
     let symbol = entry(handle.addr());
@@ -276,8 +286,9 @@ pub unsafe fn unregister_binary(binary: *mut Binary) {
             }
         }
     }
-    let library: CUlibrary = owner.library.swap(ptr::null_mut(), Ordering::AcqRel);
-    if let (false, Some(runtime)) = (library.is_null(), super::runtime::started()) {
+    owner.library.store(ptr::null_mut(), Ordering::Release);
+    let loaded = locked(&owner.state).loaded.take();
+    if let (Some(Loaded(library)), Some(runtime)) = (loaded, super::runtime::started()) {
         // At exit the driver may be down already; there is nobody to tell.
         let _ = runtime.driver.cuLibraryUnload(library);
     }
@@ -291,10 +302,10 @@ impl Binary {
             return Ok(library);
         }
         let mut state = locked(&self.state);
-        let mut library = self.library.load(Ordering::Acquire);
-        if !library.is_null() {
+        if let Some(Loaded(library)) = state.loaded {
             return Ok(library);
         }
+        let mut library = ptr::null_mut();
         if let Some(error) = state.failed {
             return Err(error);
         }
@@ -317,10 +328,19 @@ impl Binary {
             }
             return Err(error);
         }
-        for symbol in &state.symbols {
-            if symbol.kind.load(Ordering::Relaxed) == Kind::Managed as usize {
-                symbol.share(runtime, library);
-            }
+        let shared: Vec<(usize, &Symbol)> = state
+            .symbols
+            .iter()
+            .filter(|symbol| symbol.is(Kind::Managed))
+            .filter_map(|symbol| Some((symbol.share(runtime, library)?, *symbol)))
+            .collect();
+        state.loaded = Some(Loaded(library));
+        drop(state);
+        // A program names a managed variable by where it is, too.
+        for (address, symbol) in shared {
+            let place = ptr::with_exposed_provenance(address);
+            let owner = ptr::from_ref(self).cast_mut();
+            register_symbol(owner, place, symbol.name(), Kind::Managed);
         }
         self.library.store(library, Ordering::Release);
         Ok(library)
@@ -428,8 +448,8 @@ impl Symbol {
         Ok(Global { address, size })
     }
 
-    /// Gives the host its pointer to a managed variable.
-    unsafe fn share(&self, runtime: &Runtime, library: CUlibrary) {
+    /// Gives the host its pointer to a managed variable; its address.
+    unsafe fn share(&self, runtime: &Runtime, library: CUlibrary) -> Option<usize> {
         let (mut address, mut size) = (0, 0);
         let found =
             runtime
@@ -439,8 +459,12 @@ impl Symbol {
             Ok(()) => {
                 let place = ptr::with_exposed_provenance_mut::<*mut c_void>(self.key);
                 place.write(ptr::with_exposed_provenance_mut(address as usize));
+                Some(address as usize)
             }
-            Err(error) => say(&format!("managed variable {}: {error}", text(self.name()))),
+            Err(error) => {
+                say(&format!("managed variable {}: {error}", text(self.name())));
+                None
+            }
         }
     }
 }

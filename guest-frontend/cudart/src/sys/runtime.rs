@@ -13,7 +13,7 @@ use paragpu_abi as abi;
 use paragpu_abi::{CUcontext, CUdevice, cudaDeviceProp};
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The runtime's version: 1000 major + 10 minor.
@@ -26,6 +26,8 @@ pub struct Device {
     /// Its properties, once asked for.
     pub properties: OnceLock<Box<cudaDeviceProp>>,
     context: AtomicPtr<c_void>,
+    /// The error that ended its context, or success.
+    fault: AtomicI32,
     /// Times it was reset; a thread bound before the last must bind again.
     resets: AtomicU32,
     retaining: Mutex<()>,
@@ -95,6 +97,15 @@ pub fn runtime() -> Result<&'static Runtime> {
     }
 }
 
+/// The runtime as far as it is known without asking the driver, which also a
+/// forked child may use; initializes it where it is not.
+pub fn known() -> Result<&'static Runtime> {
+    match RUNTIME.get() {
+        Some(Ok(runtime)) => Ok(runtime),
+        _ => runtime(),
+    }
+}
+
 /// The runtime if some call has initialized it already.
 pub fn started() -> Option<&'static Runtime> {
     if FORKED.load(Ordering::Relaxed) {
@@ -124,6 +135,7 @@ fn start() -> Result<Runtime> {
                 number,
                 properties: OnceLock::new(),
                 context: AtomicPtr::new(ptr::null_mut()),
+                fault: AtomicI32::new(abi::cudaSuccess),
                 resets: AtomicU32::new(0),
                 retaining: Mutex::new(()),
             });
@@ -177,7 +189,12 @@ impl Runtime {
         let mut context = device.context.load(Ordering::Acquire);
         if context.is_null() {
             self.driver
-                .cuDevicePrimaryCtxRetain(&mut context, device.number)?;
+                .cuDevicePrimaryCtxRetain(&mut context, device.number)
+                .map_err(|error| match error.is_sticky() {
+                    // The process cannot have the device again.
+                    true => Error::new(abi::cudaErrorDevicesUnavailable),
+                    false => error,
+                })?;
             device.context.store(context, Ordering::Release);
         }
         Ok(context)
@@ -238,8 +255,16 @@ impl Runtime {
             .unwrap_or_else(PoisonError::into_inner);
         self.driver.cuDevicePrimaryCtxReset(device.number)?;
         device.context.store(ptr::null_mut(), Ordering::Release);
+        device.fault.store(abi::cudaSuccess, Ordering::Relaxed);
         device.resets.fetch_add(1, Ordering::AcqRel);
         Ok(())
+    }
+
+    /// The error that ended the current device's context, as far as one was
+    /// seen.
+    pub unsafe fn fault(&self) -> Result {
+        let device = self.device(self.current_device()?)?;
+        Error::check(device.fault.load(Ordering::Relaxed))
     }
 
     /// Times a device was reset; what was cached before the last is void.
@@ -260,8 +285,11 @@ pub unsafe fn context() -> Result<&'static Runtime> {
     Ok(runtime)
 }
 
-/// Sets the mark of a forked child, for tests.
-#[cfg(test)]
-pub fn pretend_forked(forked: bool) {
-    FORKED.store(forked, Ordering::Relaxed);
+/// Notes an error that ended the context of the thread's device.
+#[cold]
+pub fn note(error: Error) {
+    let ordinal = thread::with(|thread| thread.binding.get().device);
+    if let Some(Ok(device)) = started().map(|runtime| runtime.device(ordinal)) {
+        device.fault.store(error.code(), Ordering::Relaxed);
+    }
 }

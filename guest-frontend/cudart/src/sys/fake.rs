@@ -1,0 +1,169 @@
+//! A driver for unit tests: two devices, no computing. Each thread sees the
+//! calls that it made itself, so that tests may run side by side.
+
+use paragpu_abi as abi;
+use paragpu_abi::{CUcontext, CUdevice, CUdeviceptr, CUkernel, CUlibrary, CUresult, CUstream};
+use std::cell::{Cell, RefCell};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ptr::{self, without_provenance_mut as handle};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// First word of an image that no device can run.
+pub const FOREIGN_IMAGE: u32 = 0x4e4f_4e45;
+/// Where every variable is, and how many bytes it has.
+pub const VARIABLE: (CUdeviceptr, usize) = (0x7000_0000, 64);
+/// Freeing this ends the context.
+pub const BAD_ADDRESS: usize = 0x666;
+const DEVICES: c_int = 2;
+
+thread_local! {
+    static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    static CURRENT: Cell<CUcontext> = const { Cell::new(ptr::null_mut()) };
+}
+
+/// Retained contexts get new numbers after each reset.
+static RESETS: [AtomicUsize; DEVICES as usize] = [const { AtomicUsize::new(0) }; 2];
+static HANDLES: AtomicUsize = AtomicUsize::new(0x10_0000);
+
+/// This thread's calls since the last time, oldest first: the name, and after
+/// a blank what the test is to see.
+pub fn calls() -> Vec<String> {
+    CALLS.with(|calls| calls.take())
+}
+
+/// As `calls`, without the question for the current context, which precedes
+/// everything.
+pub fn work() -> Vec<String> {
+    let mut calls = calls();
+    calls.retain(|call| call != "cuCtxGetCurrent");
+    calls
+}
+
+fn note(name: &str, detail: &str) {
+    let call = if detail.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{name} {detail}")
+    };
+    CALLS.with(|calls| calls.borrow_mut().push(call));
+}
+
+fn fresh() -> *mut c_void {
+    handle(HANDLES.fetch_add(0x10, Ordering::Relaxed))
+}
+
+macro_rules! fakes {
+    ($( fn $name:ident ( $( $parameter:ident : $kind:ty ),* $(,)? )
+        $([ $detail:expr ])? $body:block )*) => {
+        $(
+            unsafe extern "C" fn $name( $( $parameter: $kind ),* ) -> CUresult {
+                #[allow(unused_mut, unused_assignments)]
+                let mut detail = String::new();
+                $( detail = $detail; )?
+                note(stringify!($name), &detail);
+                $body
+            }
+        )*
+
+        /// The fake's function of this name, or null.
+        pub fn lookup(name: &CStr) -> *mut c_void {
+            match name.to_bytes() {
+                $( bytes if bytes == stringify!($name).as_bytes() => $name as *mut c_void, )*
+                _ => ptr::null_mut(),
+            }
+        }
+    };
+}
+
+fakes! {
+    fn cuInit(_flags: c_uint) { 0 }
+    fn cuDriverGetVersion(version: *mut c_int) { *version = 13000; 0 }
+    fn cuDeviceGetCount(count: *mut c_int) { *count = DEVICES; 0 }
+    fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int) { *device = ordinal; 0 }
+
+    fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice)
+    [format!("{device}")] {
+        let resets = RESETS[device as usize].load(Ordering::Relaxed);
+        *context = handle(0x1000 * (device as usize + 1) + resets);
+        0
+    }
+    fn cuDevicePrimaryCtxReset_v2(device: CUdevice) [format!("{device}")] {
+        RESETS[device as usize].fetch_add(1, Ordering::Relaxed);
+        0
+    }
+    fn cuCtxGetCurrent(context: *mut CUcontext) { *context = CURRENT.get(); 0 }
+    fn cuCtxSetCurrent(context: CUcontext) { CURRENT.set(context); 0 }
+    fn cuCtxGetDevice(device: *mut CUdevice) {
+        *device = (CURRENT.get().addr() / 0x1000) as c_int - 1;
+        0
+    }
+    fn cuCtxSynchronize() { 0 }
+
+    fn cuLibraryLoadData(
+        library: *mut CUlibrary, image: *const c_void, _jit: *mut c_int,
+        _jit_values: *mut *mut c_void, _jit_count: c_uint, _options: *mut c_int,
+        _values: *mut *mut c_void, _count: c_uint,
+    ) {
+        if *image.cast::<u32>() == FOREIGN_IMAGE {
+            return abi::CUDA_ERROR_NO_BINARY_FOR_GPU;
+        }
+        *library = fresh();
+        0
+    }
+    fn cuLibraryUnload(_library: CUlibrary) { 0 }
+    fn cuLibraryGetKernel(kernel: *mut CUkernel, _library: CUlibrary, name: *const c_char)
+    [super::text(name)] {
+        if CStr::from_ptr(name) == c"missing" {
+            return abi::CUDA_ERROR_NOT_FOUND;
+        }
+        *kernel = fresh();
+        0
+    }
+    fn cuLibraryGetGlobal(
+        address: *mut CUdeviceptr, size: *mut usize, _library: CUlibrary, name: *const c_char,
+    ) [super::text(name)] {
+        (*address, *size) = VARIABLE;
+        0
+    }
+    fn cuLibraryGetManaged(
+        address: *mut CUdeviceptr, size: *mut usize, _library: CUlibrary, name: *const c_char,
+    ) [super::text(name)] {
+        (*address, *size) = VARIABLE;
+        0
+    }
+    fn cuLaunchKernel(
+        _kernel: CUkernel, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint,
+        shared: c_uint, stream: CUstream, _arguments: *mut *mut c_void, _extra: *mut *mut c_void,
+    ) [format!("{gx},{gy},{gz} {bx},{by},{bz} {shared} {}", stream.addr())] {
+        if bx == 0 { abi::CUDA_ERROR_INVALID_VALUE } else { 0 }
+    }
+
+    fn cuMemAlloc_v2(address: *mut CUdeviceptr, size: usize) [format!("{size}")] {
+        *address = 0x5000_0000;
+        0
+    }
+    fn cuMemFree_v2(address: CUdeviceptr) [format!("{address:#x}")] {
+        if address == BAD_ADDRESS as CUdeviceptr { abi::CUDA_ERROR_ILLEGAL_ADDRESS } else { 0 }
+    }
+    fn cuMemcpy(to: CUdeviceptr, from: CUdeviceptr, size: usize)
+    [format!("{to:#x} {from:#x} {size}")] { 0 }
+    fn cuMemcpyHtoD_v2(to: CUdeviceptr, _from: *const c_void, size: usize)
+    [format!("{to:#x} {size}")] { 0 }
+    fn cuMemcpyDtoH_v2(_to: *mut c_void, from: CUdeviceptr, size: usize)
+    [format!("{from:#x} {size}")] { 0 }
+    fn cuMemcpyDtoD_v2(to: CUdeviceptr, from: CUdeviceptr, size: usize)
+    [format!("{to:#x} {from:#x} {size}")] { 0 }
+    fn cuMemcpyHtoDAsync_v2(to: CUdeviceptr, _from: *const c_void, size: usize, stream: CUstream)
+    [format!("{to:#x} {size} {}", stream.addr())] { 0 }
+    fn cuMemcpyDtoDAsync_v2(to: CUdeviceptr, from: CUdeviceptr, size: usize, stream: CUstream)
+    [format!("{to:#x} {from:#x} {size} {}", stream.addr())] { 0 }
+    fn cuMemsetD2D8_v2(
+        address: CUdeviceptr, pitch: usize, value: u8, width: usize, height: usize,
+    ) [format!("{address:#x} {pitch} {value} {width}x{height}")] { 0 }
+    fn cuStreamSynchronize(stream: CUstream) [format!("{}", stream.addr())] { 0 }
+    fn cuStreamQuery(_stream: CUstream) { abi::CUDA_ERROR_NOT_READY }
+    fn cuEventElapsedTime(milliseconds: *mut f32, _start: *mut c_void, _end: *mut c_void) {
+        *milliseconds = 1.5;
+        0
+    }
+}

@@ -1,0 +1,95 @@
+//! The linked library: every name that NVIDIA's exports, under its version,
+//! and nothing else; and it loads.
+
+use std::collections::BTreeSet;
+use std::ffi::{CStr, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Exported functions of a library as `nm -D` prints them, with their version.
+fn exports(library: &Path) -> BTreeSet<String> {
+    let output = Command::new("nm")
+        .args(["-D", "--defined-only"])
+        .arg(library)
+        .output()
+        .expect("run nm");
+    assert!(output.status.success(), "nm {}", library.display());
+    String::from_utf8(output.stdout)
+        .expect("text")
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace().skip(1);
+            match (words.next(), words.next()) {
+                (Some("T"), Some(name)) => Some(name.to_owned()),
+                (Some("A"), _) => None,
+                (kind, name) => panic!("{name:?} is exported as {kind:?}"),
+            }
+        })
+        .collect()
+}
+
+fn listed() -> BTreeSet<String> {
+    include_str!("../symbols.txt")
+        .lines()
+        .map(|name| format!("{name}@@libcudart.so.13"))
+        .collect()
+}
+
+#[test]
+fn symbols_are_those_of_nvidias_library() {
+    let library = root().join(".cache/cuda-13.0/lib/libcudart.so.13");
+    if !library.exists() {
+        eprintln!("skipped: no CUDA toolkit; tests/toolchain/fetch-cuda.sh fetches it");
+        return;
+    }
+    assert_eq!(exports(&library), listed());
+}
+
+#[test]
+fn our_library_exports_them_and_loads() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    // The archive lies beside this test's folder: target/PROFILE/deps/library-….
+    let test = std::env::current_exe().expect("own path");
+    let profile = test.ancestors().nth(2).expect("target/PROFILE");
+    let status = Command::new(root().join("guest-frontend/link/link.sh"))
+        .arg("cudart")
+        .arg(folder.path())
+        .env("CARGO_TARGET_DIR", profile.parent().expect("target"))
+        .env(
+            "PROFILE",
+            match profile.file_name().and_then(|name| name.to_str()) {
+                Some("debug") | None => "dev",
+                Some(name) => name,
+            },
+        )
+        .status()
+        .expect("run link.sh");
+    assert!(status.success(), "link.sh failed");
+    let library = folder.path().join("lib/libcudart.so.13");
+    assert_eq!(exports(&library), listed());
+
+    let path = std::ffi::CString::new(library.to_str().expect("text")).expect("no NUL");
+    // SAFETY: plain loading; the functions' types are those of the manual.
+    unsafe {
+        let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
+        assert!(!handle.is_null(), "it does not load");
+        let address = |name: &CStr| -> *mut c_void {
+            let address = libc::dlsym(handle, name.as_ptr());
+            assert!(!address.is_null());
+            address
+        };
+        let version: unsafe extern "C" fn(*mut c_int) -> c_int =
+            std::mem::transmute(address(c"cudaRuntimeGetVersion"));
+        let mut found = 0;
+        assert_eq!(version(&mut found), 0);
+        assert_eq!(found, 13000);
+        let unserved: unsafe extern "C" fn() -> c_int =
+            std::mem::transmute(address(c"cudaVDPAUGetDevice"));
+        assert_eq!(unserved(), 801);
+        assert_eq!(libc::dlclose(handle), 0);
+    }
+}
