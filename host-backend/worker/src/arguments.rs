@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
+use tracing_subscriber::filter::LevelFilter;
 
 /// A kind of GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -33,4 +34,7 @@ pub struct Arguments {
     /// Most bytes of that directory.
     #[arg(long, default_value_t = 4 << 30)]
     pub image_cache_bytes: u64,
+    /// How much to log: off, error, warn, info, debug or trace.
+    #[arg(long, default_value_t = LevelFilter::INFO)]
+    pub log: LevelFilter,
 }

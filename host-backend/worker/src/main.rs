@@ -8,10 +8,7 @@ use paragpu_worker::serve;
 fn main() {
     let arguments = Arguments::parse();
     tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("PARAGPU_LOG")
-                .unwrap_or_else(|_| "info".into()),
-        )
+        .with_max_level(arguments.log)
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .init();

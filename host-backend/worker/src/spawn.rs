@@ -23,6 +23,9 @@ pub struct Spawn {
     pub image_cache: Option<PathBuf>,
     /// Most bytes of that directory.
     pub image_cache_bytes: u64,
+    /// How much the worker logs: `off`, `error`, `warn`, `info`, `debug` or
+    /// `trace`.
+    pub log: String,
 }
 
 impl Spawn {
@@ -42,7 +45,9 @@ impl Spawn {
             .arg("--ordinal")
             .arg(self.ordinal.to_string())
             .arg("--image-cache-bytes")
-            .arg(self.image_cache_bytes.to_string());
+            .arg(self.image_cache_bytes.to_string())
+            .arg("--log")
+            .arg(&self.log);
         if let Some(directory) = &self.image_cache {
             command.arg("--image-cache").arg(directory);
         }

@@ -105,6 +105,7 @@ impl Broker {
             ordinal,
             image_cache: self.host.cache_directory(),
             image_cache_bytes: self.host.cache.size.0,
+            log: self.host.log.level.name().to_owned(),
         };
         match Worker::start(&spawn, ordinal) {
             Ok(worker) => {
