@@ -27,13 +27,15 @@ configuration! {
     [daemon] pub struct Daemon {
         /// Where guests on this host and the device processes of VMs connect.
         socket: PathBuf = "/run/paragpu/paragpud.sock".into();
-        /// Where the `paragpu` command connects; only the daemon's user and group may.
+        /// Where the `paragpu` command connects. Whoever may write to it may end any session.
         control: PathBuf = "/run/paragpu/control.sock".into();
         /// Where the daemon notes its sessions, so that after a crash the next one finds them;
         /// empty: `state` beside the control socket.
         state: PathBuf = PathBuf::new();
-        /// Group that may use both sockets; empty for the daemon's own.
+        /// Group whose members may use `socket`; empty for the daemon's own.
         group: String = String::new();
+        /// Group whose members may use `control`; empty for the daemon's own.
+        control_group: String = String::new();
         /// The worker program; empty: `paragpu-worker` beside paragpud.
         worker: PathBuf = PathBuf::new();
     }
@@ -66,6 +68,9 @@ configuration! {
     [limits] pub struct Limits {
         /// Sessions at once.
         sessions: u32 = 256 => 1..=4096;
+        /// Sessions at once of one VM, of one user of this host, of one address; 0 for no limit.
+        /// A process has a session for each device that it uses.
+        per_vm: u32 = 0 => 0..=4096;
         /// Device memory of one session; 0 for no limit.
         memory: Size = Size(0);
         /// Connections that have not said hello yet.

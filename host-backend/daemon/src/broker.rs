@@ -109,9 +109,11 @@ impl Broker {
         let terminate = signal(&[rustix::process::Signal::TERM, rustix::process::Signal::INT])?;
         let reload = signal(&[rustix::process::Signal::HUP])?;
         let notes = Notes::open(&host.state_directory())?;
-        let group = group(&host.daemon.group)?;
-        let commands = Listener::unix(&host.daemon.control, group)?;
-        let mut guests = vec![Listener::unix(&host.daemon.socket, group)?];
+        let commands = Listener::unix(&host.daemon.control, group(&host.daemon.control_group)?)?;
+        let mut guests = vec![Listener::unix(
+            &host.daemon.socket,
+            group(&host.daemon.group)?,
+        )?];
         if let Some(address) = host.tcp.listen.0 {
             guests.push(Listener::tcp(address)?);
         }

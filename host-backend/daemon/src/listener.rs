@@ -24,11 +24,12 @@ pub enum Peer {
     Remote(SocketAddr),
 }
 
+/// Who is counted as one against a quota.
 impl std::fmt::Display for Peer {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Local { uid, .. } => write!(formatter, "uid {uid}"),
-            Self::Remote(address) => write!(formatter, "{address}"),
+            Self::Remote(address) => write!(formatter, "{}", address.ip()),
         }
     }
 }

@@ -236,6 +236,25 @@ fn limits_refuse_with_a_sentence() {
 }
 
 #[test]
+fn a_guest_has_its_quota_and_others_theirs() {
+    let daemon = Daemon::start(&["--set", "limits.per_vm=1"]);
+    let _first = daemon.guest();
+    let reason = daemon.guest_of(0).err().unwrap();
+    assert!(
+        reason.contains("has 1 sessions on this host already"),
+        "{reason}"
+    );
+    let stream = TcpStream::connect(daemon.tcp.as_ref().unwrap()).unwrap();
+    let hello = frame(
+        Frame::Hello.kind(),
+        &encode_all(&Hello::new(Transport::Stream, 0, 1)),
+    );
+    (&stream).write_all(&hello).unwrap();
+    assert_eq!(read_frame(&stream).unwrap().0, Frame::Welcome.kind());
+    assert_eq!(daemon.sessions()[1].vm, "127.0.0.1");
+}
+
+#[test]
 fn a_reload_changes_limits_and_pool() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("host.toml");

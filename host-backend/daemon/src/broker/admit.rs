@@ -85,6 +85,16 @@ impl Broker {
             self.refuse(guest, &reason);
             return;
         }
+        let quota = u64::from(self.host.limits.per_vm);
+        if quota > 0 && self.sessions_of(&asked.vm) >= quota {
+            let reason = format!(
+                "{} has {quota} sessions on this host already, its limit: end a program, or raise \
+                 limits.per_vm in the host's host.toml",
+                asked.vm
+            );
+            self.refuse(guest, &reason);
+            return;
+        }
         if asked.hello.token != [0; 16] {
             self.refuse(
                 guest,
@@ -93,6 +103,13 @@ impl Broker {
             return;
         }
         self.waiting.push_back(Waiting { guest, asked });
+    }
+
+    /// How many sessions a VM, user or address has, those waiting included.
+    fn sessions_of(&self, vm: &str) -> u64 {
+        let running = self.sessions.values().map(|session| &session.facts.vm);
+        let waiting = self.waiting.iter().map(|waiting| &waiting.asked.vm);
+        running.chain(waiting).filter(|other| *other == vm).count() as u64
     }
 
     /// The guest at this place of the queue is gone.
