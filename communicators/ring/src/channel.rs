@@ -61,12 +61,15 @@ struct Outgoing {
 /// Empty polls between two questions to the system whether the peer lives.
 const POLLS_BETWEEN_CHECKS: u32 = 1024;
 
+/// The sending and the receiving half of one side.
+pub(crate) type Halves = (Arc<dyn Sender>, Box<dyn Receiver>);
+
 /// The two halves of one side of a channel, from where its rings stand.
 pub(crate) fn connect<R: Region + 'static>(
     region: R,
     bell: Box<dyn Doorbell>,
     polling: Polling,
-) -> Result<(Arc<dyn Sender>, Box<dyn Receiver>), Error> {
+) -> Result<Halves, Error> {
     let producer = Producer::attach(region.outgoing())?;
     let consumer = Consumer::attach(region.incoming())?;
     let channel = Arc::new(Channel {
@@ -162,7 +165,9 @@ impl<R: Region> Drop for RingSender<R> {
 impl<R: Region> RingSender<R> {
     fn has_room(&self, length: usize) -> Result<bool, Error> {
         let mut outgoing = lock(&self.channel.producer.0);
-        let room = outgoing.ring.has_room(self.channel.region.outgoing(), length);
+        let room = outgoing
+            .ring
+            .has_room(self.channel.region.outgoing(), length);
         drop(outgoing);
         self.channel.checked(room)
     }
@@ -352,7 +357,8 @@ impl<R: Region> RingReceiver<R> {
     /// Nothing was there for a receive that does not wait.
     fn polled(&mut self) -> Result<Option<FrameHeader>, Error> {
         self.empty_polls = self.empty_polls.wrapping_add(1);
-        if self.empty_polls.is_multiple_of(POLLS_BETWEEN_CHECKS) && !self.channel.bell.peer_lives() {
+        if self.empty_polls.is_multiple_of(POLLS_BETWEEN_CHECKS) && !self.channel.bell.peer_lives()
+        {
             self.channel.gone.store(true, Ordering::Release);
             return self.drain();
         }

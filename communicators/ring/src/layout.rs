@@ -142,7 +142,9 @@ impl Layout {
     /// [`Error::Protocol`] where the sizes are out of range or do not fit.
     pub fn new(region_size: u64, ring_size: u64) -> Result<Self, Error> {
         let region_size = region_size - region_size % PAGE;
-        let rings = ring_size.checked_mul(2).and_then(|r| r.checked_add(HEADER_SIZE));
+        let rings = ring_size
+            .checked_mul(2)
+            .and_then(|r| r.checked_add(HEADER_SIZE));
         let Some(bulk) = rings.filter(|end| *end <= region_size) else {
             return Err(Error::protocol(format!(
                 "a region of {region_size} bytes has no room for two rings of {ring_size} bytes"
@@ -198,7 +200,8 @@ impl Layout {
                 )));
             }
         }
-        let apart = |a: Place, b: Place| a.offset + a.size <= b.offset || b.offset + b.size <= a.offset;
+        let apart =
+            |a: Place, b: Place| a.offset + a.size <= b.offset || b.offset + b.size <= a.offset;
         let [a, b, c] = parts;
         if !(apart(a, b) && apart(b, c) && apart(a, c)) {
             return Err(Error::protocol("parts of the region overlap"));

@@ -12,7 +12,7 @@
 
 mod channel;
 pub mod doorbell;
-#[cfg(feature = "fuzzing")]
+#[cfg(all(not(loom), any(test, feature = "fuzzing")))]
 pub mod fuzzing;
 pub mod layout;
 #[cfg(all(loom, test))]

@@ -11,10 +11,10 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
-use paragpu_communicator::{Error, Polling, Receiver, Sender, Wait};
+use paragpu_communicator::{Error, Polling, Wait};
 use paragpu_protocol::frame::FrameHeader;
 
-use crate::channel::{Region, Side, connect};
+use crate::channel::{Halves, Region, Side, connect};
 use crate::doorbell::{Doorbell, Event};
 use crate::ring::{Consumer, Producer, Ring};
 
@@ -37,7 +37,9 @@ unsafe impl Sync for ModelRing {}
 impl ModelRing {
     fn new(size: usize) -> Self {
         Self {
-            units: (0..size / UNIT).map(|_| UnsafeCell::new([0; UNIT])).collect(),
+            units: (0..size / UNIT)
+                .map(|_| UnsafeCell::new([0; UNIT]))
+                .collect(),
             tail: AtomicU64::new(0),
             head: AtomicU64::new(0),
             consumer_waits: AtomicU32::new(0),
@@ -183,8 +185,6 @@ impl Doorbell for ModelDoorbell {
     }
 }
 
-type Halves = (Arc<dyn Sender>, Box<dyn Receiver>);
-
 /// A guest and a host that sleep without polling.
 fn pair(ring_size: usize) -> (Halves, Halves) {
     let shared = Arc::new(Shared {
@@ -282,7 +282,10 @@ fn model_no_room_is_slept_through() {
         });
         for sequence in 1..=3 {
             let frame = host.1.receive(Wait::Forever).unwrap().unwrap();
-            assert_eq!((frame.header.sequence, frame.payload), (sequence, &[7; 16][..]));
+            assert_eq!(
+                (frame.header.sequence, frame.payload),
+                (sequence, &[7; 16][..])
+            );
         }
         drop(sending.join().unwrap());
     });

@@ -169,14 +169,16 @@ pub fn attach_guest(node: &Path, options: Options) -> Result<Connection, Error> 
     // address asked for.
     let address = match options.window_address {
         None => None,
-        Some(window) => Some(window.checked_sub(layout.bulk.offset).ok_or_else(|| {
-            Error::protocol(format!("no window at address {window:#x}"))
-        })?),
+        Some(window) => Some(
+            window
+                .checked_sub(layout.bulk.offset)
+                .ok_or_else(|| Error::protocol(format!("no window at address {window:#x}")))?,
+        ),
     };
     let mapping = Arc::new(Mapping::new(node.as_fd(), 0, layout.region_size, address)?);
     let base = Base::new(Arc::clone(&mapping), 0)?;
-    let window = (layout.bulk.size > 0)
-        .then(|| base.window(mapping, layout.bulk.offset, layout.bulk.size));
+    let window =
+        (layout.bulk.size > 0).then(|| base.window(mapping, layout.bulk.offset, layout.bulk.size));
     let bell = NodeDoorbell {
         node: Arc::new(node),
         interrupt: new_eventfd()?,
@@ -222,7 +224,9 @@ impl DeviceSlot {
     pub(crate) fn set_pending(&self) {
         let word = device::PENDING + 8 * (self.channel as usize / 64);
         let bit = 1_u64 << (self.channel % 64);
-        self.header.u64(word).fetch_or(bit.to_le(), Ordering::SeqCst);
+        self.header
+            .u64(word)
+            .fetch_or(bit.to_le(), Ordering::SeqCst);
     }
 
     /// Makes the guest's poll report a hang-up.

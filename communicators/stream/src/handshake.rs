@@ -67,7 +67,9 @@ pub fn send_with_fds(
         .to_bytes();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+    let fits = fds.len() <= MAX_FDS
+        && (fds.is_empty() || ancillary.push(SendAncillaryMessage::ScmRights(fds)));
+    if !fits {
         return Err(Error::protocol(format!(
             "{} descriptors with one frame",
             fds.len()

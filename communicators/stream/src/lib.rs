@@ -9,7 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod background;
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod handshake;
 mod link;

@@ -161,9 +161,6 @@ pub fn sends_after_the_end_fail(factory: &dyn Factory) {
         let sent = guest.sender.try_send(1, 0, None, &[b"x"]);
         assert!(matches!(sent, Err(Error::Closed)), "{sent:?}");
         assert!(matches!(guest.sender.flush(), Err(Error::Closed)));
-        assert!(matches!(
-            guest.sender.wait_for_room(1),
-            Err(Error::Closed)
-        ));
+        assert!(matches!(guest.sender.wait_for_room(1), Err(Error::Closed)));
     }
 }

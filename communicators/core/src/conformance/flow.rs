@@ -135,7 +135,14 @@ pub fn zero_length_payload(factory: &dyn Factory) {
 /// at once.
 pub fn largest_frames_both_ways_at_once(factory: &dyn Factory) {
     let (guest, host) = factory.connect();
-    let sizes = [MAX_PAYLOAD, MAX_PAYLOAD - 1, 1, 40_000, MAX_PAYLOAD - 15, 17];
+    let sizes = [
+        MAX_PAYLOAD,
+        MAX_PAYLOAD - 1,
+        1,
+        40_000,
+        MAX_PAYLOAD - 15,
+        17,
+    ];
     let rounds = 6;
     let mut kept = Vec::new();
     std::thread::scope(|scope| {

@@ -54,10 +54,7 @@ fn clear(eventfd: BorrowedFd<'_>) -> Result<(), Error> {
 }
 
 /// Polls until `deadline`; false when it passed.
-pub(crate) fn poll_until(
-    fds: &mut [PollFd<'_>],
-    deadline: Option<Instant>,
-) -> Result<bool, Error> {
+pub(crate) fn poll_until(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> Result<bool, Error> {
     loop {
         let timeout = deadline.map(|deadline| {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -92,7 +89,10 @@ impl Doorbell for EventDoorbell {
         let mut fds = [
             PollFd::new(&self.wait, PollFlags::IN),
             PollFd::new(&self.interrupt, PollFlags::IN),
-            PollFd::new(self.liveness.as_ref().unwrap_or(&self.wait), PollFlags::RDHUP),
+            PollFd::new(
+                self.liveness.as_ref().unwrap_or(&self.wait),
+                PollFlags::RDHUP,
+            ),
         ];
         if !poll_until(&mut fds, deadline)? {
             return Ok(Event::Deadline);

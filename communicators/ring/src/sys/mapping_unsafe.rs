@@ -5,7 +5,10 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
 use paragpu_communicator::Error;
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
+
+const TAKEN: &str = "the address for the shared memory is taken";
 
 /// A shared mapping; unmapped when dropped.
 #[derive(Debug)]
@@ -41,17 +44,18 @@ impl Mapping {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new shared mapping; FIXED_NOREPLACE fails rather than
         // touch an existing one.
-        let mapped = unsafe { rustix::mm::mmap(hint, size, prot, flags, file, offset) }
-            .map_err(|errno| Error::io("cannot map the shared memory", errno))?;
+        let mapped = unsafe { rustix::mm::mmap(hint, size, prot, flags, file, offset) }.map_err(
+            |errno| match errno {
+                Errno::EXIST => Error::io(TAKEN, errno),
+                errno => Error::io("cannot map the shared memory", errno),
+            },
+        )?;
         let base = NonNull::new(mapped.cast::<u8>())
             .ok_or_else(|| Error::protocol("shared memory mapped at address 0"))?;
         let mapping = Self { base, length: size };
         // Kernels before 4.17 take the address as a hint only.
         if address.is_some_and(|address| address != base.as_ptr() as u64) {
-            return Err(Error::io(
-                "the address for the shared memory is taken",
-                rustix::io::Errno::EXIST,
-            ));
+            return Err(Error::io(TAKEN, Errno::EXIST));
         }
         Ok(mapping)
     }

@@ -55,9 +55,7 @@ fn device_error(context: &'static str, errno: Errno) -> Error {
     }
 }
 
-const HANGUP: PollFlags = PollFlags::HUP
-    .union(PollFlags::ERR)
-    .union(PollFlags::NVAL);
+const HANGUP: PollFlags = PollFlags::HUP.union(PollFlags::ERR).union(PollFlags::NVAL);
 
 impl Doorbell for NodeDoorbell {
     fn ring(&self) -> Result<(), Error> {

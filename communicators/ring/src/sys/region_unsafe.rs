@@ -92,7 +92,9 @@ impl Base {
     pub(crate) fn layout(&self, limit: u64) -> Result<Layout, Error> {
         let magic = u32::from_le(self.u32(layout::MAGIC).load(Ordering::Acquire));
         if magic != layout::MAGIC_VALUE {
-            return Err(Error::protocol(format!("no channel here: magic {magic:#x}")));
+            return Err(Error::protocol(format!(
+                "no channel here: magic {magic:#x}"
+            )));
         }
         let version = u32::from_le(self.u32(layout::VERSION).load(Ordering::Relaxed));
         if version >> 16 != layout::VERSION_VALUE >> 16 {

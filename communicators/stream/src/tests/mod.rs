@@ -1,5 +1,8 @@
 //! The conformance suite over unix and TCP, with and without polling.
 
+mod handshake;
+mod properties;
+
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;

@@ -1,5 +1,8 @@
 //! The conformance suite over shared memory and over a device's channel.
 
+mod pci;
+mod properties;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
@@ -33,8 +36,7 @@ fn shm(spin: Duration) -> Shm {
 
 fn ends(options: Options) -> (Connection, GuestEnds, OwnedFd) {
     let (guest, host) = UnixStream::pair().unwrap();
-    let (host, ends) =
-        shm::create(REGION, layout::MIN_RING_SIZE, host.into(), options).unwrap();
+    let (host, ends) = shm::create(REGION, layout::MIN_RING_SIZE, host.into(), options).unwrap();
     (host, ends, guest.into())
 }
 
@@ -64,9 +66,13 @@ impl Raw {
         let layout = shm::read_layout(ends.memory.as_fd(), 0, REGION).unwrap();
         let mapping = shm::map_framing(ends.memory.as_fd(), 0, &layout).unwrap();
         let region = Base::new(mapping, 0).unwrap().region(&layout, Side::Guest);
+        Self::on(region, ends.host_bell, liveness)
+    }
+
+    fn on(region: MappedRegion, bell: OwnedFd, liveness: OwnedFd) -> Self {
         Self {
             region,
-            bell: ends.host_bell,
+            bell,
             tail: 0,
             _liveness: liveness,
         }
