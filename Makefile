@@ -28,9 +28,9 @@ cuda: packages-build ## the CUDA 13.0 compiler, from its wheels into .cache
 
 .PHONY: build
 build: ## host programs and guest libraries, into target/release and out/lib
-	cargo build --release --workspace --bins
-	guest-frontend/link/link.sh cuda out/lib
-	guest-frontend/link/link.sh cudart out/lib
+	cargo build --release --workspace
+	guest-frontend/link/link.sh cuda out
+	guest-frontend/link/link.sh cudart out
 
 .PHONY: programs
 programs: cuda ## the CUDA test programs, into out/programs
@@ -63,10 +63,19 @@ test: packages-build packages-vm build programs ## everything that must hold, in
 demo: packages-build packages-vm build programs ## run CUDA programs in a VM and on the host, print one table
 	python3 tests/demo/demo.py
 
-.PHONY: bench
-bench: build ## the promises of SPECIFICATION.md as ratios, into out/bench.json
-	cargo build --release -p paragpu-bench
-	$(RELEASE)/paragpu-bench --output out/bench.json
+.PHONY: bench bench-programs
+bench-programs: cuda
+	$(MAKE) -C tests/bench
+
+bench: build bench-programs ## the promises of SPECIFICATION.md as ratios, into out/bench.json
+	python3 tests/bench/bench.py
+
+.PHONY: test-gpu bench-gpu
+test-gpu: ## every program on this machine's NVIDIA GPU, compared with native bit for bit
+	@tests/bench/gpu.sh test out
+
+bench-gpu: ## speed on this machine's NVIDIA GPU beside native, into out/bench-gpu.json and .html
+	@tests/bench/gpu.sh bench out
 
 # --- heavier tiers -----------------------------------------------------------
 
