@@ -1,10 +1,11 @@
 // What single operations cost a program: the same binary against any CUDA
 // runtime, so that a remote GPU and a native one are measured alike.
 //
-//   overheads [--bulk BYTES] [NAME]...     all measurements, or those named
+//   overheads [--bulk BYTES] [--count N] [NAME]...     all measurements, or those named
 //
 // One JSON line each: {"name":…,"unit":…,"value":…}, the value being the median
-// of several rounds.
+// of several rounds. posted_10k and queries_10k measure nothing themselves: they
+// do N (10000) operations, and the library's counters tell what crossed.
 
 #include <cuda_runtime.h>
 
@@ -23,6 +24,8 @@ using Clock = std::chrono::steady_clock;
 
 // Bytes of the bulk copies.
 size_t bulk = 64u << 20;
+// Operations of the loops whose crossings are counted.
+long count_of_loop = 10000;
 
 void check(cudaError_t error, const char *what) {
     if (error != cudaSuccess) {
@@ -260,18 +263,19 @@ double posted_10k() {
     void *memory;
     CHECK(cudaMallocHost(reinterpret_cast<void **>(&host), 4096));
     CHECK(cudaMalloc(&memory, 4096));
-    for (int at = 0; at < 10000; ++at) {
+    settle();
+    for (long at = 0; at < count_of_loop; ++at) {
         launch();
         CHECK(cudaMemcpyAsync(memory, host, 4096, cudaMemcpyHostToDevice));
     }
     settle();
     CHECK(cudaFree(memory));
     CHECK(cudaFreeHost(host));
-    return 10000;
+    return static_cast<double>(count_of_loop);
 }
 
 double queries_10k() {
-    for (int at = 0; at < 10000; ++at) {
+    for (long at = 0; at < count_of_loop; ++at) {
         int device, value, blocks;
         cudaDeviceProp properties;
         CHECK(cudaGetDevice(&device));
@@ -280,7 +284,53 @@ double queries_10k() {
         CHECK(cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, device));
         CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, nothing, 128, 0));
     }
-    return 10000;
+    return static_cast<double>(count_of_loop);
+}
+
+// When the first kernel's result is there, on the clock that all processes of
+// the machine share; whoever started this process knows when that was.
+__global__ void answer(int *out) { *out = 42; }
+
+double first_result() {
+    int *memory, host = 0;
+    CHECK(cudaMalloc(reinterpret_cast<void **>(&memory), sizeof host));
+    answer<<<1, 1>>>(memory);
+    CHECK(cudaGetLastError());
+    CHECK(cudaMemcpy(&host, memory, sizeof host, cudaMemcpyDeviceToHost));
+    double now = std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+    if (host != 42) {
+        std::fprintf(stderr, "overheads: the first kernel computed %d, not 42\n", host);
+        std::exit(1);
+    }
+    CHECK(cudaFree(memory));
+    return now;
+}
+
+// Work of a program that shares the GPU: kernels of some 100 us, each with
+// a small copy either way, for two seconds. Kernels a second.
+double shared_work() {
+    const int blocks = 128, threads = 256;
+    float *out, *host;
+    CHECK(cudaMalloc(reinterpret_cast<void **>(&out), blocks * threads * sizeof(float)));
+    CHECK(cudaMallocHost(reinterpret_cast<void **>(&host), blocks * threads * sizeof(float)));
+    std::memset(host, 0, blocks * threads * sizeof(float));
+    size_t bytes = blocks * threads * sizeof(float);
+    long kernels = 0;
+    auto start = Clock::now();
+    double seconds = 0;
+    while (seconds < 2) {
+        for (int at = 0; at < 10; ++at) {
+            CHECK(cudaMemcpyAsync(out, host, bytes, cudaMemcpyHostToDevice));
+            arithmetic<<<blocks, threads>>>(out, 1000);
+            CHECK(cudaMemcpyAsync(host, out, bytes, cudaMemcpyDeviceToHost));
+        }
+        settle();
+        kernels += 10;
+        seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    }
+    CHECK(cudaFreeHost(host));
+    CHECK(cudaFree(out));
+    return kernels / seconds;
 }
 
 struct Measurement {
@@ -308,6 +358,7 @@ const Measurement measurements[] = {
     {"posted_10k", "operations", posted_10k},
     {"queries_10k", "operations", queries_10k},
     {"graph100", "us", graph100},
+    {"shared_work", "1/s", shared_work},
 };
 
 }  // namespace
@@ -317,18 +368,24 @@ int main(int argc, char **argv) {
     for (int at = 1; at < argc; ++at) {
         if (!std::strcmp(argv[at], "--bulk") && at + 1 < argc) {
             bulk = std::strtoull(argv[++at], nullptr, 0);
+        } else if (!std::strcmp(argv[at], "--count") && at + 1 < argc) {
+            count_of_loop = std::strtol(argv[++at], nullptr, 0);
         } else if (argv[at][0] == '-') {
-            std::fprintf(stderr, "usage: overheads [--bulk BYTES] [NAME]...\nnames:");
+            std::fprintf(stderr, "usage: overheads [--bulk BYTES] [--count N] [NAME]...\nnames:");
             for (const Measurement &measurement : measurements) {
                 std::fprintf(stderr, " %s", measurement.name);
             }
-            std::fprintf(stderr, "\n");
+            std::fprintf(stderr, " first_result (alone)\n");
             return 2;
         } else {
             wanted.push_back(argv[at]);
         }
     }
     CHECK(cudaSetDevice(0));
+    if (wanted == std::vector<std::string>{"first_result"}) {
+        std::printf("{\"name\":\"first_result\",\"unit\":\"s\",\"value\":%.9f}\n", first_result());
+        return 0;
+    }
     launch();
     settle();
     for (const Measurement &measurement : measurements) {

@@ -1,0 +1,166 @@
+"""The speed that SPECIFICATION.md promises, as ratios to what the machine does
+without paragpu, measured alternately in one run on the software GPU. Prints a
+table; writes out/bench.json and, beside it, every single value.
+"""
+
+import argparse
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+# pylint: disable=wrong-import-position
+import measure
+from measure import OVERHEADS, Samples, harness, say
+
+COUNT = 10000
+
+
+def measured(daemon, samples, communicator, *names, options=()):
+    """Measures operations of a CUDA program over a communicator."""
+    environment = daemon.guest_environment(communicator)
+    samples.take(f"{communicator}_", [OVERHEADS, *options, *names], environment)
+
+
+def raw(samples, *names):
+    """Measures what the machine does by itself."""
+    samples.take("", [harness.binary("paragpu-bench"), "raw", *names], dict(os.environ))
+
+
+def calls(daemon, samples, rounds):
+    """Round trips and posted launches."""
+    bench = harness.binary("paragpu-bench")
+    for communicator in harness.HOST_COMMUNICATORS:
+        say(f"round trips over {communicator}")
+        for _ in range(rounds):
+            samples.take(f"{communicator}_", [bench, "calls"], daemon.guest_environment(communicator))
+    say("posted launches over shm")
+    for _ in range(rounds):
+        raw(samples, "enqueue")
+        samples.take("shm_", [bench, "launches"], daemon.guest_environment("shm"))
+        measured(daemon, samples, "shm", "launch_issue")
+
+
+def copies(daemon, samples, rounds):
+    """Bulk copies."""
+    names = ("pageable_h2d", "pageable_d2h", "pinned_h2d", "pinned_d2h")
+    for at in range(rounds):
+        say(f"copies of 64 MiB, {at + 1} of {rounds}")
+        raw(samples, "memcpy")
+        measured(daemon, samples, "shm", *names)
+        raw(samples, "copy-unix")
+        measured(daemon, samples, "unix", *names[:2])
+        raw(samples, "copy-tcp")
+        measured(daemon, samples, "tcp", *names[:2])
+
+
+def crossings(daemon, samples):
+    """Waits of a loop: those of a program with it, less those of the same program without."""
+    for loop in ("posted_10k", "queries_10k"):
+        say(f"crossings of {loop}")
+        waits = []
+        for count in (COUNT, 0):
+            run = daemon.run(OVERHEADS, "shm", ("--count", str(count), loop))
+            if run.code != 0:
+                samples.failures.append(f"{loop}: {run.output}{run.errors}".strip())
+                return
+            waits.append(run.counters["synchronous"])
+        samples.add(f"crossings_{loop}", waits[0] - waits[1])
+
+
+def software(samples, rounds):
+    """The software GPU, with one thread and with two."""
+    with harness.Daemon("--set", "software.threads=1") as one, harness.Daemon("--set", "software.threads=2") as two:
+        for at in range(rounds):
+            say(f"arithmetic, {at + 1} of {rounds}")
+            raw(samples, "arithmetic")
+            for name, daemon in (("one_thread_", one), ("two_threads_", two)):
+                samples.take(name, [OVERHEADS, "arithmetic_rate"], daemon.guest_environment("shm"))
+
+
+def results_of(samples):
+    """The entries of bench.json."""
+    get = samples.median
+
+    def scaled(name, factor):
+        value = get(name)
+        return None if value is None else value * factor
+
+    def note(text, **values):
+        if any(value is None for value in values.values()):
+            return None
+        return text.format(**{name: measure.short(value) for name, value in values.items()})
+
+    results = [
+        measure.result(
+            "posted_launch_shm", "ns", scaled("shm_launch_issue", 1000), scaled("raw_enqueue", 1000), 300, most=True, of="value",
+            note=note(
+                "of {all} ns a launch through the CUDA runtime, {client} ns are spent below it in the client, "
+                "and {raw} ns suffice to hand the bare bytes to another thread",
+                all=scaled("shm_launch_issue", 1000), client=scaled("shm_client_launch", 1000), raw=scaled("raw_enqueue", 1000),
+            ),
+        )
+    ]
+    results.append(measure.result("sync_call_shm", "us", get("shm_call"), get("shm_raw_pingpong"), 3, most=True))
+    for name in ("unix", "tcp"):
+        # The better of the two ways to wait, so that polling is not counted as our merit.
+        ways = {way: get(f"{name}_raw_pingpong{way}") for way in ("", "_polled")}
+        best = min((value for value in ways.values() if value is not None), default=None)
+        text = "a bare round trip takes {blocked} us where both ends sleep, {polled} us where both poll (the baseline is the shorter)"
+        results.append(
+            measure.result(
+                f"sync_call_{name}", "us", get(f"{name}_call"), best, 1.3, most=True,
+                note=note(text, blocked=ways[""], polled=ways["_polled"]),
+            )
+        )
+    for way in ("h2d", "d2h"):
+        results.append(
+            measure.result(
+                f"bulk_{way}_shm", "B/s", get(f"shm_pageable_{way}"), get("raw_memcpy"), 0.8, most=False,
+                note=note("pageable; pinned memory, which is not staged, does {pinned} B/s", pinned=get(f"shm_pinned_{way}")),
+            )
+        )
+        results.append(
+            measure.result(f"bulk_{way}_unix", "B/s", get(f"unix_pageable_{way}"), get("raw_copy_unix"), 0.8, most=False)
+        )
+    operations = {"posted": 2 * COUNT, "queries": 5 * COUNT}
+    for name, goal in (("posted", 10), ("queries", 0)):
+        value = get(f"crossings_{name}_10k")
+        results.append(
+            measure.result(f"crossings_10k_{name}", "crossings", value, operations[name], goal, most=True, of="value")
+        )
+    one, two = get("one_thread_arithmetic_rate"), get("two_threads_arithmetic_rate")
+    results.append(
+        measure.result("software_gpu_rate", "1/s", one, get("raw_arithmetic"), 1e9, most=False, of="value",
+                       note="thread-instructions of one core; the baseline is the same arithmetic compiled for the CPU")
+    )
+    results.append(measure.result("software_gpu_scaling", "1/s", two, one, 1.7, most=False))
+    return results
+
+
+def main():
+    """The benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="alternations of measurement and baseline (default 5)")
+    parser.add_argument("--output", default=os.path.join(harness.ROOT, "out/bench.json"), help="where the JSON goes")
+    parser.add_argument("parts", nargs="*", help="only these of: calls copies crossings software")
+    options = parser.parse_args()
+    wanted = options.parts or ["calls", "copies", "crossings", "software"]
+    samples = Samples()
+    with harness.Daemon() as daemon:
+        if "calls" in wanted:
+            calls(daemon, samples, options.rounds)
+        if "copies" in wanted:
+            copies(daemon, samples, options.rounds)
+        if "crossings" in wanted:
+            crossings(daemon, samples)
+    if "software" in wanted:
+        software(samples, options.rounds)
+    results = results_of(samples)
+    measure.write(options.output, measure.machine(), results, samples)
+    status = measure.conclude(results, samples.failures)
+    print(f"written to {os.path.relpath(options.output)}")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+//! Baselines of the benchmarks, and what they measure below the CUDA
+//! interface. One JSON line each: `{"name":…,"unit":…,"value":…}`, the value
+//! being a median.
+#![forbid(unsafe_code)]
+
+mod arithmetic;
+mod copies;
+mod enqueue;
+mod error;
+mod pingpong;
+mod sample;
+mod session;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum as _};
+
+use crate::error::Error;
+use crate::sample::print;
+
+/// Measures what remoting is compared with, and single calls of a session.
+#[derive(Debug, Parser)]
+#[command(name = "paragpu-bench", version)]
+struct Arguments {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// What the machine does without paragpu.
+    Raw {
+        /// Bytes of each bulk copy.
+        #[arg(long, default_value_t = 64 << 20)]
+        bulk: usize,
+        /// Measure these; all, if none is named.
+        names: Vec<Raw>,
+    },
+    /// Round trips in a session, alternating with bare ones on the same kind
+    /// of channel. The guest's configuration says which session: PARAGPU_*.
+    Calls,
+    /// Null launches in a session, below the CUDA interface.
+    Launches,
+}
+
+/// One baseline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Raw {
+    /// Round trip through two cache lines between two polling threads.
+    PingpongShm,
+    /// Round trip over a unix socket between two blocking threads.
+    PingpongUnix,
+    /// Round trip over loopback TCP between two blocking threads.
+    PingpongTcp,
+    /// As pingpong-unix, both ends polling as the communicators do.
+    PingpongUnixPolled,
+    /// As pingpong-tcp, both ends polling as the communicators do.
+    PingpongTcpPolled,
+    /// memcpy by one thread, all pages present.
+    Memcpy,
+    /// Bulk bytes over a unix socket between two threads.
+    CopyUnix,
+    /// Bulk bytes over loopback TCP between two threads.
+    CopyTcp,
+    /// A launch's bytes into a ring that another thread empties.
+    Enqueue,
+    /// Multiply-adds of 32 lanes by one thread.
+    Arithmetic,
+}
+
+fn raw(name: Raw, bulk: usize) -> Result<(), Error> {
+    use pingpong::{Manner, Socket};
+    const MICROS: f64 = 1e6;
+    let label = name
+        .to_possible_value()
+        .map(|value| format!("raw_{}", value.get_name().replace('-', "_")))
+        .unwrap_or_default();
+    let trip = |socket, manner| pingpong::socket(socket, manner).map(|value| value * MICROS);
+    let (unit, value) = match name {
+        Raw::PingpongShm => ("us", pingpong::shared_memory() * MICROS),
+        Raw::PingpongUnix => ("us", trip(Socket::Unix, Manner::Blocking)?),
+        Raw::PingpongTcp => ("us", trip(Socket::Tcp, Manner::Blocking)?),
+        Raw::PingpongUnixPolled => ("us", trip(Socket::Unix, Manner::Polling)?),
+        Raw::PingpongTcpPolled => ("us", trip(Socket::Tcp, Manner::Polling)?),
+        Raw::Memcpy => ("B/s", copies::memcpy(bulk)),
+        Raw::CopyUnix => ("B/s", copies::socket(Socket::Unix, bulk)?),
+        Raw::CopyTcp => ("B/s", copies::socket(Socket::Tcp, bulk)?),
+        Raw::Enqueue => ("us", enqueue::cost() * MICROS),
+        Raw::Arithmetic => ("1/s", arithmetic::rate()),
+    };
+    print(&label, unit, value);
+    Ok(())
+}
+
+fn run(arguments: Arguments) -> Result<(), Error> {
+    match arguments.what {
+        What::Raw { bulk, names } => {
+            let names = if names.is_empty() {
+                Raw::value_variants().to_vec()
+            } else {
+                names
+            };
+            names.into_iter().try_for_each(|name| raw(name, bulk))
+        }
+        What::Calls => session::calls(),
+        What::Launches => session::launches(),
+    }
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let mut text = format!("paragpu-bench: {error}");
+            let mut cause = std::error::Error::source(&error);
+            while let Some(source) = cause {
+                text += &format!(": {source}");
+                cause = source.source();
+            }
+            eprintln!("{text}");
+            ExitCode::FAILURE
+        }
+    }
+}

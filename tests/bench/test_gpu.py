@@ -1,0 +1,203 @@
+"""Tests on a real NVIDIA GPU: every program natively and over every communicator
+of a host, results compared bit for bit; the GPU's memory returns to its start;
+compute-sanitizer over a worker where it is installed. Ends with 0 and a
+sentence where there is no GPU.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+# pylint: disable=wrong-import-position
+import gpu
+from measure import harness, say
+
+# Programs that compute-sanitizer follows: memory, textures, graphs of streams, errors.
+SANITIZED = ("vectorAdd", "copies", "bicubicTexture", "streamsAndEvents")
+
+
+def digest_of(output):
+    """The result's digest in the line that a program prints with --json."""
+    for line in output.splitlines():
+        if line.startswith('{"program"'):
+            return json.loads(line).get("digest")
+    return None
+
+
+def published_digests():
+    """Digests of an H200, by program."""
+    path = os.path.join(harness.ROOT, "tests/programs/digests-h200.txt")
+    with open(path, encoding="utf-8") as lines:
+        return dict(line.split()[:2] for line in lines if line.strip() and not line.startswith("#"))
+
+
+class Report:
+    """What was tested and what was wrong."""
+
+    def __init__(self):
+        self.entries, self.problems = [], []
+
+    def check(self, good, problem):
+        """Notes a problem."""
+        if not good:
+            self.problems.append(problem)
+            say(f"WRONG: {problem}")
+        return good
+
+
+def native(program, timeout=120):
+    """Runs a program with NVIDIA's runtime."""
+    start = time.monotonic()
+    done = subprocess.run(
+        [os.path.join(harness.PROGRAMS, program), "--json"],
+        env=gpu.native_environment(),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr, time.monotonic() - start
+
+
+def programs(report, device, daemon, names, warm):
+    """Every program, natively and over every communicator."""
+    expected = published_digests() if "H200" in device["name"] else {}
+    gpu.await_warm(daemon, warm)
+    before = gpu.memory_used(device)
+    for name in names:
+        code, output, errors, seconds = native(name)
+        digest = digest_of(output)
+        entry = {"program": name, "native": {"code": code, "digest": digest, "seconds": round(seconds, 3)}}
+        report.check(code == 0, f"{name} natively: exit status {code}: {output}{errors}".strip())
+        if name in expected:
+            report.check(digest == expected[name], f"{name} natively: digest {digest}, not {expected[name]} as published")
+        for communicator in harness.HOST_COMMUNICATORS:
+            run = daemon.run(name, communicator, ("--json",))
+            got = digest_of(run.output)
+            entry[communicator] = {"code": run.code, "digest": got, "seconds": round(run.seconds, 3), **run.counters}
+            where = f"{name} over {communicator}"
+            if report.check(run.code == 0, f"{where}: exit status {run.code}: {run.output}{run.errors}".strip()[:2000]):
+                report.check(got == digest, f"{where}: digest {got}, natively {digest}")
+                report.check(run.counters["calls"] > 0, f"{where}: never reached the backend")
+        report.entries.append(entry)
+        try:
+            gpu.await_warm(daemon, warm)
+            gpu.until(lambda: gpu.memory_used(device) <= before, f"the GPU's memory back at {before} bytes")
+        except RuntimeError as error:
+            report.check(False, f"after {name}: {error}; {gpu.memory_used(device)} bytes are in use")
+            before = gpu.memory_used(device)
+        words = ", ".join(f"{way} {entry[way]['seconds']:.2f} s" for way in ("native", *harness.HOST_COMMUNICATORS))
+        say(f"{name}: {words}")
+
+
+def sanitized(report, names):
+    """Programs over a worker that compute-sanitizer follows."""
+    tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if not os.path.exists(tool):
+        say("compute-sanitizer is not installed: skipped")
+        return "not installed"
+    with tempfile.TemporaryDirectory(prefix="paragpu-sanitizer-") as folder:
+        wrapper = os.path.join(folder, "worker")
+        with open(wrapper, "w", encoding="utf-8") as script:
+            script.write(
+                f'#!/bin/sh\nexec {tool} --tool memcheck --leak-check no --log-file {folder}/%p.log '
+                f'{harness.binary("paragpu-worker")} "$@"\n'
+            )
+        os.chmod(wrapper, os.stat(wrapper).st_mode | stat.S_IXUSR)
+        try:
+            with harness.Daemon(f"--worker={wrapper}", "--warm=1", device="cuda") as daemon:
+                gpu.await_warm(daemon, 1)
+                for name in names:
+                    say(f"{name} under compute-sanitizer")
+                    run = daemon.run(name, "shm", ("--json",), timeout=180)
+                    report.check(run.code == 0, f"{name} under compute-sanitizer: {run.output}{run.errors}".strip()[:2000])
+                    gpu.await_warm(daemon, 1)
+        except RuntimeError as error:
+            report.check(False, f"compute-sanitizer: {error}")
+        summaries, errors = 0, []
+        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+            if entry.name.endswith(".log"):
+                with open(entry.path, encoding="utf-8", errors="replace") as log:
+                    text = log.read()
+                summaries += "ERROR SUMMARY" in text
+                if "ERROR SUMMARY" in text and "ERROR SUMMARY: 0 errors" not in text:
+                    errors.append(text[-3000:])
+        report.check(summaries >= len(names), f"compute-sanitizer followed {summaries} workers to their end, not {len(names)}")
+        report.check(not errors, "compute-sanitizer found errors:\n" + "\n".join(errors))
+        return f"{summaries} workers, {len(errors)} with errors"
+
+
+def conformance(report):
+    """The suite that every device passes, where its binary was brought along."""
+    path = os.environ.get("PARAGPU_TEST_CONFORMANCE")
+    if path:
+        command = [path, "--nocapture"]
+    elif shutil.which("cargo"):
+        command = ["cargo", "test", "--offline", "--quiet", "-p", "paragpu-device-cuda", "--test", "conformance", "--", "--nocapture"]
+    else:
+        return "neither its binary nor cargo is here"
+    done = subprocess.run(command, cwd=harness.ROOT, capture_output=True, text=True, timeout=600, check=False)
+    report.check(done.returncode == 0, f"the device's conformance suite:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+    report.check("skipped" not in done.stderr, f"the device's conformance suite was skipped: {done.stderr.strip()}")
+    return "passed" if done.returncode == 0 else "failed"
+
+
+def main():
+    """The tests."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", default=os.path.join(harness.ROOT, "out/test-gpu.json"), help="where the JSON goes")
+    parser.add_argument("--log", help="keep the daemon's log here")
+    parser.add_argument("--no-sanitizer", action="store_true", help="without compute-sanitizer")
+    parser.add_argument("programs", nargs="*", help="only these programs")
+    options = parser.parse_args()
+    try:
+        device = gpu.probe()
+        gpu.native_environment()
+    except gpu.NoGpu as why:
+        print(f"test-gpu: skipped: {why}")
+        return 0
+    names = options.programs or harness.program_names()
+    report, warm = Report(), 2
+    say(f"{device['name']}, driver {device['driver']}: {len(names)} programs")
+    start = gpu.memory_used(device)
+    result = {"version": 1, "device": device["name"], "driver": device["driver"]}
+    result["conformance"] = conformance(report)
+    try:
+        with harness.Daemon(f"--warm={warm}", device="cuda", log=options.log) as daemon:
+            programs(report, device, daemon, names, warm)
+            report.check(not daemon.sessions(), f"sessions left behind: {daemon.sessions()}")
+            if report.problems:
+                say("the daemon's log ends with:\n" + daemon.log()[-4000:])
+        gpu.until(lambda: gpu.memory_used(device) <= start, f"the GPU's memory back at {start} bytes")
+    except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+        report.check(False, f"{type(error).__name__}: {error}")
+    if not options.no_sanitizer and not options.programs:
+        result["sanitizer"] = sanitized(report, SANITIZED)
+    result.update(programs=report.entries, problems=report.problems)
+    os.makedirs(os.path.dirname(os.path.abspath(options.output)), exist_ok=True)
+    with open(options.output, "w", encoding="utf-8") as file:
+        json.dump(result, file, indent=1)
+        file.write("\n")
+    right = sum(
+        entry[way]["code"] == 0 and entry[way]["digest"] == entry["native"]["digest"]
+        for entry in report.entries
+        for way in harness.HOST_COMMUNICATORS
+    )
+    print(f"{right} of {len(names) * len(harness.HOST_COMMUNICATORS)} remote runs gave the native result; "
+          f"conformance: {result['conformance']}; sanitizer: {result.get('sanitizer', 'not asked for')}; "
+          f"{len(report.problems)} problems")
+    for problem in report.problems:
+        print(f"- {problem}")
+    return 1 if report.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
