@@ -81,10 +81,12 @@ configuration! {
 
     /// The software GPU.
     [software] pub struct Software {
+        /// How many there are.
+        devices: u32 = 1 => 1..=32;
         /// The compute capability it claims, "major.minor".
-        compute_capability: ComputeCapability = ComputeCapability { major: 8, minor: 6 };
-        /// Memory of the device.
-        memory: Size = Size(4 << 30) => 16 << 20..=1 << 40;
+        compute_capability: ComputeCapability = ComputeCapability { major: 9, minor: 0 };
+        /// Memory of each device; 0 for 4 GiB, or half of the host's where that is less.
+        memory: Size = Size(0) => 0..=1 << 40;
         /// Threads that run kernels; 0 for one per core.
         threads: u32 = 0 => 0..=1024;
     }

@@ -39,6 +39,8 @@ pub struct Devices {
     search: Search,
     auto: bool,
     configured: Vec<u32>,
+    /// How many devices the software GPU is told to have.
+    software: u32,
 }
 
 /// How far the search is.
@@ -62,6 +64,7 @@ impl Devices {
             search: Search::Trying,
             auto: host.device.kind == DeviceKind::Auto,
             configured: host.device.indices.0.clone(),
+            software: host.software.devices,
         };
         devices.configured.truncate(MAX_DEVICES as usize);
         devices.begin(match host.device.kind {
@@ -151,22 +154,21 @@ impl Devices {
     /// The device at the end of the list is there: what next?
     fn proceed(&mut self) {
         self.search = Search::Over;
-        if !self.configured.is_empty() {
-            let rest = self.configured.iter().skip(self.list.len());
-            let rest = rest.map(|index| Device {
-                index: *index,
-                ..Device::default()
-            });
-            self.list.extend(rest);
-        } else if self.kind != "software" && self.list.len() < MAX_DEVICES as usize {
-            // The software GPU is one device: all cores.
-            let index = u32::try_from(self.list.len()).unwrap_or(MAX_DEVICES);
-            self.list.push(Device {
-                index,
-                ..Device::default()
-            });
+        let found = self.list.len();
+        let rest: Vec<u32> = if !self.configured.is_empty() {
+            self.configured.iter().skip(found).copied().collect()
+        } else if self.kind == "software" {
+            (1..self.software).collect()
+        } else if found < MAX_DEVICES as usize {
             self.search = Search::Trying;
-        }
+            vec![u32::try_from(found).unwrap_or(MAX_DEVICES)]
+        } else {
+            Vec::new()
+        };
+        self.list.extend(rest.into_iter().map(|index| Device {
+            index,
+            ..Device::default()
+        }));
     }
 
     /// A worker could not open device `ordinal`.
@@ -182,7 +184,14 @@ impl Devices {
                 return;
             }
             if self.auto && self.kind == "cuda" {
-                tracing::info!(%reason, "no CUDA device: the software GPU serves");
+                if std::path::Path::new("/dev/nvidiactl").exists() {
+                    tracing::warn!(
+                        %reason,
+                        "the GPUs of this host cannot be used: the software GPU serves"
+                    );
+                } else {
+                    tracing::info!(%reason, "no CUDA device: the software GPU serves");
+                }
                 self.begin("software");
                 return;
             }
@@ -249,6 +258,16 @@ mod tests {
         assert_eq!(devices.retry(retry), None);
         devices.opened(0, "CPU".into(), 1);
         assert_eq!(devices.count(), 1);
+    }
+
+    #[test]
+    fn software_devices_are_as_many_as_configured() {
+        let mut software = host(DeviceKind::Software, &[]);
+        software.software.devices = 3;
+        let mut devices = Devices::new(&software);
+        devices.opened(0, "CPU".into(), 1);
+        assert_eq!(devices.count(), 3);
+        assert_eq!(devices.label(2), "software:2");
     }
 
     #[test]

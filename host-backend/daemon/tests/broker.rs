@@ -433,6 +433,33 @@ fn named_devices_are_the_guests_devices() {
 }
 
 #[test]
+fn the_software_gpu_is_as_configured() {
+    let daemon = Daemon::start(&[
+        "--set",
+        "software.memory=64MiB",
+        "--set",
+        "software.compute_capability=7.5",
+        "--set",
+        "software.threads=2",
+        "--set",
+        "log.level=warn",
+    ]);
+    daemon.until_quiet(1);
+    let worker = daemon.workers().pop_first().unwrap();
+    let environment = std::fs::read(format!("/proc/{worker}/environ")).unwrap();
+    let environment = String::from_utf8_lossy(&environment).into_owned();
+    for argument in [
+        "--log warn",
+        "--software-compute-capability=7.5",
+        "--software-devices=1",
+        "--software-memory=67108864",
+        "--software-cores=2",
+    ] {
+        assert!(environment.contains(argument), "{argument}: {environment}");
+    }
+}
+
+#[test]
 fn a_device_that_cannot_be_opened_is_tried_again() {
     let directory = tempfile::tempdir().unwrap();
     let broken = directory.path().join("broken");

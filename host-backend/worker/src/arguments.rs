@@ -37,4 +37,22 @@ pub struct Arguments {
     /// How much to log: off, error, warn, info, debug or trace.
     #[arg(long, default_value_t = LevelFilter::INFO)]
     pub log: LevelFilter,
+    /// How many software GPUs there are.
+    #[arg(long)]
+    pub software_devices: Option<u32>,
+    /// Bytes of a software GPU's memory.
+    #[arg(long)]
+    pub software_memory: Option<u64>,
+    /// Compute capability of a software GPU, "major.minor".
+    #[arg(long, value_parser = compute_capability)]
+    pub software_compute_capability: Option<(u32, u32)>,
+    /// Threads that run a software GPU's kernels.
+    #[arg(long)]
+    pub software_cores: Option<u32>,
+}
+
+fn compute_capability(text: &str) -> Result<(u32, u32), String> {
+    text.split_once('.')
+        .and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)))
+        .ok_or_else(|| format!("{text:?} is not MAJOR.MINOR"))
 }

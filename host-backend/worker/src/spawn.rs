@@ -6,6 +6,19 @@ use std::process::{Child, Command, Stdio};
 
 use crate::control::{Control, ControlError};
 
+/// What the software GPU is to be like; a zero leaves the choice to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Software {
+    /// How many devices there are.
+    pub devices: u32,
+    /// Bytes of device memory of each.
+    pub memory: u64,
+    /// Compute capability, major and minor.
+    pub compute_capability: (u32, u32),
+    /// Threads that run kernels.
+    pub cores: u32,
+}
+
 /// What a worker is started with; its command line.
 #[derive(Debug, Clone)]
 pub struct Spawn {
@@ -26,6 +39,8 @@ pub struct Spawn {
     /// How much the worker logs: `off`, `error`, `warn`, `info`, `debug` or
     /// `trace`.
     pub log: String,
+    /// With the device `software`: what it is to be like.
+    pub software: Software,
 }
 
 impl Spawn {
@@ -48,6 +63,9 @@ impl Spawn {
             .arg(self.image_cache_bytes.to_string())
             .arg("--log")
             .arg(&self.log);
+        if self.device == "software" {
+            self.software.describe(&mut command);
+        }
         if let Some(directory) = &self.image_cache {
             command.arg("--image-cache").arg(directory);
         }
@@ -58,5 +76,23 @@ impl Spawn {
             .process_group(0)
             .spawn()?;
         Ok((child, ours))
+    }
+}
+
+impl Software {
+    fn describe(&self, command: &mut Command) {
+        let (major, minor) = self.compute_capability;
+        if major != 0 {
+            command.arg(format!("--software-compute-capability={major}.{minor}"));
+        }
+        for (option, value) in [
+            ("devices", u64::from(self.devices)),
+            ("memory", self.memory),
+            ("cores", u64::from(self.cores)),
+        ] {
+            if value != 0 {
+                command.arg(format!("--software-{option}={value}"));
+            }
+        }
     }
 }

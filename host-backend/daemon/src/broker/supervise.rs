@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 use std::time::Instant;
 
-use paragpu_worker::spawn::Spawn;
+use paragpu_worker::spawn::{Software, Spawn};
 
 use super::{Broker, GRACE};
 use crate::session::Session;
@@ -106,6 +106,7 @@ impl Broker {
             image_cache: self.host.cache_directory(),
             image_cache_bytes: self.host.cache.size.0,
             log: self.host.log.level.name().to_owned(),
+            software: self.software(),
         };
         match Worker::start(&spawn, ordinal) {
             Ok(worker) => {
@@ -126,6 +127,17 @@ impl Broker {
                 tracing::error!(reason, "no worker");
                 self.devices.failed(ordinal, reason, now);
             }
+        }
+    }
+
+    fn software(&self) -> Software {
+        let software = &self.host.software;
+        let capability = software.compute_capability;
+        Software {
+            devices: software.devices,
+            memory: software.memory.0,
+            compute_capability: (capability.major, capability.minor),
+            cores: software.threads,
         }
     }
 
