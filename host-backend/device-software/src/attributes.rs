@@ -1,0 +1,196 @@
+//! How the software GPU describes itself: device attributes, limits, occupancy.
+
+use paragpu_device::{Error, Snapshot};
+use paragpu_protocol::status::Status;
+
+/// Settings of a software GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// How many devices this platform has.
+    pub devices: u32,
+    /// Bytes of device memory of each.
+    pub memory: u64,
+    /// Compute capability, major and minor.
+    pub compute_capability: (u32, u32),
+    /// Multiprocessors: threads that run blocks.
+    pub cores: u32,
+}
+
+impl Default for Options {
+    /// One device of compute capability 9.0 with a thread for each core and 4 GiB, or half of the host's memory
+    /// where that is less.
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+        let half = host_memory().map_or(u64::MAX, |bytes| bytes / 2);
+        let memory = half.min(4 << 30) & !(paragpu_protocol::layout::CHUNK - 1);
+        Self {
+            devices: 1,
+            memory,
+            compute_capability: (9, 0),
+            cores,
+        }
+    }
+}
+
+fn host_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
+    line.trim()
+        .trim_end_matches(" kB")
+        .trim()
+        .parse::<u64>()
+        .ok()
+        .map(|kib| kib << 10)
+}
+
+/// Most threads of a block.
+pub const MAX_THREADS: u32 = 1024;
+/// Shared memory of a block without asking for more.
+pub const SHARED: u32 = 48 << 10;
+/// Shared memory a block may ask for.
+pub const SHARED_OPTIN: u32 = 227 << 10;
+/// Shared memory of a multiprocessor.
+pub const SHARED_SM: u32 = 228 << 10;
+/// Shared memory the system takes of each block.
+pub const SHARED_RESERVED: u32 = 1 << 10;
+/// Most threads of a multiprocessor.
+pub const THREADS_SM: u32 = 2048;
+/// Most blocks of a multiprocessor.
+pub const BLOCKS_SM: u32 = 32;
+/// Registers of a thread that every kernel reports; any number is as true on this device.
+pub const REGISTERS: u32 = 32;
+/// Driver version that this device answers with: CUDA 13.0.
+pub const DRIVER_VERSION: i32 = 13_000;
+
+impl Options {
+    /// Compute capability times ten.
+    #[must_use]
+    pub fn arch(&self) -> u32 {
+        self.compute_capability.0 * 10 + self.compute_capability.1
+    }
+
+    /// What device `index` is.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE` past the count.
+    pub fn snapshot(&self, index: u32) -> Result<Snapshot, Error> {
+        if index >= self.devices {
+            return Err(Status::INVALID_DEVICE.into());
+        }
+        let mut uuid = *b"paragpu-software";
+        uuid[15] = index as u8;
+        Ok(Snapshot {
+            driver_version: DRIVER_VERSION,
+            total_memory: self.memory,
+            uuid,
+            name: "paragpu software GPU".to_owned(),
+            pci_bus_id: format!("0000:{index:02X}:00.0"),
+            attributes: self.attributes(index),
+        })
+    }
+
+    /// Every CUdevice_attribute with its value.
+    fn attributes(&self, index: u32) -> Vec<(u32, i32)> {
+        let at = |n: u32, v: u32| (n, v as i32);
+        let mut list = vec![
+            at(1, MAX_THREADS),
+            at(2, 1024),
+            at(3, 1024),
+            at(4, 64),
+            at(5, i32::MAX as u32),
+            at(6, 65535),
+            at(7, 65535),
+            at(8, SHARED),
+            at(9, 64 << 10),
+            at(10, 32),
+            at(11, i32::MAX as u32),
+            at(12, 65536),
+            // Clock rates in kHz: an instruction of a thread each nanosecond.
+            at(13, 1_000_000),
+            at(14, 512),
+            at(15, 1),
+            at(16, self.cores),
+            at(17, 0),
+            at(18, 0),
+            at(19, 1),
+            at(20, 0),
+            at(30, 512),
+            at(31, 1),
+            at(32, 0),
+            at(33, index),
+            at(34, 0),
+            at(35, 0),
+            at(36, 1_000_000),
+            at(37, 64),
+            at(38, 1 << 20),
+            at(39, THREADS_SM),
+            at(40, 1),
+            at(41, 1),
+            at(44, 1),
+            at(50, 0),
+            at(51, 32),
+            at(75, self.compute_capability.0),
+            at(76, self.compute_capability.1),
+            at(78, 1),
+            at(79, 1),
+            at(80, 1),
+            at(81, SHARED_SM),
+            at(82, 65536),
+            at(83, 0),
+            at(84, 0),
+            at(85, index),
+            at(86, 1),
+            at(87, 2),
+            at(88, 0),
+            at(89, 0),
+            at(90, 1),
+            at(91, 1),
+            at(95, 1),
+            at(97, SHARED_OPTIN),
+            at(99, 1),
+            at(106, BLOCKS_SM),
+            at(111, SHARED_RESERVED),
+            at(129, 1),
+            at(131, u32::MAX),
+            at(134, u32::MAX),
+        ];
+        // Sizes of textures and surfaces; all arrays are plain memory here.
+        for n in [
+            21, 22, 23, 27, 28, 42, 45, 46, 55, 56, 57, 61, 63, 64, 73, 74, 77,
+        ] {
+            list.push(at(n, 32768));
+        }
+        for n in [24, 25, 26, 47, 48, 49, 58, 59, 60] {
+            list.push(at(n, 16384));
+        }
+        for n in [29, 43, 62, 65] {
+            list.push(at(n, 2048));
+        }
+        list.extend([
+            at(69, 1 << 28),
+            at(70, 131_072),
+            at(71, 65000),
+            at(72, 2_097_120),
+        ]);
+        // Everything else is absent: cube maps, streams' memory operations, virtual memory, pools, clusters, …
+        for n in 1..=147 {
+            if !list.iter().any(|&(m, _)| m == n) {
+                list.push((n, 0));
+            }
+        }
+        list.sort_unstable();
+        list
+    }
+}
+
+/// Blocks of `threads` threads and `shared` bytes that fit a multiprocessor.
+#[must_use]
+pub fn occupancy(threads: u32, shared: u64) -> u32 {
+    if threads == 0 || threads > MAX_THREADS {
+        return 0;
+    }
+    let warps = threads.div_ceil(32);
+    let by_shared =
+        u64::from(SHARED_SM) / (shared + u64::from(SHARED_RESERVED)).next_multiple_of(128);
+    BLOCKS_SM.min(THREADS_SM / 32 / warps).min(by_shared as u32)
+}

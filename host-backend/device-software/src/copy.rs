@@ -1,0 +1,168 @@
+//! Copies and fills, checked when they are given and carried out as stream work.
+
+use crate::memory_unsafe::Memory;
+use crate::texture::Array;
+use paragpu_device::Error;
+use paragpu_protocol::status::Status;
+use std::sync::Arc;
+
+/// One end of a rectangular copy, with its array found.
+#[derive(Debug, Clone)]
+pub enum End {
+    /// Address, bytes between rows, rows between slices.
+    Linear(u64, u64, u64),
+    /// Array, level, origin in bytes, rows, slices.
+    Array(Arc<Array>, u32, [u64; 3]),
+}
+
+fn invalid(what: &str) -> Error {
+    Error::new(Status::INVALID_VALUE, what)
+}
+
+/// What a copy that was checked meets when its memory was taken away meanwhile.
+fn gone() -> Error {
+    Error::new(
+        Status::ILLEGAL_ADDRESS,
+        "memory of a copy was unmapped before the copy ran",
+    )
+}
+
+impl End {
+    /// Does this end hold the extent?
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`.
+    pub fn check(&self, memory: &Memory, [width, rows, slices]: [u64; 3]) -> Result<(), Error> {
+        match self {
+            Self::Linear(address, pitch, between) => {
+                if rows > 1 && *pitch < width || slices > 1 && *between < rows {
+                    return Err(invalid(
+                        "the pitch is smaller than a row, or the height than the rows",
+                    ));
+                }
+                let slice = pitch.checked_mul(*between);
+                let span = slice
+                    .and_then(|s| {
+                        if slices > 1 {
+                            s.checked_mul(slices - 1)
+                        } else {
+                            Some(0)
+                        }
+                    })
+                    .and_then(|s| s.checked_add(pitch.checked_mul(rows - 1)?))
+                    .and_then(|s| s.checked_add(width));
+                match span {
+                    Some(span) if memory.reachable(*address, span) => Ok(()),
+                    _ => Err(invalid("the copy leaves the memory it starts in")),
+                }
+            }
+            Self::Array(array, level, [x, y, z]) => {
+                let last = |a: u64, n: u64| a.checked_add(n - 1);
+                let inside = last(*y, rows).zip(last(*z, slices));
+                match inside.and_then(|(y, z)| array.offset(*level, *x, y, z, width)) {
+                    Some(_) => Ok(()),
+                    None => Err(invalid("the copy leaves the array")),
+                }
+            }
+        }
+    }
+
+    fn read(&self, memory: &Memory, y: u64, z: u64, out: &mut [u8]) -> bool {
+        match self {
+            Self::Linear(address, pitch, between) => {
+                memory.read(address + (z * between + y) * pitch, out)
+            }
+            Self::Array(array, level, [x, oy, oz]) => {
+                match array.offset(*level, *x, oy + y, oz + z, out.len() as u64) {
+                    Some(offset) => {
+                        array.read_bytes(offset, out);
+                        true
+                    }
+                    None => false,
+                }
+            }
+        }
+    }
+
+    fn write(&self, memory: &Memory, y: u64, z: u64, bytes: &[u8]) -> bool {
+        match self {
+            Self::Linear(address, pitch, between) => {
+                memory.write(address + (z * between + y) * pitch, bytes)
+            }
+            Self::Array(array, level, [x, oy, oz]) => {
+                match array.offset(*level, *x, oy + y, oz + z, bytes.len() as u64) {
+                    Some(offset) => {
+                        array.write_bytes(offset, bytes);
+                        true
+                    }
+                    None => false,
+                }
+            }
+        }
+    }
+}
+
+/// Copies `extent` from `source` to `destination`.
+///
+/// # Errors
+/// `ILLEGAL_ADDRESS` where memory went away since the check.
+pub fn rectangle(
+    memory: &Memory,
+    destination: &End,
+    source: &End,
+    extent: [u64; 3],
+) -> Result<(), Error> {
+    let [width, rows, slices] = extent;
+    if let (End::Linear(d, dp, dr), End::Linear(s, sp, sr)) = (destination, source) {
+        for z in 0..slices {
+            for y in 0..rows {
+                if !memory.copy(d + (z * dr + y) * dp, s + (z * sr + y) * sp, width) {
+                    return Err(gone());
+                }
+            }
+        }
+        return Ok(());
+    }
+    let mut row = vec![0; usize::try_from(width).map_err(|_| gone())?];
+    for z in 0..slices {
+        for y in 0..rows {
+            if !source.read(memory, y, z, &mut row) || !destination.write(memory, y, z, &row) {
+                return Err(gone());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Copies `size` bytes.
+///
+/// # Errors
+/// `ILLEGAL_ADDRESS` where memory went away since the check.
+pub fn linear(memory: &Memory, destination: u64, source: u64, size: u64) -> Result<(), Error> {
+    if memory.copy(destination, source, size) {
+        Ok(())
+    } else {
+        Err(gone())
+    }
+}
+
+/// Fills `height` rows of `width` elements.
+///
+/// # Errors
+/// `ILLEGAL_ADDRESS` where memory went away since the check.
+pub fn fill(
+    memory: &Memory,
+    at: u64,
+    pitch: u64,
+    value: u32,
+    element: u8,
+    width: u64,
+    height: u64,
+) -> Result<(), Error> {
+    for y in 0..height {
+        if !memory.fill(at + y * pitch, value, element, width) {
+            return Err(gone());
+        }
+    }
+    Ok(())
+}

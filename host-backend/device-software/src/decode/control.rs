@@ -1,0 +1,184 @@
+//! Branches, calls, barriers of the block (PTX ISA 9.7.12, 9.7.13).
+
+use super::scope::Place;
+use super::{Decoder, Result, Symbol};
+use crate::program::{BarReduce, Call, CallTarget, Ext, Reg};
+use crate::ptx::ast::{Operand, Type};
+
+impl<'m> Decoder<'m> {
+    pub(super) fn control(
+        &mut self,
+        base: &str,
+        mods: &[&str],
+        operands: &[Operand<'m>],
+    ) -> Result<bool> {
+        match base {
+            "bra" => {
+                self.only(mods, &["uni"])?;
+                let [target] = self.operands(operands)?;
+                let &Operand::Name(name) = target else {
+                    return self.invalid("expected a label");
+                };
+                let target = self.label(name)?;
+                self.ext(Ext::Bra { target });
+            }
+            "brx" => {
+                let [index, list] = self.operands(operands)?;
+                let &Operand::Name(list) = list else {
+                    return self.invalid("expected branch targets");
+                };
+                let Some(targets) = self.find_targets(list) else {
+                    return self.invalid(format!("{list} names no branch targets"));
+                };
+                let index = self.s32(index, Type::U32)?;
+                self.ext(Ext::BrxIdx { index, targets });
+            }
+            "call" => self.call(operands)?,
+            "ret" => self.ext(Ext::Ret),
+            "exit" => self.ext(Ext::Exit),
+            "trap" => self.ext(Ext::Trap),
+            "brkpt" | "pmevent" => self.ext(Ext::Nop),
+            "nanosleep" => self.ext(Ext::Yield),
+            "setmaxnreg" | "griddepcontrol" => self.ext(Ext::Nop),
+            "bar" | "barrier" => return self.barrier(mods, operands),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn call(&mut self, operands: &[Operand<'m>]) -> Result<()> {
+        let (returns, callee, args) = match operands {
+            [Operand::List(r), Operand::Name(f), Operand::List(a), ..] => {
+                (r.as_slice(), *f, a.as_slice())
+            }
+            [Operand::List(r), Operand::Name(f)] => (r.as_slice(), *f, [].as_slice()),
+            [Operand::Name(f), Operand::List(a), ..] => ([].as_slice(), *f, a.as_slice()),
+            [Operand::Name(f)] => ([].as_slice(), *f, [].as_slice()),
+            _ => return self.invalid("malformed call"),
+        };
+        let target = match self.find_register(callee) {
+            Some((Reg::R64(row), _)) => CallTarget::Indirect(row),
+            Some(_) => return self.invalid("call through a register that is not of 64 bits"),
+            None => match self.symbols.get(callee) {
+                Some(&Symbol::Function(index)) => CallTarget::Function(index),
+                Some(Symbol::Printf) => CallTarget::Printf,
+                Some(Symbol::AssertFail) => CallTarget::AssertFail,
+                _ if matches!(callee, "malloc" | "free") => {
+                    return self.unsupported(format!("{callee} called from a kernel"));
+                }
+                _ if callee.starts_with("cudaCDP") || callee.starts_with("cudaLaunchDevice") => {
+                    return self.unsupported(format!("{callee} (launch from a kernel)"));
+                }
+                _ => {
+                    return Err(crate::error::PtxError::Unresolved {
+                        line: self.line,
+                        name: callee.to_owned(),
+                    });
+                }
+            },
+        };
+        let args = self.call_places(args)?;
+        let returns = self.call_places(returns)?;
+        if let CallTarget::Function(index) = target {
+            let func = self.program.funcs.get(index);
+            let sizes = |list: &[(u32, u32)]| list.iter().map(|&(_, s)| s).collect::<Vec<_>>();
+            let fits = func.is_some_and(|f| {
+                !f.entry && sizes(&f.params) == sizes(&args) && sizes(&f.returns) == sizes(&returns)
+            });
+            if !fits {
+                return self.invalid(format!("call of {callee} does not fit its declaration"));
+            }
+        }
+        self.ext(Ext::Call(Call {
+            target,
+            args,
+            returns,
+        }));
+        Ok(())
+    }
+
+    /// Offsets and sizes of the `.param` variables that a call names.
+    fn call_places(&mut self, list: &[Operand<'m>]) -> Result<Vec<(u32, u32)>> {
+        let mut out = Vec::new();
+        for operand in list {
+            let &Operand::Name(name) = operand else {
+                return self.unsupported("call argument that is no .param");
+            };
+            match (self.find_place(name), self.find_size(name)) {
+                (Some(Place::Frame(offset)), Some(size)) => out.push((offset, size)),
+                _ => return self.unsupported(format!("call argument {name} that is no .param")),
+            }
+        }
+        Ok(out)
+    }
+
+    fn barrier(&mut self, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
+        if mods.first() == Some(&"warp") {
+            let [mask] = self.operands(operands)?;
+            let mask = self.s32(mask, Type::B32)?;
+            self.ext(Ext::BarWarp { mask });
+            return Ok(true);
+        }
+        let known = [
+            "cta", "sync", "arrive", "red", "aligned", "popc", "and", "or",
+        ];
+        self.only(mods, &known)?;
+        if mods.contains(&"red") {
+            let (d, rest) = match operands.split_first() {
+                Some(split) => split,
+                None => return self.invalid("wrong number of operands"),
+            };
+            let Some((p, rest)) = rest.split_last() else {
+                return self.invalid("wrong number of operands");
+            };
+            let (p, negate) = self.pred(p)?;
+            let reduce = if mods.contains(&"popc") {
+                BarReduce::Popc {
+                    d: self.d32(d)?,
+                    p,
+                    negate,
+                }
+            } else if mods.contains(&"and") {
+                BarReduce::And {
+                    d: self.dp(d)?,
+                    p,
+                    negate,
+                }
+            } else {
+                BarReduce::Or {
+                    d: self.dp(d)?,
+                    p,
+                    negate,
+                }
+            };
+            let (id, count) = self.barrier_operands(rest)?;
+            self.ext(Ext::Barrier {
+                id,
+                count,
+                wait: true,
+                reduce,
+            });
+            return Ok(true);
+        }
+        let wait = !mods.contains(&"arrive");
+        let (id, count) = self.barrier_operands(operands)?;
+        if !wait && count.is_none() {
+            return self.invalid("arrive needs a thread count");
+        }
+        self.ext(Ext::Barrier {
+            id,
+            count,
+            wait,
+            reduce: BarReduce::None,
+        });
+        Ok(true)
+    }
+
+    fn barrier_operands(&mut self, operands: &[Operand<'m>]) -> Result<(u32, Option<u32>)> {
+        match operands {
+            [id] => Ok((self.s32(id, Type::U32)?, None)),
+            [id, count] => Ok((self.s32(id, Type::U32)?, Some(self.s32(count, Type::U32)?))),
+            _ => self.invalid("wrong number of operands"),
+        }
+    }
+}

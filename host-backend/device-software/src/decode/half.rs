@@ -1,0 +1,53 @@
+//! How 16-bit floating operations are written into an instruction.
+
+/// Operations on 16-bit floats, one lane half at a time; packed into the immediate with the format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+#[allow(missing_docs)]
+pub enum HalfKind {
+    Add,
+    Sub,
+    Mul,
+    Fma,
+    Neg,
+    Abs,
+    Min,
+    Max,
+    MinNan,
+    MaxNan,
+    Ex2,
+    Tanh,
+    FmaRelu,
+}
+
+impl HalfKind {
+    /// Inverse of `as u8`.
+    #[must_use]
+    pub fn from_bits(bits: u64) -> Self {
+        [
+            Self::Add,
+            Self::Sub,
+            Self::Mul,
+            Self::Fma,
+            Self::Neg,
+            Self::Abs,
+            Self::Min,
+            Self::Max,
+            Self::MinNan,
+            Self::MaxNan,
+            Self::Ex2,
+            Self::Tanh,
+            Self::FmaRelu,
+        ]
+        .get((bits & 0xff) as usize)
+        .copied()
+        .unwrap_or(Self::Add)
+    }
+}
+
+/// Immediate flags of [`Op::Half`] and [`Op::HalfPair`].
+pub const HALF_BFLOAT: u64 = 1 << 8;
+/// Flush subnormals.
+pub const HALF_FTZ: u64 = 1 << 9;
+/// Clamp to [0, 1].
+pub const HALF_SAT: u64 = 1 << 10;

@@ -1,0 +1,307 @@
+//! Loads, stores, atomics, fences (PTX ISA 9.7.9, 9.7.13).
+
+use super::operand::Named;
+use super::{Decoder, Result};
+use crate::program::{Access, Address, AtomOp, Atomic, Ext, Extend, MemSpace, Reg, Special};
+use crate::ptx::ast::{Operand, Type};
+
+fn space(mods: &[&str]) -> MemSpace {
+    mods.iter()
+        .find_map(|m| match *m {
+            "global" | "const" => Some(MemSpace::Global),
+            "shared" | "shared::cta" => Some(MemSpace::Shared),
+            "local" => Some(MemSpace::Local),
+            "param" | "param::entry" | "param::func" => Some(MemSpace::Param),
+            _ => None,
+        })
+        .unwrap_or(MemSpace::Generic)
+}
+
+/// Cache hints change no result.
+fn hint(m: &str) -> bool {
+    m.starts_with("L1::")
+        || m.starts_with("L2::")
+        || matches!(m, "ca" | "cg" | "cs" | "lu" | "cv" | "wb" | "wt" | "nc")
+}
+
+const ORDER: &[&str] = &["relaxed", "acquire", "release", "acq_rel", "sc"];
+const SCOPE: &[&str] = &["cta", "gpu", "sys", "cluster"];
+const SPACES: &[&str] = &[
+    "global",
+    "const",
+    "shared",
+    "shared::cta",
+    "local",
+    "param",
+    "param::entry",
+    "param::func",
+];
+
+impl<'m> Decoder<'m> {
+    /// Resolves an address operand in `space`.
+    fn address(&mut self, operand: &Operand<'m>, space: MemSpace) -> Result<Address> {
+        let Operand::Address { base, offset, more } = operand else {
+            return self.invalid("expected an address");
+        };
+        if !more.is_empty() {
+            return self.invalid("unexpected operands in an address");
+        }
+        let plain = |space, base, offset| Address {
+            space,
+            base,
+            offset,
+            frame: false,
+        };
+        let Some(name) = base else {
+            return Ok(plain(space, None, *offset));
+        };
+        if let Some((reg, _)) = self.find_register(name) {
+            return match reg {
+                Reg::P(_) => self.invalid("predicate as an address"),
+                _ => Ok(plain(space, Some(reg), *offset)),
+            };
+        }
+        match self.named(name)? {
+            Named::Constant(value) => Ok(plain(space, None, (value as i64).wrapping_add(*offset))),
+            // The parameters of device functions live in local memory.
+            Named::Frame(at) if matches!(space, MemSpace::Param | MemSpace::Local) => Ok(Address {
+                space: MemSpace::Local,
+                base: None,
+                offset: i64::from(at).wrapping_add(*offset),
+                frame: true,
+            }),
+            Named::DynamicShared => {
+                let d = Reg::R32(self.f.temp32());
+                self.ext(Ext::Special {
+                    what: Special::DynamicSharedBase,
+                    d,
+                });
+                Ok(plain(space, Some(d), *offset))
+            }
+            _ => self.invalid(format!("{name} is no address in this space")),
+        }
+    }
+
+    pub(super) fn memory(
+        &mut self,
+        base: &str,
+        mods: &[&str],
+        operands: &[Operand<'m>],
+    ) -> Result<bool> {
+        match base {
+            "ld" | "ldu" => self.load(mods, operands),
+            "st" => self.store(mods, operands),
+            "atom" | "red" if mods.first() != Some(&"async") => self.atomic(base, mods, operands),
+            "membar" | "fence" => {
+                if mods.first() == Some(&"proxy") && mods.iter().any(|m| m.starts_with("tensormap"))
+                {
+                    return Ok(false);
+                }
+                self.ext(Ext::Fence);
+                Ok(true)
+            }
+            "prefetch" | "prefetchu" | "discard" | "applypriority" => {
+                self.ext(Ext::Nop);
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    fn access(&mut self, mods: &[&str]) -> Result<(MemSpace, usize, Type, bool)> {
+        let mut ordered = false;
+        let mut count = 1;
+        let Some((ty, rest)) = mods.split_last() else {
+            return self.invalid("no type");
+        };
+        let Some(ty) = Type::parse(ty) else {
+            return self.unsupported(format!("type .{ty}"));
+        };
+        for m in rest {
+            match *m {
+                "v2" => count = 2,
+                "v4" => count = 4,
+                "v8" => count = 8,
+                "volatile" => ordered = true,
+                "weak" | "mmio" => {}
+                m if ORDER.contains(&m) => ordered = true,
+                m if SCOPE.contains(&m) || SPACES.contains(&m) || hint(m) => {}
+                m => return self.unsupported(format!("modifier .{m}")),
+            }
+        }
+        if ty == Type::B128 || ty == Type::Pred {
+            return self.unsupported("access of this type");
+        }
+        Ok((space(rest), count, ty, ordered))
+    }
+
+    fn load(&mut self, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
+        let (space, count, ty, ordered) = self.access(mods)?;
+        let (d, address) = match operands {
+            // A cache policy may follow.
+            [d, address] | [d, address, _] => (d, address),
+            _ => return self.invalid("wrong number of operands"),
+        };
+        let address = self.address(address, space)?;
+        let list = match d {
+            Operand::Vector(list) => list.as_slice(),
+            one => std::slice::from_ref(one),
+        };
+        if list.len() != count {
+            return self.invalid("number of destinations");
+        }
+        let mut narrow = 0;
+        let mut regs = Vec::new();
+        for operand in list {
+            if let Operand::Name("_") = operand {
+                regs.push(None);
+                continue;
+            }
+            let reg = self.dest(operand, ty)?;
+            if let (Operand::Name(name), Some(size)) = (operand, Some(ty.size())) {
+                let bits = self.find_register(name).map_or(4, |(_, t)| t.size());
+                if bits < size {
+                    return self.invalid("destination narrower than the access");
+                }
+                if bits < 4 {
+                    narrow = (bits * 8) as u8;
+                }
+            }
+            regs.push(Some(reg));
+        }
+        let extend = if ty.signed() {
+            Extend::Sign
+        } else {
+            Extend::Zero
+        };
+        self.ext(Ext::Load(Access {
+            address,
+            width: ty.size() as u8,
+            extend,
+            narrow,
+            regs,
+            ordered,
+        }));
+        Ok(true)
+    }
+
+    fn store(&mut self, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
+        let (space, count, ty, ordered) = self.access(mods)?;
+        let (address, source) = match operands {
+            [address, source] | [address, source, _] => (address, source),
+            _ => return self.invalid("wrong number of operands"),
+        };
+        let address = self.address(address, space)?;
+        let list = match source {
+            Operand::Vector(list) => list.as_slice(),
+            one => std::slice::from_ref(one),
+        };
+        if list.len() != count {
+            return self.invalid("number of sources");
+        }
+        let mut regs = Vec::new();
+        for operand in list {
+            // A register may be wider than the access: its low bits are stored.
+            let reg = match operand {
+                Operand::Name(name) => match self.find_register(name) {
+                    Some((reg, _)) => reg,
+                    None => self.source(operand, ty)?,
+                },
+                _ => self.source(operand, ty)?,
+            };
+            match reg {
+                Reg::P(_) => return self.invalid("predicate in a store"),
+                Reg::R32(_) if ty.size() == 8 => {
+                    return self.invalid("source narrower than the access");
+                }
+                _ => regs.push(Some(reg)),
+            }
+        }
+        let width = ty.size() as u8;
+        self.ext(Ext::Store(Access {
+            address,
+            width,
+            extend: Extend::Zero,
+            narrow: 0,
+            regs,
+            ordered,
+        }));
+        Ok(true)
+    }
+
+    fn atomic(&mut self, base: &str, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
+        let ty = self.last_type(mods)?;
+        let mut what = None;
+        for m in mods.iter().take(mods.len() - 1) {
+            match *m {
+                m if ORDER.contains(&m)
+                    || SCOPE.contains(&m)
+                    || SPACES.contains(&m)
+                    || hint(m)
+                    || m == "noftz" => {}
+                "add" | "min" | "max" | "and" | "or" | "xor" | "inc" | "dec" | "exch" | "cas" => {
+                    what = Some(*m)
+                }
+                m => return self.unsupported(format!("modifier .{m}")),
+            }
+        }
+        let Some(what) = what else {
+            return self.invalid("no operation");
+        };
+        let signed = ty.signed();
+        let op = match (what, ty) {
+            ("add", Type::F32) => AtomOp::AddF32,
+            ("add", Type::F64) => AtomOp::AddF64,
+            ("add", Type::F16) => AtomOp::AddF16,
+            ("add", Type::F16x2) => AtomOp::AddF16x2,
+            ("add", Type::BF16) => AtomOp::AddBf16,
+            ("add", Type::BF16x2) => AtomOp::AddBf16x2,
+            ("exch", _) if ty.size() >= 4 => AtomOp::Exch,
+            ("cas", _) if ty.size() >= 2 => AtomOp::Cas,
+            (_, ty) if ty.float() => return self.unsupported("this operation on floats"),
+            (_, ty) if ty.size() < 4 => return self.unsupported("this narrow atomic"),
+            ("add", _) => AtomOp::Add,
+            ("min", _) if signed => AtomOp::MinS,
+            ("min", _) => AtomOp::MinU,
+            ("max", _) if signed => AtomOp::MaxS,
+            ("max", _) => AtomOp::MaxU,
+            ("and", _) => AtomOp::And,
+            ("or", _) => AtomOp::Or,
+            ("xor", _) => AtomOp::Xor,
+            ("inc", _) => AtomOp::Inc,
+            ("dec", _) => AtomOp::Dec,
+            _ => return Ok(false),
+        };
+        if ty == Type::B128 {
+            return self.unsupported("128-bit atomic");
+        }
+        let (d, rest) = match operands.split_first() {
+            Some((d, rest)) if base == "atom" => (Some(d), rest),
+            _ => (None, operands),
+        };
+        let (address, b, c) = match (rest, op) {
+            ([address, b, c], AtomOp::Cas) => (address, b, Some(c)),
+            ([address, b], _) if op != AtomOp::Cas => (address, b, None),
+            _ => return self.invalid("wrong number of operands"),
+        };
+        let address = self.address(address, space(mods))?;
+        let b = self.source(b, ty)?;
+        let c = match c {
+            Some(c) => Some(self.source(c, ty)?),
+            None => None,
+        };
+        let d = match d {
+            Some(Operand::Name("_")) | None => None,
+            Some(d) => Some(self.dest(d, ty)?),
+        };
+        self.ext(Ext::Atomic(Atomic {
+            op,
+            address,
+            width: ty.size() as u8,
+            d,
+            b,
+            c,
+        }));
+        Ok(true)
+    }
+}

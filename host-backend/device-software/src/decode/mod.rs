@@ -1,0 +1,356 @@
+//! From the syntax tree to a [`Program`]: names become rows, opcodes become operations.
+//!
+//! Every opcode and modifier is either carried out exactly or refused here with its line.
+
+mod arith;
+mod compare;
+mod control;
+mod convert;
+mod float;
+pub mod half;
+mod memory;
+mod moves;
+mod operand;
+mod scope;
+mod texture;
+mod warp;
+
+use crate::error::PtxError;
+use crate::program::{Ext, FUNCTION_BASE, FUNCTION_STRIDE, Func, Inst, Op, Program};
+use crate::ptx::ast::{Function, Init, Instruction, Module, Operand, Space, Statement, Var};
+use scope::{FuncState, Scope};
+use std::collections::HashMap;
+
+type Result<T> = std::result::Result<T, PtxError>;
+
+/// Most registers, instructions or labels of one module.
+const MAX_ROWS: u32 = 1 << 20;
+
+/// Where a module-scope name leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Symbol {
+    /// A variable in device memory.
+    Memory(u64),
+    /// Offset in static shared memory.
+    Shared(u32),
+    /// Dynamic shared memory.
+    DynamicShared,
+    /// Function by index.
+    Function(usize),
+    /// `vprintf`.
+    Printf,
+    /// `__assertfail`.
+    AssertFail,
+}
+
+pub(crate) struct Decoder<'m> {
+    program: Program,
+    symbols: HashMap<&'m str, Symbol>,
+    /// Local-memory layouts of each function: returns, then parameters.
+    f: FuncState<'m>,
+    guard: u32,
+    line: u32,
+    module_shared: u32,
+}
+
+fn align_up(value: u32, align: u64) -> Option<u32> {
+    let align = u32::try_from(align.max(1)).ok()?;
+    value.checked_add(align - 1).map(|v| v / align * align)
+}
+
+/// Offsets and sizes of `vars` laid one after the other from `start`; and the end.
+fn layout(vars: &[Var<'_>], start: u32) -> Result<(Vec<(u32, u32)>, u32)> {
+    let mut at = start;
+    let mut out = Vec::new();
+    for var in vars {
+        let too_large = || PtxError::invalid(var.line, "parameters too large");
+        let offset = align_up(at, var.align).ok_or_else(too_large)?;
+        let size = u32::try_from(var.size()).map_err(|_| too_large())?;
+        at = offset
+            .checked_add(size)
+            .filter(|&end| end <= 1 << 20)
+            .ok_or_else(too_large)?;
+        out.push((offset, size));
+    }
+    Ok((out, at))
+}
+
+/// Decodes a module whose memory variables lie at `addresses`.
+///
+/// # Errors
+/// The first thing malformed, unresolved or not supported.
+pub fn decode<'m>(module: &'m Module<'m>, addresses: &HashMap<&'m str, u64>) -> Result<Program> {
+    let mut symbols = HashMap::new();
+    let mut program = Program {
+        ptx_version: module.version,
+        target: module.target,
+        ..Program::default()
+    };
+    let mut shared = 0u32;
+    for var in &module.variables {
+        let symbol = match var.space {
+            Space::Shared if var.count.is_none() || var.external => Symbol::DynamicShared,
+            Space::Shared => {
+                let too_large = || PtxError::invalid(var.line, "shared memory too large");
+                let offset = align_up(shared, var.align).ok_or_else(too_large)?;
+                let size = u32::try_from(var.size()).map_err(|_| too_large())?;
+                shared = offset.checked_add(size).ok_or_else(too_large)?;
+                Symbol::Shared(offset)
+            }
+            _ => match addresses.get(var.name) {
+                Some(&address) => Symbol::Memory(address),
+                None => {
+                    return Err(PtxError::Unresolved {
+                        line: var.line,
+                        name: var.name.to_owned(),
+                    });
+                }
+            },
+        };
+        symbols.insert(var.name, symbol);
+    }
+    let mut bodies: Vec<&Function<'_>> = Vec::new();
+    for function in &module.functions {
+        if function.body.is_some() {
+            symbols.insert(function.name, Symbol::Function(bodies.len()));
+            bodies.push(function);
+        }
+    }
+    for function in module.functions.iter().filter(|f| f.body.is_none()) {
+        match function.name {
+            "vprintf" => symbols.insert("vprintf", Symbol::Printf),
+            "__assertfail" => symbols.insert("__assertfail", Symbol::AssertFail),
+            // A prototype of something defined below, or never used: the call reports what is missing.
+            _ => None,
+        };
+    }
+    for function in &bodies {
+        let mut func = Func {
+            name: function.name.to_owned(),
+            entry: function.entry,
+            max_threads: function.max_threads,
+            ..Func::default()
+        };
+        if function.entry {
+            let (params, bytes) = layout(&function.params, 0)?;
+            func.params = params;
+            func.param_bytes = bytes;
+        } else {
+            let (returns, end) = layout(&function.returns, 0)?;
+            let (params, end) = layout(&function.params, end)?;
+            func.returns = returns;
+            func.params = params;
+            func.local = end;
+        }
+        program
+            .by_name
+            .insert(func.name.clone(), program.funcs.len());
+        program.funcs.push(func);
+    }
+    let mut decoder = Decoder {
+        program,
+        symbols,
+        f: FuncState::default(),
+        guard: 0,
+        line: 0,
+        module_shared: shared,
+    };
+    for (index, function) in bodies.iter().enumerate() {
+        decoder.function(index, function)?;
+    }
+    Ok(decoder.program)
+}
+
+/// The initial bytes of a variable, with the addresses of others filled in.
+///
+/// # Errors
+/// For an initialiser that does not fit or names nothing.
+pub fn image(
+    var: &Var<'_>,
+    addresses: &HashMap<&str, u64>,
+    functions: &HashMap<&str, usize>,
+) -> Result<Vec<u8>> {
+    let size = var.ty.size() as usize;
+    let mut out = Vec::with_capacity(size.saturating_mul(var.init.len()));
+    for init in &var.init {
+        let bits = match *init {
+            Init::Int(v) if var.ty.float() && size == 8 => (v as i64 as f64).to_bits(),
+            Init::Int(v) if var.ty.float() && size == 4 => u64::from((v as i64 as f32).to_bits()),
+            Init::Int(v) => v,
+            Init::F32(v) if size == 8 => f64::from(f32::from_bits(v)).to_bits(),
+            Init::F32(v) => u64::from(v),
+            Init::F64(v) if size == 4 => u64::from((f64::from_bits(v) as f32).to_bits()),
+            Init::F64(v) => v,
+            Init::Symbol(name, offset) => {
+                if size != 8 {
+                    return Err(PtxError::unsupported(
+                        var.line,
+                        "address in a narrow initialiser",
+                    ));
+                }
+                let address = match (addresses.get(name), functions.get(name)) {
+                    (Some(&address), _) => address,
+                    (None, Some(&index)) => FUNCTION_BASE + index as u64 * FUNCTION_STRIDE,
+                    (None, None) => {
+                        return Err(PtxError::Unresolved {
+                            line: var.line,
+                            name: name.to_owned(),
+                        });
+                    }
+                };
+                address.wrapping_add_signed(offset)
+            }
+        };
+        out.extend(bits.to_le_bytes().into_iter().chain([0; 8]).take(size));
+    }
+    Ok(out)
+}
+
+impl<'m> Decoder<'m> {
+    pub(crate) fn invalid<T>(&self, what: impl Into<String>) -> Result<T> {
+        Err(PtxError::invalid(self.line, what))
+    }
+
+    pub(crate) fn unsupported<T>(&self, what: impl Into<String>) -> Result<T> {
+        Err(PtxError::unsupported(self.line, what))
+    }
+
+    fn function(&mut self, index: usize, function: &'m Function<'m>) -> Result<()> {
+        let func = self.program.funcs.get(index).cloned().unwrap_or_default();
+        self.f = FuncState::default();
+        self.f.local = func.local;
+        self.f.shared = self.module_shared;
+        let mut scope = Scope::default();
+        for (var, &(offset, size)) in function.params.iter().zip(&func.params) {
+            let place = if function.entry {
+                scope::Place::Param(offset)
+            } else {
+                scope::Place::Frame(offset)
+            };
+            scope.places.insert(var.name, place);
+            scope.sizes.insert(var.name, size);
+        }
+        for (var, &(offset, size)) in function.returns.iter().zip(&func.returns) {
+            scope.places.insert(var.name, scope::Place::Frame(offset));
+            scope.sizes.insert(var.name, size);
+        }
+        self.f.scopes.push(scope);
+        let start = self.position();
+        self.statements(function.body.as_deref().unwrap_or_default())?;
+        self.line = function.line;
+        self.guard = 0;
+        self.ext(if function.entry { Ext::Exit } else { Ext::Ret });
+        self.patch_branches(start)?;
+        let end = self.position();
+        let f = std::mem::take(&mut self.f);
+        if let Some(func) = self.program.funcs.get_mut(index) {
+            func.start = start;
+            func.end = end;
+            func.rows32 = f.rows32;
+            func.rows64 = f.rows64;
+            func.preds = f.preds;
+            func.consts32 = f.consts32.iter().map(|(&v, &row)| (row, v)).collect();
+            func.consts64 = f.consts64.iter().map(|(&v, &row)| (row, v)).collect();
+            func.local = f.local;
+            func.shared = f.shared;
+        }
+        Ok(())
+    }
+
+    fn position(&self) -> u32 {
+        u32::try_from(self.program.code.len()).unwrap_or(u32::MAX)
+    }
+
+    fn statements(&mut self, list: &'m [Statement<'m>]) -> Result<()> {
+        self.collect_labels(list);
+        for statement in list {
+            match statement {
+                Statement::Block(inner) => {
+                    self.f.scopes.push(Scope::default());
+                    self.statements(inner)?;
+                    self.f.scopes.pop();
+                }
+                Statement::Register(ty, name, family) => {
+                    self.declare_register(*ty, name, *family)?
+                }
+                Statement::Variable(var) => self.declare_variable(var)?,
+                Statement::Label(name) => {
+                    let position = self.position();
+                    self.place_label(name, position)?;
+                }
+                Statement::Targets(name, targets) => {
+                    let labels = targets
+                        .iter()
+                        .map(|t| self.label(t))
+                        .collect::<Result<Vec<_>>>()?;
+                    self.scope_mut().targets.insert(name, labels);
+                }
+                Statement::Prototype(name, ..) => {
+                    self.scope_mut().prototypes.insert(name);
+                }
+                Statement::Instruction(instruction) => {
+                    self.line = instruction.line;
+                    self.instruction(instruction)?;
+                    self.f.end_instruction();
+                }
+            }
+            if self.f.rows32 > MAX_ROWS || self.f.rows64 > MAX_ROWS || self.f.preds > MAX_ROWS {
+                return self.invalid("too many registers");
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn emit(&mut self, op: Op, d: u32, a: u32, b: u32, c: u32, imm: u64) {
+        self.program.code.push(Inst {
+            op,
+            guard: self.guard,
+            d,
+            a,
+            b,
+            c,
+            imm,
+        });
+        self.program.lines.push(self.line);
+    }
+
+    pub(crate) fn ext(&mut self, ext: Ext) {
+        let index = u32::try_from(self.program.ext.len()).unwrap_or(u32::MAX);
+        self.program.ext.push(ext);
+        self.emit(Op::Ext, 0, index, 0, 0, 0);
+    }
+
+    fn instruction(&mut self, i: &'m Instruction<'m>) -> Result<()> {
+        self.guard = 0;
+        if let Some((name, negated)) = i.guard {
+            let p = self.pred_named(name)?;
+            self.guard = ((p + 1) << 1) | u32::from(negated);
+        }
+        let mut parts = i.opcode.split('.');
+        let base = parts.next().unwrap_or_default();
+        let mods: Vec<&str> = parts.collect();
+        let done = self.arith(base, &mods, &i.operands)?
+            || self.float(base, &mods, &i.operands)?
+            || self.compare(base, &mods, &i.operands)?
+            || self.moves(base, &mods, &i.operands)?
+            || self.convert(base, &mods, &i.operands)?
+            || self.memory(base, &mods, &i.operands)?
+            || self.control(base, &mods, &i.operands)?
+            || self.warp(base, &mods, &i.operands)?
+            || self.texture(base, &mods, &i.operands)?;
+        if done {
+            Ok(())
+        } else {
+            self.unsupported(format!("instruction {}", i.opcode))
+        }
+    }
+
+    /// Exactly `N` operands.
+    pub(crate) fn operands<'o, const N: usize>(
+        &self,
+        list: &'o [Operand<'m>],
+    ) -> Result<&'o [Operand<'m>; N]> {
+        list.try_into()
+            .or_else(|_| self.invalid(format!("expected {N} operands, found {}", list.len())))
+    }
+}

@@ -1,0 +1,205 @@
+//! Moves, packing, address conversion, dot products (PTX ISA 9.7.9, 9.7.1).
+
+use super::{Decoder, Result};
+use crate::program::{Ext, LOCAL_WINDOW, MemSpace, Op, PARAM_WINDOW, Reg, SHARED_WINDOW};
+use crate::ptx::ast::{Operand, Type};
+
+/// Generic base of a space named as a modifier; `None` where addresses are generic already.
+pub(super) fn window(mods: &[&str]) -> Option<Option<u64>> {
+    mods.iter().find_map(|m| match *m {
+        "global" | "const" => Some(None),
+        "shared" | "shared::cta" => Some(Some(SHARED_WINDOW)),
+        "local" => Some(Some(LOCAL_WINDOW)),
+        "param" | "param::entry" => Some(Some(PARAM_WINDOW)),
+        _ => None,
+    })
+}
+
+impl<'m> Decoder<'m> {
+    pub(super) fn moves(
+        &mut self,
+        base: &str,
+        mods: &[&str],
+        operands: &[Operand<'m>],
+    ) -> Result<bool> {
+        match base {
+            "mov" => self.mov(mods, operands),
+            "cvta" => self.cvta(mods, operands),
+            "isspacep" => {
+                let space = match mods.first() {
+                    Some(&("global" | "const")) => MemSpace::Global,
+                    Some(&("shared" | "shared::cta" | "shared::cluster")) => MemSpace::Shared,
+                    Some(&"local") => MemSpace::Local,
+                    Some(&("param" | "param::entry")) => MemSpace::Param,
+                    _ => return Ok(false),
+                };
+                let [p, a] = self.operands(operands)?;
+                let (a, p) = (self.s64(a, Type::B64)?, self.dp(p)?);
+                self.ext(Ext::IsSpace { p, a, space });
+                Ok(true)
+            }
+            "dp4a" | "dp2a" => {
+                let at = usize::from(base == "dp2a");
+                let (x, y) = (self.type_at(mods, at)?, self.type_at(mods, at + 1)?);
+                let high = base == "dp2a" && mods.first() == Some(&"hi");
+                let [d, a, b, c] = self.operands(operands)?;
+                let (a, b) = (self.s32(a, Type::B32)?, self.s32(b, Type::B32)?);
+                let (c, d) = (self.s32(c, Type::B32)?, self.d32(d)?);
+                let imm = u64::from(x.signed()) | u64::from(y.signed()) << 1 | u64::from(high) << 2;
+                self.emit(
+                    if base == "dp4a" { Op::Dp4a } else { Op::Dp2a },
+                    d,
+                    a,
+                    b,
+                    c,
+                    imm,
+                );
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    fn mov(&mut self, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
+        let ty = self.type_at(mods, 0)?;
+        if mods.len() != 1 {
+            return self.unsupported("mov with modifiers");
+        }
+        let [d, a] = self.operands(operands)?;
+        match (d, a) {
+            (Operand::Vector(parts), source) => self.unpack(ty, parts, source),
+            (_, Operand::Vector(parts)) => self.pack(ty, d, parts),
+            _ => {
+                let (a, d) = (self.source(a, ty)?, self.dest(d, ty)?);
+                match (d, a) {
+                    (Reg::R32(d), Reg::R32(a)) => self.emit(Op::Mov32, d, a, 0, 0, 0),
+                    (Reg::R64(d), Reg::R64(a)) => self.emit(Op::Mov64, d, a, 0, 0, 0),
+                    _ => return self.invalid("operands of different widths"),
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    fn pack(&mut self, ty: Type, d: &Operand<'m>, parts: &[Operand<'m>]) -> Result<bool> {
+        match (ty.size(), parts) {
+            (8, [lo, hi]) => {
+                let (lo, hi, d) = (
+                    self.s32(lo, Type::B32)?,
+                    self.s32(hi, Type::B32)?,
+                    self.d64(d)?,
+                );
+                self.emit(Op::Pack32, d, lo, hi, 0, 0);
+            }
+            (8, [a, b, c, e]) => {
+                let rows = [self.s32(a, Type::B16)?, self.s32(b, Type::B16)?];
+                let more = [self.s32(c, Type::B16)?, self.s32(e, Type::B16)?];
+                let (lo, hi, d) = (self.f.temp32(), self.f.temp32(), self.d64(d)?);
+                self.emit(Op::Pack16, lo, rows[0], rows[1], 0, 0);
+                self.emit(Op::Pack16, hi, more[0], more[1], 0, 0);
+                self.emit(Op::Pack32, d, lo, hi, 0, 0);
+            }
+            (4, [lo, hi]) => {
+                let (lo, hi, d) = (
+                    self.s32(lo, Type::B16)?,
+                    self.s32(hi, Type::B16)?,
+                    self.d32(d)?,
+                );
+                self.emit(Op::Pack16, d, lo, hi, 0, 0);
+            }
+            (4, [a, b, c, e]) => {
+                let mut rows = [0; 4];
+                for (row, part) in rows.iter_mut().zip([a, b, c, e]) {
+                    let source = self.s32(part, Type::B8)?;
+                    *row = self.f.temp32();
+                    self.emit(Op::Zext8, *row, source, 0, 0, 0);
+                }
+                let (eight, d) = (self.f.const32(8), self.d32(d)?);
+                for (low, high) in [(rows[0], rows[1]), (rows[2], rows[3])] {
+                    self.emit(Op::Shl32, high, high, eight, 0, 0);
+                    self.emit(Op::Or32, low, low, high, 0, 0);
+                }
+                self.emit(Op::Pack16, d, rows[0], rows[2], 0, 0);
+            }
+            _ => return self.unsupported("packing of this shape"),
+        }
+        Ok(true)
+    }
+
+    fn unpack(&mut self, ty: Type, parts: &[Operand<'m>], source: &Operand<'m>) -> Result<bool> {
+        match (ty.size(), parts) {
+            (8, [lo, hi]) => {
+                let (a, lo, hi) = (self.s64(source, Type::B64)?, self.d32(lo)?, self.d32(hi)?);
+                self.emit(Op::Low64, lo, a, 0, 0, 0);
+                self.emit(Op::High64, hi, a, 0, 0, 0);
+            }
+            (8, [a, b, c, d]) => {
+                let wide = self.s64(source, Type::B64)?;
+                let (lo, hi) = (self.f.temp32(), self.f.temp32());
+                self.emit(Op::Low64, lo, wide, 0, 0, 0);
+                self.emit(Op::High64, hi, wide, 0, 0, 0);
+                for (from, first, second) in [(lo, a, b), (hi, c, d)] {
+                    self.split16(from, first, second)?;
+                }
+            }
+            (4, [lo, hi]) => {
+                let a = self.s32(source, Type::B32)?;
+                let held = self.f.temp32();
+                self.emit(Op::Mov32, held, a, 0, 0, 0);
+                self.split16(held, lo, hi)?;
+            }
+            (4, [a, b, c, d]) => {
+                let source = self.s32(source, Type::B32)?;
+                let held = self.f.temp32();
+                self.emit(Op::Mov32, held, source, 0, 0, 0);
+                for (n, part) in [a, b, c, d].into_iter().enumerate() {
+                    let (k, len, part) = (
+                        self.f.const32(8 * n as u32),
+                        self.f.const32(8),
+                        self.d32(part)?,
+                    );
+                    self.emit(Op::BfeU32, part, held, k, len, 0);
+                }
+            }
+            _ => return self.unsupported("unpacking of this shape"),
+        }
+        Ok(true)
+    }
+
+    fn split16(&mut self, from: u32, lo: &Operand<'m>, hi: &Operand<'m>) -> Result<()> {
+        let (sixteen, lo, hi) = (self.f.const32(16), self.d32(lo)?, self.d32(hi)?);
+        self.emit(Op::Zext16, lo, from, 0, 0, 0);
+        self.emit(Op::ShrU32, hi, from, sixteen, 0, 0);
+        Ok(())
+    }
+
+    fn cvta(&mut self, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
+        let Some(window) = window(mods) else {
+            return self.unsupported("this address space in cvta");
+        };
+        if mods.last() != Some(&"u64") {
+            return self.unsupported("32-bit cvta");
+        }
+        let [d, a] = self.operands(operands)?;
+        let (a, d) = (self.s64(a, Type::U64)?, self.d64(d)?);
+        match window {
+            None => self.emit(Op::Mov64, d, a, 0, 0, 0),
+            Some(base) => {
+                let k = self.f.const64(base);
+                self.emit(
+                    if mods.first() == Some(&"to") {
+                        Op::Sub64
+                    } else {
+                        Op::Add64
+                    },
+                    d,
+                    a,
+                    k,
+                    0,
+                    0,
+                );
+            }
+        }
+        Ok(true)
+    }
+}

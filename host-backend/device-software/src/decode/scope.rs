@@ -1,0 +1,313 @@
+//! Names inside a function: registers, variables, labels, with PTX's block scoping.
+
+use super::{Decoder, Result, align_up};
+use crate::error::PtxError;
+use crate::program::{Ext, Reg};
+use crate::ptx::ast::{Space, Statement, Type, Var};
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// Where a variable of a function lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Offset in the kernel's parameters.
+    Param(u32),
+    /// Offset in the frame's local memory.
+    Frame(u32),
+    /// Offset in static shared memory.
+    Shared(u32),
+    /// Dynamic shared memory.
+    DynamicShared,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Scope<'m> {
+    pub registers: HashMap<&'m str, (Type, Option<Reg>)>,
+    pub families: HashMap<&'m str, (Type, u32)>,
+    pub places: HashMap<&'m str, Place>,
+    /// Bytes of each variable.
+    pub sizes: HashMap<&'m str, u32>,
+    pub labels: HashMap<&'m str, u32>,
+    pub targets: HashMap<&'m str, Vec<u32>>,
+    pub prototypes: HashSet<&'m str>,
+}
+
+/// What is known of the function being decoded.
+#[derive(Debug, Default)]
+pub(crate) struct FuncState<'m> {
+    pub scopes: Vec<Scope<'m>>,
+    pub rows32: u32,
+    pub rows64: u32,
+    pub preds: u32,
+    pub consts32: BTreeMap<u32, u32>,
+    pub consts64: BTreeMap<u64, u32>,
+    pub local: u32,
+    pub shared: u32,
+    /// Position of each label, once placed.
+    pub positions: Vec<Option<u32>>,
+    temps32: Vec<u32>,
+    temps64: Vec<u32>,
+    temps_pred: Vec<u32>,
+    used: [usize; 3],
+    carry: Option<u32>,
+}
+
+fn take(list: &mut Vec<u32>, used: &mut usize, rows: &mut u32) -> u32 {
+    let row = match list.get(*used) {
+        Some(&row) => row,
+        None => {
+            let row = *rows;
+            *rows += 1;
+            list.push(row);
+            row
+        }
+    };
+    *used += 1;
+    row
+}
+
+impl FuncState<'_> {
+    /// A 32-bit row that lives until the end of this instruction.
+    pub fn temp32(&mut self) -> u32 {
+        take(&mut self.temps32, &mut self.used[0], &mut self.rows32)
+    }
+
+    /// A 64-bit row that lives until the end of this instruction.
+    pub fn temp64(&mut self) -> u32 {
+        take(&mut self.temps64, &mut self.used[1], &mut self.rows64)
+    }
+
+    /// A predicate that lives until the end of this instruction.
+    pub fn temp_pred(&mut self) -> u32 {
+        take(&mut self.temps_pred, &mut self.used[2], &mut self.preds)
+    }
+
+    /// The carry flag.
+    pub fn carry(&mut self) -> u32 {
+        match self.carry {
+            Some(p) => p,
+            None => {
+                let p = self.preds;
+                self.preds += 1;
+                self.carry = Some(p);
+                p
+            }
+        }
+    }
+
+    pub fn const32(&mut self, value: u32) -> u32 {
+        let rows = &mut self.rows32;
+        *self.consts32.entry(value).or_insert_with(|| {
+            *rows += 1;
+            *rows - 1
+        })
+    }
+
+    pub fn const64(&mut self, value: u64) -> u32 {
+        let rows = &mut self.rows64;
+        *self.consts64.entry(value).or_insert_with(|| {
+            *rows += 1;
+            *rows - 1
+        })
+    }
+
+    pub fn end_instruction(&mut self) {
+        self.used = [0; 3];
+    }
+
+    fn new_reg(&mut self, ty: Type) -> Option<Reg> {
+        let (count, wrap): (&mut u32, fn(u32) -> Reg) = match ty {
+            Type::Pred => (&mut self.preds, Reg::P),
+            Type::B128 => return None,
+            _ if ty.size() == 8 => (&mut self.rows64, Reg::R64),
+            _ => (&mut self.rows32, Reg::R32),
+        };
+        *count += 1;
+        Some(wrap(*count - 1))
+    }
+}
+
+impl<'m> Decoder<'m> {
+    pub(super) fn scope_mut(&mut self) -> &mut Scope<'m> {
+        if self.f.scopes.is_empty() {
+            self.f.scopes.push(Scope::default());
+        }
+        let last = self.f.scopes.len() - 1;
+        &mut self.f.scopes[last]
+    }
+
+    pub(super) fn declare_register(
+        &mut self,
+        ty: Type,
+        name: &'m str,
+        family: Option<u32>,
+    ) -> Result<()> {
+        match family {
+            Some(count) => self
+                .scope_mut()
+                .families
+                .insert(name, (ty, count))
+                .map(|_| ()),
+            None => self
+                .scope_mut()
+                .registers
+                .insert(name, (ty, None))
+                .map(|_| ()),
+        };
+        Ok(())
+    }
+
+    pub(super) fn declare_variable(&mut self, var: &'m Var<'m>) -> Result<()> {
+        let too_large = || PtxError::invalid(var.line, "variable too large");
+        let size = u32::try_from(var.size())
+            .ok()
+            .filter(|&s| s <= 1 << 28)
+            .ok_or_else(too_large)?;
+        let place = match var.space {
+            Space::Local | Space::Param => {
+                let offset = align_up(self.f.local, var.align.max(4)).ok_or_else(too_large)?;
+                self.f.local = offset
+                    .checked_add(size)
+                    .filter(|&e| e <= 1 << 28)
+                    .ok_or_else(too_large)?;
+                Place::Frame(offset)
+            }
+            Space::Shared if var.count.is_none() => Place::DynamicShared,
+            Space::Shared => {
+                let offset = align_up(self.f.shared, var.align).ok_or_else(too_large)?;
+                self.f.shared = offset.checked_add(size).ok_or_else(too_large)?;
+                Place::Shared(offset)
+            }
+            _ => {
+                return Err(PtxError::unsupported(
+                    var.line,
+                    "global variable inside a function",
+                ));
+            }
+        };
+        let scope = self.scope_mut();
+        scope.places.insert(var.name, place);
+        scope.sizes.insert(var.name, size);
+        Ok(())
+    }
+
+    /// The register called `name`, allocated at its first use.
+    pub(super) fn find_register(&mut self, name: &'m str) -> Option<(Reg, Type)> {
+        let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+        for index in (0..self.f.scopes.len()).rev() {
+            let scope = &self.f.scopes[index];
+            if let Some(&(ty, reg)) = scope.registers.get(name) {
+                if let Some(reg) = reg {
+                    return Some((reg, ty));
+                }
+                let reg = self.f.new_reg(ty)?;
+                self.f.scopes[index].registers.insert(name, (ty, Some(reg)));
+                return Some((reg, ty));
+            }
+            // `%r12` may belong to the family `%r<13>`; a family's name can itself end in digits.
+            for cut in 1..=digits {
+                let (prefix, number) = name.split_at(name.len() - cut);
+                let Some(&(ty, count)) = scope.families.get(prefix) else {
+                    continue;
+                };
+                if number.parse::<u32>().is_ok_and(|n| n < count) {
+                    let reg = self.f.new_reg(ty)?;
+                    self.f.scopes[index].registers.insert(name, (ty, Some(reg)));
+                    return Some((reg, ty));
+                }
+            }
+        }
+        None
+    }
+
+    pub(super) fn find_place(&self, name: &str) -> Option<Place> {
+        self.f
+            .scopes
+            .iter()
+            .rev()
+            .find_map(|s| s.places.get(name).copied())
+    }
+
+    pub(super) fn find_size(&self, name: &str) -> Option<u32> {
+        self.f
+            .scopes
+            .iter()
+            .rev()
+            .find_map(|s| s.sizes.get(name).copied())
+    }
+
+    pub(super) fn collect_labels(&mut self, list: &'m [Statement<'m>]) {
+        for statement in list {
+            if let Statement::Label(name) = statement {
+                let id = u32::try_from(self.f.positions.len()).unwrap_or(u32::MAX);
+                self.f.positions.push(None);
+                self.scope_mut().labels.insert(name, id);
+            }
+        }
+    }
+
+    pub(super) fn place_label(&mut self, name: &str, position: u32) -> Result<()> {
+        let id = self.label(name)?;
+        match self.f.positions.get_mut(id as usize) {
+            Some(slot @ None) => {
+                *slot = Some(position);
+                Ok(())
+            }
+            _ => self.invalid(format!("label {name} twice")),
+        }
+    }
+
+    /// Number of the label `name`; its position is filled in by [`Self::patch_branches`].
+    pub(super) fn label(&self, name: &str) -> Result<u32> {
+        match self
+            .f
+            .scopes
+            .iter()
+            .rev()
+            .find_map(|s| s.labels.get(name).copied())
+        {
+            Some(id) => Ok(id),
+            None => self.invalid(format!("label {name} is not defined")),
+        }
+    }
+
+    pub(super) fn find_targets(&self, name: &str) -> Option<Vec<u32>> {
+        self.f
+            .scopes
+            .iter()
+            .rev()
+            .find_map(|s| s.targets.get(name).cloned())
+    }
+
+    /// Replaces label numbers by positions in the branches from `start` on.
+    pub(super) fn patch_branches(&mut self, start: u32) -> Result<()> {
+        let resolve = |id: &mut u32| -> bool {
+            match self.f.positions.get(*id as usize).copied().flatten() {
+                Some(position) => {
+                    *id = position;
+                    true
+                }
+                None => false,
+            }
+        };
+        let mut complete = true;
+        for inst in self.program.code.get(start as usize..).unwrap_or_default() {
+            if inst.op != crate::program::Op::Ext {
+                continue;
+            }
+            match self.program.ext.get_mut(inst.a as usize) {
+                Some(Ext::Bra { target }) => complete &= resolve(target),
+                Some(Ext::BrxIdx { targets, .. }) => {
+                    for target in targets {
+                        complete &= resolve(target);
+                    }
+                }
+                _ => {}
+            }
+        }
+        if complete {
+            Ok(())
+        } else {
+            self.invalid("branch to a label that is not placed")
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Texture reads and surface accesses (PTX ISA 9.7.10, 9.7.11).
+
+use super::{Decoder, Result};
+use crate::program::{Ext, Reg, SurfAccess, TexGeometry, TexRead};
+use crate::ptx::ast::{Operand, Type};
+
+fn geometry(m: &str) -> Option<TexGeometry> {
+    Some(match m {
+        "1d" => TexGeometry::D1,
+        "2d" => TexGeometry::D2,
+        "3d" => TexGeometry::D3,
+        "a1d" => TexGeometry::A1,
+        "a2d" => TexGeometry::A2,
+        _ => return None,
+    })
+}
+
+fn coordinates(geometry: TexGeometry) -> usize {
+    match geometry {
+        TexGeometry::D1 => 1,
+        TexGeometry::D2 | TexGeometry::A1 => 2,
+        TexGeometry::D3 | TexGeometry::A2 | TexGeometry::Cube => 3,
+    }
+}
+
+impl<'m> Decoder<'m> {
+    pub(super) fn texture(
+        &mut self,
+        base: &str,
+        mods: &[&str],
+        operands: &[Operand<'m>],
+    ) -> Result<bool> {
+        match base {
+            "tex" | "tld4" => self.tex(base == "tld4", mods, operands),
+            "suld" | "sust" => self.surf(base == "sust", mods, operands),
+            _ => Ok(false),
+        }
+    }
+
+    /// The object and the coordinate list of `[object, {coordinates}]`.
+    fn object(
+        &mut self,
+        operand: &Operand<'m>,
+        ty: Type,
+        shape: TexGeometry,
+    ) -> Result<(Reg, Vec<Reg>)> {
+        let Operand::Address {
+            base: Some(name),
+            offset: 0,
+            more,
+        } = operand
+        else {
+            return self.invalid("expected [object, coordinates]");
+        };
+        let [list] = more.as_slice() else {
+            return self.unsupported("separate samplers");
+        };
+        let object = match self.find_register(name) {
+            Some((reg @ Reg::R64(_), _)) => reg,
+            _ => return self.unsupported("texture and surface references"),
+        };
+        let list = match list {
+            Operand::Vector(list) => list.as_slice(),
+            one => std::slice::from_ref(one),
+        };
+        let array = matches!(shape, TexGeometry::A1 | TexGeometry::A2);
+        let mut regs = Vec::new();
+        for (n, operand) in list.iter().enumerate().take(coordinates(shape)) {
+            let ty = if array && n == 0 { Type::U32 } else { ty };
+            regs.push(Reg::R32(self.s32(operand, ty)?));
+        }
+        if regs.len() < coordinates(shape) {
+            return self.invalid("too few coordinates");
+        }
+        Ok((object, regs))
+    }
+
+    fn tex(&mut self, gather: bool, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
+        let (dty, cty) = {
+            let n = mods.len();
+            (
+                self.type_at(mods, n.wrapping_sub(2))?,
+                self.type_at(mods, n.wrapping_sub(1))?,
+            )
+        };
+        let mut shape = None;
+        let mut level = false;
+        let mut component = gather.then_some(0);
+        for m in mods.iter().take(mods.len() - 2) {
+            match *m {
+                "v4" | "base" => {}
+                "level" => level = true,
+                "r" => component = Some(0),
+                "g" => component = Some(1),
+                "b" => component = Some(2),
+                "a" => component = Some(3),
+                m => match geometry(m) {
+                    Some(g) => shape = Some(g),
+                    None => return self.unsupported(format!("texture modifier .{m}")),
+                },
+            }
+        }
+        let Some(shape) = shape else {
+            return self.invalid("no geometry");
+        };
+        if gather && shape != TexGeometry::D2 {
+            return self.unsupported("tld4 of this geometry");
+        }
+        if dty.size() != 4 || !matches!(cty, Type::S32 | Type::F32) {
+            return self.unsupported("texture types");
+        }
+        let (d, object) = match operands {
+            [d, object, ..] => (d, object),
+            _ => return self.invalid("wrong number of operands"),
+        };
+        if operands.len() != if level { 3 } else { 2 } {
+            return self.unsupported("further texture operands");
+        }
+        let Operand::Vector(list) = d else {
+            return self.unsupported("scalar texture result");
+        };
+        let (texture, coords) = self.object(object, cty, shape)?;
+        let level = match operands.get(2) {
+            Some(l) if level && cty == Type::F32 => Some(Reg::R32(self.s32(l, Type::F32)?)),
+            Some(_) => return self.unsupported("integer mipmap level"),
+            None => None,
+        };
+        let mut d = Vec::new();
+        for operand in list {
+            d.push(Some(Reg::R32(self.d32(operand)?)));
+        }
+        let float_coords = cty == Type::F32;
+        self.ext(Ext::Tex(TexRead {
+            geometry: shape,
+            float_coords,
+            texture,
+            coords,
+            level,
+            d,
+            gather: component,
+        }));
+        Ok(true)
+    }
+
+    fn surf(&mut self, store: bool, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
+        let ty = self.last_type(mods)?;
+        let (mut shape, mut mode, mut count) = (None, 0, 1);
+        for m in mods.iter().take(mods.len() - 1) {
+            match *m {
+                "b" | "cg" | "ca" | "cs" | "cv" | "wb" | "wt" => {}
+                "trap" => mode = 0,
+                "clamp" => mode = 1,
+                "zero" => mode = 2,
+                "v2" => count = 2,
+                "v4" => count = 4,
+                m => match geometry(m) {
+                    Some(g) => shape = Some(g),
+                    None => return self.unsupported(format!("surface modifier .{m}")),
+                },
+            }
+        }
+        let Some(shape) = shape else {
+            return self.invalid("no geometry");
+        };
+        let [first, second] = self.operands(operands)?;
+        let (object, data) = if store {
+            (first, second)
+        } else {
+            (second, first)
+        };
+        let (surface, coords) = self.object(object, Type::S32, shape)?;
+        let list = match data {
+            Operand::Vector(list) => list.as_slice(),
+            one => std::slice::from_ref(one),
+        };
+        if list.len() != count {
+            return self.invalid("number of elements");
+        }
+        let mut regs = Vec::new();
+        for operand in list {
+            regs.push(if store {
+                self.source(operand, ty)?
+            } else {
+                self.dest(operand, ty)?
+            });
+        }
+        let width = ty.size() as u8;
+        self.ext(Ext::Surf(SurfAccess {
+            geometry: shape,
+            store,
+            mode,
+            surface,
+            coords,
+            width,
+            regs,
+        }));
+        Ok(true)
+    }
+}

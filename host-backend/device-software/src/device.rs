@@ -1,0 +1,688 @@
+//! The software GPU as [`paragpu_device::Device`].
+
+use crate::attributes::{self, Options};
+use crate::copy::{self, End};
+use crate::exec::printf::Output;
+use crate::launch::{self, Kernel, Workspaces};
+use crate::memory_unsafe::{Memory, MemoryError};
+use crate::module::{self, Module};
+use crate::scheduler::{LEGACY, Scheduler, Stamp, Ticket, Work};
+use crate::texture::{self, Array, Source, Texture, Textures};
+use paragpu_device::{
+    ArrayId, CopyEnd, Device, Error, EventId, Function, FunctionId, HostFunction, Launch, ModuleId,
+    Result, StreamId, SurfaceId, TextureId, TextureResource,
+};
+use paragpu_protocol::layout::{CHUNK, Regions};
+use paragpu_protocol::status::Status;
+use paragpu_protocol::types::{ArrayShape, MemoryInfo, ResourceView, Sampling};
+use std::collections::{BTreeMap, HashMap};
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+const EVENT_DISABLE_TIMING: u32 = 2;
+const STREAM_NON_BLOCKING: u32 = 1;
+
+struct Event {
+    timed: bool,
+    record: Option<(Ticket, Stamp)>,
+}
+
+/// One software GPU, opened for one session.
+pub struct SoftwareDevice {
+    options: Options,
+    // First, so that its threads end before what they use.
+    scheduler: Scheduler,
+    memory: Arc<Memory>,
+    textures: Arc<Textures>,
+    output: Arc<Output>,
+    workspaces: Arc<Workspaces>,
+    next: u64,
+    next_object: u64,
+    launches: u64,
+    modules: HashMap<u64, Module>,
+    /// Ranges that modules occupy: start and bytes.
+    placed: BTreeMap<u64, u64>,
+    functions: HashMap<u64, Kernel>,
+    by_name: HashMap<(u64, usize), u64>,
+    arrays: HashMap<u64, Arc<Array>>,
+    array_bytes: u64,
+    events: HashMap<u64, Event>,
+    limits: BTreeMap<u32, u64>,
+}
+
+fn handle<T>(found: Option<T>) -> Result<T> {
+    found.ok_or_else(|| Status::INVALID_HANDLE.into())
+}
+
+fn invalid(what: &str) -> Error {
+    Error::new(Status::INVALID_VALUE, what)
+}
+
+impl SoftwareDevice {
+    /// Opens a device with `options` whose addresses lie in `regions`.
+    ///
+    /// # Errors
+    /// `OPERATING_SYSTEM` where the arena's place is taken or threads cannot be had.
+    pub fn open(options: &Options, regions: Regions) -> Result<Self> {
+        let memory =
+            Memory::new(regions.arena, options.memory).map_err(|e| module::memory_error(&e))?;
+        let memory = Arc::new(memory);
+        let (start, bytes) =
+            module::place(&memory, &[], CHUNK).map_err(|e| module::memory_error(&e))?;
+        let scheduler = Scheduler::new(options.cores.max(1) as usize).map_err(|e| {
+            Error::new(
+                Status::OPERATING_SYSTEM,
+                format!("cannot start threads: {e}"),
+            )
+        })?;
+        let limits = [(0, 1024), (1, 1 << 20), (2, 8 << 20), (5, 64), (6, 0)];
+        Ok(Self {
+            options: options.clone(),
+            scheduler,
+            memory,
+            textures: Arc::default(),
+            output: Arc::default(),
+            workspaces: Arc::new(Workspaces::new(start, bytes)),
+            next: 1,
+            next_object: 1,
+            launches: 0,
+            modules: HashMap::new(),
+            placed: BTreeMap::from([(start, bytes)]),
+            functions: HashMap::new(),
+            by_name: HashMap::new(),
+            arrays: HashMap::new(),
+            array_bytes: 0,
+            events: HashMap::new(),
+            limits: BTreeMap::from(limits),
+        })
+    }
+
+    /// Ends whatever runs: kernels stop at their next turn and the session is failed.
+    pub fn cancel(&self) {
+        self.scheduler
+            .cancel(Error::new(Status::LAUNCH_TIMEOUT, "cancelled"));
+    }
+
+    fn id(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
+    }
+
+    fn give(&self, stream: StreamId, also: Option<Ticket>, work: Work) -> Result<Ticket> {
+        handle(self.scheduler.submit(stream.0, also, work))
+    }
+
+    fn end(&self, end: &CopyEnd) -> Result<End> {
+        Ok(match *end {
+            CopyEnd::Linear {
+                address,
+                pitch,
+                rows,
+            } => End::Linear(address, pitch, rows),
+            CopyEnd::Array {
+                array,
+                level,
+                origin,
+            } => End::Array(
+                Arc::clone(handle(self.arrays.get(&array.0))?),
+                level,
+                origin,
+            ),
+        })
+    }
+
+    fn kernel(&mut self, function: FunctionId) -> Result<&mut Kernel> {
+        handle(self.functions.get_mut(&function.0))
+    }
+}
+
+impl Device for SoftwareDevice {
+    fn memory_map(&mut self, address: u64, size: u64) -> Result<()> {
+        self.scheduler.check()?;
+        let end = self.memory.base() + module::GLOBALS_OFFSET;
+        if address.checked_add(size).is_none_or(|e| e > end) {
+            return Err(invalid("outside the arena"));
+        }
+        if self.memory.info().0 < size.saturating_add(self.array_bytes) && self.scheduler.all_idle()
+        {
+            return Err(Status::OUT_OF_MEMORY.into());
+        }
+        self.memory
+            .map(address, size)
+            .map_err(|e| module::memory_error(&e))
+    }
+
+    fn memory_unmap(&mut self, address: u64) -> Result<()> {
+        self.scheduler.check()?;
+        if address >= self.memory.base() + module::GLOBALS_OFFSET {
+            return Err(invalid("no mapping starts there"));
+        }
+        let generation = self
+            .memory
+            .retire(address)
+            .map_err(|e| module::memory_error(&e))?;
+        let memory = Arc::clone(&self.memory);
+        self.scheduler
+            .after_all(Box::new(move || memory.release(generation)));
+        Ok(())
+    }
+
+    fn memory_info(&mut self) -> Result<MemoryInfo> {
+        self.scheduler.check()?;
+        let (free, total) = self.memory.info();
+        Ok(MemoryInfo {
+            free: free.saturating_sub(self.array_bytes),
+            total,
+        })
+    }
+
+    fn host_register(&mut self, address: u64, size: u64) -> Result<()> {
+        self.scheduler.check()?;
+        self.memory
+            .register(address, size)
+            .map_err(|e| module::memory_error(&e))
+    }
+
+    fn host_unregister(&mut self, address: u64) -> Result<()> {
+        self.scheduler.settle();
+        self.memory.unregister(address).map_err(|e| match e {
+            MemoryError::NotMapped(_) => {
+                Error::new(Status::HOST_MEMORY_NOT_REGISTERED, e.to_string())
+            }
+            e => module::memory_error(&e),
+        })
+    }
+
+    fn copy(&mut self, destination: u64, source: u64, size: u64, stream: StreamId) -> Result<()> {
+        self.scheduler.check()?;
+        if size != 0
+            && !(self.memory.reachable(destination, size) && self.memory.reachable(source, size))
+        {
+            return Err(invalid("a range of the copy is not wholly reachable"));
+        }
+        let memory = Arc::clone(&self.memory);
+        let work = Work::Task(Box::new(move || {
+            copy::linear(&memory, destination, source, size)
+        }));
+        self.give(stream, None, work).map(|_| ())
+    }
+
+    fn copy_rect(
+        &mut self,
+        destination: CopyEnd,
+        source: CopyEnd,
+        extent: [u64; 3],
+        stream: StreamId,
+    ) -> Result<()> {
+        self.scheduler.check()?;
+        let (destination, source) = (self.end(&destination)?, self.end(&source)?);
+        if extent.contains(&0) {
+            return self.give(stream, None, Work::Marker).map(|_| ());
+        }
+        destination.check(&self.memory, extent)?;
+        source.check(&self.memory, extent)?;
+        let memory = Arc::clone(&self.memory);
+        let work = Work::Task(Box::new(move || {
+            copy::rectangle(&memory, &destination, &source, extent)
+        }));
+        self.give(stream, None, work).map(|_| ())
+    }
+
+    fn memset(
+        &mut self,
+        destination: u64,
+        pitch: u64,
+        value: u32,
+        element: u8,
+        width: u64,
+        height: u64,
+        stream: StreamId,
+    ) -> Result<()> {
+        self.scheduler.check()?;
+        if !matches!(element, 1 | 2 | 4) || destination % u64::from(element.max(1)) != 0 {
+            return Err(invalid("element size or alignment"));
+        }
+        if width != 0 && height != 0 {
+            let row = width
+                .checked_mul(u64::from(element))
+                .ok_or_else(|| invalid("width"))?;
+            if height > 1 && pitch % u64::from(element) != 0 {
+                return Err(invalid("pitch is no multiple of the element"));
+            }
+            End::Linear(destination, pitch, height).check(&self.memory, [row, height, 1])?;
+        }
+        let memory = Arc::clone(&self.memory);
+        let work = Work::Task(Box::new(move || {
+            copy::fill(&memory, destination, pitch, value, element, width, height)
+        }));
+        self.give(stream, None, work).map(|_| ())
+    }
+
+    fn array_create(&mut self, shape: &ArrayShape) -> Result<ArrayId> {
+        self.scheduler.check()?;
+        if texture::Format::parse(shape.format).is_none() || shape.flags & texture::CUBEMAP != 0 {
+            return Err(Error::new(
+                Status::NOT_SUPPORTED,
+                "array of this format, or a cube map",
+            ));
+        }
+        let (_, _, bytes) = Array::plan(shape).ok_or_else(|| invalid("shape of the array"))?;
+        if bytes > self.memory.info().0.saturating_sub(self.array_bytes) {
+            return Err(Status::OUT_OF_MEMORY.into());
+        }
+        let array = Array::new(shape).ok_or_else(|| invalid("shape of the array"))?;
+        self.array_bytes += array.bytes();
+        let id = self.id();
+        self.arrays.insert(id, Arc::new(array));
+        Ok(ArrayId(id))
+    }
+
+    fn array_destroy(&mut self, array: ArrayId) -> Result<()> {
+        self.scheduler.check()?;
+        // Work that uses it holds it.
+        let array = handle(self.arrays.remove(&array.0))?;
+        self.array_bytes -= array.bytes();
+        let textures = Arc::clone(&self.textures);
+        self.scheduler.after_all(Box::new(move || {
+            drop((array, textures));
+        }));
+        Ok(())
+    }
+
+    fn texture_create(
+        &mut self,
+        resource: TextureResource,
+        sampling: &Sampling,
+        view: Option<&ResourceView>,
+    ) -> Result<TextureId> {
+        self.scheduler.check()?;
+        if view.is_some() {
+            return Err(Error::new(
+                Status::NOT_SUPPORTED,
+                "resource view of a texture",
+            ));
+        }
+        let source = match resource {
+            TextureResource::Array(array) => {
+                Source::Array(Arc::clone(handle(self.arrays.get(&array.0))?))
+            }
+            TextureResource::Linear(linear) => {
+                let format = texture::Format::parse(linear.format)
+                    .ok_or_else(|| Error::new(Status::NOT_SUPPORTED, "texture of this format"))?;
+                let element = u64::from(format.size() * linear.channels);
+                let bytes = if linear.height == 0 {
+                    Some(linear.width)
+                } else {
+                    let row = linear
+                        .width
+                        .checked_mul(element)
+                        .filter(|&row| row <= linear.pitch);
+                    row.and_then(|row| {
+                        linear
+                            .pitch
+                            .checked_mul(linear.height - 1)?
+                            .checked_add(row)
+                    })
+                };
+                let reachable =
+                    bytes.is_some_and(|b| b != 0 && self.memory.reachable(linear.address, b));
+                if !matches!(linear.channels, 1 | 2 | 4)
+                    || !reachable
+                    || linear.address % element != 0
+                {
+                    return Err(invalid("linear memory of a texture"));
+                }
+                Source::Linear(linear, format)
+            }
+        };
+        let id = self.next_object;
+        self.next_object += 1;
+        self.textures.textures.write().insert(
+            id,
+            Arc::new(Texture {
+                source,
+                sampling: *sampling,
+            }),
+        );
+        Ok(TextureId(id))
+    }
+
+    fn texture_destroy(&mut self, texture: TextureId) -> Result<()> {
+        self.scheduler.check()?;
+        if !self.textures.textures.read().contains_key(&texture.0) {
+            return Err(Status::INVALID_HANDLE.into());
+        }
+        let textures = Arc::clone(&self.textures);
+        self.scheduler.after_all(Box::new(move || {
+            textures.textures.write().remove(&texture.0);
+        }));
+        Ok(())
+    }
+
+    fn surface_create(&mut self, array: ArrayId) -> Result<SurfaceId> {
+        self.scheduler.check()?;
+        let array = Arc::clone(handle(self.arrays.get(&array.0))?);
+        if array.shape.flags & texture::SURFACE == 0 {
+            return Err(invalid("the array was not created for surfaces"));
+        }
+        let id = self.next_object;
+        self.next_object += 1;
+        self.textures.surfaces.write().insert(id, array);
+        Ok(SurfaceId(id))
+    }
+
+    fn surface_destroy(&mut self, surface: SurfaceId) -> Result<()> {
+        self.scheduler.check()?;
+        if !self.textures.surfaces.read().contains_key(&surface.0) {
+            return Err(Status::INVALID_HANDLE.into());
+        }
+        let textures = Arc::clone(&self.textures);
+        self.scheduler.after_all(Box::new(move || {
+            textures.surfaces.write().remove(&surface.0);
+        }));
+        Ok(())
+    }
+
+    fn module_load(&mut self, image: &[u8], _options: &[(u32, u32)]) -> Result<(ModuleId, String)> {
+        self.scheduler.check()?;
+        let used: Vec<(u64, u64)> = self.placed.iter().map(|(&a, &s)| (a, s)).collect();
+        let (module, bytes) = Module::load(image, self.options.arch(), &self.memory, &used)?;
+        if let Some(at) = module.mapping {
+            self.placed.insert(at, bytes);
+        }
+        let id = self.id();
+        self.modules.insert(id, module);
+        Ok((ModuleId(id), String::new()))
+    }
+
+    fn module_unload(&mut self, module: ModuleId) -> Result<()> {
+        self.scheduler.check()?;
+        let loaded = handle(self.modules.remove(&module.0))?;
+        self.by_name.retain(|&(m, _), _| m != module.0);
+        self.functions.retain(|_, k| k.module != module.0);
+        if let Some(at) = loaded.mapping {
+            self.placed.remove(&at);
+            let generation = self
+                .memory
+                .retire(at)
+                .map_err(|e| module::memory_error(&e))?;
+            let memory = Arc::clone(&self.memory);
+            self.scheduler
+                .after_all(Box::new(move || memory.release(generation)));
+        }
+        Ok(())
+    }
+
+    fn module_function(&mut self, module: ModuleId, name: &str) -> Result<Function> {
+        self.scheduler.check()?;
+        let loaded = handle(self.modules.get(&module.0))?;
+        let func = loaded.program.by_name.get(name).copied();
+        let func = func.filter(|&f| loaded.program.funcs.get(f).is_some_and(|f| f.entry));
+        let func =
+            func.ok_or_else(|| Error::new(Status::NOT_FOUND, format!("no kernel {name}")))?;
+        let kernel = Kernel::new(module.0, loaded, func);
+        let id = match self.by_name.get(&(module.0, func)) {
+            Some(&id) => id,
+            None => {
+                let id = self.id();
+                self.by_name.insert((module.0, func), id);
+                self.functions.insert(id, kernel);
+                id
+            }
+        };
+        let kernel = self.kernel(FunctionId(id))?;
+        Ok(Function {
+            id: FunctionId(id),
+            attributes: kernel.attributes(),
+            parameters: kernel.parameters(),
+        })
+    }
+
+    fn module_global(&mut self, module: ModuleId, name: &str) -> Result<(u64, u64)> {
+        self.scheduler.check()?;
+        let loaded = handle(self.modules.get(&module.0))?;
+        let found = loaded.globals.get(name).copied();
+        found.ok_or_else(|| Error::new(Status::NOT_FOUND, format!("no variable {name}")))
+    }
+
+    fn function_set_attribute(
+        &mut self,
+        function: FunctionId,
+        attribute: u32,
+        value: i32,
+    ) -> Result<()> {
+        self.scheduler.check()?;
+        self.kernel(function)?.set_attribute(attribute, value)
+    }
+
+    fn function_set_cache_config(&mut self, function: FunctionId, config: u32) -> Result<()> {
+        self.scheduler.check()?;
+        self.kernel(function)?;
+        if config > 3 {
+            Err(invalid("cache configuration"))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn occupancy_blocks(
+        &mut self,
+        function: FunctionId,
+        block_size: i32,
+        dynamic_shared: u64,
+        _flags: u32,
+    ) -> Result<i32> {
+        self.scheduler.check()?;
+        let kernel = self.kernel(function)?;
+        let threads = u32::try_from(block_size)
+            .ok()
+            .filter(|&t| t > 0)
+            .ok_or_else(|| invalid("block size"))?;
+        let shared = u64::from(kernel.static_shared()).saturating_add(dynamic_shared);
+        if threads > kernel.max_threads() || shared > u64::from(attributes::SHARED_OPTIN) {
+            return Ok(0);
+        }
+        Ok(attributes::occupancy(threads, shared) as i32)
+    }
+
+    fn occupancy_dynamic_shared(
+        &mut self,
+        function: FunctionId,
+        blocks: i32,
+        block_size: i32,
+    ) -> Result<u64> {
+        self.scheduler.check()?;
+        let kernel = self.kernel(function)?;
+        let blocks = u32::try_from(blocks)
+            .ok()
+            .filter(|&b| b > 0)
+            .ok_or_else(|| invalid("blocks"))?;
+        let threads = u32::try_from(block_size)
+            .ok()
+            .filter(|&t| t > 0)
+            .ok_or_else(|| invalid("block size"))?;
+        if attributes::occupancy(threads, 0) < blocks {
+            return Ok(0);
+        }
+        let each = (attributes::SHARED_SM / blocks) & !127;
+        let each = each
+            .saturating_sub(attributes::SHARED_RESERVED)
+            .min(attributes::SHARED_OPTIN);
+        Ok(u64::from(
+            each.saturating_sub(kernel.static_shared())
+                .min(kernel.max_dynamic()),
+        ))
+    }
+
+    fn launch(&mut self, launch: &Launch<'_>) -> Result<()> {
+        self.scheduler.check()?;
+        let kernel = handle(self.functions.get(&launch.function.0))?;
+        self.launches += 1;
+        let context = launch::Context {
+            memory: &self.memory,
+            textures: &self.textures,
+            output: &self.output,
+            workspaces: &self.workspaces,
+            id: self.launches,
+            sms: self.options.cores,
+            stack: self.limits.get(&0).copied().unwrap_or(1024),
+        };
+        let work = kernel.prepare(launch, &context)?;
+        self.give(launch.stream, None, work).map(|_| ())
+    }
+
+    fn host_function(&mut self, stream: StreamId, function: HostFunction) -> Result<()> {
+        self.scheduler.check()?;
+        self.give(stream, None, Work::Host(function)).map(|_| ())
+    }
+
+    fn stream_create(&mut self, flags: u32, _priority: i32) -> Result<StreamId> {
+        self.scheduler.check()?;
+        if flags & !STREAM_NON_BLOCKING != 0 {
+            return Err(invalid("stream flags"));
+        }
+        Ok(StreamId(
+            self.scheduler
+                .create_stream(flags & STREAM_NON_BLOCKING == 0),
+        ))
+    }
+
+    fn stream_destroy(&mut self, stream: StreamId) -> Result<()> {
+        self.scheduler.check()?;
+        handle(self.scheduler.destroy_stream(stream.0).then_some(()))
+    }
+
+    fn stream_query(&mut self, stream: StreamId) -> Result<bool> {
+        let idle = handle(self.scheduler.idle(stream.0))?;
+        self.scheduler.check()?;
+        Ok(idle)
+    }
+
+    fn stream_wait_event(&mut self, stream: StreamId, event: EventId) -> Result<()> {
+        self.scheduler.check()?;
+        let record = handle(self.events.get(&event.0))?
+            .record
+            .as_ref()
+            .map(|(ticket, _)| *ticket);
+        if record.is_some() {
+            self.give(stream, record, Work::Marker)?;
+        }
+        Ok(())
+    }
+
+    fn event_create(&mut self, flags: u32) -> Result<EventId> {
+        self.scheduler.check()?;
+        if flags & !7 != 0 {
+            return Err(invalid("event flags"));
+        }
+        let id = self.id();
+        self.events.insert(
+            id,
+            Event {
+                timed: flags & EVENT_DISABLE_TIMING == 0,
+                record: None,
+            },
+        );
+        Ok(EventId(id))
+    }
+
+    fn event_destroy(&mut self, event: EventId) -> Result<()> {
+        self.scheduler.check()?;
+        handle(self.events.remove(&event.0)).map(|_| ())
+    }
+
+    fn event_record(&mut self, event: EventId, stream: StreamId) -> Result<()> {
+        self.scheduler.check()?;
+        handle(self.events.get(&event.0))?;
+        let stamp = Stamp::default();
+        let ticket = self.give(stream, None, Work::Record(Arc::clone(&stamp)))?;
+        if let Some(event) = self.events.get_mut(&event.0) {
+            event.record = Some((ticket, stamp));
+        }
+        Ok(())
+    }
+
+    fn event_query(&mut self, event: EventId) -> Result<bool> {
+        let event = handle(self.events.get(&event.0))?;
+        let reached = event
+            .record
+            .as_ref()
+            .is_none_or(|(ticket, _)| self.scheduler.reached(*ticket));
+        self.scheduler.check()?;
+        Ok(reached)
+    }
+
+    fn event_elapsed(&mut self, start: EventId, end: EventId) -> Result<f32> {
+        self.scheduler.check()?;
+        let stamp = |id: EventId| {
+            let event = handle(self.events.get(&id.0))?;
+            match &event.record {
+                Some((_, stamp)) if event.timed => Ok(*stamp.lock()),
+                _ => Err(Error::from(Status::INVALID_HANDLE)),
+            }
+        };
+        let (Some(start), Some(end)) = (stamp(start)?, stamp(end)?) else {
+            return Err(Status::NOT_READY.into());
+        };
+        let forward = end.saturating_duration_since(start).as_secs_f64();
+        let backward = start.saturating_duration_since(end).as_secs_f64();
+        Ok(((forward - backward) * 1e3) as f32)
+    }
+
+    fn context_query(&mut self) -> Result<bool> {
+        let idle = self.scheduler.all_idle();
+        self.scheduler.check()?;
+        Ok(idle)
+    }
+
+    fn context_set_limit(&mut self, limit: u32, value: u64) -> Result<()> {
+        self.scheduler.check()?;
+        let most = match limit {
+            0 => u64::from(launch::MAX_LOCAL),
+            5 => 128,
+            6 => 0,
+            _ => u64::MAX,
+        };
+        match self.limits.get_mut(&limit) {
+            Some(slot) if value <= most => *slot = value,
+            Some(_) => return Err(invalid("limit too large")),
+            None => {
+                return Err(Error::new(
+                    Status::NOT_SUPPORTED,
+                    format!("context limit {limit}"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn context_limit(&mut self, limit: u32) -> Result<u64> {
+        self.scheduler.check()?;
+        let value = self.limits.get(&limit).copied();
+        value.ok_or_else(|| Error::new(Status::NOT_SUPPORTED, format!("context limit {limit}")))
+    }
+
+    fn flush_output(&mut self) -> Result<()> {
+        let text = self.output.take();
+        if text.is_empty() {
+            return Ok(());
+        }
+        let mut out = std::io::stdout().lock();
+        out.write_all(&text)
+            .and_then(|()| out.flush())
+            .map_err(|e| {
+                Error::new(
+                    Status::OPERATING_SYSTEM,
+                    format!("cannot write what kernels printed: {e}"),
+                )
+            })
+    }
+
+    fn stream_doze(&mut self, stream: StreamId, timeout: Duration) -> Result<()> {
+        self.scheduler.doze(stream.0, timeout);
+        self.scheduler.check()
+    }
+}
+
+const _: () = assert!(LEGACY == StreamId::LEGACY.0);

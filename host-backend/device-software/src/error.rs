@@ -1,0 +1,117 @@
+//! Errors of the software GPU.
+
+use thiserror::Error;
+
+/// Why an image could not be turned into PTX.
+#[derive(Debug, Error, Clone, PartialEq, Eq)]
+pub enum ImageError {
+    /// A header or payload reaches past the end.
+    #[error("the image is cut short")]
+    Truncated,
+    /// Neither PTX nor a fat binary.
+    #[error("the image is neither PTX nor a fat binary")]
+    NotAnImage,
+    /// The PTX is not UTF-8 text.
+    #[error("the PTX of the image is not text")]
+    NotText,
+    /// The PTX is larger than [`crate::fatbin::MAX_PTX`].
+    #[error("the PTX of the image is too large")]
+    TooLarge,
+    /// The compressed payload is corrupt.
+    #[error("the image's compressed payload is corrupt: {0}")]
+    Compression(String),
+    /// Only machine code, or PTX for newer devices.
+    #[error("the image has no PTX that this device can run")]
+    NoBinary,
+}
+
+/// Why PTX text was refused.
+#[derive(Debug, Error, Clone, PartialEq, Eq)]
+pub enum PtxError {
+    /// The text does not follow the PTX grammar, or names something undeclared.
+    #[error("PTX line {line}: {what}")]
+    Invalid {
+        /// Line, from 1.
+        line: u32,
+        /// What is wrong.
+        what: String,
+    },
+    /// The text is well-formed but asks for something this device does not do.
+    #[error("PTX line {line}: not supported by the software GPU: {what}")]
+    Unsupported {
+        /// Line, from 1.
+        line: u32,
+        /// The instruction or directive.
+        what: String,
+    },
+    /// An external function or variable that nothing defines.
+    #[error("PTX line {line}: unresolved external {name}")]
+    Unresolved {
+        /// Line, from 1.
+        line: u32,
+        /// Symbol.
+        name: String,
+    },
+}
+
+impl PtxError {
+    pub(crate) fn invalid(line: u32, what: impl Into<String>) -> Self {
+        Self::Invalid {
+            line,
+            what: what.into(),
+        }
+    }
+
+    pub(crate) fn unsupported(line: u32, what: impl Into<String>) -> Self {
+        Self::Unsupported {
+            line,
+            what: what.into(),
+        }
+    }
+}
+
+/// Why a kernel was stopped.
+#[derive(Debug, Error, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// An address outside every allocation.
+    #[error("illegal address {address:#x} ({size}-byte {access})")]
+    IllegalAddress {
+        /// The address.
+        address: u64,
+        /// Bytes accessed.
+        size: u32,
+        /// "load", "store" or "atomic".
+        access: &'static str,
+    },
+    /// An address that is not a multiple of the access size.
+    #[error("misaligned address {address:#x} ({size}-byte {access})")]
+    Misaligned {
+        /// The address.
+        address: u64,
+        /// Bytes accessed.
+        size: u32,
+        /// "load", "store" or "atomic".
+        access: &'static str,
+    },
+    /// A device-side assertion failed.
+    #[error("{0}")]
+    Assert(String),
+    /// A `trap` instruction.
+    #[error("trap instruction")]
+    Trap,
+    /// Threads wait for each other and none can go on.
+    #[error("deadlock: {0}")]
+    Deadlock(&'static str),
+    /// The call stack or local memory is exhausted.
+    #[error("stack overflow")]
+    StackOverflow,
+    /// An indirect call or branch to something that is no function.
+    #[error("invalid program counter {0:#x}")]
+    InvalidTarget(u64),
+    /// Cancelled from outside.
+    #[error("cancelled")]
+    Cancelled,
+    /// The texture or surface handle names nothing, or does not fit the instruction.
+    #[error("invalid texture or surface access: {0}")]
+    Texture(String),
+}

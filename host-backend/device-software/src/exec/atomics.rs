@@ -1,0 +1,123 @@
+//! Atomic read-modify-writes (PTX ISA 9.7.13.5).
+
+use super::block::Env;
+use super::memory::{bad, lanes, resolve};
+use super::soft::{Format, Kind, Recipe, Rounding};
+use super::warp::{Flow, Warp};
+use crate::error::Fault;
+use crate::program::{AtomOp, Atomic, MemSpace};
+
+fn low(value: u64, width: u8) -> u64 {
+    if width >= 8 {
+        value
+    } else {
+        value & ((1 << (width * 8)) - 1)
+    }
+}
+
+fn signed(value: u64, width: u8) -> i64 {
+    let spare = 64 - 8 * u32::from(width);
+    (value << spare) as i64 >> spare
+}
+
+fn half_sum(format: Format, a: u64, b: u64) -> u64 {
+    Recipe {
+        kind: Kind::Add,
+        format,
+        mode: Rounding::Nearest,
+        ftz: false,
+    }
+    .run(a & 0xffff, b & 0xffff, 0)
+}
+
+/// The new value of one element.
+fn apply(op: AtomOp, width: u8, old: u64, b: u64, c: u64) -> u64 {
+    let pair = |format| half_sum(format, old, b) | half_sum(format, old >> 16, b >> 16) << 16;
+    let new = match op {
+        AtomOp::Add => old.wrapping_add(b),
+        AtomOp::MinU => old.min(b),
+        AtomOp::MaxU => old.max(b),
+        AtomOp::MinS => signed(old, width).min(signed(b, width)) as u64,
+        AtomOp::MaxS => signed(old, width).max(signed(b, width)) as u64,
+        AtomOp::And => old & b,
+        AtomOp::Or => old | b,
+        AtomOp::Xor => old ^ b,
+        AtomOp::Inc => {
+            if old >= b {
+                0
+            } else {
+                old + 1
+            }
+        }
+        AtomOp::Dec => {
+            if old == 0 || old > b {
+                b
+            } else {
+                old - 1
+            }
+        }
+        AtomOp::Exch => b,
+        AtomOp::Cas => {
+            if old == b {
+                c
+            } else {
+                old
+            }
+        }
+        AtomOp::AddF32 => {
+            let sum = f32::from_bits(old as u32) + f32::from_bits(b as u32);
+            u64::from(super::lanes::nan32(sum))
+        }
+        AtomOp::AddF64 => (f64::from_bits(old) + f64::from_bits(b)).to_bits(),
+        AtomOp::AddF16 => half_sum(Format::F16, old, b),
+        AtomOp::AddBf16 => half_sum(Format::Bf16, old, b),
+        AtomOp::AddF16x2 => pair(Format::F16),
+        AtomOp::AddBf16x2 => pair(Format::Bf16),
+    };
+    low(new, width)
+}
+
+impl Warp {
+    pub(super) fn atomic(
+        &mut self,
+        env: &mut Env<'_>,
+        atomic: &Atomic,
+        mask: u32,
+    ) -> Result<Flow, (Fault, u32)> {
+        self.spins += 1;
+        let at = self.addresses(&atomic.address);
+        let (b, c) = (
+            self.read(atomic.b),
+            atomic.c.map_or([0; 32], |c| self.read(c)),
+        );
+        let (op, width) = (atomic.op, atomic.width);
+        let mut old = [0; 32];
+        for l in lanes(mask) {
+            let (b, c) = (low(b[l], width), low(c[l], width));
+            let (space, address) = match atomic.address.space {
+                MemSpace::Generic => resolve(at[l]),
+                space => (space, at[l]),
+            };
+            let got = match space {
+                MemSpace::Global | MemSpace::Generic => env
+                    .memory
+                    .update(address, width, |v| apply(op, width, v, b, c)),
+                MemSpace::Shared => {
+                    super::memory::update(env.shared, address, width, |v| apply(op, width, v, b, c))
+                }
+                MemSpace::Local => u32::try_from(address).ok().and_then(|a| {
+                    let v = self.local_load(l as u32, a, width)?;
+                    self.local_store(l as u32, a, width, apply(op, width, v, b, c))
+                        .then_some(v)
+                }),
+                MemSpace::Param => None,
+            };
+            let stop = || (bad(at[l], u32::from(width), "atomic"), l as u32);
+            old[l] = got.ok_or_else(stop)?;
+        }
+        if let Some(d) = atomic.d {
+            self.write(d, &old, mask);
+        }
+        Ok(Flow::Next)
+    }
+}

@@ -1,0 +1,388 @@
+//! A block: its warps take turns on one host thread and meet at barriers.
+
+use super::memory::lanes;
+use super::printf::Output;
+use super::variants_unsafe::Straight;
+use super::warp::{State, Turn, Warp};
+use crate::error::Fault;
+use crate::memory_unsafe::Memory;
+use crate::program::{BarReduce, Program, Reg};
+use crate::texture::Textures;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Instructions of one turn of a warp.
+const WARP_SLICE: i64 = 4096;
+/// Instructions of one turn of a block.
+const BLOCK_SLICE: i64 = 1 << 20;
+
+/// Everything constant about a launch.
+#[derive(Debug)]
+pub struct Grid {
+    /// Number of the launch.
+    pub id: u64,
+    /// Code.
+    pub program: Arc<Program>,
+    /// Kernel, by index.
+    pub func: usize,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub dynamic_shared: u32,
+    /// Where it starts.
+    pub dynamic_base: u32,
+    /// Bytes of shared memory in all.
+    pub shared_bytes: u32,
+    /// Parameter bytes.
+    pub params: Vec<u8>,
+    /// Device memory.
+    pub memory: Arc<Memory>,
+    /// Texture and surface objects.
+    pub textures: Arc<Textures>,
+    /// Where printed text goes.
+    pub output: Arc<Output>,
+    /// Workspace of a cooperative launch, or 0.
+    pub workspace: u64,
+    /// Multiprocessors of the device.
+    pub sms: u32,
+    /// Bytes of local memory of a thread.
+    pub stack_limit: u32,
+    /// Arithmetic loop.
+    pub straight: Straight,
+    /// Set to stop it.
+    pub cancelled: AtomicBool,
+    /// Thread instructions carried out.
+    pub thread_instructions: AtomicU64,
+}
+
+impl Grid {
+    /// Threads of a block.
+    #[must_use]
+    pub fn threads(&self) -> u32 {
+        self.block[0] * self.block[1] * self.block[2]
+    }
+
+    /// Blocks in all.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        u64::from(self.grid[0]) * u64::from(self.grid[1]) * u64::from(self.grid[2])
+    }
+}
+
+/// Arrivals without waiting, per barrier.
+#[derive(Debug, Default)]
+pub struct Barriers {
+    arrived: [u32; 16],
+    expected: [u32; 16],
+}
+
+impl Barriers {
+    pub(super) fn arrive(&mut self, id: u8, weight: u32, expected: u32) {
+        let n = usize::from(id & 15);
+        self.arrived[n] += weight;
+        self.expected[n] = expected;
+    }
+}
+
+/// What a warp sees while it runs.
+pub struct Env<'a> {
+    pub(super) program: &'a Program,
+    pub(super) grid: &'a Grid,
+    pub(super) memory: &'a Memory,
+    pub(super) shared: &'a mut [u8],
+    pub(super) barriers: &'a mut Barriers,
+    pub(super) ctaid: [u32; 3],
+    pub(super) sm: u32,
+    pub(super) straight: Straight,
+    pub(super) stack_limit: u32,
+    pub(super) started: Instant,
+    pub(super) lane_steps: u64,
+}
+
+/// Where a kernel failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlockFault {
+    /// Why.
+    pub fault: Fault,
+    /// Block.
+    pub block: [u32; 3],
+    /// Thread.
+    pub thread: [u32; 3],
+}
+
+/// How a block's turn ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockTurn {
+    /// It could go on.
+    Yield,
+    /// It could, but all its warps seem to wait for other blocks.
+    Spinning,
+    /// It is over.
+    Done,
+}
+
+/// A block's state; reused for other blocks of the same launch.
+#[derive(Debug)]
+pub struct Block {
+    warps: Vec<Warp>,
+    turns: Vec<Turn>,
+    shared: Vec<u8>,
+    barriers: Barriers,
+    ctaid: [u32; 3],
+    started: Instant,
+}
+
+impl Block {
+    /// Room for a block of `grid`.
+    #[must_use]
+    pub fn new(grid: &Grid) -> Self {
+        let count = grid.threads().div_ceil(32);
+        let warps: Vec<Warp> = (0..count)
+            .map(|n| Warp::new(&grid.program, grid.func, grid.block, n))
+            .collect();
+        Self {
+            turns: vec![Turn::Yield; warps.len()],
+            warps,
+            shared: vec![0; grid.shared_bytes as usize],
+            barriers: Barriers::default(),
+            ctaid: [0; 3],
+            started: Instant::now(),
+        }
+    }
+
+    /// Starts block `index` of the grid.
+    pub fn start(&mut self, grid: &Grid, index: u64) {
+        let (x, y) = (u64::from(grid.grid[0]), u64::from(grid.grid[1]));
+        self.ctaid = [
+            (index % x) as u32,
+            (index / x % y) as u32,
+            (index / x / y) as u32,
+        ];
+        let start = grid.program.funcs.get(grid.func).map_or(0, |f| f.start);
+        for warp in &mut self.warps {
+            warp.restart(start);
+        }
+        self.turns.fill(Turn::Yield);
+        self.shared.fill(0);
+        self.barriers = Barriers::default();
+    }
+
+    /// Runs for a turn on multiprocessor `sm`.
+    ///
+    /// # Errors
+    /// The first fault of any thread.
+    pub fn run(&mut self, grid: &Grid, sm: u32) -> Result<BlockTurn, BlockFault> {
+        let mut budget = BLOCK_SLICE;
+        loop {
+            let mut waits = true;
+            let mut progress = false;
+            let mut done = true;
+            for n in 0..self.warps.len() {
+                if self.turns[n] != Turn::Yield {
+                    done &= self.turns[n] == Turn::Done;
+                    continue;
+                }
+                if grid.cancelled.load(Ordering::Relaxed) {
+                    return Err(BlockFault {
+                        fault: Fault::Cancelled,
+                        block: self.ctaid,
+                        thread: [0; 3],
+                    });
+                }
+                progress = true;
+                let mut env = Env {
+                    program: &grid.program,
+                    grid,
+                    memory: &grid.memory,
+                    shared: &mut self.shared,
+                    barriers: &mut self.barriers,
+                    ctaid: self.ctaid,
+                    sm,
+                    straight: grid.straight,
+                    stack_limit: grid.stack_limit,
+                    started: self.started,
+                    lane_steps: 0,
+                };
+                let warp = &mut self.warps[n];
+                warp.spins = 0;
+                let mut slice = WARP_SLICE;
+                let turn = warp.turn(&mut env, &mut slice);
+                grid.thread_instructions
+                    .fetch_add(env.lane_steps, Ordering::Relaxed);
+                let turn = turn.map_err(|(fault, lane)| BlockFault {
+                    fault,
+                    block: self.ctaid,
+                    thread: warp.thread(lane),
+                })?;
+                budget -= WARP_SLICE - slice;
+                self.turns[n] = turn;
+                done &= turn == Turn::Done;
+                if turn == Turn::Yield {
+                    // One ordered access in 64 instructions is a sign of a loop that waits.
+                    waits &= warp.spins >= 64;
+                } else {
+                    waits &= turn == Turn::Parked;
+                }
+            }
+            if done {
+                return Ok(BlockTurn::Done);
+            }
+            let released = self.release();
+            if !progress && !released {
+                return Err(self.deadlock());
+            }
+            if released || !self.turns.contains(&Turn::Yield) {
+                continue;
+            }
+            if waits {
+                return Ok(BlockTurn::Spinning);
+            }
+            if budget <= 0 {
+                return Ok(BlockTurn::Yield);
+            }
+        }
+    }
+
+    fn deadlock(&self) -> BlockFault {
+        let stuck = self
+            .warps
+            .iter()
+            .zip(&self.turns)
+            .find(|(_, t)| **t == Turn::Parked)
+            .map(|(w, _)| w);
+        let (thread, sync) = match stuck.and_then(|w| w.others.first().map(|f| (w, f))) {
+            Some((warp, f)) => (
+                warp.thread(f.mask.trailing_zeros()),
+                !matches!(f.state, State::Block { .. }),
+            ),
+            None => ([0; 3], false),
+        };
+        let what = if sync {
+            "threads named by the mask of a .sync instruction never come to it"
+        } else {
+            "threads wait at a barrier that others never reach"
+        };
+        BlockFault {
+            fault: Fault::Deadlock(what),
+            block: self.ctaid,
+            thread,
+        }
+    }
+
+    /// Completes the barriers that all their threads have reached. Whether any was.
+    fn release(&mut self) -> bool {
+        let mut ids = 0u32;
+        for f in self.warps.iter().flat_map(|w| &w.others) {
+            if let State::Block { id, .. } = f.state {
+                ids |= 1 << id;
+            }
+        }
+        let mut any = false;
+        for id in lanes(ids) {
+            any |= self.release_one(id as u8);
+        }
+        any
+    }
+
+    fn release_one(&mut self, id: u8) -> bool {
+        let mut expected = None;
+        let mut arrived = self.barriers.arrived[usize::from(id)];
+        let mut all = true;
+        for warp in &self.warps {
+            let mut waiting = 0;
+            for f in &warp.others {
+                if let State::Block {
+                    id: other, count, ..
+                } = f.state
+                    && other == id
+                {
+                    waiting |= f.mask;
+                    expected = expected.or(count);
+                }
+            }
+            all &= waiting == warp.live;
+            if waiting != 0 {
+                arrived += warp.arrival_weight(waiting);
+            }
+        }
+        let complete = match expected {
+            Some(count) => arrived >= count,
+            None => all,
+        };
+        if !complete {
+            return false;
+        }
+        self.barriers.arrived[usize::from(id)] = 0;
+        self.reduce(id);
+        for (warp, turn) in self.warps.iter_mut().zip(&mut self.turns) {
+            let mut woken = false;
+            for f in &mut warp.others {
+                if matches!(f.state, State::Block { id: other, .. } if other == id) {
+                    f.state = State::Run;
+                    woken = true;
+                }
+            }
+            if woken && *turn == Turn::Parked {
+                *turn = Turn::Yield;
+            }
+        }
+        true
+    }
+
+    /// `bar.red`: combines the predicates of all waiting threads.
+    fn reduce(&mut self, id: u8) {
+        let (mut set, mut threads, mut wanted) = (0, 0, false);
+        for warp in &self.warps {
+            for f in &warp.others {
+                let State::Block {
+                    id: other, reduce, ..
+                } = f.state
+                else {
+                    continue;
+                };
+                if other != id {
+                    continue;
+                }
+                let (p, negate) = match reduce {
+                    BarReduce::None => continue,
+                    BarReduce::Popc { p, negate, .. }
+                    | BarReduce::And { p, negate, .. }
+                    | BarReduce::Or { p, negate, .. } => (p, negate),
+                };
+                wanted = true;
+                let bits = warp.p[(f.bases.p + p) as usize] ^ 0u32.wrapping_sub(u32::from(negate));
+                set += (bits & f.mask).count_ones();
+                threads += f.mask.count_ones();
+            }
+        }
+        if !wanted {
+            return;
+        }
+        for warp in &mut self.warps {
+            let waiting: Vec<_> = warp
+                .others
+                .iter()
+                .filter_map(|f| match f.state {
+                    State::Block {
+                        id: other, reduce, ..
+                    } if other == id => Some((f.bases, f.mask, reduce)),
+                    _ => None,
+                })
+                .collect();
+            for (bases, mask, reduce) in waiting {
+                let (d, value) = match reduce {
+                    BarReduce::None => continue,
+                    BarReduce::Popc { d, .. } => (Reg::R32(d), set),
+                    BarReduce::And { d, .. } => (Reg::P(d), u32::from(set == threads)),
+                    BarReduce::Or { d, .. } => (Reg::P(d), u32::from(set != 0)),
+                };
+                let held = std::mem::replace(&mut warp.run.bases, bases);
+                warp.write(d, &[u64::from(value); 32], mask);
+                warp.run.bases = held;
+            }
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! Branches, calls, exits, arrival at barriers, special registers.
+
+use super::block::Env;
+use super::printf;
+use super::warp::{Flow, State, Warp};
+use crate::error::Fault;
+use crate::program::{
+    Call, CallTarget, Ext, FUNCTION_BASE, FUNCTION_STRIDE, MemSpace, Reg, Special,
+};
+use crate::program::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WINDOW_SHIFT};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+impl Warp {
+    pub(super) fn control(
+        &mut self,
+        env: &mut Env<'_>,
+        ext: &Ext,
+        index: u32,
+        active: u32,
+    ) -> Result<Flow, (Fault, u32)> {
+        let lane = active.trailing_zeros();
+        match ext {
+            Ext::Bra { target } => {
+                let rest = self.run.mask & !active;
+                if rest != 0 {
+                    self.split_off(rest, self.run.pc + 1, State::Run);
+                }
+                self.run.pc = *target;
+                Ok(Flow::Switch)
+            }
+            Ext::BrxIdx { index, targets } => {
+                let next = self.run.pc + 1;
+                self.keep_active(active);
+                let row = self.r32[(self.run.bases.r32 + index) as usize].0;
+                let mut left = active;
+                while left != 0 {
+                    let lane = left.trailing_zeros();
+                    let value = row[lane as usize];
+                    let same = self.lanes_with(left, |l| row[l] == value);
+                    // An index past the list is undefined in PTX; it falls through here.
+                    let target = targets.get(value as usize).copied().unwrap_or(next);
+                    left &= !same;
+                    if left == 0 {
+                        self.run.pc = target;
+                    } else {
+                        self.split_off(same, target, State::Run);
+                    }
+                }
+                Ok(Flow::Switch)
+            }
+            Ext::Call(call) => {
+                self.keep_active(active);
+                self.call(env, call, index)
+            }
+            Ext::Ret => {
+                self.keep_active(active);
+                let Some(back) = self.run.stack.pop() else {
+                    self.exit(active);
+                    return Ok(Flow::Switch);
+                };
+                if let Some(Ext::Call(call)) = env.program.ext.get(back.call as usize) {
+                    let from = env.program.funcs.get(self.run.bases.func as usize);
+                    let results = from.map(|f| f.returns.as_slice()).unwrap_or_default();
+                    for (&(to, size), &(at, _)) in call.returns.iter().zip(results) {
+                        let (source, target) = (self.run.bases.local + at, back.bases.local + to);
+                        self.copy_local(target, source, size, self.run.mask);
+                    }
+                }
+                self.run.bases = back.bases;
+                self.run.pc = back.pc;
+                Ok(Flow::Switch)
+            }
+            Ext::Exit => {
+                let rest = self.run.mask & !active;
+                self.exit(active);
+                if rest != 0 {
+                    self.run.pc += 1;
+                }
+                Ok(Flow::Switch)
+            }
+            Ext::Trap => Err((Fault::Trap, lane)),
+            Ext::Barrier {
+                id,
+                count,
+                wait,
+                reduce,
+            } => {
+                self.keep_active(active);
+                let id = self.r32[(self.run.bases.r32 + id) as usize].0[lane as usize] & 15;
+                let count =
+                    count.map(|c| self.r32[(self.run.bases.r32 + c) as usize].0[lane as usize]);
+                self.run.pc += 1;
+                if *wait {
+                    self.run.state = State::Block {
+                        id: id as u8,
+                        count,
+                        reduce: *reduce,
+                    };
+                } else {
+                    env.barriers
+                        .arrive(id as u8, self.arrival_weight(active), count.unwrap_or(0));
+                }
+                Ok(Flow::Switch)
+            }
+            _ => Err((Fault::InvalidTarget(u64::from(self.run.pc)), lane)),
+        }
+    }
+
+    /// What `mask` counts at a barrier: an incomplete last warp counts whole.
+    pub(super) fn arrival_weight(&self, mask: u32) -> u32 {
+        if mask == self.live {
+            32
+        } else {
+            mask.count_ones()
+        }
+    }
+
+    fn lanes_with(&self, mask: u32, f: impl Fn(usize) -> bool) -> u32 {
+        (0..32)
+            .filter(|&l| mask >> l & 1 != 0 && f(l as usize))
+            .fold(0, |m, l| m | 1 << l)
+    }
+
+    /// Lanes that the guard leaves out go on with the next instruction on their own.
+    pub(super) fn keep_active(&mut self, active: u32) {
+        let rest = self.run.mask & !active;
+        if rest != 0 {
+            self.split_off(rest, self.run.pc + 1, State::Run);
+        }
+    }
+
+    fn call(&mut self, env: &mut Env<'_>, call: &Call, index: u32) -> Result<Flow, (Fault, u32)> {
+        let lane = self.run.mask.trailing_zeros();
+        let fail = |fault| (fault, lane);
+        let callee = match call.target {
+            CallTarget::Function(callee) => callee,
+            CallTarget::Indirect(row) => {
+                let row = self.r64[(self.run.bases.r64 + row) as usize].0;
+                let address = row[lane as usize];
+                let same = self.lanes_with(self.run.mask, |l| row[l] == address);
+                let rest = self.run.mask & !same;
+                if rest != 0 {
+                    self.split_off(rest, self.run.pc, State::Run);
+                }
+                let offset = address.wrapping_sub(FUNCTION_BASE);
+                let callee = usize::try_from(offset / FUNCTION_STRIDE).unwrap_or(usize::MAX);
+                let target = env
+                    .program
+                    .funcs
+                    .get(callee)
+                    .filter(|_| offset % FUNCTION_STRIDE == 0);
+                let fits = target.is_some_and(|f| {
+                    let same = |a: &[(u32, u32)], b: &[(u32, u32)]| {
+                        a.len() == b.len() && a.iter().zip(b).all(|(x, y)| x.1 == y.1)
+                    };
+                    !f.entry && same(&f.params, &call.args) && same(&f.returns, &call.returns)
+                });
+                if !fits {
+                    return Err(fail(Fault::InvalidTarget(address)));
+                }
+                callee
+            }
+            CallTarget::Printf => {
+                self.printf(env, call)?;
+                self.run.pc += 1;
+                return Ok(Flow::Switch);
+            }
+            CallTarget::AssertFail => return Err(fail(self.assert_fault(env, call, lane))),
+        };
+        let caller = self.run.bases;
+        self.push_call(env.program, callee, index, env.stack_limit)
+            .map_err(fail)?;
+        let params = env
+            .program
+            .funcs
+            .get(callee)
+            .map(|f| f.params.as_slice())
+            .unwrap_or_default();
+        for (&(from, size), &(to, _)) in call.args.iter().zip(params) {
+            self.copy_local(
+                self.run.bases.local + to,
+                caller.local + from,
+                size,
+                self.run.mask,
+            );
+        }
+        Ok(Flow::Switch)
+    }
+
+    fn printf(&mut self, env: &mut Env<'_>, call: &Call) -> Result<(), (Fault, u32)> {
+        let place = |n: usize| call.args.get(n).map_or(0, |&(offset, _)| offset);
+        let base = self.run.bases.local;
+        let mask = self.run.mask;
+        for lane in (0..32).filter(|l| mask >> l & 1 != 0) {
+            let format = self.local_load(lane, base + place(0), 8).unwrap_or(0);
+            let arguments = self.local_load(lane, base + place(1), 8).unwrap_or(0);
+            let mut bytes = |address: u64, width: u8| self.generic_load(env, lane, address, width);
+            let text =
+                printf::format(format, arguments, &mut bytes).map_err(|fault| (fault, lane))?;
+            env.grid.output.push(&text);
+            if let Some(&(offset, 4)) = call.returns.first() {
+                self.local_store(lane, base + offset, 4, text.len() as u64);
+            }
+        }
+        Ok(())
+    }
+
+    fn assert_fault(&mut self, env: &mut Env<'_>, call: &Call, lane: u32) -> Fault {
+        let base = self.run.bases.local;
+        let argument = |n: usize, width: u8| {
+            call.args
+                .get(n)
+                .and_then(|&(offset, _)| self.local_load(lane, base + offset, width))
+                .unwrap_or(0)
+        };
+        let text = |address: u64| {
+            let bytes = printf::string(address, &mut |a, w| self.generic_load(env, lane, a, w));
+            String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned()
+        };
+        let (block, tid) = (env.ctaid, self.thread(lane));
+        Fault::Assert(format!(
+            "{}:{}: {}: block: [{},{},{}], thread: [{},{},{}] Assertion `{}` failed.",
+            text(argument(1, 8)),
+            argument(2, 4),
+            text(argument(3, 8)),
+            block[0],
+            block[1],
+            block[2],
+            tid[0],
+            tid[1],
+            tid[2],
+            text(argument(0, 8)),
+        ))
+    }
+
+    /// Thread index of a lane.
+    #[must_use]
+    pub fn thread(&self, lane: u32) -> [u32; 3] {
+        let lane = lane as usize & 31;
+        [self.tid[0][lane], self.tid[1][lane], self.tid[2][lane]]
+    }
+
+    /// Writes lane values into a register, in the lanes of `mask`.
+    pub(super) fn write(&mut self, d: Reg, values: &[u64; 32], mask: u32) {
+        match d {
+            Reg::R32(row) => {
+                let d = &mut self.r32[(self.run.bases.r32 + row) as usize].0;
+                for l in 0..32 {
+                    if mask >> l & 1 != 0 {
+                        d[l] = values[l] as u32;
+                    }
+                }
+            }
+            Reg::R64(row) => {
+                let d = &mut self.r64[(self.run.bases.r64 + row) as usize].0;
+                for l in 0..32 {
+                    if mask >> l & 1 != 0 {
+                        d[l] = values[l];
+                    }
+                }
+            }
+            Reg::P(p) => {
+                let bits = (0..32).fold(0, |m, l| m | ((values[l] & 1) as u32) << l);
+                self.write_pred(p, bits, mask);
+            }
+        }
+    }
+
+    pub(super) fn write_pred(&mut self, p: u32, bits: u32, mask: u32) {
+        let p = &mut self.p[(self.run.bases.p + p) as usize];
+        *p = *p & !mask | bits & mask;
+    }
+
+    /// Lane values of a register, zero-extended.
+    pub(super) fn read(&self, a: Reg) -> [u64; 32] {
+        match a {
+            Reg::R32(row) => self.r32[(self.run.bases.r32 + row) as usize]
+                .0
+                .map(u64::from),
+            Reg::R64(row) => self.r64[(self.run.bases.r64 + row) as usize].0,
+            Reg::P(p) => {
+                let bits = self.p[(self.run.bases.p + p) as usize];
+                std::array::from_fn(|l| u64::from(bits >> l & 1))
+            }
+        }
+    }
+
+    pub(super) fn special(&mut self, env: &Env<'_>, what: Special, d: Reg, mask: u32) {
+        let grid = env.grid;
+        let lane_bits =
+            |f: fn(u32) -> u32| -> [u64; 32] { std::array::from_fn(|l| u64::from(f(l as u32))) };
+        let all = |v: u64| [v; 32];
+        let axis = |list: &[u32; 3], n: u8| all(u64::from(list[usize::from(n) % 3]));
+        let nanoseconds = || {
+            SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |t| t.as_nanos() as u64)
+        };
+        let clock = || env.started.elapsed().as_nanos() as u64 * 2;
+        let values = match what {
+            Special::Tid(n) => self.tid[usize::from(n) % 3].map(u64::from),
+            Special::Ntid(n) => axis(&grid.block, n),
+            Special::Ctaid(n) => axis(&env.ctaid, n),
+            Special::Nctaid(n) => axis(&grid.grid, n),
+            Special::LaneId => lane_bits(|l| l),
+            Special::WarpId => all(u64::from(self.index)),
+            Special::NWarpId => all(u64::from(grid.threads().div_ceil(32))),
+            Special::SmId => all(u64::from(env.sm)),
+            Special::NSmId => all(u64::from(grid.sms)),
+            Special::GridId => all(grid.id),
+            Special::LaneMaskEq => lane_bits(|l| 1 << l),
+            Special::LaneMaskLt => lane_bits(|l| (1 << l) - 1),
+            Special::LaneMaskLe => lane_bits(|l| u32::MAX >> (31 - l)),
+            Special::LaneMaskGe => lane_bits(|l| u32::MAX << l),
+            Special::LaneMaskGt => lane_bits(|l| !(u32::MAX >> (31 - l))),
+            Special::Clock | Special::Clock64 => all(clock()),
+            Special::ClockHi => all(clock() >> 32),
+            Special::GlobalTimer | Special::GlobalTimerLo => all(nanoseconds()),
+            Special::GlobalTimerHi => all(nanoseconds() >> 32),
+            Special::DynamicSharedSize => all(u64::from(grid.dynamic_shared)),
+            Special::TotalSharedSize => all(env.shared.len() as u64),
+            Special::DynamicSharedBase => all(u64::from(grid.dynamic_base)),
+            Special::WorkspaceHigh => all(grid.workspace >> 32),
+            Special::WorkspaceLow => all(grid.workspace & 0xffff_ffff),
+            Special::Zero => all(0),
+            Special::One => all(1),
+        };
+        self.write(d, &values, mask);
+    }
+
+    pub(super) fn is_space(&mut self, p: u32, a: u32, space: MemSpace, mask: u32) {
+        let window = match space {
+            MemSpace::Shared => SHARED_WINDOW,
+            MemSpace::Local => LOCAL_WINDOW,
+            MemSpace::Param => PARAM_WINDOW,
+            _ => 0,
+        } >> WINDOW_SHIFT;
+        let values = self.read(Reg::R64(a));
+        let bits = self.lanes_with(mask, |l| values[l] >> WINDOW_SHIFT == window);
+        self.write_pred(p, bits, mask);
+    }
+}

@@ -1,0 +1,336 @@
+//! One lane of each operation that is more than a line.
+
+use super::soft::Rounding;
+use std::num::FpCategory;
+
+/// Bits of a single-precision result; every NaN is the canonical one (PTX ISA 9.7.3).
+#[inline(always)]
+pub(super) fn nan32(v: f32) -> u32 {
+    if v.is_nan() { 0x7fff_ffff } else { v.to_bits() }
+}
+
+#[inline(always)]
+pub(super) fn flush32(v: f32) -> f32 {
+    let bits = v.to_bits();
+    f32::from_bits(if bits & 0x7f80_0000 == 0 {
+        bits & 0x8000_0000
+    } else {
+        bits
+    })
+}
+
+#[inline(always)]
+pub(super) fn flush64(bits: u64) -> f64 {
+    f64::from_bits(if bits & 0x7ff0_0000_0000_0000 == 0 {
+        bits & 1 << 63
+    } else {
+        bits
+    })
+}
+
+#[inline(always)]
+pub(super) fn upper(v: f64) -> u64 {
+    flush64(v.to_bits()).to_bits() & !0xffff_ffff
+}
+
+#[inline(always)]
+pub(super) fn sat32(bits: u32) -> u32 {
+    let v = f32::from_bits(bits);
+    if v >= 1.0 {
+        1f32.to_bits()
+    } else if v > 0.0 {
+        bits
+    } else {
+        0
+    }
+}
+
+#[inline(always)]
+pub(super) fn rsqrt32(v: f32) -> f32 {
+    (1.0 / f64::from(v).sqrt()) as f32
+}
+
+#[inline(always)]
+pub(super) fn either_nan32(a: u32, b: u32) -> bool {
+    f32::from_bits(a).is_nan() || f32::from_bits(b).is_nan()
+}
+
+macro_rules! extremes {
+    ($min:ident, $max:ident, $bits:ty, $float:ty, $nan:expr) => {
+        /// A NaN loses against a number; -0 is less than +0.
+        #[inline(always)]
+        pub(super) fn $min(a: $bits, b: $bits) -> $bits {
+            let (x, y) = (<$float>::from_bits(a), <$float>::from_bits(b));
+            let both = if x < y {
+                a
+            } else if x == y {
+                a | b & (1 << (<$bits>::BITS - 1))
+            } else {
+                b
+            };
+            let one = if x.is_nan() { b } else { both };
+            let other = if y.is_nan() { a } else { one };
+            if x.is_nan() && y.is_nan() {
+                $nan
+            } else {
+                other
+            }
+        }
+
+        /// A NaN loses against a number; -0 is less than +0.
+        #[inline(always)]
+        pub(super) fn $max(a: $bits, b: $bits) -> $bits {
+            let (x, y) = (<$float>::from_bits(a), <$float>::from_bits(b));
+            let both = if x > y {
+                a
+            } else if x == y {
+                a & (b | !(1 << (<$bits>::BITS - 1)))
+            } else {
+                b
+            };
+            let one = if x.is_nan() { b } else { both };
+            let other = if y.is_nan() { a } else { one };
+            if x.is_nan() && y.is_nan() {
+                $nan
+            } else {
+                other
+            }
+        }
+    };
+}
+
+extremes!(min32, max32, u32, f32, 0x7fff_ffff);
+extremes!(min64, max64, u64, f64, 0x7fff_ffff_ffff_ffff);
+
+#[inline(always)]
+pub(super) fn integral32(v: f32, mode: u64) -> f32 {
+    match mode {
+        1 => v.trunc(),
+        2 => v.floor(),
+        3 => v.ceil(),
+        _ => v.round_ties_even(),
+    }
+}
+
+#[inline(always)]
+pub(super) fn integral64(v: f64, mode: u64) -> f64 {
+    match mode {
+        1 => v.trunc(),
+        2 => v.floor(),
+        3 => v.ceil(),
+        _ => v.round_ties_even(),
+    }
+}
+
+const _: () = assert!(
+    Rounding::Nearest as u8 == 0
+        && Rounding::Zero as u8 == 1
+        && Rounding::Down as u8 == 2
+        && Rounding::Up as u8 == 3
+);
+
+// Division by zero and overflow are undefined in PTX; these are the values that NVIDIA's devices return.
+
+#[inline(always)]
+pub(super) fn div_s32(a: i32, b: i32) -> i32 {
+    if b == 0 { -1 } else { a.wrapping_div(b) }
+}
+
+#[inline(always)]
+pub(super) fn rem_s32(a: i32, b: i32) -> i32 {
+    if b == 0 { a } else { a.wrapping_rem(b) }
+}
+
+#[inline(always)]
+pub(super) fn div_s64(a: i64, b: i64) -> i64 {
+    if b == 0 { -1 } else { a.wrapping_div(b) }
+}
+
+#[inline(always)]
+pub(super) fn rem_s64(a: i64, b: i64) -> i64 {
+    if b == 0 { a } else { a.wrapping_rem(b) }
+}
+
+#[inline(always)]
+pub(super) fn wide_s32(a: u32, b: u32) -> u64 {
+    (i64::from(a as i32) * i64::from(b as i32)) as u64
+}
+
+/// Upper word of `b:a` shifted left by `n` ≤ 32.
+#[inline(always)]
+pub(super) fn funnel_left(a: u32, b: u32, n: u32) -> u32 {
+    (((u64::from(b) << 32 | u64::from(a)) << n) >> 32) as u32
+}
+
+/// Lower word of `b:a` shifted right by `n` ≤ 32.
+#[inline(always)]
+pub(super) fn funnel_right(a: u32, b: u32, n: u32) -> u32 {
+    ((u64::from(b) << 32 | u64::from(a)) >> n) as u32
+}
+
+#[inline(always)]
+pub(super) fn bfind(value: u64, width: u32, amount: bool) -> u32 {
+    if value == 0 {
+        return u32::MAX;
+    }
+    let position = 63 - value.leading_zeros();
+    if amount {
+        width - 1 - position
+    } else {
+        position
+    }
+}
+
+/// Position and length count modulo 256.
+#[inline(always)]
+pub(super) fn bfe_u64(a: u64, position: u32, length: u32) -> u64 {
+    let (position, length) = (position & 0xff, length & 0xff);
+    let shifted = if position < 64 {
+        a >> (position & 63)
+    } else {
+        0
+    };
+    if length < 64 {
+        shifted & ((1 << (length & 63)) - 1)
+    } else {
+        shifted
+    }
+}
+
+/// `top` is the highest bit of the operand; bits past it are copies of the field's sign (PTX ISA 9.7.1, bfe).
+#[inline(always)]
+pub(super) fn bfe_s64(a: i64, position: u32, length: u32, top: u32) -> u64 {
+    let (position, length) = (position & 0xff, length & 0xff);
+    if length == 0 {
+        return 0;
+    }
+    let shifted = a >> position.min(63);
+    if length <= top {
+        // A field that reaches past the top is filled by the sign, which the arithmetic shift did.
+        let spare = 64 - length;
+        ((shifted << spare) >> spare) as u64
+    } else {
+        shifted as u64
+    }
+}
+
+#[inline(always)]
+pub(super) fn bfi(a: u64, b: u64, position: u32, length: u32, width: u32) -> u64 {
+    let (position, length) = (position & 0xff, length & 0xff);
+    if position >= width {
+        return b;
+    }
+    let mask = if length >= 64 {
+        u64::MAX
+    } else {
+        (1 << length) - 1
+    };
+    let mask = mask << position;
+    a << position & mask | b & !mask
+}
+
+#[inline(always)]
+pub(super) fn lop3(lut: u32, a: u32, b: u32, c: u32) -> u32 {
+    let term = |bit: u32, v: u32| 0u32.wrapping_sub(lut >> bit & 1) & v;
+    term(0, !a & !b & !c)
+        | term(1, !a & !b & c)
+        | term(2, !a & b & !c)
+        | term(3, !a & b & c)
+        | term(4, a & !b & !c)
+        | term(5, a & !b & c)
+        | term(6, a & b & !c)
+        | term(7, a & b & c)
+}
+
+pub(super) fn prmt(mode: u64, a: u32, b: u32, c: u32) -> u32 {
+    let bytes = u64::from(b) << 32 | u64::from(a);
+    let byte = |n: u32| (bytes >> ((n & 7) * 8)) as u32 & 0xff;
+    let n = c & 3;
+    let selectors = match mode {
+        1 => [n, n + 1, n + 2, n + 3],
+        2 => [n, n + 7, n + 6, n + 5],
+        3 => [n; 4],
+        4 => [n, n.max(1), n.max(2), 3],
+        5 => [0, n.min(1), n.min(2), n],
+        6 => [(c & 1) * 2, (c & 1) * 2 + 1, (c & 1) * 2, (c & 1) * 2 + 1],
+        _ => [c & 15, c >> 4 & 15, c >> 8 & 15, c >> 12 & 15],
+    };
+    let mut out = 0;
+    for (at, s) in selectors.into_iter().enumerate() {
+        let mut v = byte(s);
+        if mode == 0 && s & 8 != 0 {
+            v = if v & 0x80 != 0 { 0xff } else { 0 };
+        }
+        out |= v << (8 * at);
+    }
+    out
+}
+
+/// Bit 0 of `imm`: `a` is signed; bit 1: `b` is signed.
+#[inline(always)]
+pub(super) fn dp4a(imm: u64, a: u32, b: u32, c: u32) -> u32 {
+    let part = |v: u32, n: u32, signed: bool| {
+        let byte = (v >> (8 * n)) as u8;
+        if signed {
+            i32::from(byte as i8)
+        } else {
+            i32::from(byte)
+        }
+    };
+    let mut sum = c;
+    for n in 0..4 {
+        sum = sum.wrapping_add((part(a, n, imm & 1 != 0) * part(b, n, imm & 2 != 0)) as u32);
+    }
+    sum
+}
+
+/// As [`dp4a`], with 16-bit parts of `a`; bit 2 of `imm` takes the upper bytes of `b`.
+#[inline(always)]
+pub(super) fn dp2a(imm: u64, a: u32, b: u32, c: u32) -> u32 {
+    let mut sum = c;
+    for n in 0..2 {
+        let half = (a >> (16 * n)) as u16;
+        let x = if imm & 1 != 0 {
+            i32::from(half as i16)
+        } else {
+            i32::from(half)
+        };
+        let byte = (b >> (8 * n + if imm & 4 != 0 { 16 } else { 0 })) as u8;
+        let y = if imm & 2 != 0 {
+            i32::from(byte as i8)
+        } else {
+            i32::from(byte)
+        };
+        sum = sum.wrapping_add(x.wrapping_mul(y) as u32);
+    }
+    sum
+}
+
+/// Sum or difference with carry (borrow) in and out, of 32 or 64 bits.
+#[inline(always)]
+pub(super) fn add_carry(a: u64, b: u64, carry: u32, subtract: bool, width: u32) -> (u64, u32) {
+    let (a, b, carry) = (u128::from(a), u128::from(b), u128::from(carry));
+    let wide = if subtract {
+        a.wrapping_sub(b).wrapping_sub(carry)
+    } else {
+        a + b + carry
+    };
+    (wide as u64, (wide >> width) as u32 & 1)
+}
+
+#[inline(always)]
+pub(super) fn lane_mask(f: impl Fn(usize) -> bool) -> u32 {
+    (0..32).fold(0, |bits, l| bits | u32::from(f(l)) << l)
+}
+
+#[inline(always)]
+pub(super) fn test(class: FpCategory, what: u64) -> bool {
+    match what {
+        0 => !matches!(class, FpCategory::Nan | FpCategory::Infinite),
+        1 => class == FpCategory::Infinite,
+        2 => class != FpCategory::Nan,
+        3 => class == FpCategory::Nan,
+        4 => class == FpCategory::Normal,
+        _ => class == FpCategory::Subnormal,
+    }
+}

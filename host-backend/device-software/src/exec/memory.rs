@@ -1,0 +1,425 @@
+//! Loads and stores of a warp.
+
+use super::block::Env;
+use super::warp::{Flow, Warp};
+use crate::error::Fault;
+use crate::program::{Access, Address, Extend, MemSpace, Reg};
+use crate::program::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WINDOW_SHIFT};
+
+type Stop = (Fault, u32);
+
+/// The lanes of a mask.
+pub(super) fn lanes(mask: u32) -> impl Iterator<Item = usize> {
+    let mut left = mask;
+    std::iter::from_fn(move || {
+        let lane = left.trailing_zeros();
+        left &= left.wrapping_sub(1);
+        (lane < 32).then_some(lane as usize)
+    })
+}
+
+pub(super) fn bad(address: u64, size: u32, access: &'static str) -> Fault {
+    if address % u64::from(size) == 0 {
+        Fault::IllegalAddress {
+            address,
+            size,
+            access,
+        }
+    } else {
+        Fault::Misaligned {
+            address,
+            size,
+            access,
+        }
+    }
+}
+
+fn window(space: MemSpace) -> u64 {
+    match space {
+        MemSpace::Shared => SHARED_WINDOW,
+        MemSpace::Local => LOCAL_WINDOW,
+        MemSpace::Param => PARAM_WINDOW,
+        _ => 0,
+    }
+}
+
+/// Space and address in it of a generic address.
+pub(super) fn resolve(address: u64) -> (MemSpace, u64) {
+    let space = match address >> WINDOW_SHIFT {
+        w if w == SHARED_WINDOW >> WINDOW_SHIFT => MemSpace::Shared,
+        w if w == LOCAL_WINDOW >> WINDOW_SHIFT => MemSpace::Local,
+        w if w == PARAM_WINDOW >> WINDOW_SHIFT => MemSpace::Param,
+        _ => return (MemSpace::Global, address),
+    };
+    (space, address - window(space))
+}
+
+/// An aligned little-endian element of `bytes`.
+fn element(bytes: &[u8], address: u64, width: u8) -> Option<u64> {
+    if address % u64::from(width) != 0 {
+        return None;
+    }
+    let at = usize::try_from(address).ok()?;
+    match width {
+        1 => bytes.get(at).map(|&b| u64::from(b)),
+        2 => bytes
+            .get(at..)?
+            .first_chunk()
+            .map(|&b| u64::from(u16::from_le_bytes(b))),
+        4 => bytes
+            .get(at..)?
+            .first_chunk()
+            .map(|&b| u64::from(u32::from_le_bytes(b))),
+        _ => bytes
+            .get(at..)?
+            .first_chunk()
+            .map(|&b| u64::from_le_bytes(b)),
+    }
+}
+
+fn set_element(bytes: &mut [u8], address: u64, width: u8, value: u64) -> Option<()> {
+    if address % u64::from(width) != 0 {
+        return None;
+    }
+    let at = usize::try_from(address).ok()?;
+    let size = usize::from(width);
+    let slot = bytes.get_mut(at..at.checked_add(size)?)?;
+    slot.copy_from_slice(value.to_le_bytes().get(..size)?);
+    Some(())
+}
+
+impl Warp {
+    /// Reads a lane's local memory.
+    pub(super) fn local_load(&self, lane: u32, address: u32, width: u8) -> Option<u64> {
+        if address % u32::from(width) != 0 {
+            return None;
+        }
+        let word = *self
+            .local
+            .get((address as usize >> 3) * 32 + lane as usize)?;
+        let shifted = word >> ((address & 7) * 8);
+        Some(if width >= 8 {
+            shifted
+        } else {
+            shifted & ((1 << (width * 8)) - 1)
+        })
+    }
+
+    /// Writes a lane's local memory; false outside.
+    pub(super) fn local_store(&mut self, lane: u32, address: u32, width: u8, value: u64) -> bool {
+        if address % u32::from(width) != 0 {
+            return false;
+        }
+        let Some(word) = self
+            .local
+            .get_mut((address as usize >> 3) * 32 + lane as usize)
+        else {
+            return false;
+        };
+        let shift = (address & 7) * 8;
+        let mask = if width >= 8 {
+            u64::MAX
+        } else {
+            ((1 << (width * 8)) - 1) << shift
+        };
+        *word = *word & !mask | value << shift & mask;
+        true
+    }
+
+    /// Copies bytes within local memory.
+    pub(super) fn copy_local(&mut self, to: u32, from: u32, size: u32, mask: u32) {
+        let mut at = 0;
+        while at < size {
+            let mut width = 8;
+            while width > 1
+                && ((to + at) % width != 0 || (from + at) % width != 0 || size - at < width)
+            {
+                width /= 2;
+            }
+            for lane in lanes(mask) {
+                let lane = lane as u32;
+                if let Some(value) = self.local_load(lane, from + at, width as u8) {
+                    self.local_store(lane, to + at, width as u8, value);
+                }
+            }
+            at += width;
+        }
+    }
+
+    /// Addresses of the lanes.
+    pub(super) fn addresses(&self, a: &Address) -> [u64; 32] {
+        let offset = a.offset as u64;
+        match a.base {
+            Some(Reg::R64(row)) => self.r64[(self.run.bases.r64 + row) as usize]
+                .0
+                .map(|v| v.wrapping_add(offset)),
+            Some(Reg::R32(row)) => self.r32[(self.run.bases.r32 + row) as usize].0.map(|v| {
+                if a.space == MemSpace::Generic {
+                    u64::from(v).wrapping_add(offset)
+                } else {
+                    u64::from(v.wrapping_add(offset as u32))
+                }
+            }),
+            _ if a.frame => [u64::from(self.run.bases.local).wrapping_add(offset); 32],
+            _ => [offset; 32],
+        }
+    }
+
+    /// One lane's element in a space.
+    #[inline]
+    fn lane_load(
+        &self,
+        env: &Env<'_>,
+        space: MemSpace,
+        lane: usize,
+        address: u64,
+        width: u8,
+    ) -> Result<u64, Fault> {
+        let (space, at) = if space == MemSpace::Generic {
+            resolve(address)
+        } else {
+            (space, address)
+        };
+        let got = match space {
+            MemSpace::Global | MemSpace::Generic => env.memory.load(at, width),
+            MemSpace::Shared => element(env.shared, at, width),
+            MemSpace::Param => element(&env.grid.params, at, width),
+            MemSpace::Local => u32::try_from(at)
+                .ok()
+                .and_then(|a| self.local_load(lane as u32, a, width)),
+        };
+        got.ok_or_else(|| bad(address, u32::from(width), "load"))
+    }
+
+    /// An element at a generic address.
+    pub(super) fn generic_load(
+        &self,
+        env: &Env<'_>,
+        lane: u32,
+        address: u64,
+        width: u8,
+    ) -> Result<u64, Fault> {
+        self.lane_load(env, MemSpace::Generic, lane as usize, address, width)
+    }
+
+    #[inline]
+    fn lane_store(
+        &mut self,
+        env: &mut Env<'_>,
+        space: MemSpace,
+        lane: usize,
+        address: u64,
+        width: u8,
+        value: u64,
+    ) -> Result<(), Fault> {
+        let (space, at) = if space == MemSpace::Generic {
+            resolve(address)
+        } else {
+            (space, address)
+        };
+        let done = match space {
+            MemSpace::Global | MemSpace::Generic => env.memory.store(at, width, value),
+            MemSpace::Shared => set_element(env.shared, at, width, value).is_some(),
+            MemSpace::Param => false,
+            MemSpace::Local => {
+                u32::try_from(at).is_ok_and(|a| self.local_store(lane as u32, a, width, value))
+            }
+        };
+        if done {
+            Ok(())
+        } else {
+            Err(bad(address, u32::from(width), "store"))
+        }
+    }
+
+    /// Alignment of a whole vector access.
+    fn check_vector(
+        &self,
+        access: &Access,
+        at: &[u64; 32],
+        mask: u32,
+        what: &'static str,
+    ) -> Result<(), Stop> {
+        let size = u32::from(access.width) * access.regs.len() as u32;
+        if access.regs.len() > 1 {
+            for l in lanes(mask) {
+                if at[l] % u64::from(size) != 0 {
+                    return Err((
+                        Fault::Misaligned {
+                            address: at[l],
+                            size,
+                            access: what,
+                        },
+                        l as u32,
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn load(
+        &mut self,
+        env: &mut Env<'_>,
+        access: &Access,
+        mask: u32,
+    ) -> Result<Flow, Stop> {
+        let a = &access.address;
+        if access.ordered {
+            self.spins += 1;
+        }
+        let first = mask.trailing_zeros();
+        if a.space == MemSpace::Param && a.base.is_none() {
+            for (n, reg) in access.regs.iter().enumerate() {
+                let at = (a.offset as u64).wrapping_add(n as u64 * u64::from(access.width));
+                let value = element(&env.grid.params, at, access.width)
+                    .ok_or_else(|| (bad(at, u32::from(access.width), "load"), first))?;
+                if let Some(reg) = reg {
+                    self.write(*reg, &[extended(access, *reg, value); 32], mask);
+                }
+            }
+            return Ok(Flow::Next);
+        }
+        let at = self.addresses(a);
+        self.check_vector(access, &at, mask, "load")?;
+        if let ([Some(Reg::R32(row))], 4) = (access.regs.as_slice(), access.width) {
+            let row = (self.run.bases.r32 + row) as usize;
+            return self.load_words(env, a.space, &at, row, mask);
+        }
+        for (n, reg) in access.regs.iter().enumerate() {
+            let step = n as u64 * u64::from(access.width);
+            let mut values = [0; 32];
+            for l in lanes(mask) {
+                let address = at[l].wrapping_add(step);
+                values[l] = self
+                    .lane_load(env, a.space, l, address, access.width)
+                    .map_err(|f| (f, l as u32))?;
+            }
+            if let Some(reg) = *reg {
+                if access.extend == Extend::Sign || access.narrow != 0 {
+                    for value in &mut values {
+                        *value = extended(access, reg, *value);
+                    }
+                }
+                self.write(reg, &values, mask);
+            }
+        }
+        Ok(Flow::Next)
+    }
+
+    /// The most frequent case: one 32-bit element a lane.
+    fn load_words(
+        &mut self,
+        env: &Env<'_>,
+        space: MemSpace,
+        at: &[u64; 32],
+        row: usize,
+        mask: u32,
+    ) -> Result<Flow, Stop> {
+        let device =
+            space == MemSpace::Global || space == MemSpace::Generic && at[0] >> WINDOW_SHIFT == 0;
+        if mask == u32::MAX
+            && device
+            && consecutive(at)
+            && env.memory.load_words(at[0], &mut self.r32[row].0)
+        {
+            return Ok(Flow::Next);
+        }
+        if space == MemSpace::Shared {
+            let d = &mut self.r32[row].0;
+            for l in lanes(mask) {
+                let Some(v) = element(env.shared, at[l], 4) else {
+                    return Err((bad(at[l], 4, "load"), l as u32));
+                };
+                d[l] = v as u32;
+            }
+            return Ok(Flow::Next);
+        }
+        for l in lanes(mask) {
+            let value = self
+                .lane_load(env, space, l, at[l], 4)
+                .map_err(|f| (f, l as u32))?;
+            self.r32[row].0[l] = value as u32;
+        }
+        Ok(Flow::Next)
+    }
+
+    pub(super) fn store(
+        &mut self,
+        env: &mut Env<'_>,
+        access: &Access,
+        mask: u32,
+    ) -> Result<Flow, Stop> {
+        let a = &access.address;
+        let at = self.addresses(a);
+        self.check_vector(access, &at, mask, "store")?;
+        if access.ordered {
+            std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        }
+        if let ([Some(Reg::R32(row))], 4) = (access.regs.as_slice(), access.width) {
+            let words = &self.r32[(self.run.bases.r32 + row) as usize].0;
+            let device = a.space == MemSpace::Global
+                || a.space == MemSpace::Generic && at[0] >> WINDOW_SHIFT == 0;
+            if mask == u32::MAX
+                && device
+                && consecutive(&at)
+                && env.memory.store_words(at[0], words)
+            {
+                return Ok(Flow::Next);
+            }
+            if a.space == MemSpace::Shared {
+                for l in lanes(mask) {
+                    if set_element(env.shared, at[l], 4, u64::from(words[l])).is_none() {
+                        return Err((bad(at[l], 4, "store"), l as u32));
+                    }
+                }
+                return Ok(Flow::Next);
+            }
+        }
+        for (n, reg) in access.regs.iter().enumerate() {
+            let Some(reg) = *reg else { continue };
+            let values = self.read(reg);
+            let step = n as u64 * u64::from(access.width);
+            for l in lanes(mask) {
+                let address = at[l].wrapping_add(step);
+                self.lane_store(env, a.space, l, address, access.width, values[l])
+                    .map_err(|f| (f, l as u32))?;
+            }
+        }
+        Ok(Flow::Next)
+    }
+}
+
+/// 32 words in a row?
+fn consecutive(at: &[u64; 32]) -> bool {
+    let mut same = true;
+    for (l, &address) in at.iter().enumerate() {
+        same &= address == at[0].wrapping_add(4 * l as u64);
+    }
+    same
+}
+
+/// A loaded element as its register holds it.
+fn extended(access: &Access, reg: Reg, value: u64) -> u64 {
+    let mut value = value;
+    if access.extend == Extend::Sign && access.width < 8 {
+        let spare = 64 - 8 * u32::from(access.width);
+        value = ((value << spare) as i64 >> spare) as u64;
+    }
+    if access.narrow != 0 && matches!(reg, Reg::R32(_)) {
+        value &= (1 << access.narrow) - 1;
+    }
+    value
+}
+
+/// Replaces an element of `bytes` by `f` of it; the old value.
+pub(super) fn update(
+    bytes: &mut [u8],
+    address: u64,
+    width: u8,
+    f: impl FnOnce(u64) -> u64,
+) -> Option<u64> {
+    let old = element(bytes, address, width)?;
+    set_element(bytes, address, width, f(old))?;
+    Some(old)
+}

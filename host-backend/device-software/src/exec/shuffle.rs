@@ -1,0 +1,185 @@
+//! Exchanges between lanes: shuffles, votes, matches, reductions, warp barriers.
+//!
+//! All wait for the lanes their mask names. Lanes of one fragment may name different groups (tiles).
+
+use super::memory::lanes;
+use super::warp::{Flow, State, Warp};
+use crate::program::{Ext, ReduxOp, Reg, ShflMode, VoteMode};
+
+impl Warp {
+    fn row(&self, row: u32) -> [u32; 32] {
+        self.r32[(self.run.bases.r32 + row) as usize].0
+    }
+
+    /// The lanes of `active` whose groups are complete in it.
+    fn ready(&self, groups: &[u32; 32], active: u32) -> u32 {
+        lanes(active)
+            .filter(|&l| groups[l] & self.live & !active == 0)
+            .fold(0, |m, l| m | 1 << l)
+    }
+
+    pub(super) fn exchange(&mut self, ext: &Ext, active: u32) -> Flow {
+        let mask_row = match ext {
+            Ext::Shfl { mask, .. }
+            | Ext::Vote { mask, .. }
+            | Ext::Match { mask, .. }
+            | Ext::Redux { mask, .. }
+            | Ext::Elect { mask, .. }
+            | Ext::BarWarp { mask } => *mask,
+            _ => return Flow::Next,
+        };
+        let split = active != self.run.mask;
+        self.keep_active(active);
+        let groups = self.row(mask_row);
+        if let Ext::BarWarp { .. } = ext {
+            return self.warp_barrier(&groups, active, split);
+        }
+        let ready = self.ready(&groups, active);
+        if ready == 0 {
+            self.run.state = State::Sync;
+            return Flow::Switch;
+        }
+        if ready != active {
+            self.split_off(active & !ready, self.run.pc, State::Sync);
+        }
+        self.carry_out(ext, &groups, ready);
+        if ready != active || split {
+            self.run.pc += 1;
+            return Flow::Switch;
+        }
+        Flow::Next
+    }
+
+    fn warp_barrier(&mut self, groups: &[u32; 32], active: u32, split: bool) -> Flow {
+        if self.ready(groups, active) == active {
+            if split {
+                self.run.pc += 1;
+                return Flow::Switch;
+            }
+            return Flow::Next;
+        }
+        let mut left = active;
+        while left != 0 {
+            let group = groups[left.trailing_zeros() as usize];
+            let same = lanes(left)
+                .filter(|&l| groups[l] == group)
+                .fold(0, |m, l| m | 1 << l);
+            left &= !same;
+            self.split_off(same, self.run.pc + 1, State::WarpBarrier(group));
+        }
+        self.release_warp_barriers();
+        Flow::Switch
+    }
+
+    fn carry_out(&mut self, ext: &Ext, groups: &[u32; 32], mask: u32) {
+        match *ext {
+            Ext::Shfl {
+                mode,
+                d,
+                p,
+                a,
+                b,
+                c,
+                ..
+            } => {
+                let (a, b, c) = (self.row(a), self.row(b), self.row(c));
+                let mut out = [0u64; 32];
+                let mut valid = 0u32;
+                for l in lanes(mask) {
+                    let (source, ok) = shuffle_source(mode, l as u32, b[l] & 31, c[l]);
+                    let source = if ok { source } else { l as u32 };
+                    out[l] = u64::from(a[source as usize & 31]);
+                    valid |= u32::from(ok) << l;
+                }
+                self.write(Reg::R32(d), &out, mask);
+                if let Some(p) = p {
+                    self.write_pred(p, valid, mask);
+                }
+            }
+            Ext::Vote {
+                mode, d, p, negate, ..
+            } => {
+                let bits =
+                    self.p[(self.run.bases.p + p) as usize] ^ 0u32.wrapping_sub(u32::from(negate));
+                let mut out = [0u64; 32];
+                for l in lanes(mask) {
+                    let group = groups[l] & mask;
+                    let set = bits & group;
+                    out[l] = match mode {
+                        VoteMode::All => u64::from(set == group),
+                        VoteMode::Any => u64::from(set != 0),
+                        VoteMode::Uni => u64::from(set == group || set == 0),
+                        VoteMode::Ballot => u64::from(set),
+                    };
+                }
+                self.write(d, &out, mask);
+            }
+            Ext::Match { all, d, p, a, .. } => {
+                let values = self.read(a);
+                let mut out = [0u64; 32];
+                let mut same_everywhere = 0u32;
+                for l in lanes(mask) {
+                    let group = groups[l] & mask;
+                    let same = lanes(group)
+                        .filter(|&o| values[o] == values[l])
+                        .fold(0, |m, o| m | 1u32 << o);
+                    let complete = same == group;
+                    out[l] = u64::from(if all && !complete { 0 } else { same });
+                    same_everywhere |= u32::from(complete) << l;
+                }
+                self.write(Reg::R32(d), &out, mask);
+                if let Some(p) = p {
+                    self.write_pred(p, same_everywhere, mask);
+                }
+            }
+            Ext::Redux { op, d, a, .. } => {
+                let values = self.row(a);
+                let mut out = [0u64; 32];
+                for l in lanes(mask) {
+                    let group = groups[l] & mask;
+                    let all = lanes(group).map(|o| values[o]).reduce(|x, y| match op {
+                        ReduxOp::Add => x.wrapping_add(y),
+                        ReduxOp::MinU => x.min(y),
+                        ReduxOp::MaxU => x.max(y),
+                        ReduxOp::MinS => (x as i32).min(y as i32) as u32,
+                        ReduxOp::MaxS => (x as i32).max(y as i32) as u32,
+                        ReduxOp::And => x & y,
+                        ReduxOp::Or => x | y,
+                        ReduxOp::Xor => x ^ y,
+                    });
+                    out[l] = u64::from(all.unwrap_or(values[l]));
+                }
+                self.write(Reg::R32(d), &out, mask);
+            }
+            Ext::Elect { d, p, .. } => {
+                let leader = |l: usize| (groups[l] & mask).trailing_zeros();
+                let out = std::array::from_fn(|l| u64::from(leader(l)));
+                let bits = lanes(mask)
+                    .filter(|&l| leader(l) == l as u32)
+                    .fold(0, |m, l| m | 1 << l);
+                self.write(Reg::R32(d), &out, mask);
+                self.write_pred(p, bits, mask);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Source lane and whether it is in range (PTX ISA 9.7.9.6; `c` holds the clamp and the segment mask).
+fn shuffle_source(mode: ShflMode, lane: u32, b: u32, c: u32) -> (u32, bool) {
+    let (clamp, segment) = (c & 31, c >> 8 & 31);
+    let max = lane & segment | clamp & !segment;
+    let min = lane & segment;
+    match mode {
+        ShflMode::Up => {
+            let source = lane.wrapping_sub(b);
+            (source, source as i32 >= max as i32)
+        }
+        ShflMode::Down => (lane + b, lane + b <= max),
+        ShflMode::Bfly => (lane ^ b, (lane ^ b) <= max),
+        ShflMode::Idx => {
+            let source = min | b & !segment;
+            (source, source <= max)
+        }
+    }
+}

@@ -1,0 +1,544 @@
+//! A warp: 32 lanes, their registers, and how they diverge and meet again.
+//!
+//! Lanes that stand at the same instruction with the same call stack form a *fragment*. One fragment runs; the
+//! others wait. The rule is "deepest call first, then lowest instruction first": code is laid out so that lanes
+//! that left a branch or loop early wait at a higher address, where the rest arrives later and both become one
+//! fragment again. Lowest-first alone starves lanes that others spin for, so after [`LEASE`] instructions the
+//! fragment that has waited longest gets a turn: every lane makes progress, as on devices since Volta.
+//!
+//! A `.sync` instruction waits until all lanes its mask names (and that have not exited) stand at it.
+
+use super::alu::Frame;
+use super::block::Env;
+use crate::error::Fault;
+use crate::program::{BarReduce, Ext, Func, Program, Row32, Row64};
+
+/// Instructions after which another fragment gets its turn.
+const LEASE: u32 = 1024;
+/// Deepest call stack.
+const MAX_STACK: usize = 1024;
+
+/// Why a fragment does not run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// It can.
+    Run,
+    /// At a `.sync` instruction that waits for other lanes.
+    Sync,
+    /// Past `bar.warp.sync` with this mask.
+    WarpBarrier(u32),
+    /// Past a barrier of the block.
+    Block {
+        id: u8,
+        count: Option<u32>,
+        reduce: BarReduce,
+    },
+}
+
+/// Registers and local memory of a frame: where they start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Bases {
+    pub func: u32,
+    pub r32: u32,
+    pub r64: u32,
+    pub p: u32,
+    pub local: u32,
+}
+
+/// A return address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Return {
+    pub pc: u32,
+    pub bases: Bases,
+    /// The call's index in [`Program::ext`].
+    pub call: u32,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Fragment {
+    pub pc: u32,
+    pub mask: u32,
+    pub bases: Bases,
+    pub stack: Vec<Return>,
+    pub state: State,
+    since: u64,
+}
+
+impl Fragment {
+    fn joins(&self, other: &Self) -> bool {
+        self.pc == other.pc && self.bases == other.bases && self.stack == other.stack
+    }
+
+    fn rank(&self) -> (std::cmp::Reverse<usize>, u32) {
+        (std::cmp::Reverse(self.stack.len()), self.pc)
+    }
+}
+
+/// How a warp's turn ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// Its instructions are used up; it could go on.
+    Yield,
+    /// All its lanes wait for other warps.
+    Parked,
+    /// All its lanes have exited.
+    Done,
+}
+
+/// What an instruction other than arithmetic does to the flow.
+pub(super) enum Flow {
+    Next,
+    /// The running fragment was changed; look again who runs.
+    Switch,
+    /// End of the turn.
+    Yield,
+}
+
+/// A warp's state.
+#[derive(Debug)]
+pub struct Warp {
+    pub(super) index: u32,
+    pub(super) r32: Vec<Row32>,
+    pub(super) r64: Vec<Row64>,
+    pub(super) p: Vec<u32>,
+    /// Local memory: word `n` of lane `l` at `32 * n + l`.
+    pub(super) local: Vec<u64>,
+    pub(super) tid: [[u32; 32]; 3],
+    func: u32,
+    start_mask: u32,
+    /// Lanes that have not exited.
+    pub(super) live: u32,
+    pub(super) run: Fragment,
+    pub(super) others: Vec<Fragment>,
+    /// Where the running fragment meets another.
+    stop: u32,
+    lease: u32,
+    boosted: bool,
+    clock: u64,
+    /// Ordered loads, atomics and sleeps of this turn: signs of waiting.
+    pub(super) spins: u32,
+}
+
+impl Warp {
+    /// Warp `index` of a block of `block` threads, at the start of kernel `func`.
+    #[must_use]
+    pub fn new(program: &Program, func: usize, block: [u32; 3], index: u32) -> Self {
+        let threads = block[0] * block[1] * block[2];
+        let first = index * 32;
+        let lanes = threads.saturating_sub(first).min(32);
+        let start_mask = if lanes == 32 {
+            u32::MAX
+        } else {
+            (1 << lanes) - 1
+        };
+        let mut tid = [[0; 32]; 3];
+        for lane in 0..32 {
+            let linear = first + lane;
+            tid[0][lane as usize] = linear % block[0];
+            tid[1][lane as usize] = linear / block[0] % block[1];
+            tid[2][lane as usize] = linear / block[0] / block[1];
+        }
+        let bases = Bases {
+            func: func as u32,
+            ..Bases::default()
+        };
+        let run = Fragment {
+            pc: 0,
+            mask: 0,
+            bases,
+            stack: Vec::new(),
+            state: State::Run,
+            since: 0,
+        };
+        let mut warp = Self {
+            index,
+            r32: Vec::new(),
+            r64: Vec::new(),
+            p: Vec::new(),
+            local: Vec::new(),
+            tid,
+            func: func as u32,
+            start_mask,
+            live: 0,
+            run,
+            others: Vec::new(),
+            stop: u32::MAX,
+            lease: LEASE,
+            boosted: false,
+            clock: 0,
+            spins: 0,
+        };
+        if let Some(f) = program.funcs.get(func) {
+            // Local memory of a kernel's own frame always fits the limit: it was checked at the launch.
+            let _ = warp.enter(f, bases, u32::MAX, u32::MAX);
+        }
+        warp
+    }
+
+    /// Back to the start, for the next block.
+    pub fn restart(&mut self, start: u32) {
+        self.live = self.start_mask;
+        self.others.clear();
+        self.run.stack.clear();
+        self.run = Fragment {
+            pc: start,
+            mask: self.start_mask,
+            bases: Bases {
+                func: self.func,
+                ..Bases::default()
+            },
+            stack: std::mem::take(&mut self.run.stack),
+            state: State::Run,
+            since: 0,
+        };
+        self.stop = u32::MAX;
+        self.lease = LEASE;
+        self.boosted = false;
+    }
+
+    /// Makes room for a frame and fills its constants in the lanes of `mask`.
+    pub(super) fn enter(
+        &mut self,
+        f: &Func,
+        bases: Bases,
+        mask: u32,
+        limit: u32,
+    ) -> Result<(), Fault> {
+        let local_end = bases
+            .local
+            .checked_add(f.local)
+            .filter(|&e| e <= limit)
+            .ok_or(Fault::StackOverflow)?;
+        let need32 = (bases.r32 + f.rows32) as usize;
+        let need64 = (bases.r64 + f.rows64) as usize;
+        let need_p = (bases.p + f.preds) as usize;
+        if self.r32.len() < need32 {
+            self.r32.resize(need32, Row32([0; 32]));
+        }
+        if self.r64.len() < need64 {
+            self.r64.resize(need64, Row64([0; 32]));
+        }
+        if self.p.len() < need_p {
+            self.p.resize(need_p, 0);
+        }
+        let words = (local_end as usize).div_ceil(8) * 32;
+        if self.local.len() < words {
+            self.local.resize(words, 0);
+        }
+        for &(row, value) in &f.consts32 {
+            let d = &mut self.r32[(bases.r32 + row) as usize].0;
+            for (lane, slot) in d.iter_mut().enumerate() {
+                if mask >> lane & 1 != 0 {
+                    *slot = value;
+                }
+            }
+        }
+        for &(row, value) in &f.consts64 {
+            let d = &mut self.r64[(bases.r64 + row) as usize].0;
+            for (lane, slot) in d.iter_mut().enumerate() {
+                if mask >> lane & 1 != 0 {
+                    *slot = value;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Pushes the running fragment's caller and enters `callee`.
+    pub(super) fn push_call(
+        &mut self,
+        program: &Program,
+        callee: usize,
+        call: u32,
+        limit: u32,
+    ) -> Result<(), Fault> {
+        let caller = self.run.bases;
+        let (Some(from), Some(to)) = (
+            program.funcs.get(caller.func as usize),
+            program.funcs.get(callee),
+        ) else {
+            return Err(Fault::InvalidTarget(callee as u64));
+        };
+        if self.run.stack.len() >= MAX_STACK {
+            return Err(Fault::StackOverflow);
+        }
+        let bases = Bases {
+            func: callee as u32,
+            r32: caller.r32 + from.rows32,
+            r64: caller.r64 + from.rows64,
+            p: caller.p + from.preds,
+            local: caller.local + from.local.next_multiple_of(16),
+        };
+        self.enter(to, bases, self.run.mask, limit)?;
+        self.run.stack.push(Return {
+            pc: self.run.pc + 1,
+            bases: caller,
+            call,
+        });
+        self.run.bases = bases;
+        self.run.pc = to.start;
+        Ok(())
+    }
+
+    /// Gives lanes `mask` of the running fragment a fragment of their own at `pc`; the rest stays running.
+    pub(super) fn split_off(&mut self, mask: u32, pc: u32, state: State) {
+        let mut other = self.run.clone();
+        other.mask = mask;
+        other.pc = pc;
+        other.state = state;
+        other.since = self.clock;
+        self.run.mask &= !mask;
+        self.others.push(other);
+    }
+
+    /// Lanes `mask` of the running fragment are over.
+    pub(super) fn exit(&mut self, mask: u32) {
+        self.live &= !mask;
+        self.run.mask &= !mask;
+        for other in &mut self.others {
+            if other.state == State::Sync {
+                other.state = State::Run;
+            }
+        }
+        self.release_warp_barriers();
+    }
+
+    /// Lets go all lanes whose warp barrier is complete.
+    pub(super) fn release_warp_barriers(&mut self) {
+        let waiting = |w: &Self, m: u32| {
+            w.others
+                .iter()
+                .filter(|f| f.state == State::WarpBarrier(m))
+                .fold(0, |all, f| all | f.mask)
+        };
+        for n in 0..self.others.len() {
+            if let State::WarpBarrier(m) = self.others[n].state {
+                let arrived = waiting(self, m);
+                if m & self.live & !arrived == 0 {
+                    for other in &mut self.others {
+                        if other.state == State::WarpBarrier(m) {
+                            other.state = State::Run;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Joins fragments that meet, and decides who runs. False if nobody can.
+    pub(super) fn settle(&mut self) -> bool {
+        if self.run.mask == 0 || self.run.state != State::Run {
+            if self.run.mask != 0 {
+                self.run.since = self.clock;
+                let parked = self.run.clone();
+                self.others.push(parked);
+                self.run.mask = 0;
+            }
+            let best = (0..self.others.len())
+                .filter(|&n| self.others[n].state == State::Run)
+                .min_by_key(|&n| self.others[n].rank());
+            let Some(best) = best else { return false };
+            self.run = self.others.swap_remove(best);
+            self.boosted = false;
+            self.lease = LEASE;
+        }
+        if self.others.is_empty() {
+            self.stop = u32::MAX;
+            self.boosted = false;
+            return true;
+        }
+        self.join();
+        if !self.boosted {
+            let best = (0..self.others.len())
+                .filter(|&n| self.others[n].state == State::Run)
+                .min_by_key(|&n| self.others[n].rank());
+            if let Some(best) = best
+                && self.others[best].rank() < self.run.rank()
+            {
+                self.switch_to(best);
+                self.join();
+            }
+        }
+        let stop = self
+            .others
+            .iter()
+            .filter(|f| {
+                matches!(f.state, State::Run | State::Sync)
+                    && f.pc > self.run.pc
+                    && f.stack.len() == self.run.stack.len()
+            })
+            .map(|f| f.pc)
+            .min();
+        self.stop = stop.unwrap_or(u32::MAX);
+        true
+    }
+
+    fn join(&mut self) {
+        let mut n = 0;
+        while n < self.others.len() {
+            let other = &self.others[n];
+            if matches!(other.state, State::Run | State::Sync) && other.joins(&self.run) {
+                self.run.mask |= other.mask;
+                self.others.swap_remove(n);
+            } else {
+                n += 1;
+            }
+        }
+    }
+
+    fn switch_to(&mut self, n: usize) {
+        self.clock += 1;
+        self.run.since = self.clock;
+        std::mem::swap(&mut self.run, &mut self.others[n]);
+    }
+
+    /// The lease is used up: whoever has waited longest runs next, lowest-first or not.
+    fn rotate(&mut self) {
+        self.lease = LEASE;
+        if self.boosted {
+            self.boosted = false;
+        } else {
+            let oldest = (0..self.others.len())
+                .filter(|&n| self.others[n].state == State::Run)
+                .min_by_key(|&n| self.others[n].since);
+            if let Some(oldest) = oldest {
+                self.switch_to(oldest);
+                self.boosted = true;
+            }
+        }
+    }
+
+    /// The registers of the running frame.
+    pub(super) fn frame(&mut self) -> Frame<'_> {
+        let b = self.run.bases;
+        Frame {
+            r32: &mut self.r32[b.r32 as usize..],
+            r64: &mut self.r64[b.r64 as usize..],
+            p: &mut self.p[b.p as usize..],
+        }
+    }
+
+    /// Runs until the turn ends; `budget` counts instructions of the warp down.
+    ///
+    /// # Errors
+    /// The fault and the lane it happened in.
+    pub fn turn(&mut self, env: &mut Env<'_>, budget: &mut i64) -> Result<Turn, (Fault, u32)> {
+        let program = env.program;
+        if !self.settle() {
+            return Ok(if self.live == 0 {
+                Turn::Done
+            } else {
+                Turn::Parked
+            });
+        }
+        loop {
+            let (pc, mask) = (self.run.pc as usize, self.run.mask);
+            let stop = self.stop;
+            let straight = env.straight;
+            let at = straight(&mut self.frame(), &program.code, pc, stop as usize, mask);
+            let steps = (at - pc) as u32 + 1;
+            *budget -= i64::from(steps);
+            env.lane_steps += u64::from(steps) * u64::from(mask.count_ones());
+            self.run.pc = at as u32;
+            let mut again = false;
+            if self.run.pc >= stop {
+                again = true;
+            } else {
+                let Some(inst) = program.code.get(at) else {
+                    return Err((Fault::InvalidTarget(at as u64), 0));
+                };
+                let mut active = mask;
+                if inst.guard != 0 {
+                    let p = self.p[self.run.bases.p as usize + (inst.guard >> 1) as usize - 1];
+                    active &= p ^ 0u32.wrapping_sub(inst.guard & 1);
+                }
+                let Some(ext) = program.ext.get(inst.a as usize) else {
+                    return Err((Fault::InvalidTarget(at as u64), 0));
+                };
+                match self.step(env, ext, inst.a, active)? {
+                    Flow::Next => self.run.pc += 1,
+                    Flow::Switch => again = true,
+                    Flow::Yield => {
+                        self.run.pc += 1;
+                        *budget = 0;
+                    }
+                }
+            }
+            if !self.others.is_empty() {
+                if self.lease <= steps {
+                    self.rotate();
+                    again = true;
+                } else {
+                    self.lease -= steps;
+                }
+            }
+            if again
+                && (self.run.mask == 0 || self.run.state != State::Run || !self.others.is_empty())
+            {
+                if !self.settle() {
+                    return Ok(if self.live == 0 {
+                        Turn::Done
+                    } else {
+                        Turn::Parked
+                    });
+                }
+            }
+            if *budget <= 0 {
+                return Ok(Turn::Yield);
+            }
+        }
+    }
+
+    fn step(
+        &mut self,
+        env: &mut Env<'_>,
+        ext: &Ext,
+        index: u32,
+        active: u32,
+    ) -> Result<Flow, (Fault, u32)> {
+        match ext {
+            Ext::Nop => Ok(Flow::Next),
+            Ext::Fence => {
+                std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+                Ok(Flow::Next)
+            }
+            Ext::Yield => {
+                self.spins += 64;
+                Ok(Flow::Yield)
+            }
+            Ext::Load(access) => self.load(env, access, active),
+            Ext::Store(access) => self.store(env, access, active),
+            Ext::Atomic(atomic) => self.atomic(env, atomic, active),
+            Ext::Tex(read) => self.tex(env, read, active),
+            Ext::Surf(access) => self.surf(env, access, active),
+            Ext::Special { what, d } => {
+                self.special(env, *what, *d, active);
+                Ok(Flow::Next)
+            }
+            Ext::LocalAddress { d, offset } => {
+                let value = u64::from(self.run.bases.local + offset);
+                self.write(*d, &[value; 32], active);
+                Ok(Flow::Next)
+            }
+            Ext::IsSpace { p, a, space } => {
+                self.is_space(*p, *a, *space, active);
+                Ok(Flow::Next)
+            }
+            Ext::Shfl { .. }
+            | Ext::Vote { .. }
+            | Ext::Match { .. }
+            | Ext::Redux { .. }
+            | Ext::Elect { .. }
+            | Ext::BarWarp { .. } => Ok(self.exchange(ext, active)),
+            Ext::ActiveMask { d } => {
+                self.write(
+                    crate::program::Reg::R32(*d),
+                    &[u64::from(active); 32],
+                    active,
+                );
+                Ok(Flow::Next)
+            }
+            _ => self.control(env, ext, index, active),
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Images as programs carry them: fat binaries and PTX text.
+//!
+//! A fat binary is a container of entries, one per form of the same code (PTX text, machine code, link-time
+//! intermediate code), each possibly compressed. The software GPU needs the PTX entry whose architecture is the
+//! highest it can claim. The bytes come from the guest: every offset is checked, decompression is bounded.
+
+use crate::error::ImageError;
+use std::io::Read;
+
+const WRAPPER_MAGIC: u32 = 0x4662_43B1;
+const CONTAINER_MAGIC: u32 = 0xBA55_ED50;
+const ELF_MAGIC: u32 = 0x464C_457F;
+const WRAPPER_SIZE: usize = 24;
+const CONTAINER_HEADER: usize = 16;
+const ENTRY_HEADER: usize = 64;
+const FLAG_LZ4: u64 = 0x2000;
+const FLAG_ZSTD: u64 = 0x8000;
+const KIND_PTX: u16 = 1;
+
+/// Upper bound of one decompressed PTX text, in bytes.
+pub const MAX_PTX: u64 = 64 << 20;
+
+/// What one entry of a container holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// 1 PTX, 2 ELF, 8 link-time code.
+    pub kind: u16,
+    /// Architecture times ten, without suffix: 75 for sm_75.
+    pub sm: u32,
+    /// Compression flags.
+    pub flags: u64,
+    /// Size after decompression (0 when stored).
+    pub uncompressed: u64,
+    /// Payload as stored.
+    pub payload: &'a [u8],
+}
+
+fn bytes<const N: usize>(data: &[u8], at: usize) -> Result<[u8; N], ImageError> {
+    let end = at.checked_add(N).ok_or(ImageError::Truncated)?;
+    let slice = data.get(at..end).ok_or(ImageError::Truncated)?;
+    slice.try_into().map_err(|_| ImageError::Truncated)
+}
+
+fn u16_at(data: &[u8], at: usize) -> Result<u16, ImageError> {
+    bytes(data, at).map(u16::from_le_bytes)
+}
+
+fn u32_at(data: &[u8], at: usize) -> Result<u32, ImageError> {
+    bytes(data, at).map(u32::from_le_bytes)
+}
+
+fn u64_at(data: &[u8], at: usize) -> Result<u64, ImageError> {
+    bytes(data, at).map(u64::from_le_bytes)
+}
+
+fn size(value: u64) -> Result<usize, ImageError> {
+    usize::try_from(value).map_err(|_| ImageError::Truncated)
+}
+
+/// Lists the entries of the containers that start at `data`.
+///
+/// # Errors
+/// [`ImageError::Truncated`] or [`ImageError::NotAnImage`] when a header does not hold.
+pub fn entries(data: &[u8]) -> Result<Vec<Entry<'_>>, ImageError> {
+    let mut found = Vec::new();
+    let mut rest = data;
+    let mut first = true;
+    while rest.len() >= CONTAINER_HEADER {
+        if u32_at(rest, 0)? != CONTAINER_MAGIC {
+            if first {
+                return Err(ImageError::NotAnImage);
+            }
+            break;
+        }
+        first = false;
+        let header = usize::from(u16_at(rest, 6)?);
+        let body = size(u64_at(rest, 8)?)?;
+        if header < CONTAINER_HEADER {
+            return Err(ImageError::Truncated);
+        }
+        let end = header.checked_add(body).ok_or(ImageError::Truncated)?;
+        let mut body = rest.get(header..end).ok_or(ImageError::Truncated)?;
+        while body.len() >= ENTRY_HEADER {
+            let entry_header = size(u64::from(u32_at(body, 4)?))?;
+            let padded = size(u64_at(body, 8)?)?;
+            if entry_header < ENTRY_HEADER {
+                return Err(ImageError::Truncated);
+            }
+            let end = entry_header
+                .checked_add(padded)
+                .ok_or(ImageError::Truncated)?;
+            let payload = body.get(entry_header..end).ok_or(ImageError::Truncated)?;
+            let flags = u64_at(body, 40)?;
+            let compressed = size(u64::from(u32_at(body, 16)?))?;
+            let payload = if flags & (FLAG_LZ4 | FLAG_ZSTD) != 0 {
+                payload.get(..compressed).ok_or(ImageError::Truncated)?
+            } else {
+                payload
+            };
+            found.push(Entry {
+                kind: u16_at(body, 0)?,
+                sm: u32_at(body, 28)?,
+                flags,
+                uncompressed: u64_at(body, 56)?,
+                payload,
+            });
+            body = body.get(end..).ok_or(ImageError::Truncated)?;
+        }
+        rest = rest.get(end..).ok_or(ImageError::Truncated)?;
+    }
+    if first {
+        return Err(ImageError::Truncated);
+    }
+    Ok(found)
+}
+
+fn text(raw: Vec<u8>) -> Result<String, ImageError> {
+    let mut raw = raw;
+    if let Some(end) = raw.iter().position(|&b| b == 0) {
+        raw.truncate(end);
+    }
+    String::from_utf8(raw).map_err(|_| ImageError::NotText)
+}
+
+fn decompress(entry: &Entry<'_>) -> Result<String, ImageError> {
+    if entry.flags & FLAG_ZSTD != 0 {
+        if entry.uncompressed > MAX_PTX {
+            return Err(ImageError::TooLarge);
+        }
+        let decoder = ruzstd::decoding::StreamingDecoder::new(entry.payload)
+            .map_err(|e| ImageError::Compression(e.to_string()))?;
+        let mut out = Vec::new();
+        decoder
+            .take(MAX_PTX + 1)
+            .read_to_end(&mut out)
+            .map_err(|e| ImageError::Compression(e.to_string()))?;
+        if out.len() as u64 > MAX_PTX {
+            return Err(ImageError::TooLarge);
+        }
+        return text(out);
+    }
+    if entry.flags & FLAG_LZ4 != 0 {
+        if entry.uncompressed > MAX_PTX {
+            return Err(ImageError::TooLarge);
+        }
+        let out = lz4_flex::block::decompress(entry.payload, size(entry.uncompressed)?)
+            .map_err(|e| ImageError::Compression(e.to_string()))?;
+        return text(out);
+    }
+    text(entry.payload.to_vec())
+}
+
+/// Finds the PTX text of an image: PTX itself, a container, or a wrapper followed by its container.
+///
+/// `arch` is the compute capability times ten; of several PTX entries the newest not above it is taken.
+///
+/// # Errors
+/// [`ImageError::NoBinary`] when the image holds no PTX this device can run; others when it is corrupt.
+pub fn ptx_of(image: &[u8], arch: u32) -> Result<String, ImageError> {
+    let magic = u32_at(image, 0)?;
+    match magic {
+        ELF_MAGIC => Err(ImageError::NoBinary),
+        WRAPPER_MAGIC => from_container(
+            image.get(WRAPPER_SIZE..).ok_or(ImageError::Truncated)?,
+            arch,
+        ),
+        CONTAINER_MAGIC => from_container(image, arch),
+        _ => {
+            if image.len() as u64 > MAX_PTX {
+                return Err(ImageError::TooLarge);
+            }
+            let text = text(image.to_vec())?;
+            if text.contains(".version") {
+                Ok(text)
+            } else {
+                Err(ImageError::NotAnImage)
+            }
+        }
+    }
+}
+
+fn from_container(data: &[u8], arch: u32) -> Result<String, ImageError> {
+    let all = entries(data)?;
+    let best = all
+        .iter()
+        .filter(|e| e.kind == KIND_PTX && e.sm <= arch)
+        .max_by_key(|e| e.sm)
+        .ok_or(ImageError::NoBinary)?;
+    decompress(best)
+}

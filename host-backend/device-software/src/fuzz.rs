@@ -1,0 +1,33 @@
+//! Entry points of the fuzz targets: whatever the bytes are, these return.
+
+use crate::{decode, fatbin, ptx::parser};
+use std::collections::HashMap;
+
+/// Walks a fat binary, unpacks and decodes the PTX it may hold.
+pub fn fuzz_fatbin(data: &[u8]) {
+    let _ = fatbin::entries(data);
+    if let Ok(text) = fatbin::ptx_of(data, 90) {
+        fuzz_ptx(text.as_bytes());
+    }
+}
+
+/// Parses and decodes PTX text.
+pub fn fuzz_ptx(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let Ok(module) = parser::parse(text) else {
+        return;
+    };
+    let addresses: HashMap<&str, u64> = module
+        .variables
+        .iter()
+        .enumerate()
+        .map(|(n, v)| (v.name, 0x1000_0000_0000 + 16 * n as u64))
+        .collect();
+    let functions = HashMap::new();
+    for var in &module.variables {
+        let _ = decode::image(var, &addresses, &functions);
+    }
+    let _ = decode::decode(&module, &addresses);
+}

@@ -1,0 +1,262 @@
+//! Kernels: what is constant about them, and the checks and preparation of a launch.
+
+use crate::attributes::{self, MAX_THREADS, REGISTERS, SHARED, SHARED_OPTIN};
+use crate::exec::block::Grid;
+use crate::exec::printf::Output;
+use crate::exec::variants_unsafe;
+use crate::memory_unsafe::Memory;
+use crate::module::Module;
+use crate::program::{Func, Program};
+use crate::scheduler::Work;
+use crate::texture::Textures;
+use paragpu_device::{Error, Launch, Result};
+use paragpu_protocol::status::Status;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+/// Most bytes of local memory of a thread.
+pub const MAX_LOCAL: u32 = 512 << 10;
+/// Stack that calls get beyond the kernel's own frame, at least.
+const STACK: u64 = 64 << 10;
+/// Bytes of a cooperative launch's workspace.
+const WORKSPACE: u64 = 256;
+
+const MAX_DYNAMIC_SHARED: u32 = 8;
+const CARVEOUT: u32 = 9;
+
+/// Workspaces of cooperative launches: zeroed memory in which the grid's barrier counts.
+#[derive(Debug)]
+pub struct Workspaces {
+    free: Mutex<Vec<u64>>,
+}
+
+impl Workspaces {
+    /// Slots in `[start, start + bytes)`.
+    #[must_use]
+    pub fn new(start: u64, bytes: u64) -> Self {
+        Self {
+            free: Mutex::new(
+                (0..bytes / WORKSPACE)
+                    .rev()
+                    .map(|n| start + n * WORKSPACE)
+                    .collect(),
+            ),
+        }
+    }
+
+    fn take(&self, memory: &Memory) -> Option<u64> {
+        let slot = self.free.lock().pop()?;
+        memory.fill(slot, 0, 1, WORKSPACE).then_some(slot)
+    }
+
+    fn give_back(&self, slot: u64) {
+        self.free.lock().push(slot);
+    }
+}
+
+/// A kernel of a loaded module.
+#[derive(Debug)]
+pub struct Kernel {
+    /// Its module.
+    pub module: u64,
+    program: Arc<Program>,
+    func: usize,
+    constant_bytes: u64,
+    max_dynamic: Option<u32>,
+    carveout: i32,
+}
+
+/// What a launch needs of its device.
+pub struct Context<'a> {
+    /// Device memory.
+    pub memory: &'a Arc<Memory>,
+    /// Texture and surface objects.
+    pub textures: &'a Arc<Textures>,
+    /// Where kernels print.
+    pub output: &'a Arc<Output>,
+    /// For cooperative launches.
+    pub workspaces: &'a Arc<Workspaces>,
+    /// Number of the launch.
+    pub id: u64,
+    /// Multiprocessors.
+    pub sms: u32,
+    /// Limit of the stack.
+    pub stack: u64,
+}
+
+fn invalid(what: impl Into<String>) -> Error {
+    Error::new(Status::INVALID_VALUE, what)
+}
+
+impl Kernel {
+    /// Kernel `func` of `module`, whose id is `id`.
+    #[must_use]
+    pub fn new(id: u64, module: &Module, func: usize) -> Self {
+        Self {
+            module: id,
+            program: Arc::clone(&module.program),
+            func,
+            constant_bytes: module.constant_bytes,
+            max_dynamic: None,
+            carveout: -1,
+        }
+    }
+
+    fn func(&self) -> Func {
+        self.program
+            .funcs
+            .get(self.func)
+            .cloned()
+            .unwrap_or_default()
+    }
+
+    /// Bytes of static shared memory.
+    #[must_use]
+    pub fn static_shared(&self) -> u32 {
+        self.program.funcs.get(self.func).map_or(0, |f| f.shared)
+    }
+
+    /// Most bytes of dynamic shared memory now.
+    #[must_use]
+    pub fn max_dynamic(&self) -> u32 {
+        self.max_dynamic
+            .unwrap_or(SHARED.saturating_sub(self.static_shared()))
+    }
+
+    /// Most threads of a block.
+    #[must_use]
+    pub fn max_threads(&self) -> u32 {
+        self.program
+            .funcs
+            .get(self.func)
+            .and_then(|f| f.max_threads)
+            .unwrap_or(MAX_THREADS)
+            .min(MAX_THREADS)
+    }
+
+    /// CUfunction_attribute and value.
+    #[must_use]
+    pub fn attributes(&self) -> Vec<(u32, i32)> {
+        let func = self.func();
+        let mut list = vec![
+            (0, self.max_threads() as i32),
+            (1, func.shared as i32),
+            (2, self.constant_bytes as i32),
+            (3, func.local as i32),
+            (4, REGISTERS as i32),
+            (5, self.program.target as i32),
+            (6, self.program.target as i32),
+            (7, 0),
+            (MAX_DYNAMIC_SHARED, self.max_dynamic() as i32),
+            (CARVEOUT, self.carveout),
+        ];
+        list.extend((10..=15).map(|n| (n, 0)));
+        list
+    }
+
+    /// Offset and size of each parameter.
+    #[must_use]
+    pub fn parameters(&self) -> Vec<(u32, u32)> {
+        self.func().params
+    }
+
+    /// cuFuncSetAttribute.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for a value out of range or an attribute that cannot be set.
+    pub fn set_attribute(&mut self, attribute: u32, value: i32) -> Result<()> {
+        match attribute {
+            MAX_DYNAMIC_SHARED => {
+                let most = SHARED_OPTIN.saturating_sub(self.static_shared());
+                let value = u32::try_from(value).ok().filter(|&v| v <= most);
+                self.max_dynamic = Some(value.ok_or_else(|| invalid("dynamic shared memory"))?);
+                Ok(())
+            }
+            CARVEOUT if (-1..=100).contains(&value) => {
+                self.carveout = value;
+                Ok(())
+            }
+            _ => Err(invalid(format!("function attribute {attribute}"))),
+        }
+    }
+
+    /// Checks a launch and makes it stream work.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`, `LAUNCH_OUT_OF_RESOURCES`, `COOPERATIVE_LAUNCH_TOO_LARGE`, `NOT_SUPPORTED` for clusters.
+    pub fn prepare(&self, launch: &Launch<'_>, context: &Context<'_>) -> Result<Work> {
+        let func = self.func();
+        let threads = launch
+            .block
+            .iter()
+            .try_fold(1u32, |n, &d| n.checked_mul(d))
+            .unwrap_or(u32::MAX);
+        let [gx, gy, gz] = launch.grid;
+        let [bx, by, bz] = launch.block;
+        if gx == 0 || gy == 0 || gz == 0 || gx > i32::MAX as u32 || gy > 65535 || gz > 65535 {
+            return Err(invalid("grid dimensions"));
+        }
+        if threads == 0 || threads > self.max_threads() || bx > 1024 || by > 1024 || bz > 64 {
+            return Err(invalid("block dimensions"));
+        }
+        if launch.cluster.iter().any(|&c| c > 1) {
+            return Err(Error::new(Status::NOT_SUPPORTED, "launch of clusters"));
+        }
+        if launch.dynamic_shared > self.max_dynamic() || func.shared > SHARED_OPTIN {
+            return Err(invalid("shared memory"));
+        }
+        if launch.parameters.len() != func.param_bytes as usize {
+            return Err(invalid(format!(
+                "{} bytes of parameters for a kernel that takes {}",
+                launch.parameters.len(),
+                func.param_bytes
+            )));
+        }
+        if func.local > MAX_LOCAL {
+            return Err(Status::LAUNCH_OUT_OF_RESOURCES.into());
+        }
+        let dynamic_base = func.shared.next_multiple_of(16);
+        let shared_bytes = dynamic_base + launch.dynamic_shared;
+        let blocks = u64::from(gx) * u64::from(gy) * u64::from(gz);
+        let mut workspace = 0;
+        if launch.cooperative {
+            let most = u64::from(attributes::occupancy(threads, u64::from(shared_bytes)))
+                * u64::from(context.sms);
+            if blocks > most {
+                return Err(Status::COOPERATIVE_LAUNCH_TOO_LARGE.into());
+            }
+            workspace = context
+                .workspaces
+                .take(context.memory)
+                .ok_or(Status::LAUNCH_OUT_OF_RESOURCES)?;
+        }
+        let grid = Grid {
+            id: context.id,
+            program: Arc::clone(&self.program),
+            func: self.func,
+            grid: launch.grid,
+            block: launch.block,
+            dynamic_shared: launch.dynamic_shared,
+            dynamic_base,
+            shared_bytes,
+            params: launch.parameters.to_vec(),
+            memory: Arc::clone(context.memory),
+            textures: Arc::clone(context.textures),
+            output: Arc::clone(context.output),
+            workspace,
+            sms: context.sms,
+            stack_limit: (u64::from(func.local) + context.stack.max(STACK)) as u32,
+            straight: variants_unsafe::select(),
+            cancelled: AtomicBool::new(false),
+            thread_instructions: AtomicU64::new(0),
+        };
+        let workspaces = Arc::clone(context.workspaces);
+        let finish = Box::new(move || {
+            if workspace != 0 {
+                workspaces.give_back(workspace);
+            }
+        });
+        Ok(Work::Kernel(Arc::new(grid), launch.cooperative, finish))
+    }
+}

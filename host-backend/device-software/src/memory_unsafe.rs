@@ -1,0 +1,547 @@
+//! The device's address space: an arena reserved at a fixed address, and registered host memory.
+//!
+//! This is the only place where device addresses become pointers. Every access is checked against a map of one
+//! byte for each 2 MiB chunk (or the list of registered ranges) first. Kernels race with each other and with
+//! copies, as on a GPU: single accesses are relaxed atomics; bulk copies are the C library's, on memory that no
+//! Rust reference ever covers.
+
+use std::collections::BTreeMap;
+use std::ptr::{with_exposed_provenance as pointer, with_exposed_provenance_mut as pointer_mut};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use paragpu_protocol::layout::{CHUNK, DEVICE_STRIDE};
+use parking_lot::{Mutex, RwLock};
+
+const CHUNK_SHIFT: u32 = CHUNK.trailing_zeros();
+const NONE: u8 = 0;
+const MAPPED: u8 = 1;
+
+/// Why memory could not be had or given back.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryError {
+    /// The arena's place in this process is taken.
+    #[error("address {0:#x} is not free in this process: {1}")]
+    Reserved(u64, String),
+    /// Not chunks of the arena, or over another mapping.
+    #[error("range {0:#x}+{1:#x} is not free or not in the arena")]
+    Range(u64, u64),
+    /// The configured size is used up, or the host has no more.
+    #[error("out of memory")]
+    OutOfMemory,
+    /// Nothing starts there.
+    #[error("nothing is mapped or registered at {0:#x}")]
+    NotMapped(u64),
+    /// Overlaps a registration.
+    #[error("range {0:#x}+{1:#x} is registered already")]
+    Registered(u64, u64),
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// Size and generation of each live mapping.
+    live: BTreeMap<u64, u64>,
+    /// Bytes that are backed, live or dying.
+    used: u64,
+    /// Mappings taken away whose work is not over: address, size, generation.
+    dying: BTreeMap<u64, (u64, u64)>,
+    generation: u64,
+}
+
+/// The address space.
+#[derive(Debug)]
+pub struct Memory {
+    base: u64,
+    total: u64,
+    chunks: Box<[AtomicU8]>,
+    table: Mutex<Table>,
+    host: RwLock<Vec<(u64, u64)>>,
+}
+
+fn protect(address: u64, size: u64, access: i32, flags: i32) -> std::io::Result<()> {
+    let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: the range is either not mapped at all (NOREPLACE) or lies in the arena this file reserved, in which
+    // no Rust object lives.
+    let got = unsafe {
+        libc::mmap(
+            pointer_mut(address as usize),
+            size as usize,
+            access,
+            flags,
+            -1,
+            0,
+        )
+    };
+    if got == libc::MAP_FAILED {
+        return Err(std::io::Error::last_os_error());
+    }
+    if got.expose_provenance() as u64 != address {
+        // SAFETY: `got` is the fresh mapping of that size (a kernel that ignores the placement flag).
+        unsafe { libc::munmap(got, size as usize) };
+        return Err(std::io::Error::from_raw_os_error(libc::EEXIST));
+    }
+    Ok(())
+}
+
+impl Memory {
+    /// Reserves the arena at `base`; `total` bytes may be mapped in it.
+    ///
+    /// # Errors
+    /// [`MemoryError::Reserved`].
+    pub fn new(base: u64, total: u64) -> Result<Self, MemoryError> {
+        protect(
+            base,
+            DEVICE_STRIDE,
+            libc::PROT_NONE,
+            libc::MAP_FIXED_NOREPLACE,
+        )
+        .map_err(|e| MemoryError::Reserved(base, e.to_string()))?;
+        let chunks = (0..DEVICE_STRIDE >> CHUNK_SHIFT)
+            .map(|_| AtomicU8::new(NONE))
+            .collect();
+        Ok(Self {
+            base,
+            total,
+            chunks,
+            table: Mutex::default(),
+            host: RwLock::default(),
+        })
+    }
+
+    /// First address of the arena.
+    #[must_use]
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// Free and total bytes.
+    #[must_use]
+    pub fn info(&self) -> (u64, u64) {
+        (
+            self.total.saturating_sub(self.table.lock().used),
+            self.total,
+        )
+    }
+
+    fn chunk_range(&self, address: u64, size: u64) -> Option<std::ops::Range<usize>> {
+        let start = address.checked_sub(self.base)?;
+        let end = start.checked_add(size)?;
+        let aligned = start % CHUNK == 0 && size % CHUNK == 0 && size != 0;
+        (aligned && end <= DEVICE_STRIDE)
+            .then_some((start >> CHUNK_SHIFT) as usize..(end >> CHUNK_SHIFT) as usize)
+    }
+
+    /// Backs a range of whole chunks with memory that reads as zero (or, where a mapping of the same session was
+    /// taken away and its work is not over, with what was there).
+    ///
+    /// # Errors
+    /// [`MemoryError::Range`], [`MemoryError::OutOfMemory`].
+    pub fn map(&self, address: u64, size: u64) -> Result<(), MemoryError> {
+        let range = self
+            .chunk_range(address, size)
+            .ok_or(MemoryError::Range(address, size))?;
+        let mut table = self.table.lock();
+        let before = table
+            .live
+            .range(..address + size)
+            .next_back()
+            .map(|(&a, &s)| a + s);
+        if before.is_some_and(|end| end > address) {
+            return Err(MemoryError::Range(address, size));
+        }
+        let fresh: Vec<usize> = range
+            .filter(|&c| self.chunks[c].load(Ordering::Relaxed) == NONE)
+            .collect();
+        let bytes = fresh.len() as u64 * CHUNK;
+        if table.used + bytes > self.total {
+            return Err(MemoryError::OutOfMemory);
+        }
+        // Runs of neighbouring chunks in one mapping.
+        let mut at = 0;
+        while at < fresh.len() {
+            let mut n = 1;
+            while at + n < fresh.len() && fresh[at + n] == fresh[at] + n {
+                n += 1;
+            }
+            let start = self.base + ((fresh[at] as u64) << CHUNK_SHIFT);
+            let length = n as u64 * CHUNK;
+            protect(
+                start,
+                length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_FIXED,
+            )
+            .map_err(|_| MemoryError::OutOfMemory)?;
+            // SAFETY: advice on the mapping just made; changes no contents.
+            unsafe {
+                libc::madvise(
+                    pointer_mut(start as usize),
+                    length as usize,
+                    libc::MADV_HUGEPAGE,
+                )
+            };
+            for &c in &fresh[at..at + n] {
+                self.chunks[c].store(MAPPED, Ordering::Release);
+            }
+            table.used += length;
+            at += n;
+        }
+        table.live.insert(address, size);
+        Ok(())
+    }
+
+    /// Takes the mapping at `address` out of the table; the memory stays until [`Self::release`] is given the
+    /// generation returned, when all work that may use it is over.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotMapped`].
+    pub fn retire(&self, address: u64) -> Result<u64, MemoryError> {
+        let mut table = self.table.lock();
+        let size = table
+            .live
+            .remove(&address)
+            .ok_or(MemoryError::NotMapped(address))?;
+        table.generation += 1;
+        let generation = table.generation;
+        table.dying.insert(generation, (address, size));
+        Ok(generation)
+    }
+
+    /// Unbacks a retired mapping, save for chunks that were mapped again or that a later retirement covers.
+    pub fn release(&self, generation: u64) {
+        let mut table = self.table.lock();
+        let Some((address, size)) = table.dying.remove(&generation) else {
+            return;
+        };
+        let Some(range) = self.chunk_range(address, size) else {
+            return;
+        };
+        for chunk in range {
+            let start = self.base + ((chunk as u64) << CHUNK_SHIFT);
+            let live = table
+                .live
+                .range(..=start)
+                .next_back()
+                .is_some_and(|(&a, &s)| a + s > start);
+            let later = table
+                .dying
+                .values()
+                .any(|&(a, s)| a <= start && start < a + s);
+            if live || later || self.chunks[chunk].load(Ordering::Relaxed) == NONE {
+                continue;
+            }
+            self.chunks[chunk].store(NONE, Ordering::Release);
+            table.used -= CHUNK;
+            // Failure leaves the memory in place, out of reach of every checked access.
+            let _ = protect(start, CHUNK, libc::PROT_NONE, libc::MAP_FIXED);
+        }
+    }
+
+    /// Registers host memory.
+    ///
+    /// # Errors
+    /// [`MemoryError::Range`] for an empty, unaligned or arena range, [`MemoryError::Registered`].
+    pub fn register(&self, address: u64, size: u64) -> Result<(), MemoryError> {
+        let bad = || MemoryError::Range(address, size);
+        let end = address.checked_add(size).ok_or_else(bad)?;
+        let arena = address < self.base + DEVICE_STRIDE && end > self.base;
+        if size == 0
+            || address % 4096 != 0
+            || size % 4096 != 0
+            || arena
+            || end >> 47 != 0
+            || address == 0
+        {
+            return Err(bad());
+        }
+        let mut host = self.host.write();
+        if host.iter().any(|&(a, e)| address < e && end > a) {
+            return Err(MemoryError::Registered(address, size));
+        }
+        host.push((address, end));
+        Ok(())
+    }
+
+    /// Ends a registration.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotMapped`].
+    pub fn unregister(&self, address: u64) -> Result<(), MemoryError> {
+        let mut host = self.host.write();
+        let at = host
+            .iter()
+            .position(|&(a, _)| a == address)
+            .ok_or(MemoryError::NotMapped(address))?;
+        host.swap_remove(at);
+        Ok(())
+    }
+
+    /// Does every byte of the range belong to live mappings or one registration? For ranges given by the host.
+    #[must_use]
+    pub fn reachable(&self, address: u64, size: u64) -> bool {
+        let Some(end) = address.checked_add(size) else {
+            return false;
+        };
+        if address >= self.base && end <= self.base + DEVICE_STRIDE {
+            let table = self.table.lock();
+            let mut at = address;
+            while at < end {
+                match table.live.range(..=at).next_back() {
+                    Some((&a, &s)) if a + s > at => at = a + s,
+                    _ => return false,
+                }
+            }
+            return true;
+        }
+        self.host
+            .read()
+            .iter()
+            .any(|&(a, e)| address >= a && end <= e)
+    }
+
+    /// May a kernel access these bytes? They cross no chunk border if aligned.
+    #[inline]
+    fn check(&self, address: u64, size: u64) -> bool {
+        let offset = address.wrapping_sub(self.base);
+        if offset < DEVICE_STRIDE {
+            let last = offset + size - 1;
+            let mapped = |o: u64| {
+                self.chunks
+                    .get((o >> CHUNK_SHIFT) as usize)
+                    .is_some_and(|c| c.load(Ordering::Relaxed) != NONE)
+            };
+            return mapped(offset)
+                && (offset >> CHUNK_SHIFT == last >> CHUNK_SHIFT || mapped(last));
+        }
+        self.host_check(address, size)
+    }
+
+    #[cold]
+    fn host_check(&self, address: u64, size: u64) -> bool {
+        let Some(end) = address.checked_add(size) else {
+            return false;
+        };
+        self.host
+            .read()
+            .iter()
+            .any(|&(a, e)| address >= a && end <= e)
+    }
+
+    /// Loads one aligned element of 1, 2, 4 or 8 bytes; `None` outside memory.
+    #[inline]
+    #[must_use]
+    pub fn load(&self, address: u64, width: u8) -> Option<u64> {
+        if address % u64::from(width) != 0 || !self.check(address, u64::from(width)) {
+            return None;
+        }
+        let at = address as usize;
+        // SAFETY: checked above to be aligned and inside mapped memory, which is only unmapped when no work runs;
+        // others may write it at the same time, so it is read as an atomic.
+        unsafe {
+            Some(match width {
+                1 => u64::from((*pointer::<AtomicU8>(at)).load(Ordering::Relaxed)),
+                2 => u64::from((*pointer::<AtomicU16>(at)).load(Ordering::Relaxed)),
+                4 => u64::from((*pointer::<AtomicU32>(at)).load(Ordering::Relaxed)),
+                _ => (*pointer::<AtomicU64>(at)).load(Ordering::Relaxed),
+            })
+        }
+    }
+
+    /// Stores one aligned element; false outside memory.
+    #[inline]
+    #[must_use]
+    pub fn store(&self, address: u64, width: u8, value: u64) -> bool {
+        if address % u64::from(width) != 0 || !self.check(address, u64::from(width)) {
+            return false;
+        }
+        let at = address as usize;
+        // SAFETY: as for `load`.
+        unsafe {
+            match width {
+                1 => (*pointer::<AtomicU8>(at)).store(value as u8, Ordering::Relaxed),
+                2 => (*pointer::<AtomicU16>(at)).store(value as u16, Ordering::Relaxed),
+                4 => (*pointer::<AtomicU32>(at)).store(value as u32, Ordering::Relaxed),
+                _ => (*pointer::<AtomicU64>(at)).store(value, Ordering::Relaxed),
+            }
+        }
+        true
+    }
+
+    /// Loads 32 consecutive words; false if not all in memory or not aligned.
+    #[inline]
+    #[must_use]
+    pub fn load_words(&self, address: u64, out: &mut [u32; 32]) -> bool {
+        if address % 4 != 0 || !self.check(address, 128) {
+            return false;
+        }
+        for (n, word) in out.iter_mut().enumerate() {
+            // SAFETY: as for `load`; 128 bytes were checked (at most two chunks, both ends).
+            *word = unsafe {
+                (*pointer::<AtomicU32>(address as usize + 4 * n)).load(Ordering::Relaxed)
+            };
+        }
+        true
+    }
+
+    /// Stores 32 consecutive words; false if not all in memory or not aligned.
+    #[inline]
+    #[must_use]
+    pub fn store_words(&self, address: u64, words: &[u32; 32]) -> bool {
+        if address % 4 != 0 || !self.check(address, 128) {
+            return false;
+        }
+        for (n, &word) in words.iter().enumerate() {
+            // SAFETY: as for `load_words`.
+            unsafe {
+                (*pointer::<AtomicU32>(address as usize + 4 * n)).store(word, Ordering::Relaxed)
+            };
+        }
+        true
+    }
+
+    /// Replaces an aligned element of 2, 4 or 8 bytes by `f` of it in one step; the old value.
+    #[inline]
+    pub fn update(&self, address: u64, width: u8, mut f: impl FnMut(u64) -> u64) -> Option<u64> {
+        if address % u64::from(width) != 0 || !self.check(address, u64::from(width)) {
+            return None;
+        }
+        let at = address as usize;
+        let (all, some) = (Ordering::SeqCst, Ordering::Relaxed);
+        // SAFETY: as for `load`.
+        let done = unsafe {
+            match width {
+                2 => (*pointer::<AtomicU16>(at))
+                    .fetch_update(all, some, |v| Some(f(u64::from(v)) as u16))
+                    .map(u64::from)
+                    .unwrap_or_default(),
+                4 => (*pointer::<AtomicU32>(at))
+                    .fetch_update(all, some, |v| Some(f(u64::from(v)) as u32))
+                    .map(u64::from)
+                    .unwrap_or_default(),
+                _ => (*pointer::<AtomicU64>(at))
+                    .fetch_update(all, some, |v| Some(f(v)))
+                    .unwrap_or_default(),
+            }
+        };
+        Some(done)
+    }
+
+    fn backed(&self, address: u64, size: u64) -> bool {
+        let Some(end) = address.checked_add(size) else {
+            return false;
+        };
+        if address >= self.base && end <= self.base + DEVICE_STRIDE {
+            let (first, last) = (address - self.base, end - self.base);
+            let range = (first >> CHUNK_SHIFT) as usize..(last.div_ceil(CHUNK)) as usize;
+            return self.chunks[range]
+                .iter()
+                .all(|c| c.load(Ordering::Relaxed) != NONE);
+        }
+        self.host_check(address, size)
+    }
+
+    /// Copies; the ranges may overlap. False if not all in memory.
+    #[must_use]
+    pub fn copy(&self, destination: u64, source: u64, size: u64) -> bool {
+        if size == 0 {
+            return true;
+        }
+        if !self.backed(destination, size) || !self.backed(source, size) {
+            return false;
+        }
+        // SAFETY: both ranges were checked to be mapped; no Rust reference covers either. Kernels may access them
+        // meanwhile, which is the guest's own race on its own data.
+        unsafe {
+            libc::memmove(
+                pointer_mut(destination as usize),
+                pointer(source as usize),
+                size as usize,
+            );
+        }
+        true
+    }
+
+    /// Copies out into `out`; false if not all in memory.
+    #[must_use]
+    pub fn read(&self, address: u64, out: &mut [u8]) -> bool {
+        if out.is_empty() {
+            return true;
+        }
+        if !self.backed(address, out.len() as u64) {
+            return false;
+        }
+        // SAFETY: as for `copy`; `out` is a Rust slice outside the arena.
+        unsafe {
+            libc::memcpy(
+                out.as_mut_ptr().cast(),
+                pointer(address as usize),
+                out.len(),
+            );
+        }
+        true
+    }
+
+    /// Copies `bytes` in; false if not all in memory.
+    #[must_use]
+    pub fn write(&self, address: u64, bytes: &[u8]) -> bool {
+        if bytes.is_empty() {
+            return true;
+        }
+        if !self.backed(address, bytes.len() as u64) {
+            return false;
+        }
+        // SAFETY: as for `read`.
+        unsafe {
+            libc::memcpy(
+                pointer_mut(address as usize),
+                bytes.as_ptr().cast(),
+                bytes.len(),
+            );
+        }
+        true
+    }
+
+    /// Fills with elements of 1, 2 or 4 bytes; false if not all in memory or not aligned.
+    #[must_use]
+    pub fn fill(&self, address: u64, value: u32, element: u8, count: u64) -> bool {
+        let Some(size) = count.checked_mul(u64::from(element)) else {
+            return false;
+        };
+        if size == 0 {
+            return true;
+        }
+        if address % u64::from(element) != 0 || !self.backed(address, size) {
+            return false;
+        }
+        let bytes = value.to_le_bytes();
+        let even = bytes[..usize::from(element)].iter().all(|b| *b == bytes[0]);
+        if even {
+            // SAFETY: as for `copy`.
+            unsafe {
+                libc::memset(
+                    pointer_mut(address as usize),
+                    i32::from(bytes[0]),
+                    size as usize,
+                )
+            };
+            return true;
+        }
+        for n in 0..count {
+            let at = (address + n * u64::from(element)) as usize;
+            // SAFETY: as for `store`; the whole range was checked.
+            unsafe {
+                match element {
+                    2 => (*pointer::<AtomicU16>(at)).store(value as u16, Ordering::Relaxed),
+                    _ => (*pointer::<AtomicU32>(at)).store(value, Ordering::Relaxed),
+                }
+            }
+        }
+        true
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the reservation this object made; all who could access it are gone with the last reference.
+        unsafe { libc::munmap(pointer_mut(self.base as usize), DEVICE_STRIDE as usize) };
+    }
+}

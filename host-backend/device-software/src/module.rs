@@ -1,0 +1,180 @@
+//! Loading: image to PTX to program, with the module's variables placed in device memory.
+
+use crate::decode;
+use crate::error::{ImageError, PtxError};
+use crate::fatbin;
+use crate::memory_unsafe::{Memory, MemoryError};
+use crate::program::Program;
+use crate::ptx::ast::{Space, Var};
+use crate::ptx::parser;
+use paragpu_device::Error;
+use paragpu_protocol::layout::{CHUNK, DEVICE_STRIDE};
+use paragpu_protocol::status::Status;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Variables of modules live in the last eighth of the arena, which the guest does not use.
+pub const GLOBALS_OFFSET: u64 = DEVICE_STRIDE / 8 * 7;
+
+/// A loaded module.
+#[derive(Debug)]
+pub struct Module {
+    /// Code.
+    pub program: Arc<Program>,
+    /// Address and bytes of each variable.
+    pub globals: HashMap<String, (u64, u64)>,
+    /// Where its variables are mapped, if it has any.
+    pub mapping: Option<u64>,
+    /// Bytes of constant memory.
+    pub constant_bytes: u64,
+}
+
+fn image_error(error: &ImageError) -> Error {
+    let status = match error {
+        ImageError::NoBinary => Status::NO_BINARY_FOR_GPU,
+        ImageError::NotText => Status::INVALID_PTX,
+        _ => Status::INVALID_IMAGE,
+    };
+    Error::new(status, error.to_string())
+}
+
+fn ptx_error(error: &PtxError) -> Error {
+    let status = match error {
+        PtxError::Unsupported { .. } => Status::NOT_SUPPORTED,
+        PtxError::Invalid { .. } | PtxError::Unresolved { .. } => Status::INVALID_PTX,
+    };
+    Error::new(status, error.to_string())
+}
+
+/// What a memory error is called in CUDA.
+#[must_use]
+pub fn memory_error(error: &MemoryError) -> Error {
+    let status = match error {
+        MemoryError::OutOfMemory => Status::OUT_OF_MEMORY,
+        MemoryError::Registered(..) => Status::HOST_MEMORY_ALREADY_REGISTERED,
+        MemoryError::Reserved(..) => Status::OPERATING_SYSTEM,
+        MemoryError::Range(..) | MemoryError::NotMapped(_) => Status::INVALID_VALUE,
+    };
+    Error::new(status, error.to_string())
+}
+
+/// Maps `size` bytes, rounded up to chunks, at the first free place of the modules' region.
+///
+/// # Errors
+/// [`MemoryError::OutOfMemory`] and others of the mapping.
+pub fn place(memory: &Memory, used: &[(u64, u64)], size: u64) -> Result<(u64, u64), MemoryError> {
+    let size = size.next_multiple_of(CHUNK);
+    let mut at = memory.base() + GLOBALS_OFFSET;
+    let mut sorted = used.to_vec();
+    sorted.sort_unstable();
+    for (start, length) in sorted {
+        if at + size <= start {
+            break;
+        }
+        at = at.max(start + length);
+    }
+    memory.map(at, size)?;
+    Ok((at, size))
+}
+
+impl Module {
+    /// Loads `image` for a device of compute capability `arch` (times ten). `used` are the ranges that other
+    /// modules occupy.
+    ///
+    /// # Errors
+    /// `INVALID_IMAGE`, `NO_BINARY_FOR_GPU`, `INVALID_PTX`, `NOT_SUPPORTED`, `OUT_OF_MEMORY`.
+    pub fn load(
+        image: &[u8],
+        arch: u32,
+        memory: &Memory,
+        used: &[(u64, u64)],
+    ) -> Result<(Self, u64), Error> {
+        let text = fatbin::ptx_of(image, arch).map_err(|e| image_error(&e))?;
+        let syntax = parser::parse(&text).map_err(|e| ptx_error(&e))?;
+        if syntax.target > arch {
+            return Err(Error::new(
+                Status::NO_BINARY_FOR_GPU,
+                format!(
+                    "the PTX is for sm_{}, the device is sm_{arch}",
+                    syntax.target
+                ),
+            ));
+        }
+        let in_memory =
+            |v: &&Var<'_>| matches!(v.space, Space::Global | Space::Const) && !v.external;
+        let too_large = || {
+            Error::new(
+                Status::OUT_OF_MEMORY,
+                "the module's variables are too large",
+            )
+        };
+        let mut offsets = Vec::new();
+        let (mut end, mut constant_bytes) = (0u64, 0u64);
+        for var in syntax.variables.iter().filter(in_memory) {
+            // Apart from what is declared, variables keep clear of each other, as a linker places them.
+            let offset = end.next_multiple_of(var.align.max(16));
+            end = offset
+                .checked_add(var.size().max(1))
+                .filter(|&e| e < DEVICE_STRIDE / 16)
+                .ok_or_else(too_large)?;
+            offsets.push((var, offset));
+            if var.space == Space::Const {
+                constant_bytes += var.size();
+            }
+        }
+        let (base, mapped) = match end {
+            0 => (0, 0),
+            _ => place(memory, used, end).map_err(|e| memory_error(&e))?,
+        };
+        let mapping = (mapped != 0).then_some(base);
+        let built = Self::build(&syntax, memory, base, &offsets);
+        match built {
+            Ok((program, globals)) => Ok((
+                Self {
+                    program: Arc::new(program),
+                    globals,
+                    mapping,
+                    constant_bytes,
+                },
+                mapped,
+            )),
+            Err(error) => {
+                if let Some(generation) = mapping.and_then(|at| memory.retire(at).ok()) {
+                    memory.release(generation);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn build(
+        syntax: &crate::ptx::ast::Module<'_>,
+        memory: &Memory,
+        base: u64,
+        offsets: &[(&Var<'_>, u64)],
+    ) -> Result<(Program, HashMap<String, (u64, u64)>), Error> {
+        let addresses: HashMap<&str, u64> =
+            offsets.iter().map(|(v, o)| (v.name, base + o)).collect();
+        let functions: HashMap<&str, usize> = syntax
+            .functions
+            .iter()
+            .filter(|f| f.body.is_some())
+            .enumerate()
+            .map(|(n, f)| (f.name, n))
+            .collect();
+        let program = decode::decode(syntax, &addresses).map_err(|e| ptx_error(&e))?;
+        let mut globals = HashMap::new();
+        for (var, offset) in offsets {
+            let bytes = decode::image(var, &addresses, &functions).map_err(|e| ptx_error(&e))?;
+            if !memory.write(base + offset, &bytes) {
+                return Err(Error::new(
+                    Status::INVALID_PTX,
+                    format!("initial value of {} is too long", var.name),
+                ));
+            }
+            globals.insert(var.name.to_owned(), (base + offset, var.size()));
+        }
+        Ok((program, globals))
+    }
+}

@@ -1,0 +1,482 @@
+//! A module after decoding: one flat instruction array with operands resolved to register rows.
+//!
+//! A register is a row of 32 lanes. There are three files of rows: 32-bit (which also hold 8- and 16-bit
+//! registers, zero-extended), 64-bit, and predicates (one bit a lane). Constants are rows as well, filled when a
+//! frame is entered, so that every operand of every instruction is a row number.
+
+use std::collections::HashMap;
+
+/// A row of a 32-bit register.
+#[derive(Debug, Clone, Copy)]
+#[repr(align(64))]
+pub struct Row32(pub [u32; 32]);
+
+/// A row of a 64-bit register.
+#[derive(Debug, Clone, Copy)]
+#[repr(align(64))]
+pub struct Row64(pub [u64; 32]);
+
+/// Arithmetic operations: read rows, write one row, never fault. Everything else is [`Op::Ext`].
+///
+/// Suffixes: U unsigned, S signed, Z flushes subnormals; F is single, D double precision; Soft takes a
+/// [`crate::exec::soft::Recipe`] packed into the immediate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+#[allow(missing_docs)]
+#[rustfmt::skip]
+pub enum Op {
+    Ext,
+    // 32-bit results
+    Mov32, Add32, Sub32, MulLo32, MulHiU32, MulHiS32, MadLo32, DivU32, DivS32, RemU32, RemS32,
+    And32, Or32, Xor32, Not32, Cnot32, Shl32, ShrU32, ShrS32, ShfLWrap, ShfRWrap, ShfLClamp, ShfRClamp,
+    MinU32, MinS32, MaxU32, MaxS32, AbsS32, Neg32, SadU32, SadS32, Popc32, Popc64, Clz32, Clz64, Brev32,
+    BfindU32, BfindS32, BfindU64, BfindS64, BfeU32, BfeS32, Bfi32, Prmt, Lop3, Dp4a, Dp2a,
+    Selp32, Slct32, SlctF32, Sext8, Sext16, Zext8, Zext16, Low64, High64, Pack16, AddCc32, SubCc32,
+    FAdd, FSub, FMul, FFma, FAddZ, FSubZ, FMulZ, FFmaZ, FDiv, FRcp, FSqrt, FRsqrt, FMin, FMax, FMinNan, FMaxNan,
+    FNeg, FAbs, FFlush, FSat, FSin, FCos, FEx2, FLg2, FTanh, FCopysign, FSoft, FRound,
+    F32ToS32, F32ToU32, F64ToS32, F64ToU32, S32ToF32, U32ToF32, S64ToF32, U64ToF32, F64ToF32, F16ToF32, Bf16ToF32,
+    Half, HalfPair, CvtSoft32,
+    // 64-bit results
+    Mov64, Add64, Sub64, MulLo64, MulHiU64, MulHiS64, MadLo64, MulWideU32, MulWideS32, MadWideU32, MadWideS32,
+    DivU64, DivS64, RemU64, RemS64, And64, Or64, Xor64, Not64, Cnot64, Shl64, ShrU64, ShrS64,
+    MinU64, MinS64, MaxU64, MaxS64, AbsS64, Neg64, SadU64, SadS64, Brev64, BfeU64, BfeS64, Bfi64,
+    Selp64, Slct64, SlctF64, Sext32, Zext32, Pack32, AddCc64, SubCc64,
+    DAdd, DSub, DMul, DFma, DDiv, DRcp, DSqrt, DRsqrt, DRcpApprox, DRsqrtApprox, DMin, DMax, DNeg, DAbs, DCopysign,
+    DSoft, DRound, F32ToF64, S32ToF64, U32ToF64, S64ToF64, U64ToF64, F32ToS64, F32ToU64, F64ToS64, F64ToU64,
+    CvtSoft64,
+    // predicates; comparisons are xored with `c`
+    Eq32, LtU32, LeU32, LtS32, LeS32, Eq64, LtU64, LeU64, LtS64, LeS64,
+    FEq, FLt, FLe, FNe, FNan, DEq, DLt, DLe, DNe, DNan, TestF, TestD,
+    PMov, PAnd, POr, PXor, PNot,
+}
+
+/// One decoded instruction.
+#[derive(Debug, Clone, Copy)]
+pub struct Inst {
+    /// What to do.
+    pub op: Op,
+    /// 0: always; else predicate number + 1, shifted left by one, plus 1 if negated.
+    pub guard: u32,
+    /// Destination row.
+    pub d: u32,
+    /// First source row; of [`Op::Ext`] the index into [`Program::ext`].
+    pub a: u32,
+    /// Second source row.
+    pub b: u32,
+    /// Third source row, or the xor mask of a comparison.
+    pub c: u32,
+    /// Immediate.
+    pub imm: u64,
+}
+
+/// A row of either width.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reg {
+    /// 32-bit row.
+    R32(u32),
+    /// 64-bit row.
+    R64(u32),
+    /// Predicate.
+    P(u32),
+}
+
+/// How a loaded value fills its register.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extend {
+    /// Zero.
+    Zero,
+    /// Sign, up to this many bits of the register.
+    Sign,
+}
+
+/// State space of an access after decoding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemSpace {
+    /// Decided by the address.
+    Generic,
+    /// Device memory (global and constant).
+    Global,
+    /// The block's shared memory.
+    Shared,
+    /// The thread's own memory.
+    Local,
+    /// The kernel's parameters.
+    Param,
+}
+
+/// Address operand: `base + offset`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Address {
+    /// Space.
+    pub space: MemSpace,
+    /// Base register, if any.
+    pub base: Option<Reg>,
+    /// Bytes added.
+    pub offset: i64,
+    /// The offset counts from the frame's base in local memory.
+    pub frame: bool,
+}
+
+/// A load or store.
+#[derive(Debug, Clone)]
+pub struct Access {
+    /// Where.
+    pub address: Address,
+    /// Bytes of one element: 1, 2, 4, 8.
+    pub width: u8,
+    /// How loads extend.
+    pub extend: Extend,
+    /// Register bits of the destination when narrower than its row: 16 or 8, else 0.
+    pub narrow: u8,
+    /// Element registers; `None` for `_`.
+    pub regs: Vec<Option<Reg>>,
+    /// Volatile, relaxed, acquire or release: a sign of waiting.
+    pub ordered: bool,
+}
+
+/// Atomic operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum AtomOp {
+    Add,
+    MinU,
+    MinS,
+    MaxU,
+    MaxS,
+    And,
+    Or,
+    Xor,
+    Inc,
+    Dec,
+    Exch,
+    Cas,
+    AddF32,
+    AddF64,
+    AddF16,
+    AddF16x2,
+    AddBf16,
+    AddBf16x2,
+}
+
+/// An atomic read-modify-write.
+#[derive(Debug, Clone)]
+pub struct Atomic {
+    /// Operation.
+    pub op: AtomOp,
+    /// Where.
+    pub address: Address,
+    /// Bytes: 2, 4 or 8.
+    pub width: u8,
+    /// Old value; none for `red`.
+    pub d: Option<Reg>,
+    /// Operand.
+    pub b: Reg,
+    /// New value of a compare-and-swap (`b` is then what is compared).
+    pub c: Option<Reg>,
+}
+
+/// Special registers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Special {
+    Tid(u8),
+    Ntid(u8),
+    Ctaid(u8),
+    Nctaid(u8),
+    LaneId,
+    WarpId,
+    NWarpId,
+    SmId,
+    NSmId,
+    GridId,
+    LaneMaskEq,
+    LaneMaskLe,
+    LaneMaskLt,
+    LaneMaskGe,
+    LaneMaskGt,
+    Clock,
+    ClockHi,
+    Clock64,
+    GlobalTimer,
+    GlobalTimerLo,
+    GlobalTimerHi,
+    DynamicSharedSize,
+    TotalSharedSize,
+    DynamicSharedBase,
+    /// Halves of the address of a cooperative launch's workspace.
+    WorkspaceHigh,
+    WorkspaceLow,
+    Zero,
+    One,
+}
+
+/// How a shuffle picks its source lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum ShflMode {
+    Up,
+    Down,
+    Bfly,
+    Idx,
+}
+
+/// Votes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum VoteMode {
+    All,
+    Any,
+    Uni,
+    Ballot,
+}
+
+/// Reductions over a warp.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum ReduxOp {
+    Add,
+    MinU,
+    MinS,
+    MaxU,
+    MaxS,
+    And,
+    Or,
+    Xor,
+}
+
+/// What a block barrier computes besides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum BarReduce {
+    None,
+    Popc { d: u32, p: u32, negate: bool },
+    And { d: u32, p: u32, negate: bool },
+    Or { d: u32, p: u32, negate: bool },
+}
+
+/// What a call runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CallTarget {
+    /// Function of this module by index.
+    Function(usize),
+    /// Address in a 64-bit row.
+    Indirect(u32),
+    /// `vprintf(format, arguments)`.
+    Printf,
+    /// `__assertfail(message, file, line, function, charSize)`.
+    AssertFail,
+}
+
+/// A call: copies of parameters are byte ranges of local memory, relative to the frames.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// What to run.
+    pub target: CallTarget,
+    /// Offset in the caller's frame and size of each argument.
+    pub args: Vec<(u32, u32)>,
+    /// Offset in the caller's frame and size of each returned value.
+    pub returns: Vec<(u32, u32)>,
+}
+
+/// Geometry of a texture access.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum TexGeometry {
+    D1,
+    D2,
+    D3,
+    A1,
+    A2,
+    Cube,
+}
+
+/// A texture read.
+#[derive(Debug, Clone)]
+pub struct TexRead {
+    /// Shape.
+    pub geometry: TexGeometry,
+    /// Whether coordinates are floats; else signed integers.
+    pub float_coords: bool,
+    /// Texture object.
+    pub texture: Reg,
+    /// Coordinates; for arrays the layer comes first.
+    pub coords: Vec<Reg>,
+    /// Mipmap level, where given (float).
+    pub level: Option<Reg>,
+    /// Results, up to four.
+    pub d: Vec<Option<Reg>>,
+    /// `tld4`: which component of the four texels is gathered.
+    pub gather: Option<u8>,
+}
+
+/// A surface load or store.
+#[derive(Debug, Clone)]
+pub struct SurfAccess {
+    /// Shape.
+    pub geometry: TexGeometry,
+    /// Whether it stores.
+    pub store: bool,
+    /// 0 trap, 1 clamp, 2 zero.
+    pub mode: u8,
+    /// Surface object.
+    pub surface: Reg,
+    /// Coordinates: byte in the row, row, slice; for arrays the layer comes first.
+    pub coords: Vec<Reg>,
+    /// Bytes of one element.
+    pub width: u8,
+    /// Element registers.
+    pub regs: Vec<Reg>,
+}
+
+/// Everything that is not plain arithmetic.
+#[derive(Debug, Clone)]
+#[allow(missing_docs)]
+pub enum Ext {
+    Bra {
+        target: u32,
+    },
+    BrxIdx {
+        index: u32,
+        targets: Vec<u32>,
+    },
+    Call(Call),
+    Ret,
+    Exit,
+    Trap,
+    Nop,
+    Fence,
+    /// Ends the warp's turn.
+    Yield,
+    Barrier {
+        id: u32,
+        count: Option<u32>,
+        wait: bool,
+        reduce: BarReduce,
+    },
+    BarWarp {
+        mask: u32,
+    },
+    Load(Access),
+    Store(Access),
+    Atomic(Atomic),
+    Shfl {
+        mode: ShflMode,
+        d: u32,
+        p: Option<u32>,
+        a: u32,
+        b: u32,
+        c: u32,
+        mask: u32,
+    },
+    Vote {
+        mode: VoteMode,
+        d: Reg,
+        p: u32,
+        negate: bool,
+        mask: u32,
+    },
+    Match {
+        all: bool,
+        d: u32,
+        p: Option<u32>,
+        a: Reg,
+        mask: u32,
+    },
+    Redux {
+        op: ReduxOp,
+        d: u32,
+        a: u32,
+        mask: u32,
+    },
+    ActiveMask {
+        d: u32,
+    },
+    Elect {
+        d: u32,
+        p: u32,
+        mask: u32,
+    },
+    Special {
+        what: Special,
+        d: Reg,
+    },
+    /// Address of a variable in the frame's local memory.
+    LocalAddress {
+        d: Reg,
+        offset: u32,
+    },
+    IsSpace {
+        p: u32,
+        a: u32,
+        space: MemSpace,
+    },
+    Tex(TexRead),
+    Surf(SurfAccess),
+}
+
+/// A decoded function.
+#[derive(Debug, Clone, Default)]
+pub struct Func {
+    /// Mangled name.
+    pub name: String,
+    /// Whether it is a kernel.
+    pub entry: bool,
+    /// First instruction.
+    pub start: u32,
+    /// One past the last.
+    pub end: u32,
+    /// Rows of the frame.
+    pub rows32: u32,
+    /// Rows of the frame.
+    pub rows64: u32,
+    /// Predicates of the frame.
+    pub preds: u32,
+    /// Constant rows.
+    pub consts32: Vec<(u32, u32)>,
+    /// Constant rows.
+    pub consts64: Vec<(u32, u64)>,
+    /// Bytes of local memory of the frame.
+    pub local: u32,
+    /// Bytes of static shared memory (kernels).
+    pub shared: u32,
+    /// Offset and size of each parameter: in the parameter buffer (kernels) or in the frame (functions).
+    pub params: Vec<(u32, u32)>,
+    /// Offset and size of each returned value in the frame.
+    pub returns: Vec<(u32, u32)>,
+    /// Bytes of all parameters (kernels).
+    pub param_bytes: u32,
+    /// `.maxntid`.
+    pub max_threads: Option<u32>,
+}
+
+/// Address of function `index` as a function pointer.
+pub const FUNCTION_BASE: u64 = 0x0004_0000_0000_0000;
+/// Distance of two function pointers.
+pub const FUNCTION_STRIDE: u64 = 16;
+/// Generic addresses of shared memory.
+pub const SHARED_WINDOW: u64 = 0x0001_0000_0000_0000;
+/// Generic addresses of local memory.
+pub const LOCAL_WINDOW: u64 = 0x0002_0000_0000_0000;
+/// Generic addresses of kernel parameters.
+pub const PARAM_WINDOW: u64 = 0x0003_0000_0000_0000;
+/// Which window an address lies in.
+pub const WINDOW_SHIFT: u32 = 48;
+
+/// A decoded module.
+#[derive(Debug, Clone, Default)]
+pub struct Program {
+    /// All instructions of all functions.
+    pub code: Vec<Inst>,
+    /// Source line of each instruction.
+    pub lines: Vec<u32>,
+    /// Operands of [`Op::Ext`].
+    pub ext: Vec<Ext>,
+    /// Functions.
+    pub funcs: Vec<Func>,
+    /// Function by name.
+    pub by_name: HashMap<String, usize>,
+    /// PTX version times ten.
+    pub ptx_version: u32,
+    /// Target times ten.
+    pub target: u32,
+}

@@ -1,0 +1,171 @@
+//! Tokens of PTX text.
+
+use crate::error::PtxError;
+
+/// One token. Words keep their dots, so that `ld.global.v4.f32` and `%tid.x` are one word each.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Token<'a> {
+    /// Directive, opcode with modifiers, register, label or symbol.
+    Word(&'a str),
+    /// Integer literal, two's complement.
+    Int(u64),
+    /// Single-precision literal, its bits.
+    F32(u32),
+    /// Double-precision literal, its bits.
+    F64(u64),
+    /// String literal without its quotes.
+    Str(&'a str),
+    /// Any other character.
+    Punct(u8),
+}
+
+/// A token and the line it stands on.
+#[derive(Debug, Clone, Copy)]
+pub struct Spanned<'a> {
+    /// The token.
+    pub token: Token<'a>,
+    /// Line, from 1.
+    pub line: u32,
+}
+
+fn word_start(c: u8) -> bool {
+    c.is_ascii_alphabetic() || matches!(c, b'_' | b'$' | b'%' | b'.')
+}
+
+fn word_part(c: u8) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, b'_' | b'$' | b'%' | b'.')
+}
+
+/// Splits `text` into tokens.
+///
+/// # Errors
+/// [`PtxError::Invalid`] for a malformed literal, an open comment or a stray character.
+pub fn lex(text: &str) -> Result<Vec<Spanned<'_>>, PtxError> {
+    let bytes = text.as_bytes();
+    let at = |i: usize| bytes.get(i).copied().unwrap_or(0);
+    let mut out = Vec::with_capacity(text.len() / 4);
+    let mut i = 0;
+    let mut line = 1u32;
+    while i < bytes.len() {
+        let c = at(i);
+        match c {
+            b'\n' => {
+                line += 1;
+                i += 1;
+            }
+            b' ' | b'\t' | b'\r' => i += 1,
+            b'/' if at(i + 1) == b'/' => {
+                while i < bytes.len() && at(i) != b'\n' {
+                    i += 1;
+                }
+            }
+            b'/' if at(i + 1) == b'*' => {
+                i += 2;
+                loop {
+                    if i + 1 >= bytes.len() {
+                        return Err(PtxError::invalid(line, "comment without end"));
+                    }
+                    if at(i) == b'*' && at(i + 1) == b'/' {
+                        i += 2;
+                        break;
+                    }
+                    if at(i) == b'\n' {
+                        line += 1;
+                    }
+                    i += 1;
+                }
+            }
+            b'"' => {
+                let start = i + 1;
+                i = start;
+                while i < bytes.len() && at(i) != b'"' {
+                    if at(i) == b'\n' {
+                        line += 1;
+                    }
+                    i += if at(i) == b'\\' { 2 } else { 1 };
+                }
+                let body = text
+                    .get(start..i)
+                    .ok_or_else(|| PtxError::invalid(line, "string without end"))?;
+                out.push(Spanned {
+                    token: Token::Str(body),
+                    line,
+                });
+                i += 1;
+            }
+            _ if c.is_ascii_digit() => {
+                let start = i;
+                let hex_like = at(i) == b'0'
+                    && matches!(
+                        at(i + 1),
+                        b'x' | b'X' | b'f' | b'F' | b'd' | b'D' | b'b' | b'B'
+                    );
+                while at(i).is_ascii_alphanumeric()
+                    || (!hex_like && at(i) == b'.')
+                    || (!hex_like
+                        && matches!(at(i), b'+' | b'-')
+                        && matches!(at(i - 1), b'e' | b'E'))
+                {
+                    i += 1;
+                }
+                let body = text.get(start..i).unwrap_or("");
+                let token = number(body)
+                    .ok_or_else(|| PtxError::invalid(line, format!("malformed number {body}")))?;
+                out.push(Spanned { token, line });
+            }
+            _ if word_start(c) => {
+                let start = i;
+                loop {
+                    while word_part(at(i)) {
+                        i += 1;
+                    }
+                    // `.L2::128B` and `.shared::cta` belong to the word.
+                    if at(i) == b':' && at(i + 1) == b':' && word_part(at(i + 2)) {
+                        i += 2;
+                    } else {
+                        break;
+                    }
+                }
+                let word = text.get(start..i).unwrap_or("");
+                out.push(Spanned {
+                    token: Token::Word(word),
+                    line,
+                });
+            }
+            _ if c.is_ascii_graphic() => {
+                out.push(Spanned {
+                    token: Token::Punct(c),
+                    line,
+                });
+                i += 1;
+            }
+            _ => return Err(PtxError::invalid(line, format!("unexpected byte {c:#04x}"))),
+        }
+    }
+    Ok(out)
+}
+
+fn number<'a>(body: &str) -> Option<Token<'a>> {
+    let lower = body.to_ascii_lowercase();
+    let unsigned = |s: &str| s.trim_end_matches('u').to_owned();
+    if let Some(hex) = lower.strip_prefix("0x") {
+        return u64::from_str_radix(&unsigned(hex), 16).ok().map(Token::Int);
+    }
+    if let Some(hex) = lower.strip_prefix("0f") {
+        return (hex.len() == 8).then(|| u32::from_str_radix(hex, 16).ok().map(Token::F32))?;
+    }
+    if let Some(hex) = lower.strip_prefix("0d") {
+        return (hex.len() == 16).then(|| u64::from_str_radix(hex, 16).ok().map(Token::F64))?;
+    }
+    if let Some(bin) = lower.strip_prefix("0b") {
+        return u64::from_str_radix(&unsigned(bin), 2).ok().map(Token::Int);
+    }
+    if lower.contains('.') || lower.contains('e') {
+        return lower.parse::<f64>().ok().map(|v| Token::F64(v.to_bits()));
+    }
+    let digits = unsigned(&lower);
+    if digits.len() > 1 && digits.starts_with('0') {
+        return u64::from_str_radix(&digits, 8).ok().map(Token::Int);
+    }
+    digits.parse::<u64>().ok().map(Token::Int)
+}

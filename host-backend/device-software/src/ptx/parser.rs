@@ -1,0 +1,684 @@
+//! Parser of PTX modules. Total: any text gives a module or an error, in bounded memory.
+
+use super::ast::{Function, Init, Instruction, Module, Operand, Space, Statement, Type, Var};
+use super::lexer::{Spanned, Token, lex};
+use crate::error::PtxError;
+
+const MAX_DEPTH: u32 = 64;
+/// Most elements an array may declare.
+const MAX_COUNT: u64 = 1 << 36;
+
+type Result<T> = std::result::Result<T, PtxError>;
+
+struct Parser<'a> {
+    tokens: Vec<Spanned<'a>>,
+    at: usize,
+    depth: u32,
+}
+
+/// Parses a whole module.
+///
+/// # Errors
+/// [`PtxError`] with the line of the first thing that is malformed or not supported.
+pub fn parse(text: &str) -> Result<Module<'_>> {
+    let mut parser = Parser {
+        tokens: lex(text)?,
+        at: 0,
+        depth: 0,
+    };
+    parser.module()
+}
+
+#[derive(Default, Clone, Copy)]
+struct Linkage {
+    external: bool,
+}
+
+impl<'a> Parser<'a> {
+    fn peek(&self) -> Option<Token<'a>> {
+        self.tokens.get(self.at).map(|s| s.token)
+    }
+
+    fn peek_at(&self, n: usize) -> Option<Token<'a>> {
+        self.tokens.get(self.at + n).map(|s| s.token)
+    }
+
+    fn line(&self) -> u32 {
+        self.tokens
+            .get(self.at)
+            .or(self.tokens.last())
+            .map_or(0, |s| s.line)
+    }
+
+    fn next(&mut self) -> Option<Token<'a>> {
+        let token = self.peek();
+        self.at += 1;
+        token
+    }
+
+    fn fail<T>(&self, what: impl Into<String>) -> Result<T> {
+        Err(PtxError::invalid(self.line(), what))
+    }
+
+    fn eat(&mut self, c: u8) -> bool {
+        let hit = self.peek() == Some(Token::Punct(c));
+        if hit {
+            self.at += 1;
+        }
+        hit
+    }
+
+    fn eat_word(&mut self, word: &str) -> bool {
+        let hit = self.peek() == Some(Token::Word(word));
+        if hit {
+            self.at += 1;
+        }
+        hit
+    }
+
+    fn expect(&mut self, c: u8) -> Result<()> {
+        if self.eat(c) {
+            Ok(())
+        } else {
+            self.fail(format!("expected '{}'", char::from(c)))
+        }
+    }
+
+    fn word(&mut self) -> Result<&'a str> {
+        match self.next() {
+            Some(Token::Word(w)) => Ok(w),
+            _ => {
+                self.at -= 1;
+                self.fail("expected a name")
+            }
+        }
+    }
+
+    fn integer(&mut self) -> Result<u64> {
+        let negative = self.eat(b'-');
+        match self.next() {
+            Some(Token::Int(v)) => Ok(if negative { v.wrapping_neg() } else { v }),
+            _ => {
+                self.at -= 1;
+                self.fail("expected an integer")
+            }
+        }
+    }
+
+    fn skip_to_semicolon(&mut self) -> Result<()> {
+        while let Some(token) = self.next() {
+            if token == Token::Punct(b';') {
+                return Ok(());
+            }
+        }
+        self.fail("expected ';'")
+    }
+
+    fn module(&mut self) -> Result<Module<'a>> {
+        let mut module = Module::default();
+        let mut linkage = Linkage::default();
+        while let Some(token) = self.peek() {
+            let line = self.line();
+            let Token::Word(word) = token else {
+                if self.eat(b';') {
+                    continue;
+                }
+                return self.fail("expected a directive");
+            };
+            match word {
+                ".version" => {
+                    self.at += 1;
+                    module.version = match self.next() {
+                        Some(Token::F64(bits)) => (f64::from_bits(bits) * 10.0).round() as u32,
+                        Some(Token::Int(v)) => {
+                            u32::try_from(v).unwrap_or(u32::MAX).saturating_mul(10)
+                        }
+                        _ => return self.fail("malformed .version"),
+                    };
+                }
+                ".target" => {
+                    self.at += 1;
+                    loop {
+                        let name = self.word()?;
+                        if let Some(arch) = name.strip_prefix("sm_") {
+                            let digits: String =
+                                arch.chars().take_while(char::is_ascii_digit).collect();
+                            module.target = digits.parse().unwrap_or(0);
+                        }
+                        if !self.eat(b',') {
+                            break;
+                        }
+                    }
+                }
+                ".address_size" => {
+                    self.at += 1;
+                    if self.integer()? != 64 {
+                        return Err(PtxError::unsupported(line, "32-bit addresses"));
+                    }
+                }
+                ".extern" => {
+                    self.at += 1;
+                    linkage.external = true;
+                }
+                ".visible" | ".weak" | ".common" => self.at += 1,
+                ".file" => {
+                    self.at += 1;
+                    self.integer()?;
+                    self.next();
+                    while self.eat(b',') {
+                        self.next();
+                    }
+                }
+                ".section" => {
+                    self.at += 1;
+                    self.word()?;
+                    self.skip_braces()?;
+                }
+                ".pragma" => self.skip_to_semicolon()?,
+                ".func" | ".entry" => {
+                    self.at += 1;
+                    let function = self.function(word == ".entry")?;
+                    module.functions.push(function);
+                    linkage = Linkage::default();
+                }
+                ".global" | ".const" | ".shared" => {
+                    self.at += 1;
+                    let space = match word {
+                        ".global" => Space::Global,
+                        ".const" => Space::Const,
+                        _ => Space::Shared,
+                    };
+                    self.variables(space, linkage, &mut module.variables)?;
+                    linkage = Linkage::default();
+                }
+                ".alias" => return Err(PtxError::unsupported(line, ".alias")),
+                other => return Err(PtxError::unsupported(line, format!("directive {other}"))),
+            }
+        }
+        if module.version == 0 {
+            return self.fail("no .version");
+        }
+        Ok(module)
+    }
+
+    fn skip_braces(&mut self) -> Result<()> {
+        self.expect(b'{')?;
+        let mut depth = 1;
+        while depth > 0 {
+            match self.next() {
+                Some(Token::Punct(b'{')) => depth += 1,
+                Some(Token::Punct(b'}')) => depth -= 1,
+                Some(_) => {}
+                None => return self.fail("expected '}'"),
+            }
+        }
+        Ok(())
+    }
+
+    /// One declaration up to its semicolon, possibly of several variables.
+    fn variables(&mut self, space: Space, linkage: Linkage, out: &mut Vec<Var<'a>>) -> Result<()> {
+        let (ty, width, align) = self.type_part()?;
+        loop {
+            let var = self.declarator(space, ty, width, align, linkage)?;
+            out.push(var);
+            if !self.eat(b',') {
+                break;
+            }
+        }
+        self.expect(b';')
+    }
+
+    /// `.align n .v2 .type` in any order; pointer attributes are skipped.
+    fn type_part(&mut self) -> Result<(Type, u64, Option<u64>)> {
+        let mut align = None;
+        let mut width = 1;
+        loop {
+            let line = self.line();
+            let word = self.word()?;
+            match word {
+                ".align" => {
+                    let value = self.integer()?;
+                    if !value.is_power_of_two() || value > 4096 {
+                        return self.fail("alignment must be a power of two up to 4096");
+                    }
+                    align = Some(value);
+                }
+                ".v2" => width = 2,
+                ".v4" => width = 4,
+                ".ptr" | ".global" | ".const" | ".shared" | ".local" => {}
+                ".attribute" => {
+                    self.expect(b'(')?;
+                    while !self.eat(b')') {
+                        match self.next() {
+                            Some(Token::Word(".managed")) => {
+                                return Err(PtxError::unsupported(line, "managed variables"));
+                            }
+                            Some(_) => {}
+                            None => return self.fail("expected ')'"),
+                        }
+                    }
+                }
+                ".texref" | ".samplerref" | ".surfref" => {
+                    return Err(PtxError::unsupported(line, format!("{word} variables")));
+                }
+                _ => {
+                    let ty = word.strip_prefix('.').and_then(Type::parse);
+                    let Some(ty) = ty else {
+                        return Err(PtxError::unsupported(line, format!("type {word}")));
+                    };
+                    // `.param .u64 .ptr .global .align 8 name`: attributes may follow the type.
+                    while let Some(Token::Word(w)) = self.peek() {
+                        match w {
+                            ".ptr" | ".global" | ".const" | ".shared" | ".local" => self.at += 1,
+                            ".align" => {
+                                self.at += 1;
+                                self.integer()?;
+                            }
+                            _ => break,
+                        }
+                    }
+                    return Ok((ty, width, align));
+                }
+            }
+        }
+    }
+
+    fn declarator(
+        &mut self,
+        space: Space,
+        ty: Type,
+        width: u64,
+        align: Option<u64>,
+        linkage: Linkage,
+    ) -> Result<Var<'a>> {
+        let line = self.line();
+        let name = self.word()?;
+        let mut count = Some(width);
+        while self.eat(b'[') {
+            if self.eat(b']') {
+                count = None;
+                continue;
+            }
+            let n = self.integer()?;
+            self.expect(b']')?;
+            count = match count.and_then(|c| c.checked_mul(n)) {
+                Some(c) if c <= MAX_COUNT => Some(c),
+                Some(_) => return self.fail("array too large"),
+                None => None,
+            };
+        }
+        let mut init = Vec::new();
+        if self.eat(b'=') {
+            self.initialiser(&mut init)?;
+            if count.is_none() {
+                count = Some(init.len() as u64);
+            }
+            if init.len() as u64 > count.unwrap_or(0) {
+                return self.fail("more initial values than elements");
+            }
+        }
+        let align = align.unwrap_or(u64::from(ty.size()) * width);
+        Ok(Var {
+            name,
+            space,
+            ty,
+            count,
+            align,
+            init,
+            external: linkage.external,
+            line,
+        })
+    }
+
+    fn initialiser(&mut self, out: &mut Vec<Init<'a>>) -> Result<()> {
+        if self.eat(b'{') {
+            self.depth += 1;
+            if self.depth > MAX_DEPTH {
+                return self.fail("nested too deeply");
+            }
+            loop {
+                if self.eat(b'}') {
+                    break;
+                }
+                self.initialiser(out)?;
+                if !self.eat(b',') {
+                    self.expect(b'}')?;
+                    break;
+                }
+            }
+            self.depth -= 1;
+            return Ok(());
+        }
+        let negative = self.eat(b'-');
+        let value = match self.next() {
+            Some(Token::Int(v)) => {
+                if self.peek() == Some(Token::Punct(b'(')) {
+                    return Err(PtxError::unsupported(
+                        self.line(),
+                        "masked address initialiser",
+                    ));
+                }
+                Init::Int(if negative { v.wrapping_neg() } else { v })
+            }
+            Some(Token::F32(v)) => Init::F32(if negative { v ^ 0x8000_0000 } else { v }),
+            Some(Token::F64(v)) => Init::F64(if negative { v ^ (1 << 63) } else { v }),
+            Some(Token::Word("generic")) => {
+                self.expect(b'(')?;
+                let name = self.word()?;
+                self.expect(b')')?;
+                Init::Symbol(name, self.offset()?)
+            }
+            Some(Token::Word(name)) => Init::Symbol(name, self.offset()?),
+            _ => return self.fail("malformed initialiser"),
+        };
+        out.push(value);
+        Ok(())
+    }
+
+    fn offset(&mut self) -> Result<i64> {
+        let mut sum = 0i64;
+        loop {
+            if self.eat(b'+') {
+                sum = sum.wrapping_add(self.integer()? as i64);
+            } else if self.eat(b'-') {
+                sum = sum.wrapping_sub(self.integer()? as i64);
+            } else {
+                return Ok(sum);
+            }
+        }
+    }
+
+    fn params(&mut self) -> Result<Vec<Var<'a>>> {
+        let mut out = Vec::new();
+        if !self.eat(b'(') {
+            return Ok(out);
+        }
+        if self.eat(b')') {
+            return Ok(out);
+        }
+        loop {
+            let line = self.line();
+            match self.word()? {
+                ".param" => {}
+                ".reg" => return Err(PtxError::unsupported(line, "parameters in registers")),
+                _ => return self.fail("expected .param"),
+            }
+            let (ty, width, align) = self.type_part()?;
+            let var = self.declarator(Space::Param, ty, width, align, Linkage::default())?;
+            out.push(var);
+            if !self.eat(b',') {
+                break;
+            }
+        }
+        self.expect(b')')?;
+        Ok(out)
+    }
+
+    fn function(&mut self, entry: bool) -> Result<Function<'a>> {
+        let line = self.line();
+        let returns = if entry { Vec::new() } else { self.params()? };
+        let name = self.word()?;
+        let params = self.params()?;
+        let mut max_threads = None;
+        loop {
+            match self.peek() {
+                Some(Token::Word(".maxntid" | ".reqntid")) => {
+                    self.at += 1;
+                    let mut product = 1u64;
+                    loop {
+                        product = product.saturating_mul(self.integer()?);
+                        if !self.eat(b',') {
+                            break;
+                        }
+                    }
+                    max_threads = u32::try_from(product).ok();
+                }
+                Some(Token::Word(".minnctapersm" | ".maxnreg" | ".maxnctapersm")) => {
+                    self.at += 1;
+                    self.integer()?;
+                }
+                Some(Token::Word(".noreturn")) => self.at += 1,
+                Some(Token::Word(".pragma")) => self.skip_to_semicolon()?,
+                Some(Token::Word(word)) if word.starts_with('.') => {
+                    return Err(PtxError::unsupported(
+                        self.line(),
+                        format!("function directive {word}"),
+                    ));
+                }
+                _ => break,
+            }
+        }
+        let body = if self.eat(b';') {
+            None
+        } else {
+            self.expect(b'{')?;
+            Some(self.block()?)
+        };
+        Ok(Function {
+            name,
+            entry,
+            returns,
+            params,
+            body,
+            max_threads,
+            line,
+        })
+    }
+
+    /// Statements up to the closing brace, which is consumed.
+    fn block(&mut self) -> Result<Vec<Statement<'a>>> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return self.fail("blocks nested too deeply");
+        }
+        let mut out = Vec::new();
+        loop {
+            if self.eat(b'}') {
+                self.depth -= 1;
+                return Ok(out);
+            }
+            if self.eat(b';') {
+                continue;
+            }
+            if self.eat(b'{') {
+                out.push(Statement::Block(self.block()?));
+                continue;
+            }
+            match self.peek() {
+                Some(Token::Punct(b'@')) => out.push(self.instruction()?),
+                Some(Token::Word(word)) => self.worded(word, &mut out)?,
+                _ => return self.fail("expected a statement"),
+            }
+        }
+    }
+
+    fn worded(&mut self, word: &'a str, out: &mut Vec<Statement<'a>>) -> Result<()> {
+        if !word.starts_with('.') {
+            if self.peek_at(1) == Some(Token::Punct(b':')) {
+                self.at += 2;
+                return self.labelled(word, out);
+            }
+            out.push(self.instruction()?);
+            return Ok(());
+        }
+        let line = self.line();
+        self.at += 1;
+        match word {
+            ".reg" => {
+                let (ty, width, _) = self.type_part()?;
+                if width != 1 {
+                    return Err(PtxError::unsupported(line, "vector registers"));
+                }
+                loop {
+                    let name = self.word()?;
+                    let mut family = None;
+                    if self.eat(b'<') {
+                        let n = self.integer()?;
+                        family =
+                            Some(u32::try_from(n).or_else(|_| self.fail("too many registers"))?);
+                        self.expect(b'>')?;
+                    }
+                    out.push(Statement::Register(ty, name, family));
+                    if !self.eat(b',') {
+                        break;
+                    }
+                }
+                self.expect(b';')
+            }
+            ".local" | ".shared" | ".param" | ".global" | ".const" => {
+                let space = match word {
+                    ".local" => Space::Local,
+                    ".shared" => Space::Shared,
+                    ".param" => Space::Param,
+                    ".global" => Space::Global,
+                    _ => Space::Const,
+                };
+                let mut vars = Vec::new();
+                self.variables(space, Linkage::default(), &mut vars)?;
+                out.extend(vars.into_iter().map(Statement::Variable));
+                Ok(())
+            }
+            ".loc" => {
+                // `.loc file line column [, function_name label [+ offset], inlined_at file line column]`
+                self.integer()?;
+                self.integer()?;
+                self.integer()?;
+                while self.eat(b',') {
+                    match self.word()? {
+                        "function_name" => {
+                            self.word()?;
+                            self.offset()?;
+                        }
+                        "inlined_at" => {
+                            self.integer()?;
+                            self.integer()?;
+                            self.integer()?;
+                        }
+                        _ => return self.fail("malformed .loc"),
+                    }
+                }
+                Ok(())
+            }
+            ".pragma" => self.skip_to_semicolon(),
+            other => Err(PtxError::unsupported(line, format!("directive {other}"))),
+        }
+    }
+
+    fn labelled(&mut self, name: &'a str, out: &mut Vec<Statement<'a>>) -> Result<()> {
+        if self.eat_word(".branchtargets") || self.eat_word(".calltargets") {
+            let mut targets = vec![self.word()?];
+            while self.eat(b',') {
+                targets.push(self.word()?);
+            }
+            self.expect(b';')?;
+            out.push(Statement::Targets(name, targets));
+        } else if self.eat_word(".callprototype") {
+            let returns = self.params()?;
+            self.word()?;
+            let params = self.params()?;
+            while self.eat_word(".noreturn") {}
+            self.expect(b';')?;
+            out.push(Statement::Prototype(name, returns, params));
+        } else {
+            out.push(Statement::Label(name));
+        }
+        Ok(())
+    }
+
+    fn instruction(&mut self) -> Result<Statement<'a>> {
+        let mut guard = None;
+        if self.eat(b'@') {
+            let negated = self.eat(b'!');
+            guard = Some((self.word()?, negated));
+        }
+        let line = self.line();
+        let opcode = self.word()?;
+        let mut operands = Vec::new();
+        if !self.eat(b';') {
+            loop {
+                operands.push(self.operand()?);
+                if self.eat(b',') {
+                    continue;
+                }
+                self.expect(b';')?;
+                break;
+            }
+        }
+        Ok(Statement::Instruction(Instruction {
+            guard,
+            opcode,
+            operands,
+            line,
+        }))
+    }
+
+    fn list(&mut self, close: u8) -> Result<Vec<Operand<'a>>> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return self.fail("operands nested too deeply");
+        }
+        let mut out = Vec::new();
+        if !self.eat(close) {
+            loop {
+                out.push(self.operand()?);
+                if self.eat(b',') {
+                    continue;
+                }
+                self.expect(close)?;
+                break;
+            }
+        }
+        self.depth -= 1;
+        Ok(out)
+    }
+
+    fn operand(&mut self) -> Result<Operand<'a>> {
+        if self.eat(b'{') {
+            return Ok(Operand::Vector(self.list(b'}')?));
+        }
+        if self.eat(b'(') {
+            return Ok(Operand::List(self.list(b')')?));
+        }
+        if self.eat(b'[') {
+            return self.address();
+        }
+        if self.eat(b'!') {
+            return Ok(Operand::Not(self.word()?));
+        }
+        let negative = self.eat(b'-');
+        match self.next() {
+            Some(Token::Int(v)) => Ok(Operand::Int(if negative { v.wrapping_neg() } else { v })),
+            Some(Token::F32(v)) => Ok(Operand::F32(if negative { v ^ 0x8000_0000 } else { v })),
+            Some(Token::F64(v)) => Ok(Operand::F64(if negative { v ^ (1 << 63) } else { v })),
+            Some(Token::Word(name)) if !negative => {
+                if self.eat(b'|') {
+                    return Ok(Operand::Pair(name, self.word()?));
+                }
+                if matches!(self.peek(), Some(Token::Punct(b'+' | b'-'))) {
+                    return Ok(Operand::NameOffset(name, self.offset()?));
+                }
+                Ok(Operand::Name(name))
+            }
+            _ => {
+                self.at -= 1;
+                self.fail("malformed operand")
+            }
+        }
+    }
+
+    fn address(&mut self) -> Result<Operand<'a>> {
+        let (base, offset) = match self.peek() {
+            Some(Token::Word(name)) => {
+                self.at += 1;
+                (Some(name), self.offset()?)
+            }
+            _ => (None, self.integer()? as i64),
+        };
+        let mut more = Vec::new();
+        while self.eat(b',') {
+            more.push(self.operand()?);
+        }
+        self.expect(b']')?;
+        Ok(Operand::Address { base, offset, more })
+    }
+}

@@ -1,0 +1,621 @@
+//! Order and overlap: a graph of operations, and the threads that carry them out.
+//!
+//! Every operation waits for the operations before it: the last one of its stream; for the legacy default stream
+//! the last of every blocking stream, and the other way round (CUDA Runtime API, "Stream synchronization
+//! behavior"); for a wait, the event's record. What waits for nothing is ready. Pool threads, one a core, take
+//! ready copies and the blocks of all running kernels in turn; a further thread takes copies only, so that they
+//! overlap with kernels on any machine; host functions have a thread of their own.
+
+use crate::exec::block::{Block, BlockFault, BlockTurn, Grid};
+use paragpu_device::{Error, HostFunction};
+use paragpu_protocol::status::Status;
+use parking_lot::{Condvar, Mutex};
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Number of an operation, in the order of submission.
+pub type Ticket = u64;
+/// Blocks in flight for each pool thread, so that blocks that wait for others find them running.
+const RESIDENT: usize = 32;
+/// Most blocks a thread takes at a time.
+const BATCH: u64 = 64;
+
+/// When an event was reached.
+pub type Stamp = Arc<Mutex<Option<Instant>>>;
+
+/// What an operation does.
+pub enum Work {
+    /// Nothing: a point in the order.
+    Marker,
+    /// Notes the time.
+    Record(Stamp),
+    /// Runs at once on whichever thread finds it ready; short.
+    Inline(Box<dyn FnOnce() + Send>),
+    /// A copy or fill.
+    Task(Box<dyn FnOnce() -> Result<(), Error> + Send>),
+    /// A host function.
+    Host(HostFunction),
+    /// A kernel; whether all blocks must be resident, and what to do at its end.
+    Kernel(Arc<Grid>, bool, Box<dyn FnOnce() + Send>),
+}
+
+struct Operation {
+    waits_for: usize,
+    followers: Vec<Ticket>,
+    work: Option<Work>,
+}
+
+/// A stream's place in the order.
+#[derive(Debug, Clone, Copy)]
+struct Stream {
+    last: Ticket,
+    blocking: bool,
+}
+
+struct Active {
+    ticket: Ticket,
+    grid: Arc<Grid>,
+    cooperative: bool,
+    fresh: VecDeque<Range<u64>>,
+    parked: VecDeque<Box<Block>>,
+    spare: Vec<Box<Block>>,
+    /// Blocks in the hands of threads, counted in turns handed out.
+    running: usize,
+    failed: bool,
+    prefer_fresh: bool,
+    finish: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl Active {
+    fn over(&self) -> bool {
+        self.running == 0 && (self.failed || self.fresh.is_empty() && self.parked.is_empty())
+    }
+}
+
+#[derive(Default)]
+struct State {
+    next: Ticket,
+    operations: HashMap<Ticket, Operation>,
+    streams: HashMap<u64, Stream>,
+    next_stream: u64,
+    tasks: VecDeque<(Ticket, Box<dyn FnOnce() -> Result<(), Error> + Send>)>,
+    host: VecDeque<(Ticket, HostFunction)>,
+    active: VecDeque<Active>,
+    error: Option<Error>,
+    stop: bool,
+}
+
+struct Inner {
+    state: Mutex<State>,
+    /// For pool and copy threads.
+    work: Condvar,
+    /// For the host-function thread.
+    host: Condvar,
+    /// For those who doze.
+    done: Condvar,
+    threads: usize,
+}
+
+/// The scheduler of one device.
+pub struct Scheduler {
+    inner: Arc<Inner>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// The stream that every device has.
+pub const LEGACY: u64 = 0;
+
+impl Scheduler {
+    /// Starts `threads` pool threads and the two others.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn new(threads: usize) -> std::io::Result<Self> {
+        let mut state = State {
+            next: 1,
+            next_stream: 1,
+            ..State::default()
+        };
+        state.streams.insert(
+            LEGACY,
+            Stream {
+                last: 0,
+                blocking: true,
+            },
+        );
+        let inner = Arc::new(Inner {
+            state: Mutex::new(state),
+            work: Condvar::new(),
+            host: Condvar::new(),
+            done: Condvar::new(),
+            threads,
+        });
+        let mut handles = Vec::new();
+        for n in 0..threads {
+            let inner = Arc::clone(&inner);
+            let name = format!("software-sm{n}");
+            handles.push(
+                std::thread::Builder::new()
+                    .name(name)
+                    .spawn(move || inner.pool(n as u32, true))?,
+            );
+        }
+        let copies = Arc::clone(&inner);
+        handles.push(
+            std::thread::Builder::new()
+                .name("software-copy".into())
+                .spawn(move || copies.pool(0, false))?,
+        );
+        // Not joined: a host function may never return.
+        let host = Arc::clone(&inner);
+        std::thread::Builder::new()
+            .name("software-host".into())
+            .spawn(move || host.host_functions())?;
+        Ok(Self {
+            inner,
+            threads: handles,
+        })
+    }
+
+    /// Pool threads.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.inner.threads
+    }
+
+    /// The sticky error, if there is one.
+    ///
+    /// # Errors
+    /// That error.
+    pub fn check(&self) -> Result<(), Error> {
+        self.inner.state.lock().error.clone().map_or(Ok(()), Err)
+    }
+
+    /// A new stream.
+    #[must_use]
+    pub fn create_stream(&self, blocking: bool) -> u64 {
+        let mut state = self.inner.state.lock();
+        let id = state.next_stream;
+        state.next_stream += 1;
+        state.streams.insert(id, Stream { last: 0, blocking });
+        id
+    }
+
+    /// Forgets a stream; its work still runs.
+    #[must_use]
+    pub fn destroy_stream(&self, id: u64) -> bool {
+        id != LEGACY && self.inner.state.lock().streams.remove(&id).is_some()
+    }
+
+    /// Gives `work` to a stream; it waits for `also`, too. `None` if there is no such stream.
+    #[must_use]
+    pub fn submit(&self, stream: u64, also: Option<Ticket>, work: Work) -> Option<Ticket> {
+        let mut state = self.inner.state.lock();
+        let own = *state.streams.get(&stream)?;
+        let mut before: Vec<Ticket> = also.into_iter().chain([own.last]).collect();
+        if stream == LEGACY {
+            before.extend(
+                state
+                    .streams
+                    .values()
+                    .filter(|s| s.blocking)
+                    .map(|s| s.last),
+            );
+        } else if own.blocking {
+            before.extend(state.streams.get(&LEGACY).map(|s| s.last));
+        }
+        let ticket = self.inner.add(&mut state, &before, work);
+        if let Some(s) = state.streams.get_mut(&stream) {
+            s.last = ticket;
+        }
+        Some(ticket)
+    }
+
+    /// Does `work` when everything given so far is over; nothing waits for it.
+    pub fn after_all(&self, work: Box<dyn FnOnce() + Send>) {
+        let mut state = self.inner.state.lock();
+        let before: Vec<Ticket> = state.operations.keys().copied().collect();
+        self.inner.add(&mut state, &before, Work::Inline(work));
+    }
+
+    /// Is the operation over?
+    #[must_use]
+    pub fn reached(&self, ticket: Ticket) -> bool {
+        !self.inner.state.lock().operations.contains_key(&ticket)
+    }
+
+    /// Is all work of a stream over? `None` if there is no such stream.
+    #[must_use]
+    pub fn idle(&self, stream: u64) -> Option<bool> {
+        self.inner.state.lock().idle(stream)
+    }
+
+    /// Is all work over?
+    #[must_use]
+    pub fn all_idle(&self) -> bool {
+        self.inner.state.lock().operations.is_empty()
+    }
+
+    /// Waits until a stream is idle, at most `timeout`.
+    pub fn doze(&self, stream: u64, timeout: Duration) {
+        let end = Instant::now() + timeout;
+        let mut state = self.inner.state.lock();
+        while state.idle(stream) == Some(false) && state.error.is_none() {
+            if self.inner.done.wait_until(&mut state, end).timed_out() {
+                return;
+            }
+        }
+    }
+
+    /// Waits until everything given so far is over.
+    pub fn settle(&self) {
+        let mut state = self.inner.state.lock();
+        let last = state.next;
+        while state.operations.keys().any(|&t| t < last) {
+            self.inner.done.wait(&mut state);
+        }
+    }
+
+    /// Stops every kernel that runs and forgets all that waits; the error sticks.
+    pub fn cancel(&self, error: Error) {
+        let mut state = self.inner.state.lock();
+        self.inner.fail(&mut state, error);
+        self.inner.work.notify_all();
+        self.inner.host.notify_all();
+    }
+}
+
+impl Drop for Scheduler {
+    fn drop(&mut self) {
+        {
+            let mut state = self.inner.state.lock();
+            state.stop = true;
+            for active in &state.active {
+                active.grid.cancelled.store(true, Ordering::Relaxed);
+            }
+        }
+        self.inner.work.notify_all();
+        self.inner.host.notify_all();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        // Work that never ran holds memory and modules.
+        let mut state = self.inner.state.lock();
+        state.operations.clear();
+        state.tasks.clear();
+        state.active.clear();
+        state.host.clear();
+    }
+}
+
+impl State {
+    fn idle(&self, stream: u64) -> Option<bool> {
+        let own = self.streams.get(&stream)?;
+        let over = |s: &Stream| !self.operations.contains_key(&s.last);
+        if stream == LEGACY {
+            return Some(self.streams.values().filter(|s| s.blocking).all(over));
+        }
+        Some(over(own))
+    }
+}
+
+impl Inner {
+    fn add(&self, state: &mut State, before: &[Ticket], work: Work) -> Ticket {
+        let ticket = state.next;
+        state.next += 1;
+        let mut waits_for = 0;
+        for (n, b) in before.iter().enumerate() {
+            if before[..n].contains(b) {
+                continue;
+            }
+            if let Some(operation) = state.operations.get_mut(b) {
+                operation.followers.push(ticket);
+                waits_for += 1;
+            }
+        }
+        state.operations.insert(
+            ticket,
+            Operation {
+                waits_for,
+                followers: Vec::new(),
+                work: Some(work),
+            },
+        );
+        if waits_for == 0 {
+            self.start(state, ticket);
+        }
+        ticket
+    }
+
+    /// Starts a ready operation, and whatever becomes ready by it.
+    fn start(&self, state: &mut State, ticket: Ticket) {
+        let mut ready = VecDeque::from([ticket]);
+        while let Some(ticket) = ready.pop_front() {
+            let Some(work) = state
+                .operations
+                .get_mut(&ticket)
+                .and_then(|o| o.work.take())
+            else {
+                continue;
+            };
+            let failed = state.error.is_some();
+            match work {
+                Work::Marker => self.finished(state, ticket, &mut ready),
+                Work::Record(stamp) => {
+                    *stamp.lock() = Some(Instant::now());
+                    self.finished(state, ticket, &mut ready);
+                }
+                Work::Inline(action) => {
+                    action();
+                    self.finished(state, ticket, &mut ready);
+                }
+                Work::Kernel(_, _, finish) if failed => {
+                    finish();
+                    self.finished(state, ticket, &mut ready);
+                }
+                Work::Task(_) | Work::Host(_) if failed => self.finished(state, ticket, &mut ready),
+                Work::Task(task) => {
+                    state.tasks.push_back((ticket, task));
+                    self.work.notify_one();
+                }
+                Work::Host(function) => {
+                    state.host.push_back((ticket, function));
+                    self.host.notify_one();
+                }
+                Work::Kernel(grid, cooperative, finish) => {
+                    let blocks = grid.blocks();
+                    state.active.push_back(Active {
+                        ticket,
+                        grid,
+                        cooperative,
+                        fresh: VecDeque::from([0..blocks]),
+                        parked: VecDeque::new(),
+                        spare: Vec::new(),
+                        running: 0,
+                        failed: false,
+                        prefer_fresh: true,
+                        finish: Some(finish),
+                    });
+                    self.work.notify_all();
+                }
+            }
+        }
+    }
+
+    fn finished(&self, state: &mut State, ticket: Ticket, ready: &mut VecDeque<Ticket>) {
+        let Some(operation) = state.operations.remove(&ticket) else {
+            return;
+        };
+        for follower in operation.followers {
+            if let Some(next) = state.operations.get_mut(&follower) {
+                next.waits_for -= 1;
+                if next.waits_for == 0 {
+                    ready.push_back(follower);
+                }
+            }
+        }
+        self.done.notify_all();
+    }
+
+    fn complete(&self, state: &mut State, ticket: Ticket) {
+        let mut ready = VecDeque::new();
+        self.finished(state, ticket, &mut ready);
+        for next in ready {
+            self.start(state, next);
+        }
+    }
+
+    /// The first error stays; running kernels stop, waiting work is dropped as it becomes ready.
+    fn fail(&self, state: &mut State, error: Error) {
+        if state.error.is_none() {
+            tracing::error!(%error, "the session's device failed");
+            state.error = Some(error);
+        }
+        for active in &mut state.active {
+            active.grid.cancelled.store(true, Ordering::Relaxed);
+            active.failed = true;
+        }
+        while let Some((ticket, _)) = state.tasks.pop_front() {
+            self.complete(state, ticket);
+        }
+        while let Some((ticket, _)) = state.host.pop_front() {
+            self.complete(state, ticket);
+        }
+        self.reap(state);
+        self.done.notify_all();
+    }
+
+    fn reap(&self, state: &mut State) {
+        while let Some(n) = state.active.iter().position(Active::over) {
+            let Some(mut active) = state.active.remove(n) else {
+                return;
+            };
+            if let Some(finish) = active.finish.take() {
+                finish();
+            }
+            self.complete(state, active.ticket);
+        }
+    }
+
+    fn host_functions(&self) {
+        let mut state = self.state.lock();
+        loop {
+            if let Some((ticket, function)) = state.host.pop_front() {
+                parking_lot::MutexGuard::unlocked(&mut state, function);
+                self.complete(&mut state, ticket);
+            } else if state.stop {
+                return;
+            } else {
+                self.host.wait(&mut state);
+            }
+        }
+    }
+
+    fn pool(&self, number: u32, kernels: bool) {
+        let mut state = self.state.lock();
+        loop {
+            if state.stop {
+                return;
+            }
+            if let Some((ticket, task)) = state.tasks.pop_front() {
+                let result = parking_lot::MutexGuard::unlocked(&mut state, task);
+                if let Err(error) = result {
+                    self.fail(&mut state, error);
+                }
+                self.complete(&mut state, ticket);
+                continue;
+            }
+            let picked = if kernels { self.pick(&mut state) } else { None };
+            let Some((ticket, grid, block, range)) = picked else {
+                self.work.wait(&mut state);
+                continue;
+            };
+            let outcome = parking_lot::MutexGuard::unlocked(&mut state, || {
+                run_blocks(&grid, block, range, number)
+            });
+            self.hand_back(&mut state, ticket, &grid, outcome);
+        }
+    }
+
+    /// Takes a parked block or fresh blocks of the next kernel in turn.
+    #[allow(clippy::type_complexity)]
+    fn pick(
+        &self,
+        state: &mut State,
+    ) -> Option<(Ticket, Arc<Grid>, Option<Box<Block>>, Option<Range<u64>>)> {
+        for _ in 0..state.active.len() {
+            let mut active = state.active.pop_front()?;
+            let resident = active.running + active.parked.len();
+            let room = active.cooperative || resident < RESIDENT * self.threads;
+            let may_fresh = !active.failed && room && !active.fresh.is_empty();
+            let may_parked = !active.failed && !active.parked.is_empty();
+            let fresh = may_fresh && (active.cooperative || active.prefer_fresh || !may_parked);
+            let mut found = None;
+            if fresh || may_parked {
+                active.prefer_fresh = !fresh;
+                active.running += 1;
+                let (block, range) = if fresh {
+                    let range = active.fresh.pop_front().map(|whole| {
+                        let left = whole.end - whole.start;
+                        let share = (left / (self.threads as u64 * 4)).clamp(1, BATCH);
+                        let share = if active.cooperative { 1 } else { share };
+                        let taken = whole.start..whole.start + share;
+                        if taken.end < whole.end {
+                            active.fresh.push_front(taken.end..whole.end);
+                        }
+                        taken
+                    });
+                    (active.spare.pop(), range)
+                } else {
+                    (active.parked.pop_front(), None)
+                };
+                found = Some((active.ticket, Arc::clone(&active.grid), block, range));
+            }
+            state.active.push_back(active);
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+
+    fn hand_back(&self, state: &mut State, ticket: Ticket, grid: &Grid, outcome: Outcome) {
+        let Some(active) = state.active.iter_mut().find(|a| a.ticket == ticket) else {
+            return;
+        };
+        active.running -= 1;
+        match outcome.result {
+            Ok(BlockTurn::Done) => active.spare.extend(outcome.block),
+            Ok(_) => active.parked.extend(outcome.block),
+            Err(fault) => {
+                let error = fault_error(grid, &fault);
+                if fault.fault != crate::error::Fault::Cancelled
+                    || state.error.is_none() && !state.stop
+                {
+                    self.fail(state, error);
+                }
+            }
+        }
+        if let Some(rest) = outcome.rest
+            && let Some(active) = state.active.iter_mut().find(|a| a.ticket == ticket)
+        {
+            active.fresh.push_front(rest);
+            self.work.notify_one();
+        }
+        self.reap(state);
+        if state.active.iter().any(|a| !a.parked.is_empty()) {
+            self.work.notify_one();
+        }
+    }
+}
+
+struct Outcome {
+    block: Option<Box<Block>>,
+    result: Result<BlockTurn, BlockFault>,
+    rest: Option<Range<u64>>,
+}
+
+/// Goes on with a parked block, or runs fresh ones until one does not end in its turn.
+fn run_blocks(
+    grid: &Grid,
+    block: Option<Box<Block>>,
+    range: Option<Range<u64>>,
+    sm: u32,
+) -> Outcome {
+    let mut block = block.unwrap_or_else(|| Box::new(Block::new(grid)));
+    let Some(range) = range else {
+        let result = block.run(grid, sm);
+        return Outcome {
+            block: Some(block),
+            result,
+            rest: None,
+        };
+    };
+    for index in range.clone() {
+        block.start(grid, index);
+        let result = block.run(grid, sm);
+        if result != Ok(BlockTurn::Done) {
+            let rest = (index + 1 < range.end).then_some(index + 1..range.end);
+            return Outcome {
+                block: Some(block),
+                result,
+                rest,
+            };
+        }
+    }
+    Outcome {
+        block: Some(block),
+        result: Ok(BlockTurn::Done),
+        rest: None,
+    }
+}
+
+fn fault_error(grid: &Grid, fault: &BlockFault) -> Error {
+    use crate::error::Fault;
+    let status = match fault.fault {
+        Fault::IllegalAddress { .. } => Status::ILLEGAL_ADDRESS,
+        Fault::Misaligned { .. } => Status::MISALIGNED_ADDRESS,
+        Fault::Assert(_) => Status::ASSERT,
+        Fault::StackOverflow => Status::HARDWARE_STACK_ERROR,
+        Fault::InvalidTarget(_) => Status::INVALID_PC,
+        Fault::Cancelled => Status::LAUNCH_TIMEOUT,
+        Fault::Trap | Fault::Deadlock(_) | Fault::Texture(_) => Status::LAUNCH_FAILED,
+    };
+    let name = grid
+        .program
+        .funcs
+        .get(grid.func)
+        .map_or("", |f| f.name.as_str());
+    let ([bx, by, bz], [tx, ty, tz]) = (fault.block, fault.thread);
+    Error::new(
+        status,
+        format!(
+            "kernel {name}, block ({bx}, {by}, {bz}), thread ({tx}, {ty}, {tz}): {}",
+            fault.fault
+        ),
+    )
+}

@@ -1,0 +1,512 @@
+//! CUDA arrays, texture and surface objects, and how textures are sampled (CUDA C++ Programming Guide, appendix
+//! "Texture Fetching").
+
+use crate::memory_unsafe::Memory;
+use paragpu_protocol::types::{ArrayShape, LinearResource, Sampling};
+use parking_lot::RwLock;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Array flags (CUDA_ARRAY3D_*).
+pub const LAYERED: u32 = 1;
+/// Surfaces may be bound.
+pub const SURFACE: u32 = 2;
+/// Cube map.
+pub const CUBEMAP: u32 = 4;
+
+const READ_AS_INTEGER: u32 = 1;
+const NORMALIZED: u32 = 2;
+const SRGB: u32 = 16;
+
+/// Element formats (CUarray_format).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Format {
+    U8,
+    U16,
+    U32,
+    S8,
+    S16,
+    S32,
+    Half,
+    Float,
+}
+
+impl Format {
+    /// The format numbered `value`.
+    #[must_use]
+    pub fn parse(value: u32) -> Option<Self> {
+        Some(match value {
+            1 => Self::U8,
+            2 => Self::U16,
+            3 => Self::U32,
+            8 => Self::S8,
+            9 => Self::S16,
+            0xa => Self::S32,
+            0x10 => Self::Half,
+            0x20 => Self::Float,
+            _ => return None,
+        })
+    }
+
+    /// Bytes of one channel.
+    #[must_use]
+    pub fn size(self) -> u32 {
+        match self {
+            Self::U8 | Self::S8 => 1,
+            Self::U16 | Self::S16 | Self::Half => 2,
+            _ => 4,
+        }
+    }
+
+    fn float(self) -> bool {
+        matches!(self, Self::Half | Self::Float)
+    }
+
+    /// A channel's bits, extended to 32.
+    fn extend(self, bits: u32) -> u32 {
+        match self {
+            Self::S8 => bits as i8 as u32,
+            Self::S16 => bits as i16 as u32,
+            Self::Half => crate::exec::soft::f16_to_f32(bits).to_bits(),
+            _ => bits,
+        }
+    }
+
+    /// A channel as a normalized float.
+    fn normalize(self, bits: u32) -> f32 {
+        match self {
+            Self::U8 => bits as f32 / 255.0,
+            Self::U16 => bits as f32 / 65535.0,
+            Self::S8 => (bits as i32 as f32 / 127.0).max(-1.0),
+            Self::S16 => (bits as i32 as f32 / 32767.0).max(-1.0),
+            _ => f32::from_bits(bits),
+        }
+    }
+}
+
+/// One mipmap level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Level {
+    /// Byte at which it starts.
+    pub offset: u64,
+    /// Elements in a row, rows, slices or layers; at least 1 each.
+    pub extent: [u64; 3],
+}
+
+/// A CUDA array: rows without padding, in words that kernels and copies may access at the same time.
+#[derive(Debug)]
+pub struct Array {
+    /// As created.
+    pub shape: ArrayShape,
+    /// Channel format.
+    pub format: Format,
+    /// Levels, at least one.
+    pub levels: Vec<Level>,
+    words: Box<[AtomicU32]>,
+}
+
+impl Array {
+    /// Bytes an array of this shape takes, and its levels; `None` if it cannot exist.
+    #[must_use]
+    pub fn plan(shape: &ArrayShape) -> Option<(Format, Vec<Level>, u64)> {
+        let format = Format::parse(shape.format)?;
+        if !matches!(shape.channels, 1 | 2 | 4) || shape.width == 0 || shape.flags & CUBEMAP != 0 {
+            return None;
+        }
+        let limit = |v: u64| (v <= 131_072).then_some(v.max(1));
+        let layered = shape.flags & LAYERED != 0;
+        let mut extent = [
+            limit(shape.width)?,
+            limit(shape.height)?,
+            limit(shape.depth)?,
+        ];
+        let element = u64::from(format.size() * shape.channels);
+        let (mut levels, mut offset) = (Vec::new(), 0u64);
+        for _ in 0..shape.levels.clamp(1, 18) {
+            levels.push(Level { offset, extent });
+            let bytes = extent.iter().try_fold(element, |a, &b| a.checked_mul(b))?;
+            offset = offset.checked_add(bytes.next_multiple_of(512))?;
+            for n in if layered {
+                &mut extent[..2]
+            } else {
+                &mut extent[..]
+            } {
+                *n = (*n / 2).max(1);
+            }
+        }
+        Some((format, levels, offset))
+    }
+
+    /// An array of zeros.
+    #[must_use]
+    pub fn new(shape: &ArrayShape) -> Option<Self> {
+        let (format, levels, bytes) = Self::plan(shape)?;
+        let words = (0..bytes.div_ceil(4)).map(|_| AtomicU32::new(0)).collect();
+        Some(Self {
+            shape: *shape,
+            format,
+            levels,
+            words,
+        })
+    }
+
+    /// Bytes of an element.
+    #[must_use]
+    pub fn element(&self) -> u64 {
+        u64::from(self.format.size() * self.shape.channels)
+    }
+
+    /// Bytes in all.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.words.len() as u64 * 4
+    }
+
+    /// Offset of byte `x` of row `y` of slice `z`, if `size` bytes from there lie in the row.
+    #[must_use]
+    pub fn offset(&self, level: u32, x: u64, y: u64, z: u64, size: u64) -> Option<u64> {
+        let level = self.levels.get(level as usize)?;
+        let [w, h, d] = level.extent;
+        let row = w * self.element();
+        (x.checked_add(size)? <= row && y < h && z < d)
+            .then(|| level.offset + (z * h + y) * row + x)
+    }
+
+    fn word(&self, offset: u64) -> Option<&AtomicU32> {
+        self.words.get(usize::try_from(offset / 4).ok()?)
+    }
+
+    /// Reads 1, 2 or 4 aligned bytes.
+    #[must_use]
+    pub fn read(&self, offset: u64, width: u8) -> u32 {
+        let word = self.word(offset).map_or(0, |w| w.load(Ordering::Relaxed)) >> (offset % 4 * 8);
+        if width >= 4 {
+            word
+        } else {
+            word & ((1 << (width * 8)) - 1)
+        }
+    }
+
+    /// Writes 1, 2 or 4 aligned bytes.
+    pub fn write(&self, offset: u64, width: u8, value: u32) {
+        let Some(word) = self.word(offset) else {
+            return;
+        };
+        if width >= 4 {
+            word.store(value, Ordering::Relaxed);
+            return;
+        }
+        let shift = offset % 4 * 8;
+        let mask = ((1u32 << (width * 8)) - 1) << shift;
+        let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |w| {
+            Some(w & !mask | value << shift & mask)
+        });
+    }
+
+    /// Copies bytes out.
+    pub fn read_bytes(&self, offset: u64, out: &mut [u8]) {
+        let mut at = 0;
+        while at < out.len() {
+            let o = offset + at as u64;
+            if o.is_multiple_of(4) && out.len() - at >= 4 {
+                out[at..at + 4].copy_from_slice(&self.read(o, 4).to_le_bytes());
+                at += 4;
+            } else {
+                out[at] = self.read(o, 1) as u8;
+                at += 1;
+            }
+        }
+    }
+
+    /// Copies bytes in.
+    pub fn write_bytes(&self, offset: u64, bytes: &[u8]) {
+        let mut at = 0;
+        while at < bytes.len() {
+            let o = offset + at as u64;
+            match bytes[at..].first_chunk::<4>() {
+                Some(word) if o.is_multiple_of(4) => {
+                    self.write(o, 4, u32::from_le_bytes(*word));
+                    at += 4;
+                }
+                _ => {
+                    self.write(o, 1, u32::from(bytes[at]));
+                    at += 1;
+                }
+            }
+        }
+    }
+}
+
+/// What a texture reads.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// An array.
+    Array(Arc<Array>),
+    /// Linear or pitched memory.
+    Linear(LinearResource, Format),
+}
+
+/// A texture object.
+#[derive(Debug, Clone)]
+pub struct Texture {
+    /// What it reads.
+    pub source: Source,
+    /// How.
+    pub sampling: Sampling,
+}
+
+/// All texture and surface objects of a device.
+#[derive(Debug, Default)]
+pub struct Textures {
+    /// Textures by id.
+    pub textures: RwLock<HashMap<u64, Arc<Texture>>>,
+    /// Surfaces by id.
+    pub surfaces: RwLock<HashMap<u64, Arc<Array>>>,
+}
+
+/// Where a texel lies after the address mode.
+fn place(index: i64, size: u64, mode: u32) -> Option<u64> {
+    let n = size as i64;
+    let inside = (0..n).contains(&index);
+    Some(match mode {
+        _ if inside => index,
+        0 => index.rem_euclid(n),
+        2 => {
+            let m = index.rem_euclid(2 * n);
+            if m < n { m } else { 2 * n - 1 - m }
+        }
+        3 => return None,
+        _ => index.clamp(0, n - 1),
+    } as u64)
+}
+
+/// The four channels of a texel, as bit patterns of what the texture returns.
+pub type Texel = [u32; 4];
+
+impl Texture {
+    fn format(&self) -> (Format, u32) {
+        match &self.source {
+            Source::Array(array) => (array.format, array.shape.channels),
+            Source::Linear(linear, format) => (*format, linear.channels),
+        }
+    }
+
+    fn extent(&self, level: u32) -> [u64; 3] {
+        match &self.source {
+            Source::Array(array) => array
+                .levels
+                .get(level as usize)
+                .map_or([1; 3], |l| l.extent),
+            Source::Linear(linear, format) => {
+                let element = u64::from(format.size() * linear.channels);
+                let width = if linear.height == 0 {
+                    linear.width / element.max(1)
+                } else {
+                    linear.width
+                };
+                [width.max(1), linear.height.max(1), 1]
+            }
+        }
+    }
+
+    /// Does it return floats?
+    fn floats(&self) -> bool {
+        let (format, _) = self.format();
+        format.float() || self.sampling.flags & READ_AS_INTEGER == 0 && format.size() < 4
+    }
+
+    /// One texel as stored; `None` if device memory does not hold it.
+    fn fetch(&self, memory: &Memory, level: u32, at: [Option<u64>; 3]) -> Option<Texel> {
+        let (format, channels) = self.format();
+        let [Some(x), Some(y), Some(z)] = at else {
+            let border = &self.sampling.border;
+            let channel = |n: usize| {
+                border[4 * n..]
+                    .first_chunk()
+                    .map_or(0, |b| u32::from_le_bytes(*b))
+            };
+            return Some([channel(0), channel(1), channel(2), channel(3)]);
+        };
+        let size = format.size();
+        let mut out = [0; 4];
+        for n in 0..channels {
+            let byte = x * u64::from(size * channels) + u64::from(n * size);
+            let bits = match &self.source {
+                Source::Array(array) => array.read(
+                    array.offset(level, byte, y, z, u64::from(size))?,
+                    size as u8,
+                ),
+                Source::Linear(linear, _) => {
+                    memory.load(linear.address + y * linear.pitch + byte, size as u8)? as u32
+                }
+            };
+            let bits = format.extend(bits);
+            let value = if self.floats() {
+                let mut v = if format.float() {
+                    f32::from_bits(bits)
+                } else {
+                    format.normalize(bits)
+                };
+                if self.sampling.flags & SRGB != 0 && n < 3 && format == Format::U8 {
+                    v = if v <= 0.040_45 {
+                        v / 12.92
+                    } else {
+                        ((v + 0.055) / 1.055).powf(2.4)
+                    };
+                }
+                v.to_bits()
+            } else {
+                bits
+            };
+            if let Some(slot) = out.get_mut(n as usize) {
+                *slot = value;
+            }
+        }
+        Some(out)
+    }
+
+    /// Reads at integer coordinates: no filtering, zero outside (PTX ISA, tex with `.s32` coordinates).
+    #[must_use]
+    pub fn at(&self, memory: &Memory, coords: [i64; 3]) -> Option<Texel> {
+        let extent = self.extent(0);
+        let mut at = [None; 3];
+        for n in 0..3 {
+            if coords[n] < 0 || coords[n] as u64 >= extent[n] {
+                return Some([0; 4]);
+            }
+            at[n] = Some(coords[n] as u64);
+        }
+        self.fetch(memory, 0, at)
+    }
+
+    /// Reads at float coordinates in `dimensions` dimensions, at `layer` of a layered array and mipmap `level`.
+    #[must_use]
+    pub fn sample(
+        &self,
+        memory: &Memory,
+        coords: [f32; 3],
+        dimensions: usize,
+        layer: Option<u32>,
+        level: f32,
+    ) -> Option<Texel> {
+        let count = match &self.source {
+            Source::Array(array) => array.levels.len() as u32,
+            Source::Linear(..) => 1,
+        };
+        let s = &self.sampling;
+        let top = (count - 1) as f32;
+        let level = if level.is_nan() { 0.0 } else { level };
+        let level = (level + s.mipmap_bias)
+            .max(s.mipmap_min.max(0.0))
+            .min(s.mipmap_max.max(0.0).min(top))
+            .clamp(0.0, top);
+        if count == 1 || s.mipmap_filter == 0 || !self.floats() {
+            return self.sample_level(memory, coords, dimensions, layer, level.round() as u32);
+        }
+        let (low, part) = (level.floor(), weight(level - level.floor()));
+        let a = self.sample_level(memory, coords, dimensions, layer, low as u32)?;
+        if part == 0.0 {
+            return Some(a);
+        }
+        let b = self.sample_level(memory, coords, dimensions, layer, low as u32 + 1)?;
+        Some(std::array::from_fn(|n| {
+            let (a, b) = (f32::from_bits(a[n]), f32::from_bits(b[n]));
+            ((1.0 - part) * a + part * b).to_bits()
+        }))
+    }
+
+    fn scaled(&self, v: f32, size: u64) -> f32 {
+        let v = if v.is_nan() { 0.0 } else { v };
+        if self.sampling.flags & NORMALIZED != 0 {
+            v * size as f32
+        } else {
+            v
+        }
+    }
+
+    /// Address mode of a dimension: wrap and mirror need normalized coordinates.
+    fn mode(&self, dimension: usize) -> u32 {
+        let mode = self.sampling.address_modes[dimension];
+        if self.sampling.flags & NORMALIZED == 0 && matches!(mode, 0 | 2) {
+            1
+        } else {
+            mode
+        }
+    }
+
+    fn sample_level(
+        &self,
+        memory: &Memory,
+        coords: [f32; 3],
+        dimensions: usize,
+        layer: Option<u32>,
+        level: u32,
+    ) -> Option<Texel> {
+        let extent = self.extent(level);
+        let mut at = [Some(0); 3];
+        if let Some(layer) = layer {
+            // Layers follow the dimensions of one: rows of a 1D array's layers are slices here as well.
+            let layers = extent[2].max(1);
+            at[2] = Some(u64::from(layer).min(layers - 1));
+        }
+        if self.sampling.filter == 0 || !self.floats() {
+            for n in 0..dimensions {
+                at[n] = place(
+                    self.scaled(coords[n], extent[n]).floor() as i64,
+                    extent[n],
+                    self.mode(n),
+                );
+            }
+            return self.fetch(memory, level, at);
+        }
+        let mut first = [0i64; 3];
+        let mut part = [0f32; 3];
+        for n in 0..dimensions {
+            let x = self.scaled(coords[n], extent[n]) - 0.5;
+            first[n] = x.floor() as i64;
+            part[n] = weight(x - x.floor());
+        }
+        let mut sum = [0f32; 4];
+        for corner in 0..1usize << dimensions {
+            let mut factor = 1.0;
+            for n in 0..dimensions {
+                let far = corner >> n & 1;
+                factor *= if far == 1 { part[n] } else { 1.0 - part[n] };
+                at[n] = place(first[n] + far as i64, extent[n], self.mode(n));
+            }
+            if factor == 0.0 {
+                continue;
+            }
+            let texel = self.fetch(memory, level, at)?;
+            for (total, bits) in sum.iter_mut().zip(texel) {
+                *total += factor * f32::from_bits(bits);
+            }
+        }
+        Some(sum.map(f32::to_bits))
+    }
+
+    /// The four texels a linear 2D sample would use, one `component` each, in the order of `tld4`.
+    #[must_use]
+    pub fn gather(&self, memory: &Memory, coords: [f32; 3], component: u8) -> Option<Texel> {
+        let extent = self.extent(0);
+        let x = (self.scaled(coords[0], extent[0]) - 0.5).floor() as i64;
+        let y = (self.scaled(coords[1], extent[1]) - 0.5).floor() as i64;
+        let mut out = [0; 4];
+        for (slot, (dx, dy)) in out.iter_mut().zip([(0, 1), (1, 1), (1, 0), (0, 0)]) {
+            let at = [
+                place(x + dx, extent[0], self.mode(0)),
+                place(y + dy, extent[1], self.mode(1)),
+                Some(0),
+            ];
+            *slot = *self.fetch(memory, 0, at)?.get(usize::from(component))?;
+        }
+        Some(out)
+    }
+}
+
+/// Weights have 8 bits of fraction.
+fn weight(fraction: f32) -> f32 {
+    (fraction * 256.0).round() / 256.0
+}
