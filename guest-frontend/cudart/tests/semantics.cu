@@ -347,6 +347,8 @@ static void launches() {
     int factor = 5, count = 256;
     void *args[] = {&data, &factor, &count};
     SHOW(cudaLaunchKernel((const void *)scale, dim3(1), dim3(256), args, 0, 0));
+    SHOW(cudaLaunchKernel((const void *)scale, dim3(1), dim3(1025), args, 0, 0));
+    SHOW(cudaLaunchKernel((const void *)scale, dim3(0), dim3(1), args, 0, 0));
     SHOW(cudaLaunchKernel((const void *)streams, dim3(1), dim3(256), args, 0, 0));
     SHOW(cudaLaunchKernel((const void *)nullptr, dim3(1), dim3(256), args, 0, 0));
     cudaKernel_t kernel;
@@ -548,10 +550,25 @@ static void graphs() {
     SHOW(cudaGraphKernelNodeGetParams(kernel, &params));
     VALUE("block %u", params.blockDim.x);
     SHOW(cudaGraphKernelNodeSetParams(kernel, &params));
+    cudaMemcpy3DParms read = {};
+    SHOW(cudaGraphMemcpyNodeGetParams(copy, &read));
+    VALUE("kind %d width %zu same %d %d", read.kind, read.extent.width, read.srcPtr.ptr == host,
+          read.dstPtr.ptr == data);
+    cudaGraphNodeParams general = {};
+    general.type = cudaGraphNodeTypeKernel;
+    general.kernel.func = (void *)scale;
+    general.kernel.gridDim = 1;
+    general.kernel.blockDim = 32;
+    general.kernel.kernelParams = args;
+    cudaGraphNode_t more;
+    SHOW(cudaGraphAddNode(&more, graph, &kernel, nullptr, 1, &general));
+    general.kernel.blockDim = 16;
+    SHOW(cudaGraphNodeSetParams(more, &general));
+    SHOW(cudaGraphAddDependencies(graph, &more, &set, nullptr, 1));
     SHOW(cudaGraphInstantiate(&exec, graph, 0));
     SHOW(cudaGraphLaunch(exec, s));
     SHOW(cudaStreamSynchronize(s));
-    VALUE("%x %d", host[0], host[1]);
+    VALUE("%x %d %d", host[0], host[1], host[20]);
     factor = 7;
     SHOW(cudaGraphExecKernelNodeSetParams(exec, kernel, &kp));
     SHOW(cudaGraphLaunch(exec, s));

@@ -506,6 +506,16 @@ driver! {
         graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode,
         num_dependencies: usize, copy_params: *const CUDA_MEMCPY3D, ctx: CUcontext,
     );
+    fn cuGraphAddNode = "cuGraphAddNode_v2"(
+        node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode,
+        dependency_data: *const cudaGraphEdgeData, num_dependencies: usize,
+        node_params: *mut cudaGraphNodeParams,
+    );
+    fn cuGraphNodeSetParams(node: CUgraphNode, node_params: *mut cudaGraphNodeParams);
+    fn cuGraphExecNodeSetParams(
+        graph_exec: CUgraphExec, node: CUgraphNode, node_params: *mut cudaGraphNodeParams,
+    );
+    fn cuGraphMemcpyNodeGetParams(node: CUgraphNode, node_params: *mut CUDA_MEMCPY3D);
     fn cuGraphMemcpyNodeSetParams(node: CUgraphNode, node_params: *const CUDA_MEMCPY3D);
     fn cuGraphAddMemsetNode(
         graph_node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode,

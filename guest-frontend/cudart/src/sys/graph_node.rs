@@ -401,7 +401,7 @@ api! {
 }
 
 /// The driver's form of a kernel node.
-unsafe fn kernel_parameters(
+pub unsafe fn kernel_parameters(
     runtime: &Runtime,
     parameters: *const cudaKernelNodeParams,
 ) -> Result<CUDA_KERNEL_NODE_PARAMS_v2> {

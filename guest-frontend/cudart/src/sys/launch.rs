@@ -167,7 +167,8 @@ pub unsafe fn driver_config(config: &cudaLaunchConfig_t) -> Result<CUlaunchConfi
     })
 }
 
-/// Dynamic shared memory as the driver takes it.
+/// Dynamic shared memory as the driver takes it. More than it can count is
+/// refused; NVIDIA's runtime launches with the low 32 bits of it.
 fn bytes(shared: usize) -> Result<c_uint> {
     c_uint::try_from(shared).map_err(|_| Error::new(abi::cudaErrorInvalidValue))
 }

@@ -112,6 +112,7 @@ mod failure;
 mod function;
 mod graph;
 mod graph_node;
+mod graph_params;
 mod launch;
 mod memory;
 mod memory_pool;

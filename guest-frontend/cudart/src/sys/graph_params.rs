@@ -1,0 +1,237 @@
+//! Graph nodes by their general record (`cudaGraphNodeParams`), and copies read
+//! back from nodes (CUDA Runtime API, chapter "Graph Management").
+
+use super::array::element_bytes;
+use super::copy3d::driver_copy;
+use super::graph_node::kernel_parameters;
+use super::memory::pointer;
+use super::runtime::{Runtime, context};
+use super::{fail, present, put, zeroed};
+use crate::error::Result;
+use paragpu_abi as abi;
+use paragpu_abi::{
+    CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS_v2,
+    CUarray, CUgraph, CUgraphExec, CUgraphNode, cudaExtent, cudaGraphEdgeData, cudaGraphNodeParams,
+    cudaKernelNodeParams, cudaMemcpy3DParms, cudaMemcpyNodeParams, cudaMemsetParams,
+    cudaPitchedPtr, cudaPos,
+};
+use std::ffi::{c_int, c_void};
+
+/// Where a conditional node's record has its context for the driver, counted in
+/// words of eight bytes. The runtime's record ends before it.
+const CONDITIONAL_CONTEXT: usize = 3;
+
+api! {
+    fn cudaGraphAddNode(
+        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode,
+        edges: *const cudaGraphEdgeData, count: usize, parameters: *mut cudaGraphNodeParams,
+    ) {
+        present(node)?;
+        let runtime = context()?;
+        let mut given = driver_parameters(runtime, parameters)?;
+        runtime.driver.cuGraphAddNode(node, graph, after, edges, count, &mut given)?;
+        give_back(&given, &mut *parameters);
+        Ok(())
+    }
+
+    fn cudaGraphNodeSetParams(node: CUgraphNode, parameters: *mut cudaGraphNodeParams) {
+        let runtime = context()?;
+        let mut given = driver_parameters(runtime, parameters)?;
+        runtime.driver.cuGraphNodeSetParams(node, &mut given)
+    }
+
+    fn cudaGraphExecNodeSetParams(
+        executable: CUgraphExec, node: CUgraphNode, parameters: *mut cudaGraphNodeParams,
+    ) {
+        let runtime = context()?;
+        let mut given = driver_parameters(runtime, parameters)?;
+        runtime.driver.cuGraphExecNodeSetParams(executable, node, &mut given)
+    }
+
+    fn cudaGraphMemcpyNodeGetParams(node: CUgraphNode, parameters: *mut cudaMemcpy3DParms) {
+        present(parameters)?;
+        let runtime = context()?;
+        let mut found: CUDA_MEMCPY3D = zeroed();
+        runtime.driver.cuGraphMemcpyNodeGetParams(node, &mut found)?;
+        put(parameters, runtime_copy(runtime, &found)?)
+    }
+}
+
+/// The driver's form of a node's record. It has the runtime's size and place
+/// for the union; kernels, copies, memsets and conditions differ inside.
+unsafe fn driver_parameters(
+    runtime: &Runtime,
+    parameters: *const cudaGraphNodeParams,
+) -> Result<cudaGraphNodeParams> {
+    present(parameters)?;
+    let given = &*parameters;
+    let from = (&raw const given.reserved1).cast::<c_void>();
+    let mut made = *given;
+    let to = (&raw mut made.reserved1).cast::<c_void>();
+    let current = runtime.current()?;
+    match given.r#type {
+        abi::cudaGraphNodeTypeKernel => {
+            let kernel = kernel_parameters(runtime, from.cast::<cudaKernelNodeParams>())?;
+            to.cast::<CUDA_KERNEL_NODE_PARAMS_v2>().write(kernel);
+        }
+        abi::cudaGraphNodeTypeMemcpy => {
+            let copy = from.cast::<cudaMemcpyNodeParams>().read();
+            to.cast::<CUDA_MEMCPY_NODE_PARAMS>()
+                .write(CUDA_MEMCPY_NODE_PARAMS {
+                    flags: copy.flags,
+                    reserved: 0,
+                    copyCtx: current,
+                    copyParams: driver_copy(runtime, &copy.copyParams)?,
+                });
+        }
+        abi::cudaGraphNodeTypeMemset => {
+            let set = from.cast::<cudaMemsetParams>().read();
+            to.cast::<CUDA_MEMSET_NODE_PARAMS_v2>()
+                .write(CUDA_MEMSET_NODE_PARAMS_v2 {
+                    dst: super::memory::device(set.dst),
+                    pitch: set.pitch,
+                    value: set.value,
+                    elementSize: set.elementSize,
+                    width: set.width,
+                    height: set.height,
+                    ctx: current,
+                });
+        }
+        abi::cudaGraphNodeTypeConditional => {
+            made.reserved1[CONDITIONAL_CONTEXT] = current.expose_provenance() as i64;
+        }
+        _ => {}
+    }
+    Ok(made)
+}
+
+/// What the driver wrote for the caller: an allocation's address, the graphs of
+/// a condition.
+fn give_back(made: &cudaGraphNodeParams, given: &mut cudaGraphNodeParams) {
+    match made.r#type {
+        abi::cudaGraphNodeTypeMemAlloc => given.reserved1 = made.reserved1,
+        abi::cudaGraphNodeTypeConditional => {
+            for (place, word) in given
+                .reserved1
+                .iter_mut()
+                .zip(made.reserved1)
+                .take(CONDITIONAL_CONTEXT)
+            {
+                *place = word;
+            }
+        }
+        _ => {}
+    }
+}
+
+/// One end of a driver's 3D copy.
+struct End {
+    kind: c_int,
+    array: CUarray,
+    memory: *mut c_void,
+    pitch: usize,
+    height: usize,
+    x: usize,
+    y: usize,
+    z: usize,
+}
+
+impl End {
+    fn is_array(&self) -> bool {
+        self.kind == abi::CU_MEMORYTYPE_ARRAY
+    }
+
+    fn is_on_host(&self) -> bool {
+        self.kind == abi::CU_MEMORYTYPE_HOST
+    }
+
+    /// The end in the runtime's terms, of a copy `width` bytes wide whose
+    /// elements have `unit` bytes.
+    fn in_runtime(&self, width: usize, unit: usize) -> Result<(CUarray, cudaPos, cudaPitchedPtr)> {
+        let (mut array, mut x) = (std::ptr::null_mut(), self.x);
+        let mut memory = cudaPitchedPtr {
+            ptr: self.memory,
+            pitch: self.pitch,
+            xsize: width,
+            ysize: self.height,
+        };
+        if self.is_array() {
+            array = self.array;
+            x = match self.x.checked_div(unit) {
+                Some(x) => x,
+                None => return fail(abi::cudaErrorUnknown),
+            };
+            memory = cudaPitchedPtr {
+                ptr: std::ptr::null_mut(),
+                pitch: 0,
+                xsize: 0,
+                ysize: 0,
+            };
+        }
+        let position = cudaPos {
+            x,
+            y: self.y,
+            z: self.z,
+        };
+        Ok((array, position, memory))
+    }
+}
+
+/// The runtime's form of a driver's 3D copy.
+unsafe fn runtime_copy(runtime: &Runtime, copy: &CUDA_MEMCPY3D) -> Result<cudaMemcpy3DParms> {
+    let memory = |kind: u32, host: *mut c_void, address: u64| {
+        if kind == abi::CU_MEMORYTYPE_HOST.unsigned_abs() {
+            host
+        } else {
+            pointer(address)
+        }
+    };
+    let from = End {
+        kind: c_int::try_from(copy.srcMemoryType).unwrap_or(0),
+        array: copy.srcArray,
+        memory: memory(copy.srcMemoryType, copy.srcHost.cast_mut(), copy.srcDevice),
+        pitch: copy.srcPitch,
+        height: copy.srcHeight,
+        x: copy.srcXInBytes,
+        y: copy.srcY,
+        z: copy.srcZ,
+    };
+    let to = End {
+        kind: c_int::try_from(copy.dstMemoryType).unwrap_or(0),
+        array: copy.dstArray,
+        memory: memory(copy.dstMemoryType, copy.dstHost, copy.dstDevice),
+        pitch: copy.dstPitch,
+        height: copy.dstHeight,
+        x: copy.dstXInBytes,
+        y: copy.dstY,
+        z: copy.dstZ,
+    };
+    let unit = match [&from, &to].into_iter().find(|end| end.is_array()) {
+        Some(end) => element_bytes(runtime, end.array)?,
+        None => 1,
+    };
+    let unified = abi::CU_MEMORYTYPE_UNIFIED;
+    let kind = match (from.is_on_host(), to.is_on_host()) {
+        _ if from.kind == unified || to.kind == unified => abi::cudaMemcpyDefault,
+        (true, true) => abi::cudaMemcpyHostToHost,
+        (true, false) => abi::cudaMemcpyHostToDevice,
+        (false, true) => abi::cudaMemcpyDeviceToHost,
+        (false, false) => abi::cudaMemcpyDeviceToDevice,
+    };
+    let (srcArray, srcPos, srcPtr) = from.in_runtime(copy.WidthInBytes, unit)?;
+    let (dstArray, dstPos, dstPtr) = to.in_runtime(copy.WidthInBytes, unit)?;
+    Ok(cudaMemcpy3DParms {
+        srcArray,
+        srcPos,
+        srcPtr,
+        dstArray,
+        dstPos,
+        dstPtr,
+        extent: cudaExtent {
+            width: copy.WidthInBytes.checked_div(unit).unwrap_or(0),
+            height: copy.Height,
+            depth: copy.Depth,
+        },
+        kind,
+    })
+}
