@@ -3,23 +3,39 @@
 use paragpu_device::{Error, Platform, Result};
 use paragpu_protocol::status::Status;
 
-use crate::arguments::DeviceKind;
+use crate::arguments::{Arguments, DeviceKind};
 
-/// The GPUs of a kind.
+/// The GPUs of the kind that `arguments` name.
 ///
 /// # Errors
 /// `NO_DEVICE` where there are none, `NOT_SUPPORTED` where this build does not
 /// know the kind.
-pub(crate) fn open(kind: DeviceKind) -> Result<Box<dyn Platform>> {
-    match kind {
+pub(crate) fn open(arguments: &Arguments) -> Result<Box<dyn Platform>> {
+    match arguments.device {
         #[cfg(feature = "cuda")]
         DeviceKind::Cuda => Ok(Box::new(paragpu_device_cuda::CudaPlatform::new()?)),
         #[cfg(feature = "software")]
-        DeviceKind::Software => Ok(Box::new(paragpu_device_software::SoftwarePlatform::new())),
+        DeviceKind::Software => Ok(Box::new(
+            paragpu_device_software::SoftwarePlatform::with_options(software(arguments)),
+        )),
         #[allow(unreachable_patterns)]
         other => Err(Error::new(
             Status::NOT_SUPPORTED,
             format!("this paragpu-worker was built without {other:?} devices"),
         )),
+    }
+}
+
+/// The software GPU's own choice where the arguments make none.
+#[cfg(feature = "software")]
+fn software(arguments: &Arguments) -> paragpu_device_software::Options {
+    let default = paragpu_device_software::Options::default();
+    paragpu_device_software::Options {
+        devices: arguments.software_devices.unwrap_or(default.devices),
+        memory: arguments.software_memory.unwrap_or(default.memory),
+        compute_capability: arguments
+            .software_compute_capability
+            .unwrap_or(default.compute_capability),
+        cores: arguments.software_cores.unwrap_or(default.cores),
     }
 }

@@ -160,7 +160,7 @@ fn warm_up(arguments: &Arguments) -> Result<Warm, Stop> {
             arguments.device, arguments.index
         ))
     };
-    let platform = platform::open(arguments.device).map_err(failed)?;
+    let platform = platform::open(arguments).map_err(failed)?;
     let snapshot = platform.snapshot(arguments.index).map_err(failed)?;
     let ordinal = arguments.ordinal;
     let regions = Regions::of(ordinal)
