@@ -248,6 +248,12 @@ impl Arena {
         unmap
     }
 
+    /// Bytes that the program holds, as it asked for them.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.blocks.values().map(|block| block.size).sum()
+    }
+
     /// How many blocks the program holds.
     #[must_use]
     pub fn len(&self) -> usize {

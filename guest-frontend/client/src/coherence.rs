@@ -130,10 +130,8 @@ impl Region {
         while at < end {
             let page = (at / PAGE + 1) * PAGE;
             let stop = page.min(end);
-            let (Some(agreed), now) = (
-                state.agreed.get(at..stop),
-                self.host.part(at, stop - at),
-            ) else {
+            let (Some(agreed), now) = (state.agreed.get(at..stop), self.host.part(at, stop - at))
+            else {
                 return Err(Status::UNKNOWN);
             };
             if agreed == now {

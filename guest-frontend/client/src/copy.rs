@@ -181,12 +181,7 @@ impl Session {
                     data: Bytes(data),
                 },
             )?;
-            self.device_writes(
-                destination + at as u64,
-                data.len() as u64,
-                stream,
-                position,
-            );
+            self.device_writes(destination + at as u64, data.len() as u64, stream, position);
             at += data.len();
         }
         Ok(())

@@ -112,17 +112,19 @@ impl Host {
     /// The pinned memory that a device address lies in.
     #[must_use]
     pub fn find_by_device(&self, address: u64) -> Option<Pinned> {
-        self.find(address).filter(|found| !found.registered).or_else(|| {
-            let pinned = read(&self.pinned);
-            pinned
-                .values()
-                .find(|found| {
-                    address
-                        .checked_sub(found.device)
-                        .is_some_and(|offset| offset < found.size)
-                })
-                .cloned()
-        })
+        self.find(address)
+            .filter(|found| !found.registered)
+            .or_else(|| {
+                let pinned = read(&self.pinned);
+                pinned
+                    .values()
+                    .find(|found| {
+                        address
+                            .checked_sub(found.device)
+                            .is_some_and(|offset| offset < found.size)
+                    })
+                    .cloned()
+            })
     }
 
     pub(crate) fn reach(&self, address: u64, size: u64) -> Reach {
@@ -202,8 +204,7 @@ impl Session {
             lock(&self.host.shadow_space).give(address, length);
             status
         };
-        let pages = Pages::new(address, length)
-            .map_err(|_| give_back(Status::OUT_OF_MEMORY))?;
+        let pages = Pages::new(address, length).map_err(|_| give_back(Status::OUT_OF_MEMORY))?;
         self.link
             .call(&ShadowCreate {
                 address: ShadowAddress(address),

@@ -105,12 +105,7 @@ impl Session {
     }
 
     /// A cooperative grid must fit on the device at once.
-    fn check_cooperative(
-        &self,
-        limits: &Limits,
-        function: &Function,
-        shape: &Shape,
-    ) -> Result<()> {
+    fn check_cooperative(&self, limits: &Limits, function: &Function, shape: &Shape) -> Result<()> {
         if !limits.cooperative {
             return Err(Status::NOT_SUPPORTED);
         }

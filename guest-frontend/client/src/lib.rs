@@ -12,6 +12,8 @@ pub mod callbacks;
 mod coherence;
 pub mod connect;
 mod copy;
+#[path = "copy_rect_unsafe.rs"]
+pub mod copy_rect;
 mod end;
 mod error;
 pub mod event;
@@ -29,7 +31,9 @@ pub mod staging;
 mod statistics;
 pub mod stream;
 pub mod sys;
+pub mod texture;
 
 pub use error::{Error, Result, chain};
+pub use link::take_detail;
 pub use session::Session;
-pub use statistics::{Statistics, count_call, statistics};
+pub use statistics::{Statistics, count_call, statistics, write_statistics_to};

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 use std::time::Duration;
 
-use paragpu_communicator::{Connection, Error as TravelError, Frame, Receiver, Sender, Spin, Wait, Wake};
+use paragpu_communicator::{
+    Connection, Error as TravelError, Frame, Receiver, Sender, Spin, Wait, Wake,
+};
 use paragpu_protocol::call::WireCall;
 use paragpu_protocol::codec::Reader;
 use paragpu_protocol::frame::Control;
@@ -58,6 +60,14 @@ impl std::fmt::Debug for Link {
 
 thread_local! {
     static HEAD: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    static DETAIL: Cell<String> = const { Cell::new(String::new()) };
+}
+
+/// What the host said about the calling thread's last failed call, beyond its
+/// status: a loader's log, for one. May be empty.
+#[must_use]
+pub fn take_detail() -> String {
+    DETAIL.try_with(Cell::take).unwrap_or_default()
 }
 
 /// Encodes into memory that the thread keeps.
@@ -402,6 +412,7 @@ impl Link {
         {
             eprintln!("paragpu: {status}: {detail}");
         }
+        let _ = DETAIL.try_with(|kept| kept.set(detail.to_owned()));
         if failed != number && std::env::var_os("PARAGPU_TRACE_ERRORS").is_some() {
             let name = paragpu_protocol::call::info(failed).map_or("?", |call| call.name);
             eprintln!("paragpu: an earlier {name} ended with {status} {detail}");

@@ -71,6 +71,12 @@ impl Memory {
         Err(Status::INVALID_VALUE)
     }
 
+    /// Bytes that the program holds.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        read(&self.arena).used()
+    }
+
     /// Is this a device address, as far as the guest can know?
     #[must_use]
     pub fn is_device(&self, address: u64) -> bool {
@@ -161,6 +167,19 @@ impl Session {
     pub fn memory_clear(&self) -> Result<()> {
         self.synchronize()?;
         let unmap = write(&self.memory.arena).clear();
+        self.unmap(&unmap)
+    }
+
+    /// Waits for all work and gives memory that is not in use back to the host
+    /// (cuMemPoolTrimTo).
+    ///
+    /// # Errors
+    /// Of work that failed.
+    pub fn memory_trim(&self) -> Result<()> {
+        self.synchronize()?;
+        let mut arena = write(&self.memory.arena);
+        let mut unmap = arena.reclaim(self.progress.complete());
+        unmap.extend(arena.trim());
         self.unmap(&unmap)
     }
 

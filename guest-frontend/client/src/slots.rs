@@ -209,10 +209,7 @@ thread_local! {
 
 /// Runs `with` with the calling thread's own slot of `slots`; `None` where
 /// 65,535 threads have one already.
-pub(crate) fn with_slot<R>(
-    slots: &Arc<Slots>,
-    with: impl FnOnce(u16, &Slot) -> R,
-) -> Option<R> {
+pub(crate) fn with_slot<R>(slots: &Arc<Slots>, with: impl FnOnce(u16, &Slot) -> R) -> Option<R> {
     let kept = LEASES.try_with(|leases| {
         let mut leases = leases.borrow_mut();
         if let Some(lease) = leases.iter().find(|lease| Arc::ptr_eq(&lease.slots, slots)) {

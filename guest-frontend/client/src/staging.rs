@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use paragpu_communicator::Window;
 use paragpu_protocol::handle::WindowOffset;
-use paragpu_protocol::layout::BULK_TOKEN_BYTES;
+use paragpu_protocol::layout::{BULK_TOKEN_BYTES, BULK_TOKEN_FAILED};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{HostMap, WaitToken};
 
@@ -146,17 +146,23 @@ impl Slot<'_> {
 
     /// Waits until the last copy from or to the slot is over.
     pub(crate) fn wait(&self, link: &Link) -> Result<()> {
-        if load_token(&self.staging.window, self.index) == 0 {
+        let pending = || match load_token(&self.staging.window, self.index) {
+            0 => Some(false),
+            BULK_TOKEN_FAILED => Some(true),
+            _ => None,
+        };
+        if pending() == Some(false) {
             return Ok(());
         }
         link.flush()?;
         let began = Instant::now();
-        while began.elapsed() < PATIENCE {
+        'poll: while began.elapsed() < PATIENCE {
             for _ in 0..32 {
-                if load_token(&self.staging.window, self.index) == 0 {
-                    return Ok(());
+                match pending() {
+                    Some(false) => return Ok(()),
+                    Some(true) => break 'poll,
+                    None => std::hint::spin_loop(),
                 }
-                std::hint::spin_loop();
             }
             std::thread::yield_now();
         }

@@ -3,7 +3,12 @@
 //! Counters are spread over several cache lines, so that threads which launch
 //! at the same time do not slow each other down.
 
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::slots::lock;
 
 const STRIPES: usize = 16;
 
@@ -94,19 +99,20 @@ impl Statistics {
     pub fn to_json(&self) -> String {
         format!(
             "{{\"calls\":{},\"posted\":{},\"synchronous\":{},\"bytes_to_device\":{},\"bytes_from_device\":{}}}",
-            self.calls,
-            self.posted,
-            self.synchronous,
-            self.bytes_to_device,
-            self.bytes_from_device
+            self.calls, self.posted, self.synchronous, self.bytes_to_device, self.bytes_from_device
         )
     }
 }
 
-/// Appends the counts to the file that `PARAGPU_STATS` names, if it names one.
+static FILE: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// At the process's end, appends one line of JSON with the counts to a file.
+pub fn write_statistics_to(path: PathBuf) {
+    *lock(&FILE) = Some(path);
+}
+
 pub(crate) fn write_at_end() {
-    use std::io::Write;
-    let Some(path) = std::env::var_os("PARAGPU_STATS") else {
+    let Some(path) = lock(&FILE).take() else {
         return;
     };
     let written = std::fs::OpenOptions::new()

@@ -217,10 +217,7 @@ impl Destination {
         let (slice, row) = (row / self.rows, row % self.rows);
         let offset = slice * self.slice_pitch + row * self.pitch + column;
         // SAFETY: the byte is one of those promised.
-        (
-            unsafe { self.address.add(offset) },
-            self.width - column,
-        )
+        (unsafe { self.address.add(offset) }, self.width - column)
     }
 }
 
@@ -293,10 +290,8 @@ impl Drop for Pages {
 
 fn map(address: u64, length: usize, protection: i32) -> std::io::Result<NonNull<c_void>> {
     let wanted = std::ptr::without_provenance_mut::<c_void>(address as usize);
-    let flags = libc::MAP_PRIVATE
-        | libc::MAP_ANONYMOUS
-        | libc::MAP_NORESERVE
-        | libc::MAP_FIXED_NOREPLACE;
+    let flags =
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: MAP_FIXED_NOREPLACE touches no mapping that exists.
     let got = unsafe { libc::mmap(wanted, length, protection, flags, -1, 0) };
     if got == libc::MAP_FAILED {

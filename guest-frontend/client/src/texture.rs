@@ -1,0 +1,219 @@
+//! Arrays, textures and surfaces (CUDA Driver API, Memory Management, Texture
+//! Object Management, Surface Object Management).
+
+use std::sync::Arc;
+
+use paragpu_protocol::handle::{ArrayHandle, SurfaceHandle, TextureHandle};
+use paragpu_protocol::status::Status;
+use paragpu_protocol::table::{
+    ArrayCreate, ArrayDestroy, SurfaceCreate, SurfaceDestroy, TextureCreate, TextureDestroy,
+};
+use paragpu_protocol::types::{ArrayShape, TextureSpec};
+
+use crate::error::Result;
+use crate::session::Session;
+
+/// CUDA_ARRAY3D_LAYERED.
+pub const LAYERED: u32 = 1;
+/// CUDA_ARRAY3D_SURFACE_LDST.
+pub const SURFACE: u32 = 2;
+/// CUDA_ARRAY3D_CUBEMAP.
+pub const CUBEMAP: u32 = 4;
+/// CUDA_ARRAY3D_TEXTURE_GATHER.
+pub const GATHER: u32 = 8;
+
+/// Bytes of an array's element, for CUarray_formats of whole channels.
+#[must_use]
+pub fn element_bytes(format: u32, channels: u32) -> Option<u32> {
+    let channel = match format {
+        // UNSIGNED_INT8, SIGNED_INT8
+        0x01 | 0x08 => 1,
+        // UNSIGNED_INT16, SIGNED_INT16, HALF
+        0x02 | 0x09 | 0x10 => 2,
+        // UNSIGNED_INT32, SIGNED_INT32, FLOAT
+        0x03 | 0x0a | 0x20 => 4,
+        // UNORM and SNORM of 1, 2 and 4 channels: the format holds the count.
+        0xc0..=0xc2 => return Some(1 << (format - 0xc0)),
+        0xc3..=0xc5 => return Some(2 << (format - 0xc3)),
+        0xc6..=0xc8 => return Some(1 << (format - 0xc6)),
+        0xc9..=0xcb => return Some(2 << (format - 0xc9)),
+        _ => return None,
+    };
+    matches!(channels, 1 | 2 | 4).then_some(channel * channels)
+}
+
+/// A CUDA array or mipmapped array.
+#[derive(Debug)]
+pub struct Array {
+    pub(crate) handle: ArrayHandle,
+    shape: ArrayShape,
+    element: u32,
+}
+
+/// One level of an array: all of it for an array without mipmap levels.
+#[derive(Debug)]
+pub struct ArrayLevel {
+    /// The array.
+    pub array: Arc<Array>,
+    /// The level, from 0.
+    pub level: u32,
+}
+
+/// A texture object.
+#[derive(Debug)]
+pub struct Texture {
+    handle: TextureHandle,
+    /// What kernels are given.
+    pub value: u64,
+    /// What it reads and how.
+    pub spec: TextureSpec,
+}
+
+/// A surface object.
+#[derive(Debug)]
+pub struct Surface {
+    handle: SurfaceHandle,
+    /// What kernels are given.
+    pub value: u64,
+    /// The array behind it.
+    pub array: ArrayHandle,
+}
+
+impl Array {
+    /// Extent, format, flags, levels.
+    #[must_use]
+    pub fn shape(&self) -> &ArrayShape {
+        &self.shape
+    }
+
+    /// The host's name for it.
+    #[must_use]
+    pub fn handle(&self) -> ArrayHandle {
+        self.handle
+    }
+
+    /// Bytes of an element.
+    #[must_use]
+    pub fn element(&self) -> u32 {
+        self.element
+    }
+}
+
+impl ArrayLevel {
+    /// Elements in a row, rows, slices of this level; at least 1 each.
+    #[must_use]
+    pub fn extent(&self) -> [u64; 3] {
+        let shape = &self.array.shape;
+        let level = self.level.min(63);
+        let layers = shape.flags & (LAYERED | CUBEMAP) != 0;
+        [
+            (shape.width >> level).max(1),
+            (shape.height >> level).max(1),
+            if layers {
+                shape.depth.max(1)
+            } else {
+                (shape.depth >> level).max(1)
+            },
+        ]
+    }
+}
+
+impl Session {
+    /// cuArray3DCreate, and with levels cuMipmappedArrayCreate.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`, `OUT_OF_MEMORY`; `NOT_SUPPORTED` for formats and flags
+    /// that are not served.
+    pub fn array_create(&self, shape: ArrayShape) -> Result<Arc<Array>> {
+        if shape.width == 0 || !matches!(shape.channels, 1 | 2 | 4) {
+            return Err(Status::INVALID_VALUE);
+        }
+        if shape.flags & !(LAYERED | SURFACE | CUBEMAP | GATHER) != 0 {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        let element = element_bytes(shape.format, shape.channels).ok_or(Status::NOT_SUPPORTED)?;
+        let handle = ArrayHandle(self.new_handle());
+        self.link.call(&ArrayCreate {
+            array: handle,
+            shape,
+        })?;
+        Ok(Arc::new(Array {
+            handle,
+            shape,
+            element,
+        }))
+    }
+
+    /// cuArrayDestroy, cuMipmappedArrayDestroy.
+    ///
+    /// # Errors
+    /// As [`crate::link::Link::check`].
+    pub fn array_destroy(&self, array: &Array) -> Result<()> {
+        self.link
+            .post(&ArrayDestroy {
+                array: array.handle,
+            })
+            .map(|_| ())
+    }
+
+    /// cuTexObjectCreate.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`, `NOT_SUPPORTED`.
+    pub fn texture_create(&self, spec: TextureSpec) -> Result<Arc<Texture>> {
+        let handle = TextureHandle(self.new_handle());
+        let value = self.link.call(&TextureCreate {
+            texture: handle,
+            spec,
+        })?;
+        Ok(Arc::new(Texture {
+            handle,
+            value,
+            spec,
+        }))
+    }
+
+    /// cuTexObjectDestroy.
+    ///
+    /// # Errors
+    /// As [`crate::link::Link::check`].
+    pub fn texture_destroy(&self, texture: &Texture) -> Result<()> {
+        self.link
+            .post(&TextureDestroy {
+                texture: texture.handle,
+            })
+            .map(|_| ())
+    }
+
+    /// cuSurfObjectCreate.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`, `NOT_SUPPORTED`.
+    pub fn surface_create(&self, array: &Array) -> Result<Arc<Surface>> {
+        if array.shape.flags & SURFACE == 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        let handle = SurfaceHandle(self.new_handle());
+        let value = self.link.call(&SurfaceCreate {
+            surface: handle,
+            array: array.handle,
+        })?;
+        Ok(Arc::new(Surface {
+            handle,
+            value,
+            array: array.handle,
+        }))
+    }
+
+    /// cuSurfObjectDestroy.
+    ///
+    /// # Errors
+    /// As [`crate::link::Link::check`].
+    pub fn surface_destroy(&self, surface: &Surface) -> Result<()> {
+        self.link
+            .post(&SurfaceDestroy {
+                surface: surface.handle,
+            })
+            .map(|_| ())
+    }
+}

@@ -1,0 +1,223 @@
+//! What the program's handles stand for.
+//!
+//! A handle is a number that is never used twice, so that a stale or foreign
+//! one is noticed. It is not an address: following one faults. Lookups that
+//! repeat, as those of each launch, are answered from the thread's own cache,
+//! which an atomic counter of destructions invalidates.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use paragpu_client::Session;
+use paragpu_client::event::Event;
+use paragpu_client::module::{Function, Module};
+use paragpu_client::stream::Stream;
+use paragpu_client::texture::{Array, ArrayLevel, Surface, Texture};
+
+use crate::sys::context::Context;
+use crate::sys::library::{Kernel, Library};
+use crate::sys::pool::Pool;
+
+/// First of all handles: no address of a program.
+const BASE: u64 = 0x7067_0000_0000_0000;
+/// Handles are this far apart.
+const STEP: u64 = 16;
+/// Entries of a thread's cache.
+const CACHE: usize = 64;
+
+/// What a handle stands for.
+#[derive(Debug)]
+pub enum Object {
+    /// A CUcontext.
+    Context(Arc<Context>),
+    /// A CUstream.
+    Stream(InContext<Stream>),
+    /// A CUevent.
+    Event(InContext<Event>),
+    /// A CUmodule.
+    Module(InContext<Module>),
+    /// A CUfunction, and the handle of its module.
+    Function(InContext<Function>, u64),
+    /// A CUlibrary.
+    Library(Library),
+    /// A CUkernel.
+    Kernel(Kernel),
+    /// A CUarray.
+    Array(InContext<ArrayLevel>),
+    /// A CUmipmappedArray.
+    Mipmapped(InContext<Array>),
+    /// A CUmemoryPool.
+    Pool(Pool),
+}
+
+/// An object of one context.
+#[derive(Debug)]
+pub struct InContext<T> {
+    /// The context's handle.
+    pub context: u64,
+    /// Its session.
+    pub session: &'static Session,
+    /// The object.
+    pub object: Arc<T>,
+}
+
+/// Texture and surface objects have the values that kernels are given, which
+/// the host chooses.
+#[derive(Debug)]
+pub enum Bindless {
+    /// A CUtexObject.
+    Texture(InContext<Texture>),
+    /// A CUsurfObject.
+    Surface(InContext<Surface>),
+}
+
+struct Objects {
+    all: RwLock<HashMap<u64, Arc<Object>>>,
+    next: AtomicU64,
+    /// Counts destructions.
+    epoch: AtomicU64,
+}
+
+static OBJECTS: std::sync::LazyLock<Objects> = std::sync::LazyLock::new(|| Objects {
+    all: RwLock::new(HashMap::new()),
+    next: AtomicU64::new(BASE + STEP),
+    epoch: AtomicU64::new(0),
+});
+
+/// An object, for use by one thread.
+pub type Found = Rc<Arc<Object>>;
+
+struct Cache {
+    epoch: u64,
+    entries: [Option<(u64, Found)>; CACHE],
+}
+
+thread_local! {
+    static FOUND: RefCell<Cache> = const {
+        RefCell::new(Cache {
+            epoch: 0,
+            entries: [const { None }; CACHE],
+        })
+    };
+}
+
+/// Gives an object a handle.
+pub fn insert(object: Object) -> *mut c_void {
+    insert_with(|_| object)
+}
+
+/// Gives the object that `make` makes of its handle that handle.
+pub fn insert_with(make: impl FnOnce(u64) -> Object) -> *mut c_void {
+    let handle = OBJECTS.next.fetch_add(STEP, Ordering::Relaxed);
+    let object = Arc::new(make(handle));
+    OBJECTS
+        .all
+        .write()
+        .unwrap_or_else(PoisonError::into_inner)
+        .insert(handle, object);
+    std::ptr::without_provenance_mut(usize::try_from(handle).unwrap_or(0))
+}
+
+/// The object with this handle.
+pub fn find(handle: *mut c_void) -> Option<Found> {
+    let handle = handle as u64;
+    let index = (handle / STEP) as usize % CACHE;
+    let epoch = OBJECTS.epoch.load(Ordering::Acquire);
+    let cached = FOUND.try_with(|cache| {
+        let mut cache = cache.borrow_mut();
+        if cache.epoch != epoch {
+            cache.entries = [const { None }; CACHE];
+            cache.epoch = epoch;
+        }
+        match cache.entries.get(index) {
+            Some(Some((key, found))) if *key == handle => Some(Rc::clone(found)),
+            _ => None,
+        }
+    });
+    if let Ok(Some(found)) = cached {
+        return Some(found);
+    }
+    let found = {
+        let all = OBJECTS.all.read().unwrap_or_else(PoisonError::into_inner);
+        Rc::new(Arc::clone(all.get(&handle)?))
+    };
+    let _ = FOUND.try_with(|cache| {
+        let mut cache = cache.borrow_mut();
+        if cache.epoch == epoch
+            && let Some(entry) = cache.entries.get_mut(index)
+        {
+            *entry = Some((handle, Rc::clone(&found)));
+        }
+    });
+    Some(found)
+}
+
+/// Ends a handle if `wanted` agrees; returns its object.
+pub fn remove(handle: *mut c_void, wanted: impl FnOnce(&Object) -> bool) -> Option<Arc<Object>> {
+    let mut all = OBJECTS.all.write().unwrap_or_else(PoisonError::into_inner);
+    if !wanted(all.get(&(handle as u64))?) {
+        return None;
+    }
+    let object = all.remove(&(handle as u64));
+    OBJECTS.epoch.fetch_add(1, Ordering::AcqRel);
+    object
+}
+
+/// Calls `look` with every object.
+pub fn for_each(look: impl FnMut(&Object)) {
+    let all: Vec<Arc<Object>> = OBJECTS
+        .all
+        .read()
+        .unwrap_or_else(PoisonError::into_inner)
+        .values()
+        .cloned()
+        .collect();
+    all.iter().map(|object| &**object).for_each(look);
+}
+
+/// Ends every handle whose object `ended` picks; returns the objects.
+pub fn remove_all(ended: impl Fn(&Object) -> bool) -> Vec<Arc<Object>> {
+    let mut all = OBJECTS.all.write().unwrap_or_else(PoisonError::into_inner);
+    let handles: Vec<u64> = all
+        .iter()
+        .filter(|(_, object)| ended(object))
+        .map(|(handle, _)| *handle)
+        .collect();
+    let removed = handles
+        .iter()
+        .filter_map(|handle| all.remove(handle))
+        .collect();
+    OBJECTS.epoch.fetch_add(1, Ordering::AcqRel);
+    removed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool() -> Object {
+        Object::Pool(Pool::new(0))
+    }
+
+    #[test]
+    fn a_removed_handle_is_not_found_again() {
+        let handle = insert(pool());
+        assert!(find(handle).is_some());
+        assert!(find(handle).is_some(), "from the cache");
+        assert!(remove(handle, |_| false).is_none());
+        assert!(remove(handle, |object| matches!(object, Object::Pool(_))).is_some());
+        assert!(find(handle).is_none());
+        assert!(remove(handle, |_| true).is_none());
+        assert_ne!(insert(pool()), handle);
+    }
+
+    #[test]
+    fn null_and_garbage_are_nobody() {
+        assert!(find(std::ptr::null_mut()).is_none());
+        assert!(find(std::ptr::without_provenance_mut(0x1234)).is_none());
+    }
+}

@@ -1,0 +1,499 @@
+//! Contexts (CUDA Driver API, Primary Context Management, Context Management).
+//!
+//! All contexts of a device are one session: they share its memory and its
+//! default stream. What was made in a context ends with it.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::ffi::{c_int, c_uint, c_void};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use paragpu_abi::{CUcontext, CUdevice};
+use paragpu_client::Session;
+use paragpu_protocol::layout::MAX_DEVICES;
+use paragpu_protocol::status::Status;
+
+use super::{Result, device, get, put, put_if, unsupported_use};
+use crate::objects::{self, Object};
+
+/// CUDA_ERROR_CONTEXT_IS_DESTROYED.
+const CONTEXT_IS_DESTROYED: Status = Status(709);
+/// CUDA_ERROR_PEER_ACCESS_UNSUPPORTED.
+const PEER_ACCESS_UNSUPPORTED: Status = Status(217);
+/// CUDA_ERROR_PEER_ACCESS_NOT_ENABLED.
+const PEER_ACCESS_NOT_ENABLED: Status = Status(705);
+/// Scheduling, host mapping, local memory and synchronisation flags.
+const FLAGS: u32 = 0xff;
+
+/// A context.
+#[derive(Debug)]
+pub struct Context {
+    /// Its handle.
+    pub handle: u64,
+    /// Its device's number.
+    pub ordinal: u32,
+    /// Its device's session.
+    pub session: &'static Session,
+    primary: bool,
+    flags: AtomicU32,
+    alive: AtomicBool,
+    id: u64,
+    cache_config: AtomicI32,
+    /// Device memory allocated in it; not kept for primary contexts, which
+    /// end with all of the session's.
+    memory: Mutex<HashSet<u64>>,
+}
+
+impl Context {
+    fn new(
+        handle: u64,
+        ordinal: u32,
+        session: &'static Session,
+        primary: bool,
+        flags: u32,
+    ) -> Self {
+        static IDS: AtomicU64 = AtomicU64::new(1);
+        Self {
+            handle,
+            ordinal,
+            session,
+            primary,
+            flags: AtomicU32::new(flags),
+            alive: AtomicBool::new(true),
+            id: IDS.fetch_add(1, Ordering::Relaxed),
+            cache_config: AtomicI32::new(0),
+            memory: Mutex::new(HashSet::new()),
+        }
+    }
+
+    /// The context allocated device memory.
+    pub fn keep_memory(&self, address: u64) {
+        if !self.primary {
+            let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+            memory.insert(address);
+        }
+    }
+}
+
+/// A context, for use by one thread.
+pub type Current = Rc<Arc<Context>>;
+
+thread_local! {
+    static STACK: RefCell<Vec<Current>> = const { RefCell::new(Vec::new()) };
+}
+
+fn with_stack<R>(with: impl FnOnce(&mut Vec<Current>) -> R) -> Result<R> {
+    STACK
+        .try_with(|stack| with(&mut stack.borrow_mut()))
+        .map_err(|_| Status::DEINITIALIZED)
+}
+
+/// The calling thread's context, if it has one.
+pub fn current_if_any() -> Option<Current> {
+    with_stack(|stack| stack.last().cloned()).ok().flatten()
+}
+
+/// The calling thread's context.
+#[inline]
+pub fn current() -> Result<Current> {
+    let context = current_if_any().ok_or(Status::INVALID_CONTEXT)?;
+    if context.alive.load(Ordering::Relaxed) {
+        Ok(context)
+    } else {
+        Err(CONTEXT_IS_DESTROYED)
+    }
+}
+
+fn find(handle: CUcontext) -> Result<Current> {
+    match objects::find(handle).as_deref().map(|object| &**object) {
+        Some(Object::Context(context)) => Ok(Rc::new(Arc::clone(context))),
+        _ => Err(Status::INVALID_CONTEXT),
+    }
+}
+
+/// The context with this handle, or the calling thread's for null.
+pub fn find_or_current(handle: CUcontext) -> Result<Current> {
+    if handle.is_null() {
+        current()
+    } else {
+        find(handle)
+    }
+}
+
+fn handle_of(context: &Context) -> CUcontext {
+    std::ptr::without_provenance_mut(usize::try_from(context.handle).unwrap_or(0))
+}
+
+fn create(ordinal: u32, primary: bool, flags: u32) -> Result<Arc<Context>> {
+    let session = device::session(ordinal)?;
+    session.check()?;
+    let mut made = None;
+    objects::insert_with(|handle| {
+        let context = Arc::new(Context::new(handle, ordinal, session, primary, flags));
+        made = Some(Arc::clone(&context));
+        Object::Context(context)
+    });
+    made.ok_or(Status::UNKNOWN)
+}
+
+fn create_current(ordinal: u32, flags: u32) -> Result<CUcontext> {
+    if flags & !FLAGS != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    let context = create(ordinal, false, flags)?;
+    let handle = handle_of(&context);
+    with_stack(|stack| stack.push(Rc::new(context)))?;
+    Ok(handle)
+}
+
+/// Ends what was made in a context.
+fn end_objects(context: &Context) {
+    let ended = objects::remove_all(|object| match object {
+        Object::Stream(inner) => inner.context == context.handle,
+        Object::Event(inner) => inner.context == context.handle,
+        Object::Module(inner) => inner.context == context.handle,
+        Object::Function(inner, _) => inner.context == context.handle,
+        Object::Array(inner) => inner.context == context.handle,
+        Object::Mipmapped(inner) => inner.context == context.handle,
+        Object::Context(_) | Object::Library(_) | Object::Kernel(_) | Object::Pool(_) => false,
+    });
+    let session = context.session;
+    for object in ended {
+        // What the host says no longer matters.
+        let _ = match &*object {
+            Object::Stream(inner) => session.stream_destroy(&inner.object),
+            Object::Event(inner) => session.event_destroy(&inner.object),
+            Object::Module(inner) => session.module_unload(&inner.object),
+            Object::Array(inner) => super::array::destroy(inner),
+            Object::Mipmapped(inner) => session.array_destroy(&inner.object),
+            _ => Ok(()),
+        };
+    }
+    super::texture::end_of_context(context.handle);
+}
+
+struct Primary {
+    context: Option<Arc<Context>>,
+    retained: u32,
+    flags: u32,
+}
+
+static PRIMARIES: [Mutex<Primary>; MAX_DEVICES as usize] = [const {
+    Mutex::new(Primary {
+        context: None,
+        retained: 0,
+        flags: 0,
+    })
+}; MAX_DEVICES as usize];
+
+fn with_primary<R>(
+    device: CUdevice,
+    with: impl FnOnce(u32, &mut Primary) -> Result<R>,
+) -> Result<R> {
+    let ordinal = device::ordinal(device)?;
+    let primary = PRIMARIES
+        .get(ordinal as usize)
+        .ok_or(Status::INVALID_DEVICE)?;
+    let mut primary = primary.lock().unwrap_or_else(PoisonError::into_inner);
+    with(ordinal, &mut primary)
+}
+
+impl Primary {
+    /// Ends all that the context holds. Its handle stays good for the next use.
+    fn reset(&mut self) -> Result {
+        let Some(context) = &self.context else {
+            return Ok(());
+        };
+        let waited = context.session.synchronize();
+        super::library::forget_session(context.session);
+        end_objects(context);
+        waited.and_then(|()| context.session.memory_clear())
+    }
+}
+
+api! {
+    /// The device's primary context, made at the first call.
+    fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) {
+        let handle = with_primary(device, |ordinal, primary| {
+            let context = match &primary.context {
+                Some(context) => Arc::clone(context),
+                None => create(ordinal, true, primary.flags)?,
+            };
+            context.session.check()?;
+            context.alive.store(true, Ordering::Relaxed);
+            primary.context = Some(Arc::clone(&context));
+            primary.retained += 1;
+            Ok(handle_of(&context))
+        })?;
+        put(context, handle)
+    }
+
+    /// Ends a retain; the last one resets the context.
+    fn cuDevicePrimaryCtxRelease | cuDevicePrimaryCtxRelease_v2(device: CUdevice) same {
+        with_primary(device, |_, primary| {
+            if primary.retained == 0 {
+                return Err(Status::INVALID_CONTEXT);
+            }
+            primary.retained -= 1;
+            if primary.retained > 0 {
+                return Ok(());
+            }
+            let reset = primary.reset();
+            if let Some(context) = &primary.context {
+                context.alive.store(false, Ordering::Relaxed);
+            }
+            reset
+        })
+    }
+
+    /// Ends all that the context holds.
+    fn cuDevicePrimaryCtxReset | cuDevicePrimaryCtxReset_v2(device: CUdevice) same {
+        with_primary(device, |_, primary| primary.reset())
+    }
+
+    /// Flags of the primary context.
+    fn cuDevicePrimaryCtxSetFlags | cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: c_uint) same {
+        if flags & !FLAGS != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        with_primary(device, |_, primary| {
+            primary.flags = flags;
+            if let Some(context) = &primary.context {
+                context.flags.store(flags, Ordering::Relaxed);
+            }
+            Ok(())
+        })
+    }
+
+    /// Flags, and whether somebody retains it.
+    fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut c_uint, active: *mut c_int) {
+        with_primary(device, |_, primary| {
+            put(flags, primary.flags)?;
+            put(active, c_int::from(primary.retained > 0))
+        })
+    }
+
+    /// A context, current at once.
+    fn cuCtxCreate_v2(context: *mut CUcontext, flags: c_uint, device: CUdevice) {
+        get(context)?;
+        put(context, create_current(device::ordinal(device)?, flags)?)
+    }
+
+    /// A context, current at once; affinities are not served.
+    fn cuCtxCreate_v3(
+        context: *mut CUcontext, parameters: *mut c_void, number: c_int, flags: c_uint,
+        device: CUdevice,
+    ) {
+        get(context)?;
+        if !parameters.is_null() || number != 0 {
+            return Err(unsupported_use!("cuCtxCreate_v3 with affinities"));
+        }
+        put(context, create_current(device::ordinal(device)?, flags)?)
+    }
+
+    /// A context, current at once; affinities and graphics are not served.
+    fn cuCtxCreate_v4(
+        context: *mut CUcontext, parameters: *mut CreateParameters, flags: c_uint,
+        device: CUdevice,
+    ) {
+        get(context)?;
+        if parameters.as_ref().is_some_and(|parameters| {
+            parameters.affinities > 0 || !parameters.cig.is_null()
+        }) {
+            return Err(unsupported_use!("cuCtxCreate_v4 with parameters"));
+        }
+        put(context, create_current(device::ordinal(device)?, flags)?)
+    }
+
+    /// Ends a context and what was made in it.
+    fn cuCtxDestroy | cuCtxDestroy_v2(context: CUcontext) same {
+        let ended = find(context)?;
+        if ended.primary {
+            return Err(Status::INVALID_CONTEXT);
+        }
+        objects::remove(context, |_| true);
+        let waited = ended.session.synchronize();
+        ended.alive.store(false, Ordering::Relaxed);
+        with_stack(|stack| {
+            if stack.last().is_some_and(|top| top.handle == ended.handle) {
+                stack.pop();
+            }
+        })?;
+        end_objects(&ended);
+        let memory = std::mem::take(
+            &mut *ended.memory.lock().unwrap_or_else(PoisonError::into_inner),
+        );
+        for address in memory {
+            // Freed by the program already, perhaps in another context.
+            let _ = ended.session.memory_free(address);
+        }
+        waited
+    }
+
+    /// Makes a context the thread's, above the one it had.
+    fn cuCtxPushCurrent | cuCtxPushCurrent_v2(context: CUcontext) same {
+        let context = find(context)?;
+        with_stack(|stack| stack.push(context))
+    }
+
+    /// Goes back to the context below.
+    fn cuCtxPopCurrent | cuCtxPopCurrent_v2(context: *mut CUcontext) same {
+        let popped = with_stack(Vec::pop)?.ok_or(Status::INVALID_CONTEXT)?;
+        put_if(context, handle_of(&popped));
+        Ok(())
+    }
+
+    /// Replaces the thread's context; null takes it away.
+    fn cuCtxSetCurrent(context: CUcontext) {
+        let context = if context.is_null() { None } else { Some(find(context)?) };
+        with_stack(|stack| {
+            stack.pop();
+            stack.extend(context);
+        })
+    }
+
+    /// The thread's context, or null.
+    fn cuCtxGetCurrent(context: *mut CUcontext) {
+        let handle = current_if_any().map_or(std::ptr::null_mut(), |context| handle_of(&context));
+        put(context, handle)
+    }
+
+    /// Its device.
+    fn cuCtxGetDevice(device: *mut CUdevice) {
+        put(device, current()?.ordinal.cast_signed())
+    }
+
+    /// A context's device.
+    fn cuCtxGetDevice_v2(device: *mut CUdevice, context: CUcontext) {
+        put(device, find_or_current(context)?.ordinal.cast_signed())
+    }
+
+    /// Its flags.
+    fn cuCtxGetFlags(flags: *mut c_uint) {
+        put(flags, current()?.flags.load(Ordering::Relaxed))
+    }
+
+    /// Changes its flags.
+    fn cuCtxSetFlags(flags: c_uint) {
+        if flags & !FLAGS != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        current()?.flags.store(flags, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A number that no other context has.
+    fn cuCtxGetId(context: CUcontext, id: *mut u64) {
+        put(id, find_or_current(context)?.id)
+    }
+
+    /// The interface's version.
+    fn cuCtxGetApiVersion(context: CUcontext, version: *mut c_uint) {
+        find_or_current(context)?;
+        put(version, 3020)
+    }
+
+    /// Waits for all work.
+    fn cuCtxSynchronize() {
+        current()?.session.synchronize()
+    }
+
+    /// Waits for all work of a context.
+    fn cuCtxSynchronize_v2(context: CUcontext) {
+        find_or_current(context)?.session.synchronize()
+    }
+
+    /// Least and greatest priority of streams.
+    fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) {
+        let (low, high) = super::stream::priorities(current()?.session)?;
+        put_if(least, low);
+        put_if(greatest, high);
+        Ok(())
+    }
+
+    /// A limit.
+    fn cuCtxGetLimit(value: *mut usize, limit: c_int) {
+        let limit = u32::try_from(limit).map_err(|_| Status::INVALID_VALUE)?;
+        let found = current()?.session.limit(limit)?;
+        put(value, usize::try_from(found).unwrap_or(usize::MAX))
+    }
+
+    /// Changes a limit.
+    fn cuCtxSetLimit(limit: c_int, value: usize) {
+        let limit = u32::try_from(limit).map_err(|_| Status::INVALID_VALUE)?;
+        current()?.session.set_limit(limit, value as u64)
+    }
+
+    /// Preferred division of the first cache.
+    fn cuCtxGetCacheConfig(config: *mut c_int) {
+        put(config, current()?.cache_config.load(Ordering::Relaxed))
+    }
+
+    /// A preference, which devices may ignore; no device of today heeds it.
+    fn cuCtxSetCacheConfig(config: c_int) {
+        if !(0..=3).contains(&config) {
+            return Err(Status::INVALID_VALUE);
+        }
+        current()?.cache_config.store(config, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Width of shared memory's banks: four bytes on every device of today.
+    fn cuCtxGetSharedMemConfig(config: *mut c_int) {
+        current()?;
+        put(config, 1)
+    }
+
+    /// A preference without effect on devices of today.
+    fn cuCtxSetSharedMemConfig(config: c_int) {
+        current()?;
+        if (0..=2).contains(&config) { Ok(()) } else { Err(Status::INVALID_VALUE) }
+    }
+
+    /// Nothing persists in the cache: access policies are not served.
+    fn cuCtxResetPersistingL2Cache() {
+        current().map(|_| ())
+    }
+
+    /// A use of the context, the old way.
+    fn cuCtxAttach(context: *mut CUcontext, flags: c_uint) {
+        if flags != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        put(context, handle_of(&*current()?))
+    }
+
+    /// Ends a use, the old way.
+    fn cuCtxDetach(context: CUcontext) {
+        find(context).map(|_| ())
+    }
+
+    /// Devices do not reach each other's memory.
+    fn cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint) {
+        let (own, peer) = (current()?, find(peer)?);
+        if flags != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        if own.handle == peer.handle {
+            return Err(Status::INVALID_CONTEXT);
+        }
+        Err(PEER_ACCESS_UNSUPPORTED)
+    }
+
+    /// Devices do not reach each other's memory.
+    fn cuCtxDisablePeerAccess(peer: CUcontext) {
+        current()?;
+        find(peer)?;
+        Err(PEER_ACCESS_NOT_ENABLED)
+    }
+}
+
+/// CUctxCreateParams.
+#[repr(C)]
+pub struct CreateParameters {
+    affinity: *mut c_void,
+    affinities: c_int,
+    cig: *mut c_void,
+}

@@ -1,0 +1,278 @@
+//! Copies of linear memory (CUDA Driver API, Memory Management).
+
+use std::ffi::c_void;
+
+use paragpu_abi::{CUcontext, CUdeviceptr, CUstream};
+use paragpu_client::Session;
+use paragpu_client::stream::Stream;
+use paragpu_client::sys::memory::{Destination, Source};
+use paragpu_protocol::status::Status;
+
+use super::{Result, context, device, host, memory, stream};
+
+/// What an address is, where unified addressing must tell (cuMemcpy).
+enum Kind {
+    /// Memory of a device.
+    Device(&'static Session),
+    /// The program's memory, pinned or not.
+    Host,
+}
+
+fn kind(address: u64) -> Result<Kind> {
+    if host::pinned(address).is_some() {
+        return Ok(Kind::Host);
+    }
+    let session = memory::owner(address)?;
+    Ok(
+        if session.memory().is_device(address) || session.host().find_by_device(address).is_some() {
+            Kind::Device(session)
+        } else {
+            Kind::Host
+        },
+    )
+}
+
+/// Is this an address of the program, pinned or not?
+pub fn is_host(address: u64) -> Result<bool> {
+    kind(address).map(|kind| matches!(kind, Kind::Host))
+}
+
+/// An address of the program as a pointer.
+pub fn pointer(address: u64) -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0))
+}
+
+unsafe fn to_device(
+    destination: u64,
+    source: *const c_void,
+    size: usize,
+    stream: CUstream,
+    wait: bool,
+) -> Result {
+    if size > 0 && (destination == 0 || source.is_null()) {
+        return Err(Status::INVALID_VALUE);
+    }
+    let named = stream::named(stream)?;
+    let (session, stream) = named.both()?;
+    session.copy_to_device(destination, Source::new(source, size), stream, wait)
+}
+
+unsafe fn from_device(
+    destination: *mut c_void,
+    source: u64,
+    size: usize,
+    stream: CUstream,
+    wait: bool,
+) -> Result {
+    if size > 0 && (source == 0 || destination.is_null()) {
+        return Err(Status::INVALID_VALUE);
+    }
+    let named = stream::named(stream)?;
+    let (session, stream) = named.both()?;
+    session.copy_from_device(Destination::new(destination, size), source, stream, wait)
+}
+
+/// Between two devices the bytes go through the program.
+unsafe fn between(
+    destination: u64,
+    to: &'static Session,
+    source: u64,
+    from: &'static Session,
+    size: usize,
+    stream: &Named,
+) -> Result {
+    const STEP: usize = 4 << 20;
+    stream.session()?.stream_synchronize(stream.stream()?)?;
+    from.synchronize()?;
+    let mut buffer = vec![0_u8; size.min(STEP)];
+    let mut at = 0;
+    while at < size {
+        let length = STEP.min(size - at);
+        let place = buffer.as_mut_ptr().cast();
+        from.copy_from_device(
+            Destination::new(place, length),
+            source + at as u64,
+            from.legacy(),
+            true,
+        )?;
+        to.copy_to_device(
+            destination + at as u64,
+            Source::new(place, length),
+            to.legacy(),
+            true,
+        )?;
+        at += length;
+    }
+    to.synchronize()
+}
+
+type Named = stream::Named;
+
+/// cuMemcpy, cuMemcpyAsync: the direction follows from the addresses.
+unsafe fn unified(
+    destination: u64,
+    source: u64,
+    size: usize,
+    stream: CUstream,
+    wait: bool,
+) -> Result {
+    if size == 0 {
+        return context::current()?.session.check();
+    }
+    if destination == 0 || source == 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    match (kind(destination)?, kind(source)?) {
+        (Kind::Device(_), Kind::Host) => {
+            to_device(destination, pointer(source), size, stream, wait)
+        }
+        (Kind::Host, Kind::Device(_)) => {
+            from_device(pointer(destination), source, size, stream, wait)
+        }
+        (Kind::Device(to), Kind::Device(from)) => {
+            let named = stream::named(stream)?;
+            if std::ptr::eq(to, from) {
+                return to.copy_on_device(destination, source, size as u64, named.stream()?);
+            }
+            between(destination, to, source, from, size, &named)
+        }
+        (Kind::Host, Kind::Host) => host_to_host(destination, source, size, stream, wait),
+    }
+}
+
+/// In the stream's order, by the program's own processor.
+unsafe fn host_to_host(
+    destination: u64,
+    source: u64,
+    size: usize,
+    stream: CUstream,
+    wait: bool,
+) -> Result {
+    let named = stream::named(stream)?;
+    let (session, stream) = named.both()?;
+    let pinned = host::pinned(destination).is_some() && host::pinned(source).is_some();
+    if pinned && !wait {
+        return session.copy_on_device(destination, source, size as u64, stream);
+    }
+    session.stream_synchronize(stream)?;
+    std::ptr::copy(
+        pointer(source).cast::<u8>(),
+        pointer(destination).cast::<u8>(),
+        size,
+    );
+    Ok(())
+}
+
+fn on_device(destination: u64, source: u64, size: usize, stream: CUstream) -> Result {
+    if size > 0 && (destination == 0 || source == 0) {
+        return Err(Status::INVALID_VALUE);
+    }
+    let named = stream::named(stream)?;
+    let (session, stream) = named.both()?;
+    let (to, from) = (memory::owner(destination)?, memory::owner(source)?);
+    if std::ptr::eq(to, from) {
+        return session.copy_on_device(destination, source, size as u64, stream);
+    }
+    // SAFETY: both ends are device memory.
+    unsafe { between(destination, to, source, from, size, &named) }
+}
+
+unsafe fn peer(
+    destination: u64,
+    to: CUcontext,
+    source: u64,
+    from: CUcontext,
+    size: usize,
+    stream: CUstream,
+) -> Result {
+    let to = device::session(context::find_or_current(to)?.ordinal)?;
+    let from = device::session(context::find_or_current(from)?.ordinal)?;
+    let named = stream::named(stream)?;
+    if std::ptr::eq(to, from) {
+        return to.copy_on_device(destination, source, size as u64, default_of(to, &named)?);
+    }
+    between(destination, to, source, from, size, &named)
+}
+
+/// The named stream, or the legacy one of `session` where it is another
+/// session's.
+fn default_of<'a>(session: &'static Session, named: &'a Named) -> Result<&'a Stream> {
+    Ok(if std::ptr::eq(named.session()?, session) {
+        named.stream()?
+    } else {
+        session.legacy()
+    })
+}
+
+api! {
+    /// Unified copy.
+    fn cuMemcpy | cuMemcpy_ptds(destination: CUdeviceptr, source: CUdeviceptr, size: usize)
+    sync stream {
+        unified(destination, source, size, stream, true)
+    }
+
+    /// Unified copy in a stream's order.
+    fn cuMemcpyAsync | cuMemcpyAsync_ptsz(
+        destination: CUdeviceptr, source: CUdeviceptr, size: usize, stream: CUstream,
+    ) on stream {
+        unified(destination, source, size, stream, false)
+    }
+
+    /// To the device.
+    fn cuMemcpyHtoD_v2 | cuMemcpyHtoD_v2_ptds(
+        destination: CUdeviceptr, source: *const c_void, size: usize,
+    ) sync stream {
+        to_device(destination, source, size, stream, true)
+    }
+
+    /// To the device in a stream's order.
+    fn cuMemcpyHtoDAsync_v2 | cuMemcpyHtoDAsync_v2_ptsz(
+        destination: CUdeviceptr, source: *const c_void, size: usize, stream: CUstream,
+    ) on stream {
+        to_device(destination, source, size, stream, false)
+    }
+
+    /// From the device.
+    fn cuMemcpyDtoH_v2 | cuMemcpyDtoH_v2_ptds(
+        destination: *mut c_void, source: CUdeviceptr, size: usize,
+    ) sync stream {
+        from_device(destination, source, size, stream, true)
+    }
+
+    /// From the device in a stream's order.
+    fn cuMemcpyDtoHAsync_v2 | cuMemcpyDtoHAsync_v2_ptsz(
+        destination: *mut c_void, source: CUdeviceptr, size: usize, stream: CUstream,
+    ) on stream {
+        from_device(destination, source, size, stream, false)
+    }
+
+    /// On the device.
+    fn cuMemcpyDtoD_v2 | cuMemcpyDtoD_v2_ptds(
+        destination: CUdeviceptr, source: CUdeviceptr, size: usize,
+    ) sync stream {
+        on_device(destination, source, size, stream)
+    }
+
+    /// On the device in a stream's order.
+    fn cuMemcpyDtoDAsync_v2 | cuMemcpyDtoDAsync_v2_ptsz(
+        destination: CUdeviceptr, source: CUdeviceptr, size: usize, stream: CUstream,
+    ) on stream {
+        on_device(destination, source, size, stream)
+    }
+
+    /// Between contexts.
+    fn cuMemcpyPeer | cuMemcpyPeer_ptds(
+        destination: CUdeviceptr, to: CUcontext, source: CUdeviceptr, from: CUcontext,
+        size: usize,
+    ) sync stream {
+        peer(destination, to, source, from, size, stream)
+    }
+
+    /// Between contexts in a stream's order.
+    fn cuMemcpyPeerAsync | cuMemcpyPeerAsync_ptsz(
+        destination: CUdeviceptr, to: CUcontext, source: CUdeviceptr, from: CUcontext,
+        size: usize, stream: CUstream,
+    ) on stream {
+        peer(destination, to, source, from, size, stream)
+    }
+}

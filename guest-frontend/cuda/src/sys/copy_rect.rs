@@ -1,0 +1,322 @@
+//! Two- and three-dimensional copies, and copies of arrays (CUDA Driver API,
+//! Memory Management).
+
+use std::ffi::{c_uint, c_void};
+
+use paragpu_abi::{
+    CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED,
+    CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUarray, CUdeviceptr, CUstream,
+};
+use paragpu_client::copy_rect::End;
+use paragpu_client::texture::ArrayLevel;
+use paragpu_protocol::status::Status;
+use std::sync::Arc;
+
+use super::{Result, array, copy, get, stream};
+
+/// One end of a copy, as the program describes it.
+struct Side {
+    kind: c_uint,
+    host: *mut c_void,
+    device: u64,
+    array: CUarray,
+    /// Byte in the row, row, slice.
+    origin: [usize; 3],
+    pitch: usize,
+    rows: usize,
+}
+
+/// A side whose handles were looked up.
+enum Looked {
+    Device(u64),
+    Host(*mut c_void),
+    Array(Arc<ArrayLevel>),
+}
+
+impl Side {
+    fn look(&self) -> Result<Looked> {
+        Ok(match self.kind.cast_signed() {
+            CU_MEMORYTYPE_HOST if !self.host.is_null() => Looked::Host(self.host),
+            CU_MEMORYTYPE_DEVICE if self.device != 0 => Looked::Device(self.device),
+            CU_MEMORYTYPE_UNIFIED if self.device != 0 => {
+                if copy::is_host(self.device)? {
+                    Looked::Host(copy::pointer(self.device))
+                } else {
+                    Looked::Device(self.device)
+                }
+            }
+            CU_MEMORYTYPE_ARRAY => {
+                Looked::Array(Arc::clone(&array::inner(&array::find(self.array)?)?.object))
+            }
+            _ => return Err(Status::INVALID_VALUE),
+        })
+    }
+
+    fn end<'a>(&self, looked: &'a Looked, [width, height, _]: [usize; 3]) -> Result<End<'a>> {
+        let [x, y, z] = self.origin;
+        // A pitch or height of 0 means rows or slices without gaps.
+        let pitch = if self.pitch == 0 { width } else { self.pitch };
+        let rows = if self.rows == 0 { height } else { self.rows };
+        let offset = z
+            .checked_mul(rows)
+            .and_then(|above| above.checked_add(y))
+            .and_then(|rows| rows.checked_mul(pitch))
+            .and_then(|bytes| bytes.checked_add(x))
+            .ok_or(Status::INVALID_VALUE)?;
+        Ok(match looked {
+            Looked::Device(address) => End::Device {
+                address: address
+                    .checked_add(offset as u64)
+                    .ok_or(Status::INVALID_VALUE)?,
+                pitch: pitch as u64,
+                rows: rows as u64,
+            },
+            Looked::Host(address) => End::Host {
+                address: address.wrapping_byte_add(offset),
+                pitch: pitch as u64,
+                rows: rows as u64,
+            },
+            Looked::Array(array) => End::Array {
+                array,
+                origin: [x as u64, y as u64, z as u64],
+            },
+        })
+    }
+}
+
+unsafe fn run(to: &Side, from: &Side, extent: [usize; 3], stream: CUstream, wait: bool) -> Result {
+    let named = stream::named(stream)?;
+    let (session, stream) = named.both()?;
+    if extent.contains(&0) {
+        return session.check();
+    }
+    let (to_looked, from_looked) = (to.look()?, from.look()?);
+    session.copy_rect(
+        to.end(&to_looked, extent)?,
+        from.end(&from_looked, extent)?,
+        extent.map(|n| n as u64),
+        stream,
+        wait,
+    )
+}
+
+unsafe fn flat(copy: *const CUDA_MEMCPY2D, stream: CUstream, wait: bool) -> Result {
+    let copy = get(copy)?;
+    let to = Side {
+        kind: copy.dstMemoryType,
+        host: copy.dstHost,
+        device: copy.dstDevice,
+        array: copy.dstArray,
+        origin: [copy.dstXInBytes, copy.dstY, 0],
+        pitch: copy.dstPitch,
+        rows: 0,
+    };
+    let from = Side {
+        kind: copy.srcMemoryType,
+        host: copy.srcHost.cast_mut(),
+        device: copy.srcDevice,
+        array: copy.srcArray,
+        origin: [copy.srcXInBytes, copy.srcY, 0],
+        pitch: copy.srcPitch,
+        rows: 0,
+    };
+    // Unified memory is named by the device field.
+    run(
+        &to,
+        &from,
+        [copy.WidthInBytes, copy.Height, 1],
+        stream,
+        wait,
+    )
+}
+
+unsafe fn volume(copy: *const CUDA_MEMCPY3D, stream: CUstream, wait: bool) -> Result {
+    let copy = get(copy)?;
+    if copy.srcLOD != 0 || copy.dstLOD != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    let to = Side {
+        kind: copy.dstMemoryType,
+        host: copy.dstHost,
+        device: copy.dstDevice,
+        array: copy.dstArray,
+        origin: [copy.dstXInBytes, copy.dstY, copy.dstZ],
+        pitch: copy.dstPitch,
+        rows: copy.dstHeight,
+    };
+    let from = Side {
+        kind: copy.srcMemoryType,
+        host: copy.srcHost.cast_mut(),
+        device: copy.srcDevice,
+        array: copy.srcArray,
+        origin: [copy.srcXInBytes, copy.srcY, copy.srcZ],
+        pitch: copy.srcPitch,
+        rows: copy.srcHeight,
+    };
+    let extent = [copy.WidthInBytes, copy.Height, copy.Depth];
+    run(&to, &from, extent, stream, wait)
+}
+
+/// Between contexts of one device; other devices are not reached.
+unsafe fn peer(copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream, wait: bool) -> Result {
+    let copy = get(copy)?;
+    let to = super::context::find_or_current(copy.dstContext)?;
+    let from = super::context::find_or_current(copy.srcContext)?;
+    if to.ordinal != from.ordinal {
+        return Err(super::unsupported_use!(
+            "cuMemcpy3DPeer between two devices"
+        ));
+    }
+    let same = CUDA_MEMCPY3D {
+        srcXInBytes: copy.srcXInBytes,
+        srcY: copy.srcY,
+        srcZ: copy.srcZ,
+        srcLOD: copy.srcLOD,
+        srcMemoryType: copy.srcMemoryType,
+        srcHost: copy.srcHost,
+        srcDevice: copy.srcDevice,
+        srcArray: copy.srcArray,
+        reserved0: std::ptr::null_mut(),
+        srcPitch: copy.srcPitch,
+        srcHeight: copy.srcHeight,
+        dstXInBytes: copy.dstXInBytes,
+        dstY: copy.dstY,
+        dstZ: copy.dstZ,
+        dstLOD: copy.dstLOD,
+        dstMemoryType: copy.dstMemoryType,
+        dstHost: copy.dstHost,
+        dstDevice: copy.dstDevice,
+        dstArray: copy.dstArray,
+        reserved1: std::ptr::null_mut(),
+        dstPitch: copy.dstPitch,
+        dstHeight: copy.dstHeight,
+        WidthInBytes: copy.WidthInBytes,
+        Height: copy.Height,
+        Depth: copy.Depth,
+    };
+    volume(&raw const same, stream, wait)
+}
+
+/// Part of a row of an array.
+fn array_side(array: CUarray, offset: usize) -> Side {
+    Side {
+        kind: CU_MEMORYTYPE_ARRAY.cast_unsigned(),
+        host: std::ptr::null_mut(),
+        device: 0,
+        array,
+        origin: [offset, 0, 0],
+        pitch: 0,
+        rows: 0,
+    }
+}
+
+fn device_side(device: u64) -> Side {
+    Side {
+        kind: CU_MEMORYTYPE_DEVICE.cast_unsigned(),
+        device,
+        array: std::ptr::null_mut(),
+        ..array_side(std::ptr::null_mut(), 0)
+    }
+}
+
+fn host_side(host: *mut c_void) -> Side {
+    Side {
+        kind: CU_MEMORYTYPE_HOST.cast_unsigned(),
+        host,
+        ..array_side(std::ptr::null_mut(), 0)
+    }
+}
+
+api! {
+    /// 2D copy.
+    fn cuMemcpy2D_v2 | cuMemcpy2D_v2_ptds(copy: *const CUDA_MEMCPY2D) sync stream {
+        flat(copy, stream, true)
+    }
+
+    /// 2D copy of any pitch.
+    fn cuMemcpy2DUnaligned_v2 | cuMemcpy2DUnaligned_v2_ptds(copy: *const CUDA_MEMCPY2D) sync stream {
+        flat(copy, stream, true)
+    }
+
+    /// 2D copy in a stream's order.
+    fn cuMemcpy2DAsync_v2 | cuMemcpy2DAsync_v2_ptsz(
+        copy: *const CUDA_MEMCPY2D, stream: CUstream,
+    ) on stream {
+        flat(copy, stream, false)
+    }
+
+    /// 3D copy.
+    fn cuMemcpy3D_v2 | cuMemcpy3D_v2_ptds(copy: *const CUDA_MEMCPY3D) sync stream {
+        volume(copy, stream, true)
+    }
+
+    /// 3D copy in a stream's order.
+    fn cuMemcpy3DAsync_v2 | cuMemcpy3DAsync_v2_ptsz(
+        copy: *const CUDA_MEMCPY3D, stream: CUstream,
+    ) on stream {
+        volume(copy, stream, false)
+    }
+
+    /// 3D copy between contexts.
+    fn cuMemcpy3DPeer | cuMemcpy3DPeer_ptds(copy: *const CUDA_MEMCPY3D_PEER) sync stream {
+        peer(copy, stream, true)
+    }
+
+    /// 3D copy between contexts in a stream's order.
+    fn cuMemcpy3DPeerAsync | cuMemcpy3DPeerAsync_ptsz(
+        copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream,
+    ) on stream {
+        peer(copy, stream, false)
+    }
+
+    /// Into an array's first row.
+    fn cuMemcpyHtoA_v2 | cuMemcpyHtoA_v2_ptds(
+        array: CUarray, offset: usize, source: *const c_void, size: usize,
+    ) sync stream {
+        let (to, from) = (array_side(array, offset), host_side(source.cast_mut()));
+        run(&to, &from, [size, 1, 1], stream, true)
+    }
+
+    /// Into an array's first row, in order.
+    fn cuMemcpyHtoAAsync_v2 | cuMemcpyHtoAAsync_v2_ptsz(
+        array: CUarray, offset: usize, source: *const c_void, size: usize, stream: CUstream,
+    ) on stream {
+        let (to, from) = (array_side(array, offset), host_side(source.cast_mut()));
+        run(&to, &from, [size, 1, 1], stream, false)
+    }
+
+    /// Out of an array's first row.
+    fn cuMemcpyAtoH_v2 | cuMemcpyAtoH_v2_ptds(
+        destination: *mut c_void, array: CUarray, offset: usize, size: usize,
+    ) sync stream {
+        run(&host_side(destination), &array_side(array, offset), [size, 1, 1], stream, true)
+    }
+
+    /// Out of an array's first row, in order.
+    fn cuMemcpyAtoHAsync_v2 | cuMemcpyAtoHAsync_v2_ptsz(
+        destination: *mut c_void, array: CUarray, offset: usize, size: usize, stream: CUstream,
+    ) on stream {
+        run(&host_side(destination), &array_side(array, offset), [size, 1, 1], stream, false)
+    }
+
+    /// From device memory into an array's first row.
+    fn cuMemcpyDtoA_v2 | cuMemcpyDtoA_v2_ptds(
+        array: CUarray, offset: usize, source: CUdeviceptr, size: usize,
+    ) sync stream {
+        run(&array_side(array, offset), &device_side(source), [size, 1, 1], stream, true)
+    }
+
+    /// From an array's first row into device memory.
+    fn cuMemcpyAtoD_v2 | cuMemcpyAtoD_v2_ptds(
+        destination: CUdeviceptr, array: CUarray, offset: usize, size: usize,
+    ) sync stream {
+        run(&device_side(destination), &array_side(array, offset), [size, 1, 1], stream, true)
+    }
+
+    /// Between arrays' first rows.
+    fn cuMemcpyAtoA_v2 | cuMemcpyAtoA_v2_ptds(
+        to: CUarray, to_offset: usize, from: CUarray, from_offset: usize, size: usize,
+    ) sync stream {
+        run(&array_side(to, to_offset), &array_side(from, from_offset), [size, 1, 1], stream, true)
+    }
+}

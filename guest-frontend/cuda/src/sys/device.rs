@@ -1,0 +1,284 @@
+//! Initialisation and devices (CUDA Driver API, Initialization, Version
+//! Management, Device Management).
+
+use std::ffi::{c_char, c_int, c_uint};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use paragpu_abi::{CUdevice, CUuuid};
+use paragpu_client::snapshot::Snapshot;
+use paragpu_client::{Error, Session, chain};
+use paragpu_config::guest::Guest;
+use paragpu_protocol::layout::MAX_DEVICES;
+use paragpu_protocol::status::Status;
+
+use super::{Result, put, put_text, text};
+
+/// The version that cuda.h of this interface has.
+const INTERFACE_VERSION: i32 = 13_000;
+
+static INITIALIZED: AtomicBool = AtomicBool::new(false);
+static OPENING: Mutex<()> = Mutex::new(());
+static CONFIG: OnceLock<Guest> = OnceLock::new();
+static SESSIONS: [OnceLock<&'static Session>; MAX_DEVICES as usize] =
+    [const { OnceLock::new() }; MAX_DEVICES as usize];
+static SNAPSHOTS: [OnceLock<Arc<Snapshot>>; MAX_DEVICES as usize] =
+    [const { OnceLock::new() }; MAX_DEVICES as usize];
+
+/// Was cuInit successful?
+pub fn is_initialized() -> bool {
+    INITIALIZED.load(Ordering::Acquire)
+}
+
+/// Says once why there is no session.
+fn say(error: &Error) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        eprintln!("paragpu: {}", chain(error));
+    }
+}
+
+fn config() -> Result<&'static Guest, Error> {
+    if let Some(config) = CONFIG.get() {
+        return Ok(config);
+    }
+    let config = Guest::load().map_err(|error| Error::Configuration(Box::new(error)))?;
+    if !config.stats.file.as_os_str().is_empty() {
+        paragpu_client::write_statistics_to(config.stats.file.clone());
+    }
+    Ok(CONFIG.get_or_init(|| config))
+}
+
+/// The session of a device, opened at its first use.
+pub fn session(ordinal: u32) -> Result<&'static Session> {
+    let place = SESSIONS
+        .get(ordinal as usize)
+        .ok_or(Status::INVALID_DEVICE)?;
+    if let Some(session) = place.get() {
+        return Ok(session);
+    }
+    let _one_at_a_time = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(session) = place.get() {
+        return Ok(session);
+    }
+    let opened = config().and_then(|config| Session::open(config, ordinal));
+    match opened {
+        // Sessions live as long as the process.
+        Ok(session) => Ok(*place.get_or_init(|| &**Box::leak(Box::new(session)))),
+        Err(error) => {
+            say(&error);
+            Err(error.status())
+        }
+    }
+}
+
+/// The session of a device, if it was ever used.
+pub fn session_if_open(ordinal: u32) -> Option<&'static Session> {
+    SESSIONS.get(ordinal as usize)?.get().copied()
+}
+
+/// How many devices there are.
+pub fn count() -> Result<u32> {
+    Ok(session(0)?.device_count().min(MAX_DEVICES))
+}
+
+/// A device's number, checked.
+pub fn ordinal(device: CUdevice) -> Result<u32> {
+    let ordinal = u32::try_from(device).map_err(|_| Status::INVALID_DEVICE)?;
+    if ordinal < count()? {
+        Ok(ordinal)
+    } else {
+        Err(Status::INVALID_DEVICE)
+    }
+}
+
+/// All that is constant about a device.
+pub fn snapshot(device: CUdevice) -> Result<&'static Snapshot> {
+    let ordinal = ordinal(device)?;
+    let place = SNAPSHOTS
+        .get(ordinal as usize)
+        .ok_or(Status::INVALID_DEVICE)?;
+    if let Some(snapshot) = place.get() {
+        return Ok(snapshot);
+    }
+    let first = session(0)?;
+    let snapshot = if ordinal == 0 {
+        first.snapshot()?
+    } else {
+        first.snapshot_of(ordinal)?
+    };
+    Ok(place.get_or_init(|| snapshot))
+}
+
+fn find_by_bus_id(wanted: &str) -> Result<CUdevice> {
+    let normal = |id: &str| -> Option<[u32; 4]> {
+        let mut parts: Vec<&str> = id.split([':', '.']).collect();
+        if parts.len() == 3 {
+            parts.insert(0, "0");
+        }
+        let numbers: Option<Vec<u32>> = parts
+            .iter()
+            .map(|part| u32::from_str_radix(part, 16).ok())
+            .collect();
+        numbers?.try_into().ok()
+    };
+    let wanted = normal(wanted).ok_or(Status::INVALID_VALUE)?;
+    for device in 0..count()?.cast_signed() {
+        if normal(&snapshot(device)?.pci_bus_id) == Some(wanted) {
+            return Ok(device);
+        }
+    }
+    Err(Status::INVALID_DEVICE)
+}
+
+api! {
+    /// Connects to the host.
+    early fn cuInit(flags: c_uint) {
+        if flags != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        if is_initialized() {
+            return session(0)?.check();
+        }
+        if count()? == 0 {
+            return Err(Status::NO_DEVICE);
+        }
+        INITIALIZED.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// 1000·major + 10·minor of the interface that this library is.
+    early fn cuDriverGetVersion(version: *mut c_int) {
+        put(version, INTERFACE_VERSION)
+    }
+
+    /// The device with a number.
+    fn cuDeviceGet(device: *mut CUdevice, number: c_int) {
+        ordinal(number)?;
+        put(device, number)
+    }
+
+    /// How many devices.
+    fn cuDeviceGetCount(number: *mut c_int) {
+        put(number, count()?.cast_signed())
+    }
+
+    /// Its name.
+    fn cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice) {
+        put_text(name, length, &snapshot(device)?.name)
+    }
+
+    /// What identifies it for ever.
+    fn cuDeviceGetUuid | cuDeviceGetUuid_v2(uuid: *mut CUuuid, device: CUdevice) same {
+        put(uuid, CUuuid { bytes: snapshot(device)?.uuid })
+    }
+
+    /// No local id: that is Windows's.
+    fn cuDeviceGetLuid(luid: *mut c_char, mask: *mut c_uint, device: CUdevice) {
+        ordinal(device)?;
+        let _ = (luid, mask);
+        Err(Status::NOT_SUPPORTED)
+    }
+
+    /// Bytes of memory.
+    fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice) {
+        put(bytes, usize::try_from(snapshot(device)?.total_memory).unwrap_or(usize::MAX))
+    }
+
+    /// Attributes, all from the snapshot.
+    fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: CUdevice) {
+        let attribute = u32::try_from(attribute).map_err(|_| Status::INVALID_VALUE)?;
+        let found = snapshot(device)?.attribute(attribute);
+        put(value, found.ok_or(Status::INVALID_VALUE)?)
+    }
+
+    /// Limits of a device, the old way.
+    fn cuDeviceGetProperties(properties: *mut Properties, device: CUdevice) {
+        let snapshot = snapshot(device)?;
+        let get = |attribute| snapshot.attribute(attribute).unwrap_or(0);
+        put(properties, Properties {
+            max_threads_per_block: get(1),
+            max_threads_dim: [get(2), get(3), get(4)],
+            max_grid_size: [get(5), get(6), get(7)],
+            shared_mem_per_block: get(8),
+            total_constant_memory: get(9),
+            simd_width: get(10),
+            mem_pitch: get(11),
+            regs_per_block: get(12),
+            clock_rate: get(13),
+            texture_align: get(14),
+        })
+    }
+
+    /// Compute capability.
+    fn cuDeviceComputeCapability(major: *mut c_int, minor: *mut c_int, device: CUdevice) {
+        let snapshot = snapshot(device)?;
+        put(major, snapshot.attribute(75).unwrap_or(0))?;
+        put(minor, snapshot.attribute(76).unwrap_or(0))
+    }
+
+    /// Its place on the host's bus.
+    fn cuDeviceGetPCIBusId(id: *mut c_char, length: c_int, device: CUdevice) {
+        put_text(id, length, &snapshot(device)?.pci_bus_id)
+    }
+
+    /// The device at a place on the host's bus.
+    fn cuDeviceGetByPCIBusId(device: *mut CUdevice, id: *const c_char) {
+        put(device, find_by_bus_id(text(id)?)?)
+    }
+
+    /// Devices do not reach each other's memory: each has its own worker.
+    fn cuDeviceCanAccessPeer(can: *mut c_int, device: CUdevice, peer: CUdevice) {
+        ordinal(device)?;
+        ordinal(peer)?;
+        put(can, 0)
+    }
+
+    /// As cuDeviceCanAccessPeer.
+    fn cuDeviceGetP2PAttribute(
+        value: *mut c_int, attribute: c_int, from: CUdevice, to: CUdevice,
+    ) {
+        if ordinal(from)? == ordinal(to)? {
+            return Err(Status::INVALID_DEVICE);
+        }
+        if !(1..=5).contains(&attribute) {
+            return Err(Status::INVALID_VALUE);
+        }
+        put(value, 0)
+    }
+
+    /// How wide a linear texture may be.
+    fn cuDeviceGetTexture1DLinearMaxWidth(
+        width: *mut usize, format: c_int, channels: c_uint, device: CUdevice,
+    ) {
+        let most = snapshot(device)?.attribute(69).unwrap_or(0);
+        // The attribute counts elements, whatever their size.
+        paragpu_client::texture::element_bytes(format.cast_unsigned(), channels)
+            .ok_or(Status::INVALID_VALUE)?;
+        put(width, usize::try_from(most).unwrap_or(0))
+    }
+
+    /// No affinities but the whole device.
+    fn cuDeviceGetExecAffinitySupport(value: *mut c_int, kind: c_int, device: CUdevice) {
+        ordinal(device)?;
+        if kind != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        put(value, 0)
+    }
+}
+
+/// CUdevprop.
+#[repr(C)]
+pub struct Properties {
+    max_threads_per_block: c_int,
+    max_threads_dim: [c_int; 3],
+    max_grid_size: [c_int; 3],
+    shared_mem_per_block: c_int,
+    total_constant_memory: c_int,
+    simd_width: c_int,
+    mem_pitch: c_int,
+    regs_per_block: c_int,
+    clock_rate: c_int,
+    texture_align: c_int,
+}

@@ -1,0 +1,109 @@
+//! Events (CUDA Driver API, Event Management).
+
+use std::ffi::c_uint;
+
+use paragpu_abi::{CUevent, CUstream};
+use paragpu_client::event::Event;
+use paragpu_protocol::status::Status;
+
+use super::{Result, context, put, stream};
+use crate::objects::{self, Found, InContext, Object};
+
+/// The event with this handle.
+pub fn find(event: CUevent) -> Result<Found> {
+    objects::find(event)
+        .filter(|found| matches!(***found, Object::Event(_)))
+        .ok_or(Status::INVALID_HANDLE)
+}
+
+/// What was found.
+pub fn inner(found: &Found) -> Result<&InContext<Event>> {
+    match &***found {
+        Object::Event(inner) => Ok(inner),
+        _ => Err(Status::INVALID_HANDLE),
+    }
+}
+
+fn record(event: CUevent, stream: CUstream) -> Result {
+    let found = find(event)?;
+    let event = inner(&found)?;
+    let named = stream::named(stream)?;
+    let (session, stream) = named.both()?;
+    if !std::ptr::eq(session, event.session) {
+        return Err(Status::INVALID_HANDLE);
+    }
+    session.event_record(&event.object, stream)
+}
+
+fn elapsed(milliseconds: *mut f32, start: CUevent, end: CUevent) -> Result<f32> {
+    if milliseconds.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    let (start, end) = (find(start)?, find(end)?);
+    let (start, end) = (inner(&start)?, inner(&end)?);
+    if !std::ptr::eq(start.session, end.session) {
+        return Err(Status::INVALID_HANDLE);
+    }
+    start.session.event_elapsed(&start.object, &end.object)
+}
+
+api! {
+    /// An event.
+    fn cuEventCreate(event: *mut CUevent, flags: c_uint) {
+        if event.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        let current = context::current()?;
+        let object = current.session.event_create(flags)?;
+        put(event, objects::insert(Object::Event(InContext {
+            context: current.handle,
+            session: current.session,
+            object,
+        })))
+    }
+
+    /// Ends an event.
+    fn cuEventDestroy | cuEventDestroy_v2(event: CUevent) same {
+        let ended = objects::remove(event, |object| matches!(object, Object::Event(_)));
+        match ended.as_deref() {
+            Some(Object::Event(inner)) => inner.session.event_destroy(&inner.object),
+            _ => Err(Status::INVALID_HANDLE),
+        }
+    }
+
+    /// From now on it stands for the stream's work so far.
+    fn cuEventRecord | cuEventRecord_ptsz(event: CUevent, stream: CUstream) on stream {
+        record(event, stream)
+    }
+
+    /// As cuEventRecord; the one flag is for captures, which are not served.
+    fn cuEventRecordWithFlags | cuEventRecordWithFlags_ptsz(
+        event: CUevent, stream: CUstream, flags: c_uint,
+    ) on stream {
+        if flags & !1 != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        record(event, stream)
+    }
+
+    /// Is it reached?
+    fn cuEventQuery(event: CUevent) {
+        let found = find(event)?;
+        let event = inner(&found)?;
+        event.session.event_query(&event.object)
+    }
+
+    /// Waits until it is reached.
+    fn cuEventSynchronize(event: CUevent) {
+        let found = find(event)?;
+        let event = inner(&found)?;
+        event.session.event_synchronize(&event.object)
+    }
+
+    /// Milliseconds between two events.
+    fn cuEventElapsedTime | cuEventElapsedTime_v2(
+        milliseconds: *mut f32, start: CUevent, end: CUevent,
+    ) same {
+        put(milliseconds, elapsed(milliseconds, start, end)?)
+    }
+}

@@ -1,0 +1,99 @@
+//! Pinned memory (CUDA Driver API, Memory Management).
+
+use std::ffi::{c_uint, c_void};
+
+use paragpu_abi::CUdeviceptr;
+use paragpu_client::Session;
+use paragpu_client::host::Pinned;
+use paragpu_client::sys::memory::Source;
+use paragpu_protocol::layout::MAX_DEVICES;
+use paragpu_protocol::status::Status;
+
+use super::{Result, context, device, memory, put};
+
+/// The session that pinned an address of the program, and what it pinned.
+pub fn pinned(address: u64) -> Option<(&'static Session, Pinned)> {
+    let ordinals = match memory::ordinal_of(address) {
+        Some(ordinal) => ordinal..ordinal + 1,
+        None => 0..MAX_DEVICES,
+    };
+    ordinals
+        .filter_map(device::session_if_open)
+        .find_map(|session| Some((session, session.host().find(address)?)))
+}
+
+unsafe fn allocate(place: *mut *mut c_void, size: usize, flags: c_uint) -> Result {
+    if place.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    let address = context::current()?
+        .session
+        .host_allocate(size as u64, flags)?;
+    put(
+        place,
+        std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0)),
+    )
+}
+
+api! {
+    /// Pinned memory.
+    fn cuMemAllocHost_v2(place: *mut *mut c_void, size: usize) {
+        allocate(place, size, 0)
+    }
+
+    /// Pinned memory with flags.
+    fn cuMemHostAlloc(place: *mut *mut c_void, size: usize, flags: c_uint) {
+        allocate(place, size, flags)
+    }
+
+    /// Frees pinned memory.
+    fn cuMemFreeHost(address: *mut c_void) {
+        if address.is_null() {
+            return Ok(());
+        }
+        let (session, found) = pinned(address as u64).ok_or(Status::INVALID_VALUE)?;
+        if found.address != address as u64 {
+            return Err(Status::INVALID_VALUE);
+        }
+        session.host_free(address as u64)
+    }
+
+    /// Pins memory of the program.
+    fn cuMemHostRegister_v2(address: *mut c_void, size: usize, flags: c_uint) {
+        let session = context::current()?.session;
+        if pinned(address as u64).is_some() {
+            return Err(Status::HOST_MEMORY_ALREADY_REGISTERED);
+        }
+        session.host_register(Source::new(address, size), flags)
+    }
+
+    /// Ends a registration.
+    fn cuMemHostUnregister(address: *mut c_void) {
+        context::current()?;
+        let (session, _) = pinned(address as u64).ok_or(Status::HOST_MEMORY_NOT_REGISTERED)?;
+        session.host_unregister(address as u64)
+    }
+
+    /// Where the device sees pinned memory.
+    fn cuMemHostGetDevicePointer_v2(
+        device: *mut CUdeviceptr, address: *mut c_void, flags: c_uint,
+    ) {
+        if flags != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        context::current()?;
+        let (session, _) = pinned(address as u64).ok_or(Status::INVALID_VALUE)?;
+        put(device, session.host_device_address(address as u64)?)
+    }
+
+    /// Flags of pinned memory.
+    fn cuMemHostGetFlags(flags: *mut c_uint, address: *mut c_void) {
+        context::current()?;
+        let (_, found) = pinned(address as u64).ok_or(Status::INVALID_VALUE)?;
+        if found.registered {
+            return Err(Status::INVALID_VALUE);
+        }
+        // Unified addressing maps all pinned memory.
+        put(flags, found.flags | 2)
+    }
+}

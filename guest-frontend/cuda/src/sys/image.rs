@@ -1,0 +1,272 @@
+//! Images of modules as programs pass them: a pointer without a length.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use paragpu_protocol::status::Status;
+
+use super::Result;
+
+/// "\x7fELF" as a little-endian word.
+const ELF: u32 = 0x464c_457f;
+/// A fat binary.
+const CONTAINER: u32 = 0xba55_ed50;
+/// What nvcc puts around a fat binary.
+const WRAPPER: u32 = 0x4662_43b1;
+/// No image is larger (ImageQuery's limit).
+const MOST: usize = 1 << 30;
+/// Section type of sections without bytes.
+const NOBITS: u32 = 8;
+
+/// The bytes of an image, measured by what it is: an ELF file, a fat binary,
+/// nvcc's wrapper around one, or else PTX text that ends with a zero.
+///
+/// # Safety
+/// `image` must point to a whole image.
+pub unsafe fn measure<'a>(image: *const c_void) -> Result<&'a [u8]> {
+    let mut image: *const u8 = image.cast();
+    if image.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    if word(image, 0) == WRAPPER {
+        image = image.add(8).cast::<*const u8>().read_unaligned();
+        if image.is_null() || word(image, 0) != CONTAINER {
+            return Err(Status::INVALID_IMAGE);
+        }
+    }
+    let length = match word_of_any(image) {
+        Some(CONTAINER) => container(image)?,
+        Some(ELF) => elf(image)?,
+        _ => text(image)?,
+    };
+    if length > MOST {
+        return Err(Status::INVALID_IMAGE);
+    }
+    Ok(std::slice::from_raw_parts(image, length))
+}
+
+/// The first word, unless the image is text shorter than one.
+unsafe fn word_of_any(image: *const u8) -> Option<u32> {
+    for at in 0..3 {
+        if image.add(at).read() == 0 {
+            return None;
+        }
+    }
+    Some(word(image, 0))
+}
+
+unsafe fn half(image: *const u8, at: usize) -> usize {
+    u16::from_le(image.add(at).cast::<u16>().read_unaligned()).into()
+}
+
+unsafe fn word(image: *const u8, at: usize) -> u32 {
+    u32::from_le(image.add(at).cast::<u32>().read_unaligned())
+}
+
+unsafe fn long(image: *const u8, at: usize) -> Result<usize> {
+    let value = u64::from_le(image.add(at).cast::<u64>().read_unaligned());
+    match usize::try_from(value) {
+        Ok(value) if value <= MOST => Ok(value),
+        _ => Err(Status::INVALID_IMAGE),
+    }
+}
+
+/// Header, whose size it tells, and entries.
+unsafe fn container(image: *const u8) -> Result<usize> {
+    Ok(half(image, 6) + long(image, 8)?)
+}
+
+/// The end of the last table or section.
+unsafe fn elf(image: *const u8) -> Result<usize> {
+    // Only 64-bit little-endian files are device code.
+    if image.add(4).read() != 2 || image.add(5).read() != 1 {
+        return Err(Status::INVALID_IMAGE);
+    }
+    let (programs, sections) = (long(image, 32)?, long(image, 40)?);
+    let (program_size, program_count) = (half(image, 54), half(image, 56));
+    let (section_size, section_count) = (half(image, 58), half(image, 60));
+    let mut end = half(image, 52)
+        .max(programs + program_size * program_count)
+        .max(sections + section_size * section_count);
+    if section_size >= 64 {
+        for section in 0..section_count {
+            let at = sections + section * section_size;
+            if word(image, at + 4) != NOBITS {
+                end = end.max(long(image, at + 24)? + long(image, at + 32)?);
+            }
+        }
+    }
+    if program_size >= 56 {
+        for program in 0..program_count {
+            let at = programs + program * program_size;
+            end = end.max(long(image, at + 8)? + long(image, at + 32)?);
+        }
+    }
+    Ok(end)
+}
+
+unsafe fn text(image: *const u8) -> Result<usize> {
+    let length = libc::strnlen(image.cast(), MOST + 1);
+    if length == 0 || length > MOST {
+        return Err(Status::INVALID_IMAGE);
+    }
+    Ok(length)
+}
+
+/// The options of a load: those that are numbers, and the program's buffers
+/// for what the loader says.
+pub struct Options {
+    /// CUjit_option and value.
+    pub numbers: Vec<(u32, u32)>,
+    info: Log,
+    error: Log,
+}
+
+#[derive(Clone, Copy)]
+struct Log {
+    buffer: *mut c_void,
+    size: usize,
+    /// Where the written size goes.
+    written: *mut *mut c_void,
+}
+
+impl Log {
+    const NONE: Self = Self {
+        buffer: std::ptr::null_mut(),
+        size: 0,
+        written: std::ptr::null_mut(),
+    };
+
+    unsafe fn write(&self, text: &str) {
+        let mut length = 0;
+        if !self.buffer.is_null() && self.size > 0 {
+            length = text.len().min(self.size - 1);
+            let place: *mut u8 = self.buffer.cast();
+            std::ptr::copy_nonoverlapping(text.as_ptr(), place, length);
+            place.add(length).write(0);
+        }
+        if !self.written.is_null() {
+            self.written.write(std::ptr::without_provenance_mut(length));
+        }
+    }
+}
+
+/// CU_JIT_WALL_TIME, written by the loader.
+const WALL_TIME: c_int = 2;
+const INFO_LOG_BUFFER: c_int = 3;
+const INFO_LOG_BUFFER_SIZE_BYTES: c_int = 4;
+const ERROR_LOG_BUFFER: c_int = 5;
+const ERROR_LOG_BUFFER_SIZE_BYTES: c_int = 6;
+/// Internal, then the names, addresses and count of symbols to bind.
+const UNSERVED: [c_int; 4] = [15, 17, 18, 19];
+
+impl Options {
+    /// Reads the arrays of cuModuleLoadDataEx.
+    ///
+    /// # Safety
+    /// `number` options and values must be readable.
+    pub unsafe fn read(
+        number: c_uint,
+        options: *const c_int,
+        values: *mut *mut c_void,
+    ) -> Result<Self> {
+        let mut read = Self {
+            numbers: Vec::new(),
+            info: Log::NONE,
+            error: Log::NONE,
+        };
+        if number == 0 {
+            return Ok(read);
+        }
+        if options.is_null() || values.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        for at in 0..number as usize {
+            let option = options.add(at).read();
+            let place = values.add(at);
+            let value = place.read();
+            let number = value.addr();
+            match option {
+                WALL_TIME => place.cast::<f32>().write(0.0),
+                INFO_LOG_BUFFER => read.info.buffer = value,
+                INFO_LOG_BUFFER_SIZE_BYTES => {
+                    read.info.size = number & 0xffff_ffff;
+                    read.info.written = place;
+                }
+                ERROR_LOG_BUFFER => read.error.buffer = value,
+                ERROR_LOG_BUFFER_SIZE_BYTES => {
+                    read.error.size = number & 0xffff_ffff;
+                    read.error.written = place;
+                }
+                other if UNSERVED.contains(&other) => {
+                    return Err(super::unsupported_use!("loading with symbols to bind"));
+                }
+                other => {
+                    let option = u32::try_from(other).map_err(|_| Status::INVALID_VALUE)?;
+                    // Numbers are passed in the pointer's low half.
+                    let value = u32::try_from(number & 0xffff_ffff).unwrap_or(0);
+                    read.numbers.push((option, value));
+                }
+            }
+        }
+        Ok(read)
+    }
+
+    /// Tells the program what the loader said.
+    ///
+    /// # Safety
+    /// The buffers of [`read`](Self::read) must still be writable.
+    pub unsafe fn tell(&self, info: &str, error: &str) {
+        self.info.write(info);
+        self.error.write(error);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_ends_with_a_zero() {
+        let text = c".version 8.0";
+        let bytes = unsafe { measure(text.as_ptr().cast()) }.unwrap();
+        assert_eq!(bytes, text.to_bytes());
+        assert_eq!(
+            unsafe { measure(c"".as_ptr().cast()) }.err(),
+            Some(Status::INVALID_IMAGE)
+        );
+    }
+
+    #[test]
+    fn a_container_tells_its_size_and_a_wrapper_leads_to_it() {
+        let mut container = Vec::from(CONTAINER.to_le_bytes());
+        container.extend(1u16.to_le_bytes());
+        container.extend(16u16.to_le_bytes());
+        container.extend(24u64.to_le_bytes());
+        container.extend([7; 30]);
+        let bytes = unsafe { measure(container.as_ptr().cast()) }.unwrap();
+        assert_eq!(bytes.len(), 40);
+        let mut wrapper = Vec::from(WRAPPER.to_le_bytes());
+        wrapper.extend(1u32.to_le_bytes());
+        wrapper.extend((container.as_ptr() as u64).to_le_bytes());
+        wrapper.extend([0; 8]);
+        let again = unsafe { measure(wrapper.as_ptr().cast()) }.unwrap();
+        assert_eq!(again.as_ptr(), container.as_ptr());
+        assert_eq!(again.len(), 40);
+    }
+
+    #[test]
+    fn an_absurd_size_is_refused() {
+        let mut container = Vec::from(CONTAINER.to_le_bytes());
+        container.extend([0; 4]);
+        container.extend(u64::MAX.to_le_bytes());
+        let measured = unsafe { measure(container.as_ptr().cast()) };
+        assert_eq!(measured.err(), Some(Status::INVALID_IMAGE));
+    }
+
+    #[test]
+    fn an_elf_file_ends_with_its_last_section() {
+        let own = std::fs::read("/proc/self/exe").unwrap();
+        let bytes = unsafe { measure(own.as_ptr().cast()) }.unwrap();
+        assert_eq!(bytes.len(), own.len());
+    }
+}

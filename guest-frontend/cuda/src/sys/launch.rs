@@ -1,0 +1,211 @@
+//! Launches (CUDA Driver API, Execution Control).
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_uint, c_void};
+
+use paragpu_abi::{CUfunction, CUlaunchConfig, CUstream, cudaLaunchAttribute};
+use paragpu_client::launch::Shape;
+use paragpu_client::module::Function;
+use paragpu_protocol::status::Status;
+
+use super::module::callable;
+use super::{Result, get, own_default, stream, unsupported_use};
+
+/// CU_LAUNCH_ATTRIBUTE_IGNORE.
+const IGNORE: c_int = 0;
+/// CU_LAUNCH_ATTRIBUTE_COOPERATIVE.
+const COOPERATIVE: c_int = 2;
+/// CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY.
+const SYNCHRONIZATION_POLICY: c_int = 3;
+/// CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION.
+const CLUSTER_DIMENSION: c_int = 4;
+/// CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE.
+const CLUSTER_SCHEDULING: c_int = 5;
+/// CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION.
+const PROGRAMMATIC_SERIALIZATION: c_int = 6;
+/// CU_LAUNCH_ATTRIBUTE_PRIORITY.
+const PRIORITY: c_int = 8;
+
+/// CU_LAUNCH_PARAM_END, _BUFFER_POINTER and _BUFFER_SIZE.
+const PARAM_END: usize = 0;
+const PARAM_BUFFER_POINTER: usize = 1;
+const PARAM_BUFFER_SIZE: usize = 2;
+
+thread_local! {
+    static PARAMETERS: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// Gathers the parameters from where the program's pointers point.
+unsafe fn gather(function: &Function, pointers: *mut *mut c_void, out: &mut Vec<u8>) -> Result {
+    let parameters = function.parameters();
+    if parameters.is_empty() {
+        return Ok(());
+    }
+    if pointers.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    out.resize(function.parameter_bytes(), 0);
+    for (index, &(offset, size)) in parameters.iter().enumerate() {
+        let pointer: *const u8 = pointers.add(index).read().cast();
+        let (offset, size) = (offset as usize, size as usize);
+        let place = out.get_mut(offset..offset + size);
+        match place {
+            Some(place) if !pointer.is_null() => {
+                std::ptr::copy_nonoverlapping(pointer, place.as_mut_ptr(), size);
+            }
+            _ => return Err(Status::INVALID_VALUE),
+        }
+    }
+    Ok(())
+}
+
+/// Takes the parameters that the program packed itself.
+unsafe fn packed(function: &Function, extra: *mut *mut c_void, out: &mut Vec<u8>) -> Result {
+    let mut buffer: *const u8 = std::ptr::null();
+    let mut size = 0;
+    let mut at = extra;
+    loop {
+        match at.read().addr() {
+            PARAM_END => break,
+            PARAM_BUFFER_POINTER => buffer = at.add(1).read().cast(),
+            PARAM_BUFFER_SIZE => size = at.add(1).read().cast::<usize>().read(),
+            _ => return Err(Status::INVALID_VALUE),
+        }
+        at = at.add(2);
+    }
+    if (buffer.is_null() && size > 0) || size < function.parameter_bytes() {
+        return Err(Status::INVALID_VALUE);
+    }
+    // Programs may pad the end.
+    out.resize(function.parameter_bytes(), 0);
+    std::ptr::copy_nonoverlapping(buffer, out.as_mut_ptr(), out.len());
+    Ok(())
+}
+
+unsafe fn launch(
+    function: CUfunction,
+    shape: &Shape,
+    stream: CUstream,
+    pointers: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Result {
+    let callable = callable(function)?;
+    let function = callable.function()?;
+    let named = stream::named(stream)?;
+    let (session, stream) = named.both()?;
+    if !std::ptr::eq(session, callable.session) {
+        return Err(Status::INVALID_HANDLE);
+    }
+    if !pointers.is_null() && !extra.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    let mut parameters = PARAMETERS.try_with(Cell::take).unwrap_or_default();
+    parameters.clear();
+    let gathered = if extra.is_null() {
+        gather(function, pointers, &mut parameters)
+    } else {
+        packed(function, extra, &mut parameters)
+    };
+    let launched = gathered.and_then(|()| session.launch(function, stream, shape, &parameters));
+    let _ = PARAMETERS.try_with(|kept| kept.set(parameters));
+    launched
+}
+
+unsafe fn launch_with(
+    config: &CUlaunchConfig,
+    stream: CUstream,
+    function: CUfunction,
+    pointers: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Result {
+    let mut shape = Shape {
+        grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
+        block: [config.blockDimX, config.blockDimY, config.blockDimZ],
+        dynamic_shared: config.sharedMemBytes,
+        ..Shape::default()
+    };
+    attributes(&mut shape, config.attrs, config.numAttrs)?;
+    launch(function, &shape, stream, pointers, extra)
+}
+
+/// Reads the attributes of a launch.
+unsafe fn attributes(
+    shape: &mut Shape,
+    attributes: *const cudaLaunchAttribute,
+    number: c_uint,
+) -> Result {
+    if number > 0 && attributes.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    for index in 0..number as usize {
+        let attribute = &*attributes.add(index);
+        match attribute.id {
+            // Preferences that change no result.
+            IGNORE | SYNCHRONIZATION_POLICY | PRIORITY | CLUSTER_SCHEDULING => {}
+            COOPERATIVE => shape.cooperative = attribute.val.cooperative != 0,
+            CLUSTER_DIMENSION => {
+                let cluster = attribute.val.clusterDim;
+                shape.cluster = [cluster.x, cluster.y, cluster.z];
+            }
+            // Kernels may start when their predecessor allows it; starting
+            // after its end is always right.
+            PROGRAMMATIC_SERIALIZATION => {}
+            _ => {
+                return Err(unsupported_use!(
+                    "cuLaunchKernelEx with this launch attribute"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+api! {
+    /// Launches a kernel.
+    fn cuLaunchKernel | cuLaunchKernel_ptsz(
+        function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
+        block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: CUstream,
+        pointers: *mut *mut c_void, extra: *mut *mut c_void,
+    ) on stream {
+        let shape = Shape {
+            grid: [grid_x, grid_y, grid_z],
+            block: [block_x, block_y, block_z],
+            dynamic_shared: shared,
+            ..Shape::default()
+        };
+        launch(function, &shape, stream, pointers, extra)
+    }
+
+    /// Launches a kernel with attributes.
+    fn cuLaunchKernelEx(
+        config: *const CUlaunchConfig, function: CUfunction, pointers: *mut *mut c_void,
+        extra: *mut *mut c_void,
+    ) {
+        launch_with(get(config)?, get(config)?.hStream, function, pointers, extra)
+    }
+
+    /// As cuLaunchKernelEx; the null stream is the thread's own.
+    fn cuLaunchKernelEx_ptsz(
+        config: *const CUlaunchConfig, function: CUfunction, pointers: *mut *mut c_void,
+        extra: *mut *mut c_void,
+    ) {
+        let stream = own_default(get(config)?.hStream);
+        launch_with(get(config)?, stream, function, pointers, extra)
+    }
+
+    /// Launches a kernel whose blocks all run at once.
+    fn cuLaunchCooperativeKernel | cuLaunchCooperativeKernel_ptsz(
+        function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
+        block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: CUstream,
+        pointers: *mut *mut c_void,
+    ) on stream {
+        let shape = Shape {
+            grid: [grid_x, grid_y, grid_z],
+            block: [block_x, block_y, block_z],
+            dynamic_shared: shared,
+            cooperative: true,
+            cluster: [0; 3],
+        };
+        launch(function, &shape, stream, pointers, std::ptr::null_mut())
+    }
+}

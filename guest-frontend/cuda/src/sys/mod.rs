@@ -1,0 +1,254 @@
+//! The C boundary: the exported functions.
+//!
+//! Everything here deals in pointers that a C program passes, and is as safe
+//! as that program keeps to CUDA's manual; so the folder's functions are
+//! `unsafe`, and their bodies one unsafe context each.
+#![allow(non_snake_case, clippy::too_many_arguments)]
+// An unsafe function here is a C function or a step of one. What its caller
+// must keep is CUDA's manual, which the block-wise lints cannot refer to.
+#![allow(
+    unsafe_op_in_unsafe_fn,
+    clippy::missing_safety_doc,
+    clippy::undocumented_unsafe_blocks,
+    clippy::not_unsafe_ptr_arg_deref
+)]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use paragpu_abi::{CU_STREAM_PER_THREAD, CUresult, CUstream};
+use paragpu_protocol::status::Status;
+
+/// What a function ends with.
+pub(crate) type Result<T = (), E = Status> = std::result::Result<T, E>;
+
+/// Declares exported functions. `fn name(…) { … }` is plain; `early fn` may be
+/// called before cuInit. With `fn name | name_ptsz (…) on stream` the second
+/// name takes the null stream for the thread's own; with `sync stream` there
+/// is no such parameter and `stream` is the default stream that the name
+/// stands for; with `same` both names do the same.
+macro_rules! api {
+    () => {};
+    (
+        $(#[$doc:meta])*
+        fn $name:ident ( $( $parameter:ident : $kind:ty ),* $(,)? ) $body:block
+        $( $rest:tt )*
+    ) => {
+        $crate::sys::export!($(#[$doc])* guard $name ( $( $parameter: $kind ),* ) $body);
+        api! { $( $rest )* }
+    };
+    (
+        $(#[$doc:meta])*
+        early fn $name:ident ( $( $parameter:ident : $kind:ty ),* $(,)? ) $body:block
+        $( $rest:tt )*
+    ) => {
+        $crate::sys::export!($(#[$doc])* guard_early $name ( $( $parameter: $kind ),* ) $body);
+        api! { $( $rest )* }
+    };
+    (
+        $(#[$doc:meta])*
+        fn $( $name:ident )|+ ( $( $parameter:ident : $kind:ty ),* $(,)? )
+        same $body:block
+        $( $rest:tt )*
+    ) => {
+        $crate::sys::same!($(#[$doc])* [ $( $name )+ ] ( $( $parameter: $kind ),* ) $body);
+        api! { $( $rest )* }
+    };
+    (
+        $(#[$doc:meta])*
+        fn $name:ident | $own:ident ( $( $parameter:ident : $kind:ty ),* $(,)? )
+        on $stream:ident $body:block
+        $( $rest:tt )*
+    ) => {
+        $crate::sys::export!($(#[$doc])* guard $name ( $( $parameter: $kind ),* ) $body);
+        $crate::sys::export!($(#[$doc])* guard $own ( $( $parameter: $kind ),* ) {
+            let $stream = $crate::sys::own_default($stream);
+            $body
+        });
+        api! { $( $rest )* }
+    };
+    (
+        $(#[$doc:meta])*
+        fn $name:ident | $own:ident ( $( $parameter:ident : $kind:ty ),* $(,)? )
+        sync $stream:ident $body:block
+        $( $rest:tt )*
+    ) => {
+        $crate::sys::export!($(#[$doc])* guard $name ( $( $parameter: $kind ),* ) {
+            let $stream: paragpu_abi::CUstream = std::ptr::null_mut();
+            $body
+        });
+        $crate::sys::export!($(#[$doc])* guard $own ( $( $parameter: $kind ),* ) {
+            let $stream: paragpu_abi::CUstream = paragpu_abi::CU_STREAM_PER_THREAD;
+            $body
+        });
+        api! { $( $rest )* }
+    };
+}
+
+/// Several names with one body.
+macro_rules! same {
+    ($(#[$doc:meta])* [ ] $parameters:tt $body:block) => {};
+    ($(#[$doc:meta])* [ $name:ident $( $rest:ident )* ] $parameters:tt $body:block) => {
+        $crate::sys::export!($(#[$doc])* guard $name $parameters $body);
+        $crate::sys::same!($(#[$doc])* [ $( $rest )* ] $parameters $body);
+    };
+}
+
+/// One exported function of [`api!`].
+macro_rules! export {
+    (
+        $(#[$doc:meta])*
+        $guard:ident $name:ident ( $( $parameter:ident : $kind:ty ),* ) $body:block
+    ) => {
+        $(#[$doc])*
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name( $( $parameter: $kind ),* ) -> paragpu_abi::CUresult {
+            $crate::sys::$guard(|| -> $crate::sys::Result {
+                // SAFETY: the caller keeps to CUDA's manual for this function.
+                #[allow(unused_unsafe)]
+                unsafe { $body }
+            })
+        }
+    };
+}
+
+/// Exports functions that only say that they are not served.
+macro_rules! stubs {
+    ($( $name:ident ),* $(,)?) => {
+        $(
+            #[doc = concat!("`", stringify!($name), "`: not served.")]
+            #[unsafe(no_mangle)]
+            pub extern "C" fn $name() -> paragpu_abi::CUresult {
+                static SAID: AtomicBool = AtomicBool::new(false);
+                guard_early(|| Err(unsupported(stringify!($name), &SAID)))
+            }
+        )*
+    };
+}
+
+pub(crate) use {export, same};
+
+pub mod array;
+pub mod context;
+pub mod copy;
+pub mod copy_rect;
+pub mod device;
+pub mod entry;
+pub mod error;
+pub mod event;
+pub mod host;
+pub mod image;
+pub mod launch;
+pub mod library;
+pub mod memory;
+pub mod memset;
+pub mod module;
+pub mod occupancy;
+pub mod pointer;
+pub mod pool;
+pub mod stream;
+pub mod texture;
+
+/// Names that exist and are not served.
+mod unserved {
+    use super::{AtomicBool, guard_early, unsupported};
+    include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
+}
+
+/// Runs the body of an exported function. Nothing unwinds into C.
+#[inline]
+fn guard(body: impl FnOnce() -> Result) -> CUresult {
+    if !device::is_initialized() {
+        return code(Err(Status::NOT_INITIALIZED));
+    }
+    guard_early(body)
+}
+
+/// [`guard`] for functions that may be called before cuInit.
+#[inline]
+fn guard_early(body: impl FnOnce() -> Result) -> CUresult {
+    paragpu_client::count_call();
+    if paragpu_client::sys::process::forked() {
+        return code(Err(Status::NOT_INITIALIZED));
+    }
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(result) => code(result),
+        Err(_) => code(Err(Status::UNKNOWN)),
+    }
+}
+
+fn code(result: Result) -> CUresult {
+    result.err().unwrap_or(Status::SUCCESS).0.cast_signed()
+}
+
+/// Says once that a function is not served.
+fn unsupported(name: &str, said: &AtomicBool) -> Status {
+    if !said.swap(true, Ordering::Relaxed) {
+        eprintln!("paragpu: not supported: {name}");
+    }
+    Status::NOT_SUPPORTED
+}
+
+/// Says once that a use of a served function is not served.
+macro_rules! unsupported_use {
+    ($what:expr) => {{
+        static SAID: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+        $crate::sys::unsupported($what, &SAID)
+    }};
+}
+pub(crate) use unsupported_use;
+
+/// The null stream of a function with per-thread default stream.
+fn own_default(stream: CUstream) -> CUstream {
+    if stream.is_null() {
+        CU_STREAM_PER_THREAD
+    } else {
+        stream
+    }
+}
+
+/// Writes through a pointer that must not be null.
+unsafe fn put<T>(place: *mut T, value: T) -> Result {
+    if place.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    place.write(value);
+    Ok(())
+}
+
+/// Writes through a pointer that may be null.
+unsafe fn put_if<T>(place: *mut T, value: T) {
+    if !place.is_null() {
+        place.write(value);
+    }
+}
+
+/// Reads through a pointer that must not be null.
+unsafe fn get<'a, T>(place: *const T) -> Result<&'a T> {
+    place.as_ref().ok_or(Status::INVALID_VALUE)
+}
+
+/// Text of the program, which must be UTF-8.
+unsafe fn text<'a>(place: *const std::ffi::c_char) -> Result<&'a str> {
+    if place.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    std::ffi::CStr::from_ptr(place)
+        .to_str()
+        .map_err(|_| Status::INVALID_VALUE)
+}
+
+/// Writes text, cut and ended with a zero, into `length` bytes.
+unsafe fn put_text(place: *mut std::ffi::c_char, length: i32, text: &str) -> Result {
+    let Some(room) = usize::try_from(length).ok().filter(|room| *room > 0) else {
+        return Err(Status::INVALID_VALUE);
+    };
+    if place.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    let bytes = text.as_bytes();
+    let kept = bytes.len().min(room - 1);
+    std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), place, kept);
+    place.add(kept).write(0);
+    Ok(())
+}

@@ -1,0 +1,305 @@
+//! Modules and their functions (CUDA Driver API, Module Management).
+
+use std::ffi::{CString, c_char, c_int, c_uint, c_void};
+use std::sync::Arc;
+
+use paragpu_abi::{CUdeviceptr, CUfunction, CUmodule};
+use paragpu_client::Session;
+use paragpu_client::module::{Function, Module};
+use paragpu_protocol::status::Status;
+
+use super::image::{Options, measure};
+use super::{Result, context, get, library, put, put_if, text};
+use crate::objects::{self, Found, InContext, Object};
+
+/// Loads an image, telling the program what the loader said.
+///
+/// # Safety
+/// `options`' buffers must be writable.
+pub unsafe fn load_image(
+    session: &Session,
+    image: &[u8],
+    options: &Options,
+) -> Result<Arc<Module>> {
+    let _ = paragpu_client::take_detail();
+    match session.module_load(image, &options.numbers) {
+        Ok(module) => {
+            options.tell(module.log(), "");
+            Ok(module)
+        }
+        Err(status) => {
+            options.tell("", &paragpu_client::take_detail());
+            Err(status)
+        }
+    }
+}
+
+unsafe fn load(place: *mut CUmodule, image: &[u8], options: &Options) -> Result {
+    get(place)?;
+    let current = context::current()?;
+    let object = load_image(current.session, image, options)?;
+    put(
+        place,
+        objects::insert(Object::Module(InContext {
+            context: current.handle,
+            session: current.session,
+            object,
+        })),
+    )
+}
+
+unsafe fn no_options() -> Result<Options> {
+    Options::read(0, std::ptr::null(), std::ptr::null_mut())
+}
+
+/// The bytes of a file of the program.
+pub unsafe fn read_file(name: *const c_char) -> Result<Vec<u8>> {
+    /// CUDA_ERROR_FILE_NOT_FOUND.
+    const FILE_NOT_FOUND: Status = Status(301);
+    let mut bytes = std::fs::read(text(name)?).map_err(|_| FILE_NOT_FOUND)?;
+    // PTX text must end with a zero.
+    bytes.push(0);
+    Ok(bytes)
+}
+
+fn handle(number: u64) -> *mut c_void {
+    std::ptr::without_provenance_mut(usize::try_from(number).unwrap_or(0))
+}
+
+fn find(module: CUmodule) -> Result<Found> {
+    objects::find(module)
+        .filter(|found| matches!(***found, Object::Module(_)))
+        .ok_or(Status::INVALID_HANDLE)
+}
+
+fn inner(found: &Found) -> Result<&InContext<Module>> {
+    match &***found {
+        Object::Module(inner) => Ok(inner),
+        _ => Err(Status::INVALID_HANDLE),
+    }
+}
+
+/// What a CUfunction, or a CUkernel in its place, runs.
+pub struct Callable {
+    /// Where it runs.
+    pub session: &'static Session,
+    found: Found,
+}
+
+impl Callable {
+    /// The function.
+    pub fn function(&self) -> Result<&Arc<Function>> {
+        match &**self.found {
+            Object::Function(inner, _) => Ok(&inner.object),
+            _ => Err(Status::INVALID_HANDLE),
+        }
+    }
+}
+
+/// What the handle of a function or kernel runs.
+pub fn callable(function: CUfunction) -> Result<Callable> {
+    let mut found = objects::find(function).ok_or(Status::INVALID_HANDLE)?;
+    if let Object::Kernel(kernel) = &**found {
+        found = kernel.function()?;
+    }
+    let session = match &**found {
+        Object::Function(inner, _) => inner.session,
+        _ => return Err(Status::INVALID_HANDLE),
+    };
+    Ok(Callable { session, found })
+}
+
+/// A C string of a function's name that lives as long as the process; the
+/// same function has the same one.
+fn kept_name(function: &Function) -> *const c_char {
+    use std::collections::HashMap;
+    use std::sync::{Mutex, PoisonError};
+    static NAMES: Mutex<Option<HashMap<String, CString>>> = Mutex::new(None);
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    names
+        .get_or_insert_default()
+        .entry(function.name().to_owned())
+        .or_insert_with(|| CString::new(function.name()).unwrap_or_default())
+        .as_ptr()
+}
+
+/// cuFuncGetName, cuKernelGetName.
+pub unsafe fn name_of(place: *mut *const c_char, function: CUfunction) -> Result {
+    put(place, kept_name(callable(function)?.function()?))
+}
+
+/// cuFuncGetParamInfo, cuKernelGetParamInfo.
+pub unsafe fn parameter(
+    function: CUfunction,
+    index: usize,
+    offset: *mut usize,
+    size: *mut usize,
+) -> Result {
+    let callable = callable(function)?;
+    let function = callable.function()?;
+    let (at, length) = *function
+        .parameters()
+        .get(index)
+        .ok_or(Status::INVALID_VALUE)?;
+    put(offset, at as usize)?;
+    put_if(size, length as usize);
+    Ok(())
+}
+
+/// cuFuncGetAttribute, cuKernelGetAttribute.
+pub unsafe fn attribute(place: *mut c_int, attribute: c_int, function: CUfunction) -> Result {
+    let callable = callable(function)?;
+    let function = callable.function()?;
+    let attribute = u32::try_from(attribute).map_err(|_| Status::INVALID_VALUE)?;
+    put(
+        place,
+        function.attribute(attribute).ok_or(Status::INVALID_VALUE)?,
+    )
+}
+
+/// cuFuncSetAttribute, cuKernelSetAttribute.
+pub fn set_attribute(function: CUfunction, attribute: c_int, value: c_int) -> Result {
+    let callable = callable(function)?;
+    let (session, function) = (callable.session, callable.function()?);
+    let attribute = u32::try_from(attribute).map_err(|_| Status::INVALID_VALUE)?;
+    session.function_set_attribute(function, attribute, value)
+}
+
+fn set_cache_config(function: CUfunction, config: c_int) -> Result {
+    let callable = callable(function)?;
+    let (session, function) = (callable.session, callable.function()?);
+    let config = u32::try_from(config).map_err(|_| Status::INVALID_VALUE)?;
+    session.function_set_cache_config(function, config)
+}
+
+api! {
+    /// Loads a file.
+    fn cuModuleLoad(module: *mut CUmodule, name: *const c_char) {
+        let bytes = read_file(name)?;
+        load(module, measure(bytes.as_ptr().cast())?, &no_options()?)
+    }
+
+    /// Loads an image.
+    fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) {
+        load(module, measure(image)?, &no_options()?)
+    }
+
+    /// Loads an image with options.
+    fn cuModuleLoadDataEx(
+        module: *mut CUmodule, image: *const c_void, number: c_uint, options: *mut c_int,
+        values: *mut *mut c_void,
+    ) {
+        load(module, measure(image)?, &Options::read(number, options, values)?)
+    }
+
+    /// Loads a fat binary.
+    fn cuModuleLoadFatBinary(module: *mut CUmodule, image: *const c_void) {
+        load(module, measure(image)?, &no_options()?)
+    }
+
+    /// Unloads.
+    fn cuModuleUnload(module: CUmodule) {
+        let ended = objects::remove(module, |object| matches!(object, Object::Module(_)));
+        let Some(Object::Module(inner)) = ended.as_deref() else {
+            return Err(Status::INVALID_HANDLE);
+        };
+        let handle = module as u64;
+        objects::remove_all(|object| matches!(object, Object::Function(_, of) if *of == handle));
+        inner.session.module_unload(&inner.object)
+    }
+
+    /// Images are loaded when asked for.
+    fn cuModuleGetLoadingMode(mode: *mut c_int) {
+        /// CU_MODULE_LAZY_LOADING.
+        const LAZY: c_int = 2;
+        put(mode, LAZY)
+    }
+
+    /// A kernel by its name.
+    fn cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char) {
+        get(function)?;
+        let found = find(module)?;
+        let module_object = inner(&found)?;
+        let object = module_object.session.module_function(&module_object.object, text(name)?)?;
+        put(function, objects::insert(Object::Function(InContext {
+            context: module_object.context,
+            session: module_object.session,
+            object,
+        }, module as u64)))
+    }
+
+    /// A variable by its name.
+    fn cuModuleGetGlobal_v2(
+        address: *mut CUdeviceptr, size: *mut usize, module: CUmodule, name: *const c_char,
+    ) {
+        let found = find(module)?;
+        let module = inner(&found)?;
+        let (at, length) = module.session.module_global(&module.object, text(name)?)?;
+        put_if(address, at);
+        put_if(size, usize::try_from(length).unwrap_or(usize::MAX));
+        Ok(())
+    }
+
+    /// An attribute of a kernel, from what is constant about it.
+    fn cuFuncGetAttribute(value: *mut c_int, which: c_int, function: CUfunction) {
+        attribute(value, which, function)
+    }
+
+    /// Changes an attribute of a kernel.
+    fn cuFuncSetAttribute(function: CUfunction, which: c_int, value: c_int) {
+        set_attribute(function, which, value)
+    }
+
+    /// A preference.
+    fn cuFuncSetCacheConfig(function: CUfunction, config: c_int) {
+        set_cache_config(function, config)
+    }
+
+    /// A preference without effect on devices of today.
+    fn cuFuncSetSharedMemConfig(function: CUfunction, config: c_int) {
+        callable(function)?;
+        if (0..=2).contains(&config) { Ok(()) } else { Err(Status::INVALID_VALUE) }
+    }
+
+    /// The module of a kernel.
+    fn cuFuncGetModule(module: *mut CUmodule, function: CUfunction) {
+        match &**callable(function)?.found {
+            Object::Function(_, of) if matches!(objects::find(handle(*of)).as_deref().map(|found| &**found), Some(Object::Module(_))) => {
+                put(module, handle(*of))
+            }
+            Object::Function(_, library) => library::module_handle(handle(*library)).and_then(|found| put(module, found)),
+            _ => Err(Status::INVALID_HANDLE),
+        }
+    }
+
+    /// Its mangled name.
+    fn cuFuncGetName(name: *mut *const c_char, function: CUfunction) {
+        name_of(name, function)
+    }
+
+    /// Where a parameter lies.
+    fn cuFuncGetParamInfo(
+        function: CUfunction, index: usize, offset: *mut usize, size: *mut usize,
+    ) {
+        parameter(function, index, offset, size)
+    }
+
+    /// A function that has a handle is loaded.
+    fn cuFuncIsLoaded(state: *mut c_int, function: CUfunction) {
+        /// CU_FUNCTION_LOADING_STATE_LOADED.
+        const LOADED: c_int = 1;
+        callable(function)?;
+        put(state, LOADED)
+    }
+
+    /// A function that has a handle is loaded.
+    fn cuFuncLoad(function: CUfunction) {
+        callable(function).map(|_| ())
+    }
+
+    /// A preference.
+    fn cuKernelSetCacheConfig(kernel: CUfunction, config: c_int, device: c_int) {
+        super::device::ordinal(device)?;
+        set_cache_config(kernel, config)
+    }
+}

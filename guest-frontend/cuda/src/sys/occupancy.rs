@@ -1,0 +1,119 @@
+//! Occupancy (CUDA Driver API, Occupancy). What the device says is asked once
+//! for the same arguments; the rest is computed here.
+
+use std::ffi::{c_int, c_uint};
+
+use paragpu_abi::CUfunction;
+
+use super::module::{Callable, callable};
+use super::{Result, get, put};
+
+/// Bytes of dynamic shared memory that a block of a size needs
+/// (CUoccupancyB2DSize).
+type BlockToShared = Option<unsafe extern "C" fn(c_int) -> usize>;
+
+fn blocks(function: CUfunction, block_size: c_int, shared: usize, flags: c_uint) -> Result<c_int> {
+    let callable = callable(function)?;
+    let function = callable.function()?;
+    callable
+        .session
+        .occupancy_blocks(function, block_size, shared as u64, flags)
+}
+
+/// Largest block size that gives the most threads on a multiprocessor, and the
+/// grid that then fills the device.
+unsafe fn potential(
+    callable: &Callable,
+    shared_of: BlockToShared,
+    shared: usize,
+    limit: c_int,
+    flags: c_uint,
+) -> Result<(c_int, c_int)> {
+    let function = callable.function()?;
+    let session = callable.session;
+    let limits = session.snapshot()?.limits;
+    let most = function
+        .attribute(paragpu_client::module::MAX_THREADS_PER_BLOCK)
+        .unwrap_or(0)
+        .min(limits.threads.cast_signed());
+    let most = if limit > 0 { limit.min(most) } else { most };
+    let warp = limits.warp.cast_signed();
+    let full = limits.threads_of_multiprocessor.cast_signed();
+    let mut best = (0, 0, 0);
+    // From the largest multiple of a warp down; the largest itself need not be
+    // one.
+    let mut size = most;
+    while size > 0 {
+        let bytes = shared_of.map_or(shared, |of| of(size));
+        let blocks = session.occupancy_blocks(function, size, bytes as u64, flags)?;
+        let threads = blocks * size;
+        if threads > best.0 {
+            best = (threads, size, blocks);
+        }
+        if threads == full {
+            break;
+        }
+        size = (size - 1) / warp * warp;
+    }
+    let (_, size, blocks) = best;
+    Ok((blocks * limits.multiprocessors.cast_signed(), size))
+}
+
+unsafe fn put_potential(
+    grid: *mut c_int,
+    block: *mut c_int,
+    function: CUfunction,
+    shared_of: BlockToShared,
+    shared: usize,
+    limit: c_int,
+    flags: c_uint,
+) -> Result {
+    get(grid)?;
+    get(block)?;
+    let (blocks, size) = potential(&callable(function)?, shared_of, shared, limit, flags)?;
+    put(grid, blocks)?;
+    put(block, size)
+}
+
+api! {
+    /// Blocks that fit on a multiprocessor.
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        number: *mut c_int, function: CUfunction, block_size: c_int, shared: usize,
+    ) {
+        put(number, blocks(function, block_size, shared, 0)?)
+    }
+
+    /// Blocks that fit on a multiprocessor.
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+        number: *mut c_int, function: CUfunction, block_size: c_int, shared: usize,
+        flags: c_uint,
+    ) {
+        put(number, blocks(function, block_size, shared, flags)?)
+    }
+
+    /// A good size of blocks and grid.
+    fn cuOccupancyMaxPotentialBlockSize(
+        grid: *mut c_int, block: *mut c_int, function: CUfunction, shared_of: BlockToShared,
+        shared: usize, limit: c_int,
+    ) {
+        put_potential(grid, block, function, shared_of, shared, limit, 0)
+    }
+
+    /// A good size of blocks and grid.
+    fn cuOccupancyMaxPotentialBlockSizeWithFlags(
+        grid: *mut c_int, block: *mut c_int, function: CUfunction, shared_of: BlockToShared,
+        shared: usize, limit: c_int, flags: c_uint,
+    ) {
+        put_potential(grid, block, function, shared_of, shared, limit, flags)
+    }
+
+    /// Dynamic shared memory left for each of a number of blocks.
+    fn cuOccupancyAvailableDynamicSMemPerBlock(
+        bytes: *mut usize, function: CUfunction, number: c_int, block_size: c_int,
+    ) {
+        let callable = callable(function)?;
+        let function = callable.function()?;
+        let found = callable.session.occupancy_dynamic_shared(function, number, block_size)?;
+        put(bytes, usize::try_from(found).unwrap_or(usize::MAX))
+    }
+}

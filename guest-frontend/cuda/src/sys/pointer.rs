@@ -1,0 +1,188 @@
+//! What an address is (CUDA Driver API, Unified Addressing).
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use paragpu_abi::CUdeviceptr;
+use paragpu_client::Session;
+use paragpu_protocol::status::Status;
+
+use super::{Result, context, host, memory};
+
+const CONTEXT: c_int = 1;
+const MEMORY_TYPE: c_int = 2;
+const DEVICE_POINTER: c_int = 3;
+const HOST_POINTER: c_int = 4;
+const P2P_TOKENS: c_int = 5;
+const SYNC_MEMOPS: c_int = 6;
+const BUFFER_ID: c_int = 7;
+const IS_MANAGED: c_int = 8;
+const DEVICE_ORDINAL: c_int = 9;
+const IS_LEGACY_CUDA_IPC_CAPABLE: c_int = 10;
+const RANGE_START_ADDR: c_int = 11;
+const RANGE_SIZE: c_int = 12;
+const MAPPED: c_int = 13;
+const ALLOWED_HANDLE_TYPES: c_int = 14;
+const IS_GPU_DIRECT_RDMA_CAPABLE: c_int = 15;
+const ACCESS_FLAGS: c_int = 16;
+const MEMPOOL_HANDLE: c_int = 17;
+const MAPPING_SIZE: c_int = 18;
+const MAPPING_BASE_ADDR: c_int = 19;
+const MEMORY_BLOCK_ID: c_int = 20;
+const IS_HW_DECOMPRESS_CAPABLE: c_int = 21;
+
+/// CU_MEMORYTYPE_HOST and CU_MEMORYTYPE_DEVICE.
+const HOST: c_uint = 1;
+const DEVICE: c_uint = 2;
+/// CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE.
+const READ_WRITE: c_uint = 3;
+
+/// What is known of an address.
+struct Known {
+    session: &'static Session,
+    kind: c_uint,
+    start: u64,
+    size: u64,
+    id: u64,
+    device: u64,
+    host: Option<u64>,
+}
+
+fn known(address: u64) -> Result<Option<Known>> {
+    if let Some((session, pinned)) = host::pinned(address) {
+        let offset = address - pinned.address;
+        return Ok(Some(Known {
+            session,
+            kind: HOST,
+            start: pinned.address,
+            size: pinned.size,
+            // Far from the numbers of device memory.
+            id: 1 << 62 | pinned.address,
+            device: pinned.device + offset,
+            host: Some(address),
+        }));
+    }
+    let session = memory::owner(address)?;
+    if let Some((start, size, id)) = session.memory().find(address) {
+        return Ok(Some(Known {
+            session,
+            kind: DEVICE,
+            start,
+            size,
+            id: u64::from(session.ordinal()) << 48 | if id == 0 { 1 << 61 | start } else { id },
+            device: address,
+            host: None,
+        }));
+    }
+    Ok(session.host().find_by_device(address).map(|pinned| Known {
+        session,
+        kind: HOST,
+        start: pinned.device,
+        size: pinned.size,
+        id: 1 << 62 | pinned.address,
+        device: address,
+        host: Some(pinned.address + (address - pinned.device)),
+    }))
+}
+
+/// Writes an attribute of memory that is known.
+unsafe fn attribute(place: *mut c_void, which: c_int, known: &Known) -> Result {
+    match which {
+        CONTEXT => {
+            let current = context::current()?;
+            let handle = if current.ordinal == known.session.ordinal() {
+                current.handle
+            } else {
+                0
+            };
+            place.cast::<u64>().write(handle);
+        }
+        MEMORY_TYPE => place.cast::<c_uint>().write(known.kind),
+        DEVICE_POINTER => {
+            if let (Some(host), true) = (known.host, known.kind == HOST) {
+                // Whoever asks may give it to a kernel.
+                let _ = known.session.host_device_address(host);
+            }
+            place.cast::<u64>().write(known.device);
+        }
+        HOST_POINTER => place
+            .cast::<u64>()
+            .write(known.host.ok_or(Status::INVALID_VALUE)?),
+        P2P_TOKENS => return Err(super::unsupported_use!("CU_POINTER_ATTRIBUTE_P2P_TOKENS")),
+        SYNC_MEMOPS | IS_MANAGED | IS_HW_DECOMPRESS_CAPABLE => place.cast::<c_int>().write(0),
+        // A byte in C.
+        IS_LEGACY_CUDA_IPC_CAPABLE | IS_GPU_DIRECT_RDMA_CAPABLE => place.cast::<u8>().write(0),
+        BUFFER_ID | MEMORY_BLOCK_ID => place.cast::<u64>().write(known.id),
+        DEVICE_ORDINAL => place
+            .cast::<c_int>()
+            .write(known.session.ordinal().cast_signed()),
+        RANGE_START_ADDR | MAPPING_BASE_ADDR => place.cast::<u64>().write(known.start),
+        RANGE_SIZE | MAPPING_SIZE => place.cast::<u64>().write(known.size),
+        MAPPED => place.cast::<u8>().write(1),
+        ALLOWED_HANDLE_TYPES => place.cast::<u64>().write(0),
+        ACCESS_FLAGS => place.cast::<c_uint>().write(READ_WRITE),
+        MEMPOOL_HANDLE => place.cast::<u64>().write(0),
+        _ => return Err(Status::INVALID_VALUE),
+    }
+    Ok(())
+}
+
+/// What cuPointerGetAttributes writes for memory that is not known.
+unsafe fn nothing(place: *mut c_void, which: c_int) -> Result {
+    match which {
+        DEVICE_ORDINAL => place.cast::<c_int>().write(-2),
+        MEMORY_TYPE | ACCESS_FLAGS => place.cast::<c_uint>().write(0),
+        SYNC_MEMOPS | IS_MANAGED | IS_HW_DECOMPRESS_CAPABLE => place.cast::<c_int>().write(0),
+        IS_LEGACY_CUDA_IPC_CAPABLE | IS_GPU_DIRECT_RDMA_CAPABLE | MAPPED => {
+            place.cast::<u8>().write(0);
+        }
+        CONTEXT | DEVICE_POINTER | HOST_POINTER | BUFFER_ID | RANGE_START_ADDR | RANGE_SIZE
+        | ALLOWED_HANDLE_TYPES | MEMPOOL_HANDLE | MAPPING_SIZE | MAPPING_BASE_ADDR
+        | MEMORY_BLOCK_ID => place.cast::<u64>().write(0),
+        P2P_TOKENS => {}
+        _ => return Err(Status::INVALID_VALUE),
+    }
+    Ok(())
+}
+
+api! {
+    /// One attribute; memory that CUDA does not know is an error.
+    fn cuPointerGetAttribute(place: *mut c_void, which: c_int, address: CUdeviceptr) {
+        if place.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        attribute(place, which, &known(address)?.ok_or(Status::INVALID_VALUE)?)
+    }
+
+    /// Several attributes; memory that CUDA does not know has none.
+    fn cuPointerGetAttributes(
+        number: c_uint, which: *mut c_int, places: *mut *mut c_void, address: CUdeviceptr,
+    ) {
+        if which.is_null() || places.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        let known = known(address)?;
+        for at in 0..number as usize {
+            let (which, place) = (which.add(at).read(), places.add(at).read());
+            if place.is_null() {
+                return Err(Status::INVALID_VALUE);
+            }
+            match &known {
+                None => nothing(place, which)?,
+                Some(known) if which == HOST_POINTER && known.host.is_none() => {
+                    nothing(place, which)?;
+                }
+                Some(known) => attribute(place, which, known)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Memory operations on any memory are ordered already.
+    fn cuPointerSetAttribute(value: *const c_void, which: c_int, address: CUdeviceptr) {
+        if value.is_null() || which != SYNC_MEMOPS {
+            return Err(Status::INVALID_VALUE);
+        }
+        known(address)?.ok_or(Status::INVALID_VALUE)?;
+        Err(super::unsupported_use!("CU_POINTER_ATTRIBUTE_SYNC_MEMOPS"))
+    }
+}

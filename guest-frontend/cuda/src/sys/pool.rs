@@ -1,0 +1,282 @@
+//! Memory pools (CUDA Driver API, Stream Ordered Memory Allocator).
+//!
+//! All pools of a device are the session's memory. An allocation is there when
+//! the call returns, which is before the stream gets to it; memory freed in a
+//! stream is used again when all work posted before is over.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+use paragpu_abi::{
+    CUdevice, CUdeviceptr, CUmemoryPool, CUstream, cudaMemAccessDesc, cudaMemLocation,
+    cudaMemPoolProps,
+};
+use paragpu_protocol::layout::MAX_DEVICES;
+use paragpu_protocol::status::Status;
+
+use super::{Result, context, device, get, memory, put, stream, unsupported_use};
+use crate::objects::{self, Object};
+
+/// CU_MEM_LOCATION_TYPE_DEVICE.
+const LOCATION_DEVICE: c_int = 1;
+/// Attributes whose value is an `int`: reuse policies.
+const REUSE: std::ops::RangeInclusive<c_int> = 1..=3;
+/// CU_MEMPOOL_ATTR_RELEASE_THRESHOLD.
+const RELEASE_THRESHOLD: c_int = 4;
+/// Reserved and used bytes, now and at most.
+const USE: std::ops::RangeInclusive<c_int> = 5..=8;
+/// CU_MEM_ACCESS_FLAGS_PROT_READWRITE.
+const READ_WRITE: c_int = 3;
+
+/// A memory pool.
+#[derive(Debug)]
+pub struct Pool {
+    ordinal: u32,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The three reuse policies.
+    reuse: [c_int; 3],
+    threshold: u64,
+}
+
+impl Pool {
+    /// A pool of a device's memory.
+    #[must_use]
+    pub fn new(ordinal: u32) -> Self {
+        Self {
+            ordinal,
+            state: Mutex::new(State {
+                reuse: [1; 3],
+                threshold: 0,
+            }),
+        }
+    }
+}
+
+struct Pools {
+    /// Made at the first question.
+    default: usize,
+    current: usize,
+}
+
+static POOLS: [Mutex<Pools>; MAX_DEVICES as usize] = [const {
+    Mutex::new(Pools {
+        default: 0,
+        current: 0,
+    })
+}; MAX_DEVICES as usize];
+
+fn with_pools<R>(device: CUdevice, with: impl FnOnce(&mut Pools) -> R) -> Result<R> {
+    let ordinal = device::ordinal(device)?;
+    let pools = POOLS.get(ordinal as usize).ok_or(Status::INVALID_DEVICE)?;
+    let mut pools = pools.lock().unwrap_or_else(PoisonError::into_inner);
+    if pools.default == 0 {
+        pools.default = objects::insert(Object::Pool(Pool::new(ordinal))).addr();
+        pools.current = pools.default;
+    }
+    Ok(with(&mut pools))
+}
+
+fn handle(number: usize) -> CUmemoryPool {
+    std::ptr::without_provenance_mut(number)
+}
+
+fn with_pool<R>(pool: CUmemoryPool, with: impl FnOnce(&Pool) -> Result<R>) -> Result<R> {
+    let found = objects::find(pool).ok_or(Status::INVALID_HANDLE)?;
+    match &**found {
+        Object::Pool(pool) => with(pool),
+        _ => Err(Status::INVALID_HANDLE),
+    }
+}
+
+fn is_default(pool: CUmemoryPool, ordinal: u32) -> bool {
+    with_pools(ordinal.cast_signed(), |pools| pools.default == pool.addr()).unwrap_or(false)
+}
+
+fn allocate(size: usize, stream: CUstream, ordinal: Option<u32>) -> Result<u64> {
+    let named = stream::named(stream)?;
+    let session = match ordinal {
+        Some(ordinal) => device::session(ordinal)?,
+        None => named.session()?,
+    };
+    let address = session.memory_allocate(size as u64)?;
+    if let Ok(current) = context::current()
+        && std::ptr::eq(current.session, session)
+    {
+        current.keep_memory(address);
+    }
+    Ok(address)
+}
+
+fn device_of(location: &cudaMemLocation) -> Result<CUdevice> {
+    if location.r#type == LOCATION_DEVICE {
+        Ok(location.id)
+    } else {
+        Err(Status::NOT_SUPPORTED)
+    }
+}
+
+api! {
+    /// Allocates from the current pool of the stream's device.
+    fn cuMemAllocAsync | cuMemAllocAsync_ptsz(
+        address: *mut CUdeviceptr, size: usize, stream: CUstream,
+    ) on stream {
+        get(address)?;
+        put(address, allocate(size, stream, None)?)
+    }
+
+    /// Allocates from a pool.
+    fn cuMemAllocFromPoolAsync | cuMemAllocFromPoolAsync_ptsz(
+        address: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream,
+    ) on stream {
+        get(address)?;
+        let ordinal = with_pool(pool, |pool| Ok(pool.ordinal))?;
+        put(address, allocate(size, stream, Some(ordinal))?)
+    }
+
+    /// Frees when the work posted so far is over.
+    fn cuMemFreeAsync | cuMemFreeAsync_ptsz(address: CUdeviceptr, stream: CUstream) on stream {
+        stream::named(stream)?;
+        if address == 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        memory::owner(address)?.memory_free(address)
+    }
+
+    /// The device's first pool.
+    fn cuDeviceGetDefaultMemPool(pool: *mut CUmemoryPool, device: CUdevice) {
+        put(pool, handle(with_pools(device, |pools| pools.default)?))
+    }
+
+    /// The pool that allocations come from.
+    fn cuDeviceGetMemPool(pool: *mut CUmemoryPool, device: CUdevice) {
+        put(pool, handle(with_pools(device, |pools| pools.current)?))
+    }
+
+    /// Changes it.
+    fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) {
+        let ordinal = device::ordinal(device)?;
+        if with_pool(pool, |pool| Ok(pool.ordinal))? != ordinal {
+            return Err(Status::INVALID_VALUE);
+        }
+        with_pools(device, |pools| pools.current = pool.addr())
+    }
+
+    /// As cuDeviceGetDefaultMemPool, by location.
+    fn cuMemGetDefaultMemPool(
+        pool: *mut CUmemoryPool, location: *mut cudaMemLocation, kind: c_int,
+    ) {
+        let _ = kind;
+        let device = device_of(get(location.cast_const())?)?;
+        put(pool, handle(with_pools(device, |pools| pools.default)?))
+    }
+
+    /// As cuDeviceGetMemPool, by location.
+    fn cuMemGetMemPool(pool: *mut CUmemoryPool, location: *mut cudaMemLocation, kind: c_int) {
+        let _ = kind;
+        let device = device_of(get(location.cast_const())?)?;
+        put(pool, handle(with_pools(device, |pools| pools.current)?))
+    }
+
+    /// A pool of a device's memory, for this process only.
+    fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const cudaMemPoolProps) {
+        let properties = get(properties)?;
+        if properties.handleTypes != 0 {
+            return Err(unsupported_use!("cuMemPoolCreate with handle types"));
+        }
+        let ordinal = device::ordinal(device_of(&properties.location)?)?;
+        put(pool, objects::insert(Object::Pool(Pool::new(ordinal))))
+    }
+
+    /// Ends a pool; memory from it stays until it is freed.
+    fn cuMemPoolDestroy(pool: CUmemoryPool) {
+        let ordinal = with_pool(pool, |pool| Ok(pool.ordinal))?;
+        if is_default(pool, ordinal) {
+            return Err(Status::INVALID_VALUE);
+        }
+        objects::remove(pool, |object| matches!(object, Object::Pool(_)));
+        with_pools(ordinal.cast_signed(), |pools| {
+            if pools.current == pool.addr() {
+                pools.current = pools.default;
+            }
+        })
+    }
+
+    /// Waits for work, so that what was freed goes back to the host.
+    fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) {
+        let _ = keep;
+        let ordinal = with_pool(pool, |pool| Ok(pool.ordinal))?;
+        device::session(ordinal)?.memory_trim()
+    }
+
+    /// An attribute.
+    fn cuMemPoolGetAttribute(pool: CUmemoryPool, which: c_int, value: *mut c_void) {
+        if value.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        with_pool(pool, |pool| {
+            let state = pool.state.lock().unwrap_or_else(PoisonError::into_inner);
+            if REUSE.contains(&which) {
+                let index = usize::try_from(which - 1).unwrap_or(0);
+                value.cast::<c_int>().write(state.reuse.get(index).copied().unwrap_or(0));
+            } else if which == RELEASE_THRESHOLD {
+                value.cast::<u64>().write(state.threshold);
+            } else if USE.contains(&which) {
+                let used = device::session(pool.ordinal)?.memory().used();
+                value.cast::<u64>().write(used);
+            } else {
+                return Err(Status::INVALID_VALUE);
+            }
+            Ok(())
+        })
+    }
+
+    /// Policies are kept; they change no result. High-water marks follow use.
+    fn cuMemPoolSetAttribute(pool: CUmemoryPool, which: c_int, value: *mut c_void) {
+        if value.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        with_pool(pool, |pool| {
+            let mut state = pool.state.lock().unwrap_or_else(PoisonError::into_inner);
+            if REUSE.contains(&which) {
+                let index = usize::try_from(which - 1).unwrap_or(0);
+                if let Some(place) = state.reuse.get_mut(index) {
+                    *place = value.cast::<c_int>().read();
+                }
+            } else if which == RELEASE_THRESHOLD {
+                state.threshold = value.cast::<u64>().read();
+            } else if !USE.contains(&which) {
+                return Err(Status::INVALID_VALUE);
+            }
+            Ok(())
+        })
+    }
+
+    /// Only the pool's own device reaches its memory.
+    fn cuMemPoolSetAccess(pool: CUmemoryPool, access: *const cudaMemAccessDesc, number: usize) {
+        let ordinal = with_pool(pool, |pool| Ok(pool.ordinal))?;
+        for at in 0..number {
+            let access = get(access.wrapping_add(at))?;
+            if device::ordinal(device_of(&access.location)?)? != ordinal {
+                /// CUDA_ERROR_PEER_ACCESS_UNSUPPORTED.
+                const PEER_ACCESS_UNSUPPORTED: Status = Status(217);
+                return Err(PEER_ACCESS_UNSUPPORTED);
+            }
+            if access.flags != READ_WRITE {
+                return Err(Status::INVALID_VALUE);
+            }
+        }
+        Ok(())
+    }
+
+    /// Only the pool's own device reaches its memory.
+    fn cuMemPoolGetAccess(flags: *mut c_int, pool: CUmemoryPool, location: *mut cudaMemLocation) {
+        let ordinal = with_pool(pool, |pool| Ok(pool.ordinal))?;
+        let asked = device::ordinal(device_of(get(location.cast_const())?)?)?;
+        put(flags, if asked == ordinal { READ_WRITE } else { 0 })
+    }
+}

@@ -1,0 +1,284 @@
+//! Textures and surfaces (CUDA Driver API, Texture Object Management, Surface
+//! Object Management).
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use paragpu_abi::{
+    CU_RESOURCE_TYPE_ARRAY, CU_RESOURCE_TYPE_LINEAR, CU_RESOURCE_TYPE_MIPMAPPED_ARRAY,
+    CU_RESOURCE_TYPE_PITCH2D, CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC,
+    CUsurfObject, CUtexObject,
+};
+use paragpu_client::texture::element_bytes;
+use paragpu_protocol::status::Status;
+use paragpu_protocol::types::{
+    LevelsLayers, LinearResource, ResourceView, Sampling, TextureResource, TextureSpec,
+};
+
+use super::{Result, array, context, get, put};
+use crate::objects::{Bindless, InContext};
+
+/// What a value that kernels are given stands for, with what it was made of.
+struct Entry {
+    object: Bindless,
+    resource: CUDA_RESOURCE_DESC,
+    sampling: Option<CUDA_TEXTURE_DESC>,
+    view: Option<CUDA_RESOURCE_VIEW_DESC>,
+}
+
+// SAFETY: the handles inside are numbers.
+unsafe impl Send for Entry {}
+
+static ENTRIES: Mutex<Option<HashMap<(bool, u64), Entry>>> = Mutex::new(None);
+
+fn entries() -> MutexGuard<'static, Option<HashMap<(bool, u64), Entry>>> {
+    ENTRIES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn keep(surface: bool, value: u64, entry: Entry) {
+    entries()
+        .get_or_insert_default()
+        .insert((surface, value), entry);
+}
+
+fn destroy(entry: &Entry) -> Result {
+    match &entry.object {
+        Bindless::Texture(inner) => inner.session.texture_destroy(&inner.object),
+        Bindless::Surface(inner) => inner.session.surface_destroy(&inner.object),
+    }
+}
+
+fn remove(surface: bool, value: u64) -> Result {
+    let entry = entries()
+        .get_or_insert_default()
+        .remove(&(surface, value))
+        .ok_or(Status::INVALID_VALUE)?;
+    destroy(&entry)
+}
+
+fn look<R>(surface: bool, value: u64, read: impl FnOnce(&Entry) -> R) -> Result<R> {
+    entries()
+        .get_or_insert_default()
+        .get(&(surface, value))
+        .map(read)
+        .ok_or(Status::INVALID_VALUE)
+}
+
+/// Ends what a context holds.
+pub fn end_of_context(handle: u64) {
+    let mut entries = entries();
+    let ended: Vec<Entry> = entries
+        .get_or_insert_default()
+        .extract_if(|_, entry| match &entry.object {
+            Bindless::Texture(inner) => inner.context == handle,
+            Bindless::Surface(inner) => inner.context == handle,
+        })
+        .map(|(_, entry)| entry)
+        .collect();
+    drop(entries);
+    for entry in ended {
+        // What the host says no longer matters.
+        let _ = destroy(&entry);
+    }
+}
+
+/// What a texture reads.
+unsafe fn resource(descriptor: &CUDA_RESOURCE_DESC) -> Result<TextureResource> {
+    if descriptor.flags != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    let linear = |address, format, channels, width: usize, height: usize, pitch: usize| {
+        element_bytes(format, channels).ok_or(Status::INVALID_VALUE)?;
+        Ok(TextureResource::Linear(LinearResource {
+            address,
+            format,
+            channels,
+            width: width as u64,
+            height: height as u64,
+            pitch: pitch as u64,
+        }))
+    };
+    match descriptor.resType {
+        CU_RESOURCE_TYPE_ARRAY => {
+            let found = array::find(descriptor.res.array)?;
+            let level = &array::inner(&found)?.object;
+            if level.array.shape().levels > 0 {
+                return Err(super::unsupported_use!("a texture of one mipmap level"));
+            }
+            Ok(TextureResource::Array(level.array.handle()))
+        }
+        CU_RESOURCE_TYPE_MIPMAPPED_ARRAY => Ok(TextureResource::Array(
+            array::whole(descriptor.res.mipmap)?.handle(),
+        )),
+        CU_RESOURCE_TYPE_LINEAR => {
+            let from = descriptor.res.linear;
+            linear(
+                from.devPtr,
+                from.format,
+                from.numChannels,
+                from.sizeInBytes,
+                0,
+                0,
+            )
+        }
+        CU_RESOURCE_TYPE_PITCH2D => {
+            let from = descriptor.res.pitch2D;
+            linear(
+                from.devPtr,
+                from.format,
+                from.numChannels,
+                from.width,
+                from.height,
+                from.pitchInBytes,
+            )
+        }
+        _ => Err(Status::INVALID_VALUE),
+    }
+}
+
+fn sampling(descriptor: &CUDA_TEXTURE_DESC) -> Result<Sampling> {
+    let known = |value: i32, most: u32| {
+        u32::try_from(value)
+            .ok()
+            .filter(|value| *value <= most)
+            .ok_or(Status::INVALID_VALUE)
+    };
+    let [x, y, z] = descriptor.addressMode;
+    let mut border = [0; 16];
+    for (place, colour) in border.chunks_exact_mut(4).zip(descriptor.borderColor) {
+        place.copy_from_slice(&colour.to_le_bytes());
+    }
+    Ok(Sampling {
+        address_modes: [known(x, 3)?, known(y, 3)?, known(z, 3)?],
+        filter: known(descriptor.filterMode, 1)?,
+        flags: descriptor.flags,
+        anisotropy: descriptor.maxAnisotropy,
+        mipmap_filter: known(descriptor.mipmapFilterMode, 1)?,
+        mipmap_bias: descriptor.mipmapLevelBias,
+        mipmap_min: descriptor.minMipmapLevelClamp,
+        mipmap_max: descriptor.maxMipmapLevelClamp,
+        border,
+    })
+}
+
+fn view(descriptor: Option<&CUDA_RESOURCE_VIEW_DESC>) -> Result<ResourceView> {
+    const NONE: ResourceView = ResourceView {
+        format: 0,
+        extent: [0; 3],
+        levels_layers: LevelsLayers {
+            first_level: 0,
+            last_level: 0,
+            first_layer: 0,
+            last_layer: 0,
+        },
+    };
+    let Some(descriptor) = descriptor else {
+        return Ok(NONE);
+    };
+    Ok(ResourceView {
+        format: u32::try_from(descriptor.format).map_err(|_| Status::INVALID_VALUE)?,
+        extent: [
+            descriptor.width as u64,
+            descriptor.height as u64,
+            descriptor.depth as u64,
+        ],
+        levels_layers: LevelsLayers {
+            first_level: descriptor.firstMipmapLevel,
+            last_level: descriptor.lastMipmapLevel,
+            first_layer: descriptor.firstLayer,
+            last_layer: descriptor.lastLayer,
+        },
+    })
+}
+
+api! {
+    /// A texture object.
+    fn cuTexObjectCreate(
+        texture: *mut CUtexObject, from: *const CUDA_RESOURCE_DESC,
+        how: *const CUDA_TEXTURE_DESC, another: *const CUDA_RESOURCE_VIEW_DESC,
+    ) {
+        get(texture)?;
+        let (from, how) = (get(from)?, get(how)?);
+        let current = context::current()?;
+        let spec = TextureSpec {
+            resource: resource(from)?,
+            sampling: sampling(how)?,
+            view: view(another.as_ref())?,
+        };
+        let object = current.session.texture_create(spec)?;
+        let value = object.value;
+        keep(false, value, Entry {
+            object: Bindless::Texture(InContext {
+                context: current.handle,
+                session: current.session,
+                object: Arc::clone(&object),
+            }),
+            resource: *from,
+            sampling: Some(*how),
+            view: another.as_ref().copied(),
+        });
+        put(texture, value)
+    }
+
+    /// Ends a texture object.
+    fn cuTexObjectDestroy(texture: CUtexObject) {
+        remove(false, texture)
+    }
+
+    /// What it reads.
+    fn cuTexObjectGetResourceDesc(place: *mut CUDA_RESOURCE_DESC, texture: CUtexObject) {
+        put(place, look(false, texture, |entry| entry.resource)?)
+    }
+
+    /// How it reads.
+    fn cuTexObjectGetTextureDesc(place: *mut CUDA_TEXTURE_DESC, texture: CUtexObject) {
+        let found = look(false, texture, |entry| entry.sampling)?;
+        put(place, found.ok_or(Status::INVALID_VALUE)?)
+    }
+
+    /// The other view that it reads.
+    fn cuTexObjectGetResourceViewDesc(
+        place: *mut CUDA_RESOURCE_VIEW_DESC, texture: CUtexObject,
+    ) {
+        let found = look(false, texture, |entry| entry.view)?;
+        put(place, found.ok_or(Status::INVALID_VALUE)?)
+    }
+
+    /// A surface object.
+    fn cuSurfObjectCreate(surface: *mut CUsurfObject, from: *const CUDA_RESOURCE_DESC) {
+        get(surface)?;
+        let from = get(from)?;
+        if from.resType != CU_RESOURCE_TYPE_ARRAY || from.flags != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        let found = array::find(from.res.array)?;
+        let level = &array::inner(&found)?.object;
+        if level.array.shape().levels > 0 {
+            return Err(super::unsupported_use!("a surface of one mipmap level"));
+        }
+        let current = context::current()?;
+        let object = current.session.surface_create(&level.array)?;
+        let value = object.value;
+        keep(true, value, Entry {
+            object: Bindless::Surface(InContext {
+                context: current.handle,
+                session: current.session,
+                object,
+            }),
+            resource: *from,
+            sampling: None,
+            view: None,
+        });
+        put(surface, value)
+    }
+
+    /// Ends a surface object.
+    fn cuSurfObjectDestroy(surface: CUsurfObject) {
+        remove(true, surface)
+    }
+
+    /// What it reads and writes.
+    fn cuSurfObjectGetResourceDesc(place: *mut CUDA_RESOURCE_DESC, surface: CUsurfObject) {
+        put(place, look(true, surface, |entry| entry.resource)?)
+    }
+}

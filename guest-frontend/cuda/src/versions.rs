@@ -1,0 +1,93 @@
+//! Which symbol a name means for which version of CUDA (cuGetProcAddress).
+
+/// An exported symbol.
+#[derive(Debug, Clone, Copy)]
+pub struct Symbol {
+    /// As it is exported.
+    pub symbol: &'static str,
+    /// The name that programs ask for.
+    pub name: &'static str,
+    /// The version of CUDA that it came with: 1000·major + 10·minor.
+    pub version: i32,
+    /// Its null stream is the thread's own.
+    pub own: bool,
+    /// Does it do anything but say that it is not served?
+    pub served: bool,
+    /// Its code.
+    pub address: unsafe extern "C" fn(),
+}
+
+/// The symbol that `name` means to a program built for `version`; with `own`
+/// the one of per-thread default streams, where there is one.
+///
+/// # Errors
+/// `None` where there is no such name; `Some` of the version it came with
+/// where that is a later one.
+pub fn resolve<'a>(
+    symbols: &'a [Symbol],
+    name: &str,
+    version: i32,
+    own: bool,
+) -> Result<&'a Symbol, Option<i32>> {
+    let named = || {
+        symbols
+            .iter()
+            .filter(move |symbol| symbol.name == name || symbol.symbol == name)
+    };
+    let first = named().map(|symbol| symbol.version).min().ok_or(None)?;
+    let best = |own: bool| {
+        named()
+            .filter(|symbol| symbol.own == own && symbol.version <= version)
+            .max_by_key(|symbol| symbol.version)
+    };
+    let found = if own {
+        best(true).or_else(|| best(false))
+    } else {
+        best(false).or_else(|| best(true))
+    };
+    found.ok_or(Some(first))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    extern "C" fn nothing() {}
+
+    const fn symbol(symbol: &'static str, version: i32, own: bool) -> Symbol {
+        Symbol {
+            symbol,
+            name: "cuX",
+            version,
+            own,
+            served: true,
+            address: nothing,
+        }
+    }
+
+    const SYMBOLS: &[Symbol] = &[
+        symbol("cuX", 2000, false),
+        symbol("cuX_v2", 3020, false),
+        symbol("cuX_v2_ptsz", 7000, true),
+        symbol("cuX_v3", 12_000, false),
+    ];
+
+    fn found(version: i32, own: bool) -> &'static str {
+        resolve(SYMBOLS, "cuX", version, own).unwrap().symbol
+    }
+
+    #[test]
+    fn the_newest_that_the_program_knows() {
+        assert_eq!(found(2000, false), "cuX");
+        assert_eq!(found(11_080, false), "cuX_v2");
+        assert_eq!(found(13_000, false), "cuX_v3");
+        assert_eq!(found(13_000, true), "cuX_v2_ptsz");
+        assert_eq!(found(4000, true), "cuX_v2");
+    }
+
+    #[test]
+    fn unknown_and_too_new_differ() {
+        assert_eq!(resolve(SYMBOLS, "cuY", 13_000, false).err(), Some(None));
+        assert_eq!(resolve(SYMBOLS, "cuX", 1000, false).err(), Some(Some(2000)));
+    }
+}
