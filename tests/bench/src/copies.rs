@@ -43,7 +43,7 @@ pub fn memcpy(bytes: usize) -> f64 {
 /// Bytes a second from a touched buffer of one thread, over a socket, into a
 /// touched buffer of another, until the latter confirms the last byte.
 pub fn socket(kind: Socket, bytes: usize) -> Result<f64, Error> {
-    let (mut here, mut there) = pair(kind)?;
+    let [mut here, mut there] = pair(kind)?;
     let source = touched(bytes, 1);
     let mut destination = touched(bytes, 2);
     std::thread::scope(|scope| {

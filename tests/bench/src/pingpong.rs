@@ -105,11 +105,11 @@ impl Stream for TcpStream {
 }
 
 /// Two connected sockets.
-pub fn pair(kind: Socket) -> Result<(Box<dyn Stream>, Box<dyn Stream>), Error> {
+pub fn pair(kind: Socket) -> Result<[Box<dyn Stream>; 2], Error> {
     Ok(match kind {
         Socket::Unix => {
             let (one, other) = UnixStream::pair()?;
-            (Box::new(one), Box::new(other))
+            [Box::new(one), Box::new(other)]
         }
         Socket::Tcp => {
             let listener = TcpListener::bind(("127.0.0.1", 0))?;
@@ -117,7 +117,7 @@ pub fn pair(kind: Socket) -> Result<(Box<dyn Stream>, Box<dyn Stream>), Error> {
             let (other, _) = listener.accept()?;
             one.set_nodelay(true)?;
             other.set_nodelay(true)?;
-            (Box::new(one), Box::new(other))
+            [Box::new(one), Box::new(other)]
         }
     })
 }
@@ -140,7 +140,7 @@ fn receive(socket: &mut dyn Stream, bytes: &mut [u8], manner: Manner) -> std::io
 
 /// Median seconds of a round trip over a socket.
 pub fn socket(kind: Socket, manner: Manner) -> Result<f64, Error> {
-    let (mut here, mut there) = pair(kind)?;
+    let [mut here, mut there] = pair(kind)?;
     for end in [&here, &there] {
         end.set_nonblocking(manner == Manner::Polling)?;
     }

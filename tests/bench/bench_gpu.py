@@ -1,0 +1,320 @@
+"""Speed on a real NVIDIA GPU: the same programs against NVIDIA's own runtime and
+over every communicator of a host, alternately in one run. Prints a table; writes
+out/bench-gpu.json, out/bench-gpu.html and, beside them, every single value.
+Ends with 0 and a sentence where there is no GPU.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+# pylint: disable=wrong-import-position
+import gpu
+import measure
+import page
+from measure import OVERHEADS, Samples, harness, say
+
+COMMUNICATORS = harness.HOST_COMMUNICATORS
+OPERATIONS = (
+    "launch_issue launch_throughput launch_sync stream_sync_idle event_record event_create_destroy "
+    "stream_create_destroy memset_4k copy64_h2d copy64_d2h malloc_free_2m"
+).split()
+COPIES = ("pinned_h2d", "pinned_d2h", "pageable_h2d", "pageable_d2h")
+GRAPHS = ("graph100",)
+# Programs that time themselves against the clock, fail on purpose, or only print.
+NOT_TIMED = ("errors", "printf", "clock")
+COPY_BOUND = ("alignedTypes", "blackScholes", "fastWalshTransform", "convolutionSeparable")
+PARTS = "operations,copies,calls,starts,sharing,programs"
+# Workers that wait, so that every start in a row finds one.
+WARM = 9
+SHARING = 8
+
+# LUPINE over loopback TCP, measured by the project on an H200 beside native in
+# the same run: microseconds; its rate as a part of native; bytes a second.
+LUPINE = {
+    "launch_issue": ("us", 2.9),
+    "launch_throughput": ("ratio", 0.53),
+    "launch_sync": ("us", 37),
+    "stream_sync_idle": ("us", 27),
+    "event_record": ("us", 2.1),
+    "event_create_destroy": ("us", 52),
+    "stream_create_destroy": ("us", 63),
+    "copy64_h2d": ("us", 33),
+    "copy64_d2h": ("us", 33),
+    "graph100": ("us", 64),
+    "pinned_h2d": ("B/s", 3.3e9),
+    "pageable_h2d": ("B/s", 3.3e9),
+    "pinned_d2h": ("B/s", 1.7e9),
+    "pageable_d2h": ("B/s", 1.7e9),
+}
+
+
+class Bench:
+    """The ways to run a program, and what was measured."""
+
+    def __init__(self, daemon, options):
+        self.daemon, self.options, self.samples = daemon, options, Samples()
+        self.bench = harness.binary("paragpu-bench")
+        self.begun = time.monotonic()
+
+    def ways(self):
+        """Native first, then every communicator."""
+        yield "native", gpu.native_environment()
+        for communicator in COMMUNICATORS:
+            yield communicator, self.daemon.guest_environment(communicator)
+
+    def operations(self):
+        """Single operations."""
+        for at in range(self.options.rounds):
+            for way, environment in self.ways():
+                say(f"operations, {at + 1} of {self.options.rounds}: {way}")
+                self.samples.take(f"{way}_", [OVERHEADS, *OPERATIONS], environment)
+                self.samples.take(f"{way}_", [OVERHEADS, *GRAPHS], environment)
+
+    def copies(self):
+        """Bulk copies, and what a bare copy does."""
+        raw = [self.bench, "raw", "memcpy", "copy-unix", "copy-tcp", f"--bulk={self.options.bulk}"]
+        for at in range(self.options.rounds):
+            for way, environment in self.ways():
+                say(f"copies, {at + 1} of {self.options.rounds}: {way}")
+                self.samples.take(f"{way}_", [OVERHEADS, "--bulk", str(self.options.bulk), *COPIES], environment)
+            self.samples.take("", raw, dict(os.environ))
+
+    def calls(self):
+        """What a call costs below the CUDA interface: says where time goes."""
+        for communicator in COMMUNICATORS:
+            say(f"calls over {communicator}")
+            environment = self.daemon.guest_environment(communicator)
+            self.samples.take(f"{communicator}_", [self.bench, "calls"], environment)
+            self.samples.take(f"{communicator}_", [self.bench, "launches"], environment)
+
+    def starts(self):
+        """From the start of a process to its first result."""
+        for at in range(self.options.starts):
+            for way, environment in self.ways():
+                gpu.await_warm(self.daemon, WARM)
+                say(f"first results, {at + 1} of {self.options.starts}: {way}")
+                begun = time.monotonic()
+                try:
+                    there = measure.lines_of([OVERHEADS, "first_result"], environment)["first_result"]
+                    self.samples.add(f"{way}_start_to_first_result", there - begun)
+                except measure.Failed as failure:
+                    self.failed(str(failure))
+
+    def failed(self, text):
+        """Notes what could not be measured."""
+        if text not in self.samples.failures:
+            self.samples.failures.append(text)
+            say(text)
+
+    def sharing(self):
+        """Eight processes at once."""
+        for at in range(self.options.sharing_rounds):
+            for way, environment in self.ways():
+                if way not in ("native", "shm"):
+                    continue
+                gpu.await_warm(self.daemon, WARM)
+                say(f"{SHARING} processes at once, {at + 1} of {self.options.sharing_rounds}: {way}")
+                running = [
+                    subprocess.Popen([OVERHEADS, "shared_work"], env=environment, stdout=subprocess.PIPE, text=True)
+                    for _ in range(SHARING)
+                ]
+                outputs = [process.communicate(timeout=120)[0] for process in running]
+                if any(process.returncode for process in running):
+                    self.failed(f"shared_8 over {way}: a process failed")
+                    continue
+                rates = [json.loads(output)["value"] for output in outputs]
+                self.samples.add(f"{way}_shared_{SHARING}", sum(rates))
+                self.samples.add(f"{way}_shared_{SHARING}_slowest_of_fastest", min(rates) / max(rates))
+
+    def once(self, program, words, environment):
+        """One run of a program; returns what it says and how long its process took."""
+        begun = time.monotonic()
+        command = [os.path.join(harness.PROGRAMS, program), "--json", "--no-verify", *words]
+        try:
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        except subprocess.TimeoutExpired as late:
+            raise measure.Failed(f"{program}: no end within 120 s") from late
+        seconds = time.monotonic() - begun
+        said = [line for line in done.stdout.splitlines() if line.startswith('{"program"')]
+        if done.returncode or not said:
+            raise measure.Failed(f"{program} {' '.join(words)}: {(done.stdout + done.stderr).strip()[-500:]}")
+        return json.loads(said[-1]), seconds
+
+    def programs(self, names):
+        """Whole programs, with as many rounds as take the wanted time natively."""
+        for name in names:
+            try:
+                self.program(name)
+            except measure.Failed as failure:
+                self.failed(f"program_{name}: {failure}")
+
+    def program(self, name):
+        """One program, every way."""
+        native = gpu.native_environment()
+        said, seconds = self.once(name, ["--iterations", "2"], native)
+        wanted = self.options.program_seconds
+        said, _ = self.once(name, ["--seconds", str(wanted)], native)
+        rounds = max(said["rounds"], 1)
+        words = ["--iterations", str(rounds)]
+        digests = {}
+        for _ in range(self.options.program_rounds):
+            for way, environment in self.ways():
+                if way not in ("native", "shm") and not self.options.all_ways:
+                    continue
+                said, seconds = self.once(name, words, environment)
+                digests[way] = said["digest"]
+                self.samples.add(f"{way}_program_{name}", seconds)
+        wrong = [way for way, digest in digests.items() if digest != digests["native"]]
+        if wrong:
+            raise measure.Failed(f"over {', '.join(wrong)} the result is not the native one")
+        words = ", ".join(f"{way} {self.samples.median(f'{way}_program_{name}'):.3f} s" for way in digests)
+        say(f"{name}, {rounds} rounds: {words}")
+
+
+class Results:
+    """The entries of bench-gpu.json."""
+
+    def __init__(self, samples, programs):
+        self.samples, self.programs, self.entries = samples, programs, []
+
+    def add(self, way, name, unit, goal, *, label=None, most=True, of="ratio", baseline=None, note=None):
+        """One entry; the baseline is native where none is given."""
+        value = self.samples.median(f"{way}_{name}")
+        if baseline is None:
+            baseline = self.samples.median(f"native_{name}")
+        self.entries.append(
+            measure.result(label or name, unit, value, baseline, goal, most=most, of=of, note=note or self.why(way, name))
+        )
+
+    def within(self, way, name, extra):
+        """One entry whose goal is native plus some microseconds."""
+        native = self.samples.median(f"native_{name}")
+        goal = None if native is None else native + extra
+        self.add(way, name, "us", goal, of="value")
+
+    def why(self, way, name):
+        """What the time is spent on, from other measurements of the run."""
+        get = lambda key: measure.short(self.samples.median(key))  # noqa: E731
+        if name in ("launch_issue", "launch_throughput"):
+            return f"of {get(f'{way}_launch_issue')} us an issue, {get(f'{way}_client_launch')} us are the client's enqueue below the runtime"
+        if name in ("launch_sync", "copy64_h2d", "copy64_d2h", "stream_sync_idle"):
+            bare = get(f"{way}_raw_pingpong_polled") if way != "shm" else get("shm_raw_pingpong")
+            return (
+                f"one round trip to the worker takes {get(f'{way}_call')} us (a bare one {bare} us), the native operation "
+                f"{get(f'native_{name}')} us"
+            )
+        if name in COPIES:
+            return (
+                f"memcpy by one thread does {get('raw_memcpy')} B/s here, native pinned {get('native_pinned' + name[-4:])} B/s, "
+                f"{way} pinned {get(way + '_pinned' + name[-4:])} B/s"
+            )
+        return None
+
+    def over_shm(self):
+        """The rings of the shared window."""
+        self.add("shm", "launch_issue", "us", 0.25)
+        self.add("shm", "launch_throughput", "1/s", 0.97, most=False)
+        for name in ("launch_sync", "copy64_h2d", "copy64_d2h"):
+            self.within("shm", name, 1.5)
+        for name, goal in (("pinned_h2d", 0.98), ("pinned_d2h", 0.98), ("pageable_h2d", 1.8), ("pageable_d2h", 1.2)):
+            self.add("shm", name, "B/s", goal, most=False)
+        self.add("shm", "malloc_free_2m", "us", 0.2)
+        self.add("shm", "start_to_first_result", "s", 1.0)
+        self.add("shm", "graph100", "us", 1.02)
+        for name in self.programs:
+            self.add("shm", f"program_{name}", "s", 1.0 if name in COPY_BOUND else 1.02)
+        self.add("shm", f"shared_{SHARING}", "1/s", 0.97, most=False)
+        for name in ("stream_sync_idle", "event_record", "event_create_destroy", "stream_create_destroy", "memset_4k"):
+            self.add("shm", name, "us", None)
+
+    def over_streams(self):
+        """The sockets."""
+        for way in ("unix", "tcp"):
+            self.add(way, "launch_throughput", "1/s", 0.9, most=False, label=f"{way}_launch_throughput")
+            self.add(way, "launch_sync", "us", 25, of="value", label=f"{way}_launch_sync")
+            bare = self.samples.median(f"raw_copy_{way}")
+            for name in COPIES:
+                self.add(way, name, "B/s", 0.8, most=False, baseline=bare, label=f"{way}_{name}")
+            for name, (unit, figure) in LUPINE.items():
+                most = unit == "us"
+                native = self.samples.median(f"native_{name}")
+                if unit == "ratio":
+                    unit, figure = "1/s", None if native is None else figure * native
+                note = f"the baseline is LUPINE's figure over TCP; native in this run: {measure.short(native)}"
+                self.add(way, name, unit, 1, most=most, baseline=figure, label=f"{way}_{name}_lupine", note=note)
+            for name in self.programs:
+                if self.samples.median(f"{way}_program_{name}") is not None:
+                    self.add(way, f"program_{name}", "s", None, label=f"{way}_program_{name}")
+            self.add(way, "start_to_first_result", "s", None, label=f"{way}_start_to_first_result")
+
+
+def arguments():
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="smaller and fewer: under five minutes")
+    parser.add_argument("--output", default=os.path.join(harness.ROOT, "out/bench-gpu.json"), help="where the JSON goes; the page beside it")
+    parser.add_argument("--log", help="keep the daemon's log here")
+    parser.add_argument("--parts", default=PARTS, help="only these (default: %(default)s)")
+    parser.add_argument("programs", nargs="*", help="of the programs, only these")
+    options = parser.parse_args()
+    options.rounds = 3 if options.quick else 7
+    options.bulk = 256 << 20 if options.quick else 1 << 30
+    options.starts = 5 if options.quick else 11
+    options.sharing_rounds = 2 if options.quick else 5
+    options.program_seconds = 0.5 if options.quick else 2.5
+    options.program_rounds = 1 if options.quick else 3
+    options.all_ways = not options.quick
+    return options
+
+
+def main():
+    """The benchmark."""
+    options = arguments()
+    try:
+        device = gpu.probe()
+        gpu.native_environment()
+    except gpu.NoGpu as why:
+        print(f"bench-gpu: skipped: {why}")
+        return 0
+    programs = options.programs or [name for name in harness.program_names() if name not in NOT_TIMED]
+    parts = options.parts.split(",")
+    about = f"{device['name']}, driver {device['driver']}, CUDA 13.0; {measure.machine()}"
+    say(about)
+    begun = time.monotonic()
+    with harness.Daemon(f"--warm={WARM}", device="cuda", log=options.log) as daemon:
+        gpu.await_warm(daemon, WARM)
+        bench = Bench(daemon, options)
+        for part in parts:
+            try:
+                if part == "programs":
+                    bench.programs(programs)
+                else:
+                    getattr(bench, part)()
+            except (RuntimeError, OSError, subprocess.SubprocessError, ValueError) as error:
+                bench.failed(f"{part}: {type(error).__name__}: {error}")
+            say(f"{part}: done after {time.monotonic() - begun:.0f} s")
+    samples = bench.samples
+    results = Results(samples, programs if "programs" in parts else [])
+    results.over_shm()
+    results.over_streams()
+    restricted = bool(options.programs) or options.parts != PARTS
+    entries = [entry for entry in results.entries if entry["value"] is not None]
+    for entry in results.entries:
+        if entry["value"] is None and not restricted and not any(entry["name"] in failure for failure in samples.failures):
+            samples.failures.append(f"{entry['name']}: not measured")
+    measure.write(options.output, about, entries, samples)
+    html = os.path.splitext(options.output)[0] + ".html"
+    with open(html, "w", encoding="utf-8") as file:
+        file.write(page.render(about, "make bench-gpu" + (" (quick)" if options.quick else ""), entries, samples))
+    status = measure.conclude(entries, samples.failures)
+    print(f"written to {os.path.relpath(options.output)} and {os.path.relpath(html)}, after {time.monotonic() - begun:.0f} s")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

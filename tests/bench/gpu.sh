@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Tests and benchmarks on this machine's NVIDIA GPU, with what is built or carried
+# here and without a network:
+#
+#   tests/bench/gpu.sh [test|bench|quick|all] [FOLDER]
+#
+# test: every program, compared with native. bench: the whole benchmark.
+# quick: a short one. all (default): test, then quick. Results go to FOLDER
+# (default: out). Without a GPU it says so and ends with 0.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+what=all
+case ${1:-} in
+test | bench | quick | all)
+    what=$1
+    shift
+    ;;
+esac
+folder=${1:-out}
+
+if ! reason=$(cd tests/bench && python3 -c 'import gpu
+try:
+    gpu.probe()
+except gpu.NoGpu as why:
+    print(why)
+    raise SystemExit(1)' 2>&1); then
+    echo "skipped: $reason"
+    exit 0
+fi
+
+kit=${PARAGPU_TEST_KIT:-out/gpu-kit}
+if [ -d "$kit" ]; then
+    kit=$(cd "$kit" && pwd)
+    # What was carried may have lost its mode on the way.
+    chmod -R u+rwX,a+rX "$kit" 2>/dev/null || true
+    chmod a+x "$kit"/bin/* "$kit"/programs/* "$kit/overheads" "$kit/conformance" 2>/dev/null || true
+    export PARAGPU_TEST_BINARIES=$kit/bin PARAGPU_TEST_LIBRARIES=$kit/lib PARAGPU_TEST_PROGRAMS=$kit/programs
+    export PARAGPU_TEST_OVERHEADS=$kit/overheads PARAGPU_TEST_NATIVE=$kit/native PARAGPU_TEST_CONFORMANCE=$kit/conformance
+elif ! [ -x target/release/paragpu-worker ] || ! [ -x target/release/paragpu-bench ] || ! [ -e out/lib/libcudart.so.13 ] ||
+    ! [ -x out/programs/vectorAdd ] || ! [ -x out/bench/overheads ]; then
+    make build programs bench-programs
+fi
+
+mkdir -p "$folder"
+status=0
+export PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+if [ "$what" = test ] || [ "$what" = all ]; then
+    python3 tests/bench/test_gpu.py --output "$folder/test-gpu.json" --log "$folder/test-gpu-daemon.log" || status=1
+fi
+case $what in
+bench)
+    python3 tests/bench/bench_gpu.py --output "$folder/bench-gpu.json" --log "$folder/bench-gpu-daemon.log" || status=1
+    ;;
+quick | all)
+    python3 tests/bench/bench_gpu.py --quick --output "$folder/bench-gpu.json" --log "$folder/bench-gpu-daemon.log" || status=1
+    ;;
+esac
+exit "$status"
