@@ -63,7 +63,7 @@ fn open() -> Option<Driver> {
     // SAFETY: a plain dlopen and dlsym; the library's initializers are its own
     // concern, and the table declares its functions as cuda.h does.
     unsafe {
-        let library = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL);
+        let library = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
         if library.is_null() {
             return None;
         }
