@@ -44,6 +44,10 @@ mod staging;
 mod statistics;
 mod stream;
 mod sys;
+#[cfg(any(test, feature = "fuzzing"))]
+mod testing;
+#[cfg(test)]
+mod tests;
 mod texture;
 mod tokens;
 

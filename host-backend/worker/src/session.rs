@@ -340,9 +340,15 @@ impl Session {
             slot: header.slot,
             call: header.kind,
         };
+        // The call's own reply acknowledges it.
+        let before = self.executed();
+        self.executed.store(header.sequence, Ordering::Relaxed);
         let done = match self.dispatch(at, &call) {
             Ok(done) => done,
-            Err(Fault::Stall) => return Ok(false),
+            Err(Fault::Stall) => {
+                self.executed.store(before, Ordering::Relaxed);
+                return Ok(false);
+            }
             Err(Fault::End(end)) => return Err(end),
             Err(Fault::Call(error)) => {
                 self.defer(at.call, &error);
@@ -352,7 +358,6 @@ impl Session {
         if done {
             self.live.apply(&call, header.kind, payload);
         }
-        self.executed.store(header.sequence, Ordering::Relaxed);
         if at.slot == 0 {
             self.statistics.posted.add(1);
         } else {

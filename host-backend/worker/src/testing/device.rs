@@ -1,0 +1,534 @@
+//! The device of the tests.
+//!
+//! Work given to a stream is done when somebody asks about it, unless the
+//! test holds the stream. Kernels by name: `noop`; `fault` loses the context;
+//! `reject` is refused at launch; `store` writes the rest of its parameters to
+//! the address that they begin with.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use paragpu_device::{
+    ArrayId, CopyEnd, Device, Error, EventId, Function, FunctionId, HostFunction, Launch, ModuleId,
+    Result, Snapshot, StreamId, SurfaceId, TextureId, TextureResource,
+};
+use paragpu_protocol::layout::CHUNK;
+use paragpu_protocol::status::Status;
+use paragpu_protocol::types::{ArrayShape, MemoryInfo, ResourceView, Sampling};
+
+use super::memory_unsafe;
+
+/// Bytes of memory that the device has.
+pub const TOTAL: u64 = 64 * CHUNK;
+
+enum Work {
+    Copy(u64, u64, u64),
+    Store(u64, Vec<u8>),
+    Fault,
+    Record(EventId, u64),
+    Wait(EventId, u64),
+    Host(Option<HostFunction>, Arc<AtomicBool>),
+}
+
+#[derive(Default)]
+struct Stream {
+    work: VecDeque<Work>,
+    held: bool,
+}
+
+/// What the test sees and steers.
+#[derive(Default)]
+pub struct State {
+    streams: BTreeMap<u64, Stream>,
+    /// Times recorded and times reached.
+    events: HashMap<EventId, (u64, u64)>,
+    mapped: BTreeMap<u64, Vec<u8>>,
+    registered: BTreeMap<u64, u64>,
+    arrays: HashMap<ArrayId, Vec<u8>>,
+    modules: BTreeSet<ModuleId>,
+    functions: HashMap<FunctionId, String>,
+    others: BTreeSet<u64>,
+    lost: Option<Error>,
+    next: u64,
+    /// Methods called, in order.
+    pub log: Vec<&'static str>,
+    /// Errors of the next call of a method.
+    pub fail: HashMap<&'static str, Status>,
+}
+
+/// The device; a clone is the same one.
+#[derive(Clone, Default)]
+pub struct TestDevice(Arc<Mutex<State>>);
+
+impl TestDevice {
+    /// What the test sees and steers.
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets a stream stand still, or go on; streams count from 1 in order of
+    /// creation of all objects, the legacy stream is 0.
+    pub fn hold(&self, stream: u64, held: bool) {
+        self.state().streams.entry(stream).or_default().held = held;
+    }
+
+    /// Counts the calls of a method.
+    pub fn count(&self, method: &str) -> usize {
+        let state = self.state();
+        state.log.iter().filter(|name| **name == method).count()
+    }
+
+    /// Where the registered range of `size` bytes is.
+    #[cfg(test)]
+    pub fn registered_at(&self, size: u64) -> u64 {
+        let state = self.state();
+        let mut found = state.registered.iter();
+        found
+            .find(|(_, length)| **length == size)
+            .map_or(0, |(start, _)| *start)
+    }
+
+    fn enter(&self, method: &'static str) -> Result<MutexGuard<'_, State>> {
+        let mut state = self.state();
+        if state.log.len() < 100_000 {
+            state.log.push(method);
+        }
+        if let Some(status) = state.fail.remove(method) {
+            return Err(Error::new(status, format!("{method} was made to fail")));
+        }
+        match &state.lost {
+            Some(error) => Err(error.clone()),
+            None => Ok(state),
+        }
+    }
+}
+
+impl State {
+    fn id(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn has_stream(&self, stream: StreamId) -> Result<()> {
+        if stream == StreamId::LEGACY || self.streams.contains_key(&stream.0) {
+            Ok(())
+        } else {
+            Err(Status::INVALID_HANDLE.into())
+        }
+    }
+
+    fn give(&mut self, stream: StreamId, work: Work) -> Result<()> {
+        self.has_stream(stream)?;
+        let stream = self.streams.entry(stream.0).or_default();
+        stream.work.push_back(work);
+        Ok(())
+    }
+
+    fn reachable(&self, address: u64, size: u64) -> Result<()> {
+        let inside = |start: u64, length: u64| {
+            address >= start
+                && address
+                    .checked_add(size)
+                    .is_some_and(|end| end <= start + length)
+        };
+        let mapped = self.mapped.range(..=address).next_back();
+        let registered = self.registered.range(..=address).next_back();
+        if mapped.is_some_and(|(start, bytes)| inside(*start, bytes.len() as u64))
+            || registered.is_some_and(|(start, length)| inside(*start, *length))
+        {
+            Ok(())
+        } else {
+            Err(Error::new(Status::INVALID_VALUE, "not reachable"))
+        }
+    }
+
+    fn read(&self, address: u64, size: u64) -> Vec<u8> {
+        let mut bytes = vec![0; size as usize];
+        if let Some((start, memory)) = self.mapped.range(..=address).next_back()
+            && let Some(from) = memory.get((address - start) as usize..)
+            && let Some(from) = from.get(..bytes.len())
+        {
+            bytes.copy_from_slice(from);
+        } else if self.reachable(address, size).is_ok() {
+            memory_unsafe::read(address, &mut bytes);
+        }
+        bytes
+    }
+
+    fn write(&mut self, address: u64, bytes: &[u8]) {
+        if let Some((start, memory)) = self.mapped.range_mut(..=address).next_back()
+            && let Some(to) = memory.get_mut((address - start) as usize..)
+            && let Some(to) = to.get_mut(..bytes.len())
+        {
+            to.copy_from_slice(bytes);
+        } else if self.reachable(address, bytes.len() as u64).is_ok() {
+            memory_unsafe::write(address, bytes);
+        }
+    }
+
+    /// Does what can be done.
+    fn advance(&mut self) -> Result<()> {
+        let mut moved = true;
+        while moved && self.lost.is_none() {
+            moved = false;
+            let streams: Vec<u64> = self.streams.keys().copied().collect();
+            for stream in streams {
+                while self.step(stream) {
+                    moved = true;
+                }
+            }
+        }
+        self.lost.clone().map_or(Ok(()), Err)
+    }
+
+    fn step(&mut self, stream: u64) -> bool {
+        let Some(queue) = self.streams.get_mut(&stream).filter(|stream| !stream.held) else {
+            return false;
+        };
+        let Some(work) = queue.work.pop_front() else {
+            return false;
+        };
+        let stands = match work {
+            Work::Copy(to, from, size) => {
+                let bytes = self.read(from, size);
+                self.write(to, &bytes);
+                None
+            }
+            Work::Store(to, bytes) => {
+                self.write(to, &bytes);
+                None
+            }
+            Work::Fault => {
+                self.lost = Some(Error::new(Status::ILLEGAL_ADDRESS, "in the kernel fault"));
+                None
+            }
+            Work::Record(event, time) => {
+                if let Some((_, reached)) = self.events.get_mut(&event) {
+                    *reached = (*reached).max(time);
+                }
+                None
+            }
+            Work::Wait(event, time) => {
+                let reached = self.events.get(&event).is_none_or(|at| at.1 >= time);
+                (!reached).then_some(Work::Wait(event, time))
+            }
+            Work::Host(function, over) => {
+                if let Some(function) = function {
+                    let told = Arc::clone(&over);
+                    std::thread::spawn(move || {
+                        function();
+                        told.store(true, Ordering::SeqCst);
+                    });
+                }
+                let is_over = over.load(Ordering::SeqCst);
+                (!is_over).then_some(Work::Host(None, over))
+            }
+        };
+        match (stands, self.streams.get_mut(&stream)) {
+            (Some(work), Some(queue)) => {
+                queue.work.push_front(work);
+                false
+            }
+            _ => true,
+        }
+    }
+}
+
+/// What a test device says of itself.
+#[must_use]
+pub fn snapshot() -> Snapshot {
+    Snapshot {
+        driver_version: 13_000,
+        total_memory: TOTAL,
+        uuid: [7; 16],
+        name: "test device".into(),
+        pci_bus_id: "0000:00:01.0".into(),
+        attributes: vec![(1, 1024), (2, -1)],
+    }
+}
+
+impl Device for TestDevice {
+    fn memory_map(&mut self, address: u64, size: u64) -> Result<()> {
+        let mut state = self.enter("memory_map")?;
+        let used: usize = state.mapped.values().map(Vec::len).sum();
+        if used as u64 + size > TOTAL {
+            return Err(Status::OUT_OF_MEMORY.into());
+        }
+        state.mapped.insert(address, vec![0; size as usize]);
+        Ok(())
+    }
+    fn memory_unmap(&mut self, address: u64) -> Result<()> {
+        let mut state = self.enter("memory_unmap")?;
+        let gone = state.mapped.remove(&address);
+        gone.map(drop).ok_or(Status::INVALID_VALUE.into())
+    }
+    fn memory_info(&mut self) -> Result<MemoryInfo> {
+        let state = self.enter("memory_info")?;
+        let used: usize = state.mapped.values().map(Vec::len).sum();
+        Ok(MemoryInfo {
+            free: TOTAL - used as u64,
+            total: TOTAL,
+        })
+    }
+    fn host_register(&mut self, address: u64, size: u64) -> Result<()> {
+        let mut state = self.enter("host_register")?;
+        state.registered.insert(address, size);
+        Ok(())
+    }
+    fn host_unregister(&mut self, address: u64) -> Result<()> {
+        let mut state = self.enter("host_unregister")?;
+        let gone = state.registered.remove(&address);
+        gone.map(drop)
+            .ok_or(Status::HOST_MEMORY_NOT_REGISTERED.into())
+    }
+
+    fn copy(&mut self, destination: u64, source: u64, size: u64, stream: StreamId) -> Result<()> {
+        let mut state = self.enter("copy")?;
+        state.reachable(destination, size)?;
+        state.reachable(source, size)?;
+        state.give(stream, Work::Copy(destination, source, size))
+    }
+    fn copy_rect(
+        &mut self,
+        destination: CopyEnd,
+        source: CopyEnd,
+        [width, height, depth]: [u64; 3],
+        stream: StreamId,
+    ) -> Result<()> {
+        let mut state = self.enter("copy_rect")?;
+        let at = |end: CopyEnd, row: u64, slice: u64| match end {
+            CopyEnd::Linear {
+                address,
+                pitch,
+                rows,
+            } => address
+                .checked_add(pitch.wrapping_mul(rows.wrapping_mul(slice).wrapping_add(row)))
+                .ok_or(Error::from(Status::INVALID_VALUE)),
+            CopyEnd::Array { .. } => Err(Status::NOT_SUPPORTED.into()),
+        };
+        if height.saturating_mul(depth) > 1 << 16 {
+            return Err(Status::INVALID_VALUE.into());
+        }
+        let mut rows = Vec::new();
+        for slice in 0..depth {
+            for row in 0..height {
+                let (to, from) = (at(destination, row, slice)?, at(source, row, slice)?);
+                state.reachable(to, width)?;
+                state.reachable(from, width)?;
+                rows.push(Work::Copy(to, from, width));
+            }
+        }
+        rows.into_iter()
+            .try_for_each(|work| state.give(stream, work))
+    }
+    fn memset(
+        &mut self,
+        destination: u64,
+        pitch: u64,
+        value: u32,
+        element: u8,
+        width: u64,
+        height: u64,
+        stream: StreamId,
+    ) -> Result<()> {
+        let mut state = self.enter("memset")?;
+        let value = value.to_le_bytes();
+        if width.saturating_mul(height) > TOTAL || height > 1 << 16 {
+            return Err(Status::INVALID_VALUE.into());
+        }
+        let row = value.get(..usize::from(element)).unwrap_or(&[]);
+        let row = row.repeat(width as usize);
+        for index in 0..height {
+            let to = destination.wrapping_add(index.wrapping_mul(pitch));
+            state.reachable(to, row.len() as u64)?;
+            state.give(stream, Work::Store(to, row.clone()))?;
+        }
+        Ok(())
+    }
+
+    fn array_create(&mut self, _: &ArrayShape) -> Result<ArrayId> {
+        let mut state = self.enter("array_create")?;
+        let id = ArrayId(state.id());
+        state.arrays.insert(id, Vec::new());
+        Ok(id)
+    }
+    fn array_destroy(&mut self, array: ArrayId) -> Result<()> {
+        let gone = self.enter("array_destroy")?.arrays.remove(&array);
+        gone.map(drop).ok_or(Status::INVALID_HANDLE.into())
+    }
+    fn texture_create(
+        &mut self,
+        _: TextureResource,
+        _: &Sampling,
+        _: Option<&ResourceView>,
+    ) -> Result<TextureId> {
+        let mut state = self.enter("texture_create")?;
+        let id = state.id();
+        state.others.insert(id);
+        Ok(TextureId(id))
+    }
+    fn texture_destroy(&mut self, texture: TextureId) -> Result<()> {
+        let gone = self.enter("texture_destroy")?.others.remove(&texture.0);
+        gone.then_some(()).ok_or(Status::INVALID_HANDLE.into())
+    }
+    fn surface_create(&mut self, _: ArrayId) -> Result<SurfaceId> {
+        let mut state = self.enter("surface_create")?;
+        let id = state.id();
+        state.others.insert(id);
+        Ok(SurfaceId(id))
+    }
+    fn surface_destroy(&mut self, surface: SurfaceId) -> Result<()> {
+        let gone = self.enter("surface_destroy")?.others.remove(&surface.0);
+        gone.then_some(()).ok_or(Status::INVALID_HANDLE.into())
+    }
+
+    fn module_load(&mut self, image: &[u8], options: &[(u32, u32)]) -> Result<(ModuleId, String)> {
+        let mut state = self.enter("module_load")?;
+        let id = ModuleId(state.id());
+        state.modules.insert(id);
+        Ok((
+            id,
+            format!("{} bytes, {} options", image.len(), options.len()),
+        ))
+    }
+    fn module_unload(&mut self, module: ModuleId) -> Result<()> {
+        let gone = self.enter("module_unload")?.modules.remove(&module);
+        gone.then_some(()).ok_or(Status::INVALID_HANDLE.into())
+    }
+    fn module_function(&mut self, _: ModuleId, name: &str) -> Result<Function> {
+        let mut state = self.enter("module_function")?;
+        if !["noop", "fault", "reject", "store"].contains(&name) {
+            return Err(Status::NOT_FOUND.into());
+        }
+        let id = FunctionId(state.id());
+        state.functions.insert(id, name.into());
+        Ok(Function {
+            id,
+            attributes: vec![(0, 1024)],
+            parameters: vec![(0, 8), (8, 4)],
+        })
+    }
+    fn module_global(&mut self, _: ModuleId, name: &str) -> Result<(u64, u64)> {
+        drop(self.enter("module_global")?);
+        match name {
+            "variable" => Ok((0x7000, 64)),
+            _ => Err(Status::NOT_FOUND.into()),
+        }
+    }
+    fn function_set_attribute(&mut self, _: FunctionId, _: u32, _: i32) -> Result<()> {
+        self.enter("function_set_attribute").map(drop)
+    }
+    fn function_set_cache_config(&mut self, _: FunctionId, _: u32) -> Result<()> {
+        self.enter("function_set_cache_config").map(drop)
+    }
+    fn occupancy_blocks(&mut self, _: FunctionId, block: i32, _: u64, _: u32) -> Result<i32> {
+        drop(self.enter("occupancy_blocks")?);
+        Ok(2048 / block.max(1))
+    }
+    fn occupancy_dynamic_shared(&mut self, _: FunctionId, _: i32, _: i32) -> Result<u64> {
+        self.enter("occupancy_dynamic_shared").map(|_| 4096)
+    }
+
+    fn launch(&mut self, launch: &Launch<'_>) -> Result<()> {
+        let mut state = self.enter("launch")?;
+        let name = state.functions.get(&launch.function);
+        let work = match name.map(String::as_str) {
+            Some("noop") => return state.has_stream(launch.stream),
+            Some("fault") => Work::Fault,
+            Some("store") => match launch.parameters.split_first_chunk::<8>() {
+                Some((to, bytes)) => Work::Store(u64::from_le_bytes(*to), bytes.to_vec()),
+                None => return Err(Status::INVALID_VALUE.into()),
+            },
+            Some(_) => return Err(Error::new(Status::INVALID_VALUE, "this kernel is refused")),
+            None => return Err(Status::INVALID_HANDLE.into()),
+        };
+        state.give(launch.stream, work)
+    }
+    fn host_function(&mut self, stream: StreamId, function: HostFunction) -> Result<()> {
+        let mut state = self.enter("host_function")?;
+        let over = Arc::new(AtomicBool::new(false));
+        state.give(stream, Work::Host(Some(function), over))?;
+        let _ = state.advance();
+        Ok(())
+    }
+
+    fn stream_create(&mut self, _: u32, _: i32) -> Result<StreamId> {
+        let mut state = self.enter("stream_create")?;
+        let id = state.id();
+        state.streams.insert(id, Stream::default());
+        Ok(StreamId(id))
+    }
+    fn stream_destroy(&mut self, stream: StreamId) -> Result<()> {
+        let gone = self.enter("stream_destroy")?.streams.remove(&stream.0);
+        gone.map(drop).ok_or(Status::INVALID_HANDLE.into())
+    }
+    fn stream_query(&mut self, stream: StreamId) -> Result<bool> {
+        let mut state = self.enter("stream_query")?;
+        state.has_stream(stream)?;
+        state.advance()?;
+        let busy = |stream: &Stream| !stream.work.is_empty();
+        Ok(!state.streams.get(&stream.0).is_some_and(busy))
+    }
+    fn stream_wait_event(&mut self, stream: StreamId, event: EventId) -> Result<()> {
+        let mut state = self.enter("stream_wait_event")?;
+        let Some((recorded, _)) = state.events.get(&event).copied() else {
+            return Err(Status::INVALID_HANDLE.into());
+        };
+        state.give(stream, Work::Wait(event, recorded))
+    }
+
+    fn event_create(&mut self, _: u32) -> Result<EventId> {
+        let mut state = self.enter("event_create")?;
+        let id = EventId(state.id());
+        state.events.insert(id, (0, 0));
+        Ok(id)
+    }
+    fn event_destroy(&mut self, event: EventId) -> Result<()> {
+        let gone = self.enter("event_destroy")?.events.remove(&event);
+        gone.map(drop).ok_or(Status::INVALID_HANDLE.into())
+    }
+    fn event_record(&mut self, event: EventId, stream: StreamId) -> Result<()> {
+        let mut state = self.enter("event_record")?;
+        let Some((recorded, _)) = state.events.get_mut(&event) else {
+            return Err(Status::INVALID_HANDLE.into());
+        };
+        *recorded += 1;
+        let time = *recorded;
+        state.give(stream, Work::Record(event, time))
+    }
+    fn event_query(&mut self, event: EventId) -> Result<bool> {
+        let mut state = self.enter("event_query")?;
+        state.advance()?;
+        let at = state.events.get(&event);
+        at.map(|(recorded, reached)| recorded == reached)
+            .ok_or(Status::INVALID_HANDLE.into())
+    }
+    fn event_elapsed(&mut self, _: EventId, _: EventId) -> Result<f32> {
+        self.enter("event_elapsed").map(|_| 1.5)
+    }
+
+    fn context_query(&mut self) -> Result<bool> {
+        let mut state = self.enter("context_query")?;
+        state.advance()?;
+        Ok(state.streams.values().all(|stream| stream.work.is_empty()))
+    }
+    fn context_set_limit(&mut self, limit: u32, _: u64) -> Result<()> {
+        drop(self.enter("context_set_limit")?);
+        match limit {
+            0 => Ok(()),
+            _ => Err(Status::NOT_SUPPORTED.into()),
+        }
+    }
+    fn context_limit(&mut self, limit: u32) -> Result<u64> {
+        self.enter("context_limit").map(|_| u64::from(limit) + 1)
+    }
+    fn flush_output(&mut self) -> Result<()> {
+        Ok(())
+    }
+    fn stream_doze(&mut self, _: StreamId, timeout: Duration) -> Result<()> {
+        std::thread::sleep(timeout);
+        Ok(())
+    }
+}

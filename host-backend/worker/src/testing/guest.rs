@@ -1,0 +1,243 @@
+//! The other end of a session: a guest of the tests.
+
+use std::collections::VecDeque;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+
+use paragpu_communicator::{Connection, Wait};
+use paragpu_communicator_ring::shm;
+use paragpu_communicator_stream as stream;
+use paragpu_protocol::call::WireCall;
+use paragpu_protocol::codec::{Field, Reader};
+use paragpu_protocol::frame::Control;
+use paragpu_protocol::layout::Regions;
+use paragpu_protocol::reply::{self, Reply};
+use paragpu_protocol::status::Status;
+use paragpu_protocol::types::MemoryInfo;
+
+use super::device::{TestDevice, snapshot};
+use crate::control::Counters;
+use crate::error::End;
+use crate::images::ImageStore;
+use crate::session::{Session, Setup};
+use crate::statistics::Statistics;
+
+/// A received frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Received {
+    pub kind: u16,
+    pub slot: u16,
+    pub sequence: u64,
+    pub payload: Vec<u8>,
+}
+
+/// A guest and its session.
+pub struct Guest {
+    pub device: TestDevice,
+    pub connection: Connection,
+    pub regions: Regions,
+    pub statistics: Arc<Statistics>,
+    /// Frames that came while another was looked for.
+    pub aside: VecDeque<Received>,
+    session: JoinHandle<End>,
+    next_slot: u16,
+}
+
+/// A status and the call it is about.
+pub type Failed = (Status, u16);
+
+/// The setup of a session on `device`, at addresses of its own.
+pub fn setup(device: &TestDevice) -> Setup {
+    static ORDINAL: AtomicU32 = AtomicU32::new(0);
+    let ordinal = ORDINAL.fetch_add(1, Ordering::Relaxed) % 31;
+    Setup {
+        device: Box::new(device.clone()),
+        snapshot: snapshot(),
+        ordinal,
+        regions: Regions::of(ordinal).unwrap(),
+        device_memory: 0,
+        host_memory: 0,
+        images: ImageStore::default(),
+        output: None,
+        statistics: Arc::default(),
+    }
+}
+
+impl Guest {
+    /// A session over a unix socket.
+    pub fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    /// The same, with changes to its setup.
+    pub fn with(change: impl FnOnce(&mut Setup)) -> Self {
+        let (host, guest) = UnixStream::pair().unwrap();
+        let options = stream::Options::default();
+        let host = stream::over(host, options).unwrap();
+        let guest = stream::over(guest, options).unwrap();
+        Self::over(host, guest, change)
+    }
+
+    /// A session over shared memory.
+    pub fn with_window() -> Self {
+        let (host, guest) = UnixStream::pair().unwrap();
+        let options = shm::Options::default();
+        let (host, ends) = shm::create(64 << 20, 1 << 20, host.into(), options).unwrap();
+        let guest = shm::attach(ends, guest.into(), options).unwrap();
+        Self::over(host, guest, |_| {})
+    }
+
+    fn over(host: Connection, guest: Connection, change: impl FnOnce(&mut Setup)) -> Self {
+        let device = TestDevice::default();
+        let mut setup = setup(&device);
+        change(&mut setup);
+        let regions = setup.regions;
+        let statistics = Arc::clone(&setup.statistics);
+        Self {
+            device,
+            connection: guest,
+            regions,
+            statistics,
+            aside: VecDeque::new(),
+            session: std::thread::spawn(move || Session::run(setup, host)),
+            next_slot: 0,
+        }
+    }
+
+    /// Sends a call.
+    pub fn send<'a, C: WireCall<'a>>(&self, slot: u16, call: &C) -> u64 {
+        let mut head = Vec::new();
+        let tail = call.encode(&mut head);
+        self.raw(C::INFO.number, slot, None, &[&head, tail])
+    }
+
+    /// Sends a frame.
+    pub fn raw(&self, kind: u16, slot: u16, sequence: Option<u64>, payload: &[&[u8]]) -> u64 {
+        let sender = &self.connection.sender;
+        let sequence = sender.send(kind, slot, sequence, payload).unwrap();
+        sender.flush().unwrap();
+        sequence
+    }
+
+    /// Sends a call that nobody waits for.
+    pub fn post<'a, C: WireCall<'a>>(&self, call: &C) {
+        self.send(0, call);
+    }
+
+    /// The next frame.
+    pub fn next(&mut self) -> Received {
+        let frame = self.connection.receiver.receive(Wait::Forever);
+        let frame = frame.unwrap().unwrap();
+        Received {
+            kind: frame.header.kind,
+            slot: frame.header.slot,
+            sequence: frame.header.sequence,
+            payload: frame.payload.to_vec(),
+        }
+    }
+
+    /// The next frame that `wanted` accepts; others are put aside.
+    pub fn next_where(&mut self, wanted: impl Fn(&Received) -> bool) -> Received {
+        if let Some(index) = self.aside.iter().position(&wanted) {
+            return self.aside.remove(index).unwrap();
+        }
+        loop {
+            let frame = self.next();
+            if wanted(&frame) {
+                return frame;
+            }
+            self.aside.push_back(frame);
+        }
+    }
+
+    /// The next reply to `slot`: what is returned, or the error.
+    pub fn reply(&mut self, slot: u16) -> Result<Vec<u8>, Failed> {
+        let frame = self.next_where(|frame| frame.slot == slot && frame.kind & 0x8000 != 0);
+        let mut reader = Reader::new(&frame.payload);
+        let status: Status = reader.field().unwrap();
+        if status.is_success() {
+            return Ok(frame.payload[4..].to_vec());
+        }
+        match reply::decode::<u64>(&frame.payload).unwrap() {
+            Reply::Failed(status, failure) => Err((status, failure.call)),
+            Reply::Done(_) => unreachable!(),
+        }
+    }
+
+    /// Calls and waits: the reply after its status.
+    pub fn call<'a, C: WireCall<'a>>(&mut self, call: &C) -> Result<Vec<u8>, Failed> {
+        // Away from the slots that tests choose.
+        self.next_slot = 2000 + self.next_slot % 1000 + 1;
+        let slot = self.next_slot;
+        self.send(slot, call);
+        self.reply(slot)
+    }
+
+    /// Calls, waits, and puts the data frames together.
+    pub fn fetch<'a, C: WireCall<'a>>(&mut self, call: &C, size: usize) -> Result<Vec<u8>, Failed> {
+        let mut bytes = vec![0; size];
+        self.call(call)?;
+        let slot = self.next_slot;
+        self.aside.retain(|frame| {
+            let data = frame.kind == Control::Data.kind() && frame.slot == slot;
+            if data {
+                let (offset, part) = frame.payload.split_first_chunk::<8>().unwrap();
+                let offset = u64::from_le_bytes(*offset) as usize;
+                bytes[offset..offset + part.len()].copy_from_slice(part);
+            }
+            !data
+        });
+        Ok(bytes)
+    }
+
+    /// Calls that must fail so; the error is of this call.
+    #[track_caller]
+    pub fn fails<'a, C: WireCall<'a>>(&mut self, call: &C, status: Status) {
+        assert_eq!(
+            self.call(call),
+            Err((status, C::INFO.number)),
+            "{}",
+            C::INFO.name
+        );
+    }
+
+    pub fn memory_info(&mut self) -> MemoryInfo {
+        let reply = self.call(&paragpu_protocol::table::MemGetInfo {}).unwrap();
+        decode(&reply)
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.statistics.read()
+    }
+
+    /// Says goodbye; how the session ended.
+    pub fn goodbye(self) -> End {
+        let kind = Control::Goodbye.kind();
+        self.raw(kind, 0, Some(0), &[]);
+        self.session.join().unwrap()
+    }
+
+    /// Waits for the session's end; what it said last on standard error.
+    pub fn ended(mut self) -> (End, String) {
+        let mut said = String::new();
+        while let Ok(Some(frame)) = self.connection.receiver.receive(Wait::Forever) {
+            if frame.header.kind == Control::Output.kind() {
+                said.push_str(std::str::from_utf8(&frame.payload[4..]).unwrap());
+            }
+        }
+        (self.session.join().unwrap(), said)
+    }
+
+    /// Dies without a word.
+    pub fn die(self) -> End {
+        drop(self.connection);
+        self.session.join().unwrap()
+    }
+}
+
+/// Reads a value.
+pub fn decode<'a, T: Field<'a>>(bytes: &'a [u8]) -> T {
+    paragpu_protocol::codec::decode_all(bytes).unwrap()
+}

@@ -1,0 +1,237 @@
+//! Device memory, pinned memory, shadows.
+
+use paragpu_protocol::codec::Bytes;
+use paragpu_protocol::handle::{DeviceAddress, ShadowAddress, StreamHandle, WindowOffset};
+use paragpu_protocol::layout::CHUNK;
+use paragpu_protocol::status::Status;
+use paragpu_protocol::table::*;
+
+use crate::testing::device::TOTAL;
+use crate::testing::guest::Guest;
+
+fn map(address: u64, size: u64) -> MemMap {
+    MemMap {
+        address: DeviceAddress(address),
+        size,
+    }
+}
+
+fn unmap(address: u64) -> MemUnmap {
+    MemUnmap {
+        address: DeviceAddress(address),
+    }
+}
+
+#[test]
+fn mapping_the_same_range_again_costs_the_device_nothing() {
+    let mut guest = Guest::new();
+    let base = guest.regions.arena;
+    for _ in 0..100 {
+        guest.call(&map(base, 2 * CHUNK)).unwrap();
+        guest.post(&unmap(base));
+    }
+    assert_eq!(guest.memory_info().free, TOTAL);
+    assert_eq!(guest.device.count("memory_map"), 1);
+    assert_eq!(guest.device.count("memory_unmap"), 0);
+    // Another shape there makes the device do it.
+    guest.call(&map(base + CHUNK, 2 * CHUNK)).unwrap();
+    assert_eq!(guest.device.count("memory_unmap"), 1);
+    guest.goodbye();
+}
+
+#[test]
+fn a_reused_range_waits_for_the_work_before_its_unmapping() {
+    let mut guest = Guest::new();
+    let base = guest.regions.arena;
+    guest.call(&map(base, CHUNK)).unwrap();
+    guest.device.hold(0, true);
+    let set = Memset {
+        destination: base,
+        pitch: 0,
+        value: 1,
+        element: 1,
+        width: 16,
+        height: 1,
+        stream: StreamHandle::LEGACY,
+    };
+    guest.post(&set);
+    guest.post(&unmap(base));
+    guest.send(5, &map(base, CHUNK));
+    // Others go on meanwhile.
+    guest.call(&Ping { value: 1 }).unwrap();
+    assert_eq!(guest.counters().busy, 1);
+    guest.device.hold(0, false);
+    guest.reply(5).unwrap();
+    assert_eq!(guest.device.count("memory_map"), 1);
+    guest.goodbye();
+}
+
+#[test]
+fn the_memory_limit_holds() {
+    let mut guest = Guest::with(|setup| setup.device_memory = 4 * CHUNK);
+    let base = guest.regions.arena;
+    let info = guest.memory_info();
+    assert_eq!((info.free, info.total), (4 * CHUNK, 4 * CHUNK));
+    guest.fails(&map(base, 5 * CHUNK), Status::OUT_OF_MEMORY);
+    guest.call(&map(base, 3 * CHUNK)).unwrap();
+    assert_eq!(guest.memory_info().free, CHUNK);
+    guest.fails(&map(base + 4 * CHUNK, 2 * CHUNK), Status::OUT_OF_MEMORY);
+    guest.call(&unmap(base)).unwrap();
+    guest.call(&map(base + 4 * CHUNK, 4 * CHUNK)).unwrap();
+    assert_eq!(guest.counters().device_memory, 4 * CHUNK);
+    guest.goodbye();
+}
+
+#[test]
+fn idle_memory_is_given_up_for_what_is_wanted() {
+    let mut guest = Guest::new();
+    let base = guest.regions.arena;
+    guest.call(&map(base, CHUNK)).unwrap();
+    guest.call(&unmap(base)).unwrap();
+    guest.call(&map(base + CHUNK, TOTAL)).unwrap();
+    assert_eq!(guest.device.count("memory_unmap"), 1);
+    guest.call(&unmap(base + CHUNK)).unwrap();
+    // The device itself may say that memory is short.
+    guest.call(&map(base, CHUNK)).unwrap();
+    guest.call(&unmap(base)).unwrap();
+    guest
+        .device
+        .state()
+        .fail
+        .insert("memory_map", Status::OUT_OF_MEMORY);
+    guest.call(&map(base + 9 * CHUNK, CHUNK)).unwrap();
+    guest.goodbye();
+}
+
+#[test]
+fn bad_ranges_are_refused() {
+    let mut guest = Guest::new();
+    let base = guest.regions.arena;
+    for bad in [
+        map(base + 1, CHUNK),
+        map(base, 0),
+        map(base, CHUNK + 1),
+        map(base - CHUNK, CHUNK),
+        map(u64::MAX - CHUNK + 1, CHUNK),
+        map(0, CHUNK),
+    ] {
+        guest.fails(&bad, Status::INVALID_VALUE);
+    }
+    guest.call(&map(base, 2 * CHUNK)).unwrap();
+    guest.fails(&map(base, CHUNK), Status::INVALID_VALUE);
+    guest.fails(&unmap(base + CHUNK), Status::INVALID_VALUE);
+    guest.call(&unmap(base)).unwrap();
+    guest.fails(&unmap(base), Status::INVALID_VALUE);
+    guest.goodbye();
+}
+
+#[test]
+fn window_memory_is_pinned_once() {
+    let mut guest = Guest::with_window();
+    let map = |offset, size| HostMap {
+        offset: WindowOffset(offset),
+        size,
+    };
+    let unmap = |offset| HostUnmap {
+        offset: WindowOffset(offset),
+    };
+    guest.call(&map(4096, 8192)).unwrap();
+    for bad in [
+        map(0, 4096),
+        map(16384, 0),
+        map(16384, 1),
+        map(1 << 40, 4096),
+    ] {
+        guest.fails(&bad, Status::INVALID_VALUE);
+    }
+    guest.fails(&map(u64::MAX - 4095, 4096), Status::INVALID_VALUE);
+    guest.fails(&map(8192, 4096), Status::HOST_MEMORY_ALREADY_REGISTERED);
+    guest.fails(&unmap(8192), Status::HOST_MEMORY_NOT_REGISTERED);
+    // Work that may use it is waited for.
+    guest.device.hold(0, true);
+    let stream = StreamHandle::LEGACY;
+    let base = guest.regions.arena;
+    guest.call(&super::memory::map(base, CHUNK)).unwrap();
+    guest.post(&CopyToDevice {
+        destination: base,
+        stream,
+        data: Bytes(b"bytes"),
+    });
+    guest.send(7, &unmap(4096));
+    guest.call(&Ping { value: 0 }).unwrap();
+    assert_eq!(guest.device.count("host_unregister"), 0);
+    guest.device.hold(0, false);
+    guest.reply(7).unwrap();
+    assert_eq!(guest.device.count("host_unregister"), 1);
+    guest.call(&map(4096, 8192)).unwrap();
+    guest.goodbye();
+
+    let mut guest = Guest::new();
+    guest.fails(&map(4096, 4096), Status::NOT_SUPPORTED);
+    guest.fails(&unmap(4096), Status::NOT_SUPPORTED);
+    guest.fails(&WaitToken { token: 1 }, Status::NOT_SUPPORTED);
+    guest.goodbye();
+}
+
+#[test]
+fn shadows_agree_page_by_page() {
+    let mut guest = Guest::with(|setup| setup.host_memory = 1 << 20);
+    let (base, shadow) = (guest.regions.arena, guest.regions.shadow);
+    let create = |address, size| ShadowCreate {
+        address: ShadowAddress(address),
+        size,
+    };
+    guest.call(&map(base, CHUNK)).unwrap();
+    guest.call(&create(shadow, 16 * 4096)).unwrap();
+    for bad in [create(shadow - 4096, 4096), create(shadow + 7, 4096)] {
+        guest.fails(&bad, Status::INVALID_VALUE);
+    }
+    guest.fails(&create(shadow + (1 << 30), 0), Status::INVALID_VALUE);
+    guest.fails(
+        &create(shadow + 4096, 4096),
+        Status::HOST_MEMORY_ALREADY_REGISTERED,
+    );
+    guest.fails(&create(shadow + (1 << 30), 1 << 20), Status::OUT_OF_MEMORY);
+
+    let write = |address, data| ShadowWrite {
+        address,
+        data: Bytes(data),
+    };
+    guest.call(&write(shadow + 4090, b"across a page")).unwrap();
+    guest.fails(&write(shadow + 16 * 4096 - 1, b"ab"), Status::INVALID_VALUE);
+    guest.fails(&write(base, b"a"), Status::INVALID_VALUE);
+    guest.fails(&write(u64::MAX, b"a"), Status::INVALID_VALUE);
+    let read = |address, size| ShadowRead { address, size };
+    let size = 16 * 4096;
+    // What the guest wrote itself does not come back.
+    guest.fetch(&read(shadow, size), size as usize).unwrap();
+    assert_eq!(guest.counters().bytes_from_device, 0);
+    // The device writes two pages.
+    for (at, page) in [(shadow + 8192, 2), (shadow + 5 * 4096, 5)] {
+        let set = Memset {
+            destination: at,
+            pitch: 0,
+            value: page,
+            element: 4,
+            width: 10,
+            height: 1,
+            stream: StreamHandle::LEGACY,
+        };
+        guest.post(&set);
+    }
+    guest.call(&ContextSynchronize {}).unwrap();
+    let bytes = guest.fetch(&read(shadow, size), size as usize).unwrap();
+    assert_eq!(guest.counters().bytes_from_device, 2 * 4096);
+    assert_eq!((bytes[8192], bytes[5 * 4096]), (2, 5));
+    guest.fails(&read(shadow, size + 4096), Status::INVALID_VALUE);
+    guest.fails(&read(shadow + 1, 4096), Status::INVALID_VALUE);
+    let destroy = |address| ShadowDestroy {
+        address: ShadowAddress(address),
+    };
+    guest.fails(&destroy(shadow + 4096), Status::HOST_MEMORY_NOT_REGISTERED);
+    guest.call(&destroy(shadow)).unwrap();
+    guest.fails(&destroy(shadow), Status::HOST_MEMORY_NOT_REGISTERED);
+    assert_eq!(guest.counters().host_memory, 0);
+    guest.call(&create(shadow, 1 << 20)).unwrap();
+    guest.goodbye();
+}

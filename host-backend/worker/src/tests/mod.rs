@@ -1,0 +1,59 @@
+//! Whole sessions, over real connections, on the device of [`crate::testing`].
+
+mod copies;
+mod errors;
+mod memory;
+mod objects;
+mod waiting;
+mod wire;
+
+use paragpu_protocol::codec::{Bytes, Text};
+use paragpu_protocol::handle::{FunctionHandle, ModuleHandle, StreamHandle};
+use paragpu_protocol::table::{FunctionGet, ImageWrite, Launch, ModuleLoad};
+
+use crate::testing::guest::Guest;
+
+const MODULE: ModuleHandle = ModuleHandle(900);
+
+/// Sends an image and loads it.
+fn load_module(guest: &mut Guest) {
+    let image = b"an image";
+    let hash = *blake3::hash(image).as_bytes();
+    guest.post(&ImageWrite {
+        hash,
+        size: image.len() as u64,
+        offset: 0,
+        data: Bytes(image),
+    });
+    let load = ModuleLoad {
+        module: MODULE,
+        hash,
+        options: Bytes(&[]),
+    };
+    guest.call(&load).unwrap();
+}
+
+/// A kernel of a module that is loaded.
+fn kernel(guest: &mut Guest, handle: u64, name: &str) -> FunctionHandle {
+    let function = FunctionHandle(handle);
+    let get = FunctionGet {
+        function,
+        module: MODULE,
+        name: Text(name),
+    };
+    guest.call(&get).unwrap();
+    function
+}
+
+fn launch(function: FunctionHandle, stream: StreamHandle, parameters: &[u8]) -> Launch<'_> {
+    Launch {
+        function,
+        stream,
+        grid: [1; 3],
+        block: [32, 1, 1],
+        dynamic_shared: 0,
+        flags: 0,
+        cluster: [0; 3],
+        parameters: Bytes(parameters),
+    }
+}

@@ -1,0 +1,370 @@
+//! Objects: created, used, destroyed; wrong names.
+
+use paragpu_protocol::codec::{Bytes, Text};
+use paragpu_protocol::handle::{
+    ArrayHandle, EventHandle, FunctionHandle, ModuleHandle, StreamHandle, SurfaceHandle,
+    TextureHandle,
+};
+use paragpu_protocol::status::Status;
+use paragpu_protocol::table::*;
+use paragpu_protocol::types::{
+    ArrayShape, DeviceSnapshot, FunctionInfo, GlobalInfo, LevelsLayers, LinearResource,
+    ResourceView, Sampling, TextureResource, TextureSpec, pairs,
+};
+
+use super::{MODULE, kernel, launch, load_module};
+use crate::testing::guest::{Guest, decode};
+
+const STREAM: StreamHandle = StreamHandle(16);
+const EVENT: EventHandle = EventHandle(17);
+const NONE: u64 = 404;
+
+fn stream(guest: &Guest) {
+    guest.post(&StreamCreate {
+        stream: STREAM,
+        flags: 1,
+        priority: 0,
+    });
+}
+
+#[test]
+fn ping_and_snapshot() {
+    let mut guest = Guest::new();
+    let pong = guest.call(&Ping { value: 99 }).unwrap();
+    assert_eq!(decode::<u64>(&pong), 99);
+    let ordinal = ((guest.regions.arena - 0x1000_0000_0000) >> 40) as u32;
+    let reply = guest.call(&SnapshotDevice { ordinal }).unwrap();
+    let snapshot: DeviceSnapshot = decode(&reply);
+    assert_eq!(snapshot.name, Text("test device"));
+    let attributes: Vec<_> = pairs(snapshot.attributes).collect();
+    assert_eq!(attributes, [(1, 1024), (2, u32::MAX)]);
+    let ordinal = ordinal + 1;
+    guest.fails(&SnapshotDevice { ordinal }, Status::INVALID_DEVICE);
+    assert!(guest.goodbye().is_orderly());
+}
+
+#[test]
+fn streams() {
+    let mut guest = Guest::new();
+    stream(&guest);
+    for stream in [STREAM, StreamHandle::LEGACY] {
+        guest.call(&StreamSynchronize { stream }).unwrap();
+        guest.call(&StreamQuery { stream }).unwrap();
+    }
+    for stream in [StreamHandle(NONE), StreamHandle(1)] {
+        guest.fails(&StreamSynchronize { stream }, Status::INVALID_HANDLE);
+        guest.fails(&StreamQuery { stream }, Status::INVALID_HANDLE);
+        guest.fails(&StreamDestroy { stream }, Status::INVALID_HANDLE);
+        let event = EVENT;
+        guest.fails(&StreamWaitEvent { stream, event }, Status::INVALID_HANDLE);
+    }
+    let stream = StreamHandle::LEGACY;
+    guest.fails(&StreamDestroy { stream }, Status::INVALID_HANDLE);
+    for (stream, why) in [(STREAM, "twice"), (StreamHandle(3), "reserved")] {
+        let create = StreamCreate {
+            stream,
+            flags: 0,
+            priority: 0,
+        };
+        let refused = guest.call(&create).unwrap_err();
+        assert_eq!(refused.0, Status::INVALID_HANDLE, "{why}");
+    }
+    guest.call(&StreamDestroy { stream: STREAM }).unwrap();
+    guest.fails(&StreamDestroy { stream: STREAM }, Status::INVALID_HANDLE);
+    assert_eq!(guest.device.count("stream_destroy"), 1);
+    guest.goodbye();
+}
+
+#[test]
+fn events() {
+    let mut guest = Guest::new();
+    stream(&guest);
+    let end = EventHandle(18);
+    for event in [EVENT, end] {
+        guest.call(&EventCreate { event, flags: 0 }).unwrap();
+        let stream = STREAM;
+        guest.call(&EventRecord { event, stream }).unwrap();
+        guest.call(&StreamWaitEvent { stream, event }).unwrap();
+        guest.call(&EventSynchronize { event }).unwrap();
+        guest.call(&EventQuery { event }).unwrap();
+    }
+    let elapsed = guest.call(&EventElapsed { start: EVENT, end }).unwrap();
+    assert_eq!(decode::<f32>(&elapsed), 1.5);
+    let twice = EventCreate {
+        event: end,
+        flags: 0,
+    };
+    guest.fails(&twice, Status::INVALID_HANDLE);
+    // A stream's handle is no event's.
+    for event in [EventHandle(NONE), EventHandle(STREAM.0)] {
+        let stream = STREAM;
+        guest.fails(&EventRecord { event, stream }, Status::INVALID_HANDLE);
+        guest.fails(&EventSynchronize { event }, Status::INVALID_HANDLE);
+        guest.fails(&EventQuery { event }, Status::INVALID_HANDLE);
+        guest.fails(&StreamWaitEvent { stream, event }, Status::INVALID_HANDLE);
+        guest.fails(&EventElapsed { start: event, end }, Status::INVALID_HANDLE);
+        guest.fails(
+            &EventElapsed {
+                start: end,
+                end: event,
+            },
+            Status::INVALID_HANDLE,
+        );
+        guest.fails(&EventDestroy { event }, Status::INVALID_HANDLE);
+    }
+    let event = EVENT;
+    let stream = StreamHandle(NONE);
+    guest.fails(&EventRecord { event, stream }, Status::INVALID_HANDLE);
+    guest.call(&EventDestroy { event }).unwrap();
+    guest.fails(&EventDestroy { event }, Status::INVALID_HANDLE);
+    guest.goodbye();
+}
+
+#[test]
+fn modules_and_kernels() {
+    let mut guest = Guest::new();
+    load_module(&mut guest);
+    let function = kernel(&mut guest, 20, "noop");
+    let again = FunctionGet {
+        function: FunctionHandle(21),
+        module: MODULE,
+        name: Text("store"),
+    };
+    let reply = guest.call(&again).unwrap();
+    let info: FunctionInfo = decode(&reply);
+    let parameters: Vec<_> = pairs(info.parameters).collect();
+    assert_eq!(parameters, [(0, 8), (8, 4)]);
+    guest.fails(&again, Status::INVALID_HANDLE);
+
+    let attribute = |function| FunctionSetAttribute {
+        function,
+        attribute: 8,
+        value: 1,
+    };
+    let config = |function| FunctionSetCacheConfig {
+        function,
+        config: 1,
+    };
+    let blocks = |function| OccupancyBlocks {
+        function,
+        block_size: 256,
+        dynamic_shared: 0,
+        flags: 0,
+    };
+    let shared = |function| OccupancyDynamicShared {
+        function,
+        blocks: 1,
+        block_size: 256,
+    };
+    let stream = StreamHandle::LEGACY;
+    guest.call(&attribute(function)).unwrap();
+    guest.call(&config(function)).unwrap();
+    assert_eq!(decode::<i32>(&guest.call(&blocks(function)).unwrap()), 8);
+    assert_eq!(decode::<u64>(&guest.call(&shared(function)).unwrap()), 4096);
+    guest.call(&launch(function, stream, &[])).unwrap();
+    let check_unknown = |guest: &mut Guest, function| {
+        guest.fails(&attribute(function), Status::INVALID_HANDLE);
+        guest.fails(&config(function), Status::INVALID_HANDLE);
+        guest.fails(&blocks(function), Status::INVALID_HANDLE);
+        guest.fails(&shared(function), Status::INVALID_HANDLE);
+        guest.fails(&launch(function, stream, &[]), Status::INVALID_HANDLE);
+    };
+    check_unknown(&mut guest, FunctionHandle(NONE));
+    let nowhere = launch(function, StreamHandle(NONE), &[]);
+    guest.fails(&nowhere, Status::INVALID_HANDLE);
+
+    let global = |module, name| GlobalGet {
+        module,
+        name: Text(name),
+    };
+    let found = guest.call(&global(MODULE, "variable")).unwrap();
+    let (address, size) = (0x7000, 64);
+    assert_eq!(decode::<GlobalInfo>(&found), GlobalInfo { address, size });
+    guest.fails(&global(MODULE, "nothing"), Status::NOT_FOUND);
+    let unknown = ModuleHandle(NONE);
+    guest.fails(&global(unknown, "variable"), Status::INVALID_HANDLE);
+    let get = |module, name| FunctionGet {
+        function: FunctionHandle(22),
+        module,
+        name: Text(name),
+    };
+    guest.fails(&get(MODULE, "nothing"), Status::NOT_FOUND);
+    guest.fails(&get(unknown, "noop"), Status::INVALID_HANDLE);
+
+    let hash = *blake3::hash(b"an image").as_bytes();
+    let load = |module, hash, options| ModuleLoad {
+        module,
+        hash,
+        options: Bytes(options),
+    };
+    guest.fails(&load(MODULE, hash, &[]), Status::INVALID_HANDLE);
+    guest.fails(&load(ModuleHandle(23), [0; 32], &[]), Status::NOT_FOUND);
+    guest.fails(&load(ModuleHandle(23), hash, &[1]), Status::INVALID_VALUE);
+    let log = guest.call(&load(ModuleHandle(23), hash, &[0; 16])).unwrap();
+    assert_eq!(decode::<Text>(&log), Text("8 bytes, 2 options"));
+    let query = |hash, size| ImageQuery { hash, size };
+    assert!(decode::<bool>(&guest.call(&query(hash, 8)).unwrap()));
+    assert!(!decode::<bool>(&guest.call(&query([1; 32], 8)).unwrap()));
+
+    guest.call(&ModuleUnload { module: MODULE }).unwrap();
+    guest.fails(&ModuleUnload { module: MODULE }, Status::INVALID_HANDLE);
+    // Its kernels went with it.
+    check_unknown(&mut guest, function);
+    guest.goodbye();
+}
+
+#[test]
+fn arrays_and_textures() {
+    let mut guest = Guest::new();
+    let array = ArrayHandle(30);
+    let shape = ArrayShape {
+        width: 64,
+        height: 64,
+        depth: 0,
+        format: 0x20,
+        channels: 4,
+        flags: 0,
+        levels: 0,
+    };
+    let free = guest.memory_info().free;
+    guest.call(&ArrayCreate { array, shape }).unwrap();
+    assert_eq!(guest.counters().device_memory, 64 * 64 * 16);
+    guest.fails(&ArrayCreate { array, shape }, Status::INVALID_HANDLE);
+    let huge = ArrayShape {
+        width: 1 << 40,
+        ..shape
+    };
+    let create = |handle, shape| ArrayCreate {
+        array: ArrayHandle(handle),
+        shape,
+    };
+    guest.fails(&create(31, huge), Status::OUT_OF_MEMORY);
+    let width = u64::MAX;
+    let over = ArrayShape { width, ..shape };
+    guest.fails(&create(31, over), Status::INVALID_VALUE);
+    guest
+        .device
+        .state()
+        .fail
+        .insert("array_create", Status::INVALID_VALUE);
+    guest.fails(&create(31, shape), Status::INVALID_VALUE);
+    assert_eq!(guest.counters().device_memory, 64 * 64 * 16);
+
+    let sampling = Sampling {
+        address_modes: [0; 3],
+        filter: 1,
+        flags: 0,
+        anisotropy: 0,
+        mipmap_filter: 0,
+        mipmap_bias: 0.0,
+        mipmap_min: 0.0,
+        mipmap_max: 0.0,
+        border: [0; 16],
+    };
+    let view = ResourceView {
+        format: 0,
+        extent: [0; 3],
+        levels_layers: LevelsLayers {
+            first_level: 0,
+            last_level: 0,
+            first_layer: 0,
+            last_layer: 0,
+        },
+    };
+    let of = |texture, resource| TextureCreate {
+        texture: TextureHandle(texture),
+        spec: TextureSpec {
+            resource,
+            sampling,
+            view,
+        },
+    };
+    let linear = TextureResource::Linear(LinearResource {
+        address: guest.regions.arena,
+        format: 0x20,
+        channels: 1,
+        width: 64,
+        height: 0,
+        pitch: 0,
+    });
+    let value = guest.call(&of(40, TextureResource::Array(array))).unwrap();
+    assert_ne!(decode::<u64>(&value), 0);
+    guest.call(&of(41, linear)).unwrap();
+    guest.fails(&of(41, linear), Status::INVALID_HANDLE);
+    let unknown = TextureResource::Array(ArrayHandle(NONE));
+    guest.fails(&of(42, unknown), Status::INVALID_HANDLE);
+    let texture = TextureHandle(40);
+    guest.call(&TextureDestroy { texture }).unwrap();
+    guest.fails(&TextureDestroy { texture }, Status::INVALID_HANDLE);
+
+    let surface = SurfaceHandle(50);
+    guest.call(&SurfaceCreate { surface, array }).unwrap();
+    guest.fails(&SurfaceCreate { surface, array }, Status::INVALID_HANDLE);
+    let other = SurfaceCreate {
+        surface: SurfaceHandle(51),
+        array: ArrayHandle(NONE),
+    };
+    guest.fails(&other, Status::INVALID_HANDLE);
+    guest.call(&SurfaceDestroy { surface }).unwrap();
+    guest.fails(&SurfaceDestroy { surface }, Status::INVALID_HANDLE);
+
+    guest.call(&ArrayDestroy { array }).unwrap();
+    guest.fails(&ArrayDestroy { array }, Status::INVALID_HANDLE);
+    assert_eq!(guest.memory_info().free, free);
+    guest.goodbye();
+}
+
+#[test]
+fn limits() {
+    let mut guest = Guest::new();
+    let set = |limit| ContextSetLimit { limit, value: 7 };
+    guest.call(&set(0)).unwrap();
+    guest.fails(&set(99), Status::NOT_SUPPORTED);
+    let limit = guest.call(&ContextGetLimit { limit: 4 }).unwrap();
+    assert_eq!(decode::<u64>(&limit), 5);
+    guest.call(&ContextSynchronize {}).unwrap();
+    guest.goodbye();
+}
+
+#[test]
+fn a_device_that_fails_a_call_fails_only_that_call() {
+    let mut guest = Guest::new();
+    stream(&guest);
+    guest
+        .call(&EventCreate {
+            event: EVENT,
+            flags: 0,
+        })
+        .unwrap();
+    let broken = Status::UNKNOWN;
+    for method in [
+        "stream_query",
+        "context_query",
+        "event_elapsed",
+        "memory_info",
+    ] {
+        guest.device.state().fail.insert(method, broken);
+    }
+    guest.fails(&StreamQuery { stream: STREAM }, broken);
+    guest.fails(&ContextSynchronize {}, broken);
+    let (start, end) = (EVENT, EVENT);
+    guest.fails(&EventElapsed { start, end }, broken);
+    guest.fails(&MemGetInfo {}, broken);
+    guest.device.state().fail.insert("stream_create", broken);
+    let create = StreamCreate {
+        stream: StreamHandle(60),
+        flags: 0,
+        priority: 0,
+    };
+    guest.fails(&create, broken);
+    // What was not created has no name, which is free for another try.
+    guest.fails(
+        &StreamQuery {
+            stream: StreamHandle(60),
+        },
+        Status::INVALID_HANDLE,
+    );
+    guest.call(&create).unwrap();
+    guest.call(&ContextSynchronize {}).unwrap();
+    guest.goodbye();
+}

@@ -1,0 +1,237 @@
+//! Calls that wait: out of order between threads, in order within one.
+
+use paragpu_protocol::codec::Bytes;
+use paragpu_protocol::frame::Control;
+use paragpu_protocol::handle::{DeviceAddress, EventHandle, StreamHandle};
+use paragpu_protocol::layout::CHUNK;
+use paragpu_protocol::status::Status;
+use paragpu_protocol::table::*;
+
+use crate::testing::guest::{Guest, decode};
+
+/// The first two streams that the guest makes: handles, and the device's ids.
+const STREAMS: [(StreamHandle, u64); 2] = [(StreamHandle(16), 1), (StreamHandle(17), 2)];
+
+fn guest() -> Guest {
+    let mut guest = Guest::new();
+    for (stream, _) in STREAMS {
+        let create = StreamCreate {
+            stream,
+            flags: 1,
+            priority: 0,
+        };
+        guest.call(&create).unwrap();
+    }
+    let map = MemMap {
+        address: DeviceAddress(guest.regions.arena),
+        size: 16 * CHUNK,
+    };
+    guest.call(&map).unwrap();
+    guest
+}
+
+fn set(guest: &Guest, stream: StreamHandle) {
+    guest.post(&Memset {
+        destination: guest.regions.arena,
+        pitch: 0,
+        value: 7,
+        element: 1,
+        width: 64,
+        height: 1,
+        stream,
+    });
+}
+
+#[test]
+fn threads_wait_for_their_own_streams() {
+    let mut guest = guest();
+    for (stream, id) in STREAMS {
+        guest.device.hold(id, true);
+        set(&guest, stream);
+    }
+    guest.send(
+        1,
+        &StreamSynchronize {
+            stream: STREAMS[0].0,
+        },
+    );
+    guest.send(
+        2,
+        &StreamSynchronize {
+            stream: STREAMS[1].0,
+        },
+    );
+    guest.send(3, &ContextSynchronize {});
+    let pong = guest.call(&Ping { value: 8 }).unwrap();
+    assert_eq!(decode::<u64>(&pong), 8);
+    guest.fails(
+        &StreamQuery {
+            stream: STREAMS[0].0,
+        },
+        Status::NOT_READY,
+    );
+    guest.device.hold(STREAMS[1].1, false);
+    guest.reply(2).unwrap();
+    assert!(guest.aside.is_empty(), "the others still wait");
+    guest.device.hold(STREAMS[0].1, false);
+    guest.reply(1).unwrap();
+    guest.reply(3).unwrap();
+    guest.goodbye();
+}
+
+#[test]
+fn replies_of_one_thread_keep_their_order() {
+    let mut guest = guest();
+    let (stream, id) = STREAMS[0];
+    guest.device.hold(id, true);
+    set(&guest, stream);
+    let first = guest.send(1, &StreamSynchronize { stream });
+    guest.send(1, &Ping { value: 1 });
+    guest.send(1, &StreamQuery { stream });
+    let event = EventHandle(404);
+    guest.send(1, &EventQuery { event });
+    guest.call(&Ping { value: 2 }).unwrap();
+    assert!(guest.aside.is_empty());
+    guest.device.hold(id, false);
+    let kinds: Vec<u16> = (0..4).map(|_| guest.next().kind & 0x7fff).collect();
+    assert_eq!(kinds, [0x0603, 0x0001, 0x0604, 0x0705]);
+    assert!(first > 0);
+    guest.goodbye();
+}
+
+#[test]
+fn waiting_is_for_what_was_there_not_for_what_comes() {
+    let mut guest = guest();
+    let (stream, id) = STREAMS[0];
+    set(&guest, stream);
+    guest.device.hold(id, true);
+    set(&guest, stream);
+    guest.send(1, &StreamSynchronize { stream });
+    guest.call(&Ping { value: 0 }).unwrap();
+    // A host function of the guest stands after the mark.
+    guest.post(&HostFuncLaunch { stream, id: 5 });
+    guest.device.hold(id, false);
+    guest.reply(1).unwrap();
+    let asked = guest.next_where(|frame| frame.kind == Control::HostFunc.kind());
+    assert_eq!(asked.payload, 5_u64.to_le_bytes());
+    guest.post(&HostFuncDone { id: 5 });
+    guest.call(&ContextSynchronize {}).unwrap();
+    guest.goodbye();
+}
+
+#[test]
+fn a_destroyed_stream_is_still_waited_for() {
+    let mut guest = guest();
+    let (stream, id) = STREAMS[0];
+    guest.device.hold(id, true);
+    set(&guest, stream);
+    guest.call(&StreamDestroy { stream }).unwrap();
+    guest.send(1, &ContextSynchronize {});
+    guest.call(&Ping { value: 0 }).unwrap();
+    assert!(guest.aside.is_empty());
+    assert_eq!(guest.device.count("stream_destroy"), 0);
+    guest.device.hold(id, false);
+    guest.reply(1).unwrap();
+    guest.call(&ContextSynchronize {}).unwrap();
+    assert_eq!(guest.device.count("stream_destroy"), 1);
+    guest.goodbye();
+}
+
+#[test]
+fn host_functions_stop_their_stream_until_done() {
+    let mut guest = guest();
+    let (stream, _) = STREAMS[0];
+    guest.post(&HostFuncLaunch { stream, id: 1 });
+    guest.fails(&HostFuncLaunch { stream, id: 1 }, Status::INVALID_VALUE);
+    guest.fails(&HostFuncDone { id: 2 }, Status::INVALID_VALUE);
+    let unknown = StreamHandle(404);
+    guest.fails(
+        &HostFuncLaunch {
+            stream: unknown,
+            id: 3,
+        },
+        Status::INVALID_HANDLE,
+    );
+    let asked = guest.next_where(|frame| frame.kind == Control::HostFunc.kind());
+    assert_eq!(
+        (asked.slot, asked.payload.as_slice()),
+        (0, &1_u64.to_le_bytes()[..])
+    );
+    set(&guest, stream);
+    guest.fails(&StreamQuery { stream }, Status::NOT_READY);
+    guest.send(1, &StreamSynchronize { stream });
+    guest.call(&Ping { value: 0 }).unwrap();
+    assert!(guest.aside.is_empty());
+    guest.post(&HostFuncDone { id: 1 });
+    guest.reply(1).unwrap();
+    // Its name is free again.
+    guest.post(&HostFuncLaunch { stream, id: 1 });
+    guest.next_where(|frame| frame.kind == Control::HostFunc.kind());
+    // The session may end while a host function runs.
+    assert!(guest.goodbye().is_orderly());
+}
+
+#[test]
+fn a_host_function_ends_though_copies_wait_for_staging() {
+    let mut guest = guest();
+    let (stream, _) = STREAMS[0];
+    guest.post(&HostFuncLaunch { stream, id: 1 });
+    guest.next_where(|frame| frame.kind == Control::HostFunc.kind());
+    let bytes = vec![3; 200_000];
+    // 24 MB behind the host function: three times what staging holds, and
+    // more than is taken in where no host function runs.
+    let copies = 120;
+    for index in 0..copies {
+        guest.post(&CopyToDevice {
+            destination: guest.regions.arena + index * 200_000,
+            stream,
+            data: Bytes(&bytes),
+        });
+    }
+    guest.send(1, &StreamSynchronize { stream });
+    let last = guest.send(0, &HostFuncDone { id: 1 });
+    let reply = guest.next_where(|frame| frame.slot == 1);
+    assert!(reply.sequence >= last - 1);
+    guest.call(&ContextSynchronize {}).unwrap();
+    let check = CopyFromDevice {
+        source: guest.regions.arena + (copies - 1) * 200_000,
+        size: 200_000,
+        stream,
+    };
+    assert_eq!(guest.fetch(&check, 200_000).unwrap(), bytes);
+    let counters = guest.counters();
+    assert_eq!(counters.bytes_to_device, copies * 200_000);
+    assert_eq!(counters.calls, counters.posted + counters.synchronous);
+    guest.goodbye();
+}
+
+#[test]
+fn many_copies_out_share_the_staging() {
+    let mut guest = guest();
+    for (stream, id) in STREAMS {
+        guest.device.hold(id, true);
+        set(&guest, stream);
+    }
+    // More threads fetch than there are slots.
+    for slot in 1..=40 {
+        let (stream, _) = STREAMS[usize::from(slot) % 2];
+        guest.send(
+            slot,
+            &CopyFromDevice {
+                source: guest.regions.arena,
+                size: 600_000,
+                stream,
+            },
+        );
+    }
+    guest.call(&Ping { value: 0 }).unwrap();
+    for (_, id) in STREAMS {
+        guest.device.hold(id, false);
+    }
+    for slot in 1..=40 {
+        guest.reply(slot).unwrap();
+    }
+    assert_eq!(guest.counters().bytes_from_device, 40 * 600_000);
+    assert_eq!(guest.counters().busy, 0);
+    guest.goodbye();
+}

@@ -1,0 +1,149 @@
+//! What a guest must not send, and guests that go away.
+
+use paragpu_protocol::frame::{Control, MAX_PAYLOAD};
+use paragpu_protocol::handle::{DeviceAddress, StreamHandle};
+use paragpu_protocol::layout::CHUNK;
+use paragpu_protocol::table::*;
+use proptest::prelude::*;
+
+use crate::error::End;
+use crate::testing::guest::Guest;
+
+#[test]
+fn calls_come_without_gaps() {
+    for sequence in [0, 2, 7, u64::MAX] {
+        let guest = Guest::new();
+        guest.raw(0x0001, 1, Some(sequence), &[&[0; 8]]);
+        let (end, said) = guest.ended();
+        assert!(matches!(end, End::Sequence { expected: 1, .. }), "{end:?}");
+        assert!(said.contains("call 1 was next"), "{said}");
+    }
+    let mut guest = Guest::new();
+    guest.call(&Ping { value: 0 }).unwrap();
+    guest.raw(0x0001, 1, Some(1), &[&[0; 8]]);
+    assert!(matches!(
+        guest.ended().0,
+        End::Sequence {
+            got: 1,
+            expected: 2
+        }
+    ));
+}
+
+#[test]
+fn replies_acknowledge_what_was_executed() {
+    let mut guest = Guest::new();
+    for _ in 0..10 {
+        guest.post(&ContextSetLimit { limit: 0, value: 0 });
+    }
+    let sequence = guest.send(3, &Ping { value: 0 });
+    let reply = guest.next();
+    assert_eq!(sequence, 11);
+    assert_eq!(reply.sequence, 11);
+    let counters = guest.counters();
+    assert!(counters.posted == 10 && counters.calls >= 10);
+    guest.goodbye();
+}
+
+#[test]
+fn a_malformed_call_ends_its_session_by_name() {
+    for info in CALLS {
+        let guest = Guest::new();
+        let other = Guest::new();
+        let long = [0xff; 1000];
+        guest.raw(info.number, 1, None, &[&long]);
+        let (end, said) = guest.ended();
+        assert!(
+            matches!(end, End::Malformed { .. }),
+            "{}: {end:?}",
+            info.name
+        );
+        assert!(said.contains(info.name), "{said}");
+        let mut other = other;
+        other.call(&Ping { value: 1 }).unwrap();
+        other.goodbye();
+    }
+}
+
+#[test]
+fn unknown_frames_end_the_session() {
+    for kind in [0x0000, 0x00ff, 0x0a01, 0x7eff] {
+        let guest = Guest::new();
+        guest.raw(kind, 1, None, &[]);
+        assert!(matches!(
+            guest.ended().0,
+            End::Malformed {
+                name: "unknown",
+                ..
+            }
+        ));
+    }
+    for kind in [Control::Hello.kind(), Control::Data.kind(), 0x7fff, 0x8001] {
+        let guest = Guest::new();
+        guest.raw(kind, 1, None, &[]);
+        assert!(matches!(guest.ended().0, End::Kind(_)));
+    }
+}
+
+#[test]
+fn a_guest_that_dies_ends_its_session() {
+    let mut guest = Guest::new();
+    guest.call(&Ping { value: 0 }).unwrap();
+    assert!(guest.die().is_orderly());
+
+    // While a call waits for a device that never comes to it.
+    let mut guest = Guest::new();
+    let map = MemMap {
+        address: DeviceAddress(guest.regions.arena),
+        size: CHUNK,
+    };
+    guest.call(&map).unwrap();
+    guest.device.hold(0, true);
+    let stream = StreamHandle::LEGACY;
+    guest.post(&Memset {
+        destination: guest.regions.arena,
+        pitch: 0,
+        value: 7,
+        element: 1,
+        width: 64,
+        height: 1,
+        stream,
+    });
+    guest.send(1, &StreamSynchronize { stream });
+    assert!(guest.die().is_orderly());
+
+    // While the guest runs a host function.
+    let mut guest = Guest::new();
+    guest.post(&HostFuncLaunch { stream, id: 1 });
+    guest.next_where(|frame| frame.kind == Control::HostFunc.kind());
+    assert!(guest.die().is_orderly());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Any bytes under any number: the session answers or ends, and ends well.
+    #[test]
+    fn any_payload_is_survived(
+        calls in proptest::collection::vec(
+            (0..CALLS.len(), proptest::collection::vec(any::<u8>(), 0..128), any::<bool>()), 1..64)
+    ) {
+        for (index, payload, trim) in calls {
+            let info = CALLS[index];
+            // Payloads of the right length get further than random ones.
+            let zeros = payload.iter().chain(std::iter::repeat(&0)).copied().take(MAX_PAYLOAD.min(4096));
+            let bytes: Vec<u8> = zeros.collect();
+            let fit = (0..256).find(|length| Call::decode(info.number, &bytes[..*length]).is_ok());
+            let length = if trim { fit.unwrap_or(payload.len()) } else { payload.len() };
+            let guest = Guest::new();
+            let sent = guest.connection.sender.send(info.number, 0, None, &[&bytes[..length]]);
+            prop_assert!(sent.is_ok());
+            let _ = guest.connection.sender.send(0x0001, 1, None, &[&[0; 8]]);
+            let _ = guest.connection.sender.flush();
+            match guest.die() {
+                End::Goodbye | End::Connection(_) | End::Malformed { .. } | End::Sequence { .. } => {}
+                other => prop_assert!(false, "{other:?}"),
+            }
+        }
+    }
+}
