@@ -27,12 +27,20 @@ impl Default for Polling {
     }
 }
 
-/// Adapts the time spent polling to what the peer does: full while frames
-/// come within the limit, quickly less while they do not.
+/// Adapts the time spent polling to what the peer does.
+///
+/// Full polling while it finds the frames; half as long after each wait that
+/// was much longer, down to 1/16; and little for a while where frames come as
+/// soon as this side sleeps, which is how a peer looks that the polling keeps
+/// from a processor, or where another process had this one meanwhile. Full polling is tried again after 1, 3, 7, … 255 such waits.
 #[derive(Debug)]
 pub struct Adaptive {
     limit: Duration,
     budget: Duration,
+    /// Waits without full polling after it next fails.
+    penalty: u32,
+    /// Waits left of the last penalty.
+    left: u32,
 }
 
 impl Adaptive {
@@ -42,6 +50,8 @@ impl Adaptive {
         Self {
             limit: polling.spin,
             budget: polling.spin,
+            penalty: 0,
+            left: 0,
         }
     }
 
@@ -52,34 +62,60 @@ impl Adaptive {
     }
 
     /// The polling itself found a frame.
-    pub fn found(&mut self) {
+    pub fn found(&mut self, spin: &Spin) {
+        if spin.crowded {
+            self.hindered();
+            return;
+        }
+        if self.budget == self.limit {
+            self.penalty = 0;
+        }
         self.budget = self.limit;
     }
 
-    /// A wait that went on to sleep ended after `waited`, counted from the
-    /// begin of its polling. Where full polling would have found the frame,
-    /// the next wait polls in full; else for half as long, down to 1/16.
-    pub fn slept(&mut self, waited: Duration) {
-        self.budget = if waited <= self.limit {
-            self.limit
+    /// The polling found nothing, and a frame came after a sleep of `slept`.
+    pub fn slept(&mut self, spin: &Spin, slept: Duration) {
+        if spin.crowded {
+            self.hindered();
+        } else if slept > self.limit {
+            self.budget = (self.budget / 2).max(self.limit / 16);
+        } else if self.budget == self.limit {
+            self.hindered();
+        } else if self.left > 0 {
+            self.left -= 1;
         } else {
-            (self.budget / 2).max(self.limit / 16)
-        };
+            self.budget = self.limit;
+        }
+    }
+
+    fn hindered(&mut self) {
+        self.penalty = (2 * self.penalty + 1).min(255);
+        self.left = self.penalty;
+        self.budget = self.limit / 16;
     }
 }
 
-/// Looks of the first, busy part of a [`Spin`]: about 1-2 µs, a round trip
-/// between two running cores.
+/// Looks of the first, busy part of a [`Spin`]: about 1-2 µs in shared memory,
+/// a round trip between two running processors.
 const BUSY_LOOKS: u32 = 64;
+
+/// Looks of the busy part between two looks at the clock.
+const LOOKS_PER_CLOCK: u32 = 8;
+
+/// A processor given away for longer than this was wanted by somebody.
+const CROWDED: Duration = Duration::from_micros(5);
 
 /// One polling phase: first busy with `pause`, then giving the processor to
 /// whoever wants it between two looks, so that a peer on the same core runs.
+/// Where somebody does want it the phase ends: a sleeper is woken with more
+/// right to a processor than one who gave it away.
 #[derive(Debug)]
 pub struct Spin {
     end: Option<Instant>,
-    began: Option<Instant>,
+    began: bool,
     budget: Duration,
     looks: u32,
+    crowded: bool,
 }
 
 impl Spin {
@@ -88,33 +124,37 @@ impl Spin {
     pub fn new(budget: Duration, deadline: Option<Instant>) -> Self {
         Self {
             end: deadline,
-            began: None,
+            began: false,
             budget,
             looks: 0,
+            crowded: false,
         }
     }
 
     /// Pauses a little; false once the phase is over.
     pub fn again(&mut self) -> bool {
-        if self.budget.is_zero() {
+        if self.budget.is_zero() || self.crowded {
             return false;
         }
         self.looks = self.looks.saturating_add(1);
-        if self.looks <= BUSY_LOOKS && several_processors() {
+        let busy = self.looks <= BUSY_LOOKS && several_processors();
+        if busy && !self.looks.is_multiple_of(LOOKS_PER_CLOCK) {
             std::hint::spin_loop();
             return true;
         }
         let now = Instant::now();
-        let Some(_) = self.began else {
-            self.began = Some(now);
+        if !self.began {
+            self.began = true;
             let end = now + self.budget;
             self.end = Some(self.end.map_or(end, |deadline| deadline.min(end)));
-            return true;
-        };
+        }
         if self.end.is_some_and(|end| now >= end) {
             return false;
         }
-        std::thread::yield_now();
+        if !busy {
+            std::thread::yield_now();
+            self.crowded = now.elapsed() > CROWDED;
+        }
         true
     }
 }
@@ -144,12 +184,51 @@ mod tests {
     #[test]
     fn fruitless_polling_shrinks_and_comes_back() {
         let limit = Duration::from_micros(160);
+        let spin = Spin::new(limit, None);
         let mut adaptive = Adaptive::new(Polling { spin: limit });
         for _ in 0..10 {
-            adaptive.slept(limit * 2);
+            adaptive.slept(&spin, limit * 2);
         }
         assert_eq!(adaptive.budget(), limit / 16);
-        adaptive.slept(limit);
+        adaptive.slept(&spin, limit);
+        assert_eq!(adaptive.budget(), limit);
+        adaptive.slept(&spin, limit * 2);
+        assert_eq!(adaptive.budget(), limit / 2);
+        adaptive.found(&spin);
+        assert_eq!(adaptive.budget(), limit);
+    }
+
+    #[test]
+    fn a_wanted_processor_ends_polling() {
+        let limit = Duration::from_micros(160);
+        let mut adaptive = Adaptive::new(Polling { spin: limit });
+        let spin = Spin {
+            crowded: true,
+            ..Spin::new(limit, None)
+        };
+        adaptive.found(&spin);
+        assert_eq!(adaptive.budget(), limit / 16);
+    }
+
+    #[test]
+    fn polling_that_only_hinders_becomes_rare() {
+        let limit = Duration::from_micros(160);
+        let spin = Spin::new(limit, None);
+        let mut adaptive = Adaptive::new(Polling { spin: limit });
+        let mut full = 0;
+        for _ in 0..1000 {
+            full += u32::from(adaptive.budget() == limit);
+            adaptive.slept(&spin, limit / 8);
+        }
+        assert!(full < 15, "{full} of 1000");
+        while adaptive.budget() != limit {
+            adaptive.slept(&spin, limit / 8);
+        }
+        adaptive.found(&spin);
+        adaptive.slept(&spin, limit / 8);
+        adaptive.slept(&spin, limit / 8);
+        assert_eq!(adaptive.budget(), limit / 16);
+        adaptive.slept(&spin, limit / 8);
         assert_eq!(adaptive.budget(), limit);
     }
 }

@@ -42,6 +42,8 @@ struct Channel<R: Region> {
     region: R,
     bell: Box<dyn Doorbell>,
     polling: Polling,
+    /// The process that connected: a forked child's copy ends nothing.
+    process: u32,
     waiting: Waiting,
     /// This side closed the connection, or found it broken.
     closed: AtomicBool,
@@ -76,6 +78,7 @@ pub(crate) fn connect<R: Region + 'static>(
         region,
         bell,
         polling,
+        process: std::process::id(),
         waiting: Waiting::new(),
         closed: AtomicBool::new(false),
         gone: AtomicBool::new(false),
@@ -119,7 +122,7 @@ impl<R: Region> Channel<R> {
     }
 
     fn close(&self) {
-        if self.closed.swap(true, Ordering::SeqCst) {
+        if self.closed.swap(true, Ordering::SeqCst) || std::process::id() != self.process {
             return;
         }
         self.region.closed_here().store(1, Ordering::SeqCst);
@@ -311,7 +314,7 @@ impl<R: Region> RingReceiver<R> {
         let mut spin = Spin::new(self.adaptive.budget(), deadline);
         while spin.again() {
             if let Some(header) = self.pop()? {
-                self.adaptive.found();
+                self.adaptive.found(&spin);
                 return Ok(Some(header));
             }
             if self.channel.ended() {
@@ -322,10 +325,9 @@ impl<R: Region> RingReceiver<R> {
             }
         }
         let began = Instant::now();
-        let polled = self.adaptive.budget();
         let header = self.slept(deadline)?;
         if header.is_some() {
-            self.adaptive.slept(polled + began.elapsed());
+            self.adaptive.slept(&spin, began.elapsed());
         }
         Ok(header)
     }

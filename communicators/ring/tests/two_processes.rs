@@ -61,13 +61,14 @@ fn echoing_guest() {
     let mut guest = guest("echoing_guest");
     let window = guest.window.clone().unwrap();
     assert_eq!(window.address(), WINDOW);
-    let mut bulk = vec![0; 1 << 20];
-    window.copy_out(4096, &mut bulk).unwrap();
-    assert!(bulk.iter().all(|byte| *byte == 0xab));
-    window.copy_in(0, b"seen").unwrap();
     loop {
         match guest.receiver.receive(Wait::Until(soon().unwrap())) {
             Ok(Some(frame)) => {
+                // What the host wrote before it sent the frame is there.
+                let mut bulk = vec![0; 4096];
+                window.copy_out(4096, &mut bulk).unwrap();
+                assert!(bulk.iter().all(|byte| *byte == 0xab));
+                window.copy_in(0, b"seen").unwrap();
                 let (kind, slot) = (frame.header.kind, frame.header.slot);
                 guest
                     .sender

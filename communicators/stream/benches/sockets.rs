@@ -227,11 +227,14 @@ fn main() {
                 ours / bare
             );
         }
-        let bare = repeat(|| bare_bulk(kind));
-        let ours = repeat(|| bulk(kind));
+        // Side by side, because other work on the machine comes and goes.
+        let pairs: Vec<_> = (0..9).map(|_| (bare_bulk(kind), bulk(kind))).collect();
+        let bare = median(pairs.iter().map(|pair| pair.0).collect());
+        let ours = median(pairs.iter().map(|pair| pair.1).collect());
+        let ratio = median(pairs.iter().map(|pair| pair.1 / pair.0).collect());
         println!(
             "  bulk: bare {bare:.2} GB/s, ours {ours:.2} GB/s, ratio {:.2}",
-            ours / bare
+            ratio
         );
     }
 }

@@ -33,6 +33,8 @@ pub(crate) struct Link {
     pub(crate) woken: AtomicBool,
     /// Ends the receiver's sleep.
     pub(crate) interrupt: OwnedFd,
+    /// The process that connected: a forked child's copy ends nothing.
+    process: u32,
     outgoing: Apart<Mutex<Outgoing>>,
     /// Something was written, or the connection ended.
     progress: Condvar,
@@ -125,6 +127,7 @@ impl Link {
             closed: AtomicBool::new(false),
             woken: AtomicBool::new(false),
             interrupt,
+            process: std::process::id(),
             outgoing: Apart(Mutex::new(Outgoing {
                 filling: Vec::with_capacity(options.buffer),
                 batch: Vec::with_capacity(options.buffer),
@@ -437,7 +440,7 @@ impl Link {
     /// Ends the connection; the background writer writes the rest and shuts
     /// the socket down.
     pub(crate) fn close(&self) {
-        if self.closed.swap(true, Ordering::AcqRel) {
+        if self.closed.swap(true, Ordering::AcqRel) || std::process::id() != self.process {
             return;
         }
         let mut outgoing = self.lock();

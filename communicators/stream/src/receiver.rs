@@ -97,7 +97,7 @@ impl StreamReceiver {
         let mut spin = Spin::new(self.adaptive.budget(), deadline);
         while spin.again() {
             if self.look()? == Look::Bytes {
-                self.adaptive.found();
+                self.adaptive.found(&spin);
                 return Ok(Slept::LookAgain);
             }
             if self.link.is_closed() {
@@ -108,10 +108,9 @@ impl StreamReceiver {
             }
         }
         let began = Instant::now();
-        let polled = self.adaptive.budget();
         let slept = self.sleep(deadline)?;
         if slept == Slept::LookAgain {
-            self.adaptive.slept(polled + began.elapsed());
+            self.adaptive.slept(&spin, began.elapsed());
         }
         Ok(slept)
     }

@@ -12,7 +12,6 @@ use paragpu_communicator::conformance::{Factory, RawGuest};
 use paragpu_communicator::{Connection, Polling};
 
 use crate::channel::{Region, Side};
-use crate::doorbell::Doorbell;
 use crate::layout::{self, record_size};
 use crate::ring::Ring;
 use crate::shm::{self, GuestEnds, Options};
