@@ -73,6 +73,13 @@ void paragpu_ring(struct paragpu_device *paragpu, u32 peer)
 	writel(peer << 16, paragpu->registers + PARAGPU_REG_DOORBELL);
 }
 
+static void paragpu_ring_control(struct paragpu_device *paragpu)
+{
+	u32 count = paragpu->layout.channel_count;
+
+	paragpu_ring(paragpu, PARAGPU_PEER_CONTROL(count));
+}
+
 /**
  * paragpu_state - read the state word of a channel
  * @paragpu: the device
@@ -104,7 +111,7 @@ bool paragpu_take(struct paragpu_device *paragpu, u32 channel)
 	/* What was rung for the opener before. */
 	clear_bit_le(channel, paragpu->header->pending);
 	atomic_set(&paragpu->channels[channel].rung, 0);
-	paragpu_ring(paragpu, PARAGPU_PEER_CONTROL(paragpu->layout.channel_count));
+	paragpu_ring_control(paragpu);
 	return true;
 }
 
@@ -120,7 +127,7 @@ void paragpu_give_back(struct paragpu_device *paragpu, u32 channel)
 {
 	xchg(&paragpu->header->state[channel],
 	     cpu_to_le32(PARAGPU_CHANNEL_RELEASED));
-	paragpu_ring(paragpu, PARAGPU_PEER_CONTROL(paragpu->layout.channel_count));
+	paragpu_ring_control(paragpu);
 }
 
 static void paragpu_wake(struct paragpu_channel *channel)

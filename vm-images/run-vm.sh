@@ -56,9 +56,12 @@ extra=("$@")
 [ -n "$out" ] || fail "--out is missing"
 command -v "$qemu" >/dev/null || fail "there is no $qemu: install qemu-system-x86"
 mkdir -p "$out"
+rm -f "$out"/{vm.json,output.jsonl}
 
 work=$(mktemp -d)
 pid=''
+# Called by the trap.
+# shellcheck disable=SC2317
 cleanup() {
 	if [ -n "$pid" ]; then
 		kill -9 "$pid" 2>/dev/null || true
@@ -160,6 +163,7 @@ accel=$(choose_accel)
 assemble "$commands"
 devices=()
 if [ -n "$device" ]; then
+	# shellcheck disable=SC2054 # QEMU's commas
 	devices=(-chardev "socket,id=paragpu,path=$device"
 		-device ivshmem-doorbell,chardev=paragpu,vectors=1)
 fi

@@ -3,7 +3,9 @@
  * Tests the guest driver from inside a VM, against the header that specifies
  * it. The host's side is qemu-device with the example echo_daemon.
  *
- * usage: guest-test PCI-ADDRESS   prints one JSON line per test; fails if any does
+ * usage: guest-test PCI-ADDRESS   the tests that the guest can do alone
+ *        guest-test hotplug       asks the host to unplug and plug the device
+ * Prints one JSON line per test; fails if any does.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -67,7 +69,8 @@ static int channel_open(struct channel *channel)
 	CHECK(channel->fd >= 0);
 	CHECK(ioctl(channel->fd, PARAGPU_IOC_INFO, &channel->info) == 0);
 	channel->header = mmap(NULL, channel->info.channel_size,
-			       PROT_READ | PROT_WRITE, MAP_SHARED, channel->fd, 0);
+			       PROT_READ | PROT_WRITE, MAP_SHARED,
+			       channel->fd, 0);
 	CHECK(channel->header != MAP_FAILED);
 	return 0;
 }
@@ -521,6 +524,31 @@ static int test_unplug_under_use(void)
 	return survives(unplug, plug);
 }
 
+/* Asks hotplug.py on the host, then waits for what it did. */
+static int ask_host(const char *what, int there)
+{
+	printf("@paragpu %s\n", what);
+	fflush(stdout);
+	while ((access(NODE, F_OK) == 0) != there)
+		usleep(20000);
+	return 0;
+}
+
+static int ask_unplug(void)
+{
+	return ask_host("unplug", 0);
+}
+
+static int ask_plug(void)
+{
+	return ask_host("plug", 1);
+}
+
+static int test_hot_unplug_and_plug(void)
+{
+	return survives(ask_unplug, ask_plug);
+}
+
 static int test_module_stays_while_open(void)
 {
 	struct channel channel;
@@ -581,8 +609,13 @@ static void run(const char *name, int (*test)(void))
 int main(int count, char **arguments)
 {
 	if (count != 2) {
-		fprintf(stderr, "usage: guest-test PCI-ADDRESS\n");
+		fprintf(stderr, "usage: guest-test PCI-ADDRESS | hotplug\n");
 		return 2;
+	}
+	if (!strcmp(arguments[1], "hotplug")) {
+		channels = count_channels();
+		run("hot-unplug-and-plug", test_hot_unplug_and_plug);
+		return failures != 0;
 	}
 	pci_address = arguments[1];
 	run("info", test_info);

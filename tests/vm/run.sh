@@ -27,6 +27,8 @@ target=${CARGO_TARGET_DIR:-$top/target}/debug
 
 work=$(mktemp -d)
 pids=()
+# Called by the trap.
+# shellcheck disable=SC2317
 cleanup() {
 	local pid
 	for pid in "${pids[@]}"; do
@@ -59,13 +61,27 @@ until [ -S "$work/device.sock" ] && [ -S "$work/daemon.sock" ]; do
 	sleep 0.05
 done
 
+# The device behind a port, so that it can be unplugged; and one that is
+# somebody else's.
+rm -f "$out/output.log"
+tests/vm/hotplug.py "$work/qmp.sock" "$out/output.log" "$work/device.sock" \
+	>"$out/hotplug.log" 2>&1 &
+pids+=($!)
+status=0
 vm-images/run-vm.sh --kernel "$cache/kernel/$release" \
 	--initramfs "$work/initramfs" --commands tests/vm/commands \
-	--out "$out" --device "$work/device.sock" --timeout 240 -- \
+	--out "$out" --timeout 240 -- \
+	-qmp "unix:$work/qmp.sock,server=on,wait=off" \
+	-chardev "socket,id=paragpu,path=$work/device.sock" \
+	-device pcie-root-port,id=plug,slot=1,pref64-reserve=2G \
+	-device ivshmem-doorbell,id=device,bus=plug,chardev=paragpu,vectors=1 \
 	-object memory-backend-ram,id=foreign,size=1M,share=on \
-	-device ivshmem-plain,memdev=foreign
-kill -0 "${pids[@]}" || {
-	echo "vm-test: the daemon or the device process died" >&2
-	exit 1
-}
-cat "$out/vm.json"
+	-device ivshmem-plain,memdev=foreign || status=$?
+[ ! -e "$out/vm.json" ] || cat "$out/vm.json"
+for pid in "${pids[@]:0:2}"; do
+	kill -0 "$pid" || {
+		echo "vm-test: the daemon or the device process died" >&2
+		exit 1
+	}
+done
+exit "$status"

@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""Unplugs and plugs the device of the VM test when the guest asks for it.
+
+usage: hotplug.py QMP-SOCKET OUTPUT-LOG DEVICE-SOCKET
+
+Follows what the guest prints: "@paragpu unplug", then "@paragpu plug".
+"""
+
+import array
+import json
+import os
+import socket
+import sys
+import time
+
+
+class Qmp:
+    """QEMU's control socket."""
+
+    def __init__(self, path):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.connect(path)
+        self.lines = self.socket.makefile("rw")
+        self.events = []
+        json.loads(self.lines.readline())
+        self.do("qmp_capabilities")
+
+    def read(self):
+        line = self.lines.readline()
+        if not line:
+            sys.exit("hotplug: QEMU is gone")
+        print(line, end="", flush=True)
+        return json.loads(line)
+
+    def do(self, command, **arguments):
+        self.lines.write(json.dumps({"execute": command, "arguments": arguments}))
+        self.lines.flush()
+        self.answer(command)
+
+    def answer(self, command):
+        while True:
+            answer = self.read()
+            if "error" in answer:
+                sys.exit(f"hotplug: {command}: {answer['error']['desc']}")
+            if "return" in answer:
+                return
+            self.events.append(answer)
+
+    def wait_for(self, event, **data):
+        while True:
+            for seen in self.events:
+                if seen["event"] == event and data.items() <= seen["data"].items():
+                    return
+            self.events.append(self.read())
+
+
+# More descriptors than the device had.
+OCCUPIED = 32
+
+
+def occupy_descriptors(qmp):
+    """Keeps QEMU from using again the descriptor numbers that it just closed.
+
+    Without KVM, QEMU goes on polling the number of the interrupt's eventfd
+    after the device is gone, and crashes when whatever gets that number is
+    readable. Eventfds that nobody rings never are.
+    """
+    for _ in range(OCCUPIED):
+        eventfd = os.eventfd(0)
+        passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [eventfd]))]
+        message = json.dumps({"execute": "add-fd"}).encode()
+        qmp.socket.sendmsg([message], passed)
+        qmp.answer("add-fd")
+        os.close(eventfd)
+
+
+def wait_for_line(path, wanted):
+    while True:
+        if os.path.exists(path):
+            with open(path, errors="replace") as log:
+                if any(line.strip() == wanted for line in log):
+                    return
+        time.sleep(0.05)
+
+
+def main():
+    qmp_socket, log, device_socket = sys.argv[1:]
+    wait_for_line(log, "@paragpu unplug")
+    qmp = Qmp(qmp_socket)
+    qmp.do("device_del", id="device")
+    qmp.wait_for("DEVICE_DELETED", device="device")
+    qmp.do("chardev-remove", id="paragpu")
+    occupy_descriptors(qmp)
+    wait_for_line(log, "@paragpu plug")
+    address = {"type": "unix", "data": {"path": device_socket}}
+    backend = {"type": "socket", "data": {"addr": address, "server": False}}
+    qmp.do("chardev-add", id="paragpu", backend=backend)
+    qmp.do(
+        "device_add",
+        driver="ivshmem-doorbell",
+        id="device",
+        bus="plug",
+        chardev="paragpu",
+        vectors=1,
+    )
+
+
+if __name__ == "__main__":
+    main()
