@@ -204,16 +204,6 @@ impl Broker {
         // Of a PCI device's channel the last: the device process waits at its
         // other end for the worker's end, and shuts it down when the guest is gone.
         fds.push(guest.socket.as_fd());
-        let sent = worker
-            .control
-            .as_ref()
-            .is_some_and(|control| control.send(&assign, &fds).is_ok());
-        if !sent {
-            // It just died, or is about to.
-            worker.dismiss(Instant::now() + super::GRACE);
-            return false;
-        }
-        worker.state = State::Serving(session);
         let facts = Facts {
             session,
             vm: asked.vm.clone(),
@@ -223,6 +213,20 @@ impl Broker {
             communicator: asked.communicator.to_owned(),
             begun: now(),
         };
+        // Noted first, so that there is no moment at which a session runs
+        // that a daemon after this one would not find.
+        self.notes.write(&facts, worker.pid);
+        let sent = worker
+            .control
+            .as_ref()
+            .is_some_and(|control| control.send(&assign, &fds).is_ok());
+        if !sent {
+            // It just died, or is about to.
+            worker.dismiss(Instant::now() + super::GRACE);
+            self.notes.remove(session);
+            return false;
+        }
+        worker.state = State::Serving(session);
         tracing::info!(
             session,
             worker = worker.pid,
@@ -232,7 +236,6 @@ impl Broker {
             communicator = facts.communicator,
             "session begins"
         );
-        self.notes.write(&facts, worker.pid);
         self.sessions.insert(
             session,
             Session {

@@ -39,12 +39,25 @@ impl Daemon {
 
     /// With variables for the fake worker's script.
     pub fn start_in(directory: tempfile::TempDir, arguments: &[&str], variables: &str) -> Self {
+        let what = format!(
+            "'{}' --exact fake_worker --ignored --nocapture --test-threads=1",
+            std::env::current_exe().unwrap().display()
+        );
+        Self::start_with(directory, arguments, variables, &what)
+    }
+
+    /// With workers that a shell starts with `exec` and this command.
+    pub fn start_with(
+        directory: tempfile::TempDir,
+        arguments: &[&str],
+        variables: &str,
+        what: &str,
+    ) -> Self {
         let script = directory.path().join("worker");
         let text = format!(
             "#!/bin/sh\nexport PARAGPU_TEST_HOME='{}' PARAGPU_TEST_ARGS=\"$*\" {variables}\n\
-             exec '{}' --exact fake_worker --ignored --nocapture --test-threads=1\n",
+             exec {what}\n",
             directory.path().display(),
-            std::env::current_exe().unwrap().display(),
         );
         std::fs::write(&script, text).unwrap();
         std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -170,6 +183,16 @@ impl Daemon {
                     .iter()
                     .all(|device| (device.idle, device.starting) == (warm, 0))
         })
+    }
+
+    /// Waits until `warm` workers are idle while a session runs.
+    pub fn until_quiet_but(&self, warm: u64) {
+        self.until("warm", |stats| {
+            let devices = &stats.devices;
+            devices
+                .iter()
+                .all(|device| (device.idle, device.starting) == (warm, 0))
+        });
     }
 
     /// Processes of fake workers that have not exited.
