@@ -9,8 +9,8 @@ use paragpu_protocol::codec::{Bytes, Text};
 use paragpu_protocol::handle::{FunctionHandle, ModuleHandle};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    FunctionGet, FunctionSetAttribute, FunctionSetCacheConfig, GlobalGet, ImageQuery, ImageWrite,
-    ModuleLoad, ModuleUnload, OccupancyBlocks, OccupancyDynamicShared,
+    ContextSynchronize, FunctionGet, FunctionSetAttribute, FunctionSetCacheConfig, GlobalGet,
+    ImageQuery, ImageWrite, ModuleLoad, ModuleUnload, OccupancyBlocks, OccupancyDynamicShared,
 };
 use paragpu_protocol::types::{encode_pairs, pairs};
 
@@ -115,33 +115,52 @@ impl Session {
     pub fn module_load(&self, image: &[u8], options: &[(u32, u32)]) -> Result<Arc<Module>> {
         let hash = *blake3::hash(image).as_bytes();
         let size = image.len() as u64;
-        if !self.link.call(&ImageQuery { hash, size })? {
-            for (part, data) in image.chunks(PART).enumerate() {
-                self.link.post(&ImageWrite {
-                    hash,
-                    size,
-                    offset: (part * PART) as u64,
-                    data: Bytes(data),
-                })?;
-            }
+        let held: bool = self.link.call(&ImageQuery { hash, size })?;
+        if !held {
+            self.send_image(hash, image)?;
         }
         let handle = ModuleHandle(self.new_handle());
         let options = encode_pairs(options.iter().copied());
-        let log = self.link.call_with(
-            &ModuleLoad {
-                module: handle,
-                hash,
-                options: Bytes(&options),
-            },
-            None,
-            |log| log.0.to_owned(),
-        )?;
+        let load = ModuleLoad {
+            module: handle,
+            hash,
+            options: Bytes(&options),
+        };
+        let ask = || self.link.call_with(&load, None, |log| log.0.to_owned());
+        let log = match ask() {
+            // The host dropped the image between the two calls.
+            Err(Status::NOT_FOUND) if held => {
+                self.send_image(hash, image)?;
+                ask()
+            }
+            answer => answer,
+        };
+        let log = match log {
+            // What became of the parts that were sent is still to be told.
+            Err(Status::NOT_FOUND) => {
+                self.link.call(&ContextSynchronize {})?;
+                Err(Status::INVALID_IMAGE)
+            }
+            other => other,
+        }?;
         Ok(Arc::new(Module {
             handle,
             functions: Mutex::new(HashMap::new()),
             globals: Mutex::new(HashMap::new()),
             log,
         }))
+    }
+
+    fn send_image(&self, hash: [u8; 32], image: &[u8]) -> Result<()> {
+        for (part, data) in image.chunks(PART).enumerate() {
+            self.link.post(&ImageWrite {
+                hash,
+                size: image.len() as u64,
+                offset: (part * PART) as u64,
+                data: Bytes(data),
+            })?;
+        }
+        Ok(())
     }
 
     /// cuModuleUnload.
