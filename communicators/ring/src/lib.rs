@@ -9,6 +9,7 @@
 //! `shm::create` and `shm::attach`, `pci::attach_host` and
 //! `pci::attach_guest` give the two sides of a connection.
 #![deny(unsafe_code)]
+#![cfg_attr(loom, allow(dead_code))]
 
 mod channel;
 pub mod doorbell;
