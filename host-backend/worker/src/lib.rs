@@ -24,6 +24,8 @@ mod dispatch;
 mod error;
 mod event;
 mod events;
+#[cfg(any(test, feature = "fuzzing"))]
+mod fuzzing;
 mod handles;
 mod host_function;
 mod images;
@@ -52,6 +54,8 @@ mod texture;
 mod tokens;
 
 pub use error::End;
+#[cfg(feature = "fuzzing")]
+pub use fuzzing::fuzz_session;
 pub use images::ImageStore;
 pub use output::Output;
 pub use statistics::Statistics;

@@ -329,6 +329,23 @@ impl Session {
         Ok(())
     }
 
+    /// Takes a frame as [`serve`](Self::serve) does, and looks what is over.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn offer(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), End> {
+        if self.backlog.is_empty() {
+            self.take(header, payload)?;
+        } else {
+            self.take_behind(header, payload)?;
+        }
+        self.look()
+    }
+
+    /// Ends the waits of host functions, as the session's end does.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn abandon_host_functions(&self) {
+        self.host_functions.close();
+    }
+
     /// Executes a call; false where it waits for staging memory.
     fn execute(&mut self, header: FrameHeader, payload: &[u8]) -> Result<bool, End> {
         let call = Call::decode(header.kind, payload).map_err(|source| End::Malformed {

@@ -1,0 +1,119 @@
+//! What fuzz targets call.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use paragpu_communicator::{Error, Sender};
+use paragpu_protocol::frame::{FrameHeader, MAX_PAYLOAD};
+use paragpu_protocol::layout::{CHUNK, Regions};
+use paragpu_protocol::table::CALLS;
+
+use crate::images::ImageStore;
+use crate::session::{Session, Setup};
+use crate::testing::device::{TestDevice, snapshot};
+
+/// Takes every frame, as a guest does that reads.
+#[derive(Debug, Default)]
+struct Sink(AtomicU64);
+
+impl Sender for Sink {
+    fn try_send(
+        &self,
+        _: u16,
+        _: u16,
+        sequence: Option<u64>,
+        payload: &[&[u8]],
+    ) -> Result<u64, Error> {
+        let length: usize = payload.iter().map(|part| part.len()).sum();
+        assert!(
+            length <= MAX_PAYLOAD,
+            "an oversized frame of {length} bytes"
+        );
+        Ok(sequence.unwrap_or_else(|| self.0.fetch_add(1, Ordering::Relaxed) + 1))
+    }
+    fn wait_for_room(&self, _: usize) -> Result<(), Error> {
+        Ok(())
+    }
+    fn flush(&self) -> Result<(), Error> {
+        Ok(())
+    }
+    fn close(&self) {}
+    fn last_sequence(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Feeds a session with calls made of `data`: for each a byte that chooses
+/// the call, a slot byte, a length byte, and as many payload bytes. The odd
+/// length bytes mean 16 times as many.
+pub fn fuzz_session(data: &[u8]) {
+    let Some(regions) = Regions::of(0) else {
+        return;
+    };
+    let setup = Setup {
+        device: Box::new(TestDevice::default()),
+        snapshot: snapshot(),
+        ordinal: 0,
+        regions,
+        device_memory: 8 * CHUNK,
+        host_memory: 1 << 20,
+        images: ImageStore {
+            directory: None,
+            limit: 1 << 16,
+        },
+        output: None,
+        statistics: Arc::default(),
+    };
+    let mut session = Session::new(setup, Arc::new(Sink::default()), None);
+    let mut rest = data;
+    let mut sequence = 0;
+    while let Some(([choice, slot, length], after)) = rest.split_first_chunk::<3>() {
+        let scale = if length % 2 == 1 { 16 } else { 1 };
+        let length = (usize::from(*length) * scale).min(after.len());
+        let (payload, after) = after.split_at(length);
+        rest = after;
+        let info = CALLS.get(usize::from(*choice) % CALLS.len());
+        let kind = info.map_or(0, |info| info.number);
+        sequence += 1;
+        let Ok(header) = FrameHeader::new(kind, u16::from(*slot), sequence, length) else {
+            return;
+        };
+        if session.offer(header, payload).is_err() {
+            break;
+        }
+    }
+    session.abandon_host_functions();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_session(data in proptest::collection::vec(any::<u8>(), 0..2000)) {
+            fuzz_session(&data);
+        }
+
+        /// Payloads of the right lengths, small handles and sizes: these get
+        /// past the decoder.
+        #[test]
+        fn plausible_calls_are_a_session(
+            calls in proptest::collection::vec((any::<u8>(), 0..4_u8, any::<[u8; 4]>()), 1..100)
+        ) {
+            use paragpu_protocol::table::Call;
+            let mut data = Vec::new();
+            for (choice, slot, values) in calls {
+                let info = CALLS[usize::from(choice) % CALLS.len()];
+                let payload: Vec<u8> = (0..128).map(|i| if i % 8 == 0 { values[i / 8 % 4] % 24 } else { 0 }).collect();
+                let fit = (0..128).find(|l| Call::decode(info.number, &payload[..*l]).is_ok());
+                // Only even lengths are taken as they are.
+                let Some(length) = fit.filter(|length| length % 2 == 0) else { continue };
+                data.extend([choice, slot, length as u8]);
+                data.extend(&payload[..length]);
+            }
+            fuzz_session(&data);
+        }
+    }
+}
