@@ -13,8 +13,9 @@ pub const ARENA_BASE: u64 = 0x1000_0000_0000;
 pub const SHADOW_BASE: u64 = 0x3000_0000_0000;
 /// First address of device 0's window.
 pub const WINDOW_BASE: u64 = 0x4000_0000_0000;
-/// Most devices one process can have, so that no two regions meet.
-pub const MAX_DEVICES: u32 = 32;
+/// Most devices one process can have, so that no two regions meet, and none
+/// meets where Linux places programs (0x5500_0000_0000 and above).
+pub const MAX_DEVICES: u32 = 16;
 /// Unit of [`crate::table::MemMap`]: 2 MiB, the device's mapping granularity.
 pub const CHUNK: u64 = 2 << 20;
 /// Words at the start of a window's bulk area that tell the guest when a bulk
@@ -60,5 +61,25 @@ impl Regions {
             && address
                 .checked_add(size)
                 .is_some_and(|end| end <= base + DEVICE_STRIDE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_regions_meet() {
+        let mut starts: Vec<u64> = (0..MAX_DEVICES)
+            .filter_map(Regions::of)
+            .flat_map(|regions| [regions.arena, regions.shadow, regions.window])
+            .collect();
+        starts.sort_unstable();
+        assert_eq!(starts.len(), 3 * MAX_DEVICES as usize);
+        for pair in starts.windows(2) {
+            assert!(pair[0] + DEVICE_STRIDE <= pair[1], "{pair:x?}");
+        }
+        assert!(starts.last().unwrap() + DEVICE_STRIDE <= 0x5500_0000_0000);
+        assert_eq!(Regions::of(MAX_DEVICES), None);
     }
 }

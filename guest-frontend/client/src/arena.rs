@@ -19,6 +19,9 @@ use crate::ranges::Ranges;
 
 /// Every block starts at a multiple of this; CUDA promises 256.
 pub const ALIGNMENT: u64 = 512;
+/// The part of the region in which blocks lie; devices that place variables of
+/// modules themselves have the rest.
+const BLOCKS: u64 = DEVICE_STRIDE / 8 * 7;
 /// Largest block carved out of a chunk.
 pub const SMALL: u64 = 1 << 20;
 /// Wholly free chunks of small blocks that stay mapped.
@@ -80,11 +83,11 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// An empty arena of 1 TiB at `base`.
+    /// An empty arena at `base`.
     #[must_use]
     pub fn new(base: u64) -> Self {
         let mut space = Ranges::new(0);
-        space.give(base, DEVICE_STRIDE);
+        space.give(base, BLOCKS);
         Self {
             base,
             space,

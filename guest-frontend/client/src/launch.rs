@@ -43,7 +43,14 @@ impl Shape {
             return Err(Status::INVALID_VALUE);
         }
         if threads > function.max_threads.load(Ordering::Relaxed).into() {
-            return Err(Status::LAUNCH_OUT_OF_RESOURCES);
+            // Too few registers have a result of their own; any other bound of
+            // the kernel is an invalid value.
+            let registers = threads * u64::from(function.registers);
+            return Err(if registers > limits.registers.into() {
+                Status::LAUNCH_OUT_OF_RESOURCES
+            } else {
+                Status::INVALID_VALUE
+            });
         }
         if self.dynamic_shared > function.max_dynamic_shared.load(Ordering::Relaxed)
             || u64::from(self.dynamic_shared) + u64::from(function.static_shared)

@@ -25,6 +25,8 @@ const PART: usize = 240 << 10;
 pub const MAX_THREADS_PER_BLOCK: u32 = 0;
 /// CUfunction_attribute: static shared memory in bytes.
 pub const SHARED_SIZE_BYTES: u32 = 1;
+/// CUfunction_attribute: registers of a thread.
+pub const NUM_REGS: u32 = 4;
 /// CUfunction_attribute: most dynamic shared memory in bytes.
 pub const MAX_DYNAMIC_SHARED_SIZE_BYTES: u32 = 8;
 /// CUfunction_attribute: preferred part of shared memory.
@@ -48,6 +50,7 @@ pub struct Function {
     parameters: Vec<(u32, u32)>,
     parameter_bytes: usize,
     /// What each launch is checked against.
+    pub(crate) registers: u32,
     pub(crate) max_threads: AtomicU32,
     pub(crate) static_shared: u32,
     pub(crate) max_dynamic_shared: AtomicU32,
@@ -214,6 +217,7 @@ impl Session {
                         .max()
                         .unwrap_or(0),
                     max_threads: AtomicU32::new(positive(MAX_THREADS_PER_BLOCK, 1024)),
+                    registers: positive(NUM_REGS, 0),
                     static_shared: positive(SHARED_SIZE_BYTES, 0),
                     max_dynamic_shared: AtomicU32::new(positive(
                         MAX_DYNAMIC_SHARED_SIZE_BYTES,

@@ -31,6 +31,8 @@ pub struct Limits {
     pub block: [u32; 3],
     /// Blocks, by dimension.
     pub grid: [u32; 3],
+    /// Registers that a block can have.
+    pub registers: u32,
     /// Bytes of shared memory that a block has without asking for more.
     pub shared: u32,
     /// Bytes of shared memory that a block can have.
@@ -112,6 +114,7 @@ impl Snapshot {
             threads: get(1, 1024),
             block: [get(2, 1024), get(3, 1024), get(4, 64)],
             grid: [get(5, 0x7fff_ffff), get(6, 65_535), get(7, 65_535)],
+            registers: get(12, 65_536),
             shared,
             shared_optin: get(97, shared),
             multiprocessors: get(16, 1),

@@ -15,22 +15,20 @@ const PITCH: usize = 512;
 /// The device number whose regions hold an address.
 #[must_use]
 pub fn ordinal_of(address: u64) -> Option<u32> {
-    [ARENA_BASE, SHADOW_BASE, WINDOW_BASE]
+    let region = [WINDOW_BASE, SHADOW_BASE, ARENA_BASE]
         .into_iter()
-        .filter_map(|base| address.checked_sub(base))
-        .map(|offset| offset / DEVICE_STRIDE)
-        .find(|ordinal| *ordinal < u64::from(MAX_DEVICES))
-        .and_then(|ordinal| u32::try_from(ordinal).ok())
+        .find_map(|base| address.checked_sub(base))?;
+    u32::try_from(region / DEVICE_STRIDE)
+        .ok()
+        .filter(|ordinal| *ordinal < MAX_DEVICES)
 }
 
 /// The session whose device memory an address is, with its place: that of the
 /// address, or the current context's for module variables.
 pub fn owner(address: u64) -> Result<&'static Session> {
     let current = context::current()?;
-    match ordinal_of(address) {
-        Some(ordinal) if ordinal != current.ordinal => device::session(ordinal),
-        _ => Ok(current.session),
-    }
+    let named = ordinal_of(address).and_then(device::session_if_open);
+    Ok(named.unwrap_or(current.session))
 }
 
 /// Allocates in the current context.
@@ -96,5 +94,21 @@ api! {
         put_if(base, start);
         put_if(size, usize::try_from(length).unwrap_or(usize::MAX));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_names_its_device() {
+        assert_eq!(ordinal_of(ARENA_BASE), Some(0));
+        assert_eq!(ordinal_of(ARENA_BASE + DEVICE_STRIDE), Some(1));
+        assert_eq!(ordinal_of(SHADOW_BASE + 5), Some(0));
+        assert_eq!(ordinal_of(WINDOW_BASE + 15 * DEVICE_STRIDE), Some(15));
+        for elsewhere in [0, ARENA_BASE - 1, 0x5555_5555_0000, 0x7fff_0000_0000] {
+            assert_eq!(ordinal_of(elsewhere), None, "{elsewhere:#x}");
+        }
     }
 }
