@@ -181,7 +181,7 @@ for attempt in 1 2; do
 done
 [ "$booted" = yes ] || exit 125
 
-tail -n +2 -f --pid="$pid" "$out/output.log" 2>/dev/null | grep -av '^@paragpu' &
+tail -n +2 -s 0.1 -f --pid="$pid" "$out/output.log" 2>/dev/null | grep -av '^@paragpu' &
 shown=$!
 result=0
 wait_for "$out" '^@paragpu end' "$timeout" || result=$?

@@ -15,6 +15,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use paragpu_communicator_ring::pci::IdleChannel;
 use rustix::io::Errno;
 
 use crate::Error;
@@ -34,14 +35,6 @@ pub struct Shared {
     pub window: Window,
     /// Raises the guest's interrupt.
     pub interrupt: EventFd,
-}
-
-impl Shared {
-    /// Wakes the guest process that has a channel.
-    fn wake_guest(&self, channel: u16) {
-        self.window.page().set_pending(channel);
-        self.interrupt.ring();
-    }
 }
 
 /// To whom channels are handed.
@@ -81,18 +74,22 @@ pub enum Phase {
 #[derive(Debug)]
 pub struct Channel {
     number: u16,
+    memory: IdleChannel,
     doorbell: EventFd,
     phase: Phase,
 }
 
 impl Channel {
-    /// A free channel.
+    /// A free channel of a fresh window.
     ///
     /// # Errors
     /// [`Error::System`].
-    pub fn new(number: u16) -> Result<Self, Error> {
+    pub fn new(window: &Window, number: u16) -> Result<Self, Error> {
+        let memory = window.channel(number)?;
+        rings::initialise(&memory, window.place(number))?;
         Ok(Self {
             number,
+            memory,
             doorbell: EventFd::new()?,
             phase: Phase::Free,
         })
@@ -113,7 +110,7 @@ impl Channel {
 
     /// Looks at what the guest wrote into the channel's state word.
     pub fn guest_changed(&mut self, shared: &Shared, target: Target<'_>, now: Instant) {
-        let word = shared.window.page().state(self.number);
+        let word = self.memory.state();
         match (&self.phase, word) {
             (Phase::Free, state::OPEN) => {
                 self.phase = Phase::Greeting;
@@ -132,7 +129,7 @@ impl Channel {
             return;
         }
         self.doorbell.clear();
-        match rings::take_hello(shared.window.as_fd(), shared.window.place(self.number)) {
+        match rings::take_hello(&self.memory) {
             Ok(None) => {}
             Ok(Some(hello)) => {
                 let until = now + PATIENCE;
@@ -243,13 +240,11 @@ impl Channel {
 
     fn close(&mut self, shared: &Shared) {
         self.phase = Phase::Closed;
-        if let Err(error) = shared.window.set_closed_by_host(self.number) {
-            tracing::error!(channel = self.number, %error, "a flag could not be set");
+        if let Err(error) = self.memory.end(&shared.interrupt) {
+            tracing::error!(channel = self.number, %error, "the guest cannot be told");
         }
-        shared.window.page().close_by_host(self.number);
-        shared.wake_guest(self.number);
         // It may have released the channel before it was closed.
-        if shared.window.page().state(self.number) == state::RELEASED {
+        if self.memory.state() == state::RELEASED {
             self.recycle(shared);
         }
     }
@@ -257,13 +252,19 @@ impl Channel {
     /// Makes the channel free for the next opener.
     fn recycle(&mut self, shared: &Shared) {
         self.doorbell.clear();
-        if let Err(error) = shared.window.scrub(self.number) {
+        if let Err(error) = self.scrub(shared) {
             tracing::error!(channel = self.number, %error, "the channel is lost");
             self.phase = Phase::Lost;
             return;
         }
         self.phase = Phase::Free;
-        shared.window.page().set_free(self.number);
+        self.memory.set_state(state::FREE);
         shared.interrupt.ring();
+    }
+
+    fn scrub(&self, shared: &Shared) -> Result<(), Error> {
+        shared.window.erase(self.number)?;
+        let place = shared.window.place(self.number);
+        Ok(rings::initialise(&self.memory, place)?)
     }
 }

@@ -49,16 +49,17 @@ impl Device {
     /// # Errors
     /// [`Error::System`].
     pub fn new(socket: UnixStream, layout: Layout, generation: u32) -> Result<Self, Error> {
+        let window = Window::new(layout, generation)?;
         Ok(Self {
             hypervisor: Hypervisor::new(socket, layout.channel_count),
-            shared: Shared {
-                window: Window::new(layout, generation)?,
-                interrupt: EventFd::new()?,
-            },
             control: EventFd::new()?,
             channels: (0..layout.channel_count)
-                .map(Channel::new)
+                .map(|number| Channel::new(&window, number))
                 .collect::<Result<_, _>>()?,
+            shared: Shared {
+                window,
+                interrupt: EventFd::new()?,
+            },
             throttle: Throttle::new(Instant::now()),
         })
     }

@@ -6,9 +6,6 @@ use paragpu_communicator_ring::layout::{VERSION_VALUE, device};
 
 use crate::Error;
 
-/// Size of the page that the window's header can occupy.
-pub const HEADER_PAGE: usize = 4096;
-
 /// Bytes of the header.
 pub const HEADER_SIZE: usize = device::STATE + device::MAX_CHANNELS as usize * 4;
 
@@ -130,7 +127,7 @@ mod tests {
                     assert!((1 << bits) < u64::from(count + 1) * MIN_CHANNEL_SIZE);
                     continue;
                 };
-                assert!(layout.offset_of(0) >= HEADER_PAGE as u64);
+                assert!(layout.offset_of(0) >= HEADER_SIZE as u64);
                 assert!(layout.offset_of(count) <= layout.window_size);
                 assert_eq!(layout.channel_size % CHANNEL_ALIGNMENT, 0);
             }

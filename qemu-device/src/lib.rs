@@ -10,7 +10,7 @@
 //! ([`service`]): the hypervisor never waits for a GPU.
 //!
 //! `kernel-module/include/uapi/linux/paragpu.h` specifies the device.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 pub mod channel;
 pub mod daemon;
@@ -20,7 +20,6 @@ pub mod eventfd;
 pub mod ivshmem;
 pub mod layout;
 pub mod listener;
-pub mod page_unsafe;
 pub mod rings;
 pub mod service;
 pub mod settings;

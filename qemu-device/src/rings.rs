@@ -1,7 +1,7 @@
 //! The little that this process does with a channel's rings: it makes them,
 //! takes the guest's hello out of them, and refuses where nobody serves it.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use paragpu_communicator as communicator;
 use paragpu_communicator_ring::layout::{MIN_RING_SIZE, PAGE};
@@ -29,12 +29,11 @@ pub struct Place {
     pub size: u64,
 }
 
-fn idle(memory: BorrowedFd<'_>, place: Place) -> Result<IdleChannel, communicator::Error> {
-    let memory = duplicate(memory)?;
-    IdleChannel::new(memory, u32::from(place.channel), place.offset, place.size)
-}
-
-fn duplicate(descriptor: BorrowedFd<'_>) -> Result<std::os::fd::OwnedFd, communicator::Error> {
+/// A descriptor of our own for the same file.
+///
+/// # Errors
+/// Where there are too many.
+pub fn duplicate(descriptor: BorrowedFd<'_>) -> Result<OwnedFd, communicator::Error> {
     descriptor
         .try_clone_to_owned()
         .map_err(|source| communicator::Error::Io {
@@ -46,14 +45,14 @@ fn duplicate(descriptor: BorrowedFd<'_>) -> Result<std::os::fd::OwnedFd, communi
 /// Writes the header of a channel: two empty rings, the rest bulk area.
 ///
 /// # Errors
-/// Where the memory cannot be mapped.
-pub fn initialise(memory: BorrowedFd<'_>, place: Place) -> Result<(), communicator::Error> {
+/// Where the channel is too small, which its layout rules out.
+pub fn initialise(channel: &IdleChannel, place: Place) -> Result<(), communicator::Error> {
     let ring_size = if place.size >= LARGE_CHANNEL_SIZE {
         LARGE_RING_SIZE
     } else {
         MIN_RING_SIZE
     };
-    idle(memory, place)?.initialise(ring_size).map(drop)
+    channel.initialise(ring_size).map(drop)
 }
 
 /// Takes the hello out of a channel, as the guest sent it; `None` where it has
@@ -61,11 +60,8 @@ pub fn initialise(memory: BorrowedFd<'_>, place: Place) -> Result<(), communicat
 ///
 /// # Errors
 /// Where the first frame is no hello, or the channel's words make no sense.
-pub fn take_hello(
-    memory: BorrowedFd<'_>,
-    place: Place,
-) -> Result<Option<Vec<u8>>, communicator::Error> {
-    let Some((header, payload)) = idle(memory, place)?.take_frame()? else {
+pub fn take_hello(channel: &IdleChannel) -> Result<Option<Vec<u8>>, communicator::Error> {
+    let Some((header, payload)) = channel.take_frame()? else {
         return Ok(None);
     };
     if Control::from_kind(header.kind) != Some(Control::Hello) || payload.len() != HELLO_LEN {

@@ -1,8 +1,12 @@
 //! The window: one memfd, which the guest sees as BAR 2.
+//!
+//! What this process writes there goes through the descriptor; the words that
+//! guest and host change at the same time are [`IdleChannel`]'s.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use paragpu_communicator_ring::layout::{CLOSED_BY_GUEST, CLOSED_BY_HOST};
+use paragpu_communicator_ring::layout::CLOSED_BY_GUEST;
+use paragpu_communicator_ring::pci::IdleChannel;
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
 };
@@ -10,19 +14,17 @@ use rustix::io::{Errno, pwrite};
 
 use crate::Error;
 use crate::layout::Layout;
-use crate::page_unsafe::DevicePage;
 use crate::rings::{self, Place};
 
-/// A window and its header.
+/// The memory of one device.
 #[derive(Debug)]
 pub struct Window {
     memory: OwnedFd,
     layout: Layout,
-    page: DevicePage,
 }
 
 impl Window {
-    /// A zeroed window whose channels are all free.
+    /// A zeroed window whose channels have no headers yet.
     ///
     /// # Errors
     /// [`Error::System`].
@@ -39,28 +41,13 @@ impl Window {
         )
         .map_err(Error::system("seal the window"))?;
         write_all(memory.as_fd(), &layout.header(generation), 0)?;
-        let page = DevicePage::map(memory.as_fd())?;
-        let window = Self {
-            memory,
-            layout,
-            page,
-        };
-        for channel in 0..layout.channel_count {
-            rings::initialise(window.as_fd(), window.place(channel))?;
-        }
-        Ok(window)
+        Ok(Self { memory, layout })
     }
 
     /// Where its channels lie.
     #[must_use]
     pub fn layout(&self) -> Layout {
         self.layout
-    }
-
-    /// The words of its header.
-    #[must_use]
-    pub fn page(&self) -> &DevicePage {
-        &self.page
     }
 
     /// Where a channel lies.
@@ -73,21 +60,27 @@ impl Window {
         }
     }
 
-    /// Takes away all that was in a channel, so that its next opener finds
-    /// zeros and a fresh header. Nobody on the host may use it any more.
+    /// One of its channels, in this process's hands.
     ///
     /// # Errors
     /// [`Error::System`].
-    pub fn scrub(&self, channel: u16) -> Result<(), Error> {
-        fallocate(
-            &self.memory,
-            FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-            self.layout.offset_of(channel),
-            self.layout.channel_size,
-        )
-        .map_err(Error::system("scrub a channel"))?;
-        rings::initialise(self.as_fd(), self.place(channel))?;
-        Ok(())
+    pub fn channel(&self, channel: u16) -> Result<IdleChannel, Error> {
+        let place = self.place(channel);
+        let memory = rings::duplicate(self.as_fd())?;
+        let number = u32::from(channel);
+        Ok(IdleChannel::new(memory, number, place.offset, place.size)?)
+    }
+
+    /// Takes away all that was in a channel, its header too, so that its next
+    /// opener finds zeros. Nobody on the host may use it any more.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub fn erase(&self, channel: u16) -> Result<(), Error> {
+        let place = self.place(channel);
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&self.memory, flags, place.offset, place.size)
+            .map_err(Error::system("scrub a channel"))
     }
 
     /// Sets the flag that tells the worker that the guest side is gone.
@@ -95,19 +88,7 @@ impl Window {
     /// # Errors
     /// [`Error::System`].
     pub fn set_closed_by_guest(&self, channel: u16) -> Result<(), Error> {
-        self.set_flag(channel, CLOSED_BY_GUEST)
-    }
-
-    /// Sets the flag that tells the guest that the host side is gone.
-    ///
-    /// # Errors
-    /// [`Error::System`].
-    pub fn set_closed_by_host(&self, channel: u16) -> Result<(), Error> {
-        self.set_flag(channel, CLOSED_BY_HOST)
-    }
-
-    fn set_flag(&self, channel: u16, flag: usize) -> Result<(), Error> {
-        let offset = self.layout.offset_of(channel) + flag as u64;
+        let offset = self.layout.offset_of(channel) + CLOSED_BY_GUEST as u64;
         write_all(self.memory.as_fd(), &1_u32.to_le_bytes(), offset)
     }
 }
