@@ -3,7 +3,7 @@
 use paragpu_device::{Error, Platform, Result};
 use paragpu_protocol::status::Status;
 
-use crate::arguments::{Arguments, DeviceKind};
+use crate::arguments::Arguments;
 
 /// The GPUs of the kind that `arguments` name.
 ///
@@ -13,9 +13,11 @@ use crate::arguments::{Arguments, DeviceKind};
 pub(crate) fn open(arguments: &Arguments) -> Result<Box<dyn Platform>> {
     match arguments.device {
         #[cfg(feature = "cuda")]
-        DeviceKind::Cuda => Ok(Box::new(paragpu_device_cuda::CudaPlatform::new()?)),
+        crate::arguments::DeviceKind::Cuda => {
+            Ok(Box::new(paragpu_device_cuda::CudaPlatform::new()?))
+        }
         #[cfg(feature = "software")]
-        DeviceKind::Software => Ok(Box::new(
+        crate::arguments::DeviceKind::Software => Ok(Box::new(
             paragpu_device_software::SoftwarePlatform::with_options(software(arguments)),
         )),
         #[allow(unreachable_patterns)]

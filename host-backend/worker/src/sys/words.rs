@@ -22,7 +22,7 @@ pub fn store(window: &Window, offset: u64, value: u32) {
 }
 
 /// The word at `offset`; 0 where there is none.
-#[cfg(any(test, feature = "fuzzing"))]
+#[cfg(test)]
 #[must_use]
 pub fn load(window: &Window, offset: u64) -> u32 {
     let Ok(place) = window.place(offset, 4) else {

@@ -70,11 +70,13 @@ impl TestDevice {
 
     /// Lets a stream stand still, or go on; streams count from 1 in order of
     /// creation of all objects, the legacy stream is 0.
+    #[cfg(test)]
     pub fn hold(&self, stream: u64, held: bool) {
         self.state().streams.entry(stream).or_default().held = held;
     }
 
     /// Counts the calls of a method.
+    #[cfg(test)]
     pub fn count(&self, method: &str) -> usize {
         let state = self.state();
         state.log.iter().filter(|name| **name == method).count()
