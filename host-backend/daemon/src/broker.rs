@@ -108,12 +108,14 @@ impl Broker {
         raise_descriptor_limit();
         let terminate = signal(&[rustix::process::Signal::TERM, rustix::process::Signal::INT])?;
         let reload = signal(&[rustix::process::Signal::HUP])?;
-        let notes = Notes::open(&host.state_directory())?;
-        let commands = Listener::unix(&host.daemon.control, group(&host.daemon.control_group)?)?;
-        let mut guests = vec![Listener::unix(
-            &host.daemon.socket,
-            group(&host.daemon.group)?,
-        )?];
+        let state = host.state_directory();
+        let control_group = group(&host.daemon.control_group)?;
+        let guest_group = group(&host.daemon.group)?;
+        let notes = patiently(|| Notes::open(&state))?;
+        let commands = patiently(|| Listener::unix(&host.daemon.control, control_group))?;
+        let mut guests = vec![patiently(|| {
+            Listener::unix(&host.daemon.socket, guest_group)
+        })?];
         if let Some(address) = host.tcp.listen.0 {
             guests.push(Listener::tcp(address)?);
         }
@@ -346,6 +348,18 @@ impl Broker {
         self.next_key += 1;
         self.next_key
     }
+}
+
+/// Tries again for a second where another daemon seems to run: one that was
+/// killed while it started a worker lives on in that worker until its exec.
+fn patiently<T>(try_it: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+    for _ in 0..20 {
+        match try_it() {
+            Err(Error::Running(_)) => std::thread::sleep(Duration::from_millis(50)),
+            other => return other,
+        }
+    }
+    try_it()
 }
 
 /// The worker program: as configured, else beside this one.

@@ -110,14 +110,9 @@ fn guests_that_die_leave_nothing() {
         &encode_all(&Hello::new(Transport::Stream, 0, 1)),
     );
     for round in 0..40 {
-        if round % 4 == 0 {
-            let mut guest = daemon.guest();
-            ping(&mut guest, 1);
-        } else {
-            let mut stream = daemon.connect();
-            stream
-                .write_all(&hello[..hello.len() / (round % 4)])
-                .unwrap();
+        match hello.len().checked_div(round % 4) {
+            None => ping(&mut daemon.guest(), 1),
+            Some(part) => daemon.connect().write_all(&hello[..part]).unwrap(),
         }
     }
     daemon.until_quiet(1);

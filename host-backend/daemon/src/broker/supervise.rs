@@ -1,6 +1,8 @@
 //! The workers: started, watched, ended.
 
+use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Instant;
 
@@ -103,7 +105,7 @@ impl Broker {
             device: self.devices.kind().to_owned(),
             index: device.index,
             ordinal,
-            image_cache: self.host.cache_directory(),
+            image_cache: self.host.cache_directory().filter(|path| usable(path)),
             image_cache_bytes: self.host.cache.size.0,
             log: self.host.log.level.name().to_owned(),
             software: self.software(),
@@ -309,4 +311,20 @@ fn chain(error: &dyn std::error::Error) -> String {
         cause = source.source();
     }
     text
+}
+
+/// Makes the folder for program images where it is missing. Without one each
+/// worker keeps the images of its own session in memory.
+fn usable(directory: &Path) -> bool {
+    let made = std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory);
+    if let Err(error) = &made {
+        tracing::warn!(
+            directory = %directory.display(), %error,
+            "program images are not kept: set cache.directory to a folder that paragpud may create"
+        );
+    }
+    made.is_ok()
 }
