@@ -8,12 +8,13 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, Once};
+use std::sync::{Arc, Condvar, Mutex, Once, OnceLock, Weak};
 
 use paragpu_protocol::table::{HostFuncDone, HostFuncLaunch};
 
 use crate::error::Result;
 use crate::link::Link;
+use crate::progress::Progress;
 use crate::session::Session;
 use crate::slots::lock;
 use crate::stream::Stream;
@@ -22,15 +23,28 @@ use crate::stream::Stream;
 pub type HostFunction = Box<dyn FnOnce() + Send>;
 
 /// The host functions of a session.
+///
+/// Shadows of pinned memory are brought into agreement around each function:
+/// what the device wrote before it is there when it begins, what it wrote
+/// itself is there for the work that follows.
 #[derive(Debug)]
 pub struct Callbacks {
     shared: Arc<Shared>,
     started: Once,
 }
 
+struct Waiting {
+    function: HostFunction,
+    /// Work of its stream, and the function's own position in it: what comes
+    /// before is over when it runs. 0 until it was posted.
+    progress: Arc<Progress>,
+    position: u64,
+}
+
 struct Shared {
     link: Arc<Link>,
-    functions: Mutex<HashMap<u64, HostFunction>>,
+    session: OnceLock<Weak<Session>>,
+    functions: Mutex<HashMap<u64, Waiting>>,
     outstanding: Mutex<usize>,
     changed: Condvar,
     next: AtomicU64,
@@ -47,6 +61,7 @@ impl Callbacks {
         Self {
             shared: Arc::new(Shared {
                 link,
+                session: OnceLock::new(),
                 functions: Mutex::new(HashMap::new()),
                 outstanding: Mutex::new(0),
                 changed: Condvar::new(),
@@ -54,6 +69,11 @@ impl Callbacks {
             }),
             started: Once::new(),
         }
+    }
+
+    /// Whose shadows the functions see.
+    pub(crate) fn bind(&self, session: &Arc<Session>) {
+        let _ = self.shared.session.set(Arc::downgrade(session));
     }
 
     /// Host functions that have not run yet.
@@ -98,10 +118,19 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
 
 impl Shared {
     fn run(&self, id: u64) {
-        let Some(function) = lock(&self.functions).remove(&id) else {
+        let Some(waiting) = lock(&self.functions).remove(&id) else {
             return;
         };
-        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(function));
+        let session = self.session.get().and_then(Weak::upgrade);
+        // What fails here fails every later call as well, and is told there.
+        if let Some(session) = &session {
+            waiting.progress.finish(waiting.position.saturating_sub(1));
+            let _ = session.pull();
+        }
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(waiting.function));
+        if let Some(session) = &session {
+            let _ = session.push_visible();
+        }
         let _ = self.link.post(&HostFuncDone { id });
         let _ = self.link.flush();
         let mut outstanding = lock(&self.outstanding);
@@ -142,17 +171,32 @@ impl Session {
         self.callbacks.start();
         let shared = &self.callbacks.shared;
         let id = shared.next.fetch_add(1, Ordering::Relaxed);
-        lock(&shared.functions).insert(id, function);
+        let waiting = Waiting {
+            function,
+            progress: Arc::clone(&stream.progress),
+            position: 0,
+        };
         *lock(&shared.outstanding) += 1;
-        let posted = self.post_work(
-            stream,
-            &HostFuncLaunch {
-                stream: stream.handle,
-                id,
-            },
-        );
+        let posted = {
+            // Held until the position is known, so that it runs only then.
+            let mut functions = lock(&shared.functions);
+            functions.insert(id, waiting);
+            let posted = self.post_work(
+                stream,
+                &HostFuncLaunch {
+                    stream: stream.handle,
+                    id,
+                },
+            );
+            match (&posted, functions.get_mut(&id)) {
+                (Ok(position), Some(waiting)) => waiting.position = *position,
+                _ => {
+                    functions.remove(&id);
+                }
+            }
+            posted
+        };
         if posted.is_err() {
-            lock(&shared.functions).remove(&id);
             *lock(&shared.outstanding) -= 1;
         }
         shared.changed.notify_all();

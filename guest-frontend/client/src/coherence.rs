@@ -253,14 +253,17 @@ impl Session {
     /// sends what the program changed there. Returns the device's address,
     /// which differs for registered memory named by its host address.
     pub(crate) fn before_device_writes(&self, address: u64, size: u64) -> Result<u64> {
-        self.memory.check(address, size)?;
         let device = match self.host.reach(address, size) {
+            Reach::Direct(_) => return Ok(address),
             Reach::Shadow(region) => region.to_device(address),
-            Reach::Direct(_) | Reach::Pageable => address,
+            Reach::Pageable => address,
         };
-        if let Some(region) = self.shadow_by_device(device, size) {
-            let offset = usize::try_from(device - region.device).unwrap_or(usize::MAX);
-            region.push(self, offset, usize::try_from(size).unwrap_or(usize::MAX))?;
+        match self.shadow_by_device(device, size) {
+            Some(region) => {
+                let offset = usize::try_from(device - region.device).unwrap_or(usize::MAX);
+                region.push(self, offset, usize::try_from(size).unwrap_or(usize::MAX))?;
+            }
+            None => self.memory.check(device, size)?,
         }
         Ok(device)
     }
@@ -301,6 +304,18 @@ impl Session {
             region.push(self, 0, usize::MAX)?;
         }
         Ok(visible)
+    }
+
+    /// Sends what the program changed in visible shadows.
+    pub(crate) fn push_visible(&self) -> Result<()> {
+        if self.host.shadow_count.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        let regions: Vec<_> = read(&self.host.shadows).clone();
+        regions
+            .iter()
+            .filter(|region| region.visible.load(Ordering::Acquire))
+            .try_for_each(|region| region.push(self, 0, usize::MAX))
     }
 
     /// Fetches what the device changed, after work was found to be over.

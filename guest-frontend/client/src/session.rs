@@ -103,6 +103,7 @@ impl Session {
             snapshot: OnceLock::new(),
             _arena: arena,
         });
+        session.callbacks.bind(&session);
         crate::end::keep(&session);
         Ok(session)
     }
