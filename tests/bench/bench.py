@@ -101,7 +101,8 @@ def results_of(samples):
             ),
         )
     ]
-    results.append(measure.result("sync_call_shm", "us", get("shm_call"), get("shm_raw_pingpong"), 3, most=True))
+    results.append(measure.result("sync_call_shm", "us", get("shm_call"), get("shm_raw_pingpong"), 3, most=True,
+                                  note=note("the bare round trip, two threads polling alike, takes {bare} us", bare=get("shm_raw_pingpong"))))
     for name in ("unix", "tcp"):
         # The better of the two ways to wait, so that polling is not counted as our merit.
         ways = {way: get(f"{name}_raw_pingpong{way}") for way in ("", "_polled")}
@@ -121,7 +122,13 @@ def results_of(samples):
             )
         )
         results.append(
-            measure.result(f"bulk_{way}_unix", "B/s", get(f"unix_pageable_{way}"), get("raw_copy_unix"), 0.8, most=False)
+            measure.result(
+                f"bulk_{way}_unix", "B/s", get(f"unix_pageable_{way}"), get("raw_copy_unix"), 0.8, most=False,
+                note=note(
+                    "the bytes are copied once more than in the bare copy, into the device's memory: memcpy by one thread does {memcpy} B/s",
+                    memcpy=get("raw_memcpy"),
+                ),
+            )
         )
     operations = {"posted": 2 * COUNT, "queries": 5 * COUNT}
     for name, goal in (("posted", 10), ("queries", 0)):

@@ -156,7 +156,6 @@ class Bench:
     def program(self, name):
         """One program, every way."""
         native = gpu.native_environment()
-        said, seconds = self.once(name, ["--iterations", "2"], native)
         wanted = self.options.program_seconds
         said, _ = self.once(name, ["--seconds", str(wanted)], native)
         rounds = max(said["rounds"], 1)
@@ -172,6 +171,9 @@ class Bench:
         wrong = [way for way, digest in digests.items() if digest != digests["native"]]
         if wrong:
             raise measure.Failed(f"over {', '.join(wrong)} the result is not the native one")
+        counted = self.daemon.run(name, "shm", ("--json", "--no-verify", *words))
+        for counter, value in counted.counters.items():
+            self.samples.add(f"shm_program_{name}_{counter}", value)
         words = ", ".join(f"{way} {self.samples.median(f'{way}_program_{name}'):.3f} s" for way in digests)
         say(f"{name}, {rounds} rounds: {words}")
 
@@ -213,6 +215,15 @@ class Results:
                 f"memcpy by one thread does {get('raw_memcpy')} B/s here, native pinned {get('native_pinned' + name[-4:])} B/s, "
                 f"{way} pinned {get(way + '_pinned' + name[-4:])} B/s"
             )
+        if name.startswith("program_"):
+            return (
+                f"it makes {get(f'shm_{name}_posted')} posted and {get(f'shm_{name}_synchronous')} synchronous calls and moves "
+                f"{get(f'shm_{name}_bytes_to_device')} bytes to and {get(f'shm_{name}_bytes_from_device')} from the device; "
+                f"a call costs {get('shm_call')} us more than a native one, a posted launch {get('shm_launch_issue')} us in all; "
+                f"pageable memory goes at {get('shm_pageable_h2d')} and {get('shm_pageable_d2h')} B/s"
+            )
+        if name == "start_to_first_result":
+            return f"one round trip takes {get(f'{way}_call')} us; connecting, loading the module and the first copy are the rest"
         return None
 
     def over_shm(self):

@@ -28,16 +28,19 @@ except gpu.NoGpu as why:
     exit 0
 fi
 
+built=true
+for file in target/release/paragpud target/release/paragpu-worker target/release/paragpu-bench \
+    out/lib/libcuda.so.1 out/lib/libcudart.so.13 out/programs/vectorAdd out/bench/overheads; do
+    [ -e "$file" ] || built=false
+done
 kit=${PARAGPU_TEST_KIT:-out/gpu-kit}
-if [ -d "$kit" ]; then
+if ! $built && [ -d "$kit" ]; then
     kit=$(cd "$kit" && pwd)
     # What was carried may have lost its mode on the way.
-    chmod -R u+rwX,a+rX "$kit" 2>/dev/null || true
     chmod a+x "$kit"/bin/* "$kit"/programs/* "$kit/overheads" "$kit/conformance" 2>/dev/null || true
     export PARAGPU_TEST_BINARIES=$kit/bin PARAGPU_TEST_LIBRARIES=$kit/lib PARAGPU_TEST_PROGRAMS=$kit/programs
     export PARAGPU_TEST_OVERHEADS=$kit/overheads PARAGPU_TEST_NATIVE=$kit/native PARAGPU_TEST_CONFORMANCE=$kit/conformance
-elif ! [ -x target/release/paragpu-worker ] || ! [ -x target/release/paragpu-bench ] || ! [ -e out/lib/libcudart.so.13 ] ||
-    ! [ -x out/programs/vectorAdd ] || ! [ -x out/bench/overheads ]; then
+elif ! $built; then
     make build programs bench-programs
 fi
 
