@@ -111,6 +111,7 @@ impl Session {
         let unmap = arena.reclaim(self.progress.complete());
         self.unmap(&unmap)?;
         let mut retried = false;
+        let mut settled = false;
         loop {
             match arena.allocate(size) {
                 Allocation::Ready(address) => return Ok(address),
@@ -119,6 +120,14 @@ impl Session {
                     address,
                     size: range,
                 } => {
+                    if !settled && arena.has_quarantine() {
+                        arena.not_mapped(address, range);
+                        settled = true;
+                        self.settle();
+                        let unmap = arena.reclaim(self.progress.complete());
+                        self.unmap(&unmap)?;
+                        continue;
+                    }
                     let mapped = self.link.call(&MemMap {
                         address: DeviceAddress(address),
                         size: range,

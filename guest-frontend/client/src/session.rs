@@ -1,10 +1,10 @@
 //! One session: the device of a host as one process of the guest sees it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use paragpu_communicator::{Connection, Window};
+use paragpu_communicator::Connection;
 use paragpu_protocol::call::WireCall;
 use paragpu_protocol::handle::StreamHandle;
 use paragpu_protocol::handshake::Welcome;
@@ -21,8 +21,10 @@ use crate::host::Host;
 use crate::link::Link;
 use crate::memory::Memory;
 use crate::progress::Progress;
+use crate::slots::lock;
 use crate::snapshot::Snapshot;
 use crate::staging::Staging;
+use crate::statistics;
 use crate::stream::Stream;
 use crate::sys::memory::Reservation;
 use crate::sys::process;
@@ -33,7 +35,6 @@ pub struct Session {
     pub(crate) link: Arc<Link>,
     pub(crate) ordinal: u32,
     pub(crate) regions: Regions,
-    pub(crate) window: Option<Arc<Window>>,
     pub(crate) memory: Memory,
     pub(crate) host: Host,
     pub(crate) staging: Option<Staging>,
@@ -44,6 +45,11 @@ pub struct Session {
     /// legacy default stream.
     pub(crate) unordered: Progress,
     legacy: Arc<Stream>,
+    /// Position of the last work of streams that were destroyed before it was
+    /// known to be over.
+    pub(crate) orphans: Progress,
+    /// Work of each stream.
+    pub(crate) streams: Mutex<Vec<Arc<Progress>>>,
     welcome: Welcome,
     handles: AtomicU64,
     snapshot: OnceLock<Arc<Snapshot>>,
@@ -85,6 +91,7 @@ impl Session {
         let window = connection.window.clone();
         let staging = window.as_ref().and_then(Staging::new);
         let pinned_from = staging.as_ref().map_or(0, Staging::end);
+        let legacy = Arc::new(Stream::legacy());
         let link = Arc::new(Link::new(connection, spin));
         let session = Arc::new(Self {
             callbacks: Callbacks::new(Arc::clone(&link)),
@@ -93,11 +100,12 @@ impl Session {
             link,
             ordinal,
             regions,
-            window,
             staging,
             progress: Progress::default(),
             unordered: Progress::default(),
-            legacy: Arc::new(Stream::legacy()),
+            orphans: Progress::default(),
+            streams: Mutex::new(vec![Arc::clone(&legacy.progress)]),
+            legacy,
             welcome,
             handles: AtomicU64::new(StreamHandle::FIRST.0),
             snapshot: OnceLock::new(),
@@ -159,13 +167,31 @@ impl Session {
 
     /// Posts work of a stream.
     pub(crate) fn post_work<'a, C: WireCall<'a>>(&self, stream: &Stream, call: &C) -> Result<u64> {
-        let position = self.link.post(call)?;
-        stream.progress.post(position);
-        self.progress.post(position);
-        if !stream.is_blocking() {
-            self.unordered.post(position);
+        statistics::begin_work();
+        let posted = self.link.post(call);
+        if let Ok(position) = posted {
+            stream.progress.post(position);
+            self.progress.post(position);
+            if !stream.is_blocking() {
+                self.unordered.post(position);
+            }
         }
-        Ok(position)
+        statistics::end_work();
+        posted
+    }
+
+    /// Without crossing: if every stream is known to be idle, so is the
+    /// session.
+    pub(crate) fn settle(&self) {
+        let posted = self.progress.posted();
+        if posted <= self.progress.complete() || !statistics::all_noted() {
+            return;
+        }
+        let complete = self.progress.complete();
+        let idle = |stream: &Arc<Progress>| stream.posted() <= stream.complete().max(complete);
+        if self.orphans.posted() <= complete && lock(&self.streams).iter().all(idle) {
+            self.progress.finish(posted);
+        }
     }
 
     /// A round trip that does nothing.

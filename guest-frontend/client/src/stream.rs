@@ -12,6 +12,7 @@ use crate::error::Result;
 use crate::event::Event;
 use crate::progress::Progress;
 use crate::session::Session;
+use crate::slots::lock;
 
 /// Does not wait for the legacy default stream (CU_STREAM_NON_BLOCKING).
 pub const NON_BLOCKING: u32 = 1;
@@ -80,9 +81,11 @@ impl Session {
             flags,
             priority,
         })?;
+        let progress = Arc::new(Progress::default());
+        lock(&self.streams).push(Arc::clone(&progress));
         Ok(Arc::new(Stream {
             handle,
-            progress: Arc::new(Progress::default()),
+            progress,
             flags,
             priority,
         }))
@@ -93,6 +96,11 @@ impl Session {
     /// # Errors
     /// As [`crate::link::Link::check`].
     pub fn stream_destroy(&self, stream: &Stream) -> Result<()> {
+        lock(&self.streams).retain(|other| !Arc::ptr_eq(other, &stream.progress));
+        // What is not known to be over now, only a wait for everything tells.
+        if !self.is_known_idle(stream) {
+            self.orphans.post(stream.progress.posted());
+        }
         self.link
             .post(&StreamDestroy {
                 stream: stream.handle,

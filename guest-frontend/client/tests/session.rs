@@ -1,0 +1,384 @@
+//! A session against a worker that is a model: routing, copies, errors, death.
+
+// Tests pass pointers as programs do: each buffer outlives its copy.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+mod common;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use common::Worker;
+use paragpu_client::Session;
+use paragpu_client::launch::Shape;
+use paragpu_client::sys::memory::{Destination, Source};
+use paragpu_protocol::layout::MAX_DEVICES;
+use paragpu_protocol::status::Status;
+
+/// Tests of one process run at the same time, and a session's addresses are
+/// its device's: each test has a device of its own.
+fn device() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let device = NEXT.fetch_add(1, Ordering::Relaxed);
+    assert!(
+        device < MAX_DEVICES,
+        "more tests than devices: use another file"
+    );
+    device
+}
+
+fn pattern(length: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    (0..length)
+        .map(|_| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 56) as u8
+        })
+        .collect()
+}
+
+fn source(bytes: &[u8]) -> Source {
+    unsafe { Source::new(bytes.as_ptr().cast(), bytes.len()) }
+}
+
+fn read_back(session: &Session, address: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0xee; length];
+    let place = unsafe { Destination::new(bytes.as_mut_ptr().cast(), length) };
+    session
+        .copy_from_device(place, address, session.legacy(), true)
+        .unwrap();
+    bytes
+}
+
+const SHAPE: Shape = Shape {
+    grid: [2, 1, 1],
+    block: [32, 1, 1],
+    dynamic_shared: 0,
+    cooperative: false,
+    cluster: [0; 3],
+};
+
+#[test]
+fn bytes_come_back_whatever_their_number() {
+    let (worker, session) = Worker::start(device());
+    for length in [1, 255, 4096, 65_536, 65_537, 262_144, 262_081, 1_000_003] {
+        let address = session.memory_allocate(length as u64).unwrap();
+        let bytes = pattern(length, length as u64);
+        session
+            .copy_to_device(address, source(&bytes), session.legacy(), true)
+            .unwrap();
+        session.ping().unwrap();
+        assert_eq!(worker.state().memory.read(address, 1), bytes[..1]);
+        assert!(
+            read_back(&session, address, length) == bytes,
+            "{length} bytes"
+        );
+        session.memory_free(address).unwrap();
+    }
+}
+
+#[test]
+fn replies_find_their_threads() {
+    let (_worker, session) = Worker::start(device());
+    std::thread::scope(|scope| {
+        for thread in 0..24u64 {
+            let session = &session;
+            scope.spawn(move || {
+                let length = 1000 + 777 * thread as usize;
+                let address = session.memory_allocate(length as u64).unwrap();
+                for round in 0..30 {
+                    let bytes = pattern(length, thread << 32 | round);
+                    session
+                        .copy_to_device(address, source(&bytes), session.legacy(), true)
+                        .unwrap();
+                    assert!(read_back(session, address, length) == bytes);
+                    session.ping().unwrap();
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn ten_thousand_launches_cross_once() {
+    let (worker, session) = Worker::start(device());
+    let module = session.module_load(b".version 8.0", &[]).unwrap();
+    assert_eq!(module.log(), "a log");
+    let function = session.module_function(&module, "kernel").unwrap();
+    let address = session.memory_allocate(4096).unwrap();
+    session
+        .launch(&function, session.legacy(), &SHAPE, &[0; 12])
+        .unwrap();
+    session.synchronize().unwrap();
+    let before = worker.synchronous();
+    for _ in 0..10_000 {
+        session
+            .launch(&function, session.legacy(), &SHAPE, &[0; 12])
+            .unwrap();
+        session
+            .copy_to_device(address, source(&[1; 64]), session.legacy(), false)
+            .unwrap();
+    }
+    session.synchronize().unwrap();
+    assert_eq!(worker.synchronous() - before, 1);
+    assert_eq!(worker.count("Launch"), 10_001);
+}
+
+#[test]
+fn questions_do_not_cross() {
+    let (worker, session) = Worker::start(device());
+    let module = session.module_load(b".version 8.0", &[]).unwrap();
+    let function = session.module_function(&module, "kernel").unwrap();
+    let event = session.event_create(0).unwrap();
+    let stream = session.stream_create(0, 0).unwrap();
+    session.snapshot().unwrap();
+    session.occupancy_blocks(&function, 64, 0, 0).unwrap();
+    session.event_record(&event, &stream).unwrap();
+    session.stream_synchronize(&stream).unwrap();
+    let address = session.memory_allocate(1).unwrap();
+    let before = worker.synchronous();
+    for _ in 0..1000 {
+        assert_eq!(session.snapshot().unwrap().attribute(16), Some(4));
+        assert_eq!(function.attribute(0), Some(512));
+        assert_eq!(session.occupancy_blocks(&function, 64, 0, 0), Ok(3));
+        assert!(session.module_function(&module, "kernel").is_ok());
+        assert_eq!(session.stream_query(&stream), Ok(()));
+        assert_eq!(session.stream_synchronize(&stream), Ok(()));
+        assert_eq!(session.event_query(&event), Ok(()));
+        assert!(session.memory().find(address).is_some());
+        let other = session.memory_allocate(100_000).unwrap();
+        session.memory_free(other).unwrap();
+    }
+    assert_eq!(worker.synchronous(), before);
+}
+
+#[test]
+fn an_error_of_posted_work_comes_with_the_next_wait() {
+    let (worker, session) = Worker::start(device());
+    let address = session.memory_allocate(64).unwrap();
+    worker.state().deferred = Some((Status::INVALID_VALUE, 0x0203));
+    session
+        .copy_to_device(address, source(&[1; 8]), session.legacy(), false)
+        .unwrap();
+    assert_eq!(session.synchronize(), Err(Status::INVALID_VALUE));
+    assert_eq!(session.synchronize(), Ok(()), "told once");
+}
+
+#[test]
+fn a_sticky_error_stays() {
+    let (worker, session) = Worker::start(device());
+    let address = session.memory_allocate(64).unwrap();
+    session
+        .memset(address, 0, 0, 1, 64, 1, session.legacy())
+        .unwrap();
+    worker.state().deferred = Some((Status::ILLEGAL_ADDRESS, 0x0501));
+    assert_eq!(session.synchronize(), Err(Status::ILLEGAL_ADDRESS));
+    assert_eq!(session.synchronize(), Err(Status::ILLEGAL_ADDRESS));
+    assert_eq!(session.memory_allocate(64), Err(Status::ILLEGAL_ADDRESS));
+}
+
+#[test]
+fn a_dead_worker_ends_every_wait() {
+    let (worker, session) = Worker::start(device());
+    // The worker closes the connection at some call of some thread.
+    worker.dies_at.store(500, Ordering::Release);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8)
+            .map(|_| {
+                scope.spawn(|| {
+                    for _ in 0..10_000 {
+                        if let Err(status) = session.ping() {
+                            return status;
+                        }
+                    }
+                    Status::SUCCESS
+                })
+            })
+            .collect();
+        for thread in threads {
+            assert_eq!(thread.join().unwrap(), paragpu_client::link::LOST);
+        }
+    });
+    assert_eq!(session.memory_allocate(64), Err(paragpu_client::link::LOST));
+    let copied = session.copy_to_device(1, source(&[1]), session.legacy(), false);
+    assert!(copied.is_err());
+}
+
+#[test]
+fn a_bad_launch_is_refused_at_once() {
+    let (worker, session) = Worker::start(device());
+    let module = session.module_load(b".version 8.0", &[]).unwrap();
+    let function = session.module_function(&module, "kernel").unwrap();
+    let launch = |shape: &Shape| session.launch(&function, session.legacy(), shape, &[0; 12]);
+    assert_eq!(launch(&SHAPE), Ok(()));
+    for (block, grid) in [
+        ([0, 1, 1], [1, 1, 1]),
+        ([2048, 1, 1], [1, 1, 1]),
+        ([1, 1, 128], [1, 1, 1]),
+        ([32, 32, 2], [1, 1, 1]),
+        ([600, 1, 1], [1, 1, 1]),
+        ([1, 1, 1], [1, 0, 1]),
+        ([1, 1, 1], [1, 65_536, 1]),
+    ] {
+        let shape = Shape {
+            block,
+            grid,
+            ..SHAPE
+        };
+        assert_eq!(launch(&shape), Err(Status::INVALID_VALUE), "{shape:?}");
+    }
+    let shared = Shape {
+        dynamic_shared: 48_001,
+        ..SHAPE
+    };
+    assert_eq!(launch(&shared), Err(Status::INVALID_VALUE));
+    let cooperative = Shape {
+        cooperative: true,
+        grid: [13, 1, 1],
+        ..SHAPE
+    };
+    assert_eq!(
+        launch(&cooperative),
+        Err(Status::COOPERATIVE_LAUNCH_TOO_LARGE)
+    );
+    assert_eq!(worker.count("Launch"), 1);
+    assert_eq!(
+        session.module_function(&module, "missing").err(),
+        Some(Status::NOT_FOUND)
+    );
+}
+
+#[test]
+fn memory_of_nobody_is_refused() {
+    let (_worker, session) = Worker::start(device());
+    let address = session.memory_allocate(1000).unwrap();
+    let copy = |to, length: usize| {
+        session.copy_to_device(to, source(&vec![0; length]), session.legacy(), true)
+    };
+    assert_eq!(copy(address, 1000), Ok(()));
+    for (to, length) in [
+        (address, 1001),
+        (address - 1, 1),
+        (address + 1000, 1),
+        (5, 1),
+    ] {
+        assert_eq!(
+            copy(to, length),
+            Err(Status::INVALID_VALUE),
+            "{to:x} {length}"
+        );
+    }
+    assert_eq!(session.memory_free(address + 1), Err(Status::INVALID_VALUE));
+    assert_eq!(session.memory_free(address), Ok(()));
+    assert_eq!(session.memory_free(address), Err(Status::INVALID_VALUE));
+    assert_eq!(copy(address, 1), Err(Status::INVALID_VALUE));
+    // A variable of a module is memory, too.
+    let module = session.module_load(b".version 8.0", &[]).unwrap();
+    let (at, size) = session.module_global(&module, "variable").unwrap();
+    assert_eq!(copy(at + 4, 60), Ok(()));
+    assert_eq!(copy(at, size as usize + 1), Err(Status::INVALID_VALUE));
+    session.module_unload(&module).unwrap();
+    assert_eq!(copy(at, 1), Err(Status::INVALID_VALUE));
+}
+
+#[test]
+fn pinned_memory_without_a_window_follows_the_device() {
+    let (worker, session) = Worker::start(device());
+    let size = 3 * 4096usize;
+    let host = session.host_allocate(size as u64, 0).unwrap();
+    let bytes = unsafe { std::slice::from_raw_parts_mut(host as *mut u8, size) };
+    let device = session.memory_allocate(size as u64).unwrap();
+    let data = pattern(size, 5);
+    // From the device, asynchronously: there after the wait, beside what the
+    // program writes meanwhile in the same page.
+    session
+        .copy_to_device(device, source(&data), session.legacy(), true)
+        .unwrap();
+    let place = unsafe { Destination::new(bytes.as_mut_ptr().cast(), 1000) };
+    let before = worker.synchronous();
+    session
+        .copy_from_device(place, device, session.legacy(), false)
+        .unwrap();
+    assert_eq!(worker.synchronous(), before, "posted");
+    bytes[2000] = 42;
+    session.synchronize().unwrap();
+    assert!(bytes[..1000] == data[..1000]);
+    assert_eq!(bytes[2000], 42);
+    // A kernel that is given its address sees what the program wrote, and the
+    // program what the kernel wrote.
+    let module = session.module_load(b".version 8.0", &[]).unwrap();
+    let function = session.module_function(&module, "kernel").unwrap();
+    worker.state().kernel = Some(Box::new(|memory, parameters| {
+        let address = u64::from_le_bytes(parameters[..8].try_into().unwrap());
+        let seen = memory.read(address + 2000, 1);
+        memory.write(address + 2001, &[seen[0] + 1]);
+    }));
+    let mut parameters = host.to_le_bytes().to_vec();
+    parameters.extend([0; 4]);
+    for round in 0..3u8 {
+        bytes[2000] = 100 + round;
+        session
+            .launch(&function, session.legacy(), &SHAPE, &parameters)
+            .unwrap();
+        session.stream_synchronize(session.legacy()).unwrap();
+        assert_eq!(bytes[2001], 101 + round);
+    }
+    session.host_free(host).unwrap();
+    assert_eq!(session.host_free(host), Err(Status::INVALID_VALUE));
+}
+
+#[test]
+fn registered_memory_is_seen_at_another_address() {
+    let (worker, session) = Worker::start(device());
+    let mut buffer = vec![0u8; 10_000];
+    let memory = unsafe { Source::new(buffer.as_mut_ptr().add(3).cast(), 9000) };
+    session.host_register(memory, 0).unwrap();
+    assert_eq!(
+        session.host_register(memory, 0),
+        Err(Status::HOST_MEMORY_ALREADY_REGISTERED)
+    );
+    let device = session.host_device_address(memory.address() + 10).unwrap();
+    let module = session.module_load(b".version 8.0", &[]).unwrap();
+    let function = session.module_function(&module, "kernel").unwrap();
+    worker.state().kernel = Some(Box::new(move |memory, _| memory.write(device, &[1, 2, 3])));
+    session
+        .launch(&function, session.legacy(), &SHAPE, &[0; 12])
+        .unwrap();
+    session.synchronize().unwrap();
+    assert_eq!(buffer[12..17], [0, 1, 2, 3, 0]);
+    session.host_unregister(memory.address()).unwrap();
+    assert_eq!(
+        session.host_unregister(memory.address()),
+        Err(Status::HOST_MEMORY_NOT_REGISTERED)
+    );
+}
+
+#[test]
+fn what_is_freed_is_unmapped_in_the_end() {
+    let (worker, session) = Worker::start(device());
+    let small: Vec<u64> = (0..5000)
+        .map(|at| session.memory_allocate(at % 3000 + 1).unwrap())
+        .collect();
+    let large = session.memory_allocate(5 << 20).unwrap();
+    assert_eq!(worker.state().mapped.get(&large), Some(&(6 << 20)));
+    session.memory_free(large).unwrap();
+    for address in small {
+        session.memory_free(address).unwrap();
+    }
+    session.memory_trim().unwrap();
+    session.ping().unwrap();
+    assert!(worker.state().mapped.is_empty());
+}
+
+#[test]
+fn a_host_that_breaks_the_protocol_is_left() {
+    let (worker, session) = Worker::start(device());
+    let address = session.memory_allocate(64).unwrap();
+    worker.state().overlong = true;
+    let mut bytes = [0u8; 64];
+    let place = unsafe { Destination::new(bytes.as_mut_ptr().cast(), 64) };
+    let copied = session.copy_from_device(place, address, session.legacy(), true);
+    assert_eq!(copied, Err(paragpu_client::link::LOST));
+    assert_eq!(bytes, [0; 64], "nothing is written past what was asked for");
+}

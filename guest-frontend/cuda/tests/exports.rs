@@ -1,0 +1,188 @@
+//! The exported names against NVIDIA's header, where it is present
+//! (tests/toolchain/fetch-cuda.sh), and what they do without a host.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+use std::collections::BTreeSet;
+use std::ffi::{c_int, c_void};
+use std::path::Path;
+use std::process::Command;
+
+use paragpu_cuda::sys::entry::{self, SYMBOLS};
+
+/// Functions that cuda.h declares under these definitions.
+fn declared(include: &Path, definitions: &[&str]) -> BTreeSet<String> {
+    let done = Command::new("cc")
+        .args(["-E", "-P", "-x", "c", "-I"])
+        .arg(include)
+        .args(definitions)
+        .arg(include.join("cuda.h"))
+        .output()
+        .expect("a C compiler");
+    assert!(done.status.success());
+    let text = String::from_utf8_lossy(&done.stdout).replace('\n', " ");
+    text.split("CUresult ")
+        .skip(1)
+        .filter_map(|rest| {
+            let name = rest.trim_start().split('(').next()?.trim();
+            let word = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+            (name.starts_with("cu") && word).then(|| name.to_owned())
+        })
+        .collect()
+}
+
+#[test]
+fn every_name_of_the_header_exists() {
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/cuda-13.0/include");
+    if !include.join("cuda.h").exists() {
+        eprintln!("skipped: run tests/toolchain/fetch-cuda.sh first");
+        return;
+    }
+    let own = "-DCUDA_API_PER_THREAD_DEFAULT_STREAM";
+    let old = "-D__CUDA_API_VERSION_INTERNAL";
+    let mut names = BTreeSet::new();
+    for definitions in [&[][..], &[own], &[old], &[own, old]] {
+        names.extend(declared(&include, definitions));
+    }
+    assert!(names.len() > 600, "{} names were read", names.len());
+    let ours: BTreeSet<String> = SYMBOLS
+        .iter()
+        .map(|symbol| symbol.symbol.to_owned())
+        .collect();
+    let missing: Vec<_> = names.difference(&ours).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    let more: Vec<_> = ours
+        .difference(&names)
+        .filter(|name| !name.starts_with("cuProfiler"))
+        .collect();
+    assert!(more.is_empty(), "{more:?}");
+}
+
+#[test]
+fn symbols_have_code_and_versions() {
+    let addresses: BTreeSet<usize> = SYMBOLS
+        .iter()
+        .map(|symbol| symbol.address as usize)
+        .collect();
+    assert!(
+        addresses.len() > SYMBOLS.len() / 3,
+        "stubs may share code, functions not"
+    );
+    for symbol in SYMBOLS {
+        assert!(
+            (2000..=13_000).contains(&symbol.version),
+            "{}",
+            symbol.symbol
+        );
+        assert!(symbol.symbol.starts_with(symbol.name), "{}", symbol.symbol);
+    }
+}
+
+#[test]
+fn names_lead_to_the_version_that_a_program_knows() {
+    let look = |name: &std::ffi::CStr, version: c_int, flags: u64| {
+        let (mut place, mut status) = (std::ptr::null_mut::<c_void>(), -1);
+        let code = unsafe {
+            entry::cuGetProcAddress_v2(
+                name.as_ptr(),
+                &raw mut place,
+                version,
+                flags,
+                &raw mut status,
+            )
+        };
+        (code, place as usize, status)
+    };
+    let of = |symbol: &str| {
+        SYMBOLS
+            .iter()
+            .find(|known| known.symbol == symbol)
+            .unwrap()
+            .address as usize
+    };
+    assert_eq!(look(c"cuMemAlloc", 13_000, 0), (0, of("cuMemAlloc_v2"), 0));
+    assert_eq!(
+        look(c"cuLaunchKernel", 13_000, 2),
+        (0, of("cuLaunchKernel_ptsz"), 0)
+    );
+    assert_eq!(
+        look(c"cuCtxCreate", 12_050, 0),
+        (0, of("cuCtxCreate_v4"), 0)
+    );
+    assert_eq!(
+        look(c"cuCtxCreate", 11_000, 0),
+        (0, of("cuCtxCreate_v2"), 0)
+    );
+    assert_eq!(look(c"cuNothing", 13_000, 0), (500, 0, 1));
+    assert_eq!(look(c"cuGraphLaunch", 3000, 0), (500, 0, 2));
+}
+
+/// One process each, because initialisation is the process's.
+#[test]
+fn without_a_host_there_is_no_device() {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "child_without_a_host",
+            "--ignored",
+            "--nocapture",
+        ])
+        .env("PARAGPU_COMMUNICATOR", "unix")
+        .env("PARAGPU_UNIX_SOCKET", "/nonexistent/paragpud.sock")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(
+        said.matches("/nonexistent/paragpud.sock").count(),
+        1,
+        "said once: {said}"
+    );
+    assert!(said.contains("paragpud running"), "says what to do: {said}");
+}
+
+#[test]
+#[ignore = "a child of without_a_host_there_is_no_device"]
+fn child_without_a_host() {
+    use paragpu_cuda::sys::{device, entry, error};
+    let mut number = -1;
+    unsafe {
+        assert_eq!(
+            device::cuDeviceGetCount(&raw mut number),
+            3,
+            "before cuInit"
+        );
+        assert_eq!(device::cuInit(0), 100);
+        assert_eq!(device::cuInit(0), 100);
+        assert_eq!(device::cuInit(1), 1);
+        assert_eq!(device::cuDriverGetVersion(&raw mut number), 0);
+        assert_eq!(number, 13_000);
+        let mut name = std::ptr::null();
+        assert_eq!(error::cuGetErrorName(700, &raw mut name), 0);
+        assert_eq!(
+            std::ffi::CStr::from_ptr(name),
+            c"CUDA_ERROR_ILLEGAL_ADDRESS"
+        );
+        assert_eq!(error::cuGetErrorName(12_345, &raw mut name), 1);
+        let mut table = std::ptr::null();
+        assert_eq!(
+            entry::cuGetExportTable(&raw mut table, std::ptr::null()),
+            500
+        );
+        // A null pointer is an error, not a crash.
+        assert_eq!(device::cuDriverGetVersion(std::ptr::null_mut()), 1);
+    }
+}
+
+#[test]
+fn unserved_functions_say_so() {
+    let served = SYMBOLS.iter().filter(|symbol| symbol.served).count();
+    assert!(served > 250, "{served} are served");
+    let graph = SYMBOLS
+        .iter()
+        .find(|symbol| symbol.symbol == "cuGraphCreate")
+        .unwrap();
+    if !graph.served {
+        let call: extern "C" fn() -> c_int = unsafe { std::mem::transmute(graph.address) };
+        assert_eq!(call(), 801);
+    }
+}
