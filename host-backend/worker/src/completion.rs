@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use paragpu_communicator::Wait;
-use paragpu_device::EventId;
+use paragpu_communicator::{Spin, Wait};
+use paragpu_device::{EventId, StreamId};
 use paragpu_protocol::handle::ObjectKind;
 
 use crate::answer::At;
@@ -28,6 +28,17 @@ pub(crate) enum Goal {
     CopyOut(Box<CopyOut>),
     /// Nothing: the reply only waits its turn.
     Ready(Vec<u8>),
+}
+
+impl Goal {
+    /// The stream that comes to the goal, where it is one.
+    pub(crate) fn stream(&self) -> Option<StreamId> {
+        match self {
+            Self::Fence(fence) => fence.stream(),
+            Self::CopyOut(copy) => Some(copy.stream()),
+            Self::Event(_) | Self::Token(_) | Self::Ready(_) => None,
+        }
+    }
 }
 
 /// What is left to do at the goal.
@@ -161,20 +172,34 @@ impl Session {
     }
 }
 
-/// Polls at first, then sleeps a part of the time already waited: a long
-/// kernel costs little processor time, a short one little delay.
-#[derive(Debug, Default)]
-pub(crate) struct Pacer {
-    looks: u32,
-    began: Option<Instant>,
+/// How to wait for the device and the guest at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// For the guest, so long at most.
+    Guest(Wait),
+    /// For the device, so long at most: it needs this processor.
+    Device(Duration),
 }
 
-/// Looks without giving up the processor.
-const BUSY_LOOKS: u32 = 32;
+/// Polls at first, then sleeps a part of the time already waited: a long
+/// kernel costs little processor time, a short one little delay. Where others
+/// want the processor, the device's own work most likely, it gives way.
+#[derive(Debug, Default)]
+pub(crate) struct Pacer {
+    began: Option<Instant>,
+    spin: Option<Spin>,
+    /// The polling is over.
+    polled: bool,
+    /// It was ended by others who want the processor.
+    crowded: bool,
+}
+
 /// Longest polling.
 const POLLING: Duration = Duration::from_micros(60);
 /// Shortest and longest sleep.
 const NAP: (Duration, Duration) = (Duration::from_micros(10), Duration::from_millis(1));
+/// Longest wait for the device alone.
+const DOZE: Duration = Duration::from_micros(200);
 
 impl Pacer {
     /// Something moved: poll again.
@@ -182,20 +207,24 @@ impl Pacer {
         *self = Self::default();
     }
 
-    /// How long to wait for the guest before looking at the device again.
-    pub(crate) fn wait(&mut self) -> Wait {
-        self.looks = self.looks.saturating_add(1);
-        if self.looks <= BUSY_LOOKS {
-            std::hint::spin_loop();
-            return Wait::Poll;
+    /// How to wait before looking at the device again.
+    pub(crate) fn pace(&mut self) -> Pace {
+        let began = *self.began.get_or_insert_with(Instant::now);
+        if !self.polled {
+            let spin = self.spin.get_or_insert_with(|| Spin::new(POLLING, None));
+            if spin.again() {
+                return Pace::Guest(Wait::Poll);
+            }
+            self.polled = true;
+            // It ends early where the processor is wanted.
+            self.crowded = began.elapsed() < POLLING;
+        }
+        if self.crowded {
+            return Pace::Device(DOZE);
         }
         let now = Instant::now();
-        let waited = now.duration_since(*self.began.get_or_insert(now));
-        if waited < POLLING {
-            std::thread::yield_now();
-            return Wait::Poll;
-        }
-        Wait::Until(now + (waited / 32).clamp(NAP.0, NAP.1))
+        let waited = now - began;
+        Pace::Guest(Wait::Until(now + (waited / 32).clamp(NAP.0, NAP.1)))
     }
 
     /// Is it worth looking for output of a kernel that still runs?
@@ -211,13 +240,13 @@ mod tests {
     #[test]
     fn naps_grow_with_the_wait() {
         let mut pacer = Pacer::default();
-        for _ in 0..BUSY_LOOKS {
-            assert_eq!(pacer.wait(), Wait::Poll);
-        }
+        assert_eq!(pacer.pace(), Pace::Guest(Wait::Poll));
+        while pacer.pace() == Pace::Guest(Wait::Poll) {}
+        pacer.crowded = false;
         let now = Instant::now();
         for (waited, least, most) in [(1_u64, 10, 40), (32, 900, 1100), (10_000, 900, 1100)] {
             pacer.began = now.checked_sub(Duration::from_millis(waited));
-            let Wait::Until(end) = pacer.wait() else {
+            let Pace::Guest(Wait::Until(end)) = pacer.pace() else {
                 panic!("still polling after {waited} ms");
             };
             let nap = end - now;
@@ -226,7 +255,9 @@ mod tests {
             assert!(nap >= Duration::from_micros(least));
             assert!(nap <= Duration::from_micros(most) + slack * 2, "{nap:?}");
         }
+        pacer.crowded = true;
+        assert_eq!(pacer.pace(), Pace::Device(DOZE));
         pacer.reset();
-        assert_eq!(pacer.wait(), Wait::Poll);
+        assert_eq!(pacer.pace(), Pace::Guest(Wait::Poll));
     }
 }

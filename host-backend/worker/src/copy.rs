@@ -43,6 +43,13 @@ pub(crate) struct CopyOut {
     under_way: VecDeque<Chunk>,
 }
 
+impl CopyOut {
+    /// In whose order it copies.
+    pub(crate) fn stream(&self) -> StreamId {
+        self.stream
+    }
+}
+
 #[derive(Debug)]
 struct Chunk {
     slot: OutSlot,

@@ -36,15 +36,26 @@ impl Events {
 
 /// Passed once everything that was under way when it was made is over.
 #[derive(Debug, Default)]
-pub(crate) struct Fence(Vec<EventId>);
+pub(crate) struct Fence {
+    marks: Vec<(EventId, StreamId)>,
+}
 
 impl Fence {
-    pub(crate) fn of(event: EventId) -> Self {
-        Self(vec![event])
+    /// Behind one mark in a stream.
+    pub(crate) fn of(mark: EventId, stream: StreamId) -> Self {
+        Self {
+            marks: vec![(mark, stream)],
+        }
     }
 
-    pub(crate) fn add(&mut self, event: EventId) {
-        self.0.push(event);
+    /// Behind another mark in a stream too.
+    pub(crate) fn add(&mut self, mark: EventId, stream: StreamId) {
+        self.marks.push((mark, stream));
+    }
+
+    /// A stream whose mark is not passed.
+    pub(crate) fn stream(&self) -> Option<StreamId> {
+        self.marks.last().map(|(_, stream)| *stream)
     }
 
     /// Is it passed?
@@ -52,19 +63,19 @@ impl Fence {
     /// # Errors
     /// Of work that failed.
     pub(crate) fn passed(&mut self, device: &mut dyn Device, events: &mut Events) -> Result<bool> {
-        while let Some(&event) = self.0.last() {
+        while let Some(&(event, _)) = self.marks.last() {
             if !device.event_query(event)? {
                 return Ok(false);
             }
             events.free(event);
-            self.0.pop();
+            self.marks.pop();
         }
         Ok(true)
     }
 
     /// Gives its events back unpassed.
     pub(crate) fn abandon(self, events: &mut Events) {
-        for event in self.0 {
+        for (event, _) in self.marks {
             events.free(event);
         }
     }

@@ -126,23 +126,25 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     );
     // Naps of a few microseconds are wanted as such.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1000));
-    let end = Session::run(
-        Setup {
-            device: warm.device,
-            snapshot: warm.snapshot,
-            ordinal: warm.ordinal,
-            regions: warm.regions,
-            device_memory: assigned.device_memory,
-            host_memory: assigned.host_memory,
-            images: ImageStore {
-                directory: arguments.image_cache.clone(),
-                limit: arguments.image_cache_bytes,
-            },
-            output: Some(output),
-            statistics: Arc::clone(&statistics),
+    let setup = Setup {
+        device: warm.device,
+        snapshot: warm.snapshot,
+        ordinal: warm.ordinal,
+        regions: warm.regions,
+        device_memory: assigned.device_memory,
+        host_memory: assigned.host_memory,
+        images: ImageStore {
+            directory: arguments.image_cache.clone(),
+            limit: arguments.image_cache_bytes,
         },
-        connection,
-    );
+        output: Some(output),
+        statistics: Arc::clone(&statistics),
+    };
+    let mut receiver = connection.receiver;
+    // Never dropped: a device waits for its work when it is, and a kernel may
+    // never end.
+    let mut served = Session::new(setup, connection.sender, connection.window);
+    let end = served.serve(receiver.as_mut());
     let reason = if end.is_orderly() {
         String::new()
     } else {

@@ -20,7 +20,7 @@ use paragpu_protocol::types::{DeviceSnapshot, encode_pairs};
 
 use crate::answer::{At, Deferred};
 use crate::arena::Arena;
-use crate::completion::{Pacer, Pending};
+use crate::completion::{Pace, Pacer, Pending};
 use crate::error::{End, Fault};
 use crate::events::{Events, Fence};
 use crate::handles::Table;
@@ -266,11 +266,7 @@ impl Session {
             return self.turn_behind(receiver);
         }
         let quiet = self.pending.is_empty() && self.tokens.is_empty();
-        let mut wait = if quiet {
-            Wait::Forever
-        } else {
-            self.pacer.wait()
-        };
+        let mut wait = if quiet { Wait::Forever } else { self.pace() };
         for _ in 0..BATCH {
             let Some(frame) = receiver.receive(wait)? else {
                 break;
@@ -284,6 +280,34 @@ impl Session {
             wait = Wait::Poll;
         }
         self.look()
+    }
+
+    /// Waits for the device where it needs the processor; how long to wait
+    /// for the guest then.
+    fn pace(&mut self) -> Wait {
+        let most = match self.pacer.pace() {
+            Pace::Guest(wait) => return wait,
+            Pace::Device(most) => most,
+        };
+        let began = Instant::now();
+        if let Some(stream) = self.busy_stream() {
+            // Its error is found by whoever waits for the work that failed.
+            let _ = self.device.stream_doze(stream, most);
+        }
+        if began.elapsed() > most / 20 {
+            Wait::Poll
+        } else {
+            // Nothing to wait for there: what is waited for is elsewhere.
+            Wait::Until(began + most)
+        }
+    }
+
+    /// A stream that somebody waits for.
+    fn busy_stream(&self) -> Option<StreamId> {
+        let waited_for = |pending: &Pending| pending.goal.stream();
+        self.tokens
+            .stream()
+            .or_else(|| self.pending.iter().find_map(waited_for))
     }
 
     /// Answers what is over.
@@ -415,7 +439,7 @@ impl Session {
         if self.backlog.is_empty() {
             return Ok(());
         }
-        let wait = self.pacer.wait();
+        let wait = self.pace();
         let most = if self.host_functions.are_running() {
             MOST_BACKLOG
         } else {

@@ -72,15 +72,10 @@ impl Inbound {
         }
         let fits = |slot: &Filling| slot.used + length <= SLOT;
         if !self.slots.get(self.current).is_some_and(fits) {
-            let count = self.slots.len();
-            let free = (1..=count)
-                .map(|step| (self.current + step) % count)
-                .find(|&index| {
-                    self.slots
-                        .get_mut(index)
-                        .is_some_and(|slot| slot.reclaim(device, events))
-                });
-            let Some(free) = free else {
+            // The first free one: a device that keeps up has few in use, and
+            // these stay in the processor's caches.
+            let mut slots = self.slots.iter_mut();
+            let Some(free) = slots.position(|slot| slot.reclaim(device, events)) else {
                 return Ok(None);
             };
             self.current = free;

@@ -56,12 +56,12 @@ impl Session {
                 if device.stream_query(stream.id)? {
                     stream.busy = false;
                 } else {
-                    fence.add(events.mark(device, stream.id)?);
+                    fence.add(events.mark(device, stream.id)?, stream.id);
                 }
             }
         }
         for stream in &self.dying {
-            fence.add(events.mark(device, *stream)?);
+            fence.add(events.mark(device, *stream)?, *stream);
         }
         Ok(fence)
     }
@@ -126,7 +126,10 @@ impl Session {
         // A mark, because work that others add meanwhile is not waited for.
         let id = self.stream(call.stream)?.id;
         let mark = self.events.mark(self.device.as_mut(), id)?;
-        Ok(Progress::Later(Goal::Fence(Fence::of(mark)), Then::Reply))
+        Ok(Progress::Later(
+            Goal::Fence(Fence::of(mark, id)),
+            Then::Reply,
+        ))
     }
 
     pub(crate) fn stream_query(&mut self, call: &StreamQuery) -> Outcome<()> {

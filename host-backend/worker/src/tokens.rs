@@ -63,6 +63,11 @@ impl Tokens {
         self.queues.is_empty()
     }
 
+    /// A stream with a transfer under way.
+    pub(crate) fn stream(&self) -> Option<StreamId> {
+        self.queues.first().map(|(stream, _)| *stream)
+    }
+
     /// The transfer that was just given to `stream` clears the token.
     pub(crate) fn add(
         &mut self,

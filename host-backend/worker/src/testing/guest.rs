@@ -12,7 +12,7 @@ use paragpu_communicator_stream as stream;
 use paragpu_protocol::call::WireCall;
 use paragpu_protocol::codec::{Field, Reader};
 use paragpu_protocol::frame::Control;
-use paragpu_protocol::layout::Regions;
+use paragpu_protocol::layout::{MAX_DEVICES, Regions};
 use paragpu_protocol::reply::{self, Reply};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::MemoryInfo;
@@ -51,7 +51,8 @@ pub type Failed = (Status, u16);
 /// The setup of a session on `device`, at addresses of its own.
 pub fn setup(device: &TestDevice) -> Setup {
     static ORDINAL: AtomicU32 = AtomicU32::new(0);
-    let ordinal = ORDINAL.fetch_add(1, Ordering::Relaxed) % 31;
+    // The first is fuzzed at the same time.
+    let ordinal = 1 + ORDINAL.fetch_add(1, Ordering::Relaxed) % (MAX_DEVICES - 1);
     Setup {
         device: Box::new(device.clone()),
         snapshot: snapshot(),
