@@ -57,6 +57,7 @@ fn serve(connection: Connection, stop: &AtomicBool) {
                 pci_bus_id: Text("0000:00:00.0"),
                 attributes: Bytes(&[]),
             }),
+            Ok(Call::Ping(call)) => reply(&call.value),
             Ok(Call::ImageQuery(_)) => reply(&true),
             Ok(Call::ModuleLoad(_)) => reply(&Text("")),
             Ok(Call::FunctionGet(_)) => reply(&FunctionInfo {
