@@ -240,14 +240,14 @@ impl Device for SoftwareDevice {
         stream: StreamId,
     ) -> Result<()> {
         self.scheduler.check()?;
-        if !matches!(element, 1 | 2 | 4) || destination % u64::from(element.max(1)) != 0 {
+        if !matches!(element, 1 | 2 | 4) || !destination.is_multiple_of(u64::from(element.max(1))) {
             return Err(invalid("element size or alignment"));
         }
         if width != 0 && height != 0 {
             let row = width
                 .checked_mul(u64::from(element))
                 .ok_or_else(|| invalid("width"))?;
-            if height > 1 && pitch % u64::from(element) != 0 {
+            if height > 1 && !pitch.is_multiple_of(u64::from(element)) {
                 return Err(invalid("pitch is no multiple of the element"));
             }
             End::Linear(destination, pitch, height).check(&self.memory, [row, height, 1])?;

@@ -125,7 +125,7 @@ impl Memory {
     fn chunk_range(&self, address: u64, size: u64) -> Option<std::ops::Range<usize>> {
         let start = address.checked_sub(self.base)?;
         let end = start.checked_add(size)?;
-        let aligned = start % CHUNK == 0 && size % CHUNK == 0 && size != 0;
+        let aligned = start % CHUNK == 0 && size.is_multiple_of(CHUNK) && size != 0;
         (aligned && end <= DEVICE_STRIDE)
             .then_some((start >> CHUNK_SHIFT) as usize..(end >> CHUNK_SHIFT) as usize)
     }
@@ -245,8 +245,8 @@ impl Memory {
         let end = address.checked_add(size).ok_or_else(bad)?;
         let arena = address < self.base + DEVICE_STRIDE && end > self.base;
         if size == 0
-            || address % 4096 != 0
-            || size % 4096 != 0
+            || !address.is_multiple_of(4096)
+            || !size.is_multiple_of(4096)
             || arena
             || end >> 47 != 0
             || address == 0
@@ -330,7 +330,7 @@ impl Memory {
     #[inline]
     #[must_use]
     pub fn load(&self, address: u64, width: u8) -> Option<u64> {
-        if address % u64::from(width) != 0 || !self.check(address, u64::from(width)) {
+        if !address.is_multiple_of(u64::from(width)) || !self.check(address, u64::from(width)) {
             return None;
         }
         let at = address as usize;
@@ -350,7 +350,7 @@ impl Memory {
     #[inline]
     #[must_use]
     pub fn store(&self, address: u64, width: u8, value: u64) -> bool {
-        if address % u64::from(width) != 0 || !self.check(address, u64::from(width)) {
+        if !address.is_multiple_of(u64::from(width)) || !self.check(address, u64::from(width)) {
             return false;
         }
         let at = address as usize;
@@ -370,7 +370,7 @@ impl Memory {
     #[inline]
     #[must_use]
     pub fn load_words(&self, address: u64, out: &mut [u32; 32]) -> bool {
-        if address % 4 != 0 || !self.check(address, 128) {
+        if !address.is_multiple_of(4) || !self.check(address, 128) {
             return false;
         }
         for (n, word) in out.iter_mut().enumerate() {
@@ -386,7 +386,7 @@ impl Memory {
     #[inline]
     #[must_use]
     pub fn store_words(&self, address: u64, words: &[u32; 32]) -> bool {
-        if address % 4 != 0 || !self.check(address, 128) {
+        if !address.is_multiple_of(4) || !self.check(address, 128) {
             return false;
         }
         for (n, &word) in words.iter().enumerate() {
@@ -401,7 +401,7 @@ impl Memory {
     /// Replaces an aligned element of 2, 4 or 8 bytes by `f` of it in one step; the old value.
     #[inline]
     pub fn update(&self, address: u64, width: u8, mut f: impl FnMut(u64) -> u64) -> Option<u64> {
-        if address % u64::from(width) != 0 || !self.check(address, u64::from(width)) {
+        if !address.is_multiple_of(u64::from(width)) || !self.check(address, u64::from(width)) {
             return None;
         }
         let at = address as usize;
@@ -509,7 +509,7 @@ impl Memory {
         if size == 0 {
             return true;
         }
-        if address % u64::from(element) != 0 || !self.backed(address, size) {
+        if !address.is_multiple_of(u64::from(element)) || !self.backed(address, size) {
             return false;
         }
         let bytes = value.to_le_bytes();

@@ -49,6 +49,9 @@ impl<'m> Decoder<'m> {
         mods: &[&str],
         operands: &[Operand<'m>],
     ) -> Result<bool> {
+        if base == "prmt" {
+            return self.prmt(mods, operands);
+        }
         let Some(ty) = mods.last().and_then(|m| Type::parse(m)) else {
             return Ok(false);
         };
@@ -176,26 +179,6 @@ impl<'m> Decoder<'m> {
                 self.emit(Op::Shl32, d, t, position, 0, 0);
                 Ok(true)
             }
-            "prmt" => {
-                let mode = match mods.get(1).and(mods.first()) {
-                    Some(&"f4e") => 1,
-                    Some(&"b4e") => 2,
-                    Some(&"rc8") => 3,
-                    Some(&"ecl") => 4,
-                    Some(&"ecr") => 5,
-                    Some(&"rc16") => 6,
-                    None => 0,
-                    _ => match mods {
-                        ["b32", mode] => return self.unsupported(format!("prmt.{mode}")),
-                        _ => return Ok(false),
-                    },
-                };
-                let [d, a, b, c] = self.operands(operands)?;
-                let (a, b) = (self.s32(a, ty)?, self.s32(b, ty)?);
-                let (c, d) = (self.s32(c, Type::B32)?, self.d32(d)?);
-                self.emit(Op::Prmt, d, a, b, c, mode);
-                Ok(true)
-            }
             "lop3" => {
                 if mods.len() != 1 {
                     return self.unsupported("lop3 with a predicate");
@@ -211,6 +194,25 @@ impl<'m> Decoder<'m> {
             }
             _ => Ok(false),
         }
+    }
+
+    /// `prmt.b32` or `prmt.b32.mode`.
+    fn prmt(&mut self, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
+        let mode = match mods {
+            ["b32"] => 0,
+            ["b32", "f4e"] => 1,
+            ["b32", "b4e"] => 2,
+            ["b32", "rc8"] => 3,
+            ["b32", "ecl"] => 4,
+            ["b32", "ecr"] => 5,
+            ["b32", "rc16"] => 6,
+            _ => return Ok(false),
+        };
+        let [d, a, b, c] = self.operands(operands)?;
+        let (a, b) = (self.s32(a, Type::B32)?, self.s32(b, Type::B32)?);
+        let (c, d) = (self.s32(c, Type::B32)?, self.d32(d)?);
+        self.emit(Op::Prmt, d, a, b, c, mode);
+        Ok(true)
     }
 
     fn pred_logic(&mut self, base: &str, operands: &[Operand<'m>]) -> Result<bool> {

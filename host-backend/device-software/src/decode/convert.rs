@@ -445,7 +445,7 @@ impl<'m> Decoder<'m> {
             }
             row = t;
         }
-        if ftz && dty == Type::F32 || ftz && sty == Type::F32 {
+        if ftz && (dty == Type::F32 || sty == Type::F32) {
             row = self.flushed(row);
         }
         if let Some(mode) = integral {

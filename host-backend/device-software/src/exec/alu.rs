@@ -253,8 +253,8 @@ pub(super) fn straight(
             Op::FRcp => f1!(|a: f32| 1.0 / a),
             Op::FSqrt => f1!(f32::sqrt),
             Op::FRsqrt => f1!(rsqrt32),
-            Op::FMin => u32x2!(|a, b| min32(a, b)),
-            Op::FMax => u32x2!(|a, b| max32(a, b)),
+            Op::FMin => u32x2!(min32),
+            Op::FMax => u32x2!(max32),
             Op::FMinNan => u32x2!(|a, b| if either_nan32(a, b) {
                 0x7fff_ffff
             } else {
@@ -313,7 +313,7 @@ pub(super) fn straight(
             }
             Op::MadLo64 => u64x3!(|a: u64, b, c| a.wrapping_mul(b).wrapping_add(c)),
             Op::MulWideU32 => bin!(r32, r32 => R64, o64, |a, b| u64::from(a) * u64::from(b)),
-            Op::MulWideS32 => bin!(r32, r32 => R64, o64, |a, b| wide_s32(a, b)),
+            Op::MulWideS32 => bin!(r32, r32 => R64, o64, wide_s32),
             Op::MadWideU32 => {
                 tri!(r32, r32, r64 => R64, o64, |a, b, c: u64| c.wrapping_add(u64::from(a) * u64::from(b)))
             }
@@ -341,7 +341,7 @@ pub(super) fn straight(
             Op::SadU64 => u64x3!(|a: u64, b, c: u64| c.wrapping_add(a.abs_diff(b))),
             Op::SadS64 => u64x3!(|a, b, c: u64| c.wrapping_add((a as i64).abs_diff(b as i64))),
             Op::Brev64 => u64x1!(u64::reverse_bits),
-            Op::BfeU64 => tri!(r64, r32, r32 => R64, o64, |a, b, c| bfe_u64(a, b, c)),
+            Op::BfeU64 => tri!(r64, r32, r32 => R64, o64, bfe_u64),
             Op::BfeS64 => tri!(r64, r32, r32 => R64, o64, |a, b, c| bfe_s64(a as i64, b, c, 63)),
             Op::Bfi64 => {
                 let len = &frame.r32[imm as usize].0;
@@ -397,8 +397,8 @@ pub(super) fn straight(
             // Documented to return the upper word only, with subnormals flushed.
             Op::DRcpApprox => u64x1!(|a| upper(1.0 / flush64(a))),
             Op::DRsqrtApprox => u64x1!(|a| upper(1.0 / flush64(a).sqrt())),
-            Op::DMin => u64x2!(|a, b| min64(a, b)),
-            Op::DMax => u64x2!(|a, b| max64(a, b)),
+            Op::DMin => u64x2!(min64),
+            Op::DMax => u64x2!(max64),
             Op::DNeg => u64x1!(|a| a ^ 1 << 63),
             Op::DAbs => u64x1!(|a| a & !(1 << 63)),
             Op::DCopysign => u64x2!(|a, b| a & 1 << 63 | b & !(1 << 63)),
@@ -435,12 +435,12 @@ pub(super) fn straight(
             Op::FEq => fcmp!(|a, b| a == b),
             Op::FLt => fcmp!(|a, b| a < b),
             Op::FLe => fcmp!(|a, b| a <= b),
-            Op::FNe => fcmp!(|a, b| a < b || a > b),
+            Op::FNe => fcmp!(|a, b| (a < b) | (a > b)),
             Op::FNan => fcmp!(|a: f32, b: f32| a.is_nan() || b.is_nan()),
             Op::DEq => dcmp!(|a, b| a == b),
             Op::DLt => dcmp!(|a, b| a < b),
             Op::DLe => dcmp!(|a, b| a <= b),
-            Op::DNe => dcmp!(|a, b| a < b || a > b),
+            Op::DNe => dcmp!(|a, b| (a < b) | (a > b)),
             Op::DNan => dcmp!(|a: f64, b: f64| a.is_nan() || b.is_nan()),
             Op::TestF => {
                 let a = &frame.r32[i.a as usize].0;

@@ -148,7 +148,7 @@ impl Warp {
                     .program
                     .funcs
                     .get(callee)
-                    .filter(|_| offset % FUNCTION_STRIDE == 0);
+                    .filter(|_| offset.is_multiple_of(FUNCTION_STRIDE));
                 let fits = target.is_some_and(|f| {
                     let same = |a: &[(u32, u32)], b: &[(u32, u32)]| {
                         a.len() == b.len() && a.iter().zip(b).all(|(x, y)| x.1 == y.1)

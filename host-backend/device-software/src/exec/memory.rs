@@ -19,7 +19,7 @@ pub(super) fn lanes(mask: u32) -> impl Iterator<Item = usize> {
 }
 
 pub(super) fn bad(address: u64, size: u32, access: &'static str) -> Fault {
-    if address % u64::from(size) == 0 {
+    if address.is_multiple_of(u64::from(size)) {
         Fault::IllegalAddress {
             address,
             size,
@@ -56,7 +56,7 @@ pub(super) fn resolve(address: u64) -> (MemSpace, u64) {
 
 /// An aligned little-endian element of `bytes`.
 fn element(bytes: &[u8], address: u64, width: u8) -> Option<u64> {
-    if address % u64::from(width) != 0 {
+    if !address.is_multiple_of(u64::from(width)) {
         return None;
     }
     let at = usize::try_from(address).ok()?;
@@ -78,7 +78,7 @@ fn element(bytes: &[u8], address: u64, width: u8) -> Option<u64> {
 }
 
 fn set_element(bytes: &mut [u8], address: u64, width: u8, value: u64) -> Option<()> {
-    if address % u64::from(width) != 0 {
+    if !address.is_multiple_of(u64::from(width)) {
         return None;
     }
     let at = usize::try_from(address).ok()?;
@@ -91,7 +91,7 @@ fn set_element(bytes: &mut [u8], address: u64, width: u8, value: u64) -> Option<
 impl Warp {
     /// Reads a lane's local memory.
     pub(super) fn local_load(&self, lane: u32, address: u32, width: u8) -> Option<u64> {
-        if address % u32::from(width) != 0 {
+        if !address.is_multiple_of(u32::from(width)) {
             return None;
         }
         let word = *self
@@ -107,7 +107,7 @@ impl Warp {
 
     /// Writes a lane's local memory; false outside.
     pub(super) fn local_store(&mut self, lane: u32, address: u32, width: u8, value: u64) -> bool {
-        if address % u32::from(width) != 0 {
+        if !address.is_multiple_of(u32::from(width)) {
             return false;
         }
         let Some(word) = self
@@ -132,7 +132,9 @@ impl Warp {
         while at < size {
             let mut width = 8;
             while width > 1
-                && ((to + at) % width != 0 || (from + at) % width != 0 || size - at < width)
+                && (!(to + at).is_multiple_of(width)
+                    || !(from + at).is_multiple_of(width)
+                    || size - at < width)
             {
                 width /= 2;
             }
@@ -243,7 +245,7 @@ impl Warp {
         let size = u32::from(access.width) * access.regs.len() as u32;
         if access.regs.len() > 1 {
             for l in lanes(mask) {
-                if at[l] % u64::from(size) != 0 {
+                if !at[l].is_multiple_of(u64::from(size)) {
                     return Err((
                         Fault::Misaligned {
                             address: at[l],

@@ -474,14 +474,13 @@ impl Warp {
             }
             if again
                 && (self.run.mask == 0 || self.run.state != State::Run || !self.others.is_empty())
+                && !self.settle()
             {
-                if !self.settle() {
-                    return Ok(if self.live == 0 {
-                        Turn::Done
-                    } else {
-                        Turn::Parked
-                    });
-                }
+                return Ok(if self.live == 0 {
+                    Turn::Done
+                } else {
+                    Turn::Parked
+                });
             }
             if *budget <= 0 {
                 return Ok(Turn::Yield);

@@ -4,15 +4,47 @@
 use paragpu_device::conformance::settle;
 use paragpu_device::{Device, Error, Function, Launch, ModuleId, Platform, StreamId};
 use paragpu_device_software::{Options, SoftwarePlatform};
+use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::layout::{CHUNK, Regions};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Condvar, Mutex};
 
-static ORDINAL: AtomicU32 = AtomicU32::new(0);
+static TAKEN: Mutex<u32> = Mutex::new(0);
+static FREED: Condvar = Condvar::new();
+
+/// The place of one device in this process's address space.
+pub struct Place(u32);
+
+impl Place {
+    pub fn take() -> Self {
+        let mut taken = TAKEN.lock().unwrap();
+        loop {
+            let free = taken.trailing_ones();
+            if free < MAX_DEVICES.min(8) {
+                *taken |= 1 << free;
+                return Self(free);
+            }
+            taken = FREED.wait(taken).unwrap();
+        }
+    }
+
+    pub fn regions(&self) -> Regions {
+        Regions::of(self.0).expect("a free ordinal")
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        *TAKEN.lock().unwrap_or_else(|e| e.into_inner()) &= !(1 << self.0);
+        FREED.notify_one();
+    }
+}
 
 /// A device whose arena no other test of this process uses.
 pub struct Gpu {
     pub device: Box<dyn Device>,
     pub arena: u64,
+    // Last: given back when the device is gone.
+    pub place: Place,
 }
 
 pub const STREAM: StreamId = StreamId::LEGACY;
@@ -27,14 +59,15 @@ impl Gpu {
     }
 
     pub fn with(options: Options) -> Self {
-        let regions = Regions::of(ORDINAL.fetch_add(1, Ordering::Relaxed))
-            .expect("few devices per test program");
+        let place = Place::take();
+        let regions = place.regions();
         let device = SoftwarePlatform::with_options(options)
             .open(0, regions)
             .expect("device opens");
         let mut gpu = Self {
             device,
             arena: regions.arena,
+            place,
         };
         gpu.device.memory_map(gpu.arena, 16 * CHUNK).expect("map");
         gpu
