@@ -13,7 +13,8 @@ use paragpu_protocol::layout::{DEVICE_STRIDE, Regions};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::{ArrayShape, MemoryInfo, ResourceView, Sampling};
 
-use crate::memory::{Memory, Retired};
+use crate::memory::Memory;
+use crate::retired::{Leaving, Retirement};
 use crate::sys::{
     Array, Context, Driver, Event, Function, LaunchConfig, Module, RectEnd, Resource, Stream,
 };
@@ -57,6 +58,9 @@ pub struct CudaDevice {
     arrays: Table<Array>,
     textures: BTreeSet<u64>,
     surfaces: BTreeSet<u64>,
+    retirement: Retirement,
+    /// A stream without work.
+    quiet: Stream,
     /// Last, so that it goes after all that lives in it.
     context: Context,
 }
@@ -64,8 +68,10 @@ pub struct CudaDevice {
 impl CudaDevice {
     /// Opens `device` in the calling thread, which must be the only user.
     pub fn open(driver: Arc<Driver>, device: i32, regions: Regions) -> Result<Self> {
+        let context = Context::new(driver, device, regions.arena, DEVICE_STRIDE)?;
         Ok(Self {
-            context: Context::new(driver, device, regions.arena, DEVICE_STRIDE)?,
+            quiet: context.stream_create(NON_BLOCKING, 0)?,
+            context,
             memory: Memory::new(regions),
             streams: Table::default(),
             events: Table::default(),
@@ -74,30 +80,20 @@ impl CudaDevice {
             arrays: Table::default(),
             textures: BTreeSet::new(),
             surfaces: BTreeSet::new(),
+            retirement: Retirement::default(),
         })
     }
 
-    /// Unmaps what is retired and no longer in use.
+    /// Gives `what` back once all work given so far is over.
+    fn retire(&mut self, what: Leaving) -> Result<()> {
+        let after = self.fence()?;
+        self.retirement.add(what, after);
+        self.reap()
+    }
+
+    /// Gives back what no work uses any more.
     fn reap(&mut self) -> Result<()> {
-        let mut kept = Vec::new();
-        for mut retired in std::mem::take(&mut self.memory.retired) {
-            while let Some(event) = retired.after.pop() {
-                if self.context.event_query(&event)? {
-                    self.context.event_destroy(event)?;
-                } else {
-                    retired.after.push(event);
-                    break;
-                }
-            }
-            if retired.after.is_empty() {
-                self.context
-                    .unmap(retired.address, retired.size, retired.handle)?;
-            } else {
-                kept.push(retired);
-            }
-        }
-        self.memory.retired = kept;
-        Ok(())
+        self.retirement.reap(&self.context)
     }
 
     /// An event behind all work given so far to each stream.
@@ -167,10 +163,7 @@ impl Device for CudaDevice {
     fn memory_map(&mut self, address: u64, size: u64) -> Result<()> {
         self.memory.check_map(address, size)?;
         self.reap()?;
-        let pending = |retired: &Retired| {
-            retired.address < address + size && address < retired.address + retired.size
-        };
-        if self.memory.retired.iter().any(pending) {
+        if self.retirement.overlaps(address, size) {
             self.context.synchronize()?;
             self.reap()?;
         }
@@ -181,14 +174,11 @@ impl Device for CudaDevice {
 
     fn memory_unmap(&mut self, address: u64) -> Result<()> {
         let (size, handle) = self.memory.remove_device(address)?;
-        let after = self.fence()?;
-        self.memory.retired.push(Retired {
+        self.retire(Leaving::Mapping {
             address,
             size,
             handle,
-            after,
-        });
-        self.reap()
+        })
     }
 
     fn memory_info(&mut self) -> Result<MemoryInfo> {
@@ -263,8 +253,7 @@ impl Device for CudaDevice {
 
     fn array_destroy(&mut self, array: ArrayId) -> Result<()> {
         let array = self.arrays.remove(array.0).ok_or(Status::INVALID_HANDLE)?;
-        self.context.synchronize()?;
-        self.context.array_destroy(array)
+        self.retire(Leaving::Array(array))
     }
 
     fn texture_create(
@@ -332,7 +321,7 @@ impl Device for CudaDevice {
         for global in loaded.globals {
             self.memory.remove_global(global);
         }
-        self.context.module_unload(loaded.module)
+        self.retire(Leaving::Module(loaded.module))
     }
 
     fn module_function(
@@ -542,11 +531,10 @@ impl Device for CudaDevice {
     }
 
     fn flush_output(&mut self) -> Result<()> {
-        // The driver prints what kernels wrote when it is asked to wait.
-        if self.modules.values().next().is_none() {
-            return Ok(());
-        }
-        self.context.synchronize()
+        // The driver prints what kernels wrote when it is asked to wait for a
+        // stream. This one is always idle: the wait cannot be for a host
+        // function that in turn waits for us.
+        self.context.stream_synchronize(&self.quiet)
     }
 
     fn stream_doze(&mut self, _stream: StreamId, timeout: Duration) -> Result<()> {
@@ -561,11 +549,8 @@ impl Drop for CudaDevice {
         // the address reservation holds them. After a sticky error the driver
         // refuses, and the process ends anyway.
         let _ = self.context.synchronize();
-        let retired = std::mem::take(&mut self.memory.retired);
-        let retired = retired
-            .into_iter()
-            .map(|one| (one.address, one.size, one.handle));
-        for (address, size, handle) in self.memory.drain_device().into_iter().chain(retired) {
+        self.retirement.clear(&self.context);
+        for (address, size, handle) in self.memory.drain_device() {
             let _ = self.context.unmap(address, size, handle);
         }
     }

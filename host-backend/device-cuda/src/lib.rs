@@ -12,6 +12,7 @@
 mod device;
 mod memory;
 mod platform;
+mod retired;
 mod sys;
 mod table;
 

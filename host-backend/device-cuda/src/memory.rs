@@ -7,7 +7,7 @@ use paragpu_device::Result;
 use paragpu_protocol::layout::{CHUNK, Regions};
 use paragpu_protocol::status::Status;
 
-use crate::sys::{Event, Span};
+use crate::sys::Span;
 
 /// What lies at a range of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,21 +20,11 @@ enum Owner {
     Global,
 }
 
-/// A mapping that goes once the events have come.
-pub struct Retired {
-    pub address: u64,
-    pub size: u64,
-    pub handle: u64,
-    pub after: Vec<Event>,
-}
-
 /// The session's address ranges.
 pub struct Memory {
     regions: Regions,
     /// First address → size and owner; ranges never overlap.
     ranges: BTreeMap<u64, (u64, Owner)>,
-    /// Taken away by the session, still in use by its work.
-    pub retired: Vec<Retired>,
 }
 
 impl Memory {
@@ -42,7 +32,6 @@ impl Memory {
         Self {
             regions,
             ranges: BTreeMap::new(),
-            retired: Vec::new(),
         }
     }
 

@@ -322,7 +322,7 @@ impl Context {
         Ok(Array::new(array, shape.levels))
     }
 
-    /// Destroys an array; the driver waits for work that uses it.
+    /// Destroys an array that no work uses any more.
     pub fn array_destroy(&self, array: Array) -> Result<()> {
         // SAFETY: taken by value: not used again.
         check(unsafe {
@@ -437,10 +437,8 @@ impl Context {
         }
     }
 
-    /// cuModuleUnload; the driver waits for its kernels.
+    /// cuModuleUnload of a module whose kernels are over.
     pub fn module_unload(&self, module: Module) -> Result<()> {
-        // SAFETY: no kernel of it runs once the context is idle.
-        check(unsafe { (self.driver.ctx_synchronize)() })?;
         // SAFETY: taken by value: not used again.
         check(unsafe { (self.driver.module_unload)(module.raw()) })
     }
@@ -616,6 +614,12 @@ impl Context {
     pub fn stream_query(&self, stream: &Stream) -> Result<bool> {
         // SAFETY: the stream is alive.
         check_query(unsafe { (self.driver.stream_query)(stream.raw()) })
+    }
+
+    /// cuStreamSynchronize.
+    pub fn stream_synchronize(&self, stream: &Stream) -> Result<()> {
+        // SAFETY: the stream is alive.
+        check(unsafe { (self.driver.stream_synchronize)(stream.raw()) })
     }
 
     /// cuStreamWaitEvent.

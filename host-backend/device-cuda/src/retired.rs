@@ -1,0 +1,91 @@
+//! What the session has given up while its work may still use it.
+//!
+//! CUDA waits for that work inside the call that gives the thing up. A worker
+//! must not: a host function in the way may be waiting for the worker itself.
+
+use paragpu_device::Result;
+
+use crate::sys::{Array, Context, Event, Module};
+
+/// Something to be given back.
+pub enum Leaving {
+    /// An arena mapping.
+    Mapping {
+        address: u64,
+        size: u64,
+        handle: u64,
+    },
+    /// An array.
+    Array(Array),
+    /// A module, and with it its kernels and variables.
+    Module(Module),
+}
+
+/// Something that goes once the events have come.
+struct Retired {
+    what: Leaving,
+    after: Vec<Event>,
+}
+
+/// All that is on its way out.
+#[derive(Default)]
+pub struct Retirement {
+    waiting: Vec<Retired>,
+}
+
+impl Retirement {
+    /// Gives `what` back once `after` have come.
+    pub fn add(&mut self, what: Leaving, after: Vec<Event>) {
+        self.waiting.push(Retired { what, after });
+    }
+
+    /// Is a mapping on its way out that overlaps the range?
+    pub fn overlaps(&self, start: u64, length: u64) -> bool {
+        self.waiting.iter().any(|retired| match retired.what {
+            Leaving::Mapping { address, size, .. } => {
+                address < start + length && start < address + size
+            }
+            _ => false,
+        })
+    }
+
+    /// Gives back what no work uses any more.
+    pub fn reap(&mut self, context: &Context) -> Result<()> {
+        let mut index = 0;
+        while let Some(retired) = self.waiting.get_mut(index) {
+            while let Some(event) = retired.after.pop() {
+                if !context.event_query(&event)? {
+                    retired.after.push(event);
+                    break;
+                }
+                context.event_destroy(event)?;
+            }
+            if retired.after.is_empty() {
+                give_back(context, self.waiting.swap_remove(index).what)?;
+            } else {
+                index += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives everything back; nothing uses it any more. After a sticky error
+    /// the driver refuses, and the process ends anyway.
+    pub fn clear(&mut self, context: &Context) {
+        for retired in self.waiting.drain(..) {
+            let _ = give_back(context, retired.what);
+        }
+    }
+}
+
+fn give_back(context: &Context, what: Leaving) -> Result<()> {
+    match what {
+        Leaving::Mapping {
+            address,
+            size,
+            handle,
+        } => context.unmap(address, size, handle),
+        Leaving::Array(array) => context.array_destroy(array),
+        Leaving::Module(module) => context.module_unload(module),
+    }
+}
