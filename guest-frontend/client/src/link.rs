@@ -178,9 +178,7 @@ impl Link {
             };
             let result = match reply::decode::<C::Reply<'_>>(&payload) {
                 Ok(Reply::Done(value)) => Ok(read(value)),
-                Ok(Reply::Failed(status, failure)) => {
-                    Err(self.failed(status, number, failure.call, failure.detail.0))
-                }
+                Ok(Reply::Failed(status, failure)) => Err(self.failed(status, failure.detail.0)),
                 Err(error) => Err(self.end(
                     LOST,
                     &format!("the reply to {} cannot be read: {error}", C::INFO.name),
@@ -402,7 +400,7 @@ impl Link {
     }
 
     /// Notes a failed call; returns what it ended with.
-    fn failed(&self, status: Status, number: u16, failed: u16, detail: &str) -> Status {
+    fn failed(&self, status: Status, detail: &str) -> Status {
         if status.is_sticky()
             && self
                 .sticky
@@ -413,10 +411,6 @@ impl Link {
             eprintln!("paragpu: {status}: {detail}");
         }
         let _ = DETAIL.try_with(|kept| kept.set(detail.to_owned()));
-        if failed != number && std::env::var_os("PARAGPU_TRACE_ERRORS").is_some() {
-            let name = paragpu_protocol::call::info(failed).map_or("?", |call| call.name);
-            eprintln!("paragpu: an earlier {name} ended with {status} {detail}");
-        }
         status
     }
 
