@@ -24,6 +24,8 @@ const RESIDENT: usize = 32;
 /// Most blocks a thread takes at a time.
 const BATCH: u64 = 64;
 
+/// A copy or fill.
+pub type Task = Box<dyn FnOnce() -> Result<(), Error> + Send>;
 /// When an event was reached.
 pub type Stamp = Arc<Mutex<Option<Instant>>>;
 
@@ -36,7 +38,7 @@ pub enum Work {
     /// Runs at once on whichever thread finds it ready; short.
     Inline(Box<dyn FnOnce() + Send>),
     /// A copy or fill.
-    Task(Box<dyn FnOnce() -> Result<(), Error> + Send>),
+    Task(Task),
     /// A host function.
     Host(HostFunction),
     /// A kernel; whether all blocks must be resident, and what to do at its end.
@@ -61,8 +63,8 @@ struct Active {
     grid: Arc<Grid>,
     cooperative: bool,
     fresh: VecDeque<Range<u64>>,
-    parked: VecDeque<Box<Block>>,
-    spare: Vec<Box<Block>>,
+    parked: VecDeque<Block>,
+    spare: Vec<Block>,
     /// Blocks in the hands of threads, counted in turns handed out.
     running: usize,
     failed: bool,
@@ -82,7 +84,7 @@ struct State {
     operations: HashMap<Ticket, Operation>,
     streams: HashMap<u64, Stream>,
     next_stream: u64,
-    tasks: VecDeque<(Ticket, Box<dyn FnOnce() -> Result<(), Error> + Send>)>,
+    tasks: VecDeque<(Ticket, Task)>,
     host: VecDeque<(Ticket, HostFunction)>,
     active: VecDeque<Active>,
     error: Option<Error>,
@@ -372,7 +374,7 @@ impl Inner {
                         ticket,
                         grid,
                         cooperative,
-                        fresh: VecDeque::from([0..blocks]),
+                        fresh: std::iter::once(0..blocks).collect(),
                         parked: VecDeque::new(),
                         spare: Vec::new(),
                         running: 0,
@@ -486,7 +488,7 @@ impl Inner {
     fn pick(
         &self,
         state: &mut State,
-    ) -> Option<(Ticket, Arc<Grid>, Option<Box<Block>>, Option<Range<u64>>)> {
+    ) -> Option<(Ticket, Arc<Grid>, Option<Block>, Option<Range<u64>>)> {
         for _ in 0..state.active.len() {
             let mut active = state.active.pop_front()?;
             let resident = active.running + active.parked.len();
@@ -554,19 +556,14 @@ impl Inner {
 }
 
 struct Outcome {
-    block: Option<Box<Block>>,
+    block: Option<Block>,
     result: Result<BlockTurn, BlockFault>,
     rest: Option<Range<u64>>,
 }
 
 /// Goes on with a parked block, or runs fresh ones until one does not end in its turn.
-fn run_blocks(
-    grid: &Grid,
-    block: Option<Box<Block>>,
-    range: Option<Range<u64>>,
-    sm: u32,
-) -> Outcome {
-    let mut block = block.unwrap_or_else(|| Box::new(Block::new(grid)));
+fn run_blocks(grid: &Grid, block: Option<Block>, range: Option<Range<u64>>, sm: u32) -> Outcome {
+    let mut block = block.unwrap_or_else(|| Block::new(grid));
     let Some(range) = range else {
         let result = block.run(grid, sm);
         return Outcome {
