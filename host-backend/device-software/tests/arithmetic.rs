@@ -595,11 +595,11 @@ fn single_precision_bit_for_bit() {
             ),
             (
                 "setp.geu.f32 %p1,%f1,%f2; selp.u32 %r0,1,0,%p1;",
-                |x, y, _| !(f(x) < f(y)) as u32,
+                |x, y, _| (f(x) >= f(y) || f(x).is_nan() || f(y).is_nan()) as u32,
             ),
             (
                 "setp.gtu.f32 %p1,%f1,%f2; selp.u32 %r0,1,0,%p1;",
-                |x, y, _| !(f(x) <= f(y)) as u32,
+                |x, y, _| (f(x) > f(y) || f(x).is_nan() || f(y).is_nan()) as u32,
             ),
             (
                 "setp.num.f32 %p1,%f1,%f2; selp.u32 %r0,1,0,%p1;",

@@ -299,8 +299,9 @@ atom.global.dec.u32 %r6, [%rd0+40], 6; ret;",
     assert_eq!((out[2], out[3], out[4]), (6399, 8191, 6400 % 10));
     assert_eq!((out[6], out[8]), (3 * 6400, 0));
     assert_eq!(out[9], (0..6400).fold(0, |a, b| a ^ b));
-    // 0, then 6 down to 0 again.
-    assert_eq!(out[10], (6 - (6400 + 6) % 7) % 7);
+    // From 0 to 6, then down to 0 and again.
+    let after = (1..6400).fold(6, |v: u32, _| v.checked_sub(1).unwrap_or(6));
+    assert_eq!(out[10], after);
 }
 
 #[test]
