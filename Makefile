@@ -70,7 +70,14 @@ bench-programs: cuda
 bench: build bench-programs ## the promises of SPECIFICATION.md as ratios, into out/bench.json
 	python3 tests/bench/bench.py
 
-.PHONY: test-gpu bench-gpu
+.PHONY: experiments
+experiments: build programs bench-programs ## gVirtuS's, rCUDA's and mrCUDA's published experiments, into out/experiments
+	python3 tests/bench/experiments.py
+
+.PHONY: test-gpu bench-gpu gpu-kit
+gpu-kit: build programs bench-programs ## what a machine with a GPU but no compiler needs, into out/gpu-kit
+	tests/bench/kit.sh
+
 test-gpu: ## every program on this machine's NVIDIA GPU, compared with native bit for bit
 	@tests/bench/gpu.sh test out
 

@@ -154,6 +154,10 @@ def main():
     options = parser.parse_args()
     wanted = options.parts or ["calls", "copies", "crossings", "software"]
     samples = Samples()
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        say(f"other programs use this machine (load {load:.1f}): figures will be worse than on an idle one")
+    samples.add("load_before", load)
     with harness.Daemon() as daemon:
         if "calls" in wanted:
             calls(daemon, samples, options.rounds)

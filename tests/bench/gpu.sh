@@ -2,16 +2,17 @@
 # Tests and benchmarks on this machine's NVIDIA GPU, with what is built or carried
 # here and without a network:
 #
-#   tests/bench/gpu.sh [test|bench|quick|all] [FOLDER]
+#   tests/bench/gpu.sh [test|bench|quick|experiments|all] [FOLDER]
 #
 # test: every program, compared with native. bench: the whole benchmark.
-# quick: a short one. all (default): test, then quick. Results go to FOLDER
-# (default: out). Without a GPU it says so and ends with 0.
+# quick: a short one. experiments: the published ones, repeated. all (default):
+# test, then quick. Results go to FOLDER (default: out). Without a GPU it says so
+# and ends with 0.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 what=all
 case ${1:-} in
-test | bench | quick | all)
+test | bench | quick | experiments | all)
     what=$1
     shift
     ;;
@@ -53,6 +54,9 @@ fi
 case $what in
 bench)
     python3 tests/bench/bench_gpu.py --output "$folder/bench-gpu.json" --log "$folder/bench-gpu-daemon.log" || status=1
+    ;;
+experiments)
+    python3 tests/bench/experiments.py "$folder/experiments" || status=1
     ;;
 quick | all)
     python3 tests/bench/bench_gpu.py --quick --output "$folder/bench-gpu.json" --log "$folder/bench-gpu-daemon.log" || status=1

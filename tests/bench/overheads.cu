@@ -5,7 +5,8 @@
 //
 // One JSON line each: {"name":…,"unit":…,"value":…}, the value being the median
 // of several rounds. posted_10k and queries_10k measure nothing themselves: they
-// do N (10000) operations, and the library's counters tell what crossed.
+// do N (10000) operations, and the library's counters tell what crossed. launches
+// times N of them.
 
 #include <cuda_runtime.h>
 
@@ -333,6 +334,16 @@ double shared_work() {
     return kernels / seconds;
 }
 
+// Seconds of --count launches and one wait for all of them.
+double launches() {
+    return each(11, 1, settle, [] {
+        for (long at = 0; at < count_of_loop; ++at) {
+            launch();
+        }
+        settle();
+    }, settle);
+}
+
 struct Measurement {
     const char *name, *unit;
     std::function<double()> run;
@@ -359,6 +370,7 @@ const Measurement measurements[] = {
     {"queries_10k", "operations", queries_10k},
     {"graph100", "us", graph100},
     {"shared_work", "1/s", shared_work},
+    {"launches", "s", launches},
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 """The page of the GPU benchmark: tables and plots in one file that needs nothing else."""
 
 import html
+import math
 import time
 
 from measure import harness, short
@@ -45,6 +46,44 @@ def bars(title, groups, unit):
         return ""
     picture = tag("svg", "".join(parts), xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {left + width + 170} {top}", role="img")
     return f"<h2>{html.escape(title)}</h2>\n{picture}\n"
+
+
+def lines(title, series, across, upwards):
+    """A plot with logarithmic axes: {name: [(x, y)]}; y in seconds or whatever `upwards` says."""
+    left, width, height = 70, 560, 300
+    points = [point for values in series.values() for point in values if point[0] > 0 and point[1] > 0]
+    if not points:
+        return ""
+    (x0, x1), (y0, y1) = [(math.floor(math.log10(min(axis))), math.ceil(math.log10(max(axis)))) for axis in zip(*points)]
+    x1, y1 = max(x1, x0 + 1), max(y1, y0 + 1)
+    place = lambda x, y: (  # noqa: E731
+        left + width * (math.log10(x) - x0) / (x1 - x0),
+        10 + height * (y1 - math.log10(y)) / (y1 - y0),
+    )
+    parts = []
+    for decade in range(x0, x1 + 1):
+        at = place(10**decade, 10**y0)[0]
+        parts.append(tag("line", x1=f"{at:.1f}", x2=f"{at:.1f}", y1=10, y2=10 + height, stroke="#ddd"))
+        parts.append(tag("text", f"{10**decade:g}", x=f"{at:.1f}", y=height + 26, text_anchor="middle"))
+    for decade in range(y0, y1 + 1):
+        at = place(10**x0, 10**decade)[1]
+        parts.append(tag("line", x1=left, x2=left + width, y1=f"{at:.1f}", y2=f"{at:.1f}", stroke="#ddd"))
+        parts.append(tag("text", f"{10**decade:g}", x=left - 6, y=f"{at + 4:.1f}", text_anchor="end"))
+    for index, (name, values) in enumerate(series.items()):
+        colour = COLOURS.get(name, "#7a3fa0")
+        path = " ".join("{:.1f},{:.1f}".format(*place(*point)) for point in sorted(values) if min(point) > 0)
+        parts.append(tag("polyline", points=path, fill="none", stroke=colour, stroke_width=2))
+        parts.append(tag("rect", x=left + width + 14, y=index * 18 + 14, width=12, height=12, fill=colour))
+        parts.append(tag("text", html.escape(name), x=left + width + 32, y=index * 18 + 24))
+    parts.append(tag("text", html.escape(across), x=left + width / 2, y=height + 44, text_anchor="middle"))
+    parts.append(tag("text", html.escape(upwards), x=4, y=height + 44))
+    picture = tag("svg", "".join(parts), xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {left + width + 130} {height + 52}", role="img")
+    return f"<h2>{html.escape(title)}</h2>\n{picture}\n"
+
+
+def document(title, body):
+    """A page around its parts."""
+    return f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>\n{body}</html>\n'
 
 
 def ratios(entries):
@@ -130,4 +169,4 @@ def render(about, command, entries, samples):
     ]
     if samples.failures:
         body.append("<h2>Not measured</h2>\n<ul>" + "".join(f"<li>{html.escape(text)}</li>" for text in samples.failures) + "</ul>\n")
-    return f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>\n{"".join(body)}</html>\n'
+    return document(title, "".join(body))

@@ -5,6 +5,7 @@
 
 mod arithmetic;
 mod copies;
+mod cpu;
 mod enqueue;
 mod error;
 mod pingpong;
@@ -35,6 +36,13 @@ enum What {
         bulk: usize,
         /// Measure these; all, if none is named.
         names: Vec<Raw>,
+    },
+    /// A test program on one core, from making its inputs to its results.
+    Cpu {
+        /// Which.
+        program: cpu::Program,
+        /// Its --size.
+        size: usize,
     },
     /// Round trips in a session, alternating with bare ones on the same kind
     /// of channel. The guest's configuration says which session: PARAGPU_*.
@@ -101,6 +109,10 @@ fn run(arguments: Arguments) -> Result<(), Error> {
                 names
             };
             names.into_iter().try_for_each(|name| raw(name, bulk))
+        }
+        What::Cpu { program, size } => {
+            print("cpu", "s", cpu::seconds(program, size));
+            Ok(())
         }
         What::Calls => session::calls(),
         What::Launches => session::launches(),

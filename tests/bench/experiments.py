@@ -1,0 +1,190 @@
+"""The experiments that gVirtuS, rCUDA and mrCUDA were published with, repeated:
+time against problem size for three programs and gVirtuS's table; rCUDA's ten
+samples, split into computation and communication; cost models of calls with
+their fits. On a machine without a GPU the software GPU serves, and the native
+columns stay empty. Writes CSV files and one page into a folder.
+"""
+
+import argparse
+import csv
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+# pylint: disable=wrong-import-position
+import gpu
+import measure
+import page
+from measure import OVERHEADS, harness, say
+
+WAYS = harness.HOST_COMMUNICATORS
+# Sizes on the software GPU, and on a real one.
+SIZES = {
+    "scalarProd": ([25, 50, 100, 200, 400, 800], [250, 1000, 4000, 16000, 64000]),
+    "matrixMul": ([32, 64, 128, 256, 384], [128, 256, 512, 1024, 2048]),
+    "histogram": ([1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24], [1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28]),
+}
+# Percent of the host's CPU time, as gVirtuS published it.
+PUBLISHED = {
+    "histogram": {"host/gpu": 9.51, "host/afunix": 11.72, "kvm/vmsocket": 15.23, "kvm/tcp": 67.54},
+    "matrixMul": {"host/gpu": 9.24, "host/afunix": 16.73, "kvm/vmsocket": 31.21, "kvm/tcp": 50.43},
+    "scalarProd": {"host/gpu": 8.37, "host/afunix": 9.06, "kvm/vmsocket": 10.33, "kvm/tcp": 42.95},
+}
+SAMPLES = (
+    "alignedTypes asyncAPI bicubicTexture blackScholes boxFilter clock convolutionSeparable fastWalshTransform imageDenoising matrixMul"
+).split()
+LAUNCHES = (100, 1000, 3000, 10000, 30000)
+BYTES = tuple(1 << shift for shift in range(12, 27, 2))
+
+
+def once(program, words, environment):
+    """The seconds that a program says it took, or None where it could not."""
+    command = [os.path.join(harness.PROGRAMS, program), "--json", *words]
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    except subprocess.TimeoutExpired:
+        return None
+    said = [line for line in done.stdout.splitlines() if line.startswith('{"program"')]
+    if done.returncode or not said:
+        say(f"{program} {' '.join(words)}: {(done.stdout + done.stderr).strip()[-300:]}")
+        return None
+    return json.loads(said[-1])["seconds"]
+
+
+def medians(rounds, program, words, environments):
+    """Median seconds by way, the ways alternating."""
+    values = {way: [] for way in environments}
+    for _ in range(rounds):
+        for way, environment in environments.items():
+            seconds = once(program, words, environment)
+            if seconds is not None:
+                values[way].append(seconds)
+    return {way: statistics.median(taken) if taken else None for way, taken in values.items()}
+
+
+def fit(points):
+    """Least squares of y = a + b x; returns a, b and R²."""
+    count = len(points)
+    mean_x, mean_y = (sum(axis) / count for axis in zip(*points))
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
+    base = mean_y - slope * mean_x
+    total = sum((y - mean_y) ** 2 for _, y in points)
+    left = sum((y - base - slope * x) ** 2 for x, y in points)
+    return base, slope, 1 - left / total if total else 1.0
+
+
+class Experiments:
+    """The ways to run a program, the folder, and the page so far."""
+
+    def __init__(self, environments, real, options):
+        self.environments, self.real, self.options, self.parts = environments, real, options, []
+
+    def table(self, name, head, rows):
+        """A CSV file, and the same on the page."""
+        with open(os.path.join(self.options.folder, name + ".csv"), "w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([head, *rows])
+        cells = lambda kind, row: "".join(  # noqa: E731
+            f"<{kind}>{'' if cell is None else measure.short(cell) if isinstance(cell, float) else cell}</{kind}>" for cell in row
+        )
+        body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+        self.parts.append(f"<h3>{name}.csv</h3>\n<table><tr>{cells('th', head)}</tr>{body}</table>\n")
+
+    def sizes(self):
+        """gVirtuS: time against size, inputs made and copied and all, and its table."""
+        ways, shares = [*self.environments, "cpu"], []
+        for program, choice in SIZES.items():
+            rows, series = [], {way: [] for way in ways}
+            for size in choice[self.real]:
+                say(f"{program} of size {size}")
+                words = ["--size", str(size)]
+                taken = medians(self.options.rounds, program, [*words, "--no-verify"], self.environments)
+                cpu = [harness.binary("paragpu-bench"), "cpu", program, str(size)]
+                taken["cpu"] = measure.lines_of(cpu, dict(os.environ))["cpu"]
+                rows.append([size, *(taken[way] for way in ways)])
+                for way in ways:
+                    if taken[way]:
+                        series[way].append((size, taken[way]))
+            self.parts.append(page.lines(f"{program}: time against size", series, "size", "seconds"))
+            self.table(f"gvirtus-{program}", ["size", *(f"{way} s" for way in ways)], rows)
+            last = dict(zip(ways, rows[-1][1:]))
+            percent = [100 * last[way] / last["cpu"] if last["cpu"] and last[way] else None for way in self.environments]
+            shares.append([program, rows[-1][0], *percent, *PUBLISHED[program].values()])
+        published = [f"gVirtuS {way}" for way in PUBLISHED["histogram"]]
+        self.table("gvirtus-table-1", ["percent of CPU time", "size", *self.environments, *published], shares)
+
+    def samples(self):
+        """rCUDA: ten samples; what they take more than natively is communication."""
+        rows = []
+        for program in SAMPLES:
+            say(program)
+            taken = medians(self.options.rounds, program, ["--no-verify", "--iterations", "5"], self.environments)
+            native = taken.get("native")
+            row = [program, native]
+            for way in WAYS:
+                row += [taken[way], taken[way] - native if native and taken[way] else None]
+            rows.append(row)
+        head = ["sample", "native = computation s"]
+        for way in WAYS:
+            head += [f"{way} s", "of it communication s"]
+        self.table("rcuda-samples", head, rows)
+        groups = [(row[0], [("native", row[1]), *((way, row[2 + 2 * at]) for at, way in enumerate(WAYS))]) for row in rows]
+        self.parts.append(page.bars("rCUDA's samples", groups, "s"))
+
+    def models(self):
+        """mrCUDA: cost = a + b x for launches and copies."""
+        rows, series = [], {}
+        for way, environment in self.environments.items():
+            say(f"cost models: {way}")
+            try:
+                points = [
+                    (count, measure.lines_of([OVERHEADS, "--count", str(count), "launches"], environment)["launches"])
+                    for count in LAUNCHES
+                ]
+                rows.append([way, "launches, one wait", "launches", *fit(points)])
+                series[way] = points
+                rates = {
+                    size: measure.lines_of([OVERHEADS, "--bulk", str(size), "pageable_h2d", "pageable_d2h"], environment)
+                    for size in BYTES
+                }
+            except measure.Failed as failure:
+                say(str(failure))
+                continue
+            for name in ("pageable_h2d", "pageable_d2h"):
+                rows.append([way, name, "bytes", *fit([(size, size / rate[name]) for size, rate in rates.items()])])
+        self.parts.append(page.lines("Launches and one wait", series, "launches", "seconds"))
+        self.table("mrcuda-models", ["way", "operation", "x", "a: seconds", "b: seconds per x", "R²"], rows)
+
+
+def main():
+    """The experiments."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="runs of which the median counts (default 5)")
+    parser.add_argument("folder", nargs="?", default=os.path.join(harness.ROOT, "out/experiments"), help="where results go")
+    options = parser.parse_args()
+    os.makedirs(options.folder, exist_ok=True)
+    try:
+        device = gpu.probe()
+        native, about = gpu.native_environment(), f"{device['name']}, driver {device['driver']}; {measure.machine()}"
+    except gpu.NoGpu as why:
+        say(f"{why}: the software GPU serves, without native figures")
+        native, about = None, f"software GPU; {measure.machine()}"
+    with harness.Daemon(device="cuda" if native else "software") as daemon:
+        environments = {"native": native} if native else {}
+        environments.update((way, daemon.guest_environment(way)) for way in WAYS)
+        experiments = Experiments(environments, native is not None, options)
+        experiments.sizes()
+        experiments.samples()
+        experiments.models()
+    title = "Published experiments, repeated"
+    with open(os.path.join(options.folder, "experiments.html"), "w", encoding="utf-8") as file:
+        file.write(page.document(title, f"<h1>{title}</h1>\n<p>{about}</p>\n" + "".join(experiments.parts)))
+    print(f"written to {os.path.relpath(options.folder)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
