@@ -337,7 +337,9 @@ fn printf_formats_as_the_c_library() {
             v[..usize::from(w)].copy_from_slice(&bytes[a as usize..a as usize + usize::from(w)]);
             Ok(u64::from_le_bytes(v))
         };
-        String::from_utf8(printf::format(0, 0x1000, &mut read).unwrap()).unwrap()
+        let (text, count) = printf::format(0, 0x1000, &mut read).unwrap();
+        assert_eq!(count as usize, arguments.len());
+        String::from_utf8(text).unwrap()
     };
     let real = |v: f64| (8, v.to_bits());
     assert_eq!(

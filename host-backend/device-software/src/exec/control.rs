@@ -195,11 +195,16 @@ impl Warp {
             let format = self.local_load(lane, base + place(0), 8).unwrap_or(0);
             let arguments = self.local_load(lane, base + place(1), 8).unwrap_or(0);
             let mut bytes = |address: u64, width: u8| self.generic_load(env, lane, address, width);
-            let text =
-                printf::format(format, arguments, &mut bytes).map_err(|fault| (fault, lane))?;
-            env.grid.output.push(&text);
+            let result = if format == 0 {
+                u64::MAX
+            } else {
+                let (text, count) =
+                    printf::format(format, arguments, &mut bytes).map_err(|fault| (fault, lane))?;
+                env.grid.output.push(&text);
+                u64::from(count)
+            };
             if let Some(&(offset, 4)) = call.returns.first() {
-                self.local_store(lane, base + offset, 4, text.len() as u64);
+                self.local_store(lane, base + offset, 4, result);
             }
         }
         Ok(())

@@ -177,19 +177,22 @@ fn hexadecimal(v: f64, precision: Option<usize>, upper: bool) -> String {
     if upper { text.to_uppercase() } else { text }
 }
 
-/// Formats one `printf` call. Arguments lie packed at `arguments`, each at its natural alignment.
+/// Formats one `printf` call and counts the arguments it took, which is what `printf` returns in a kernel (CUDA
+/// C++ Programming Guide, "Formatted Output"). Arguments lie packed at `arguments`, each at its natural alignment.
 ///
 /// # Errors
 /// Of the reader.
-pub fn format(format: u64, arguments: u64, read: &mut Reader<'_>) -> Result<Vec<u8>, Fault> {
+pub fn format(format: u64, arguments: u64, read: &mut Reader<'_>) -> Result<(Vec<u8>, u32), Fault> {
     let text = string(format, read)?;
     let mut out = Vec::new();
     let mut offset = 0u64;
+    let mut count = 0u32;
     let mut at = 0;
     let mut argument = |width: u8, read: &mut Reader<'_>| {
         offset = offset.next_multiple_of(u64::from(width));
         let value = read(arguments.wrapping_add(offset), width);
         offset += u64::from(width);
+        count += 1;
         value
     };
     while let Some(&c) = text.get(at) {
@@ -349,5 +352,5 @@ pub fn format(format: u64, arguments: u64, read: &mut Reader<'_>) -> Result<Vec<
             _ => out.extend_from_slice(text.get(start..at.min(text.len())).unwrap_or_default()),
         }
     }
-    Ok(out)
+    Ok((out, count))
 }
