@@ -144,8 +144,7 @@ impl Device for SoftwareDevice {
         if address.checked_add(size).is_none_or(|e| e > end) {
             return Err(invalid("outside the arena"));
         }
-        if self.memory.info().0 < size.saturating_add(self.array_bytes) && self.scheduler.all_idle()
-        {
+        if self.memory.info().0 < size.saturating_add(self.array_bytes) {
             return Err(Status::OUT_OF_MEMORY.into());
         }
         self.memory
@@ -186,12 +185,15 @@ impl Device for SoftwareDevice {
 
     fn host_unregister(&mut self, address: u64) -> Result<()> {
         self.scheduler.settle();
-        self.memory.unregister(address).map_err(|e| match e {
+        let result = self.memory.unregister(address).map_err(|e| match e {
             MemoryError::NotMapped(_) => {
                 Error::new(Status::HOST_MEMORY_NOT_REGISTERED, e.to_string())
             }
             e => module::memory_error(&e),
-        })
+        });
+        // Whoever checked an address before it was unregistered is through with it.
+        self.scheduler.quiesce();
+        result
     }
 
     fn copy(&mut self, destination: u64, source: u64, size: u64, stream: StreamId) -> Result<()> {

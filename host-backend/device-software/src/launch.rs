@@ -22,6 +22,9 @@ const STACK: u64 = 64 << 10;
 /// Bytes of a cooperative launch's workspace.
 const WORKSPACE: u64 = 256;
 
+/// Most bytes of host memory that the blocks of a cooperative launch take together.
+const MAX_RESIDENT: u64 = 2 << 30;
+
 const MAX_DYNAMIC_SHARED: u32 = 8;
 const CARVEOUT: u32 = 9;
 
@@ -251,6 +254,10 @@ impl Kernel {
             cancelled: AtomicBool::new(false),
             thread_instructions: AtomicU64::new(0),
         };
+        if launch.cooperative && grid.block_bytes().saturating_mul(blocks) > MAX_RESIDENT {
+            context.workspaces.give_back(workspace);
+            return Err(Status::COOPERATIVE_LAUNCH_TOO_LARGE.into());
+        }
         let workspaces = Arc::clone(context.workspaces);
         let finish = Box::new(move || {
             if workspace != 0 {

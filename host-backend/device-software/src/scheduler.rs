@@ -10,7 +10,7 @@ use crate::exec::block::{Block, BlockFault, BlockTurn, Grid};
 use paragpu_device::{Error, HostFunction};
 use paragpu_protocol::status::Status;
 use parking_lot::{Condvar, Mutex};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,6 +23,11 @@ pub type Ticket = u64;
 const RESIDENT: usize = 32;
 /// Most blocks a thread takes at a time.
 const BATCH: u64 = 64;
+
+/// Time after which a thread takes no further block of its share without looking for other work.
+const TURN: Duration = Duration::from_millis(4);
+/// Most bytes of blocks in flight of one kernel, beyond one block for each thread.
+const RESIDENT_BYTES: u64 = 1 << 30;
 
 /// A copy or fill.
 pub type Task = Box<dyn FnOnce() -> Result<(), Error> + Send>;
@@ -49,6 +54,7 @@ struct Operation {
     waits_for: usize,
     followers: Vec<Ticket>,
     work: Option<Work>,
+    host: bool,
 }
 
 /// A stream's place in the order.
@@ -69,6 +75,8 @@ struct Active {
     running: usize,
     failed: bool,
     prefer_fresh: bool,
+    /// Most blocks in flight.
+    resident: usize,
     finish: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -88,6 +96,11 @@ struct State {
     host: VecDeque<(Ticket, HostFunction)>,
     active: VecDeque<Active>,
     error: Option<Error>,
+    /// Host functions that are not over.
+    host_pending: usize,
+    /// Number of the next turn of a thread, and those that run.
+    turn: u64,
+    in_flight: BTreeSet<u64>,
     stop: bool,
 }
 
@@ -253,11 +266,21 @@ impl Scheduler {
         }
     }
 
-    /// Waits until everything given so far is over.
+    /// Waits until everything given so far is over; not while host functions are waited for, since they may need
+    /// whoever waits here.
     pub fn settle(&self) {
         let mut state = self.inner.state.lock();
         let last = state.next;
-        while state.operations.keys().any(|&t| t < last) {
+        while state.host_pending == 0 && state.operations.keys().any(|&t| t < last) {
+            self.inner.done.wait(&mut state);
+        }
+    }
+
+    /// Waits until every copy and every turn of a block that runs now has ended: milliseconds.
+    pub fn quiesce(&self) {
+        let mut state = self.inner.state.lock();
+        let now = state.turn;
+        while state.in_flight.first().is_some_and(|&t| t < now) {
             self.inner.done.wait(&mut state);
         }
     }
@@ -295,6 +318,12 @@ impl Drop for Scheduler {
 }
 
 impl State {
+    fn begin(&mut self) -> u64 {
+        self.turn += 1;
+        self.in_flight.insert(self.turn - 1);
+        self.turn - 1
+    }
+
     fn idle(&self, stream: u64) -> Option<bool> {
         let own = self.streams.get(&stream)?;
         let over = |s: &Stream| !self.operations.contains_key(&s.last);
@@ -309,6 +338,8 @@ impl Inner {
     fn add(&self, state: &mut State, before: &[Ticket], work: Work) -> Ticket {
         let ticket = state.next;
         state.next += 1;
+        let host = matches!(work, Work::Host(_));
+        state.host_pending += usize::from(host);
         let mut waits_for = 0;
         for (n, b) in before.iter().enumerate() {
             if before[..n].contains(b) {
@@ -325,6 +356,7 @@ impl Inner {
                 waits_for,
                 followers: Vec::new(),
                 work: Some(work),
+                host,
             },
         );
         if waits_for == 0 {
@@ -370,6 +402,8 @@ impl Inner {
                 }
                 Work::Kernel(grid, cooperative, finish) => {
                     let blocks = grid.blocks();
+                    let fit = (RESIDENT_BYTES / grid.block_bytes()) as usize;
+                    let resident = fit.min(RESIDENT * self.threads);
                     state.active.push_back(Active {
                         ticket,
                         grid,
@@ -380,6 +414,7 @@ impl Inner {
                         running: 0,
                         failed: false,
                         prefer_fresh: true,
+                        resident,
                         finish: Some(finish),
                     });
                     self.work.notify_all();
@@ -392,6 +427,7 @@ impl Inner {
         let Some(operation) = state.operations.remove(&ticket) else {
             return;
         };
+        state.host_pending -= usize::from(operation.host);
         for follower in operation.followers {
             if let Some(next) = state.operations.get_mut(&follower) {
                 next.waits_for -= 1;
@@ -457,14 +493,22 @@ impl Inner {
         }
     }
 
+    fn end(&self, state: &mut State, turn: u64) {
+        state.in_flight.remove(&turn);
+        self.done.notify_all();
+    }
+
     fn pool(&self, number: u32, kernels: bool) {
+        let _guard = AbortOnPanic;
         let mut state = self.state.lock();
         loop {
             if state.stop {
                 return;
             }
             if let Some((ticket, task)) = state.tasks.pop_front() {
+                let turn = state.begin();
                 let result = parking_lot::MutexGuard::unlocked(&mut state, task);
+                self.end(&mut state, turn);
                 if let Err(error) = result {
                     self.fail(&mut state, error);
                 }
@@ -476,9 +520,11 @@ impl Inner {
                 self.work.wait(&mut state);
                 continue;
             };
+            let turn = state.begin();
             let outcome = parking_lot::MutexGuard::unlocked(&mut state, || {
                 run_blocks(&grid, block, range, number)
             });
+            self.end(&mut state, turn);
             self.hand_back(&mut state, ticket, &grid, outcome);
         }
     }
@@ -492,7 +538,7 @@ impl Inner {
         for _ in 0..state.active.len() {
             let mut active = state.active.pop_front()?;
             let resident = active.running + active.parked.len();
-            let room = active.cooperative || resident < RESIDENT * self.threads;
+            let room = active.cooperative || resident < active.resident.max(self.threads);
             let may_fresh = !active.failed && room && !active.fresh.is_empty();
             let may_parked = !active.failed && !active.parked.is_empty();
             let fresh = may_fresh && (active.cooperative || active.prefer_fresh || !may_parked);
@@ -555,6 +601,17 @@ impl Inner {
     }
 }
 
+/// A defect in this crate must end the session's process, not leave its streams waiting for ever.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
 struct Outcome {
     block: Option<Block>,
     result: Result<BlockTurn, BlockFault>,
@@ -572,7 +629,16 @@ fn run_blocks(grid: &Grid, block: Option<Block>, range: Option<Range<u64>>, sm: 
             rest: None,
         };
     };
+    let begun = Instant::now();
     for index in range.clone() {
+        if begun.elapsed() > TURN && index > range.start {
+            let rest = Some(index..range.end);
+            return Outcome {
+                block: Some(block),
+                result: Ok(BlockTurn::Done),
+                rest,
+            };
+        }
         block.start(grid, index);
         let result = block.run(grid, sm);
         if result != Ok(BlockTurn::Done) {

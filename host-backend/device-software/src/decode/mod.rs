@@ -23,8 +23,8 @@ use std::collections::HashMap;
 
 type Result<T> = std::result::Result<T, PtxError>;
 
-/// Most registers, instructions or labels of one module.
-const MAX_ROWS: u32 = 1 << 20;
+/// Most registers of each kind in one function.
+const MAX_ROWS: u32 = 1 << 17;
 
 /// Where a module-scope name leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

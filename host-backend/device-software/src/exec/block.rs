@@ -65,6 +65,18 @@ impl Grid {
         self.block[0] * self.block[1] * self.block[2]
     }
 
+    /// Bytes that the state of a block takes, calls left out; at least 1.
+    #[must_use]
+    pub fn block_bytes(&self) -> u64 {
+        let Some(f) = self.program.funcs.get(self.func) else {
+            return 1;
+        };
+        let registers =
+            u64::from(f.rows32) * 128 + u64::from(f.rows64) * 256 + u64::from(f.preds) * 4;
+        let warp = registers + u64::from(f.local) * 32 + 1024;
+        warp * u64::from(self.threads().div_ceil(32)) + u64::from(self.shared_bytes)
+    }
+
     /// Blocks in all.
     #[must_use]
     pub fn blocks(&self) -> u64 {
