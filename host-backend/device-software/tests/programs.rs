@@ -61,3 +61,54 @@ fn vector_add() {
         assert_eq!(f32::from_bits(v), i as f32 * 2.5);
     }
 }
+
+#[test]
+fn damaged_programs_are_refused_or_decoded_but_never_crash() {
+    use paragpu_device_software::{decode, ptx::parser};
+    use std::collections::HashMap;
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../out/programs/ptx");
+    let Ok(folder) = std::fs::read_dir(path) else {
+        return;
+    };
+    let texts: Vec<String> = folder
+        .flatten()
+        .filter(|e| e.path().extension().is_some_and(|e| e == "ptx"))
+        .filter_map(|e| std::fs::read_to_string(e.path()).ok())
+        .collect();
+    let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = |n: usize| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        (seed % n.max(1) as u64) as usize
+    };
+    let rounds: usize = std::env::var("DAMAGE_ROUNDS").map_or(3, |v| v.parse().unwrap());
+    for text in &texts {
+        for _ in 0..rounds {
+            let mut lines: Vec<&str> = text.lines().collect();
+            for _ in 0..1 + random(3) {
+                let (a, b) = (random(lines.len()), random(lines.len()));
+                match random(3) {
+                    0 => lines.swap(a, b),
+                    1 => lines[a] = lines[b],
+                    _ => drop(lines.remove(a)),
+                }
+            }
+            let mut damaged = lines.join("\n").into_bytes();
+            for _ in 0..random(3) {
+                let at = random(damaged.len());
+                damaged[at] = b" {}[](),;.%r0189-+@!|<>:_x"[random(26)];
+            }
+            let damaged = String::from_utf8_lossy(&damaged);
+            let Ok(module) = parser::parse(&damaged) else {
+                continue;
+            };
+            let addresses: HashMap<&str, u64> =
+                module.variables.iter().map(|v| (v.name, 0x1000)).collect();
+            for var in &module.variables {
+                let _ = decode::image(var, &addresses, &HashMap::new());
+            }
+            let _ = decode::decode(&module, &addresses);
+        }
+    }
+}

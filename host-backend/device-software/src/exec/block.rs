@@ -94,7 +94,7 @@ pub struct Barriers {
 impl Barriers {
     pub(super) fn arrive(&mut self, id: u8, weight: u32, expected: u32) {
         let n = usize::from(id & 15);
-        self.arrived[n] += weight;
+        self.arrived[n] = self.arrived[n].saturating_add(weight);
         self.expected[n] = expected;
     }
 }
@@ -317,7 +317,7 @@ impl Block {
             }
             all &= waiting == warp.live;
             if waiting != 0 {
-                arrived += warp.arrival_weight(waiting);
+                arrived = arrived.saturating_add(warp.arrival_weight(waiting));
             }
         }
         let complete = match expected {

@@ -15,6 +15,8 @@ use crate::program::{BarReduce, Ext, Func, Program, Row32, Row64};
 
 /// Instructions after which another fragment gets its turn.
 const LEASE: u32 = 1024;
+/// Most rows of each kind of all frames of a warp.
+const MAX_FRAMES: usize = 1 << 18;
 /// Deepest call stack.
 const MAX_STACK: usize = 1024;
 
@@ -212,6 +214,9 @@ impl Warp {
         let need32 = (bases.r32 + f.rows32) as usize;
         let need64 = (bases.r64 + f.rows64) as usize;
         let need_p = (bases.p + f.preds) as usize;
+        if need32.max(need64).max(need_p) > MAX_FRAMES {
+            return Err(Fault::StackOverflow);
+        }
         if self.r32.len() < need32 {
             self.r32.resize(need32, Row32([0; 32]));
         }
