@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 
 from . import BINARIES, COUNTERS, LIBRARIES, PROGRAMS, ROOT, binary
 
@@ -53,18 +54,17 @@ class Device:
                 f"--daemon={daemon.socket}",
                 *arguments,
             ],
-            stdout=subprocess.PIPE,
-            text=True,
+            env=dict(os.environ, PARAGPU_LOG="warn"),
         )
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError("paragpu-qemu-device did not start")
+        while not os.path.exists(self.socket):
+            if self.process.poll() is not None:
+                raise RuntimeError(f"paragpu-qemu-device ended with {self.process.returncode}")
+            time.sleep(0.01)
 
     def stop(self):
         """Ends the device process."""
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(20)
-        self.process.stdout.close()
         self.folder.cleanup()
 
     def __enter__(self):
