@@ -10,7 +10,6 @@ use crate::program::{BarReduce, Program, Reg};
 use crate::texture::Textures;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
 
 /// Instructions of one turn of a warp.
 const WARP_SLICE: i64 = 4096;
@@ -110,7 +109,6 @@ pub struct Env<'a> {
     pub(super) sm: u32,
     pub(super) straight: Straight,
     pub(super) stack_limit: u32,
-    pub(super) started: Instant,
     pub(super) lane_steps: u64,
 }
 
@@ -144,7 +142,6 @@ pub struct Block {
     shared: Vec<u8>,
     barriers: Barriers,
     ctaid: [u32; 3],
-    started: Instant,
 }
 
 impl Block {
@@ -161,7 +158,6 @@ impl Block {
             shared: vec![0; grid.shared_bytes as usize],
             barriers: Barriers::default(),
             ctaid: [0; 3],
-            started: Instant::now(),
         }
     }
 
@@ -215,7 +211,6 @@ impl Block {
                     sm,
                     straight: grid.straight,
                     stack_limit: grid.stack_limit,
-                    started: self.started,
                     lane_steps: 0,
                 };
                 let warp = &mut self.warps[n];

@@ -6,6 +6,8 @@ use crate::error::Fault;
 use crate::program::{Access, Address, Extend, MemSpace, Reg};
 use crate::program::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WINDOW_SHIFT};
 
+use std::sync::atomic::{Ordering, fence};
+
 type Stop = (Fault, u32);
 
 /// The lanes of a mask.
@@ -356,7 +358,7 @@ impl Warp {
         let at = self.addresses(a);
         self.check_vector(access, &at, mask, "store")?;
         if access.ordered {
-            std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+            fence(Ordering::Release);
         }
         if let ([Some(Reg::R32(row))], 4) = (access.regs.as_slice(), access.width) {
             let words = &self.r32[(self.run.bases.r32 + row) as usize].0;

@@ -12,6 +12,7 @@ use super::alu::Frame;
 use super::block::Env;
 use crate::error::Fault;
 use crate::program::{BarReduce, Ext, Func, Program, Row32, Row64};
+use std::sync::atomic::{Ordering, fence};
 
 /// Instructions after which another fragment gets its turn.
 const LEASE: u32 = 1024;
@@ -503,14 +504,20 @@ impl Warp {
         match ext {
             Ext::Nop => Ok(Flow::Next),
             Ext::Fence => {
-                std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+                fence(Ordering::SeqCst);
                 Ok(Flow::Next)
             }
             Ext::Yield => {
                 self.spins += 64;
                 Ok(Flow::Yield)
             }
-            Ext::Load(access) => self.load(env, access, active),
+            Ext::Load(access) => {
+                let flow = self.load(env, access, active)?;
+                if access.ordered {
+                    fence(Ordering::Acquire);
+                }
+                Ok(flow)
+            }
             Ext::Store(access) => self.store(env, access, active),
             Ext::Atomic(atomic) => self.atomic(env, atomic, active),
             Ext::Tex(read) => self.tex(env, read, active),
