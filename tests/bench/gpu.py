@@ -11,7 +11,7 @@ from measure import harness
 
 # How long the daemon may take to have its workers ready, or a GPU to have its
 # memory back, in seconds.
-PATIENCE = 60
+PATIENCE = 20
 
 
 class NoGpu(Exception):
