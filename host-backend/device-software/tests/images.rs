@@ -154,6 +154,7 @@ fn rich() -> String {
 .loc 1 2 3, function_name $L_info, inlined_at 1 4 5
 ld.param.u64 %rd1, [a]; mov.u64 %rd2, depot; mov.u32 %r1, %tid.x; mov.u32 %r3, dyn;
 @!%p1 bra $L1; setp.lt.and.s32 %p1|%p2, %r1, -5, !%p3; fma.rz.ftz.f32 %f1, %f2, %f3, 0f3F800000;
+{.reg.b16 h, g; mov.b16 g, 0x3c00; set.eq.f16.f16 h, g, g;}
 { .param .align 8 .b8 q[16]; .param .b32 z; st.param.v2.b64 [q], {%rd1, %rd2}; call.uni (z), f, (q); }
 tex.2d.v4.f32.f32 {%f0, %f1, %f2, %f3}, [%rd1, {%f0, %f1}]; shfl.sync.idx.b32 %r1|%p1, %r2, %r3, 31, -1;
 T: .branchtargets $L1, $L1; brx.idx %r1, T;

@@ -238,6 +238,9 @@ impl<'m> Decoder<'m> {
         }
         let yes = match dty {
             Type::F32 => 1f32.to_bits(),
+            Type::F16 => 0x3c00,
+            Type::BF16 => 0x3f80,
+            Type::U16 | Type::S16 => 0xffff,
             Type::U32 | Type::S32 | Type::B32 => u32::MAX,
             _ => return self.unsupported("result type of set"),
         };

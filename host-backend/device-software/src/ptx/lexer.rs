@@ -126,7 +126,19 @@ pub fn lex(text: &str) -> Result<Vec<Spanned<'_>>, PtxError> {
                         break;
                     }
                 }
-                let word = text.get(start..i).unwrap_or("");
+                let mut word = text.get(start..i).unwrap_or("");
+                // Directives may stand together: `.reg.b16`.
+                while c == b'.' {
+                    let Some(next) = word.get(1..).and_then(|rest| rest.find('.')) else {
+                        break;
+                    };
+                    let (first, rest) = word.split_at(next + 1);
+                    out.push(Spanned {
+                        token: Token::Word(first),
+                        line,
+                    });
+                    word = rest;
+                }
                 out.push(Spanned {
                     token: Token::Word(word),
                     line,
