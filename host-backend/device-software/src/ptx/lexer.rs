@@ -128,10 +128,9 @@ pub fn lex(text: &str) -> Result<Vec<Spanned<'_>>, PtxError> {
                 }
                 let mut word = text.get(start..i).unwrap_or("");
                 // Directives may stand together: `.reg.b16`.
-                while c == b'.' {
-                    let Some(next) = word.get(1..).and_then(|rest| rest.find('.')) else {
-                        break;
-                    };
+                while let Some(next) = word.get(1..).and_then(|rest| rest.find('.'))
+                    && c == b'.'
+                {
                     let (first, rest) = word.split_at(next + 1);
                     out.push(Spanned {
                         token: Token::Word(first),
