@@ -149,6 +149,7 @@ class Faults(unittest.TestCase):
         self.assertEqual(code, 3, output)
         read_until(bystander, "round")
         read_until(bystander, "round")
+        bystander.kill()
 
     def test_guest_killed_in_an_endless_kernel_leaves_no_worker(self):
         guest = self.guest("shm", "spin")

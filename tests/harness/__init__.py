@@ -44,6 +44,7 @@ class Daemon:
             PARAGPU_HOST_DAEMON_STATE=os.path.join(self.folder.name, "state"),
             PARAGPU_HOST_CACHE_DIRECTORY=os.path.join(self.folder.name, "cache"),
         )
+        self.process = None
         self.command = [
             binary("paragpud"),
             f"--device={device}",
@@ -56,7 +57,9 @@ class Daemon:
         self.start()
 
     def start(self):
-        """Starts the daemon; returns when guests can connect."""
+        """Starts the daemon (again); returns when guests can connect."""
+        if self.process:
+            self.process.stdout.close()
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
                 self.command, stdout=subprocess.PIPE, stderr=log, text=True, env=self.environment
