@@ -1,5 +1,5 @@
-//! The communicators over stream sockets: `unix`, `tcp`, and whatever else
-//! gives a connected stream socket.
+//! The communicators over stream sockets: `unix`, `tcp` and `vsock`, and
+//! whatever else gives a connected stream socket.
 //!
 //! [`over`] makes a [`Connection`] of a connected socket. Frames are batched
 //! as they come: a thread that flushes writes what all threads enqueued, and
@@ -36,7 +36,9 @@ pub struct Options {
     /// Bytes that may wait to be written, from one frame of the largest size
     /// up. Allocated twice, once.
     pub buffer: usize,
-    /// Most bytes in one write; some virtual sockets want small ones.
+    /// Most bytes in one write; on a vsock at most
+    /// [`LARGEST_VSOCK_WRITE`](sockets::LARGEST_VSOCK_WRITE), whatever is said
+    /// here.
     pub largest_write: usize,
 }
 
@@ -60,7 +62,9 @@ pub fn over(socket: impl Into<OwnedFd>, options: Options) -> Result<Connection, 
     sockets::send_at_once(&socket)?;
     let options = Options {
         buffer: options.buffer.max(HEADER_LEN + MAX_PAYLOAD),
-        largest_write: options.largest_write.max(1),
+        largest_write: options
+            .largest_write
+            .clamp(1, sockets::largest_write(&socket)?),
         ..options
     };
     let link = Arc::new(Link::new(socket, options)?);

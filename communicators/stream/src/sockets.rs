@@ -9,7 +9,13 @@ use std::time::Duration;
 
 use paragpu_communicator::Error;
 use rustix::io::Errno;
-use rustix::net::sockopt;
+use rustix::net::{AddressFamily, sockopt};
+use vsock::{VMADDR_CID_ANY, VsockListener, VsockStream};
+
+/// Most bytes of one write to a vsock. A guest's kernel from Linux 6.12 on
+/// puts a larger write into several descriptors, over which vhost-user devices
+/// of the rust-vmm project stall.
+pub const LARGEST_VSOCK_WRITE: usize = 28 << 10;
 
 /// Connects to a listening unix socket.
 ///
@@ -69,6 +75,41 @@ pub fn connect_tcp(address: impl ToSocketAddrs, patience: Duration) -> Result<Tc
 /// [`Error::Io`].
 pub fn listen_tcp(address: SocketAddr) -> Result<std::net::TcpListener, Error> {
     std::net::TcpListener::bind(address).map_err(|source| Error::io("cannot listen on TCP", source))
+}
+
+/// Connects over vsock to the machine with this context identifier: 2 is a
+/// guest's host, 1 the machine itself. Takes 2 s at most.
+///
+/// # Errors
+/// [`Error::Io`]: `ConnectionReset` where nobody listens, `ENODEV` where the
+/// machine has no such device.
+pub fn connect_vsock(cid: u32, port: u32) -> Result<VsockStream, Error> {
+    loop {
+        match VsockStream::connect_with_cid_port(cid, port) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            connected => {
+                return connected.map_err(|source| Error::io("cannot connect over vsock", source));
+            }
+        }
+    }
+}
+
+/// Listens at a vsock port, to every machine that can reach this one.
+///
+/// # Errors
+/// [`Error::Io`]; `AddrInUse` where somebody listens already.
+pub fn listen_vsock(port: u32) -> Result<VsockListener, Error> {
+    VsockListener::bind_with_cid_port(VMADDR_CID_ANY, port)
+        .map_err(|source| Error::io("cannot listen on vsock", source))
+}
+
+/// Most bytes that one write to this socket should have.
+pub(crate) fn largest_write(socket: impl AsFd) -> Result<usize, Error> {
+    match sockopt::socket_domain(socket) {
+        Ok(AddressFamily::VSOCK) => Ok(LARGEST_VSOCK_WRITE),
+        Ok(_) => Ok(usize::MAX),
+        Err(errno) => Err(Error::io("cannot ask for the socket's family", errno)),
+    }
 }
 
 /// Sets `TCP_NODELAY`; other stream sockets have no such delay.

@@ -1,7 +1,8 @@
-//! The conformance suite over unix and TCP, with and without polling.
+//! The conformance suite over unix, TCP and vsock, with and without polling.
 
 mod handshake;
 mod properties;
+mod vsock;
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -18,6 +19,7 @@ use crate::{Options, over};
 enum Socket {
     Unix,
     Tcp,
+    Vsock,
 }
 
 struct Streams {
@@ -37,6 +39,7 @@ fn pair(socket: Socket) -> (OwnedFd, OwnedFd) {
             let (host, _) = listener.accept().unwrap();
             (guest.into(), host.into())
         }
+        Socket::Vsock => vsock::pair(),
     }
 }
 

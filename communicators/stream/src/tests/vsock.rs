@@ -1,0 +1,84 @@
+//! vsock, where the kernel has its loopback (CONFIG_VSOCKETS_LOOPBACK, module
+//! `vsock_loopback`). `tests/end_to_end/test_vsock.py` runs this in a VM that
+//! has it.
+
+use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use ::vsock::VMADDR_CID_LOCAL;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{Socket, streams};
+use crate::sockets::{LARGEST_VSOCK_WRITE, connect_vsock, listen_vsock};
+
+/// Asks the kernel for a free port (`VMADDR_PORT_ANY`).
+const ANY_PORT: u32 = u32::MAX;
+
+/// Fails rather than skips where this is set: there must be a loopback.
+const REQUIRED: &str = "PARAGPU_TEST_VSOCK";
+
+/// A connected pair over the loopback, if the kernel has one.
+fn try_pair() -> Result<(OwnedFd, OwnedFd), String> {
+    let listener = listen_vsock(ANY_PORT).map_err(|error| format!("{error:?}"))?;
+    let port = listener.local_addr().unwrap().port();
+    let guest = connect_vsock(VMADDR_CID_LOCAL, port).map_err(|error| format!("{error:?}"))?;
+    let patience = Timespec {
+        tv_sec: 10,
+        tv_nsec: 0,
+    };
+    let mut fds = [PollFd::new(&listener, PollFlags::IN)];
+    if poll(&mut fds, Some(&patience)).unwrap() == 0 {
+        return Err("what was connected is not there to be accepted".into());
+    }
+    let (host, _) = listener.accept().unwrap();
+    Ok((guest.into(), host.into()))
+}
+
+pub(super) fn pair() -> (OwnedFd, OwnedFd) {
+    try_pair().unwrap()
+}
+
+/// Whether the tests of this module can run; says once why not.
+fn available() -> bool {
+    static AVAILABLE: OnceLock<bool> = OnceLock::new();
+    *AVAILABLE.get_or_init(|| match try_pair() {
+        Ok(_) => true,
+        Err(error) if std::env::var_os(REQUIRED).is_some() => {
+            panic!("{REQUIRED} is set, and there is no vsock loopback: {error}")
+        }
+        Err(error) => {
+            eprintln!("skipped: this kernel has no vsock loopback: {error}");
+            false
+        }
+    })
+}
+
+#[test]
+fn writes_are_bounded_whatever_is_asked_for() {
+    if available() {
+        let (guest, _host) = pair();
+        assert_eq!(
+            crate::sockets::largest_write(&guest).unwrap(),
+            LARGEST_VSOCK_WRITE
+        );
+    }
+    let (unix, _peer) = super::pair(Socket::Unix);
+    assert_eq!(crate::sockets::largest_write(&unix).unwrap(), usize::MAX);
+}
+
+mod polling {
+    use super::*;
+    paragpu_communicator::conformance_tests!(
+        if available(),
+        streams(Socket::Vsock, Duration::from_micros(50))
+    );
+}
+
+mod sleeping {
+    use super::*;
+    paragpu_communicator::conformance_tests!(
+        if available(),
+        streams(Socket::Vsock, Duration::ZERO)
+    );
+}
