@@ -6,11 +6,14 @@ SHELL := bash
 CACHE := .cache
 CUDA  := $(CACHE)/cuda-13.0
 RELEASE := target/release
-# Debian's names of what is needed beside Rust, gcc and make.
-PACKAGES_BUILD := python3 python3-venv ca-certificates
-PACKAGES_VM := qemu-system-x86 busybox-static cpio kmod xz-utils zstd \
-	linux-headers-cloud-amd64
-PACKAGES_LINT := shellcheck
+# Debian's names of what is needed beside Rust and make.
+PACKAGES_BUILD := gcc g++ libc6-dev python3 python3-venv ca-certificates
+PACKAGES_DEMO := $(PACKAGES_BUILD) qemu-system-x86 busybox-static cpio kmod \
+	xz-utils zstd linux-headers-cloud-amd64
+PACKAGES_TEST := $(PACKAGES_DEMO) mmdebstrap
+PACKAGES_LINT := shellcheck git
+# As many jobs as there are cores, where the caller did not say how many.
+JOBS = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 
 .PHONY: help
 help: ## this list
@@ -18,8 +21,8 @@ help: ## this list
 
 # --- what the rest needs -----------------------------------------------------
 
-.PHONY: packages-build packages-vm packages-lint
-packages-build packages-vm packages-lint: packages-%:
+.PHONY: packages-build packages-demo packages-test packages-lint
+packages-build packages-demo packages-test packages-lint: packages-%:
 	@tests/tools/install-packages.sh $(PACKAGES_$(shell tr a-z A-Z <<< $*))
 
 .PHONY: cuda
@@ -27,17 +30,20 @@ cuda: packages-build ## the CUDA 13.0 compiler, from its wheels into .cache
 	@tests/toolchain/fetch-cuda.sh
 
 .PHONY: build
-build: ## host programs and guest libraries, into target/release and out/lib
+build: packages-build ## host programs and guest libraries, into target/release and out/lib
+	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust (https://rustup.rs)" >&2; exit 1; }
+	@echo "== building host programs and guest libraries"
 	cargo build --release --workspace
 	guest-frontend/link/link.sh cuda out
 	guest-frontend/link/link.sh cudart out
 
 .PHONY: programs
 programs: cuda ## the CUDA test programs, into out/programs
-	$(MAKE) -C tests/programs
+	@echo "== building the CUDA test programs"
+	@$(MAKE) --no-print-directory -C tests/programs $(JOBS)
 
 .PHONY: module
-module: packages-vm ## the guest's kernel module, for Debian's cloud kernel
+module: packages-demo ## the guest's kernel module, for Debian's cloud kernel
 	$(MAKE) -C kernel-module
 
 # --- what judges a change ----------------------------------------------------
@@ -55,13 +61,13 @@ lint: packages-lint ## clippy, rustfmt, shellcheck, and cargo-deny where install
 	else echo "cargo-deny is not installed: dependencies not checked (cargo install --locked cargo-deny)"; fi
 
 .PHONY: test
-test: packages-build packages-vm build programs ## everything that must hold, in under 40 minutes on 2 cores
-	cargo test --workspace
-	tests/run.sh
+test: packages-test build programs ## everything that must hold, in under 40 minutes on 2 cores
+	@tests/run.py
 
 .PHONY: demo
-demo: packages-build packages-vm build programs ## run CUDA programs in a VM and on the host, print one table
-	python3 tests/demo/demo.py
+demo: packages-demo build programs ## run CUDA programs in a VM and on the host, print one table
+	@echo "== running the programs in a VM and on this host"
+	@python3 tests/demo/demo.py
 
 .PHONY: bench bench-programs
 bench-programs: cuda

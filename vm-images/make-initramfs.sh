@@ -13,6 +13,8 @@
 # Shared libraries that programs and libraries need come from this machine.
 # Wants: busybox-static cpio kmod xz-utils.
 set -euo pipefail
+# Where Debian keeps depmod and ldconfig, which users who are not root lack.
+PATH=$PATH:/usr/sbin:/sbin
 
 here=$(cd "$(dirname "$0")" && pwd)
 # Modules for the devices that run-vm.sh can be asked for.

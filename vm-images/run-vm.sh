@@ -95,7 +95,7 @@ start() {
 	[ "$accel" != tcg ] || accel=tcg,thread=multi
 	: >"$to/console.log"
 	: >"$to/output.log"
-	"$qemu" -accel "$accel" -M q35 -cpu "$cpu" -smp "$cpus" -m "$memory" \
+	setpriv --pdeathsig KILL "$qemu" -accel "$accel" -M q35 -cpu "$cpu" -smp "$cpus" -m "$memory" \
 		-nodefaults -no-user-config -display none -no-reboot \
 		-kernel "$kernel/vmlinuz" -initrd "$work/initrd" \
 		-append 'console=ttyS0 panic=-1 quiet loglevel=5' \
@@ -126,14 +126,13 @@ stop() {
 	fi
 }
 
-# A /dev/kvm that opens is no proof that a stock kernel runs: boot one.
+# Sets $accel. A /dev/kvm that opens is no proof that a stock kernel runs: boot
+# one.
 choose_accel() {
-	if [ -n "${PARAGPU_ACCEL:-}" ]; then
-		echo "$PARAGPU_ACCEL"
-		return
-	fi
+	accel=${PARAGPU_ACCEL:-}
+	[ -z "$accel" ] || return 0
 	if ! { : <>/dev/kvm; } 2>/dev/null; then
-		echo tcg
+		accel=tcg
 		return
 	fi
 	# What was found stays true until the host boots again.
@@ -156,10 +155,10 @@ choose_accel() {
 		echo "run-vm: /dev/kvm is there; a probe says: use $found (attempt $attempt)" >&2
 		echo "$found" >"$known"
 	fi
-	cat "$known"
+	accel=$(cat "$known")
 }
 
-accel=$(choose_accel)
+choose_accel
 assemble "$commands"
 devices=()
 if [ -n "$device" ]; then

@@ -7,6 +7,7 @@ Ends with 1 if any result is wrong.
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -87,6 +88,8 @@ def main():
     parser.add_argument("--no-vm", action="store_true", help="only the runs on the host")
     parser.add_argument("programs", nargs="*", help="only these programs")
     options = parser.parse_args()
+    # So that being ended runs the same cleaning up as Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     programs = options.programs or [name for name in harness.program_names() if name not in NOT_SHOWN]
 
     ways = len(harness.HOST_COMMUNICATORS) + (0 if options.no_vm else 1)
@@ -155,4 +158,8 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        sys.exit(130)

@@ -31,6 +31,11 @@ def program_names():
     return sorted(entry.name for entry in entries)
 
 
+def owned(command):
+    """A command that is ended should this process die without ending it."""
+    return ["setpriv", "--pdeathsig", "TERM", *command]
+
+
 class Daemon:
     """A daemon of its own, in a folder of its own."""
 
@@ -62,7 +67,7 @@ class Daemon:
             self.process.stdout.close()
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
-                self.command, stdout=subprocess.PIPE, stderr=log, text=True, env=self.environment
+                owned(self.command), stdout=subprocess.PIPE, stderr=log, text=True, env=self.environment
             )
         line = self.process.stdout.readline()
         if not line:

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import time
 
-from . import BINARIES, COUNTERS, LIBRARIES, PROGRAMS, ROOT, binary
+from . import BINARIES, COUNTERS, LIBRARIES, PROGRAMS, ROOT, binary, owned
 
 CACHE = os.path.join(ROOT, ".cache")
 IMAGES = os.path.join(ROOT, "vm-images")
@@ -47,13 +47,15 @@ class Device:
         self.folder = tempfile.TemporaryDirectory(prefix="paragpu-vm-")
         self.socket = os.path.join(self.folder.name, "device.sock")
         self.process = subprocess.Popen(
-            [
-                os.path.join(BINARIES, "paragpu-qemu-device"),
-                f"--socket={self.socket}",
-                f"--vm={vm}",
-                f"--daemon={daemon.socket}",
-                *arguments,
-            ],
+            owned(
+                [
+                    os.path.join(BINARIES, "paragpu-qemu-device"),
+                    f"--socket={self.socket}",
+                    f"--vm={vm}",
+                    f"--daemon={daemon.socket}",
+                    *arguments,
+                ]
+            ),
             env=dict(os.environ, PARAGPU_LOG="warn"),
         )
         while not os.path.exists(self.socket):
@@ -103,44 +105,52 @@ def run_programs(kernel, initramfs, device, programs, on_line, communicator="pci
             names = " ".join(programs)
             script.write(GUEST_SCRIPT.format(programs=names, communicator=communicator, seconds=seconds))
         boot = subprocess.Popen(
-            [
-                os.path.join(IMAGES, "run-vm.sh"),
-                *("--kernel", kernel),
-                *("--initramfs", initramfs),
-                *("--commands", commands),
-                *("--out", os.path.join(folder, "vm")),
-                *("--device", device.socket),
-                *("--memory", "2G"),
-                *("--timeout", str(timeout)),
-            ],
+            owned(
+                [
+                    os.path.join(IMAGES, "run-vm.sh"),
+                    *("--kernel", kernel),
+                    *("--initramfs", initramfs),
+                    *("--commands", commands),
+                    *("--out", os.path.join(folder, "vm")),
+                    *("--device", device.socket),
+                    *("--memory", "2G"),
+                    *("--timeout", str(timeout)),
+                ]
+            ),
             stdout=subprocess.PIPE,
             text=True,
             errors="replace",
         )
         runs, messages = {}, []
-        for line in boot.stdout:
-            line = line.strip()
-            try:
-                entry = json.loads(line) if line.startswith("{") else None
-            except ValueError:
-                entry = None
-            if entry and "program" in entry:
-                record = {
-                    "program": entry["program"],
-                    "communicator": communicator,
-                    "where": "vm",
-                    "ok": entry["code"] == 0,
-                    "seconds": round(entry["end"] - entry["begin"], 3),
-                    **dict.fromkeys(COUNTERS, 0),
-                }
-                runs[entry["program"]] = record
-                on_line(record)
-            elif entry and "of" in entry:
-                for name in COUNTERS:
-                    runs[entry["of"]][name] += entry[name]
-            elif line:
-                messages.append(line)
-        boot.wait(60)
+        try:
+            for line in boot.stdout:
+                line = line.strip()
+                try:
+                    entry = json.loads(line) if line.startswith("{") else None
+                except ValueError:
+                    entry = None
+                if entry and "program" in entry:
+                    record = {
+                        "program": entry["program"],
+                        "communicator": communicator,
+                        "where": "vm",
+                        "ok": entry["code"] == 0,
+                        "seconds": round(entry["end"] - entry["begin"], 3),
+                        **dict.fromkeys(COUNTERS, 0),
+                    }
+                    runs[entry["program"]] = record
+                    on_line(record)
+                elif entry and "of" in entry:
+                    for name in COUNTERS:
+                        runs[entry["of"]][name] += entry[name]
+                elif line:
+                    messages.append(line)
+            boot.wait(60)
+        finally:
+            if boot.poll() is None:
+                boot.terminate()
+                boot.wait(20)
+            boot.stdout.close()
         about = {}
         described = os.path.join(folder, "vm", "vm.json")
         if os.path.exists(described):
