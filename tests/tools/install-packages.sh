@@ -26,7 +26,7 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 
 # One at a time, as make may run this twice at once.
-exec 9>/run/lock/paragpu-packages.lock
+exec 9</var/lib/dpkg
 flock 9
 find_missing "$@"
 [ -n "$missing" ] || exit 0
