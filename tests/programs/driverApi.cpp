@@ -121,7 +121,7 @@ static void run_scale(Program &program, CUmodule module, CUstream stream) {
     CU(cuModuleGetFunction, &kernel, module, "scale_and_add");
     CU(cuMemAlloc, &from, bytes);
     CU(cuMemAlloc, &to, bytes);
-    CU(cuMemsetD32, to, 0x7fc00000u, count);
+    CU(cuMemsetD32Async, to, 0x7fc00000u, count, stream);
     CU(cuMemcpyHtoDAsync, from, input.data(), bytes, stream);
     void *parameters[] = {&to, &from, &scale, &count};
     CUevent start, stop;
@@ -207,7 +207,7 @@ static void run_shape(Program &program, CUmodule module, CUstream stream) {
     CU(cuModuleGetFunction, &kernel, module, "where_am_i");
     CU(cuMemAlloc, &to, got.size() * sizeof(unsigned));
     CU(cuModuleGetGlobal, &history, &bytes, module, "history");
-    CU(cuMemsetD32, history, 0, bytes / 4);
+    CU(cuMemsetD32Async, history, 0, bytes / 4, stream);
     void *parameters[] = {&to};
     CU(cuLaunchKernel, kernel, grid[0], grid[1], grid[2], block[0], block[1], block[2], threads * sizeof(unsigned),
        stream, parameters, nullptr);

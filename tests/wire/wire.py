@@ -118,6 +118,13 @@ CALLS = {
     0x0803: ("ContextGetLimit", [("limit", "u32")], "u64"),
     0x0901: ("HostFuncLaunch", [("stream", "u64"), ("id", "u64")], ""),
     0x0902: ("HostFuncDone", [("id", "u64")], ""),
+    0x0A01: ("GraphBegin", [("graph", "u64")], ""),
+    0x0A02: ("GraphNodes", [("graph", "u64"), ("first", "u32"), ("nodes", "Bytes")], ""),
+    0x0A03: ("GraphInstantiate", [("graph", "u64"), ("nodes", "u32")], ""),
+    0x0A04: ("GraphLaunch", [("graph", "u64"), ("stream", "u64")], ""),
+    0x0A05: ("GraphNodeUpdate", [("graph", "u64"), ("node", "u32"), ("call", "u16"), ("work", "Bytes")], ""),
+    0x0A06: ("GraphNodeEnable", [("graph", "u64"), ("node", "u32"), ("enabled", "bool")], ""),
+    0x0A07: ("GraphDestroy", [("graph", "u64")], ""),
 }
 NUMBERS = {name: number for number, (name, _, _) in CALLS.items()}
 
@@ -134,6 +141,7 @@ RECORDS = {
         ("pci_bus_id", "Text"),
         ("attributes", "Bytes"),
     ],
+    "GraphNode": [("call", "u16"), ("after", "Bytes"), ("work", "Bytes")],
     "LinearEnd": [("address", "u64"), ("pitch", "u64"), ("rows", "u64")],
     "ArrayEnd": [("array", "u64"), ("level", "u32"), ("origin", "u64x3")],
     "ArrayShape": [

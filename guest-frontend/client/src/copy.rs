@@ -65,12 +65,19 @@ impl Session {
             }
             Reach::Pageable => {}
         }
+        if wait {
+            self.before_taking(stream)?;
+        }
         match &self.staging {
             Some(staging) if source.len() > INLINE => {
-                self.stage_in(staging, destination, &source, stream)
+                self.stage_in(staging, destination, &source, stream)?;
             }
-            _ => self.send_in(destination, &source, stream),
+            _ => self.send_in(destination, &source, stream)?,
         }
+        if wait {
+            self.after_taking(stream);
+        }
+        Ok(())
     }
 
     /// cuMemcpyDtoH (with `wait`), cuMemcpyDtoHAsync. `destination` is

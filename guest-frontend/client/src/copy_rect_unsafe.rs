@@ -218,7 +218,16 @@ impl Session {
                 }
                 Ok(())
             }
-            (Some(_), None) => self.rect_to_device(&destination, &source, extent, stream),
+            (Some(_), None) => {
+                if wait {
+                    self.before_taking(stream)?;
+                }
+                self.rect_to_device(&destination, &source, extent, stream)?;
+                if wait {
+                    self.after_taking(stream);
+                }
+                Ok(())
+            }
             (None, Some(_)) => self.rect_from_device(&destination, &source, extent, stream),
             (None, None) => {
                 self.stream_synchronize(stream)?;

@@ -22,6 +22,7 @@ pub mod launch;
 pub mod link;
 pub mod memory;
 pub mod module;
+mod ordering;
 pub mod progress;
 pub mod ranges;
 pub mod session;

@@ -11,7 +11,8 @@ use paragpu_protocol::handshake::Welcome;
 use paragpu_protocol::layout::Regions;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    ContextGetLimit, ContextSetLimit, ContextSynchronize, Ping, SnapshotDevice,
+    ContextGetLimit, ContextSetLimit, ContextSynchronize, HostFuncLaunch, Launch, Ping,
+    SnapshotDevice,
 };
 
 use crate::callbacks::Callbacks;
@@ -20,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::link::Link;
 use crate::memory::Memory;
+use crate::ordering::Copies;
 use crate::progress::Progress;
 use crate::slots::lock;
 use crate::snapshot::Snapshot;
@@ -39,6 +41,10 @@ pub struct Session {
     pub(crate) host: Host,
     pub(crate) staging: Option<Staging>,
     pub(crate) callbacks: Callbacks,
+    pub(crate) copies: Copies,
+    /// Position of the last kernel or host function in a stream that the
+    /// legacy default stream waits for.
+    pub(crate) running: AtomicU64,
     /// Work of all streams.
     pub(crate) progress: Progress,
     /// Position of the last work in a stream that does not wait for the
@@ -95,6 +101,8 @@ impl Session {
         let link = Arc::new(Link::new(connection, spin));
         let session = Arc::new(Self {
             callbacks: Callbacks::new(Arc::clone(&link)),
+            copies: Copies::default(),
+            running: AtomicU64::new(0),
             host: Host::new(window.as_deref(), pinned_from, &regions),
             memory: Memory::new(&regions),
             link,
@@ -167,10 +175,19 @@ impl Session {
 
     /// Posts work of a stream.
     pub(crate) fn post_work<'a, C: WireCall<'a>>(&self, stream: &Stream, call: &C) -> Result<u64> {
+        if self.copies.concern(stream) {
+            self.order_after_copies(stream)?;
+        }
         statistics::begin_work();
         let posted = self.link.post(call);
         if let Ok(position) = posted {
             stream.progress.post(position);
+            if runs_code(C::INFO.number) {
+                stream.running.fetch_max(position, Ordering::AcqRel);
+                if stream.is_blocking() {
+                    self.running.fetch_max(position, Ordering::AcqRel);
+                }
+            }
             self.progress.post(position);
             if !stream.is_blocking() {
                 self.unordered.post(position);
@@ -271,4 +288,11 @@ impl Session {
     pub fn close(&self) {
         self.link.close();
     }
+}
+
+/// Does this call run code that can be seen at work: a kernel, a graph, a host
+/// function?
+const fn runs_code(number: u16) -> bool {
+    number == <Launch as WireCall>::INFO.number
+        || number == <HostFuncLaunch as WireCall>::INFO.number
 }

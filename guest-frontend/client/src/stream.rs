@@ -1,6 +1,7 @@
 //! Streams: order of work (CUDA Driver API, Stream Management).
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use paragpu_protocol::handle::StreamHandle;
 use paragpu_protocol::status::Status;
@@ -22,6 +23,10 @@ pub const NON_BLOCKING: u32 = 1;
 pub struct Stream {
     pub(crate) handle: StreamHandle,
     pub(crate) progress: Arc<Progress>,
+    /// Position of the last kernel or host function.
+    pub(crate) running: AtomicU64,
+    /// Synchronous copies of other streams up to here are waited for.
+    pub(crate) ordered: AtomicU64,
     flags: u32,
     priority: i32,
 }
@@ -31,6 +36,8 @@ impl Stream {
         Self {
             handle: StreamHandle::LEGACY,
             progress: Arc::new(Progress::default()),
+            running: AtomicU64::new(0),
+            ordered: AtomicU64::new(0),
             flags: 0,
             priority: 0,
         }
@@ -86,6 +93,8 @@ impl Session {
         Ok(Arc::new(Stream {
             handle,
             progress,
+            running: AtomicU64::new(0),
+            ordered: AtomicU64::new(0),
             flags,
             priority,
         }))
@@ -96,6 +105,7 @@ impl Session {
     /// # Errors
     /// As [`crate::link::Link::check`].
     pub fn stream_destroy(&self, stream: &Stream) -> Result<()> {
+        self.before_destroying(stream)?;
         lock(&self.streams).retain(|other| !Arc::ptr_eq(other, &stream.progress));
         // What is not known to be over now, only a wait for everything tells.
         if !self.is_known_idle(stream) {

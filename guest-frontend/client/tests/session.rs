@@ -382,3 +382,44 @@ fn a_host_that_breaks_the_protocol_is_left() {
     assert_eq!(copied, Err(paragpu_client::link::LOST));
     assert_eq!(bytes, [0; 64], "nothing is written past what was asked for");
 }
+
+#[test]
+fn a_synchronous_copy_is_over_before_later_work_of_any_stream() {
+    let (worker, session) = Worker::start(device());
+    let address = session.memory_allocate(4096).unwrap();
+    let bytes = pattern(4096, 5);
+    let blocking = session.stream_create(0, 0).unwrap();
+    let other = session.stream_create(1, 0).unwrap();
+    let set = |stream| session.memset(address, 0, 0, 1, 16, 1, stream).unwrap();
+    let waits = || {
+        session.ping().unwrap();
+        worker.count("StreamWaitEvent")
+    };
+
+    session
+        .copy_to_device(address, source(&bytes), session.legacy(), false)
+        .unwrap();
+    set(&other);
+    assert_eq!(waits(), 0, "an asynchronous copy orders its own stream");
+
+    session
+        .copy_to_device(address, source(&bytes), session.legacy(), true)
+        .unwrap();
+    set(&blocking);
+    assert_eq!(waits(), 0, "a blocking stream waits by itself");
+    set(&other);
+    assert_eq!(waits(), 1);
+    set(&other);
+    assert_eq!(waits(), 1, "once is enough");
+
+    session
+        .copy_to_device(address, source(&bytes), &other, true)
+        .unwrap();
+    set(&blocking);
+    assert_eq!(
+        waits(),
+        2,
+        "no stream waits for a non-blocking one by itself"
+    );
+    session.synchronize().unwrap();
+}
