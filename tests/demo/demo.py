@@ -8,7 +8,6 @@ import argparse
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 
@@ -116,14 +115,8 @@ def main():
                 progress.finished(record)
                 if not run.ok:
                     messages.append(f"{program} over {communicator}: {run.output}{run.errors}".strip())
-        doctor = subprocess.run(
-            [harness.binary("paragpu"), "list", "--control", daemon.control, "-o", "json"],
-            stdout=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-        left = json.loads(doctor.stdout) if doctor.returncode == 0 else None
-        device_name = daemon.addresses.get("device")
+        left = daemon.sessions()
+        device_name = ", ".join(daemon.devices())
     progress.end()
 
     expected = {(where, name) for where, name in [("host", c) for c in harness.HOST_COMMUNICATORS]}

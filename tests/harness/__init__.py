@@ -85,6 +85,11 @@ class Daemon:
         command = [binary("paragpu"), "list", "--control", self.control, "-o", "json"]
         return json.loads(subprocess.check_output(command, timeout=20))
 
+    def devices(self):
+        """Names of the GPUs that the daemon serves."""
+        command = [binary("paragpu"), "status", "--control", self.control, "-o", "json"]
+        return [device["name"] for device in json.loads(subprocess.check_output(command, timeout=20))["devices"]]
+
     def stop(self):
         """Ends the daemon in order."""
         self.process.terminate()
