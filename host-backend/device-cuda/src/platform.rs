@@ -9,8 +9,9 @@ use paragpu_protocol::status::Status;
 use crate::device::CudaDevice;
 use crate::sys::Driver;
 
-/// Attributes are asked for up to this number; CUDA 13.0 ends at 149.
-const LAST_ATTRIBUTE: i32 = 255;
+/// How CUDA names its device attributes; only those of the interface that
+/// guests know are asked for.
+const ATTRIBUTE: &str = "CU_DEVICE_ATTRIBUTE_";
 
 /// NVIDIA's driver and the devices it has.
 pub struct CudaPlatform {
@@ -52,8 +53,10 @@ impl Platform for CudaPlatform {
 
     fn snapshot(&self, index: u32) -> Result<Snapshot> {
         let device = self.device(index)?;
-        let attributes = (1..=LAST_ATTRIBUTE)
-            .filter_map(|name| Some((name as u32, self.driver.attribute(device, name)?)))
+        let attributes = paragpu_abi::constants()
+            .filter(|(name, _)| name.starts_with(ATTRIBUTE))
+            .filter_map(|(_, number)| i32::try_from(number).ok())
+            .filter_map(|number| Some((number as u32, self.driver.attribute(device, number)?)))
             .collect();
         Ok(Snapshot {
             driver_version: self.driver.version()?,

@@ -1,11 +1,13 @@
 //! Entry points of the fuzz targets: whatever the bytes are, these return.
 
-use crate::{decode, fatbin, ptx::parser};
+use crate::{decode, ptx::parser};
+use paragpu_fatbin as fatbin;
 use std::collections::HashMap;
 
 /// Walks a fat binary, unpacks and decodes the PTX it may hold.
 pub fn fuzz_fatbin(data: &[u8]) {
     let _ = fatbin::entries(data);
+    let _ = fatbin::may_name(data, &["vprintf"], 1 << 20);
     if let Ok(text) = fatbin::ptx_of(data, 90) {
         fuzz_ptx(text.as_bytes());
     }

@@ -1,6 +1,6 @@
 //! A GPU in software: executes PTX on the CPU.
 //!
-//! [`fatbin`] finds the PTX in what a program carries, [`ptx`] parses it, [`decode`] turns it into a
+//! [`paragpu_fatbin`] finds the PTX in what a program carries, [`ptx`] parses it, [`decode`] turns it into a
 //! [`program::Program`] whose operands are resolved, and [`exec`] runs that: blocks on all cores, each as warps of
 //! 32 lanes in lockstep. [`scheduler`] keeps streams in order; [`device`] puts it all behind
 //! [`paragpu_device::Device`].
@@ -15,7 +15,6 @@ pub mod decode;
 pub mod device;
 pub mod error;
 pub mod exec;
-pub mod fatbin;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod launch;

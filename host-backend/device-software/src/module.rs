@@ -1,8 +1,7 @@
 //! Loading: image to PTX to program, with the module's variables placed in device memory.
 
 use crate::decode;
-use crate::error::{ImageError, PtxError};
-use crate::fatbin;
+use crate::error::PtxError;
 use crate::memory_unsafe::{Memory, MemoryError};
 use crate::program::Program;
 use crate::ptx::ast::{Space, Var};
@@ -29,10 +28,10 @@ pub struct Module {
     pub constant_bytes: u64,
 }
 
-fn image_error(error: &ImageError) -> Error {
+fn image_error(error: &paragpu_fatbin::ImageError) -> Error {
     let status = match error {
-        ImageError::NoBinary => Status::NO_BINARY_FOR_GPU,
-        ImageError::NotText => Status::INVALID_PTX,
+        paragpu_fatbin::ImageError::NoBinary => Status::NO_BINARY_FOR_GPU,
+        paragpu_fatbin::ImageError::NotText => Status::INVALID_PTX,
         _ => Status::INVALID_IMAGE,
     };
     Error::new(status, error.to_string())
@@ -89,7 +88,7 @@ impl Module {
         memory: &Memory,
         used: &[(u64, u64)],
     ) -> Result<(Self, u64), Error> {
-        let text = fatbin::ptx_of(image, arch).map_err(|e| image_error(&e))?;
+        let text = paragpu_fatbin::ptx_of(image, arch).map_err(|e| image_error(&e))?;
         let syntax = parser::parse(&text).map_err(|e| ptx_error(&e))?;
         if syntax.target > arch {
             return Err(Error::new(

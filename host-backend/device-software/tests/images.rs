@@ -3,8 +3,8 @@
 mod common;
 
 use common::{Gpu, module};
-use paragpu_device_software::error::ImageError;
-use paragpu_device_software::{decode, fatbin, ptx::parser};
+use paragpu_device_software::{decode, ptx::parser};
+use paragpu_fatbin::{self as fatbin, ImageError};
 use paragpu_protocol::status::Status;
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -59,6 +59,34 @@ fn packed(sm: u32, flags: u64) -> Vec<u8> {
         _ => text.as_bytes().to_vec(),
     };
     entry(1, sm, flags, &payload, text.len())
+}
+
+#[test]
+fn code_that_may_print_is_told_from_code_that_cannot() {
+    let named = |image: &[u8], most| fatbin::may_name(image, &["vprintf", ".entry"], most);
+    for flags in [0, LZ4, ZSTD] {
+        let image = container(&[packed(75, flags)]);
+        assert!(named(&image, 1 << 20));
+        assert!(!fatbin::may_name(&image, &["vprintf"], 1 << 20));
+        assert!(
+            fatbin::may_name(&image, &["vprintf"], 8),
+            "too large to tell"
+        );
+        assert!(fatbin::may_name(&image[..40], &["vprintf"], 1 << 20));
+        // A second entry is looked at too.
+        let elf = entry(2, 90, 0, b"\x7fELF vprintf", 0);
+        assert!(fatbin::may_name(
+            &container(&[packed(75, flags), elf]),
+            &["vprintf"],
+            1 << 20
+        ));
+    }
+    assert!(fatbin::may_name(
+        b"\x7fELF...vprintf",
+        &["vprintf"],
+        1 << 20
+    ));
+    assert!(!fatbin::may_name(text().as_bytes(), &["vprintf"], 1 << 20));
 }
 
 #[test]

@@ -2,9 +2,15 @@
 //!
 //! A fat binary is a container of entries, one per form of the same code (PTX text, machine code, link-time
 //! intermediate code), each possibly compressed. The software GPU needs the PTX entry whose architecture is the
-//! highest it can claim. The bytes come from the guest: every offset is checked, decompression is bounded.
+//! highest it can claim ([`ptx_of`]); a worker wants to know whether a module's code can print ([`may_name`]).
+//! The bytes come from the guest: every offset is checked, decompression is bounded.
+#![forbid(unsafe_code)]
 
-use crate::error::ImageError;
+mod error;
+
+pub use error::ImageError;
+
+use std::borrow::Cow;
 use std::io::Read;
 
 const WRAPPER_MAGIC: u32 = 0x4662_43B1;
@@ -122,32 +128,64 @@ fn text(raw: Vec<u8>) -> Result<String, ImageError> {
     String::from_utf8(raw).map_err(|_| ImageError::NotText)
 }
 
-fn decompress(entry: &Entry<'_>) -> Result<String, ImageError> {
-    if entry.flags & FLAG_ZSTD != 0 {
-        if entry.uncompressed > MAX_PTX {
-            return Err(ImageError::TooLarge);
-        }
-        let decoder = ruzstd::decoding::StreamingDecoder::new(entry.payload)
-            .map_err(|e| ImageError::Compression(e.to_string()))?;
-        let mut out = Vec::new();
-        decoder
-            .take(MAX_PTX + 1)
-            .read_to_end(&mut out)
-            .map_err(|e| ImageError::Compression(e.to_string()))?;
-        if out.len() as u64 > MAX_PTX {
-            return Err(ImageError::TooLarge);
-        }
-        return text(out);
+/// The bytes of an entry, decompressed where they are compressed: at most `most`.
+fn contents<'a>(entry: &Entry<'a>, most: u64) -> Result<Cow<'a, [u8]>, ImageError> {
+    let corrupt = |error: &dyn std::fmt::Display| ImageError::Compression(error.to_string());
+    if entry.flags & (FLAG_ZSTD | FLAG_LZ4) == 0 {
+        return Ok(Cow::Borrowed(entry.payload));
+    }
+    if entry.uncompressed > most {
+        return Err(ImageError::TooLarge);
     }
     if entry.flags & FLAG_LZ4 != 0 {
-        if entry.uncompressed > MAX_PTX {
-            return Err(ImageError::TooLarge);
-        }
-        let out = lz4_flex::block::decompress(entry.payload, size(entry.uncompressed)?)
-            .map_err(|e| ImageError::Compression(e.to_string()))?;
-        return text(out);
+        let out = lz4_flex::block::decompress(entry.payload, size(entry.uncompressed)?);
+        return out.map(Cow::Owned).map_err(|error| corrupt(&error));
     }
-    text(entry.payload.to_vec())
+    let decoder =
+        ruzstd::decoding::StreamingDecoder::new(entry.payload).map_err(|error| corrupt(&error))?;
+    let mut out = Vec::new();
+    decoder
+        .take(most + 1)
+        .read_to_end(&mut out)
+        .map_err(|error| corrupt(&error))?;
+    if out.len() as u64 > most {
+        return Err(ImageError::TooLarge);
+    }
+    Ok(Cow::Owned(out))
+}
+
+fn decompress(entry: &Entry<'_>) -> Result<String, ImageError> {
+    text(contents(entry, MAX_PTX)?.into_owned())
+}
+
+/// May code of the image name one of `symbols`?
+///
+/// Both PTX and machine code name what they call and do not define. True as well wherever that cannot be told:
+/// of an image that is corrupt, or that is larger than `most` bytes when decompressed.
+#[must_use]
+pub fn may_name(image: &[u8], symbols: &[&str], most: u64) -> bool {
+    let container = match u32_at(image, 0) {
+        Ok(CONTAINER_MAGIC) => image,
+        Ok(WRAPPER_MAGIC) => image.get(WRAPPER_SIZE..).unwrap_or(&[]),
+        _ => return image.len() as u64 > most || names(image, symbols),
+    };
+    let Ok(entries) = entries(container) else {
+        return true;
+    };
+    let mut left = most;
+    entries.iter().any(|entry| match contents(entry, left) {
+        Ok(bytes) if bytes.len() as u64 <= left => {
+            left -= bytes.len() as u64;
+            names(&bytes, symbols)
+        }
+        _ => true,
+    })
+}
+
+fn names(bytes: &[u8], symbols: &[&str]) -> bool {
+    symbols
+        .iter()
+        .any(|symbol| memchr::memmem::find(bytes, symbol.as_bytes()).is_some())
 }
 
 /// Finds the PTX text of an image: PTX itself, a container, or a wrapper followed by its container.

@@ -198,6 +198,9 @@ pub(crate) struct Pacer {
 const POLLING: Duration = Duration::from_micros(60);
 /// Shortest and longest sleep.
 const NAP: (Duration, Duration) = (Duration::from_micros(10), Duration::from_millis(1));
+/// A sleep is this part of the time waited, so that what it adds to a wait
+/// stays under 1 %. A wait of a second then makes some 2500 sleeps.
+const NAP_PART: u32 = 256;
 /// Longest wait for the device alone.
 const DOZE: Duration = Duration::from_micros(200);
 
@@ -224,7 +227,7 @@ impl Pacer {
         }
         let now = Instant::now();
         let waited = now - began;
-        Pace::Guest(Wait::Until(now + (waited / 32).clamp(NAP.0, NAP.1)))
+        Pace::Guest(Wait::Until(now + (waited / NAP_PART).clamp(NAP.0, NAP.1)))
     }
 
     /// Is it worth looking for output of a kernel that still runs?
@@ -244,7 +247,12 @@ mod tests {
         while pacer.pace() == Pace::Guest(Wait::Poll) {}
         pacer.crowded = false;
         let now = Instant::now();
-        for (waited, least, most) in [(1_u64, 10, 40), (32, 900, 1100), (10_000, 900, 1100)] {
+        for (waited, least, most) in [
+            (1_u64, 10, 20),
+            (25, 90, 110),
+            (256, 900, 1100),
+            (10_000, 900, 1100),
+        ] {
             pacer.began = now.checked_sub(Duration::from_millis(waited));
             let Pace::Guest(Wait::Until(end)) = pacer.pace() else {
                 panic!("still polling after {waited} ms");

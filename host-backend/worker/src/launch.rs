@@ -11,9 +11,10 @@ const COOPERATIVE: u32 = 1;
 
 impl Session {
     pub(crate) fn launch(&mut self, call: &Launch<'_>) -> Outcome<()> {
-        let function = self.kernels.get(call.function.0)?.id;
+        let kernel = self.kernels.get(call.function.0)?;
+        let (function, prints) = (kernel.id, kernel.prints);
         let stream = self.work_stream(call.stream)?;
-        self.may_print = true;
+        self.may_print |= prints;
         self.device.launch(&DeviceLaunch {
             function,
             stream,

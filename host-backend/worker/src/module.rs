@@ -1,6 +1,6 @@
 //! Modules, kernels and variables.
 
-use paragpu_device::{Function, FunctionId};
+use paragpu_device::{Function, FunctionId, ModuleId};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
     FunctionGet, FunctionSetAttribute, FunctionSetCacheConfig, GlobalGet, ModuleLoad, ModuleUnload,
@@ -14,10 +14,26 @@ use crate::session::Session;
 /// Most bytes of a loader's log that are sent.
 const MOST_LOG: usize = 64 * 1024;
 
+/// What code that prints calls: printf, and a failed assert.
+const PRINTING: [&str; 2] = ["vprintf", "__assertfail"];
+/// Most bytes of decompressed code that are searched for it; a larger module
+/// is taken to print. About 10 ms.
+const MOST_SEARCHED: u64 = 16 << 20;
+
+/// A module of the guest.
+#[derive(Debug)]
+pub(crate) struct Module {
+    id: ModuleId,
+    /// Its kernels may print.
+    prints: bool,
+}
+
 /// A kernel of the guest.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     pub(crate) id: FunctionId,
+    /// It may print.
+    pub(crate) prints: bool,
     /// Handle of the module it is in.
     module: u64,
 }
@@ -31,8 +47,9 @@ impl Session {
         }
         let image = self.images.load(&call.hash)?;
         let options: Vec<(u32, u32)> = pairs(call.options).collect();
-        let (module, mut log) = self.device.module_load(&image, &options)?;
-        self.modules.insert(call.module.0, module);
+        let (id, mut log) = self.device.module_load(&image, &options)?;
+        let prints = paragpu_fatbin::may_name(&image, &PRINTING, MOST_SEARCHED);
+        self.modules.insert(call.module.0, Module { id, prints });
         let mut end = log.len().min(MOST_LOG);
         while !log.is_char_boundary(end) {
             end -= 1;
@@ -45,15 +62,16 @@ impl Session {
         let module = self.modules.remove(call.module.0)?;
         self.kernels
             .retain(|_, kernel| kernel.module != call.module.0);
-        Ok(self.device.module_unload(module)?)
+        Ok(self.device.module_unload(module.id)?)
     }
 
     pub(crate) fn function_get(&mut self, call: &FunctionGet<'_>) -> Outcome<Function> {
         self.kernels.check_free(call.function.0)?;
-        let module = *self.modules.get(call.module.0)?;
-        let function = self.device.module_function(module, call.name.0)?;
+        let module = self.modules.get(call.module.0)?;
+        let function = self.device.module_function(module.id, call.name.0)?;
         let kernel = Kernel {
             id: function.id,
+            prints: module.prints,
             module: call.module.0,
         };
         self.kernels.insert(call.function.0, kernel);
@@ -78,7 +96,7 @@ impl Session {
     }
 
     pub(crate) fn global_get(&mut self, call: &GlobalGet<'_>) -> Outcome<GlobalInfo> {
-        let module = *self.modules.get(call.module.0)?;
+        let module = self.modules.get(call.module.0)?.id;
         let (address, size) = self.device.module_global(module, call.name.0)?;
         Ok(GlobalInfo { address, size })
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Connection, Receiver, Sender, Wait, Window};
-use paragpu_device::{Device, EventId, ModuleId, Snapshot, StreamId, SurfaceId, TextureId};
+use paragpu_device::{Device, EventId, Snapshot, StreamId, SurfaceId, TextureId};
 use paragpu_protocol::call::info;
 use paragpu_protocol::codec::{Bytes, Text, encode_all};
 use paragpu_protocol::frame::{CONTROL, Control, FrameHeader};
@@ -27,7 +27,7 @@ use crate::handles::Table;
 use crate::host_function::HostFunctions;
 use crate::images::{ImageStore, Images};
 use crate::live::Live;
-use crate::module::Kernel;
+use crate::module::{Kernel, Module};
 use crate::output::Output;
 use crate::shadow::Shadow;
 use crate::staging::{Inbound, Outbound};
@@ -100,7 +100,7 @@ pub struct Session {
     /// Streams that the guest destroyed and whose work is not over.
     pub(crate) dying: Vec<StreamId>,
     pub(crate) guest_events: Table<EventId>,
-    pub(crate) modules: Table<ModuleId>,
+    pub(crate) modules: Table<Module>,
     pub(crate) kernels: Table<Kernel>,
     pub(crate) arrays: Table<Array>,
     pub(crate) textures: Table<TextureId>,
@@ -117,7 +117,7 @@ pub struct Session {
     pub(crate) completing: bool,
     pub(crate) host_functions: Arc<HostFunctions>,
     pub(crate) output: Option<Output>,
-    /// A kernel was launched, so there may be output.
+    /// A kernel that may print was launched, so there may be output.
     pub(crate) may_print: bool,
 
     /// First error of a posted call that is not reported yet.
