@@ -8,9 +8,10 @@ use crate::{Address, Communicator, Error, Level, Loaded, Sources, Spin};
 configuration! {
     /// `/etc/paragpu/guest.toml`, `/etc/paragpu/conf.d/*.toml`, `PARAGPU_*`.
     pub struct Guest {
-        /// How the guest reaches its backend: "auto", "pci", "shm", "unix" or "tcp". "auto" takes
-        /// the first that is there: the device file (pci), the socket (shm, then unix), the
-        /// address (tcp).
+        /// How the guest reaches its backend: "auto", "pci", "shm", "unix", "vsock" or "tcp".
+        /// "auto" takes the first that answers, in this order, of those that are there: the device
+        /// file (pci), the socket (shm, then unix), the port (vsock), the address (tcp). Which it
+        /// took is said at log.level "info", and by `paragpu doctor`.
         communicator: Communicator = Communicator::Auto;
         /// How long a waiting thread polls before it sleeps, in microseconds; "auto" follows what
         /// recent waits took.
@@ -33,6 +34,14 @@ configuration! {
     [tcp] pub struct Tcp {
         /// The daemon's "host:port"; empty for none.
         address: Address = Address(None);
+    }
+
+    /// A socket between a virtual machine and its host: KVM, VMware, Hyper-V, Firecracker.
+    [vsock] pub struct Vsock {
+        /// The machine of the daemon: 2 is the host of this virtual machine.
+        cid: u32 = 2 => 0..=0xffff_fffe;
+        /// The port at which the daemon listens there; 0 for none.
+        port: u32 = 0 => 0..=0xffff_fffe;
     }
 
     /// The paragpu PCI device of a virtual machine.
@@ -79,6 +88,12 @@ impl Configuration for Guest {
                 "is \"tcp\", but tcp.address names no \"host:port\"".into(),
             ));
         }
+        if self.communicator == Communicator::Vsock && self.vsock.port == 0 {
+            return Err((
+                "communicator",
+                "is \"vsock\", but vsock.port names no port".into(),
+            ));
+        }
         Ok(())
     }
 }
@@ -102,7 +117,8 @@ impl Guest {
     }
 
     /// The communicators to try, in order; never [`Communicator::Auto`]. Empty
-    /// where "auto" finds nothing: neither device file nor socket nor address.
+    /// where "auto" finds nothing: neither device file nor socket nor port nor
+    /// address.
     #[must_use]
     pub fn candidates(&self) -> Vec<Communicator> {
         if self.communicator != Communicator::Auto {
@@ -112,6 +128,7 @@ impl Guest {
             (Communicator::Pci, self.pci.device.exists()),
             (Communicator::Shm, self.shm.socket.exists()),
             (Communicator::Unix, self.unix.socket.exists()),
+            (Communicator::Vsock, self.vsock.port != 0),
             (Communicator::Tcp, self.tcp.address.0.is_some()),
         ]
         .into_iter()

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::schema::{Configuration, Key, configuration};
 use crate::setting::choice;
-use crate::{Error, Indices, Level, Listen, Loaded, Size, Sources};
+use crate::{Error, Indices, Level, Listen, Loaded, Size, Sources, VmSockets};
 
 choice! {
     /// What executes the calls.
@@ -47,6 +47,19 @@ configuration! {
         /// Whether an address that other machines reach is allowed. Connections are neither
         /// encrypted nor authenticated: only in a network where every machine is trusted.
         allow_remote: bool = false;
+    }
+
+    /// Vsock for guests in virtual machines.
+    [vsock] pub struct Vsock {
+        /// Port to listen at for VMs whose vsock is this host's kernel's (vhost-vsock); 0 for none.
+        /// Every VM of the host can connect, and is listed by its context identifier.
+        port: u32 = 0 => 0..=0xffff_fffe;
+        /// Unix sockets to listen at for VMs whose vsock ends in one (vhost-user daemons,
+        /// Firecracker, Cloud Hypervisor): the VM's socket, `_` and the port. A VM is named after
+        /// its socket, or as "VM=PATH" says. Read again on SIGHUP.
+        unix: VmSockets = VmSockets(Vec::new());
+        /// Group whose members may connect to these sockets; empty for the daemon's own.
+        group: String = String::new();
     }
 
     /// What executes the calls.
@@ -164,17 +177,41 @@ impl Configuration for Host {
     }
 
     fn check(&self) -> Result<(), (&'static str, String)> {
-        match self.tcp.listen.0 {
-            Some(address) if !address.ip().is_loopback() && !self.tcp.allow_remote => Err((
+        if let Some(address) = self.tcp.listen.0
+            && !address.ip().is_loopback()
+            && !self.tcp.allow_remote
+        {
+            return Err((
                 "tcp.listen",
                 format!(
                     "is {address}, which other machines reach, and connections are neither \
                      encrypted nor authenticated: listen at 127.0.0.1 or [::1], or set \
                      tcp.allow_remote = true where every machine of the network is trusted"
                 ),
-            )),
-            _ => Ok(()),
+            ));
         }
+        let sockets = &self.vsock.unix.0;
+        for (place, socket) in sockets.iter().enumerate() {
+            for earlier in sockets.iter().take(place) {
+                if earlier.path == socket.path {
+                    let path = socket.path.display();
+                    return Err(("vsock.unix", format!("names the socket {path} twice")));
+                }
+                if earlier.vm == socket.vm {
+                    return Err((
+                        "vsock.unix",
+                        format!(
+                            "names two VMs {:?}, with the sockets {} and {}: write VM=PATH with \
+                             a name of its own for each",
+                            socket.vm,
+                            earlier.path.display(),
+                            socket.path.display()
+                        ),
+                    ));
+                }
+            }
+        }
+        Ok(())
     }
 }
 

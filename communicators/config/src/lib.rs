@@ -33,4 +33,6 @@ pub use error::{Error, Origin};
 pub use example::example;
 pub use load::{Loaded, Sources};
 pub use schema::{Configuration, Key};
-pub use setting::{Address, Communicator, Indices, Level, Listen, Setting, Size, Spin};
+pub use setting::{
+    Address, Communicator, Indices, Level, Listen, Setting, Size, Spin, VmSocket, VmSockets,
+};

@@ -324,11 +324,95 @@ impl Setting for Indices {
     }
 }
 
+/// A unix socket at which one VM's vsock connections come out: its hypervisor
+/// or vhost-user daemon connects to it for a guest that connects to the port
+/// at the end of its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VmSocket {
+    /// The VM.
+    pub vm: String,
+    /// The socket.
+    pub path: PathBuf,
+}
+
+impl VmSocket {
+    fn read(text: &str) -> Result<Self, String> {
+        let (vm, path) = match text.split_once('=') {
+            Some((vm, path)) if !text.starts_with('/') => (vm.to_owned(), path),
+            _ => (Self::name(text).to_owned(), text),
+        };
+        let good_name = !vm.is_empty() && vm.len() <= 64 && !vm.contains(char::is_control);
+        if !good_name || !path.starts_with('/') || path.ends_with('/') {
+            return Err(format!(
+                "expects a path that starts with /, or VM=PATH, not {}",
+                quoted(text)
+            ));
+        }
+        Ok(Self {
+            vm,
+            path: path.into(),
+        })
+    }
+
+    /// `alpha` of `/run/vm/alpha.vsock_7014`.
+    fn name(path: &str) -> &str {
+        let file = path.rsplit('/').next().unwrap_or_default();
+        let stem = match file.rsplit_once('_') {
+            Some((stem, port)) if port.parse::<u32>().is_ok() => stem,
+            _ => file,
+        };
+        [".vsock", ".sock", ".socket"]
+            .iter()
+            .find_map(|ending| stem.strip_suffix(ending))
+            .unwrap_or(stem)
+    }
+
+    fn written(&self) -> String {
+        let path = self.path.display().to_string();
+        if Self::name(&path) == self.vm {
+            path
+        } else {
+            format!("{}={path}", self.vm)
+        }
+    }
+}
+
+/// The vsock sockets of VMs.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct VmSockets(pub Vec<VmSocket>);
+
+impl Setting for VmSockets {
+    fn from_toml(value: &DeValue<'_>) -> Result<Self, String> {
+        let Some(list) = value.as_array() else {
+            return expects("a list of paths", value);
+        };
+        list.iter()
+            .map(|item| match item.get_ref().as_str() {
+                Some(text) => VmSocket::read(text),
+                None => expects("a list of paths", item.get_ref()),
+            })
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+    fn from_text(text: &str) -> Result<Self, String> {
+        text.split(',')
+            .map(str::trim)
+            .filter(|item| !item.is_empty())
+            .map(VmSocket::read)
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+    fn to_toml(&self) -> String {
+        let items: Vec<String> = self.0.iter().map(|item| quoted(&item.written())).collect();
+        format!("[{}]", items.join(", "))
+    }
+}
+
 /// Declares an enum of named choices.
 macro_rules! choice {
     ($(#[$meta:meta])* $name:ident { $( $(#[$variant_meta:meta])* $variant:ident = $text:literal ),* $(,)? }) => {
         $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum $name { $( $(#[$variant_meta])* $variant ),* }
 
         impl $name {
@@ -377,7 +461,7 @@ pub(crate) use choice;
 choice! {
     /// How the guest reaches its backend.
     Communicator {
-        /// The first that is there: pci, shm, unix, tcp.
+        /// The first that answers: pci, shm, unix, vsock, tcp.
         Auto = "auto",
         /// Shared memory with a worker on the same host.
         Shm = "shm",
@@ -387,6 +471,8 @@ choice! {
         Tcp = "tcp",
         /// The paragpu PCI device of a virtual machine.
         Pci = "pci",
+        /// A socket between a virtual machine and its host.
+        Vsock = "vsock",
     }
 }
 

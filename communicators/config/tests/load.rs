@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use paragpu_config::guest::Guest;
 use paragpu_config::host::Host;
 use paragpu_config::{
-    Address, Communicator, Configuration, Error, Level, Origin, Size, Sources, Spin,
+    Address, Communicator, Configuration, Error, Level, Origin, Setting, Size, Sources, Spin,
 };
 
 struct Places {
@@ -165,7 +165,7 @@ fn wrong_values_are_named_with_their_line() {
         ),
         (
             "communicator = 'shmm'",
-            "main.toml:1: `communicator` expects one of auto, shm, unix, tcp, pci, not \"shmm\"; \
+            "main.toml:1: `communicator` expects one of auto, shm, unix, tcp, pci, vsock, not \"shmm\"; \
              did you mean \"shm\"?",
         ),
         (
@@ -248,6 +248,54 @@ fn remote_addresses_need_permission() {
 }
 
 #[test]
+fn vsock_sockets_name_their_vms() {
+    let places = Places::new();
+    let unix = "['/run/a/alpha.vsock_7014', 'beta=/run/b/v.sock_7014', '/run/c/v_x']";
+    places.write("main.toml", &format!("[vsock]\nunix = {unix}\n"));
+    let host = Sources::only(places.path("main.toml"))
+        .load::<Host>()
+        .unwrap()
+        .values;
+    let names: Vec<&str> = host.vsock.unix.0.iter().map(|one| &*one.vm).collect();
+    assert_eq!(names, ["alpha", "beta", "v_x"]);
+    assert_eq!(host.vsock.unix.to_toml().replace('"', "'"), unix);
+
+    for (unix, expected) in [
+        (
+            "['/a/v.sock_7014', '/b/v.sock_7014']",
+            "names two VMs \"v\", with the sockets /a/v.sock_7014 and /b/v.sock_7014: write \
+             VM=PATH with a name of its own for each",
+        ),
+        (
+            "['a=/v.sock_7014', 'b=/v.sock_7014']",
+            "names the socket /v.sock_7014 twice",
+        ),
+        (
+            "['v.sock_7014']",
+            "expects a path that starts with /, or VM=PATH, not \"v.sock_7014\"",
+        ),
+        (
+            "['=/v.sock_7014']",
+            "expects a path that starts with /, or VM=PATH, not \"=/v.sock_7014\"",
+        ),
+        ("7014", "expects a list of paths, not an integer"),
+    ] {
+        assert_eq!(
+            message::<Host>(&format!("[vsock]\nunix = {unix}\n")),
+            format!("main.toml:2: `vsock.unix` {expected}")
+        );
+    }
+}
+
+#[test]
+fn vsock_without_a_port_is_refused() {
+    assert_eq!(
+        message::<Guest>("communicator = 'vsock'\n"),
+        "main.toml:1: `communicator` is \"vsock\", but vsock.port names no port"
+    );
+}
+
+#[test]
 fn variables_are_checked_too() {
     let places = Places::new();
     let error = places.guest(&[("PARAGPU_SHM_SOKET", "/a")]).unwrap_err();
@@ -262,7 +310,7 @@ fn variables_are_checked_too() {
     assert_eq!(
         error.to_string(),
         "environment variable PARAGPU_COMMUNICATOR: `communicator` expects one of auto, shm, \
-         unix, tcp, pci, not \"ring\""
+         unix, tcp, pci, vsock, not \"ring\""
     );
     let guest = places
         .guest(&[
@@ -297,6 +345,7 @@ fn auto_takes_what_is_there_in_its_order() {
     guest.unix.socket = places.path("socket");
     assert!(guest.candidates().is_empty());
     guest.tcp.address = Address(Some("localhost:1".into()));
+    guest.vsock.port = 1;
     places.write("socket", "").write("device", "");
     assert_eq!(
         guest.candidates(),
@@ -304,6 +353,7 @@ fn auto_takes_what_is_there_in_its_order() {
             Communicator::Pci,
             Communicator::Shm,
             Communicator::Unix,
+            Communicator::Vsock,
             Communicator::Tcp
         ]
     );

@@ -1,12 +1,13 @@
 //! From the configuration to a connection whose host said welcome.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Connection, Error as TravelError, Polling, Wait};
 use paragpu_communicator_ring::{pci, shm};
 use paragpu_communicator_stream as stream;
-use paragpu_config::guest::Guest;
+use paragpu_config::guest::{Guest, Vsock};
 use paragpu_config::{Communicator, Spin};
 use paragpu_protocol::codec::{decode_all, encode_all};
 use paragpu_protocol::frame::{Control, MAX_PAYLOAD};
@@ -30,6 +31,8 @@ pub struct Connected {
     pub welcome: Welcome,
     /// How the connection came about.
     pub communicator: Communicator,
+    /// Why each communicator before it was passed over.
+    pub passed_over: Vec<String>,
     /// How long waiting threads poll before they sleep.
     pub spin: Duration,
 }
@@ -64,6 +67,7 @@ pub fn connect(config: &Guest, ordinal: u32) -> Result<Connected, Error> {
                     connection,
                     welcome,
                     communicator,
+                    passed_over: tried,
                     spin: polling.spin,
                 });
             }
@@ -75,7 +79,7 @@ pub fn connect(config: &Guest, ordinal: u32) -> Result<Connected, Error> {
     }
     Err(Error::NothingFound(if tried.is_empty() {
         format!(
-            "{}, {}; no tcp.address is set",
+            "{}, {}; neither vsock.port nor tcp.address is set",
             config.pci.device.display(),
             config.shm.socket.display()
         )
@@ -97,8 +101,10 @@ impl Attempt<'_> {
             Communicator::Pci => self.pci(&self.config.pci.device),
             Communicator::Shm => self.shm(&self.config.shm.socket),
             Communicator::Unix => self.unix(&self.config.unix.socket),
+            Communicator::Vsock => self.vsock(),
             Communicator::Tcp => self.tcp(),
-            other => Err(Error::NotBuilt(other.name())),
+            // Stands for others and is none itself.
+            Communicator::Auto => Err(Error::NothingFound(communicator.name().into())),
         }
     }
 
@@ -113,7 +119,7 @@ impl Attempt<'_> {
         }
     }
 
-    fn over(&self, socket: impl Into<std::os::fd::OwnedFd>) -> Result<Connection, Error> {
+    fn over(&self, socket: OwnedFd) -> Result<Connection, Error> {
         let options = stream::Options {
             polling: self.polling,
             ..stream::Options::default()
@@ -122,14 +128,7 @@ impl Attempt<'_> {
     }
 
     fn unix(&self, path: &Path) -> Result<(Connection, Welcome), Error> {
-        let socket = dial_unix(path)?;
-        let deadline = Some(Instant::now() + PATIENCE);
-        let hello = self.hello(Transport::Stream);
-        stream::handshake::send_frame(&socket, Control::Hello.kind(), 0, 0, &hello, deadline)?;
-        let (header, payload) =
-            stream::handshake::receive_exact_frame(&socket, MAX_PAYLOAD, deadline)?;
-        let welcome = answer(header.kind, &payload)?;
-        Ok((self.over(socket)?, welcome))
+        self.stream(dial_unix(path)?)
     }
 
     fn tcp(&self) -> Result<(Connection, Welcome), Error> {
@@ -141,6 +140,23 @@ impl Attempt<'_> {
                 source: Box::new(error),
             }
         })?;
+        self.stream(socket)
+    }
+
+    fn vsock(&self) -> Result<(Connection, Welcome), Error> {
+        let Vsock { cid, port } = self.config.vsock;
+        let socket =
+            stream::sockets::connect_vsock(cid, port).map_err(|error| Error::NoAnswer {
+                place: format!("vsock {cid}:{port}"),
+                advice: vsock_advice(&error),
+                source: Box::new(error),
+            })?;
+        self.stream(socket)
+    }
+
+    /// Says hello on a connected socket.
+    fn stream(&self, socket: impl Into<OwnedFd>) -> Result<(Connection, Welcome), Error> {
+        let socket = socket.into();
         let deadline = Some(Instant::now() + PATIENCE);
         let hello = self.hello(Transport::Stream);
         stream::handshake::send_frame(&socket, Control::Hello.kind(), 0, 0, &hello, deadline)?;
@@ -189,6 +205,28 @@ impl Attempt<'_> {
             }
         };
         Ok((connection, welcome))
+    }
+}
+
+/// What keeps a guest from its host's vsock.
+fn vsock_advice(error: &TravelError) -> &'static str {
+    use std::io::ErrorKind;
+    let kind = match error {
+        TravelError::Io { source, .. } => source.kind(),
+        _ => ErrorKind::Other,
+    };
+    match kind {
+        ErrorKind::ConnectionReset | ErrorKind::ConnectionRefused => {
+            "the host is there, and nobody listens: is paragpud running on it with `vsock.port` or \
+             `vsock.unix` set to this port?"
+        }
+        ErrorKind::TimedOut => {
+            "does the host serve this VM's vsock device, and is vsock.cid right?"
+        }
+        _ => {
+            "this machine has no vsock device: does the VM have one, and is its driver loaded \
+             (vmw_vsock_virtio_transport, vmw_vsock_vmci_transport or hv_sock)?"
+        }
     }
 }
 

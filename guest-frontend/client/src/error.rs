@@ -52,9 +52,6 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// This build has no such communicator.
-    #[error("the communicator `{0}` is not part of this build")]
-    NotBuilt(&'static str),
     /// A device past the last.
     #[error("there is no device {0}")]
     NoDevice(u32),

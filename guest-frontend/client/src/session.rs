@@ -1,10 +1,12 @@
 //! One session: the device of a host as one process of the guest sees it.
 
+use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use paragpu_communicator::Connection;
+use paragpu_config::Level;
 use paragpu_protocol::call::WireCall;
 use paragpu_protocol::handle::StreamHandle;
 use paragpu_protocol::handshake::Welcome;
@@ -72,8 +74,20 @@ impl Session {
             connection,
             welcome,
             spin,
-            ..
+            communicator,
+            passed_over,
         } = connect(config, ordinal)?;
+        if config.log.level >= Level::Info {
+            // A program without standard error does without the line.
+            let mut said = std::io::stderr().lock();
+            for reason in passed_over {
+                let _ = writeln!(said, "paragpu: passed over: {reason}");
+            }
+            let _ = writeln!(
+                said,
+                "paragpu: device {ordinal} is reached by {communicator}"
+            );
+        }
         Self::new(connection, welcome, ordinal, spin)
     }
 

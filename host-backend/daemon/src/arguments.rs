@@ -12,7 +12,7 @@ use paragpu_config::{Configuration as _, Sources};
 /// Reads /etc/paragpu/host.toml, /etc/paragpu/host.d/*.toml and the variables
 /// PARAGPU_HOST_*; the options here win over all of them. SIGTERM ends every
 /// session and the daemon; SIGHUP reads the configuration again and applies
-/// limits, pool and log level.
+/// limits, pool, sockets of VMs and log level.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "paragpud", version)]
 pub struct Arguments {
@@ -34,6 +34,12 @@ pub struct Arguments {
     /// Listen for guests at this TCP address, for example 127.0.0.1:7474.
     #[arg(long, value_name = "ADDRESS:PORT")]
     tcp: Option<String>,
+    /// Listen for VMs at this port of the host's vsock.
+    #[arg(long, value_name = "PORT")]
+    vsock: Option<u32>,
+    /// Listen for a VM at this unix socket, at which its vsock connections come out.
+    #[arg(long, value_name = "[VM=]PATH")]
+    vsock_unix: Vec<String>,
     /// The worker program [default: `paragpu-worker` beside paragpud].
     #[arg(long, value_name = "PATH")]
     worker: Option<PathBuf>,
@@ -80,6 +86,11 @@ impl Arguments {
             ("daemon.state", path(&self.state)),
             ("daemon.worker", path(&self.worker)),
             ("tcp.listen", self.tcp.clone()),
+            ("vsock.port", self.vsock.map(|port| port.to_string())),
+            (
+                "vsock.unix",
+                (!self.vsock_unix.is_empty()).then(|| self.vsock_unix.join(",")),
+            ),
             ("pool.warm", self.warm.map(|count| count.to_string())),
             ("log.level", self.log.clone()),
         ];

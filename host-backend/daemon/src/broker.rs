@@ -11,6 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use paragpu_config::VmSocket;
 use paragpu_config::host::Host;
 use paragpu_worker::control::Inbox;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -119,6 +120,13 @@ impl Broker {
         if let Some(address) = host.tcp.listen.0 {
             guests.push(Listener::tcp(address)?);
         }
+        if host.vsock.port != 0 {
+            guests.push(Listener::vsock(host.vsock.port)?);
+        }
+        let vsock_group = group(&host.vsock.group)?;
+        for socket in &host.vsock.unix.0 {
+            guests.push(patiently(|| Listener::vm(socket, vsock_group))?);
+        }
         let mut broker = Self {
             program: worker_program(&host),
             devices: Devices::new(&host),
@@ -149,6 +157,8 @@ impl Broker {
             socket = %broker.host.daemon.socket.display(),
             control = %broker.host.daemon.control.display(),
             tcp = broker.guests.iter().find_map(Listener::address).map(tracing::field::display),
+            vsock = (broker.host.vsock.port != 0).then_some(broker.host.vsock.port),
+            vms = broker.guests.iter().filter(|listener| listener.of_vm().is_some()).count(),
             device = %broker.host.device.kind,
             "listening"
         );
@@ -165,6 +175,7 @@ impl Broker {
             "socket": self.host.daemon.socket,
             "control": self.host.daemon.control,
             "tcp": tcp.map(|address| address.to_string()),
+            "vsock": self.host.vsock.port,
             "pid": std::process::id(),
         })
         .to_string()
@@ -314,7 +325,7 @@ impl Broker {
         }
     }
 
-    /// SIGHUP: limits, pool and log level anew.
+    /// SIGHUP: limits, pool, sockets of VMs and log level anew.
     fn reload(&mut self) {
         if let Ok(0) | Err(_) = drain(&self.reload) {
             return;
@@ -332,16 +343,47 @@ impl Broker {
             log: new.log.clone(),
             shm: new.shm.clone(),
             cache: new.cache.clone(),
+            vsock: paragpu_config::host::Vsock {
+                port: self.host.vsock.port,
+                ..new.vsock.clone()
+            },
             ..self.host.clone()
         };
         if applied != new {
             tracing::warn!("sockets, device and worker program change with a restart only");
         }
         self.host = applied;
+        if let Err(error) = self.follow_vm_sockets() {
+            tracing::error!(%error, "a socket of a VM is not listened at");
+        }
         if let Err(error) = self.log.reload(logging::filter(self.host.log.level)) {
             tracing::warn!(%error, "the log level stays");
         }
         tracing::info!("configuration read again");
+    }
+
+    /// Listens at the sockets of VMs that are configured now, and no longer at
+    /// others. Sessions go on.
+    fn follow_vm_sockets(&mut self) -> Result<(), Error> {
+        let wanted = &self.host.vsock.unix.0;
+        let is = |listener: &Listener, socket: &VmSocket| {
+            listener.of_vm() == Some((socket.vm.as_str(), socket.path.as_path()))
+        };
+        self.guests.retain(|listener| {
+            listener.of_vm().is_none() || wanted.iter().any(|socket| is(listener, socket))
+        });
+        let group = group(&self.host.vsock.group)?;
+        let mut failed = Ok(());
+        for socket in wanted {
+            if self.guests.iter().any(|listener| is(listener, socket)) {
+                continue;
+            }
+            match Listener::vm(socket, group) {
+                Ok(listener) => self.guests.push(listener),
+                Err(error) => failed = Err(error),
+            }
+        }
+        failed
     }
 
     fn key(&mut self) -> u64 {

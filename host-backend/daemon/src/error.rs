@@ -16,6 +16,12 @@ pub enum Error {
     /// There is something at a socket's place that is not a socket.
     #[error("{} exists and is not a socket", .0.display())]
     NotASocket(PathBuf),
+    /// `vsock.port` is set, and the kernel has no vsock.
+    #[error(
+        "cannot listen at vsock port {0}: this kernel has no vsock; load the module vhost_vsock, \
+         or leave vsock.port out"
+    )]
+    NoVsock(u32),
     /// `daemon.group` names no group.
     #[error("there is no group {0:?} on this host")]
     Group(String),

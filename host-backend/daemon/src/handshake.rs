@@ -52,7 +52,7 @@ pub struct Asked {
     pub hello: Hello,
     /// Its payload as it came.
     pub hello_bytes: Vec<u8>,
-    /// `unix`, `tcp`, `shm` or `pci`.
+    /// `unix`, `tcp`, `vsock`, `shm` or `pci`.
     pub communicator: &'static str,
     /// The VM, user or address.
     pub vm: String,
@@ -182,10 +182,10 @@ impl Pending {
         }
         let is_attach = FrameHeader::from_bytes(header).is_ok_and(|header| header.kind == ATTACH);
         let fds = std::mem::take(&mut self.fds);
-        let asked = if is_attach {
-            attached(payload, fds)
-        } else {
-            said_hello(payload, self.guest.peer)
+        let asked = match (is_attach, &self.guest.peer) {
+            (true, Peer::Local { .. }) => attached(payload, fds),
+            (true, _) => Err("a device process connects through the daemon's unix socket".into()),
+            (false, peer) => said_hello(payload, peer),
         };
         match asked {
             Ok(asked) => Progress::Complete(Box::new(asked)),
@@ -194,13 +194,14 @@ impl Pending {
     }
 }
 
-fn said_hello(payload: &[u8], peer: Peer) -> Result<Asked, String> {
+fn said_hello(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
     let hello: Hello = decode_all(payload).map_err(|error| format!("bad hello: {error}"))?;
     let communicator = match (hello.check().map_err(|error| error.to_string())?, peer) {
         (Transport::Stream, Peer::Local { .. }) => "unix",
         (Transport::Stream, Peer::Remote(_)) => "tcp",
+        (Transport::Stream, Peer::Cid(_) | Peer::Vm(_)) => "vsock",
         (Transport::Shm, Peer::Local { .. }) => "shm",
-        (Transport::Shm, Peer::Remote(_)) => {
+        (Transport::Shm, _) => {
             return Err("shared memory works only through the daemon's unix socket".into());
         }
         (Transport::Pci, _) => {

@@ -7,11 +7,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use paragpu_config::VmSocket;
+use vsock::{VMADDR_CID_ANY, VsockListener};
 
 use crate::Error;
 
 /// Who connected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Peer {
     /// A process of this host, by the kernel's word.
     Local {
@@ -22,6 +26,11 @@ pub enum Peer {
     },
     /// A machine, by its word.
     Remote(SocketAddr),
+    /// A virtual machine, by the kernel's word.
+    Cid(u32),
+    /// A virtual machine, by the word of the hypervisor or vhost-user daemon
+    /// that connects for it.
+    Vm(Arc<str>),
 }
 
 /// Who is counted as one against a quota.
@@ -30,6 +39,8 @@ impl std::fmt::Display for Peer {
         match self {
             Self::Local { uid, .. } => write!(formatter, "uid {uid}"),
             Self::Remote(address) => write!(formatter, "{}", address.ip()),
+            Self::Cid(cid) => write!(formatter, "cid {cid}"),
+            Self::Vm(name) => formatter.write_str(name),
         }
     }
 }
@@ -45,9 +56,13 @@ pub enum Listener {
         path: PathBuf,
         /// Inode of the file.
         inode: u64,
+        /// Whose guests come out here; `None` for processes of this host.
+        vm: Option<Arc<str>>,
     },
     /// At an address.
     Tcp(TcpListener),
+    /// At a port of this host's vsock.
+    Vsock(VsockListener),
 }
 
 impl Listener {
@@ -57,6 +72,18 @@ impl Listener {
     /// # Errors
     /// [`Error::Running`], [`Error::NotASocket`], [`Error::System`].
     pub fn unix(path: &Path, group: Option<u32>) -> Result<Self, Error> {
+        Self::at(path, group, None)
+    }
+
+    /// Listens at the socket at which a VM's vsock connections come out.
+    ///
+    /// # Errors
+    /// As [`unix`](Self::unix).
+    pub fn vm(socket: &VmSocket, group: Option<u32>) -> Result<Self, Error> {
+        Self::at(&socket.path, group, Some(socket.vm.as_str().into()))
+    }
+
+    fn at(path: &Path, group: Option<u32>, vm: Option<Arc<str>>) -> Result<Self, Error> {
         let failed = || format!("listen at {}", path.display());
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory)
@@ -79,6 +106,7 @@ impl Listener {
             socket,
             path: path.to_owned(),
             inode,
+            vm,
         })
     }
 
@@ -95,12 +123,37 @@ impl Listener {
         Ok(Self::Tcp(socket))
     }
 
+    /// Listens at a port of this host's vsock, for all its VMs.
+    ///
+    /// # Errors
+    /// [`Error::NoVsock`], [`Error::System`].
+    pub fn vsock(port: u32) -> Result<Self, Error> {
+        let failed = || format!("listen at vsock port {port}");
+        let socket = VsockListener::bind_with_cid_port(VMADDR_CID_ANY, port).map_err(|error| {
+            match rustix::io::Errno::from_io_error(&error) {
+                Some(rustix::io::Errno::AFNOSUPPORT) => Error::NoVsock(port),
+                _ => Error::system(failed())(error),
+            }
+        })?;
+        socket
+            .set_nonblocking(true)
+            .map_err(Error::system(failed()))?;
+        Ok(Self::Vsock(socket))
+    }
+
     /// The next connection; `None` when no more waits.
     ///
     /// # Errors
     /// As accept(2).
     pub fn accept(&self) -> io::Result<Option<(OwnedFd, Peer)>> {
         let accepted = match self {
+            Self::Unix {
+                socket,
+                vm: Some(vm),
+                ..
+            } => socket
+                .accept()
+                .map(|(stream, _)| (OwnedFd::from(stream), Peer::Vm(Arc::clone(vm)))),
             Self::Unix { socket, .. } => socket.accept().and_then(|(stream, _)| {
                 let peer = rustix::net::sockopt::socket_peercred(&stream)?;
                 let peer = Peer::Local {
@@ -112,6 +165,9 @@ impl Listener {
             Self::Tcp(socket) => socket
                 .accept()
                 .map(|(stream, address)| (OwnedFd::from(stream), Peer::Remote(address))),
+            Self::Vsock(socket) => socket
+                .accept()
+                .map(|(stream, address)| (OwnedFd::from(stream), Peer::Cid(address.cid()))),
         };
         match accepted {
             Ok(connection) => Ok(Some(connection)),
@@ -126,8 +182,19 @@ impl Listener {
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         match self {
-            Self::Unix { .. } => None,
             Self::Tcp(socket) => socket.local_addr().ok(),
+            Self::Unix { .. } | Self::Vsock(_) => None,
+        }
+    }
+
+    /// The VM whose guests come out at this socket, and the socket.
+    #[must_use]
+    pub fn of_vm(&self) -> Option<(&str, &Path)> {
+        match self {
+            Self::Unix {
+                vm: Some(vm), path, ..
+            } => Some((vm, path)),
+            _ => None,
         }
     }
 }
@@ -137,6 +204,7 @@ impl AsFd for Listener {
         match self {
             Self::Unix { socket, .. } => socket.as_fd(),
             Self::Tcp(socket) => socket.as_fd(),
+            Self::Vsock(socket) => socket.as_fd(),
         }
     }
 }

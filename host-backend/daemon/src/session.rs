@@ -21,7 +21,7 @@ pub struct Facts {
     pub ordinal: u32,
     /// `cuda:0`.
     pub device: String,
-    /// `unix`, `tcp`, `shm` or `pci`.
+    /// `unix`, `tcp`, `vsock`, `shm` or `pci`.
     pub communicator: String,
     /// Seconds since 1970 at its begin.
     pub begun: u64,

@@ -191,11 +191,11 @@ fn communicators(report: &mut Report, guest: &Guest) {
                 SIDE,
                 "communicator",
                 State::Bad,
-                "\"auto\" finds neither device file nor socket nor address",
+                "\"auto\" finds neither device file nor socket nor port nor address",
             )
             .advise(
                 "in a virtual machine give it a paragpu device, on the host start paragpud, or \
-                 set tcp.address in /etc/paragpu/guest.toml",
+                 set vsock.port or tcp.address in /etc/paragpu/guest.toml",
             );
     }
     let mut served = None;
@@ -203,22 +203,27 @@ fn communicators(report: &mut Report, guest: &Guest) {
         Communicator::Pci,
         Communicator::Shm,
         Communicator::Unix,
+        Communicator::Vsock,
         Communicator::Tcp,
     ] {
         let place = match communicator {
             Communicator::Pci => guest.pci.device.display().to_string(),
             Communicator::Shm => guest.shm.socket.display().to_string(),
             Communicator::Tcp => guest.tcp.address.0.clone().unwrap_or_default(),
+            Communicator::Vsock if guest.vsock.port == 0 => String::new(),
+            Communicator::Vsock => format!("{}:{}", guest.vsock.cid, guest.vsock.port),
             _ => guest.unix.socket.display().to_string(),
         };
-        let there =
-            communicator == Communicator::Tcp && !place.is_empty() || Path::new(&place).exists();
+        let there = match communicator {
+            Communicator::Vsock | Communicator::Tcp => !place.is_empty(),
+            _ => Path::new(&place).exists(),
+        };
         let candidate = candidates.contains(&communicator);
         if !there && !candidate {
-            let detail = if place.is_empty() {
-                "no address".into()
-            } else {
-                format!("{place} is not there")
+            let detail = match communicator {
+                Communicator::Vsock => "no port".into(),
+                Communicator::Tcp => "no address".into(),
+                _ => format!("{place} is not there"),
             };
             report.add(SIDE, communicator.name(), State::Absent, detail);
             continue;

@@ -54,8 +54,44 @@ pub(super) fn examine(report: &mut Report, control: Option<&Path>) {
             );
         }
     }
+    vsock(report, &loaded.values);
     driver(report, &loaded.values);
     daemon(report, control);
+}
+
+/// What VMs need to come over vsock, as far as it is configured.
+fn vsock(report: &mut Report, host: &Host) {
+    let port = host.vsock.port;
+    if port != 0 {
+        if Path::new("/dev/vhost-vsock").exists() {
+            report.add(SIDE, "vsock", State::Good, format!("port {port}"));
+        } else {
+            report
+                .add(
+                    SIDE,
+                    "vsock",
+                    State::Warning,
+                    format!("port {port}, but there is no /dev/vhost-vsock for VMs"),
+                )
+                .advise("load the module vhost_vsock, or use vsock.unix");
+        }
+    }
+    for socket in &host.vsock.unix.0 {
+        let path = socket.path.display();
+        if socket.path.exists() {
+            let detail = format!("VM {}: {path}", socket.vm);
+            report.add(SIDE, "vsock", State::Good, detail);
+        } else {
+            report
+                .add(
+                    SIDE,
+                    "vsock",
+                    State::Warning,
+                    format!("VM {}: {path} is not there", socket.vm),
+                )
+                .advise("paragpud makes it when it starts or reads its configuration again");
+        }
+    }
 }
 
 /// NVIDIA's driver, as far as files tell.
