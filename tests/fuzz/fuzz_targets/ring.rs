@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    paragpu_communicator_ring::fuzz_ring(data);
+    paragpu_communicator_ring::fuzzing::fuzz_ring(data);
 });

@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    paragpu_communicator_stream::fuzz_stream(data);
+    paragpu_communicator_stream::fuzzing::fuzz_stream(data);
 });
