@@ -178,6 +178,69 @@ class Session(unittest.TestCase):
             session.close()
         self.assertEqual(bystander.call("Ping", value=4)[0], 4)
 
+    def test_handles_of_another_session_mean_nothing(self):
+        owner, thief = self.open(), self.open()
+        owner.post("StreamCreate", stream=20, flags=1, priority=0)
+        owner.call("MemMap", address=ARENA, size=CHUNK)
+        owner.call("StreamSynchronize", stream=20)
+        for name, arguments, status in (
+            ("StreamSynchronize", {"stream": 20}, 400),
+            ("CopyFromDevice", {"source": ARENA, "size": 16, "stream": 0}, 1),
+        ):
+            with self.subTest(name), self.assertRaises(wire.Failed) as caught:
+                thief.call(name, **arguments)
+            self.assertEqual(caught.exception.status, status)
+        owner.call("StreamSynchronize", stream=20)
+
+    def test_sizes_and_addresses_out_of_bounds_are_refused(self):
+        session = self.open()
+        session.call("MemMap", address=ARENA, size=CHUNK)
+        huge = 2**64 - CHUNK
+        refused = (
+            ("MemMap", {"address": ARENA + CHUNK, "size": huge}),
+            ("MemMap", {"address": huge, "size": 2 * CHUNK}),
+            ("MemMap", {"address": ARENA, "size": 0}),
+            ("MemMap", {"address": 0, "size": CHUNK}),
+            ("ShadowCreate", {"address": 0x7FFF00000000, "size": 4096}),
+            ("ShadowRead", {"address": 0x300000000000, "size": 2**63}),
+            ("CopyFromDevice", {"source": ARENA + CHUNK - 8, "size": 16, "stream": 0}),
+            ("CopyFromDevice", {"source": ARENA, "size": 2**64 - 1, "stream": 0}),
+            ("CopyFromDevice", {"source": 0, "size": 16, "stream": 0}),
+            ("CopyRectFromDevice", {"source": (0, {"address": ARENA, "pitch": 2**63, "rows": 4}), "extent": (8, 8, 8), "stream": 0}),
+            ("CopyRectFromDevice", {"source": (0, {"address": ARENA, "pitch": 8, "rows": 1}), "extent": (8, 2**62, 2**62), "stream": 0}),
+            ("HostMap", {"offset": 4096, "size": 4096}),
+        )
+        for name, arguments in refused:
+            with self.subTest(f"{name} {arguments}"):
+                with self.assertRaises(wire.Failed) as caught:
+                    session.call(name, **arguments)
+                self.assertEqual(caught.exception.call, wire.NUMBERS[name])
+        for name, arguments in (
+            ("Memset", {"destination": ARENA + CHUNK - 4, "pitch": 0, "value": 1, "element": 4, "width": 2, "height": 1}),
+            ("Memset", {"destination": ARENA, "pitch": 2**63, "value": 1, "element": 1, "width": 1, "height": 2**60}),
+            ("Copy", {"destination": ARENA, "source": ARENA + CHUNK, "size": 8, "token": 0}),
+            ("Copy", {"destination": ARENA, "source": 0x7FFF00000000, "size": 8, "token": 0}),
+        ):
+            with self.subTest(f"{name} {arguments}"):
+                session.post(name, stream=0, **arguments)
+                with self.assertRaises(wire.Failed) as caught:
+                    session.call("ContextSynchronize")
+                self.assertEqual(caught.exception.call, wire.NUMBERS[name])
+        session.call("CopyFromDevice", source=ARENA, size=CHUNK, stream=0)
+
+    def test_scribbled_rings_end_only_their_session(self):
+        bystander = self.open()
+        random_source = random.Random(5)
+        # Producer index, lengths in the ring, consumer index, flags: anything but the header's magic.
+        for number in range(24):
+            with self.subTest(number):
+                guest = wire.Shared(self.daemon.socket)
+                self.addCleanup(guest.close)
+                self.assertEqual(guest.call("Ping", value=number), number)
+                guest.scribble(random_source, number)
+                self.assertTrue(guest.ended(20), "the host goes on with a ring that makes no sense")
+        self.assertEqual(bystander.call("Ping", value=6)[0], 6)
+
     def test_same_over_tcp(self):
         host, port = self.daemon.addresses["tcp"].rsplit(":", 1)
         session = wire.Session((host, int(port)))

@@ -4,8 +4,11 @@ Written from protocol/README.md, not from the Rust sources: a mistake in one
 reader of the wire shows as a difference from the other.
 """
 
+import mmap
+import os
 import socket
 import struct
+import time
 
 HEADER = struct.Struct("<IHHQ")
 MAX_PAYLOAD = 262144
@@ -342,4 +345,107 @@ class Session:
         return reply, b"".join(data[offset] for offset in sorted(data))
 
     def close(self):
+        self.socket.close()
+
+
+class Shared:
+    """A guest's side of a session over rings in shared memory, in one thread.
+
+    Offsets as in the device's header file.
+    """
+
+    TAIL, HEAD, WAITS = 0x080, 0x0C0, 0x100
+    BACK_TAIL, BACK_HEAD, BACK_WAITS = 0x180, 0x1C0, 0x200
+
+    def __init__(self, path, deadline=20.0):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.settimeout(deadline)
+        self.socket.connect(path)
+        major, minor, patch = VERSION
+        hello = dict(magic=MAGIC, major=major, minor=minor, patch=patch, transport=2, device=0)
+        hello.update(token=bytes(16), acknowledged=0, pid=1)
+        payload = encode("Hello", hello)
+        self.socket.sendall(HEADER.pack(len(payload), HELLO, 0, 0) + payload)
+        data, self.fds, _, _ = socket.recv_fds(self.socket, 4096, 3)
+        length, kind, _, _ = HEADER.unpack_from(data)
+        if kind != WELCOME or len(data) != HEADER.size + length or len(self.fds) != 3:
+            raise WireError(f"no welcome with three descriptors: {kind:#06x}")
+        self.welcome = Session.whole("Welcome", data[HEADER.size :])
+        self.region = mmap.mmap(self.fds[0], self.welcome["region_size"])
+        if self.region[:4] != b"PGCH":
+            raise WireError("the region has another magic")
+        self.ring, self.ring_size = struct.unpack_from("<QQ", self.region, 0x10)
+        self.back, self.back_size = struct.unpack_from("<QQ", self.region, 0x20)
+        self.sequence = 0
+
+    def word(self, offset):
+        """A u64 index."""
+        return struct.unpack_from("<Q", self.region, offset)[0]
+
+    def send_frame(self, kind, slot, sequence, payload):
+        """Writes a frame that does not reach the ring's end."""
+        tail = self.word(self.TAIL)
+        frame = HEADER.pack(len(payload), kind, slot, sequence) + payload
+        frame += bytes(-len(frame) % 16)
+        at = self.ring + tail % self.ring_size
+        self.region[at : at + len(frame)] = frame
+        struct.pack_into("<Q", self.region, self.TAIL, tail + len(frame))
+        os.write(self.fds[1], struct.pack("<Q", 1))
+
+    def call(self, name, **arguments):
+        """Sends a synchronous call, looks for its reply, and returns it."""
+        self.sequence += 1
+        self.send_frame(NUMBERS[name], 1, self.sequence, encode_call(name, **arguments))
+        limit = time.monotonic() + 20
+        while self.word(self.BACK_TAIL) == self.word(self.BACK_HEAD):
+            if time.monotonic() > limit:
+                raise WireError(f"no reply to {name}")
+        head = self.word(self.BACK_HEAD)
+        at = self.back + head % self.back_size
+        length, kind, _, _ = HEADER.unpack_from(self.region, at)
+        payload = bytes(self.region[at + HEADER.size : at + HEADER.size + length])
+        struct.pack_into("<Q", self.region, self.BACK_HEAD, head + HEADER.size + length + -(HEADER.size + length) % 16)
+        if kind != NUMBERS[name] | REPLY or payload[:4] != bytes(4):
+            raise WireError(f"{kind:#06x} instead of a reply to {name}")
+        reply, _ = decode(CALLS[NUMBERS[name]][2], payload, 4)
+        return reply
+
+    def scribble(self, source, number):
+        """Breaks the ring to the host in one of the ways there are."""
+        tail = self.word(self.TAIL)
+        broken = {
+            0: lambda: struct.pack_into("<Q", self.region, self.TAIL, source.getrandbits(64) | 1),
+            1: lambda: struct.pack_into("<Q", self.region, self.TAIL, tail + self.ring_size + 16),
+            2: lambda: struct.pack_into("<Q", self.region, self.TAIL, max(tail - 16, 0)),
+            3: lambda: self.send_frame(NUMBERS["Ping"], 1, self.sequence + 1, source.randbytes(31)),
+            4: lambda: self.oversized(source),
+            5: lambda: struct.pack_into("<Q", self.region, self.TAIL, tail + 8),
+        }
+        broken[number % len(broken)]()
+        os.write(self.fds[1], struct.pack("<Q", 1))
+
+    def oversized(self, source):
+        """A frame that says it is longer than any may be."""
+        tail = self.word(self.TAIL)
+        at = self.ring + tail % self.ring_size
+        self.region[at : at + 16] = HEADER.pack(MAX_PAYLOAD + 1 + source.getrandbits(31), 1, 1, self.sequence + 1)
+        struct.pack_into("<Q", self.region, self.TAIL, tail + 64)
+
+    def ended(self, seconds):
+        """Does the host close the connection within that time?"""
+        self.socket.settimeout(seconds)
+        try:
+            while self.socket.recv(4096):
+                pass
+            return True
+        except TimeoutError:
+            return False
+        except OSError:
+            return True
+
+    def close(self):
+        """Gives everything back."""
+        self.region.close()
+        for fd in self.fds:
+            os.close(fd)
         self.socket.close()
