@@ -8,13 +8,13 @@
 //!
 //! Numbers: 0x00 session, 0x01 memory, 0x02 copies, 0x03 arrays and textures,
 //! 0x04 modules, 0x05 launch, 0x06 streams, 0x07 events, 0x08 context,
-//! 0x09 host functions.
+//! 0x09 host functions, 0x0a graphs.
 
 use crate::call::{CallInfo, Effect};
 use crate::codec::{Bytes, DecodeError, Field, Text};
 use crate::handle::{
-    ArrayHandle, DeviceAddress, EventHandle, FunctionHandle, ModuleHandle, ObjectKind,
-    ShadowAddress, StreamHandle, SurfaceHandle, TextureHandle, WindowOffset,
+    ArrayHandle, DeviceAddress, EventHandle, FunctionHandle, GraphExecHandle, ModuleHandle,
+    ObjectKind, ShadowAddress, StreamHandle, SurfaceHandle, TextureHandle, WindowOffset,
 };
 use crate::types::{
     ArrayShape, CopyEnd, DeviceSnapshot, FunctionInfo, GlobalInfo, MemoryInfo, TextureSpec,
@@ -451,6 +451,66 @@ crate::calls! { 'a;
     0x0902 HostFuncDone [Posted] {
         /// As it was asked for.
         id: u64,
+    } -> ()
+
+    /// cuGraphInstantiate, first part: an executable graph without nodes.
+    0x0a01 GraphBegin [Posted; creates GraphExec(graph)] {
+        /// Its name from now on.
+        graph: GraphExecHandle,
+    } -> ()
+
+    /// cuGraphInstantiate, second part: further nodes, each of which comes after those that it depends on.
+    0x0a02 GraphNodes<'a> [Posted; changes GraphExec(graph)] {
+        /// The graph.
+        graph: GraphExecHandle,
+        /// Number of the first of these nodes; nodes count from 0, without gaps.
+        first: u32,
+        /// The nodes, one after the other: each a [`crate::types::GraphNode`].
+        nodes: Bytes<'a>,
+    } -> ()
+
+    /// cuGraphInstantiate, last part: from now on the graph can be launched.
+    0x0a03 GraphInstantiate [Synchronous; changes GraphExec(graph)] {
+        /// The graph.
+        graph: GraphExecHandle,
+        /// How many nodes it was given.
+        nodes: u32,
+    } -> ()
+
+    /// cuGraphLaunch. Launches of one graph follow each other.
+    0x0a04 GraphLaunch [Posted] {
+        /// The graph.
+        graph: GraphExecHandle,
+        /// In whose order.
+        stream: StreamHandle,
+    } -> ()
+
+    /// cuGraphExecUpdate, cuGraphExecKernelNodeSetParams and its kin: from the next launch on a node does something else of the same kind.
+    0x0a05 GraphNodeUpdate<'a> [Posted, idempotent; changes GraphExec(graph)] {
+        /// The graph.
+        graph: GraphExecHandle,
+        /// The node's number.
+        node: u32,
+        /// As [`crate::types::GraphNode::call`].
+        call: u16,
+        /// As [`crate::types::GraphNode::work`].
+        work: Bytes<'a>,
+    } -> ()
+
+    /// cuGraphNodeSetEnabled: from the next launch on a kernel, copy or memset does nothing, or something again.
+    0x0a06 GraphNodeEnable [Posted, idempotent; changes GraphExec(graph)] {
+        /// The graph.
+        graph: GraphExecHandle,
+        /// The node's number.
+        node: u32,
+        /// Does it do anything?
+        enabled: bool,
+    } -> ()
+
+    /// cuGraphExecDestroy: launches made before still run.
+    0x0a07 GraphDestroy [Posted; destroys GraphExec(graph)] {
+        /// The graph.
+        graph: GraphExecHandle,
     } -> ()
 }
 

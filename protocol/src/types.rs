@@ -144,6 +144,18 @@ crate::record! {
         pitch: u64,
     }
 
+    /// A node of a graph.
+    GraphNode<'a> {
+        /// Number of the call whose effect the node has: Launch, Copy,
+        /// CopyRect, Memset, EventRecord, StreamWaitEvent, HostFuncLaunch; 0
+        /// for none.
+        call: u16,
+        /// Numbers of the nodes that must be over before, each a `u32`.
+        after: Bytes<'a>,
+        /// The call's payload, with streams and tokens of 0.
+        work: Bytes<'a>,
+    }
+
     /// A texture object.
     TextureSpec {
         /// What it reads.

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paragpu_device::{
-    ArrayId, CopyEnd, Device, Error, EventId, FunctionId, HostFunction, Launch, ModuleId, Result,
-    StreamId, SurfaceId, TextureId, TextureResource,
+    ArrayId, CopyEnd, Device, Error, EventId, FunctionId, GraphId, GraphNode, GraphWork,
+    HostFunction, Launch, ModuleId, Result, StreamId, SurfaceId, TextureId, TextureResource,
 };
 use paragpu_protocol::layout::{DEVICE_STRIDE, Regions};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::{ArrayShape, MemoryInfo, ResourceView, Sampling};
 
+use crate::graph::OpenGraph;
 use crate::memory::Memory;
 use crate::retired::{Leaving, Retirement};
 use crate::sys::{
@@ -37,32 +38,52 @@ struct LoadedModule {
 }
 
 /// A kernel and the bytes that its parameters take.
-struct Kernel {
-    function: Function,
+pub(crate) struct Kernel {
+    pub(crate) function: Function,
     parameter_bytes: usize,
 }
 
+impl Kernel {
+    /// Refuses fewer parameter bytes than the kernel takes.
+    pub(crate) fn check_parameters(&self, parameters: &[u8]) -> Result<()> {
+        if parameters.len() < self.parameter_bytes {
+            return Err(Error::new(
+                Status::INVALID_VALUE,
+                format!(
+                    "the kernel takes {} bytes of parameters, {} came",
+                    self.parameter_bytes,
+                    parameters.len()
+                ),
+            ));
+        }
+        Ok(())
+    }
+}
+
 /// A stream and whether the legacy default stream waits for it.
-struct OpenStream {
+pub(crate) struct OpenStream {
     stream: Stream,
     blocking: bool,
 }
 
 /// [`Device`] on NVIDIA's driver.
 pub struct CudaDevice {
-    memory: Memory,
-    streams: Table<OpenStream>,
-    events: Table<Event>,
+    pub(crate) memory: Memory,
+    pub(crate) streams: Table<OpenStream>,
+    pub(crate) events: Table<Event>,
     modules: Table<LoadedModule>,
-    functions: Table<Kernel>,
-    arrays: Table<Array>,
+    pub(crate) functions: Table<Kernel>,
+    pub(crate) arrays: Table<Array>,
+    graphs: Table<OpenGraph>,
+    /// Counts destructions of what graphs may name.
+    pub(crate) gone: u64,
     textures: BTreeSet<u64>,
     surfaces: BTreeSet<u64>,
     retirement: Retirement,
     /// A stream without work.
     quiet: Stream,
     /// Last, so that it goes after all that lives in it.
-    context: Context,
+    pub(crate) context: Context,
 }
 
 impl CudaDevice {
@@ -78,10 +99,28 @@ impl CudaDevice {
             modules: Table::default(),
             functions: Table::default(),
             arrays: Table::default(),
+            graphs: Table::default(),
+            gone: 0,
             textures: BTreeSet::new(),
             surfaces: BTreeSet::new(),
             retirement: Retirement::default(),
         })
+    }
+
+    /// Does something with a graph and the device.
+    fn with_graph(
+        &mut self,
+        graph: GraphId,
+        action: impl FnOnce(&Self, &mut OpenGraph) -> Result<()>,
+    ) -> Result<()> {
+        let mut graphs = std::mem::take(&mut self.graphs);
+        let open = graphs.get_mut(graph.0);
+        let outcome = match open {
+            Some(open) => action(self, open),
+            None => Err(Status::INVALID_HANDLE.into()),
+        };
+        self.graphs = graphs;
+        outcome
     }
 
     /// Gives `what` back once all work given so far is over.
@@ -109,7 +148,7 @@ impl CudaDevice {
             .collect()
     }
 
-    fn rect_end(&self, end: CopyEnd, extent: [u64; 3]) -> Result<RectEnd<'_>> {
+    pub(crate) fn rect_end(&self, end: CopyEnd, extent: [u64; 3]) -> Result<RectEnd<'_>> {
         match end {
             CopyEnd::Linear {
                 address,
@@ -134,7 +173,7 @@ impl CudaDevice {
 }
 
 /// The stream with this id.
-fn stream(streams: &Table<OpenStream>, id: StreamId) -> Result<&Stream> {
+pub(crate) fn stream(streams: &Table<OpenStream>, id: StreamId) -> Result<&Stream> {
     if id == StreamId::LEGACY {
         return Ok(&Stream::LEGACY);
     }
@@ -142,12 +181,12 @@ fn stream(streams: &Table<OpenStream>, id: StreamId) -> Result<&Stream> {
 }
 
 /// The object with this id.
-fn find<T>(table: &Table<T>, id: u64) -> Result<&T> {
+pub(crate) fn find<T>(table: &Table<T>, id: u64) -> Result<&T> {
     table.get(id).ok_or_else(|| Status::INVALID_HANDLE.into())
 }
 
 /// Bytes from the first to the last byte of a rectangle in linear memory.
-fn rect_bytes(pitch: u64, rows: u64, [width, height, depth]: [u64; 3]) -> Option<u64> {
+pub(crate) fn rect_bytes(pitch: u64, rows: u64, [width, height, depth]: [u64; 3]) -> Option<u64> {
     if width == 0 || height == 0 || depth == 0 {
         return Some(0);
     }
@@ -252,6 +291,7 @@ impl Device for CudaDevice {
     }
 
     fn array_destroy(&mut self, array: ArrayId) -> Result<()> {
+        self.gone += 1;
         let array = self.arrays.remove(array.0).ok_or(Status::INVALID_HANDLE)?;
         self.retire(Leaving::Array(array))
     }
@@ -311,6 +351,7 @@ impl Device for CudaDevice {
     }
 
     fn module_unload(&mut self, module: ModuleId) -> Result<()> {
+        self.gone += 1;
         let loaded = self
             .modules
             .remove(module.0)
@@ -414,16 +455,7 @@ impl Device for CudaDevice {
 
     fn launch(&mut self, launch: &Launch<'_>) -> Result<()> {
         let kernel = find(&self.functions, launch.function.0)?;
-        if launch.parameters.len() < kernel.parameter_bytes {
-            return Err(Error::new(
-                Status::INVALID_VALUE,
-                format!(
-                    "the kernel takes {} bytes of parameters, {} came",
-                    kernel.parameter_bytes,
-                    launch.parameters.len()
-                ),
-            ));
-        }
+        kernel.check_parameters(launch.parameters)?;
         self.context.launch(&LaunchConfig {
             function: &kernel.function,
             stream: stream(&self.streams, launch.stream)?,
@@ -491,6 +523,7 @@ impl Device for CudaDevice {
     }
 
     fn event_destroy(&mut self, event: EventId) -> Result<()> {
+        self.gone += 1;
         let event = self.events.remove(event.0).ok_or(Status::INVALID_HANDLE)?;
         self.context.event_destroy(event)
     }
@@ -508,6 +541,30 @@ impl Device for CudaDevice {
     fn event_elapsed(&mut self, start: EventId, end: EventId) -> Result<f32> {
         let (start, end) = (find(&self.events, start.0)?, find(&self.events, end.0)?);
         self.context.event_elapsed(start, end)
+    }
+
+    fn graph_create(&mut self, nodes: Vec<GraphNode>) -> Result<GraphId> {
+        let open = self.open_graph(nodes)?;
+        Ok(GraphId(self.graphs.insert(open)))
+    }
+
+    fn graph_update(&mut self, graph: GraphId, node: u32, work: GraphWork) -> Result<()> {
+        self.with_graph(graph, |device, open| device.update_graph(open, node, work))
+    }
+
+    fn graph_enable(&mut self, graph: GraphId, node: u32, enabled: bool) -> Result<()> {
+        self.with_graph(graph, |device, open| {
+            device.enable_node(open, node, enabled)
+        })
+    }
+
+    fn graph_launch(&mut self, graph: GraphId, order: StreamId) -> Result<()> {
+        self.with_graph(graph, |device, open| device.launch_graph(open, order))
+    }
+
+    fn graph_destroy(&mut self, graph: GraphId) -> Result<()> {
+        let open = self.graphs.remove(graph.0).ok_or(Status::INVALID_HANDLE)?;
+        self.retire(Leaving::Graph(open.graph))
     }
 
     fn context_query(&mut self) -> Result<bool> {

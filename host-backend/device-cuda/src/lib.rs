@@ -10,6 +10,7 @@
 #![deny(unsafe_code)]
 
 mod device;
+mod graph;
 mod memory;
 mod platform;
 mod retired;

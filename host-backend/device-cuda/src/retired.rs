@@ -5,7 +5,7 @@
 
 use paragpu_device::Result;
 
-use crate::sys::{Array, Context, Event, Module};
+use crate::sys::{Array, Context, Event, Graph, Module};
 
 /// Something to be given back.
 pub enum Leaving {
@@ -19,6 +19,8 @@ pub enum Leaving {
     Array(Array),
     /// A module, and with it its kernels and variables.
     Module(Module),
+    /// A graph.
+    Graph(Graph),
 }
 
 /// Something that goes once the events have come.
@@ -87,5 +89,6 @@ fn give_back(context: &Context, what: Leaving) -> Result<()> {
         } => context.unmap(address, size, handle),
         Leaving::Array(array) => context.array_destroy(array),
         Leaving::Module(module) => context.module_unload(module),
+        Leaving::Graph(graph) => context.graph_destroy(graph),
     }
 }

@@ -3,14 +3,15 @@
 use crate::attributes::{self, Options};
 use crate::copy::{self, End};
 use crate::exec::printf::Output;
+use crate::graph::Graph;
 use crate::launch::{self, Kernel, Workspaces};
 use crate::memory_unsafe::{Memory, MemoryError};
 use crate::module::{self, Module};
 use crate::scheduler::{LEGACY, Scheduler, Stamp, Ticket, Work};
 use crate::texture::{self, Array, Source, Texture, Textures};
 use paragpu_device::{
-    ArrayId, CopyEnd, Device, Error, EventId, Function, FunctionId, HostFunction, Launch, ModuleId,
-    Result, StreamId, SurfaceId, TextureId, TextureResource,
+    ArrayId, CopyEnd, Device, Error, EventId, Function, FunctionId, GraphId, GraphNode, GraphWork,
+    HostFunction, Launch, ModuleId, Result, StreamId, SurfaceId, TextureId, TextureResource,
 };
 use paragpu_protocol::layout::{CHUNK, Regions};
 use paragpu_protocol::status::Status;
@@ -32,7 +33,7 @@ struct Event {
 pub struct SoftwareDevice {
     options: Options,
     // First, so that its threads end before what they use.
-    scheduler: Scheduler,
+    pub(crate) scheduler: Scheduler,
     memory: Arc<Memory>,
     textures: Arc<Textures>,
     output: Arc<Output>,
@@ -48,6 +49,7 @@ pub struct SoftwareDevice {
     arrays: HashMap<u64, Arc<Array>>,
     array_bytes: u64,
     events: HashMap<u64, Event>,
+    graphs: HashMap<u64, Graph>,
     limits: BTreeMap<u32, u64>,
 }
 
@@ -94,6 +96,7 @@ impl SoftwareDevice {
             arrays: HashMap::new(),
             array_bytes: 0,
             events: HashMap::new(),
+            graphs: HashMap::new(),
             limits: BTreeMap::from(limits),
         })
     }
@@ -109,8 +112,8 @@ impl SoftwareDevice {
         self.next - 1
     }
 
-    fn give(&self, stream: StreamId, also: Option<Ticket>, work: Work) -> Result<Ticket> {
-        handle(self.scheduler.submit(stream.0, also, work))
+    fn give(&self, stream: StreamId, work: Work) -> Result<Ticket> {
+        handle(self.scheduler.submit(stream.0, &[], work))
     }
 
     fn end(&self, end: &CopyEnd) -> Result<End> {
@@ -130,6 +133,94 @@ impl SoftwareDevice {
                 origin,
             ),
         })
+    }
+
+    /// The last record of an event.
+    pub(crate) fn recorded(&self, event: EventId) -> Result<Option<Ticket>> {
+        let event = handle(self.events.get(&event.0))?;
+        Ok(event.record.as_ref().map(|(ticket, _)| *ticket))
+    }
+
+    /// A record of an event was given as `ticket`.
+    pub(crate) fn record(&mut self, event: EventId, ticket: Ticket, stamp: Stamp) {
+        if let Some(event) = self.events.get_mut(&event.0) {
+            event.record = Some((ticket, stamp));
+        }
+    }
+
+    /// Checks a copy and makes it stream work.
+    pub(crate) fn copy_work(&self, destination: u64, source: u64, size: u64) -> Result<Work> {
+        if size != 0
+            && !(self.memory.reachable(destination, size) && self.memory.reachable(source, size))
+        {
+            return Err(invalid("a range of the copy is not wholly reachable"));
+        }
+        let memory = Arc::clone(&self.memory);
+        Ok(Work::Task(Box::new(move || {
+            copy::linear(&memory, destination, source, size)
+        })))
+    }
+
+    /// Checks a rectangular copy and makes it stream work.
+    pub(crate) fn rect_work(
+        &self,
+        destination: &CopyEnd,
+        source: &CopyEnd,
+        extent: [u64; 3],
+    ) -> Result<Work> {
+        let (destination, source) = (self.end(destination)?, self.end(source)?);
+        if extent.contains(&0) {
+            return Ok(Work::Marker);
+        }
+        destination.check(&self.memory, extent)?;
+        source.check(&self.memory, extent)?;
+        let memory = Arc::clone(&self.memory);
+        Ok(Work::Task(Box::new(move || {
+            copy::rectangle(&memory, &destination, &source, extent)
+        })))
+    }
+
+    /// Checks a memset and makes it stream work.
+    pub(crate) fn memset_work(
+        &self,
+        destination: u64,
+        pitch: u64,
+        value: u32,
+        element: u8,
+        [width, height]: [u64; 2],
+    ) -> Result<Work> {
+        if !matches!(element, 1 | 2 | 4) || !destination.is_multiple_of(u64::from(element.max(1))) {
+            return Err(invalid("element size or alignment"));
+        }
+        if width != 0 && height != 0 {
+            let row = width
+                .checked_mul(u64::from(element))
+                .ok_or_else(|| invalid("width"))?;
+            if height > 1 && !pitch.is_multiple_of(u64::from(element)) {
+                return Err(invalid("pitch is no multiple of the element"));
+            }
+            End::Linear(destination, pitch, height).check(&self.memory, [row, height, 1])?;
+        }
+        let memory = Arc::clone(&self.memory);
+        Ok(Work::Task(Box::new(move || {
+            copy::fill(&memory, destination, pitch, value, element, width, height)
+        })))
+    }
+
+    /// Checks a launch and makes it stream work.
+    pub(crate) fn launch_work(&mut self, launch: &Launch<'_>) -> Result<Work> {
+        let kernel = handle(self.functions.get(&launch.function.0))?;
+        self.launches += 1;
+        let context = launch::Context {
+            memory: &self.memory,
+            textures: &self.textures,
+            output: &self.output,
+            workspaces: &self.workspaces,
+            id: self.launches,
+            sms: self.options.cores,
+            stack: self.limits.get(&0).copied().unwrap_or(1024),
+        };
+        kernel.prepare(launch, &context)
     }
 
     fn kernel(&mut self, function: FunctionId) -> Result<&mut Kernel> {
@@ -198,16 +289,8 @@ impl Device for SoftwareDevice {
 
     fn copy(&mut self, destination: u64, source: u64, size: u64, stream: StreamId) -> Result<()> {
         self.scheduler.check()?;
-        if size != 0
-            && !(self.memory.reachable(destination, size) && self.memory.reachable(source, size))
-        {
-            return Err(invalid("a range of the copy is not wholly reachable"));
-        }
-        let memory = Arc::clone(&self.memory);
-        let work = Work::Task(Box::new(move || {
-            copy::linear(&memory, destination, source, size)
-        }));
-        self.give(stream, None, work).map(|_| ())
+        let work = self.copy_work(destination, source, size)?;
+        self.give(stream, work).map(|_| ())
     }
 
     fn copy_rect(
@@ -218,17 +301,8 @@ impl Device for SoftwareDevice {
         stream: StreamId,
     ) -> Result<()> {
         self.scheduler.check()?;
-        let (destination, source) = (self.end(&destination)?, self.end(&source)?);
-        if extent.contains(&0) {
-            return self.give(stream, None, Work::Marker).map(|_| ());
-        }
-        destination.check(&self.memory, extent)?;
-        source.check(&self.memory, extent)?;
-        let memory = Arc::clone(&self.memory);
-        let work = Work::Task(Box::new(move || {
-            copy::rectangle(&memory, &destination, &source, extent)
-        }));
-        self.give(stream, None, work).map(|_| ())
+        let work = self.rect_work(&destination, &source, extent)?;
+        self.give(stream, work).map(|_| ())
     }
 
     fn memset(
@@ -242,23 +316,8 @@ impl Device for SoftwareDevice {
         stream: StreamId,
     ) -> Result<()> {
         self.scheduler.check()?;
-        if !matches!(element, 1 | 2 | 4) || !destination.is_multiple_of(u64::from(element.max(1))) {
-            return Err(invalid("element size or alignment"));
-        }
-        if width != 0 && height != 0 {
-            let row = width
-                .checked_mul(u64::from(element))
-                .ok_or_else(|| invalid("width"))?;
-            if height > 1 && !pitch.is_multiple_of(u64::from(element)) {
-                return Err(invalid("pitch is no multiple of the element"));
-            }
-            End::Linear(destination, pitch, height).check(&self.memory, [row, height, 1])?;
-        }
-        let memory = Arc::clone(&self.memory);
-        let work = Work::Task(Box::new(move || {
-            copy::fill(&memory, destination, pitch, value, element, width, height)
-        }));
-        self.give(stream, None, work).map(|_| ())
+        let work = self.memset_work(destination, pitch, value, element, [width, height])?;
+        self.give(stream, work).map(|_| ())
     }
 
     fn array_create(&mut self, shape: &ArrayShape) -> Result<ArrayId> {
@@ -519,24 +578,13 @@ impl Device for SoftwareDevice {
 
     fn launch(&mut self, launch: &Launch<'_>) -> Result<()> {
         self.scheduler.check()?;
-        let kernel = handle(self.functions.get(&launch.function.0))?;
-        self.launches += 1;
-        let context = launch::Context {
-            memory: &self.memory,
-            textures: &self.textures,
-            output: &self.output,
-            workspaces: &self.workspaces,
-            id: self.launches,
-            sms: self.options.cores,
-            stack: self.limits.get(&0).copied().unwrap_or(1024),
-        };
-        let work = kernel.prepare(launch, &context)?;
-        self.give(launch.stream, None, work).map(|_| ())
+        let work = self.launch_work(launch)?;
+        self.give(launch.stream, work).map(|_| ())
     }
 
     fn host_function(&mut self, stream: StreamId, function: HostFunction) -> Result<()> {
         self.scheduler.check()?;
-        self.give(stream, None, Work::Host(function)).map(|_| ())
+        self.give(stream, Work::Host(function)).map(|_| ())
     }
 
     fn stream_create(&mut self, flags: u32, _priority: i32) -> Result<StreamId> {
@@ -563,12 +611,8 @@ impl Device for SoftwareDevice {
 
     fn stream_wait_event(&mut self, stream: StreamId, event: EventId) -> Result<()> {
         self.scheduler.check()?;
-        let record = handle(self.events.get(&event.0))?
-            .record
-            .as_ref()
-            .map(|(ticket, _)| *ticket);
-        if record.is_some() {
-            self.give(stream, record, Work::Marker)?;
+        if let Some(record) = self.recorded(event)? {
+            handle(self.scheduler.submit(stream.0, &[record], Work::Marker))?;
         }
         Ok(())
     }
@@ -598,10 +642,8 @@ impl Device for SoftwareDevice {
         self.scheduler.check()?;
         handle(self.events.get(&event.0))?;
         let stamp = Stamp::default();
-        let ticket = self.give(stream, None, Work::Record(Arc::clone(&stamp)))?;
-        if let Some(event) = self.events.get_mut(&event.0) {
-            event.record = Some((ticket, stamp));
-        }
+        let ticket = self.give(stream, Work::Record(Arc::clone(&stamp)))?;
+        self.record(event, ticket, stamp);
         Ok(())
     }
 
@@ -630,6 +672,40 @@ impl Device for SoftwareDevice {
         let forward = end.saturating_duration_since(start).as_secs_f64();
         let backward = start.saturating_duration_since(end).as_secs_f64();
         Ok(((forward - backward) * 1e3) as f32)
+    }
+
+    fn graph_create(&mut self, nodes: Vec<GraphNode>) -> Result<GraphId> {
+        self.scheduler.check()?;
+        let graph = self.graph(nodes)?;
+        let id = self.id();
+        self.graphs.insert(id, graph);
+        Ok(GraphId(id))
+    }
+
+    fn graph_update(&mut self, graph: GraphId, node: u32, work: GraphWork) -> Result<()> {
+        self.scheduler.check()?;
+        self.check_work(&work)?;
+        handle(self.graphs.get_mut(&graph.0))?.update(node, work)
+    }
+
+    fn graph_enable(&mut self, graph: GraphId, node: u32, enabled: bool) -> Result<()> {
+        self.scheduler.check()?;
+        handle(self.graphs.get_mut(&graph.0))?.enable(node, enabled)
+    }
+
+    fn graph_launch(&mut self, graph: GraphId, stream: StreamId) -> Result<()> {
+        self.scheduler.check()?;
+        // Taken out for the time being, since its work is made by the device.
+        let mut launched = handle(self.graphs.remove(&graph.0))?;
+        let outcome = self.submit_graph(&mut launched, stream);
+        self.graphs.insert(graph.0, launched);
+        outcome
+    }
+
+    fn graph_destroy(&mut self, graph: GraphId) -> Result<()> {
+        self.scheduler.check()?;
+        // Work given already holds what it needs.
+        handle(self.graphs.remove(&graph.0)).map(|_| ())
     }
 
     fn context_query(&mut self) -> Result<bool> {

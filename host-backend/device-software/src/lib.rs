@@ -17,6 +17,7 @@ pub mod error;
 pub mod exec;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
+pub mod graph;
 pub mod launch;
 #[allow(unsafe_code)]
 pub mod memory_unsafe;

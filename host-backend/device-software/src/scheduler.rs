@@ -206,12 +206,12 @@ impl Scheduler {
         id != LEGACY && self.inner.state.lock().streams.remove(&id).is_some()
     }
 
-    /// Gives `work` to a stream; it waits for `also`, too. `None` if there is no such stream.
+    /// Gives `work` to a stream; it waits for all of `also`, too. `None` if there is no such stream.
     #[must_use]
-    pub fn submit(&self, stream: u64, also: Option<Ticket>, work: Work) -> Option<Ticket> {
+    pub fn submit(&self, stream: u64, also: &[Ticket], work: Work) -> Option<Ticket> {
         let mut state = self.inner.state.lock();
         let own = *state.streams.get(&stream)?;
-        let mut before: Vec<Ticket> = also.into_iter().chain([own.last]).collect();
+        let mut before: Vec<Ticket> = also.iter().copied().chain([own.last]).collect();
         if stream == LEGACY {
             before.extend(
                 state
@@ -228,6 +228,13 @@ impl Scheduler {
             s.last = ticket;
         }
         Some(ticket)
+    }
+
+    /// Gives work that waits for `before` and for no stream.
+    #[must_use]
+    pub fn submit_after(&self, before: &[Ticket], work: Work) -> Ticket {
+        let mut state = self.inner.state.lock();
+        self.inner.add(&mut state, before, work)
     }
 
     /// Does `work` when everything given so far is over; nothing waits for it.

@@ -12,8 +12,10 @@
 
 pub mod conformance;
 mod error;
+mod graph;
 
 pub use error::{Error, Result};
+pub use graph::{GraphHostFunction, GraphNode, GraphWork};
 use paragpu_protocol::layout::Regions;
 use paragpu_protocol::types::{ArrayShape, MemoryInfo, ResourceView, Sampling};
 
@@ -40,6 +42,8 @@ ids! {
     TextureId,
     /// A surface object; the value kernels are given.
     SurfaceId,
+    /// An executable graph.
+    GraphId,
 }
 
 impl StreamId {
@@ -416,6 +420,41 @@ pub trait Device: Send {
     /// # Errors
     /// `INVALID_HANDLE` where one has no time; `NOT_READY` where one is not reached.
     fn event_elapsed(&mut self, start: EventId, end: EventId) -> Result<f32>;
+
+    // graph.rs
+
+    /// Makes an executable graph. Each node depends on nodes before it only.
+    ///
+    /// # Errors
+    /// As of the work of each node where it is given to a stream;
+    /// `INVALID_VALUE` where a node depends on one that is not before it.
+    fn graph_create(&mut self, nodes: Vec<GraphNode>) -> Result<GraphId>;
+
+    /// From the next launch on a node does `work`, which is of the same kind.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where there is no such node; `GRAPH_EXEC_UPDATE_FAILURE`
+    /// where it does something of another kind; as of the work itself.
+    fn graph_update(&mut self, graph: GraphId, node: u32, work: GraphWork) -> Result<()>;
+
+    /// From the next launch on a kernel, copy or memset does nothing, or
+    /// something again.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where there is no such node or it is of another kind.
+    fn graph_enable(&mut self, graph: GraphId, node: u32, enabled: bool) -> Result<()>;
+
+    /// Gives a graph to `stream`. Launches of one graph follow each other.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` where something is gone that a node names.
+    fn graph_launch(&mut self, graph: GraphId, stream: StreamId) -> Result<()>;
+
+    /// Destroys a graph; launches of it still run.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    fn graph_destroy(&mut self, graph: GraphId) -> Result<()>;
 
     // context.rs
 

@@ -60,7 +60,7 @@ struct Chunk {
 
 impl Session {
     /// The device's end of a copy.
-    fn copy_end(&self, end: &WireEnd) -> Outcome<CopyEnd> {
+    pub(crate) fn copy_end(&self, end: &WireEnd) -> Outcome<CopyEnd> {
         Ok(match end {
             WireEnd::Linear(linear) => CopyEnd::Linear {
                 address: linear.address,

@@ -265,6 +265,35 @@ impl Session {
                 let outcome = self.host_func_done(call);
                 self.answer(at, outcome)
             }
+
+            Call::GraphBegin(call) => {
+                let outcome = self.graph_begin(call);
+                self.answer(at, outcome)
+            }
+            Call::GraphNodes(call) => {
+                let outcome = self.graph_nodes(call);
+                self.answer(at, outcome)
+            }
+            Call::GraphInstantiate(call) => {
+                let outcome = self.graph_instantiate(call);
+                self.answer(at, outcome)
+            }
+            Call::GraphLaunch(call) => {
+                let outcome = self.graph_launch(call);
+                self.answer(at, outcome)
+            }
+            Call::GraphNodeUpdate(call) => {
+                let outcome = self.graph_node_update(call);
+                self.answer(at, outcome)
+            }
+            Call::GraphNodeEnable(call) => {
+                let outcome = self.graph_node_enable(call);
+                self.answer(at, outcome)
+            }
+            Call::GraphDestroy(call) => {
+                let outcome = self.graph_destroy(call);
+                self.answer(at, outcome)
+            }
         }
     }
 

@@ -11,8 +11,8 @@ pub enum End {
     #[error("the guest ended the session")]
     Goodbye,
     /// The guest's process or machine is gone, or the connection broke.
-    #[error("the connection ended")]
-    Connection(#[source] paragpu_communicator::Error),
+    #[error("the connection ended: {0}")]
+    Connection(paragpu_communicator::Error),
     /// A call's payload is not what the table declares.
     #[error("malformed call {name} ({number:#06x}): {source}")]
     Malformed {

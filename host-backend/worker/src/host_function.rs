@@ -85,14 +85,15 @@ impl HostFunctions {
     }
 
     /// Runs on a thread of the device: has the guest run the function.
-    fn run(&self, id: u64) {
+    pub(crate) fn run(&self, id: u64) {
         {
             let mut table = self.lock();
             if table.closed {
                 return;
             }
-            table.functions.insert(id, State::Running);
-            table.running += 1;
+            if table.functions.insert(id, State::Running) != Some(State::Running) {
+                table.running += 1;
+            }
         }
         let asked = self
             .sender

@@ -7,7 +7,7 @@ use crate::error::Outcome;
 use crate::session::Session;
 
 /// Bit of [`Launch::flags`]: all blocks run at once.
-const COOPERATIVE: u32 = 1;
+pub(crate) const COOPERATIVE: u32 = 1;
 
 impl Session {
     pub(crate) fn launch(&mut self, call: &Launch<'_>) -> Outcome<()> {

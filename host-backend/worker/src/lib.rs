@@ -26,6 +26,7 @@ mod event;
 mod events;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzzing;
+mod graph;
 mod handles;
 mod host_function;
 mod images;

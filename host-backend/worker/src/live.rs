@@ -2,7 +2,7 @@
 //! that created it and the calls that changed it since. An object that was
 //! destroyed leaves nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use paragpu_protocol::call::Effect;
 use paragpu_protocol::handle::ObjectKind;
@@ -30,7 +30,9 @@ struct Object {
     created: Recorded,
     /// The object that this one lives in.
     parent: Option<Name>,
-    changes: Vec<(ChangeKey, Recorded)>,
+    changes: Vec<Recorded>,
+    /// Where each change is.
+    places: HashMap<ChangeKey, usize>,
 }
 
 /// The live objects of a session.
@@ -52,6 +54,9 @@ fn parent(call: &Call<'_>) -> Option<Name> {
 fn change_key(call: &Call<'_>) -> u32 {
     match call {
         Call::FunctionSetAttribute(set) => set.attribute,
+        Call::GraphNodes(nodes) => nodes.first,
+        Call::GraphNodeUpdate(update) => update.node,
+        Call::GraphNodeEnable(enable) => enable.node,
         _ => 0,
     }
 }
@@ -70,6 +75,7 @@ impl Live {
                     },
                     parent: parent(call),
                     changes: Vec::new(),
+                    places: HashMap::new(),
                 };
                 self.next += 1;
                 self.objects.insert((kind, handle), object);
@@ -80,18 +86,25 @@ impl Live {
                 let Some(object) = self.objects.get_mut(&(kind, handle)) else {
                     return;
                 };
-                match object.changes.iter_mut().find(|(known, _)| *known == key) {
-                    Some((_, change)) => {
+                let place = object.places.get(&key).copied();
+                match place.and_then(|place| object.changes.get_mut(place)) {
+                    Some(change) => {
                         change.payload.clear();
                         change.payload.extend_from_slice(payload);
                     }
-                    None => object.changes.push((
-                        key,
-                        Recorded {
+                    None => {
+                        object.places.insert(key, object.changes.len());
+                        object.changes.push(Recorded {
                             number,
                             payload: payload.to_vec(),
-                        },
-                    )),
+                        });
+                    }
+                }
+                if kind == ObjectKind::GraphExec {
+                    // It may name what was created later than itself, and
+                    // nothing names it.
+                    object.order = self.next;
+                    self.next += 1;
                 }
             }
         }
@@ -125,10 +138,7 @@ impl Live {
         objects.sort_unstable_by_key(|object| object.order);
         objects
             .into_iter()
-            .flat_map(|object| {
-                let changes = object.changes.iter().map(|(_, change)| change);
-                std::iter::once(&object.created).chain(changes)
-            })
+            .flat_map(|object| std::iter::once(&object.created).chain(&object.changes))
             .collect()
     }
 }

@@ -23,6 +23,7 @@ use crate::arena::Arena;
 use crate::completion::{Pace, Pacer, Pending};
 use crate::error::{End, Fault};
 use crate::events::{Events, Fence};
+use crate::graph::Graph;
 use crate::handles::Table;
 use crate::host_function::HostFunctions;
 use crate::images::{ImageStore, Images};
@@ -105,6 +106,9 @@ pub struct Session {
     pub(crate) arrays: Table<Array>,
     pub(crate) textures: Table<TextureId>,
     pub(crate) surfaces: Table<SurfaceId>,
+    pub(crate) graphs: Table<Graph>,
+    /// Bytes that the nodes of all graphs came in.
+    pub(crate) graph_bytes: usize,
     pub(crate) images: Images,
     pub(crate) live: Live,
 
@@ -187,6 +191,8 @@ impl Session {
             arrays: Table::new("array"),
             textures: Table::new("texture object"),
             surfaces: Table::new("surface object"),
+            graphs: Table::new("graph"),
+            graph_bytes: 0,
             images: Images::new(setup.images),
             live: Live::default(),
             events: Events::default(),

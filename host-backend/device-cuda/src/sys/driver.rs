@@ -6,8 +6,9 @@
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
 use paragpu_abi::{
-    CUDA_ARRAY3D_DESCRIPTOR, CUDA_MEMCPY3D, CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC,
-    CUDA_TEXTURE_DESC, CUlaunchConfig, CUuuid,
+    CUDA_ARRAY3D_DESCRIPTOR, CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY3D, CUDA_RESOURCE_DESC,
+    CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUlaunchConfig, CUuuid, cudaHostNodeParams,
+    cudaLaunchAttributeValue, cudaMemsetParams,
 };
 use paragpu_device::{Error, Result};
 use paragpu_protocol::status::Status;
@@ -145,6 +146,32 @@ driver! {
     event_record = "cuEventRecord"(*mut c_void, *mut c_void);
     event_query = "cuEventQuery"(*mut c_void);
     event_elapsed = "cuEventElapsedTime"(*mut f32, *mut c_void, *mut c_void);
+    graph_create = "cuGraphCreate"(*mut *mut c_void, c_uint);
+    graph_destroy = "cuGraphDestroy"(*mut c_void);
+    graph_add_empty = "cuGraphAddEmptyNode"(*mut *mut c_void, *mut c_void, *const *mut c_void, usize);
+    graph_add_kernel = "cuGraphAddKernelNode_v2"(*mut *mut c_void, *mut c_void, *const *mut c_void, usize, *const CUDA_KERNEL_NODE_PARAMS_v2);
+    graph_add_copy = "cuGraphAddMemcpyNode"(*mut *mut c_void, *mut c_void, *const *mut c_void, usize, *const CUDA_MEMCPY3D, *mut c_void);
+    graph_add_set = "cuGraphAddMemsetNode"(*mut *mut c_void, *mut c_void, *const *mut c_void, usize, *const cudaMemsetParams, *mut c_void);
+    graph_add_host = "cuGraphAddHostNode"(*mut *mut c_void, *mut c_void, *const *mut c_void, usize, *const cudaHostNodeParams);
+    graph_add_record = "cuGraphAddEventRecordNode"(*mut *mut c_void, *mut c_void, *const *mut c_void, usize, *mut c_void);
+    graph_add_wait = "cuGraphAddEventWaitNode"(*mut *mut c_void, *mut c_void, *const *mut c_void, usize, *mut c_void);
+    graph_kernel_attribute = "cuGraphKernelNodeSetAttribute"(*mut c_void, c_int, *const cudaLaunchAttributeValue);
+    graph_set_kernel = "cuGraphKernelNodeSetParams_v2"(*mut c_void, *const CUDA_KERNEL_NODE_PARAMS_v2);
+    graph_set_copy = "cuGraphMemcpyNodeSetParams"(*mut c_void, *const CUDA_MEMCPY3D);
+    graph_set_set = "cuGraphMemsetNodeSetParams"(*mut c_void, *const cudaMemsetParams);
+    graph_set_host = "cuGraphHostNodeSetParams"(*mut c_void, *const cudaHostNodeParams);
+    graph_set_record = "cuGraphEventRecordNodeSetEvent"(*mut c_void, *mut c_void);
+    graph_set_wait = "cuGraphEventWaitNodeSetEvent"(*mut c_void, *mut c_void);
+    graph_instantiate = "cuGraphInstantiateWithFlags"(*mut *mut c_void, *mut c_void, u64);
+    graph_exec_destroy = "cuGraphExecDestroy"(*mut c_void);
+    graph_exec_kernel = "cuGraphExecKernelNodeSetParams_v2"(*mut c_void, *mut c_void, *const CUDA_KERNEL_NODE_PARAMS_v2);
+    graph_exec_copy = "cuGraphExecMemcpyNodeSetParams"(*mut c_void, *mut c_void, *const CUDA_MEMCPY3D, *mut c_void);
+    graph_exec_set = "cuGraphExecMemsetNodeSetParams"(*mut c_void, *mut c_void, *const cudaMemsetParams, *mut c_void);
+    graph_exec_host = "cuGraphExecHostNodeSetParams"(*mut c_void, *mut c_void, *const cudaHostNodeParams);
+    graph_exec_record = "cuGraphExecEventRecordNodeSetEvent"(*mut c_void, *mut c_void, *mut c_void);
+    graph_exec_wait = "cuGraphExecEventWaitNodeSetEvent"(*mut c_void, *mut c_void, *mut c_void);
+    graph_enable = "cuGraphNodeSetEnabled"(*mut c_void, *mut c_void, c_uint);
+    graph_launch = "cuGraphLaunch"(*mut c_void, *mut c_void);
 }
 
 /// A driver's answer as a result.

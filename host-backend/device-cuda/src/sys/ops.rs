@@ -34,6 +34,16 @@ pub struct Span {
 }
 
 impl Span {
+    /// Its first address.
+    pub(super) fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Its bytes.
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
     /// Only for [`crate::memory`], which knows what is mapped and registered.
     pub fn checked(address: u64, size: u64) -> Self {
         Self { address, size }
@@ -75,7 +85,9 @@ pub struct LaunchConfig<'a> {
 /// The primary context of one device, current in the thread that made it, and
 /// a reservation of its address space.
 pub struct Context {
-    driver: Arc<Driver>,
+    pub(super) driver: Arc<Driver>,
+    /// The CUcontext.
+    pub(super) raw: usize,
     device: c_int,
     arena: u64,
     arena_size: u64,
@@ -89,6 +101,7 @@ impl Context {
         check(unsafe { (driver.primary_retain)(&mut context, device) })?;
         let mut made = Self {
             driver,
+            raw: context as usize,
             device,
             arena: 0,
             arena_size,
@@ -216,6 +229,18 @@ impl Context {
         extent: [u64; 3],
         stream: &Stream,
     ) -> Result<()> {
+        let copy = self.rect_record(destination, source, extent)?;
+        // SAFETY: linear ends are spans over the whole rectangle; the driver checks array bounds.
+        check(unsafe { (self.driver.copy_3d_async)(&copy, stream.raw()) })
+    }
+
+    /// The driver's record of a rectangular copy.
+    pub(super) fn rect_record(
+        &self,
+        destination: &RectEnd<'_>,
+        source: &RectEnd<'_>,
+        extent: [u64; 3],
+    ) -> Result<CUDA_MEMCPY3D> {
         let [width, height, depth] = extent.map(|length| length as usize);
         // SAFETY: all zeros is a valid CUDA_MEMCPY3D (null pointers, zero sizes).
         let mut copy: CUDA_MEMCPY3D = unsafe { std::mem::zeroed() };
@@ -252,8 +277,7 @@ impl Context {
                 [copy.srcXInBytes, copy.srcY, copy.srcZ] = origin.map(|at| at as usize);
             }
         }
-        // SAFETY: linear ends are spans over the whole rectangle; the driver checks array bounds.
-        check(unsafe { (self.driver.copy_3d_async)(&copy, stream.raw()) })
+        Ok(copy)
     }
 
     /// The plain array of a level.

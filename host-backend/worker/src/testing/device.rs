@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use paragpu_device::{
-    ArrayId, CopyEnd, Device, Error, EventId, Function, FunctionId, HostFunction, Launch, ModuleId,
-    Result, Snapshot, StreamId, SurfaceId, TextureId, TextureResource,
+    ArrayId, CopyEnd, Device, Error, EventId, Function, FunctionId, GraphId, GraphNode, GraphWork,
+    HostFunction, Launch, ModuleId, Result, Snapshot, StreamId, SurfaceId, TextureId,
+    TextureResource,
 };
 use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::status::Status;
@@ -50,6 +51,7 @@ pub struct State {
     modules: BTreeSet<ModuleId>,
     functions: HashMap<FunctionId, String>,
     others: BTreeSet<u64>,
+    graphs: HashMap<GraphId, Vec<GraphNode>>,
     lost: Option<Error>,
     next: u64,
     /// Methods called, in order.
@@ -509,6 +511,73 @@ impl Device for TestDevice {
     }
     fn event_elapsed(&mut self, _: EventId, _: EventId) -> Result<f32> {
         self.enter("event_elapsed").map(|_| 1.5)
+    }
+
+    fn graph_create(&mut self, nodes: Vec<GraphNode>) -> Result<GraphId> {
+        let mut state = self.enter("graph_create")?;
+        for (number, node) in nodes.iter().enumerate() {
+            if node.after.iter().any(|&before| before as usize >= number) {
+                return Err(Status::INVALID_VALUE.into());
+            }
+        }
+        let id = GraphId(state.id());
+        state.graphs.insert(id, nodes);
+        Ok(id)
+    }
+    fn graph_update(&mut self, graph: GraphId, node: u32, work: GraphWork) -> Result<()> {
+        let mut state = self.enter("graph_update")?;
+        let nodes = state.graphs.get_mut(&graph).ok_or(Status::INVALID_HANDLE)?;
+        let node = nodes.get_mut(node as usize).ok_or(Status::INVALID_VALUE)?;
+        if !node.work.is_like(&work) {
+            return Err(Status::GRAPH_EXEC_UPDATE_FAILURE.into());
+        }
+        node.work = work;
+        Ok(())
+    }
+    fn graph_enable(&mut self, graph: GraphId, _: u32, _: bool) -> Result<()> {
+        let known = self.enter("graph_enable")?.graphs.contains_key(&graph);
+        known.then_some(()).ok_or(Status::INVALID_HANDLE.into())
+    }
+    fn graph_launch(&mut self, graph: GraphId, stream: StreamId) -> Result<()> {
+        let nodes = self.enter("graph_launch")?.graphs.get(&graph).cloned();
+        for node in nodes.ok_or(Status::INVALID_HANDLE)? {
+            match node.work {
+                GraphWork::Empty => {}
+                GraphWork::Copy {
+                    destination,
+                    source,
+                    size,
+                } => self.copy(destination, source, size, stream)?,
+                GraphWork::CopyRect {
+                    destination,
+                    source,
+                    extent,
+                } => self.copy_rect(destination, source, extent, stream)?,
+                GraphWork::Memset {
+                    destination,
+                    pitch,
+                    value,
+                    element,
+                    width,
+                    height,
+                } => self.memset(destination, pitch, value, element, width, height, stream)?,
+                GraphWork::Host(function) => {
+                    self.host_function(stream, Box::new(move || function()))?;
+                }
+                GraphWork::EventRecord(event) => self.event_record(event, stream)?,
+                GraphWork::EventWait(event) => self.stream_wait_event(stream, event)?,
+                work @ GraphWork::Launch { .. } => {
+                    if let Some(launch) = work.launch(stream) {
+                        self.launch(&launch)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+    fn graph_destroy(&mut self, graph: GraphId) -> Result<()> {
+        let gone = self.enter("graph_destroy")?.graphs.remove(&graph);
+        gone.map(drop).ok_or(Status::INVALID_HANDLE.into())
     }
 
     fn context_query(&mut self) -> Result<bool> {

@@ -67,7 +67,7 @@ fn a_malformed_call_ends_its_session_by_name() {
 
 #[test]
 fn unknown_frames_end_the_session() {
-    for kind in [0x0000, 0x00ff, 0x0a01, 0x7eff] {
+    for kind in [0x0000, 0x00ff, 0x0aff, 0x7eff] {
         let guest = Guest::new();
         guest.raw(kind, 1, None, &[]);
         assert!(matches!(

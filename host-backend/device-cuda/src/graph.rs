@@ -1,0 +1,220 @@
+//! Graphs, and what their nodes name.
+
+use paragpu_device::{Error, GraphNode, GraphWork, Result, StreamId};
+use paragpu_protocol::status::Status;
+
+use crate::device::{CudaDevice, find, rect_bytes, stream};
+use crate::sys::{Graph, LaunchConfig, NodeWork, Stream};
+
+/// Something that a node names and that the session can destroy.
+#[derive(Debug, Clone, Copy)]
+enum Named {
+    Function(u64),
+    Event(u64),
+    Array(u64),
+}
+
+/// A graph and what is known of its nodes.
+#[derive(Debug)]
+pub struct OpenGraph {
+    pub graph: Graph,
+    /// What each node does.
+    works: Vec<GraphWork>,
+    named: Vec<(u32, Named)>,
+    /// [`CudaDevice::gone`] when all that is named was seen to be there.
+    seen: u64,
+}
+
+impl OpenGraph {
+    fn name(&mut self, number: u32, work: &GraphWork) {
+        let array = |end: &paragpu_device::CopyEnd| match end {
+            paragpu_device::CopyEnd::Array { array, .. } => Some(Named::Array(array.0)),
+            paragpu_device::CopyEnd::Linear { .. } => None,
+        };
+        let names = match work {
+            GraphWork::Launch { function, .. } => [Some(Named::Function(function.0)), None],
+            GraphWork::EventRecord(event) | GraphWork::EventWait(event) => {
+                [Some(Named::Event(event.0)), None]
+            }
+            GraphWork::CopyRect {
+                destination,
+                source,
+                ..
+            } => [array(destination), array(source)],
+            _ => [None, None],
+        };
+        let names = names.into_iter().flatten();
+        self.named.extend(names.map(|name| (number, name)));
+    }
+}
+
+impl CudaDevice {
+    /// A node's work with all that it names looked up.
+    fn node_work<'a>(&'a self, work: &'a GraphWork) -> Result<NodeWork<'a>> {
+        Ok(match work {
+            GraphWork::Empty => NodeWork::Empty,
+            GraphWork::Launch {
+                function,
+                grid,
+                block,
+                dynamic_shared,
+                cooperative,
+                cluster,
+                parameters,
+            } => {
+                let kernel = find(&self.functions, function.0)?;
+                kernel.check_parameters(parameters)?;
+                NodeWork::Launch(LaunchConfig {
+                    function: &kernel.function,
+                    stream: &Stream::LEGACY,
+                    grid: *grid,
+                    block: *block,
+                    dynamic_shared: *dynamic_shared,
+                    cooperative: *cooperative,
+                    cluster: *cluster,
+                    parameters,
+                })
+            }
+            GraphWork::Copy { size: 0, .. } => NodeWork::Empty,
+            GraphWork::Copy {
+                destination,
+                source,
+                size,
+            } => NodeWork::Copy {
+                destination: self.memory.span(*destination, *size)?,
+                source: self.memory.span(*source, *size)?,
+            },
+            GraphWork::CopyRect { extent, .. } if extent.contains(&0) => NodeWork::Empty,
+            GraphWork::CopyRect {
+                destination,
+                source,
+                extent,
+            } => NodeWork::CopyRect {
+                destination: self.rect_end(*destination, *extent)?,
+                source: self.rect_end(*source, *extent)?,
+                extent: *extent,
+            },
+            GraphWork::Memset { width: 0, .. } | GraphWork::Memset { height: 0, .. } => {
+                NodeWork::Empty
+            }
+            GraphWork::Memset {
+                destination,
+                pitch,
+                value,
+                element,
+                width,
+                height,
+            } => {
+                let row = width
+                    .checked_mul((*element).into())
+                    .ok_or(Status::INVALID_VALUE)?;
+                let bytes =
+                    rect_bytes(*pitch, 0, [row, *height, 1]).ok_or(Status::INVALID_VALUE)?;
+                NodeWork::Memset {
+                    span: self.memory.span(*destination, bytes)?,
+                    pitch: *pitch,
+                    value: *value,
+                    element: *element,
+                    width: *width,
+                    height: *height,
+                }
+            }
+            GraphWork::Host(function) => NodeWork::Host(function.clone()),
+            GraphWork::EventRecord(event) => NodeWork::EventRecord(find(&self.events, event.0)?),
+            GraphWork::EventWait(event) => NodeWork::EventWait(find(&self.events, event.0)?),
+        })
+    }
+
+    /// A graph of `nodes`, ready to be launched.
+    pub(crate) fn open_graph(&mut self, nodes: Vec<GraphNode>) -> Result<OpenGraph> {
+        let mut open = OpenGraph {
+            graph: self.context.graph_begin()?,
+            works: Vec::with_capacity(nodes.len()),
+            named: Vec::new(),
+            seen: self.gone,
+        };
+        let made = nodes
+            .into_iter()
+            .try_for_each(|node| {
+                let number = u32::try_from(open.works.len()).map_err(|_| Status::INVALID_VALUE)?;
+                let work = self.node_work(&node.work)?;
+                self.context
+                    .graph_add(&mut open.graph, &work, &node.after)?;
+                open.name(number, &node.work);
+                open.works.push(node.work);
+                Ok(())
+            })
+            .and_then(|()| self.context.graph_ready(&mut open.graph));
+        match made {
+            Ok(()) => Ok(open),
+            Err(error) => {
+                let _ = self.context.graph_destroy(open.graph);
+                Err(error)
+            }
+        }
+    }
+
+    pub(crate) fn update_graph(
+        &self,
+        open: &mut OpenGraph,
+        number: u32,
+        work: GraphWork,
+    ) -> Result<()> {
+        let before = open
+            .works
+            .get(number as usize)
+            .ok_or(Status::INVALID_VALUE)?;
+        let made = self.node_work(&work)?;
+        // A copy of nothing is an empty node to the driver.
+        let becomes_empty = |work| matches!(self.node_work(work), Ok(NodeWork::Empty));
+        if !before.is_like(&work) || matches!(made, NodeWork::Empty) != becomes_empty(before) {
+            return Err(Error::new(
+                Status::GRAPH_EXEC_UPDATE_FAILURE,
+                format!("node {number} does {before:?}, not {work:?}"),
+            ));
+        }
+        self.context.graph_update(&mut open.graph, number, &made)?;
+        open.named.retain(|(other, _)| *other != number);
+        open.name(number, &work);
+        if let Some(place) = open.works.get_mut(number as usize) {
+            *place = work;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn enable_node(
+        &self,
+        open: &mut OpenGraph,
+        number: u32,
+        enabled: bool,
+    ) -> Result<()> {
+        match open.works.get(number as usize) {
+            Some(work) if work.may_be_disabled() => {
+                if matches!(self.node_work(work), Ok(NodeWork::Empty)) {
+                    return Ok(());
+                }
+                self.context.graph_enable(&mut open.graph, number, enabled)
+            }
+            _ => Err(Status::INVALID_VALUE.into()),
+        }
+    }
+
+    pub(crate) fn launch_graph(&self, open: &mut OpenGraph, order: StreamId) -> Result<()> {
+        if open.seen != self.gone {
+            let there = open.named.iter().all(|(_, named)| match *named {
+                Named::Function(id) => self.functions.get(id).is_some(),
+                Named::Event(id) => self.events.get(id).is_some(),
+                Named::Array(id) => self.arrays.get(id).is_some(),
+            });
+            if !there {
+                return Err(Error::new(
+                    Status::INVALID_HANDLE,
+                    "the graph names something that was destroyed",
+                ));
+            }
+            open.seen = self.gone;
+        }
+        self.context
+            .graph_launch(&open.graph, stream(&self.streams, order)?)
+    }
+}

@@ -1,0 +1,355 @@
+//! Graphs of the driver.
+
+use core::ffi::c_void;
+use std::ptr;
+
+use paragpu_abi::{
+    CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY3D, cudaHostNodeParams, cudaLaunchAttributeValue,
+    cudaMemsetParams, dim3,
+};
+use paragpu_device::{GraphHostFunction, Result};
+use paragpu_protocol::status::Status;
+
+use super::driver::check;
+use super::ops::{Context, LaunchConfig, RectEnd, Span};
+use super::resources::{Event, Stream};
+
+/// What a node does, checked.
+pub enum NodeWork<'a> {
+    Empty,
+    /// The stream of it is ignored.
+    Launch(LaunchConfig<'a>),
+    Copy {
+        destination: Span,
+        source: Span,
+    },
+    CopyRect {
+        destination: RectEnd<'a>,
+        source: RectEnd<'a>,
+        extent: [u64; 3],
+    },
+    Memset {
+        span: Span,
+        pitch: u64,
+        value: u32,
+        element: u8,
+        width: u64,
+        height: u64,
+    },
+    Host(GraphHostFunction),
+    EventRecord(&'a Event),
+    EventWait(&'a Event),
+}
+
+/// A CUgraph, what it was instantiated to, and what its nodes point to.
+#[derive(Debug)]
+pub struct Graph {
+    graph: usize,
+    exec: usize,
+    nodes: Vec<usize>,
+    /// Nodes that are switched off.
+    disabled: Vec<u32>,
+    /// Boxes of [`GraphHostFunction`]s; kept until the graph ends, since a
+    /// launch under way may be about to run one that was replaced.
+    functions: Vec<usize>,
+}
+
+/// Records that the driver copies when it is given them.
+enum Record {
+    Empty,
+    Kernel(CUDA_KERNEL_NODE_PARAMS_v2, bool, [u32; 3]),
+    Copy(CUDA_MEMCPY3D),
+    Set(cudaMemsetParams),
+    Host(cudaHostNodeParams),
+    Mark(*mut c_void),
+    Wait(*mut c_void),
+}
+
+unsafe extern "C" fn run(argument: *mut c_void) {
+    // SAFETY: a box that the graph keeps until no launch of it is under way.
+    let function = unsafe { &*argument.cast::<GraphHostFunction>() };
+    function();
+}
+
+/// The parameter buffer of a kernel, as the driver wants to be told of it.
+struct Extra {
+    size: usize,
+    words: [*mut c_void; 5],
+}
+
+impl Extra {
+    fn new() -> Box<Self> {
+        Box::new(Self {
+            size: 0,
+            words: [ptr::null_mut(); 5],
+        })
+    }
+
+    fn fill(&mut self, parameters: &[u8]) -> *mut *mut c_void {
+        self.size = parameters.len();
+        self.words = [
+            ptr::without_provenance_mut(1),
+            parameters.as_ptr() as *mut c_void,
+            ptr::without_provenance_mut(2),
+            ptr::from_mut(&mut self.size).cast(),
+            ptr::null_mut(),
+        ];
+        self.words.as_mut_ptr()
+    }
+}
+
+impl Context {
+    /// What the driver is told of a node. `extra` and what `work` borrows must
+    /// outlive the use of it.
+    fn record(&self, graph: &mut Graph, work: &NodeWork<'_>, extra: &mut Extra) -> Result<Record> {
+        Ok(match work {
+            NodeWork::Empty => Record::Empty,
+            NodeWork::Launch(launch) => {
+                let record = CUDA_KERNEL_NODE_PARAMS_v2 {
+                    func: launch.function.raw(),
+                    gridDimX: launch.grid[0],
+                    gridDimY: launch.grid[1],
+                    gridDimZ: launch.grid[2],
+                    blockDimX: launch.block[0],
+                    blockDimY: launch.block[1],
+                    blockDimZ: launch.block[2],
+                    sharedMemBytes: launch.dynamic_shared,
+                    kernelParams: ptr::null_mut(),
+                    extra: extra.fill(launch.parameters),
+                    kern: ptr::null_mut(),
+                    ctx: ptr::null_mut(),
+                };
+                Record::Kernel(record, launch.cooperative, launch.cluster)
+            }
+            NodeWork::Copy {
+                destination,
+                source,
+            } => {
+                let linear = |span: &Span| RectEnd::Linear {
+                    first: *span,
+                    pitch: span.size(),
+                    rows: 1,
+                };
+                let extent = [source.size(), 1, 1];
+                Record::Copy(self.rect_record(&linear(destination), &linear(source), extent)?)
+            }
+            NodeWork::CopyRect {
+                destination,
+                source,
+                extent,
+            } => Record::Copy(self.rect_record(destination, source, *extent)?),
+            NodeWork::Memset {
+                span,
+                pitch,
+                value,
+                element,
+                width,
+                height,
+            } => Record::Set(cudaMemsetParams {
+                dst: span.address() as *mut c_void,
+                pitch: *pitch as usize,
+                value: *value,
+                elementSize: u32::from(*element),
+                width: *width as usize,
+                height: *height as usize,
+            }),
+            NodeWork::Host(function) => {
+                let kept = Box::into_raw(Box::new(GraphHostFunction::clone(function)));
+                graph.functions.push(kept as usize);
+                Record::Host(cudaHostNodeParams {
+                    r#fn: Some(run),
+                    userData: kept.cast(),
+                })
+            }
+            NodeWork::EventRecord(event) => Record::Mark(event.raw()),
+            NodeWork::EventWait(event) => Record::Wait(event.raw()),
+        })
+    }
+
+    /// A graph without nodes that is not instantiated.
+    pub fn graph_begin(&self) -> Result<Graph> {
+        let mut graph = ptr::null_mut();
+        // SAFETY: an out-parameter.
+        check(unsafe { (self.driver.graph_create)(&mut graph, 0) })?;
+        Ok(Graph {
+            graph: graph as usize,
+            exec: 0,
+            nodes: Vec::new(),
+            disabled: Vec::new(),
+            functions: Vec::new(),
+        })
+    }
+
+    /// Adds a node that comes after others.
+    pub fn graph_add(&self, graph: &mut Graph, work: &NodeWork<'_>, after: &[u32]) -> Result<()> {
+        let before: Vec<*mut c_void> = after
+            .iter()
+            .map(|&number| graph.node(number))
+            .collect::<Result<_>>()?;
+        let mut extra = Extra::new();
+        let record = self.record(graph, work, &mut extra)?;
+        let d = &self.driver;
+        let (mut node, into) = (ptr::null_mut(), graph.graph as *mut c_void);
+        let (list, count) = (before.as_ptr(), before.len());
+        let context = self.raw as *mut c_void;
+        // SAFETY: graph, nodes and what the records name are alive; the driver
+        // copies the records, the parameter buffer too.
+        check(unsafe {
+            match &record {
+                Record::Empty => (d.graph_add_empty)(&mut node, into, list, count),
+                Record::Kernel(r, ..) => (d.graph_add_kernel)(&mut node, into, list, count, r),
+                Record::Copy(r) => (d.graph_add_copy)(&mut node, into, list, count, r, context),
+                Record::Set(r) => (d.graph_add_set)(&mut node, into, list, count, r, context),
+                Record::Host(r) => (d.graph_add_host)(&mut node, into, list, count, r),
+                Record::Mark(e) => (d.graph_add_record)(&mut node, into, list, count, *e),
+                Record::Wait(e) => (d.graph_add_wait)(&mut node, into, list, count, *e),
+            }
+        })?;
+        graph.nodes.push(node as usize);
+        if let Record::Kernel(_, cooperative, cluster) = record {
+            self.kernel_attributes(node, cooperative, cluster)?;
+        }
+        Ok(())
+    }
+
+    /// Launch attributes of a kernel node.
+    fn kernel_attributes(
+        &self,
+        node: *mut c_void,
+        cooperative: bool,
+        cluster: [u32; 3],
+    ) -> Result<()> {
+        const COOPERATIVE: i32 = 2;
+        const CLUSTER: i32 = 4;
+        let set = |id, value: cudaLaunchAttributeValue| {
+            // SAFETY: the node is alive; a complete value.
+            check(unsafe { (self.driver.graph_kernel_attribute)(node, id, &value) })
+        };
+        let mut value = cudaLaunchAttributeValue { pad: [0; 8] };
+        if cooperative {
+            value.cooperative = 1;
+            set(COOPERATIVE, value)?;
+        }
+        if cluster != [0; 3] {
+            let [x, y, z] = cluster;
+            value.clusterDim = dim3 { x, y, z };
+            set(CLUSTER, value)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the graph ready to be launched, or ready anew.
+    pub fn graph_ready(&self, graph: &mut Graph) -> Result<()> {
+        let mut exec = ptr::null_mut();
+        // SAFETY: the graph is alive; an out-parameter.
+        check(unsafe {
+            (self.driver.graph_instantiate)(&mut exec, graph.graph as *mut c_void, 0)
+        })?;
+        let before = std::mem::replace(&mut graph.exec, exec as usize);
+        if before != 0 {
+            // SAFETY: not used again; launches of it still run.
+            check(unsafe { (self.driver.graph_exec_destroy)(before as *mut c_void) })?;
+        }
+        let disabled = graph.disabled.clone();
+        disabled
+            .into_iter()
+            .try_for_each(|number| self.enable(graph, number, false))
+    }
+
+    /// Changes what a node does. Where the driver cannot change the executable
+    /// graph it is instantiated again.
+    pub fn graph_update(&self, graph: &mut Graph, number: u32, work: &NodeWork<'_>) -> Result<()> {
+        let node = graph.node(number)?;
+        let mut extra = Extra::new();
+        let record = self.record(graph, work, &mut extra)?;
+        let d = &self.driver;
+        let exec = graph.exec as *mut c_void;
+        let context = self.raw as *mut c_void;
+        // SAFETY: as for `graph_add`.
+        check(unsafe {
+            match &record {
+                Record::Empty => 0,
+                Record::Kernel(r, ..) => (d.graph_set_kernel)(node, r),
+                Record::Copy(r) => (d.graph_set_copy)(node, r),
+                Record::Set(r) => (d.graph_set_set)(node, r),
+                Record::Host(r) => (d.graph_set_host)(node, r),
+                Record::Mark(e) => (d.graph_set_record)(node, *e),
+                Record::Wait(e) => (d.graph_set_wait)(node, *e),
+            }
+        })?;
+        let mut instantiate = false;
+        if let Record::Kernel(_, cooperative, cluster) = record {
+            // The executable graph has no such attributes to be changed.
+            instantiate = cooperative || cluster != [0; 3];
+            self.kernel_attributes(node, cooperative, cluster)?;
+        }
+        if !instantiate {
+            // SAFETY: as for `graph_add`.
+            let changed = check(unsafe {
+                match &record {
+                    Record::Empty => 0,
+                    Record::Kernel(r, ..) => (d.graph_exec_kernel)(exec, node, r),
+                    Record::Copy(r) => (d.graph_exec_copy)(exec, node, r, context),
+                    Record::Set(r) => (d.graph_exec_set)(exec, node, r, context),
+                    Record::Host(r) => (d.graph_exec_host)(exec, node, r),
+                    Record::Mark(e) => (d.graph_exec_record)(exec, node, *e),
+                    Record::Wait(e) => (d.graph_exec_wait)(exec, node, *e),
+                }
+            });
+            instantiate = changed.is_err_and(|error| !error.status.is_sticky());
+        }
+        if instantiate {
+            return self.graph_ready(graph);
+        }
+        Ok(())
+    }
+
+    /// Switches a node on or off.
+    pub fn graph_enable(&self, graph: &mut Graph, number: u32, enabled: bool) -> Result<()> {
+        self.enable(graph, number, enabled)?;
+        graph.disabled.retain(|other| *other != number);
+        if !enabled {
+            graph.disabled.push(number);
+        }
+        Ok(())
+    }
+
+    fn enable(&self, graph: &Graph, number: u32, enabled: bool) -> Result<()> {
+        let node = graph.node(number)?;
+        // SAFETY: the executable graph and the node are alive.
+        check(unsafe {
+            (self.driver.graph_enable)(graph.exec as *mut c_void, node, u32::from(enabled))
+        })
+    }
+
+    /// cuGraphLaunch.
+    pub fn graph_launch(&self, graph: &Graph, stream: &Stream) -> Result<()> {
+        // SAFETY: both are alive.
+        check(unsafe { (self.driver.graph_launch)(graph.exec as *mut c_void, stream.raw()) })
+    }
+
+    /// Destroys a graph of which no launch is under way.
+    pub fn graph_destroy(&self, graph: Graph) -> Result<()> {
+        let mut outcome = Ok(());
+        if graph.exec != 0 {
+            // SAFETY: taken by value: not used again.
+            outcome = check(unsafe { (self.driver.graph_exec_destroy)(graph.exec as *mut c_void) });
+        }
+        // SAFETY: as above.
+        let destroyed = check(unsafe { (self.driver.graph_destroy)(graph.graph as *mut c_void) });
+        for function in &graph.functions {
+            // SAFETY: made in `record`, and no launch runs it any more.
+            drop(unsafe { Box::from_raw(*function as *mut GraphHostFunction) });
+        }
+        outcome.and(destroyed)
+    }
+}
+
+impl Graph {
+    fn node(&self, number: u32) -> Result<*mut c_void> {
+        match self.nodes.get(number as usize) {
+            Some(node) => Ok(*node as *mut c_void),
+            None => Err(Status::INVALID_VALUE.into()),
+        }
+    }
+}
