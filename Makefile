@@ -9,7 +9,7 @@ RELEASE := target/release
 # Debian's names of what is needed beside Rust and make.
 PACKAGES_BUILD := gcc g++ libc6-dev python3 python3-venv ca-certificates
 PACKAGES_DEMO := $(PACKAGES_BUILD) qemu-system-x86 busybox-static cpio kmod \
-	xz-utils zstd linux-headers-cloud-amd64
+	xz-utils zstd pahole
 PACKAGES_TEST := $(PACKAGES_DEMO) mmdebstrap
 PACKAGES_LINT := shellcheck git
 # As many jobs as there are cores, where the caller did not say how many.
@@ -44,7 +44,10 @@ programs: cuda ## the CUDA test programs, into out/programs
 
 .PHONY: module
 module: packages-demo ## the guest's kernel module, for Debian's cloud kernel
-	$(MAKE) -C kernel-module
+	@release=$$(vm-images/fetch-kernel.sh .cache); \
+	$(MAKE) --no-print-directory -C kernel-module \
+		KDIR="$(CURDIR)/.cache/kernel/$$release/headers" OUT="$(CURDIR)/out/module/$$release"; \
+	echo "out/module/$$release/paragpu.ko"
 
 # --- what judges a change ----------------------------------------------------
 

@@ -1,67 +1,92 @@
 #!/bin/bash
-# Fetches Debian's kernel for virtual machines: that of the kernel headers that
-# are installed here, so that a module built against them fits.
+# Fetches Debian's kernel for virtual machines and its headers, of the release
+# of Debian that this is, from Debian's mirror into a folder. Nothing is
+# installed: a kernel's packages would change what this machine boots.
 #
-# usage: fetch-kernel.sh CACHE [RELEASE]
-#   RELEASE  as in uname -r (default: the newest headers in /usr/src)
-# Prints RELEASE. Afterwards CACHE/kernel/RELEASE holds vmlinuz and
-# lib/modules/RELEASE.
+# usage: fetch-kernel.sh CACHE
+# Prints the kernel's release, as in uname -r. Afterwards CACHE/kernel/RELEASE
+# holds vmlinuz, lib/modules/RELEASE and headers, the folder that a module is
+# built against (KDIR). A second call finds them there; removing CACHE/kernel
+# brings the newest.
+# Wants: apt kmod, and pahole for what the kernel's build does.
 set -euo pipefail
 # Where Debian keeps depmod, which users who are not root lack.
 PATH=$PATH:/usr/sbin:/sbin
 
-newest_headers() {
-	find /usr/src -maxdepth 1 -name 'linux-headers-*-cloud-*' -printf '%f\n' |
-		sort -V | tail -n 1 | sed 's/^linux-headers-//'
-}
-
-# The package of the kernel, into the current folder.
-download() {
-	# apt warns that it drops no privileges for a folder of ours.
-	apt-get download -q "linux-image-$release" 2>apt.log
-}
-
-cache=$1
-release=${2:-$(newest_headers)}
-if [ -z "$release" ]; then
-	echo "fetch-kernel: no cloud kernel headers in /usr/src: install linux-headers-cloud-amd64" >&2
-	exit 1
-fi
-mkdir -p "$cache/kernel"
+mkdir -p "$1/kernel"
+cache=$(cd "$1" && pwd)
 # One at a time; whoever waited finds the kernel there.
 exec 9>"$cache/kernel.lock"
 flock 9
 
-target=$cache/kernel/$release
-if [ ! -e "$target/vmlinuz" ]; then
-	echo "fetching Debian's kernel $release" >&2
-	part=$cache/kernel.part
-	rm -rf "$part"
-	mkdir "$part"
-	(
-		cd "$part"
-		if ! download && [ "$(id -u)" = 0 ]; then
-			# The lists may be older than the mirror.
-			apt-get -q update
-			download || true
-		fi
-		if ! compgen -G '*.deb' >/dev/null; then
-			cat apt.log
-			echo "fetch-kernel: Debian's mirror does not have linux-image-$release (any more)." \
-				"Where that is so: apt-get install linux-headers-cloud-amd64 brings newer headers."
+# shellcheck source=/dev/null
+known=$cache/kernel/of-$(. /etc/os-release && echo "${VERSION_CODENAME:-debian}")
+if [ -e "$known" ]; then
+	release=$(cat "$known")
+	if [ -e "$cache/kernel/$release/headers/Makefile" ]; then
+		echo "$release"
+		exit
+	fi
+fi
+
+# The packages that Debian's newest headers for its cloud kernel consist of.
+depends() {
+	apt-cache --no-all-versions show "$1" 2>/dev/null |
+		sed -n 's/^Depends: //p' | sed 's/[,|]/\n/g' | sed 's/^ *//; s/ .*//'
+}
+
+fetch() {
+	local headers
+	headers=$(depends linux-headers-cloud-amd64 | grep -m 1 '^linux-headers-.*-cloud-') || return 1
+	release=${headers#linux-headers-}
+	echo "fetching Debian's kernel $release"
+	local parts
+	mapfile -t parts < <(depends "$headers" | grep -E '^linux-(headers|kbuild)-')
+	# apt warns that it drops no privileges for a folder of ours.
+	apt-get download -q "linux-image-$release" "$headers" "${parts[@]}" 2>apt.log
+}
+
+part=$cache/kernel.part
+rm -rf "$part"
+mkdir "$part"
+cd "$part"
+{
+	if ! fetch; then
+		# The lists may be missing, or older than the mirror.
+		if [ "$(id -u)" != 0 ]; then
+			echo "fetch-kernel: apt does not have the packages of Debian's cloud kernel;" \
+				"'apt-get update' as root may help"
 			exit 1
 		fi
-		dpkg-deb -x ./*.deb root
-		mv "root/boot/vmlinuz-$release" vmlinuz
-		if [ -d root/usr/lib/modules ]; then
-			mv root/usr/lib .
-		else
-			mv root/lib .
-		fi
-		rm -rf root ./*.deb apt.log
-		depmod -b . "$release"
-	) >&2
-	rm -rf "$target"
-	mv "$part" "$target"
-fi
+		apt-get -q update
+		rm -f ./*.deb
+		fetch || {
+			cat apt.log
+			echo "fetch-kernel: Debian's mirror does not have the packages of its cloud kernel"
+			exit 1
+		}
+	fi
+	for package in ./*.deb; do
+		dpkg-deb -x "$package" root
+		rm "$package"
+	done
+	mv "root/boot/vmlinuz-$release" vmlinuz
+	mkdir lib
+	for folder in root/lib/modules root/usr/lib/modules; do
+		[ ! -d "$folder" ] || mv "$folder" lib/
+	done
+	depmod -b . "$release"
+	mkdir -p usr/lib
+	mv root/usr/src usr/
+	mv root/usr/lib/linux-kbuild-* usr/lib/
+	rm -rf root apt.log
+	# It names its other half by the place where it would be installed.
+	sed -i "s|/usr/src/|\$(dir \$(lastword \$(MAKEFILE_LIST)))../|" \
+		"usr/src/linux-headers-$release/Makefile"
+	ln -s "usr/src/linux-headers-$release" headers
+} >&2
+cd ..
+rm -rf "kernel/$release"
+mv "$part" "kernel/$release"
+echo "$release" >"$known"
 echo "$release"

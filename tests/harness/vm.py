@@ -19,7 +19,7 @@ def build_image(output):
     release = fetched.split()[-1]
     kernel = os.path.join(CACHE, "kernel", release)
     module = os.path.join(ROOT, "out", "module", release)
-    headers = f"/usr/src/linux-headers-{release}"
+    headers = os.path.join(kernel, "headers")
     subprocess.run(
         ["make", "-s", "-C", os.path.join(ROOT, "kernel-module"), f"KDIR={headers}", f"OUT={module}"],
         check=True,

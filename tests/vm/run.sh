@@ -3,8 +3,8 @@
 # without CUDA. Everything that the VM runs is built here.
 #
 # usage: run.sh [OUT]   OUT gets the logs (default: out/vm-test)
-# KERNEL=RELEASE runs another kernel than that of the newest headers; its
-# module has to stand in .cache/module/RELEASE.
+# KERNEL=RELEASE runs another kernel than this Debian's: it has to stand in
+# .cache/kernel/RELEASE, its module in .cache/module/RELEASE.
 set -euo pipefail
 
 top=$(cd "$(dirname "$0")/../.." && pwd)
@@ -13,11 +13,11 @@ cache=$top/.cache
 cd "$top"
 mkdir -p "$out"
 
-release=$(vm-images/fetch-kernel.sh "$cache" ${KERNEL:+"$KERNEL"})
+release=${KERNEL:-$(vm-images/fetch-kernel.sh "$cache")}
 module=$cache/module/$release
 if [ -z "${KERNEL:-}" ]; then
 	make -C kernel-module WERROR=1 OUT="$module" \
-		KDIR="/usr/src/linux-headers-$release" >"$out/module.log" 2>&1 || {
+		KDIR="$cache/kernel/$release/headers" >"$out/module.log" 2>&1 || {
 		cat "$out/module.log" >&2
 		exit 1
 	}
