@@ -25,6 +25,10 @@ help: ## this list
 packages-build packages-demo packages-test packages-lint: packages-%:
 	@tests/tools/install-packages.sh $(PACKAGES_$(shell tr a-z A-Z <<< $*))
 
+.PHONY: vhost-vsock
+vhost-vsock: packages-build ## the vhost-user daemon for the vsock of test VMs, into .cache/tools
+	@tests/tools/install-vhost-vsock.sh
+
 .PHONY: cuda
 cuda: packages-build ## the CUDA 13.0 compiler, from its wheels into .cache
 	@tests/toolchain/fetch-cuda.sh
@@ -64,11 +68,11 @@ lint: packages-lint ## clippy, rustfmt, shellcheck, and cargo-deny where install
 	else echo "cargo-deny is not installed: dependencies not checked (cargo install --locked cargo-deny)"; fi
 
 .PHONY: test
-test: packages-test build programs ## everything that must hold, in under 40 minutes on 2 cores
+test: packages-test build programs vhost-vsock ## everything that must hold, in under 40 minutes on 2 cores
 	@tests/run.py
 
 .PHONY: demo
-demo: packages-demo build programs ## run CUDA programs in a VM and on the host, print one table
+demo: packages-demo build programs vhost-vsock ## run CUDA programs in a VM and on the host, print one table
 	@echo "== running the programs in a VM and on this host"
 	@python3 tests/demo/demo.py
 

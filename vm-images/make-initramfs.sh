@@ -17,8 +17,9 @@ set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 
 here=$(cd "$(dirname "$0")" && pwd)
-# Modules for the devices that run-vm.sh can be asked for.
-modules=(virtio_pci virtio_net vmw_vsock_virtio_transport)
+# Modules for the devices that run-vm.sh can be asked for, and vsock's loopback
+# for tests.
+modules=(virtio_pci virtio_net vmw_vsock_virtio_transport vsock_loopback)
 
 fail() {
 	echo "make-initramfs: $*" >&2

@@ -11,6 +11,8 @@
 #                     commands printed), output.jsonl (those lines that begin
 #                     with a brace), vm.json (about the VM), qemu.log
 #   --device SOCKET   the VM's paragpu device: socket of paragpu-qemu-device
+#   --vsock SOCKET    the VM's vsock: socket of a vhost-user daemon
+#   --network         a network card: the host is 10.0.2.2 to the VM
 #   --file SRC=DEST   one more file for the initramfs; may be repeated
 #   --memory SIZE     of the VM (default 1G)
 #   --cpus N          of the VM (default 2)
@@ -30,9 +32,14 @@ fail() {
 	exit 125
 }
 
-kernel='' initramfs='' commands='' out='' device=''
+kernel='' initramfs='' commands='' out='' device='' vsock='' network=no
 memory=1G cpus=2 timeout=300 files=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
+	if [ "$1" = --network ]; then
+		network=yes
+		shift
+		continue
+	fi
 	[ $# -ge 2 ] || fail "$1 wants a value"
 	case $1 in
 	--kernel) kernel=$2 ;;
@@ -40,6 +47,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
 	--commands) commands=$2 ;;
 	--out) out=$2 ;;
 	--device) device=$2 ;;
+	--vsock) vsock=$2 ;;
 	--file) files+=("$2") ;;
 	--memory) memory=$2 ;;
 	--cpus) cpus=$2 ;;
@@ -165,6 +173,17 @@ if [ -n "$device" ]; then
 	# shellcheck disable=SC2054 # QEMU's commas
 	devices=(-chardev "socket,id=paragpu,path=$device"
 		-device ivshmem-doorbell,chardev=paragpu,vectors=1)
+fi
+if [ -n "$vsock" ]; then
+	# The daemon reads and writes the VM's memory.
+	devices+=(-object "memory-backend-memfd,id=ram,size=$memory,share=on"
+		-machine memory-backend=ram
+		-chardev "socket,id=vsock,path=$vsock"
+		-device "vhost-user-vsock-pci,chardev=vsock")
+fi
+if [ "$network" = yes ]; then
+	devices+=(-netdev "user,id=network"
+		-device "virtio-net-pci,netdev=network,romfile=")
 fi
 
 booted=no

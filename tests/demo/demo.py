@@ -1,10 +1,12 @@
-"""Runs every test program in a VM over the PCI device, and on the host over
-shared memory, unix sockets and TCP; prints one table and writes out/demo.json.
+"""Runs every test program in one VM over the PCI device, vsock and TCP, chosen
+in its configuration file, and on the host over shared memory, unix sockets and
+TCP; prints one table and writes out/demo.json.
 
 Ends with 1 if any result is wrong.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -91,21 +93,38 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     programs = options.programs or [name for name in harness.program_names() if name not in NOT_SHOWN]
 
-    ways = len(harness.HOST_COMMUNICATORS) + (0 if options.no_vm else 1)
-    progress = Progress(ways * len(programs))
+    in_vm = [] if options.no_vm else ["pci", "vsock", "tcp"]
+    runs, messages, about = [], [], {}
+    if in_vm and not vm.vhost_device_vsock():
+        in_vm.remove("vsock")
+        messages.append("vsock in the VM was left out: vhost-device-vsock is not there (`make vhost-vsock` builds it)")
+    ways = [("host", name) for name in harness.HOST_COMMUNICATORS] + [("vm", name) for name in in_vm]
+    progress = Progress(len(ways) * len(programs))
     os.makedirs(os.path.dirname(options.output), exist_ok=True)
     log = os.path.join(os.path.dirname(options.output), "demo-daemon.log")
     if os.path.exists(log):
         os.remove(log)
-    runs, messages, about = [], [], {}
-    with harness.Daemon(device=options.device, log=log) as daemon:
-        if not options.no_vm:
+    with contextlib.ExitStack() as stack:
+        vsock = stack.enter_context(vm.Vsock()) if "vsock" in in_vm else None
+        listen = [f"--vsock-unix={vsock.listener}"] if vsock else []
+        daemon = stack.enter_context(harness.Daemon(*listen, device=options.device, log=log))
+        if in_vm:
             progress.step("building the VM's image")
             initramfs = os.path.join(harness.ROOT, "out", "demo-initramfs.cpio")
             kernel = vm.build_image(initramfs)
             progress.step("booting the VM")
             with vm.Device(daemon) as device:
-                about, runs, messages = vm.run_programs(kernel, initramfs, device, programs, progress.finished)
+                about, runs, said = vm.run_programs(
+                    kernel,
+                    initramfs,
+                    programs,
+                    progress.finished,
+                    communicators=in_vm,
+                    device=device,
+                    vsock=vsock,
+                    tcp=daemon.addresses["tcp"],
+                )
+                messages += said
         for communicator in harness.HOST_COMMUNICATORS:
             for program in programs:
                 progress.step(f"{program} over {communicator}")
@@ -119,12 +138,9 @@ def main():
         device_name = ", ".join(daemon.devices())
     progress.end()
 
-    expected = {(where, name) for where, name in [("host", c) for c in harness.HOST_COMMUNICATORS]}
-    if not options.no_vm:
-        expected.add(("vm", "pci"))
     missing = [
         f"{program} never ran over {name} ({where})"
-        for where, name in sorted(expected)
+        for where, name in sorted(ways)
         for program in programs
         if not any((r["program"], r["where"], r["communicator"]) == (program, where, name) for r in runs)
     ]

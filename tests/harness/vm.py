@@ -1,7 +1,8 @@
-"""A VM with the paragpu device, on stock QEMU."""
+"""A VM with the paragpu device, vsock and a network card, on stock QEMU."""
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -13,7 +14,11 @@ CACHE = os.path.join(ROOT, ".cache")
 IMAGES = os.path.join(ROOT, "vm-images")
 
 
-def build_image(output):
+# Port of the daemon as VMs see it over vsock.
+VSOCK_PORT = 7014
+
+
+def build_image(output, files=()):
     """Builds kernel module and initramfs; returns the kernel's folder."""
     fetched = subprocess.check_output([os.path.join(IMAGES, "fetch-kernel.sh"), CACHE], text=True)
     release = fetched.split()[-1]
@@ -25,19 +30,31 @@ def build_image(output):
         check=True,
         stdout=subprocess.DEVNULL,
     )
+    pack_image(output, kernel, ("--module", os.path.join(module, "paragpu.ko")), files)
+    return kernel
+
+
+def pack_image(output, kernel, options=(), files=()):
+    """Makes the initramfs for a kernel's folder; `files` are pairs of source and place."""
+    placed = [f"{binary('paragpu')}=/usr/bin/paragpu", *(f"{source}={place}" for source, place in files)]
     subprocess.run(
         [
             os.path.join(IMAGES, "make-initramfs.sh"),
             *("--kernel", kernel),
             *("--output", output),
-            *("--module", os.path.join(module, "paragpu.ko")),
             *("--programs", PROGRAMS),
             *("--libraries", LIBRARIES),
-            *("--file", f"{binary('paragpu')}=/usr/bin/paragpu"),
+            *(argument for file in placed for argument in ("--file", file)),
+            *options,
         ],
         check=True,
     )
-    return kernel
+
+
+def vhost_device_vsock():
+    """Path of the vhost-user daemon for vsock, or None."""
+    built = os.path.join(CACHE, "tools", "bin", "vhost-device-vsock")
+    return built if os.path.exists(built) else shutil.which("vhost-device-vsock")
 
 
 class Device:
@@ -76,34 +93,121 @@ class Device:
         self.stop()
 
 
-# Runs each program with the counters of its own; one JSON line each.
+class Vsock:
+    """The vsock of one VM, through vhost-device-vsock. The daemon listens at `listener`."""
+
+    def __init__(self, name="demo", cid=3):
+        self.folder = tempfile.TemporaryDirectory(prefix="paragpu-vsock-")
+        self.socket = os.path.join(self.folder.name, "vhost.sock")
+        self.end = os.path.join(self.folder.name, f"{name}.vsock")
+        self.listener = f"{self.end}_{VSOCK_PORT}"
+        self.log_path = os.path.join(self.folder.name, "log")
+        self.cid, self.process = cid, None
+
+    def start(self):
+        """Starts the vhost-user daemon; returns when QEMU can connect."""
+        command = [
+            vhost_device_vsock(),
+            f"--guest-cid={self.cid}",
+            f"--socket={self.socket}",
+            f"--uds-path={self.end}",
+        ]
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(owned(command), stdout=log, stderr=log)
+        while not os.path.exists(self.socket):
+            if self.process.poll() is not None:
+                with open(self.log_path, encoding="utf-8", errors="replace") as log:
+                    raise RuntimeError(f"vhost-device-vsock ended with {self.process.returncode}: {log.read()}")
+            time.sleep(0.01)
+
+    def stop(self):
+        """Ends the vhost-user daemon."""
+        if self.process:
+            self.process.terminate()
+            self.process.wait(20)
+        self.folder.cleanup()
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+
+# For each communicator, writes the configuration anew and runs each program
+# with the counters of its own; one JSON line each.
 GUEST_SCRIPT = """
 failed=0
-for program in {programs}; do
-    rm -f /tmp/stats.jsonl
-    begin=$(cut -d' ' -f1 /proc/uptime)
-    PARAGPU_COMMUNICATOR={communicator} PARAGPU_STATS_FILE=/tmp/stats.jsonl \\
-        timeout {seconds} /opt/paragpu/programs/$program >/tmp/output 2>&1
-    code=$?
-    end=$(cut -d' ' -f1 /proc/uptime)
-    [ $code = 0 ] || {{ failed=1; sed "s/^/$program: /" /tmp/output; }}
-    echo "{{\\"program\\":\\"$program\\",\\"code\\":$code,\\"begin\\":$begin,\\"end\\":$end}}"
-    [ ! -e /tmp/stats.jsonl ] || sed "s/^{{/{{\\"of\\":\\"$program\\",/" /tmp/stats.jsonl
+for communicator in {communicators}; do
+    cat >/etc/paragpu/guest.toml <<END
+communicator = "$communicator"
+{configuration}
+END
+    for program in {programs}; do
+        rm -f /tmp/stats.jsonl
+        begin=$(cut -d' ' -f1 /proc/uptime)
+        PARAGPU_STATS_FILE=/tmp/stats.jsonl \\
+            timeout {seconds} /opt/paragpu/programs/$program >/tmp/output 2>&1
+        code=$?
+        end=$(cut -d' ' -f1 /proc/uptime)
+        [ $code = 0 ] || {{ failed=1; sed "s/^/$program over $communicator in the VM: /" /tmp/output; }}
+        run="\\"of\\":\\"$program\\",\\"over\\":\\"$communicator\\""
+        echo "{{$run,\\"code\\":$code,\\"begin\\":$begin,\\"end\\":$end}}"
+        [ ! -e /tmp/stats.jsonl ] || sed "s/^{{/{{$run,/" /tmp/stats.jsonl
+    done
 done
+{afterwards}
 exit $failed
 """
 
 
-def run_programs(kernel, initramfs, device, programs, on_line, communicator="pci", seconds=120, timeout=900):
-    """Runs programs in a VM; `on_line` sees each finished one as it comes.
+def guest_configuration(vsock=None, tcp=None):
+    """What guest.toml says of the ways to the daemon, beside `communicator`."""
+    lines = []
+    if vsock:
+        lines += ["[vsock]", f"port = {VSOCK_PORT}"]
+    if tcp:
+        # The host as QEMU's user networking shows it.
+        lines += ["[tcp]", f'address = "10.0.2.2:{tcp.rsplit(":", 1)[1]}"']
+    return "\n".join(lines)
 
-    Returns the VM's description and the programs' entries for demo.json.
+
+def run_programs(
+    kernel,
+    initramfs,
+    programs,
+    on_line,
+    *,
+    communicators=("pci",),
+    device=None,
+    vsock=None,
+    tcp=None,
+    seconds=120,
+    timeout=900,
+    afterwards="",
+):
+    """Runs programs in one VM, over one communicator after the other, which it
+    chooses in guest.toml; `on_line` sees each finished run as it comes.
+
+    `device` is the VM's Device, `vsock` its Vsock, `tcp` the address at which
+    the daemon listens on this host; `afterwards` is more of the guest's script.
+
+    Returns the VM's description, the runs' entries for demo.json, and what
+    else the VM printed.
     """
     with tempfile.TemporaryDirectory(prefix="paragpu-boot-") as folder:
         commands = os.path.join(folder, "commands")
         with open(commands, "w", encoding="utf-8") as script:
-            names = " ".join(programs)
-            script.write(GUEST_SCRIPT.format(programs=names, communicator=communicator, seconds=seconds))
+            script.write(
+                GUEST_SCRIPT.format(
+                    programs=" ".join(programs),
+                    communicators=" ".join(communicators),
+                    configuration=guest_configuration(vsock, tcp),
+                    seconds=seconds,
+                    afterwards=afterwards,
+                )
+            )
         boot = subprocess.Popen(
             owned(
                 [
@@ -112,7 +216,9 @@ def run_programs(kernel, initramfs, device, programs, on_line, communicator="pci
                     *("--initramfs", initramfs),
                     *("--commands", commands),
                     *("--out", os.path.join(folder, "vm")),
-                    *("--device", device.socket),
+                    *(("--device", device.socket) if device else ()),
+                    *(("--vsock", vsock.socket) if vsock else ()),
+                    *(("--network",) if tcp else ()),
                     *("--memory", "2G"),
                     *("--timeout", str(timeout)),
                 ]
@@ -126,23 +232,23 @@ def run_programs(kernel, initramfs, device, programs, on_line, communicator="pci
             for line in boot.stdout:
                 line = line.strip()
                 try:
-                    entry = json.loads(line) if line.startswith("{") else None
+                    entry = json.loads(line) if line.startswith("{") else {}
                 except ValueError:
-                    entry = None
-                if entry and "program" in entry:
-                    record = {
-                        "program": entry["program"],
-                        "communicator": communicator,
+                    entry = {}
+                run = entry.get("of"), entry.get("over")
+                if "code" in entry and "of" in entry:
+                    runs[run] = {
+                        "program": entry["of"],
+                        "communicator": entry["over"],
                         "where": "vm",
                         "ok": entry["code"] == 0,
                         "seconds": round(entry["end"] - entry["begin"], 3),
                         **dict.fromkeys(COUNTERS, 0),
                     }
-                    runs[entry["program"]] = record
-                    on_line(record)
-                elif entry and "of" in entry:
+                    on_line(runs[run])
+                elif run in runs:
                     for name in COUNTERS:
-                        runs[entry["of"]][name] += entry[name]
+                        runs[run][name] += entry[name]
                 elif line:
                     messages.append(line)
             boot.wait(60)
