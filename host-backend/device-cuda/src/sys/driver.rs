@@ -187,3 +187,12 @@ pub fn check_query(code: u32) -> Result<bool> {
         other => Err(other.into()),
     }
 }
+
+/// The text before the first NUL.
+pub fn text_of(buffer: &[u8]) -> String {
+    let end = buffer
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(buffer.len());
+    String::from_utf8_lossy(buffer.get(..end).unwrap_or_default()).into_owned()
+}

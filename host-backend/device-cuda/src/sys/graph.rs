@@ -11,8 +11,8 @@ use paragpu_device::{GraphHostFunction, Result};
 use paragpu_protocol::status::Status;
 
 use super::driver::check;
-use super::ops::{Context, LaunchConfig, RectEnd, Span};
 use super::resources::{Event, Stream};
+use super::{Context, LaunchConfig, RectEnd, Span};
 
 /// What a node does, checked.
 pub enum NodeWork<'a> {

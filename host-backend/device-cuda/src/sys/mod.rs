@@ -1,12 +1,24 @@
 //! The driver's functions and what little unsafe code is needed to call them.
 #![allow(unsafe_code)]
 
+mod context;
+mod copy;
 mod driver;
+mod event;
 mod graph;
-mod ops;
+mod info;
+mod launch;
+mod memory;
+mod module;
 mod resources;
+mod stream;
+mod texture;
 
+pub use context::Context;
+pub use copy::RectEnd;
 pub use driver::Driver;
 pub use graph::{Graph, NodeWork};
-pub use ops::{Context, LaunchConfig, RectEnd, Resource, Span};
+pub use launch::LaunchConfig;
+pub use memory::Span;
 pub use resources::{Array, Event, Function, Module, Stream};
+pub use texture::Resource;

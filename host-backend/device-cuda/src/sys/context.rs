@@ -1,0 +1,93 @@
+//! One context of the driver.
+//!
+//! Every function of [`Context`] is safe to call: objects exist while they are
+//! named ([`super::resources`]), and addresses come as [`super::Span`]s.
+//!
+//! Function parameters are the exception that hardware guards: a kernel may be
+//! given any bytes, and an address among them that is not mapped in this
+//! process's context ends in `CUDA_ERROR_ILLEGAL_ADDRESS`.
+
+use core::ffi::c_int;
+use std::ptr;
+use std::sync::Arc;
+
+use paragpu_device::{Error, Result};
+use paragpu_protocol::status::Status;
+
+use super::driver::{Driver, check};
+
+/// The primary context of one device, current in the thread that made it, and
+/// a reservation of its address space.
+pub struct Context {
+    pub(super) driver: Arc<Driver>,
+    /// The CUcontext.
+    pub(super) raw: usize,
+    pub(super) device: c_int,
+    arena: u64,
+    arena_size: u64,
+}
+
+impl Context {
+    /// Retains the primary context, makes it current, and reserves the arena.
+    pub fn new(driver: Arc<Driver>, device: c_int, arena: u64, arena_size: u64) -> Result<Self> {
+        let mut context = ptr::null_mut();
+        // SAFETY: out-parameter of the right type; `device` was returned by cuDeviceGet.
+        check(unsafe { (driver.primary_retain)(&mut context, device) })?;
+        let mut made = Self {
+            driver,
+            raw: context as usize,
+            device,
+            arena: 0,
+            arena_size,
+        };
+        // SAFETY: the context was just retained.
+        check(unsafe { (made.driver.ctx_set_current)(context) })?;
+        let mut address = 0;
+        // SAFETY: out-parameter of the right type; the hint may be any address.
+        check(unsafe {
+            (made.driver.mem_reserve)(&mut address, arena_size as usize, 0, arena, 0)
+        })?;
+        made.arena = address;
+        if address != arena {
+            return Err(Error::new(
+                Status::OUT_OF_MEMORY,
+                format!("the driver reserved {address:#x} instead of {arena:#x}"),
+            ));
+        }
+        Ok(made)
+    }
+
+    /// cuCtxSynchronize.
+    pub fn synchronize(&self) -> Result<()> {
+        // SAFETY: no arguments.
+        check(unsafe { (self.driver.ctx_synchronize)() })
+    }
+
+    /// cuCtxSetLimit.
+    pub fn set_limit(&self, limit: c_int, value: u64) -> Result<()> {
+        // SAFETY: numbers.
+        check(unsafe { (self.driver.ctx_set_limit)(limit, value as usize) })
+    }
+
+    /// cuCtxGetLimit.
+    pub fn limit(&self, limit: c_int) -> Result<u64> {
+        let mut value = 0;
+        // SAFETY: an out-parameter.
+        check(unsafe { (self.driver.ctx_get_limit)(&mut value, limit) })?;
+        Ok(value as u64)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: nothing of this context is used any more; failures leave
+        // nothing to undo.
+        unsafe {
+            (self.driver.ctx_synchronize)();
+            if self.arena != 0 {
+                (self.driver.mem_address_free)(self.arena, self.arena_size as usize);
+            }
+            (self.driver.primary_release)(self.device);
+        }
+    }
+}

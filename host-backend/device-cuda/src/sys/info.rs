@@ -1,0 +1,79 @@
+//! What the driver tells of the host's devices.
+
+use core::ffi::{c_char, c_int};
+
+use paragpu_device::Result;
+
+use super::driver::{Driver, check, text_of};
+
+impl Driver {
+    /// cuDriverGetVersion.
+    pub fn version(&self) -> Result<i32> {
+        let mut version = 0;
+        // SAFETY: an out-parameter.
+        check(unsafe { (self.driver_version)(&mut version) })?;
+        Ok(version)
+    }
+
+    /// The devices, as cuDeviceGet names them.
+    pub fn devices(&self) -> Result<Vec<c_int>> {
+        let mut count = 0;
+        // SAFETY: an out-parameter.
+        check(unsafe { (self.device_count)(&mut count) })?;
+        (0..count)
+            .map(|ordinal| {
+                let mut device = 0;
+                // SAFETY: an out-parameter and an ordinal below the count.
+                check(unsafe { (self.device_get)(&mut device, ordinal) })?;
+                Ok(device)
+            })
+            .collect()
+    }
+
+    /// cuDeviceGetName.
+    pub fn name(&self, device: c_int) -> Result<String> {
+        // SAFETY: the function fills at most the bytes it is told.
+        text(256, |buffer, size| unsafe {
+            (self.device_name)(buffer, size, device)
+        })
+    }
+
+    /// cuDeviceGetPCIBusId.
+    pub fn pci_bus_id(&self, device: c_int) -> Result<String> {
+        // SAFETY: the function fills at most the bytes it is told.
+        text(32, |buffer, size| unsafe {
+            (self.device_pci_bus_id)(buffer, size, device)
+        })
+    }
+
+    /// cuDeviceGetUuid.
+    pub fn uuid(&self, device: c_int) -> Result<[u8; 16]> {
+        let mut uuid = paragpu_abi::CUuuid { bytes: [0; 16] };
+        // SAFETY: an out-parameter.
+        check(unsafe { (self.device_uuid)(&mut uuid, device) })?;
+        Ok(uuid.bytes)
+    }
+
+    /// cuDeviceTotalMem, in bytes.
+    pub fn total_memory(&self, device: c_int) -> Result<u64> {
+        let mut size = 0;
+        // SAFETY: an out-parameter.
+        check(unsafe { (self.device_total_mem)(&mut size, device) })?;
+        Ok(size as u64)
+    }
+
+    /// cuDeviceGetAttribute; `None` for one the driver does not know.
+    pub fn attribute(&self, device: c_int, attribute: c_int) -> Option<i32> {
+        let mut value = 0;
+        // SAFETY: an out-parameter; unknown attributes are refused.
+        check(unsafe { (self.device_attribute)(&mut value, attribute, device) }).ok()?;
+        Some(value)
+    }
+}
+
+/// Runs a function that writes a C string.
+fn text(size: usize, fill: impl FnOnce(*mut c_char, c_int) -> u32) -> Result<String> {
+    let mut buffer = vec![0u8; size];
+    check(fill(buffer.as_mut_ptr().cast(), size as c_int))?;
+    Ok(text_of(&buffer))
+}

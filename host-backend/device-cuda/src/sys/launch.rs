@@ -1,0 +1,100 @@
+//! Kernels and host functions in stream order.
+
+use core::ffi::c_void;
+use std::ptr;
+
+use paragpu_abi::{CUlaunchConfig, cudaLaunchAttribute, cudaLaunchAttributeValue, dim3};
+use paragpu_device::{HostFunction, Result};
+
+use super::Context;
+use super::driver::check;
+use super::resources::{Function, Stream};
+
+/// A launch, its function alive.
+pub struct LaunchConfig<'a> {
+    pub function: &'a Function,
+    pub stream: &'a Stream,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub dynamic_shared: u32,
+    pub cooperative: bool,
+    pub cluster: [u32; 3],
+    pub parameters: &'a [u8],
+}
+
+impl Context {
+    /// cuLaunchKernelEx with a parameter buffer, whose length the caller has
+    /// compared with the function's parameters.
+    pub fn launch(&self, launch: &LaunchConfig<'_>) -> Result<()> {
+        const PARAMETERS: *mut c_void = ptr::without_provenance_mut(1);
+        const PARAMETERS_SIZE: *mut c_void = ptr::without_provenance_mut(2);
+        let mut attributes = [attribute(2, cudaLaunchAttributeValue { cooperative: 1 }); 2];
+        let mut count = usize::from(launch.cooperative);
+        if launch.cluster != [0; 3] {
+            let [x, y, z] = launch.cluster;
+            attributes[count] = attribute(
+                4,
+                cudaLaunchAttributeValue {
+                    clusterDim: dim3 { x, y, z },
+                },
+            );
+            count += 1;
+        }
+        let config = CUlaunchConfig {
+            gridDimX: launch.grid[0],
+            gridDimY: launch.grid[1],
+            gridDimZ: launch.grid[2],
+            blockDimX: launch.block[0],
+            blockDimY: launch.block[1],
+            blockDimZ: launch.block[2],
+            sharedMemBytes: launch.dynamic_shared,
+            hStream: launch.stream.raw(),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: count as u32,
+        };
+        let mut size = launch.parameters.len();
+        let mut extra = [
+            PARAMETERS,
+            launch.parameters.as_ptr() as *mut c_void,
+            PARAMETERS_SIZE,
+            ptr::from_mut(&mut size).cast(),
+            ptr::null_mut(),
+        ];
+        // SAFETY: complete records; the driver copies the parameters before it returns.
+        check(unsafe {
+            (self.driver.launch)(
+                &config,
+                launch.function.raw(),
+                ptr::null_mut(),
+                extra.as_mut_ptr(),
+            )
+        })
+    }
+
+    /// cuLaunchHostFunc.
+    pub fn host_function(&self, stream: &Stream, function: HostFunction) -> Result<()> {
+        unsafe extern "C" fn run(argument: *mut c_void) {
+            // SAFETY: the pointer made below, given back once.
+            let function = unsafe { Box::from_raw(argument.cast::<HostFunction>()) };
+            function();
+        }
+        let argument = Box::into_raw(Box::new(function));
+        // SAFETY: the driver calls `run` once with `argument`.
+        let launched =
+            check(unsafe { (self.driver.launch_host)(stream.raw(), run, argument.cast()) });
+        if launched.is_err() {
+            // SAFETY: the driver refused, so `run` will not take it.
+            drop(unsafe { Box::from_raw(argument) });
+        }
+        launched
+    }
+}
+
+/// A launch attribute.
+fn attribute(id: i32, val: cudaLaunchAttributeValue) -> cudaLaunchAttribute {
+    cudaLaunchAttribute {
+        id,
+        pad: [0; 4],
+        val,
+    }
+}

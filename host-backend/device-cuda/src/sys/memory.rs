@@ -1,0 +1,126 @@
+//! Memory: the arena's mappings, and host memory that the device reaches.
+
+use core::ffi::c_void;
+use std::ptr;
+
+use paragpu_device::{Error, Result};
+use paragpu_protocol::status::Status;
+
+use super::Context;
+use super::driver::{MemAccessDesc, MemAllocationProp, MemLocation, check};
+
+/// A range of addresses that this process owns: device memory that is mapped,
+/// or host memory that is registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    pub(super) address: u64,
+    pub(super) size: u64,
+}
+
+impl Span {
+    /// Its first address.
+    pub(super) fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Its bytes.
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Only for [`crate::memory`], which knows what is mapped and registered.
+    pub fn checked(address: u64, size: u64) -> Self {
+        Self { address, size }
+    }
+}
+
+impl Context {
+    /// Makes physical memory, zeroed, and maps it at `address` in the arena,
+    /// where nothing is mapped. Returns the allocation's handle.
+    pub fn map(&self, address: u64, size: u64) -> Result<u64> {
+        let d = &self.driver;
+        let location = MemLocation {
+            kind: 1,
+            id: self.device,
+        };
+        let property = MemAllocationProp {
+            allocation_type: 1,
+            handle_types: 1, // POSIX file descriptor: another worker can take it over
+            location,
+            win32: ptr::null_mut(),
+            flags: [0; 8],
+        };
+        let mut handle = 0;
+        // SAFETY: a complete property record and an out-parameter.
+        check(unsafe { (d.mem_create)(&mut handle, size as usize, &property, 0) })?;
+        let access = MemAccessDesc { location, flags: 3 };
+        // SAFETY: the range lies in this context's reservation, and the handle was just created.
+        let mapped = check(unsafe { (d.mem_map)(address, size as usize, 0, handle, 0) })
+            .and_then(|()| {
+                // SAFETY: the range was just mapped.
+                check(unsafe { (d.mem_set_access)(address, size as usize, &access, 1) })
+            })
+            .and_then(|()| {
+                // SAFETY: the range is mapped and writable.
+                check(unsafe { (d.set_d8_async)(address, 0, size as usize, ptr::null_mut()) })
+            })
+            .and_then(|()| {
+                // SAFETY: the legacy default stream exists.
+                check(unsafe { (d.stream_synchronize)(ptr::null_mut()) })
+            });
+        if let Err(error) = mapped {
+            // SAFETY: undoes what was done; a range not mapped is refused.
+            unsafe {
+                (d.mem_unmap)(address, size as usize);
+                (d.mem_release)(handle);
+            }
+            return Err(error);
+        }
+        Ok(handle)
+    }
+
+    /// Undoes [`map`](Self::map); no work may use the range any more.
+    pub fn unmap(&self, address: u64, size: u64, handle: u64) -> Result<()> {
+        // SAFETY: the caller hands back what `map` gave.
+        check(unsafe { (self.driver.mem_unmap)(address, size as usize) })?;
+        // SAFETY: as above; the handle is not used again.
+        check(unsafe { (self.driver.mem_release)(handle) })
+    }
+
+    /// Free and total bytes of the device.
+    pub fn memory_info(&self) -> Result<(u64, u64)> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: out-parameters of the right type.
+        check(unsafe { (self.driver.mem_get_info)(&mut free, &mut total) })?;
+        Ok((free as u64, total as u64))
+    }
+
+    /// Pins host memory that stays mapped until [`host_unregister`](Self::host_unregister).
+    pub fn host_register(&self, address: u64, size: u64) -> Result<()> {
+        const PORTABLE_AND_MAPPED: u32 = 3;
+        let pointer = address as *mut c_void;
+        // SAFETY: the driver checks that the range is mapped; its owner keeps it so.
+        check(unsafe { (self.driver.host_register)(pointer, size as usize, PORTABLE_AND_MAPPED) })?;
+        let mut device = 0;
+        // SAFETY: out-parameter; the range was just registered.
+        let found = check(unsafe { (self.driver.host_device_pointer)(&mut device, pointer, 0) });
+        if found.is_err() || device != address {
+            // SAFETY: registered above.
+            unsafe { (self.driver.host_unregister)(pointer) };
+            found?;
+            return Err(Error::new(
+                Status::NOT_SUPPORTED,
+                format!("this GPU sees host address {address:#x} at {device:#x}"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Ends a registration; the driver waits for work that uses it.
+    pub fn host_unregister(&self, address: u64) -> Result<()> {
+        // SAFETY: no work uses it any more: the context is idle after this.
+        check(unsafe { (self.driver.ctx_synchronize)() })?;
+        // SAFETY: the driver refuses what is not registered.
+        check(unsafe { (self.driver.host_unregister)(address as *mut c_void) })
+    }
+}

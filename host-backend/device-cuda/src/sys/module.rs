@@ -1,0 +1,145 @@
+//! Modules, their kernels and variables.
+
+use core::ffi::{CStr, c_int, c_void};
+use std::ptr;
+
+use paragpu_device::{Error, Result};
+
+use super::Context;
+use super::driver::{check, text_of};
+use super::resources::{Function, Module};
+
+impl Context {
+    /// cuModuleLoadDataEx; returns the loader's log as well.
+    pub fn module_load(&self, image: &[u8], options: &[(u32, u32)]) -> Result<(Module, String)> {
+        const INFO_LOG: i32 = 3;
+        const INFO_LOG_SIZE: i32 = 4;
+        const ERROR_LOG: i32 = 5;
+        const ERROR_LOG_SIZE: i32 = 6;
+        const LOG_BYTES: usize = 8192;
+        // PTX is text that a NUL ends; other images carry their sizes.
+        let image = [image, &[0]].concat();
+        let (mut information, mut errors) = (vec![0u8; LOG_BYTES], vec![0u8; LOG_BYTES]);
+        let mut names = vec![INFO_LOG, INFO_LOG_SIZE, ERROR_LOG, ERROR_LOG_SIZE];
+        let mut values: Vec<*mut c_void> = vec![
+            information.as_mut_ptr().cast(),
+            LOG_BYTES as *mut c_void,
+            errors.as_mut_ptr().cast(),
+            LOG_BYTES as *mut c_void,
+        ];
+        for &(name, value) in options {
+            names.push(name as i32);
+            values.push(value as usize as *mut c_void);
+        }
+        let mut module = ptr::null_mut();
+        // SAFETY: the image is NUL-ended and the log buffers are as long as said; the options
+        // are numbers. A damaged binary image may make the driver fail in this process, which
+        // serves one session only.
+        let loaded = check(unsafe {
+            (self.driver.module_load)(
+                &mut module,
+                image.as_ptr().cast(),
+                names.len() as u32,
+                names.as_mut_ptr(),
+                values.as_mut_ptr(),
+            )
+        });
+        match loaded {
+            Ok(()) => Ok((Module::new(module), text_of(&information))),
+            Err(error) => Err(Error::new(error.status, text_of(&errors))),
+        }
+    }
+
+    /// cuModuleUnload of a module whose kernels are over.
+    pub fn module_unload(&self, module: Module) -> Result<()> {
+        // SAFETY: taken by value: not used again.
+        check(unsafe { (self.driver.module_unload)(module.raw()) })
+    }
+
+    /// cuModuleGetFunction.
+    pub fn function(&self, module: &Module, name: &CStr) -> Result<Function> {
+        let mut function = ptr::null_mut();
+        // SAFETY: the module is alive; an out-parameter.
+        check(unsafe {
+            (self.driver.module_function)(&mut function, module.raw(), name.as_ptr())
+        })?;
+        Ok(Function::new(function))
+    }
+
+    /// cuModuleGetGlobal.
+    pub fn global(&self, module: &Module, name: &CStr) -> Result<(u64, u64)> {
+        let (mut address, mut size) = (0, 0);
+        // SAFETY: the module is alive; out-parameters.
+        check(unsafe {
+            (self.driver.module_global)(&mut address, &mut size, module.raw(), name.as_ptr())
+        })?;
+        Ok((address, size as u64))
+    }
+
+    /// cuFuncGetAttribute.
+    pub fn function_attribute(&self, function: &Function, attribute: c_int) -> Result<i32> {
+        let mut value = 0;
+        // SAFETY: the function is alive; an out-parameter.
+        check(unsafe { (self.driver.function_attribute)(&mut value, attribute, function.raw()) })?;
+        Ok(value)
+    }
+
+    /// cuFuncGetParamInfo: offset and size.
+    pub fn function_parameter(&self, function: &Function, index: usize) -> Result<(usize, usize)> {
+        let (mut offset, mut size) = (0, 0);
+        // SAFETY: the function is alive; out-parameters.
+        check(unsafe {
+            (self.driver.function_parameter)(function.raw(), index, &mut offset, &mut size)
+        })?;
+        Ok((offset, size))
+    }
+
+    /// cuFuncSetAttribute.
+    pub fn function_set_attribute(
+        &self,
+        function: &Function,
+        name: c_int,
+        value: i32,
+    ) -> Result<()> {
+        // SAFETY: the function is alive.
+        check(unsafe { (self.driver.function_set_attribute)(function.raw(), name, value) })
+    }
+
+    /// cuFuncSetCacheConfig.
+    pub fn function_set_cache_config(&self, function: &Function, config: c_int) -> Result<()> {
+        // SAFETY: the function is alive.
+        check(unsafe { (self.driver.function_set_cache_config)(function.raw(), config) })
+    }
+
+    /// cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags.
+    pub fn occupancy_blocks(
+        &self,
+        function: &Function,
+        threads: i32,
+        shared: u64,
+        flags: u32,
+    ) -> Result<i32> {
+        let mut blocks = 0;
+        // SAFETY: the function is alive; an out-parameter.
+        check(unsafe {
+            (self.driver.occupancy_blocks)(
+                &mut blocks,
+                function.raw(),
+                threads,
+                shared as usize,
+                flags,
+            )
+        })?;
+        Ok(blocks)
+    }
+
+    /// cuOccupancyAvailableDynamicSMemPerBlock.
+    pub fn occupancy_shared(&self, function: &Function, blocks: i32, threads: i32) -> Result<u64> {
+        let mut size = 0;
+        // SAFETY: the function is alive; an out-parameter.
+        check(unsafe {
+            (self.driver.occupancy_shared)(&mut size, function.raw(), blocks, threads)
+        })?;
+        Ok(size as u64)
+    }
+}
