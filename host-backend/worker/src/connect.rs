@@ -68,6 +68,19 @@ impl Guest {
         })
     }
 
+    /// A connected socket whose other end goes with the guest, where there is
+    /// one: the last descriptor, but for a channel without a device process.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn liveness(&self) -> std::io::Result<Option<OwnedFd>> {
+        let socket = match self.transport {
+            Transport::Stream | Transport::Shm => self.fds.first(),
+            Transport::Pci => self.fds.get(3),
+        };
+        socket.map(OwnedFd::try_clone).transpose()
+    }
+
     /// Connects, and sends the welcome.
     ///
     /// # Errors

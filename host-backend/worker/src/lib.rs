@@ -53,6 +53,8 @@ mod testing;
 mod tests;
 mod texture;
 mod tokens;
+#[cfg(feature = "serve")]
+mod watch;
 
 pub use error::End;
 #[cfg(feature = "fuzzing")]

@@ -22,6 +22,7 @@ use crate::platform;
 use crate::session::{Session, Setup, wire_snapshot};
 use crate::statistics::Statistics;
 use crate::sys::process::{exit_now, without_address_randomisation};
+use crate::watch::{GRACE, after, watch};
 
 /// An opened GPU.
 struct Warm {
@@ -112,12 +113,24 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         assigned.guest.refuse(&reason);
         return Err(Stop::Failed(reason));
     }
+    let liveness = assigned
+        .guest
+        .liveness()
+        .map_err(|error| Stop::Failed(format!("cannot watch the guest: {error}")))?;
     let connection = assigned
         .guest
         .welcome(warm.regions)
         .map_err(|error| Stop::Failed(format!("cannot connect to the guest: {error}")))?;
     let statistics = Arc::new(Statistics::default());
     let _ = control.send(&FromWorker::Started(Started { session }), &[]);
+    if let Some(liveness) = liveness {
+        let (control, statistics) = (Arc::clone(control), Arc::clone(&statistics));
+        watch(liveness, GRACE, move || {
+            let reason = "the guest is gone, and a call of the device does not return";
+            tracing::warn!(session, reason);
+            finish(&control, session, &statistics, reason)
+        });
+    }
     attend(
         Arc::clone(control),
         session,
@@ -238,6 +251,8 @@ fn attend(
                     }
                 }
                 Ok(ToWorker::End) => {
+                    // Telling the guest may wait for a thread that is stuck.
+                    after(GRACE, || exit_now(1));
                     let _ = sender.try_send(Frame::Goodbye.kind(), 0, Some(0), &[]);
                     let _ = sender.flush();
                     sender.close();

@@ -90,7 +90,8 @@ impl Guest {
         Self::over(host, guest, |_| {})
     }
 
-    fn over(host: Connection, guest: Connection, change: impl FnOnce(&mut Setup)) -> Self {
+    /// A session over a connection.
+    pub fn over(host: Connection, guest: Connection, change: impl FnOnce(&mut Setup)) -> Self {
         let device = TestDevice::default();
         let mut setup = setup(&device);
         change(&mut setup);
