@@ -202,28 +202,8 @@ impl Session {
         source: &Source,
         stream: &Stream,
     ) -> Result<()> {
-        let helpers = helpers(source.len());
-        if helpers == 0 {
-            return self.stage_part(staging, destination, source, stream, 0, 1);
-        }
-        let parts = helpers + 1;
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = (1..parts)
-                .map(|part| {
-                    scope.spawn(move || {
-                        self.stage_part(staging, destination, source, stream, part, parts)
-                    })
-                })
-                .collect();
-            let own = self.stage_part(staging, destination, source, stream, 0, parts);
-            threads
-                .into_iter()
-                .map(|thread| {
-                    thread
-                        .join()
-                        .unwrap_or(Err(paragpu_protocol::status::Status::UNKNOWN))
-                })
-                .fold(own, Result::and)
+        in_parts(source.len(), |part, of| {
+            self.stage_part(staging, destination, source, stream, part, of)
         })
     }
 
@@ -257,7 +237,7 @@ impl Session {
         Ok(())
     }
 
-    /// The bytes come through staging slots, several on their way at once.
+    /// The bytes come through staging slots.
     fn stage_out(
         &self,
         staging: &Staging,
@@ -265,9 +245,26 @@ impl Session {
         source: u64,
         stream: &Stream,
     ) -> Result<()> {
-        let depth = (staging.len() / 2).max(1);
+        in_parts(destination.len(), |part, of| {
+            self.stage_out_part(staging, destination, source, stream, part, of)
+        })
+    }
+
+    /// Every `of`-th chunk, from chunk `part` on, several on their way at
+    /// once: while one is copied out, the device writes the next. Each thread
+    /// also takes the faults of the pages that it is the first to touch.
+    fn stage_out_part(
+        &self,
+        staging: &Staging,
+        destination: &Destination,
+        source: u64,
+        stream: &Stream,
+        part: usize,
+        of: usize,
+    ) -> Result<()> {
+        let depth = (staging.len() / 2 / of).max(1);
         let mut under_way: VecDeque<(Slot<'_>, usize, usize)> = VecDeque::with_capacity(depth);
-        let mut asked = 0;
+        let mut asked = part * SLOT;
         loop {
             while asked < destination.len() && under_way.len() < depth {
                 // Waiting for a slot while holding others could make two
@@ -294,7 +291,7 @@ impl Session {
                 }
                 posted?;
                 under_way.push_back((slot, asked, length));
-                asked += length;
+                asked += of * SLOT;
             }
             let Some((slot, at, length)) = under_way.pop_front() else {
                 return Ok(());
@@ -308,6 +305,30 @@ impl Session {
             })?;
         }
     }
+}
+
+/// Stages `size` bytes by as many threads as are worth it: `stage` is given
+/// the number of its part, and how many there are.
+fn in_parts(size: usize, stage: impl Fn(usize, usize) -> Result<()> + Sync) -> Result<()> {
+    let parts = helpers(size) + 1;
+    if parts == 1 {
+        return stage(0, 1);
+    }
+    let stage = &stage;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (1..parts)
+            .map(|part| scope.spawn(move || stage(part, parts)))
+            .collect();
+        let own = stage(0, parts);
+        threads
+            .into_iter()
+            .map(|thread| {
+                thread
+                    .join()
+                    .unwrap_or(Err(paragpu_protocol::status::Status::UNKNOWN))
+            })
+            .fold(own, Result::and)
+    })
 }
 
 /// Threads besides the caller's own that help to stage `size` bytes: the
