@@ -120,9 +120,22 @@ class Bench:
                 gpu.await_warm(self.daemon, WARM)
                 say(f"{SHARING} processes at once, {at + 1} of {self.options.sharing_rounds}: {way}")
                 running = [
-                    subprocess.Popen([OVERHEADS, "shared_work"], env=environment, stdout=subprocess.PIPE, text=True)
+                    subprocess.Popen(
+                        [OVERHEADS, "--together", "shared_work"],
+                        env=environment,
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        text=True,
+                    )
                     for _ in range(SHARING)
                 ]
+                # They begin together: else those that make their contexts first
+                # work alone for a while, and the sum counts the GPU twice.
+                if any(process.stdout.readline() != "ready\n" for process in running):
+                    self.failed(f"shared_{SHARING} over {way}: a process did not get ready")
+                for process in running:
+                    process.stdin.write("\n")
+                    process.stdin.flush()
                 outputs = [process.communicate(timeout=120)[0] for process in running]
                 if any(process.returncode for process in running):
                     self.failed(f"shared_8 over {way}: a process failed")

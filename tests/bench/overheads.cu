@@ -1,12 +1,15 @@
 // What single operations cost a program: the same binary against any CUDA
 // runtime, so that a remote GPU and a native one are measured alike.
 //
-//   overheads [--bulk BYTES] [--count N] [NAME]...     all measurements, or those named
+//   overheads [--bulk BYTES] [--count N] [--together] [NAME]...
+//
+// All measurements, or those named.
 //
 // One JSON line each: {"name":…,"unit":…,"value":…}, the value being the median
 // of several rounds. posted_10k and queries_10k measure nothing themselves: they
 // do N (10000) operations, and the library's counters tell what crossed. launches
-// times N of them.
+// times N of them. With --together, shared_work says "ready" and begins when its
+// standard input tells it to, so that several processes measure the same seconds.
 
 #include <cuda_runtime.h>
 
@@ -27,6 +30,8 @@ using Clock = std::chrono::steady_clock;
 size_t bulk = 64u << 20;
 // Operations of the loops whose crossings are counted.
 long count_of_loop = 10000;
+// Is shared_work to begin with others?
+bool together = false;
 
 void check(cudaError_t error, const char *what) {
     if (error != cudaSuccess) {
@@ -316,6 +321,13 @@ double shared_work() {
     CHECK(cudaMallocHost(reinterpret_cast<void **>(&host), blocks * threads * sizeof(float)));
     std::memset(host, 0, blocks * threads * sizeof(float));
     size_t bytes = blocks * threads * sizeof(float);
+    arithmetic<<<blocks, threads>>>(out, 1);
+    settle();
+    if (together) {
+        std::printf("ready\n");
+        std::fflush(stdout);
+        std::getchar();
+    }
     long kernels = 0;
     auto start = Clock::now();
     double seconds = 0;
@@ -382,8 +394,10 @@ int main(int argc, char **argv) {
             bulk = std::strtoull(argv[++at], nullptr, 0);
         } else if (!std::strcmp(argv[at], "--count") && at + 1 < argc) {
             count_of_loop = std::strtol(argv[++at], nullptr, 0);
+        } else if (!std::strcmp(argv[at], "--together")) {
+            together = true;
         } else if (argv[at][0] == '-') {
-            std::fprintf(stderr, "usage: overheads [--bulk BYTES] [--count N] [NAME]...\nnames:");
+            std::fprintf(stderr, "usage: overheads [--bulk BYTES] [--count N] [--together] [NAME]...\nnames:");
             for (const Measurement &measurement : measurements) {
                 std::fprintf(stderr, " %s", measurement.name);
             }
