@@ -1,5 +1,6 @@
 """A VM with the paragpu device, vsock and a network card, on stock QEMU."""
 
+import glob
 import json
 import os
 import shutil
@@ -49,6 +50,26 @@ def pack_image(output, kernel, options=(), files=()):
         ],
         check=True,
     )
+
+
+def newer_kernel():
+    """Folder of Debian 13's kernel and its paragpu.ko, as
+    kernel-module/build-against-trixie.sh left them; or None."""
+    root = os.path.join(CACHE, "trixie-build")
+    found = glob.glob(os.path.join(root, "boot", "vmlinuz-*-cloud-amd64"))
+    for vmlinuz in sorted(found, reverse=True):
+        release = os.path.basename(vmlinuz).removeprefix("vmlinuz-")
+        module = os.path.join(CACHE, "module", release, "paragpu.ko")
+        modules = os.path.join(root, "usr", "lib", "modules", release)
+        if not os.path.exists(module) or not os.path.exists(modules):
+            continue
+        kernel = os.path.join(CACHE, "kernel", release)
+        os.makedirs(os.path.join(kernel, "lib", "modules"), exist_ok=True)
+        for link, target in (("vmlinuz", vmlinuz), (f"lib/modules/{release}", modules)):
+            if not os.path.exists(os.path.join(kernel, link)):
+                os.symlink(target, os.path.join(kernel, link))
+        return kernel, module
+    return None
 
 
 def vhost_device_vsock():
@@ -157,7 +178,6 @@ END
         [ ! -e /tmp/stats.jsonl ] || sed "s/^{{/{{$run,/" /tmp/stats.jsonl
     done
 done
-{afterwards}
 exit $failed
 """
 
@@ -185,83 +205,82 @@ def run_programs(
     tcp=None,
     seconds=120,
     timeout=900,
-    afterwards="",
 ):
     """Runs programs in one VM, over one communicator after the other, which it
     chooses in guest.toml; `on_line` sees each finished run as it comes.
 
     `device` is the VM's Device, `vsock` its Vsock, `tcp` the address at which
-    the daemon listens on this host; `afterwards` is more of the guest's script.
+    the daemon listens on this host.
 
     Returns the VM's description, the runs' entries for demo.json, and what
     else the VM printed.
     """
+    script = GUEST_SCRIPT.format(
+        programs=" ".join(programs),
+        communicators=" ".join(communicators),
+        configuration=guest_configuration(vsock, tcp),
+        seconds=seconds,
+    )
+    runs, messages = {}, []
+
+    def take(line):
+        try:
+            entry = json.loads(line) if line.startswith("{") else {}
+        except ValueError:
+            entry = {}
+        run = entry.get("of"), entry.get("over")
+        if "code" in entry and "of" in entry:
+            runs[run] = {
+                "program": entry["of"],
+                "communicator": entry["over"],
+                "where": "vm",
+                "ok": entry["code"] == 0,
+                "seconds": round(entry["end"] - entry["begin"], 3),
+                **dict.fromkeys(COUNTERS, 0),
+            }
+            on_line(runs[run])
+        elif run in runs:
+            for name in COUNTERS:
+                runs[run][name] += entry[name]
+        elif line:
+            messages.append(line)
+
+    about = boot(kernel, initramfs, script, take, device=device, vsock=vsock, tcp=tcp, timeout=timeout)
+    if not about:
+        messages.append("the VM did not boot")
+    return about, list(runs.values()), messages
+
+
+def boot(kernel, initramfs, script, on_line, *, device=None, vsock=None, tcp=None, timeout=300):
+    """Boots a VM that runs a shell script; `on_line` sees each line that it
+    prints. Returns the VM's description, which is empty where it did not boot."""
     with tempfile.TemporaryDirectory(prefix="paragpu-boot-") as folder:
         commands = os.path.join(folder, "commands")
-        with open(commands, "w", encoding="utf-8") as script:
-            script.write(
-                GUEST_SCRIPT.format(
-                    programs=" ".join(programs),
-                    communicators=" ".join(communicators),
-                    configuration=guest_configuration(vsock, tcp),
-                    seconds=seconds,
-                    afterwards=afterwards,
-                )
-            )
-        boot = subprocess.Popen(
-            owned(
-                [
-                    os.path.join(IMAGES, "run-vm.sh"),
-                    *("--kernel", kernel),
-                    *("--initramfs", initramfs),
-                    *("--commands", commands),
-                    *("--out", os.path.join(folder, "vm")),
-                    *(("--device", device.socket) if device else ()),
-                    *(("--vsock", vsock.socket) if vsock else ()),
-                    *(("--network",) if tcp else ()),
-                    *("--memory", "2G"),
-                    *("--timeout", str(timeout)),
-                ]
-            ),
+        with open(commands, "w", encoding="utf-8") as file:
+            file.write(script)
+        machine = subprocess.Popen(
+            [
+                os.path.join(IMAGES, "run-vm.sh"),
+                *("--kernel", kernel),
+                *("--initramfs", initramfs),
+                *("--commands", commands),
+                *("--out", os.path.join(folder, "vm")),
+                *(("--device", device.socket) if device else ()),
+                *(("--vsock", vsock.socket) if vsock else ()),
+                *(("--network",) if tcp else ()),
+                *("--memory", "2G"),
+                *("--timeout", str(timeout)),
+            ],
             stdout=subprocess.PIPE,
             text=True,
             errors="replace",
         )
-        runs, messages = {}, []
-        try:
-            for line in boot.stdout:
-                line = line.strip()
-                try:
-                    entry = json.loads(line) if line.startswith("{") else {}
-                except ValueError:
-                    entry = {}
-                run = entry.get("of"), entry.get("over")
-                if "code" in entry and "of" in entry:
-                    runs[run] = {
-                        "program": entry["of"],
-                        "communicator": entry["over"],
-                        "where": "vm",
-                        "ok": entry["code"] == 0,
-                        "seconds": round(entry["end"] - entry["begin"], 3),
-                        **dict.fromkeys(COUNTERS, 0),
-                    }
-                    on_line(runs[run])
-                elif run in runs:
-                    for name in COUNTERS:
-                        runs[run][name] += entry[name]
-                elif line:
-                    messages.append(line)
-            boot.wait(60)
-        finally:
-            if boot.poll() is None:
-                boot.terminate()
-                boot.wait(20)
-            boot.stdout.close()
-        about = {}
+        with machine.stdout:
+            for line in machine.stdout:
+                on_line(line.strip())
+        machine.wait(60)
         described = os.path.join(folder, "vm", "vm.json")
-        if os.path.exists(described):
-            with open(described, encoding="utf-8") as file:
-                about = json.load(file)
-        else:
-            messages.append("the VM did not boot")
-        return about, list(runs.values()), messages
+        if not os.path.exists(described):
+            return {}
+        with open(described, encoding="utf-8") as file:
+            return json.load(file)

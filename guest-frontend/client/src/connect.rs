@@ -216,12 +216,10 @@ fn vsock_advice(error: &TravelError) -> &'static str {
         _ => ErrorKind::Other,
     };
     match kind {
-        ErrorKind::ConnectionReset | ErrorKind::ConnectionRefused => {
-            "the host is there, and nobody listens: is paragpud running on it with `vsock.port` or \
-             `vsock.unix` set to this port?"
-        }
-        ErrorKind::TimedOut => {
-            "does the host serve this VM's vsock device, and is vsock.cid right?"
+        // Some devices answer for a port at which nobody listens, some do not.
+        ErrorKind::ConnectionReset | ErrorKind::ConnectionRefused | ErrorKind::TimedOut => {
+            "is paragpud running there with `vsock.port` or `vsock.unix` set to this port, and is \
+             vsock.cid right?"
         }
         _ => {
             "this machine has no vsock device: does the VM have one, and is its driver loaded \
