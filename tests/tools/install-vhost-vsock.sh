@@ -18,7 +18,7 @@ flock 9
 
 echo "== building vhost-device-vsock $version into .cache/tools"
 # A target folder of its own, so that what cargo is told elsewhere changes nothing.
-if ! cargo install --quiet --locked --force --version "$version" --root "$tools" \
+if ! cargo install --locked --force --version "$version" --root "$tools" \
     --target-dir "$tools/target" vhost-device-vsock; then
     echo "vhost-device-vsock cannot be built: vsock will be left out of VMs" >&2
 fi
