@@ -27,12 +27,12 @@ target=${CARGO_TARGET_DIR:-$root/target}/$folder
 case $1 in
 cudart)
 	soname=libcudart.so.13 plain=libcudart.so crate=cudart node=libcudart.so.13
-	symbols=$root/guest-frontend/cudart/symbols.txt pattern= ;;
+	symbols=$root/guest-frontend/cudart/symbols.txt pattern='' ;;
 cuda)
 	# The driver library carries no symbol versions: every cu* is its own.
-	soname=libcuda.so.1 plain=libcuda.so crate=cuda node= symbols= pattern='cu[A-Z]*' ;;
+	soname=libcuda.so.1 plain=libcuda.so crate=cuda node='' symbols='' pattern='cu[A-Z]*' ;;
 nvml)
-	soname=libnvidia-ml.so.1 plain=libnvidia-ml.so crate=nvml node= symbols= pattern='nvml*' ;;
+	soname=libnvidia-ml.so.1 plain=libnvidia-ml.so crate=nvml node='' symbols='' pattern='nvml*' ;;
 *)
 	usage ;;
 esac

@@ -36,6 +36,11 @@ class Progress:
         else:
             print(what, file=sys.stderr, flush=True)
 
+    def running(self, what):
+        """Shows, on a terminal, the run that began."""
+        if self.live:
+            self.draw(what)
+
     def draw(self, what):
         """Redraws the bar."""
         width = 30
@@ -127,7 +132,7 @@ def main():
                 messages += said
         for communicator in harness.HOST_COMMUNICATORS:
             for program in programs:
-                progress.step(f"{program} over {communicator}")
+                progress.running(f"{program} over {communicator}")
                 run = daemon.run(program, communicator)
                 record = run.record(communicator, "host")
                 runs.append(record)
