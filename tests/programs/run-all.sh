@@ -61,6 +61,7 @@ number_of() {
 
 # Text without what JSON would need escapes for.
 plain() {
+    # shellcheck disable=SC1003 # a backslash, for tr
     printf '%s' "$1" | tr '\n\t' '  ' | tr -d '\000-\037"\\' | cut -c1-300
 }
 

@@ -25,11 +25,11 @@ mkdir -p "$(dirname "$tree")"
 tree=$(cd "$(dirname "$tree")" && pwd)/$(basename "$tree")
 stamp=$(sha256sum <"$pins" | cut -d' ' -f1)
 
-complete() {
+is_complete() {
     [ -f "$tree/.complete" ] && [ "$(cat "$tree/.complete")" = "$stamp" ]
 }
 
-if complete; then
+if is_complete; then
     echo "fetch-cuda: $tree is complete"
     exit 0
 fi
@@ -38,7 +38,7 @@ fi
 # behind goes here too.
 exec 9>"$tree.lock"
 flock 9
-if complete; then
+if is_complete; then
     echo "fetch-cuda: $tree is complete"
     exit 0
 fi
