@@ -35,7 +35,7 @@ cuda: packages-build ## the CUDA 13.0 compiler, from its wheels into .cache
 
 .PHONY: build
 build: packages-build ## host programs and guest libraries, into target/release and out/lib
-	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust (https://rustup.rs)" >&2; exit 1; }
+	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust, for example with rustup" >&2; exit 1; }
 	@echo "== building host programs and guest libraries"
 	cargo build --release --workspace
 	guest-frontend/link/link.sh cuda out
