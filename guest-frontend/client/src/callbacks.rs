@@ -5,7 +5,7 @@
 //! heard although nobody waits; another one runs the functions, so that one
 //! that blocks does not stop the reading.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, Once, OnceLock, Weak};
@@ -13,6 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, Once, OnceLock, Weak};
 use paragpu_protocol::table::{HostFuncDone, HostFuncLaunch};
 
 use crate::error::Result;
+use crate::graph::HostRun;
 use crate::link::Link;
 use crate::progress::Progress;
 use crate::session::Session;
@@ -41,10 +42,22 @@ struct Waiting {
     position: u64,
 }
 
+/// A host function of a graph.
+struct Kept {
+    run: HostRun,
+    /// Launches that have not come to it, in order: work of the stream, and
+    /// the launch's position in it.
+    launches: VecDeque<(Arc<Progress>, u64)>,
+    /// The graph was destroyed.
+    ended: bool,
+}
+
 struct Shared {
     link: Arc<Link>,
     session: OnceLock<Weak<Session>>,
     functions: Mutex<HashMap<u64, Waiting>>,
+    /// Those of graphs, which run at each launch.
+    kept: Mutex<HashMap<u64, Kept>>,
     outstanding: Mutex<usize>,
     changed: Condvar,
     next: AtomicU64,
@@ -63,6 +76,7 @@ impl Callbacks {
                 link,
                 session: OnceLock::new(),
                 functions: Mutex::new(HashMap::new()),
+                kept: Mutex::new(HashMap::new()),
                 outstanding: Mutex::new(0),
                 changed: Condvar::new(),
                 next: AtomicU64::new(1),
@@ -118,7 +132,8 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
 
 impl Shared {
     fn run(&self, id: u64) {
-        let Some(waiting) = lock(&self.functions).remove(&id) else {
+        let waiting = lock(&self.functions).remove(&id);
+        let Some(waiting) = waiting.or_else(|| self.next_launch(id)) else {
             return;
         };
         let session = self.session.get().and_then(Weak::upgrade);
@@ -142,6 +157,22 @@ impl Shared {
         }
     }
 
+    /// The next run of a graph's host function.
+    fn next_launch(&self, id: u64) -> Option<Waiting> {
+        let mut all = lock(&self.kept);
+        let kept = all.get_mut(&id)?;
+        let (progress, position) = kept.launches.pop_front()?;
+        let run = Arc::clone(&kept.run);
+        if kept.ended && kept.launches.is_empty() {
+            all.remove(&id);
+        }
+        Some(Waiting {
+            function: Box::new(move || run()),
+            progress,
+            position,
+        })
+    }
+
     fn read(&self) {
         loop {
             let mut outstanding = lock(&self.outstanding);
@@ -160,6 +191,68 @@ impl Shared {
     }
 }
 
+impl Callbacks {
+    /// Keeps a function that graphs run; returns its number.
+    pub(crate) fn keep(&self, run: HostRun) -> u64 {
+        let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
+        let kept = Kept {
+            run,
+            launches: VecDeque::new(),
+            ended: false,
+        };
+        lock(&self.shared.kept).insert(id, kept);
+        id
+    }
+
+    /// From the next run on `run` runs.
+    pub(crate) fn replace(&self, id: u64, run: HostRun) {
+        if let Some(kept) = lock(&self.shared.kept).get_mut(&id) {
+            kept.run = run;
+        }
+    }
+
+    /// Forgets a function when the launches made so far have come to it.
+    pub(crate) fn end_kept(&self, id: u64) {
+        let mut all = lock(&self.shared.kept);
+        if let Some(kept) = all.get_mut(&id) {
+            kept.ended = true;
+            if kept.launches.is_empty() {
+                all.remove(&id);
+            }
+        }
+    }
+
+    /// Notes that what `post` posts runs the functions `ids`.
+    pub(crate) fn launch_kept(
+        &self,
+        ids: &[u64],
+        progress: &Arc<Progress>,
+        post: impl FnOnce() -> Result<u64>,
+    ) -> Result<u64> {
+        self.start();
+        let shared = &self.shared;
+        *lock(&shared.outstanding) += ids.len();
+        let posted = {
+            // Held until the position is known, so that they run only then.
+            let mut all = lock(&shared.kept);
+            let posted = post();
+            if let Ok(position) = posted {
+                for id in ids {
+                    if let Some(kept) = all.get_mut(id) {
+                        kept.launches.push_back((Arc::clone(progress), position));
+                    }
+                }
+            }
+            posted
+        };
+        if posted.is_err() {
+            *lock(&shared.outstanding) -= ids.len();
+        }
+        shared.changed.notify_all();
+        posted
+    }
+}
+
 impl Session {
     /// cuLaunchHostFunc: `function` runs when `stream` gets there; the stream
     /// goes on when it returns. It must not call CUDA.
@@ -168,6 +261,9 @@ impl Session {
     /// As [`Link::check`].
     pub fn launch_host_function(&self, stream: &Stream, function: HostFunction) -> Result<()> {
         self.link.check()?;
+        if stream.is_capturing() {
+            return stream.cannot_capture();
+        }
         self.callbacks.start();
         let shared = &self.callbacks.shared;
         let id = shared.next.fetch_add(1, Ordering::Relaxed);

@@ -268,6 +268,14 @@ impl Session {
         Ok(device)
     }
 
+    /// Refuses a range that is neither device memory nor pinned.
+    pub(crate) fn check_device(&self, address: u64, size: u64) -> Result<()> {
+        if self.shadow_by_device(address, size).is_some() {
+            return Ok(());
+        }
+        self.memory.check(address, size)
+    }
+
     /// Before the device reads a range: as
     /// [`before_device_writes`](Self::before_device_writes).
     pub(crate) fn before_device_reads(&self, address: u64, size: u64) -> Result<u64> {

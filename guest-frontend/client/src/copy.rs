@@ -16,6 +16,7 @@ use paragpu_protocol::frame::MAX_PAYLOAD;
 use paragpu_protocol::table::{Copy, CopyFromDevice, CopyToDevice};
 
 use crate::error::Result;
+use crate::graph::Place;
 use crate::host::Reach;
 use crate::session::Session;
 use crate::staging::{SLOT, Slot, Staging};
@@ -45,6 +46,14 @@ impl Session {
         let size = source.len() as u64;
         if size == 0 {
             return self.link.check();
+        }
+        if stream.is_capturing() {
+            return self.capture_line(
+                stream,
+                wait,
+                line(destination, size),
+                host_line(source.address(), size),
+            );
         }
         statistics::count_to_device(size);
         let destination = self.before_device_writes(destination, size)?;
@@ -95,6 +104,9 @@ impl Session {
         let (address, size) = (destination.address(), destination.len() as u64);
         if size == 0 {
             return self.link.check();
+        }
+        if stream.is_capturing() {
+            return self.capture_line(stream, wait, host_line(address, size), line(source, size));
         }
         statistics::count_from_device(size);
         let source = self.before_device_reads(source, size)?;
@@ -150,9 +162,29 @@ impl Session {
         if size == 0 {
             return self.link.check();
         }
+        if stream.is_capturing() {
+            let (to, from) = (line(destination, size), line(source, size));
+            return self.capture_line(stream, false, to, from);
+        }
         let source = self.before_device_reads(source, size)?;
         let destination = self.before_device_writes(destination, size)?;
         self.post_copy(destination, source, size, stream, 0)
+    }
+
+    fn capture_line(
+        &self,
+        stream: &Stream,
+        wait: bool,
+        destination: Place,
+        source: Place,
+    ) -> Result<()> {
+        if wait {
+            return stream.cannot_capture();
+        }
+        let (Place::Device { pitch, .. } | Place::Host { pitch, .. }) = destination else {
+            return stream.cannot_capture();
+        };
+        self.capture_copy(stream, destination, source, [pitch, 1, 1])
     }
 
     fn post_copy(
@@ -329,6 +361,24 @@ fn in_parts(size: usize, stage: impl Fn(usize, usize) -> Result<()> + Sync) -> R
             })
             .fold(own, Result::and)
     })
+}
+
+/// One row of device memory, as a node of a graph names it.
+fn line(address: u64, size: u64) -> Place {
+    Place::Device {
+        address,
+        pitch: size,
+        rows: 1,
+    }
+}
+
+/// One row of the program's memory.
+fn host_line(address: u64, size: u64) -> Place {
+    Place::Host {
+        address,
+        pitch: size,
+        rows: 1,
+    }
 }
 
 /// Threads besides the caller's own that help to stage `size` bytes: the

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
+use std::sync::Arc;
 
 use paragpu_protocol::codec::Bytes;
 use paragpu_protocol::frame::MAX_PAYLOAD;
@@ -11,6 +12,7 @@ use paragpu_protocol::table::{CopyRect, CopyRectFromDevice, CopyRectToDevice};
 use paragpu_protocol::types::{ArrayEnd, CopyEnd, LinearEnd};
 
 use crate::error::Result;
+use crate::graph::{CopyWork, Place};
 use crate::host::Reach;
 use crate::session::Session;
 use crate::statistics;
@@ -54,7 +56,7 @@ pub enum End<'a> {
 }
 
 /// Bytes between the first and the last byte of a linear end.
-fn span([width, height, depth]: [u64; 3], pitch: u64, rows: u64) -> Result<u64> {
+pub(crate) fn span([width, height, depth]: [u64; 3], pitch: u64, rows: u64) -> Result<u64> {
     let slices = (depth - 1).checked_mul(rows.max(height));
     slices
         .and_then(|above| above.checked_add(height - 1))
@@ -134,6 +136,34 @@ impl End<'_> {
         }
     }
 
+    /// The end as a node of a graph names it.
+    fn place(&self) -> Place {
+        match *self {
+            Self::Device {
+                address,
+                pitch,
+                rows,
+            } => Place::Device {
+                address,
+                pitch,
+                rows,
+            },
+            Self::Host {
+                address,
+                pitch,
+                rows,
+            } => Place::Host {
+                address: address.expose_provenance() as u64,
+                pitch,
+                rows,
+            },
+            Self::Array { array, origin } => Place::Array {
+                array: Arc::new(array.clone()),
+                origin,
+            },
+        }
+    }
+
     /// The end as the host is told; `None` for memory of the program.
     fn wire(&self) -> Option<CopyEnd> {
         match *self {
@@ -157,6 +187,29 @@ impl End<'_> {
 }
 
 impl Session {
+    /// A copy as a node of a graph has it.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where an end does not hold the extent, or it is empty.
+    pub fn copy_node(
+        &self,
+        destination: End<'_>,
+        source: End<'_>,
+        extent: [u64; 3],
+    ) -> Result<CopyWork> {
+        if extent.contains(&0) {
+            return Err(Status::INVALID_VALUE);
+        }
+        destination.check(extent)?;
+        source.check(extent)?;
+        Ok(CopyWork {
+            ordinal: self.ordinal,
+            destination: destination.place(),
+            source: source.place(),
+            extent,
+        })
+    }
+
     /// cuMemcpy3D (with `wait`), cuMemcpy3DAsync and all that they include.
     /// `extent`: bytes in a row, rows, slices.
     ///
@@ -179,6 +232,12 @@ impl Session {
         }
         destination.check(extent)?;
         source.check(extent)?;
+        if stream.is_capturing() {
+            if wait {
+                return stream.cannot_capture();
+            }
+            return self.capture_copy(stream, destination.place(), source.place(), extent);
+        }
         let bytes = extent
             .iter()
             .try_fold(1_u64, |product, n| product.checked_mul(*n))
@@ -391,6 +450,27 @@ fn rows_destination(
 ) -> Destination {
     // SAFETY: the rows of a host end, writable by `copy_rect`'s contract.
     unsafe { Destination::rows(address, extent, pitch, slice_pitch) }
+}
+
+/// Copies between two ends of the program's memory, as a graph's node; other
+/// ends are left alone. The program keeps the memory until the graph's last
+/// launch is over, as CUDA demands.
+pub(crate) fn host_copy(destination: &Place, source: &Place, extent: [u64; 3]) {
+    let end = |place: &Place| match *place {
+        Place::Host {
+            address,
+            pitch,
+            rows,
+        } => Some(End::Host {
+            address: std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0)),
+            pitch,
+            rows,
+        }),
+        _ => None,
+    };
+    if let (Some(destination), Some(source)) = (end(destination), end(source)) {
+        host_rect(&destination, &source, extent);
+    }
 }
 
 /// Both ends are the program's own.

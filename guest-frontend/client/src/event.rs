@@ -1,6 +1,6 @@
 //! Events: points in a stream (CUDA Driver API, Event Management).
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use paragpu_protocol::handle::EventHandle;
@@ -9,6 +9,7 @@ use paragpu_protocol::table::{
     EventCreate, EventDestroy, EventElapsed, EventQuery, EventRecord, EventSynchronize,
 };
 
+use crate::capture::Point;
 use crate::error::Result;
 use crate::session::Session;
 use crate::slots::lock;
@@ -27,10 +28,14 @@ pub struct Event {
     pub(crate) handle: EventHandle,
     flags: u32,
     /// Position of the last record; 0 for none.
-    recorded: AtomicU64,
+    pub(crate) recorded: AtomicU64,
+    /// The last record is inside of a graph that was launched at that position.
+    pub(crate) inside: AtomicBool,
+    /// What it stands for if it was recorded in a capture.
+    pub(crate) point: Point,
     /// Records up to here are known to be reached.
     reached: AtomicU64,
-    stream: Mutex<Option<Arc<Stream>>>,
+    pub(crate) stream: Mutex<Option<Arc<Stream>>>,
 }
 
 impl Event {
@@ -46,6 +51,14 @@ impl Event {
             0 => None,
             position => Some(position),
         }
+    }
+
+    /// Nothing can be asked of an event that was recorded in a capture.
+    fn check_not_captured(&self) -> Result<()> {
+        if self.point.is_captured() {
+            return Err(Status::CAPTURED_EVENT);
+        }
+        Ok(())
     }
 
     fn reach(&self, position: u64) {
@@ -79,6 +92,8 @@ impl Session {
             handle,
             flags,
             recorded: AtomicU64::new(0),
+            inside: AtomicBool::new(false),
+            point: Point::default(),
             reached: AtomicU64::new(0),
             stream: Mutex::new(None),
         }))
@@ -101,6 +116,9 @@ impl Session {
     /// # Errors
     /// As [`crate::link::Link::check`].
     pub fn event_record(&self, event: &Event, stream: &Arc<Stream>) -> Result<()> {
+        if stream.is_capturing() {
+            return self.capture_record(event, stream);
+        }
         let mut kept = lock(&event.stream);
         let position = self.post_work(
             stream,
@@ -109,6 +127,8 @@ impl Session {
                 stream: stream.handle,
             },
         )?;
+        event.point.clear();
+        event.inside.store(false, Ordering::Release);
         event.recorded.store(position, Ordering::Release);
         if !kept.as_ref().is_some_and(|kept| Arc::ptr_eq(kept, stream)) {
             *kept = Some(Arc::clone(stream));
@@ -132,7 +152,9 @@ impl Session {
     fn reached(&self, event: &Event, recorded: u64) {
         event.reach(recorded);
         if let Some(stream) = lock(&event.stream).as_ref() {
-            stream.progress.finish(recorded);
+            // A graph goes on after it records an event.
+            let inside = event.inside.load(Ordering::Acquire);
+            stream.progress.finish(recorded - u64::from(inside));
         }
     }
 
@@ -141,6 +163,7 @@ impl Session {
     /// # Errors
     /// Of work that failed.
     pub fn event_synchronize(&self, event: &Event) -> Result<()> {
+        event.check_not_captured()?;
         if let Some(recorded) = self.outstanding(event) {
             self.link.call(&EventSynchronize {
                 event: event.handle,
@@ -157,6 +180,7 @@ impl Session {
     /// # Errors
     /// `NOT_READY`; of work that failed.
     pub fn event_query(&self, event: &Event) -> Result<()> {
+        event.check_not_captured()?;
         if let Some(recorded) = self.outstanding(event) {
             self.link.call(&EventQuery {
                 event: event.handle,
@@ -175,6 +199,7 @@ impl Session {
     /// `NOT_READY` where one is not reached.
     pub fn event_elapsed(&self, start: &Event, end: &Event) -> Result<f32> {
         for event in [start, end] {
+            event.check_not_captured()?;
             if event.flags & DISABLE_TIMING != 0 || event.recorded().is_none() {
                 return Err(Status::INVALID_HANDLE);
             }

@@ -86,10 +86,10 @@ impl Session {
         shape: &Shape,
         parameters: &[u8],
     ) -> Result<()> {
-        let limits = self.limits()?;
-        shape.check(limits, function)?;
-        if shape.cooperative {
-            self.check_cooperative(limits, function, shape)?;
+        self.check_launch(function, shape)?;
+        if stream.is_capturing() {
+            // Launches with a handle are captured by `capture_launch`.
+            return stream.cannot_capture();
         }
         let visible = self.before_launch(parameters)?;
         let position = self.post_work(
@@ -107,6 +107,16 @@ impl Session {
         )?;
         for region in visible {
             region.add_writer(&stream.progress, position);
+        }
+        Ok(())
+    }
+
+    /// What CUDA refuses at once.
+    pub(crate) fn check_launch(&self, function: &Function, shape: &Shape) -> Result<()> {
+        let limits = self.limits()?;
+        shape.check(limits, function)?;
+        if shape.cooperative {
+            self.check_cooperative(limits, function, shape)?;
         }
         Ok(())
     }

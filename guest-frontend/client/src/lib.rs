@@ -9,6 +9,7 @@
 
 pub mod arena;
 pub mod callbacks;
+pub mod capture;
 mod coherence;
 pub mod connect;
 mod copy;
@@ -17,6 +18,8 @@ pub mod copy_rect;
 mod end;
 mod error;
 pub mod event;
+pub mod graph;
+pub mod graph_exec;
 pub mod host;
 pub mod launch;
 pub mod link;

@@ -11,6 +11,7 @@ use paragpu_protocol::types::MemoryInfo;
 
 use crate::arena::{Allocation, Arena, Block};
 use crate::error::Result;
+use crate::graph::Fill;
 use crate::session::Session;
 use crate::stream::Stream;
 
@@ -244,6 +245,21 @@ impl Session {
             .checked_mul(pitch)
             .and_then(|above| above.checked_add(row))
             .ok_or(Status::INVALID_VALUE)?;
+        if stream.is_capturing() {
+            let ordinal = self.ordinal;
+            return self.capture_memset(
+                stream,
+                Fill {
+                    ordinal,
+                    destination,
+                    pitch,
+                    value,
+                    element,
+                    width,
+                    height,
+                },
+            );
+        }
         let destination = self.before_device_writes(destination, size)?;
         let position = self.post_work(
             stream,

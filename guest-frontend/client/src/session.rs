@@ -13,8 +13,8 @@ use paragpu_protocol::handshake::Welcome;
 use paragpu_protocol::layout::Regions;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    ContextGetLimit, ContextSetLimit, ContextSynchronize, HostFuncLaunch, Launch, Ping,
-    SnapshotDevice,
+    ContextGetLimit, ContextSetLimit, ContextSynchronize, GraphLaunch, HostFuncLaunch, Launch,
+    Ping, SnapshotDevice,
 };
 
 use crate::callbacks::Callbacks;
@@ -189,6 +189,9 @@ impl Session {
 
     /// Posts work of a stream.
     pub(crate) fn post_work<'a, C: WireCall<'a>>(&self, stream: &Stream, call: &C) -> Result<u64> {
+        if stream.is_legacy() {
+            self.permit_legacy()?;
+        }
         if self.copies.concern(stream) {
             self.order_after_copies(stream)?;
         }
@@ -309,4 +312,5 @@ impl Session {
 const fn runs_code(number: u16) -> bool {
     number == <Launch as WireCall>::INFO.number
         || number == <HostFuncLaunch as WireCall>::INFO.number
+        || number == <GraphLaunch as WireCall>::INFO.number
 }

@@ -9,6 +9,7 @@ use paragpu_protocol::table::{
     StreamCreate, StreamDestroy, StreamQuery, StreamSynchronize, StreamWaitEvent,
 };
 
+use crate::capture::Slot;
 use crate::error::Result;
 use crate::event::Event;
 use crate::progress::Progress;
@@ -23,6 +24,7 @@ pub const NON_BLOCKING: u32 = 1;
 pub struct Stream {
     pub(crate) handle: StreamHandle,
     pub(crate) progress: Arc<Progress>,
+    pub(crate) capture: Arc<Slot>,
     /// Position of the last kernel or host function.
     pub(crate) running: AtomicU64,
     /// Synchronous copies of other streams up to here are waited for.
@@ -36,6 +38,7 @@ impl Stream {
         Self {
             handle: StreamHandle::LEGACY,
             progress: Arc::new(Progress::default()),
+            capture: Arc::default(),
             running: AtomicU64::new(0),
             ordered: AtomicU64::new(0),
             flags: 0,
@@ -67,7 +70,9 @@ impl Stream {
         self.flags & NON_BLOCKING == 0
     }
 
-    fn is_legacy(&self) -> bool {
+    /// Is it the legacy default stream?
+    #[must_use]
+    pub fn is_legacy(&self) -> bool {
         self.handle == StreamHandle::LEGACY
     }
 }
@@ -93,6 +98,7 @@ impl Session {
         Ok(Arc::new(Stream {
             handle,
             progress,
+            capture: Arc::default(),
             running: AtomicU64::new(0),
             ordered: AtomicU64::new(0),
             flags,
@@ -134,6 +140,12 @@ impl Session {
     /// # Errors
     /// Of work that failed.
     pub fn stream_synchronize(&self, stream: &Stream) -> Result<()> {
+        if stream.is_capturing() {
+            return stream.cannot_capture();
+        }
+        if stream.is_legacy() {
+            self.permit_legacy()?;
+        }
         if self.is_known_idle(stream) {
             self.link.check()?;
             return self.pull();
@@ -151,6 +163,12 @@ impl Session {
     /// # Errors
     /// `NOT_READY`; of work that failed.
     pub fn stream_query(&self, stream: &Stream) -> Result<()> {
+        if stream.is_capturing() {
+            return stream.cannot_capture();
+        }
+        if stream.is_legacy() {
+            self.permit_legacy()?;
+        }
         if self.is_known_idle(stream) {
             self.link.check()?;
             return self.pull();
@@ -168,6 +186,9 @@ impl Session {
     /// # Errors
     /// As [`crate::link::Link::check`].
     pub fn stream_wait_event(&self, stream: &Stream, event: &Event) -> Result<()> {
+        if stream.is_capturing() || event.point.is_captured() {
+            return self.capture_wait(stream, event);
+        }
         let Some(recorded) = event.recorded() else {
             return self.link.check();
         };

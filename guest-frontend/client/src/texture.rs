@@ -51,7 +51,7 @@ pub struct Array {
 }
 
 /// One level of an array: all of it for an array without mipmap levels.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ArrayLevel {
     /// The array.
     pub array: Arc<Array>,

@@ -10,10 +10,12 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use paragpu_client::Session;
 use paragpu_client::event::Event;
+use paragpu_client::graph::Graph;
+use paragpu_client::graph_exec::GraphExec;
 use paragpu_client::module::{Function, Module};
 use paragpu_client::stream::Stream;
 use paragpu_client::texture::{Array, ArrayLevel, Surface, Texture};
@@ -52,6 +54,12 @@ pub enum Object {
     Mipmapped(InContext<Array>),
     /// A CUmemoryPool.
     Pool(Pool),
+    /// A CUgraph.
+    Graph(Arc<Graph>),
+    /// A CUgraph that lives in a node of another one.
+    EmbeddedGraph(Weak<Graph>),
+    /// A CUgraphExec.
+    GraphExec(InContext<GraphExec>),
 }
 
 /// An object of one context.
@@ -177,6 +185,15 @@ pub fn for_each(look: impl FnMut(&Object)) {
         .cloned()
         .collect();
     all.iter().map(|object| &**object).for_each(look);
+}
+
+/// Calls `look` with every handle and its object.
+pub fn for_each_handle(mut look: impl FnMut(*mut c_void, &Object)) {
+    let all = OBJECTS.all.read().unwrap_or_else(PoisonError::into_inner);
+    for (handle, object) in all.iter() {
+        let handle = usize::try_from(*handle).unwrap_or(0);
+        look(std::ptr::without_provenance_mut(handle), object);
+    }
 }
 
 /// Ends every handle whose object `ended` picks; returns the objects.

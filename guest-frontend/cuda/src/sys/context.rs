@@ -157,7 +157,13 @@ fn end_objects(context: &Context) {
         Object::Function(inner, _) => inner.context == context.handle,
         Object::Array(inner) => inner.context == context.handle,
         Object::Mipmapped(inner) => inner.context == context.handle,
-        Object::Context(_) | Object::Library(_) | Object::Kernel(_) | Object::Pool(_) => false,
+        Object::GraphExec(inner) => inner.context == context.handle,
+        Object::Context(_)
+        | Object::Library(_)
+        | Object::Kernel(_)
+        | Object::Pool(_)
+        | Object::Graph(_)
+        | Object::EmbeddedGraph(_) => false,
     });
     let session = context.session;
     for object in ended {
@@ -168,6 +174,7 @@ fn end_objects(context: &Context) {
             Object::Module(inner) => session.module_unload(&inner.object),
             Object::Array(inner) => super::array::destroy(inner),
             Object::Mipmapped(inner) => session.array_destroy(&inner.object),
+            Object::GraphExec(inner) => inner.session.graph_exec_destroy(&inner.object),
             _ => Ok(()),
         };
     }
@@ -397,12 +404,16 @@ api! {
 
     /// Waits for all work.
     fn cuCtxSynchronize() {
-        current()?.session.synchronize()
+        let session = current()?.session;
+        session.permit_synchronize()?;
+        session.synchronize()
     }
 
     /// Waits for all work of a context.
     fn cuCtxSynchronize_v2(context: CUcontext) {
-        find_or_current(context)?.session.synchronize()
+        let session = find_or_current(context)?.session;
+        session.permit_synchronize()?;
+        session.synchronize()
     }
 
     /// Least and greatest priority of streams.

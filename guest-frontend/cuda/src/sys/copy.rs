@@ -4,6 +4,7 @@ use std::ffi::c_void;
 
 use paragpu_abi::{CUcontext, CUdeviceptr, CUstream};
 use paragpu_client::Session;
+use paragpu_client::copy_rect::End;
 use paragpu_client::stream::Stream;
 use paragpu_client::sys::memory::{Destination, Source};
 use paragpu_protocol::status::Status;
@@ -151,6 +152,15 @@ unsafe fn host_to_host(
     let named = stream::named(stream)?;
     let (session, stream) = named.both()?;
     let pinned = host::pinned(destination).is_some() && host::pinned(source).is_some();
+    if stream.is_capturing() && !wait {
+        let end = |address| End::Host {
+            address: pointer(address),
+            pitch: size as u64,
+            rows: 1,
+        };
+        let extent = [size as u64, 1, 1];
+        return session.copy_rect(end(destination), end(source), extent, stream, false);
+    }
     if pinned && !wait {
         return session.copy_on_device(destination, source, size as u64, stream);
     }

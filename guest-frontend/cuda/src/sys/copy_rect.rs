@@ -7,7 +7,9 @@ use paragpu_abi::{
     CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_UNIFIED,
     CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUarray, CUdeviceptr, CUstream,
 };
+use paragpu_client::Session;
 use paragpu_client::copy_rect::End;
+use paragpu_client::graph::CopyWork;
 use paragpu_client::texture::ArrayLevel;
 use paragpu_protocol::status::Status;
 use std::sync::Arc;
@@ -130,8 +132,8 @@ unsafe fn flat(copy: *const CUDA_MEMCPY2D, stream: CUstream, wait: bool) -> Resu
     )
 }
 
-unsafe fn volume(copy: *const CUDA_MEMCPY3D, stream: CUstream, wait: bool) -> Result {
-    let copy = get(copy)?;
+/// Both ends of a copy and its extent.
+fn sides(copy: &CUDA_MEMCPY3D) -> Result<(Side, Side, [usize; 3])> {
     if copy.srcLOD != 0 || copy.dstLOD != 0 {
         return Err(Status::INVALID_VALUE);
     }
@@ -153,8 +155,23 @@ unsafe fn volume(copy: *const CUDA_MEMCPY3D, stream: CUstream, wait: bool) -> Re
         pitch: copy.srcPitch,
         rows: copy.srcHeight,
     };
-    let extent = [copy.WidthInBytes, copy.Height, copy.Depth];
+    Ok((to, from, [copy.WidthInBytes, copy.Height, copy.Depth]))
+}
+
+unsafe fn volume(copy: *const CUDA_MEMCPY3D, stream: CUstream, wait: bool) -> Result {
+    let (to, from, extent) = sides(get(copy)?)?;
     run(&to, &from, extent, stream, wait)
+}
+
+/// A copy as a node of a graph has it.
+pub unsafe fn node(session: &Session, copy: *const CUDA_MEMCPY3D) -> Result<CopyWork> {
+    let (to, from, extent) = sides(get(copy)?)?;
+    let (to_looked, from_looked) = (to.look()?, from.look()?);
+    session.copy_node(
+        to.end(&to_looked, extent)?,
+        from.end(&from_looked, extent)?,
+        extent.map(|n| n as u64),
+    )
 }
 
 /// Between contexts of one device; other devices are not reached.

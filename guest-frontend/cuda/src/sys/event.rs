@@ -6,8 +6,11 @@ use paragpu_abi::{CUevent, CUstream};
 use paragpu_client::event::Event;
 use paragpu_protocol::status::Status;
 
-use super::{Result, context, put, stream};
+use super::{Result, capture, context, graph_node, put, stream};
 use crate::objects::{self, Found, InContext, Object};
+
+/// CU_EVENT_RECORD_EXTERNAL.
+const EXTERNAL: c_uint = 1;
 
 /// The event with this handle.
 pub fn find(event: CUevent) -> Result<Found> {
@@ -24,13 +27,16 @@ pub fn inner(found: &Found) -> Result<&InContext<Event>> {
     }
 }
 
-fn record(event: CUevent, stream: CUstream) -> Result {
-    let found = find(event)?;
+fn record(named: CUevent, stream: CUstream, flags: c_uint) -> Result {
+    let found = find(named)?;
     let event = inner(&found)?;
-    let named = stream::named(stream)?;
-    let (session, stream) = named.both()?;
+    let by = stream::named(stream)?;
+    let (session, stream) = by.both()?;
     if !std::ptr::eq(session, event.session) {
         return Err(Status::INVALID_HANDLE);
+    }
+    if flags & EXTERNAL != 0 && stream.is_capturing() {
+        return session.capture_record_external(stream, graph_node::marked(named)?);
     }
     session.event_record(&event.object, stream)
 }
@@ -73,23 +79,25 @@ api! {
 
     /// From now on it stands for the stream's work so far.
     fn cuEventRecord | cuEventRecord_ptsz(event: CUevent, stream: CUstream) on stream {
-        record(event, stream)
+        record(event, stream, 0)
     }
 
-    /// As cuEventRecord; the one flag is for captures, which are not served.
+    /// As cuEventRecord; with the one flag a capture's graph records the event
+    /// at each launch.
     fn cuEventRecordWithFlags | cuEventRecordWithFlags_ptsz(
         event: CUevent, stream: CUstream, flags: c_uint,
     ) on stream {
-        if flags & !1 != 0 {
+        if flags & !EXTERNAL != 0 {
             return Err(Status::INVALID_VALUE);
         }
-        record(event, stream)
+        record(event, stream, flags)
     }
 
     /// Is it reached?
     fn cuEventQuery(event: CUevent) {
         let found = find(event)?;
         let event = inner(&found)?;
+        capture::permit_unsafe()?;
         event.session.event_query(&event.object)
     }
 
@@ -97,6 +105,7 @@ api! {
     fn cuEventSynchronize(event: CUevent) {
         let found = find(event)?;
         let event = inner(&found)?;
+        capture::permit_unsafe()?;
         event.session.event_synchronize(&event.object)
     }
 

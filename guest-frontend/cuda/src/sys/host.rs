@@ -9,7 +9,7 @@ use paragpu_client::sys::memory::Source;
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
-use super::{Result, context, device, memory, put};
+use super::{Result, capture, context, device, memory, put};
 
 /// The session that pinned an address of the program, and what it pinned.
 pub fn pinned(address: u64) -> Option<(&'static Session, Pinned)> {
@@ -26,6 +26,7 @@ unsafe fn allocate(place: *mut *mut c_void, size: usize, flags: c_uint) -> Resul
     if place.is_null() {
         return Err(Status::INVALID_VALUE);
     }
+    capture::permit_unsafe()?;
     let address = context::current()?
         .session
         .host_allocate(size as u64, flags)?;
@@ -55,6 +56,7 @@ api! {
         if found.address != address as u64 {
             return Err(Status::INVALID_VALUE);
         }
+        capture::permit_unsafe()?;
         session.host_free(address as u64)
     }
 
@@ -64,6 +66,7 @@ api! {
         if pinned(address as u64).is_some() {
             return Err(Status::HOST_MEMORY_ALREADY_REGISTERED);
         }
+        capture::permit_unsafe()?;
         session.host_register(Source::new(address, size), flags)
     }
 
@@ -71,6 +74,7 @@ api! {
     fn cuMemHostUnregister(address: *mut c_void) {
         context::current()?;
         let (session, _) = pinned(address as u64).ok_or(Status::HOST_MEMORY_NOT_REGISTERED)?;
+        capture::permit_unsafe()?;
         session.host_unregister(address as u64)
     }
 

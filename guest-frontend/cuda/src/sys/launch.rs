@@ -2,8 +2,10 @@
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
 
 use paragpu_abi::{CUfunction, CUlaunchConfig, CUstream, cudaLaunchAttribute};
+use paragpu_client::graph::Kernel;
 use paragpu_client::launch::Shape;
 use paragpu_client::module::Function;
 use paragpu_protocol::status::Status;
@@ -82,19 +84,43 @@ unsafe fn packed(function: &Function, extra: *mut *mut c_void, out: &mut Vec<u8>
     Ok(())
 }
 
+/// The parameters of a launch, wherever the program has them.
+pub unsafe fn parameters(
+    function: &Function,
+    pointers: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Result<Vec<u8>> {
+    if !pointers.is_null() && !extra.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    let mut out = Vec::new();
+    if extra.is_null() {
+        gather(function, pointers, &mut out)?;
+    } else {
+        packed(function, extra, &mut out)?;
+    }
+    Ok(out)
+}
+
 unsafe fn launch(
-    function: CUfunction,
+    named: CUfunction,
     shape: &Shape,
     stream: CUstream,
     pointers: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Result {
-    let callable = callable(function)?;
+    let callable = callable(named)?;
     let function = callable.function()?;
-    let named = stream::named(stream)?;
-    let (session, stream) = named.both()?;
+    let by = stream::named(stream)?;
+    let (session, stream) = by.both()?;
     if !std::ptr::eq(session, callable.session) {
         return Err(Status::INVALID_HANDLE);
+    }
+    if stream.is_capturing() {
+        let parameters = parameters(function, pointers, extra)?;
+        let (ordinal, function) = (session.ordinal(), Arc::clone(function));
+        let kernel = Kernel::new(ordinal, function, named as u64, *shape, parameters);
+        return session.capture_launch(stream, kernel);
     }
     if !pointers.is_null() && !extra.is_null() {
         return Err(Status::INVALID_VALUE);

@@ -7,7 +7,7 @@ use paragpu_client::Session;
 use paragpu_protocol::layout::{ARENA_BASE, DEVICE_STRIDE, MAX_DEVICES, SHADOW_BASE, WINDOW_BASE};
 use paragpu_protocol::status::Status;
 
-use super::{Result, context, device, put, put_if};
+use super::{Result, capture, context, device, put, put_if};
 
 /// Rows of pitched memory begin at a multiple of this; CUDA's own value.
 const PITCH: usize = 512;
@@ -33,6 +33,7 @@ pub fn owner(address: u64) -> Result<&'static Session> {
 
 /// Allocates in the current context.
 pub fn allocate(size: usize) -> Result<u64> {
+    capture::permit_unsafe()?;
     let current = context::current()?;
     let address = current.session.memory_allocate(size as u64)?;
     current.keep_memory(address);
@@ -70,6 +71,7 @@ api! {
         if address == 0 {
             return Ok(());
         }
+        capture::permit_unsafe()?;
         owner(address)?.memory_free(address)
     }
 

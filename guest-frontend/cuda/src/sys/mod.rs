@@ -129,6 +129,7 @@ macro_rules! stubs {
 pub(crate) use {export, same};
 
 pub mod array;
+pub mod capture;
 pub mod context;
 pub mod copy;
 pub mod copy_rect;
@@ -136,6 +137,9 @@ pub mod device;
 pub mod entry;
 pub mod error;
 pub mod event;
+pub mod graph;
+pub mod graph_exec;
+pub mod graph_node;
 pub mod host;
 pub mod image;
 pub mod launch;

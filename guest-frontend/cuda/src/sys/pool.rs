@@ -99,6 +99,9 @@ fn is_default(pool: CUmemoryPool, ordinal: u32) -> bool {
 
 fn allocate(size: usize, stream: CUstream, ordinal: Option<u32>) -> Result<u64> {
     let named = stream::named(stream)?;
+    if named.stream()?.is_capturing() {
+        return Err(unsupported_use!("cuMemAllocAsync in a capture"));
+    }
     let session = match ordinal {
         Some(ordinal) => device::session(ordinal)?,
         None => named.session()?,
@@ -140,7 +143,9 @@ api! {
 
     /// Frees when the work posted so far is over.
     fn cuMemFreeAsync | cuMemFreeAsync_ptsz(address: CUdeviceptr, stream: CUstream) on stream {
-        stream::named(stream)?;
+        if stream::named(stream)?.stream()?.is_capturing() {
+            return Err(unsupported_use!("cuMemFreeAsync in a capture"));
+        }
         if address == 0 {
             return Err(Status::INVALID_VALUE);
         }

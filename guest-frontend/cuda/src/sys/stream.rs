@@ -13,13 +13,16 @@ use paragpu_client::Session;
 use paragpu_client::stream::Stream;
 use paragpu_protocol::status::Status;
 
-use super::{Result, context, event, get, put, put_if, unsupported_use};
+use super::{Result, context, event, get, graph_node, put, put_if, unsupported_use};
 use crate::objects::{self, Found, InContext, Object};
 
 /// CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY.
 const SYNCHRONIZATION_POLICY: c_int = 3;
 /// CU_LAUNCH_ATTRIBUTE_PRIORITY.
 const PRIORITY: c_int = 8;
+
+/// CU_EVENT_WAIT_EXTERNAL.
+const EXTERNAL: c_uint = 1;
 
 /// The thread's own default stream of one device; ends with the thread.
 #[derive(Debug)]
@@ -202,7 +205,13 @@ api! {
         let found = event::find(waited)?;
         let inner = event::inner(&found)?;
         if std::ptr::eq(inner.session, session) {
+            if flags & EXTERNAL != 0 && stream.is_capturing() {
+                return session.capture_wait_external(stream, graph_node::marked(waited)?);
+            }
             return session.stream_wait_event(stream, &inner.object);
+        }
+        if stream.is_capturing() {
+            return Err(unsupported_use!("cuStreamWaitEvent of another device's event in a capture"));
         }
         // Another device's event: its worker cannot be waited for in order.
         inner.session.event_synchronize(&inner.object)
@@ -286,9 +295,12 @@ api! {
         stream: CUstream, function: CUhostFn, argument: *mut c_void,
     ) on stream {
         let function = function.ok_or(Status::INVALID_VALUE)?;
-        let argument = Carried(argument);
         let named = named(stream)?;
         let (session, stream) = named.both()?;
+        if stream.is_capturing() {
+            return session.capture_host(stream, graph_node::host_call(Some(function), argument)?);
+        }
+        let argument = Carried(argument);
         session.launch_host_function(stream, Box::new(move || {
             let argument = argument;
             // SAFETY: the program's own function with the program's argument.
@@ -313,52 +325,6 @@ api! {
             // SAFETY: the program's own function with the program's argument.
             unsafe { function(handle.0, status.0.cast_signed(), argument.0) }
         }))
-    }
-
-    /// Captures are not served, so none is under way.
-    fn cuStreamIsCapturing | cuStreamIsCapturing_ptsz(stream: CUstream, status: *mut c_int) on stream {
-        named(stream)?;
-        put(status, 0)
-    }
-
-    /// Captures are not served, so none is under way.
-    fn cuStreamGetCaptureInfo_v2 | cuStreamGetCaptureInfo_v2_ptsz(
-        stream: CUstream, status: *mut c_int, id: *mut u64, graph: *mut *mut c_void,
-        dependencies: *mut *const *mut c_void, number: *mut usize,
-    ) on stream {
-        named(stream)?;
-        put_if(id, 0);
-        put_if(graph, std::ptr::null_mut());
-        put_if(dependencies, std::ptr::null());
-        put_if(number, 0);
-        put(status, 0)
-    }
-
-    /// Captures are not served, so none is under way.
-    fn cuStreamGetCaptureInfo_v3 | cuStreamGetCaptureInfo_v3_ptsz(
-        stream: CUstream, status: *mut c_int, id: *mut u64, graph: *mut *mut c_void,
-        dependencies: *mut *const *mut c_void, edges: *mut *const c_void, number: *mut usize,
-    ) on stream {
-        named(stream)?;
-        put_if(id, 0);
-        put_if(graph, std::ptr::null_mut());
-        put_if(dependencies, std::ptr::null());
-        put_if(edges, std::ptr::null());
-        put_if(number, 0);
-        put(status, 0)
-    }
-
-    /// The thread's capture mode, which nothing depends on.
-    fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) {
-        thread_local! {
-            static MODE: std::cell::Cell<c_int> = const { std::cell::Cell::new(0) };
-        }
-        let wanted = *get(mode.cast_const())?;
-        if !(0..=2).contains(&wanted) {
-            return Err(Status::INVALID_VALUE);
-        }
-        let had = MODE.try_with(|kept| kept.replace(wanted)).unwrap_or(0);
-        put(mode, had)
     }
 
     /// There is no managed memory to attach.

@@ -1,0 +1,706 @@
+//! Graphs under construction (CUDA Driver API, Graph Management). All of it is
+//! local: nothing crosses before a graph is instantiated
+//! ([`crate::graph_exec`]).
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, RwLock, Weak};
+
+use paragpu_protocol::status::Status;
+
+use crate::error::Result;
+use crate::event::Event;
+use crate::launch::Shape;
+use crate::memory::{read, write};
+use crate::module::Function;
+use crate::slots::lock;
+use crate::texture::ArrayLevel;
+
+/// Names a node: its graph, and its number there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct NodeName {
+    /// [`Graph::id`].
+    pub graph: u32,
+    /// Its number, from 0; numbers of removed nodes are not used again.
+    pub number: u32,
+}
+
+/// A kernel with its parameters.
+#[derive(Debug)]
+pub struct Kernel {
+    /// Device of the guest that it runs on.
+    pub ordinal: u32,
+    /// The kernel.
+    pub function: Arc<Function>,
+    /// What the program called it by.
+    pub handle: u64,
+    /// Shape of the launch.
+    pub shape: Shape,
+    /// Its parameters, laid out as [`Function::parameters`] says.
+    pub parameters: Vec<u8>,
+    pointers: OnceLock<Vec<u64>>,
+}
+
+impl Kernel {
+    /// A launch of `function`.
+    #[must_use]
+    pub fn new(
+        ordinal: u32,
+        function: Arc<Function>,
+        handle: u64,
+        shape: Shape,
+        parameters: Vec<u8>,
+    ) -> Self {
+        Self {
+            ordinal,
+            function,
+            handle,
+            shape,
+            parameters,
+            pointers: OnceLock::new(),
+        }
+    }
+
+    /// Where each parameter lies in [`parameters`](Self::parameters); valid as
+    /// long as the node has these parameters.
+    #[must_use]
+    pub fn pointers(&self) -> &[u64] {
+        self.pointers.get_or_init(|| {
+            let base = self.parameters.as_ptr().expose_provenance() as u64;
+            let places = self.function.parameters().iter();
+            places
+                .map(|(offset, _)| base + u64::from(*offset))
+                .collect()
+        })
+    }
+}
+
+/// One end of a node's copy.
+#[derive(Debug, Clone)]
+pub enum Place {
+    /// As [`crate::copy_rect::End::Device`].
+    Device {
+        /// First byte of the copy.
+        address: u64,
+        /// Bytes from one row to the next.
+        pitch: u64,
+        /// Rows from one slice to the next.
+        rows: u64,
+    },
+    /// As [`crate::copy_rect::End::Host`]: memory that the program keeps until
+    /// the last launch is over.
+    Host {
+        /// First byte of the copy.
+        address: u64,
+        /// Bytes from one row to the next.
+        pitch: u64,
+        /// Rows from one slice to the next.
+        rows: u64,
+    },
+    /// An array.
+    Array {
+        /// The array.
+        array: Arc<ArrayLevel>,
+        /// Byte in the row, row, slice.
+        origin: [u64; 3],
+    },
+}
+
+/// A copy.
+#[derive(Debug, Clone)]
+pub struct CopyWork {
+    /// Device of the guest that does it.
+    pub ordinal: u32,
+    /// Where to write.
+    pub destination: Place,
+    /// Where to read.
+    pub source: Place,
+    /// Bytes in a row, rows, slices; none is 0.
+    pub extent: [u64; 3],
+}
+
+/// A memset.
+#[derive(Debug, Clone, Copy)]
+pub struct Fill {
+    /// Device of the guest that does it.
+    pub ordinal: u32,
+    /// First address.
+    pub destination: u64,
+    /// Bytes from one row to the next.
+    pub pitch: u64,
+    /// The element's value.
+    pub value: u32,
+    /// Bytes of an element: 1, 2, 4.
+    pub element: u8,
+    /// Elements in a row.
+    pub width: u64,
+    /// Rows.
+    pub height: u64,
+}
+
+/// Runs at each launch.
+pub type HostRun = Arc<dyn Fn() + Send + Sync>;
+
+/// A function of the program.
+#[derive(Clone)]
+pub struct HostCall {
+    /// Its address.
+    pub function: u64,
+    /// Its argument.
+    pub argument: u64,
+    /// Calls it.
+    pub run: HostRun,
+}
+
+impl std::fmt::Debug for HostCall {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("HostCall").finish_non_exhaustive()
+    }
+}
+
+/// An event of a node.
+#[derive(Debug, Clone)]
+pub struct Marked {
+    /// Device of the guest that has the event.
+    pub ordinal: u32,
+    /// The event.
+    pub event: Arc<Event>,
+    /// What the program called it by.
+    pub handle: u64,
+}
+
+/// What a node does.
+#[derive(Debug, Clone)]
+pub enum Work {
+    /// Nothing: a point in the order.
+    Empty,
+    /// A kernel.
+    Kernel(Arc<Kernel>),
+    /// A copy.
+    Copy(Arc<CopyWork>),
+    /// A memset.
+    Memset(Fill),
+    /// A function of the program.
+    Host(HostCall),
+    /// A whole graph.
+    Child(Arc<Graph>),
+    /// Records an event.
+    EventRecord(Marked),
+    /// Waits for an event's last record.
+    EventWait(Marked),
+}
+
+impl Work {
+    /// CUgraphNodeType.
+    #[must_use]
+    pub fn kind(&self) -> i32 {
+        match self {
+            Self::Kernel(_) => 0,
+            Self::Copy(_) => 1,
+            Self::Memset(_) => 2,
+            Self::Host(_) => 3,
+            Self::Child(_) => 4,
+            Self::Empty => 5,
+            Self::EventWait(_) => 6,
+            Self::EventRecord(_) => 7,
+        }
+    }
+
+    /// Device of the guest that it needs; `None` for any.
+    #[must_use]
+    pub fn ordinal(&self) -> Option<u32> {
+        match self {
+            Self::Kernel(kernel) => Some(kernel.ordinal),
+            Self::Copy(copy) => Some(copy.ordinal),
+            Self::Memset(fill) => Some(fill.ordinal),
+            Self::EventRecord(marked) | Self::EventWait(marked) => Some(marked.ordinal),
+            Self::Empty | Self::Host(_) | Self::Child(_) => None,
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Node {
+    work: Work,
+    after: Vec<u32>,
+}
+
+/// A graph.
+#[derive(Debug)]
+pub struct Graph {
+    id: u32,
+    /// The graph that it is a clone of; 0 for none.
+    origin: u32,
+    /// It lives in a node of another graph.
+    embedded: bool,
+    nodes: Mutex<Vec<Option<Node>>>,
+    handle: AtomicU64,
+}
+
+static GRAPHS: LazyLock<RwLock<HashMap<u32, Weak<Graph>>>> = LazyLock::new(RwLock::default);
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        write(&GRAPHS).remove(&self.id);
+    }
+}
+
+/// A node as an instantiated graph has it: children are dissolved.
+#[derive(Debug, Clone)]
+pub(crate) struct Flat {
+    pub(crate) name: NodeName,
+    pub(crate) work: Work,
+    /// Positions in the list, each before its own.
+    pub(crate) after: Vec<u32>,
+}
+
+impl Graph {
+    /// A graph without nodes.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Self::with(Vec::new(), 0, false)
+    }
+
+    fn with(nodes: Vec<Option<Node>>, origin: u32, embedded: bool) -> Arc<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let graph = Arc::new(Self {
+            id,
+            origin,
+            embedded,
+            nodes: Mutex::new(nodes),
+            handle: AtomicU64::new(0),
+        });
+        write(&GRAPHS).insert(id, Arc::downgrade(&graph));
+        graph
+    }
+
+    /// A number that no other graph of the process has.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Does it live in a node of another graph?
+    #[must_use]
+    pub fn is_embedded(&self) -> bool {
+        self.embedded
+    }
+
+    /// The graph with this number.
+    #[must_use]
+    pub fn find(id: u32) -> Option<Arc<Self>> {
+        read(&GRAPHS).get(&id)?.upgrade()
+    }
+
+    /// What the program calls it by, once it has been told; `give` makes it.
+    pub fn handle(&self, give: impl FnOnce() -> u64) -> u64 {
+        // Held by nothing else: two threads that ask first at the same time
+        // would get two names for one graph, so the nodes' lock is taken.
+        let _nodes = lock(&self.nodes);
+        match self.handle.load(Ordering::Acquire) {
+            0 => {
+                let handle = give();
+                self.handle.store(handle, Ordering::Release);
+                handle
+            }
+            handle => handle,
+        }
+    }
+
+    fn name(&self, number: usize) -> NodeName {
+        NodeName {
+            graph: self.id,
+            number: u32::try_from(number).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// cuGraphClone.
+    #[must_use]
+    pub fn duplicate(&self) -> Arc<Self> {
+        self.copy(false)
+    }
+
+    /// A copy for a node of another graph.
+    #[must_use]
+    pub fn embed(&self) -> Arc<Self> {
+        self.copy(true)
+    }
+
+    fn copy(&self, embedded: bool) -> Arc<Self> {
+        let mut nodes = lock(&self.nodes).clone();
+        for node in nodes.iter_mut().flatten() {
+            if let Work::Child(child) = &node.work {
+                node.work = Work::Child(child.embed());
+            }
+        }
+        Self::with(nodes, self.id, embedded)
+    }
+
+    /// cuGraphNodeFindInClone: the node that was made of `original`.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where this is no clone of the node's graph, or the node
+    /// was removed.
+    pub fn find_in_clone(&self, original: NodeName) -> Result<NodeName> {
+        let found = NodeName {
+            graph: self.id,
+            number: original.number,
+        };
+        if self.origin != original.graph {
+            // The node may be one of a graph in a node.
+            let children: Vec<_> = lock(&self.nodes)
+                .iter()
+                .flatten()
+                .filter_map(|node| match &node.work {
+                    Work::Child(child) => Some(Arc::clone(child)),
+                    _ => None,
+                })
+                .collect();
+            return children
+                .iter()
+                .find_map(|child| child.find_in_clone(original).ok())
+                .ok_or(Status::INVALID_VALUE);
+        }
+        self.work(found.number).map(|_| found)
+    }
+
+    /// Adds a node that comes after `after`, numbers of this graph.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where one of them is none of its nodes or given twice.
+    pub fn add(&self, work: Work, after: &[u32]) -> Result<NodeName> {
+        let mut nodes = lock(&self.nodes);
+        check_numbers(&nodes, after)?;
+        let mut unique: Vec<u32> = after.to_vec();
+        unique.sort_unstable();
+        if unique.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(Status::INVALID_VALUE);
+        }
+        nodes.push(Some(Node {
+            work,
+            after: after.to_vec(),
+        }));
+        Ok(self.name(nodes.len() - 1))
+    }
+
+    /// What a node does.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where there is no such node.
+    pub fn work(&self, number: u32) -> Result<Work> {
+        match lock(&self.nodes).get(number as usize) {
+            Some(Some(node)) => Ok(node.work.clone()),
+            _ => Err(Status::INVALID_VALUE),
+        }
+    }
+
+    /// Changes what a node does.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where there is no such node, or it is of another kind.
+    pub fn set_work(&self, number: u32, work: Work) -> Result<()> {
+        match lock(&self.nodes).get_mut(number as usize) {
+            Some(Some(node)) if node.work.kind() == work.kind() => {
+                node.work = work;
+                Ok(())
+            }
+            _ => Err(Status::INVALID_VALUE),
+        }
+    }
+
+    /// cuGraphDestroyNode.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where there is no such node.
+    pub fn remove(&self, number: u32) -> Result<()> {
+        let mut nodes = lock(&self.nodes);
+        check_numbers(&nodes, &[number])?;
+        if let Some(place) = nodes.get_mut(number as usize) {
+            *place = None;
+        }
+        for node in nodes.iter_mut().flatten() {
+            node.after.retain(|before| *before != number);
+        }
+        Ok(())
+    }
+
+    /// cuGraphAddDependencies of pairs: the second comes after the first.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for nodes that there are not, of one node on itself,
+    /// or where a dependency exists.
+    pub fn depend(&self, pairs: &[(u32, u32)]) -> Result<()> {
+        let mut nodes = lock(&self.nodes);
+        let mut changed = nodes.clone();
+        for &(from, to) in pairs {
+            check_numbers(&changed, &[from, to])?;
+            match changed.get_mut(to as usize) {
+                Some(Some(node)) if from != to && !node.after.contains(&from) => {
+                    node.after.push(from);
+                }
+                _ => return Err(Status::INVALID_VALUE),
+            }
+        }
+        *nodes = changed;
+        Ok(())
+    }
+
+    /// cuGraphRemoveDependencies.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where a dependency does not exist.
+    pub fn undepend(&self, pairs: &[(u32, u32)]) -> Result<()> {
+        let mut nodes = lock(&self.nodes);
+        let mut changed = nodes.clone();
+        for &(from, to) in pairs {
+            match changed.get_mut(to as usize) {
+                Some(Some(node)) if node.after.contains(&from) => {
+                    node.after.retain(|before| *before != from);
+                }
+                _ => return Err(Status::INVALID_VALUE),
+            }
+        }
+        *nodes = changed;
+        Ok(())
+    }
+
+    /// Numbers of all nodes, in order of creation.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<u32> {
+        numbered(&lock(&self.nodes)).map(|(n, _)| n).collect()
+    }
+
+    /// Numbers of the nodes that depend on none.
+    #[must_use]
+    pub fn roots(&self) -> Vec<u32> {
+        let nodes = lock(&self.nodes);
+        let roots = numbered(&nodes).filter(|(_, node)| node.after.is_empty());
+        roots.map(|(n, _)| n).collect()
+    }
+
+    /// All dependencies: the second node comes after the first.
+    #[must_use]
+    pub fn edges(&self) -> Vec<(u32, u32)> {
+        let nodes = lock(&self.nodes);
+        let edges =
+            numbered(&nodes).flat_map(|(to, node)| node.after.iter().map(move |n| (*n, to)));
+        edges.collect()
+    }
+
+    /// What a node comes after.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where there is no such node.
+    pub fn dependencies(&self, number: u32) -> Result<Vec<u32>> {
+        match lock(&self.nodes).get(number as usize) {
+            Some(Some(node)) => Ok(node.after.clone()),
+            _ => Err(Status::INVALID_VALUE),
+        }
+    }
+
+    /// What comes after a node.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where there is no such node.
+    pub fn dependents(&self, number: u32) -> Result<Vec<u32>> {
+        let nodes = lock(&self.nodes);
+        check_numbers(&nodes, &[number])?;
+        let dependents = numbered(&nodes).filter(|(_, node)| node.after.contains(&number));
+        Ok(dependents.map(|(n, _)| n).collect())
+    }
+
+    /// Do all of `others` come before one of `ends`, or are among them?
+    pub(crate) fn all_before(&self, others: &[u32], ends: &[u32]) -> bool {
+        let nodes = lock(&self.nodes);
+        let mut seen: BTreeSet<u32> = BTreeSet::new();
+        let mut open: Vec<u32> = ends.to_vec();
+        while let Some(number) = open.pop() {
+            if seen.insert(number)
+                && let Some(Some(node)) = nodes.get(number as usize)
+            {
+                open.extend(&node.after);
+            }
+        }
+        others.iter().all(|number| seen.contains(number))
+    }
+
+    /// The nodes in an order in which each comes after what it depends on, as
+    /// far as possible that of their creation.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where they depend on each other in a circle.
+    pub(crate) fn flatten(&self) -> Result<Vec<Flat>> {
+        let mut out = Vec::new();
+        self.flatten_into(&[], &mut out)?;
+        Ok(out)
+    }
+
+    /// Appends the nodes; those without dependency come after `before`.
+    /// Returns the positions of those that none comes after.
+    fn flatten_into(&self, before: &[u32], out: &mut Vec<Flat>) -> Result<Vec<u32>> {
+        let nodes = lock(&self.nodes).clone();
+        let mut followers: Vec<Vec<u32>> = vec![Vec::new(); nodes.len()];
+        let mut waits: Vec<usize> = vec![0; nodes.len()];
+        let mut ready = BTreeSet::new();
+        for (number, node) in numbered(&nodes) {
+            if let Some(waits) = waits.get_mut(number as usize) {
+                *waits = node.after.len();
+            }
+            if node.after.is_empty() {
+                ready.insert(number);
+            }
+            for before in &node.after {
+                if let Some(followers) = followers.get_mut(*before as usize) {
+                    followers.push(number);
+                }
+            }
+        }
+        let mut places: HashMap<u32, u32> = HashMap::new();
+        let mut ends = Vec::new();
+        while let Some(number) = ready.pop_first() {
+            let Some(Some(node)) = nodes.get(number as usize) else {
+                continue;
+            };
+            let mut after: Vec<u32> = node
+                .after
+                .iter()
+                .filter_map(|before| places.get(before).copied())
+                .collect();
+            if after.is_empty() {
+                after = before.to_vec();
+            }
+            let mut work = node.work.clone();
+            if let Work::Child(child) = &node.work {
+                let inner = child.flatten_into(&after, out)?;
+                if !inner.is_empty() {
+                    after = inner;
+                }
+                work = Work::Empty;
+            }
+            let place = u32::try_from(out.len()).map_err(|_| Status::OUT_OF_MEMORY)?;
+            let name = self.name(number as usize);
+            out.push(Flat { name, work, after });
+            places.insert(number, place);
+            let followers = followers
+                .get(number as usize)
+                .map_or(&[][..], Vec::as_slice);
+            if followers.is_empty() {
+                ends.push(place);
+            }
+            for follower in followers {
+                if let Some(waits) = waits.get_mut(*follower as usize) {
+                    *waits -= 1;
+                    if *waits == 0 {
+                        ready.insert(*follower);
+                    }
+                }
+            }
+        }
+        if places.len() != nodes.iter().flatten().count() {
+            return Err(Status::INVALID_VALUE);
+        }
+        Ok(ends)
+    }
+
+    /// A graph of nodes that were flattened, to be part of another one.
+    pub(crate) fn of_flat(flat: &[Flat]) -> Arc<Self> {
+        let nodes = flat.iter().map(|node| {
+            Some(Node {
+                work: node.work.clone(),
+                after: node.after.clone(),
+            })
+        });
+        Self::with(nodes.collect(), 0, true)
+    }
+}
+
+fn numbered(nodes: &[Option<Node>]) -> impl Iterator<Item = (u32, &Node)> {
+    let numbers = (0_u32..).zip(nodes);
+    numbers.filter_map(|(number, node)| Some((number, node.as_ref()?)))
+}
+
+fn check_numbers(nodes: &[Option<Node>], numbers: &[u32]) -> Result<()> {
+    let known = |number: &u32| matches!(nodes.get(*number as usize), Some(Some(_)));
+    if numbers.iter().all(known) {
+        Ok(())
+    } else {
+        Err(Status::INVALID_VALUE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chain(graph: &Graph, length: u32) {
+        for number in 0..length {
+            let after: Vec<u32> = number.checked_sub(1).into_iter().collect();
+            graph.add(Work::Empty, &after).unwrap();
+        }
+    }
+
+    #[test]
+    fn nodes_and_edges_are_kept() {
+        let graph = Graph::new();
+        chain(&graph, 3);
+        assert_eq!(graph.roots(), [0]);
+        assert_eq!(graph.edges(), [(0, 1), (1, 2)]);
+        graph.depend(&[(0, 2)]).unwrap();
+        assert_eq!(graph.depend(&[(0, 2)]), Err(Status::INVALID_VALUE));
+        assert_eq!(graph.dependencies(2), Ok(vec![1, 0]));
+        graph.undepend(&[(1, 2), (0, 1)]).unwrap();
+        assert_eq!(graph.undepend(&[(1, 2)]), Err(Status::INVALID_VALUE));
+        assert_eq!(graph.dependents(0), Ok(vec![2]));
+        graph.remove(0).unwrap();
+        assert_eq!(graph.nodes(), [1, 2]);
+        assert_eq!(graph.roots(), [1, 2]);
+        assert!(graph.work(0).is_err());
+        assert!(graph.add(Work::Empty, &[0]).is_err());
+        assert_eq!(graph.add(Work::Empty, &[1, 1]), Err(Status::INVALID_VALUE));
+    }
+
+    #[test]
+    fn a_circle_is_refused() {
+        let graph = Graph::new();
+        chain(&graph, 3);
+        graph.depend(&[(2, 0)]).unwrap();
+        assert_eq!(graph.flatten().err(), Some(Status::INVALID_VALUE));
+    }
+
+    #[test]
+    fn children_are_dissolved_in_order() {
+        let child = Graph::new();
+        chain(&child, 2);
+        let graph = Graph::new();
+        graph.add(Work::Empty, &[]).unwrap();
+        graph.add(Work::Child(child.embed()), &[0]).unwrap();
+        graph.add(Work::Empty, &[1]).unwrap();
+        let after: Vec<_> = graph
+            .flatten()
+            .unwrap()
+            .into_iter()
+            .map(|flat| flat.after)
+            .collect();
+        assert_eq!(after, [vec![], vec![0], vec![1], vec![2], vec![3]]);
+        let clone = graph.duplicate();
+        let found = clone.find_in_clone(graph.name(2)).unwrap();
+        assert_eq!((found.graph, found.number), (clone.id(), 2));
+        assert!(graph.find_in_clone(found).is_err());
+    }
+
+    #[test]
+    fn later_nodes_may_come_first() {
+        let graph = Graph::new();
+        graph.add(Work::Empty, &[]).unwrap();
+        graph.add(Work::Empty, &[]).unwrap();
+        graph.depend(&[(1, 0)]).unwrap();
+        let order: Vec<_> = graph
+            .flatten()
+            .unwrap()
+            .iter()
+            .map(|flat| flat.name.number)
+            .collect();
+        assert_eq!(order, [1, 0]);
+    }
+}

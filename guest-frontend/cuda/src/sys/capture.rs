@@ -1,0 +1,210 @@
+//! Stream capture (CUDA Driver API, Stream Management).
+
+use std::cell::RefCell;
+use std::ffi::{c_int, c_uint};
+
+use paragpu_abi::{CUgraph, CUgraphNode, CUstream, cudaGraphEdgeData};
+use paragpu_client::capture::{Mode, exchange_mode};
+use paragpu_client::graph::NodeName;
+use paragpu_protocol::status::Status;
+
+use super::graph::{PLAIN, find, handle, node_handle, numbers, plain};
+use super::{Result, get, put, put_if, stream};
+use crate::objects::{self, Object};
+
+pub use paragpu_client::capture::permit_unsafe;
+
+/// CU_STREAM_CAPTURE_STATUS_NONE, _ACTIVE and _INVALIDATED.
+const NONE: c_int = 0;
+const ACTIVE: c_int = 1;
+const INVALIDATED: c_int = 2;
+/// CU_STREAM_ADD_CAPTURE_DEPENDENCIES and _SET_CAPTURE_DEPENDENCIES.
+const ADD: c_uint = 0;
+const SET: c_uint = 1;
+
+thread_local! {
+    /// What the last question for dependencies was answered with: CUDA lends
+    /// the list until the next call.
+    static LENT: RefCell<(Vec<CUgraphNode>, Vec<cudaGraphEdgeData>)> =
+        const { RefCell::new((Vec::new(), Vec::new())) };
+}
+
+fn begin(stream: CUstream, mode: c_int) -> Result {
+    let mode = Mode::of(mode).ok_or(Status::INVALID_VALUE)?;
+    let named = stream::named(stream)?;
+    let (session, stream) = named.both()?;
+    session.capture_begin(stream, mode, None, &[])
+}
+
+fn status(stream: CUstream) -> Result<c_int> {
+    let named = stream::named(stream)?;
+    let (session, stream) = named.both()?;
+    if stream.is_legacy() {
+        session.permit_legacy()?;
+    }
+    Ok(match stream.capture_info() {
+        None => NONE,
+        Some(info) if info.invalid => INVALIDATED,
+        Some(_) => ACTIVE,
+    })
+}
+
+unsafe fn info(
+    stream: CUstream,
+    place: *mut c_int,
+    id: *mut u64,
+    graph: *mut CUgraph,
+    dependencies: *mut *const CUgraphNode,
+    edges: *mut *const cudaGraphEdgeData,
+    count: *mut usize,
+) -> Result {
+    let status = status(stream)?;
+    let named = stream::named(stream)?;
+    let found = named.stream()?.capture_info();
+    let Some(info) = found.filter(|_| status == ACTIVE) else {
+        return put(place, status);
+    };
+    put_if(id, info.id);
+    if !graph.is_null() {
+        put(graph, handle(&info.graph))?;
+    }
+    let lent = LENT.try_with(|lent| {
+        let mut lent = lent.borrow_mut();
+        let name = |number: &u32| {
+            node_handle(NodeName {
+                graph: info.graph.id(),
+                number: *number,
+            })
+        };
+        lent.0 = info.last.iter().map(name).collect();
+        lent.1 = vec![PLAIN; lent.0.len()];
+        (lent.0.as_ptr(), lent.1.as_ptr())
+    });
+    let (nodes, plain) = lent.map_err(|_| Status::DEINITIALIZED)?;
+    put_if(dependencies, nodes);
+    put_if(edges, plain);
+    put_if(count, info.last.len());
+    put(place, status)
+}
+
+unsafe fn update(
+    stream: CUstream,
+    nodes: *const CUgraphNode,
+    edges: *const cudaGraphEdgeData,
+    count: usize,
+    flags: c_uint,
+) -> Result {
+    if !matches!(flags, ADD | SET) {
+        return Err(Status::INVALID_VALUE);
+    }
+    let named = stream::named(stream)?;
+    let stream = named.stream()?;
+    let info = stream.capture_info().ok_or(Status::ILLEGAL_STATE)?;
+    plain(edges, count)?;
+    stream.update_capture(&numbers(&info.graph, nodes, count)?, flags == ADD)
+}
+
+api! {
+    /// Begins a capture, in the strictest mode.
+    fn cuStreamBeginCapture | cuStreamBeginCapture_ptsz(stream: CUstream) on stream {
+        begin(stream, 0)
+    }
+
+    /// Begins a capture.
+    fn cuStreamBeginCapture_v2 | cuStreamBeginCapture_v2_ptsz(
+        stream: CUstream, mode: c_int,
+    ) on stream {
+        begin(stream, mode)
+    }
+
+    /// Begins a capture that adds to a graph.
+    fn cuStreamBeginCaptureToGraph | cuStreamBeginCaptureToGraph_ptsz(
+        stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode,
+        edges: *const cudaGraphEdgeData, count: usize, mode: c_int,
+    ) on stream {
+        let mode = Mode::of(mode).ok_or(Status::INVALID_VALUE)?;
+        plain(edges, count)?;
+        let graph = find(graph)?;
+        let after = numbers(&graph, dependencies, count)?;
+        let named = stream::named(stream)?;
+        let (session, stream) = named.both()?;
+        session.capture_begin(stream, mode, Some(graph), &after)
+    }
+
+    /// Ends a capture.
+    fn cuStreamEndCapture | cuStreamEndCapture_ptsz(
+        stream: CUstream, graph: *mut CUgraph,
+    ) on stream {
+        put(graph, std::ptr::null_mut())?;
+        let named = stream::named(stream)?;
+        let (session, stream) = named.both()?;
+        let under_way = stream.capture_info();
+        match session.capture_end(stream) {
+            Ok(found) => put(graph, handle(&found)),
+            Err(status) => {
+                // A graph that was begun here and told of is nobody's now.
+                if let Some(info) = under_way
+                    && !stream.is_capturing()
+                    && info.own
+                {
+                    let told = handle(&info.graph);
+                    objects::remove(told, |object| matches!(object, Object::Graph(_)));
+                }
+                Err(status)
+            }
+        }
+    }
+
+    /// Is a capture under way, and of use?
+    fn cuStreamIsCapturing | cuStreamIsCapturing_ptsz(
+        stream: CUstream, place: *mut c_int,
+    ) on stream {
+        put(place, status(stream)?)
+    }
+
+    /// The capture's number.
+    fn cuStreamGetCaptureInfo | cuStreamGetCaptureInfo_ptsz(
+        stream: CUstream, place: *mut c_int, id: *mut u64,
+    ) on stream {
+        let (graph, nodes) = (std::ptr::null_mut(), std::ptr::null_mut());
+        info(stream, place, id, graph, nodes, std::ptr::null_mut(), std::ptr::null_mut())
+    }
+
+    /// All that is known of a capture.
+    fn cuStreamGetCaptureInfo_v2 | cuStreamGetCaptureInfo_v2_ptsz(
+        stream: CUstream, place: *mut c_int, id: *mut u64, graph: *mut CUgraph,
+        dependencies: *mut *const CUgraphNode, count: *mut usize,
+    ) on stream {
+        info(stream, place, id, graph, dependencies, std::ptr::null_mut(), count)
+    }
+
+    /// All that is known of a capture.
+    fn cuStreamGetCaptureInfo_v3 | cuStreamGetCaptureInfo_v3_ptsz(
+        stream: CUstream, place: *mut c_int, id: *mut u64, graph: *mut CUgraph,
+        dependencies: *mut *const CUgraphNode, edges: *mut *const cudaGraphEdgeData,
+        count: *mut usize,
+    ) on stream {
+        info(stream, place, id, graph, dependencies, edges, count)
+    }
+
+    /// Changes what the stream's next node comes after.
+    fn cuStreamUpdateCaptureDependencies | cuStreamUpdateCaptureDependencies_ptsz(
+        stream: CUstream, nodes: *mut CUgraphNode, count: usize, flags: c_uint,
+    ) on stream {
+        update(stream, nodes, std::ptr::null(), count, flags)
+    }
+
+    /// Changes what the stream's next node comes after.
+    fn cuStreamUpdateCaptureDependencies_v2 | cuStreamUpdateCaptureDependencies_v2_ptsz(
+        stream: CUstream, nodes: *mut CUgraphNode, edges: *const cudaGraphEdgeData,
+        count: usize, flags: c_uint,
+    ) on stream {
+        update(stream, nodes, edges, count, flags)
+    }
+
+    /// How the calling thread takes part in captures.
+    fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) {
+        let wanted = Mode::of(*get(mode.cast_const())?).ok_or(Status::INVALID_VALUE)?;
+        put(mode, exchange_mode(wanted) as c_int)
+    }
+}

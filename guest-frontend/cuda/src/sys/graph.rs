@@ -1,0 +1,406 @@
+//! Graphs as a whole (CUDA Driver API, Graph Management). Nodes with
+//! parameters are in `graph_node`, executable graphs in `graph_exec`.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+
+use paragpu_abi::{CUdevice, CUgraph, CUgraphNode, cudaGraphEdgeData};
+use paragpu_client::graph::{Graph, NodeName, Work};
+use paragpu_protocol::status::Status;
+
+use super::{Result, device, put, unsupported_use};
+use crate::objects::{self, Object};
+
+/// Marks handles of nodes: no address of a program, and no handle of
+/// [`objects`]. Below it are 28 bits of the graph and 24 of the node.
+const NODES: u64 = 0x708 << 52;
+const NUMBER_BITS: u32 = 24;
+
+/// The graph with this handle.
+pub fn find(graph: CUgraph) -> Result<Arc<Graph>> {
+    let found = objects::find(graph).ok_or(Status::INVALID_VALUE)?;
+    match &**found {
+        Object::Graph(graph) => Ok(Arc::clone(graph)),
+        Object::EmbeddedGraph(graph) => graph.upgrade().ok_or(Status::INVALID_VALUE),
+        _ => Err(Status::INVALID_VALUE),
+    }
+}
+
+/// The handle of a graph.
+pub fn handle(graph: &Arc<Graph>) -> CUgraph {
+    let handle = graph.handle(|| {
+        let object = if graph.is_embedded() {
+            Object::EmbeddedGraph(Arc::downgrade(graph))
+        } else {
+            Object::Graph(Arc::clone(graph))
+        };
+        objects::insert(object) as u64
+    });
+    std::ptr::without_provenance_mut(usize::try_from(handle).unwrap_or(0))
+}
+
+/// The handle of a node.
+pub fn node_handle(name: NodeName) -> CUgraphNode {
+    let number = u64::from(name.number) + 1;
+    let handle = NODES | u64::from(name.graph) << NUMBER_BITS | number;
+    std::ptr::without_provenance_mut(usize::try_from(handle).unwrap_or(0))
+}
+
+/// What a node's handle names.
+pub fn node_name(node: CUgraphNode) -> Result<NodeName> {
+    let handle = node as u64;
+    let number = (handle & ((1 << NUMBER_BITS) - 1)).checked_sub(1);
+    let graph = (handle & !NODES) >> NUMBER_BITS;
+    match (number, u32::try_from(graph)) {
+        (Some(number), Ok(graph)) if handle & (0xfff << 52) == NODES => Ok(NodeName {
+            graph,
+            number: u32::try_from(number).map_err(|_| Status::INVALID_VALUE)?,
+        }),
+        _ => Err(Status::INVALID_VALUE),
+    }
+}
+
+/// The graph of a node, and the node's number in it.
+pub fn find_node(node: CUgraphNode) -> Result<(Arc<Graph>, u32)> {
+    let name = node_name(node)?;
+    let graph = Graph::find(name.graph).ok_or(Status::INVALID_VALUE)?;
+    Ok((graph, name.number))
+}
+
+/// What a node does.
+pub fn work_of(node: CUgraphNode) -> Result<Work> {
+    let (graph, number) = find_node(node)?;
+    graph.work(number)
+}
+
+/// A list of the program's.
+pub unsafe fn list<'a, T>(first: *const T, count: usize) -> Result<&'a [T]> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if first.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    Ok(std::slice::from_raw_parts(first, count))
+}
+
+/// Numbers of the listed nodes, which must be of `graph`.
+pub unsafe fn numbers(graph: &Graph, nodes: *const CUgraphNode, count: usize) -> Result<Vec<u32>> {
+    list(nodes, count)?
+        .iter()
+        .map(|node| match node_name(*node)? {
+            name if name.graph == graph.id() => Ok(name.number),
+            _ => Err(Status::INVALID_VALUE),
+        })
+        .collect()
+}
+
+/// Edges say when the second node may begin; only "after the first one's end"
+/// is served.
+pub unsafe fn plain(edges: *const cudaGraphEdgeData, count: usize) -> Result {
+    if edges.is_null() {
+        return Ok(());
+    }
+    let plain =
+        |edge: &cudaGraphEdgeData| edge.from_port == 0 && edge.to_port == 0 && edge.r#type == 0;
+    if list(edges, count)?.iter().all(plain) {
+        Ok(())
+    } else {
+        Err(unsupported_use!("graph edges with ports or types"))
+    }
+}
+
+/// An edge of the plain kind.
+pub const PLAIN: cudaGraphEdgeData = cudaGraphEdgeData {
+    from_port: 0,
+    to_port: 0,
+    r#type: 0,
+    reserved: [0; 5],
+};
+
+/// Writes as much of a list as the program has room for. Without a place only
+/// the count is told.
+unsafe fn put_list(
+    found: &[NodeName],
+    nodes: *mut CUgraphNode,
+    edges: *mut cudaGraphEdgeData,
+    count: *mut usize,
+) -> Result {
+    if count.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    if nodes.is_null() {
+        return put(count, found.len());
+    }
+    let room = count.read();
+    for index in 0..room {
+        let handle = found
+            .get(index)
+            .map_or(std::ptr::null_mut(), |name| node_handle(*name));
+        nodes.add(index).write(handle);
+        if !edges.is_null() {
+            edges.add(index).write(PLAIN);
+        }
+    }
+    put(count, room.min(found.len()))
+}
+
+fn names(graph: &Graph, numbers: Vec<u32>) -> Vec<NodeName> {
+    let name = |number| NodeName {
+        graph: graph.id(),
+        number,
+    };
+    numbers.into_iter().map(name).collect()
+}
+
+unsafe fn put_edges(
+    graph: CUgraph,
+    from: *mut CUgraphNode,
+    to: *mut CUgraphNode,
+    edges: *mut cudaGraphEdgeData,
+    count: *mut usize,
+) -> Result {
+    let graph = find(graph)?;
+    let (first, second): (Vec<u32>, Vec<u32>) = graph.edges().into_iter().unzip();
+    if count.is_null() || from.is_null() != to.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    let mut room = count.read();
+    put_list(
+        &names(&graph, first),
+        from,
+        std::ptr::null_mut(),
+        &raw mut room,
+    )?;
+    put_list(&names(&graph, second), to, edges, count)
+}
+
+unsafe fn pairs(
+    graph: &Graph,
+    from: *const CUgraphNode,
+    to: *const CUgraphNode,
+    count: usize,
+) -> Result<Vec<(u32, u32)>> {
+    let (from, to) = (numbers(graph, from, count)?, numbers(graph, to, count)?);
+    Ok(from.into_iter().zip(to).collect())
+}
+
+unsafe fn depend(
+    graph: CUgraph,
+    from: *const CUgraphNode,
+    to: *const CUgraphNode,
+    edges: *const cudaGraphEdgeData,
+    count: usize,
+) -> Result {
+    let graph = find(graph)?;
+    plain(edges, count)?;
+    graph.depend(&pairs(&graph, from, to, count)?)
+}
+
+unsafe fn undepend(
+    graph: CUgraph,
+    from: *const CUgraphNode,
+    to: *const CUgraphNode,
+    edges: *const cudaGraphEdgeData,
+    count: usize,
+) -> Result {
+    let graph = find(graph)?;
+    plain(edges, count)?;
+    graph.undepend(&pairs(&graph, from, to, count)?)
+}
+
+unsafe fn put_dependencies(
+    node: CUgraphNode,
+    nodes: *mut CUgraphNode,
+    edges: *mut cudaGraphEdgeData,
+    count: *mut usize,
+) -> Result {
+    let (graph, number) = find_node(node)?;
+    let found = names(&graph, graph.dependencies(number)?);
+    put_list(&found, nodes, edges, count)
+}
+
+unsafe fn put_dependents(
+    node: CUgraphNode,
+    nodes: *mut CUgraphNode,
+    edges: *mut cudaGraphEdgeData,
+    count: *mut usize,
+) -> Result {
+    let (graph, number) = find_node(node)?;
+    let found = names(&graph, graph.dependents(number)?);
+    put_list(&found, nodes, edges, count)
+}
+
+api! {
+    /// A graph without nodes.
+    fn cuGraphCreate(graph: *mut CUgraph, flags: c_uint) {
+        if flags != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        put(graph, std::ptr::null_mut())?;
+        put(graph, handle(&Graph::new()))
+    }
+
+    /// Ends a graph.
+    fn cuGraphDestroy(graph: CUgraph) {
+        objects::remove(graph, |object| matches!(object, Object::Graph(_)))
+            .map(|_| ())
+            .ok_or(Status::INVALID_VALUE)
+    }
+
+    /// A copy of a graph.
+    fn cuGraphClone(clone: *mut CUgraph, graph: CUgraph) {
+        put(clone, std::ptr::null_mut())?;
+        put(clone, handle(&find(graph)?.duplicate()))
+    }
+
+    /// Its nodes.
+    fn cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) {
+        let graph = find(graph)?;
+        put_list(&names(&graph, graph.nodes()), nodes, std::ptr::null_mut(), count)
+    }
+
+    /// Its nodes that depend on none.
+    fn cuGraphGetRootNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) {
+        let graph = find(graph)?;
+        put_list(&names(&graph, graph.roots()), nodes, std::ptr::null_mut(), count)
+    }
+
+    /// Its dependencies.
+    fn cuGraphGetEdges(
+        graph: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode, count: *mut usize,
+    ) {
+        put_edges(graph, from, to, std::ptr::null_mut(), count)
+    }
+
+    /// Its dependencies.
+    fn cuGraphGetEdges_v2(
+        graph: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode,
+        edges: *mut cudaGraphEdgeData, count: *mut usize,
+    ) {
+        put_edges(graph, from, to, edges, count)
+    }
+
+    /// Adds dependencies.
+    fn cuGraphAddDependencies(
+        graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, count: usize,
+    ) {
+        depend(graph, from, to, std::ptr::null(), count)
+    }
+
+    /// Adds dependencies.
+    fn cuGraphAddDependencies_v2(
+        graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode,
+        edges: *const cudaGraphEdgeData, count: usize,
+    ) {
+        depend(graph, from, to, edges, count)
+    }
+
+    /// Removes dependencies.
+    fn cuGraphRemoveDependencies(
+        graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, count: usize,
+    ) {
+        undepend(graph, from, to, std::ptr::null(), count)
+    }
+
+    /// Removes dependencies.
+    fn cuGraphRemoveDependencies_v2(
+        graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode,
+        edges: *const cudaGraphEdgeData, count: usize,
+    ) {
+        undepend(graph, from, to, edges, count)
+    }
+
+    /// What a node depends on.
+    fn cuGraphNodeGetDependencies(
+        node: CUgraphNode, nodes: *mut CUgraphNode, count: *mut usize,
+    ) {
+        put_dependencies(node, nodes, std::ptr::null_mut(), count)
+    }
+
+    /// What a node depends on.
+    fn cuGraphNodeGetDependencies_v2(
+        node: CUgraphNode, nodes: *mut CUgraphNode, edges: *mut cudaGraphEdgeData,
+        count: *mut usize,
+    ) {
+        put_dependencies(node, nodes, edges, count)
+    }
+
+    /// What depends on a node.
+    fn cuGraphNodeGetDependentNodes(
+        node: CUgraphNode, nodes: *mut CUgraphNode, count: *mut usize,
+    ) {
+        put_dependents(node, nodes, std::ptr::null_mut(), count)
+    }
+
+    /// What depends on a node.
+    fn cuGraphNodeGetDependentNodes_v2(
+        node: CUgraphNode, nodes: *mut CUgraphNode, edges: *mut cudaGraphEdgeData,
+        count: *mut usize,
+    ) {
+        put_dependents(node, nodes, edges, count)
+    }
+
+    /// The clone's node that was made of another graph's.
+    fn cuGraphNodeFindInClone(found: *mut CUgraphNode, original: CUgraphNode, clone: CUgraph) {
+        let name = find(clone)?.find_in_clone(node_name(original)?)?;
+        put(found, node_handle(name))
+    }
+
+    /// What kind of node it is.
+    fn cuGraphNodeGetType(node: CUgraphNode, kind: *mut c_int) {
+        put(kind, work_of(node)?.kind())
+    }
+
+    /// Ends a node.
+    fn cuGraphDestroyNode(node: CUgraphNode) {
+        let (graph, number) = find_node(node)?;
+        graph.remove(number)
+    }
+
+    /// Graphs allocate no memory, so none is kept for them.
+    fn cuDeviceGraphMemTrim(number: CUdevice) {
+        device::ordinal(number).map(|_| ())
+    }
+
+    /// Graphs allocate no memory.
+    fn cuDeviceGetGraphMemAttribute(number: CUdevice, attribute: c_int, value: *mut c_void) {
+        device::ordinal(number)?;
+        if !(0..=3).contains(&attribute) {
+            return Err(Status::INVALID_VALUE);
+        }
+        put(value.cast::<u64>(), 0)
+    }
+
+    /// Only the high-water marks can be set, to 0, which they are.
+    fn cuDeviceSetGraphMemAttribute(number: CUdevice, attribute: c_int, value: *mut c_void) {
+        device::ordinal(number)?;
+        match (attribute, super::get(value.cast::<u64>().cast_const())?) {
+            (1 | 3, 0) => Ok(()),
+            _ => Err(Status::INVALID_VALUE),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_names_its_node() {
+        let graph = Graph::new();
+        let first = graph.add(Work::Empty, &[]).unwrap();
+        let second = graph.add(Work::Empty, &[0]).unwrap();
+        for name in [first, second] {
+            assert_eq!(node_name(node_handle(name)), Ok(name));
+        }
+        assert!(work_of(node_handle(second)).is_ok());
+        graph.remove(1).unwrap();
+        assert!(work_of(node_handle(second)).is_err());
+        drop(graph);
+        assert!(find_node(node_handle(first)).is_err());
+        for foreign in [0, 1, 0x7067_0000_0000_0010, 0x7080_0000_0000_0000] {
+            assert!(node_name(std::ptr::without_provenance_mut(foreign)).is_err());
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Executable graphs (CUDA Driver API, Graph Management).
+
+use std::ffi::{c_char, c_int, c_uint};
+use std::sync::Arc;
+
+use paragpu_abi::{
+    CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY3D, CUcontext, CUevent, CUgraph, CUgraphExec,
+    CUgraphNode, CUstream, cudaGraphExecUpdateResultInfo, cudaGraphInstantiateParams,
+    cudaGraphNodeParams, cudaHostNodeParams, cudaMemsetParams,
+};
+use paragpu_client::Session;
+use paragpu_client::graph::{Graph, NodeName, Work};
+use paragpu_client::graph_exec::GraphExec;
+use paragpu_protocol::status::Status;
+
+use super::graph::{find, find_node, node_handle, node_name};
+use super::graph_node::{copy, fill, general, host_call, kernel, marked};
+use super::{Result, context, device, get, put, put_if, stream, unsupported_use};
+use crate::objects::{self, Found, InContext, Object};
+
+/// CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH, _UPLOAD and
+/// _USE_NODE_PRIORITY: nothing to free, and preferences.
+const FLAGS: u64 = 1 | 2 | 8;
+/// CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH.
+const DEVICE_LAUNCH: u64 = 4;
+/// CUDA_GRAPH_INSTANTIATE_SUCCESS and _ERROR.
+const SUCCESS: c_int = 0;
+const ERROR: c_int = 1;
+
+fn find_exec(exec: CUgraphExec) -> Result<Found> {
+    objects::find(exec)
+        .filter(|found| matches!(***found, Object::GraphExec(_)))
+        .ok_or(Status::INVALID_VALUE)
+}
+
+fn inner(found: &Found) -> Result<&InContext<GraphExec>> {
+    match &***found {
+        Object::GraphExec(inner) => Ok(inner),
+        _ => Err(Status::INVALID_VALUE),
+    }
+}
+
+/// The session that a graph's nodes are of; the current one where they are of
+/// any.
+fn session_of(graph: &Graph) -> Result<&'static Session> {
+    for number in graph.nodes() {
+        let work = graph.work(number)?;
+        if let Work::Child(child) = &work {
+            return session_of(child);
+        }
+        if let Some(ordinal) = work.ordinal() {
+            return device::session(ordinal);
+        }
+    }
+    Ok(context::current()?.session)
+}
+
+unsafe fn instantiate(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Result {
+    if exec.is_null() || flags & !(FLAGS | DEVICE_LAUNCH) != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    if flags & DEVICE_LAUNCH != 0 {
+        return Err(unsupported_use!(
+            "cuGraphInstantiate for launches from the device"
+        ));
+    }
+    let graph = find(graph)?;
+    let current = context::current()?;
+    let session = session_of(&graph)?;
+    let object = session.graph_instantiate(&graph, flags)?;
+    put(
+        exec,
+        objects::insert(Object::GraphExec(InContext {
+            context: current.handle,
+            session,
+            object,
+        })),
+    )
+}
+
+fn set(exec: CUgraphExec, node: CUgraphNode, make: impl FnOnce(&Work) -> Result<Work>) -> Result {
+    let found = find_exec(exec)?;
+    let inner = inner(&found)?;
+    let name = node_name(node)?;
+    let work = make(&inner.object.work(name)?)?;
+    inner.session.graph_exec_set(&inner.object, name, work)
+}
+
+fn child(exec: CUgraphExec, node: CUgraphNode, new: &Graph) -> Result {
+    let found = find_exec(exec)?;
+    let inner = inner(&found)?;
+    let (graph, number) = find_node(node)?;
+    match graph.work(number)? {
+        Work::Child(had) => inner.object.set_child(inner.session, &had, new),
+        _ => Err(Status::INVALID_VALUE),
+    }
+}
+
+/// What an update met: nothing, or a result and the node.
+fn update(exec: CUgraphExec, graph: CUgraph) -> Result<Option<(c_int, Option<NodeName>)>> {
+    let found = find_exec(exec)?;
+    let inner = inner(&found)?;
+    let graph: Arc<Graph> = find(graph)?;
+    let outcome = inner.session.graph_exec_update(&inner.object, &graph)?;
+    Ok(outcome
+        .err()
+        .map(|(name, refusal)| (refusal as c_int, name)))
+}
+
+fn node_of(name: Option<NodeName>) -> CUgraphNode {
+    name.map_or(std::ptr::null_mut(), node_handle)
+}
+
+api! {
+    /// Makes a graph ready to be launched.
+    fn cuGraphInstantiate | cuGraphInstantiate_v2(
+        exec: *mut CUgraphExec, graph: CUgraph, node: *mut CUgraphNode, log: *mut c_char,
+        length: usize,
+    ) same {
+        put_if(node, std::ptr::null_mut());
+        if length > 0 {
+            put_if(log, 0);
+        }
+        instantiate(exec, graph, 0)
+    }
+
+    /// Makes a graph ready to be launched.
+    fn cuGraphInstantiateWithFlags(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) {
+        instantiate(exec, graph, flags)
+    }
+
+    /// Makes a graph ready to be launched.
+    fn cuGraphInstantiateWithParams | cuGraphInstantiateWithParams_ptsz(
+        exec: *mut CUgraphExec, graph: CUgraph, parameters: *mut cudaGraphInstantiateParams,
+    ) same {
+        let flags = get(parameters.cast_const())?.flags;
+        let made = instantiate(exec, graph, flags);
+        (*parameters).errNode_out = std::ptr::null_mut();
+        (*parameters).result_out = if made.is_ok() { SUCCESS } else { ERROR };
+        made
+    }
+
+    /// The flags that it was instantiated with.
+    fn cuGraphExecGetFlags(exec: CUgraphExec, flags: *mut u64) {
+        let found = find_exec(exec)?;
+        put(flags, inner(&found)?.object.flags)
+    }
+
+    /// Ends it; what was launched still runs.
+    fn cuGraphExecDestroy(exec: CUgraphExec) {
+        let ended = objects::remove(exec, |object| matches!(object, Object::GraphExec(_)));
+        match ended.as_deref() {
+            Some(Object::GraphExec(inner)) => inner.session.graph_exec_destroy(&inner.object),
+            _ => Err(Status::INVALID_VALUE),
+        }
+    }
+
+    /// Launches it.
+    fn cuGraphLaunch | cuGraphLaunch_ptsz(exec: CUgraphExec, stream: CUstream) on stream {
+        let found = find_exec(exec)?;
+        let inner = inner(&found)?;
+        let named = stream::named(stream)?;
+        let (session, stream) = named.both()?;
+        if !std::ptr::eq(session, inner.session) {
+            return Err(Status::INVALID_VALUE);
+        }
+        session.graph_launch(&inner.object, stream)
+    }
+
+    /// It was uploaded when it was instantiated.
+    fn cuGraphUpload | cuGraphUpload_ptsz(exec: CUgraphExec, stream: CUstream) on stream {
+        find_exec(exec)?;
+        stream::named(stream)?.session()?.check()
+    }
+
+    /// Gives its nodes the parameters of a graph of the same form.
+    fn cuGraphExecUpdate(
+        exec: CUgraphExec, graph: CUgraph, node: *mut CUgraphNode, result: *mut c_int,
+    ) {
+        let met = update(exec, graph)?;
+        put_if(node, met.map_or(std::ptr::null_mut(), |(_, name)| node_of(name)));
+        put_if(result, met.map_or(SUCCESS, |(code, _)| code));
+        met.map_or(Ok(()), |_| Err(Status::GRAPH_EXEC_UPDATE_FAILURE))
+    }
+
+    /// Gives its nodes the parameters of a graph of the same form.
+    fn cuGraphExecUpdate_v2(
+        exec: CUgraphExec, graph: CUgraph, result: *mut cudaGraphExecUpdateResultInfo,
+    ) {
+        let met = update(exec, graph)?;
+        put_if(result, cudaGraphExecUpdateResultInfo {
+            result: met.map_or(SUCCESS, |(code, _)| code),
+            errorNode: met.map_or(std::ptr::null_mut(), |(_, name)| node_of(name)),
+            errorFromNode: std::ptr::null_mut(),
+        });
+        met.map_or(Ok(()), |_| Err(Status::GRAPH_EXEC_UPDATE_FAILURE))
+    }
+
+    /// Changes a kernel's parameters.
+    fn cuGraphExecKernelNodeSetParams_v2(
+        exec: CUgraphExec, node: CUgraphNode, given: *const CUDA_KERNEL_NODE_PARAMS_v2,
+    ) {
+        set(exec, node, |had| kernel(given, Some(had)))
+    }
+
+    /// Changes a copy's parameters.
+    fn cuGraphExecMemcpyNodeSetParams(
+        exec: CUgraphExec, node: CUgraphNode, given: *const CUDA_MEMCPY3D, context: CUcontext,
+    ) {
+        set(exec, node, |_| copy(given, context))
+    }
+
+    /// Changes a memset's parameters.
+    fn cuGraphExecMemsetNodeSetParams(
+        exec: CUgraphExec, node: CUgraphNode, given: *const cudaMemsetParams, context: CUcontext,
+    ) {
+        set(exec, node, |_| fill(given, context))
+    }
+
+    /// Changes a function or its argument.
+    fn cuGraphExecHostNodeSetParams(
+        exec: CUgraphExec, node: CUgraphNode, given: *const cudaHostNodeParams,
+    ) {
+        let given = get(given)?;
+        set(exec, node, |_| Ok(Work::Host(host_call(given.r#fn, given.userData)?)))
+    }
+
+    /// Changes the parameters of a child graph's nodes.
+    fn cuGraphExecChildGraphNodeSetParams(
+        exec: CUgraphExec, node: CUgraphNode, graph: CUgraph,
+    ) {
+        let new = find(graph)?;
+        child(exec, node, &new)
+    }
+
+    /// Changes the event.
+    fn cuGraphExecEventRecordNodeSetEvent(
+        exec: CUgraphExec, node: CUgraphNode, event: CUevent,
+    ) {
+        set(exec, node, |_| Ok(Work::EventRecord(marked(event)?)))
+    }
+
+    /// Changes the event.
+    fn cuGraphExecEventWaitNodeSetEvent(exec: CUgraphExec, node: CUgraphNode, event: CUevent) {
+        set(exec, node, |_| Ok(Work::EventWait(marked(event)?)))
+    }
+
+    /// Changes a node's parameters.
+    fn cuGraphExecNodeSetParams(
+        exec: CUgraphExec, node: CUgraphNode, given: *mut cudaGraphNodeParams,
+    ) {
+        match general(given, None)? {
+            Work::Child(new) => child(exec, node, &new),
+            _ => set(exec, node, |had| general(given, Some(had))),
+        }
+    }
+
+    /// Is a node switched on?
+    fn cuGraphNodeGetEnabled(exec: CUgraphExec, node: CUgraphNode, enabled: *mut c_uint) {
+        let found = find_exec(exec)?;
+        put(enabled, inner(&found)?.object.is_enabled(node_name(node)?)?.into())
+    }
+
+    /// Switches a kernel, copy or memset on or off.
+    fn cuGraphNodeSetEnabled(exec: CUgraphExec, node: CUgraphNode, enabled: c_uint) {
+        let found = find_exec(exec)?;
+        let inner = inner(&found)?;
+        inner.session.graph_exec_enable(&inner.object, node_name(node)?, enabled != 0)
+    }
+}

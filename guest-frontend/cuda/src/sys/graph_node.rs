@@ -1,0 +1,533 @@
+//! Nodes of graphs and their parameters (CUDA Driver API, Graph Management).
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use paragpu_abi::{
+    CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST, CUDA_KERNEL_NODE_PARAMS_v2,
+    CUDA_MEMCPY_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS_v2, CUarray, CUcontext,
+    CUevent, CUgraph, CUgraphNode, cudaGraphEdgeData, cudaGraphNodeParams, cudaHostNodeParams,
+    cudaLaunchAttributeValue, cudaMemsetParams, dim3,
+};
+use paragpu_client::graph::{CopyWork, Fill, Graph, HostCall, Kernel, Marked, Place, Work};
+use paragpu_client::launch::Shape;
+use paragpu_client::texture::ArrayLevel;
+use paragpu_protocol::status::Status;
+
+use super::graph::{find, find_node, handle, node_handle, numbers, plain, work_of};
+use super::module::callable;
+use super::{Result, context, copy_rect, event, get, launch, put, unsupported_use};
+use crate::objects::{self, Object};
+
+/// CU_LAUNCH_ATTRIBUTE_COOPERATIVE, _CLUSTER_DIMENSION and _PRIORITY.
+const COOPERATIVE: c_int = 2;
+const CLUSTER_DIMENSION: c_int = 4;
+const PRIORITY: c_int = 8;
+
+/// A kernel node's work.
+pub unsafe fn kernel(given: *const CUDA_KERNEL_NODE_PARAMS_v2, had: Option<&Work>) -> Result<Work> {
+    let given = get(given)?;
+    let named = if given.func.is_null() {
+        given.kern
+    } else {
+        given.func
+    };
+    let callable = callable(named)?;
+    let function = callable.function()?;
+    let mut shape = Shape {
+        grid: [given.gridDimX, given.gridDimY, given.gridDimZ],
+        block: [given.blockDimX, given.blockDimY, given.blockDimZ],
+        dynamic_shared: given.sharedMemBytes,
+        ..Shape::default()
+    };
+    // Attributes are the node's and stay.
+    if let Some(Work::Kernel(had)) = had {
+        (shape.cooperative, shape.cluster) = (had.shape.cooperative, had.shape.cluster);
+    }
+    let parameters = launch::parameters(function, given.kernelParams, given.extra)?;
+    Ok(Work::Kernel(Arc::new(Kernel::new(
+        callable.session.ordinal(),
+        Arc::clone(function),
+        named as u64,
+        shape,
+        parameters,
+    ))))
+}
+
+/// A copy node's work, in a context.
+pub unsafe fn copy(given: *const CUDA_MEMCPY3D, context: CUcontext) -> Result<Work> {
+    let session = session_of(context)?;
+    copy_rect::node(session, given).map(|copy| Work::Copy(Arc::new(copy)))
+}
+
+/// The session of a context that a node names; null is the current one.
+fn session_of(context: CUcontext) -> Result<&'static paragpu_client::Session> {
+    if context.is_null() {
+        return Ok(context::current()?.session);
+    }
+    Ok(context::find_or_current(context)?.session)
+}
+
+/// A memset node's work, in a context.
+pub unsafe fn fill(given: *const cudaMemsetParams, context: CUcontext) -> Result<Work> {
+    let given = get(given)?;
+    Ok(Work::Memset(Fill {
+        ordinal: session_of(context)?.ordinal(),
+        destination: given.dst as u64,
+        pitch: given.pitch as u64,
+        value: given.value,
+        element: u8::try_from(given.elementSize).map_err(|_| Status::INVALID_VALUE)?,
+        width: given.width as u64,
+        height: given.height as u64,
+    }))
+}
+
+/// A function of the program that a graph calls.
+#[derive(Clone, Copy)]
+struct Call {
+    function: unsafe extern "C" fn(*mut c_void),
+    argument: *mut c_void,
+}
+// SAFETY: the program gave both for use by a thread of the library.
+unsafe impl Send for Call {}
+// SAFETY: as above; nothing of it changes.
+unsafe impl Sync for Call {}
+
+impl Call {
+    fn run(&self) {
+        // SAFETY: the program's own function with the program's argument.
+        unsafe { (self.function)(self.argument) }
+    }
+}
+
+/// A host function as a node has it.
+pub fn host_call(function: paragpu_abi::CUhostFn, argument: *mut c_void) -> Result<HostCall> {
+    let function = function.ok_or(Status::INVALID_VALUE)?;
+    let call = Call { function, argument };
+    Ok(HostCall {
+        function: function as usize as u64,
+        argument: argument.expose_provenance() as u64,
+        run: Arc::new(move || call.run()),
+    })
+}
+
+unsafe fn host(given: *const cudaHostNodeParams) -> Result<Work> {
+    let given = get(given)?;
+    Ok(Work::Host(host_call(given.r#fn, given.userData)?))
+}
+
+/// An event as a node has it.
+pub fn marked(named: CUevent) -> Result<Marked> {
+    let found = event::find(named)?;
+    let inner = event::inner(&found)?;
+    Ok(Marked {
+        ordinal: inner.session.ordinal(),
+        event: Arc::clone(&inner.object),
+        handle: named as u64,
+    })
+}
+
+/// The work that a general record describes.
+pub unsafe fn general(given: *const cudaGraphNodeParams, had: Option<&Work>) -> Result<Work> {
+    let given = get(given)?;
+    let inside = (&raw const given.reserved1).cast::<c_void>();
+    match given.r#type {
+        paragpu_abi::cudaGraphNodeTypeKernel => kernel(inside.cast(), had),
+        paragpu_abi::cudaGraphNodeTypeMemcpy => {
+            let record = &*inside.cast::<CUDA_MEMCPY_NODE_PARAMS>();
+            copy(&raw const record.copyParams, record.copyCtx)
+        }
+        paragpu_abi::cudaGraphNodeTypeMemset => {
+            let record = &*inside.cast::<CUDA_MEMSET_NODE_PARAMS_v2>();
+            fill(inside.cast(), record.ctx)
+        }
+        paragpu_abi::cudaGraphNodeTypeHost => host(inside.cast()),
+        paragpu_abi::cudaGraphNodeTypeGraph => {
+            Ok(Work::Child(find(inside.cast::<CUgraph>().read())?.embed()))
+        }
+        paragpu_abi::cudaGraphNodeTypeEmpty => Ok(Work::Empty),
+        paragpu_abi::cudaGraphNodeTypeWaitEvent => {
+            Ok(Work::EventWait(marked(inside.cast::<CUevent>().read())?))
+        }
+        paragpu_abi::cudaGraphNodeTypeEventRecord => {
+            Ok(Work::EventRecord(marked(inside.cast::<CUevent>().read())?))
+        }
+        _ => Err(unsupported_use!("cuGraphAddNode of this type")),
+    }
+}
+
+unsafe fn add(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    work: Work,
+) -> Result {
+    if node.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    let graph = find(graph)?;
+    let name = graph.add(work, &numbers(&graph, after, count)?)?;
+    put(node, node_handle(name))
+}
+
+fn set(node: CUgraphNode, make: impl FnOnce(&Work) -> Result<Work>) -> Result {
+    let (graph, number) = find_node(node)?;
+    let work = make(&graph.work(number)?)?;
+    graph.set_work(number, work)
+}
+
+/// The program's handle of an array.
+fn array_handle(array: &ArrayLevel) -> CUarray {
+    let mut found = std::ptr::null_mut();
+    objects::for_each_handle(|handle, object| {
+        if let Object::Array(inner) = object
+            && Arc::ptr_eq(&inner.object.array, &array.array)
+            && inner.object.level == array.level
+        {
+            found = handle;
+        }
+    });
+    found
+}
+
+/// A copy as the program describes copies.
+fn describe(copy: &CopyWork) -> CUDA_MEMCPY3D {
+    let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+    let [width, height, depth] = copy.extent.map(size);
+    // SAFETY: all zeros is a valid CUDA_MEMCPY3D (null pointers, zero sizes).
+    let mut out: CUDA_MEMCPY3D = unsafe { std::mem::zeroed() };
+    (out.WidthInBytes, out.Height, out.Depth) = (width, height, depth);
+    match &copy.source {
+        Place::Device {
+            address,
+            pitch,
+            rows,
+        } => {
+            out.srcMemoryType = CU_MEMORYTYPE_DEVICE.cast_unsigned();
+            out.srcDevice = *address;
+            (out.srcPitch, out.srcHeight) = (size(*pitch), size(*rows));
+        }
+        Place::Host {
+            address,
+            pitch,
+            rows,
+        } => {
+            out.srcMemoryType = CU_MEMORYTYPE_HOST.cast_unsigned();
+            out.srcHost = super::copy::pointer(*address);
+            (out.srcPitch, out.srcHeight) = (size(*pitch), size(*rows));
+        }
+        Place::Array { array, origin } => {
+            out.srcMemoryType = CU_MEMORYTYPE_ARRAY.cast_unsigned();
+            out.srcArray = array_handle(array);
+            [out.srcXInBytes, out.srcY, out.srcZ] = origin.map(size);
+        }
+    }
+    match &copy.destination {
+        Place::Device {
+            address,
+            pitch,
+            rows,
+        } => {
+            out.dstMemoryType = CU_MEMORYTYPE_DEVICE.cast_unsigned();
+            out.dstDevice = *address;
+            (out.dstPitch, out.dstHeight) = (size(*pitch), size(*rows));
+        }
+        Place::Host {
+            address,
+            pitch,
+            rows,
+        } => {
+            out.dstMemoryType = CU_MEMORYTYPE_HOST.cast_unsigned();
+            out.dstHost = super::copy::pointer(*address);
+            (out.dstPitch, out.dstHeight) = (size(*pitch), size(*rows));
+        }
+        Place::Array { array, origin } => {
+            out.dstMemoryType = CU_MEMORYTYPE_ARRAY.cast_unsigned();
+            out.dstArray = array_handle(array);
+            [out.dstXInBytes, out.dstY, out.dstZ] = origin.map(size);
+        }
+    }
+    out
+}
+
+fn kernel_of(node: CUgraphNode) -> Result<Arc<Kernel>> {
+    match work_of(node)? {
+        Work::Kernel(kernel) => Ok(kernel),
+        _ => Err(Status::INVALID_VALUE),
+    }
+}
+
+fn child_of(node: CUgraphNode) -> Result<Arc<Graph>> {
+    match work_of(node)? {
+        Work::Child(child) => Ok(child),
+        _ => Err(Status::INVALID_VALUE),
+    }
+}
+
+/// Changes the shape of a kernel node's launch.
+fn reshape(node: CUgraphNode, change: impl FnOnce(&mut Shape)) -> Result {
+    let (graph, number) = find_node(node)?;
+    let had = kernel_of(node)?;
+    let mut shape = had.shape;
+    change(&mut shape);
+    let kernel = Kernel::new(
+        had.ordinal,
+        Arc::clone(&had.function),
+        had.handle,
+        shape,
+        had.parameters.clone(),
+    );
+    graph.set_work(number, Work::Kernel(Arc::new(kernel)))
+}
+
+api! {
+    /// A node that does nothing.
+    fn cuGraphAddEmptyNode(
+        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
+    ) {
+        add(node, graph, after, count, Work::Empty)
+    }
+
+    /// A kernel.
+    fn cuGraphAddKernelNode_v2(
+        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
+        given: *const CUDA_KERNEL_NODE_PARAMS_v2,
+    ) {
+        add(node, graph, after, count, kernel(given, None)?)
+    }
+
+    /// A kernel's parameters; the pointers are the node's own.
+    fn cuGraphKernelNodeGetParams_v2(
+        node: CUgraphNode, place: *mut CUDA_KERNEL_NODE_PARAMS_v2,
+    ) {
+        let kernel = kernel_of(node)?;
+        let [grid_x, grid_y, grid_z] = kernel.shape.grid;
+        let [block_x, block_y, block_z] = kernel.shape.block;
+        let pointers = match kernel.pointers() {
+            [] => std::ptr::null_mut(),
+            pointers => pointers.as_ptr().cast_mut().cast::<*mut c_void>(),
+        };
+        put(place, CUDA_KERNEL_NODE_PARAMS_v2 {
+            func: std::ptr::without_provenance_mut(usize::try_from(kernel.handle).unwrap_or(0)),
+            gridDimX: grid_x,
+            gridDimY: grid_y,
+            gridDimZ: grid_z,
+            blockDimX: block_x,
+            blockDimY: block_y,
+            blockDimZ: block_z,
+            sharedMemBytes: kernel.shape.dynamic_shared,
+            kernelParams: pointers,
+            extra: std::ptr::null_mut(),
+            kern: std::ptr::null_mut(),
+            ctx: std::ptr::null_mut(),
+        })
+    }
+
+    /// Changes a kernel's parameters.
+    fn cuGraphKernelNodeSetParams_v2(
+        node: CUgraphNode, given: *const CUDA_KERNEL_NODE_PARAMS_v2,
+    ) {
+        set(node, |had| kernel(given, Some(had)))
+    }
+
+    /// Cooperation, cluster and priority of a kernel's launch.
+    fn cuGraphKernelNodeGetAttribute(
+        node: CUgraphNode, attribute: c_int, value: *mut cudaLaunchAttributeValue,
+    ) {
+        let shape = kernel_of(node)?.shape;
+        let mut found = cudaLaunchAttributeValue { pad: [0; 8] };
+        match attribute {
+            COOPERATIVE => found.cooperative = shape.cooperative.into(),
+            CLUSTER_DIMENSION => {
+                let [x, y, z] = shape.cluster;
+                found.clusterDim = dim3 { x, y, z };
+            }
+            PRIORITY => found.priority = 0,
+            _ => return Err(unsupported_use!("cuGraphKernelNodeGetAttribute of this attribute")),
+        }
+        put(value, found)
+    }
+
+    /// Likewise; a priority is a preference.
+    fn cuGraphKernelNodeSetAttribute(
+        node: CUgraphNode, attribute: c_int, value: *const cudaLaunchAttributeValue,
+    ) {
+        let value = get(value)?;
+        match attribute {
+            COOPERATIVE => reshape(node, |shape| shape.cooperative = value.cooperative != 0),
+            CLUSTER_DIMENSION => {
+                let dim3 { x, y, z } = value.clusterDim;
+                reshape(node, |shape| shape.cluster = [x, y, z])
+            }
+            PRIORITY => kernel_of(node).map(|_| ()),
+            _ => Err(unsupported_use!("cuGraphKernelNodeSetAttribute of this attribute")),
+        }
+    }
+
+    /// Gives a kernel's launch the attributes of another's.
+    fn cuGraphKernelNodeCopyAttributes(to: CUgraphNode, from: CUgraphNode) {
+        let from = kernel_of(from)?.shape;
+        reshape(to, |shape| {
+            (shape.cooperative, shape.cluster) = (from.cooperative, from.cluster);
+        })
+    }
+
+    /// A copy.
+    fn cuGraphAddMemcpyNode(
+        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
+        given: *const CUDA_MEMCPY3D, context: CUcontext,
+    ) {
+        add(node, graph, after, count, copy(given, context)?)
+    }
+
+    /// A copy's parameters, with positions within memory added to addresses.
+    fn cuGraphMemcpyNodeGetParams(node: CUgraphNode, place: *mut CUDA_MEMCPY3D) {
+        match work_of(node)? {
+            Work::Copy(copy) => put(place, describe(&copy)),
+            _ => Err(Status::INVALID_VALUE),
+        }
+    }
+
+    /// Changes a copy's parameters.
+    fn cuGraphMemcpyNodeSetParams(node: CUgraphNode, given: *const CUDA_MEMCPY3D) {
+        set(node, |_| copy(given, std::ptr::null_mut()))
+    }
+
+    /// A memset.
+    fn cuGraphAddMemsetNode(
+        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
+        given: *const cudaMemsetParams, context: CUcontext,
+    ) {
+        add(node, graph, after, count, fill(given, context)?)
+    }
+
+    /// A memset's parameters.
+    fn cuGraphMemsetNodeGetParams(node: CUgraphNode, place: *mut cudaMemsetParams) {
+        let Work::Memset(fill) = work_of(node)? else {
+            return Err(Status::INVALID_VALUE);
+        };
+        let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+        put(place, cudaMemsetParams {
+            dst: std::ptr::without_provenance_mut(size(fill.destination)),
+            pitch: size(fill.pitch),
+            value: fill.value,
+            elementSize: fill.element.into(),
+            width: size(fill.width),
+            height: size(fill.height),
+        })
+    }
+
+    /// Changes a memset's parameters.
+    fn cuGraphMemsetNodeSetParams(node: CUgraphNode, given: *const cudaMemsetParams) {
+        set(node, |_| fill(given, std::ptr::null_mut()))
+    }
+
+    /// A function of the program.
+    fn cuGraphAddHostNode(
+        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
+        given: *const cudaHostNodeParams,
+    ) {
+        add(node, graph, after, count, host(given)?)
+    }
+
+    /// The function and its argument.
+    fn cuGraphHostNodeGetParams(node: CUgraphNode, place: *mut cudaHostNodeParams) {
+        let Work::Host(call) = work_of(node)? else {
+            return Err(Status::INVALID_VALUE);
+        };
+        put(place, cudaHostNodeParams {
+            // The program's own function, as it was given.
+            r#fn: std::mem::transmute::<usize, paragpu_abi::CUhostFn>(
+                usize::try_from(call.function).unwrap_or(0),
+            ),
+            userData: super::copy::pointer(call.argument),
+        })
+    }
+
+    /// Changes the function or its argument.
+    fn cuGraphHostNodeSetParams(node: CUgraphNode, given: *const cudaHostNodeParams) {
+        set(node, |_| host(given))
+    }
+
+    /// A copy of a whole graph.
+    fn cuGraphAddChildGraphNode(
+        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
+        child: CUgraph,
+    ) {
+        add(node, graph, after, count, Work::Child(find(child)?.embed()))
+    }
+
+    /// The node's graph, which lives as long as the node.
+    fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, graph: *mut CUgraph) {
+        put(graph, handle(&child_of(node)?))
+    }
+
+    /// Records an event.
+    fn cuGraphAddEventRecordNode(
+        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
+        event: CUevent,
+    ) {
+        add(node, graph, after, count, Work::EventRecord(marked(event)?))
+    }
+
+    /// The event.
+    fn cuGraphEventRecordNodeGetEvent(node: CUgraphNode, event: *mut CUevent) {
+        match work_of(node)? {
+            Work::EventRecord(marked) => put(event, std::ptr::without_provenance_mut(
+                usize::try_from(marked.handle).unwrap_or(0),
+            )),
+            _ => Err(Status::INVALID_VALUE),
+        }
+    }
+
+    /// Changes the event.
+    fn cuGraphEventRecordNodeSetEvent(node: CUgraphNode, event: CUevent) {
+        set(node, |_| Ok(Work::EventRecord(marked(event)?)))
+    }
+
+    /// Waits for an event.
+    fn cuGraphAddEventWaitNode(
+        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
+        event: CUevent,
+    ) {
+        add(node, graph, after, count, Work::EventWait(marked(event)?))
+    }
+
+    /// The event.
+    fn cuGraphEventWaitNodeGetEvent(node: CUgraphNode, event: *mut CUevent) {
+        match work_of(node)? {
+            Work::EventWait(marked) => put(event, std::ptr::without_provenance_mut(
+                usize::try_from(marked.handle).unwrap_or(0),
+            )),
+            _ => Err(Status::INVALID_VALUE),
+        }
+    }
+
+    /// Changes the event.
+    fn cuGraphEventWaitNodeSetEvent(node: CUgraphNode, event: CUevent) {
+        set(node, |_| Ok(Work::EventWait(marked(event)?)))
+    }
+
+    /// A node of any kind.
+    fn cuGraphAddNode(
+        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
+        given: *mut cudaGraphNodeParams,
+    ) {
+        add(node, graph, after, count, general(given, None)?)
+    }
+
+    /// A node of any kind.
+    fn cuGraphAddNode_v2(
+        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode,
+        edges: *const cudaGraphEdgeData, count: usize, given: *mut cudaGraphNodeParams,
+    ) {
+        plain(edges, count)?;
+        add(node, graph, after, count, general(given, None)?)
+    }
+
+    /// Changes a node's parameters.
+    fn cuGraphNodeSetParams(node: CUgraphNode, given: *mut cudaGraphNodeParams) {
+        set(node, |had| general(given, Some(had)))
+    }
+}
