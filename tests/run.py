@@ -154,7 +154,10 @@ def run(name, command, environment, counter):
 
 def main():
     """Runs the stages; prints the sum."""
+    # Being ended runs the same cleaning up as Ctrl-C, which a shell's background
+    # jobs are born ignoring.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     wanted = sys.argv[1:]
     known = list(stages())
     unknown = set(wanted) - {name for name, *_ in known}

@@ -94,8 +94,10 @@ def main():
     parser.add_argument("--no-vm", action="store_true", help="only the runs on the host")
     parser.add_argument("programs", nargs="*", help="only these programs")
     options = parser.parse_args()
-    # So that being ended runs the same cleaning up as Ctrl-C.
+    # Being ended runs the same cleaning up as Ctrl-C, which a shell's background
+    # jobs are born ignoring.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     programs = options.programs or [name for name in harness.program_names() if name not in NOT_SHOWN]
 
     in_vm = [] if options.no_vm else ["pci", "vsock", "tcp"]
