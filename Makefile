@@ -83,6 +83,10 @@ bench-programs: cuda
 bench: build bench-programs ## the promises of SPECIFICATION.md as ratios, into out/bench.json
 	python3 tests/bench/bench.py
 
+.PHONY: bench-vm
+bench-vm: packages-demo build bench-programs vhost-vsock ## round trips and copies in a VM over pci, vsock and tcp, into out/bench-vm.json
+	python3 tests/bench/vm_ways.py
+
 .PHONY: experiments
 experiments: build programs bench-programs ## gVirtuS's, rCUDA's and mrCUDA's published experiments, into out/experiments
 	python3 tests/bench/experiments.py

@@ -1,0 +1,162 @@
+"""Choosing communicators in a running VM, and vsock in it.
+
+Needs QEMU, and vhost-device-vsock (`make vhost-vsock`): skipped without.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+import harness
+from harness import vm
+
+# The guest's script prints what it runs after this mark, so that each command's output is found.
+MARK = "@test "
+
+# Run in the VM, before the programs: sentences about what is not there.
+BAD_INPUT = """
+ask() {
+    echo "@test $1"
+    shift
+    env "$@" /opt/paragpu/programs/vectorAdd 2>&1
+    echo "exit $?"
+}
+ask "no port" PARAGPU_COMMUNICATOR=vsock
+ask "nobody listens" PARAGPU_COMMUNICATOR=vsock PARAGPU_VSOCK_PORT=7015
+ask "auto says its way" PARAGPU_LOG_LEVEL=info PARAGPU_VSOCK_PORT=7014
+ask "auto passes over" PARAGPU_LOG_LEVEL=info PARAGPU_PCI_DEVICE=/dev/none PARAGPU_VSOCK_PORT=7015 \\
+    PARAGPU_TCP_ADDRESS={tcp}
+echo "@test doctor"
+PARAGPU_VSOCK_PORT=7014 PARAGPU_TCP_ADDRESS={tcp} paragpu doctor --side guest
+echo "@test conformance"
+modprobe vsock_loopback
+PARAGPU_TEST_VSOCK=1 /opt/tests/stream vsock 2>&1
+echo "@test kernel vsock"
+mkdir -p /tmp/host
+paragpud --device software --socket /tmp/host/guests --control /tmp/host/control --vsock 7016 \\
+    --print-addresses --log warn --set software.threads=1 >/tmp/host/addresses &
+daemon=$!
+until [ -s /tmp/host/addresses ]; do kill -0 $daemon || break; sleep 0.1; done
+PARAGPU_COMMUNICATOR=vsock PARAGPU_VSOCK_CID=1 PARAGPU_VSOCK_PORT=7016 \\
+    /opt/paragpu/programs/copies 2>&1
+echo "exit $?"
+paragpu status --control /tmp/host/control -o json
+paragpud --device software --socket /tmp/host/other --control /tmp/host/other-control --state /tmp/host/other-state \\
+    --vsock 7016 2>&1
+echo "exit $?"
+kill $daemon
+wait $daemon
+echo "@test no device"
+rmmod vsock_loopback vmw_vsock_virtio_transport
+PARAGPU_COMMUNICATOR=vsock PARAGPU_VSOCK_PORT=7014 /opt/paragpu/programs/vectorAdd 2>&1
+exit 0
+"""
+
+
+def stream_tests():
+    """The test program of the stream communicators."""
+    command = ["cargo", "test", "--quiet", "-p", "paragpu-communicator-stream", "--lib", "--no-run"]
+    done = subprocess.run([*command, "--message-format=json"], cwd=harness.ROOT, stdout=subprocess.PIPE, check=True)
+    messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{")]
+    return next(message["executable"] for message in messages if message.get("executable"))
+
+
+@unittest.skipUnless(shutil.which("qemu-system-x86_64"), "qemu-system-x86_64 is not installed")
+@unittest.skipUnless(vm.vhost_device_vsock(), "vhost-device-vsock is not there: `make vhost-vsock` builds it")
+class Vm(unittest.TestCase):
+    """One VM, several ways to its host."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="paragpu-test-")
+        self.addCleanup(self.folder.cleanup)
+        self.initramfs = os.path.join(self.folder.name, "initramfs")
+        self.vsock = self.enterContext(vm.Vsock("blue"))
+        self.daemon = self.enterContext(harness.Daemon(f"--vsock-unix={self.vsock.listener}"))
+        self.device = self.enterContext(vm.Device(self.daemon, "blue"))
+        self.tcp = "10.0.2.2:" + self.daemon.addresses["tcp"].rsplit(":", 1)[1]
+
+    def test_every_program_on_a_newer_kernel(self):
+        """Over vsock most of all: from Linux 6.12 on, large writes would stall."""
+        found = vm.newer_kernel()
+        if not found:
+            self.skipTest("Debian 13's kernel is not there: kernel-module/build-against-trixie.sh brings it")
+        kernel, module = found
+        vm.pack_image(self.initramfs, kernel, ("--module", module))
+        ways = ("vsock", "tcp", "pci")
+        programs = [name for name in harness.program_names() if name != "errors"]
+        about, runs, said = vm.run_programs(
+            kernel,
+            self.initramfs,
+            programs,
+            lambda run: None,
+            communicators=ways,
+            device=self.device,
+            vsock=self.vsock,
+            tcp=self.daemon.addresses["tcp"],
+        )
+        said = "\n".join(said)
+        self.assertEqual(about.get("guest_kernel"), os.path.basename(kernel), said)
+        for run in runs:
+            with self.subTest(program=run["program"], communicator=run["communicator"]):
+                self.assertTrue(run["ok"], said)
+                self.assertGreater(run["calls"], 0, "the program never reached the backend")
+        self.assertEqual(len(runs), len(ways) * len(programs), said)
+        self.assertEqual(self.daemon.sessions(), [])
+
+    def test_ways_are_chosen_and_bad_ones_explained(self):
+        files = [
+            (stream_tests(), "/opt/tests/stream"),
+            (harness.binary("paragpud"), "/usr/bin/paragpud"),
+            (harness.binary("paragpu-worker"), "/usr/bin/paragpu-worker"),
+        ]
+        kernel = vm.build_image(self.initramfs, files)
+        lines = []
+        script = BAD_INPUT.replace("{tcp}", self.tcp)
+        about = vm.boot(
+            kernel,
+            self.initramfs,
+            script,
+            lines.append,
+            device=self.device,
+            vsock=self.vsock,
+            tcp=self.tcp,
+        )
+        whole = "\n".join(lines)
+        self.assertEqual(about.get("status"), 0, whole)
+        said = dict(part.split("\n", 1) for part in whole.split(MARK)[1:])
+
+        expected = {
+            "no port": ["`communicator` is \"vsock\", but vsock.port names no port"],
+            "nobody listens": ["^paragpu: no host answers at vsock 2:7015; is paragpud running there with `vsock.port`"],
+            "auto says its way": ["^paragpu: device 0 is reached by pci$", "^exit 0$"],
+            "auto passes over": [
+                "^paragpu: passed over: no host answers at vsock 2:7015",
+                "^paragpu: device 0 is reached by tcp$",
+                "^exit 0$",
+            ],
+            "doctor": [
+                "ok +pci .*programs use this$",
+                "ok +vsock +2:7014: 1 device, protocol",
+                r"ok +tcp +10\.0\.2\.2",
+            ],
+            "conformance": [r"^test result: ok\. (6[0-9]|[7-9][0-9]) passed"],
+            "kernel vsock": [
+                "^exit 0$",
+                '"begun": ?[1-9]',
+                "^paragpud: cannot listen at vsock port 7016: Address (already )?in use",
+            ],
+            "no device": ["^paragpu: no host answers at vsock 2:7014; this machine has no vsock device"],
+        }
+        for mark, patterns in expected.items():
+            with self.subTest(mark):
+                for pattern in patterns:
+                    self.assertRegex(said.get(mark, whole), re.compile(pattern, re.MULTILINE))
+        self.assertEqual(self.daemon.sessions(), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
