@@ -160,13 +160,14 @@ choose_accel() {
 			stop
 			[ "$found" = tcg ] || break
 		done
-		echo "run-vm: /dev/kvm is there; a probe says: use $found (attempt $attempt)" >&2
+		echo "run-vm: /dev/kvm is there; a probe says: use $found (attempt $attempt)" >&3
 		echo "$found" >"$known"
 	fi
 	accel=$(cat "$known")
 }
 
-choose_accel
+# The shell's words about a QEMU that aborts in the probe are nobody's news.
+choose_accel 3>&2 2>/dev/null
 assemble "$commands"
 devices=()
 if [ -n "$device" ]; then
@@ -199,7 +200,7 @@ for attempt in 1 2; do
 done
 [ "$booted" = yes ] || exit 125
 
-tail -n +2 -s 0.1 -f --pid="$pid" "$out/output.log" 2>/dev/null | grep -av '^@paragpu' &
+tail -n +2 -s 0.1 -f --pid="$pid" "$out/output.log" 2>/dev/null | grep --line-buffered -av '^@paragpu' &
 shown=$!
 result=0
 wait_for "$out" '^@paragpu end' "$timeout" || result=$?
