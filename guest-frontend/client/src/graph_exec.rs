@@ -476,25 +476,23 @@ impl Session {
             graph: exec.handle,
             stream: stream.handle,
         };
-        let position = if plan.functions.is_empty() {
-            self.post_work(stream, &launch)?
-        } else {
-            self.callbacks
-                .launch_kept(&plan.functions, &stream.progress, || {
-                    self.post_work(stream, &launch)
-                })?
+        let post = || {
+            let position = self.post_work(stream, &launch)?;
+            for event in plan.recorded() {
+                event.recorded_inside(position, stream);
+            }
+            for region in visible {
+                region.add_writer(&stream.progress, position);
+            }
+            Ok(position)
         };
-        for event in plan.recorded() {
-            event.recorded_inside(position, stream);
-        }
-        for region in visible {
-            region.add_writer(&stream.progress, position);
-        }
         if plan.functions.is_empty() {
-            Ok(())
-        } else {
-            self.link.flush()
+            return post().map(|_| ());
         }
+        // The functions run only when all of this is noted.
+        self.callbacks
+            .launch_kept(&plan.functions, &stream.progress, post)?;
+        self.link.flush()
     }
 
     /// cuGraphExecDestroy: launches made before still run.

@@ -14,4 +14,5 @@ fn conforms() {
     };
     conformance::memory(&platform);
     conformance::streams(&platform);
+    conformance::graphs(&platform);
 }

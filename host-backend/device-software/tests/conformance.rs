@@ -13,4 +13,5 @@ fn conforms() {
     let platform = SoftwarePlatform::with_options(options);
     conformance::memory(&platform);
     conformance::streams(&platform);
+    conformance::graphs(&platform);
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paragpu_device::{GraphId, GraphNode, GraphWork};
+use paragpu_device::{Error, GraphId, GraphNode, GraphWork};
 use paragpu_protocol::codec::Reader;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
@@ -11,7 +11,7 @@ use paragpu_protocol::table::{
 };
 use paragpu_protocol::types::GraphNode as WireNode;
 
-use crate::error::{Outcome, fail};
+use crate::error::{Fault, Outcome, fail};
 use crate::launch::COOPERATIVE;
 use crate::rect::volume;
 use crate::session::Session;
@@ -31,6 +31,8 @@ pub(crate) struct Graph {
     kernels: u64,
     /// Some of them may print.
     prints: bool,
+    /// Why it cannot be instantiated.
+    failure: Option<Error>,
 }
 
 #[derive(Debug)]
@@ -58,12 +60,25 @@ impl Session {
             bytes: 0,
             kernels: 0,
             prints: false,
+            failure: None,
         };
         self.graphs.insert(call.graph.0, graph);
         Ok(())
     }
 
+    /// Nodes that cannot be are told of when the graph is instantiated.
     pub(crate) fn graph_nodes(&mut self, call: &GraphNodes<'_>) -> Outcome<()> {
+        match self.graph_append(call) {
+            Err(Fault::Call(error)) => {
+                let graph = self.graphs.get_mut(call.graph.0)?;
+                graph.failure.get_or_insert(error);
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn graph_append(&mut self, call: &GraphNodes<'_>) -> Outcome<()> {
         let bytes = call.nodes.0;
         if self.graph_bytes + bytes.len() > MOST_BYTES {
             return fail(Status::OUT_OF_MEMORY, "too many nodes of graphs");
@@ -186,6 +201,9 @@ impl Session {
 
     pub(crate) fn graph_instantiate(&mut self, call: &GraphInstantiate) -> Outcome<()> {
         let graph = self.graphs.get_mut(call.graph.0)?;
+        if let Some(error) = graph.failure.take() {
+            return Err(Fault::Call(error));
+        }
         let State::Building(nodes) = &mut graph.state else {
             return fail(Status::INVALID_VALUE, "the graph was instantiated already");
         };

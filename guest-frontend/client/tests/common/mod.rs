@@ -14,13 +14,15 @@ use paragpu_client::Session;
 use paragpu_communicator::{Connection, Wait};
 use paragpu_communicator_stream::{Options, over};
 use paragpu_protocol::call::Class;
-use paragpu_protocol::codec::{Bytes, Field, Text};
+use paragpu_protocol::codec::{Bytes, Field, Reader, Text};
 use paragpu_protocol::frame::{Control, REPLY};
 use paragpu_protocol::handshake::{VERSION, Welcome};
 use paragpu_protocol::reply::{encode_done, encode_failed};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::Call;
-use paragpu_protocol::types::{DeviceSnapshot, FunctionInfo, GlobalInfo, MemoryInfo, encode_pairs};
+use paragpu_protocol::types::{
+    DeviceSnapshot, FunctionInfo, GlobalInfo, GraphNode, MemoryInfo, encode_pairs,
+};
 
 const PAGE: u64 = 4096;
 
@@ -62,6 +64,8 @@ pub struct State {
     pub overlong: bool,
     /// Shadows: what both sides agreed on.
     agreed: HashMap<u64, Vec<u8>>,
+    /// Nodes of graphs: number and payload of the calls that they stand for.
+    pub graphs: HashMap<u64, Vec<(u16, Vec<u8>)>>,
     /// Runs at each launch: what a kernel would do.
     pub kernel: Option<Kernel>,
 }
@@ -326,6 +330,44 @@ fn answer(state: &mut State, call: &Call<'_>, data: &dyn Fn(u64, &[u8]), out: &m
             }
         }
         Call::EventElapsed(_) => done(&1.5f32, out),
+        Call::GraphBegin(call) => {
+            state.graphs.insert(call.graph.0, Vec::new());
+        }
+        Call::GraphNodes(call) => {
+            let graph = state.graphs.get_mut(&call.graph.0).unwrap();
+            assert_eq!(graph.len(), call.first as usize, "nodes have no gaps");
+            let mut reader = Reader::new(call.nodes.0);
+            while reader.remaining() > 0 {
+                let node: GraphNode<'_> = reader.field().unwrap();
+                for before in node.after.0.chunks(4) {
+                    let before = u32::from_le_bytes(before.try_into().unwrap());
+                    assert!(
+                        (before as usize) < graph.len(),
+                        "a node comes after earlier ones"
+                    );
+                }
+                graph.push((node.call, node.work.0.to_vec()));
+            }
+        }
+        Call::GraphInstantiate(call) => {
+            assert_eq!(state.graphs[&call.graph.0].len(), call.nodes as usize);
+            done(&(), out);
+        }
+        Call::GraphLaunch(call) => {
+            for (number, work) in state.graphs[&call.graph.0].clone() {
+                if number != 0 {
+                    let call = Call::decode(number, &work).unwrap();
+                    answer(state, &call, data, &mut Vec::new());
+                }
+            }
+        }
+        Call::GraphNodeUpdate(call) => {
+            let graph = state.graphs.get_mut(&call.graph.0).unwrap();
+            graph[call.node as usize] = (call.call, call.work.0.to_vec());
+        }
+        Call::GraphDestroy(call) => {
+            assert!(state.graphs.remove(&call.graph.0).is_some());
+        }
         _ => done(&(), out),
     }
 }

@@ -2,6 +2,7 @@
 
 mod copies;
 mod errors;
+mod graphs;
 mod memory;
 mod objects;
 mod waiting;

@@ -1,0 +1,319 @@
+//! Graphs and captures against a worker that is a model.
+
+// Tests pass pointers as programs do: each buffer outlives its copy.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use common::Worker;
+use paragpu_client::Session;
+use paragpu_client::capture::Mode;
+use paragpu_client::graph::{Fill, Graph, Kernel, NodeName, Work};
+use paragpu_client::graph_exec::Refusal;
+use paragpu_client::launch::Shape;
+use paragpu_client::module::Function;
+use paragpu_client::stream::{NON_BLOCKING, Stream};
+use paragpu_protocol::layout::MAX_DEVICES;
+use paragpu_protocol::status::Status;
+
+fn device() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let device = NEXT.fetch_add(1, Ordering::Relaxed);
+    assert!(
+        device < MAX_DEVICES,
+        "more tests than devices: use another file"
+    );
+    device
+}
+
+fn capture(session: &Session, stream: &Stream) {
+    session
+        .capture_begin(stream, Mode::Relaxed, None, &[])
+        .unwrap();
+}
+
+fn fill(session: &Session, destination: u64, value: u32) -> Work {
+    Work::Memset(Fill {
+        ordinal: session.ordinal(),
+        destination,
+        pitch: 0,
+        value,
+        element: 4,
+        width: 4,
+        height: 1,
+    })
+}
+
+fn kernel(session: &Session, function: &Arc<Function>, address: u64) -> Kernel {
+    let shape = Shape {
+        grid: [1; 3],
+        block: [32, 1, 1],
+        ..Shape::default()
+    };
+    let mut parameters = address.to_le_bytes().to_vec();
+    parameters.extend([0; 4]);
+    Kernel::new(
+        session.ordinal(),
+        Arc::clone(function),
+        7,
+        shape,
+        parameters,
+    )
+}
+
+#[test]
+fn nothing_crosses_during_a_capture_and_a_launch_is_one_call() {
+    let (worker, session) = Worker::start(device());
+    let module = session.module_load(b".version 8.0", &[]).unwrap();
+    let function = session.module_function(&module, "kernel").unwrap();
+    let (one, two) = (
+        session.stream_create(NON_BLOCKING, 0).unwrap(),
+        session.stream_create(NON_BLOCKING, 0).unwrap(),
+    );
+    let (fork, join) = (
+        session.event_create(0).unwrap(),
+        session.event_create(0).unwrap(),
+    );
+    let memory = session.memory_allocate(4096).unwrap();
+    session.snapshot().unwrap();
+    session.ping().unwrap();
+    let before = calls(&worker);
+    capture(&session, &one);
+    for value in 1..=100 {
+        session.memset(memory, 0, value, 4, 4, 1, &one).unwrap();
+    }
+    session.event_record(&fork, &one).unwrap();
+    session.stream_wait_event(&two, &fork).unwrap();
+    assert!(two.is_capturing());
+    session
+        .copy_on_device(memory + 64, memory, 16, &two)
+        .unwrap();
+    session
+        .capture_launch(&one, kernel(&session, &function, memory))
+        .unwrap();
+    session.event_record(&join, &two).unwrap();
+    session.stream_wait_event(&one, &join).unwrap();
+    session.memset(memory + 128, 0, 9, 1, 4, 1, &one).unwrap();
+    let graph = session.capture_end(&one).unwrap();
+    assert!(!one.is_capturing() && !two.is_capturing());
+    session.ping().unwrap();
+    assert_eq!(calls(&worker), before + 1, "the ping alone");
+    assert_eq!(graph.nodes().len(), 103);
+    assert_eq!(graph.dependencies(102), Ok(vec![101, 100]));
+
+    let exec = session.graph_instantiate(&graph, 0).unwrap();
+    let (posted, waited) = (calls(&worker), worker.synchronous());
+    for _ in 0..5 {
+        session.graph_launch(&exec, &one).unwrap();
+    }
+    assert_eq!(worker.synchronous(), waited);
+    session.synchronize().unwrap();
+    assert_eq!(calls(&worker), posted + 5 + 1);
+    assert_eq!(worker.count("GraphLaunch"), 5);
+    assert_eq!(worker.state().memory.read(memory + 64, 4), [100, 0, 0, 0]);
+    assert_eq!(worker.state().memory.read(memory + 128, 4), [9; 4]);
+    session.graph_exec_destroy(&exec).unwrap();
+    assert_eq!(
+        session.graph_launch(&exec, &one),
+        Err(Status::INVALID_HANDLE)
+    );
+    session.ping().unwrap();
+    assert!(worker.state().graphs.is_empty());
+}
+
+fn calls(worker: &Worker) -> u64 {
+    worker.state().calls.values().sum()
+}
+
+#[test]
+fn what_cannot_be_captured_is_refused() {
+    let (_worker, session) = Worker::start(device());
+    let stream = session.stream_create(0, 0).unwrap();
+    let other = session.stream_create(NON_BLOCKING, 0).unwrap();
+    let event = session.event_create(0).unwrap();
+    let memory = session.memory_allocate(4096).unwrap();
+    let begin = |stream: &Stream| session.capture_begin(stream, Mode::Relaxed, None, &[]);
+    assert_eq!(
+        begin(session.legacy()),
+        Err(Status::STREAM_CAPTURE_UNSUPPORTED)
+    );
+    assert_eq!(
+        session.capture_end(&stream).err(),
+        Some(Status::ILLEGAL_STATE)
+    );
+    // Waiting for it.
+    begin(&stream).unwrap();
+    assert_eq!(begin(&stream), Err(Status::ILLEGAL_STATE));
+    assert_eq!(
+        session.stream_synchronize(&stream),
+        Err(Status::STREAM_CAPTURE_UNSUPPORTED)
+    );
+    assert_eq!(
+        session.memset(memory, 0, 1, 1, 4, 1, &stream),
+        Err(Status::STREAM_CAPTURE_INVALIDATED)
+    );
+    assert_eq!(
+        session.capture_end(&stream).err(),
+        Some(Status::STREAM_CAPTURE_INVALIDATED)
+    );
+    // The legacy stream meanwhile.
+    begin(&stream).unwrap();
+    assert_eq!(
+        session.memset(memory, 0, 1, 1, 4, 1, session.legacy()),
+        Err(Status::STREAM_CAPTURE_IMPLICIT)
+    );
+    session.capture_end(&stream).unwrap_err();
+    session
+        .memset(memory, 0, 1, 1, 4, 1, session.legacy())
+        .unwrap();
+    begin(&other).unwrap();
+    session
+        .memset(memory, 0, 1, 1, 4, 1, session.legacy())
+        .unwrap();
+    session.capture_end(&other).unwrap();
+    // Work that is not joined.
+    begin(&stream).unwrap();
+    session.event_record(&event, &stream).unwrap();
+    assert_eq!(session.event_query(&event), Err(Status::CAPTURED_EVENT));
+    session.stream_wait_event(&other, &event).unwrap();
+    assert_eq!(
+        session.capture_end(&other).err(),
+        Some(Status::STREAM_CAPTURE_UNMATCHED)
+    );
+    session.capture_end(&stream).unwrap_err();
+    begin(&stream).unwrap();
+    session.event_record(&event, &stream).unwrap();
+    session.stream_wait_event(&other, &event).unwrap();
+    session.memset(memory, 0, 1, 1, 4, 1, &other).unwrap();
+    assert_eq!(
+        session.capture_end(&stream).err(),
+        Some(Status::STREAM_CAPTURE_UNJOINED)
+    );
+    assert!(!other.is_capturing());
+    // Its event outlives it, of no use.
+    assert_eq!(
+        session.stream_wait_event(&other, &event),
+        Err(Status::CAPTURED_EVENT)
+    );
+    session.event_record(&event, &other).unwrap();
+    // Work outside of it.
+    begin(&stream).unwrap();
+    assert_eq!(
+        session.stream_wait_event(&stream, &event),
+        Err(Status::STREAM_CAPTURE_ISOLATION)
+    );
+    session.capture_end(&stream).unwrap_err();
+    // Two of them.
+    begin(&stream).unwrap();
+    begin(&other).unwrap();
+    session.event_record(&event, &stream).unwrap();
+    assert_eq!(
+        session.stream_wait_event(&other, &event),
+        Err(Status::STREAM_CAPTURE_MERGE)
+    );
+    session.capture_end(&stream).unwrap_err();
+    session.capture_end(&other).unwrap_err();
+    session.permit_synchronize().unwrap();
+}
+
+#[test]
+fn updates_send_what_differs() {
+    let (worker, session) = Worker::start(device());
+    let memory = session.memory_allocate(4096).unwrap();
+    let of = |values: [u32; 3]| {
+        let graph = Graph::new();
+        let mut before = Vec::new();
+        for (place, value) in (0..).zip(values) {
+            let node = graph
+                .add(fill(&session, memory + place * 64, value), &before)
+                .unwrap();
+            before = vec![node.number];
+        }
+        graph
+    };
+    let graph = of([1, 2, 3]);
+    let exec = session.graph_instantiate(&graph, 0).unwrap();
+    let stream = session.legacy();
+    assert_eq!(
+        session.graph_exec_update(&exec, &of([1, 20, 3])).unwrap(),
+        Ok(())
+    );
+    session.graph_launch(&exec, stream).unwrap();
+    session.synchronize().unwrap();
+    assert_eq!(worker.count("GraphNodeUpdate"), 1);
+    assert_eq!(worker.state().memory.read(memory + 64, 1), [20]);
+    let name = |number| NodeName {
+        graph: graph.id(),
+        number,
+    };
+    session
+        .graph_exec_set(&exec, name(2), fill(&session, memory + 128, 30))
+        .unwrap();
+    session.graph_launch(&exec, stream).unwrap();
+    session.synchronize().unwrap();
+    assert_eq!(worker.state().memory.read(memory + 128, 1), [30]);
+    assert_eq!(
+        session.graph_exec_set(&exec, name(2), Work::Empty),
+        Err(Status::INVALID_VALUE)
+    );
+    assert_eq!(
+        session.graph_exec_set(&exec, name(3), Work::Empty),
+        Err(Status::INVALID_VALUE)
+    );
+    let shorter = Graph::new();
+    shorter.add(fill(&session, memory, 1), &[]).unwrap();
+    assert_eq!(
+        session.graph_exec_update(&exec, &shorter).unwrap(),
+        Err((None, Refusal::Topology))
+    );
+    let other = of([1, 2, 3]);
+    other.undepend(&[(0, 1)]).unwrap();
+    let refused = session.graph_exec_update(&exec, &other).unwrap();
+    assert!(matches!(refused, Err((Some(_), Refusal::Topology))));
+    session.graph_exec_enable(&exec, name(0), false).unwrap();
+    assert_eq!(exec.is_enabled(name(0)), Ok(false));
+    session.graph_exec_enable(&exec, name(0), false).unwrap();
+    session.ping().unwrap();
+    assert_eq!(worker.count("GraphNodeEnable"), 1);
+}
+
+#[test]
+fn large_graphs_travel_in_parts() {
+    let (worker, session) = Worker::start(device());
+    let memory = session.memory_allocate(4096).unwrap();
+    let graph = Graph::new();
+    for value in 0..6000 {
+        graph.add(fill(&session, memory, value), &[]).unwrap();
+    }
+    let all = graph.nodes();
+    graph.add(fill(&session, memory, 77), &all).unwrap();
+    let exec = session.graph_instantiate(&graph, 0).unwrap();
+    assert!(worker.count("GraphNodes") > 1);
+    session.graph_launch(&exec, session.legacy()).unwrap();
+    session.synchronize().unwrap();
+    assert_eq!(worker.state().memory.read(memory, 1), [77]);
+}
+
+#[test]
+fn a_graph_launched_into_a_capture_becomes_part_of_it() {
+    let (worker, session) = Worker::start(device());
+    let memory = session.memory_allocate(4096).unwrap();
+    let inner = Graph::new();
+    inner.add(fill(&session, memory, 5), &[]).unwrap();
+    let exec = session.graph_instantiate(&inner, 0).unwrap();
+    let stream = session.stream_create(0, 0).unwrap();
+    capture(&session, &stream);
+    session.graph_launch(&exec, &stream).unwrap();
+    session.memset(memory + 64, 0, 6, 1, 4, 1, &stream).unwrap();
+    let outer = session.capture_end(&stream).unwrap();
+    session.graph_exec_destroy(&exec).unwrap();
+    assert!(matches!(outer.work(0), Ok(Work::Child(_))));
+    let exec = session.graph_instantiate(&outer, 0).unwrap();
+    session.graph_launch(&exec, &stream).unwrap();
+    session.synchronize().unwrap();
+    assert_eq!(worker.state().memory.read(memory, 1), [5]);
+    assert_eq!(worker.state().memory.read(memory + 64, 1), [6]);
+}

@@ -1,0 +1,118 @@
+use paragpu_protocol::call::WireCall;
+use paragpu_protocol::codec::{Bytes, encode_all};
+use paragpu_protocol::handle::{DeviceAddress, EventHandle, GraphExecHandle, StreamHandle};
+use paragpu_protocol::layout::CHUNK;
+use paragpu_protocol::status::Status;
+use paragpu_protocol::table::{
+    ContextSynchronize, CopyFromDevice, EventRecord, GraphBegin, GraphDestroy, GraphInstantiate,
+    GraphLaunch, GraphNodeUpdate, GraphNodes, MemMap, Memset, Ping,
+};
+use paragpu_protocol::types::GraphNode;
+
+use crate::testing::guest::Guest;
+
+const GRAPH: GraphExecHandle = GraphExecHandle(70);
+
+fn fill(destination: u64, value: u32) -> Memset {
+    Memset {
+        destination,
+        pitch: 0,
+        value,
+        element: 1,
+        width: 8,
+        height: 1,
+        stream: StreamHandle::LEGACY,
+    }
+}
+
+fn node<'a, C: WireCall<'a>>(call: &C, after: &[u32]) -> Vec<u8> {
+    let after: Vec<u8> = after.iter().flat_map(|n| n.to_le_bytes()).collect();
+    let work = encode_all(call);
+    encode_all(&GraphNode {
+        call: C::INFO.number,
+        after: Bytes(&after),
+        work: Bytes(&work),
+    })
+}
+
+fn launch() -> GraphLaunch {
+    GraphLaunch {
+        graph: GRAPH,
+        stream: StreamHandle::LEGACY,
+    }
+}
+
+fn begin(guest: &mut Guest, nodes: &[u8], count: u32) -> Result<(), (Status, u16)> {
+    guest.post(&GraphBegin { graph: GRAPH });
+    guest.post(&GraphNodes {
+        graph: GRAPH,
+        first: 0,
+        nodes: Bytes(nodes),
+    });
+    let instantiate = GraphInstantiate {
+        graph: GRAPH,
+        nodes: count,
+    };
+    guest.call(&instantiate).map(drop)
+}
+
+#[test]
+fn a_graph_is_built_launched_changed_and_destroyed() {
+    let mut guest = Guest::new();
+    let base = guest.regions.arena;
+    guest
+        .call(&MemMap {
+            address: DeviceAddress(base),
+            size: CHUNK,
+        })
+        .unwrap();
+    let nodes = [node(&fill(base, 1), &[]), node(&fill(base + 4, 2), &[0])].concat();
+    begin(&mut guest, &nodes, 2).unwrap();
+    guest.post(&launch());
+    guest.post(&launch());
+    let read = CopyFromDevice {
+        source: base,
+        size: 12,
+        stream: StreamHandle::LEGACY,
+    };
+    assert_eq!(
+        guest.fetch(&read, 12).unwrap(),
+        [1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2]
+    );
+    let work = encode_all(&fill(base + 4, 9));
+    guest.post(&GraphNodeUpdate {
+        graph: GRAPH,
+        node: 1,
+        call: Memset::INFO.number,
+        work: Bytes(&work),
+    });
+    guest.post(&launch());
+    assert_eq!(guest.fetch(&read, 12).unwrap()[4..8], [9; 4]);
+    guest.post(&GraphDestroy { graph: GRAPH });
+    guest.post(&launch());
+    let (status, call) = guest.call(&ContextSynchronize {}).unwrap_err();
+    assert_eq!((status, call), (Status::INVALID_HANDLE, 0x0a04));
+    guest.goodbye();
+}
+
+#[test]
+fn nodes_that_cannot_be_are_refused() {
+    let absent = EventRecord {
+        event: EventHandle(4711),
+        stream: StreamHandle::LEGACY,
+    };
+    let cases: [(Vec<u8>, u32, Status); 5] = [
+        (vec![1, 2, 3], 0, Status::INVALID_VALUE),
+        (node(&Ping { value: 1 }, &[]), 1, Status::NOT_SUPPORTED),
+        (node(&fill(64, 1), &[0]), 1, Status::INVALID_VALUE),
+        (node(&absent, &[]), 1, Status::INVALID_HANDLE),
+        (node(&fill(64, 1), &[]), 2, Status::INVALID_VALUE),
+    ];
+    for (nodes, count, status) in cases {
+        let mut guest = Guest::new();
+        let (told, _) = begin(&mut guest, &nodes, count).unwrap_err();
+        assert_eq!(told, status);
+        guest.call(&ContextSynchronize {}).unwrap();
+        guest.goodbye();
+    }
+}

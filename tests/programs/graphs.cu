@@ -1,0 +1,444 @@
+// graphs: captured and built graphs, launched again and again.
+//
+// Each round builds its graphs anew, launches them many times while the CPU
+// keeps account of what every launch must have done, and compares: a node that
+// runs early, late, twice or never, or with parameters of before an update,
+// spoils the values.
+
+#include "common/check.h"
+
+#include <string>
+#include <vector>
+
+__global__ void mix(unsigned *values, unsigned factor, unsigned amount, size_t count) {
+    size_t at = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (at < count) {
+        values[at] = values[at] * factor + amount;
+    }
+}
+
+__global__ void join(unsigned *into, const unsigned *left, const unsigned *right, size_t count) {
+    size_t at = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (at < count) {
+        into[at] = (into[at] ^ left[at]) + right[at] * 7u;
+    }
+}
+
+constexpr int launches = 20;
+
+struct Tally {
+    unsigned calls;
+    unsigned *values;
+    size_t count;
+};
+
+// Must not call CUDA.
+static void on_host(void *data) {
+    Tally *tally = static_cast<Tally *>(data);
+    ++tally->calls;
+    for (size_t at = 0; at < tally->count; ++at) {
+        tally->values[at] += tally->calls;
+    }
+}
+
+static Program *program;
+static size_t count;
+static size_t bytes;
+static unsigned grid;
+
+static unsigned *on_device() {
+    unsigned *memory = nullptr;
+    CUDA_CHECK(cudaMalloc(&memory, bytes));
+    CUDA_CHECK(cudaMemset(memory, 0, bytes));
+    return memory;
+}
+
+static std::vector<unsigned> fetched(const unsigned *device) {
+    std::vector<unsigned> values(count);
+    CUDA_CHECK(cudaMemcpy(values.data(), device, bytes, cudaMemcpyDeviceToHost));
+    program->digest(values.data(), bytes);
+    return values;
+}
+
+// Two streams, forked and joined; copies of pinned memory, a memset and a host
+// function. What a launch leaves behind is what the next one begins with.
+static void fork_and_join(Random &random) {
+    cudaStream_t first, second;
+    cudaEvent_t fork, joined;
+    CUDA_CHECK(cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking));
+    CUDA_CHECK(cudaStreamCreate(&second));
+    CUDA_CHECK(cudaEventCreateWithFlags(&fork, cudaEventDisableTiming));
+    CUDA_CHECK(cudaEventCreateWithFlags(&joined, cudaEventDisableTiming));
+    unsigned *host;
+    CUDA_CHECK(cudaMallocHost(&host, bytes));
+    unsigned *left = on_device(), *right = on_device(), *sum = on_device();
+    std::vector<unsigned> want_host(count), want_right(count), want_sum(count);
+    for (size_t at = 0; at < count; ++at) {
+        host[at] = want_host[at] = static_cast<unsigned>(random.next());
+    }
+    Tally tally = {0, host, count};
+
+    cudaGraph_t graph;
+    CUDA_CHECK(cudaStreamBeginCapture(first, cudaStreamCaptureModeThreadLocal));
+    CUDA_CHECK(cudaMemcpyAsync(left, host, bytes, cudaMemcpyHostToDevice, first));
+    CUDA_CHECK(cudaEventRecord(fork, first));
+    CUDA_CHECK(cudaStreamWaitEvent(second, fork, 0));
+    mix<<<grid, 128, 0, first>>>(left, 3, 11, count);
+    LAUNCH_CHECK();
+    mix<<<grid, 128, 0, second>>>(right, 5, 1, count);
+    LAUNCH_CHECK();
+    CUDA_CHECK(cudaMemsetAsync(right, 0x21, count / 2 * sizeof(unsigned), second));
+    CUDA_CHECK(cudaEventRecord(joined, second));
+    CUDA_CHECK(cudaStreamWaitEvent(first, joined, 0));
+    join<<<grid, 128, 0, first>>>(sum, left, right, count);
+    LAUNCH_CHECK();
+    CUDA_CHECK(cudaMemcpyAsync(host, sum, bytes, cudaMemcpyDeviceToHost, first));
+    CUDA_CHECK(cudaLaunchHostFunc(first, on_host, &tally));
+    cudaStreamCaptureStatus status;
+    CUDA_CHECK(cudaStreamIsCapturing(second, &status));
+    program->expect(status == cudaStreamCaptureStatusActive, "the second stream did not join the capture");
+    CUDA_CHECK(cudaStreamEndCapture(first, &graph));
+    CUDA_CHECK(cudaStreamIsCapturing(second, &status));
+    program->expect(status == cudaStreamCaptureStatusNone, "the second stream still captures");
+    size_t nodes = 0, edges = 0, roots = 0;
+    CUDA_CHECK(cudaGraphGetNodes(graph, nullptr, &nodes));
+    CUDA_CHECK(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &edges));
+    CUDA_CHECK(cudaGraphGetRootNodes(graph, nullptr, &roots));
+    program->expect_equal("the captured nodes", static_cast<int>(nodes), 7);
+    program->expect_equal("their dependencies", static_cast<int>(edges), 7);
+    program->expect_equal("the roots", static_cast<int>(roots), 1);
+
+    cudaGraphExec_t instance;
+    CUDA_CHECK(cudaGraphInstantiate(&instance, graph, 0));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+    program->expect_equal("host functions before a launch", static_cast<int>(tally.calls), 0);
+    for (int launch = 0; launch < launches; ++launch) {
+        CUDA_CHECK(cudaGraphLaunch(instance, launch % 3 == 2 ? second : first));
+        if (launch % 3 == 1) {
+            CUDA_CHECK(cudaStreamSynchronize(first));
+        } else if (launch % 3 == 2) {
+            CUDA_CHECK(cudaStreamSynchronize(second));
+        }
+        unsigned called = static_cast<unsigned>(launch) + 1;
+        for (size_t at = 0; at < count; ++at) {
+            want_right[at] = at < count / 2 ? 0x21212121u : want_right[at] * 5 + 1;
+            want_sum[at] = (want_sum[at] ^ (want_host[at] * 3 + 11)) + want_right[at] * 7;
+            want_host[at] = want_sum[at] + called;
+        }
+    }
+    CUDA_CHECK(cudaStreamSynchronize(first));
+    CUDA_CHECK(cudaStreamSynchronize(second));
+    CUDA_CHECK(cudaGraphExecDestroy(instance));
+    program->expect_equal("the host functions run", static_cast<int>(tally.calls), launches);
+    program->expect_equal("the joined values", fetched(sum).data(), want_sum.data(), count);
+    program->expect_equal("the values on the host", host, want_host.data(), count);
+    for (unsigned *memory : {left, right, sum}) {
+        CUDA_CHECK(cudaFree(memory));
+    }
+    CUDA_CHECK(cudaFreeHost(host));
+    CUDA_CHECK(cudaEventDestroy(fork));
+    CUDA_CHECK(cudaEventDestroy(joined));
+    CUDA_CHECK(cudaStreamDestroy(first));
+    CUDA_CHECK(cudaStreamDestroy(second));
+}
+
+// Copies of ordinary memory: each launch takes and brings what is there then.
+static void ordinary_memory(Random &random) {
+    cudaStream_t stream;
+    CUDA_CHECK(cudaStreamCreate(&stream));
+    unsigned *device = on_device();
+    std::vector<unsigned> from(count), to(count), want(count);
+    cudaGraph_t graph;
+    cudaGraphExec_t instance;
+    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    CUDA_CHECK(cudaMemcpyAsync(device, from.data(), bytes, cudaMemcpyHostToDevice, stream));
+    mix<<<grid, 128, 0, stream>>>(device, 9, 4, count);
+    LAUNCH_CHECK();
+    CUDA_CHECK(cudaMemcpyAsync(to.data(), device, bytes, cudaMemcpyDeviceToHost, stream));
+    CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+    CUDA_CHECK(cudaGraphInstantiate(&instance, graph, 0));
+    for (int launch = 0; launch < 4; ++launch) {
+        for (size_t at = 0; at < count; ++at) {
+            from[at] = static_cast<unsigned>(random.next());
+            want[at] = from[at] * 9 + 4;
+        }
+        CUDA_CHECK(cudaGraphLaunch(instance, stream));
+        CUDA_CHECK(cudaStreamSynchronize(stream));
+        program->expect_equal("copies of ordinary memory", to.data(), want.data(), count);
+        program->digest(to.data(), bytes);
+    }
+    CUDA_CHECK(cudaGraphExecDestroy(instance));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+    CUDA_CHECK(cudaFree(device));
+    CUDA_CHECK(cudaStreamDestroy(stream));
+}
+
+static cudaGraph_t captured(cudaStream_t stream, unsigned *values, unsigned factor, unsigned amount) {
+    cudaGraph_t graph;
+    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    for (unsigned step = 0; step < 10; ++step) {
+        mix<<<grid, 128, 0, stream>>>(values, factor, amount + step, count);
+        LAUNCH_CHECK();
+    }
+    CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+    return graph;
+}
+
+static void account(std::vector<unsigned> &values, unsigned factor, unsigned amount) {
+    for (unsigned &value : values) {
+        for (unsigned step = 0; step < 10; ++step) {
+            value = value * factor + amount + step;
+        }
+    }
+}
+
+// An executable graph that takes the parameters of other graphs.
+static void updates() {
+    cudaStream_t stream;
+    CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    unsigned *device = on_device();
+    std::vector<unsigned> want(count, 0);
+    cudaGraph_t graph = captured(stream, device, 3, 1);
+    cudaGraphExec_t instance;
+    CUDA_CHECK(cudaGraphInstantiate(&instance, graph, 0));
+    CUDA_CHECK(cudaGraphLaunch(instance, stream));
+    account(want, 3, 1);
+    for (unsigned turn = 0; turn < 5; ++turn) {
+        cudaGraph_t next = captured(stream, device, 5 + 2 * turn, 100 * turn);
+        cudaGraphExecUpdateResultInfo result;
+        CUDA_CHECK(cudaGraphExecUpdate(instance, next, &result));
+        program->expect(result.result == cudaGraphExecUpdateSuccess, "an update that fits was refused");
+        CUDA_CHECK(cudaGraphDestroy(next));
+        CUDA_CHECK(cudaGraphLaunch(instance, stream));
+        CUDA_CHECK(cudaGraphLaunch(instance, stream));
+        account(want, 5 + 2 * turn, 100 * turn);
+        account(want, 5 + 2 * turn, 100 * turn);
+    }
+    // A graph of another form does not fit.
+    cudaGraph_t other;
+    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    CUDA_CHECK(cudaMemsetAsync(device, 0, bytes, stream));
+    CUDA_CHECK(cudaStreamEndCapture(stream, &other));
+    cudaGraphExecUpdateResultInfo result;
+    cudaError_t refused = cudaGraphExecUpdate(instance, other, &result);
+    program->expect(refused == cudaErrorGraphExecUpdateFailure, "a graph of another form was taken");
+    cudaGetLastError();
+    CUDA_CHECK(cudaGraphDestroy(other));
+    // One kernel with other parameters, one switched off.
+    size_t nodes = 10;
+    std::vector<cudaGraphNode_t> node(nodes);
+    CUDA_CHECK(cudaGraphGetNodes(graph, node.data(), &nodes));
+    cudaKernelNodeParams parameters;
+    CUDA_CHECK(cudaGraphKernelNodeGetParams(node[4], &parameters));
+    program->expect(*static_cast<unsigned *>(parameters.kernelParams[1]) == 3, "a node's parameters read back wrong");
+    unsigned factor = 77, amount = 5;
+    void *changed[] = {&device, &factor, &amount, &count};
+    parameters.kernelParams = changed;
+    cudaGraph_t again = captured(stream, device, 3, 1);
+    CUDA_CHECK(cudaGraphExecUpdate(instance, again, &result));
+    CUDA_CHECK(cudaGraphDestroy(again));
+    CUDA_CHECK(cudaGraphExecKernelNodeSetParams(instance, node[4], &parameters));
+    CUDA_CHECK(cudaGraphNodeSetEnabled(instance, node[7], 0));
+    CUDA_CHECK(cudaGraphLaunch(instance, stream));
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    for (unsigned &value : want) {
+        for (unsigned step = 0; step < 10; ++step) {
+            if (step != 7) {
+                value = step == 4 ? value * 77 + 5 : value * 3 + 1 + step;
+            }
+        }
+    }
+    program->expect_equal("the updated graph's values", fetched(device).data(), want.data(), count);
+    CUDA_CHECK(cudaGraphExecDestroy(instance));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+    CUDA_CHECK(cudaFree(device));
+    CUDA_CHECK(cudaStreamDestroy(stream));
+}
+
+// A graph put together by hand, with a graph inside.
+static void built() {
+    unsigned *first = on_device(), *second = on_device();
+    unsigned *host;
+    CUDA_CHECK(cudaMallocHost(&host, bytes));
+    for (size_t at = 0; at < count; ++at) {
+        host[at] = static_cast<unsigned>(at);
+    }
+    cudaGraph_t inner, graph;
+    CUDA_CHECK(cudaGraphCreate(&inner, 0));
+    cudaGraphNode_t step[2];
+    unsigned factor[2] = {3, 4}, amount[2] = {10, 20};
+    for (int at = 0; at < 2; ++at) {
+        void *arguments[] = {&second, &factor[at], &amount[at], &count};
+        cudaKernelNodeParams kernel = {};
+        kernel.func = reinterpret_cast<void *>(mix);
+        kernel.gridDim = dim3(grid);
+        kernel.blockDim = dim3(128);
+        kernel.kernelParams = arguments;
+        CUDA_CHECK(cudaGraphAddKernelNode(&step[at], inner, at ? &step[0] : nullptr, at, &kernel));
+    }
+    CUDA_CHECK(cudaGraphCreate(&graph, 0));
+    cudaGraphNode_t take, fill, gather, child, bring, tell;
+    cudaMemsetParams set = {};
+    set.dst = second;
+    set.value = 0x01020304;
+    set.elementSize = 4;
+    set.width = count;
+    set.height = 1;
+    CUDA_CHECK(cudaGraphAddMemcpyNode1D(&take, graph, nullptr, 0, first, host, bytes, cudaMemcpyHostToDevice));
+    CUDA_CHECK(cudaGraphAddMemsetNode(&fill, graph, nullptr, 0, &set));
+    cudaGraphNode_t both[] = {take, fill};
+    CUDA_CHECK(cudaGraphAddEmptyNode(&gather, graph, both, 2));
+    CUDA_CHECK(cudaGraphAddChildGraphNode(&child, graph, &gather, 1, inner));
+    CUDA_CHECK(cudaGraphDestroy(inner));
+    CUDA_CHECK(cudaGraphAddMemcpyNode1D(&bring, graph, nullptr, 0, host, second, bytes, cudaMemcpyDeviceToHost));
+    CUDA_CHECK(cudaGraphAddDependencies(graph, &child, &bring, nullptr, 1));
+    Tally tally = {0, host, count};
+    cudaHostNodeParams call = {on_host, &tally};
+    CUDA_CHECK(cudaGraphAddHostNode(&tell, graph, &bring, 1, &call));
+    cudaGraphNodeType kind;
+    CUDA_CHECK(cudaGraphNodeGetType(child, &kind));
+    program->expect(kind == cudaGraphNodeTypeGraph, "a child graph's node has another type");
+
+    cudaGraph_t clone;
+    cudaGraphNode_t found;
+    CUDA_CHECK(cudaGraphClone(&clone, graph));
+    CUDA_CHECK(cudaGraphNodeFindInClone(&found, fill, clone));
+    set.value = 5;
+    CUDA_CHECK(cudaGraphMemsetNodeSetParams(found, &set));
+    cudaStream_t stream;
+    CUDA_CHECK(cudaStreamCreate(&stream));
+    std::vector<unsigned> want_first(count), want(count);
+    cudaGraph_t graphs[] = {graph, clone};
+    unsigned value[] = {0x01020304, 5};
+    for (int which = 0; which < 2; ++which) {
+        cudaGraphExec_t instance;
+        CUDA_CHECK(cudaGraphInstantiate(&instance, graphs[which], 0));
+        for (int launch = 0; launch < 3; ++launch) {
+            for (size_t at = 0; at < count; ++at) {
+                want_first[at] = host[at];
+                want[at] = (value[which] * 3 + 10) * 4 + 20;
+            }
+            CUDA_CHECK(cudaGraphLaunch(instance, stream));
+            CUDA_CHECK(cudaStreamSynchronize(stream));
+            for (unsigned &wanted : want) {
+                wanted += tally.calls;
+            }
+            program->expect_equal("the built graph's values", host, want.data(), count);
+        }
+        CUDA_CHECK(cudaGraphExecDestroy(instance));
+    }
+    program->expect_equal("the built graph's copy", fetched(first).data(), want_first.data(), count);
+    program->expect_equal("the built graph's calls", static_cast<int>(tally.calls), 6);
+    CUDA_CHECK(cudaGraphDestroy(graph));
+    CUDA_CHECK(cudaGraphDestroy(clone));
+    CUDA_CHECK(cudaFree(first));
+    CUDA_CHECK(cudaFree(second));
+    CUDA_CHECK(cudaFreeHost(host));
+    CUDA_CHECK(cudaStreamDestroy(stream));
+}
+
+// Events that a graph records, for those outside of it.
+static void events() {
+    cudaStream_t stream, other;
+    cudaEvent_t reached;
+    CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    CUDA_CHECK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+    CUDA_CHECK(cudaEventCreateWithFlags(&reached, cudaEventDisableTiming));
+    unsigned *device = on_device(), *copy = on_device();
+    cudaGraph_t graph;
+    cudaGraphExec_t instance;
+    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    mix<<<grid, 128, 0, stream>>>(device, 3, 8, count);
+    LAUNCH_CHECK();
+    CUDA_CHECK(cudaEventRecordWithFlags(reached, stream, cudaEventRecordExternal));
+    CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+    CUDA_CHECK(cudaGraphInstantiate(&instance, graph, 0));
+    std::vector<unsigned> want(count, 0);
+    for (int launch = 0; launch < 5; ++launch) {
+        CUDA_CHECK(cudaGraphLaunch(instance, stream));
+        CUDA_CHECK(cudaStreamWaitEvent(other, reached, 0));
+        CUDA_CHECK(cudaMemcpyAsync(copy, device, bytes, cudaMemcpyDeviceToDevice, other));
+        CUDA_CHECK(cudaStreamSynchronize(other));
+        for (unsigned &value : want) {
+            value = value * 3 + 8;
+        }
+        program->expect_equal("values behind a graph's event", fetched(copy).data(), want.data(), count);
+    }
+    CUDA_CHECK(cudaEventSynchronize(reached));
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    CUDA_CHECK(cudaGraphExecDestroy(instance));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+    CUDA_CHECK(cudaFree(device));
+    CUDA_CHECK(cudaFree(copy));
+    CUDA_CHECK(cudaEventDestroy(reached));
+    CUDA_CHECK(cudaStreamDestroy(stream));
+    CUDA_CHECK(cudaStreamDestroy(other));
+}
+
+static void expect_error(const char *what, cudaError_t got, cudaError_t want) {
+    cudaGetLastError();
+    if (got != want) {
+        std::string text = std::string(what) + ": " + cudaGetErrorName(got) + ", not " + cudaGetErrorName(want);
+        program->expect(false, text.c_str());
+    }
+}
+
+// What CUDA refuses while a stream captures.
+static void refusals() {
+    cudaStream_t stream, blocking;
+    cudaEvent_t event;
+    cudaGraph_t graph;
+    CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    CUDA_CHECK(cudaStreamCreate(&blocking));
+    CUDA_CHECK(cudaEventCreate(&event));
+    unsigned *device = on_device();
+    expect_error("capturing the legacy stream", cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeRelaxed),
+                 cudaErrorStreamCaptureUnsupported);
+    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    expect_error("synchronizing a capture", cudaStreamSynchronize(stream), cudaErrorStreamCaptureUnsupported);
+    expect_error("work after that", cudaMemsetAsync(device, 0, 4, stream), cudaErrorStreamCaptureInvalidated);
+    expect_error("ending it", cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
+
+    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    CUDA_CHECK(cudaEventRecord(event, stream));
+    expect_error("querying a captured event", cudaEventQuery(event), cudaErrorCapturedEvent);
+    CUDA_CHECK(cudaStreamWaitEvent(blocking, event, 0));
+    CUDA_CHECK(cudaMemsetAsync(device, 0, 4, blocking));
+    expect_error("leaving work unjoined", cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureUnjoined);
+
+    CUDA_CHECK(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeRelaxed));
+    expect_error("the legacy stream meanwhile", cudaMemsetAsync(device, 0, 4, nullptr),
+                 cudaErrorStreamCaptureImplicit);
+    expect_error("ending that", cudaStreamEndCapture(blocking, &graph), cudaErrorStreamCaptureInvalidated);
+
+    CUDA_CHECK(cudaEventRecord(event, blocking));
+    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    expect_error("waiting for work outside", cudaStreamWaitEvent(stream, event, 0),
+                 cudaErrorStreamCaptureIsolation);
+    expect_error("ending it", cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
+
+    CUDA_CHECK(cudaDeviceSynchronize());
+    CUDA_CHECK(cudaFree(device));
+    CUDA_CHECK(cudaEventDestroy(event));
+    CUDA_CHECK(cudaStreamDestroy(stream));
+    CUDA_CHECK(cudaStreamDestroy(blocking));
+}
+
+int main(int argc, char **argv) {
+    Program own("graphs", "captures, builds, updates and launches graphs", "elements", 10000, 2, 1L << 28);
+    program = &own;
+    own.parse(argc, argv);
+    Random random(own.seed());
+    count = static_cast<size_t>(own.size());
+    bytes = count * sizeof(unsigned);
+    grid = blocks_for(count, 128);
+    while (own.next_round()) {
+        fork_and_join(random);
+        ordinary_memory(random);
+        updates();
+        built();
+        events();
+        refusals();
+    }
+    return own.finish();
+}
