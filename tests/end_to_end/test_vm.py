@@ -27,6 +27,7 @@ ask() {
 }
 ask "no port" PARAGPU_COMMUNICATOR=vsock
 ask "nobody listens" PARAGPU_COMMUNICATOR=vsock PARAGPU_VSOCK_PORT=7015
+ask "refused" PARAGPU_COMMUNICATOR=vsock PARAGPU_VSOCK_PORT=7017
 ask "auto says its way" PARAGPU_LOG_LEVEL=info PARAGPU_VSOCK_PORT=7014
 ask "auto passes over" PARAGPU_LOG_LEVEL=info PARAGPU_PCI_DEVICE=/dev/none PARAGPU_VSOCK_PORT=7015 \\
     PARAGPU_TCP_ADDRESS={tcp}
@@ -114,6 +115,9 @@ class Vm(unittest.TestCase):
             (harness.binary("paragpu-worker"), "/usr/bin/paragpu-worker"),
         ]
         kernel = vm.build_image(self.initramfs, files)
+        # A daemon that has nothing to give: its device does not exist.
+        empty = f"--vsock-unix=blue={self.vsock.end}_7017"
+        self.enterContext(harness.Daemon(empty, "--set=device.indices=31"))
         lines = []
         script = BAD_INPUT.replace("{tcp}", self.tcp)
         about = vm.boot(
@@ -132,6 +136,7 @@ class Vm(unittest.TestCase):
         expected = {
             "no port": ["`communicator` is \"vsock\", but vsock.port names no port"],
             "nobody listens": ["^paragpu: no host answers at vsock 2:7015; is paragpud running there with `vsock.port`"],
+            "refused": ["^paragpu: the host refuses a session: ."],
             "auto says its way": ["^paragpu: device 0 is reached by pci$", "^exit 0$"],
             "auto passes over": [
                 "^paragpu: passed over: no host answers at vsock 2:7015",
