@@ -148,7 +148,7 @@ pub fn graphs(platform: &dyn Platform) {
     device
         .host_register(host.address(), 4096)
         .expect("register");
-    let mut word = |device: &mut dyn Device, address| {
+    let word = |device: &mut dyn Device, address| {
         let copied = device.copy(host.address(), address, 4096, stream);
         copied.expect("copy");
         settle(device, stream).expect("settle");
