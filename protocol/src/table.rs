@@ -94,6 +94,14 @@ crate::calls! { 'a;
         size: u64,
     } -> ()
 
+    /// Writes several runs of bytes into a shadow, as [`ShadowWrite`] does one.
+    0x010a ShadowPatch<'a> [Posted, idempotent] {
+        /// Where the first run's gap begins.
+        address: u64,
+        /// Run after run: bytes left as they are since the last one (u32), bytes of the run (u32), the run.
+        runs: Bytes<'a>,
+    } -> ()
+
     /// cuMemcpyHtoDAsync of bytes that travel with the call.
     0x0201 CopyToDevice<'a> [Posted] {
         /// First device address.

@@ -108,7 +108,7 @@ configuration! {
     [shm] pub struct Shm {
         /// Bytes of a session's window: rings, staging and pinned memory. Memory is taken as it is
         /// used.
-        window: Size = Size(1 << 30) => 8 << 20..=1 << 40;
+        window: Size = Size(8 << 30) => 8 << 20..=1 << 40;
     }
 
     /// Program images, kept so that a guest need not send them twice.

@@ -60,6 +60,7 @@ impl Default for Options {
 pub fn over(socket: impl Into<OwnedFd>, options: Options) -> Result<Connection, Error> {
     let socket = socket.into();
     sockets::send_at_once(&socket)?;
+    sockets::widen(&socket)?;
     let options = Options {
         buffer: options.buffer.max(HEADER_LEN + MAX_PAYLOAD),
         largest_write: options

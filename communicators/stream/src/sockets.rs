@@ -112,6 +112,17 @@ pub(crate) fn largest_write(socket: impl AsFd) -> Result<usize, Error> {
     }
 }
 
+/// Wants room for several frames of a bulk copy in a unix socket, so that both
+/// ends copy at once; gets what the system allows. TCP finds its own size.
+pub(crate) fn widen(socket: impl AsFd) -> Result<(), Error> {
+    const ROOM: usize = 4 << 20;
+    let failed = |errno: Errno| Error::io("cannot set the socket's buffer", errno);
+    if sockopt::socket_domain(&socket).map_err(failed)? == AddressFamily::UNIX {
+        sockopt::set_socket_send_buffer_size(&socket, ROOM).map_err(failed)?;
+    }
+    Ok(())
+}
+
 /// Sets `TCP_NODELAY`; other stream sockets have no such delay.
 pub(crate) fn send_at_once(socket: impl AsFd) -> Result<(), Error> {
     match sockopt::set_tcp_nodelay(socket, true) {

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 
 use paragpu_protocol::codec::Bytes;
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{ShadowRead, ShadowWrite};
+use paragpu_protocol::table::{ShadowPatch, ShadowRead, ShadowWrite};
 
 use crate::error::Result;
 use crate::host::Reach;
@@ -36,7 +36,11 @@ use crate::sys::memory::{Destination, Source};
 /// Smallest run of bytes that is compared.
 const UNIT: usize = 16;
 const PAGE: usize = 4096;
-/// Bytes in one write; fits a frame.
+/// Bytes that are merged at once where all of them differ.
+const WORD: usize = 8;
+/// Bytes before each run of a patch.
+const HEAD: usize = 8;
+/// Bytes in one write or patch; fits a frame with what else is in it.
 const WRITE: usize = 240 << 10;
 
 /// One shadow.
@@ -57,6 +61,8 @@ pub(crate) struct Region {
 struct State {
     /// What both sides last agreed on; of the program's bytes only.
     agreed: Vec<u8>,
+    /// Where the shadow's pages are fetched to.
+    fetched: Vec<u8>,
     /// Work that may write to the shadow.
     writers: Vec<(Arc<Progress>, u64)>,
 }
@@ -73,6 +79,7 @@ impl Region {
             visible: AtomicBool::new(false),
             state: Mutex::new(State {
                 agreed: vec![0; host.len()],
+                fetched: Vec::new(),
                 writers: Vec::new(),
             }),
             host,
@@ -126,6 +133,7 @@ impl Region {
     fn push(&self, session: &Session, offset: usize, size: usize) -> Result<()> {
         let end = offset.saturating_add(size).min(self.host.len());
         let mut state = lock(&self.state);
+        let mut patch = Patch::default();
         let mut at = offset;
         while at < end {
             let page = (at / PAGE + 1) * PAGE;
@@ -148,13 +156,13 @@ impl Region {
             // The bytes sent are those agreed on, whatever the program writes
             // meanwhile.
             agreed.copy_from_slice(self.host.part(from, to - from));
-            session.link.post(&ShadowWrite {
-                address: self.device + from as u64,
-                data: Bytes(agreed),
-            })?;
+            if !patch.holds(from, to - from) {
+                patch.send(session, self.device)?;
+            }
+            patch.add(from, agreed);
             at = to;
         }
-        Ok(())
+        patch.send(session, self.device)
     }
 
     /// The first run of differing units from `at` on, before `end`, at most
@@ -188,46 +196,107 @@ impl Region {
         }
         let before = usize::try_from(self.device - self.base).unwrap_or(0);
         let length = usize::try_from(self.length).map_err(|_| Status::OUT_OF_MEMORY)?;
-        let mut fetched = vec![0; length];
-        if let Some(own) = fetched.get_mut(before..before + state.agreed.len()) {
-            own.copy_from_slice(&state.agreed);
-        }
-        let destination = Destination::of(&mut fetched);
+        let State {
+            agreed, fetched, ..
+        } = &mut *state;
+        fetched.resize(length, 0);
+        let own = before..before + agreed.len();
+        // Pages that did not change do not come.
+        fetched
+            .get_mut(own.clone())
+            .ok_or(Status::UNKNOWN)?
+            .copy_from_slice(agreed);
         session.link.call_with(
             &ShadowRead {
                 address: self.base,
                 size: self.length,
             },
-            Some(destination),
+            Some(Destination::of(fetched)),
             |()| (),
         )?;
-        let Some(own) = fetched.get(before..before + state.agreed.len()) else {
-            return Err(Status::UNKNOWN);
-        };
-        self.merge(&state.agreed, own);
-        state.agreed.copy_from_slice(own);
+        let own = fetched.get(own).ok_or(Status::UNKNOWN)?;
+        self.merge(agreed, own);
         Ok(())
     }
 
-    /// Writes the bytes that differ into the program's memory.
-    fn merge(&self, agreed: &[u8], fetched: &[u8]) {
-        let pages = agreed.chunks(PAGE).zip(fetched.chunks(PAGE));
+    /// Writes the bytes that differ into the program's memory, and agrees on
+    /// them.
+    fn merge(&self, agreed: &mut [u8], fetched: &[u8]) {
+        let pages = agreed.chunks_mut(PAGE).zip(fetched.chunks(PAGE));
         for (page, (old, new)) in pages.enumerate() {
-            let mut at = 0;
-            while old.get(at..) != new.get(at..) {
-                let differs = |&at: &usize| old.get(at) != new.get(at);
-                let Some(from) = (at..new.len()).find(differs) else {
-                    break;
-                };
-                let to = (from..new.len())
-                    .find(|at| !differs(at))
-                    .unwrap_or(new.len());
-                if let Some(run) = new.get(from..to) {
-                    self.host.overwrite(page * PAGE + from, run);
+            if old == new {
+                continue;
+            }
+            let words = old.chunks(WORD).zip(new.chunks(WORD));
+            for (word, (old, new)) in words.enumerate() {
+                let at = page * PAGE + word * WORD;
+                if old == new {
+                    continue;
                 }
-                at = to;
+                if old.iter().zip(new).all(|(old, new)| old != new) {
+                    self.host.overwrite(at, new);
+                    continue;
+                }
+                let differing = old.iter().zip(new).enumerate();
+                for (byte, _) in differing.filter(|(_, (old, new))| old != new) {
+                    self.host
+                        .overwrite(at + byte, new.get(byte..=byte).unwrap_or(&[]));
+                }
+            }
+            old.copy_from_slice(new);
+        }
+    }
+}
+
+/// Changed runs that travel in one call.
+#[derive(Default)]
+struct Patch {
+    /// Offset of the first run, and of the end of the last.
+    start: usize,
+    end: usize,
+    count: usize,
+    runs: Vec<u8>,
+}
+
+impl Patch {
+    /// Does another run fit?
+    fn holds(&self, from: usize, length: usize) -> bool {
+        self.runs.is_empty()
+            || self.runs.len() + HEAD + length <= WRITE && u32::try_from(from - self.end).is_ok()
+    }
+
+    /// Adds a run behind the others; it fits.
+    fn add(&mut self, from: usize, run: &[u8]) {
+        if self.runs.is_empty() {
+            (self.start, self.end) = (from, from);
+        }
+        let gap = u32::try_from(from - self.end).unwrap_or(0);
+        let length = u32::try_from(run.len()).unwrap_or(0);
+        self.runs.extend_from_slice(&gap.to_le_bytes());
+        self.runs.extend_from_slice(&length.to_le_bytes());
+        self.runs.extend_from_slice(run);
+        self.end = from + run.len();
+        self.count += 1;
+    }
+
+    /// Posts the runs, of a shadow at `device`, and forgets them.
+    fn send(&mut self, session: &Session, device: u64) -> Result<()> {
+        let address = device + self.start as u64;
+        match self.count {
+            0 => return Ok(()),
+            // It needs no head.
+            1 => {
+                let data = Bytes(self.runs.get(HEAD..).unwrap_or(&[]));
+                session.link.post(&ShadowWrite { address, data })?;
+            }
+            _ => {
+                let runs = Bytes(&self.runs);
+                session.link.post(&ShadowPatch { address, runs })?;
             }
         }
+        self.count = 0;
+        self.runs.clear();
+        Ok(())
     }
 }
 

@@ -14,7 +14,7 @@ use paragpu_protocol::layout::Regions;
 use crate::control::Assign;
 
 /// Bytes of a window where none are assigned. Memory is taken as it is used.
-const WINDOW: u64 = 1 << 30;
+const WINDOW: u64 = 8 << 30;
 /// Bytes of each of its rings.
 const RING: u64 = 2 << 20;
 /// Longest time for the guest to take its welcome.

@@ -79,6 +79,10 @@ impl Session {
                 let outcome = self.shadow_write(call);
                 self.answer(at, outcome)
             }
+            Call::ShadowPatch(call) => {
+                let outcome = self.shadow_patch(call);
+                self.answer(at, outcome)
+            }
             Call::ShadowRead(call) => {
                 let outcome = self.shadow_read(at, call);
                 self.answer(at, outcome)

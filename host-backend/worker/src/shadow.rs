@@ -4,10 +4,12 @@
 //! A second copy remembers what both sides agreed on last, so that only pages
 //! that a kernel changed travel back.
 
+use paragpu_device::Error;
+use paragpu_protocol::codec::Reader;
 use paragpu_protocol::frame::{Control, MAX_PAYLOAD};
 use paragpu_protocol::layout::Regions;
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{ShadowCreate, ShadowDestroy, ShadowRead, ShadowWrite};
+use paragpu_protocol::table::{ShadowCreate, ShadowDestroy, ShadowPatch, ShadowRead, ShadowWrite};
 
 use crate::answer::{At, Progress};
 use crate::completion::Then;
@@ -154,8 +156,28 @@ impl Session {
     }
 
     pub(crate) fn shadow_write(&mut self, call: &ShadowWrite<'_>) -> Outcome<()> {
-        let bytes = call.data.0;
-        let (shadow, offset) = self.shadow_of(call.address, bytes.len() as u64)?;
+        self.shadow_run(call.address, call.data.0)
+    }
+
+    pub(crate) fn shadow_patch(&mut self, call: &ShadowPatch<'_>) -> Outcome<()> {
+        let cut_short = |_| Error::new(Status::INVALID_VALUE, "a run is cut short");
+        let overflow = || Error::new(Status::INVALID_VALUE, "a run's address overflows");
+        let mut runs = Reader::new(call.runs.0);
+        let mut at = call.address;
+        while runs.remaining() > 0 {
+            let gap: u32 = runs.field().map_err(cut_short)?;
+            let length: u32 = runs.field().map_err(cut_short)?;
+            let bytes = runs.bytes(length as usize).map_err(cut_short)?;
+            at = at.checked_add(gap.into()).ok_or_else(overflow)?;
+            self.shadow_run(at, bytes)?;
+            at = at.checked_add(length.into()).ok_or_else(overflow)?;
+        }
+        Ok(())
+    }
+
+    /// Writes one run of the guest's bytes.
+    fn shadow_run(&self, address: u64, bytes: &[u8]) -> Outcome<()> {
+        let (shadow, offset) = self.shadow_of(address, bytes.len() as u64)?;
         let written = shadow.memory.copy_in(offset, bytes) && shadow.agreed.copy_in(offset, bytes);
         self.statistics.bytes_to_device.add(bytes.len() as u64);
         if written {

@@ -70,6 +70,19 @@ pub struct State {
     pub kernel: Option<Kernel>,
 }
 
+impl State {
+    /// The guest writes to a shadow.
+    fn shadow_run(&mut self, address: u64, bytes: &[u8]) {
+        self.memory.write(address, bytes);
+        for (base, agreed) in &mut self.agreed {
+            if (*base..*base + agreed.len() as u64).contains(&address) {
+                let from = (address - base) as usize;
+                agreed[from..from + bytes.len()].copy_from_slice(bytes);
+            }
+        }
+    }
+}
+
 pub struct Worker {
     pub state: Arc<Mutex<State>>,
     pub synchronous: Arc<AtomicU64>,
@@ -278,13 +291,15 @@ fn answer(state: &mut State, call: &Call<'_>, data: &dyn Fn(u64, &[u8]), out: &m
                 .insert(call.address.0, vec![0; call.size as usize]);
             done(&(), out);
         }
-        Call::ShadowWrite(call) => {
-            state.memory.write(call.address, call.data.0);
-            for (base, agreed) in &mut state.agreed {
-                if (*base..*base + agreed.len() as u64).contains(&call.address) {
-                    let from = (call.address - base) as usize;
-                    agreed[from..from + call.data.0.len()].copy_from_slice(call.data.0);
-                }
+        Call::ShadowWrite(call) => state.shadow_run(call.address, call.data.0),
+        Call::ShadowPatch(call) => {
+            let mut runs = Reader::new(call.runs.0);
+            let mut at = call.address;
+            while runs.remaining() > 0 {
+                at += u64::from(runs.field::<u32>().unwrap());
+                let length: u32 = runs.field().unwrap();
+                state.shadow_run(at, runs.bytes(length as usize).unwrap());
+                at += u64::from(length);
             }
         }
         Call::ShadowRead(call) => {

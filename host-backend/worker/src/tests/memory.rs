@@ -201,6 +201,20 @@ fn shadows_agree_page_by_page() {
     guest.fails(&write(shadow + 16 * 4096 - 1, b"ab"), Status::INVALID_VALUE);
     guest.fails(&write(base, b"a"), Status::INVALID_VALUE);
     guest.fails(&write(u64::MAX, b"a"), Status::INVALID_VALUE);
+    let patch = |address, runs| ShadowPatch {
+        address,
+        runs: Bytes(runs),
+    };
+    // "ab", three bytes left alone, "c".
+    let runs = b"\x00\0\0\0\x02\0\0\0ab\x03\0\0\0\x01\0\0\0c";
+    guest.call(&patch(shadow + 16 * 4096 - 6, runs)).unwrap();
+    guest.fails(&patch(shadow + 16 * 4096 - 5, runs), Status::INVALID_VALUE);
+    guest.fails(&patch(u64::MAX, runs), Status::INVALID_VALUE);
+    for cut in 1..runs.len() {
+        if cut != 10 {
+            guest.fails(&patch(shadow, &runs[..cut]), Status::INVALID_VALUE);
+        }
+    }
     let read = |address, size| ShadowRead { address, size };
     let size = 16 * 4096;
     // What the guest wrote itself does not come back.
