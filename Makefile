@@ -12,6 +12,7 @@ PACKAGES_DEMO := $(PACKAGES_BUILD) qemu-system-x86 busybox-static cpio kmod \
 	xz-utils zstd pahole
 PACKAGES_TEST := $(PACKAGES_DEMO) mmdebstrap
 PACKAGES_LINT := shellcheck git
+PACKAGES_DEBIAN := $(PACKAGES_BUILD) debhelper dh-dkms dpkg-dev fakeroot lintian mmdebstrap
 # As many jobs as there are cores, where the caller did not say how many.
 JOBS = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 
@@ -21,8 +22,8 @@ help: ## this list
 
 # --- what the rest needs -----------------------------------------------------
 
-.PHONY: packages-build packages-demo packages-test packages-lint
-packages-build packages-demo packages-test packages-lint: packages-%:
+.PHONY: packages-build packages-demo packages-test packages-lint packages-debian
+packages-build packages-demo packages-test packages-lint packages-debian: packages-%:
 	@tests/tools/install-packages.sh $(PACKAGES_$(shell tr a-z A-Z <<< $*))
 
 .PHONY: vhost-vsock
@@ -52,6 +53,10 @@ module: packages-demo ## the guest's kernel module, for Debian's cloud kernel
 	$(MAKE) --no-print-directory -C kernel-module \
 		KDIR="$(CURDIR)/.cache/kernel/$$release/headers" OUT="$(CURDIR)/out/module/$$release"; \
 	echo "out/module/$$release/paragpu.ko"
+
+.PHONY: packages
+packages: packages-debian build ## Debian packages for guests and hosts, into out/packages
+	vm-images/packages/build.sh
 
 # --- what judges a change ----------------------------------------------------
 
@@ -106,6 +111,10 @@ bench-gpu: ## speed on this machine's NVIDIA GPU beside native, into out/bench-g
 .PHONY: fuzz
 fuzz: ## every decoder for FUZZ_SECONDS (600) each, two at a time
 	tests/fuzz/run.sh
+
+.PHONY: test-packages
+test-packages: packages programs ## install, use, upgrade and purge the packages in a bare Debian 12
+	tests/packages/run.sh
 
 .PHONY: clean
 clean: ## everything built; keeps .cache

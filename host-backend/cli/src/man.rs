@@ -1,4 +1,4 @@
-//! Manual pages, one for each command, and the daemon's.
+//! Manual pages: of each command, and of the host's programs.
 
 use std::path::Path;
 
@@ -18,12 +18,20 @@ pub fn write(directory: &Path) -> Result<(), Error> {
     // help and its copies of each command say nothing new.
     let command = Arguments::command().disable_help_subcommand(true);
     clap_mangen::generate_to(command, directory).map_err(failed)?;
-    let daemon = paragpu_daemon::arguments::Arguments::command();
-    let page = directory.join("paragpud.8");
-    let mut text = Vec::new();
-    Man::new(daemon)
-        .section("8")
-        .render(&mut text)
-        .map_err(failed)?;
-    std::fs::write(&page, text).map_err(|source| Error::Write { path: page, source })
+    // The device process takes its name from its package.
+    let device = paragpu_qemu_device::settings::Arguments::command().name("paragpu-qemu-device");
+    for program in [
+        paragpu_daemon::arguments::Arguments::command(),
+        paragpu_worker::arguments::Arguments::command(),
+        device,
+    ] {
+        let path = directory.join(format!("{}.8", program.get_name()));
+        let mut text = Vec::new();
+        Man::new(program)
+            .section("8")
+            .render(&mut text)
+            .map_err(failed)?;
+        std::fs::write(&path, text).map_err(|source| Error::Write { path, source })?;
+    }
+    Ok(())
 }

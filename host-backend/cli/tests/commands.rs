@@ -345,6 +345,8 @@ fn completions_and_manual_pages_are_made() {
         "paragpu-doctor.1",
         "paragpu-config-show.1",
         "paragpud.8",
+        "paragpu-worker.8",
+        "paragpu-qemu-device.8",
     ] {
         let page = std::fs::read_to_string(pages.join(page)).unwrap_or_else(|_| panic!("{page}"));
         assert!(page.contains(".TH"));

@@ -1,0 +1,144 @@
+#!/bin/bash
+# What run.sh runs in the bare Debian; ends at the first check that fails.
+set -euo pipefail
+
+first=(/packages/first/*.deb)
+second=(/packages/second/*.deb)
+
+# check WHAT COMMAND...: the command must succeed; its output is shown if not.
+check() {
+	local what=$1
+	shift
+	if "$@" >/tmp/output 2>&1; then
+		echo "ok   $what"
+	else
+		cat /tmp/output
+		echo "FAIL $what: $*"
+		exit 1
+	fi
+}
+
+apt() {
+	apt-get -q -y --no-install-recommends "$@"
+}
+
+# All files, but for what the package system itself writes.
+files() {
+	find / -xdev \( -path /proc -o -path /dev -o -path /run -o -path /tmp \
+		-o -path /packages -o -path /var/lib/dpkg -o -path /var/lib/apt \
+		-o -path /var/cache/apt -o -path /var/cache/debconf -o -path /var/log \) -prune \
+		-o -print | sort
+}
+
+# first_of LIBRARY: where the loader finds it.
+first_of() {
+	ldconfig -p | awk -v name="$1" '$1 == name { print $NF; exit }'
+}
+
+is() {
+	[ "$1" = "$2" ] || {
+		echo "$1, not $2"
+		return 1
+	}
+}
+
+as_user() {
+	setpriv --reuid nobody --regid nogroup --groups paragpu -- "$@"
+}
+
+echo "== installing what the packages depend on"
+check "apt knows the archive" apt update
+check "dependencies resolve in a bare Debian" apt -s install "${first[@]}"
+mapfile -t needed < <(awk '$1 == "Inst" && $2 !~ /^paragpu/ { print $2 }' /tmp/output)
+check "dependencies install (${#needed[@]} packages)" apt install "${needed[@]}"
+ldconfig
+files >/tmp/before
+
+echo "== installing"
+check "packages install" apt install "${first[@]}"
+kernel=$(basename "$(find /usr/src -maxdepth 1 -name 'linux-headers-*-cloud-amd64')")
+kernel=${kernel#linux-headers-}
+check "DKMS builds the module for $kernel" dkms install -m paragpu -v 0.1.0 -k "$kernel"
+dkms status -m paragpu -v 0.1.0 -k "$kernel" >/tmp/status
+check "DKMS has installed it" grep -q installed /tmp/status
+check "the module is the PCI device's" \
+	grep -q 'pci:v00001AF4d00001110' <(modinfo -k "$kernel" -F alias paragpu)
+for library in libcuda.so.1 libcudart.so.13; do
+	check "the loader finds $library" is "$(first_of $library)" /usr/lib/paragpu/$library
+done
+check "both configurations are good" paragpu config check
+check "the daemon has a user" getent passwd paragpu
+for page in man1/paragpu.1 man8/paragpud.8 man8/paragpu-qemu-device.8; do
+	check "there is $page" test -s "/usr/share/man/$page.gz"
+done
+check "bash completes" bash -n /usr/share/bash-completion/completions/paragpu
+
+echo "== units"
+for unit in paragpud.service paragpu-device@.service; do
+	path=/lib/systemd/system/$unit
+	check "$unit is well-formed" systemd-analyze verify --man=no "${path/@/@vm}"
+	check "$unit exposes 2.0 at most" \
+		systemd-analyze security --no-pager --offline=true --threshold=20 "$path"
+	sed -n 's/.*Overall exposure level for/     exposure of/p' /tmp/output
+done
+check "the daemon starts with the machine" systemctl is-enabled paragpud.service
+check "folders of sockets are made" systemd-tmpfiles --create paragpu-host.conf
+check "hypervisors may enter theirs" \
+	is "$(stat -c %U:%G:%a /run/paragpu-device)" paragpu:kvm:750
+
+echo "== using"
+install -d -o paragpu -g paragpu /run/paragpu
+mkfifo /tmp/addresses
+setpriv --reuid paragpu --regid paragpu --init-groups -- \
+	paragpud --device software --print-addresses >/tmp/addresses 2>/tmp/daemon.log &
+daemon=$!
+read -r _ </tmp/addresses || {
+	cat /tmp/daemon.log
+	echo "FAIL paragpud does not start"
+	exit 1
+}
+check "doctor finds nothing wrong" as_user paragpu doctor
+for communicator in unix shm auto; do
+	check "vectorAdd runs over $communicator" \
+		as_user env PARAGPU_COMMUNICATOR=$communicator /usr/local/bin/vectorAdd
+done
+check "others may not connect" bash -c '! setpriv --reuid nobody --regid nogroup --clear-groups /usr/local/bin/vectorAdd'
+kill "$daemon"
+check "the daemon ends in order" wait "$daemon"
+
+echo "== beside NVIDIA's libraries"
+# Files of their names where NVIDIA's packages put them.
+for library in libcuda.so.1 libcudart.so.13; do
+	cp /usr/lib/paragpu/$library /usr/lib/x86_64-linux-gnu/
+	ldconfig
+	check "paragpu does not shadow $library" \
+		is "$(first_of $library)" /lib/x86_64-linux-gnu/$library
+	rm /usr/lib/x86_64-linux-gnu/$library
+done
+mv /etc/ld.so.conf.d/zz-paragpu.conf /etc/ld.so.conf.d/000-paragpu.conf
+ldconfig
+
+echo "== upgrading"
+echo 'communicator = "unix"' >/etc/paragpu/guest.toml
+printf '[pool]\nwarm = 2\n' >/etc/paragpu/host.toml
+sha256sum /etc/paragpu/*.toml >/tmp/sums
+check "packages upgrade" apt install "${second[@]}"
+check "changed configuration is kept" sha256sum -c /tmp/sums
+check "a folder put first stays first" test ! -e /etc/ld.so.conf.d/zz-paragpu.conf
+check "the new version is there" \
+	is "$(dpkg-query -W -f '${Version}' paragpu-host)" 0.1.0+upgrade
+check "DKMS follows" grep -q 'paragpu.*0.1.0+upgrade' <(dkms status)
+check "DKMS forgets the old version" bash -c '! dkms status | grep -q "paragpu.*0\.1\.0[,/]"'
+
+echo "== removing"
+packages=(paragpu-guest paragpu-dkms paragpu-host paragpu-tools)
+check "packages are removed" apt remove "${packages[@]}"
+check "changed configuration outlives that" sha256sum -c /tmp/sums
+check "the loader has forgotten them" is "$(first_of libcuda.so.1)" ""
+mkdir -p /var/cache/paragpu
+touch /var/cache/paragpu/image
+check "packages are purged" apt purge "${packages[@]}"
+rm /etc/ld.so.conf.d/000-paragpu.conf # the administrator's own by now
+ldconfig
+files >/tmp/after
+check "purging leaves nothing" diff /tmp/before /tmp/after
