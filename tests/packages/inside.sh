@@ -51,13 +51,15 @@ check "apt knows the archive" apt update
 check "dependencies resolve in a bare Debian" apt -s install "${first[@]}"
 mapfile -t needed < <(awk '$1 == "Inst" && $2 !~ /^paragpu/ { print $2 }' /tmp/output)
 check "dependencies install (${#needed[@]} packages)" apt install "${needed[@]}"
+kernel=$(basename "$(find /usr/src -maxdepth 1 -name 'linux-headers-*-cloud-amd64')")
+kernel=${kernel#linux-headers-}
+# Indices that a kernel's own package makes, where it is installed.
+depmod "$kernel"
 ldconfig
 files >/tmp/before
 
 echo "== installing"
 check "packages install" apt install "${first[@]}"
-kernel=$(basename "$(find /usr/src -maxdepth 1 -name 'linux-headers-*-cloud-amd64')")
-kernel=${kernel#linux-headers-}
 check "DKMS builds the module for $kernel" dkms install -m paragpu -v 0.1.0 -k "$kernel"
 dkms status -m paragpu -v 0.1.0 -k "$kernel" >/tmp/status
 check "DKMS has installed it" grep -q installed /tmp/status
