@@ -50,6 +50,8 @@ static unsigned *on_device() {
     unsigned *memory = nullptr;
     CUDA_CHECK(cudaMalloc(&memory, bytes));
     CUDA_CHECK(cudaMemset(memory, 0, bytes));
+    // Streams that do not wait for the default stream would overtake it.
+    CUDA_CHECK(cudaDeviceSynchronize());
     return memory;
 }
 
