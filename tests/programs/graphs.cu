@@ -404,6 +404,14 @@ static void refusals() {
     CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
     CUDA_CHECK(cudaEventRecord(event, stream));
     expect_error("querying a captured event", cudaEventQuery(event), cudaErrorCapturedEvent);
+    // Whether the question spoils the capture is not documented.
+    if (cudaStreamEndCapture(stream, &graph) == cudaSuccess) {
+        CUDA_CHECK(cudaGraphDestroy(graph));
+    }
+    cudaGetLastError();
+
+    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    CUDA_CHECK(cudaEventRecord(event, stream));
     CUDA_CHECK(cudaStreamWaitEvent(blocking, event, 0));
     CUDA_CHECK(cudaMemsetAsync(device, 0, 4, blocking));
     expect_error("leaving work unjoined", cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureUnjoined);
