@@ -16,6 +16,7 @@ fi
 export PATH=$PWD/.cache/tools/bin:$PATH
 command -v cargo-fuzz >/dev/null || cargo install -q --locked --root .cache/tools cargo-fuzz
 mkdir -p out/fuzz
+export LSAN_OPTIONS=suppressions=$PWD/tests/fuzz/lsan.txt:print_suppressions=0
 cargo +nightly fuzz build --fuzz-dir tests/fuzz "${targets[@]:0:1}"
 fuzz() {
     if cargo +nightly fuzz run --fuzz-dir tests/fuzz "$1" "out/fuzz/corpus-$1" -- \
