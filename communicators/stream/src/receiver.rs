@@ -55,7 +55,7 @@ impl StreamReceiver {
             let space = self.parser.space()?;
             match recv(&self.link.socket, space, RecvFlags::DONTWAIT) {
                 Ok((_, 0)) if self.parser.is_inside_frame() => {
-                    return Err(Error::protocol("the connection ended inside a frame"));
+                    return Err(Error::cut());
                 }
                 Ok((_, 0)) | Err(Errno::CONNRESET | Errno::NOTCONN | Errno::PIPE) => {
                     return Err(Error::Closed);

@@ -138,7 +138,8 @@ fn backend(directory: &Path, refuse: Option<&'static str>) -> JoinHandle<()> {
                     session: 1,
                     token: [1; 16],
                     device_count: 2,
-                    executed: 0,
+                    taken: 0,
+                    shares_window: false,
                     region_size: 0,
                 };
                 (Control::Welcome, encode_all(&welcome))

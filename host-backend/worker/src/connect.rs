@@ -1,6 +1,6 @@
 //! From what the daemon hands over to a connection with the guest.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Connection, Error};
@@ -12,23 +12,57 @@ use paragpu_protocol::handshake::{Hello, Refusal, Transport, VERSION, Welcome};
 use paragpu_protocol::layout::Regions;
 
 use crate::control::Assign;
+use crate::sys::process::peer_process;
 
 /// Bytes of a window where none are assigned. Memory is taken as it is used.
 const WINDOW: u64 = 1 << 30;
 /// Bytes of each of its rings.
 const RING: u64 = 2 << 20;
+/// Bytes of a region of two rings without a bulk area.
+const FRAMING: u64 = 2 * RING + 4096;
 /// Longest time for the guest to take its welcome.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A guest that waits for its welcome.
+#[derive(Debug)]
 pub(crate) struct Guest {
     transport: Transport,
     fds: Vec<OwnedFd>,
     welcome: Welcome,
+    received: u64,
     window: u64,
     channel: u32,
     channel_offset: u64,
     channel_size: u64,
+    /// The session's window stays where it is mapped.
+    keeps_window: bool,
+}
+
+/// What tells that a guest is gone for good.
+#[derive(Debug)]
+pub(crate) enum Life {
+    /// Readable when the process has ended.
+    Process(OwnedFd),
+    /// The process has ended already.
+    Over,
+    /// The end of the connection does.
+    Channel,
+    /// Nothing: another machine's process.
+    Unknown,
+}
+
+impl Life {
+    fn of_peer(socket: BorrowedFd<'_>) -> Self {
+        // Not a unix socket, or a process of another namespace.
+        let Some(pid) = peer_process(socket).and_then(rustix::process::Pid::from_raw) else {
+            return Self::Unknown;
+        };
+        match rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) {
+            Ok(process) => Self::Process(process),
+            Err(rustix::io::Errno::SRCH) => Self::Over,
+            Err(_) => Self::Unknown,
+        }
+    }
 }
 
 impl Guest {
@@ -53,11 +87,17 @@ impl Guest {
             welcome: Welcome {
                 version: VERSION,
                 session: assign.session,
-                token: assign.token,
+                token: if assign.reconnect == 0 {
+                    [0; 16]
+                } else {
+                    assign.token
+                },
                 device_count: assign.device_count,
-                executed: 0,
+                taken: 0,
+                shares_window: false,
                 region_size: 0,
             },
+            received: hello.received,
             window: match assign.window {
                 0 => WINDOW,
                 bytes => bytes,
@@ -65,7 +105,38 @@ impl Guest {
             channel: assign.channel,
             channel_offset: assign.channel_offset,
             channel_size: assign.channel_size,
+            keeps_window: false,
         })
+    }
+
+    /// How the guest's process is watched.
+    pub(crate) fn life(&self) -> Life {
+        match (self.transport, self.fds.first()) {
+            // Its channel is closed when the process has ended, and not before.
+            (Transport::Pci, _) => Life::Channel,
+            (_, Some(socket)) => Life::of_peer(socket.as_fd()),
+            (_, None) => Life::Unknown,
+        }
+    }
+
+    /// Counted frames that a guest that connects again has received.
+    pub(crate) fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// [`welcome`](Self::welcome) for a session that has taken in calls up to
+    /// `taken`. One that has a window keeps it: both sides go on seeing it,
+    /// whatever their frames travel over.
+    pub(crate) fn welcome_back(
+        mut self,
+        regions: Regions,
+        taken: u64,
+        has_window: bool,
+    ) -> Result<Connection, Error> {
+        self.welcome.taken = taken;
+        self.welcome.shares_window = has_window;
+        self.keeps_window = has_window;
+        self.welcome(regions)
     }
 
     /// Connects, and sends the welcome.
@@ -76,7 +147,7 @@ impl Guest {
         let deadline = Some(Instant::now() + PATIENCE);
         let kind = Control::Welcome.kind();
         let options = shm::Options {
-            window_address: Some(regions.window),
+            window_address: (!self.keeps_window).then_some(regions.window),
             ..shm::Options::default()
         };
         match self.transport {
@@ -91,8 +162,14 @@ impl Guest {
                 let liveness = socket
                     .try_clone()
                     .map_err(|source| Error::io("cannot duplicate the socket", source))?;
-                let (connection, ends) = shm::create(self.window, RING, liveness, options)?;
-                self.welcome.region_size = self.window;
+                // Rings only, where the window is there already.
+                let region = if self.keeps_window {
+                    FRAMING
+                } else {
+                    self.window
+                };
+                let (connection, ends) = shm::create(region, RING, liveness, options)?;
+                self.welcome.region_size = region;
                 let welcome = encode_all(&self.welcome);
                 let fds = ends.as_fds();
                 stream::handshake::send_with_fds(&socket, kind, 0, 0, &welcome, &fds, deadline)?;

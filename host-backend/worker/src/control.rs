@@ -11,6 +11,8 @@
 //! worker: Started     the guest has its Welcome              (or Failed, then it exits)
 //! daemon: Query  →  worker: Counters     at any time, any number of times
 //! daemon: End         ends the session
+//! daemon: Resume      + file descriptors: the guest connected again
+//! daemon: Move        asks the guest to go on elsewhere
 //! worker: Finished    then it exits
 //! ```
 //!
@@ -23,6 +25,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use paragpu_protocol::codec::{Bytes, DecodeError, Field, Reader, Text};
+use paragpu_protocol::handshake::Move;
 use paragpu_protocol::types::DeviceSnapshot;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -73,6 +76,9 @@ paragpu_protocol::record! {
         channel_size: u64,
         /// Of `Pci`: the channel's number.
         channel: u32,
+        /// How long the session waits for its guest to connect again when the
+        /// connection is lost, in milliseconds; 0 ends it at once.
+        reconnect: u32,
         /// The VM's or the user's name, for the log.
         vm: Text<'a>,
         /// Payload of the guest's hello frame, as it came.
@@ -133,6 +139,11 @@ pub enum ToWorker<'a> {
     Query,
     /// End the session now, whatever it does.
     End,
+    /// The guest of this session has connected again: token and device memory
+    /// are those of [`Assign`](Self::Assign), connection and hello are new.
+    Resume(Assign<'a>),
+    /// Asks the guest to go on over another communicator.
+    Move(Move<'a>),
 }
 
 /// What a worker says.
@@ -200,6 +211,8 @@ impl<'a> Message<'a> for ToWorker<'a> {
             Self::Assign(assign) => put(1, assign, out),
             Self::Query => put(2, &(), out),
             Self::End => put(3, &(), out),
+            Self::Resume(assign) => put(4, assign, out),
+            Self::Move(goal) => put(5, goal, out),
         }
     }
     fn decode(packet: &'a [u8]) -> Result<Self, DecodeError> {
@@ -208,6 +221,8 @@ impl<'a> Message<'a> for ToWorker<'a> {
             1 => Self::Assign(reader.field()?),
             2 => Self::Query,
             3 => Self::End,
+            4 => Self::Resume(reader.field()?),
+            5 => Self::Move(reader.field()?),
             other => return Err(DecodeError::UnknownCall(other.into())),
         };
         reader.finish()?;
@@ -398,6 +413,7 @@ mod tests {
             channel_offset: 4096,
             channel_size: 1 << 26,
             channel: 3,
+            reconnect: 30_000,
             vm: Text("vm"),
             hello: Bytes(b"hello"),
         })

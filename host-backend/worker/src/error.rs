@@ -34,6 +34,9 @@ pub enum End {
     /// Not a frame that a guest sends.
     #[error("a guest does not send frames of kind {0:#06x}")]
     Kind(u16),
+    /// A number that is none.
+    #[error("the guest says that it received frames that were not sent")]
+    Received,
     /// More than any program needs.
     #[error("too much is under way: {0}")]
     TooMuch(&'static str),

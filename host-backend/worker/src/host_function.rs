@@ -102,7 +102,9 @@ impl HostFunctions {
                 Some(self.executed.load(Ordering::Relaxed)),
                 &[&id.to_le_bytes()],
             )
-            .and_then(|_| self.sender.flush());
+            .map(drop);
+        // A lost connection does not lose the frame: the next one brings it.
+        let _ = self.sender.flush();
         if asked.is_err() {
             // The session's own thread finds out and ends it.
             self.remove(id);

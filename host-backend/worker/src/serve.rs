@@ -2,10 +2,10 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
-use paragpu_communicator::Sender;
 use paragpu_device::{Device, Platform, Snapshot};
-use paragpu_protocol::codec::Text;
+use paragpu_protocol::codec::{Text, encode_all};
 use paragpu_protocol::frame::Control as Frame;
 use paragpu_protocol::layout::Regions;
 use paragpu_protocol::types::encode_pairs;
@@ -17,9 +17,11 @@ use crate::control::{
     Assign, Control, ControlError, Failed, Finished, FromWorker, Inbox, Ready, Started, ToWorker,
 };
 use crate::images::ImageStore;
+use crate::line::Line;
 use crate::output::Output;
 use crate::platform;
-use crate::session::{Session, Setup, wire_snapshot};
+use crate::reconnect::Waiting;
+use crate::session::{Reconnect, Session, Setup, wire_snapshot};
 use crate::statistics::Statistics;
 use crate::sys::process::{exit_now, without_address_randomisation};
 
@@ -38,6 +40,8 @@ struct Assigned {
     ordinal: u32,
     device_memory: u64,
     host_memory: u64,
+    /// How long to wait for a guest that was lost.
+    patience: Duration,
     guest: Guest,
 }
 
@@ -112,18 +116,14 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         assigned.guest.refuse(&reason);
         return Err(Stop::Failed(reason));
     }
+    let waiting = Arc::new(Waiting::new()?);
+    let reconnect = waiting.host(&assigned.guest, warm.regions, assigned.patience);
     let connection = assigned
         .guest
         .welcome(warm.regions)
         .map_err(|error| Stop::Failed(format!("cannot connect to the guest: {error}")))?;
     let statistics = Arc::new(Statistics::default());
     let _ = control.send(&FromWorker::Started(Started { session }), &[]);
-    attend(
-        Arc::clone(control),
-        session,
-        Arc::clone(&statistics),
-        Arc::clone(&connection.sender),
-    );
     // Naps of a few microseconds are wanted as such.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1000));
     let setup = Setup {
@@ -139,12 +139,19 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         },
         output: Some(output),
         statistics: Arc::clone(&statistics),
+        reconnect: reconnect.map(|host| Box::new(host) as Box<dyn Reconnect>),
     };
-    let mut receiver = connection.receiver;
     // Never dropped: a device waits for its work when it is, and a kernel may
     // never end.
     let mut served = Session::new(setup, connection.sender, connection.window);
-    let end = served.serve(receiver.as_mut());
+    attend(
+        Arc::clone(control),
+        session,
+        Arc::clone(&statistics),
+        served.line(),
+        waiting,
+    );
+    let end = served.serve(connection.receiver);
     let reason = if end.is_orderly() {
         String::new()
     } else {
@@ -204,6 +211,9 @@ fn wait_for_session(control: &Control) -> Result<Option<Assigned>, Stop> {
                 control.send(&FromWorker::Counters(counters), &[])?;
             }
             ToWorker::End => return Ok(None),
+            ToWorker::Resume(_) | ToWorker::Move(_) => {
+                tracing::error!("the daemon sent what an idle worker does not expect");
+            }
         }
     }
 }
@@ -215,6 +225,7 @@ fn assigned(assign: &Assign<'_>, fds: Vec<std::os::fd::OwnedFd>) -> Result<Assig
         ordinal: assign.ordinal,
         device_memory: assign.device_memory,
         host_memory: assign.host_memory,
+        patience: Duration::from_millis(assign.reconnect.into()),
         guest: Guest::new(assign, fds).map_err(Stop::Failed)?,
     })
 }
@@ -225,11 +236,13 @@ fn attend(
     control: Arc<Control>,
     session: u64,
     statistics: Arc<Statistics>,
-    sender: Arc<dyn Sender>,
+    line: Arc<Line>,
+    waiting: Arc<Waiting>,
 ) {
     std::thread::spawn(move || {
         let mut inbox = Inbox::default();
         while control.receive(&mut inbox, true).is_ok() {
+            let fds = std::mem::take(&mut inbox.fds);
             match inbox.message::<ToWorker<'_>>() {
                 Ok(ToWorker::Query) => {
                     let counters = FromWorker::Counters(statistics.read());
@@ -238,10 +251,19 @@ fn attend(
                     }
                 }
                 Ok(ToWorker::End) => {
-                    let _ = sender.try_send(Frame::Goodbye.kind(), 0, Some(0), &[]);
-                    let _ = sender.flush();
-                    sender.close();
+                    line.say(Frame::Goodbye.kind(), &[]);
+                    line.cut();
                     finish(&control, session, &statistics, "ended by the host")
+                }
+                Ok(ToWorker::Resume(assign)) => match Guest::new(&assign, fds) {
+                    Ok(guest) => {
+                        waiting.offer(guest);
+                        line.cut();
+                    }
+                    Err(reason) => tracing::warn!(reason, "a guest cannot come back"),
+                },
+                Ok(ToWorker::Move(goal)) => {
+                    line.say(Frame::Move.kind(), &[&encode_all(&goal)]);
                 }
                 Ok(ToWorker::Assign(_)) | Err(_) => {
                     tracing::error!("the daemon sent what a busy worker does not expect");

@@ -4,6 +4,7 @@
 //! A second copy remembers what both sides agreed on last, so that only pages
 //! that a kernel changed travel back.
 
+use paragpu_communicator::Sender;
 use paragpu_protocol::frame::{Control, MAX_PAYLOAD};
 use paragpu_protocol::layout::Regions;
 use paragpu_protocol::status::Status;

@@ -49,6 +49,11 @@ impl Tokens {
         }
     }
 
+    /// The session has a window from now on.
+    pub(crate) fn adopt(&mut self, window: &Arc<Window>) {
+        self.window = Some(Arc::clone(window));
+    }
+
     /// Checks a token that a call names; 0 is none.
     pub(crate) fn check(&self, token: u32) -> Outcome<()> {
         if token == 0 || (token <= BULK_TOKENS && self.window.is_some()) {

@@ -34,6 +34,8 @@ impl Broker {
                 session,
                 Session {
                     facts: found.facts,
+                    // Its control socket went with the earlier daemon.
+                    token: [0; 16],
                     worker: key,
                     counters: None,
                 },
