@@ -138,7 +138,7 @@ pub enum Control {
     /// Host to guest: `u64`, the highest call sequence taken in; the guest
     /// need not keep the calls up to it.
     Taken = 0x7f08,
-    /// Host to guest: [`crate::handshake::Move`]. Also instead of a welcome.
+    /// Host to guest: [`crate::handshake::Move`].
     Move = 0x7f09,
 }
 

@@ -34,6 +34,8 @@ struct State {
     received: u64,
     /// Counted frames sent.
     sent: u64,
+    /// What the guest is to be asked on the next connection.
+    asked: Option<(u16, Vec<u8>)>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -50,6 +52,7 @@ impl Line {
                 kept: Retained::default(),
                 received: 0,
                 sent: 0,
+                asked: None,
             }),
             current: Mutex::new(sender),
             durable,
@@ -80,6 +83,27 @@ impl Line {
         let _ = sender.flush();
     }
 
+    /// [`say`](Self::say) on the next connection where this one is closed.
+    #[cfg(feature = "serve")]
+    pub(crate) fn ask(&self, kind: u16, payload: &[u8]) {
+        let said = self.connection().try_send(kind, 0, Some(0), &[payload]);
+        if said.is_ok() {
+            let _ = self.connection().flush();
+            return;
+        }
+        let mut state = locked(&self.state);
+        let said = state.sender.try_send(kind, 0, Some(0), &[payload]);
+        if said.and_then(|_| state.sender.flush()).is_err() {
+            state.asked = Some((kind, payload.to_vec()));
+        }
+    }
+
+    /// The connection that stands now.
+    #[cfg(feature = "serve")]
+    pub(crate) fn connection(&self) -> Arc<dyn Sender> {
+        Arc::clone(&*locked(&self.current))
+    }
+
     /// Ends the connection that stands now, if any; the session goes on.
     pub(crate) fn cut(&self) {
         locked(&self.current).close();
@@ -104,6 +128,9 @@ impl Line {
                 .send(header.kind, header.slot, sequence, &payload)
                 .map(drop)
         });
+        if let Some((kind, payload)) = state.asked.take() {
+            let _ = sender.try_send(kind, 0, Some(0), &[&payload]);
+        }
         state.down = again.and_then(|()| sender.flush()).is_err();
         true
     }

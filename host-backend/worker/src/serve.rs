@@ -257,13 +257,15 @@ fn attend(
                 }
                 Ok(ToWorker::Resume(assign)) => match Guest::new(&assign, fds) {
                     Ok(guest) => {
+                        // The one that stands now, not the guest's own.
+                        let earlier = line.connection();
                         waiting.offer(guest);
-                        line.cut();
+                        earlier.close();
                     }
                     Err(reason) => tracing::warn!(reason, "a guest cannot come back"),
                 },
                 Ok(ToWorker::Move(goal)) => {
-                    line.say(Frame::Move.kind(), &[&encode_all(&goal)]);
+                    line.ask(Frame::Move.kind(), &encode_all(&goal));
                 }
                 Ok(ToWorker::Assign(_)) | Err(_) => {
                     tracing::error!("the daemon sent what a busy worker does not expect");
