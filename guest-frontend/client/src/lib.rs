@@ -24,6 +24,7 @@ pub mod memory;
 pub mod module;
 pub mod progress;
 pub mod ranges;
+mod recover;
 pub mod session;
 mod slots;
 pub mod snapshot;

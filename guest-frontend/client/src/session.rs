@@ -21,6 +21,7 @@ use crate::host::Host;
 use crate::link::Link;
 use crate::memory::Memory;
 use crate::progress::Progress;
+use crate::recover::Way;
 use crate::slots::lock;
 use crate::snapshot::Snapshot;
 use crate::staging::Staging;
@@ -68,10 +69,12 @@ impl Session {
             spin,
             ..
         } = connect(config, ordinal)?;
-        Self::new(connection, welcome, ordinal, spin)
+        let has_window = connection.window.is_some();
+        let way = Way::new(config, ordinal, &welcome, has_window);
+        Self::with_way(connection, welcome, ordinal, spin, way)
     }
 
-    /// The session that stands on `connection`.
+    /// The session that stands on `connection`, and ends with it.
     ///
     /// # Errors
     /// [`Error::Reserve`] where the device's address range is taken.
@@ -80,6 +83,16 @@ impl Session {
         welcome: Welcome,
         ordinal: u32,
         spin: Duration,
+    ) -> Result<Arc<Self>, Error> {
+        Self::with_way(connection, welcome, ordinal, spin, None)
+    }
+
+    fn with_way(
+        connection: Connection,
+        welcome: Welcome,
+        ordinal: u32,
+        spin: Duration,
+        way: Option<Way>,
     ) -> Result<Arc<Self>, Error> {
         process::watch_forks();
         let regions = Regions::of(ordinal).ok_or(Error::NoDevice(ordinal))?;
@@ -92,7 +105,7 @@ impl Session {
         let staging = window.as_ref().and_then(Staging::new);
         let pinned_from = staging.as_ref().map_or(0, Staging::end);
         let legacy = Arc::new(Stream::legacy());
-        let link = Arc::new(Link::new(connection, spin));
+        let link = Arc::new(Link::with_way(connection, spin, way));
         let session = Arc::new(Self {
             callbacks: Callbacks::new(Arc::clone(&link)),
             host: Host::new(window.as_deref(), pinned_from, &regions),
@@ -138,6 +151,12 @@ impl Session {
     #[must_use]
     pub fn token(&self) -> [u8; 16] {
         self.welcome.token
+    }
+
+    /// How often the session went on over another connection.
+    #[must_use]
+    pub fn reconnects(&self) -> u64 {
+        self.link.reconnects()
     }
 
     /// The legacy default stream.
