@@ -67,6 +67,10 @@ demo: packages-build packages-vm build programs ## run CUDA programs in a VM and
 bench-programs: cuda
 	$(MAKE) -C tests/bench
 
+.PHONY: soak-migrate
+soak-migrate: build ## 1,000 migrations in a row of a session under load
+	cd tests && PARAGPU_TEST_MIGRATIONS=1000 python3 -m unittest end_to_end.test_migration.Migration.test_many_migrations_in_a_row
+
 bench: build bench-programs ## the promises of SPECIFICATION.md as ratios, into out/bench.json
 	python3 tests/bench/bench.py
 

@@ -113,8 +113,32 @@ crate::record! {
     }
 }
 
+crate::record! {
+    /// Worker to another daemon of its host, on that daemon's socket for
+    /// guests: a session comes. The answer is a frame of the kind of a welcome
+    /// without payload, from the worker that takes it, or a [`Refusal`].
+    Arrive<'a> {
+        /// [`MAGIC`].
+        magic: [u8; 8],
+        /// The sender's version.
+        version: Version,
+        /// The VM, user or address that the session is of.
+        vm: Text<'a>,
+        /// The guest's ordinal of the device.
+        device: u32,
+        /// Secret with which the guest resumes the session.
+        token: [u8; 16],
+        /// Process id in the guest, for listings.
+        guest_pid: u32,
+        /// `unix`, `tcp`, `shm` or `pci`: how the guest's calls travel.
+        communicator: Text<'a>,
+    }
+}
+
 /// Kind of the [`Attach`] frame.
 pub const ATTACH: u16 = 0x7f10;
+/// Kind of the [`Arrive`] frame.
+pub const ARRIVE: u16 = 0x7f11;
 
 /// How a connection travels; the value of [`Hello::transport`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

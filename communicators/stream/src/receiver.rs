@@ -49,6 +49,12 @@ impl StreamReceiver {
         }
     }
 
+    /// Begins with bytes that another receiver has read; false where they are
+    /// more than a frame.
+    pub(crate) fn begin_with(&mut self, bytes: &[u8]) -> bool {
+        self.parser.begin_with(bytes)
+    }
+
     /// Reads what is there, without waiting.
     fn look(&mut self) -> Result<Look, Error> {
         loop {
@@ -173,6 +179,10 @@ impl Receiver for StreamReceiver {
                 Err(error)
             }
         }
+    }
+
+    fn unfinished(&self) -> Vec<u8> {
+        self.parser.unread().to_vec()
     }
 
     fn waker(&self) -> Arc<dyn Wake> {

@@ -13,6 +13,7 @@ use paragpu_protocol::layout::Regions;
 
 use crate::control::Assign;
 use crate::sys::process::peer_process;
+use crate::transfer::handover::{self, Handover};
 
 /// Bytes of a window where none are assigned. Memory is taken as it is used.
 const WINDOW: u64 = 1 << 30;
@@ -30,6 +31,7 @@ pub(crate) struct Guest {
     fds: Vec<OwnedFd>,
     welcome: Welcome,
     received: u64,
+    pid: u32,
     window: u64,
     channel: u32,
     channel_offset: u64,
@@ -52,7 +54,7 @@ pub(crate) enum Life {
 }
 
 impl Life {
-    fn of_peer(socket: BorrowedFd<'_>) -> Self {
+    pub(crate) fn of_peer(socket: BorrowedFd<'_>) -> Self {
         // Not a unix socket, or a process of another namespace.
         let Some(pid) = peer_process(socket).and_then(rustix::process::Pid::from_raw) else {
             return Self::Unknown;
@@ -98,6 +100,7 @@ impl Guest {
                 region_size: 0,
             },
             received: hello.received,
+            pid: hello.pid,
             window: match assign.window {
                 0 => WINDOW,
                 bytes => bytes,
@@ -107,6 +110,23 @@ impl Guest {
             channel_size: assign.channel_size,
             keeps_window: false,
         })
+    }
+
+    /// The guest's process, as the guest counts.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// How its calls travel, for listings.
+    pub(crate) fn communicator(&self) -> &'static str {
+        match self.transport {
+            Transport::Shm => "shm",
+            Transport::Pci => "pci",
+            Transport::Stream => match self.life() {
+                Life::Unknown => "tcp",
+                _ => "unix",
+            },
+        }
     }
 
     /// How the guest's process is watched.
@@ -155,6 +175,7 @@ impl Guest {
                 let socket = self.take_fd()?;
                 let welcome = encode_all(&self.welcome);
                 stream::handshake::send_frame(&socket, kind, 0, 0, &welcome, deadline)?;
+                self.keep(&[socket.as_fd()], false);
                 stream::over(socket, stream::Options::default())
             }
             Transport::Shm => {
@@ -173,9 +194,14 @@ impl Guest {
                 let welcome = encode_all(&self.welcome);
                 let fds = ends.as_fds();
                 stream::handshake::send_with_fds(&socket, kind, 0, 0, &welcome, &fds, deadline)?;
+                let [memory, host_bell, guest_bell] = fds;
+                let all = [memory, host_bell, guest_bell, socket.as_fd()];
+                self.keep(&all, !self.keeps_window);
                 Ok(connection)
             }
             Transport::Pci => {
+                let all: Vec<_> = self.fds.iter().map(AsFd::as_fd).collect();
+                self.keep(&all, !self.keeps_window);
                 let connection = self.attach(options)?;
                 let welcome = encode_all(&self.welcome);
                 connection.sender.send(kind, 0, Some(0), &[&welcome])?;
@@ -207,6 +233,19 @@ impl Guest {
         if let Err(error) = told {
             tracing::info!(%error, "the guest was not told that it is refused");
         }
+    }
+
+    /// Keeps the connection's descriptors for another worker. Without them the
+    /// session cannot be given away, and that is all.
+    fn keep(&self, fds: &[BorrowedFd<'_>], own_window: bool) {
+        let copies: std::io::Result<Vec<OwnedFd>> =
+            fds.iter().map(BorrowedFd::try_clone_to_owned).collect();
+        *handover::current() = copies.ok().map(|fds| Handover {
+            transport: self.transport,
+            fds,
+            channel: (self.channel, self.channel_offset, self.channel_size),
+            own_window,
+        });
     }
 
     fn take_fd(&mut self) -> Result<OwnedFd, Error> {

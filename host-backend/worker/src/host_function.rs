@@ -62,6 +62,11 @@ impl HostFunctions {
         self.lock().running > 0
     }
 
+    /// Is none launched that has not ended?
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().functions.is_empty()
+    }
+
     fn queue(&self, id: u64) -> Outcome<()> {
         let mut table = self.lock();
         if table.functions.contains_key(&id) {

@@ -55,6 +55,7 @@ mod testing;
 mod tests;
 mod texture;
 mod tokens;
+pub mod transfer;
 
 pub use error::End;
 #[cfg(feature = "fuzzing")]

@@ -6,6 +6,7 @@
 //! says so, which the session calls between calls and never inside one.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use paragpu_communicator::{Error, Retained, Sender};
 use paragpu_protocol::frame::{FrameHeader, is_counted};
@@ -67,6 +68,41 @@ impl Line {
         }
         state.forget(count);
         true
+    }
+
+    /// Goes on over a connection that stands already, with another process's
+    /// end of it: nothing is sent again.
+    #[cfg(feature = "serve")]
+    pub(crate) fn take_over(&self, sender: Arc<dyn Sender>) {
+        let mut state = locked(&self.state);
+        state.sender = Arc::clone(&sender);
+        state.down = false;
+        *locked(&self.current) = sender;
+    }
+
+    /// Counted frames that the guest has received, counted frames sent.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let state = locked(&self.state);
+        (state.received, state.sent)
+    }
+
+    /// The same of a session that came.
+    pub(crate) fn set_counts(&self, received: u64, sent: u64) {
+        let mut state = locked(&self.state);
+        (state.received, state.sent) = (received, sent);
+    }
+
+    /// Visits the frames that are kept, in order, until one fails.
+    pub(crate) fn each_kept<E>(
+        &self,
+        visit: impl FnMut(FrameHeader, [&[u8]; 2]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        locked(&self.state).kept.each(visit)
+    }
+
+    /// Keeps a frame that another process sent.
+    pub(crate) fn keep(&self, header: FrameHeader, payload: &[u8]) {
+        locked(&self.state).kept.push(header, &[payload]);
     }
 
     /// Is so much kept that the guest should first say what it received?
@@ -230,6 +266,11 @@ impl Sender for Line {
         let flushed = state.sender.flush();
         state.down = flushed.is_err();
         flushed
+    }
+
+    fn settle(&self, deadline: Instant) -> Result<bool, Error> {
+        let sender = Arc::clone(&*locked(&self.current));
+        sender.settle(deadline)
     }
 
     /// Ends the session's last connection.

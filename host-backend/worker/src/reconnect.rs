@@ -56,6 +56,21 @@ impl Waiting {
         })
     }
 
+    /// The same for a session that came from elsewhere.
+    pub(crate) fn host_of(
+        self: &Arc<Self>,
+        life: Life,
+        regions: Regions,
+        patience: Duration,
+    ) -> Host {
+        Host {
+            waiting: Arc::clone(self),
+            life,
+            regions,
+            patience,
+        }
+    }
+
     /// A guest has connected again. One that was offered before and not taken
     /// up has given up.
     pub(crate) fn offer(&self, guest: Guest) {

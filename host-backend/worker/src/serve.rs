@@ -1,9 +1,11 @@
 //! The worker process: from its start to the end of its one session.
 
-use std::os::fd::AsFd;
-use std::sync::Arc;
-use std::time::Duration;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
+use paragpu_communicator::{Receiver, Sender};
 use paragpu_device::{Device, Platform, Snapshot};
 use paragpu_protocol::codec::{Text, encode_all};
 use paragpu_protocol::frame::Control as Frame;
@@ -12,9 +14,10 @@ use paragpu_protocol::types::encode_pairs;
 
 use crate::arguments::Arguments;
 use crate::confine::confine;
-use crate::connect::Guest;
+use crate::connect::{Guest, Life};
 use crate::control::{
-    Assign, Control, ControlError, Failed, Finished, FromWorker, Inbox, Ready, Started, ToWorker,
+    Assign, Control, ControlError, Done, Failed, Finished, FromWorker, Inbox, Progress, Ready,
+    Started, ToWorker, Undone,
 };
 use crate::images::ImageStore;
 use crate::line::Line;
@@ -24,6 +27,9 @@ use crate::reconnect::Waiting;
 use crate::session::{Reconnect, Session, Setup, wire_snapshot};
 use crate::statistics::Statistics;
 use crate::sys::process::{exit_now, without_address_randomisation};
+use crate::transfer::checkpoint::Identity;
+use crate::transfer::destination::{Destination, Nobody};
+use crate::transfer::orders::{Figures, Order, Orders, Report};
 
 /// An opened GPU.
 struct Warm {
@@ -42,7 +48,19 @@ struct Assigned {
     host_memory: u64,
     /// How long to wait for a guest that was lost.
     patience: Duration,
-    guest: Guest,
+    identity: Identity,
+    communicator: String,
+    coming: Coming,
+}
+
+/// Where a session comes from.
+enum Coming {
+    /// A guest that begins it.
+    Guest(Box<Guest>),
+    /// Another worker, at the other end.
+    Link(OwnedFd),
+    /// A directory.
+    Directory(PathBuf),
 }
 
 /// Runs the worker; does not return.
@@ -113,17 +131,29 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     };
     let session = assigned.session;
     if let Err(reason) = prepare(arguments, &mut warm, assigned.ordinal) {
-        assigned.guest.refuse(&reason);
+        if let Coming::Guest(guest) = assigned.coming {
+            guest.refuse(&reason);
+        }
         return Err(Stop::Failed(reason));
     }
     let waiting = Arc::new(Waiting::new()?);
-    let reconnect = waiting.host(&assigned.guest, warm.regions, assigned.patience);
-    let connection = assigned
-        .guest
-        .welcome(warm.regions)
-        .map_err(|error| Stop::Failed(format!("cannot connect to the guest: {error}")))?;
+    let (regions, patience) = (warm.regions, assigned.patience);
+    let mut coming = assigned.coming;
+    let reconnect = match &coming {
+        Coming::Guest(guest) => waiting.host(guest, regions, patience),
+        _ => Some(waiting.host_of(Life::Unknown, regions, patience)),
+    };
+    let connection = match coming {
+        Coming::Guest(guest) => {
+            coming = Coming::Directory(PathBuf::new());
+            guest
+                .welcome(regions)
+                .map_err(|error| Stop::Failed(format!("cannot connect to the guest: {error}")))
+                .map(Some)?
+        }
+        _ => None,
+    };
     let statistics = Arc::new(Statistics::default());
-    let _ = control.send(&FromWorker::Started(Started { session }), &[]);
     // Naps of a few microseconds are wanted as such.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1000));
     let setup = Setup {
@@ -143,15 +173,44 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     };
     // Never dropped: a device waits for its work when it is, and a kernel may
     // never end.
-    let mut served = Session::new(setup, connection.sender, connection.window);
+    let (sender, window, receiver) = match connection {
+        Some(connection) => (
+            connection.sender,
+            connection.window,
+            Some(connection.receiver),
+        ),
+        None => (Arc::new(Nobody) as Arc<dyn Sender>, None, None),
+    };
+    let mut served = Session::new(setup, sender, window);
+    let device = std::mem::take(&mut served.identity.device);
+    served.identity = Identity {
+        device,
+        ..assigned.identity
+    };
+    served.communicator = assigned.communicator;
+    served.orders = Arc::new(tell(Arc::clone(control)));
     attend(
         Arc::clone(control),
         session,
         Arc::clone(&statistics),
         served.line(),
-        waiting,
+        Arc::clone(&waiting),
+        Arc::clone(&served.orders),
     );
-    let end = served.serve(connection.receiver);
+    let receiver = match receiver {
+        Some(receiver) => Ok(receiver),
+        None => receive(&mut served, coming, &waiting, patience),
+    };
+    let receiver = match receiver {
+        Ok(receiver) => receiver,
+        Err(reason) => {
+            tracing::info!(session, reason, "the session did not come");
+            served.orders.report(Report::Failed(reason.clone()));
+            finish(control, session, &statistics, &reason)
+        }
+    };
+    let _ = control.send(&FromWorker::Started(Started { session }), &[]);
+    let end = served.serve(receiver);
     let reason = if end.is_orderly() {
         String::new()
     } else {
@@ -159,6 +218,35 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         end.to_string()
     };
     finish(control, session, &statistics, &reason)
+}
+
+/// Takes a session that comes from another worker or from a directory.
+fn receive(
+    served: &mut Session,
+    coming: Coming,
+    waiting: &Arc<Waiting>,
+    patience: Duration,
+) -> Result<Box<dyn Receiver>, String> {
+    match coming {
+        Coming::Link(link) => {
+            let (receiver, life) = Destination::new(link)
+                .and_then(|destination| destination.fill(served))
+                .map_err(|error| error.to_string())?;
+            let host = waiting.host_of(life, served.regions, patience);
+            served.reconnect = (!patience.is_zero()).then(|| Box::new(host) as Box<dyn Reconnect>);
+            Ok(receiver)
+        }
+        Coming::Directory(directory) => {
+            served
+                .read_file(&directory)
+                .map_err(|error| error.to_string())?;
+            served.orders.report(Report::Done(Figures::default()));
+            served
+                .resume(paragpu_communicator::Error::Closed)
+                .map_err(|_| "the guest did not come back".into())
+        }
+        Coming::Guest(_) => Err("a guest comes with its connection".into()),
+    }
 }
 
 /// Opens the GPU as far as it can be without a session.
@@ -211,7 +299,20 @@ fn wait_for_session(control: &Control) -> Result<Option<Assigned>, Stop> {
                 control.send(&FromWorker::Counters(counters), &[])?;
             }
             ToWorker::End => return Ok(None),
-            ToWorker::Resume(_) | ToWorker::Move(_) => {
+            ToWorker::Arrive(assign) => {
+                let [link] = <[OwnedFd; 1]>::try_from(fds).map_err(|fds| {
+                    Stop::Failed(format!("{} descriptors came with the session", fds.len()))
+                })?;
+                return Ok(Some(coming(&assign, Coming::Link(link))));
+            }
+            ToWorker::Restore(restore) => {
+                let directory = Coming::Directory(restore.directory.0.into());
+                return Ok(Some(coming(&restore.assign, directory)));
+            }
+            ToWorker::Resume(_)
+            | ToWorker::Move(_)
+            | ToWorker::Checkpoint(_)
+            | ToWorker::Migrate(_) => {
                 tracing::error!("the daemon sent what an idle worker does not expect");
             }
         }
@@ -219,14 +320,68 @@ fn wait_for_session(control: &Control) -> Result<Option<Assigned>, Stop> {
 }
 
 fn assigned(assign: &Assign<'_>, fds: Vec<std::os::fd::OwnedFd>) -> Result<Assigned, Stop> {
+    let guest = Guest::new(assign, fds).map_err(Stop::Failed)?;
+    Ok(coming(assign, Coming::Guest(Box::new(guest))))
+}
+
+fn coming(assign: &Assign<'_>, coming: Coming) -> Assigned {
     tracing::info!(session = assign.session, vm = assign.vm.0, "session");
-    Ok(Assigned {
+    let (guest_pid, communicator) = match &coming {
+        Coming::Guest(guest) => (guest.pid(), guest.communicator().to_owned()),
+        Coming::Link(_) | Coming::Directory(_) => (0, String::new()),
+    };
+    Assigned {
         session: assign.session,
         ordinal: assign.ordinal,
         device_memory: assign.device_memory,
         host_memory: assign.host_memory,
         patience: Duration::from_millis(assign.reconnect.into()),
-        guest: Guest::new(assign, fds).map_err(Stop::Failed)?,
+        identity: Identity {
+            ordinal: assign.ordinal,
+            token: if assign.reconnect == 0 {
+                [0; 16]
+            } else {
+                assign.token
+            },
+            device_count: assign.device_count,
+            guest_pid,
+            vm: assign.vm.0.to_owned(),
+            device: String::new(),
+        },
+        communicator,
+        coming,
+    }
+}
+
+/// Tells the daemon how far an order is, progress not too often.
+fn tell(control: Arc<Control>) -> Orders {
+    const OFTEN: Duration = Duration::from_millis(50);
+    let last = Mutex::new(None::<Instant>);
+    Orders::new(move |report| {
+        let message = match &report {
+            Report::Progress { phase, done, all } => {
+                let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+                if last.is_some_and(|last| last.elapsed() < OFTEN) {
+                    return;
+                }
+                *last = Some(Instant::now());
+                FromWorker::Progress(Progress {
+                    phase: *phase,
+                    done: *done,
+                    all: *all,
+                })
+            }
+            Report::Done(figures) => FromWorker::Done(Done {
+                bytes: figures.bytes,
+                ahead: figures.ahead,
+                stopped: figures.stopped,
+                total: figures.total,
+            }),
+            Report::Failed(reason) => FromWorker::Undone(Undone {
+                reason: Text(reason),
+            }),
+        };
+        let _ = control.send(&message, &[]);
     })
 }
 
@@ -238,6 +393,7 @@ fn attend(
     statistics: Arc<Statistics>,
     line: Arc<Line>,
     waiting: Arc<Waiting>,
+    orders: Arc<Orders>,
 ) {
     std::thread::spawn(move || {
         let mut inbox = Inbox::default();
@@ -267,12 +423,32 @@ fn attend(
                 Ok(ToWorker::Move(goal)) => {
                     line.ask(Frame::Move.kind(), &encode_all(&goal));
                 }
-                Ok(ToWorker::Assign(_)) | Err(_) => {
+                Ok(ToWorker::Checkpoint(checkpoint)) => order(
+                    &orders,
+                    Order::Checkpoint {
+                        directory: checkpoint.directory.0.into(),
+                        end: checkpoint.end != 0,
+                    },
+                ),
+                Ok(ToWorker::Migrate(migrate)) => order(
+                    &orders,
+                    Order::Migrate {
+                        to: migrate.to.0.into(),
+                    },
+                ),
+                Ok(ToWorker::Assign(_) | ToWorker::Arrive(_) | ToWorker::Restore(_)) | Err(_) => {
                     tracing::error!("the daemon sent what a busy worker does not expect");
                 }
             }
         }
     });
+}
+
+fn order(orders: &Orders, order: Order) {
+    if !orders.give(order) {
+        let reason = "another order to the session is not carried out yet";
+        orders.report(Report::Failed(reason.into()));
+    }
 }
 
 /// Says that the session is over and ends the process, whatever its other

@@ -36,6 +36,9 @@ use crate::statistics::Statistics;
 use crate::stream::Stream;
 use crate::texture::Array;
 use crate::tokens::Tokens;
+use crate::transfer::checkpoint::Identity;
+use crate::transfer::machine::Times;
+use crate::transfer::orders::{Order, Orders};
 
 /// Calls executed before looking at what is over.
 const BATCH: usize = 64;
@@ -43,6 +46,8 @@ const BATCH: usize = 64;
 const BACKLOG: usize = 16 << 20;
 /// The same while the guest runs host functions, whose end may be among them.
 const MOST_BACKLOG: usize = 256 << 20;
+/// Longest wait for calls while the session is on its way to another worker.
+const MOVING: Duration = Duration::from_micros(50);
 /// How often a guest that is not listened to is asked whether it lives.
 const PROBE: Duration = Duration::from_secs(1);
 /// Host memory for shadows where nothing else is assigned.
@@ -108,7 +113,7 @@ pub struct Session {
     pub(crate) ordinal: u32,
     pub(crate) regions: Regions,
     pub(crate) sender: Arc<Line>,
-    reconnect: Option<Box<dyn Reconnect>>,
+    pub(crate) reconnect: Option<Box<dyn Reconnect>>,
     pub(crate) window: Option<Arc<Window>>,
 
     pub(crate) arena: Arena<Fence>,
@@ -141,6 +146,20 @@ pub struct Session {
     /// A kernel was launched, so there may be output.
     pub(crate) may_print: bool,
 
+    /// Whose session it is.
+    pub identity: Identity,
+    /// How its calls travel, for listings.
+    pub communicator: String,
+    /// What the daemon wants of it.
+    pub orders: Arc<Orders>,
+    /// It is on its way to another worker.
+    #[cfg(feature = "serve")]
+    pub(crate) moving: Option<Box<crate::transfer::source::Source>>,
+
+    /// When events were reached, of those recorded elsewhere.
+    pub(crate) times: Times,
+    /// Limits of the context that the guest set.
+    pub(crate) limits: BTreeMap<u32, u64>,
 
     /// First error of a posted call that is not reported yet.
     pub(crate) deferred: Option<Deferred>,
@@ -191,6 +210,7 @@ impl Session {
             0 => total,
             limit => limit.min(total),
         };
+        let name = snapshot.name.clone();
         let executed = Arc::new(AtomicU64::new(0));
         Self {
             snapshot: encode_snapshot(snapshot),
@@ -226,6 +246,20 @@ impl Session {
             )),
             output: setup.output,
             may_print: false,
+            identity: Identity {
+                ordinal: setup.ordinal,
+                token: [0; 16],
+                device_count: 0,
+                guest_pid: 0,
+                vm: String::new(),
+                device: name,
+            },
+            communicator: String::new(),
+            orders: Arc::new(Orders::new(drop)),
+            #[cfg(feature = "serve")]
+            moving: None,
+            times: Times::default(),
+            limits: BTreeMap::new(),
             deferred: None,
             sticky: None,
             out: Vec::with_capacity(4096),
@@ -248,17 +282,36 @@ impl Session {
     /// Serves the session to its end, and closes the connection. What the
     /// session had on the device is left to the end of the process.
     pub fn serve(&mut self, mut receiver: Box<dyn Receiver>) -> End {
+        self.orders.wakes(receiver.waker());
         let end = loop {
-            match self.turn(receiver.as_mut()) {
+            let turned = match self.turn(receiver.as_mut()) {
+                Ok(()) => self.obey(receiver.as_mut()),
+                ended => ended,
+            };
+            match turned {
                 Ok(()) => {}
+                // The connection is another process's now, and must stand:
+                // dropping the receiver would end it.
+                Err(End::Moved) => {
+                    std::mem::forget(receiver);
+                    return End::Moved;
+                }
                 Err(End::Connection(error)) if error.is_loss() => match self.resume(error) {
-                    Ok(next) => receiver = next,
+                    Ok(next) => {
+                        self.orders.wakes(next.waker());
+                        receiver = next;
+                    }
                     Err(end) => break end,
                 },
                 Err(end) => break end,
             }
         };
         self.host_functions.close();
+        if matches!(end, End::PutAway) {
+            // No goodbye: the guest is to come back.
+            self.sender.cut();
+            return end;
+        }
         if !end.is_orderly() {
             self.tell(&end);
         }
@@ -269,6 +322,36 @@ impl Session {
         let _ = self.sender.flush();
         self.sender.close();
         end
+    }
+
+    /// Does what the daemon wants, between two turns.
+    fn obey(&mut self, receiver: &mut dyn Receiver) -> Result<(), End> {
+        #[cfg(feature = "serve")]
+        self.go_on_moving(receiver)?;
+        match self.orders.take() {
+            None => Ok(()),
+            Some(Order::Checkpoint { directory, end }) => {
+                if self.checkpoint(receiver, &directory)? && end {
+                    return Err(End::PutAway);
+                }
+                Ok(())
+            }
+            Some(Order::Migrate { to }) => {
+                #[cfg(feature = "serve")]
+                self.begin_migration(&to);
+                #[cfg(not(feature = "serve"))]
+                drop(to);
+                Ok(())
+            }
+        }
+    }
+
+    /// Is something to be done that is nobody's call?
+    fn is_moving(&self) -> bool {
+        #[cfg(feature = "serve")]
+        return self.moving.is_some();
+        #[cfg(not(feature = "serve"))]
+        false
     }
 
     /// Serves a whole connection.
@@ -283,7 +366,7 @@ impl Session {
     }
 
     /// Goes on over another connection, between two calls.
-    fn resume(&mut self, lost: TravelError) -> Result<Box<dyn Receiver>, End> {
+    pub(crate) fn resume(&mut self, lost: TravelError) -> Result<Box<dyn Receiver>, End> {
         self.sender.cut();
         let connection = loop {
             let next = match &mut self.reconnect {
@@ -331,7 +414,11 @@ impl Session {
             return self.turn_behind(receiver);
         }
         let quiet = self.pending.is_empty() && self.tokens.is_empty();
-        let mut wait = if quiet { Wait::Forever } else { self.pace() };
+        let mut wait = match quiet {
+            true if self.is_moving() => Wait::Until(Instant::now() + MOVING),
+            true => Wait::Forever,
+            false => self.pace(),
+        };
         for _ in 0..BATCH {
             let Some(frame) = receiver.receive(wait)? else {
                 break;

@@ -110,6 +110,11 @@ impl Tokens {
         self.set(token, BULK_TOKEN_FAILED);
     }
 
+    /// The transfers that failed and were not asked about.
+    pub(crate) fn failures(&self) -> impl Iterator<Item = (u32, &Deferred)> {
+        self.failed.iter().map(|(token, error)| (*token, error))
+    }
+
     fn set(&self, token: u32, value: u32) {
         if let Some(window) = &self.window {
             words::store(window, u64::from(token - 1) * 4, value);

@@ -78,7 +78,10 @@ impl Broker {
 
     fn admit(&mut self, guest: Guest, asked: Box<Asked>) {
         if asked.hello.token != [0; 16] {
-            return self.resume(guest, &asked);
+            if let Some((guest, asked)) = self.park(guest, asked) {
+                self.resume(guest, &asked);
+            }
+            return;
         }
         let limit = u64::from(self.host.limits.sessions);
         if (self.sessions.len() + self.waiting.len()) as u64 >= limit {
@@ -105,7 +108,7 @@ impl Broker {
     /// Hands a guest that connected again to the worker that has its session.
     /// Whoever has the token may: it is the session's secret, and the guest
     /// may come over another communicator, from where it has another name.
-    fn resume(&mut self, guest: Guest, asked: &Asked) {
+    pub(super) fn resume(&mut self, guest: Guest, asked: &Asked) {
         let token = asked.hello.token;
         let found = self
             .sessions
@@ -121,21 +124,23 @@ impl Broker {
         let worker = self.workers.get(&session.worker);
         let limits = &self.host.limits;
         let shm = &self.host.shm;
-        let sent = worker.filter(|worker| !worker.finished && !worker.told).is_some_and(|worker| {
-            let assign = assign(
-                &session.facts,
-                token,
-                self.devices.count(),
-                limits,
-                shm,
-                asked,
-            );
-            let fds = descriptors(&guest, asked);
-            worker
-                .control
-                .as_ref()
-                .is_some_and(|control| control.send(&ToWorker::Resume(assign), &fds).is_ok())
-        });
+        let sent = worker
+            .filter(|worker| !worker.finished && !worker.told)
+            .is_some_and(|worker| {
+                let assign = assign(
+                    &session.facts,
+                    token,
+                    self.devices.count(),
+                    limits,
+                    shm,
+                    asked,
+                );
+                let fds = descriptors(&guest, asked);
+                worker
+                    .control
+                    .as_ref()
+                    .is_some_and(|control| control.send(&ToWorker::Resume(assign), &fds).is_ok())
+            });
         if !sent {
             self.refuse(
                 guest,
@@ -230,7 +235,7 @@ impl Broker {
         let Some(worker) = self.workers.get_mut(&key) else {
             return false;
         };
-        let token = token();
+        let token = asked.arrives.unwrap_or_else(token);
         let fds = descriptors(guest, asked);
         let facts = Facts {
             session,
@@ -243,7 +248,11 @@ impl Broker {
         };
         let limits = &self.host.limits;
         let assign = assign(&facts, token, device_count, limits, &self.host.shm, asked);
-        let assign = ToWorker::Assign(assign);
+        let assign = if asked.arrives.is_some() {
+            ToWorker::Arrive(assign)
+        } else {
+            ToWorker::Assign(assign)
+        };
         // Noted first, so that there is no moment at which a session runs
         // that a daemon after this one would not find.
         self.notes.write(&facts, worker.pid);
@@ -314,7 +323,11 @@ fn assign<'a>(
         channel_size: channel.map_or(0, |channel| channel.size),
         channel: channel.map_or(0, |channel| channel.number),
         // Without a secret nobody could come back.
-        reconnect: if token == [0; 16] { 0 } else { limits.reconnect },
+        reconnect: if token == [0; 16] {
+            0
+        } else {
+            limits.reconnect
+        },
         vm: Text(&asked.vm),
         hello: Bytes(&asked.hello_bytes),
     }

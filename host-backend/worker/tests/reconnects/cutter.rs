@@ -121,7 +121,11 @@ impl Cutter {
 impl Shared {
     fn serve<S: Socket>(self: &Arc<Self>, guest: S) {
         let index = self.connections.fetch_add(1, Ordering::SeqCst);
-        let mut random = Random(self.seed.wrapping_mul(0x9e37_79b9).wrapping_add(index * 77 + 1));
+        let mut random = Random(
+            self.seed
+                .wrapping_mul(0x9e37_79b9)
+                .wrapping_add(index * 77 + 1),
+        );
         let Ok(host) = UnixStream::connect(&self.upstream) else {
             guest.cut();
             return;
@@ -131,8 +135,14 @@ impl Shared {
         let scale = [128, 4096, 1 << 16, 1 << 20][random.below(4) as usize];
         let budget = Arc::new(AtomicI64::new(random.below(scale) as i64));
         for (mut from, mut to) in [
-            (Pipe::Guest(guest.again()), Pipe::Host(host.try_clone().unwrap())),
-            (Pipe::Host(host.try_clone().unwrap()), Pipe::Guest(guest.again())),
+            (
+                Pipe::Guest(guest.again()),
+                Pipe::Host(host.try_clone().unwrap()),
+            ),
+            (
+                Pipe::Host(host.try_clone().unwrap()),
+                Pipe::Guest(guest.again()),
+            ),
         ] {
             let (shared, budget) = (Arc::clone(self), Arc::clone(&budget));
             std::thread::spawn(move || shared.pump(&mut from, &mut to, &budget));

@@ -80,7 +80,15 @@ impl Load {
         let memory = session.memory_allocate(BUFFER as u64 + 8).unwrap();
         let cell = memory + BUFFER as u64;
         session
-            .memset(memory, BUFFER as u64 + 8, 0, 1, BUFFER as u64 + 8, 1, &stream)
+            .memset(
+                memory,
+                BUFFER as u64 + 8,
+                0,
+                1,
+                BUFFER as u64 + 8,
+                1,
+                &stream,
+            )
             .unwrap();
         let mut model = vec![0_u8; BUFFER];
         let mut chain = 0_u64;
@@ -89,7 +97,11 @@ impl Load {
         let mut calls = 0;
         while !stop.load(Ordering::Relaxed) {
             // Mostly small; now and then more than a ring or a socket holds.
-            let most = if random.below(40) == 0 { BUFFER } else { 60_000 };
+            let most = if random.below(40) == 0 {
+                BUFFER
+            } else {
+                60_000
+            };
             let size = 1 + random.below(most as u64 - 1) as usize;
             let at = random.below((BUFFER - size) as u64 + 1) as usize;
             match random.below(20) {
@@ -97,7 +109,9 @@ impl Load {
                     for _ in 0..random.below(50) {
                         let value = random.next();
                         let parameters = [cell.to_le_bytes(), value.to_le_bytes()].concat();
-                        session.launch(&self.step, &stream, &ONE, &parameters).unwrap();
+                        session
+                            .launch(&self.step, &stream, &ONE, &parameters)
+                            .unwrap();
                         chain = chain.wrapping_mul(FACTOR).wrapping_add(value);
                         launches += 1;
                     }
@@ -126,7 +140,15 @@ impl Load {
                     model[at..at + size].fill(value);
                     let bytes = size as u64;
                     session
-                        .memset(memory + at as u64, bytes, value.into(), 1, bytes, 1, &stream)
+                        .memset(
+                            memory + at as u64,
+                            bytes,
+                            value.into(),
+                            1,
+                            bytes,
+                            1,
+                            &stream,
+                        )
                         .unwrap();
                 }
                 16 => {
@@ -151,14 +173,25 @@ impl Load {
             }
         }
         session.stream_synchronize(&stream).unwrap();
-        assert_eq!(called.load(Ordering::SeqCst), calls, "each host function once");
+        assert_eq!(
+            called.load(Ordering::SeqCst),
+            calls,
+            "each host function once"
+        );
         let mut bytes = vec![0; BUFFER + 8];
         let place = unsafe { Destination::new(bytes.as_mut_ptr().cast(), BUFFER + 8) };
         session
             .copy_from_device(place, memory, &stream, true)
             .unwrap();
-        assert!(bytes[..BUFFER] == model[..], "memory as the program wrote it");
-        assert_eq!(bytes[BUFFER..], chain.to_le_bytes(), "kernels once, in order");
+        assert!(
+            bytes[..BUFFER] == model[..],
+            "memory as the program wrote it"
+        );
+        assert_eq!(
+            bytes[BUFFER..],
+            chain.to_le_bytes(),
+            "kernels once, in order"
+        );
         session.memory_free(memory).unwrap();
         launches
     }
