@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use paragpu_communicator::Sender;
 use paragpu_device::{Device, Platform, Snapshot};
@@ -23,6 +24,9 @@ use crate::session::{Session, Setup, wire_snapshot};
 use crate::statistics::Statistics;
 use crate::sys::process::{exit_now, without_address_randomisation};
 use crate::watch::{GRACE, after, watch};
+
+/// The daemon ended the session, whichever thread notices its end first.
+static ENDED_BY_HOST: AtomicBool = AtomicBool::new(false);
 
 /// An opened GPU.
 struct Warm {
@@ -251,12 +255,13 @@ fn attend(
                     }
                 }
                 Ok(ToWorker::End) => {
+                    ENDED_BY_HOST.store(true, Ordering::Release);
                     // Telling the guest may wait for a thread that is stuck.
                     after(GRACE, || exit_now(1));
                     let _ = sender.try_send(Frame::Goodbye.kind(), 0, Some(0), &[]);
                     let _ = sender.flush();
                     sender.close();
-                    finish(&control, session, &statistics, "ended by the host")
+                    finish(&control, session, &statistics, "")
                 }
                 Ok(ToWorker::Assign(_)) | Err(_) => {
                     tracing::error!("the daemon sent what a busy worker does not expect");
@@ -269,6 +274,11 @@ fn attend(
 /// Says that the session is over and ends the process, whatever its other
 /// threads and the device are doing.
 fn finish(control: &Control, session: u64, statistics: &Statistics, reason: &str) -> ! {
+    let reason = if ENDED_BY_HOST.load(Ordering::Acquire) {
+        "ended by the host"
+    } else {
+        reason
+    };
     let finished = Finished {
         session,
         counters: statistics.read(),
