@@ -52,7 +52,12 @@ echo "exit $?"
 kill $daemon
 wait $daemon
 echo "@test no device"
-rmmod vsock_loopback vmw_vsock_virtio_transport
+# Connections that are still closing hold the modules for a moment.
+for attempt in $(seq 200); do
+    rmmod vsock_loopback vmw_vsock_virtio_transport 2>/dev/null
+    grep -q -e '^vsock_loopback ' -e '^vmw_vsock_virtio_transport ' /proc/modules || break
+    sleep 0.1
+done
 PARAGPU_COMMUNICATOR=vsock PARAGPU_VSOCK_PORT=7014 /opt/paragpu/programs/vectorAdd 2>&1
 exit 0
 """
