@@ -85,6 +85,14 @@ demo: packages-demo build programs vhost-vsock ## run CUDA programs in a VM and 
 bench-programs: cuda
 	$(MAKE) -C tests/bench
 
+.PHONY: soak-migrate
+soak-migrate: build ## 1,000 migrations in a row of a session under load
+	cd tests && PARAGPU_TEST_MIGRATIONS=1000 python3 -m unittest end_to_end.test_migration.Migration.test_many_migrations_in_a_row
+
+.PHONY: soak-reconnect
+soak-reconnect: ## cut connections under load 10,000 times at random bytes; PARAGPU_TEST_SEED says where
+	PARAGPU_TEST_CUTS=3400 cargo test --release -p paragpu-worker --test reconnects -- --nocapture --test-threads=1 cut_at
+
 bench: build bench-programs ## the promises of SPECIFICATION.md as ratios, into out/bench.json
 	python3 tests/bench/bench.py
 

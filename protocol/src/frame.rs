@@ -132,6 +132,14 @@ pub enum Control {
     Output = 0x7f05,
     /// Either way: this side ends the session in order; no payload.
     Goodbye = 0x7f06,
+    /// Guest to host: `u64`, how many counted frames of the session it has
+    /// received ([`is_counted`]); the host need not keep these.
+    Received = 0x7f07,
+    /// Host to guest: `u64`, the highest call sequence taken in; the guest
+    /// need not keep the calls up to it.
+    Taken = 0x7f08,
+    /// Host to guest: [`crate::handshake::Move`].
+    Move = 0x7f09,
 }
 
 impl Control {
@@ -146,6 +154,9 @@ impl Control {
             0x7f04 => Self::HostFunc,
             0x7f05 => Self::Output,
             0x7f06 => Self::Goodbye,
+            0x7f07 => Self::Received,
+            0x7f08 => Self::Taken,
+            0x7f09 => Self::Move,
             _ => return None,
         })
     }
@@ -156,6 +167,23 @@ impl Control {
         self as u16
     }
 }
+
+/// Is a frame of this kind from the host one that is counted, kept until the
+/// guest has [`Received`](Control::Received) it, and sent again on the next
+/// connection? Replies are, and what belongs to the program; what belongs to
+/// the connection is not.
+#[must_use]
+pub fn is_counted(kind: u16) -> bool {
+    kind & REPLY != 0
+        || matches!(
+            Control::from_kind(kind),
+            Some(Control::Data | Control::HostFunc | Control::Output)
+        )
+}
+
+/// Bytes of frames, headers included, after which a side says at the latest
+/// how far it is ([`Control::Received`], [`Control::Taken`]).
+pub const ACKNOWLEDGE_EVERY: usize = 256 * 1024;
 
 #[cfg(test)]
 mod tests {

@@ -12,7 +12,7 @@ use crate::codec::{Bytes, Text};
 /// the patch talk to each other.
 pub const VERSION: Version = Version {
     major: 0,
-    minor: 1,
+    minor: 2,
     patch: 0,
 };
 
@@ -45,8 +45,9 @@ crate::record! {
         device: u32,
         /// Secret of the session to resume; zeros for a new one.
         token: [u8; 16],
-        /// With a token: the highest call sequence whose reply the guest has.
-        acknowledged: u64,
+        /// With a token: how many counted frames of the session the guest has
+        /// received ([`crate::frame::is_counted`]).
+        received: u64,
         /// Process id in the guest, for listings.
         pid: u32,
     }
@@ -57,15 +58,30 @@ crate::record! {
         version: Version,
         /// Number of the session on its host, for listings.
         session: u64,
-        /// Secret with which the guest resumes the session.
+        /// Secret with which the guest resumes the session; zeros where the
+        /// session ends with its connection.
         token: [u8; 16],
         /// How many devices the guest has.
         device_count: u32,
-        /// Of a resumed session: the highest call sequence executed; 0 in a new one.
-        executed: u64,
+        /// The highest call sequence taken in: the guest sends the calls after
+        /// it again. 0 in a new session.
+        taken: u64,
         /// Bytes of a memfd with the channel region that comes with this frame
         /// (shm); 0 where there is none.
         region_size: u64,
+        /// Of a resumed session: the host still sees the window that the
+        /// session began with.
+        shares_window: bool,
+    }
+
+    /// Host to guest: go on over another communicator, or at another host,
+    /// with the token of the session.
+    Move<'a> {
+        /// `unix`, `tcp`, `shm` or `pci`.
+        communicator: Text<'a>,
+        /// A socket's path, host and port, or a device node; empty for what
+        /// the guest's configuration says.
+        address: Text<'a>,
     }
 
     /// Host to guest: no session.
@@ -97,8 +113,32 @@ crate::record! {
     }
 }
 
+crate::record! {
+    /// Worker to another daemon of its host, on that daemon's socket for
+    /// guests: a session comes. The answer is a frame of the kind of a welcome
+    /// without payload, from the worker that takes it, or a [`Refusal`].
+    Arrive<'a> {
+        /// [`MAGIC`].
+        magic: [u8; 8],
+        /// The sender's version.
+        version: Version,
+        /// The VM, user or address that the session is of.
+        vm: Text<'a>,
+        /// The guest's ordinal of the device.
+        device: u32,
+        /// Secret with which the guest resumes the session.
+        token: [u8; 16],
+        /// Process id in the guest, for listings.
+        guest_pid: u32,
+        /// `unix`, `tcp`, `shm` or `pci`: how the guest's calls travel.
+        communicator: Text<'a>,
+    }
+}
+
 /// Kind of the [`Attach`] frame.
 pub const ATTACH: u16 = 0x7f10;
+/// Kind of the [`Arrive`] frame.
+pub const ARRIVE: u16 = 0x7f11;
 
 /// How a connection travels; the value of [`Hello::transport`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -175,7 +215,7 @@ impl Hello {
             transport: transport as u8,
             device,
             token: [0; 16],
-            acknowledged: 0,
+            received: 0,
             pid,
         }
     }

@@ -101,6 +101,33 @@ class Session(unittest.TestCase):
         _, back = session.call("CopyFromDevice", source=ARENA, size=len(data), stream=0)
         self.assertEqual(back, b"\x55" * 16 + data[16:])
 
+    def test_a_session_outlives_its_connection(self):
+        first = self.open()
+        first.call("MemMap", address=ARENA, size=CHUNK)
+        first.post("Memset", destination=ARENA, pitch=0, value=7, element=1, width=64, height=1, stream=0)
+        # The reply to this call is lost with the connection, and comes once with the next.
+        first.sequence += 1
+        first.send_frame(wire.NUMBERS["Ping"], 1, first.sequence, wire.encode_call("Ping", value=77))
+        sent = first.sequence
+        second = self.open(resumes=first)
+        self.assertEqual(second.welcome["session"], first.welcome["session"])
+        self.assertLessEqual(second.welcome["taken"], sent)
+        if second.welcome["taken"] < sent:
+            second.send_frame(wire.NUMBERS["Ping"], 1, sent, wire.encode_call("Ping", value=77))
+        kind, slot, _, payload = second.receive_frame()
+        self.assertEqual((kind, slot), (wire.NUMBERS["Ping"] | wire.REPLY, 1))
+        self.assertEqual(payload, struct.pack("<IQ", 0, 77))
+        self.assertEqual(second.call("Ping", value=78)[0], 78)
+        _, back = second.call("CopyFromDevice", source=ARENA, size=64, stream=0)
+        self.assertEqual(back, bytes([7]) * 64)
+
+    def test_a_wrong_token_resumes_nothing(self):
+        session = self.open()
+        session.welcome["token"] = bytes([1]) * 16
+        with self.assertRaises(ConnectionRefusedError) as caught:
+            self.open(resumes=session)
+        self.assertIn("is over", str(caught.exception))
+
     def test_errors_name_the_call(self):
         session = self.open()
         with self.assertRaises(wire.Failed) as caught:

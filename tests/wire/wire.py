@@ -14,10 +14,10 @@ HEADER = struct.Struct("<IHHQ")
 MAX_PAYLOAD = 262144
 REPLY = 0x8000
 
-HELLO, WELCOME, REFUSAL, DATA, HOST_FUNC, OUTPUT, GOODBYE = range(0x7F00, 0x7F07)
+HELLO, WELCOME, REFUSAL, DATA, HOST_FUNC, OUTPUT, GOODBYE, RECEIVED, TAKEN, MOVE = range(0x7F00, 0x7F0A)
 
 MAGIC = b"paragpu\0"
-VERSION = (0, 1, 0)
+VERSION = (0, 2, 0)
 
 # Number: (name, [(parameter, type)], reply). Types as in protocol/README.md;
 # handles are all u64.
@@ -165,7 +165,7 @@ RECORDS = {
         ("transport", "u8"),
         ("device", "u32"),
         ("token", "u8x16"),
-        ("acknowledged", "u64"),
+        ("received", "u64"),
         ("pid", "u32"),
     ],
     "Welcome": [
@@ -175,8 +175,9 @@ RECORDS = {
         ("session", "u64"),
         ("token", "u8x16"),
         ("device_count", "u32"),
-        ("executed", "u64"),
+        ("taken", "u64"),
         ("region_size", "u64"),
+        ("shares_window", "bool"),
     ],
     "Refusal": [("major", "u16"), ("minor", "u16"), ("patch", "u16"), ("reason", "Text")],
 }
@@ -259,12 +260,13 @@ class Failed(Exception):
 class Session:
     """A guest's side of a session over a stream socket."""
 
-    def __init__(self, address, device=0, version=VERSION, deadline=20.0):
+    def __init__(self, address, device=0, version=VERSION, deadline=20.0, resumes=None):
         family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
         self.socket = socket.socket(family, socket.SOCK_STREAM)
         self.socket.settimeout(deadline)
         self.socket.connect(address)
-        self.sequence = 0
+        self.sequence = resumes.sequence if resumes else 0
+        self.received = resumes.received if resumes else 0
         self.output = b""
         major, minor, patch = version
         hello = dict(
@@ -274,8 +276,8 @@ class Session:
             patch=patch,
             transport=1,
             device=device,
-            token=bytes(16),
-            acknowledged=0,
+            token=resumes.welcome["token"] if resumes else bytes(16),
+            received=self.received,
             pid=1,
         )
         self.send_frame(HELLO, 0, 0, encode("Hello", hello))
@@ -309,7 +311,12 @@ class Session:
         length, kind, slot, sequence = HEADER.unpack(self.receive_exactly(HEADER.size))
         if length > MAX_PAYLOAD:
             raise WireError(f"frame of {length} bytes")
-        return kind, slot, sequence, self.receive_exactly(length)
+        payload = self.receive_exactly(length)
+        if kind & REPLY or kind in (DATA, HOST_FUNC, OUTPUT):
+            self.received += 1
+        elif kind == TAKEN:
+            return self.receive_frame()
+        return kind, slot, sequence, payload
 
     def post(self, name, **arguments):
         """Sends a posted call."""

@@ -90,6 +90,9 @@ configuration! {
         pending: u32 = 64 => 1..=4096;
         /// How long a connection may take to say hello, in milliseconds.
         hello: u32 = 5000 => 1..=600_000;
+        /// How long a session waits for its guest to connect again when the connection is lost, in
+        /// milliseconds; 0 ends it at once. The session of a process that has ended is never kept.
+        reconnect: u32 = 30_000 => 0..=3_600_000;
     }
 
     /// The software GPU.

@@ -35,6 +35,22 @@ impl Error {
         }
     }
 
+    /// Was the connection lost, so that another one may take its place? Not
+    /// where the peer broke the protocol.
+    #[must_use]
+    pub fn is_loss(&self) -> bool {
+        matches!(self, Self::Closed | Self::Io { .. })
+    }
+
+    /// The connection ended in the middle of a frame.
+    #[must_use]
+    pub fn cut() -> Self {
+        Self::io(
+            "the connection ended inside a frame",
+            std::io::Error::from(std::io::ErrorKind::UnexpectedEof),
+        )
+    }
+
     /// An [`Error::Protocol`] with its reason.
     pub fn protocol(reason: impl Into<String>) -> Self {
         Self::Protocol(reason.into())

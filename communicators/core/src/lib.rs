@@ -9,6 +9,7 @@
 
 mod error;
 mod polling;
+mod retained;
 mod traits;
 mod window_unsafe;
 
@@ -19,6 +20,7 @@ use std::sync::Arc;
 
 pub use error::Error;
 pub use polling::{Adaptive, Polling, Spin};
+pub use retained::Retained;
 pub use traits::{Frame, Receiver, Sender, Wait, Wake};
 pub use window_unsafe::{Window, WindowError};
 

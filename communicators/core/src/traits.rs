@@ -66,6 +66,16 @@ pub trait Sender: Send + Sync {
     /// [`Error::Closed`], [`Error::Io`].
     fn flush(&self) -> Result<(), Error>;
 
+    /// Waits until the system has taken everything that was sent, so that
+    /// another process can go on writing where this one stopped; false where
+    /// the peer did not take enough of it in time.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::Io`].
+    fn settle(&self, _deadline: Instant) -> Result<bool, Error> {
+        Ok(true)
+    }
+
     /// Ends the connection both ways: this side's waiting calls return
     /// [`Error::Closed`]; the peer receives what was flushed before, then
     /// [`Error::Closed`].
@@ -113,6 +123,12 @@ pub trait Receiver: Send {
     /// [`Error::Protocol`], [`Error::Io`]. After an error every further call
     /// fails.
     fn receive(&mut self, wait: Wait) -> Result<Option<Frame<'_>>, Error>;
+
+    /// The bytes of a frame that were taken from the connection and do not
+    /// make a whole frame yet: whoever goes on receiving begins with them.
+    fn unfinished(&self) -> Vec<u8> {
+        Vec::new()
+    }
 
     /// Ends a [`receive`](Self::receive) that waits in another thread.
     fn waker(&self) -> Arc<dyn Wake>;

@@ -129,15 +129,40 @@ pub fn create(
 /// # Errors
 /// [`Error::Protocol`] where the region is not one, [`Error::Io`].
 pub fn attach(ends: GuestEnds, liveness: OwnedFd, options: Options) -> Result<Connection, Error> {
+    connect(ends, liveness, options, Side::Guest)
+}
+
+/// Host side: goes on with a region where another process stopped serving it.
+///
+/// # Errors
+/// As [`attach`].
+pub fn take_over(
+    ends: GuestEnds,
+    liveness: OwnedFd,
+    options: Options,
+) -> Result<Connection, Error> {
+    connect(ends, liveness, options, Side::Host)
+}
+
+fn connect(
+    ends: GuestEnds,
+    liveness: OwnedFd,
+    options: Options,
+    side: Side,
+) -> Result<Connection, Error> {
     let size = rustix::fs::fstat(&ends.memory)
         .map_err(|errno| Error::io("cannot inspect the shared memory", errno))?
         .st_size;
     let size = u64::try_from(size).unwrap_or(0);
     let layout = read_layout(ends.memory.as_fd(), 0, size)?;
     let base = Base::new(map_framing(ends.memory.as_fd(), 0, &layout)?, 0)?;
+    let (ring, wait) = match side {
+        Side::Guest => (ends.host_bell, ends.guest_bell),
+        Side::Host => (ends.guest_bell, ends.host_bell),
+    };
     let bell = EventDoorbell {
-        ring: ends.host_bell,
-        wait: ends.guest_bell,
+        ring,
+        wait,
         interrupt: new_eventfd()?,
         liveness: Some(liveness),
         slot: None,
@@ -147,7 +172,7 @@ pub fn attach(ends: GuestEnds, liveness: OwnedFd, options: Options) -> Result<Co
         layout,
         memory: ends.memory.as_fd(),
         file_offset: 0,
-        side: Side::Guest,
+        side,
     };
     parts.connect(Box::new(bell), options)
 }

@@ -171,7 +171,7 @@ fn read_exact(
                 }
                 if message.bytes == 0 {
                     return if inside || read > 0 {
-                        Err(Error::protocol("the connection ended inside a frame"))
+                        Err(Error::cut())
                     } else {
                         Err(Error::Closed)
                     };

@@ -58,6 +58,19 @@ impl Default for Options {
 /// # Errors
 /// [`Error::Io`] where the socket or the system refuses.
 pub fn over(socket: impl Into<OwnedFd>, options: Options) -> Result<Connection, Error> {
+    take_over(socket, options, &[])
+}
+
+/// The same for a socket that another process stopped serving: its sender had
+/// settled, and its receiver left the bytes `unfinished`.
+///
+/// # Errors
+/// As [`over`]; [`Error::Protocol`] for more unfinished bytes than a frame has.
+pub fn take_over(
+    socket: impl Into<OwnedFd>,
+    options: Options,
+    unfinished: &[u8],
+) -> Result<Connection, Error> {
     let socket = socket.into();
     sockets::send_at_once(&socket)?;
     sockets::widen(&socket)?;
@@ -72,7 +85,10 @@ pub fn over(socket: impl Into<OwnedFd>, options: Options) -> Result<Connection, 
     background::start(Arc::clone(&link))?;
     let life = Arc::new(Life::new(Arc::clone(&link)));
     let sender = sender::StreamSender::new(Arc::clone(&link), Arc::clone(&life));
-    let receiver = receiver::StreamReceiver::new(link, life, options.polling);
+    let mut receiver = receiver::StreamReceiver::new(link, life, options.polling);
+    if !receiver.begin_with(unfinished) {
+        return Err(Error::protocol("more unfinished bytes than a frame has"));
+    }
     Ok(Connection {
         sender: Arc::new(sender),
         receiver: Box::new(receiver),

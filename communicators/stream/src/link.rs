@@ -225,6 +225,32 @@ impl Link {
         self.check(&outgoing)
     }
 
+    /// Waits until the socket has taken all there is; false past `deadline`.
+    pub(crate) fn settle(&self, deadline: Instant) -> Result<bool, Error> {
+        const GLANCE: Duration = Duration::from_millis(10);
+        let mut outgoing = self.lock();
+        loop {
+            self.check(&outgoing)?;
+            if !outgoing.writing && !outgoing.pending() {
+                return Ok(true);
+            }
+            if Instant::now() >= deadline {
+                return Ok(false);
+            }
+            if !outgoing.writing {
+                outgoing = self.drain(outgoing, Patience::Linger, 1);
+                continue;
+            }
+            outgoing.waiting += 1;
+            outgoing = self
+                .progress
+                .wait_timeout(outgoing, GLANCE)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+            outgoing.waiting -= 1;
+        }
+    }
+
     /// Writes batches, at most `batches` of them, while others append. Called
     /// while nobody writes. What is left is the background writer's.
     pub(crate) fn drain<'a>(

@@ -37,7 +37,18 @@ impl Parser {
         self.start != self.end
     }
 
-    fn unread(&self) -> &[u8] {
+    /// Begins with bytes that another parser has read.
+    pub(crate) fn begin_with(&mut self, bytes: &[u8]) -> bool {
+        let fits = self.buffer.get_mut(..bytes.len());
+        let Some(start) = fits.filter(|_| self.start == self.end) else {
+            return false;
+        };
+        start.copy_from_slice(bytes);
+        (self.start, self.end) = (0, bytes.len());
+        true
+    }
+
+    pub(crate) fn unread(&self) -> &[u8] {
         self.buffer.get(self.start..self.end).unwrap_or(&[])
     }
 

@@ -49,13 +49,19 @@ impl StreamReceiver {
         }
     }
 
+    /// Begins with bytes that another receiver has read; false where they are
+    /// more than a frame.
+    pub(crate) fn begin_with(&mut self, bytes: &[u8]) -> bool {
+        self.parser.begin_with(bytes)
+    }
+
     /// Reads what is there, without waiting.
     fn look(&mut self) -> Result<Look, Error> {
         loop {
             let space = self.parser.space()?;
             match recv(&self.link.socket, space, RecvFlags::DONTWAIT) {
                 Ok((_, 0)) if self.parser.is_inside_frame() => {
-                    return Err(Error::protocol("the connection ended inside a frame"));
+                    return Err(Error::cut());
                 }
                 Ok((_, 0)) | Err(Errno::CONNRESET | Errno::NOTCONN | Errno::PIPE) => {
                     return Err(Error::Closed);
@@ -173,6 +179,10 @@ impl Receiver for StreamReceiver {
                 Err(error)
             }
         }
+    }
+
+    fn unfinished(&self) -> Vec<u8> {
+        self.parser.unread().to_vec()
     }
 
     fn waker(&self) -> Arc<dyn Wake> {

@@ -1,6 +1,7 @@
 //! The sending half.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use paragpu_communicator::{Error, Sender};
 use paragpu_protocol::frame::{FrameHeader, MAX_PAYLOAD};
@@ -57,6 +58,10 @@ impl Sender for StreamSender {
 
     fn flush(&self) -> Result<(), Error> {
         self.link.flush()
+    }
+
+    fn settle(&self, deadline: Instant) -> Result<bool, Error> {
+        self.link.settle(deadline)
     }
 
     fn close(&self) {

@@ -91,7 +91,8 @@ fn main() {
             session: 1,
             token: [0; 16],
             device_count: 1,
-            executed: 0,
+            taken: 0,
+            shares_window: false,
             region_size: 0,
         };
         let session = Session::new(guest, welcome, 0, Duration::from_micros(50)).unwrap();

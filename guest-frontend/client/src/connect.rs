@@ -8,10 +8,10 @@ use paragpu_communicator::{Connection, Error as TravelError, Polling, Wait};
 use paragpu_communicator_ring::{pci, shm};
 use paragpu_communicator_stream as stream;
 use paragpu_config::guest::{Guest, Vsock};
-use paragpu_config::{Communicator, Spin};
+use paragpu_config::{Communicator, Setting as _, Spin};
 use paragpu_protocol::codec::{decode_all, encode_all};
 use paragpu_protocol::frame::{Control, MAX_PAYLOAD};
-use paragpu_protocol::handshake::{Hello, Refusal, Transport, VERSION, Welcome};
+use paragpu_protocol::handshake::{Hello, Move, Refusal, Transport, VERSION, Welcome};
 use paragpu_protocol::layout::Regions;
 
 use crate::error::Error;
@@ -37,6 +37,83 @@ pub struct Connected {
     pub spin: Duration,
 }
 
+/// What a guest says of a session that it has already.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Resume {
+    /// The session's secret.
+    pub(crate) token: [u8; 16],
+    /// Counted frames of the session that were received.
+    pub(crate) received: u64,
+    /// The session has a window, which stays where it is mapped.
+    pub(crate) has_window: bool,
+}
+
+/// Connects a session again.
+#[derive(Debug)]
+pub(crate) struct Dialer {
+    config: Guest,
+    ordinal: u32,
+    regions: Regions,
+    polling: Polling,
+}
+
+impl Dialer {
+    /// By the configuration `config`, for the guest's device `ordinal`.
+    pub(crate) fn new(config: &Guest, ordinal: u32) -> Option<Self> {
+        Some(Self {
+            config: config.clone(),
+            ordinal,
+            regions: Regions::of(ordinal)?,
+            polling: polling(config),
+        })
+    }
+
+    /// Where a host wants the session to go on, as a configuration.
+    pub(crate) fn toward(&self, goal: &Move<'_>) -> Result<Self, Error> {
+        let mut config = self.config.clone();
+        let name = goal.communicator.0;
+        config.communicator = Communicator::from_text(name)
+            .map_err(|_| Error::BadAnswer(format!("a move to the communicator {name:?}")))?;
+        let address = goal.address.0;
+        if !address.is_empty() {
+            match config.communicator {
+                Communicator::Unix => config.unix.socket = address.into(),
+                Communicator::Shm => config.shm.socket = address.into(),
+                Communicator::Pci => config.pci.device = address.into(),
+                Communicator::Tcp => config.tcp.address.0 = Some(address.to_owned()),
+                _ => {}
+            }
+        }
+        Ok(Self {
+            config,
+            ordinal: self.ordinal,
+            regions: self.regions,
+            polling: self.polling,
+        })
+    }
+
+    /// One attempt, by the first communicator that finds the host.
+    pub(crate) fn dial(&self, resume: Resume) -> Result<Connected, Error> {
+        let attempt = Attempt {
+            config: &self.config,
+            ordinal: self.ordinal,
+            regions: self.regions,
+            polling: self.polling,
+            resume: Some(resume),
+        };
+        attempt.first()
+    }
+}
+
+fn polling(config: &Guest) -> Polling {
+    match config.spin {
+        Spin::Auto => Polling::default(),
+        Spin::Microseconds(micros) => Polling {
+            spin: Duration::from_micros(micros.into()),
+        },
+    }
+}
+
 /// Connects to the host for the guest's device `ordinal`, by the first
 /// communicator of the configuration that finds one.
 ///
@@ -45,47 +122,14 @@ pub struct Connected {
 /// and failed decides.
 pub fn connect(config: &Guest, ordinal: u32) -> Result<Connected, Error> {
     let regions = Regions::of(ordinal).ok_or(Error::NoDevice(ordinal))?;
-    let polling = match config.spin {
-        Spin::Auto => Polling::default(),
-        Spin::Microseconds(micros) => Polling {
-            spin: Duration::from_micros(micros.into()),
-        },
-    };
     let attempt = Attempt {
         config,
         ordinal,
         regions,
-        polling,
+        polling: polling(config),
+        resume: None,
     };
-    let candidates = config.candidates();
-    let single = candidates.len() == 1;
-    let mut tried = Vec::new();
-    for communicator in candidates {
-        match attempt.by(communicator) {
-            Ok((connection, welcome)) => {
-                return Ok(Connected {
-                    connection,
-                    welcome,
-                    communicator,
-                    passed_over: tried,
-                    spin: polling.spin,
-                });
-            }
-            Err(error @ Error::NoAnswer { .. }) if !single => {
-                tried.push(crate::error::chain(&error));
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Err(Error::NothingFound(if tried.is_empty() {
-        format!(
-            "{}, {}; neither vsock.port nor tcp.address is set",
-            config.pci.device.display(),
-            config.shm.socket.display()
-        )
-    } else {
-        tried.join("; ")
-    }))
+    attempt.first()
 }
 
 struct Attempt<'a> {
@@ -93,9 +137,42 @@ struct Attempt<'a> {
     ordinal: u32,
     regions: Regions,
     polling: Polling,
+    resume: Option<Resume>,
 }
 
 impl Attempt<'_> {
+    fn first(&self) -> Result<Connected, Error> {
+        let candidates = self.config.candidates();
+        let single = candidates.len() == 1;
+        let mut tried = Vec::new();
+        for communicator in candidates {
+            match self.by(communicator) {
+                Ok((connection, welcome)) => {
+                    return Ok(Connected {
+                        connection,
+                        welcome,
+                        communicator,
+                        passed_over: tried,
+                        spin: self.polling.spin,
+                    });
+                }
+                Err(error @ Error::NoAnswer { .. }) if !single => {
+                    tried.push(crate::error::chain(&error));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::NothingFound(if tried.is_empty() {
+            format!(
+                "{}, {}; neither vsock.port nor tcp.address is set",
+                self.config.pci.device.display(),
+                self.config.shm.socket.display()
+            )
+        } else {
+            tried.join("; ")
+        }))
+    }
+
     fn by(&self, communicator: Communicator) -> Result<(Connection, Welcome), Error> {
         match communicator {
             Communicator::Pci => self.pci(&self.config.pci.device),
@@ -109,13 +186,21 @@ impl Attempt<'_> {
     }
 
     fn hello(&self, transport: Transport) -> Vec<u8> {
-        encode_all(&Hello::new(transport, self.ordinal, std::process::id()))
+        let mut hello = Hello::new(transport, self.ordinal, std::process::id());
+        if let Some(resume) = &self.resume {
+            hello.token = resume.token;
+            hello.received = resume.received;
+        }
+        encode_all(&hello)
     }
 
     fn rings(&self) -> shm::Options {
         shm::Options {
             polling: self.polling,
-            window_address: Some(self.regions.window),
+            window_address: match &self.resume {
+                Some(resume) if resume.has_window => None,
+                _ => Some(self.regions.window),
+            },
         }
     }
 

@@ -28,6 +28,7 @@ pub mod module;
 mod ordering;
 pub mod progress;
 pub mod ranges;
+mod recover;
 pub mod session;
 mod slots;
 pub mod snapshot;

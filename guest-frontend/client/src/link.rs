@@ -5,20 +5,21 @@
 //! A leader that has its own reply wakes one of the others to lead.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, TryLockError};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::time::{Duration, Instant};
 
 use paragpu_communicator::{
-    Connection, Error as TravelError, Frame, Receiver, Sender, Spin, Wait, Wake,
+    Connection, Error as TravelError, Frame, Receiver, Retained, Sender, Spin, Wait, Wake,
 };
 use paragpu_protocol::call::WireCall;
 use paragpu_protocol::codec::Reader;
-use paragpu_protocol::frame::Control;
+use paragpu_protocol::frame::{ACKNOWLEDGE_EVERY, Control, FrameHeader, HEADER_LEN, is_counted};
 use paragpu_protocol::reply::{self, Reply};
 use paragpu_protocol::status::Status;
 
 use crate::error::Result;
+use crate::recover::Way;
 use crate::slots::{Misrouted, Slots, lock, with_slot};
 use crate::statistics;
 use crate::sys::memory::Destination;
@@ -31,20 +32,70 @@ pub const LOST: Status = Status::LAUNCH_FAILED;
 /// Receives the ids of host functions to run.
 pub type HostFunctionSink = Box<dyn Fn(u64) + Send + Sync>;
 
-/// A connection with calls on it.
+/// Bytes of calls that are kept for the next connection; a call waits while
+/// the host has taken in none of so many.
+const MOST_KEPT: usize = 4 << 20;
+/// Growth of what is kept after which it is looked what the host has taken in.
+const LOOK: usize = 64 << 10;
+/// Bytes kept from which on the host's word is read although nobody waits.
+const MUCH_KEPT: usize = 2 * ACKNOWLEDGE_EVERY;
+/// How long to wait for frames before looking at something else as well.
+const GLANCE: Duration = Duration::from_millis(1);
+
+/// The sending half: calls leave in the order of their positions.
+pub(crate) struct Outgoing {
+    pub(crate) sender: Arc<dyn Sender>,
+    /// Position of the call sent last.
+    pub(crate) sequence: u64,
+    /// Calls that the host may not have taken in.
+    pub(crate) kept: Retained,
+    /// How much may be kept before the next look.
+    look: usize,
+    /// How many connections came before.
+    pub(crate) generation: u64,
+}
+
+/// The receiving half.
+pub(crate) struct Incoming {
+    pub(crate) receiver: Box<dyn Receiver>,
+    /// Counted frames received.
+    pub(crate) received: u64,
+    /// Bytes of these that the host was not told of.
+    pub(crate) untold: usize,
+    pub(crate) generation: u64,
+}
+
+/// What a thread that wanted to read came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Led {
+    /// Its own wait is over.
+    Over,
+    /// Somebody else reads.
+    Busy,
+}
+
+/// A connection with calls on it, and after it the next.
 pub struct Link {
-    sender: Arc<dyn Sender>,
-    receiver: Mutex<Box<dyn Receiver>>,
-    waker: Arc<dyn Wake>,
+    pub(crate) outgoing: Mutex<Outgoing>,
+    pub(crate) incoming: Mutex<Incoming>,
+    /// The sender, to be closed and spoken to while threads wait in it.
+    pub(crate) current: Mutex<Arc<dyn Sender>>,
+    pub(crate) waker: Mutex<Arc<dyn Wake>>,
+    /// How the session gets another connection, where it does.
+    pub(crate) way: Option<Way>,
+    /// A thread connects again: no other reads meanwhile.
+    pub(crate) paused: AtomicBool,
     slots: Arc<Slots>,
     /// Slots of the threads that sleep.
     parked: Mutex<Vec<u16>>,
     /// 0, or the status that every call returns from now on.
-    ended: AtomicU32,
+    pub(crate) ended: AtomicU32,
     /// A device error after which the context is unusable.
     sticky: AtomicU32,
     /// Highest call sequence that the host said it executed.
     acknowledged: AtomicU64,
+    /// Highest call sequence that the host said it took in.
+    pub(crate) taken: AtomicU64,
     spin: Duration,
     host_functions: OnceLock<HostFunctionSink>,
 }
@@ -85,16 +136,37 @@ impl Link {
     /// spins for `spin` before it sleeps.
     #[must_use]
     pub fn new(connection: Connection, spin: Duration) -> Self {
+        Self::with_way(connection, spin, None)
+    }
+
+    /// The same; `way` leads to another connection when one is lost.
+    pub(crate) fn with_way(connection: Connection, spin: Duration, way: Option<Way>) -> Self {
         let waker = connection.receiver.waker();
+        let kept = if way.is_some() { MUCH_KEPT } else { 0 };
         Self {
-            sender: connection.sender,
-            receiver: Mutex::new(connection.receiver),
-            waker,
+            outgoing: Mutex::new(Outgoing {
+                sender: Arc::clone(&connection.sender),
+                sequence: 0,
+                kept: Retained::with_capacity(kept),
+                look: LOOK,
+                generation: 0,
+            }),
+            incoming: Mutex::new(Incoming {
+                receiver: connection.receiver,
+                received: 0,
+                untold: 0,
+                generation: 0,
+            }),
+            current: Mutex::new(connection.sender),
+            waker: Mutex::new(waker),
+            way,
+            paused: AtomicBool::new(false),
             slots: Arc::new(Slots::new()),
             parked: Mutex::new(Vec::new()),
             ended: AtomicU32::new(0),
             sticky: AtomicU32::new(0),
             acknowledged: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
             spin,
             host_functions: OnceLock::new(),
         }
@@ -131,7 +203,16 @@ impl Link {
     /// # Errors
     /// [`LOST`].
     pub fn flush(&self) -> Result<()> {
-        self.sender.flush().map_err(|error| self.lose(&error))
+        loop {
+            let (sender, generation) = {
+                let outgoing = lock(&self.outgoing);
+                (Arc::clone(&outgoing.sender), outgoing.generation)
+            };
+            match sender.flush() {
+                Ok(()) => return Ok(()),
+                Err(error) => self.recover(generation, &error)?,
+            }
+        }
     }
 
     /// Sends a call and waits for its reply.
@@ -193,7 +274,7 @@ impl Link {
     /// Position of the call sent last.
     #[must_use]
     pub fn last_sequence(&self) -> u64 {
-        self.sender.last_sequence()
+        lock(&self.outgoing).sequence
     }
 
     /// Highest position that the host said it executed.
@@ -214,12 +295,11 @@ impl Link {
             )
             .is_ok()
         {
-            let _ = self
-                .sender
-                .try_send(Control::Goodbye.kind(), 0, Some(0), &[]);
-            let _ = self.sender.flush();
+            let sender = self.sender();
+            let _ = sender.try_send(Control::Goodbye.kind(), 0, Some(0), &[]);
+            let _ = sender.flush();
         }
-        self.sender.close();
+        self.sender().close();
         for slot in self.slots.all() {
             slot.lose();
         }
@@ -228,43 +308,158 @@ impl Link {
     /// Reads frames for as long as `wanted` says, so that host functions are
     /// heard of while nobody waits.
     pub(crate) fn read_while(&self, wanted: impl Fn() -> bool) {
-        let mut receiver = lock(&self.receiver);
         while wanted() && self.ended.load(Ordering::Relaxed) == 0 {
-            self.receive_one(receiver.as_mut(), Wait::Forever);
+            let mut incoming = lock(&self.incoming);
+            let mut outcome = Ok(true);
+            while outcome.is_ok() && wanted() && self.may_read() {
+                outcome = self.receive_one(&mut incoming, Wait::Forever);
+            }
+            self.stop_reading(incoming, outcome.err());
         }
-        drop(receiver);
-        self.pass_on();
     }
 
     /// Ends a wait in [`read_while`](Self::read_while).
     pub(crate) fn wake_reader(&self) {
-        self.waker.wake();
+        lock(&self.waker).wake();
+    }
+
+    /// The sender of the connection that stands now.
+    pub(crate) fn sender(&self) -> Arc<dyn Sender> {
+        Arc::clone(&*lock(&self.current))
     }
 
     fn send(&self, number: u16, slot: u16, payload: &[&[u8]]) -> Result<u64> {
         loop {
-            match self.sender.try_send(number, slot, None, payload) {
-                Ok(sequence) => return Ok(sequence),
-                Err(TravelError::Full) => {
-                    // The host may itself wait for room towards the guest.
-                    self.drain();
-                    let length = payload.iter().map(|part| part.len()).sum();
-                    self.sender
-                        .wait_for_room(length)
-                        .map_err(|error| self.lose(&error))?;
+            let mut outgoing = lock(&self.outgoing);
+            if self.way.is_some() && self.is_full(&mut outgoing) {
+                drop(outgoing);
+                self.await_taken()?;
+                continue;
+            }
+            let sequence = outgoing.sequence + 1;
+            match outgoing
+                .sender
+                .try_send(number, slot, Some(sequence), payload)
+            {
+                Ok(_) => {
+                    outgoing.sequence = sequence;
+                    if self.way.is_some() {
+                        self.keep(outgoing, number, slot, payload);
+                    }
+                    return Ok(sequence);
                 }
-                Err(error) => return Err(self.lose(&error)),
+                Err(TravelError::Full) => {
+                    let sender = Arc::clone(&outgoing.sender);
+                    let generation = outgoing.generation;
+                    drop(outgoing);
+                    // The host may itself wait for room towards the guest.
+                    self.drain(Wait::Poll);
+                    let length = payload.iter().map(|part| part.len()).sum();
+                    if let Err(error) = sender.wait_for_room(length) {
+                        self.recover(generation, &error)?;
+                    }
+                }
+                Err(error) => {
+                    let generation = outgoing.generation;
+                    drop(outgoing);
+                    self.recover(generation, &error)?;
+                }
             }
         }
     }
 
-    /// Routes what has come, unless somebody else reads.
-    fn drain(&self) {
-        let Ok(mut receiver) = self.receiver.try_lock() else {
+    /// Keeps the call that was just sent.
+    fn keep(
+        &self,
+        mut outgoing: MutexGuard<'_, Outgoing>,
+        number: u16,
+        slot: u16,
+        payload: &[&[u8]],
+    ) {
+        let sequence = outgoing.sequence;
+        if self.taken.load(Ordering::Relaxed) + 1 >= sequence {
+            // All before it was taken in: the same memory again.
+            outgoing.kept.clear();
+            outgoing.look = LOOK;
+        }
+        let length = payload.iter().map(|part| part.len()).sum();
+        if let Ok(header) = FrameHeader::new(number, slot, sequence, length) {
+            outgoing.kept.push(header, payload);
+        }
+        if outgoing.kept.len() < outgoing.look {
             return;
+        }
+        self.forget(&mut outgoing);
+        let much = outgoing.kept.len() >= MUCH_KEPT;
+        drop(outgoing);
+        if much {
+            self.drain(Wait::Poll);
+        }
+    }
+
+    /// Drops the calls that the host has taken in.
+    fn forget(&self, outgoing: &mut Outgoing) {
+        let taken = self.taken.load(Ordering::Relaxed);
+        outgoing.kept.trim(|header| header.sequence <= taken);
+        outgoing.look = outgoing.kept.len() + LOOK;
+    }
+
+    /// Is so much kept that no call may follow?
+    fn is_full(&self, outgoing: &mut Outgoing) -> bool {
+        if outgoing.kept.len() < MOST_KEPT {
+            return false;
+        }
+        self.forget(outgoing);
+        outgoing.kept.len() >= MOST_KEPT
+    }
+
+    /// Waits a little for the host's word of what it has taken in.
+    fn await_taken(&self) -> Result<()> {
+        Status(self.ended.load(Ordering::Relaxed)).ok()?;
+        if !self.drain(Wait::Until(Instant::now() + GLANCE)) {
+            std::thread::sleep(GLANCE / 10);
+        }
+        Ok(())
+    }
+
+    /// Routes what has come, or comes within `first`; false where somebody
+    /// else reads.
+    fn drain(&self, first: Wait) -> bool {
+        let Ok(mut incoming) = self.incoming.try_lock() else {
+            return false;
         };
-        while self.receive_one(receiver.as_mut(), Wait::Poll) {}
-        drop(receiver);
+        let mut wait = first;
+        let lost = loop {
+            if !self.may_read() {
+                break None;
+            }
+            match self.receive_one(&mut incoming, wait) {
+                Ok(true) => wait = Wait::Poll,
+                Ok(false) => break None,
+                Err(error) => break Some(error),
+            }
+        };
+        self.stop_reading(incoming, lost);
+        true
+    }
+
+    /// Should the thread that reads go on reading?
+    fn may_read(&self) -> bool {
+        self.ended.load(Ordering::Acquire) == 0
+            && !self.paused.load(Ordering::Acquire)
+            && !self.is_to_move()
+    }
+
+    /// Lets another thread read, after a lost connection over the next one.
+    fn stop_reading(&self, incoming: MutexGuard<'_, Incoming>, lost: Option<TravelError>) {
+        let generation = incoming.generation;
+        drop(incoming);
+        if let Some(error) = lost {
+            // What it comes to is told to every call.
+            let _ = self.recover(generation, &error);
+        } else if self.is_to_move() {
+            let _ = self.relocate(generation);
+        }
         self.pass_on();
     }
 
@@ -275,7 +470,7 @@ impl Link {
             if slot.is_over() || self.ended.load(Ordering::Acquire) != 0 {
                 return;
             }
-            if self.lead(slot) {
+            if self.lead(slot) == Led::Over {
                 return;
             }
             if spin.again() {
@@ -283,7 +478,7 @@ impl Link {
             }
             lock(&self.parked).push(index);
             // A leader that left before the push saw nobody to wake.
-            let led = self.lead(slot);
+            let led = self.lead(slot) == Led::Over;
             if !led && !slot.is_over() && self.ended.load(Ordering::Acquire) == 0 {
                 std::thread::park();
             }
@@ -307,23 +502,30 @@ impl Link {
     }
 
     /// Reads frames until the slot's wait is over, unless somebody else reads
-    /// already (then false).
-    fn lead(&self, slot: &crate::slots::Slot) -> bool {
-        let mut receiver = match self.receiver.try_lock() {
-            Ok(receiver) => receiver,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return false,
-        };
-        while !slot.is_over() && self.ended.load(Ordering::Acquire) == 0 {
-            self.receive_one(receiver.as_mut(), Wait::Forever);
+    /// already.
+    fn lead(&self, slot: &crate::slots::Slot) -> Led {
+        loop {
+            let mut incoming = match self.incoming.try_lock() {
+                Ok(incoming) => incoming,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return Led::Busy,
+            };
+            let mut outcome = Ok(true);
+            while outcome.is_ok() && !slot.is_over() && self.may_read() {
+                outcome = self.receive_one(&mut incoming, Wait::Forever);
+            }
+            self.stop_reading(incoming, outcome.err());
+            if slot.is_over() || self.ended.load(Ordering::Acquire) != 0 {
+                return Led::Over;
+            }
+            if self.paused.load(Ordering::Acquire) {
+                return Led::Busy;
+            }
         }
-        drop(receiver);
-        self.pass_on();
-        true
     }
 
     /// Wakes one of the sleeping threads, so that it leads.
-    fn pass_on(&self) {
+    pub(crate) fn pass_on(&self) {
         let next = lock(&self.parked).pop();
         if let Some(slot) = next.and_then(|index| self.slots.get(index)) {
             slot.unpark();
@@ -331,20 +533,47 @@ impl Link {
     }
 
     /// Receives and routes one frame; false where none came.
-    fn receive_one(&self, receiver: &mut dyn Receiver, wait: Wait) -> bool {
-        match receiver.receive(wait) {
-            Ok(Some(frame)) => {
+    ///
+    /// # Errors
+    /// Of the connection.
+    pub(crate) fn receive_one(
+        &self,
+        incoming: &mut Incoming,
+        wait: Wait,
+    ) -> std::result::Result<bool, TravelError> {
+        let owes = self.way.is_some() && incoming.untold >= ACKNOWLEDGE_EVERY;
+        let wait = match wait {
+            Wait::Forever if owes => Wait::Until(Instant::now() + GLANCE),
+            other => other,
+        };
+        let came = match incoming.receiver.receive(wait)? {
+            Some(frame) => {
+                if is_counted(frame.header.kind) {
+                    incoming.received += 1;
+                    incoming.untold += HEADER_LEN + frame.payload.len();
+                }
                 if let Err(reason) = self.route(&frame) {
                     self.end(LOST, &reason);
-                    return false;
+                    return Ok(false);
                 }
                 true
             }
-            Ok(None) => false,
-            Err(error) => {
-                self.lose(&error);
-                false
-            }
+            None => false,
+        };
+        if self.way.is_some() && incoming.untold >= ACKNOWLEDGE_EVERY {
+            self.tell_received(incoming);
+        }
+        Ok(came)
+    }
+
+    /// Tells the host what it need not keep, if there is room.
+    fn tell_received(&self, incoming: &mut Incoming) {
+        let kind = Control::Received.kind();
+        let count = incoming.received.to_le_bytes();
+        match self.sender().try_send(kind, 0, Some(0), &[&count]) {
+            Err(TravelError::Full) => {}
+            // A lost connection needs no word: the next begins with it.
+            _ => incoming.untold = 0,
         }
     }
 
@@ -352,6 +581,7 @@ impl Link {
         let header = &frame.header;
         self.acknowledged
             .fetch_max(header.sequence, Ordering::Relaxed);
+        self.taken.fetch_max(header.sequence, Ordering::Relaxed);
         let slot = || {
             self.slots
                 .get(header.slot)
@@ -388,6 +618,16 @@ impl Link {
                 process::print(to == 2, bytes);
                 Ok(())
             }
+            Some(Control::Taken) => {
+                let taken: u64 = reader.field().map_err(malformed)?;
+                self.taken.fetch_max(taken, Ordering::Relaxed);
+                Ok(())
+            }
+            Some(Control::Move) => {
+                let goal = reader.field().map_err(malformed)?;
+                self.note_move(&goal);
+                Ok(())
+            }
             Some(Control::Goodbye) => {
                 self.end(LOST, "the host ended the session");
                 Ok(())
@@ -414,12 +654,12 @@ impl Link {
         status
     }
 
-    fn lose(&self, error: &TravelError) -> Status {
+    pub(crate) fn lose(&self, error: &TravelError) -> Status {
         self.end(LOST, &crate::error::chain(error))
     }
 
     /// Ends the session with `status`, saying why once.
-    fn end(&self, status: Status, why: &str) -> Status {
+    pub(crate) fn end(&self, status: Status, why: &str) -> Status {
         match self
             .ended
             .compare_exchange(0, status.0, Ordering::AcqRel, Ordering::Acquire)
@@ -429,7 +669,7 @@ impl Link {
                     "paragpu: the session with the GPU's host is over: {why}; \
                      every further CUDA call fails. Look at the host's log (journalctl -u paragpud)."
                 );
-                self.sender.close();
+                self.sender().close();
                 for slot in self.slots.all() {
                     slot.lose();
                 }

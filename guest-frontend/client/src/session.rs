@@ -25,6 +25,7 @@ use crate::link::Link;
 use crate::memory::Memory;
 use crate::ordering::Copies;
 use crate::progress::Progress;
+use crate::recover::Way;
 use crate::slots::lock;
 use crate::snapshot::Snapshot;
 use crate::staging::Staging;
@@ -88,10 +89,12 @@ impl Session {
                 "paragpu: device {ordinal} is reached by {communicator}"
             );
         }
-        Self::new(connection, welcome, ordinal, spin)
+        let has_window = connection.window.is_some();
+        let way = Way::new(config, ordinal, &welcome, has_window);
+        Self::with_way(connection, welcome, ordinal, spin, way)
     }
 
-    /// The session that stands on `connection`.
+    /// The session that stands on `connection`, and ends with it.
     ///
     /// # Errors
     /// [`Error::Reserve`] where the device's address range is taken.
@@ -100,6 +103,16 @@ impl Session {
         welcome: Welcome,
         ordinal: u32,
         spin: Duration,
+    ) -> Result<Arc<Self>, Error> {
+        Self::with_way(connection, welcome, ordinal, spin, None)
+    }
+
+    fn with_way(
+        connection: Connection,
+        welcome: Welcome,
+        ordinal: u32,
+        spin: Duration,
+        way: Option<Way>,
     ) -> Result<Arc<Self>, Error> {
         process::watch_forks();
         let regions = Regions::of(ordinal).ok_or(Error::NoDevice(ordinal))?;
@@ -112,7 +125,7 @@ impl Session {
         let staging = window.as_ref().and_then(Staging::new);
         let pinned_from = staging.as_ref().map_or(0, Staging::end);
         let legacy = Arc::new(Stream::legacy());
-        let link = Arc::new(Link::new(connection, spin));
+        let link = Arc::new(Link::with_way(connection, spin, way));
         let session = Arc::new(Self {
             callbacks: Callbacks::new(Arc::clone(&link)),
             copies: Copies::default(),
@@ -160,6 +173,12 @@ impl Session {
     #[must_use]
     pub fn token(&self) -> [u8; 16] {
         self.welcome.token
+    }
+
+    /// How often the session went on over another connection.
+    #[must_use]
+    pub fn reconnects(&self) -> u64 {
+        self.link.reconnects()
     }
 
     /// The legacy default stream.

@@ -57,6 +57,57 @@ pub enum Command {
         /// Its number, as `paragpu list` shows it.
         session: u64,
     },
+    /// Moves a running session to another daemon of this host.
+    ///
+    /// The program goes on there and notices a pause. While it runs, its
+    /// objects are recreated at the destination and its memory is copied; then
+    /// it stops for a moment, both sides compare hashes, what differs is
+    /// copied, and the guest's connection is handed over. When anything fails
+    /// before that, the session goes on where it is, and this command says why.
+    Migrate {
+        /// Its number, as `paragpu list` shows it.
+        #[arg(long, required_unless_present = "vm", conflicts_with = "vm")]
+        session: Option<u64>,
+        /// The VM whose one session moves. Of a VM with several sessions each
+        /// is moved by its number.
+        #[arg(long)]
+        vm: Option<String>,
+        /// The other daemon's socket for guests: `unix:///run/…/paragpud.sock`.
+        #[arg(long, value_name = "URL")]
+        to: String,
+        /// How to print.
+        #[arg(short, long, default_value = "text")]
+        output: Output,
+    },
+    /// Writes a session's state into a directory.
+    ///
+    /// The program stops meanwhile, and goes on after. The file appears whole
+    /// or not at all; it holds the program's data and the session's secret,
+    /// and only its owner can read it.
+    Checkpoint {
+        /// Its number, as `paragpu list` shows it.
+        session: u64,
+        /// Where; made where it is not there. An earlier state is replaced.
+        directory: PathBuf,
+        /// End the session then; its program waits until `paragpu restore`
+        /// brings it back, 10 minutes at most.
+        #[arg(long)]
+        end: bool,
+        /// How to print.
+        #[arg(short, long, default_value = "text")]
+        output: Output,
+    },
+    /// Takes up the session that a directory holds.
+    ///
+    /// Its program goes on if it waits for it, and if it has executed nothing
+    /// since the state was written: see `paragpu checkpoint --end`.
+    Restore {
+        /// Where `paragpu checkpoint` wrote it.
+        directory: PathBuf,
+        /// How to print.
+        #[arg(short, long, default_value = "text")]
+        output: Output,
+    },
     /// Shows the daemon of this host, its devices and totals.
     Status {
         /// How to print.

@@ -7,6 +7,7 @@ mod control;
 mod doctor;
 mod error;
 mod man;
+mod moving;
 mod sessions;
 
 use std::process::ExitCode;
@@ -38,6 +39,21 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         }
         Command::List { output } => sessions::list(&arguments.connect()?, *output)?,
         Command::End { session } => sessions::end(&arguments.connect()?, *session)?,
+        Command::Migrate {
+            session,
+            vm,
+            to,
+            output,
+        } => moving::migrate(&arguments.connect()?, *session, vm.as_deref(), to, *output)?,
+        Command::Checkpoint {
+            session,
+            directory,
+            end,
+            output,
+        } => moving::checkpoint(&arguments.connect()?, *session, directory, *end, *output)?,
+        Command::Restore { directory, output } => {
+            moving::restore(&arguments.connect()?, directory, *output)?;
+        }
         Command::Status { output } => sessions::status(&arguments.connect()?, *output)?,
         Command::Config { command } => return config::run(command),
         Command::Completions { shell } => {

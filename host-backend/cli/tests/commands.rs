@@ -100,6 +100,28 @@ fn daemon(directory: &Path, connections: usize, problem: Option<&'static str>) -
                         error: format!("there is no session {session}"),
                     },
                     Request::Stats {} => Response::Stats(stats(problem)),
+                    Request::Migrate { session: 12, to } => {
+                        assert_eq!(to, Path::new("/other/paragpud.sock"));
+                        let progress = Response::Progress {
+                            phase: 1,
+                            done: 1,
+                            all: 2,
+                        };
+                        let mut line = serde_json::to_vec(&progress).unwrap();
+                        line.push(b'\n');
+                        (&stream).write_all(&line).unwrap();
+                        Response::Done {
+                            bytes: 4096,
+                            pre_copied_bytes: 2048,
+                            blackout_ms: 1.5,
+                            total_ms: 10.25,
+                        }
+                    }
+                    Request::Migrate { .. }
+                    | Request::Checkpoint { .. }
+                    | Request::Restore { .. } => Response::Error {
+                        error: "not served here".into(),
+                    },
                     Request::Version {} => Response::Version {
                         daemon: "1.2.3".into(),
                         protocol: VERSION.to_string(),
@@ -138,7 +160,8 @@ fn backend(directory: &Path, refuse: Option<&'static str>) -> JoinHandle<()> {
                     session: 1,
                     token: [1; 16],
                     device_count: 2,
-                    executed: 0,
+                    taken: 0,
+                    shares_window: false,
                     region_size: 0,
                 };
                 (Control::Welcome, encode_all(&welcome))
@@ -185,6 +208,33 @@ fn sessions_are_listed_and_ended() {
         "{status}"
     );
     assert!(status.contains("software:0"), "{status}");
+    server.join().unwrap();
+}
+
+#[test]
+fn a_session_is_moved_by_number_or_by_its_vm() {
+    let directory = tempfile::tempdir().unwrap();
+    // The one by its VM asks for the list first, on the same connection.
+    let server = daemon(directory.path(), 4, None);
+    let to = ["--to", "unix:///other/paragpud.sock"];
+    let moved = paragpu(
+        directory.path(),
+        &["migrate", "--session", "12", to[0], to[1]],
+    );
+    assert!(moved.status.success(), "{}", text(&moved.stderr));
+    assert_eq!(
+        text(&moved.stdout),
+        "session 12 moved: 4KiB in 10.2 ms, stopped for 1.5 ms\n"
+    );
+    let by_vm = ["migrate", "--vm", "blue", to[0], to[1], "-o", "json"];
+    let moved = paragpu(directory.path(), &by_vm);
+    let done: serde_json::Value = serde_json::from_slice(&moved.stdout).unwrap();
+    assert_eq!(done["pre_copied_bytes"], 2048);
+    let restored = paragpu(directory.path(), &["restore", "."]);
+    assert_eq!(text(&restored.stderr), "paragpu: not served here\n");
+    let elsewhere = ["migrate", "--session", "12", "--to", "tcp://192.0.2.1:7"];
+    let refused = paragpu(directory.path(), &elsewhere);
+    assert!(text(&refused.stderr).contains("tcp://192.0.2.1:7 is not served"));
     server.join().unwrap();
 }
 

@@ -2,6 +2,8 @@
 //! line of JSON, as many as the client likes on one connection.
 #![forbid(unsafe_code)]
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 /// Most bytes of a request's line.
@@ -17,6 +19,31 @@ pub enum Request {
     End {
         /// Its number.
         session: u64,
+    },
+    /// Writes a session's state into a directory: [`Response::Progress`]
+    /// several times, then [`Response::Done`].
+    Checkpoint {
+        /// Its number.
+        session: u64,
+        /// An absolute path.
+        directory: PathBuf,
+        /// End the session then, so that it can be restored.
+        end: bool,
+    },
+    /// Takes up the session that a directory holds; its guest may connect
+    /// again: [`Response::Done`].
+    Restore {
+        /// An absolute path.
+        directory: PathBuf,
+    },
+    /// Gives a running session to another daemon of this host:
+    /// [`Response::Progress`] several times, then [`Response::Done`]. After
+    /// [`Response::Error`] the session goes on here.
+    Migrate {
+        /// Its number.
+        session: u64,
+        /// That daemon's socket for guests, an absolute path.
+        to: PathBuf,
     },
     /// Devices and totals: [`Response::Stats`].
     Stats {},
@@ -37,6 +64,26 @@ pub enum Response {
     Ending {
         /// Its number.
         session: u64,
+    },
+    /// How far an order is; more answers follow.
+    Progress {
+        /// 1 while the program runs, 2 while it is stopped.
+        phase: u8,
+        /// Bytes of memory carried.
+        done: u64,
+        /// All there are.
+        all: u64,
+    },
+    /// An order was carried out.
+    Done {
+        /// Bytes written or sent.
+        bytes: u64,
+        /// Of these, bytes sent while the program ran.
+        pre_copied_bytes: u64,
+        /// Milliseconds for which the program was stopped.
+        blackout_ms: f64,
+        /// Milliseconds in all.
+        total_ms: f64,
     },
     /// Devices and totals.
     Stats(Stats),

@@ -3,6 +3,7 @@
 
 mod admit;
 mod consoles;
+mod orders;
 mod supervise;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -80,6 +81,9 @@ pub struct Broker {
     waiting: VecDeque<Waiting>,
     consoles: BTreeMap<u64, Console>,
     listings: Vec<consoles::Listing>,
+    /// By key of the worker.
+    orders: BTreeMap<u64, orders::Ordered>,
+    parked: Vec<orders::Parked>,
     inbox: Inbox,
     totals: Totals,
     started: Instant,
@@ -144,6 +148,8 @@ impl Broker {
             waiting: VecDeque::new(),
             consoles: BTreeMap::new(),
             listings: Vec::new(),
+            orders: BTreeMap::new(),
+            parked: Vec::new(),
             inbox: Inbox::default(),
             totals: Totals::default(),
             started: Instant::now(),

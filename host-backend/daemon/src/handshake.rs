@@ -9,7 +9,7 @@ use std::time::Instant;
 use paragpu_protocol::codec::{Reader, Text, decode_all, encode_all};
 use paragpu_protocol::frame::{Control, FrameHeader, HEADER_LEN};
 use paragpu_protocol::handshake::{
-    ATTACH, Attach, Hello, MAGIC, Refusal, Transport, VERSION, Version,
+    ARRIVE, ATTACH, Arrive, Attach, Hello, MAGIC, Refusal, Transport, VERSION, Version,
 };
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, Shutdown,
@@ -58,6 +58,8 @@ pub struct Asked {
     pub vm: String,
     /// The channel of a PCI device's window.
     pub channel: Option<Channel>,
+    /// The session comes from another daemon's worker: its secret.
+    pub arrives: Option<[u8; 16]>,
 }
 
 /// A channel of a PCI device's window.
@@ -125,7 +127,7 @@ impl Pending {
             return Ok(HEADER_LEN - self.bytes.len());
         };
         let header = FrameHeader::from_bytes(header).map_err(|_| "sent no frame")?;
-        if header.kind != Control::Hello.kind() && header.kind != ATTACH {
+        if ![Control::Hello.kind(), ATTACH, ARRIVE].contains(&header.kind) {
             return Err("did not begin with a hello");
         }
         if header.payload_len() > MAX_FIRST {
@@ -180,12 +182,13 @@ impl Pending {
         if let Err(error) = VERSION.check(version) {
             return Progress::Refused(error.to_string());
         }
-        let is_attach = FrameHeader::from_bytes(header).is_ok_and(|header| header.kind == ATTACH);
+        let kind = FrameHeader::from_bytes(header).map_or(0, |header| header.kind);
         let fds = std::mem::take(&mut self.fds);
-        let asked = match (is_attach, &self.guest.peer) {
-            (true, Peer::Local { .. }) => attached(payload, fds),
-            (true, _) => Err("a device process connects through the daemon's unix socket".into()),
-            (false, peer) => said_hello(payload, peer),
+        let asked = match (kind, &self.guest.peer) {
+            (ATTACH, Peer::Local { .. }) => attached(payload, fds),
+            (ATTACH, _) => Err("a device process connects through the daemon's unix socket".into()),
+            (ARRIVE, peer) => arrived(payload, peer),
+            (_, peer) => said_hello(payload, peer),
         };
         match asked {
             Ok(asked) => Progress::Complete(Box::new(asked)),
@@ -214,6 +217,38 @@ fn said_hello(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
         communicator,
         vm: peer.to_string(),
         channel: None,
+        arrives: None,
+    })
+}
+
+/// A session comes from another daemon's worker. It brings memory and a secret,
+/// and names its VM: only who could be this daemon may.
+fn arrived(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
+    let arrive: Arrive<'_> =
+        decode_all(payload).map_err(|error| format!("bad arrival: {error}"))?;
+    let own = rustix::process::geteuid().as_raw();
+    if !matches!(peer, Peer::Local { uid, .. } if *uid == own || *uid == 0) {
+        return Err(
+            "a session is taken only from this host, from root or the user that paragpud runs as"
+                .into(),
+        );
+    }
+    let (communicator, transport) = match arrive.communicator.0 {
+        "unix" => ("unix", Transport::Stream),
+        "tcp" => ("tcp", Transport::Stream),
+        "vsock" => ("vsock", Transport::Stream),
+        "shm" => ("shm", Transport::Shm),
+        "pci" => ("pci", Transport::Pci),
+        other => return Err(format!("a session cannot come over {other:?}")),
+    };
+    let hello = Hello::new(transport, arrive.device, arrive.guest_pid);
+    Ok(Asked {
+        hello_bytes: encode_all(&hello),
+        hello,
+        communicator,
+        vm: arrive.vm.0.to_owned(),
+        channel: None,
+        arrives: Some(arrive.token),
     })
 }
 
@@ -240,6 +275,7 @@ fn attached(payload: &[u8], fds: Vec<OwnedFd>) -> Result<Asked, String> {
             size: attach.channel_size,
             fds,
         }),
+        arrives: None,
     })
 }
 

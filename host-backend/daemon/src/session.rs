@@ -32,6 +32,8 @@ pub struct Facts {
 pub struct Session {
     /// What is constant.
     pub facts: Facts,
+    /// The secret that its guest resumes it with; zeros where nobody can.
+    pub token: [u8; 16],
     /// Key of its worker.
     pub worker: u64,
     /// What it has done, as far as the worker said.

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::process::{Child, ExitStatus};
 use std::time::Instant;
 
+use crate::admin::Response;
 use paragpu_worker::control::{Control, ControlError, Counters, FromWorker, Inbox, ToWorker};
 use paragpu_worker::spawn::Spawn;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -62,6 +63,10 @@ pub enum News {
     Finished(Counters),
     /// It will not serve: one sentence.
     Failed(String),
+    /// How far an order is.
+    Progress(Response),
+    /// An order is over.
+    Over(Response),
 }
 
 impl Worker {
@@ -204,6 +209,20 @@ impl From<FromWorker<'_>> for News {
             FromWorker::Started(_) => Self::Started,
             FromWorker::Counters(counters) => Self::Counted(counters),
             FromWorker::Finished(finished) => Self::Finished(finished.counters),
+            FromWorker::Progress(progress) => Self::Progress(Response::Progress {
+                phase: progress.phase,
+                done: progress.done,
+                all: progress.all,
+            }),
+            FromWorker::Done(done) => Self::Over(Response::Done {
+                bytes: done.bytes,
+                pre_copied_bytes: done.ahead,
+                blackout_ms: done.stopped as f64 / 1e3,
+                total_ms: done.total as f64 / 1e3,
+            }),
+            FromWorker::Undone(undone) => Self::Over(Response::Error {
+                error: undone.reason.0.to_owned(),
+            }),
         }
     }
 }

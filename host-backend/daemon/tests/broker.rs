@@ -158,7 +158,7 @@ fn a_hello_that_makes_no_sense_is_answered() {
                 token: [1; 16],
                 ..good
             },
-            "cannot resume",
+            "is over",
         ),
         (Hello { device: 1, ..good }, "gives 1 devices"),
         (

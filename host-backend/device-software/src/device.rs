@@ -12,6 +12,7 @@ use crate::texture::{self, Array, Source, Texture, Textures};
 use paragpu_device::{
     ArrayId, CopyEnd, Device, Error, EventId, Function, FunctionId, GraphId, GraphNode, GraphWork,
     HostFunction, Launch, ModuleId, Result, StreamId, SurfaceId, TextureId, TextureResource,
+    Variable,
 };
 use paragpu_protocol::layout::{CHUNK, Regions};
 use paragpu_protocol::status::Status;
@@ -51,6 +52,8 @@ pub struct SoftwareDevice {
     events: HashMap<u64, Event>,
     graphs: HashMap<u64, Graph>,
     limits: BTreeMap<u32, u64>,
+    /// Where the variables of the next module should begin.
+    preferred: Option<u64>,
 }
 
 fn handle<T>(found: Option<T>) -> Result<T> {
@@ -98,6 +101,7 @@ impl SoftwareDevice {
             events: HashMap::new(),
             graphs: HashMap::new(),
             limits: BTreeMap::from(limits),
+            preferred: None,
         })
     }
 
@@ -448,7 +452,9 @@ impl Device for SoftwareDevice {
     fn module_load(&mut self, image: &[u8], _options: &[(u32, u32)]) -> Result<(ModuleId, String)> {
         self.scheduler.check()?;
         let used: Vec<(u64, u64)> = self.placed.iter().map(|(&a, &s)| (a, s)).collect();
-        let (module, bytes) = Module::load(image, self.options.arch(), &self.memory, &used)?;
+        let preferred = self.preferred.take();
+        let arch = self.options.arch();
+        let (module, bytes) = Module::load(image, arch, &self.memory, &used, preferred)?;
         if let Some(at) = module.mapping {
             self.placed.insert(at, bytes);
         }
@@ -505,6 +511,27 @@ impl Device for SoftwareDevice {
         let loaded = handle(self.modules.get(&module.0))?;
         let found = loaded.globals.get(name).copied();
         found.ok_or_else(|| Error::new(Status::NOT_FOUND, format!("no variable {name}")))
+    }
+
+    fn module_variables(&mut self, module: ModuleId) -> Result<Vec<Variable>> {
+        let loaded = handle(self.modules.get(&module.0))?;
+        Ok(loaded
+            .globals
+            .iter()
+            .map(|(name, &(address, size))| Variable {
+                address,
+                size,
+                name: name.clone(),
+            })
+            .collect())
+    }
+
+    fn prefer(&mut self, place: u64) {
+        if place >= self.memory.base() {
+            self.preferred = Some(place);
+        } else {
+            self.next_object = place.max(1);
+        }
     }
 
     fn function_set_attribute(

@@ -62,7 +62,30 @@ pub fn memory_error(error: &MemoryError) -> Error {
 /// # Errors
 /// [`MemoryError::OutOfMemory`] and others of the mapping.
 pub fn place(memory: &Memory, used: &[(u64, u64)], size: u64) -> Result<(u64, u64), MemoryError> {
+    place_at(memory, used, size, None)
+}
+
+/// As [`place`], but at `preferred` where that is a free place of the region.
+///
+/// # Errors
+/// As [`place`].
+pub fn place_at(
+    memory: &Memory,
+    used: &[(u64, u64)],
+    size: u64,
+    preferred: Option<u64>,
+) -> Result<(u64, u64), MemoryError> {
     let size = size.next_multiple_of(CHUNK);
+    if let Some(at) = preferred
+        && at.is_multiple_of(CHUNK)
+        && at >= memory.base() + GLOBALS_OFFSET
+        && used
+            .iter()
+            .all(|(start, length)| at.saturating_add(size) <= *start || start + length <= at)
+        && memory.map(at, size).is_ok()
+    {
+        return Ok((at, size));
+    }
     let mut at = memory.base() + GLOBALS_OFFSET;
     let mut sorted = used.to_vec();
     sorted.sort_unstable();
@@ -78,7 +101,7 @@ pub fn place(memory: &Memory, used: &[(u64, u64)], size: u64) -> Result<(u64, u6
 
 impl Module {
     /// Loads `image` for a device of compute capability `arch` (times ten). `used` are the ranges that other
-    /// modules occupy.
+    /// modules occupy; its variables begin at `preferred` where that is free.
     ///
     /// # Errors
     /// `INVALID_IMAGE`, `NO_BINARY_FOR_GPU`, `INVALID_PTX`, `NOT_SUPPORTED`, `OUT_OF_MEMORY`.
@@ -87,6 +110,7 @@ impl Module {
         arch: u32,
         memory: &Memory,
         used: &[(u64, u64)],
+        preferred: Option<u64>,
     ) -> Result<(Self, u64), Error> {
         let text = paragpu_fatbin::ptx_of(image, arch).map_err(|e| image_error(&e))?;
         let syntax = parser::parse(&text).map_err(|e| ptx_error(&e))?;
@@ -123,7 +147,7 @@ impl Module {
         }
         let (base, mapped) = match end {
             0 => (0, 0),
-            _ => place(memory, used, end).map_err(|e| memory_error(&e))?,
+            _ => place_at(memory, used, end, preferred).map_err(|e| memory_error(&e))?,
         };
         let mapping = (mapped != 0).then_some(base);
         let built = Self::build(&syntax, memory, base, &offsets);

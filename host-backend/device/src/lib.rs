@@ -17,6 +17,7 @@ mod graph;
 pub use error::{Error, Result};
 pub use graph::{GraphHostFunction, GraphNode, GraphWork};
 use paragpu_protocol::layout::Regions;
+use paragpu_protocol::status::Status;
 use paragpu_protocol::types::{ArrayShape, MemoryInfo, ResourceView, Sampling};
 
 macro_rules! ids {
@@ -152,6 +153,17 @@ pub struct Function {
     pub attributes: Vec<(u32, i32)>,
     /// Offset and size in bytes of each parameter.
     pub parameters: Vec<(u32, u32)>,
+}
+
+/// A variable of a module.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Variable {
+    /// First address.
+    pub address: u64,
+    /// Its bytes.
+    pub size: u64,
+    /// Its mangled name.
+    pub name: String,
 }
 
 /// Runs on a thread of the device when its stream gets there; the stream goes
@@ -307,6 +319,24 @@ pub trait Device: Send {
     /// # Errors
     /// `NOT_FOUND`.
     fn module_global(&mut self, module: ModuleId, name: &str) -> Result<(u64, u64)>;
+
+    /// Every variable of a module that lies in memory, in any order: what a
+    /// session that moves must carry.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`; `NOT_SUPPORTED` where the device cannot list them,
+    /// so that a session with modules stays where it is.
+    fn module_variables(&mut self, _module: ModuleId) -> Result<Vec<Variable>> {
+        Err(Error::new(
+            Status::NOT_SUPPORTED,
+            "this device cannot list the variables of a module",
+        ))
+    }
+
+    /// The next texture or surface object should have this value, or the
+    /// variables of the next module begin at this address, as far as the
+    /// device has the choice. The caller compares what it got.
+    fn prefer(&mut self, _place: u64) {}
 
     /// cuFuncSetAttribute.
     ///

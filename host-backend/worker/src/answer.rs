@@ -1,5 +1,6 @@
 //! Replies, and the errors of calls that nobody waited for.
 
+use paragpu_communicator::Sender;
 use paragpu_device::Error;
 use paragpu_protocol::codec::Field;
 use paragpu_protocol::frame::{MAX_PAYLOAD, REPLY};

@@ -1,6 +1,6 @@
 //! From what the daemon hands over to a connection with the guest.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Connection, Error};
@@ -12,23 +12,60 @@ use paragpu_protocol::handshake::{Hello, Refusal, Transport, VERSION, Welcome};
 use paragpu_protocol::layout::Regions;
 
 use crate::control::Assign;
+use crate::sys::process::peer_process;
+use crate::transfer::handover::{self, Handover};
+use crate::watch::Liveness;
 
 /// Bytes of a window where none are assigned. Memory is taken as it is used.
 const WINDOW: u64 = 8 << 30;
 /// Bytes of each of its rings.
 const RING: u64 = 2 << 20;
+/// Bytes of a region of two rings without a bulk area.
+const FRAMING: u64 = 2 * RING + 4096;
 /// Longest time for the guest to take its welcome.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A guest that waits for its welcome.
+#[derive(Debug)]
 pub(crate) struct Guest {
     transport: Transport,
     fds: Vec<OwnedFd>,
     welcome: Welcome,
+    received: u64,
+    pid: u32,
     window: u64,
     channel: u32,
     channel_offset: u64,
     channel_size: u64,
+    /// The session's window stays where it is mapped.
+    keeps_window: bool,
+}
+
+/// What tells that a guest is gone for good.
+#[derive(Debug)]
+pub(crate) enum Life {
+    /// Readable when the process has ended.
+    Process(OwnedFd),
+    /// The process has ended already.
+    Over,
+    /// The end of the connection does.
+    Channel,
+    /// Nothing: another machine's process.
+    Unknown,
+}
+
+impl Life {
+    pub(crate) fn of_peer(socket: BorrowedFd<'_>) -> Self {
+        // Not a unix socket, or a process of another namespace.
+        let Some(pid) = peer_process(socket).and_then(rustix::process::Pid::from_raw) else {
+            return Self::Unknown;
+        };
+        match rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) {
+            Ok(process) => Self::Process(process),
+            Err(rustix::io::Errno::SRCH) => Self::Over,
+            Err(_) => Self::Unknown,
+        }
+    }
 }
 
 impl Guest {
@@ -53,11 +90,18 @@ impl Guest {
             welcome: Welcome {
                 version: VERSION,
                 session: assign.session,
-                token: assign.token,
+                token: if assign.reconnect == 0 {
+                    [0; 16]
+                } else {
+                    assign.token
+                },
                 device_count: assign.device_count,
-                executed: 0,
+                taken: 0,
+                shares_window: false,
                 region_size: 0,
             },
+            received: hello.received,
+            pid: hello.pid,
             window: match assign.window {
                 0 => WINDOW,
                 bytes => bytes,
@@ -65,20 +109,61 @@ impl Guest {
             channel: assign.channel,
             channel_offset: assign.channel_offset,
             channel_size: assign.channel_size,
+            keeps_window: false,
         })
     }
 
-    /// A connected socket whose other end goes with the guest, where there is
-    /// one: the last descriptor, but for a channel without a device process.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub(crate) fn liveness(&self) -> std::io::Result<Option<OwnedFd>> {
-        let socket = match self.transport {
-            Transport::Stream | Transport::Shm => self.fds.first(),
-            Transport::Pci => self.fds.get(3),
-        };
-        socket.map(OwnedFd::try_clone).transpose()
+    /// The guest's process, as the guest counts.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// How its calls travel, for listings.
+    pub(crate) fn communicator(&self) -> &'static str {
+        match self.transport {
+            Transport::Shm => "shm",
+            Transport::Pci => "pci",
+            Transport::Stream => match self.life() {
+                Life::Unknown => "tcp",
+                _ => "unix",
+            },
+        }
+    }
+
+    /// How the guest's process is watched.
+    pub(crate) fn life(&self) -> Life {
+        match (self.transport, self.fds.first()) {
+            // Its channel is closed when the process has ended, and not before.
+            (Transport::Pci, _) => Life::Channel,
+            (_, Some(socket)) => Life::of_peer(socket.as_fd()),
+            (_, None) => Life::Unknown,
+        }
+    }
+
+    /// What tells that it is gone for good, where it is waited for `patience`
+    /// after its connection is lost.
+    pub(crate) fn liveness(&self, patience: Duration) -> std::io::Result<Option<Liveness>> {
+        Liveness::new(self.transport, &self.fds, patience)
+    }
+
+    /// Counted frames that a guest that connects again has received.
+    pub(crate) fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// [`welcome`](Self::welcome) for a session that has taken in calls up to
+    /// `taken`. One that has a window keeps it: both sides go on seeing it,
+    /// whatever their frames travel over.
+    pub(crate) fn welcome_back(
+        mut self,
+        regions: Regions,
+        taken: u64,
+        has_window: bool,
+    ) -> Result<Connection, Error> {
+        self.welcome.taken = taken;
+        self.welcome.shares_window = has_window;
+        self.keeps_window = has_window;
+        self.welcome(regions)
     }
 
     /// Connects, and sends the welcome.
@@ -89,7 +174,7 @@ impl Guest {
         let deadline = Some(Instant::now() + PATIENCE);
         let kind = Control::Welcome.kind();
         let options = shm::Options {
-            window_address: Some(regions.window),
+            window_address: (!self.keeps_window).then_some(regions.window),
             ..shm::Options::default()
         };
         match self.transport {
@@ -97,6 +182,7 @@ impl Guest {
                 let socket = self.take_fd()?;
                 let welcome = encode_all(&self.welcome);
                 stream::handshake::send_frame(&socket, kind, 0, 0, &welcome, deadline)?;
+                self.keep(&[socket.as_fd()], false);
                 stream::over(socket, stream::Options::default())
             }
             Transport::Shm => {
@@ -104,14 +190,25 @@ impl Guest {
                 let liveness = socket
                     .try_clone()
                     .map_err(|source| Error::io("cannot duplicate the socket", source))?;
-                let (connection, ends) = shm::create(self.window, RING, liveness, options)?;
-                self.welcome.region_size = self.window;
+                // Rings only, where the window is there already.
+                let region = if self.keeps_window {
+                    FRAMING
+                } else {
+                    self.window
+                };
+                let (connection, ends) = shm::create(region, RING, liveness, options)?;
+                self.welcome.region_size = region;
                 let welcome = encode_all(&self.welcome);
                 let fds = ends.as_fds();
                 stream::handshake::send_with_fds(&socket, kind, 0, 0, &welcome, &fds, deadline)?;
+                let [memory, host_bell, guest_bell] = fds;
+                let all = [memory, host_bell, guest_bell, socket.as_fd()];
+                self.keep(&all, !self.keeps_window);
                 Ok(connection)
             }
             Transport::Pci => {
+                let all: Vec<_> = self.fds.iter().map(AsFd::as_fd).collect();
+                self.keep(&all, !self.keeps_window);
                 let connection = self.attach(options)?;
                 let welcome = encode_all(&self.welcome);
                 connection.sender.send(kind, 0, Some(0), &[&welcome])?;
@@ -143,6 +240,19 @@ impl Guest {
         if let Err(error) = told {
             tracing::info!(%error, "the guest was not told that it is refused");
         }
+    }
+
+    /// Keeps the connection's descriptors for another worker. Without them the
+    /// session cannot be given away, and that is all.
+    fn keep(&self, fds: &[BorrowedFd<'_>], own_window: bool) {
+        let copies: std::io::Result<Vec<OwnedFd>> =
+            fds.iter().map(BorrowedFd::try_clone_to_owned).collect();
+        *handover::current() = copies.ok().map(|fds| Handover {
+            transport: self.transport,
+            fds,
+            channel: (self.channel, self.channel_offset, self.channel_size),
+            own_window,
+        });
     }
 
     fn take_fd(&mut self) -> Result<OwnedFd, Error> {

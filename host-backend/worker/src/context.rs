@@ -21,7 +21,9 @@ impl Session {
     }
 
     pub(crate) fn context_set_limit(&mut self, call: &ContextSetLimit) -> Outcome<()> {
-        Ok(self.device.context_set_limit(call.limit, call.value)?)
+        self.device.context_set_limit(call.limit, call.value)?;
+        self.limits.insert(call.limit, call.value);
+        Ok(())
     }
 
     pub(crate) fn context_get_limit(&mut self, call: &ContextGetLimit) -> Outcome<u64> {

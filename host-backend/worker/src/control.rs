@@ -11,6 +11,8 @@
 //! worker: Started     the guest has its Welcome              (or Failed, then it exits)
 //! daemon: Query  →  worker: Counters     at any time, any number of times
 //! daemon: End         ends the session
+//! daemon: Resume      + file descriptors: the guest connected again
+//! daemon: Move        asks the guest to go on elsewhere
 //! worker: Finished    then it exits
 //! ```
 //!
@@ -23,6 +25,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use paragpu_protocol::codec::{Bytes, DecodeError, Field, Reader, Text};
+use paragpu_protocol::handshake::Move;
 use paragpu_protocol::types::DeviceSnapshot;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -36,6 +39,56 @@ pub const MAX_MESSAGE: usize = 64 * 1024;
 pub const MAX_FDS: usize = 4;
 
 paragpu_protocol::record! {
+    /// Write the session's state into a directory; the session goes on.
+    Checkpoint<'a> {
+        /// An absolute path.
+        directory: Text<'a>,
+        /// 1: end the session then, so that it can be restored elsewhere.
+        end: u8,
+    }
+
+    /// Go on in a worker of another daemon of this host.
+    Migrate<'a> {
+        /// That daemon's socket for guests.
+        to: Text<'a>,
+    }
+
+    /// Take the session that a directory holds; it waits for its guest.
+    Restore<'a> {
+        /// What a guest's session is assigned with; its hello is empty.
+        assign: Assign<'a>,
+        /// An absolute path.
+        directory: Text<'a>,
+    }
+
+    /// How far a checkpoint or a migration is.
+    Progress {
+        /// 1 while the program runs, 2 while it is stopped.
+        phase: u8,
+        /// Bytes of memory carried.
+        done: u64,
+        /// All there are.
+        all: u64,
+    }
+
+    /// A checkpoint, a restore or a migration is done.
+    Done {
+        /// Bytes written, read or sent.
+        bytes: u64,
+        /// Of these, bytes sent while the program ran.
+        ahead: u64,
+        /// Microseconds for which the program was stopped.
+        stopped: u64,
+        /// Microseconds in all.
+        total: u64,
+    }
+
+    /// A checkpoint or a migration failed; the session goes on.
+    Undone<'a> {
+        /// One sentence.
+        reason: Text<'a>,
+    }
+
     /// The worker has opened its GPU.
     Ready<'a> {
         /// The worker's process id.
@@ -73,6 +126,9 @@ paragpu_protocol::record! {
         channel_size: u64,
         /// Of `Pci`: the channel's number.
         channel: u32,
+        /// How long the session waits for its guest to connect again when the
+        /// connection is lost, in milliseconds; 0 ends it at once.
+        reconnect: u32,
         /// The VM's or the user's name, for the log.
         vm: Text<'a>,
         /// Payload of the guest's hello frame, as it came.
@@ -133,6 +189,20 @@ pub enum ToWorker<'a> {
     Query,
     /// End the session now, whatever it does.
     End,
+    /// The guest of this session has connected again: token and device memory
+    /// are those of [`Assign`](Self::Assign), connection and hello are new.
+    Resume(Assign<'a>),
+    /// Asks the guest to go on over another communicator.
+    Move(Move<'a>),
+    /// Write the session's state.
+    Checkpoint(Checkpoint<'a>),
+    /// Give the session to another daemon's worker.
+    Migrate(Migrate<'a>),
+    /// A session comes from another worker, which is at the other end of the
+    /// one file descriptor; the hello is empty.
+    Arrive(Assign<'a>),
+    /// A session comes from a directory.
+    Restore(Restore<'a>),
 }
 
 /// What a worker says.
@@ -148,6 +218,12 @@ pub enum FromWorker<'a> {
     Counters(Counters),
     /// The session is over.
     Finished(Finished<'a>),
+    /// How far an order is.
+    Progress(Progress),
+    /// An order was carried out.
+    Done(Done),
+    /// An order was not carried out.
+    Undone(Undone<'a>),
 }
 
 /// Why daemon and worker do not understand each other.
@@ -200,6 +276,12 @@ impl<'a> Message<'a> for ToWorker<'a> {
             Self::Assign(assign) => put(1, assign, out),
             Self::Query => put(2, &(), out),
             Self::End => put(3, &(), out),
+            Self::Resume(assign) => put(4, assign, out),
+            Self::Move(goal) => put(5, goal, out),
+            Self::Checkpoint(checkpoint) => put(6, checkpoint, out),
+            Self::Migrate(migrate) => put(7, migrate, out),
+            Self::Arrive(assign) => put(8, assign, out),
+            Self::Restore(restore) => put(9, restore, out),
         }
     }
     fn decode(packet: &'a [u8]) -> Result<Self, DecodeError> {
@@ -208,6 +290,12 @@ impl<'a> Message<'a> for ToWorker<'a> {
             1 => Self::Assign(reader.field()?),
             2 => Self::Query,
             3 => Self::End,
+            4 => Self::Resume(reader.field()?),
+            5 => Self::Move(reader.field()?),
+            6 => Self::Checkpoint(reader.field()?),
+            7 => Self::Migrate(reader.field()?),
+            8 => Self::Arrive(reader.field()?),
+            9 => Self::Restore(reader.field()?),
             other => return Err(DecodeError::UnknownCall(other.into())),
         };
         reader.finish()?;
@@ -223,6 +311,9 @@ impl<'a> Message<'a> for FromWorker<'a> {
             Self::Started(started) => put(0x83, started, out),
             Self::Counters(counters) => put(0x84, counters, out),
             Self::Finished(finished) => put(0x85, finished, out),
+            Self::Progress(progress) => put(0x86, progress, out),
+            Self::Done(done) => put(0x87, done, out),
+            Self::Undone(undone) => put(0x88, undone, out),
         }
     }
     fn decode(packet: &'a [u8]) -> Result<Self, DecodeError> {
@@ -233,6 +324,9 @@ impl<'a> Message<'a> for FromWorker<'a> {
             0x83 => Self::Started(reader.field()?),
             0x84 => Self::Counters(reader.field()?),
             0x85 => Self::Finished(reader.field()?),
+            0x86 => Self::Progress(reader.field()?),
+            0x87 => Self::Done(reader.field()?),
+            0x88 => Self::Undone(reader.field()?),
             other => return Err(DecodeError::UnknownCall(other.into())),
         };
         reader.finish()?;
@@ -398,6 +492,7 @@ mod tests {
             channel_offset: 4096,
             channel_size: 1 << 26,
             channel: 3,
+            reconnect: 30_000,
             vm: Text("vm"),
             hello: Bytes(b"hello"),
         })

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use paragpu_communicator::Sender;
 use paragpu_device::{CopyEnd, EventId, StreamId};
 use paragpu_protocol::frame::{Control, MAX_PAYLOAD};
 use paragpu_protocol::layout::Regions;
@@ -333,6 +334,9 @@ impl Session {
     pub(crate) fn copy_out_step(&mut self, at: At, copy: &mut CopyOut) -> Outcome<bool> {
         loop {
             self.copy_out_issue(copy)?;
+            if self.sender.is_behind() {
+                return Ok(false);
+            }
             let Some(chunk) = copy.under_way.front() else {
                 return Ok(copy.issued == copy.total);
             };

@@ -34,6 +34,18 @@ pub enum End {
     /// Not a frame that a guest sends.
     #[error("a guest does not send frames of kind {0:#06x}")]
     Kind(u16),
+    /// A number that is none.
+    #[error("the guest says that it received frames that were not sent")]
+    Received,
+    /// Another worker has it.
+    #[error("the session moved")]
+    Moved,
+    /// Its state was written, and it was to end then.
+    #[error("the session was put away")]
+    PutAway,
+    /// It was given away, and who took it is gone; a sentence.
+    #[error("{0}")]
+    Lost(String),
     /// More than any program needs.
     #[error("too much is under way: {0}")]
     TooMuch(&'static str),
@@ -51,7 +63,10 @@ impl End {
     pub fn is_orderly(&self) -> bool {
         matches!(
             self,
-            Self::Goodbye | Self::Connection(paragpu_communicator::Error::Closed)
+            Self::Goodbye
+                | Self::Moved
+                | Self::PutAway
+                | Self::Connection(paragpu_communicator::Error::Closed)
         )
     }
 }

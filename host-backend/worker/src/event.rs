@@ -20,13 +20,16 @@ impl Session {
 
     pub(crate) fn event_destroy(&mut self, call: &EventDestroy) -> Outcome<()> {
         let event = self.guest_events.remove(call.event.0)?;
+        self.times.forget(call.event.0);
         Ok(self.device.event_destroy(event)?)
     }
 
     pub(crate) fn event_record(&mut self, call: &EventRecord) -> Outcome<()> {
         let event = *self.guest_events.get(call.event.0)?;
         let stream = self.work_stream(call.stream)?;
-        Ok(self.device.event_record(event, stream)?)
+        self.device.event_record(event, stream)?;
+        self.times.forget(call.event.0);
+        Ok(())
     }
 
     pub(crate) fn event_synchronize(&mut self, call: &EventSynchronize) -> Outcome<Progress> {
@@ -49,6 +52,9 @@ impl Session {
     }
 
     pub(crate) fn event_elapsed(&mut self, call: &EventElapsed) -> Outcome<f32> {
+        if !self.times.is_empty() {
+            return self.elapsed_across(call.start, call.end);
+        }
         let start = *self.guest_events.get(call.start.0)?;
         let end = *self.guest_events.get(call.end.0)?;
         Ok(self.device.event_elapsed(start, end)?)

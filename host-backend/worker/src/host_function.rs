@@ -62,6 +62,11 @@ impl HostFunctions {
         self.lock().running > 0
     }
 
+    /// Is none launched that has not ended?
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().functions.is_empty()
+    }
+
     fn queue(&self, id: u64) -> Outcome<()> {
         let mut table = self.lock();
         if table.functions.contains_key(&id) {
@@ -103,7 +108,9 @@ impl HostFunctions {
                 Some(self.executed.load(Ordering::Relaxed)),
                 &[&id.to_le_bytes()],
             )
-            .and_then(|_| self.sender.flush());
+            .map(drop);
+        // A lost connection does not lose the frame: the next one brings it.
+        let _ = self.sender.flush();
         if asked.is_err() {
             // The session's own thread finds out and ends it.
             self.remove(id);

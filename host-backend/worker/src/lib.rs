@@ -31,12 +31,15 @@ mod handles;
 mod host_function;
 mod images;
 mod launch;
+mod line;
 pub mod live;
 mod memory;
 mod module;
 mod output;
 #[cfg(feature = "serve")]
 mod platform;
+#[cfg(feature = "serve")]
+mod reconnect;
 mod rect;
 #[cfg(feature = "serve")]
 pub mod serve;
@@ -53,6 +56,7 @@ mod testing;
 mod tests;
 mod texture;
 mod tokens;
+pub mod transfer;
 #[cfg(feature = "serve")]
 mod watch;
 

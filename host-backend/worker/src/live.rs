@@ -134,12 +134,43 @@ impl Live {
     /// the objects were created; an object's changes follow its creation.
     #[must_use]
     pub fn replay_order(&self) -> Vec<&Recorded> {
-        let mut objects: Vec<&Object> = self.objects.values().collect();
-        objects.sort_unstable_by_key(|object| object.order);
-        objects
-            .into_iter()
-            .flat_map(|object| std::iter::once(&object.created).chain(&object.changes))
-            .collect()
+        self.in_order().map(|(_, _, call)| call).collect()
+    }
+
+    /// The same with the object's name, and whether the call creates it.
+    pub fn in_order(&self) -> impl Iterator<Item = (Name, bool, &Recorded)> {
+        let mut objects: Vec<(&Name, &Object)> = self.objects.iter().collect();
+        objects.sort_unstable_by_key(|(_, object)| object.order);
+        objects.into_iter().flat_map(|(name, object)| {
+            let created = std::iter::once((*name, true, &object.created));
+            let changes = object.changes.iter();
+            created.chain(changes.map(|change| (*name, false, change)))
+        })
+    }
+
+    /// The names of the objects of one kind, ascending.
+    pub fn names(&self, kind: ObjectKind) -> impl Iterator<Item = u64> {
+        let all = (kind, 0)..=(kind, u64::MAX);
+        self.objects.range(all).map(|((_, handle), _)| *handle)
+    }
+
+    /// The call that created an object.
+    #[must_use]
+    pub fn created(&self, name: Name) -> Option<&Recorded> {
+        self.objects.get(&name).map(|object| &object.created)
+    }
+
+    /// Is exactly this call kept already?
+    #[must_use]
+    pub fn knows(&self, call: &Call<'_>, recorded: &Recorded) -> bool {
+        match call.effect() {
+            Effect::Creates(kind, handle) => self.created((kind, handle)) == Some(recorded),
+            Effect::Changes(kind, handle) => self
+                .objects
+                .get(&(kind, handle))
+                .is_some_and(|object| object.changes.iter().any(|kept| kept == recorded)),
+            Effect::None | Effect::Destroys(..) => false,
+        }
     }
 }
 

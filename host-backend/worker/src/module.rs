@@ -23,7 +23,7 @@ const MOST_SEARCHED: u64 = 16 << 20;
 /// A module of the guest.
 #[derive(Debug)]
 pub(crate) struct Module {
-    id: ModuleId,
+    pub(crate) id: ModuleId,
     /// Its kernels may print.
     prints: bool,
 }

@@ -1,29 +1,38 @@
 //! The worker process: from its start to the end of its one session.
 
-use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use paragpu_communicator::Sender;
+use paragpu_communicator::{Receiver, Sender};
 use paragpu_device::{Device, Platform, Snapshot};
-use paragpu_protocol::codec::Text;
+use paragpu_protocol::codec::{Text, encode_all};
 use paragpu_protocol::frame::Control as Frame;
 use paragpu_protocol::layout::Regions;
 use paragpu_protocol::types::encode_pairs;
 
 use crate::arguments::Arguments;
 use crate::confine::confine;
-use crate::connect::Guest;
+use crate::connect::{Guest, Life};
 use crate::control::{
-    Assign, Control, ControlError, Failed, Finished, FromWorker, Inbox, Ready, Started, ToWorker,
+    Assign, Control, ControlError, Done, Failed, Finished, FromWorker, Inbox, Progress, Ready,
+    Started, ToWorker, Undone,
 };
 use crate::images::ImageStore;
+use crate::line::Line;
 use crate::output::Output;
 use crate::platform;
-use crate::session::{Session, Setup, wire_snapshot};
+use crate::reconnect::Waiting;
+use crate::session::{Reconnect, Session, Setup, wire_snapshot};
 use crate::statistics::Statistics;
 use crate::sys::process::{exit_now, without_address_randomisation};
-use crate::watch::{GRACE, after, watch};
+use crate::transfer::checkpoint::Identity;
+use crate::transfer::destination::{Destination, Nobody};
+use crate::transfer::handover;
+use crate::transfer::orders::{Figures, Order, Orders, Report};
+use crate::watch::{GRACE, Liveness, after, watch};
 
 /// The daemon ended the session, whichever thread notices its end first.
 static ENDED_BY_HOST: AtomicBool = AtomicBool::new(false);
@@ -43,7 +52,27 @@ struct Assigned {
     ordinal: u32,
     device_memory: u64,
     host_memory: u64,
-    guest: Guest,
+    /// How long to wait for a guest that was lost.
+    patience: Duration,
+    identity: Identity,
+    communicator: String,
+    coming: Coming,
+}
+
+/// Where a session comes from.
+enum Coming {
+    /// A guest that begins it.
+    Guest(Box<Guest>),
+    /// Somewhere where it lived before.
+    Elsewhere(Elsewhere),
+}
+
+/// Where a session was before it came here.
+enum Elsewhere {
+    /// Another worker, at the other end.
+    Worker(OwnedFd),
+    /// A directory.
+    Directory(PathBuf),
 }
 
 /// Runs the worker; does not return.
@@ -114,33 +143,27 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     };
     let session = assigned.session;
     if let Err(reason) = prepare(arguments, &mut warm, assigned.ordinal) {
-        assigned.guest.refuse(&reason);
+        if let Coming::Guest(guest) = assigned.coming {
+            guest.refuse(&reason);
+        }
         return Err(Stop::Failed(reason));
     }
-    let liveness = assigned
-        .guest
-        .liveness()
-        .map_err(|error| Stop::Failed(format!("cannot watch the guest: {error}")))?;
-    let connection = assigned
-        .guest
-        .welcome(warm.regions)
-        .map_err(|error| Stop::Failed(format!("cannot connect to the guest: {error}")))?;
+    let waiting = Arc::new(Waiting::new()?);
+    let (regions, patience) = (warm.regions, assigned.patience);
+    let (connection, reconnect, elsewhere) = match assigned.coming {
+        Coming::Guest(guest) => {
+            let reconnect = waiting.host(&guest, regions, patience);
+            let connection = guest
+                .welcome(regions)
+                .map_err(|error| Stop::Failed(format!("cannot connect to the guest: {error}")))?;
+            (Some(connection), reconnect, None)
+        }
+        Coming::Elsewhere(elsewhere) => {
+            let reconnect = waiting.host_of(Life::Unknown, regions, patience);
+            (None, Some(reconnect), Some(elsewhere))
+        }
+    };
     let statistics = Arc::new(Statistics::default());
-    let _ = control.send(&FromWorker::Started(Started { session }), &[]);
-    if let Some(liveness) = liveness {
-        let (control, statistics) = (Arc::clone(control), Arc::clone(&statistics));
-        watch(liveness, GRACE, move || {
-            let reason = "the guest is gone, and a call of the device does not return";
-            tracing::warn!(session, reason);
-            finish(&control, session, &statistics, reason)
-        });
-    }
-    attend(
-        Arc::clone(control),
-        session,
-        Arc::clone(&statistics),
-        Arc::clone(&connection.sender),
-    );
     // Naps of a few microseconds are wanted as such.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1000));
     let setup = Setup {
@@ -156,19 +179,92 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         },
         output: Some(output),
         statistics: Arc::clone(&statistics),
+        reconnect: reconnect.map(|host| Box::new(host) as Box<dyn Reconnect>),
     };
-    let mut receiver = connection.receiver;
     // Never dropped: a device waits for its work when it is, and a kernel may
     // never end.
-    let mut served = Session::new(setup, connection.sender, connection.window);
-    let end = served.serve(receiver.as_mut());
+    let (sender, window, receiver) = match connection {
+        Some(connection) => (
+            connection.sender,
+            connection.window,
+            Some(connection.receiver),
+        ),
+        None => (Arc::new(Nobody) as Arc<dyn Sender>, None, None),
+    };
+    let mut served = Session::new(setup, sender, window);
+    let device = std::mem::take(&mut served.identity.device);
+    served.identity = Identity {
+        device,
+        ..assigned.identity
+    };
+    served.communicator = assigned.communicator;
+    served.orders = Arc::new(tell(Arc::clone(control)));
+    let attendant = Arc::new(Attendant {
+        control: Arc::clone(control),
+        session,
+        statistics,
+        line: served.line(),
+        waiting: Arc::clone(&waiting),
+        orders: Arc::clone(&served.orders),
+        patience,
+    });
+    attend(Arc::clone(&attendant));
+    let receiver = match (receiver, elsewhere) {
+        (Some(receiver), _) => Ok(receiver),
+        (None, Some(elsewhere)) => receive(&mut served, elsewhere, &waiting, patience),
+        (None, None) => Err("a session comes from a guest or from elsewhere".into()),
+    };
+    let receiver = match receiver {
+        Ok(receiver) => receiver,
+        Err(reason) => {
+            tracing::info!(session, reason, "the session did not come");
+            served.orders.report(Report::Failed(reason.clone()));
+            attendant.finish(&reason)
+        }
+    };
+    let _ = control.send(&FromWorker::Started(Started { session }), &[]);
+    let liveness = handover::current()
+        .as_ref()
+        .map(|handover| handover.liveness(patience));
+    if let Some(liveness) = liveness {
+        attendant.guard(liveness);
+    }
+    let end = served.serve(receiver);
     let reason = if end.is_orderly() {
         String::new()
     } else {
         tracing::warn!(session, %end, "the session was ended");
         end.to_string()
     };
-    finish(control, session, &statistics, &reason)
+    attendant.finish(&reason)
+}
+
+/// Takes a session that comes from another worker or from a directory.
+fn receive(
+    served: &mut Session,
+    elsewhere: Elsewhere,
+    waiting: &Arc<Waiting>,
+    patience: Duration,
+) -> Result<Box<dyn Receiver>, String> {
+    match elsewhere {
+        Elsewhere::Worker(link) => {
+            let (receiver, life) = Destination::new(link)
+                .and_then(|destination| destination.fill(served))
+                .map_err(|error| error.to_string())?;
+            let host = waiting.host_of(life, served.regions, patience);
+            served.reconnect = (!patience.is_zero()).then(|| Box::new(host) as Box<dyn Reconnect>);
+            Ok(receiver)
+        }
+        Elsewhere::Directory(directory) => {
+            served
+                .read_file(&directory)
+                .map_err(|error| error.to_string())?;
+            served.orders.report(Report::Done(Figures::default()));
+            served
+                .resume(paragpu_communicator::Error::Closed)
+                .map_err(|_| "the guest did not come back".into())
+        }
+    }
 }
 
 /// Opens the GPU as far as it can be without a session.
@@ -221,69 +317,207 @@ fn wait_for_session(control: &Control) -> Result<Option<Assigned>, Stop> {
                 control.send(&FromWorker::Counters(counters), &[])?;
             }
             ToWorker::End => return Ok(None),
+            ToWorker::Arrive(assign) => {
+                let [link] = <[OwnedFd; 1]>::try_from(fds).map_err(|fds| {
+                    Stop::Failed(format!("{} descriptors came with the session", fds.len()))
+                })?;
+                return Ok(Some(coming(
+                    &assign,
+                    Coming::Elsewhere(Elsewhere::Worker(link)),
+                )));
+            }
+            ToWorker::Restore(restore) => {
+                let directory = Elsewhere::Directory(restore.directory.0.into());
+                return Ok(Some(coming(&restore.assign, Coming::Elsewhere(directory))));
+            }
+            ToWorker::Resume(_)
+            | ToWorker::Move(_)
+            | ToWorker::Checkpoint(_)
+            | ToWorker::Migrate(_) => {
+                tracing::error!("the daemon sent what an idle worker does not expect");
+            }
         }
     }
 }
 
 fn assigned(assign: &Assign<'_>, fds: Vec<std::os::fd::OwnedFd>) -> Result<Assigned, Stop> {
+    let guest = Guest::new(assign, fds).map_err(Stop::Failed)?;
+    Ok(coming(assign, Coming::Guest(Box::new(guest))))
+}
+
+fn coming(assign: &Assign<'_>, coming: Coming) -> Assigned {
     tracing::info!(session = assign.session, vm = assign.vm.0, "session");
-    Ok(Assigned {
+    let (guest_pid, communicator) = match &coming {
+        Coming::Guest(guest) => (guest.pid(), guest.communicator().to_owned()),
+        Coming::Elsewhere(_) => (0, String::new()),
+    };
+    Assigned {
         session: assign.session,
         ordinal: assign.ordinal,
         device_memory: assign.device_memory,
         host_memory: assign.host_memory,
-        guest: Guest::new(assign, fds).map_err(Stop::Failed)?,
+        patience: Duration::from_millis(assign.reconnect.into()),
+        identity: Identity {
+            ordinal: assign.ordinal,
+            token: if assign.reconnect == 0 {
+                [0; 16]
+            } else {
+                assign.token
+            },
+            device_count: assign.device_count,
+            guest_pid,
+            vm: assign.vm.0.to_owned(),
+            device: String::new(),
+        },
+        communicator,
+        coming,
+    }
+}
+
+/// Tells the daemon how far an order is, progress not too often.
+fn tell(control: Arc<Control>) -> Orders {
+    const OFTEN: Duration = Duration::from_millis(50);
+    let last = Mutex::new(None::<Instant>);
+    Orders::new(move |report| {
+        let message = match &report {
+            Report::Progress { phase, done, all } => {
+                let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+                if last.is_some_and(|last| last.elapsed() < OFTEN) {
+                    return;
+                }
+                *last = Some(Instant::now());
+                FromWorker::Progress(Progress {
+                    phase: *phase,
+                    done: *done,
+                    all: *all,
+                })
+            }
+            Report::Done(figures) => FromWorker::Done(Done {
+                bytes: figures.bytes,
+                ahead: figures.ahead,
+                stopped: figures.stopped,
+                total: figures.total,
+            }),
+            Report::Failed(reason) => FromWorker::Undone(Undone {
+                reason: Text(reason),
+            }),
+        };
+        let _ = control.send(&message, &[]);
     })
+}
+
+/// What the process's other threads know of its session.
+struct Attendant {
+    control: Arc<Control>,
+    session: u64,
+    statistics: Arc<Statistics>,
+    line: Arc<Line>,
+    waiting: Arc<Waiting>,
+    orders: Arc<Orders>,
+    /// How long to wait for a guest that was lost.
+    patience: Duration,
 }
 
 /// Answers the daemon while the session is served. When the daemon goes away
 /// the session goes on.
-fn attend(
-    control: Arc<Control>,
-    session: u64,
-    statistics: Arc<Statistics>,
-    sender: Arc<dyn Sender>,
-) {
+fn attend(attendant: Arc<Attendant>) {
     std::thread::spawn(move || {
         let mut inbox = Inbox::default();
-        while control.receive(&mut inbox, true).is_ok() {
+        while attendant.control.receive(&mut inbox, true).is_ok() {
+            let fds = std::mem::take(&mut inbox.fds);
             match inbox.message::<ToWorker<'_>>() {
-                Ok(ToWorker::Query) => {
-                    let counters = FromWorker::Counters(statistics.read());
-                    if control.send(&counters, &[]).is_err() {
-                        return;
-                    }
-                }
-                Ok(ToWorker::End) => {
-                    ENDED_BY_HOST.store(true, Ordering::Release);
-                    // Telling the guest may wait for a thread that is stuck.
-                    after(GRACE, || exit_now(1));
-                    let _ = sender.try_send(Frame::Goodbye.kind(), 0, Some(0), &[]);
-                    let _ = sender.flush();
-                    sender.close();
-                    finish(&control, session, &statistics, "")
-                }
-                Ok(ToWorker::Assign(_)) | Err(_) => {
-                    tracing::error!("the daemon sent what a busy worker does not expect");
-                }
+                Ok(message) => attendant.take(message, fds),
+                Err(error) => tracing::error!(%error, "the daemon sent what cannot be read"),
             }
         }
     });
 }
 
-/// Says that the session is over and ends the process, whatever its other
-/// threads and the device are doing.
-fn finish(control: &Control, session: u64, statistics: &Statistics, reason: &str) -> ! {
-    let reason = if ENDED_BY_HOST.load(Ordering::Acquire) {
-        "ended by the host"
-    } else {
-        reason
-    };
-    let finished = Finished {
-        session,
-        counters: statistics.read(),
-        reason: Text(reason),
-    };
-    let _ = control.send(&FromWorker::Finished(finished), &[]);
-    exit_now(0)
+impl Attendant {
+    fn take(self: &Arc<Self>, message: ToWorker<'_>, fds: Vec<OwnedFd>) {
+        match message {
+            ToWorker::Query => {
+                let counters = FromWorker::Counters(self.statistics.read());
+                // A daemon that is gone is found by the next receive.
+                let _ = self.control.send(&counters, &[]);
+            }
+            ToWorker::End => {
+                ENDED_BY_HOST.store(true, Ordering::Release);
+                // Telling the guest may wait for a thread that is stuck.
+                after(GRACE, || exit_now(1));
+                self.line.say(Frame::Goodbye.kind(), &[]);
+                self.line.cut();
+                self.finish("")
+            }
+            ToWorker::Resume(assign) => match Guest::new(&assign, fds) {
+                Ok(guest) => self.resume(guest),
+                Err(reason) => tracing::warn!(reason, "a guest cannot come back"),
+            },
+            ToWorker::Move(goal) => self.line.ask(Frame::Move.kind(), &encode_all(&goal)),
+            ToWorker::Checkpoint(checkpoint) => self.order(Order::Checkpoint {
+                directory: checkpoint.directory.0.into(),
+                end: checkpoint.end != 0,
+            }),
+            ToWorker::Migrate(migrate) => self.order(Order::Migrate {
+                to: migrate.to.0.into(),
+            }),
+            ToWorker::Assign(_) | ToWorker::Arrive(_) | ToWorker::Restore(_) => {
+                tracing::error!("the daemon sent what a busy worker does not expect");
+            }
+        }
+    }
+
+    fn resume(self: &Arc<Self>, guest: Guest) {
+        let liveness = guest.liveness(self.patience);
+        // The one that stands now, not the guest's own.
+        let earlier = self.line.connection();
+        self.waiting.offer(guest);
+        earlier.close();
+        self.guard(liveness);
+    }
+
+    fn order(&self, order: Order) {
+        if !self.orders.give(order) {
+            let reason = "another order to the session is not carried out yet";
+            self.orders.report(Report::Failed(reason.into()));
+        }
+    }
+
+    /// Ends the process where the guest that came last is gone for good and
+    /// the session does not see it.
+    fn guard(self: &Arc<Self>, liveness: std::io::Result<Option<Liveness>>) {
+        let liveness = match liveness {
+            Ok(Some(liveness)) => liveness,
+            Ok(None) => return,
+            Err(error) => {
+                tracing::warn!(%error, "the guest cannot be watched");
+                return;
+            }
+        };
+        let (attendant, came) = (Arc::clone(self), self.waiting.came());
+        watch(liveness, GRACE, move || {
+            if attendant.waiting.came() == came {
+                let reason = "the guest is gone, and a call of the device does not return";
+                tracing::warn!(session = attendant.session, reason);
+                attendant.finish(reason)
+            }
+        });
+    }
+
+    /// Says that the session is over and ends the process, whatever its other
+    /// threads and the device are doing.
+    fn finish(&self, reason: &str) -> ! {
+        let reason = if ENDED_BY_HOST.load(Ordering::Acquire) {
+            "ended by the host"
+        } else {
+            reason
+        };
+        let finished = Finished {
+            session: self.session,
+            counters: self.statistics.read(),
+            reason: Text(reason),
+        };
+        let _ = self.control.send(&FromWorker::Finished(finished), &[]);
+        exit_now(0)
+    }
 }

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use paragpu_communicator::{Connection, Receiver, Sender, Wait, Window};
+use paragpu_communicator::{Connection, Error as TravelError, Receiver, Sender, Wait, Window};
 use paragpu_device::{Device, EventId, Snapshot, StreamId, SurfaceId, TextureId};
 use paragpu_protocol::call::info;
-use paragpu_protocol::codec::{Bytes, Text, encode_all};
-use paragpu_protocol::frame::{CONTROL, Control, FrameHeader};
+use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
+use paragpu_protocol::frame::{ACKNOWLEDGE_EVERY, CONTROL, Control, FrameHeader, HEADER_LEN};
 use paragpu_protocol::layout::Regions;
 use paragpu_protocol::table::{Call, HostFuncDone};
 use paragpu_protocol::types::{DeviceSnapshot, encode_pairs};
@@ -27,6 +27,7 @@ use crate::graph::Graph;
 use crate::handles::Table;
 use crate::host_function::HostFunctions;
 use crate::images::{ImageStore, Images};
+use crate::line::Line;
 use crate::live::Live;
 use crate::module::{Kernel, Module};
 use crate::output::Output;
@@ -36,6 +37,9 @@ use crate::statistics::Statistics;
 use crate::stream::Stream;
 use crate::texture::Array;
 use crate::tokens::Tokens;
+use crate::transfer::checkpoint::Identity;
+use crate::transfer::machine::Times;
+use crate::transfer::orders::{Order, Orders};
 
 /// Calls executed before looking at what is over.
 const BATCH: usize = 64;
@@ -43,6 +47,8 @@ const BATCH: usize = 64;
 const BACKLOG: usize = 16 << 20;
 /// The same while the guest runs host functions, whose end may be among them.
 const MOST_BACKLOG: usize = 256 << 20;
+/// Longest wait for calls while the session is on its way to another worker.
+const MOVING: Duration = Duration::from_micros(50);
 /// How often a guest that is not listened to is asked whether it lives.
 const PROBE: Duration = Duration::from_secs(1);
 /// Host memory for shadows where nothing else is assigned.
@@ -70,6 +76,25 @@ pub struct Setup {
     pub output: Option<Output>,
     /// Where the session counts.
     pub statistics: Arc<Statistics>,
+    /// Where another connection comes from when one is lost; `None` where the
+    /// session ends with its connection.
+    pub reconnect: Option<Box<dyn Reconnect>>,
+}
+
+/// Gives a session another connection.
+pub trait Reconnect: Send {
+    /// Waits for the guest to connect again, and welcomes it: the host has
+    /// taken in calls up to `taken`. `None` where the guest is gone.
+    fn next(&mut self, taken: u64, has_window: bool) -> Option<Reconnected>;
+}
+
+/// A connection that takes the place of a lost one.
+#[derive(Debug)]
+pub struct Reconnected {
+    /// The connection; its guest has the welcome.
+    pub connection: Connection,
+    /// Counted frames of the session that the guest has received.
+    pub received: u64,
 }
 
 impl std::fmt::Debug for Setup {
@@ -88,7 +113,8 @@ pub struct Session {
     pub(crate) snapshot: Vec<u8>,
     pub(crate) ordinal: u32,
     pub(crate) regions: Regions,
-    pub(crate) sender: Arc<dyn Sender>,
+    pub(crate) sender: Arc<Line>,
+    pub(crate) reconnect: Option<Box<dyn Reconnect>>,
     pub(crate) window: Option<Arc<Window>>,
 
     pub(crate) arena: Arena<Fence>,
@@ -124,6 +150,21 @@ pub struct Session {
     /// A kernel that may print was launched, so there may be output.
     pub(crate) may_print: bool,
 
+    /// Whose session it is.
+    pub identity: Identity,
+    /// How its calls travel, for listings.
+    pub communicator: String,
+    /// What the daemon wants of it.
+    pub orders: Arc<Orders>,
+    /// It is on its way to another worker.
+    #[cfg(feature = "serve")]
+    pub(crate) moving: Option<Box<crate::transfer::source::Source>>,
+
+    /// When events were reached, of those recorded elsewhere.
+    pub(crate) times: Times,
+    /// Limits of the context that the guest set.
+    pub(crate) limits: BTreeMap<u32, u64>,
+
     /// First error of a posted call that is not reported yet.
     pub(crate) deferred: Option<Deferred>,
     /// The error that made the context unusable.
@@ -133,21 +174,23 @@ pub struct Session {
     pub(crate) statistics: Arc<Statistics>,
 
     /// Calls taken in.
-    received: u64,
+    pub(crate) received: u64,
+    /// Bytes of calls taken in that the guest was not told of.
+    untold: usize,
     /// Calls executed.
-    executed: Arc<AtomicU64>,
-    backlog: VecDeque<Waiting>,
-    backlog_bytes: usize,
+    pub(crate) executed: Arc<AtomicU64>,
+    pub(crate) backlog: VecDeque<Waiting>,
+    pub(crate) backlog_bytes: usize,
     pacer: Pacer,
     probed: Instant,
 }
 
 /// A call that was taken in and not executed.
-struct Waiting {
-    header: FrameHeader,
-    payload: Vec<u8>,
+pub(crate) struct Waiting {
+    pub(crate) header: FrameHeader,
+    pub(crate) payload: Vec<u8>,
     /// Executed out of order already.
-    executed: bool,
+    pub(crate) executed: bool,
 }
 
 impl std::fmt::Debug for Session {
@@ -164,12 +207,14 @@ impl Session {
     /// A session that talks over `sender` and `window`.
     #[must_use]
     pub fn new(setup: Setup, sender: Arc<dyn Sender>, window: Option<Arc<Window>>) -> Self {
+        let sender = Arc::new(Line::new(sender, setup.reconnect.is_some()));
         let Setup { snapshot, .. } = &setup;
         let total = snapshot.total_memory;
         let limit = match setup.device_memory {
             0 => total,
             limit => limit.min(total),
         };
+        let name = snapshot.name.clone();
         let executed = Arc::new(AtomicU64::new(0));
         Self {
             snapshot: encode_snapshot(snapshot),
@@ -202,23 +247,39 @@ impl Session {
             pending: Vec::new(),
             completing: false,
             host_functions: Arc::new(HostFunctions::new(
-                Arc::clone(&sender),
+                Arc::clone(&sender) as Arc<dyn Sender>,
                 Arc::clone(&executed),
             )),
             output: setup.output,
             may_print: false,
+            identity: Identity {
+                ordinal: setup.ordinal,
+                token: [0; 16],
+                device_count: 0,
+                guest_pid: 0,
+                vm: String::new(),
+                device: name,
+            },
+            communicator: String::new(),
+            orders: Arc::new(Orders::new(drop)),
+            #[cfg(feature = "serve")]
+            moving: None,
+            times: Times::default(),
+            limits: BTreeMap::new(),
             deferred: None,
             sticky: None,
             out: Vec::with_capacity(4096),
             unflushed: false,
             statistics: setup.statistics,
             received: 0,
+            untold: 0,
             executed,
             backlog: VecDeque::new(),
             backlog_bytes: 0,
             pacer: Pacer::default(),
             probed: Instant::now(),
             device: setup.device,
+            reconnect: setup.reconnect,
             sender,
             window,
         }
@@ -226,13 +287,37 @@ impl Session {
 
     /// Serves the session to its end, and closes the connection. What the
     /// session had on the device is left to the end of the process.
-    pub fn serve(&mut self, receiver: &mut dyn Receiver) -> End {
+    pub fn serve(&mut self, mut receiver: Box<dyn Receiver>) -> End {
+        self.orders.wakes(receiver.waker());
         let end = loop {
-            if let Err(end) = self.turn(receiver) {
-                break end;
+            let turned = match self.turn(receiver.as_mut()) {
+                Ok(()) => self.obey(receiver.as_mut()),
+                ended => ended,
+            };
+            match turned {
+                Ok(()) => {}
+                // The connection is another process's now, and must stand:
+                // dropping the receiver would end it.
+                Err(End::Moved) => {
+                    std::mem::forget(receiver);
+                    return End::Moved;
+                }
+                Err(End::Connection(error)) if error.is_loss() => match self.resume(error) {
+                    Ok(next) => {
+                        self.orders.wakes(next.waker());
+                        receiver = next;
+                    }
+                    Err(end) => break end,
+                },
+                Err(end) => break end,
             }
         };
         self.host_functions.close();
+        if matches!(end, End::PutAway) {
+            // No goodbye: the guest is to come back.
+            self.sender.cut();
+            return end;
+        }
         if !end.is_orderly() {
             self.tell(&end);
         }
@@ -245,10 +330,73 @@ impl Session {
         end
     }
 
+    /// Does what the daemon wants, between two turns.
+    fn obey(&mut self, receiver: &mut dyn Receiver) -> Result<(), End> {
+        #[cfg(feature = "serve")]
+        self.go_on_moving(receiver)?;
+        match self.orders.take() {
+            None => Ok(()),
+            Some(Order::Checkpoint { directory, end }) => {
+                if self.checkpoint(receiver, &directory)? && end {
+                    return Err(End::PutAway);
+                }
+                Ok(())
+            }
+            Some(Order::Migrate { to }) => {
+                #[cfg(feature = "serve")]
+                self.begin_migration(&to);
+                #[cfg(not(feature = "serve"))]
+                drop(to);
+                Ok(())
+            }
+        }
+    }
+
+    /// Is something to be done that is nobody's call?
+    fn is_moving(&self) -> bool {
+        #[cfg(feature = "serve")]
+        return self.moving.is_some();
+        #[cfg(not(feature = "serve"))]
+        false
+    }
+
     /// Serves a whole connection.
     pub fn run(setup: Setup, connection: Connection) -> End {
-        let mut receiver = connection.receiver;
-        Self::new(setup, connection.sender, connection.window).serve(receiver.as_mut())
+        Self::new(setup, connection.sender, connection.window).serve(connection.receiver)
+    }
+
+    /// What the session sends through, whatever its connection.
+    #[cfg(feature = "serve")]
+    pub(crate) fn line(&self) -> Arc<Line> {
+        Arc::clone(&self.sender)
+    }
+
+    /// Goes on over another connection, between two calls.
+    pub(crate) fn resume(&mut self, lost: TravelError) -> Result<Box<dyn Receiver>, End> {
+        self.sender.cut();
+        let connection = loop {
+            let next = match &mut self.reconnect {
+                Some(reconnect) => reconnect.next(self.received, self.window.is_some()),
+                None => None,
+            };
+            let Some(next) = next else {
+                return Err(End::Connection(lost));
+            };
+            let sender = Arc::clone(&next.connection.sender);
+            if self.sender.resume(sender, next.received) {
+                break next.connection;
+            }
+            // One that set out before another that was served already.
+            next.connection.sender.close();
+        };
+        self.untold = 0;
+        if self.window.is_none()
+            && let Some(window) = &connection.window
+        {
+            self.tokens.adopt(window);
+            self.window = Some(Arc::clone(window));
+        }
+        Ok(connection.receiver)
     }
 
     /// Says on the program's standard error what ends its session.
@@ -272,7 +420,11 @@ impl Session {
             return self.turn_behind(receiver);
         }
         let quiet = self.pending.is_empty() && self.tokens.is_empty();
-        let mut wait = if quiet { Wait::Forever } else { self.pace() };
+        let mut wait = match quiet {
+            true if self.is_moving() => Wait::Until(Instant::now() + MOVING),
+            true => Wait::Forever,
+            false => self.pace(),
+        };
         for _ in 0..BATCH {
             let Some(frame) = receiver.receive(wait)? else {
                 break;
@@ -290,7 +442,7 @@ impl Session {
 
     /// Waits for the device where it needs the processor; how long to wait
     /// for the guest then.
-    fn pace(&mut self) -> Wait {
+    pub(crate) fn pace(&mut self) -> Wait {
         let most = match self.pacer.pace() {
             Pace::Guest(wait) => return wait,
             Pace::Device(most) => most,
@@ -317,7 +469,7 @@ impl Session {
     }
 
     /// Answers what is over.
-    fn look(&mut self) -> Result<(), End> {
+    pub(crate) fn look(&mut self) -> Result<(), End> {
         if self.pending.is_empty() && self.tokens.is_empty() {
             return Ok(());
         }
@@ -329,7 +481,7 @@ impl Session {
         self.flush()
     }
 
-    fn flush(&mut self) -> Result<(), End> {
+    pub(crate) fn flush(&mut self) -> Result<(), End> {
         if self.unflushed {
             self.unflushed = false;
             self.sender.flush()?;
@@ -341,6 +493,18 @@ impl Session {
     pub(crate) fn take(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), End> {
         if header.kind == Control::Goodbye.kind() {
             return Err(End::Goodbye);
+        }
+        if header.kind == Control::Received.kind() {
+            let count = decode_all(payload).map_err(|source| End::Malformed {
+                name: "Received",
+                number: header.kind,
+                source,
+            })?;
+            return if self.sender.received(count) {
+                Ok(())
+            } else {
+                Err(End::Received)
+            };
         }
         if header.kind >= CONTROL {
             return Err(End::Kind(header.kind));
@@ -356,7 +520,18 @@ impl Session {
         if !self.execute(header, payload)? {
             self.put_back(header, payload, false)?;
         }
-        Ok(())
+        self.taken_in(payload)
+    }
+
+    /// Tells the guest from time to time what it need not keep.
+    fn taken_in(&mut self, payload: &[u8]) -> Result<(), End> {
+        self.untold += HEADER_LEN + payload.len();
+        if self.untold < ACKNOWLEDGE_EVERY || self.reconnect.is_none() {
+            return Ok(());
+        }
+        self.untold = 0;
+        let taken = self.received.to_le_bytes();
+        self.send(Control::Taken.kind(), 0, &[&taken])
     }
 
     /// Takes a frame as [`serve`](Self::serve) does, and looks what is over.
@@ -446,18 +621,23 @@ impl Session {
             return Ok(());
         }
         let wait = self.pace();
-        let most = if self.host_functions.are_running() {
-            MOST_BACKLOG
-        } else {
-            BACKLOG
-        };
-        if self.backlog_bytes >= most {
+        if !self.takes_more() {
             return self.sit_out(wait);
         }
         let Some(frame) = receiver.receive(wait)? else {
             return Ok(());
         };
         self.take_behind(frame.header, frame.payload)
+    }
+
+    /// Is there room for more calls that wait?
+    pub(crate) fn takes_more(&self) -> bool {
+        let most = if self.host_functions.are_running() {
+            MOST_BACKLOG
+        } else {
+            BACKLOG
+        };
+        self.backlog_bytes < most
     }
 
     /// Waits without taking anything in, but notices a guest that is gone.
@@ -473,7 +653,7 @@ impl Session {
         Ok(())
     }
 
-    fn take_behind(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), End> {
+    pub(crate) fn take_behind(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), End> {
         const DONE: u16 = <HostFuncDone as paragpu_protocol::call::WireCall>::INFO.number;
         if header.kind >= CONTROL {
             return self.take(header, payload);
@@ -489,8 +669,9 @@ impl Session {
         let before = self.executed();
         let executed = header.kind == DONE && self.execute(header, payload)?;
         self.executed.store(before, Ordering::Relaxed);
-        let payload = if executed { &[] } else { payload };
-        self.put_back(header, payload, executed)
+        let kept = if executed { &[] } else { payload };
+        self.put_back(header, kept, executed)?;
+        self.taken_in(payload)
     }
 }
 

@@ -4,6 +4,7 @@
 //! A second copy remembers what both sides agreed on last, so that only pages
 //! that a kernel changed travel back.
 
+use paragpu_communicator::Sender;
 use paragpu_device::Error;
 use paragpu_protocol::codec::Reader;
 use paragpu_protocol::frame::{Control, MAX_PAYLOAD};
@@ -17,6 +18,7 @@ use crate::error::{Outcome, fail};
 use crate::memory::PAGE;
 use crate::session::Session;
 use crate::sys::mapping::Mapping;
+use crate::transfer::state::StateError;
 
 /// One shadow.
 #[derive(Debug)]
@@ -31,6 +33,11 @@ pub(crate) struct Shadow {
 const MOST: usize = (MAX_PAYLOAD - 8) / PAGE as usize * PAGE as usize;
 
 impl Shadow {
+    /// Bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.memory.len()
+    }
+
     fn end(&self) -> u64 {
         self.memory.address() + self.memory.len()
     }
@@ -138,6 +145,30 @@ impl Session {
                 .set(held.saturating_sub(shadow.memory.len()));
         }
         Ok(())
+    }
+
+    /// Bytes of a shadow that both sides agreed on last, for a session that moves.
+    pub(crate) fn agreed(&self, address: u64, offset: u64, size: u64) -> Result<&[u8], StateError> {
+        let shadow = self.shadows.get(&address);
+        let size = usize::try_from(size).unwrap_or(usize::MAX);
+        shadow
+            .map(|shadow| shadow.agreed.bytes(offset, size))
+            .filter(|bytes| bytes.len() == size)
+            .ok_or(StateError::Order("contents of a shadow that is not there"))
+    }
+
+    /// The same of a session that came.
+    pub(crate) fn set_agreed(
+        &mut self,
+        address: u64,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), StateError> {
+        let shadow = self.shadows.get(&address);
+        match shadow.map(|shadow| shadow.agreed.copy_in(offset, bytes)) {
+            Some(true) => Ok(()),
+            _ => Err(StateError::Order("contents of a shadow that is not there")),
+        }
     }
 
     /// The shadow that holds a whole range, and the range's offset in it.

@@ -49,6 +49,11 @@ impl Tokens {
         }
     }
 
+    /// The session has a window from now on.
+    pub(crate) fn adopt(&mut self, window: &Arc<Window>) {
+        self.window = Some(Arc::clone(window));
+    }
+
     /// Checks a token that a call names; 0 is none.
     pub(crate) fn check(&self, token: u32) -> Outcome<()> {
         if token == 0 || (token <= BULK_TOKENS && self.window.is_some()) {
@@ -103,6 +108,11 @@ impl Tokens {
         }
         self.failed.entry(token).or_insert(error);
         self.set(token, BULK_TOKEN_FAILED);
+    }
+
+    /// The transfers that failed and were not asked about.
+    pub(crate) fn failures(&self) -> impl Iterator<Item = (u32, &Deferred)> {
+        self.failed.iter().map(|(token, error)| (*token, error))
     }
 
     fn set(&self, token: u32, value: u32) {

@@ -134,7 +134,7 @@ pub fn close_ends_own_calls(factory: &dyn Factory) {
     loop {
         match host.receiver.receive(soon()) {
             Ok(Some(_)) => {}
-            Err(Error::Closed | Error::Protocol(_)) => return,
+            Err(Error::Closed | Error::Protocol(_) | Error::Io { .. }) => return,
             other => panic!("{other:?}"),
         }
     }

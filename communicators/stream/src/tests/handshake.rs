@@ -81,7 +81,7 @@ fn bad_first_frames_are_refused() {
     drop(guest2);
     assert!(matches!(
         receive_exact_frame(&host2, 10, soon()),
-        Err(Error::Protocol(_))
+        Err(Error::Io { .. })
     ));
     let (guest3, host3) = UnixStream::pair().unwrap();
     drop(guest3);

@@ -113,7 +113,8 @@ impl Worker {
             session: 1,
             token: [7; 16],
             device_count: ordinal + 1,
-            executed: 0,
+            taken: 0,
+            shares_window: false,
             region_size: 0,
         };
         let connection = over(guest, Options::default()).unwrap();
@@ -176,6 +177,9 @@ impl Serve {
             if dies != 0 && header.sequence >= dies.into() {
                 sender.close();
                 return;
+            }
+            if header.kind == Control::Received.kind() {
+                continue;
             }
             if header.kind == Control::Goodbye.kind() {
                 return;

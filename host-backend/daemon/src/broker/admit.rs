@@ -1,8 +1,9 @@
 //! From a connection to a session.
 
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use paragpu_config::host::{Limits, Shm};
 use paragpu_protocol::codec::{Bytes, Text};
 use paragpu_worker::control::{Assign, ToWorker};
 
@@ -76,6 +77,12 @@ impl Broker {
     }
 
     fn admit(&mut self, guest: Guest, asked: Box<Asked>) {
+        if asked.hello.token != [0; 16] {
+            if let Some((guest, asked)) = self.park(guest, asked) {
+                self.resume(guest, &asked);
+            }
+            return;
+        }
         let limit = u64::from(self.host.limits.sessions);
         if (self.sessions.len() + self.waiting.len()) as u64 >= limit {
             let reason = format!(
@@ -95,14 +102,59 @@ impl Broker {
             self.refuse(guest, &reason);
             return;
         }
-        if asked.hello.token != [0; 16] {
+        self.waiting.push_back(Waiting { guest, asked });
+    }
+
+    /// Hands a guest that connected again to the worker that has its session.
+    /// Whoever has the token may: it is the session's secret, and the guest
+    /// may come over another communicator, from where it has another name.
+    pub(super) fn resume(&mut self, guest: Guest, asked: &Asked) {
+        let token = asked.hello.token;
+        let found = self
+            .sessions
+            .values_mut()
+            .find(|session| same(&session.token, &token));
+        let Some(session) = found.filter(|found| found.facts.ordinal == asked.hello.device) else {
             self.refuse(
                 guest,
-                "this host cannot resume a session: start the program anew",
+                "the session that the guest wants to go on with is over",
+            );
+            return;
+        };
+        let worker = self.workers.get(&session.worker);
+        let limits = &self.host.limits;
+        let shm = &self.host.shm;
+        let sent = worker
+            .filter(|worker| !worker.finished && !worker.told)
+            .is_some_and(|worker| {
+                let assign = assign(
+                    &session.facts,
+                    token,
+                    self.devices.count(),
+                    limits,
+                    shm,
+                    asked,
+                );
+                let fds = descriptors(&guest, asked);
+                worker
+                    .control
+                    .as_ref()
+                    .is_some_and(|control| control.send(&ToWorker::Resume(assign), &fds).is_ok())
+            });
+        if !sent {
+            self.refuse(
+                guest,
+                "the session that the guest wants to go on with is over",
             );
             return;
         }
-        self.waiting.push_back(Waiting { guest, asked });
+        tracing::info!(
+            session = session.facts.session,
+            vm = asked.vm,
+            communicator = asked.communicator,
+            "session goes on over another connection"
+        );
+        session.facts.communicator = asked.communicator.to_owned();
     }
 
     /// How many sessions a VM, user or address has, those waiting included.
@@ -183,27 +235,8 @@ impl Broker {
         let Some(worker) = self.workers.get_mut(&key) else {
             return false;
         };
-        let assign = ToWorker::Assign(Assign {
-            session,
-            token: token(),
-            ordinal: asked.hello.device,
-            device_count,
-            device_memory: self.host.limits.memory.0,
-            host_memory: 0,
-            window: self.host.shm.window.0,
-            channel_offset: asked.channel.as_ref().map_or(0, |channel| channel.offset),
-            channel_size: asked.channel.as_ref().map_or(0, |channel| channel.size),
-            channel: asked.channel.as_ref().map_or(0, |channel| channel.number),
-            vm: Text(&asked.vm),
-            hello: Bytes(&asked.hello_bytes),
-        });
-        let mut fds = Vec::new();
-        if let Some(channel) = &asked.channel {
-            fds.extend(channel.fds.iter().map(|fd| fd.as_fd()));
-        }
-        // Of a PCI device's channel the last: the device process waits at its
-        // other end for the worker's end, and shuts it down when the guest is gone.
-        fds.push(guest.socket.as_fd());
+        let token = asked.arrives.unwrap_or_else(token);
+        let fds = descriptors(guest, asked);
         let facts = Facts {
             session,
             vm: asked.vm.clone(),
@@ -212,6 +245,13 @@ impl Broker {
             device,
             communicator: asked.communicator.to_owned(),
             begun: now(),
+        };
+        let limits = &self.host.limits;
+        let assign = assign(&facts, token, device_count, limits, &self.host.shm, asked);
+        let assign = if asked.arrives.is_some() {
+            ToWorker::Arrive(assign)
+        } else {
+            ToWorker::Assign(assign)
         };
         // Noted first, so that there is no moment at which a session runs
         // that a daemon after this one would not find.
@@ -240,6 +280,11 @@ impl Broker {
             session,
             Session {
                 facts,
+                token: if limits.reconnect == 0 {
+                    [0; 16]
+                } else {
+                    token
+                },
                 worker: key,
                 counters: None,
             },
@@ -254,6 +299,55 @@ impl Broker {
         self.totals.refused += 1;
         guest.refuse(reason);
     }
+}
+
+/// What a worker is told of a guest.
+fn assign<'a>(
+    facts: &Facts,
+    token: [u8; 16],
+    device_count: u32,
+    limits: &Limits,
+    shm: &Shm,
+    asked: &'a Asked,
+) -> Assign<'a> {
+    let channel = asked.channel.as_ref();
+    Assign {
+        session: facts.session,
+        token,
+        ordinal: asked.hello.device,
+        device_count,
+        device_memory: limits.memory.0,
+        host_memory: 0,
+        window: shm.window.0,
+        channel_offset: channel.map_or(0, |channel| channel.offset),
+        channel_size: channel.map_or(0, |channel| channel.size),
+        channel: channel.map_or(0, |channel| channel.number),
+        // Without a secret nobody could come back.
+        reconnect: if token == [0; 16] {
+            0
+        } else {
+            limits.reconnect
+        },
+        vm: Text(&asked.vm),
+        hello: Bytes(&asked.hello_bytes),
+    }
+}
+
+/// The descriptors that go with it.
+fn descriptors<'a>(guest: &'a Guest, asked: &'a Asked) -> Vec<BorrowedFd<'a>> {
+    let mut fds = Vec::new();
+    if let Some(channel) = &asked.channel {
+        fds.extend(channel.fds.iter().map(|fd| fd.as_fd()));
+    }
+    // Of a PCI device's channel the last: the device process waits at its
+    // other end for the worker's end, and shuts it down when the guest is gone.
+    fds.push(guest.socket.as_fd());
+    fds
+}
+
+/// Are two secrets the same? Takes as long for any two.
+fn same(one: &[u8; 16], other: &[u8; 16]) -> bool {
+    one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }
 
 /// A secret that nobody guesses; all zeros, which resumes nothing, where the

@@ -57,10 +57,11 @@ impl Broker {
         self.requests(key);
     }
 
-    fn requests(&mut self, key: u64) {
+    pub(super) fn requests(&mut self, key: u64) {
         loop {
             // One listing at a time, so that answers keep their order.
-            if self.listings.iter().any(|listing| listing.console == key) {
+            if self.listings.iter().any(|listing| listing.console == key) || self.awaits_order(key)
+            {
                 return;
             }
             let Some(request) = self.consoles.get_mut(&key).and_then(Console::request) else {
@@ -77,6 +78,24 @@ impl Broker {
                 Ok(Request::End { session }) => Response::Error {
                     error: format!("there is no session {session}"),
                 },
+                Ok(Request::Checkpoint {
+                    session,
+                    directory,
+                    end,
+                }) => match self.order_checkpoint(key, session, &directory, end) {
+                    Ok(()) => return,
+                    Err(error) => Response::Error { error },
+                },
+                Ok(Request::Restore { directory }) => match self.order_restore(key, &directory) {
+                    Ok(()) => return,
+                    Err(error) => Response::Error { error },
+                },
+                Ok(Request::Migrate { session, to }) => {
+                    match self.order_migration(key, session, &to) {
+                        Ok(()) => return,
+                        Err(error) => Response::Error { error },
+                    }
+                }
                 Ok(Request::Stats {}) => Response::Stats(self.stats()),
                 Ok(Request::Version {}) => Response::Version {
                     daemon: env!("CARGO_PKG_VERSION").to_owned(),
@@ -89,7 +108,7 @@ impl Broker {
         }
     }
 
-    fn answer(&mut self, key: u64, response: &Response) {
+    pub(super) fn answer(&mut self, key: u64, response: &Response) {
         if let Some(console) = self.consoles.get_mut(&key) {
             console.answer(response);
             if console.write().is_err() {

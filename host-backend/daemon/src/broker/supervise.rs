@@ -34,6 +34,8 @@ impl Broker {
                 session,
                 Session {
                     facts: found.facts,
+                    // Its control socket went with the earlier daemon.
+                    token: [0; 16],
                     worker: key,
                     counters: None,
                 },
@@ -184,6 +186,8 @@ impl Broker {
                         session.counters = Some(counters);
                     }
                 }
+                Some(News::Progress(progress)) => self.order_progress(key, &progress),
+                Some(News::Over(response)) => self.order_over(key, &response),
                 Some(News::Started) => {}
             }
         }
@@ -203,6 +207,8 @@ impl Broker {
     pub(super) fn exited(&mut self, key: u64) {
         // Its last words may still be in the socket.
         self.hear(key);
+        let error = "the session's worker ended".into();
+        self.order_over(key, &crate::admin::Response::Error { error });
         let Some(mut worker) = self.workers.remove(&key) else {
             return;
         };

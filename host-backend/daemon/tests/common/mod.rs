@@ -422,7 +422,8 @@ pub fn fake_worker() -> ! {
                 session: assign.session,
                 token: assign.token,
                 device_count: assign.device_count,
-                executed: 0,
+                taken: 0,
+                shares_window: false,
                 region_size: assign.channel_offset + assign.channel_size,
             };
             (assign.session, welcome)

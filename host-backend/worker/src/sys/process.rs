@@ -1,5 +1,7 @@
 //! What a worker does to its own process.
 
+#[cfg(feature = "serve")]
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -41,4 +43,28 @@ pub fn without_address_randomisation() -> bool {
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: _exit does not return and runs nothing of this process.
     unsafe { libc::_exit(code) }
+}
+
+/// The process at the other end of a unix socket, as the kernel noted it when
+/// the connection was made; `None` for other sockets and for processes that
+/// this one cannot name.
+#[cfg(feature = "serve")]
+pub(crate) fn peer_process(socket: BorrowedFd<'_>) -> Option<i32> {
+    let mut peer = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut length = libc::socklen_t::try_from(size_of::<libc::ucred>()).ok()?;
+    // SAFETY: the kernel writes at most `length` bytes, which `peer` has.
+    let got = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut length,
+        )
+    };
+    (got == 0 && peer.pid > 0).then_some(peer.pid)
 }

@@ -401,6 +401,10 @@ impl Device for TestDevice {
         let gone = self.enter("module_unload")?.modules.remove(&module);
         gone.then_some(()).ok_or(Status::INVALID_HANDLE.into())
     }
+    fn module_variables(&mut self, _: ModuleId) -> Result<Vec<paragpu_device::Variable>> {
+        Ok(Vec::new())
+    }
+    fn prefer(&mut self, _: u64) {}
     fn module_function(&mut self, _: ModuleId, name: &str) -> Result<Function> {
         let mut state = self.enter("module_function")?;
         if !["noop", "fault", "reject", "store"].contains(&name) {

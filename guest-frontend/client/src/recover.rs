@@ -1,0 +1,261 @@
+//! From a lost connection to the next one, over the same communicator or
+//! another (D7).
+//!
+//! One thread connects; the others wait. The host says which calls it has
+//! taken in, and gets the others again; the guest has said which frames it has
+//! received, and gets the others again. So every call is executed once, and
+//! every reply comes once, wherever the connection broke.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use paragpu_communicator::{Error as TravelError, Wait};
+use paragpu_config::guest::Guest;
+use paragpu_protocol::handshake::{Move, Welcome};
+
+use crate::connect::{Connected, Dialer, Resume};
+use crate::error::{Error, Result, chain};
+use crate::link::{Incoming, LOST, Link, Outgoing};
+use crate::slots::lock;
+use crate::sys::process;
+
+/// How long a lost host is looked for.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Shortest and longest pause between two attempts.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(250));
+
+/// How a session gets another connection.
+#[derive(Debug)]
+pub(crate) struct Way {
+    token: [u8; 16],
+    has_window: bool,
+    dialer: Mutex<Dialer>,
+    /// Where the host wants the session to go on.
+    goal: Mutex<Option<Dialer>>,
+    to_move: AtomicBool,
+    /// One thread at a time.
+    repair: Mutex<()>,
+    reconnects: AtomicU64,
+}
+
+impl Way {
+    /// For the session that `welcome` began; `None` where the host does not
+    /// keep sessions.
+    pub(crate) fn new(
+        config: &Guest,
+        ordinal: u32,
+        welcome: &Welcome,
+        has_window: bool,
+    ) -> Option<Self> {
+        if welcome.token == [0; 16] {
+            return None;
+        }
+        Some(Self {
+            token: welcome.token,
+            has_window,
+            dialer: Mutex::new(Dialer::new(config, ordinal)?),
+            goal: Mutex::new(None),
+            to_move: AtomicBool::new(false),
+            repair: Mutex::new(()),
+            reconnects: AtomicU64::new(0),
+        })
+    }
+}
+
+/// Why a new connection does not stand.
+enum Broken {
+    /// Try again.
+    Again,
+    /// The session is over.
+    Over(String),
+}
+
+impl Link {
+    /// How often the session went on over another connection.
+    #[must_use]
+    pub fn reconnects(&self) -> u64 {
+        self.way
+            .as_ref()
+            .map_or(0, |way| way.reconnects.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn is_to_move(&self) -> bool {
+        self.way
+            .as_ref()
+            .is_some_and(|way| way.to_move.load(Ordering::Acquire))
+    }
+
+    /// The host wants the session to go on elsewhere.
+    pub(crate) fn note_move(&self, goal: &Move<'_>) {
+        let Some(way) = &self.way else { return };
+        let toward = lock(&way.dialer).toward(goal);
+        match toward {
+            Ok(dialer) => {
+                *lock(&way.goal) = Some(dialer);
+                way.to_move.store(true, Ordering::Release);
+            }
+            Err(error) => eprintln!("paragpu: the session stays: {}", chain(&error)),
+        }
+    }
+
+    /// Goes where the host wants the session to go on. Where nobody takes it
+    /// the connection that stands stays.
+    pub(crate) fn relocate(&self, generation: u64) -> Result<()> {
+        self.reconnect(generation, None)
+    }
+
+    /// Connects again after `error`, unless another thread did since
+    /// connection `generation`.
+    ///
+    /// # Errors
+    /// What every call returns from now on.
+    pub(crate) fn recover(&self, generation: u64, error: &TravelError) -> Result<()> {
+        if self.way.is_none() || !error.is_loss() || process::forked() {
+            return Err(self.lose(error));
+        }
+        self.reconnect(generation, Some(error))
+    }
+
+    fn reconnect(&self, generation: u64, lost: Option<&TravelError>) -> Result<()> {
+        let Some(way) = &self.way else {
+            return self.check();
+        };
+        let _repair = lock(&way.repair);
+        self.is_open()?;
+        self.paused.store(true, Ordering::Release);
+        lock(&self.waker).wake();
+        let mut incoming = lock(&self.incoming);
+        let mut outgoing = lock(&self.outgoing);
+        let result = if incoming.generation != generation && !self.is_to_move() {
+            Ok(())
+        } else {
+            self.repair(way, &mut incoming, &mut outgoing, lost)
+        };
+        self.paused.store(false, Ordering::Release);
+        drop((incoming, outgoing));
+        self.pass_on();
+        result
+    }
+
+    fn is_open(&self) -> Result<()> {
+        paragpu_protocol::status::Status(self.ended.load(Ordering::Acquire)).ok()
+    }
+
+    fn repair(
+        &self,
+        way: &Way,
+        incoming: &mut Incoming,
+        outgoing: &mut Outgoing,
+        lost: Option<&TravelError>,
+    ) -> Result<()> {
+        // What came before the end counts, and may say where to go.
+        while let Ok(true) = self.receive_one(incoming, Wait::Poll) {}
+        let deadline = Instant::now() + PATIENCE;
+        let mut pause = PAUSE.0;
+        loop {
+            self.is_open()?;
+            let goal = lock(&way.goal).take();
+            way.to_move.store(false, Ordering::Release);
+            if goal.is_none() && lost.is_none() {
+                return Ok(());
+            }
+            let moves = goal.is_some();
+            let resume = Resume {
+                token: way.token,
+                received: incoming.received,
+                has_window: way.has_window,
+            };
+            let dialed = match &goal {
+                Some(dialer) => dialer.dial(resume),
+                None => lock(&way.dialer).dial(resume),
+            };
+            let why = match dialed {
+                Ok(connected) => match self.install(way, incoming, outgoing, connected) {
+                    Ok(()) => {
+                        if let Some(dialer) = goal {
+                            *lock(&way.dialer) = dialer;
+                        }
+                        way.reconnects.fetch_add(1, Ordering::Relaxed);
+                        return Ok(());
+                    }
+                    Err(Broken::Again) => "the connection breaks again and again".to_owned(),
+                    Err(Broken::Over(why)) => return Err(self.end(LOST, &why)),
+                },
+                Err(error @ (Error::Refused(_) | Error::Handshake(_))) if !moves => {
+                    return Err(self.end(LOST, &chain(&error)));
+                }
+                Err(error) => chain(&error),
+            };
+            if moves && lost.is_none() {
+                eprintln!("paragpu: the session stays where it is: {why}");
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(self.end(LOST, &why));
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(PAUSE.1);
+        }
+    }
+
+    /// Goes on over `connected`: sends what the host has not taken in.
+    fn install(
+        &self,
+        way: &Way,
+        incoming: &mut Incoming,
+        outgoing: &mut Outgoing,
+        connected: Connected,
+    ) -> std::result::Result<(), Broken> {
+        let Connected {
+            connection,
+            welcome,
+            ..
+        } = connected;
+        let taken = welcome.taken;
+        if taken > outgoing.sequence || taken < self.taken.load(Ordering::Relaxed) {
+            return Err(Broken::Over(format!(
+                "the host has taken in {taken} calls, which cannot be"
+            )));
+        }
+        if way.has_window && !welcome.shares_window {
+            return Err(Broken::Over(
+                "the session has memory in a window that the host does not see any more".into(),
+            ));
+        }
+        self.taken.fetch_max(taken, Ordering::Relaxed);
+        outgoing.kept.trim(|header| header.sequence <= taken);
+        outgoing.sender.close();
+        outgoing.generation += 1;
+        outgoing.sender = connection.sender;
+        *lock(&self.current) = Arc::clone(&outgoing.sender);
+        *lock(&self.waker) = connection.receiver.waker();
+        *incoming = Incoming {
+            receiver: connection.receiver,
+            received: incoming.received,
+            untold: 0,
+            generation: outgoing.generation,
+        };
+        let sender = Arc::clone(&outgoing.sender);
+        outgoing.kept.each(|header, payload| {
+            loop {
+                let sequence = Some(header.sequence);
+                match sender.try_send(header.kind, header.slot, sequence, &payload) {
+                    Ok(_) => return Ok(()),
+                    Err(TravelError::Full) => {
+                        // The host sends again as well, and may wait for room.
+                        let soon = Wait::Until(Instant::now() + PAUSE.0);
+                        let read = self.receive_one(incoming, soon);
+                        if read.is_err() || self.is_open().is_err() {
+                            return Err(Broken::Again);
+                        }
+                    }
+                    Err(_) => return Err(Broken::Again),
+                }
+            }
+        })?;
+        // Where it breaks again the next use finds out.
+        let _ = sender.flush();
+        Ok(())
+    }
+}

@@ -1,0 +1,338 @@
+//! What a session sends through: one connection after another.
+//!
+//! Frames that belong to the session are kept until the guest has received
+//! them, so that the next connection brings what the last one lost. Sending
+//! never fails because a connection is lost: only [`flush`](Sender::flush)
+//! says so, which the session calls between calls and never inside one.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use paragpu_communicator::{Error, Retained, Sender};
+use paragpu_protocol::frame::{FrameHeader, is_counted};
+
+/// Bytes kept for a guest that does not say what it received, after which its
+/// session ends.
+const MOST_KEPT: usize = 256 << 20;
+/// Bytes kept from which on copies to the guest wait.
+const MUCH_KEPT: usize = 4 << 20;
+
+/// The sending half of a session.
+pub(crate) struct Line {
+    state: Mutex<State>,
+    /// The connection, to be closed while a thread waits in it.
+    current: Mutex<Arc<dyn Sender>>,
+    /// Frames are kept: the session may outlive its connection.
+    durable: bool,
+}
+
+struct State {
+    sender: Arc<dyn Sender>,
+    /// The connection is lost.
+    down: bool,
+    kept: Retained,
+    /// Counted frames that the guest is known to have received.
+    received: u64,
+    /// Counted frames sent.
+    sent: u64,
+    /// What the guest is to be asked on the next connection.
+    asked: Option<(u16, Vec<u8>)>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Line {
+    /// Sends over `sender` at first.
+    pub(crate) fn new(sender: Arc<dyn Sender>, durable: bool) -> Self {
+        Self {
+            state: Mutex::new(State {
+                sender: Arc::clone(&sender),
+                down: false,
+                kept: Retained::default(),
+                received: 0,
+                sent: 0,
+                asked: None,
+            }),
+            current: Mutex::new(sender),
+            durable,
+        }
+    }
+
+    /// The guest has received so many counted frames. False where it cannot.
+    pub(crate) fn received(&self, count: u64) -> bool {
+        let mut state = locked(&self.state);
+        if count > state.sent {
+            return false;
+        }
+        state.forget(count);
+        true
+    }
+
+    /// Goes on over a connection that stands already, with another process's
+    /// end of it: nothing is sent again.
+    #[cfg(feature = "serve")]
+    pub(crate) fn take_over(&self, sender: Arc<dyn Sender>) {
+        let mut state = locked(&self.state);
+        state.sender = Arc::clone(&sender);
+        state.down = false;
+        *locked(&self.current) = sender;
+    }
+
+    /// Counted frames that the guest has received, counted frames sent.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let state = locked(&self.state);
+        (state.received, state.sent)
+    }
+
+    /// The same of a session that came.
+    pub(crate) fn set_counts(&self, received: u64, sent: u64) {
+        let mut state = locked(&self.state);
+        (state.received, state.sent) = (received, sent);
+    }
+
+    /// Visits the frames that are kept, in order, until one fails.
+    pub(crate) fn each_kept<E>(
+        &self,
+        visit: impl FnMut(FrameHeader, [&[u8]; 2]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        locked(&self.state).kept.each(visit)
+    }
+
+    /// Keeps a frame that another process sent.
+    pub(crate) fn keep(&self, header: FrameHeader, payload: &[u8]) {
+        locked(&self.state).kept.push(header, &[payload]);
+    }
+
+    /// Is so much kept that the guest should first say what it received?
+    pub(crate) fn is_behind(&self) -> bool {
+        self.durable && locked(&self.state).kept.len() >= MUCH_KEPT
+    }
+
+    /// Says something that belongs to the connection, as well as it goes,
+    /// without waiting for a thread that sends.
+    #[cfg(feature = "serve")]
+    pub(crate) fn say(&self, kind: u16, payload: &[&[u8]]) {
+        let sender = Arc::clone(&*locked(&self.current));
+        let _ = sender.try_send(kind, 0, Some(0), payload);
+        let _ = sender.flush();
+    }
+
+    /// [`say`](Self::say) on the next connection where this one is closed.
+    #[cfg(feature = "serve")]
+    pub(crate) fn ask(&self, kind: u16, payload: &[u8]) {
+        let said = self.connection().try_send(kind, 0, Some(0), &[payload]);
+        if said.is_ok() {
+            let _ = self.connection().flush();
+            return;
+        }
+        let mut state = locked(&self.state);
+        let said = state.sender.try_send(kind, 0, Some(0), &[payload]);
+        if said.and_then(|_| state.sender.flush()).is_err() {
+            state.asked = Some((kind, payload.to_vec()));
+        }
+    }
+
+    /// The connection that stands now.
+    #[cfg(feature = "serve")]
+    pub(crate) fn connection(&self) -> Arc<dyn Sender> {
+        Arc::clone(&*locked(&self.current))
+    }
+
+    /// Ends the connection that stands now, if any; the session goes on.
+    pub(crate) fn cut(&self) {
+        locked(&self.current).close();
+    }
+
+    /// Goes on over another connection, whose guest has received `received`
+    /// counted frames: sends the others again. False where the guest's number
+    /// is impossible. A connection that breaks again is found by the next
+    /// flush.
+    pub(crate) fn resume(&self, sender: Arc<dyn Sender>, received: u64) -> bool {
+        let mut state = locked(&self.state);
+        if received > state.sent || received < state.received {
+            return false;
+        }
+        state.forget(received);
+        state.sender.close();
+        state.sender = Arc::clone(&sender);
+        *locked(&self.current) = Arc::clone(&sender);
+        let again = state.kept.each(|header, payload| {
+            let sequence = Some(header.sequence);
+            sender
+                .send(header.kind, header.slot, sequence, &payload)
+                .map(drop)
+        });
+        if let Some((kind, payload)) = state.asked.take() {
+            let _ = sender.try_send(kind, 0, Some(0), &[&payload]);
+        }
+        state.down = again.and_then(|()| sender.flush()).is_err();
+        true
+    }
+}
+
+impl State {
+    fn forget(&mut self, count: u64) {
+        let Self { kept, received, .. } = self;
+        kept.trim(|_| {
+            let arrived = *received < count;
+            *received += u64::from(arrived);
+            arrived
+        });
+        self.received = self.received.max(count);
+    }
+
+    fn keep(&mut self, kind: u16, slot: u16, sequence: u64, payload: &[&[u8]]) {
+        let length = payload.iter().map(|part| part.len()).sum();
+        if let Ok(header) = FrameHeader::new(kind, slot, sequence, length) {
+            self.kept.push(header, payload);
+        }
+    }
+
+    /// What a sent frame, or one that could not be sent, comes to.
+    fn sent(
+        &mut self,
+        durable: bool,
+        outcome: Result<u64, Error>,
+        (kind, slot, sequence): (u16, u16, Option<u64>),
+        payload: &[&[u8]],
+    ) -> Result<u64, Error> {
+        let number = sequence.unwrap_or(0);
+        match outcome {
+            Ok(_) => {}
+            Err(error) if error.is_loss() => self.down = true,
+            Err(error) => return Err(error),
+        }
+        if is_counted(kind) {
+            self.sent += 1;
+            if durable {
+                self.keep(kind, slot, number, payload);
+            }
+            if self.kept.len() > MOST_KEPT {
+                return Err(Error::protocol("the guest does not say what it received"));
+            }
+        }
+        Ok(number)
+    }
+}
+
+impl Sender for Line {
+    fn try_send(
+        &self,
+        kind: u16,
+        slot: u16,
+        sequence: Option<u64>,
+        payload: &[&[u8]],
+    ) -> Result<u64, Error> {
+        let mut state = locked(&self.state);
+        let outcome = if state.down {
+            Err(Error::Closed)
+        } else {
+            state.sender.try_send(kind, slot, sequence, payload)
+        };
+        state.sent(self.durable, outcome, (kind, slot, sequence), payload)
+    }
+
+    fn send(
+        &self,
+        kind: u16,
+        slot: u16,
+        sequence: Option<u64>,
+        payload: &[&[u8]],
+    ) -> Result<u64, Error> {
+        let mut state = locked(&self.state);
+        let outcome = if state.down {
+            Err(Error::Closed)
+        } else {
+            state.sender.send(kind, slot, sequence, payload)
+        };
+        state.sent(self.durable, outcome, (kind, slot, sequence), payload)
+    }
+
+    fn wait_for_room(&self, length: usize) -> Result<(), Error> {
+        let sender = Arc::clone(&*locked(&self.current));
+        match sender.wait_for_room(length) {
+            Err(error) if error.is_loss() => Ok(()),
+            other => other,
+        }
+    }
+
+    fn flush(&self) -> Result<(), Error> {
+        let mut state = locked(&self.state);
+        if state.down {
+            return Err(Error::Closed);
+        }
+        let flushed = state.sender.flush();
+        state.down = flushed.is_err();
+        flushed
+    }
+
+    fn settle(&self, deadline: Instant) -> Result<bool, Error> {
+        let sender = Arc::clone(&*locked(&self.current));
+        sender.settle(deadline)
+    }
+
+    /// Ends the session's last connection.
+    fn close(&self) {
+        self.cut();
+    }
+
+    fn last_sequence(&self) -> u64 {
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use paragpu_communicator::{Connection, Wait};
+    use paragpu_communicator_stream::{Options, over};
+    use paragpu_protocol::frame::{Control, REPLY};
+
+    use super::*;
+
+    fn pair() -> (Connection, Connection) {
+        let (a, b) = UnixStream::pair().unwrap();
+        let options = Options::default();
+        (over(a, options).unwrap(), over(b, options).unwrap())
+    }
+
+    fn next(connection: &mut Connection) -> (u16, Vec<u8>) {
+        let frame = connection.receiver.receive(Wait::Forever).unwrap().unwrap();
+        (frame.header.kind, frame.payload.to_vec())
+    }
+
+    #[test]
+    fn what_a_connection_lost_comes_with_the_next_once_and_in_order() {
+        let (host, mut guest) = pair();
+        let line = Line::new(Arc::clone(&host.sender), true);
+        for value in 0..5_u8 {
+            line.send(1 | REPLY, 1, Some(1), &[&[value]]).unwrap();
+        }
+        // Belongs to the connection: not kept.
+        line.send(Control::Taken.kind(), 0, Some(0), &[&[0; 8]])
+            .unwrap();
+        line.flush().unwrap();
+        for value in 0..5 {
+            assert_eq!(next(&mut guest), (1 | REPLY, vec![value]));
+        }
+        assert!(line.received(2));
+        assert!(!line.received(6), "more than were sent");
+        drop((host, guest));
+        for value in 5..8_u8 {
+            line.send(Control::HostFunc.kind(), 0, Some(1), &[&[value]])
+                .unwrap();
+        }
+        assert!(line.flush().is_err());
+        let (host, mut guest) = pair();
+        assert!(!line.resume(Arc::clone(&host.sender), 1), "dropped already");
+        assert!(line.resume(Arc::clone(&host.sender), 4));
+        line.flush().unwrap();
+        assert_eq!(next(&mut guest), (1 | REPLY, vec![4]));
+        for value in 5..8 {
+            assert_eq!(next(&mut guest), (Control::HostFunc.kind(), vec![value]));
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Guests that connect again.
+//!
+//! The daemon hands over the new connection while the session may be at
+//! anything; the session takes it up between two calls. A guest whose process
+//! has ended does not come back, and is not waited for.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use paragpu_protocol::layout::Regions;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use crate::connect::{Guest, Life};
+use crate::control::ControlError;
+use crate::session::{Reconnect, Reconnected};
+
+/// Where the daemon's thread leaves a guest for the session.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    guest: Mutex<Option<Guest>>,
+    arrived: OwnedFd,
+    /// How many guests came.
+    came: AtomicU64,
+}
+
+/// The session's side of it.
+#[derive(Debug)]
+pub(crate) struct Host {
+    waiting: Arc<Waiting>,
+    life: Life,
+    regions: Regions,
+    patience: Duration,
+}
+
+impl Waiting {
+    pub(crate) fn new() -> Result<Self, ControlError> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Self {
+            guest: Mutex::new(None),
+            arrived: eventfd(0, flags)?,
+            came: AtomicU64::new(0),
+        })
+    }
+
+    /// For a session that began with `guest`; `None` where it ends with its
+    /// connection.
+    pub(crate) fn host(
+        self: &Arc<Self>,
+        guest: &Guest,
+        regions: Regions,
+        patience: Duration,
+    ) -> Option<Host> {
+        (!patience.is_zero()).then(|| Host {
+            waiting: Arc::clone(self),
+            life: guest.life(),
+            regions,
+            patience,
+        })
+    }
+
+    /// The same for a session that came from elsewhere.
+    pub(crate) fn host_of(
+        self: &Arc<Self>,
+        life: Life,
+        regions: Regions,
+        patience: Duration,
+    ) -> Host {
+        Host {
+            waiting: Arc::clone(self),
+            life,
+            regions,
+            patience,
+        }
+    }
+
+    /// A guest has connected again. One that was offered before and not taken
+    /// up has given up.
+    pub(crate) fn offer(&self, guest: Guest) {
+        self.came.fetch_add(1, Ordering::Relaxed);
+        *self.guest.lock().unwrap_or_else(PoisonError::into_inner) = Some(guest);
+        // A counter of our own can only fail by being full, which wakes as well.
+        let _ = rustix::io::write(&self.arrived, &1_u64.to_ne_bytes());
+    }
+
+    /// How many guests came so far.
+    pub(crate) fn came(&self) -> u64 {
+        self.came.load(Ordering::Relaxed)
+    }
+
+    fn take(&self) -> Option<Guest> {
+        let _ = rustix::io::read(&self.arrived, &mut [0; 8]);
+        self.guest
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+}
+
+impl Host {
+    /// Waits until a guest may be there; false where none will come.
+    fn wait(&self, deadline: Instant) -> bool {
+        let process = match &self.life {
+            Life::Process(process) => Some(process),
+            Life::Unknown => None,
+            Life::Over | Life::Channel => return false,
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).ok();
+        let mut fds = vec![PollFd::from_borrowed_fd(
+            self.waiting.arrived.as_fd(),
+            PollFlags::IN,
+        )];
+        fds.extend(process.map(|process| PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN)));
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(0) => false,
+            Ok(_) => fds.first().is_some_and(|fd| !fd.revents().is_empty()),
+            Err(errno) => errno == rustix::io::Errno::INTR,
+        }
+    }
+}
+
+impl Reconnect for Host {
+    fn next(&mut self, taken: u64, has_window: bool) -> Option<Reconnected> {
+        let deadline = Instant::now() + self.patience;
+        loop {
+            let Some(guest) = self.waiting.take() else {
+                if self.wait(deadline) {
+                    continue;
+                }
+                return None;
+            };
+            let (life, received) = (guest.life(), guest.received());
+            match guest.welcome_back(self.regions, taken, has_window) {
+                Ok(connection) => {
+                    tracing::info!(taken, received, "the guest connected again");
+                    self.life = life;
+                    return Some(Reconnected {
+                        connection,
+                        received,
+                    });
+                }
+                Err(error) => tracing::info!(%error, "a guest came back and left"),
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What the daemon orders a running session to do.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use paragpu_communicator::Wake;
+
+/// An order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Order {
+    /// Write the session's state into a directory.
+    Checkpoint {
+        /// Where; made where it is not there.
+        directory: PathBuf,
+        /// End the session when it is written.
+        end: bool,
+    },
+    /// Go on in a worker of another daemon of this host.
+    Migrate {
+        /// That daemon's socket for guests.
+        to: PathBuf,
+    },
+}
+
+/// How far an order is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Report {
+    /// Bytes of memory carried, and all.
+    Progress {
+        /// 1 before the program was stopped, 2 after.
+        phase: u8,
+        /// Bytes carried.
+        done: u64,
+        /// All there are.
+        all: u64,
+    },
+    /// It is done.
+    Done(Figures),
+    /// It was not done, and the session goes on; one sentence.
+    Failed(String),
+}
+
+/// What an order took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Figures {
+    /// Bytes written or sent.
+    pub bytes: u64,
+    /// Of these, bytes sent while the program ran.
+    pub ahead: u64,
+    /// Microseconds for which the program was stopped.
+    pub stopped: u64,
+    /// Microseconds in all.
+    pub total: u64,
+}
+
+/// Where orders are left for a session, and who hears of them.
+pub struct Orders {
+    waiting: AtomicBool,
+    order: Mutex<Option<Order>>,
+    wake: Mutex<Option<Arc<dyn Wake>>>,
+    report: Box<dyn Fn(Report) + Send + Sync>,
+}
+
+impl std::fmt::Debug for Orders {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Orders").finish_non_exhaustive()
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Orders {
+    /// Orders whose reports go to `report`.
+    pub fn new(report: impl Fn(Report) + Send + Sync + 'static) -> Self {
+        Self {
+            waiting: AtomicBool::new(false),
+            order: Mutex::new(None),
+            wake: Mutex::new(None),
+            report: Box::new(report),
+        }
+    }
+
+    /// Leaves an order; false where another one waits.
+    pub fn give(&self, order: Order) -> bool {
+        let mut place = locked(&self.order);
+        if place.is_some() {
+            return false;
+        }
+        *place = Some(order);
+        self.waiting.store(true, Ordering::Release);
+        drop(place);
+        if let Some(wake) = &*locked(&self.wake) {
+            wake.wake();
+        }
+        true
+    }
+
+    /// Takes the order that waits.
+    pub(crate) fn take(&self) -> Option<Order> {
+        if !self.waiting.load(Ordering::Relaxed) {
+            return None;
+        }
+        let order = locked(&self.order).take();
+        self.waiting.store(false, Ordering::Release);
+        order
+    }
+
+    /// What ends the session's wait for calls.
+    pub(crate) fn wakes(&self, wake: Arc<dyn Wake>) {
+        *locked(&self.wake) = Some(wake);
+    }
+
+    pub(crate) fn report(&self, report: Report) {
+        (self.report)(report);
+    }
+}

@@ -1,0 +1,288 @@
+//! Recreating objects on another device from what [`crate::live`] keeps.
+
+use std::collections::BTreeMap;
+
+use paragpu_device::StreamId;
+use paragpu_protocol::codec::{Bytes, Field, Reader};
+use paragpu_protocol::handle::{
+    ArrayHandle, DeviceAddress, EventHandle, ModuleHandle, ObjectKind, ShadowAddress, StreamHandle,
+    SurfaceHandle, TextureHandle, WindowOffset,
+};
+use paragpu_protocol::table::{
+    ArrayDestroy, Call, EventDestroy, HostUnmap, MemUnmap, ModuleUnload, ShadowDestroy,
+    StreamDestroy, SurfaceDestroy, TextureDestroy,
+};
+
+use super::state::StateError;
+use crate::answer::At;
+use crate::error::{Fault, Outcome};
+use crate::live::{Name, Recorded};
+use crate::session::Session;
+
+paragpu_protocol::record! {
+    /// A call that creates or changes an object, and what must come of it.
+    Entry<'a> {
+        /// The call's number.
+        number: u16,
+        /// Of a texture or surface object its value; of a module the first
+        /// address of its variables; else 0.
+        value: u64,
+        /// Of a module: digest of its variables' names, addresses and sizes.
+        digest: u64,
+        /// The call's payload.
+        payload: Bytes<'a>,
+    }
+}
+
+/// An [`Entry`] that owns its payload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Item {
+    call: Recorded,
+    value: u64,
+    digest: u64,
+}
+
+/// Bytes of entries after which a record is full.
+pub(crate) const FULL: usize = 256 * 1024;
+
+impl Item {
+    /// Appends the item to a record's payload.
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        let entry = Entry {
+            number: self.call.number,
+            value: self.value,
+            digest: self.digest,
+            payload: Bytes(&self.call.payload),
+        };
+        let tail = entry.encode(out);
+        out.extend_from_slice(tail);
+    }
+
+    /// Reads a record's items.
+    pub(crate) fn take(payload: &[u8], items: &mut Vec<Self>) -> Result<(), StateError> {
+        let mut reader = Reader::new(payload);
+        while reader.remaining() > 0 {
+            let entry: Entry<'_> = reader.field()?;
+            items.push(Self {
+                call: Recorded {
+                    number: entry.number,
+                    payload: entry.payload.0.to_vec(),
+                },
+                value: entry.value,
+                digest: entry.digest,
+            });
+        }
+        Ok(())
+    }
+}
+
+fn refused<T>(outcome: Outcome<T>) -> Result<T, StateError> {
+    outcome.map_err(|fault| {
+        StateError::Impossible(match fault {
+            Fault::Call(error) => error.to_string(),
+            Fault::End(end) => end.to_string(),
+            Fault::Stall => "the device has no staging memory".into(),
+        })
+    })
+}
+
+/// The name that a creating call gives.
+fn created(call: &Call<'_>) -> Option<Name> {
+    match call.effect() {
+        paragpu_protocol::call::Effect::Creates(kind, handle) => Some((kind, handle)),
+        _ => None,
+    }
+}
+
+/// The call that destroys an object.
+fn destroying((kind, handle): Name) -> Option<Call<'static>> {
+    Some(match kind {
+        ObjectKind::Memory => Call::MemUnmap(MemUnmap {
+            address: DeviceAddress(handle),
+        }),
+        ObjectKind::HostMemory => Call::HostUnmap(HostUnmap {
+            offset: WindowOffset(handle),
+        }),
+        ObjectKind::Shadow => Call::ShadowDestroy(ShadowDestroy {
+            address: ShadowAddress(handle),
+        }),
+        ObjectKind::Array => Call::ArrayDestroy(ArrayDestroy {
+            array: ArrayHandle(handle),
+        }),
+        ObjectKind::Texture => Call::TextureDestroy(TextureDestroy {
+            texture: TextureHandle(handle),
+        }),
+        ObjectKind::Surface => Call::SurfaceDestroy(SurfaceDestroy {
+            surface: SurfaceHandle(handle),
+        }),
+        ObjectKind::Module => Call::ModuleUnload(ModuleUnload {
+            module: ModuleHandle(handle),
+        }),
+        ObjectKind::Stream => Call::StreamDestroy(StreamDestroy {
+            stream: StreamHandle(handle),
+        }),
+        ObjectKind::Event => Call::EventDestroy(EventDestroy {
+            event: EventHandle(handle),
+        }),
+        // A kernel goes with its module.
+        ObjectKind::Function | ObjectKind::GraphExec => return None,
+    })
+}
+
+impl Session {
+    /// What a value must be at the destination too: value and digest.
+    fn placement(&mut self, (kind, handle): Name) -> Outcome<(u64, u64)> {
+        Ok(match kind {
+            ObjectKind::Texture => (self.textures.get(handle)?.0, 0),
+            ObjectKind::Surface => (self.surfaces.get(handle)?.0, 0),
+            ObjectKind::Module => {
+                let module = self.modules.get(handle)?.id;
+                let mut variables = self.device.module_variables(module)?;
+                variables.sort_unstable();
+                let mut hasher = blake3::Hasher::new();
+                for variable in &variables {
+                    hasher.update(&variable.address.to_le_bytes());
+                    hasher.update(&variable.size.to_le_bytes());
+                    hasher.update(variable.name.as_bytes());
+                }
+                let mut digest = [0; 8];
+                hasher.finalize_xof().fill(&mut digest);
+                let first = variables.first().map_or(0, |variable| variable.address);
+                (first, u64::from_le_bytes(digest))
+            }
+            _ => (0, 0),
+        })
+    }
+
+    /// The session's objects, to be recreated elsewhere.
+    pub(crate) fn items(&mut self) -> Result<Vec<Item>, StateError> {
+        let calls: Vec<(Name, bool, Recorded)> = self
+            .live
+            .in_order()
+            .map(|(name, creates, call)| (name, creates, call.clone()))
+            .collect();
+        let mut items = Vec::with_capacity(calls.len());
+        for (name, creates, call) in calls {
+            let (value, digest) = if creates {
+                refused(self.placement(name))?
+            } else {
+                (0, 0)
+            };
+            items.push(Item {
+                call,
+                value,
+                digest,
+            });
+        }
+        Ok(items)
+    }
+
+    /// Makes the session's objects those of `items`: destroys what is not
+    /// among them, creates what is missing, in order. Pinned memory waits for
+    /// the window where there is none yet.
+    ///
+    /// # Errors
+    /// [`StateError::Impossible`] with a sentence where the device cannot, or
+    /// where a value or an address differs.
+    pub(crate) fn become_items(&mut self, items: &[Item]) -> Result<(), StateError> {
+        let mut wanted: BTreeMap<Name, &Recorded> = BTreeMap::new();
+        for item in items {
+            let call = Call::decode(item.call.number, &item.call.payload)?;
+            if let Some(name) = created(&call) {
+                wanted.insert(name, &item.call);
+            }
+        }
+        let surplus: Vec<Name> = self
+            .live
+            .in_order()
+            .filter(|(name, creates, call)| *creates && wanted.get(name) != Some(call))
+            .map(|(name, _, _)| name)
+            .collect();
+        for name in surplus.into_iter().rev() {
+            self.unmake(name)?;
+        }
+        for item in items {
+            self.make(item)?;
+        }
+        Ok(())
+    }
+
+    fn unmake(&mut self, name: Name) -> Result<(), StateError> {
+        let Some(call) = destroying(name) else {
+            return Ok(());
+        };
+        self.perform(&call, &[])
+    }
+
+    fn make(&mut self, item: &Item) -> Result<(), StateError> {
+        let call = Call::decode(item.call.number, &item.call.payload)?;
+        if self.live.knows(&call, &item.call)
+            || (matches!(call, Call::HostMap(_)) && self.window.is_none())
+        {
+            return Ok(());
+        }
+        if let Call::EventRecord(record) = &call {
+            // What it stands for is over, and its stream may be gone.
+            let event = *refused(self.guest_events.get(record.event.0))?;
+            let recorded = self.device.event_record(event, StreamId::LEGACY);
+            refused(recorded.map_err(Fault::from))?;
+            self.live.apply(&call, item.call.number, &item.call.payload);
+            return Ok(());
+        }
+        let name = created(&call);
+        if let Some((kind, _)) = name
+            && matches!(
+                kind,
+                ObjectKind::Texture | ObjectKind::Surface | ObjectKind::Module
+            )
+            && item.value != 0
+        {
+            self.device.prefer(item.value);
+        }
+        self.perform(&call, &item.call.payload)?;
+        if let Some(name) = name {
+            let (value, digest) = refused(self.placement(name))?;
+            if (value, digest) != (item.value, item.digest) {
+                return Err(StateError::Impossible(format!(
+                    "{} {:#x} of the session lies at {value:#x} here and at {:#x} where it comes \
+                     from",
+                    match name.0 {
+                        ObjectKind::Module => "module",
+                        ObjectKind::Texture => "texture object",
+                        _ => "surface object",
+                    },
+                    name.1,
+                    item.value
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Executes a call that nobody waits for, now.
+    pub(crate) fn perform(&mut self, call: &Call<'_>, payload: &[u8]) -> Result<(), StateError> {
+        let number = call.info().number;
+        let at = At {
+            slot: 0,
+            call: number,
+        };
+        let earlier = self.deferred.take();
+        let done = refused(self.dispatch(at, call));
+        let failed = std::mem::replace(&mut self.deferred, earlier);
+        match (done?, failed) {
+            (true, None) => {
+                self.live.apply(call, number, payload);
+                Ok(())
+            }
+            (_, failed) => {
+                let detail = failed.map_or_else(String::new, |failed| {
+                    format!(": {} {}", failed.status, failed.detail)
+                });
+                Err(StateError::Impossible(format!(
+                    "this GPU does not do {} for the session{detail}",
+                    call.info().name
+                )))
+            }
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! Stopping a session so that its state can be read, and filling another one.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use paragpu_communicator::{Receiver, Wait};
+use paragpu_protocol::codec::{Bytes, decode_all};
+use paragpu_protocol::frame::{FrameHeader, HEADER_LEN};
+use paragpu_protocol::table::{Call, ModuleLoad};
+
+use super::regions::Mover;
+use super::replay::{FULL, Item};
+use super::state::{ImagePart, Kind, StateError, Writer};
+use crate::error::{End, Fault};
+use crate::live::Recorded;
+use crate::session::{Session, Waiting};
+
+/// Longest time for the work that a session has on its device.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Bytes of an image in one record.
+const PART: usize = 1 << 20;
+
+/// Why a session was not stopped.
+#[derive(Debug)]
+pub(crate) enum Unstopped {
+    /// It ended.
+    Ended(End),
+    /// It goes on; one sentence.
+    Goes(String),
+}
+
+impl From<End> for Unstopped {
+    fn from(end: End) -> Self {
+        Self::Ended(end)
+    }
+}
+
+impl Session {
+    /// Executes no more calls, and waits until the device has none left and
+    /// everybody who waited for one has the reply. Calls that come meanwhile
+    /// are put by; the ends of host functions are executed. The session goes
+    /// on with [`serve`](Session::serve) as if nothing had been.
+    pub(crate) fn stop(
+        &mut self,
+        receiver: &mut dyn Receiver,
+        patience: Duration,
+    ) -> Result<(), Unstopped> {
+        let deadline = Instant::now() + patience;
+        loop {
+            while self.takes_more()
+                && let Some(frame) = receiver.receive(Wait::Poll).map_err(End::from)?
+            {
+                self.take_behind(frame.header, frame.payload)?;
+            }
+            self.look()?;
+            self.flush()?;
+            if let Some(lost) = &self.sticky {
+                return Err(Unstopped::Goes(format!(
+                    "the session's context is lost ({}): there is nothing to carry",
+                    lost.status
+                )));
+            }
+            let over = self
+                .device
+                .context_query()
+                .map_err(|error| Unstopped::Goes(format!("the session's work failed: {error}")))?;
+            if over
+                && self.pending.is_empty()
+                && self.tokens.is_empty()
+                && self.host_functions.is_empty()
+            {
+                self.look()?;
+                self.forward_output()?;
+                self.flush()?;
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(Unstopped::Goes(format!(
+                    "the session's work was not over within {} s",
+                    patience.as_secs()
+                )));
+            }
+            if let Wait::Until(end) = self.pace()
+                && !over
+            {
+                let left = end.saturating_duration_since(Instant::now());
+                std::thread::sleep(left.min(Duration::from_millis(1)));
+            }
+        }
+    }
+
+    /// The calls that were put by, as records' payloads.
+    pub(crate) fn waiting_calls(&self) -> impl Iterator<Item = ([u8; HEADER_LEN + 1], &[u8])> {
+        self.backlog.iter().map(|waiting| {
+            let mut head = [0; HEADER_LEN + 1];
+            let (header, executed) = head.split_at_mut(HEADER_LEN);
+            header.copy_from_slice(&waiting.header.to_bytes());
+            executed.fill(u8::from(waiting.executed));
+            (head, waiting.payload.as_slice())
+        })
+    }
+
+    /// Writes the calls that were put by, and the frames that are kept for the
+    /// guest.
+    pub(crate) fn write_frames<W: std::io::Write>(
+        &self,
+        to: &mut Writer<W>,
+    ) -> Result<(), StateError> {
+        for (head, payload) in self.waiting_calls() {
+            to.put(Kind::Waiting, &[&head, payload])?;
+        }
+        self.sender.each_kept(|header, [front, back]| {
+            to.put(Kind::Kept, &[&header.to_bytes(), front, back])
+        })
+    }
+
+    /// Keeps a frame that another worker sent.
+    fn keep_frame(&self, record: &[u8]) -> Result<(), StateError> {
+        const RUBBISH: StateError = StateError::Order("a frame without a header");
+        let (header, payload) = record.split_first_chunk::<HEADER_LEN>().ok_or(RUBBISH)?;
+        let header = FrameHeader::from_bytes(header).map_err(|_| RUBBISH)?;
+        if header.payload_len() != payload.len() {
+            return Err(RUBBISH);
+        }
+        self.sender.keep(header, payload);
+        Ok(())
+    }
+
+    /// Puts a call by that another session had put by.
+    pub(crate) fn put_waiting(&mut self, record: &[u8]) -> Result<(), StateError> {
+        let Some((header, rest)) = record.split_first_chunk::<HEADER_LEN>() else {
+            return Err(StateError::Order("a call without a header"));
+        };
+        let Some((executed, payload)) = rest.split_first() else {
+            return Err(StateError::Order("a call without a header"));
+        };
+        let header = FrameHeader::from_bytes(header)
+            .map_err(|_| StateError::Order("a call without a header"))?;
+        self.backlog_bytes += payload.len();
+        self.backlog.push_back(Waiting {
+            header,
+            payload: payload.to_vec(),
+            executed: *executed != 0,
+        });
+        Ok(())
+    }
+
+    /// Calls taken in, calls executed.
+    pub(crate) fn position_in_calls(&self) -> (u64, u64) {
+        (self.received, self.executed())
+    }
+
+    pub(crate) fn set_position_in_calls(&mut self, received: u64, executed: u64) {
+        self.received = received;
+        self.executed.store(executed, Ordering::Relaxed);
+    }
+
+    /// The images that the session's modules are of.
+    pub(crate) fn image_hashes(&self) -> Result<Vec<[u8; 32]>, StateError> {
+        let mut hashes = Vec::new();
+        for (_, creates, call) in self.live.in_order() {
+            if creates && let Some(hash) = image_of(call)? {
+                hashes.push(hash);
+            }
+        }
+        hashes.sort_unstable();
+        hashes.dedup();
+        Ok(hashes)
+    }
+
+    /// An image that one of the session's modules is of.
+    pub(crate) fn image(&self, hash: &[u8; 32]) -> Result<std::sync::Arc<Vec<u8>>, StateError> {
+        self.images.load(hash).map_err(|_| {
+            StateError::Impossible(
+                "the image of a module of the session is no longer in this host's cache".into(),
+            )
+        })
+    }
+
+    /// Writes an image in parts.
+    pub(crate) fn write_image<W: std::io::Write>(
+        &self,
+        hash: &[u8; 32],
+        to: &mut Writer<W>,
+    ) -> Result<(), StateError> {
+        let image = self.image(hash)?;
+        for (index, part) in image.chunks(PART).enumerate() {
+            let record = ImagePart {
+                hash: *hash,
+                size: image.len() as u64,
+                offset: (index * PART) as u64,
+                data: Bytes(part),
+            };
+            let mut head = Vec::new();
+            let tail = paragpu_protocol::codec::Field::encode(&record, &mut head);
+            to.put(Kind::Image, &[&head, tail])?;
+        }
+        Ok(())
+    }
+
+    /// Takes a part of an image in.
+    pub(crate) fn take_image(&mut self, payload: &[u8]) -> Result<(), StateError> {
+        let part: ImagePart<'_> = decode_all(payload)?;
+        if part.offset == 0 && self.images.holds(&part.hash, part.size) {
+            return Ok(());
+        }
+        let taken = self
+            .images
+            .write(&part.hash, part.size, part.offset, part.data.0);
+        match taken {
+            // Parts after the first of an image that was here already.
+            Err(_) if self.images.holds(&part.hash, part.size) => Ok(()),
+            Err(Fault::Call(error)) => Err(StateError::Impossible(error.to_string())),
+            Err(_) => Err(StateError::Order("an image")),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Writes the live objects.
+    pub(crate) fn write_objects<W: std::io::Write>(
+        &mut self,
+        to: &mut Writer<W>,
+    ) -> Result<(), StateError> {
+        let mut payload = Vec::new();
+        for item in self.items()? {
+            item.put(&mut payload);
+            if payload.len() >= FULL {
+                to.put(Kind::Objects, &[&payload])?;
+                payload.clear();
+            }
+        }
+        if !payload.is_empty() {
+            to.put(Kind::Objects, &[&payload])?;
+        }
+        to.put(Kind::ObjectsEnd, &[])
+    }
+
+    /// Writes all that follows the head of a whole state; the session is
+    /// stopped. `progress` is told bytes of memory written, and all.
+    pub(crate) fn write_whole<W: std::io::Write>(
+        &mut self,
+        to: &mut Writer<W>,
+        mut progress: impl FnMut(u64, u64),
+    ) -> Result<(), StateError> {
+        if self.window.is_some() {
+            return Err(StateError::Impossible(
+                "the session shares a window of memory with its guest, which a directory cannot \
+                 hold yet"
+                    .into(),
+            ));
+        }
+        for hash in self.image_hashes()? {
+            self.write_image(&hash, to)?;
+        }
+        self.write_objects(to)?;
+        let chunks = self.chunks(false)?;
+        let all: u64 = chunks.iter().map(super::regions::Chunk::size).sum();
+        let mut mover = Mover::new(self)?;
+        let (mut payload, mut done) = (Vec::new(), 0);
+        let written = mover.read_all(self, &chunks, |_, chunk, bytes| {
+            done += chunk.size();
+            progress(done, all);
+            // Memory is zero where nothing else is said.
+            if bytes.iter().all(|byte| *byte == 0) && !chunk.is_variable() {
+                return Ok(());
+            }
+            chunk.put(bytes, &mut payload);
+            if payload.len() >= FULL {
+                to.put(Kind::Contents, &[&payload])?;
+                payload.clear();
+            }
+            Ok(())
+        });
+        mover.release(self);
+        written?;
+        if !payload.is_empty() {
+            to.put(Kind::Contents, &[&payload])?;
+        }
+        let machine = self.machine()?;
+        to.put(Kind::Machine, &[&machine])?;
+        self.write_frames(to)?;
+        to.end()
+    }
+
+    /// Takes the records of a state in, up to its end or until `more` is
+    /// false; a fresh session becomes the one that was written.
+    pub(crate) fn take_record(
+        &mut self,
+        filling: &mut Filling,
+        kind: Kind,
+        payload: &[u8],
+    ) -> Result<(), StateError> {
+        match kind {
+            Kind::Image => self.take_image(payload),
+            Kind::Objects => Item::take(payload, &mut filling.items),
+            Kind::ObjectsEnd => {
+                self.settle(filling)?;
+                filling.made = std::mem::take(&mut filling.items);
+                self.become_items(&filling.made)
+            }
+            Kind::Contents => {
+                let mut mover = match filling.mover.take() {
+                    Some(mover) => mover,
+                    None => Mover::new(self)?,
+                };
+                let written = super::regions::parts(payload).and_then(|parts| {
+                    parts
+                        .into_iter()
+                        .try_for_each(|(chunk, bytes)| mover.write(self, chunk, bytes))
+                });
+                filling.mover = Some(mover);
+                written
+            }
+            Kind::Machine => self.become_machine(payload),
+            Kind::Waiting => self.put_waiting(payload),
+            Kind::Kept => self.keep_frame(payload),
+            _ => Err(StateError::Order("a record of another place")),
+        }
+    }
+
+    /// Makes what waited for the window.
+    pub(crate) fn make_pinned(&mut self, filling: &Filling) -> Result<(), StateError> {
+        self.become_items(&filling.made)
+    }
+
+    /// Waits for what [`take_record`](Self::take_record) began.
+    pub(crate) fn settle(&mut self, filling: &mut Filling) -> Result<(), StateError> {
+        if let Some(mut mover) = filling.mover.take() {
+            let settled = mover.settle(self);
+            mover.release(self);
+            settled?;
+        }
+        Ok(())
+    }
+}
+
+/// What is on its way into a session.
+#[derive(Debug, Default)]
+pub(crate) struct Filling {
+    items: Vec<Item>,
+    made: Vec<Item>,
+    mover: Option<Mover>,
+}
+
+fn image_of(call: &Recorded) -> Result<Option<[u8; 32]>, StateError> {
+    Ok(match Call::decode(call.number, &call.payload)? {
+        Call::ModuleLoad(ModuleLoad { hash, .. }) => Some(hash),
+        _ => None,
+    })
+}

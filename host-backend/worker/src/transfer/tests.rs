@@ -1,0 +1,572 @@
+//! Sessions on the GPU in software: written, and read again on another one.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use paragpu_device::Platform;
+use paragpu_device_software::{Options, SoftwarePlatform};
+use paragpu_protocol::codec::{Bytes, Text};
+use paragpu_protocol::handle::*;
+use paragpu_protocol::layout::{CHUNK, Regions};
+use paragpu_protocol::table::*;
+use paragpu_protocol::types::{ArrayShape, LinearResource, Sampling, TextureResource, TextureSpec};
+use proptest::prelude::*;
+
+use super::destination::Nobody;
+use super::state::{Kind, Scanner, StateError, Writer};
+use crate::images::ImageStore;
+use crate::live::{Name, Recorded};
+use crate::session::{Session, Setup};
+
+const ORDINAL: u32 = 15;
+const PTX: &[u8] = b"
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .global .align 4 .b32 counter[64] = {7, 8, 9};
+.visible .const .align 4 .f32 factor = 0f40000000;
+.visible .entry kernel(.param .u64 out)
+{
+    ret;
+}
+";
+
+/// One session at a time: a session's addresses are fixed.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn session(cores: u32, memory: u64) -> Session {
+    let platform = SoftwarePlatform::with_options(Options {
+        cores,
+        memory,
+        ..Options::default()
+    });
+    let regions = Regions::of(ORDINAL).unwrap();
+    let setup = Setup {
+        device: platform.open(0, regions).unwrap(),
+        snapshot: platform.snapshot(0).unwrap(),
+        ordinal: ORDINAL,
+        regions,
+        device_memory: 0,
+        host_memory: 0,
+        images: ImageStore::default(),
+        output: None,
+        statistics: Arc::default(),
+        reconnect: None,
+    };
+    Session::new(setup, Arc::new(Nobody), None)
+}
+
+fn apply(session: &mut Session, call: &Call<'_>) -> Result<(), StateError> {
+    let mut payload = Vec::new();
+    let tail = call.encode(&mut payload).to_vec();
+    payload.extend(tail);
+    session.perform(call, &payload)
+}
+
+fn settle(session: &mut Session) {
+    while !session.device.context_query().unwrap() {}
+}
+
+fn write(session: &mut Session) -> Vec<u8> {
+    settle(session);
+    let mut writer = Writer::new(Vec::new());
+    let head = session.identity.encode(0);
+    writer.put(Kind::Head, &[&head]).unwrap();
+    session.write_whole(&mut writer, |_, _| {}).unwrap();
+    writer.into_inner()
+}
+
+fn live(session: &Session) -> Vec<(Name, bool, Recorded)> {
+    session
+        .live
+        .in_order()
+        .map(|(name, creates, call)| (name, creates, call.clone()))
+        .collect()
+}
+
+fn contents(session: &mut Session) -> Vec<(super::regions::Chunk, blake3::Hash)> {
+    let chunks = session.chunks(false).unwrap();
+    let mut mover = super::regions::Mover::new(session).unwrap();
+    let mut all = Vec::new();
+    mover
+        .read_all(session, &chunks, |_, chunk, bytes| {
+            all.push((*chunk, blake3::hash(bytes)));
+            Ok(())
+        })
+        .unwrap();
+    mover.release(session);
+    all
+}
+
+/// What a program might do, by numbers.
+#[derive(Debug, Clone)]
+enum Step {
+    Create(u8, u64),
+    Destroy(u8, u64),
+    Fill(u64, u32),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        3 => (0_u8..8, 0_u64..6).prop_map(|(kind, at)| Step::Create(kind, at)),
+        2 => (0_u8..8, 0_u64..6).prop_map(|(kind, at)| Step::Destroy(kind, at)),
+        2 => (0_u64..6, any::<u32>()).prop_map(|(at, value)| Step::Fill(at, value)),
+    ];
+    proptest::collection::vec(step, 1..60)
+}
+
+struct Program {
+    session: Session,
+    /// Handles are never used twice.
+    next: u64,
+    named: std::collections::BTreeMap<(u8, u64), u64>,
+}
+
+impl Program {
+    fn create(&mut self, kind: u8, at: u64) {
+        if self.named.contains_key(&(kind, at)) {
+            return;
+        }
+        let regions = self.session.regions;
+        let handle = self.next;
+        let array = self.named.get(&(3, at)).copied();
+        let module = self.named.get(&(6, at)).copied();
+        let hash = *blake3::hash(PTX).as_bytes();
+        let call = match (kind, array, module) {
+            (0, ..) => Call::MemMap(MemMap {
+                address: DeviceAddress(regions.arena + at * 4 * CHUNK),
+                size: (1 + handle % 3) * CHUNK,
+            }),
+            (1, ..) => Call::StreamCreate(StreamCreate {
+                stream: StreamHandle(handle),
+                flags: 1,
+                priority: 0,
+            }),
+            (2, ..) => Call::EventCreate(EventCreate {
+                event: EventHandle(handle),
+                flags: 0,
+            }),
+            (3, ..) => Call::ArrayCreate(ArrayCreate {
+                array: ArrayHandle(handle),
+                shape: ArrayShape {
+                    width: 33,
+                    height: 17,
+                    depth: 0,
+                    format: 0x20,
+                    channels: 2,
+                    flags: 2,
+                    levels: 0,
+                },
+            }),
+            (4, Some(array), _) => Call::TextureCreate(TextureCreate {
+                texture: TextureHandle(handle),
+                spec: TextureSpec {
+                    resource: TextureResource::Array(ArrayHandle(array)),
+                    sampling: sampling(),
+                    view: no_view(),
+                },
+            }),
+            (5, Some(array), _) => Call::SurfaceCreate(SurfaceCreate {
+                surface: SurfaceHandle(handle),
+                array: ArrayHandle(array),
+            }),
+            (6, ..) => Call::ModuleLoad(ModuleLoad {
+                module: ModuleHandle(handle),
+                hash,
+                options: Bytes(&[]),
+            }),
+            (7, _, Some(module)) => Call::FunctionGet(FunctionGet {
+                function: FunctionHandle(handle),
+                module: ModuleHandle(module),
+                name: Text("kernel"),
+            }),
+            _ => return,
+        };
+        apply(&mut self.session, &call).unwrap();
+        self.next += 1;
+        let name = if kind == 0 {
+            regions.arena + at * 4 * CHUNK
+        } else {
+            handle
+        };
+        self.named.insert((kind, at), name);
+    }
+
+    fn destroy(&mut self, kind: u8, at: u64) {
+        // An array outlives its textures and surfaces here, as it should.
+        let held = |other| self.named.contains_key(&(other, at));
+        if (kind == 3 && (held(4) || held(5))) || kind == 7 {
+            return;
+        }
+        let Some(handle) = self.named.remove(&(kind, at)) else {
+            return;
+        };
+        let call = match kind {
+            0 => Call::MemUnmap(MemUnmap {
+                address: DeviceAddress(handle),
+            }),
+            1 => Call::StreamDestroy(StreamDestroy {
+                stream: StreamHandle(handle),
+            }),
+            2 => Call::EventDestroy(EventDestroy {
+                event: EventHandle(handle),
+            }),
+            3 => Call::ArrayDestroy(ArrayDestroy {
+                array: ArrayHandle(handle),
+            }),
+            4 => Call::TextureDestroy(TextureDestroy {
+                texture: TextureHandle(handle),
+            }),
+            5 => Call::SurfaceDestroy(SurfaceDestroy {
+                surface: SurfaceHandle(handle),
+            }),
+            _ => {
+                self.named.remove(&(7, at));
+                Call::ModuleUnload(ModuleUnload {
+                    module: ModuleHandle(handle),
+                })
+            }
+        };
+        apply(&mut self.session, &call).unwrap();
+    }
+
+    fn fill(&mut self, at: u64, value: u32) {
+        if let Some(&event) = self.named.get(&(2, at)) {
+            let stream = StreamHandle(self.named.get(&(1, at)).copied().unwrap_or(0));
+            let event = EventHandle(event);
+            apply(
+                &mut self.session,
+                &Call::EventRecord(EventRecord { event, stream }),
+            )
+            .unwrap();
+        }
+        let memory = self.named.get(&(0, at)).copied();
+        let variable = self.named.get(&(6, at)).map(|&module| {
+            let global = GlobalGet {
+                module: ModuleHandle(module),
+                name: Text("counter"),
+            };
+            self.session.global_get(&global).unwrap().address
+        });
+        for destination in memory.into_iter().chain(variable) {
+            apply(
+                &mut self.session,
+                &Call::Memset(Memset {
+                    destination,
+                    pitch: 0,
+                    value,
+                    element: 4,
+                    width: 64,
+                    height: 1,
+                    stream: StreamHandle(0),
+                }),
+            )
+            .unwrap();
+        }
+    }
+}
+
+fn sampling() -> Sampling {
+    Sampling {
+        address_modes: [1; 3],
+        filter: 0,
+        flags: 0,
+        anisotropy: 0,
+        mipmap_filter: 0,
+        mipmap_bias: 0.0,
+        mipmap_min: 0.0,
+        mipmap_max: 0.0,
+        border: [0; 16],
+    }
+}
+
+fn no_view() -> paragpu_protocol::types::ResourceView {
+    paragpu_protocol::types::ResourceView {
+        format: 0,
+        extent: [0; 3],
+        levels_layers: paragpu_protocol::codec::decode_all(&[0; 16]).unwrap(),
+    }
+}
+
+fn program(steps: &[Step]) -> Program {
+    let mut session = session(2, 1 << 30);
+    let hash = *blake3::hash(PTX).as_bytes();
+    session
+        .images
+        .write(&hash, PTX.len() as u64, 0, PTX)
+        .unwrap();
+    let mut program = Program {
+        session,
+        next: 100,
+        named: std::collections::BTreeMap::new(),
+    };
+    for step in steps {
+        match *step {
+            Step::Create(kind, at) => program.create(kind, at),
+            Step::Destroy(kind, at) => program.destroy(kind, at),
+            Step::Fill(at, value) => program.fill(at, value),
+        }
+    }
+    program
+}
+
+fn values(session: &Session, program: &std::collections::BTreeMap<(u8, u64), u64>) -> Vec<u64> {
+    program
+        .iter()
+        .filter_map(|(&(kind, _), &handle)| match kind {
+            4 => Some(session.textures.get(handle).unwrap().0),
+            5 => Some(session.surfaces.get(handle).unwrap().0),
+            _ => None,
+        })
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn whatever_a_program_did_comes_back(steps in steps()) {
+        let _alone = alone();
+        let mut first = program(&steps);
+        settle(&mut first.session);
+        let state = write(&mut first.session);
+        let (objects, memory) = (live(&first.session), contents(&mut first.session));
+        let expected = values(&first.session, &first.named);
+        drop(first.session);
+        // Another number of cores: another machine.
+        let mut second = session(1, 1 << 30);
+        second.read_whole(Scanner::new(state.as_slice())).unwrap();
+        settle(&mut second);
+        prop_assert_eq!(live(&second), objects);
+        prop_assert_eq!(contents(&mut second), memory);
+        prop_assert_eq!(values(&second, &first.named), expected);
+        // And once more from there.
+        let again = write(&mut second);
+        drop(second);
+        let mut third = session(2, 1 << 30);
+        third.read_whole(Scanner::new(again.as_slice())).unwrap();
+    }
+
+    #[test]
+    fn objects_follow_what_changed_meanwhile(before in steps(), after in steps()) {
+        let _alone = alone();
+        let mut early = program(&before);
+        let first = early.session.items().unwrap();
+        for step in &after {
+            match *step {
+                Step::Create(kind, at) => early.create(kind, at),
+                Step::Destroy(kind, at) => early.destroy(kind, at),
+                Step::Fill(at, value) => early.fill(at, value),
+            }
+        }
+        settle(&mut early.session);
+        let last = early.session.items().unwrap();
+        let wanted: std::collections::BTreeSet<_> =
+            live(&early.session).into_iter().map(|(name, creates, _)| (name, creates)).collect();
+        drop(early.session);
+        let mut other = session(1, 1 << 30);
+        let hash = *blake3::hash(PTX).as_bytes();
+        other.images.write(&hash, PTX.len() as u64, 0, PTX).unwrap();
+        other.become_items(&first).unwrap();
+        settle(&mut other);
+        other.become_items(&last).unwrap();
+        let got: std::collections::BTreeSet<_> =
+            live(&other).into_iter().map(|(name, creates, _)| (name, creates)).collect();
+        prop_assert_eq!(got, wanted);
+    }
+}
+
+#[test]
+fn a_damaged_state_is_refused_with_a_sentence() {
+    let _alone = alone();
+    let mut first = program(&[Step::Create(0, 0), Step::Create(6, 1), Step::Fill(0, 5)]);
+    let good = write(&mut first.session);
+    drop(first);
+    for at in (0..good.len()).step_by(good.len() / 40) {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        let mut session = session(1, 1 << 30);
+        let error = session
+            .read_whole(Scanner::new(bad.as_slice()))
+            .unwrap_err();
+        assert!(!error.to_string().is_empty());
+        assert!(!error.to_string().contains('\n'));
+    }
+}
+
+#[test]
+fn a_gpu_without_the_memory_says_so() {
+    let _alone = alone();
+    let mut first = program(&[]);
+    let map = Call::MemMap(MemMap {
+        address: DeviceAddress(first.session.regions.arena),
+        size: 300 << 20,
+    });
+    apply(&mut first.session, &map).unwrap();
+    let state = write(&mut first.session);
+    assert!(state.len() < 1 << 20, "zeros are not written");
+    drop(first);
+    let mut small = session(1, 128 << 20);
+    let error = small
+        .read_whole(Scanner::new(state.as_slice()))
+        .unwrap_err();
+    assert!(error.to_string().contains("MemMap"), "{error}");
+}
+
+#[test]
+fn times_between_events_stay() {
+    let _alone = alone();
+    let mut first = program(&[]);
+    for event in [200, 201, 202] {
+        let create = Call::EventCreate(EventCreate {
+            event: EventHandle(event),
+            flags: 0,
+        });
+        apply(&mut first.session, &create).unwrap();
+    }
+    for event in [200, 201] {
+        let record = Call::EventRecord(EventRecord {
+            event: EventHandle(event),
+            stream: StreamHandle(0),
+        });
+        apply(&mut first.session, &record).unwrap();
+        settle(&mut first.session);
+    }
+    let elapsed = |session: &mut Session, start: u64, end: u64| {
+        session.event_elapsed(&EventElapsed {
+            start: EventHandle(start),
+            end: EventHandle(end),
+        })
+    };
+    let before = elapsed(&mut first.session, 200, 201).unwrap();
+    let state = write(&mut first.session);
+    drop(first);
+    let mut second = session(1, 1 << 30);
+    second.read_whole(Scanner::new(state.as_slice())).unwrap();
+    let after = elapsed(&mut second, 200, 201).unwrap();
+    assert!((before - after).abs() < 0.01, "{before} {after}");
+    assert!(elapsed(&mut second, 200, 202).is_err(), "never recorded");
+    let record = Call::EventRecord(EventRecord {
+        event: EventHandle(202),
+        stream: StreamHandle(0),
+    });
+    apply(&mut second, &record).unwrap();
+    settle(&mut second);
+    assert!(elapsed(&mut second, 201, 202).unwrap() > 0.0);
+}
+
+#[test]
+fn linear_textures_and_attributes_come_back() {
+    let _alone = alone();
+    let mut first = program(&[Step::Create(0, 0), Step::Create(6, 0), Step::Create(7, 0)]);
+    let texture = Call::TextureCreate(TextureCreate {
+        texture: TextureHandle(900),
+        spec: TextureSpec {
+            resource: TextureResource::Linear(LinearResource {
+                address: first.session.regions.arena,
+                format: 0x20,
+                channels: 1,
+                width: 4096,
+                height: 0,
+                pitch: 0,
+            }),
+            sampling: sampling(),
+            view: no_view(),
+        },
+    });
+    apply(&mut first.session, &texture).unwrap();
+    let function = FunctionHandle(first.named[&(7, 0)]);
+    let set = Call::FunctionSetAttribute(FunctionSetAttribute {
+        function,
+        attribute: 8,
+        value: 4096,
+    });
+    apply(&mut first.session, &set).unwrap();
+    let objects = live(&first.session);
+    let state = write(&mut first.session);
+    drop(first);
+    let mut second = session(1, 1 << 30);
+    second.read_whole(Scanner::new(state.as_slice())).unwrap();
+    assert_eq!(live(&second), objects);
+}
+
+/// Prints what recording a call and replaying an object cost beside the
+/// device's own time: `cargo test --release -p paragpu-worker -- --ignored
+/// --nocapture cost_of`.
+#[test]
+#[ignore = "measures"]
+fn cost_of_recording_and_replaying() {
+    const COUNT: u64 = 20_000;
+    let _alone = alone();
+    let create = |event: u64| {
+        Call::EventCreate(EventCreate {
+            event: EventHandle(event),
+            flags: 2,
+        })
+    };
+    let encoded = |call: &Call<'_>| {
+        let mut payload = Vec::new();
+        let tail = call.encode(&mut payload).to_vec();
+        payload.extend(tail);
+        payload
+    };
+    let per =
+        |began: std::time::Instant, count: u64| began.elapsed().as_nanos() as f64 / count as f64;
+    let mut live = crate::live::Live::default();
+    for event in 0..COUNT {
+        let call = create(event);
+        live.apply(&call, call.info().number, &encoded(&call));
+    }
+    let calls = 1_000_000;
+    let launch = Call::Ping(Ping { value: 1 });
+    let payload = encoded(&launch);
+    let began = std::time::Instant::now();
+    for _ in 0..calls {
+        live.apply(std::hint::black_box(&launch), 1, &payload);
+    }
+    println!(
+        "record, a call without an object: {:.1} ns",
+        per(began, calls)
+    );
+    let record = Call::EventRecord(EventRecord {
+        event: EventHandle(77),
+        stream: StreamHandle(0),
+    });
+    let payload = encoded(&record);
+    let began = std::time::Instant::now();
+    for _ in 0..calls {
+        live.apply(std::hint::black_box(&record), 0x0703, &payload);
+    }
+    println!("record, a change: {:.1} ns", per(began, calls));
+    let began = std::time::Instant::now();
+    for event in COUNT..COUNT + calls {
+        let call = create(event);
+        live.apply(&call, 0x0701, &payload);
+        let destroy = Call::EventDestroy(EventDestroy {
+            event: EventHandle(event),
+        });
+        live.apply(&destroy, 0x0702, &payload);
+    }
+    println!(
+        "record, a creation or destruction: {:.1} ns",
+        per(began, 2 * calls)
+    );
+
+    let mut first = session(1, 1 << 30);
+    for event in 0..COUNT {
+        apply(&mut first, &create(event)).unwrap();
+    }
+    let items = first.items().unwrap();
+    drop(first);
+    let mut second = session(1, 1 << 30);
+    let began = std::time::Instant::now();
+    for _ in 0..COUNT {
+        second.device.event_create(2).unwrap();
+    }
+    let device = per(began, COUNT);
+    let began = std::time::Instant::now();
+    second.become_items(&items).unwrap();
+    let replay = per(began, COUNT);
+    println!("replay, an object: {replay:.0} ns, of these the device {device:.0} ns");
+}

@@ -1,0 +1,183 @@
+//! A worker, and what a daemon does for its one session: sockets to connect
+//! to, a token, the hand-over of every connection.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::Child;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use paragpu_communicator_stream::handshake::{receive_exact_frame, send_frame};
+use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
+use paragpu_protocol::frame::{Control as Frame, MAX_PAYLOAD};
+use paragpu_protocol::handshake::{Hello, Move, Refusal, VERSION};
+use paragpu_worker::control::{Assign, Control, Counters, FromWorker, Inbox, ToWorker};
+use paragpu_worker::spawn::{Software, Spawn};
+
+const TOKEN: [u8; 16] = [9; 16];
+
+/// Sees every connection that is handed to the worker.
+type Watcher = Box<dyn Fn(OwnedFd) + Send>;
+
+pub struct Host {
+    watcher: Arc<Mutex<Option<Watcher>>>,
+    process: Mutex<Child>,
+    control: Arc<Control>,
+    counters: Receiver<Counters>,
+    directory: tempfile::TempDir,
+    address: String,
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let mut process = self.process.lock().unwrap();
+        let _ = process.kill();
+        let _ = process.wait();
+    }
+}
+
+impl Host {
+    pub fn start(ordinal: u32) -> Self {
+        let spawn = Spawn {
+            program: PathBuf::from(env!("CARGO_BIN_EXE_paragpu-worker")),
+            device: "software".into(),
+            index: 0,
+            ordinal,
+            image_cache: None,
+            image_cache_bytes: 1 << 30,
+            log: "error".into(),
+            software: Software {
+                memory: 1 << 30,
+                ..Software::default()
+            },
+        };
+        let (process, control) = spawn.start().unwrap();
+        let control = Arc::new(control);
+        let directory = tempfile::tempdir().unwrap();
+        let unix = UnixListener::bind(directory.path().join("guests")).unwrap();
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = tcp.local_addr().unwrap().to_string();
+        let (told, counters) = channel();
+        let heard = Arc::clone(&control);
+        let (ready, is_ready) = channel();
+        std::thread::spawn(move || {
+            let mut inbox = Inbox::default();
+            while heard.receive(&mut inbox, true).is_ok() {
+                match inbox.message::<FromWorker<'_>>().unwrap() {
+                    FromWorker::Ready(_) => ready.send(()).unwrap(),
+                    FromWorker::Counters(counters) => told.send(counters).unwrap(),
+                    FromWorker::Finished(finished) => told.send(finished.counters).unwrap(),
+                    _ => {}
+                }
+            }
+        });
+        is_ready.recv().unwrap();
+        let to = Arc::clone(&control);
+        let watcher: Arc<Mutex<Option<Watcher>>> = Arc::default();
+        let seen_by = Arc::clone(&watcher);
+        std::thread::spawn(move || {
+            for socket in unix.incoming() {
+                let socket = OwnedFd::from(socket.unwrap());
+                if let Some(watch) = &*seen_by.lock().unwrap() {
+                    watch(socket.try_clone().unwrap());
+                }
+                admit(&to, ordinal, socket);
+            }
+        });
+        let to = Arc::clone(&control);
+        std::thread::spawn(move || {
+            for socket in tcp.incoming() {
+                admit(&to, ordinal, socket.unwrap().into());
+            }
+        });
+        Self {
+            process: Mutex::new(process),
+            control,
+            counters,
+            watcher,
+            directory,
+            address,
+        }
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.directory.path().join("guests")
+    }
+
+    pub fn address(&self) -> String {
+        self.address.clone()
+    }
+
+    pub fn watch(&self, watcher: Watcher) {
+        *self.watcher.lock().unwrap() = Some(watcher);
+    }
+
+    pub fn launches(&self) -> u64 {
+        self.control.send(&ToWorker::Query, &[]).unwrap();
+        self.counters.recv().unwrap().launches
+    }
+
+    pub fn ask_to_move(&self, communicator: &str, address: &str) {
+        let goal = Move {
+            communicator: Text(communicator),
+            address: Text(address),
+        };
+        self.control.send(&ToWorker::Move(goal), &[]).unwrap();
+    }
+
+    /// The session has ended, and with it the worker.
+    pub fn finished(&self) {
+        self.counters.recv().unwrap();
+        assert!(self.process.lock().unwrap().wait().unwrap().success());
+    }
+
+    pub fn kill(&self) {
+        let mut process = self.process.lock().unwrap();
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+}
+
+/// One connection, from its hello to the worker.
+fn admit(control: &Control, ordinal: u32, socket: OwnedFd) {
+    let soon = Some(Instant::now() + Duration::from_secs(10));
+    let Ok((_, payload)) = receive_exact_frame(&socket, MAX_PAYLOAD, soon) else {
+        return; // Cut inside its hello.
+    };
+    let hello: Hello = decode_all(&payload).unwrap();
+    let assign = Assign {
+        session: 1,
+        token: TOKEN,
+        ordinal,
+        device_count: 1,
+        device_memory: 0,
+        host_memory: 0,
+        window: 64 << 20,
+        channel_offset: 0,
+        channel_size: 0,
+        channel: 0,
+        reconnect: 20_000,
+        vm: Text("test"),
+        hello: Bytes(&payload),
+    };
+    let message = if hello.token == [0; 16] {
+        ToWorker::Assign(assign)
+    } else {
+        assert_eq!(hello.token, TOKEN);
+        ToWorker::Resume(assign)
+    };
+    if control.send(&message, &[socket.as_fd()]).is_err() {
+        let refusal = encode_all(&Refusal {
+            version: VERSION,
+            reason: Text("the session is over"),
+        });
+        let kind = Frame::Refusal.kind();
+        let told: Result<(), io::Error> =
+            send_frame(&socket, kind, 0, 0, &refusal, soon).map_err(io::Error::other);
+        drop(told);
+    }
+}

@@ -1,0 +1,273 @@
+"""Sessions that go on elsewhere: at another daemon, or from a directory."""
+
+import array
+import json
+import os
+import socket
+import subprocess
+import tempfile
+import threading
+import unittest
+from unittest import mock
+
+import harness
+
+from .test_faults import eventually, finish, read_until, start
+
+# Migrations in a row; `make soak-migrate` sets more.
+MIGRATIONS = int(os.environ.get("PARAGPU_TEST_MIGRATIONS", "20"))
+
+
+def ask(daemon, *arguments):
+    """Runs paragpu; returns its exit status, output and errors."""
+    command = [harness.binary("paragpu"), "--control", daemon.control, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout, done.stderr
+
+
+def only_session(daemon):
+    """Number of the daemon's one session."""
+    sessions = daemon.sessions()
+    assert len(sessions) == 1, sessions
+    return str(sessions[0]["id"])
+
+
+def migrate(source, socket_path):
+    """Orders the one session of `source` to a daemon's socket."""
+    return ask(source, "migrate", "--session", only_session(source), "--to", f"unix://{socket_path}", "-o", "json")
+
+
+def rounds(guest, count):
+    """Reads that many rounds; the guest itself compares every result."""
+    for _ in range(count):
+        read_until(guest, "round")
+
+
+class Cutter:
+    """Between a source and a daemon: passes bytes and descriptors on, and cuts
+    the link after so many pieces from the source."""
+
+    def __init__(self, target, pieces):
+        self.folder = tempfile.TemporaryDirectory(prefix="paragpu-cut-")
+        self.path = os.path.join(self.folder.name, "cut.sock")
+        self.target, self.left = target, pieces
+        self.seen = 0
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(self.path)
+        self.listener.listen()
+        self.thread = threading.Thread(target=self.serve)
+        self.thread.start()
+
+    def serve(self):
+        ours, _ = self.listener.accept()
+        theirs = socket.socket(socket.AF_UNIX)
+        theirs.connect(self.target)
+        back = threading.Thread(target=self.carry, args=(theirs, ours, False))
+        back.start()
+        self.carry(ours, theirs, True)
+        back.join()
+        ours.close()
+        theirs.close()
+
+    def carry(self, source, sink, counts):
+        size = array.array("i").itemsize
+        while True:
+            try:
+                data, ancillary, _, _ = source.recvmsg(1 << 16, socket.CMSG_SPACE(16 * size))
+            except OSError:
+                break
+            fds = array.array("i")
+            for level, kind, payload in ancillary:
+                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                    fds.frombytes(payload[: len(payload) - len(payload) % size])
+            if counts:
+                self.seen += 1
+                self.left -= 1
+            over = not data or self.left < 0
+            try:
+                if not over:
+                    sent = socket.send_fds(sink, [data], fds) if fds else sink.send(data)
+                    sink.sendall(data[sent:])
+            except OSError:
+                over = True
+            for fd in fds:
+                os.close(fd)
+            if over:
+                break
+        for end in (source, sink):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def close(self):
+        """Waits for both ways to end."""
+        self.thread.join(30)
+        self.listener.close()
+        self.folder.cleanup()
+
+
+class Migration(unittest.TestCase):
+    """Two daemons of one host, with software GPUs of different core counts."""
+
+    def setUp(self):
+        self.one = harness.Daemon()
+        self.addCleanup(self.one.stop)
+        with mock.patch.dict(os.environ, PARAGPU_HOST_SOFTWARE_THREADS="1"):
+            self.two = harness.Daemon()
+        self.addCleanup(self.two.stop)
+
+    def guest(self, communicator, *arguments):
+        guest = start(self.one, communicator, *arguments)
+        for stream in (guest.stdout, guest.stderr, guest.stdin):
+            self.addCleanup(stream.close)
+        self.addCleanup(guest.wait)
+        self.addCleanup(guest.kill)
+        return guest
+
+    def test_a_running_program_moves_and_notices_nothing(self):
+        for communicator in harness.HOST_COMMUNICATORS:
+            with self.subTest(communicator):
+                guest = self.guest(communicator, "steps")
+                rounds(guest, 3)
+                code, output, errors = migrate(self.one, self.two.socket)
+                self.assertEqual(code, 0, errors + self.one.log() + self.two.log())
+                done = json.loads(output)
+                self.assertGreater(done["bytes"], 0)
+                eventually(lambda: self.one.sessions() == [], "the source let go")
+                self.assertEqual(len(self.two.sessions()), 1)
+                rounds(guest, 20)
+                guest.kill()
+                if communicator == "tcp":
+                    # Over a network a killed program may come back for a while.
+                    ask(self.two, "end", only_session(self.two))
+                eventually(lambda: self.two.sessions() == [], "the destination let go")
+
+    def test_many_migrations_in_a_row(self):
+        guest = self.guest("shm", "steps")
+        rounds(guest, 1)
+        here, there = self.one, self.two
+        for _ in range(MIGRATIONS):
+            code, _, errors = migrate(here, there.socket)
+            self.assertEqual(code, 0, errors + here.log() + there.log())
+            here, there = there, here
+            rounds(guest, 2)
+            eventually(lambda source=there: source.sessions() == [], "the source let go")
+        self.assertIsNone(guest.poll())
+
+    def test_the_session_stays_where_the_link_is_cut(self):
+        guest = self.guest("unix", "steps")
+        rounds(guest, 1)
+        # Every step of the source up to the commit; after it the link has no say.
+        cut = moved = 0
+        steps = list(range(40)) + [int(40 * 1.4**power) for power in range(1, 20)]
+        for pieces in steps:
+            cutter = Cutter(self.two.socket, pieces)
+            code, _, errors = migrate(self.one, cutter.path)
+            cutter.close()
+            rounds(guest, 2)
+            if code == 0:
+                moved += 1
+                break
+            cut += 1
+            self.assertEqual(len(errors.strip().splitlines()), 1, errors)
+            self.assertEqual(len(self.one.sessions()), 1)
+            eventually(lambda: self.two.sessions() == [], "the destination forgot it")
+        self.assertGreater(cut, 5)
+        self.assertEqual(moved, 1)
+
+    def test_nobody_at_the_destination(self):
+        guest = self.guest("unix", "steps")
+        rounds(guest, 1)
+        code, _, errors = migrate(self.one, "/nonexistent/paragpud.sock")
+        self.assertNotEqual(code, 0)
+        self.assertIn("/nonexistent/paragpud.sock", errors)
+        rounds(guest, 2)
+
+    def test_a_destination_without_the_memory(self):
+        with mock.patch.dict(os.environ, PARAGPU_HOST_SOFTWARE_MEMORY="64MiB"):
+            small = harness.Daemon()
+        self.addCleanup(small.stop)
+        guest = self.guest("unix", "hold", str(256 << 20))
+        read_until(guest, "holding")
+        code, _, errors = migrate(self.one, small.socket)
+        self.assertNotEqual(code, 0)
+        self.assertIn("MemMap", errors)
+        self.assertEqual(len(self.one.sessions()), 1)
+        guest.stdin.close()
+        self.assertEqual(guest.wait(30), 0)
+
+    def test_another_host_is_refused_by_name(self):
+        guest = self.guest("unix", "steps")
+        rounds(guest, 1)
+        number = only_session(self.one)
+        code, _, errors = ask(self.one, "migrate", "--session", number, "--to", "tcp://192.0.2.1:7", "-o", "json")
+        self.assertNotEqual(code, 0)
+        self.assertIn("tcp://192.0.2.1:7", errors)
+
+
+class Checkpoint(unittest.TestCase):
+    """A session in a directory."""
+
+    def setUp(self):
+        self.daemon = harness.Daemon()
+        self.addCleanup(self.daemon.stop)
+        folder = tempfile.TemporaryDirectory(prefix="paragpu-state-")
+        self.addCleanup(folder.cleanup)
+        self.folder = os.path.join(folder.name, "state")
+
+    guest = Migration.guest
+
+    @property
+    def one(self):
+        """The daemon that guests are started at."""
+        return self.daemon
+
+    def test_a_running_program_goes_on_after_and_comes_back(self):
+        guest = self.guest("unix", "steps")
+        rounds(guest, 3)
+        number = only_session(self.daemon)
+        code, _, errors = ask(self.daemon, "checkpoint", number, self.folder)
+        self.assertEqual(code, 0, errors)
+        rounds(guest, 3)
+        code, _, errors = ask(self.daemon, "checkpoint", number, self.folder, "--end")
+        self.assertEqual(code, 0, errors)
+        eventually(lambda: self.daemon.sessions() == [], "the session was put away")
+        state = os.path.join(self.folder, "session.paragpu")
+        self.assertEqual(os.stat(state).st_mode & 0o777, 0o600)
+        self.assertEqual(os.listdir(self.folder), ["session.paragpu"])
+        code, _, errors = ask(self.daemon, "restore", self.folder)
+        self.assertEqual(code, 0, errors + self.daemon.log())
+        rounds(guest, 20)
+
+    def test_a_damaged_or_foreign_state_is_refused(self):
+        guest = self.guest("unix", "steps")
+        rounds(guest, 1)
+        number = only_session(self.daemon)
+        self.assertEqual(ask(self.daemon, "checkpoint", number, self.folder)[0], 0)
+        state = os.path.join(self.folder, "session.paragpu")
+        with open(state, "rb") as file:
+            good = file.read()
+        self.assertIn("is the one that", ask(self.daemon, "restore", self.folder)[2])
+        guest.kill()
+        eventually(lambda: self.daemon.sessions() == [], "the session is over")
+        for at, word in ((2, "version"), (0, "release"), (60, "damaged"), (len(good) // 2, "state")):
+            with self.subTest(at=at), open(state, "wb") as file:
+                file.write(good[:at] + bytes([good[at] ^ 0x40]) + good[at + 1 :])
+                file.flush()
+                code, _, errors = ask(self.daemon, "restore", self.folder)
+                self.assertNotEqual(code, 0)
+                self.assertIn(word, errors)
+                self.assertEqual(len(errors.strip().splitlines()), 1, errors)
+
+    def test_a_window_is_refused_and_the_session_goes_on(self):
+        guest = self.guest("shm", "steps")
+        rounds(guest, 1)
+        code, _, errors = ask(self.daemon, "checkpoint", only_session(self.daemon), self.folder)
+        self.assertNotEqual(code, 0)
+        self.assertIn("window", errors)
+        rounds(guest, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
