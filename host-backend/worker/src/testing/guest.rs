@@ -217,8 +217,11 @@ impl Guest {
 
     /// Says goodbye; how the session ended.
     pub fn goodbye(self) -> End {
+        let sender = &self.connection.sender;
         let kind = Control::Goodbye.kind();
-        self.raw(kind, 0, Some(0), &[]);
+        sender.send(kind, 0, Some(0), &[]).unwrap();
+        // The session may have read it and be gone before it is flushed.
+        let _ = sender.flush();
         self.session.join().unwrap()
     }
 
