@@ -91,7 +91,9 @@ configuration! {
         /// How long a connection may take to say hello, in milliseconds.
         hello: u32 = 5000 => 1..=600_000;
         /// How long a session waits for its guest to connect again when the connection is lost, in
-        /// milliseconds; 0 ends it at once. The session of a process that has ended is never kept.
+        /// milliseconds; 0 ends it at once. The session of a process that has ended is never kept; of
+        /// a process that the host cannot see, over tcp and vsock, one whose connection was closed
+        /// instead of falling silent is kept for three seconds at most.
         reconnect: u32 = 30_000 => 0..=3_600_000;
     }
 

@@ -37,6 +37,16 @@ pub struct Connected {
     pub spin: Duration,
 }
 
+impl Connected {
+    /// Ends the session: nobody comes back to it.
+    pub fn leave(self) {
+        let sender = self.connection.sender;
+        let _ = sender.try_send(Control::Goodbye.kind(), 0, Some(0), &[]);
+        let _ = sender.flush();
+        sender.close();
+    }
+}
+
 /// What a guest says of a session that it has already.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Resume {

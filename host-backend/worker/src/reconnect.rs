@@ -4,17 +4,36 @@
 //! anything; the session takes it up between two calls. A guest whose process
 //! has ended does not come back, and is not waited for.
 
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use paragpu_communicator::Error;
 use paragpu_protocol::layout::Regions;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::connect::{Guest, Life};
 use crate::control::ControlError;
 use crate::session::{Reconnect, Reconnected};
+
+/// How long to wait for a guest whose process cannot be seen and whose system
+/// closed the connection: it most likely ended, and one that lives connects
+/// again at once.
+const REDIAL: Duration = Duration::from_secs(3);
+
+/// Did the other end close the connection, instead of falling silent?
+fn hung_up(lost: &Error) -> bool {
+    match lost {
+        Error::Closed => true,
+        Error::Io { source, .. } => matches!(
+            source.kind(),
+            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof
+        ),
+        _ => false,
+    }
+}
 
 /// Where the daemon's thread leaves a guest for the session.
 #[derive(Debug)]
@@ -122,8 +141,12 @@ impl Host {
 }
 
 impl Reconnect for Host {
-    fn next(&mut self, taken: u64, has_window: bool) -> Option<Reconnected> {
-        let deadline = Instant::now() + self.patience;
+    fn next(&mut self, lost: &Error, taken: u64, has_window: bool) -> Option<Reconnected> {
+        let patience = match self.life {
+            Life::Unknown if hung_up(lost) => self.patience.min(REDIAL),
+            _ => self.patience,
+        };
+        let deadline = Instant::now() + patience;
         loop {
             let Some(guest) = self.waiting.take() else {
                 if self.wait(deadline) {

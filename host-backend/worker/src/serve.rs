@@ -261,7 +261,10 @@ fn receive(
                 .map_err(|error| error.to_string())?;
             served.orders.report(Report::Done(Figures::default()));
             served
-                .resume(paragpu_communicator::Error::Closed)
+                .resume(paragpu_communicator::Error::io(
+                    "a restored session waits for its guest",
+                    std::io::ErrorKind::NotConnected,
+                ))
                 .map_err(|_| "the guest did not come back".into())
         }
     }

@@ -83,9 +83,10 @@ pub struct Setup {
 
 /// Gives a session another connection.
 pub trait Reconnect: Send {
-    /// Waits for the guest to connect again, and welcomes it: the host has
-    /// taken in calls up to `taken`. `None` where the guest is gone.
-    fn next(&mut self, taken: u64, has_window: bool) -> Option<Reconnected>;
+    /// Waits for the guest to connect again after its connection was `lost`,
+    /// and welcomes it: the host has taken in calls up to `taken`. `None`
+    /// where the guest is gone.
+    fn next(&mut self, lost: &TravelError, taken: u64, has_window: bool) -> Option<Reconnected>;
 }
 
 /// A connection that takes the place of a lost one.
@@ -376,7 +377,7 @@ impl Session {
         self.sender.cut();
         let connection = loop {
             let next = match &mut self.reconnect {
-                Some(reconnect) => reconnect.next(self.received, self.window.is_some()),
+                Some(reconnect) => reconnect.next(&lost, self.received, self.window.is_some()),
                 None => None,
             };
             let Some(next) = next else {

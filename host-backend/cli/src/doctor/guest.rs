@@ -235,6 +235,7 @@ fn communicators(report: &mut Report, guest: &Guest) {
         match connect(&only, 0) {
             Ok(connected) => {
                 let welcome = connected.welcome;
+                connected.leave();
                 let used = candidate && served.is_none();
                 if used {
                     served = Some(communicator);
