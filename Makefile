@@ -121,7 +121,7 @@ fuzz: ## every decoder for FUZZ_SECONDS (600) each, two at a time
 	tests/fuzz/run.sh
 
 .PHONY: test-packages
-test-packages: packages programs ## install, use, upgrade and purge the packages in a bare Debian 12
+test-packages: packages programs ## install, use, upgrade and purge the packages in bare Debians 12 and 13
 	tests/packages/run.sh
 
 .PHONY: clean

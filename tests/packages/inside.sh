@@ -22,11 +22,12 @@ apt() {
 	apt-get -q -y --no-install-recommends "$@"
 }
 
-# All files, but for what the package system itself writes.
+# All files, but for what the package system itself writes, and the copies that
+# are kept of the lists of users.
 files() {
 	find / -xdev \( -path /proc -o -path /dev -o -path /run -o -path /tmp \
 		-o -path /packages -o -path /var/lib/dpkg -o -path /var/lib/apt \
-		-o -path /var/cache/apt -o -path /var/cache/debconf -o -path /var/log \) -prune \
+		-o -path '/etc/*-' -o -path /var/cache/apt -o -path /var/cache/debconf -o -path /var/log \) -prune \
 		-o -print | sort
 }
 
