@@ -81,7 +81,7 @@ demo: packages-demo build programs vhost-vsock ## run CUDA programs in a VM and 
 	@echo "== running the programs in a VM and on this host"
 	@python3 tests/demo/demo.py
 
-.PHONY: bench bench-programs
+.PHONY: bench-programs
 bench-programs: cuda
 	$(MAKE) -C tests/bench
 
@@ -93,6 +93,11 @@ soak-migrate: build ## 1,000 migrations in a row of a session under load
 soak-reconnect: ## cut connections under load 10,000 times at random bytes; PARAGPU_TEST_SEED says where
 	PARAGPU_TEST_CUTS=3400 cargo test --release -p paragpu-worker --test reconnects -- --nocapture --test-threads=1 cut_at
 
+.PHONY: soak-module
+soak-module: packages-test ## 1,000 killed users of the kernel module, unplugging and sleep under load, leaks
+	tests/vm/soak.sh
+
+.PHONY: bench
 bench: build bench-programs ## the promises of SPECIFICATION.md as ratios, into out/bench.json
 	python3 tests/bench/bench.py
 

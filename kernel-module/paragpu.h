@@ -7,6 +7,7 @@
 
 #include <linux/atomic.h>
 #include <linux/cdev.h>
+#include <linux/completion.h>
 #include <linux/device.h>
 #include <linux/fs.h>
 #include <linux/mutex.h>
@@ -28,6 +29,10 @@
  *	mappings are found at removal; NULL while free; under @owner->lock
  * @rung: the host rang since the last acknowledgement
  * @wait: pollers
+ * @fade: bytes from the channel's begin on that fade, see %PARAGPU_IOC_FADE
+ * @faded: pages that stand for what faded: the channel's header, all the rest;
+ *	NULL until wanted. Of the last opener alone: a device that is gone has
+ *	no other.
  */
 struct paragpu_channel {
 	struct paragpu_device *owner;
@@ -36,6 +41,8 @@ struct paragpu_channel {
 	struct address_space *mapping;
 	atomic_t rung;
 	wait_queue_head_t wait;
+	u64 fade;
+	struct page *faded[2];
 };
 
 /**
@@ -66,6 +73,7 @@ struct paragpu_layout {
  * @layout: of the window when the driver was bound
  * @gone: the PCI device was unbound or unplugged, or came back from
  *	hibernation as another one; never cleared
+ * @unmapped: after @gone, once no process has any of the window mapped
  * @guard: read side: use of the hardware and faults. After setting @gone,
  *	synchronize_srcu() means that nobody uses the hardware any more.
  * @lock: protects @taken and @mapping of the channels
@@ -82,6 +90,7 @@ struct paragpu_device {
 	phys_addr_t window;
 	struct paragpu_layout layout;
 	bool gone;
+	struct completion unmapped;
 	struct srcu_struct guard;
 	struct mutex lock;
 	atomic_t interrupts;

@@ -57,6 +57,7 @@ static int paragpu_find(struct paragpu_device *paragpu, struct file *file)
 			continue;
 		channel->taken = true;
 		channel->mapping = file->f_mapping;
+		WRITE_ONCE(channel->fade, 0);
 		file->private_data = channel;
 		error = 0;
 		break;
@@ -116,6 +117,43 @@ static int paragpu_release(struct inode *inode, struct file *file)
 }
 
 /**
+ * paragpu_fault_faded - map zeros where the device is gone
+ * @vmf: the fault
+ *
+ * Not before all of the device's pages are unmapped, and forgotten by every
+ * processor: whoever reads zeros here finds no magic when it looks next.
+ *
+ * Context: Page fault; sleeps.
+ * Return: VM_FAULT_NOPAGE, VM_FAULT_OOM, or VM_FAULT_SIGBUS for what does not
+ * fade.
+ */
+static vm_fault_t paragpu_fault_faded(struct vm_fault *vmf)
+{
+	struct paragpu_channel *channel = vmf->vma->vm_private_data;
+	struct page **faded = &channel->faded[vmf->pgoff ? 1 : 0];
+	struct page *page;
+
+	if (vmf->pgoff >= READ_ONCE(channel->fade) >> PAGE_SHIFT)
+		return VM_FAULT_SIGBUS;
+	/* Whoever is killed meanwhile does not come back to the fault. */
+	if (wait_for_completion_killable(&channel->owner->unmapped))
+		return VM_FAULT_NOPAGE;
+	page = READ_ONCE(*faded);
+	if (!page) {
+		struct page *fresh = alloc_page(GFP_KERNEL | __GFP_ZERO);
+
+		if (!fresh)
+			return VM_FAULT_OOM;
+		page = cmpxchg(faded, NULL, fresh);
+		if (page)
+			__free_page(fresh);
+		else
+			page = fresh;
+	}
+	return vmf_insert_pfn(vmf->vma, vmf->address, page_to_pfn(page));
+}
+
+/**
  * paragpu_fault - map what was touched, and what lies around it
  * @vmf: the fault
  *
@@ -124,7 +162,8 @@ static int paragpu_release(struct inode *inode, struct file *file)
  * page, and whoever came before is found and unmapped.
  *
  * Context: Page fault; may sleep for page tables.
- * Return: VM_FAULT_NOPAGE, or VM_FAULT_SIGBUS when the device is gone.
+ * Return: VM_FAULT_NOPAGE; what paragpu_fault_faded() says when the device is
+ * gone.
  */
 static vm_fault_t paragpu_fault(struct vm_fault *vmf)
 {
@@ -140,7 +179,7 @@ static vm_fault_t paragpu_fault(struct vm_fault *vmf)
 	if (vmf->pgoff >= pages)
 		return VM_FAULT_SIGBUS;
 	if (!paragpu_enter(paragpu, &index))
-		return VM_FAULT_SIGBUS;
+		return paragpu_fault_faded(vmf);
 
 	base = PHYS_PFN(paragpu->window + paragpu->layout.channel_offset +
 			channel->index * paragpu->layout.channel_size);
@@ -231,6 +270,19 @@ static long paragpu_get_info(struct paragpu_channel *channel,
 	return copy_to_user(to, &info, sizeof(info)) ? -EFAULT : 0;
 }
 
+static long paragpu_set_fade(struct paragpu_channel *channel,
+			     const u64 __user *from)
+{
+	u64 bytes;
+
+	if (copy_from_user(&bytes, from, sizeof(bytes)))
+		return -EFAULT;
+	if (bytes > channel->owner->layout.channel_size)
+		return -EINVAL;
+	WRITE_ONCE(channel->fade, bytes);
+	return 0;
+}
+
 static long paragpu_ioctl(struct file *file, unsigned int command,
 			  unsigned long argument)
 {
@@ -251,6 +303,8 @@ static long paragpu_ioctl(struct file *file, unsigned int command,
 		/* Before any look at the ring that follows. */
 		atomic_xchg(&channel->rung, 0);
 		return 0;
+	case PARAGPU_IOC_FADE:
+		return paragpu_set_fade(channel, (void __user *)argument);
 	default:
 		return -ENOTTY;
 	}

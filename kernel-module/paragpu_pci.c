@@ -296,7 +296,12 @@ static void paragpu_free(struct device *dev)
 {
 	struct paragpu_device *paragpu =
 		container_of(dev, struct paragpu_device, dev);
+	u32 i, page;
 
+	for (i = 0; i < paragpu->layout.channel_count; i++)
+		for (page = 0; page < 2; page++)
+			if (paragpu->channels[i].faded[page])
+				__free_page(paragpu->channels[i].faded[page]);
 	cleanup_srcu_struct(&paragpu->guard);
 	kvfree(paragpu);
 }
@@ -344,6 +349,7 @@ paragpu_create(struct pci_dev *pdev, const struct paragpu_layout *found)
 	paragpu->window = pci_resource_start(pdev, PARAGPU_BAR_WINDOW);
 	paragpu->layout = *found;
 	mutex_init(&paragpu->lock);
+	init_completion(&paragpu->unmapped);
 	init_waitqueue_head(&paragpu->freed_wait);
 	for (i = 0; i < paragpu->layout.channel_count; i++) {
 		paragpu->channels[i].owner = paragpu;
@@ -455,6 +461,7 @@ static void paragpu_disconnect(struct paragpu_device *paragpu)
 			unmap_mapping_range(channel->mapping, 0, 0, 1);
 	}
 	mutex_unlock(&paragpu->lock);
+	complete_all(&paragpu->unmapped);
 	paragpu_wake_all(paragpu);
 }
 

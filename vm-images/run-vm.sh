@@ -17,6 +17,7 @@
 #   --memory SIZE     of the VM (default 1G)
 #   --cpus N          of the VM (default 2)
 #   --timeout S       seconds for the commands (default 300)
+#   --append TEXT     more of the kernel's command line
 # The commands' output is shown as it comes. PARAGPU_ACCEL=tcg or kvm skips the
 # probe; PARAGPU_QEMU names another QEMU.
 # Exit status: that of the commands; 124 when they took too long; 125 when the
@@ -33,7 +34,7 @@ fail() {
 }
 
 kernel='' initramfs='' commands='' out='' device='' vsock='' network=no
-memory=1G cpus=2 timeout=300 files=()
+memory=1G cpus=2 timeout=300 append='' files=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
 	if [ "$1" = --network ]; then
 		network=yes
@@ -52,6 +53,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
 	--memory) memory=$2 ;;
 	--cpus) cpus=$2 ;;
 	--timeout) timeout=$2 ;;
+	--append) append=$2 ;;
 	*) fail "unknown option $1" ;;
 	esac
 	shift 2
@@ -106,7 +108,7 @@ start() {
 	setpriv --pdeathsig KILL "$qemu" -accel "$accel" -M q35 -cpu "$cpu" -smp "$cpus" -m "$memory" \
 		-nodefaults -no-user-config -display none -no-reboot \
 		-kernel "$kernel/vmlinuz" -initrd "$work/initrd" \
-		-append 'console=ttyS0 panic=-1 quiet loglevel=5' \
+		-append "console=ttyS0 panic=-1 quiet loglevel=5 $append" \
 		-serial "file:$to/console.log" -serial "file:$to/output.log" \
 		"$@" >"$to/qemu.log" 2>&1 </dev/null &
 	pid=$!

@@ -34,7 +34,7 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     let node = arguments.next().expect("usage: ring_ping NODE COUNT");
     let count: u32 = arguments.next().expect("COUNT").parse().expect("a number");
-    let mut connection = attach_guest(Path::new(&node), Options::default()).expect("attach");
+    let mut connection = attach_guest(Path::new(&node), Options::default(), |_| 0).expect("attach");
     let hello = Hello::new(Transport::Pci, 0, std::process::id());
     connection
         .sender

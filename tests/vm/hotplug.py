@@ -3,7 +3,8 @@
 
 usage: hotplug.py QMP-SOCKET OUTPUT-LOG DEVICE-SOCKET
 
-Follows what the guest prints: "@paragpu unplug", then "@paragpu plug".
+Follows what the guest prints: "@paragpu unplug", then "@paragpu plug", as
+often as it likes.
 """
 
 import array
@@ -74,24 +75,32 @@ def occupy_descriptors(qmp):
         os.close(eventfd)
 
 
-def wait_for_line(path, wanted):
+def requests(path):
+    """What the guest asks for, in order, as it asks."""
+    seen = 0
     while True:
         if os.path.exists(path):
             with open(path, errors="replace") as log:
-                if any(line.strip() == wanted for line in log):
-                    return
+                lines = [line.strip() for line in log if line.endswith("\n")]
+            asked = [line for line in lines if line in ("@paragpu unplug", "@paragpu plug")]
+            # A second boot begins its log anew.
+            seen = min(seen, len(asked))
+            yield from asked[seen:]
+            seen = len(asked)
         time.sleep(0.05)
 
 
-def main():
-    qmp_socket, log, device_socket = sys.argv[1:]
-    wait_for_line(log, "@paragpu unplug")
-    qmp = Qmp(qmp_socket)
+def unplug(qmp):
+    """Takes the device out."""
+    qmp.events.clear()
     qmp.do("device_del", id="device")
     qmp.wait_for("DEVICE_DELETED", device="device")
     qmp.do("chardev-remove", id="paragpu")
     occupy_descriptors(qmp)
-    wait_for_line(log, "@paragpu plug")
+
+
+def plug(qmp, device_socket):
+    """Puts the device in."""
     address = {"type": "unix", "data": {"path": device_socket}}
     backend = {"type": "socket", "data": {"addr": address, "server": False}}
     qmp.do("chardev-add", id="paragpu", backend=backend)
@@ -103,6 +112,17 @@ def main():
         chardev="paragpu",
         vectors=1,
     )
+
+
+def main():
+    qmp_socket, log, device_socket = sys.argv[1:]
+    qmp = None
+    for request in requests(log):
+        qmp = qmp or Qmp(qmp_socket)
+        if request == "@paragpu unplug":
+            unplug(qmp)
+        else:
+            plug(qmp, device_socket)
 
 
 if __name__ == "__main__":

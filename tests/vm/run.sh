@@ -3,6 +3,8 @@
 # without CUDA. Everything that the VM runs is built here.
 #
 # usage: run.sh [OUT]   OUT gets the logs (default: out/vm-test)
+# COMMANDS=FILE runs another file than tests/vm/commands; TIMEOUT=SECONDS gives
+# it longer than 240 seconds; APPEND=TEXT adds to the kernel's command line.
 # KERNEL=RELEASE runs another kernel than this Debian's: it has to stand in
 # .cache/kernel/RELEASE, its module in .cache/module/RELEASE.
 set -euo pipefail
@@ -42,8 +44,10 @@ mkdir "$work/programs"
 # The kernel's exporter of headers drops the uapi/ of their names; so here.
 mkdir -p "$work/include/linux"
 cp kernel-module/include/uapi/linux/paragpu.h "$work/include/linux/"
-cc -static -O2 -Wall -Wextra -Werror -I"$work/include" \
-	-o "$work/programs/guest-test" tests/vm/guest-test.c
+for program in guest-test guest-soak; do
+	cc -static -O2 -Wall -Wextra -Werror -I"$work/include" \
+		-o "$work/programs/$program" "tests/vm/$program.c"
+done
 cp "$target/examples/ring_ping" "$work/programs/"
 
 vm-images/make-initramfs.sh --kernel "$cache/kernel/$release" \
@@ -69,8 +73,8 @@ tests/vm/hotplug.py "$work/qmp.sock" "$out/output.log" "$work/device.sock" \
 pids+=($!)
 status=0
 vm-images/run-vm.sh --kernel "$cache/kernel/$release" \
-	--initramfs "$work/initramfs" --commands tests/vm/commands \
-	--out "$out" --timeout 240 -- \
+	--initramfs "$work/initramfs" --commands "${COMMANDS:-tests/vm/commands}" \
+	--out "$out" --timeout "${TIMEOUT:-240}" --append "${APPEND:-}" -- \
 	-qmp "unix:$work/qmp.sock,server=on,wait=off" \
 	-chardev "socket,id=paragpu,path=$work/device.sock" \
 	-device pcie-root-port,id=plug,slot=1,pref64-reserve=2G \

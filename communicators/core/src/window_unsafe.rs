@@ -7,7 +7,7 @@
 
 use std::any::Any;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use thiserror::Error;
 
@@ -28,7 +28,9 @@ pub struct Window {
     base: NonNull<u8>,
     length: usize,
     progress: NonNull<AtomicU64>,
-    /// Keeps what is mapped at `base` and `progress` mapped.
+    /// A word that stands as long as the memory does, and its value.
+    mark: Option<(NonNull<AtomicU32>, u32)>,
+    /// Keeps what is mapped at `base`, `progress` and `mark` mapped.
     _owner: Box<dyn Any + Send + Sync>,
 }
 
@@ -67,8 +69,32 @@ impl Window {
             base,
             length,
             progress,
+            mark: None,
             _owner: owner,
         }
+    }
+
+    /// The window of memory that may be taken away, as a guest's is with its
+    /// device; `mark` is a word beside it that changes then.
+    ///
+    /// # Safety
+    /// `mark` must be mapped and aligned to 4 bytes as long as the owner lives.
+    #[must_use]
+    pub unsafe fn with_mark(mut self, mark: NonNull<AtomicU32>) -> Self {
+        // SAFETY: the caller's word.
+        let value = unsafe { mark.as_ref() }.load(Ordering::Relaxed);
+        self.mark = Some((mark, value));
+        self
+    }
+
+    /// Whether what was copied out until now stood in the window.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        fence(Ordering::Acquire);
+        self.mark.is_none_or(|(mark, value)| {
+            // SAFETY: with_mark's contract.
+            unsafe { mark.as_ref() }.load(Ordering::Relaxed) == value
+        })
     }
 
     /// First address. The same on both sides where a fixed address was asked

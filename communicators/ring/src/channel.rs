@@ -30,6 +30,9 @@ pub(crate) trait Region: Send + Sync {
     fn closed_here(&self) -> &AtomicU32;
     /// 1 once the peer did.
     fn closed_there(&self) -> &AtomicU32;
+    /// Whether what was read until now stood in the region, whose memory a
+    /// guest's device takes away with it.
+    fn is_there(&self) -> bool;
 }
 
 /// Alone in its cache lines (two: the processor fetches pairs).
@@ -142,8 +145,12 @@ impl<R: Region> Channel<R> {
     }
 
     /// Passes a result on; a broken protocol or a failed system call ends the
-    /// connection.
+    /// connection, and a region that is gone is a loss, whatever it looked like.
     fn checked<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        if result.is_err() && !self.region.is_there() {
+            self.gone.store(true, Ordering::Release);
+            return Err(Error::Closed);
+        }
         if matches!(result, Err(Error::Protocol(_) | Error::Io { .. })) {
             self.close();
         }
@@ -280,6 +287,9 @@ impl<R: Region> RingReceiver<R> {
         let ring = self.channel.region.incoming();
         let popped = self.consumer.pop(ring, &mut self.buffer);
         let header = self.channel.checked(popped)?;
+        if header.is_some() && !self.channel.region.is_there() {
+            return self.channel.checked(Err(Error::Closed));
+        }
         // Room is given back in large steps, or when there is nothing to read.
         let least = if header.is_some() { ring.size() / 8 } else { 0 };
         if self.consumer.publish(ring, least) {

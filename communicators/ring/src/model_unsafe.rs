@@ -133,6 +133,10 @@ impl Region for ModelRegion {
     fn closed_there(&self) -> &AtomicU32 {
         &self.shared.closed[1 - self.here()]
     }
+
+    fn is_there(&self) -> bool {
+        true
+    }
 }
 
 /// What an eventfd is: set by a ring, cleared by a wait.

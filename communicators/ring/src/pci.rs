@@ -14,7 +14,7 @@ use crate::layout::{self, Layout, device};
 use crate::shm::{Options, Parts, map_framing, read_layout};
 use crate::sys::eventfd::{EventDoorbell, new_eventfd, signal};
 use crate::sys::mapping_unsafe::Mapping;
-use crate::sys::node_unsafe::{NodeDoorbell, info};
+use crate::sys::node_unsafe::{NodeDoorbell, fade, info};
 use crate::sys::region_unsafe::Base;
 
 /// What the host side needs of a channel; all of it comes from the device
@@ -146,12 +146,18 @@ pub fn attach_host(host: HostChannel, options: Options) -> Result<Connection, Er
 }
 
 /// Guest side: opens the device node, which gives this process a channel of
-/// its own, and connects.
+/// its own, and connects. `staging` says how many bytes at the begin of a
+/// window of that length are this side's own business: once the device is gone
+/// they and the rings only hold nothing, while the rest raises SIGBUS.
 ///
 /// # Errors
 /// [`Error::Io`] where the device does not open or map, [`Error::Protocol`]
 /// where what it maps is no channel.
-pub fn attach_guest(node: &Path, options: Options) -> Result<Connection, Error> {
+pub fn attach_guest(
+    node: &Path,
+    options: Options,
+    staging: impl FnOnce(u64) -> u64,
+) -> Result<Connection, Error> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let node = rustix::fs::open(node, flags, Mode::empty())
         .map_err(|errno| Error::io("cannot open the device node", errno))?;
@@ -165,6 +171,8 @@ pub fn attach_guest(node: &Path, options: Options) -> Result<Connection, Error> 
         )));
     }
     let layout = read_layout(node.as_fd(), 0, info.channel_size)?;
+    let staged = staging(layout.bulk.size).min(layout.bulk.size);
+    fade(&node, layout.bulk.offset + staged)?;
     // One mapping of the whole channel, so that its bulk area lands on the
     // address asked for.
     let address = match options.window_address {

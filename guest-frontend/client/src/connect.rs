@@ -15,6 +15,7 @@ use paragpu_protocol::handshake::{Hello, Move, Refusal, Transport, VERSION, Welc
 use paragpu_protocol::layout::Regions;
 
 use crate::error::Error;
+use crate::staging;
 
 /// How long the host may take to say welcome: it may have to start a worker,
 /// and the worker a device.
@@ -275,7 +276,7 @@ impl Attempt<'_> {
 
     fn pci(&self, node: &Path) -> Result<(Connection, Welcome), Error> {
         let mut connection =
-            pci::attach_guest(node, self.rings()).map_err(|error| Error::NoAnswer {
+            pci::attach_guest(node, self.rings(), staging::reach).map_err(|error| Error::NoAnswer {
                 place: format!("the device {}", node.display()),
                 advice: "is the module `paragpu` loaded, and does this user belong to the group of the device file?",
                 source: Box::new(error),

@@ -14,7 +14,7 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{HostMap, WaitToken};
 
 use crate::error::Result;
-use crate::link::Link;
+use crate::link::{LOST, Link};
 use crate::slots::lock;
 use crate::sys::memory::{load_token, store_token};
 
@@ -42,12 +42,28 @@ pub struct Slot<'a> {
     _held: MutexGuard<'a, ()>,
 }
 
+/// Slots in a quarter of a window, if at least two fit.
+fn slots(window: u64) -> usize {
+    let room = usize::try_from(window).unwrap_or(usize::MAX) / 4;
+    let count = (room / SLOT).min(SLOTS);
+    if count < 2 { 0 } else { count }
+}
+
+/// Bytes of a window up to the end of `count` slots.
+fn end(count: usize) -> u64 {
+    BULK_TOKEN_BYTES + (count * SLOT) as u64
+}
+
+/// Bytes of a window that are the session's own, and not the program's.
+pub(crate) fn reach(window: u64) -> u64 {
+    end(slots(window))
+}
+
 impl Staging {
-    /// Slots in a quarter of the window, if at least two fit.
+    /// The slots of a window that has room for some.
     pub(crate) fn new(window: &Arc<Window>) -> Option<Self> {
-        let room = usize::try_from(window.len()).ok()? / 4;
-        let count = (room / SLOT).min(SLOTS);
-        (count >= 2).then(|| Self {
+        let count = slots(window.len());
+        (count > 0).then(|| Self {
             window: Arc::clone(window),
             slots: (0..count).map(|_| Mutex::new(())).collect(),
             next: AtomicUsize::new(0),
@@ -57,7 +73,7 @@ impl Staging {
 
     /// Bytes of the window up to the end of the slots.
     pub(crate) fn end(&self) -> u64 {
-        BULK_TOKEN_BYTES + (self.slots.len() * SLOT) as u64
+        end(self.slots.len())
     }
 
     /// How many slots there are.
@@ -188,6 +204,9 @@ impl Slot<'_> {
         self.staging
             .window
             .copy_out(self.offset() + at as u64, bytes)
-            .map_err(|_| Status::UNKNOWN)
+            .map_err(|_| Status::UNKNOWN)?;
+        // A device that went away left no bytes.
+        let there = self.staging.window.is_there();
+        there.then_some(()).ok_or(LOST)
     }
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use paragpu_communicator::Error;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::ioctl::{Getter, NoArg, Opcode, ioctl, opcode};
+use rustix::ioctl::{Getter, NoArg, Opcode, Setter, ioctl, opcode};
 
 use crate::doorbell::{Doorbell, Event};
 use crate::sys::eventfd::{poll_until, signal};
@@ -32,12 +32,23 @@ pub(crate) struct Info {
 const INFO: Opcode = opcode::read::<Info>(b'P', 0x01);
 const DOORBELL: Opcode = opcode::none(b'P', 0x02);
 const ACK: Opcode = opcode::none(b'P', 0x03);
+const FADE: Opcode = opcode::write::<u64>(b'P', 0x04);
 
 /// What the module says of the channel behind an opened node.
 pub(crate) fn info(node: &OwnedFd) -> Result<Info, Error> {
     // SAFETY: PARAGPU_IOC_INFO writes one struct paragpu_info.
     unsafe { ioctl(node, Getter::<INFO, Info>::new()) }
         .map_err(|errno| Error::io("the device node does not answer PARAGPU_IOC_INFO", errno))
+}
+
+/// Makes the first bytes of the channel hold nothing, rather than raise SIGBUS,
+/// once the device goes away. A module of before that call existed does not.
+pub(crate) fn fade(node: &OwnedFd, bytes: u64) -> Result<(), Error> {
+    // SAFETY: PARAGPU_IOC_FADE reads one __u64.
+    match unsafe { ioctl(node, Setter::<FADE, u64>::new(bytes)) } {
+        Ok(()) | Err(Errno::NOTTY) => Ok(()),
+        Err(errno) => Err(Error::io("the device node refuses PARAGPU_IOC_FADE", errno)),
+    }
 }
 
 /// The guest's doorbells through the device.
@@ -117,9 +128,11 @@ mod tests {
     #[test]
     fn the_numbers_are_those_of_the_header() {
         assert_eq!(size_of::<Info>(), 24);
-        // _IOR('P', 0x01, 24 bytes), _IO('P', 0x02), _IO('P', 0x03).
+        // _IOR('P', 0x01, 24 bytes), _IO('P', 0x02), _IO('P', 0x03),
+        // _IOW('P', 0x04, 8 bytes).
         assert_eq!(INFO, 0x8018_5001);
         assert_eq!(DOORBELL, 0x5002);
         assert_eq!(ACK, 0x5003);
+        assert_eq!(FADE, 0x4008_5004);
     }
 }

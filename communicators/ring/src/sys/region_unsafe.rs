@@ -3,7 +3,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use paragpu_communicator::{Error, Window};
 use paragpu_protocol::frame::HEADER_LEN;
@@ -154,7 +154,10 @@ impl Base {
         let owner = Box::new((bulk, Arc::clone(&self.mapping)));
         // SAFETY: both mappings live as long as the owner; framing never
         // touches the bulk area by references.
-        Arc::new(unsafe { Window::from_raw(base, length as usize, progress, owner) })
+        let window = unsafe { Window::from_raw(base, length as usize, progress, owner) };
+        let magic = self.pointer(layout::MAGIC as u64, 4).cast();
+        // SAFETY: in the header's mapping, which the owner keeps.
+        Arc::new(unsafe { window.with_mark(magic) })
     }
 }
 
@@ -274,5 +277,12 @@ impl Region for MappedRegion {
             Side::Guest => layout::CLOSED_BY_HOST,
             Side::Host => layout::CLOSED_BY_GUEST,
         })
+    }
+
+    #[inline]
+    fn is_there(&self) -> bool {
+        // What was read before comes before.
+        fence(Ordering::Acquire);
+        self.base.u32(layout::MAGIC).load(Ordering::Relaxed) == layout::MAGIC_VALUE.to_le()
     }
 }

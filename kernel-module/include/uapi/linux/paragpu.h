@@ -225,7 +225,8 @@ struct paragpu_record {
  *
  * mmap(2) maps the opener's channel, from offset 0, MAP_SHARED, at most
  * channel_size bytes. fork(2) does not hand the mapping on. When the device
- * goes away the mapping does: touching it raises SIGBUS.
+ * goes away the mapping does: touching it raises SIGBUS, but where
+ * PARAGPU_IOC_FADE said otherwise.
  *
  * poll(2): POLLIN once the host rang since the last PARAGPU_IOC_ACK, rarely
  * also when it did not; POLLHUP and POLLERR once the host closed the channel
@@ -257,5 +258,13 @@ struct paragpu_info {
  * then poll.
  */
 #define PARAGPU_IOC_ACK		_IO('P', 0x03)
+/*
+ * Takes the number of bytes from the channel's begin on that fade when the
+ * device goes away: instead of raising SIGBUS they hold nothing, that is zeros
+ * or what the process itself wrote there since. Whoever reads in there looks at
+ * the channel's magic afterwards: as long as it stands, what was read before
+ * was the channel's. 0 at open. EINVAL: more than channel_size.
+ */
+#define PARAGPU_IOC_FADE	_IOW('P', 0x04, __u64)
 
 #endif /* _UAPI_LINUX_PARAGPU_H */

@@ -1,0 +1,20 @@
+#!/bin/bash
+# Wears out the guest driver in one boot of a VM whose kernel watches its
+# memory: 1,000 processes opened, used and killed; the driver unbound and the
+# device unplugged under load; sleep. Afterwards nothing must be held that was
+# not held before.
+#
+# usage: soak.sh [CYCLES [ROUNDS]]   (default: 1000 25)
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+commands=$(mktemp)
+trap 'rm -f "$commands"' EXIT
+{
+	echo "CYCLES=${1:-1000} ROUNDS=${2:-25}"
+	cat "$here/soak"
+} >"$commands"
+# Each plugging costs descriptors: hotplug.py says why.
+ulimit -n "$(ulimit -Hn)"
+COMMANDS=$commands TIMEOUT=${TIMEOUT:-3600} APPEND='slub_debug=FZPU' \
+	"$here/run.sh" "$here/../../out/soak-module"
