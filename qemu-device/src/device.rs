@@ -10,8 +10,11 @@ use crate::Error;
 use crate::channel::{Channel, Phase, Shared, Target};
 use crate::eventfd::EventFd;
 use crate::ivshmem::{Descriptors, Hypervisor};
+use crate::settings::Protocol;
+use crate::vfio_user;
 use crate::layout::Layout;
 use crate::throttle::Throttle;
+use crate::rings::duplicate;
 use crate::window::Window;
 
 /// How soon a channel is offered again to a daemon that was busy.
@@ -36,11 +39,18 @@ pub enum Source {
 /// that a worker of an earlier VM can reach nothing of a later one.
 #[derive(Debug)]
 pub struct Device {
-    hypervisor: Hypervisor,
+    hypervisor: Link,
     shared: Shared,
     control: EventFd,
     channels: Vec<Channel>,
     throttle: Throttle,
+}
+
+/// A hypervisor's connection.
+#[derive(Debug)]
+enum Link {
+    Ivshmem(Hypervisor),
+    VfioUser(vfio_user::Client),
 }
 
 impl Device {
@@ -48,32 +58,53 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::System`].
-    pub fn new(socket: UnixStream, layout: Layout, generation: u32) -> Result<Self, Error> {
+    pub fn new(
+        socket: UnixStream,
+        protocol: Protocol,
+        layout: Layout,
+        generation: u32,
+    ) -> Result<Self, Error> {
         let window = Window::new(layout, generation)?;
+        let interrupt = EventFd::new()?;
+        let control = EventFd::new()?;
+        let channels = (0..layout.channel_count)
+            .map(|number| Channel::new(&window, number))
+            .collect::<Result<Vec<_>, _>>()?;
+        let hypervisor = match protocol {
+            Protocol::Ivshmem => Link::Ivshmem(Hypervisor::new(socket, layout.channel_count)),
+            Protocol::VfioUser => {
+                let ends = vfio_user::server::Ends {
+                    window: duplicate(window.as_fd())?,
+                    layout,
+                    channels: channels
+                        .iter()
+                        .map(|channel| channel.doorbell().duplicate())
+                        .collect::<Result<_, _>>()?,
+                    control: control.duplicate()?,
+                };
+                let interrupt = interrupt.duplicate()?;
+                Link::VfioUser(vfio_user::Client::serve(socket, ends, interrupt)?)
+            }
+        };
         Ok(Self {
-            hypervisor: Hypervisor::new(socket, layout.channel_count),
-            control: EventFd::new()?,
-            channels: (0..layout.channel_count)
-                .map(|number| Channel::new(&window, number))
-                .collect::<Result<_, _>>()?,
-            shared: Shared {
-                window,
-                interrupt: EventFd::new()?,
-            },
+            hypervisor,
+            control,
+            channels,
+            shared: Shared { window, interrupt },
             throttle: Throttle::new(Instant::now()),
         })
     }
 
     /// Adds to `list` all that this device waits for.
     pub fn wants<'a>(&'a self, now: Instant, list: &mut Vec<(Source, PollFd<'a>)>) {
-        let mut hypervisor = PollFlags::IN;
-        if self.hypervisor.wants_to_send() {
-            hypervisor |= PollFlags::OUT;
-        }
-        list.push((
-            Source::Hypervisor,
-            PollFd::new(&self.hypervisor, hypervisor),
-        ));
+        let hypervisor = match &self.hypervisor {
+            Link::Ivshmem(hypervisor) if hypervisor.wants_to_send() => {
+                PollFd::new(hypervisor, PollFlags::IN | PollFlags::OUT)
+            }
+            Link::Ivshmem(hypervisor) => PollFd::new(hypervisor, PollFlags::IN),
+            Link::VfioUser(client) => PollFd::new(client, PollFlags::IN),
+        };
+        list.push((Source::Hypervisor, hypervisor));
         let paused = self.throttle.pause(now).is_some();
         if !paused {
             list.push((Source::Control, PollFd::new(&self.control, PollFlags::IN)));
@@ -150,7 +181,10 @@ impl Device {
             control,
             channels,
         };
-        hypervisor.send(&ends).is_ok() && hypervisor.is_there()
+        match hypervisor {
+            Link::Ivshmem(hypervisor) => hypervisor.send(&ends).is_ok() && hypervisor.is_there(),
+            Link::VfioUser(client) => client.is_there(),
+        }
     }
 
     /// Offers again the channels that a busy daemon could not take.

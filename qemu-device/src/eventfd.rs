@@ -22,6 +22,16 @@ impl EventFd {
             .map_err(Error::system("make an eventfd"))
     }
 
+    /// Another descriptor of the same counter.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub fn duplicate(&self) -> Result<Self, Error> {
+        rustix::io::fcntl_dupfd_cloexec(&self.0, 0)
+            .map(Self)
+            .map_err(Error::system("duplicate an eventfd"))
+    }
+
     /// Wakes the other end. Where the counter is full, it is awake already.
     pub fn ring(&self) {
         let _ = write(&self.0, &1_u64.to_ne_bytes());
@@ -30,6 +40,13 @@ impl EventFd {
     /// Forgets that it was rung.
     pub fn clear(&self) {
         let _ = read(&self.0, &mut [0; 8]);
+    }
+}
+
+/// One that somebody else made.
+impl From<OwnedFd> for EventFd {
+    fn from(descriptor: OwnedFd) -> Self {
+        Self(descriptor)
     }
 }
 

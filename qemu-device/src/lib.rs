@@ -1,9 +1,10 @@
-//! The PCI device of paragpu, on stock QEMU: the server process of one VM's
-//! `ivshmem-doorbell` device.
+//! The PCI device of paragpu, on stock QEMU: the process behind one VM's
+//! `ivshmem-doorbell` or `vfio-user-pci` device.
 //!
 //! The process owns the memory that the guest sees as BAR 2 ([`window`]) and
 //! the eventfds behind doorbells and interrupt. A hypervisor that connects
-//! gets them ([`ivshmem`]); a channel that a guest process opens is handed to
+//! gets them ([`ivshmem`]), or has its accesses turned into them
+//! ([`vfio_user`]); a channel that a guest process opens is handed to
 //! the host's daemon after its first frame ([`channel`], [`daemon`]), and
 //! scrubbed before anybody else gets it. The process never calls CUDA, never
 //! sees a guest's calls, and waits for nothing but its descriptors
@@ -24,6 +25,7 @@ pub mod rings;
 pub mod service;
 pub mod settings;
 pub mod throttle;
+pub mod vfio_user;
 pub mod window;
 
 pub use error::Error;

@@ -1,5 +1,6 @@
 //! The loop of the process: it waits for descriptors and never for anybody.
 
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -11,6 +12,10 @@ use crate::channel::Target;
 use crate::device::{Device, Source};
 use crate::listener::Listener;
 use crate::settings::Settings;
+
+/// How long a hypervisor that connects waits for the one before to be gone:
+/// one that unplugs a device and plugs it again may connect before it closes.
+const SUCCESSION: Duration = Duration::from_secs(1);
 
 /// Serves the device of one VM at a time, one VM after the other, for ever.
 ///
@@ -24,6 +29,7 @@ pub fn run(settings: &Settings) -> Result<(), Error> {
         settings,
         listener,
         device: None,
+        successor: None,
         generation: first_generation(),
     };
     tracing::info!(
@@ -43,6 +49,8 @@ struct Service<'a> {
     settings: &'a Settings,
     listener: Listener,
     device: Option<Device>,
+    /// Connected while there is a device, and until when it waits.
+    successor: Option<(UnixStream, Instant)>,
     generation: u32,
 }
 
@@ -56,7 +64,7 @@ impl Service<'_> {
         let now = Instant::now();
         for source in ready {
             if source == Source::Listener {
-                self.accept()?;
+                self.accept(now);
                 continue;
             }
             let Some(device) = &mut self.device else {
@@ -70,7 +78,17 @@ impl Service<'_> {
         if let Some(device) = &mut self.device {
             device.offer_again(target, now);
         }
-        Ok(())
+        match self.successor.take() {
+            Some((socket, _)) if self.device.is_none() => self.begin(socket),
+            Some((_, until)) if until <= now => {
+                self.turn_away();
+                Ok(())
+            }
+            waiting => {
+                self.successor = waiting;
+                Ok(())
+            }
+        }
     }
 
     fn wait(&self) -> Result<Vec<Source>, Error> {
@@ -80,6 +98,10 @@ impl Service<'_> {
         if let Some(device) = &self.device {
             device.wants(now, &mut list);
             patience = device.patience(now);
+        }
+        if let Some((_, until)) = &self.successor {
+            let left = until.saturating_duration_since(now);
+            patience = Some(patience.map_or(left, |patience| patience.min(left)));
         }
         let (sources, mut descriptors): (Vec<_>, Vec<_>) = list.into_iter().unzip();
         match poll(&mut descriptors, patience.map(timeout).as_ref()) {
@@ -95,20 +117,34 @@ impl Service<'_> {
             .collect())
     }
 
-    fn accept(&mut self) -> Result<(), Error> {
+    fn accept(&mut self, now: Instant) {
         let Some(socket) = self.listener.accept() else {
-            return Ok(());
+            return;
         };
-        if self.device.is_some() {
-            tracing::warn!(
-                vm = self.settings.vm,
-                "a second hypervisor was turned away: the first still uses the device"
-            );
-            return Ok(());
+        if self.successor.is_some() {
+            self.turn_away();
+        } else {
+            self.successor = Some((socket, now + SUCCESSION));
         }
+    }
+
+    fn turn_away(&self) {
+        tracing::warn!(
+            vm = self.settings.vm,
+            "a second hypervisor was turned away: the first still uses the device"
+        );
+    }
+
+    /// Makes a device for a hypervisor that connected.
+    fn begin(&mut self, socket: UnixStream) -> Result<(), Error> {
         tracing::info!(vm = self.settings.vm, "a hypervisor connected");
         self.generation = self.generation.wrapping_add(1);
-        let mut device = Device::new(socket, self.settings.layout, self.generation)?;
+        let mut device = Device::new(
+            socket,
+            self.settings.protocol,
+            self.settings.layout,
+            self.generation,
+        )?;
         let target = Target {
             vm: &self.settings.vm,
             daemon: &self.settings.daemon,

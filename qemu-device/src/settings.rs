@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
 use crate::Error;
 use crate::layout::Layout;
@@ -11,13 +11,19 @@ use crate::layout::Layout;
 ///
 /// Start it before the VM, then give QEMU
 /// `-chardev socket,id=paragpu,path=SOCKET
-/// -device ivshmem-doorbell,chardev=paragpu,vectors=1`.
+/// -device ivshmem-doorbell,chardev=paragpu,vectors=1`;
+/// or, with `--protocol vfio-user`, QEMU from 10.1 on `-device
+/// '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"SOCKET"}}'`,
+/// and Cloud Hypervisor `--user-device socket=SOCKET`.
 #[derive(Debug, Clone, Parser)]
 #[command(version)]
 pub struct Arguments {
     /// Unix socket to which the hypervisor connects; made here.
     #[arg(long, value_name = "PATH")]
     pub socket: PathBuf,
+    /// What the hypervisor speaks there.
+    #[arg(long, value_enum, default_value_t = Protocol::Ivshmem)]
+    pub protocol: Protocol,
     /// The VM's name, as listings and limits of the daemon know it.
     #[arg(long, value_name = "NAME")]
     pub vm: String,
@@ -40,11 +46,22 @@ pub struct Arguments {
     pub socket_mode: u32,
 }
 
+/// The protocol between hypervisor and device process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Protocol {
+    /// That of `ivshmem-doorbell`: any QEMU since 2.6, and libvirt's `<shmem>`.
+    Ivshmem,
+    /// That of `vfio-user-pci`: QEMU since 10.1, Cloud Hypervisor.
+    VfioUser,
+}
+
 /// How the process is to run.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// See [`Arguments::socket`].
     pub socket: PathBuf,
+    /// See [`Arguments::protocol`].
+    pub protocol: Protocol,
     /// See [`Arguments::vm`].
     pub vm: String,
     /// See [`Arguments::daemon`].
@@ -69,6 +86,7 @@ impl TryFrom<Arguments> for Settings {
         Ok(Self {
             layout: Layout::new(arguments.window_size, arguments.channels)?,
             socket: arguments.socket,
+            protocol: arguments.protocol,
             vm: arguments.vm,
             daemon: arguments.daemon,
             socket_mode: arguments.socket_mode,

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Unplugs and plugs the device of the VM test when the guest asks for it.
 
-usage: hotplug.py QMP-SOCKET OUTPUT-LOG DEVICE-SOCKET
+usage: hotplug.py QMP-SOCKET OUTPUT-LOG DEVICE-SOCKET ivshmem|vfio-user
 
 Follows what the guest prints: "@paragpu unplug", then "@paragpu plug", as
 often as it likes.
@@ -90,17 +90,22 @@ def requests(path):
         time.sleep(0.05)
 
 
-def unplug(qmp):
+def unplug(qmp, protocol):
     """Takes the device out."""
     qmp.events.clear()
     qmp.do("device_del", id="device")
     qmp.wait_for("DEVICE_DELETED", device="device")
-    qmp.do("chardev-remove", id="paragpu")
-    occupy_descriptors(qmp)
+    if protocol == "ivshmem":
+        qmp.do("chardev-remove", id="paragpu")
+        occupy_descriptors(qmp)
 
 
-def plug(qmp, device_socket):
+def plug(qmp, protocol, device_socket):
     """Puts the device in."""
+    if protocol == "vfio-user":
+        address = {"type": "unix", "path": device_socket}
+        qmp.do("device_add", driver="vfio-user-pci", id="device", bus="plug", socket=address)
+        return
     address = {"type": "unix", "data": {"path": device_socket}}
     backend = {"type": "socket", "data": {"addr": address, "server": False}}
     qmp.do("chardev-add", id="paragpu", backend=backend)
@@ -115,14 +120,14 @@ def plug(qmp, device_socket):
 
 
 def main():
-    qmp_socket, log, device_socket = sys.argv[1:]
+    qmp_socket, log, device_socket, protocol = sys.argv[1:]
     qmp = None
     for request in requests(log):
         qmp = qmp or Qmp(qmp_socket)
         if request == "@paragpu unplug":
-            unplug(qmp)
+            unplug(qmp, protocol)
         else:
-            plug(qmp, device_socket)
+            plug(qmp, protocol, device_socket)
 
 
 if __name__ == "__main__":

@@ -5,12 +5,15 @@
 # usage: run.sh [OUT]   OUT gets the logs (default: out/vm-test)
 # COMMANDS=FILE runs another file than tests/vm/commands; TIMEOUT=SECONDS gives
 # it longer than 240 seconds; APPEND=TEXT adds to the kernel's command line.
+# PROTOCOL=vfio-user runs it all over vfio-user-pci: PARAGPU_QEMU has to name a
+# QEMU that has it (tests/tools/fetch-qemu.sh brings one).
 # KERNEL=RELEASE runs another kernel than this Debian's: it has to stand in
 # .cache/kernel/RELEASE, its module in .cache/module/RELEASE.
 set -euo pipefail
 
 top=$(cd "$(dirname "$0")/../.." && pwd)
 out=${1:-$top/out/vm-test}
+protocol=${PROTOCOL:-ivshmem}
 cache=$top/.cache
 cd "$top"
 mkdir -p "$out"
@@ -58,7 +61,7 @@ vm-images/make-initramfs.sh --kernel "$cache/kernel/$release" \
 pids+=($!)
 PARAGPU_LOG=debug "$target/paragpu-qemu-device" --vm test \
 	--socket "$work/device.sock" --daemon "$work/daemon.sock" \
-	--channels 16 2>"$out/device.log" &
+	--protocol "$protocol" --channels 16 2>"$out/device.log" &
 pids+=($!)
 until [ -S "$work/device.sock" ] && [ -S "$work/daemon.sock" ]; do
 	kill -0 "${pids[@]}"
@@ -68,17 +71,28 @@ done
 # The device behind a port, so that it can be unplugged; and one that is
 # somebody else's.
 rm -f "$out/output.log"
-tests/vm/hotplug.py "$work/qmp.sock" "$out/output.log" "$work/device.sock" \
+tests/vm/hotplug.py "$work/qmp.sock" "$out/output.log" "$work/device.sock" "$protocol" \
 	>"$out/hotplug.log" 2>&1 &
 pids+=($!)
+case $protocol in
+ivshmem)
+	device=(-chardev "socket,id=paragpu,path=$work/device.sock"
+		-device 'ivshmem-doorbell,id=device,bus=plug,chardev=paragpu,vectors=1')
+	;;
+vfio-user)
+	# The firmware of such a QEMU places windows where this kernel does not
+	# look for room, unless the processor has fewer address bits.
+	device=(-cpu 'max,phys-bits=39'
+		-object 'memory-backend-memfd,id=ram,size=1G,share=on' -machine memory-backend=ram
+		-device "{\"driver\":\"vfio-user-pci\",\"id\":\"device\",\"bus\":\"plug\",\"socket\":{\"type\":\"unix\",\"path\":\"$work/device.sock\"}}")
+	;;
+esac
 status=0
 vm-images/run-vm.sh --kernel "$cache/kernel/$release" \
 	--initramfs "$work/initramfs" --commands "${COMMANDS:-tests/vm/commands}" \
 	--out "$out" --timeout "${TIMEOUT:-240}" --append "${APPEND:-}" -- \
 	-qmp "unix:$work/qmp.sock,server=on,wait=off" \
-	-chardev "socket,id=paragpu,path=$work/device.sock" \
-	-device pcie-root-port,id=plug,slot=1,pref64-reserve=2G \
-	-device ivshmem-doorbell,id=device,bus=plug,chardev=paragpu,vectors=1 \
+	-device pcie-root-port,id=plug,slot=1,pref64-reserve=2G "${device[@]}" \
 	-object memory-backend-ram,id=foreign,size=1M,share=on \
 	-device ivshmem-plain,memdev=foreign || status=$?
 [ ! -e "$out/vm.json" ] || cat "$out/vm.json"

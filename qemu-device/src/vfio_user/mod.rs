@@ -1,0 +1,163 @@
+//! The device over vfio-user, for QEMU 10.1 and later (`vfio-user-pci`) and
+//! Cloud Hypervisor (`--user-device`).
+//!
+//! A client that has the device's descriptors, as one of ivshmem, rings
+//! eventfds by itself. One of vfio-user sends each access to a register as a
+//! message and waits for the answer, with its virtual processor and what else
+//! its lock covers. So a thread does nothing but answer: [`server`] turns
+//! accesses into the eventfds that an ivshmem client would ring, and hands
+//! interrupts on to the eventfd that the client brought. The rest of the
+//! process does not know the difference.
+
+pub mod config_space;
+pub mod connection;
+pub mod server;
+#[cfg(test)]
+mod tests;
+pub mod wire;
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+
+use self::connection::{Connection, End};
+use self::server::{Ends, Server};
+use crate::Error;
+use crate::eventfd::EventFd;
+
+/// A client and the thread that answers it; both end with this value.
+#[derive(Debug)]
+pub struct Client {
+    socket: UnixStream,
+    ended: Arc<EventFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Client {
+    /// Serves the client at the other end of `socket`. What rings `interrupt`
+    /// interrupts its guest.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub fn serve(socket: UnixStream, ends: Ends, interrupt: EventFd) -> Result<Self, Error> {
+        let failed = |error: std::io::Error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            Error::system("serve the hypervisor")(errno)
+        };
+        // Answers wait for a client that does not read.
+        socket.set_nonblocking(false).map_err(failed)?;
+        let ended = Arc::new(EventFd::new()?);
+        let service = Service {
+            connection: Connection::new(socket.try_clone().map_err(failed)?),
+            server: Server::new(ends),
+            interrupt,
+        };
+        let end = RungAtEnd(Arc::clone(&ended));
+        let thread = std::thread::Builder::new()
+            .name("vfio-user".into())
+            .spawn(move || {
+                let _end = end;
+                service.run();
+            })
+            .map_err(failed)?;
+        Ok(Self {
+            socket,
+            ended,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Client {
+    /// Is the client still there?
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.thread
+            .as_ref()
+            .is_some_and(|thread| !thread.is_finished())
+    }
+}
+
+/// Readable once the client is gone.
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ended.as_fd()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Tells the rest of the process that the thread ended, however it did.
+struct RungAtEnd(Arc<EventFd>);
+
+impl Drop for RungAtEnd {
+    fn drop(&mut self) {
+        self.0.ring();
+    }
+}
+
+/// What the thread works with.
+struct Service {
+    connection: Connection,
+    server: Server,
+    interrupt: EventFd,
+}
+
+impl Service {
+    fn run(mut self) {
+        match self.serve() {
+            Err(End::Closed) => {}
+            Err(End::Broken(why)) => {
+                tracing::warn!(why, "the hypervisor does not speak vfio-user: dropped");
+            }
+            Ok(never) => match never {},
+        }
+    }
+
+    fn serve(&mut self) -> Result<std::convert::Infallible, End> {
+        loop {
+            let mut list = [
+                PollFd::new(&self.connection, PollFlags::IN),
+                PollFd::new(&self.interrupt, PollFlags::IN),
+            ];
+            match poll(&mut list, None) {
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(_) => return Err(End::Closed),
+            }
+            let [asked, interrupts] = list.map(|descriptor| !descriptor.revents().is_empty());
+            if interrupts {
+                self.interrupt.clear();
+                self.server.interrupt();
+            }
+            if asked {
+                self.answer()?;
+            }
+        }
+    }
+
+    /// Answers the command that is there, one at a time, so that interrupts
+    /// have their turn.
+    fn answer(&mut self) -> Result<(), End> {
+        let Some(command) = self.connection.next()? else {
+            return Ok(());
+        };
+        let header = command.header;
+        let reply = self.server.carry_out(command);
+        if let Err(error) = &reply {
+            tracing::debug!(command = header.command, %error, "refused");
+        }
+        self.connection.answer(&header, reply)
+    }
+}

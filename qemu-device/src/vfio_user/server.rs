@@ -1,0 +1,341 @@
+//! What a vfio-user client asks, and what it is answered: the device's
+//! registers, its window, its interrupt.
+//!
+//! An access to a register becomes a write to an eventfd, at once; whoever
+//! listens there does the work. So the client, which holds its virtual
+//! processor and more up meanwhile, waits for nothing but this code.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use paragpu_protocol::codec::{Field, decode_all, encode_all};
+use rustix::io::{Errno, pread, pwrite};
+
+use super::config_space::{self, ConfigSpace, REGISTERS_SIZE};
+use super::connection::{Command, Reply};
+use super::wire::{
+    self, Access, DEVICE_FLAGS, DeviceInfo, DmaMap, DmaUnmap, IRQ_EVENTFD, IrqInfo, IrqSet,
+    MAPPABLE_AREA_SIZE, MAX_ACCESS, MappableArea, REGION_INFO_SIZE, RegionInfo, UNMAP_ALL, Version,
+    capabilities, command, dma_flags, fields, irq_set_flags, pci, region_flags,
+};
+use crate::eventfd::EventFd;
+use crate::layout::{Layout, PEER_GUEST, peer_of_channel, peer_of_control};
+
+/// Registers in BAR 0.
+mod register {
+    /// Read only: the guest's peer number.
+    pub const POSITION: u64 = 0x08;
+    /// Write only: peer << 16 | vector.
+    pub const DOORBELL: u64 = 0x0c;
+}
+
+/// Bytes of a [`DeviceInfo`], and of an [`IrqInfo`].
+const STRUCTURE_SIZE: u32 = 16;
+
+/// What the device is made of.
+#[derive(Debug)]
+pub struct Ends {
+    /// The window.
+    pub window: OwnedFd,
+    /// How it is divided.
+    pub layout: Layout,
+    /// What the guest's doorbell rings for each channel.
+    pub channels: Vec<EventFd>,
+    /// What it rings for the control peer.
+    pub control: EventFd,
+}
+
+/// One client's device.
+#[derive(Debug)]
+pub struct Server {
+    ends: Ends,
+    config: ConfigSpace,
+    greeted: bool,
+    /// Raises the guest's interrupt; the client brings it when the guest
+    /// turns MSI on.
+    trigger: Option<EventFd>,
+}
+
+impl Server {
+    /// A device as after power-on, whose client has said nothing yet.
+    #[must_use]
+    pub fn new(ends: Ends) -> Self {
+        Self {
+            config: ConfigSpace::new(ends.layout.window_size),
+            ends,
+            greeted: false,
+            trigger: None,
+        }
+    }
+
+    /// Raises the guest's interrupt, if it has one turned on.
+    pub fn interrupt(&self) {
+        if let Some(trigger) = &self.trigger {
+            trigger.ring();
+        }
+    }
+
+    /// Carries a command out.
+    ///
+    /// # Errors
+    /// What the client is answered, where the command makes no sense.
+    pub fn carry_out(&mut self, command: Command<'_>) -> Result<Reply<'_>, Errno> {
+        let payload = command.payload;
+        let number = command.header.command;
+        if self.greeted == (number == command::VERSION) {
+            return Err(Errno::PROTO);
+        }
+        match number {
+            command::VERSION => self.version(payload),
+            command::DMA_MAP => Self::dma_map(payload),
+            command::DMA_UNMAP => Self::dma_unmap(payload),
+            command::GET_INFO => Self::info(payload),
+            command::GET_REGION_INFO => self.region_info(payload),
+            command::GET_IRQ_INFO => Self::irq_info(payload),
+            command::SET_IRQS => self.set_irqs(payload, command.descriptors),
+            command::REGION_READ => self.read(payload),
+            command::REGION_WRITE => self.write(payload),
+            command::RESET => {
+                self.config.reset();
+                Ok(Reply::default())
+            }
+            _ => Err(Errno::NOTSUP),
+        }
+    }
+
+    fn version(&mut self, payload: &[u8]) -> Result<Reply<'_>, Errno> {
+        // What the client can do is not looked at: nothing here depends on it.
+        let (asked, _) = fields::<Version>(payload)?;
+        if asked.major != wire::VERSION.major {
+            return Err(Errno::NOTSUP);
+        }
+        self.greeted = true;
+        let mut payload = encode_all(&Version {
+            major: asked.major,
+            minor: asked.minor.min(wire::VERSION.minor),
+        });
+        payload.extend_from_slice(&capabilities());
+        Ok(payload.into())
+    }
+
+    /// The guest's memory is not used: bytes cross through the window.
+    fn dma_map(payload: &[u8]) -> Result<Reply<'static>, Errno> {
+        let map: DmaMap = whole(payload)?;
+        let known = dma_flags::READ | dma_flags::WRITE;
+        if map.flags & !known != 0 || !is_range(map.address, map.size) {
+            return Err(Errno::INVAL);
+        }
+        Ok(Reply::default())
+    }
+
+    fn dma_unmap(payload: &[u8]) -> Result<Reply<'static>, Errno> {
+        let (unmap, _) = fields::<DmaUnmap>(payload)?;
+        if unmap.flags & !UNMAP_ALL != 0 {
+            return Err(Errno::INVAL);
+        }
+        if unmap.flags & UNMAP_ALL == 0 && !is_range(unmap.address, unmap.size) {
+            return Err(Errno::INVAL);
+        }
+        Ok(reply(&unmap))
+    }
+
+    fn info(payload: &[u8]) -> Result<Reply<'static>, Errno> {
+        let (asked, _) = fields::<DeviceInfo>(payload)?;
+        if asked.argsz < STRUCTURE_SIZE {
+            return Err(Errno::INVAL);
+        }
+        Ok(reply(&DeviceInfo {
+            argsz: STRUCTURE_SIZE,
+            flags: DEVICE_FLAGS,
+            regions: pci::REGIONS,
+            interrupts: pci::INTERRUPTS,
+        }))
+    }
+
+    fn region_info(&self, payload: &[u8]) -> Result<Reply<'_>, Errno> {
+        let (asked, _) = fields::<RegionInfo>(payload)?;
+        if asked.argsz < REGION_INFO_SIZE || asked.index >= pci::REGIONS {
+            return Err(Errno::INVAL);
+        }
+        let both = region_flags::READ | region_flags::WRITE;
+        let (flags, size) = match asked.index {
+            pci::BAR0 => (both, REGISTERS_SIZE),
+            pci::BAR2 => (
+                both | region_flags::MMAP | region_flags::CAPABILITIES,
+                self.ends.layout.window_size,
+            ),
+            pci::CONFIG => (both, config_space::SIZE),
+            _ => (0, 0),
+        };
+        let mut info = RegionInfo {
+            argsz: REGION_INFO_SIZE,
+            flags,
+            index: asked.index,
+            capabilities: 0,
+            size,
+            offset: 0,
+        };
+        if asked.index != pci::BAR2 {
+            return Ok(reply(&info));
+        }
+        info.argsz = REGION_INFO_SIZE + MAPPABLE_AREA_SIZE;
+        info.capabilities = REGION_INFO_SIZE;
+        if asked.argsz < info.argsz {
+            // Too little room for all of it: it will ask again.
+            return Ok(reply(&info));
+        }
+        let mut payload = encode_all(&info);
+        MappableArea {
+            id: 1,
+            version: 1,
+            next: 0,
+            count: 1,
+            reserved: 0,
+            offset: 0,
+            size,
+        }
+        .encode(&mut payload);
+        Ok(Reply {
+            payload,
+            descriptor: Some(self.ends.window.as_fd()),
+        })
+    }
+
+    fn irq_info(payload: &[u8]) -> Result<Reply<'static>, Errno> {
+        let (asked, _) = fields::<IrqInfo>(payload)?;
+        if asked.argsz < STRUCTURE_SIZE || asked.index >= pci::INTERRUPTS {
+            return Err(Errno::INVAL);
+        }
+        let is_msi = asked.index == pci::MSI;
+        Ok(reply(&IrqInfo {
+            argsz: STRUCTURE_SIZE,
+            flags: if is_msi { IRQ_EVENTFD } else { 0 },
+            index: asked.index,
+            count: is_msi.into(),
+        }))
+    }
+
+    fn set_irqs(
+        &mut self,
+        payload: &[u8],
+        mut descriptors: Vec<OwnedFd>,
+    ) -> Result<Reply<'_>, Errno> {
+        let (set, _) = fields::<IrqSet>(payload)?;
+        const OFF: u32 = irq_set_flags::DATA_NONE | irq_set_flags::ACTION_TRIGGER;
+        const THROUGH: u32 = irq_set_flags::DATA_EVENTFD | irq_set_flags::ACTION_TRIGGER;
+        match (set.index, set.flags, set.start, set.count) {
+            (pci::MSI, OFF, 0, 0) => self.trigger = None,
+            // Those that the device lacks are off.
+            (0..pci::INTERRUPTS, OFF, 0, 0) => {}
+            (pci::MSI, OFF, 0, 1) => self.interrupt(),
+            (pci::MSI, THROUGH, 0, 1) if descriptors.len() <= 1 => {
+                self.trigger = descriptors.pop().map(EventFd::from);
+            }
+            _ => return Err(Errno::INVAL),
+        }
+        Ok(Reply::default())
+    }
+
+    fn read(&self, payload: &[u8]) -> Result<Reply<'_>, Errno> {
+        let access: Access = whole(payload)?;
+        let count = self.check(&access)?;
+        let mut payload = encode_all(&access);
+        match access.region {
+            pci::CONFIG => payload.extend(self.config.read(access.offset, count)),
+            pci::BAR2 => {
+                let start = payload.len();
+                payload.resize(start + count, 0);
+                let to = payload.get_mut(start..).unwrap_or_default();
+                pread(&self.ends.window, to, access.offset)?;
+            }
+            _ => {
+                let start = payload.len();
+                payload.resize(start + count, 0);
+                if access.offset == register::POSITION
+                    && let Some(to) = payload.get_mut(start..start + 2)
+                {
+                    to.copy_from_slice(&PEER_GUEST.to_le_bytes());
+                }
+            }
+        }
+        Ok(payload.into())
+    }
+
+    fn write(&mut self, payload: &[u8]) -> Result<Reply<'_>, Errno> {
+        let (access, bytes) = fields::<Access>(payload)?;
+        let count = self.check(&access)?;
+        if bytes.len() != count {
+            return Err(Errno::INVAL);
+        }
+        match access.region {
+            pci::CONFIG => self.config.write(access.offset, bytes),
+            pci::BAR2 => {
+                pwrite(&self.ends.window, bytes, access.offset)?;
+            }
+            _ => {
+                if access.offset == register::DOORBELL
+                    && let Ok(value) = decode_all::<u32>(bytes)
+                {
+                    self.ring(value);
+                }
+            }
+        }
+        Ok(reply(&access))
+    }
+
+    /// A guest wrote the doorbell register. Peers and vectors that are not
+    /// there hear nothing, as with any ivshmem device.
+    fn ring(&self, value: u32) {
+        let [vector, peer] = [value as u16, (value >> 16) as u16];
+        let count = self.ends.layout.channel_count;
+        if vector != 0 || peer == PEER_GUEST {
+            return;
+        }
+        if peer == peer_of_control(count) {
+            self.ends.control.ring();
+        } else if let Some(channel) = peer.checked_sub(peer_of_channel(0))
+            && let Some(doorbell) = self.ends.channels.get(usize::from(channel))
+        {
+            doorbell.ring();
+        }
+    }
+
+    /// How many bytes an access moves, if they are all in its region.
+    fn check(&self, access: &Access) -> Result<usize, Errno> {
+        let size = match access.region {
+            pci::BAR0 => REGISTERS_SIZE,
+            pci::BAR2 => self.ends.layout.window_size,
+            pci::CONFIG => config_space::SIZE,
+            _ => return Err(Errno::INVAL),
+        };
+        let count = usize::try_from(access.count).map_err(|_| Errno::INVAL)?;
+        let end = access.offset.checked_add(access.count.into());
+        if count > MAX_ACCESS || end.is_none_or(|end| end > size) {
+            return Err(Errno::INVAL);
+        }
+        Ok(count)
+    }
+}
+
+/// The answer that consists of one structure.
+fn reply<'a, T: Field<'a>>(value: &T) -> Reply<'static> {
+    encode_all(value).into()
+}
+
+/// A command's only structure.
+fn whole<'a, T: Field<'a>>(payload: &'a [u8]) -> Result<T, Errno> {
+    decode_all(payload).map_err(|_| Errno::INVAL)
+}
+
+/// Are there bytes from `address` on, all below 2^64?
+fn is_range(address: u64, size: u64) -> bool {
+    size != 0 && address.checked_add(size - 1).is_some()
+}
+
+impl From<Vec<u8>> for Reply<'_> {
+    fn from(payload: Vec<u8>) -> Self {
+        Self {
+            payload,
+            descriptor: None,
+        }
+    }
+}
