@@ -125,6 +125,12 @@ bench-gpu: ## speed on this machine's NVIDIA GPU beside native, into out/bench-g
 fuzz: ## every decoder for FUZZ_SECONDS (600) each, two at a time
 	tests/fuzz/run.sh
 
+.PHONY: test-vfio-user
+test-vfio-user: packages-test build programs ## the device over vfio-user, in VMs of QEMU 11.1 from Debian 13's backports
+	tests/tools/fetch-qemu.sh
+	PROTOCOL=vfio-user PARAGPU_QEMU="$(CURDIR)/.cache/qemu-vfio-user" tests/vm/run.sh out/vm-vfio-user
+	cd tests && python3 -m unittest -v vfio_user.test_vfio_user
+
 .PHONY: test-packages
 test-packages: packages programs ## install, use, upgrade and purge the packages in bare Debians 12 and 13
 	tests/packages/run.sh

@@ -14,6 +14,7 @@
 #include <linux/pci.h>
 #include <linux/srcu.h>
 #include <linux/wait.h>
+#include <linux/workqueue.h>
 
 #include <uapi/linux/paragpu.h>
 
@@ -79,6 +80,8 @@ struct paragpu_layout {
  * @lock: protects @taken and @mapping of the channels
  * @interrupts: counts moments after which a channel may be free
  * @freed_wait: openers that wait for a channel to be scrubbed
+ * @watchdog: looks for news of the host once a second while channels are
+ *	taken: a host side that died may not have interrupted any more
  * @channels: as many as @layout says
  */
 struct paragpu_device {
@@ -95,6 +98,7 @@ struct paragpu_device {
 	struct mutex lock;
 	atomic_t interrupts;
 	wait_queue_head_t freed_wait;
+	struct delayed_work watchdog;
 	struct paragpu_channel channels[];
 };
 
@@ -102,6 +106,7 @@ extern const struct file_operations paragpu_fops;
 
 bool paragpu_enter(struct paragpu_device *paragpu, int *index);
 void paragpu_exit(struct paragpu_device *paragpu, int index);
+void paragpu_watch(struct paragpu_device *paragpu);
 void paragpu_ring(struct paragpu_device *paragpu, u32 peer);
 u32 paragpu_state(struct paragpu_device *paragpu, u32 channel);
 bool paragpu_take(struct paragpu_device *paragpu, u32 channel);

@@ -59,6 +59,7 @@ static int paragpu_find(struct paragpu_device *paragpu, struct file *file)
 		channel->mapping = file->f_mapping;
 		WRITE_ONCE(channel->fade, 0);
 		file->private_data = channel;
+		paragpu_watch(paragpu);
 		error = 0;
 		break;
 	}

@@ -174,6 +174,36 @@ static void paragpu_scan_pending(struct paragpu_device *paragpu)
 	paragpu_wake_openers(paragpu);
 }
 
+/**
+ * paragpu_watch - look for news of the host in a second
+ * @paragpu: the device
+ *
+ * Context: Inside paragpu_enter(), so that paragpu_disconnect() finds it.
+ */
+void paragpu_watch(struct paragpu_device *paragpu)
+{
+	schedule_delayed_work(&paragpu->watchdog, HZ);
+}
+
+static void paragpu_watchdog(struct work_struct *work)
+{
+	struct paragpu_device *paragpu =
+		container_of(to_delayed_work(work), struct paragpu_device,
+			     watchdog);
+	bool taken = false;
+	int index;
+	u32 i;
+
+	if (!paragpu_enter(paragpu, &index))
+		return;
+	paragpu_scan_pending(paragpu);
+	for (i = 0; i < paragpu->layout.channel_count && !taken; i++)
+		taken = READ_ONCE(paragpu->channels[i].taken);
+	if (taken)
+		paragpu_watch(paragpu);
+	paragpu_exit(paragpu, index);
+}
+
 static irqreturn_t paragpu_interrupt(int irq, void *data)
 {
 	paragpu_scan_pending(data);
@@ -351,6 +381,7 @@ paragpu_create(struct pci_dev *pdev, const struct paragpu_layout *found)
 	mutex_init(&paragpu->lock);
 	init_completion(&paragpu->unmapped);
 	init_waitqueue_head(&paragpu->freed_wait);
+	INIT_DELAYED_WORK(&paragpu->watchdog, paragpu_watchdog);
 	for (i = 0; i < paragpu->layout.channel_count; i++) {
 		paragpu->channels[i].owner = paragpu;
 		paragpu->channels[i].index = i;
@@ -453,6 +484,7 @@ static void paragpu_disconnect(struct paragpu_device *paragpu)
 
 	WRITE_ONCE(paragpu->gone, true);
 	synchronize_srcu(&paragpu->guard);
+	cancel_delayed_work_sync(&paragpu->watchdog);
 
 	mutex_lock(&paragpu->lock);
 	for (i = 0; i < paragpu->layout.channel_count; i++) {

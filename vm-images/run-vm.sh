@@ -11,6 +11,8 @@
 #                     commands printed), output.jsonl (those lines that begin
 #                     with a brace), vm.json (about the VM), qemu.log
 #   --device SOCKET   the VM's paragpu device: socket of paragpu-qemu-device
+#   --vfio-user SOCKET  the same, of a device process with --protocol vfio-user;
+#                     PARAGPU_QEMU has to name a QEMU from 10.1 on
 #   --vsock SOCKET    the VM's vsock: socket of a vhost-user daemon
 #   --network         a network card: the host is 10.0.2.2 to the VM
 #   --file SRC=DEST   one more file for the initramfs; may be repeated
@@ -33,7 +35,7 @@ fail() {
 	exit 125
 }
 
-kernel='' initramfs='' commands='' out='' device='' vsock='' network=no
+kernel='' initramfs='' commands='' out='' device='' vfio_user='' vsock='' network=no
 memory=1G cpus=2 timeout=300 append='' files=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
 	if [ "$1" = --network ]; then
@@ -48,6 +50,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
 	--commands) commands=$2 ;;
 	--out) out=$2 ;;
 	--device) device=$2 ;;
+	--vfio-user) vfio_user=$2 ;;
 	--vsock) vsock=$2 ;;
 	--file) files+=("$2") ;;
 	--memory) memory=$2 ;;
@@ -177,11 +180,16 @@ if [ -n "$device" ]; then
 	devices=(-chardev "socket,id=paragpu,path=$device"
 		-device ivshmem-doorbell,chardev=paragpu,vectors=1)
 fi
-if [ -n "$vsock" ]; then
-	# The daemon reads and writes the VM's memory.
+if [ -n "$vsock$vfio_user" ]; then
+	# Processes of the host read and write the VM's memory.
 	devices+=(-object "memory-backend-memfd,id=ram,size=$memory,share=on"
-		-machine memory-backend=ram
-		-chardev "socket,id=vsock,path=$vsock"
+		-machine memory-backend=ram)
+fi
+if [ -n "$vfio_user" ]; then
+	devices+=(-device "{\"driver\":\"vfio-user-pci\",\"socket\":{\"type\":\"unix\",\"path\":\"$vfio_user\"}}")
+fi
+if [ -n "$vsock" ]; then
+	devices+=(-chardev "socket,id=vsock,path=$vsock"
 		-device "vhost-user-vsock-pci,chardev=vsock")
 fi
 if [ "$network" = yes ]; then

@@ -10,11 +10,11 @@ use crate::Error;
 use crate::channel::{Channel, Phase, Shared, Target};
 use crate::eventfd::EventFd;
 use crate::ivshmem::{Descriptors, Hypervisor};
-use crate::settings::Protocol;
-use crate::vfio_user;
 use crate::layout::Layout;
-use crate::throttle::Throttle;
 use crate::rings::duplicate;
+use crate::settings::Protocol;
+use crate::throttle::Throttle;
+use crate::vfio_user;
 use crate::window::Window;
 
 /// How soon a channel is offered again to a daemon that was busy.

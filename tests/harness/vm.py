@@ -81,7 +81,8 @@ def vhost_device_vsock():
 class Device:
     """The device process of one VM."""
 
-    def __init__(self, daemon, vm="demo", arguments=()):
+    def __init__(self, daemon, vm="demo", arguments=(), protocol="ivshmem"):
+        self.protocol = protocol
         self.folder = tempfile.TemporaryDirectory(prefix="paragpu-vm-")
         self.socket = os.path.join(self.folder.name, "device.sock")
         self.process = subprocess.Popen(
@@ -91,6 +92,7 @@ class Device:
                     f"--socket={self.socket}",
                     f"--vm={vm}",
                     f"--daemon={daemon.socket}",
+                    f"--protocol={protocol}",
                     *arguments,
                 ]
             ),
@@ -112,6 +114,23 @@ class Device:
 
     def __exit__(self, *_):
         self.stop()
+
+
+def qemu_with_vfio_user():
+    """Path of a QEMU with vfio-user-pci, or None."""
+    fetched = os.path.join(CACHE, "qemu-vfio-user")
+    return fetched if os.path.exists(fetched) else None
+
+
+def option_of(device):
+    """How run-vm.sh is told of a Device."""
+    return ("--vfio-user" if device.protocol == "vfio-user" else "--device", device.socket)
+
+
+def environment_of(device):
+    """In which run-vm.sh finds a QEMU that has the Device's kind."""
+    newer = qemu_with_vfio_user() if device and device.protocol == "vfio-user" else None
+    return dict(os.environ, PARAGPU_QEMU=newer) if newer else None
 
 
 class Vsock:
@@ -265,7 +284,7 @@ def boot(kernel, initramfs, script, on_line, *, device=None, vsock=None, tcp=Non
                 *("--initramfs", initramfs),
                 *("--commands", commands),
                 *("--out", os.path.join(folder, "vm")),
-                *(("--device", device.socket) if device else ()),
+                *(option_of(device) if device else ()),
                 *(("--vsock", vsock.socket) if vsock else ()),
                 *(("--network",) if tcp else ()),
                 *("--memory", "2G"),
@@ -274,6 +293,7 @@ def boot(kernel, initramfs, script, on_line, *, device=None, vsock=None, tcp=Non
             stdout=subprocess.PIPE,
             text=True,
             errors="replace",
+            env=environment_of(device),
         )
         with machine.stdout:
             for line in machine.stdout:

@@ -51,11 +51,7 @@ impl ConfigSpace {
         self.set(0x0c, &[0; 2], &[0xff; 2]);
         // BAR 0: 32 bits. BAR 2: 64 bits, prefetchable.
         let low = |size: u64| !(size - 1);
-        self.set(
-            0x10,
-            &[0; 4],
-            &low(REGISTERS_SIZE).to_le_bytes()[..4],
-        );
+        self.set(0x10, &[0; 4], &low(REGISTERS_SIZE).to_le_bytes()[..4]);
         self.set(
             0x18,
             &0x0c_u64.to_le_bytes(),
@@ -68,7 +64,11 @@ impl ConfigSpace {
         self.set(0x3c, &[0], &[0xff]);
         // MSI: one vector, 64 bits, no mask; enable, address, data.
         self.set(MSI, &[0x05, 0x00], &[]);
-        self.set(MSI + 2, &0x0080_u16.to_le_bytes(), &0x0001_u16.to_le_bytes());
+        self.set(
+            MSI + 2,
+            &0x0080_u16.to_le_bytes(),
+            &0x0001_u16.to_le_bytes(),
+        );
         self.set(MSI + 4, &[0; 8], &(!3_u64).to_le_bytes());
         self.set(MSI + 12, &[0; 2], &[0xff; 2]);
     }

@@ -73,7 +73,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`End`].
-    pub fn next(&mut self) -> Result<Option<Command<'_>>, End> {
+    pub fn receive(&mut self) -> Result<Option<Command<'_>>, End> {
         loop {
             let size = self.size()?;
             let missing = size.unwrap_or(HEADER_SIZE).saturating_sub(self.filled);

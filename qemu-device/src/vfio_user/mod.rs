@@ -150,7 +150,7 @@ impl Service {
     /// Answers the command that is there, one at a time, so that interrupts
     /// have their turn.
     fn answer(&mut self) -> Result<(), End> {
-        let Some(command) = self.connection.next()? else {
+        let Some(command) = self.connection.receive()? else {
             return Ok(());
         };
         let header = command.header;

@@ -100,8 +100,7 @@ fn region(server: &mut Server, index: u32, argsz: u32) -> Result<(RegionInfo, bo
         size: 0,
         offset: 0,
     });
-    let (payload, descriptor) =
-        ask_with(server, command::GET_REGION_INFO, &question, Vec::new())?;
+    let (payload, descriptor) = ask_with(server, command::GET_REGION_INFO, &question, Vec::new())?;
     let info = head(&payload);
     if let Ok(area) = decode_all::<MappableArea>(payload.get(32..).unwrap_or_default()) {
         assert_eq!((area.id, area.count, area.size), (1, 1, 16 << 20));
@@ -165,7 +164,13 @@ fn the_doorbell_rings_who_is_named() {
         rang.iter().position(|rang| *rang)
     };
     // Peer 0 is the guest itself; peers 1 to 3 are channels, 4 is control.
-    for (peer, expected) in [(0, None), (1, Some(0)), (3, Some(2)), (4, Some(3)), (5, None)] {
+    for (peer, expected) in [
+        (0, None),
+        (1, Some(0)),
+        (3, Some(2)),
+        (4, Some(3)),
+        (5, None),
+    ] {
         assert_eq!(ring(peer << 16), expected, "peer {peer}");
         assert_eq!(ring(peer << 16 | 1), None, "there is one vector");
     }
@@ -175,8 +180,18 @@ fn the_doorbell_rings_who_is_named() {
 #[test]
 fn other_accesses_to_registers_do_nothing() {
     let (mut server, bells) = greeted();
-    for (offset, bytes) in [(0x0c, &[0, 0][..]), (0x0c, &[0; 8]), (0x0d, &[1; 4]), (0, &[1; 4])] {
-        ask(&mut server, command::REGION_WRITE, &write(offset, pci::BAR0, bytes)).unwrap();
+    for (offset, bytes) in [
+        (0x0c, &[0, 0][..]),
+        (0x0c, &[0; 8]),
+        (0x0d, &[1; 4]),
+        (0, &[1; 4]),
+    ] {
+        ask(
+            &mut server,
+            command::REGION_WRITE,
+            &write(offset, pci::BAR0, bytes),
+        )
+        .unwrap();
     }
     assert!(!bells.iter().any(rung));
     let answer = ask(&mut server, command::REGION_READ, &access(8, pci::BAR0, 4)).unwrap();
@@ -199,7 +214,11 @@ fn accesses_stay_in_their_region() {
         (0, u32::MAX, 0),
     ];
     for (offset, region, count) in bad {
-        let read = ask(&mut server, command::REGION_READ, &access(offset, region, count));
+        let read = ask(
+            &mut server,
+            command::REGION_READ,
+            &access(offset, region, count),
+        );
         assert_eq!(read, Err(Errno::INVAL), "{offset:#x} in {region}");
         let payload = write(offset, region, &vec![0; count as usize]);
         let written = ask(&mut server, command::REGION_WRITE, &payload);
@@ -207,7 +226,12 @@ fn accesses_stay_in_their_region() {
     }
     let short = ask(&mut server, command::REGION_WRITE, &access(0, 0, 4));
     assert_eq!(short, Err(Errno::INVAL), "no bytes came");
-    ask(&mut server, command::REGION_WRITE, &write(window - 4, 2, b"last")).unwrap();
+    ask(
+        &mut server,
+        command::REGION_WRITE,
+        &write(window - 4, 2, b"last"),
+    )
+    .unwrap();
     let back = ask(&mut server, command::REGION_READ, &access(window - 4, 2, 4)).unwrap();
     assert_eq!(&back[16..], b"last");
 }
@@ -241,7 +265,7 @@ fn interrupts_go_where_the_client_said_last() {
         let refused = irqs(&mut server, set, pass(&first));
         assert_eq!(refused, Err(Errno::INVAL), "{set:?}");
     }
-    let two = [pass(&first), pass(&first)].concat();
+    let two = pass(&first).into_iter().chain(pass(&first)).collect();
     assert!(irqs(&mut server, [through, pci::MSI, 0, 1], two).is_err());
     server.interrupt();
     assert!(!rung(&first) && rung(&second));
@@ -320,13 +344,13 @@ proptest! {
             let (now, later) = rest.split_at(cut.min(rest.len()));
             theirs.write_all(now).unwrap();
             rest = later;
-            while let Some(command) = connection.next().unwrap() {
+            while let Some(command) = connection.receive().unwrap() {
                 found.push((command.header.command, command.payload.to_vec()));
             }
         }
         prop_assert_eq!(found, commands);
         drop(theirs);
-        prop_assert_eq!(connection.next().unwrap_err(), End::Closed);
+        prop_assert_eq!(connection.receive().unwrap_err(), End::Closed);
     }
 
     #[test]
@@ -336,7 +360,7 @@ proptest! {
         theirs.write_all(&bytes).unwrap();
         drop(theirs);
         let mut taken = 0;
-        while let Ok(Some(command)) = connection.next() {
+        while let Ok(Some(command)) = connection.receive() {
             taken += HEADER_SIZE + command.payload.len();
         }
         prop_assert!(taken <= bytes.len());

@@ -1,6 +1,7 @@
 //! The real process, with a hypervisor, a guest kernel and a daemon played by
 //! the test: they speak the protocols from their specifications, and reach
-//! the window through its descriptor.
+//! the window through its descriptor. Each test program uses its part of this.
+#![allow(dead_code)]
 
 use std::fs::File;
 use std::io::{IoSliceMut, Read};
@@ -49,7 +50,17 @@ impl Process {
     }
 
     pub fn start_in(folder: tempfile::TempDir) -> Self {
+        Self::start_command(folder, &[])
+    }
+
+    /// With further arguments.
+    pub fn start_with(arguments: &[&str]) -> Self {
+        Self::start_command(tempfile::tempdir().unwrap(), arguments)
+    }
+
+    fn start_command(folder: tempfile::TempDir, arguments: &[&str]) -> Self {
         let mut child = Self::command(&folder)
+            .args(arguments)
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();

@@ -1,0 +1,186 @@
+//! The device process over vfio-user, with a hypervisor, a guest kernel and a
+//! daemon played by the test.
+
+mod common;
+
+use std::io::{IoSlice, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use common::{CHANNELS, Guest, LONG, Process, is_ready, receive};
+use paragpu_qemu_device::layout::state::{FREE, HOST_CLOSED, OPEN, RELEASED};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+const PROTOCOL: [&str; 2] = ["--protocol", "vfio-user"];
+const VERSION: u16 = 1;
+const GET_REGION_INFO: u16 = 5;
+const SET_IRQS: u16 = 8;
+const REGION_WRITE: u16 = 10;
+
+/// A client, which writes the protocol's words by hand.
+struct Client(UnixStream);
+
+fn words(numbers: &[u32]) -> Vec<u8> {
+    numbers.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+impl Client {
+    fn connect(process: &Process) -> Self {
+        let client = Self(UnixStream::connect(process.socket()).unwrap());
+        let (answer, _) = client.ask(VERSION, b"\0\0\x01\0{\"capabilities\":{}}\0", None);
+        assert_eq!(&answer[..4], [0, 0, 1, 0]);
+        client
+    }
+
+    fn ask(
+        &self,
+        command: u16,
+        payload: &[u8],
+        descriptor: Option<&OwnedFd>,
+    ) -> (Vec<u8>, Vec<OwnedFd>) {
+        let size = 16 + payload.len() as u32;
+        let mut message = words(&[u32::from(command) << 16 | 77, size, 0, 0]);
+        message.extend(payload);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let passed = descriptor.map(|descriptor| [descriptor.as_fd()]);
+        if let Some(passed) = &passed {
+            control.push(SendAncillaryMessage::ScmRights(passed));
+        }
+        let bytes = [IoSlice::new(&message)];
+        sendmsg(&self.0, &bytes, &mut control, SendFlags::NOSIGNAL).unwrap();
+        let (mut answer, descriptors) = receive(&self.0, 4096);
+        let rest = answer.split_off(16);
+        assert_eq!(answer[..4], message[..4], "the answer to another question");
+        assert_eq!(answer[8..16], [1, 0, 0, 0, 0, 0, 0, 0], "an error");
+        (rest, descriptors)
+    }
+
+    /// The guest's doorbell register.
+    fn ring(&self, peer: u32) {
+        let payload = words(&[0x0c, 0, 0, 4, peer << 16]);
+        self.ask(REGION_WRITE, &payload, None);
+    }
+
+    /// The window, as the guest would have it mapped.
+    fn window(&self) -> std::fs::File {
+        let question = words(&[64, 0, 2, 0, 0, 0, 0, 0]);
+        let (_, mut descriptors) = self.ask(GET_REGION_INFO, &question, None);
+        descriptors.pop().expect("the window").into()
+    }
+
+    fn interrupt(&self) -> OwnedFd {
+        let interrupt = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let question = words(&[20, 1 << 2 | 1 << 5, 1, 0, 1]);
+        self.ask(SET_IRQS, &question, Some(&interrupt));
+        interrupt
+    }
+}
+
+/// The guest's view of the device. Its doorbells go nowhere: they are rung by
+/// the register.
+fn guest(client: &Client) -> Guest {
+    let nobody = || eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+    Guest {
+        window: client.window(),
+        channels: (0..CHANNELS).map(|_| nobody()).collect(),
+        control: nobody(),
+        interrupt: client.interrupt(),
+        socket: client.0.try_clone().unwrap(),
+    }
+}
+
+#[test]
+fn a_guest_without_a_daemon_is_told_by_interrupt() {
+    let process = Process::start_with(&PROTOCOL);
+    let client = Client::connect(&process);
+    let guest = guest(&client);
+    assert_eq!(guest.state(1), FREE);
+    guest.open_and_greet(1);
+    client.ring(u32::from(CHANNELS) + 1);
+    guest.until(1, HOST_CLOSED);
+    guest.set_state(1, RELEASED);
+    client.ring(u32::from(CHANNELS) + 1);
+    guest.until(1, FREE);
+}
+
+#[test]
+fn an_interrupt_turned_on_anew_is_used() {
+    let process = Process::start_with(&PROTOCOL);
+    let client = Client::connect(&process);
+    let mut guest = guest(&client);
+    let earlier = std::mem::replace(&mut guest.interrupt, client.interrupt());
+    guest.open_and_greet(0);
+    client.ring(u32::from(CHANNELS) + 1);
+    guest.until(0, HOST_CLOSED);
+    assert!(!is_ready(&earlier, std::time::Duration::ZERO));
+}
+
+#[test]
+fn a_channels_doorbell_reaches_who_serves_it() {
+    let process = Process::start_with(&PROTOCOL);
+    let daemon = process.daemon();
+    let client = Client::connect(&process);
+    let guest = guest(&client);
+    guest.open_and_greet(2);
+    client.ring(u32::from(CHANNELS) + 1);
+    assert!(is_ready(&daemon, LONG), "no offer");
+    let (worker, _) = daemon.accept().unwrap();
+    let (_, descriptors) = receive(&worker, 4096);
+    let [_, doorbell, interrupt] = <[OwnedFd; 3]>::try_from(descriptors).unwrap();
+    client.ring(3);
+    assert!(is_ready(&doorbell, LONG));
+    while is_ready(&guest.interrupt, std::time::Duration::ZERO) {
+        rustix::io::read(&guest.interrupt, &mut [0; 8]).unwrap();
+    }
+    common::ring(&interrupt);
+    assert!(is_ready(&guest.interrupt, LONG));
+    assert_eq!(guest.state(2), OPEN);
+    // The VM's end is the session's.
+    drop((client, guest));
+    assert!(is_ready(&worker, LONG));
+    assert_eq!(receive(&worker, 1).0.len(), 0);
+}
+
+#[test]
+fn a_second_client_waits_for_the_first_to_be_gone() {
+    let process = Process::start_with(&PROTOCOL);
+    let first = Client::connect(&process);
+    let second = UnixStream::connect(process.socket()).unwrap();
+    drop(first);
+    let second = Client(second);
+    second.ask(VERSION, b"\0\0\x01\0", None);
+    assert_eq!(guest(&second).state(0), FREE);
+}
+
+#[test]
+fn clients_that_talk_rubbish_are_dropped_and_followed() {
+    let mut process = Process::start_with(&PROTOCOL);
+    let header = |command: u32, size: u32, flags: u32| words(&[command << 16, size, flags, 0]);
+    let rubbish: [Vec<u8>; 6] = [
+        vec![0xff; 64],
+        header(1, 15, 0),
+        header(1, 1 << 20, 0),
+        header(1, u32::MAX, 0),
+        header(1, 16, 1),
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+    ];
+    for bytes in &rubbish {
+        let mut talker = UnixStream::connect(process.socket()).unwrap();
+        // It may be dropped before all is written.
+        let _ = talker.write_all(bytes);
+        assert!(is_ready(&talker, LONG), "not dropped: {bytes:x?}");
+    }
+    // Commands whose answers nobody reads.
+    let mut silent = UnixStream::connect(process.socket()).unwrap();
+    silent
+        .set_write_timeout(Some(std::time::Duration::from_millis(200)))
+        .unwrap();
+    while silent.write_all(&header(4, 16, 0)).is_ok() {}
+    drop(silent);
+    assert!(process.is_alive());
+    let client = Client::connect(&process);
+    assert_eq!(guest(&client).state(0), FREE);
+}
