@@ -85,9 +85,17 @@ demo: packages-demo build programs vhost-vsock ## run CUDA programs in a VM and 
 bench-programs: cuda
 	$(MAKE) -C tests/bench
 
+.PHONY: bench-migrate
+bench-migrate: build ## what recording, replaying and moving sessions cost, into out/bench-migrate.json and .html
+	python3 tests/bench/bench_migrate.py
+
 .PHONY: soak-migrate
 soak-migrate: build ## 1,000 migrations in a row of a session under load
 	cd tests && PARAGPU_TEST_MIGRATIONS=1000 python3 -m unittest end_to_end.test_migration.Migration.test_many_migrations_in_a_row
+
+.PHONY: soak-faults
+soak-faults: build ## every fault at every step of a migration
+	cd tests && PARAGPU_TEST_FAULTS=all python3 -m unittest end_to_end.test_transfer_faults
 
 .PHONY: soak-reconnect
 soak-reconnect: ## cut connections under load 10,000 times at random bytes; PARAGPU_TEST_SEED says where

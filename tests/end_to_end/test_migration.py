@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import unittest
@@ -142,6 +143,35 @@ class Migration(unittest.TestCase):
                     # Over a network a killed program may come back for a while.
                     ask(self.two, "end", only_session(self.two))
                 eventually(lambda: self.two.sessions() == [], "the destination let go")
+
+    def test_memory_that_is_rewritten_while_it_moves(self):
+        program = os.path.join(harness.ROOT, "tests/bench/moving_guest.py")
+        for percent in ("0", "3", "100"):
+            with self.subTest(percent=percent):
+                guest = subprocess.Popen(
+                    [sys.executable, program, "3", str(9 << 20), percent],
+                    env=self.one.guest_environment("shm"),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+                for stream in (guest.stdout, guest.stderr, guest.stdin):
+                    self.addCleanup(stream.close)
+                self.addCleanup(guest.wait)
+                self.addCleanup(guest.kill)
+                read_until(guest, "ready")
+                here, there = self.one, self.two
+                for _ in range(4):
+                    code, _, errors = migrate(here, there.socket)
+                    self.assertEqual(code, 0, errors + here.log() + there.log())
+                    eventually(lambda source=here: source.sessions() == [], "the source let go")
+                    here, there = there, here
+                    guest.stdin.write("check\n")
+                    guest.stdin.flush()
+                    self.assertEqual(guest.stdout.readline().strip(), "exact")
+                guest.kill()
+                eventually(lambda: self.one.sessions() + self.two.sessions() == [], "the session is over")
 
     def test_many_migrations_in_a_row(self):
         guest = self.guest("shm", "steps")

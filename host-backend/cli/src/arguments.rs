@@ -75,6 +75,10 @@ pub enum Command {
         /// The other daemon's socket for guests: `unix:///run/…/paragpud.sock`.
         #[arg(long, value_name = "URL")]
         to: String,
+        /// Stop the program first and copy its memory then, instead of while
+        /// it runs: a longer pause, and fewer bytes where it writes much.
+        #[arg(long)]
+        stop_first: bool,
         /// How to print.
         #[arg(short, long, default_value = "text")]
         output: Output,

@@ -43,8 +43,12 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             session,
             vm,
             to,
+            stop_first,
             output,
-        } => moving::migrate(&arguments.connect()?, *session, vm.as_deref(), to, *output)?,
+        } => {
+            let control = arguments.connect()?;
+            moving::migrate(&control, *session, vm.as_deref(), to, *stop_first, *output)?;
+        }
         Command::Checkpoint {
             session,
             directory,

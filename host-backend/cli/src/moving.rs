@@ -16,6 +16,7 @@ pub fn migrate(
     session: Option<u64>,
     vm: Option<&str>,
     to: &str,
+    stop_first: bool,
     output: Output,
 ) -> Result<(), Error> {
     let to = destination(to)?;
@@ -23,7 +24,12 @@ pub fn migrate(
         (Some(session), _) => session,
         (None, vm) => only_session(control, vm.unwrap_or_default())?,
     };
-    let done = carry_out(control, &Request::Migrate { session, to }, output)?;
+    let request = Request::Migrate {
+        session,
+        to,
+        stop_first,
+    };
+    let done = carry_out(control, &request, output)?;
     tell(&done, output, &format!("session {session} moved"))
 }
 

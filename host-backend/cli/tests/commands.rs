@@ -100,8 +100,13 @@ fn daemon(directory: &Path, connections: usize, problem: Option<&'static str>) -
                         error: format!("there is no session {session}"),
                     },
                     Request::Stats {} => Response::Stats(stats(problem)),
-                    Request::Migrate { session: 12, to } => {
+                    Request::Migrate {
+                        session: 12,
+                        to,
+                        stop_first,
+                    } => {
                         assert_eq!(to, Path::new("/other/paragpud.sock"));
+                        assert!(!stop_first);
                         let progress = Response::Progress {
                             phase: 1,
                             done: 1,

@@ -44,6 +44,9 @@ pub enum Request {
         session: u64,
         /// That daemon's socket for guests, an absolute path.
         to: PathBuf,
+        /// Stop the program first and copy then.
+        #[serde(default)]
+        stop_first: bool,
     },
     /// Devices and totals: [`Response::Stats`].
     Stats {},

@@ -291,6 +291,48 @@ impl Device for SoftwareDevice {
         result
     }
 
+    fn watch_writes(&mut self, on: bool) -> Result<()> {
+        self.memory.written().watch(on);
+        if on {
+            // Whoever wrote without a note is through.
+            self.scheduler.quiesce();
+        }
+        Ok(())
+    }
+
+    fn writes(
+        &mut self,
+        address: u64,
+        size: u64,
+        forget: bool,
+        written: &mut Vec<(u64, u64)>,
+    ) -> Result<()> {
+        let (base, notes) = (self.memory.base(), self.memory.written());
+        if !notes.is_watching() {
+            return Err(Error::new(Status::NOT_SUPPORTED, "writes are not watched"));
+        }
+        let offset = address
+            .checked_sub(base)
+            .ok_or_else(|| invalid("outside the arena"))?;
+        notes.each(offset, size, forget, |at, length| {
+            written.push((base + at, length));
+        });
+        Ok(())
+    }
+
+    fn hash(&mut self, ranges: &[(u64, u64)], out: u64, stream: StreamId) -> Result<()> {
+        self.scheduler.check()?;
+        let reachable =
+            |&(address, size): &(u64, u64)| size <= CHUNK && self.memory.reachable(address, size);
+        let results = ranges.len() as u64 * 32;
+        if !ranges.iter().all(reachable) || !self.memory.reachable(out, results) {
+            return Err(invalid("a range to hash is not wholly reachable"));
+        }
+        let (memory, ranges) = (Arc::clone(&self.memory), ranges.to_vec());
+        let work = Work::Task(Box::new(move || copy::hash(&memory, &ranges, out)));
+        self.give(stream, work).map(|_| ())
+    }
+
     fn copy(&mut self, destination: u64, source: u64, size: u64, stream: StreamId) -> Result<()> {
         self.scheduler.check()?;
         let work = self.copy_work(destination, source, size)?;

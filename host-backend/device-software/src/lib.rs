@@ -27,6 +27,7 @@ pub mod program;
 pub mod ptx;
 pub mod scheduler;
 pub mod texture;
+pub mod written;
 
 pub use attributes::Options;
 #[cfg(feature = "fuzzing")]

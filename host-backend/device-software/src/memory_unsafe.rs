@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::ptr::{with_exposed_provenance as pointer, with_exposed_provenance_mut as pointer_mut};
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+use crate::written::Written;
 use paragpu_protocol::layout::{CHUNK, DEVICE_STRIDE};
 use parking_lot::{Mutex, RwLock};
 
@@ -55,6 +56,7 @@ pub struct Memory {
     chunks: Box<[AtomicU8]>,
     table: Mutex<Table>,
     host: RwLock<Vec<(u64, u64)>>,
+    written: Written,
 }
 
 fn protect(address: u64, size: u64, access: i32, flags: i32) -> std::io::Result<()> {
@@ -104,7 +106,19 @@ impl Memory {
             chunks,
             table: Mutex::default(),
             host: RwLock::default(),
+            written: Written::default(),
         })
+    }
+
+    /// What was written to the arena.
+    pub fn written(&self) -> &Written {
+        &self.written
+    }
+
+    /// To be called after a write: see [`Written`].
+    #[inline]
+    fn wrote(&self, address: u64, size: u64) {
+        self.written.note(address.wrapping_sub(self.base), size);
     }
 
     /// First address of the arena.
@@ -182,6 +196,8 @@ impl Memory {
             for &c in &fresh[at..at + n] {
                 self.chunks[c].store(MAPPED, Ordering::Release);
             }
+            // Zeros took the place of what may have been there before.
+            self.wrote(start, length);
             table.used += length;
             at += n;
         }
@@ -363,6 +379,7 @@ impl Memory {
                 _ => (*pointer::<AtomicU64>(at)).store(value, Ordering::Relaxed),
             }
         }
+        self.wrote(address, u64::from(width));
         true
     }
 
@@ -395,6 +412,7 @@ impl Memory {
                 (*pointer::<AtomicU32>(address as usize + 4 * n)).store(word, Ordering::Relaxed)
             };
         }
+        self.wrote(address, 128);
         true
     }
 
@@ -422,6 +440,7 @@ impl Memory {
                     .unwrap_or_default(),
             }
         };
+        self.wrote(address, u64::from(width));
         Some(done)
     }
 
@@ -457,6 +476,7 @@ impl Memory {
                 size as usize,
             );
         }
+        self.wrote(destination, size);
         true
     }
 
@@ -497,6 +517,7 @@ impl Memory {
                 bytes.len(),
             );
         }
+        self.wrote(address, bytes.len() as u64);
         true
     }
 
@@ -523,6 +544,7 @@ impl Memory {
                     size as usize,
                 )
             };
+            self.wrote(address, size);
             return true;
         }
         for n in 0..count {
@@ -535,6 +557,7 @@ impl Memory {
                 }
             }
         }
+        self.wrote(address, size);
         true
     }
 }

@@ -12,6 +12,7 @@ fn conforms() {
     };
     let platform = SoftwarePlatform::with_options(options);
     conformance::memory(&platform);
+    conformance::writes(&platform);
     conformance::streams(&platform);
     conformance::graphs(&platform);
 }

@@ -214,6 +214,59 @@ pub trait Device: Send {
     /// `HOST_MEMORY_NOT_REGISTERED`.
     fn host_unregister(&mut self, address: u64) -> Result<()>;
 
+    /// Notes from now on what is written to mapped memory and to variables of
+    /// modules, for [`writes`](Self::writes), or ends that. Where it begins,
+    /// what was written earlier is there for whoever reads after it returns.
+    ///
+    /// # Errors
+    /// `NOT_SUPPORTED` where the device cannot tell exactly: contents are
+    /// compared by hash then.
+    fn watch_writes(&mut self, _on: bool) -> Result<()> {
+        Err(Error::new(
+            Status::NOT_SUPPORTED,
+            "this device does not note what is written",
+        ))
+    }
+
+    /// Appends to `written` the ranges, address and bytes, ascending and apart,
+    /// of `[address, address + size)` that may have been written or mapped
+    /// since they were forgotten last, or since the watch began; `forget`
+    /// forgets them. A byte that is not named holds what it held: a copy of it
+    /// that was begun after it was forgotten is still true. Work that runs
+    /// meanwhile is named now or by the next call, never by neither.
+    ///
+    /// # Errors
+    /// `NOT_SUPPORTED` where nothing is watched.
+    fn writes(
+        &mut self,
+        _address: u64,
+        _size: u64,
+        _forget: bool,
+        _written: &mut Vec<(u64, u64)>,
+    ) -> Result<()> {
+        Err(Error::new(
+            Status::NOT_SUPPORTED,
+            "this device does not note what is written",
+        ))
+    }
+
+    /// Writes the BLAKE3 of each of `ranges` (address and bytes, at most
+    /// 2 MiB, of memory that the device reaches), 32 bytes each, one after
+    /// another to `out`, which the device reaches too, when `stream` gets
+    /// there. Every device gives the same hash for the same bytes, so that
+    /// two ends of a migration can compare.
+    ///
+    /// # Errors
+    /// `NOT_SUPPORTED` where the device has no way that is faster than
+    /// copying the bytes out; `INVALID_VALUE` where a range is not wholly
+    /// reachable.
+    fn hash(&mut self, _ranges: &[(u64, u64)], _out: u64, _stream: StreamId) -> Result<()> {
+        Err(Error::new(
+            Status::NOT_SUPPORTED,
+            "this device does not hash its memory",
+        ))
+    }
+
     // copy.rs
 
     /// Copies between two addresses that the device reaches.

@@ -51,6 +51,8 @@ paragpu_protocol::record! {
     Migrate<'a> {
         /// That daemon's socket for guests.
         to: Text<'a>,
+        /// 1: memory is copied while the program runs.
+        precopy: u8,
     }
 
     /// Take the session that a directory holds; it waits for its guest.

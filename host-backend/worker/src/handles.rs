@@ -24,6 +24,10 @@ impl Hasher for HandleHasher {
             self.write_u64(u64::from(*byte));
         }
     }
+    fn write_isize(&mut self, value: isize) {
+        // A kind of object, or another enumeration without contents.
+        self.write_u64(value.cast_unsigned() as u64);
+    }
     fn write_u64(&mut self, value: u64) {
         let mixed = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 = mixed ^ (mixed >> 32);

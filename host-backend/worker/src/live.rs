@@ -2,14 +2,22 @@
 //! that created it and the calls that changed it since. An object that was
 //! destroyed leaves nothing.
 
-use std::collections::{BTreeMap, HashMap};
-
 use paragpu_protocol::call::Effect;
 use paragpu_protocol::handle::ObjectKind;
 use paragpu_protocol::table::Call;
+use smallvec::SmallVec;
+
+use crate::handles::HandleMap;
 
 /// What names an object.
 pub type Name = (ObjectKind, u64);
+
+/// A call's payload; those of most calls that create or change something need
+/// no memory of their own.
+pub type Payload = SmallVec<[u8; 32]>;
+
+/// Changes of an object above which they are found by a map.
+const FEW: usize = 8;
 
 /// One call as it came.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,35 +25,80 @@ pub struct Recorded {
     /// The call's number.
     pub number: u16,
     /// Its payload.
-    pub payload: Vec<u8>,
+    pub payload: Payload,
+}
+
+impl Recorded {
+    /// A call with this payload.
+    #[must_use]
+    pub fn new(number: u16, payload: &[u8]) -> Self {
+        Self {
+            number,
+            payload: Payload::from_slice(payload),
+        }
+    }
 }
 
 /// Tells changes apart that do not replace each other.
 type ChangeKey = (u16, u32);
+
+/// The calls that changed an object, those that others replaced left out.
+#[derive(Debug, Default)]
+struct Changes {
+    all: Vec<(ChangeKey, Recorded)>,
+    /// Where each is, once they are not few.
+    places: Option<HandleMap<ChangeKey, usize>>,
+}
+
+impl Changes {
+    fn put(&mut self, key: ChangeKey, number: u16, payload: &[u8]) {
+        let place = match &self.places {
+            Some(places) => places.get(&key).copied(),
+            None => self.all.iter().position(|(other, _)| *other == key),
+        };
+        if let Some((_, change)) = place.and_then(|place| self.all.get_mut(place)) {
+            if *change.payload != *payload {
+                change.payload.clear();
+                change.payload.extend_from_slice(payload);
+            }
+            return;
+        }
+        if let Some(places) = &mut self.places {
+            places.insert(key, self.all.len());
+        }
+        self.all.push((key, Recorded::new(number, payload)));
+        if self.all.len() > FEW && self.places.is_none() {
+            let places = self.all.iter().enumerate();
+            self.places = Some(places.map(|(at, (key, _))| (*key, at)).collect());
+        }
+    }
+
+    fn calls(&self) -> impl Iterator<Item = &Recorded> {
+        self.all.iter().map(|(_, call)| call)
+    }
+}
 
 #[derive(Debug)]
 struct Object {
     /// Position in the order of creation.
     order: u64,
     created: Recorded,
-    /// The object that this one lives in.
-    parent: Option<Name>,
-    changes: Vec<Recorded>,
-    /// Where each change is.
-    places: HashMap<ChangeKey, usize>,
+    /// The module that this one lives in.
+    parent: Option<u64>,
+    changes: Changes,
 }
 
 /// The live objects of a session.
 #[derive(Debug, Default)]
 pub struct Live {
-    objects: BTreeMap<Name, Object>,
+    objects: HandleMap<Name, Object>,
     next: u64,
 }
 
-/// The object that the created one cannot outlive.
-fn parent(call: &Call<'_>) -> Option<Name> {
+/// The module that the created object cannot outlive.
+fn parent(call: &Call<'_>) -> Option<u64> {
     match call {
-        Call::FunctionGet(get) => Some((ObjectKind::Module, get.module.0)),
+        Call::FunctionGet(get) => Some(get.module.0),
         _ => None,
     }
 }
@@ -69,37 +122,20 @@ impl Live {
             Effect::Creates(kind, handle) => {
                 let object = Object {
                     order: self.next,
-                    created: Recorded {
-                        number,
-                        payload: payload.to_vec(),
-                    },
+                    created: Recorded::new(number, payload),
                     parent: parent(call),
-                    changes: Vec::new(),
-                    places: HashMap::new(),
+                    changes: Changes::default(),
                 };
                 self.next += 1;
                 self.objects.insert((kind, handle), object);
             }
             Effect::Destroys(kind, handle) => self.forget((kind, handle)),
             Effect::Changes(kind, handle) => {
-                let key = (number, change_key(call));
                 let Some(object) = self.objects.get_mut(&(kind, handle)) else {
                     return;
                 };
-                let place = object.places.get(&key).copied();
-                match place.and_then(|place| object.changes.get_mut(place)) {
-                    Some(change) => {
-                        change.payload.clear();
-                        change.payload.extend_from_slice(payload);
-                    }
-                    None => {
-                        object.places.insert(key, object.changes.len());
-                        object.changes.push(Recorded {
-                            number,
-                            payload: payload.to_vec(),
-                        });
-                    }
-                }
+                let key = (number, change_key(call));
+                object.changes.put(key, number, payload);
                 if kind == ObjectKind::GraphExec {
                     // It may name what was created later than itself, and
                     // nothing names it.
@@ -114,7 +150,8 @@ impl Live {
     pub fn forget(&mut self, name: Name) {
         self.objects.remove(&name);
         if name.0 == ObjectKind::Module {
-            self.objects.retain(|_, object| object.parent != Some(name));
+            self.objects
+                .retain(|_, object| object.parent != Some(name.1));
         }
     }
 
@@ -143,15 +180,17 @@ impl Live {
         objects.sort_unstable_by_key(|(_, object)| object.order);
         objects.into_iter().flat_map(|(name, object)| {
             let created = std::iter::once((*name, true, &object.created));
-            let changes = object.changes.iter();
+            let changes = object.changes.calls();
             created.chain(changes.map(|change| (*name, false, change)))
         })
     }
 
     /// The names of the objects of one kind, ascending.
     pub fn names(&self, kind: ObjectKind) -> impl Iterator<Item = u64> {
-        let all = (kind, 0)..=(kind, u64::MAX);
-        self.objects.range(all).map(|((_, handle), _)| *handle)
+        let of_kind = self.objects.keys().filter(|name| name.0 == kind);
+        let mut handles: Vec<u64> = of_kind.map(|name| name.1).collect();
+        handles.sort_unstable();
+        handles.into_iter()
     }
 
     /// The call that created an object.
@@ -168,7 +207,7 @@ impl Live {
             Effect::Changes(kind, handle) => self
                 .objects
                 .get(&(kind, handle))
-                .is_some_and(|object| object.changes.iter().any(|kept| kept == recorded)),
+                .is_some_and(|object| object.changes.calls().any(|kept| kept == recorded)),
             Effect::None | Effect::Destroys(..) => false,
         }
     }
@@ -234,6 +273,44 @@ mod tests {
             .map(|call| (call.number, call.payload[0]))
             .collect();
         assert_eq!(order, [(0x0701, 9), (0x0701, 3), (0x0703, 3), (0x0701, 7)]);
+    }
+
+    #[test]
+    fn many_changes_keep_their_order_and_replace_their_own() {
+        let mut live = Live::default();
+        apply(
+            &mut live,
+            Call::FunctionGet(FunctionGet {
+                function: FunctionHandle(1),
+                module: ModuleHandle(2),
+                name: Text("kernel"),
+            }),
+        );
+        for round in 0..3 {
+            for attribute in 0..50 {
+                apply(
+                    &mut live,
+                    Call::FunctionSetAttribute(FunctionSetAttribute {
+                        function: FunctionHandle(1),
+                        attribute,
+                        value: round,
+                    }),
+                );
+            }
+        }
+        let order = live.replay_order();
+        assert_eq!(order.len(), 51);
+        for (attribute, call) in (0..).zip(order.iter().skip(1)) {
+            let expected = FunctionSetAttribute {
+                function: FunctionHandle(1),
+                attribute,
+                value: 2,
+            };
+            assert_eq!(
+                Call::decode(call.number, &call.payload).unwrap(),
+                Call::FunctionSetAttribute(expected)
+            );
+        }
     }
 
     #[test]

@@ -463,6 +463,7 @@ impl Attendant {
             }),
             ToWorker::Migrate(migrate) => self.order(Order::Migrate {
                 to: migrate.to.0.into(),
+                precopy: migrate.precopy != 0,
             }),
             ToWorker::Assign(_) | ToWorker::Arrive(_) | ToWorker::Restore(_) => {
                 tracing::error!("the daemon sent what a busy worker does not expect");

@@ -39,6 +39,7 @@ use crate::texture::Array;
 use crate::tokens::Tokens;
 use crate::transfer::checkpoint::Identity;
 use crate::transfer::machine::Times;
+use crate::transfer::mover::Mover;
 use crate::transfer::orders::{Order, Orders};
 
 /// Calls executed before looking at what is over.
@@ -161,6 +162,9 @@ pub struct Session {
     #[cfg(feature = "serve")]
     pub(crate) moving: Option<Box<crate::transfer::source::Source>>,
 
+    /// What a migration that failed left for the next.
+    pub(crate) mover: Option<Mover>,
+
     /// When events were reached, of those recorded elsewhere.
     pub(crate) times: Times,
     /// Limits of the context that the guest set.
@@ -265,6 +269,7 @@ impl Session {
             orders: Arc::new(Orders::new(drop)),
             #[cfg(feature = "serve")]
             moving: None,
+            mover: None,
             times: Times::default(),
             limits: BTreeMap::new(),
             deferred: None,
@@ -343,11 +348,11 @@ impl Session {
                 }
                 Ok(())
             }
-            Some(Order::Migrate { to }) => {
+            Some(Order::Migrate { to, precopy }) => {
                 #[cfg(feature = "serve")]
-                self.begin_migration(&to);
+                self.begin_migration(&to, precopy);
                 #[cfg(not(feature = "serve"))]
-                drop(to);
+                drop((to, precopy));
                 Ok(())
             }
         }

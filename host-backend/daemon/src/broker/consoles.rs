@@ -90,12 +90,14 @@ impl Broker {
                     Ok(()) => return,
                     Err(error) => Response::Error { error },
                 },
-                Ok(Request::Migrate { session, to }) => {
-                    match self.order_migration(key, session, &to) {
-                        Ok(()) => return,
-                        Err(error) => Response::Error { error },
-                    }
-                }
+                Ok(Request::Migrate {
+                    session,
+                    to,
+                    stop_first,
+                }) => match self.order_migration(key, session, &to, !stop_first) {
+                    Ok(()) => return,
+                    Err(error) => Response::Error { error },
+                },
                 Ok(Request::Stats {}) => Response::Stats(self.stats()),
                 Ok(Request::Version {}) => Response::Version {
                     daemon: env!("CARGO_PKG_VERSION").to_owned(),

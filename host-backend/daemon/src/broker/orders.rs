@@ -92,9 +92,13 @@ impl Broker {
         console: u64,
         session: u64,
         to: &Path,
+        precopy: bool,
     ) -> Result<(), String> {
         let to = absolute(to)?;
-        let message = ToWorker::Migrate(Migrate { to: Text(&to) });
+        let message = ToWorker::Migrate(Migrate {
+            to: Text(&to),
+            precopy: u8::from(precopy),
+        });
         self.order(console, session, false, &message)
     }
 

@@ -15,8 +15,9 @@ use paragpu_protocol::handshake::{ARRIVE, Transport};
 use paragpu_protocol::layout::Regions;
 
 use super::checkpoint::Identity;
-use super::handover::{self, Handover};
-use super::regions::Mover;
+use super::handover::{self, Handover, Token};
+use super::mover::Mover;
+use super::regions::named;
 use super::source::Line;
 use super::state::{ImagePart, Kind, Scanner, StateError, Writer};
 use super::stop::Filling;
@@ -53,6 +54,8 @@ pub(crate) struct Destination {
     missing: Vec<u8>,
     connection: Option<Connection>,
     life: Option<Life>,
+    /// Came with the connection.
+    token: Option<Token>,
 }
 
 impl Destination {
@@ -73,6 +76,7 @@ impl Destination {
             missing: Vec::new(),
             connection: None,
             life: None,
+            token: None,
         })
     }
 
@@ -104,7 +108,11 @@ impl Destination {
 
     fn take_all(&mut self, session: &mut Session) -> Result<(), StateError> {
         loop {
-            let (kind, payload) = self.scanner.record()?;
+            let (kind, payload) = match self.scanner.record() {
+                Ok(record) => record,
+                // The source may have given the session away all the same.
+                Err(error) => return self.take_session().map_err(|_| error),
+            };
             match kind {
                 Kind::Head => session.take_identity(Identity::decode(payload)?)?,
                 Kind::Image => {
@@ -125,9 +133,13 @@ impl Destination {
                     session.take_record(&mut self.filling, kind, payload)?;
                     self.answer(Kind::Ready, &[])?;
                 }
-                Kind::HashAll => {
-                    let hashes = self.hash_all(session)?;
-                    self.answer(Kind::Hashes, &hashes)?;
+                Kind::Hash => {
+                    let chunks = named(payload)?;
+                    session.settle(&mut self.filling)?;
+                    let mut mover = Mover::new(session)?;
+                    let hashes = mover.hash_all(session, &chunks);
+                    mover.release(session);
+                    self.answer(Kind::Hashes, hashes?.as_flattened())?;
                 }
                 Kind::Connection => {
                     let line: Line<'_> = decode_all(payload)?;
@@ -137,28 +149,23 @@ impl Destination {
                     self.take_connection(session, transport, channel, &unfinished)?;
                     self.answer(Kind::Ready, &[])?;
                 }
-                Kind::Commit if self.connection.is_some() => return Ok(()),
+                Kind::Commit => return self.take_session(),
                 _ => session.take_record(&mut self.filling, kind, payload)?,
             }
+        }
+    }
+
+    /// The session is this worker's, or an error.
+    fn take_session(&self) -> Result<(), StateError> {
+        match &self.token {
+            Some(token) if token.take() => Ok(()),
+            _ => Err(StateError::Order("a session that its source keeps")),
         }
     }
 
     fn answer(&mut self, kind: Kind, payload: &[u8]) -> Result<(), StateError> {
         self.writer.put(kind, &[payload])?;
         self.writer.flush()
-    }
-
-    fn hash_all(&mut self, session: &mut Session) -> Result<Vec<u8>, StateError> {
-        session.settle(&mut self.filling)?;
-        let chunks = session.chunks(false)?;
-        let mut hashes = Vec::with_capacity(chunks.len() * 32);
-        let mut mover = Mover::new(session)?;
-        let hashed = mover.read_all(session, &chunks, |_, _, bytes| {
-            hashes.extend_from_slice(blake3::hash(bytes).as_bytes());
-            Ok(())
-        });
-        mover.release(session);
-        hashed.map(|()| hashes)
     }
 
     fn take_connection(
@@ -176,11 +183,14 @@ impl Destination {
         }
         let transport = Transport::try_from(transport)
             .map_err(|error| StateError::Impossible(error.to_string()))?;
+        let mut fds = came.fds.into_iter();
+        let token = fds.next().map(Token::of);
+        let fds: Vec<OwnedFd> = fds.collect();
         let mut kept = Vec::new();
-        for fd in &came.fds {
+        for fd in &fds {
             kept.push(fd.try_clone()?);
         }
-        self.life = Some(match (transport, came.fds.last()) {
+        self.life = Some(match (transport, fds.last()) {
             (Transport::Pci, _) | (_, None) => Life::Channel,
             (_, Some(socket)) => Life::of_peer(socket.as_fd()),
         });
@@ -191,7 +201,7 @@ impl Destination {
             (Transport::Stream, _) => "unix",
         }
         .into();
-        let connection = attach(transport, came.fds, channel, unfinished, session.regions)?;
+        let connection = attach(transport, fds, channel, unfinished, session.regions)?;
         *handover::current() = Some(Handover {
             transport,
             fds: kept,
@@ -204,6 +214,7 @@ impl Destination {
             session.window = Some(Arc::clone(window));
         }
         self.connection = Some(connection);
+        self.token = token;
         // What lies in the window waited for it.
         session.make_pinned(&self.filling)
     }

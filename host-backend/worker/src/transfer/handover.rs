@@ -1,11 +1,12 @@
 //! The descriptors of the guest's connection, kept so that another worker can
 //! go on with it.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use paragpu_protocol::handshake::Transport;
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::watch::Liveness;
 
@@ -29,10 +30,65 @@ impl Handover {
     }
 }
 
+/// Decides which of two workers goes on with a session, whatever becomes of
+/// the link between them: an event descriptor that both hold. The source gives
+/// its one count away at the commit; whoever takes it has the session.
+#[derive(Debug)]
+pub(crate) struct Token(OwnedFd);
+
+impl Token {
+    /// One that nobody can take yet.
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
+        Ok(Self(eventfd(0, flags)?))
+    }
+
+    /// The other worker's.
+    pub(crate) fn of(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+
+    /// From here on one of the two can take it.
+    pub(crate) fn give(&self) -> std::io::Result<()> {
+        rustix::io::write(&self.0, &1_u64.to_ne_bytes())?;
+        Ok(())
+    }
+
+    /// True for one taker, once, after it was given.
+    pub(crate) fn take(&self) -> bool {
+        let mut count = [0; 8];
+        matches!(rustix::io::read(&self.0, &mut count), Ok(8))
+    }
+}
+
+impl AsFd for Token {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 /// A process serves one session, which has one connection at a time.
 static CURRENT: Mutex<Option<Handover>> = Mutex::new(None);
 
 /// The connection that stands.
 pub(crate) fn current() -> MutexGuard<'static, Option<Handover>> {
     CURRENT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_of_two_takes_the_token() {
+        let source = Token::new().unwrap();
+        let destination = Token::of(source.0.try_clone().unwrap());
+        assert!(!destination.take(), "not given yet");
+        source.give().unwrap();
+        assert!(destination.take());
+        assert!(!source.take(), "gone");
+        source.give().unwrap();
+        assert!(source.take(), "taken back");
+        assert!(!destination.take());
+    }
 }

@@ -1,21 +1,27 @@
 //! A session on its way: to another worker, or to a directory and back (D9,
 //! D10).
 //!
-//! [`state`] is the format, `replay.rs` recreates objects, `regions.rs` reads
-//! and writes memory, `machine.rs` is the rest of a session, and `stop.rs`
-//! brings the session to a point where all of that can be read.
+//! [`state`] is the format, `replay.rs` recreates objects, `regions.rs` lists
+//! memory, `mover.rs` reads and writes it, `machine.rs` is the rest of a
+//! session, and `stop.rs` brings the session to a point where all of that can
+//! be read. `ahead.rs` decides what of memory is copied before.
 //! [`checkpoint`] writes it to a directory; `source.rs` and `destination.rs`
 //! are the two ends of a live migration, and `handover.rs` passes the guest's
 //! connection on.
 
+#[cfg(feature = "serve")]
+pub(crate) mod ahead;
 pub mod checkpoint;
 #[cfg(feature = "serve")]
 pub(crate) mod destination;
 pub(crate) mod handover;
 pub(crate) mod machine;
+pub(crate) mod mover;
 pub mod orders;
+#[cfg(feature = "serve")]
+pub(crate) mod post;
 pub(crate) mod regions;
-pub(crate) mod replay;
+pub mod replay;
 #[cfg(feature = "serve")]
 pub(crate) mod source;
 pub mod state;

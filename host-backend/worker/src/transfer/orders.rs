@@ -20,6 +20,8 @@ pub enum Order {
     Migrate {
         /// That daemon's socket for guests.
         to: PathBuf,
+        /// Copy memory while the program runs.
+        precopy: bool,
     },
 }
 

@@ -4,9 +4,7 @@
 //! hash at a place of one side's list is about the same bytes as that of the
 //! other's.
 
-use std::collections::VecDeque;
-
-use paragpu_device::{ArrayId, CopyEnd, EventId, StreamId};
+use paragpu_device::{ArrayId, CopyEnd};
 use paragpu_protocol::codec::{Bytes, Field, Reader};
 use paragpu_protocol::handle::ObjectKind;
 use paragpu_protocol::layout::CHUNK;
@@ -14,16 +12,9 @@ use paragpu_protocol::table::Call;
 use paragpu_protocol::types::ArrayShape;
 
 use super::state::StateError;
+use crate::live::Name;
 use crate::rect::{Piece, piece};
 use crate::session::Session;
-use crate::sys::mapping::Mapping;
-
-/// CU_STREAM_NON_BLOCKING: waits for nobody's work.
-const NON_BLOCKING: u32 = 1;
-/// CU_EVENT_DISABLE_TIMING.
-const UNTIMED: u32 = 2;
-/// Chunks under way between device and staging memory.
-const SLOTS: u64 = 8;
 
 /// What a chunk is part of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -45,16 +36,16 @@ pub(crate) enum Place {
     Window,
 }
 
-/// Some bytes of a session's memory.
+/// Some bytes of a session's memory: a piece of at most [`CHUNK`] bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Chunk {
-    place: Place,
+    pub(super) place: Place,
     /// Address, handle or offset of the whole.
-    name: u64,
+    pub(super) name: u64,
     /// Bytes from its begin, packed.
-    offset: u64,
+    pub(super) offset: u64,
     /// Bytes, at most [`CHUNK`].
-    size: u64,
+    pub(super) size: u64,
 }
 
 paragpu_protocol::record! {
@@ -73,6 +64,34 @@ paragpu_protocol::record! {
     }
 }
 
+paragpu_protocol::record! {
+    /// A chunk without its bytes; several make a record.
+    Span {
+        /// As of a [`Part`].
+        place: u8,
+        /// Of an array.
+        level: u32,
+        /// Address, handle or offset of the whole.
+        name: u64,
+        /// Bytes from its begin, packed.
+        offset: u64,
+        /// Bytes.
+        size: u64,
+    }
+}
+
+fn place(number: u8, level: u32) -> Result<Place, StateError> {
+    Ok(match number {
+        1 => Place::Linear,
+        2 => Place::Array { level },
+        3 => Place::Shadow,
+        4 => Place::Agreed,
+        5 => Place::Window,
+        6 => Place::Variable,
+        _ => return Err(StateError::Order("contents of an unknown kind of memory")),
+    })
+}
+
 impl Chunk {
     /// May it have begun with other bytes than zeros?
     pub(crate) fn is_variable(&self) -> bool {
@@ -84,16 +103,48 @@ impl Chunk {
         self.size
     }
 
-    /// Appends the chunk to a record's payload.
-    pub(crate) fn put(&self, data: &[u8], out: &mut Vec<u8>) {
-        let (place, level) = match self.place {
+    /// Where it begins, of a chunk of device memory or of a variable: what a
+    /// device notes writes to.
+    pub(crate) fn address(&self) -> Option<u64> {
+        matches!(self.place, Place::Linear | Place::Variable)
+            .then(|| self.name.wrapping_add(self.offset))
+    }
+
+    /// The `size` bytes at `address` of it; it has an address.
+    pub(crate) fn part(&self, address: u64, size: u64) -> Self {
+        Self {
+            offset: address.wrapping_sub(self.name),
+            size,
+            ..*self
+        }
+    }
+
+    /// The object that it belongs to; a variable's is any module.
+    pub(crate) fn owner(&self) -> Name {
+        let kind = match self.place {
+            Place::Linear => ObjectKind::Memory,
+            Place::Variable => ObjectKind::Module,
+            Place::Array { .. } => ObjectKind::Array,
+            Place::Shadow | Place::Agreed => ObjectKind::Shadow,
+            Place::Window => ObjectKind::HostMemory,
+        };
+        (kind, self.name)
+    }
+
+    fn numbers(&self) -> (u8, u32) {
+        match self.place {
             Place::Linear => (1, 0),
-            Place::Variable => (6, 0),
             Place::Array { level } => (2, level),
             Place::Shadow => (3, 0),
             Place::Agreed => (4, 0),
             Place::Window => (5, 0),
-        };
+            Place::Variable => (6, 0),
+        }
+    }
+
+    /// Appends the chunk to a record's payload.
+    pub(crate) fn put(&self, data: &[u8], out: &mut Vec<u8>) {
+        let (place, level) = self.numbers();
         let part = Part {
             place,
             level,
@@ -104,6 +155,39 @@ impl Chunk {
         let tail = part.encode(out);
         out.extend_from_slice(tail);
     }
+
+    /// Appends the chunk without its bytes.
+    pub(crate) fn put_name(&self, out: &mut Vec<u8>) {
+        let (place, level) = self.numbers();
+        let span = Span {
+            place,
+            level,
+            name: self.name,
+            offset: self.offset,
+            size: self.size,
+        };
+        let tail = span.encode(out);
+        out.extend_from_slice(tail);
+    }
+}
+
+/// The chunks that a payload names, each of at most [`CHUNK`] bytes.
+pub(crate) fn named(payload: &[u8]) -> Result<Vec<Chunk>, StateError> {
+    let mut reader = Reader::new(payload);
+    let mut chunks = Vec::new();
+    while reader.remaining() > 0 {
+        let span: Span = reader.field()?;
+        if span.size > CHUNK {
+            return Err(StateError::Order("a chunk too large"));
+        }
+        chunks.push(Chunk {
+            place: place(span.place, span.level)?,
+            name: span.name,
+            offset: span.offset,
+            size: span.size,
+        });
+    }
+    Ok(chunks)
 }
 
 /// The chunks of a record's payload.
@@ -112,17 +196,8 @@ pub(crate) fn parts(payload: &[u8]) -> Result<Vec<(Chunk, &[u8])>, StateError> {
     let mut parts = Vec::new();
     while reader.remaining() > 0 {
         let part: Part<'_> = reader.field()?;
-        let place = match part.place {
-            1 => Place::Linear,
-            2 => Place::Array { level: part.level },
-            3 => Place::Shadow,
-            4 => Place::Agreed,
-            5 => Place::Window,
-            6 => Place::Variable,
-            _ => return Err(StateError::Order("contents of an unknown kind of memory")),
-        };
         let chunk = Chunk {
-            place,
+            place: place(part.place, part.level)?,
             name: part.name,
             offset: part.offset,
             size: part.data.0.len() as u64,
@@ -241,7 +316,7 @@ impl Session {
     }
 
     /// Where a chunk lies, for the device.
-    fn end(&self, chunk: &Chunk) -> Result<(CopyEnd, [u64; 3]), StateError> {
+    pub(super) fn end(&self, chunk: &Chunk) -> Result<(CopyEnd, [u64; 3]), StateError> {
         Ok(match chunk.place {
             Place::Array { level } => {
                 let shape = self.shape(chunk.name)?;
@@ -289,218 +364,6 @@ impl Session {
     }
 }
 
-fn device<T>(result: paragpu_device::Result<T>) -> Result<T, StateError> {
+pub(super) fn device<T>(result: paragpu_device::Result<T>) -> Result<T, StateError> {
     result.map_err(|error| StateError::Impossible(error.to_string()))
-}
-
-/// A chunk on its way between the device and a slot.
-#[derive(Debug)]
-struct UnderWay {
-    chunk: Chunk,
-    slot: u64,
-    mark: EventId,
-}
-
-/// Carries chunks between the device and memory that this process sees, in a
-/// stream of its own, several at a time.
-#[derive(Debug)]
-pub(crate) struct Mover {
-    staging: Mapping,
-    stream: StreamId,
-    marks: Vec<EventId>,
-    under_way: VecDeque<UnderWay>,
-    next: u64,
-}
-
-impl Mover {
-    /// Takes staging memory and a stream.
-    pub(crate) fn new(session: &mut Session) -> Result<Self, StateError> {
-        let staging = Mapping::anywhere(SLOTS * CHUNK)
-            .map_err(|errno| StateError::Impossible(format!("no staging memory: {errno}")))?;
-        let gpu = session.device.as_mut();
-        device(gpu.host_register(staging.address(), staging.len()))?;
-        let stream = device(gpu.stream_create(NON_BLOCKING, 0))?;
-        let mut marks = Vec::new();
-        for _ in 0..SLOTS {
-            marks.push(device(gpu.event_create(UNTIMED))?);
-        }
-        Ok(Self {
-            staging,
-            stream,
-            marks,
-            under_way: VecDeque::new(),
-            next: 0,
-        })
-    }
-
-    /// Gives everything back, as far as the device takes it.
-    pub(crate) fn release(self, session: &mut Session) {
-        let gpu = session.device.as_mut();
-        while let Some(one) = self.under_way.back() {
-            match gpu.event_query(one.mark) {
-                Ok(false) => {
-                    let _ = gpu.stream_doze(self.stream, std::time::Duration::from_millis(1));
-                }
-                Ok(true) => break,
-                // The device may write for ever: the memory stays.
-                Err(_) => {
-                    std::mem::forget(self.staging);
-                    return;
-                }
-            }
-        }
-        for mark in self.marks {
-            let _ = gpu.event_destroy(mark);
-        }
-        let _ = gpu.stream_destroy(self.stream);
-        if gpu.host_unregister(self.staging.address()).is_err() {
-            std::mem::forget(self.staging);
-        }
-    }
-
-    /// Is there a slot for another chunk?
-    pub(crate) fn has_room(&self) -> bool {
-        (self.under_way.len() as u64) < SLOTS
-    }
-
-    /// Is nothing under way?
-    pub(crate) fn is_idle(&self) -> bool {
-        self.under_way.is_empty()
-    }
-
-    /// Begins to bring a chunk into a slot; there is room.
-    pub(crate) fn begin_read(
-        &mut self,
-        session: &mut Session,
-        chunk: Chunk,
-    ) -> Result<(), StateError> {
-        let slot = self.next % SLOTS;
-        let address = self.staging.address() + slot * CHUNK;
-        match chunk.place {
-            // Not the device's to copy.
-            Place::Agreed => {
-                let bytes = session.agreed(chunk.name, chunk.offset, chunk.size)?;
-                if !self.staging.copy_in(slot * CHUNK, bytes) {
-                    return Err(StateError::Order("a chunk too large"));
-                }
-            }
-            _ => {
-                let (source, extent) = session.end(&chunk)?;
-                let to = linear(address, extent);
-                self.copy(session, to, source, extent)?;
-            }
-        }
-        self.mark(session, chunk, slot)
-    }
-
-    fn mark(&mut self, session: &mut Session, chunk: Chunk, slot: u64) -> Result<(), StateError> {
-        let Some(&mark) = self.marks.get(slot as usize) else {
-            return Err(StateError::Order("a slot that is not there"));
-        };
-        device(session.device.event_record(mark, self.stream))?;
-        self.next += 1;
-        self.under_way.push_back(UnderWay { chunk, slot, mark });
-        Ok(())
-    }
-
-    fn copy(
-        &self,
-        session: &mut Session,
-        to: CopyEnd,
-        from: CopyEnd,
-        extent: [u64; 3],
-    ) -> Result<(), StateError> {
-        if let (CopyEnd::Linear { address: to, .. }, CopyEnd::Linear { address: from, .. }) =
-            (to, from)
-        {
-            return device(session.device.copy(to, from, extent[0], self.stream));
-        }
-        device(session.device.copy_rect(to, from, extent, self.stream))
-    }
-
-    /// The next chunk that was read, if it is there; `wait` for it.
-    pub(crate) fn finish_read(
-        &mut self,
-        session: &mut Session,
-        wait: bool,
-    ) -> Result<Option<(Chunk, &[u8])>, StateError> {
-        let Some(first) = self.under_way.front() else {
-            return Ok(None);
-        };
-        while !device(session.device.event_query(first.mark))? {
-            if !wait {
-                return Ok(None);
-            }
-            let most = std::time::Duration::from_micros(200);
-            device(session.device.stream_doze(self.stream, most))?;
-        }
-        let Some(UnderWay { chunk, slot, .. }) = self.under_way.pop_front() else {
-            return Ok(None);
-        };
-        let bytes = self.staging.bytes(slot * CHUNK, chunk.size as usize);
-        Ok(Some((chunk, bytes)))
-    }
-
-    /// Reads all `chunks` and shows each.
-    pub(crate) fn read_all(
-        &mut self,
-        session: &mut Session,
-        chunks: &[Chunk],
-        mut show: impl FnMut(usize, &Chunk, &[u8]) -> Result<(), StateError>,
-    ) -> Result<(), StateError> {
-        let mut begun = chunks.iter();
-        let mut done = 0;
-        loop {
-            while self.has_room()
-                && let Some(chunk) = begun.next()
-            {
-                self.begin_read(session, *chunk)?;
-            }
-            let Some((chunk, bytes)) = self.finish_read(session, true)? else {
-                return Ok(());
-            };
-            show(done, &chunk, bytes)?;
-            done += 1;
-        }
-    }
-
-    /// Begins to write a chunk, waiting for a slot.
-    pub(crate) fn write(
-        &mut self,
-        session: &mut Session,
-        chunk: Chunk,
-        bytes: &[u8],
-    ) -> Result<(), StateError> {
-        if chunk.size > CHUNK || chunk.size != bytes.len() as u64 {
-            return Err(StateError::Order("a chunk too large"));
-        }
-        if chunk.place == Place::Agreed {
-            return session.set_agreed(chunk.name, chunk.offset, bytes);
-        }
-        if !self.has_room() {
-            self.finish_read(session, true)?;
-        }
-        let slot = self.next % SLOTS;
-        if !self.staging.copy_in(slot * CHUNK, bytes) {
-            return Err(StateError::Order("a chunk too large"));
-        }
-        let (destination, extent) = session.end(&chunk)?;
-        let from = linear(self.staging.address() + slot * CHUNK, extent);
-        self.copy(session, destination, from, extent)?;
-        self.mark(session, chunk, slot)
-    }
-
-    /// Waits until all that was begun is over.
-    pub(crate) fn settle(&mut self, session: &mut Session) -> Result<(), StateError> {
-        while self.finish_read(session, true)?.is_some() {}
-        Ok(())
-    }
-}
-
-fn linear(address: u64, [width, height, _]: [u64; 3]) -> CopyEnd {
-    CopyEnd::Linear {
-        address,
-        pitch: width,
-        rows: height,
-    }
 }

@@ -1,21 +1,20 @@
 //! Recreating objects on another device from what [`crate::live`] keeps.
 
-use std::collections::BTreeMap;
-
 use paragpu_device::StreamId;
 use paragpu_protocol::codec::{Bytes, Field, Reader};
 use paragpu_protocol::handle::{
-    ArrayHandle, DeviceAddress, EventHandle, ModuleHandle, ObjectKind, ShadowAddress, StreamHandle,
-    SurfaceHandle, TextureHandle, WindowOffset,
+    ArrayHandle, DeviceAddress, EventHandle, GraphExecHandle, ModuleHandle, ObjectKind,
+    ShadowAddress, StreamHandle, SurfaceHandle, TextureHandle, WindowOffset,
 };
 use paragpu_protocol::table::{
-    ArrayDestroy, Call, EventDestroy, HostUnmap, MemUnmap, ModuleUnload, ShadowDestroy,
-    StreamDestroy, SurfaceDestroy, TextureDestroy,
+    ArrayDestroy, Call, EventDestroy, GraphDestroy, HostUnmap, MemUnmap, ModuleUnload,
+    ShadowDestroy, StreamDestroy, SurfaceDestroy, TextureDestroy,
 };
 
 use super::state::StateError;
 use crate::answer::At;
 use crate::error::{Fault, Outcome};
+use crate::handles::HandleMap;
 use crate::live::{Name, Recorded};
 use crate::session::Session;
 
@@ -46,8 +45,18 @@ pub struct Item {
 pub(crate) const FULL: usize = 256 * 1024;
 
 impl Item {
+    /// A call whose object may have any value.
+    #[must_use]
+    pub fn new(call: Recorded) -> Self {
+        Self {
+            call,
+            value: 0,
+            digest: 0,
+        }
+    }
+
     /// Appends the item to a record's payload.
-    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+    pub fn put(&self, out: &mut Vec<u8>) {
         let entry = Entry {
             number: self.call.number,
             value: self.value,
@@ -59,15 +68,15 @@ impl Item {
     }
 
     /// Reads a record's items.
-    pub(crate) fn take(payload: &[u8], items: &mut Vec<Self>) -> Result<(), StateError> {
+    ///
+    /// # Errors
+    /// [`StateError::Payload`].
+    pub fn take(payload: &[u8], items: &mut Vec<Self>) -> Result<(), StateError> {
         let mut reader = Reader::new(payload);
         while reader.remaining() > 0 {
             let entry: Entry<'_> = reader.field()?;
             items.push(Self {
-                call: Recorded {
-                    number: entry.number,
-                    payload: entry.payload.0.to_vec(),
-                },
+                call: Recorded::new(entry.number, entry.payload.0),
                 value: entry.value,
                 digest: entry.digest,
             });
@@ -84,6 +93,14 @@ fn refused<T>(outcome: Outcome<T>) -> Result<T, StateError> {
             Fault::Stall => "the device has no staging memory".into(),
         })
     })
+}
+
+/// Must an object of this kind have the same value everywhere?
+fn is_placed(kind: ObjectKind) -> bool {
+    matches!(
+        kind,
+        ObjectKind::Texture | ObjectKind::Surface | ObjectKind::Module
+    )
 }
 
 /// The name that a creating call gives.
@@ -124,8 +141,11 @@ fn destroying((kind, handle): Name) -> Option<Call<'static>> {
         ObjectKind::Event => Call::EventDestroy(EventDestroy {
             event: EventHandle(handle),
         }),
+        ObjectKind::GraphExec => Call::GraphDestroy(GraphDestroy {
+            graph: GraphExecHandle(handle),
+        }),
         // A kernel goes with its module.
-        ObjectKind::Function | ObjectKind::GraphExec => return None,
+        ObjectKind::Function => return None,
     })
 }
 
@@ -155,24 +175,24 @@ impl Session {
     }
 
     /// The session's objects, to be recreated elsewhere.
-    pub(crate) fn items(&mut self) -> Result<Vec<Item>, StateError> {
-        let calls: Vec<(Name, bool, Recorded)> = self
-            .live
-            .in_order()
-            .map(|(name, creates, call)| (name, creates, call.clone()))
-            .collect();
-        let mut items = Vec::with_capacity(calls.len());
-        for (name, creates, call) in calls {
-            let (value, digest) = if creates {
-                refused(self.placement(name))?
-            } else {
-                (0, 0)
-            };
-            items.push(Item {
-                call,
-                value,
-                digest,
-            });
+    ///
+    /// # Errors
+    /// [`StateError::Impossible`] where the device cannot say where a module's
+    /// variables are.
+    pub fn items(&mut self) -> Result<Vec<Item>, StateError> {
+        let mut items = Vec::with_capacity(self.live.len());
+        let mut placed = Vec::new();
+        for (name, creates, call) in self.live.in_order() {
+            if creates && is_placed(name.0) {
+                placed.push((items.len(), name));
+            }
+            items.push(Item::new(call.clone()));
+        }
+        for (at, name) in placed {
+            let (value, digest) = refused(self.placement(name))?;
+            if let Some(item) = items.get_mut(at) {
+                (item.value, item.digest) = (value, digest);
+            }
         }
         Ok(items)
     }
@@ -184,8 +204,16 @@ impl Session {
     /// # Errors
     /// [`StateError::Impossible`] with a sentence where the device cannot, or
     /// where a value or an address differs.
-    pub(crate) fn become_items(&mut self, items: &[Item]) -> Result<(), StateError> {
-        let mut wanted: BTreeMap<Name, &Recorded> = BTreeMap::new();
+    pub fn become_items(&mut self, items: &[Item]) -> Result<(), StateError> {
+        if !self.live.is_empty() {
+            self.unmake_others(items)?;
+        }
+        items.iter().try_for_each(|item| self.make(item))
+    }
+
+    /// Destroys what is not among `items`, or is another of that name.
+    fn unmake_others(&mut self, items: &[Item]) -> Result<(), StateError> {
+        let mut wanted: HandleMap<Name, &Recorded> = HandleMap::default();
         for item in items {
             let call = Call::decode(item.call.number, &item.call.payload)?;
             if let Some(name) = created(&call) {
@@ -198,13 +226,10 @@ impl Session {
             .filter(|(name, creates, call)| *creates && wanted.get(name) != Some(call))
             .map(|(name, _, _)| name)
             .collect();
-        for name in surplus.into_iter().rev() {
-            self.unmake(name)?;
-        }
-        for item in items {
-            self.make(item)?;
-        }
-        Ok(())
+        surplus
+            .into_iter()
+            .rev()
+            .try_for_each(|name| self.unmake(name))
     }
 
     fn unmake(&mut self, name: Name) -> Result<(), StateError> {
@@ -230,17 +255,12 @@ impl Session {
             return Ok(());
         }
         let name = created(&call);
-        if let Some((kind, _)) = name
-            && matches!(
-                kind,
-                ObjectKind::Texture | ObjectKind::Surface | ObjectKind::Module
-            )
-            && item.value != 0
-        {
+        let placed = name.filter(|name| is_placed(name.0));
+        if placed.is_some() && item.value != 0 {
             self.device.prefer(item.value);
         }
         self.perform(&call, &item.call.payload)?;
-        if let Some(name) = name {
+        if let Some(name) = placed {
             let (value, digest) = refused(self.placement(name))?;
             if (value, digest) != (item.value, item.digest) {
                 return Err(StateError::Impossible(format!(

@@ -1,10 +1,12 @@
 //! Live migration, the end that the session leaves (D10).
 //!
 //! The other end is a worker that the destination's daemon picked. While the
-//! program runs, objects are recreated there and memory is copied, chunk by
-//! chunk, whatever the program does to it. Then the session stops; both ends
-//! hash every chunk, and what differs travels. Up to the commit everything
-//! here stays as it is: whatever fails before, the session goes on here.
+//! program runs, objects are recreated there and memory is copied ahead, chunk
+//! by chunk, whatever the program does to it. Then the session stops, and what
+//! the destination does not have yet travels: what the device notes as written
+//! since, and of contents that it does not watch what both ends hash
+//! differently. Up to the commit everything here stays as it is: whatever
+//! fails before, the session goes on here.
 
 use std::io::BufWriter;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,10 +21,12 @@ use paragpu_protocol::frame::Control;
 use paragpu_protocol::handshake::{ARRIVE, Arrive, MAGIC, Refusal, VERSION};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::handover;
+use super::ahead::Ahead;
+use super::handover::{self, Token};
 use super::orders::{Figures, Report};
-use super::regions::{Chunk, Mover};
-use super::replay::FULL;
+use super::post::Post;
+use super::regions::Chunk;
+use super::replay::Item;
 use super::state::{Kind, Scanner, StateError, Writer};
 use super::stop::{PATIENCE, Unstopped};
 use crate::error::End;
@@ -32,6 +36,10 @@ use crate::session::Session;
 const SILENCE: Duration = Duration::from_secs(20);
 /// Most bytes of the answer to the first frame.
 const MOST_ANSWER: usize = 64 * 1024;
+/// Chunks whose hashes are asked for at once.
+const HASHES: usize = 65_536;
+
+type Link = BufWriter<UnixStream>;
 
 paragpu_protocol::record! {
     /// The guest's connection; its descriptors follow in a frame of their own.
@@ -58,19 +66,36 @@ enum Stage {
     Copying,
 }
 
+/// Who writes to the link.
+#[derive(Debug)]
+enum Out {
+    /// The session's thread.
+    Here(Box<Writer<Link>>),
+    /// A thread of its own.
+    Away(Post<Link>),
+    /// Nobody: the link is lost.
+    Lost,
+}
+
 /// A migration that is under way.
 #[derive(Debug)]
 pub(crate) struct Source {
-    writer: Writer<BufWriter<UnixStream>>,
+    out: Out,
     scanner: Scanner<UnixStream>,
     stage: Stage,
     began: Instant,
     heard: Instant,
-    /// Chunks that are to be copied before the stop, last first.
-    ahead: Vec<Chunk>,
-    all: u64,
-    done: u64,
-    mover: Option<Mover>,
+    /// Memory is copied while the program runs.
+    precopy: bool,
+    /// The device notes what is written.
+    watched: bool,
+    /// The objects that the destination has.
+    items: Vec<Item>,
+    ahead: Option<Ahead>,
+    /// A payload for which the thread that writes had no room.
+    put_by: Option<Vec<u8>>,
+    /// Whoever takes it has the session.
+    token: Token,
 }
 
 fn io(error: std::io::Error) -> StateError {
@@ -83,7 +108,7 @@ fn carried(error: paragpu_communicator::Error) -> StateError {
 
 impl Source {
     /// Connects to the daemon at `to` and says who comes.
-    fn open(session: &mut Session, to: &Path) -> Result<Self, StateError> {
+    fn open(session: &mut Session, to: &Path, precopy: bool) -> Result<Self, StateError> {
         let socket = UnixStream::connect(to).map_err(|error| {
             StateError::Impossible(format!("no paragpud answers at {}: {error}", to.display()))
         })?;
@@ -102,17 +127,44 @@ impl Source {
         let deadline = Some(Instant::now() + SILENCE);
         handshake::send_frame(&socket, ARRIVE, 0, 0, &arrive, deadline).map_err(carried)?;
         let other = socket.try_clone().map_err(io)?;
+        let writer = BufWriter::with_capacity(1 << 20, socket);
         Ok(Self {
-            writer: Writer::new(BufWriter::with_capacity(1 << 20, socket)),
+            out: Out::Here(Box::new(Writer::new(writer))),
             scanner: Scanner::new(other),
             stage: Stage::Welcome,
             began: Instant::now(),
             heard: Instant::now(),
-            ahead: Vec::new(),
-            all: 0,
-            done: 0,
-            mover: None,
+            precopy,
+            watched: precopy && session.device.watch_writes(true).is_ok(),
+            items: Vec::new(),
+            ahead: None,
+            put_by: None,
+            token: Token::new().map_err(io)?,
         })
+    }
+
+    fn writer(&mut self) -> Result<&mut Writer<Link>, StateError> {
+        match &mut self.out {
+            Out::Here(writer) => Ok(writer),
+            _ => Err(StateError::Order("somebody else writes")),
+        }
+    }
+
+    /// Lets a thread write contents.
+    fn send_off(&mut self) {
+        self.out = match std::mem::replace(&mut self.out, Out::Lost) {
+            Out::Here(writer) => Out::Away(Post::new(writer)),
+            other => other,
+        };
+    }
+
+    /// Waits until that thread has written everything.
+    fn call_back(&mut self) -> Result<(), StateError> {
+        self.out = match std::mem::replace(&mut self.out, Out::Lost) {
+            Out::Away(post) => Out::Here(post.finish()?),
+            other => other,
+        };
+        Ok(())
     }
 
     fn socket(&self) -> BorrowedFd<'_> {
@@ -138,8 +190,26 @@ impl Source {
         Ok(there)
     }
 
+    /// The sentence of the other end where it gave up, instead of an error of
+    /// the link.
+    fn told(&mut self, error: StateError) -> StateError {
+        if !matches!(error, StateError::Io(_) | StateError::Incomplete) {
+            return error;
+        }
+        while matches!(self.has_answer(), Ok(true)) {
+            match self.scanner.record() {
+                Ok((Kind::Refused, reason)) => {
+                    return StateError::Impossible(String::from_utf8_lossy(reason).into_owned());
+                }
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+        error
+    }
+
     fn expect(&mut self, kind: Kind) -> Result<Vec<u8>, StateError> {
-        self.writer.flush()?;
+        self.writer()?.flush()?;
         match self.scanner.record()? {
             (Kind::Refused, reason) => Err(StateError::Impossible(
                 String::from_utf8_lossy(reason).into_owned(),
@@ -162,6 +232,7 @@ impl Source {
     }
 
     fn ask_images(&mut self, session: &Session) -> Result<(), StateError> {
+        let writer = self.writer()?;
         for hash in session.image_hashes()? {
             let size = session.image(&hash)?.len() as u64;
             let name = super::state::ImagePart {
@@ -170,22 +241,34 @@ impl Source {
                 offset: 0,
                 data: Bytes(&[]),
             };
-            self.writer.put(Kind::Image, &[&encode_all(&name)])?;
+            writer.put(Kind::Image, &[&encode_all(&name)])?;
         }
-        self.writer.put(Kind::ImageNames, &[])?;
-        self.writer.flush()
+        writer.put(Kind::ImageNames, &[])?;
+        writer.flush()
     }
 
     fn send_images(&mut self, session: &Session) -> Result<(), StateError> {
         let missing = self.expect(Kind::Missing)?;
+        let writer = self.writer()?;
         for hash in missing.as_chunks::<32>().0 {
-            session.write_image(hash, &mut self.writer)?;
+            session.write_image(hash, writer)?;
         }
         Ok(())
     }
 
+    fn send_objects(&mut self, session: &mut Session) -> Result<(), StateError> {
+        self.items = session.items()?;
+        let items = std::mem::take(&mut self.items);
+        let written = self.writer().and_then(|writer| {
+            super::stop::write_items(&items, writer)?;
+            writer.flush()
+        });
+        self.items = items;
+        written
+    }
+
     /// Does what can be done without making the program wait for the other
-    /// end; true when everything was copied once.
+    /// end; true when it is time for the stop.
     fn advance(&mut self, session: &mut Session) -> Result<bool, StateError> {
         if self.stage == Stage::Copying {
             return self.copy_ahead(session);
@@ -198,60 +281,67 @@ impl Source {
             Stage::Welcome => {
                 self.welcomed()?;
                 let head = session.identity.encode(session.arena.live());
-                self.writer.put(Kind::Head, &[&head])?;
+                self.writer()?.put(Kind::Head, &[&head])?;
                 self.ask_images(session)?;
                 self.stage = Stage::Missing;
             }
             Stage::Missing => {
                 self.send_images(session)?;
-                session.write_objects(&mut self.writer)?;
-                self.writer.flush()?;
+                self.send_objects(session)?;
                 self.stage = Stage::Recreated;
             }
             Stage::Recreated => {
                 self.expect(Kind::Ready)?;
-                let mut chunks = session.chunks(false)?;
-                self.all = chunks.iter().map(Chunk::size).sum();
-                chunks.reverse();
-                self.ahead = chunks;
-                self.mover = Some(Mover::new(session)?);
+                let mut ahead = Ahead::new(session, self.watched)?;
+                if !self.precopy {
+                    ahead.give_up();
+                }
+                self.ahead = Some(ahead);
+                self.send_off();
                 self.stage = Stage::Copying;
             }
         }
         Ok(false)
     }
 
-    /// Copies a chunk or a few small ones ahead.
+    /// Copies ahead as far as the link takes it.
     fn copy_ahead(&mut self, session: &mut Session) -> Result<bool, StateError> {
-        let Some(mover) = &mut self.mover else {
-            return Ok(true);
+        let (Some(ahead), Out::Away(post)) = (&mut self.ahead, &self.out) else {
+            return Err(StateError::Order("nothing to copy ahead"));
         };
-        while mover.has_room()
-            && let Some(chunk) = self.ahead.pop()
-        {
-            // What was taken away meanwhile needs no copy.
-            let _ = mover.begin_read(session, chunk);
+        if post.failed() {
+            return self.call_back().map(|()| false);
         }
-        let mut payload = Vec::new();
-        while payload.len() < FULL
-            && let Some((chunk, bytes)) = mover.finish_read(session, false)?
+        if let Some(payload) = self.put_by.take() {
+            self.put_by = post.offer(payload);
+        }
+        ahead.read(session)?;
+        let zeros = ahead.sends_zeros();
+        while self.put_by.is_none()
+            && let Some(batch) = ahead.mover.finish_read(session, false)?
         {
-            self.done += chunk.size();
-            if chunk.is_variable() || bytes.iter().any(|byte| *byte != 0) {
-                chunk.put(bytes, &mut payload);
+            let mut payload = post.payload();
+            for (chunk, bytes) in batch.each() {
+                ahead.copied += chunk.size();
+                if zeros || chunk.is_variable() || bytes.iter().any(|byte| *byte != 0) {
+                    chunk.put(bytes, &mut payload);
+                }
             }
-        }
-        let over = self.ahead.is_empty() && mover.is_idle();
-        if !payload.is_empty() {
-            self.writer.put(Kind::Contents, &[&payload])?;
-            self.writer.flush()?;
+            if !payload.is_empty() {
+                self.put_by = post.offer(payload);
+            }
+            ahead.judge(session)?;
+            ahead.read(session)?;
         }
         session.orders.report(Report::Progress {
             phase: 1,
-            done: self.done,
-            all: self.all,
+            done: ahead.copied.min(ahead.all),
+            all: ahead.all,
         });
-        Ok(over)
+        if !ahead.is_idle() || self.put_by.is_some() || !ahead.is_over(session)? {
+            return Ok(false);
+        }
+        self.call_back().map(|()| true)
     }
 
     /// Everything after the stop, up to the commit.
@@ -260,78 +350,125 @@ impl Source {
         session: &mut Session,
         receiver: &mut dyn Receiver,
     ) -> Result<(), StateError> {
-        self.ask_images(session)?;
-        self.send_images(session)?;
-        session.write_objects(&mut self.writer)?;
-        self.expect(Kind::Ready)?;
-        self.writer.put(Kind::HashAll, &[])?;
-        self.writer.flush()?;
-        let chunks = session.chunks(false)?;
-        let mut mover = match self.mover.take() {
-            Some(mover) => mover,
-            None => Mover::new(session)?,
+        if session.items()? != self.items {
+            self.ask_images(session)?;
+            self.send_images(session)?;
+            self.send_objects(session)?;
+            self.expect(Kind::Ready)?;
+        }
+        let Some(mut ahead) = self.ahead.take() else {
+            return Err(StateError::Order("nothing was copied ahead"));
         };
-        let mut hashes = Vec::with_capacity(chunks.len());
-        let hashed = mover.read_all(session, &chunks, |_, _, bytes| {
-            hashes.push(blake3::hash(bytes));
-            Ok(())
-        });
-        let sent = hashed.and_then(|()| self.send_different(session, &mut mover, &chunks, &hashes));
-        mover.release(session);
+        let sent = self.send_rest(session, &mut ahead);
+        ahead.mover.keep(session);
         sent?;
         let machine = session.machine()?;
-        self.writer.put(Kind::Machine, &[&machine])?;
-        session.write_frames(&mut self.writer)?;
         let settled = session.sender.settle(Instant::now() + SILENCE);
         if !matches!(settled, Ok(true)) {
             return Err(StateError::Impossible(
                 "the program does not take the replies to its calls".into(),
             ));
         }
+        let writer = self.writer()?;
+        writer.put(Kind::Machine, &[&machine])?;
+        session.write_frames(writer)?;
         self.pass_connection(session, &receiver.unfinished())?;
         self.expect(Kind::Ready).map(drop)
     }
 
-    fn send_different(
-        &mut self,
-        session: &mut Session,
-        mover: &mut Mover,
-        chunks: &[Chunk],
-        hashes: &[blake3::Hash],
-    ) -> Result<(), StateError> {
-        let theirs = self.expect(Kind::Hashes)?;
-        let theirs = theirs.as_chunks::<32>().0;
-        if theirs.len() != chunks.len() {
-            return Err(StateError::Order("hashes of other contents"));
-        }
-        let different: Vec<Chunk> = chunks
-            .iter()
-            .zip(hashes.iter().zip(theirs))
-            .filter(|(_, (ours, theirs))| ours.as_bytes() != *theirs)
-            .map(|(chunk, _)| *chunk)
-            .collect();
-        let all: u64 = different.iter().map(Chunk::size).sum();
-        let (mut payload, mut done) = (Vec::new(), 0);
-        let orders = std::sync::Arc::clone(&session.orders);
-        let writer = &mut self.writer;
-        mover.read_all(session, &different, |_, chunk, bytes| {
-            chunk.put(bytes, &mut payload);
-            done += chunk.size();
-            if payload.len() >= FULL {
-                writer.put(Kind::Contents, &[&payload])?;
-                payload.clear();
-                orders.report(Report::Progress {
-                    phase: 2,
-                    done,
-                    all,
-                });
+    fn send_rest(&mut self, session: &mut Session, ahead: &mut Ahead) -> Result<(), StateError> {
+        let chunks = session.chunks(false)?;
+        let rest = ahead.rest(session, &chunks)?;
+        let mut send = rest.send;
+        send.extend(self.different(session, ahead, &rest.compare)?);
+        let all = [&send, &rest.fresh].into_iter().flatten();
+        let all = all.map(Chunk::size).sum();
+        self.send_off();
+        let sent = self
+            .send_chunks(session, ahead, &send, true, (0, all))
+            .and_then(|done| self.send_chunks(session, ahead, &rest.fresh, false, (done, all)));
+        self.call_back()?;
+        sent?;
+        if cfg!(debug_assertions) {
+            // What the device noted is the proof; here it is proved.
+            let different = self.different(session, ahead, &chunks)?;
+            if !different.is_empty() {
+                return Err(StateError::Impossible(format!(
+                    "{} of {} chunks are not what they were: {:?}",
+                    different.len(),
+                    chunks.len(),
+                    different.first()
+                )));
             }
-            Ok(())
-        })?;
-        if !payload.is_empty() {
-            writer.put(Kind::Contents, &[&payload])?;
         }
         Ok(())
+    }
+
+    /// Those of `chunks` that hash differently at the two ends.
+    fn different(
+        &mut self,
+        session: &mut Session,
+        ahead: &mut Ahead,
+        chunks: &[Chunk],
+    ) -> Result<Vec<Chunk>, StateError> {
+        let mut different = Vec::new();
+        for chunks in chunks.chunks(HASHES) {
+            let mut names = Vec::new();
+            for chunk in chunks {
+                chunk.put_name(&mut names);
+            }
+            let writer = self.writer()?;
+            writer.put(Kind::Hash, &[&names])?;
+            writer.flush()?;
+            let ours = ahead.mover.hash_all(session, chunks)?;
+            let theirs = self.expect(Kind::Hashes)?;
+            let theirs = theirs.as_chunks::<32>().0;
+            if theirs.len() != chunks.len() {
+                return Err(StateError::Order("hashes of other contents"));
+            }
+            let pairs = chunks.iter().zip(ours.iter().zip(theirs));
+            different.extend(
+                pairs
+                    .filter(|(_, (ours, theirs))| ours != theirs)
+                    .map(|(chunk, _)| *chunk),
+            );
+        }
+        Ok(different)
+    }
+
+    /// Sends contents, zeros too where `zeros`; `progress` is bytes sent and
+    /// all. Bytes sent then.
+    fn send_chunks(
+        &mut self,
+        session: &mut Session,
+        ahead: &mut Ahead,
+        chunks: &[Chunk],
+        zeros: bool,
+        (mut done, all): (u64, u64),
+    ) -> Result<u64, StateError> {
+        let Out::Away(post) = &self.out else {
+            return Err(StateError::Order("nobody writes"));
+        };
+        let orders = std::sync::Arc::clone(&session.orders);
+        ahead.mover.read_batches(session, chunks, |batch| {
+            let mut payload = post.payload();
+            for (chunk, bytes) in batch.each() {
+                done += chunk.size();
+                if zeros || chunk.is_variable() || bytes.iter().any(|byte| *byte != 0) {
+                    chunk.put(bytes, &mut payload);
+                }
+            }
+            if !payload.is_empty() {
+                post.give(payload);
+            }
+            orders.report(Report::Progress {
+                phase: 2,
+                done,
+                all,
+            });
+            Ok(())
+        })?;
+        Ok(done)
     }
 
     fn pass_connection(&mut self, session: &Session, unfinished: &[u8]) -> Result<(), StateError> {
@@ -358,9 +495,11 @@ impl Source {
             unfinished: Bytes(unfinished),
         };
         let tail = line.encode(&mut head);
-        self.writer.put(Kind::Connection, &[&head, tail])?;
-        self.writer.flush()?;
-        let fds: Vec<BorrowedFd<'_>> = current.fds.iter().map(AsFd::as_fd).collect();
+        let writer = self.writer()?;
+        writer.put(Kind::Connection, &[&head, tail])?;
+        writer.flush()?;
+        let token = std::iter::once(self.token.as_fd());
+        let fds: Vec<BorrowedFd<'_>> = token.chain(current.fds.iter().map(AsFd::as_fd)).collect();
         let deadline = Some(Instant::now() + SILENCE);
         handshake::send_with_fds(self.socket(), ARRIVE, 0, 0, &[], &fds, deadline).map_err(carried)
     }
@@ -368,8 +507,8 @@ impl Source {
 
 impl Session {
     /// Begins a migration.
-    pub(crate) fn begin_migration(&mut self, to: &Path) {
-        match Source::open(self, to) {
+    pub(crate) fn begin_migration(&mut self, to: &Path, precopy: bool) {
+        match Source::open(self, to, precopy) {
             Ok(source) => self.moving = Some(Box::new(source)),
             Err(error) => self.orders.report(Report::Failed(error.to_string())),
         }
@@ -388,6 +527,7 @@ impl Session {
             }
             Ok(true) => self.finish_migration(source, receiver),
             Err(error) => {
+                let error = source.told(error);
                 self.stay(*source, &error.to_string());
                 Ok(())
             }
@@ -399,7 +539,10 @@ impl Session {
         mut source: Box<Source>,
         receiver: &mut dyn Receiver,
     ) -> Result<(), End> {
-        let ahead = source.writer.bytes;
+        let ahead = match &source.out {
+            Out::Here(writer) => writer.bytes,
+            _ => 0,
+        };
         let stopped = Instant::now();
         match self.stop(receiver, PATIENCE) {
             Ok(()) => {}
@@ -410,28 +553,32 @@ impl Session {
             Err(Unstopped::Ended(end)) => return Err(end),
         }
         if let Err(error) = source.carry(self, receiver) {
+            let error = source.told(error);
             self.stay(*source, &error.to_string());
             return Ok(());
         }
-        if let Err(error) = source
-            .writer
-            .put(Kind::Commit, &[])
-            .and_then(|()| source.writer.flush())
-        {
-            // It did not leave this process whole, so it did not arrive.
-            self.stay(*source, &error.to_string());
+        if let Err(error) = source.token.give() {
+            self.stay(*source, &io(error).to_string());
             return Ok(());
         }
-        // From here on the session is the destination's, whatever happens:
-        // calls must not be executed twice.
-        if let Err(error) = source.expect(Kind::Ready) {
-            let reason = format!("the destination was lost at the switch: {error}");
-            self.orders.report(Report::Failed(reason.clone()));
-            return Err(End::Lost(reason));
+        // From here on the session is of whoever takes it, so that no call is
+        // executed twice.
+        let committed = source.writer().and_then(|writer| {
+            writer.put(Kind::Commit, &[])?;
+            writer.flush()
+        });
+        let served = committed.and_then(|()| source.expect(Kind::Ready).map(drop));
+        if let Err(error) = served {
+            if source.token.take() {
+                let reason = format!("the destination was lost at the switch: {error}");
+                self.stay(*source, &reason);
+                return Ok(());
+            }
+            tracing::warn!(%error, "the link broke when the session was taken");
         }
         let micros = |since: Instant| u64::try_from(since.elapsed().as_micros()).unwrap_or(0);
         self.orders.report(Report::Done(Figures {
-            bytes: source.writer.bytes,
+            bytes: source.writer().map_or(0, |writer| writer.bytes),
             ahead,
             stopped: micros(stopped),
             total: micros(source.began),
@@ -441,8 +588,11 @@ impl Session {
 
     /// The migration failed: the session goes on here.
     fn stay(&mut self, source: Source, reason: &str) {
-        if let Some(mover) = source.mover {
-            mover.release(self);
+        if let Some(ahead) = source.ahead {
+            ahead.mover.keep(self);
+        }
+        if source.watched {
+            let _ = self.device.watch_writes(false);
         }
         self.orders.report(Report::Failed(reason.to_owned()));
     }

@@ -22,6 +22,8 @@ use thiserror::Error;
 pub const MAX_PAYLOAD: usize = 4 << 20;
 /// Bytes of a record's header.
 const HEADER: usize = 24;
+/// Bytes that are hashed on all cores.
+const MUCH: usize = 256 << 10;
 
 macro_rules! kinds {
     ($( $(#[$meta:meta])* $name:ident = $number:literal, $version:literal; )*) => {
@@ -71,9 +73,9 @@ kinds! {
     Ready = 33, 1;
     /// Between workers: it cannot be done; one sentence.
     Refused = 34, 1;
-    /// Between workers: hash all contents.
-    HashAll = 35, 1;
-    /// Between workers: hashes of all contents, in order, 32 bytes each.
+    /// Between workers: hash these contents, as `regions.rs` names them.
+    Hash = 35, 1;
+    /// Between workers: their hashes, in order, 32 bytes each.
     Hashes = 36, 1;
     /// Between workers: the guest's connection; descriptors follow.
     Connection = 37, 1;
@@ -170,7 +172,11 @@ fn checksum(start: &[u8], payload: &[&[u8]]) -> [u8; 16] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(start);
     for part in payload {
-        hasher.update(part);
+        if part.len() < MUCH {
+            hasher.update(part);
+        } else {
+            hasher.update_rayon(part);
+        }
     }
     let mut sum = [0; 16];
     hasher.finalize_xof().fill(&mut sum);

@@ -8,7 +8,7 @@ use paragpu_protocol::codec::{Bytes, decode_all};
 use paragpu_protocol::frame::{FrameHeader, HEADER_LEN};
 use paragpu_protocol::table::{Call, ModuleLoad};
 
-use super::regions::Mover;
+use super::mover::Mover;
 use super::replay::{FULL, Item};
 use super::state::{ImagePart, Kind, StateError, Writer};
 use crate::error::{End, Fault};
@@ -216,25 +216,6 @@ impl Session {
         }
     }
 
-    /// Writes the live objects.
-    pub(crate) fn write_objects<W: std::io::Write>(
-        &mut self,
-        to: &mut Writer<W>,
-    ) -> Result<(), StateError> {
-        let mut payload = Vec::new();
-        for item in self.items()? {
-            item.put(&mut payload);
-            if payload.len() >= FULL {
-                to.put(Kind::Objects, &[&payload])?;
-                payload.clear();
-            }
-        }
-        if !payload.is_empty() {
-            to.put(Kind::Objects, &[&payload])?;
-        }
-        to.put(Kind::ObjectsEnd, &[])
-    }
-
     /// Writes all that follows the head of a whole state; the session is
     /// stopped. `progress` is told bytes of memory written, and all.
     pub(crate) fn write_whole<W: std::io::Write>(
@@ -252,12 +233,12 @@ impl Session {
         for hash in self.image_hashes()? {
             self.write_image(&hash, to)?;
         }
-        self.write_objects(to)?;
+        write_items(&self.items()?, to)?;
         let chunks = self.chunks(false)?;
         let all: u64 = chunks.iter().map(super::regions::Chunk::size).sum();
         let mut mover = Mover::new(self)?;
         let (mut payload, mut done) = (Vec::new(), 0);
-        let written = mover.read_all(self, &chunks, |_, chunk, bytes| {
+        let written = mover.read_all(self, &chunks, |chunk, bytes| {
             done += chunk.size();
             progress(done, all);
             // Memory is zero where nothing else is said.
@@ -332,6 +313,25 @@ impl Session {
         }
         Ok(())
     }
+}
+
+/// Writes the live objects.
+pub(crate) fn write_items<W: std::io::Write>(
+    items: &[Item],
+    to: &mut Writer<W>,
+) -> Result<(), StateError> {
+    let mut payload = Vec::new();
+    for item in items {
+        item.put(&mut payload);
+        if payload.len() >= FULL {
+            to.put(Kind::Objects, &[&payload])?;
+            payload.clear();
+        }
+    }
+    if !payload.is_empty() {
+        to.put(Kind::Objects, &[&payload])?;
+    }
+    to.put(Kind::ObjectsEnd, &[])
 }
 
 /// What is on its way into a session.

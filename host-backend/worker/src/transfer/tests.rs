@@ -11,6 +11,7 @@ use paragpu_protocol::table::*;
 use paragpu_protocol::types::{ArrayShape, LinearResource, Sampling, TextureResource, TextureSpec};
 use proptest::prelude::*;
 
+use super::ahead::Ahead;
 use super::destination::Nobody;
 use super::state::{Kind, Scanner, StateError, Writer};
 use crate::images::ImageStore;
@@ -88,10 +89,10 @@ fn live(session: &Session) -> Vec<(Name, bool, Recorded)> {
 
 fn contents(session: &mut Session) -> Vec<(super::regions::Chunk, blake3::Hash)> {
     let chunks = session.chunks(false).unwrap();
-    let mut mover = super::regions::Mover::new(session).unwrap();
+    let mut mover = super::mover::Mover::new(session).unwrap();
     let mut all = Vec::new();
     mover
-        .read_all(session, &chunks, |_, chunk, bytes| {
+        .read_all(session, &chunks, |chunk, bytes| {
             all.push((*chunk, blake3::hash(bytes)));
             Ok(())
         })
@@ -125,6 +126,14 @@ struct Program {
 }
 
 impl Program {
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Create(kind, at) => self.create(kind, at),
+            Step::Destroy(kind, at) => self.destroy(kind, at),
+            Step::Fill(at, value) => self.fill(at, value),
+        }
+    }
+
     fn create(&mut self, kind: u8, at: u64) {
         if self.named.contains_key(&(kind, at)) {
             return;
@@ -302,13 +311,7 @@ fn program(steps: &[Step]) -> Program {
         next: 100,
         named: std::collections::BTreeMap::new(),
     };
-    for step in steps {
-        match *step {
-            Step::Create(kind, at) => program.create(kind, at),
-            Step::Destroy(kind, at) => program.destroy(kind, at),
-            Step::Fill(at, value) => program.fill(at, value),
-        }
-    }
+    steps.iter().for_each(|step| program.step(step));
     program
 }
 
@@ -321,6 +324,69 @@ fn values(session: &Session, program: &std::collections::BTreeMap<(u8, u64), u64
             _ => None,
         })
         .collect()
+}
+
+/// The bytes that a destination has, by object and place.
+struct Copy {
+    bytes: std::collections::HashMap<(Name, u64), u8>,
+    objects: std::collections::BTreeMap<Name, Recorded>,
+}
+
+impl Copy {
+    fn new(session: &mut Session) -> Self {
+        Self {
+            bytes: std::collections::HashMap::new(),
+            objects: created(session),
+        }
+    }
+
+    /// Bytes that are looked at, the same whatever they are a part of: all
+    /// would be too many.
+    fn places(chunk: &super::regions::Chunk) -> impl Iterator<Item = usize> {
+        let (start, end) = (chunk.offset, chunk.offset + chunk.size);
+        let pages = (start / 4096..end.div_ceil(4096)).map(|page| page * 4096);
+        pages
+            .flat_map(|page| [0, 4, 100, 252].map(|at| page + at))
+            .filter(move |at| (start..end).contains(at))
+            .map(move |at| (at - start) as usize)
+    }
+
+    fn take(&mut self, chunk: &super::regions::Chunk, bytes: &[u8], zeros: bool) {
+        if !zeros && !chunk.is_variable() && bytes.iter().all(|byte| *byte == 0) {
+            return;
+        }
+        let (name, offset) = (chunk.owner(), chunk.offset);
+        for place in Self::places(chunk) {
+            self.bytes
+                .insert((name, offset + place as u64), bytes[place]);
+        }
+    }
+
+    /// The destination makes the objects anew that are others now; what is in
+    /// those then, nobody knows.
+    fn follow(&mut self, session: &mut Session) {
+        let now = created(session);
+        for (name, call) in &self.objects {
+            if now.get(name) != Some(call) {
+                let all = self.bytes.iter_mut().filter(|((of, _), _)| of == name);
+                all.for_each(|(_, byte)| *byte = 0xee);
+            }
+        }
+        self.objects = now;
+    }
+
+    fn holds(&self, chunk: &super::regions::Chunk, bytes: &[u8]) -> bool {
+        let (name, offset) = (chunk.owner(), chunk.offset);
+        Self::places(chunk).all(|place| {
+            let held = self.bytes.get(&(name, offset + place as u64));
+            held.copied().unwrap_or(0) == bytes[place]
+        })
+    }
+}
+
+fn created(session: &Session) -> std::collections::BTreeMap<Name, Recorded> {
+    let all = live(session).into_iter().filter(|(_, creates, _)| *creates);
+    all.map(|(name, _, call)| (name, call)).collect()
 }
 
 proptest! {
@@ -349,17 +415,68 @@ proptest! {
     }
 
     #[test]
+    fn what_was_copied_ahead_and_the_rest_are_the_whole(
+        before in steps(),
+        meanwhile in proptest::collection::vec(steps(), 0..4),
+        after in steps(),
+        watched in any::<bool>(),
+    ) {
+        let _alone = alone();
+        let mut source = program(&before);
+        settle(&mut source.session);
+        if watched {
+            source.session.device.watch_writes(true).unwrap();
+        }
+        let mut copy = Copy::new(&mut source.session);
+        let mut ahead = Ahead::new(&mut source.session, watched).unwrap();
+        let mut meanwhile = meanwhile.into_iter();
+        loop {
+            ahead.read(&mut source.session).unwrap();
+            for step in meanwhile.next().into_iter().flatten() {
+                source.step(&step);
+            }
+            let zeros = ahead.sends_zeros();
+            while let Some(batch) = ahead.mover.finish_read(&mut source.session, true).unwrap() {
+                for (chunk, bytes) in batch.each() {
+                    copy.take(chunk, bytes, zeros);
+                }
+            }
+            ahead.judge(&mut source.session).unwrap();
+            if ahead.is_idle() && ahead.is_over(&mut source.session).unwrap() {
+                break;
+            }
+        }
+        after.iter().for_each(|step| source.step(step));
+        settle(&mut source.session);
+        copy.follow(&mut source.session);
+        let chunks = source.session.chunks(false).unwrap();
+        let rest = ahead.rest(&mut source.session, &chunks).unwrap();
+        let all = [(&rest.send, true), (&rest.compare, true), (&rest.fresh, false)];
+        for (chunks, zeros) in all {
+            ahead
+                .mover
+                .read_all(&mut source.session, chunks, |chunk, bytes| {
+                    copy.take(chunk, bytes, zeros);
+                    Ok(())
+                })
+                .unwrap();
+        }
+        ahead
+            .mover
+            .read_all(&mut source.session, &chunks, |chunk, bytes| {
+                assert!(copy.holds(chunk, bytes), "{chunk:?}");
+                Ok(())
+            })
+            .unwrap();
+        ahead.mover.release(&mut source.session);
+    }
+
+    #[test]
     fn objects_follow_what_changed_meanwhile(before in steps(), after in steps()) {
         let _alone = alone();
         let mut early = program(&before);
         let first = early.session.items().unwrap();
-        for step in &after {
-            match *step {
-                Step::Create(kind, at) => early.create(kind, at),
-                Step::Destroy(kind, at) => early.destroy(kind, at),
-                Step::Fill(at, value) => early.fill(at, value),
-            }
-        }
+        after.iter().for_each(|step| early.step(step));
         settle(&mut early.session);
         let last = early.session.items().unwrap();
         let wanted: std::collections::BTreeSet<_> =
@@ -489,84 +606,4 @@ fn linear_textures_and_attributes_come_back() {
     let mut second = session(1, 1 << 30);
     second.read_whole(Scanner::new(state.as_slice())).unwrap();
     assert_eq!(live(&second), objects);
-}
-
-/// Prints what recording a call and replaying an object cost beside the
-/// device's own time: `cargo test --release -p paragpu-worker -- --ignored
-/// --nocapture cost_of`.
-#[test]
-#[ignore = "measures"]
-fn cost_of_recording_and_replaying() {
-    const COUNT: u64 = 20_000;
-    let _alone = alone();
-    let create = |event: u64| {
-        Call::EventCreate(EventCreate {
-            event: EventHandle(event),
-            flags: 2,
-        })
-    };
-    let encoded = |call: &Call<'_>| {
-        let mut payload = Vec::new();
-        let tail = call.encode(&mut payload).to_vec();
-        payload.extend(tail);
-        payload
-    };
-    let per =
-        |began: std::time::Instant, count: u64| began.elapsed().as_nanos() as f64 / count as f64;
-    let mut live = crate::live::Live::default();
-    for event in 0..COUNT {
-        let call = create(event);
-        live.apply(&call, call.info().number, &encoded(&call));
-    }
-    let calls = 1_000_000;
-    let launch = Call::Ping(Ping { value: 1 });
-    let payload = encoded(&launch);
-    let began = std::time::Instant::now();
-    for _ in 0..calls {
-        live.apply(std::hint::black_box(&launch), 1, &payload);
-    }
-    println!(
-        "record, a call without an object: {:.1} ns",
-        per(began, calls)
-    );
-    let record = Call::EventRecord(EventRecord {
-        event: EventHandle(77),
-        stream: StreamHandle(0),
-    });
-    let payload = encoded(&record);
-    let began = std::time::Instant::now();
-    for _ in 0..calls {
-        live.apply(std::hint::black_box(&record), 0x0703, &payload);
-    }
-    println!("record, a change: {:.1} ns", per(began, calls));
-    let began = std::time::Instant::now();
-    for event in COUNT..COUNT + calls {
-        let call = create(event);
-        live.apply(&call, 0x0701, &payload);
-        let destroy = Call::EventDestroy(EventDestroy {
-            event: EventHandle(event),
-        });
-        live.apply(&destroy, 0x0702, &payload);
-    }
-    println!(
-        "record, a creation or destruction: {:.1} ns",
-        per(began, 2 * calls)
-    );
-
-    let mut first = session(1, 1 << 30);
-    for event in 0..COUNT {
-        apply(&mut first, &create(event)).unwrap();
-    }
-    let items = first.items().unwrap();
-    drop(first);
-    let mut second = session(1, 1 << 30);
-    let began = std::time::Instant::now();
-    for _ in 0..COUNT {
-        second.device.event_create(2).unwrap();
-    }
-    let device = per(began, COUNT);
-    let began = std::time::Instant::now();
-    second.become_items(&items).unwrap();
-    let replay = per(began, COUNT);
-    println!("replay, an object: {replay:.0} ns, of these the device {device:.0} ns");
 }

@@ -1,0 +1,225 @@
+//! What it costs that a session can move: noting what a call did to the
+//! session's objects, and recreating them elsewhere beside the device's own
+//! time. Prints a line of JSON for each figure, in nanoseconds.
+
+// Measuring programs fail loudly.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
+
+use paragpu_communicator::{Error, Sender};
+use paragpu_device::Platform;
+use paragpu_device_software::{Options, SoftwarePlatform};
+use paragpu_protocol::handle::{DeviceAddress, EventHandle, FunctionHandle, StreamHandle};
+use paragpu_protocol::layout::Regions;
+use paragpu_protocol::table::{
+    Call, EventCreate, EventDestroy, EventRecord, Launch, MemMap, MemUnmap, StreamCreate,
+    StreamDestroy,
+};
+use paragpu_worker::ImageStore;
+use paragpu_worker::live::{Live, Recorded};
+use paragpu_worker::session::{Session, Setup};
+use paragpu_worker::transfer::replay::Item;
+
+/// Calls of a measurement.
+const CALLS: u64 = 200_000;
+/// Objects of a replay.
+const OBJECTS: u64 = 20_000;
+/// Measurements, of which the median counts.
+const ROUNDS: usize = 9;
+
+struct Nobody;
+
+impl Sender for Nobody {
+    fn try_send(&self, _: u16, _: u16, _: Option<u64>, _: &[&[u8]]) -> Result<u64, Error> {
+        Err(Error::Closed)
+    }
+    fn wait_for_room(&self, _: usize) -> Result<(), Error> {
+        Err(Error::Closed)
+    }
+    fn flush(&self) -> Result<(), Error> {
+        Err(Error::Closed)
+    }
+    fn close(&self) {}
+    fn last_sequence(&self) -> u64 {
+        0
+    }
+}
+
+fn encoded(call: &Call<'_>) -> Recorded {
+    let mut payload = Vec::new();
+    let tail = call.encode(&mut payload).to_vec();
+    payload.extend(tail);
+    Recorded::new(call.info().number, &payload)
+}
+
+fn median(mut measure: impl FnMut() -> f64) -> f64 {
+    let mut all: Vec<f64> = (0..ROUNDS).map(|_| measure()).collect();
+    all.sort_by(f64::total_cmp);
+    all[ROUNDS / 2]
+}
+
+fn say(name: &str, value: f64) {
+    println!("{{\"name\": \"{name}\", \"value\": {value:.2}}}");
+}
+
+/// Nanoseconds that noting each of `calls` takes, a thousand objects alive.
+fn record(calls: &[Call<'static>]) -> f64 {
+    let recorded: Vec<Recorded> = calls.iter().map(encoded).collect();
+    let mut live = Live::default();
+    for event in 1 << 32..(1 << 32) + 1000 {
+        let call = create(event);
+        let kept = encoded(&call);
+        live.apply(&call, kept.number, &kept.payload);
+    }
+    median(|| {
+        let began = Instant::now();
+        for (call, kept) in calls.iter().zip(&recorded) {
+            live.apply(black_box(call), kept.number, black_box(&kept.payload));
+        }
+        began.elapsed().as_secs_f64() * 1e9 / calls.len() as f64
+    })
+}
+
+fn create(event: u64) -> Call<'static> {
+    Call::EventCreate(EventCreate {
+        event: EventHandle(event),
+        flags: 2,
+    })
+}
+
+fn stream(handle: u64) -> Call<'static> {
+    Call::StreamCreate(StreamCreate {
+        stream: StreamHandle(handle),
+        flags: 1,
+        priority: 0,
+    })
+}
+
+/// Creations and destructions in turn: of events, streams and memory.
+fn short_lived() -> Vec<Call<'static>> {
+    let arena = Regions::of(0).unwrap().arena;
+    (0..CALLS / 6)
+        .flat_map(|at| {
+            let address = DeviceAddress(arena + (at % 512) * (2 << 20));
+            [
+                create(at),
+                stream(at),
+                Call::MemMap(MemMap {
+                    address,
+                    size: 2 << 20,
+                }),
+                Call::MemUnmap(MemUnmap { address }),
+                Call::StreamDestroy(StreamDestroy {
+                    stream: StreamHandle(at),
+                }),
+                Call::EventDestroy(EventDestroy {
+                    event: EventHandle(at),
+                }),
+            ]
+        })
+        .collect()
+}
+
+fn records() -> Vec<Call<'static>> {
+    (0..CALLS)
+        .map(|at| {
+            Call::EventRecord(EventRecord {
+                event: EventHandle((1 << 32) + at % 16),
+                stream: StreamHandle(at % 3),
+            })
+        })
+        .collect()
+}
+
+fn launches() -> Vec<Call<'static>> {
+    let launch = Call::Launch(Launch {
+        function: FunctionHandle(7),
+        stream: StreamHandle(0),
+        grid: [1; 3],
+        block: [32, 1, 1],
+        dynamic_shared: 0,
+        flags: 0,
+        cluster: [0; 3],
+        parameters: paragpu_protocol::codec::Bytes(&[0; 32]),
+    });
+    vec![launch; CALLS as usize]
+}
+
+fn session(platform: &SoftwarePlatform) -> Session {
+    let regions = Regions::of(0).unwrap();
+    let setup = Setup {
+        device: platform.open(0, regions).unwrap(),
+        snapshot: platform.snapshot(0).unwrap(),
+        ordinal: 0,
+        regions,
+        device_memory: 0,
+        host_memory: 0,
+        images: ImageStore::default(),
+        output: None,
+        statistics: Arc::default(),
+        reconnect: None,
+    };
+    Session::new(setup, Arc::new(Nobody), None)
+}
+
+/// Nanoseconds an object from a session's record to the same objects of
+/// another, and those that the device alone takes for them.
+fn replay(platform: &SoftwarePlatform) -> (f64, f64) {
+    let calls: Vec<Call<'static>> = (0..OBJECTS)
+        .map(|at| match at % 2 {
+            0 => create(at),
+            _ => stream(at),
+        })
+        .collect();
+    let mut first = session(platform);
+    let items: Vec<Item> = calls.iter().map(|call| Item::new(encoded(call))).collect();
+    first.become_items(&items).unwrap();
+    let began = Instant::now();
+    let mut payload = Vec::new();
+    for item in first.items().unwrap() {
+        item.put(&mut payload);
+    }
+    let written = began.elapsed();
+    drop(first);
+    let mut second = session(platform);
+    let began = Instant::now();
+    let mut items = Vec::new();
+    Item::take(&payload, &mut items).unwrap();
+    second.become_items(&items).unwrap();
+    let all = written + began.elapsed();
+    drop(second);
+    let mut device = platform.open(0, Regions::of(0).unwrap()).unwrap();
+    let began = Instant::now();
+    for at in 0..OBJECTS {
+        match at % 2 {
+            0 => drop(black_box(device.event_create(2).unwrap())),
+            _ => drop(black_box(device.stream_create(1, 0).unwrap())),
+        }
+    }
+    let alone = began.elapsed();
+    let each = |time: std::time::Duration| time.as_secs_f64() * 1e9 / OBJECTS as f64;
+    (each(all), each(alone))
+}
+
+fn main() {
+    say("record_short_lived", record(&short_lived()));
+    say("record_event_record", record(&records()));
+    say("record_launch", record(&launches()));
+    let platform = SoftwarePlatform::with_options(Options {
+        cores: 1,
+        memory: 1 << 30,
+        ..Options::default()
+    });
+    let mut alone = Vec::new();
+    let whole = median(|| {
+        let (all, device) = replay(&platform);
+        alone.push(device);
+        all - device
+    });
+    alone.sort_by(f64::total_cmp);
+    say("replay_beside_device", whole);
+    say("replay_device", alone[alone.len() / 2]);
+}

@@ -1,0 +1,269 @@
+//! Memory that is copied while the program runs (D10).
+//!
+//! A device that notes writes says exactly which pages of a copy are true
+//! still, so that only the others travel after the stop. It is copied in
+//! rounds, each of what was written since the one before, for as long as that
+//! shrinks. What is written all the time is not worth copying ahead, and a
+//! program that writes everything is found out before much was copied in
+//! vain. Of other contents, and on other devices, one copy is made, and both
+//! ends compare hashes after the stop.
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+
+use paragpu_protocol::handle::ObjectKind;
+
+use super::mover::Mover;
+use super::regions::{Chunk, device};
+use super::state::StateError;
+use crate::live::{Name, Recorded};
+use crate::session::Session;
+
+/// Most rounds.
+const ROUNDS: u32 = 6;
+/// At most one over this of all contents is copied in vain.
+const VAIN: u64 = 10;
+/// One over this of all contents is too little for another round.
+const LITTLE: u64 = 64;
+/// How much was copied in vain is looked at after every one over this.
+const LOOK: u64 = 32;
+/// A chunk is not copied while more than one over this of it is written.
+const HOT: u64 = 4;
+
+/// What is to be copied.
+#[derive(Debug, Clone, Copy)]
+enum Todo {
+    /// A chunk that the destination does not hold.
+    First(Chunk),
+    /// A part of one that it holds, written since.
+    Again(Chunk),
+}
+
+/// What the destination holds of the session's contents.
+#[derive(Debug)]
+pub(crate) struct Ahead {
+    pub(crate) mover: Mover,
+    /// The device notes writes.
+    watched: bool,
+    /// To be copied in this round.
+    queue: VecDeque<Todo>,
+    /// Chunks that are written too much to be copied.
+    hot: Vec<Chunk>,
+    /// Chunks of which the destination has a copy: where writes are noted,
+    /// true but for what was written since the device forgot them; of others
+    /// nothing is known.
+    held: HashSet<Chunk>,
+    /// What created the objects that the destination has.
+    owners: BTreeMap<Name, Recorded>,
+    /// Bytes of all contents.
+    pub(crate) all: u64,
+    /// Bytes copied.
+    pub(crate) copied: u64,
+    /// Bytes of `held`.
+    held_bytes: u64,
+    /// Bytes that were copied when it was last looked what was in vain.
+    looked: u64,
+    round: u32,
+    /// Bytes that were to be copied in this round.
+    round_bytes: u64,
+}
+
+/// What travels after the stop.
+#[derive(Debug, Default)]
+pub(crate) struct Rest {
+    /// Whatever they hold.
+    pub(crate) send: Vec<Chunk>,
+    /// The destination has zeros there.
+    pub(crate) fresh: Vec<Chunk>,
+    /// The destination may have the same.
+    pub(crate) compare: Vec<Chunk>,
+}
+
+/// The parts of a chunk with an address that were written.
+fn written(session: &mut Session, chunk: &Chunk, forget: bool) -> Result<Vec<Chunk>, StateError> {
+    let Some(address) = chunk.address() else {
+        return Ok(Vec::new());
+    };
+    let mut ranges = Vec::new();
+    let noted = session
+        .device
+        .writes(address, chunk.size(), forget, &mut ranges);
+    device(noted)?;
+    let parts = ranges.into_iter();
+    Ok(parts.map(|(at, size)| chunk.part(at, size)).collect())
+}
+
+fn bytes(chunks: &[Chunk]) -> u64 {
+    chunks.iter().map(Chunk::size).sum()
+}
+
+fn owners(session: &Session) -> BTreeMap<Name, Recorded> {
+    let created = session.live.in_order().filter(|(_, creates, _)| *creates);
+    created
+        .map(|(name, _, call)| (name, call.clone()))
+        .collect()
+}
+
+impl Ahead {
+    /// Begins: the destination has the session's objects and nothing in them.
+    /// `watched` where the session's device notes writes.
+    pub(crate) fn new(session: &mut Session, watched: bool) -> Result<Self, StateError> {
+        let chunks = session.chunks(false)?;
+        let all = bytes(&chunks);
+        Ok(Self {
+            mover: Mover::new(session)?,
+            watched,
+            queue: chunks.into_iter().map(Todo::First).collect(),
+            hot: Vec::new(),
+            held: HashSet::new(),
+            owners: owners(session),
+            all,
+            copied: 0,
+            held_bytes: 0,
+            looked: 0,
+            round: 1,
+            round_bytes: all,
+        })
+    }
+
+    /// Copies nothing ahead.
+    pub(crate) fn give_up(&mut self) {
+        self.queue.clear();
+        self.hot.clear();
+        self.round = ROUNDS;
+    }
+
+    /// Are copies that were begun all there?
+    pub(crate) fn is_idle(&self) -> bool {
+        self.mover.is_idle()
+    }
+
+    /// Must zeros travel, too?
+    pub(crate) fn sends_zeros(&self) -> bool {
+        self.round > 1
+    }
+
+    /// Begins to read what is to be copied, as far as there is room.
+    pub(crate) fn read(&mut self, session: &mut Session) -> Result<(), StateError> {
+        while self.mover.has_room() && !self.queue.is_empty() {
+            let Self {
+                mover,
+                watched,
+                queue,
+                hot,
+                held,
+                held_bytes,
+                ..
+            } = self;
+            let next = |session: &mut Session, room: u64| {
+                loop {
+                    let (chunk, first) = match queue.front() {
+                        Some(Todo::First(chunk)) if chunk.size() <= room => (*chunk, true),
+                        Some(Todo::Again(chunk)) if chunk.size() <= room => (*chunk, false),
+                        _ => return Ok(None),
+                    };
+                    queue.pop_front();
+                    // Forgotten before it is read, so that what is written
+                    // from now on is found.
+                    let noted = if *watched {
+                        bytes(&written(session, &chunk, true)?)
+                    } else {
+                        0
+                    };
+                    if first && noted > chunk.size() / HOT && !chunk.is_variable() {
+                        hot.push(chunk);
+                        continue;
+                    }
+                    if first {
+                        held.insert(chunk);
+                        *held_bytes += chunk.size();
+                    }
+                    return Ok(Some(chunk));
+                }
+            };
+            // Memory that was taken away meanwhile needs no copy: what may
+            // be mapped there later is noted as written.
+            mover.begin_read(session, next, |_| Ok(()))?;
+        }
+        Ok(())
+    }
+
+    /// Nothing is to be read: is it time for the stop, or is there another
+    /// round?
+    pub(crate) fn is_over(&mut self, session: &mut Session) -> Result<bool, StateError> {
+        if !self.watched || self.round >= ROUNDS {
+            return Ok(true);
+        }
+        let again = self.stale(session)?;
+        let left = bytes(&again) + bytes(&self.hot);
+        let shrinks = left < self.round_bytes / 4 * 3;
+        if !shrinks || left <= self.all / LITTLE || self.is_vain(bytes(&again)) {
+            return Ok(true);
+        }
+        self.round += 1;
+        self.round_bytes = left;
+        self.queue = again.into_iter().map(Todo::Again).collect();
+        self.queue.extend(self.hot.drain(..).map(Todo::First));
+        Ok(false)
+    }
+
+    /// Gives up where too much was copied in vain.
+    pub(crate) fn judge(&mut self, session: &mut Session) -> Result<(), StateError> {
+        if !self.watched || self.copied < self.looked + self.all / LOOK {
+            return Ok(());
+        }
+        self.looked = self.copied;
+        let stale = bytes(&self.stale(session)?);
+        if self.is_vain(stale) {
+            self.give_up();
+        }
+        Ok(())
+    }
+
+    fn is_vain(&self, stale: u64) -> bool {
+        let of_use = self.held_bytes.saturating_sub(stale);
+        self.copied.saturating_sub(of_use) > self.all / VAIN
+    }
+
+    /// What was written of what the destination has.
+    fn stale(&self, session: &mut Session) -> Result<Vec<Chunk>, StateError> {
+        let mut stale = Vec::new();
+        let mut held: Vec<&Chunk> = self.held.iter().collect();
+        held.sort_unstable();
+        for chunk in held {
+            stale.extend(written(session, chunk, false)?);
+        }
+        Ok(stale)
+    }
+
+    /// What of `chunks`, all the contents that the stopped session has, the
+    /// destination lacks.
+    pub(crate) fn rest(&self, session: &mut Session, chunks: &[Chunk]) -> Result<Rest, StateError> {
+        let now = owners(session);
+        let modules = |owners: &BTreeMap<Name, Recorded>| {
+            let all = owners
+                .range((ObjectKind::Module, 0)..=(ObjectKind::Module, u64::MAX))
+                .map(|(name, call)| (*name, call.clone()));
+            all.collect::<Vec<_>>()
+        };
+        let same_modules = modules(&now) == modules(&self.owners);
+        let mut rest = Rest::default();
+        for chunk in chunks {
+            let owner = chunk.owner();
+            let same = match chunk.is_variable() {
+                true => same_modules,
+                false => now.get(&owner) == self.owners.get(&owner),
+            };
+            if !same {
+                // The destination may have had something else there.
+                rest.send.push(*chunk);
+            } else if !self.held.contains(chunk) {
+                rest.fresh.push(*chunk);
+            } else if self.watched && chunk.address().is_some() {
+                rest.send.extend(written(session, chunk, false)?);
+            } else {
+                rest.compare.push(*chunk);
+            }
+        }
+        Ok(rest)
+    }
+}

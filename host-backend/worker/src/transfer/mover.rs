@@ -1,0 +1,395 @@
+//! Carries chunks between the device and memory that this process sees.
+//!
+//! A slot of staging memory takes as many chunks as fit, so that a thousand
+//! small regions cost what one large one does.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use paragpu_device::{CopyEnd, EventId, StreamId};
+use paragpu_protocol::layout::CHUNK;
+
+use super::regions::{Chunk, Place, device};
+use super::state::StateError;
+use crate::session::Session;
+use crate::sys::mapping::Mapping;
+
+/// CU_STREAM_NON_BLOCKING: waits for nobody's work.
+const NON_BLOCKING: u32 = 1;
+/// CU_EVENT_DISABLE_TIMING.
+const UNTIMED: u32 = 2;
+/// Slots of staging memory, of [`CHUNK`] bytes each.
+const SLOTS: u64 = 8;
+/// Bytes of a hash.
+const HASH: u64 = 32;
+/// Longest sleep before looking whether the device is there.
+const GLANCE: Duration = Duration::from_micros(200);
+
+/// Chunks in a slot, and where in it each begins.
+#[derive(Debug)]
+struct Load {
+    slot: u64,
+    chunks: Vec<(Chunk, u64)>,
+    filled: u64,
+}
+
+/// A slot that the device fills or reads.
+#[derive(Debug)]
+struct UnderWay {
+    load: Load,
+    mark: EventId,
+}
+
+/// Chunks that were read.
+#[derive(Debug)]
+pub(crate) struct Batch<'a> {
+    load: Load,
+    staging: &'a Mapping,
+}
+
+impl Batch<'_> {
+    /// Each chunk with its bytes.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (&Chunk, &[u8])> {
+        let base = self.load.slot * CHUNK;
+        self.load.chunks.iter().map(move |(chunk, offset)| {
+            let bytes = self.staging.bytes(base + offset, chunk.size as usize);
+            (chunk, bytes)
+        })
+    }
+}
+
+/// Staging memory and a stream of its own, several slots at a time.
+#[derive(Debug)]
+pub(crate) struct Mover {
+    staging: Mapping,
+    stream: StreamId,
+    marks: Vec<EventId>,
+    under_way: VecDeque<UnderWay>,
+    /// The slot that writes go to.
+    open: Option<Load>,
+    next: u64,
+}
+
+impl Mover {
+    /// Takes staging memory and a stream, or those that the session kept.
+    pub(crate) fn new(session: &mut Session) -> Result<Self, StateError> {
+        if let Some(mut kept) = session.mover.take() {
+            kept.settle(session)?;
+            return Ok(kept);
+        }
+        let staging = Mapping::anywhere(SLOTS * CHUNK)
+            .map_err(|errno| StateError::Impossible(format!("no staging memory: {errno}")))?;
+        let gpu = session.device.as_mut();
+        device(gpu.host_register(staging.address(), staging.len()))?;
+        let stream = device(gpu.stream_create(NON_BLOCKING, 0))?;
+        let mut marks = Vec::new();
+        for _ in 0..SLOTS {
+            marks.push(device(gpu.event_create(UNTIMED))?);
+        }
+        Ok(Self {
+            staging,
+            stream,
+            marks,
+            under_way: VecDeque::new(),
+            open: None,
+            next: 0,
+        })
+    }
+
+    /// Keeps everything for the session's next move. Giving it back would
+    /// wait for whatever runs, and a kernel may run for ever.
+    pub(crate) fn keep(self, session: &mut Session) {
+        session.mover = Some(self);
+    }
+
+    /// Gives everything back, as far as the device takes it; nothing of the
+    /// program's runs.
+    pub(crate) fn release(self, session: &mut Session) {
+        let gpu = session.device.as_mut();
+        loop {
+            match gpu.stream_query(self.stream) {
+                Ok(false) => {
+                    let _ = gpu.stream_doze(self.stream, Duration::from_millis(1));
+                }
+                Ok(true) => break,
+                // The device may write for ever: the memory stays.
+                Err(_) => {
+                    std::mem::forget(self.staging);
+                    return;
+                }
+            }
+        }
+        for mark in self.marks {
+            let _ = gpu.event_destroy(mark);
+        }
+        let _ = gpu.stream_destroy(self.stream);
+        if gpu.host_unregister(self.staging.address()).is_err() {
+            std::mem::forget(self.staging);
+        }
+    }
+
+    /// Is there a slot to read into?
+    pub(crate) fn has_room(&self) -> bool {
+        (self.under_way.len() as u64) < SLOTS
+    }
+
+    /// Is nothing under way?
+    pub(crate) fn is_idle(&self) -> bool {
+        self.under_way.is_empty() && self.open.is_none()
+    }
+
+    fn slot(&mut self) -> Load {
+        let slot = self.next % SLOTS;
+        self.next += 1;
+        Load {
+            slot,
+            chunks: Vec::new(),
+            filled: 0,
+        }
+    }
+
+    /// Begins to bring chunks into a slot, as many of `chunks` as fit; there
+    /// is room. What cannot be read, for `lost` to judge, is left out.
+    pub(crate) fn begin_read(
+        &mut self,
+        session: &mut Session,
+        mut next: impl FnMut(&mut Session, u64) -> Result<Option<Chunk>, StateError>,
+        mut lost: impl FnMut(StateError) -> Result<(), StateError>,
+    ) -> Result<(), StateError> {
+        let mut load = self.slot();
+        while let Some(chunk) = next(session, CHUNK - load.filled)? {
+            match self.read_one(session, &chunk, load.slot * CHUNK + load.filled) {
+                Ok(()) => {
+                    load.chunks.push((chunk, load.filled));
+                    load.filled += chunk.size;
+                }
+                Err(error) => lost(error)?,
+            }
+        }
+        if load.chunks.is_empty() {
+            self.next -= 1;
+            return Ok(());
+        }
+        self.mark(session, load)
+    }
+
+    fn read_one(
+        &mut self,
+        session: &mut Session,
+        chunk: &Chunk,
+        offset: u64,
+    ) -> Result<(), StateError> {
+        // Not the device's to copy.
+        if chunk.place == Place::Agreed {
+            let bytes = session.agreed(chunk.name, chunk.offset, chunk.size)?;
+            if !self.staging.copy_in(offset, bytes) {
+                return Err(StateError::Order("a chunk too large"));
+            }
+            return Ok(());
+        }
+        let (source, extent) = session.end(chunk)?;
+        let to = linear(self.staging.address() + offset, extent);
+        self.copy(session, to, source, extent)
+    }
+
+    /// The device is to say when it is through with a slot.
+    fn mark(&mut self, session: &mut Session, load: Load) -> Result<(), StateError> {
+        let Some(&mark) = self.marks.get(load.slot as usize) else {
+            return Err(StateError::Order("a slot that is not there"));
+        };
+        device(session.device.event_record(mark, self.stream))?;
+        self.under_way.push_back(UnderWay { load, mark });
+        Ok(())
+    }
+
+    fn copy(
+        &self,
+        session: &mut Session,
+        to: CopyEnd,
+        from: CopyEnd,
+        extent: [u64; 3],
+    ) -> Result<(), StateError> {
+        if let (CopyEnd::Linear { address: to, .. }, CopyEnd::Linear { address: from, .. }) =
+            (to, from)
+        {
+            return device(session.device.copy(to, from, extent[0], self.stream));
+        }
+        device(session.device.copy_rect(to, from, extent, self.stream))
+    }
+
+    /// The next chunks that were read, if they are there; `wait` for them.
+    pub(crate) fn finish_read(
+        &mut self,
+        session: &mut Session,
+        wait: bool,
+    ) -> Result<Option<Batch<'_>>, StateError> {
+        let Some(first) = self.under_way.front() else {
+            return Ok(None);
+        };
+        while !device(session.device.event_query(first.mark))? {
+            if !wait {
+                return Ok(None);
+            }
+            device(session.device.stream_doze(self.stream, GLANCE))?;
+        }
+        let staging = &self.staging;
+        Ok(self
+            .under_way
+            .pop_front()
+            .map(|UnderWay { load, .. }| Batch { load, staging }))
+    }
+
+    /// Reads all `chunks` and shows them, in order.
+    pub(crate) fn read_batches(
+        &mut self,
+        session: &mut Session,
+        chunks: &[Chunk],
+        mut show: impl FnMut(&Batch<'_>) -> Result<(), StateError>,
+    ) -> Result<(), StateError> {
+        let mut left = chunks.iter().peekable();
+        loop {
+            while self.has_room() && left.peek().is_some() {
+                let fitting =
+                    |_: &mut Session, room| Ok(left.next_if(|chunk| chunk.size <= room).copied());
+                self.begin_read(session, fitting, Err)?;
+            }
+            let Some(batch) = self.finish_read(session, true)? else {
+                return Ok(());
+            };
+            show(&batch)?;
+        }
+    }
+
+    /// The same, one chunk at a time.
+    pub(crate) fn read_all(
+        &mut self,
+        session: &mut Session,
+        chunks: &[Chunk],
+        mut show: impl FnMut(&Chunk, &[u8]) -> Result<(), StateError>,
+    ) -> Result<(), StateError> {
+        self.read_batches(session, chunks, |batch| {
+            batch
+                .each()
+                .try_for_each(|(chunk, bytes)| show(chunk, bytes))
+        })
+    }
+
+    /// The BLAKE3 of each of `chunks`: by the device where it can and they
+    /// have addresses, else of the bytes that it copies out.
+    pub(crate) fn hash_all(
+        &mut self,
+        session: &mut Session,
+        chunks: &[Chunk],
+    ) -> Result<Vec<[u8; 32]>, StateError> {
+        let mut hashes = vec![[0; 32]; chunks.len()];
+        let mut copied = Vec::new();
+        let (there, elsewhere): (Vec<_>, Vec<_>) = chunks
+            .iter()
+            .enumerate()
+            .partition(|(_, chunk)| chunk.address().is_some());
+        // A slot holds the hashes of so many.
+        for some in there.chunks((CHUNK / HASH) as usize) {
+            if !self.hash_there(session, some, &mut hashes)? {
+                copied.extend(some.iter().copied());
+            }
+        }
+        copied.extend(elsewhere);
+        let list: Vec<Chunk> = copied.iter().map(|(_, chunk)| **chunk).collect();
+        let mut places = copied.iter().map(|(place, _)| *place);
+        self.read_all(session, &list, |_, bytes| {
+            if let Some(hash) = places.next().and_then(|place| hashes.get_mut(place)) {
+                *hash = *blake3::Hasher::new()
+                    .update_rayon(bytes)
+                    .finalize()
+                    .as_bytes();
+            }
+            Ok(())
+        })?;
+        Ok(hashes)
+    }
+
+    /// False where the device does not hash.
+    fn hash_there(
+        &mut self,
+        session: &mut Session,
+        chunks: &[(usize, &Chunk)],
+        hashes: &mut [[u8; 32]],
+    ) -> Result<bool, StateError> {
+        self.settle(session)?;
+        let ranges: Vec<(u64, u64)> = chunks
+            .iter()
+            .filter_map(|(_, chunk)| Some((chunk.address()?, chunk.size)))
+            .collect();
+        let out = self.staging.address();
+        match session.device.hash(&ranges, out, self.stream) {
+            Ok(()) => {}
+            Err(error) if error.status == paragpu_protocol::status::Status::NOT_SUPPORTED => {
+                return Ok(false);
+            }
+            Err(error) => return Err(StateError::Impossible(error.to_string())),
+        }
+        while !device(session.device.stream_query(self.stream))? {
+            device(session.device.stream_doze(self.stream, GLANCE))?;
+        }
+        for ((place, _), at) in chunks.iter().zip((0..).step_by(HASH as usize)) {
+            if let Some(hash) = hashes.get_mut(*place) {
+                hash.copy_from_slice(self.staging.bytes(at, HASH as usize));
+            }
+        }
+        Ok(true)
+    }
+
+    /// Begins to write a chunk, waiting for a slot.
+    pub(crate) fn write(
+        &mut self,
+        session: &mut Session,
+        chunk: Chunk,
+        bytes: &[u8],
+    ) -> Result<(), StateError> {
+        if chunk.size > CHUNK || chunk.size != bytes.len() as u64 {
+            return Err(StateError::Order("a chunk too large"));
+        }
+        if chunk.place == Place::Agreed {
+            return session.set_agreed(chunk.name, chunk.offset, bytes);
+        }
+        if let Some(load) = self.open.take_if(|load| load.filled + chunk.size > CHUNK) {
+            self.mark(session, load)?;
+        }
+        let mut load = match self.open.take() {
+            Some(load) => load,
+            None => {
+                if !self.has_room() {
+                    self.finish_read(session, true)?;
+                }
+                self.slot()
+            }
+        };
+        let offset = load.slot * CHUNK + load.filled;
+        if !self.staging.copy_in(offset, bytes) {
+            return Err(StateError::Order("a chunk too large"));
+        }
+        load.filled += chunk.size;
+        // The slot is under way from here on, whatever the device says.
+        self.open = Some(load);
+        let (destination, extent) = session.end(&chunk)?;
+        let from = linear(self.staging.address() + offset, extent);
+        self.copy(session, destination, from, extent)
+    }
+
+    /// Waits until all that was begun is over.
+    pub(crate) fn settle(&mut self, session: &mut Session) -> Result<(), StateError> {
+        if let Some(load) = self.open.take() {
+            self.mark(session, load)?;
+        }
+        while self.finish_read(session, true)?.is_some() {}
+        Ok(())
+    }
+}
+
+fn linear(address: u64, [width, height, _]: [u64; 3]) -> CopyEnd {
+    CopyEnd::Linear {
+        address,
+        pitch: width,
+        rows: height,
+    }
+}

@@ -1,0 +1,249 @@
+"""What it costs that a session can move, and what a move takes, alternately in
+one run: with the memory copied while the program runs, and with the program
+stopped first. Prints a table; writes out/bench-migrate.json in the form of
+bench.json, beside it every single value and a page of plots.
+
+On a machine with an NVIDIA GPU the sessions are on it, else on the software
+GPU. The devices of the two daemons are those of this host.
+"""
+
+import argparse
+import html
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+# pylint: disable=wrong-import-position
+import measure
+import page
+from measure import Failed, Samples, harness, say
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+GUEST = os.path.join(HERE, "moving_guest.py")
+MIB = 1 << 20
+# What mrCUDA's authors measured: a call recorded, a call replayed, the rest of a
+# replay, and bytes a second of the memory that is copied (seconds).
+MRCUDA = {"record": 0.28e-6, "replay": 1.03e-6, "rest": 1.24, "bandwidth": 4.8e9}
+
+
+class Program:
+    """A program that rewrites its memory at one of two daemons."""
+
+    def __init__(self, daemons, regions, size, percent):
+        self.here, self.there = daemons
+        self.migrations = 0
+        self.process = subprocess.Popen(
+            [sys.executable, GUEST, str(regions), str(size), str(percent)],
+            env=self.here.guest_environment("shm"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.hear("ready")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait(60)
+
+    def hear(self, wanted):
+        """The program's next word must be this."""
+        line = self.process.stdout.readline().strip()
+        if line != wanted:
+            raise Failed(f"the program said {line!r} instead of {wanted!r}")
+
+    def migrate(self, *options):
+        """Moves the program to the other daemon; what that took."""
+        deadline = time.monotonic() + 30
+        while len(self.here.sessions()) != 1 or self.there.sessions():
+            if time.monotonic() > deadline:
+                raise Failed("the session did not arrive where it was sent")
+            time.sleep(0.02)
+        command = [harness.binary("paragpu"), "--control", self.here.control, "migrate"]
+        number = str(self.here.sessions()[0]["id"])
+        to = f"unix://{self.there.socket}"
+        command += ["--session", number, "--to", to, "-o", "json", *options]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        if done.returncode:
+            raise Failed(done.stderr.strip())
+        self.here, self.there = self.there, self.here
+        self.migrations += 1
+        return json.loads(done.stdout)
+
+    def check(self):
+        """Compares the program's memory with what it must hold."""
+        self.process.stdin.write("check\n")
+        self.process.stdin.flush()
+        self.hear("exact")
+
+
+def moves(daemons, samples, name, shape, rounds, ways):
+    """Migrates a program there and back again, each way in turn."""
+    say(f"{name}: {shape[0]} x {shape[1] >> 10} KiB, {shape[2]} % rewritten")
+    with Program(daemons, *shape) as program:
+        # The first moves find cold caches at either end.
+        program.migrate("--stop-first")
+        program.migrate()
+        for _ in range(rounds):
+            for way, options in ways.items():
+                took = program.migrate(*options)
+                for figure in ("blackout_ms", "total_ms", "bytes", "pre_copied_bytes"):
+                    samples.add(f"{name}_{way}_{figure}", took[figure])
+        program.check()
+        samples.add("migrations", program.migrations)
+    for daemon in daemons:
+        deadline = time.monotonic() + 30
+        while daemon.sessions():
+            if time.monotonic() > deadline:
+                raise Failed("a session was left")
+            time.sleep(0.02)
+
+
+WAYS = {"stop": ("--stop-first",), "ahead": ()}
+
+
+def shapes(most):
+    """What is measured: name to regions, bytes of each, percent rewritten."""
+    sized = {f"size_{size}m": (1, size * MIB, 1) for size in (16, 64, 256, 1024, 4096) if size <= most}
+    dirty = {f"dirty_{percent}": (1, min(most, 256) * MIB, percent) for percent in (0, 1, 10, 50, 100)}
+    regions = {f"regions_{count}": (count, 64 * MIB // count, 0) for count in (1, 32, 1024)}
+    return sized, dirty, regions
+
+
+def costs(samples):
+    """Recording and replaying, inside a worker."""
+    say("record and replay")
+    command = ["cargo", "bench", "-q", "-p", "paragpu-worker", "--bench", "moving"]
+    samples.take("", command, dict(os.environ), timeout=1800)
+
+
+def reconnects(samples, cuts):
+    """Sessions whose connections are cut under load."""
+    say(f"{cuts} cuts of each communicator")
+    command = ["cargo", "test", "--release", "-q", "-p", "paragpu-worker", "--test", "reconnects", "--"]
+    command += ["--nocapture", "--test-threads=1", "cut_at"]
+    environment = dict(os.environ, PARAGPU_TEST_CUTS=str(cuts))
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=3600, check=False)
+    exact = [int(number) for number in re.findall(r"(\d+) cuts, results bit-exact", done.stdout)]
+    samples.add("reconnects", sum(exact))
+    if done.returncode:
+        samples.failures.append("reconnects: " + (done.stdout + done.stderr)[-2000:])
+
+
+def results_of(samples, largest, cuts):
+    """The entries of bench-migrate.json."""
+    get = samples.median
+
+    def ratio(name, unit, above, below, goal, note):
+        return measure.result(name, unit, get(above), get(below), goal, most=True, note=note)
+
+    each = ", ".join(f"{name} {measure.short(get(f'record_{name}'))}" for name in ("short_lived", "event_record", "launch"))
+    recorded = [get(f"record_{name}") for name in ("short_lived", "event_record")]
+    return [
+        measure.result(
+            "record_per_call", "ns", None if None in recorded else max(recorded), MRCUDA["record"] * 1e9, 50, most=True, of="value",
+            note=f"ns of each kind of call: {each}; the baseline is mrCUDA's published figure",
+        ),
+        measure.result(
+            "replay_per_object", "ns", get("replay_beside_device"), MRCUDA["replay"] * 1e9, 2000, most=True, of="value",
+            note=f"beside the {measure.short(get('replay_device'))} ns that the device itself takes for each; the baseline is mrCUDA's",
+        ),
+        ratio("regions_1024x64k_vs_1x64m", "ms", "regions_1024_stop_total_ms", "regions_1_stop_total_ms", 1.2,
+              "total time, the program stopped first"),
+        ratio("dirty1pct_blackout_vs_stop_copy", "ms", f"{largest}_ahead_blackout_ms", f"{largest}_stop_blackout_ms", 0.05,
+              "the time for which the program stands still; the largest session measured"),
+        ratio("dirty_all_total_vs_stop_copy", "ms", "dirty_100_ahead_total_ms", "dirty_100_stop_total_ms", 1.2,
+              "total time of a program that rewrites everything"),
+        measure.result("reconnects_bit_exact", "cuts", get("reconnects"), 3 * cuts, 1, most=False),
+        measure.result("migrations_bit_exact", "moves", sum(samples.values.get("migrations", [])) or None,
+                       sum(samples.values.get("ordered", [])) or None, 1, most=False),
+    ]
+
+
+def render(about, command, entries, samples, plans):
+    """The page: blackout and total time across size, regions and dirty part."""
+    sized, dirty, regions = plans
+
+    def series(shapes_of, across, figure):
+        shown = {}
+        for way, label in (("stop", "stopped first"), ("ahead", "copied ahead")):
+            points = [(across(shape), samples.median(f"{name}_{way}_{figure}")) for name, shape in shapes_of.items()]
+            shown[label] = [(x, y / 1e3) for x, y in points if y is not None]
+        return shown
+
+    def whole(shape):
+        return shape[0] * shape[1] / MIB
+
+    model = [(size, MRCUDA["rest"] + size * MIB / MRCUDA["bandwidth"]) for size in map(whole, sized.values())]
+    body = [
+        f"<h1>Sessions that move</h1>\n<p>{html.escape(about)}. {time.strftime('%Y-%m-%d')}, <code>{html.escape(command)}</code>. "
+        "Medians; the two ways alternate in one session. mrCUDA's line is what its authors published: 1.24 s, and at most 4.8 GB/s "
+        "(its memory synchronization, without the helper process's cost of each later call).</p>\n",
+        page.missed(entries),
+    ]
+    for figure, word in (("blackout_ms", "Blackout"), ("total_ms", "Total time")):
+        lines = series(sized, whole, figure)
+        lines["mrCUDA's model"] = model
+        body.append(page.lines(f"{word} across size, 1 % rewritten", lines, "MiB", "seconds"))
+        lines = series(regions, lambda shape: shape[0], figure)
+        lines["mrCUDA's model, at best"] = [(shape[0], MRCUDA["rest"] + MRCUDA["replay"] * shape[0] + 64 * MIB / MRCUDA["bandwidth"])
+                                            for shape in regions.values()]
+        body.append(page.lines(f"{word} across the number of regions, 64 MiB in all", lines, "regions", "seconds"))
+        body.append(page.lines(f"{word} across the part that is rewritten", series(dirty, lambda shape: shape[2] or 0.1, figure),
+                               "percent rewritten (0.1 stands for none)", "seconds"))
+    body.append(page.numbers(entries))
+    if samples.failures:
+        body.append("<h2>Not measured</h2>\n<ul>" + "".join(f"<li>{html.escape(text)}</li>" for text in samples.failures) + "</ul>\n")
+    return page.document("Sessions that move", "".join(body))
+
+
+def main():
+    """The benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="moves of each kind (default 5)")
+    parser.add_argument("--largest", type=int, help="MiB of the largest session (default 512 in software, 4096 on a GPU)")
+    parser.add_argument("--cuts", type=int, default=1000, help="cuts of each communicator (default 1000)")
+    parser.add_argument("--device", choices=("software", "cuda"), help="default: cuda where there is an NVIDIA GPU")
+    parser.add_argument("--output", default=os.path.join(harness.ROOT, "out/bench-migrate.json"), help="where the JSON goes")
+    parser.add_argument("parts", nargs="*", help="only these of: costs moves reconnects")
+    options = parser.parse_args()
+    wanted = options.parts or ["costs", "moves", "reconnects"]
+    device = options.device or ("cuda" if os.path.exists("/dev/nvidiactl") else "software")
+    most = options.largest or (4096 if device == "cuda" else 1024)
+    samples = Samples()
+    samples.add("load_before", os.getloadavg()[0])
+    if "costs" in wanted:
+        costs(samples)
+    plans = shapes(most)
+    if "moves" in wanted:
+        with harness.Daemon(device=device) as one, harness.Daemon(device=device) as two:
+            for plan in plans:
+                for name, shape in plan.items():
+                    samples.add("ordered", 2 + options.rounds * len(WAYS))
+                    try:
+                        moves((one, two), samples, name, shape, options.rounds, WAYS)
+                    except (Failed, subprocess.TimeoutExpired) as failure:
+                        samples.failures.append(f"{name}: {failure}")
+                        say(str(failure))
+    if "reconnects" in wanted:
+        reconnects(samples, options.cuts)
+    about = f"{measure.machine()}, {device} GPU"
+    results = results_of(samples, list(plans[0])[-1], options.cuts)
+    measure.write(options.output, about, results, samples)
+    plots = os.path.splitext(options.output)[0] + ".html"
+    with open(plots, "w", encoding="utf-8") as file:
+        file.write(render(about, "make bench-migrate", results, samples, plans))
+    status = measure.conclude(results, samples.failures)
+    print(f"written to {os.path.relpath(options.output)} and {os.path.relpath(plots)}")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,305 @@
+"""What becomes of a session when something breaks while it moves: at each step
+of the transfer, the link is cut, or a worker, a daemon or the program is killed.
+
+Somebody stands between the two workers who knows the records of the transfer:
+a fault happens while one of them is held back, so that each step is met, always
+the same, however fast the machine is. PARAGPU_TEST_FAULTS is how many of all
+pairs of step and fault are tried (default 8, chosen by PARAGPU_TEST_SEED), or
+"all".
+"""
+
+import array
+import itertools
+import os
+import random
+import signal
+import socket
+import struct
+import tempfile
+import threading
+import time
+import unittest
+
+import harness
+
+from .test_faults import eventually, finish, read_until, start, workers
+from .test_migration import ask, only_session, rounds
+
+FRAME = struct.Struct("<IHHQ")
+RECORD = struct.Struct("<HHI16s")
+CONNECTION, DESCRIPTORS = 37, "descriptors"
+# Who says what, and its number among his of that kind (state.rs names the kinds).
+STEPS = {
+    "arrive": ("source", "frame", 0),
+    "welcome": ("destination", "frame", 0),
+    "head": ("source", 1, 0),
+    "images": ("source", 39, 0),
+    "missing": ("destination", 32, 0),
+    "objects": ("source", 4, 0),
+    "recreated": ("destination", 33, 0),
+    "contents": ("source", 5, 0),
+    "machine": ("source", 6, 0),
+    "connection": ("source", CONNECTION, 0),
+    "descriptors": ("source", DESCRIPTORS, 0),
+    "attached": ("destination", 33, 1),
+    "commit": ("source", 38, 0),
+    "served": ("destination", 33, 2),
+}
+FAULTS = ("link", "source worker", "destination worker", "source daemon", "destination daemon", "program")
+ORDER = list(STEPS)
+
+
+class Between:
+    """Between a source and a daemon: passes records and descriptors on one by
+    one, and calls `fault` while it holds the one of `step`."""
+
+    def __init__(self, target, step, fault):
+        self.folder = tempfile.TemporaryDirectory(prefix="paragpu-between-")
+        self.path = os.path.join(self.folder.name, "between.sock")
+        self.target, self.step, self.fault = target, STEPS[step], fault
+        self.met = False
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(self.path)
+        self.listener.listen()
+        self.listener.settimeout(30)
+        self.thread = threading.Thread(target=self.serve)
+        self.thread.start()
+
+    def serve(self):
+        """Carries both ways until either ends."""
+        ours, _ = self.listener.accept()
+        theirs = socket.socket(socket.AF_UNIX)
+        theirs.connect(self.target)
+        back = threading.Thread(target=self.carry, args=(theirs, ours, "destination"))
+        back.start()
+        self.carry(ours, theirs, "source")
+        back.join()
+        ours.close()
+        theirs.close()
+
+    def units(self, from_socket):
+        """Each frame or record with its kind and descriptors."""
+        descriptors = array.array("i")
+
+        def exactly(count):
+            data = b""
+            while len(data) < count:
+                more, ancillary, _, _ = from_socket.recvmsg(count - len(data), socket.CMSG_SPACE(64))
+                for level, kind, payload in ancillary:
+                    if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                        descriptors.frombytes(payload[: len(payload) - len(payload) % descriptors.itemsize])
+                if not more:
+                    raise EOFError
+                data += more
+            return data
+
+        expected = "frame"
+        while True:
+            if expected == "frame" or expected == DESCRIPTORS:
+                header = exactly(FRAME.size)
+                kind, length = expected, FRAME.unpack(header)[0]
+            else:
+                header = exactly(RECORD.size)
+                kind, _, length, _ = RECORD.unpack(header)
+            yield kind, header + exactly(length), descriptors
+            descriptors = array.array("i")
+            expected = DESCRIPTORS if kind == CONNECTION else "record"
+
+    def carry(self, source, sink, who):
+        """One way."""
+        seen = {}
+        try:
+            for kind, data, descriptors in self.units(source):
+                number = seen.get(kind, 0)
+                seen[kind] = number + 1
+                passes = True
+                if (who, kind, number) == self.step:
+                    self.met = True
+                    passes = self.fault()
+                if passes:
+                    sent = socket.send_fds(sink, [data], descriptors) if descriptors else 0
+                    sink.sendall(data[sent:])
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                if not passes:
+                    break
+        except (OSError, EOFError):
+            pass
+        for end in (source, sink):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def close(self):
+        """Waits for both ways to end."""
+        self.thread.join(60)
+        self.listener.close()
+        self.folder.cleanup()
+
+
+def serving(daemon):
+    """Process id of the worker of the daemon's one session."""
+    (pid,) = [session["worker_pid"] for session in daemon.sessions()]
+    return pid
+
+
+def chosen():
+    """The pairs of step and fault to try."""
+    pairs = list(itertools.product(ORDER, FAULTS))
+    wanted = os.environ.get("PARAGPU_TEST_FAULTS", "8")
+    if wanted == "all":
+        return pairs
+    return random.Random(os.environ.get("PARAGPU_TEST_SEED", "1")).sample(pairs, int(wanted))
+
+
+class TransferFaults(unittest.TestCase):
+    """Each pair has daemons of its own: some of them die."""
+
+    def setUp(self):
+        self.one, self.two = harness.Daemon(), harness.Daemon()
+        self.addCleanup(self.two.stop)
+        self.addCleanup(self.one.stop)
+
+    def kill(self, pid):
+        """Ends a process at once, and waits until it is no more."""
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: not alive(pid), f"process {pid} is gone")
+
+    def outcome(self, step, fault):
+        """Whether the program goes on ("goes"), must be told ("error"), or is gone."""
+        at = ORDER.index(step)
+        if fault == "program":
+            return "gone"
+        if fault == "source worker":
+            # From the commit on the session is the destination's.
+            return "goes" if at >= ORDER.index("commit") else "error"
+        if fault == "destination worker":
+            return "error" if step == "served" else "goes"
+        return "goes"
+
+    def attempt(self, step, fault):
+        """One migration with one fault."""
+        guest = start(self.one, "unix", "steps")
+        for stream in (guest.stdout, guest.stderr, guest.stdin):
+            self.addCleanup(stream.close)
+        self.addCleanup(guest.wait)
+        self.addCleanup(guest.kill)
+        rounds(guest, 1)
+        source = serving(self.one)
+        idle = workers(self.two)
+
+        def happen():
+            if fault == "source worker":
+                self.kill(source)
+            elif fault == "destination worker":
+                arrived = [session["worker_pid"] for session in self.two.sessions()]
+                for pid in arrived or idle:
+                    self.kill(pid)
+            elif fault == "source daemon":
+                self.kill(self.one.process.pid)
+            elif fault == "destination daemon":
+                self.kill(self.two.process.pid)
+            elif fault == "program":
+                guest.kill()
+                guest.wait()
+            return fault not in ("link", "source worker", "destination worker")
+
+        between = Between(self.two.socket, step, happen)
+        code, _, errors = ask(
+            self.one, "migrate", "--session", only_session(self.one), "--to", f"unix://{between.path}", "-o", "json"
+        )
+        between.close()
+        self.assertTrue(between.met, f"no such step: {errors}")
+        expected = self.outcome(step, fault)
+        if expected == "goes":
+            rounds(guest, 20)
+        elif expected == "error":
+            begun = time.monotonic()
+            status, output, said = finish(guest)
+            self.assertEqual(status, 3, said)
+            self.assertIn("CUDA error", output)
+            print(f"\n{fault} at {step}: the program knew after {time.monotonic() - begun:.2f} s")
+        for daemon, dead in ((self.one, fault == "source daemon"), (self.two, fault == "destination daemon")):
+            if dead:
+                continue
+            most = 1 if expected == "goes" else 0
+            eventually(lambda daemon=daemon, most=most: len(daemon.sessions()) <= most, "sessions that are over are gone")
+        if expected == "goes" and not fault.endswith("daemon"):
+            both = len(self.one.sessions()) + len(self.two.sessions())
+            self.assertEqual(both, 1, "the session is at exactly one side")
+            if code == 0:
+                self.assertEqual(self.one.sessions(), [])
+            else:
+                self.assertEqual(len(errors.strip().splitlines()), 1, errors)
+
+    def test_kernel_of_minutes(self):
+        """It is waited for a while, and then the session goes on where it is."""
+        if os.environ.get("PARAGPU_TEST_FAULTS") != "all":
+            self.skipTest("takes the minute for which a kernel is waited for")
+        guest = start(self.one, "unix", "spin")
+        for stream in (guest.stdout, guest.stderr, guest.stdin):
+            self.addCleanup(stream.close)
+        self.addCleanup(guest.wait)
+        self.addCleanup(guest.kill)
+        read_until(guest, "spinning")
+        code, _, errors = ask(
+            self.one, "migrate", "--session", only_session(self.one), "--to", f"unix://{self.two.socket}", "-o", "json"
+        )
+        self.assertNotEqual(code, 0)
+        self.assertIn("not over within", errors)
+        self.assertIsNone(guest.poll())
+        self.assertEqual(len(self.one.sessions()), 1)
+        eventually(lambda: self.two.sessions() == [], "the destination forgot it")
+
+    def test_two_migrations_at_once(self):
+        """The second is refused; the first is not disturbed."""
+        guest = start(self.one, "unix", "steps")
+        for stream in (guest.stdout, guest.stderr, guest.stdin):
+            self.addCleanup(stream.close)
+        self.addCleanup(guest.wait)
+        self.addCleanup(guest.kill)
+        rounds(guest, 1)
+        number = only_session(self.one)
+        second = []
+
+        def again():
+            second.append(ask(self.one, "migrate", "--session", number, "--to", f"unix://{self.two.socket}", "-o", "json"))
+            return True
+
+        between = Between(self.two.socket, "objects", again)
+        code, _, errors = ask(self.one, "migrate", "--session", number, "--to", f"unix://{between.path}", "-o", "json")
+        between.close()
+        self.assertEqual(code, 0, errors)
+        ((refused, _, reason),) = second
+        self.assertNotEqual(refused, 0)
+        self.assertIn("already", reason)
+        rounds(guest, 5)
+        self.assertEqual(len(self.two.sessions()), 1)
+
+
+def alive(pid):
+    """Does the process run? One that nobody waited for does not."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def add_attempts():
+    """A test for each pair."""
+    for step, fault in chosen():
+
+        def test(self, step=step, fault=fault):
+            self.attempt(step, fault)
+
+        name = f"test_{fault}_at_{step}".replace(" ", "_")
+        test.__doc__ = f"{fault} while {step} is on its way"
+        setattr(TransferFaults, name, test)
+
+
+add_attempts()
+
+if __name__ == "__main__":
+    unittest.main()
