@@ -133,6 +133,8 @@ class Bench:
                 # work alone for a while, and the sum counts the GPU twice.
                 if any(process.stdout.readline() != "ready\n" for process in running):
                     self.failed(f"shared_{SHARING} over {way}: a process did not get ready")
+                # The pool fills up again, which makes contexts on the GPU.
+                gpu.await_warm(self.daemon, WARM, sessions=SHARING if way == "shm" else 0)
                 for process in running:
                     process.stdin.write("\n")
                     process.stdin.flush()
@@ -284,14 +286,22 @@ def arguments():
     parser.add_argument("--output", default=os.path.join(harness.ROOT, "out/bench-gpu.json"), help="where the JSON goes; the page beside it")
     parser.add_argument("--log", help="keep the daemon's log here")
     parser.add_argument("--parts", default=PARTS, help="only these (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, help="of operations and copies (default: 7, quick 3)")
+    parser.add_argument("--bulk", type=int, help="bytes of a copy (default: 1 GiB, quick 256 MiB)")
+    parser.add_argument("--program-seconds", type=float, help="native time of a program (default: 2.5, quick 0.5)")
+    parser.add_argument("--program-rounds", type=int, help="of each program (default: 3, quick 1)")
     parser.add_argument("programs", nargs="*", help="of the programs, only these")
     options = parser.parse_args()
-    options.rounds = 3 if options.quick else 7
-    options.bulk = 256 << 20 if options.quick else 1 << 30
+    for name, quick, full in (
+        ("rounds", 3, 7),
+        ("bulk", 256 << 20, 1 << 30),
+        ("program_seconds", 0.5, 2.5),
+        ("program_rounds", 1, 3),
+    ):
+        if getattr(options, name) is None:
+            setattr(options, name, quick if options.quick else full)
     options.starts = 5 if options.quick else 11
     options.sharing_rounds = 2 if options.quick else 5
-    options.program_seconds = 0.5 if options.quick else 2.5
-    options.program_rounds = 1 if options.quick else 3
     options.all_ways = not options.quick
     return options
 

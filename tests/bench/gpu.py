@@ -94,12 +94,12 @@ def ask(daemon, command):
         return json.loads(control.makefile(encoding="utf-8").readline())
 
 
-def await_warm(daemon, workers):
-    """Returns when no session is left and `workers` wait for the next on the first device."""
+def await_warm(daemon, workers, sessions=0):
+    """Returns when so many sessions are left and `workers` wait for the next on the first device."""
 
     def warm():
         stats = ask(daemon, "stats")
-        return stats["sessions"] == 0 and any(
+        return stats["sessions"] == sessions and any(
             device["ordinal"] == 0 and device["idle"] >= workers and not device["starting"] for device in stats["devices"]
         )
 

@@ -23,6 +23,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// How long each address of a host's name may take to answer.
 const TCP_PATIENCE: Duration = Duration::from_secs(5);
 
+/// Longest polling of a program that waits. CUDA polls all the time by default;
+/// this covers short kernels and small graphs, after which being woken costs
+/// little beside the wait. Polling gives the processor to whoever wants it.
+const SPIN: Duration = Duration::from_micros(500);
+
 /// A connection on which a session stands.
 #[derive(Debug)]
 pub struct Connected {
@@ -118,7 +123,7 @@ impl Dialer {
 
 fn polling(config: &Guest) -> Polling {
     match config.spin {
-        Spin::Auto => Polling::default(),
+        Spin::Auto => Polling { spin: SPIN },
         Spin::Microseconds(micros) => Polling {
             spin: Duration::from_micros(micros.into()),
         },

@@ -194,8 +194,9 @@ pub(crate) struct Pacer {
     crowded: bool,
 }
 
-/// Longest polling.
-const POLLING: Duration = Duration::from_micros(60);
+/// Longest polling: short kernels and graphs end within it, and a nap costs
+/// them more than it saves.
+const POLLING: Duration = Duration::from_micros(200);
 /// Shortest and longest sleep.
 const NAP: (Duration, Duration) = (Duration::from_micros(10), Duration::from_millis(1));
 /// A sleep is this part of the time waited, so that what it adds to a wait
