@@ -44,6 +44,13 @@ def rounds(guest, count):
         read_until(guest, "round")
 
 
+def answer(guest):
+    """Asks a guest whether all is as it must be."""
+    guest.stdin.write("check\n")
+    guest.stdin.flush()
+    return guest.stdout.readline().strip()
+
+
 class Cutter:
     """Between a source and a daemon: passes bytes and descriptors on, and cuts
     the link after so many pieces from the source."""
@@ -126,6 +133,22 @@ class Migration(unittest.TestCase):
         self.addCleanup(guest.kill)
         return guest
 
+    def program(self, communicator, path, *arguments):
+        """Starts another guest program at the first daemon."""
+        guest = subprocess.Popen(
+            [sys.executable, path, *arguments],
+            env=self.one.guest_environment(communicator),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for stream in (guest.stdout, guest.stderr, guest.stdin):
+            self.addCleanup(stream.close)
+        self.addCleanup(guest.wait)
+        self.addCleanup(guest.kill)
+        return guest
+
     def test_a_running_program_moves_and_notices_nothing(self):
         for communicator in harness.HOST_COMMUNICATORS:
             with self.subTest(communicator):
@@ -144,22 +167,60 @@ class Migration(unittest.TestCase):
                     ask(self.two, "end", only_session(self.two))
                 eventually(lambda: self.two.sessions() == [], "the destination let go")
 
+    def test_something_of_every_kind(self):
+        program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kinds_program.py")
+        for communicator in harness.HOST_COMMUNICATORS:
+            with self.subTest(communicator):
+                guest = self.program(communicator, program)
+                read_until(guest, "ready")
+                here, there = self.one, self.two
+                for _ in range(3):
+                    code, _, errors = migrate(here, there.socket)
+                    self.assertEqual(code, 0, errors + here.log() + there.log())
+                    eventually(lambda source=here: source.sessions() == [], "the source let go")
+                    here, there = there, here
+                    self.assertEqual(answer(guest), "right")
+                guest.stdin.close()
+                self.assertEqual(guest.wait(30), 0)
+                eventually(lambda: self.one.sessions() + self.two.sessions() == [], "the session is over")
+
+    def test_between_models(self):
+        # Another compute capability, another number of multiprocessors.
+        older = {"PARAGPU_HOST_SOFTWARE_COMPUTE_CAPABILITY": "7.0", "PARAGPU_HOST_SOFTWARE_THREADS": "1"}
+        with mock.patch.dict(os.environ, older):
+            three = harness.Daemon()
+        self.addCleanup(three.stop)
+        guest = self.guest("shm", "steps")
+        rounds(guest, 2)
+        code, _, errors = migrate(self.one, three.socket)
+        self.assertEqual(code, 0, errors + self.one.log() + three.log())
+        rounds(guest, 10)
+        eventually(lambda: self.one.sessions() == [], "the source let go")
+        code, _, errors = migrate(three, self.one.socket)
+        self.assertEqual(code, 0, errors)
+        rounds(guest, 10)
+
+    def test_code_for_a_newer_model_is_found_before_the_switch(self):
+        older = {"PARAGPU_HOST_SOFTWARE_COMPUTE_CAPABILITY": "6.0"}
+        with mock.patch.dict(os.environ, older):
+            three = harness.Daemon()
+        self.addCleanup(three.stop)
+        guest = self.guest("unix", "steps")
+        rounds(guest, 2)
+        code, _, errors = migrate(self.one, three.socket)
+        self.assertNotEqual(code, 0)
+        self.assertEqual(len(errors.strip().splitlines()), 1, errors)
+        self.assertIn("sm_70", errors)
+        self.assertIn("sm_60", errors)
+        rounds(guest, 10)
+        self.assertEqual(len(self.one.sessions()), 1)
+        eventually(lambda: three.sessions() == [], "the destination forgot it")
+
     def test_memory_that_is_rewritten_while_it_moves(self):
         program = os.path.join(harness.ROOT, "tests/bench/moving_guest.py")
         for percent in ("0", "3", "100"):
             with self.subTest(percent=percent):
-                guest = subprocess.Popen(
-                    [sys.executable, program, "3", str(9 << 20), percent],
-                    env=self.one.guest_environment("shm"),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-                for stream in (guest.stdout, guest.stderr, guest.stdin):
-                    self.addCleanup(stream.close)
-                self.addCleanup(guest.wait)
-                self.addCleanup(guest.kill)
+                guest = self.program("shm", program, "3", str(9 << 20), percent)
                 read_until(guest, "ready")
                 here, there = self.one, self.two
                 for _ in range(4):
@@ -167,9 +228,7 @@ class Migration(unittest.TestCase):
                     self.assertEqual(code, 0, errors + here.log() + there.log())
                     eventually(lambda source=here: source.sessions() == [], "the source let go")
                     here, there = there, here
-                    guest.stdin.write("check\n")
-                    guest.stdin.flush()
-                    self.assertEqual(guest.stdout.readline().strip(), "exact")
+                    self.assertEqual(answer(guest), "exact")
                 guest.kill()
                 eventually(lambda: self.one.sessions() + self.two.sessions() == [], "the session is over")
 

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Connection, Error as TravelError, Receiver, Sender, Wait, Window};
 use paragpu_device::{Device, EventId, Snapshot, StreamId, SurfaceId, TextureId};
-use paragpu_protocol::call::info;
+use paragpu_protocol::call::{WireCall, info};
 use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
 use paragpu_protocol::frame::{ACKNOWLEDGE_EVERY, CONTROL, Control, FrameHeader, HEADER_LEN};
 use paragpu_protocol::layout::Regions;
-use paragpu_protocol::table::{Call, HostFuncDone};
+use paragpu_protocol::table::{Call, HostFuncDone, ShadowPatch, ShadowRead, ShadowWrite};
 use paragpu_protocol::types::{DeviceSnapshot, encode_pairs};
 
 use crate::answer::{At, Deferred};
@@ -611,16 +611,7 @@ impl Session {
     /// goes. Meanwhile takes more calls in: the end of a host function that
     /// the device waits for may be among them.
     fn turn_behind(&mut self, receiver: &mut dyn Receiver) -> Result<(), End> {
-        while let Some(next) = self.backlog.pop_front() {
-            if next.executed {
-                self.executed.store(next.header.sequence, Ordering::Relaxed);
-            } else if !self.execute(next.header, &next.payload)? {
-                self.backlog.push_front(next);
-                break;
-            }
-            self.backlog_bytes -= next.payload.len();
-            self.pacer.reset();
-        }
+        self.execute_behind()?;
         self.look()?;
         self.flush()?;
         if self.backlog.is_empty() {
@@ -634,6 +625,37 @@ impl Session {
             return Ok(());
         };
         self.take_behind(frame.header, frame.payload)
+    }
+
+    /// Executes the calls that wait, as far as it goes.
+    fn execute_behind(&mut self) -> Result<(), End> {
+        while let Some(next) = self.backlog.pop_front() {
+            if next.executed {
+                self.executed.store(next.header.sequence, Ordering::Relaxed);
+            } else if !self.execute(next.header, &next.payload)? {
+                self.backlog.push_front(next);
+                break;
+            }
+            self.backlog_bytes -= next.payload.len();
+            self.pacer.reset();
+        }
+        Ok(())
+    }
+
+    /// A call was put by while the session stops. One that a host function
+    /// makes to see pinned memory is executed all the same, with those before
+    /// it: the device waits for that function.
+    pub(crate) fn serve_host_function(&mut self) -> Result<(), End> {
+        let of_shadow = self.backlog.back().is_some_and(|last| {
+            let number = last.header.kind;
+            number == ShadowRead::INFO.number
+                || number == ShadowWrite::INFO.number
+                || number == ShadowPatch::INFO.number
+        });
+        if of_shadow && self.host_functions.are_running() {
+            self.execute_behind()?;
+        }
+        Ok(())
     }
 
     /// Is there room for more calls that wait?
@@ -660,7 +682,7 @@ impl Session {
     }
 
     pub(crate) fn take_behind(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), End> {
-        const DONE: u16 = <HostFuncDone as paragpu_protocol::call::WireCall>::INFO.number;
+        const DONE: u16 = <HostFuncDone as WireCall>::INFO.number;
         if header.kind >= CONTROL {
             return self.take(header, payload);
         }

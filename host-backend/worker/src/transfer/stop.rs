@@ -51,6 +51,7 @@ impl Session {
                 && let Some(frame) = receiver.receive(Wait::Poll).map_err(End::from)?
             {
                 self.take_behind(frame.header, frame.payload)?;
+                self.serve_host_function()?;
             }
             self.look()?;
             self.flush()?;

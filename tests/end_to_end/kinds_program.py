@@ -1,0 +1,230 @@
+"""A guest that has something of every kind that a session carries, and says at
+each line of its input whether all of it is as it must be.
+
+Device memory, pinned memory that a kernel writes, an array, a texture object, a
+module's variable and its address, events and the time between them, a stream
+with work in flight, host functions, and a graph. Prints "ready", then for each
+line "right" or "wrong: WHAT", with new work in flight behind it.
+"""
+
+import ctypes
+import sys
+
+from guest_program import CudaError, Guest, pointer, say
+
+WIDTH = 64
+LAUNCHES = 200
+PTX = b"""
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .global .align 4 .b32 tally[64] = {5, 6, 7};
+.visible .entry count(.param .u64 device, .param .u64 pinned)
+{
+    .reg .b32 %r<6>;
+    .reg .b64 %d<8>;
+    ld.param.u64 %d1, [device];
+    ld.param.u64 %d2, [pinned];
+    mov.u32 %r1, %tid.x;
+    mul.wide.u32 %d3, %r1, 4;
+    add.s64 %d4, %d1, %d3;
+    ld.global.u32 %r2, [%d4];
+    add.s32 %r2, %r2, %r1;
+    st.global.u32 [%d4], %r2;
+    add.s64 %d5, %d2, %d3;
+    st.global.u32 [%d5], %r2;
+    mov.u64 %d6, tally;
+    add.s64 %d7, %d6, %d3;
+    ld.global.u32 %r3, [%d7];
+    add.s32 %r3, %r3, 1;
+    st.global.u32 [%d7], %r3;
+    ret;
+}
+.visible .entry look(.param .u64 texture, .param .u64 out)
+{
+    .reg .b32 %r<8>;
+    .reg .b64 %d<6>;
+    ld.param.u64 %d1, [texture];
+    ld.param.u64 %d2, [out];
+    mov.u32 %r1, %tid.x;
+    mov.u32 %r2, 0;
+    tex.2d.v4.u32.s32 {%r4, %r5, %r6, %r7}, [%d1, {%r1, %r2}];
+    mul.wide.u32 %d3, %r1, 4;
+    add.s64 %d4, %d2, %d3;
+    st.global.u32 [%d4], %r4;
+    ret;
+}
+"""
+
+
+class ArrayShape(ctypes.Structure):
+    """CUDA_ARRAY_DESCRIPTOR."""
+
+    _fields_ = [("width", ctypes.c_size_t), ("height", ctypes.c_size_t), ("format", ctypes.c_uint), ("channels", ctypes.c_uint)]
+
+
+class Copy2D(ctypes.Structure):
+    """CUDA_MEMCPY2D."""
+
+    _fields_ = [
+        ("source_x", ctypes.c_size_t), ("source_y", ctypes.c_size_t), ("source_kind", ctypes.c_uint),
+        ("source_host", ctypes.c_void_p), ("source_device", ctypes.c_uint64), ("source_array", ctypes.c_void_p),
+        ("source_pitch", ctypes.c_size_t),
+        ("to_x", ctypes.c_size_t), ("to_y", ctypes.c_size_t), ("to_kind", ctypes.c_uint),
+        ("to_host", ctypes.c_void_p), ("to_device", ctypes.c_uint64), ("to_array", ctypes.c_void_p),
+        ("to_pitch", ctypes.c_size_t),
+        ("width", ctypes.c_size_t), ("height", ctypes.c_size_t),
+    ]
+
+
+HOST, ARRAY = 1, 3
+CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class Kinds:
+    """Something of every kind, and what it must be."""
+
+    def __init__(self, guest):
+        self.guest, self.cuda = guest, guest.cuda
+        module = guest.load(PTX)
+        self.module = module
+        self.count, self.look = guest.function(module, b"count"), guest.function(module, b"look")
+        self.device = guest.allocate(WIDTH * 4)
+        self.out = guest.allocate(WIDTH * 4)
+        zeros = (ctypes.c_uint32 * WIDTH)()
+        self.cuda.cuMemcpyHtoD_v2(pointer(self.device), zeros, ctypes.c_size_t(WIDTH * 4))
+        pinned = ctypes.c_void_p()
+        self.cuda.cuMemHostAlloc(ctypes.byref(pinned), ctypes.c_size_t(WIDTH * 4), 2)
+        self.pinned = (ctypes.c_uint32 * WIDTH).from_address(pinned.value)
+        reached = ctypes.c_uint64()
+        self.cuda.cuMemHostGetDevicePointer_v2(ctypes.byref(reached), pinned, 0)
+        self.mapped = reached.value
+        self.stream = ctypes.c_void_p()
+        self.cuda.cuStreamCreate(ctypes.byref(self.stream), 1)
+        self.events = [ctypes.c_void_p() for _ in range(3)]
+        for event in self.events:
+            self.cuda.cuEventCreate(ctypes.byref(event), 0)
+        self.tally = self.where()
+        self.array_and_texture()
+        self.called = 0
+        self.callback = CALLBACK(self.was_called)
+        self.launches, self.calls = 0, 0
+        self.graph()
+        self.cuda.cuEventRecord(self.events[0], self.stream)
+        self.work()
+        self.cuda.cuEventRecord(self.events[1], self.stream)
+        self.cuda.cuStreamSynchronize(self.stream)
+        self.elapsed = self.time()
+
+    def was_called(self, _):
+        """The host function."""
+        self.called += 1
+
+    def where(self):
+        """Address of the module's variable."""
+        address, size = ctypes.c_uint64(), ctypes.c_size_t()
+        self.cuda.cuModuleGetGlobal_v2(ctypes.byref(address), ctypes.byref(size), self.module, b"tally")
+        return address.value
+
+    def time(self):
+        """Milliseconds between the two events."""
+        elapsed = ctypes.c_float()
+        self.cuda.cuEventElapsedTime(ctypes.byref(elapsed), self.events[0], self.events[1])
+        return elapsed.value
+
+    def array_and_texture(self):
+        """An array with contents, and a texture object that reads it."""
+        self.array = ctypes.c_void_p()
+        self.cuda.cuArrayCreate_v2(ctypes.byref(self.array), ctypes.byref(ArrayShape(WIDTH, 4, 3, 1)))
+        self.picture = (ctypes.c_uint32 * (WIDTH * 4))(*(at * 2654435761 % 2**32 for at in range(WIDTH * 4)))
+        copy = Copy2D(source_kind=HOST, source_host=ctypes.addressof(self.picture), source_pitch=WIDTH * 4,
+                      to_kind=ARRAY, to_array=self.array, width=WIDTH * 4, height=4)
+        self.cuda.cuMemcpy2D_v2(ctypes.byref(copy))
+        resource = (ctypes.c_uint64 * 18)()
+        resource[1] = self.array.value
+        sampling = (ctypes.c_uint32 * 26)()
+        sampling[4] = 1  # read as integers
+        texture = ctypes.c_uint64()
+        self.cuda.cuTexObjectCreate(ctypes.byref(texture), resource, sampling, None)
+        self.texture = texture.value
+
+    def graph(self):
+        """A graph of two launches."""
+        graph, self.executable = ctypes.c_void_p(), ctypes.c_void_p()
+        self.cuda.cuStreamBeginCapture_v2(self.stream, 0)
+        self.launch()
+        self.launch()
+        self.cuda.cuStreamEndCapture(self.stream, ctypes.byref(graph))
+        self.launches = 0
+        self.cuda.cuGraphInstantiateWithFlags(ctypes.byref(self.executable), graph, ctypes.c_ulonglong(0))
+
+    def launch(self):
+        """One kernel in the stream."""
+        arguments = [ctypes.c_uint64(self.device), ctypes.c_uint64(self.mapped)]
+        addresses = (ctypes.c_void_p * 2)(*[ctypes.addressof(argument) for argument in arguments])
+        self.cuda.cuLaunchKernel(self.count, 1, 1, 1, WIDTH, 1, 1, 0, self.stream, addresses, None)
+        self.launches += 1
+
+    def work(self):
+        """Kernels, host functions and graphs in the stream; waits for none."""
+        for at in range(LAUNCHES):
+            self.launch()
+            if at % 50 == 0:
+                self.cuda.cuLaunchHostFunc(self.stream, self.callback, None)
+                self.calls += 1
+                self.cuda.cuGraphLaunch(self.executable, self.stream)
+                self.launches += 2
+
+    def wrong(self):
+        """What is not as it must be, or None."""
+        self.cuda.cuStreamSynchronize(self.stream)
+        host = (ctypes.c_uint32 * WIDTH)()
+        size = ctypes.c_size_t(WIDTH * 4)
+        expected = [at * self.launches % 2**32 for at in range(WIDTH)]
+        self.cuda.cuMemcpyDtoH_v2(host, pointer(self.device), size)
+        if list(host) != expected:
+            return "device memory"
+        if list(self.pinned) != expected:
+            return "pinned memory"
+        if self.where() != self.tally:
+            return "the variable's address"
+        self.cuda.cuMemcpyDtoH_v2(host, pointer(self.tally), size)
+        if list(host) != [begin + self.launches for begin in [5, 6, 7] + [0] * (WIDTH - 3)]:
+            return "the module's variable"
+        if self.called != self.calls:
+            return f"host functions: {self.called} of {self.calls}"
+        if abs(self.time() - self.elapsed) > 0.05:
+            return f"the time between events: {self.time()} ms, was {self.elapsed} ms"
+        self.cuda.cuEventQuery(self.events[2])  # never recorded: success
+        back = (ctypes.c_uint32 * (WIDTH * 4))()
+        copy = Copy2D(source_kind=ARRAY, source_array=self.array, to_kind=HOST, to_host=ctypes.addressof(back),
+                      to_pitch=WIDTH * 4, width=WIDTH * 4, height=4)
+        self.cuda.cuMemcpy2D_v2(ctypes.byref(copy))
+        if list(back) != list(self.picture):
+            return "the array"
+        self.guest.launch(self.look, 1, WIDTH, ctypes.c_uint64(self.texture), ctypes.c_uint64(self.out))
+        self.cuda.cuMemcpyDtoH_v2(host, pointer(self.out), size)
+        if list(host) != list(self.picture)[:WIDTH]:
+            return "the texture"
+        return None
+
+
+def main():
+    """The program."""
+    try:
+        kinds = Kinds(Guest())
+        kinds.work()
+        say("ready")
+        for _ in sys.stdin:
+            wrong = kinds.wrong()
+            say("right" if wrong is None else f"wrong: {wrong}")
+            kinds.work()
+        # No host function may find the interpreter gone.
+        kinds.cuda.cuStreamSynchronize(kinds.stream)
+    except CudaError as error:
+        say(f"wrong: {error}")
+        sys.exit(3)
+
+
+if __name__ == "__main__":
+    main()
