@@ -13,6 +13,7 @@ PACKAGES_DEMO := $(PACKAGES_BUILD) qemu-system-x86 busybox-static cpio kmod \
 PACKAGES_TEST := $(PACKAGES_DEMO) mmdebstrap
 PACKAGES_LINT := shellcheck git
 PACKAGES_DEBIAN := $(PACKAGES_BUILD) debhelper dh-dkms dpkg-dev fakeroot lintian mmdebstrap
+PACKAGES_IMAGES := mmdebstrap mtools fdisk dosfstools qemu-utils e2fsprogs dpkg-dev
 # As many jobs as there are cores, where the caller did not say how many.
 JOBS = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 
@@ -22,8 +23,8 @@ help: ## this list
 
 # --- what the rest needs -----------------------------------------------------
 
-.PHONY: packages-build packages-demo packages-test packages-lint packages-debian
-packages-build packages-demo packages-test packages-lint packages-debian: packages-%:
+.PHONY: packages-build packages-demo packages-test packages-lint packages-debian packages-images
+packages-build packages-demo packages-test packages-lint packages-debian packages-images: packages-%:
 	@tests/tools/install-packages.sh $(PACKAGES_$(shell tr a-z A-Z <<< $*))
 
 .PHONY: vhost-vsock
@@ -57,6 +58,12 @@ module: packages-demo ## the guest's kernel module, for Debian's cloud kernel
 .PHONY: packages
 packages: packages-debian build ## Debian packages for guests and hosts, into out/packages
 	vm-images/packages/build.sh
+
+.PHONY: images
+images: packages-images packages ## bootable images of Debian 12 and 13 with the packages, into out/images
+	@for release in bookworm:12 trixie:13; do \
+		vm-images/build-image.py --reuse $${release%:*} out/images/debian-$${release#*:}-paragpu.qcow2; \
+	done
 
 # --- what judges a change ----------------------------------------------------
 
@@ -102,8 +109,9 @@ soak-reconnect: ## cut connections under load 10,000 times at random bytes; PARA
 	PARAGPU_TEST_CUTS=3400 cargo test --release -p paragpu-worker --test reconnects -- --nocapture --test-threads=1 cut_at
 
 .PHONY: soak-module
-soak-module: packages-test ## 1,000 killed users of the kernel module, unplugging and sleep under load, leaks
+soak-module: packages-test build programs ## 1,000 killed users of the kernel module, unplugging and sleep under load, leaks
 	tests/vm/soak.sh
+	python3 -m unittest -v tests/vm/test_replug.py
 
 .PHONY: bench
 bench: build bench-programs ## the promises of SPECIFICATION.md as ratios, into out/bench.json
@@ -142,6 +150,15 @@ test-vfio-user: packages-test build programs ## the device over vfio-user, in VM
 .PHONY: test-packages
 test-packages: packages programs ## install, use, upgrade and purge the packages in bare Debians 12 and 13
 	tests/packages/run.sh
+
+.PHONY: test-images
+test-images: images programs ## boot the images in VMs, run programs there; install into plain cloud images by user-data
+	@tests/tools/install-packages.sh qemu-system-x86 ovmf
+	@for release in bookworm:12 trixie:13; do \
+		vm-images/build-image.py --reuse --plain --fetch out/images/debian-$${release#*:}-packages \
+			$${release%:*} out/images/debian-$${release#*:}-plain.qcow2; \
+	done
+	cd tests && python3 -m unittest -v images.test_images
 
 .PHONY: clean
 clean: ## everything built; keeps .cache

@@ -270,25 +270,46 @@ def run_programs(
     return about, list(runs.values()), messages
 
 
-def boot(kernel, initramfs, script, on_line, *, device=None, vsock=None, tcp=None, timeout=300):
+def pluggable_device(monitor, device):
+    """QEMU's options for a device behind a port, and a socket for its monitor."""
+    return [
+        *("-qmp", f"unix:{monitor},server=on,wait=off"),
+        *("-chardev", f"socket,id=paragpu,path={device.socket}"),
+        *("-device", "pcie-root-port,id=plug,slot=1,pref64-reserve=2G"),
+        *("-device", "ivshmem-doorbell,id=device,bus=plug,chardev=paragpu,vectors=1"),
+    ]
+
+
+def boot(kernel, initramfs, script, on_line, *, device=None, vsock=None, tcp=None, timeout=300, pluggable=False):
     """Boots a VM that runs a shell script; `on_line` sees each line that it
-    prints. Returns the VM's description, which is empty where it did not boot."""
+    prints. Where its device is `pluggable` the script has it taken out and put
+    in, as tests/vm/hotplug.py says. Returns the VM's description, which is
+    empty where it did not boot."""
     with tempfile.TemporaryDirectory(prefix="paragpu-boot-") as folder:
         commands = os.path.join(folder, "commands")
         with open(commands, "w", encoding="utf-8") as file:
             file.write(script)
+        out, extra, plugger = os.path.join(folder, "vm"), [], None
+        if pluggable:
+            monitor = os.path.join(folder, "monitor")
+            extra = ["--", *pluggable_device(monitor, device)]
+            device, hotplug = None, [monitor, os.path.join(out, "output.log"), device.socket, "ivshmem"]
+            plugger = subprocess.Popen(
+                owned([os.path.join(ROOT, "tests", "vm", "hotplug.py"), *hotplug]), stdout=subprocess.DEVNULL
+            )
         machine = subprocess.Popen(
             [
                 os.path.join(IMAGES, "run-vm.sh"),
                 *("--kernel", kernel),
                 *("--initramfs", initramfs),
                 *("--commands", commands),
-                *("--out", os.path.join(folder, "vm")),
+                *("--out", out),
                 *(option_of(device) if device else ()),
                 *(("--vsock", vsock.socket) if vsock else ()),
                 *(("--network",) if tcp else ()),
                 *("--memory", "2G"),
                 *("--timeout", str(timeout)),
+                *extra,
             ],
             stdout=subprocess.PIPE,
             text=True,
@@ -299,7 +320,10 @@ def boot(kernel, initramfs, script, on_line, *, device=None, vsock=None, tcp=Non
             for line in machine.stdout:
                 on_line(line.strip())
         machine.wait(60)
-        described = os.path.join(folder, "vm", "vm.json")
+        if plugger:
+            plugger.terminate()
+            plugger.wait(20)
+        described = os.path.join(out, "vm.json")
         if not os.path.exists(described):
             return {}
         with open(described, encoding="utf-8") as file:

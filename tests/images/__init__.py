@@ -1,0 +1,1 @@
+"""Tests of the disk images, which take long."""
