@@ -16,5 +16,7 @@ trap 'rm -f "$commands"' EXIT
 } >"$commands"
 # Each plugging costs descriptors: hotplug.py says why.
 ulimit -n "$(ulimit -Hn)"
+# A kernel that checks each of its allocations takes its time.
+export PARAGPU_BOOT_TIMEOUT=${PARAGPU_BOOT_TIMEOUT:-300}
 COMMANDS=$commands TIMEOUT=${TIMEOUT:-3600} APPEND='slub_debug=FZPU' \
 	"$here/run.sh" "$here/../../out/soak-module"
