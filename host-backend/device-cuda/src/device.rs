@@ -8,6 +8,7 @@ use std::time::Duration;
 use paragpu_device::{
     ArrayId, CopyEnd, Device, Error, EventId, FunctionId, GraphId, GraphNode, GraphWork,
     HostFunction, Launch, ModuleId, Result, StreamId, SurfaceId, TextureId, TextureResource,
+    Variable,
 };
 use paragpu_protocol::layout::{DEVICE_STRIDE, Regions};
 use paragpu_protocol::status::Status;
@@ -30,11 +31,17 @@ const NO_TIMING: u32 = 2;
 /// The longest nap of [`Device::stream_doze`]: about what it may add to a wait.
 const NAP: Duration = Duration::from_micros(50);
 
+/// Bytes of an image's code, decompressed, in which names are looked for.
+const MOST_CODE: u64 = 1 << 30;
+
 /// A module and what was found in it.
 struct LoadedModule {
     module: Module,
     functions: Vec<u64>,
     globals: Vec<u64>,
+    /// What it was loaded from, for the names of its variables.
+    image: Box<[u8]>,
+    variables: Option<Vec<Variable>>,
 }
 
 /// A kernel and the bytes that its parameters take.
@@ -346,6 +353,8 @@ impl Device for CudaDevice {
             module,
             functions: Vec::new(),
             globals: Vec::new(),
+            image: image.into(),
+            variables: None,
         });
         Ok((ModuleId(module), log))
     }
@@ -411,6 +420,39 @@ impl Device for CudaDevice {
             loaded.globals.push(address);
         }
         Ok((address, size))
+    }
+
+    fn module_variables(&mut self, module: ModuleId) -> Result<Vec<Variable>> {
+        let loaded = find(&self.modules, module.0)?;
+        if let Some(variables) = &loaded.variables {
+            return Ok(variables.clone());
+        }
+        let unknown = |why: String| Error::new(Status::NOT_SUPPORTED, why);
+        if paragpu_fatbin::may_name(&loaded.image, &["malloc"], MOST_CODE) {
+            return Err(unknown(
+                "kernels of a module may call malloc, whose memory cannot be carried".into(),
+            ));
+        }
+        let names = paragpu_fatbin::variables(&loaded.image, MOST_CODE).map_err(|error| {
+            unknown(format!("the variables of a module cannot be told: {error}"))
+        })?;
+        let mut variables = Vec::new();
+        for name in names {
+            match self.module_global(module, &name) {
+                Ok((address, size)) => variables.push(Variable {
+                    address,
+                    size,
+                    name,
+                }),
+                // Of a form of the code that this device does not run.
+                Err(error) if error.status == Status::NOT_FOUND => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if let Some(loaded) = self.modules.get_mut(module.0) {
+            loaded.variables = Some(variables.clone());
+        }
+        Ok(variables)
     }
 
     fn function_set_attribute(

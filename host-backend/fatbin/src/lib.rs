@@ -2,13 +2,16 @@
 //!
 //! A fat binary is a container of entries, one per form of the same code (PTX text, machine code, link-time
 //! intermediate code), each possibly compressed. The software GPU needs the PTX entry whose architecture is the
-//! highest it can claim ([`ptx_of`]); a worker wants to know whether a module's code can print ([`may_name`]).
+//! highest it can claim ([`ptx_of`]); a worker wants to know whether a module's code can print ([`may_name`]), and which variables a session that moves
+//! must carry ([`variables`]).
 //! The bytes come from the guest: every offset is checked, decompression is bounded.
 #![forbid(unsafe_code)]
 
 mod error;
+mod variables;
 
 pub use error::ImageError;
+pub use variables::variables;
 
 use std::borrow::Cow;
 use std::io::Read;
