@@ -219,7 +219,7 @@ class Results:
         get = lambda key: measure.short(self.samples.median(key))  # noqa: E731
         if name in ("launch_issue", "launch_throughput"):
             return f"of {get(f'{way}_launch_issue')} us an issue, {get(f'{way}_client_launch')} us are the client's enqueue below the runtime"
-        if name in ("launch_sync", "copy64_h2d", "copy64_d2h", "stream_sync_idle"):
+        if name in ("launch_sync", "copy64_h2d", "copy64_d2h", "stream_sync_idle", "graph100"):
             bare = get(f"{way}_raw_pingpong_polled") if way != "shm" else get("shm_raw_pingpong")
             return (
                 f"one round trip to the worker takes {get(f'{way}_call')} us (a bare one {bare} us), the native operation "
