@@ -208,7 +208,7 @@ def main():
     """The benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="moves of each kind (default 5)")
-    parser.add_argument("--largest", type=int, help="MiB of the largest session (default 512 in software, 4096 on a GPU)")
+    parser.add_argument("--largest", type=int, help="MiB of the largest session (default 1024 in software, 4096 on a GPU)")
     parser.add_argument("--cuts", type=int, default=1000, help="cuts of each communicator (default 1000)")
     parser.add_argument("--device", choices=("software", "cuda"), help="default: cuda where there is an NVIDIA GPU")
     parser.add_argument("--output", default=os.path.join(harness.ROOT, "out/bench-migrate.json"), help="where the JSON goes")
