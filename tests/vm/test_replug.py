@@ -61,7 +61,8 @@ class Replug(unittest.TestCase):
         initramfs = os.path.join(folder, "initramfs")
         kernel = vm.build_image(initramfs)
         daemon = self.enterContext(harness.Daemon())
-        device = self.enterContext(vm.Device(daemon, "replug"))
+        # Few enough that hotplug.py can keep their descriptors from QEMU.
+        device = self.enterContext(vm.Device(daemon, "replug", arguments=("--channels=16",)))
         script = SCRIPT.format(programs=" ".join(PROGRAMS), rounds=ROUNDS)
         lines = []
         about = vm.boot(kernel, initramfs, script, lines.append, device=device, timeout=1800, pluggable=True)
