@@ -6,6 +6,7 @@ mod host;
 use std::path::Path;
 use std::process::ExitCode;
 
+use paragpu_config::{Configuration, Loaded, Origin};
 use serde::Serialize;
 
 use crate::arguments::{Output, Side};
@@ -61,6 +62,27 @@ impl Report {
         });
         let last = self.findings.len() - 1;
         &mut self.findings[last]
+    }
+
+    /// Adds where a side's configuration comes from, and what it sets.
+    fn configuration<T: Configuration>(&mut self, side: &'static str, loaded: &Loaded<T>) {
+        let files: Vec<String> = loaded
+            .files
+            .iter()
+            .map(|file| file.display().to_string())
+            .collect();
+        let detail = if files.is_empty() {
+            "no file: the defaults".to_owned()
+        } else {
+            files.join(", ")
+        };
+        self.add(side, "configuration", State::Good, detail);
+        for (key, value, origin) in loaded.entries() {
+            if *origin != Origin::Default {
+                let detail = format!("{} = {value} ({origin})", key.name);
+                self.add(side, "", State::Good, detail);
+            }
+        }
     }
 }
 

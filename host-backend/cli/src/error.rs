@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::path::PathBuf;
 
+pub use paragpu_client::chain;
 use thiserror::Error;
 
 /// Why a command failed.
@@ -41,17 +42,6 @@ pub enum Error {
     /// Standard output does not take it.
     #[error("cannot print")]
     Output(#[source] std::io::Error),
-}
-
-/// The error and what caused it, on one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        text += &format!(": {source}");
-        cause = source.source();
-    }
-    text
 }
 
 /// Prints bytes.

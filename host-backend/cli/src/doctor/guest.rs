@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use paragpu_client::connect::connect;
+use paragpu_config::Communicator;
 use paragpu_config::guest::Guest;
-use paragpu_config::{Communicator, Loaded, Origin};
 
 use super::{Report, State};
 use crate::error::chain;
@@ -22,30 +22,10 @@ pub(super) fn examine(report: &mut Report) {
             return;
         }
     };
-    configuration(report, &loaded);
+    report.configuration(SIDE, &loaded);
     pci(report, &loaded.values);
     libraries(report);
     communicators(report, &loaded.values);
-}
-
-fn configuration(report: &mut Report, loaded: &Loaded<Guest>) {
-    let files: Vec<String> = loaded
-        .files
-        .iter()
-        .map(|file| file.display().to_string())
-        .collect();
-    let detail = if files.is_empty() {
-        "no file: the defaults".to_owned()
-    } else {
-        files.join(", ")
-    };
-    report.add(SIDE, "configuration", State::Good, detail);
-    for (key, value, origin) in loaded.entries() {
-        if *origin != Origin::Default {
-            let detail = format!("{} = {value} ({origin})", key.name);
-            report.add(SIDE, "", State::Good, detail);
-        }
-    }
 }
 
 /// The PCI device, its driver and its file.

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use paragpu_config::Origin;
 use paragpu_config::host::{DeviceKind, Host};
 use paragpu_daemon::admin::{Request, Response};
 use paragpu_protocol::handshake::VERSION;
@@ -33,27 +32,7 @@ pub(super) fn examine(report: &mut Report, control: Option<&Path>) {
             return;
         }
     };
-    let files: Vec<String> = loaded
-        .files
-        .iter()
-        .map(|file| file.display().to_string())
-        .collect();
-    let detail = if files.is_empty() {
-        "no file: the defaults".to_owned()
-    } else {
-        files.join(", ")
-    };
-    report.add(SIDE, "configuration", State::Good, detail);
-    for (key, value, origin) in loaded.entries() {
-        if *origin != Origin::Default {
-            report.add(
-                SIDE,
-                "",
-                State::Good,
-                format!("{} = {value} ({origin})", key.name),
-            );
-        }
-    }
+    report.configuration(SIDE, &loaded);
     vsock(report, &loaded.values);
     driver(report, &loaded.values);
     daemon(report, control);
