@@ -293,7 +293,7 @@ impl Device for CudaDevice {
 
     fn array_create(&mut self, shape: &ArrayShape) -> Result<ArrayId> {
         Ok(ArrayId(
-            self.arrays.insert(self.context.array_create(shape)?),
+            self.arrays.insert(self.context.array_create(shape)?)?,
         ))
     }
 
@@ -355,7 +355,7 @@ impl Device for CudaDevice {
             globals: Vec::new(),
             image: image.into(),
             variables: None,
-        });
+        })?;
         Ok((ModuleId(module), log))
     }
 
@@ -401,7 +401,7 @@ impl Device for CudaDevice {
         let id = self.functions.insert(Kernel {
             function,
             parameter_bytes,
-        });
+        })?;
         if let Some(loaded) = self.modules.get_mut(module.0) {
             loaded.functions.push(id);
         }
@@ -519,7 +519,7 @@ impl Device for CudaDevice {
         let stream = self.context.stream_create(flags & NON_BLOCKING, priority)?;
         let blocking = flags & NON_BLOCKING == 0;
         Ok(StreamId(
-            self.streams.insert(OpenStream { stream, blocking }),
+            self.streams.insert(OpenStream { stream, blocking })?,
         ))
     }
 
@@ -560,7 +560,7 @@ impl Device for CudaDevice {
             ));
         }
         Ok(EventId(
-            self.events.insert(self.context.event_create(flags)?),
+            self.events.insert(self.context.event_create(flags)?)?,
         ))
     }
 
@@ -587,7 +587,7 @@ impl Device for CudaDevice {
 
     fn graph_create(&mut self, nodes: Vec<GraphNode>) -> Result<GraphId> {
         let open = self.open_graph(nodes)?;
-        Ok(GraphId(self.graphs.insert(open)))
+        Ok(GraphId(self.graphs.insert(open)?))
     }
 
     fn graph_update(&mut self, graph: GraphId, node: u32, work: GraphWork) -> Result<()> {

@@ -1,6 +1,8 @@
 //! Ids of objects: an index and a generation, so that an id that was given
 //! back is not taken for its successor.
 
+use paragpu_protocol::status::Status;
+
 /// Objects by id.
 #[derive(Debug)]
 pub struct Table<T> {
@@ -19,18 +21,23 @@ impl<T> Default for Table<T> {
 
 impl<T> Table<T> {
     /// Keeps `value`; its id is never 0.
-    pub fn insert(&mut self, value: T) -> u64 {
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY` with 2³² objects at once: a guest decides how many it
+    /// makes.
+    pub fn insert(&mut self, value: T) -> Result<u64, Status> {
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
+                let index = u32::try_from(self.slots.len()).map_err(|_| Status::OUT_OF_MEMORY)?;
                 self.slots.push((0, None));
-                u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 objects at once")
+                index
             }
         };
         let slot = &mut self.slots[index as usize];
         slot.0 = slot.0.wrapping_add(1).max(1);
         slot.1 = Some(value);
-        u64::from(slot.0) << 32 | u64::from(index)
+        Ok(u64::from(slot.0) << 32 | u64::from(index))
     }
 
     /// The object with this id.
@@ -73,9 +80,9 @@ mod tests {
     #[test]
     fn an_id_given_back_is_dead() {
         let mut table = Table::default();
-        let first = table.insert('a');
+        let first = table.insert('a').unwrap();
         assert_eq!(table.remove(first), Some('a'));
-        let second = table.insert('b');
+        let second = table.insert('b').unwrap();
         assert_eq!((table.get(first), table.get(second)), (None, Some(&'b')));
         assert_eq!(table.remove(first), None);
         assert_eq!(table.get(0), None);

@@ -65,6 +65,10 @@ enum Record {
     Wait(*mut c_void),
 }
 
+/// Runs a node's host function.
+///
+/// # Safety
+/// `argument` is a [`GraphHostFunction`] that its graph keeps.
 unsafe extern "C" fn run(argument: *mut c_void) {
     // SAFETY: a box that the graph keeps until no launch of it is under way.
     let function = unsafe { &*argument.cast::<GraphHostFunction>() };

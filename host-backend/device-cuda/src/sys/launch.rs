@@ -73,6 +73,8 @@ impl Context {
 
     /// cuLaunchHostFunc.
     pub fn host_function(&self, stream: &Stream, function: HostFunction) -> Result<()> {
+        /// # Safety
+        /// `argument` is a boxed [`HostFunction`], passed once.
         unsafe extern "C" fn run(argument: *mut c_void) {
             // SAFETY: the pointer made below, given back once.
             let function = unsafe { Box::from_raw(argument.cast::<HostFunction>()) };
