@@ -50,15 +50,14 @@ impl std::fmt::Debug for Window {
 }
 
 impl Window {
+    #[must_use]
     /// A window of `length` bytes at `base`, with the channel's counter of
     /// completed bulk transfers at `progress`.
     ///
     /// # Safety
-    /// As long as `owner` lives, `base..base + length` must be mapped readable
-    /// and writable and accessed by this process only through this window,
-    /// other raw pointers, or a device; `progress` must be mapped likewise and
-    /// aligned to 8 bytes.
-    #[must_use]
+    /// While `owner` lives, the bytes and `progress` (aligned to 8) must be
+    /// mapped readable and writable, and accessed by this process only through
+    /// this window, other raw pointers, or a device.
     pub unsafe fn from_raw(
         base: NonNull<u8>,
         length: usize,

@@ -3,7 +3,6 @@
 //! enqueue of as many bytes.
 //!
 //! `cargo bench -p paragpu-client --bench posted`
-#![allow(clippy::undocumented_unsafe_blocks)]
 
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};

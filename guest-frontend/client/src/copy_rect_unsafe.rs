@@ -213,12 +213,12 @@ impl Session {
     /// cuMemcpy3D (with `wait`), cuMemcpy3DAsync and all that they include.
     /// `extent`: bytes in a row, rows, slices.
     ///
+    /// # Errors
+    /// `INVALID_VALUE`; of work that failed.
+    ///
     /// # Safety
     /// The rows of an [`End::Host`] must be readable or writable for as long
     /// as the call lasts, and pinned memory until the copy is over.
-    ///
-    /// # Errors
-    /// `INVALID_VALUE`; of work that failed.
     pub unsafe fn copy_rect(
         &self,
         destination: End<'_>,

@@ -1,5 +1,4 @@
 //! A child that was forked from a process with a session must not use it.
-#![allow(clippy::undocumented_unsafe_blocks)]
 
 mod common;
 
@@ -11,14 +10,18 @@ fn a_forked_child_knows_and_leaves_the_session_alone() {
     let (worker, session) = Worker::start(0);
     session.ping().unwrap();
     assert!(!process::forked());
+    // SAFETY: the child asks for a flag and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let code = i32::from(!process::forked());
-        // Runs the handlers of the end of the process.
+        // SAFETY: runs the handlers of the end of the process, which must do
+        // without the threads of the parent: that is what is tested.
         unsafe { libc::exit(code) };
     }
     let mut status = -1;
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    // SAFETY: it writes one number, to a place of ours.
+    let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!(ended, child);
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0);
     // The child's end took nothing away from the parent.
     session.ping().unwrap();

@@ -1,8 +1,5 @@
 //! Graphs and captures against a worker that is a model.
 
-// Tests pass pointers as programs do: each buffer outlives its copy.
-#![allow(clippy::undocumented_unsafe_blocks)]
-
 mod common;
 
 use std::sync::Arc;

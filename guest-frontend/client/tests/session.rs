@@ -1,8 +1,5 @@
 //! A session against a worker that is a model: routing, copies, errors, death.
 
-// Tests pass pointers as programs do: each buffer outlives its copy.
-#![allow(clippy::undocumented_unsafe_blocks)]
-
 mod common;
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -39,11 +36,13 @@ fn pattern(length: usize, seed: u64) -> Vec<u8> {
 }
 
 fn source(bytes: &[u8]) -> Source {
+    // SAFETY: the tests keep `bytes` until the copy from it is over.
     unsafe { Source::new(bytes.as_ptr().cast(), bytes.len()) }
 }
 
 fn read_back(session: &Session, address: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0xee; length];
+    // SAFETY: all of `bytes`; the copy is waited for.
     let place = unsafe { Destination::new(bytes.as_mut_ptr().cast(), length) };
     session
         .copy_from_device(place, address, session.legacy(), true)
@@ -287,6 +286,8 @@ fn pinned_memory_without_a_window_follows_the_device() {
     let (worker, session) = Worker::start(device());
     let size = 3 * 4096usize;
     let host = session.host_allocate(size as u64, 0).unwrap();
+    // SAFETY: the session's allocation of `size` bytes, freed after the last
+    // use.
     let bytes = unsafe { std::slice::from_raw_parts_mut(host as *mut u8, size) };
     let device = session.memory_allocate(size as u64).unwrap();
     let data = pattern(size, 5);
@@ -295,6 +296,7 @@ fn pinned_memory_without_a_window_follows_the_device() {
     session
         .copy_to_device(device, source(&data), session.legacy(), true)
         .unwrap();
+    // SAFETY: within the allocation, which is freed after the copy.
     let place = unsafe { Destination::new(bytes.as_mut_ptr().cast(), 1000) };
     let before = worker.synchronous();
     session
@@ -332,6 +334,7 @@ fn pinned_memory_without_a_window_follows_the_device() {
 fn registered_memory_is_seen_at_another_address() {
     let (worker, session) = Worker::start(device());
     let mut buffer = vec![0u8; 10_000];
+    // SAFETY: within `buffer`, which outlives the registration.
     let memory = unsafe { Source::new(buffer.as_mut_ptr().add(3).cast(), 9000) };
     session.host_register(memory, 0).unwrap();
     assert_eq!(
@@ -377,6 +380,7 @@ fn a_host_that_breaks_the_protocol_is_left() {
     let address = session.memory_allocate(64).unwrap();
     worker.state().overlong = true;
     let mut bytes = [0u8; 64];
+    // SAFETY: all of `bytes`; the copy is waited for.
     let place = unsafe { Destination::new(bytes.as_mut_ptr().cast(), 64) };
     let copied = session.copy_from_device(place, address, session.legacy(), true);
     assert_eq!(copied, Err(paragpu_client::link::LOST));

@@ -8,7 +8,7 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::types::ArrayShape;
 use std::sync::Arc;
 
-use super::{Result, context, get, put};
+use super::{Result, context, get, present, put};
 use crate::objects::{self, Found, InContext, Object};
 
 /// The array with this handle.
@@ -90,7 +90,7 @@ fn describe(array: CUarray) -> Result<CUDA_ARRAY3D_DESCRIPTOR> {
 api! {
     /// A 1D or 2D array.
     fn cuArrayCreate_v2(array: *mut CUarray, descriptor: *const CUDA_ARRAY_DESCRIPTOR) {
-        get(array)?;
+        present(array)?;
         let descriptor = get(descriptor)?;
         put(array, create(shape(&CUDA_ARRAY3D_DESCRIPTOR {
             Width: descriptor.Width,
@@ -104,7 +104,7 @@ api! {
 
     /// Any array.
     fn cuArray3DCreate_v2(array: *mut CUarray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR) {
-        get(array)?;
+        present(array)?;
         put(array, create(shape(get(descriptor)?, 0))?)
     }
 
@@ -140,7 +140,7 @@ api! {
         array: *mut CUmipmappedArray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR,
         levels: c_uint,
     ) {
-        get(array)?;
+        present(array)?;
         let current = context::current()?;
         let object = current.session.array_create(shape(get(descriptor)?, levels.max(1)))?;
         put(array, objects::insert(Object::Mipmapped(InContext {
@@ -154,7 +154,7 @@ api! {
     fn cuMipmappedArrayGetLevel(
         level_array: *mut CUarray, array: CUmipmappedArray, level: c_uint,
     ) {
-        get(level_array)?;
+        present(level_array)?;
         let found = mipmapped(array)?;
         let Object::Mipmapped(inner) = &**found else {
             return Err(Status::INVALID_HANDLE);

@@ -49,6 +49,11 @@ fn status(stream: CUstream) -> Result<c_int> {
     })
 }
 
+/// What a stream captures, to those places that the caller gives.
+///
+/// # Safety
+/// Each place is null or writable, as CUDA's manual says for
+/// cuStreamGetCaptureInfo.
 unsafe fn info(
     stream: CUstream,
     place: *mut c_int,
@@ -87,6 +92,11 @@ unsafe fn info(
     put(place, status)
 }
 
+/// Changes what the next work of a capture waits for.
+///
+/// # Safety
+/// `nodes`, and `edges` unless null, hold `count` records, as CUDA's manual
+/// says for cuStreamUpdateCaptureDependencies.
 unsafe fn update(
     stream: CUstream,
     nodes: *const CUgraphNode,

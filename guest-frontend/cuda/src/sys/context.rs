@@ -15,7 +15,7 @@ use paragpu_client::Session;
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
-use super::{Result, device, get, put, put_if, unsupported_use};
+use super::{Result, device, present, put, put_if, unsupported_use};
 use crate::objects::{self, Object};
 
 /// CUDA_ERROR_CONTEXT_IS_DESTROYED.
@@ -284,7 +284,7 @@ api! {
 
     /// A context, current at once.
     fn cuCtxCreate_v2(context: *mut CUcontext, flags: c_uint, device: CUdevice) {
-        get(context)?;
+        present(context)?;
         put(context, create_current(device::ordinal(device)?, flags)?)
     }
 
@@ -293,7 +293,7 @@ api! {
         context: *mut CUcontext, parameters: *mut c_void, number: c_int, flags: c_uint,
         device: CUdevice,
     ) {
-        get(context)?;
+        present(context)?;
         if !parameters.is_null() || number != 0 {
             return Err(unsupported_use!("cuCtxCreate_v3 with affinities"));
         }
@@ -305,7 +305,7 @@ api! {
         context: *mut CUcontext, parameters: *mut CreateParameters, flags: c_uint,
         device: CUdevice,
     ) {
-        get(context)?;
+        present(context)?;
         if parameters.as_ref().is_some_and(|parameters| {
             parameters.affinities > 0 || !parameters.cig.is_null()
         }) {

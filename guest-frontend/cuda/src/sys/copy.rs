@@ -43,6 +43,11 @@ pub fn pointer(address: u64) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0))
 }
 
+/// From memory of the program.
+///
+/// # Safety
+/// `source` is readable for `size` bytes: until the call ends, or, if pinned
+/// and not `wait`, until the copy does (cuMemcpyHtoD, cuMemcpyHtoDAsync).
 unsafe fn to_device(
     destination: u64,
     source: *const c_void,
@@ -58,6 +63,12 @@ unsafe fn to_device(
     session.copy_to_device(destination, Source::new(source, size), stream, wait)
 }
 
+/// To memory of the program.
+///
+/// # Safety
+/// `destination` is writable for `size` bytes: until the call ends, or, if
+/// pinned and not `wait`, until the copy does (cuMemcpyDtoH,
+/// cuMemcpyDtoHAsync).
 unsafe fn from_device(
     destination: *mut c_void,
     source: u64,
@@ -74,7 +85,7 @@ unsafe fn from_device(
 }
 
 /// Between two devices the bytes go through the program.
-unsafe fn between(
+fn between(
     destination: u64,
     to: &'static Session,
     source: u64,
@@ -90,18 +101,11 @@ unsafe fn between(
     while at < size {
         let length = STEP.min(size - at);
         let place = buffer.as_mut_ptr().cast();
-        from.copy_from_device(
-            Destination::new(place, length),
-            source + at as u64,
-            from.legacy(),
-            true,
-        )?;
-        to.copy_to_device(
-            destination + at as u64,
-            Source::new(place, length),
-            to.legacy(),
-            true,
-        )?;
+        // SAFETY: `length` bytes of the buffer, which outlives both copies:
+        // each is waited for.
+        let (into, out) = unsafe { (Destination::new(place, length), Source::new(place, length)) };
+        from.copy_from_device(into, source + at as u64, from.legacy(), true)?;
+        to.copy_to_device(destination + at as u64, out, to.legacy(), true)?;
         at += length;
     }
     to.synchronize()
@@ -110,6 +114,10 @@ unsafe fn between(
 type Named = stream::Named;
 
 /// cuMemcpy, cuMemcpyAsync: the direction follows from the addresses.
+///
+/// # Safety
+/// Where the addresses are the program's, `size` bytes are there as for
+/// [`to_device`] and [`from_device`].
 unsafe fn unified(
     destination: u64,
     source: u64,
@@ -142,6 +150,10 @@ unsafe fn unified(
 }
 
 /// In the stream's order, by the program's own processor.
+///
+/// # Safety
+/// `size` bytes are readable at `source` and writable at `destination`, until
+/// the copy is over if it is not done at once.
 unsafe fn host_to_host(
     destination: u64,
     source: u64,
@@ -183,11 +195,11 @@ fn on_device(destination: u64, source: u64, size: usize, stream: CUstream) -> Re
     if std::ptr::eq(to, from) {
         return session.copy_on_device(destination, source, size as u64, stream);
     }
-    // SAFETY: both ends are device memory.
-    unsafe { between(destination, to, source, from, size, &named) }
+    between(destination, to, source, from, size, &named)
 }
 
-unsafe fn peer(
+/// Between the devices of two contexts.
+fn peer(
     destination: u64,
     to: CUcontext,
     source: u64,

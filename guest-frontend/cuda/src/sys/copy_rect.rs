@@ -86,6 +86,11 @@ impl Side {
     }
 }
 
+/// Copies between two sides.
+///
+/// # Safety
+/// The rows of a side in the program's memory are there for `extent`, until the
+/// copy is over (cuMemcpy2D, cuMemcpy3D).
 unsafe fn run(to: &Side, from: &Side, extent: [usize; 3], stream: CUstream, wait: bool) -> Result {
     let named = stream::named(stream)?;
     let (session, stream) = named.both()?;
@@ -102,6 +107,10 @@ unsafe fn run(to: &Side, from: &Side, extent: [usize; 3], stream: CUstream, wait
     )
 }
 
+/// One two-dimensional copy.
+///
+/// # Safety
+/// `copy` is null or describes a copy as CUDA's manual says for cuMemcpy2D.
 unsafe fn flat(copy: *const CUDA_MEMCPY2D, stream: CUstream, wait: bool) -> Result {
     let copy = get(copy)?;
     let to = Side {
@@ -158,12 +167,20 @@ fn sides(copy: &CUDA_MEMCPY3D) -> Result<(Side, Side, [usize; 3])> {
     Ok((to, from, [copy.WidthInBytes, copy.Height, copy.Depth]))
 }
 
+/// One three-dimensional copy.
+///
+/// # Safety
+/// `copy` is null or describes a copy as CUDA's manual says for cuMemcpy3D.
 unsafe fn volume(copy: *const CUDA_MEMCPY3D, stream: CUstream, wait: bool) -> Result {
     let (to, from, extent) = sides(get(copy)?)?;
     run(&to, &from, extent, stream, wait)
 }
 
 /// A copy as a node of a graph has it.
+///
+/// # Safety
+/// `copy` is null or describes a copy as CUDA's manual says for
+/// cuGraphAddMemcpyNode.
 pub unsafe fn node(session: &Session, copy: *const CUDA_MEMCPY3D) -> Result<CopyWork> {
     let (to, from, extent) = sides(get(copy)?)?;
     let (to_looked, from_looked) = (to.look()?, from.look()?);
@@ -175,6 +192,9 @@ pub unsafe fn node(session: &Session, copy: *const CUDA_MEMCPY3D) -> Result<Copy
 }
 
 /// Between contexts of one device; other devices are not reached.
+///
+/// # Safety
+/// `copy` is null or describes a copy as CUDA's manual says for cuMemcpy3DPeer.
 unsafe fn peer(copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream, wait: bool) -> Result {
     let copy = get(copy)?;
     let to = super::context::find_or_current(copy.dstContext)?;

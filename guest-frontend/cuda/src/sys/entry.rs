@@ -35,6 +35,11 @@ macro_rules! symbols {
 
 include!(concat!(env!("OUT_DIR"), "/symbols.rs"));
 
+/// Tells where a function is, and why not.
+///
+/// # Safety
+/// `name` is a C string; `place` and `status` are null or writable
+/// (cuGetProcAddress).
 unsafe fn look(
     name: *const c_char,
     place: *mut *mut c_void,

@@ -74,6 +74,9 @@ pub fn work_of(node: CUgraphNode) -> Result<Work> {
 }
 
 /// A list of the program's.
+///
+/// # Safety
+/// `first` is null or points to `count` records that stay as they are for `'a`.
 pub unsafe fn list<'a, T>(first: *const T, count: usize) -> Result<&'a [T]> {
     if count == 0 {
         return Ok(&[]);
@@ -85,6 +88,9 @@ pub unsafe fn list<'a, T>(first: *const T, count: usize) -> Result<&'a [T]> {
 }
 
 /// Numbers of the listed nodes, which must be of `graph`.
+///
+/// # Safety
+/// `nodes` is null or points to `count` handles.
 pub unsafe fn numbers(graph: &Graph, nodes: *const CUgraphNode, count: usize) -> Result<Vec<u32>> {
     list(nodes, count)?
         .iter()
@@ -97,6 +103,9 @@ pub unsafe fn numbers(graph: &Graph, nodes: *const CUgraphNode, count: usize) ->
 
 /// Edges say when the second node may begin; only "after the first one's end"
 /// is served.
+///
+/// # Safety
+/// `edges` is null or points to `count` records.
 pub unsafe fn plain(edges: *const cudaGraphEdgeData, count: usize) -> Result {
     if edges.is_null() {
         return Ok(());
@@ -120,6 +129,10 @@ pub const PLAIN: cudaGraphEdgeData = cudaGraphEdgeData {
 
 /// Writes as much of a list as the program has room for. Without a place only
 /// the count is told.
+///
+/// # Safety
+/// `nodes` and `edges` are null or have room for as many records as `count`
+/// says; `count` is null or readable and writable.
 unsafe fn put_list(
     found: &[NodeName],
     nodes: *mut CUgraphNode,
@@ -153,6 +166,11 @@ fn names(graph: &Graph, numbers: Vec<u32>) -> Vec<NodeName> {
     numbers.into_iter().map(name).collect()
 }
 
+/// The edges of a graph, as cuGraphGetEdges lists them.
+///
+/// # Safety
+/// `from`, `to` and `edges` are null or have room for as many records as
+/// `count` says; `count` is null or readable and writable.
 unsafe fn put_edges(
     graph: CUgraph,
     from: *mut CUgraphNode,
@@ -175,6 +193,10 @@ unsafe fn put_edges(
     put_list(&names(&graph, second), to, edges, count)
 }
 
+/// Edges by the numbers of their ends.
+///
+/// # Safety
+/// `from` and `to` are null or point to `count` handles.
 unsafe fn pairs(
     graph: &Graph,
     from: *const CUgraphNode,
@@ -185,6 +207,11 @@ unsafe fn pairs(
     Ok(from.into_iter().zip(to).collect())
 }
 
+/// Adds edges.
+///
+/// # Safety
+/// `from`, `to` and `edges` are null or point to `count` records
+/// (cuGraphAddDependencies).
 unsafe fn depend(
     graph: CUgraph,
     from: *const CUgraphNode,
@@ -197,6 +224,11 @@ unsafe fn depend(
     graph.depend(&pairs(&graph, from, to, count)?)
 }
 
+/// Removes edges.
+///
+/// # Safety
+/// `from`, `to` and `edges` are null or point to `count` records
+/// (cuGraphRemoveDependencies).
 unsafe fn undepend(
     graph: CUgraph,
     from: *const CUgraphNode,
@@ -209,6 +241,11 @@ unsafe fn undepend(
     graph.undepend(&pairs(&graph, from, to, count)?)
 }
 
+/// What a node waits for.
+///
+/// # Safety
+/// `nodes` and `edges` are null or have room for as many records as `count`
+/// says; `count` is null or readable and writable.
 unsafe fn put_dependencies(
     node: CUgraphNode,
     nodes: *mut CUgraphNode,
@@ -220,6 +257,11 @@ unsafe fn put_dependencies(
     put_list(&found, nodes, edges, count)
 }
 
+/// What waits for a node.
+///
+/// # Safety
+/// `nodes` and `edges` are null or have room for as many records as `count`
+/// says; `count` is null or readable and writable.
 unsafe fn put_dependents(
     node: CUgraphNode,
     nodes: *mut CUgraphNode,

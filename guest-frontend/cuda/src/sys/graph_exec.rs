@@ -55,6 +55,10 @@ fn session_of(graph: &Graph) -> Result<&'static Session> {
     Ok(context::current()?.session)
 }
 
+/// Makes a graph executable.
+///
+/// # Safety
+/// `exec` is null or writable (cuGraphInstantiate).
 unsafe fn instantiate(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Result {
     if exec.is_null() || flags & !(FLAGS | DEVICE_LAUNCH) != 0 {
         return Err(Status::INVALID_VALUE);

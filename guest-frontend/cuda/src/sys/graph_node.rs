@@ -25,6 +25,10 @@ const CLUSTER_DIMENSION: c_int = 4;
 const PRIORITY: c_int = 8;
 
 /// A kernel node's work.
+///
+/// # Safety
+/// `given` is null or a record whose `kernelParams` or `extra` are as CUDA's
+/// manual says for cuLaunchKernel.
 pub unsafe fn kernel(given: *const CUDA_KERNEL_NODE_PARAMS_v2, had: Option<&Work>) -> Result<Work> {
     let given = get(given)?;
     let named = if given.func.is_null() {
@@ -55,6 +59,10 @@ pub unsafe fn kernel(given: *const CUDA_KERNEL_NODE_PARAMS_v2, had: Option<&Work
 }
 
 /// A copy node's work, in a context.
+///
+/// # Safety
+/// `given` is null or describes a copy as CUDA's manual says for
+/// cuGraphAddMemcpyNode.
 pub unsafe fn copy(given: *const CUDA_MEMCPY3D, context: CUcontext) -> Result<Work> {
     let session = session_of(context)?;
     copy_rect::node(session, given).map(|copy| Work::Copy(Arc::new(copy)))
@@ -69,6 +77,9 @@ fn session_of(context: CUcontext) -> Result<&'static paragpu_client::Session> {
 }
 
 /// A memset node's work, in a context.
+///
+/// # Safety
+/// `given` is null or readable.
 pub unsafe fn fill(given: *const cudaMemsetParams, context: CUcontext) -> Result<Work> {
     let given = get(given)?;
     Ok(Work::Memset(Fill {
@@ -88,20 +99,27 @@ struct Call {
     function: unsafe extern "C" fn(*mut c_void),
     argument: *mut c_void,
 }
-// SAFETY: the program gave both for use by a thread of the library.
+// SAFETY: of `host_call`, whose caller allows the call on any thread.
 unsafe impl Send for Call {}
 // SAFETY: as above; nothing of it changes.
 unsafe impl Sync for Call {}
 
 impl Call {
     fn run(&self) {
-        // SAFETY: the program's own function with the program's argument.
+        // SAFETY: the promise of `host_call`'s caller.
         unsafe { (self.function)(self.argument) }
     }
 }
 
 /// A host function as a node has it.
-pub fn host_call(function: paragpu_abi::CUhostFn, argument: *mut c_void) -> Result<HostCall> {
+///
+/// # Safety
+/// `function` is null or may be called with `argument`, from any thread,
+/// whenever the graph runs.
+pub unsafe fn host_call(
+    function: paragpu_abi::CUhostFn,
+    argument: *mut c_void,
+) -> Result<HostCall> {
     let function = function.ok_or(Status::INVALID_VALUE)?;
     let call = Call { function, argument };
     Ok(HostCall {
@@ -111,6 +129,11 @@ pub fn host_call(function: paragpu_abi::CUhostFn, argument: *mut c_void) -> Resu
     })
 }
 
+/// A host function's work.
+///
+/// # Safety
+/// `given` is null or a record whose function may be called with its argument,
+/// from any thread, whenever the graph runs.
 unsafe fn host(given: *const cudaHostNodeParams) -> Result<Work> {
     let given = get(given)?;
     Ok(Work::Host(host_call(given.r#fn, given.userData)?))
@@ -128,6 +151,10 @@ pub fn marked(named: CUevent) -> Result<Marked> {
 }
 
 /// The work that a general record describes.
+///
+/// # Safety
+/// `given` is null or a record that its `type` describes, as CUDA's manual says
+/// for cuGraphAddNode.
 pub unsafe fn general(given: *const cudaGraphNodeParams, had: Option<&Work>) -> Result<Work> {
     let given = get(given)?;
     let inside = (&raw const given.reserved1).cast::<c_void>();
@@ -156,6 +183,10 @@ pub unsafe fn general(given: *const cudaGraphNodeParams, had: Option<&Work>) -> 
     }
 }
 
+/// Adds a node.
+///
+/// # Safety
+/// `node` is null or writable; `after` is null or points to `count` handles.
 unsafe fn add(
     node: *mut CUgraphNode,
     graph: CUgraph,

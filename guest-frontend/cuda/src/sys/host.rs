@@ -22,6 +22,10 @@ pub fn pinned(address: u64) -> Option<(&'static Session, Pinned)> {
         .find_map(|session| Some((session, session.host().find(address)?)))
 }
 
+/// Memory of the program's that devices reach.
+///
+/// # Safety
+/// `place` is null or writable (cuMemHostAlloc).
 unsafe fn allocate(place: *mut *mut c_void, size: usize, flags: c_uint) -> Result {
     if place.is_null() {
         return Err(Status::INVALID_VALUE);

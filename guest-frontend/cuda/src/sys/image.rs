@@ -27,13 +27,18 @@ pub unsafe fn measure<'a>(image: *const c_void) -> Result<&'a [u8]> {
     if image.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    if word(image, 0) == WRAPPER {
+    let mut first = first_word(image);
+    if first == Some(WRAPPER) {
         image = image.add(8).cast::<*const u8>().read_unaligned();
-        if image.is_null() || word(image, 0) != CONTAINER {
+        if image.is_null() {
+            return Err(Status::INVALID_IMAGE);
+        }
+        first = first_word(image);
+        if first != Some(CONTAINER) {
             return Err(Status::INVALID_IMAGE);
         }
     }
-    let length = match word_of_any(image) {
+    let length = match first {
         Some(CONTAINER) => container(image)?,
         Some(ELF) => elf(image)?,
         _ => text(image)?,
@@ -45,7 +50,10 @@ pub unsafe fn measure<'a>(image: *const c_void) -> Result<&'a [u8]> {
 }
 
 /// The first word, unless the image is text shorter than one.
-unsafe fn word_of_any(image: *const u8) -> Option<u32> {
+///
+/// # Safety
+/// `image` is readable for four bytes, or up to a zero before.
+unsafe fn first_word(image: *const u8) -> Option<u32> {
     for at in 0..3 {
         if image.add(at).read() == 0 {
             return None;
@@ -54,14 +62,26 @@ unsafe fn word_of_any(image: *const u8) -> Option<u32> {
     Some(word(image, 0))
 }
 
+/// A little-endian number of two bytes.
+///
+/// # Safety
+/// `image` is readable up to `at + 2`.
 unsafe fn half(image: *const u8, at: usize) -> usize {
     u16::from_le(image.add(at).cast::<u16>().read_unaligned()).into()
 }
 
+/// A little-endian number of four bytes.
+///
+/// # Safety
+/// `image` is readable up to `at + 4`.
 unsafe fn word(image: *const u8, at: usize) -> u32 {
     u32::from_le(image.add(at).cast::<u32>().read_unaligned())
 }
 
+/// A little-endian size of eight bytes, refused above [`MOST`].
+///
+/// # Safety
+/// `image` is readable up to `at + 8`.
 unsafe fn long(image: *const u8, at: usize) -> Result<usize> {
     let value = u64::from_le(image.add(at).cast::<u64>().read_unaligned());
     match usize::try_from(value) {
@@ -71,11 +91,18 @@ unsafe fn long(image: *const u8, at: usize) -> Result<usize> {
 }
 
 /// Header, whose size it tells, and entries.
+///
+/// # Safety
+/// `image` is readable for the 16 bytes of a fat binary's header.
 unsafe fn container(image: *const u8) -> Result<usize> {
     Ok(half(image, 6) + long(image, 8)?)
 }
 
 /// The end of the last table or section.
+///
+/// # Safety
+/// `image` points to a whole ELF file: its header, and the tables where that
+/// says.
 unsafe fn elf(image: *const u8) -> Result<usize> {
     // Only 64-bit little-endian files are device code.
     if image.add(4).read() != 2 || image.add(5).read() != 1 {
@@ -104,6 +131,10 @@ unsafe fn elf(image: *const u8) -> Result<usize> {
     Ok(end)
 }
 
+/// Up to the zero that ends it.
+///
+/// # Safety
+/// `image` is readable up to a zero, or for more than [`MOST`] bytes.
 unsafe fn text(image: *const u8) -> Result<usize> {
     let length = libc::strnlen(image.cast(), MOST + 1);
     if length == 0 || length > MOST {
@@ -136,6 +167,11 @@ impl Log {
         written: std::ptr::null_mut(),
     };
 
+    /// Tells the program, cut to its buffer.
+    ///
+    /// # Safety
+    /// `buffer` is null or writable for `size` bytes, `written` null or
+    /// writable.
     unsafe fn write(&self, text: &str) {
         let mut length = 0;
         if !self.buffer.is_null() && self.size > 0 {
@@ -228,12 +264,12 @@ mod tests {
     #[test]
     fn text_ends_with_a_zero() {
         let text = c".version 8.0";
+        // SAFETY: text that ends with a zero.
         let bytes = unsafe { measure(text.as_ptr().cast()) }.unwrap();
         assert_eq!(bytes, text.to_bytes());
-        assert_eq!(
-            unsafe { measure(c"".as_ptr().cast()) }.err(),
-            Some(Status::INVALID_IMAGE)
-        );
+        // SAFETY: as above.
+        let none = unsafe { measure(c"".as_ptr().cast()) };
+        assert_eq!(none.err(), Some(Status::INVALID_IMAGE));
     }
 
     #[test]
@@ -243,12 +279,14 @@ mod tests {
         container.extend(16u16.to_le_bytes());
         container.extend(24u64.to_le_bytes());
         container.extend([7; 30]);
+        // SAFETY: the 16 bytes of header and 24 of entries are there.
         let bytes = unsafe { measure(container.as_ptr().cast()) }.unwrap();
         assert_eq!(bytes.len(), 40);
         let mut wrapper = Vec::from(WRAPPER.to_le_bytes());
         wrapper.extend(1u32.to_le_bytes());
         wrapper.extend((container.as_ptr() as u64).to_le_bytes());
         wrapper.extend([0; 8]);
+        // SAFETY: the wrapper is whole and points to `container`.
         let again = unsafe { measure(wrapper.as_ptr().cast()) }.unwrap();
         assert_eq!(again.as_ptr(), container.as_ptr());
         assert_eq!(again.len(), 40);
@@ -259,6 +297,7 @@ mod tests {
         let mut container = Vec::from(CONTAINER.to_le_bytes());
         container.extend([0; 4]);
         container.extend(u64::MAX.to_le_bytes());
+        // SAFETY: the header is whole, and no more is read of a refused size.
         let measured = unsafe { measure(container.as_ptr().cast()) };
         assert_eq!(measured.err(), Some(Status::INVALID_IMAGE));
     }
@@ -266,6 +305,7 @@ mod tests {
     #[test]
     fn an_elf_file_ends_with_its_last_section() {
         let own = std::fs::read("/proc/self/exe").unwrap();
+        // SAFETY: the file of a running program is a whole ELF file.
         let bytes = unsafe { measure(own.as_ptr().cast()) }.unwrap();
         assert_eq!(bytes.len(), own.len());
     }

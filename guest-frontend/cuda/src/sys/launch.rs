@@ -38,6 +38,10 @@ thread_local! {
 }
 
 /// Gathers the parameters from where the program's pointers point.
+///
+/// # Safety
+/// `pointers` is null or leads to each of the function's parameters, readable
+/// for its size (cuLaunchKernel).
 unsafe fn gather(function: &Function, pointers: *mut *mut c_void, out: &mut Vec<u8>) -> Result {
     let parameters = function.parameters();
     if parameters.is_empty() {
@@ -62,6 +66,10 @@ unsafe fn gather(function: &Function, pointers: *mut *mut c_void, out: &mut Vec<
 }
 
 /// Takes the parameters that the program packed itself.
+///
+/// # Safety
+/// `extra` is a list that ends with CU_LAUNCH_PARAM_END; its size is that of
+/// its buffer (cuLaunchKernel).
 unsafe fn packed(function: &Function, extra: *mut *mut c_void, out: &mut Vec<u8>) -> Result {
     let mut buffer: *const u8 = std::ptr::null();
     let mut size = 0;
@@ -85,6 +93,10 @@ unsafe fn packed(function: &Function, extra: *mut *mut c_void, out: &mut Vec<u8>
 }
 
 /// The parameters of a launch, wherever the program has them.
+///
+/// # Safety
+/// `pointers` is null or leads to each parameter's bytes, `extra` null or a
+/// list that ends with CU_LAUNCH_PARAM_END (cuLaunchKernel).
 pub unsafe fn parameters(
     function: &Function,
     pointers: *mut *mut c_void,
@@ -102,6 +114,11 @@ pub unsafe fn parameters(
     Ok(out)
 }
 
+/// Launches a kernel.
+///
+/// # Safety
+/// `pointers` is null or leads to each parameter's bytes, `extra` null or a
+/// list that ends with CU_LAUNCH_PARAM_END (cuLaunchKernel).
 unsafe fn launch(
     named: CUfunction,
     shape: &Shape,
@@ -137,6 +154,10 @@ unsafe fn launch(
     launched
 }
 
+/// Launches a kernel with attributes.
+///
+/// # Safety
+/// As for [`launch`]; `config.attrs` is null or points to `numAttrs` records.
 unsafe fn launch_with(
     config: &CUlaunchConfig,
     stream: CUstream,
@@ -155,6 +176,9 @@ unsafe fn launch_with(
 }
 
 /// Reads the attributes of a launch.
+///
+/// # Safety
+/// `attributes` is null or points to `number` records (cuLaunchKernelEx).
 unsafe fn attributes(
     shape: &mut Shape,
     attributes: *const cudaLaunchAttribute,

@@ -14,7 +14,7 @@ use paragpu_protocol::status::Status;
 
 use super::image::{Options, measure};
 use super::module::{attribute, load_image, name_of, parameter, read_file, set_attribute};
-use super::{Result, context, device, get, put, put_if, text};
+use super::{Result, context, device, present, put, put_if, text};
 use crate::objects::{self, Found, InContext, Object};
 
 /// A library.
@@ -120,13 +120,17 @@ fn any_session() -> Result<&'static Session> {
     }
 }
 
+/// Loads an image for all contexts.
+///
+/// # Safety
+/// `place` is null or writable; the buffers of `options` still are.
 unsafe fn load(
     place: *mut CUlibrary,
     image: &[u8],
     options: &Options,
     library_options: (*mut c_int, c_uint),
 ) -> Result {
-    get(place)?;
+    present(place)?;
     if library_options.1 > 0 && library_options.0.is_null() {
         return Err(Status::INVALID_VALUE);
     }
@@ -262,13 +266,13 @@ api! {
 
     /// A kernel by its name.
     fn cuLibraryGetKernel(place: *mut CUkernel, library: CUlibrary, name: *const c_char) {
-        get(place)?;
+        present(place)?;
         put(place, kernel(library, text(name)?)?)
     }
 
     /// The module in the current context.
     fn cuLibraryGetModule(place: *mut CUmodule, library: CUlibrary) {
-        get(place)?;
+        present(place)?;
         put(place, module_handle(library)?)
     }
 
@@ -286,7 +290,7 @@ api! {
 
     /// The kernel as a function of the current context.
     fn cuKernelGetFunction(function: *mut CUfunction, kernel: CUkernel) {
-        get(function)?;
+        present(function)?;
         let found = find_kernel(kernel)?;
         let Object::Kernel(inner) = &**found else {
             return Err(Status::INVALID_HANDLE);

@@ -4,14 +4,9 @@
 //! as that program keeps to CUDA's manual; so the folder's functions are
 //! `unsafe`, and their bodies one unsafe context each.
 #![allow(non_snake_case, clippy::too_many_arguments)]
-// An unsafe function here is a C function or a step of one. What its caller
-// must keep is CUDA's manual, which the block-wise lints cannot refer to.
-#![allow(
-    unsafe_op_in_unsafe_fn,
-    clippy::missing_safety_doc,
-    clippy::undocumented_unsafe_blocks,
-    clippy::not_unsafe_ptr_arg_deref
-)]
+// An unsafe function here is a C function or a step of one; what its caller
+// must keep stands once, above it.
+#![allow(unsafe_op_in_unsafe_fn, clippy::not_unsafe_ptr_arg_deref)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -101,6 +96,10 @@ macro_rules! export {
         $guard:ident $name:ident ( $( $parameter:ident : $kind:ty ),* ) $body:block
     ) => {
         $(#[$doc])*
+        ///
+        /// # Safety
+        /// The pointers are what CUDA's driver API manual asks for under this
+        /// function's name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name( $( $parameter: $kind ),* ) -> paragpu_abi::CUresult {
             $crate::sys::$guard(|| -> $crate::sys::Result {
@@ -212,6 +211,9 @@ fn own_default(stream: CUstream) -> CUstream {
 }
 
 /// Writes through a pointer that must not be null.
+///
+/// # Safety
+/// `place` is null, or writable and aligned for a `T`.
 unsafe fn put<T>(place: *mut T, value: T) -> Result {
     if place.is_null() {
         return Err(Status::INVALID_VALUE);
@@ -221,18 +223,36 @@ unsafe fn put<T>(place: *mut T, value: T) -> Result {
 }
 
 /// Writes through a pointer that may be null.
+///
+/// # Safety
+/// `place` is null, or writable and aligned for a `T`.
 unsafe fn put_if<T>(place: *mut T, value: T) {
     if !place.is_null() {
         place.write(value);
     }
 }
 
+/// Refuses a null pointer. What is there need not be a value yet, so that
+/// [`get`] would not do for a place that is written to.
+fn present<T>(place: *const T) -> Result {
+    if place.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    Ok(())
+}
+
 /// Reads through a pointer that must not be null.
+///
+/// # Safety
+/// `place` is null, or points to a `T` that nothing writes to for `'a`.
 unsafe fn get<'a, T>(place: *const T) -> Result<&'a T> {
     place.as_ref().ok_or(Status::INVALID_VALUE)
 }
 
 /// Text of the program, which must be UTF-8.
+///
+/// # Safety
+/// `place` is null, or a C string that nothing writes to for `'a`.
 unsafe fn text<'a>(place: *const std::ffi::c_char) -> Result<&'a str> {
     if place.is_null() {
         return Err(Status::INVALID_VALUE);
@@ -243,6 +263,9 @@ unsafe fn text<'a>(place: *const std::ffi::c_char) -> Result<&'a str> {
 }
 
 /// Writes text, cut and ended with a zero, into `length` bytes.
+///
+/// # Safety
+/// `place` is null or writable for `length` bytes.
 unsafe fn put_text(place: *mut std::ffi::c_char, length: i32, text: &str) -> Result {
     let Some(room) = usize::try_from(length).ok().filter(|room| *room > 0) else {
         return Err(Status::INVALID_VALUE);

@@ -9,7 +9,7 @@ use paragpu_client::module::{Function, Module};
 use paragpu_protocol::status::Status;
 
 use super::image::{Options, measure};
-use super::{Result, context, get, library, put, put_if, text};
+use super::{Result, context, library, present, put, put_if, text};
 use crate::objects::{self, Found, InContext, Object};
 
 /// Loads an image, telling the program what the loader said.
@@ -34,8 +34,12 @@ pub unsafe fn load_image(
     }
 }
 
+/// Loads an image into the current context.
+///
+/// # Safety
+/// `place` is null or writable; the buffers of `options` still are.
 unsafe fn load(place: *mut CUmodule, image: &[u8], options: &Options) -> Result {
-    get(place)?;
+    present(place)?;
     let current = context::current()?;
     let object = load_image(current.session, image, options)?;
     put(
@@ -48,11 +52,15 @@ unsafe fn load(place: *mut CUmodule, image: &[u8], options: &Options) -> Result 
     )
 }
 
-unsafe fn no_options() -> Result<Options> {
-    Options::read(0, std::ptr::null(), std::ptr::null_mut())
+fn no_options() -> Result<Options> {
+    // SAFETY: of no options nothing is read.
+    unsafe { Options::read(0, std::ptr::null(), std::ptr::null_mut()) }
 }
 
 /// The bytes of a file of the program.
+///
+/// # Safety
+/// `name` is null or a C string.
 pub unsafe fn read_file(name: *const c_char) -> Result<Vec<u8>> {
     /// CUDA_ERROR_FILE_NOT_FOUND.
     const FILE_NOT_FOUND: Status = Status(301);
@@ -124,11 +132,17 @@ fn kept_name(function: &Function) -> *const c_char {
 }
 
 /// cuFuncGetName, cuKernelGetName.
+///
+/// # Safety
+/// `place` is null or writable.
 pub unsafe fn name_of(place: *mut *const c_char, function: CUfunction) -> Result {
     put(place, kept_name(callable(function)?.function()?))
 }
 
 /// cuFuncGetParamInfo, cuKernelGetParamInfo.
+///
+/// # Safety
+/// `offset` and `size` are null or writable.
 pub unsafe fn parameter(
     function: CUfunction,
     index: usize,
@@ -147,6 +161,9 @@ pub unsafe fn parameter(
 }
 
 /// cuFuncGetAttribute, cuKernelGetAttribute.
+///
+/// # Safety
+/// `place` is null or writable.
 pub unsafe fn attribute(place: *mut c_int, attribute: c_int, function: CUfunction) -> Result {
     let callable = callable(function)?;
     let function = callable.function()?;
@@ -217,7 +234,7 @@ api! {
 
     /// A kernel by its name.
     fn cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char) {
-        get(function)?;
+        present(function)?;
         let found = find(module)?;
         let module_object = inner(&found)?;
         let object = module_object.session.module_function(&module_object.object, text(name)?)?;

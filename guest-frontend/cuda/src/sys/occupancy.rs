@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_uint};
 use paragpu_abi::CUfunction;
 
 use super::module::{Callable, callable};
-use super::{Result, get, put};
+use super::{Result, present, put};
 
 /// Bytes of dynamic shared memory that a block of a size needs
 /// (CUoccupancyB2DSize).
@@ -22,6 +22,9 @@ fn blocks(function: CUfunction, block_size: c_int, shared: usize, flags: c_uint)
 
 /// Largest block size that gives the most threads on a multiprocessor, and the
 /// grid that then fills the device.
+///
+/// # Safety
+/// `shared_of` may be called with any block size.
 unsafe fn potential(
     callable: &Callable,
     shared_of: BlockToShared,
@@ -59,6 +62,11 @@ unsafe fn potential(
     Ok((blocks * limits.multiprocessors.cast_signed(), size))
 }
 
+/// Writes what [`potential`] finds.
+///
+/// # Safety
+/// `grid` and `block` are null or writable; `shared_of` may be called with any
+/// block size.
 unsafe fn put_potential(
     grid: *mut c_int,
     block: *mut c_int,
@@ -68,8 +76,8 @@ unsafe fn put_potential(
     limit: c_int,
     flags: c_uint,
 ) -> Result {
-    get(grid)?;
-    get(block)?;
+    present(grid)?;
+    present(block)?;
     let (blocks, size) = potential(&callable(function)?, shared_of, shared, limit, flags)?;
     put(grid, blocks)?;
     put(block, size)

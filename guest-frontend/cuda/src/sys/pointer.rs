@@ -85,6 +85,10 @@ fn known(address: u64) -> Result<Option<Known>> {
 }
 
 /// Writes an attribute of memory that is known.
+///
+/// # Safety
+/// `place` is writable and aligned for the type that CUDA's manual gives the
+/// attribute (cuPointerGetAttribute).
 unsafe fn attribute(place: *mut c_void, which: c_int, known: &Known) -> Result {
     match which {
         CONTEXT => {
@@ -127,6 +131,10 @@ unsafe fn attribute(place: *mut c_void, which: c_int, known: &Known) -> Result {
 }
 
 /// What cuPointerGetAttributes writes for memory that is not known.
+///
+/// # Safety
+/// `place` is writable and aligned for the type that CUDA's manual gives the
+/// attribute (cuPointerGetAttribute).
 unsafe fn nothing(place: *mut c_void, which: c_int) -> Result {
     match which {
         DEVICE_ORDINAL => place.cast::<c_int>().write(-2),

@@ -15,7 +15,7 @@ use paragpu_abi::{
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
-use super::{Result, context, device, get, memory, put, stream, unsupported_use};
+use super::{Result, context, device, get, memory, present, put, stream, unsupported_use};
 use crate::objects::{self, Object};
 
 /// CU_MEM_LOCATION_TYPE_DEVICE.
@@ -128,7 +128,7 @@ api! {
     fn cuMemAllocAsync | cuMemAllocAsync_ptsz(
         address: *mut CUdeviceptr, size: usize, stream: CUstream,
     ) on stream {
-        get(address)?;
+        present(address)?;
         put(address, allocate(size, stream, None)?)
     }
 
@@ -136,7 +136,7 @@ api! {
     fn cuMemAllocFromPoolAsync | cuMemAllocFromPoolAsync_ptsz(
         address: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream,
     ) on stream {
-        get(address)?;
+        present(address)?;
         let ordinal = with_pool(pool, |pool| Ok(pool.ordinal))?;
         put(address, allocate(size, stream, Some(ordinal))?)
     }

@@ -15,7 +15,7 @@ use paragpu_protocol::types::{
     LevelsLayers, LinearResource, ResourceView, Sampling, TextureResource, TextureSpec,
 };
 
-use super::{Result, array, context, get, put};
+use super::{Result, array, context, get, present, put};
 use crate::objects::{Bindless, InContext};
 
 /// What a value that kernels are given stands for, with what it was made of.
@@ -83,6 +83,9 @@ pub fn end_of_context(handle: u64) {
 }
 
 /// What a texture reads.
+///
+/// # Safety
+/// `descriptor.res` is of the kind that `resType` says.
 unsafe fn resource(descriptor: &CUDA_RESOURCE_DESC) -> Result<TextureResource> {
     if descriptor.flags != 0 {
         return Err(Status::INVALID_VALUE);
@@ -197,7 +200,7 @@ api! {
         texture: *mut CUtexObject, from: *const CUDA_RESOURCE_DESC,
         how: *const CUDA_TEXTURE_DESC, another: *const CUDA_RESOURCE_VIEW_DESC,
     ) {
-        get(texture)?;
+        present(texture)?;
         let (from, how) = (get(from)?, get(how)?);
         let current = context::current()?;
         let spec = TextureSpec {
@@ -246,7 +249,7 @@ api! {
 
     /// A surface object.
     fn cuSurfObjectCreate(surface: *mut CUsurfObject, from: *const CUDA_RESOURCE_DESC) {
-        get(surface)?;
+        present(surface)?;
         let from = get(from)?;
         if from.resType != CU_RESOURCE_TYPE_ARRAY || from.flags != 0 {
             return Err(Status::INVALID_VALUE);

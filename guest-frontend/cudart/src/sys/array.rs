@@ -162,6 +162,9 @@ fn format_of(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> c_int {
 }
 
 /// What an array is.
+///
+/// # Safety
+/// `array` is a live array of the driver's.
 pub unsafe fn descriptor(runtime: &Runtime, array: CUarray) -> Result<CUDA_ARRAY3D_DESCRIPTOR> {
     let mut found: CUDA_ARRAY3D_DESCRIPTOR = zeroed();
     runtime.driver.cuArray3DGetDescriptor(&mut found, array)?;
@@ -169,6 +172,9 @@ pub unsafe fn descriptor(runtime: &Runtime, array: CUarray) -> Result<CUDA_ARRAY
 }
 
 /// Bytes of one element of an array.
+///
+/// # Safety
+/// `array` is a live array of the driver's.
 pub unsafe fn element_bytes(runtime: &Runtime, array: CUarray) -> Result<usize> {
     let found = descriptor(runtime, array)?;
     match channel::element_size(format_of(&found), found.NumChannels) {

@@ -164,6 +164,10 @@ api! {
 }
 
 /// One copy of consecutive bytes.
+///
+/// # Safety
+/// `to` and `from` have `size` bytes, on the side that `kind` says, until the
+/// copy is over (cudaMemcpy, cudaMemcpyAsync).
 pub unsafe fn linear(
     runtime: &Runtime,
     to: *mut c_void,
@@ -203,6 +207,9 @@ pub unsafe fn linear(
 
 /// Waits for what was put on a stream, if the caller is to wait. Copies within
 /// the device are not waited for, as CUDA says.
+///
+/// # Safety
+/// The stream of `when` is live.
 pub unsafe fn finish(runtime: &Runtime, kind: c_int, when: When) -> Result {
     match when {
         When::NowOn(stream) if kind != abi::cudaMemcpyDeviceToDevice => {
@@ -264,6 +271,10 @@ pub fn memory_types(kind: c_int) -> (c_int, c_int) {
 }
 
 /// One two-dimensional copy; `width` in bytes.
+///
+/// # Safety
+/// Both ends have `height` rows of `width` bytes, on the side that `kind` says,
+/// until the copy is over (cudaMemcpy2D).
 pub unsafe fn rows(
     runtime: &Runtime,
     (to, from): (End, End),

@@ -93,6 +93,11 @@ api! {
     }
 }
 
+/// One three-dimensional copy.
+///
+/// # Safety
+/// Arrays and memory of `parameters` are there until the copy is over
+/// (cudaMemcpy3D); the stream of `when` is live.
 unsafe fn volume(runtime: &Runtime, parameters: &cudaMemcpy3DParms, when: When) -> Result {
     let extent = &parameters.extent;
     if extent.width == 0 || extent.height == 0 || extent.depth == 0 {
@@ -110,6 +115,9 @@ unsafe fn volume(runtime: &Runtime, parameters: &cudaMemcpy3DParms, when: When) 
 
 /// Bytes of an element of the copy's extent: an array's, else 1. Either end is
 /// an array or memory, not both.
+///
+/// # Safety
+/// The arrays are null or live.
 unsafe fn unit(
     runtime: &Runtime,
     from: (CUarray, &cudaPitchedPtr),
@@ -142,6 +150,9 @@ fn offset(array: CUarray, position: &cudaPos, unit: usize) -> usize {
 }
 
 /// The driver's form of a runtime 3D copy.
+///
+/// # Safety
+/// The arrays of `p` are null or live.
 pub unsafe fn driver_copy(runtime: &Runtime, p: &cudaMemcpy3DParms) -> Result<CUDA_MEMCPY3D> {
     direction(p.kind, ANY)?;
     let unit = unit(runtime, (p.srcArray, &p.srcPtr), (p.dstArray, &p.dstPtr))?;
@@ -186,6 +197,9 @@ pub unsafe fn driver_copy(runtime: &Runtime, p: &cudaMemcpy3DParms) -> Result<CU
 }
 
 /// The driver's form of a 3D copy between devices.
+///
+/// # Safety
+/// The arrays of `p` are null or live.
 unsafe fn peer_copy(runtime: &Runtime, p: &cudaMemcpy3DPeerParms) -> Result<CUDA_MEMCPY3D_PEER> {
     let unit = unit(runtime, (p.srcArray, &p.srcPtr), (p.dstArray, &p.dstPtr))?;
     let kind = |array: CUarray| {
@@ -238,6 +252,10 @@ struct Walk {
 }
 
 impl Walk {
+    /// At the start of an end.
+    ///
+    /// # Safety
+    /// An array of `place` is live.
     unsafe fn new(runtime: &Runtime, place: Place) -> Result<Self> {
         let width = match place {
             Place::Memory(_) => usize::MAX,
@@ -282,6 +300,10 @@ impl Walk {
 }
 
 /// Copies `size` consecutive bytes, row by row.
+///
+/// # Safety
+/// Both places have `size` bytes, on the side that `kind` says, until the copy
+/// is over; the stream of `when` is live.
 unsafe fn run(to: Place, from: Place, size: usize, kind: c_int, when: When) -> Result {
     let runtime = context()?;
     let mut to = Walk::new(runtime, to)?;

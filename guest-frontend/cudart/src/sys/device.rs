@@ -276,7 +276,7 @@ fn driver_flags(flags: c_uint) -> Result<c_uint> {
 }
 
 /// A device's properties, asked for once.
-unsafe fn cached_properties(runtime: &Runtime, ordinal: c_int) -> Result<&cudaDeviceProp> {
+fn cached_properties(runtime: &Runtime, ordinal: c_int) -> Result<&cudaDeviceProp> {
     let device = runtime.device(ordinal)?;
     if let Some(known) = device.properties.get() {
         return Ok(known);
@@ -292,21 +292,26 @@ macro_rules! fill {
     };
 }
 
-unsafe fn properties(runtime: &Runtime, number: c_int) -> Result<cudaDeviceProp> {
+fn properties(runtime: &Runtime, number: c_int) -> Result<cudaDeviceProp> {
     let driver = runtime.driver;
     let ask = |attribute: c_int| -> Result<c_int> {
         let mut value = 0;
-        match driver.cuDeviceGetAttribute(&mut value, attribute, number) {
+        // SAFETY: it writes one number, to a place of ours.
+        match unsafe { driver.cuDeviceGetAttribute(&mut value, attribute, number) } {
             // A driver older than an attribute does not have what it tells of.
             Err(error) if error == Error::new(abi::cudaErrorInvalidValue) => Ok(0),
             Err(error) => Err(error),
             Ok(()) => Ok(value),
         }
     };
-    let mut p: cudaDeviceProp = zeroed();
-    driver.cuDeviceGetName(p.name.as_mut_ptr().cast(), 256, number)?;
-    driver.cuDeviceGetUuid(ptr::from_mut::<CUuuid>(&mut p.uuid), number)?;
-    driver.cuDeviceTotalMem(&mut p.totalGlobalMem, number)?;
+    // SAFETY: a record of integers; its name has 256 bytes.
+    let mut p: cudaDeviceProp = unsafe {
+        let mut p: cudaDeviceProp = zeroed();
+        driver.cuDeviceGetName(p.name.as_mut_ptr().cast(), 256, number)?;
+        driver.cuDeviceGetUuid(ptr::from_mut::<CUuuid>(&mut p.uuid), number)?;
+        driver.cuDeviceTotalMem(&mut p.totalGlobalMem, number)?;
+        p
+    };
     fill! { ask;
         p.sharedMemPerBlock = CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK;
         p.regsPerBlock = CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK;

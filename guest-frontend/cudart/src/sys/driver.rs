@@ -43,6 +43,8 @@ macro_rules! driver {
             pub unsafe fn resolve(lookup: &dyn Fn(&CStr) -> *mut c_void) -> Self {
                 Self {
                     $( $name: {
+                        /// # Safety
+                        /// None is needed: it looks at no argument.
                         unsafe extern "C" fn absent($( _: $kind ),*) -> CUresult {
                             CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER
                         }

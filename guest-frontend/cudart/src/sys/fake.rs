@@ -56,6 +56,8 @@ macro_rules! fakes {
     ($( fn $name:ident ( $( $parameter:ident : $kind:ty ),* $(,)? )
         $([ $detail:expr ])? $body:block )*) => {
         $(
+            /// # Safety
+            /// The pointers are as the driver's manual says.
             unsafe extern "C" fn $name( $( $parameter: $kind ),* ) -> CUresult {
                 #[allow(unused_mut, unused_assignments)]
                 let mut detail = String::new();

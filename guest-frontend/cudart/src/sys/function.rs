@@ -79,6 +79,9 @@ api! {
 }
 
 /// The kernel as a function of the current context.
+///
+/// # Safety
+/// `function` is a stub's address or a live kernel's handle.
 pub unsafe fn in_context(runtime: &Runtime, function: *const c_void) -> Result<CUfunction> {
     let handle = kernel(runtime, function)?;
     let mut found = ptr::null_mut();
@@ -96,6 +99,10 @@ fn settable(attribute: c_int) -> Result {
     }
 }
 
+/// What cudaFuncGetAttributes tells of a kernel.
+///
+/// # Safety
+/// `function` is a stub's address or a live kernel's handle.
 unsafe fn attributes_of(runtime: &Runtime, function: *const c_void) -> Result<cudaFuncAttributes> {
     let handle = in_context(runtime, function)?;
     let ask = |attribute: c_int| -> Result<c_int> {

@@ -401,6 +401,10 @@ api! {
 }
 
 /// The driver's form of a kernel node.
+///
+/// # Safety
+/// `parameters` is null or readable; its `func` is a stub's address or a live
+/// kernel's handle.
 pub unsafe fn kernel_parameters(
     runtime: &Runtime,
     parameters: *const cudaKernelNodeParams,
@@ -423,6 +427,10 @@ pub unsafe fn kernel_parameters(
 }
 
 /// A copy of consecutive bytes as a 3D copy of one row.
+///
+/// # Safety
+/// `to` and `from` have `size` bytes, on the side that `kind` says, whenever
+/// the node runs.
 unsafe fn line(
     runtime: &Runtime,
     to: *mut c_void,
@@ -454,6 +462,11 @@ unsafe fn line(
     driver_copy(runtime, &parameters)
 }
 
+/// A copy to a variable.
+///
+/// # Safety
+/// `from` has `size` bytes whenever the node runs; nvcc's code registered
+/// `symbol`, if it is known.
 unsafe fn to_symbol(
     runtime: &Runtime,
     symbol: *const c_void,
@@ -472,6 +485,11 @@ unsafe fn to_symbol(
     )
 }
 
+/// A copy from a variable.
+///
+/// # Safety
+/// `to` has `size` bytes whenever the node runs; nvcc's code registered
+/// `symbol`, if it is known.
 unsafe fn from_symbol(
     runtime: &Runtime,
     to: *mut c_void,
@@ -490,6 +508,11 @@ unsafe fn from_symbol(
     )
 }
 
+/// Adds a copy node.
+///
+/// # Safety
+/// `node` is null or writable, `after` null or of `count` nodes, `graph` live;
+/// `copy` is as CUDA's manual says for cuGraphAddMemcpyNode.
 unsafe fn add_copy(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -505,6 +528,11 @@ unsafe fn add_copy(
         .cuGraphAddMemcpyNode(node, graph, after, count, copy, current)
 }
 
+/// Gives an executable graph's node another copy.
+///
+/// # Safety
+/// `executable` and `node` are live; `copy` is as CUDA's manual says for
+/// cuGraphExecMemcpyNodeSetParams.
 unsafe fn set_copy(executable: CUgraphExec, node: CUgraphNode, copy: &CUDA_MEMCPY3D) -> Result {
     let runtime = context()?;
     let current = runtime.current()?;

@@ -59,6 +59,10 @@ api! {
 
 /// The driver's form of a node's record. It has the runtime's size and place
 /// for the union; kernels, copies, memsets and conditions differ inside.
+///
+/// # Safety
+/// `parameters` is null or a record that its `type` describes
+/// (cudaGraphAddNode).
 unsafe fn driver_parameters(
     runtime: &Runtime,
     parameters: *const cudaGraphNodeParams,
@@ -178,6 +182,9 @@ impl End {
 }
 
 /// The runtime's form of a driver's 3D copy.
+///
+/// # Safety
+/// The arrays of `copy` are null or live.
 unsafe fn runtime_copy(runtime: &Runtime, copy: &CUDA_MEMCPY3D) -> Result<cudaMemcpy3DParms> {
     let memory = |kind: u32, host: *mut c_void, address: u64| {
         if kind == abi::CU_MEMORYTYPE_HOST.unsigned_abs() {

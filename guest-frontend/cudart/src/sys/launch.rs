@@ -102,6 +102,9 @@ pub(crate) extern "C" fn __cudaPushCallConfiguration(
 
 /// The kernel that a launch names: by its stub's address, or by its handle,
 /// which CUDA accepts in the same place.
+///
+/// # Safety
+/// `function` is a stub's address or a live kernel's handle.
 #[inline]
 pub unsafe fn kernel(runtime: &Runtime, function: *const c_void) -> Result<CUkernel> {
     match registry::lookup(function) {
@@ -110,6 +113,11 @@ pub unsafe fn kernel(runtime: &Runtime, function: *const c_void) -> Result<CUker
     }
 }
 
+/// Launches a kernel.
+///
+/// # Safety
+/// `function` is as for [`kernel`]; `arguments` leads to each parameter's bytes
+/// (cudaLaunchKernel); `stream` is live.
 #[inline]
 unsafe fn launch(
     function: *const c_void,
@@ -136,6 +144,10 @@ unsafe fn launch(
     )
 }
 
+/// Launches a kernel with attributes.
+///
+/// # Safety
+/// As for [`launch`]; `config.attrs` is null or points to `numAttrs` records.
 unsafe fn launch_extended(
     config: &cudaLaunchConfig_t,
     function: *const c_void,
@@ -152,7 +164,7 @@ unsafe fn launch_extended(
 }
 
 /// The driver's form of a launch configuration.
-pub unsafe fn driver_config(config: &cudaLaunchConfig_t) -> Result<CUlaunchConfig> {
+pub fn driver_config(config: &cudaLaunchConfig_t) -> Result<CUlaunchConfig> {
     Ok(CUlaunchConfig {
         gridDimX: config.gridDim.x,
         gridDimY: config.gridDim.y,

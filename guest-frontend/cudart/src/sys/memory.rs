@@ -167,17 +167,25 @@ api! {
     }
 }
 
-unsafe fn pitched(width: usize, rows: usize) -> Result<(*mut c_void, usize)> {
+/// Rows of at least `width` bytes; none of no bytes.
+fn pitched(width: usize, rows: usize) -> Result<(*mut c_void, usize)> {
     let runtime = context()?;
     let (mut found, mut pitch) = (0, 0);
     if width != 0 && rows != 0 {
-        runtime
-            .driver
-            .cuMemAllocPitch(&mut found, &mut pitch, width, rows, PITCH_ELEMENT)?;
+        // SAFETY: it writes an address and a pitch, to places of ours.
+        unsafe {
+            runtime
+                .driver
+                .cuMemAllocPitch(&mut found, &mut pitch, width, rows, PITCH_ELEMENT)
+        }?;
     }
     Ok((pointer(found), pitch))
 }
 
+/// Memory of the host's that devices reach.
+///
+/// # Safety
+/// `address` is null or writable (cudaHostAlloc).
 unsafe fn pinned(address: *mut *mut c_void, size: usize, flags: c_uint) -> Result {
     present(address)?;
     let runtime = context()?;
@@ -189,7 +197,7 @@ unsafe fn pinned(address: *mut *mut c_void, size: usize, flags: c_uint) -> Resul
 
 /// What the driver knows of an address; an address that CUDA does not know is
 /// a host's, unregistered.
-unsafe fn attributes_of(address: *const c_void) -> Result<cudaPointerAttributes> {
+fn attributes_of(address: *const c_void) -> Result<cudaPointerAttributes> {
     let runtime = context()?;
     let mut owner: CUcontext = ptr::null_mut();
     let mut kind: c_uint = 0;
@@ -213,19 +221,25 @@ unsafe fn attributes_of(address: *const c_void) -> Result<cudaPointerAttributes>
         (&raw mut managed).cast(),
         (&raw mut number).cast(),
     ];
-    runtime.driver.cuPointerGetAttributes(
-        names.len() as c_uint,
-        names.as_mut_ptr(),
-        places.as_mut_ptr(),
-        device(address),
-    )?;
+    // SAFETY: as many places as names, each of its attribute's type; of the
+    // address the driver reads nothing.
+    unsafe {
+        runtime.driver.cuPointerGetAttributes(
+            names.len() as c_uint,
+            names.as_mut_ptr(),
+            places.as_mut_ptr(),
+            device(address),
+        )
+    }?;
+    // SAFETY: a record of integers and pointers.
+    let none: cudaPointerAttributes = unsafe { zeroed() };
     let kind = match c_int::try_from(kind).unwrap_or(0) {
         0 => {
             return Ok(cudaPointerAttributes {
                 r#type: abi::cudaMemoryTypeUnregistered,
                 device: abi::cudaInvalidDeviceId,
                 hostPointer: address.cast_mut(),
-                ..zeroed()
+                ..none
             });
         }
         _ if managed != 0 => abi::cudaMemoryTypeManaged,
@@ -237,6 +251,6 @@ unsafe fn attributes_of(address: *const c_void) -> Result<cudaPointerAttributes>
         device: runtime.ordinal(number),
         devicePointer: pointer(on_device),
         hostPointer: on_host,
-        ..zeroed()
+        ..none
     })
 }

@@ -72,6 +72,11 @@ fn byte(value: c_int) -> u8 {
     value.to_le_bytes()[0]
 }
 
+/// Sets rows of bytes.
+///
+/// # Safety
+/// `address` is device memory of `height` rows of `width` bytes, `pitch` apart
+/// (cudaMemset2D); the stream of `when` is live.
 unsafe fn rows(
     address: CUdeviceptr,
     pitch: usize,
@@ -106,6 +111,10 @@ fn height_of(place: &cudaPitchedPtr, extent: &cudaExtent) -> usize {
 }
 
 /// Full slices lie one after the other, so that one 2D memset does them.
+///
+/// # Safety
+/// `place` is device memory of `extent` (cudaMemset3D); the stream of `when` is
+/// live.
 unsafe fn slices(place: &cudaPitchedPtr, value: c_int, extent: &cudaExtent, when: When) -> Result {
     let invalid = || fail(abi::cudaErrorInvalidValue);
     let slice = height_of(place, extent);

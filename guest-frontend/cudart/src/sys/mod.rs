@@ -4,9 +4,9 @@
 //! as that program keeps to CUDA's manual; so the folder's functions are
 //! `unsafe`, and their bodies one unsafe context each.
 #![allow(non_snake_case, clippy::too_many_arguments)]
-// An unsafe function here is a C function or a step of one. What its caller
-// must keep is CUDA's manual, which the block-wise lints cannot refer to.
-#![allow(unsafe_op_in_unsafe_fn, clippy::missing_safety_doc)]
+// An unsafe function here is a C function or a step of one; what its caller
+// must keep stands once, above it.
+#![allow(unsafe_op_in_unsafe_fn)]
 
 use crate::error::{Error, Result};
 use crate::thread;
@@ -70,6 +70,10 @@ macro_rules! export {
         $name:ident ( $( $parameter:ident : $kind:ty ),* ) $body:block
     ) => {
         $(#[$doc])*
+        ///
+        /// # Safety
+        /// The pointers are what CUDA's runtime API manual asks for under this
+        /// function's name.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C" fn $name( $( $parameter: $kind ),* )
             -> paragpu_abi::cudaError_t
@@ -183,6 +187,9 @@ fn fail<T>(code: cudaError_t) -> Result<T> {
 ///
 /// # Errors
 /// `cudaErrorInvalidValue` if it is null.
+///
+/// # Safety
+/// `place` is null, or writable and aligned for a `T`.
 unsafe fn put<T>(place: *mut T, value: T) -> Result {
     if place.is_null() {
         return fail(abi::cudaErrorInvalidValue);
@@ -208,6 +215,9 @@ unsafe fn zeroed<T>() -> T {
 }
 
 /// A C string for a message; lossy.
+///
+/// # Safety
+/// `string` is null or a C string.
 unsafe fn text(string: *const std::ffi::c_char) -> String {
     if string.is_null() {
         return String::from("(null)");

@@ -16,6 +16,9 @@ macro_rules! startup {
         $(-> $result:ty)? $body:block )*) => {
         $(
             $(#[$doc])*
+            ///
+            /// # Safety
+            /// The pointers are what nvcc's code passes (crt/host_runtime.h).
             #[unsafe(no_mangle)]
             pub(crate) unsafe extern "C" fn $name( $( $parameter: $kind ),* ) $(-> $result)? {
                 // SAFETY: nvcc's code keeps to crt/host_runtime.h.
@@ -156,6 +159,9 @@ api! {
 }
 
 /// Address and size to those of the two that the caller wants.
+///
+/// # Safety
+/// `address` and `size` are null or writable.
 unsafe fn give(
     address: *mut *mut c_void,
     size: *mut usize,

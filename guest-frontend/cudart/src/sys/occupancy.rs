@@ -55,6 +55,11 @@ api! {
     }
 }
 
+/// Blocks that fit on a multiprocessor.
+///
+/// # Safety
+/// `blocks` is null or writable; `function` is a stub's address or a live
+/// kernel's handle.
 unsafe fn active_blocks(
     blocks: *mut c_int,
     function: *const c_void,

@@ -180,6 +180,10 @@ pub fn register_binary(wrapper: *const c_void) -> *mut Binary {
 }
 
 /// Notes a kernel or variable of a fatbinary.
+///
+/// # Safety
+/// `binary` is null or of [`register_binary`]; `name`, and a managed variable's
+/// `stand_in`, stay until it is unregistered.
 pub unsafe fn register_symbol(
     binary: *mut Binary,
     stand_in: *const c_void,
@@ -229,12 +233,17 @@ fn entry(key: usize) -> &'static Symbol {
 /// for an address inside a loaded program or library: that is a function or
 /// variable of the host's, which no driver may be handed as a kernel.
 #[cold]
-pub unsafe fn adopt(handle: CUkernel) -> Result<CUkernel> {
+pub fn adopt(handle: CUkernel) -> Result<CUkernel> {
     if handle.is_null() {
         return fail(abi::cudaErrorInvalidDeviceFunction);
     }
-    let mut place: libc::Dl_info = super::zeroed();
-    if libc::dladdr(handle, &mut place) != 0 {
+    // SAFETY: a record of pointers; dladdr compares the address with what is
+    // loaded and does not follow it.
+    let loaded = unsafe {
+        let mut place: libc::Dl_info = super::zeroed();
+        libc::dladdr(handle, &mut place) != 0
+    };
+    if loaded {
         return fail(abi::cudaErrorInvalidResourceHandle);
     }
     let _writing = locked(&WRITERS);
@@ -243,8 +252,10 @@ pub unsafe fn adopt(handle: CUkernel) -> Result<CUkernel> {
         symbol.name.store(ptr::null_mut(), Ordering::Relaxed);
         symbol.kind.store(Kind::Kernel as usize, Ordering::Relaxed);
         symbol.kernel.store(handle, Ordering::Release);
-        // No fatbinary of ours; never followed, since the handle is known.
-        symbol.binary.store(ptr::dangling_mut(), Ordering::Release);
+        // A fatbinary without an image, so that code which registers this
+        // address later never leaves a reader with a pointer to nothing.
+        let none = register_binary(ptr::null());
+        symbol.binary.store(none, Ordering::Release);
     }
     Ok(handle)
 }
@@ -273,6 +284,9 @@ fn room() -> &'static Table {
 
 /// Forgets a fatbinary and unloads it if it was loaded. Its record stays
 /// allocated: another thread may be about to launch one of its kernels.
+///
+/// # Safety
+/// `binary` is null or of [`register_binary`].
 pub unsafe fn unregister_binary(binary: *mut Binary) {
     let Some(owner) = binary.as_ref() else {
         return;
@@ -296,6 +310,9 @@ pub unsafe fn unregister_binary(binary: *mut Binary) {
 
 impl Binary {
     /// Loads the fatbinary if it is not loaded.
+    ///
+    /// # Safety
+    /// The wrapper that was registered, and what it points to, are still there.
     pub unsafe fn load(&self, runtime: &Runtime) -> Result<CUlibrary> {
         let library = self.library.load(Ordering::Acquire);
         if !library.is_null() {
@@ -347,6 +364,9 @@ impl Binary {
     }
 
     /// What the driver is to load.
+    ///
+    /// # Safety
+    /// The wrapper that was registered is still there.
     unsafe fn image(&self) -> Result<*const c_void> {
         match self.wrapper.as_ref() {
             Some(wrapper) if wrapper.magic == WRAPPER_MAGIC => match wrapper.version {
@@ -365,6 +385,10 @@ impl Symbol {
     }
 
     /// The fatbinary, loaded.
+    ///
+    /// # Safety
+    /// As for [`Binary::load`]; a binary's address is null or of
+    /// [`register_binary`].
     unsafe fn library(&self, runtime: &Runtime, gone: c_int) -> Result<CUlibrary> {
         match self.binary.load(Ordering::Acquire).as_ref() {
             Some(binary) => binary.load(runtime),
@@ -378,6 +402,9 @@ impl Symbol {
     }
 
     /// The kernel's handle, looked up at the first call.
+    ///
+    /// # Safety
+    /// As for [`Binary::load`], unless the kernel is known.
     #[inline]
     pub unsafe fn kernel(&self, runtime: &Runtime) -> Result<CUkernel> {
         let kernel = self.kernel.load(Ordering::Acquire);
@@ -387,6 +414,10 @@ impl Symbol {
         self.find_kernel(runtime)
     }
 
+    /// As [`kernel`](Self::kernel), through the fatbinary.
+    ///
+    /// # Safety
+    /// As for [`Binary::load`].
     #[cold]
     unsafe fn find_kernel(&self, runtime: &Runtime) -> Result<CUkernel> {
         if !self.is(Kind::Kernel) {
@@ -408,6 +439,9 @@ impl Symbol {
     }
 
     /// The variable in the current context.
+    ///
+    /// # Safety
+    /// As for [`Binary::load`].
     pub unsafe fn global(&self, runtime: &Runtime) -> Result<Global> {
         if self.is(Kind::Kernel) {
             return fail(abi::cudaErrorInvalidSymbol);
@@ -449,6 +483,10 @@ impl Symbol {
     }
 
     /// Gives the host its pointer to a managed variable; its address.
+    ///
+    /// # Safety
+    /// The symbol is a managed variable whose stand-in is still there;
+    /// `library` is live.
     unsafe fn share(&self, runtime: &Runtime, library: CUlibrary) -> Option<usize> {
         let (mut address, mut size) = (0, 0);
         let found =

@@ -176,7 +176,7 @@ impl Runtime {
     }
 
     /// The primary context of a device, retained at the first call.
-    pub unsafe fn primary(&self, ordinal: c_int) -> Result<CUcontext> {
+    pub fn primary(&self, ordinal: c_int) -> Result<CUcontext> {
         let device = self.device(ordinal)?;
         let context = device.context.load(Ordering::Acquire);
         if !context.is_null() {
@@ -188,24 +188,28 @@ impl Runtime {
             .unwrap_or_else(PoisonError::into_inner);
         let mut context = device.context.load(Ordering::Acquire);
         if context.is_null() {
-            self.driver
-                .cuDevicePrimaryCtxRetain(&mut context, device.number)
-                .map_err(|error| match error.is_sticky() {
-                    // The process cannot have the device again.
-                    true => Error::new(abi::cudaErrorDevicesUnavailable),
-                    false => error,
-                })?;
+            // SAFETY: the place is ours, the device one that the driver gave.
+            let retained = unsafe {
+                self.driver
+                    .cuDevicePrimaryCtxRetain(&mut context, device.number)
+            };
+            retained.map_err(|error| match error.is_sticky() {
+                // The process cannot have the device again.
+                true => Error::new(abi::cudaErrorDevicesUnavailable),
+                false => error,
+            })?;
             device.context.store(context, Ordering::Release);
         }
         Ok(context)
     }
 
     /// Makes a device's primary context current on this thread.
-    pub unsafe fn bind(&self, ordinal: c_int) -> Result {
+    pub fn bind(&self, ordinal: c_int) -> Result {
         let device = self.device(ordinal)?;
         let resets = device.resets.load(Ordering::Acquire);
         let context = self.primary(ordinal)?;
-        self.driver.cuCtxSetCurrent(context)?;
+        // SAFETY: a primary context, retained and never released.
+        unsafe { self.driver.cuCtxSetCurrent(context) }?;
         thread::with(|thread| {
             thread.device.set(ordinal);
             thread.binding.set(Binding {
@@ -218,9 +222,10 @@ impl Runtime {
     }
 
     /// The thread's context; null if it has none, or one that a reset ended.
-    pub unsafe fn current(&self) -> Result<CUcontext> {
+    pub fn current(&self) -> Result<CUcontext> {
         let mut context = ptr::null_mut();
-        self.driver.cuCtxGetCurrent(&mut context)?;
+        // SAFETY: it writes one handle, to a place of ours.
+        unsafe { self.driver.cuCtxGetCurrent(&mut context) }?;
         let binding = thread::with(|thread| thread.binding.get());
         if context == binding.context
             && !context.is_null()
@@ -232,7 +237,7 @@ impl Runtime {
     }
 
     /// The thread's current device.
-    pub unsafe fn current_device(&self) -> Result<c_int> {
+    pub fn current_device(&self) -> Result<c_int> {
         let context = self.current()?;
         let (device, binding) = thread::with(|thread| (thread.device.get(), thread.binding.get()));
         if context.is_null() {
@@ -242,11 +247,16 @@ impl Runtime {
             return Ok(binding.device);
         }
         let mut number = 0;
-        self.driver.cuCtxGetDevice(&mut number)?;
+        // SAFETY: it writes one number, to a place of ours.
+        unsafe { self.driver.cuCtxGetDevice(&mut number) }?;
         Ok(self.ordinal(number))
     }
 
     /// Destroys what the process has on a device (`cudaDeviceReset`).
+    ///
+    /// # Safety
+    /// No thread uses memory or objects of the device any more
+    /// (cudaDeviceReset).
     pub unsafe fn reset(&self, ordinal: c_int) -> Result {
         let device = self.device(ordinal)?;
         let _retaining = device
@@ -262,7 +272,7 @@ impl Runtime {
 
     /// The error that ended the current device's context, as far as one was
     /// seen.
-    pub unsafe fn fault(&self) -> Result {
+    pub fn fault(&self) -> Result {
         let device = self.device(self.current_device()?)?;
         Error::check(device.fault.load(Ordering::Relaxed))
     }
@@ -276,7 +286,7 @@ impl Runtime {
 
 /// The runtime, with a context current on this thread.
 #[inline]
-pub unsafe fn context() -> Result<&'static Runtime> {
+pub fn context() -> Result<&'static Runtime> {
     let runtime = runtime()?;
     if runtime.current()?.is_null() {
         let device = thread::with(|thread| thread.device.get());

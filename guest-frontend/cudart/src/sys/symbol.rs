@@ -62,6 +62,9 @@ api! {
 ///
 /// # Errors
 /// `cudaErrorInvalidSymbol` if there is none.
+///
+/// # Safety
+/// The code that registered `symbol` is still loaded.
 unsafe fn global(runtime: &Runtime, symbol: *const c_void) -> Result<Global> {
     match registry::lookup(symbol) {
         Some(symbol) => symbol.global(runtime),
@@ -70,6 +73,9 @@ unsafe fn global(runtime: &Runtime, symbol: *const c_void) -> Result<Global> {
 }
 
 /// `size` bytes of a variable from `offset`, which must lie within it.
+///
+/// # Safety
+/// The code that registered `symbol` is still loaded.
 pub unsafe fn part(
     runtime: &Runtime,
     symbol: *const c_void,

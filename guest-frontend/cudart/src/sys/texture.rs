@@ -96,6 +96,9 @@ api! {
 }
 
 /// The driver's form of a resource.
+///
+/// # Safety
+/// `resource.res` is of the kind that `resType` says.
 unsafe fn driver_resource(resource: &cudaResourceDesc) -> Result<CUDA_RESOURCE_DESC> {
     let res = match resource.resType {
         abi::cudaResourceTypeArray => CUresource {
@@ -140,6 +143,9 @@ unsafe fn driver_resource(resource: &cudaResourceDesc) -> Result<CUDA_RESOURCE_D
 }
 
 /// The runtime's form of a resource.
+///
+/// # Safety
+/// `resource.res` is of the kind that `resType` says.
 unsafe fn runtime_resource(resource: &CUDA_RESOURCE_DESC) -> Result<cudaResourceDesc> {
     let format = |value: u32| c_int::try_from(value).unwrap_or(0);
     let res = match resource.resType {
@@ -181,7 +187,7 @@ unsafe fn runtime_resource(resource: &CUDA_RESOURCE_DESC) -> Result<cudaResource
 }
 
 /// The driver's form of a texture's reading.
-unsafe fn driver_texture(texture: &cudaTextureDesc) -> CUDA_TEXTURE_DESC {
+fn driver_texture(texture: &cudaTextureDesc) -> CUDA_TEXTURE_DESC {
     let set = [
         texture.readMode == abi::cudaReadModeElementType,
         texture.normalizedCoords != 0,
@@ -194,6 +200,8 @@ unsafe fn driver_texture(texture: &cudaTextureDesc) -> CUDA_TEXTURE_DESC {
         .zip(FLAGS)
         .filter(|(set, _)| *set)
         .fold(0, |flags, (_, flag)| flags | flag.unsigned_abs());
+    // SAFETY: a record of numbers.
+    let none: CUDA_TEXTURE_DESC = unsafe { zeroed() };
     CUDA_TEXTURE_DESC {
         addressMode: texture.addressMode,
         filterMode: texture.filterMode,
@@ -204,12 +212,12 @@ unsafe fn driver_texture(texture: &cudaTextureDesc) -> CUDA_TEXTURE_DESC {
         minMipmapLevelClamp: texture.minMipmapLevelClamp,
         maxMipmapLevelClamp: texture.maxMipmapLevelClamp,
         borderColor: texture.borderColor,
-        ..zeroed()
+        ..none
     }
 }
 
 /// The runtime's form of a texture's reading.
-unsafe fn runtime_texture(texture: &CUDA_TEXTURE_DESC) -> cudaTextureDesc {
+fn runtime_texture(texture: &CUDA_TEXTURE_DESC) -> cudaTextureDesc {
     let set = |flag: c_int| c_int::from(texture.flags & flag.unsigned_abs() != 0);
     cudaTextureDesc {
         addressMode: texture.addressMode,

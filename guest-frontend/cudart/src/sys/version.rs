@@ -75,6 +75,10 @@ fn own(flags: u64) -> u64 {
 }
 
 /// The outcome is in `status` where the caller gives a place for it.
+///
+/// # Safety
+/// `symbol` is null or a C string; `function` and `status` are null or writable
+/// (cudaGetDriverEntryPoint).
 unsafe fn entry_point(
     symbol: *const c_char,
     function: *mut *mut c_void,

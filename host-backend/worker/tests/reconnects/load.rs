@@ -1,9 +1,6 @@
 //! Work whose results tell whether anything was lost, done twice or done out
 //! of order.
 
-// Tests pass pointers as programs do: each buffer outlives its copy.
-#![allow(clippy::undocumented_unsafe_blocks)]
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -122,6 +119,7 @@ impl Load {
                         chunk.copy_from_slice(&random.next().to_le_bytes()[..chunk.len()]);
                     }
                     model[at..at + size].copy_from_slice(&bytes);
+                    // SAFETY: `bytes` has `size` and outlives the copy.
                     let source = unsafe { Source::new(bytes.as_ptr().cast(), size) };
                     session
                         .copy_to_device(memory + at as u64, source, &stream, true)
@@ -129,6 +127,7 @@ impl Load {
                 }
                 12..15 => {
                     let mut bytes = vec![0xee; size];
+                    // SAFETY: as above.
                     let place = unsafe { Destination::new(bytes.as_mut_ptr().cast(), size) };
                     session
                         .copy_from_device(place, memory + at as u64, &stream, true)
@@ -179,6 +178,7 @@ impl Load {
             "each host function once"
         );
         let mut bytes = vec![0; BUFFER + 8];
+        // SAFETY: all of `bytes`, which outlives the copy.
         let place = unsafe { Destination::new(bytes.as_mut_ptr().cast(), BUFFER + 8) };
         session
             .copy_from_device(place, memory, &stream, true)
