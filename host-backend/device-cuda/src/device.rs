@@ -15,6 +15,7 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::types::{ArrayShape, MemoryInfo, ResourceView, Sampling};
 
 use crate::graph::OpenGraph;
+use crate::hash;
 use crate::memory::Memory;
 use crate::retired::{Leaving, Retirement};
 use crate::sys::{
@@ -33,6 +34,9 @@ const NAP: Duration = Duration::from_micros(50);
 
 /// Bytes of an image's code, decompressed, in which names are looked for.
 const MOST_CODE: u64 = 1 << 30;
+
+/// Bytes of a hash.
+const HASH: u64 = 32;
 
 /// A module and what was found in it.
 struct LoadedModule {
@@ -89,6 +93,8 @@ pub struct CudaDevice {
     retirement: Retirement,
     /// A stream without work.
     quiet: Stream,
+    /// What hashes memory, once it was needed.
+    hasher: Option<(Module, Function)>,
     /// Last, so that it goes after all that lives in it.
     pub(crate) context: Context,
 }
@@ -111,6 +117,7 @@ impl CudaDevice {
             textures: BTreeSet::new(),
             surfaces: BTreeSet::new(),
             retirement: Retirement::default(),
+            hasher: None,
         })
     }
 
@@ -243,6 +250,43 @@ impl Device for CudaDevice {
     fn host_unregister(&mut self, address: u64) -> Result<()> {
         self.memory.remove_host(address)?;
         self.context.host_unregister(address)
+    }
+
+    fn hash(&mut self, ranges: &[(u64, u64)], out: u64, order: StreamId) -> Result<()> {
+        if ranges
+            .iter()
+            .any(|(_, size)| !(1..=hash::MOST).contains(size))
+        {
+            return Err(Status::INVALID_VALUE.into());
+        }
+        for (address, size) in ranges {
+            self.memory.span(*address, *size)?;
+        }
+        self.memory.span(out, ranges.len() as u64 * HASH)?;
+        let (_, function) = match &self.hasher {
+            Some(hasher) => hasher,
+            None => {
+                let (module, _) = self.context.module_load(hash::text().as_bytes(), &[])?;
+                let function = self.context.function(&module, &c_name(hash::NAME)?)?;
+                self.hasher.insert((module, function))
+            }
+        };
+        let order = stream(&self.streams, order)?;
+        let mut out = out;
+        for (first, each, count) in hash::runs(ranges) {
+            self.context.launch(&LaunchConfig {
+                function,
+                stream: order,
+                grid: [count, 1, 1],
+                block: [hash::THREADS, 1, 1],
+                dynamic_shared: 0,
+                cooperative: false,
+                cluster: [0; 3],
+                parameters: &[first, each, out].map(u64::to_le_bytes).concat(),
+            })?;
+            out += u64::from(count) * HASH;
+        }
+        Ok(())
     }
 
     fn copy(&mut self, destination: u64, source: u64, size: u64, order: StreamId) -> Result<()> {

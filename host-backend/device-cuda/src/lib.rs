@@ -11,6 +11,7 @@
 
 mod device;
 mod graph;
+mod hash;
 mod memory;
 mod platform;
 mod retired;
