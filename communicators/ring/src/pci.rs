@@ -170,6 +170,8 @@ pub fn attach_guest(
             layout::VERSION_VALUE >> 16
         )));
     }
+    // Before the first look at the channel.
+    fade(&node, layout::HEADER_SIZE)?;
     let layout = read_layout(node.as_fd(), 0, info.channel_size)?;
     let staged = staging(layout.bulk.size).min(layout.bulk.size);
     fade(&node, layout.bulk.offset + staged)?;
