@@ -23,6 +23,8 @@ const OFFER_INTERVAL: Duration = Duration::from_millis(20);
 /// What a descriptor that is polled belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
+    /// The signal to end.
+    Stop,
     /// The socket at which hypervisors connect.
     Listener,
     /// The hypervisor's connection.
@@ -144,7 +146,7 @@ impl Device {
     /// Returns whether the hypervisor is still there.
     pub fn handle(&mut self, source: Source, target: Target<'_>, now: Instant) -> bool {
         match source {
-            Source::Listener => {}
+            Source::Stop | Source::Listener => {}
             Source::Hypervisor => return self.serve_hypervisor(),
             Source::Control => {
                 self.throttle.count(now);

@@ -43,6 +43,13 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// The signals to end cannot be received.
+    #[error("cannot receive signals")]
+    Signals {
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
     /// The system refused something that must not fail.
     #[error("cannot {action}")]
     System {

@@ -19,7 +19,10 @@ fn main() -> ExitCode {
     match Settings::try_from(arguments).and_then(|settings| service::run(&settings)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("paragpu-qemu-device: {}", chain(&error));
+            let why = chain(&error);
+            eprintln!("paragpu-qemu-device: {why}");
+            // So that whoever asked systemd to start this is told.
+            let _ = sd_notify::notify(&[sd_notify::NotifyState::Status(&why)]);
             ExitCode::FAILURE
         }
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 use crate::Error;
 use crate::channel::Target;
@@ -17,7 +17,8 @@ use crate::settings::Settings;
 /// one that unplugs a device and plugs it again may connect before it closes.
 const SUCCESSION: Duration = Duration::from_secs(1);
 
-/// Serves the device of one VM at a time, one VM after the other, for ever.
+/// Serves the device of one VM at a time, one VM after the other, until a
+/// signal asks it to end.
 ///
 /// # Errors
 /// Where it cannot start, or the system refuses what must not fail. What
@@ -28,6 +29,7 @@ pub fn run(settings: &Settings) -> Result<(), Error> {
     let mut service = Service {
         settings,
         listener,
+        stop: stop_signal()?,
         device: None,
         successor: None,
         generation: first_generation(),
@@ -40,14 +42,16 @@ pub fn run(settings: &Settings) -> Result<(), Error> {
     );
     // There may be no service manager to tell.
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-    loop {
-        service.step()?;
-    }
+    while service.step()? {}
+    tracing::info!(vm = settings.vm, "ends, as asked");
+    Ok(())
 }
 
 struct Service<'a> {
     settings: &'a Settings,
     listener: Listener,
+    /// Readable once the process is to end.
+    stop: UnixStream,
     device: Option<Device>,
     /// Connected while there is a device, and until when it waits.
     successor: Option<(UnixStream, Instant)>,
@@ -55,7 +59,8 @@ struct Service<'a> {
 }
 
 impl Service<'_> {
-    fn step(&mut self) -> Result<(), Error> {
+    /// Returns whether the process is to go on.
+    fn step(&mut self) -> Result<bool, Error> {
         let ready = self.wait()?;
         let target = Target {
             vm: &self.settings.vm,
@@ -63,9 +68,13 @@ impl Service<'_> {
         };
         let now = Instant::now();
         for source in ready {
-            if source == Source::Listener {
-                self.accept(now);
-                continue;
+            match source {
+                Source::Stop => return Ok(false),
+                Source::Listener => {
+                    self.accept(now);
+                    continue;
+                }
+                _ => {}
             }
             let Some(device) = &mut self.device else {
                 continue;
@@ -79,21 +88,19 @@ impl Service<'_> {
             device.offer_again(target, now);
         }
         match self.successor.take() {
-            Some((socket, _)) if self.device.is_none() => self.begin(socket),
-            Some((_, until)) if until <= now => {
-                self.turn_away();
-                Ok(())
-            }
-            waiting => {
-                self.successor = waiting;
-                Ok(())
-            }
+            Some((socket, _)) if self.device.is_none() => self.begin(socket)?,
+            Some((_, until)) if until <= now => self.turn_away(),
+            waiting => self.successor = waiting,
         }
+        Ok(true)
     }
 
     fn wait(&self) -> Result<Vec<Source>, Error> {
         let now = Instant::now();
-        let mut list = vec![(Source::Listener, PollFd::new(&self.listener, PollFlags::IN))];
+        let mut list = vec![
+            (Source::Stop, PollFd::new(&self.stop, PollFlags::IN)),
+            (Source::Listener, PollFd::new(&self.listener, PollFlags::IN)),
+        ];
         let mut patience = None;
         if let Some(device) = &self.device {
             device.wants(now, &mut list);
@@ -169,6 +176,17 @@ fn first_generation() -> u32 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let seconds = since.map(|time| time.as_secs()).unwrap_or_default();
     u32::try_from(seconds & 0x00ff_ffff).unwrap_or_default() << 8
+}
+
+/// A socket that is readable once the process is asked to end.
+fn stop_signal() -> Result<UnixStream, Error> {
+    let failed = |source| Error::Signals { source };
+    let (read, write) = UnixStream::pair().map_err(failed)?;
+    for signal in [Signal::TERM, Signal::INT] {
+        let write = write.try_clone().map_err(failed)?;
+        signal_hook::low_level::pipe::register(signal.as_raw(), write).map_err(failed)?;
+    }
+    Ok(read)
 }
 
 /// A channel takes two descriptors and more while it is refused.

@@ -322,3 +322,13 @@ fn the_sockets_path_is_taken_only_from_the_dead() {
     drop(UnixListener::bind(folder.path().join("device.sock")).unwrap());
     Guest::connect(&Process::start_in(folder));
 }
+
+#[test]
+fn a_process_that_is_asked_to_end_leaves_no_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut process = Process::start_in(folder);
+    let guest = Guest::connect(&process);
+    assert_eq!(process.terminate().code(), Some(0));
+    assert!(!process.socket().exists());
+    drop(guest);
+}

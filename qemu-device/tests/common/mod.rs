@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use paragpu_communicator_ring::layout::{self as ring, device};
@@ -81,6 +81,13 @@ impl Process {
 
     pub fn daemon(&self) -> UnixListener {
         UnixListener::bind(self.folder.path().join("daemon.sock")).unwrap()
+    }
+
+    /// Asks the process to end, and waits for that.
+    pub fn terminate(&mut self) -> ExitStatus {
+        let id = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+        self.child.wait().unwrap()
     }
 
     pub fn is_alive(&mut self) -> bool {
