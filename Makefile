@@ -160,6 +160,10 @@ test-images: images programs ## boot the images in VMs, run programs there; inst
 	done
 	cd tests && python3 -m unittest -v images.test_images
 
+.PHONY: test-libvirt
+test-libvirt: packages-demo packages programs ## attach, run, detach under a real libvirtd in a bare Debian 12
+	tests/libvirt/run.sh
+
 .PHONY: clean
 clean: ## everything built; keeps .cache
 	rm -rf out

@@ -45,6 +45,10 @@ done
 cp "$top/host-backend/daemon/paragpud.service" \
 	"$source/debian/paragpu-host.paragpud.service"
 cp "$top/qemu-device/paragpu-device@.service" "$staged"
+# Both get the package's name where they go.
+mkdir "$staged"/{hook,apparmor}
+cp "$top/qemu-device/libvirt/hook" "$staged/hook/paragpu"
+cp "$top/qemu-device/libvirt/apparmor" "$staged/apparmor/paragpu"
 
 # The module's sources as DKMS wants them, with the packages' version.
 number=$(dpkg-parsechangelog -l "$source/debian/changelog" -S Version)

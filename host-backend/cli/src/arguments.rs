@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use paragpu_libvirt::VmName;
 
 use crate::control::Control;
 use crate::error::Error;
@@ -112,6 +113,75 @@ pub enum Command {
         #[arg(short, long, default_value = "text")]
         output: Output,
     },
+    /// Gives a libvirt domain the device through which its programs reach GPUs.
+    ///
+    /// Without --live or --config both are changed: the domain as it runs, if it
+    /// runs, and what it starts with. While it runs, the VM's device process is
+    /// started first; when libvirt starts it later, the hook
+    /// /etc/libvirt/hooks/qemu.d/paragpu does that, and ends the process with
+    /// the domain.
+    ///
+    /// The domain needs no shared memory backing: the device brings its memory
+    /// along. A running domain of the machine type q35 needs a free PCIe port,
+    /// and room behind it for the device's window of 1 GiB. Firmware made that
+    /// room if the device was there when the domain started. Else the guest's
+    /// `dmesg` has "BAR 2 has no address": start the domain again.
+    ///
+    /// QEMU does not migrate, save or snapshot a running VM with the device:
+    /// detach it, migrate, attach it.
+    #[command(after_help = "Examples:\n  \
+        paragpu attach web                    now, and whenever it starts\n  \
+        paragpu attach web --config           from its next start on\n  \
+        paragpu attach web --live             until it is shut down\n  \
+        paragpu attach web --print-xml        the element, for virsh edit or virt-manager")]
+    Attach {
+        /// Its name, UUID or number.
+        domain: String,
+        #[command(flatten)]
+        scope: Scope,
+        /// The VM's name for `paragpu list`, limits and the device process
+        /// [default: the domain's name].
+        #[arg(long, value_name = "NAME", conflicts_with = "socket")]
+        vm: Option<VmName>,
+        /// Socket of a paragpu-qemu-device of your own, which paragpu neither
+        /// starts nor stops.
+        #[arg(long, value_name = "PATH", value_parser = absolute)]
+        socket: Option<PathBuf>,
+        /// Print the device's element and change nothing; libvirt is not asked.
+        #[arg(long, conflicts_with_all = ["live", "config", "connect"])]
+        print_xml: bool,
+        /// How to print.
+        #[arg(short, long, default_value = "text")]
+        output: Output,
+    },
+    /// Takes the device away from a libvirt domain.
+    ///
+    /// Without --live or --config from both: the domain as it runs, if it runs,
+    /// and what it starts with. A running guest is asked to let go of the device;
+    /// its programs get an error from CUDA then, and the VM's device process
+    /// ends.
+    Detach {
+        /// Its name, UUID or number.
+        domain: String,
+        #[command(flatten)]
+        scope: Scope,
+        /// How many seconds a running guest may take.
+        #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+        timeout: u64,
+        /// How to print.
+        #[arg(short, long, default_value = "text")]
+        output: Output,
+    },
+    /// What libvirt's hook runs; the domain's XML is its input.
+    #[command(hide = true)]
+    LibvirtHook {
+        /// The domain's name.
+        domain: String,
+        /// What libvirt does with it.
+        operation: String,
+        /// Where in that it is, and more that libvirt may say.
+        rest: Vec<String>,
+    },
     /// Shows the daemon of this host, its devices and totals.
     Status {
         /// How to print.
@@ -161,6 +231,29 @@ pub enum ConfigCommand {
         /// Whose.
         side: Side,
     },
+}
+
+/// What of a domain a command concerns.
+#[derive(Debug, Args)]
+pub struct Scope {
+    /// The domain as it runs, until it is shut down.
+    #[arg(long)]
+    pub live: bool,
+    /// What the domain starts with from its next start on.
+    #[arg(long)]
+    pub config: bool,
+    /// libvirt's connection, as virsh's -c [default: libvirt's own].
+    #[arg(short, long, value_name = "URI")]
+    pub connect: Option<String>,
+}
+
+/// A path that does not depend on where the command runs.
+fn absolute(path: &str) -> Result<PathBuf, String> {
+    if path.starts_with('/') {
+        Ok(path.into())
+    } else {
+        Err("libvirt wants a path that begins with /".into())
+    }
 }
 
 /// Of a virtual machine and what serves it.

@@ -30,6 +30,9 @@ pub enum Error {
     /// The daemon did not serve the request.
     #[error("{0}")]
     Refused(String),
+    /// A domain of libvirt's was not changed.
+    #[error(transparent)]
+    Libvirt(#[from] paragpu_libvirt::Error),
     /// A file cannot be written.
     #[error("cannot write {}", path.display())]
     Write {

@@ -6,6 +6,7 @@ mod config;
 mod control;
 mod doctor;
 mod error;
+mod libvirt;
 mod man;
 mod moving;
 mod sessions;
@@ -58,6 +59,30 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         Command::Restore { directory, output } => {
             moving::restore(&arguments.connect()?, directory, *output)?;
         }
+        Command::Attach {
+            domain,
+            scope,
+            vm,
+            socket,
+            print_xml,
+            output,
+        } => {
+            let (vm, socket) = (vm.as_ref(), socket.as_deref());
+            if *print_xml {
+                libvirt::print_element(domain, vm, socket, *output)?;
+            } else {
+                libvirt::attach(domain, scope, vm, socket, *output)?;
+            }
+        }
+        Command::Detach {
+            domain,
+            scope,
+            timeout,
+            output,
+        } => libvirt::detach(domain, scope, *timeout, *output)?,
+        Command::LibvirtHook {
+            domain, operation, ..
+        } => libvirt::hook(domain, operation)?,
         Command::Status { output } => sessions::status(&arguments.connect()?, *output)?,
         Command::Config { command } => return config::run(command),
         Command::Completions { shell } => {

@@ -383,6 +383,67 @@ fn configuration_is_shown_with_origins() {
 }
 
 #[test]
+fn a_domains_device_is_printed() {
+    let directory = tempfile::tempdir().unwrap();
+    let ask = |arguments: &[&str]| paragpu(directory.path(), arguments);
+    let element = |socket: &str| {
+        format!(
+            r#"<shmem name="paragpu">
+  <model type="ivshmem-doorbell"/>
+  <server path="{socket}"/>
+  <msi vectors="1" ioeventfd="on"/>
+</shmem>
+"#
+        )
+    };
+    let printed = ask(&["attach", "web-1", "--print-xml"]);
+    assert_eq!(
+        text(&printed.stdout),
+        element("/run/paragpu-device/web-1.sock")
+    );
+    let named = ask(&["attach", "my VM", "--vm", "mine", "--print-xml"]);
+    assert_eq!(
+        text(&named.stdout),
+        element("/run/paragpu-device/mine.sock")
+    );
+    let own = ask(&[
+        "attach",
+        "x",
+        "--socket",
+        "/run/a&b",
+        "--print-xml",
+        "-o",
+        "json",
+    ]);
+    let own: serde_json::Value = serde_json::from_slice(&own.stdout).unwrap();
+    assert_eq!(own["socket"], "/run/a&b");
+    assert!(own["xml"].as_str().unwrap().contains("\"/run/a&amp;b\""));
+}
+
+#[test]
+fn a_domain_that_cannot_be_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let said = |arguments: &[&str]| {
+        let output = paragpu(directory.path(), arguments);
+        assert!(!output.status.success(), "{arguments:?}");
+        text(&output.stderr)
+    };
+    assert!(said(&["attach", "my VM", "--print-xml"]).contains("give the device a name with --vm"));
+    assert!(said(&["attach", "x", "--vm", "a/b"]).contains("cannot be the name of a VM"));
+    assert!(said(&["attach", "x", "--socket", "here"]).contains("begins with /"));
+    assert!(said(&["attach", "x", "--live", "--print-xml"]).contains("cannot be used with"));
+    // Where libvirt is installed it says that this is no QEMU, else that it is not.
+    for command in ["attach", "detach"] {
+        let said = said(&[command, "test", "-c", "test:///default"]);
+        let known = [
+            "libvirt's library cannot be used",
+            "is no QEMU on this machine",
+        ];
+        assert!(known.iter().any(|known| said.contains(known)), "{said}");
+    }
+}
+
+#[test]
 fn completions_and_manual_pages_are_made() {
     let directory = tempfile::tempdir().unwrap();
     for shell in ["bash", "zsh", "fish"] {
@@ -397,6 +458,8 @@ fn completions_and_manual_pages_are_made() {
     );
     for page in [
         "paragpu.1",
+        "paragpu-attach.1",
+        "paragpu-detach.1",
         "paragpu-doctor.1",
         "paragpu-config-show.1",
         "paragpud.8",
@@ -406,5 +469,7 @@ fn completions_and_manual_pages_are_made() {
         let page = std::fs::read_to_string(pages.join(page)).unwrap_or_else(|_| panic!("{page}"));
         assert!(page.contains(".TH"));
     }
-    assert!(!pages.join("paragpu-help.1").exists());
+    for page in ["paragpu-help.1", "paragpu-libvirt-hook.1"] {
+        assert!(!pages.join(page).exists(), "{page}");
+    }
 }

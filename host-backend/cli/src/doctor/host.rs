@@ -1,5 +1,6 @@
 //! The host's side: configuration, daemon, GPUs.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use paragpu_config::host::{DeviceKind, Host};
@@ -34,6 +35,7 @@ pub(super) fn examine(report: &mut Report, control: Option<&Path>) {
     };
     report.configuration(SIDE, &loaded);
     vsock(report, &loaded.values);
+    libvirt(report);
     driver(report, &loaded.values);
     daemon(report, control);
 }
@@ -69,6 +71,44 @@ fn vsock(report: &mut Report, host: &Host) {
                     format!("VM {}: {path} is not there", socket.vm),
                 )
                 .advise("paragpud makes it when it starts or reads its configuration again");
+        }
+    }
+}
+
+/// What `paragpu attach` needs, as far as files tell: libvirt is not asked.
+fn libvirt(report: &mut Report) {
+    if !paragpu_libvirt::is_installed() {
+        report.add(
+            SIDE,
+            "libvirt",
+            State::Absent,
+            "not installed: needed for `paragpu attach` only",
+        );
+        return;
+    }
+    let host = paragpu_libvirt::host::Host::this();
+    let hook = Path::new(paragpu_libvirt::hook::PLACE);
+    let is_program = |found: std::fs::Metadata| found.permissions().mode() & 0o111 != 0;
+    let problem = if !hook.metadata().is_ok_and(is_program) {
+        Some((
+            format!("{} is not there, or no program", hook.display()),
+            "install paragpu-host, and restart libvirt's daemon, which then finds it",
+        ))
+    } else if host.supervisor.is_none() {
+        Some((
+            "neither systemd nor start-stop-daemon is here".into(),
+            "start paragpu-qemu-device yourself: `paragpu attach --socket`",
+        ))
+    } else {
+        None
+    };
+    match problem {
+        Some((detail, advice)) => report
+            .add(SIDE, "libvirt", State::Warning, detail)
+            .advise(advice),
+        None => {
+            let detail = format!("hook {}", hook.display());
+            report.add(SIDE, "libvirt", State::Good, detail);
         }
     }
 }

@@ -1,0 +1,335 @@
+//! The device processes of this host's domains.
+//!
+//! systemd runs them where it runs the host (`paragpu-device@VM.service`), else
+//! Debian's start-stop-daemon: both make them in the right user and group, wait
+//! until they listen, and know them again later.
+//!
+//! A note in [`Host::state`] says which domain has a device process, so that it
+//! ends with its domain whatever happened in between, and that two domains with
+//! one socket are found out before QEMU is.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use crate::{Error, VmName};
+
+/// Who starts and stops device processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Supervisor {
+    /// The template unit `paragpu-device@`.
+    Systemd,
+    /// Debian's, for hosts without systemd.
+    StartStopDaemon,
+}
+
+/// The places and programs of a host.
+#[derive(Debug, Clone)]
+pub struct Host {
+    /// The sockets of device processes; hypervisors may enter.
+    pub sockets: PathBuf,
+    /// Notes about them, for root alone. Not beside the sockets: their folder
+    /// belongs to the processes that guests talk to.
+    pub state: PathBuf,
+    /// Who runs them; `None` where there is nobody.
+    pub supervisor: Option<Supervisor>,
+    /// Where programs are looked for, as in `PATH`.
+    pub programs: String,
+}
+
+/// The domain that a device process is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner<'a> {
+    /// Its UUID, by which it is known.
+    pub uuid: &'a str,
+    /// Its name, for sentences.
+    pub name: &'a str,
+}
+
+impl<'a> Owner<'a> {
+    /// From a note.
+    fn read(note: &'a str) -> Self {
+        let (uuid, name) = note.trim_end().split_once(' ').unwrap_or((note, note));
+        Self { uuid, name }
+    }
+}
+
+/// The user and group of device processes: hypervisors are in the group.
+const USER: &str = "paragpu";
+const GROUP: &str = "kvm";
+
+impl Host {
+    /// The host that this process runs on.
+    #[must_use]
+    pub fn this() -> Self {
+        let programs = "/usr/sbin:/usr/bin:/sbin:/bin";
+        let has = |name| {
+            programs
+                .split(':')
+                .any(|folder| Path::new(folder).join(name).exists())
+        };
+        Self {
+            sockets: "/run/paragpu-device".into(),
+            state: "/run/paragpu-libvirt".into(),
+            supervisor: if Path::new("/run/systemd/system").is_dir() {
+                Some(Supervisor::Systemd)
+            } else {
+                has("start-stop-daemon").then_some(Supervisor::StartStopDaemon)
+            },
+            programs: programs.into(),
+        }
+    }
+
+    /// Where the VM's device process listens.
+    #[must_use]
+    pub fn socket(&self, vm: &VmName) -> PathBuf {
+        self.sockets.join(format!("{vm}.sock"))
+    }
+
+    /// The VM whose device process we start and stop for this socket; `None` for
+    /// a socket that somebody else looks after.
+    #[must_use]
+    pub fn vm_of(&self, socket: &Path) -> Option<VmName> {
+        let name = socket.strip_prefix(&self.sockets).ok()?.to_str()?;
+        name.strip_suffix(".sock")?.parse().ok()
+    }
+
+    /// Starts the VM's device process for a domain, and returns when QEMU can
+    /// connect. One that runs already serves, if it is not another domain's.
+    ///
+    /// # Errors
+    /// With nothing left behind: [`Error::SocketOfOther`], [`Error::Process`],
+    /// [`Error::NoSupervisor`], [`Error::System`].
+    pub fn start(&self, vm: &VmName, owner: Owner<'_>) -> Result<(), Error> {
+        let supervisor = self.supervisor.ok_or(Error::NoSupervisor)?;
+        self.claim(vm, owner)?;
+        let started = match supervisor {
+            Supervisor::Systemd => self.start_unit(vm),
+            Supervisor::StartStopDaemon => self.start_daemon(vm),
+        };
+        if started.is_err() {
+            // What it began; and why it failed matters more than another failure.
+            let _ = self.stop(vm);
+        }
+        started
+    }
+
+    /// Stops the VM's device process, if it runs.
+    ///
+    /// # Errors
+    /// [`Error::Process`], [`Error::System`].
+    pub fn stop(&self, vm: &VmName) -> Result<(), Error> {
+        match self.supervisor {
+            Some(Supervisor::Systemd) => {
+                let unit = unit(vm);
+                let stopped = self.run("systemctl", &["stop", &unit])?;
+                let _ = self.run("systemctl", &["reset-failed", &unit])?;
+                // A unit that is not installed does not run.
+                if !stopped.status.success() && stopped.status.code() != Some(5) {
+                    return Err(process(vm, &stopped.stderr));
+                }
+            }
+            Some(Supervisor::StartStopDaemon) => {
+                let mut command = self.command("start-stop-daemon");
+                command
+                    .args(["--stop", "--quiet", "--oknodo", "--retry", "TERM/10/KILL/5"])
+                    .args(["--pidfile", &self.note(vm, "pid"), "--remove-pidfile"])
+                    .args(["--exec", &self.program()]);
+                let stopped = output(&mut command)?;
+                if !stopped.status.success() {
+                    return Err(process(vm, &stopped.stderr));
+                }
+                remove(self.note(vm, "log").as_ref())?;
+            }
+            None => {}
+        }
+        remove(self.note(vm, "domain").as_ref())
+    }
+
+    /// Stops every device process of a domain.
+    ///
+    /// # Errors
+    /// As [`Self::stop`], of the first that did not stop.
+    pub fn stop_all(&self, uuid: &str) -> Result<(), Error> {
+        let entries = match fs::read_dir(&self.state) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(Error::system("read", &self.state)(error)),
+        };
+        let mut result = Ok(());
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let vm = name.to_str().and_then(|name| name.strip_suffix(".domain"));
+            let Some(vm) = vm.and_then(|vm| vm.parse::<VmName>().ok()) else {
+                continue;
+            };
+            if fs::read_to_string(entry.path()).is_ok_and(|note| Owner::read(&note).uuid == uuid) {
+                result = result.and(self.stop(&vm));
+            }
+        }
+        result
+    }
+
+    /// Notes that the VM's device process is this domain's.
+    fn claim(&self, vm: &VmName, owner: Owner<'_>) -> Result<(), Error> {
+        let mut folder = DirBuilder::new();
+        match folder.mode(0o700).create(&self.state) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                return Err(Error::system("make", &self.state)(error));
+            }
+            _ => {}
+        }
+        let note = PathBuf::from(self.note(vm, "domain"));
+        let mut options = OpenOptions::new();
+        match options.write(true).create_new(true).mode(0o600).open(&note) {
+            Ok(mut file) => file
+                .write_all(format!("{} {}\n", owner.uuid, owner.name).as_bytes())
+                .map_err(Error::system("write", note)),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                let found = fs::read_to_string(&note).map_err(Error::system("read", &note))?;
+                let found = Owner::read(&found);
+                if found.uuid == owner.uuid {
+                    return Ok(());
+                }
+                Err(Error::SocketOfOther {
+                    socket: self.socket(vm),
+                    domain: found.name.to_owned(),
+                })
+            }
+            Err(error) => Err(Error::system("write", note)(error)),
+        }
+    }
+
+    fn start_unit(&self, vm: &VmName) -> Result<(), Error> {
+        let unit = unit(vm);
+        let started = self.run("systemctl", &["start", &unit])?;
+        if started.status.success() {
+            return Ok(());
+        }
+        // Its own words, where it came to speak.
+        let asked = ["show", "--property=StatusText", "--value", &unit];
+        let said = self.run("systemctl", &asked)?.stdout;
+        if !said.trim_ascii().is_empty() {
+            return Err(process(vm, &said));
+        }
+        // Two lines: that it failed, and where to read why.
+        let said = String::from_utf8_lossy(&started.stderr);
+        let lines: Vec<&str> = said.lines().map(str::trim).collect();
+        Err(process(vm, lines.join(" ").as_bytes()))
+    }
+
+    fn start_daemon(&self, vm: &VmName) -> Result<(), Error> {
+        self.make_folder()?;
+        let log = self.note(vm, "log");
+        let mut command = self.command("start-stop-daemon");
+        command
+            .args([
+                "--start",
+                "--quiet",
+                "--oknodo",
+                "--background",
+                "--make-pidfile",
+            ])
+            .args(["--pidfile", &self.note(vm, "pid"), "--output", &log])
+            .args([
+                "--notify-await",
+                "--notify-timeout",
+                "20",
+                "--umask",
+                "0077",
+            ])
+            .args(["--chuid", &format!("{USER}:{GROUP}")])
+            .args(["--exec", &self.program(), "--", "--vm", vm.as_str()])
+            .args(["--socket-mode", "660", "--socket"])
+            .arg(self.socket(vm));
+        let started = output(&mut command)?;
+        if started.status.success() {
+            return Ok(());
+        }
+        let log = fs::read(log).unwrap_or_default();
+        let own = !log.trim_ascii().is_empty();
+        Err(process(vm, if own { &log } else { &started.stderr }))
+    }
+
+    /// The sockets' folder, as tmpfiles make it where systemd runs.
+    fn make_folder(&self) -> Result<(), Error> {
+        if self.sockets.exists() {
+            return Ok(());
+        }
+        let mut command = self.command("install");
+        command.args(["-d", "-m", "750", "-o", USER, "-g", GROUP]);
+        let made = output(command.arg(&self.sockets))?;
+        if made.status.success() {
+            return Ok(());
+        }
+        let reason = last_line(&made.stderr);
+        Err(Error::system("make", &self.sockets)(std::io::Error::other(
+            reason,
+        )))
+    }
+
+    /// Path of the device process's program.
+    fn program(&self) -> String {
+        let name = "paragpu-qemu-device";
+        let found = self
+            .programs
+            .split(':')
+            .map(|folder| format!("{folder}/{name}"))
+            .find(|path| Path::new(path).exists());
+        found.unwrap_or_else(|| format!("/usr/sbin/{name}"))
+    }
+
+    fn note(&self, vm: &VmName, kind: &str) -> String {
+        self.state
+            .join(format!("{vm}.{kind}"))
+            .display()
+            .to_string()
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.env("PATH", &self.programs).env("LC_ALL", "C.UTF-8");
+        command
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> Result<Output, Error> {
+        output(self.command(program).args(arguments))
+    }
+}
+
+fn output(command: &mut Command) -> Result<Output, Error> {
+    let run = command.stdin(Stdio::null()).output();
+    run.map_err(|source| Error::system("run", command.get_program())(source))
+}
+
+fn unit(vm: &VmName) -> String {
+    format!("paragpu-device@{vm}.service")
+}
+
+fn remove(path: &Path) -> Result<(), Error> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(Error::system("remove", path)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What a process said last, which is why it ended.
+fn process(vm: &VmName, said: &[u8]) -> Error {
+    Error::Process {
+        vm: vm.to_string(),
+        reason: last_line(said),
+    }
+}
+
+fn last_line(said: &[u8]) -> String {
+    let said = String::from_utf8_lossy(said);
+    let line = said.lines().map(str::trim).rfind(|line| !line.is_empty());
+    let line = line.unwrap_or("it does not say why");
+    line.strip_prefix("paragpu-qemu-device: ")
+        .unwrap_or(line)
+        .to_owned()
+}

@@ -1,0 +1,23 @@
+//! The PCI device of paragpu in libvirt's domains.
+//!
+//! [`attach()`] and [`detach()`] change a domain through libvirt's C library,
+//! which is loaded when they need it ([`ffi`]): the same command serves hosts
+//! and guests without libvirt. [`xml`] writes the device's element and reads
+//! domains. The VM's device process has to run before QEMU connects to it:
+//! [`host`] starts and stops it, for [`attach()`] while the domain runs, and for
+//! [`hook`] when libvirt starts a domain or has ended one. The hook asks
+//! libvirt nothing: libvirt waits for it.
+#![deny(unsafe_code)]
+
+mod attach;
+mod error;
+mod ffi;
+pub mod hook;
+pub mod host;
+mod vm;
+pub mod xml;
+
+pub use attach::{Asked, Attach, Change, Detach, attach, detach};
+pub use error::Error;
+pub use ffi::{Connection, is_installed};
+pub use vm::VmName;

@@ -1,0 +1,60 @@
+//! The names of VMs.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::Error;
+
+/// Longest name of a VM, in bytes: that of the device process.
+const MAX: usize = 64;
+
+/// A name by which the daemon, the device process and its unit know a VM. It is
+/// part of the socket's path and of the unit's name, and the same in both.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VmName(String);
+
+impl VmName {
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for VmName {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        // A unit's instance may begin with anything, a command's argument not.
+        let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+        if begins && text.len() <= MAX && text.chars().all(good) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(Error::VmName(text.to_owned()))
+        }
+    }
+}
+
+impl fmt::Display for VmName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_fit_paths_and_units() {
+        for name in ["a", "debian-12", "web_1.example", "0"] {
+            assert_eq!(name.parse::<VmName>().unwrap().as_str(), name);
+        }
+        let long = "x".repeat(65);
+        for name in ["", ".", "..", "-x", "a b", "a/b", "a@b", "ä", "a\n", &long] {
+            let said = name.parse::<VmName>().unwrap_err().to_string();
+            assert!(said.contains("--vm"), "{said}");
+        }
+    }
+}
