@@ -4,6 +4,8 @@
 //! small regions cost what one large one does.
 
 use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
 use std::time::Duration;
 
 use paragpu_device::{CopyEnd, EventId, StreamId};
@@ -58,10 +60,29 @@ impl Batch<'_> {
     }
 }
 
+/// Memory that the device reads and writes: it stays mapped, whatever fails,
+/// until [`unmap`](Self::unmap) is told that no copy is under way.
+#[derive(Debug)]
+struct Staging(ManuallyDrop<Mapping>);
+
+impl Deref for Staging {
+    type Target = Mapping;
+
+    fn deref(&self) -> &Mapping {
+        &self.0
+    }
+}
+
+impl Staging {
+    fn unmap(self) {
+        drop(ManuallyDrop::into_inner(self.0));
+    }
+}
+
 /// Staging memory and a stream of its own, several slots at a time.
 #[derive(Debug)]
 pub(crate) struct Mover {
-    staging: Mapping,
+    staging: Staging,
     stream: StreamId,
     marks: Vec<EventId>,
     under_way: VecDeque<UnderWay>,
@@ -87,7 +108,7 @@ impl Mover {
             marks.push(device(gpu.event_create(UNTIMED))?);
         }
         Ok(Self {
-            staging,
+            staging: Staging(ManuallyDrop::new(staging)),
             stream,
             marks,
             under_way: VecDeque::new(),
@@ -113,18 +134,15 @@ impl Mover {
                 }
                 Ok(true) => break,
                 // The device may write for ever: the memory stays.
-                Err(_) => {
-                    std::mem::forget(self.staging);
-                    return;
-                }
+                Err(_) => return,
             }
         }
         for mark in self.marks {
             let _ = gpu.event_destroy(mark);
         }
         let _ = gpu.stream_destroy(self.stream);
-        if gpu.host_unregister(self.staging.address()).is_err() {
-            std::mem::forget(self.staging);
+        if gpu.host_unregister(self.staging.address()).is_ok() {
+            self.staging.unmap();
         }
     }
 
@@ -232,7 +250,7 @@ impl Mover {
             }
             device(session.device.stream_doze(self.stream, GLANCE))?;
         }
-        let staging = &self.staging;
+        let staging = &*self.staging;
         Ok(self
             .under_way
             .pop_front()
