@@ -121,6 +121,10 @@ bench: build bench-programs ## the promises of SPECIFICATION.md as ratios, into 
 bench-vm: packages-demo build bench-programs vhost-vsock ## round trips and copies in a VM over pci, vsock and tcp, into out/bench-vm.json
 	python3 tests/bench/vm_ways.py
 
+.PHONY: bench-vms
+bench-vms: packages-demo build bench-programs ## 1, 2, 4 and 8 VMs or sessions at once, on the GPU if there is one, into out/bench-vms
+	python3 tests/bench/bench_vms.py
+
 .PHONY: experiments
 experiments: build programs bench-programs ## gVirtuS's, rCUDA's and mrCUDA's published experiments, into out/experiments
 	python3 tests/bench/experiments.py

@@ -171,7 +171,7 @@ impl Field<'_> for [u32; 3] {
     }
 }
 
-impl Field<'_> for [u64; 3] {
+impl<const N: usize> Field<'_> for [u64; N] {
     fn encode<'s>(&'s self, out: &mut Vec<u8>) -> &'s [u8] {
         for value in self {
             out.extend_from_slice(&value.to_le_bytes());
@@ -179,7 +179,11 @@ impl Field<'_> for [u64; 3] {
         &[]
     }
     fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        Ok([reader.field()?, reader.field()?, reader.field()?])
+        let mut values = [0; N];
+        for value in &mut values {
+            *value = reader.field()?;
+        }
+        Ok(values)
     }
 }
 

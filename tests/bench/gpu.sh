@@ -2,17 +2,17 @@
 # Tests and benchmarks on this machine's NVIDIA GPU, with what is built or carried
 # here and without a network:
 #
-#   tests/bench/gpu.sh [test|bench|quick|experiments|all] [FOLDER]
+#   tests/bench/gpu.sh [test|bench|quick|experiments|vms|all] [FOLDER]
 #
 # test: every program, compared with native. bench: the whole benchmark.
-# quick: a short one. experiments: the published ones, repeated. all (default):
-# test, then quick. Results go to FOLDER (default: out). Without a GPU it says so
+# quick: a short one. experiments: the published ones, repeated. vms: time against
+# the number of sessions. all (default): test, then quick. Results go to FOLDER (default: out). Without a GPU it says so
 # and ends with 0.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 what=all
 case ${1:-} in
-test | bench | quick | experiments | all)
+test | bench | quick | experiments | vms | all)
     what=$1
     shift
     ;;
@@ -57,6 +57,9 @@ bench)
     ;;
 experiments)
     python3 tests/bench/experiments.py "$folder/experiments" || status=1
+    ;;
+vms)
+    python3 tests/bench/bench_vms.py --as sessions "$folder/bench-vms" || status=1
     ;;
 quick | all)
     python3 tests/bench/bench_gpu.py --quick --output "$folder/bench-gpu.json" --log "$folder/bench-gpu-daemon.log" || status=1

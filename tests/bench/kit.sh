@@ -12,7 +12,7 @@ release=target/release
 
 rm -rf "$kit"
 mkdir -p "$kit/bin" "$kit/lib" "$kit/programs" "$kit/native"
-for name in paragpud paragpu-worker paragpu paragpu-bench; do
+for name in paragpud paragpu-worker paragpu paragpu-bench paragpu-qemu-device; do
     strip -o "$kit/bin/$name" "$release/$name"
 done
 for name in libcuda.so.1 libcudart.so.13; do

@@ -8,8 +8,9 @@
 // One JSON line each: {"name":…,"unit":…,"value":…}, the value being the median
 // of several rounds. posted_10k and queries_10k measure nothing themselves: they
 // do N (10000) operations, and the library's counters tell what crossed. launches
-// times N of them. With --together, shared_work says "ready" and begins when its
-// standard input tells it to, so that several processes measure the same seconds.
+// times N of them, fixed_work N rounds of copies and a kernel. With --together,
+// shared_work and fixed_work say "ready" and begin when their standard input tells
+// them to, so that several processes measure the same seconds.
 
 #include <cuda_runtime.h>
 
@@ -312,9 +313,9 @@ double first_result() {
     return now;
 }
 
-// Work of a program that shares the GPU: kernels of some 100 us, each with
-// a small copy either way, for two seconds. Kernels a second.
-double shared_work() {
+// What a program that shares the GPU does: kernels of some 100 us, each with a
+// small copy either way. `measured` is given a function that does so many of them.
+double beside_others(const std::function<double(const std::function<void(long)> &)> &measured) {
     const int blocks = 128, threads = 256;
     float *out, *host;
     CHECK(cudaMalloc(reinterpret_cast<void **>(&out), blocks * threads * sizeof(float)));
@@ -328,22 +329,43 @@ double shared_work() {
         std::fflush(stdout);
         std::getchar();
     }
-    long kernels = 0;
-    auto start = Clock::now();
-    double seconds = 0;
-    while (seconds < 2) {
-        for (int at = 0; at < 10; ++at) {
+    double value = measured([&](long rounds) {
+        for (long at = 0; at < rounds; ++at) {
             CHECK(cudaMemcpyAsync(out, host, bytes, cudaMemcpyHostToDevice));
             arithmetic<<<blocks, threads>>>(out, 1000);
             CHECK(cudaMemcpyAsync(host, out, bytes, cudaMemcpyDeviceToHost));
         }
         settle();
-        kernels += 10;
-        seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    }
+    });
     CHECK(cudaFreeHost(host));
     CHECK(cudaFree(out));
-    return kernels / seconds;
+    return value;
+}
+
+// Two seconds of that: kernels a second.
+double shared_work() {
+    return beside_others([](const std::function<void(long)> &rounds) {
+        long kernels = 0;
+        auto start = Clock::now();
+        double seconds = 0;
+        while (seconds < 2) {
+            rounds(10);
+            kernels += 10;
+            seconds = std::chrono::duration<double>(Clock::now() - start).count();
+        }
+        return kernels / seconds;
+    });
+}
+
+// --count rounds of that: seconds.
+double fixed_work() {
+    return beside_others([](const std::function<void(long)> &rounds) {
+        return seconds_of([&] {
+            for (long done = 0; done < count_of_loop; done += 10) {
+                rounds(std::min(10l, count_of_loop - done));
+            }
+        });
+    });
 }
 
 // Seconds of --count launches and one wait for all of them.
@@ -382,6 +404,7 @@ const Measurement measurements[] = {
     {"queries_10k", "operations", queries_10k},
     {"graph100", "us", graph100},
     {"shared_work", "1/s", shared_work},
+    {"fixed_work", "s", fixed_work},
     {"launches", "s", launches},
 };
 

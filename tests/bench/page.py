@@ -7,7 +7,10 @@ import time
 from measure import harness, short
 
 WAYS = ("native", *harness.HOST_COMMUNICATORS)
-COLOURS = {"native": "#444444", "shm": "#1b7f5c", "unix": "#2f6fb2", "tcp": "#b5651d"}
+COLOURS = {
+    **{"native": "#444444", "shm": "#1b7f5c", "unix": "#2f6fb2", "tcp": "#b5651d"},
+    **{"vms": "#1b7f5c", "sessions": "#1b7f5c", "one after another": "#b5651d", "ideal": "#999999"},
+}
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
 table { border-collapse: collapse; font-size: 13px; }
@@ -49,7 +52,14 @@ def bars(title, groups, unit):
 
 
 def lines(title, series, across, upwards):
-    """A plot with logarithmic axes: {name: [(x, y)]}; y in seconds or whatever `upwards` says."""
+    """A plot with logarithmic axes and its heading."""
+    picture = plot(series, across, upwards)
+    return f"<h2>{html.escape(title)}</h2>\n{picture}\n" if picture else ""
+
+
+def plot(series, across, upwards, marks=None):
+    """A picture with logarithmic axes: {name: [(x, y)]}; y in seconds or whatever
+    `upwards` says; lines across at the decades, or upwards from `marks`."""
     left, width, height = 70, 560, 300
     points = [point for values in series.values() for point in values if point[0] > 0 and point[1] > 0]
     if not points:
@@ -61,10 +71,10 @@ def lines(title, series, across, upwards):
         10 + height * (y1 - math.log10(y)) / (y1 - y0),
     )
     parts = []
-    for decade in range(x0, x1 + 1):
-        at = place(10**decade, 10**y0)[0]
+    for mark in marks or [10**decade for decade in range(x0, x1 + 1)]:
+        at = place(mark, 10**y0)[0]
         parts.append(tag("line", x1=f"{at:.1f}", x2=f"{at:.1f}", y1=10, y2=10 + height, stroke="#ddd"))
-        parts.append(tag("text", f"{10**decade:g}", x=f"{at:.1f}", y=height + 26, text_anchor="middle"))
+        parts.append(tag("text", f"{mark:g}", x=f"{at:.1f}", y=height + 26, text_anchor="middle"))
     for decade in range(y0, y1 + 1):
         at = place(10**x0, 10**decade)[1]
         parts.append(tag("line", x1=left, x2=left + width, y1=f"{at:.1f}", y2=f"{at:.1f}", stroke="#ddd"))
@@ -77,8 +87,7 @@ def lines(title, series, across, upwards):
         parts.append(tag("text", html.escape(name), x=left + width + 32, y=index * 18 + 24))
     parts.append(tag("text", html.escape(across), x=left + width / 2, y=height + 44, text_anchor="middle"))
     parts.append(tag("text", html.escape(upwards), x=4, y=height + 44))
-    picture = tag("svg", "".join(parts), xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {left + width + 130} {height + 52}", role="img")
-    return f"<h2>{html.escape(title)}</h2>\n{picture}\n"
+    return tag("svg", "".join(parts), xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {left + width + 200} {height + 52}", role="img")
 
 
 def document(title, body):

@@ -6,6 +6,11 @@ usage: guest_program.py MODE [ARGUMENT]
   spin        launches a kernel that never ends, prints "spinning", waits for it
   load FILE   loads a module image: prints the CUresult
   hold BYTES  allocates, prints "holding", waits for standard input to close
+  grow BYTES  allocates as much again and again: prints "has N" after each; when
+              that is refused "refused", and goes on after a line of input
+  memory      prints free and total bytes of device 0
+  devices     computes on every device at once, prints "computed on N devices",
+              waits for standard input to close
   device      prints the name of device 0
 Exit status: 0 fine, 3 a CUDA error (printed as "CUDA error N in FUNCTION").
 """
@@ -82,11 +87,15 @@ def pointer(value):
 class Guest:
     """A context and the test kernels."""
 
-    def __init__(self):
+    def __init__(self, device=0):
         self.cuda = Cuda()
         self.cuda.cuInit(0)
         self.context = ctypes.c_void_p()
-        self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(self.context), 0)
+        self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(self.context), device)
+        self.use()
+
+    def use(self):
+        """Makes this device the one that calls are for."""
         self.cuda.cuCtxSetCurrent(self.context)
 
     def load(self, image):
@@ -140,6 +149,22 @@ def steps(guest, rounds):
         say(f"round {done}")
 
 
+def grow(guest, size):
+    """Allocates for ever."""
+    count = 0
+    while True:
+        try:
+            guest.allocate(size)
+            count += 1
+            say(f"has {count * size}")
+        except CudaError as error:
+            if error.code != 2:
+                raise
+            say("refused")
+            if not sys.stdin.readline():
+                return
+
+
 def main():
     """Runs one mode."""
     mode, argument = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
@@ -164,6 +189,20 @@ def main():
         elif mode == "hold":
             guest.allocate(int(argument))
             say("holding")
+            sys.stdin.read()
+        elif mode == "grow":
+            grow(guest, int(argument))
+        elif mode == "memory":
+            free, total = ctypes.c_size_t(), ctypes.c_size_t()
+            guest.cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+            say(f"{free.value} {total.value}")
+        elif mode == "devices":
+            count = ctypes.c_int()
+            guest.cuda.cuDeviceGetCount(ctypes.byref(count))
+            for device in [guest, *map(Guest, range(1, count.value))]:
+                device.use()
+                steps(device, 1)
+            say(f"computed on {count.value} devices")
             sys.stdin.read()
         elif mode == "device":
             name = ctypes.create_string_buffer(256)

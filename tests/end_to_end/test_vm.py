@@ -25,6 +25,13 @@ ask() {
     env "$@" /opt/paragpu/programs/vectorAdd 2>&1
     echo "exit $?"
 }
+# The device has three channels; a file that is open has one.
+exec 3</dev/paragpu0 4</dev/paragpu0
+ask "last channel" PARAGPU_COMMUNICATOR=pci
+exec 5</dev/paragpu0
+ask "no channel" PARAGPU_COMMUNICATOR=pci
+ask "no channel but vsock" PARAGPU_LOG_LEVEL=info PARAGPU_VSOCK_PORT=7014
+exec 3<&- 4<&- 5<&-
 ask "no port" PARAGPU_COMMUNICATOR=vsock
 ask "nobody listens" PARAGPU_COMMUNICATOR=vsock PARAGPU_VSOCK_PORT=7015
 ask "refused" PARAGPU_COMMUNICATOR=vsock PARAGPU_VSOCK_PORT=7017
@@ -82,7 +89,7 @@ class Vm(unittest.TestCase):
         self.initramfs = os.path.join(self.folder.name, "initramfs")
         self.vsock = self.enterContext(vm.Vsock("blue"))
         self.daemon = self.enterContext(harness.Daemon(f"--vsock-unix={self.vsock.listener}"))
-        self.device = self.enterContext(vm.Device(self.daemon, "blue"))
+        self.device = self.enterContext(vm.Device(self.daemon, "blue", ["--channels=3"]))
         self.tcp = "10.0.2.2:" + self.daemon.addresses["tcp"].rsplit(":", 1)[1]
 
     def test_every_program_on_a_newer_kernel(self):
@@ -139,6 +146,15 @@ class Vm(unittest.TestCase):
         said = dict(part.split("\n", 1) for part in whole.split(MARK)[1:])
 
         expected = {
+            "last channel": ["^exit 0$"],
+            "no channel": [
+                "^paragpu: all channels of the device /dev/paragpu0 are in use by other processes of this VM: end one"
+            ],
+            "no channel but vsock": [
+                "^paragpu: passed over: all channels of the device /dev/paragpu0",
+                "^paragpu: device 0 is reached by vsock$",
+                "^exit 0$",
+            ],
             "no port": ["`communicator` is \"vsock\", but vsock.port names no port"],
             "nobody listens": ["^paragpu: no host answers at vsock 2:7015; is paragpud running there with `vsock.port`"],
             "refused": ["^paragpu: the host refuses a session: ."],

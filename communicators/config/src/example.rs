@@ -32,5 +32,19 @@ pub fn example<T: Configuration>() -> String {
         let name = key.name.rsplit('.').next().unwrap_or_default();
         let _ = writeln!(out, "#{name} = {}", key.show(&defaults));
     }
+    for tables in T::tables() {
+        // A table that is there is one more, so the header is part of the prose.
+        out.push('\n');
+        for line in tables.doc.trim().lines() {
+            let _ = writeln!(out, "# {}", line.trim());
+        }
+        let _ = writeln!(out, "#\n# [{}.NAME]", tables.section);
+        for (name, doc, default) in (tables.keys)() {
+            for line in doc.trim().lines() {
+                let _ = writeln!(out, "# # {}", line.trim());
+            }
+            let _ = writeln!(out, "# {name} = {default}");
+        }
+    }
     out
 }

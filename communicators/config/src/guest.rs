@@ -75,22 +75,24 @@ impl Configuration for Guest {
     }
 
     fn elsewhere(key: &str) -> Option<&'static str> {
-        crate::host::Host::keys()
+        use crate::host::Host;
+        let is_key = Host::keys()
             .iter()
-            .any(|other| other.name == key || (!key.is_empty() && other.section() == key))
-            .then_some("the host's /etc/paragpu/host.toml or /etc/paragpu/host.d")
+            .any(|other| other.name == key || (!key.is_empty() && other.section() == key));
+        let is_table = Host::tables().iter().any(|tables| tables.section == key);
+        (is_key || is_table).then_some("the host's /etc/paragpu/host.toml or /etc/paragpu/host.d")
     }
 
-    fn check(&self) -> Result<(), (&'static str, String)> {
+    fn check(&self) -> Result<(), (String, String)> {
         if self.communicator == Communicator::Tcp && self.tcp.address.0.is_none() {
             return Err((
-                "communicator",
+                "communicator".into(),
                 "is \"tcp\", but tcp.address names no \"host:port\"".into(),
             ));
         }
         if self.communicator == Communicator::Vsock && self.vsock.port == 0 {
             return Err((
-                "communicator",
+                "communicator".into(),
                 "is \"vsock\", but vsock.port names no port".into(),
             ));
         }

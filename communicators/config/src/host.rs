@@ -1,10 +1,11 @@
 //! The configuration of the host daemon.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::schema::{Configuration, Key, configuration};
+use crate::schema::{Configuration, Key, Tables, configuration};
 use crate::setting::choice;
-use crate::{Error, Indices, Level, Listen, Loaded, Size, Sources, VmSockets};
+use crate::{Endpoint, Error, Indices, Level, Listen, Loaded, Size, Sources, VmSockets};
 
 choice! {
     /// What executes the calls.
@@ -15,6 +16,18 @@ choice! {
         Cuda = "cuda",
         /// The CPU.
         Software = "software",
+    }
+}
+
+choice! {
+    /// On which device of the host a guest's device is placed.
+    Placement {
+        /// The guest's device n is the n-th of the host's.
+        Fixed = "fixed",
+        /// One after the other.
+        RoundRobin = "round-robin",
+        /// The one with the fewest sessions, of those the one with the most free memory.
+        LeastLoaded = "least-loaded",
     }
 }
 
@@ -69,6 +82,10 @@ configuration! {
         /// Numbers of the devices to give to guests, in the order in which guests see them;
         /// empty for all.
         indices: Indices = Indices(Vec::new());
+        /// Which of them a session gets: "fixed" (the guest's device n is the n-th one),
+        /// "round-robin", or "least-loaded" (fewest sessions, then least memory in use). Devices
+        /// of one process always differ, and stay where they are while it has one of them.
+        placement: Placement = Placement::Fixed;
     }
 
     /// Workers that wait, their device ready, for the next session.
@@ -84,6 +101,8 @@ configuration! {
         /// Sessions at once of one VM, of one user of this host, of one address; 0 for no limit.
         /// A process has a session for each device that it uses.
         per_vm: u32 = 0 => 0..=4096;
+        /// Device memory of one VM, user or address, in all its sessions together; 0 for no limit.
+        per_vm_memory: Size = Size(0);
         /// Device memory of one session; 0 for no limit.
         memory: Size = Size(0);
         /// Connections that have not said hello yet.
@@ -125,10 +144,35 @@ configuration! {
         size: Size = Size(1 << 30) => 0..=1 << 40;
     }
 
+    /// Counters for Prometheus, in its text format.
+    [metrics] pub struct Metrics {
+        /// Where they are served, over HTTP at /metrics: a loopback "address:port", or the path of
+        /// a unix socket; empty for nowhere.
+        listen: Endpoint = Endpoint::Nowhere;
+    }
+
     /// What the daemon and the workers say: to the journal under systemd, else on standard error.
     [log] pub struct Log {
         /// "off", "error", "warn", "info", "debug" or "trace".
         level: Level = Level::Info;
+    }
+
+    tables:
+
+    /// What one VM may use, by the name that `paragpu list` shows: of a VM, "uid 1000" of a user of
+    /// this host, an address. A name with blanks or dots stands in quotes: [vm."uid 1000"].
+    [vm.NAME] pub struct Vm {
+        /// Device memory of all its sessions together; 0 for limits.per_vm_memory. More fails as
+        /// on a full device.
+        memory: Size = Size(0);
+        /// Sessions at once; 0 for limits.per_vm.
+        sessions: u32 = 0 => 0..=4096;
+        /// Numbers of the devices that it may have, in the order in which it sees them; empty for
+        /// all that the daemon gives.
+        devices: Indices = Indices(Vec::new());
+        /// Its context identifier at the host's vsock (vsock.port), so that it has its name there
+        /// too; 0 for none.
+        cid: u32 = 0 => 0..=0xffff_fffe;
     }
 }
 
@@ -174,6 +218,10 @@ impl Configuration for Host {
         KEYS
     }
 
+    fn tables() -> &'static [Tables<Self>] {
+        TABLES
+    }
+
     fn elsewhere(key: &str) -> Option<&'static str> {
         crate::guest::Guest::keys()
             .iter()
@@ -181,13 +229,13 @@ impl Configuration for Host {
             .then_some("the guest's /etc/paragpu/guest.toml or /etc/paragpu/conf.d")
     }
 
-    fn check(&self) -> Result<(), (&'static str, String)> {
+    fn check(&self) -> Result<(), (String, String)> {
         if let Some(address) = self.tcp.listen.0
             && !address.ip().is_loopback()
             && !self.tcp.allow_remote
         {
             return Err((
-                "tcp.listen",
+                "tcp.listen".into(),
                 format!(
                     "is {address}, which other machines reach, and connections are neither \
                      encrypted nor authenticated: listen at 127.0.0.1 or [::1], or set \
@@ -200,11 +248,14 @@ impl Configuration for Host {
             for earlier in sockets.iter().take(place) {
                 if earlier.path == socket.path {
                     let path = socket.path.display();
-                    return Err(("vsock.unix", format!("names the socket {path} twice")));
+                    return Err((
+                        "vsock.unix".into(),
+                        format!("names the socket {path} twice"),
+                    ));
                 }
                 if earlier.vm == socket.vm {
                     return Err((
-                        "vsock.unix",
+                        "vsock.unix".into(),
                         format!(
                             "names two VMs {:?}, with the sockets {} and {}: write VM=PATH with \
                              a name of its own for each",
@@ -216,11 +267,81 @@ impl Configuration for Host {
                 }
             }
         }
-        Ok(())
+        if let Endpoint::Tcp(address) = &self.metrics.listen
+            && !address.ip().is_loopback()
+        {
+            return Err((
+                "metrics.listen".into(),
+                format!(
+                    "is {address}, which other machines reach, and whoever asks is answered: \
+                     listen at 127.0.0.1, [::1] or a unix socket, behind a proxy where others ask"
+                ),
+            ));
+        }
+        self.check_vms()
     }
 }
 
 impl Host {
+    fn check_vms(&self) -> Result<(), (String, String)> {
+        let mut cids = BTreeMap::new();
+        for (name, vm) in &self.vm {
+            let given = &self.device.indices.0;
+            let strange = vm.devices.0.iter().find(|device| !given.contains(device));
+            if let Some(device) = strange.filter(|_| !given.is_empty()) {
+                return Err((
+                    format!("vm.{name}.devices"),
+                    format!("has device {device}, which device.indices does not give to guests"),
+                ));
+            }
+            match vm.cid {
+                0 => {}
+                cid @ (1 | 2) => {
+                    return Err((
+                        format!("vm.{name}.cid"),
+                        format!("is {cid}, which is the host's: VMs have 3 and more"),
+                    ));
+                }
+                cid => {
+                    if let Some(other) = cids.insert(cid, name) {
+                        return Err((
+                            format!("vm.{name}.cid"),
+                            format!(
+                                "is {cid}, which vm.{other}.cid is already: give each VM a context \
+                                 identifier of its own"
+                            ),
+                        ));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Most sessions at once of a VM, user or address; 0 for no limit.
+    #[must_use]
+    pub fn sessions_of(&self, vm: &str) -> u32 {
+        let own = self.vm.get(vm).map_or(0, |vm| vm.sessions);
+        if own == 0 { self.limits.per_vm } else { own }
+    }
+
+    /// Most device memory of a VM, user or address, in bytes; 0 for no limit.
+    #[must_use]
+    pub fn memory_of(&self, vm: &str) -> u64 {
+        match self.vm.get(vm).map_or(0, |vm| vm.memory.0) {
+            0 => self.limits.per_vm_memory.0,
+            own => own,
+        }
+    }
+
+    /// The VM that has a context identifier at the host's vsock, where one is
+    /// configured.
+    #[must_use]
+    pub fn vm_of_cid(&self, cid: u32) -> Option<&str> {
+        let found = self.vm.iter().find(|(_, vm)| vm.cid == cid && cid != 0);
+        found.map(|(name, _)| name.as_str())
+    }
+
     /// The host's configuration on this machine and in this process.
     ///
     /// # Errors

@@ -16,6 +16,9 @@
 //! which then stands for steps 2 and 3 and must exist. Files that are missing
 //! at the default places are silently no files.
 //!
+//! Sections that stand for something with a name, as `[vm.NAME]`, are read from
+//! files and the command line; variables cannot name them.
+//!
 //! Unknown keys and wrong values are refused with file, line and the nearest
 //! valid key; so are variables with the prefix that name no key.
 //! `PARAGPU_TEST_*` is left to test programs.
@@ -32,7 +35,8 @@ mod setting;
 pub use error::{Error, Origin};
 pub use example::example;
 pub use load::{Loaded, Sources};
-pub use schema::{Configuration, Key};
+pub use schema::{Configuration, Key, Tables};
 pub use setting::{
-    Address, Communicator, Indices, Level, Listen, Setting, Size, Spin, VmSocket, VmSockets,
+    Address, Communicator, Endpoint, Indices, Level, Listen, Setting, Size, Spin, VmSocket,
+    VmSockets,
 };

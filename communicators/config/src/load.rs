@@ -1,13 +1,17 @@
 //! Reads a configuration from its places, in their order.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::schema::{Configuration, Key, nearest};
+use crate::schema::{Configuration, Given, Key, Tables, nearest};
 use crate::{Error, Origin};
+
+/// Longest name of a section that is named by whoever writes it, in bytes.
+const MAX_NAME: usize = 64;
 
 /// Where to read from. See the crate's documentation for the order.
 #[derive(Debug, Clone, Default)]
@@ -32,6 +36,8 @@ pub struct Loaded<T> {
     /// The files that were read, in order.
     pub files: Vec<PathBuf>,
     origins: Vec<Origin>,
+    /// Of keys in sections that are named: `vm.demo.memory`.
+    named: BTreeMap<String, Origin>,
 }
 
 impl Sources {
@@ -70,6 +76,7 @@ impl Sources {
             values: T::default(),
             files: Vec::new(),
             origins: vec![Origin::Default; T::keys().len()],
+            named: BTreeMap::new(),
         };
         if let Some(file) = &self.file {
             loaded.read_file(file, self.required)?;
@@ -89,8 +96,8 @@ impl Sources {
             .values
             .check()
             .map_err(|(key, reason)| Error::Value {
-                origin: loaded.origin(key).clone(),
-                key: key.to_owned(),
+                origin: loaded.origin(&key).clone(),
+                key,
                 reason,
             })?;
         Ok(loaded)
@@ -128,6 +135,21 @@ impl<T: Configuration> Loaded<T> {
             .map(|(key, origin)| (key, key.show(&self.values), origin))
     }
 
+    /// Every key that was set in a section with a name, `vm.demo.memory`, with
+    /// its value as TOML and its origin.
+    pub fn named_entries(&self) -> impl Iterator<Item = (String, String, &Origin)> {
+        T::tables()
+            .iter()
+            .flat_map(|tables| {
+                let shown = (tables.show)(&self.values).into_iter();
+                shown.map(|(name, key, value)| (full_name(tables, &name, key), value))
+            })
+            .filter_map(|(key, value)| {
+                let origin = self.named.get(&key)?;
+                Some((key, value, origin))
+            })
+    }
+
     /// Where the value of `key` came from; [`Origin::Default`] for a key that
     /// does not exist.
     #[must_use]
@@ -136,7 +158,9 @@ impl<T: Configuration> Loaded<T> {
             .iter()
             .zip(&self.origins)
             .find(|(candidate, _)| candidate.name == key)
-            .map_or(&Origin::Default, |(_, origin)| origin)
+            .map(|(_, origin)| origin)
+            .or_else(|| self.named.get(key))
+            .unwrap_or(&Origin::Default)
     }
 
     fn read_file(&mut self, path: &Path, required: bool) -> Result<(), Error> {
@@ -183,6 +207,11 @@ impl<T: Configuration> Loaded<T> {
             };
             let is_section =
                 section.is_empty() && T::keys().iter().any(|key| key.section() == word);
+            let tables = T::tables().iter().find(|tables| tables.section == word);
+            if let Some(tables) = tables.filter(|_| section.is_empty()) {
+                self.read_tables(tables, value.get_ref(), &origin, at)?;
+                continue;
+            }
             match value.get_ref() {
                 DeValue::Table(inner) if is_section => self.read_table(word, inner, at)?,
                 _ if is_section => {
@@ -194,6 +223,7 @@ impl<T: Configuration> Loaded<T> {
                 }
                 DeValue::Table(_) if section.is_empty() && self.key(&name).is_none() => {
                     let sections = T::keys().iter().map(Key::section).filter(|s| !s.is_empty());
+                    let sections = sections.chain(T::tables().iter().map(|tables| tables.section));
                     return Err(Error::Unknown {
                         origin,
                         what: "section",
@@ -207,6 +237,87 @@ impl<T: Configuration> Loaded<T> {
             }
         }
         Ok(())
+    }
+
+    /// Reads `[vm.a]`, `[vm.b]`, …
+    fn read_tables(
+        &mut self,
+        tables: &Tables<T>,
+        value: &DeValue<'_>,
+        origin: &Origin,
+        at: &dyn Fn(usize) -> Origin,
+    ) -> Result<(), Error> {
+        let wrong = |origin: Origin, key: &str| Error::Value {
+            origin,
+            key: key.to_owned(),
+            reason: format!("is a section: write [{}.NAME]", tables.section),
+        };
+        let DeValue::Table(all) = value else {
+            return Err(wrong(origin.clone(), tables.section));
+        };
+        let mut lines: Vec<(&Spanned<_>, &Spanned<DeValue<'_>>)> = all.iter().collect();
+        lines.sort_by_key(|(name, _)| name.span().start);
+        for (name, table) in lines {
+            let origin = at(name.span().start);
+            let name: &str = name.get_ref();
+            let DeValue::Table(table) = table.get_ref() else {
+                return Err(wrong(origin, &format!("{}.{name}", tables.section)));
+            };
+            let mut keys: Vec<(&Spanned<_>, &Spanned<DeValue<'_>>)> = table.iter().collect();
+            keys.sort_by_key(|(key, _)| key.span().start);
+            for (key, value) in keys {
+                let origin = at(key.span().start);
+                self.apply_named(
+                    tables,
+                    name,
+                    key.get_ref(),
+                    Given::Toml(value.get_ref()),
+                    origin,
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_named(
+        &mut self,
+        tables: &Tables<T>,
+        name: &str,
+        key: &str,
+        given: Given<'_>,
+        origin: Origin,
+    ) -> Result<(), Error> {
+        let full = full_name(tables, name, key);
+        let good = !name.is_empty() && name.len() <= MAX_NAME && !name.contains(char::is_control);
+        let set = match good {
+            true => (tables.set)(&mut self.values, name, key, given),
+            false => Some(Err(format!(
+                "is of a name of more than {MAX_NAME} bytes, of none, or of one that cannot be printed"
+            ))),
+        };
+        match set {
+            Some(Ok(())) => {
+                self.named.insert(full, origin);
+                Ok(())
+            }
+            Some(Err(reason)) => Err(Error::Value {
+                origin,
+                key: full,
+                reason,
+            }),
+            None => {
+                let keys = (tables.keys)();
+                let near = nearest(key, keys.iter().map(|(name, ..)| *name));
+                Err(Error::Unknown {
+                    origin,
+                    what: "key",
+                    hint: near.map_or_else(String::new, |near| {
+                        format!("; did you mean `{}`?", full_name(tables, name, near))
+                    }),
+                    key: full,
+                })
+            }
+        }
     }
 
     fn read_variable(&mut self, name: &OsString, value: &OsString) -> Result<(), Error> {
@@ -239,6 +350,15 @@ impl<T: Configuration> Loaded<T> {
     }
 
     fn set(&mut self, name: &str, text: &str, origin: Origin) -> Result<(), Error> {
+        for tables in T::tables() {
+            let inside = name
+                .strip_prefix(tables.section)
+                .and_then(|rest| rest.strip_prefix('.'));
+            // The name may have dots, the key has none.
+            if let Some((name, key)) = inside.and_then(|inside| inside.rsplit_once('.')) {
+                return self.apply_named(tables, name, key, Given::Text(text), origin);
+            }
+        }
         self.apply(name, origin, |key, values| (key.set_text)(values, text))
     }
 
@@ -274,6 +394,11 @@ impl<T: Configuration> Loaded<T> {
         }
         Ok(())
     }
+}
+
+/// `vm.demo.memory`.
+fn full_name<T>(tables: &Tables<T>, name: &str, key: &str) -> String {
+    format!("{}.{name}.{key}", tables.section)
 }
 
 /// The end of the sentence about an unknown key.

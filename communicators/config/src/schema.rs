@@ -1,5 +1,7 @@
 //! What a configuration is: keys with type, default, range and meaning.
 
+use std::collections::BTreeMap;
+
 use toml::de::DeValue;
 
 /// One key of a configuration.
@@ -38,6 +40,69 @@ impl<T: Configuration> Key<T> {
     }
 }
 
+/// Sections of which there are as many as somebody names: `[vm.NAME]`.
+pub struct Tables<T: 'static> {
+    /// `vm`.
+    pub section: &'static str,
+    /// What one of them is for.
+    pub doc: &'static str,
+    /// Name, meaning and default of each key of one.
+    pub(crate) keys: fn() -> Vec<(&'static str, &'static str, String)>,
+    /// Sets a key of the table of this name; `None` where there is no such key.
+    pub(crate) set: Set<T>,
+    /// Name of the table, key and value as TOML of each table that is there.
+    pub(crate) show: fn(&T) -> Vec<(String, &'static str, String)>,
+}
+
+type Set<T> = fn(&mut T, &str, &str, Given<'_>) -> Option<Result<(), String>>;
+
+/// A value as it was written.
+#[derive(Clone, Copy)]
+pub(crate) enum Given<'a> {
+    Toml(&'a DeValue<'a>),
+    Text(&'a str),
+}
+
+impl Given<'_> {
+    pub(crate) fn put<T>(self, key: &Key<T>, into: &mut T) -> Result<(), String> {
+        match self {
+            Self::Toml(value) => (key.set_toml)(into, value),
+            Self::Text(text) => (key.set_text)(into, text),
+        }
+    }
+}
+
+/// The tables' descriptions, for one type of table.
+pub(crate) fn described<V: Default>(keys: &[Key<V>]) -> Vec<(&'static str, &'static str, String)> {
+    let defaults = V::default();
+    let described = |key: &Key<V>| (key.name, key.doc, (key.show)(&defaults));
+    keys.iter().map(described).collect()
+}
+
+pub(crate) fn put_named<V: Default>(
+    into: &mut BTreeMap<String, V>,
+    keys: &[Key<V>],
+    name: &str,
+    key: &str,
+    given: Given<'_>,
+) -> Option<Result<(), String>> {
+    let key = keys.iter().find(|known| known.name == key)?;
+    Some(given.put(key, into.entry(name.to_owned()).or_default()))
+}
+
+pub(crate) fn show_named<V>(
+    from: &BTreeMap<String, V>,
+    keys: &'static [Key<V>],
+) -> Vec<(String, &'static str, String)> {
+    let shown = |(name, table): (&String, &V)| {
+        let rows = keys
+            .iter()
+            .map(|key| (name.clone(), key.name, (key.show)(table)));
+        rows.collect::<Vec<_>>()
+    };
+    from.iter().flat_map(shown).collect()
+}
+
 /// A set of keys that is read as a whole.
 pub trait Configuration: Default + Clone + 'static {
     /// Its file at the default place.
@@ -52,6 +117,11 @@ pub trait Configuration: Default + Clone + 'static {
     /// Every key, top level first, then section by section.
     fn keys() -> &'static [Key<Self>];
 
+    /// The sections that are named by whoever writes them.
+    fn tables() -> &'static [Tables<Self>] {
+        &[]
+    }
+
     /// The file to which a key belongs that is not one of this configuration.
     fn elsewhere(key: &str) -> Option<&'static str>;
 
@@ -59,7 +129,7 @@ pub trait Configuration: Default + Clone + 'static {
     ///
     /// # Errors
     /// The key to blame, and the rest of the sentence.
-    fn check(&self) -> Result<(), (&'static str, String)> {
+    fn check(&self) -> Result<(), (String, String)> {
         Ok(())
     }
 }
@@ -98,13 +168,55 @@ macro_rules! configuration {
                 $( $(#[doc = $key_doc:literal])* $key:ident : $key_type:ty = $key_default:expr $(=> $key_range:expr)? ; )*
             }
         )*
+        $( tables: $(
+            $(#[doc = $table_doc:literal])*
+            [$table:ident . NAME] pub struct $table_name:ident {
+                $( $(#[doc = $named_doc:literal])* $named:ident : $named_type:ty = $named_default:expr $(=> $named_range:expr)? ; )*
+            }
+        )* )?
     ) => {
         $(#[$meta])*
         #[derive(Debug, Clone, PartialEq)]
         pub struct $name {
             $( $(#[doc = $doc])* pub $field: $type, )*
             $( $(#[doc = $section_doc])* pub $section: $section_name, )*
+            $( $( $(#[doc = $table_doc])* pub $table: std::collections::BTreeMap<String, $table_name>, )* )?
         }
+
+        $( $(
+            $(#[doc = $table_doc])*
+            #[derive(Debug, Clone, PartialEq)]
+            pub struct $table_name {
+                $( $(#[doc = $named_doc])* pub $named: $named_type, )*
+            }
+
+            impl Default for $table_name {
+                fn default() -> Self {
+                    Self { $( $named: $named_default, )* }
+                }
+            }
+
+            impl $table_name {
+                const KEYS: &'static [$crate::Key<Self>] = &[ $(
+                    $crate::schema::key!(
+                        $table_name, stringify!($named), concat!($($named_doc, "\n"),*),
+                        $named, $named_type $(, $named_range)?
+                    ),
+                )* ];
+            }
+        )*
+
+        const TABLES: &[$crate::schema::Tables<$name>] = &[ $(
+            $crate::schema::Tables {
+                section: stringify!($table),
+                doc: concat!($($table_doc, "\n"),*),
+                keys: || $crate::schema::described($table_name::KEYS),
+                set: |into, name, key, given| {
+                    $crate::schema::put_named(&mut into.$table, $table_name::KEYS, name, key, given)
+                },
+                show: |from| $crate::schema::show_named(&from.$table, $table_name::KEYS),
+            },
+        )* ]; )?
 
         $(
             $(#[doc = $section_doc])*
@@ -119,6 +231,7 @@ macro_rules! configuration {
                 Self {
                     $( $field: $default, )*
                     $( $section: $section_name { $( $key: $key_default, )* }, )*
+                    $( $( $table: std::collections::BTreeMap::new(), )* )?
                 }
             }
         }

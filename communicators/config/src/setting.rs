@@ -290,6 +290,42 @@ impl Text for Listen {
 }
 text_setting!(Listen, "a text \"address:port\"");
 
+/// Where this host listens for programs on it, or nowhere.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Endpoint {
+    /// Nowhere.
+    #[default]
+    Nowhere,
+    /// At an address; port 0 lets the system choose.
+    Tcp(SocketAddr),
+    /// At a unix socket.
+    Unix(PathBuf),
+}
+
+impl Text for Endpoint {
+    fn read(text: &str) -> Result<Self, String> {
+        match text {
+            "" => Ok(Self::Nowhere),
+            path if path.starts_with('/') => Ok(Self::Unix(path.into())),
+            address => address.parse().map(Self::Tcp).map_err(|_| {
+                format!(
+                    "expects an address and port such as \"127.0.0.1:9101\", or a path that starts \
+                     with /, not {}",
+                    quoted(text)
+                )
+            }),
+        }
+    }
+    fn written(&self) -> String {
+        match self {
+            Self::Nowhere => String::new(),
+            Self::Tcp(address) => address.to_string(),
+            Self::Unix(path) => path.display().to_string(),
+        }
+    }
+}
+text_setting!(Endpoint, "a text \"address:port\" or a path");
+
 /// A list of device numbers; empty means all.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Indices(pub Vec<u32>);

@@ -288,6 +288,133 @@ fn vsock_sockets_name_their_vms() {
 }
 
 #[test]
+fn vms_have_tables_of_their_own() {
+    let places = Places::new();
+    places.write(
+        "main.toml",
+        "[limits]\nper_vm_memory = '4GiB'\nper_vm = 9\n[vm.red]\nmemory = '1GiB'\ncid = 5\n\n\
+         [vm.'uid 1000']\nsessions = 2\n",
+    );
+    places.write(
+        "conf.d/10.toml",
+        "[vm.red]\nsessions = 3\nmemory = '2GiB'\n",
+    );
+    let mut sources = places.sources(&[]);
+    sources.arguments = vec![("vm.10.0.0.1.memory".into(), "64MiB".into())];
+    let loaded = sources.load::<Host>().unwrap();
+    let host = &loaded.values;
+    for (vm, memory, sessions) in [
+        ("red", 2 << 30, 3),
+        ("uid 1000", 4 << 30, 2),
+        ("10.0.0.1", 64 << 20, 9),
+        ("another", 4 << 30, 9),
+    ] {
+        assert_eq!(
+            (host.memory_of(vm), host.sessions_of(vm)),
+            (memory, sessions),
+            "{vm}"
+        );
+    }
+    assert_eq!(
+        (host.vm_of_cid(5), host.vm_of_cid(6), host.vm_of_cid(0)),
+        (Some("red"), None, None)
+    );
+    let named: Vec<(String, String, String)> = loaded
+        .named_entries()
+        .map(|(key, value, origin)| (key, value, origin.to_string()))
+        .collect();
+    let at = |name: &str, line: u32| format!("{}:{line}", places.path(name).display());
+    assert_eq!(
+        named,
+        [
+            (
+                "vm.10.0.0.1.memory".into(),
+                "\"64MiB\"".into(),
+                "command line".into()
+            ),
+            (
+                "vm.red.memory".into(),
+                "\"2GiB\"".into(),
+                at("conf.d/10.toml", 3)
+            ),
+            (
+                "vm.red.sessions".into(),
+                "3".into(),
+                at("conf.d/10.toml", 2)
+            ),
+            ("vm.red.cid".into(), "5".into(), at("main.toml", 6)),
+            (
+                "vm.uid 1000.sessions".into(),
+                "2".into(),
+                at("main.toml", 9)
+            ),
+        ]
+    );
+}
+
+#[test]
+fn mistakes_about_vms_are_one_sentence() {
+    for (text, expected) in [
+        (
+            "[vm.red]\n\nmemroy = 1\n",
+            "main.toml:3: there is no key `vm.red.memroy`; did you mean `vm.red.memory`?",
+        ),
+        (
+            "vm = 3\n",
+            "main.toml:1: `vm` is a section: write [vm.NAME]",
+        ),
+        (
+            "[vm]\nmemory = 3\n",
+            "main.toml:2: `vm.memory` is a section: write [vm.NAME]",
+        ),
+        (
+            "[vms.red]\nmemory = 3\n",
+            "main.toml:1: there is no section `vms`; did you mean `vm`?",
+        ),
+        (
+            "[vm.red]\nsessions = 5000\n",
+            "main.toml:2: `vm.red.sessions` expects a value from 0 to 4KiB, not 5000",
+        ),
+        (
+            "[vm.red]\ncid = 4\n[vm.blue]\ncid = 4\n",
+            "main.toml:2: `vm.red.cid` is 4, which vm.blue.cid is already: give each VM a context \
+             identifier of its own",
+        ),
+        (
+            "[vm.red]\ncid = 2\n",
+            "main.toml:2: `vm.red.cid` is 2, which is the host's: VMs have 3 and more",
+        ),
+        (
+            "[device]\nindices = [0, 1]\n[vm.red]\ndevices = [1, 3]\n",
+            "main.toml:4: `vm.red.devices` has device 3, which device.indices does not give to \
+             guests",
+        ),
+        (
+            "[device]\nplacement = 'least'\n",
+            "main.toml:2: `device.placement` expects one of fixed, round-robin, least-loaded, not \
+             \"least\"",
+        ),
+        (
+            "[metrics]\nlisten = '9101'\n",
+            "main.toml:2: `metrics.listen` expects an address and port such as \
+             \"127.0.0.1:9101\", or a path that starts with /, not \"9101\"",
+        ),
+    ] {
+        assert_eq!(message::<Host>(text), expected);
+    }
+    let refused = message::<Host>("[metrics]\nlisten = '0.0.0.0:9101'\n");
+    assert!(
+        refused.starts_with("main.toml:2: `metrics.listen` is 0.0.0.0:9101, which other machines"),
+        "{refused}"
+    );
+    // Two tables of one name are the parser's to refuse.
+    let twice = message::<Host>("[vm.red]\ncid = 4\n[vm.red]\ncid = 5\n");
+    assert!(twice.starts_with("main.toml:3: "), "{twice}");
+    let guest = message::<Guest>("[vm.red]\nmemory = 1\n");
+    assert!(guest.contains("it belongs in the host's"), "{guest}");
+}
+
+#[test]
 fn vsock_without_a_port_is_refused() {
     assert_eq!(
         message::<Guest>("communicator = 'vsock'\n"),

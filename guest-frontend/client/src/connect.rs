@@ -172,7 +172,7 @@ impl Attempt<'_> {
                         spin: self.polling.spin,
                     });
                 }
-                Err(error @ Error::NoAnswer { .. }) if !single => {
+                Err(error @ (Error::NoAnswer { .. } | Error::ChannelsTaken(_))) if !single => {
                     tried.push(crate::error::chain(&error));
                 }
                 Err(error) => return Err(error),
@@ -280,12 +280,8 @@ impl Attempt<'_> {
     }
 
     fn pci(&self, node: &Path) -> Result<(Connection, Welcome), Error> {
-        let mut connection =
-            pci::attach_guest(node, self.rings(), staging::reach).map_err(|error| Error::NoAnswer {
-                place: format!("the device {}", node.display()),
-                advice: "is the module `paragpu` loaded, and does this user belong to the group of the device file?",
-                source: Box::new(error),
-            })?;
+        let mut connection = pci::attach_guest(node, self.rings(), staging::reach)
+            .map_err(|error| no_channel(node, error))?;
         let hello = self.hello(Transport::Pci);
         connection
             .sender
@@ -306,6 +302,22 @@ impl Attempt<'_> {
             }
         };
         Ok((connection, welcome))
+    }
+}
+
+/// What keeps a guest from its VM's device.
+fn no_channel(node: &Path, error: TravelError) -> Error {
+    let full = std::io::ErrorKind::StorageFull;
+    match error {
+        // As the module says that no channel is free.
+        TravelError::Io { source, .. } if source.kind() == full => {
+            Error::ChannelsTaken(node.display().to_string())
+        }
+        error => Error::NoAnswer {
+            place: format!("the device {}", node.display()),
+            advice: "is the module `paragpu` loaded, and does this user belong to the group of the device file?",
+            source: Box::new(error),
+        },
     }
 }
 

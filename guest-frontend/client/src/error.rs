@@ -24,6 +24,12 @@ pub enum Error {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// Other processes have every channel of the VM's device.
+    #[error(
+        "all channels of the device {0} are in use by other processes of this VM: end one, or \
+         start paragpu-qemu-device for the VM with more (--channels)"
+    )]
+    ChannelsTaken(String),
     /// No communicator of the automatic order found a host.
     #[error(
         "no host was found (tried {0}); set `communicator` in /etc/paragpu/guest.toml, or run `paragpu doctor`"

@@ -1,6 +1,7 @@
 //! The command line of `paragpu`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -12,8 +13,8 @@ use crate::error::Error;
 /// GPUs for virtual machines: asks and commands.
 ///
 /// In a guest, `paragpu doctor` says whether programs will find a GPU and why
-/// not. On a host, `paragpu list` shows the sessions of guests and `paragpu
-/// end` ends one.
+/// not. On a host, `paragpu list` shows the sessions of guests, `paragpu top`
+/// what they do, and `paragpu end` ends one.
 #[derive(Debug, Parser)]
 #[command(name = "paragpu", version)]
 pub struct Arguments {
@@ -50,6 +51,24 @@ pub enum Command {
     /// Lists the sessions of guests on this host.
     List {
         /// How to print.
+        #[arg(short, long, default_value = "text")]
+        output: Output,
+    },
+    /// Shows what the sessions do now: calls and bytes a second, memory, age.
+    ///
+    /// A live view in a terminal; `q` ends it. Elsewhere, and with `-o json`,
+    /// one report after the other.
+    Top {
+        /// One report, after one interval.
+        #[arg(long)]
+        once: bool,
+        /// Seconds over which rates are taken.
+        #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+        interval: Duration,
+        /// What the first sessions have most of.
+        #[arg(long, default_value = "calls")]
+        sort: Sort,
+        /// How to print; json is one line a report.
         #[arg(short, long, default_value = "text")]
         output: Output,
     },
@@ -263,6 +282,27 @@ pub enum Side {
     Guest,
     /// Where the GPUs are.
     Host,
+}
+
+/// What `paragpu top` sorts by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Sort {
+    /// Calls a second.
+    Calls,
+    /// Bytes a second, both ways.
+    Bytes,
+    /// Device memory.
+    Memory,
+    /// How long they run.
+    Age,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    text.parse()
+        .ok()
+        .filter(|seconds| (0.05..=3600.0).contains(seconds))
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| format!("{text:?} is not a number of seconds from 0.05 to 3600"))
 }
 
 /// How to print.

@@ -13,11 +13,12 @@ use crate::error::{self, Error, print, print_json};
 /// One key, as `show` prints it.
 #[derive(Debug, Serialize)]
 struct Entry {
-    key: &'static str,
+    key: String,
     /// As TOML.
     value: String,
     origin: String,
-    variable: String,
+    /// `None` of a key in a section that has a name.
+    variable: Option<String>,
 }
 
 /// Does what `command` says.
@@ -54,18 +55,24 @@ fn show<T: Configuration>(output: Output) -> Result<(), Error> {
     let entries: Vec<Entry> = loaded
         .entries()
         .map(|(key, value, origin)| Entry {
-            key: key.name,
+            key: key.name.to_owned(),
             value,
             origin: origin.to_string(),
-            variable: key.variable(),
+            variable: Some(key.variable()),
         })
+        .chain(loaded.named_entries().map(|(key, value, origin)| Entry {
+            key,
+            value,
+            origin: origin.to_string(),
+            variable: None,
+        }))
         .collect();
     if output == Output::Json {
         return print_json(&entries);
     }
     let mut table = crate::sessions::table(&["KEY", "VALUE", "FROM"]);
     for entry in entries {
-        table.add_row([entry.key.to_owned(), entry.value, entry.origin]);
+        table.add_row([entry.key, entry.value, entry.origin]);
     }
     print(crate::sessions::lines(&table))
 }

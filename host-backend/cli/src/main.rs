@@ -10,6 +10,7 @@ mod libvirt;
 mod man;
 mod moving;
 mod sessions;
+mod top;
 
 use std::process::ExitCode;
 
@@ -39,6 +40,20 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             return doctor::run(*side, arguments.control.as_deref(), *output);
         }
         Command::List { output } => sessions::list(&arguments.connect()?, *output)?,
+        Command::Top {
+            once,
+            interval,
+            sort,
+            output,
+        } => {
+            let options = top::Options {
+                interval: *interval,
+                once: *once,
+                sort: *sort,
+                output: *output,
+            };
+            top::top(&arguments.connect()?, options)?;
+        }
         Command::End { session } => sessions::end(&arguments.connect()?, *session)?,
         Command::Migrate {
             session,

@@ -2,7 +2,7 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 use paragpu_config::Size;
-use paragpu_daemon::admin::{DeviceInfo, Request, Response, SessionInfo, Stats};
+use paragpu_daemon::admin::{DeviceInfo, Request, Response, SessionInfo, Stats, VmInfo};
 
 use crate::arguments::Output;
 use crate::control::{Control, unexpected};
@@ -94,6 +94,15 @@ pub fn status(control: &Control, output: Output) -> Result<(), Error> {
         text.push('\n');
         text += &lines(&table);
     }
+    if !stats.vms.is_empty() {
+        let mut table = table(&["VM", "SESSIONS", "LIMIT", "MEMORY", "LIMIT"]);
+        (1..5).for_each(|column| right(&mut table, column));
+        for vm in &stats.vms {
+            table.add_row(vm_row(vm));
+        }
+        text.push('\n');
+        text += &lines(&table);
+    }
     print(text)
 }
 
@@ -127,6 +136,17 @@ fn device_row(device: &DeviceInfo) -> [String; 7] {
     ]
 }
 
+fn vm_row(vm: &VmInfo) -> [String; 5] {
+    let limit = |limit: u64, shown: String| if limit == 0 { "-".into() } else { shown };
+    [
+        vm.vm.clone(),
+        vm.sessions.to_string(),
+        limit(vm.session_limit, vm.session_limit.to_string()),
+        bytes(vm.device_memory),
+        limit(vm.device_memory_limit, bytes(vm.device_memory_limit)),
+    ]
+}
+
 /// A table without lines.
 pub fn table(head: &[&str]) -> Table {
     let mut table = Table::new();
@@ -137,7 +157,7 @@ pub fn table(head: &[&str]) -> Table {
     table
 }
 
-fn right(table: &mut Table, column: usize) {
+pub fn right(table: &mut Table, column: usize) {
     if let Some(column) = table.column_mut(column) {
         column.set_cell_alignment(CellAlignment::Right);
     }
@@ -173,7 +193,7 @@ pub fn bytes(count: u64) -> String {
 }
 
 /// Seconds as people say them.
-fn age(seconds: f64) -> String {
+pub fn age(seconds: f64) -> String {
     let whole = seconds.max(0.0) as u64;
     match whole {
         0..60 => format!("{whole}s"),

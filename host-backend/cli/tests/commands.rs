@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::thread::JoinHandle;
 
-use paragpu_daemon::admin::{DeviceInfo, Request, Response, SessionInfo, Stats};
+use paragpu_daemon::admin::{DeviceInfo, Request, Response, SessionInfo, Stats, VmInfo};
 use paragpu_protocol::codec::{Text, decode_all, encode_all};
 use paragpu_protocol::frame::{Control, FrameHeader, HEADER_LEN};
 use paragpu_protocol::handshake::{HELLO_LEN, Hello, Refusal, VERSION, Welcome};
@@ -79,6 +79,13 @@ fn stats(problem: Option<&str>) -> Stats {
             starting: 0,
             sessions: 1,
             problem: None,
+        }],
+        vms: vec![VmInfo {
+            vm: "blue".into(),
+            sessions: 1,
+            session_limit: 0,
+            device_memory: 64 << 20,
+            device_memory_limit: 1 << 30,
         }],
         problem: problem.map(str::to_owned),
     }

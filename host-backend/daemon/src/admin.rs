@@ -169,16 +169,35 @@ pub struct Stats {
     pub uptime: f64,
     /// Whether the search for devices is over.
     pub ready: bool,
-    /// The devices as guests number them.
+    /// The devices.
     pub devices: Vec<DeviceInfo>,
+    /// The VMs, users and addresses that have sessions.
+    pub vms: Vec<VmInfo>,
     /// Why there are no devices, where there are none.
     pub problem: Option<String>,
+}
+
+/// One VM, user or address that has sessions.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VmInfo {
+    /// As [`SessionInfo::vm`].
+    pub vm: String,
+    /// Sessions now.
+    pub sessions: u64,
+    /// Most at once; 0 for no limit.
+    pub session_limit: u64,
+    /// Bytes of device memory in all its sessions, those left out that began
+    /// under an earlier daemon.
+    pub device_memory: u64,
+    /// Most bytes; 0 for no limit.
+    pub device_memory_limit: u64,
 }
 
 /// One device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeviceInfo {
-    /// The guest's number of it.
+    /// Its place: the guest's number of it, unless sessions are placed or the
+    /// VM has devices of its own.
     pub ordinal: u32,
     /// `cuda:0`.
     pub device: String,

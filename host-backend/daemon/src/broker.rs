@@ -4,6 +4,8 @@
 mod admit;
 mod consoles;
 mod orders;
+mod placing;
+mod scrapes;
 mod supervise;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -12,8 +14,8 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use paragpu_config::VmSocket;
 use paragpu_config::host::Host;
+use paragpu_config::{Endpoint, VmSocket};
 use paragpu_worker::control::Inbox;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -23,8 +25,11 @@ use crate::console::Console;
 use crate::device::Devices;
 use crate::handshake::{Asked, Guest, Pending};
 use crate::listener::{Listener, group};
+use crate::metrics::Ended;
 use crate::notes::Notes;
+use crate::scrape::Scrape;
 use crate::session::Session;
+use crate::tenants::Tenants;
 use crate::worker::{State, Worker};
 use crate::{Error, logging, sys};
 
@@ -38,6 +43,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 struct Waiting {
     guest: Guest,
     asked: Box<Asked>,
+    /// Place of its GPU, or why it gets none; `None` until the devices are found.
+    placed: Option<Result<u32, String>>,
 }
 
 /// Totals since the start.
@@ -60,6 +67,8 @@ enum Source {
     Control(u64),
     Process(u64),
     Console(u64),
+    Metrics,
+    Scrape(u64),
 }
 
 /// The daemon.
@@ -71,15 +80,22 @@ pub struct Broker {
     log: logging::Handle,
     guests: Vec<Listener>,
     commands: Option<Listener>,
+    metrics: Option<Listener>,
     terminate: UnixStream,
     reload: UnixStream,
     notes: Notes,
     devices: Devices,
+    tenants: Tenants,
+    /// Place of the GPU that the last session got.
+    last_place: Option<u32>,
+    /// What sessions that are over counted.
+    ended: Ended,
     workers: BTreeMap<u64, Worker>,
     sessions: BTreeMap<u64, Session>,
     pending: BTreeMap<u64, Pending>,
     waiting: VecDeque<Waiting>,
     consoles: BTreeMap<u64, Console>,
+    scrapes: BTreeMap<u64, Scrape>,
     listings: Vec<consoles::Listing>,
     /// By key of the worker.
     orders: BTreeMap<u64, orders::Ordered>,
@@ -131,6 +147,11 @@ impl Broker {
         for socket in &host.vsock.unix.0 {
             guests.push(patiently(|| Listener::vm(socket, vsock_group))?);
         }
+        let metrics = match &host.metrics.listen {
+            Endpoint::Nowhere => None,
+            Endpoint::Tcp(address) => Some(Listener::tcp(*address)?),
+            Endpoint::Unix(path) => Some(patiently(|| Listener::unix(path, None))?),
+        };
         let mut broker = Self {
             program: worker_program(&host),
             devices: Devices::new(&host),
@@ -139,6 +160,11 @@ impl Broker {
             log,
             guests,
             commands: Some(commands),
+            metrics,
+            tenants: Tenants::default(),
+            last_place: None,
+            ended: Ended::default(),
+            scrapes: BTreeMap::new(),
             terminate,
             reload,
             notes,
@@ -180,6 +206,11 @@ impl Broker {
         serde_json::json!({
             "socket": self.host.daemon.socket,
             "control": self.host.daemon.control,
+            "metrics": match (&self.host.metrics.listen, &self.metrics) {
+                (Endpoint::Unix(path), _) => Some(path.display().to_string()),
+                (_, Some(listener)) => listener.address().map(|address| address.to_string()),
+                _ => None,
+            },
             "tcp": tcp.map(|address| address.to_string()),
             "vsock": self.host.vsock.port,
             "pid": std::process::id(),
@@ -225,6 +256,13 @@ impl Broker {
             let flags = PollFlags::RDHUP;
             add(Source::Waiting(place), waiting.guest.as_fd(), flags);
         }
+        for (key, scrape) in &self.scrapes {
+            if scrape.writing() {
+                add(Source::Scrape(*key), scrape.as_fd(), PollFlags::OUT);
+            } else if scrape.reading() {
+                add(Source::Scrape(*key), scrape.as_fd(), read);
+            }
+        }
         for (key, console) in &self.consoles {
             let flags = if console.writing() {
                 PollFlags::OUT
@@ -236,6 +274,9 @@ impl Broker {
         if self.accept_pause.is_none() {
             if let Some(commands) = &self.commands {
                 add(Source::Commands, commands.as_fd(), read);
+            }
+            if let Some(metrics) = &self.metrics {
+                add(Source::Metrics, metrics.as_fd(), read);
             }
             for (place, listener) in self.guests.iter().enumerate() {
                 add(Source::Guests(place), listener.as_fd(), read);
@@ -273,6 +314,8 @@ impl Broker {
             Source::Control(key) => self.hear(key),
             Source::Process(key) => self.exited(key),
             Source::Console(key) => self.console(key, flags),
+            Source::Metrics => self.accept_scrape(),
+            Source::Scrape(key) => self.scrape(key, flags),
         }
     }
 
@@ -286,6 +329,8 @@ impl Broker {
         }
         let retry = self.devices.retry(now);
         self.give_up_on_silent(now);
+        self.give_up_on_scrapes(now);
+        self.place_waiting();
         self.match_waiting();
         self.refill(now);
         self.kill_overdue(now);
@@ -299,6 +344,7 @@ impl Broker {
                 .filter_map(|worker| worker.deadline)
                 .min(),
             self.listings.iter().map(|listing| listing.deadline).min(),
+            self.scrapes.values().map(|scrape| scrape.deadline).min(),
         ]
         .into_iter()
         .flatten()
@@ -319,6 +365,8 @@ impl Broker {
         self.stopping = Some(deadline);
         self.guests.clear();
         self.commands = None;
+        self.metrics = None;
+        self.scrapes.clear();
         self.pending.clear();
         for waiting in std::mem::take(&mut self.waiting) {
             waiting.guest.refuse("the host's daemon is ending");
@@ -331,7 +379,7 @@ impl Broker {
         }
     }
 
-    /// SIGHUP: limits, pool, sockets of VMs and log level anew.
+    /// SIGHUP: limits, placement, pool, sockets of VMs and log level anew.
     fn reload(&mut self) {
         if let Ok(0) | Err(_) = drain(&self.reload) {
             return;
@@ -345,6 +393,11 @@ impl Broker {
         };
         let applied = Host {
             limits: new.limits.clone(),
+            vm: new.vm.clone(),
+            device: paragpu_config::host::Device {
+                placement: new.device.placement,
+                ..self.host.device.clone()
+            },
             pool: new.pool.clone(),
             log: new.log.clone(),
             shm: new.shm.clone(),
@@ -356,9 +409,12 @@ impl Broker {
             ..self.host.clone()
         };
         if applied != new {
-            tracing::warn!("sockets, device and worker program change with a restart only");
+            tracing::warn!(
+                "sockets, devices, metrics and worker program change with a restart only"
+            );
         }
         self.host = applied;
+        self.tenants.limit(&self.host);
         if let Err(error) = self.follow_vm_sockets() {
             tracing::error!(%error, "a socket of a VM is not listened at");
         }

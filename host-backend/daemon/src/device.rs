@@ -31,7 +31,8 @@ pub struct Device {
     failures: u32,
 }
 
-/// The devices in the guests' order.
+/// The devices, in the order in which guests see them unless a VM has another.
+/// Everywhere in the daemon a device's number in this list is its place.
 #[derive(Debug)]
 pub struct Devices {
     kind: &'static str,
@@ -123,6 +124,22 @@ impl Devices {
     #[must_use]
     pub fn get(&self, ordinal: u32) -> Option<&Device> {
         self.list.get(usize::try_from(ordinal).ok()?)
+    }
+
+    /// The place of the device with this number on the host, where guests can
+    /// have it.
+    #[must_use]
+    pub fn place_of(&self, index: u32) -> Option<u32> {
+        let found = self.iter().take(self.count() as usize);
+        let mut found = found.filter(|(_, device)| device.index == index);
+        found.next().map(|(place, _)| place)
+    }
+
+    /// The place of the device with this label.
+    #[must_use]
+    pub fn labelled(&self, label: &str) -> Option<u32> {
+        let (kind, index) = label.split_once(':')?;
+        self.place_of(index.parse().ok().filter(|_| kind == self.kind)?)
     }
 
     /// `cuda:0`.

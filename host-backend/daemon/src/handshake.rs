@@ -60,6 +60,9 @@ pub struct Asked {
     pub channel: Option<Channel>,
     /// The session comes from another daemon's worker: its secret.
     pub arrives: Option<[u8; 16]>,
+    /// The number on this host of the GPU that it must be; `None` leaves it to
+    /// the configured placement.
+    pub gpu: Option<u32>,
 }
 
 /// A channel of a PCI device's window.
@@ -218,6 +221,7 @@ fn said_hello(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
         vm: peer.to_string(),
         channel: None,
         arrives: None,
+        gpu: None,
     })
 }
 
@@ -249,6 +253,7 @@ fn arrived(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
         vm: arrive.vm.0.to_owned(),
         channel: None,
         arrives: Some(arrive.token),
+        gpu: None,
     })
 }
 
@@ -276,6 +281,7 @@ fn attached(payload: &[u8], fds: Vec<OwnedFd>) -> Result<Asked, String> {
             fds,
         }),
         arrives: None,
+        gpu: None,
     })
 }
 

@@ -1,4 +1,5 @@
-//! Where the daemon's log goes: the journal under systemd, else standard error.
+//! Where the daemon's log goes: the journal under systemd, with the fields VM,
+//! SESSION, GPU and WORKER where a line is about one; else standard error.
 #![forbid(unsafe_code)]
 
 use std::io::IsTerminal as _;
@@ -55,7 +56,9 @@ fn journal() -> Option<tracing_journald::Layer> {
     let stderr = std::fs::metadata("/proc/self/fd/2").ok()?;
     let ours = device.parse() == Ok(stderr.dev()) && inode.parse() == Ok(stderr.ino());
     if ours {
-        tracing_journald::layer().ok()
+        // Without a prefix: `journalctl VM=demo`, `SESSION=7`, `GPU=cuda:0`.
+        let journal = tracing_journald::layer().ok()?;
+        Some(journal.with_field_prefix(None))
     } else {
         None
     }

@@ -58,17 +58,7 @@ impl Session {
     pub fn info(&self, worker_pid: u32, counted: bool, ending: bool) -> SessionInfo {
         let facts = &self.facts;
         let begun = Duration::from_secs(facts.begun);
-        let counters = self.counters.unwrap_or(Counters {
-            calls: 0,
-            posted: 0,
-            synchronous: 0,
-            bytes_to_device: 0,
-            bytes_from_device: 0,
-            device_memory: 0,
-            host_memory: 0,
-            launches: 0,
-            busy: 0,
-        });
+        let counters = self.counters.unwrap_or(Counters::NONE);
         SessionInfo {
             id: facts.session,
             vm: facts.vm.clone(),

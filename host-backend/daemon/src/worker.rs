@@ -28,7 +28,7 @@ pub enum State {
 pub struct Worker {
     /// Its process.
     pub pid: u32,
-    /// The guests' number of its device.
+    /// Place of its device among the daemon's.
     pub ordinal: u32,
     /// What it does.
     pub state: State,
@@ -70,7 +70,7 @@ pub enum News {
 }
 
 impl Worker {
-    /// Starts a worker for the guests' device `ordinal`.
+    /// Starts a worker for the device at place `ordinal`.
     ///
     /// # Errors
     /// As [`Spawn::start`], and where the system gives no pidfd.

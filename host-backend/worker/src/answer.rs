@@ -169,6 +169,7 @@ impl Session {
 
     /// Sends a reply.
     pub(crate) fn send_reply(&mut self, at: At, payload: &[&[u8]]) -> Result<(), End> {
+        self.ends(at.slot);
         let length: usize = payload.iter().map(|part| part.len()).sum();
         if length > MAX_PAYLOAD {
             let mut out = Vec::new();

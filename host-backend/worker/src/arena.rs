@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 
 use paragpu_protocol::layout::{CHUNK, DEVICE_STRIDE};
 
+use crate::account::Share;
+
 /// A mapped range.
 #[derive(Debug)]
 struct Range<F> {
@@ -36,6 +38,8 @@ pub(crate) enum Refused {
     Overlap,
     /// More than the session may have.
     Limit,
+    /// More than all sessions of its VM may have together.
+    Shared,
 }
 
 /// The mapped ranges of a session; `F` tells when an idle one may be reused.
@@ -49,6 +53,10 @@ pub(crate) struct Arena<F> {
     idle: u64,
     /// Most live bytes.
     limit: u64,
+    /// Live bytes count for the VM, too.
+    share: Share,
+    /// Bytes that count for the VM, of a plan that is not carried out.
+    planned: u64,
     /// Most idle bytes.
     idle_limit: u64,
     /// Counts unmappings: the ages of idle ranges.
@@ -65,25 +73,41 @@ impl<F> Arena<F> {
             live: 0,
             idle: 0,
             limit,
+            share: Share::default(),
+            planned: 0,
             idle_limit: idle_limit.min(limit),
             clock: 0,
             dropped: Vec::new(),
         }
     }
 
-    /// Counts memory of the device that lies elsewhere: false past the limit.
-    #[must_use]
-    pub(crate) fn charge(&mut self, bytes: u64) -> bool {
+    /// What is mapped from now on counts for the session's VM.
+    pub(crate) fn count_for(&mut self, share: Share) {
+        self.share = share;
+    }
+
+    /// Counts memory of the device that lies elsewhere.
+    pub(crate) fn charge(&mut self, bytes: u64) -> Result<(), Refused> {
         let charged = self.live.saturating_add(bytes);
-        if charged <= self.limit {
-            self.live = charged;
+        if charged > self.limit {
+            return Err(Refused::Limit);
         }
-        charged <= self.limit
+        if !self.share.take(bytes) {
+            return Err(Refused::Shared);
+        }
+        self.live = charged;
+        Ok(())
     }
 
     /// Counts it no longer.
     pub(crate) fn discharge(&mut self, bytes: u64) {
         self.live = self.live.saturating_sub(bytes);
+        self.share.give_back(bytes);
+    }
+
+    /// The last plan is not carried out.
+    pub(crate) fn abandon_plan(&mut self) {
+        self.share.give_back(std::mem::take(&mut self.planned));
     }
 
     /// Takes the fences of ranges that are idle no more.
@@ -103,7 +127,13 @@ impl<F> Arena<F> {
 
     /// Most bytes the guest may have.
     pub(crate) fn limit(&self) -> u64 {
-        self.limit
+        self.limit.min(self.share.limit())
+    }
+
+    /// Bytes the guest may still take.
+    pub(crate) fn free(&self) -> u64 {
+        let own = self.limit.saturating_sub(self.live);
+        own.min(self.share.free())
     }
 
     /// Checks a mapping and says what it takes. Idle ranges that the plan
@@ -131,6 +161,10 @@ impl<F> Arena<F> {
         if self.live.saturating_add(size) > self.limit {
             return Err(Refused::Limit);
         }
+        self.abandon_plan();
+        if !self.share.take(size) {
+            return Err(Refused::Shared);
+        }
         if let Some(range) = self.ranges.get_mut(&address)
             && range.size == size
             && let Some((fence, _)) = range.idle.take()
@@ -142,6 +176,7 @@ impl<F> Arena<F> {
         for start in &overlapped {
             self.drop_idle(*start);
         }
+        self.planned = size;
         let room = self.limit - self.live - size;
         overlapped.extend(self.evict(room));
         Ok(Plan::Map(overlapped))
@@ -149,6 +184,7 @@ impl<F> Arena<F> {
 
     /// The range is mapped now.
     pub(crate) fn mapped(&mut self, address: u64, size: u64) {
+        self.planned = 0;
         self.live += size;
         self.ranges.insert(address, Range { size, idle: None });
     }
@@ -164,6 +200,7 @@ impl<F> Arena<F> {
         }
         let size = range.size;
         self.live -= size;
+        self.share.give_back(size);
         if size > self.idle_limit {
             self.ranges.remove(&address);
             self.dropped.push(fence);
@@ -219,7 +256,10 @@ impl<F> Arena<F> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::account::Account;
     use paragpu_protocol::layout::ARENA_BASE as BASE;
     use proptest::prelude::*;
 
@@ -299,11 +339,45 @@ mod tests {
     #[test]
     fn other_memory_counts() {
         let mut arena = arena();
-        assert!(arena.charge(9 * CHUNK));
-        assert!(!arena.charge(2 * CHUNK));
+        assert_eq!(arena.charge(9 * CHUNK), Ok(()));
+        assert_eq!(arena.charge(2 * CHUNK), Err(Refused::Limit));
         assert_eq!(arena.plan(BASE, 2 * CHUNK), Err(Refused::Limit));
         arena.discharge(9 * CHUNK);
         assert_eq!(arena.plan(BASE, 2 * CHUNK), Ok(Plan::Map(vec![])));
+    }
+
+    #[test]
+    fn what_is_live_counts_for_the_vm_and_nothing_else() {
+        let account = Arc::new(Account::new(5 * CHUNK).unwrap());
+        (0..2).for_each(|slot| account.clear(slot));
+        let mut one = arena();
+        let mut two = arena();
+        one.count_for(Share::new(Arc::clone(&account), 0));
+        two.count_for(Share::new(Arc::clone(&account), 1));
+        assert_eq!((one.limit(), one.free()), (5 * CHUNK, 5 * CHUNK));
+        one.plan(BASE, 3 * CHUNK).unwrap();
+        one.mapped(BASE, 3 * CHUNK);
+        assert_eq!(two.plan(BASE, 3 * CHUNK), Err(Refused::Shared));
+        assert_eq!(two.charge(3 * CHUNK), Err(Refused::Shared));
+        assert_eq!((two.free(), two.live()), (2 * CHUNK, 0));
+        // A plan that the device did not carry out.
+        two.plan(BASE, 2 * CHUNK).unwrap();
+        assert_eq!(one.charge(CHUNK), Err(Refused::Shared));
+        two.abandon_plan();
+        two.abandon_plan();
+        assert_eq!(account.used(), 3 * CHUNK);
+        two.plan(BASE, 2 * CHUNK).unwrap();
+        two.plan(BASE, CHUNK).unwrap();
+        two.mapped(BASE, CHUNK);
+        assert_eq!(account.used(), 4 * CHUNK);
+        one.unmap(BASE, 0).unwrap();
+        assert_eq!(account.used(), CHUNK);
+        // Idle, and reused.
+        assert_eq!(one.plan(BASE, 3 * CHUNK), Ok(Plan::Reuse(0)));
+        assert_eq!(account.used(), 4 * CHUNK);
+        assert_eq!(two.charge(CHUNK), Ok(()));
+        two.discharge(CHUNK);
+        assert_eq!((one.free(), account.used()), (CHUNK, 4 * CHUNK));
     }
 
     proptest! {

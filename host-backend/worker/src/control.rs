@@ -7,6 +7,7 @@
 //!
 //! ```text
 //! worker: Ready       the GPU is open, give me a session     (or Failed, then it exits)
+//! daemon: Quota       + memfd: what all sessions of the VM may have together
 //! daemon: Assign      + file descriptors
 //! worker: Started     the guest has its Welcome              (or Failed, then it exits)
 //! daemon: Query  →  worker: Counters     at any time, any number of times
@@ -32,6 +33,8 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 use thiserror::Error;
+
+use crate::statistics::LATENCIES;
 
 /// Most bytes of one message.
 pub const MAX_MESSAGE: usize = 64 * 1024;
@@ -97,6 +100,13 @@ paragpu_protocol::record! {
         pid: u32,
         /// What the GPU is.
         snapshot: DeviceSnapshot<'a>,
+    }
+
+    /// Before a session is given: its place in its VM's account, which is the
+    /// one file descriptor ([`crate::account`]).
+    Quota {
+        /// The session's slot.
+        slot: u32,
     }
 
     /// Gives the worker its session. File descriptors: for the transports
@@ -169,6 +179,12 @@ paragpu_protocol::record! {
         launches: u64,
         /// 1 while a call waits for the device.
         busy: u8,
+        /// Nanoseconds from taking in to answering, of all calls that a guest
+        /// thread waited for, together.
+        waited: u64,
+        /// How many of them took up to [`BOUNDS`](crate::statistics::BOUNDS)
+        /// nanoseconds each; the last, how many took longer.
+        latency: [u64; LATENCIES],
     }
 
     /// The session is over; the worker exits.
@@ -180,6 +196,23 @@ paragpu_protocol::record! {
         /// Empty after an orderly end; else one sentence saying what ended it.
         reason: Text<'a>,
     }
+}
+
+impl Counters {
+    /// Of a session that did nothing yet.
+    pub const NONE: Self = Self {
+        calls: 0,
+        posted: 0,
+        synchronous: 0,
+        bytes_to_device: 0,
+        bytes_from_device: 0,
+        device_memory: 0,
+        host_memory: 0,
+        launches: 0,
+        busy: 0,
+        waited: 0,
+        latency: [0; LATENCIES],
+    };
 }
 
 /// What a daemon says.
@@ -205,6 +238,8 @@ pub enum ToWorker<'a> {
     Arrive(Assign<'a>),
     /// A session comes from a directory.
     Restore(Restore<'a>),
+    /// What the session to come shares with others of its VM.
+    Quota(Quota),
 }
 
 /// What a worker says.
@@ -284,6 +319,7 @@ impl<'a> Message<'a> for ToWorker<'a> {
             Self::Migrate(migrate) => put(7, migrate, out),
             Self::Arrive(assign) => put(8, assign, out),
             Self::Restore(restore) => put(9, restore, out),
+            Self::Quota(quota) => put(10, quota, out),
         }
     }
     fn decode(packet: &'a [u8]) -> Result<Self, DecodeError> {
@@ -298,6 +334,7 @@ impl<'a> Message<'a> for ToWorker<'a> {
             7 => Self::Migrate(reader.field()?),
             8 => Self::Arrive(reader.field()?),
             9 => Self::Restore(reader.field()?),
+            10 => Self::Quota(reader.field()?),
             other => return Err(DecodeError::UnknownCall(other.into())),
         };
         reader.finish()?;
@@ -549,6 +586,8 @@ mod tests {
             host_memory: 7,
             launches: 8,
             busy: 1,
+            waited: 9,
+            latency: [10; LATENCIES],
         };
         let reason = Text("because");
         let session = 7;

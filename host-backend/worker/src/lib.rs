@@ -8,6 +8,7 @@
 //! replies. What a call did to the session's objects goes to [`live`].
 #![deny(unsafe_code)]
 
+pub mod account;
 mod answer;
 mod arena;
 #[cfg(feature = "serve")]
@@ -47,7 +48,7 @@ pub mod session;
 mod shadow;
 pub mod spawn;
 mod staging;
-mod statistics;
+pub mod statistics;
 mod stream;
 mod sys;
 #[cfg(any(test, feature = "fuzzing"))]

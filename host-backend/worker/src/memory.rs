@@ -32,19 +32,12 @@ impl Session {
                     format!("{size} bytes at {address:#x} overlap another mapping"),
                 );
             }
-            Err(Refused::Limit) => {
-                let limit = self.arena.limit();
-                return fail(
-                    Status::OUT_OF_MEMORY,
-                    format!("the session may have {limit} bytes of device memory"),
-                );
-            }
+            Err(refused) => return self.no_room(&refused),
         };
         let progress = match plan {
             Plan::Reuse(fence) => self.after(fence, Then::Reply)?,
             Plan::Map(in_the_way) => {
-                self.unmap_all(in_the_way)?;
-                self.map(address, size)?;
+                self.map(in_the_way, address, size)?;
                 Progress::Now
             }
         };
@@ -52,7 +45,30 @@ impl Session {
         Ok(progress)
     }
 
-    fn map(&mut self, address: u64, size: u64) -> Outcome<()> {
+    /// Past a limit, as on a full device.
+    pub(crate) fn no_room<T>(&self, refused: &Refused) -> Outcome<T> {
+        let limit = self.arena.limit();
+        let who = match refused {
+            Refused::Shared => "the sessions of this VM may together have",
+            _ => "the session may have",
+        };
+        fail(
+            Status::OUT_OF_MEMORY,
+            format!("{who} {limit} bytes of device memory"),
+        )
+    }
+
+    fn map(&mut self, in_the_way: Vec<u64>, address: u64, size: u64) -> Outcome<()> {
+        let mapped = self
+            .unmap_all(in_the_way)
+            .and_then(|()| self.map_now(address, size));
+        if mapped.is_err() {
+            self.arena.abandon_plan();
+        }
+        mapped
+    }
+
+    fn map_now(&mut self, address: u64, size: u64) -> Outcome<()> {
         match self.device.memory_map(address, size) {
             Err(error) if error.status == Status::OUT_OF_MEMORY && self.arena.idle() > 0 => {
                 let idle = self.arena.take_idle();
@@ -94,7 +110,7 @@ impl Session {
         let limit = self.arena.limit();
         let free = device.free.saturating_add(self.arena.idle());
         Ok(MemoryInfo {
-            free: free.min(limit.saturating_sub(self.arena.live())),
+            free: free.min(self.arena.free()),
             total: device.total.min(limit),
         })
     }

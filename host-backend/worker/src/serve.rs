@@ -13,6 +13,7 @@ use paragpu_protocol::frame::Control as Frame;
 use paragpu_protocol::layout::Regions;
 use paragpu_protocol::types::encode_pairs;
 
+use crate::account::{Account, Share};
 use crate::arguments::Arguments;
 use crate::confine::confine;
 use crate::connect::{Guest, Life};
@@ -138,7 +139,8 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         snapshot: wire_snapshot(&warm.snapshot, &attributes),
     };
     control.send(&FromWorker::Ready(ready), &[])?;
-    let Some(assigned) = wait_for_session(control)? else {
+    let mut share = Share::default();
+    let Some(assigned) = wait_for_session(control, &mut share)? else {
         return Ok(());
     };
     let session = assigned.session;
@@ -192,6 +194,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         None => (Arc::new(Nobody) as Arc<dyn Sender>, None, None),
     };
     let mut served = Session::new(setup, sender, window);
+    served.count_for(share);
     let device = std::mem::take(&mut served.identity.device);
     served.identity = Identity {
         device,
@@ -307,8 +310,9 @@ fn prepare(arguments: &Arguments, warm: &mut Warm, ordinal: u32) -> Result<(), S
     Ok(())
 }
 
-/// Waits for a session; `None` where the daemon wants none.
-fn wait_for_session(control: &Control) -> Result<Option<Assigned>, Stop> {
+/// Waits for a session, and for its share in what its VM may have; `None` where
+/// the daemon wants none.
+fn wait_for_session(control: &Control, share: &mut Share) -> Result<Option<Assigned>, Stop> {
     let mut inbox = Inbox::default();
     loop {
         control.receive(&mut inbox, true)?;
@@ -320,6 +324,14 @@ fn wait_for_session(control: &Control) -> Result<Option<Assigned>, Stop> {
                 control.send(&FromWorker::Counters(counters), &[])?;
             }
             ToWorker::End => return Ok(None),
+            ToWorker::Quota(quota) => {
+                let [memory] = <[OwnedFd; 1]>::try_from(fds).map_err(|fds| {
+                    Stop::Failed(format!("{} descriptors came with an account", fds.len()))
+                })?;
+                let account = Account::open(memory)
+                    .map_err(|error| Stop::Failed(format!("no account of the VM: {error}")))?;
+                *share = Share::new(Arc::new(account), quota.slot);
+            }
             ToWorker::Arrive(assign) => {
                 let [link] = <[OwnedFd; 1]>::try_from(fds).map_err(|fds| {
                     Stop::Failed(format!("{} descriptors came with the session", fds.len()))
@@ -465,7 +477,10 @@ impl Attendant {
                 to: migrate.to.0.into(),
                 precopy: migrate.precopy != 0,
             }),
-            ToWorker::Assign(_) | ToWorker::Arrive(_) | ToWorker::Restore(_) => {
+            ToWorker::Assign(_)
+            | ToWorker::Arrive(_)
+            | ToWorker::Restore(_)
+            | ToWorker::Quota(_) => {
                 tracing::error!("the daemon sent what a busy worker does not expect");
             }
         }

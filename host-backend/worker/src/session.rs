@@ -18,6 +18,7 @@ use paragpu_protocol::layout::Regions;
 use paragpu_protocol::table::{Call, HostFuncDone, ShadowPatch, ShadowRead, ShadowWrite};
 use paragpu_protocol::types::{DeviceSnapshot, encode_pairs};
 
+use crate::account::Share;
 use crate::answer::{At, Deferred};
 use crate::arena::Arena;
 use crate::completion::{Pace, Pacer, Pending};
@@ -177,6 +178,8 @@ pub struct Session {
     pub(crate) out: Vec<u8>,
     pub(crate) unflushed: bool,
     pub(crate) statistics: Arc<Statistics>,
+    /// By slot: when the call that its thread waits for was taken in.
+    began: Vec<Option<Instant>>,
 
     /// Calls taken in.
     pub(crate) received: u64,
@@ -277,6 +280,7 @@ impl Session {
             out: Vec::with_capacity(4096),
             unflushed: false,
             statistics: setup.statistics,
+            began: Vec::new(),
             received: 0,
             untold: 0,
             executed,
@@ -289,6 +293,11 @@ impl Session {
             sender,
             window,
         }
+    }
+
+    /// The session's device memory counts for its VM, too.
+    pub fn count_for(&mut self, share: Share) {
+        self.arena.count_for(share);
     }
 
     /// Serves the session to its end, and closes the connection. What the
@@ -523,6 +532,7 @@ impl Session {
             });
         }
         self.received = expected;
+        self.begins(header.slot);
         if !self.execute(header, payload)? {
             self.put_back(header, payload, false)?;
         }
@@ -592,6 +602,28 @@ impl Session {
             self.statistics.synchronous.add(1);
         }
         Ok(true)
+    }
+
+    /// A call was taken in; somebody waits for it unless its slot is 0.
+    fn begins(&mut self, slot: u16) {
+        if slot == 0 {
+            return;
+        }
+        let place = usize::from(slot);
+        if place >= self.began.len() {
+            self.began.resize(place + 1, None);
+        }
+        if let Some(began) = self.began.get_mut(place) {
+            *began = Some(Instant::now());
+        }
+    }
+
+    /// The call of this slot is answered.
+    pub(crate) fn ends(&mut self, slot: u16) {
+        let began = self.began.get_mut(usize::from(slot));
+        if let Some(began) = began.and_then(Option::take) {
+            self.statistics.answered(began.elapsed());
+        }
     }
 
     fn put_back(&mut self, header: FrameHeader, payload: &[u8], executed: bool) -> Result<(), End> {
@@ -694,6 +726,7 @@ impl Session {
             });
         }
         self.received = expected;
+        self.begins(header.slot);
         let before = self.executed();
         let executed = header.kind == DONE && self.execute(header, payload)?;
         self.executed.store(before, Ordering::Relaxed);

@@ -1,8 +1,27 @@
 //! What a session counts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::control::Counters;
+
+/// Classes of how long calls took: one for each of [`BOUNDS`], and the rest.
+pub const LATENCIES: usize = BOUNDS.len() + 1;
+
+/// Upper bounds of the classes in nanoseconds, each four times the last: from a
+/// microsecond to four seconds.
+pub const BOUNDS: [u64; 12] = {
+    let mut bounds = [FIRST; 12];
+    let mut place = 1;
+    while place < bounds.len() {
+        bounds[place] = bounds[place - 1] * 4;
+        place += 1;
+    }
+    bounds
+};
+
+/// The first bound, a power of 2.
+const FIRST: u64 = 1 << 10;
 
 /// Counters of one session: one thread writes them, any may read.
 #[derive(Debug, Default)]
@@ -15,6 +34,8 @@ pub struct Statistics {
     pub(crate) host_memory: Counter,
     pub(crate) launches: Counter,
     pub(crate) waiting: Counter,
+    waited: Counter,
+    latency: [Counter; LATENCIES],
 }
 
 /// A number that one thread writes.
@@ -36,7 +57,24 @@ impl Counter {
     }
 }
 
+/// The class of a call that took so many nanoseconds.
+fn class(nanoseconds: u64) -> usize {
+    // ceil(log4(n / FIRST)), from the number of bits.
+    let bits = u64::BITS - nanoseconds.saturating_sub(1).leading_zeros();
+    let class = bits.saturating_sub(FIRST.trailing_zeros()).div_ceil(2);
+    (class as usize).min(BOUNDS.len())
+}
+
 impl Statistics {
+    /// A call that somebody waited for was answered.
+    pub(crate) fn answered(&self, took: Duration) {
+        let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.waited.add(nanoseconds);
+        if let Some(counter) = self.latency.get(class(nanoseconds)) {
+            counter.add(1);
+        }
+    }
+
     /// The numbers as they are now.
     #[must_use]
     pub fn read(&self) -> Counters {
@@ -51,6 +89,41 @@ impl Statistics {
             host_memory: self.host_memory.get(),
             launches: self.launches.get(),
             busy: u8::from(self.waiting.get() > 0),
+            waited: self.waited.get(),
+            latency: self.latency.each_ref().map(Counter::get),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_of_the_first_class_that_holds_it() {
+        for nanoseconds in (0..64)
+            .flat_map(|shift| [(1_u64 << shift) - 1, 1 << shift, (1 << shift) + 1])
+            .chain([0, u64::MAX])
+        {
+            let first = BOUNDS.iter().position(|bound| nanoseconds <= *bound);
+            assert_eq!(
+                class(nanoseconds),
+                first.unwrap_or(BOUNDS.len()),
+                "{nanoseconds}"
+            );
+        }
+    }
+
+    #[test]
+    fn answers_are_counted_once() {
+        let statistics = Statistics::default();
+        for micros in [1, 3, 5, 10_000_000] {
+            statistics.answered(Duration::from_micros(micros));
+        }
+        let counters = statistics.read();
+        assert_eq!(counters.waited, 10_000_009_000);
+        assert_eq!(counters.latency.iter().sum::<u64>(), 4);
+        assert_eq!(counters.latency[..3], [1, 1, 1]);
+        assert_eq!(counters.latency[LATENCIES - 1], 1);
     }
 }

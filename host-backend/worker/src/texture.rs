@@ -45,12 +45,8 @@ impl Session {
         let Some(bytes) = bytes(&call.shape) else {
             return fail(Status::INVALID_VALUE, "the array's size overflows");
         };
-        if !self.arena.charge(bytes) {
-            let limit = self.arena.limit();
-            return fail(
-                Status::OUT_OF_MEMORY,
-                format!("the session may have {limit} bytes of device memory"),
-            );
+        if let Err(refused) = self.arena.charge(bytes) {
+            return self.no_room(&refused);
         }
         match self.device.array_create(&call.shape) {
             Ok(id) => {

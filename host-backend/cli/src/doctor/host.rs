@@ -34,6 +34,9 @@ pub(super) fn examine(report: &mut Report, control: Option<&Path>) {
         }
     };
     report.configuration(SIDE, &loaded);
+    for (key, value, origin) in loaded.named_entries() {
+        report.add(SIDE, "", State::Good, format!("{key} = {value} ({origin})"));
+    }
     vsock(report, &loaded.values);
     libvirt(report);
     driver(report, &loaded.values);

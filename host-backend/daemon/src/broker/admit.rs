@@ -9,8 +9,9 @@ use paragpu_worker::control::{Assign, ToWorker};
 
 use super::{ACCEPT_PAUSE, Broker, Waiting};
 use crate::handshake::{Asked, Guest, Pending, Progress};
+use crate::listener::Peer;
 use crate::session::{Facts, Session, now};
-use crate::worker::State;
+use crate::worker::{State, Worker};
 
 impl Broker {
     pub(super) fn accept(&mut self, place: usize) {
@@ -76,7 +77,24 @@ impl Broker {
         });
     }
 
-    fn admit(&mut self, guest: Guest, asked: Box<Asked>) {
+    fn admit(&mut self, guest: Guest, mut asked: Box<Asked>) {
+        if let Peer::Cid(cid) = guest.peer
+            && let Some(vm) = self.host.vm_of_cid(cid)
+        {
+            asked.vm = vm.to_owned();
+        }
+        if let Peer::Local { pid, .. } = guest.peer
+            && asked.channel.is_some()
+            && let Err(other) = self.tenants.claim(&asked.vm, pid)
+        {
+            let reason = format!(
+                "process {other} serves the device of a VM {:?} already: give each VM a name of \
+                 its own (paragpu-qemu-device --vm)",
+                asked.vm
+            );
+            self.refuse(guest, &reason);
+            return;
+        }
         if asked.hello.token != [0; 16] {
             if let Some((guest, asked)) = self.park(guest, asked) {
                 self.resume(guest, &asked);
@@ -92,17 +110,27 @@ impl Broker {
             self.refuse(guest, &reason);
             return;
         }
-        let quota = u64::from(self.host.limits.per_vm);
+        let quota = u64::from(self.host.sessions_of(&asked.vm));
         if quota > 0 && self.sessions_of(&asked.vm) >= quota {
+            let own = self.host.vm.get(&asked.vm).map_or(0, |vm| vm.sessions);
+            let key = match own {
+                0 => "limits.per_vm".to_owned(),
+                _ => format!("vm.{}.sessions", asked.vm),
+            };
             let reason = format!(
                 "{} has {quota} sessions on this host already, its limit: end a program, or raise \
-                 limits.per_vm in the host's host.toml",
+                 {key} in the host's host.toml",
                 asked.vm
             );
             self.refuse(guest, &reason);
             return;
         }
-        self.waiting.push_back(Waiting { guest, asked });
+        let placed = None;
+        self.waiting.push_back(Waiting {
+            guest,
+            asked,
+            placed,
+        });
     }
 
     /// Hands a guest that connected again to the worker that has its session.
@@ -110,6 +138,10 @@ impl Broker {
     /// may come over another communicator, from where it has another name.
     pub(super) fn resume(&mut self, guest: Guest, asked: &Asked) {
         let token = asked.hello.token;
+        let named = self.sessions.values();
+        let mut named = named.filter(|session| same(&session.token, &token));
+        let vm = named.next().map(|session| session.facts.vm.clone());
+        let device_count = self.devices_of(&vm.unwrap_or_default());
         let found = self
             .sessions
             .values_mut()
@@ -127,14 +159,7 @@ impl Broker {
         let sent = worker
             .filter(|worker| !worker.finished && !worker.told)
             .is_some_and(|worker| {
-                let assign = assign(
-                    &session.facts,
-                    token,
-                    self.devices.count(),
-                    limits,
-                    shm,
-                    asked,
-                );
+                let assign = assign(&session.facts, token, device_count, limits, shm, asked);
                 let fds = descriptors(&guest, asked);
                 worker
                     .control
@@ -150,7 +175,8 @@ impl Broker {
         }
         tracing::info!(
             session = session.facts.session,
-            vm = asked.vm,
+            vm = session.facts.vm,
+            gpu = session.facts.device,
             communicator = asked.communicator,
             "session goes on over another connection"
         );
@@ -174,8 +200,8 @@ impl Broker {
     /// Gives waiting guests workers, in their order; refuses those for whom
     /// there will be none.
     pub(super) fn match_waiting(&mut self) {
-        for waiting in std::mem::take(&mut self.waiting) {
-            if let Some(reason) = self.hopeless(waiting.asked.hello.device) {
+        for mut waiting in std::mem::take(&mut self.waiting) {
+            if let Some(reason) = self.hopeless(&mut waiting) {
                 self.refuse(waiting.guest, &reason);
             } else if let Some(waiting) = self.assign(waiting) {
                 self.waiting.push_back(waiting);
@@ -183,42 +209,42 @@ impl Broker {
         }
     }
 
-    /// Why a guest that wants device `ordinal` waits in vain; `None` where it
-    /// does not.
-    fn hopeless(&self, ordinal: u32) -> Option<String> {
+    /// Why a guest waits in vain; `None` where it does not. One whose GPU cannot
+    /// be opened is placed anew where it may be.
+    fn hopeless(&self, waiting: &mut Waiting) -> Option<String> {
         if let Some(problem) = self.devices.problem() {
             return Some(format!("the host has no GPU to give: {problem}"));
         }
-        if !self.devices.ready() {
-            return None;
-        }
-        let count = self.devices.count();
-        let Some(device) = self.devices.get(ordinal) else {
-            return Some(format!(
-                "the host gives {count} devices, and the guest asks for number {ordinal}"
-            ));
+        let place = match waiting.placed.as_ref()? {
+            Ok(place) => *place,
+            Err(reason) => return Some(reason.clone()),
         };
+        let device = self.devices.get(place)?;
         let problem = device.problem.as_ref()?;
         let coming = self.workers.values().any(|worker| {
-            worker.ordinal == ordinal && matches!(worker.state, State::Starting | State::Idle)
+            worker.ordinal == place && matches!(worker.state, State::Starting | State::Idle)
         });
-        (!coming && device.retry.is_some())
-            .then(|| format!("the host's device {ordinal} cannot be opened: {problem}"))
+        if coming || device.retry.is_none() {
+            return None;
+        }
+        if self.works_elsewhere(&waiting.asked) {
+            waiting.placed = None;
+            return None;
+        }
+        let label = self.devices.label(place);
+        Some(format!(
+            "the host's device {label} cannot be opened: {problem}"
+        ))
     }
 
     /// Hands a guest to an idle worker of its device; gives the guest back
     /// where there is none.
     fn assign(&mut self, waiting: Waiting) -> Option<Waiting> {
-        if !self.devices.ready() {
+        let Some(Ok(place)) = waiting.placed else {
             return Some(waiting);
-        }
-        let ordinal = waiting.asked.hello.device;
+        };
         loop {
-            let idle = self
-                .workers
-                .iter()
-                .find(|(_, worker)| worker.ordinal == ordinal && worker.state == State::Idle);
-            let Some((&key, _)) = idle else {
+            let Some(key) = self.idle_on(place) else {
                 return Some(waiting);
             };
             if self.hand_over(key, &waiting) {
@@ -227,14 +253,21 @@ impl Broker {
         }
     }
 
+    /// A worker that waits for a session, on the GPU at this place.
+    pub(super) fn idle_on(&self, place: u32) -> Option<u64> {
+        let idle = |worker: &Worker| worker.ordinal == place && worker.state == State::Idle;
+        let mut found = self.workers.iter().filter(|(_, worker)| idle(worker));
+        found.next().map(|(key, _)| *key)
+    }
+
     fn hand_over(&mut self, key: u64, waiting: &Waiting) -> bool {
-        let Waiting { guest, asked } = waiting;
+        let Waiting { guest, asked, .. } = waiting;
         let session = self.next_session;
-        let device_count = self.devices.count();
-        let device = self.devices.label(asked.hello.device);
+        let device_count = self.devices_of(&asked.vm);
         let Some(worker) = self.workers.get_mut(&key) else {
             return false;
         };
+        let device = self.devices.label(worker.ordinal);
         let token = asked.arrives.unwrap_or_else(token);
         let fds = descriptors(guest, asked);
         let facts = Facts {
@@ -256,13 +289,14 @@ impl Broker {
         // Noted first, so that there is no moment at which a session runs
         // that a daemon after this one would not find.
         self.notes.write(&facts, worker.pid);
-        let sent = worker
-            .control
-            .as_ref()
-            .is_some_and(|control| control.send(&assign, &fds).is_ok());
+        let sent = worker.control.as_ref().is_some_and(|control| {
+            let granted = self.tenants.grant(&self.host, &facts.vm, session, control);
+            granted.is_ok() && control.send(&assign, &fds).is_ok()
+        });
         if !sent {
             // It just died, or is about to.
             worker.dismiss(Instant::now() + super::GRACE);
+            self.tenants.release(&facts.vm, session);
             self.notes.remove(session);
             return false;
         }
@@ -272,7 +306,7 @@ impl Broker {
             worker = worker.pid,
             vm = facts.vm,
             pid = facts.guest_pid,
-            device = facts.device,
+            gpu = facts.device,
             communicator = facts.communicator,
             "session begins"
         );

@@ -1,13 +1,13 @@
 //! Serves the control socket.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use paragpu_protocol::handshake::VERSION;
 use rustix::event::PollFlags;
 
 use super::Broker;
-use crate::admin::{DeviceInfo, Request, Response, SessionInfo, Stats};
+use crate::admin::{DeviceInfo, Request, Response, SessionInfo, Stats, VmInfo};
 use crate::console::Console;
 use crate::worker::State;
 
@@ -16,10 +16,19 @@ const PATIENCE: Duration = Duration::from_millis(250);
 /// Most connections of the control socket.
 const MOST: usize = 64;
 
+/// Who waits for counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Audience {
+    /// A connection of the control socket.
+    Console(u64),
+    /// A connection of the endpoint for metrics.
+    Scrape(u64),
+}
+
 /// A listing that waits for the workers' counters.
 #[derive(Debug)]
 pub(super) struct Listing {
-    console: u64,
+    pub(super) audience: Audience,
     pub(super) deadline: Instant,
     /// Workers that were asked.
     asked: BTreeSet<u64>,
@@ -51,7 +60,8 @@ impl Broker {
         };
         if done.is_err() {
             self.consoles.remove(&key);
-            self.listings.retain(|listing| listing.console != key);
+            self.listings
+                .retain(|listing| listing.audience != Audience::Console(key));
             return;
         }
         self.requests(key);
@@ -60,8 +70,9 @@ impl Broker {
     pub(super) fn requests(&mut self, key: u64) {
         loop {
             // One listing at a time, so that answers keep their order.
-            if self.listings.iter().any(|listing| listing.console == key) || self.awaits_order(key)
-            {
+            let audience = Audience::Console(key);
+            let mut listings = self.listings.iter();
+            if listings.any(|listing| listing.audience == audience) || self.awaits_order(key) {
                 return;
             }
             let Some(request) = self.consoles.get_mut(&key).and_then(Console::request) else {
@@ -69,7 +80,7 @@ impl Broker {
             };
             let response = match request {
                 Ok(Request::List {}) => {
-                    self.begin_listing(key);
+                    self.begin_listing(audience);
                     continue;
                 }
                 Ok(Request::End { session }) if self.end_session(session) => {
@@ -119,7 +130,7 @@ impl Broker {
         }
     }
 
-    fn begin_listing(&mut self, console: u64) {
+    pub(super) fn begin_listing(&mut self, audience: Audience) {
         let mut asked = BTreeSet::new();
         for (key, worker) in &mut self.workers {
             if matches!(worker.state, State::Serving(_)) {
@@ -130,7 +141,7 @@ impl Broker {
             }
         }
         self.listings.push(Listing {
-            console,
+            audience,
             deadline: Instant::now() + PATIENCE,
             asked,
         });
@@ -152,9 +163,14 @@ impl Broker {
         self.listings = open;
         let over: Vec<Listing> = over;
         for listing in over {
-            let sessions = self.list(&listing.asked);
-            self.answer(listing.console, &Response::Sessions { sessions });
-            self.requests(listing.console);
+            match listing.audience {
+                Audience::Console(console) => {
+                    let sessions = self.list(&listing.asked);
+                    self.answer(console, &Response::Sessions { sessions });
+                    self.requests(console);
+                }
+                Audience::Scrape(scrape) => self.answer_scrape(scrape),
+            }
         }
     }
 
@@ -170,13 +186,26 @@ impl Broker {
             .collect()
     }
 
+    fn vms(&self) -> Vec<VmInfo> {
+        let mut sessions: BTreeMap<&str, u64> = BTreeMap::new();
+        for session in self.sessions.values() {
+            *sessions.entry(&session.facts.vm).or_default() += 1;
+        }
+        let info = |(vm, sessions): (&str, u64)| VmInfo {
+            vm: vm.to_owned(),
+            sessions,
+            session_limit: self.host.sessions_of(vm).into(),
+            device_memory: self.tenants.memory(vm),
+            device_memory_limit: self.host.memory_of(vm),
+        };
+        sessions.into_iter().map(info).collect()
+    }
+
     fn stats(&self) -> Stats {
-        let count = |ordinal, wanted: fn(State) -> bool| {
-            let matching = self
-                .workers
-                .values()
-                .filter(|worker| worker.ordinal == ordinal && wanted(worker.state));
-            matching.count() as u64
+        let on_it = |label: &str| {
+            let sessions = self.sessions.values();
+            let there = sessions.filter(|session| session.facts.device == label);
+            there.count() as u64
         };
         let devices = self
             .devices
@@ -187,9 +216,9 @@ impl Broker {
                 device: self.devices.label(ordinal),
                 name: device.name.clone(),
                 memory: device.memory,
-                idle: count(ordinal, |state| state == State::Idle),
-                starting: count(ordinal, |state| state == State::Starting),
-                sessions: count(ordinal, |state| matches!(state, State::Serving(_))),
+                idle: self.count(ordinal, State::Idle) as u64,
+                starting: self.count(ordinal, State::Starting) as u64,
+                sessions: on_it(&self.devices.label(ordinal)),
                 problem: device.problem.clone(),
             })
             .collect();
@@ -204,6 +233,7 @@ impl Broker {
             uptime: self.started.elapsed().as_secs_f64(),
             ready: self.devices.ready(),
             devices,
+            vms: self.vms(),
             problem: self.devices.problem().map(str::to_owned),
         }
     }

@@ -162,11 +162,12 @@ impl Broker {
             directory: Text(&path),
         });
         self.notes.write(&facts, worker.pid);
-        let sent = worker
-            .control
-            .as_ref()
-            .is_some_and(|control| control.send(&restore, &[]).is_ok());
+        let sent = worker.control.as_ref().is_some_and(|control| {
+            let granted = self.tenants.grant(&self.host, &facts.vm, session, control);
+            granted.is_ok() && control.send(&restore, &[]).is_ok()
+        });
         if !sent {
+            self.tenants.release(&facts.vm, session);
             self.notes.remove(session);
             return Err("the worker is lost: try again".into());
         }

@@ -24,6 +24,7 @@ impl Broker {
                 session,
                 worker = found.pid,
                 vm = found.facts.vm,
+                gpu = found.facts.device,
                 "a session goes on that began under an earlier daemon"
             );
             let key = self.key();
@@ -59,7 +60,7 @@ impl Broker {
             let demand = self
                 .waiting
                 .iter()
-                .filter(|waiting| waiting.asked.hello.device == ordinal)
+                .filter(|waiting| waiting.placed == Some(Ok(ordinal)))
                 .count();
             // A search wants its proof even where nothing is kept warm.
             let wanted = if ready { warm + demand } else { 1 };
@@ -82,7 +83,7 @@ impl Broker {
         }
     }
 
-    fn count(&self, ordinal: u32, state: State) -> usize {
+    pub(super) fn count(&self, ordinal: u32, state: State) -> usize {
         self.workers
             .values()
             .filter(|worker| worker.ordinal == ordinal && worker.state == state)
@@ -106,7 +107,7 @@ impl Broker {
             program: self.program.clone(),
             device: self.devices.kind().to_owned(),
             index: device.index,
-            ordinal,
+            ordinal: self.likely_ordinal(ordinal),
             image_cache: self.host.cache_directory().filter(|path| usable(path)),
             image_cache_bytes: self.host.cache.size.0,
             log: self.host.log.level.name().to_owned(),
@@ -116,7 +117,7 @@ impl Broker {
             Ok(worker) => {
                 tracing::debug!(
                     worker = worker.pid,
-                    device = self.devices.label(ordinal),
+                    gpu = self.devices.label(ordinal),
                     "worker starts"
                 );
                 let key = self.key();
@@ -196,7 +197,7 @@ impl Broker {
     fn start_failed(&mut self, ordinal: u32, pid: u32, reason: String) {
         tracing::info!(
             worker = pid,
-            device = self.devices.label(ordinal),
+            gpu = self.devices.label(ordinal),
             reason,
             "a worker cannot open its device"
         );
@@ -234,6 +235,11 @@ impl Broker {
             return;
         };
         self.notes.remove(session);
+        let facts = &over.facts;
+        self.tenants.release(&facts.vm, session);
+        if let Some(counters) = &over.counters {
+            self.ended.add(&facts.vm, &facts.device, counters);
+        }
         let calls = over.counters.map(|counters| counters.calls);
         let word = worker.last_word.as_deref();
         let expected = worker.finished || worker.told || word.is_some();
@@ -244,6 +250,7 @@ impl Broker {
                     session,
                     worker = worker.pid,
                     vm = over.facts.vm,
+                    gpu = over.facts.device,
                     "session ends: its worker {}",
                     ending(Some(status))
                 );
@@ -252,6 +259,7 @@ impl Broker {
                 session,
                 worker = worker.pid,
                 vm = over.facts.vm,
+                gpu = over.facts.device,
                 calls,
                 reason = word,
                 "session ends"
@@ -265,7 +273,8 @@ impl Broker {
             return false;
         };
         if let Some(worker) = self.workers.get_mut(&key) {
-            tracing::info!(session, worker = worker.pid, "session is told to end");
+            let vm = self.sessions.get(&session).map(|session| &session.facts.vm);
+            tracing::info!(session, worker = worker.pid, vm, "session is told to end");
             worker.end(Instant::now() + GRACE);
         }
         true

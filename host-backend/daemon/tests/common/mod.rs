@@ -28,6 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Daemon {
     pub directory: tempfile::TempDir,
     pub tcp: Option<String>,
+    pub metrics: Option<String>,
     child: Child,
 }
 
@@ -98,6 +99,7 @@ impl Daemon {
         assert_eq!(addresses["pid"], child.id());
         Self {
             tcp: addresses["tcp"].as_str().map(str::to_owned),
+            metrics: addresses["metrics"].as_str().map(str::to_owned),
             directory,
             child,
         }
@@ -403,8 +405,14 @@ pub fn fake_worker() -> ! {
         std::process::exit(0);
     }
     let mut inbox = Inbox::default();
-    if control.receive(&mut inbox, true).is_err() {
-        std::process::exit(0);
+    loop {
+        if control.receive(&mut inbox, true).is_err() {
+            std::process::exit(0);
+        }
+        // The account of its VM comes first.
+        if !matches!(inbox.message(), Ok(ToWorker::Quota(_))) {
+            break;
+        }
     }
     let mut fds = std::mem::take(&mut inbox.fds);
     let (session, welcome) = match inbox.message().unwrap() {
@@ -441,15 +449,8 @@ pub fn fake_worker() -> ! {
 fn serve(control: &Control, mut guest: std::fs::File, session: u64) -> ! {
     let stubborn = std::env::var_os("PARAGPU_TEST_STUBBORN").is_some();
     let mut counters = Counters {
-        calls: 0,
-        posted: 0,
-        synchronous: 0,
-        bytes_to_device: 0,
-        bytes_from_device: 0,
         device_memory: 4096,
-        host_memory: 0,
-        launches: 0,
-        busy: 0,
+        ..Counters::NONE
     };
     let finish = |counters, reason| {
         let finished = Finished {

@@ -4,4 +4,5 @@
 pub mod mapping;
 #[cfg(feature = "serve")]
 pub mod process;
+pub mod shared;
 pub mod words;

@@ -1,0 +1,162 @@
+//! Which GPUs a VM may have, and which of them a session gets.
+
+use paragpu_config::host::Placement;
+
+use super::Broker;
+use crate::handshake::Asked;
+use crate::placement::{Gpu, Held, choose};
+
+impl Broker {
+    /// The places of the GPUs that a VM may have, in the order in which it sees
+    /// them.
+    fn gpus_of(&self, vm: &str) -> Vec<u32> {
+        let given = self.host.vm.get(vm).map(|vm| vm.devices.0.as_slice());
+        match given.filter(|given| !given.is_empty()) {
+            None => (0..self.devices.count()).collect(),
+            Some(given) => {
+                let places = given.iter().map(|index| self.devices.place_of(*index));
+                places.flatten().collect()
+            }
+        }
+    }
+
+    /// How many devices a VM has; those still searched for not counted.
+    pub(super) fn devices_of(&self, vm: &str) -> u32 {
+        u32::try_from(self.gpus_of(vm).len()).unwrap_or(u32::MAX)
+    }
+
+    /// The place of the GPU for a guest: the one that it names, else what the
+    /// configured placement gives.
+    fn place(&self, asked: &Asked) -> Result<u32, String> {
+        let gpus = self.gpus_of(&asked.vm);
+        if let Some(index) = asked.gpu {
+            return self.named(&asked.vm, &gpus, index);
+        }
+        let ordinal = asked.hello.device;
+        let all: Vec<Gpu> = gpus.iter().map(|place| self.gpu(*place)).collect();
+        let policy = self.host.device.placement;
+        choose(policy, ordinal, &all, &self.held(asked), self.last_place).ok_or_else(|| {
+            let (count, whose) = match (gpus.len(), self.devices.count()) {
+                (0, _) => {
+                    return format!("none of the devices that {} may have is there", asked.vm);
+                }
+                (own, all) if own < all as usize => (own, " to this guest"),
+                (all, _) => (all, ""),
+            };
+            format!(
+                "the host gives {count} devices{whose}, and the guest asks for number {ordinal}"
+            )
+        })
+    }
+
+    /// The place of a GPU that is asked for by its number on the host.
+    fn named(&self, vm: &str, gpus: &[u32], index: u32) -> Result<u32, String> {
+        let kind = self.devices.kind();
+        let place = self
+            .devices
+            .place_of(index)
+            .ok_or_else(|| format!("this host gives no {kind}:{index} to guests"))?;
+        if gpus.contains(&place) {
+            Ok(place)
+        } else {
+            Err(format!(
+                "vm.{vm}.devices does not let {vm} have {kind}:{index}"
+            ))
+        }
+    }
+
+    /// How loaded a GPU is.
+    fn gpu(&self, place: u32) -> Gpu {
+        let label = self.devices.label(place);
+        let on_it = self
+            .sessions
+            .values()
+            .filter(|session| session.facts.device == label);
+        let (mut sessions, mut memory) = (0, 0);
+        for session in on_it {
+            sessions += 1;
+            memory += session
+                .counters
+                .map_or(0, |counters| counters.device_memory);
+        }
+        let coming = self.waiting.iter();
+        sessions += coming
+            .filter(|waiting| waiting.placed == Some(Ok(place)))
+            .count() as u64;
+        let device = self.devices.get(place);
+        Gpu {
+            place,
+            sessions,
+            memory,
+            works: device.is_some_and(|device| device.problem.is_none()),
+        }
+    }
+
+    /// The devices that the guest's process has already. A session that moves
+    /// is not held where it was.
+    fn held(&self, asked: &Asked) -> Vec<Held> {
+        let own = |vm: &str, pid: u32, ordinal: u32| {
+            vm == asked.vm
+                && pid == asked.hello.pid
+                && !(asked.arrives.is_some() && ordinal == asked.hello.device)
+        };
+        let running = self.sessions.values().filter_map(|session| {
+            let facts = &session.facts;
+            let place = self.devices.labelled(&facts.device)?;
+            own(&facts.vm, facts.guest_pid, facts.ordinal).then_some(Held {
+                ordinal: facts.ordinal,
+                place,
+            })
+        });
+        let waiting = self.waiting.iter().filter_map(|waiting| {
+            let hello = &waiting.asked.hello;
+            let place = *waiting.placed.as_ref()?.as_ref().ok()?;
+            own(&waiting.asked.vm, hello.pid, hello.device).then_some(Held {
+                ordinal: hello.device,
+                place,
+            })
+        });
+        running.chain(waiting).collect()
+    }
+
+    /// Can the guest be given another GPU than one that does not work?
+    pub(super) fn works_elsewhere(&self, asked: &Asked) -> bool {
+        let fixed = self.host.device.placement == Placement::Fixed;
+        let gpus = self.gpus_of(&asked.vm);
+        !fixed && asked.gpu.is_none() && gpus.iter().any(|place| self.gpu(*place).works)
+    }
+
+    /// Places the guests that wait and have no place yet.
+    pub(super) fn place_waiting(&mut self) {
+        if !self.devices.ready() {
+            return;
+        }
+        for at in 0..self.waiting.len() {
+            let Some(waiting) = self.waiting.get(at) else {
+                return;
+            };
+            if waiting.placed.is_some() {
+                continue;
+            }
+            let placed = self.place(&waiting.asked);
+            if let Ok(place) = placed {
+                self.last_place = Some(place);
+            }
+            if let Some(waiting) = self.waiting.get_mut(at) {
+                waiting.placed = Some(placed);
+            }
+        }
+    }
+
+    /// The guest's number of the device that a worker on this GPU will most
+    /// likely be given.
+    pub(super) fn likely_ordinal(&self, place: u32) -> u32 {
+        let waiting = self.waiting.iter();
+        let mut asked = waiting.filter(|waiting| waiting.placed == Some(Ok(place)));
+        match (asked.next(), self.host.device.placement) {
+            (Some(waiting), _) => waiting.asked.hello.device,
+            (None, Placement::Fixed) => place,
+            (None, _) => 0,
+        }
+    }
+}

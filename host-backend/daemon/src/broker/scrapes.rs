@@ -1,0 +1,105 @@
+//! Serves the endpoint for metrics.
+
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+
+use super::Broker;
+use super::consoles::Audience;
+use crate::metrics::Report;
+use crate::scrape::{Scrape, Step};
+use crate::worker::State;
+
+/// How long a connection may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Most connections.
+const MOST: usize = 16;
+
+impl Broker {
+    pub(super) fn accept_scrape(&mut self) {
+        let Some(metrics) = &self.metrics else {
+            return;
+        };
+        match metrics.accept() {
+            Ok(Some((socket, _))) => {
+                // Those that say nothing keep nobody out.
+                let oldest = self.scrapes.keys().next().copied();
+                if let Some(oldest) = oldest.filter(|_| self.scrapes.len() >= MOST) {
+                    self.forget_scrape(oldest);
+                }
+                let key = self.key();
+                let scrape = Scrape::new(socket, Instant::now() + PATIENCE);
+                self.scrapes.insert(key, scrape);
+            }
+            Ok(None) => {}
+            Err(error) => self.pause_accepting(&error),
+        }
+    }
+
+    pub(super) fn scrape(&mut self, key: u64, flags: PollFlags) {
+        let Some(scrape) = self.scrapes.get_mut(&key) else {
+            return;
+        };
+        let step = match flags.contains(PollFlags::OUT) {
+            true => scrape.write(),
+            false => match scrape.read() {
+                Step::Answering => scrape.write(),
+                step => step,
+            },
+        };
+        match step {
+            Step::Asked => self.begin_listing(Audience::Scrape(key)),
+            Step::Over => self.forget_scrape(key),
+            Step::More | Step::Answering => {}
+        }
+    }
+
+    fn forget_scrape(&mut self, key: u64) {
+        self.scrapes.remove(&key);
+        self.listings
+            .retain(|listing| listing.audience != Audience::Scrape(key));
+    }
+
+    /// Closes connections that take too long.
+    pub(super) fn give_up_on_scrapes(&mut self, now: Instant) {
+        let late = self
+            .scrapes
+            .iter()
+            .filter(|(_, scrape)| scrape.deadline <= now);
+        let late: Vec<u64> = late.map(|(key, _)| *key).collect();
+        late.into_iter().for_each(|key| self.forget_scrape(key));
+    }
+
+    /// The workers have counted.
+    pub(super) fn answer_scrape(&mut self, key: u64) {
+        let text = self.report().encode();
+        if let Some(scrape) = self.scrapes.get_mut(&key) {
+            scrape.answer(&text);
+            if scrape.write() == Step::Over {
+                self.scrapes.remove(&key);
+            }
+        }
+    }
+
+    fn report(&self) -> Report {
+        let mut report = Report::new(&self.ended);
+        for session in self.sessions.values() {
+            let facts = &session.facts;
+            report.session(&facts.vm, &facts.device, session.counters.as_ref());
+            let memory = self.tenants.memory(&facts.vm);
+            let limit = self.host.memory_of(&facts.vm);
+            report.vms.insert(facts.vm.clone(), (memory, limit));
+        }
+        for (place, device) in self.devices.iter().take(self.devices.count() as usize) {
+            let count = |state| self.count(place, state) as u64;
+            report.gpus.insert(
+                self.devices.label(place),
+                (device.memory, count(State::Idle), count(State::Starting)),
+            );
+        }
+        let totals = &self.totals;
+        report.totals = [totals.begun, totals.refused, totals.crashed];
+        report.waiting = [self.waiting.len() as u64, self.pending.len() as u64];
+        report
+    }
+}

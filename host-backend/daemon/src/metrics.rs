@@ -1,0 +1,374 @@
+//! Counters for Prometheus, in the OpenMetrics text format.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::fmt::Error;
+
+use paragpu_worker::control::Counters;
+use paragpu_worker::statistics::BOUNDS;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+/// The type of what [`Report::encode`] gives.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Most pairs of VM and GPU that are told apart after their sessions are over:
+/// more than a host has VMs, so that guests at ever new addresses cost no more.
+const MOST_ENDED: usize = 4096;
+
+/// One number of a session.
+type Of = fn(&Counters) -> u64;
+
+/// VM and GPU, `cuda:0`.
+type Place = (String, String);
+
+/// What sessions that are over have counted.
+#[derive(Debug, Default)]
+pub struct Ended(BTreeMap<Place, Counters>);
+
+impl Ended {
+    /// Adds a session's last counters.
+    pub fn add(&mut self, vm: &str, gpu: &str, counters: &Counters) {
+        let mut place = (vm.to_owned(), gpu.to_owned());
+        if self.0.len() >= MOST_ENDED && !self.0.contains_key(&place) {
+            place.0 = "others".into();
+        }
+        let last = Counters {
+            device_memory: 0,
+            host_memory: 0,
+            ..*counters
+        };
+        add(self.0.entry(place).or_insert(Counters::NONE), &last);
+    }
+}
+
+fn add(to: &mut Counters, more: &Counters) {
+    for (sum, more) in [
+        (&mut to.calls, more.calls),
+        (&mut to.posted, more.posted),
+        (&mut to.synchronous, more.synchronous),
+        (&mut to.bytes_to_device, more.bytes_to_device),
+        (&mut to.bytes_from_device, more.bytes_from_device),
+        (&mut to.device_memory, more.device_memory),
+        (&mut to.host_memory, more.host_memory),
+        (&mut to.launches, more.launches),
+        (&mut to.waited, more.waited),
+    ] {
+        *sum = sum.saturating_add(more);
+    }
+    for (sum, more) in to.latency.iter_mut().zip(more.latency) {
+        *sum = sum.saturating_add(more);
+    }
+}
+
+/// What is told at one moment.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Counters and sessions by VM and GPU.
+    places: BTreeMap<Place, (Counters, u64)>,
+    /// By VM: bytes of device memory, and the most there may be; 0 for no limit.
+    pub vms: BTreeMap<String, (u64, u64)>,
+    /// By GPU: bytes of memory, and workers that are idle or starting.
+    pub gpus: BTreeMap<String, (u64, u64, u64)>,
+    /// Sessions begun, guests refused, workers that died without a word.
+    pub totals: [u64; 3],
+    /// Guests that wait for a worker, connections that have not said hello.
+    pub waiting: [u64; 2],
+}
+
+impl Report {
+    /// One that begins with what is over.
+    #[must_use]
+    pub fn new(ended: &Ended) -> Self {
+        let places = ended.0.iter();
+        Self {
+            places: places
+                .map(|(place, counters)| (place.clone(), (*counters, 0)))
+                .collect(),
+            ..Self::default()
+        }
+    }
+
+    /// A session that runs.
+    pub fn session(&mut self, vm: &str, gpu: &str, counters: Option<&Counters>) {
+        let place = (vm.to_owned(), gpu.to_owned());
+        let (sum, sessions) = self.places.entry(place).or_insert((Counters::NONE, 0));
+        add(sum, counters.unwrap_or(&Counters::NONE));
+        *sessions += 1;
+    }
+
+    /// As text, [`CONTENT_TYPE`].
+    #[must_use]
+    pub fn encode(self) -> String {
+        let mut registry = Registry::with_prefix("paragpu");
+        registry.register_collector(Box::new(self));
+        let mut out = String::new();
+        match text::encode(&mut out, &registry) {
+            Ok(()) => out,
+            // Writing to a String does not fail.
+            Err(Error) => String::new(),
+        }
+    }
+
+    fn counted(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        (name, help, label): (&str, &str, &'static str),
+        values: &[(&str, Of)],
+    ) -> Result<(), Error> {
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for ((vm, gpu), (counters, _)) in &self.places {
+            let (vm, gpu) = (escaped(vm), escaped(gpu));
+            for (value, of) in values {
+                let all = [("vm", vm.as_str()), ("gpu", gpu.as_str()), (label, value)];
+                let labels = all.get(..if label.is_empty() { 2 } else { 3 });
+                metric
+                    .encode_family(&labels.unwrap_or_default())?
+                    .encode_counter::<NoLabelSet, u64, u64>(&of(counters), None)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn present(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        (name, help): (&str, &str),
+        of: fn(&Counters, u64) -> u64,
+    ) -> Result<(), Error> {
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for ((vm, gpu), (counters, sessions)) in &self.places {
+            let labels = [("vm", escaped(vm)), ("gpu", escaped(gpu))];
+            gauge(&mut metric.encode_family(&labels)?, of(counters, *sessions))?;
+        }
+        Ok(())
+    }
+
+    fn latencies(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let mut metric = encoder.encode_descriptor(
+            "call_seconds",
+            "From taking a call in to answering it, of calls that a thread of the program waits for",
+            None,
+            MetricType::Histogram,
+        )?;
+        for ((vm, gpu), (counters, _)) in &self.places {
+            let labels = [("vm", escaped(vm)), ("gpu", escaped(gpu))];
+            let bounds = BOUNDS.iter().map(|bound| *bound as f64 / 1e9);
+            let buckets: Vec<(f64, u64)> = bounds.chain([f64::MAX]).zip(counters.latency).collect();
+            metric
+                .encode_family(&labels)?
+                .encode_histogram::<NoLabelSet>(
+                    counters.waited as f64 / 1e9,
+                    counters.latency.iter().sum(),
+                    &buckets,
+                    None,
+                )?;
+        }
+        Ok(())
+    }
+}
+
+/// A label's value as the format wants it: the encoder writes it as it is.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}
+
+fn gauge(metric: &mut MetricEncoder<'_>, value: u64) -> Result<(), Error> {
+    metric.encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX))
+}
+
+/// One gauge with one label.
+fn labelled<'a>(
+    encoder: &mut DescriptorEncoder<'_>,
+    (name, help, label): (&str, &str, &'static str),
+    values: impl Iterator<Item = (&'a String, u64)>,
+) -> Result<(), Error> {
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (of, value) in values {
+        gauge(&mut metric.encode_family(&[(label, escaped(of))])?, value)?;
+    }
+    Ok(())
+}
+
+impl Collector for Report {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        let encoder = &mut encoder;
+        self.counted(
+            encoder,
+            ("calls", "Calls executed", "kind"),
+            &[
+                ("posted", |counters| counters.posted),
+                ("synchronous", |counters| counters.synchronous),
+            ],
+        )?;
+        self.counted(
+            encoder,
+            (
+                "copied_bytes",
+                "Bytes copied between guests and GPUs",
+                "direction",
+            ),
+            &[
+                ("to_device", |counters| counters.bytes_to_device),
+                ("from_device", |counters| counters.bytes_from_device),
+            ],
+        )?;
+        self.counted(
+            encoder,
+            ("launches", "Kernels launched", ""),
+            &[("", |counters| counters.launches)],
+        )?;
+        self.latencies(encoder)?;
+        self.present(encoder, ("sessions", "Sessions now"), |_, sessions| {
+            sessions
+        })?;
+        self.present(
+            encoder,
+            ("device_memory_bytes", "Device memory of sessions now"),
+            |counters, _| counters.device_memory,
+        )?;
+        self.present(
+            encoder,
+            (
+                "host_memory_bytes",
+                "Memory of the host that workers hold for guests now",
+            ),
+            |counters, _| counters.host_memory,
+        )?;
+        labelled(
+            encoder,
+            (
+                "vm_device_memory_bytes",
+                "Device memory of a VM, in all its sessions",
+                "vm",
+            ),
+            self.vms.iter().map(|(vm, (used, _))| (vm, *used)),
+        )?;
+        labelled(
+            encoder,
+            (
+                "vm_device_memory_limit_bytes",
+                "The most that it may have; 0 for no limit",
+                "vm",
+            ),
+            self.vms.iter().map(|(vm, (_, limit))| (vm, *limit)),
+        )?;
+        labelled(
+            encoder,
+            ("gpu_memory_bytes", "Memory of a GPU", "gpu"),
+            self.gpus.iter().map(|(gpu, (memory, ..))| (gpu, *memory)),
+        )?;
+        labelled(
+            encoder,
+            (
+                "workers_idle",
+                "Workers of a GPU that wait for a session",
+                "gpu",
+            ),
+            self.gpus.iter().map(|(gpu, (_, idle, _))| (gpu, *idle)),
+        )?;
+        labelled(
+            encoder,
+            ("workers_starting", "Workers of a GPU that open it", "gpu"),
+            self.gpus
+                .iter()
+                .map(|(gpu, (.., starting))| (gpu, *starting)),
+        )?;
+        for (name, help, value) in [
+            ("sessions_begun", "Sessions begun", self.totals[0]),
+            (
+                "guests_refused",
+                "Guests that got no session",
+                self.totals[1],
+            ),
+            (
+                "workers_crashed",
+                "Workers that died without a word",
+                self.totals[2],
+            ),
+        ] {
+            encoder
+                .encode_descriptor(name, help, None, MetricType::Counter)?
+                .encode_counter::<NoLabelSet, u64, u64>(&value, None)?;
+        }
+        for (name, help, value) in [
+            (
+                "guests_waiting",
+                "Guests that wait for a worker",
+                self.waiting[0],
+            ),
+            (
+                "connections_pending",
+                "Connections that have not said hello",
+                self.waiting[1],
+            ),
+        ] {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            gauge(&mut metric, value)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counters() -> Counters {
+        let mut counters = Counters {
+            posted: 5,
+            synchronous: 2,
+            bytes_to_device: 100,
+            device_memory: 64,
+            waited: 3_000_000_000,
+            ..Counters::NONE
+        };
+        counters.latency[0] = 1;
+        counters.latency[BOUNDS.len()] = 1;
+        counters
+    }
+
+    #[test]
+    fn sessions_that_are_over_stay_counted() {
+        let mut ended = Ended::default();
+        ended.add("a", "cuda:0", &counters());
+        let mut report = Report::new(&ended);
+        report.session("a", "cuda:0", Some(&counters()));
+        report.session("b\"\\", "cuda:1", None);
+        report.vms.insert("a".into(), (64, 128));
+        let text = report.encode();
+        for line in [
+            "# TYPE paragpu_calls counter",
+            "paragpu_calls_total{vm=\"a\",gpu=\"cuda:0\",kind=\"posted\"} 10",
+            "paragpu_copied_bytes_total{vm=\"a\",gpu=\"cuda:0\",direction=\"to_device\"} 200",
+            "paragpu_launches_total{vm=\"b\\\"\\\\\",gpu=\"cuda:1\"} 0",
+            "paragpu_device_memory_bytes{vm=\"a\",gpu=\"cuda:0\"} 64",
+            "paragpu_sessions{vm=\"a\",gpu=\"cuda:0\"} 1",
+            "paragpu_call_seconds_bucket{le=\"0.000001024\",vm=\"a\",gpu=\"cuda:0\"} 2",
+            "paragpu_call_seconds_bucket{le=\"+Inf\",vm=\"a\",gpu=\"cuda:0\"} 4",
+            "paragpu_call_seconds_count{vm=\"a\",gpu=\"cuda:0\"} 4",
+            "paragpu_call_seconds_sum{vm=\"a\",gpu=\"cuda:0\"} 6.0",
+            "paragpu_vm_device_memory_limit_bytes{vm=\"a\"} 128",
+            "paragpu_sessions_begun_total 0",
+            "# EOF",
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line}\n{text}");
+        }
+    }
+
+    #[test]
+    fn names_without_end_are_others() {
+        let mut ended = Ended::default();
+        for number in 0..2 * MOST_ENDED {
+            ended.add(&number.to_string(), "cuda:0", &counters());
+        }
+        assert_eq!(ended.0.len(), MOST_ENDED + 1);
+        let others = ended.0[&("others".to_owned(), "cuda:0".to_owned())];
+        assert_eq!(others.posted, 5 * MOST_ENDED as u64);
+        assert_eq!(others.device_memory, 0);
+    }
+}

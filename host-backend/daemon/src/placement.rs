@@ -1,0 +1,160 @@
+//! On which GPU of the host a guest's device is.
+//!
+//! A session is placed when its guest is admitted, from what runs at that
+//! moment; nothing is remembered but the GPU that the last one got. Two devices
+//! of one process are never the same GPU unless there are fewer GPUs than
+//! devices, and a device that a process uses already stays where it is.
+#![forbid(unsafe_code)]
+
+use paragpu_config::host::Placement;
+
+/// A GPU that the guest may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gpu {
+    /// Its place among the daemon's devices.
+    pub place: u32,
+    /// Sessions on it, those included that wait for their worker.
+    pub sessions: u64,
+    /// Bytes of device memory that they have, as far as their workers said.
+    pub memory: u64,
+    /// Whether a worker could open it when last tried.
+    pub works: bool,
+}
+
+/// A device that the process has already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// The guest's number of it.
+    pub ordinal: u32,
+    /// Its place among the daemon's devices.
+    pub place: u32,
+}
+
+/// The place of the guest's device `ordinal`, among `gpus` in the order in
+/// which the guest sees them; `last` is the place that the session before got.
+/// `None` where the guest has no device of that number.
+#[must_use]
+pub fn choose(
+    policy: Placement,
+    ordinal: u32,
+    gpus: &[Gpu],
+    held: &[Held],
+    last: Option<u32>,
+) -> Option<u32> {
+    let own = gpus.get(usize::try_from(ordinal).ok()?)?;
+    if let Some(same) = held.iter().find(|held| held.ordinal == ordinal) {
+        return Some(same.place);
+    }
+    let taken = |gpu: &Gpu| held.iter().any(|held| held.place == gpu.place);
+    let mut free: Vec<&Gpu> = gpus.iter().filter(|gpu| !taken(gpu)).collect();
+    if free.is_empty() {
+        free = gpus.iter().collect();
+    }
+    if policy != Placement::Fixed && free.iter().any(|gpu| gpu.works) {
+        free.retain(|gpu| gpu.works);
+    }
+    let chosen = match policy {
+        Placement::Fixed => free.iter().find(|gpu| **gpu == own).or(free.first()),
+        Placement::RoundRobin => free
+            .iter()
+            .filter(|gpu| last.is_some_and(|last| gpu.place > last))
+            .min_by_key(|gpu| gpu.place)
+            .or_else(|| free.iter().min_by_key(|gpu| gpu.place)),
+        Placement::LeastLoaded => free
+            .iter()
+            .min_by_key(|gpu| (gpu.sessions, gpu.memory, gpu.place)),
+    };
+    chosen.map(|gpu| gpu.place)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const POLICIES: [Placement; 3] = [
+        Placement::Fixed,
+        Placement::RoundRobin,
+        Placement::LeastLoaded,
+    ];
+
+    fn gpu(place: u32, sessions: u64, memory: u64) -> Gpu {
+        Gpu {
+            place,
+            sessions,
+            memory,
+            works: true,
+        }
+    }
+
+    #[test]
+    fn fixed_is_the_guests_order() {
+        let gpus = [gpu(2, 9, 0), gpu(0, 0, 0)];
+        let place = |ordinal| choose(Placement::Fixed, ordinal, &gpus, &[], Some(2));
+        assert_eq!((place(0), place(1), place(2)), (Some(2), Some(0), None));
+    }
+
+    #[test]
+    fn round_robin_goes_round() {
+        let gpus = [gpu(0, 5, 0), gpu(1, 0, 0), gpu(3, 0, 0)];
+        let mut last = None;
+        let mut places = Vec::new();
+        for _ in 0..5 {
+            last = choose(Placement::RoundRobin, 0, &gpus, &[], last);
+            places.push(last.unwrap());
+        }
+        assert_eq!(places, [0, 1, 3, 0, 1]);
+    }
+
+    #[test]
+    fn least_loaded_counts_sessions_then_memory() {
+        let policy = Placement::LeastLoaded;
+        let gpus = [gpu(0, 2, 0), gpu(1, 1, 5), gpu(2, 1, 4)];
+        assert_eq!(choose(policy, 0, &gpus, &[], None), Some(2));
+        let mut broken = gpus;
+        broken[2].works = false;
+        assert_eq!(choose(policy, 0, &broken, &[], None), Some(1));
+        broken.iter_mut().for_each(|gpu| gpu.works = false);
+        assert_eq!(choose(policy, 0, &broken, &[], None), Some(2));
+    }
+
+    #[test]
+    fn a_device_in_use_stays() {
+        let held = [Held {
+            ordinal: 0,
+            place: 1,
+        }];
+        let gpus = [gpu(0, 0, 0), gpu(1, 9, 0)];
+        for policy in POLICIES {
+            assert_eq!(choose(policy, 0, &gpus, &held, None), Some(1));
+            assert_eq!(choose(policy, 1, &gpus, &held, None), Some(0));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn devices_of_a_process_differ(
+            loads in prop::collection::vec((0..4_u64, 0..4_u64, any::<bool>()), 1..8),
+            order in prop::collection::vec(0..8_u32, 1..12),
+            policy in 0..3_usize,
+        ) {
+            let mut gpus: Vec<Gpu> = (0..).zip(&loads).map(|(place, &(sessions, memory, works))| {
+                Gpu { works, ..gpu(place, sessions, memory) }
+            }).collect();
+            let mut held: Vec<Held> = Vec::new();
+            let mut last = None;
+            for ordinal in order {
+                let chosen = choose(POLICIES[policy], ordinal, &gpus, &held, last);
+                prop_assert_eq!(chosen.is_some(), (ordinal as usize) < gpus.len());
+                let Some(place) = chosen else { continue };
+                if !held.iter().any(|held| held.ordinal == ordinal) {
+                    prop_assert!(held.iter().all(|held| held.place != place));
+                    held.push(Held { ordinal, place });
+                }
+                last = chosen;
+                gpus[place as usize].sessions += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! One connection of the endpoint for metrics: an HTTP request and its answer.
+#![forbid(unsafe_code)]
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown};
+
+use crate::metrics::CONTENT_TYPE;
+
+/// Most bytes of a request.
+const MOST: usize = 8192;
+/// Most headers of a request.
+const HEADERS: usize = 64;
+
+/// A connection.
+#[derive(Debug)]
+pub struct Scrape {
+    socket: OwnedFd,
+    /// When patience ends.
+    pub deadline: Instant,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    asked: bool,
+}
+
+/// How far a connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// More is to come.
+    More,
+    /// The metrics are asked for.
+    Asked,
+    /// An answer is to be written.
+    Answering,
+    /// It is over.
+    Over,
+}
+
+impl Scrape {
+    /// A connection that has until `deadline`.
+    #[must_use]
+    pub fn new(socket: OwnedFd, deadline: Instant) -> Self {
+        Self {
+            socket,
+            deadline,
+            input: Vec::new(),
+            output: Vec::new(),
+            asked: false,
+        }
+    }
+
+    /// Whether it waits to be written to.
+    #[must_use]
+    pub fn writing(&self) -> bool {
+        !self.output.is_empty()
+    }
+
+    /// Whether it is listened to: not while its answer is on the way.
+    #[must_use]
+    pub fn reading(&self) -> bool {
+        !self.asked
+    }
+
+    /// Reads what is there.
+    pub fn read(&mut self) -> Step {
+        let mut bytes = [0; 1024];
+        match rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return Step::Over,
+            Ok((count, _)) => self
+                .input
+                .extend_from_slice(bytes.get(..count).unwrap_or_default()),
+            Err(Errno::AGAIN | Errno::INTR) => return Step::More,
+            Err(_) => return Step::Over,
+        }
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS];
+        let mut request = httparse::Request::new(&mut headers);
+        let status = match request.parse(&self.input) {
+            Ok(httparse::Status::Partial) if self.input.len() <= MOST => return Step::More,
+            Ok(httparse::Status::Partial) => "431 Request Header Fields Too Large",
+            Err(_) => "400 Bad Request",
+            Ok(httparse::Status::Complete(_)) if request.method != Some("GET") => {
+                "405 Method Not Allowed"
+            }
+            Ok(httparse::Status::Complete(_)) => {
+                let path = request.path.unwrap_or_default();
+                if path.split('?').next() == Some("/metrics") {
+                    self.asked = true;
+                    return Step::Asked;
+                }
+                "404 Not Found"
+            }
+        };
+        self.asked = true;
+        let sentence = format!("{status}: the metrics are at /metrics\n");
+        self.respond(status, "text/plain; charset=utf-8", &sentence);
+        Step::Answering
+    }
+
+    /// Answers with the metrics.
+    pub fn answer(&mut self, metrics: &str) {
+        self.respond("200 OK", CONTENT_TYPE, metrics);
+    }
+
+    fn respond(&mut self, status: &str, kind: &str, body: &str) {
+        self.output = format!(
+            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\
+             Connection: close\r\n\r\n{body}",
+            body.len()
+        )
+        .into_bytes();
+    }
+
+    /// Writes what the client takes; [`Step::Over`] when that was all.
+    pub fn write(&mut self) -> Step {
+        while !self.output.is_empty() {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match rustix::net::send(&self.socket, &self.output, flags) {
+                Ok(count) => drop(self.output.drain(..count.min(self.output.len()))),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Step::More,
+                Err(_) => return Step::Over,
+            }
+        }
+        // The client may be gone.
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
+        Step::Over
+    }
+}
+
+impl AsFd for Scrape {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

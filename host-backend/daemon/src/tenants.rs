@@ -1,0 +1,201 @@
+//! The VMs, users and addresses that have sessions: what each has of device
+//! memory, and which process serves the device of each VM.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use paragpu_config::host::Host;
+use paragpu_worker::account::{Account, SLOTS};
+use paragpu_worker::control::{Control, Quota, ToWorker};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::worker::pidfd;
+
+/// All of them, by name.
+#[derive(Debug, Default)]
+pub struct Tenants {
+    accounts: BTreeMap<String, Tenant>,
+    /// By VM: the process that serves its PCI device.
+    processes: BTreeMap<String, Process>,
+}
+
+/// One with sessions.
+#[derive(Debug)]
+struct Tenant {
+    account: Account,
+    /// Slot and session of each.
+    slots: BTreeMap<u32, u64>,
+}
+
+#[derive(Debug)]
+struct Process {
+    pid: i32,
+    pidfd: OwnedFd,
+}
+
+impl Tenants {
+    /// Gives the worker at the other end of `control` the account of the VM
+    /// whose session it is about to get.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn grant(
+        &mut self,
+        host: &Host,
+        vm: &str,
+        session: u64,
+        control: &Control,
+    ) -> Result<(), String> {
+        if !self.accounts.contains_key(vm) {
+            let account = Account::new(host.memory_of(vm))
+                .map_err(|error| format!("the host has no memory for an account: {error}"))?;
+            let slots = BTreeMap::new();
+            self.accounts
+                .insert(vm.to_owned(), Tenant { account, slots });
+        }
+        let Some(tenant) = self.accounts.get_mut(vm) else {
+            return Err("the VM has no account".into());
+        };
+        let slot = (0..SLOTS)
+            .find(|slot| !tenant.slots.contains_key(slot))
+            .ok_or_else(|| format!("{vm} has {SLOTS} sessions, the most that can be counted"))?;
+        tenant.account.clear(slot);
+        control
+            .send(&ToWorker::Quota(Quota { slot }), &[tenant.account.as_fd()])
+            .map_err(|error| format!("the worker is lost: {error}"))?;
+        tenant.slots.insert(slot, session);
+        Ok(())
+    }
+
+    /// A session's worker is gone: what it had is nobody's.
+    pub fn release(&mut self, vm: &str, session: u64) {
+        let Some(tenant) = self.accounts.get_mut(vm) else {
+            return;
+        };
+        tenant.slots.retain(|slot, other| {
+            if *other == session {
+                tenant.account.clear(*slot);
+            }
+            *other != session
+        });
+        if tenant.slots.is_empty() {
+            self.accounts.remove(vm);
+        }
+    }
+
+    /// The limits are others now.
+    pub fn limit(&self, host: &Host) {
+        for (vm, tenant) in &self.accounts {
+            tenant.account.limit_to(host.memory_of(vm));
+        }
+    }
+
+    /// Bytes of device memory that the sessions of a VM have together.
+    #[must_use]
+    pub fn memory(&self, vm: &str) -> u64 {
+        self.accounts
+            .get(vm)
+            .map_or(0, |tenant| tenant.account.used())
+    }
+
+    /// Process `pid` says that it serves the device of this VM. It is the only
+    /// one while it lives.
+    ///
+    /// # Errors
+    /// The process that does.
+    pub fn claim(&mut self, vm: &str, pid: i32) -> Result<(), i32> {
+        self.processes.retain(|_, process| lives(&process.pidfd));
+        match self.processes.get(vm) {
+            Some(process) if process.pid == pid => Ok(()),
+            Some(process) => Err(process.pid),
+            None => {
+                // One of another namespace cannot be watched: nothing is said of it.
+                if let Some(pidfd) = u32::try_from(pid).ok().and_then(|pid| pidfd(pid).ok()) {
+                    self.processes.insert(vm.to_owned(), Process { pid, pidfd });
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Has the process not ended?
+fn lives(pidfd: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    !matches!(poll(&mut fds, Some(&now)), Ok(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paragpu_worker::account::Share;
+    use paragpu_worker::control::Inbox;
+    use std::sync::Arc;
+
+    fn host(memory: u64) -> Host {
+        let mut host = Host::default();
+        host.limits.per_vm_memory.0 = memory;
+        host
+    }
+
+    /// The share that a worker gets for a session.
+    fn share(tenants: &mut Tenants, host: &Host, vm: &str, session: u64) -> Share {
+        let (daemon, worker) = Control::pair().unwrap();
+        tenants.grant(host, vm, session, &daemon).unwrap();
+        let mut inbox = Inbox::default();
+        worker.receive(&mut inbox, true).unwrap();
+        let memory = inbox.fds.pop().unwrap();
+        match inbox.message().unwrap() {
+            ToWorker::Quota(Quota { slot }) => {
+                Share::new(Arc::new(Account::open(memory).unwrap()), slot)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn sessions_of_a_vm_share_and_others_do_not() {
+        let (mut tenants, mut host) = (Tenants::default(), host(10));
+        let one = share(&mut tenants, &host, "a", 1);
+        let two = share(&mut tenants, &host, "a", 2);
+        let other = share(&mut tenants, &host, "b", 3);
+        assert!(one.take(8));
+        assert!(!two.take(3));
+        assert!(other.take(10));
+        assert_eq!((tenants.memory("a"), tenants.memory("b")), (8, 10));
+        host.limits.per_vm_memory.0 = 11;
+        tenants.limit(&host);
+        assert!(two.take(3));
+        // The first died with what it had, and a third takes its slot.
+        tenants.release("a", 1);
+        let three = share(&mut tenants, &host, "a", 4);
+        assert!(three.take(8));
+        tenants.release("a", 2);
+        tenants.release("a", 4);
+        assert_eq!(tenants.memory("a"), 0);
+        assert_eq!(tenants.accounts.len(), 1);
+    }
+
+    #[test]
+    fn a_device_has_one_process_while_it_lives() {
+        let mut tenants = Tenants::default();
+        let own = i32::try_from(std::process::id()).unwrap();
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let other = i32::try_from(child.id()).unwrap();
+        assert_eq!(tenants.claim("a", other), Ok(()));
+        assert_eq!(tenants.claim("a", other), Ok(()));
+        assert_eq!(tenants.claim("a", own), Err(other));
+        assert_eq!(tenants.claim("b", own), Ok(()));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!(tenants.claim("a", own), Ok(()));
+    }
+}

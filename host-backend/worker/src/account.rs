@@ -1,0 +1,221 @@
+//! What the sessions of one VM have of device memory, all together.
+//!
+//! Each session is a process of its own, so the account lies in memory that the
+//! daemon shares with the workers of the VM: the limit, and a slot for each
+//! session with the bytes that it has. A worker adds to its own slot and then
+//! looks at the sum; where that is past the limit it takes the addition back.
+//! Two that grow at the same moment may both be refused the last bytes, never
+//! both be given them. The slot of a worker that died is cleared by the daemon,
+//! so nothing stays counted that is gone.
+//!
+//! A worker trusts the others of its VM with this account, and nobody else: no
+//! other VM's workers have it.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+use crate::sys::shared::Shared;
+
+/// Most sessions of one VM.
+pub const SLOTS: u32 = 4096;
+/// Words before the slots: the limit, and how many slots were ever in use.
+const HEAD: usize = 2;
+/// Words in all.
+const WORDS: usize = HEAD + SLOTS as usize;
+
+/// An account.
+#[derive(Debug)]
+pub struct Account {
+    memory: OwnedFd,
+    words: Shared,
+}
+
+impl Account {
+    /// A new one, of a VM that may have `limit` bytes; 0 for no limit.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn new(limit: u64) -> io::Result<Self> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let memory = memfd_create("paragpu-account", flags)?;
+        ftruncate(&memory, (WORDS * size_of::<u64>()) as u64)?;
+        // Nobody can take the memory away under the others.
+        fcntl_add_seals(
+            &memory,
+            SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,
+        )?;
+        let account = Self::open(memory)?;
+        account.limit_to(limit);
+        Ok(account)
+    }
+
+    /// One that the daemon made.
+    ///
+    /// # Errors
+    /// What the system says; `InvalidData` where it is no account.
+    pub fn open(memory: OwnedFd) -> io::Result<Self> {
+        let words = Shared::map(&memory, WORDS)?;
+        Ok(Self { memory, words })
+    }
+
+    fn word(&self, place: usize) -> &AtomicU64 {
+        static NOWHERE: AtomicU64 = AtomicU64::new(0);
+        self.words.words().get(place).unwrap_or(&NOWHERE)
+    }
+
+    fn slot(&self, slot: u32) -> &AtomicU64 {
+        self.word(HEAD + slot.min(SLOTS - 1) as usize)
+    }
+
+    /// Sets the limit in bytes; 0 for none. What is over it stays.
+    pub fn limit_to(&self, limit: u64) {
+        self.word(0).store(limit, Ordering::Relaxed);
+    }
+
+    /// The limit in bytes; `u64::MAX` for none.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        match self.word(0).load(Ordering::Relaxed) {
+            0 => u64::MAX,
+            limit => limit,
+        }
+    }
+
+    /// Clears a slot, whose session begins or is over.
+    pub fn clear(&self, slot: u32) {
+        self.slot(slot).store(0, Ordering::SeqCst);
+        self.word(1)
+            .fetch_max(u64::from(slot) + 1, Ordering::SeqCst);
+    }
+
+    /// Bytes that all sessions have.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        let slots = self.word(1).load(Ordering::SeqCst).min(u64::from(SLOTS));
+        let all = self.words.words().iter().skip(HEAD);
+        all.take(slots as usize)
+            .map(|slot| slot.load(Ordering::SeqCst))
+            .fold(0, u64::saturating_add)
+    }
+}
+
+impl AsFd for Account {
+    /// The memory, for a worker.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+}
+
+/// A session's part in the account of its VM. The default is of none: it may
+/// have anything.
+#[derive(Debug, Clone, Default)]
+pub struct Share(Option<(Arc<Account>, u32)>);
+
+impl Share {
+    /// The part of the session with this slot.
+    #[must_use]
+    pub fn new(account: Arc<Account>, slot: u32) -> Self {
+        Self(Some((account, slot)))
+    }
+
+    /// Counts bytes more; false, and nothing counted, past the limit.
+    #[must_use]
+    pub fn take(&self, bytes: u64) -> bool {
+        let Some((account, slot)) = &self.0 else {
+            return true;
+        };
+        account.slot(*slot).fetch_add(bytes, Ordering::SeqCst);
+        let fits = account.used() <= account.limit();
+        if !fits {
+            self.give_back(bytes);
+        }
+        fits
+    }
+
+    /// Counts them no longer.
+    pub fn give_back(&self, bytes: u64) {
+        if let Some((account, slot)) = &self.0 {
+            account.slot(*slot).fetch_sub(bytes, Ordering::SeqCst);
+        }
+    }
+
+    /// Most bytes of all sessions together.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.0
+            .as_ref()
+            .map_or(u64::MAX, |(account, _)| account.limit())
+    }
+
+    /// Bytes that are left.
+    #[must_use]
+    pub fn free(&self) -> u64 {
+        self.0.as_ref().map_or(u64::MAX, |(account, _)| {
+            account.limit().saturating_sub(account.used())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_share_one_limit() {
+        let account = Arc::new(Account::new(100).unwrap());
+        // As another process has it.
+        let memory = account.as_fd().try_clone_to_owned().unwrap();
+        let other = Arc::new(Account::open(memory).unwrap());
+        account.clear(0);
+        account.clear(7);
+        let (one, two) = (Share::new(Arc::clone(&account), 0), Share::new(other, 7));
+        assert!(one.take(60));
+        assert!(!two.take(41));
+        assert_eq!(two.free(), 40);
+        assert!(two.take(40));
+        assert!(!one.take(1));
+        one.give_back(60);
+        assert_eq!((account.used(), two.free()), (40, 60));
+        // The other is gone without a word.
+        account.clear(7);
+        assert!(one.take(100));
+        account.limit_to(50);
+        assert_eq!((one.limit(), one.free()), (50, 0));
+        account.limit_to(0);
+        assert!(one.take(1 << 40));
+    }
+
+    #[test]
+    fn never_more_than_the_limit_together() {
+        let account = Arc::new(Account::new(1000).unwrap());
+        (0..4).for_each(|slot| account.clear(slot));
+        std::thread::scope(|scope| {
+            for slot in 0..4 {
+                let share = Share::new(Arc::clone(&account), slot);
+                let given = move || (0..1000).filter(|_| share.take(1)).count();
+                scope.spawn(given);
+            }
+        });
+        let used = account.used();
+        assert!((1..=1000).contains(&used), "{used}");
+    }
+
+    #[test]
+    fn what_is_no_account_is_refused() {
+        let short = memfd_create("short", MemfdFlags::CLOEXEC).unwrap();
+        assert!(Account::open(short).is_err());
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert!(Account::open(null.into()).is_err());
+    }
+
+    #[test]
+    fn without_an_account_anything_goes() {
+        let share = Share::default();
+        assert!(share.take(u64::MAX));
+        assert_eq!((share.limit(), share.free()), (u64::MAX, u64::MAX));
+    }
+}
