@@ -12,6 +12,7 @@ use crossterm::terminal::{
 };
 use crossterm::{cursor, queue};
 use paragpu_daemon::admin::{Request, Response, SessionInfo, Stats};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::Serialize;
 
 use crate::arguments::{Output, Sort};
@@ -383,6 +384,14 @@ fn key(event: &Event) -> Key {
     }
 }
 
+/// Is the terminal gone? Waiting for its keys would then never sleep.
+fn hung_up() -> bool {
+    let input = std::io::stdin();
+    let mut fds = [PollFd::new(&input, PollFlags::empty())];
+    let now = Timespec::default();
+    rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
 /// The live view.
 fn show(control: &Control, mut options: Options) -> Result<(), Error> {
     let mut before = sample(control)?;
@@ -401,6 +410,9 @@ fn show(control: &Control, mut options: Options) -> Result<(), Error> {
         );
         let shown = head + &text(&view(&before, &now, options.sort));
         screen.draw(&shown).map_err(Error::Output)?;
+        if hung_up() {
+            return Ok(());
+        }
         let left = next.saturating_duration_since(Instant::now());
         if poll(left).map_err(Error::Output)? {
             match key(&read().map_err(Error::Output)?) {
