@@ -371,7 +371,7 @@ class Shared:
         self.socket.connect(path)
         major, minor, patch = VERSION
         hello = dict(magic=MAGIC, major=major, minor=minor, patch=patch, transport=2, device=0)
-        hello.update(token=bytes(16), acknowledged=0, pid=1)
+        hello.update(token=bytes(16), received=0, pid=1)
         payload = encode("Hello", hello)
         self.socket.sendall(HEADER.pack(len(payload), HELLO, 0, 0) + payload)
         data, self.fds, _, _ = socket.recv_fds(self.socket, 4096, 3)
