@@ -140,6 +140,12 @@ pub enum Control {
     Taken = 0x7f08,
     /// Host to guest: [`crate::handshake::Move`].
     Move = 0x7f09,
+    /// Host to guest: [`crate::handshake::Move`]: where to look for the session
+    /// once this connection is lost. The connection stays.
+    Home = 0x7f0a,
+    /// Guest to host, after a [`Move`](Self::Move) that it could not follow:
+    /// [`crate::handshake::Stays`].
+    Stays = 0x7f0b,
 }
 
 impl Control {
@@ -157,6 +163,8 @@ impl Control {
             0x7f07 => Self::Received,
             0x7f08 => Self::Taken,
             0x7f09 => Self::Move,
+            0x7f0a => Self::Home,
+            0x7f0b => Self::Stays,
             _ => return None,
         })
     }

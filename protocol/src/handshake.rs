@@ -77,11 +77,17 @@ crate::record! {
     /// Host to guest: go on over another communicator, or at another host,
     /// with the token of the session.
     Move<'a> {
-        /// `unix`, `tcp`, `shm` or `pci`.
+        /// `unix`, `tcp`, `vsock`, `shm` or `pci`.
         communicator: Text<'a>,
-        /// A socket's path, host and port, or a device node; empty for what
-        /// the guest's configuration says.
+        /// A socket's path, host and port, a port of the VM's host, or a
+        /// device node; empty for what the guest's configuration says.
         address: Text<'a>,
+    }
+
+    /// Guest to host: the session goes on over the connection that stands.
+    Stays<'a> {
+        /// Why the guest could not go where it was to go; one sentence.
+        reason: Text<'a>,
     }
 
     /// Host to guest: no session.
@@ -114,9 +120,10 @@ crate::record! {
 }
 
 crate::record! {
-    /// Worker to another daemon of its host, on that daemon's socket for
-    /// guests: a session comes. The answer is a frame of the kind of a welcome
-    /// without payload, from the worker that takes it, or a [`Refusal`].
+    /// Worker to another daemon, on that daemon's socket for guests or over a
+    /// link between hosts: a session comes. The answer is a frame of the kind
+    /// of a welcome from the worker that takes it, with a [`Move`] that says
+    /// how the guest reaches the session there, or a [`Refusal`].
     Arrive<'a> {
         /// [`MAGIC`].
         magic: [u8; 8],
@@ -130,10 +137,19 @@ crate::record! {
         token: [u8; 16],
         /// Process id in the guest, for listings.
         guest_pid: u32,
-        /// `unix`, `tcp`, `shm` or `pci`: how the guest's calls travel.
+        /// `unix`, `tcp`, `vsock`, `shm` or `pci`: how the guest's calls travel.
         communicator: Text<'a>,
+        /// How they are to travel from then on; empty where the connection
+        /// comes along as it is.
+        follows: Text<'a>,
+        /// Which of the destination's devices is wanted; [`ANY_DEVICE`] for
+        /// the one with the guest's ordinal, or any where there is none.
+        wanted: u32,
     }
 }
+
+/// No wish in [`Arrive::wanted`].
+pub const ANY_DEVICE: u32 = u32::MAX;
 
 /// Kind of the [`Attach`] frame.
 pub const ATTACH: u16 = 0x7f10;

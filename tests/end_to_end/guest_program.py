@@ -3,6 +3,7 @@
 usage: guest_program.py MODE [ARGUMENT]
   steps       adds numbers in rounds: prints "round N" after each; never ends by itself
   rounds N    N such rounds, then "done"
+  pair        the same on devices 0 and 1 by turns
   spin        launches a kernel that never ends, prints "spinning", waits for it
   load FILE   loads a module image: prints the CUresult
   hold BYTES  allocates, prints "holding", waits for standard input to close
@@ -131,13 +132,29 @@ def say(text):
 
 def steps(guest, rounds):
     """Advances an array on the device and compares it with what it must be."""
+    for done in advances(guest):
+        say(f"round {done}")
+        if done == rounds:
+            return
+
+
+def pair(guests):
+    """Rounds on several devices by turns."""
+    for done in zip(*map(advances, guests)):
+        say(f"round {done[0]}")
+
+
+def advances(guest):
+    """The rounds: yields how many are done after each."""
+    guest.use()
     advance = guest.function(guest.load(PTX), b"advance")
     size = COUNT * 4
     data = guest.allocate(size)
     host = (ctypes.c_uint32 * COUNT)()
     guest.cuda.cuMemcpyHtoD_v2(pointer(data), host, ctypes.c_size_t(size))
     done = 0
-    while rounds is None or done < rounds:
+    while True:
+        guest.use()
         for _ in range(10):
             guest.launch(advance, COUNT // 128, 128, ctypes.c_uint64(data), ctypes.c_uint32(COUNT))
         done += 1
@@ -146,7 +163,7 @@ def steps(guest, rounds):
         if wrong:
             say(f"wrong at {wrong[0]} in round {done}")
             sys.exit(1)
-        say(f"round {done}")
+        yield done
 
 
 def grow(guest, size):
@@ -173,6 +190,8 @@ def main():
         guest = Guest()
         if mode == "steps":
             steps(guest, None)
+        elif mode == "pair":
+            pair([guest, Guest(1)])
         elif mode == "rounds":
             steps(guest, int(argument))
             say("done")

@@ -15,11 +15,11 @@ import harness
 GUEST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guest_program.py")
 
 
-def start(daemon, communicator, *arguments):
+def start(daemon, communicator, *arguments, **environment):
     """Starts a guest program that talks to us line by line."""
     return subprocess.Popen(
         [sys.executable, GUEST, *arguments],
-        env=daemon.guest_environment(communicator),
+        env=daemon.guest_environment(communicator) | environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

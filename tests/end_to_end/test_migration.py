@@ -286,14 +286,6 @@ class Migration(unittest.TestCase):
         guest.stdin.close()
         self.assertEqual(guest.wait(30), 0)
 
-    def test_another_host_is_refused_by_name(self):
-        guest = self.guest("unix", "steps")
-        rounds(guest, 1)
-        number = only_session(self.one)
-        code, _, errors = ask(self.one, "migrate", "--session", number, "--to", "tcp://192.0.2.1:7", "-o", "json")
-        self.assertNotEqual(code, 0)
-        self.assertIn("tcp://192.0.2.1:7", errors)
-
 
 class Checkpoint(unittest.TestCase):
     """A session in a directory."""

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::schema::{Configuration, Key, Tables, configuration};
 use crate::setting::choice;
-use crate::{Endpoint, Error, Indices, Level, Listen, Loaded, Size, Sources, VmSockets};
+use crate::{Address, Endpoint, Error, Indices, Level, Listen, Loaded, Size, Sources, VmSockets};
 
 choice! {
     /// What executes the calls.
@@ -60,6 +60,25 @@ configuration! {
         /// Whether an address that other machines reach is allowed. Connections are neither
         /// encrypted nor authenticated: only in a network where every machine is trusted.
         allow_remote: bool = false;
+        /// The "host:port" that is told to guests whose session comes here from another host;
+        /// empty: the port of `listen`, at the address at which that host reached this one.
+        announce: Address = Address(None);
+    }
+
+    /// Sessions that come from daemons of other hosts, and go to them, over TLS. `paragpu
+    /// certificate` makes the three files.
+    [migration] pub struct Migration {
+        /// Address and port to listen at for other daemons; empty for none. Sessions can be sent
+        /// without it.
+        listen: Listen = Listen(None);
+        /// Certificates of the authorities (PEM): whoever has a certificate of theirs may send a
+        /// session here, and is believed which VM it is of.
+        ca: PathBuf = PathBuf::new();
+        /// This host's certificate and what leads from it to an authority (PEM). It names this host as
+        /// others name it in `--to tcp://HOST:PORT`.
+        certificate: PathBuf = PathBuf::new();
+        /// Its private key (PEM), readable by paragpud's user alone.
+        key: PathBuf = PathBuf::new();
     }
 
     /// Vsock for guests in virtual machines.
@@ -241,6 +260,25 @@ impl Configuration for Host {
                      encrypted nor authenticated: listen at 127.0.0.1 or [::1], or set \
                      tcp.allow_remote = true where every machine of the network is trusted"
                 ),
+            ));
+        }
+        let migration = &self.migration;
+        let files = [
+            ("migration.ca", &migration.ca),
+            ("migration.certificate", &migration.certificate),
+            ("migration.key", &migration.key),
+        ];
+        let missing = files.iter().find(|(_, file)| file.as_os_str().is_empty());
+        let some = files.iter().any(|(_, file)| !file.as_os_str().is_empty());
+        if let Some((key, _)) = missing
+            && (some || migration.listen.0.is_some())
+        {
+            return Err((
+                (*key).to_owned(),
+                "is empty, and sessions travel between hosts only where both show a certificate: \
+                 name migration.ca, migration.certificate and migration.key, which `paragpu \
+                 certificate` makes"
+                    .into(),
             ));
         }
         let sockets = &self.vsock.unix.0;

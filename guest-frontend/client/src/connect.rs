@@ -97,7 +97,12 @@ impl Dialer {
                 Communicator::Shm => config.shm.socket = address.into(),
                 Communicator::Pci => config.pci.device = address.into(),
                 Communicator::Tcp => config.tcp.address.0 = Some(address.to_owned()),
-                _ => {}
+                Communicator::Vsock => {
+                    config.vsock.port = address.parse().map_err(|_| {
+                        Error::BadAnswer(format!("a move to vsock port {address:?}"))
+                    })?;
+                }
+                Communicator::Auto => {}
             }
         }
         Ok(Self {
@@ -361,6 +366,14 @@ fn answer(kind: u16, payload: &[u8]) -> Result<Welcome, Error> {
             let refusal: Refusal<'_> =
                 decode_all(payload).map_err(|error| Error::BadAnswer(error.to_string()))?;
             Err(Error::Refused(refusal.reason.0.to_owned()))
+        }
+        Some(Control::Move) => {
+            let goal: Move<'_> =
+                decode_all(payload).map_err(|error| Error::BadAnswer(error.to_string()))?;
+            Err(Error::Elsewhere {
+                communicator: goal.communicator.0.to_owned(),
+                address: goal.address.0.to_owned(),
+            })
         }
         _ => Err(Error::BadAnswer(format!("a frame of kind {kind:#06x}"))),
     }

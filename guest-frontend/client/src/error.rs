@@ -38,6 +38,14 @@ pub enum Error {
     /// The host said no.
     #[error("the host refuses a session: {0}")]
     Refused(String),
+    /// The session is at another host, or to be reached in another way.
+    #[error("the host says that the session is at {communicator} {address}")]
+    Elsewhere {
+        /// How to reach it.
+        communicator: String,
+        /// Where.
+        address: String,
+    },
     /// The two sides cannot talk.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),

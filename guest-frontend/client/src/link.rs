@@ -628,6 +628,11 @@ impl Link {
                 self.note_move(&goal);
                 Ok(())
             }
+            Some(Control::Home) => {
+                let home = reader.field().map_err(malformed)?;
+                self.note_home(&home);
+                Ok(())
+            }
             Some(Control::Goodbye) => {
                 self.end(LOST, "the host ended the session");
                 Ok(())

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Error as TravelError, Wait};
 use paragpu_config::guest::Guest;
-use paragpu_protocol::handshake::{Move, Welcome};
+use paragpu_protocol::codec::{Text, encode_all};
+use paragpu_protocol::frame::Control;
+use paragpu_protocol::handshake::{Move, Stays, Welcome};
 
 use crate::connect::{Connected, Dialer, Resume};
 use crate::error::{Error, Result, chain};
@@ -95,8 +97,30 @@ impl Link {
                 *lock(&way.goal) = Some(dialer);
                 way.to_move.store(true, Ordering::Release);
             }
-            Err(error) => eprintln!("paragpu: the session stays: {}", chain(&error)),
+            Err(error) => self.say_stays(&chain(&error)),
         }
+    }
+
+    /// The session is elsewhere on the other side of the connection: another
+    /// one is to be looked for there.
+    pub(crate) fn note_home(&self, home: &Move<'_>) {
+        let Some(way) = &self.way else { return };
+        let mut dialer = lock(&way.dialer);
+        // Where it makes no sense the earlier one may still lead there.
+        if let Ok(toward) = dialer.toward(home) {
+            *dialer = toward;
+        }
+    }
+
+    /// Tells user and host that the guest could not go where it was to go.
+    fn say_stays(&self, why: &str) {
+        eprintln!("paragpu: the session stays where it is: {why}");
+        let stays = encode_all(&Stays { reason: Text(why) });
+        let sender = self.sender();
+        // A connection that is lost, or full of calls that nobody takes in, is
+        // not stayed on.
+        let _ = sender.try_send(Control::Stays.kind(), 0, Some(0), &[&stays]);
+        let _ = sender.flush();
     }
 
     /// Goes where the host wants the session to go on. Where nobody takes it
@@ -182,13 +206,25 @@ impl Link {
                     Err(Broken::Again) => "the connection breaks again and again".to_owned(),
                     Err(Broken::Over(why)) => return Err(self.end(LOST, &why)),
                 },
+                // It went while this side did not listen. The next attempt
+                // goes there.
+                Err(Error::Elsewhere {
+                    communicator,
+                    address,
+                }) if !moves => {
+                    self.note_home(&Move {
+                        communicator: Text(&communicator),
+                        address: Text(&address),
+                    });
+                    "the session is sent from host to host".to_owned()
+                }
                 Err(error @ (Error::Refused(_) | Error::Handshake(_))) if !moves => {
                     return Err(self.end(LOST, &chain(&error)));
                 }
                 Err(error) => chain(&error),
             };
             if moves && lost.is_none() {
-                eprintln!("paragpu: the session stays where it is: {why}");
+                self.say_stays(&why);
                 return Ok(());
             }
             if Instant::now() >= deadline {

@@ -77,31 +77,40 @@ pub enum Command {
         /// Its number, as `paragpu list` shows it.
         session: u64,
     },
-    /// Moves a running session to another daemon of this host.
+    /// Moves running sessions: to another GPU, another daemon, another host.
     ///
     /// The program goes on there and notices a pause. While it runs, its
     /// objects are recreated at the destination and its memory is copied; then
-    /// it stops for a moment, both sides compare hashes, what differs is
-    /// copied, and the guest's connection is handed over. When anything fails
-    /// before that, the session goes on where it is, and this command says why.
-    Migrate {
-        /// Its number, as `paragpu list` shows it.
-        #[arg(long, required_unless_present = "vm", conflicts_with = "vm")]
-        session: Option<u64>,
-        /// The VM whose one session moves. Of a VM with several sessions each
-        /// is moved by its number.
-        #[arg(long)]
-        vm: Option<String>,
-        /// The other daemon's socket for guests: `unix:///run/…/paragpud.sock`.
-        #[arg(long, value_name = "URL")]
-        to: String,
-        /// Stop the program first and copy its memory then, instead of while
-        /// it runs: a longer pause, and fewer bytes where it writes much.
-        #[arg(long)]
-        stop_first: bool,
-        /// How to print.
-        #[arg(short, long, default_value = "text")]
-        output: Output,
+    /// it stops for a moment, and what differs by then is copied. Between
+    /// daemons of one host the guest's connection is handed over; to another
+    /// host the guest connects by itself. When anything fails before the
+    /// switch, the session goes on where it is, and this command says why.
+    ///
+    /// Drain GPU 0 of this host:  paragpu migrate --gpu 0 --to-gpu 1
+    ///
+    /// Follow a VM to its new host:  paragpu migrate --vm web1 --to
+    /// tcp://host2:7475 --communicator pci
+    #[command(group = clap::ArgGroup::new("which").required(true))]
+    #[command(group = clap::ArgGroup::new("where").required(true).multiple(true))]
+    Migrate(Migrate),
+    /// Makes the certificates under which sessions travel between hosts.
+    ///
+    /// The first call makes an authority in DIRECTORY, ca.pem and ca.key, and
+    /// every call a certificate of that authority and its key, NAME.pem and
+    /// NAME.key. Give each host ca.pem as migration.ca, and its own two files as
+    /// migration.certificate and migration.key. Keep ca.key away from all of
+    /// them: whoever has it, or a certificate of this authority, may send
+    /// sessions. Certificates of any other authority do as well.
+    Certificate {
+        /// Where the authority is, or is made.
+        directory: PathBuf,
+        /// Names and addresses of one host, as `paragpu migrate --to` gives
+        /// them: gpu2.example, 10.0.0.2.
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+        /// Days for which the host's certificate is good.
+        #[arg(long, default_value_t = 825)]
+        days: u32,
     },
     /// Writes a session's state into a directory.
     ///
@@ -115,8 +124,13 @@ pub enum Command {
         directory: PathBuf,
         /// End the session then; its program waits until `paragpu restore`
         /// brings it back, 10 minutes at most.
-        #[arg(long)]
+        #[arg(long, conflicts_with = "every")]
         end: bool,
+        /// Write it now and again each time so long has passed, as 30s, 10m or
+        /// 2h, until the session ends or moves; the last state that was written
+        /// whole stays. `off` ends it. See `paragpu list`.
+        #[arg(long, value_name = "TIME", value_parser = interval)]
+        every: Option<u64>,
         /// How to print.
         #[arg(short, long, default_value = "text")]
         output: Output,
@@ -223,6 +237,64 @@ pub enum Command {
         /// Into this directory.
         directory: PathBuf,
     },
+}
+
+/// Which sessions move, and where to.
+#[derive(Debug, clap::Args)]
+pub struct Migrate {
+    /// This session, by its number in `paragpu list`.
+    #[arg(long, value_name = "ID", group = "which")]
+    pub session: Option<u64>,
+    /// All sessions of this VM: either all arrive, or all stay.
+    #[arg(long, value_name = "NAME", group = "which")]
+    pub vm: Option<String>,
+    /// All sessions on this GPU of the host, by its number in `paragpu status`;
+    /// each on its own.
+    #[arg(long, value_name = "N", group = "which")]
+    pub gpu: Option<u32>,
+    /// Another daemon: `unix:///PATH`, its socket for guests, or
+    /// `tcp://HOST:PORT`, another host's migration.listen.
+    #[arg(long, value_name = "URL", group = "where")]
+    pub to: Option<String>,
+    /// A GPU of the destination, which is this host where --to is missing
+    /// [default: the one with the number that the guest knows].
+    #[arg(long, value_name = "N", group = "where")]
+    pub to_gpu: Option<u32>,
+    /// How the guest is to reach the session from then on: unix, tcp, vsock,
+    /// shm or pci. Without --to and --to-gpu nothing else changes. [default: as
+    /// it does; to another host tcp]
+    #[arg(long, value_name = "NAME", group = "where")]
+    pub communicator: Option<String>,
+    /// Stop the program first and copy its memory then, instead of while
+    /// it runs: a longer pause, and fewer bytes where it writes much.
+    #[arg(long)]
+    pub stop_first: bool,
+    /// How to print.
+    #[arg(short, long, default_value = "text")]
+    pub output: Output,
+}
+
+/// Seconds of `30s`, `10m`, `2h`; 0 of `off`.
+fn interval(text: &str) -> Result<u64, String> {
+    let advice = || "give a time as 30s, 10m or 2h, or off".to_owned();
+    if text == "off" {
+        return Ok(0);
+    }
+    let split = text
+        .find(|c: char| !c.is_ascii_digit())
+        .ok_or_else(advice)?;
+    let (count, unit) = text.split_at(split);
+    let unit = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err(advice()),
+    };
+    let count: u64 = count.parse().map_err(|_| advice())?;
+    match count.checked_mul(unit) {
+        Some(seconds @ 1..=31_536_000) => Ok(seconds),
+        _ => Err("give at least 1s and at most a year".into()),
+    }
 }
 
 /// What to do with a configuration.

@@ -35,15 +35,15 @@ impl Control {
 
     /// One question and its answer.
     pub fn ask(&self, request: &Request) -> Result<Response, Error> {
-        self.order(request, |_, _, _| {})
+        self.order(request, |_, _, _, _| {})
     }
 
-    /// An order and its end; `progress` is told the phase, bytes carried and
-    /// all bytes.
+    /// An order and its end; `progress` is told the session, the phase, bytes
+    /// carried and all bytes.
     pub fn order(
         &self,
         request: &Request,
-        mut progress: impl FnMut(u8, u64, u64),
+        mut progress: impl FnMut(u64, u8, u64, u64),
     ) -> Result<Response, Error> {
         let mut line = serde_json::to_vec(request).map_err(|error| Error::Answer(error.into()))?;
         line.push(b'\n');
@@ -54,7 +54,12 @@ impl Control {
             lines.read_line(&mut answer).map_err(Error::Answer)?;
             match serde_json::from_str(&answer) {
                 Ok(Response::Error { error }) => return Err(Error::Refused(error)),
-                Ok(Response::Progress { phase, done, all }) => progress(phase, done, all),
+                Ok(Response::Progress {
+                    session,
+                    phase,
+                    done,
+                    all,
+                }) => progress(session, phase, done, all),
                 Ok(response) => return Ok(response),
                 Err(error) => return Err(Error::Answer(error.into())),
             }

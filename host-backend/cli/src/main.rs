@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod certificate;
 mod config;
 mod control;
 mod doctor;
@@ -55,22 +56,26 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             top::top(&arguments.connect()?, options)?;
         }
         Command::End { session } => sessions::end(&arguments.connect()?, *session)?,
-        Command::Migrate {
-            session,
-            vm,
-            to,
-            stop_first,
-            output,
-        } => {
-            let control = arguments.connect()?;
-            moving::migrate(&control, *session, vm.as_deref(), to, *stop_first, *output)?;
-        }
+        Command::Migrate(migrate) => return moving::migrate(&arguments.connect()?, migrate),
+        Command::Certificate {
+            directory,
+            names,
+            days,
+        } => certificate::make(directory, names, *days)?,
         Command::Checkpoint {
             session,
             directory,
             end,
+            every,
             output,
-        } => moving::checkpoint(&arguments.connect()?, *session, directory, *end, *output)?,
+        } => moving::checkpoint(
+            &arguments.connect()?,
+            *session,
+            directory,
+            *end,
+            *every,
+            *output,
+        )?,
         Command::Restore { directory, output } => {
             moving::restore(&arguments.connect()?, directory, *output)?;
         }

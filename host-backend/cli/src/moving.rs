@@ -1,36 +1,65 @@
 //! Moves sessions, writes and restores them.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-use indicatif::{ProgressBar, ProgressStyle};
-use paragpu_daemon::admin::{Request, Response};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use paragpu_daemon::admin::{self, Moved, Request, Response};
 
-use crate::arguments::Output;
+use crate::arguments::{Migrate, Output};
 use crate::control::{Control, unexpected};
 use crate::error::{Error, print, print_json};
 use crate::sessions::bytes;
 
-/// `paragpu migrate`.
-pub fn migrate(
-    control: &Control,
-    session: Option<u64>,
-    vm: Option<&str>,
-    to: &str,
-    stop_first: bool,
-    output: Output,
-) -> Result<(), Error> {
-    let to = destination(to)?;
-    let session = match (session, vm) {
-        (Some(session), _) => session,
-        (None, vm) => only_session(control, vm.unwrap_or_default())?,
-    };
-    let request = Request::Migrate {
-        session,
-        to,
-        stop_first,
-    };
+/// `paragpu migrate`. Fails where one of several sessions did not move.
+pub fn migrate(control: &Control, migrate: &Migrate) -> Result<ExitCode, Error> {
+    let request = Request::Migrate(admin::Migrate {
+        session: migrate.session,
+        vm: migrate.vm.clone(),
+        gpu: migrate.gpu,
+        to: migrate.to.as_deref().map(url),
+        to_gpu: migrate.to_gpu,
+        communicator: migrate.communicator.clone(),
+        stop_first: migrate.stop_first,
+    });
+    let output = migrate.output;
     let done = carry_out(control, &request, output)?;
-    tell(&done, output, &format!("session {session} moved"))
+    let Response::Moved { sessions } = done else {
+        let session = migrate.session.unwrap_or_default();
+        tell(&done, output, &format!("session {session} moved"))?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let good = sessions.iter().all(|session| session.moved);
+    match output {
+        Output::Json => print_json(&sessions)?,
+        Output::Text => print(sessions.iter().map(line).collect::<String>())?,
+    }
+    Ok(match good {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// A path alone means a socket of this host.
+fn url(to: &str) -> String {
+    match to.starts_with('/') {
+        true => format!("unix://{to}"),
+        false => to.to_owned(),
+    }
+}
+
+fn line(moved: &Moved) -> String {
+    let Moved { session, vm, .. } = moved;
+    match &moved.error {
+        Some(error) => format!("session {session} of {vm} did not move: {error}\n"),
+        None => format!(
+            "session {session} of {vm} moved: {} in {:.1} ms, stopped for {:.1} ms\n",
+            bytes(moved.figures.bytes),
+            moved.figures.total_ms,
+            moved.figures.blackout_ms
+        ),
+    }
 }
 
 /// `paragpu checkpoint`.
@@ -39,15 +68,20 @@ pub fn checkpoint(
     session: u64,
     directory: &Path,
     end: bool,
+    every: Option<u64>,
     output: Output,
 ) -> Result<(), Error> {
     let request = Request::Checkpoint {
         session,
         directory: absolute(directory)?,
         end,
+        every,
     };
     let done = carry_out(control, &request, output)?;
-    tell(&done, output, &format!("session {session} written"))
+    match (every, output) {
+        (Some(0), Output::Text) => print(format!("session {session} is not written any more\n")),
+        _ => tell(&done, output, &format!("session {session} written")),
+    }
 }
 
 /// `paragpu restore`.
@@ -70,52 +104,30 @@ fn absolute(directory: &Path) -> Result<PathBuf, Error> {
     })
 }
 
-/// The socket that a URL names.
-fn destination(url: &str) -> Result<PathBuf, Error> {
-    let path = url.strip_prefix("unix://").unwrap_or(url);
-    if path.starts_with('/') {
-        return Ok(path.into());
-    }
-    Err(Error::Refused(format!(
-        "{url} is not served as a destination: sessions move between daemons of one host, \
-         unix:///PATH"
-    )))
-}
-
-fn only_session(control: &Control, vm: &str) -> Result<u64, Error> {
-    let Response::Sessions { sessions } = control.ask(&Request::List {})? else {
-        return Err(unexpected());
-    };
-    let mut of_vm = sessions.iter().filter(|session| session.vm == vm);
-    match (of_vm.next(), of_vm.count()) {
-        (Some(session), 0) => Ok(session.id),
-        (None, _) => Err(Error::Refused(format!("{vm} has no session on this host"))),
-        (Some(_), more) => Err(Error::Refused(format!(
-            "{vm} has {} sessions, and moving several together is not served yet: move each with \
-             --session",
-            more + 1
-        ))),
-    }
-}
-
 fn carry_out(control: &Control, request: &Request, output: Output) -> Result<Response, Error> {
-    let bar = match output {
-        Output::Text => ProgressBar::new(0),
-        Output::Json => ProgressBar::hidden(),
-    };
-    if let Ok(style) = ProgressStyle::with_template("{msg:<8} [{bar:40}] {bytes}/{total_bytes}") {
-        bar.set_style(style.progress_chars("=> "));
-    }
-    let done = control.order(request, |phase, done, all| {
+    let bars = MultiProgress::with_draw_target(match output {
+        Output::Text => ProgressDrawTarget::stderr(),
+        Output::Json => ProgressDrawTarget::hidden(),
+    });
+    let mut of: BTreeMap<u64, ProgressBar> = BTreeMap::new();
+    let done = control.order(request, |session, phase, done, all| {
+        let bar = of.entry(session).or_insert_with(|| {
+            let bar = bars.add(ProgressBar::new(0));
+            let template = "{prefix:>8} {msg:<8} [{bar:40}] {bytes}/{total_bytes} {eta}";
+            if let Ok(style) = ProgressStyle::with_template(template) {
+                bar.set_style(style.progress_chars("=> "));
+            }
+            bar.set_prefix(session.to_string());
+            bar
+        });
         bar.set_message(if phase == 1 { "running" } else { "stopped" });
         bar.set_length(all);
         bar.set_position(done);
     });
-    bar.finish_and_clear();
-    match done? {
-        done @ Response::Done { .. } => Ok(done),
-        _ => Err(unexpected()),
+    for bar in of.values() {
+        bar.finish_and_clear();
     }
+    done
 }
 
 fn tell(done: &Response, output: Output, what: &str) -> Result<(), Error> {

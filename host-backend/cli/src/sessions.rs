@@ -2,7 +2,9 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 use paragpu_config::Size;
-use paragpu_daemon::admin::{DeviceInfo, Request, Response, SessionInfo, Stats, VmInfo};
+use paragpu_daemon::admin::{
+    Activity, CheckpointInfo, DeviceInfo, Request, Response, SessionInfo, Stats, VmInfo,
+};
 
 use crate::arguments::Output;
 use crate::control::{Control, unexpected};
@@ -16,16 +18,38 @@ pub fn list(control: &Control, output: Output) -> Result<(), Error> {
     if output == Output::Json {
         return print_json(&sessions);
     }
-    let mut table = table(&[
+    let mut head = vec![
         "SESSION", "VM", "PID", "WORKER", "DEVICE", "VIA", "AGE", "CALLS", "LAUNCHES", "MEMORY",
-    ]);
+    ];
+    let written = sessions.iter().any(|session| session.checkpoint.is_some());
+    if written {
+        head.push("WRITTEN");
+    }
+    let mut table = table(&head);
     for number in [0, 2, 3, 6, 7, 8, 9] {
         right(&mut table, number);
     }
     for session in &sessions {
-        table.add_row(row(session));
+        let mut row = row(session).to_vec();
+        if written {
+            row.push(
+                session
+                    .checkpoint
+                    .as_ref()
+                    .map_or_else(String::new, last_written),
+            );
+        }
+        table.add_row(row);
     }
     print(lines(&table))
+}
+
+fn last_written(checkpoint: &CheckpointInfo) -> String {
+    let ago = format!("{} ago", age(checkpoint.age));
+    match &checkpoint.error {
+        None => ago,
+        Some(error) => format!("{ago}; since then {error}"),
+    }
 }
 
 fn row(session: &SessionInfo) -> [String; 10] {
@@ -43,10 +67,12 @@ fn row(session: &SessionInfo) -> [String; 10] {
         session.worker_pid.to_string(),
         session.device.clone(),
         session.communicator.clone(),
-        if session.ending {
-            "ending".into()
-        } else {
-            age(session.age)
+        match (session.ending, session.activity) {
+            (true, _) => "ending".into(),
+            (_, Activity::Serving) => age(session.age),
+            (_, Activity::Arriving) => "arriving".into(),
+            (_, Activity::Moving) => "moving".into(),
+            (_, Activity::Writing) => "writing".into(),
         },
         count(session.calls),
         count(session.launches),

@@ -430,6 +430,8 @@ fn show(control: &Control, mut options: Options) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
+    use paragpu_daemon::admin::Activity;
+
     use super::*;
 
     fn session(id: u64, calls: u64, age: f64) -> SessionInfo {
@@ -452,6 +454,8 @@ mod tests {
             host_memory: 0,
             counted: true,
             ending: false,
+            activity: Activity::Serving,
+            checkpoint: None,
         }
     }
 

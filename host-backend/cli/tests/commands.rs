@@ -6,7 +6,9 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::thread::JoinHandle;
 
-use paragpu_daemon::admin::{DeviceInfo, Request, Response, SessionInfo, Stats, VmInfo};
+use paragpu_daemon::admin::{
+    Activity, DeviceInfo, Figures, Migrate, Moved, Request, Response, SessionInfo, Stats, VmInfo,
+};
 use paragpu_protocol::codec::{Text, decode_all, encode_all};
 use paragpu_protocol::frame::{Control, FrameHeader, HEADER_LEN};
 use paragpu_protocol::handshake::{HELLO_LEN, Hello, Refusal, VERSION, Welcome};
@@ -56,6 +58,8 @@ fn session() -> SessionInfo {
         host_memory: 0,
         counted: true,
         ending: false,
+        activity: Activity::Serving,
+        checkpoint: None,
     }
 }
 
@@ -91,6 +95,19 @@ fn stats(problem: Option<&str>) -> Stats {
     }
 }
 
+fn moved(session: u64, vm: &str, error: Option<&str>) -> Moved {
+    Moved {
+        session,
+        vm: vm.into(),
+        moved: error.is_none(),
+        error: error.map(str::to_owned),
+        figures: Figures {
+            bytes: 4096,
+            ..Figures::default()
+        },
+    }
+}
+
 /// Plays the daemon's control socket for this many connections.
 fn daemon(directory: &Path, connections: usize, problem: Option<&'static str>) -> JoinHandle<()> {
     let listener = UnixListener::bind(directory.join("control")).unwrap();
@@ -107,14 +124,15 @@ fn daemon(directory: &Path, connections: usize, problem: Option<&'static str>) -
                         error: format!("there is no session {session}"),
                     },
                     Request::Stats {} => Response::Stats(stats(problem)),
-                    Request::Migrate {
-                        session: 12,
+                    Request::Migrate(Migrate {
+                        session: Some(12),
                         to,
-                        stop_first,
-                    } => {
-                        assert_eq!(to, Path::new("/other/paragpud.sock"));
-                        assert!(!stop_first);
+                        stop_first: false,
+                        ..
+                    }) => {
+                        assert_eq!(to.as_deref(), Some("unix:///other/paragpud.sock"));
                         let progress = Response::Progress {
+                            session: 12,
                             phase: 1,
                             done: 1,
                             all: 2,
@@ -129,11 +147,14 @@ fn daemon(directory: &Path, connections: usize, problem: Option<&'static str>) -
                             total_ms: 10.25,
                         }
                     }
-                    Request::Migrate { .. }
-                    | Request::Checkpoint { .. }
-                    | Request::Restore { .. } => Response::Error {
-                        error: "not served here".into(),
+                    Request::Migrate(Migrate { vm: Some(vm), .. }) => Response::Moved {
+                        sessions: vec![moved(1, &vm, None), moved(2, &vm, Some("it is busy"))],
                     },
+                    Request::Migrate(_) | Request::Checkpoint { .. } | Request::Restore { .. } => {
+                        Response::Error {
+                            error: "not served here".into(),
+                        }
+                    }
                     Request::Version {} => Response::Version {
                         daemon: "1.2.3".into(),
                         protocol: VERSION.to_string(),
@@ -224,9 +245,8 @@ fn sessions_are_listed_and_ended() {
 }
 
 #[test]
-fn a_session_is_moved_by_number_or_by_its_vm() {
+fn sessions_are_moved_by_number_or_by_their_vm() {
     let directory = tempfile::tempdir().unwrap();
-    // The one by its VM asks for the list first, on the same connection.
     let server = daemon(directory.path(), 4, None);
     let to = ["--to", "unix:///other/paragpud.sock"];
     let moved = paragpu(
@@ -241,13 +261,62 @@ fn a_session_is_moved_by_number_or_by_its_vm() {
     let by_vm = ["migrate", "--vm", "blue", to[0], to[1], "-o", "json"];
     let moved = paragpu(directory.path(), &by_vm);
     let done: serde_json::Value = serde_json::from_slice(&moved.stdout).unwrap();
-    assert_eq!(done["pre_copied_bytes"], 2048);
+    assert_eq!(done[0]["moved"], true);
+    assert_eq!(done[0]["bytes"], 4096);
+    assert_eq!(done[1]["error"], "it is busy");
+    assert!(!moved.status.success());
     let restored = paragpu(directory.path(), &["restore", "."]);
     assert_eq!(text(&restored.stderr), "paragpu: not served here\n");
-    let elsewhere = ["migrate", "--session", "12", "--to", "tcp://192.0.2.1:7"];
-    let refused = paragpu(directory.path(), &elsewhere);
-    assert!(text(&refused.stderr).contains("tcp://192.0.2.1:7 is not served"));
+    let moved = paragpu(directory.path(), &by_vm[..5]);
+    assert!(text(&moved.stdout).ends_with("session 2 of blue did not move: it is busy\n"));
     server.join().unwrap();
+    for wrong in [
+        &["migrate", "--session", "12"][..],
+        &["migrate", "--to", "/a"],
+        &["migrate", "--session", "12", "--vm", "blue", "--to", "/a"],
+    ] {
+        assert_eq!(paragpu(directory.path(), wrong).status.code(), Some(2));
+    }
+}
+
+#[test]
+fn certificates_are_of_one_authority_and_never_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let of = |name| {
+        paragpu(
+            directory.path(),
+            &["certificate", directory.path().to_str().unwrap(), name],
+        )
+    };
+    let made = of("gpu1.example");
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let authority = std::fs::read(directory.path().join("ca.pem")).unwrap();
+    assert!(of("10.0.0.2").status.success());
+    assert_eq!(
+        std::fs::read(directory.path().join("ca.pem")).unwrap(),
+        authority
+    );
+    assert!(!of("10.0.0.2").status.success());
+    assert!(!of("ca").status.success());
+    assert!(!of("../x").status.success());
+    for key in ["ca.key", "gpu1.example.key", "10.0.0.2.key"] {
+        let file = std::fs::metadata(directory.path().join(key)).unwrap();
+        assert_eq!(
+            std::os::unix::fs::PermissionsExt::mode(&file.permissions()) & 0o777,
+            0o600
+        );
+    }
+    // What it prints is a piece of host.toml.
+    let fragment = directory.path().join("host.toml");
+    std::fs::write(&fragment, &made.stdout).unwrap();
+    let check = [
+        "config",
+        "check",
+        "host",
+        "--file",
+        fragment.to_str().unwrap(),
+    ];
+    assert!(paragpu(directory.path(), &check).status.success());
 }
 
 #[test]

@@ -29,6 +29,10 @@ pub enum Request {
         directory: PathBuf,
         /// End the session then, so that it can be restored.
         end: bool,
+        /// Write it again each time so many seconds have passed, as long as it
+        /// is on this host; 0 does so no longer, and writes nothing.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        every: Option<u64>,
     },
     /// Takes up the session that a directory holds; its guest may connect
     /// again: [`Response::Done`].
@@ -36,22 +40,46 @@ pub enum Request {
         /// An absolute path.
         directory: PathBuf,
     },
-    /// Gives a running session to another daemon of this host:
-    /// [`Response::Progress`] several times, then [`Response::Done`]. After
-    /// [`Response::Error`] the session goes on here.
-    Migrate {
-        /// Its number.
-        session: u64,
-        /// That daemon's socket for guests, an absolute path.
-        to: PathBuf,
-        /// Stop the program first and copy then.
-        #[serde(default)]
-        stop_first: bool,
-    },
+    /// Moves running sessions: [`Response::Progress`] several times, then
+    /// [`Response::Done`] for one that was named by its number,
+    /// [`Response::Moved`] for those of a VM or a GPU. After
+    /// [`Response::Error`] all go on here.
+    Migrate(Migrate),
     /// Devices and totals: [`Response::Stats`].
     Stats {},
     /// Who answers: [`Response::Version`].
     Version {},
+}
+
+/// Which sessions move, and where to. Exactly one of `session`, `vm` and `gpu`
+/// is given, and at least one of `to`, `to_gpu` and `communicator`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Migrate {
+    /// The session of this number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<u64>,
+    /// All sessions of this VM: either all arrive, or all stay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vm: Option<String>,
+    /// All sessions on this GPU, each on its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<u32>,
+    /// Another daemon: `unix:///PATH` or `tcp://HOST:PORT`. This one where it
+    /// is missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// A GPU of the destination, by its number there. Where it is missing
+    /// the one with the number that the guest knows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to_gpu: Option<u32>,
+    /// How the guest is to reach the session from then on: `unix`, `tcp`,
+    /// `vsock`, `shm` or `pci`. Where it is missing its connection goes over,
+    /// or, to another host, it follows over `tcp`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub communicator: Option<String>,
+    /// Stop the programs first and copy then.
+    pub stop_first: bool,
 }
 
 /// What the daemon answers.
@@ -70,6 +98,9 @@ pub enum Response {
     },
     /// How far an order is; more answers follow.
     Progress {
+        /// Of this session.
+        #[serde(default)]
+        session: u64,
         /// 1 while the program runs, 2 while it is stopped.
         phase: u8,
         /// Bytes of memory carried.
@@ -88,6 +119,11 @@ pub enum Response {
         /// Milliseconds in all.
         total_ms: f64,
     },
+    /// What became of several sessions that were to move.
+    Moved {
+        /// Each of them.
+        sessions: Vec<Moved>,
+    },
     /// Devices and totals.
     Stats(Stats),
     /// Who answers.
@@ -104,6 +140,62 @@ pub enum Response {
         /// One sentence.
         error: String,
     },
+}
+
+/// What an order took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// Bytes written or sent.
+    pub bytes: u64,
+    /// Of these, bytes sent while the program ran.
+    pub pre_copied_bytes: u64,
+    /// Milliseconds for which the program was stopped.
+    pub blackout_ms: f64,
+    /// Milliseconds in all.
+    pub total_ms: f64,
+}
+
+impl From<Figures> for Response {
+    fn from(figures: Figures) -> Self {
+        Self::Done {
+            bytes: figures.bytes,
+            pre_copied_bytes: figures.pre_copied_bytes,
+            blackout_ms: figures.blackout_ms,
+            total_ms: figures.total_ms,
+        }
+    }
+}
+
+/// What became of a session that was to move.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Moved {
+    /// The number that it had here.
+    pub session: u64,
+    /// Its VM, user or address.
+    pub vm: String,
+    /// Whether it is at the destination now. Else it is here, unless its
+    /// program ended meanwhile.
+    pub moved: bool,
+    /// Why it is not, in one sentence.
+    pub error: Option<String>,
+    /// What it took.
+    #[serde(flatten)]
+    pub figures: Figures,
+}
+
+/// What happens to a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Activity {
+    /// It serves its program.
+    #[default]
+    Serving,
+    /// It comes from elsewhere, and its program is not connected to it yet.
+    Arriving,
+    /// It is being moved.
+    Moving,
+    /// Its state is being written.
+    Writing,
 }
 
 /// One session.
@@ -146,6 +238,25 @@ pub struct SessionInfo {
     pub counted: bool,
     /// Whether it was told to end.
     pub ending: bool,
+    /// What else happens to it.
+    #[serde(default)]
+    pub activity: Activity,
+    /// Where it is written from time to time.
+    #[serde(default)]
+    pub checkpoint: Option<CheckpointInfo>,
+}
+
+/// A session's state that is written from time to time.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CheckpointInfo {
+    /// The directory.
+    pub directory: PathBuf,
+    /// Seconds from one to the next.
+    pub every: f64,
+    /// Seconds since the state that is there was written.
+    pub age: f64,
+    /// Why it was not written since; one sentence.
+    pub error: Option<String>,
 }
 
 /// Devices and totals.

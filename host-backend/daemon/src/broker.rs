@@ -2,7 +2,9 @@
 #![forbid(unsafe_code)]
 
 mod admit;
+mod checkpoints;
 mod consoles;
+mod migrations;
 mod orders;
 mod placing;
 mod scrapes;
@@ -24,12 +26,14 @@ use crate::arguments::Arguments;
 use crate::console::Console;
 use crate::device::Devices;
 use crate::handshake::{Asked, Guest, Pending};
+use crate::link::Links;
 use crate::listener::{Listener, group};
 use crate::metrics::Ended;
 use crate::notes::Notes;
 use crate::scrape::Scrape;
 use crate::session::Session;
 use crate::tenants::Tenants;
+use crate::tls::Tls;
 use crate::worker::{State, Worker};
 use crate::{Error, logging, sys};
 
@@ -59,6 +63,7 @@ struct Totals {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
     Guests(usize),
+    Links,
     Commands,
     Terminate,
     Reload,
@@ -97,9 +102,18 @@ pub struct Broker {
     consoles: BTreeMap<u64, Console>,
     scrapes: BTreeMap<u64, Scrape>,
     listings: Vec<consoles::Listing>,
+    /// Where daemons of other hosts connect.
+    far: Option<Listener>,
+    tls: Option<Tls>,
+    links: Links,
     /// By key of the worker.
     orders: BTreeMap<u64, orders::Ordered>,
+    migrations: BTreeMap<u64, migrations::Migration>,
+    /// Where sessions went, by their secret.
+    departed: BTreeMap<[u8; 16], migrations::Departed>,
     parked: Vec<orders::Parked>,
+    /// By session.
+    checkpoints: BTreeMap<u64, checkpoints::Periodic>,
     inbox: Inbox,
     totals: Totals,
     started: Instant,
@@ -152,6 +166,8 @@ impl Broker {
             Endpoint::Tcp(address) => Some(Listener::tcp(*address)?),
             Endpoint::Unix(path) => Some(patiently(|| Listener::unix(path, None))?),
         };
+        let tls = Tls::load(&host.migration)?;
+        let far = host.migration.listen.0.map(Listener::tcp).transpose()?;
         let mut broker = Self {
             program: worker_program(&host),
             devices: Devices::new(&host),
@@ -174,8 +190,14 @@ impl Broker {
             waiting: VecDeque::new(),
             consoles: BTreeMap::new(),
             listings: Vec::new(),
+            far,
+            tls,
+            links: Links::default(),
             orders: BTreeMap::new(),
+            migrations: BTreeMap::new(),
+            departed: BTreeMap::new(),
             parked: Vec::new(),
+            checkpoints: BTreeMap::new(),
             inbox: Inbox::default(),
             totals: Totals::default(),
             started: Instant::now(),
@@ -185,10 +207,12 @@ impl Broker {
             stopping: None,
         };
         broker.adopt();
+        broker.take_up_parked();
         tracing::info!(
             socket = %broker.host.daemon.socket.display(),
             control = %broker.host.daemon.control.display(),
             tcp = broker.guests.iter().find_map(Listener::address).map(tracing::field::display),
+            migration = broker.far.as_ref().and_then(Listener::address).map(tracing::field::display),
             vsock = (broker.host.vsock.port != 0).then_some(broker.host.vsock.port),
             vms = broker.guests.iter().filter(|listener| listener.of_vm().is_some()).count(),
             device = %broker.host.device.kind,
@@ -213,6 +237,7 @@ impl Broker {
             },
             "tcp": tcp.map(|address| address.to_string()),
             "vsock": self.host.vsock.port,
+            "migration": self.far.as_ref().and_then(Listener::address).map(|address| address.to_string()),
             "pid": std::process::id(),
         })
         .to_string()
@@ -278,6 +303,9 @@ impl Broker {
             if let Some(metrics) = &self.metrics {
                 add(Source::Metrics, metrics.as_fd(), read);
             }
+            if let Some(far) = &self.far {
+                add(Source::Links, far.as_fd(), read);
+            }
             for (place, listener) in self.guests.iter().enumerate() {
                 add(Source::Guests(place), listener.as_fd(), read);
             }
@@ -306,6 +334,7 @@ impl Broker {
     fn handle(&mut self, source: Source, flags: PollFlags) {
         match source {
             Source::Guests(place) => self.accept(place),
+            Source::Links => self.accept_link(),
             Source::Commands => self.accept_console(),
             Source::Terminate => self.stop(),
             Source::Reload => self.reload(),
@@ -335,6 +364,8 @@ impl Broker {
         self.refill(now);
         self.kill_overdue(now);
         self.answer_listings(now);
+        self.end_overdue_migrations(now);
+        self.write_checkpoints(now);
         [
             self.accept_pause,
             retry,
@@ -345,6 +376,8 @@ impl Broker {
                 .min(),
             self.listings.iter().map(|listing| listing.deadline).min(),
             self.scrapes.values().map(|scrape| scrape.deadline).min(),
+            self.next_migration_deadline(),
+            self.next_checkpoint(),
         ]
         .into_iter()
         .flatten()
@@ -364,6 +397,7 @@ impl Broker {
         let deadline = Instant::now() + GRACE;
         self.stopping = Some(deadline);
         self.guests.clear();
+        self.far = None;
         self.commands = None;
         self.metrics = None;
         self.scrapes.clear();
@@ -379,7 +413,7 @@ impl Broker {
         }
     }
 
-    /// SIGHUP: limits, placement, pool, sockets of VMs and log level anew.
+    /// SIGHUP: limits, placement, pool, sockets of VMs, certificates and log level anew.
     fn reload(&mut self) {
         if let Ok(0) | Err(_) = drain(&self.reload) {
             return;
@@ -406,6 +440,10 @@ impl Broker {
                 port: self.host.vsock.port,
                 ..new.vsock.clone()
             },
+            migration: paragpu_config::host::Migration {
+                listen: self.host.migration.listen,
+                ..new.migration.clone()
+            },
             ..self.host.clone()
         };
         if applied != new {
@@ -415,6 +453,10 @@ impl Broker {
         }
         self.host = applied;
         self.tenants.limit(&self.host);
+        match Tls::load(&self.host.migration) {
+            Ok(tls) => self.tls = tls,
+            Err(error) => tracing::error!(%error, "the earlier certificate stays"),
+        }
         if let Err(error) = self.follow_vm_sockets() {
             tracing::error!(%error, "a socket of a VM is not listened at");
         }

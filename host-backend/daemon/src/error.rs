@@ -25,6 +25,16 @@ pub enum Error {
     /// `daemon.group` names no group.
     #[error("there is no group {0:?} on this host")]
     Group(String),
+    /// A file of `migration` in host.toml cannot be used.
+    #[error("{key} = {} cannot be used: {reason}", .path.display())]
+    Certificate {
+        /// Which one.
+        key: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The operating system refused.
     #[error("cannot {action}")]
     System {

@@ -3,13 +3,15 @@
 #![forbid(unsafe_code)]
 
 use std::mem::MaybeUninit;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use paragpu_protocol::codec::{Reader, Text, decode_all, encode_all};
 use paragpu_protocol::frame::{Control, FrameHeader, HEADER_LEN};
 use paragpu_protocol::handshake::{
-    ARRIVE, ATTACH, Arrive, Attach, Hello, MAGIC, Refusal, Transport, VERSION, Version,
+    ANY_DEVICE, ARRIVE, ATTACH, Arrive, Attach, Hello, MAGIC, Move, Refusal, Transport, VERSION,
+    Version,
 };
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, Shutdown,
@@ -58,11 +60,22 @@ pub struct Asked {
     pub vm: String,
     /// The channel of a PCI device's window.
     pub channel: Option<Channel>,
-    /// The session comes from another daemon's worker: its secret.
-    pub arrives: Option<[u8; 16]>,
+    /// The session comes from another worker.
+    pub arrives: Option<Arrival>,
     /// The number on this host of the GPU that it must be; `None` leaves it to
     /// the configured placement.
     pub gpu: Option<u32>,
+}
+
+/// A session that comes from another worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arrival {
+    /// Its secret.
+    pub token: [u8; 16],
+    /// The guest's connection comes along.
+    pub local: bool,
+    /// Its guest is to use another connection from then on: [`Asked::communicator`].
+    pub follows: bool,
 }
 
 /// A channel of a PCI device's window.
@@ -191,6 +204,9 @@ impl Pending {
             (ATTACH, Peer::Local { .. }) => attached(payload, fds),
             (ATTACH, _) => Err("a device process connects through the daemon's unix socket".into()),
             (ARRIVE, peer) => arrived(payload, peer),
+            (_, Peer::Host { .. }) => {
+                Err("guests connect at tcp.listen: this is the port for sessions".into())
+            }
             (_, peer) => said_hello(payload, peer),
         };
         match asked {
@@ -204,7 +220,7 @@ fn said_hello(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
     let hello: Hello = decode_all(payload).map_err(|error| format!("bad hello: {error}"))?;
     let communicator = match (hello.check().map_err(|error| error.to_string())?, peer) {
         (Transport::Stream, Peer::Local { .. }) => "unix",
-        (Transport::Stream, Peer::Remote(_)) => "tcp",
+        (Transport::Stream, Peer::Remote(_) | Peer::Host { .. }) => "tcp",
         (Transport::Stream, Peer::Cid(_) | Peer::Vm(_)) => "vsock",
         (Transport::Shm, Peer::Local { .. }) => "shm",
         (Transport::Shm, _) => {
@@ -226,18 +242,32 @@ fn said_hello(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
 }
 
 /// A session comes from another daemon's worker. It brings memory and a secret,
-/// and names its VM: only who could be this daemon may.
+/// and names its VM: only who could be this daemon may, and a host with a
+/// certificate.
 fn arrived(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
     let arrive: Arrive<'_> =
         decode_all(payload).map_err(|error| format!("bad arrival: {error}"))?;
     let own = rustix::process::geteuid().as_raw();
-    if !matches!(peer, Peer::Local { uid, .. } if *uid == own || *uid == 0) {
-        return Err(
-            "a session is taken only from this host, from root or the user that paragpud runs as"
-                .into(),
-        );
+    let local = match peer {
+        Peer::Local { uid, .. } if *uid == own || *uid == 0 => true,
+        Peer::Host { .. } => false,
+        _ => {
+            return Err(
+                "a session is taken only from root or the user that paragpud runs as, and from \
+                 hosts with a certificate at migration.listen"
+                    .into(),
+            );
+        }
+    };
+    let follows = !arrive.follows.0.is_empty();
+    if !local && !follows {
+        return Err("a connection does not come along from another host".into());
     }
-    let (communicator, transport) = match arrive.communicator.0 {
+    let communicator = match follows {
+        true => arrive.follows.0,
+        false => arrive.communicator.0,
+    };
+    let (communicator, transport) = match communicator {
         "unix" => ("unix", Transport::Stream),
         "tcp" => ("tcp", Transport::Stream),
         "vsock" => ("vsock", Transport::Stream),
@@ -252,8 +282,12 @@ fn arrived(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
         communicator,
         vm: arrive.vm.0.to_owned(),
         channel: None,
-        arrives: Some(arrive.token),
-        gpu: None,
+        arrives: Some(Arrival {
+            token: arrive.token,
+            local,
+            follows,
+        }),
+        gpu: (arrive.wanted != ANY_DEVICE).then_some(arrive.wanted),
     })
 }
 
@@ -299,11 +333,36 @@ impl Guest {
             version: VERSION,
             reason: Text(reason),
         });
-        let Ok(header) = FrameHeader::new(Control::Refusal.kind(), 0, 0, payload.len()) else {
+        self.answer(Control::Refusal, &payload);
+    }
+
+    /// Sends a [`Move`] instead of a welcome, and ends the connection as
+    /// [`refuse`](Self::refuse) does.
+    pub fn send_on(self, communicator: &str, address: &str) {
+        let mut address = address.to_owned();
+        // A daemon of this host that listens at all addresses.
+        if let Ok(mut all) = address.parse::<SocketAddr>()
+            && all.ip().is_unspecified()
+        {
+            let own = rustix::net::getsockname(&self.socket)
+                .ok()
+                .and_then(|own| SocketAddr::try_from(own).ok());
+            all.set_ip(own.map_or(Ipv4Addr::LOCALHOST.into(), |own| own.ip()));
+            address = all.to_string();
+        }
+        let payload = encode_all(&Move {
+            communicator: Text(communicator),
+            address: Text(&address),
+        });
+        self.answer(Control::Move, &payload);
+    }
+
+    fn answer(self, kind: Control, payload: &[u8]) {
+        let Ok(header) = FrameHeader::new(kind.kind(), 0, 0, payload.len()) else {
             return;
         };
         let mut frame = header.to_bytes().to_vec();
-        frame.extend_from_slice(&payload);
+        frame.extend_from_slice(payload);
         // The peer may be gone already.
         let _ = rustix::net::send(
             &self.socket,

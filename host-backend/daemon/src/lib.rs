@@ -6,11 +6,12 @@
 //!
 //! One thread waits for all file descriptors in [`broker`]; nothing in it
 //! waits for a peer. Files: [`listener`] binds, [`handshake`] reads first
-//! frames, [`worker`] is one process, [`device`] finds the GPUs, [`placement`]
-//! chooses among them, [`session`] and [`notes`] keep what runs, [`tenants`]
-//! what each VM has of it, [`admin`] is the language of the control socket and
-//! [`console`] a connection of it, [`metrics`] what Prometheus is told and
-//! [`scrape`] a connection for that.
+//! frames, [`link`] leads to other daemons, to those of other hosts with
+//! [`tls`] and a thread each of [`relay`]; [`worker`] is one process,
+//! [`device`] finds the GPUs, [`placement`] chooses among them, [`session`] and
+//! [`notes`] keep what runs, [`tenants`] what each VM has of it, [`admin`] is
+//! the language of the control socket and [`console`] a connection of it,
+//! [`metrics`] what Prometheus is told and [`scrape`] a connection for that.
 #![deny(unsafe_code)]
 
 pub mod admin;
@@ -20,15 +21,18 @@ pub mod console;
 pub mod device;
 mod error;
 pub mod handshake;
+pub mod link;
 pub mod listener;
 pub mod logging;
 pub mod metrics;
 pub mod notes;
 pub mod placement;
+pub mod relay;
 pub mod scrape;
 pub mod session;
 pub mod sys;
 pub mod tenants;
+pub mod tls;
 pub mod worker;
 
 pub use error::Error;

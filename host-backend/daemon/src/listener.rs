@@ -26,6 +26,13 @@ pub enum Peer {
     },
     /// A machine, by its word.
     Remote(SocketAddr),
+    /// Another host's daemon, by its certificate.
+    Host {
+        /// Where it is.
+        from: SocketAddr,
+        /// Where it reached this host.
+        at: SocketAddr,
+    },
     /// A virtual machine, by the kernel's word.
     Cid(u32),
     /// A virtual machine, by the word of the hypervisor or vhost-user daemon
@@ -39,6 +46,7 @@ impl std::fmt::Display for Peer {
         match self {
             Self::Local { uid, .. } => write!(formatter, "uid {uid}"),
             Self::Remote(address) => write!(formatter, "{}", address.ip()),
+            Self::Host { from, .. } => write!(formatter, "host {}", from.ip()),
             Self::Cid(cid) => write!(formatter, "cid {cid}"),
             Self::Vm(name) => formatter.write_str(name),
         }

@@ -6,12 +6,13 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::session::Facts;
+use crate::session::{Facts, now};
 use crate::worker::pidfd;
 
 /// The directory of notes; one daemon's alone.
@@ -41,6 +42,16 @@ struct Note {
     /// number this names a process for ever.
     started: u64,
     boot: String,
+}
+
+/// Ending of the notes of sessions that were put away.
+const PARKED: &str = "parked";
+
+#[derive(Serialize, Deserialize)]
+struct ParkedNote {
+    token: [u8; 16],
+    /// Seconds since 1970.
+    until: u64,
 }
 
 impl Notes {
@@ -121,6 +132,54 @@ impl Notes {
         }
         found.sort_by_key(|found| found.facts.session);
         found
+    }
+
+    /// Notes the secret of a session that was put away, so that its guest is
+    /// waited for by the next daemon as well.
+    pub fn park(&self, token: [u8; 16], left: Duration) {
+        let note = ParkedNote {
+            token,
+            until: now() + left.as_secs(),
+        };
+        let written = serde_json::to_vec(&note)
+            .map_err(std::io::Error::from)
+            .and_then(|text| std::fs::write(self.parked_path(&token), text));
+        if let Err(error) = written {
+            tracing::warn!(%error, "a session that was put away is not noted");
+        }
+    }
+
+    /// The session is back, or nobody waits for it any more.
+    pub fn unpark(&self, token: &[u8; 16]) {
+        // It may not have been noted.
+        let _ = std::fs::remove_file(self.parked_path(token));
+    }
+
+    /// Secrets of the sessions that were put away, and how long their guests
+    /// are still waited for.
+    #[must_use]
+    pub fn parked(&self) -> Vec<([u8; 16], Duration)> {
+        let entries = std::fs::read_dir(&self.directory).into_iter().flatten();
+        let mut found = Vec::new();
+        for path in entries.flatten().map(|entry| entry.path()) {
+            if path.extension().is_none_or(|extension| extension != PARKED) {
+                continue;
+            }
+            let note = std::fs::read(&path)
+                .ok()
+                .and_then(|text| serde_json::from_slice::<ParkedNote>(&text).ok());
+            match note.map(|note| (note.token, note.until.saturating_sub(now()))) {
+                Some((token, left @ 1..)) => found.push((token, Duration::from_secs(left))),
+                _ => drop(std::fs::remove_file(&path)),
+            }
+        }
+        found
+    }
+
+    /// Named by a hash: a listing of names tells nobody a secret.
+    fn parked_path(&self, token: &[u8; 16]) -> PathBuf {
+        let name = blake3::hash(token).to_hex();
+        self.directory.join(name.as_str()).with_extension(PARKED)
     }
 
     fn alive(&self, note: Note) -> Option<Found> {

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use paragpu_worker::control::Counters;
 use serde::{Deserialize, Serialize};
 
-use crate::admin::SessionInfo;
+use crate::admin::{Activity, SessionInfo};
 
 /// What is constant about a session; also its note on disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +36,8 @@ pub struct Session {
     pub token: [u8; 16],
     /// Key of its worker.
     pub worker: u64,
+    /// It comes from elsewhere and is not whole yet.
+    pub arrives: bool,
     /// What it has done, as far as the worker said.
     pub counters: Option<Counters>,
 }
@@ -55,7 +57,13 @@ fn since_1970() -> Duration {
 impl Session {
     /// For a listing.
     #[must_use]
-    pub fn info(&self, worker_pid: u32, counted: bool, ending: bool) -> SessionInfo {
+    pub fn info(
+        &self,
+        worker_pid: u32,
+        counted: bool,
+        ending: bool,
+        activity: Activity,
+    ) -> SessionInfo {
         let facts = &self.facts;
         let begun = Duration::from_secs(facts.begun);
         let counters = self.counters.unwrap_or(Counters::NONE);
@@ -78,6 +86,8 @@ impl Session {
             host_memory: counters.host_memory,
             counted,
             ending,
+            activity,
+            checkpoint: None,
         }
     }
 }

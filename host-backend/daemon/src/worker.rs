@@ -5,8 +5,10 @@ use std::os::fd::OwnedFd;
 use std::process::{Child, ExitStatus};
 use std::time::Instant;
 
-use crate::admin::Response;
-use paragpu_worker::control::{Control, ControlError, Counters, FromWorker, Inbox, ToWorker};
+use crate::admin::Figures;
+use paragpu_worker::control::{
+    Control, ControlError, Counters, FromWorker, Inbox, Progress, ToWorker,
+};
 use paragpu_worker::spawn::Spawn;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -64,10 +66,20 @@ pub enum News {
     /// It will not serve: one sentence.
     Failed(String),
     /// How far an order is.
-    Progress(Response),
+    Progress(Progress),
     /// An order is over.
-    Over(Response),
+    Over(Outcome),
+    /// A migration waits for the sessions that move with it; see
+    /// [`Held`](paragpu_worker::control::Held).
+    Held(u8),
+    /// The guest did not follow a move: one sentence.
+    Stayed(String),
+    /// The session is another worker's: communicator and address for its guest.
+    Left(String, String),
 }
+
+/// How an order ended: what it took, or one sentence.
+pub type Outcome = Result<Figures, String>;
 
 impl Worker {
     /// Starts a worker for the device at place `ordinal`.
@@ -159,7 +171,7 @@ impl Worker {
         if !self.asked
             && let Some(control) = &self.control
         {
-            self.asked = control.send(&ToWorker::Query, &[]).is_ok();
+            self.asked = control.try_send(&ToWorker::Query, &[]).is_ok();
         }
     }
 
@@ -173,7 +185,7 @@ impl Worker {
         self.deadline.get_or_insert(deadline);
         match &self.control {
             // A worker that cannot be told is killed at the deadline.
-            Some(control) => drop(control.send(&ToWorker::End, &[])),
+            Some(control) => drop(control.try_send(&ToWorker::End, &[])),
             None => drop(pidfd_send_signal(&self.pidfd, Signal::TERM)),
         }
     }
@@ -209,20 +221,19 @@ impl From<FromWorker<'_>> for News {
             FromWorker::Started(_) => Self::Started,
             FromWorker::Counters(counters) => Self::Counted(counters),
             FromWorker::Finished(finished) => Self::Finished(finished.counters),
-            FromWorker::Progress(progress) => Self::Progress(Response::Progress {
-                phase: progress.phase,
-                done: progress.done,
-                all: progress.all,
-            }),
-            FromWorker::Done(done) => Self::Over(Response::Done {
+            FromWorker::Progress(progress) => Self::Progress(progress),
+            FromWorker::Done(done) => Self::Over(Ok(Figures {
                 bytes: done.bytes,
                 pre_copied_bytes: done.ahead,
                 blackout_ms: done.stopped as f64 / 1e3,
                 total_ms: done.total as f64 / 1e3,
-            }),
-            FromWorker::Undone(undone) => Self::Over(Response::Error {
-                error: undone.reason.0.to_owned(),
-            }),
+            })),
+            FromWorker::Undone(undone) => Self::Over(Err(undone.reason.0.to_owned())),
+            FromWorker::Held(held) => Self::Held(held.step),
+            FromWorker::Left(home) => {
+                Self::Left(home.communicator.0.to_owned(), home.address.0.to_owned())
+            }
+            FromWorker::Stayed(stayed) => Self::Stayed(stayed.reason.0.to_owned()),
         }
     }
 }

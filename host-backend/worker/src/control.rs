@@ -14,6 +14,10 @@
 //! daemon: End         ends the session
 //! daemon: Resume      + file descriptors: the guest connected again
 //! daemon: Move        asks the guest to go on elsewhere
+//! worker: Stays       the guest could not
+//! daemon: Migrate     + file descriptors: gives the session away
+//! worker: Progress, Held, at last Done or Undone
+//! daemon: Arrive      + file descriptor, instead of Assign: the session comes from elsewhere
 //! worker: Finished    then it exits
 //! ```
 //!
@@ -50,12 +54,49 @@ paragpu_protocol::record! {
         end: u8,
     }
 
-    /// Go on in a worker of another daemon of this host.
+    /// Go on in the worker at the other end of a link. File descriptors: the
+    /// link, and with [`held`](Self::held) two pipes, whose writer the daemon
+    /// is. A byte in the first lets the session stop, once it was copied; a
+    /// byte in the second commits. A pipe that closes without one ends the
+    /// migration. All sessions that move together have the same two, so that
+    /// one write decides for all of them.
     Migrate<'a> {
-        /// That daemon's socket for guests.
-        to: Text<'a>,
+        /// 1: descriptors pass the link, and the guest's connection goes over.
+        /// 0: it is of another host, and the guest must follow.
+        local: u8,
+        /// 1: as said above.
+        held: u8,
+        /// [`Arrive::wanted`](paragpu_protocol::handshake::Arrive::wanted).
+        wanted: u32,
+        /// [`Arrive::follows`](paragpu_protocol::handshake::Arrive::follows).
+        follows: Text<'a>,
         /// 1: memory is copied while the program runs.
         precopy: u8,
+    }
+
+    /// A session comes, whose hello is empty, from the worker at the other end
+    /// of the one descriptor.
+    Arriving<'a> {
+        /// What a guest's session is assigned with.
+        assign: Assign<'a>,
+        /// 1: the guest is to go on over `home`, where its connection comes along.
+        follows: u8,
+        /// How the guest reaches the session here; its communicator is empty
+        /// where it does not.
+        home: Move<'a>,
+    }
+
+    /// A migration that is [`held`](Migrate::held) waits.
+    Held {
+        /// 1: all was copied once, and the program runs. 2: the destination
+        /// has everything, and the program is stopped.
+        step: u8,
+    }
+
+    /// The guest could not follow a [`Move`].
+    Stayed<'a> {
+        /// One sentence.
+        reason: Text<'a>,
     }
 
     /// Take the session that a directory holds; it waits for its guest.
@@ -233,9 +274,8 @@ pub enum ToWorker<'a> {
     Checkpoint(Checkpoint<'a>),
     /// Give the session to another daemon's worker.
     Migrate(Migrate<'a>),
-    /// A session comes from another worker, which is at the other end of the
-    /// one file descriptor; the hello is empty.
-    Arrive(Assign<'a>),
+    /// A session comes from another worker.
+    Arrive(Arriving<'a>),
     /// A session comes from a directory.
     Restore(Restore<'a>),
     /// What the session to come shares with others of its VM.
@@ -261,6 +301,12 @@ pub enum FromWorker<'a> {
     Done(Done),
     /// An order was not carried out.
     Undone(Undone<'a>),
+    /// A migration waits for the others.
+    Held(Held),
+    /// The guest could not follow a move.
+    Stayed(Stayed<'a>),
+    /// The session is another worker's; how its guest reaches it.
+    Left(Move<'a>),
 }
 
 /// Why daemon and worker do not understand each other.
@@ -275,6 +321,9 @@ pub enum ControlError {
     /// The message or its file descriptors were too many.
     #[error("a message on the control socket is too long")]
     TooLong,
+    /// The other end has much to read.
+    #[error("the other process does not read its control socket")]
+    Full,
     /// The operating system refused.
     #[error("the control socket failed")]
     Io(#[from] io::Error),
@@ -285,6 +334,7 @@ impl From<rustix::io::Errno> for ControlError {
         use rustix::io::Errno;
         match errno {
             Errno::PIPE | Errno::CONNRESET => Self::Closed,
+            Errno::AGAIN => Self::Full,
             other => Self::Io(other.into()),
         }
     }
@@ -353,6 +403,9 @@ impl<'a> Message<'a> for FromWorker<'a> {
             Self::Progress(progress) => put(0x86, progress, out),
             Self::Done(done) => put(0x87, done, out),
             Self::Undone(undone) => put(0x88, undone, out),
+            Self::Held(held) => put(0x89, held, out),
+            Self::Stayed(stayed) => put(0x8a, stayed, out),
+            Self::Left(home) => put(0x8b, home, out),
         }
     }
     fn decode(packet: &'a [u8]) -> Result<Self, DecodeError> {
@@ -366,6 +419,9 @@ impl<'a> Message<'a> for FromWorker<'a> {
             0x86 => Self::Progress(reader.field()?),
             0x87 => Self::Done(reader.field()?),
             0x88 => Self::Undone(reader.field()?),
+            0x89 => Self::Held(reader.field()?),
+            0x8a => Self::Stayed(reader.field()?),
+            0x8b => Self::Left(reader.field()?),
             other => return Err(DecodeError::UnknownCall(other.into())),
         };
         reader.finish()?;
@@ -451,6 +507,28 @@ impl Control {
         message: &impl Message<'a>,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), ControlError> {
+        self.send_flagged(message, fds, SendFlags::NOSIGNAL)
+    }
+
+    /// [`send`](Self::send), which fails where it would wait: a daemon waits
+    /// for nobody.
+    ///
+    /// # Errors
+    /// [`ControlError`]; [`ControlError::Full`].
+    pub fn try_send<'a>(
+        &self,
+        message: &impl Message<'a>,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), ControlError> {
+        self.send_flagged(message, fds, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+    }
+
+    fn send_flagged<'a>(
+        &self,
+        message: &impl Message<'a>,
+        fds: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> Result<(), ControlError> {
         let mut packet = Vec::new();
         message.encode(&mut packet);
         if packet.len() > MAX_MESSAGE || fds.len() > MAX_FDS {
@@ -466,7 +544,7 @@ impl Control {
                 &self.socket,
                 &[io::IoSlice::new(&packet)],
                 &mut ancillary,
-                SendFlags::NOSIGNAL,
+                flags,
             )
         })?;
         Ok(())

@@ -5,7 +5,7 @@
 //! has ended does not come back, and is not waited for.
 
 use std::io::ErrorKind;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -108,7 +108,20 @@ impl Waiting {
         self.came.load(Ordering::Relaxed)
     }
 
-    fn take(&self) -> Option<Guest> {
+    /// Readable when a guest may be there.
+    #[cfg(feature = "serve")]
+    pub(crate) fn arrived(&self) -> BorrowedFd<'_> {
+        self.arrived.as_fd()
+    }
+
+    /// How many counted frames the guest that is there has received.
+    #[cfg(feature = "serve")]
+    pub(crate) fn received(&self) -> Option<u64> {
+        let guest = self.guest.lock().unwrap_or_else(PoisonError::into_inner);
+        guest.as_ref().map(Guest::received)
+    }
+
+    pub(crate) fn take(&self) -> Option<Guest> {
         let _ = rustix::io::read(&self.arrived, &mut [0; 8]);
         self.guest
             .lock()

@@ -10,6 +10,7 @@ use paragpu_communicator::{Receiver, Sender};
 use paragpu_device::{Device, Platform, Snapshot};
 use paragpu_protocol::codec::{Text, encode_all};
 use paragpu_protocol::frame::Control as Frame;
+use paragpu_protocol::handshake::Move;
 use paragpu_protocol::layout::Regions;
 use paragpu_protocol::types::encode_pairs;
 
@@ -18,8 +19,8 @@ use crate::arguments::Arguments;
 use crate::confine::confine;
 use crate::connect::{Guest, Life};
 use crate::control::{
-    Assign, Control, ControlError, Done, Failed, Finished, FromWorker, Inbox, Progress, Ready,
-    Started, ToWorker, Undone,
+    Arriving, Assign, Control, ControlError, Done, Failed, Finished, FromWorker, Held, Inbox,
+    Migrate, Progress, Ready, Started, Stayed, ToWorker, Undone,
 };
 use crate::images::ImageStore;
 use crate::line::Line;
@@ -30,9 +31,9 @@ use crate::session::{Reconnect, Session, Setup, wire_snapshot};
 use crate::statistics::Statistics;
 use crate::sys::process::{exit_now, without_address_randomisation};
 use crate::transfer::checkpoint::Identity;
-use crate::transfer::destination::{Destination, Nobody};
+use crate::transfer::destination::{Destination, Nobody, reachable};
 use crate::transfer::handover;
-use crate::transfer::orders::{Figures, Order, Orders, Report};
+use crate::transfer::orders::{Departure, Figures, Order, Orders, Report};
 use crate::watch::{GRACE, Liveness, after, watch};
 
 /// The daemon ended the session, whichever thread notices its end first.
@@ -71,9 +72,17 @@ enum Coming {
 /// Where a session was before it came here.
 enum Elsewhere {
     /// Another worker, at the other end.
-    Worker(OwnedFd),
+    Worker(Arrival),
     /// A directory.
     Directory(PathBuf),
+}
+
+/// How a session arrives: [`Arriving`].
+struct Arrival {
+    link: OwnedFd,
+    follows: bool,
+    /// Communicator and address.
+    home: (String, String),
 }
 
 /// Runs the worker; does not return.
@@ -250,12 +259,22 @@ fn receive(
     patience: Duration,
 ) -> Result<Box<dyn Receiver>, String> {
     match elsewhere {
-        Elsewhere::Worker(link) => {
-            let (receiver, life) = Destination::new(link)
-                .and_then(|destination| destination.fill(served))
+        Elsewhere::Worker(arrival) => {
+            let home = Move {
+                communicator: Text(&arrival.home.0),
+                address: Text(&arrival.home.1),
+            };
+            let filled = Destination::new(arrival.link, &home)
+                .and_then(|destination| destination.fill(served, waiting))
                 .map_err(|error| error.to_string())?;
+            let Some((receiver, life)) = filled else {
+                return served
+                    .resume(paragpu_communicator::Error::Closed)
+                    .map_err(|_| "the guest was lost at the switch".into());
+            };
             let host = waiting.host_of(life, served.regions, patience);
             served.reconnect = (!patience.is_zero()).then(|| Box::new(host) as Box<dyn Reconnect>);
+            guide(served, &home, arrival.follows);
             Ok(receiver)
         }
         Elsewhere::Directory(directory) => {
@@ -271,6 +290,31 @@ fn receive(
                 .map_err(|_| "the guest did not come back".into())
         }
     }
+}
+
+/// Tells the guest, whose connection came along, where its session is: to go
+/// there, or to look there once the connection is lost.
+fn guide(served: &Session, home: &Move<'_>, follows: bool) {
+    if home.communicator.0.is_empty() {
+        return;
+    }
+    let home = toward(home);
+    if follows {
+        served.sender.ask(Frame::Move.kind(), &home);
+    } else {
+        served.sender.say(Frame::Home.kind(), &[&home]);
+    }
+}
+
+/// Where a guest is to go, as the guest reaches it.
+fn toward(goal: &Move<'_>) -> Vec<u8> {
+    let current = handover::current();
+    let socket = current.as_ref().and_then(|handover| handover.fds.last());
+    let address = reachable(goal.address.0, socket.map(AsFd::as_fd));
+    encode_all(&Move {
+        address: Text(&address),
+        ..*goal
+    })
 }
 
 /// Opens the GPU as far as it can be without a session.
@@ -332,15 +376,7 @@ fn wait_for_session(control: &Control, share: &mut Share) -> Result<Option<Assig
                     .map_err(|error| Stop::Failed(format!("no account of the VM: {error}")))?;
                 *share = Share::new(Arc::new(account), quota.slot);
             }
-            ToWorker::Arrive(assign) => {
-                let [link] = <[OwnedFd; 1]>::try_from(fds).map_err(|fds| {
-                    Stop::Failed(format!("{} descriptors came with the session", fds.len()))
-                })?;
-                return Ok(Some(coming(
-                    &assign,
-                    Coming::Elsewhere(Elsewhere::Worker(link)),
-                )));
-            }
+            ToWorker::Arrive(arriving) => return arrives(&arriving, fds).map(Some),
             ToWorker::Restore(restore) => {
                 let directory = Elsewhere::Directory(restore.directory.0.into());
                 return Ok(Some(coming(&restore.assign, Coming::Elsewhere(directory))));
@@ -358,6 +394,21 @@ fn wait_for_session(control: &Control, share: &mut Share) -> Result<Option<Assig
 fn assigned(assign: &Assign<'_>, fds: Vec<std::os::fd::OwnedFd>) -> Result<Assigned, Stop> {
     let guest = Guest::new(assign, fds).map_err(Stop::Failed)?;
     Ok(coming(assign, Coming::Guest(Box::new(guest))))
+}
+
+fn arrives(arriving: &Arriving<'_>, fds: Vec<OwnedFd>) -> Result<Assigned, Stop> {
+    let [link] = <[OwnedFd; 1]>::try_from(fds)
+        .map_err(|fds| Stop::Failed(format!("{} descriptors came with the session", fds.len())))?;
+    let home = &arriving.home;
+    let arrival = Arrival {
+        link,
+        follows: arriving.follows != 0,
+        home: (home.communicator.0.to_owned(), home.address.0.to_owned()),
+    };
+    Ok(coming(
+        &arriving.assign,
+        Coming::Elsewhere(Elsewhere::Worker(arrival)),
+    ))
 }
 
 fn coming(assign: &Assign<'_>, coming: Coming) -> Assigned {
@@ -416,6 +467,14 @@ fn tell(control: Arc<Control>) -> Orders {
             Report::Failed(reason) => FromWorker::Undone(Undone {
                 reason: Text(reason),
             }),
+            Report::Held(step) => FromWorker::Held(Held { step: *step }),
+            Report::Left(communicator, address) => FromWorker::Left(Move {
+                communicator: Text(communicator),
+                address: Text(address),
+            }),
+            Report::Stayed(reason) => FromWorker::Stayed(Stayed {
+                reason: Text(reason),
+            }),
         };
         let _ = control.send(&message, &[]);
     })
@@ -448,6 +507,24 @@ fn attend(attendant: Arc<Attendant>) {
     });
 }
 
+fn departure(migrate: &Migrate<'_>, fds: Vec<OwnedFd>) -> Option<Departure> {
+    let mut fds = fds.into_iter();
+    let link = fds.next()?;
+    let gates = match (migrate.held, fds.next(), fds.next()) {
+        (0, None, None) => None,
+        (1, Some(stop), Some(commit)) => Some([stop, commit]),
+        _ => return None,
+    };
+    Some(Departure {
+        link,
+        local: migrate.local != 0,
+        wanted: migrate.wanted,
+        follows: migrate.follows.0.to_owned(),
+        gates,
+        precopy: migrate.precopy != 0,
+    })
+}
+
 impl Attendant {
     fn take(self: &Arc<Self>, message: ToWorker<'_>, fds: Vec<OwnedFd>) {
         match message {
@@ -468,15 +545,18 @@ impl Attendant {
                 Ok(guest) => self.resume(guest),
                 Err(reason) => tracing::warn!(reason, "a guest cannot come back"),
             },
-            ToWorker::Move(goal) => self.line.ask(Frame::Move.kind(), &encode_all(&goal)),
+            ToWorker::Move(goal) => self.line.ask(Frame::Move.kind(), &toward(&goal)),
             ToWorker::Checkpoint(checkpoint) => self.order(Order::Checkpoint {
                 directory: checkpoint.directory.0.into(),
                 end: checkpoint.end != 0,
             }),
-            ToWorker::Migrate(migrate) => self.order(Order::Migrate {
-                to: migrate.to.0.into(),
-                precopy: migrate.precopy != 0,
-            }),
+            ToWorker::Migrate(migrate) => match departure(&migrate, fds) {
+                Some(departure) => self.order(Order::Migrate(departure)),
+                None => {
+                    let reason = "the order to move came with other descriptors than it says";
+                    self.orders.report(Report::Failed(reason.into()));
+                }
+            },
             ToWorker::Assign(_)
             | ToWorker::Arrive(_)
             | ToWorker::Restore(_)

@@ -14,6 +14,7 @@ use paragpu_device::{Device, EventId, Snapshot, StreamId, SurfaceId, TextureId};
 use paragpu_protocol::call::{WireCall, info};
 use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
 use paragpu_protocol::frame::{ACKNOWLEDGE_EVERY, CONTROL, Control, FrameHeader, HEADER_LEN};
+use paragpu_protocol::handshake::Stays;
 use paragpu_protocol::layout::Regions;
 use paragpu_protocol::table::{Call, HostFuncDone, ShadowPatch, ShadowRead, ShadowWrite};
 use paragpu_protocol::types::{DeviceSnapshot, encode_pairs};
@@ -41,7 +42,7 @@ use crate::tokens::Tokens;
 use crate::transfer::checkpoint::Identity;
 use crate::transfer::machine::Times;
 use crate::transfer::mover::Mover;
-use crate::transfer::orders::{Order, Orders};
+use crate::transfer::orders::{Order, Orders, Report};
 
 /// Calls executed before looking at what is over.
 const BATCH: usize = 64;
@@ -185,6 +186,9 @@ pub struct Session {
     pub(crate) received: u64,
     /// Bytes of calls taken in that the guest was not told of.
     untold: usize,
+    /// Another worker has the state: the guest is not told of calls taken in
+    /// since, which that worker must get as well.
+    pub(crate) is_copied: bool,
     /// Calls executed.
     pub(crate) executed: Arc<AtomicU64>,
     pub(crate) backlog: VecDeque<Waiting>,
@@ -283,6 +287,7 @@ impl Session {
             began: Vec::new(),
             received: 0,
             untold: 0,
+            is_copied: false,
             executed,
             backlog: VecDeque::new(),
             backlog_bytes: 0,
@@ -357,11 +362,11 @@ impl Session {
                 }
                 Ok(())
             }
-            Some(Order::Migrate { to, precopy }) => {
+            Some(Order::Migrate(departure)) => {
                 #[cfg(feature = "serve")]
-                self.begin_migration(&to, precopy);
+                self.begin_migration(departure);
                 #[cfg(not(feature = "serve"))]
-                drop((to, precopy));
+                drop(departure);
                 Ok(())
             }
         }
@@ -521,6 +526,16 @@ impl Session {
                 Err(End::Received)
             };
         }
+        if header.kind == Control::Stays.kind() {
+            let stays: Stays<'_> = decode_all(payload).map_err(|source| End::Malformed {
+                name: "Stays",
+                number: header.kind,
+                source,
+            })?;
+            self.orders
+                .report(Report::Stayed(stays.reason.0.to_owned()));
+            return Ok(());
+        }
         if header.kind >= CONTROL {
             return Err(End::Kind(header.kind));
         }
@@ -542,7 +557,7 @@ impl Session {
     /// Tells the guest from time to time what it need not keep.
     fn taken_in(&mut self, payload: &[u8]) -> Result<(), End> {
         self.untold += HEADER_LEN + payload.len();
-        if self.untold < ACKNOWLEDGE_EVERY || self.reconnect.is_none() {
+        if self.untold < ACKNOWLEDGE_EVERY || self.reconnect.is_none() || self.is_copied {
             return Ok(());
         }
         self.untold = 0;

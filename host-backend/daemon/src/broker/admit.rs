@@ -1,15 +1,16 @@
 //! From a connection to a session.
 
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use paragpu_config::host::{Limits, Shm};
 use paragpu_protocol::codec::{Bytes, Text};
-use paragpu_worker::control::{Assign, ToWorker};
+use paragpu_protocol::handshake::Move;
+use paragpu_worker::control::{Arriving, Assign, ControlError, ToWorker};
 
 use super::{ACCEPT_PAUSE, Broker, Waiting};
 use crate::handshake::{Asked, Guest, Pending, Progress};
-use crate::listener::Peer;
+use crate::listener::{Listener, Peer};
 use crate::session::{Facts, Session, now};
 use crate::worker::{State, Worker};
 
@@ -23,7 +24,32 @@ impl Broker {
             Ok(None) => return,
             Err(error) => return self.pause_accepting(&error),
         };
-        let guest = Guest { socket, peer };
+        self.greet(Guest { socket, peer });
+    }
+
+    /// Another host's daemon connects.
+    pub(super) fn accept_link(&mut self) {
+        let (Some(listener), Some(tls)) = (&self.far, &self.tls) else {
+            return;
+        };
+        let at = listener.address();
+        let (socket, from) = match listener.accept() {
+            Ok(Some((socket, Peer::Remote(from)))) => (socket, from),
+            Ok(_) => return,
+            Err(error) => return self.pause_accepting(&error),
+        };
+        let own = own_address(&socket).or(at).unwrap_or(from);
+        match self.links.accept(socket, from, tls) {
+            Ok(socket) => {
+                let peer = Peer::Host { from, at: own };
+                self.greet(Guest { socket, peer });
+            }
+            Err(reason) => tracing::warn!(%from, reason, "a link is refused"),
+        }
+    }
+
+    /// Reads what a connection says first.
+    fn greet(&mut self, guest: Guest) {
         if self.pending.len() >= usize::try_from(self.host.limits.pending).unwrap_or(usize::MAX) {
             self.refuse(
                 guest,
@@ -102,6 +128,22 @@ impl Broker {
             return;
         }
         let limit = u64::from(self.host.limits.sessions);
+        // One that moves between devices of this host is counted already.
+        let arrives = asked.arrives.as_ref();
+        let moves = arrives.is_some_and(|arrival| {
+            let mut sessions = self.sessions.values();
+            sessions.any(|session| same(&session.token, &arrival.token))
+        });
+        if let Err(reason) = self.home(&guest, &asked) {
+            return self.refuse(guest, &reason);
+        }
+        if moves {
+            return self.waiting.push_back(Waiting {
+                guest,
+                asked,
+                placed: None,
+            });
+        }
         if (self.sessions.len() + self.waiting.len()) as u64 >= limit {
             let reason = format!(
                 "the host serves {limit} sessions already, its limit: try again when one has \
@@ -142,11 +184,20 @@ impl Broker {
         let mut named = named.filter(|session| same(&session.token, &token));
         let vm = named.next().map(|session| session.facts.vm.clone());
         let device_count = self.devices_of(&vm.unwrap_or_default());
+        // While it moves between devices of this host two have its secret, and
+        // the older is the one that has its guest.
         let found = self
             .sessions
             .values_mut()
-            .find(|session| same(&session.token, &token));
+            .filter(|session| same(&session.token, &token))
+            .min_by_key(|session| session.arrives);
         let Some(session) = found.filter(|found| found.facts.ordinal == asked.hello.device) else {
+            let guest = match asked.channel {
+                // A device process passes nothing on.
+                Some(_) => Some(guest),
+                None => self.send_on(guest, &token),
+            };
+            let Some(guest) = guest else { return };
             self.refuse(
                 guest,
                 "the session that the guest wants to go on with is over",
@@ -158,20 +209,24 @@ impl Broker {
         let shm = &self.host.shm;
         let sent = worker
             .filter(|worker| !worker.finished && !worker.told)
-            .is_some_and(|worker| {
+            .map_or(Err(ControlError::Closed), |worker| {
                 let assign = assign(&session.facts, token, device_count, limits, shm, asked);
                 let fds = descriptors(&guest, asked);
-                worker
-                    .control
-                    .as_ref()
-                    .is_some_and(|control| control.send(&ToWorker::Resume(assign), &fds).is_ok())
+                let control = worker.control.as_ref().ok_or(ControlError::Closed)?;
+                control.try_send(&ToWorker::Resume(assign), &fds)
             });
-        if !sent {
-            self.refuse(
-                guest,
-                "the session that the guest wants to go on with is over",
-            );
-            return;
+        match sent {
+            Ok(()) => {}
+            // Its guest connects again and again: it finds this connection
+            // closed, and tries once more.
+            Err(ControlError::Full) => return,
+            Err(_) => {
+                self.refuse(
+                    guest,
+                    "the session that the guest wants to go on with is over",
+                );
+                return;
+            }
         }
         tracing::info!(
             session = session.facts.session,
@@ -181,6 +236,76 @@ impl Broker {
             "session goes on over another connection"
         );
         session.facts.communicator = asked.communicator.to_owned();
+        let key = session.worker;
+        self.followed(key, asked.communicator);
+    }
+
+    /// How the guest of a session that comes reaches it here: communicator and
+    /// address, both empty where it need not know.
+    fn home(&self, guest: &Guest, asked: &Asked) -> Result<(&'static str, String), String> {
+        let Some(arrival) = &asked.arrives else {
+            return Ok(("", String::new()));
+        };
+        if !arrival.local && self.host.limits.reconnect == 0 {
+            return Err(
+                "sessions of the destination end with their connections, so none can come from \
+                 another host: set limits.reconnect in its host.toml above 0"
+                    .into(),
+            );
+        }
+        match self.address(asked.communicator, &asked.vm, &guest.peer) {
+            Ok(address) => Ok((asked.communicator, address)),
+            Err(reason) if arrival.follows => Err(reason),
+            Err(_) => Ok(("", String::new())),
+        }
+    }
+
+    /// Where guests of `vm` reach this daemon over a communicator.
+    pub(super) fn address(
+        &self,
+        communicator: &str,
+        vm: &str,
+        peer: &Peer,
+    ) -> Result<String, String> {
+        let (address, key) = match communicator {
+            "unix" | "shm" => (
+                Some(self.host.daemon.socket.to_string_lossy().into_owned()),
+                "daemon.socket",
+            ),
+            "vsock" => (self.vsock_port(vm), "vsock.port or vsock.unix"),
+            "tcp" => (self.tcp_address(peer), "tcp.listen"),
+            // The guest's own device file.
+            _ => (Some(String::new()), ""),
+        };
+        address.ok_or_else(|| {
+            format!(
+                "no guests are taken over {communicator} there: set {key} in that host's \
+                 host.toml, or give another --communicator"
+            )
+        })
+    }
+
+    fn vsock_port(&self, vm: &str) -> Option<String> {
+        if self.host.vsock.port != 0 {
+            return Some(self.host.vsock.port.to_string());
+        }
+        let sockets = &self.host.vsock.unix.0;
+        let socket = sockets.iter().find(|socket| socket.vm == vm)?;
+        let (_, port) = socket.path.to_str()?.rsplit_once('_')?;
+        port.parse::<u32>().ok().map(|port| port.to_string())
+    }
+
+    fn tcp_address(&self, peer: &Peer) -> Option<String> {
+        if let Some(address) = &self.host.tcp.announce.0 {
+            return Some(address.clone());
+        }
+        let mut address = self.guests.iter().find_map(Listener::address)?;
+        if let Peer::Host { at, .. } = peer
+            && address.ip().is_unspecified()
+        {
+            address.set_ip(at.ip());
+        }
+        Some(address.to_string())
     }
 
     /// How many sessions a VM, user or address has, those waiting included.
@@ -264,11 +389,13 @@ impl Broker {
         let Waiting { guest, asked, .. } = waiting;
         let session = self.next_session;
         let device_count = self.devices_of(&asked.vm);
+        let (communicator, address) = self.home(guest, asked).unwrap_or_default();
         let Some(worker) = self.workers.get_mut(&key) else {
             return false;
         };
         let device = self.devices.label(worker.ordinal);
-        let token = asked.arrives.unwrap_or_else(token);
+        let arrival = asked.arrives.as_ref();
+        let token = arrival.map_or_else(token, |arrival| arrival.token);
         let fds = descriptors(guest, asked);
         let facts = Facts {
             session,
@@ -281,17 +408,23 @@ impl Broker {
         };
         let limits = &self.host.limits;
         let assign = assign(&facts, token, device_count, limits, &self.host.shm, asked);
-        let assign = if asked.arrives.is_some() {
-            ToWorker::Arrive(assign)
-        } else {
-            ToWorker::Assign(assign)
+        let assign = match arrival {
+            Some(arrival) => ToWorker::Arrive(Arriving {
+                assign,
+                follows: u8::from(arrival.follows),
+                home: Move {
+                    communicator: Text(communicator),
+                    address: Text(&address),
+                },
+            }),
+            None => ToWorker::Assign(assign),
         };
         // Noted first, so that there is no moment at which a session runs
         // that a daemon after this one would not find.
         self.notes.write(&facts, worker.pid);
         let sent = worker.control.as_ref().is_some_and(|control| {
             let granted = self.tenants.grant(&self.host, &facts.vm, session, control);
-            granted.is_ok() && control.send(&assign, &fds).is_ok()
+            granted.is_ok() && control.try_send(&assign, &fds).is_ok()
         });
         if !sent {
             // It just died, or is about to.
@@ -301,6 +434,8 @@ impl Broker {
             return false;
         }
         worker.state = State::Serving(session);
+        // It may be back.
+        self.departed.remove(&token);
         tracing::info!(
             session,
             worker = worker.pid,
@@ -320,6 +455,7 @@ impl Broker {
                     token
                 },
                 worker: key,
+                arrives: asked.arrives.is_some(),
                 counters: None,
             },
         );
@@ -333,6 +469,13 @@ impl Broker {
         self.totals.refused += 1;
         guest.refuse(reason);
     }
+}
+
+/// The address at which the other side reached this one.
+fn own_address(socket: &OwnedFd) -> Option<std::net::SocketAddr> {
+    rustix::net::getsockname(socket)
+        .ok()
+        .and_then(|own| std::net::SocketAddr::try_from(own).ok())
 }
 
 /// What a worker is told of a guest.

@@ -91,9 +91,15 @@ impl Broker {
                 },
                 Ok(Request::Checkpoint {
                     session,
+                    every: Some(0),
+                    ..
+                }) => self.end_checkpoints(session),
+                Ok(Request::Checkpoint {
+                    session,
                     directory,
                     end,
-                }) => match self.order_checkpoint(key, session, &directory, end) {
+                    every,
+                }) => match self.order_checkpoint(key, session, &directory, end, every) {
                     Ok(()) => return,
                     Err(error) => Response::Error { error },
                 },
@@ -101,11 +107,7 @@ impl Broker {
                     Ok(()) => return,
                     Err(error) => Response::Error { error },
                 },
-                Ok(Request::Migrate {
-                    session,
-                    to,
-                    stop_first,
-                }) => match self.order_migration(key, session, &to, !stop_first) {
+                Ok(Request::Migrate(migrate)) => match self.order_migration(key, &migrate) {
                     Ok(()) => return,
                     Err(error) => Response::Error { error },
                 },
@@ -181,7 +183,10 @@ impl Broker {
                 let worker = self.workers.get(&session.worker)?;
                 let counted =
                     asked.contains(&session.worker) && !worker.asked && session.counters.is_some();
-                Some(session.info(worker.pid, counted, worker.told))
+                let activity = self.activity(session);
+                let mut info = session.info(worker.pid, counted, worker.told, activity);
+                info.checkpoint = self.checkpoint_info(info.id);
+                Some(info)
             })
             .collect()
     }

@@ -1,28 +1,49 @@
 //! Orders to running sessions, from the control socket: checkpoint, restore,
-//! migrate. The workers do the work; the daemon passes words on.
+//! and with `migrations.rs` migrate. The workers do the work; the daemon passes
+//! words on.
 
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use paragpu_protocol::codec::{Bytes, Text};
-use paragpu_worker::control::{Assign, Checkpoint, Migrate, Restore, ToWorker};
+use paragpu_worker::control::{Assign, Checkpoint, ControlError, Progress, Restore, ToWorker};
 use paragpu_worker::transfer::checkpoint::identity;
 
-use super::Broker;
-use crate::admin::Response;
+use super::checkpoints::Again;
+use super::{Broker, GRACE};
+use crate::admin::{Activity, Response};
 use crate::handshake::{Asked, Guest};
 use crate::session::{Facts, Session, now};
-use crate::worker::State;
+use crate::worker::{Outcome, State};
 
 /// How long a guest whose session was put away is kept waiting.
 const KEPT: Duration = Duration::from_secs(600);
 
-/// Who waits for the end of an order.
+/// An order to a worker that is not over.
 #[derive(Debug)]
 pub(super) struct Ordered {
-    console: u64,
-    /// The session is put away when it is done.
-    puts_away: bool,
+    pub(super) console: u64,
+    pub(super) kind: Kind,
+}
+
+/// What was ordered.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A checkpoint, or a restore.
+    State {
+        /// The session is put away when it is done.
+        puts_away: bool,
+        /// It is to be written again and again.
+        again: Option<Again>,
+    },
+    /// To move, as a part of this migration.
+    Migration(u64),
+    /// To ask the guest to go on over this communicator.
+    Relocation {
+        communicator: String,
+        began: Instant,
+    },
 }
 
 /// A session that was put away into a directory, and may come back.
@@ -33,42 +54,80 @@ pub(super) struct Parked {
     guest: Option<(Guest, Box<Asked>)>,
 }
 
+impl Parked {
+    fn new(token: [u8; 16], left: Duration) -> Self {
+        Self {
+            token,
+            until: Instant::now() + left,
+            guest: None,
+        }
+    }
+}
+
 impl Broker {
     /// Does this connection of the control socket wait for an order?
     pub(super) fn awaits_order(&self, console: u64) -> bool {
         self.orders
             .values()
             .any(|ordered| ordered.console == console)
+            || self.migrates(console)
     }
 
-    fn order(
-        &mut self,
-        console: u64,
-        session: u64,
-        puts_away: bool,
-        message: &ToWorker<'_>,
-    ) -> Result<(), String> {
-        let found = self.sessions.get(&session);
-        let key = found
-            .map(|session| session.worker)
-            .ok_or_else(|| format!("there is no session {session}"))?;
-        if self.orders.contains_key(&key) {
+    /// What happens to a session beside serving its program.
+    pub(super) fn activity(&self, session: &Session) -> Activity {
+        match self
+            .orders
+            .get(&session.worker)
+            .map(|ordered| &ordered.kind)
+        {
+            _ if session.arrives => Activity::Arriving,
+            Some(Kind::State { .. }) => Activity::Writing,
+            Some(Kind::Migration(_) | Kind::Relocation { .. }) => Activity::Moving,
+            None => Activity::Serving,
+        }
+    }
+
+    /// The key of a session's worker, if that can take an order.
+    pub(super) fn orderable(&self, session: u64) -> Result<u64, String> {
+        let found = self
+            .sessions
+            .get(&session)
+            .ok_or_else(|| format!("there is no session {session}: see `paragpu list`"))?;
+        let key = found.worker;
+        if found.arrives {
             return Err(format!(
-                "session {session} is being moved or written already"
+                "session {session} is still arriving: try again when it is here"
             ));
         }
-        let control = self
-            .workers
+        if self.orders.contains_key(&key) {
+            return Err(format!(
+                "session {session} is being moved or written already: try again when that is over"
+            ));
+        }
+        self.workers
             .get(&key)
-            .filter(|worker| !worker.told && !worker.finished)
-            .and_then(|worker| worker.control.as_ref())
+            .filter(|worker| !worker.told && !worker.finished && worker.control.is_some())
+            .map(|_| key)
             .ok_or_else(|| {
                 format!("session {session} ends, or began under an earlier daemon: it stays")
-            })?;
-        control
-            .send(message, &[])
-            .map_err(|error| format!("the worker of session {session} is lost: {error}"))?;
-        self.orders.insert(key, Ordered { console, puts_away });
+            })
+    }
+
+    /// Gives an order to the worker `key`.
+    pub(super) fn order(
+        &mut self,
+        key: u64,
+        ordered: Ordered,
+        message: &ToWorker<'_>,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), String> {
+        let worker = self.workers.get(&key);
+        worker
+            .and_then(|worker| worker.control.as_ref())
+            .ok_or(ControlError::Closed)
+            .and_then(|control| control.try_send(message, fds))
+            .map_err(|error| format!("the session's worker is lost: {error}"))?;
+        self.orders.insert(key, ordered);
         Ok(())
     }
 
@@ -78,28 +137,26 @@ impl Broker {
         session: u64,
         directory: &Path,
         end: bool,
+        every: Option<u64>,
     ) -> Result<(), String> {
+        if end && every.is_some() {
+            return Err("a session that ends is not written again: leave out one of both".into());
+        }
+        let again = every.map(|seconds| Again {
+            directory: directory.to_owned(),
+            every: Duration::from_secs(seconds),
+        });
         let directory = absolute(directory)?;
+        let key = self.orderable(session)?;
         let message = ToWorker::Checkpoint(Checkpoint {
             directory: Text(&directory),
             end: u8::from(end),
         });
-        self.order(console, session, end, &message)
-    }
-
-    pub(super) fn order_migration(
-        &mut self,
-        console: u64,
-        session: u64,
-        to: &Path,
-        precopy: bool,
-    ) -> Result<(), String> {
-        let to = absolute(to)?;
-        let message = ToWorker::Migrate(Migrate {
-            to: Text(&to),
-            precopy: u8::from(precopy),
-        });
-        self.order(console, session, false, &message)
+        let kind = Kind::State {
+            puts_away: end,
+            again,
+        };
+        self.order(key, Ordered { console, kind }, &message, &[])
     }
 
     /// Gives the session of a directory to an idle worker.
@@ -164,7 +221,7 @@ impl Broker {
         self.notes.write(&facts, worker.pid);
         let sent = worker.control.as_ref().is_some_and(|control| {
             let granted = self.tenants.grant(&self.host, &facts.vm, session, control);
-            granted.is_ok() && control.send(&restore, &[]).is_ok()
+            granted.is_ok() && control.try_send(&restore, &[]).is_ok()
         });
         if !sent {
             self.tenants.release(&facts.vm, session);
@@ -179,62 +236,128 @@ impl Broker {
                 facts,
                 token: identity.token,
                 worker: key,
+                arrives: true,
                 counters: None,
             },
         );
         self.next_session += 1;
         self.totals.begun += 1;
-        let puts_away = false;
-        self.orders.insert(key, Ordered { console, puts_away });
+        let kind = Kind::State {
+            puts_away: false,
+            again: None,
+        };
+        self.orders.insert(key, Ordered { console, kind });
         Ok(())
     }
 
     /// A worker says how far it is.
-    pub(super) fn order_progress(&mut self, key: u64, progress: &Response) {
-        if let Some(ordered) = self.orders.get(&key) {
+    pub(super) fn order_progress(&mut self, key: u64, progress: Progress) {
+        let Progress { phase, done, all } = progress;
+        if let (Some(ordered), Some(session)) = (self.orders.get(&key), self.session_of(key)) {
             let console = ordered.console;
-            self.answer(console, progress);
+            self.answer(
+                console,
+                &Response::Progress {
+                    session,
+                    phase,
+                    done,
+                    all,
+                },
+            );
+        }
+    }
+
+    /// The number of the session that a worker has.
+    fn session_of(&self, key: u64) -> Option<u64> {
+        match self.workers.get(&key)?.state {
+            State::Serving(session) => Some(session),
+            _ => None,
         }
     }
 
     /// An order is over, well or not.
-    pub(super) fn order_over(&mut self, key: u64, response: &Response) {
-        let session = self
-            .workers
-            .get(&key)
-            .and_then(|worker| match worker.state {
-                State::Serving(session) => self.sessions.get_mut(&session),
-                _ => None,
-            });
-        let Some(ordered) = self.orders.remove(&key) else {
+    pub(super) fn order_over(&mut self, key: u64, outcome: Outcome) {
+        let Some(Ordered { console, kind }) = self.orders.remove(&key) else {
             return;
         };
-        let done = matches!(response, Response::Done { .. });
-        if let Some(session) = session {
-            tracing::info!(
-                session = session.facts.session,
-                done,
-                "an order to a session is over"
-            );
-            if done && ordered.puts_away && session.token != [0; 16] {
-                let token = std::mem::take(&mut session.token);
-                self.parked.push(Parked {
-                    token,
-                    until: Instant::now() + KEPT,
-                    guest: None,
-                });
+        let session = self.session_of(key);
+        tracing::info!(
+            session,
+            done = outcome.is_ok(),
+            reason = outcome.as_ref().err(),
+            "an order to a session is over"
+        );
+        match kind {
+            Kind::Migration(id) => return self.member_over(id, key, outcome),
+            Kind::State {
+                puts_away: true, ..
+            } if outcome.is_ok() => {
+                // It exits, and the guest is to hear no goodbye of a daemon
+                // that ends meanwhile.
+                if let Some(worker) = self.workers.get_mut(&key) {
+                    worker.told = true;
+                    worker.deadline.get_or_insert(Instant::now() + GRACE);
+                }
+                let session = session.and_then(|session| self.sessions.get_mut(&session));
+                if let Some(session) = session
+                    && session.token != [0; 16]
+                {
+                    let token = std::mem::take(&mut session.token);
+                    self.notes.park(token, KEPT);
+                    self.parked.push(Parked::new(token, KEPT));
+                }
             }
+            Kind::State {
+                again: Some(again), ..
+            } => self.checkpoint_over(session, again, &outcome),
+            Kind::State { .. } | Kind::Relocation { .. } => {}
         }
-        self.answer(ordered.console, response);
+        let response = match outcome {
+            Ok(figures) => figures.into(),
+            Err(error) => Response::Error { error },
+        };
+        self.answer(console, &response);
         self.bring_back();
-        self.requests(ordered.console);
+        self.requests(console);
+    }
+
+    /// A worker has exited before its order was over.
+    pub(super) fn order_ended(&mut self, key: u64) {
+        let Some(ordered) = self.orders.get(&key) else {
+            return;
+        };
+        let worker = self.workers.get(&key);
+        let orderly = worker.is_some_and(|worker| worker.finished && worker.last_word.is_none());
+        if let (Kind::Migration(id), true) = (&ordered.kind, orderly) {
+            self.member_ended(*id, key);
+        }
+        let reason = match orderly {
+            true => "its program ended meanwhile",
+            false => "its worker ended",
+        };
+        self.order_over(key, Err(reason.into()));
+    }
+
+    /// Takes up what an earlier daemon put away: the guests may come back.
+    pub(super) fn take_up_parked(&mut self) {
+        let parked = self.notes.parked().into_iter();
+        self.parked = parked
+            .map(|(token, left)| Parked::new(token, left))
+            .collect();
     }
 
     /// A guest wants to go on with a session that was put away: it waits.
     /// Gives the guest back where it was not.
     pub(super) fn park(&mut self, guest: Guest, asked: Box<Asked>) -> Option<(Guest, Box<Asked>)> {
         let now = Instant::now();
-        self.parked.retain(|parked| parked.until > now);
+        let notes = &self.notes;
+        self.parked.retain(|parked| {
+            let waits = parked.until > now;
+            if !waits {
+                notes.unpark(&parked.token);
+            }
+            waits
+        });
         let token = asked.hello.token;
         match self.parked.iter_mut().find(|parked| parked.token == token) {
             Some(parked) => {
@@ -254,8 +377,10 @@ impl Broker {
                 .values()
                 .any(|session| session.token == parked.token);
             match (here, parked.guest.take()) {
-                (true, Some(guest)) => back.push(guest),
-                (true, None) => {}
+                (true, guest) => {
+                    self.notes.unpark(&parked.token);
+                    back.extend(guest);
+                }
                 (false, guest) => {
                     parked.guest = guest;
                     self.parked.push(parked);

@@ -35,7 +35,14 @@ impl Broker {
         let ordinal = asked.hello.device;
         let all: Vec<Gpu> = gpus.iter().map(|place| self.gpu(*place)).collect();
         let policy = self.host.device.placement;
-        choose(policy, ordinal, &all, &self.held(asked), self.last_place).ok_or_else(|| {
+        // What arrives may come from a host with more devices.
+        let beyond = asked.arrives.is_some() && ordinal as usize >= all.len();
+        let chosen = if beyond {
+            choose(Placement::LeastLoaded, 0, &all, &[], None)
+        } else {
+            choose(policy, ordinal, &all, &self.held_by(asked), self.last_place)
+        };
+        chosen.ok_or_else(|| {
             let (count, whose) = match (gpus.len(), self.devices.count()) {
                 (0, _) => {
                     return format!("none of the devices that {} may have is there", asked.vm);
@@ -94,7 +101,7 @@ impl Broker {
 
     /// The devices that the guest's process has already. A session that moves
     /// is not held where it was.
-    fn held(&self, asked: &Asked) -> Vec<Held> {
+    fn held_by(&self, asked: &Asked) -> Vec<Held> {
         let own = |vm: &str, pid: u32, ordinal: u32| {
             vm == asked.vm
                 && pid == asked.hello.pid

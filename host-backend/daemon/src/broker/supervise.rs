@@ -38,6 +38,7 @@ impl Broker {
                     // Its control socket went with the earlier daemon.
                     token: [0; 16],
                     worker: key,
+                    arrives: false,
                     counters: None,
                 },
             );
@@ -187,9 +188,20 @@ impl Broker {
                         session.counters = Some(counters);
                     }
                 }
-                Some(News::Progress(progress)) => self.order_progress(key, &progress),
-                Some(News::Over(response)) => self.order_over(key, &response),
-                Some(News::Started) => {}
+                Some(News::Progress(progress)) => self.order_progress(key, progress),
+                Some(News::Over(response)) => self.order_over(key, response),
+                Some(News::Held(step)) => self.held(key, step),
+                Some(News::Left(communicator, address)) => {
+                    self.departed(key, communicator, address);
+                }
+                Some(News::Stayed(reason)) => self.stayed(key, &reason),
+                Some(News::Started) => {
+                    if let State::Serving(session) = worker.state
+                        && let Some(session) = self.sessions.get_mut(&session)
+                    {
+                        session.arrives = false;
+                    }
+                }
             }
         }
     }
@@ -208,8 +220,7 @@ impl Broker {
     pub(super) fn exited(&mut self, key: u64) {
         // Its last words may still be in the socket.
         self.hear(key);
-        let error = "the session's worker ended".into();
-        self.order_over(key, &crate::admin::Response::Error { error });
+        self.order_ended(key);
         let Some(mut worker) = self.workers.remove(&key) else {
             return;
         };
@@ -240,6 +251,7 @@ impl Broker {
         if let Some(counters) = &over.counters {
             self.ended.add(&facts.vm, &facts.device, counters);
         }
+        self.checkpoints.remove(&session);
         let calls = over.counters.map(|counters| counters.calls);
         let word = worker.last_word.as_deref();
         let expected = worker.finished || worker.told || word.is_some();

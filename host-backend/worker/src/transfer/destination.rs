@@ -1,7 +1,9 @@
-//! Live migration, the end that the session comes to: see `source.rs`.
+//! Live migration, the end that the session comes to: see `source.rs`, and
+//! `parting.rs` for guests that connect by themselves.
 
 use std::io::BufWriter;
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,10 +11,11 @@ use std::time::{Duration, Instant};
 use paragpu_communicator::{Connection, Error, Receiver, Sender};
 use paragpu_communicator_ring::{pci, shm};
 use paragpu_communicator_stream::{self as stream, handshake};
-use paragpu_protocol::codec::decode_all;
+use paragpu_protocol::codec::{decode_all, encode_all};
 use paragpu_protocol::frame::Control;
-use paragpu_protocol::handshake::{ARRIVE, Transport};
+use paragpu_protocol::handshake::{ARRIVE, Move, Transport};
 use paragpu_protocol::layout::Regions;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::checkpoint::Identity;
 use super::handover::{self, Handover, Token};
@@ -22,10 +25,14 @@ use super::source::Line;
 use super::state::{ImagePart, Kind, Scanner, StateError, Writer};
 use super::stop::Filling;
 use crate::connect::Life;
+use crate::reconnect::Waiting;
 use crate::session::Session;
 
 /// Longest silence of the source. It may wait for a program's long kernel.
 const SILENCE: Duration = Duration::from_secs(90);
+
+/// The guest's connection, and what tells that the guest is gone.
+pub(crate) type Attached = (Box<dyn Receiver>, Life);
 
 /// Sends nothing: a session that has not its connection yet.
 pub(crate) struct Nobody;
@@ -59,15 +66,17 @@ pub(crate) struct Destination {
 }
 
 impl Destination {
-    /// Takes the link, and says that it listens.
-    pub(crate) fn new(link: OwnedFd) -> Result<Self, StateError> {
+    /// Takes the link, says that it listens, and how the guest reaches the
+    /// session here.
+    pub(crate) fn new(link: OwnedFd, home: &Move<'_>) -> Result<Self, StateError> {
         let socket = UnixStream::from(link);
         // The daemon read its first frame without waiting.
         socket.set_nonblocking(false)?;
         socket.set_read_timeout(Some(SILENCE))?;
         socket.set_write_timeout(Some(SILENCE))?;
         let deadline = Some(Instant::now() + SILENCE);
-        handshake::send_frame(&socket, Control::Welcome.kind(), 0, 0, &[], deadline)
+        let home = encode_all(home);
+        handshake::send_frame(&socket, Control::Welcome.kind(), 0, 0, &home, deadline)
             .map_err(lost)?;
         Ok(Self {
             scanner: Scanner::new(socket.try_clone()?),
@@ -80,16 +89,21 @@ impl Destination {
         })
     }
 
-    /// Fills `session` until it is this worker's. On an error the source goes
+    /// Fills `session` until it is this worker's; `None` where its guest
+    /// waits in `waiting` and is to be welcomed. On an error the source goes
     /// on with it, and this process must end without touching the guest's
     /// connection.
     pub(crate) fn fill(
         mut self,
         session: &mut Session,
-    ) -> Result<(Box<dyn Receiver>, Life), StateError> {
-        let filled = self.take_all(session);
+        waiting: &Waiting,
+    ) -> Result<Option<Attached>, StateError> {
+        let filled = self.take_all(session, waiting);
         if let Err(error) = filled {
             let sentence = error.to_string();
+            if let Some(guest) = waiting.take() {
+                guest.refuse(&sentence);
+            }
             let _ = self
                 .writer
                 .put(Kind::Refused, &[sentence.as_bytes()])
@@ -98,15 +112,16 @@ impl Destination {
             std::mem::forget(self.connection);
             return Err(error);
         }
-        let (Some(connection), Some(life)) = (self.connection, self.life) else {
-            return Err(StateError::Order("no connection"));
-        };
+        // A source that is gone need not hear it.
         let _ = self.writer.put(Kind::Ready, &[]);
         let _ = self.writer.flush();
-        Ok((connection.receiver, life))
+        Ok(match (self.connection, self.life) {
+            (Some(connection), Some(life)) => Some((connection.receiver, life)),
+            _ => None,
+        })
     }
 
-    fn take_all(&mut self, session: &mut Session) -> Result<(), StateError> {
+    fn take_all(&mut self, session: &mut Session, waiting: &Waiting) -> Result<(), StateError> {
         loop {
             let (kind, payload) = match self.scanner.record() {
                 Ok(record) => record,
@@ -149,6 +164,15 @@ impl Destination {
                     self.take_connection(session, transport, channel, &unfinished)?;
                     self.answer(Kind::Ready, &[])?;
                 }
+                Kind::Await => {
+                    let alone = payload == [1];
+                    session.settle(&mut self.filling)?;
+                    self.answer(Kind::Ready, &[])?;
+                    self.await_guest(session, waiting)?;
+                    return self.await_commit(alone);
+                }
+                Kind::Still => {}
+                Kind::Refused => return Err(called_off(payload)),
                 Kind::Commit => return self.take_session(),
                 _ => session.take_record(&mut self.filling, kind, payload)?,
             }
@@ -160,6 +184,59 @@ impl Destination {
         match &self.token {
             Some(token) if token.take() => Ok(()),
             _ => Err(StateError::Order("a session that its source keeps")),
+        }
+    }
+
+    /// Waits until the guest has connected to this daemon.
+    fn await_guest(&mut self, session: &Session, waiting: &Waiting) -> Result<(), StateError> {
+        let deadline = Instant::now() + SILENCE;
+        loop {
+            match waiting.received() {
+                Some(received) if received <= session.sender.counts().1 => break,
+                // It has heard more from the source, which went on.
+                Some(_) => return Err(StateError::Order("a guest that went on elsewhere")),
+                None => {}
+            }
+            let link = self.scanner.get_ref().as_fd();
+            let mut fds = [
+                PollFd::from_borrowed_fd(link, PollFlags::IN),
+                PollFd::from_borrowed_fd(waiting.arrived(), PollFlags::IN),
+            ];
+            let left = deadline.saturating_duration_since(Instant::now());
+            let polled = poll(&mut fds, Timespec::try_from(left).ok().as_ref());
+            let [link, _] = fds;
+            match polled {
+                Ok(0) => return Err(StateError::Impossible("the guest did not come".into())),
+                Ok(_) if !link.revents().is_empty() => match self.scanner.record()? {
+                    (Kind::Still, _) => {}
+                    (Kind::Refused, reason) => return Err(called_off(reason)),
+                    _ => return Err(StateError::Order("a record while the guest comes")),
+                },
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(StateError::Io(errno.into())),
+            }
+        }
+        self.answer(Kind::Here, &[])
+    }
+
+    /// Waits for the source's word. The guest waits for its welcome meanwhile,
+    /// and listens to nobody else: a session that moves `alone` may be taken
+    /// where the link breaks.
+    fn await_commit(&mut self, alone: bool) -> Result<(), StateError> {
+        loop {
+            match self.scanner.record() {
+                Ok((Kind::Commit, _)) => return Ok(()),
+                Ok((Kind::Still, _)) => {}
+                Ok((Kind::Refused, reason)) => return Err(called_off(reason)),
+                Ok(_) => return Err(StateError::Order("a record where the commit was due")),
+                Err(StateError::Incomplete | StateError::Io(_)) if alone => {
+                    tracing::warn!(
+                        "the link broke at the switch: the session is taken, its guest is here"
+                    );
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
 
@@ -218,6 +295,27 @@ impl Destination {
         // What lies in the window waited for it.
         session.make_pinned(&self.filling)
     }
+}
+
+fn called_off(reason: &[u8]) -> StateError {
+    let reason = String::from_utf8_lossy(reason);
+    StateError::Impossible(format!("the source keeps the session: {reason}"))
+}
+
+/// The address of a port of this host, as a guest with the connection `socket`
+/// reaches it, where the daemon listens at all addresses.
+pub(crate) fn reachable(address: &str, socket: Option<BorrowedFd<'_>>) -> String {
+    let Ok(mut address) = address.parse::<SocketAddr>() else {
+        return address.to_owned();
+    };
+    if address.ip().is_unspecified() {
+        let own = socket
+            .and_then(|socket| rustix::net::getsockname(socket).ok())
+            .and_then(|own| SocketAddr::try_from(own).ok());
+        // A guest without a network connection is on this host.
+        address.set_ip(own.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |own| own.ip()));
+    }
+    address.to_string()
 }
 
 fn lost(error: Error) -> StateError {

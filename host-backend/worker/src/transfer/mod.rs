@@ -6,18 +6,22 @@
 //! session, and `stop.rs` brings the session to a point where all of that can
 //! be read. `ahead.rs` decides what of memory is copied before.
 //! [`checkpoint`] writes it to a directory; `source.rs` and `destination.rs`
-//! are the two ends of a live migration, and `handover.rs` passes the guest's
-//! connection on.
+//! are the two ends of a live migration, `handover.rs` passes the guest's
+//! connection on, and `parting.rs` is what the source does where that cannot
+//! be, and where several sessions move together.
 
 #[cfg(feature = "serve")]
 pub(crate) mod ahead;
 pub mod checkpoint;
 #[cfg(feature = "serve")]
 pub(crate) mod destination;
+#[cfg(feature = "serve")]
 pub(crate) mod handover;
 pub(crate) mod machine;
 pub(crate) mod mover;
 pub mod orders;
+#[cfg(feature = "serve")]
+mod parting;
 #[cfg(feature = "serve")]
 pub(crate) mod post;
 pub(crate) mod regions;

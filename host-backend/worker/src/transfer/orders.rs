@@ -1,5 +1,6 @@
 //! What the daemon orders a running session to do.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use paragpu_communicator::Wake;
 
 /// An order.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Order {
     /// Write the session's state into a directory.
     Checkpoint {
@@ -16,13 +17,26 @@ pub enum Order {
         /// End the session when it is written.
         end: bool,
     },
-    /// Go on in a worker of another daemon of this host.
-    Migrate {
-        /// That daemon's socket for guests.
-        to: PathBuf,
-        /// Copy memory while the program runs.
-        precopy: bool,
-    },
+    /// Go on in another worker.
+    Migrate(Departure),
+}
+
+/// How a session leaves: [`Migrate`](crate::control::Migrate).
+#[derive(Debug)]
+pub struct Departure {
+    /// Leads to the destination's daemon.
+    pub link: OwnedFd,
+    /// Descriptors pass the link.
+    pub local: bool,
+    /// Which of the destination's devices.
+    pub wanted: u32,
+    /// The communicator over which the guest goes on there; empty for its
+    /// connection as it is.
+    pub follows: String,
+    /// Of sessions that move together: pipes that let it stop, and commit.
+    pub gates: Option<[OwnedFd; 2]>,
+    /// Copy memory while the program runs.
+    pub precopy: bool,
 }
 
 /// How far an order is.
@@ -41,6 +55,14 @@ pub enum Report {
     Done(Figures),
     /// It was not done, and the session goes on; one sentence.
     Failed(String),
+    /// It waits for the sessions that move with this one:
+    /// [`Held`](crate::control::Held).
+    Held(u8),
+    /// The guest could not follow a move; one sentence.
+    Stayed(String),
+    /// The session is another worker's: communicator and address with which
+    /// its guest reaches it.
+    Left(String, String),
 }
 
 /// What an order took.

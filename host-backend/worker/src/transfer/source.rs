@@ -11,19 +11,19 @@
 use std::io::BufWriter;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Receiver, Sender};
 use paragpu_communicator_stream::handshake;
 use paragpu_protocol::codec::{Bytes, Field, Text, decode_all, encode_all};
 use paragpu_protocol::frame::Control;
-use paragpu_protocol::handshake::{ARRIVE, Arrive, MAGIC, Refusal, VERSION};
+use paragpu_protocol::handshake::{ARRIVE, Arrive, MAGIC, Move, Refusal, VERSION};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::ahead::Ahead;
 use super::handover::{self, Token};
-use super::orders::{Figures, Report};
+use super::orders::{Departure, Figures, Report};
+use super::parting::Gates;
 use super::post::Post;
 use super::regions::Chunk;
 use super::replay::Item;
@@ -33,7 +33,7 @@ use crate::error::End;
 use crate::session::Session;
 
 /// Longest silence of the other end.
-const SILENCE: Duration = Duration::from_secs(20);
+pub(super) const SILENCE: Duration = Duration::from_secs(20);
 /// Most bytes of the answer to the first frame.
 const MOST_ANSWER: usize = 64 * 1024;
 /// Chunks whose hashes are asked for at once.
@@ -64,6 +64,8 @@ enum Stage {
     Missing,
     Recreated,
     Copying,
+    /// All was copied once; the sessions that move with this one were not.
+    Copied,
 }
 
 /// Who writes to the link.
@@ -81,7 +83,12 @@ enum Out {
 #[derive(Debug)]
 pub(crate) struct Source {
     out: Out,
-    scanner: Scanner<UnixStream>,
+    pub(super) scanner: Scanner<UnixStream>,
+    /// The guest's connection goes over.
+    pub(super) local: bool,
+    pub(super) gates: Option<Gates>,
+    /// Communicator and address of the session there.
+    pub(super) home: (String, String),
     stage: Stage,
     began: Instant,
     heard: Instant,
@@ -107,11 +114,19 @@ fn carried(error: paragpu_communicator::Error) -> StateError {
 }
 
 impl Source {
-    /// Connects to the daemon at `to` and says who comes.
-    fn open(session: &mut Session, to: &Path, precopy: bool) -> Result<Self, StateError> {
-        let socket = UnixStream::connect(to).map_err(|error| {
-            StateError::Impossible(format!("no paragpud answers at {}: {error}", to.display()))
-        })?;
+    /// Says to the destination's daemon who comes.
+    fn open(session: &mut Session, departure: Departure) -> Result<Self, StateError> {
+        let Departure {
+            link,
+            local,
+            wanted,
+            follows,
+            gates,
+            precopy,
+        } = departure;
+        session.may_leave(local, &follows)?;
+        let socket = UnixStream::from(link);
+        socket.set_nonblocking(false).map_err(io)?;
         socket.set_read_timeout(Some(SILENCE)).map_err(io)?;
         socket.set_write_timeout(Some(SILENCE)).map_err(io)?;
         let identity = &session.identity;
@@ -123,6 +138,8 @@ impl Source {
             token: identity.token,
             guest_pid: identity.guest_pid,
             communicator: Text(&session.communicator),
+            follows: Text(&follows),
+            wanted,
         });
         let deadline = Some(Instant::now() + SILENCE);
         handshake::send_frame(&socket, ARRIVE, 0, 0, &arrive, deadline).map_err(carried)?;
@@ -131,6 +148,9 @@ impl Source {
         Ok(Self {
             out: Out::Here(Box::new(Writer::new(writer))),
             scanner: Scanner::new(other),
+            local,
+            gates: gates.map(Gates::new),
+            home: (String::new(), String::new()),
             stage: Stage::Welcome,
             began: Instant::now(),
             heard: Instant::now(),
@@ -143,7 +163,7 @@ impl Source {
         })
     }
 
-    fn writer(&mut self) -> Result<&mut Writer<Link>, StateError> {
+    pub(super) fn writer(&mut self) -> Result<&mut Writer<Link>, StateError> {
         match &mut self.out {
             Out::Here(writer) => Ok(writer),
             _ => Err(StateError::Order("somebody else writes")),
@@ -167,7 +187,7 @@ impl Source {
         Ok(())
     }
 
-    fn socket(&self) -> BorrowedFd<'_> {
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
         self.scanner.get_ref().as_fd()
     }
 
@@ -208,7 +228,7 @@ impl Source {
         error
     }
 
-    fn expect(&mut self, kind: Kind) -> Result<Vec<u8>, StateError> {
+    pub(super) fn expect(&mut self, kind: Kind) -> Result<Vec<u8>, StateError> {
         self.writer()?.flush()?;
         match self.scanner.record()? {
             (Kind::Refused, reason) => Err(StateError::Impossible(
@@ -225,6 +245,8 @@ impl Source {
             handshake::receive_exact_frame(self.socket(), MOST_ANSWER, deadline)
                 .map_err(carried)?;
         if header.kind == Control::Welcome.kind() {
+            let home: Move<'_> = decode_all(&payload)?;
+            self.home = (home.communicator.0.to_owned(), home.address.0.to_owned());
             return Ok(());
         }
         let refusal: Refusal<'_> = decode_all(&payload)?;
@@ -271,13 +293,19 @@ impl Source {
     /// end; true when it is time for the stop.
     fn advance(&mut self, session: &mut Session) -> Result<bool, StateError> {
         if self.stage == Stage::Copying {
-            return self.copy_ahead(session);
+            if !self.copy_ahead(session)? {
+                return Ok(false);
+            }
+            self.stage = Stage::Copied;
+        }
+        if self.stage == Stage::Copied {
+            return self.may_stop(session);
         }
         if !self.has_answer()? {
             return Ok(false);
         }
         match self.stage {
-            Stage::Copying => {}
+            Stage::Copying | Stage::Copied => {}
             Stage::Welcome => {
                 self.welcomed()?;
                 let head = session.identity.encode(session.arena.live());
@@ -363,8 +391,10 @@ impl Source {
         ahead.mover.keep(session);
         sent?;
         let machine = session.machine()?;
-        let settled = session.sender.settle(Instant::now() + SILENCE);
-        if !matches!(settled, Ok(true)) {
+        // What a guest that connects again has not received is sent again.
+        let settled =
+            !self.local || matches!(session.sender.settle(Instant::now() + SILENCE), Ok(true));
+        if !settled {
             return Err(StateError::Impossible(
                 "the program does not take the replies to its calls".into(),
             ));
@@ -372,6 +402,9 @@ impl Source {
         let writer = self.writer()?;
         writer.put(Kind::Machine, &[&machine])?;
         session.write_frames(writer)?;
+        if !self.local {
+            return self.leave_alone();
+        }
         self.pass_connection(session, &receiver.unfinished())?;
         self.expect(Kind::Ready).map(drop)
     }
@@ -507,8 +540,8 @@ impl Source {
 
 impl Session {
     /// Begins a migration.
-    pub(crate) fn begin_migration(&mut self, to: &Path, precopy: bool) {
-        match Source::open(self, to, precopy) {
+    pub(crate) fn begin_migration(&mut self, departure: Departure) {
+        match Source::open(self, departure) {
             Ok(source) => self.moving = Some(Box::new(source)),
             Err(error) => self.orders.report(Report::Failed(error.to_string())),
         }
@@ -550,14 +583,29 @@ impl Session {
                 self.stay(*source, &reason);
                 return Ok(());
             }
-            Err(Unstopped::Ended(end)) => return Err(end),
+            Err(Unstopped::Ended(end)) => return Err(self.broken_off(*source, end)),
         }
         if let Err(error) = source.carry(self, receiver) {
             let error = source.told(error);
             self.stay(*source, &error.to_string());
             return Ok(());
         }
-        if let Err(error) = source.token.give() {
+        let parted = match source.local {
+            true => Ok(()),
+            false => source.await_guest(self, receiver),
+        };
+        match parted.and_then(|()| source.await_others(self, receiver)) {
+            Ok(()) => {}
+            Err(Unstopped::Goes(reason)) => {
+                source.call_off(&reason);
+                self.stay(*source, &reason);
+                return Ok(());
+            }
+            Err(Unstopped::Ended(end)) => return Err(self.broken_off(*source, end)),
+        }
+        if source.local
+            && let Err(error) = source.token.give()
+        {
             self.stay(*source, &io(error).to_string());
             return Ok(());
         }
@@ -569,7 +617,9 @@ impl Session {
         });
         let served = committed.and_then(|()| source.expect(Kind::Ready).map(drop));
         if let Err(error) = served {
-            if source.token.take() {
+            // A guest that the destination took in has no connection here any
+            // more; one that it did not goes on here. It has only one.
+            if !source.local || source.token.take() {
                 let reason = format!("the destination was lost at the switch: {error}");
                 self.stay(*source, &reason);
                 return Ok(());
@@ -577,6 +627,8 @@ impl Session {
             tracing::warn!(%error, "the link broke when the session was taken");
         }
         let micros = |since: Instant| u64::try_from(since.elapsed().as_micros()).unwrap_or(0);
+        let (communicator, address) = std::mem::take(&mut source.home);
+        self.orders.report(Report::Left(communicator, address));
         self.orders.report(Report::Done(Figures {
             bytes: source.writer().map_or(0, |writer| writer.bytes),
             ahead,
@@ -586,8 +638,17 @@ impl Session {
         Err(End::Moved)
     }
 
+    /// The session ended, or its connection did.
+    fn broken_off(&mut self, mut source: Source, end: End) -> End {
+        let reason = format!("the session did not wait for its move: {end}");
+        source.call_off(&reason);
+        self.stay(source, &reason);
+        end
+    }
+
     /// The migration failed: the session goes on here.
     fn stay(&mut self, source: Source, reason: &str) {
+        self.is_copied = false;
         if let Some(ahead) = source.ahead {
             ahead.mover.keep(self);
         }

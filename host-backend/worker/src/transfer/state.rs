@@ -84,6 +84,13 @@ kinds! {
     /// Between workers: the images that the session's modules are of: [`ImagePart`]
     /// without bytes.
     ImageNames = 39, 1;
+    /// Between workers: the session is whole, and its guest comes by itself; one
+    /// byte that is 1 where the session moves alone.
+    Await = 40, 1;
+    /// Between workers: the guest has come, and waits for its welcome.
+    Here = 41, 1;
+    /// Between workers: the source lives and waits.
+    Still = 42, 1;
 }
 
 /// Why a state is not accepted or cannot be written.

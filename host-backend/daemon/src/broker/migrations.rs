@@ -1,0 +1,545 @@
+//! Sessions that move: one, those of a VM together, those of a GPU each on its
+//! own.
+//!
+//! Sessions that move together pass two gates, a pipe each. Behind the first
+//! they stop: when all are copied. Behind the second they are the
+//! destination's: when all are complete there. One write opens a gate for all,
+//! and a gate that closes, with the daemon if need be, keeps all here.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use paragpu_config::{Communicator, Setting as _};
+use paragpu_protocol::codec::Text;
+use paragpu_protocol::handshake::{ANY_DEVICE, Move};
+use paragpu_worker::control::{self, ToWorker};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::Broker;
+use super::orders::{Kind, Ordered};
+use crate::admin::{Figures, Migrate, Moved, Response};
+use crate::handshake::Guest;
+use crate::link::Place;
+use crate::listener::Peer;
+use crate::worker::Outcome;
+
+/// From the stop of the first of several sessions to the commit of all.
+const TOGETHER: Duration = Duration::from_secs(80);
+/// How long a guest may take to come over another communicator.
+const RELOCATES: Duration = Duration::from_secs(60);
+
+/// How long guests are sent on to a session that went elsewhere.
+const SENT_ON: Duration = Duration::from_secs(600);
+
+/// Where a session went.
+#[derive(Debug)]
+pub(super) struct Departed {
+    communicator: String,
+    address: String,
+    until: Instant,
+}
+
+/// A migration that is not over.
+#[derive(Debug)]
+pub(super) struct Migration {
+    console: u64,
+    /// It is about one session, which was named.
+    single: bool,
+    /// By key of the worker; those that are not over.
+    members: BTreeMap<u64, Member>,
+    gates: Gates,
+    /// Until when all must be complete.
+    deadline: Option<Instant>,
+    over: Vec<Moved>,
+}
+
+#[derive(Debug)]
+struct Member {
+    session: u64,
+    vm: String,
+    /// [`control::Held::step`], or 0.
+    step: u8,
+}
+
+/// What sessions that move together wait for.
+#[derive(Debug)]
+enum Gates {
+    /// Each moves on its own.
+    None,
+    /// They run, or stop.
+    Shut { stop: OwnedFd, commit: OwnedFd },
+    /// They move.
+    Open,
+    /// They stay.
+    Gone,
+}
+
+/// The sessions of an order, and where they go.
+struct Goal {
+    place: Place,
+    local: bool,
+    wanted: u32,
+    communicator: String,
+    precopy: bool,
+}
+
+impl Broker {
+    /// Does this connection of the control socket wait for a migration?
+    pub(super) fn migrates(&self, console: u64) -> bool {
+        self.migrations
+            .values()
+            .any(|migration| migration.console == console)
+    }
+
+    pub(super) fn order_migration(
+        &mut self,
+        console: u64,
+        migrate: &Migrate,
+    ) -> Result<(), String> {
+        let communicator = match migrate.communicator.as_deref() {
+            None => String::new(),
+            Some(name) => match Communicator::from_text(name) {
+                Ok(Communicator::Auto) | Err(_) => {
+                    return Err(format!(
+                        "{name:?} is no communicator: give unix, tcp, vsock, shm or pci"
+                    ));
+                }
+                Ok(known) => known.name().to_owned(),
+            },
+        };
+        let place = match &migrate.to {
+            Some(url) => Place::parse(url)?,
+            None => Place::Socket(self.host.daemon.socket.clone()),
+        };
+        let here = place == Place::Socket(self.host.daemon.socket.clone());
+        if here && migrate.to_gpu.is_none() {
+            return match (communicator.is_empty(), migrate.session) {
+                (false, Some(session)) => self.relocate(console, session, communicator),
+                (false, None) => {
+                    Err("the communicator is changed session by session: give --session".into())
+                }
+                (true, _) => Err(
+                    "the sessions are on this host already: give --to-gpu N to move them to \
+                     another GPU of it, --communicator NAME for another way to it, or --to URL"
+                        .into(),
+                ),
+            };
+        }
+        if let Some(gpu) = migrate.to_gpu.filter(|_| here) {
+            self.check_gpu(gpu)?;
+        }
+        let mut sessions = self.chosen(migrate)?;
+        if let Some(gpu) = migrate.to_gpu.filter(|_| here) {
+            sessions.retain(|session| self.gpu_of(*session) != Some(gpu));
+            if sessions.is_empty() {
+                return Err(format!(
+                    "nothing is to be moved: it is on GPU {gpu} already"
+                ));
+            }
+        }
+        let goal = Goal {
+            local: matches!(place, Place::Socket(_)),
+            place,
+            wanted: migrate.to_gpu.unwrap_or(ANY_DEVICE),
+            communicator,
+            precopy: !migrate.stop_first,
+        };
+        self.begin(console, migrate, &sessions, &goal)
+    }
+
+    fn check_gpu(&self, gpu: u32) -> Result<(), String> {
+        let count = self.devices.count();
+        (gpu < count).then_some(()).ok_or_else(|| {
+            format!("this host gives {count} GPUs, numbered from 0: there is no GPU {gpu}")
+        })
+    }
+
+    /// The GPU of this host on which a session is.
+    fn gpu_of(&self, session: u64) -> Option<u32> {
+        let session = self.sessions.get(&session)?;
+        Some(self.workers.get(&session.worker)?.ordinal)
+    }
+
+    /// The sessions that an order is about; never none.
+    fn chosen(&self, migrate: &Migrate) -> Result<Vec<u64>, String> {
+        let all = self.sessions.iter();
+        match (migrate.session, &migrate.vm, migrate.gpu) {
+            (Some(session), None, None) => Ok(vec![session]),
+            (None, Some(vm), None) => {
+                let of_vm = all.filter(|(_, session)| session.facts.vm == *vm);
+                let of_vm: Vec<u64> = of_vm.map(|(number, _)| *number).collect();
+                if of_vm.is_empty() {
+                    return Err(format!(
+                        "{vm} has no session on this host: `paragpu list` names VMs as they are \
+                         known here"
+                    ));
+                }
+                Ok(of_vm)
+            }
+            (None, None, Some(gpu)) => {
+                self.check_gpu(gpu)?;
+                let on_gpu = all.filter(|(number, _)| self.gpu_of(**number) == Some(gpu));
+                let on_gpu: Vec<u64> = on_gpu.map(|(number, _)| *number).collect();
+                if on_gpu.is_empty() {
+                    return Err(format!("GPU {gpu} has no session: it is drained"));
+                }
+                Ok(on_gpu)
+            }
+            _ => Err("give one of session, vm and gpu".into()),
+        }
+    }
+
+    fn begin(
+        &mut self,
+        console: u64,
+        migrate: &Migrate,
+        sessions: &[u64],
+        goal: &Goal,
+    ) -> Result<(), String> {
+        let together = migrate.vm.is_some();
+        if migrate.gpu.is_none() {
+            // Nothing has begun yet where one of them cannot.
+            for session in sessions {
+                self.orderable(*session)?;
+            }
+        }
+        let mut read_ends = None;
+        let mut gates = Gates::None;
+        if together {
+            let failed = |error| format!("no pipe can be made: {error}");
+            let (stops, stop) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
+            let (commits, commit) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
+            read_ends = Some([stops, commits]);
+            gates = Gates::Shut { stop, commit };
+        }
+        let id = self.key();
+        let mut members = BTreeMap::new();
+        let mut over = Vec::new();
+        for session in sessions {
+            let vm = self
+                .sessions
+                .get(session)
+                .map(|found| found.facts.vm.clone());
+            let member = Member {
+                session: *session,
+                vm: vm.unwrap_or_default(),
+                step: 0,
+            };
+            match self.depart(console, id, *session, goal, read_ends.as_ref()) {
+                Ok(key) => {
+                    members.insert(key, member);
+                }
+                Err(error) if migrate.session.is_some() => return Err(error),
+                Err(error) => {
+                    over.push(member.over(Err(error)));
+                    if together {
+                        gates = Gates::Gone;
+                    }
+                }
+            }
+        }
+        tracing::info!(
+            sessions = members.len(), to = %goal.place, together, "a migration begins"
+        );
+        self.migrations.insert(
+            id,
+            Migration {
+                console,
+                single: migrate.session.is_some(),
+                members,
+                gates,
+                deadline: None,
+                over,
+            },
+        );
+        self.advance_migration(id);
+        Ok(())
+    }
+
+    /// Tells a session's worker to move it; the worker's key.
+    fn depart(
+        &mut self,
+        console: u64,
+        id: u64,
+        session: u64,
+        goal: &Goal,
+        gates: Option<&[OwnedFd; 2]>,
+    ) -> Result<u64, String> {
+        let key = self.orderable(session)?;
+        let has = self.sessions.get(&session);
+        let has = has.map(|session| session.facts.communicator.as_str());
+        // The connection goes over as it is where it may.
+        let follows = match (goal.local, goal.communicator.as_str()) {
+            (true, wanted) if has == Some(wanted) => "",
+            (false, "") => "tcp",
+            (_, wanted) => wanted,
+        };
+        let link = self.links.open(&goal.place, self.tls.as_ref())?;
+        let message = ToWorker::Migrate(control::Migrate {
+            local: u8::from(goal.local),
+            held: u8::from(gates.is_some()),
+            wanted: goal.wanted,
+            follows: Text(follows),
+            precopy: u8::from(goal.precopy),
+        });
+        let mut fds: Vec<BorrowedFd<'_>> = vec![link.as_fd()];
+        fds.extend(gates.into_iter().flatten().map(OwnedFd::as_fd));
+        let kind = Kind::Migration(id);
+        self.order(key, Ordered { console, kind }, &message, &fds)?;
+        Ok(key)
+    }
+
+    /// A session waits for the others.
+    pub(super) fn held(&mut self, key: u64, step: u8) {
+        let Some(Kind::Migration(id)) = self.orders.get(&key).map(|ordered| &ordered.kind) else {
+            return;
+        };
+        let id = *id;
+        if let Some(member) = self
+            .migrations
+            .get_mut(&id)
+            .and_then(|migration| migration.members.get_mut(&key))
+        {
+            member.step = step;
+        }
+        self.advance_migration(id);
+    }
+
+    /// The program of a session that moves ended, as programs do: the others
+    /// need not wait for it.
+    pub(super) fn member_ended(&mut self, id: u64, key: u64) {
+        let Some(migration) = self.migrations.get_mut(&id) else {
+            return;
+        };
+        if let Some(member) = migration.members.remove(&key) {
+            let reason = "its program ended meanwhile".to_owned();
+            migration.over.push(member.over(Err(reason)));
+        }
+    }
+
+    /// The move of a session is over, well or not.
+    pub(super) fn member_over(&mut self, id: u64, key: u64, outcome: Outcome) {
+        let Some(migration) = self.migrations.get_mut(&id) else {
+            return;
+        };
+        if let Some(member) = migration.members.remove(&key) {
+            if outcome.is_err() && matches!(migration.gates, Gates::Shut { .. }) {
+                migration.gates = Gates::Gone;
+            }
+            migration.over.push(member.over(outcome));
+        }
+        self.advance_migration(id);
+    }
+
+    /// Opens the gates that can be opened, and answers when all is over.
+    fn advance_migration(&mut self, id: u64) {
+        let Some(migration) = self.migrations.get_mut(&id) else {
+            return;
+        };
+        let all = |step| migration.members.values().all(|member| member.step >= step);
+        if let Gates::Shut { stop, commit } = &migration.gates
+            && !migration.members.is_empty()
+        {
+            if all(2) {
+                // One byte always fits into an empty pipe.
+                migration.gates = match rustix::io::write(commit, &[1]) {
+                    Ok(1) => Gates::Open,
+                    _ => Gates::Gone,
+                };
+            } else if all(1) && migration.deadline.is_none() {
+                migration.deadline = Some(Instant::now() + TOGETHER);
+                if rustix::io::write(stop, &[1]).is_err() {
+                    migration.gates = Gates::Gone;
+                }
+            }
+        }
+        if !migration.members.is_empty() {
+            return;
+        }
+        let Some(migration) = self.migrations.remove(&id) else {
+            return;
+        };
+        let response = match (migration.single, migration.over.first()) {
+            (
+                true,
+                Some(Moved {
+                    error: None,
+                    figures,
+                    ..
+                }),
+            ) => (*figures).into(),
+            (
+                true,
+                Some(Moved {
+                    error: Some(error), ..
+                }),
+            ) => Response::Error {
+                error: error.clone(),
+            },
+            _ => Response::Moved {
+                sessions: migration.over,
+            },
+        };
+        self.answer(migration.console, &response);
+        self.requests(migration.console);
+    }
+
+    /// Gives up migrations of which a part took too long.
+    pub(super) fn end_overdue_migrations(&mut self, now: Instant) {
+        for migration in self.migrations.values_mut() {
+            if migration.deadline.is_some_and(|deadline| deadline <= now) {
+                migration.deadline = None;
+                if matches!(migration.gates, Gates::Shut { .. }) {
+                    tracing::warn!("sessions that were to move together took too long: all stay");
+                    migration.gates = Gates::Gone;
+                }
+            }
+        }
+        let late: Vec<u64> = self
+            .orders
+            .iter()
+            .filter(|(_, ordered)| match &ordered.kind {
+                Kind::Relocation { began, .. } => *began + RELOCATES <= now,
+                _ => false,
+            })
+            .map(|(key, _)| *key)
+            .collect();
+        for key in late {
+            let reason = format!(
+                "its program did not come within {} s: it may be busy without the GPU, and goes \
+                 over when it next waits for it",
+                RELOCATES.as_secs()
+            );
+            self.order_over(key, Err(reason));
+        }
+    }
+
+    pub(super) fn next_migration_deadline(&self) -> Option<Instant> {
+        let together = self
+            .migrations
+            .values()
+            .filter_map(|migration| migration.deadline);
+        let relocations = self
+            .orders
+            .values()
+            .filter_map(|ordered| match &ordered.kind {
+                Kind::Relocation { began, .. } => Some(*began + RELOCATES),
+                _ => None,
+            });
+        together.chain(relocations).min()
+    }
+
+    /// Asks the guest of a session to go on over another communicator.
+    fn relocate(&mut self, console: u64, session: u64, communicator: String) -> Result<(), String> {
+        let key = self.orderable(session)?;
+        let Some(found) = self.sessions.get(&session) else {
+            return Err(format!("there is no session {session}"));
+        };
+        if found.token == [0; 16] {
+            return Err(format!(
+                "session {session} ends with its connection: limits.reconnect in host.toml is 0"
+            ));
+        }
+        if found.facts.communicator == communicator {
+            return Err(format!(
+                "session {session} goes over {communicator} already"
+            ));
+        }
+        let from = Peer::Local { uid: 0, pid: 0 };
+        let address = self.address(&communicator, &found.facts.vm, &from)?;
+        let message = ToWorker::Move(Move {
+            communicator: Text(&communicator),
+            address: Text(&address),
+        });
+        let began = Instant::now();
+        let ordered = Ordered {
+            console,
+            kind: Kind::Relocation {
+                communicator: communicator.clone(),
+                began,
+            },
+        };
+        self.order(key, ordered, &message, &[])
+    }
+
+    /// A session is another worker's: a guest that still looks for it here is
+    /// sent on.
+    pub(super) fn departed(&mut self, key: u64, communicator: String, address: String) {
+        let now = Instant::now();
+        self.departed.retain(|_, departed| departed.until > now);
+        let mut of_worker = self.sessions.values_mut();
+        let Some(session) = of_worker.find(|session| session.worker == key) else {
+            return;
+        };
+        // Nobody goes on with it here.
+        let token = std::mem::take(&mut session.token);
+        if token == [0; 16] || communicator.is_empty() {
+            return;
+        }
+        let until = now + SENT_ON;
+        let departed = Departed {
+            communicator,
+            address,
+            until,
+        };
+        self.departed.insert(token, departed);
+    }
+
+    /// Sends a guest on whose session went elsewhere; gives it back where none
+    /// did.
+    pub(super) fn send_on(&self, guest: Guest, token: &[u8; 16]) -> Option<Guest> {
+        let departed = self.departed.get(token);
+        let Some(departed) = departed.filter(|departed| departed.until > Instant::now()) else {
+            return Some(guest);
+        };
+        tracing::info!(
+            peer = %guest.peer, communicator = departed.communicator,
+            "a guest is sent on to where its session went"
+        );
+        guest.send_on(&departed.communicator, &departed.address);
+        None
+    }
+
+    /// A guest has connected again, over this communicator.
+    pub(super) fn followed(&mut self, key: u64, communicator: &str) {
+        let total_ms = match self.orders.get(&key).map(|ordered| &ordered.kind) {
+            Some(Kind::Relocation {
+                communicator: wanted,
+                began,
+            }) if wanted == communicator => began.elapsed().as_secs_f64() * 1e3,
+            _ => return,
+        };
+        let figures = Figures {
+            total_ms,
+            ..Figures::default()
+        };
+        self.order_over(key, Ok(figures));
+    }
+
+    /// A guest says that it could not go where it was to go.
+    pub(super) fn stayed(&mut self, key: u64, reason: &str) {
+        tracing::info!(reason, "a guest stays over its communicator");
+        let kind = self.orders.get(&key).map(|ordered| &ordered.kind);
+        if matches!(kind, Some(Kind::Relocation { .. })) {
+            self.order_over(key, Err(format!("its program stays: {reason}")));
+        }
+    }
+}
+
+impl Member {
+    /// What became of it.
+    fn over(self, outcome: Outcome) -> Moved {
+        let (figures, error) = match outcome {
+            Ok(figures) => (figures, None),
+            Err(error) => (Figures::default(), Some(error)),
+        };
+        Moved {
+            session: self.session,
+            vm: self.vm,
+            moved: error.is_none(),
+            error,
+            figures,
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Between TLS to another host and a socket of this one: a worker has no
+//! network, and sees a socket.
+#![forbid(unsafe_code)]
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt;
+use rustls::Connection;
+
+/// Bytes carried at once.
+const PIECE: usize = 256 << 10;
+/// How long the two sides may take to trust each other.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long bytes may wait for a host that does not answer, and how long a
+/// silent one is believed to live.
+const DEAD: Duration = Duration::from_secs(30);
+
+/// Why a relay ended before either side wanted it.
+#[derive(Debug, thiserror::Error)]
+pub enum Broken {
+    /// The two sides do not trust each other, or one breaks the protocol.
+    #[error("{0}")]
+    Tls(#[from] rustls::Error),
+    /// The handshake took too long.
+    #[error("no answer came within {} s", HANDSHAKE.as_secs())]
+    Silent,
+    /// The system refused.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// Carries bytes both ways until one side ends, and passes its end on.
+/// `heard` becomes true with the first byte for `local`.
+///
+/// # Errors
+/// [`Broken`]; both sockets are to be closed then.
+pub fn relay(
+    mut tls: Connection,
+    tcp: &TcpStream,
+    local: &UnixStream,
+    heard: &mut bool,
+) -> Result<(), Broken> {
+    prepare(tcp, local)?;
+    tls.set_buffer_limit(Some(2 * PIECE));
+    let began = Instant::now();
+    let mut outward = vec![0; PIECE];
+    let mut inward: Vec<u8> = Vec::new();
+    let (mut local_over, mut tls_over) = (false, false);
+    loop {
+        if (tls_over && inward.is_empty()) || (local_over && !tls.wants_write()) {
+            return Ok(());
+        }
+        let mut of_tcp = PollFlags::empty();
+        of_tcp.set(PollFlags::OUT, tls.wants_write());
+        of_tcp.set(PollFlags::IN, inward.is_empty() && !tls_over);
+        let mut of_local = PollFlags::empty();
+        of_local.set(PollFlags::OUT, !inward.is_empty());
+        of_local.set(
+            PollFlags::IN,
+            !local_over && !tls.is_handshaking() && !tls.wants_write(),
+        );
+        let left = match tls.is_handshaking() {
+            true => Some(
+                HANDSHAKE
+                    .checked_sub(began.elapsed())
+                    .ok_or(Broken::Silent)?,
+            ),
+            false => None,
+        };
+        let [of_tcp, of_local] = wait((tcp, of_tcp), (local, of_local), left)?;
+        if of_tcp.contains(PollFlags::OUT) {
+            again(tls.write_tls(&mut &*tcp))?;
+        }
+        if of_tcp.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) && inward.is_empty() {
+            tls_over |= read_tls(&mut tls, tcp, &mut inward)?;
+            *heard |= !inward.is_empty();
+        }
+        if of_local.intersects(PollFlags::OUT | PollFlags::ERR) && !inward.is_empty() {
+            let written = again((&*local).write(&inward))?.unwrap_or(0);
+            inward.drain(..written);
+        }
+        if of_local.intersects(PollFlags::IN | PollFlags::HUP) && !local_over {
+            match again((&*local).read(&mut outward))? {
+                Some(0) => {
+                    local_over = true;
+                    tls.send_close_notify();
+                }
+                Some(count) => {
+                    let bytes = outward.get(..count).unwrap_or_default();
+                    tls.writer().write_all(bytes)?;
+                }
+                None => {}
+            }
+        }
+    }
+}
+
+fn prepare(tcp: &TcpStream, local: &UnixStream) -> Result<(), Broken> {
+    tcp.set_nonblocking(true)?;
+    local.set_nonblocking(true)?;
+    tcp.set_nodelay(true)?;
+    // A host that vanishes says nothing.
+    sockopt::set_socket_keepalive(tcp, true).map_err(std::io::Error::from)?;
+    sockopt::set_tcp_keepidle(tcp, DEAD / 3).map_err(std::io::Error::from)?;
+    sockopt::set_tcp_keepintvl(tcp, DEAD / 6).map_err(std::io::Error::from)?;
+    let millis = u32::try_from(DEAD.as_millis()).unwrap_or(u32::MAX);
+    sockopt::set_tcp_user_timeout(tcp, millis).map_err(std::io::Error::from)?;
+    Ok(())
+}
+
+/// Waits for what is wanted of the two; one of which nothing is wanted is not
+/// waited for.
+fn wait(
+    (tcp, of_tcp): (&TcpStream, PollFlags),
+    (local, of_local): (&UnixStream, PollFlags),
+    left: Option<Duration>,
+) -> Result<[PollFlags; 2], Broken> {
+    let both = [(tcp.as_fd(), of_tcp), (local.as_fd(), of_local)];
+    let mut fds: Vec<PollFd<'_>> = both
+        .iter()
+        .filter(|(_, flags)| !flags.is_empty())
+        .map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags))
+        .collect();
+    let left = left.map(|left| Timespec::try_from(left).unwrap_or_default());
+    match poll(&mut fds, left.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(errno) => return Err(Broken::Io(errno.into())),
+    }
+    let mut came = fds.iter().map(PollFd::revents);
+    Ok(both.map(|(_, flags)| match flags.is_empty() {
+        true => PollFlags::empty(),
+        false => came.next().unwrap_or(PollFlags::empty()),
+    }))
+}
+
+/// Takes what the other host sent; true at its end.
+fn read_tls(tls: &mut Connection, tcp: &TcpStream, inward: &mut Vec<u8>) -> Result<bool, Broken> {
+    let over = again(tls.read_tls(&mut &*tcp))? == Some(0);
+    if let Err(error) = tls.process_new_packets() {
+        // Tells the other side why, as well as it goes.
+        let _ = tls.write_tls(&mut &*tcp);
+        return Err(error.into());
+    }
+    match tls.reader().read_to_end(inward) {
+        // All there is, and an end in order.
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(over),
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What a system call came to; `None` where it is to be tried again.
+fn again(result: std::io::Result<usize>) -> Result<Option<usize>, Broken> {
+    match result {
+        Ok(count) => Ok(Some(count)),
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,230 @@
+//! What the source of a migration waits for between the last copy and the
+//! switch: a guest that must connect to the destination by itself, and the
+//! sessions that move with this one.
+//!
+//! A guest has one connection, so wherever it is taken in the session goes on:
+//! it is the guest that decides a switch at which the link between the hosts
+//! breaks.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use paragpu_communicator::{Receiver, Wait};
+use paragpu_protocol::codec::{Text, decode_all, encode_all};
+use paragpu_protocol::frame::Control;
+use paragpu_protocol::handshake::{Move, Stays};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::orders::Report;
+use super::source::Source;
+use super::state::{Kind, StateError};
+use super::stop::Unstopped;
+use crate::error::End;
+use crate::session::Session;
+
+/// How long a guest may take to connect to the destination. It hears of it in
+/// its next call that waits.
+const FOLLOWS: Duration = Duration::from_secs(60);
+/// How often the destination is told that this end waits.
+const STILL: Duration = Duration::from_secs(5);
+/// Longest time between two looks at the guest's connection.
+const GLANCE: Duration = Duration::from_micros(200);
+
+/// Pipes with one writer, the daemon, and a reader in each session that moves
+/// together with others. Nobody reads: a byte stays for all to see, and so
+/// does an end without one.
+#[derive(Debug)]
+pub(super) struct Gates {
+    stop: OwnedFd,
+    commit: OwnedFd,
+    /// The daemon was told that this session waits to be stopped.
+    told: bool,
+    still: Instant,
+}
+
+impl Gates {
+    pub(super) fn new([stop, commit]: [OwnedFd; 2]) -> Self {
+        Self {
+            stop,
+            commit,
+            told: false,
+            still: Instant::now(),
+        }
+    }
+}
+
+/// Is the gate open? An error where it never will be.
+fn is_open(gate: BorrowedFd<'_>) -> Result<bool, StateError> {
+    let flags = ready(gate, Duration::ZERO);
+    if flags.contains(PollFlags::IN) {
+        Ok(true)
+    } else if flags.is_empty() {
+        Ok(false)
+    } else {
+        Err(StateError::Impossible(
+            "the sessions that were to move with it stay".into(),
+        ))
+    }
+}
+
+fn ready(fd: BorrowedFd<'_>, patience: Duration) -> PollFlags {
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    let patience = Timespec::try_from(patience).ok();
+    let polled = poll(&mut fds, patience.as_ref());
+    let [fd] = fds;
+    match polled {
+        Ok(_) => fd.revents(),
+        Err(_) => PollFlags::empty(),
+    }
+}
+
+impl From<StateError> for Unstopped {
+    fn from(error: StateError) -> Self {
+        Self::Goes(error.to_string())
+    }
+}
+
+impl Source {
+    /// Everything was copied once: may the session stop?
+    pub(super) fn may_stop(&mut self, session: &Session) -> Result<bool, StateError> {
+        let Some(gates) = &mut self.gates else {
+            return Ok(true);
+        };
+        if !gates.told {
+            gates.told = true;
+            session.orders.report(Report::Held(1));
+        }
+        let open = is_open(gates.stop.as_fd())?;
+        self.still()?;
+        Ok(open)
+    }
+
+    /// Tells the destination from time to time that this end waits.
+    fn still(&mut self) -> Result<(), StateError> {
+        if let Some(gates) = &mut self.gates
+            && gates.still.elapsed() >= STILL
+        {
+            gates.still = Instant::now();
+            let writer = self.writer()?;
+            writer.put(Kind::Still, &[])?;
+            writer.flush()?;
+        }
+        Ok(())
+    }
+
+    /// The destination has everything but the guest.
+    pub(super) fn leave_alone(&mut self) -> Result<(), StateError> {
+        let alone = [u8::from(self.gates.is_none())];
+        self.writer()?.put(Kind::Await, &[&alone])?;
+        self.expect(Kind::Ready).map(drop)
+    }
+
+    /// Sends the guest to the destination and waits until it is there.
+    pub(super) fn await_guest(
+        &mut self,
+        session: &mut Session,
+        receiver: &mut dyn Receiver,
+    ) -> Result<(), Unstopped> {
+        let (communicator, address) = &self.home;
+        let place = format!("{communicator} {address}");
+        let goal = Move {
+            communicator: Text(communicator),
+            address: Text(address),
+        };
+        session.is_copied = true;
+        session
+            .sender
+            .say(Control::Move.kind(), &[&encode_all(&goal)]);
+        let deadline = Instant::now() + FOLLOWS;
+        loop {
+            if !ready(self.socket(), GLANCE).is_empty() {
+                self.expect(Kind::Here)?;
+                return Ok(());
+            }
+            if let Some(reason) = session.put_by(receiver)? {
+                return Err(Unstopped::Goes(format!(
+                    "its program cannot follow to {place}: {reason}"
+                )));
+            }
+            if Instant::now() >= deadline {
+                return Err(Unstopped::Goes(format!(
+                    "its program did not come to {place} within {} s: it may be busy without the \
+                     GPU, so try again",
+                    FOLLOWS.as_secs()
+                )));
+            }
+        }
+    }
+
+    /// Waits until the sessions that move with this one are as far.
+    pub(super) fn await_others(
+        &mut self,
+        session: &mut Session,
+        receiver: &mut dyn Receiver,
+    ) -> Result<(), Unstopped> {
+        if self.gates.is_none() {
+            return Ok(());
+        }
+        session.orders.report(Report::Held(2));
+        while let Some(gates) = &self.gates
+            && !is_open(gates.commit.as_fd())?
+        {
+            // Nothing comes from there unless it gives up.
+            if !ready(self.socket(), Duration::from_millis(1)).is_empty() {
+                self.expect(Kind::Still)?;
+            }
+            self.still()?;
+            if !self.local {
+                session.put_by(receiver)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the destination that the session stays.
+    pub(super) fn call_off(&mut self, reason: &str) {
+        // A link that is lost says it as well.
+        let _ = self.writer().and_then(|writer| {
+            writer.put(Kind::Refused, &[reason.as_bytes()])?;
+            writer.flush()
+        });
+    }
+}
+
+impl Session {
+    /// Can the session leave at all?
+    pub(super) fn may_leave(&self, local: bool, follows: &str) -> Result<(), StateError> {
+        let reason = if !local && self.window.is_some() {
+            "the session shares a window of memory with its guest, which no other host can see: \
+             it moves between daemons of this host only"
+        } else if (!local || !follows.is_empty()) && self.identity.token == [0; 16] {
+            "the session ends with its connection, so its program cannot follow it: set \
+             limits.reconnect in host.toml above 0 for the sessions that begin from then on"
+        } else {
+            return Ok(());
+        };
+        Err(StateError::Impossible(reason.into()))
+    }
+
+    /// Puts calls by that come after the state was copied. The guest is not
+    /// told: it sends them to the destination again, or they are executed here
+    /// where it stays. Some: the guest cannot follow, and why.
+    fn put_by(&mut self, receiver: &mut dyn Receiver) -> Result<Option<String>, Unstopped> {
+        while self.takes_more()
+            && let Some(frame) = receiver.receive(Wait::Poll).map_err(End::from)?
+        {
+            if frame.header.kind == Control::Stays.kind() {
+                let stays: Stays<'_> = decode_all(frame.payload).map_err(|source| {
+                    Unstopped::Ended(End::Malformed {
+                        name: "Stays",
+                        number: frame.header.kind,
+                        source,
+                    })
+                })?;
+                return Ok(Some(stays.reason.0.to_owned()));
+            }
+            self.take_behind(frame.header, frame.payload)?;
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,548 @@
+"""Sessions moved by an operator: to other hosts, together, between GPUs."""
+
+import contextlib
+import json
+import os
+import socket
+import ssl
+import struct
+import subprocess
+import tempfile
+import threading
+import unittest
+
+import harness
+from wire import wire
+
+from .test_faults import eventually, read_until, start
+from .test_migration import ask, only_session, rounds
+
+USER = f"uid {os.geteuid()}"
+ARRIVE = 0x7F11
+
+
+def certificates(folder):
+    """An authority in `folder`, with a certificate for this host: its directory."""
+    command = [harness.binary("paragpu"), "certificate", folder, "127.0.0.1"]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    return folder
+
+
+def host(directory, *arguments, listen=True):
+    """A daemon that takes sessions under the certificates of a directory."""
+    settings = [
+        f"--set=migration.ca={directory}/ca.pem",
+        f"--set=migration.certificate={directory}/127.0.0.1.pem",
+        f"--set=migration.key={directory}/127.0.0.1.key",
+    ]
+    if listen:
+        settings.append("--set=migration.listen=127.0.0.1:0")
+    return harness.Daemon(*settings, *arguments)
+
+
+def far(daemon):
+    """Where other hosts send sessions to a daemon."""
+    return f"tcp://{daemon.addresses['migration']}"
+
+
+def migrate(source, *arguments):
+    """Runs `paragpu migrate`: exit status, what it printed as JSON, errors."""
+    code, output, errors = ask(source, "migrate", *arguments, "-o", "json")
+    return code, json.loads(output) if output else None, errors
+
+
+def move(source, to, *arguments):
+    """Moves the one session of a daemon."""
+    return migrate(source, "--session", only_session(source), "--to", to, *arguments)
+
+
+class Proxy:
+    """Between somebody and an address: carries bytes, and cuts connections
+    when told to, or after so many bytes of a connection."""
+
+    def __init__(self, target, family=socket.AF_INET, limit=None, at_limit=lambda: None):
+        self.target, self.family, self.limit, self.at_limit = target, family, limit, at_limit
+        self.folder = tempfile.TemporaryDirectory(prefix="paragpu-proxy-")
+        self.listener = socket.socket(family)
+        unix = family == socket.AF_UNIX
+        self.listener.bind(os.path.join(self.folder.name, "socket") if unix else ("127.0.0.1", 0))
+        self.listener.listen()
+        name = self.listener.getsockname()
+        self.address = name if unix else f"{name[0]}:{name[1]}"
+        self.open, self.threads, self.sockets = [], [], []
+        self.held = threading.Event()
+        self.spawn(self.serve)
+
+    def spawn(self, function, *arguments):
+        thread = threading.Thread(target=function, args=arguments)
+        self.threads.append(thread)
+        thread.start()
+
+    def serve(self):
+        while True:
+            try:
+                ours, _ = self.listener.accept()
+            except OSError:
+                return
+            theirs = socket.socket(self.family)
+            self.sockets += [ours, theirs]
+            try:
+                theirs.connect(self.target)
+            except OSError:
+                shut(ours)
+                continue
+            self.open.append((ours, theirs))
+            budget = [self.limit]
+            self.spawn(self.carry, ours, theirs, budget)
+            self.spawn(self.carry, theirs, ours, [None], self.held)
+
+    def carry(self, source, sink, budget, held=None):
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                if budget[0] is not None:
+                    data = data[: budget[0]]
+                    budget[0] -= len(data)
+                if held is None or not held.is_set():
+                    sink.sendall(data)
+                if budget[0] == 0:
+                    self.at_limit()
+                    break
+        shut(source, sink)
+
+    def hold(self):
+        """Carries nothing more towards whoever connected."""
+        self.held.set()
+
+    def cut(self):
+        """Ends every connection; later ones are carried again."""
+        self.held.clear()
+        while self.open:
+            shut(*self.open.pop())
+
+    def close(self):
+        """Ends all."""
+        shut(self.listener)
+        self.listener.close()
+        self.cut()
+        for thread in self.threads:
+            thread.join(20)
+        for ended in self.sockets:
+            ended.close()
+        self.folder.cleanup()
+
+
+def shut(*ends):
+    """Ends connections for both sides."""
+    for end in ends:
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+
+
+def address(text):
+    """HOST:PORT as Python wants it."""
+    name, port = text.rsplit(":", 1)
+    return name, int(port)
+
+
+class Sessions(unittest.TestCase):
+    """What the tests share."""
+
+    def guest(self, daemon, communicator, *arguments, **environment):
+        guest = start(daemon, communicator, *arguments, **environment)
+        for stream in (guest.stdout, guest.stderr, guest.stdin):
+            self.addCleanup(stream.close)
+        self.addCleanup(guest.wait)
+        self.addCleanup(guest.kill)
+        return guest
+
+    def daemon(self, make, *arguments, **keywords):
+        daemon = make(*arguments, **keywords)
+        self.addCleanup(daemon.stop)
+        return daemon
+
+    def proxy(self, *arguments, **keywords):
+        proxy = Proxy(*arguments, **keywords)
+        self.addCleanup(proxy.close)
+        return proxy
+
+    def one_sentence(self, errors, *words):
+        self.assertEqual(len(errors.strip().splitlines()), 1, errors)
+        for word in words:
+            self.assertIn(word, errors)
+
+
+class Hosts(Sessions):
+    """Two daemons that see each other over TLS only."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="paragpu-authority-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.authority = certificates(os.path.join(folder.name, "ours"))
+        cls.stranger = certificates(os.path.join(folder.name, "theirs"))
+        cls.one, cls.two = host(cls.authority), host(cls.authority)
+        cls.addClassCleanup(cls.one.stop)
+        cls.addClassCleanup(cls.two.stop)
+
+    def tearDown(self):
+        # Sessions of killed programs are waited for over a network.
+        for daemon in (self.one, self.two):
+            for session in daemon.sessions():
+                ask(daemon, "end", str(session["id"]))
+            eventually(lambda daemon=daemon: daemon.sessions() == [], "nothing is left")
+
+    def test_there_and_back_and_to_shared_memory(self):
+        guest = self.guest(self.one, "tcp", "steps")
+        rounds(guest, 2)
+        here, there = self.one, self.two
+        for follows in ((), (), ("--communicator", "shm")):
+            code, done, errors = move(here, far(there), *follows)
+            self.assertEqual(code, 0, errors + here.log() + there.log())
+            self.assertGreater(done["bytes"], 0)
+            rounds(guest, 3)
+            eventually(lambda source=here: source.sessions() == [], "the source let go")
+            via = [session["communicator"] for session in there.sessions()]
+            self.assertEqual(via, [follows[1] if follows else "tcp"])
+            here, there = there, here
+        # It has a window now, which is this host's.
+        code, _, errors = move(here, far(there))
+        self.assertNotEqual(code, 0)
+        self.one_sentence(errors, "window")
+        rounds(guest, 2)
+        guest.kill()
+
+    def test_who_shows_no_certificate_sends_nothing(self):
+        guest = self.guest(self.one, "tcp", "steps")
+        rounds(guest, 1)
+        strange = self.daemon(host, self.stranger)
+        bare = self.daemon(harness.Daemon)
+        name, port = address(self.two.addresses["migration"])
+        for source, to, word in (
+            (self.one, far(strange), "do not trust each other"),
+            (self.one, f"tcp://localhost:{port}", "do not trust each other"),
+            (self.one, "tcp://127.0.0.1:1", "no paragpud answers"),
+            (self.one, f"tcp://{bare.addresses['tcp']}", "migration."),
+            (self.one, "ssh://127.0.0.1:1", "is no destination"),
+        ):
+            with self.subTest(to=to, word=word):
+                code, _, errors = move(source, to)
+                self.assertNotEqual(code, 0)
+                self.one_sentence(errors, word)
+                rounds(guest, 1)
+        # A host without certificates cannot send, and one without any is not heard.
+        self.guest(bare, "tcp", "steps")
+        eventually(bare.sessions, "a session begins")
+        code, _, errors = move(bare, far(self.two))
+        self.assertNotEqual(code, 0)
+        self.one_sentence(errors, "migration.ca")
+        context = ssl.create_default_context(cafile=f"{self.authority}/ca.pem")
+        with socket.create_connection((name, port), timeout=20) as plain:
+            with self.assertRaises((ssl.SSLError, ConnectionError)), context.wrap_socket(
+                plain, server_hostname="127.0.0.1"
+            ) as link:
+                link.sendall(self.arrival())
+                self.assertEqual(link.recv(1), b"")
+                raise ConnectionError("ended without an answer")
+        self.assertEqual(self.two.sessions(), [])
+
+    def arrival(self, version=wire.VERSION):
+        """The first frame of a session that comes."""
+        text = lambda value: struct.pack("<I", len(value)) + value.encode()
+        payload = wire.MAGIC + struct.pack("<3H", *version) + text("vm") + struct.pack("<I", 0)
+        payload += bytes(range(16)) + struct.pack("<I", 7) + text("tcp") + text("tcp") + struct.pack("<I", 0)
+        return wire.HEADER.pack(len(payload), ARRIVE, 0, 0) + payload
+
+    def test_another_version_is_refused(self):
+        context = ssl.create_default_context(cafile=f"{self.authority}/ca.pem")
+        context.load_cert_chain(f"{self.authority}/127.0.0.1.pem", f"{self.authority}/127.0.0.1.key")
+        major, minor, patch = wire.VERSION
+        for version, kind in (((major, minor + 1, patch), wire.REFUSAL), (wire.VERSION, wire.WELCOME)):
+            with self.subTest(version=version):
+                plain = socket.create_connection(address(self.two.addresses["migration"]), timeout=20)
+                with plain, context.wrap_socket(plain, server_hostname="127.0.0.1") as link:
+                    link.sendall(self.arrival(version))
+                    answer = b""
+                    while len(answer) < wire.HEADER.size:
+                        answer += link.recv(4096)
+                    self.assertEqual(wire.HEADER.unpack(answer[: wire.HEADER.size])[1], kind)
+        eventually(lambda: self.two.sessions() == [], "the source was lost")
+
+    def test_the_session_is_at_one_side_wherever_the_link_breaks(self):
+        guest = self.guest(self.one, "tcp", "steps")
+        rounds(guest, 1)
+        target = address(self.two.addresses["migration"])
+        here, outcomes = self.one, set()
+        # From inside the handshake to past the end.
+        for limit in (100, 2000, 2600, 3200, 5000, 7000, 8500, 20_000, 60_000, 1 << 30):
+            proxy = Proxy(target, limit=limit)
+            code, _, errors = move(here, f"tcp://{proxy.address}")
+            rounds(guest, 2)
+            outcomes.add(code == 0)
+            if code != 0:
+                self.one_sentence(errors)
+                self.assertEqual(len(self.one.sessions()), 1, self.one.log())
+                eventually(lambda: self.two.sessions() == [], "the destination forgot it")
+            proxy.close()
+            if code == 0:
+                break
+        self.assertEqual(outcomes, {False, True})
+        eventually(lambda: self.one.sessions() == [], "the source let go")
+
+    def test_a_daemon_that_dies_leaves_the_session_at_one_side(self):
+        for victim in ("source", "destination"):
+            with self.subTest(victim):
+                one, two = self.daemon(host, self.authority), self.daemon(host, self.authority)
+                guest = self.guest(one, "tcp", "steps")
+                rounds(guest, 1)
+                dies = one if victim == "source" else two
+                proxy = self.proxy(
+                    address(two.addresses["migration"]), limit=7000, at_limit=dies.process.kill
+                )
+                code, _, errors = move(one, f"tcp://{proxy.address}")
+                self.assertNotEqual(code, 0)
+                self.one_sentence(errors)
+                dies.process.wait(20)
+                rounds(guest, 3)
+                dies.start()
+                rounds(guest, 1)
+                self.assertEqual(len(one.sessions()), 1)
+                guest.kill()
+                for session in one.sessions():
+                    ask(one, "end", str(session["id"]))
+
+    def test_all_sessions_of_a_vm_follow_or_stay(self):
+        guests = [self.guest(self.one, "tcp", "steps") for _ in range(3)]
+        for guest in guests:
+            rounds(guest, 1)
+        vm = "127.0.0.1"
+        # Every link breaks: none goes.
+        proxy = self.proxy(address(self.two.addresses["migration"]), limit=7000)
+        code, moved, errors = migrate(self.one, "--vm", vm, "--to", f"tcp://{proxy.address}")
+        self.assertNotEqual(code, 0, errors)
+        self.assertEqual([session["moved"] for session in moved], [False] * 3, moved)
+        self.assertEqual(len(self.one.sessions()), 3)
+        for guest in guests:
+            rounds(guest, 2)
+        eventually(lambda: self.two.sessions() == [], "the destination forgot them")
+        code, moved, errors = migrate(self.one, "--vm", vm, "--to", far(self.two))
+        self.assertEqual(code, 0, (moved, errors, self.two.log()))
+        for guest in guests:
+            rounds(guest, 2)
+        eventually(lambda: self.one.sessions() == [], "the source let go")
+        self.assertEqual(len(self.two.sessions()), 3)
+
+    def test_a_program_that_cannot_follow_stays(self):
+        two = self.daemon(host, self.authority, "--set=tcp.announce=127.0.0.1:1")
+        guest = self.guest(self.one, "tcp", "steps")
+        rounds(guest, 1)
+        code, _, errors = move(self.one, far(two))
+        self.assertNotEqual(code, 0)
+        self.one_sentence(errors, "cannot follow to tcp 127.0.0.1:1")
+        rounds(guest, 3)
+        eventually(lambda: two.sessions() == [], "the destination forgot it")
+
+    def test_a_broken_connection_is_looked_for_at_the_new_place(self):
+        proxy = self.proxy(address(self.two.addresses["tcp"]))
+        two = self.daemon(host, self.authority, f"--set=tcp.announce={proxy.address}")
+        proxy.target = address(two.addresses["tcp"])
+        one = self.daemon(host, self.authority)
+        guest = self.guest(one, "tcp", "steps")
+        rounds(guest, 1)
+        self.assertEqual(move(one, far(two))[0], 0)
+        eventually(lambda: one.sessions() == [], "the source let go")
+        one.process.terminate()
+        for _ in range(3):
+            proxy.cut()
+            rounds(guest, 2)
+        self.assertEqual(len(two.sessions()), 1)
+        ask(two, "end", only_session(two))
+
+
+class OneHost(Sessions):
+    """Daemons and GPUs of one host."""
+
+    def test_a_broken_connection_is_looked_for_at_the_new_place(self):
+        one, two = self.daemon(harness.Daemon), self.daemon(harness.Daemon)
+        proxy = self.proxy(one.socket, socket.AF_UNIX)
+        guest = self.guest(one, "unix", "steps", PARAGPU_UNIX_SOCKET=proxy.address)
+        rounds(guest, 1)
+        code, _, errors = move(one, f"unix://{two.socket}")
+        self.assertEqual(code, 0, errors)
+        # Calls of two rounds: an answer has come from there, and word of the new place before it.
+        eventually(lambda: two.sessions()[0]["calls"] > 30, "the program goes on there")
+        proxy.target = "/nonexistent"
+        proxy.cut()
+        rounds(guest, 5)
+        eventually(lambda: two.sessions()[0]["calls"] > 90, "the program goes on there")
+        self.assertEqual(len(two.sessions()), 1)
+
+    def test_a_guest_that_comes_too_late_is_sent_on(self):
+        one, two = self.daemon(harness.Daemon), self.daemon(harness.Daemon)
+        proxy = self.proxy(one.socket, socket.AF_UNIX)
+        guest = self.guest(one, "unix", "steps", PARAGPU_UNIX_SOCKET=proxy.address)
+        rounds(guest, 1)
+        # Nothing more reaches the guest, so no word of the new place does.
+        proxy.hold()
+        code, _, errors = move(one, f"unix://{two.socket}")
+        self.assertEqual(code, 0, errors)
+        proxy.cut()
+        eventually(lambda: two.sessions()[0]["calls"] > 60, "the program goes on there")
+        self.assertIn("sent on", one.log())
+
+    def test_a_gpu_is_drained(self):
+        one = self.daemon(harness.Daemon, "--set=software.devices=2", "--set=pool.warm=2")
+        guests = [self.guest(one, communicator, "steps") for communicator in ("shm", "unix", "tcp")]
+        for guest in guests:
+            rounds(guest, 1)
+        code, moved, errors = migrate(one, "--gpu", "0", "--to-gpu", "1")
+        self.assertEqual(code, 0, errors + one.log())
+        self.assertEqual([session["moved"] for session in moved], [True] * 3)
+        for guest in guests:
+            rounds(guest, 3)
+        eventually(lambda: len(one.sessions()) == 3, "the old workers are gone")
+        self.assertEqual({session["device"] for session in one.sessions()}, {"software:1"})
+        code, _, errors = migrate(one, "--gpu", "0", "--to-gpu", "1")
+        self.assertNotEqual(code, 0)
+        self.one_sentence(errors, "drained")
+        number = str(one.sessions()[0]["id"])
+        for arguments, word in (
+            (("--to-gpu", "1"), "is on GPU 1 already"),
+            (("--to-gpu", "7"), "there is no GPU 7"),
+            (("--to", f"unix://{one.socket}"), "--to-gpu"),
+        ):
+            code, _, errors = migrate(one, "--session", number, *arguments)
+            self.assertNotEqual(code, 0)
+            self.one_sentence(errors, word)
+
+    def test_one_device_of_a_program_moves_alone(self):
+        one = self.daemon(harness.Daemon, "--set=software.devices=2")
+        two = self.daemon(harness.Daemon)
+        guest = self.guest(one, "shm", "pair")
+        rounds(guest, 2)
+        second = [str(session["id"]) for session in one.sessions() if session["ordinal"] == 1]
+        code, _, errors = migrate(one, "--session", *second, "--to", f"unix://{two.socket}")
+        self.assertEqual(code, 0, errors + two.log())
+        rounds(guest, 3)
+        eventually(lambda: len(one.sessions()) == 1, "one is left")
+        self.assertEqual([session["ordinal"] for session in two.sessions()], [1])
+
+    def test_all_sessions_of_a_vm_move_or_stay(self):
+        one, two = self.daemon(harness.Daemon), self.daemon(harness.Daemon)
+        small = self.daemon(harness.Daemon, "--set=software.memory=64MiB")
+        guests = [self.guest(one, communicator, "steps") for communicator in ("shm", "unix")]
+        for guest in guests:
+            rounds(guest, 1)
+        large = self.guest(one, "unix", "hold", str(256 << 20))
+        read_until(large, "holding")
+        code, moved, errors = migrate(one, "--vm", USER, "--to", f"unix://{small.socket}")
+        self.assertNotEqual(code, 0)
+        self.assertEqual([session["moved"] for session in moved], [False] * 3, moved)
+        self.assertTrue(any("MemMap" in session["error"] for session in moved), moved)
+        self.assertEqual(len(one.sessions()), 3)
+        eventually(lambda: small.sessions() == [], "the destination forgot them")
+        for guest in guests:
+            rounds(guest, 2)
+        # On their own those that can go.
+        code, moved, errors = migrate(one, "--gpu", "0", "--to", f"unix://{small.socket}")
+        self.assertNotEqual(code, 0)
+        self.assertEqual(sorted(session["moved"] for session in moved), [False, True, True], moved)
+        for guest in guests:
+            rounds(guest, 2)
+        eventually(lambda: len(one.sessions()) == 1, "those that went are gone")
+        code, moved, errors = migrate(small, "--vm", USER, "--to", f"unix://{two.socket}")
+        self.assertEqual(code, 0, (moved, errors))
+        for guest in guests:
+            rounds(guest, 2)
+        eventually(lambda: small.sessions() == [], "both went")
+        self.assertEqual(len(two.sessions()), 2)
+        code, _, errors = migrate(one, "--vm", "nobody", "--to", f"unix://{two.socket}")
+        self.one_sentence(errors, "nobody has no session")
+        large.stdin.close()
+        self.assertEqual(large.wait(30), 0)
+
+    def test_a_session_moves_once_at_a_time(self):
+        one = self.daemon(harness.Daemon)
+        guest = self.guest(one, "unix", "steps")
+        rounds(guest, 1)
+        with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as silent:
+            silent.bind(os.path.join(folder, "silent"))
+            silent.listen()
+            to = f"unix://{silent.getsockname()}"
+            first = threading.Thread(target=move, args=(one, to))
+            first.start()
+            link, _ = silent.accept()
+            self.assertEqual([session["activity"] for session in one.sessions()], ["moving"])
+            code, _, errors = move(one, to)
+            self.assertNotEqual(code, 0)
+            self.one_sentence(errors, "being moved or written already")
+            rounds(guest, 1)
+            link.close()
+            first.join(30)
+        rounds(guest, 1)
+        self.assertEqual([session["activity"] for session in one.sessions()], ["serving"])
+
+    def test_the_communicator_alone_changes(self):
+        one = self.daemon(harness.Daemon)
+        guest = self.guest(one, "tcp", "steps")
+        rounds(guest, 1)
+        number = only_session(one)
+        for communicator in ("unix", "shm", "tcp"):
+            code, _, errors = migrate(one, "--session", number, "--communicator", communicator)
+            self.assertEqual(code, 0, errors)
+            rounds(guest, 2)
+            self.assertEqual([session["communicator"] for session in one.sessions()], [communicator])
+        for communicator, word in (("tcp", "already"), ("vsock", "vsock.port"), ("smoke", "no communicator")):
+            code, _, errors = migrate(one, "--session", number, "--communicator", communicator)
+            self.assertNotEqual(code, 0)
+            self.one_sentence(errors, word)
+        # Its device file is not there.
+        code, _, errors = migrate(one, "--session", number, "--communicator", "pci")
+        self.assertNotEqual(code, 0)
+        self.one_sentence(errors, "/dev/paragpu0")
+        rounds(guest, 2)
+
+    def test_a_session_is_written_again_and_again(self):
+        one = self.daemon(harness.Daemon)
+        guest = self.guest(one, "unix", "steps")
+        rounds(guest, 1)
+        number = only_session(one)
+        with tempfile.TemporaryDirectory() as folder:
+            states = os.path.join(folder, "states")
+            state = os.path.join(states, "session.paragpu")
+            code, _, errors = ask(one, "checkpoint", number, states, "--every", "1s")
+            self.assertEqual(code, 0, errors)
+            first = os.stat(state).st_ino
+            eventually(lambda: os.stat(state).st_ino != first, "it is written again")
+            info = one.sessions()[0]["checkpoint"]
+            self.assertEqual((info["directory"], info["every"], info["error"]), (states, 1.0, None))
+            # Something is in the way: the last good state stays, and the list says so.
+            kept = os.path.join(folder, "kept")
+            os.rename(states, kept)
+            with open(states, "w", encoding="utf-8"):
+                eventually(lambda: one.sessions()[0]["checkpoint"]["error"], "it cannot be written")
+            self.assertEqual(os.listdir(kept), ["session.paragpu"])
+            rounds(guest, 2)
+            self.assertEqual(ask(one, "checkpoint", number, states, "--every", "off")[0], 0)
+            self.assertIsNone(one.sessions()[0]["checkpoint"])
+            guest.kill()
+            eventually(lambda: one.sessions() == [], "the session is over")
+            # Its program is gone, but what was written is whole.
+            code, _, errors = ask(one, "restore", kept)
+            self.assertEqual(code, 0, errors)
+
+    def test_a_program_waits_while_the_daemon_is_restarted(self):
+        one = self.daemon(harness.Daemon)
+        guest = self.guest(one, "unix", "steps")
+        rounds(guest, 1)
+        with tempfile.TemporaryDirectory() as folder:
+            code, _, errors = ask(one, "checkpoint", only_session(one), folder, "--end")
+            self.assertEqual(code, 0, errors)
+            one.process.terminate()
+            one.process.wait(20)
+            one.start()
+            eventually(lambda: ask(one, "restore", folder)[0] == 0, "a worker is warm")
+        eventually(lambda: one.sessions()[0]["calls"] > 60, "the program goes on")
+
+
+if __name__ == "__main__":
+    unittest.main()
