@@ -196,6 +196,30 @@ crate::calls! { 'a;
         token: u32,
     } -> ()
 
+    /// cuMemcpyHtoD of memory that the guest's kernel named in a page list of the session's channel; answered when the copy is complete.
+    0x0209 CopyPagesToDevice [Synchronous] {
+        /// First device address.
+        destination: u64,
+        /// Number of the list.
+        list: u32,
+        /// Bytes: all that the list names, from its begin.
+        size: u64,
+        /// In whose order.
+        stream: StreamHandle,
+    } -> ()
+
+    /// cuMemcpyDtoH to such memory.
+    0x020a CopyPagesFromDevice [Synchronous] {
+        /// First device address.
+        source: u64,
+        /// Number of the list.
+        list: u32,
+        /// As of [`CopyPagesToDevice`].
+        size: u64,
+        /// In whose order.
+        stream: StreamHandle,
+    } -> ()
+
     /// cuArray3DCreate, cuMipmappedArrayCreate.
     0x0301 ArrayCreate [Synchronous; creates Array(array)] {
         /// Its name from now on.

@@ -72,6 +72,8 @@ CALLS = {
         "",
     ),
     0x0208: ("WaitToken", [("token", "u32")], ""),
+    0x0209: ("CopyPagesToDevice", [("destination", "u64"), ("list", "u32"), ("size", "u64"), ("stream", "u64")], ""),
+    0x020A: ("CopyPagesFromDevice", [("source", "u64"), ("list", "u32"), ("size", "u64"), ("stream", "u64")], ""),
     0x0301: ("ArrayCreate", [("array", "u64"), ("shape", "ArrayShape")], ""),
     0x0302: ("ArrayDestroy", [("array", "u64")], ""),
     0x0303: ("TextureCreate", [("texture", "u64"), ("spec", "TextureSpec")], "u64"),

@@ -15,6 +15,8 @@ mod channel;
 pub mod doorbell;
 #[cfg(all(not(loom), any(test, feature = "fuzzing")))]
 pub mod fuzzing;
+#[cfg(not(loom))]
+pub mod guest_memory;
 pub mod layout;
 #[cfg(all(loom, test))]
 mod model_unsafe;

@@ -14,7 +14,7 @@ use crate::layout::{self, Layout, device};
 use crate::shm::{Options, Parts, map_framing, read_layout};
 use crate::sys::eventfd::{EventDoorbell, new_eventfd, signal};
 use crate::sys::mapping_unsafe::Mapping;
-use crate::sys::node_unsafe::{NodeDoorbell, fade, info};
+use crate::sys::node_unsafe::{NodeDoorbell, NodePinner, fade, info};
 use crate::sys::region_unsafe::Base;
 
 /// What the host side needs of a channel; all of it comes from the device
@@ -187,8 +187,10 @@ pub fn attach_guest(
     let base = Base::new(Arc::clone(&mapping), 0)?;
     let window =
         (layout.bulk.size > 0).then(|| base.window(mapping, layout.bulk.offset, layout.bulk.size));
+    let node = Arc::new(node);
+    let pinner = NodePinner::new(Arc::clone(&node)).map(|pinner| Arc::new(pinner) as _);
     let bell = NodeDoorbell {
-        node: Arc::new(node),
+        node,
         interrupt: new_eventfd()?,
     };
     let region = base.region(&layout, Side::Guest);
@@ -197,6 +199,7 @@ pub fn attach_guest(
         sender,
         receiver,
         window,
+        pinner,
     })
 }
 

@@ -237,6 +237,7 @@ impl Parts<'_> {
         let region = self.base.region(&self.layout, self.side);
         let (sender, receiver) = channel::connect(region, bell, options.polling)?;
         Ok(Connection {
+            pinner: None,
             sender,
             receiver,
             window,

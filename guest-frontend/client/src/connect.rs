@@ -286,6 +286,9 @@ impl Attempt<'_> {
                 advice: "is the module `paragpu` loaded, and does this user belong to the group of the device file?",
                 source: Box::new(error),
             })?;
+        if !self.config.pci.direct {
+            connection.pinner = None;
+        }
         let hello = self.hello(Transport::Pci);
         connection
             .sender

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Connection, Error};
+use paragpu_communicator_ring::guest_memory::GuestMemory;
 use paragpu_communicator_ring::{pci, shm};
 use paragpu_communicator_stream as stream;
 use paragpu_protocol::codec::{Text, decode_all, encode_all};
@@ -11,10 +12,13 @@ use paragpu_protocol::frame::Control;
 use paragpu_protocol::handshake::{Hello, Refusal, Transport, VERSION, Welcome};
 use paragpu_protocol::layout::Regions;
 
-use crate::control::Assign;
+use crate::control::{Assign, MAX_FDS};
 use crate::sys::process::peer_process;
 use crate::transfer::handover::{self, Handover};
 use crate::watch::Liveness;
+
+/// Descriptors of a PCI device's channel; those of the VM's memory follow.
+const PCI_FDS: usize = 4;
 
 /// Bytes of a window where none are assigned. Memory is taken as it is used.
 const WINDOW: u64 = 8 << 30;
@@ -30,6 +34,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct Guest {
     transport: Transport,
     fds: Vec<OwnedFd>,
+    /// The table of the VM's memory, and its files.
+    memory: Vec<OwnedFd>,
+    list_offset: u64,
     welcome: Welcome,
     received: u64,
     pid: u32,
@@ -73,20 +80,22 @@ impl Guest {
     ///
     /// # Errors
     /// A sentence.
-    pub(crate) fn new(assign: &Assign<'_>, fds: Vec<OwnedFd>) -> Result<Self, String> {
+    pub(crate) fn new(assign: &Assign<'_>, mut fds: Vec<OwnedFd>) -> Result<Self, String> {
         let hello: Hello = decode_all(assign.hello.0)
             .map_err(|error| format!("the guest's hello is malformed: {error}"))?;
         let transport = hello.check().map_err(|error| error.to_string())?;
         let expected = match transport {
             Transport::Stream | Transport::Shm => 1..=1,
-            Transport::Pci => 3..=4,
+            Transport::Pci => 3..=MAX_FDS,
         };
         if !expected.contains(&fds.len()) {
             return Err(format!("{} descriptors came with the session", fds.len()));
         }
+        let memory = fds.split_off(fds.len().min(PCI_FDS));
         Ok(Self {
             transport,
             fds,
+            memory,
             welcome: Welcome {
                 version: VERSION,
                 session: assign.session,
@@ -107,10 +116,27 @@ impl Guest {
                 bytes => bytes,
             },
             channel: assign.channel,
+            list_offset: assign.list_offset,
             channel_offset: assign.channel_offset,
             channel_size: assign.channel_size,
             keeps_window: false,
         })
+    }
+
+    /// The VM's memory, where the host reaches it, with the page lists of the
+    /// guest's channel. Once, and before [`welcome`](Self::welcome).
+    pub(crate) fn memory(&mut self) -> Option<GuestMemory> {
+        let mut descriptors = std::mem::take(&mut self.memory).into_iter();
+        let table = descriptors.next()?;
+        let files: Vec<_> = descriptors.collect();
+        let window = self.fds.first()?;
+        match GuestMemory::new(window.as_fd(), self.list_offset, table, &files) {
+            Ok(memory) => Some(memory),
+            Err(error) => {
+                tracing::warn!(%error, "the VM's memory cannot be reached: bytes cross through the window");
+                None
+            }
+        }
     }
 
     /// The guest's process, as the guest counts.

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use paragpu_communicator::Sender;
+use paragpu_communicator_ring::guest_memory::List;
 use paragpu_device::{CopyEnd, EventId, StreamId};
 use paragpu_protocol::frame::{Control, MAX_PAYLOAD};
 use paragpu_protocol::layout::Regions;
@@ -28,7 +29,7 @@ const _: () = assert!(CHUNK <= SLOT);
 const DEPTH: usize = 4;
 
 #[derive(Debug)]
-enum Source {
+pub(crate) enum Source {
     Linear(u64),
     Rect(CopyEnd, [u64; 3]),
 }
@@ -36,12 +37,14 @@ enum Source {
 /// A copy whose bytes go to the guest.
 #[derive(Debug)]
 pub(crate) struct CopyOut {
-    source: Source,
-    stream: StreamId,
-    total: u64,
+    pub(crate) source: Source,
+    pub(crate) stream: StreamId,
+    pub(crate) total: u64,
     /// Bytes that the device was asked for.
-    issued: u64,
-    under_way: VecDeque<Chunk>,
+    pub(crate) issued: u64,
+    pub(crate) under_way: VecDeque<Chunk>,
+    /// Where the bytes go, if not into frames; given back before the reply.
+    pub(crate) pages: Option<List>,
 }
 
 impl CopyOut {
@@ -52,7 +55,7 @@ impl CopyOut {
 }
 
 #[derive(Debug)]
-struct Chunk {
+pub(crate) struct Chunk {
     slot: OutSlot,
     mark: EventId,
     offset: u64,
@@ -265,6 +268,7 @@ impl Session {
             total,
             issued: 0,
             under_way: VecDeque::new(),
+            pages: None,
         });
         match self.copy_out_issue(&mut copy) {
             Ok(()) => {}
@@ -334,11 +338,15 @@ impl Session {
     pub(crate) fn copy_out_step(&mut self, at: At, copy: &mut CopyOut) -> Outcome<bool> {
         loop {
             self.copy_out_issue(copy)?;
-            if self.sender.is_behind() {
+            if copy.pages.is_none() && self.sender.is_behind() {
                 return Ok(false);
             }
             let Some(chunk) = copy.under_way.front() else {
-                return Ok(copy.issued == copy.total);
+                let complete = copy.issued == copy.total;
+                if complete {
+                    copy.pages = None;
+                }
+                return Ok(complete);
             };
             if !self.device.event_query(chunk.mark)? {
                 return Ok(false);
@@ -349,13 +357,16 @@ impl Session {
             let offset = chunk.offset.to_le_bytes();
             let length = usize::try_from(chunk.length).unwrap_or(0);
             let bytes = self.outbound.bytes(&chunk.slot, length);
-            let sent = if at.slot == 0 {
-                Ok(0)
+            let sent = if let Some(list) = &copy.pages {
+                Self::pages_out(self.guest_memory.as_mut(), list, chunk.offset, bytes)
+            } else if at.slot == 0 {
+                Ok(())
             } else {
                 let kind = Control::Data.kind();
                 let payload = [offset.as_slice(), bytes];
-                self.sender
-                    .send(kind, at.slot, Some(self.executed()), &payload)
+                let sequence = Some(self.executed());
+                let sent = self.sender.send(kind, at.slot, sequence, &payload);
+                sent.map(drop).map_err(Fault::from)
             };
             self.events.free(chunk.mark);
             self.outbound.free(chunk.slot);

@@ -36,6 +36,7 @@ pub mod live;
 mod memory;
 mod module;
 mod output;
+mod pages;
 #[cfg(feature = "serve")]
 mod platform;
 #[cfg(feature = "serve")]

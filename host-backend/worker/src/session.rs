@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Connection, Error as TravelError, Receiver, Sender, Wait, Window};
+use paragpu_communicator_ring::guest_memory::GuestMemory;
 use paragpu_device::{Device, EventId, Snapshot, StreamId, SurfaceId, TextureId};
 use paragpu_protocol::call::{WireCall, info};
 use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
@@ -118,6 +119,8 @@ pub struct Session {
     pub(crate) sender: Arc<Line>,
     pub(crate) reconnect: Option<Box<dyn Reconnect>>,
     pub(crate) window: Option<Arc<Window>>,
+    /// The VM's memory and the page lists of the session's channel.
+    pub(crate) guest_memory: Option<GuestMemory>,
 
     pub(crate) arena: Arena<Fence>,
     /// Pinned ranges of the window: offset and size.
@@ -250,6 +253,7 @@ impl Session {
             inbound: Inbound::default(),
             outbound: Outbound::default(),
             pending: Vec::new(),
+            guest_memory: None,
             completing: false,
             host_functions: Arc::new(HostFunctions::new(
                 Arc::clone(&sender) as Arc<dyn Sender>,

@@ -62,7 +62,21 @@ impl Inbound {
         events: &mut Events,
         bytes: &[u8],
     ) -> Outcome<Option<Staged>> {
-        let length = bytes.len() as u64;
+        self.stage_by(device, events, bytes.len() as u64, |room| {
+            room.copy_from_slice(bytes);
+            Ok(())
+        })
+    }
+
+    /// Stages `length` bytes that `fill` writes; `None`, and nothing written,
+    /// while all slots wait for the device.
+    pub(crate) fn stage_by(
+        &mut self,
+        device: &mut dyn Device,
+        events: &mut Events,
+        length: u64,
+        fill: impl FnOnce(&mut [u8]) -> Outcome<()>,
+    ) -> Outcome<Option<Staged>> {
         if length > SLOT {
             return fail(Status::INVALID_VALUE, "more bytes than a frame carries");
         }
@@ -80,13 +94,18 @@ impl Inbound {
             };
             self.current = free;
         }
-        let (Some(slot), Some(mapping)) = (self.slots.get_mut(self.current), &self.mapping) else {
+        let (Some(slot), Some(mapping)) = (self.slots.get_mut(self.current), &mut self.mapping)
+        else {
             return Ok(None);
         };
         let offset = self.current as u64 * SLOT + slot.used;
-        if !mapping.copy_in(offset, bytes) {
+        let Some(room) = usize::try_from(length)
+            .ok()
+            .and_then(|length| mapping.bytes_mut(offset, length))
+        else {
             return Ok(None);
-        }
+        };
+        fill(room)?;
         // Device copies like aligned sources.
         slot.used = (slot.used + length).next_multiple_of(64);
         Ok(Some(Staged {

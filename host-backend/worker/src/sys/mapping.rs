@@ -86,6 +86,18 @@ impl Mapping {
         true
     }
 
+    /// The bytes at `offset`, to be written, of a mapping or part of it that no
+    /// device uses; `None` where the range does not fit.
+    #[must_use]
+    pub fn bytes_mut(&mut self, offset: u64, length: usize) -> Option<&mut [u8]> {
+        let to = self.place(offset, length)?;
+        // SAFETY: the range was checked, is initialised (zero or written), and
+        // is borrowed by nobody else, as self is not. A guest that lets a
+        // kernel scribble there changes bytes on their way to itself; nothing
+        // looks at their value.
+        Some(unsafe { std::slice::from_raw_parts_mut(to, length) })
+    }
+
     /// Fills `bytes` from `offset`; false where there are not as many.
     #[must_use]
     pub fn copy_out(&self, offset: u64, bytes: &mut [u8]) -> bool {
