@@ -172,6 +172,24 @@ impl Line {
     }
 }
 
+impl Line {
+    /// Sends a frame by `send` over the connection that stands, and keeps it.
+    fn pass(
+        &self,
+        frame: (u16, u16, Option<u64>),
+        payload: &[&[u8]],
+        send: impl FnOnce(&dyn Sender) -> Result<u64, Error>,
+    ) -> Result<u64, Error> {
+        let mut state = locked(&self.state);
+        let outcome = if state.down {
+            Err(Error::Closed)
+        } else {
+            send(&*state.sender)
+        };
+        state.sent(self.durable, outcome, frame, payload)
+    }
+}
+
 impl State {
     fn forget(&mut self, count: u64) {
         let Self { kept, received, .. } = self;
@@ -225,13 +243,9 @@ impl Sender for Line {
         sequence: Option<u64>,
         payload: &[&[u8]],
     ) -> Result<u64, Error> {
-        let mut state = locked(&self.state);
-        let outcome = if state.down {
-            Err(Error::Closed)
-        } else {
-            state.sender.try_send(kind, slot, sequence, payload)
-        };
-        state.sent(self.durable, outcome, (kind, slot, sequence), payload)
+        self.pass((kind, slot, sequence), payload, |sender| {
+            sender.try_send(kind, slot, sequence, payload)
+        })
     }
 
     fn send(
@@ -241,13 +255,9 @@ impl Sender for Line {
         sequence: Option<u64>,
         payload: &[&[u8]],
     ) -> Result<u64, Error> {
-        let mut state = locked(&self.state);
-        let outcome = if state.down {
-            Err(Error::Closed)
-        } else {
-            state.sender.send(kind, slot, sequence, payload)
-        };
-        state.sent(self.durable, outcome, (kind, slot, sequence), payload)
+        self.pass((kind, slot, sequence), payload, |sender| {
+            sender.send(kind, slot, sequence, payload)
+        })
     }
 
     fn wait_for_room(&self, length: usize) -> Result<(), Error> {
