@@ -84,7 +84,7 @@ test: packages-test build programs vhost-vsock ## everything that must hold, in 
 	@tests/run.py
 
 .PHONY: demo
-demo: packages-demo build programs vhost-vsock ## run CUDA programs in a VM and on the host, print one table
+demo: packages-demo build programs vhost-vsock ## run CUDA programs in a VM and on the host, move the GPU of one, print one table
 	@echo "== running the programs in a VM and on this host"
 	@python3 tests/demo/demo.py
 

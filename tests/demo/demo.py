@@ -1,8 +1,10 @@
 """Runs every test program in one VM over the PCI device, vsock and TCP, chosen
 in its configuration file, and on the host over shared memory, unix sockets and
-TCP; prints one table and writes out/demo.json.
+TCP; moves the virtual GPU of a program that runs in the VM from a second daemon
+to the first, and from TCP to the PCI device; prints one table and writes
+out/demo.json.
 
-Ends with 1 if any result is wrong.
+Ends with 1 if any result is wrong, or the migration.
 """
 
 import argparse
@@ -11,11 +13,13 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 # pylint: disable=wrong-import-position
 import harness
+import moving
 from harness import vm
 
 # Negative tests and tools among the programs: not part of the demonstration.
@@ -57,7 +61,11 @@ class Progress:
         if self.live and record["ok"]:
             self.draw(line)
         else:
-            print(("\r\033[K" if self.live else "") + line, file=sys.stderr, flush=True)
+            self.said(line)
+
+    def said(self, line):
+        """Prints a line beside the bar."""
+        print(("\r\033[K" if self.live else "") + line, file=sys.stderr, flush=True)
 
     def end(self):
         """Leaves the bar's line."""
@@ -101,25 +109,34 @@ def main():
     programs = options.programs or [name for name in harness.program_names() if name not in NOT_SHOWN]
 
     in_vm = [] if options.no_vm else ["pci", "vsock", "tcp"]
-    runs, messages, about = [], [], {}
+    runs, migrations, messages, about, problems = [], [], [], {}, []
     if in_vm and not vm.vhost_device_vsock():
         in_vm.remove("vsock")
         messages.append("vsock in the VM was left out: vhost-device-vsock is not there (`make vhost-vsock` builds it)")
     ways = [("host", name) for name in harness.HOST_COMMUNICATORS] + [("vm", name) for name in in_vm]
     progress = Progress(len(ways) * len(programs))
     os.makedirs(os.path.dirname(options.output), exist_ok=True)
-    log = os.path.join(os.path.dirname(options.output), "demo-daemon.log")
-    if os.path.exists(log):
-        os.remove(log)
+    log, away_log = (
+        os.path.join(os.path.dirname(options.output), f"demo-{name}.log") for name in ("daemon", "daemon-away")
+    )
+    for old in (log, away_log):
+        if os.path.exists(old):
+            os.remove(old)
+    left = []
     with contextlib.ExitStack() as stack:
         vsock = stack.enter_context(vm.Vsock()) if "vsock" in in_vm else None
+        trust = harness.certificates(stack.enter_context(tempfile.TemporaryDirectory(prefix="paragpu-trust-")))
         listen = [f"--vsock-unix={vsock.listener}"] if vsock else []
-        daemon = stack.enter_context(harness.Daemon(*listen, device=options.device, log=log))
+        daemon = stack.enter_context(harness.Daemon(*harness.as_host(trust), *listen, device=options.device, log=log))
         if in_vm:
             progress.step("building the VM's image")
             initramfs = os.path.join(harness.ROOT, "out", "demo-initramfs.cpio")
             kernel = vm.build_image(initramfs)
             progress.step("booting the VM")
+            away = stack.enter_context(
+                harness.Daemon(*harness.as_host(trust, listen=False), device=options.device, log=away_log)
+            )
+            home = moving.Moving(away, daemon)
             with vm.Device(daemon) as device:
                 about, runs, said = vm.run_programs(
                     kernel,
@@ -130,8 +147,14 @@ def main():
                     device=device,
                     vsock=vsock,
                     tcp=daemon.addresses["tcp"],
+                    then=home.script(),
+                    on_then=home.take,
                 )
-                messages += said
+            messages += said
+            migrations, problems = home.finish()
+            for line in (*moving.lines(migrations), *problems):
+                progress.said(line)
+            left = away.sessions()
         for communicator in harness.HOST_COMMUNICATORS:
             for program in programs:
                 progress.running(f"{program} over {communicator}")
@@ -141,7 +164,7 @@ def main():
                 progress.finished(record)
                 if not run.ok:
                     messages.append(f"{program} over {communicator}: {run.output}{run.errors}".strip())
-        left = daemon.sessions()
+        left += daemon.sessions()
         device_name = ", ".join(daemon.devices())
     progress.end()
 
@@ -158,19 +181,22 @@ def main():
         "guest_kernel": about.get("guest_kernel"),
         "device": device_name,
         "runs": runs,
+        "migrations": migrations,
     }
     with open(options.output, "w", encoding="utf-8") as file:
         json.dump(result, file, indent=1)
         file.write("\n")
     print(table(runs))
-    for message in messages + missing:
+    for line in moving.lines(migrations):
+        print(line)
+    for message in messages + missing + problems:
         print(message, file=sys.stderr)
     if left:
         print(f"sessions left behind: {left}", file=sys.stderr)
     wrong = [run for run in runs if not run["ok"]]
     good = len(runs) - len(wrong)
     print(f"{good} of {len(runs)} runs right on {device_name}; written to {os.path.relpath(options.output)}")
-    return 1 if wrong or missing or left else 0
+    return 1 if wrong or missing or problems or left else 0
 
 
 if __name__ == "__main__":

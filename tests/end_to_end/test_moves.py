@@ -6,7 +6,6 @@ import os
 import socket
 import ssl
 import struct
-import subprocess
 import tempfile
 import threading
 import unittest
@@ -21,23 +20,9 @@ USER = f"uid {os.geteuid()}"
 ARRIVE = 0x7F11
 
 
-def certificates(folder):
-    """An authority in `folder`, with a certificate for this host: its directory."""
-    command = [harness.binary("paragpu"), "certificate", folder, "127.0.0.1"]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
-    return folder
-
-
 def host(directory, *arguments, listen=True):
     """A daemon that takes sessions under the certificates of a directory."""
-    settings = [
-        f"--set=migration.ca={directory}/ca.pem",
-        f"--set=migration.certificate={directory}/127.0.0.1.pem",
-        f"--set=migration.key={directory}/127.0.0.1.key",
-    ]
-    if listen:
-        settings.append("--set=migration.listen=127.0.0.1:0")
-    return harness.Daemon(*settings, *arguments)
+    return harness.Daemon(*harness.as_host(directory, listen), *arguments)
 
 
 def far(daemon):
@@ -178,8 +163,8 @@ class Hosts(Sessions):
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory(prefix="paragpu-authority-")
         cls.addClassCleanup(folder.cleanup)
-        cls.authority = certificates(os.path.join(folder.name, "ours"))
-        cls.stranger = certificates(os.path.join(folder.name, "theirs"))
+        cls.authority = harness.certificates(os.path.join(folder.name, "ours"))
+        cls.stranger = harness.certificates(os.path.join(folder.name, "theirs"))
         cls.one, cls.two = host(cls.authority), host(cls.authority)
         cls.addClassCleanup(cls.one.stop)
         cls.addClassCleanup(cls.two.stop)

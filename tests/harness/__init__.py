@@ -85,6 +85,15 @@ class Daemon:
         command = [binary("paragpu"), "list", "--control", self.control, "-o", "json"]
         return json.loads(subprocess.check_output(command, timeout=20))
 
+    def migrate(self, session, to, *options, timeout=120):
+        """Moves a session: what `paragpu migrate` tells of it."""
+        order = ["migrate", "--session", str(session), "--to", to, *options]
+        command = [binary("paragpu"), "--control", self.control, *order, "-o", "json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+        if done.returncode != 0:
+            raise RuntimeError(f"session {session} does not move to {to}: {done.stderr.strip()}")
+        return json.loads(done.stdout)
+
     def devices(self):
         """Names of the GPUs that the daemon serves."""
         command = [binary("paragpu"), "status", "--control", self.control, "-o", "json"]
@@ -141,6 +150,24 @@ class Daemon:
             except subprocess.TimeoutExpired as late:
                 code, output, errors = None, text(late.stdout), text(late.stderr) + f"\nno end after {timeout} s"
             return Run(program, code, output, errors, time.monotonic() - start, read_stats(stats))
+
+
+def certificates(folder):
+    """An authority in `folder`, with a certificate for this host: its directory."""
+    command = [binary("paragpu"), "certificate", folder, "127.0.0.1"]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    return folder
+
+
+def as_host(directory, listen=True):
+    """Arguments of a daemon that trades sessions with other hosts, under the
+    certificates of a directory."""
+    arguments = [
+        f"--set=migration.ca={directory}/ca.pem",
+        f"--set=migration.certificate={directory}/127.0.0.1.pem",
+        f"--set=migration.key={directory}/127.0.0.1.key",
+    ]
+    return [*arguments, "--set=migration.listen=127.0.0.1:0"] if listen else arguments
 
 
 def text(output):

@@ -197,6 +197,7 @@ END
         [ ! -e /tmp/stats.jsonl ] || sed "s/^{{/{{$run,/" /tmp/stats.jsonl
     done
 done
+{then}
 exit $failed
 """
 
@@ -224,9 +225,12 @@ def run_programs(
     tcp=None,
     seconds=120,
     timeout=900,
+    then="",
+    on_then=lambda entry: None,
 ):
     """Runs programs in one VM, over one communicator after the other, which it
-    chooses in guest.toml; `on_line` sees each finished run as it comes.
+    chooses in guest.toml; `on_line` sees each finished run as it comes. `then`
+    is a shell script that follows, and `on_then` sees what it prints as JSON.
 
     `device` is the VM's Device, `vsock` its Vsock, `tcp` the address at which
     the daemon listens on this host.
@@ -239,6 +243,7 @@ def run_programs(
         communicators=" ".join(communicators),
         configuration=guest_configuration(vsock, tcp),
         seconds=seconds,
+        then=then,
     )
     runs, messages = {}, []
 
@@ -261,6 +266,8 @@ def run_programs(
         elif run in runs:
             for name in COUNTERS:
                 runs[run][name] += entry[name]
+        elif entry:
+            on_then(entry)
         elif line:
             messages.append(line)
 
