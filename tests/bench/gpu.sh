@@ -2,9 +2,10 @@
 # Tests and benchmarks on this machine's NVIDIA GPU, with what is built or carried
 # here and without a network:
 #
-#   tests/bench/gpu.sh [test|bench|quick|experiments|vms|all] [FOLDER]
+#   tests/bench/gpu.sh [test|moves|bench|quick|experiments|vms|all] [FOLDER]
 #
-# test: every program, compared with native. bench: the whole benchmark.
+# test: every program, compared with native, and moved in the middle of a run.
+# moves: only that. bench: the whole benchmark.
 # quick: a short one. experiments: the published ones, repeated. vms: time against
 # the number of sessions. all (default): test, then quick. Results go to FOLDER (default: out). Without a GPU it says so
 # and ends with 0.
@@ -12,7 +13,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 what=all
 case ${1:-} in
-test | bench | quick | experiments | vms | all)
+test | moves | bench | quick | experiments | vms | all)
     what=$1
     shift
     ;;
@@ -52,6 +53,9 @@ if [ "$what" = test ] || [ "$what" = all ]; then
     python3 tests/bench/test_gpu.py --output "$folder/test-gpu.json" --log "$folder/test-gpu-daemon.log" || status=1
 fi
 case $what in
+moves)
+    python3 tests/bench/test_gpu.py --moves --log "$folder/test-gpu-moves.log" || status=1
+    ;;
 bench)
     python3 tests/bench/bench_gpu.py --output "$folder/bench-gpu.json" --log "$folder/bench-gpu-daemon.log" || status=1
     ;;

@@ -1,7 +1,9 @@
 """Tests on a real NVIDIA GPU: every program natively and over every communicator
-of a host, results compared bit for bit; the GPU's memory returns to its start;
-compute-sanitizer over a worker where it is installed. Ends with 0 and a
-sentence where there is no GPU.
+of a host, results compared bit for bit; programs that move to another daemon in
+the middle of a run; the GPU's memory returns to its start; compute-sanitizer
+over a worker where it is installed. Ends with 0 and a sentence where there is
+no GPU. `--moves` is the moves alone, with the sentence of each that is refused;
+`--moves --device software` does them without a GPU.
 """
 
 import argparse
@@ -39,6 +41,10 @@ def published_digests():
     path = os.path.join(harness.ROOT, "tests/programs/digests-h200.txt")
     with open(path, encoding="utf-8") as lines:
         return dict(line.split()[:2] for line in lines if line.strip() and not line.startswith("#"))
+# Programs that are moved: graphs, textures, variables, events, callbacks, copies.
+MOVED = ("graphs", "nbody", "symbolsAndGlobals", "streamsAndEvents", "bicubicTexture", "copies", "reduction", "driverApi")
+# How long a program that is moved runs.
+RUN_SECONDS = 2
 
 
 class Report:
@@ -101,6 +107,65 @@ def programs(report, device, daemon, names, warm):
         say(f"{name}: {words}")
 
 
+def ask(daemon, *arguments):
+    """Runs paragpu; returns its exit status, output and errors."""
+    command = [harness.binary("paragpu"), "--control", daemon.control, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return done.returncode, done.stdout.strip(), done.stderr.strip()
+
+
+def move(report, here, there, name, communicator):
+    """Runs a program, and again as many rounds while it moves; compares."""
+    where = f"{name} over {communicator}, moved"
+    stayed = here.run(name, communicator, ("--json", "--no-verify", "--seconds", str(RUN_SECONDS)))
+    lines = [line for line in stayed.output.splitlines() if line.startswith('{"program"')]
+    if not report.check(stayed.code == 0 and lines, f"{where}: the run that stays: {stayed.output}{stayed.errors}".strip()):
+        return {}
+    stayed = json.loads(lines[-1])
+    program = subprocess.Popen(
+        [os.path.join(harness.PROGRAMS, name), "--json", "--no-verify", "--iterations", str(max(stayed["rounds"], 1))],
+        env=here.guest_environment(communicator),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        gpu.until(lambda: program.poll() is not None or any(s["launches"] > 0 for s in here.sessions()), f"{name} to begin")
+        # Somewhere in the middle.
+        time.sleep(RUN_SECONDS / 4)
+        sessions = here.sessions()
+        if not report.check(sessions, f"{where}: it ended before it could move"):
+            return {}
+        order = ("migrate", "--session", str(sessions[0]["id"]), "--to", f"unix://{there.socket}", "-o", "json")
+        code, output, refused = ask(here, *order)
+        report.check(code == 0, f"{where}: {refused}")
+        took = json.loads(output) if code == 0 else {"refused": refused}
+        printed, errors = program.communicate(timeout=120)
+        digest = digest_of(printed)
+        same = digest == stayed["digest"]
+        report.check(same, f"{where}: digest {digest}, without a move {stayed['digest']}: {printed}{errors}".strip()[:2000])
+        say(f"{where}: {took}, {'the same' if same else 'ANOTHER'} result")
+        return took
+    finally:
+        program.kill()
+        program.communicate()
+
+
+def moves(report, kind, names, log=None):
+    """Programs that go to another daemon in the middle of a run."""
+    entries = []
+    try:
+        with harness.Daemon("--warm=2", device=kind, log=log) as here, harness.Daemon("--warm=2", device=kind) as there:
+            for name in names:
+                for communicator in ("shm", "unix"):
+                    gpu.await_warm(here, 2)
+                    gpu.await_warm(there, 2)
+                    entries.append({"program": name, "communicator": communicator, **move(report, here, there, name, communicator)})
+    except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+        report.check(False, f"moves: {type(error).__name__}: {error}")
+    return entries
+
+
 def sanitized(report, names):
     """Programs over a worker that compute-sanitizer follows."""
     tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
@@ -153,20 +218,37 @@ def conformance(report):
     return "passed" if done.returncode == 0 else "failed"
 
 
+def alone(options):
+    """The moves alone."""
+    report, names = Report(), options.programs or MOVED
+    entries = moves(report, options.device, names, options.log)
+    moved = sum("refused" not in entry and "blackout_ms" in entry for entry in entries)
+    print(f"{moved} of {2 * len(names)} moved, {len(report.problems)} problems")
+    for problem in report.problems:
+        print(f"- {problem}")
+    return 1 if report.problems else 0
+
+
 def main():
     """The tests."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", default=os.path.join(harness.ROOT, "out/test-gpu.json"), help="where the JSON goes")
     parser.add_argument("--log", help="keep the daemon's log here")
     parser.add_argument("--no-sanitizer", action="store_true", help="without compute-sanitizer")
+    parser.add_argument("--moves", action="store_true", help="only programs that move in the middle of a run")
+    parser.add_argument("--device", choices=("cuda", "software"), default="cuda", help="of --moves (default cuda)")
     parser.add_argument("programs", nargs="*", help="only these programs")
     options = parser.parse_args()
+    if options.moves and options.device == "software":
+        return alone(options)
     try:
         device = gpu.probe()
         gpu.native_environment()
     except gpu.NoGpu as why:
         print(f"test-gpu: skipped: {why}")
         return 0
+    if options.moves:
+        return alone(options)
     names = options.programs or harness.program_names()
     report, warm = Report(), 2
     say(f"{device['name']}, driver {device['driver']}: {len(names)} programs")
@@ -185,6 +267,8 @@ def main():
         report.check(False, f"{type(error).__name__}: {error}")
     if not options.no_sanitizer and not options.programs:
         result["sanitizer"] = sanitized(report, SANITIZED)
+    if not options.programs:
+        result["moves"] = moves(report, "cuda", MOVED)
     result.update(programs=report.entries, problems=report.problems)
     os.makedirs(os.path.dirname(os.path.abspath(options.output)), exist_ok=True)
     with open(options.output, "w", encoding="utf-8") as file:

@@ -149,10 +149,15 @@ class Kinds:
         self.texture = texture.value
 
     def graph(self):
-        """A graph of two launches."""
+        """A graph of two launches, with a copy to pinned memory and one back between them."""
         graph, self.executable = ctypes.c_void_p(), ctypes.c_void_p()
+        between, size = ctypes.c_void_p(), ctypes.c_size_t(WIDTH * 4)
+        self.cuda.cuMemHostAlloc(ctypes.byref(between), size, 2)
         self.cuda.cuStreamBeginCapture_v2(self.stream, 0)
         self.launch()
+        self.cuda.cuMemcpyDtoHAsync_v2(between, pointer(self.device), size, self.stream)
+        self.cuda.cuMemsetD8Async(pointer(self.device), ctypes.c_ubyte(0xAA), size, self.stream)
+        self.cuda.cuMemcpyHtoDAsync_v2(pointer(self.device), between, size, self.stream)
         self.launch()
         self.cuda.cuStreamEndCapture(self.stream, ctypes.byref(graph))
         self.launches = 0

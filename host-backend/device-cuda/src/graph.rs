@@ -48,6 +48,16 @@ impl OpenGraph {
     }
 }
 
+/// The node that was refused: the driver's status alone would not tell which.
+fn refused(number: u32, node: &GraphNode, error: &Error) -> Error {
+    let GraphNode { work, after } = node;
+    let mut detail = format!("node {number} after {after:?}: {work:?}");
+    if !error.detail.is_empty() {
+        detail = format!("{detail}: {}", error.detail);
+    }
+    Error::new(error.status, detail)
+}
+
 impl CudaDevice {
     /// A node's work with all that it names looked up.
     fn node_work<'a>(&'a self, work: &'a GraphWork) -> Result<NodeWork<'a>> {
@@ -137,9 +147,9 @@ impl CudaDevice {
             .into_iter()
             .try_for_each(|node| {
                 let number = u32::try_from(open.works.len()).map_err(|_| Status::INVALID_VALUE)?;
-                let work = self.node_work(&node.work)?;
-                self.context
-                    .graph_add(&mut open.graph, &work, &node.after)?;
+                self.node_work(&node.work)
+                    .and_then(|work| self.context.graph_add(&mut open.graph, &work, &node.after))
+                    .map_err(|error| refused(number, &node, &error))?;
                 open.name(number, &node.work);
                 open.works.push(node.work);
                 Ok(())

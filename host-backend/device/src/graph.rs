@@ -126,18 +126,61 @@ impl GraphWork {
     }
 }
 
+/// The work's kind, and what it is done to.
 impl fmt::Debug for GraphWork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Empty => "Empty",
-            Self::Launch { .. } => "Launch",
-            Self::Copy { .. } => "Copy",
-            Self::CopyRect { .. } => "CopyRect",
-            Self::Memset { .. } => "Memset",
-            Self::Host(_) => "Host",
-            Self::EventRecord(_) => "EventRecord",
-            Self::EventWait(_) => "EventWait",
-        })
+        match self {
+            Self::Empty => f.write_str("Empty"),
+            Self::Launch {
+                function,
+                grid,
+                block,
+                dynamic_shared,
+                cooperative,
+                cluster,
+                parameters,
+            } => f
+                .debug_struct("Launch")
+                .field("function", function)
+                .field("grid", grid)
+                .field("block", block)
+                .field("dynamic_shared", dynamic_shared)
+                .field("cooperative", cooperative)
+                .field("cluster", cluster)
+                .field("parameter_bytes", &parameters.len())
+                .finish(),
+            Self::Copy {
+                destination,
+                source,
+                size,
+            } => write!(
+                f,
+                "Copy of {size} bytes from {source:#x} to {destination:#x}"
+            ),
+            Self::CopyRect {
+                destination,
+                source,
+                extent,
+            } => write!(
+                f,
+                "CopyRect of {extent:?} from {source:x?} to {destination:x?}"
+            ),
+            Self::Memset {
+                destination,
+                pitch,
+                element,
+                width,
+                height,
+                ..
+            } => write!(
+                f,
+                "Memset of {height} rows of {width} elements of {element} bytes at \
+                 {destination:#x}, {pitch} bytes apart"
+            ),
+            Self::Host(_) => f.write_str("Host"),
+            Self::EventRecord(event) => write!(f, "EventRecord of {event:?}"),
+            Self::EventWait(event) => write!(f, "EventWait of {event:?}"),
+        }
     }
 }
 

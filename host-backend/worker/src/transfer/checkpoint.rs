@@ -160,7 +160,10 @@ impl Session {
         let mut filling = Filling::default();
         loop {
             match scanner.record()? {
-                (Kind::End, _) => return self.settle(&mut filling),
+                (Kind::End, _) => {
+                    self.settle(&mut filling)?;
+                    return self.make_pinned(&filling);
+                }
                 (kind, payload) => self.take_record(&mut filling, kind, payload)?,
             }
         }

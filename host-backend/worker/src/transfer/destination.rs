@@ -167,6 +167,7 @@ impl Destination {
                 Kind::Await => {
                     let alone = payload == [1];
                     session.settle(&mut self.filling)?;
+                    session.make_pinned(&self.filling)?;
                     self.answer(Kind::Ready, &[])?;
                     self.await_guest(session, waiting)?;
                     return self.await_commit(alone);

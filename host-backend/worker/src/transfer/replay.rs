@@ -1,6 +1,7 @@
 //! Recreating objects on another device from what [`crate::live`] keeps.
 
 use paragpu_device::StreamId;
+use paragpu_protocol::call::Effect;
 use paragpu_protocol::codec::{Bytes, Field, Reader};
 use paragpu_protocol::handle::{
     ArrayHandle, DeviceAddress, EventHandle, GraphExecHandle, ModuleHandle, ObjectKind,
@@ -103,10 +104,21 @@ fn is_placed(kind: ObjectKind) -> bool {
     )
 }
 
+/// May what the call makes or changes name pinned memory, or is it such?
+fn may_need_window(call: &Call<'_>) -> bool {
+    let (Effect::Creates(kind, _) | Effect::Changes(kind, _)) = call.effect() else {
+        return false;
+    };
+    matches!(
+        kind,
+        ObjectKind::HostMemory | ObjectKind::GraphExec | ObjectKind::Texture | ObjectKind::Surface
+    )
+}
+
 /// The name that a creating call gives.
 fn created(call: &Call<'_>) -> Option<Name> {
     match call.effect() {
-        paragpu_protocol::call::Effect::Creates(kind, handle) => Some((kind, handle)),
+        Effect::Creates(kind, handle) => Some((kind, handle)),
         _ => None,
     }
 }
@@ -198,17 +210,30 @@ impl Session {
     }
 
     /// Makes the session's objects those of `items`: destroys what is not
-    /// among them, creates what is missing, in order. Pinned memory waits for
-    /// the window where there is none yet.
+    /// among them, creates what is missing, in order. Where there is pinned
+    /// memory and no window yet, false: pinned memory waits for the window, and
+    /// so do graphs, whose nodes may copy from and to it, and textures and
+    /// surfaces, whose values follow from their order.
     ///
     /// # Errors
     /// [`StateError::Impossible`] with a sentence where the device cannot, or
     /// where a value or an address differs.
-    pub fn become_items(&mut self, items: &[Item]) -> Result<(), StateError> {
+    pub fn become_items(&mut self, items: &[Item]) -> Result<bool, StateError> {
         if !self.live.is_empty() {
             self.unmake_others(items)?;
         }
-        items.iter().try_for_each(|item| self.make(item))
+        let calls = items
+            .iter()
+            .map(|item| Ok((item, Call::decode(item.call.number, &item.call.payload)?)))
+            .collect::<Result<Vec<_>, StateError>>()?;
+        let is_pinned = |call: &Call<'_>| matches!(call, Call::HostMap(_));
+        let waits = self.window.is_none() && calls.iter().any(|(_, call)| is_pinned(call));
+        for (item, call) in &calls {
+            if !(waits && may_need_window(call)) {
+                self.make(item, call)?;
+            }
+        }
+        Ok(!waits)
     }
 
     /// Destroys what is not among `items`, or is another of that name.
@@ -239,27 +264,24 @@ impl Session {
         self.perform(&call, &[])
     }
 
-    fn make(&mut self, item: &Item) -> Result<(), StateError> {
-        let call = Call::decode(item.call.number, &item.call.payload)?;
-        if self.live.knows(&call, &item.call)
-            || (matches!(call, Call::HostMap(_)) && self.window.is_none())
-        {
+    fn make(&mut self, item: &Item, call: &Call<'_>) -> Result<(), StateError> {
+        if self.live.knows(call, &item.call) {
             return Ok(());
         }
-        if let Call::EventRecord(record) = &call {
+        if let Call::EventRecord(record) = call {
             // What it stands for is over, and its stream may be gone.
             let event = *refused(self.guest_events.get(record.event.0))?;
             let recorded = self.device.event_record(event, StreamId::LEGACY);
             refused(recorded.map_err(Fault::from))?;
-            self.live.apply(&call, item.call.number, &item.call.payload);
+            self.live.apply(call, item.call.number, &item.call.payload);
             return Ok(());
         }
-        let name = created(&call);
+        let name = created(call);
         let placed = name.filter(|name| is_placed(name.0));
         if placed.is_some() && item.value != 0 {
             self.device.prefer(item.value);
         }
-        self.perform(&call, &item.call.payload)?;
+        self.perform(call, &item.call.payload)?;
         if let Some(name) = placed {
             let (value, digest) = refused(self.placement(name))?;
             if (value, digest) != (item.value, item.digest) {

@@ -278,7 +278,7 @@ impl Session {
             Kind::ObjectsEnd => {
                 self.settle(filling)?;
                 filling.made = std::mem::take(&mut filling.items);
-                self.become_items(&filling.made)
+                self.become_items(&filling.made).map(drop)
             }
             Kind::Contents => {
                 let mut mover = match filling.mover.take() {
@@ -302,7 +302,10 @@ impl Session {
 
     /// Makes what waited for the window.
     pub(crate) fn make_pinned(&mut self, filling: &Filling) -> Result<(), StateError> {
-        self.become_items(&filling.made)
+        match self.become_items(&filling.made)? {
+            true => Ok(()),
+            false => Err(StateError::Order("pinned memory without a window")),
+        }
     }
 
     /// Waits for what [`take_record`](Self::take_record) began.
