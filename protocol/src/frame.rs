@@ -146,6 +146,11 @@ pub enum Control {
     /// Guest to host, after a [`Move`](Self::Move) that it could not follow:
     /// [`crate::handshake::Stays`].
     Stays = 0x7f0b,
+    /// Guest to host, before everything else on a connection whose welcome
+    /// [wants](crate::handshake::Welcome::wants_pinned) it: bytes of pinned
+    /// memory, `u64` first address, then the bytes; without bytes it is the
+    /// last. Host to guest, no payload: all of them came.
+    Pinned = 0x7f0c,
 }
 
 impl Control {
@@ -165,6 +170,7 @@ impl Control {
             0x7f09 => Self::Move,
             0x7f0a => Self::Home,
             0x7f0b => Self::Stays,
+            0x7f0c => Self::Pinned,
             _ => return None,
         })
     }

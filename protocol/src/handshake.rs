@@ -12,7 +12,7 @@ use crate::codec::{Bytes, Text};
 /// the patch talk to each other.
 pub const VERSION: Version = Version {
     major: 0,
-    minor: 2,
+    minor: 3,
     patch: 0,
 };
 
@@ -72,6 +72,10 @@ crate::record! {
         /// Of a resumed session: the host still sees the window that the
         /// session began with.
         shares_window: bool,
+        /// Of a resumed session: the host has memory of its own at the window's
+        /// addresses, and lacks what the guest has there: it executes nothing
+        /// before that came ([`crate::frame::Control::Pinned`]).
+        wants_pinned: bool,
     }
 
     /// Host to guest: go on over another communicator, or at another host,

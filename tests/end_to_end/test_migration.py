@@ -341,14 +341,6 @@ class Checkpoint(unittest.TestCase):
                 self.assertIn(word, errors)
                 self.assertEqual(len(errors.strip().splitlines()), 1, errors)
 
-    def test_a_window_is_refused_and_the_session_goes_on(self):
-        guest = self.guest("shm", "steps")
-        rounds(guest, 1)
-        code, _, errors = ask(self.daemon, "checkpoint", only_session(self.daemon), self.folder)
-        self.assertNotEqual(code, 0)
-        self.assertIn("window", errors)
-        rounds(guest, 2)
-
 
 if __name__ == "__main__":
     unittest.main()

@@ -17,7 +17,7 @@ REPLY = 0x8000
 HELLO, WELCOME, REFUSAL, DATA, HOST_FUNC, OUTPUT, GOODBYE, RECEIVED, TAKEN, MOVE, HOME, STAYS = range(0x7F00, 0x7F0C)
 
 MAGIC = b"paragpu\0"
-VERSION = (0, 2, 0)
+VERSION = (0, 3, 0)
 
 # Number: (name, [(parameter, type)], reply). Types as in protocol/README.md;
 # handles are all u64.
@@ -178,6 +178,7 @@ RECORDS = {
         ("taken", "u64"),
         ("region_size", "u64"),
         ("shares_window", "bool"),
+        ("wants_pinned", "bool"),
     ],
     "Refusal": [("major", "u16"), ("minor", "u16"), ("patch", "u16"), ("reason", "Text")],
 }

@@ -92,6 +92,7 @@ fn main() {
             device_count: 1,
             taken: 0,
             shares_window: false,
+            wants_pinned: false,
             region_size: 0,
         };
         let session = Session::new(guest, welcome, 0, Duration::from_micros(50)).unwrap();

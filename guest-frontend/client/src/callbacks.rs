@@ -19,6 +19,7 @@ use crate::progress::Progress;
 use crate::session::Session;
 use crate::slots::lock;
 use crate::stream::Stream;
+use crate::sys::process::spawn;
 
 /// A function of the program and its argument.
 pub type HostFunction = Box<dyn FnOnce() + Send>;
@@ -115,18 +116,6 @@ impl Callbacks {
         self.shared.link.on_host_function(Box::new(move |id| {
             let _ = lock(&sender).send(id);
         }));
-    }
-}
-
-/// Starts a thread with every signal blocked: the program's handlers run on
-/// the program's own threads.
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
-    let body = move || {
-        crate::sys::process::block_signals();
-        body();
-    };
-    if let Err(error) = std::thread::Builder::new().name(name.into()).spawn(body) {
-        eprintln!("paragpu: cannot start the thread {name}: {error}");
     }
 }
 

@@ -18,7 +18,7 @@
 //!   time of the call.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use paragpu_protocol::codec::Bytes;
 use paragpu_protocol::status::Status;
@@ -58,9 +58,10 @@ pub(crate) struct Region {
 }
 
 #[derive(Debug)]
-struct State {
-    /// What both sides last agreed on; of the program's bytes only.
-    agreed: Vec<u8>,
+pub(crate) struct State {
+    /// What both sides last agreed on; of the program's bytes only. Shared
+    /// with what a host that lacks it is being sent.
+    agreed: Arc<Vec<u8>>,
     /// Where the shadow's pages are fetched to.
     fetched: Vec<u8>,
     /// Work that may write to the shadow.
@@ -78,12 +79,28 @@ impl Region {
             length,
             visible: AtomicBool::new(false),
             state: Mutex::new(State {
-                agreed: vec![0; host.len()],
+                agreed: Arc::new(vec![0; host.len()]),
                 fetched: Vec::new(),
                 writers: Vec::new(),
             }),
             host,
         })
+    }
+
+    /// Both sides agree on what the program has there now; work up to
+    /// `position` of the session may still write to it.
+    pub(crate) fn agree(&self, state: &mut State, position: u64) -> Arc<Vec<u8>> {
+        state.agreed = Arc::new(self.host.part(0, self.host.len()).to_vec());
+        if state.writers.is_empty() {
+            WRITERS.fetch_add(1, Ordering::AcqRel);
+        }
+        state.writers.push((Arc::default(), position));
+        Arc::clone(&state.agreed)
+    }
+
+    /// Keeps everybody from the shadow.
+    pub(crate) fn hold(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
     }
 
     /// First address and bytes that the host knows.
@@ -150,7 +167,8 @@ impl Region {
                 at = stop;
                 continue;
             };
-            let Some(agreed) = state.agreed.get_mut(from..to) else {
+            let agreed = Arc::make_mut(&mut state.agreed);
+            let Some(agreed) = agreed.get_mut(from..to) else {
                 return Err(Status::UNKNOWN);
             };
             // The bytes sent are those agreed on, whatever the program writes
@@ -215,6 +233,7 @@ impl Region {
             |()| (),
         )?;
         let own = fetched.get(own).ok_or(Status::UNKNOWN)?;
+        let agreed: &mut Vec<u8> = Arc::make_mut(agreed);
         self.merge(agreed, own);
         Ok(())
     }
@@ -246,6 +265,14 @@ impl Region {
             old.copy_from_slice(new);
         }
     }
+}
+
+/// The shadows that kernels may write to.
+#[derive(Debug, Default)]
+pub(crate) struct Visible {
+    regions: Vec<Arc<Region>>,
+    /// The session had left its window when they were looked for.
+    is_apart: bool,
 }
 
 /// Changed runs that travel in one call.
@@ -359,10 +386,15 @@ impl Session {
     }
 
     /// Before a launch with these parameters: sends what the program changed.
-    /// Returns the shadows that the kernel may write to.
-    pub(crate) fn before_launch(&self, parameters: &[u8]) -> Result<Vec<Arc<Region>>> {
+    /// Returns the shadows that the kernel may write to, for
+    /// [`after_launch`](Self::after_launch).
+    pub(crate) fn before_launch(&self, parameters: &[u8]) -> Result<Visible> {
+        let is_apart = self.host.is_apart();
+        if !is_apart {
+            self.host.note_named(parameters);
+        }
         if self.host.shadow_count.load(Ordering::Acquire) == 0 {
-            return Ok(Vec::new());
+            return Ok(Visible::default());
         }
         let mut visible = Vec::new();
         for region in read(&self.host.shadows).iter() {
@@ -380,10 +412,28 @@ impl Session {
         for region in &visible {
             region.push(self, 0, usize::MAX)?;
         }
-        Ok(visible)
+        Ok(Visible {
+            regions: visible,
+            is_apart,
+        })
     }
 
-    /// Sends what the program changed in visible shadows.
+    /// A kernel that may write to `visible` was launched as work `position`.
+    pub(crate) fn after_launch(&self, visible: Visible, stream: &Stream, position: u64) {
+        for region in visible.regions {
+            region.add_writer(&stream.progress, position);
+        }
+        if !visible.is_apart && self.host.is_apart() {
+            // The window was left between the look at it and the launch.
+            let regions: Vec<_> = read(&self.host.shadows).clone();
+            for region in regions {
+                region.add_writer(&stream.progress, position);
+            }
+        }
+    }
+
+    /// Sends what the program changed in visible shadows, and in those of
+    /// which work that was posted before they were shadows may read.
     pub(crate) fn push_visible(&self) -> Result<()> {
         if self.host.shadow_count.load(Ordering::Acquire) == 0 {
             return Ok(());
@@ -391,7 +441,7 @@ impl Session {
         let regions: Vec<_> = read(&self.host.shadows).clone();
         regions
             .iter()
-            .filter(|region| region.visible.load(Ordering::Acquire))
+            .filter(|region| region.visible.load(Ordering::Acquire) || region.has_writers())
             .try_for_each(|region| region.push(self, 0, usize::MAX))
     }
 

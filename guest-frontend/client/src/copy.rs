@@ -77,7 +77,7 @@ impl Session {
         if wait {
             self.before_taking(stream)?;
         }
-        match &self.staging {
+        match self.staging() {
             Some(staging) if source.len() > INLINE => {
                 self.stage_in(staging, destination, &source, stream)?;
             }
@@ -125,7 +125,7 @@ impl Session {
             }
             Reach::Shadow(_) | Reach::Pageable => {}
         }
-        match &self.staging {
+        match self.staging() {
             Some(staging) if destination.len() > INLINE => {
                 self.stage_out(staging, &destination, source, stream)?;
                 self.stream_synchronize(stream)
@@ -253,6 +253,7 @@ impl Session {
             let bytes = source.part(at, SLOT);
             let slot = staging.take(&self.link)?;
             slot.fill(bytes)?;
+            self.before_device_reads(slot.address(), bytes.len() as u64)?;
             slot.arm();
             let posted = self.post_copy(
                 destination + at as u64,
@@ -329,6 +330,9 @@ impl Session {
                 return Ok(());
             };
             slot.wait(&self.link)?;
+            if self.host.is_apart() {
+                self.pull()?;
+            }
             let mut copied = 0;
             destination.fill(at, length, |bytes| {
                 let result = slot.empty(copied, bytes);

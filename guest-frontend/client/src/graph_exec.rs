@@ -179,7 +179,10 @@ impl Session {
         };
         let size = copy_rect::span(extent, pitch, rows)?;
         let address = match self.host.reach(address, size) {
-            Reach::Direct(address) => address,
+            Reach::Direct(address) => {
+                self.host.name();
+                address
+            }
             Reach::Shadow(region) => {
                 region.show();
                 region.to_device(address)
@@ -248,7 +251,10 @@ impl Session {
     fn make_fill(&self, fill: &Fill) -> Result<(u16, Vec<u8>)> {
         let size = fill_size(fill)?;
         let destination = match self.host.reach(fill.destination, size) {
-            Reach::Direct(address) => address,
+            Reach::Direct(address) => {
+                self.host.name();
+                address
+            }
             Reach::Shadow(region) => {
                 region.show();
                 region.to_device(fill.destination)
@@ -481,9 +487,7 @@ impl Session {
             for event in plan.recorded() {
                 event.recorded_inside(position, stream);
             }
-            for region in visible {
-                region.add_writer(&stream.progress, position);
-            }
+            self.after_launch(visible, stream, position);
             Ok(position)
         };
         if plan.functions.is_empty() {

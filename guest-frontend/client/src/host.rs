@@ -3,10 +3,12 @@
 //! Where there is a window, pinned memory is a part of it: the same bytes at
 //! the same address for program and device. Without a window, or when it is
 //! full, and for memory that the program registers, the host keeps a copy: a
-//! *shadow*, which [`crate::coherence`] brings into agreement.
+//! *shadow*, which [`crate::coherence`] brings into agreement. Memory of a
+//! window becomes such a shadow where the session leaves it:
+//! [`crate::parting`].
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
 use paragpu_communicator::Window;
@@ -18,6 +20,7 @@ use paragpu_protocol::table::{HostMap, HostUnmap, ShadowCreate, ShadowDestroy};
 use crate::coherence::Region;
 use crate::error::Result;
 use crate::memory::{read, write};
+use crate::parting::Content;
 use crate::ranges::Ranges;
 use crate::session::Session;
 use crate::slots::lock;
@@ -25,16 +28,24 @@ use crate::sys::memory::{Pages, Source};
 
 const PAGE: u64 = 4096;
 /// CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTREGISTER_DEVICEMAP.
-const DEVICEMAP: u32 = 2;
+pub(crate) const DEVICEMAP: u32 = 2;
 
 /// The pinned memory of a session.
 #[derive(Debug)]
 pub struct Host {
     base: u64,
-    /// Free offsets in the window.
-    window: Mutex<Ranges>,
+    /// Mapped as long as the session lives.
+    pub(crate) memory: Option<Arc<Window>>,
+    /// Free offsets in the window; `None` once the session has left it.
+    pub(crate) window: Mutex<Option<Ranges>>,
+    /// The session has left its window.
+    pub(crate) apart: AtomicBool,
+    /// Kernels may know addresses in the window.
+    named: AtomicBool,
+    /// What a host that lacks it is being sent.
+    pub(crate) contents: Mutex<Vec<Content>>,
     shadow_space: Mutex<Ranges>,
-    pinned: RwLock<BTreeMap<u64, Pinned>>,
+    pub(crate) pinned: RwLock<BTreeMap<u64, Pinned>>,
     /// Every shadow.
     pub(crate) shadows: RwLock<Vec<Arc<Region>>>,
     /// How many there are.
@@ -54,11 +65,11 @@ pub struct Pinned {
     pub flags: u32,
     /// Registered memory of the program's own?
     pub registered: bool,
-    backing: Backing,
+    pub(crate) backing: Backing,
 }
 
 #[derive(Debug, Clone)]
-enum Backing {
+pub(crate) enum Backing {
     /// Offset and bytes in the window.
     Window(u64, u64),
     /// The shadow, and the memory where it is the library's.
@@ -77,11 +88,12 @@ pub(crate) enum Reach {
 }
 
 impl Host {
-    pub(crate) fn new(window: Option<&Window>, pinned_from: u64, regions: &Regions) -> Self {
+    pub(crate) fn new(window: Option<Arc<Window>>, pinned_from: u64, regions: &Regions) -> Self {
         let mut free = Ranges::new(0);
         let mut base = 0;
         // Pinned memory must have the same address on both sides.
-        if let Some(window) = window.filter(|window| window.address() == regions.window) {
+        let same = |window: &&Arc<Window>| window.address() == regions.window;
+        if let Some(window) = window.as_ref().filter(same) {
             base = window.address();
             let from = pinned_from.next_multiple_of(PAGE);
             let end = window.len() / PAGE * PAGE;
@@ -93,7 +105,11 @@ impl Host {
         shadow_space.give(regions.shadow, DEVICE_STRIDE);
         Self {
             base,
-            window: Mutex::new(free),
+            memory: window,
+            window: Mutex::new(Some(free)),
+            apart: AtomicBool::new(false),
+            named: AtomicBool::new(false),
+            contents: Mutex::default(),
             shadow_space: Mutex::new(shadow_space),
             pinned: RwLock::new(BTreeMap::new()),
             shadows: RwLock::new(Vec::new()),
@@ -127,14 +143,53 @@ impl Host {
             })
     }
 
+    /// Is the address one of the window's?
+    fn holds(&self, address: u64) -> bool {
+        self.base != 0 && address.wrapping_sub(self.base) < DEVICE_STRIDE
+    }
+
+    /// Kernels know addresses in the window.
+    pub(crate) fn name(&self) {
+        self.named.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_named(&self) -> bool {
+        self.named.load(Ordering::Relaxed)
+    }
+
+    /// A kernel is given these parameters.
+    pub(crate) fn note_named(&self, parameters: &[u8]) {
+        if self.base == 0 || self.is_named() {
+            return;
+        }
+        let mut words = parameters.as_chunks::<8>().0.iter();
+        if words.any(|word| self.holds(u64::from_le_bytes(*word))) {
+            self.name();
+        }
+    }
+
     pub(crate) fn reach(&self, address: u64, size: u64) -> Reach {
-        if self.base != 0 && address.wrapping_sub(self.base) < DEVICE_STRIDE {
+        if self.holds(address) && !self.is_apart() {
             return Reach::Direct(address);
         }
         match self.shadow_of(address, size) {
             Some(region) => Reach::Shadow(region),
             None => Reach::Pageable,
         }
+    }
+
+    fn give_back(&self, offset: u64, length: u64) {
+        if let Some(free) = lock(&self.window).as_mut() {
+            free.give(offset, length);
+        }
+    }
+
+    /// A shadow of memory of the window.
+    pub(crate) fn region(&self, offset: u64, length: u64) -> Option<Arc<Region>> {
+        let memory = self.memory.as_ref()?;
+        let source = Source::of_window(memory, offset, length)?;
+        let address = source.address();
+        Some(Region::new(source, address, address, length))
     }
 
     /// The shadow of memory of the program.
@@ -168,7 +223,9 @@ impl Session {
         let length = size
             .checked_next_multiple_of(PAGE)
             .ok_or(Status::OUT_OF_MEMORY)?;
-        let offset = lock(&self.host.window).take(length, PAGE);
+        let offset = lock(&self.host.window)
+            .as_mut()
+            .and_then(|free| free.take(length, PAGE));
         let pinned = match offset {
             Some(offset) => {
                 let mapped = self.link.call(&HostMap {
@@ -176,7 +233,7 @@ impl Session {
                     size: length,
                 });
                 if let Err(status) = mapped {
-                    lock(&self.host.window).give(offset, length);
+                    self.host.give_back(offset, length);
                     return Err(status);
                 }
                 let address = self.host.base + offset;
@@ -192,7 +249,16 @@ impl Session {
             None => self.shadow_allocate(size, length, flags)?,
         };
         let address = pinned.address;
-        write(&self.host.pinned).insert(address, pinned);
+        let mut all = write(&self.host.pinned);
+        if let Backing::Window(offset, length) = pinned.backing
+            && self.host.is_apart()
+        {
+            // It was left while the host was asked, which has zeros there.
+            let region = self.host.region(offset, length).ok_or(Status::UNKNOWN)?;
+            region.show();
+            self.enter_shadow(region);
+        }
+        all.insert(address, pinned);
         Ok(address)
     }
 
@@ -227,7 +293,7 @@ impl Session {
         })
     }
 
-    fn enter_shadow(&self, region: Arc<Region>) {
+    pub(crate) fn enter_shadow(&self, region: Arc<Region>) {
         let mut shadows = write(&self.host.shadows);
         shadows.push(region);
         self.host
@@ -236,18 +302,22 @@ impl Session {
     }
 
     fn leave_shadow(&self, region: &Arc<Region>) -> Result<()> {
+        self.forget_shadow(region)?;
+        let (base, length) = region.on_wire();
+        self.link.call(&ShadowDestroy {
+            address: ShadowAddress(base),
+        })?;
+        lock(&self.host.shadow_space).give(base, length);
+        Ok(())
+    }
+
+    fn forget_shadow(&self, region: &Arc<Region>) -> Result<()> {
         self.synchronize()?;
         let mut shadows = write(&self.host.shadows);
         shadows.retain(|other| !Arc::ptr_eq(other, region));
         self.host
             .shadow_count
             .store(shadows.len(), Ordering::Release);
-        drop(shadows);
-        let (base, length) = region.on_wire();
-        self.link.call(&ShadowDestroy {
-            address: ShadowAddress(base),
-        })?;
-        lock(&self.host.shadow_space).give(base, length);
         Ok(())
     }
 
@@ -259,10 +329,13 @@ impl Session {
         let pinned = self.take_pinned(address, false, Status::INVALID_VALUE)?;
         match &pinned.backing {
             Backing::Window(offset, length) => {
+                if let Some(region) = self.host.shadow_of(address, *length) {
+                    self.forget_shadow(&region)?;
+                }
                 self.link.call(&HostUnmap {
                     offset: WindowOffset(*offset),
                 })?;
-                lock(&self.host.window).give(*offset, *length);
+                self.host.give_back(*offset, *length);
                 Ok(())
             }
             Backing::Shadow(region, _pages) => self.leave_shadow(region),
@@ -357,8 +430,14 @@ impl Session {
     /// `INVALID_VALUE` where the memory is not pinned.
     pub fn host_device_address(&self, address: u64) -> Result<u64> {
         let pinned = self.host.find(address).ok_or(Status::INVALID_VALUE)?;
-        if let Backing::Shadow(region, _) = &pinned.backing {
-            region.show();
+        match &pinned.backing {
+            Backing::Shadow(region, _) => region.show(),
+            Backing::Window(_, length) => {
+                self.host.name();
+                if let Some(region) = self.host.shadow_of(pinned.address, *length) {
+                    region.show();
+                }
+            }
         }
         Ok(pinned.device + (address - pinned.address))
     }

@@ -105,9 +105,7 @@ impl Session {
                 parameters: Bytes(parameters),
             },
         )?;
-        for region in visible {
-            region.add_writer(&stream.progress, position);
-        }
+        self.after_launch(visible, stream, position);
         Ok(())
     }
 

@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{
@@ -20,6 +20,7 @@ use paragpu_protocol::status::Status;
 
 use crate::error::Result;
 use crate::recover::Way;
+use crate::session::Session;
 use crate::slots::{Misrouted, Slots, lock, with_slot};
 use crate::statistics;
 use crate::sys::memory::Destination;
@@ -98,6 +99,8 @@ pub struct Link {
     pub(crate) taken: AtomicU64,
     spin: Duration,
     host_functions: OnceLock<HostFunctionSink>,
+    /// Whose link it is.
+    session: OnceLock<Weak<Session>>,
 }
 
 impl std::fmt::Debug for Link {
@@ -169,7 +172,17 @@ impl Link {
             taken: AtomicU64::new(0),
             spin,
             host_functions: OnceLock::new(),
+            session: OnceLock::new(),
         }
+    }
+
+    /// Whose pinned memory a host may want.
+    pub(crate) fn bind(&self, session: &Arc<Session>) {
+        let _ = self.session.set(Arc::downgrade(session));
+    }
+
+    pub(crate) fn session(&self) -> Option<Arc<Session>> {
+        self.session.get().and_then(Weak::upgrade)
     }
 
     /// Sets who is told to run host functions; the first one stays.
@@ -424,7 +437,7 @@ impl Link {
 
     /// Routes what has come, or comes within `first`; false where somebody
     /// else reads.
-    fn drain(&self, first: Wait) -> bool {
+    pub(crate) fn drain(&self, first: Wait) -> bool {
         let Ok(mut incoming) = self.incoming.try_lock() else {
             return false;
         };
@@ -631,6 +644,12 @@ impl Link {
             Some(Control::Home) => {
                 let home = reader.field().map_err(malformed)?;
                 self.note_home(&home);
+                Ok(())
+            }
+            Some(Control::Pinned) => {
+                if let Some(session) = self.session() {
+                    session.host().settle_contents();
+                }
                 Ok(())
             }
             Some(Control::Goodbye) => {

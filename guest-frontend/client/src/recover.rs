@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use paragpu_communicator::{Error as TravelError, Wait};
+use paragpu_communicator::{Error as TravelError, Sender, Wait};
 use paragpu_config::guest::Guest;
 use paragpu_protocol::codec::{Text, encode_all};
 use paragpu_protocol::frame::Control;
@@ -19,6 +19,7 @@ use paragpu_protocol::handshake::{Move, Stays, Welcome};
 use crate::connect::{Connected, Dialer, Resume};
 use crate::error::{Error, Result, chain};
 use crate::link::{Incoming, LOST, Link, Outgoing};
+use crate::parting::Content;
 use crate::slots::lock;
 use crate::sys::process;
 
@@ -71,6 +72,24 @@ enum Broken {
     Again,
     /// The session is over.
     Over(String),
+}
+
+/// How often a link that nobody reads is looked at.
+const LISTENS: Duration = Duration::from_secs(1);
+
+/// Hears the host although the program does not call, so that the session of
+/// one that is idle can go elsewhere.
+pub(crate) fn listen(link: &Arc<Link>) {
+    let link = Arc::downgrade(link);
+    process::spawn("paragpu-listen", move || {
+        loop {
+            std::thread::sleep(LISTENS);
+            let Some(link) = link.upgrade().filter(|link| link.check().is_ok()) else {
+                return;
+            };
+            link.drain(Wait::Poll);
+        }
+    });
 }
 
 impl Link {
@@ -179,7 +198,7 @@ impl Link {
         let mut pause = PAUSE.0;
         loop {
             self.is_open()?;
-            let goal = lock(&way.goal).take();
+            let mut goal = lock(&way.goal).take();
             way.to_move.store(false, Ordering::Release);
             if goal.is_none() && lost.is_none() {
                 return Ok(());
@@ -195,17 +214,23 @@ impl Link {
                 None => lock(&way.dialer).dial(resume),
             };
             let why = match dialed {
-                Ok(connected) => match self.install(way, incoming, outgoing, connected) {
-                    Ok(()) => {
-                        if let Some(dialer) = goal {
-                            *lock(&way.dialer) = dialer;
-                        }
-                        way.reconnects.fetch_add(1, Ordering::Relaxed);
-                        return Ok(());
+                Ok(connected) => {
+                    // Who says welcome has the session, whatever becomes of
+                    // this connection.
+                    if let Some(dialer) = goal.take() {
+                        *lock(&way.dialer) = dialer;
                     }
-                    Err(Broken::Again) => "the connection breaks again and again".to_owned(),
-                    Err(Broken::Over(why)) => return Err(self.end(LOST, &why)),
-                },
+                    match self.install(way, incoming, outgoing, connected) {
+                        Ok(()) => {
+                            way.reconnects.fetch_add(1, Ordering::Relaxed);
+                            return Ok(());
+                        }
+                        // Whoever uses it next finds it lost.
+                        Err(Broken::Again) if lost.is_none() => return Ok(()),
+                        Err(Broken::Again) => "the connection breaks again and again".to_owned(),
+                        Err(Broken::Over(why)) => return Err(self.end(LOST, &why)),
+                    }
+                }
                 // It went while this side did not listen. The next attempt
                 // goes there.
                 Err(Error::Elsewhere {
@@ -254,9 +279,14 @@ impl Link {
                 "the host has taken in {taken} calls, which cannot be"
             )));
         }
-        if way.has_window && !welcome.shares_window {
+        let session = self.session();
+        let is_apart = session
+            .as_ref()
+            .is_some_and(|session| session.host().is_apart());
+        let copies = is_apart || welcome.wants_pinned;
+        if way.has_window && welcome.shares_window == copies {
             return Err(Broken::Over(
-                "the session has memory in a window that the host does not see any more".into(),
+                "the host has other memory where the session has its pinned memory".into(),
             ));
         }
         self.taken.fetch_max(taken, Ordering::Relaxed);
@@ -273,25 +303,58 @@ impl Link {
             generation: outgoing.generation,
         };
         let sender = Arc::clone(&outgoing.sender);
+        if welcome.wants_pinned {
+            // Before the calls that may use it.
+            let contents = session.map(|session| session.leave_window());
+            self.send_pinned(incoming, &*sender, &contents.unwrap_or_default())?;
+        }
         outgoing.kept.each(|header, payload| {
-            loop {
-                let sequence = Some(header.sequence);
-                match sender.try_send(header.kind, header.slot, sequence, &payload) {
-                    Ok(_) => return Ok(()),
-                    Err(TravelError::Full) => {
-                        // The host sends again as well, and may wait for room.
-                        let soon = Wait::Until(Instant::now() + PAUSE.0);
-                        let read = self.receive_one(incoming, soon);
-                        if read.is_err() || self.is_open().is_err() {
-                            return Err(Broken::Again);
-                        }
-                    }
-                    Err(_) => return Err(Broken::Again),
-                }
-            }
+            let numbers = (header.kind, header.slot, header.sequence);
+            self.send_again(incoming, &*sender, numbers, &payload)
         })?;
         // Where it breaks again the next use finds out.
         let _ = sender.flush();
         Ok(())
+    }
+
+    /// Sends a frame of the session over a connection that begins.
+    fn send_again(
+        &self,
+        incoming: &mut Incoming,
+        sender: &dyn Sender,
+        (kind, slot, sequence): (u16, u16, u64),
+        payload: &[&[u8]],
+    ) -> std::result::Result<(), Broken> {
+        loop {
+            match sender.try_send(kind, slot, Some(sequence), payload) {
+                Ok(_) => return Ok(()),
+                Err(TravelError::Full) => {
+                    // The host sends again as well, and may wait for room.
+                    let soon = Wait::Until(Instant::now() + PAUSE.0);
+                    let read = self.receive_one(incoming, soon);
+                    if read.is_err() || self.is_open().is_err() {
+                        return Err(Broken::Again);
+                    }
+                }
+                Err(_) => return Err(Broken::Again),
+            }
+        }
+    }
+
+    /// Sends a host what it has zeros for.
+    fn send_pinned(
+        &self,
+        incoming: &mut Incoming,
+        sender: &dyn Sender,
+        contents: &[Content],
+    ) -> std::result::Result<(), Broken> {
+        let numbers = (Control::Pinned.kind(), 0, 0);
+        for content in contents {
+            for (address, bytes) in content.pieces() {
+                let address = address.to_le_bytes();
+                self.send_again(incoming, sender, numbers, &[&address, bytes])?;
+            }
+        }
+        self.send_again(incoming, sender, numbers, &[&[0; 8]])
     }
 }

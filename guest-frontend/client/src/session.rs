@@ -25,7 +25,7 @@ use crate::link::Link;
 use crate::memory::Memory;
 use crate::ordering::Copies;
 use crate::progress::Progress;
-use crate::recover::Way;
+use crate::recover::{self, Way};
 use crate::slots::lock;
 use crate::snapshot::Snapshot;
 use crate::staging::Staging;
@@ -130,7 +130,7 @@ impl Session {
             callbacks: Callbacks::new(Arc::clone(&link)),
             copies: Copies::default(),
             running: AtomicU64::new(0),
-            host: Host::new(window.as_deref(), pinned_from, &regions),
+            host: Host::new(window, pinned_from, &regions),
             memory: Memory::new(&regions),
             link,
             ordinal,
@@ -147,6 +147,10 @@ impl Session {
             _arena: arena,
         });
         session.callbacks.bind(&session);
+        session.link.bind(&session);
+        if session.link.way.is_some() {
+            recover::listen(&session.link);
+        }
         crate::end::keep(&session);
         Ok(session)
     }

@@ -3,7 +3,7 @@
 //! Slot `i` has bulk token `i + 1`: the guest sets the token's word before it
 //! posts a copy from or to the slot, the host clears it when the copy is over.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,9 @@ pub struct Staging {
     window: Arc<Window>,
     slots: Vec<Mutex<()>>,
     next: AtomicUsize,
-    registered: Mutex<bool>,
+    /// Held while the host is told of them.
+    registering: Mutex<()>,
+    registered: AtomicBool,
 }
 
 /// A slot that nobody else uses, and whose last copy is over.
@@ -67,8 +69,14 @@ impl Staging {
             window: Arc::clone(window),
             slots: (0..count).map(|_| Mutex::new(())).collect(),
             next: AtomicUsize::new(0),
-            registered: Mutex::new(false),
+            registering: Mutex::new(()),
+            registered: AtomicBool::new(false),
         })
+    }
+
+    /// Did the host say that it knows them? Before, nobody used one.
+    pub(crate) fn is_registered(&self) -> bool {
+        self.registered.load(Ordering::Acquire)
     }
 
     /// Bytes of the window up to the end of the slots.
@@ -119,15 +127,18 @@ impl Staging {
 
     /// The slots are pinned memory, once.
     fn register(&self, link: &Link) -> Result<()> {
-        let mut registered = lock(&self.registered);
-        if *registered {
+        if self.is_registered() {
+            return Ok(());
+        }
+        let _registering = lock(&self.registering);
+        if self.is_registered() {
             return Ok(());
         }
         let offset = WindowOffset(BULK_TOKEN_BYTES);
         let size = (self.slots.len() * SLOT) as u64;
         match link.call(&HostMap { offset, size }) {
             Ok(()) | Err(Status::HOST_MEMORY_ALREADY_REGISTERED) => {
-                *registered = true;
+                self.registered.store(true, Ordering::Release);
                 Ok(())
             }
             Err(status) => Err(status),
@@ -185,9 +196,8 @@ impl Slot<'_> {
         let told = link.call(&WaitToken {
             token: self.token(),
         });
-        if told.is_err() {
-            self.disarm();
-        }
+        // After a failure, and where the host does not see the word.
+        self.disarm();
         told
     }
 

@@ -195,6 +195,7 @@ fn backend(directory: &Path, refuse: Option<&'static str>) -> JoinHandle<()> {
                     device_count: 2,
                     taken: 0,
                     shares_window: false,
+                    wants_pinned: false,
                     region_size: 0,
                 };
                 (Control::Welcome, encode_all(&welcome))

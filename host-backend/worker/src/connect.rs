@@ -12,6 +12,7 @@ use paragpu_protocol::handshake::{Hello, Refusal, Transport, VERSION, Welcome};
 use paragpu_protocol::layout::Regions;
 
 use crate::control::Assign;
+use crate::pinned::Sharing;
 use crate::sys::process::peer_process;
 use crate::transfer::handover::{self, Handover};
 use crate::watch::Liveness;
@@ -37,7 +38,7 @@ pub(crate) struct Guest {
     channel: u32,
     channel_offset: u64,
     channel_size: u64,
-    /// The session's window stays where it is mapped.
+    /// The addresses of a window are taken by what the session has there.
     keeps_window: bool,
 }
 
@@ -98,6 +99,7 @@ impl Guest {
                 device_count: assign.device_count,
                 taken: 0,
                 shares_window: false,
+                wants_pinned: false,
                 region_size: 0,
             },
             received: hello.received,
@@ -158,11 +160,12 @@ impl Guest {
         mut self,
         regions: Regions,
         taken: u64,
-        has_window: bool,
+        sharing: Sharing,
     ) -> Result<Connection, Error> {
         self.welcome.taken = taken;
-        self.welcome.shares_window = has_window;
-        self.keeps_window = has_window;
+        self.welcome.shares_window = sharing == Sharing::Window;
+        self.welcome.wants_pinned = sharing == Sharing::Wanting;
+        self.keeps_window = sharing != Sharing::Nothing;
         self.welcome(regions)
     }
 

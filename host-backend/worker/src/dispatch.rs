@@ -39,7 +39,7 @@ impl Session {
             self.answer_failure(at, &lost)?;
             return Ok(false);
         }
-        if call.info().capability == Capability::Window && self.window.is_none() {
+        if call.info().capability == Capability::Window && !self.has_pinned() {
             let why = format!("{} needs a window", call.info().name);
             return self.answer::<()>(at, fail(Status::NOT_SUPPORTED, why));
         }

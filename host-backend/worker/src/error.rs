@@ -37,6 +37,9 @@ pub enum End {
     /// A number that is none.
     #[error("the guest says that it received frames that were not sent")]
     Received,
+    /// Bytes where nothing is pinned.
+    #[error("the guest sent what it has pinned at {0:#x}, where nothing is")]
+    Pinned(u64),
     /// Another worker has it.
     #[error("the session moved")]
     Moved,

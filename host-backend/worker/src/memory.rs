@@ -1,8 +1,9 @@
 //! Device memory and pinned memory of the window.
 
-use paragpu_protocol::layout::BULK_TOKEN_BYTES;
+use paragpu_protocol::handle::ShadowAddress;
+use paragpu_protocol::layout::{BULK_TOKEN_BYTES, DEVICE_STRIDE};
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{HostMap, HostUnmap, MemMap, MemUnmap};
+use paragpu_protocol::table::{HostMap, HostUnmap, MemMap, MemUnmap, ShadowDestroy};
 use paragpu_protocol::types::MemoryInfo;
 
 use crate::answer::Progress;
@@ -10,6 +11,7 @@ use crate::arena::{Plan, Refused};
 use crate::completion::{Goal, Then};
 use crate::error::{Outcome, fail};
 use crate::events::Fence;
+use crate::pinned::Pinned;
 use crate::session::Session;
 
 /// Unit of registered host memory.
@@ -128,6 +130,8 @@ impl Session {
         let (offset, size) = (call.offset.0, call.size);
         let (base, length) = match &self.window {
             Some(window) => (window.address(), window.len()),
+            // Copies, wherever the window's end was.
+            None if self.pinned != Pinned::Window => (self.regions.window, DEVICE_STRIDE),
             None => (0, 0),
         };
         let end = offset.checked_add(size).filter(|end| *end <= length);
@@ -138,6 +142,9 @@ impl Session {
                 format!("{size} bytes at offset {offset:#x} are not pages of the window"),
             );
         };
+        if self.window.is_none() {
+            return self.make_shadow(base + offset, size);
+        }
         let before = self.host_maps.range(..end).next_back();
         if before.is_some_and(|(start, size)| start + size > offset) {
             return fail(
@@ -152,6 +159,12 @@ impl Session {
 
     pub(crate) fn host_unmap(&mut self, call: &HostUnmap) -> Outcome<Progress> {
         let offset = call.offset.0;
+        if self.pinned != Pinned::Window {
+            let address = self.regions.window.saturating_add(offset);
+            return self.shadow_destroy(&ShadowDestroy {
+                address: ShadowAddress(address),
+            });
+        }
         if !self.host_maps.contains_key(&offset) {
             return fail(
                 Status::HOST_MEMORY_NOT_REGISTERED,

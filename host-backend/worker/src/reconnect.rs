@@ -16,6 +16,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::connect::{Guest, Life};
 use crate::control::ControlError;
+use crate::pinned::Sharing;
 use crate::session::{Reconnect, Reconnected};
 
 /// How long to wait for a guest whose process cannot be seen and whose system
@@ -154,7 +155,7 @@ impl Host {
 }
 
 impl Reconnect for Host {
-    fn next(&mut self, lost: &Error, taken: u64, has_window: bool) -> Option<Reconnected> {
+    fn next(&mut self, lost: &Error, taken: u64, sharing: Sharing) -> Option<Reconnected> {
         let patience = match self.life {
             Life::Unknown if hung_up(lost) => self.patience.min(REDIAL),
             _ => self.patience,
@@ -168,13 +169,15 @@ impl Reconnect for Host {
                 return None;
             };
             let (life, received) = (guest.life(), guest.received());
-            match guest.welcome_back(self.regions, taken, has_window) {
+            let communicator = guest.communicator();
+            match guest.welcome_back(self.regions, taken, sharing) {
                 Ok(connection) => {
                     tracing::info!(taken, received, "the guest connected again");
                     self.life = life;
                     return Some(Reconnected {
                         connection,
                         received,
+                        communicator,
                     });
                 }
                 Err(error) => tracing::info!(%error, "a guest came back and left"),

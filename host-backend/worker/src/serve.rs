@@ -25,6 +25,7 @@ use crate::control::{
 use crate::images::ImageStore;
 use crate::line::Line;
 use crate::output::Output;
+use crate::pinned::Pinned;
 use crate::platform;
 use crate::reconnect::Waiting;
 use crate::session::{Reconnect, Session, Setup, wire_snapshot};
@@ -434,6 +435,7 @@ fn coming(assign: &Assign<'_>, coming: Coming) -> Assigned {
             guest_pid,
             vm: assign.vm.0.to_owned(),
             device: String::new(),
+            pinned: Pinned::default(),
         },
         communicator,
         coming,

@@ -33,6 +33,7 @@ use crate::line::Line;
 use crate::live::Live;
 use crate::module::{Kernel, Module};
 use crate::output::Output;
+use crate::pinned::{Pinned, Sharing};
 use crate::shadow::Shadow;
 use crate::staging::{Inbound, Outbound};
 use crate::statistics::Statistics;
@@ -89,7 +90,7 @@ pub trait Reconnect: Send {
     /// Waits for the guest to connect again after its connection was `lost`,
     /// and welcomes it: the host has taken in calls up to `taken`. `None`
     /// where the guest is gone.
-    fn next(&mut self, lost: &TravelError, taken: u64, has_window: bool) -> Option<Reconnected>;
+    fn next(&mut self, lost: &TravelError, taken: u64, sharing: Sharing) -> Option<Reconnected>;
 }
 
 /// A connection that takes the place of a lost one.
@@ -99,6 +100,8 @@ pub struct Reconnected {
     pub connection: Connection,
     /// Counted frames of the session that the guest has received.
     pub received: u64,
+    /// How calls travel over it.
+    pub communicator: &'static str,
 }
 
 impl std::fmt::Debug for Setup {
@@ -120,6 +123,8 @@ pub struct Session {
     pub(crate) sender: Arc<Line>,
     pub(crate) reconnect: Option<Box<dyn Reconnect>>,
     pub(crate) window: Option<Arc<Window>>,
+    /// Where pinned memory at the window's addresses is.
+    pub(crate) pinned: Pinned,
 
     pub(crate) arena: Arena<Fence>,
     /// Pinned ranges of the window: offset and size.
@@ -271,6 +276,7 @@ impl Session {
                 guest_pid: 0,
                 vm: String::new(),
                 device: name,
+                pinned: Pinned::default(),
             },
             communicator: String::new(),
             orders: Arc::new(Orders::new(drop)),
@@ -297,6 +303,7 @@ impl Session {
             reconnect: setup.reconnect,
             sender,
             window,
+            pinned: Pinned::default(),
         }
     }
 
@@ -392,25 +399,36 @@ impl Session {
     }
 
     /// Goes on over another connection, between two calls.
-    pub(crate) fn resume(&mut self, lost: TravelError) -> Result<Box<dyn Receiver>, End> {
+    pub(crate) fn resume(&mut self, mut lost: TravelError) -> Result<Box<dyn Receiver>, End> {
         self.sender.cut();
-        let connection = loop {
+        let (connection, communicator) = loop {
+            let sharing = self.sharing();
             let next = match &mut self.reconnect {
-                Some(reconnect) => reconnect.next(&lost, self.received, self.window.is_some()),
+                Some(reconnect) => reconnect.next(&lost, self.received, sharing),
                 None => None,
             };
-            let Some(next) = next else {
+            let Some(mut next) = next else {
                 return Err(End::Connection(lost));
             };
             let sender = Arc::clone(&next.connection.sender);
-            if self.sender.resume(sender, next.received) {
-                break next.connection;
+            if !self.sender.resume(sender, next.received) {
+                // One that set out before another that was served already.
+                next.connection.sender.close();
+                continue;
             }
-            // One that set out before another that was served already.
-            next.connection.sender.close();
+            match self.await_pinned(next.connection.receiver.as_mut()) {
+                Ok(()) => break (next.connection, next.communicator),
+                Err(End::Connection(error)) if error.is_loss() => {
+                    self.sender.cut();
+                    lost = error;
+                }
+                Err(end) => return Err(end),
+            }
         };
         self.untold = 0;
+        self.communicator = communicator.into();
         if self.window.is_none()
+            && self.pinned == Pinned::Window
             && let Some(window) = &connection.window
         {
             self.tokens.adopt(window);

@@ -83,6 +83,11 @@ impl Session {
                 format!("{size} bytes at {address:#x} are not pages of the shadow region"),
             );
         }
+        self.make_shadow(address, size)
+    }
+
+    /// A shadow at pages of the shadow region or of the window's.
+    pub(crate) fn make_shadow(&mut self, address: u64, size: u64) -> Outcome<()> {
         let before = self.shadows.range(..address + size).next_back();
         if before.is_some_and(|(_, shadow)| shadow.end() > address) {
             return fail(
@@ -207,7 +212,7 @@ impl Session {
     }
 
     /// Writes one run of the guest's bytes.
-    fn shadow_run(&self, address: u64, bytes: &[u8]) -> Outcome<()> {
+    pub(crate) fn shadow_run(&self, address: u64, bytes: &[u8]) -> Outcome<()> {
         let (shadow, offset) = self.shadow_of(address, bytes.len() as u64)?;
         let written = shadow.memory.copy_in(offset, bytes) && shadow.agreed.copy_in(offset, bytes);
         self.statistics.bytes_to_device.add(bytes.len() as u64);

@@ -27,6 +27,8 @@ struct Transfer {
 #[derive(Debug)]
 pub(crate) struct Tokens {
     window: Option<Arc<Window>>,
+    /// There was a window, where the guest looks no more.
+    asked_for: bool,
     /// In order of each stream; streams that have none are dropped.
     queues: Vec<(StreamId, VecDeque<Transfer>)>,
     /// Empty queues, for reuse.
@@ -41,6 +43,7 @@ impl Tokens {
     pub(crate) fn new(window: Option<Arc<Window>>) -> Self {
         Self {
             window,
+            asked_for: false,
             queues: Vec::new(),
             spare: Vec::new(),
             counts: vec![0; BULK_TOKENS as usize],
@@ -54,9 +57,17 @@ impl Tokens {
         self.window = Some(Arc::clone(window));
     }
 
+    /// The session has no window any more: the guest asks for the tokens of
+    /// the copies that it had posted.
+    pub(crate) fn leave_window(&mut self) {
+        self.window = None;
+        self.asked_for = true;
+    }
+
     /// Checks a token that a call names; 0 is none.
     pub(crate) fn check(&self, token: u32) -> Outcome<()> {
-        if token == 0 || (token <= BULK_TOKENS && self.window.is_some()) {
+        let known = self.window.is_some() || self.asked_for;
+        if token == 0 || (token <= BULK_TOKENS && known) {
             Ok(())
         } else {
             fail(Status::INVALID_VALUE, format!("bulk token {token}"))

@@ -52,6 +52,15 @@ impl Source {
         }
     }
 
+    /// `length` bytes at `offset` of a window, to be used no longer than the
+    /// window lives; `None` where they are not inside it.
+    pub(crate) fn of_window(window: &Window, offset: u64, length: u64) -> Option<Self> {
+        let address = window.place(offset, length).ok()?;
+        let length = usize::try_from(length).ok()?;
+        // SAFETY: inside the window, readable and writable while it lives.
+        Some(unsafe { Self::new(address.cast(), length) })
+    }
+
     /// How many bytes.
     #[must_use]
     pub fn len(&self) -> usize {

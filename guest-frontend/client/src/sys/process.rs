@@ -63,8 +63,20 @@ pub fn print(to_error: bool, bytes: &[u8]) {
     }
 }
 
+/// Starts a thread with every signal blocked: the program's handlers run on
+/// the program's own threads.
+pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
+    let body = move || {
+        block_signals();
+        body();
+    };
+    if let Err(error) = std::thread::Builder::new().name(name.into()).spawn(body) {
+        eprintln!("paragpu: cannot start the thread {name}: {error}");
+    }
+}
+
 /// Blocks every signal in the calling thread.
-pub fn block_signals() {
+fn block_signals() {
     // SAFETY: the set is initialised by sigfillset before it is used.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();

@@ -115,6 +115,7 @@ impl Worker {
             device_count: ordinal + 1,
             taken: 0,
             shares_window: false,
+            wants_pinned: false,
             region_size: 0,
         };
         let connection = over(guest, Options::default()).unwrap();

@@ -407,8 +407,8 @@ impl Broker {
             .collect();
         for key in late {
             let reason = format!(
-                "its program did not come within {} s: it may be busy without the GPU, and goes \
-                 over when it next waits for it",
+                "its program did not come within {} s: it may be stopped, and goes over when it \
+                 runs again",
                 RELOCATES.as_secs()
             );
             self.order_over(key, Err(reason));

@@ -432,6 +432,7 @@ pub fn fake_worker() -> ! {
                 device_count: assign.device_count,
                 taken: 0,
                 shares_window: false,
+                wants_pinned: false,
                 region_size: assign.channel_offset + assign.channel_size,
             };
             (assign.session, welcome)

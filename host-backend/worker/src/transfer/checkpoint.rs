@@ -13,6 +13,7 @@ use super::orders::{Figures, Report};
 use super::state::{Head, Kind, Scanner, StateError, Writer};
 use super::stop::{Filling, PATIENCE, Unstopped};
 use crate::error::End;
+use crate::pinned::Pinned;
 use crate::session::Session;
 
 /// Name of the file.
@@ -33,6 +34,8 @@ pub struct Identity {
     pub vm: String,
     /// Name of the GPU it comes from.
     pub device: String,
+    /// Where the contents of the session's pinned memory are.
+    pub pinned: Pinned,
 }
 
 impl Identity {
@@ -49,10 +52,11 @@ impl Identity {
             guest_pid: head.guest_pid,
             vm: head.vm.0.to_owned(),
             device: head.device.0.to_owned(),
+            pinned: Pinned::of(head.pinned)?,
         })
     }
 
-    pub(crate) fn encode(&self, device_memory: u64) -> Vec<u8> {
+    pub(crate) fn encode(&self, device_memory: u64, pinned: Pinned) -> Vec<u8> {
         encode_all(&Head {
             ordinal: self.ordinal,
             token: self.token,
@@ -61,6 +65,7 @@ impl Identity {
             vm: paragpu_protocol::codec::Text(&self.vm),
             device: paragpu_protocol::codec::Text(&self.device),
             device_memory,
+            pinned: pinned as u8,
         })
     }
 }
@@ -118,7 +123,9 @@ impl Session {
             .prefix(".session-")
             .tempfile_in(directory)?;
         let mut writer = Writer::new(BufWriter::with_capacity(1 << 20, file));
-        let head = self.identity.encode(self.arena.live());
+        let head = self
+            .identity
+            .encode(self.arena.live(), self.pinned_without_window());
         writer.put(Kind::Head, &[&head])?;
         let orders = std::sync::Arc::clone(&self.orders);
         self.write_whole(&mut writer, |done, all| {
@@ -157,6 +164,8 @@ impl Session {
             (Kind::Head, payload) => self.take_identity(Identity::decode(payload)?)?,
             _ => return Err(StateError::Order("it does not begin with its head")),
         }
+        // Nobody hands the window over.
+        self.leave_window(self.identity.pinned);
         let mut filling = Filling::default();
         loop {
             match scanner.record()? {

@@ -14,7 +14,6 @@ use paragpu_communicator_stream::{self as stream, handshake};
 use paragpu_protocol::codec::{decode_all, encode_all};
 use paragpu_protocol::frame::Control;
 use paragpu_protocol::handshake::{ARRIVE, Move, Transport};
-use paragpu_protocol::layout::Regions;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::checkpoint::Identity;
@@ -25,6 +24,7 @@ use super::source::Line;
 use super::state::{ImagePart, Kind, Scanner, StateError, Writer};
 use super::stop::Filling;
 use crate::connect::Life;
+use crate::pinned::Pinned;
 use crate::reconnect::Waiting;
 use crate::session::Session;
 
@@ -129,7 +129,14 @@ impl Destination {
                 Err(error) => return self.take_session().map_err(|_| error),
             };
             match kind {
-                Kind::Head => session.take_identity(Identity::decode(payload)?)?,
+                Kind::Head => {
+                    let identity = Identity::decode(payload)?;
+                    // What the guest has comes with its window, or by itself.
+                    if identity.pinned == Pinned::Here {
+                        session.leave_window(Pinned::Here);
+                    }
+                    session.take_identity(identity)?;
+                }
                 Kind::Image => {
                     let part: ImagePart<'_> = decode_all(payload)?;
                     if part.data.0.is_empty() {
@@ -167,6 +174,9 @@ impl Destination {
                 Kind::Await => {
                     let alone = payload == [1];
                     session.settle(&mut self.filling)?;
+                    if session.identity.pinned == Pinned::Guest {
+                        session.leave_window(Pinned::Guest);
+                    }
                     session.make_pinned(&self.filling)?;
                     self.answer(Kind::Ready, &[])?;
                     self.await_guest(session, waiting)?;
@@ -279,7 +289,9 @@ impl Destination {
             (Transport::Stream, _) => "unix",
         }
         .into();
-        let connection = attach(transport, fds, channel, unfinished, session.regions)?;
+        let window = (session.pinned == Pinned::Window).then_some(session.regions.window);
+        let mut connection = attach(transport, fds, channel, unfinished, window)?;
+        connection.window.take_if(|_| window.is_none());
         *handover::current() = Some(Handover {
             transport,
             fds: kept,
@@ -328,7 +340,7 @@ fn attach(
     fds: Vec<OwnedFd>,
     (channel, offset, size): (u32, u64, u64),
     unfinished: &[u8],
-    regions: Regions,
+    window_address: Option<u64>,
 ) -> Result<Connection, StateError> {
     let mut fds = fds.into_iter();
     let mut next = || {
@@ -337,7 +349,7 @@ fn attach(
         ))
     };
     let options = shm::Options {
-        window_address: Some(regions.window),
+        window_address,
         ..shm::Options::default()
     };
     let attached = match transport {

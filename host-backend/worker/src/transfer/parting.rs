@@ -22,8 +22,8 @@ use super::stop::Unstopped;
 use crate::error::End;
 use crate::session::Session;
 
-/// How long a guest may take to connect to the destination. It hears of it in
-/// its next call that waits.
+/// How long a guest may take to connect to the destination. It hears of it
+/// within a second, if it runs.
 const FOLLOWS: Duration = Duration::from_secs(60);
 /// How often the destination is told that this end waits.
 const STILL: Duration = Duration::from_secs(5);
@@ -148,8 +148,8 @@ impl Source {
             }
             if Instant::now() >= deadline {
                 return Err(Unstopped::Goes(format!(
-                    "its program did not come to {place} within {} s: it may be busy without the \
-                     GPU, so try again",
+                    "its program did not come to {place} within {} s: it may be stopped, so try \
+                     again",
                     FOLLOWS.as_secs()
                 )));
             }
@@ -194,10 +194,7 @@ impl Source {
 impl Session {
     /// Can the session leave at all?
     pub(super) fn may_leave(&self, local: bool, follows: &str) -> Result<(), StateError> {
-        let reason = if !local && self.window.is_some() {
-            "the session shares a window of memory with its guest, which no other host can see: \
-             it moves between daemons of this host only"
-        } else if (!local || !follows.is_empty()) && self.identity.token == [0; 16] {
+        let reason = if (!local || !follows.is_empty()) && self.identity.token == [0; 16] {
             "the session ends with its connection, so its program cannot follow it: set \
              limits.reconnect in host.toml above 0 for the sessions that begin from then on"
         } else {

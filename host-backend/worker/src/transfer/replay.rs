@@ -227,7 +227,7 @@ impl Session {
             .map(|item| Ok((item, Call::decode(item.call.number, &item.call.payload)?)))
             .collect::<Result<Vec<_>, StateError>>()?;
         let is_pinned = |call: &Call<'_>| matches!(call, Call::HostMap(_));
-        let waits = self.window.is_none() && calls.iter().any(|(_, call)| is_pinned(call));
+        let waits = !self.has_pinned() && calls.iter().any(|(_, call)| is_pinned(call));
         for (item, call) in &calls {
             if !(waits && may_need_window(call)) {
                 self.make(item, call)?;

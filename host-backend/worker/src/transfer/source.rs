@@ -308,7 +308,8 @@ impl Source {
             Stage::Copying | Stage::Copied => {}
             Stage::Welcome => {
                 self.welcomed()?;
-                let head = session.identity.encode(session.arena.live());
+                let pinned = session.pinned_without_window();
+                let head = session.identity.encode(session.arena.live(), pinned);
                 self.writer()?.put(Kind::Head, &[&head])?;
                 self.ask_images(session)?;
                 self.stage = Stage::Missing;

@@ -48,7 +48,7 @@ macro_rules! kinds {
 
 kinds! {
     /// [`Head`].
-    Head = 1, 1;
+    Head = 1, 2;
     /// [`ImagePart`]: parts of module images, in order.
     Image = 2, 1;
     /// Some of the live objects, as `replay.rs` writes them.
@@ -160,6 +160,8 @@ paragpu_protocol::record! {
         device: Text<'a>,
         /// Bytes of device memory that the session has.
         device_memory: u64,
+        /// Where the contents of its pinned memory are: [`Pinned`](crate::pinned::Pinned).
+        pinned: u8,
     }
 
     /// Part of a module's image.
@@ -377,7 +379,7 @@ mod tests {
             error,
             StateError::Version {
                 got: 9,
-                expected: 1,
+                expected: 2,
                 ..
             }
         ));

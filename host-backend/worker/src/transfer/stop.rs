@@ -224,13 +224,6 @@ impl Session {
         to: &mut Writer<W>,
         mut progress: impl FnMut(u64, u64),
     ) -> Result<(), StateError> {
-        if self.window.is_some() {
-            return Err(StateError::Impossible(
-                "the session shares a window of memory with its guest, which a directory cannot \
-                 hold yet"
-                    .into(),
-            ));
-        }
         for hash in self.image_hashes()? {
             self.write_image(&hash, to)?;
         }
@@ -300,7 +293,7 @@ impl Session {
         }
     }
 
-    /// Makes what waited for the window.
+    /// Makes what waited for the window, or for there to be none.
     pub(crate) fn make_pinned(&mut self, filling: &Filling) -> Result<(), StateError> {
         match self.become_items(&filling.made)? {
             true => Ok(()),

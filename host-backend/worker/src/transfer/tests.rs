@@ -73,7 +73,7 @@ fn settle(session: &mut Session) {
 fn write(session: &mut Session) -> Vec<u8> {
     settle(session);
     let mut writer = Writer::new(Vec::new());
-    let head = session.identity.encode(0);
+    let head = session.identity.encode(0, session.pinned_without_window());
     writer.put(Kind::Head, &[&head]).unwrap();
     session.write_whole(&mut writer, |_, _| {}).unwrap();
     writer.into_inner()

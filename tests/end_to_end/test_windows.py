@@ -1,0 +1,132 @@
+"""Sessions that share a window with their program, where no window can go: to
+other hosts and into directories. Their pinned memory becomes copies, while
+threads use it."""
+
+import os
+import subprocess
+import sys
+import tempfile
+
+from .test_faults import eventually
+from .test_migration import answer, ask, only_session, rounds
+from .test_moves import TwoHosts, address, far, host, move
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+# Programs that leave their windows under load; more look for rarer orders.
+PROGRAMS = int(os.environ.get("PARAGPU_TEST_PARTINGS", "3"))
+
+
+class Windows(TwoHosts):
+    """Programs that begin over shared memory."""
+
+    def program(self, daemon, name, *arguments):
+        """Starts another guest program over shared memory."""
+        guest = subprocess.Popen(
+            [sys.executable, os.path.join(HERE, name), *arguments],
+            env=daemon.guest_environment("shm"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for stream in (guest.stdout, guest.stderr, guest.stdin):
+            self.addCleanup(stream.close)
+        self.addCleanup(guest.wait)
+        self.addCleanup(guest.kill)
+        return guest
+
+    def arrived(self, source, destination, communicator):
+        """The one session is there and not here."""
+        eventually(lambda: source.sessions() == [], "the source let go")
+        via = [session["communicator"] for session in destination.sessions()]
+        self.assertEqual(via, [communicator])
+
+    def test_something_of_every_kind_goes_and_comes_home(self):
+        guest = self.program(self.one, "kinds_program.py")
+        self.assertEqual(guest.stdout.readline(), "ready\n")
+        here, there = self.one, self.two
+        for communicator in ("tcp", "shm", "tcp", "tcp"):
+            # The program does not call meanwhile.
+            code, _, errors = move(here, far(there), "--communicator", communicator)
+            self.assertEqual(code, 0, errors + here.log() + there.log())
+            for _ in range(2):
+                self.assertEqual(answer(guest), "right", there.log())
+            self.arrived(here, there, communicator)
+            here, there = there, here
+        guest.stdin.close()
+        self.assertEqual(guest.wait(30), 0)
+
+    def test_threads_that_use_pinned_memory_notice_nothing(self):
+        for at in range(PROGRAMS):
+            guest = self.program(self.one, "pinned_program.py", str(2 + at % 3))
+            rounds(guest, 2 + at % 5)
+            code, _, errors = move(self.one, far(self.two))
+            self.assertEqual(code, 0, errors + self.one.log() + self.two.log())
+            rounds(guest, 8)
+            self.arrived(self.one, self.two, "tcp")
+            code, _, errors = move(self.two, far(self.one), "--communicator", "shm")
+            self.assertEqual(code, 0, errors + self.one.log() + self.two.log())
+            rounds(guest, 8)
+            self.arrived(self.two, self.one, "shm")
+            guest.kill()
+            eventually(lambda: self.one.sessions() == [], "its session is over")
+
+    def test_the_way_breaks_while_pinned_memory_is_sent(self):
+        proxy = self.proxy(address(self.two.addresses["tcp"]))
+        two = self.daemon(host, self.authority, f"--set=tcp.announce={proxy.address}")
+        proxy.target = address(two.addresses["tcp"])
+        proxy.at_limit = lambda: setattr(proxy, "limit", None)
+        for limit in (60, 5000, 30_000, 150_000, 300_000):
+            with self.subTest(limit=limit):
+                guest = self.program(self.one, "pinned_program.py")
+                rounds(guest, 3)
+                proxy.limit = limit
+                code, _, errors = move(self.one, far(two))
+                rounds(guest, 6)
+                self.assertIsNone(proxy.limit, "it was not cut")
+                self.assertEqual(len(self.one.sessions()) + len(two.sessions()), 1)
+                if limit > 60:  # inside the hello it did not come at all
+                    self.assertEqual(code, 0, errors)
+                guest.kill()
+                for daemon in (self.one, two):
+                    for session in daemon.sessions():
+                        ask(daemon, "end", str(session["id"]))
+                    eventually(lambda daemon=daemon: daemon.sessions() == [], "it is over")
+
+    def test_the_session_is_at_one_side_wherever_the_link_breaks(self):
+        guest = self.program(self.one, "pinned_program.py")
+        rounds(guest, 1)
+        target, outcomes = address(self.two.addresses["migration"]), set()
+        for limit in (100, 2600, 5000, 8500, 20_000, 100_000, 400_000, 1 << 30):
+            proxy = self.proxy(target, limit=limit)
+            code, _, errors = move(self.one, f"tcp://{proxy.address}")
+            rounds(guest, 2)
+            outcomes.add(code == 0)
+            if code == 0:
+                break
+            self.one_sentence(errors)
+            self.assertEqual(len(self.one.sessions()), 1, self.one.log())
+        self.assertEqual(outcomes, {False, True})
+
+    def test_it_is_written_and_comes_back(self):
+        folder = tempfile.TemporaryDirectory(prefix="paragpu-state-")
+        self.addCleanup(folder.cleanup)
+        state = os.path.join(folder.name, "state")
+        guest = self.program(self.one, "kinds_program.py")
+        self.assertEqual(guest.stdout.readline(), "ready\n")
+        for arguments in ((), ("--end",), ("--end",)):
+            code, _, errors = ask(self.one, "checkpoint", only_session(self.one), state, *arguments)
+            self.assertEqual(code, 0, errors)
+            if arguments:
+                eventually(lambda: self.one.sessions() == [], "the session was put away")
+                code, _, errors = ask(self.one, "restore", state)
+                self.assertEqual(code, 0, errors + self.one.log())
+            for _ in range(2):
+                self.assertEqual(answer(guest), "right", self.one.log())
+        # Copies move between daemons of one host with their connection, too.
+        code, _, errors = move(self.one, f"unix://{self.two.socket}")
+        self.assertEqual(code, 0, errors + self.two.log())
+        self.assertEqual(answer(guest), "right", self.two.log())
+        self.arrived(self.one, self.two, "shm")
+        guest.stdin.close()
+        self.assertEqual(guest.wait(30), 0)
