@@ -66,6 +66,8 @@ pub(crate) struct State {
     fetched: Vec<u8>,
     /// Work that may write to the shadow.
     writers: Vec<(Arc<Progress>, u64)>,
+    /// The program gave the memory back: the host knows no such shadow.
+    gone: bool,
 }
 
 /// How many shadows have writers; looked at before every lock.
@@ -82,6 +84,7 @@ impl Region {
                 agreed: Arc::new(vec![0; host.len()]),
                 fetched: Vec::new(),
                 writers: Vec::new(),
+                gone: false,
             }),
             host,
         })
@@ -96,6 +99,15 @@ impl Region {
         }
         state.writers.push((Arc::default(), position));
         Arc::clone(&state.agreed)
+    }
+
+    /// Whoever has found the shadow already leaves it alone from now on.
+    pub(crate) fn forget(&self) {
+        let mut state = lock(&self.state);
+        state.gone = true;
+        if !std::mem::take(&mut state.writers).is_empty() {
+            WRITERS.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 
     /// Keeps everybody from the shadow.
@@ -133,6 +145,9 @@ impl Region {
     /// Work at `position` of a stream may write to the shadow.
     pub(crate) fn add_writer(&self, progress: &Arc<Progress>, position: u64) {
         let mut state = lock(&self.state);
+        if state.gone {
+            return;
+        }
         if state.writers.is_empty() {
             WRITERS.fetch_add(1, Ordering::AcqRel);
         }
@@ -150,6 +165,9 @@ impl Region {
     fn push(&self, session: &Session, offset: usize, size: usize) -> Result<()> {
         let end = offset.saturating_add(size).min(self.host.len());
         let mut state = lock(&self.state);
+        if state.gone {
+            return Ok(());
+        }
         let mut patch = Patch::default();
         let mut at = offset;
         while at < end {
@@ -206,12 +224,11 @@ impl Region {
             return Ok(());
         }
         let complete = session.progress.complete();
-        state
-            .writers
-            .retain(|(progress, position)| *position > complete.max(progress.complete()));
-        if state.writers.is_empty() {
-            WRITERS.fetch_sub(1, Ordering::AcqRel);
-        }
+        let is_over = |(progress, position): &(Arc<Progress>, u64)| {
+            *position <= complete.max(progress.complete())
+        };
+        let left = state.writers.iter().filter(|writer| !is_over(writer));
+        let left: Vec<_> = left.cloned().collect();
         let before = usize::try_from(self.device - self.base).unwrap_or(0);
         let length = usize::try_from(self.length).map_err(|_| Status::OUT_OF_MEMORY)?;
         let State {
@@ -235,6 +252,11 @@ impl Region {
         let own = fetched.get(own).ok_or(Status::UNKNOWN)?;
         let agreed: &mut Vec<u8> = Arc::make_mut(agreed);
         self.merge(agreed, own);
+        // Not before: others look for writers without waiting for this thread.
+        state.writers = left;
+        if state.writers.is_empty() {
+            WRITERS.fetch_sub(1, Ordering::AcqRel);
+        }
         Ok(())
     }
 

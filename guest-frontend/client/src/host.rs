@@ -301,18 +301,21 @@ impl Session {
             .store(shadows.len(), Ordering::Release);
     }
 
-    fn leave_shadow(&self, region: &Arc<Region>) -> Result<()> {
+    fn leave_shadow(&self, region: &Arc<Region>, pages: Option<Arc<Pages>>) -> Result<()> {
         self.forget_shadow(region)?;
         let (base, length) = region.on_wire();
         self.link.call(&ShadowDestroy {
             address: ShadowAddress(base),
         })?;
+        // Before another thread is given the address.
+        drop(pages);
         lock(&self.host.shadow_space).give(base, length);
         Ok(())
     }
 
     fn forget_shadow(&self, region: &Arc<Region>) -> Result<()> {
         self.synchronize()?;
+        region.forget();
         let mut shadows = write(&self.host.shadows);
         shadows.retain(|other| !Arc::ptr_eq(other, region));
         self.host
@@ -327,18 +330,18 @@ impl Session {
     /// `INVALID_VALUE` where no allocation starts at `address`.
     pub fn host_free(&self, address: u64) -> Result<()> {
         let pinned = self.take_pinned(address, false, Status::INVALID_VALUE)?;
-        match &pinned.backing {
+        match pinned.backing {
             Backing::Window(offset, length) => {
-                if let Some(region) = self.host.shadow_of(address, *length) {
+                if let Some(region) = self.host.shadow_of(address, length) {
                     self.forget_shadow(&region)?;
                 }
                 self.link.call(&HostUnmap {
-                    offset: WindowOffset(*offset),
+                    offset: WindowOffset(offset),
                 })?;
-                self.host.give_back(*offset, *length);
+                self.host.give_back(offset, length);
                 Ok(())
             }
-            Backing::Shadow(region, _pages) => self.leave_shadow(region),
+            Backing::Shadow(region, pages) => self.leave_shadow(&region, pages),
         }
     }
 
@@ -419,7 +422,7 @@ impl Session {
     pub fn host_unregister(&self, address: u64) -> Result<()> {
         let pinned = self.take_pinned(address, true, Status::HOST_MEMORY_NOT_REGISTERED)?;
         match &pinned.backing {
-            Backing::Shadow(region, _) => self.leave_shadow(region),
+            Backing::Shadow(region, _) => self.leave_shadow(region, None),
             Backing::Window(..) => Err(Status::HOST_MEMORY_NOT_REGISTERED),
         }
     }

@@ -15,6 +15,7 @@ use crate::event::Event;
 use crate::progress::Progress;
 use crate::session::Session;
 use crate::slots::lock;
+use crate::statistics;
 
 /// Does not wait for the legacy default stream (CU_STREAM_NON_BLOCKING).
 pub const NON_BLOCKING: u32 = 1;
@@ -209,12 +210,12 @@ impl Session {
     /// has ended: the stream's, and the whole session's where the legacy
     /// stream stands for it.
     pub(crate) fn before(&self, stream: &Stream) -> (u64, u64) {
-        let all = if stream.is_legacy() && self.unordered.posted() <= self.progress.complete() {
-            self.progress.posted()
-        } else {
-            0
-        };
-        (stream.progress.posted(), all)
+        let (own, all) = (stream.progress.posted(), self.progress.posted());
+        // Asked after, so that work up to there is in `unordered` if it must.
+        let stands_for_all = stream.is_legacy()
+            && statistics::all_noted()
+            && self.unordered.posted() <= self.progress.complete();
+        (own, if stands_for_all { all } else { 0 })
     }
 
     pub(crate) fn finished(&self, stream: &Stream, (own, all): (u64, u64)) {
