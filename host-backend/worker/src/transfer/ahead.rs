@@ -6,7 +6,9 @@
 //! shrinks. What is written all the time is not worth copying ahead, and a
 //! program that writes everything is found out before much was copied in
 //! vain. Of other contents, and on other devices, one copy is made, and both
-//! ends compare hashes after the stop.
+//! ends compare hashes after the stop; there some chunks, the samples, are
+//! copied first and read again after a while: where nearly all of them have
+//! changed, nothing more is copied ahead.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
@@ -29,6 +31,15 @@ const LOOK: u64 = 32;
 /// A chunk is not copied while more than one over this of it is written.
 const HOT: u64 = 4;
 
+/// Samples are one chunk of so many, and between these numbers.
+const SAMPLED: usize = 32;
+const FEWEST_SAMPLES: usize = 4;
+const MOST_SAMPLES: usize = 32;
+/// Sessions of fewer chunks are copied before much could be seen.
+const SMALL: usize = 16;
+/// The samples are read again after one over each of these of all contents.
+const PROBES: [u64; 3] = [32, 8, 2];
+
 /// What is to be copied.
 #[derive(Debug, Clone, Copy)]
 enum Todo {
@@ -38,10 +49,84 @@ enum Todo {
     Again(Chunk),
 }
 
+/// Some chunks, of which it is seen whether the program goes on writing them.
+#[derive(Debug, Default)]
+pub(crate) struct Samples {
+    /// Hashes as they were copied, once they were; `None` from when they were
+    /// found changed.
+    all: BTreeMap<Chunk, Option<blake3::Hash>>,
+    /// Those that were copied.
+    copied: usize,
+    /// Of these, those that were found changed.
+    changed: usize,
+    /// How often they were asked for again.
+    probes: usize,
+}
+
+impl Samples {
+    /// Chooses some of `chunks`, far apart.
+    fn of(chunks: &[Chunk]) -> Self {
+        let fit: Vec<&Chunk> = chunks.iter().filter(|chunk| chunk.is_memory()).collect();
+        if fit.len() < SMALL {
+            return Self::default();
+        }
+        let count = (fit.len() / SAMPLED).clamp(FEWEST_SAMPLES, MOST_SAMPLES);
+        // Not at the begin of each part: programs write at begins.
+        let places = (0..count).map(|at| (2 * at + 1) * fit.len() / (2 * count));
+        let chosen = places.filter_map(|at| fit.get(at));
+        Self {
+            all: chosen.map(|chunk| (**chunk, None)).collect(),
+            ..Self::default()
+        }
+    }
+
+    fn holds(&self, chunk: &Chunk) -> bool {
+        self.all.contains_key(chunk)
+    }
+
+    /// Looks at a chunk that was read. True where it was read to be looked at,
+    /// and need not travel.
+    pub(crate) fn look(&mut self, chunk: &Chunk, bytes: &[u8]) -> bool {
+        let Some(sample) = self.all.get_mut(chunk) else {
+            return false;
+        };
+        if self.probes == 0 {
+            *sample = Some(blake3::hash(bytes));
+            self.copied += 1;
+            return false;
+        }
+        if sample.is_some_and(|hash| hash != blake3::hash(bytes)) {
+            *sample = None;
+            self.changed += 1;
+        }
+        true
+    }
+
+    /// Nearly all that were copied have changed since.
+    fn are_changed(&self) -> bool {
+        self.copied >= FEWEST_SAMPLES && self.changed > self.copied / 4 * 3
+    }
+
+    /// What is to be read again now that so much of `all` was copied.
+    fn due(&mut self, copied: u64, all: u64) -> Vec<Chunk> {
+        let Some(part) = PROBES.get(self.probes) else {
+            return Vec::new();
+        };
+        if self.copied < self.all.len() || copied < all / part {
+            return Vec::new();
+        }
+        self.probes += 1;
+        let same = self.all.iter().filter(|(_, hash)| hash.is_some());
+        same.map(|(chunk, _)| *chunk).collect()
+    }
+}
+
 /// What the destination holds of the session's contents.
 #[derive(Debug)]
 pub(crate) struct Ahead {
     pub(crate) mover: Mover,
+    /// Of a device that notes no writes.
+    pub(crate) samples: Samples,
     /// The device notes writes.
     watched: bool,
     /// To be copied in this round.
@@ -109,10 +194,18 @@ impl Ahead {
     pub(crate) fn new(session: &mut Session, watched: bool) -> Result<Self, StateError> {
         let chunks = session.chunks(false)?;
         let all = bytes(&chunks);
+        let samples = match watched {
+            true => Samples::default(),
+            false => Samples::of(&chunks),
+        };
+        // The samples first, so that they are soon seen again.
+        let (first, then): (Vec<_>, Vec<_>) =
+            chunks.into_iter().partition(|chunk| samples.holds(chunk));
         Ok(Self {
             mover: Mover::new(session)?,
+            samples,
             watched,
-            queue: chunks.into_iter().map(Todo::First).collect(),
+            queue: first.into_iter().chain(then).map(Todo::First).collect(),
             hot: Vec::new(),
             held: HashSet::new(),
             owners: owners(session),
@@ -206,9 +299,19 @@ impl Ahead {
         Ok(false)
     }
 
-    /// Gives up where too much was copied in vain.
+    /// Gives up where too much was copied in vain, or would be.
     pub(crate) fn judge(&mut self, session: &mut Session) -> Result<(), StateError> {
-        if !self.watched || self.copied < self.looked + self.all / LOOK {
+        if !self.watched {
+            if self.samples.are_changed() {
+                self.give_up();
+            } else if !self.queue.is_empty() {
+                for chunk in self.samples.due(self.copied, self.all) {
+                    self.queue.push_front(Todo::Again(chunk));
+                }
+            }
+            return Ok(());
+        }
+        if self.copied < self.looked + self.all / LOOK {
             return Ok(());
         }
         self.looked = self.copied;

@@ -98,6 +98,11 @@ impl Chunk {
         self.place == Place::Variable
     }
 
+    /// Is it device memory, mapped by itself?
+    pub(crate) fn is_memory(&self) -> bool {
+        self.place == Place::Linear
+    }
+
     /// Its bytes.
     pub(crate) fn size(&self) -> u64 {
         self.size

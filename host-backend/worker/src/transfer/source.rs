@@ -351,6 +351,9 @@ impl Source {
         {
             let mut payload = post.payload();
             for (chunk, bytes) in batch.each() {
+                if ahead.samples.look(chunk, bytes) {
+                    continue;
+                }
                 ahead.copied += chunk.size();
                 if zeros || chunk.is_variable() || bytes.iter().any(|byte| *byte != 0) {
                     chunk.put(bytes, &mut payload);

@@ -438,7 +438,10 @@ proptest! {
             let zeros = ahead.sends_zeros();
             while let Some(batch) = ahead.mover.finish_read(&mut source.session, true).unwrap() {
                 for (chunk, bytes) in batch.each() {
-                    copy.take(chunk, bytes, zeros);
+                    if !ahead.samples.look(chunk, bytes) {
+                        ahead.copied += chunk.size();
+                        copy.take(chunk, bytes, zeros);
+                    }
                 }
             }
             ahead.judge(&mut source.session).unwrap();
@@ -606,4 +609,64 @@ fn linear_textures_and_attributes_come_back() {
     let mut second = session(1, 1 << 30);
     second.read_whole(Scanner::new(state.as_slice())).unwrap();
     assert_eq!(live(&second), objects);
+}
+
+/// Copies a session ahead on a device that notes no writes, while a program
+/// rewrites the first `percent` of its memory after every batch: how much of
+/// all was copied.
+fn copied_ahead(percent: u64) -> f64 {
+    const SIZE: u64 = 64 * CHUNK;
+    let mut session = session(2, 1 << 30);
+    let address = DeviceAddress(session.regions.arena);
+    let map = MemMap {
+        address,
+        size: SIZE,
+    };
+    apply(&mut session, &Call::MemMap(map)).unwrap();
+    let mut value = 0;
+    let mut rewrite = |session: &mut Session| {
+        value += 1;
+        // Every chunk alike, but for the part that is not written.
+        let set = Memset {
+            destination: address.0,
+            pitch: CHUNK,
+            value,
+            element: 4,
+            width: CHUNK / 4,
+            height: SIZE / CHUNK * percent / 100,
+            stream: StreamHandle(0),
+        };
+        apply(session, &Call::Memset(set)).unwrap();
+        settle(session);
+    };
+    rewrite(&mut session);
+    let mut ahead = Ahead::new(&mut session, false).unwrap();
+    loop {
+        ahead.read(&mut session).unwrap();
+        if let Some(batch) = ahead.mover.finish_read(&mut session, true).unwrap() {
+            for (chunk, bytes) in batch.each() {
+                if !ahead.samples.look(chunk, bytes) {
+                    ahead.copied += chunk.size();
+                }
+            }
+            rewrite(&mut session);
+        }
+        ahead.judge(&mut session).unwrap();
+        if ahead.is_idle() && ahead.is_over(&mut session).unwrap() {
+            break;
+        }
+    }
+    let copied = ahead.copied as f64 / ahead.all as f64;
+    ahead.mover.release(&mut session);
+    copied
+}
+
+#[test]
+fn a_program_that_rewrites_everything_is_found_out_by_samples() {
+    let _alone = alone();
+    assert!(copied_ahead(100) < 0.4);
+    for percent in [0, 1, 50] {
+        let copied = copied_ahead(percent);
+        assert!(copied == 1.0, "{copied} at {percent} %");
+    }
 }
