@@ -518,6 +518,34 @@ class OneHost(Sessions):
             code, _, errors = ask(one, "restore", kept)
             self.assertEqual(code, 0, errors)
 
+    def test_a_session_is_written_on_though_its_daemon_died(self):
+        one = self.daemon(harness.Daemon)
+        guest = self.guest(one, "unix", "steps")
+        rounds(guest, 1)
+        number = only_session(one)
+        with tempfile.TemporaryDirectory() as folder:
+            state = os.path.join(folder, "session.paragpu")
+            code, _, errors = ask(one, "checkpoint", number, folder, "--every", "1s")
+            self.assertEqual(code, 0, errors)
+            one.process.kill()
+            one.process.wait(20)
+            for _ in range(2):
+                last = os.stat(state).st_ino
+                eventually(lambda last=last: os.stat(state).st_ino != last, "it is written again")
+            one.start()
+            info = one.sessions()[0]["checkpoint"]
+            self.assertEqual((info["directory"], info["every"]), (folder, 1.0))
+            last = os.stat(state).st_ino
+            eventually(lambda: os.stat(state).st_ino != last, "it is written on")
+            code, _, errors = ask(one, "checkpoint", number, folder, "--every", "off")
+            self.assertNotEqual(code, 0)
+            self.one_sentence(errors, "earlier daemon")
+            rounds(guest, 2)
+            guest.kill()
+            eventually(lambda: one.sessions() == [], "its session is over")
+            code, _, errors = ask(one, "restore", folder)
+            self.assertEqual(code, 0, errors)
+
     def test_a_program_waits_while_the_daemon_is_restarted(self):
         one = self.daemon(harness.Daemon)
         guest = self.guest(one, "unix", "steps")

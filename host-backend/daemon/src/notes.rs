@@ -32,6 +32,17 @@ pub struct Found {
     pub pid: u32,
     /// The same.
     pub pidfd: OwnedFd,
+    /// Where and how often it is written.
+    pub again: Option<Again>,
+}
+
+/// Where and how often a session's state is written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Again {
+    /// An absolute path.
+    pub directory: PathBuf,
+    /// From one state to the next.
+    pub every: Duration,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -42,6 +53,7 @@ struct Note {
     /// number this names a process for ever.
     started: u64,
     boot: String,
+    again: Option<Again>,
 }
 
 /// Ending of the notes of sessions that were put away.
@@ -90,14 +102,28 @@ impl Notes {
             pid,
             started,
             boot: self.boot.clone(),
+            again: None,
         };
-        let path = self.path(facts.session);
-        let written = serde_json::to_vec(&note)
+        self.put(facts.session, &note);
+    }
+
+    /// Notes where and how often a session is written, if it is.
+    pub fn write_again(&self, session: u64, again: Option<Again>) {
+        let note = std::fs::read(self.path(session)).ok();
+        let note = note.and_then(|text| serde_json::from_slice::<Note>(&text).ok());
+        if let Some(note) = note {
+            self.put(session, &Note { again, ..note });
+        }
+    }
+
+    fn put(&self, session: u64, note: &Note) {
+        let path = self.path(session);
+        let written = serde_json::to_vec(note)
             .map_err(std::io::Error::from)
             .and_then(|text| std::fs::write(&path, text));
         if let Err(error) = written {
             tracing::warn!(
-                session = facts.session, %error,
+                session, %error,
                 "the session is not noted: a daemon after this one would not know it"
             );
         }
@@ -190,6 +216,7 @@ impl Notes {
             facts: note.facts,
             pid: note.pid,
             pidfd,
+            again: note.again,
         })
     }
 

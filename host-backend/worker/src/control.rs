@@ -17,6 +17,7 @@
 //! worker: Stays       the guest could not
 //! daemon: Migrate     + file descriptors: gives the session away
 //! worker: Progress, Held, at last Done or Undone
+//! daemon: Again       what the worker is to do by itself once the daemon is gone
 //! daemon: Arrive      + file descriptor, instead of Assign: the session comes from elsewhere
 //! worker: Finished    then it exits
 //! ```
@@ -52,6 +53,15 @@ paragpu_protocol::record! {
         directory: Text<'a>,
         /// 1: end the session then, so that it can be restored elsewhere.
         end: u8,
+    }
+
+    /// The session is written again and again, by orders of the daemon; by the
+    /// worker itself once the daemon is gone.
+    Again<'a> {
+        /// An absolute path.
+        directory: Text<'a>,
+        /// Seconds from one state to the next; 0 where it is not written any more.
+        every: u64,
     }
 
     /// Go on in the worker at the other end of a link. File descriptors: the
@@ -280,6 +290,8 @@ pub enum ToWorker<'a> {
     Restore(Restore<'a>),
     /// What the session to come shares with others of its VM.
     Quota(Quota),
+    /// How the session's state is written from time to time.
+    Again(Again<'a>),
 }
 
 /// What a worker says.
@@ -370,6 +382,7 @@ impl<'a> Message<'a> for ToWorker<'a> {
             Self::Arrive(assign) => put(8, assign, out),
             Self::Restore(restore) => put(9, restore, out),
             Self::Quota(quota) => put(10, quota, out),
+            Self::Again(again) => put(11, again, out),
         }
     }
     fn decode(packet: &'a [u8]) -> Result<Self, DecodeError> {
@@ -385,6 +398,7 @@ impl<'a> Message<'a> for ToWorker<'a> {
             8 => Self::Arrive(reader.field()?),
             9 => Self::Restore(reader.field()?),
             10 => Self::Quota(reader.field()?),
+            11 => Self::Again(reader.field()?),
             other => return Err(DecodeError::UnknownCall(other.into())),
         };
         reader.finish()?;

@@ -219,6 +219,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         line: served.line(),
         waiting: Arc::clone(&waiting),
         orders: Arc::clone(&served.orders),
+        again: Mutex::default(),
         patience,
     });
     attend(Arc::clone(&attendant));
@@ -385,6 +386,7 @@ fn wait_for_session(control: &Control, share: &mut Share) -> Result<Option<Assig
             ToWorker::Resume(_)
             | ToWorker::Move(_)
             | ToWorker::Checkpoint(_)
+            | ToWorker::Again(_)
             | ToWorker::Migrate(_) => {
                 tracing::error!("the daemon sent what an idle worker does not expect");
             }
@@ -478,7 +480,12 @@ fn tell(control: Arc<Control>) -> Orders {
                 reason: Text(reason),
             }),
         };
-        let _ = control.send(&message, &[]);
+        if let (Err(_), Report::Failed(reason)) = (control.send(&message, &[]), &report) {
+            tracing::warn!(
+                reason,
+                "an order is not carried out, and the daemon is gone"
+            );
+        }
     })
 }
 
@@ -490,6 +497,8 @@ struct Attendant {
     line: Arc<Line>,
     waiting: Arc<Waiting>,
     orders: Arc<Orders>,
+    /// Where and how often the session is written.
+    again: Mutex<Option<(PathBuf, Duration)>>,
     /// How long to wait for a guest that was lost.
     patience: Duration,
 }
@@ -506,6 +515,7 @@ fn attend(attendant: Arc<Attendant>) {
                 Err(error) => tracing::error!(%error, "the daemon sent what cannot be read"),
             }
         }
+        attendant.write_again();
     });
 }
 
@@ -552,6 +562,11 @@ impl Attendant {
                 directory: checkpoint.directory.0.into(),
                 end: checkpoint.end != 0,
             }),
+            ToWorker::Again(again) => {
+                let every = Duration::from_secs(again.every);
+                let again = (!every.is_zero()).then(|| (again.directory.0.into(), every));
+                *self.again.lock().unwrap_or_else(PoisonError::into_inner) = again;
+            }
             ToWorker::Migrate(migrate) => match departure(&migrate, fds) {
                 Some(departure) => self.order(Order::Migrate(departure)),
                 None => {
@@ -575,6 +590,27 @@ impl Attendant {
         self.waiting.offer(guest);
         earlier.close();
         self.guard(liveness);
+    }
+
+    /// Goes on with what the daemon, which is gone, had ordered for good.
+    fn write_again(&self) {
+        let again = self.again.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((directory, every)) = again.clone() else {
+            return;
+        };
+        drop(again);
+        tracing::info!(
+            session = self.session, directory = %directory.display(),
+            "the daemon is gone: the session is written without its word"
+        );
+        loop {
+            std::thread::sleep(every);
+            // One that was not carried out yet is the same.
+            self.orders.give(Order::Checkpoint {
+                directory: directory.clone(),
+                end: false,
+            });
+        }
     }
 
     fn order(&self, order: Order) {

@@ -1,13 +1,18 @@
 //! Sessions whose state is written again and again.
 //!
 //! Each state replaces the one before when it is whole, so there is always one
-//! that is good.
+//! that is good. The worker knows of it as well and goes on when the daemon is
+//! gone; a daemon after that one only lists it.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
+
+use paragpu_protocol::codec::Text;
+use paragpu_worker::control::{self, ToWorker};
+use paragpu_worker::transfer::checkpoint::FILE;
 
 use super::Broker;
 use crate::admin::{CheckpointInfo, Figures, Response};
+pub(super) use crate::notes::Again;
 use crate::worker::Outcome;
 
 /// Nobody's connection of the control socket.
@@ -15,20 +20,14 @@ const NOBODY: u64 = 0;
 /// How long a session that is being moved or written is left alone.
 const BUSY: Duration = Duration::from_secs(1);
 
-/// Where and how often a session is written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Again {
-    pub(super) directory: PathBuf,
-    pub(super) every: Duration,
-}
-
 /// A session that is written again and again.
 #[derive(Debug)]
 pub(super) struct Periodic {
     again: Again,
-    next: Instant,
-    /// When the state that is there was written.
-    last: Instant,
+    /// `None` where its worker does it by itself.
+    next: Option<Instant>,
+    /// When the state that is there was written, by this daemon's order.
+    last: Option<Instant>,
     /// Why it was not written since.
     error: Option<String>,
 }
@@ -43,13 +42,16 @@ impl Broker {
     ) {
         let Some(session) = session else { return };
         let now = Instant::now();
-        let next = now + again.every;
+        let next = Some(now + again.every);
+        if outcome.is_ok() && !self.is_known(session, &again) {
+            self.tell_again(session, Some(&again));
+        }
         match (outcome, self.checkpoints.get_mut(&session)) {
             (Ok(_), _) => {
                 let periodic = Periodic {
                     again,
                     next,
-                    last: now,
+                    last: Some(now),
                     error: None,
                 };
                 self.checkpoints.insert(session, periodic);
@@ -69,11 +71,60 @@ impl Broker {
 
     /// A session is to be written no longer.
     pub(super) fn end_checkpoints(&mut self, session: u64) -> Response {
+        let adopted = self.checkpoints.get(&session);
+        if adopted.is_some_and(|periodic| periodic.next.is_none()) {
+            return Response::Error {
+                error: format!(
+                    "session {session} began under an earlier daemon: its worker writes it for as \
+                     long as it lives"
+                ),
+            };
+        }
         match self.checkpoints.remove(&session) {
-            Some(_) => Figures::default().into(),
+            Some(_) => {
+                self.tell_again(session, None);
+                Figures::default().into()
+            }
             None => Response::Error {
                 error: format!("session {session} is not written from time to time"),
             },
+        }
+    }
+
+    /// Is a session written like this already?
+    fn is_known(&self, session: u64, again: &Again) -> bool {
+        let periodic = self.checkpoints.get(&session);
+        periodic.is_some_and(|periodic| periodic.again == *again)
+    }
+
+    /// Tells a session's worker, and a daemon after this one, how the session
+    /// is written.
+    fn tell_again(&self, session: u64, again: Option<&Again>) {
+        self.notes.write_again(session, again.cloned());
+        let directory = again.and_then(|again| again.directory.to_str());
+        let message = ToWorker::Again(control::Again {
+            directory: Text(directory.unwrap_or_default()),
+            every: again.map_or(0, |again| again.every.as_secs()),
+        });
+        let found = self.sessions.get(&session);
+        let worker = found.and_then(|found| self.workers.get(&found.worker));
+        if let Some(control) = worker.and_then(|worker| worker.control.as_ref())
+            && let Err(error) = control.try_send(&message, &[])
+        {
+            tracing::warn!(session, %error, "the worker does not know how to go on alone");
+        }
+    }
+
+    /// A session that an earlier daemon left is written by its worker.
+    pub(super) fn adopt_checkpoints(&mut self, session: u64, again: Option<Again>) {
+        if let Some(again) = again {
+            let periodic = Periodic {
+                again,
+                next: None,
+                last: None,
+                error: None,
+            };
+            self.checkpoints.insert(session, periodic);
         }
     }
 
@@ -85,7 +136,7 @@ impl Broker {
         let due: Vec<(u64, Again)> = self
             .checkpoints
             .iter()
-            .filter(|(_, periodic)| periodic.next <= now)
+            .filter(|(_, periodic)| periodic.next.is_some_and(|next| next <= now))
             .map(|(session, periodic)| (*session, periodic.again.clone()))
             .collect();
         for (session, again) in due {
@@ -93,10 +144,11 @@ impl Broker {
             let ordered = self.order_checkpoint(NOBODY, session, &again.directory, false, every);
             if let Some(periodic) = self.checkpoints.get_mut(&session) {
                 // Its end says when the next one is due.
-                periodic.next = now + again.every.max(BUSY);
-                if ordered.is_err() {
-                    periodic.next = now + BUSY;
-                }
+                let soon = match ordered {
+                    Ok(()) => again.every.max(BUSY),
+                    Err(_) => BUSY,
+                };
+                periodic.next = Some(now + soon);
             }
         }
     }
@@ -104,7 +156,7 @@ impl Broker {
     pub(super) fn next_checkpoint(&self) -> Option<Instant> {
         self.checkpoints
             .values()
-            .map(|periodic| periodic.next)
+            .filter_map(|periodic| periodic.next)
             .min()
     }
 
@@ -114,8 +166,23 @@ impl Broker {
         Some(CheckpointInfo {
             directory: periodic.again.directory.clone(),
             every: periodic.again.every.as_secs_f64(),
-            age: periodic.last.elapsed().as_secs_f64(),
+            age: periodic.age().as_secs_f64(),
             error: periodic.error.clone(),
         })
+    }
+}
+
+impl Periodic {
+    /// Of the state that is there.
+    fn age(&self) -> Duration {
+        let file = self.again.directory.join(FILE);
+        match self.last {
+            Some(last) => last.elapsed(),
+            None => std::fs::metadata(file)
+                .and_then(|file| file.modified())
+                .ok()
+                .and_then(|written| written.elapsed().ok())
+                .unwrap_or_default(),
+        }
     }
 }

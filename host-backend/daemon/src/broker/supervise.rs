@@ -31,6 +31,7 @@ impl Broker {
             let worker = Worker::adopt(found.pid, found.pidfd, found.facts.ordinal, session);
             self.workers.insert(key, worker);
             self.next_session = self.next_session.max(session + 1);
+            self.adopt_checkpoints(session, found.again);
             self.sessions.insert(
                 session,
                 Session {
