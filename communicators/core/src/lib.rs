@@ -8,6 +8,7 @@
 #![deny(unsafe_code)]
 
 mod error;
+mod landing;
 mod polling;
 mod retained;
 mod traits;
@@ -19,6 +20,7 @@ pub mod conformance;
 use std::sync::Arc;
 
 pub use error::Error;
+pub use landing::Landing;
 pub use polling::{Adaptive, Polling, Spin};
 pub use retained::Retained;
 pub use traits::{Frame, Receiver, Sender, Wait, Wake};

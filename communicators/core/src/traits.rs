@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use paragpu_protocol::frame::FrameHeader;
 
-use crate::Error;
+use crate::{Error, Landing};
 
 /// How long [`Receiver::receive`] may wait for a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,8 +25,10 @@ pub enum Wait {
 pub struct Frame<'a> {
     /// The header, its length already checked.
     pub header: FrameHeader,
-    /// `header.length` bytes.
+    /// `header.length` bytes, less those that landed elsewhere.
     pub payload: &'a [u8],
+    /// Bytes after `payload` that [`Receiver::receive_into`] let land.
+    pub landed: usize,
 }
 
 /// The sending half; one for all threads of a process.
@@ -58,6 +60,12 @@ pub trait Sender: Send + Sync {
     /// # Errors
     /// [`Error::Closed`], [`Error::Protocol`], [`Error::Io`].
     fn wait_for_room(&self, length: usize) -> Result<(), Error>;
+
+    /// Do frames wait here for [`flush`](Self::flush)? Where not, each one is
+    /// on its way when it was sent.
+    fn gathers(&self) -> bool {
+        true
+    }
 
     /// Makes sure that everything sent so far reaches the peer without a
     /// further call. Never waits for the peer.
@@ -123,6 +131,24 @@ pub trait Receiver: Send {
     /// [`Error::Protocol`], [`Error::Io`]. After an error every further call
     /// fails.
     fn receive(&mut self, wait: Wait) -> Result<Option<Frame<'_>>, Error>;
+
+    /// As [`receive`](Self::receive); large payloads go where `landing` says,
+    /// where the communicator would else copy them once more. Between two
+    /// calls a frame may be half landed: with another landing, or none, only
+    /// after [`recall`](Self::recall).
+    ///
+    /// # Errors
+    /// As `receive`.
+    fn receive_into(
+        &mut self,
+        wait: Wait,
+        _landing: &mut dyn Landing,
+    ) -> Result<Option<Frame<'_>>, Error> {
+        self.receive(wait)
+    }
+
+    /// Takes back what has landed of a frame that is not whole.
+    fn recall(&mut self, _landing: &dyn Landing) {}
 
     /// The bytes of a frame that were taken from the connection and do not
     /// make a whole frame yet: whoever goes on receiving begins with them.

@@ -66,6 +66,11 @@ struct Outgoing {
 /// Empty polls between two questions to the system whether the peer lives.
 const POLLS_BETWEEN_CHECKS: u32 = 1024;
 
+/// Posted frames in a row after which more are likely to come.
+const BURST: u32 = 8;
+/// Pauses in which a few of these gather: a fraction of a microsecond.
+const GATHERING: u32 = 12;
+
 /// The sending and the receiving half of one side.
 pub(crate) type Halves = (Arc<dyn Sender>, Box<dyn Receiver>);
 
@@ -95,6 +100,7 @@ pub(crate) fn connect<R: Region + 'static>(
         channel: Arc::clone(&channel),
         consumer,
         adaptive: Adaptive::new(polling),
+        burst: 0,
         empty_polls: 0,
         buffer: vec![0; MAX_PAYLOAD].into_boxed_slice(),
     };
@@ -146,15 +152,21 @@ impl<R: Region> Channel<R> {
 
     /// Passes a result on; a broken protocol or a failed system call ends the
     /// connection, and a region that is gone is a loss, whatever it looked like.
+    #[inline]
     fn checked<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
-        if result.is_err() && !self.region.is_there() {
+        result.map_err(|error| self.failed(error))
+    }
+
+    #[cold]
+    fn failed(&self, error: Error) -> Error {
+        if !self.region.is_there() {
             self.gone.store(true, Ordering::Release);
-            return Err(Error::Closed);
+            return Error::Closed;
         }
-        if matches!(result, Err(Error::Protocol(_) | Error::Io { .. })) {
+        if matches!(error, Error::Protocol(_) | Error::Io { .. }) {
             self.close();
         }
-        result
+        error
     }
 }
 
@@ -250,6 +262,10 @@ impl<R: Region> Sender for RingSender<R> {
         }
     }
 
+    fn gathers(&self) -> bool {
+        false
+    }
+
     fn flush(&self) -> Result<(), Error> {
         if self.channel.ended() {
             return Err(Error::Closed);
@@ -271,6 +287,8 @@ struct RingReceiver<R: Region> {
     channel: Arc<Channel<R>>,
     consumer: Consumer,
     adaptive: Adaptive,
+    /// Posted frames in a row, of a producer that goes on.
+    burst: u32,
     empty_polls: u32,
     buffer: Box<[u8]>,
 }
@@ -298,6 +316,29 @@ impl<R: Region> RingReceiver<R> {
         Ok(header)
     }
 
+    /// In a burst of posted frames, lets the producer put some before looking
+    /// again: each look takes the line of the ring's tail from its processor,
+    /// which the next frame then waits for.
+    fn gather(&mut self) -> Result<(), Error> {
+        if self.burst < BURST || self.consumer.knows_record() {
+            return Ok(());
+        }
+        for _ in 0..GATHERING {
+            std::hint::spin_loop();
+        }
+        if !self.look()? {
+            self.burst = 0;
+        }
+        Ok(())
+    }
+
+    /// Does a record wait?
+    #[inline]
+    fn look(&mut self) -> Result<bool, Error> {
+        let found = self.consumer.has_record(self.channel.region.incoming());
+        self.channel.checked(found)
+    }
+
     /// The last frames of a connection that ended, then the end.
     fn drain(&mut self) -> Result<Option<FrameHeader>, Error> {
         match self.pop()? {
@@ -310,6 +351,7 @@ impl<R: Region> RingReceiver<R> {
         if self.channel.closed.load(Ordering::Relaxed) {
             return Err(Error::Closed);
         }
+        self.gather()?;
         if let Some(header) = self.pop()? {
             return Ok(Some(header));
         }
@@ -323,7 +365,9 @@ impl<R: Region> RingReceiver<R> {
         };
         let mut spin = Spin::new(self.adaptive.budget(), deadline);
         while spin.again() {
-            if let Some(header) = self.pop()? {
+            if self.look()?
+                && let Some(header) = self.pop()?
+            {
                 self.adaptive.found(&spin);
                 return Ok(Some(header));
             }
@@ -392,8 +436,17 @@ impl<R: Region + 'static> Receiver for RingReceiver<R> {
         let Some(header) = self.next(wait)? else {
             return Ok(None);
         };
+        self.burst = if header.slot == 0 {
+            self.burst.saturating_add(1)
+        } else {
+            0
+        };
         match self.buffer.get(..header.payload_len()) {
-            Some(payload) => Ok(Some(Frame { header, payload })),
+            Some(payload) => Ok(Some(Frame {
+                header,
+                payload,
+                landed: 0,
+            })),
             None => Err(Error::protocol("a frame larger than the buffer")),
         }
     }

@@ -5,7 +5,7 @@ use paragpu_communicator::Error;
 use paragpu_protocol::frame::{FrameHeader, HEADER_LEN};
 
 use crate::layout::{PAD_KIND, RECORD_ALIGN, record_size};
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, full_fence};
 
 /// Memory of one ring, as both sides see it.
 pub(crate) trait Ring: Send + Sync {
@@ -34,7 +34,7 @@ pub(crate) trait Ring: Send + Sync {
 /// swap: loom orders the changes of two threads only then.)
 pub(crate) fn request(flag: &AtomicU32) {
     flag.swap(1, Ordering::Relaxed);
-    fence(Ordering::SeqCst);
+    full_fence();
 }
 
 /// Takes the caller's own request back: it does not sleep after all.
@@ -45,7 +45,7 @@ pub(crate) fn withdraw(flag: &AtomicU32) {
 /// Whether the peer asked for a doorbell after what the caller has just
 /// published; takes the request, so that only one doorbell answers it.
 pub(crate) fn take_request(flag: &AtomicU32) -> bool {
-    fence(Ordering::SeqCst);
+    full_fence();
     flag.load(Ordering::Relaxed) != 0 && flag.swap(0, Ordering::Relaxed) != 0
 }
 
@@ -164,9 +164,14 @@ impl Consumer {
         })
     }
 
+    /// Whether a record waits to be read, as far as is known without a look.
+    pub(crate) fn knows_record(&self) -> bool {
+        self.tail != self.head
+    }
+
     /// Whether a record waits to be read.
     pub(crate) fn has_record(&mut self, ring: &impl Ring) -> Result<bool, Error> {
-        if self.tail != self.head {
+        if self.knows_record() {
             return Ok(true);
         }
         let tail = ring.tail().load(Ordering::Acquire);

@@ -11,6 +11,10 @@ pub(crate) const RESERVED_KIND: u16 = 0xffff;
 /// Bytes read at once where the frame to come is small or unknown.
 const READ: usize = 64 << 10;
 
+/// Bytes read at once where a large frame is likely to follow: its header, and
+/// little of what goes elsewhere.
+const SIP: usize = 128;
+
 const CAPACITY: usize = 2 * (HEADER_LEN + MAX_PAYLOAD);
 
 /// A buffer that bytes are read into and frames are taken from, without an
@@ -81,6 +85,24 @@ impl Parser {
     /// The payload of the frame that `next` gave last, until more is read.
     pub(crate) fn place(&self, payload: Range<usize>) -> &[u8] {
         self.buffer.get(payload).unwrap_or(&[])
+    }
+
+    /// The header and the rest of what is there of a frame that is not whole.
+    pub(crate) fn begun(&self) -> Result<Option<(FrameHeader, &[u8])>, Error> {
+        let payload = self.unread().get(HEADER_LEN..).unwrap_or(&[]);
+        Ok(self.header()?.map(|header| (header, payload)))
+    }
+
+    /// Forgets what is there of a frame whose rest is received elsewhere.
+    pub(crate) fn clear(&mut self) {
+        (self.start, self.end) = (0, 0);
+    }
+
+    /// Where to read a little to, for a frame that may be received elsewhere.
+    pub(crate) fn sip(&mut self) -> Result<&mut [u8], Error> {
+        let space = self.space()?;
+        let most = space.len().min(SIP);
+        Ok(space.get_mut(..most).unwrap_or(&mut []))
     }
 
     /// Where to read to; never empty while no whole frame is there. Moves an

@@ -1,15 +1,17 @@
 //! The receiving half.
 
+use std::io::IoSliceMut;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use paragpu_communicator::{Adaptive, Error, Frame, Polling, Receiver, Spin, Wait, Wake};
+use paragpu_communicator::{Adaptive, Error, Frame, Landing, Polling, Receiver, Spin, Wait, Wake};
 use paragpu_protocol::frame::FrameHeader;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg};
 
 use crate::link::{Life, Link};
 use crate::parser::Parser;
@@ -20,8 +22,43 @@ pub(crate) struct StreamReceiver {
     link: Arc<Link>,
     _life: Arc<Life>,
     parser: Parser,
+    /// The frame that lands.
+    landing: Option<Landed>,
+    /// The last frame landed: the next is likely to.
+    landed: bool,
+    /// What came before the bytes that landed last.
+    head: [u8; MOST_HEAD],
     adaptive: Adaptive,
     failed: bool,
+}
+
+/// A frame whose payload is received into memory that others gave.
+#[derive(Debug)]
+struct Landed {
+    header: FrameHeader,
+    /// The payload's first bytes, which do not land.
+    head: [u8; MOST_HEAD],
+    head_len: usize,
+    /// Bytes that landed, of `rest`.
+    at: usize,
+    rest: usize,
+}
+
+impl Landed {
+    fn head(&self) -> &[u8] {
+        self.head.get(..self.head_len).unwrap_or(&[])
+    }
+}
+
+/// Smaller payloads are copied out of the buffer: a system call costs more.
+const LARGE: usize = 32 << 10;
+/// Most bytes that say where a payload goes.
+const MOST_HEAD: usize = 64;
+
+/// What came.
+enum Came {
+    Frame(FrameHeader, Range<usize>),
+    Landed(Landed),
 }
 
 /// Outcome of one look at the socket.
@@ -44,6 +81,9 @@ impl StreamReceiver {
             link,
             _life: life,
             parser: Parser::new(),
+            landing: None,
+            landed: false,
+            head: [0; MOST_HEAD],
             adaptive: Adaptive::new(polling),
             failed: false,
         }
@@ -56,36 +96,156 @@ impl StreamReceiver {
     }
 
     /// Reads what is there, without waiting.
-    fn look(&mut self) -> Result<Look, Error> {
-        loop {
-            let space = self.parser.space()?;
-            match recv(&self.link.socket, space, RecvFlags::DONTWAIT) {
-                Ok((_, 0)) if self.parser.is_inside_frame() => {
-                    return Err(Error::cut());
-                }
-                Ok((_, 0)) | Err(Errno::CONNRESET | Errno::NOTCONN | Errno::PIPE) => {
-                    return Err(Error::Closed);
-                }
-                Ok((_, count)) => {
-                    self.parser.filled(count);
-                    return Ok(Look::Bytes);
-                }
-                Err(Errno::AGAIN) => return Ok(Look::Nothing),
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(Error::io("cannot read from the socket", errno)),
+    fn look(&mut self, landing: &mut Option<&mut dyn Landing>) -> Result<Look, Error> {
+        if let Some(landing) = landing {
+            self.begin_landing(&mut **landing)?;
+            if self.landing.is_some() {
+                return self.look_landing(&mut **landing);
             }
+        } else if self.landing.is_some() {
+            return Err(Error::protocol("a frame that lands was not recalled"));
+        }
+        let space = if self.landed && landing.is_some() {
+            self.parser.sip()?
+        } else {
+            self.parser.space()?
+        };
+        let read = read(&self.link.socket, space);
+        self.took(read, |parser, count| parser.filled(count))
+    }
+
+    /// What a look at the socket comes to.
+    fn took(
+        &mut self,
+        read: Result<usize, Errno>,
+        fill: impl FnOnce(&mut Parser, usize),
+    ) -> Result<Look, Error> {
+        match read {
+            Ok(0) if self.parser.is_inside_frame() || self.landing.is_some() => Err(Error::cut()),
+            Ok(0) | Err(Errno::CONNRESET | Errno::NOTCONN | Errno::PIPE) => Err(Error::Closed),
+            Ok(count) => {
+                fill(&mut self.parser, count);
+                Ok(Look::Bytes)
+            }
+            Err(Errno::AGAIN) => Ok(Look::Nothing),
+            Err(errno) => Err(Error::io("cannot read from the socket", errno)),
         }
     }
 
-    fn next(&mut self, wait: Wait) -> Result<Option<(FrameHeader, Range<usize>)>, Error> {
+    /// Lets the frame that has begun land, if it is large and has a place.
+    fn begin_landing(&mut self, landing: &mut dyn Landing) -> Result<(), Error> {
+        if self.landing.is_some() {
+            return Ok(());
+        }
+        let Some((header, payload)) = self.parser.begun()? else {
+            return Ok(());
+        };
+        let large = header.payload_len() >= LARGE;
+        let Some(head_len) = landing.head(&header).filter(|_| large) else {
+            self.landed = false;
+            return Ok(());
+        };
+        let Some((head, early)) = payload.split_at_checked(head_len) else {
+            return Ok(());
+        };
+        let mut landed = Landed {
+            header,
+            head: [0; MOST_HEAD],
+            head_len,
+            at: 0,
+            rest: header.payload_len() - head_len,
+        };
+        match landed.head.get_mut(..head_len) {
+            Some(place) => place.copy_from_slice(head),
+            None => return Ok(()),
+        }
+        loop {
+            let mut left = early.get(landed.at..).unwrap_or(&[]);
+            let mut copied = 0;
+            let given = landing.land(&header, landed.head(), landed.at, &mut |memory| {
+                copied = memory.len().min(left.len());
+                let (now, later) = left.split_at(copied);
+                if let Some(place) = memory.get_mut(..copied) {
+                    place.copy_from_slice(now);
+                }
+                left = later;
+                copied
+            });
+            if !given && landed.at == 0 {
+                // Until there is memory it is received like any other.
+                self.landed = false;
+                return Ok(());
+            }
+            landed.at += if given { copied } else { left.len() };
+            if landed.at >= early.len() {
+                break;
+            }
+        }
+        self.parser.clear();
+        self.landed = true;
+        self.landing = Some(landed);
+        Ok(())
+    }
+
+    /// Reads into the memory where the frame lands; with its last bytes, a
+    /// little of the next.
+    fn look_landing(&mut self, landing: &mut dyn Landing) -> Result<Look, Error> {
+        let Some(landed) = &mut self.landing else {
+            return Ok(Look::Nothing);
+        };
+        let (at, rest) = (landed.at, landed.rest - landed.at);
+        if rest == 0 {
+            return Ok(Look::Bytes);
+        }
+        let (socket, parser) = (&self.link.socket, &mut self.parser);
+        let mut next = parser.sip()?;
+        let mut outcome = Ok(0);
+        let mut room = 0;
+        let given = landing.land(&landed.header, landed.head(), at, &mut |memory| {
+            let most = memory.len().min(rest);
+            let memory = memory.get_mut(..most).unwrap_or(&mut []);
+            room = most;
+            outcome = if most == rest {
+                read_two(socket, memory, next)
+            } else {
+                read(socket, memory)
+            };
+            outcome.map_or(0, |count| count.min(most))
+        });
+        if !given {
+            let most = next.len().min(rest);
+            next = next.get_mut(..most).unwrap_or(&mut []);
+            room = most;
+            outcome = read(socket, next);
+        }
+        let look = self.took(outcome, |parser, count| {
+            parser.filled(count.saturating_sub(room));
+        })?;
+        if let (Some(landed), Ok(count)) = (&mut self.landing, outcome) {
+            landed.at += count.min(room);
+        }
+        Ok(look)
+    }
+
+    fn next(
+        &mut self,
+        wait: Wait,
+        mut landing: Option<&mut dyn Landing>,
+    ) -> Result<Option<Came>, Error> {
         loop {
             if self.failed || self.link.is_closed() {
                 return Err(Error::Closed);
             }
-            if let Some(frame) = self.parser.next()? {
-                return Ok(Some(frame));
+            let whole = |landed: &mut Landed| landed.at == landed.rest;
+            if let Some(landed) = self.landing.take_if(whole) {
+                return Ok(Some(Came::Landed(landed)));
             }
-            if self.look()? == Look::Bytes {
+            if self.landing.is_none()
+                && let Some((header, payload)) = self.parser.next()?
+            {
+                return Ok(Some(Came::Frame(header, payload)));
+            }
+            if self.look(&mut landing)? == Look::Bytes {
                 continue;
             }
             let deadline = match wait {
@@ -93,16 +253,20 @@ impl StreamReceiver {
                 Wait::Until(deadline) => Some(deadline),
                 Wait::Forever => None,
             };
-            if self.poll_then_sleep(deadline)? == Slept::Over {
+            if self.poll_then_sleep(deadline, &mut landing)? == Slept::Over {
                 return Ok(None);
             }
         }
     }
 
-    fn poll_then_sleep(&mut self, deadline: Option<Instant>) -> Result<Slept, Error> {
+    fn poll_then_sleep(
+        &mut self,
+        deadline: Option<Instant>,
+        landing: &mut Option<&mut dyn Landing>,
+    ) -> Result<Slept, Error> {
         let mut spin = Spin::new(self.adaptive.budget(), deadline);
         while spin.again() {
-            if self.look()? == Look::Bytes {
+            if self.look(landing)? == Look::Bytes {
                 self.adaptive.found(&spin);
                 return Ok(Slept::LookAgain);
             }
@@ -163,14 +327,57 @@ impl StreamReceiver {
     }
 }
 
-impl Receiver for StreamReceiver {
-    fn receive(&mut self, wait: Wait) -> Result<Option<Frame<'_>>, Error> {
-        match self.next(wait) {
+/// Reads what is there of the socket; 0 at its end.
+fn read(socket: &OwnedFd, memory: &mut [u8]) -> Result<usize, Errno> {
+    loop {
+        match recv(socket, &mut *memory, RecvFlags::DONTWAIT) {
+            Ok((_, count)) => return Ok(count),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// The same, into one memory and then another.
+fn read_two(socket: &OwnedFd, first: &mut [u8], then: &mut [u8]) -> Result<usize, Errno> {
+    loop {
+        let mut memory = [IoSliceMut::new(first), IoSliceMut::new(then)];
+        let mut nothing = RecvAncillaryBuffer::default();
+        match recvmsg(socket, &mut memory, &mut nothing, RecvFlags::DONTWAIT) {
+            Ok(message) => return Ok(message.bytes),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+impl StreamReceiver {
+    fn receive_frame(
+        &mut self,
+        wait: Wait,
+        landing: Option<&mut dyn Landing>,
+    ) -> Result<Option<Frame<'_>>, Error> {
+        match self.next(wait, landing) {
             Ok(None) => Ok(None),
-            Ok(Some((header, payload))) => Ok(Some(Frame {
+            Ok(Some(Came::Frame(header, payload))) => Ok(Some(Frame {
                 header,
                 payload: self.parser.place(payload),
+                landed: 0,
             })),
+            Ok(Some(Came::Landed(landed))) => {
+                let Landed {
+                    header,
+                    head_len,
+                    rest,
+                    ..
+                } = landed;
+                self.head = landed.head;
+                Ok(Some(Frame {
+                    header,
+                    payload: self.head.get(..head_len).unwrap_or(&[]),
+                    landed: rest,
+                }))
+            }
             Err(error) => {
                 self.failed = true;
                 if !matches!(error, Error::Closed) {
@@ -178,6 +385,31 @@ impl Receiver for StreamReceiver {
                 }
                 Err(error)
             }
+        }
+    }
+}
+
+impl Receiver for StreamReceiver {
+    fn receive(&mut self, wait: Wait) -> Result<Option<Frame<'_>>, Error> {
+        self.receive_frame(wait, None)
+    }
+
+    fn receive_into(
+        &mut self,
+        wait: Wait,
+        landing: &mut dyn Landing,
+    ) -> Result<Option<Frame<'_>>, Error> {
+        self.receive_frame(wait, Some(landing))
+    }
+
+    fn recall(&mut self, landing: &dyn Landing) {
+        self.landed = false;
+        if let Some(landed) = self.landing.take() {
+            let mut bytes = landed.header.to_bytes().to_vec();
+            bytes.extend_from_slice(landed.head());
+            bytes.extend_from_slice(landing.landed(landed.at));
+            // Nothing else is there while a frame is on its way.
+            self.failed |= !self.parser.begin_with(&bytes);
         }
     }
 

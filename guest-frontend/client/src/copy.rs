@@ -207,18 +207,21 @@ impl Session {
         Ok(())
     }
 
-    /// The bytes travel in calls.
+    /// The bytes travel in calls: large ones from where they are.
     fn send_in(&self, destination: u64, source: &Source, stream: &Stream) -> Result<()> {
+        let _lending = (source.len() > INLINE).then(|| self.link.lending());
         let mut at = 0;
         while at < source.len() {
-            let data = source.part(at, PART);
-            let position = self.post_work(
+            let part = source.cut(at, PART);
+            let data = part.as_ref();
+            let position = self.post_work_lent(
                 stream,
                 &CopyToDevice {
                     destination: destination + at as u64,
                     stream: stream.handle(),
                     data: Bytes(data),
                 },
+                (data.len() > INLINE).then_some(part),
             )?;
             self.device_writes(destination + at as u64, data.len() as u64, stream, position);
             at += data.len();

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{
-    Connection, Error as TravelError, Frame, Receiver, Retained, Sender, Spin, Wait, Wake,
+    Connection, Error as TravelError, Frame, Landing, Receiver, Retained, Sender, Spin, Wait, Wake,
 };
 use paragpu_protocol::call::WireCall;
 use paragpu_protocol::codec::Reader;
@@ -23,7 +23,7 @@ use crate::recover::Way;
 use crate::session::Session;
 use crate::slots::{Misrouted, Slots, lock, with_slot};
 use crate::statistics;
-use crate::sys::memory::Destination;
+use crate::sys::memory::{Destination, Source};
 use crate::sys::process;
 
 /// What every call returns once the connection is lost. CUDA documents it as
@@ -49,7 +49,7 @@ pub(crate) struct Outgoing {
     /// Position of the call sent last.
     pub(crate) sequence: u64,
     /// Calls that the host may not have taken in.
-    pub(crate) kept: Retained,
+    pub(crate) kept: Retained<Source>,
     /// How much may be kept before the next look.
     look: usize,
     /// How many connections came before.
@@ -75,10 +75,42 @@ enum Led {
     Busy,
 }
 
+/// Bytes that a call asked for, on their way into the program's memory.
+struct Arrivals<'a>(&'a Slots);
+
+impl Landing for Arrivals<'_> {
+    fn head(&self, header: &FrameHeader) -> Option<usize> {
+        (header.kind == Control::Data.kind()).then_some(size_of::<u64>())
+    }
+
+    fn land(
+        &mut self,
+        header: &FrameHeader,
+        head: &[u8],
+        at: usize,
+        read: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> bool {
+        let Ok(offset) = Reader::new(head).field::<u64>() else {
+            return false;
+        };
+        let length = header.payload_len() - head.len();
+        self.0
+            .get(header.slot)
+            .is_some_and(|slot| slot.land(offset, length, at, read))
+    }
+
+    /// Nobody takes a guest's connection over.
+    fn landed(&self, _count: usize) -> &[u8] {
+        &[]
+    }
+}
+
 /// A connection with calls on it, and after it the next.
 pub struct Link {
     pub(crate) outgoing: Mutex<Outgoing>,
     pub(crate) incoming: Mutex<Incoming>,
+    /// Frames wait in the sender for a flush.
+    pub(crate) gathers: AtomicBool,
     /// The sender, to be closed and spoken to while threads wait in it.
     pub(crate) current: Mutex<Arc<dyn Sender>>,
     pub(crate) waker: Mutex<Arc<dyn Wake>>,
@@ -112,8 +144,23 @@ impl std::fmt::Debug for Link {
     }
 }
 
+/// While it lives, calls may be posted whose bytes are lent; when it ends they
+/// may be used otherwise.
+pub(crate) struct Lending<'a>(&'a Link);
+
+impl Drop for Lending<'_> {
+    fn drop(&mut self) {
+        // What the host has taken in meanwhile need not be copied.
+        self.0.drain(Wait::Poll);
+        let mut outgoing = lock(&self.0.outgoing);
+        self.0.forget(&mut outgoing);
+        outgoing.kept.own();
+    }
+}
+
 thread_local! {
     static HEAD: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    static REPLY: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
     static DETAIL: Cell<String> = const { Cell::new(String::new()) };
 }
 
@@ -122,6 +169,13 @@ thread_local! {
 #[must_use]
 pub fn take_detail() -> String {
     DETAIL.try_with(Cell::take).unwrap_or_default()
+}
+
+/// Raises a number that only the thread which reads changes.
+fn advance(number: &AtomicU64, to: u64) {
+    if number.load(Ordering::Relaxed) < to {
+        number.store(to, Ordering::Relaxed);
+    }
 }
 
 /// Encodes into memory that the thread keeps.
@@ -160,6 +214,7 @@ impl Link {
                 untold: 0,
                 generation: 0,
             }),
+            gathers: AtomicBool::new(connection.sender.gathers()),
             current: Mutex::new(connection.sender),
             waker: Mutex::new(waker),
             way,
@@ -206,9 +261,29 @@ impl Link {
     /// As [`check`](Self::check); what the call itself ends with is told by a
     /// later one that waits.
     pub fn post<'a, C: WireCall<'a>>(&self, call: &C) -> Result<u64> {
+        self.post_and(call, None, |_| {})
+    }
+
+    /// As [`post`](Self::post); tells `note` the position before any later
+    /// call is sent. The call's last bytes, where `lent` says that they are
+    /// lent, are written from where they are, and stay there until
+    /// [`Lending`] ends.
+    pub(crate) fn post_and<'a, C: WireCall<'a>>(
+        &self,
+        call: &C,
+        lent: Option<Source>,
+        note: impl FnMut(u64),
+    ) -> Result<u64> {
         self.check()?;
         statistics::count_posted();
-        encoded(call, |payload| self.send(C::INFO.number, 0, payload))
+        encoded(call, |payload| {
+            self.send(C::INFO.number, 0, payload, lent, note)
+        })
+    }
+
+    /// Begins to lend bytes.
+    pub(crate) fn lending(&self) -> Lending<'_> {
+        Lending(self)
     }
 
     /// Makes sure that what was posted is on its way.
@@ -216,7 +291,7 @@ impl Link {
     /// # Errors
     /// [`LOST`].
     pub fn flush(&self) -> Result<()> {
-        loop {
+        while self.gathers.load(Ordering::Relaxed) {
             let (sender, generation) = {
                 let outgoing = lock(&self.outgoing);
                 (Arc::clone(&outgoing.sender), outgoing.generation)
@@ -226,6 +301,8 @@ impl Link {
                 Err(error) => self.recover(generation, &error)?,
             }
         }
+        // What was not sent for want of a connection comes with the next.
+        Ok(())
     }
 
     /// Sends a call and waits for its reply.
@@ -259,9 +336,15 @@ impl Link {
         statistics::count_synchronous();
         let number = C::INFO.number;
         with_slot(&self.slots, |index, slot| {
-            slot.begin(number, destination);
-            let sent = encoded(call, |payload| self.send(number, index, payload))
-                .and_then(|_| self.flush());
+            slot.begin(
+                number,
+                destination,
+                REPLY.try_with(Cell::take).unwrap_or_default(),
+            );
+            let sent = encoded(call, |payload| {
+                self.send(number, index, payload, None, |_| {})
+            })
+            .and_then(|_| self.flush());
             if let Err(status) = sent {
                 slot.take();
                 return Err(status);
@@ -278,7 +361,7 @@ impl Link {
                     &format!("the reply to {} cannot be read: {error}", C::INFO.name),
                 )),
             };
-            slot.recycle(payload);
+            let _ = REPLY.try_with(|kept| kept.set(payload));
             result
         })
         .unwrap_or(Err(Status::OUT_OF_MEMORY))
@@ -341,7 +424,14 @@ impl Link {
         Arc::clone(&*lock(&self.current))
     }
 
-    fn send(&self, number: u16, slot: u16, payload: &[&[u8]]) -> Result<u64> {
+    fn send(
+        &self,
+        number: u16,
+        slot: u16,
+        payload: &[&[u8]],
+        lent: Option<Source>,
+        mut note: impl FnMut(u64),
+    ) -> Result<u64> {
         loop {
             let mut outgoing = lock(&self.outgoing);
             if self.way.is_some() && self.is_full(&mut outgoing) {
@@ -350,14 +440,17 @@ impl Link {
                 continue;
             }
             let sequence = outgoing.sequence + 1;
-            match outgoing
-                .sender
-                .try_send(number, slot, Some(sequence), payload)
-            {
+            let sender = &outgoing.sender;
+            let sent = match lent {
+                Some(_) if sender.gathers() => sender.send(number, slot, Some(sequence), payload),
+                _ => sender.try_send(number, slot, Some(sequence), payload),
+            };
+            match sent {
                 Ok(_) => {
                     outgoing.sequence = sequence;
+                    note(sequence);
                     if self.way.is_some() {
-                        self.keep(outgoing, number, slot, payload);
+                        self.keep(outgoing, number, slot, payload, lent);
                     }
                     return Ok(sequence);
                 }
@@ -388,6 +481,7 @@ impl Link {
         number: u16,
         slot: u16,
         payload: &[&[u8]],
+        lent: Option<Source>,
     ) {
         let sequence = outgoing.sequence;
         if self.taken.load(Ordering::Relaxed) + 1 >= sequence {
@@ -397,7 +491,10 @@ impl Link {
         }
         let length = payload.iter().map(|part| part.len()).sum();
         if let Ok(header) = FrameHeader::new(number, slot, sequence, length) {
-            outgoing.kept.push(header, payload);
+            match (lent, payload) {
+                (Some(lent), [start, _]) => outgoing.kept.push_lent(header, start, lent),
+                _ => outgoing.kept.push(header, payload),
+            }
         }
         if outgoing.kept.len() < outgoing.look {
             return;
@@ -559,11 +656,12 @@ impl Link {
             Wait::Forever if owes => Wait::Until(Instant::now() + GLANCE),
             other => other,
         };
-        let came = match incoming.receiver.receive(wait)? {
+        let mut landing = Arrivals(&self.slots);
+        let came = match incoming.receiver.receive_into(wait, &mut landing)? {
             Some(frame) => {
                 if is_counted(frame.header.kind) {
                     incoming.received += 1;
-                    incoming.untold += HEADER_LEN + frame.payload.len();
+                    incoming.untold += HEADER_LEN + frame.header.payload_len();
                 }
                 if let Err(reason) = self.route(&frame) {
                     self.end(LOST, &reason);
@@ -592,9 +690,8 @@ impl Link {
 
     fn route(&self, frame: &Frame<'_>) -> Result<(), String> {
         let header = &frame.header;
-        self.acknowledged
-            .fetch_max(header.sequence, Ordering::Relaxed);
-        self.taken.fetch_max(header.sequence, Ordering::Relaxed);
+        advance(&self.acknowledged, header.sequence);
+        advance(&self.taken, header.sequence);
         let slot = || {
             self.slots
                 .get(header.slot)
@@ -609,6 +706,10 @@ impl Link {
         };
         if header.replied_call().is_some() {
             return slot()?.deliver(header.kind, frame.payload).map_err(told);
+        }
+        if frame.landed > 0 {
+            // Only bytes of data do, and are where they belong.
+            return Ok(());
         }
         let mut reader = Reader::new(frame.payload);
         let malformed = |error| format!("a frame of kind {:#06x}: {error}", header.kind);
@@ -633,7 +734,7 @@ impl Link {
             }
             Some(Control::Taken) => {
                 let taken: u64 = reader.field().map_err(malformed)?;
-                self.taken.fetch_max(taken, Ordering::Relaxed);
+                advance(&self.taken, taken);
                 Ok(())
             }
             Some(Control::Move) => {

@@ -14,8 +14,14 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Work was posted at this position.
-    pub fn post(&self, position: u64) {
+    /// Work was posted at this position, higher than any before. One thread
+    /// at a time: [`Link::post_and`](crate::link::Link::post_and) says when.
+    pub(crate) fn post(&self, position: u64) {
+        self.posted.store(position, Ordering::Release);
+    }
+
+    /// Work up to this position counts as posted here, too.
+    pub(crate) fn join(&self, position: u64) {
         self.posted.fetch_max(position, Ordering::AcqRel);
     }
 

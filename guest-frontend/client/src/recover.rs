@@ -293,6 +293,8 @@ impl Link {
         outgoing.kept.trim(|header| header.sequence <= taken);
         outgoing.sender.close();
         outgoing.generation += 1;
+        self.gathers
+            .store(connection.sender.gathers(), Ordering::Relaxed);
         outgoing.sender = connection.sender;
         *lock(&self.current) = Arc::clone(&outgoing.sender);
         *lock(&self.waker) = connection.receiver.waker();

@@ -29,9 +29,8 @@ use crate::recover::{self, Way};
 use crate::slots::lock;
 use crate::snapshot::Snapshot;
 use crate::staging::Staging;
-use crate::statistics;
 use crate::stream::Stream;
-use crate::sys::memory::Reservation;
+use crate::sys::memory::{Reservation, Source};
 use crate::sys::process;
 
 /// One device, as one process of the guest uses it.
@@ -212,36 +211,44 @@ impl Session {
 
     /// Posts work of a stream.
     pub(crate) fn post_work<'a, C: WireCall<'a>>(&self, stream: &Stream, call: &C) -> Result<u64> {
+        self.post_work_lent(stream, call, None)
+    }
+
+    /// The same, where the call's last bytes may be lent
+    /// ([`Link::post_and`]).
+    pub(crate) fn post_work_lent<'a, C: WireCall<'a>>(
+        &self,
+        stream: &Stream,
+        call: &C,
+        lent: Option<Source>,
+    ) -> Result<u64> {
         if stream.is_legacy() {
             self.permit_legacy()?;
         }
         if self.copies.concern(stream) {
             self.order_after_copies(stream)?;
         }
-        statistics::begin_work();
-        let posted = self.link.post(call);
-        if let Ok(position) = posted {
+        // Whoever sees a later position posted sees this one noted.
+        self.link.post_and(call, lent, |position| {
             stream.progress.post(position);
             if runs_code(C::INFO.number) {
-                stream.running.fetch_max(position, Ordering::AcqRel);
+                stream.running.store(position, Ordering::Release);
                 if stream.is_blocking() {
-                    self.running.fetch_max(position, Ordering::AcqRel);
+                    self.running.store(position, Ordering::Release);
                 }
             }
-            self.progress.post(position);
             if !stream.is_blocking() {
                 self.unordered.post(position);
             }
-        }
-        statistics::end_work();
-        posted
+            self.progress.post(position);
+        })
     }
 
     /// Without crossing: if every stream is known to be idle, so is the
     /// session.
     pub(crate) fn settle(&self) {
         let posted = self.progress.posted();
-        if posted <= self.progress.complete() || !statistics::all_noted() {
+        if posted <= self.progress.complete() {
             return;
         }
         let complete = self.progress.complete();

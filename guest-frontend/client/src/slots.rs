@@ -46,10 +46,11 @@ pub(crate) enum Misrouted {
 }
 
 impl Slot {
-    /// The calling thread waits for the reply to `call` from now on; data
-    /// frames go to `destination`.
-    pub(crate) fn begin(&self, call: u16, destination: Option<Destination>) {
+    /// The calling thread waits for the reply to `call` from now on, which
+    /// comes in the memory of `reply`; data frames go to `destination`.
+    pub(crate) fn begin(&self, call: u16, destination: Option<Destination>, reply: Vec<u8>) {
         let mut inner = lock(&self.inner);
+        inner.reply = reply;
         inner.kind = call | REPLY;
         inner.destination = destination;
         self.state.store(WAITING, Ordering::Release);
@@ -89,6 +90,23 @@ impl Slot {
         }
     }
 
+    /// Has `read` fill what `length` bytes at `offset` of what the call asked
+    /// for are from their `at`-th on, as far as that is one piece of memory.
+    /// False where nothing may be written there.
+    pub(crate) fn land(
+        &self,
+        offset: u64,
+        length: usize,
+        at: usize,
+        read: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> bool {
+        // Held while the memory is filled: whoever waits for it waits here.
+        let inner = lock(&self.inner);
+        let waits = self.state.load(Ordering::Relaxed) == WAITING;
+        let destination = inner.destination.as_ref().filter(|_| waits);
+        destination.is_some_and(|destination| destination.land(offset, length, at, read))
+    }
+
     /// No reply will come any more.
     pub(crate) fn lose(&self) {
         let mut inner = lock(&self.inner);
@@ -116,11 +134,6 @@ impl Slot {
             DONE => Some(std::mem::take(&mut inner.reply)),
             _ => None,
         }
-    }
-
-    /// Gives the reply's memory back for the next one.
-    pub(crate) fn recycle(&self, reply: Vec<u8>) {
-        lock(&self.inner).reply = reply;
     }
 }
 

@@ -31,9 +31,6 @@ pub struct Statistics {
 struct Stripe {
     calls: AtomicU64,
     posted: AtomicU64,
-    /// Work whose position was noted after it was posted.
-    noted: AtomicU64,
-    work: AtomicU64,
     synchronous: AtomicU64,
     to_device: AtomicU64,
     from_device: AtomicU64,
@@ -43,8 +40,6 @@ static COUNTERS: [Stripe; STRIPES] = [const {
     Stripe {
         calls: AtomicU64::new(0),
         posted: AtomicU64::new(0),
-        noted: AtomicU64::new(0),
-        work: AtomicU64::new(0),
         synchronous: AtomicU64::new(0),
         to_device: AtomicU64::new(0),
         from_device: AtomicU64::new(0),
@@ -66,30 +61,6 @@ pub fn count_call() {
 
 pub(crate) fn count_posted() {
     stripe().posted.fetch_add(1, Ordering::Relaxed);
-}
-
-/// A thread begins to post work.
-pub(crate) fn begin_work() {
-    stripe().work.fetch_add(1, Ordering::Relaxed);
-}
-
-/// The thread noted the position of the work that it posted.
-pub(crate) fn end_work() {
-    stripe().noted.fetch_add(1, Ordering::Release);
-}
-
-/// Is every position of work that was posted before this call noted?
-pub(crate) fn all_noted() -> bool {
-    let sum = |field: fn(&Stripe) -> &AtomicU64| -> u64 {
-        COUNTERS
-            .iter()
-            .map(|stripe| field(stripe).load(Ordering::Acquire))
-            .sum()
-    };
-    // In this order: what begins between the two makes them differ.
-    let noted = sum(|stripe| &stripe.noted);
-    let begun = sum(|stripe| &stripe.work);
-    noted == begun
 }
 
 pub(crate) fn count_synchronous() {

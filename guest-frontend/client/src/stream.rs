@@ -15,7 +15,6 @@ use crate::event::Event;
 use crate::progress::Progress;
 use crate::session::Session;
 use crate::slots::lock;
-use crate::statistics;
 
 /// Does not wait for the legacy default stream (CU_STREAM_NON_BLOCKING).
 pub const NON_BLOCKING: u32 = 1;
@@ -116,7 +115,7 @@ impl Session {
         lock(&self.streams).retain(|other| !Arc::ptr_eq(other, &stream.progress));
         // What is not known to be over now, only a wait for everything tells.
         if !self.is_known_idle(stream) {
-            self.orphans.post(stream.progress.posted());
+            self.orphans.join(stream.progress.posted());
         }
         self.link
             .post(&StreamDestroy {
@@ -212,9 +211,8 @@ impl Session {
     pub(crate) fn before(&self, stream: &Stream) -> (u64, u64) {
         let (own, all) = (stream.progress.posted(), self.progress.posted());
         // Asked after, so that work up to there is in `unordered` if it must.
-        let stands_for_all = stream.is_legacy()
-            && statistics::all_noted()
-            && self.unordered.posted() <= self.progress.complete();
+        let stands_for_all =
+            stream.is_legacy() && self.unordered.posted() <= self.progress.complete();
         (own, if stands_for_all { all } else { 0 })
     }
 

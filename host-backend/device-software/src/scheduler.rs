@@ -98,6 +98,8 @@ struct State {
     error: Option<Error>,
     /// Host functions that are not over.
     host_pending: usize,
+    /// A pool thread completes an operation, and looks for tasks after.
+    completing: bool,
     /// Number of the next turn of a thread, and those that run.
     turn: u64,
     in_flight: BTreeSet<u64>,
@@ -401,7 +403,10 @@ impl Inner {
                 Work::Task(_) | Work::Host(_) if failed => self.finished(state, ticket, &mut ready),
                 Work::Task(task) => {
                     state.tasks.push_back((ticket, task));
-                    self.work.notify_one();
+                    // The first is that thread's own.
+                    if !state.completing || state.tasks.len() > 1 {
+                        self.work.notify_one();
+                    }
                 }
                 Work::Host(function) => {
                     state.host.push_back((ticket, function));
@@ -519,7 +524,9 @@ impl Inner {
                 if let Err(error) = result {
                     self.fail(&mut state, error);
                 }
+                state.completing = true;
                 self.complete(&mut state, ticket);
+                state.completing = false;
                 continue;
             }
             let picked = if kernels { self.pick(&mut state) } else { None };

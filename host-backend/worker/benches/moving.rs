@@ -170,6 +170,7 @@ fn session(platform: &SoftwarePlatform) -> Session {
         images: ImageStore::default(),
         output: None,
         statistics: Arc::default(),
+        latency: false,
         reconnect: None,
     };
     Session::new(setup, Arc::new(Nobody), None)

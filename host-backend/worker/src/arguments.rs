@@ -34,6 +34,9 @@ pub struct Arguments {
     /// Most bytes of that directory.
     #[arg(long, default_value_t = 4 << 30)]
     pub image_cache_bytes: u64,
+    /// Measure how long calls take that somebody waits for.
+    #[arg(long)]
+    pub latency: bool,
     /// How much to log: off, error, warn, info, debug or trace.
     #[arg(long, default_value_t = LevelFilter::INFO)]
     pub log: LevelFilter,

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use paragpu_communicator::Sender;
 use paragpu_device::{CopyEnd, EventId, StreamId};
-use paragpu_protocol::frame::{Control, MAX_PAYLOAD};
+use paragpu_protocol::frame::{ACKNOWLEDGE_EVERY, Control, MAX_PAYLOAD};
 use paragpu_protocol::layout::Regions;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
@@ -19,11 +19,16 @@ use crate::completion::{Goal, Then};
 use crate::error::{Fault, Outcome, fail};
 use crate::rect::{piece, shifted, volume};
 use crate::session::Session;
-use crate::staging::{OutSlot, SLOT, Staged};
+use crate::staging::{OUTBOUND, OutSlot, SLOT, Staged};
 
 /// Bytes of a data frame to the guest: whole pages, and an offset before.
 const CHUNK: u64 = (MAX_PAYLOAD as u64 - 8) / 4096 * 4096;
 const _: () = assert!(CHUNK <= SLOT);
+/// Data of this size on stays in its slot until the guest has it. The guest
+/// says so every [`ACKNOWLEDGE_EVERY`](paragpu_protocol::frame::ACKNOWLEDGE_EVERY)
+/// bytes, so that there are always slots to come back.
+const LENT: u64 = 64 * 1024;
+const _: () = assert!(ACKNOWLEDGE_EVERY as u64 / LENT + 1 + DEPTH as u64 <= OUTBOUND);
 /// Chunks of one copy under way at once.
 const DEPTH: usize = 4;
 
@@ -56,7 +61,6 @@ struct Chunk {
     slot: OutSlot,
     mark: EventId,
     offset: u64,
-    length: u64,
 }
 
 impl Session {
@@ -279,25 +283,14 @@ impl Session {
     /// Asks the device for as many chunks as may be under way.
     fn copy_out_issue(&mut self, copy: &mut CopyOut) -> Outcome<()> {
         while copy.under_way.len() < DEPTH && copy.issued < copy.total {
-            let Some((slot, address)) = self.outbound.take(self.device.as_mut())? else {
+            let Some(mut slot) = self.outbound.take(self.device.as_mut())? else {
                 break;
             };
-            match self.copy_out_chunk(copy, address) {
-                Ok((mark, length)) => {
-                    let offset = copy.issued;
-                    copy.issued += length;
-                    copy.under_way.push_back(Chunk {
-                        slot,
-                        mark,
-                        offset,
-                        length,
-                    });
-                }
-                Err(fault) => {
-                    self.outbound.free(slot);
-                    return Err(fault);
-                }
-            }
+            let (mark, length) = self.copy_out_chunk(copy, slot.address())?;
+            slot.holds(length);
+            let offset = copy.issued;
+            copy.issued += length;
+            copy.under_way.push_back(Chunk { slot, mark, offset });
         }
         Ok(())
     }
@@ -346,22 +339,21 @@ impl Session {
             let Some(chunk) = copy.under_way.pop_front() else {
                 return Ok(false);
             };
-            let offset = chunk.offset.to_le_bytes();
-            let length = usize::try_from(chunk.length).unwrap_or(0);
-            let bytes = self.outbound.bytes(&chunk.slot, length);
-            let sent = if at.slot == 0 {
-                Ok(0)
-            } else {
-                let kind = Control::Data.kind();
-                let payload = [offset.as_slice(), bytes];
-                self.sender
-                    .send(kind, at.slot, Some(self.executed()), &payload)
-            };
             self.events.free(chunk.mark);
-            self.outbound.free(chunk.slot);
-            sent?;
+            let length = chunk.slot.as_ref().len() as u64;
+            if at.slot != 0 {
+                let frame = (Control::Data.kind(), at.slot, self.executed());
+                let offset = chunk.offset.to_le_bytes();
+                if length < LENT {
+                    let (kind, slot, sequence) = frame;
+                    let payload = [offset.as_slice(), chunk.slot.as_ref()];
+                    self.sender.send(kind, slot, Some(sequence), &payload)?;
+                } else {
+                    self.sender.send_lent(frame, &offset, chunk.slot)?;
+                }
+            }
             self.unflushed = true;
-            self.statistics.bytes_from_device.add(chunk.length);
+            self.statistics.bytes_from_device.add(length);
         }
     }
 
@@ -370,8 +362,9 @@ impl Session {
         for chunk in copy.under_way {
             // After an error the device writes there no more; else the mark
             // says so, and a slot that is still written is not reused.
-            if !matches!(self.device.event_query(chunk.mark), Ok(false)) {
-                self.outbound.free(chunk.slot);
+            if matches!(self.device.event_query(chunk.mark), Ok(false)) {
+                std::mem::forget(chunk.slot);
+            } else {
                 self.events.free(chunk.mark);
             }
         }

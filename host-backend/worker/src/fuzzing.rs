@@ -63,6 +63,7 @@ pub fn fuzz_session(data: &[u8]) {
         },
         output: None,
         statistics: Arc::default(),
+        latency: true,
         reconnect: None,
     };
     let mut session = Session::new(setup, Arc::new(Sink::default()), None);

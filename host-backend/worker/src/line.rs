@@ -5,11 +5,15 @@
 //! never fails because a connection is lost: only [`flush`](Sender::flush)
 //! says so, which the session calls between calls and never inside one.
 
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use paragpu_communicator::{Error, Retained, Sender};
 use paragpu_protocol::frame::{FrameHeader, is_counted};
+
+use crate::staging::OutSlot;
 
 /// Bytes kept for a guest that does not say what it received, after which its
 /// session ends.
@@ -24,13 +28,15 @@ pub(crate) struct Line {
     current: Mutex<Arc<dyn Sender>>,
     /// Frames are kept: the session may outlive its connection.
     durable: bool,
+    /// The connection is lost.
+    down: AtomicBool,
+    /// Frames wait in the connection for a flush.
+    gathers: AtomicBool,
 }
 
 struct State {
     sender: Arc<dyn Sender>,
-    /// The connection is lost.
-    down: bool,
-    kept: Retained,
+    kept: Retained<OutSlot>,
     /// Counted frames that the guest is known to have received.
     received: u64,
     /// Counted frames sent.
@@ -47,9 +53,10 @@ impl Line {
     /// Sends over `sender` at first.
     pub(crate) fn new(sender: Arc<dyn Sender>, durable: bool) -> Self {
         Self {
+            down: AtomicBool::new(false),
+            gathers: AtomicBool::new(sender.gathers()),
             state: Mutex::new(State {
                 sender: Arc::clone(&sender),
-                down: false,
                 kept: Retained::default(),
                 received: 0,
                 sent: 0,
@@ -75,9 +82,7 @@ impl Line {
     #[cfg(feature = "serve")]
     pub(crate) fn take_over(&self, sender: Arc<dyn Sender>) {
         let mut state = locked(&self.state);
-        state.sender = Arc::clone(&sender);
-        state.down = false;
-        *locked(&self.current) = sender;
+        self.goes_over(&mut state, sender);
     }
 
     /// Counted frames that the guest has received, counted frames sent.
@@ -95,7 +100,7 @@ impl Line {
     /// Visits the frames that are kept, in order, until one fails.
     pub(crate) fn each_kept<E>(
         &self,
-        visit: impl FnMut(FrameHeader, [&[u8]; 2]) -> Result<(), E>,
+        visit: impl FnMut(FrameHeader, [&[u8]; 3]) -> Result<(), E>,
     ) -> Result<(), E> {
         locked(&self.state).kept.each(visit)
     }
@@ -156,8 +161,7 @@ impl Line {
         }
         state.forget(received);
         state.sender.close();
-        state.sender = Arc::clone(&sender);
-        *locked(&self.current) = Arc::clone(&sender);
+        self.goes_over(&mut state, Arc::clone(&sender));
         let again = state.kept.each(|header, payload| {
             let sequence = Some(header.sequence);
             sender
@@ -167,26 +171,99 @@ impl Line {
         if let Some((kind, payload)) = state.asked.take() {
             let _ = sender.try_send(kind, 0, Some(0), &[&payload]);
         }
-        state.down = again.and_then(|()| sender.flush()).is_err();
+        self.note(&again.and_then(|()| sender.flush()));
         true
+    }
+
+    fn goes_over(&self, state: &mut State, sender: Arc<dyn Sender>) {
+        self.gathers.store(sender.gathers(), Ordering::Relaxed);
+        self.down.store(false, Ordering::Relaxed);
+        state.sender = Arc::clone(&sender);
+        *locked(&self.current) = sender;
+    }
+
+    /// Notes a connection that is lost.
+    fn note<T>(&self, outcome: &Result<T, Error>) {
+        if outcome.is_err() {
+            self.down.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn is_down(&self) -> bool {
+        self.down.load(Ordering::Relaxed)
     }
 }
 
 impl Line {
-    /// Sends a frame by `send` over the connection that stands, and keeps it.
+    /// Sends a frame by `send` over the connection that stands, and keeps it
+    /// by `keep`.
     fn pass(
         &self,
-        frame: (u16, u16, Option<u64>),
-        payload: &[&[u8]],
+        kind: u16,
         send: impl FnOnce(&dyn Sender) -> Result<u64, Error>,
-    ) -> Result<u64, Error> {
+        keep: impl FnOnce(&mut Retained<OutSlot>),
+    ) -> Result<(), Error> {
         let mut state = locked(&self.state);
-        let outcome = if state.down {
+        let outcome = if self.is_down() {
             Err(Error::Closed)
         } else {
             send(&*state.sender)
         };
-        state.sent(self.durable, outcome, frame, payload)
+        match outcome {
+            Ok(_) => {}
+            Err(error) if error.is_loss() => self.note::<()>(&Err(error)),
+            Err(error) => return Err(error),
+        }
+        if is_counted(kind) {
+            state.sent += 1;
+            if self.durable {
+                keep(&mut state.kept);
+            }
+            if state.kept.len() > MOST_KEPT {
+                return Err(Error::protocol("the guest does not say what it received"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a frame of this kind, slot and sequence number, whose payload is
+    /// `start` and then what is in `end`, as long as it takes. The bytes stay
+    /// there until the guest has them.
+    pub(crate) fn send_lent(
+        &self,
+        (kind, slot, sequence): (u16, u16, u64),
+        start: &[u8],
+        end: OutSlot,
+    ) -> Result<(), Error> {
+        let end = RefCell::new(Some(end));
+        self.pass(
+            kind,
+            |sender| {
+                let end = end.borrow();
+                let payload = [start, end.as_ref().map_or(&[][..], AsRef::as_ref)];
+                sender.send(kind, slot, Some(sequence), &payload)
+            },
+            |kept| {
+                if let Some(end) = end.take()
+                    && let Ok(header) =
+                        FrameHeader::new(kind, slot, sequence, start.len() + end.as_ref().len())
+                {
+                    kept.push_lent(header, start, end);
+                }
+            },
+        )
+    }
+}
+
+/// Keeps a copy of a frame.
+fn keep_copy(
+    kept: &mut Retained<OutSlot>,
+    (kind, slot, sequence): (u16, u16, u64),
+    payload: &[&[u8]],
+) {
+    let length = payload.iter().map(|part| part.len()).sum();
+    if let Ok(header) = FrameHeader::new(kind, slot, sequence, length) {
+        kept.push(header, payload);
     }
 }
 
@@ -200,39 +277,6 @@ impl State {
         });
         self.received = self.received.max(count);
     }
-
-    fn keep(&mut self, kind: u16, slot: u16, sequence: u64, payload: &[&[u8]]) {
-        let length = payload.iter().map(|part| part.len()).sum();
-        if let Ok(header) = FrameHeader::new(kind, slot, sequence, length) {
-            self.kept.push(header, payload);
-        }
-    }
-
-    /// What a sent frame, or one that could not be sent, comes to.
-    fn sent(
-        &mut self,
-        durable: bool,
-        outcome: Result<u64, Error>,
-        (kind, slot, sequence): (u16, u16, Option<u64>),
-        payload: &[&[u8]],
-    ) -> Result<u64, Error> {
-        let number = sequence.unwrap_or(0);
-        match outcome {
-            Ok(_) => {}
-            Err(error) if error.is_loss() => self.down = true,
-            Err(error) => return Err(error),
-        }
-        if is_counted(kind) {
-            self.sent += 1;
-            if durable {
-                self.keep(kind, slot, number, payload);
-            }
-            if self.kept.len() > MOST_KEPT {
-                return Err(Error::protocol("the guest does not say what it received"));
-            }
-        }
-        Ok(number)
-    }
 }
 
 impl Sender for Line {
@@ -243,9 +287,13 @@ impl Sender for Line {
         sequence: Option<u64>,
         payload: &[&[u8]],
     ) -> Result<u64, Error> {
-        self.pass((kind, slot, sequence), payload, |sender| {
-            sender.try_send(kind, slot, sequence, payload)
-        })
+        let number = sequence.unwrap_or(0);
+        self.pass(
+            kind,
+            |sender| sender.try_send(kind, slot, sequence, payload),
+            |kept| keep_copy(kept, (kind, slot, number), payload),
+        )?;
+        Ok(number)
     }
 
     fn send(
@@ -255,9 +303,13 @@ impl Sender for Line {
         sequence: Option<u64>,
         payload: &[&[u8]],
     ) -> Result<u64, Error> {
-        self.pass((kind, slot, sequence), payload, |sender| {
-            sender.send(kind, slot, sequence, payload)
-        })
+        let number = sequence.unwrap_or(0);
+        self.pass(
+            kind,
+            |sender| sender.send(kind, slot, sequence, payload),
+            |kept| keep_copy(kept, (kind, slot, number), payload),
+        )?;
+        Ok(number)
     }
 
     fn wait_for_room(&self, length: usize) -> Result<(), Error> {
@@ -268,13 +320,20 @@ impl Sender for Line {
         }
     }
 
+    fn gathers(&self) -> bool {
+        self.gathers.load(Ordering::Relaxed)
+    }
+
     fn flush(&self) -> Result<(), Error> {
-        let mut state = locked(&self.state);
-        if state.down {
+        if self.is_down() {
             return Err(Error::Closed);
         }
+        if !self.gathers() {
+            return Ok(());
+        }
+        let state = locked(&self.state);
         let flushed = state.sender.flush();
-        state.down = flushed.is_err();
+        self.note(&flushed);
         flushed
     }
 

@@ -191,6 +191,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         },
         output: Some(output),
         statistics: Arc::clone(&statistics),
+        latency: arguments.latency,
         reconnect: reconnect.map(|host| Box::new(host) as Box<dyn Reconnect>),
     };
     // Never dropped: a device waits for its work when it is, and a kernel may

@@ -35,7 +35,7 @@ use crate::module::{Kernel, Module};
 use crate::output::Output;
 use crate::pinned::{Pinned, Sharing};
 use crate::shadow::Shadow;
-use crate::staging::{Inbound, Outbound};
+use crate::staging::{Arrivals, Inbound, Outbound};
 use crate::statistics::Statistics;
 use crate::stream::Stream;
 use crate::texture::Array;
@@ -53,6 +53,8 @@ const BACKLOG: usize = 16 << 20;
 const MOST_BACKLOG: usize = 256 << 20;
 /// Longest wait for calls while the session is on its way to another worker.
 const MOVING: Duration = Duration::from_micros(50);
+/// Longest wait for room in staging memory between two looks at the rest.
+const STAGED: Duration = Duration::from_micros(50);
 /// How often a guest that is not listened to is asked whether it lives.
 const PROBE: Duration = Duration::from_secs(1);
 /// Host memory for shadows where nothing else is assigned.
@@ -80,6 +82,8 @@ pub struct Setup {
     pub output: Option<Output>,
     /// Where the session counts.
     pub statistics: Arc<Statistics>,
+    /// How long calls take is counted, too: two looks at the clock a call.
+    pub latency: bool,
     /// Where another connection comes from when one is lost; `None` where the
     /// session ends with its connection.
     pub reconnect: Option<Box<dyn Reconnect>>,
@@ -184,6 +188,8 @@ pub struct Session {
     pub(crate) out: Vec<u8>,
     pub(crate) unflushed: bool,
     pub(crate) statistics: Arc<Statistics>,
+    /// How long calls take is counted.
+    latency: bool,
     /// By slot: when the call that its thread waits for was taken in.
     began: Vec<Option<Instant>>,
 
@@ -290,6 +296,7 @@ impl Session {
             out: Vec::with_capacity(4096),
             unflushed: false,
             statistics: setup.statistics,
+            latency: setup.latency,
             began: Vec::new(),
             received: 0,
             untold: 0,
@@ -401,6 +408,7 @@ impl Session {
     /// Goes on over another connection, between two calls.
     pub(crate) fn resume(&mut self, mut lost: TravelError) -> Result<Box<dyn Receiver>, End> {
         self.sender.cut();
+        self.inbound.clear();
         let (connection, communicator) = loop {
             let sharing = self.sharing();
             let next = match &mut self.reconnect {
@@ -464,10 +472,12 @@ impl Session {
             false => self.pace(),
         };
         for _ in 0..BATCH {
-            let Some(frame) = receiver.receive(wait)? else {
+            if self.is_staged_up() {
                 break;
-            };
-            self.take(frame.header, frame.payload)?;
+            }
+            if !self.take_next(receiver, wait)? {
+                break;
+            }
             self.flush()?;
             self.pacer.reset();
             if !self.backlog.is_empty() {
@@ -476,6 +486,56 @@ impl Session {
             wait = Wait::Poll;
         }
         self.look()
+    }
+
+    /// Takes a frame, a large copy to the device by way of staging memory;
+    /// false where none came.
+    fn take_next(&mut self, receiver: &mut dyn Receiver, wait: Wait) -> Result<bool, End> {
+        let mut arrivals = Arrivals {
+            inbound: &mut self.inbound,
+            device: self.device.as_mut(),
+            events: &mut self.events,
+        };
+        let Some(frame) = receiver.receive_into(wait, &mut arrivals)? else {
+            return Ok(false);
+        };
+        let (header, payload) = (frame.header, frame.payload);
+        if frame.landed == 0 {
+            self.take(header, payload)?;
+            return Ok(true);
+        }
+        let Some((memory, offset)) = self.inbound.landed() else {
+            return Err(TravelError::protocol("a call landed where no memory is").into());
+        };
+        self.take(header, memory.bytes(offset, frame.landed))?;
+        self.inbound.clear();
+        Ok(true)
+    }
+
+    /// Has the device no room for more bytes? Then it is waited for a little:
+    /// what the connection holds need not be taken in to lie here. A host
+    /// function's end may be what the device waits for, and is let in.
+    fn is_staged_up(&mut self) -> bool {
+        if self.host_functions.are_running() {
+            return false;
+        }
+        let device = self.device.as_mut();
+        let Some(stream) = self.inbound.awaits(device, &mut self.events) else {
+            return false;
+        };
+        // Its error is found by whoever waits for the work that failed.
+        let _ = self.device.stream_doze(stream, STAGED);
+        true
+    }
+
+    /// Before frames are received otherwise than by [`take_next`](Self::take_next).
+    pub(crate) fn recall(&mut self, receiver: &mut dyn Receiver) {
+        receiver.recall(&Arrivals {
+            inbound: &mut self.inbound,
+            device: self.device.as_mut(),
+            events: &mut self.events,
+        });
+        self.inbound.clear();
     }
 
     /// Waits for the device where it needs the processor; how long to wait
@@ -639,7 +699,7 @@ impl Session {
 
     /// A call was taken in; somebody waits for it unless its slot is 0.
     fn begins(&mut self, slot: u16) {
-        if slot == 0 {
+        if slot == 0 || !self.latency {
             return;
         }
         let place = usize::from(slot);
@@ -653,6 +713,9 @@ impl Session {
 
     /// The call of this slot is answered.
     pub(crate) fn ends(&mut self, slot: u16) {
+        if !self.latency {
+            return;
+        }
         let began = self.began.get_mut(usize::from(slot));
         if let Some(began) = began.and_then(Option::take) {
             self.statistics.answered(began.elapsed());
@@ -686,6 +749,7 @@ impl Session {
         if !self.takes_more() {
             return self.sit_out(wait);
         }
+        self.recall(receiver);
         let Some(frame) = receiver.receive(wait)? else {
             return Ok(());
         };

@@ -36,6 +36,9 @@ pub struct Spawn {
     pub image_cache: Option<PathBuf>,
     /// Most bytes of that directory.
     pub image_cache_bytes: u64,
+    /// Whether the worker measures how long calls take that somebody waits
+    /// for.
+    pub latency: bool,
     /// How much the worker logs: `off`, `error`, `warn`, `info`, `debug` or
     /// `trace`.
     pub log: String,
@@ -65,6 +68,9 @@ impl Spawn {
             .arg(&self.log);
         if self.device == "software" {
             self.software.describe(&mut command);
+        }
+        if self.latency {
+            command.arg("--latency");
         }
         if let Some(directory) = &self.image_cache {
             command.arg("--image-cache").arg(directory);

@@ -1,8 +1,18 @@
 //! Pinned memory through which bytes pass on their way between a stream
 //! connection and the device. It does not grow with what passes.
+//!
+//! Large calls are received into it ([`Arrivals`]), and data that a guest has
+//! not yet said to have received stays in it ([`OutSlot`]), so that the bytes
+//! are copied once on each side of the device.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
+use paragpu_communicator::Landing;
 use paragpu_device::{Device, EventId, StreamId};
+use paragpu_protocol::call::WireCall;
+use paragpu_protocol::frame::FrameHeader;
 use paragpu_protocol::status::Status;
+use paragpu_protocol::table::CopyToDevice;
 
 use crate::error::{Outcome, fail};
 use crate::events::Events;
@@ -13,7 +23,7 @@ pub(crate) const SLOT: u64 = 256 * 1024;
 /// Slots for bytes to the device.
 const INBOUND: u64 = 32;
 /// Slots for bytes from the device.
-const OUTBOUND: u64 = 16;
+pub(crate) const OUTBOUND: u64 = 16;
 
 fn pinned(device: &mut dyn Device, slots: u64) -> Outcome<Mapping> {
     let mapping = match Mapping::anywhere(slots * SLOT) {
@@ -37,13 +47,28 @@ struct Filling {
     marks: Vec<(StreamId, EventId)>,
 }
 
+/// Bytes before the data of a [`CopyToDevice`].
+const HEAD: u64 = 20;
+/// Device copies like sources that begin at a multiple of this.
+const ALIGN: u64 = 64;
+
+/// A call that is being received into a slot.
+#[derive(Debug, Clone, Copy)]
+struct Landed {
+    slot: usize,
+    /// In the mapping.
+    offset: u64,
+    length: usize,
+}
+
 /// Staging to the device. Copies fill slots one after the other; a slot is
 /// free again when all copies from it are over, whatever other slots wait for.
 #[derive(Debug, Default)]
 pub(crate) struct Inbound {
-    mapping: Option<Mapping>,
+    mapping: Option<Arc<Mapping>>,
     slots: Vec<Filling>,
     current: usize,
+    landed: Option<Landed>,
 }
 
 /// Bytes staged for one copy.
@@ -55,19 +80,63 @@ pub(crate) struct Staged {
 }
 
 impl Inbound {
-    /// Copies bytes in; `None` while all slots wait for the device.
+    /// Makes bytes readable for the device: as they are if they landed here,
+    /// else by a copy. `None` while all slots wait for the device.
     pub(crate) fn stage(
         &mut self,
         device: &mut dyn Device,
         events: &mut Events,
         bytes: &[u8],
     ) -> Outcome<Option<Staged>> {
+        if let Some(staged) = self.staged(bytes) {
+            return Ok(Some(staged));
+        }
         let length = bytes.len() as u64;
+        let Some(offset) = self.room(device, events, length)? else {
+            return Ok(None);
+        };
+        let Some(mapping) = &self.mapping else {
+            return Ok(None);
+        };
+        if !mapping.copy_in(offset, bytes) {
+            return Ok(None);
+        }
+        let address = mapping.address() + offset;
+        let slot = self.current;
+        self.fill(slot, offset + length);
+        Ok(Some(Staged { address, slot }))
+    }
+
+    /// Whose copies are to end before there is room for a large call; `None`
+    /// where there is some.
+    pub(crate) fn awaits(
+        &mut self,
+        device: &mut dyn Device,
+        events: &mut Events,
+    ) -> Option<StreamId> {
+        if self.slots.iter().any(|slot| slot.used == 0) {
+            return None;
+        }
+        let over = |slot: &mut Filling| slot.reclaim(device, events);
+        if self.slots.iter_mut().any(over) {
+            return None;
+        }
+        let slot = self.slots.first()?;
+        slot.marks.first().map(|(stream, _)| *stream)
+    }
+
+    /// Where `length` bytes fit; `None` while all slots wait for the device.
+    fn room(
+        &mut self,
+        device: &mut dyn Device,
+        events: &mut Events,
+        length: u64,
+    ) -> Outcome<Option<u64>> {
         if length > SLOT {
             return fail(Status::INVALID_VALUE, "more bytes than a frame carries");
         }
         if self.mapping.is_none() {
-            self.mapping = Some(pinned(device, INBOUND)?);
+            self.mapping = Some(Arc::new(pinned(device, INBOUND)?));
             self.slots.resize_with(INBOUND as usize, Filling::default);
         }
         let fits = |slot: &Filling| slot.used + length <= SLOT;
@@ -80,19 +149,45 @@ impl Inbound {
             };
             self.current = free;
         }
-        let (Some(slot), Some(mapping)) = (self.slots.get_mut(self.current), &self.mapping) else {
-            return Ok(None);
-        };
-        let offset = self.current as u64 * SLOT + slot.used;
-        if !mapping.copy_in(offset, bytes) {
-            return Ok(None);
+        let slot = self.slots.get(self.current);
+        Ok(slot.map(|slot| self.current as u64 * SLOT + slot.used))
+    }
+
+    /// A slot is in use up to `end` of the mapping.
+    fn fill(&mut self, slot: usize, end: u64) {
+        if let Some(filling) = self.slots.get_mut(slot) {
+            filling.used = (end - slot as u64 * SLOT).next_multiple_of(ALIGN);
         }
-        // Device copies like aligned sources.
-        slot.used = (slot.used + length).next_multiple_of(64);
-        Ok(Some(Staged {
-            address: mapping.address() + offset,
-            slot: self.current,
-        }))
+    }
+
+    /// Bytes of the call that landed, if these are some.
+    fn staged(&mut self, bytes: &[u8]) -> Option<Staged> {
+        let landed = self.landed?;
+        let mapping = self.mapping.as_ref()?;
+        let address = bytes.as_ptr() as u64;
+        let first = mapping.address() + landed.offset;
+        let inside =
+            address >= first && address + bytes.len() as u64 <= first + landed.length as u64;
+        if !inside {
+            return None;
+        }
+        self.landed = None;
+        self.fill(landed.slot, landed.offset + landed.length as u64);
+        Some(Staged {
+            address,
+            slot: landed.slot,
+        })
+    }
+
+    /// Whose memory holds the call that landed, and where.
+    pub(crate) fn landed(&self) -> Option<(Arc<Mapping>, u64)> {
+        let landed = self.landed?;
+        Some((Arc::clone(self.mapping.as_ref()?), landed.offset))
+    }
+
+    /// The call that landed, or was about to, is dealt with.
+    pub(crate) fn clear(&mut self) {
+        self.landed = None;
     }
 
     /// The copy from `staged` was given to `stream`.
@@ -130,38 +225,135 @@ impl Filling {
     }
 }
 
+/// Receives large copies to the device into staging memory.
+pub(crate) struct Arrivals<'a> {
+    pub(crate) inbound: &'a mut Inbound,
+    pub(crate) device: &'a mut dyn Device,
+    pub(crate) events: &'a mut Events,
+}
+
+impl Arrivals<'_> {
+    /// Finds memory for a call of `length` bytes, such that its data is
+    /// aligned if it can be.
+    fn begin(&mut self, length: usize) -> Option<Landed> {
+        let lead = ALIGN - HEAD;
+        let Self {
+            inbound,
+            device,
+            events,
+        } = self;
+        let place = inbound.room(*device, events, length as u64 + lead);
+        let offset = place.ok().flatten()? + lead;
+        let slot = inbound.current;
+        Some(Landed {
+            slot,
+            offset,
+            length,
+        })
+    }
+}
+
+impl Landing for Arrivals<'_> {
+    fn head(&self, header: &FrameHeader) -> Option<usize> {
+        (header.kind == CopyToDevice::INFO.number).then_some(0)
+    }
+
+    fn land(
+        &mut self,
+        header: &FrameHeader,
+        _head: &[u8],
+        at: usize,
+        read: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> bool {
+        if at == 0 {
+            self.inbound.landed = self.begin(header.payload_len());
+        }
+        let (Some(landed), Some(mapping)) = (self.inbound.landed, &self.inbound.mapping) else {
+            return false;
+        };
+        let offset = landed.offset + at as u64;
+        let rest = landed.length.saturating_sub(at);
+        mapping.fill(offset, rest, |memory| {
+            read(memory);
+        })
+    }
+
+    fn landed(&self, count: usize) -> &[u8] {
+        let landed = self.inbound.landed.filter(|landed| count <= landed.length);
+        match (landed, &self.inbound.mapping) {
+            (Some(landed), Some(mapping)) => mapping.bytes(landed.offset, count),
+            _ => &[],
+        }
+    }
+}
+
 /// Staging from the device: whole slots.
 #[derive(Debug, Default)]
 pub(crate) struct Outbound {
-    mapping: Option<Mapping>,
-    free: Vec<u64>,
+    pool: Option<Arc<Pool>>,
 }
 
-/// A slot in use; to be given back by [`Outbound::free`].
 #[derive(Debug)]
-pub(crate) struct OutSlot(u64);
+struct Pool {
+    mapping: Mapping,
+    free: Mutex<Vec<u64>>,
+}
+
+/// A slot in use. Dropped, it may be used again; one that the device may still
+/// write is forgotten instead.
+#[derive(Debug)]
+pub(crate) struct OutSlot {
+    pool: Arc<Pool>,
+    offset: u64,
+    length: usize,
+}
 
 impl Outbound {
-    /// A slot and its address; `None` while all are in use.
-    pub(crate) fn take(&mut self, device: &mut dyn Device) -> Outcome<Option<(OutSlot, u64)>> {
-        if self.mapping.is_none() {
-            self.mapping = Some(pinned(device, OUTBOUND)?);
-            self.free.extend((0..OUTBOUND).rev());
-        }
-        let (Some(mapping), Some(slot)) = (&self.mapping, self.free.pop()) else {
-            return Ok(None);
+    /// A slot; `None` while all are in use.
+    pub(crate) fn take(&mut self, device: &mut dyn Device) -> Outcome<Option<OutSlot>> {
+        let pool = match &self.pool {
+            Some(pool) => pool,
+            None => self.pool.insert(Arc::new(Pool {
+                mapping: pinned(device, OUTBOUND)?,
+                free: Mutex::new((0..OUTBOUND).rev().map(|slot| slot * SLOT).collect()),
+            })),
         };
-        Ok(Some((OutSlot(slot), mapping.address() + slot * SLOT)))
+        let free = pool.free().pop();
+        Ok(free.map(|offset| OutSlot {
+            pool: Arc::clone(pool),
+            offset,
+            length: 0,
+        }))
+    }
+}
+
+impl Pool {
+    fn free(&self) -> std::sync::MutexGuard<'_, Vec<u64>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl OutSlot {
+    /// Where the device writes.
+    pub(crate) fn address(&self) -> u64 {
+        self.pool.mapping.address() + self.offset
     }
 
-    /// The first `length` bytes of a slot whose transfer is over.
-    pub(crate) fn bytes(&self, slot: &OutSlot, length: usize) -> &[u8] {
-        self.mapping
-            .as_ref()
-            .map_or(&[], |mapping| mapping.bytes(slot.0 * SLOT, length))
+    /// Says how many bytes the device writes.
+    pub(crate) fn holds(&mut self, length: u64) {
+        self.length = usize::try_from(length.min(SLOT)).unwrap_or(0);
     }
+}
 
-    pub(crate) fn free(&mut self, slot: OutSlot) {
-        self.free.push(slot.0);
+/// The bytes of a transfer that is over.
+impl AsRef<[u8]> for OutSlot {
+    fn as_ref(&self) -> &[u8] {
+        self.pool.mapping.bytes(self.offset, self.length)
+    }
+}
+
+impl Drop for OutSlot {
+    fn drop(&mut self) {
+        self.pool.free().push(self.offset);
     }
 }

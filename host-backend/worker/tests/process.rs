@@ -70,6 +70,7 @@ impl Worker {
             ordinal,
             image_cache: None,
             image_cache_bytes: 1 << 30,
+            latency: false,
             log: "warn".into(),
             software: Software {
                 memory: 1 << 30,

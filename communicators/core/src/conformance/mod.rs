@@ -6,6 +6,7 @@
 
 mod death;
 mod flow;
+mod landing;
 mod malformed;
 mod waiting;
 
@@ -17,6 +18,7 @@ use crate::{Connection, Error, Receiver, Sender, Wait};
 
 pub use death::*;
 pub use flow::*;
+pub use landing::*;
 pub use malformed::*;
 pub use waiting::*;
 
@@ -110,6 +112,8 @@ macro_rules! conformance_tests {
             dropped_receiver_stops_the_peer, sends_after_the_end_fail,
             truncated_frame_is_no_frame, oversized_frame_is_refused,
             reserved_kind_from_the_peer_is_refused, good_frames_before_a_bad_one_arrive,
+            landing_changes_nothing, recalled_bytes_are_unfinished,
+            frame_cut_while_it_lands_is_no_frame,
         );
     };
     (@ $condition:expr, $factory:expr; $($case:ident),* $(,)?) => {

@@ -3,6 +3,8 @@
 #[cfg(not(loom))]
 pub(crate) mod eventfd;
 #[cfg(not(loom))]
+pub(crate) mod fence_unsafe;
+#[cfg(not(loom))]
 pub(crate) mod mapping_unsafe;
 #[cfg(not(loom))]
 pub(crate) mod node_unsafe;

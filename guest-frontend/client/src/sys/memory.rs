@@ -79,6 +79,17 @@ impl Source {
         self.address as u64
     }
 
+    /// As much of it as [`part`](Self::part) gives.
+    #[must_use]
+    pub(crate) fn cut(&self, offset: usize, length: usize) -> Self {
+        let offset = offset.min(self.length);
+        Self {
+            // SAFETY: inside, or one past the end.
+            address: unsafe { self.address.add(offset) },
+            length: length.min(self.length - offset),
+        }
+    }
+
     /// Writes bytes at `offset`, as far as they fit. Only for memory that the
     /// program gave to be written as well (pinned memory).
     pub fn overwrite(&self, offset: usize, bytes: &[u8]) {
@@ -105,6 +116,12 @@ impl Source {
         // SAFETY: inside what `new` promised readable; another thread of the
         // program that writes it meanwhile breaks CUDA's own rules.
         unsafe { std::slice::from_raw_parts(self.address.add(offset), length) }
+    }
+}
+
+impl AsRef<[u8]> for Source {
+    fn as_ref(&self) -> &[u8] {
+        self.part(0, self.length)
     }
 }
 
@@ -190,6 +207,29 @@ impl Destination {
             at += now.len();
             rest = later;
         }
+        true
+    }
+
+    /// Calls `read` with what is left from the `at`-th of `length` bytes at
+    /// `offset` on. False where these do not fit, or have gaps between them.
+    pub(crate) fn land(
+        &self,
+        offset: u64,
+        length: usize,
+        at: usize,
+        read: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> bool {
+        let Some(start) = self.starts(offset, length).filter(|_| at < length) else {
+            return false;
+        };
+        let (_, room) = self.place(start);
+        if room < length {
+            return false;
+        }
+        let (place, _) = self.place(start + at);
+        // SAFETY: as in `write`; `room` says that all is in one row. Nobody
+        // else uses the bytes meanwhile.
+        read(unsafe { std::slice::from_raw_parts_mut(place, length - at) });
         true
     }
 

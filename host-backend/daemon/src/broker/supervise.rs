@@ -112,6 +112,7 @@ impl Broker {
             ordinal: self.likely_ordinal(ordinal),
             image_cache: self.host.cache_directory().filter(|path| usable(path)),
             image_cache_bytes: self.host.cache.size.0,
+            latency: self.metrics.is_some(),
             log: self.host.log.level.name().to_owned(),
             software: self.software(),
         };

@@ -14,6 +14,9 @@ pub struct Mapping {
 
 // SAFETY: the memory belongs to this value alone; access is by copies.
 unsafe impl Send for Mapping {}
+// SAFETY: as with the device, which uses the memory as well, each part has one
+// user at a time: whoever was given it by the staging that owns the mapping.
+unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// `length` bytes anywhere.
@@ -83,6 +86,19 @@ impl Mapping {
         // SAFETY: `place` checked the range; a device may look at the same
         // bytes, which is the guest's own race.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        true
+    }
+
+    /// Lets `fill` write `length` bytes at `offset`, which nobody else uses
+    /// meanwhile; false where they do not fit.
+    #[must_use]
+    pub fn fill(&self, offset: u64, length: usize, fill: impl FnOnce(&mut [u8])) -> bool {
+        let Some(to) = self.place(offset, length) else {
+            return false;
+        };
+        // SAFETY: `place` checked the range, which is initialised (zero or
+        // written) and, as the caller promises, used by nobody else.
+        fill(unsafe { std::slice::from_raw_parts_mut(to, length) });
         true
     }
 

@@ -63,6 +63,7 @@ pub fn setup(device: &TestDevice) -> Setup {
         images: ImageStore::default(),
         output: None,
         statistics: Arc::default(),
+        latency: true,
         reconnect: None,
     }
 }

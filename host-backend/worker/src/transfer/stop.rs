@@ -45,6 +45,7 @@ impl Session {
         receiver: &mut dyn Receiver,
         patience: Duration,
     ) -> Result<(), Unstopped> {
+        self.recall(receiver);
         let deadline = Instant::now() + patience;
         loop {
             while self.takes_more()
@@ -110,8 +111,8 @@ impl Session {
         for (head, payload) in self.waiting_calls() {
             to.put(Kind::Waiting, &[&head, payload])?;
         }
-        self.sender.each_kept(|header, [front, back]| {
-            to.put(Kind::Kept, &[&header.to_bytes(), front, back])
+        self.sender.each_kept(|header, [front, back, lent]| {
+            to.put(Kind::Kept, &[&header.to_bytes(), front, back, lent])
         })
     }
 

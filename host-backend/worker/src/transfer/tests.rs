@@ -54,6 +54,7 @@ fn session(cores: u32, memory: u64) -> Session {
         images: ImageStore::default(),
         output: None,
         statistics: Arc::default(),
+        latency: false,
         reconnect: None,
     };
     Session::new(setup, Arc::new(Nobody), None)

@@ -49,6 +49,7 @@ impl Host {
             ordinal,
             image_cache: None,
             image_cache_bytes: 1 << 30,
+            latency: false,
             log: "error".into(),
             software: Software {
                 memory: 1 << 30,
