@@ -15,11 +15,18 @@
 #include <linux/srcu.h>
 #include <linux/wait.h>
 #include <linux/workqueue.h>
+#include <linux/xarray.h>
 
 #include <uapi/linux/paragpu.h>
 
 /* Device nodes that the driver can serve; one per PCI device. */
 #define PARAGPU_MAX_DEVICES	64
+
+/*
+ * Bytes that one fault maps at most: all that one page table can hold. It is
+ * also what is known of a process's use of its channel.
+ */
+#define PARAGPU_BLOCK	PMD_SIZE
 
 /**
  * struct paragpu_channel - the guest's side of one channel
@@ -31,6 +38,9 @@
  * @rung: the host rang since the last acknowledgement
  * @wait: pollers
  * @fade: bytes from the channel's begin on that fade, see %PARAGPU_IOC_FADE
+ * @touched: which blocks of %PARAGPU_BLOCK bytes its opener has touched
+ * @kept: by page, what the opener had beyond @fade when the device went
+ * @lost: that is not known, or not all of it
  * @faded: pages that stand for what faded: the channel's header, all the rest;
  *	NULL until wanted. Of the last opener alone: a device that is gone has
  *	no other.
@@ -43,6 +53,9 @@ struct paragpu_channel {
 	atomic_t rung;
 	wait_queue_head_t wait;
 	u64 fade;
+	unsigned long *touched;
+	struct xarray kept;
+	bool lost;
 	struct page *faded[2];
 };
 
@@ -109,6 +122,7 @@ void paragpu_exit(struct paragpu_device *paragpu, int index);
 void paragpu_watch(struct paragpu_device *paragpu);
 void paragpu_ring(struct paragpu_device *paragpu, u32 peer);
 u32 paragpu_state(struct paragpu_device *paragpu, u32 channel);
+u32 paragpu_blocks(const struct paragpu_layout *layout);
 bool paragpu_take(struct paragpu_device *paragpu, u32 channel);
 void paragpu_give_back(struct paragpu_device *paragpu, u32 channel);
 

@@ -17,9 +17,6 @@
 /* Longest time that an opener waits for a channel to be scrubbed. */
 #define PARAGPU_SCRUB_TIMEOUT	(1 * HZ)
 
-/* Bytes that one fault maps at most: all that one page table can hold. */
-#define PARAGPU_FAULT_AROUND	PMD_SIZE
-
 static struct paragpu_device *paragpu_of(struct inode *inode)
 {
 	return container_of(inode->i_cdev, struct paragpu_device, cdev);
@@ -58,6 +55,7 @@ static int paragpu_find(struct paragpu_device *paragpu, struct file *file)
 		channel->taken = true;
 		channel->mapping = file->f_mapping;
 		WRITE_ONCE(channel->fade, 0);
+		bitmap_zero(channel->touched, paragpu_blocks(&paragpu->layout));
 		file->private_data = channel;
 		paragpu_watch(paragpu);
 		error = 0;
@@ -100,6 +98,8 @@ static int paragpu_release(struct inode *inode, struct file *file)
 {
 	struct paragpu_channel *channel = file->private_data;
 	struct paragpu_device *paragpu = channel->owner;
+	unsigned long place;
+	struct page *page;
 	int index;
 
 	/*
@@ -114,31 +114,75 @@ static int paragpu_release(struct inode *inode, struct file *file)
 	channel->taken = false;
 	channel->mapping = NULL;
 	mutex_unlock(&paragpu->lock);
+	/* Nobody has it mapped any more: mappings hold the file. */
+	xa_for_each(&channel->kept, place, page)
+		__free_page(page);
+	xa_destroy(&channel->kept);
 	return 0;
 }
 
 /**
- * paragpu_fault_faded - map zeros where the device is gone
+ * paragpu_kept - find a page of what the process keeps of a device that is gone
+ * @channel: the process's
+ * @place: page of the channel, beyond what fades
+ * @page: set to it
+ *
+ * What was never touched is zero.
+ *
+ * Context: Page fault; sleeps.
+ * Return: 0, VM_FAULT_OOM, or VM_FAULT_SIGBUS where it is not known what the
+ * page held.
+ */
+static vm_fault_t paragpu_kept(struct paragpu_channel *channel,
+			       unsigned long place, struct page **page)
+{
+	struct page *fresh;
+
+	*page = xa_load(&channel->kept, place);
+	if (*page)
+		return 0;
+	if (READ_ONCE(channel->lost))
+		return VM_FAULT_SIGBUS;
+	fresh = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
+	if (!fresh)
+		return VM_FAULT_OOM;
+	*page = xa_cmpxchg(&channel->kept, place, NULL, fresh, GFP_KERNEL);
+	if (!*page) {
+		*page = fresh;
+		return 0;
+	}
+	__free_page(fresh);
+	return xa_is_err(*page) ? VM_FAULT_OOM : 0;
+}
+
+/**
+ * paragpu_fault_faded - map what stands for a device that is gone
  * @vmf: the fault
  *
- * Not before all of the device's pages are unmapped, and forgotten by every
+ * Zeros where the channel fades, elsewhere what it held. Not before all of the device's pages are unmapped, and forgotten by every
  * processor: whoever reads zeros here finds no magic when it looks next.
  *
  * Context: Page fault; sleeps.
- * Return: VM_FAULT_NOPAGE, VM_FAULT_OOM, or VM_FAULT_SIGBUS for what does not
- * fade.
+ * Return: VM_FAULT_NOPAGE, VM_FAULT_OOM, or VM_FAULT_SIGBUS for what nobody
+ * could keep.
  */
 static vm_fault_t paragpu_fault_faded(struct vm_fault *vmf)
 {
 	struct paragpu_channel *channel = vmf->vma->vm_private_data;
 	struct page **faded = &channel->faded[vmf->pgoff ? 1 : 0];
 	struct page *page;
+	vm_fault_t found;
 
-	if (vmf->pgoff >= READ_ONCE(channel->fade) >> PAGE_SHIFT)
-		return VM_FAULT_SIGBUS;
 	/* Whoever is killed meanwhile does not come back to the fault. */
 	if (wait_for_completion_killable(&channel->owner->unmapped))
 		return VM_FAULT_NOPAGE;
+	if (vmf->pgoff >= READ_ONCE(channel->fade) >> PAGE_SHIFT) {
+		found = paragpu_kept(channel, vmf->pgoff, &page);
+		if (found)
+			return found;
+		return vmf_insert_pfn(vmf->vma, vmf->address,
+				      page_to_pfn(page));
+	}
 	page = READ_ONCE(*faded);
 	if (!page) {
 		struct page *fresh = alloc_page(GFP_KERNEL | __GFP_ZERO);
@@ -186,9 +230,8 @@ static vm_fault_t paragpu_fault(struct vm_fault *vmf)
 			channel->index * paragpu->layout.channel_size);
 	result = vmf_insert_pfn(vma, vmf->address, base + vmf->pgoff);
 
-	first = max(vma->vm_start,
-		    ALIGN_DOWN(vmf->address, PARAGPU_FAULT_AROUND));
-	last = min(vma->vm_end - 1, vmf->address | (PARAGPU_FAULT_AROUND - 1));
+	first = max(vma->vm_start, ALIGN_DOWN(vmf->address, PARAGPU_BLOCK));
+	last = min(vma->vm_end - 1, vmf->address | (PARAGPU_BLOCK - 1));
 	for (address = first;
 	     result == VM_FAULT_NOPAGE && address <= last;
 	     address += PAGE_SIZE) {
@@ -196,6 +239,7 @@ static vm_fault_t paragpu_fault(struct vm_fault *vmf)
 
 		if (page >= pages)
 			break;
+		set_bit(page / (PARAGPU_BLOCK / PAGE_SIZE), channel->touched);
 		result = vmf_insert_pfn(vma, address, base + page);
 	}
 	paragpu_exit(paragpu, index);

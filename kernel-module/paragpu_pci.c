@@ -328,10 +328,12 @@ static void paragpu_free(struct device *dev)
 		container_of(dev, struct paragpu_device, dev);
 	u32 i, page;
 
-	for (i = 0; i < paragpu->layout.channel_count; i++)
+	for (i = 0; i < paragpu->layout.channel_count; i++) {
 		for (page = 0; page < 2; page++)
 			if (paragpu->channels[i].faded[page])
 				__free_page(paragpu->channels[i].faded[page]);
+		bitmap_free(paragpu->channels[i].touched);
+	}
 	cleanup_srcu_struct(&paragpu->guard);
 	kvfree(paragpu);
 }
@@ -386,6 +388,13 @@ paragpu_create(struct pci_dev *pdev, const struct paragpu_layout *found)
 		paragpu->channels[i].owner = paragpu;
 		paragpu->channels[i].index = i;
 		init_waitqueue_head(&paragpu->channels[i].wait);
+		xa_init(&paragpu->channels[i].kept);
+		paragpu->channels[i].touched =
+			bitmap_zalloc(paragpu_blocks(found), GFP_KERNEL);
+		if (!paragpu->channels[i].touched) {
+			error = -ENOMEM;
+			goto release;
+		}
 	}
 
 	device_initialize(&paragpu->dev);
@@ -402,6 +411,10 @@ paragpu_create(struct pci_dev *pdev, const struct paragpu_layout *found)
 	}
 	return paragpu;
 
+release:
+	while (i--)
+		bitmap_free(paragpu->channels[i].touched);
+	ida_free(&paragpu_minors, minor);
 cleanup:
 	cleanup_srcu_struct(&paragpu->guard);
 free:
@@ -468,8 +481,69 @@ discard:
 }
 
 /**
+ * paragpu_blocks - number of blocks of a channel
+ * @layout: the device's
+ *
+ * Context: Any.
+ * Return: How many of %PARAGPU_BLOCK bytes, the last of which may have fewer.
+ */
+u32 paragpu_blocks(const struct paragpu_layout *layout)
+{
+	return DIV_ROUND_UP_ULL(layout->channel_size, PARAGPU_BLOCK);
+}
+
+/**
+ * paragpu_keep - copy what a process has in its channel beyond what fades
+ * @paragpu: the device, which is about to go, and which nobody has mapped
+ * @channel: the process's
+ *
+ * Memory that a program pinned is its own memory to the program: it stays.
+ *
+ * Context: Process context, under the device's lock; sleeps.
+ */
+static void paragpu_keep(struct paragpu_device *paragpu,
+			 struct paragpu_channel *channel)
+{
+	const unsigned long pages = PARAGPU_BLOCK / PAGE_SIZE;
+	const struct paragpu_layout *layout = &paragpu->layout;
+	unsigned long fade = READ_ONCE(channel->fade) >> PAGE_SHIFT;
+	unsigned long block, place, end;
+	struct page *page;
+	void *from, *own;
+
+	own = (void *)paragpu->header + layout->channel_offset +
+	      channel->index * layout->channel_size;
+	for_each_set_bit(block, channel->touched, paragpu_blocks(layout)) {
+		end = min_t(u64, (block + 1) * pages,
+			    layout->channel_size >> PAGE_SHIFT);
+		for (place = max(fade, block * pages); place < end; place++) {
+			from = own + place * PAGE_SIZE;
+			cond_resched();
+			/* What is not kept is zero. */
+			if (!memchr_inv(from, 0, PAGE_SIZE))
+				continue;
+			page = alloc_page(GFP_KERNEL);
+			if (!page)
+				goto lost;
+			copy_page(page_address(page), from);
+			if (xa_err(xa_store(&channel->kept, place, page,
+					    GFP_KERNEL))) {
+				__free_page(page);
+				goto lost;
+			}
+		}
+	}
+	return;
+lost:
+	channel->lost = true;
+	dev_warn(&paragpu->dev,
+		 "no memory for what a program has pinned in the device\n");
+}
+
+/**
  * paragpu_disconnect - take the hardware away from all who have files open
  * @paragpu: the device
+ * @there: its window still holds what processes have in it
  *
  * Afterwards no file operation touches the hardware, and no process has any
  * of the window mapped.
@@ -477,7 +551,7 @@ discard:
  * Context: Process context; waits for file operations in flight, none of
  * which waits for the host or for user space.
  */
-static void paragpu_disconnect(struct paragpu_device *paragpu)
+static void paragpu_disconnect(struct paragpu_device *paragpu, bool there)
 {
 	struct paragpu_channel *channel;
 	u32 i;
@@ -492,6 +566,12 @@ static void paragpu_disconnect(struct paragpu_device *paragpu)
 		if (channel->mapping)
 			unmap_mapping_range(channel->mapping, 0, 0, 1);
 	}
+	for (i = 0; i < paragpu->layout.channel_count; i++) {
+		channel = &paragpu->channels[i];
+		if (channel->taken && there)
+			paragpu_keep(paragpu, channel);
+		channel->lost |= !there;
+	}
 	mutex_unlock(&paragpu->lock);
 	complete_all(&paragpu->unmapped);
 	paragpu_wake_all(paragpu);
@@ -503,7 +583,7 @@ static void paragpu_remove(struct pci_dev *pdev)
 	u32 i;
 
 	cdev_device_del(&paragpu->cdev, &paragpu->dev);
-	paragpu_disconnect(paragpu);
+	paragpu_disconnect(paragpu, pci_device_is_present(pdev));
 	/* Where it was unplugged already, these writes go nowhere. */
 	for (i = 0; i < paragpu->layout.channel_count; i++)
 		if (paragpu_state(paragpu, i) != PARAGPU_CHANNEL_FREE)
@@ -530,7 +610,7 @@ static int paragpu_resume(struct device *dev)
 	if (error || found.generation != paragpu->layout.generation) {
 		dev_warn(dev,
 			 "another device came back: its channels are closed, unbind and bind the driver to go on\n");
-		paragpu_disconnect(paragpu);
+		paragpu_disconnect(paragpu, false);
 		return 0;
 	}
 	/* An interrupt may have been lost: look at everything. */

@@ -14,7 +14,7 @@ import harness
 from harness import vm
 
 ROUNDS = int(os.environ.get("PARAGPU_TEST_ROUNDS", "5"))
-# Programs without memory pinned in the window: what has some may die of SIGBUS.
+# Programs without memory pinned in the window.
 PROGRAMS = ("vectorAdd", "matrixMul", "transpose", "scalarProd")
 
 SCRIPT = """

@@ -148,7 +148,7 @@ pub fn attach_host(host: HostChannel, options: Options) -> Result<Connection, Er
 /// Guest side: opens the device node, which gives this process a channel of
 /// its own, and connects. `staging` says how many bytes at the begin of a
 /// window of that length are this side's own business: once the device is gone
-/// they and the rings only hold nothing, while the rest raises SIGBUS.
+/// they and the rings only hold nothing, while the rest stays.
 ///
 /// # Errors
 /// [`Error::Io`] where the device does not open or map, [`Error::Protocol`]

@@ -41,7 +41,7 @@ pub(crate) fn info(node: &OwnedFd) -> Result<Info, Error> {
         .map_err(|errno| Error::io("the device node does not answer PARAGPU_IOC_INFO", errno))
 }
 
-/// Makes the first bytes of the channel hold nothing, rather than raise SIGBUS,
+/// Makes the first bytes of the channel hold nothing, rather than stay,
 /// once the device goes away. A module of before that call existed does not.
 pub(crate) fn fade(node: &OwnedFd, bytes: u64) -> Result<(), Error> {
     // SAFETY: PARAGPU_IOC_FADE reads one __u64.

@@ -225,8 +225,9 @@ struct paragpu_record {
  *
  * mmap(2) maps the opener's channel, from offset 0, MAP_SHARED, at most
  * channel_size bytes. fork(2) does not hand the mapping on. When the device
- * goes away the mapping does: touching it raises SIGBUS, but where
- * PARAGPU_IOC_FADE said otherwise.
+ * goes away the process keeps what it had there, as memory that nobody shares,
+ * but where PARAGPU_IOC_FADE said otherwise. Where the device was torn out, or
+ * there is no memory for it, touching what was not kept raises SIGBUS.
  *
  * poll(2): POLLIN once the host rang since the last PARAGPU_IOC_ACK, rarely
  * also when it did not; POLLHUP and POLLERR once the host closed the channel
@@ -260,7 +261,7 @@ struct paragpu_info {
 #define PARAGPU_IOC_ACK		_IO('P', 0x03)
 /*
  * Takes the number of bytes from the channel's begin on that fade when the
- * device goes away: instead of raising SIGBUS they hold nothing, that is zeros
+ * device goes away: instead of being kept they hold nothing, that is zeros
  * or what the process itself wrote there since. Whoever reads in there looks at
  * the channel's magic afterwards: as long as it stands, what was read before
  * was the channel's. 0 at open. EINVAL: more than channel_size.
