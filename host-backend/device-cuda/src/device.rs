@@ -1,7 +1,8 @@
 //! One NVIDIA GPU, opened for one session.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +35,10 @@ const NAP: Duration = Duration::from_micros(50);
 
 /// Bytes of an image's code, decompressed, in which names are looked for.
 const MOST_CODE: u64 = 1 << 30;
+
+/// Most descriptors that are kept of memory that came from other workers; that of
+/// other such memory is made anew, where the driver can.
+const MOST_IMPORTED: usize = 256;
 
 /// Bytes of a hash.
 const HASH: u64 = 32;
@@ -90,6 +95,8 @@ pub struct CudaDevice {
     pub(crate) gone: u64,
     textures: BTreeSet<u64>,
     surfaces: BTreeSet<u64>,
+    /// By address, what mappings that came from other workers came by.
+    imported: BTreeMap<u64, OwnedFd>,
     retirement: Retirement,
     /// A stream without work.
     quiet: Stream,
@@ -116,6 +123,7 @@ impl CudaDevice {
             gone: 0,
             textures: BTreeSet::new(),
             surfaces: BTreeSet::new(),
+            imported: BTreeMap::new(),
             retirement: Retirement::default(),
             hasher: None,
         })
@@ -135,6 +143,17 @@ impl CudaDevice {
         };
         self.graphs = graphs;
         outcome
+    }
+
+    /// Nothing is mapped in the range then; it may be mapped.
+    fn make_room(&mut self, address: u64, size: u64) -> Result<()> {
+        self.memory.check_map(address, size)?;
+        self.reap()?;
+        if self.retirement.overlaps(address, size) {
+            self.context.synchronize()?;
+            self.reap()?;
+        }
+        Ok(())
     }
 
     /// Gives `what` back once all work given so far is over.
@@ -214,12 +233,7 @@ pub(crate) fn rect_bytes(pitch: u64, rows: u64, [width, height, depth]: [u64; 3]
 
 impl Device for CudaDevice {
     fn memory_map(&mut self, address: u64, size: u64) -> Result<()> {
-        self.memory.check_map(address, size)?;
-        self.reap()?;
-        if self.retirement.overlaps(address, size) {
-            self.context.synchronize()?;
-            self.reap()?;
-        }
+        self.make_room(address, size)?;
         let handle = self.context.map(address, size)?;
         self.memory.add_device(address, size, handle);
         Ok(())
@@ -227,11 +241,36 @@ impl Device for CudaDevice {
 
     fn memory_unmap(&mut self, address: u64) -> Result<()> {
         let (size, handle) = self.memory.remove_device(address)?;
+        self.imported.remove(&address);
         self.retire(Leaving::Mapping {
             address,
             size,
             handle,
         })
+    }
+
+    fn memory_domain(&self) -> Option<[u8; 16]> {
+        self.context.uuid().ok()
+    }
+
+    fn memory_export(&mut self, address: u64) -> Result<OwnedFd> {
+        let handle = self.memory.device(address)?;
+        let Some(came) = self.imported.get(&address) else {
+            return self.context.export(handle);
+        };
+        // Whether a driver exports what was imported is not documented.
+        came.try_clone()
+            .map_err(|error| Error::new(Status::OPERATING_SYSTEM, error.to_string()))
+    }
+
+    fn memory_import(&mut self, address: u64, size: u64, descriptor: OwnedFd) -> Result<()> {
+        self.make_room(address, size)?;
+        let handle = self.context.import(address, size, descriptor.as_fd())?;
+        self.memory.add_device(address, size, handle);
+        if self.imported.len() < MOST_IMPORTED {
+            self.imported.insert(address, descriptor);
+        }
+        Ok(())
     }
 
     fn memory_info(&mut self) -> Result<MemoryInfo> {

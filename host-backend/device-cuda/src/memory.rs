@@ -78,6 +78,14 @@ impl Memory {
         }
     }
 
+    /// The handle of the mapping that starts at `address`.
+    pub fn device(&self, address: u64) -> Result<u64> {
+        match self.ranges.get(&address) {
+            Some(&(_, Owner::Device { handle })) => Ok(handle),
+            _ => Err(Status::INVALID_VALUE.into()),
+        }
+    }
+
     /// Forgets the mapping that starts at `address`: size and handle.
     pub fn remove_device(&mut self, address: u64) -> Result<(u64, u64)> {
         match self.ranges.get(&address) {

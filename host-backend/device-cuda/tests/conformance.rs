@@ -13,6 +13,7 @@ fn conforms() {
         }
     };
     conformance::memory(&platform);
+    assert!(conformance::handing_over(&platform));
     conformance::streams(&platform);
     conformance::graphs(&platform);
 }

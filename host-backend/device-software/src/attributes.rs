@@ -14,6 +14,10 @@ pub struct Options {
     pub compute_capability: (u32, u32),
     /// Multiprocessors: threads that run blocks.
     pub cores: u32,
+    /// Mapped memory can be handed over to another process. It is shared memory then, which the kernel gives huge
+    /// pages only where `/sys/kernel/mm/transparent_hugepage/shmem_enabled` says so: without them random access is
+    /// slower.
+    pub shareable: bool,
 }
 
 impl Default for Options {
@@ -28,6 +32,7 @@ impl Default for Options {
             memory,
             compute_capability: (9, 0),
             cores,
+            shareable: false,
         }
     }
 }

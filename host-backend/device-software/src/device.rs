@@ -19,6 +19,7 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::types::{ArrayShape, MemoryInfo, ResourceView, Sampling};
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -242,8 +243,35 @@ impl Device for SoftwareDevice {
         if self.memory.info().0 < size.saturating_add(self.array_bytes) {
             return Err(Status::OUT_OF_MEMORY.into());
         }
+        let mapped = match self.options.shareable {
+            true => self.memory.map_shareable(address, size),
+            false => self.memory.map(address, size),
+        };
+        mapped.map_err(|e| module::memory_error(&e))
+    }
+
+    fn memory_domain(&self) -> Option<[u8; 16]> {
+        self.options.shareable.then_some(*b"paragpu-software")
+    }
+
+    fn memory_export(&mut self, address: u64) -> Result<OwnedFd> {
+        self.scheduler.check()?;
         self.memory
-            .map(address, size)
+            .export(address)
+            .map_err(|e| module::memory_error(&e))
+    }
+
+    fn memory_import(&mut self, address: u64, size: u64, descriptor: OwnedFd) -> Result<()> {
+        self.scheduler.check()?;
+        let end = self.memory.base() + module::GLOBALS_OFFSET;
+        if address.checked_add(size).is_none_or(|e| e > end) {
+            return Err(invalid("outside the arena"));
+        }
+        if self.memory.info().0 < size.saturating_add(self.array_bytes) {
+            return Err(Status::OUT_OF_MEMORY.into());
+        }
+        self.memory
+            .import(address, size, descriptor)
             .map_err(|e| module::memory_error(&e))
     }
 

@@ -26,6 +26,7 @@ mod platform;
 pub mod program;
 pub mod ptx;
 pub mod scheduler;
+mod shared;
 pub mod texture;
 pub mod written;
 

@@ -6,9 +6,11 @@
 //! Rust reference ever covers.
 
 use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{with_exposed_provenance as pointer, with_exposed_provenance_mut as pointer_mut};
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+use crate::shared;
 use crate::written::Written;
 use paragpu_protocol::layout::{CHUNK, DEVICE_STRIDE};
 use parking_lot::{Mutex, RwLock};
@@ -16,9 +18,11 @@ use parking_lot::{Mutex, RwLock};
 const CHUNK_SHIFT: u32 = CHUNK.trailing_zeros();
 const NONE: u8 = 0;
 const MAPPED: u8 = 1;
+/// Most mappings of shared memory: each keeps a descriptor.
+const MOST_SHARED: usize = 256;
 
 /// Why memory could not be had or given back.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
     /// The arena's place in this process is taken.
     #[error("address {0:#x} is not free in this process: {1}")]
@@ -29,6 +33,12 @@ pub enum MemoryError {
     /// The configured size is used up, or the host has no more.
     #[error("out of memory")]
     OutOfMemory,
+    /// Not shared memory.
+    #[error("the memory at {0:#x} is this process's own")]
+    Private(u64),
+    /// Not memory that can be handed over, or of another size.
+    #[error("the descriptor does not stand for {0} bytes of a software GPU's memory: {1}")]
+    Descriptor(u64, std::io::Error),
     /// Nothing starts there.
     #[error("nothing is mapped or registered at {0:#x}")]
     NotMapped(u64),
@@ -39,8 +49,10 @@ pub enum MemoryError {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// Size and generation of each live mapping.
+    /// Size of each live mapping.
     live: BTreeMap<u64, u64>,
+    /// Those of them that are shared memory.
+    shared: BTreeMap<u64, OwnedFd>,
     /// Bytes that are backed, live or dying.
     used: u64,
     /// Mappings taken away whose work is not over: address, size, generation.
@@ -61,15 +73,26 @@ pub struct Memory {
 
 fn protect(address: u64, size: u64, access: i32, flags: i32) -> std::io::Result<()> {
     let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    map_fixed(address, size, access, flags, -1)
+}
+
+/// Maps shared memory over a part of the arena.
+fn map_shared(address: u64, size: u64, memory: &OwnedFd) -> std::io::Result<()> {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    map_fixed(address, size, access, flags, memory.as_raw_fd())
+}
+
+fn map_fixed(address: u64, size: u64, access: i32, flags: i32, fd: i32) -> std::io::Result<()> {
     // SAFETY: the range is either not mapped at all (NOREPLACE) or lies in the arena this file reserved, in which
-    // no Rust object lives.
+    // no Rust object lives. Shared memory cannot shrink (`shared`), so all of it stays there.
     let got = unsafe {
         libc::mmap(
             pointer_mut(address as usize),
             size as usize,
             access,
             flags,
-            -1,
+            fd,
             0,
         )
     };
@@ -144,24 +167,30 @@ impl Memory {
             .then_some((start >> CHUNK_SHIFT) as usize..(end >> CHUNK_SHIFT) as usize)
     }
 
+    /// Which chunks a new mapping covers; it may lie over retired ones.
+    fn check_map(
+        &self,
+        table: &Table,
+        address: u64,
+        size: u64,
+    ) -> Result<std::ops::Range<usize>, MemoryError> {
+        let refused = || MemoryError::Range(address, size);
+        let range = self.chunk_range(address, size).ok_or_else(refused)?;
+        let before = table.live.range(..address + size).next_back();
+        match before {
+            Some((start, length)) if start + length > address => Err(refused()),
+            _ => Ok(range),
+        }
+    }
+
     /// Backs a range of whole chunks with memory that reads as zero (or, where a mapping of the same session was
     /// taken away and its work is not over, with what was there).
     ///
     /// # Errors
     /// [`MemoryError::Range`], [`MemoryError::OutOfMemory`].
     pub fn map(&self, address: u64, size: u64) -> Result<(), MemoryError> {
-        let range = self
-            .chunk_range(address, size)
-            .ok_or(MemoryError::Range(address, size))?;
         let mut table = self.table.lock();
-        let before = table
-            .live
-            .range(..address + size)
-            .next_back()
-            .map(|(&a, &s)| a + s);
-        if before.is_some_and(|end| end > address) {
-            return Err(MemoryError::Range(address, size));
-        }
+        let range = self.check_map(&table, address, size)?;
         let fresh: Vec<usize> = range
             .filter(|&c| self.chunks[c].load(Ordering::Relaxed) == NONE)
             .collect();
@@ -185,24 +214,83 @@ impl Memory {
                 libc::MAP_FIXED,
             )
             .map_err(|_| MemoryError::OutOfMemory)?;
-            // SAFETY: advice on the mapping just made; changes no contents.
-            unsafe {
-                libc::madvise(
-                    pointer_mut(start as usize),
-                    length as usize,
-                    libc::MADV_HUGEPAGE,
-                )
-            };
-            for &c in &fresh[at..at + n] {
-                self.chunks[c].store(MAPPED, Ordering::Release);
-            }
-            // Zeros took the place of what may have been there before.
-            self.wrote(start, length);
-            table.used += length;
+            self.backed_now(&mut table, start, length);
             at += n;
         }
         table.live.insert(address, size);
         Ok(())
+    }
+
+    /// The same with shared memory, so that [`Self::export`] can hand it over, where the system has some and nothing
+    /// of the range is backed.
+    ///
+    /// # Errors
+    /// As [`Self::map`].
+    pub fn map_shareable(&self, address: u64, size: u64) -> Result<(), MemoryError> {
+        let few = self.table.lock().shared.len() < MOST_SHARED;
+        match few.then(|| shared::make(size)) {
+            Some(Ok(memory)) => match self.import(address, size, memory) {
+                Err(MemoryError::Range(..)) => self.map(address, size),
+                mapped => mapped,
+            },
+            _ => self.map(address, size),
+        }
+    }
+
+    /// Shared memory that stands for the mapping that starts at `address`, where it is such.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotMapped`], [`MemoryError::Private`], [`MemoryError::Descriptor`].
+    pub fn export(&self, address: u64) -> Result<OwnedFd, MemoryError> {
+        let table = self.table.lock();
+        let Some(&size) = table.live.get(&address) else {
+            return Err(MemoryError::NotMapped(address));
+        };
+        let Some(memory) = table.shared.get(&address) else {
+            return Err(MemoryError::Private(address));
+        };
+        memory
+            .try_clone()
+            .map_err(|error| MemoryError::Descriptor(size, error))
+    }
+
+    /// Backs a range of whole chunks, of which none is backed, with shared memory and what it holds.
+    ///
+    /// # Errors
+    /// [`MemoryError::Range`], [`MemoryError::OutOfMemory`], [`MemoryError::Descriptor`].
+    pub fn import(&self, address: u64, size: u64, memory: OwnedFd) -> Result<(), MemoryError> {
+        shared::check(&memory, size).map_err(|error| MemoryError::Descriptor(size, error))?;
+        let mut table = self.table.lock();
+        let mut range = self.check_map(&table, address, size)?;
+        if range.any(|c| self.chunks[c].load(Ordering::Relaxed) != NONE) {
+            return Err(MemoryError::Range(address, size));
+        }
+        if table.used + size > self.total {
+            return Err(MemoryError::OutOfMemory);
+        }
+        map_shared(address, size, &memory).map_err(|error| MemoryError::Descriptor(size, error))?;
+        self.backed_now(&mut table, address, size);
+        table.live.insert(address, size);
+        table.shared.insert(address, memory);
+        Ok(())
+    }
+
+    /// Chunks that were just mapped may be used.
+    fn backed_now(&self, table: &mut Table, start: u64, length: u64) {
+        // SAFETY: advice on the mapping just made; changes no contents.
+        unsafe {
+            libc::madvise(
+                pointer_mut(start as usize),
+                length as usize,
+                libc::MADV_HUGEPAGE,
+            )
+        };
+        for chunk in self.chunk_range(start, length).into_iter().flatten() {
+            self.chunks[chunk].store(MAPPED, Ordering::Release);
+        }
+        // Something else took the place of what may have been there before.
+        self.wrote(start, length);
+        table.used += length;
     }
 
     /// Takes the mapping at `address` out of the table; the memory stays until [`Self::release`] is given the
@@ -216,6 +304,8 @@ impl Memory {
             .live
             .remove(&address)
             .ok_or(MemoryError::NotMapped(address))?;
+        // What is mapped stays until the release.
+        table.shared.remove(&address);
         table.generation += 1;
         let generation = table.generation;
         table.dying.insert(generation, (address, size));

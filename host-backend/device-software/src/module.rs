@@ -52,7 +52,10 @@ pub fn memory_error(error: &MemoryError) -> Error {
         MemoryError::OutOfMemory => Status::OUT_OF_MEMORY,
         MemoryError::Registered(..) => Status::HOST_MEMORY_ALREADY_REGISTERED,
         MemoryError::Reserved(..) => Status::OPERATING_SYSTEM,
-        MemoryError::Range(..) | MemoryError::NotMapped(_) => Status::INVALID_VALUE,
+        MemoryError::Private(_) => Status::NOT_SUPPORTED,
+        MemoryError::Range(..) | MemoryError::NotMapped(_) | MemoryError::Descriptor(..) => {
+            Status::INVALID_VALUE
+        }
     };
     Error::new(status, error.to_string())
 }

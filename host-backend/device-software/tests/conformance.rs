@@ -10,8 +10,18 @@ fn conforms() {
         cores: 2,
         ..Options::default()
     };
-    let platform = SoftwarePlatform::with_options(options);
+    let platform = SoftwarePlatform::with_options(options.clone());
     conformance::memory(&platform);
+    assert!(
+        !conformance::handing_over(&platform),
+        "not unless it is asked for"
+    );
+    let shareable = SoftwarePlatform::with_options(Options {
+        shareable: true,
+        ..options.clone()
+    });
+    conformance::memory(&shareable);
+    assert!(conformance::handing_over(&shareable));
     conformance::writes(&platform);
     conformance::streams(&platform);
     conformance::graphs(&platform);

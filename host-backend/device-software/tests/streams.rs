@@ -441,6 +441,7 @@ fn the_device_describes_itself() {
         memory: 1 << 30,
         compute_capability: (8, 6),
         cores: 3,
+        shareable: false,
     };
     let platform = SoftwarePlatform::with_options(options);
     assert_eq!(platform.device_count(), 2);

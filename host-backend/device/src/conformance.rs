@@ -53,6 +53,93 @@ pub fn memory(platform: &dyn Platform) {
     device.memory_unmap(a).expect("unmap again");
 }
 
+/// Memory is handed over from one device to another one, with what it holds, and
+/// from that to a third; what is not such memory is refused. False where the
+/// device does not hand over.
+///
+/// # Panics
+/// Where the device does not conform.
+pub fn handing_over(platform: &dyn Platform) -> bool {
+    let [here, there, last] = [0, 1, 2].map(|n| Regions::of(n).expect("regions"));
+    let mut giver = platform.open(0, here).expect("device 0 opens");
+    let mut taker = platform.open(0, there).expect("device 0 opens again");
+    let (from, to) = (here.arena, there.arena);
+    giver.memory_map(from, 2 * CHUNK).expect("map");
+    if giver.memory_domain().is_none() {
+        let refused = giver.memory_export(from).unwrap_err();
+        assert_eq!(refused.status, Status::NOT_SUPPORTED);
+        return false;
+    }
+    assert_eq!(giver.memory_domain(), taker.memory_domain());
+    let missing = giver.memory_export(from + CHUNK);
+    assert_eq!(missing.unwrap_err().status, Status::INVALID_VALUE);
+    let set = |device: &mut dyn Device, at: u64, value: u32| {
+        device
+            .memset(at, 0, value, 4, 1024, 1, StreamId::LEGACY)
+            .expect("memset");
+        settle(device, StreamId::LEGACY).expect("settle");
+    };
+    let end = 2 * CHUNK - 4096;
+    set(giver.as_mut(), from + end, 0x5eed_0001);
+    let handed = giver.memory_export(from).expect("export");
+    let copies = || handed.try_clone().expect("a descriptor more");
+    // Not there, not over another mapping, and not more than it stands for.
+    taker.memory_map(to + 2 * CHUNK, CHUNK).expect("map");
+    for (address, size) in [
+        (to - CHUNK, 2 * CHUNK),
+        (to + CHUNK, 2 * CHUNK),
+        (to + 4096, 2 * CHUNK),
+        (to + 4 * CHUNK, 4 * CHUNK),
+    ] {
+        let refused = taker.memory_import(address, size, copies());
+        assert!(refused.is_err(), "{size} bytes at {address:#x} were taken");
+    }
+    let (reader, _writer) = std::io::pipe().expect("a pipe");
+    let foreign = taker.memory_import(to, 2 * CHUNK, reader.into());
+    assert!(foreign.is_err(), "a pipe was taken for memory");
+    let file = std::fs::File::open("/dev/zero").expect("/dev/zero");
+    let foreign = taker.memory_import(to, 2 * CHUNK, file.into());
+    assert!(foreign.is_err(), "a file was taken for memory");
+    // A failure leaves room, and what it holds is there and shared.
+    taker
+        .memory_import(to, 2 * CHUNK, copies())
+        .expect("import");
+    drop(handed);
+    assert_eq!(word(taker.as_mut(), to + end), 0x5eed_0001);
+    set(taker.as_mut(), to + end, 0x5eed_0002);
+    assert_eq!(word(giver.as_mut(), from + end), 0x5eed_0002);
+    // It outlives the mapping that it came from, and the device.
+    giver.memory_unmap(from).expect("unmap");
+    giver.memory_map(from, 2 * CHUNK).expect("map again");
+    assert_eq!(word(giver.as_mut(), from + end), 0, "memory of its own");
+    drop(giver);
+    assert_eq!(word(taker.as_mut(), to + end), 0x5eed_0002);
+    // And goes on from there.
+    let handed = taker.memory_export(to).expect("export what was imported");
+    let mut third = platform.open(0, last).expect("device 0 opens again");
+    third
+        .memory_import(last.arena, 2 * CHUNK, handed)
+        .expect("import");
+    taker.memory_unmap(to).expect("unmap");
+    drop(taker);
+    assert_eq!(word(third.as_mut(), last.arena + end), 0x5eed_0002);
+    third.memory_unmap(last.arena).expect("unmap");
+    true
+}
+
+/// Four bytes of device memory.
+fn word(device: &mut dyn Device, address: u64) -> u32 {
+    let mut host = vec![0_u8; 2 * PAGE as usize];
+    let at = (host.as_mut_ptr() as u64).next_multiple_of(PAGE);
+    device.host_register(at, PAGE).expect("register");
+    device.copy(at, address, 4, StreamId::LEGACY).expect("copy");
+    settle(device, StreamId::LEGACY).expect("settle");
+    device.host_unregister(at).expect("unregister");
+    let offset = (at - host.as_ptr() as u64) as usize;
+    let bytes = host[offset..offset + 4].try_into().expect("four bytes");
+    u32::from_le_bytes(bytes)
+}
+
 /// Bytes of a page in [`writes`].
 const PAGE: u64 = 4096;
 

@@ -14,6 +14,8 @@ pub mod conformance;
 mod error;
 mod graph;
 
+use std::os::fd::OwnedFd;
+
 pub use error::{Error, Result};
 pub use graph::{GraphHostFunction, GraphNode, GraphWork};
 use paragpu_protocol::layout::Regions;
@@ -193,6 +195,42 @@ pub trait Device: Send {
     /// # Errors
     /// `INVALID_VALUE` where no mapping starts.
     fn memory_unmap(&mut self, address: u64) -> Result<()>;
+
+    /// Names the memory that this device can hand over and take: workers of one
+    /// host whose devices give the same name can pass mappings to each other by
+    /// [`memory_export`](Self::memory_export) and
+    /// [`memory_import`](Self::memory_import). `None` where it can do neither.
+    fn memory_domain(&self) -> Option<[u8; 16]> {
+        None
+    }
+
+    /// A descriptor that stands for the whole mapping that starts at `address`.
+    /// The mapping stays; the memory lives until the last process unmaps it.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where no mapping starts; `NOT_SUPPORTED` where this one
+    /// cannot be handed over.
+    fn memory_export(&mut self, _address: u64) -> Result<OwnedFd> {
+        Err(Error::new(
+            Status::NOT_SUPPORTED,
+            "this device's memory cannot be handed over",
+        ))
+    }
+
+    /// Backs `[address, address + size)` of the arena, as
+    /// [`memory_map`](Self::memory_map) does, with the memory that a descriptor
+    /// stands for, which keeps its contents. The descriptor may be anything that
+    /// a peer sent.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` outside the arena or over another mapping, or where the
+    /// descriptor is not of such memory, or of less; what the driver says.
+    fn memory_import(&mut self, _address: u64, _size: u64, _descriptor: OwnedFd) -> Result<()> {
+        Err(Error::new(
+            Status::NOT_SUPPORTED,
+            "this device takes no memory of others",
+        ))
+    }
 
     /// Free and total bytes.
     ///

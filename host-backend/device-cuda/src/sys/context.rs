@@ -57,6 +57,11 @@ impl Context {
         Ok(made)
     }
 
+    /// cuDeviceGetUuid.
+    pub fn uuid(&self) -> Result<[u8; 16]> {
+        self.driver.uuid(self.device)
+    }
+
     /// cuCtxSynchronize.
     pub fn synchronize(&self) -> Result<()> {
         // SAFETY: no arguments.

@@ -101,6 +101,8 @@ driver! {
     mem_address_free = "cuMemAddressFree"(u64, usize);
     mem_create = "cuMemCreate"(*mut u64, usize, *const MemAllocationProp, u64);
     mem_release = "cuMemRelease"(u64);
+    mem_export = "cuMemExportToShareableHandle"(*mut c_void, u64, c_uint, u64);
+    mem_import = "cuMemImportFromShareableHandle"(*mut u64, *mut c_void, c_uint);
     mem_map = "cuMemMap"(u64, usize, usize, u64, u64);
     mem_unmap = "cuMemUnmap"(u64, usize);
     mem_set_access = "cuMemSetAccess"(u64, usize, *const MemAccessDesc, usize);

@@ -1,6 +1,7 @@
 //! Memory: the arena's mappings, and host memory that the device reaches.
 
-use core::ffi::c_void;
+use core::ffi::{c_int, c_void};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
 use paragpu_device::{Error, Result};
@@ -8,6 +9,9 @@ use paragpu_protocol::status::Status;
 
 use super::Context;
 use super::driver::{MemAccessDesc, MemAllocationProp, MemLocation, check};
+
+/// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
+const DESCRIPTOR: u32 = 1;
 
 /// A range of addresses that this process owns: device memory that is mapped,
 /// or host memory that is registered.
@@ -39,49 +43,91 @@ impl Context {
     /// where nothing is mapped. Returns the allocation's handle.
     pub fn map(&self, address: u64, size: u64) -> Result<u64> {
         let d = &self.driver;
-        let location = MemLocation {
-            kind: 1,
-            id: self.device,
-        };
         let property = MemAllocationProp {
             allocation_type: 1,
-            handle_types: 1, // POSIX file descriptor: another worker can take it over
-            location,
+            handle_types: DESCRIPTOR, // another worker can take it over
+            location: self.location(),
             win32: ptr::null_mut(),
             flags: [0; 8],
         };
         let mut handle = 0;
         // SAFETY: a complete property record and an out-parameter.
         check(unsafe { (d.mem_create)(&mut handle, size as usize, &property, 0) })?;
-        let access = MemAccessDesc { location, flags: 3 };
-        // SAFETY: the range lies in this context's reservation, and the handle was just created.
-        let mapped = check(unsafe { (d.mem_map)(address, size as usize, 0, handle, 0) })
-            .and_then(|()| {
-                // SAFETY: the range was just mapped.
-                check(unsafe { (d.mem_set_access)(address, size as usize, &access, 1) })
-            })
-            .and_then(|()| {
-                // SAFETY: the range is mapped and writable.
-                check(unsafe { (d.set_d8_async)(address, 0, size as usize, ptr::null_mut()) })
-            })
+        self.place(address, size, handle)?;
+        // SAFETY: the range is mapped and writable.
+        let zeroed = check(unsafe { (d.set_d8_async)(address, 0, size as usize, ptr::null_mut()) })
             .and_then(|()| {
                 // SAFETY: the legacy default stream exists.
                 check(unsafe { (d.stream_synchronize)(ptr::null_mut()) })
             });
-        if let Err(error) = mapped {
+        match zeroed {
+            Ok(()) => Ok(handle),
+            Err(error) => {
+                let _ = self.unmap(address, size, handle);
+                Err(error)
+            }
+        }
+    }
+
+    fn location(&self) -> MemLocation {
+        MemLocation {
+            kind: 1,
+            id: self.device,
+        }
+    }
+
+    /// Maps an allocation at `address`, or releases it.
+    fn place(&self, address: u64, size: u64, handle: u64) -> Result<()> {
+        let d = &self.driver;
+        let access = MemAccessDesc {
+            location: self.location(),
+            flags: 3,
+        };
+        // SAFETY: the range lies in this context's reservation, and the handle was just made.
+        let mapped =
+            check(unsafe { (d.mem_map)(address, size as usize, 0, handle, 0) }).and_then(|()| {
+                // SAFETY: the range was just mapped.
+                check(unsafe { (d.mem_set_access)(address, size as usize, &access, 1) })
+            });
+        if mapped.is_err() {
             // SAFETY: undoes what was done; a range not mapped is refused.
             unsafe {
                 (d.mem_unmap)(address, size as usize);
                 (d.mem_release)(handle);
             }
-            return Err(error);
         }
+        mapped
+    }
+
+    /// A descriptor of an allocation, for another process.
+    pub fn export(&self, handle: u64) -> Result<OwnedFd> {
+        let mut descriptor: c_int = -1;
+        let out = ptr::from_mut(&mut descriptor).cast();
+        // SAFETY: the handle is alive; for this type the driver writes an int.
+        check(unsafe { (self.driver.mem_export)(out, handle, DESCRIPTOR, 0) })?;
+        if descriptor < 0 {
+            return Err(Status::UNKNOWN.into());
+        }
+        // SAFETY: the driver opened it for the caller.
+        Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+    }
+
+    /// Maps the allocation of another process at `address` in the arena, where
+    /// nothing is mapped. Returns its handle; the driver refuses descriptors of
+    /// anything else.
+    pub fn import(&self, address: u64, size: u64, descriptor: BorrowedFd<'_>) -> Result<u64> {
+        let mut handle = 0;
+        // For this type the descriptor itself takes the pointer's place.
+        let from = ptr::without_provenance_mut(descriptor.as_raw_fd() as usize);
+        // SAFETY: an out-parameter and an open descriptor.
+        check(unsafe { (self.driver.mem_import)(&mut handle, from, DESCRIPTOR) })?;
+        self.place(address, size, handle)?;
         Ok(handle)
     }
 
-    /// Undoes [`map`](Self::map); no work may use the range any more.
+    /// Undoes [`map`](Self::map) or [`import`](Self::import); no work may use the range any more.
     pub fn unmap(&self, address: u64, size: u64, handle: u64) -> Result<()> {
-        // SAFETY: the caller hands back what `map` gave.
+        // SAFETY: the caller hands back what `map` or `import` gave.
         check(unsafe { (self.driver.mem_unmap)(address, size as usize) })?;
         // SAFETY: as above; the handle is not used again.
         check(unsafe { (self.driver.mem_release)(handle) })
