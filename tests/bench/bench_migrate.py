@@ -1,6 +1,7 @@
 """What it costs that a session can move, and what a move takes, alternately in
-one run: with the memory copied while the program runs, and with the program
-stopped first. Prints a table; writes out/bench-migrate.json in the form of
+one run: with the memory copied while the program runs, with the program
+stopped first, and, since both daemons are on one GPU, with the memory handed
+over instead of copied. Prints a table; writes out/bench-migrate.json in the form of
 bench.json, beside it every single value and a page of plots.
 
 On a machine with an NVIDIA GPU the sessions are on it, else on the software
@@ -15,6 +16,7 @@ import re
 import subprocess
 import sys
 import time
+from unittest import mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 # pylint: disable=wrong-import-position
@@ -27,6 +29,8 @@ GUEST = os.path.join(HERE, "moving_guest.py")
 MIB = 1 << 20
 # What mrCUDA's authors measured: a call recorded, a call replayed, the rest of a
 # replay, and bytes a second of the memory that is copied (seconds).
+# Milliseconds that the driver's own checkpoint takes for 32 GiB of an H200, out and back.
+DRIVER_CHECKPOINT = 18600
 MRCUDA = {"record": 0.28e-6, "replay": 1.03e-6, "rest": 1.24, "bandwidth": 4.8e9}
 
 
@@ -89,11 +93,13 @@ def moves(daemons, samples, name, shape, rounds, ways):
     say(f"{name}: {shape[0]} x {shape[1] >> 10} KiB, {shape[2]} % rewritten")
     with Program(daemons, *shape) as program:
         # The first moves find cold caches at either end.
-        program.migrate("--stop-first")
-        program.migrate()
+        for options in (*ways.values(), *ways.values())[:2]:
+            program.migrate(*options)
         for _ in range(rounds):
             for way, options in ways.items():
                 took = program.migrate(*options)
+                if way in HANDED and took["handed_over_bytes"] < shape[0] * shape[1]:
+                    raise Failed(f"{took['handed_over_bytes']} bytes were handed over, {took['bytes']} were sent")
                 for figure in ("blackout_ms", "total_ms", "bytes", "pre_copied_bytes"):
                     samples.add(f"{name}_{way}_{figure}", took[figure])
         program.check()
@@ -106,7 +112,30 @@ def moves(daemons, samples, name, shape, rounds, ways):
             time.sleep(0.02)
 
 
-WAYS = {"stop": ("--stop-first",), "ahead": ()}
+WAYS = {"stop": ("--copy", "--stop-first"), "ahead": ("--copy",)}
+HANDED = {"handed": ()}
+
+
+def handed_over(samples, device, largest, rounds):
+    """Sessions whose memory is handed over; MiB of the largest."""
+    size = min(largest, 1024)
+    plan = {"handover": (max(1, largest // size), size * MIB, 1)}
+    if largest > size:
+        plan = {"handover_1g": (1, size * MIB, 1), **plan}
+    with mock.patch.dict(os.environ, PARAGPU_HOST_SOFTWARE_SHAREABLE="true"):
+        with harness.Daemon(device=device) as one, harness.Daemon(device=device) as two:
+            for name, shape in plan.items():
+                attempt((one, two), samples, name, shape, rounds, HANDED)
+
+
+def attempt(daemons, samples, name, shape, rounds, ways):
+    """One program, or why there is none."""
+    samples.add("ordered", 2 + rounds * len(ways))
+    try:
+        moves(daemons, samples, name, shape, rounds, ways)
+    except (Failed, subprocess.TimeoutExpired) as failure:
+        samples.failures.append(f"{name}: {failure}")
+        say(str(failure))
 
 
 def shapes(most):
@@ -137,8 +166,8 @@ def reconnects(samples, cuts):
         samples.failures.append("reconnects: " + (done.stdout + done.stderr)[-2000:])
 
 
-def results_of(samples, largest, cuts):
-    """The entries of bench-migrate.json."""
+def results_of(samples, largest, cuts, device, handed):
+    """The entries of bench-migrate.json; `handed` MiB were handed over."""
     get = samples.median
 
     def ratio(name, unit, above, below, goal, note):
@@ -161,6 +190,13 @@ def results_of(samples, largest, cuts):
               "the time for which the program stands still; the largest session measured"),
         ratio("dirty_all_total_vs_stop_copy", "ms", "dirty_100_ahead_total_ms", "dirty_100_stop_total_ms", 1.2,
               "total time of a program that rewrites everything"),
+        measure.result(
+            "handover_blackout", "ms", get("handover_handed_blackout_ms"), DRIVER_CHECKPOINT if device == "cuda" else None, 50, most=True,
+            of="value",
+            note=f"{handed} MiB handed over between two workers on one GPU, {measure.short(get('handover_handed_total_ms'))} ms in all; "
+                 f"1 GiB: {measure.short(get('handover_1g_handed_blackout_ms'))} ms. "
+                 "The baseline is what the driver's own checkpoint takes for 32 GiB of an H200",
+        ),
         measure.result("reconnects_bit_exact", "cuts", get("reconnects"), 3 * cuts, 1, most=False),
         measure.result("migrations_bit_exact", "moves", sum(samples.values.get("migrations", [])) or None,
                        sum(samples.values.get("ordered", [])) or None, 1, most=False),
@@ -209,14 +245,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="moves of each kind (default 5)")
     parser.add_argument("--largest", type=int, help="MiB of the largest session (default 1024 in software, 4096 on a GPU)")
+    parser.add_argument("--handover", type=int, help="MiB that are handed over (default 1024 in software, 32768 on a GPU)")
     parser.add_argument("--cuts", type=int, default=1000, help="cuts of each communicator (default 1000)")
     parser.add_argument("--device", choices=("software", "cuda"), help="default: cuda where there is an NVIDIA GPU")
     parser.add_argument("--output", default=os.path.join(harness.ROOT, "out/bench-migrate.json"), help="where the JSON goes")
-    parser.add_argument("parts", nargs="*", help="only these of: costs moves reconnects")
+    parser.add_argument("parts", nargs="*", help="only these of: costs moves handover reconnects")
     options = parser.parse_args()
-    wanted = options.parts or ["costs", "moves", "reconnects"]
+    wanted = options.parts or ["costs", "moves", "handover", "reconnects"]
     device = options.device or ("cuda" if os.path.exists("/dev/nvidiactl") else "software")
     most = options.largest or (4096 if device == "cuda" else 1024)
+    handed = options.handover or (32768 if device == "cuda" else 1024)
     samples = Samples()
     samples.add("load_before", os.getloadavg()[0])
     if "costs" in wanted:
@@ -226,16 +264,13 @@ def main():
         with harness.Daemon(device=device) as one, harness.Daemon(device=device) as two:
             for plan in plans:
                 for name, shape in plan.items():
-                    samples.add("ordered", 2 + options.rounds * len(WAYS))
-                    try:
-                        moves((one, two), samples, name, shape, options.rounds, WAYS)
-                    except (Failed, subprocess.TimeoutExpired) as failure:
-                        samples.failures.append(f"{name}: {failure}")
-                        say(str(failure))
+                    attempt((one, two), samples, name, shape, options.rounds, WAYS)
+    if "handover" in wanted:
+        handed_over(samples, device, handed, options.rounds)
     if "reconnects" in wanted:
         reconnects(samples, options.cuts)
     about = f"{measure.machine()}, {device} GPU"
-    results = results_of(samples, list(plans[0])[-1], options.cuts)
+    results = results_of(samples, list(plans[0])[-1], options.cuts, device, handed)
     measure.write(options.output, about, results, samples)
     plots = os.path.splitext(options.output)[0] + ".html"
     with open(plots, "w", encoding="utf-8") as file:

@@ -9,6 +9,8 @@ usage: guest_program.py MODE [ARGUMENT]
   hold BYTES  allocates, prints "holding", waits for standard input to close
   grow BYTES  allocates as much again and again: prints "has N" after each; when
               that is refused "refused", and goes on after a line of input
+  churn       frees and allocates memory in rounds, often in the same places, and
+              compares what all of it holds: prints "round N" after each
   memory      prints free and total bytes of device 0
   devices     computes on every device at once, prints "computed on N devices",
               waits for standard input to close
@@ -17,6 +19,7 @@ Exit status: 0 fine, 3 a CUDA error (printed as "CUDA error N in FUNCTION").
 """
 
 import ctypes
+import random
 import sys
 import time
 
@@ -182,6 +185,30 @@ def grow(guest, size):
                 return
 
 
+def churn(guest):
+    """Memory that comes and goes."""
+    chance = random.Random(7)
+    edge = ctypes.create_string_buffer(4096)
+    blocks = {}
+    done = 0
+    while True:
+        for _ in range(3):
+            slot, size, value = chance.randrange(6), chance.randrange(1, 4) << 21, chance.randrange(1, 256)
+            if slot in blocks:
+                guest.cuda.cuMemFree_v2(pointer(blocks.pop(slot)[0]))
+            address = guest.allocate(size)
+            guest.cuda.cuMemsetD8_v2(pointer(address), ctypes.c_ubyte(value), ctypes.c_size_t(size))
+            blocks[slot] = (address, size, value)
+        done += 1
+        for address, size, value in blocks.values():
+            for offset in (0, size // 2, size - len(edge)):
+                guest.cuda.cuMemcpyDtoH_v2(edge, pointer(address + offset), ctypes.c_size_t(len(edge)))
+                if edge.raw != bytes([value]) * len(edge):
+                    say(f"wrong at {address + offset:#x} in round {done}")
+                    sys.exit(1)
+        say(f"round {done}")
+
+
 def main():
     """Runs one mode."""
     mode, argument = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
@@ -211,6 +238,8 @@ def main():
             sys.stdin.read()
         elif mode == "grow":
             grow(guest, int(argument))
+        elif mode == "churn":
+            churn(guest)
         elif mode == "memory":
             free, total = ctypes.c_size_t(), ctypes.c_size_t()
             guest.cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))

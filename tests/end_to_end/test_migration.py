@@ -15,6 +15,8 @@ import harness
 
 from .test_faults import eventually, finish, read_until, start
 
+# Bytes of a frame's header.
+FRAME = 16
 # Migrations in a row; `make soak-migrate` sets more.
 MIGRATIONS = int(os.environ.get("PARAGPU_TEST_MIGRATIONS", "20"))
 
@@ -33,9 +35,9 @@ def only_session(daemon):
     return str(sessions[0]["id"])
 
 
-def migrate(source, socket_path):
+def migrate(source, socket_path, *options):
     """Orders the one session of `source` to a daemon's socket."""
-    return ask(source, "migrate", "--session", only_session(source), "--to", f"unix://{socket_path}", "-o", "json")
+    return ask(source, "migrate", "--session", only_session(source), "--to", f"unix://{socket_path}", "-o", "json", *options)
 
 
 def rounds(guest, count):
@@ -94,8 +96,12 @@ class Cutter:
             over = not data or self.left < 0
             try:
                 if not over:
-                    sent = socket.send_fds(sink, [data], fds) if fds else sink.send(data)
-                    sink.sendall(data[sent:])
+                    # Descriptors are of the last frame in what was read, which has no payload.
+                    begin = len(data) - FRAME if fds else len(data)
+                    sink.sendall(data[:begin])
+                    if fds:
+                        sent = socket.send_fds(sink, [data[begin:]], fds)
+                        sink.sendall(data[begin + sent :])
             except OSError:
                 over = True
             for fd in fds:
@@ -285,6 +291,54 @@ class Migration(unittest.TestCase):
         self.assertEqual(len(self.one.sessions()), 1)
         guest.stdin.close()
         self.assertEqual(guest.wait(30), 0)
+
+
+class HandOver(Migration):
+    """The same between software GPUs whose memory can be handed over."""
+
+    def setUp(self):
+        shareable = mock.patch.dict(os.environ, PARAGPU_HOST_SOFTWARE_SHAREABLE="true")
+        shareable.start()
+        self.addCleanup(shareable.stop)
+        super().setUp()
+
+    def test_memory_is_not_copied_unless_it_must_be(self):
+        program = os.path.join(harness.ROOT, "tests/bench/moving_guest.py")
+        size = 64 << 20
+        guest = self.program("shm", program, "2", str(size), "3")
+        read_until(guest, "ready")
+        with mock.patch.dict(os.environ, PARAGPU_HOST_SOFTWARE_SHAREABLE="false"):
+            three = harness.Daemon()
+        self.addCleanup(three.stop)
+        # From one to another, on from there, and to and from one that cannot.
+        ways = [(self.one, self.two, (), True), (self.two, self.one, ("--stop-first",), True),
+                (self.one, self.two, ("--copy",), False), (self.two, three, (), False), (three, self.one, (), False),
+                (self.one, self.two, (), True)]
+        for here, there, options, handed in ways:
+            with self.subTest(options=options, handed=handed):
+                code, output, errors = migrate(here, there.socket, *options)
+                self.assertEqual(code, 0, errors + here.log() + there.log())
+                done = json.loads(output)
+                if handed:
+                    self.assertGreaterEqual(done["handed_over_bytes"], 2 * size)
+                    self.assertLess(done["bytes"], 1 << 20)
+                else:
+                    self.assertEqual(done["handed_over_bytes"], 0)
+                    self.assertGreater(done["bytes"], 2 * size)
+                eventually(lambda source=here: source.sessions() == [], "the source let go")
+                self.assertEqual(answer(guest), "exact")
+
+    def test_memory_that_comes_and_goes_while_it_moves(self):
+        guest = self.guest("unix", "churn")
+        rounds(guest, 5)
+        here, there = self.one, self.two
+        for _ in range(12):
+            code, _, errors = migrate(here, there.socket)
+            self.assertEqual(code, 0, errors + here.log() + there.log())
+            here, there = there, here
+            rounds(guest, 3)
+            eventually(lambda source=there: source.sessions() == [], "the source let go")
+        self.assertIsNone(guest.poll())
 
 
 class Checkpoint(unittest.TestCase):

@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 import unittest
+from unittest import mock
 
 import harness
 
@@ -27,7 +28,9 @@ from .test_migration import ask, only_session, rounds
 
 FRAME = struct.Struct("<IHHQ")
 RECORD = struct.Struct("<HHI16s")
-CONNECTION, DESCRIPTORS = 37, "descriptors"
+CONNECTION, SHARED = 37, 44
+# Records that a frame with descriptors follows, and what that is called then.
+DESCRIPTORS = {CONNECTION: "descriptors", SHARED: "memory"}
 # Who says what, and its number among his of that kind (state.rs names the kinds).
 STEPS = {
     "arrive": ("source", "frame", 0),
@@ -40,10 +43,19 @@ STEPS = {
     "contents": ("source", 5, 0),
     "machine": ("source", 6, 0),
     "connection": ("source", CONNECTION, 0),
-    "descriptors": ("source", DESCRIPTORS, 0),
+    "descriptors": ("source", "descriptors", 0),
     "attached": ("destination", 33, 1),
     "commit": ("source", 38, 0),
     "served": ("destination", 33, 2),
+}
+# Where all device memory is handed over there are no contents, and before the objects are recreated:
+HANDING_OVER = {
+    **{step: place for step, place in STEPS.items() if step != "contents"},
+    "domain": ("source", 43, 0),
+    "same domain": ("destination", 43, 0),
+    "mappings": ("source", SHARED, 0),
+    "memory": ("source", "memory", 0),
+    "mapped": ("destination", 45, 0),
 }
 FAULTS = ("link", "source worker", "destination worker", "source daemon", "destination daemon", "program")
 ORDER = list(STEPS)
@@ -56,7 +68,7 @@ class Between:
     def __init__(self, target, step, fault):
         self.folder = tempfile.TemporaryDirectory(prefix="paragpu-between-")
         self.path = os.path.join(self.folder.name, "between.sock")
-        self.target, self.step, self.fault = target, STEPS[step], fault
+        self.target, self.step, self.fault = target, (STEPS | HANDING_OVER)[step], fault
         self.met = False
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(self.path)
@@ -95,7 +107,7 @@ class Between:
 
         expected = "frame"
         while True:
-            if expected == "frame" or expected == DESCRIPTORS:
+            if expected != "record":
                 header = exactly(FRAME.size)
                 kind, length = expected, FRAME.unpack(header)[0]
             else:
@@ -103,7 +115,7 @@ class Between:
                 kind, _, length, _ = RECORD.unpack(header)
             yield kind, header + exactly(length), descriptors
             descriptors = array.array("i")
-            expected = DESCRIPTORS if kind == CONNECTION else "record"
+            expected = DESCRIPTORS.get(kind, "record")
 
     def carry(self, source, sink, who):
         """One way."""
@@ -144,20 +156,23 @@ def serving(daemon):
     return pid
 
 
-def chosen():
+def chosen(steps):
     """The pairs of step and fault to try."""
-    pairs = list(itertools.product(ORDER, FAULTS))
+    pairs = list(itertools.product(steps, FAULTS))
     wanted = os.environ.get("PARAGPU_TEST_FAULTS", "8")
     if wanted == "all":
         return pairs
     return random.Random(os.environ.get("PARAGPU_TEST_SEED", "1")).sample(pairs, int(wanted))
 
 
-class TransferFaults(unittest.TestCase):
+class Attempts(unittest.TestCase):
     """Each pair has daemons of its own: some of them die."""
 
+    shareable = "false"
+
     def setUp(self):
-        self.one, self.two = harness.Daemon(), harness.Daemon()
+        with mock.patch.dict(os.environ, PARAGPU_HOST_SOFTWARE_SHAREABLE=self.shareable):
+            self.one, self.two = harness.Daemon(), harness.Daemon()
         self.addCleanup(self.two.stop)
         self.addCleanup(self.one.stop)
 
@@ -168,7 +183,8 @@ class TransferFaults(unittest.TestCase):
 
     def outcome(self, step, fault):
         """Whether the program goes on ("goes"), must be told ("error"), or is gone."""
-        at = ORDER.index(step)
+        # What is not among these is done before the program is stopped.
+        at = ORDER.index(step) if step in ORDER else 0
         if fault == "program":
             return "gone"
         if fault == "source worker":
@@ -233,6 +249,10 @@ class TransferFaults(unittest.TestCase):
             else:
                 self.assertEqual(len(errors.strip().splitlines()), 1, errors)
 
+
+class TransferFaults(Attempts):
+    """Memory is copied."""
+
     def test_kernel_of_minutes(self):
         """It is waited for a while, and then the session goes on where it is."""
         if os.environ.get("PARAGPU_TEST_FAULTS") != "all":
@@ -278,6 +298,12 @@ class TransferFaults(unittest.TestCase):
         self.assertEqual(len(self.two.sessions()), 1)
 
 
+class HandOverFaults(Attempts):
+    """Memory is handed over."""
+
+    shareable = "true"
+
+
 def alive(pid):
     """Does the process run? One that nobody waited for does not."""
     try:
@@ -287,19 +313,20 @@ def alive(pid):
         return False
 
 
-def add_attempts():
+def add_attempts(tests, steps):
     """A test for each pair."""
-    for step, fault in chosen():
+    for step, fault in chosen(steps):
 
         def test(self, step=step, fault=fault):
             self.attempt(step, fault)
 
         name = f"test_{fault}_at_{step}".replace(" ", "_")
         test.__doc__ = f"{fault} while {step} is on its way"
-        setattr(TransferFaults, name, test)
+        setattr(tests, name, test)
 
 
-add_attempts()
+add_attempts(TransferFaults, STEPS)
+add_attempts(HandOverFaults, HANDING_OVER)
 
 if __name__ == "__main__":
     unittest.main()

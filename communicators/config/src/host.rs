@@ -145,6 +145,11 @@ configuration! {
         memory: Size = Size(0) => 0..=1 << 40;
         /// Threads that run kernels; 0 for one per core.
         threads: u32 = 0 => 0..=1024;
+        /// Sessions that move to another worker of this host hand their memory over instead of
+        /// copying it, where both workers' GPUs are so. Access at random is slower then, unless
+        /// the kernel gives shared memory huge pages
+        /// (/sys/kernel/mm/transparent_hugepage/shmem_enabled).
+        shareable: bool = false;
     }
 
     /// Shared memory with guests on this host.

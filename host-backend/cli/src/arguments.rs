@@ -269,6 +269,10 @@ pub struct Migrate {
     /// it runs: a longer pause, and fewer bytes where it writes much.
     #[arg(long)]
     pub stop_first: bool,
+    /// Copy the GPU's memory even to another worker on the same GPU of this
+    /// host, instead of handing it over.
+    #[arg(long)]
+    pub copy: bool,
     /// How to print.
     #[arg(short, long, default_value = "text")]
     pub output: Output,

@@ -22,6 +22,7 @@ pub fn migrate(control: &Control, migrate: &Migrate) -> Result<ExitCode, Error> 
         to_gpu: migrate.to_gpu,
         communicator: migrate.communicator.clone(),
         stop_first: migrate.stop_first,
+        copy: migrate.copy,
     });
     let output = migrate.output;
     let done = carry_out(control, &request, output)?;
@@ -55,10 +56,18 @@ fn line(moved: &Moved) -> String {
         Some(error) => format!("session {session} of {vm} did not move: {error}\n"),
         None => format!(
             "session {session} of {vm} moved: {} in {:.1} ms, stopped for {:.1} ms\n",
-            bytes(moved.figures.bytes),
+            carried(moved.figures.bytes, moved.figures.handed_over_bytes),
             moved.figures.total_ms,
             moved.figures.blackout_ms
         ),
+    }
+}
+
+/// What was sent, and what need not be.
+fn carried(sent: u64, handed_over: u64) -> String {
+    match handed_over {
+        0 => bytes(sent),
+        _ => format!("{} and {} handed over", bytes(sent), bytes(handed_over)),
     }
 }
 
@@ -132,7 +141,8 @@ fn carry_out(control: &Control, request: &Request, output: Output) -> Result<Res
 
 fn tell(done: &Response, output: Output, what: &str) -> Result<(), Error> {
     let Response::Done {
-        bytes: carried,
+        bytes: sent,
+        handed_over_bytes,
         blackout_ms,
         total_ms,
         ..
@@ -144,7 +154,7 @@ fn tell(done: &Response, output: Output, what: &str) -> Result<(), Error> {
         Output::Json => print_json(done),
         Output::Text => print(format!(
             "{what}: {} in {total_ms:.1} ms, stopped for {blackout_ms:.1} ms\n",
-            bytes(*carried)
+            carried(*sent, *handed_over_bytes)
         )),
     }
 }

@@ -80,6 +80,8 @@ pub struct Migrate {
     pub communicator: Option<String>,
     /// Stop the programs first and copy then.
     pub stop_first: bool,
+    /// Copy device memory where it could be handed over, too.
+    pub copy: bool,
 }
 
 /// What the daemon answers.
@@ -114,6 +116,10 @@ pub enum Response {
         bytes: u64,
         /// Of these, bytes sent while the program ran.
         pre_copied_bytes: u64,
+        /// Bytes of device memory that were handed over and not sent: both ends
+        /// are on one GPU.
+        #[serde(default)]
+        handed_over_bytes: u64,
         /// Milliseconds for which the program was stopped.
         blackout_ms: f64,
         /// Milliseconds in all.
@@ -149,6 +155,9 @@ pub struct Figures {
     pub bytes: u64,
     /// Of these, bytes sent while the program ran.
     pub pre_copied_bytes: u64,
+    /// Bytes of device memory that were handed over and not sent.
+    #[serde(default)]
+    pub handed_over_bytes: u64,
     /// Milliseconds for which the program was stopped.
     pub blackout_ms: f64,
     /// Milliseconds in all.
@@ -160,6 +169,7 @@ impl From<Figures> for Response {
         Self::Done {
             bytes: figures.bytes,
             pre_copied_bytes: figures.pre_copied_bytes,
+            handed_over_bytes: figures.handed_over_bytes,
             blackout_ms: figures.blackout_ms,
             total_ms: figures.total_ms,
         }

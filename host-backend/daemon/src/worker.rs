@@ -225,6 +225,7 @@ impl From<FromWorker<'_>> for News {
             FromWorker::Done(done) => Self::Over(Ok(Figures {
                 bytes: done.bytes,
                 pre_copied_bytes: done.ahead,
+                handed_over_bytes: done.handed_over,
                 blackout_ms: done.stopped as f64 / 1e3,
                 total_ms: done.total as f64 / 1e3,
             })),

@@ -15,6 +15,8 @@ use crate::account::Share;
 #[derive(Debug)]
 struct Range<F> {
     size: u64,
+    /// Which of all mappings it is.
+    mapping: u64,
     /// `Some` in an idle range: passed once the work that may use it is over,
     /// and its age.
     idle: Option<(F, u64)>,
@@ -61,6 +63,8 @@ pub(crate) struct Arena<F> {
     idle_limit: u64,
     /// Counts unmappings: the ages of idle ranges.
     clock: u64,
+    /// Counts mappings.
+    mappings: u64,
     /// Fences of ranges that are idle no more.
     dropped: Vec<F>,
 }
@@ -77,6 +81,7 @@ impl<F> Arena<F> {
             planned: 0,
             idle_limit: idle_limit.min(limit),
             clock: 0,
+            mappings: 0,
             dropped: Vec::new(),
         }
     }
@@ -186,7 +191,39 @@ impl<F> Arena<F> {
     pub(crate) fn mapped(&mut self, address: u64, size: u64) {
         self.planned = 0;
         self.live += size;
-        self.ranges.insert(address, Range { size, idle: None });
+        self.mappings += 1;
+        let range = Range {
+            size,
+            mapping: self.mappings,
+            idle: None,
+        };
+        self.ranges.insert(address, range);
+    }
+
+    /// Which mapping the live range that starts at `address` is: another number
+    /// is other memory.
+    pub(crate) fn mapping(&self, address: u64) -> Option<u64> {
+        let range = self.ranges.get(&address)?;
+        range.idle.is_none().then_some(range.mapping)
+    }
+
+    /// Gives up the range that starts at `address`, to be unmapped; false where
+    /// none does.
+    pub(crate) fn give_up(&mut self, address: u64) -> bool {
+        let Some(range) = self.ranges.remove(&address) else {
+            return false;
+        };
+        match range.idle {
+            Some((fence, _)) => {
+                self.idle -= range.size;
+                self.dropped.push(fence);
+            }
+            None => {
+                self.live -= range.size;
+                self.share.give_back(range.size);
+            }
+        }
+        true
     }
 
     /// The live range that starts at `address` becomes idle; returns the

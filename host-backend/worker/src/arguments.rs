@@ -52,6 +52,9 @@ pub struct Arguments {
     /// Threads that run a software GPU's kernels.
     #[arg(long)]
     pub software_cores: Option<u32>,
+    /// A software GPU's memory can be handed over to another worker.
+    #[arg(long)]
+    pub software_shareable: bool,
 }
 
 fn compute_capability(text: &str) -> Result<(u32, u32), String> {

@@ -82,6 +82,9 @@ paragpu_protocol::record! {
         follows: Text<'a>,
         /// 1: memory is copied while the program runs.
         precopy: u8,
+        /// 1: device memory is handed over where both ends are on one GPU; 0: it
+        /// is copied.
+        hand_over: u8,
     }
 
     /// A session comes, whose hello is empty, from the worker at the other end
@@ -133,6 +136,8 @@ paragpu_protocol::record! {
         bytes: u64,
         /// Of these, bytes sent while the program ran.
         ahead: u64,
+        /// Bytes of device memory that were handed over and not sent.
+        handed_over: u64,
         /// Microseconds for which the program was stopped.
         stopped: u64,
         /// Microseconds in all.

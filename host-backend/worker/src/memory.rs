@@ -1,5 +1,7 @@
 //! Device memory and pinned memory of the window.
 
+use std::os::fd::OwnedFd;
+
 use paragpu_protocol::handle::ShadowAddress;
 use paragpu_protocol::layout::{BULK_TOKEN_BYTES, DEVICE_STRIDE};
 use paragpu_protocol::status::Status;
@@ -18,25 +20,24 @@ use crate::session::Session;
 pub(crate) const PAGE: u64 = 4096;
 
 impl Session {
+    fn plan(&mut self, address: u64, size: u64) -> Outcome<Plan<Fence>> {
+        match self.arena.plan(address, size) {
+            Ok(plan) => Ok(plan),
+            Err(Refused::Place) => fail(
+                Status::INVALID_VALUE,
+                format!("{size} bytes at {address:#x} are not chunks of the arena"),
+            ),
+            Err(Refused::Overlap) => fail(
+                Status::INVALID_VALUE,
+                format!("{size} bytes at {address:#x} overlap another mapping"),
+            ),
+            Err(refused) => self.no_room(&refused),
+        }
+    }
+
     pub(crate) fn mem_map(&mut self, call: &MemMap) -> Outcome<Progress> {
         let (address, size) = (call.address.0, call.size);
-        let plan = match self.arena.plan(address, size) {
-            Ok(plan) => plan,
-            Err(Refused::Place) => {
-                return fail(
-                    Status::INVALID_VALUE,
-                    format!("{size} bytes at {address:#x} are not chunks of the arena"),
-                );
-            }
-            Err(Refused::Overlap) => {
-                return fail(
-                    Status::INVALID_VALUE,
-                    format!("{size} bytes at {address:#x} overlap another mapping"),
-                );
-            }
-            Err(refused) => return self.no_room(&refused),
-        };
-        let progress = match plan {
+        let progress = match self.plan(address, size)? {
             Plan::Reuse(fence) => self.after(fence, Then::Reply)?,
             Plan::Map(in_the_way) => {
                 self.map(in_the_way, address, size)?;
@@ -81,6 +82,43 @@ impl Session {
         }
         self.arena.mapped(address, size);
         Ok(())
+    }
+
+    /// Maps memory that another worker hands over, in the place of what is
+    /// mapped at `address`. Where the device does not take it, or nothing is
+    /// handed over, memory of its own is mapped: false.
+    pub(crate) fn mem_import(
+        &mut self,
+        address: u64,
+        size: u64,
+        descriptor: Option<OwnedFd>,
+    ) -> Outcome<bool> {
+        if self.arena.give_up(address) {
+            self.unmap_all(vec![address])?;
+        }
+        let Plan::Map(in_the_way) = self.plan(address, size)? else {
+            return fail(Status::INVALID_VALUE, "memory that was just given up");
+        };
+        let imported = self.unmap_all(in_the_way).map(|()| {
+            let descriptor = descriptor?;
+            let imported = self.device.memory_import(address, size, descriptor);
+            if let Err(error) = &imported {
+                tracing::warn!(%error, address, size, "memory is copied that was handed over");
+            }
+            imported.ok()
+        });
+        let mapped = imported.and_then(|imported| match imported {
+            Some(()) => {
+                self.arena.mapped(address, size);
+                Ok(true)
+            }
+            None => self.map_now(address, size).map(|()| false),
+        });
+        if mapped.is_err() {
+            self.arena.abandon_plan();
+        }
+        self.statistics.device_memory.set(self.arena.live());
+        mapped
     }
 
     fn unmap_all(&mut self, ranges: Vec<u64>) -> Outcome<()> {

@@ -39,5 +39,6 @@ fn software(arguments: &Arguments) -> paragpu_device_software::Options {
             .software_compute_capability
             .unwrap_or(default.compute_capability),
         cores: arguments.software_cores.unwrap_or(default.cores),
+        shareable: arguments.software_shareable,
     }
 }

@@ -466,6 +466,7 @@ fn tell(control: Arc<Control>) -> Orders {
             Report::Done(figures) => FromWorker::Done(Done {
                 bytes: figures.bytes,
                 ahead: figures.ahead,
+                handed_over: figures.handed_over,
                 stopped: figures.stopped,
                 total: figures.total,
             }),
@@ -535,6 +536,7 @@ fn departure(migrate: &Migrate<'_>, fds: Vec<OwnedFd>) -> Option<Departure> {
         follows: migrate.follows.0.to_owned(),
         gates,
         precopy: migrate.precopy != 0,
+        hand_over: migrate.hand_over != 0,
     })
 }
 

@@ -17,6 +17,8 @@ pub struct Software {
     pub compute_capability: (u32, u32),
     /// Threads that run kernels.
     pub cores: u32,
+    /// Mapped memory can be handed over.
+    pub shareable: bool,
 }
 
 /// What a worker is started with; its command line.
@@ -90,6 +92,9 @@ impl Software {
         let (major, minor) = self.compute_capability;
         if major != 0 {
             command.arg(format!("--software-compute-capability={major}.{minor}"));
+        }
+        if self.shareable {
+            command.arg("--software-shareable");
         }
         for (option, value) in [
             ("devices", u64::from(self.devices)),

@@ -82,6 +82,7 @@ struct Goal {
     wanted: u32,
     communicator: String,
     precopy: bool,
+    hand_over: bool,
 }
 
 impl Broker {
@@ -144,6 +145,7 @@ impl Broker {
             wanted: migrate.to_gpu.unwrap_or(ANY_DEVICE),
             communicator,
             precopy: !migrate.stop_first,
+            hand_over: !migrate.copy,
         };
         self.begin(console, migrate, &sessions, &goal)
     }
@@ -282,6 +284,7 @@ impl Broker {
             wanted: goal.wanted,
             follows: Text(follows),
             precopy: u8::from(goal.precopy),
+            hand_over: u8::from(goal.hand_over),
         });
         let mut fds: Vec<BorrowedFd<'_>> = vec![link.as_fd()];
         fds.extend(gates.into_iter().flatten().map(OwnedFd::as_fd));

@@ -146,6 +146,7 @@ impl Broker {
             memory: software.memory.0,
             compute_capability: (capability.major, capability.minor),
             cores: software.threads,
+            shareable: software.shareable,
         }
     }
 

@@ -138,7 +138,7 @@ pub(crate) struct Ahead {
     /// nothing is known.
     held: HashSet<Chunk>,
     /// What created the objects that the destination has.
-    owners: BTreeMap<Name, Recorded>,
+    owners: Owners,
     /// Bytes of all contents.
     pub(crate) all: u64,
     /// Bytes copied.
@@ -181,18 +181,40 @@ fn bytes(chunks: &[Chunk]) -> u64 {
     chunks.iter().map(Chunk::size).sum()
 }
 
-fn owners(session: &Session) -> BTreeMap<Name, Recorded> {
+/// What created each object of a session.
+pub(crate) type Owners = BTreeMap<Name, Recorded>;
+
+/// What created each of the session's objects now.
+pub(crate) fn owners(session: &Session) -> Owners {
     let created = session.live.in_order().filter(|(_, creates, _)| *creates);
     created
         .map(|(name, _, call)| (name, call.clone()))
         .collect()
 }
 
+/// Tells of chunks whether what they are part of is the same now and then.
+fn same<'a>(now: &'a Owners, then: &'a Owners) -> impl Fn(&Chunk) -> bool + 'a {
+    let modules =
+        |owners: &'a Owners| owners.range((ObjectKind::Module, 0)..=(ObjectKind::Module, u64::MAX));
+    let same_modules = modules(now).eq(modules(then));
+    move |chunk| match chunk.is_variable() {
+        true => same_modules,
+        false => now.get(&chunk.owner()) == then.get(&chunk.owner()),
+    }
+}
+
 impl Ahead {
-    /// Begins: the destination has the session's objects and nothing in them.
-    /// `watched` where the session's device notes writes.
-    pub(crate) fn new(session: &mut Session, watched: bool) -> Result<Self, StateError> {
-        let chunks = session.chunks(false)?;
+    /// Begins: the destination has the objects of `sent` and nothing in
+    /// `chunks`, which are to be copied as far as they are of those. `watched`
+    /// where the session's device notes writes.
+    pub(crate) fn new(
+        session: &mut Session,
+        sent: Owners,
+        mut chunks: Vec<Chunk>,
+        watched: bool,
+    ) -> Result<Self, StateError> {
+        // The program may have made others since.
+        chunks.retain(same(&owners(session), &sent));
         let all = bytes(&chunks);
         let samples = match watched {
             true => Samples::default(),
@@ -208,7 +230,7 @@ impl Ahead {
             queue: first.into_iter().chain(then).map(Todo::First).collect(),
             hot: Vec::new(),
             held: HashSet::new(),
-            owners: owners(session),
+            owners: sent,
             all,
             copied: 0,
             held_bytes: 0,
@@ -342,21 +364,10 @@ impl Ahead {
     /// destination lacks.
     pub(crate) fn rest(&self, session: &mut Session, chunks: &[Chunk]) -> Result<Rest, StateError> {
         let now = owners(session);
-        let modules = |owners: &BTreeMap<Name, Recorded>| {
-            let all = owners
-                .range((ObjectKind::Module, 0)..=(ObjectKind::Module, u64::MAX))
-                .map(|(name, call)| (*name, call.clone()));
-            all.collect::<Vec<_>>()
-        };
-        let same_modules = modules(&now) == modules(&self.owners);
+        let same = same(&now, &self.owners);
         let mut rest = Rest::default();
         for chunk in chunks {
-            let owner = chunk.owner();
-            let same = match chunk.is_variable() {
-                true => same_modules,
-                false => now.get(&owner) == self.owners.get(&owner),
-            };
-            if !same {
+            if !same(chunk) {
                 // The destination may have had something else there.
                 rest.send.push(*chunk);
             } else if !self.held.contains(chunk) {

@@ -104,6 +104,7 @@ impl Session {
             Ok(bytes) => orders.report(Report::Done(Figures {
                 bytes,
                 ahead: 0,
+                handed_over: 0,
                 stopped: took,
                 total: took,
             })),

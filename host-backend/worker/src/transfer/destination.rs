@@ -20,6 +20,7 @@ use super::checkpoint::Identity;
 use super::handover::{self, Handover, Token};
 use super::mover::Mover;
 use super::regions::named;
+use super::shared::{Mapping, mappings};
 use super::source::Line;
 use super::state::{ImagePart, Kind, Scanner, StateError, Writer};
 use super::stop::Filling;
@@ -63,6 +64,8 @@ pub(crate) struct Destination {
     life: Option<Life>,
     /// Came with the connection.
     token: Option<Token>,
+    /// Memory can be handed over between the two devices.
+    shares: bool,
 }
 
 impl Destination {
@@ -86,6 +89,7 @@ impl Destination {
             connection: None,
             life: None,
             token: None,
+            shares: false,
         })
     }
 
@@ -150,6 +154,17 @@ impl Destination {
                 Kind::ImageNames => {
                     let missing = std::mem::take(&mut self.missing);
                     self.answer(Kind::Missing, &missing)?;
+                }
+                Kind::Domain => {
+                    let ours = session.device.memory_domain();
+                    self.shares = ours.is_some_and(|ours| ours == *payload);
+                    let ours = ours.as_ref().map_or(&[][..], |ours| &ours[..]);
+                    self.answer(Kind::Domain, ours)?;
+                }
+                Kind::Shared => {
+                    let (mappings, handed) = mappings(payload)?;
+                    let taken = self.take_shared(session, &mappings, handed)?;
+                    self.answer(Kind::Taken, &taken)?;
                 }
                 Kind::ObjectsEnd => {
                     session.take_record(&mut self.filling, kind, payload)?;
@@ -256,6 +271,36 @@ impl Destination {
         self.writer.flush()
     }
 
+    fn take_shared(
+        &mut self,
+        session: &mut Session,
+        mappings: &[Mapping],
+        handed: usize,
+    ) -> Result<Vec<u8>, StateError> {
+        if !self.shares {
+            return Err(StateError::Order("memory that was not agreed on"));
+        }
+        let descriptors = self.receive_descriptors()?;
+        if descriptors.len() != handed {
+            return Err(StateError::Order("another number of descriptors"));
+        }
+        session.settle(&mut self.filling)?;
+        session.take_shared(&self.filling.items, mappings, descriptors)
+    }
+
+    /// The frame with descriptors that a record announced.
+    fn receive_descriptors(&self) -> Result<Vec<OwnedFd>, StateError> {
+        let deadline = Some(Instant::now() + SILENCE);
+        let came =
+            handshake::receive_with_fds(self.scanner.get_ref(), 0, deadline).map_err(lost)?;
+        if came.header.kind != ARRIVE {
+            return Err(StateError::Order(
+                "a frame of another kind than descriptors",
+            ));
+        }
+        Ok(came.fds)
+    }
+
     fn take_connection(
         &mut self,
         session: &mut Session,
@@ -263,15 +308,10 @@ impl Destination {
         channel: (u32, u64, u64),
         unfinished: &[u8],
     ) -> Result<(), StateError> {
-        let deadline = Some(Instant::now() + SILENCE);
-        let came =
-            handshake::receive_with_fds(self.scanner.get_ref(), 0, deadline).map_err(lost)?;
-        if came.header.kind != ARRIVE {
-            return Err(StateError::Order("a connection without descriptors"));
-        }
+        let came = self.receive_descriptors()?;
         let transport = Transport::try_from(transport)
             .map_err(|error| StateError::Impossible(error.to_string()))?;
-        let mut fds = came.fds.into_iter();
+        let mut fds = came.into_iter();
         let token = fds.next().map(Token::of);
         let fds: Vec<OwnedFd> = fds.collect();
         let mut kept = Vec::new();

@@ -37,6 +37,8 @@ pub struct Departure {
     pub gates: Option<[OwnedFd; 2]>,
     /// Copy memory while the program runs.
     pub precopy: bool,
+    /// Hand device memory over where both ends are on one GPU.
+    pub hand_over: bool,
 }
 
 /// How far an order is.
@@ -72,6 +74,8 @@ pub struct Figures {
     pub bytes: u64,
     /// Of these, bytes sent while the program ran.
     pub ahead: u64,
+    /// Bytes of device memory that were handed over and not sent.
+    pub handed_over: u64,
     /// Microseconds for which the program was stopped.
     pub stopped: u64,
     /// Microseconds in all.

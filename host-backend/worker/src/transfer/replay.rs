@@ -1,5 +1,8 @@
 //! Recreating objects on another device from what [`crate::live`] keeps.
 
+#[cfg(feature = "serve")]
+use std::os::fd::OwnedFd;
+
 use paragpu_device::StreamId;
 use paragpu_protocol::call::Effect;
 use paragpu_protocol::codec::{Bytes, Field, Reader};
@@ -12,6 +15,8 @@ use paragpu_protocol::table::{
     ShadowDestroy, StreamDestroy, SurfaceDestroy, TextureDestroy,
 };
 
+#[cfg(feature = "serve")]
+use super::shared::Mapping;
 use super::state::StateError;
 use crate::answer::At;
 use crate::error::{Fault, Outcome};
@@ -41,6 +46,10 @@ pub struct Item {
     value: u64,
     digest: u64,
 }
+
+/// Fewer descriptors than mappings.
+#[cfg(feature = "serve")]
+const TOO_FEW: StateError = StateError::Order("a descriptor of a mapping is missing");
 
 /// Bytes of entries after which a record is full.
 pub(crate) const FULL: usize = 256 * 1024;
@@ -86,7 +95,7 @@ impl Item {
     }
 }
 
-fn refused<T>(outcome: Outcome<T>) -> Result<T, StateError> {
+pub(super) fn refused<T>(outcome: Outcome<T>) -> Result<T, StateError> {
     outcome.map_err(|fault| {
         StateError::Impossible(match fault {
             Fault::Call(error) => error.to_string(),
@@ -234,6 +243,52 @@ impl Session {
             }
         }
         Ok(!waits)
+    }
+
+    /// Maps what the other end hands over of the memory among `items`; of each
+    /// mapping 1 where it is mapped, 0 where memory of its own is.
+    ///
+    /// # Errors
+    /// [`StateError::Order`] for memory that is not among them, or another
+    /// number of descriptors; [`StateError::Impossible`].
+    #[cfg(feature = "serve")]
+    pub(super) fn take_shared(
+        &mut self,
+        items: &[Item],
+        mappings: &[Mapping],
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Vec<u8>, StateError> {
+        self.unmake_others(items)?;
+        let mut maps = HandleMap::default();
+        for item in items {
+            let call = Call::decode(item.call.number, &item.call.payload)?;
+            if let Call::MemMap(map) = &call {
+                maps.insert((map.address.0, map.size), (item, call));
+            }
+        }
+        let mut descriptors = descriptors.into_iter();
+        let mut taken = Vec::with_capacity(mappings.len());
+        for mapping in mappings {
+            let (address, size) = (mapping.address, mapping.size);
+            let Some((item, call)) = maps.get(&(address, size)) else {
+                return Err(StateError::Order("memory that is not the session's"));
+            };
+            let descriptor = match mapping.handed {
+                0 => None,
+                _ => Some(descriptors.next().ok_or(TOO_FEW)?),
+            };
+            let mapped = refused(self.mem_import(address, size, descriptor));
+            taken.push(u8::from(mapped.map_err(|error| {
+                let name = call.info().name;
+                StateError::Impossible(format!(
+                    "this GPU does not do {name} for the session: {error}"
+                ))
+            })?));
+            if !self.live.knows(call, &item.call) {
+                self.live.apply(call, item.call.number, &item.call.payload);
+            }
+        }
+        Ok(taken)
     }
 
     /// Destroys what is not among `items`, or is another of that name.

@@ -18,15 +18,17 @@ use paragpu_communicator_stream::handshake;
 use paragpu_protocol::codec::{Bytes, Field, Text, decode_all, encode_all};
 use paragpu_protocol::frame::Control;
 use paragpu_protocol::handshake::{ARRIVE, Arrive, MAGIC, Move, Refusal, VERSION};
+use paragpu_protocol::layout::CHUNK;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::ahead::Ahead;
+use super::ahead::{Ahead, Owners, owners};
 use super::handover::{self, Token};
 use super::orders::{Departure, Figures, Report};
 use super::parting::Gates;
 use super::post::Post;
 use super::regions::Chunk;
 use super::replay::Item;
+use super::shared::Shared;
 use super::state::{Kind, Scanner, StateError, Writer};
 use super::stop::{PATIENCE, Unstopped};
 use crate::error::End;
@@ -36,6 +38,8 @@ use crate::session::Session;
 pub(super) const SILENCE: Duration = Duration::from_secs(20);
 /// Most bytes of the answer to the first frame.
 const MOST_ANSWER: usize = 64 * 1024;
+/// So many bytes are sent sooner than compared.
+const LITTLE: u64 = CHUNK;
 /// Chunks whose hashes are asked for at once.
 const HASHES: usize = 65_536;
 
@@ -62,6 +66,7 @@ paragpu_protocol::record! {
 enum Stage {
     Welcome,
     Missing,
+    HandingOver,
     Recreated,
     Copying,
     /// All was copied once; the sessions that move with this one were not.
@@ -98,6 +103,9 @@ pub(crate) struct Source {
     watched: bool,
     /// The objects that the destination has.
     items: Vec<Item>,
+    /// What created them, as they were sent first.
+    sent: Owners,
+    shared: Shared,
     ahead: Option<Ahead>,
     /// A payload for which the thread that writes had no room.
     put_by: Option<Vec<u8>>,
@@ -123,6 +131,7 @@ impl Source {
             follows,
             gates,
             precopy,
+            hand_over,
         } = departure;
         session.may_leave(local, &follows)?;
         let socket = UnixStream::from(link);
@@ -157,6 +166,11 @@ impl Source {
             precopy,
             watched: precopy && session.device.watch_writes(true).is_ok(),
             items: Vec::new(),
+            sent: Owners::new(),
+            shared: Shared::new(match local && hand_over {
+                true => session.device.memory_domain(),
+                false => None,
+            }),
             ahead: None,
             put_by: None,
             token: Token::new().map_err(io)?,
@@ -281,12 +295,47 @@ impl Source {
     fn send_objects(&mut self, session: &mut Session) -> Result<(), StateError> {
         self.items = session.items()?;
         let items = std::mem::take(&mut self.items);
-        let written = self.writer().and_then(|writer| {
-            super::stop::write_items(&items, writer)?;
-            writer.flush()
-        });
+        let written = self
+            .writer()
+            .and_then(|writer| super::stop::write_items(&items, writer));
         self.items = items;
-        written
+        written?;
+        self.shared.begin(session)
+    }
+
+    /// Hands some of the objects' memory over; true where an answer to that
+    /// comes. Where there is nothing more, the destination is to recreate them.
+    fn hand_over(&mut self, session: &mut Session) -> Result<bool, StateError> {
+        let Some(batch) = self.shared.next(session) else {
+            let writer = self.writer()?;
+            writer.put(Kind::ObjectsEnd, &[])?;
+            writer.flush()?;
+            return Ok(false);
+        };
+        let writer = self.writer()?;
+        writer.put(Kind::Shared, &[&batch.payload])?;
+        writer.flush()?;
+        let fds: Vec<BorrowedFd<'_>> = batch.descriptors.iter().map(AsFd::as_fd).collect();
+        self.send_descriptors(&fds)?;
+        Ok(true)
+    }
+
+    fn handed_over(&mut self) -> Result<(), StateError> {
+        let taken = self.expect(Kind::Taken)?;
+        self.shared.answered(&taken)
+    }
+
+    /// The frame that a record announced.
+    fn send_descriptors(&self, fds: &[BorrowedFd<'_>]) -> Result<(), StateError> {
+        let deadline = Some(Instant::now() + SILENCE);
+        handshake::send_with_fds(self.socket(), ARRIVE, 0, 0, &[], fds, deadline).map_err(carried)
+    }
+
+    /// All that the stopped or running session has and is not handed over.
+    fn copied(&self, session: &mut Session) -> Result<Vec<Chunk>, StateError> {
+        let mut chunks = session.chunks(false)?;
+        chunks.retain(|chunk| !self.shared.holds(chunk));
+        Ok(chunks)
     }
 
     /// Does what can be done without making the program wait for the other
@@ -311,17 +360,31 @@ impl Source {
                 let pinned = session.pinned_without_window();
                 let head = session.identity.encode(session.arena.live(), pinned);
                 self.writer()?.put(Kind::Head, &[&head])?;
+                if let Some(domain) = self.shared.domain() {
+                    self.writer()?.put(Kind::Domain, &[&domain])?;
+                }
                 self.ask_images(session)?;
                 self.stage = Stage::Missing;
             }
             Stage::Missing => {
+                if self.shared.domain().is_some() {
+                    let theirs = self.expect(Kind::Domain)?;
+                    self.shared.agree(&theirs);
+                }
                 self.send_images(session)?;
+                self.sent = owners(session);
                 self.send_objects(session)?;
-                self.stage = Stage::Recreated;
+                self.go_on_handing_over(session)?;
+            }
+            Stage::HandingOver => {
+                self.handed_over()?;
+                self.go_on_handing_over(session)?;
             }
             Stage::Recreated => {
                 self.expect(Kind::Ready)?;
-                let mut ahead = Ahead::new(session, self.watched)?;
+                let chunks = self.copied(session)?;
+                let sent = std::mem::take(&mut self.sent);
+                let mut ahead = Ahead::new(session, sent, chunks, self.watched)?;
                 if !self.precopy {
                     ahead.give_up();
                 }
@@ -331,6 +394,14 @@ impl Source {
             }
         }
         Ok(false)
+    }
+
+    fn go_on_handing_over(&mut self, session: &mut Session) -> Result<(), StateError> {
+        self.stage = match self.hand_over(session)? {
+            true => Stage::HandingOver,
+            false => Stage::Recreated,
+        };
+        Ok(())
     }
 
     /// Copies ahead as far as the link takes it.
@@ -382,10 +453,13 @@ impl Source {
         session: &mut Session,
         receiver: &mut dyn Receiver,
     ) -> Result<(), StateError> {
-        if session.items()? != self.items {
+        if session.items()? != self.items || self.shared.is_behind(session)? {
             self.ask_images(session)?;
             self.send_images(session)?;
             self.send_objects(session)?;
+            while self.hand_over(session)? {
+                self.handed_over()?;
+            }
             self.expect(Kind::Ready)?;
         }
         let Some(mut ahead) = self.ahead.take() else {
@@ -414,10 +488,17 @@ impl Source {
     }
 
     fn send_rest(&mut self, session: &mut Session, ahead: &mut Ahead) -> Result<(), StateError> {
-        let chunks = session.chunks(false)?;
+        let (replaced, chunks): (Vec<Chunk>, Vec<Chunk>) = self
+            .copied(session)?
+            .into_iter()
+            .partition(|chunk| self.shared.replaced(chunk));
         let rest = ahead.rest(session, &chunks)?;
         let mut send = rest.send;
-        send.extend(self.different(session, ahead, &rest.compare)?);
+        send.extend(replaced);
+        send.extend(match rest.compare.iter().map(Chunk::size).sum() {
+            0..=LITTLE => rest.compare,
+            _ => self.different(session, ahead, &rest.compare)?,
+        });
         let all = [&send, &rest.fresh].into_iter().flatten();
         let all = all.map(Chunk::size).sum();
         self.send_off();
@@ -427,7 +508,9 @@ impl Source {
         self.call_back()?;
         sent?;
         if cfg!(debug_assertions) {
-            // What the device noted is the proof; here it is proved.
+            // What the device noted is the proof; here it is proved. Of what
+            // was handed over, too: it is the same memory.
+            let chunks = session.chunks(false)?;
             let different = self.different(session, ahead, &chunks)?;
             if !different.is_empty() {
                 return Err(StateError::Impossible(format!(
@@ -537,8 +620,7 @@ impl Source {
         writer.flush()?;
         let token = std::iter::once(self.token.as_fd());
         let fds: Vec<BorrowedFd<'_>> = token.chain(current.fds.iter().map(AsFd::as_fd)).collect();
-        let deadline = Some(Instant::now() + SILENCE);
-        handshake::send_with_fds(self.socket(), ARRIVE, 0, 0, &[], &fds, deadline).map_err(carried)
+        self.send_descriptors(&fds)
     }
 }
 
@@ -636,6 +718,7 @@ impl Session {
         self.orders.report(Report::Done(Figures {
             bytes: source.writer().map_or(0, |writer| writer.bytes),
             ahead,
+            handed_over: source.shared.bytes(self),
             stopped: micros(stopped),
             total: micros(source.began),
         }));

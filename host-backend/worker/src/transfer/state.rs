@@ -91,6 +91,15 @@ kinds! {
     Here = 41, 1;
     /// Between workers: the source lives and waits.
     Still = 42, 1;
+    /// Between workers: names what device memory each end can hand over and
+    /// take, as its device does; nothing where it can do neither.
+    Domain = 43, 1;
+    /// Between workers: mappings of the objects that came before, as `shared.rs`
+    /// writes them; descriptors of them follow.
+    Shared = 44, 1;
+    /// Between workers: of each of those a byte that is 1 where it is mapped,
+    /// else it is to be copied.
+    Taken = 45, 1;
 }
 
 /// Why a state is not accepted or cannot be written.

@@ -229,6 +229,7 @@ impl Session {
             self.write_image(&hash, to)?;
         }
         write_items(&self.items()?, to)?;
+        to.put(Kind::ObjectsEnd, &[])?;
         let chunks = self.chunks(false)?;
         let all: u64 = chunks.iter().map(super::regions::Chunk::size).sum();
         let mut mover = Mover::new(self)?;
@@ -313,7 +314,7 @@ impl Session {
     }
 }
 
-/// Writes the live objects.
+/// Writes the live objects; [`Kind::ObjectsEnd`] is to follow.
 pub(crate) fn write_items<W: std::io::Write>(
     items: &[Item],
     to: &mut Writer<W>,
@@ -329,13 +330,14 @@ pub(crate) fn write_items<W: std::io::Write>(
     if !payload.is_empty() {
         to.put(Kind::Objects, &[&payload])?;
     }
-    to.put(Kind::ObjectsEnd, &[])
+    Ok(())
 }
 
 /// What is on its way into a session.
 #[derive(Debug, Default)]
 pub(crate) struct Filling {
-    items: Vec<Item>,
+    /// Objects that came, to be made when they are complete.
+    pub(super) items: Vec<Item>,
     made: Vec<Item>,
     mover: Option<Mover>,
 }

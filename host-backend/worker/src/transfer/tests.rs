@@ -11,7 +11,7 @@ use paragpu_protocol::table::*;
 use paragpu_protocol::types::{ArrayShape, LinearResource, Sampling, TextureResource, TextureSpec};
 use proptest::prelude::*;
 
-use super::ahead::Ahead;
+use super::ahead::{Ahead, owners};
 use super::destination::Nobody;
 use super::state::{Kind, Scanner, StateError, Writer};
 use crate::images::ImageStore;
@@ -32,17 +32,31 @@ const PTX: &[u8] = b"
 ";
 
 /// One session at a time: a session's addresses are fixed.
-fn alone() -> MutexGuard<'static, ()> {
+pub(super) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn session(cores: u32, memory: u64) -> Session {
-    let platform = SoftwarePlatform::with_options(Options {
+    with_options(Options {
         cores,
         memory,
         ..Options::default()
-    });
+    })
+}
+
+/// One whose memory can be handed over.
+pub(super) fn shareable() -> Session {
+    with_options(Options {
+        cores: 1,
+        memory: 1 << 30,
+        shareable: true,
+        ..Options::default()
+    })
+}
+
+fn with_options(options: Options) -> Session {
+    let platform = SoftwarePlatform::with_options(options);
     let regions = Regions::of(ORDINAL).unwrap();
     let setup = Setup {
         device: platform.open(0, regions).unwrap(),
@@ -60,14 +74,14 @@ fn session(cores: u32, memory: u64) -> Session {
     Session::new(setup, Arc::new(Nobody), None)
 }
 
-fn apply(session: &mut Session, call: &Call<'_>) -> Result<(), StateError> {
+pub(super) fn apply(session: &mut Session, call: &Call<'_>) -> Result<(), StateError> {
     let mut payload = Vec::new();
     let tail = call.encode(&mut payload).to_vec();
     payload.extend(tail);
     session.perform(call, &payload)
 }
 
-fn settle(session: &mut Session) {
+pub(super) fn settle(session: &mut Session) {
     while !session.device.context_query().unwrap() {}
 }
 
@@ -429,7 +443,9 @@ proptest! {
             source.session.device.watch_writes(true).unwrap();
         }
         let mut copy = Copy::new(&mut source.session);
-        let mut ahead = Ahead::new(&mut source.session, watched).unwrap();
+        let chunks = source.session.chunks(false).unwrap();
+        let sent = owners(&source.session);
+        let mut ahead = Ahead::new(&mut source.session, sent, chunks, watched).unwrap();
         let mut meanwhile = meanwhile.into_iter();
         loop {
             ahead.read(&mut source.session).unwrap();
@@ -641,7 +657,8 @@ fn copied_ahead(percent: u64) -> f64 {
         settle(session);
     };
     rewrite(&mut session);
-    let mut ahead = Ahead::new(&mut session, false).unwrap();
+    let (sent, chunks) = (owners(&session), session.chunks(false).unwrap());
+    let mut ahead = Ahead::new(&mut session, sent, chunks, false).unwrap();
     loop {
         ahead.read(&mut session).unwrap();
         if let Some(batch) = ahead.mover.finish_read(&mut session, true).unwrap() {
