@@ -467,10 +467,15 @@ impl Session {
         }
         let quiet = self.pending.is_empty() && self.tokens.is_empty();
         let mut wait = match quiet {
-            true if self.is_moving() => Wait::Until(Instant::now() + MOVING),
-            true => Wait::Forever,
+            true if !self.is_moving() => Wait::Forever,
+            true => Wait::Until(Instant::now() + MOVING),
             false => self.pace(),
         };
+        if let Wait::Until(end) = &mut wait
+            && self.is_moving()
+        {
+            *end = (*end).min(Instant::now() + MOVING);
+        }
         for _ in 0..BATCH {
             if self.is_staged_up() {
                 break;

@@ -40,6 +40,9 @@ pub(super) const SILENCE: Duration = Duration::from_secs(20);
 const MOST_ANSWER: usize = 64 * 1024;
 /// So many bytes are sent sooner than compared.
 const LITTLE: u64 = CHUNK;
+/// Longest time for copies between two looks at what the program wants: a link
+/// that keeps up would keep the program waiting until all is copied.
+const SLICE: Duration = Duration::from_micros(500);
 /// Chunks whose hashes are asked for at once.
 const HASHES: usize = 65_536;
 
@@ -417,7 +420,9 @@ impl Source {
         }
         ahead.read(session)?;
         let zeros = ahead.sends_zeros();
+        let began = Instant::now();
         while self.put_by.is_none()
+            && began.elapsed() < SLICE
             && let Some(batch) = ahead.mover.finish_read(session, false)?
         {
             let mut payload = post.payload();
