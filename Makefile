@@ -151,6 +151,11 @@ test-vfio-user: packages-test build programs ## the device over vfio-user, in VM
 	PROTOCOL=vfio-user PARAGPU_QEMU="$(CURDIR)/.cache/qemu-vfio-user" tests/vm/run.sh out/vm-vfio-user
 	cd tests && python3 -m unittest -v vfio_user.test_vfio_user
 
+.PHONY: bench-vfio-user
+bench-vfio-user: packages-demo build bench-programs ## copies through the window and straight from and to a VM's memory, into out/bench-vfio-user.json
+	tests/tools/fetch-qemu.sh
+	python3 tests/vfio_user/bench_copies.py
+
 .PHONY: test-packages
 test-packages: packages programs ## install, use, upgrade and purge the packages in bare Debians 12 and 13
 	tests/packages/run.sh

@@ -28,6 +28,11 @@
  */
 #define PARAGPU_BLOCK	PMD_SIZE
 
+/* Most memory that one entry of a page list names, in bytes. */
+#define PARAGPU_MAX_SEGMENT	(PARAGPU_ALIGNMENT * PARAGPU_ALIGNMENT)
+
+struct paragpu_pin;
+
 /**
  * struct paragpu_channel - the guest's side of one channel
  * @owner: the device
@@ -44,6 +49,9 @@
  * @faded: pages that stand for what faded: the channel's header, all the rest;
  *	NULL until wanted. Of the last opener alone: a device that is gone has
  *	no other.
+ * @pin_lock: protects @pins
+ * @pins: what each page list names, NULL where it is free; outlives the open
+ *	file where the host still uses it
  */
 struct paragpu_channel {
 	struct paragpu_device *owner;
@@ -57,6 +65,8 @@ struct paragpu_channel {
 	struct xarray kept;
 	bool lost;
 	struct page *faded[2];
+	struct mutex pin_lock;
+	struct paragpu_pin *pins[PARAGPU_LISTS];
 };
 
 /**
@@ -66,6 +76,7 @@ struct paragpu_channel {
  * @channel_count: likewise
  * @channel_offset: likewise
  * @channel_size: likewise
+ * @list_offset: likewise
  */
 struct paragpu_layout {
 	u32 version;
@@ -73,6 +84,7 @@ struct paragpu_layout {
 	u32 channel_count;
 	u64 channel_offset;
 	u64 channel_size;
+	u64 list_offset;
 };
 
 /**
@@ -83,6 +95,7 @@ struct paragpu_layout {
  * @pdev: the PCI device; not to be used outside @guard
  * @registers: BAR 0; not to be used outside @guard
  * @header: page 0 of BAR 2; not to be used outside @guard
+ * @lists: the page lists in BAR 2, or NULL; not to be used outside @guard
  * @window: physical address of BAR 2
  * @layout: of the window when the driver was bound
  * @gone: the PCI device was unbound or unplugged, or came back from
@@ -103,6 +116,7 @@ struct paragpu_device {
 	struct pci_dev *pdev;
 	void __iomem *registers;
 	struct paragpu_window_header *header;
+	struct paragpu_page_list *lists;
 	phys_addr_t window;
 	struct paragpu_layout layout;
 	bool gone;
@@ -125,5 +139,13 @@ u32 paragpu_state(struct paragpu_device *paragpu, u32 channel);
 u32 paragpu_blocks(const struct paragpu_layout *layout);
 bool paragpu_take(struct paragpu_device *paragpu, u32 channel);
 void paragpu_give_back(struct paragpu_device *paragpu, u32 channel);
+
+long paragpu_ioc_pin(struct paragpu_channel *channel,
+		     struct paragpu_pin_request __user *user);
+long paragpu_ioc_unpin(struct paragpu_channel *channel, u32 __user *user);
+void paragpu_release_pins(struct paragpu_channel *channel);
+void paragpu_reap_pins(struct paragpu_channel *channel);
+bool paragpu_has_pins(struct paragpu_channel *channel);
+unsigned long paragpu_abandon_pins(struct paragpu_channel *channel);
 
 #endif /* PARAGPU_H */

@@ -52,6 +52,8 @@ static int paragpu_find(struct paragpu_device *paragpu, struct file *file)
 		error = -EAGAIN;
 		if (!paragpu_take(paragpu, i))
 			continue;
+		/* The host made it free: it uses nothing of the last opener's. */
+		paragpu_reap_pins(channel);
 		channel->taken = true;
 		channel->mapping = file->f_mapping;
 		WRITE_ONCE(channel->fade, 0);
@@ -108,6 +110,7 @@ static int paragpu_release(struct inode *inode, struct file *file)
 	 */
 	mutex_lock(&paragpu->lock);
 	if (paragpu_enter(paragpu, &index)) {
+		paragpu_release_pins(channel);
 		paragpu_give_back(paragpu, channel->index);
 		paragpu_exit(paragpu, index);
 	}
@@ -290,8 +293,10 @@ static __poll_t paragpu_poll(struct file *file, poll_table *wait)
 	poll_wait(file, &channel->wait, wait);
 	if (atomic_read(&channel->rung))
 		events |= EPOLLIN | EPOLLRDNORM;
+	/* Whoever hears of the end finds its mappings gone: a wake-up follows. */
 	if (!paragpu_enter(paragpu, &index))
-		return events | EPOLLHUP | EPOLLERR;
+		return completion_done(&paragpu->unmapped) ?
+		       events | EPOLLHUP | EPOLLERR : events;
 	if (paragpu_state(paragpu, channel->index) ==
 	    PARAGPU_CHANNEL_HOST_CLOSED)
 		events |= EPOLLHUP | EPOLLERR;
@@ -333,6 +338,7 @@ static long paragpu_ioctl(struct file *file, unsigned int command,
 {
 	struct paragpu_channel *channel = file->private_data;
 	struct paragpu_device *paragpu = channel->owner;
+	long result;
 	int index;
 
 	switch (command) {
@@ -344,6 +350,18 @@ static long paragpu_ioctl(struct file *file, unsigned int command,
 		paragpu_ring(paragpu, PARAGPU_PEER_CHANNEL(channel->index));
 		paragpu_exit(paragpu, index);
 		return 0;
+	case PARAGPU_IOC_PIN:
+	case PARAGPU_IOC_UNPIN:
+		if (!paragpu_enter(paragpu, &index))
+			return -ENODEV;
+		if (command == PARAGPU_IOC_PIN)
+			result = paragpu_ioc_pin(channel,
+						 (void __user *)argument);
+		else
+			result = paragpu_ioc_unpin(channel,
+						   (void __user *)argument);
+		paragpu_exit(paragpu, index);
+		return result;
 	case PARAGPU_IOC_ACK:
 		/* Before any look at the ring that follows. */
 		atomic_xchg(&channel->rung, 0);

@@ -4,6 +4,8 @@
  *
  * include/uapi/linux/paragpu.h specifies the device.
  */
+#include <linux/delay.h>
+#include <linux/dma-mapping.h>
 #include <linux/idr.h>
 #include <linux/interrupt.h>
 #include <linux/io.h>
@@ -190,18 +192,27 @@ static void paragpu_watchdog(struct work_struct *work)
 	struct paragpu_device *paragpu =
 		container_of(to_delayed_work(work), struct paragpu_device,
 			     watchdog);
-	bool taken = false;
+	struct paragpu_channel *channel;
+	bool again = false;
 	int index;
 	u32 i;
 
+	mutex_lock(&paragpu->lock);
 	if (!paragpu_enter(paragpu, &index))
-		return;
+		goto unlock;
 	paragpu_scan_pending(paragpu);
-	for (i = 0; i < paragpu->layout.channel_count && !taken; i++)
-		taken = READ_ONCE(paragpu->channels[i].taken);
-	if (taken)
+	for (i = 0; i < paragpu->layout.channel_count; i++) {
+		channel = &paragpu->channels[i];
+		if (!channel->taken &&
+		    paragpu_state(paragpu, i) == PARAGPU_CHANNEL_FREE)
+			paragpu_reap_pins(channel);
+		again |= channel->taken || paragpu_has_pins(channel);
+	}
+	if (again)
 		paragpu_watch(paragpu);
 	paragpu_exit(paragpu, index);
+unlock:
+	mutex_unlock(&paragpu->lock);
 }
 
 static irqreturn_t paragpu_interrupt(int irq, void *data)
@@ -227,7 +238,7 @@ static int paragpu_read_header(struct pci_dev *pdev,
 	u64 length = pci_resource_len(pdev, PARAGPU_BAR_WINDOW);
 	u64 size = le64_to_cpu(READ_ONCE(header->window_size));
 	u32 magic = le32_to_cpu(READ_ONCE(header->magic));
-	u64 end;
+	u64 end, lists;
 
 	if (magic != PARAGPU_WINDOW_MAGIC) {
 		dev_notice(&pdev->dev,
@@ -240,6 +251,8 @@ static int paragpu_read_header(struct pci_dev *pdev,
 	to->channel_count = le32_to_cpu(READ_ONCE(header->channel_count));
 	to->channel_offset = le64_to_cpu(READ_ONCE(header->channel_offset));
 	to->channel_size = le64_to_cpu(READ_ONCE(header->channel_size));
+	/* A host of version 1.0 wrote zero. */
+	to->list_offset = le64_to_cpu(READ_ONCE(header->list_offset));
 
 	if (PARAGPU_VERSION_MAJOR(to->version) !=
 	    PARAGPU_VERSION_MAJOR(PARAGPU_VERSION)) {
@@ -256,7 +269,13 @@ static int paragpu_read_header(struct pci_dev *pdev,
 	    !PAGE_ALIGNED(to->channel_size) || size > length ||
 	    check_mul_overflow(to->channel_size, (u64)to->channel_count,
 			       &end) ||
-	    check_add_overflow(end, to->channel_offset, &end) || end > size) {
+	    check_add_overflow(end, to->channel_offset, &end) || end > size ||
+	    (to->list_offset &&
+	     (to->list_offset < end ||
+	      !IS_ALIGNED(to->list_offset, PARAGPU_ALIGNMENT) ||
+	      check_add_overflow(to->list_offset, (u64)to->channel_count *
+				 PARAGPU_LISTS * PARAGPU_LIST_SIZE, &lists) ||
+	      lists > size))) {
 		dev_err(&pdev->dev,
 			"the window's header makes no sense: %u channels of %llu bytes from %llu on, in a window of %llu bytes (BAR 2 has %llu)\n",
 			to->channel_count, to->channel_size,
@@ -388,6 +407,7 @@ paragpu_create(struct pci_dev *pdev, const struct paragpu_layout *found)
 		paragpu->channels[i].owner = paragpu;
 		paragpu->channels[i].index = i;
 		init_waitqueue_head(&paragpu->channels[i].wait);
+		mutex_init(&paragpu->channels[i].pin_lock);
 		xa_init(&paragpu->channels[i].kept);
 		paragpu->channels[i].touched =
 			bitmap_zalloc(paragpu_blocks(found), GFP_KERNEL);
@@ -437,6 +457,13 @@ static int paragpu_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	error = paragpu_read_header(pdev, window, &found);
 	if (error)
 		return error;
+	if (found.list_offset) {
+		error = dma_set_mask_and_coherent(&pdev->dev, DMA_BIT_MASK(64));
+		if (error)
+			return dev_err_probe(&pdev->dev, error,
+					     "no address is good for the host\n");
+		dma_set_max_seg_size(&pdev->dev, PARAGPU_MAX_SEGMENT);
+	}
 	error = pci_alloc_irq_vectors(pdev, 1, 1, PCI_IRQ_MSIX | PCI_IRQ_MSI);
 	if (error < 0)
 		return dev_err_probe(&pdev->dev, error,
@@ -448,6 +475,8 @@ static int paragpu_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 				     "cannot set up the device\n");
 	paragpu->registers = registers;
 	paragpu->header = window;
+	if (found.list_offset)
+		paragpu->lists = window + found.list_offset;
 	pci_set_drvdata(pdev, paragpu);
 
 	error = devm_request_irq(&pdev->dev, pci_irq_vector(pdev, 0),
@@ -577,6 +606,37 @@ static void paragpu_disconnect(struct paragpu_device *paragpu, bool there)
 	paragpu_wake_all(paragpu);
 }
 
+/*
+ * Lets the memory go that the host has used, which it may still be about to
+ * end: nobody can pin any more, and the channels are given back. A copy takes
+ * milliseconds; a host that does not answer is gone.
+ */
+static void paragpu_drain_pins(struct paragpu_device *paragpu)
+{
+	unsigned long deadline = jiffies + 5 * HZ;
+	unsigned long lost = 0;
+	u32 i;
+
+	mutex_lock(&paragpu->lock);
+	for (i = 0; i < paragpu->layout.channel_count; i++) {
+		struct paragpu_channel *channel = &paragpu->channels[i];
+
+		while (paragpu_has_pins(channel) &&
+		       paragpu_state(paragpu, i) != PARAGPU_CHANNEL_FREE &&
+		       time_before(jiffies, deadline))
+			msleep(10);
+		if (paragpu_state(paragpu, i) == PARAGPU_CHANNEL_FREE)
+			paragpu_reap_pins(channel);
+		else
+			lost += paragpu_abandon_pins(channel);
+	}
+	mutex_unlock(&paragpu->lock);
+	if (lost)
+		dev_warn(&paragpu->pdev->dev,
+			 "the host may still use %lu pages of memory: they are lost until the next start\n",
+			 lost);
+}
+
 static void paragpu_remove(struct pci_dev *pdev)
 {
 	struct paragpu_device *paragpu = pci_get_drvdata(pdev);
@@ -588,6 +648,7 @@ static void paragpu_remove(struct pci_dev *pdev)
 	for (i = 0; i < paragpu->layout.channel_count; i++)
 		if (paragpu_state(paragpu, i) != PARAGPU_CHANNEL_FREE)
 			paragpu_give_back(paragpu, i);
+	paragpu_drain_pins(paragpu);
 	devm_free_irq(&pdev->dev, pci_irq_vector(pdev, 0), paragpu);
 	paragpu_discard(paragpu);
 }

@@ -104,7 +104,9 @@ crate::record! {
 
     /// Device process to daemon, on the daemon's own socket: a guest opened a
     /// channel of a VM's window. File descriptors that come with it: window,
-    /// eventfd guest to host, eventfd host to guest.
+    /// eventfd guest to host, eventfd host to guest; and where the host reaches
+    /// the VM's memory a table of it and the files that hold it, up to
+    /// [`ATTACH_FDS`] in all.
     Attach<'a> {
         /// [`MAGIC`].
         magic: [u8; 8],
@@ -118,6 +120,9 @@ crate::record! {
         channel_offset: u64,
         /// Bytes of the channel's region.
         channel_size: u64,
+        /// Bytes from the start of the window to the channel's page lists; 0
+        /// where the host does not reach the VM's memory.
+        list_offset: u64,
         /// The hello that the guest sent first, as it came.
         hello: Bytes<'a>,
     }
@@ -157,6 +162,8 @@ pub const ANY_DEVICE: u32 = u32::MAX;
 
 /// Kind of the [`Attach`] frame.
 pub const ATTACH: u16 = 0x7f10;
+/// Most file descriptors that come with it.
+pub const ATTACH_FDS: usize = 8;
 /// Kind of the [`Arrive`] frame.
 pub const ARRIVE: u16 = 0x7f11;
 

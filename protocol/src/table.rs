@@ -196,6 +196,38 @@ crate::calls! { 'a;
         token: u32,
     } -> ()
 
+    /// cuMemcpyHtoD of memory that the guest's kernel named in a page list of the session's channel; answered when the copy is complete. MAP_FAILED where the host does not reach that memory, or not any more, or did not see by a [`CheckPages`] that it does: the bytes must go another way.
+    0x0209 CopyPagesToDevice [Synchronous] {
+        /// First device address.
+        destination: u64,
+        /// Number of the list.
+        list: u32,
+        /// Bytes: all that the list names, from its begin.
+        size: u64,
+        /// In whose order.
+        stream: StreamHandle,
+    } -> ()
+
+    /// cuMemcpyDtoH to such memory.
+    0x020a CopyPagesFromDevice [Synchronous] {
+        /// First device address.
+        source: u64,
+        /// Number of the list.
+        list: u32,
+        /// As of [`CopyPagesToDevice`].
+        size: u64,
+        /// In whose order.
+        stream: StreamHandle,
+    } -> ()
+
+    /// Does the host see what the guest writes, and the guest what the host writes? A hypervisor may map the memory that it hands out for itself alone. Reads 8 bytes through a page list, and writes their complement behind them if they are `value`; MAP_FAILED otherwise.
+    0x020b CheckPages [Synchronous, idempotent] {
+        /// Number of a list that names 16 bytes, a multiple of 16 into a page.
+        list: u32,
+        /// What the first 8 of them hold.
+        value: u64,
+    } -> ()
+
     /// cuArray3DCreate, cuMipmappedArrayCreate.
     0x0301 ArrayCreate [Synchronous; creates Array(array)] {
         /// Its name from now on.

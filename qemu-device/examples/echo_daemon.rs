@@ -14,7 +14,7 @@ use paragpu_communicator_ring::pci::{HostChannel, attach_host};
 use paragpu_communicator_ring::shm::Options;
 use paragpu_protocol::codec::{Text, decode_all, encode_all};
 use paragpu_protocol::frame::{Control, FrameHeader, HEADER_LEN, REPLY};
-use paragpu_protocol::handshake::{ATTACH, Attach, Hello, Refusal, VERSION};
+use paragpu_protocol::handshake::{ATTACH, ATTACH_FDS, Attach, Hello, Refusal, VERSION};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 /// Says welcome, then answers each frame with its own payload.
@@ -37,7 +37,7 @@ fn main() {
 
 fn receive(stream: &UnixStream) -> (Vec<u8>, Vec<OwnedFd>) {
     let mut bytes = vec![0; 4096];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(ATTACH_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let got = recvmsg(
         stream,
@@ -57,7 +57,9 @@ fn receive(stream: &UnixStream) -> (Vec<u8>, Vec<OwnedFd>) {
 }
 
 fn serve(stream: UnixStream) {
-    let (bytes, descriptors) = receive(&stream);
+    let (bytes, mut descriptors) = receive(&stream);
+    // What follows is the VM's memory, for a worker that copies.
+    descriptors.truncate(3);
     let (header, payload) = bytes.split_first_chunk::<HEADER_LEN>().expect("a frame");
     let header = FrameHeader::from_bytes(header).expect("a header");
     assert_eq!(header.kind, ATTACH);

@@ -11,8 +11,9 @@
 //! The guest can release a channel in each of these states. The state word
 //! that it writes is a request: what a channel really is stands here.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator_ring::pci::IdleChannel;
@@ -23,6 +24,7 @@ use crate::daemon::{Answer, Connection, Offer};
 use crate::eventfd::EventFd;
 use crate::layout::state;
 use crate::rings;
+use crate::vfio_user::guest_memory::GuestMemory;
 use crate::window::Window;
 
 /// How long a daemon may be too busy to take a channel.
@@ -35,6 +37,28 @@ pub struct Shared {
     pub window: Window,
     /// Raises the guest's interrupt.
     pub interrupt: EventFd,
+    /// The VM's memory, where the hypervisor tells of it.
+    pub guest_memory: Option<Arc<Mutex<GuestMemory>>>,
+}
+
+impl Shared {
+    /// Where a channel's page lists are, and the memory that they may name;
+    /// nothing where the host does not reach the VM's memory.
+    fn reach(&self, channel: u16) -> (u64, Vec<OwnedFd>) {
+        let lists = self.window.layout().lists_of(channel);
+        let (Some(lists), Some(memory)) = (lists, &self.guest_memory) else {
+            return (0, Vec::new());
+        };
+        let mut memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
+        match memory.descriptors() {
+            Ok(descriptors) if !descriptors.is_empty() => (lists, descriptors),
+            Ok(_) => (0, Vec::new()),
+            Err(error) => {
+                tracing::warn!(%error, "the VM's memory cannot be handed on");
+                (0, Vec::new())
+            }
+        }
+    }
 }
 
 /// To whom channels are handed.
@@ -149,17 +173,20 @@ impl Channel {
             return;
         };
         let place = shared.window.place(self.number);
+        let (lists, memory) = shared.reach(self.number);
         let offer = Offer {
             vm: target.vm,
             channel: self.number,
             offset: place.offset,
             size: place.size,
+            lists,
             hello,
             descriptors: [
                 shared.window.as_fd(),
                 self.doorbell.as_fd(),
                 shared.interrupt.as_fd(),
             ],
+            memory: &memory,
         };
         match Connection::offer(target.daemon, &offer) {
             Ok(connection) => {

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
 use paragpu_protocol::frame::{Control, FrameHeader, HEADER_LEN};
-use paragpu_protocol::handshake::{ATTACH, Attach, MAGIC, Refusal, VERSION};
+use paragpu_protocol::handshake::{ATTACH, ATTACH_FDS, Attach, MAGIC, Refusal, VERSION};
 use rustix::io::{Errno, read};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix,
@@ -28,11 +28,15 @@ pub struct Offer<'a> {
     pub offset: u64,
     /// Bytes of the channel.
     pub size: u64,
+    /// Where the channel's page lists begin in the window; 0 for none.
+    pub lists: u64,
     /// The guest's hello.
     pub hello: &'a [u8],
     /// The window, the eventfd that the guest rings, the eventfd that
     /// interrupts the guest.
     pub descriptors: [BorrowedFd<'a>; 3],
+    /// With page lists: the table of the VM's memory, and its files.
+    pub memory: &'a [OwnedFd],
 }
 
 /// A channel handed over. Lives as long as whoever serves the channel.
@@ -71,12 +75,17 @@ impl Connection {
             channel: u32::from(offer.channel),
             channel_offset: offer.offset,
             channel_size: offer.size,
+            list_offset: offer.lists,
             hello: Bytes(offer.hello),
         });
         let header = FrameHeader::new(ATTACH, 0, 0, payload.len()).map_err(|_| Errno::MSGSIZE)?;
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(ATTACH_FDS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        control.push(SendAncillaryMessage::ScmRights(&offer.descriptors));
+        let memory = offer.memory.iter().map(AsFd::as_fd);
+        let descriptors: Vec<_> = offer.descriptors.into_iter().chain(memory).collect();
+        if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+            return Err(Errno::MSGSIZE);
+        }
         let sent = sendmsg(
             &socket,
             &[IoSlice::new(&header.to_bytes()), IoSlice::new(&payload)],

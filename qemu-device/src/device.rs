@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
@@ -14,7 +15,7 @@ use crate::layout::Layout;
 use crate::rings::duplicate;
 use crate::settings::Protocol;
 use crate::throttle::Throttle;
-use crate::vfio_user;
+use crate::vfio_user::{self, guest_memory::GuestMemory};
 use crate::window::Window;
 
 /// How soon a channel is offered again to a daemon that was busy.
@@ -72,9 +73,12 @@ impl Device {
         let channels = (0..layout.channel_count)
             .map(|number| Channel::new(&window, number))
             .collect::<Result<Vec<_>, _>>()?;
+        let mut guest_memory = None;
         let hypervisor = match protocol {
             Protocol::Ivshmem => Link::Ivshmem(Hypervisor::new(socket, layout.channel_count)),
             Protocol::VfioUser => {
+                let memory = Arc::new(Mutex::new(GuestMemory::new()?));
+                guest_memory = Some(Arc::clone(&memory));
                 let ends = vfio_user::server::Ends {
                     window: duplicate(window.as_fd())?,
                     layout,
@@ -83,6 +87,7 @@ impl Device {
                         .map(|channel| channel.doorbell().duplicate())
                         .collect::<Result<_, _>>()?,
                     control: control.duplicate()?,
+                    memory,
                 };
                 let interrupt = interrupt.duplicate()?;
                 Link::VfioUser(vfio_user::Client::serve(socket, ends, interrupt)?)
@@ -92,7 +97,11 @@ impl Device {
             hypervisor,
             control,
             channels,
-            shared: Shared { window, interrupt },
+            shared: Shared {
+                window,
+                interrupt,
+                guest_memory,
+            },
             throttle: Throttle::new(Instant::now()),
         })
     }

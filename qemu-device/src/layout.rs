@@ -2,7 +2,7 @@
 //! specifies it; a test compares the two. Offsets and sizes are in bytes.
 //! What the sides of a channel know of it is in the ring crate's `layout`.
 
-use paragpu_communicator_ring::layout::{VERSION_VALUE, device};
+use paragpu_communicator_ring::layout::{VERSION_VALUE, device, list};
 
 use crate::Error;
 
@@ -57,7 +57,12 @@ pub struct Layout {
     pub channel_offset: u64,
     /// Size of each channel, and distance from one to the next.
     pub channel_size: u64,
+    /// Offset of the page lists; 0 where there are none.
+    pub list_offset: u64,
 }
+
+/// Bytes of a channel's page lists.
+pub const LISTS_SIZE: u64 = list::SIZE * list::COUNT as u64;
 
 impl Layout {
     /// Divides a window of `window_size` bytes into `channel_count` channels.
@@ -65,6 +70,18 @@ impl Layout {
     /// # Errors
     /// [`Error::WindowSize`], [`Error::ChannelCount`], [`Error::ChannelSize`].
     pub fn new(window_size: u64, channel_count: u16) -> Result<Self, Error> {
+        Self::divide(window_size, channel_count, 0)
+    }
+
+    /// The same with page lists, for a host that reaches the guest's memory.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_lists(window_size: u64, channel_count: u16) -> Result<Self, Error> {
+        Self::divide(window_size, channel_count, LISTS_SIZE)
+    }
+
+    fn divide(window_size: u64, channel_count: u16, lists_size: u64) -> Result<Self, Error> {
         if !window_size.is_power_of_two() || window_size > MAX_WINDOW_SIZE {
             return Err(Error::WindowSize(window_size));
         }
@@ -72,7 +89,9 @@ impl Layout {
             return Err(Error::ChannelCount(channel_count));
         }
         let channel_offset = CHANNEL_ALIGNMENT;
-        let share = window_size.saturating_sub(channel_offset) / u64::from(channel_count);
+        let count = u64::from(channel_count);
+        let share = window_size.saturating_sub(channel_offset) / count;
+        let share = share.saturating_sub(lists_size);
         let channel_size = share - share % CHANNEL_ALIGNMENT;
         if channel_size < MIN_CHANNEL_SIZE {
             return Err(Error::ChannelSize {
@@ -85,7 +104,18 @@ impl Layout {
             channel_count,
             channel_offset,
             channel_size,
+            list_offset: match lists_size {
+                0 => 0,
+                _ => channel_offset + count * channel_size,
+            },
         })
+    }
+
+    /// Offset of a channel's page lists in the window.
+    #[must_use]
+    pub fn lists_of(&self, channel: u16) -> Option<u64> {
+        let first = self.list_offset;
+        (first != 0).then_some(first + u64::from(channel) * LISTS_SIZE)
     }
 
     /// Offset of a channel in the window.
@@ -111,6 +141,7 @@ impl Layout {
         put(device::CHANNEL_OFFSET, &self.channel_offset.to_le_bytes());
         put(device::CHANNEL_SIZE, &self.channel_size.to_le_bytes());
         put(device::WINDOW_SIZE, &self.window_size.to_le_bytes());
+        put(device::LIST_OFFSET, &self.list_offset.to_le_bytes());
         bytes
     }
 }
@@ -131,6 +162,17 @@ mod tests {
                 assert!(layout.offset_of(count) <= layout.window_size);
                 assert_eq!(layout.channel_size % CHANNEL_ALIGNMENT, 0);
             }
+        }
+    }
+
+    #[test]
+    fn lists_lie_behind_the_channels() {
+        for (bits, count) in [(24, 3), (28, 32), (30, 32), (34, 512)] {
+            let layout = Layout::with_lists(1 << bits, count).unwrap();
+            assert_eq!(layout.lists_of(0), Some(layout.offset_of(count)));
+            let last = layout.lists_of(count - 1).unwrap();
+            assert!(last + LISTS_SIZE <= layout.window_size);
+            assert_eq!(Layout::new(1 << bits, count).unwrap().lists_of(0), None);
         }
     }
 

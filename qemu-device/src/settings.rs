@@ -41,6 +41,10 @@ pub struct Arguments {
     /// divided between them.
     #[arg(long, value_name = "COUNT", default_value_t = 32)]
     pub channels: u16,
+    /// With vfio-user: let all bytes cross through the window, even where the
+    /// VM shares its memory and the host could copy from and to it.
+    #[arg(long)]
+    pub no_guest_memory: bool,
     /// Access mode of the socket, octal.
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = parse_mode)]
     pub socket_mode: u32,
@@ -84,7 +88,11 @@ impl TryFrom<Arguments> for Settings {
             return Err(Error::VmName(arguments.vm));
         }
         Ok(Self {
-            layout: Layout::new(arguments.window_size, arguments.channels)?,
+            layout: if arguments.protocol == Protocol::VfioUser && !arguments.no_guest_memory {
+                Layout::with_lists(arguments.window_size, arguments.channels)?
+            } else {
+                Layout::new(arguments.window_size, arguments.channels)?
+            },
             socket: arguments.socket,
             protocol: arguments.protocol,
             vm: arguments.vm,

@@ -13,7 +13,7 @@ use rustix::fs::{
 use rustix::io::{Errno, pwrite};
 
 use crate::Error;
-use crate::layout::Layout;
+use crate::layout::{LISTS_SIZE, Layout};
 use crate::rings::{self, Place};
 
 /// The memory of one device.
@@ -71,7 +71,7 @@ impl Window {
         Ok(IdleChannel::new(memory, number, place.offset, place.size)?)
     }
 
-    /// Takes away all that was in a channel, its header too, so that its next
+    /// Takes away all that was in a channel, its header and page lists too, so that its next
     /// opener finds zeros. Nobody on the host may use it any more.
     ///
     /// # Errors
@@ -80,7 +80,12 @@ impl Window {
         let place = self.place(channel);
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         fallocate(&self.memory, flags, place.offset, place.size)
-            .map_err(Error::system("scrub a channel"))
+            .map_err(Error::system("scrub a channel"))?;
+        match self.layout.lists_of(channel) {
+            Some(lists) => fallocate(&self.memory, flags, lists, LISTS_SIZE)
+                .map_err(Error::system("scrub page lists")),
+            None => Ok(()),
+        }
     }
 
     /// Sets the flag that tells the worker that the guest side is gone.

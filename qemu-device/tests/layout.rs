@@ -25,6 +25,14 @@ int main(void)
     VALUE(PARAGPU_CHANNEL_FREE) VALUE(PARAGPU_CHANNEL_OPEN)
     VALUE(PARAGPU_CHANNEL_HOST_CLOSED) VALUE(PARAGPU_CHANNEL_RELEASED)
     VALUE(PARAGPU_RECORD_PAD) VALUE(PARAGPU_RECORD_ALIGNMENT) VALUE(PARAGPU_MAX_PAYLOAD)
+    VALUE(PARAGPU_LISTS) VALUE(PARAGPU_LIST_SIZE) VALUE(PARAGPU_LIST_ENTRIES)
+    VALUE(PARAGPU_PIN_MAX) VALUE(PARAGPU_LIST_WRITABLE)
+    VALUE(PARAGPU_LIST_FREE) VALUE(PARAGPU_LIST_READY) VALUE(PARAGPU_LIST_BUSY)
+    FIELD(paragpu_window_header, list_offset) SIZE(paragpu_page_list)
+    FIELD(paragpu_page_list, state) FIELD(paragpu_page_list, count)
+    FIELD(paragpu_page_list, offset) FIELD(paragpu_page_list, flags)
+    FIELD(paragpu_page_list, length) FIELD(paragpu_page_list, entry)
+    VALUE(PARAGPU_IOC_PIN) VALUE(PARAGPU_IOC_UNPIN) SIZE(paragpu_pin_request)
     VALUE(PARAGPU_IOC_INFO) VALUE(PARAGPU_IOC_DOORBELL) VALUE(PARAGPU_IOC_ACK)
     FIELD(paragpu_window_header, magic) FIELD(paragpu_window_header, version)
     FIELD(paragpu_window_header, channel_count) FIELD(paragpu_window_header, generation)
@@ -115,6 +123,7 @@ fn mirrors_agree_with_the_header() {
         ("channel_offset", ring::device::CHANNEL_OFFSET),
         ("channel_size", ring::device::CHANNEL_SIZE),
         ("window_size", ring::device::WINDOW_SIZE),
+        ("list_offset", ring::device::LIST_OFFSET),
         ("pending", ring::device::PENDING),
         ("state", ring::device::STATE),
     ];
@@ -175,6 +184,32 @@ fn mirrors_agree_with_the_header() {
         let place = bytes.iter().position(|byte| *byte == first).unwrap();
         same(&format!("paragpu_record.{field}"), at(place));
     }
+
+    use ring::list;
+    same("PARAGPU_LISTS", list::COUNT.into());
+    same("PARAGPU_LIST_SIZE", list::SIZE);
+    same("PARAGPU_LIST_ENTRIES", at(list::ENTRIES));
+    same("PARAGPU_PIN_MAX", list::PIN_MAX);
+    same("PARAGPU_LIST_WRITABLE", list::WRITABLE.into());
+    same("PARAGPU_LIST_FREE", list::FREE.into());
+    same("PARAGPU_LIST_READY", list::READY.into());
+    same("PARAGPU_LIST_BUSY", list::BUSY.into());
+    let pages = [
+        ("state", list::STATE),
+        ("count", list::COUNT_OF),
+        ("offset", list::OFFSET),
+        ("flags", list::FLAGS),
+        ("length", list::LENGTH),
+        ("entry", list::ENTRY),
+    ];
+    for (field, offset) in pages {
+        same(&format!("paragpu_page_list.{field}"), at(offset));
+    }
+    same("sizeof paragpu_page_list", list::SIZE);
+    // _IOWR('P', 5, 24 bytes) and _IOW('P', 6, 4 bytes).
+    same("PARAGPU_IOC_PIN", 0xc018_5005);
+    same("PARAGPU_IOC_UNPIN", 0x4004_5006);
+    same("sizeof paragpu_pin_request", 24);
 
     // _IOR('P', 1, 24 bytes) and _IO; the ring crate checks its own copies.
     same("PARAGPU_IOC_INFO", 0x8018_5001);

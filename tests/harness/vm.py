@@ -81,10 +81,13 @@ def vhost_device_vsock():
 class Device:
     """The device process of one VM."""
 
-    def __init__(self, daemon, vm="demo", arguments=(), protocol="ivshmem"):
-        self.protocol = protocol
+    def __init__(self, daemon, vm="demo", arguments=(), protocol="ivshmem", log=None):
+        """What it says goes to the file `log`, or where this process's errors go."""
+        self.protocol, self.log = protocol, log
         self.folder = tempfile.TemporaryDirectory(prefix="paragpu-vm-")
         self.socket = os.path.join(self.folder.name, "device.sock")
+        # pylint: disable-next=consider-using-with
+        errors = open(log, "wb") if log else None
         self.process = subprocess.Popen(
             owned(
                 [
@@ -97,7 +100,10 @@ class Device:
                 ]
             ),
             env=dict(os.environ, PARAGPU_LOG="warn"),
+            stderr=errors,
         )
+        if errors:
+            errors.close()
         while not os.path.exists(self.socket):
             if self.process.poll() is not None:
                 raise RuntimeError(f"paragpu-qemu-device ended with {self.process.returncode}")
@@ -287,19 +293,21 @@ def pluggable_device(monitor, device):
     ]
 
 
-def boot(kernel, initramfs, script, on_line, *, device=None, vsock=None, tcp=None, timeout=300, pluggable=False):
+def boot(
+    kernel, initramfs, script, on_line, *, device=None, vsock=None, tcp=None, timeout=300, pluggable=False, options=()
+):
     """Boots a VM that runs a shell script; `on_line` sees each line that it
     prints. Where its device is `pluggable` the script has it taken out and put
-    in, as tests/vm/hotplug.py says. Returns the VM's description, which is
-    empty where it did not boot."""
+    in, as tests/vm/hotplug.py says. `options` are more of QEMU's. Returns the
+    VM's description, which is empty where it did not boot."""
     with tempfile.TemporaryDirectory(prefix="paragpu-boot-") as folder:
         commands = os.path.join(folder, "commands")
         with open(commands, "w", encoding="utf-8") as file:
             file.write(script)
-        out, extra, plugger = os.path.join(folder, "vm"), [], None
+        out, extra, plugger = os.path.join(folder, "vm"), list(options), None
         if pluggable:
             monitor = os.path.join(folder, "monitor")
-            extra = ["--", *pluggable_device(monitor, device)]
+            extra += pluggable_device(monitor, device)
             device, hotplug = None, [monitor, os.path.join(out, "output.log"), device.socket, "ivshmem"]
             plugger = subprocess.Popen(
                 owned([os.path.join(ROOT, "tests", "vm", "hotplug.py"), *hotplug]), stdout=subprocess.DEVNULL
@@ -316,7 +324,7 @@ def boot(kernel, initramfs, script, on_line, *, device=None, vsock=None, tcp=Non
                 *(("--network",) if tcp else ()),
                 *("--memory", "2G"),
                 *("--timeout", str(timeout)),
-                *extra,
+                *(["--", *extra] if extra else ()),
             ],
             stdout=subprocess.PIPE,
             text=True,

@@ -9,6 +9,7 @@
  */
 #include "guest.h"
 
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 
@@ -432,6 +433,148 @@ static int test_hot_unplug_and_plug(void)
 	return survives(ask_unplug, ask_plug);
 }
 
+static int pin(struct channel *channel, void *address,
+	       unsigned long long length, unsigned int flags)
+{
+	struct paragpu_pin_request request = {
+		.address = (unsigned long)address,
+		.length = length,
+		.flags = flags,
+	};
+
+	if (ioctl(channel->fd, PARAGPU_IOC_PIN, &request))
+		return -errno;
+	return request.list;
+}
+
+static int unpin(struct channel *channel, __u32 list)
+{
+	return ioctl(channel->fd, PARAGPU_IOC_UNPIN, &list) ? -errno : 0;
+}
+
+/* Pages pinned and let go since the start, by anybody. */
+static int pages_pinned(void)
+{
+	char name[64];
+	long value, pinned = 0;
+	FILE *file;
+
+	/* Processors keep counts to themselves until they are asked. */
+	write_file("/proc/sys/vm/stat_refresh", "1");
+	file = fopen("/proc/vmstat", "r");
+	while (file && fscanf(file, "%63s %ld", name, &value) == 2) {
+		if (!strcmp(name, "nr_foll_pin_acquired"))
+			pinned += value;
+		if (!strcmp(name, "nr_foll_pin_released"))
+			pinned -= value;
+	}
+	if (file)
+		fclose(file);
+	return pinned;
+}
+
+#define PIN_SIZE (64 * 4096)
+
+/* Where the host does not reach the VM's memory, as over ivshmem. */
+static int test_no_pins(void)
+{
+	struct channel channel;
+	char byte;
+
+	CHECK(channel_open(&channel) == 0);
+	CHECK(pin(&channel, &byte, 1, 0) == -EOPNOTSUPP);
+	CHECK(unpin(&channel, 0) == -EINVAL);
+	channel_close(&channel);
+	return 0;
+}
+
+static int can_pin(void)
+{
+	struct channel channel;
+	int answer;
+
+	if (channel_open(&channel))
+		return 0;
+	answer = pin(&channel, NULL, 0, 0);
+	channel_close(&channel);
+	return answer == -EINVAL;
+}
+
+static int test_pins(void)
+{
+	const unsigned int w = PARAGPU_LIST_WRITABLE;
+	int i, before = pages_pinned();
+	struct channel channel;
+	char *memory, *constant;
+
+	CHECK(channel_open(&channel) == 0);
+	memory = mmap(NULL, PIN_SIZE, PROT_READ | PROT_WRITE,
+		      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	constant = mmap(NULL, PIN_SIZE, PROT_READ,
+			MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(memory != MAP_FAILED && constant != MAP_FAILED);
+	/* What cannot be. */
+	CHECK(pin(&channel, memory, 0, 0) == -EINVAL);
+	CHECK(pin(&channel, memory, PARAGPU_PIN_MAX + 1, 0) == -EINVAL);
+	CHECK(pin(&channel, memory, 1, 2) == -EINVAL);
+	CHECK(pin(&channel, (void *)4096, 1, w) == -EFAULT);
+	CHECK(pin(&channel, (void *)-4096, 8192, w) == -EFAULT);
+	CHECK(pin(&channel, memory, 2 * PIN_SIZE + (1 << 20), w) < 0);
+	CHECK(pin(&channel, constant, PIN_SIZE, w) == -EFAULT);
+	CHECK(pin(&channel, channel.header, 4096, w) == -EFAULT);
+	CHECK(pin(&channel, (void *)0xffffffff81000000, 4096, 0) == -EFAULT);
+	CHECK(pages_pinned() == before);
+	/* Every list, then one more. */
+	for (i = 0; i < PARAGPU_LISTS; i++)
+		CHECK(pin(&channel, memory + 100, PIN_SIZE - 100, w) == i);
+	CHECK(pages_pinned() == before + PARAGPU_LISTS * 64);
+	CHECK(pin(&channel, memory, 1, w) == -EBUSY);
+	CHECK(unpin(&channel, 2) == 0 && unpin(&channel, 2) == -EINVAL);
+	CHECK(unpin(&channel, PARAGPU_LISTS) == -EINVAL);
+	CHECK(unpin(&channel, -1) == -EINVAL);
+	CHECK(pin(&channel, memory, 1, 0) == 2);
+	/* Memory that the process gives back while it is pinned. */
+	CHECK(munmap(memory, PIN_SIZE) == 0);
+	CHECK(pages_pinned() > before);
+	channel_close(&channel);
+	CHECK(pages_pinned() == before);
+	return 0;
+}
+
+/* Root may pin what it likes; others as much as they may lock. */
+static int test_pins_are_limited(void)
+{
+	int status, before = pages_pinned();
+	struct rlimit limit = { 100 * 4096, 100 * 4096 };
+	struct channel channel;
+	char *memory;
+	pid_t child = fork();
+
+	if (child == 0) {
+		if (channel_open(&channel) || setrlimit(RLIMIT_MEMLOCK, &limit) ||
+		    setgid(65534) || setuid(65534))
+			_exit(1);
+		memory = mmap(NULL, PIN_SIZE, PROT_READ | PROT_WRITE,
+			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (pin(&channel, memory, PIN_SIZE, 1) != 0)
+			_exit(2);
+		if (pin(&channel, memory, PIN_SIZE, 1) != -ENOMEM)
+			_exit(3);
+		if (pin(&channel, memory, 36 * 4096, 1) != 1)
+			_exit(4);
+		if (unpin(&channel, 0) ||
+		    pin(&channel, memory, PIN_SIZE, 1) != 0)
+			_exit(5);
+		/* Whoever is killed leaves nothing pinned. */
+		kill(getpid(), SIGKILL);
+	}
+	CHECK(waitpid(child, &status, 0) == child);
+	if (!WIFSIGNALED(status))
+		return fail("step %d", WEXITSTATUS(status));
+	CHECK(pages_pinned() == before);
+	return 0;
+}
+
 static int test_module_stays_while_open(void)
 {
 	struct channel channel;
@@ -489,6 +632,12 @@ int main(int count, char **arguments)
 	}
 	pci_address = arguments[1];
 	run("info", test_info);
+	if (can_pin()) {
+		run("pins", test_pins);
+		run("pins-are-limited", test_pins_are_limited);
+	} else {
+		run("no-pins", test_no_pins);
+	}
 	run("two-openers", test_two_openers);
 	run("mmap-limits", test_mmap_limits);
 	run("scrubbed", test_scrubbed);

@@ -48,6 +48,9 @@ configuration! {
     [pci] pub struct Pci {
         /// The device file of the kernel module.
         device: PathBuf = "/dev/paragpu0".into();
+        /// Let the host copy from and to this program's memory by itself, where it reaches it
+        /// (vfio-user); false: all bytes cross through the device's window.
+        direct: bool = true;
     }
 
     /// What the library says, on standard error.

@@ -23,7 +23,7 @@ pub use error::Error;
 pub use landing::Landing;
 pub use polling::{Adaptive, Polling, Spin};
 pub use retained::Retained;
-pub use traits::{Frame, Receiver, Sender, Wait, Wake};
+pub use traits::{Frame, Pinner, Receiver, Sender, Wait, Wake};
 pub use window_unsafe::{Window, WindowError};
 
 /// One side of an established connection.
@@ -34,6 +34,9 @@ pub struct Connection {
     pub receiver: Box<dyn Receiver>,
     /// Memory that both sides see, for bulk bytes; `None` on streams.
     pub window: Option<Arc<Window>>,
+    /// Guest side: lets the host copy this process's memory itself; `None`
+    /// where it cannot.
+    pub pinner: Option<Arc<dyn Pinner>>,
 }
 
 impl std::fmt::Debug for Connection {

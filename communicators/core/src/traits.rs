@@ -160,6 +160,21 @@ pub trait Receiver: Send {
     fn waker(&self) -> Arc<dyn Wake>;
 }
 
+/// Names memory of this process to the host, which copies it by itself then.
+pub trait Pinner: Send + Sync {
+    /// Most bytes of one piece.
+    fn most(&self) -> u64;
+
+    /// Pins `length` bytes at `address`, for the host to read, or to write if
+    /// `writable`. The number by which a call can name them until
+    /// [`unpin`](Self::unpin); `None` where they cannot be pinned: go another
+    /// way.
+    fn pin(&self, address: u64, length: u64, writable: bool) -> Option<u32>;
+
+    /// Lets memory go that no call uses any more.
+    fn unpin(&self, list: u32);
+}
+
 /// Ends a waiting receive early.
 pub trait Wake: Send + Sync {
     /// Makes the current or the next waiting `receive` (not [`Wait::Poll`])

@@ -1,4 +1,4 @@
-//! Where everything is in the shared window, version 1.0: the Rust mirror of
+//! Where everything is in the shared window, version 1.1: the Rust mirror of
 //! the device's specification (the kernel module's `linux/paragpu.h`).
 //!
 //! All integers are little-endian. A *channel region* serves one session; with
@@ -29,6 +29,9 @@ pub mod device {
     pub const CHANNEL_SIZE: usize = 0x018;
     /// u64: bytes of the whole window.
     pub const WINDOW_SIZE: usize = 0x020;
+    /// u64: offset of the page lists ([`super::list`]), behind the channels;
+    /// 0 where the host cannot reach the guest's memory.
+    pub const LIST_OFFSET: usize = 0x028;
     /// u64[8]: bit c is set by the host before it fires the vector for
     /// channel c's guest; the guest's interrupt handler takes the words.
     pub const PENDING: usize = 0x080;
@@ -90,10 +93,44 @@ pub mod index {
     pub const PRODUCER_WAITS: usize = 0xc0;
 }
 
+/// A page list: memory of the guest that the host copies itself. Each channel
+/// has [`COUNT`](list::COUNT) of them, outside of what a process can map.
+pub mod list {
+    /// u32: [`FREE`], [`READY`] or [`BUSY`].
+    pub const STATE: usize = 0x00;
+    /// u32: entries.
+    pub const COUNT_OF: usize = 0x04;
+    /// u32: where in the first entry's memory the bytes begin.
+    pub const OFFSET: usize = 0x08;
+    /// u32: 0 or [`WRITABLE`].
+    pub const FLAGS: usize = 0x0c;
+    /// u64: bytes named.
+    pub const LENGTH: usize = 0x10;
+    /// u64[[`ENTRIES`]]: address, a multiple of 4096, plus how many more 4096
+    /// bytes follow.
+    pub const ENTRY: usize = 0x40;
+    /// Names nothing; the guest's kernel may write it.
+    pub const FREE: u32 = 0;
+    /// Names pinned pages.
+    pub const READY: u32 = 1;
+    /// The host reads or writes the pages.
+    pub const BUSY: u32 = 2;
+    /// Flag: the host may write to the pages.
+    pub const WRITABLE: u32 = 1;
+    /// Bytes of a list.
+    pub const SIZE: u64 = 16384;
+    /// Most entries.
+    pub const ENTRIES: usize = 2040;
+    /// Lists of a channel.
+    pub const COUNT: u32 = 4;
+    /// Most bytes of memory that one list names.
+    pub const PIN_MAX: u64 = 4 << 20;
+}
+
 /// "PGCH".
 pub const MAGIC_VALUE: u32 = 0x4843_4750;
-/// 1.0.
-pub const VERSION_VALUE: u32 = 0x0001_0000;
+/// 1.1.
+pub const VERSION_VALUE: u32 = 0x0001_0001;
 /// Bytes before the rings.
 pub const HEADER_SIZE: u64 = 4096;
 /// Rings and the bulk area begin on a multiple of this.

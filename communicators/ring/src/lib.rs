@@ -15,6 +15,8 @@ mod channel;
 pub mod doorbell;
 #[cfg(all(not(loom), any(test, feature = "fuzzing")))]
 pub mod fuzzing;
+#[cfg(not(loom))]
+pub mod guest_memory;
 pub mod layout;
 #[cfg(all(loom, test))]
 mod model_unsafe;
@@ -25,6 +27,8 @@ mod ring;
 pub mod shm;
 mod sync;
 mod sys;
+#[cfg(all(not(loom), any(test, feature = "testing")))]
+pub mod testing;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod waiting;

@@ -11,10 +11,10 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::channel::{self, Side};
 use crate::layout::{self, Layout, device};
-use crate::shm::{Options, Parts, map_framing, read_layout};
+use crate::shm::{Options, Parts, duplicate, map_framing, read_layout};
 use crate::sys::eventfd::{EventDoorbell, new_eventfd, signal};
 use crate::sys::mapping_unsafe::Mapping;
-use crate::sys::node_unsafe::{NodeDoorbell, fade, info};
+use crate::sys::node_unsafe::{NodeDoorbell, NodePinner, fade, info};
 use crate::sys::region_unsafe::Base;
 
 /// What the host side needs of a channel; all of it comes from the device
@@ -28,7 +28,9 @@ pub struct HostChannel {
     /// Eventfd that fires the device's interrupt vector in the guest.
     pub interrupt: OwnedFd,
     /// Reports a hang-up (POLLHUP) when the virtual machine or the device
-    /// process is gone: a pipe or unix socket whose other end they hold.
+    /// process is gone: a pipe or unix socket whose other end they hold. It is
+    /// open as long as anything of the channel is mapped here: the device
+    /// process gives the channel to no other program before.
     pub liveness: Option<OwnedFd>,
     /// The channel's number.
     pub channel: u32,
@@ -128,6 +130,7 @@ pub fn attach_host(host: HostChannel, options: Options) -> Result<Connection, Er
     let slot = DeviceSlot::new(host.memory.as_fd(), host.channel)?;
     let layout = read_layout(host.memory.as_fd(), host.offset, host.size)?;
     let base = Base::new(map_framing(host.memory.as_fd(), host.offset, &layout)?, 0)?;
+    let tenure = host.liveness.as_ref().map(duplicate).transpose()?;
     let bell = EventDoorbell {
         ring: host.interrupt,
         wait: host.doorbell,
@@ -141,6 +144,7 @@ pub fn attach_host(host: HostChannel, options: Options) -> Result<Connection, Er
         memory: host.memory.as_fd(),
         file_offset: host.offset,
         side: Side::Host,
+        tenure,
     };
     parts.connect(Box::new(bell), options)
 }
@@ -187,10 +191,12 @@ pub fn attach_guest(
     };
     let mapping = Arc::new(Mapping::new(node.as_fd(), 0, layout.region_size, address)?);
     let base = Base::new(Arc::clone(&mapping), 0)?;
-    let window =
-        (layout.bulk.size > 0).then(|| base.window(mapping, layout.bulk.offset, layout.bulk.size));
+    let window = (layout.bulk.size > 0)
+        .then(|| base.window(mapping, layout.bulk.offset, layout.bulk.size, None));
+    let node = Arc::new(node);
+    let pinner = NodePinner::new(Arc::clone(&node)).map(|pinner| Arc::new(pinner) as _);
     let bell = NodeDoorbell {
-        node: Arc::new(node),
+        node,
         interrupt: new_eventfd()?,
     };
     let region = base.region(&layout, Side::Guest);
@@ -199,6 +205,7 @@ pub fn attach_guest(
         sender,
         receiver,
         window,
+        pinner,
     })
 }
 

@@ -119,6 +119,7 @@ pub fn create(
         memory: ends.memory.as_fd(),
         file_offset: 0,
         side: Side::Host,
+        tenure: None,
     };
     Ok((parts.connect(Box::new(bell), options)?, ends))
 }
@@ -173,6 +174,7 @@ fn connect(
         memory: ends.memory.as_fd(),
         file_offset: 0,
         side,
+        tenure: None,
     };
     parts.connect(Box::new(bell), options)
 }
@@ -200,7 +202,7 @@ pub(crate) fn map_framing(
     )?))
 }
 
-fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, Error> {
+pub(crate) fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, Error> {
     fd.try_clone()
         .map_err(|source| Error::io("cannot duplicate a descriptor", source))
 }
@@ -213,6 +215,8 @@ pub(crate) struct Parts<'a> {
     /// Where the region begins in the file.
     pub(crate) file_offset: u64,
     pub(crate) side: Side,
+    /// Open as long as the window is mapped.
+    pub(crate) tenure: Option<OwnedFd>,
 }
 
 impl Parts<'_> {
@@ -232,11 +236,15 @@ impl Parts<'_> {
                 bulk.size,
                 options.window_address,
             )?;
-            Some(self.base.window(Arc::new(mapping), 0, bulk.size))
+            let window = self
+                .base
+                .window(Arc::new(mapping), 0, bulk.size, self.tenure);
+            Some(window)
         };
         let region = self.base.region(&self.layout, self.side);
         let (sender, receiver) = channel::connect(region, bell, options.polling)?;
         Ok(Connection {
+            pinner: None,
             sender,
             receiver,
             window,

@@ -90,6 +90,7 @@ pub fn take_over(
         return Err(Error::protocol("more unfinished bytes than a frame has"));
     }
     Ok(Connection {
+        pinner: None,
         sender: Arc::new(sender),
         receiver: Box::new(receiver),
         window: None,

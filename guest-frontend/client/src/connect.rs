@@ -287,6 +287,9 @@ impl Attempt<'_> {
     fn pci(&self, node: &Path) -> Result<(Connection, Welcome), Error> {
         let mut connection = pci::attach_guest(node, self.rings(), staging::reach)
             .map_err(|error| no_channel(node, error))?;
+        if !self.config.pci.direct {
+            connection.pinner = None;
+        }
         let hello = self.hello(Transport::Pci);
         connection
             .sender

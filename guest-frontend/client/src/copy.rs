@@ -15,6 +15,7 @@ use paragpu_protocol::codec::Bytes;
 use paragpu_protocol::frame::MAX_PAYLOAD;
 use paragpu_protocol::table::{Copy, CopyFromDevice, CopyToDevice};
 
+use crate::direct::Way;
 use crate::error::Result;
 use crate::graph::Place;
 use crate::host::Reach;
@@ -77,6 +78,18 @@ impl Session {
         if wait {
             self.before_taking(stream)?;
         }
+        let (mut destination, mut source) = (destination, source);
+        if wait && let Some(direct) = self.direct(source.len()) {
+            self.before_work(stream)?;
+            let (host, size) = (source.address(), source.len());
+            let way = Way::ToDevice;
+            let copied = self.copy_direct(direct, way, destination, host, size, stream)?;
+            if copied == size {
+                return Ok(());
+            }
+            destination += copied as u64;
+            source = source.from(copied);
+        }
         match self.staging() {
             Some(staging) if source.len() > INLINE => {
                 self.stage_in(staging, destination, &source, stream)?;
@@ -125,6 +138,19 @@ impl Session {
             }
             Reach::Shadow(_) | Reach::Pageable => {}
         }
+        let (mut destination, mut source) = (destination, source);
+        if let Some(room) = destination.straight()
+            && let Some(direct) = self.direct(room)
+        {
+            self.before_work(stream)?;
+            let way = Way::FromDevice;
+            let copied = self.copy_direct(direct, way, source, address, room, stream)?;
+            if copied == room {
+                return self.stream_synchronize(stream);
+            }
+            source += copied as u64;
+            destination = destination.from(copied);
+        }
         match self.staging() {
             Some(staging) if destination.len() > INLINE => {
                 self.stage_out(staging, &destination, source, stream)?;
@@ -135,7 +161,7 @@ impl Session {
                 self.link.call_with(
                     &CopyFromDevice {
                         source,
-                        size,
+                        size: destination.len() as u64,
                         stream: stream.handle(),
                     },
                     Some(destination),

@@ -15,6 +15,7 @@ pub mod connect;
 mod copy;
 #[path = "copy_rect_unsafe.rs"]
 pub mod copy_rect;
+mod direct;
 mod end;
 mod error;
 pub mod event;

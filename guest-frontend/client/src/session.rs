@@ -19,6 +19,7 @@ use paragpu_protocol::table::{
 
 use crate::callbacks::Callbacks;
 use crate::connect::{Connected, connect};
+use crate::direct::Direct;
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::link::Link;
@@ -42,6 +43,7 @@ pub struct Session {
     pub(crate) memory: Memory,
     pub(crate) host: Host,
     pub(crate) staging: Option<Staging>,
+    pub(crate) direct: Option<Direct>,
     pub(crate) callbacks: Callbacks,
     pub(crate) copies: Copies,
     /// Position of the last kernel or host function in a stream that the
@@ -121,6 +123,7 @@ impl Session {
                 source,
             })?;
         let window = connection.window.clone();
+        let direct = connection.pinner.clone().map(Direct::new);
         let staging = window.as_ref().and_then(Staging::new);
         let pinned_from = staging.as_ref().map_or(0, Staging::end);
         let legacy = Arc::new(Stream::legacy());
@@ -135,6 +138,7 @@ impl Session {
             ordinal,
             regions,
             staging,
+            direct,
             progress: Progress::default(),
             unordered: Progress::default(),
             orphans: Progress::default(),
@@ -222,12 +226,7 @@ impl Session {
         call: &C,
         lent: Option<Source>,
     ) -> Result<u64> {
-        if stream.is_legacy() {
-            self.permit_legacy()?;
-        }
-        if self.copies.concern(stream) {
-            self.order_after_copies(stream)?;
-        }
+        self.before_work(stream)?;
         // Whoever sees a later position posted sees this one noted.
         self.link.post_and(call, lent, |position| {
             stream.progress.post(position);
@@ -242,6 +241,17 @@ impl Session {
             }
             self.progress.post(position);
         })
+    }
+
+    /// Before work goes to a stream.
+    pub(crate) fn before_work(&self, stream: &Stream) -> Result<()> {
+        if stream.is_legacy() {
+            self.permit_legacy()?;
+        }
+        if self.copies.concern(stream) {
+            self.order_after_copies(stream)?;
+        }
+        Ok(())
     }
 
     /// Without crossing: if every stream is known to be idle, so is the

@@ -10,8 +10,8 @@ use std::time::Instant;
 use paragpu_protocol::codec::{Reader, Text, decode_all, encode_all};
 use paragpu_protocol::frame::{Control, FrameHeader, HEADER_LEN};
 use paragpu_protocol::handshake::{
-    ANY_DEVICE, ARRIVE, ATTACH, Arrive, Attach, Hello, MAGIC, Move, Refusal, Transport, VERSION,
-    Version,
+    ANY_DEVICE, ARRIVE, ATTACH, ATTACH_FDS, Arrive, Attach, Hello, MAGIC, Move, Refusal, Transport,
+    VERSION, Version,
 };
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, Shutdown,
@@ -23,9 +23,9 @@ use crate::listener::Peer;
 /// may have more, and deserves an answer.
 pub const MAX_FIRST: usize = 4096;
 
-/// Descriptors of an [`Attach`]: window, eventfd guest to host, eventfd host
-/// to guest.
-const ATTACH_FDS: usize = 3;
+/// Least descriptors of an [`Attach`]: window, eventfd guest to host, eventfd
+/// host to guest.
+const CHANNEL_FDS: usize = 3;
 
 /// A connection that has not said all of its first frame.
 #[derive(Debug)]
@@ -87,8 +87,12 @@ pub struct Channel {
     pub offset: u64,
     /// Bytes of its region.
     pub size: u64,
+    /// Bytes from the start of the window to its page lists; 0 for none.
+    pub lists: u64,
     /// Window, eventfd guest to host, eventfd host to guest.
-    pub fds: [OwnedFd; ATTACH_FDS],
+    pub fds: [OwnedFd; CHANNEL_FDS],
+    /// With page lists: the table of the VM's memory, and its files.
+    pub memory: Vec<OwnedFd>,
 }
 
 /// How far a first frame has come.
@@ -291,18 +295,22 @@ fn arrived(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
     })
 }
 
-fn attached(payload: &[u8], fds: Vec<OwnedFd>) -> Result<Asked, String> {
+fn attached(payload: &[u8], mut fds: Vec<OwnedFd>) -> Result<Asked, String> {
     let attach: Attach<'_> = decode_all(payload).map_err(|error| format!("bad attach: {error}"))?;
     let hello: Hello = decode_all(attach.hello.0).map_err(|error| format!("bad hello: {error}"))?;
     if hello.check().map_err(|error| error.to_string())? != Transport::Pci {
         return Err("the hello in a PCI device's channel names another transport".into());
     }
-    let fds = <[OwnedFd; ATTACH_FDS]>::try_from(fds).map_err(|fds| {
+    let memory = fds.split_off(fds.len().min(CHANNEL_FDS));
+    let fds = <[OwnedFd; CHANNEL_FDS]>::try_from(fds).map_err(|fds| {
         format!(
-            "a channel comes with {ATTACH_FDS} file descriptors, not {}",
+            "a channel comes with {CHANNEL_FDS} file descriptors, not {}",
             fds.len()
         )
     })?;
+    if memory.is_empty() != (attach.list_offset == 0) || memory.len() == 1 {
+        return Err("a VM's memory comes with page lists, a table and its files".into());
+    }
     Ok(Asked {
         hello,
         hello_bytes: attach.hello.0.to_vec(),
@@ -312,7 +320,9 @@ fn attached(payload: &[u8], fds: Vec<OwnedFd>) -> Result<Asked, String> {
             number: attach.channel,
             offset: attach.channel_offset,
             size: attach.channel_size,
+            lists: attach.list_offset,
             fds,
+            memory,
         }),
         arrives: None,
         gpu: None,
@@ -427,6 +437,7 @@ mod tests {
             channel: 0,
             channel_offset: 0,
             channel_size: 0,
+            list_offset: 0,
             hello: paragpu_protocol::codec::Bytes(&hello),
         });
         let (progress, _) = read(&frame(ATTACH, &attach), LOCAL);

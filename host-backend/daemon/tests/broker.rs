@@ -380,6 +380,7 @@ fn channels_of_a_device_process_reach_a_worker() {
             channel: 3,
             channel_offset: 4096,
             channel_size: 1 << 20,
+            list_offset: 0,
             hello: Bytes(hello),
         });
         let stream = daemon.connect();

@@ -139,6 +139,7 @@ fn send_attach(stream: &UnixStream, vm: &str) {
         channel: 0,
         channel_offset: 0,
         channel_size: 4096,
+        list_offset: 0,
         hello: Bytes(&hello),
     });
     let fds = [some_descriptor(), some_descriptor(), some_descriptor()];

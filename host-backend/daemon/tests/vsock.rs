@@ -78,6 +78,7 @@ fn a_vm_is_offered_neither_shared_memory_nor_channels() {
         channel: 0,
         channel_offset: 0,
         channel_size: 0,
+        list_offset: 0,
         hello: Bytes(&encode_all(&Hello::new(Transport::Pci, 0, 7))),
     });
     let mut stream = connect();

@@ -10,6 +10,7 @@ use crate::answer::At;
 use crate::copy::CopyOut;
 use crate::error::{End, Fault, Outcome};
 use crate::events::Fence;
+use crate::pages::PagesIn;
 use crate::session::Session;
 
 /// Most calls of a session that wait at once: more than a process has threads.
@@ -26,6 +27,8 @@ pub(crate) enum Goal {
     Token(u32),
     /// A copy whose bytes go to the guest.
     CopyOut(Box<CopyOut>),
+    /// A copy from memory of the guest that the host reaches.
+    PagesIn(Box<PagesIn>),
     /// Nothing: the reply only waits its turn.
     Ready(Vec<u8>),
 }
@@ -36,6 +39,7 @@ impl Goal {
         match self {
             Self::Fence(fence) => fence.stream(),
             Self::CopyOut(copy) => Some(copy.stream()),
+            Self::PagesIn(copy) => Some(copy.stream()),
             Self::Event(_) | Self::Token(_) | Self::Ready(_) => None,
         }
     }
@@ -121,6 +125,7 @@ impl Session {
             Goal::Fence(fence) => fence.passed(self.device.as_mut(), &mut self.events)?,
             Goal::Token(token) => !self.tokens.is_under_way(*token),
             Goal::CopyOut(copy) => self.copy_out_step(pending.at, copy)?,
+            Goal::PagesIn(copy) => self.pages_in_step(copy)?,
             Goal::Ready(_) => true,
         })
     }
@@ -158,8 +163,10 @@ impl Session {
                 self.live.forget((ObjectKind::Shadow, address));
             }
         }
-        if let Goal::CopyOut(copy) = pending.goal {
-            self.copy_out_abandon(*copy);
+        match pending.goal {
+            Goal::CopyOut(copy) => self.copy_out_abandon(*copy),
+            Goal::PagesIn(copy) => self.pages_in_abandon(*copy),
+            _ => {}
         }
         self.finally(pending.at, Err(fault))
     }

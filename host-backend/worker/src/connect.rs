@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Connection, Error};
+use paragpu_communicator_ring::guest_memory::GuestMemory;
 use paragpu_communicator_ring::{pci, shm};
 use paragpu_communicator_stream as stream;
 use paragpu_protocol::codec::{Text, decode_all, encode_all};
@@ -11,7 +12,7 @@ use paragpu_protocol::frame::Control;
 use paragpu_protocol::handshake::{Hello, Refusal, Transport, VERSION, Welcome};
 use paragpu_protocol::layout::Regions;
 
-use crate::control::Assign;
+use crate::control::{Assign, MAX_FDS};
 use crate::pinned::Sharing;
 use crate::sys::process::peer_process;
 use crate::transfer::handover::{self, Handover};
@@ -35,11 +36,21 @@ pub(crate) struct Guest {
     received: u64,
     pid: u32,
     window: u64,
-    channel: u32,
-    channel_offset: u64,
-    channel_size: u64,
+    channel: Channel,
     /// The addresses of a window are taken by what the session has there.
     keeps_window: bool,
+}
+
+/// Where a PCI device's channel is; all zero for other connections.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Channel {
+    pub(crate) number: u32,
+    /// Bytes from the window's start to its region.
+    pub(crate) offset: u64,
+    /// Bytes of its region.
+    pub(crate) size: u64,
+    /// Bytes from the window's start to its page lists; 0 for none.
+    pub(crate) lists: u64,
 }
 
 /// What tells that a guest is gone for good.
@@ -80,7 +91,7 @@ impl Guest {
         let transport = hello.check().map_err(|error| error.to_string())?;
         let expected = match transport {
             Transport::Stream | Transport::Shm => 1..=1,
-            Transport::Pci => 3..=4,
+            Transport::Pci => 3..=MAX_FDS,
         };
         if !expected.contains(&fds.len()) {
             return Err(format!("{} descriptors came with the session", fds.len()));
@@ -108,11 +119,19 @@ impl Guest {
                 0 => WINDOW,
                 bytes => bytes,
             },
-            channel: assign.channel,
-            channel_offset: assign.channel_offset,
-            channel_size: assign.channel_size,
+            channel: Channel {
+                number: assign.channel,
+                offset: assign.channel_offset,
+                size: assign.channel_size,
+                lists: assign.list_offset,
+            },
             keeps_window: false,
         })
+    }
+
+    /// The VM's memory, where the host reaches it.
+    pub(crate) fn memory(&self) -> Option<GuestMemory> {
+        guest_memory(&self.fds, self.channel)
     }
 
     /// The guest's process, as the guest counts.
@@ -253,7 +272,7 @@ impl Guest {
         *handover::current() = copies.ok().map(|fds| Handover {
             transport: self.transport,
             fds,
-            channel: (self.channel, self.channel_offset, self.channel_size),
+            channel: self.channel,
             own_window,
         });
     }
@@ -266,16 +285,48 @@ impl Guest {
     }
 
     fn attach(&mut self, options: shm::Options) -> Result<Connection, Error> {
-        let channel = pci::HostChannel {
-            memory: self.take_fd()?,
-            doorbell: self.take_fd()?,
-            interrupt: self.take_fd()?,
-            liveness: self.take_fd().ok(),
-            channel: self.channel,
-            offset: self.channel_offset,
-            size: self.channel_size,
-        };
-        tracing::debug!(memory = ?channel.memory.as_fd(), "attaching to a channel");
-        pci::attach_host(channel, options)
+        attach_pci(&mut self.fds.drain(..), self.channel, options)
     }
+}
+
+/// Attaches to a PCI device's channel by the first of its descriptors.
+pub(crate) fn attach_pci(
+    fds: &mut dyn Iterator<Item = OwnedFd>,
+    channel: Channel,
+    options: shm::Options,
+) -> Result<Connection, Error> {
+    let missing = || Error::protocol("a descriptor is missing");
+    let host = pci::HostChannel {
+        memory: fds.next().ok_or_else(missing)?,
+        doorbell: fds.next().ok_or_else(missing)?,
+        interrupt: fds.next().ok_or_else(missing)?,
+        liveness: fds.next(),
+        channel: channel.number,
+        offset: channel.offset,
+        size: channel.size,
+    };
+    tracing::debug!(memory = ?host.memory.as_fd(), "attaching to a channel");
+    pci::attach_host(host, options)
+}
+
+/// The VM's memory and the page lists of a PCI device's channel, from the
+/// channel's descriptors; `None` where the host does not reach it.
+pub(crate) fn guest_memory(fds: &[OwnedFd], channel: Channel) -> Option<GuestMemory> {
+    let [window, _, _, liveness, table, files @ ..] = fds else {
+        return None;
+    };
+    let memory = [table, liveness]
+        .map(OwnedFd::try_clone)
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()
+        .ok()
+        .and_then(|fds| <[OwnedFd; 2]>::try_from(fds).ok())
+        .map(|[table, tenure]| {
+            GuestMemory::new(window.as_fd(), channel.lists, table, files, tenure)
+        })?;
+    memory
+        .inspect_err(|error| {
+            tracing::warn!(%error, "the VM's memory is not reached: bytes cross the window");
+        })
+        .ok()
 }

@@ -44,7 +44,7 @@ use crate::statistics::LATENCIES;
 /// Most bytes of one message.
 pub const MAX_MESSAGE: usize = 64 * 1024;
 /// Most file descriptors that come with one message.
-pub const MAX_FDS: usize = 4;
+pub const MAX_FDS: usize = 9;
 
 paragpu_protocol::record! {
     /// Write the session's state into a directory; the session goes on.
@@ -170,7 +170,8 @@ paragpu_protocol::record! {
     /// memfd, the eventfd guest → host, the eventfd host → guest, and the
     /// device process's connection: the worker keeps it open while it serves
     /// the channel, and its end (readable, nothing to read) says that the
-    /// guest is gone.
+    /// guest is gone. With a `list_offset` there follow the table of the VM's
+    /// memory and the files that hold it.
     Assign<'a> {
         /// Number of the session on this host, for listings.
         session: u64,
@@ -192,6 +193,9 @@ paragpu_protocol::record! {
         channel_offset: u64,
         /// Of `Pci`: bytes of the channel's region.
         channel_size: u64,
+        /// Of `Pci`: bytes from the start of the window to the channel's page
+        /// lists; 0 where the host does not reach the VM's memory.
+        list_offset: u64,
         /// Of `Pci`: the channel's number.
         channel: u32,
         /// How long the session waits for its guest to connect again when the
@@ -627,6 +631,7 @@ mod tests {
             window: 0,
             channel_offset: 4096,
             channel_size: 1 << 26,
+            list_offset: 0,
             channel: 3,
             reconnect: 30_000,
             vm: Text("vm"),

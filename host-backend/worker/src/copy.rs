@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use paragpu_communicator::Sender;
+use paragpu_communicator_ring::guest_memory::List;
 use paragpu_device::{CopyEnd, EventId, StreamId};
 use paragpu_protocol::frame::{ACKNOWLEDGE_EVERY, Control, MAX_PAYLOAD};
 use paragpu_protocol::layout::Regions;
@@ -33,7 +34,7 @@ const _: () = assert!(ACKNOWLEDGE_EVERY as u64 / LENT + 1 + DEPTH as u64 <= OUTB
 const DEPTH: usize = 4;
 
 #[derive(Debug)]
-enum Source {
+pub(crate) enum Source {
     Linear(u64),
     Rect(CopyEnd, [u64; 3]),
 }
@@ -41,12 +42,33 @@ enum Source {
 /// A copy whose bytes go to the guest.
 #[derive(Debug)]
 pub(crate) struct CopyOut {
-    source: Source,
-    stream: StreamId,
-    total: u64,
+    pub(crate) source: Source,
+    pub(crate) stream: StreamId,
+    pub(crate) total: u64,
     /// Bytes that the device was asked for.
-    issued: u64,
-    under_way: VecDeque<Chunk>,
+    pub(crate) issued: u64,
+    pub(crate) under_way: VecDeque<Chunk>,
+    pub(crate) to: Target,
+}
+
+/// Where the bytes of a copy to the guest go.
+#[derive(Debug)]
+pub(crate) enum Target {
+    /// Into frames.
+    Frames,
+    /// Into memory that the host reaches; given back before the reply.
+    Pages(List),
+    /// Nowhere any more.
+    Left,
+}
+
+impl Target {
+    /// Gives pages back.
+    pub(crate) fn leave(&mut self) {
+        if matches!(self, Self::Pages(_)) {
+            *self = Self::Left;
+        }
+    }
 }
 
 impl CopyOut {
@@ -57,7 +79,7 @@ impl CopyOut {
 }
 
 #[derive(Debug)]
-struct Chunk {
+pub(crate) struct Chunk {
     slot: OutSlot,
     mark: EventId,
     offset: u64,
@@ -269,6 +291,7 @@ impl Session {
             total,
             issued: 0,
             under_way: VecDeque::new(),
+            to: Target::Frames,
         });
         match self.copy_out_issue(&mut copy) {
             Ok(()) => {}
@@ -327,11 +350,15 @@ impl Session {
     pub(crate) fn copy_out_step(&mut self, at: At, copy: &mut CopyOut) -> Outcome<bool> {
         loop {
             self.copy_out_issue(copy)?;
-            if self.sender.is_behind() {
+            if matches!(copy.to, Target::Frames) && self.sender.is_behind() {
                 return Ok(false);
             }
             let Some(chunk) = copy.under_way.front() else {
-                return Ok(copy.issued == copy.total);
+                let complete = copy.issued == copy.total;
+                if complete {
+                    copy.to.leave();
+                }
+                return Ok(complete);
             };
             if !self.device.event_query(chunk.mark)? {
                 return Ok(false);
@@ -341,15 +368,24 @@ impl Session {
             };
             self.events.free(chunk.mark);
             let length = chunk.slot.as_ref().len() as u64;
-            if at.slot != 0 {
-                let frame = (Control::Data.kind(), at.slot, self.executed());
-                let offset = chunk.offset.to_le_bytes();
-                if length < LENT {
-                    let (kind, slot, sequence) = frame;
-                    let payload = [offset.as_slice(), chunk.slot.as_ref()];
-                    self.sender.send(kind, slot, Some(sequence), &payload)?;
-                } else {
-                    self.sender.send_lent(frame, &offset, chunk.slot)?;
+            let memory = self.guest_memory.as_mut();
+            match &copy.to {
+                Target::Pages(list) => {
+                    let bytes = chunk.slot.as_ref();
+                    Self::pages_out(memory, Some(list), chunk.offset, bytes)?;
+                }
+                Target::Left => Self::pages_out(None, None, chunk.offset, &[])?,
+                Target::Frames if at.slot == 0 => {}
+                Target::Frames => {
+                    let frame = (Control::Data.kind(), at.slot, self.executed());
+                    let offset = chunk.offset.to_le_bytes();
+                    if length < LENT {
+                        let (kind, slot, sequence) = frame;
+                        let payload = [offset.as_slice(), chunk.slot.as_ref()];
+                        self.sender.send(kind, slot, Some(sequence), &payload)?;
+                    } else {
+                        self.sender.send_lent(frame, &offset, chunk.slot)?;
+                    }
                 }
             }
             self.unflushed = true;

@@ -117,6 +117,18 @@ impl Session {
                 self.answer(at, outcome)
             }
             Call::WaitToken(call) => self.wait_token(at, call),
+            Call::CopyPagesToDevice(call) => {
+                let outcome = self.copy_pages_to_device(call);
+                self.progress(at, outcome)
+            }
+            Call::CopyPagesFromDevice(call) => {
+                let outcome = self.copy_pages_from_device(call);
+                self.progress(at, outcome)
+            }
+            Call::CheckPages(call) => {
+                let outcome = self.check_pages(call);
+                self.answer(at, outcome)
+            }
 
             Call::ArrayCreate(call) => {
                 let outcome = self.array_create(call);

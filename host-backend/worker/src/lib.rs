@@ -37,6 +37,7 @@ pub mod live;
 mod memory;
 mod module;
 mod output;
+mod pages;
 pub mod pinned;
 #[cfg(feature = "serve")]
 mod platform;

@@ -162,8 +162,10 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     }
     let waiting = Arc::new(Waiting::new()?);
     let (regions, patience) = (warm.regions, assigned.patience);
+    let mut guest_memory = None;
     let (connection, reconnect, elsewhere) = match assigned.coming {
         Coming::Guest(guest) => {
+            guest_memory = guest.memory();
             let reconnect = waiting.host(&guest, regions, patience);
             let connection = guest
                 .welcome(regions)
@@ -212,6 +214,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         ..assigned.identity
     };
     served.communicator = assigned.communicator;
+    served.guest_memory = guest_memory;
     served.orders = Arc::new(tell(Arc::clone(control)));
     let attendant = Arc::new(Attendant {
         control: Arc::clone(control),

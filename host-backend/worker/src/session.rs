@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Connection, Error as TravelError, Receiver, Sender, Wait, Window};
+use paragpu_communicator_ring::guest_memory::GuestMemory;
 use paragpu_device::{Device, EventId, Snapshot, StreamId, SurfaceId, TextureId};
 use paragpu_protocol::call::{WireCall, info};
 use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
@@ -129,6 +130,8 @@ pub struct Session {
     pub(crate) window: Option<Arc<Window>>,
     /// Where pinned memory at the window's addresses is.
     pub(crate) pinned: Pinned,
+    /// The VM's memory and the page lists of the session's channel.
+    pub(crate) guest_memory: Option<GuestMemory>,
 
     pub(crate) arena: Arena<Fence>,
     /// Pinned ranges of the window: offset and size.
@@ -268,6 +271,7 @@ impl Session {
             inbound: Inbound::default(),
             outbound: Outbound::default(),
             pending: Vec::new(),
+            guest_memory: None,
             completing: false,
             host_functions: Arc::new(HostFunctions::new(
                 Arc::clone(&sender) as Arc<dyn Sender>,
@@ -409,6 +413,7 @@ impl Session {
     pub(crate) fn resume(&mut self, mut lost: TravelError) -> Result<Box<dyn Receiver>, End> {
         self.sender.cut();
         self.inbound.clear();
+        self.leave_guest_memory();
         let (connection, communicator) = loop {
             let sharing = self.sharing();
             let next = match &mut self.reconnect {

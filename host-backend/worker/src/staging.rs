@@ -107,6 +107,32 @@ impl Inbound {
         Ok(Some(Staged { address, slot }))
     }
 
+    /// Stages `length` bytes that `fill` writes; `None`, and nothing written,
+    /// while all slots wait for the device.
+    pub(crate) fn stage_by(
+        &mut self,
+        device: &mut dyn Device,
+        events: &mut Events,
+        length: u64,
+        fill: impl FnOnce(&mut [u8]) -> Outcome<()>,
+    ) -> Outcome<Option<Staged>> {
+        let Some(offset) = self.room(device, events, length)? else {
+            return Ok(None);
+        };
+        let (Some(mapping), Ok(size)) = (&self.mapping, usize::try_from(length)) else {
+            return Ok(None);
+        };
+        let mut filled = Ok(());
+        if !mapping.fill(offset, size, |room| filled = fill(room)) {
+            return Ok(None);
+        }
+        filled?;
+        let address = mapping.address() + offset;
+        let slot = self.current;
+        self.fill(slot, offset + length);
+        Ok(Some(Staged { address, slot }))
+    }
+
     /// Whose copies are to end before there is room for a large call; `None`
     /// where there is some.
     pub(crate) fn awaits(

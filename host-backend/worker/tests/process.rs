@@ -118,6 +118,7 @@ impl Worker {
             window: 64 << 20,
             channel_offset: 0,
             channel_size: 0,
+            list_offset: 0,
             channel: 0,
             reconnect: 0,
             vm: Text("test"),

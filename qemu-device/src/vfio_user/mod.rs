@@ -11,6 +11,7 @@
 
 pub mod config_space;
 pub mod connection;
+pub mod guest_memory;
 pub mod server;
 #[cfg(test)]
 mod tests;

@@ -6,16 +6,18 @@
 //! processor and more up meanwhile, waits for nothing but this code.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use paragpu_protocol::codec::{Field, decode_all, encode_all};
 use rustix::io::{Errno, pread, pwrite};
 
 use super::config_space::{self, ConfigSpace, REGISTERS_SIZE};
 use super::connection::{Command, Reply};
+use super::guest_memory::GuestMemory;
 use super::wire::{
-    self, Access, DEVICE_FLAGS, DeviceInfo, DmaMap, DmaUnmap, IRQ_EVENTFD, IrqInfo, IrqSet,
-    MAPPABLE_AREA_SIZE, MAX_ACCESS, MappableArea, REGION_INFO_SIZE, RegionInfo, UNMAP_ALL, Version,
-    capabilities, command, dma_flags, fields, irq_set_flags, pci, region_flags,
+    self, Access, DEVICE_FLAGS, DeviceInfo, IRQ_EVENTFD, IrqInfo, IrqSet, MAPPABLE_AREA_SIZE,
+    MAX_ACCESS, MappableArea, REGION_INFO_SIZE, RegionInfo, Version, capabilities, command, fields,
+    irq_set_flags, pci, region_flags,
 };
 use crate::eventfd::EventFd;
 use crate::layout::{Layout, PEER_GUEST, peer_of_channel, peer_of_control};
@@ -42,6 +44,8 @@ pub struct Ends {
     pub channels: Vec<EventFd>,
     /// What it rings for the control peer.
     pub control: EventFd,
+    /// What the client tells of the VM's memory.
+    pub memory: Arc<Mutex<GuestMemory>>,
 }
 
 /// One client's device.
@@ -86,8 +90,8 @@ impl Server {
         }
         match number {
             command::VERSION => self.version(payload),
-            command::DMA_MAP => Self::dma_map(payload),
-            command::DMA_UNMAP => Self::dma_unmap(payload),
+            command::DMA_MAP => self.dma_map(payload, command.descriptors),
+            command::DMA_UNMAP => self.dma_unmap(payload),
             command::GET_INFO => Self::info(payload),
             command::GET_REGION_INFO => self.region_info(payload),
             command::GET_IRQ_INFO => Self::irq_info(payload),
@@ -117,24 +121,27 @@ impl Server {
         Ok(payload.into())
     }
 
-    /// The guest's memory is not used: bytes cross through the window.
-    fn dma_map(payload: &[u8]) -> Result<Reply<'static>, Errno> {
-        let map: DmaMap = whole(payload)?;
-        let known = dma_flags::READ | dma_flags::WRITE;
-        if map.flags & !known != 0 || !is_range(map.address, map.size) {
+    fn memory(&self) -> MutexGuard<'_, GuestMemory> {
+        let memory = &self.ends.memory;
+        memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn dma_map(
+        &self,
+        payload: &[u8],
+        mut descriptors: Vec<OwnedFd>,
+    ) -> Result<Reply<'static>, Errno> {
+        let file = descriptors.pop();
+        if !descriptors.is_empty() {
             return Err(Errno::INVAL);
         }
+        self.memory().map(&whole(payload)?, file)?;
         Ok(Reply::default())
     }
 
-    fn dma_unmap(payload: &[u8]) -> Result<Reply<'static>, Errno> {
-        let (unmap, _) = fields::<DmaUnmap>(payload)?;
-        if unmap.flags & !UNMAP_ALL != 0 {
-            return Err(Errno::INVAL);
-        }
-        if unmap.flags & UNMAP_ALL == 0 && !is_range(unmap.address, unmap.size) {
-            return Err(Errno::INVAL);
-        }
+    fn dma_unmap(&self, payload: &[u8]) -> Result<Reply<'static>, Errno> {
+        let (unmap, _) = fields(payload)?;
+        self.memory().unmap(&unmap)?;
         Ok(reply(&unmap))
     }
 
@@ -324,11 +331,6 @@ fn reply<'a, T: Field<'a>>(value: &T) -> Reply<'static> {
 /// A command's only structure.
 fn whole<'a, T: Field<'a>>(payload: &'a [u8]) -> Result<T, Errno> {
     decode_all(payload).map_err(|_| Errno::INVAL)
-}
-
-/// Are there bytes from `address` on, all below 2^64?
-fn is_range(address: u64, size: u64) -> bool {
-    size != 0 && address.checked_add(size - 1).is_some()
 }
 
 impl From<Vec<u8>> for Reply<'_> {

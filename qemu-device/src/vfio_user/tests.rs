@@ -3,12 +3,14 @@
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
 
 use paragpu_protocol::codec::{Field, decode_all, encode_all};
 use proptest::prelude::*;
 use rustix::io::{Errno, read};
 
 use super::connection::{Command, Connection, End};
+use super::guest_memory::GuestMemory;
 use super::server::{Ends, Server};
 use super::wire::*;
 use crate::eventfd::EventFd;
@@ -29,6 +31,7 @@ fn server() -> (Server, Vec<EventFd>) {
         layout,
         control: ends.pop().unwrap(),
         channels: ends,
+        memory: Arc::new(Mutex::new(GuestMemory::new().unwrap())),
     };
     (Server::new(ends), bells)
 }

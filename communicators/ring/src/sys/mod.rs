@@ -5,6 +5,8 @@ pub(crate) mod eventfd;
 #[cfg(not(loom))]
 pub(crate) mod fence_unsafe;
 #[cfg(not(loom))]
+pub(crate) mod guest_memory_unsafe;
+#[cfg(not(loom))]
 pub(crate) mod mapping_unsafe;
 #[cfg(not(loom))]
 pub(crate) mod node_unsafe;

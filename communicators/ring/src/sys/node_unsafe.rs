@@ -5,12 +5,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use paragpu_communicator::Error;
+use paragpu_communicator::{Error, Pinner};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::ioctl::{Getter, NoArg, Opcode, Setter, ioctl, opcode};
+use rustix::ioctl::{Getter, NoArg, Opcode, Setter, Updater, ioctl, opcode};
 
 use crate::doorbell::{Doorbell, Event};
+use crate::layout::list;
 use crate::sys::eventfd::{poll_until, signal};
 
 /// `struct paragpu_info`, as the module writes it.
@@ -29,10 +30,22 @@ pub(crate) struct Info {
     pub(crate) reserved: u32,
 }
 
+/// `struct paragpu_pin_request`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct PinRequest {
+    address: u64,
+    length: u64,
+    flags: u32,
+    list: u32,
+}
+
 const INFO: Opcode = opcode::read::<Info>(b'P', 0x01);
 const DOORBELL: Opcode = opcode::none(b'P', 0x02);
 const ACK: Opcode = opcode::none(b'P', 0x03);
 const FADE: Opcode = opcode::write::<u64>(b'P', 0x04);
+const PIN: Opcode = opcode::read_write::<PinRequest>(b'P', 0x05);
+const UNPIN: Opcode = opcode::write::<u32>(b'P', 0x06);
 
 /// What the module says of the channel behind an opened node.
 pub(crate) fn info(node: &OwnedFd) -> Result<Info, Error> {
@@ -48,6 +61,51 @@ pub(crate) fn fade(node: &OwnedFd, bytes: u64) -> Result<(), Error> {
     match unsafe { ioctl(node, Setter::<FADE, u64>::new(bytes)) } {
         Ok(()) | Err(Errno::NOTTY) => Ok(()),
         Err(errno) => Err(Error::io("the device node refuses PARAGPU_IOC_FADE", errno)),
+    }
+}
+
+/// Pins memory of this process through the device.
+#[derive(Debug)]
+pub(crate) struct NodePinner(Arc<OwnedFd>);
+
+impl NodePinner {
+    /// `None` where the host cannot reach the guest's memory.
+    pub(crate) fn new(node: Arc<OwnedFd>) -> Option<Self> {
+        let pinner = Self(node);
+        // A request for nothing is refused as such where others are not.
+        match pinner.request(0, 0, false) {
+            Err(Errno::INVAL) => Some(pinner),
+            _ => None,
+        }
+    }
+
+    fn request(&self, address: u64, length: u64, writable: bool) -> Result<u32, Errno> {
+        let mut request = PinRequest {
+            address,
+            length,
+            flags: if writable { list::WRITABLE } else { 0 },
+            list: 0,
+        };
+        // SAFETY: PARAGPU_IOC_PIN reads and writes one struct
+        // paragpu_pin_request; what it pins is memory that whoever asks owns.
+        unsafe { ioctl(&*self.0, Updater::<PIN, PinRequest>::new(&mut request)) }?;
+        Ok(request.list)
+    }
+}
+
+impl Pinner for NodePinner {
+    fn most(&self) -> u64 {
+        list::PIN_MAX
+    }
+
+    fn pin(&self, address: u64, length: u64, writable: bool) -> Option<u32> {
+        self.request(address, length, writable).ok()
+    }
+
+    fn unpin(&self, list: u32) {
+        // SAFETY: PARAGPU_IOC_UNPIN reads one number. Where it is refused, the
+        // kernel module lets the memory go with the channel.
+        let _ = unsafe { ioctl(&*self.0, Setter::<UNPIN, u32>::new(list)) };
     }
 }
 
@@ -134,5 +192,8 @@ mod tests {
         assert_eq!(DOORBELL, 0x5002);
         assert_eq!(ACK, 0x5003);
         assert_eq!(FADE, 0x4008_5004);
+        // _IOWR('P', 0x05, 24 bytes), _IOW('P', 0x06, 4 bytes).
+        assert_eq!(PIN, 0xc018_5005);
+        assert_eq!(UNPIN, 0x4004_5006);
     }
 }

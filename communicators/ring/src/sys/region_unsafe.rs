@@ -1,6 +1,7 @@
 //! A channel region in a mapping: its header, its rings, its bulk area.
 #![allow(unsafe_code)]
 
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -145,13 +146,20 @@ impl Base {
         }
     }
 
-    /// A window on the bulk area, which begins `at` bytes into `bulk`.
-    pub(crate) fn window(&self, bulk: Arc<Mapping>, at: u64, length: u64) -> Arc<Window> {
+    /// A window on the bulk area, which begins `at` bytes into `bulk`, and
+    /// holds on to `tenure`.
+    pub(crate) fn window(
+        &self,
+        bulk: Arc<Mapping>,
+        at: u64,
+        length: u64,
+        tenure: Option<OwnedFd>,
+    ) -> Arc<Window> {
         assert!(at.checked_add(length).is_some_and(|end| end <= bulk.len()));
         let progress = self.pointer(layout::BULK_DONE as u64, 8).cast();
         // SAFETY: inside the mapping, by the assertion.
         let base = unsafe { bulk.base().add(at as usize) };
-        let owner = Box::new((bulk, Arc::clone(&self.mapping)));
+        let owner = Box::new((bulk, Arc::clone(&self.mapping), tenure));
         // SAFETY: both mappings live as long as the owner; framing never
         // touches the bulk area by references.
         let window = unsafe { Window::from_raw(base, length as usize, progress, owner) };

@@ -1,5 +1,6 @@
 //! The conformance suite over shared memory and over a device's channel.
 
+mod guest_memory;
 mod pci;
 mod properties;
 

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use paragpu_communicator::conformance::{Factory, RawGuest};
 use paragpu_communicator::{Connection, Error, Polling, Wait};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::MemfdFlags;
 
 use super::Raw;
@@ -79,6 +80,7 @@ impl Device {
             memory: self.memory.as_fd(),
             file_offset: OFFSET,
             side: crate::channel::Side::Guest,
+            tenure: None,
         };
         parts.connect(Box::new(bell), options).unwrap()
     }
@@ -282,4 +284,20 @@ fn a_scribbled_channel_is_refused() {
             "{offset:#x}: {refused:?}"
         );
     }
+}
+
+/// A session may outlive its connection, and the window stays with it.
+#[test]
+fn a_channel_is_kept_while_its_window_is_mapped() {
+    let device = Device::new();
+    let (host, alive) = device.host(Options::default());
+    let is_kept = || {
+        let mut fds = [PollFd::new(&alive, PollFlags::empty())];
+        poll(&mut fds, Some(&Timespec::default())).unwrap() == 0
+    };
+    let window = host.window.clone().unwrap();
+    drop(host);
+    assert!(is_kept());
+    drop(window);
+    assert!(!is_kept());
 }

@@ -90,6 +90,17 @@ impl Source {
         }
     }
 
+    /// What is left after the first `offset` bytes.
+    #[must_use]
+    pub(crate) fn from(self, offset: usize) -> Self {
+        let offset = offset.min(self.length);
+        Self {
+            // SAFETY: inside the memory, or its end.
+            address: unsafe { self.address.add(offset) },
+            length: self.length - offset,
+        }
+    }
+
     /// Writes bytes at `offset`, as far as they fit. Only for memory that the
     /// program gave to be written as well (pinned memory).
     pub fn overwrite(&self, offset: usize, bytes: &[u8]) {
@@ -189,6 +200,25 @@ impl Destination {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// How many bytes lie without gaps, where all do.
+    #[must_use]
+    pub(crate) fn straight(&self) -> Option<usize> {
+        let one = self.rows == 1 && self.slices == 1;
+        one.then_some(self.width)
+    }
+
+    /// Of bytes without gaps, what is left after the first `offset`.
+    #[must_use]
+    pub(crate) fn from(self, offset: usize) -> Self {
+        let offset = offset.min(self.width);
+        Self {
+            // SAFETY: inside the memory, or its end.
+            address: unsafe { self.address.add(offset) },
+            width: self.width - offset,
+            ..self
+        }
     }
 
     /// Writes `bytes` at `offset`, counted as if the rows lay without gaps.

@@ -498,6 +498,7 @@ fn assign<'a>(
         window: shm.window.0,
         channel_offset: channel.map_or(0, |channel| channel.offset),
         channel_size: channel.map_or(0, |channel| channel.size),
+        list_offset: channel.map_or(0, |channel| channel.lists),
         channel: channel.map_or(0, |channel| channel.number),
         // Without a secret nobody could come back.
         reconnect: if token == [0; 16] {
@@ -516,9 +517,12 @@ fn descriptors<'a>(guest: &'a Guest, asked: &'a Asked) -> Vec<BorrowedFd<'a>> {
     if let Some(channel) = &asked.channel {
         fds.extend(channel.fds.iter().map(|fd| fd.as_fd()));
     }
-    // Of a PCI device's channel the last: the device process waits at its
+    // Of a PCI device's channel the fourth: the device process waits at its
     // other end for the worker's end, and shuts it down when the guest is gone.
     fds.push(guest.socket.as_fd());
+    if let Some(channel) = &asked.channel {
+        fds.extend(channel.memory.iter().map(|fd| fd.as_fd()));
+    }
     fds
 }
 

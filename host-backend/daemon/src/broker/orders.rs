@@ -211,6 +211,7 @@ impl Broker {
                 window: self.host.shm.window.0,
                 channel_offset: 0,
                 channel_size: 0,
+                list_offset: 0,
                 channel: 0,
                 reconnect: u32::try_from(KEPT.as_millis()).unwrap_or(u32::MAX),
                 vm: Text(&identity.vm),

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
 use paragpu_communicator::{Connection, Wait};
+use paragpu_communicator_ring::guest_memory::GuestMemory;
 use paragpu_communicator_ring::shm;
 use paragpu_communicator_stream as stream;
 use paragpu_protocol::call::WireCall;
@@ -68,6 +69,14 @@ pub fn setup(device: &TestDevice) -> Setup {
     }
 }
 
+/// The two ends of a connection over a unix socket.
+pub fn pair() -> (Connection, Connection) {
+    let (host, guest) = UnixStream::pair().unwrap();
+    let options = stream::Options::default();
+    let over = |socket| stream::over(socket, options).unwrap();
+    (over(host), over(guest))
+}
+
 impl Guest {
     /// A session over a unix socket.
     pub fn new() -> Self {
@@ -76,10 +85,7 @@ impl Guest {
 
     /// The same, with changes to its setup.
     pub fn with(change: impl FnOnce(&mut Setup)) -> Self {
-        let (host, guest) = UnixStream::pair().unwrap();
-        let options = stream::Options::default();
-        let host = stream::over(host, options).unwrap();
-        let guest = stream::over(guest, options).unwrap();
+        let (host, guest) = pair();
         Self::over(host, guest, change)
     }
 
@@ -92,8 +98,25 @@ impl Guest {
         Self::over(host, guest, |_| {})
     }
 
+    /// A session over a unix socket whose worker reaches `memory`.
+    pub fn reaching(memory: GuestMemory, change: impl FnOnce(&mut Setup)) -> Self {
+        let (host, guest) = pair();
+        Self::serving(host, guest, change, move |session| {
+            session.guest_memory = Some(memory);
+        })
+    }
+
     /// A session over a connection.
     pub fn over(host: Connection, guest: Connection, change: impl FnOnce(&mut Setup)) -> Self {
+        Self::serving(host, guest, change, |_| {})
+    }
+
+    fn serving(
+        host: Connection,
+        guest: Connection,
+        change: impl FnOnce(&mut Setup),
+        begin: impl FnOnce(&mut Session) + Send + 'static,
+    ) -> Self {
         let device = TestDevice::default();
         let mut setup = setup(&device);
         change(&mut setup);
@@ -105,7 +128,11 @@ impl Guest {
             regions,
             statistics,
             aside: VecDeque::new(),
-            session: std::thread::spawn(move || Session::run(setup, host)),
+            session: std::thread::spawn(move || {
+                let mut session = Session::new(setup, host.sender, host.window);
+                begin(&mut session);
+                session.serve(host.receiver)
+            }),
             next_slot: 0,
         }
     }

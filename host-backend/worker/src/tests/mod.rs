@@ -5,6 +5,7 @@ mod errors;
 mod graphs;
 mod memory;
 mod objects;
+mod pages;
 mod pinned;
 mod waiting;
 mod wire;

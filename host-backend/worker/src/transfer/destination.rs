@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Connection, Error, Receiver, Sender};
-use paragpu_communicator_ring::{pci, shm};
+use paragpu_communicator_ring::shm;
 use paragpu_communicator_stream::{self as stream, handshake};
 use paragpu_protocol::codec::{decode_all, encode_all};
 use paragpu_protocol::frame::Control;
@@ -24,7 +24,7 @@ use super::shared::{Mapping, mappings};
 use super::source::Line;
 use super::state::{ImagePart, Kind, Scanner, StateError, Writer};
 use super::stop::Filling;
-use crate::connect::Life;
+use crate::connect::{Channel, Life, attach_pci, guest_memory};
 use crate::pinned::Pinned;
 use crate::reconnect::Waiting;
 use crate::session::Session;
@@ -181,7 +181,12 @@ impl Destination {
                 Kind::Connection => {
                     let line: Line<'_> = decode_all(payload)?;
                     let (transport, unfinished) = (line.transport, line.unfinished.0.to_vec());
-                    let channel = (line.channel, line.offset, line.size);
+                    let channel = Channel {
+                        number: line.channel,
+                        offset: line.offset,
+                        size: line.size,
+                        lists: line.lists,
+                    };
                     session.settle(&mut self.filling)?;
                     self.take_connection(session, transport, channel, &unfinished)?;
                     self.answer(Kind::Ready, &[])?;
@@ -305,7 +310,7 @@ impl Destination {
         &mut self,
         session: &mut Session,
         transport: u8,
-        channel: (u32, u64, u64),
+        channel: Channel,
         unfinished: &[u8],
     ) -> Result<(), StateError> {
         let came = self.receive_descriptors()?;
@@ -329,6 +334,9 @@ impl Destination {
             (Transport::Stream, _) => "unix",
         }
         .into();
+        if transport == Transport::Pci {
+            session.guest_memory = guest_memory(&fds, channel);
+        }
         let window = (session.pinned == Pinned::Window).then_some(session.regions.window);
         let mut connection = attach(transport, fds, channel, unfinished, window)?;
         connection.window.take_if(|_| window.is_none());
@@ -378,7 +386,7 @@ fn lost(error: Error) -> StateError {
 fn attach(
     transport: Transport,
     fds: Vec<OwnedFd>,
-    (channel, offset, size): (u32, u64, u64),
+    channel: Channel,
     unfinished: &[u8],
     window_address: Option<u64>,
 ) -> Result<Connection, StateError> {
@@ -402,18 +410,7 @@ fn attach(
             };
             shm::take_over(ends, next()?, options)
         }
-        Transport::Pci => pci::attach_host(
-            pci::HostChannel {
-                memory: next()?,
-                doorbell: next()?,
-                interrupt: next()?,
-                liveness: next().ok(),
-                channel,
-                offset,
-                size,
-            },
-            options,
-        ),
+        Transport::Pci => attach_pci(&mut fds, channel, options),
     };
     attached.map_err(|error| StateError::Impossible(format!("the connection: {error}")))
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use paragpu_protocol::handshake::Transport;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::connect::Channel;
 use crate::watch::Liveness;
 
 /// A connection that stands, by its descriptors.
@@ -15,10 +16,11 @@ use crate::watch::Liveness;
 pub(crate) struct Handover {
     pub(crate) transport: Transport,
     /// `Stream`: the socket. `Shm`: memory, host's bell, guest's bell, socket.
-    /// `Pci`: window, doorbell, interrupt, liveness.
+    /// `Pci`: window, doorbell, interrupt, liveness; where the host reaches the
+    /// VM's memory, its table and its files.
     pub(crate) fds: Vec<OwnedFd>,
-    /// Of `Pci`: the channel and its place.
-    pub(crate) channel: (u32, u64, u64),
+    /// Of `Pci`.
+    pub(crate) channel: Channel,
     /// The session's window came with this connection.
     pub(crate) own_window: bool,
 }

@@ -59,6 +59,8 @@ paragpu_protocol::record! {
         offset: u64,
         /// Of `Pci`: bytes of the region.
         size: u64,
+        /// Of `Pci`: bytes from the window's start to its page lists; 0 for none.
+        lists: u64,
         /// Bytes of a frame whose rest is in the connection.
         unfinished: Bytes<'a>,
     }
@@ -610,13 +612,14 @@ impl Source {
                     .into(),
             ));
         }
-        let (channel, offset, size) = current.channel;
+        let channel = current.channel;
         let mut head = Vec::new();
         let line = Line {
             transport: current.transport as u8,
-            channel,
-            offset,
-            size,
+            channel: channel.number,
+            offset: channel.offset,
+            size: channel.size,
+            lists: channel.lists,
             unfinished: Bytes(unfinished),
         };
         let tail = line.encode(&mut head);

@@ -160,6 +160,7 @@ fn admit(control: &Control, ordinal: u32, socket: OwnedFd) {
         window: 64 << 20,
         channel_offset: 0,
         channel_size: 0,
+        list_offset: 0,
         channel: 0,
         reconnect: 20_000,
         vm: Text("test"),

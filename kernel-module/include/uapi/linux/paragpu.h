@@ -8,13 +8,15 @@
  * device, the host side and the guest side are checked against it.
  *
  * The device is an ivshmem-doorbell device (PCI id 1af4:1110; see
- * docs/specs/ivshmem-spec in QEMU's sources) with one interrupt vector, whose
- * window begins with a &struct paragpu_window_header:
+ * docs/specs/ivshmem-spec in QEMU's sources) with one interrupt vector, or one
+ * that looks like it, attached by vfio-user. Its window begins with a &struct
+ * paragpu_window_header:
  *
  *   BAR 0   registers, see PARAGPU_REG_*
- *   BAR 1   the MSI-X table
+ *   BAR 1   the MSI-X table; none over vfio-user, where the interrupt is MSI
  *   BAR 2   the window: page 0 is &struct paragpu_window_header, the channels
- *           follow from @channel_offset on, each @channel_size bytes
+ *           follow from @channel_offset on, each @channel_size bytes; then,
+ *           where the host reaches the guest's memory, the page lists
  *
  * All integers are little-endian. Reserved bytes are zero.
  *
@@ -58,7 +60,7 @@
  * Version of window and channels: (major << 16) | minor. Sides with the same
  * major number understand each other.
  */
-#define PARAGPU_VERSION			0x00010000
+#define PARAGPU_VERSION			0x00010001
 #define PARAGPU_VERSION_MAJOR(version)	((version) >> 16)
 
 /* Most channels that a window can have: one pending bit, one state each. */
@@ -98,6 +100,10 @@ enum paragpu_channel_state {
  * @channel_size: bytes of each channel, and distance from one to the next; a
  *	multiple of %PARAGPU_ALIGNMENT
  * @window_size: bytes of the window, at most the size of BAR 2
+ * @list_offset: offset of the page lists in the window, behind the channels, a
+ *	multiple of %PARAGPU_ALIGNMENT: %PARAGPU_LISTS of channel 0, then those
+ *	of channel 1, and so on; 0 where the host cannot reach the guest's
+ *	memory. Since version 1.1.
  * @reserved0: zero
  * @pending: bit c % 64 of word c / 64: the host has something for channel c.
  *	Set by the host by atomic or, before it fires the one interrupt vector;
@@ -113,7 +119,8 @@ struct paragpu_window_header {
 	__le64 channel_offset;
 	__le64 channel_size;
 	__le64 window_size;
-	__u8 reserved0[0x58];
+	__le64 list_offset;
+	__u8 reserved0[0x50];
 	__le64 pending[PARAGPU_MAX_CHANNELS / 64];
 	__u8 reserved1[0x40];
 	__le32 state[PARAGPU_MAX_CHANNELS];
@@ -214,6 +221,66 @@ struct paragpu_record {
 #define PARAGPU_RECORD_ALIGNMENT	16
 #define PARAGPU_MAX_PAYLOAD		(256 * 1024)
 
+/* Page lists of a channel. */
+#define PARAGPU_LISTS			4
+/* Bytes of a list. */
+#define PARAGPU_LIST_SIZE		16384
+/* Entries of a list. */
+#define PARAGPU_LIST_ENTRIES		2040
+/* Most bytes of memory that one list names. */
+#define PARAGPU_PIN_MAX			(4 * 1024 * 1024)
+
+/**
+ * enum paragpu_list_state - who may do what with a page list
+ * @PARAGPU_LIST_FREE: it names nothing. The guest's kernel writes it, then
+ *	makes it @PARAGPU_LIST_READY.
+ * @PARAGPU_LIST_READY: it names pages of the process that has the channel,
+ *	pinned. The host makes it @PARAGPU_LIST_BUSY by compare-and-exchange
+ *	before it looks at it; the guest's kernel makes it @PARAGPU_LIST_FREE,
+ *	likewise, before it lets the pages go.
+ * @PARAGPU_LIST_BUSY: the host reads or writes the pages. It makes the list
+ *	@PARAGPU_LIST_READY afterwards.
+ */
+enum paragpu_list_state {
+	PARAGPU_LIST_FREE		= 0,
+	PARAGPU_LIST_READY		= 1,
+	PARAGPU_LIST_BUSY		= 2,
+};
+
+/* Flag of a list and of a request: the host may write to the pages. */
+#define PARAGPU_LIST_WRITABLE		0x1
+
+/**
+ * struct paragpu_page_list - memory of the guest that the host may copy itself
+ * @state: &enum paragpu_list_state
+ * @count: entries, at most %PARAGPU_LIST_ENTRIES
+ * @offset: where in the first entry's memory the named bytes begin, less than
+ *	the guest's page size
+ * @flags: %PARAGPU_LIST_WRITABLE
+ * @length: bytes named
+ * @reserved: zero
+ * @entry: where the memory is, as the device sees it, in order: an address
+ *	that is a multiple of %PARAGPU_ALIGNMENT, plus one less than the number
+ *	of %PARAGPU_ALIGNMENT bytes that follow each other there
+ *
+ * Lists lie outside of the channels, so that no process of the guest can map
+ * them: the guest's kernel vouches for each process's pages. The host believes
+ * none of it: what an entry names has to be memory that the VM mapped for the
+ * device.
+ *
+ * A list that is not free when its channel is released belongs to the host
+ * until the channel is %PARAGPU_CHANNEL_FREE, which ends all use.
+ */
+struct paragpu_page_list {
+	__le32 state;
+	__le32 count;
+	__le32 offset;
+	__le32 flags;
+	__le64 length;
+	__u8 reserved[0x28];
+	__le64 entry[PARAGPU_LIST_ENTRIES];
+};
+
 /*
  * The character device /dev/paragpuN.
  *
@@ -267,5 +334,34 @@ struct paragpu_info {
  * was the channel's. 0 at open. EINVAL: more than channel_size.
  */
 #define PARAGPU_IOC_FADE	_IOW('P', 0x04, __u64)
+
+/**
+ * struct paragpu_pin_request - argument of %PARAGPU_IOC_PIN
+ * @address: first byte of the caller's memory
+ * @length: bytes, 1 to %PARAGPU_PIN_MAX
+ * @flags: %PARAGPU_LIST_WRITABLE if the host is to write there
+ * @list: answer: the number of the list, from 0
+ */
+struct paragpu_pin_request {
+	__u64 address;
+	__u64 length;
+	__u32 flags;
+	__u32 list;
+};
+
+/*
+ * Pins memory of the caller and names its pages in a list of the channel; they
+ * count against the limit of locked memory (RLIMIT_MEMLOCK). EOPNOTSUPP: the
+ * host cannot reach the guest's memory. EBUSY: all lists are taken. ENOMEM: the
+ * limit is reached. E2BIG: the memory lies in too many places. EFAULT: it is
+ * not ordinary memory of the caller, or may not be written. ENODEV.
+ */
+#define PARAGPU_IOC_PIN		_IOWR('P', 0x05, struct paragpu_pin_request)
+/*
+ * Lets the memory of a list go. EBUSY: the host is using it. EINVAL: the list
+ * names nothing. ENODEV. What is pinned when the channel is closed is let go
+ * once the host does not use it any more.
+ */
+#define PARAGPU_IOC_UNPIN	_IOW('P', 0x06, __u32)
 
 #endif /* _UAPI_LINUX_PARAGPU_H */

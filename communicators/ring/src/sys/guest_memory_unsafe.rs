@@ -1,0 +1,52 @@
+//! A file of a VM's memory, mapped to copy bytes out of it and into it.
+#![allow(unsafe_code)]
+
+use std::os::fd::BorrowedFd;
+
+use paragpu_communicator::Error;
+
+use crate::sys::mapping_unsafe::Mapping;
+
+/// A whole file of guest memory. It cannot shrink: its seals were checked.
+#[derive(Debug)]
+pub(crate) struct Ram {
+    mapping: Mapping,
+}
+
+impl Ram {
+    /// Maps `length` bytes of `file`.
+    pub(crate) fn new(file: BorrowedFd<'_>, length: u64) -> Result<Self, Error> {
+        let mapping = Mapping::new(file, 0, length, None)?;
+        Ok(Self { mapping })
+    }
+
+    fn place(&self, offset: u64, length: usize) -> Option<*mut u8> {
+        let end = offset.checked_add(length as u64)?;
+        // SAFETY: offset <= end <= the mapping's length.
+        (end <= self.mapping.len())
+            .then(|| unsafe { self.mapping.base().as_ptr().add(offset as usize) })
+    }
+
+    /// Fills `to` from `offset`; false where there are not as many bytes.
+    #[must_use]
+    pub(crate) fn read(&self, offset: u64, to: &mut [u8]) -> bool {
+        let Some(from) = self.place(offset, to.len()) else {
+            return false;
+        };
+        // SAFETY: `place` checked the range. The guest may write there at the
+        // same time: what comes is its own mixture, and is never interpreted.
+        unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
+        true
+    }
+
+    /// Writes `from` at `offset`; false where it does not fit.
+    #[must_use]
+    pub(crate) fn write(&self, offset: u64, from: &[u8]) -> bool {
+        let Some(to) = self.place(offset, from.len()) else {
+            return false;
+        };
+        // SAFETY: as in read.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+        true
+    }
+}

@@ -1,0 +1,247 @@
+//! Copies of pageable memory that the host does by itself, where it reaches
+//! the guest's memory: the program's pages are pinned and named, and no byte
+//! is copied here.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use paragpu_communicator::Pinner;
+use paragpu_protocol::status::Status;
+use paragpu_protocol::table::{CheckPages, CopyPagesFromDevice, CopyPagesToDevice};
+
+use crate::error::Result;
+use crate::session::Session;
+use crate::stream::Stream;
+
+/// Shortest copy for which pages are worth pinning.
+pub(crate) const SHORTEST: usize = 256 << 10;
+/// Copies from here on keep two pieces on their way: while the host copies
+/// one, the next is pinned.
+const TWICE: usize = 4 << 20;
+
+/// Which way the bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    ToDevice,
+    FromDevice,
+}
+
+/// The means of one session.
+pub(crate) struct Direct {
+    pinner: Arc<dyn Pinner>,
+    /// The host cannot after all, or not any more.
+    off: AtomicBool,
+}
+
+impl std::fmt::Debug for Direct {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Direct").finish_non_exhaustive()
+    }
+}
+
+/// Where a copy's bytes are.
+#[derive(Debug, Clone, Copy)]
+struct Ends {
+    way: Way,
+    device: u64,
+    host: u64,
+    size: usize,
+}
+
+/// What both sides write, in one page.
+#[repr(C, align(16))]
+struct Shared([AtomicU64; 2]);
+
+impl Direct {
+    /// Lets `call` use `length` bytes at `address`; `None` where they cannot
+    /// be named.
+    fn pinned(
+        &self,
+        address: u64,
+        length: u64,
+        writable: bool,
+        call: impl FnOnce(u32) -> Result<()>,
+    ) -> Option<Result<()>> {
+        let list = self.pinner.pin(address, length, writable)?;
+        let called = call(list);
+        self.pinner.unpin(list);
+        Some(called)
+    }
+
+    pub(crate) fn new(pinner: Arc<dyn Pinner>) -> Self {
+        Self {
+            pinner,
+            off: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Session {
+    /// The means, where a copy of `size` bytes is worth them. A session that
+    /// went on over another connection may be anywhere.
+    pub(crate) fn direct(&self, size: usize) -> Option<&Direct> {
+        self.direct.as_ref().filter(|direct| {
+            size >= SHORTEST && !direct.off.load(Ordering::Relaxed) && self.link.reconnects() == 0
+        })
+    }
+
+    /// Copies between `size` bytes at `host` of this process and `device`, in
+    /// order of `stream`; returns how many bytes from the begin on were copied
+    /// when it returns, which may be fewer: the rest goes another way.
+    ///
+    /// # Errors
+    /// Of work that failed.
+    pub(crate) fn copy_direct(
+        &self,
+        direct: &Direct,
+        way: Way,
+        device: u64,
+        host: u64,
+        size: usize,
+        stream: &Stream,
+    ) -> Result<usize> {
+        let ends = Ends {
+            way,
+            device,
+            host,
+            size,
+        };
+        let next = AtomicUsize::new(0);
+        if size < TWICE {
+            return self.pieces(direct, ends, stream, &next);
+        }
+        // Both take the next piece; the first that cannot stops both, and what
+        // lies before its piece is copied.
+        let (one, other) = std::thread::scope(|scope| {
+            let helper = scope.spawn(|| self.pieces(direct, ends, stream, &next));
+            let one = self.pieces(direct, ends, stream, &next);
+            (one, helper.join().unwrap_or(Err(Status::UNKNOWN)))
+        });
+        Ok(one?.min(other?))
+    }
+
+    /// Copies piece after piece; returns the begin of the one that it could
+    /// not, or the whole size.
+    fn pieces(
+        &self,
+        direct: &Direct,
+        ends: Ends,
+        stream: &Stream,
+        next: &AtomicUsize,
+    ) -> Result<usize> {
+        loop {
+            let (at, length) = match ends.take(direct.pinner.most(), next) {
+                Some(piece) => piece,
+                None => return Ok(ends.size),
+            };
+            if !self.piece(direct, ends, at, length, stream)? {
+                next.store(ends.size, Ordering::Relaxed);
+                return Ok(at);
+            }
+        }
+    }
+
+    /// False where the piece has to go another way.
+    fn piece(
+        &self,
+        direct: &Direct,
+        ends: Ends,
+        at: usize,
+        length: usize,
+        stream: &Stream,
+    ) -> Result<bool> {
+        let device = ends.device + at as u64;
+        let (host, size) = (ends.host + at as u64, length as u64);
+        let stream = stream.handle();
+        let copy = |list| match ends.way {
+            Way::ToDevice => self.link.call(&CopyPagesToDevice {
+                destination: device,
+                list,
+                size,
+                stream,
+            }),
+            Way::FromDevice => self.link.call(&CopyPagesFromDevice {
+                source: device,
+                list,
+                size,
+                stream,
+            }),
+        };
+        let writable = ends.way == Way::FromDevice;
+        let copied = match direct.pinned(host, size, writable, copy) {
+            // The first copy of a session, or of its worker.
+            Some(Err(Status::MAP_FAILED)) if self.sees_the_same(direct)? => {
+                direct.pinned(host, size, writable, copy)
+            }
+            other => other,
+        };
+        match copied {
+            Some(Ok(())) => Ok(true),
+            Some(Err(Status::MAP_FAILED)) => {
+                direct.off.store(true, Ordering::Relaxed);
+                Ok(false)
+            }
+            Some(Err(status)) => Err(status),
+            None => Ok(false),
+        }
+    }
+
+    /// Has the host the bytes that this process has? It may reach a copy that
+    /// the hypervisor does not use.
+    fn sees_the_same(&self, direct: &Direct) -> Result<bool> {
+        let value = RandomState::new().build_hasher().finish();
+        let shared = Box::new(Shared([AtomicU64::new(value.to_le()), AtomicU64::new(0)]));
+        let [_, answer] = &shared.0;
+        let address = std::ptr::from_ref(&*shared).addr() as u64;
+        let check = |list| self.link.call(&CheckPages { list, value });
+        match direct.pinned(address, size_of::<Shared>() as u64, true, check) {
+            Some(Ok(())) => Ok(u64::from_le(answer.load(Ordering::Acquire)) == !value),
+            Some(Err(Status::MAP_FAILED)) | None => Ok(false),
+            Some(Err(status)) => Err(status),
+        }
+    }
+}
+
+impl Ends {
+    /// The next piece: its begin and length. Pieces end where addresses are
+    /// multiples of `most`, so that each has as few pages as can be.
+    fn take(&self, most: u64, next: &AtomicUsize) -> Option<(usize, usize)> {
+        let most = most.max(4096);
+        let end_of = |at: usize| {
+            let address = self.host + at as u64;
+            let left = most - address % most;
+            at + usize::try_from(left).map_or(self.size - at, |left| left.min(self.size - at))
+        };
+        let order = Ordering::Relaxed;
+        let at = next
+            .fetch_update(order, order, |at| (at < self.size).then(|| end_of(at)))
+            .ok()?;
+        Some((at, end_of(at) - at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_whole_and_aligned() {
+        let ends = Ends {
+            way: Way::ToDevice,
+            device: 0,
+            host: 0x7000_0012_3456,
+            size: 9_000_001,
+        };
+        let next = AtomicUsize::new(0);
+        let mut at = 0;
+        while let Some((begin, length)) = ends.take(4 << 20, &next) {
+            assert_eq!(begin, at);
+            assert!(length > 0 && length <= 4 << 20);
+            at += length;
+            let end = ends.host + at as u64;
+            assert!(end.is_multiple_of(4 << 20) || at == ends.size);
+        }
+        assert_eq!(at, ends.size);
+    }
+}
