@@ -130,7 +130,7 @@ def move(report, here, there, name, communicator):
         text=True,
     )
     try:
-        gpu.until(lambda: program.poll() is not None or any(s["launches"] > 0 for s in here.sessions()), f"{name} to begin")
+        gpu.until(lambda: program.poll() is not None or any(s["launches"] or s["bytes_to_device"] for s in here.sessions()), f"{name} to begin")
         # Somewhere in the middle.
         time.sleep(RUN_SECONDS / 4)
         sessions = here.sessions()
