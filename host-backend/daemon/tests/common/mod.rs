@@ -60,8 +60,12 @@ impl Daemon {
              exec {what}\n",
             directory.path().display(),
         );
-        std::fs::write(&script, text).unwrap();
-        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+        // Beside the one that a worker of an earlier daemon may just begin,
+        // which nobody may write meanwhile.
+        let fresh = directory.path().join("worker.new");
+        std::fs::write(&fresh, text).unwrap();
+        std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::rename(&fresh, &script).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_paragpud"))
             .args(["--device", "software"])
             .env("PARAGPU_HOST_CONFIG", "/dev/null")
