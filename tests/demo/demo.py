@@ -154,7 +154,7 @@ def main():
             migrations, problems = home.finish()
             for line in (*moving.lines(migrations), *problems):
                 progress.said(line)
-            left = away.sessions()
+            left = away.left()
         for communicator in harness.HOST_COMMUNICATORS:
             for program in programs:
                 progress.running(f"{program} over {communicator}")
@@ -164,7 +164,7 @@ def main():
                 progress.finished(record)
                 if not run.ok:
                     messages.append(f"{program} over {communicator}: {run.output}{run.errors}".strip())
-        left += daemon.sessions()
+        left += daemon.left()
         device_name = ", ".join(daemon.devices())
     progress.end()
 

@@ -85,6 +85,14 @@ class Daemon:
         command = [binary("paragpu"), "list", "--control", self.control, "-o", "json"]
         return json.loads(subprocess.check_output(command, timeout=20))
 
+    def left(self, patience=15):
+        """Sessions that do not end although their programs did. A worker may wait
+        some seconds for a program that it did not hear say goodbye."""
+        deadline = time.monotonic() + patience
+        while (sessions := self.sessions()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return sessions
+
     def migrate(self, session, to, *options, timeout=120):
         """Moves a session: what `paragpu migrate` tells of it."""
         order = ["migrate", "--session", str(session), "--to", to, *options]
