@@ -12,7 +12,7 @@ use std::ptr::{NonNull, null_mut};
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
-use crate::Error;
+use crate::{Error, xml};
 
 /// The library's name; its number has never changed.
 const LIBRARY: &str = "libvirt.so.0";
@@ -25,6 +25,8 @@ const XML_INACTIVE: c_uint = 1 << 1;
 const AFFECT_LIVE: c_uint = 1 << 0;
 /// `VIR_DOMAIN_AFFECT_CONFIG`.
 const AFFECT_CONFIG: c_uint = 1 << 1;
+/// `VIR_DOMAIN_METADATA_ELEMENT`.
+const METADATA_ELEMENT: c_int = 2;
 /// `VIR_UUID_STRING_BUFLEN`.
 const UUID_LENGTH: usize = 37;
 
@@ -80,6 +82,7 @@ libvirt! {
     domain_is_active = "virDomainIsActive"(Handle) -> c_int;
     domain_is_persistent = "virDomainIsPersistent"(Handle) -> c_int;
     domain_xml = "virDomainGetXMLDesc"(Handle, c_uint) -> *mut c_char;
+    set_metadata = "virDomainSetMetadata"(Handle, c_int, *const c_char, *const c_char, *const c_char, c_uint) -> c_int;
     attach_device = "virDomainAttachDeviceFlags"(Handle, *const c_char, c_uint) -> c_int;
     detach_device = "virDomainDetachDeviceFlags"(Handle, *const c_char, c_uint) -> c_int;
 }
@@ -304,6 +307,28 @@ impl Domain<'_> {
     pub fn attach(&self, place: Place, device: &str) -> Result<(), Error> {
         let function = self.functions().attach_device;
         self.change(function, place, device, "attach the device")
+    }
+
+    /// Sets the running domain's mark, or takes it away.
+    pub fn mark(&self, mark: Option<&str>) -> Result<(), Error> {
+        let mark = mark.map(text).transpose()?;
+        let (prefix, namespace) = (text(xml::PREFIX)?, text(xml::NAMESPACE)?);
+        // SAFETY: the domain lives, the strings outlive the call; without an
+        // element libvirt removes the one of the namespace.
+        let set = unsafe {
+            (self.functions().set_metadata)(
+                self.raw(),
+                METADATA_ELEMENT,
+                mark.as_ref().map_or(std::ptr::null(), |mark| mark.as_ptr()),
+                prefix.as_ptr(),
+                namespace.as_ptr(),
+                AFFECT_LIVE,
+            )
+        };
+        match set {
+            0 => Ok(()),
+            _ => Err(self.connection.failure("mark the domain")),
+        }
     }
 
     /// Removes a device; of a running domain, asks its guest to let go of it.

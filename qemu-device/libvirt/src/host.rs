@@ -172,6 +172,35 @@ impl Host {
         result
     }
 
+    /// Starts `paragpu arrive` for a domain, and does not wait for it.
+    ///
+    /// # Errors
+    /// [`Error::Process`], [`Error::NoSupervisor`], [`Error::System`].
+    pub fn await_arrival(&self, uuid: &str) -> Result<(), Error> {
+        let program = self.path_of("paragpu", "/usr/bin");
+        let started = match self.supervisor.ok_or(Error::NoSupervisor)? {
+            Supervisor::Systemd => {
+                let log = "--property=SyslogIdentifier=paragpu-arrive";
+                let arguments = ["--quiet", "--collect", log, &program, "arrive", uuid];
+                self.run("systemd-run", &arguments)?
+            }
+            Supervisor::StartStopDaemon => {
+                let mut command = self.command("start-stop-daemon");
+                command
+                    .args(["--start", "--quiet", "--background", "--name", "none"])
+                    .args(["--startas", &program, "--", "arrive", uuid]);
+                output(&mut command)?
+            }
+        };
+        if started.status.success() {
+            return Ok(());
+        }
+        Err(Error::Process {
+            vm: uuid.to_owned(),
+            reason: last_line(&started.stderr),
+        })
+    }
+
     /// Notes that the VM's device process is this domain's.
     fn claim(&self, vm: &VmName, owner: Owner<'_>) -> Result<(), Error> {
         let mut folder = DirBuilder::new();
@@ -272,13 +301,17 @@ impl Host {
 
     /// Path of the device process's program.
     fn program(&self) -> String {
-        let name = "paragpu-qemu-device";
+        self.path_of("paragpu-qemu-device", "/usr/sbin")
+    }
+
+    /// Path of a program, which packages put into `folder`.
+    fn path_of(&self, name: &str, folder: &str) -> String {
         let found = self
             .programs
             .split(':')
             .map(|folder| format!("{folder}/{name}"))
             .find(|path| Path::new(path).exists());
-        found.unwrap_or_else(|| format!("/usr/sbin/{name}"))
+        found.unwrap_or_else(|| format!("{folder}/{name}"))
     }
 
     fn note(&self, vm: &VmName, kind: &str) -> String {
