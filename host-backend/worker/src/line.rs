@@ -5,7 +5,6 @@
 //! never fails because a connection is lost: only [`flush`](Sender::flush)
 //! says so, which the session calls between calls and never inside one.
 
-use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -195,19 +194,20 @@ impl Line {
 }
 
 impl Line {
-    /// Sends a frame by `send` over the connection that stands, and keeps it
-    /// by `keep`.
-    fn pass(
+    /// Sends a frame whose payload is in `what` by `send` over the connection
+    /// that stands, and keeps it by `keep`.
+    fn pass<T>(
         &self,
         kind: u16,
-        send: impl FnOnce(&dyn Sender) -> Result<u64, Error>,
-        keep: impl FnOnce(&mut Retained<OutSlot>),
+        what: T,
+        send: impl FnOnce(&dyn Sender, &T) -> Result<u64, Error>,
+        keep: impl FnOnce(&mut Retained<OutSlot>, T),
     ) -> Result<(), Error> {
         let mut state = locked(&self.state);
         let outcome = if self.is_down() {
             Err(Error::Closed)
         } else {
-            send(&*state.sender)
+            send(&*state.sender, &what)
         };
         match outcome {
             Ok(_) => {}
@@ -217,7 +217,7 @@ impl Line {
         if is_counted(kind) {
             state.sent += 1;
             if self.durable {
-                keep(&mut state.kept);
+                keep(&mut state.kept, what);
             }
             if state.kept.len() > MOST_KEPT {
                 return Err(Error::protocol("the guest does not say what it received"));
@@ -235,19 +235,13 @@ impl Line {
         start: &[u8],
         end: OutSlot,
     ) -> Result<(), Error> {
-        let end = RefCell::new(Some(end));
+        let length = start.len() + end.as_ref().len();
         self.pass(
             kind,
-            |sender| {
-                let end = end.borrow();
-                let payload = [start, end.as_ref().map_or(&[][..], AsRef::as_ref)];
-                sender.send(kind, slot, Some(sequence), &payload)
-            },
-            |kept| {
-                if let Some(end) = end.take()
-                    && let Ok(header) =
-                        FrameHeader::new(kind, slot, sequence, start.len() + end.as_ref().len())
-                {
+            end,
+            |sender, end| sender.send(kind, slot, Some(sequence), &[start, end.as_ref()]),
+            |kept, end| {
+                if let Ok(header) = FrameHeader::new(kind, slot, sequence, length) {
                     kept.push_lent(header, start, end);
                 }
             },
@@ -290,8 +284,9 @@ impl Sender for Line {
         let number = sequence.unwrap_or(0);
         self.pass(
             kind,
-            |sender| sender.try_send(kind, slot, sequence, payload),
-            |kept| keep_copy(kept, (kind, slot, number), payload),
+            payload,
+            |sender, payload| sender.try_send(kind, slot, sequence, payload),
+            |kept, payload| keep_copy(kept, (kind, slot, number), payload),
         )?;
         Ok(number)
     }
@@ -306,8 +301,9 @@ impl Sender for Line {
         let number = sequence.unwrap_or(0);
         self.pass(
             kind,
-            |sender| sender.send(kind, slot, sequence, payload),
-            |kept| keep_copy(kept, (kind, slot, number), payload),
+            payload,
+            |sender, payload| sender.send(kind, slot, sequence, payload),
+            |kept, payload| keep_copy(kept, (kind, slot, number), payload),
         )?;
         Ok(number)
     }

@@ -526,13 +526,13 @@ impl Session {
     /// what the connection holds need not be taken in to lie here. A host
     /// function's end may be what the device waits for, and is let in.
     fn is_staged_up(&mut self) -> bool {
-        if self.host_functions.are_running() {
-            return false;
-        }
         let device = self.device.as_mut();
         let Some(stream) = self.inbound.awaits(device, &mut self.events) else {
             return false;
         };
+        if self.host_functions.are_running() {
+            return false;
+        }
         // Its error is found by whoever waits for the work that failed.
         let _ = self.device.stream_doze(stream, STAGED);
         true
@@ -615,13 +615,7 @@ impl Session {
             };
         }
         if header.kind == Control::Stays.kind() {
-            let stays: Stays<'_> = decode_all(payload).map_err(|source| End::Malformed {
-                name: "Stays",
-                number: header.kind,
-                source,
-            })?;
-            self.orders
-                .report(Report::Stayed(stays.reason.0.to_owned()));
+            self.orders.report(Report::Stayed(why_it_stays(payload)?));
             return Ok(());
         }
         if header.kind >= CONTROL {
@@ -841,6 +835,16 @@ impl Session {
         self.put_back(header, kept, executed)?;
         self.taken_in(payload)
     }
+}
+
+/// Why the guest cannot follow its session, as its frame says.
+pub(crate) fn why_it_stays(payload: &[u8]) -> Result<String, End> {
+    let stays: Stays<'_> = decode_all(payload).map_err(|source| End::Malformed {
+        name: "Stays",
+        number: Control::Stays.kind(),
+        source,
+    })?;
+    Ok(stays.reason.0.to_owned())
 }
 
 fn encode_snapshot(snapshot: &Snapshot) -> Vec<u8> {

@@ -10,9 +10,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Receiver, Wait};
-use paragpu_protocol::codec::{Text, decode_all, encode_all};
+use paragpu_protocol::codec::{Text, encode_all};
 use paragpu_protocol::frame::Control;
-use paragpu_protocol::handshake::{Move, Stays};
+use paragpu_protocol::handshake::Move;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::orders::Report;
@@ -20,7 +20,7 @@ use super::source::Source;
 use super::state::{Kind, StateError};
 use super::stop::Unstopped;
 use crate::error::End;
-use crate::session::Session;
+use crate::session::{Session, why_it_stays};
 
 /// How long a guest may take to connect to the destination. It hears of it
 /// within a second, if it runs.
@@ -211,14 +211,7 @@ impl Session {
             && let Some(frame) = receiver.receive(Wait::Poll).map_err(End::from)?
         {
             if frame.header.kind == Control::Stays.kind() {
-                let stays: Stays<'_> = decode_all(frame.payload).map_err(|source| {
-                    Unstopped::Ended(End::Malformed {
-                        name: "Stays",
-                        number: frame.header.kind,
-                        source,
-                    })
-                })?;
-                return Ok(Some(stays.reason.0.to_owned()));
+                return Ok(Some(why_it_stays(frame.payload)?));
             }
             self.take_behind(frame.header, frame.payload)?;
         }
