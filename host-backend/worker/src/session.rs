@@ -56,6 +56,9 @@ const MOST_BACKLOG: usize = 256 << 20;
 const MOVING: Duration = Duration::from_micros(50);
 /// Longest wait for room in staging memory between two looks at the rest.
 const STAGED: Duration = Duration::from_micros(50);
+/// After so long without any, calls are taken in all the same: the device may
+/// be waiting for one of them.
+const CROWDED: Duration = Duration::from_millis(20);
 /// How often a guest that is not listened to is asked whether it lives.
 const PROBE: Duration = Duration::from_secs(1);
 /// Host memory for shadows where nothing else is assigned.
@@ -157,6 +160,8 @@ pub struct Session {
     pub(crate) events: Events,
     pub(crate) tokens: Tokens,
     pub(crate) inbound: Inbound,
+    /// Since when there has been no room in staging memory.
+    crowded: Option<Instant>,
     pub(crate) outbound: Outbound,
     pub(crate) pending: Vec<Pending>,
     /// Replies now are those of calls whose turn has come.
@@ -269,6 +274,7 @@ impl Session {
             events: Events::default(),
             tokens: Tokens::new(window.clone()),
             inbound: Inbound::default(),
+            crowded: None,
             outbound: Outbound::default(),
             pending: Vec::new(),
             guest_memory: None,
@@ -524,13 +530,16 @@ impl Session {
 
     /// Has the device no room for more bytes? Then it is waited for a little:
     /// what the connection holds need not be taken in to lie here. A host
-    /// function's end may be what the device waits for, and is let in.
+    /// function's end may be what the device waits for, and is let in; so may
+    /// be what another thread of the program will write, once it gets on.
     fn is_staged_up(&mut self) -> bool {
         let device = self.device.as_mut();
         let Some(stream) = self.inbound.awaits(device, &mut self.events) else {
+            self.crowded = None;
             return false;
         };
-        if self.host_functions.are_running() {
+        let since = *self.crowded.get_or_insert_with(Instant::now);
+        if self.host_functions.are_running() || since.elapsed() > CROWDED {
             return false;
         }
         // Its error is found by whoever waits for the work that failed.

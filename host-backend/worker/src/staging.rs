@@ -21,7 +21,7 @@ use crate::sys::mapping::Mapping;
 /// Bytes of a slot: what one frame can bring, or more.
 pub(crate) const SLOT: u64 = 256 * 1024;
 /// Slots for bytes to the device.
-const INBOUND: u64 = 32;
+pub(crate) const INBOUND: u64 = 32;
 /// Slots for bytes from the device.
 pub(crate) const OUTBOUND: u64 = 16;
 

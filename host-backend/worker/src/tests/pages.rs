@@ -19,6 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::pinned::Sharing;
 use crate::session::{Reconnect, Reconnected, Session};
+use crate::staging::INBOUND;
 use crate::testing::device::TestDevice;
 use crate::testing::guest::{Guest, decode, pair, setup};
 use crate::transfer::stop::Unstopped;
@@ -152,6 +153,9 @@ fn all_lists_are_used_at_once() {
         vm.name(number.into(), &scattered(first, MANY), 0, list::PIN_MAX, 0);
         let copy = to_device(&guest, number.into(), list::PIN_MAX);
         guest.send(number + 1, &copy);
+    }
+    while guest.device.count("copy") < INBOUND as usize {
+        std::thread::yield_now();
     }
     // Other threads' calls go on meanwhile.
     let pong = guest.call(&Ping { value: 5 }).unwrap();
