@@ -104,16 +104,21 @@ class Session(unittest.TestCase):
     def test_a_session_outlives_its_connection(self):
         first = self.open()
         first.call("MemMap", address=ARENA, size=CHUNK)
-        first.post("Memset", destination=ARENA, pitch=0, value=7, element=1, width=64, height=1, stream=0)
-        # The reply to this call is lost with the connection, and comes once with the next.
-        first.sequence += 1
-        first.send_frame(wire.NUMBERS["Ping"], 1, first.sequence, wire.encode_call("Ping", value=77))
+        set_to = dict(destination=ARENA, pitch=0, value=7, element=1, width=64, height=1, stream=0)
         sent = first.sequence
+        # The reply to the second of these is lost with the connection, and comes once with the next.
+        calls = ("Memset", 0, set_to), ("Ping", 1, {"value": 77})
+        frames = [(wire.NUMBERS[name], slot, sent + number, wire.encode_call(name, **arguments))
+                  for number, (name, slot, arguments) in enumerate(calls, 1)]
+        for frame in frames:
+            first.send_frame(*frame)
+        first.sequence = sent + len(frames)
         second = self.open(resumes=first)
         self.assertEqual(second.welcome["session"], first.welcome["session"])
-        self.assertLessEqual(second.welcome["taken"], sent)
-        if second.welcome["taken"] < sent:
-            second.send_frame(wire.NUMBERS["Ping"], 1, sent, wire.encode_call("Ping", value=77))
+        taken = second.welcome["taken"] - sent
+        self.assertIn(taken, (0, 1, 2))
+        for frame in frames[taken:]:
+            second.send_frame(*frame)
         kind, slot, _, payload = second.receive_frame()
         self.assertEqual((kind, slot), (wire.NUMBERS["Ping"] | wire.REPLY, 1))
         self.assertEqual(payload, struct.pack("<IQ", 0, 77))

@@ -12,6 +12,8 @@ import time
 
 HEADER = struct.Struct("<IHHQ")
 MAX_PAYLOAD = 262144
+# So many bytes of frames are received before the host is told.
+MOST_UNTOLD = 262144
 REPLY = 0x8000
 
 HELLO, WELCOME, REFUSAL, DATA, HOST_FUNC, OUTPUT, GOODBYE, RECEIVED, TAKEN, MOVE, HOME, STAYS = range(0x7F00, 0x7F0C)
@@ -271,6 +273,7 @@ class Session:
         self.socket.connect(address)
         self.sequence = resumes.sequence if resumes else 0
         self.received = resumes.received if resumes else 0
+        self.untold = 0
         self.output = b""
         major, minor, patch = version
         hello = dict(
@@ -318,6 +321,10 @@ class Session:
         payload = self.receive_exactly(length)
         if kind & REPLY or kind in (DATA, HOST_FUNC, OUTPUT):
             self.received += 1
+            self.untold += HEADER.size + length
+            if self.untold >= MOST_UNTOLD:
+                self.untold = 0
+                self.send_frame(RECEIVED, 0, 0, struct.pack("<Q", self.received))
         elif kind == TAKEN:
             return self.receive_frame()
         return kind, slot, sequence, payload
