@@ -1,14 +1,17 @@
 """What it costs that a session can move, and what a move takes, alternately in
 one run: with the memory copied while the program runs, with the program
-stopped first, and, since both daemons are on one GPU, with the memory handed
-over instead of copied. Prints a table; writes out/bench-migrate.json in the form of
+stopped first, and, where both daemons are on one GPU, with the memory handed
+over instead of copied; where they are on two GPUs of this host, with the memory
+copied from GPU to GPU. Prints a table; writes out/bench-migrate.json in the form of
 bench.json, beside it every single value and a page of plots.
 
 On a machine with an NVIDIA GPU the sessions are on it, else on the software
-GPU. The devices of the two daemons are those of this host.
+GPU. The devices of the two daemons are those of this host; on one without a
+second GPU the rows that take two have no value.
 """
 
 import argparse
+import contextlib
 import html
 import json
 import os
@@ -98,8 +101,9 @@ def moves(daemons, samples, name, shape, rounds, ways):
         for _ in range(rounds):
             for way, options in ways.items():
                 took = program.migrate(*options)
-                if way in HANDED and took["handed_over_bytes"] < shape[0] * shape[1]:
-                    raise Failed(f"{took['handed_over_bytes']} bytes were handed over, {took['bytes']} were sent")
+                unsent = UNSENT.get(way)
+                if unsent and took[unsent] < shape[0] * shape[1]:
+                    raise Failed(f"{name}: {took[unsent]} {unsent}, {took['bytes']} were sent")
                 for figure in ("blackout_ms", "total_ms", "bytes", "pre_copied_bytes"):
                     samples.add(f"{name}_{way}_{figure}", took[figure])
         program.check()
@@ -114,6 +118,24 @@ def moves(daemons, samples, name, shape, rounds, ways):
 
 WAYS = {"stop": ("--copy", "--stop-first"), "ahead": ("--copy",)}
 HANDED = {"handed": ()}
+PEERS = {"peer_stop": ("--stop-first",), "peer": ()}
+# What must be all of the memory.
+UNSENT = {"handed": "handed_over_bytes", "peer_stop": "peer_copied_bytes", "peer": "peer_copied_bytes"}
+
+
+def gpu_to_gpu(samples, device, largest, rounds):
+    """The same between two GPUs of this host; MiB of the largest."""
+    size = min(largest, 1024)
+    two = {"PARAGPU_HOST_SOFTWARE_SHAREABLE": "true", "PARAGPU_HOST_SOFTWARE_DEVICES": "2"}
+    with contextlib.ExitStack() as daemons:
+        try:
+            pair = []
+            for index in "01":
+                with mock.patch.dict(os.environ, two, PARAGPU_HOST_DEVICE_INDICES=index):
+                    pair.append(daemons.enter_context(harness.Daemon(device=device)))
+            attempt(pair, samples, "gpus", (max(1, largest // size), size * MIB, 1), rounds, PEERS)
+        except RuntimeError as failure:
+            samples.failures.append(f"two GPUs: {failure}")
 
 
 def handed_over(samples, device, largest, rounds):
@@ -197,6 +219,14 @@ def results_of(samples, largest, cuts, device, handed):
                  f"1 GiB: {measure.short(get('handover_1g_handed_blackout_ms'))} ms. "
                  "The baseline is what the driver's own checkpoint takes for 32 GiB of an H200",
         ),
+        measure.result(
+            "gpu_to_gpu_stop_copy", "ms", get("gpus_peer_stop_total_ms"), None, 1000, most=True, of="value",
+            note=f"{handed} MiB from one GPU of the host to another, the program stopped first",
+        ),
+        measure.result(
+            "gpu_to_gpu_blackout", "ms", get("gpus_peer_blackout_ms"), None, 100, most=True, of="value",
+            note=f"the same copied ahead, 1 % rewritten; {measure.short(get('gpus_peer_total_ms'))} ms in all",
+        ),
         measure.result("reconnects_bit_exact", "cuts", get("reconnects"), 3 * cuts, 1, most=False),
         measure.result("migrations_bit_exact", "moves", sum(samples.values.get("migrations", [])) or None,
                        sum(samples.values.get("ordered", [])) or None, 1, most=False),
@@ -249,9 +279,9 @@ def main():
     parser.add_argument("--cuts", type=int, default=1000, help="cuts of each communicator (default 1000)")
     parser.add_argument("--device", choices=("software", "cuda"), help="default: cuda where there is an NVIDIA GPU")
     parser.add_argument("--output", default=os.path.join(harness.ROOT, "out/bench-migrate.json"), help="where the JSON goes")
-    parser.add_argument("parts", nargs="*", help="only these of: costs moves handover reconnects")
+    parser.add_argument("parts", nargs="*", help="only these of: costs moves handover gpus reconnects")
     options = parser.parse_args()
-    wanted = options.parts or ["costs", "moves", "handover", "reconnects"]
+    wanted = options.parts or ["costs", "moves", "handover", "gpus", "reconnects"]
     device = options.device or ("cuda" if os.path.exists("/dev/nvidiactl") else "software")
     most = options.largest or (4096 if device == "cuda" else 1024)
     handed = options.handover or (32768 if device == "cuda" else 1024)
@@ -267,6 +297,8 @@ def main():
                     attempt((one, two), samples, name, shape, options.rounds, WAYS)
     if "handover" in wanted:
         handed_over(samples, device, handed, options.rounds)
+    if "gpus" in wanted:
+        gpu_to_gpu(samples, device, handed, options.rounds)
     if "reconnects" in wanted:
         reconnects(samples, options.cuts)
     about = f"{measure.machine()}, {device} GPU"

@@ -293,6 +293,20 @@ class Migration(unittest.TestCase):
         self.assertEqual(guest.wait(30), 0)
 
 
+def churn(test):
+    """Moves a program that maps and unmaps memory all the time."""
+    guest = test.guest("unix", "churn")
+    rounds(guest, 5)
+    here, there = test.one, test.two
+    for _ in range(12):
+        code, _, errors = migrate(here, there.socket)
+        test.assertEqual(code, 0, errors + here.log() + there.log())
+        here, there = there, here
+        rounds(guest, 3)
+        eventually(lambda source=there: source.sessions() == [], "the source let go")
+    test.assertIsNone(guest.poll())
+
+
 class HandOver(Migration):
     """The same between software GPUs whose memory can be handed over."""
 
@@ -329,16 +343,46 @@ class HandOver(Migration):
                 self.assertEqual(answer(guest), "exact")
 
     def test_memory_that_comes_and_goes_while_it_moves(self):
-        guest = self.guest("unix", "churn")
-        rounds(guest, 5)
+        churn(self)
+
+
+class BetweenGpus(Migration):
+    """The same between two GPUs of one host, of which one copies from the other."""
+
+    def setUp(self):
+        two = mock.patch.dict(os.environ, PARAGPU_HOST_SOFTWARE_SHAREABLE="true", PARAGPU_HOST_SOFTWARE_DEVICES="2")
+        two.start()
+        self.addCleanup(two.stop)
+        for name, index in ("one", "0"), ("two", "1"):
+            with mock.patch.dict(os.environ, PARAGPU_HOST_DEVICE_INDICES=index):
+                daemon = harness.Daemon()
+            self.addCleanup(daemon.stop)
+            setattr(self, name, daemon)
+
+    def test_memory_goes_from_gpu_to_gpu(self):
+        program = os.path.join(harness.ROOT, "tests/bench/moving_guest.py")
+        size = 64 << 20
+        guest = self.program("shm", program, "2", str(size), "3")
+        read_until(guest, "ready")
         here, there = self.one, self.two
-        for _ in range(12):
-            code, _, errors = migrate(here, there.socket)
-            self.assertEqual(code, 0, errors + here.log() + there.log())
-            here, there = there, here
-            rounds(guest, 3)
-            eventually(lambda source=there: source.sessions() == [], "the source let go")
-        self.assertIsNone(guest.poll())
+        for options in (), ("--stop-first",), ("--copy",), ():
+            with self.subTest(options=options):
+                code, output, errors = migrate(here, there.socket, *options)
+                self.assertEqual(code, 0, errors + here.log() + there.log())
+                done = json.loads(output)
+                self.assertEqual(done["handed_over_bytes"], 0)
+                if "--copy" in options:
+                    self.assertEqual(done["peer_copied_bytes"], 0)
+                    self.assertGreater(done["bytes"], 2 * size)
+                else:
+                    self.assertGreaterEqual(done["peer_copied_bytes"], 2 * size)
+                    self.assertLess(done["bytes"], 1 << 20)
+                eventually(lambda source=here: source.sessions() == [], "the source let go")
+                self.assertEqual(answer(guest), "exact")
+                here, there = there, here
+
+    def test_memory_that_comes_and_goes_while_it_moves(self):
+        churn(self)
 
 
 class Checkpoint(unittest.TestCase):

@@ -23,7 +23,7 @@ class Programs(unittest.TestCase):
                     run = self.daemon.run(program, communicator)
                     self.assertEqual(run.code, 0, run.output + run.errors)
                     self.assertGreater(run.counters["calls"], 0, "the program never reached the backend")
-        self.assertEqual(self.daemon.sessions(), [])
+        self.assertEqual(self.daemon.left(), [])
 
 
 if __name__ == "__main__":

@@ -207,6 +207,8 @@ static int under_load(int (*take)(void), int (*bring)(void))
 		if (channel_open(&channel))
 			return -1;
 		CHECK(take() == 0);
+		/* The node may go before its channels do. */
+		CHECK(wait_for(&channel, POLLHUP) > 0);
 		CHECK(ioctl(channel.fd, PARAGPU_IOC_INFO, &channel.info) == -1 &&
 		      errno == ENODEV);
 		channel_close(&channel);

@@ -269,8 +269,8 @@ pub struct Migrate {
     /// it runs: a longer pause, and fewer bytes where it writes much.
     #[arg(long)]
     pub stop_first: bool,
-    /// Copy the GPU's memory even to another worker on the same GPU of this
-    /// host, instead of handing it over.
+    /// Send the GPU's memory even to another worker of this host, instead of
+    /// handing it over or copying it from GPU to GPU.
     #[arg(long)]
     pub copy: bool,
     /// How to print.

@@ -56,19 +56,29 @@ fn line(moved: &Moved) -> String {
         Some(error) => format!("session {session} of {vm} did not move: {error}\n"),
         None => format!(
             "session {session} of {vm} moved: {} in {:.1} ms, stopped for {:.1} ms\n",
-            carried(moved.figures.bytes, moved.figures.handed_over_bytes),
+            carried(
+                moved.figures.bytes,
+                moved.figures.handed_over_bytes,
+                moved.figures.peer_copied_bytes
+            ),
             moved.figures.total_ms,
             moved.figures.blackout_ms
         ),
     }
 }
 
-/// What was sent, and what need not be.
-fn carried(sent: u64, handed_over: u64) -> String {
-    match handed_over {
-        0 => bytes(sent),
-        _ => format!("{} and {} handed over", bytes(sent), bytes(handed_over)),
+/// What was sent, and what went without.
+fn carried(sent: u64, handed_over: u64, peer_copied: u64) -> String {
+    let mut said = bytes(sent);
+    for (size, how) in [
+        (handed_over, "handed over"),
+        (peer_copied, "from GPU to GPU"),
+    ] {
+        if size > 0 {
+            said += &format!(" and {} {how}", bytes(size));
+        }
     }
+    said
 }
 
 /// `paragpu checkpoint`.
@@ -143,6 +153,7 @@ fn tell(done: &Response, output: Output, what: &str) -> Result<(), Error> {
     let Response::Done {
         bytes: sent,
         handed_over_bytes,
+        peer_copied_bytes,
         blackout_ms,
         total_ms,
         ..
@@ -154,7 +165,7 @@ fn tell(done: &Response, output: Output, what: &str) -> Result<(), Error> {
         Output::Json => print_json(done),
         Output::Text => print(format!(
             "{what}: {} in {total_ms:.1} ms, stopped for {blackout_ms:.1} ms\n",
-            carried(*sent, *handed_over_bytes)
+            carried(*sent, *handed_over_bytes, *peer_copied_bytes)
         )),
     }
 }

@@ -144,6 +144,7 @@ fn daemon(directory: &Path, connections: usize, problem: Option<&'static str>) -
                             bytes: 4096,
                             pre_copied_bytes: 2048,
                             handed_over_bytes: 0,
+                            peer_copied_bytes: 0,
                             blackout_ms: 1.5,
                             total_ms: 10.25,
                         }

@@ -120,6 +120,10 @@ pub enum Response {
         /// are on one GPU.
         #[serde(default)]
         handed_over_bytes: u64,
+        /// Bytes of device memory that went from one GPU of a host to another,
+        /// and not through the host's memory.
+        #[serde(default)]
+        peer_copied_bytes: u64,
         /// Milliseconds for which the program was stopped.
         blackout_ms: f64,
         /// Milliseconds in all.
@@ -158,6 +162,9 @@ pub struct Figures {
     /// Bytes of device memory that were handed over and not sent.
     #[serde(default)]
     pub handed_over_bytes: u64,
+    /// Bytes of device memory that went from GPU to GPU.
+    #[serde(default)]
+    pub peer_copied_bytes: u64,
     /// Milliseconds for which the program was stopped.
     pub blackout_ms: f64,
     /// Milliseconds in all.
@@ -170,6 +177,7 @@ impl From<Figures> for Response {
             bytes: figures.bytes,
             pre_copied_bytes: figures.pre_copied_bytes,
             handed_over_bytes: figures.handed_over_bytes,
+            peer_copied_bytes: figures.peer_copied_bytes,
             blackout_ms: figures.blackout_ms,
             total_ms: figures.total_ms,
         }

@@ -226,6 +226,7 @@ impl From<FromWorker<'_>> for News {
                 bytes: done.bytes,
                 pre_copied_bytes: done.ahead,
                 handed_over_bytes: done.handed_over,
+                peer_copied_bytes: done.fetched,
                 blackout_ms: done.stopped as f64 / 1e3,
                 total_ms: done.total as f64 / 1e3,
             })),

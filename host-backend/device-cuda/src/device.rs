@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use paragpu_device::{
     ArrayId, CopyEnd, Device, Error, EventId, FunctionId, GraphId, GraphNode, GraphWork,
-    HostFunction, Launch, ModuleId, Result, StreamId, SurfaceId, TextureId, TextureResource,
-    Variable,
+    HostFunction, Launch, ModuleId, PeerId, Result, StreamId, SurfaceId, TextureId,
+    TextureResource, Variable,
 };
-use paragpu_protocol::layout::{DEVICE_STRIDE, Regions};
+use paragpu_protocol::layout::{CHUNK, DEVICE_STRIDE, Regions};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::{ArrayShape, MemoryInfo, ResourceView, Sampling};
 
@@ -20,7 +20,7 @@ use crate::hash;
 use crate::memory::Memory;
 use crate::retired::{Leaving, Retirement};
 use crate::sys::{
-    Array, Context, Driver, Event, Function, LaunchConfig, Module, RectEnd, Resource, Stream,
+    Array, Context, Driver, Event, Function, LaunchConfig, Module, RectEnd, Resource, Span, Stream,
 };
 use crate::table::Table;
 
@@ -97,6 +97,8 @@ pub struct CudaDevice {
     surfaces: BTreeSet<u64>,
     /// By address, what mappings that came from other workers came by.
     imported: BTreeMap<u64, OwnedFd>,
+    /// Memory of other devices, and the driver's handles.
+    peers: Table<(Span, u64)>,
     retirement: Retirement,
     /// A stream without work.
     quiet: Stream,
@@ -124,6 +126,7 @@ impl CudaDevice {
             textures: BTreeSet::new(),
             surfaces: BTreeSet::new(),
             imported: BTreeMap::new(),
+            peers: Table::default(),
             retirement: Retirement::default(),
             hasher: None,
         })
@@ -271,6 +274,41 @@ impl Device for CudaDevice {
             self.imported.insert(address, descriptor);
         }
         Ok(())
+    }
+
+    fn peer_open(&mut self, size: u64, descriptor: OwnedFd) -> Result<PeerId> {
+        if size == 0 || !size.is_multiple_of(CHUNK) {
+            return Err(Status::INVALID_VALUE.into());
+        }
+        let (span, handle) = self.context.open_peer(size, descriptor.as_fd())?;
+        match self.peers.insert((span, handle)) {
+            Ok(id) => Ok(PeerId(id)),
+            Err(status) => {
+                self.context.close_peer(span, handle)?;
+                Err(status.into())
+            }
+        }
+    }
+
+    fn peer_copy(
+        &mut self,
+        destination: u64,
+        peer: PeerId,
+        offset: u64,
+        size: u64,
+        order: StreamId,
+    ) -> Result<()> {
+        let destination = self.memory.span(destination, size)?;
+        let (span, _) = find(&self.peers, peer.0)?;
+        let source = span.part(offset, size).ok_or(Status::INVALID_VALUE)?;
+        self.context
+            .copy(destination, source, stream(&self.streams, order)?)
+    }
+
+    fn peer_close(&mut self, peer: PeerId) -> Result<()> {
+        let closed = self.peers.remove(peer.0);
+        let (span, handle) = closed.ok_or(Status::INVALID_HANDLE)?;
+        self.context.close_peer(span, handle)
     }
 
     fn memory_info(&mut self) -> Result<MemoryInfo> {
@@ -732,6 +770,9 @@ impl Drop for CudaDevice {
         // refuses, and the process ends anyway.
         let _ = self.context.synchronize();
         self.retirement.clear(&self.context);
+        for &(span, handle) in self.peers.values() {
+            let _ = self.context.close_peer(span, handle);
+        }
         for (address, size, handle) in self.memory.drain_device() {
             let _ = self.context.unmap(address, size, handle);
         }

@@ -14,6 +14,7 @@ fn conforms() {
     };
     conformance::memory(&platform);
     assert!(conformance::handing_over(&platform));
+    assert!(conformance::peers(&platform));
     conformance::streams(&platform);
     conformance::graphs(&platform);
 }

@@ -1,6 +1,7 @@
 //! Copies and fills, checked when they are given and carried out as stream work.
 
 use crate::memory_unsafe::Memory;
+use crate::shared::Peer;
 use crate::texture::Array;
 use paragpu_device::Error;
 use paragpu_protocol::status::Status;
@@ -144,6 +145,32 @@ pub fn linear(memory: &Memory, destination: u64, source: u64, size: u64) -> Resu
     } else {
         Err(gone())
     }
+}
+
+/// Copies `size` bytes of another GPU, which may write them meanwhile.
+///
+/// # Errors
+/// `ILLEGAL_ADDRESS` where memory went away since the check, `OPERATING_SYSTEM`.
+pub fn from_peer(
+    memory: &Memory,
+    destination: u64,
+    peer: &Peer,
+    offset: u64,
+    size: u64,
+) -> Result<(), Error> {
+    let mut bytes = vec![0; 128 << 10];
+    let mut done = 0;
+    while done < size {
+        let length = (size - done).min(bytes.len() as u64);
+        let part = &mut bytes[..length as usize];
+        peer.read(offset + done, part)
+            .map_err(|error| Error::new(Status::OPERATING_SYSTEM, error.to_string()))?;
+        if !memory.write(destination + done, part) {
+            return Err(gone());
+        }
+        done += length;
+    }
+    Ok(())
 }
 
 /// Writes the BLAKE3 of each range, address and bytes, to `out`.

@@ -8,11 +8,12 @@ use crate::launch::{self, Kernel, Workspaces};
 use crate::memory_unsafe::{Memory, MemoryError};
 use crate::module::{self, Module};
 use crate::scheduler::{LEGACY, Scheduler, Stamp, Ticket, Work};
+use crate::shared::Peer;
 use crate::texture::{self, Array, Source, Texture, Textures};
 use paragpu_device::{
     ArrayId, CopyEnd, Device, Error, EventId, Function, FunctionId, GraphId, GraphNode, GraphWork,
-    HostFunction, Launch, ModuleId, Result, StreamId, SurfaceId, TextureId, TextureResource,
-    Variable,
+    HostFunction, Launch, ModuleId, PeerId, Result, StreamId, SurfaceId, TextureId,
+    TextureResource, Variable,
 };
 use paragpu_protocol::layout::{CHUNK, Regions};
 use paragpu_protocol::status::Status;
@@ -34,6 +35,9 @@ struct Event {
 /// One software GPU, opened for one session.
 pub struct SoftwareDevice {
     options: Options,
+    ordinal: u32,
+    /// Memory of other GPUs.
+    peers: HashMap<u64, Arc<Peer>>,
     // First, so that its threads end before what they use.
     pub(crate) scheduler: Scheduler,
     memory: Arc<Memory>,
@@ -66,11 +70,11 @@ fn invalid(what: &str) -> Error {
 }
 
 impl SoftwareDevice {
-    /// Opens a device with `options` whose addresses lie in `regions`.
+    /// Opens device `ordinal` with `options`, whose addresses lie in `regions`.
     ///
     /// # Errors
     /// `OPERATING_SYSTEM` where the arena's place is taken or threads cannot be had.
-    pub fn open(options: &Options, regions: Regions) -> Result<Self> {
+    pub fn open(options: &Options, ordinal: u32, regions: Regions) -> Result<Self> {
         let memory =
             Memory::new(regions.arena, options.memory).map_err(|e| module::memory_error(&e))?;
         let memory = Arc::new(memory);
@@ -85,6 +89,8 @@ impl SoftwareDevice {
         let limits = [(0, 1024), (1, 1 << 20), (2, 8 << 20), (5, 64), (6, 0)];
         Ok(Self {
             options: options.clone(),
+            ordinal,
+            peers: HashMap::new(),
             scheduler,
             memory,
             textures: Arc::default(),
@@ -251,7 +257,11 @@ impl Device for SoftwareDevice {
     }
 
     fn memory_domain(&self) -> Option<[u8; 16]> {
-        self.options.shareable.then_some(*b"paragpu-software")
+        // Each ordinal stands for a GPU with memory of its own.
+        let mut name = *b"software GPU    ";
+        let (_, end) = name.split_last_chunk_mut::<4>()?;
+        *end = self.ordinal.to_le_bytes();
+        self.options.shareable.then_some(name)
     }
 
     fn memory_export(&mut self, address: u64) -> Result<OwnedFd> {
@@ -273,6 +283,36 @@ impl Device for SoftwareDevice {
         self.memory
             .import(address, size, descriptor)
             .map_err(|e| module::memory_error(&e))
+    }
+
+    fn peer_open(&mut self, size: u64, descriptor: OwnedFd) -> Result<PeerId> {
+        let peer = Peer::new(descriptor, size)
+            .map_err(|error| module::memory_error(&MemoryError::Descriptor(size, error)))?;
+        let id = self.id();
+        self.peers.insert(id, Arc::new(peer));
+        Ok(PeerId(id))
+    }
+
+    fn peer_copy(
+        &mut self,
+        destination: u64,
+        peer: PeerId,
+        offset: u64,
+        size: u64,
+        stream: StreamId,
+    ) -> Result<()> {
+        self.scheduler.check()?;
+        let peer = Arc::clone(handle(self.peers.get(&peer.0))?);
+        if !peer.holds(offset, size) || !self.memory.reachable(destination, size) {
+            return Err(invalid("a range of the copy is not wholly reachable"));
+        }
+        let memory = Arc::clone(&self.memory);
+        let copy = move || copy::from_peer(&memory, destination, &peer, offset, size);
+        self.give(stream, Work::Task(Box::new(copy))).map(|_| ())
+    }
+
+    fn peer_close(&mut self, peer: PeerId) -> Result<()> {
+        handle(self.peers.remove(&peer.0)).map(drop)
     }
 
     fn memory_unmap(&mut self, address: u64) -> Result<()> {

@@ -43,6 +43,10 @@ impl Platform for SoftwarePlatform {
         if index >= self.options.devices {
             return Err(Status::INVALID_DEVICE.into());
         }
-        Ok(Box::new(SoftwareDevice::open(&self.options, regions)?))
+        Ok(Box::new(SoftwareDevice::open(
+            &self.options,
+            index,
+            regions,
+        )?))
     }
 }

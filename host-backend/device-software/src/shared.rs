@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
 };
+use rustix::io::pread;
 
 /// What no process can do to it any more.
 const SEALS: SealFlags = SealFlags::SHRINK
@@ -23,6 +24,44 @@ pub fn make(size: u64) -> Result<OwnedFd> {
     ftruncate(&memory, size)?;
     fcntl_add_seals(&memory, SEALS)?;
     Ok(memory)
+}
+
+/// Such memory of another GPU, of which this process only reads.
+#[derive(Debug)]
+pub struct Peer {
+    memory: OwnedFd,
+    size: u64,
+}
+
+impl Peer {
+    /// # Errors
+    /// As [`check`].
+    pub fn new(memory: OwnedFd, size: u64) -> Result<Self> {
+        check(&memory, size)?;
+        Ok(Self { memory, size })
+    }
+
+    /// Are these bytes all of it?
+    #[must_use]
+    pub fn holds(&self, offset: u64, size: u64) -> bool {
+        offset.checked_add(size).is_some_and(|end| end <= self.size)
+    }
+
+    /// Fills `out` with what it holds from `offset` on.
+    ///
+    /// # Errors
+    /// What the system says; `UnexpectedEof` past its end.
+    pub fn read(&self, mut offset: u64, mut out: &mut [u8]) -> Result<()> {
+        while !out.is_empty() {
+            let read = pread(&self.memory, &mut *out, offset)?;
+            if read == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            offset += read as u64;
+            out = out.get_mut(read..).unwrap_or_default();
+        }
+        Ok(())
+    }
 }
 
 /// Refuses what another process sent if it is not such memory of `size` bytes.

@@ -22,6 +22,12 @@ fn conforms() {
     });
     conformance::memory(&shareable);
     assert!(conformance::handing_over(&shareable));
+    let two = SoftwarePlatform::with_options(Options {
+        shareable: true,
+        devices: 2,
+        ..options.clone()
+    });
+    assert!(conformance::peers(&two));
     conformance::writes(&platform);
     conformance::streams(&platform);
     conformance::graphs(&platform);

@@ -151,6 +151,7 @@ fn cancelling_fails_the_session() {
             cores: 2,
             ..Options::default()
         },
+        0,
         regions,
     )
     .unwrap();

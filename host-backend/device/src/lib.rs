@@ -47,6 +47,8 @@ ids! {
     SurfaceId,
     /// An executable graph.
     GraphId,
+    /// Memory of another device that this one can copy from.
+    PeerId,
 }
 
 impl StreamId {
@@ -199,7 +201,9 @@ pub trait Device: Send {
     /// Names the memory that this device can hand over and take: workers of one
     /// host whose devices give the same name can pass mappings to each other by
     /// [`memory_export`](Self::memory_export) and
-    /// [`memory_import`](Self::memory_import). `None` where it can do neither.
+    /// [`memory_import`](Self::memory_import). Between two that give different
+    /// names [`peer_open`](Self::peer_open) may serve. `None` where it can do
+    /// none of these.
     fn memory_domain(&self) -> Option<[u8; 16]> {
         None
     }
@@ -230,6 +234,46 @@ pub trait Device: Send {
             Status::NOT_SUPPORTED,
             "this device takes no memory of others",
         ))
+    }
+
+    /// Lets this device copy from `size` bytes of another device of this host,
+    /// which [exported](Self::memory_export) them; multiples of 2 MiB. Kernels
+    /// and calls of the session do not reach them. The descriptor may be
+    /// anything that a peer sent.
+    ///
+    /// # Errors
+    /// `NOT_SUPPORTED` where this device has no peers; what the driver says of
+    /// a descriptor that is not of such memory, or of a device too far away
+    /// (CUDA driver API, "Peer Context Memory Access").
+    fn peer_open(&mut self, _size: u64, _descriptor: OwnedFd) -> Result<PeerId> {
+        Err(Error::new(
+            Status::NOT_SUPPORTED,
+            "this device copies from no other",
+        ))
+    }
+
+    /// Copies `size` bytes, `offset` bytes into a peer's memory, to `destination`
+    /// in a stream's order. What the peer writes meanwhile may come or not.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`; `INVALID_VALUE` past the end of either memory.
+    fn peer_copy(
+        &mut self,
+        _destination: u64,
+        _peer: PeerId,
+        _offset: u64,
+        _size: u64,
+        _stream: StreamId,
+    ) -> Result<()> {
+        Err(Status::INVALID_HANDLE.into())
+    }
+
+    /// Gives a peer's memory up; no copy from it is under way.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    fn peer_close(&mut self, _peer: PeerId) -> Result<()> {
+        Err(Status::INVALID_HANDLE.into())
     }
 
     /// Free and total bytes.

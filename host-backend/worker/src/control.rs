@@ -138,6 +138,8 @@ paragpu_protocol::record! {
         ahead: u64,
         /// Bytes of device memory that were handed over and not sent.
         handed_over: u64,
+        /// Bytes of device memory that went from GPU to GPU.
+        fetched: u64,
         /// Microseconds for which the program was stopped.
         stopped: u64,
         /// Microseconds in all.

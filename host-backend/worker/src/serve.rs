@@ -470,6 +470,7 @@ fn tell(control: Arc<Control>) -> Orders {
                 bytes: figures.bytes,
                 ahead: figures.ahead,
                 handed_over: figures.handed_over,
+                fetched: figures.fetched,
                 stopped: figures.stopped,
                 total: figures.total,
             }),

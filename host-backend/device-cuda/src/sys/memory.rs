@@ -32,6 +32,15 @@ impl Span {
         self.size
     }
 
+    /// `size` of these bytes, from `offset` on; `None` past their end.
+    pub fn part(&self, offset: u64, size: u64) -> Option<Self> {
+        let end = offset.checked_add(size)?;
+        (end <= self.size).then_some(Self {
+            address: self.address + offset,
+            size,
+        })
+    }
+
     /// Only for [`crate::memory`], which knows what is mapped and registered.
     pub fn checked(address: u64, size: u64) -> Self {
         Self { address, size }
@@ -83,7 +92,7 @@ impl Context {
             location: self.location(),
             flags: 3,
         };
-        // SAFETY: the range lies in this context's reservation, and the handle was just made.
+        // SAFETY: the range lies in a reservation of this context, and the handle was just made.
         let mapped =
             check(unsafe { (d.mem_map)(address, size as usize, 0, handle, 0) }).and_then(|()| {
                 // SAFETY: the range was just mapped.
@@ -112,7 +121,7 @@ impl Context {
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }
 
-    /// Maps the allocation of another process at `address` in the arena, where
+    /// Maps the allocation of another process at `address` of a reservation, where
     /// nothing is mapped. Returns its handle; the driver refuses descriptors of
     /// anything else.
     pub fn import(&self, address: u64, size: u64, descriptor: BorrowedFd<'_>) -> Result<u64> {
@@ -123,6 +132,29 @@ impl Context {
         check(unsafe { (self.driver.mem_import)(&mut handle, from, DESCRIPTOR) })?;
         self.place(address, size, handle)?;
         Ok(handle)
+    }
+
+    /// Maps `size` bytes of another device, outside the arena: their address and
+    /// handle. The driver refuses what the two devices cannot do.
+    pub fn open_peer(&self, size: u64, descriptor: BorrowedFd<'_>) -> Result<(Span, u64)> {
+        let mut address = 0;
+        // SAFETY: an out-parameter; the driver chooses a free range.
+        check(unsafe { (self.driver.mem_reserve)(&mut address, size as usize, 0, 0, 0) })?;
+        match self.import(address, size, descriptor) {
+            Ok(handle) => Ok((Span { address, size }, handle)),
+            Err(error) => {
+                // SAFETY: reserved above, and nothing is mapped there.
+                unsafe { (self.driver.mem_address_free)(address, size as usize) };
+                Err(error)
+            }
+        }
+    }
+
+    /// Undoes [`open_peer`](Self::open_peer); no copy uses the range any more.
+    pub fn close_peer(&self, Span { address, size }: Span, handle: u64) -> Result<()> {
+        self.unmap(address, size, handle)?;
+        // SAFETY: the range is `open_peer`'s, and nothing is mapped there any more.
+        check(unsafe { (self.driver.mem_address_free)(address, size as usize) })
     }
 
     /// Undoes [`map`](Self::map) or [`import`](Self::import); no work may use the range any more.

@@ -105,6 +105,7 @@ impl Session {
                 bytes,
                 ahead: 0,
                 handed_over: 0,
+                fetched: 0,
                 stopped: took,
                 total: took,
             })),

@@ -19,8 +19,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::checkpoint::Identity;
 use super::handover::{self, Handover, Token};
 use super::mover::Mover;
-use super::regions::named;
-use super::shared::{Mapping, mappings};
+use super::regions::{Chunk, named};
+use super::shared::{Mapping, Peers, mappings};
 use super::source::Line;
 use super::state::{ImagePart, Kind, Scanner, StateError, Writer};
 use super::stop::Filling;
@@ -64,8 +64,18 @@ pub(crate) struct Destination {
     life: Option<Life>,
     /// Came with the connection.
     token: Option<Token>,
-    /// Memory can be handed over between the two devices.
-    shares: bool,
+    /// What the two devices can do with each other's memory.
+    sharing: Option<Sharing>,
+    peers: Peers,
+}
+
+/// What this device does with the source's memory.
+#[derive(Debug, Clone, Copy)]
+enum Sharing {
+    /// It is the same device: it maps it.
+    Memory,
+    /// It copies from it, as far as it can.
+    Copies,
 }
 
 impl Destination {
@@ -89,7 +99,8 @@ impl Destination {
             connection: None,
             life: None,
             token: None,
-            shares: false,
+            sharing: None,
+            peers: Peers::default(),
         })
     }
 
@@ -103,6 +114,7 @@ impl Destination {
         waiting: &Waiting,
     ) -> Result<Option<Attached>, StateError> {
         let filled = self.take_all(session, waiting);
+        self.peers.close(session);
         if let Err(error) = filled {
             let sentence = error.to_string();
             if let Some(guest) = waiting.take() {
@@ -157,7 +169,10 @@ impl Destination {
                 }
                 Kind::Domain => {
                     let ours = session.device.memory_domain();
-                    self.shares = ours.is_some_and(|ours| ours == *payload);
+                    self.sharing = ours.map(|ours| match ours == *payload {
+                        true => Sharing::Memory,
+                        false => Sharing::Copies,
+                    });
                     let ours = ours.as_ref().map_or(&[][..], |ours| &ours[..]);
                     self.answer(Kind::Domain, ours)?;
                 }
@@ -165,6 +180,11 @@ impl Destination {
                     let (mappings, handed) = mappings(payload)?;
                     let taken = self.take_shared(session, &mappings, handed)?;
                     self.answer(Kind::Taken, &taken)?;
+                }
+                Kind::Fetch => {
+                    let chunks = named(payload)?;
+                    self.fetch(session, &chunks)?;
+                    self.answer(Kind::Ready, &[])?;
                 }
                 Kind::ObjectsEnd => {
                     session.take_record(&mut self.filling, kind, payload)?;
@@ -282,15 +302,28 @@ impl Destination {
         mappings: &[Mapping],
         handed: usize,
     ) -> Result<Vec<u8>, StateError> {
-        if !self.shares {
+        let Some(sharing) = self.sharing else {
             return Err(StateError::Order("memory that was not agreed on"));
-        }
+        };
         let descriptors = self.receive_descriptors()?;
         if descriptors.len() != handed {
             return Err(StateError::Order("another number of descriptors"));
         }
         session.settle(&mut self.filling)?;
-        session.take_shared(&self.filling.items, mappings, descriptors)
+        let peers = match sharing {
+            Sharing::Memory => None,
+            Sharing::Copies => Some(&mut self.peers),
+        };
+        session.take_shared(&self.filling.items, mappings, descriptors, peers)
+    }
+
+    /// Copies what the source names from its device to this one.
+    fn fetch(&mut self, session: &mut Session, chunks: &[Chunk]) -> Result<(), StateError> {
+        session.settle(&mut self.filling)?;
+        let mut mover = Mover::new(session)?;
+        let fetched = mover.fetch(session, chunks, &self.peers);
+        mover.keep(session);
+        fetched
     }
 
     /// The frame with descriptors that a record announced.

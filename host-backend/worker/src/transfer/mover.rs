@@ -12,6 +12,7 @@ use paragpu_device::{CopyEnd, EventId, StreamId};
 use paragpu_protocol::layout::CHUNK;
 
 use super::regions::{Chunk, Place, device};
+use super::shared::Peers;
 use super::state::StateError;
 use crate::session::Session;
 use crate::sys::mapping::Mapping;
@@ -346,9 +347,7 @@ impl Mover {
             }
             Err(error) => return Err(StateError::Impossible(error.to_string())),
         }
-        while !device(session.device.stream_query(self.stream))? {
-            device(session.device.stream_doze(self.stream, GLANCE))?;
-        }
+        self.drain(session)?;
         for ((place, _), at) in chunks.iter().zip((0..).step_by(HASH as usize)) {
             if let Some(hash) = hashes.get_mut(*place) {
                 hash.copy_from_slice(self.staging.bytes(at, HASH as usize));
@@ -392,6 +391,33 @@ impl Mover {
         let (destination, extent) = session.end(&chunk)?;
         let from = linear(self.staging.address() + offset, extent);
         self.copy(session, destination, from, extent)
+    }
+
+    /// Copies chunks from the memory of the source's device.
+    pub(super) fn fetch(
+        &mut self,
+        session: &mut Session,
+        chunks: &[Chunk],
+        peers: &Peers,
+    ) -> Result<(), StateError> {
+        for chunk in chunks {
+            let (peer, offset) = peers.of(chunk)?;
+            let (to, size) = (chunk.name.wrapping_add(chunk.offset), chunk.size);
+            device(
+                session
+                    .device
+                    .peer_copy(to, peer, offset, size, self.stream),
+            )?;
+        }
+        self.drain(session)
+    }
+
+    /// Waits until the stream has nothing to do.
+    fn drain(&self, session: &mut Session) -> Result<(), StateError> {
+        while !device(session.device.stream_query(self.stream))? {
+            device(session.device.stream_doze(self.stream, GLANCE))?;
+        }
+        Ok(())
     }
 
     /// Waits until all that was begun is over.

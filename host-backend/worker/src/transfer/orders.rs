@@ -76,6 +76,8 @@ pub struct Figures {
     pub ahead: u64,
     /// Bytes of device memory that were handed over and not sent.
     pub handed_over: u64,
+    /// Bytes of device memory that went from GPU to GPU.
+    pub fetched: u64,
     /// Microseconds for which the program was stopped.
     pub stopped: u64,
     /// Microseconds in all.

@@ -16,7 +16,7 @@ use paragpu_protocol::table::{
 };
 
 #[cfg(feature = "serve")]
-use super::shared::Mapping;
+use super::shared::{Mapping, Peers, Way};
 use super::state::StateError;
 use crate::answer::At;
 use crate::error::{Fault, Outcome};
@@ -245,8 +245,9 @@ impl Session {
         Ok(!waits)
     }
 
-    /// Maps what the other end hands over of the memory among `items`; of each
-    /// mapping 1 where it is mapped, 0 where memory of its own is.
+    /// Takes what the other end hands over of the memory among `items`: mapped,
+    /// or to be copied from where there are `peers`. Of each mapping what is
+    /// done with it.
     ///
     /// # Errors
     /// [`StateError::Order`] for memory that is not among them, or another
@@ -257,6 +258,7 @@ impl Session {
         items: &[Item],
         mappings: &[Mapping],
         descriptors: Vec<OwnedFd>,
+        mut peers: Option<&mut Peers>,
     ) -> Result<Vec<u8>, StateError> {
         self.unmake_others(items)?;
         let mut maps = HandleMap::default();
@@ -277,13 +279,24 @@ impl Session {
                 0 => None,
                 _ => Some(descriptors.next().ok_or(TOO_FEW)?),
             };
+            // Memory of its own is made with the other objects.
+            if let Some(peers) = &mut peers {
+                let way = match peers.open(self, address, size, descriptor)? {
+                    true => Way::Fetched,
+                    false => Way::Sent,
+                };
+                taken.push(way as u8);
+                continue;
+            }
             let mapped = refused(self.mem_import(address, size, descriptor));
-            taken.push(u8::from(mapped.map_err(|error| {
+            let mapped = mapped.map_err(|error| {
                 let name = call.info().name;
                 StateError::Impossible(format!(
                     "this GPU does not do {name} for the session: {error}"
                 ))
-            })?));
+            })?;
+            let way = if mapped { Way::Taken } else { Way::Sent };
+            taken.push(way as u8);
             if !self.live.knows(call, &item.call) {
                 self.live.apply(call, item.call.number, &item.call.payload);
             }

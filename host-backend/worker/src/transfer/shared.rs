@@ -1,8 +1,9 @@
-//! Device memory that goes over as descriptors: both workers are on one host
-//! and on one GPU, so that the destination maps what the source has mapped, and
-//! nothing is copied.
+//! Device memory that goes over as descriptors: both workers are on one host.
+//! On one GPU the destination maps what the source has mapped, and nothing is
+//! copied. On two the destination copies from it, where its GPU can, and
+//! nothing of it passes through memory of the host.
 //!
-//! Both have the same memory from then on. The source goes on with it, as its
+//! On one GPU both have the same memory from then on. The source goes on with it, as its
 //! program runs or the move fails; the destination reads and writes none of it
 //! before the session is its own, and what never becomes its own is unmapped
 //! with it. What the program maps anew meanwhile is handed over after the stop.
@@ -13,11 +14,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 
 use paragpu_communicator_stream::handshake::MAX_FDS;
+use paragpu_device::PeerId;
 use paragpu_protocol::codec::{Field, Reader};
 use paragpu_protocol::handle::ObjectKind;
 use paragpu_protocol::table::Call;
 
-use super::regions::{Chunk, Place};
+use super::regions::{Chunk, Place, device};
 use super::state::StateError;
 use crate::session::Session;
 
@@ -56,13 +58,32 @@ pub(super) struct Batch {
     pub(super) descriptors: Vec<OwnedFd>,
 }
 
+/// What the destination does with a mapping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// It has memory of its own, and what that is to hold is sent.
+    Sent = 0,
+    /// It has the same memory.
+    Taken = 1,
+    /// It has memory of its own, and copies from this.
+    Fetched = 2,
+}
+
+impl Way {
+    fn of(answer: u8) -> Result<Self, StateError> {
+        [Self::Sent, Self::Taken, Self::Fetched]
+            .into_iter()
+            .find(|way| *way as u8 == answer)
+            .ok_or(StateError::Order("an answer of an unknown kind"))
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Known {
     /// Which mapping of the arena it is.
     mapping: u64,
     size: u64,
-    /// The destination has it.
-    taken: bool,
+    way: Way,
 }
 
 /// What of the session's memory the destination has mapped, too.
@@ -92,9 +113,10 @@ impl Shared {
         self.domain
     }
 
-    /// The destination says what its device is.
+    /// The destination says what its device is; nothing where it takes no
+    /// descriptors.
     pub(super) fn agree(&mut self, theirs: &[u8]) {
-        self.agreed = self.domain.is_some_and(|ours| ours == *theirs);
+        self.agreed = self.domain.is_some() && !theirs.is_empty();
     }
 
     /// Mappings of the live objects that the destination does not know.
@@ -115,7 +137,7 @@ impl Shared {
                 let found = Known {
                     mapping,
                     size: map.size,
-                    taken: false,
+                    way: Way::Sent,
                 };
                 unknown.push_back((address, found));
             }
@@ -150,7 +172,7 @@ impl Shared {
             let descriptor = session.device.memory_export(address);
             if let Err(error) = &descriptor {
                 tracing::debug!(%error, address, "a mapping is copied");
-                if !self.known.get(&address).is_some_and(|known| known.taken) {
+                if self.way(address) == Way::Sent {
                     self.known.insert(address, found);
                     continue;
                 }
@@ -173,19 +195,33 @@ impl Shared {
         if taken.len() != self.asked.len() {
             return Err(StateError::Order("an answer about other mappings"));
         }
-        for ((address, found), taken) in self.asked.drain(..).zip(taken) {
-            let taken = *taken == 1;
-            let before = self.known.insert(address, Known { taken, ..found });
-            if !taken && before.is_some_and(|before| before.taken) {
+        for ((address, found), answer) in std::mem::take(&mut self.asked).into_iter().zip(taken) {
+            let way = Way::of(*answer)?;
+            if way == Way::Sent && self.way(address) != Way::Sent {
                 self.replaced.insert(address);
             }
+            self.known.insert(address, Known { way, ..found });
         }
         Ok(())
     }
 
-    /// Need the chunk not be copied?
-    pub(super) fn holds(&self, chunk: &Chunk) -> bool {
-        chunk.place == Place::Linear && self.known.get(&chunk.name).is_some_and(|known| known.taken)
+    fn way(&self, address: u64) -> Way {
+        let known = self.known.get(&address);
+        known.map_or(Way::Sent, |known| known.way)
+    }
+
+    /// How the chunk's contents get there.
+    pub(super) fn way_of(&self, chunk: &Chunk) -> Way {
+        match chunk.place {
+            Place::Linear => self.way(chunk.name),
+            _ => Way::Sent,
+        }
+    }
+
+    /// Is the chunk's memory still what the destination was told of?
+    pub(super) fn is_current(&self, session: &Session, chunk: &Chunk) -> bool {
+        let known = self.known.get(&chunk.name);
+        known.is_some_and(|known| session.arena.mapping(chunk.name) == Some(known.mapping))
     }
 
     /// Must all of the chunk be copied, whatever the destination had there?
@@ -193,11 +229,63 @@ impl Shared {
         chunk.place == Place::Linear && self.replaced.contains(&chunk.name)
     }
 
-    /// Bytes that the stopped session has and need not be copied.
-    pub(super) fn bytes(&self, session: &Session) -> u64 {
+    /// Bytes of the stopped session that get there in this way.
+    pub(super) fn bytes(&self, session: &Session, way: Way) -> u64 {
         let here = self.known.iter().filter(|(address, known)| {
-            known.taken && session.arena.mapping(**address) == Some(known.mapping)
+            known.way == way && session.arena.mapping(**address) == Some(known.mapping)
         });
         here.map(|(_, known)| known.size).sum()
+    }
+}
+
+/// Memory of the source's device that this worker's copies from, by address of
+/// the session's: what the source maps there.
+#[derive(Debug, Default)]
+pub(super) struct Peers(BTreeMap<u64, PeerId>);
+
+impl Peers {
+    /// Opens a mapping in the place of what was at its address before; false
+    /// where the device cannot copy from it.
+    pub(super) fn open(
+        &mut self,
+        session: &mut Session,
+        address: u64,
+        size: u64,
+        descriptor: Option<OwnedFd>,
+    ) -> Result<bool, StateError> {
+        let gpu = session.device.as_mut();
+        if let Some(peer) = self.0.remove(&address) {
+            device(gpu.peer_close(peer))?;
+        }
+        let Some(descriptor) = descriptor else {
+            return Ok(false);
+        };
+        match gpu.peer_open(size, descriptor) {
+            Ok(peer) => {
+                self.0.insert(address, peer);
+                Ok(true)
+            }
+            Err(error) => {
+                tracing::debug!(%error, address, size, "memory is sent");
+                Ok(false)
+            }
+        }
+    }
+
+    /// Where a chunk's contents are: a peer, and bytes from its begin.
+    pub(super) fn of(&self, chunk: &Chunk) -> Result<(PeerId, u64), StateError> {
+        match self.0.get(&chunk.name) {
+            Some(peer) if chunk.place == Place::Linear => Ok((*peer, chunk.offset)),
+            _ => Err(StateError::Order("contents that cannot be copied")),
+        }
+    }
+
+    /// Gives all of it up; no copy is under way.
+    pub(super) fn close(&mut self, session: &mut Session) {
+        while let Some((address, peer)) = self.0.pop_first() {
+            if let Err(error) = session.device.peer_close(peer) {
+                tracing::warn!(%error, address, "the source's memory stays in use");
+            }
+        }
     }
 }

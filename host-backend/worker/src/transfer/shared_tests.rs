@@ -14,15 +14,16 @@ use paragpu_protocol::table::{Call, MemMap, MemUnmap};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 use super::destination::Destination;
+use super::regions::Span;
 use super::replay::Item;
-use super::shared::{Mapping, Shared, mappings};
+use super::shared::{Mapping, Shared, Way, mappings};
 use super::state::{Kind, StateError, Writer};
 use super::tests::{alone, apply, settle, shareable};
 use crate::reconnect::Waiting;
 use crate::session::Session;
 
 const SIZE: u64 = 2 * CHUNK;
-const DOMAIN: &[u8] = b"paragpu-software";
+const DOMAIN: &[u8] = b"software GPU\0\0\0\0";
 
 fn map(session: &mut Session, at: u64) -> u64 {
     let address = session.regions.arena + at * SIZE;
@@ -90,7 +91,7 @@ fn only_what_was_mapped_since_is_handed_over_again() {
     let [first, second] = [0, 1].map(|at| map(&mut session, at));
     let domain = session.device.memory_domain();
     let mut shared = Shared::new(domain);
-    shared.agree(b"another GPU 0123");
+    shared.agree(b"");
     assert!(
         !shared.is_behind(&session).unwrap(),
         "nothing is handed over"
@@ -110,10 +111,10 @@ fn only_what_was_mapped_since_is_handed_over_again() {
     };
     assert!(shared.is_behind(&session).unwrap());
     assert_eq!(round(&mut shared, &mut session, &[1, 0]), [first, second]);
-    assert_eq!(shared.bytes(&session), SIZE);
+    assert_eq!(shared.bytes(&session, Way::Taken), SIZE);
     // The same address and size, the same memory, which was kept mapped.
     unmap(&mut session, first);
-    assert_eq!(shared.bytes(&session), 0);
+    assert_eq!(shared.bytes(&session, Way::Taken), 0);
     map(&mut session, 0);
     assert!(!shared.is_behind(&session).unwrap());
     // And other memory.
@@ -126,7 +127,8 @@ fn only_what_was_mapped_since_is_handed_over_again() {
     let chunks = session.chunks(false).unwrap();
     let replaced: Vec<bool> = chunks.iter().map(|chunk| shared.replaced(chunk)).collect();
     assert_eq!(replaced, [true, true, false, false]);
-    assert!(!chunks.iter().any(|chunk| shared.holds(chunk)));
+    let is_sent = |chunk| shared.way_of(chunk) == Way::Sent;
+    assert!(chunks.iter().all(is_sent));
     let more = shared.answered(&[1]).unwrap_err();
     assert!(matches!(more, StateError::Order(_)), "nobody asked: {more}");
 }
@@ -144,7 +146,7 @@ fn what_is_not_such_memory_is_copied() {
     drop(source);
     let mut session = shareable();
     let take = |session: &mut Session, handed, descriptors| {
-        session.take_shared(&items, &[mapping(address, handed)], descriptors)
+        session.take_shared(&items, &[mapping(address, handed)], descriptors, None)
     };
     let all = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     let (pipe, _writer) = std::io::pipe().unwrap();
@@ -235,18 +237,32 @@ fn a_source_that_hands_over_what_it_should_not_is_refused() {
         send(socket, ARRIVE, &[file.as_fd()]);
     });
     assert!(unasked.contains("not agreed on"), "{unasked}");
-    let elsewhere = refusal(|socket, writer| {
-        writer.put(Kind::Domain, &[b"another GPU 0123"]).unwrap();
-        writer.put(Kind::Shared, &[&one]).unwrap();
-        send(socket, ARRIVE, &[file.as_fd()]);
-    });
-    assert!(elsewhere.contains("not agreed on"), "{elsewhere}");
-    let strange = refusal(|socket, writer| {
-        writer.put(Kind::Domain, &[DOMAIN]).unwrap();
-        writer.put(Kind::Shared, &[&one]).unwrap();
-        send(socket, ARRIVE, &[file.as_fd()]);
-    });
-    assert!(strange.contains("not the session's"), "{strange}");
+    for domain in [DOMAIN, b"another GPU 0123"] {
+        let strange = refusal(|socket, writer| {
+            writer.put(Kind::Domain, &[domain]).unwrap();
+            writer.put(Kind::Shared, &[&one]).unwrap();
+            send(socket, ARRIVE, &[file.as_fd()]);
+        });
+        assert!(strange.contains("not the session's"), "{strange}");
+    }
+    for domain in [DOMAIN, b"another GPU 0123"] {
+        let foreign = refusal(|_, writer| {
+            let mut names = Vec::new();
+            let tail = Span {
+                place: 1,
+                level: 0,
+                name: address,
+                offset: 0,
+                size: CHUNK,
+            }
+            .encode(&mut names)
+            .to_vec();
+            names.extend(tail);
+            writer.put(Kind::Domain, &[domain]).unwrap();
+            writer.put(Kind::Fetch, &[&names]).unwrap();
+        });
+        assert!(foreign.contains("cannot be copied"), "{foreign}");
+    }
     for descriptors in [vec![], vec![file.as_fd(); 2], vec![file.as_fd(); MAX_FDS]] {
         let wrong = refusal(|socket, writer| {
             writer.put(Kind::Domain, &[DOMAIN]).unwrap();

@@ -28,7 +28,7 @@ use super::parting::Gates;
 use super::post::Post;
 use super::regions::Chunk;
 use super::replay::Item;
-use super::shared::Shared;
+use super::shared::{Shared, Way};
 use super::state::{Kind, Scanner, StateError, Writer};
 use super::stop::{PATIENCE, Unstopped};
 use crate::error::End;
@@ -45,6 +45,9 @@ const LITTLE: u64 = CHUNK;
 const SLICE: Duration = Duration::from_micros(500);
 /// Chunks whose hashes are asked for at once.
 const HASHES: usize = 65_536;
+/// Chunks that the destination copies before it answers, so that it is not
+/// silent for long: 8 GiB.
+const FETCHES: usize = 4096;
 
 type Link = BufWriter<UnixStream>;
 
@@ -73,6 +76,8 @@ enum Stage {
     Missing,
     HandingOver,
     Recreated,
+    /// The destination copies what it can from this session's device.
+    Fetching,
     Copying,
     /// All was copied once; the sessions that move with this one were not.
     Copied,
@@ -111,6 +116,8 @@ pub(crate) struct Source {
     /// What created them, as they were sent first.
     sent: Owners,
     shared: Shared,
+    /// What the destination is to copy by itself and was not told yet.
+    fetches: Vec<Chunk>,
     ahead: Option<Ahead>,
     /// A payload for which the thread that writes had no room.
     put_by: Option<Vec<u8>>,
@@ -176,6 +183,7 @@ impl Source {
                 true => session.device.memory_domain(),
                 false => None,
             }),
+            fetches: Vec::new(),
             ahead: None,
             put_by: None,
             token: Token::new().map_err(io)?,
@@ -336,11 +344,47 @@ impl Source {
         handshake::send_with_fds(self.socket(), ARRIVE, 0, 0, &[], fds, deadline).map_err(carried)
     }
 
-    /// All that the stopped or running session has and is not handed over.
-    fn copied(&self, session: &mut Session) -> Result<Vec<Chunk>, StateError> {
+    /// All that the stopped or running session has and that gets there in this
+    /// way.
+    fn chunks(&self, session: &mut Session, way: Way) -> Result<Vec<Chunk>, StateError> {
         let mut chunks = session.chunks(false)?;
-        chunks.retain(|chunk| !self.shared.holds(chunk));
+        chunks.retain(|chunk| self.shared.way_of(chunk) == way);
         Ok(chunks)
+    }
+
+    /// Lets the destination copy some of what it is to; true where an answer to
+    /// that comes.
+    fn fetch(&mut self) -> Result<bool, StateError> {
+        let some = self.fetches.len().min(FETCHES);
+        if some == 0 {
+            return Ok(false);
+        }
+        let mut names = Vec::new();
+        for chunk in self.fetches.drain(..some) {
+            chunk.put_name(&mut names);
+        }
+        let writer = self.writer()?;
+        writer.put(Kind::Fetch, &[&names])?;
+        writer.flush()?;
+        Ok(true)
+    }
+
+    /// Copies ahead from here on, or lets the destination do so.
+    fn begin_copying(&mut self, session: &mut Session) -> Result<(), StateError> {
+        if self.fetch()? {
+            self.stage = Stage::Fetching;
+            return Ok(());
+        }
+        let chunks = self.chunks(session, Way::Sent)?;
+        let sent = std::mem::take(&mut self.sent);
+        let mut ahead = Ahead::new(session, sent, chunks, self.watched)?;
+        if !self.precopy {
+            ahead.give_up();
+        }
+        self.ahead = Some(ahead);
+        self.send_off();
+        self.stage = Stage::Copying;
+        Ok(())
     }
 
     /// Does what can be done without making the program wait for the other
@@ -387,15 +431,17 @@ impl Source {
             }
             Stage::Recreated => {
                 self.expect(Kind::Ready)?;
-                let chunks = self.copied(session)?;
-                let sent = std::mem::take(&mut self.sent);
-                let mut ahead = Ahead::new(session, sent, chunks, self.watched)?;
-                if !self.precopy {
-                    ahead.give_up();
+                if self.precopy {
+                    let mut fetches = self.chunks(session, Way::Fetched)?;
+                    // The program may have mapped other memory there since.
+                    fetches.retain(|chunk| self.shared.is_current(session, chunk));
+                    self.fetches = fetches;
                 }
-                self.ahead = Some(ahead);
-                self.send_off();
-                self.stage = Stage::Copying;
+                self.begin_copying(session)?;
+            }
+            Stage::Fetching => {
+                self.expect(Kind::Ready)?;
+                self.begin_copying(session)?;
             }
         }
         Ok(false)
@@ -495,8 +541,16 @@ impl Source {
     }
 
     fn send_rest(&mut self, session: &mut Session, ahead: &mut Ahead) -> Result<(), StateError> {
+        let mut fetched = self.chunks(session, Way::Fetched)?;
+        if self.precopy {
+            fetched = self.different(session, ahead, &fetched)?;
+        }
+        self.fetches = fetched;
+        while self.fetch()? {
+            self.expect(Kind::Ready)?;
+        }
         let (replaced, chunks): (Vec<Chunk>, Vec<Chunk>) = self
-            .copied(session)?
+            .chunks(session, Way::Sent)?
             .into_iter()
             .partition(|chunk| self.shared.replaced(chunk));
         let rest = ahead.rest(session, &chunks)?;
@@ -726,7 +780,8 @@ impl Session {
         self.orders.report(Report::Done(Figures {
             bytes: source.writer().map_or(0, |writer| writer.bytes),
             ahead,
-            handed_over: source.shared.bytes(self),
+            handed_over: source.shared.bytes(self, Way::Taken),
+            fetched: source.shared.bytes(self, Way::Fetched),
             stopped: micros(stopped),
             total: micros(source.began),
         }));

@@ -97,9 +97,12 @@ kinds! {
     /// Between workers: mappings of the objects that came before, as `shared.rs`
     /// writes them; descriptors of them follow.
     Shared = 44, 1;
-    /// Between workers: of each of those a byte that is 1 where it is mapped,
-    /// else it is to be copied.
+    /// Between workers: of each of those a byte: 1 where it is mapped, 2 where the
+    /// destination can copy from it, 0 where it is to be sent.
     Taken = 45, 1;
+    /// Between workers: copy these contents, as `regions.rs` names them, from the
+    /// memory that can be copied from; [`Ready`](Self::Ready) says that it is done.
+    Fetch = 46, 1;
 }
 
 /// Why a state is not accepted or cannot be written.
