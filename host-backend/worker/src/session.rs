@@ -346,13 +346,18 @@ impl Session {
                     std::mem::forget(receiver);
                     return End::Moved;
                 }
-                Err(End::Connection(error)) if error.is_loss() => match self.resume(error) {
-                    Ok(next) => {
-                        self.orders.wakes(next.waker());
-                        receiver = next;
+                Err(End::Connection(error)) if error.is_loss() => {
+                    if self.said_goodbye(receiver.as_mut()) {
+                        break End::Goodbye;
                     }
-                    Err(end) => break end,
-                },
+                    match self.resume(error) {
+                        Ok(next) => {
+                            self.orders.wakes(next.waker());
+                            receiver = next;
+                        }
+                        Err(end) => break end,
+                    }
+                }
                 Err(end) => break end,
             }
         };
@@ -372,6 +377,20 @@ impl Session {
         let _ = self.sender.flush();
         self.sender.close();
         end
+    }
+
+    /// Is a goodbye among what came before the connection was lost? A guest
+    /// that leaves may close it with our frames unread, and then it is found
+    /// lost before all was received. A guest that comes back sends the rest of
+    /// its calls again.
+    fn said_goodbye(&mut self, receiver: &mut dyn Receiver) -> bool {
+        self.recall(receiver);
+        while let Ok(Some(frame)) = receiver.receive(Wait::Poll) {
+            if frame.header.kind == Control::Goodbye.kind() {
+                return true;
+            }
+        }
+        false
     }
 
     /// Does what the daemon wants, between two turns.

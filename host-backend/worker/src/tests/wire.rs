@@ -1,13 +1,76 @@
 //! What a guest must not send, and guests that go away.
 
-use paragpu_protocol::frame::{Control, MAX_PAYLOAD};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use paragpu_communicator::{Error, Frame, Receiver, Wait, Wake};
+use paragpu_protocol::call::WireCall;
+use paragpu_protocol::codec::encode_all;
+use paragpu_protocol::frame::{Control, FrameHeader, MAX_PAYLOAD};
 use paragpu_protocol::handle::{DeviceAddress, StreamHandle};
 use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::table::*;
 use proptest::prelude::*;
 
 use crate::error::End;
-use crate::testing::guest::Guest;
+use crate::pinned::Sharing;
+use crate::session::{Reconnect, Reconnected, Session};
+use crate::testing::device::TestDevice;
+use crate::testing::guest::{Guest, setup};
+use crate::transfer::destination::Nobody;
+
+/// Frames that came, before nothing more does.
+struct Came(VecDeque<(u16, Vec<u8>)>, Vec<u8>);
+
+impl Receiver for Came {
+    fn receive(&mut self, _: Wait) -> Result<Option<Frame<'_>>, Error> {
+        let (kind, payload) = self.0.pop_front().ok_or(Error::Closed)?;
+        self.1 = payload;
+        let header = FrameHeader::new(kind, 1, 1, self.1.len()).unwrap();
+        Ok(Some(Frame {
+            header,
+            payload: &self.1,
+            landed: 0,
+        }))
+    }
+
+    fn waker(&self) -> Arc<dyn Wake> {
+        struct Nowhere;
+        impl Wake for Nowhere {
+            fn wake(&self) {}
+        }
+        Arc::new(Nowhere)
+    }
+}
+
+struct Asked(Arc<AtomicBool>);
+
+impl Reconnect for Asked {
+    fn next(&mut self, _: &Error, _: u64, _: Sharing) -> Option<Reconnected> {
+        self.0.store(true, Ordering::Relaxed);
+        None
+    }
+}
+
+#[test]
+fn a_guest_that_said_goodbye_is_not_waited_for() {
+    let ping = || (Ping::INFO.number, encode_all(&Ping { value: 1 }));
+    let goodbye = (Control::Goodbye.kind(), vec![]);
+    for (frames, waited) in [
+        (vec![ping(), ping(), goodbye], false),
+        (vec![ping(); 2], true),
+    ] {
+        let asked = Arc::new(AtomicBool::new(false));
+        let mut setup = setup(&TestDevice::default());
+        setup.reconnect = Some(Box::new(Asked(Arc::clone(&asked))));
+        // The reply to the first cannot be sent any more.
+        let mut session = Session::new(setup, Arc::new(Nobody), None);
+        let end = session.serve(Box::new(Came(frames.into(), vec![])));
+        assert_eq!(matches!(end, End::Goodbye), !waited, "{end:?}");
+        assert_eq!(asked.load(Ordering::Relaxed), waited);
+    }
+}
 
 #[test]
 fn calls_come_without_gaps() {
