@@ -41,7 +41,7 @@ BYTES = tuple(1 << shift for shift in range(12, 27, 2))
 
 
 def once(program, words, environment):
-    """The seconds that a program says it took, or None where it could not."""
+    """What a program says of its run, or None where it could not."""
     command = [os.path.join(harness.PROGRAMS, program), "--json", *words]
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
@@ -51,7 +51,7 @@ def once(program, words, environment):
     if done.returncode or not said:
         say(f"{program} {' '.join(words)}: {(done.stdout + done.stderr).strip()[-300:]}")
         return None
-    return json.loads(said[-1])["seconds"]
+    return json.loads(said[-1])
 
 
 def medians(rounds, program, words, environments):
@@ -59,9 +59,9 @@ def medians(rounds, program, words, environments):
     values = {way: [] for way in environments}
     for _ in range(rounds):
         for way, environment in environments.items():
-            seconds = once(program, words, environment)
-            if seconds is not None:
-                values[way].append(seconds)
+            said = once(program, words, environment)
+            if said is not None:
+                values[way].append(said["seconds"])
     return {way: statistics.median(taken) if taken else None for way, taken in values.items()}
 
 
@@ -117,22 +117,37 @@ class Experiments:
         self.table("gvirtus-table-1", ["percent of CPU time", "size", *self.environments, *published], shares)
 
     def samples(self):
-        """rCUDA: ten samples; what they take more than natively is communication."""
-        rows = []
+        """rCUDA: ten samples. A process starts once, and its rounds follow: what
+        more rounds take is one round's time, and what that is more than natively
+        is communication."""
+        rows, groups = [], []
+        first = next(iter(self.environments))
         for program in SAMPLES:
             say(program)
-            taken = medians(self.options.rounds, program, ["--no-verify", "--iterations", "5"], self.environments)
-            native = taken.get("native")
-            row = [program, native]
-            for way in WAYS:
-                row += [taken[way], taken[way] - native if native and taken[way] else None]
+            said = once(program, ["--no-verify", "--seconds", "1"], self.environments[first])
+            count = max(2, said["rounds"]) if said else 2
+            several, one = (
+                medians(self.options.rounds, program, ["--no-verify", "--iterations", str(number)], self.environments)
+                for number in (count, 1)
+            )
+            each = {
+                way: (several[way] - one[way]) / (count - 1) * 1e3 if several[way] and one[way] else None for way in self.environments
+            }
+            native = each.get("native")
+            row = [program, count]
+            for way in self.environments:
+                row += [one[way], each[way]]
+                if way != "native":
+                    row.append(each[way] - native if native is not None and each[way] is not None else None)
             rows.append(row)
-        head = ["sample", "native = computation s"]
-        for way in WAYS:
-            head += [f"{way} s", "of it communication s"]
+            groups.append((program, list(each.items())))
+        head = ["sample", "rounds"]
+        for way in self.environments:
+            head += [f"{way}: start and first round s", f"{way}: each round ms"]
+            if way != "native":
+                head.append(f"{way}: of it communication ms")
         self.table("rcuda-samples", head, rows)
-        groups = [(row[0], [("native", row[1]), *((way, row[2 + 2 * at]) for at, way in enumerate(WAYS))]) for row in rows]
-        self.parts.append(page.bars("rCUDA's samples", groups, "s"))
+        self.parts.append(page.bars("rCUDA's samples, a round", groups, "ms"))
 
     def models(self):
         """mrCUDA: cost = a + b x for launches and copies."""
