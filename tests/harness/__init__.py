@@ -39,7 +39,7 @@ def owned(command):
 class Daemon:
     """A daemon of its own, in a folder of its own."""
 
-    def __init__(self, *arguments, device="software", log=None):
+    def __init__(self, *arguments, device="software", log=None, tcp="127.0.0.1:0"):
         self.folder = tempfile.TemporaryDirectory(prefix="paragpu-")
         self.socket = os.path.join(self.folder.name, "paragpud.sock")
         self.control = os.path.join(self.folder.name, "control.sock")
@@ -55,7 +55,7 @@ class Daemon:
             f"--device={device}",
             f"--socket={self.socket}",
             f"--control={self.control}",
-            "--tcp=127.0.0.1:0",
+            f"--tcp={tcp}",
             "--print-addresses",
             *arguments,
         ]

@@ -60,8 +60,9 @@ configuration! {
         /// Whether an address that other machines reach is allowed. Connections are neither
         /// encrypted nor authenticated: only in a network where every machine is trusted.
         allow_remote: bool = false;
-        /// The "host:port" that is told to guests whose session comes here from another host;
-        /// empty: the port of `listen`, at the address at which that host reached this one.
+        /// The "host:port" that is told to guests whose session comes here from another host, or
+        /// that are to leave their VM's device; empty: the port of `listen`, at the address at
+        /// which that host reached this one.
         announce: Address = Address(None);
     }
 

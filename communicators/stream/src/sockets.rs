@@ -17,6 +17,11 @@ use vsock::{VMADDR_CID_ANY, VsockListener, VsockStream};
 /// of the rust-vmm project stall.
 pub const LARGEST_VSOCK_WRITE: usize = 28 << 10;
 
+/// How often the system looks for the other end of a silent TCP connection, and
+/// how often in vain before the connection is lost.
+const KEEPALIVE: Duration = Duration::from_secs(1);
+const SILENT: u32 = 10;
+
 /// Connects to a listening unix socket.
 ///
 /// # Errors
@@ -62,11 +67,27 @@ pub fn connect_tcp(address: impl ToSocketAddrs, patience: Duration) -> Result<Tc
     let mut last = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
     for address in addresses {
         match TcpStream::connect_timeout(&address, patience) {
-            Ok(stream) => return Ok(stream),
+            Ok(stream) => {
+                notice_loss(&stream)?;
+                return Ok(stream);
+            }
             Err(error) => last = error,
         }
     }
     Err(Error::io("cannot connect over TCP", last))
+}
+
+/// Has the system look whether the other end is still there, so that who waits
+/// for an answer hears soon of a host that is gone, or of a machine that came to
+/// another network where nobody knows of the connection.
+fn notice_loss(stream: &TcpStream) -> Result<(), Error> {
+    let set = || {
+        sockopt::set_socket_keepalive(stream, true)?;
+        sockopt::set_tcp_keepidle(stream, KEEPALIVE)?;
+        sockopt::set_tcp_keepintvl(stream, KEEPALIVE)?;
+        sockopt::set_tcp_keepcnt(stream, SILENT)
+    };
+    set().map_err(|errno: Errno| Error::io("cannot watch the TCP connection", errno))
 }
 
 /// Listens on a TCP address.

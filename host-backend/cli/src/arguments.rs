@@ -160,8 +160,8 @@ pub enum Command {
     /// room if the device was there when the domain started. Else the guest's
     /// `dmesg` has "BAR 2 has no address": start the domain again.
     ///
-    /// QEMU does not migrate, save or snapshot a running VM with the device:
-    /// detach it, migrate, attach it.
+    /// QEMU does not migrate, save or snapshot a running VM with the device: see
+    /// `paragpu depart`.
     #[command(after_help = "Examples:\n  \
         paragpu attach web                    now, and whenever it starts\n  \
         paragpu attach web --config           from its next start on\n  \
@@ -200,6 +200,51 @@ pub enum Command {
         scope: Scope,
         /// How many seconds a running guest may take.
         #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+        timeout: u64,
+        /// How to print.
+        #[arg(short, long, default_value = "text")]
+        output: Output,
+    },
+    /// Makes a running libvirt domain ready to migrate to another host.
+    ///
+    /// Sends its virtual GPUs ahead to the daemon of that host, over which its
+    /// programs go on by TCP, and takes the device away, with which QEMU does not
+    /// migrate. `virsh migrate --live` brings the domain after them; the hook of
+    /// the other host gives it the device there (see `paragpu arrive`). Programs
+    /// that start in between find no GPU, unless guest.toml has another way.
+    #[command(after_help = "Example, on gpu1:\n  \
+        paragpu depart web --to tcp://gpu2.example:7475\n  \
+        virsh migrate --live web qemu+ssh://gpu2.example/system")]
+    Depart {
+        /// Its name, UUID or number.
+        domain: String,
+        /// The other host's migration.listen: `tcp://HOST:PORT`.
+        #[arg(long, value_name = "URL")]
+        to: String,
+        /// libvirt's connection, as virsh's -c [default: libvirt's own].
+        #[arg(short, long, value_name = "URI")]
+        connect: Option<String>,
+        /// How many seconds the guest may take to let go of the device.
+        #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+        timeout: u64,
+        /// How to print.
+        #[arg(short, long, default_value = "text")]
+        output: Output,
+    },
+    /// Makes a libvirt domain that migrated here at home.
+    ///
+    /// Waits until it runs, gives it the device, and lets its programs, whose
+    /// virtual GPUs came before it, go on over that. libvirt's hook runs this for
+    /// domains that left their host by `paragpu depart`; run it yourself where
+    /// that failed, also on the first host where the domain stayed there.
+    Arrive {
+        /// Its name, UUID or number.
+        domain: String,
+        /// libvirt's connection, as virsh's -c [default: libvirt's own].
+        #[arg(short, long, value_name = "URI")]
+        connect: Option<String>,
+        /// How many seconds it may take.
+        #[arg(long, value_name = "SECONDS", default_value_t = 600)]
         timeout: u64,
         /// How to print.
         #[arg(short, long, default_value = "text")]

@@ -56,20 +56,31 @@ pub fn attach(
 /// `paragpu detach`.
 pub fn detach(domain: &str, scope: &Scope, seconds: u64, output: Output) -> Result<(), Error> {
     let connection = Connection::open(scope.connect.as_deref())?;
+    let wanted = Detach {
+        domain,
+        asked: scope.asked(),
+        patience: Duration::from_secs(seconds),
+    };
+    let change = let_go(&Host::this(), &connection, wanted, output)?;
+    tell(&change, output, "detached from")
+}
+
+/// Detaches, and shows that it waits for the guest.
+pub fn let_go(
+    host: &Host,
+    connection: &Connection,
+    wanted: Detach<'_>,
+    output: Output,
+) -> Result<Change, Error> {
     let waiting = match output {
         Output::Text => ProgressBar::new_spinner(),
         Output::Json => ProgressBar::hidden(),
     };
     waiting.set_message("waiting for the guest to let go of the device");
     waiting.enable_steady_tick(Duration::from_millis(100));
-    let wanted = Detach {
-        domain,
-        asked: scope.asked(),
-        patience: Duration::from_secs(seconds),
-    };
-    let change = detach_device(&Host::this(), &connection, wanted);
+    let change = detach_device(host, connection, wanted);
     waiting.finish_and_clear();
-    tell(&change?, output, "detached from")
+    Ok(change?)
 }
 
 /// `paragpu attach --print-xml`.

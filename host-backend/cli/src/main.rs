@@ -12,6 +12,7 @@ mod man;
 mod moving;
 mod sessions;
 mod top;
+mod travel;
 
 use std::process::ExitCode;
 
@@ -100,6 +101,19 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             timeout,
             output,
         } => libvirt::detach(domain, scope, *timeout, *output)?,
+        Command::Depart {
+            domain,
+            to,
+            connect,
+            timeout,
+            output,
+        } => travel::depart(arguments, domain, to, connect.as_deref(), *timeout, *output)?,
+        Command::Arrive {
+            domain,
+            connect,
+            timeout,
+            output,
+        } => travel::arrive(arguments, domain, connect.as_deref(), *timeout, *output)?,
         Command::LibvirtHook {
             domain, operation, ..
         } => libvirt::hook(domain, operation)?,

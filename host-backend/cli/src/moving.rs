@@ -43,14 +43,15 @@ pub fn migrate(control: &Control, migrate: &Migrate) -> Result<ExitCode, Error> 
 }
 
 /// A path alone means a socket of this host.
-fn url(to: &str) -> String {
+pub fn url(to: &str) -> String {
     match to.starts_with('/') {
         true => format!("unix://{to}"),
         false => to.to_owned(),
     }
 }
 
-fn line(moved: &Moved) -> String {
+/// What became of one of several sessions.
+pub fn line(moved: &Moved) -> String {
     let Moved { session, vm, .. } = moved;
     match &moved.error {
         Some(error) => format!("session {session} of {vm} did not move: {error}\n"),
@@ -123,7 +124,8 @@ fn absolute(directory: &Path) -> Result<PathBuf, Error> {
     })
 }
 
-fn carry_out(control: &Control, request: &Request, output: Output) -> Result<Response, Error> {
+/// Gives an order, and shows how far it is.
+pub fn carry_out(control: &Control, request: &Request, output: Output) -> Result<Response, Error> {
     let bars = MultiProgress::with_draw_target(match output {
         Output::Text => ProgressDrawTarget::stderr(),
         Output::Json => ProgressDrawTarget::hidden(),

@@ -50,6 +50,9 @@ pub enum Error {
     /// The running domain is to be changed, and it does not run.
     #[error("the domain {0} does not run; --config changes what it will start with")]
     NotRunning(String),
+    /// It comes from another host.
+    #[error("the domain {0} has not arrived yet: its migration goes on")]
+    OnItsWay(String),
     /// The configuration is to be changed, and there is none.
     #[error("the domain {0} is transient: it has no configuration, only --live can change it")]
     Transient(String),
@@ -106,6 +109,14 @@ pub enum Error {
     Process {
         /// The VM.
         vm: String,
+        /// One sentence.
+        reason: String,
+    },
+    /// `paragpu arrive` does not start.
+    #[error("paragpu arrive, which would give {domain} its device here, does not start: {reason}")]
+    Arrival {
+        /// The domain's UUID.
+        domain: String,
         /// One sentence.
         reason: String,
     },

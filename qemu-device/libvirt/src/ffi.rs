@@ -12,7 +12,7 @@ use std::ptr::{NonNull, null_mut};
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
-use crate::Error;
+use crate::{Error, xml};
 
 /// The library's name; its number has never changed.
 const LIBRARY: &str = "libvirt.so.0";
@@ -25,6 +25,10 @@ const XML_INACTIVE: c_uint = 1 << 1;
 const AFFECT_LIVE: c_uint = 1 << 0;
 /// `VIR_DOMAIN_AFFECT_CONFIG`.
 const AFFECT_CONFIG: c_uint = 1 << 1;
+/// `VIR_DOMAIN_PAUSED`, and why: `VIR_DOMAIN_PAUSED_MIGRATION`.
+const PAUSED_MIGRATION: (c_int, c_int) = (3, 2);
+/// `VIR_DOMAIN_METADATA_ELEMENT`.
+const METADATA_ELEMENT: c_int = 2;
 /// `VIR_UUID_STRING_BUFLEN`.
 const UUID_LENGTH: usize = 37;
 
@@ -80,6 +84,8 @@ libvirt! {
     domain_is_active = "virDomainIsActive"(Handle) -> c_int;
     domain_is_persistent = "virDomainIsPersistent"(Handle) -> c_int;
     domain_xml = "virDomainGetXMLDesc"(Handle, c_uint) -> *mut c_char;
+    domain_state = "virDomainGetState"(Handle, *mut c_int, *mut c_int, c_uint) -> c_int;
+    set_metadata = "virDomainSetMetadata"(Handle, c_int, *const c_char, *const c_char, *const c_char, c_uint) -> c_int;
     attach_device = "virDomainAttachDeviceFlags"(Handle, *const c_char, c_uint) -> c_int;
     detach_device = "virDomainDetachDeviceFlags"(Handle, *const c_char, c_uint) -> c_int;
 }
@@ -275,6 +281,19 @@ impl Domain<'_> {
         self.truth(self.functions().domain_is_active)
     }
 
+    /// Whether it stands still because it migrates, from here or to here.
+    pub fn is_on_its_way(&self) -> Result<bool, Error> {
+        let (mut state, mut reason) = (0, 0);
+        // SAFETY: the domain lives, both numbers outlive the call.
+        let known = unsafe {
+            (self.functions().domain_state)(self.raw(), &raw mut state, &raw mut reason, 0)
+        };
+        match known {
+            0 => Ok((state, reason) == PAUSED_MIGRATION),
+            _ => Err(self.connection.failure("say how the domain is")),
+        }
+    }
+
     /// Whether it outlives its run.
     pub fn is_persistent(&self) -> Result<bool, Error> {
         self.truth(self.functions().domain_is_persistent)
@@ -304,6 +323,28 @@ impl Domain<'_> {
     pub fn attach(&self, place: Place, device: &str) -> Result<(), Error> {
         let function = self.functions().attach_device;
         self.change(function, place, device, "attach the device")
+    }
+
+    /// Sets the running domain's mark, or takes it away.
+    pub fn mark(&self, mark: Option<&str>) -> Result<(), Error> {
+        let mark = mark.map(text).transpose()?;
+        let (prefix, namespace) = (text(xml::PREFIX)?, text(xml::NAMESPACE)?);
+        // SAFETY: the domain lives, the strings outlive the call; without an
+        // element libvirt removes the one of the namespace.
+        let set = unsafe {
+            (self.functions().set_metadata)(
+                self.raw(),
+                METADATA_ELEMENT,
+                mark.as_ref().map_or(std::ptr::null(), |mark| mark.as_ptr()),
+                prefix.as_ptr(),
+                namespace.as_ptr(),
+                AFFECT_LIVE,
+            )
+        };
+        match set {
+            0 => Ok(()),
+            _ => Err(self.connection.failure("mark the domain")),
+        }
     }
 
     /// Removes a device; of a running domain, asks its guest to let go of it.

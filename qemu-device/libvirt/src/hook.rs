@@ -41,6 +41,15 @@ pub fn run(host: &Host, name: &str, operation: &str, input: impl Read) -> Result
             }
             Ok(())
         }
+        // It comes from another host, where its virtual GPUs were sent ahead.
+        // Its device can be plugged in when libvirt is done with the migration.
+        "started" => {
+            let machine = read(input)?;
+            match machine.ahead {
+                Some(_) => host.await_arrival(&machine.uuid),
+                None => Ok(()),
+            }
+        }
         "release" => host.stop_all(&read(input)?.uuid),
         _ => Ok(()),
     }

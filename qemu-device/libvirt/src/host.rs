@@ -148,7 +148,8 @@ impl Host {
         remove(self.note(vm, "domain").as_ref())
     }
 
-    /// Stops every device process of a domain.
+    /// Stops every device process of a domain that has ended, and forgets how it
+    /// came here.
     ///
     /// # Errors
     /// As [`Self::stop`], of the first that did not stop.
@@ -158,7 +159,7 @@ impl Host {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(Error::system("read", &self.state)(error)),
         };
-        let mut result = Ok(());
+        let mut result = self.arrival(uuid).iter().try_for_each(|note| remove(note));
         for entry in entries.flatten() {
             let name = entry.file_name();
             let vm = name.to_str().and_then(|name| name.strip_suffix(".domain"));
@@ -172,15 +173,44 @@ impl Host {
         result
     }
 
+    /// Starts `paragpu arrive` for a domain, and does not wait for it.
+    ///
+    /// # Errors
+    /// [`Error::Arrival`], [`Error::NoSupervisor`], [`Error::System`].
+    pub fn await_arrival(&self, uuid: &str) -> Result<(), Error> {
+        let program = self.path_of("paragpu", "/usr/bin");
+        let started = match self.supervisor.ok_or(Error::NoSupervisor)? {
+            Supervisor::Systemd => {
+                let log = "--property=SyslogIdentifier=paragpu-arrive";
+                let arguments = ["--quiet", "--collect", log, &program, "arrive", uuid];
+                self.run("systemd-run", &arguments)?
+            }
+            Supervisor::StartStopDaemon => {
+                self.make_state()?;
+                let [pid, log] = self.arrival(uuid);
+                let mut command = self.command("start-stop-daemon");
+                command
+                    .args(["--start", "--quiet", "--oknodo", "--background"])
+                    .args(["--make-pidfile", "--pidfile"])
+                    .arg(pid)
+                    .arg("--output")
+                    .arg(log)
+                    .args(["--exec", &program, "--", "arrive", uuid]);
+                output(&mut command)?
+            }
+        };
+        if started.status.success() {
+            return Ok(());
+        }
+        Err(Error::Arrival {
+            domain: uuid.to_owned(),
+            reason: last_line(&started.stderr),
+        })
+    }
+
     /// Notes that the VM's device process is this domain's.
     fn claim(&self, vm: &VmName, owner: Owner<'_>) -> Result<(), Error> {
-        let mut folder = DirBuilder::new();
-        match folder.mode(0o700).create(&self.state) {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                return Err(Error::system("make", &self.state)(error));
-            }
-            _ => {}
-        }
+        self.make_state()?;
         let note = PathBuf::from(self.note(vm, "domain"));
         let mut options = OpenOptions::new();
         match options.write(true).create_new(true).mode(0o600).open(&note) {
@@ -199,6 +229,16 @@ impl Host {
                 })
             }
             Err(error) => Err(Error::system("write", note)(error)),
+        }
+    }
+
+    /// The folder of what is noted of domains.
+    fn make_state(&self) -> Result<(), Error> {
+        match DirBuilder::new().mode(0o700).create(&self.state) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                Err(Error::system("make", &self.state)(error))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -272,13 +312,17 @@ impl Host {
 
     /// Path of the device process's program.
     fn program(&self) -> String {
-        let name = "paragpu-qemu-device";
+        self.path_of("paragpu-qemu-device", "/usr/sbin")
+    }
+
+    /// Path of a program, which packages put into `folder`.
+    fn path_of(&self, name: &str, folder: &str) -> String {
         let found = self
             .programs
             .split(':')
             .map(|folder| format!("{folder}/{name}"))
             .find(|path| Path::new(path).exists());
-        found.unwrap_or_else(|| format!("/usr/sbin/{name}"))
+        found.unwrap_or_else(|| format!("{folder}/{name}"))
     }
 
     fn note(&self, vm: &VmName, kind: &str) -> String {
@@ -286,6 +330,12 @@ impl Host {
             .join(format!("{vm}.{kind}"))
             .display()
             .to_string()
+    }
+
+    /// Number and words of `paragpu arrive` for a domain, without systemd; no VM
+    /// has a name with a colon.
+    fn arrival(&self, uuid: &str) -> [PathBuf; 2] {
+        ["pid", "log"].map(|kind| self.state.join(format!("arrive:{uuid}.{kind}")))
     }
 
     fn command(&self, program: &str) -> Command {

@@ -6,7 +6,8 @@
 //! domains. The VM's device process has to run before QEMU connects to it:
 //! [`host`] starts and stops it, for [`attach()`] while the domain runs, and for
 //! [`hook`] when libvirt starts a domain or has ended one. The hook asks
-//! libvirt nothing: libvirt waits for it.
+//! libvirt nothing: libvirt waits for it. [`travel`] is what happens around a
+//! domain's migration.
 #![deny(unsafe_code)]
 
 mod attach;
@@ -14,6 +15,7 @@ mod error;
 mod ffi;
 pub mod hook;
 pub mod host;
+pub mod travel;
 mod vm;
 pub mod xml;
 

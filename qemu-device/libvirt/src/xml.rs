@@ -67,6 +67,28 @@ pub fn device(socket: &Path, port: Option<Port>) -> Result<String, Error> {
     String::from_utf8(writer.into_inner()).map_err(wrong)
 }
 
+/// The namespace of the mark of domains that migrate.
+pub const NAMESPACE: &str = "urn:paragpu:libvirt:1";
+/// Its prefix, which libvirt keeps.
+pub const PREFIX: &str = "paragpu";
+/// The mark's name in a domain's XML.
+const AHEAD: &str = "paragpu:ahead";
+
+/// The mark of a domain whose virtual GPUs went to another host before it, as
+/// libvirt takes it: without the prefix.
+///
+/// # Errors
+/// [`Error::Xml`].
+pub fn ahead(vm: &str) -> Result<String, Error> {
+    let mut writer = Writer::new(Vec::new());
+    writer
+        .create_element("ahead")
+        .with_attribute(("vm", vm))
+        .write_empty()
+        .map_err(wrong)?;
+    String::from_utf8(writer.into_inner()).map_err(wrong)
+}
+
 /// A PCIe port that a configuration does not have yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewPort {
@@ -92,6 +114,8 @@ pub struct Device {
 pub struct Machine {
     /// The domain's UUID.
     pub uuid: String,
+    /// The VM's name, where its virtual GPUs went to another host before it.
+    pub ahead: Option<String>,
     /// Our devices: one, where nobody wrote the second by hand.
     pub devices: Vec<Device>,
     /// Whether it is a PCIe machine, whose slots for hot-plugging are ports.
@@ -202,6 +226,7 @@ impl Parser {
         let value = |name: &str| attribute(start, name);
         let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
         match path.as_slice() {
+            ["domain", "metadata", AHEAD] => self.machine.ahead = value("vm")?,
             ["domain", "devices", "shmem"] => {
                 self.shmem = Some(Shmem {
                     begin,

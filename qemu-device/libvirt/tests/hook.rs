@@ -20,7 +20,9 @@ impl Test {
         let folder = tempfile::tempdir().unwrap();
         // It works in the folder where it is called.
         let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/systemctl");
-        symlink(program, folder.path().join("systemctl")).unwrap();
+        for name in ["systemctl", "systemd-run"] {
+            symlink(program, folder.path().join(name)).unwrap();
+        }
         let host = Host {
             sockets: "/run/paragpu-device".into(),
             state: folder.path().join("state"),
@@ -75,6 +77,30 @@ fn the_device_process_lives_as_long_as_its_domain() {
     test.hook("web", WEB, "release", &[]).unwrap();
     assert_eq!(test.asked()[0], "stop paragpu-device@web-1.service");
     assert_eq!(test.notes(), 0);
+}
+
+#[test]
+fn a_domain_whose_gpus_went_ahead_arrives() {
+    let test = Test::new();
+    // As libvirt gives it back.
+    let mark = xml::ahead("web-1").unwrap().replacen(
+        "<ahead",
+        &format!("<{0}:ahead xmlns:{0}=\"{1}\"", xml::PREFIX, xml::NAMESPACE),
+        1,
+    );
+    let domain =
+        format!("<domain><name>web</name><uuid>{WEB}</uuid><metadata>{mark}</metadata></domain>");
+    for operation in ["migrate", "prepare", "start"] {
+        hook::run(&test.host, "web", operation, domain.as_bytes()).unwrap();
+    }
+    assert!(test.asked().is_empty());
+    hook::run(&test.host, "web", "started", domain.as_bytes()).unwrap();
+    assert_eq!(
+        test.asked(),
+        [format!(
+            "--quiet --collect --property=SyslogIdentifier=paragpu-arrive /usr/bin/paragpu arrive {WEB}"
+        )]
+    );
 }
 
 #[test]

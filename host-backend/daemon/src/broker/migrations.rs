@@ -115,17 +115,15 @@ impl Broker {
         };
         let here = place == Place::Socket(self.host.daemon.socket.clone());
         if here && migrate.to_gpu.is_none() {
-            return match (communicator.is_empty(), migrate.session) {
-                (false, Some(session)) => self.relocate(console, session, communicator),
-                (false, None) => {
-                    Err("the communicator is changed session by session: give --session".into())
-                }
-                (true, _) => Err(
+            if communicator.is_empty() {
+                return Err(
                     "the sessions are on this host already: give --to-gpu N to move them to \
                      another GPU of it, --communicator NAME for another way to it, or --to URL"
                         .into(),
-                ),
-            };
+                );
+            }
+            let sessions = self.chosen(migrate)?;
+            return self.begin_relocations(console, migrate, &sessions, &communicator);
         }
         if let Some(gpu) = migrate.to_gpu.filter(|_| here) {
             self.check_gpu(gpu)?;
@@ -219,15 +217,7 @@ impl Broker {
         let mut members = BTreeMap::new();
         let mut over = Vec::new();
         for session in sessions {
-            let vm = self
-                .sessions
-                .get(session)
-                .map(|found| found.facts.vm.clone());
-            let member = Member {
-                session: *session,
-                vm: vm.unwrap_or_default(),
-                step: 0,
-            };
+            let member = self.member(*session);
             match self.depart(console, id, *session, goal, read_ends.as_ref()) {
                 Ok(key) => {
                     members.insert(key, member);
@@ -251,6 +241,57 @@ impl Broker {
                 single: migrate.session.is_some(),
                 members,
                 gates,
+                deadline: None,
+                over,
+            },
+        );
+        self.advance_migration(id);
+        Ok(())
+    }
+
+    fn member(&self, session: u64) -> Member {
+        let found = self.sessions.get(&session);
+        Member {
+            session,
+            vm: found.map_or_else(String::new, |found| found.facts.vm.clone()),
+            step: 0,
+        }
+    }
+
+    /// Asks guests to go on over another communicator, each on its own. Those of
+    /// a VM or GPU that go over it already are left alone.
+    fn begin_relocations(
+        &mut self,
+        console: u64,
+        migrate: &Migrate,
+        sessions: &[u64],
+        communicator: &str,
+    ) -> Result<(), String> {
+        let id = self.key();
+        let mut members = BTreeMap::new();
+        let mut over = Vec::new();
+        for session in sessions {
+            let found = self.sessions.get(session);
+            let goes_over = found.is_some_and(|found| found.facts.communicator == communicator);
+            if goes_over && migrate.session.is_none() {
+                continue;
+            }
+            let member = self.member(*session);
+            match self.relocate(console, id, *session, communicator) {
+                Ok(key) => {
+                    members.insert(key, member);
+                }
+                Err(error) if migrate.session.is_some() => return Err(error),
+                Err(error) => over.push(member.over(Err(error))),
+            }
+        }
+        self.migrations.insert(
+            id,
+            Migration {
+                console,
+                single: migrate.session.is_some(),
+                members,
+                gates: Gates::None,
                 deadline: None,
                 over,
             },
@@ -433,8 +474,15 @@ impl Broker {
         together.chain(relocations).min()
     }
 
-    /// Asks the guest of a session to go on over another communicator.
-    fn relocate(&mut self, console: u64, session: u64, communicator: String) -> Result<(), String> {
+    /// Asks the guest of a session to go on over another communicator; the key
+    /// of its worker.
+    fn relocate(
+        &mut self,
+        console: u64,
+        id: u64,
+        session: u64,
+        communicator: &str,
+    ) -> Result<u64, String> {
         let key = self.orderable(session)?;
         let Some(found) = self.sessions.get(&session) else {
             return Err(format!("there is no session {session}"));
@@ -450,20 +498,30 @@ impl Broker {
             ));
         }
         let from = Peer::Local { uid: 0, pid: 0 };
-        let address = self.address(&communicator, &found.facts.vm, &from)?;
+        let address = self.address(communicator, &found.facts.vm, &from)?;
+        let in_vm = matches!(found.facts.communicator.as_str(), "pci" | "vsock");
+        let announced = self.host.tcp.announce.0.is_some();
+        if in_vm && communicator == "tcp" && !announced && !reaches_others(&address) {
+            return Err(format!(
+                "session {session} is of a program in a VM, which does not reach this host at \
+                 {address}: name the host:port at which it does in tcp.announce of host.toml"
+            ));
+        }
         let message = ToWorker::Move(Move {
-            communicator: Text(&communicator),
+            communicator: Text(communicator),
             address: Text(&address),
         });
         let began = Instant::now();
         let ordered = Ordered {
             console,
             kind: Kind::Relocation {
-                communicator: communicator.clone(),
+                id,
+                communicator: communicator.to_owned(),
                 began,
             },
         };
-        self.order(key, ordered, &message, &[])
+        self.order(key, ordered, &message, &[])?;
+        Ok(key)
     }
 
     /// A session is another worker's: a guest that still looks for it here is
@@ -510,6 +568,7 @@ impl Broker {
             Some(Kind::Relocation {
                 communicator: wanted,
                 began,
+                ..
             }) if wanted == communicator => began.elapsed().as_secs_f64() * 1e3,
             _ => return,
         };
@@ -528,6 +587,12 @@ impl Broker {
             self.order_over(key, Err(format!("its program stays: {reason}")));
         }
     }
+}
+
+/// Can an address be one of this host for other machines?
+fn reaches_others(address: &str) -> bool {
+    let address = address.parse::<std::net::SocketAddr>();
+    address.is_ok_and(|address| !address.ip().is_unspecified() && !address.ip().is_loopback())
 }
 
 impl Member {

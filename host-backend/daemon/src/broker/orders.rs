@@ -39,8 +39,10 @@ pub(super) enum Kind {
     },
     /// To move, as a part of this migration.
     Migration(u64),
-    /// To ask the guest to go on over this communicator.
+    /// To ask the guest to go on over this communicator, as a part of this
+    /// migration.
     Relocation {
+        id: u64,
         communicator: String,
         began: Instant,
     },
@@ -289,7 +291,9 @@ impl Broker {
             "an order to a session is over"
         );
         match kind {
-            Kind::Migration(id) => return self.member_over(id, key, outcome),
+            Kind::Migration(id) | Kind::Relocation { id, .. } => {
+                return self.member_over(id, key, outcome);
+            }
             Kind::State {
                 puts_away: true, ..
             } if outcome.is_ok() => {
@@ -311,7 +315,7 @@ impl Broker {
             Kind::State {
                 again: Some(again), ..
             } => self.checkpoint_over(session, again, &outcome),
-            Kind::State { .. } | Kind::Relocation { .. } => {}
+            Kind::State { .. } => {}
         }
         let response = match outcome {
             Ok(figures) => figures.into(),
@@ -329,7 +333,8 @@ impl Broker {
         };
         let worker = self.workers.get(&key);
         let orderly = worker.is_some_and(|worker| worker.finished && worker.last_word.is_none());
-        if let (Kind::Migration(id), true) = (&ordered.kind, orderly) {
+        if let (Kind::Migration(id) | Kind::Relocation { id, .. }, true) = (&ordered.kind, orderly)
+        {
             self.member_ended(*id, key);
         }
         let reason = match orderly {
