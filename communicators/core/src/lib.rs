@@ -24,7 +24,7 @@ pub use landing::Landing;
 pub use polling::{Adaptive, Polling, Spin};
 pub use retained::Retained;
 pub use traits::{Frame, Pinner, Receiver, Sender, Wait, Wake};
-pub use window_unsafe::{Window, WindowError};
+pub use window_unsafe::{Keeper, Window, WindowError};
 
 /// One side of an established connection.
 pub struct Connection {

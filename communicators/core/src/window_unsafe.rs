@@ -7,12 +7,12 @@
 
 use std::any::Any;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
-use thiserror::Error;
+use crate::Error;
 
 /// A place outside the window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{length} bytes at offset {offset} are not inside the window of {window} bytes")]
 pub struct WindowError {
     /// First byte asked for, from the window's begin.
@@ -23,6 +23,9 @@ pub struct WindowError {
     pub window: u64,
 }
 
+/// What [`Window::keep`] asks.
+pub type Keeper = Box<dyn Fn() -> Result<(), Error> + Send + Sync>;
+
 /// A mapped region of memory shared with the peer, for bulk bytes.
 pub struct Window {
     base: NonNull<u8>,
@@ -30,6 +33,8 @@ pub struct Window {
     progress: NonNull<AtomicU64>,
     /// A word that stands as long as the memory does, and its value.
     mark: Option<(NonNull<AtomicU32>, u32)>,
+    keeper: Option<Keeper>,
+    kept: AtomicBool,
     /// Keeps what is mapped at `base`, `progress` and `mark` mapped.
     _owner: Box<dyn Any + Send + Sync>,
 }
@@ -69,6 +74,8 @@ impl Window {
             length,
             progress,
             mark: None,
+            keeper: None,
+            kept: AtomicBool::new(false),
             _owner: owner,
         }
     }
@@ -86,6 +93,31 @@ impl Window {
         self
     }
 
+    /// The window of memory that may be taken away, and what asks for its bytes
+    /// to stay then.
+    #[must_use]
+    pub fn with_keeper(mut self, keeper: Keeper) -> Self {
+        self.keeper = Some(keeper);
+        self
+    }
+
+    /// Has all bytes of the window stay when its memory is taken away, as memory
+    /// of this process alone. Until then the peer still sees them.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] where it was taken away already; as the system says.
+    pub fn keep(&self) -> Result<(), Error> {
+        let Some(keep) = &self.keeper else {
+            return Ok(());
+        };
+        keep()?;
+        if !self.is_there() {
+            return Err(Error::Closed);
+        }
+        self.kept.store(true, Ordering::Release);
+        Ok(())
+    }
+
     /// Whether what was copied out until now stood in the window.
     #[must_use]
     pub fn is_there(&self) -> bool {
@@ -93,7 +125,7 @@ impl Window {
         self.mark.is_none_or(|(mark, value)| {
             // SAFETY: with_mark's contract.
             unsafe { mark.as_ref() }.load(Ordering::Relaxed) == value
-        })
+        }) || self.kept.load(Ordering::Acquire)
     }
 
     /// First address. The same on both sides where a fixed address was asked
@@ -229,6 +261,25 @@ mod tests {
         assert_eq!(window.offset_of(window.address() + 99), Some(99));
         assert_eq!(window.offset_of(window.address() + 100), None);
         assert_eq!(window.offset_of(window.address().wrapping_sub(1)), None);
+    }
+
+    #[test]
+    fn what_is_kept_in_time_is_there() {
+        let marked = || {
+            let mark = &*Box::leak(Box::new(AtomicU32::new(1)));
+            // SAFETY: the mark is leaked.
+            let window = unsafe { window(1).with_mark(NonNull::from(mark)) };
+            (mark, window.with_keeper(Box::new(|| Ok(()))))
+        };
+        let (mark, window) = marked();
+        window.keep().unwrap();
+        mark.store(0, Ordering::Relaxed);
+        assert!(window.is_there());
+
+        let (mark, window) = marked();
+        mark.store(0, Ordering::Relaxed);
+        assert!(matches!(window.keep(), Err(Error::Closed)));
+        assert!(!window.is_there());
     }
 
     #[test]

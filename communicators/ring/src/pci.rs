@@ -152,7 +152,8 @@ pub fn attach_host(host: HostChannel, options: Options) -> Result<Connection, Er
 /// Guest side: opens the device node, which gives this process a channel of
 /// its own, and connects. `staging` says how many bytes at the begin of a
 /// window of that length are this side's own business: once the device is gone
-/// they and the rings only hold nothing, while the rest stays.
+/// they and the rings only hold nothing, while the rest stays. After
+/// [`Window::keep`](paragpu_communicator::Window::keep) all of the window does.
 ///
 /// # Errors
 /// [`Error::Io`] where the device does not open or map, [`Error::Protocol`]
@@ -191,9 +192,12 @@ pub fn attach_guest(
     };
     let mapping = Arc::new(Mapping::new(node.as_fd(), 0, layout.region_size, address)?);
     let base = Base::new(Arc::clone(&mapping), 0)?;
-    let window = (layout.bulk.size > 0)
-        .then(|| base.window(mapping, layout.bulk.offset, layout.bulk.size, None));
     let node = Arc::new(node);
+    let window = (layout.bulk.size > 0).then(|| {
+        let window = base.window(mapping, layout.bulk.offset, layout.bulk.size, None);
+        let node = Arc::clone(&node);
+        Arc::new(window.with_keeper(Box::new(move || fade(&node, layout.bulk.offset))))
+    });
     let pinner = NodePinner::new(Arc::clone(&node)).map(|pinner| Arc::new(pinner) as _);
     let bell = NodeDoorbell {
         node,

@@ -239,7 +239,7 @@ impl Parts<'_> {
             let window = self
                 .base
                 .window(Arc::new(mapping), 0, bulk.size, self.tenure);
-            Some(window)
+            Some(Arc::new(window))
         };
         let region = self.base.region(&self.layout, self.side);
         let (sender, receiver) = channel::connect(region, bell, options.polling)?;

@@ -26,6 +26,7 @@ use paragpu_protocol::table::{ShadowPatch, ShadowRead, ShadowWrite};
 
 use crate::error::Result;
 use crate::host::Reach;
+use crate::link::LOST;
 use crate::memory::read;
 use crate::progress::Progress;
 use crate::session::Session;
@@ -468,7 +469,20 @@ impl Session {
     }
 
     /// Fetches what the device changed, after work was found to be over.
+    ///
+    /// # Errors
+    /// Also where the device of the VM is gone in whose window the host has
+    /// written: a session may need it that goes another way.
     pub(crate) fn pull(&self) -> Result<()> {
+        if self
+            .host
+            .memory
+            .as_ref()
+            .is_some_and(|window| !window.is_there())
+        {
+            let why = "the device that has its pinned memory is gone";
+            return Err(self.link.end(LOST, why));
+        }
         if WRITERS.load(Ordering::Acquire) == 0
             || self.host.shadow_count.load(Ordering::Acquire) == 0
         {

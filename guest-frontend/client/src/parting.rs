@@ -9,6 +9,8 @@
 //! - A thread that looked at the window before it was left, and posts its work
 //!   after, named memory whose bytes stood there before, so they are among
 //!   those sent now; work that may write is noted after it was posted.
+//! - Copies that are half done go on in the staging slots, which stay from then
+//!   on like what the program pinned, also where a VM's device goes away.
 //! - The shadows are held from the moment at which they can be found until
 //!   their bytes were taken, so that nobody sends what changed before it is
 //!   known what it changed from.
@@ -16,6 +18,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use paragpu_communicator::Error;
 use paragpu_protocol::layout::BULK_TOKEN_BYTES;
 
 use crate::coherence::Region;
@@ -65,10 +68,16 @@ impl Session {
 
     /// Makes shadows of all pinned memory of the window. What the host lacks
     /// of them: the same every time, until it has got it.
-    pub(crate) fn leave_window(&self) -> Vec<Content> {
+    ///
+    /// # Errors
+    /// Where the window's memory is gone.
+    pub(crate) fn leave_window(&self) -> Result<Vec<Content>, Error> {
         let mut contents = lock(&self.host.contents);
         if self.host.is_apart() {
-            return contents.clone();
+            return Ok(contents.clone());
+        }
+        if let Some(window) = &self.host.memory {
+            window.keep()?;
         }
         let position = self.progress.posted();
         *lock(&self.host.window) = None;
@@ -104,6 +113,6 @@ impl Session {
                 });
             }
         }
-        contents.clone()
+        Ok(contents.clone())
     }
 }

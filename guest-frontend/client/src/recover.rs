@@ -308,6 +308,9 @@ impl Link {
         if welcome.wants_pinned {
             // Before the calls that may use it.
             let contents = session.map(|session| session.leave_window());
+            let contents = contents.transpose().map_err(|error| {
+                Broken::Over(format!("its pinned memory is gone: {}", chain(&error)))
+            })?;
             self.send_pinned(incoming, &*sender, &contents.unwrap_or_default())?;
         }
         outgoing.kept.each(|header, payload| {

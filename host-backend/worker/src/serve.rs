@@ -32,7 +32,7 @@ use crate::session::{Reconnect, Session, Setup, wire_snapshot};
 use crate::statistics::Statistics;
 use crate::sys::process::{exit_now, without_address_randomisation};
 use crate::transfer::checkpoint::Identity;
-use crate::transfer::destination::{Destination, Nobody, reachable};
+use crate::transfer::destination::{Arrived, Destination, Nobody, reachable};
 use crate::transfer::handover;
 use crate::transfer::orders::{Departure, Figures, Order, Orders, Report};
 use crate::watch::{GRACE, Liveness, after, watch};
@@ -273,10 +273,13 @@ fn receive(
             let filled = Destination::new(arrival.link, &home)
                 .and_then(|destination| destination.fill(served, waiting))
                 .map_err(|error| error.to_string())?;
-            let Some((receiver, life)) = filled else {
-                return served
-                    .resume(paragpu_communicator::Error::Closed)
-                    .map_err(|_| "the guest was lost at the switch".into());
+            let (receiver, life) = match filled {
+                Arrived::Connected(receiver, life) => (receiver, life),
+                Arrived::Waiting(link) => {
+                    let resumed = served.resume(paragpu_communicator::Error::Closed);
+                    drop(link);
+                    return resumed.map_err(|_| "the guest was lost at the switch".into());
+                }
             };
             let host = waiting.host_of(life, served.regions, patience);
             served.reconnect = (!patience.is_zero()).then(|| Box::new(host) as Box<dyn Reconnect>);

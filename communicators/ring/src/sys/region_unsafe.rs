@@ -154,7 +154,7 @@ impl Base {
         at: u64,
         length: u64,
         tenure: Option<OwnedFd>,
-    ) -> Arc<Window> {
+    ) -> Window {
         assert!(at.checked_add(length).is_some_and(|end| end <= bulk.len()));
         let progress = self.pointer(layout::BULK_DONE as u64, 8).cast();
         // SAFETY: inside the mapping, by the assertion.
@@ -165,7 +165,7 @@ impl Base {
         let window = unsafe { Window::from_raw(base, length as usize, progress, owner) };
         let magic = self.pointer(layout::MAGIC as u64, 4).cast();
         // SAFETY: in the header's mapping, which the owner keeps.
-        Arc::new(unsafe { window.with_mark(magic) })
+        unsafe { window.with_mark(magic) }
     }
 }
 

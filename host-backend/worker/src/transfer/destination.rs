@@ -32,8 +32,14 @@ use crate::session::Session;
 /// Longest silence of the source. It may wait for a program's long kernel.
 const SILENCE: Duration = Duration::from_secs(90);
 
-/// The guest's connection, and what tells that the guest is gone.
-pub(crate) type Attached = (Box<dyn Receiver>, Life);
+/// Where the guest of a session is that has arrived.
+pub(crate) enum Arrived {
+    /// At its connection, which came too; and what tells that the guest is gone.
+    Connected(Box<dyn Receiver>, Life),
+    /// Here, to be welcomed. The end of the link then tells the source that the
+    /// guest has left the memory that it shared with the source's host.
+    Waiting(UnixStream),
+}
 
 /// Sends nothing: a session that has not its connection yet.
 pub(crate) struct Nobody;
@@ -104,15 +110,15 @@ impl Destination {
         })
     }
 
-    /// Fills `session` until it is this worker's; `None` where its guest
-    /// waits in `waiting` and is to be welcomed. On an error the source goes
+    /// Fills `session` until it is this worker's; a guest that connects by itself
+    /// waits in `waiting`. On an error the source goes
     /// on with it, and this process must end without touching the guest's
     /// connection.
     pub(crate) fn fill(
         mut self,
         session: &mut Session,
         waiting: &Waiting,
-    ) -> Result<Option<Attached>, StateError> {
+    ) -> Result<Arrived, StateError> {
         let filled = self.take_all(session, waiting);
         self.peers.close(session);
         if let Err(error) = filled {
@@ -132,8 +138,8 @@ impl Destination {
         let _ = self.writer.put(Kind::Ready, &[]);
         let _ = self.writer.flush();
         Ok(match (self.connection, self.life) {
-            (Some(connection), Some(life)) => Some((connection.receiver, life)),
-            _ => None,
+            (Some(connection), Some(life)) => Arrived::Connected(connection.receiver, life),
+            _ => Arrived::Waiting(self.scanner.into_inner()),
         })
     }
 

@@ -36,6 +36,8 @@ use crate::session::Session;
 
 /// Longest silence of the other end.
 pub(super) const SILENCE: Duration = Duration::from_secs(20);
+/// How long a guest may take to send a destination what it has pinned.
+const PARTING: Duration = Duration::from_secs(300);
 /// Most bytes of the answer to the first frame.
 const MOST_ANSWER: usize = 64 * 1024;
 /// So many bytes are sent sooner than compared.
@@ -263,6 +265,21 @@ impl Source {
             )),
             (got, payload) if got == kind => Ok(payload.to_vec()),
             _ => Err(StateError::Order("an answer to another question")),
+        }
+    }
+
+    /// Waits until the destination ends the link: the guest, which is its own, has
+    /// then left the window that it shared with this host, and whoever ordered the
+    /// move may take a VM's device away.
+    fn await_parting(&self) {
+        let deadline = Instant::now() + PARTING;
+        let mut fds = [PollFd::from_borrowed_fd(self.socket(), PollFlags::IN)];
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match poll(&mut fds, Timespec::try_from(left).ok().as_ref()) {
+                Err(rustix::io::Errno::INTR) => {}
+                _ => return,
+            }
         }
     }
 
@@ -774,9 +791,12 @@ impl Session {
             }
             tracing::warn!(%error, "the link broke when the session was taken");
         }
-        let micros = |since: Instant| u64::try_from(since.elapsed().as_micros()).unwrap_or(0);
         let (communicator, address) = std::mem::take(&mut source.home);
         self.orders.report(Report::Left(communicator, address));
+        if !source.local {
+            source.await_parting();
+        }
+        let micros = |since: Instant| u64::try_from(since.elapsed().as_micros()).unwrap_or(0);
         self.orders.report(Report::Done(Figures {
             bytes: source.writer().map_or(0, |writer| writer.bytes),
             ahead,

@@ -299,6 +299,11 @@ impl<R: Read> Scanner<R> {
         &self.from
     }
 
+    /// What it read from.
+    pub fn into_inner(self) -> R {
+        self.from
+    }
+
     /// The next record.
     ///
     /// # Errors
