@@ -170,7 +170,7 @@ test-images: images programs ## boot the images in VMs, run programs there; inst
 	cd tests && python3 -m unittest -v images.test_images
 
 .PHONY: test-libvirt
-test-libvirt: packages-demo packages programs ## attach, run, detach under a real libvirtd in a bare Debian 12
+test-libvirt: packages-demo packages programs ## attach, run, detach, migrate under real libvirtds in bare Debians 12
 	tests/libvirt/run.sh
 
 .PHONY: clean
