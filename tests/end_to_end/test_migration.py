@@ -241,14 +241,7 @@ class Migration(unittest.TestCase):
     def test_many_migrations_in_a_row(self):
         guest = self.guest("shm", "steps")
         rounds(guest, 1)
-        here, there = self.one, self.two
-        for _ in range(MIGRATIONS):
-            code, _, errors = migrate(here, there.socket)
-            self.assertEqual(code, 0, errors + here.log() + there.log())
-            here, there = there, here
-            rounds(guest, 2)
-            eventually(lambda source=there: source.sessions() == [], "the source let go")
-        self.assertIsNone(guest.poll())
+        to_and_fro(self, guest, MIGRATIONS, 2)
 
     def test_the_session_stays_where_the_link_is_cut(self):
         guest = self.guest("unix", "steps")
@@ -293,18 +286,23 @@ class Migration(unittest.TestCase):
         self.assertEqual(guest.wait(30), 0)
 
 
+def to_and_fro(test, guest, times, between):
+    """Moves a program so often, with so many of its rounds after each move."""
+    here, there = test.one, test.two
+    for _ in range(times):
+        code, _, errors = migrate(here, there.socket)
+        test.assertEqual(code, 0, errors + here.log() + there.log())
+        here, there = there, here
+        rounds(guest, between)
+        eventually(lambda source=there: source.sessions() == [], "the source let go")
+    test.assertIsNone(guest.poll())
+
+
 def churn(test):
     """Moves a program that maps and unmaps memory all the time."""
     guest = test.guest("unix", "churn")
     rounds(guest, 5)
-    here, there = test.one, test.two
-    for _ in range(12):
-        code, _, errors = migrate(here, there.socket)
-        test.assertEqual(code, 0, errors + here.log() + there.log())
-        here, there = there, here
-        rounds(guest, 3)
-        eventually(lambda source=there: source.sessions() == [], "the source let go")
-    test.assertIsNone(guest.poll())
+    to_and_fro(test, guest, 12, 3)
 
 
 class HandOver(Migration):

@@ -76,12 +76,7 @@ pub fn handing_over(platform: &dyn Platform) -> bool {
     assert_eq!(giver.memory_domain(), taker.memory_domain());
     let missing = giver.memory_export(from + CHUNK);
     assert_eq!(missing.unwrap_err().status, Status::INVALID_VALUE);
-    let set = |device: &mut dyn Device, at: u64, value: u32| {
-        device
-            .memset(at, 0, value, 4, 1024, 1, StreamId::LEGACY)
-            .expect("memset");
-        settle(device, StreamId::LEGACY).expect("settle");
-    };
+    let set = |device: &mut dyn Device, at, value| set(device, at, value, 4096);
     let end = 2 * CHUNK - 4096;
     set(giver.as_mut(), from + end, 0x5eed_0001);
     let handed = giver.memory_export(from).expect("export");
@@ -139,12 +134,7 @@ pub fn handing_over(platform: &dyn Platform) -> bool {
 pub fn peers(platform: &(dyn Platform + Sync)) -> bool {
     let [here, there] = [0, 1].map(|n| Regions::of(n).expect("regions"));
     let (from, to) = (here.arena, there.arena);
-    let set = |device: &mut dyn Device, at: u64, value: u32| {
-        device
-            .memset(at, 0, value, 4, CHUNK / 4, 1, StreamId::LEGACY)
-            .expect("memset");
-        settle(device, StreamId::LEGACY).expect("settle");
-    };
+    let set = |device: &mut dyn Device, at, value| set(device, at, value, CHUNK);
     // A device is of the thread that opened it: the owner has one of its own,
     // which ends with the channel.
     let (change, changes) = mpsc::channel::<u32>();
@@ -214,6 +204,14 @@ pub fn peers(platform: &(dyn Platform + Sync)) -> bool {
         assert_eq!(closed.unwrap_err().status, Status::INVALID_HANDLE);
         true
     })
+}
+
+/// Sets `size` bytes of device memory to words of `value`.
+fn set(device: &mut dyn Device, at: u64, value: u32, size: u64) {
+    device
+        .memset(at, 0, value, 4, size / 4, 1, StreamId::LEGACY)
+        .expect("memset");
+    settle(device, StreamId::LEGACY).expect("settle");
 }
 
 /// Four bytes of device memory.

@@ -234,7 +234,7 @@ impl Broker {
         tracing::info!(
             sessions = members.len(), to = %goal.place, together, "a migration begins"
         );
-        self.migrations.insert(
+        self.await_members(
             id,
             Migration {
                 console,
@@ -245,8 +245,13 @@ impl Broker {
                 over,
             },
         );
-        self.advance_migration(id);
         Ok(())
+    }
+
+    /// Waits for what becomes of each member of a migration that has begun.
+    fn await_members(&mut self, id: u64, migration: Migration) {
+        self.migrations.insert(id, migration);
+        self.advance_migration(id);
     }
 
     fn member(&self, session: u64) -> Member {
@@ -285,7 +290,7 @@ impl Broker {
                 Err(error) => over.push(member.over(Err(error))),
             }
         }
-        self.migrations.insert(
+        self.await_members(
             id,
             Migration {
                 console,
@@ -296,7 +301,6 @@ impl Broker {
                 over,
             },
         );
-        self.advance_migration(id);
         Ok(())
     }
 

@@ -86,6 +86,13 @@ struct Known {
     way: Way,
 }
 
+impl Known {
+    /// Is it still what is mapped at `address`?
+    fn stands(&self, session: &Session, address: u64) -> bool {
+        session.arena.mapping(address) == Some(self.mapping)
+    }
+}
+
 /// What of the session's memory the destination has mapped, too.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
@@ -166,7 +173,7 @@ impl Shared {
             && let Some((address, found)) = self.queue.pop_front()
         {
             // The program may have unmapped it meanwhile: the stop shows.
-            if session.arena.mapping(address) != Some(found.mapping) {
+            if !found.stands(session, address) {
                 continue;
             }
             let descriptor = session.device.memory_export(address);
@@ -221,7 +228,7 @@ impl Shared {
     /// Is the chunk's memory still what the destination was told of?
     pub(super) fn is_current(&self, session: &Session, chunk: &Chunk) -> bool {
         let known = self.known.get(&chunk.name);
-        known.is_some_and(|known| session.arena.mapping(chunk.name) == Some(known.mapping))
+        known.is_some_and(|known| known.stands(session, chunk.name))
     }
 
     /// Must all of the chunk be copied, whatever the destination had there?
@@ -231,9 +238,10 @@ impl Shared {
 
     /// Bytes of the stopped session that get there in this way.
     pub(super) fn bytes(&self, session: &Session, way: Way) -> u64 {
-        let here = self.known.iter().filter(|(address, known)| {
-            known.way == way && session.arena.mapping(**address) == Some(known.mapping)
-        });
+        let here = self
+            .known
+            .iter()
+            .filter(|(address, known)| known.way == way && known.stands(session, **address));
         here.map(|(_, known)| known.size).sum()
     }
 }
