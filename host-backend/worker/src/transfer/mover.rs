@@ -12,6 +12,7 @@ use paragpu_device::{CopyEnd, EventId, StreamId};
 use paragpu_protocol::layout::CHUNK;
 
 use super::regions::{Chunk, Place, device};
+#[cfg(feature = "serve")]
 use super::shared::Peers;
 use super::state::StateError;
 use crate::session::Session;
@@ -394,6 +395,7 @@ impl Mover {
     }
 
     /// Copies chunks from the memory of the source's device.
+    #[cfg(feature = "serve")]
     pub(super) fn fetch(
         &mut self,
         session: &mut Session,
