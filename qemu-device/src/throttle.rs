@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// Wake-ups allowed in one [`PERIOD`]: far more than opening and closing
 /// channels takes, far less than fills a core.
-const LIMIT: u32 = 200;
+const LIMIT: u32 = 32;
 
 /// The time over which wake-ups are counted.
 const PERIOD: Duration = Duration::from_millis(10);
