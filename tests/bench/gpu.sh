@@ -2,18 +2,18 @@
 # Tests and benchmarks on this machine's NVIDIA GPU, with what is built or carried
 # here and without a network:
 #
-#   tests/bench/gpu.sh [test|moves|bench|quick|experiments|vms|all] [FOLDER]
+#   tests/bench/gpu.sh [test|moves|vm|bench|quick|experiments|vms|all] [FOLDER]
 #
 # test: every program, compared with native, and moved in the middle of a run.
-# moves: only that. bench: the whole benchmark.
+# moves: only that. vm: every program in a VM over pci. bench: the whole benchmark.
 # quick: a short one. experiments: the published ones, repeated. vms: time against
-# the number of sessions. all (default): test, then quick. Results go to FOLDER (default: out). Without a GPU it says so
-# and ends with 0.
+# the number of sessions. all (default): test, then quick. Results go to FOLDER
+# (default: out). Without a GPU it says so and ends with 0.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 what=all
 case ${1:-} in
-test | moves | bench | quick | experiments | vms | all)
+test | moves | vm | bench | quick | experiments | vms | all)
     what=$1
     shift
     ;;
@@ -55,6 +55,15 @@ fi
 case $what in
 moves)
     python3 tests/bench/test_gpu.py --moves --log "$folder/test-gpu-moves.log" || status=1
+    ;;
+vm)
+    if [ -e "$kit/vm.tar.xz" ] && ! $built; then
+        carried=$(mktemp -d)
+        trap 'rm -rf "$carried"' EXIT
+        tar -C "$carried" -xJf "$kit/vm.tar.xz"
+        export PARAGPU_TEST_VM=$carried/vm PATH=$carried/vm/bin:$PATH
+    fi
+    python3 tests/bench/test_gpu.py --vm --output "$folder/test-gpu-vm.json" --log "$folder/test-gpu-vm-daemon.log" || status=1
     ;;
 bench)
     python3 tests/bench/bench_gpu.py --output "$folder/bench-gpu.json" --log "$folder/bench-gpu-daemon.log" || status=1

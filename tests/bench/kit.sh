@@ -2,11 +2,19 @@
 # Gathers what the GPU tests and benchmarks run, stripped, into one folder, so that
 # a machine with a GPU but without compilers or network can run them:
 #
-#   tests/bench/kit.sh [FOLDER]      default: out/gpu-kit
+#   tests/bench/kit.sh [--vm] [FOLDER]      default: out/gpu-kit
+#
+# --vm adds vm.tar.xz: a QEMU with the libraries and firmware that it needs, the
+# demo VM's kernel and an initramfs, for `gpu.sh vm`.
 #
 # Copy the repository with that folder to the machine; gpu.sh there finds it.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+vm=false
+if [ "${1:-}" = --vm ]; then
+    vm=true
+    shift
+fi
 kit=${1:-out/gpu-kit}
 release=target/release
 
@@ -35,4 +43,36 @@ for line in sys.stdin:
     if message.get("executable") and message["target"]["name"] == "conformance":
         print(message["executable"])')
 strip -o "$kit/conformance" "$suite"
+
+if $vm; then
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    mkdir -p "$work/vm/bin" "$work/vm/lib" "$work/vm/share" "$work/vm/kernel"
+    kernel=$(PARAGPU_TEST_BINARIES=$PWD/$kit/bin PARAGPU_TEST_LIBRARIES=$PWD/$kit/lib PARAGPU_TEST_PROGRAMS=$PWD/$kit/programs \
+        PYTHONPATH=tests python3 -c 'import sys
+from harness import vm
+print(vm.build_image(sys.argv[1]))' "$work/vm/initramfs.cpio")
+    cp -L "$kernel/vmlinuz" "$work/vm/kernel/"
+    qemu=$(command -v qemu-system-x86_64)
+    # They run with the loader and libraries of this machine.
+    for program in "$qemu" "$(command -v cpio)"; do
+        cp -L "$program" "$work/vm/lib/"
+        ldd "$program" | awk '$3 ~ "^/" {print $3} $1 ~ "^/" {print $1}' | xargs cp -Lu -t "$work/vm/lib"
+        name=$(basename "$program")
+        cat >"$work/vm/bin/$name" <<'END'
+#!/bin/sh
+here=$(dirname "$0")/..
+export QEMU_MODULE_DIR="$here/lib"
+case $0 in *qemu*) set -- -L "$here/share" "$@" ;; esac
+exec "$here/lib/ld-linux-x86-64.so.2" --library-path "$here/lib" "$here/lib/$(basename "$0")" "$@"
+END
+        chmod +x "$work/vm/bin/$name"
+    done
+    # The accelerator is a module of QEMU's.
+    find /usr/lib/x86_64-linux-gnu/qemu -name 'accel-tcg-x86_64.so' -exec cp -t "$work/vm/lib" {} +
+    for file in bios-256k.bin kvmvapic.bin linuxboot.bin linuxboot_dma.bin; do
+        cp -L "$(find /usr/share/qemu /usr/share/seabios -name "$file" | head -n 1)" "$work/vm/share/"
+    done
+    tar -C "$work" -c vm | xz -T0 -6 >"$kit/vm.tar.xz"
+fi
 du -sh "$kit"

@@ -3,7 +3,9 @@ of a host, results compared bit for bit; programs that move to another daemon in
 the middle of a run; the GPU's memory returns to its start; compute-sanitizer
 over a worker where it is installed. Ends with 0 and a sentence where there is
 no GPU. `--moves` is the moves alone, with the sentence of each that is refused;
-`--moves --device software` does them without a GPU.
+`--moves --device software` does them without a GPU. `--vm` runs every program in
+a VM over the PCI device, without KVM if need be; PARAGPU_TEST_VM names a folder
+with kernel/vmlinuz and initramfs.cpio where they cannot be built.
 """
 
 import argparse
@@ -19,6 +21,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 # pylint: disable=wrong-import-position
 import gpu
+from harness import vm
 from measure import harness, say
 
 # Bytes by which a context's own memory differs from another's: less than the
@@ -218,6 +221,63 @@ def conformance(report):
     return "passed" if done.returncode == 0 else "failed"
 
 
+# One line for each program: its exit status, and what it says of its result.
+VM_SCRIPT = """
+printf 'communicator = "pci"\\n' >/etc/paragpu/guest.toml
+failed=0
+for program in {programs}; do
+    begin=$(cut -d' ' -f1 /proc/uptime)
+    timeout {seconds} /opt/paragpu/programs/$program --json >/tmp/output 2>&1
+    code=$?
+    end=$(cut -d' ' -f1 /proc/uptime)
+    [ $code = 0 ] || {{ failed=1; sed "s/^/$program: /" /tmp/output; }}
+    grep '^{{"program"' /tmp/output
+    echo "{{\\"of\\":\\"$program\\",\\"code\\":$code,\\"begin\\":$begin,\\"end\\":$end}}"
+done
+exit $failed
+"""
+
+
+def in_a_vm(options):
+    """Every program in a VM over the PCI device, its result beside the native one."""
+    report, names = Report(), options.programs or harness.program_names()
+    expected = {name: digest_of(native(name)[1]) for name in names} if options.device == "cuda" else {}
+    carried = os.environ.get("PARAGPU_TEST_VM")
+    image = os.path.join(carried or os.path.join(harness.ROOT, "out"), "initramfs.cpio" if carried else "test-gpu-initramfs.cpio")
+    kernel = os.path.join(carried, "kernel") if carried else vm.build_image(image)
+    results, digests, said = {}, {}, []
+
+    def take(line):
+        entry = json.loads(line) if line.startswith("{") else {}
+        if "program" in entry:
+            digests[entry["program"]] = entry.get("digest")
+        elif "of" in entry:
+            results[entry["of"]] = entry
+            say(f"{entry['of']} in the VM: exit status {entry['code']}, {entry['end'] - entry['begin']:.2f} s")
+        elif line:
+            said.append(line)
+
+    with harness.Daemon("--warm=2", device=options.device, log=options.log) as daemon, vm.Device(daemon) as device:
+        gpu.await_warm(daemon, 2)
+        script = VM_SCRIPT.format(programs=" ".join(names), seconds=120)
+        about = vm.boot(kernel, image, script, take, device=device, timeout=540)
+    report.check(about, "the VM did not boot")
+    for name in names:
+        code, digest = results.get(name, {}).get("code"), digests.get(name)
+        report.check(code == 0, f"{name} in the VM: {'exit status ' + str(code) if name in results else 'it did not end'}")
+        report.check(name not in expected or digest == expected[name], f"{name} in the VM: digest {digest}, natively {expected.get(name)}")
+    entries = [{"program": name, "digest": digests.get(name), "native": expected.get(name), **results.get(name, {})} for name in names]
+    with open(options.output, "w", encoding="utf-8") as file:
+        json.dump({"version": 1, **about, "programs": entries, "problems": report.problems}, file, indent=1)
+        file.write("\n")
+    right = sum(results.get(name, {}).get("code") == 0 and digests.get(name) == expected.get(name, digests.get(name)) for name in names)
+    beside = "gave the native result" if expected else "gave a right result"
+    print(f"{right} of {len(names)} programs in a VM ({about.get('accel')}, {about.get('guest_kernel')}) {beside}; {len(report.problems)} problems")
+    for problem in report.problems + (said[-20:] if report.problems else []):
+        print(f"- {problem}")
+    return 1 if report.problems else 0
+
+
 def alone(options):
     """The moves alone."""
     report, names = Report(), options.programs or MOVED
@@ -236,19 +296,21 @@ def main():
     parser.add_argument("--log", help="keep the daemon's log here")
     parser.add_argument("--no-sanitizer", action="store_true", help="without compute-sanitizer")
     parser.add_argument("--moves", action="store_true", help="only programs that move in the middle of a run")
-    parser.add_argument("--device", choices=("cuda", "software"), default="cuda", help="of --moves (default cuda)")
+    parser.add_argument("--device", choices=("cuda", "software"), default="cuda", help="of --moves and --vm (default cuda)")
+    parser.add_argument("--vm", action="store_true", help="only programs in a VM, over the PCI device")
     parser.add_argument("programs", nargs="*", help="only these programs")
     options = parser.parse_args()
-    if options.moves and options.device == "software":
-        return alone(options)
+    only = in_a_vm if options.vm else alone if options.moves else None
+    if only and options.device == "software":
+        return only(options)
     try:
         device = gpu.probe()
         gpu.native_environment()
     except gpu.NoGpu as why:
         print(f"test-gpu: skipped: {why}")
         return 0
-    if options.moves:
-        return alone(options)
+    if only:
+        return only(options)
     names = options.programs or harness.program_names()
     report, warm = Report(), 2
     say(f"{device['name']}, driver {device['driver']}: {len(names)} programs")

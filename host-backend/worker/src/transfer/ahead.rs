@@ -61,6 +61,8 @@ pub(crate) struct Samples {
     changed: usize,
     /// How often they were asked for again.
     probes: usize,
+    /// Of those asked for, how many were not seen yet.
+    awaited: usize,
 }
 
 impl Samples {
@@ -95,6 +97,7 @@ impl Samples {
             self.copied += 1;
             return false;
         }
+        self.awaited = self.awaited.saturating_sub(1);
         if sample.is_some_and(|hash| hash != blake3::hash(bytes)) {
             *sample = None;
             self.changed += 1;
@@ -117,7 +120,23 @@ impl Samples {
         }
         self.probes += 1;
         let same = self.all.iter().filter(|(_, hash)| hash.is_some());
-        same.map(|(chunk, _)| *chunk).collect()
+        let again: Vec<Chunk> = same.map(|(chunk, _)| *chunk).collect();
+        self.awaited = again.len();
+        again
+    }
+
+    /// Would more than `begun` bytes of `all` be copied before it was first seen
+    /// whether that is in vain?
+    fn hold_back(&self, begun: u64, all: u64) -> bool {
+        match self.probes {
+            0 => {
+                let [first, ..] = PROBES;
+                let samples: u64 = self.all.keys().map(Chunk::size).sum();
+                samples > 0 && begun >= samples.max(all / first)
+            }
+            1 => self.awaited > 0,
+            _ => false,
+        }
     }
 }
 
@@ -259,7 +278,15 @@ impl Ahead {
 
     /// Begins to read what is to be copied, as far as there is room.
     pub(crate) fn read(&mut self, session: &mut Session) -> Result<(), StateError> {
-        while self.mover.has_room() && !self.queue.is_empty() {
+        while self.mover.has_room() {
+            // Where nothing is under way there is nothing to wait for.
+            let held_back =
+                !self.mover.is_idle() && self.samples.hold_back(self.held_bytes, self.all);
+            match self.queue.front() {
+                None => break,
+                Some(Todo::First(_)) if held_back => break,
+                Some(_) => {}
+            }
             let Self {
                 mover,
                 watched,
@@ -306,7 +333,7 @@ impl Ahead {
     /// round?
     pub(crate) fn is_over(&mut self, session: &mut Session) -> Result<bool, StateError> {
         if !self.watched || self.round >= ROUNDS {
-            return Ok(true);
+            return Ok(self.queue.is_empty());
         }
         let again = self.stale(session)?;
         let left = bytes(&again) + bytes(&self.hot);

@@ -194,6 +194,9 @@ impl Destination {
                 }
                 Kind::ObjectsEnd => {
                     session.take_record(&mut self.filling, kind, payload)?;
+                    let mover = Mover::new(session)?;
+                    mover.rehearse(session);
+                    mover.keep(session);
                     self.answer(Kind::Ready, &[])?;
                 }
                 Kind::Hash => {
@@ -201,7 +204,7 @@ impl Destination {
                     session.settle(&mut self.filling)?;
                     let mut mover = Mover::new(session)?;
                     let hashes = mover.hash_all(session, &chunks);
-                    mover.release(session);
+                    mover.keep(session);
                     self.answer(Kind::Hashes, hashes?.as_flattened())?;
                 }
                 Kind::Connection => {

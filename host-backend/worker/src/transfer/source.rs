@@ -108,6 +108,8 @@ pub(crate) struct Source {
     pub(super) home: (String, String),
     stage: Stage,
     began: Instant,
+    /// When the program was made to stand still.
+    stopped: Instant,
     heard: Instant,
     /// Memory is copied while the program runs.
     precopy: bool,
@@ -176,6 +178,7 @@ impl Source {
             home: (String::new(), String::new()),
             stage: Stage::Welcome,
             began: Instant::now(),
+            stopped: Instant::now(),
             heard: Instant::now(),
             precopy,
             watched: precopy && session.device.watch_writes(true).is_ok(),
@@ -397,6 +400,8 @@ impl Source {
         let mut ahead = Ahead::new(session, sent, chunks, self.watched)?;
         if !self.precopy {
             ahead.give_up();
+        } else if !self.watched {
+            ahead.mover.rehearse(session);
         }
         self.ahead = Some(ahead);
         self.send_off();
@@ -535,9 +540,11 @@ impl Source {
         let Some(mut ahead) = self.ahead.take() else {
             return Err(StateError::Order("nothing was copied ahead"));
         };
+        self.reached("the objects are there");
         let sent = self.send_rest(session, &mut ahead);
         ahead.mover.keep(session);
         sent?;
+        self.reached("all contents were sent");
         let machine = session.machine()?;
         // What a guest that connects again has not received is sent again.
         let settled =
@@ -554,7 +561,15 @@ impl Source {
             return self.leave_alone();
         }
         self.pass_connection(session, &receiver.unfinished())?;
-        self.expect(Kind::Ready).map(drop)
+        self.expect(Kind::Ready)?;
+        self.reached("the connection is there");
+        Ok(())
+    }
+
+    /// For whoever asks where the time goes while the program stands still.
+    fn reached(&self, what: &str) {
+        let micros = self.stopped.elapsed().as_micros();
+        tracing::debug!(micros, "{what}");
     }
 
     fn send_rest(&mut self, session: &mut Session, ahead: &mut Ahead) -> Result<(), StateError> {
@@ -579,6 +594,7 @@ impl Source {
         });
         let all = [&send, &rest.fresh].into_iter().flatten();
         let all = all.map(Chunk::size).sum();
+        self.reached("what is to be sent is known");
         self.send_off();
         let sent = self
             .send_chunks(session, ahead, &send, true, (0, all))
@@ -741,7 +757,7 @@ impl Session {
             Out::Here(writer) => writer.bytes,
             _ => 0,
         };
-        let stopped = Instant::now();
+        source.stopped = Instant::now();
         match self.stop(receiver, PATIENCE) {
             Ok(()) => {}
             Err(Unstopped::Goes(reason)) => {
@@ -750,6 +766,7 @@ impl Session {
             }
             Err(Unstopped::Ended(end)) => return Err(self.broken_off(*source, end)),
         }
+        source.reached("the device has nothing left to do");
         if let Err(error) = source.carry(self, receiver) {
             let error = source.told(error);
             self.stay(*source, &error.to_string());
@@ -802,7 +819,7 @@ impl Session {
             ahead,
             handed_over: source.shared.bytes(self, Way::Taken),
             fetched: source.shared.bytes(self, Way::Fetched),
-            stopped: micros(stopped),
+            stopped: micros(source.stopped),
             total: micros(source.began),
         }));
         Err(End::Moved)

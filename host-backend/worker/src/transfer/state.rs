@@ -62,8 +62,9 @@ kinds! {
     /// A call that the session took in and has not executed: frame header,
     /// one byte that is 1 where it was executed out of order, payload.
     Waiting = 7, 1;
-    /// A frame to the guest that it has not said to have received: header, payload.
-    Kept = 9, 1;
+    /// Frames to the guest that it has not said to have received, one after the
+    /// other: header, payload.
+    Kept = 9, 2;
     /// 32 bytes: BLAKE3 of the checksums of all records before.
     End = 8, 1;
 

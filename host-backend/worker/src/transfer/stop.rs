@@ -111,21 +111,40 @@ impl Session {
         for (head, payload) in self.waiting_calls() {
             to.put(Kind::Waiting, &[&head, payload])?;
         }
-        self.sender.each_kept(|header, [front, back, lent]| {
-            to.put(Kind::Kept, &[&header.to_bytes(), front, back, lent])
-        })
+        let mut payload = Vec::new();
+        self.sender
+            .each_kept(|header, parts| -> Result<(), StateError> {
+                payload.extend_from_slice(&header.to_bytes());
+                parts
+                    .iter()
+                    .for_each(|part| payload.extend_from_slice(part));
+                if payload.len() >= FULL {
+                    to.put(Kind::Kept, &[&payload])?;
+                    payload.clear();
+                }
+                Ok(())
+            })?;
+        if !payload.is_empty() {
+            to.put(Kind::Kept, &[&payload])?;
+        }
+        Ok(())
     }
 
-    /// Keeps a frame that another worker sent.
-    fn keep_frame(&self, record: &[u8]) -> Result<(), StateError> {
+    /// Keeps the frames that another worker sent.
+    fn keep_frames(&self, mut record: &[u8]) -> Result<(), StateError> {
         const RUBBISH: StateError = StateError::Order("a frame without a header");
-        let (header, payload) = record.split_first_chunk::<HEADER_LEN>().ok_or(RUBBISH)?;
-        let header = FrameHeader::from_bytes(header).map_err(|_| RUBBISH)?;
-        if header.payload_len() != payload.len() {
-            return Err(RUBBISH);
+        while let Some((header, rest)) = record.split_first_chunk::<HEADER_LEN>() {
+            let header = FrameHeader::from_bytes(header).map_err(|_| RUBBISH)?;
+            let Some((payload, next)) = rest.split_at_checked(header.payload_len()) else {
+                return Err(RUBBISH);
+            };
+            self.sender.keep(header, payload);
+            record = next;
         }
-        self.sender.keep(header, payload);
-        Ok(())
+        match record {
+            [] => Ok(()),
+            _ => Err(RUBBISH),
+        }
     }
 
     /// Puts a call by that another session had put by.
@@ -290,7 +309,7 @@ impl Session {
             }
             Kind::Machine => self.become_machine(payload),
             Kind::Waiting => self.put_waiting(payload),
-            Kind::Kept => self.keep_frame(payload),
+            Kind::Kept => self.keep_frames(payload),
             _ => Err(StateError::Order("a record of another place")),
         }
     }
@@ -307,7 +326,7 @@ impl Session {
     pub(crate) fn settle(&mut self, filling: &mut Filling) -> Result<(), StateError> {
         if let Some(mut mover) = filling.mover.take() {
             let settled = mover.settle(self);
-            mover.release(self);
+            mover.keep(self);
             settled?;
         }
         Ok(())
