@@ -219,9 +219,10 @@ class Build:
             *("-E", f"hash_seed={self.identifier('hash')},assume_storage_prezeroed=1"),
             *("-d", tree, image),
         ]
-        # Device nodes are the kernel's to make, and nobody but root could here.
+        # Device nodes are the kernel's to make, and nobody but root could here. Whose
+        # apt's folder for downloads is depends on the folder where this runs; apt makes it anew.
         script = (
-            f"mkdir {tree}; tar -C {tree} --numeric-owner --xattrs --xattrs-include='*' --exclude='./dev/*' -xpf {self.work}/tree.tar; "
+            f"mkdir {tree}; tar -C {tree} --numeric-owner --xattrs --xattrs-include='*' --exclude='./dev/*' --exclude=./var/lib/apt/lists/partial -xpf {self.work}/tree.tar; "
             f"{shlex.join(map(str, mke2fs))}; rm -rf {tree}"
         )
         self.run(self.as_root(["sh", "-ec", script]), "filling the root file system")

@@ -1,14 +1,19 @@
 """Tests on a real NVIDIA GPU: every program natively and over every communicator
 of a host, results compared bit for bit; programs that move to another daemon in
-the middle of a run; the GPU's memory returns to its start; compute-sanitizer
-over a worker where it is installed. Ends with 0 and a sentence where there is
-no GPU. `--moves` is the moves alone, with the sentence of each that is refused;
-`--moves --device software` does them without a GPU. `--vm` runs every program in
-a VM over the PCI device, without KVM if need be; PARAGPU_TEST_VM names a folder
-with kernel/vmlinuz and initramfs.cpio where they cannot be built.
+the middle of a run, and to the software GPU and back; the GPU's memory returns
+to its start; compute-sanitizer over a worker where it is installed. Ends with 0
+and a sentence where there is no GPU.
+
+`--moves` is the moves alone, with the sentence of each that is refused;
+`--moves --device software` does them without a GPU, between two models. `--vm`
+runs every program in a VM over the PCI device, without KVM if need be;
+PARAGPU_TEST_VM names a folder with kernel/vmlinuz and initramfs.cpio where they
+cannot be built.
 """
 
 import argparse
+import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -17,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from unittest import mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 # pylint: disable=wrong-import-position
@@ -46,6 +52,8 @@ def published_digests():
         return dict(line.split()[:2] for line in lines if line.strip() and not line.startswith("#"))
 # Programs that are moved: graphs, textures, variables, events, callbacks, copies.
 MOVED = ("graphs", "nbody", "symbolsAndGlobals", "streamsAndEvents", "bicubicTexture", "copies", "reduction", "driverApi")
+# Those that give, bit for bit, the same result on the software GPU.
+EXACT = ("graphs", "symbolsAndGlobals", "streamsAndEvents", "copies", "reduction", "driverApi")
 # How long a program that is moved runs.
 RUN_SECONDS = 2
 
@@ -117,9 +125,11 @@ def ask(daemon, *arguments):
     return done.returncode, done.stdout.strip(), done.stderr.strip()
 
 
-def move(report, here, there, name, communicator):
-    """Runs a program, and again as many rounds while it moves; compares."""
+def move(report, stations, name, communicator):
+    """Runs a program, and again as many rounds while it moves from station to
+    station, daemons of which the first is where it begins; compares."""
     where = f"{name} over {communicator}, moved"
+    here = stations[0]
     stayed = here.run(name, communicator, ("--json", "--no-verify", "--seconds", str(RUN_SECONDS)))
     lines = [line for line in stayed.output.splitlines() if line.startswith('{"program"')]
     if not report.check(stayed.code == 0 and lines, f"{where}: the run that stays: {stayed.output}{stayed.errors}".strip()):
@@ -133,37 +143,59 @@ def move(report, here, there, name, communicator):
         text=True,
     )
     try:
-        gpu.until(lambda: program.poll() is not None or any(s["launches"] or s["bytes_to_device"] for s in here.sessions()), f"{name} to begin")
+        gpu.until(lambda: program.poll() is not None or any(map(worked, here.sessions())), f"{name} to begin")
         # Somewhere in the middle.
         time.sleep(RUN_SECONDS / 4)
-        sessions = here.sessions()
-        if not report.check(sessions, f"{where}: it ended before it could move"):
-            return {}
-        order = ("migrate", "--session", str(sessions[0]["id"]), "--to", f"unix://{there.socket}", "-o", "json")
-        code, output, refused = ask(here, *order)
-        report.check(code == 0, f"{where}: {refused}")
-        took = json.loads(output) if code == 0 else {"refused": refused}
+        took = []
+        for at, to in itertools.pairwise(stations):
+            sessions = at.sessions()
+            if not report.check(sessions, f"{where}: it ended before it could move"):
+                return {}
+            order = ("migrate", "--session", str(sessions[0]["id"]), "--to", f"unix://{to.socket}", "-o", "json")
+            code, output, refused = ask(at, *order)
+            if not report.check(code == 0, f"{where}: {refused}"):
+                took.append({"refused": refused})
+                break
+            took.append(json.loads(output))
+            arrived = sum(map(worked, to.sessions()))
+            gpu.until(lambda: program.poll() is not None or sum(map(worked, to.sessions())) > arrived, f"{name} to go on")  # noqa: B023
         printed, errors = program.communicate(timeout=120)
         digest = digest_of(printed)
         same = digest == stayed["digest"]
         report.check(same, f"{where}: digest {digest}, without a move {stayed['digest']}: {printed}{errors}".strip()[:2000])
         say(f"{where}: {took}, {'the same' if same else 'ANOTHER'} result")
-        return took
+        return {**took[-1], "moves": took}
     finally:
         program.kill()
         program.communicate()
 
 
-def moves(report, kind, names, log=None):
-    """Programs that go to another daemon in the middle of a run."""
+def worked(session):
+    """What a session did, as a number that grows."""
+    return session["launches"] + session["bytes_to_device"]
+
+
+def moves(report, kind, names, log=None, between=()):
+    """Programs that go to another daemon in the middle of a run, and those of
+    `between` to the software GPU and back."""
     entries = []
     try:
-        with harness.Daemon("--warm=2", device=kind, log=log) as here, harness.Daemon("--warm=2", device=kind) as there:
+        with contextlib.ExitStack() as stack:
+            here = stack.enter_context(harness.Daemon("--warm=2", device=kind, log=log))
+            there = stack.enter_context(harness.Daemon("--warm=2", device=kind))
+            older = {"PARAGPU_HOST_SOFTWARE_COMPUTE_CAPABILITY": "8.0"}
+            with mock.patch.dict(os.environ, older):
+                other = stack.enter_context(harness.Daemon("--warm=2", device="software"))
             for name in names:
                 for communicator in ("shm", "unix"):
-                    gpu.await_warm(here, 2)
-                    gpu.await_warm(there, 2)
-                    entries.append({"program": name, "communicator": communicator, **move(report, here, there, name, communicator)})
+                    plans = {"moves": (here, there), "between": (here, other, here)}
+                    for plan, stations in plans.items():
+                        if plan == "between" and name not in between:
+                            continue
+                        for station in stations:
+                            gpu.await_warm(station, 2)
+                        what = {"program": name, "communicator": communicator, "plan": plan}
+                        entries.append({**what, **move(report, stations, name, communicator)})
     except (RuntimeError, OSError, subprocess.SubprocessError) as error:
         report.check(False, f"moves: {type(error).__name__}: {error}")
     return entries
@@ -281,9 +313,12 @@ def in_a_vm(options):
 def alone(options):
     """The moves alone."""
     report, names = Report(), options.programs or MOVED
-    entries = moves(report, options.device, names, options.log)
-    moved = sum("refused" not in entry and "blackout_ms" in entry for entry in entries)
-    print(f"{moved} of {2 * len(names)} moved, {len(report.problems)} problems")
+    entries = moves(report, options.device, names, options.log, EXACT)
+    for plan, words in (("moves", "moved to another daemon"), ("between", "moved to another model and back")):
+        planned = [entry for entry in entries if entry["plan"] == plan]
+        moved = sum("refused" not in entry and "blackout_ms" in entry for entry in planned)
+        print(f"{moved} of {len(planned)} {words}")
+    print(f"{len(report.problems)} problems")
     for problem in report.problems:
         print(f"- {problem}")
     return 1 if report.problems else 0
@@ -330,7 +365,7 @@ def main():
     if not options.no_sanitizer and not options.programs:
         result["sanitizer"] = sanitized(report, SANITIZED)
     if not options.programs:
-        result["moves"] = moves(report, "cuda", MOVED)
+        result["moves"] = moves(report, "cuda", MOVED, between=EXACT)
     result.update(programs=report.entries, problems=report.problems)
     os.makedirs(os.path.dirname(os.path.abspath(options.output)), exist_ok=True)
     with open(options.output, "w", encoding="utf-8") as file:

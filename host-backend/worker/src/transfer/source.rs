@@ -400,8 +400,6 @@ impl Source {
         let mut ahead = Ahead::new(session, sent, chunks, self.watched)?;
         if !self.precopy {
             ahead.give_up();
-        } else if !self.watched {
-            ahead.mover.rehearse(session);
         }
         self.ahead = Some(ahead);
         self.send_off();
@@ -488,6 +486,7 @@ impl Source {
         if let Some(payload) = self.put_by.take() {
             self.put_by = post.offer(payload);
         }
+        ahead.rehearse(session);
         ahead.read(session)?;
         let zeros = ahead.sends_zeros();
         let began = Instant::now();
