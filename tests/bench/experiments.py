@@ -36,6 +36,8 @@ PUBLISHED = {
 SAMPLES = (
     "alignedTypes asyncAPI bicubicTexture blackScholes boxFilter clock convolutionSeparable fastWalshTransform imageDenoising matrixMul"
 ).split()
+# Workers that wait for a program.
+WARM = 1
 LAUNCHES = (100, 1000, 3000, 10000, 30000)
 BYTES = tuple(1 << shift for shift in range(12, 27, 2))
 
@@ -54,11 +56,12 @@ def once(program, words, environment):
     return json.loads(said[-1])
 
 
-def medians(rounds, program, words, environments):
-    """Median seconds by way, the ways alternating."""
+def medians(rounds, program, words, environments, ready):
+    """Median seconds by way, the ways alternating; each begins when it is `ready`."""
     values = {way: [] for way in environments}
     for _ in range(rounds):
         for way, environment in environments.items():
+            ready()
             said = once(program, words, environment)
             if said is not None:
                 values[way].append(said["seconds"])
@@ -80,8 +83,13 @@ def fit(points):
 class Experiments:
     """The ways to run a program, the folder, and the page so far."""
 
-    def __init__(self, environments, real, options):
-        self.environments, self.real, self.options, self.parts = environments, real, options, []
+    def __init__(self, daemon, environments, real, options):
+        self.daemon, self.environments, self.real, self.options, self.parts = daemon, environments, real, options, []
+
+    def medians(self, program, words):
+        """Median seconds by way. Each process finds a waiting worker, and no other is
+        being made beside it."""
+        return medians(self.options.rounds, program, words, self.environments, lambda: gpu.await_warm(self.daemon, WARM))
 
     def table(self, name, head, rows):
         """A CSV file, and the same on the page."""
@@ -101,7 +109,7 @@ class Experiments:
             for size in choice[self.real]:
                 say(f"{program} of size {size}")
                 words = ["--size", str(size)]
-                taken = medians(self.options.rounds, program, [*words, "--no-verify"], self.environments)
+                taken = self.medians(program, [*words, "--no-verify"])
                 cpu = [harness.binary("paragpu-bench"), "cpu", program, str(size)]
                 taken["cpu"] = measure.lines_of(cpu, dict(os.environ))["cpu"]
                 rows.append([size, *(taken[way] for way in ways)])
@@ -124,10 +132,10 @@ class Experiments:
         first = next(iter(self.environments))
         for program in SAMPLES:
             say(program)
-            said = once(program, ["--no-verify", "--seconds", "1"], self.environments[first])
+            said = once(program, ["--no-verify", "--seconds", "0.5"], self.environments[first])
             count = max(2, said["rounds"]) if said else 2
             several, one = (
-                medians(self.options.rounds, program, ["--no-verify", "--iterations", str(number)], self.environments)
+                self.medians(program, ["--no-verify", "--iterations", str(number)])
                 for number in (count, 1)
             )
             each = {
@@ -187,10 +195,10 @@ def main():
     except gpu.NoGpu as why:
         say(f"{why}: the software GPU serves, without native figures")
         native, about = None, f"software GPU; {measure.machine()}"
-    with harness.Daemon(device="cuda" if native else "software") as daemon:
+    with harness.Daemon(f"--warm={WARM}", device="cuda" if native else "software") as daemon:
         environments = {"native": native} if native else {}
         environments.update((way, daemon.guest_environment(way)) for way in WAYS)
-        experiments = Experiments(environments, native is not None, options)
+        experiments = Experiments(daemon, environments, native is not None, options)
         experiments.sizes()
         experiments.samples()
         experiments.models()
