@@ -136,8 +136,9 @@ class Build:
         """Runs a command; what it says is kept in the log, and shown as it fails."""
         with open(self.log, "ab") as log:
             log.write(f"+ {shlex.join(map(str, command))}\n".encode())
+        # mmdebstrap ends its children by signals that nohup has them ignore.
         child = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "TERM", *map(str, command)],
+            ["setpriv", "--pdeathsig", "TERM", "env", "--default-signal", *map(str, command)],
             env=self.environment,
             stdin=subprocess.PIPE if input_text is not None else subprocess.DEVNULL,
             stdout=subprocess.PIPE,

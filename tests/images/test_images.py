@@ -151,8 +151,8 @@ class Building(unittest.TestCase):
         """At two moments: while Debian is unpacked, and while the disk is filled."""
         for sent in (signal.SIGINT, signal.SIGTERM):
             with self.subTest(sent):
-                # Whoever runs this in the background may have it ignore SIGINT.
-                command = ["env", "--default-signal=INT", BUILD, "bookworm", self.output]
+                # As nohup starts it.
+                command = ["env", "--ignore-signal=HUP", BUILD, "bookworm", self.output]
                 build = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
                 deadline = time.monotonic() + 300
                 # The tree of the new Debian has begun to grow.
