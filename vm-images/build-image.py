@@ -156,8 +156,9 @@ class Build:
             code = child.wait()
         except BaseException:
             # Whoever interrupts gets a tidy end of what runs: mmdebstrap
-            # unmounts and removes what it made.
-            child.send_signal(signal.SIGTERM)
+            # unmounts and removes what it made. It waits for its children, and
+            # they end sooner where they are told, too.
+            os.killpg(child.pid, signal.SIGTERM)
             child.stdout.read()
             child.wait()
             raise
