@@ -6,6 +6,7 @@ Needs root (as making images does) and what `make test-images` installs. Heavy:
 each boot takes a minute or two without KVM.
 """
 
+import glob
 import hashlib
 import json
 import os
@@ -150,15 +151,16 @@ class Building(unittest.TestCase):
     def test_interrupted_build_leaves_nothing(self):
         """At two moments: while Debian is unpacked, and while the disk is filled."""
         for sent, status, file, most in (
-            (signal.SIGINT, 130, "/var/lib/dpkg/info/base-files.list", 300),
-            (signal.SIGTERM, 143, "/root.ext4", 900),
+            (signal.SIGINT, 130, ".image.*/mmdebstrap.*/var/lib/dpkg/info/base-files.list", 300),
+            (signal.SIGTERM, 143, ".image.*/root.ext4", 900),
         ):
             with self.subTest(sent):
                 # As nohup starts it.
                 command = ["env", "--ignore-signal=HUP", BUILD, "bookworm", self.output]
                 build = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
                 deadline = time.monotonic() + most
-                while not self.has(file):
+                # Looking into the tree would keep what is mounted there busy.
+                while not glob.glob(os.path.join(self.folder.name, file)):
                     self.assertIsNone(build.poll(), "the build ended by itself")
                     self.assertLess(time.monotonic(), deadline, f"no {file}")
                     time.sleep(0.1)
@@ -167,12 +169,6 @@ class Building(unittest.TestCase):
                 self.assertEqual(os.listdir(self.folder.name), [])
                 with open("/proc/mounts", encoding="utf-8") as mounts:
                     self.assertNotIn(self.folder.name, mounts.read())
-
-    def has(self, wanted):
-        """The build has come to make a file whose path ends so."""
-        return any(
-            os.path.join(folder, file).endswith(wanted) for folder, _, files in os.walk(self.folder.name) for file in files
-        )
 
     def test_bad_input_is_one_sentence(self):
         for arguments, sentence in (
