@@ -7,9 +7,11 @@ import subprocess
 import sys
 import tempfile
 
+import harness
+
 from .test_faults import eventually
 from .test_migration import answer, ask, only_session, rounds
-from .test_moves import TwoHosts, address, far, host, move
+from .test_moves import TwoHosts, address, far, host, migrate, move
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Programs that leave their windows under load; more look for rarer orders.
@@ -74,6 +76,35 @@ class Windows(TwoHosts):
             self.arrived(self.two, self.one, "shm")
             guest.kill()
             eventually(lambda: self.one.sessions() == [], "its session is over")
+
+    def test_a_window_that_stays_while_the_calls_come_another_way(self):
+        one, two = self.daemon(harness.Daemon), self.daemon(harness.Daemon)
+        for name in ("pinned_program.py", "kinds_program.py"):
+            guest = self.program(one, name)
+            if name == "kinds_program.py":
+                self.assertEqual(guest.stdout.readline(), "ready\n")
+            self.goes_on(guest, name)
+            for here, there in ((one, two), (two, one)):
+                # To another worker of this daemon, whose calls come over rings or
+                # a socket of their own, and then to the other daemon.
+                for communicator in ("unix", "shm"):
+                    number = only_session(here)
+                    code, _, errors = migrate(here, "--session", number, "--communicator", communicator)
+                    self.assertEqual(code, 0, errors + here.log())
+                    self.goes_on(guest, name)
+                code, _, errors = move(here, f"unix://{there.socket}")
+                self.assertEqual(code, 0, errors + here.log() + there.log())
+                self.goes_on(guest, name)
+                self.arrived(here, there, "shm")
+            guest.kill()
+            eventually(lambda: one.sessions() == [], "its session is over")
+
+    def goes_on(self, guest, name):
+        """What the program has is what it must be."""
+        if name == "kinds_program.py":
+            self.assertEqual(answer(guest), "right")
+        else:
+            rounds(guest, 5)
 
     def test_the_way_breaks_while_pinned_memory_is_sent(self):
         proxy = self.proxy(address(self.two.addresses["tcp"]))

@@ -149,6 +149,14 @@ impl Source {
             precopy,
             hand_over,
         } = departure;
+        let same_host = local;
+        // A session keeps its window when its calls come another way. It leaves
+        // the window as it does for another host, and its program follows.
+        let local = same_host && !session.has_foreign_window();
+        let follows = match same_host && !local && follows.is_empty() {
+            true => session.communicator.clone(),
+            false => follows,
+        };
         session.may_leave(local, &follows)?;
         let socket = UnixStream::from(link);
         socket.set_nonblocking(false).map_err(io)?;
@@ -184,7 +192,7 @@ impl Source {
             watched: precopy && session.device.watch_writes(true).is_ok(),
             items: Vec::new(),
             sent: Owners::new(),
-            shared: Shared::new(match local && hand_over {
+            shared: Shared::new(match same_host && hand_over {
                 true => session.device.memory_domain(),
                 false => None,
             }),
@@ -693,9 +701,7 @@ impl Source {
         };
         if session.window.is_some() != current.own_window {
             return Err(StateError::Impossible(
-                "the session's window belongs to another connection than its calls: it cannot \
-                 move yet"
-                    .into(),
+                "the program connected again while its session moved: move it again".into(),
             ));
         }
         let channel = current.channel;
@@ -719,6 +725,12 @@ impl Source {
 }
 
 impl Session {
+    /// Does its window belong to another connection than its calls?
+    fn has_foreign_window(&self) -> bool {
+        let current = handover::current();
+        self.window.is_some() && current.as_ref().is_some_and(|current| !current.own_window)
+    }
+
     /// Begins a migration.
     pub(crate) fn begin_migration(&mut self, departure: Departure) {
         match Source::open(self, departure) {
