@@ -7,6 +7,8 @@
 //! [`paragpu_device::Device`]; `answer.rs` and `completion.rs` bring the
 //! replies. What a call did to the session's objects goes to [`live`].
 #![deny(unsafe_code)]
+// What only sessions that move use has no user where none is served.
+#![cfg_attr(not(feature = "serve"), allow(dead_code))]
 
 pub mod account;
 mod answer;
