@@ -273,7 +273,7 @@ def render(about, command, entries, samples, plans):
 def main():
     """The benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="moves of each kind (default 5)")
+    parser.add_argument("--rounds", type=int, default=9, help="moves of each kind (default 9)")
     parser.add_argument("--largest", type=int, help="MiB of the largest session (default 1024 in software, 4096 on a GPU)")
     parser.add_argument("--handover", type=int, help="MiB that are handed over (default 1024 in software, 32768 on a GPU)")
     parser.add_argument("--cuts", type=int, default=1000, help="cuts of each communicator (default 1000)")
