@@ -158,7 +158,8 @@ class Build:
             # Whoever interrupts gets a tidy end of what runs: mmdebstrap
             # unmounts and removes what it made. It waits for its children, and
             # they end sooner where they are told, too.
-            os.killpg(child.pid, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGTERM)
             child.stdout.read()
             child.wait()
             raise

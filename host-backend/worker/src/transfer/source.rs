@@ -494,7 +494,9 @@ impl Source {
         if let Some(payload) = self.put_by.take() {
             self.put_by = post.offer(payload);
         }
-        ahead.rehearse(session);
+        if self.precopy {
+            ahead.rehearse(session);
+        }
         ahead.read(session)?;
         let zeros = ahead.sends_zeros();
         let began = Instant::now();

@@ -118,16 +118,9 @@ impl Session {
                 parts
                     .iter()
                     .for_each(|part| payload.extend_from_slice(part));
-                if payload.len() >= FULL {
-                    to.put(Kind::Kept, &[&payload])?;
-                    payload.clear();
-                }
-                Ok(())
+                put_gathered(to, Kind::Kept, &mut payload, FULL)
             })?;
-        if !payload.is_empty() {
-            to.put(Kind::Kept, &[&payload])?;
-        }
-        Ok(())
+        put_gathered(to, Kind::Kept, &mut payload, 1)
     }
 
     /// Keeps the frames that another worker sent.
@@ -261,17 +254,11 @@ impl Session {
                 return Ok(());
             }
             chunk.put(bytes, &mut payload);
-            if payload.len() >= FULL {
-                to.put(Kind::Contents, &[&payload])?;
-                payload.clear();
-            }
-            Ok(())
+            put_gathered(to, Kind::Contents, &mut payload, FULL)
         });
         mover.release(self);
         written?;
-        if !payload.is_empty() {
-            to.put(Kind::Contents, &[&payload])?;
-        }
+        put_gathered(to, Kind::Contents, &mut payload, 1)?;
         let machine = self.machine()?;
         to.put(Kind::Machine, &[&machine])?;
         self.write_frames(to)?;
@@ -341,13 +328,21 @@ pub(crate) fn write_items<W: std::io::Write>(
     let mut payload = Vec::new();
     for item in items {
         item.put(&mut payload);
-        if payload.len() >= FULL {
-            to.put(Kind::Objects, &[&payload])?;
-            payload.clear();
-        }
+        put_gathered(to, Kind::Objects, &mut payload, FULL)?;
     }
-    if !payload.is_empty() {
-        to.put(Kind::Objects, &[&payload])?;
+    put_gathered(to, Kind::Objects, &mut payload, 1)
+}
+
+/// Writes what was gathered as one record where it is `least` bytes and more.
+fn put_gathered<W: std::io::Write>(
+    to: &mut Writer<W>,
+    kind: Kind,
+    gathered: &mut Vec<u8>,
+    least: usize,
+) -> Result<(), StateError> {
+    if gathered.len() >= least {
+        to.put(kind, &[gathered])?;
+        gathered.clear();
     }
     Ok(())
 }
