@@ -161,9 +161,12 @@ impl<const N: usize> Field<'_> for [u8; N] {
 
 impl Field<'_> for [u32; 3] {
     fn encode<'s>(&'s self, out: &mut Vec<u8>) -> &'s [u8] {
-        for value in self {
-            out.extend_from_slice(&value.to_le_bytes());
+        // Every launch has three of these: one check for room each.
+        let mut bytes = [0; 12];
+        for (place, value) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(self) {
+            *place = value.to_le_bytes();
         }
+        out.extend_from_slice(&bytes);
         &[]
     }
     fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {

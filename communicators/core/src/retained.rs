@@ -9,11 +9,14 @@ use paragpu_protocol::frame::{FrameHeader, HEADER_LEN};
 /// payloads can stay where they are, in memory `L` that was lent.
 #[derive(Debug)]
 pub struct Retained<L> {
-    bytes: VecDeque<u8>,
-    /// How many bytes were ever dropped from the begin of `bytes`.
-    dropped: u64,
+    /// Frames, behind those that were dropped and lie there still.
+    bytes: Vec<u8>,
+    /// Where in `bytes` the first frame begins.
+    start: usize,
+    /// How many bytes were ever removed from the begin of `bytes`.
+    removed: u64,
     /// The ends of payloads that are not in `bytes`, by the position at which
-    /// their frames begin, counted with those dropped.
+    /// their frames begin, counted with those removed.
     lent: VecDeque<(u64, L)>,
     lent_bytes: usize,
 }
@@ -29,53 +32,65 @@ impl<L> Retained<L> {
     #[must_use]
     pub fn with_capacity(bytes: usize) -> Self {
         Self {
-            bytes: VecDeque::with_capacity(bytes),
-            dropped: 0,
+            bytes: Vec::with_capacity(bytes),
+            start: 0,
+            removed: 0,
             lent: VecDeque::new(),
             lent_bytes: 0,
         }
     }
 
     /// Keeps a frame.
+    #[inline]
     pub fn push(&mut self, header: FrameHeader, payload: &[&[u8]]) {
-        self.bytes.extend(&header.to_bytes());
+        self.bytes.extend_from_slice(&header.to_bytes());
         for part in payload {
-            self.bytes.extend(*part);
+            self.bytes.extend_from_slice(part);
         }
     }
 
     /// Bytes kept, headers included, and those that were lent.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.bytes.len() + self.lent_bytes
+        self.bytes.len() - self.start + self.lent_bytes
     }
 
     /// Is nothing kept?
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.start == self.bytes.len()
     }
 
     /// Drops everything.
     pub fn clear(&mut self) {
         self.bytes.clear();
+        self.start = 0;
         self.lent.clear();
         self.lent_bytes = 0;
     }
 
     fn header_at(&self, at: usize) -> Option<FrameHeader> {
-        let mut header = [0; HEADER_LEN];
-        for (index, place) in header.iter_mut().enumerate() {
-            *place = *self.bytes.get(at + index)?;
+        let header = self.bytes.get(at..)?.first_chunk()?;
+        FrameHeader::from_bytes(header).ok()
+    }
+
+    /// Moves what is kept to the begin of the memory, once that is no more
+    /// than what is dropped: so each byte is moved once, on average.
+    fn compact(&mut self) {
+        let kept = self.bytes.len() - self.start;
+        if kept <= self.start {
+            self.bytes.copy_within(self.start.., 0);
+            self.bytes.truncate(kept);
+            self.removed += self.start as u64;
+            self.start = 0;
         }
-        FrameHeader::from_bytes(&header).ok()
     }
 }
 
 impl<L: AsRef<[u8]>> Retained<L> {
     /// Keeps a frame whose payload is `start`, and then what was lent.
     pub fn push_lent(&mut self, header: FrameHeader, start: &[u8], end: L) {
-        let place = self.dropped + self.bytes.len() as u64;
+        let place = self.removed + self.bytes.len() as u64;
         self.push(header, &[start]);
         self.lent_bytes += end.as_ref().len();
         self.lent.push_back((place, end));
@@ -86,10 +101,12 @@ impl<L: AsRef<[u8]>> Retained<L> {
         if self.lent.is_empty() {
             return;
         }
-        let mut owned = VecDeque::with_capacity(self.len().max(self.bytes.capacity()));
+        let mut owned = Vec::with_capacity(self.len().max(self.bytes.capacity()));
         let copied = self.each(|header, payload| {
-            owned.extend(&header.to_bytes());
-            payload.iter().for_each(|part| owned.extend(*part));
+            owned.extend_from_slice(&header.to_bytes());
+            payload
+                .iter()
+                .for_each(|part| owned.extend_from_slice(part));
             Ok::<(), std::convert::Infallible>(())
         });
         copied.unwrap_or_else(|never| match never {});
@@ -99,56 +116,42 @@ impl<L: AsRef<[u8]>> Retained<L> {
 
     /// Drops frames from the first on for as long as `arrived` says.
     pub fn trim(&mut self, mut arrived: impl FnMut(&FrameHeader) -> bool) {
-        while let Some(header) = self.header_at(0) {
+        while let Some(header) = self.header_at(self.start) {
             if !arrived(&header) {
-                return;
+                break;
             }
             let mut whole = HEADER_LEN + header.payload_len();
-            let is_here = |(place, _): &(u64, L)| *place == self.dropped;
-            if self.lent.front().is_some_and(is_here)
+            let here = self.removed + self.start as u64;
+            if self.lent.front().is_some_and(|(place, _)| *place == here)
                 && let Some((_, lent)) = self.lent.pop_front()
             {
                 whole -= lent.as_ref().len();
                 self.lent_bytes -= lent.as_ref().len();
             }
-            let whole = whole.min(self.bytes.len());
-            self.bytes.drain(..whole);
-            self.dropped += whole as u64;
+            self.start = self.bytes.len().min(self.start + whole);
         }
+        self.compact();
     }
 
-    /// Visits every frame in order, its payload in three parts, until one
+    /// Visits every frame in order, its payload in two parts, until one
     /// fails.
     ///
     /// # Errors
     /// As `visit`.
     pub fn each<E>(
         &self,
-        mut visit: impl FnMut(FrameHeader, [&[u8]; 3]) -> Result<(), E>,
+        mut visit: impl FnMut(FrameHeader, [&[u8]; 2]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let (front, back) = self.bytes.as_slices();
         let mut lent = self.lent.iter().peekable();
-        let mut at = 0;
+        let mut at = self.start;
         while let Some(header) = self.header_at(at) {
-            let is_here = |(place, _): &&(u64, L)| *place == self.dropped + at as u64;
+            let is_here = |(place, _): &&(u64, L)| *place == self.removed + at as u64;
             let end = lent
                 .next_if(is_here)
                 .map_or(&[][..], |(_, lent)| lent.as_ref());
             let start = at + HEADER_LEN;
             at = start + header.payload_len() - end.len();
-            let part = |slice: &'_ [u8], base: usize| {
-                let from = start.saturating_sub(base).min(slice.len());
-                let to = at.saturating_sub(base).min(slice.len());
-                from..to
-            };
-            visit(
-                header,
-                [
-                    front.get(part(front, 0)).unwrap_or(&[]),
-                    back.get(part(back, front.len())).unwrap_or(&[]),
-                    end,
-                ],
-            )?;
+            visit(header, [self.bytes.get(start..at).unwrap_or(&[]), end])?;
         }
         Ok(())
     }
@@ -172,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_back_as_they_were_around_the_ring() {
+    fn frames_come_back_as_they_were() {
         let mut retained = Retained::default();
         let mut model: VecDeque<(u64, Vec<u8>)> = VecDeque::new();
         for sequence in 1..5000_u64 {

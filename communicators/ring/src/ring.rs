@@ -23,6 +23,8 @@ pub(crate) trait Ring: Send + Sync {
     fn write(&self, offset: u64, bytes: &[u8]);
     /// Copies from `offset` (both inside the ring, not wrapping).
     fn read(&self, offset: u64, bytes: &mut [u8]);
+    /// Says that what is at `offset` will be written soon.
+    fn prepare(&self, _offset: u64) {}
 }
 
 /// Says that the caller is about to sleep until the peer sets something, and
@@ -137,6 +139,8 @@ impl Producer {
         }
         self.tail = self.tail.wrapping_add(record);
         ring.tail().store(self.tail, Ordering::Release);
+        // The consumer's processor has these lines from when it read them last.
+        ring.prepare(self.tail & mask);
         Ok(true)
     }
 }

@@ -99,7 +99,7 @@ impl Line {
     /// Visits the frames that are kept, in order, until one fails.
     pub(crate) fn each_kept<E>(
         &self,
-        visit: impl FnMut(FrameHeader, [&[u8]; 3]) -> Result<(), E>,
+        visit: impl FnMut(FrameHeader, [&[u8]; 2]) -> Result<(), E>,
     ) -> Result<(), E> {
         locked(&self.state).kept.each(visit)
     }
