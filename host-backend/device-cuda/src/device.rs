@@ -102,16 +102,26 @@ pub struct CudaDevice {
     retirement: Retirement,
     /// A stream without work.
     quiet: Stream,
-    /// What hashes memory, once it was needed.
+    /// What hashes memory; none on GPUs that the kernel is too new for.
     hasher: Option<(Module, Function)>,
     /// Last, so that it goes after all that lives in it.
     pub(crate) context: Context,
+}
+
+/// The kernel that hashes memory, loaded now: later a driver may wait with
+/// loading code for all that runs, and the addresses of the program's modules
+/// would depend on when that was.
+fn hasher(context: &Context) -> Result<(Module, Function)> {
+    let (module, _) = context.module_load(hash::text().as_bytes(), &[])?;
+    let function = context.function(&module, &c_name(hash::NAME)?)?;
+    Ok((module, function))
 }
 
 impl CudaDevice {
     /// Opens `device` in the calling thread, which must be the only user.
     pub fn open(driver: Arc<Driver>, device: i32, regions: Regions) -> Result<Self> {
         let context = Context::new(driver, device, regions.arena, DEVICE_STRIDE)?;
+        let hasher = hasher(&context).ok();
         Ok(Self {
             quiet: context.stream_create(NON_BLOCKING, 0)?,
             context,
@@ -128,7 +138,7 @@ impl CudaDevice {
             imported: BTreeMap::new(),
             peers: Table::default(),
             retirement: Retirement::default(),
-            hasher: None,
+            hasher,
         })
     }
 
@@ -340,14 +350,7 @@ impl Device for CudaDevice {
             self.memory.span(*address, *size)?;
         }
         self.memory.span(out, ranges.len() as u64 * HASH)?;
-        let (_, function) = match &self.hasher {
-            Some(hasher) => hasher,
-            None => {
-                let (module, _) = self.context.module_load(hash::text().as_bytes(), &[])?;
-                let function = self.context.function(&module, &c_name(hash::NAME)?)?;
-                self.hasher.insert((module, function))
-            }
-        };
+        let (_, function) = self.hasher.as_ref().ok_or(Status::NOT_SUPPORTED)?;
         let order = stream(&self.streams, order)?;
         let mut out = out;
         for (first, each, count) in hash::runs(ranges) {

@@ -14,6 +14,7 @@ pub(crate) fn open(arguments: &Arguments) -> Result<Box<dyn Platform>> {
     match arguments.device {
         #[cfg(feature = "cuda")]
         crate::arguments::DeviceKind::Cuda => {
+            crate::sys::process::without_mapped_allocations();
             Ok(Box::new(paragpu_device_cuda::CudaPlatform::new()?))
         }
         #[cfg(feature = "software")]

@@ -37,6 +37,18 @@ pub fn without_address_randomisation() -> bool {
     false
 }
 
+/// Keeps the allocator out of the range in which memory is mapped: whether a
+/// large buffer or another thread's arena lies between two of a driver's
+/// mappings is a matter of timing, and would move what the driver maps later,
+/// variables of modules among it.
+pub fn without_mapped_allocations() {
+    // SAFETY: both only change how the allocator gets memory (mallopt(3)).
+    unsafe {
+        libc::mallopt(libc::M_MMAP_MAX, 0);
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
+}
+
 /// Ends the process at once: no destructors, no exit handlers. A driver's own
 /// clean-up may wait for a kernel that never ends; the kernel driver cleans up
 /// after a process in any case.

@@ -148,8 +148,6 @@ pub(crate) struct Ahead {
     pub(crate) samples: Samples,
     /// The device notes writes.
     watched: bool,
-    /// Comparing needs no preparation any more.
-    rehearsed: bool,
     /// To be copied in this round.
     queue: VecDeque<Todo>,
     /// Chunks that are written too much to be copied.
@@ -248,7 +246,6 @@ impl Ahead {
             mover: Mover::new(session)?,
             samples,
             watched,
-            rehearsed: watched,
             queue: first.into_iter().chain(then).map(Todo::First).collect(),
             hot: Vec::new(),
             held: HashSet::new(),
@@ -260,16 +257,6 @@ impl Ahead {
             round: 1,
             round_bytes: all,
         })
-    }
-
-    /// Prepares for comparing what cannot be watched, once nothing runs: a
-    /// driver may load code only when all that runs is over, and that may wait
-    /// for a host function, which waits for this thread.
-    pub(crate) fn rehearse(&mut self, session: &mut Session) {
-        if !self.rehearsed && matches!(session.device.context_query(), Ok(true)) {
-            self.mover.rehearse(session);
-            self.rehearsed = true;
-        }
     }
 
     /// Copies nothing ahead.

@@ -194,9 +194,8 @@ impl Destination {
                 }
                 Kind::ObjectsEnd => {
                     session.take_record(&mut self.filling, kind, payload)?;
-                    let mover = Mover::new(session)?;
-                    mover.rehearse(session);
-                    mover.keep(session);
+                    // Staging memory takes a driver a while to pin.
+                    Mover::new(session)?.keep(session);
                     self.answer(Kind::Ready, &[])?;
                 }
                 Kind::Hash => {

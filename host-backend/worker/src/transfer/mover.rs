@@ -119,15 +119,6 @@ impl Mover {
         })
     }
 
-    /// Lets the device load what hashes, so that the program need not wait for
-    /// that once it stands still.
-    pub(crate) fn rehearse(&self, session: &mut Session) {
-        // Where the device does not hash there is nothing to load.
-        let _ = session
-            .device
-            .hash(&[], self.staging.address(), self.stream);
-    }
-
     /// Keeps everything for the session's next move. Giving it back would
     /// wait for whatever runs, and a kernel may run for ever.
     pub(crate) fn keep(self, session: &mut Session) {

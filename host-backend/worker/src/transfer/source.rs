@@ -494,9 +494,6 @@ impl Source {
         if let Some(payload) = self.put_by.take() {
             self.put_by = post.offer(payload);
         }
-        if self.precopy {
-            ahead.rehearse(session);
-        }
         ahead.read(session)?;
         let zeros = ahead.sends_zeros();
         let began = Instant::now();
