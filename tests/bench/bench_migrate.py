@@ -98,8 +98,10 @@ def moves(daemons, samples, name, shape, rounds, ways):
         # The first moves find cold caches at either end.
         for options in (*ways.values(), *ways.values())[:2]:
             program.migrate(*options)
-        for _ in range(rounds):
-            for way, options in ways.items():
+        for turn in range(rounds):
+            # Each way goes in both directions: neither daemon's worker, nor
+            # what is where in its memory, is the merit of one way.
+            for way, options in list(ways.items())[:: -1 if turn % 2 else 1]:
                 took = program.migrate(*options)
                 unsent = UNSENT.get(way)
                 if unsent and took[unsent] < shape[0] * shape[1]:

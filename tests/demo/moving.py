@@ -88,9 +88,10 @@ class Moving:
         """Moves the session; notes what was seen of it."""
         try:
             before = self.under_way()
+            known = {session["id"] for session in self.home.sessions()}
             to = f"tcp://{self.home.addresses['migration']}"
             figures = self.away.migrate(before["id"], to, "--communicator", "pci")
-            after = self.home.sessions()
+            after = [session for session in self.home.sessions() if session["id"] not in known]
             if not self.runs or len(after) != 1:
                 raise RuntimeError(f"{PROGRAM} ended while it was moved; there: {after}")
             self.moved = {
