@@ -102,7 +102,9 @@ assemble() {
 
 # start ACCEL OUT QEMU-OPTION...: starts QEMU; its process id is in $pid.
 start() {
-	local accel=$1 to=$2 cpu=max
+	# With more address bits the firmware of QEMU 10 places windows where the
+	# guest's kernel does not look for room for a device that is plugged in.
+	local accel=$1 to=$2 cpu=max,phys-bits=39
 	shift 2
 	[ "$accel" != kvm ] || cpu=host
 	[ "$accel" != tcg ] || accel=tcg,thread=multi

@@ -37,7 +37,7 @@ class Machine:
         self.migration = f"unix:{self.path('migration')}"
         self.command = [
             os.environ.get("PARAGPU_QEMU", "qemu-system-x86_64"),
-            *("-accel", "tcg,thread=multi", "-M", "q35", "-cpu", "max", "-smp", "1", "-m", "1G"),
+            *("-accel", "tcg,thread=multi", "-M", "q35", "-cpu", "max,phys-bits=39", "-smp", "1", "-m", "1G"),
             *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
             *("-kernel", os.path.join(kernel, "vmlinuz"), "-initrd", initramfs),
             *("-append", "console=ttyS0 panic=-1 quiet loglevel=5"),

@@ -80,10 +80,7 @@ ivshmem)
 		-device 'ivshmem-doorbell,id=device,bus=plug,chardev=paragpu,vectors=1')
 	;;
 vfio-user)
-	# The firmware of such a QEMU places windows where this kernel does not
-	# look for room, unless the processor has fewer address bits.
-	device=(-cpu 'max,phys-bits=39'
-		-object 'memory-backend-memfd,id=ram,size=1G,share=on' -machine memory-backend=ram
+	device=(-object 'memory-backend-memfd,id=ram,size=1G,share=on' -machine memory-backend=ram
 		-device "{\"driver\":\"vfio-user-pci\",\"id\":\"device\",\"bus\":\"plug\",\"socket\":{\"type\":\"unix\",\"path\":\"$work/device.sock\"}}")
 	;;
 esac

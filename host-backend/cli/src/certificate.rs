@@ -44,6 +44,8 @@ pub fn make(directory: &Path, names: &[String], days: u32) -> Result<(), Error> 
     let own = directory.join(format!("{name}.pem"));
     let mut params = CertificateParams::new(names).map_err(unusable(&own))?;
     params.distinguished_name = called(name);
+    // Some programs that check certificates insist on it (RFC 5280, 4.2.1.1).
+    params.use_authority_key_identifier_extension = true;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     // A host takes sessions and sends them.
     params.extended_key_usages = vec![

@@ -17,4 +17,8 @@ fn conforms() {
     assert!(conformance::peers(&platform));
     conformance::streams(&platform);
     conformance::graphs(&platform);
+    assert!(
+        !conformance::host_access(&platform),
+        "a GPU's memory is its own"
+    );
 }

@@ -7,7 +7,7 @@ use crate::graph::Graph;
 use crate::launch::{self, Kernel, Workspaces};
 use crate::memory_unsafe::{Memory, MemoryError};
 use crate::module::{self, Module};
-use crate::scheduler::{LEGACY, Scheduler, Stamp, Ticket, Work};
+use crate::scheduler::{LEGACY, Scheduler, Stamp, Task, Ticket, Work};
 use crate::shared::Peer;
 use crate::texture::{self, Array, Source, Texture, Textures};
 use paragpu_device::{
@@ -21,11 +21,15 @@ use paragpu_protocol::types::{ArrayShape, MemoryInfo, ResourceView, Sampling};
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
 const EVENT_DISABLE_TIMING: u32 = 2;
 const STREAM_NON_BLOCKING: u32 = 1;
+/// Bytes of the largest copy or fill that is better done at once than given to another thread: what a frame
+/// brings, some tens of microseconds.
+const SHORT: u64 = 256 << 10;
 
 struct Event {
     timed: bool,
@@ -67,6 +71,15 @@ fn handle<T>(found: Option<T>) -> Result<T> {
 
 fn invalid(what: &str) -> Error {
     Error::new(Status::INVALID_VALUE, what)
+}
+
+/// A copy or fill of so many bytes as stream work.
+fn moving(bytes: u64, task: Task) -> Work {
+    if bytes <= SHORT {
+        Work::Short(task)
+    } else {
+        Work::Task(task)
+    }
 }
 
 impl SoftwareDevice {
@@ -167,9 +180,8 @@ impl SoftwareDevice {
             return Err(invalid("a range of the copy is not wholly reachable"));
         }
         let memory = Arc::clone(&self.memory);
-        Ok(Work::Task(Box::new(move || {
-            copy::linear(&memory, destination, source, size)
-        })))
+        let copy = move || copy::linear(&memory, destination, source, size);
+        Ok(moving(size, Box::new(copy)))
     }
 
     /// Checks a rectangular copy and makes it stream work.
@@ -186,9 +198,11 @@ impl SoftwareDevice {
         destination.check(&self.memory, extent)?;
         source.check(&self.memory, extent)?;
         let memory = Arc::clone(&self.memory);
-        Ok(Work::Task(Box::new(move || {
-            copy::rectangle(&memory, &destination, &source, extent)
-        })))
+        let bytes = extent
+            .iter()
+            .fold(1, |bytes: u64, n| bytes.saturating_mul(*n));
+        let copy = move || copy::rectangle(&memory, &destination, &source, extent);
+        Ok(moving(bytes, Box::new(copy)))
     }
 
     /// Checks a memset and makes it stream work.
@@ -213,9 +227,9 @@ impl SoftwareDevice {
             End::Linear(destination, pitch, height).check(&self.memory, [row, height, 1])?;
         }
         let memory = Arc::clone(&self.memory);
-        Ok(Work::Task(Box::new(move || {
-            copy::fill(&memory, destination, pitch, value, element, width, height)
-        })))
+        let bytes = width.saturating_mul(height).saturating_mul(element.into());
+        let fill = move || copy::fill(&memory, destination, pitch, value, element, width, height);
+        Ok(moving(bytes, Box::new(fill)))
     }
 
     /// Checks a launch and makes it stream work.
@@ -386,6 +400,27 @@ impl Device for SoftwareDevice {
             written.push((base + at, length));
         });
         Ok(())
+    }
+
+    fn host_access(&mut self, address: u64, size: u64, stream: StreamId) -> Option<NonNull<u8>> {
+        let end = address.checked_add(size)?;
+        // A module's memory goes with the module.
+        let of_module = self
+            .placed
+            .range(..end)
+            .next_back()
+            .is_some_and(|(start, bytes)| start + bytes > address);
+        if of_module || !self.memory.is_mapped(address, size) || !self.scheduler.is_ready(stream.0)
+        {
+            return None;
+        }
+        NonNull::new(std::ptr::with_exposed_provenance_mut(
+            usize::try_from(address).ok()?,
+        ))
+    }
+
+    fn host_wrote(&mut self, address: u64, size: u64) {
+        self.memory.wrote(address, size);
     }
 
     fn hash(&mut self, ranges: &[(u64, u64)], out: u64, stream: StreamId) -> Result<()> {

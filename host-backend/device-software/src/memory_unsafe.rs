@@ -140,7 +140,7 @@ impl Memory {
 
     /// To be called after a write: see [`Written`].
     #[inline]
-    fn wrote(&self, address: u64, size: u64) {
+    pub fn wrote(&self, address: u64, size: u64) {
         self.written.note(address.wrapping_sub(self.base), size);
     }
 
@@ -387,21 +387,31 @@ impl Memory {
         let Some(end) = address.checked_add(size) else {
             return false;
         };
-        if address >= self.base && end <= self.base + DEVICE_STRIDE {
-            let table = self.table.lock();
-            let mut at = address;
-            while at < end {
-                match table.live.range(..=at).next_back() {
-                    Some((&a, &s)) if a + s > at => at = a + s,
-                    _ => return false,
-                }
-            }
-            return true;
+        let registered = |&(a, e): &(u64, u64)| address >= a && end <= e;
+        self.is_mapped(address, size) || self.host.read().iter().any(registered)
+    }
+
+    /// Does every byte of the range belong to live mappings?
+    #[must_use]
+    pub fn is_mapped(&self, address: u64, size: u64) -> bool {
+        let Some(end) = address
+            .checked_add(size)
+            .filter(|end| *end <= self.base + DEVICE_STRIDE)
+        else {
+            return false;
+        };
+        if address < self.base {
+            return false;
         }
-        self.host
-            .read()
-            .iter()
-            .any(|&(a, e)| address >= a && end <= e)
+        let table = self.table.lock();
+        let mut at = address;
+        while at < end {
+            match table.live.range(..=at).next_back() {
+                Some((&a, &s)) if a + s > at => at = a + s,
+                _ => return false,
+            }
+        }
+        true
     }
 
     /// May a kernel access these bytes? They cross no chunk border if aligned.

@@ -44,6 +44,9 @@ pub enum Work {
     Inline(Box<dyn FnOnce() + Send>),
     /// A copy or fill.
     Task(Task),
+    /// One so short that it is over sooner than another thread takes it: where it waits for nothing, whoever gives
+    /// it carries it out, in whose processor's caches the bytes may be.
+    Short(Task),
     /// A host function.
     Host(HostFunction),
     /// A kernel; whether all blocks must be resident, and what to do at its end.
@@ -212,20 +215,20 @@ impl Scheduler {
     #[must_use]
     pub fn submit(&self, stream: u64, also: &[Ticket], work: Work) -> Option<Ticket> {
         let mut state = self.inner.state.lock();
-        let own = *state.streams.get(&stream)?;
-        let mut before: Vec<Ticket> = also.iter().copied().chain([own.last]).collect();
-        if stream == LEGACY {
-            before.extend(
-                state
-                    .streams
-                    .values()
-                    .filter(|s| s.blocking)
-                    .map(|s| s.last),
-            );
-        } else if own.blocking {
-            before.extend(state.streams.get(&LEGACY).map(|s| s.last));
-        }
-        let ticket = self.inner.add(&mut state, &before, work);
+        let mut before = state.before(stream)?;
+        before.extend(also);
+        let ready =
+            !before.iter().any(|t| state.operations.contains_key(t)) && state.error.is_none();
+        let ticket = match work {
+            Work::Short(task) if ready => {
+                let ticket = state.ticket();
+                if let Err(error) = parking_lot::MutexGuard::unlocked(&mut state, task) {
+                    self.inner.fail(&mut state, error);
+                }
+                ticket
+            }
+            work => self.inner.add(&mut state, &before, work),
+        };
         if let Some(s) = state.streams.get_mut(&stream) {
             s.last = ticket;
         }
@@ -256,6 +259,14 @@ impl Scheduler {
     #[must_use]
     pub fn idle(&self, stream: u64) -> Option<bool> {
         self.inner.state.lock().idle(stream)
+    }
+
+    /// Would work of this stream wait for nothing? Not after an error.
+    #[must_use]
+    pub fn is_ready(&self, stream: u64) -> bool {
+        let state = self.inner.state.lock();
+        let over = |before: Vec<Ticket>| before.iter().all(|t| !state.operations.contains_key(t));
+        state.error.is_none() && state.before(stream).is_some_and(over)
     }
 
     /// Is all work over?
@@ -327,6 +338,24 @@ impl Drop for Scheduler {
 }
 
 impl State {
+    fn ticket(&mut self) -> Ticket {
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// What the next work of a stream waits for. `None` if there is no such stream.
+    fn before(&self, stream: u64) -> Option<Vec<Ticket>> {
+        let own = self.streams.get(&stream)?;
+        let mut before = vec![own.last];
+        if stream == LEGACY {
+            let blocking = self.streams.values().filter(|s| s.blocking);
+            before.extend(blocking.map(|s| s.last));
+        } else if own.blocking {
+            before.extend(self.streams.get(&LEGACY).map(|s| s.last));
+        }
+        Some(before)
+    }
+
     fn begin(&mut self) -> u64 {
         self.turn += 1;
         self.in_flight.insert(self.turn - 1);
@@ -345,8 +374,7 @@ impl State {
 
 impl Inner {
     fn add(&self, state: &mut State, before: &[Ticket], work: Work) -> Ticket {
-        let ticket = state.next;
-        state.next += 1;
+        let ticket = state.ticket();
         let host = matches!(work, Work::Host(_));
         state.host_pending += usize::from(host);
         let mut waits_for = 0;
@@ -400,8 +428,10 @@ impl Inner {
                     finish();
                     self.finished(state, ticket, &mut ready);
                 }
-                Work::Task(_) | Work::Host(_) if failed => self.finished(state, ticket, &mut ready),
-                Work::Task(task) => {
+                Work::Task(_) | Work::Short(_) | Work::Host(_) if failed => {
+                    self.finished(state, ticket, &mut ready)
+                }
+                Work::Task(task) | Work::Short(task) => {
                     state.tasks.push_back((ticket, task));
                     // The first is that thread's own.
                     if !state.completing || state.tasks.len() > 1 {

@@ -31,4 +31,5 @@ fn conforms() {
     conformance::writes(&platform);
     conformance::streams(&platform);
     conformance::graphs(&platform);
+    assert!(conformance::host_access(&platform));
 }

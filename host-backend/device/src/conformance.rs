@@ -405,6 +405,71 @@ pub fn streams(platform: &dyn Platform) {
     );
 }
 
+/// Device memory that the host reaches itself: only what is mapped and not of a
+/// module, and only while nothing comes before it. False where there is none.
+///
+/// # Panics
+/// Where the device does not conform.
+pub fn host_access(platform: &dyn Platform) -> bool {
+    let regions = Regions::of(0).expect("device 0 has regions");
+    let mut device = platform.open(0, regions).expect("device 0 opens");
+    let device = device.as_mut();
+    let a = regions.arena;
+    device.memory_map(a, 2 * CHUNK).expect("map");
+    let legacy = StreamId::LEGACY;
+    let Some(place) = device.host_access(a + 64, CHUNK, legacy) else {
+        return false;
+    };
+    assert_eq!(
+        place.as_ptr() as u64 % 64,
+        0,
+        "one byte is as aligned here as there"
+    );
+    for (address, size) in [
+        (a - 1, 2),
+        (a, 2 * CHUNK + 1),
+        (a + 2 * CHUNK, 1),
+        (a, u64::MAX),
+    ] {
+        assert!(device.host_access(address, size, legacy).is_none());
+    }
+    assert!(device.host_access(a, 1, StreamId(u64::MAX)).is_none());
+    let (module, _) = device.module_load(STORES.as_bytes(), &[]).expect("module");
+    let (variable, bytes) = device.module_global(module, "variable").expect("variable");
+    assert!(device.host_access(variable, bytes, legacy).is_none());
+    // Behind work of the stream, or of one that it waits for.
+    let stream = device.stream_create(0, 0).expect("stream");
+    let apart = device.stream_create(1, 0).expect("stream");
+    let (send, receive) = std::sync::mpsc::channel::<()>();
+    let wait = move || {
+        let _ = receive.recv();
+    };
+    device
+        .host_function(stream, Box::new(wait))
+        .expect("host function");
+    assert!(device.host_access(a, 64, stream).is_none());
+    assert!(device.host_access(a, 64, legacy).is_none());
+    assert!(device.host_access(a, 64, apart).is_some());
+    send.send(()).expect("the host function runs");
+    settle(device, stream).expect("settle");
+    assert!(device.host_access(a, 64, legacy).is_some());
+    if device.watch_writes(true).is_ok() {
+        let mut written = Vec::new();
+        device
+            .writes(a, CHUNK, true, &mut written)
+            .expect("watched");
+        device.host_wrote(a + PAGE, 1);
+        written.clear();
+        device
+            .writes(a, CHUNK, true, &mut written)
+            .expect("watched");
+        assert_eq!(written, [(a + PAGE, PAGE)]);
+    }
+    device.memory_unmap(a).expect("unmap");
+    assert!(device.host_access(a, 64, legacy).is_none());
+    true
+}
+
 /// Graphs: order, launches one after the other, updates, nodes switched off.
 ///
 /// # Panics

@@ -15,6 +15,7 @@ mod error;
 mod graph;
 
 use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
 
 pub use error::{Error, Result};
 pub use graph::{GraphHostFunction, GraphNode, GraphWork};
@@ -331,6 +332,20 @@ pub trait Device: Send {
             "this device does not note what is written",
         ))
     }
+
+    /// Where this process itself may read and write `size` bytes of device
+    /// memory at `address`, as if that were the next work of `stream`: on
+    /// devices whose memory is this process's, while all that such work would
+    /// wait for is over. Until then, and elsewhere, `None`: the device copies.
+    /// What is written is to be told by [`host_wrote`](Self::host_wrote); the
+    /// place is there until the memory is unmapped.
+    fn host_access(&mut self, _address: u64, _size: u64, _stream: StreamId) -> Option<NonNull<u8>> {
+        None
+    }
+
+    /// `size` bytes at `address` were written by way of
+    /// [`host_access`](Self::host_access).
+    fn host_wrote(&mut self, _address: u64, _size: u64) {}
 
     /// Writes the BLAKE3 of each of `ranges` (address and bytes, at most
     /// 2 MiB, of memory that the device reaches), 32 bytes each, one after

@@ -20,7 +20,8 @@ use crate::completion::{Goal, Then};
 use crate::error::{Fault, Outcome, fail};
 use crate::rect::{piece, shifted, volume};
 use crate::session::Session;
-use crate::staging::{OUTBOUND, OutSlot, SLOT, Staged};
+use crate::staging::{Lent, OUTBOUND, OutSlot, SLOT, Staged};
+use crate::sys::device_bytes::DeviceBytes;
 
 /// Bytes of a data frame to the guest: whole pages, and an offset before.
 const CHUNK: u64 = (MAX_PAYLOAD as u64 - 8) / 4096 * 4096;
@@ -134,8 +135,12 @@ impl Session {
         if bytes.is_empty() {
             return Ok(());
         }
-        let staged = self.stage(bytes)?;
         let size = bytes.len() as u64;
+        if self.inbound.is_in_place(bytes) {
+            self.statistics.bytes_to_device.add(size);
+            return Ok(());
+        }
+        let staged = self.stage(bytes)?;
         self.device
             .copy(call.destination, staged.address, size, stream)?;
         self.staged_copy_given(staged, stream)?;
@@ -305,6 +310,9 @@ impl Session {
 
     /// Asks the device for as many chunks as may be under way.
     fn copy_out_issue(&mut self, copy: &mut CopyOut) -> Outcome<()> {
+        if self.copy_out_in_place(copy).is_some() {
+            return Ok(());
+        }
         while copy.under_way.len() < DEPTH && copy.issued < copy.total {
             let Some(mut slot) = self.outbound.take(self.device.as_mut())? else {
                 break;
@@ -316,6 +324,20 @@ impl Session {
             copy.under_way.push_back(Chunk { slot, mark, offset });
         }
         Ok(())
+    }
+
+    /// The next bytes where the device has them, if they can be sent from
+    /// there.
+    fn copy_out_in_place(&mut self, copy: &CopyOut) -> Option<DeviceBytes> {
+        let (Source::Linear(base), Target::Frames) = (&copy.source, &copy.to) else {
+            return None;
+        };
+        let length = CHUNK.min(copy.total - copy.issued);
+        if !copy.under_way.is_empty() || length < LENT {
+            return None;
+        }
+        let address = base.checked_add(copy.issued)?;
+        DeviceBytes::of(self.device.as_mut(), address, length, copy.stream)
     }
 
     fn copy_out_chunk(&mut self, copy: &CopyOut, address: u64) -> Outcome<(EventId, u64)> {
@@ -353,6 +375,15 @@ impl Session {
             if matches!(copy.to, Target::Frames) && self.sender.is_behind() {
                 return Ok(false);
             }
+            if let Some(bytes) = self.copy_out_in_place(copy) {
+                let offset = copy.issued.to_le_bytes();
+                copy.issued += bytes.as_ref().len() as u64;
+                if at.slot != 0 {
+                    self.lends_device_memory = true;
+                    self.send_data(at, &offset, Lent::Place(bytes))?;
+                }
+                continue;
+            }
             let Some(chunk) = copy.under_way.front() else {
                 let complete = copy.issued == copy.total;
                 if complete {
@@ -377,20 +408,31 @@ impl Session {
                 Target::Left => Self::pages_out(None, None, chunk.offset, &[])?,
                 Target::Frames if at.slot == 0 => {}
                 Target::Frames => {
-                    let frame = (Control::Data.kind(), at.slot, self.executed());
                     let offset = chunk.offset.to_le_bytes();
-                    if length < LENT {
-                        let (kind, slot, sequence) = frame;
-                        let payload = [offset.as_slice(), chunk.slot.as_ref()];
-                        self.sender.send(kind, slot, Some(sequence), &payload)?;
-                    } else {
-                        self.sender.send_lent(frame, &offset, chunk.slot)?;
-                    }
+                    self.send_data(at, &offset, Lent::Slot(chunk.slot))?;
+                    continue;
                 }
             }
             self.unflushed = true;
             self.statistics.bytes_from_device.add(length);
         }
+    }
+
+    /// Sends bytes that a call asked for; many stay where they are until the
+    /// guest has them.
+    fn send_data(&mut self, at: At, offset: &[u8; 8], bytes: Lent) -> Outcome<()> {
+        let frame = (Control::Data.kind(), at.slot, self.executed());
+        let length = bytes.as_ref().len() as u64;
+        if length < LENT {
+            let (kind, slot, sequence) = frame;
+            let payload = [offset.as_slice(), bytes.as_ref()];
+            self.sender.send(kind, slot, Some(sequence), &payload)?;
+        } else {
+            self.sender.send_lent(frame, offset, bytes)?;
+        }
+        self.unflushed = true;
+        self.statistics.bytes_from_device.add(length);
+        Ok(())
     }
 
     /// Gives back what a copy holds that will not be finished.

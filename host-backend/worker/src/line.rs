@@ -12,7 +12,7 @@ use std::time::Instant;
 use paragpu_communicator::{Error, Retained, Sender};
 use paragpu_protocol::frame::{FrameHeader, is_counted};
 
-use crate::staging::OutSlot;
+use crate::staging::Lent;
 
 /// Bytes kept for a guest that does not say what it received, after which its
 /// session ends.
@@ -35,7 +35,7 @@ pub(crate) struct Line {
 
 struct State {
     sender: Arc<dyn Sender>,
-    kept: Retained<OutSlot>,
+    kept: Retained<Lent>,
     /// Counted frames that the guest is known to have received.
     received: u64,
     /// Counted frames sent.
@@ -102,6 +102,11 @@ impl Line {
         visit: impl FnMut(FrameHeader, [&[u8]; 2]) -> Result<(), E>,
     ) -> Result<(), E> {
         locked(&self.state).kept.each(visit)
+    }
+
+    /// Copies what was lent: its memory is about to go.
+    pub(crate) fn own(&self) {
+        locked(&self.state).kept.own();
     }
 
     /// Keeps a frame that another process sent.
@@ -201,7 +206,7 @@ impl Line {
         kind: u16,
         what: T,
         send: impl FnOnce(&dyn Sender, &T) -> Result<u64, Error>,
-        keep: impl FnOnce(&mut Retained<OutSlot>, T),
+        keep: impl FnOnce(&mut Retained<Lent>, T),
     ) -> Result<(), Error> {
         let mut state = locked(&self.state);
         let outcome = if self.is_down() {
@@ -233,7 +238,7 @@ impl Line {
         &self,
         (kind, slot, sequence): (u16, u16, u64),
         start: &[u8],
-        end: OutSlot,
+        end: Lent,
     ) -> Result<(), Error> {
         let length = start.len() + end.as_ref().len();
         self.pass(
@@ -251,7 +256,7 @@ impl Line {
 
 /// Keeps a copy of a frame.
 fn keep_copy(
-    kept: &mut Retained<OutSlot>,
+    kept: &mut Retained<Lent>,
     (kind, slot, sequence): (u16, u16, u64),
     payload: &[&[u8]],
 ) {
@@ -354,9 +359,13 @@ mod tests {
 
     use paragpu_communicator::{Connection, Wait};
     use paragpu_communicator_stream::{Options, over};
+    use paragpu_device::{Device, StreamId};
     use paragpu_protocol::frame::{Control, REPLY};
+    use paragpu_protocol::layout::CHUNK;
 
     use super::*;
+    use crate::sys::device_bytes::DeviceBytes;
+    use crate::testing::device::TestDevice;
 
     fn pair() -> (Connection, Connection) {
         let (a, b) = UnixStream::pair().unwrap();
@@ -367,6 +376,27 @@ mod tests {
     fn next(connection: &mut Connection) -> (u16, Vec<u8>) {
         let frame = connection.receiver.receive(Wait::Forever).unwrap().unwrap();
         (frame.header.kind, frame.payload.to_vec())
+    }
+
+    #[test]
+    fn what_is_lent_is_copied_before_its_memory_goes() {
+        let mut device = TestDevice::default();
+        device.state().in_place = true;
+        device.memory_map(CHUNK, CHUNK).unwrap();
+        let bytes = DeviceBytes::of(&mut device, CHUNK + 8, 4, StreamId::LEGACY).unwrap();
+        bytes.fill(0, |memory| memory.copy_from_slice(&[1, 2, 3, 4]));
+        let (host, _guest) = pair();
+        let line = Line::new(Arc::clone(&host.sender), true);
+        let frame = (Control::Data.kind(), 1, 1);
+        line.send_lent(frame, &[9], Lent::Place(bytes)).unwrap();
+        line.own();
+        device.memory_unmap(CHUNK).unwrap();
+        let mut kept = Vec::new();
+        let kept_all = line.each_kept(|_, parts| -> Result<(), ()> {
+            kept.push(parts.concat());
+            Ok(())
+        });
+        assert_eq!((kept_all, kept), (Ok(()), vec![vec![9, 1, 2, 3, 4]]));
     }
 
     #[test]

@@ -125,6 +125,9 @@ impl Session {
         for fence in self.arena.take_dropped() {
             fence.abandon(&mut self.events);
         }
+        if !ranges.is_empty() && std::mem::take(&mut self.lends_device_memory) {
+            self.sender.own();
+        }
         for address in ranges {
             self.device.memory_unmap(address)?;
         }

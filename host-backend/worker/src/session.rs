@@ -17,7 +17,9 @@ use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
 use paragpu_protocol::frame::{ACKNOWLEDGE_EVERY, CONTROL, Control, FrameHeader, HEADER_LEN};
 use paragpu_protocol::handshake::Stays;
 use paragpu_protocol::layout::Regions;
-use paragpu_protocol::table::{Call, HostFuncDone, ShadowPatch, ShadowRead, ShadowWrite};
+use paragpu_protocol::table::{
+    Call, CopyToDevice, HostFuncDone, ShadowPatch, ShadowRead, ShadowWrite,
+};
 use paragpu_protocol::types::{DeviceSnapshot, encode_pairs};
 
 use crate::account::Share;
@@ -36,7 +38,7 @@ use crate::module::{Kernel, Module};
 use crate::output::Output;
 use crate::pinned::{Pinned, Sharing};
 use crate::shadow::Shadow;
-use crate::staging::{Arrivals, Inbound, Outbound};
+use crate::staging::{Arrivals, Arrived, InPlace, Inbound, Outbound};
 use crate::statistics::Statistics;
 use crate::stream::Stream;
 use crate::texture::Array;
@@ -160,6 +162,8 @@ pub struct Session {
     pub(crate) events: Events,
     pub(crate) tokens: Tokens,
     pub(crate) inbound: Inbound,
+    /// Frames that are kept may name memory of the device.
+    pub(crate) lends_device_memory: bool,
     /// Since when there has been no room in staging memory.
     crowded: Option<Instant>,
     pub(crate) outbound: Outbound,
@@ -274,6 +278,7 @@ impl Session {
             events: Events::default(),
             tokens: Tokens::new(window.clone()),
             inbound: Inbound::default(),
+            lends_device_memory: false,
             crowded: None,
             outbound: Outbound::default(),
             pending: Vec::new(),
@@ -523,14 +528,21 @@ impl Session {
         self.look()
     }
 
-    /// Takes a frame, a large copy to the device by way of staging memory;
-    /// false where none came.
-    fn take_next(&mut self, receiver: &mut dyn Receiver, wait: Wait) -> Result<bool, End> {
-        let mut arrivals = Arrivals {
+    /// Where large calls are received.
+    fn arrivals(&mut self) -> Arrivals<'_> {
+        Arrivals {
             inbound: &mut self.inbound,
             device: self.device.as_mut(),
             events: &mut self.events,
-        };
+            streams: &self.streams,
+            legacy: &self.legacy,
+        }
+    }
+
+    /// Takes a frame, a large copy to the device by way of staging memory, or
+    /// in its place; false where none came.
+    fn take_next(&mut self, receiver: &mut dyn Receiver, wait: Wait) -> Result<bool, End> {
+        let mut arrivals = self.arrivals();
         let Some(frame) = receiver.receive_into(wait, &mut arrivals)? else {
             return Ok(false);
         };
@@ -539,10 +551,13 @@ impl Session {
             self.take(header, payload)?;
             return Ok(true);
         }
-        let Some((memory, offset)) = self.inbound.landed() else {
-            return Err(TravelError::protocol("a call landed where no memory is").into());
-        };
-        self.take(header, memory.bytes(offset, frame.landed))?;
+        match self.inbound.arrived() {
+            None => return Err(TravelError::protocol("a call landed where no memory is").into()),
+            Some(Arrived::Slot(memory, offset)) => {
+                self.take(header, memory.bytes(offset, header.payload_len()))?;
+            }
+            Some(Arrived::Place(place)) => self.take_in_place(header, &place)?,
+        }
         self.inbound.clear();
         Ok(true)
     }
@@ -568,11 +583,7 @@ impl Session {
 
     /// Before frames are received otherwise than by [`take_next`](Self::take_next).
     pub(crate) fn recall(&mut self, receiver: &mut dyn Receiver) {
-        receiver.recall(&Arrivals {
-            inbound: &mut self.inbound,
-            device: self.device.as_mut(),
-            events: &mut self.events,
-        });
+        receiver.recall(&self.arrivals());
         self.inbound.clear();
     }
 
@@ -649,6 +660,29 @@ impl Session {
         if header.kind >= CONTROL {
             return Err(End::Kind(header.kind));
         }
+        self.admit(header)?;
+        if !self.execute(header, payload)? {
+            self.put_back(header, payload, false)?;
+        }
+        self.taken_in(payload.len())
+    }
+
+    /// Takes a copy to the device whose data is where it belongs.
+    fn take_in_place(&mut self, header: FrameHeader, place: &InPlace) -> Result<(), End> {
+        self.admit(header)?;
+        let call = Call::CopyToDevice(CopyToDevice {
+            destination: place.destination,
+            stream: place.stream,
+            data: Bytes(place.data.as_ref()),
+        });
+        if !self.carry_out(header, &call, &[])? {
+            return Err(TravelError::protocol("a copy without a source waits").into());
+        }
+        self.taken_in(header.payload_len())
+    }
+
+    /// Checks a call's place in the session.
+    fn admit(&mut self, header: FrameHeader) -> Result<(), End> {
         let expected = self.received + 1;
         if header.sequence != expected {
             return Err(End::Sequence {
@@ -658,15 +692,12 @@ impl Session {
         }
         self.received = expected;
         self.begins(header.slot);
-        if !self.execute(header, payload)? {
-            self.put_back(header, payload, false)?;
-        }
-        self.taken_in(payload)
+        Ok(())
     }
 
     /// Tells the guest from time to time what it need not keep.
-    fn taken_in(&mut self, payload: &[u8]) -> Result<(), End> {
-        self.untold += HEADER_LEN + payload.len();
+    fn taken_in(&mut self, length: usize) -> Result<(), End> {
+        self.untold += HEADER_LEN + length;
         if self.untold < ACKNOWLEDGE_EVERY || self.reconnect.is_none() || self.is_copied {
             return Ok(());
         }
@@ -699,6 +730,16 @@ impl Session {
             number: header.kind,
             source,
         })?;
+        self.carry_out(header, &call, payload)
+    }
+
+    /// The same for a call that was decoded.
+    fn carry_out(
+        &mut self,
+        header: FrameHeader,
+        call: &Call<'_>,
+        payload: &[u8],
+    ) -> Result<bool, End> {
         let at = At {
             slot: header.slot,
             call: header.kind,
@@ -706,7 +747,7 @@ impl Session {
         // The call's own reply acknowledges it.
         let before = self.executed();
         self.executed.store(header.sequence, Ordering::Relaxed);
-        let done = match self.dispatch(at, &call) {
+        let done = match self.dispatch(at, call) {
             Ok(done) => done,
             Err(Fault::Stall) => {
                 self.executed.store(before, Ordering::Relaxed);
@@ -719,7 +760,7 @@ impl Session {
             }
         };
         if done {
-            self.live.apply(&call, header.kind, payload);
+            self.live.apply(call, header.kind, payload);
         }
         if at.slot == 0 {
             self.statistics.posted.add(1);
@@ -861,7 +902,7 @@ impl Session {
         self.executed.store(before, Ordering::Relaxed);
         let kept = if executed { &[] } else { payload };
         self.put_back(header, kept, executed)?;
-        self.taken_in(payload)
+        self.taken_in(payload.len())
     }
 }
 

@@ -3,19 +3,25 @@
 //!
 //! Large calls are received into it ([`Arrivals`]), and data that a guest has
 //! not yet said to have received stays in it ([`OutSlot`]), so that the bytes
-//! are copied once on each side of the device.
+//! are copied once on each side of the device. Where the device's memory is
+//! this process's and a copy would wait for nothing, they pass it by.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use paragpu_communicator::Landing;
 use paragpu_device::{Device, EventId, StreamId};
 use paragpu_protocol::call::WireCall;
+use paragpu_protocol::codec::Reader;
 use paragpu_protocol::frame::FrameHeader;
+use paragpu_protocol::handle::StreamHandle;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::CopyToDevice;
 
 use crate::error::{Outcome, fail};
 use crate::events::Events;
+use crate::handles::Table;
+use crate::stream::Stream;
+use crate::sys::device_bytes::DeviceBytes;
 use crate::sys::mapping::Mapping;
 
 /// Bytes of a slot: what one frame can bring, or more.
@@ -48,17 +54,41 @@ struct Filling {
 }
 
 /// Bytes before the data of a [`CopyToDevice`].
-const HEAD: u64 = 20;
+const HEAD: usize = 20;
 /// Device copies like sources that begin at a multiple of this.
 const ALIGN: u64 = 64;
 
-/// A call that is being received into a slot.
+/// A call that is being received into a slot, its head and its data.
 #[derive(Debug, Clone, Copy)]
-struct Landed {
+struct Slotted {
     slot: usize,
     /// In the mapping.
     offset: u64,
     length: usize,
+}
+
+/// A call whose data is received to where it goes: the device's memory is
+/// this process's, and the copy would wait for nothing.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InPlace {
+    pub(crate) destination: u64,
+    pub(crate) stream: StreamHandle,
+    pub(crate) data: DeviceBytes,
+}
+
+/// A call that is being received.
+#[derive(Debug, Clone, Copy)]
+enum Landed {
+    Slot(Slotted),
+    Place(InPlace),
+}
+
+/// A call that landed.
+#[derive(Debug)]
+pub(crate) enum Arrived {
+    /// The memory that it is in, and where.
+    Slot(Arc<Mapping>, u64),
+    Place(InPlace),
 }
 
 /// Staging to the device. Copies fill slots one after the other; a slot is
@@ -186,9 +216,16 @@ impl Inbound {
         }
     }
 
+    /// Is this the data of a call that landed where it goes?
+    pub(crate) fn is_in_place(&self, bytes: &[u8]) -> bool {
+        matches!(self.landed, Some(Landed::Place(place)) if place.data.as_ref().as_ptr() == bytes.as_ptr())
+    }
+
     /// Bytes of the call that landed, if these are some.
     fn staged(&mut self, bytes: &[u8]) -> Option<Staged> {
-        let landed = self.landed?;
+        let Some(Landed::Slot(landed)) = self.landed else {
+            return None;
+        };
         let mapping = self.mapping.as_ref()?;
         let address = bytes.as_ptr() as u64;
         let first = mapping.address() + landed.offset;
@@ -205,10 +242,14 @@ impl Inbound {
         })
     }
 
-    /// Whose memory holds the call that landed, and where.
-    pub(crate) fn landed(&self) -> Option<(Arc<Mapping>, u64)> {
-        let landed = self.landed?;
-        Some((Arc::clone(self.mapping.as_ref()?), landed.offset))
+    /// The call that landed.
+    pub(crate) fn arrived(&self) -> Option<Arrived> {
+        Some(match self.landed? {
+            Landed::Slot(landed) => {
+                Arrived::Slot(Arc::clone(self.mapping.as_ref()?), landed.offset)
+            }
+            Landed::Place(place) => Arrived::Place(place),
+        })
     }
 
     /// The call that landed, or was about to, is dealt with.
@@ -251,28 +292,61 @@ impl Filling {
     }
 }
 
-/// Receives large copies to the device into staging memory.
+/// Receives large copies to the device into staging memory, or to where they
+/// go.
 pub(crate) struct Arrivals<'a> {
     pub(crate) inbound: &'a mut Inbound,
     pub(crate) device: &'a mut dyn Device,
     pub(crate) events: &'a mut Events,
+    pub(crate) streams: &'a Table<Stream>,
+    pub(crate) legacy: &'a Stream,
 }
 
 impl Arrivals<'_> {
-    /// Finds memory for a call of `length` bytes, such that its data is
-    /// aligned if it can be.
-    fn begin(&mut self, length: usize) -> Option<Landed> {
-        let lead = ALIGN - HEAD;
+    /// Finds a place for a call whose head this is.
+    fn begin(&mut self, head: &[u8], length: usize) -> Option<Landed> {
+        if let Some(place) = self.place(head, length) {
+            return Some(Landed::Place(place));
+        }
+        self.slot(head, length).map(Landed::Slot)
+    }
+
+    /// Where the data goes, if it may go there now.
+    fn place(&mut self, head: &[u8], length: usize) -> Option<InPlace> {
+        let mut reader = Reader::new(head);
+        let destination = reader.field().ok()?;
+        let stream: StreamHandle = reader.field().ok()?;
+        let count: u32 = reader.field().ok()?;
+        let at = match stream {
+            StreamHandle::LEGACY => self.legacy,
+            other => self.streams.get(other.0).ok()?,
+        };
+        let whole = usize::try_from(count).is_ok_and(|count| count == length);
+        let data = whole
+            .then(|| DeviceBytes::of(self.device, destination, count.into(), at.id()))
+            .flatten()?;
+        Some(InPlace {
+            destination,
+            stream,
+            data,
+        })
+    }
+
+    /// Memory of a slot, such that the data is aligned.
+    fn slot(&mut self, head: &[u8], length: usize) -> Option<Slotted> {
+        let lead = ALIGN - HEAD as u64;
+        let length = head.len() + length;
         let Self {
             inbound,
             device,
             events,
+            ..
         } = self;
         let place = inbound.room(*device, events, length as u64 + lead);
         let offset = place.ok().flatten()? + lead;
-        let slot = inbound.current;
-        Some(Landed {
-            slot,
+        let copied = inbound.mapping.as_ref()?.copy_in(offset, head);
+        copied.then_some(Slotted {
+            slot: inbound.current,
             offset,
             length,
         })
@@ -281,33 +355,44 @@ impl Arrivals<'_> {
 
 impl Landing for Arrivals<'_> {
     fn head(&self, header: &FrameHeader) -> Option<usize> {
-        (header.kind == CopyToDevice::INFO.number).then_some(0)
+        (header.kind == CopyToDevice::INFO.number).then_some(HEAD)
     }
 
     fn land(
         &mut self,
         header: &FrameHeader,
-        _head: &[u8],
+        head: &[u8],
         at: usize,
         read: &mut dyn FnMut(&mut [u8]) -> usize,
     ) -> bool {
         if at == 0 {
-            self.inbound.landed = self.begin(header.payload_len());
+            let length = header.payload_len() - head.len();
+            self.inbound.landed = self.begin(head, length);
         }
-        let (Some(landed), Some(mapping)) = (self.inbound.landed, &self.inbound.mapping) else {
-            return false;
-        };
-        let offset = landed.offset + at as u64;
-        let rest = landed.length.saturating_sub(at);
-        mapping.fill(offset, rest, |memory| {
-            read(memory);
-        })
+        match self.inbound.landed {
+            None => false,
+            Some(Landed::Place(place)) => {
+                let mut count = 0;
+                place.data.fill(at, |memory| count = read(memory));
+                self.device.host_wrote(place.data.address(at), count as u64);
+                true
+            }
+            Some(Landed::Slot(landed)) => self.inbound.mapping.as_ref().is_some_and(|mapping| {
+                let from = HEAD + at;
+                let rest = landed.length.saturating_sub(from);
+                mapping.fill(landed.offset + from as u64, rest, |memory| {
+                    read(memory);
+                })
+            }),
+        }
     }
 
     fn landed(&self, count: usize) -> &[u8] {
-        let landed = self.inbound.landed.filter(|landed| count <= landed.length);
-        match (landed, &self.inbound.mapping) {
-            (Some(landed), Some(mapping)) => mapping.bytes(landed.offset, count),
+        match (&self.inbound.landed, &self.inbound.mapping) {
+            (Some(Landed::Place(place)), _) => place.data.first(count),
+            (Some(Landed::Slot(landed)), Some(mapping)) if HEAD + count <= landed.length => {
+                mapping.bytes(landed.offset + HEAD as u64, count)
+            }
             _ => &[],
         }
     }
@@ -381,5 +466,22 @@ impl AsRef<[u8]> for OutSlot {
 impl Drop for OutSlot {
     fn drop(&mut self) {
         self.pool.free().push(self.offset);
+    }
+}
+
+/// Bytes from the device on their way to the guest, until it has them.
+#[derive(Debug)]
+pub(crate) enum Lent {
+    Slot(OutSlot),
+    /// Where the device has them.
+    Place(DeviceBytes),
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Slot(slot) => slot.as_ref(),
+            Self::Place(bytes) => bytes.as_ref(),
+        }
     }
 }

@@ -28,6 +28,11 @@ impl Stream {
     pub(crate) fn new(id: StreamId) -> Self {
         Self { id, busy: false }
     }
+
+    /// The device's name of it.
+    pub(crate) fn id(&self) -> StreamId {
+        self.id
+    }
 }
 
 impl Session {

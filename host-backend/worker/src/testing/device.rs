@@ -6,6 +6,7 @@
 //! the address that they begin with.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -54,6 +55,10 @@ pub struct State {
     graphs: HashMap<GraphId, Vec<GraphNode>>,
     lost: Option<Error>,
     next: u64,
+    /// Memory of mappings that are gone, scribbled over.
+    gone: Vec<Vec<u8>>,
+    /// Memory is the process's own: streams that are empty may be done without.
+    pub in_place: bool,
     /// Methods called, in order.
     pub log: Vec<&'static str>,
     /// Errors of the next call of a method.
@@ -266,7 +271,22 @@ impl Device for TestDevice {
     fn memory_unmap(&mut self, address: u64) -> Result<()> {
         let mut state = self.enter("memory_unmap")?;
         let gone = state.mapped.remove(&address);
-        gone.map(drop).ok_or(Status::INVALID_VALUE.into())
+        let mut memory = gone.ok_or(Status::INVALID_VALUE)?;
+        memory.fill(0xEE);
+        state.gone.push(memory);
+        Ok(())
+    }
+    fn host_access(&mut self, address: u64, size: u64, stream: StreamId) -> Option<NonNull<u8>> {
+        let mut state = self.state();
+        let busy = |stream: &Stream| stream.held || !stream.work.is_empty();
+        if !state.in_place || state.streams.get(&stream.0).is_some_and(busy) {
+            return None;
+        }
+        let (start, memory) = state.mapped.range_mut(..=address).next_back()?;
+        let at = address - start;
+        let inside = at.checked_add(size)? <= memory.len() as u64;
+        let place = memory.as_mut_ptr().wrapping_add(usize::try_from(at).ok()?);
+        NonNull::new(place).filter(|_| inside)
     }
     fn memory_info(&mut self) -> Result<MemoryInfo> {
         let state = self.enter("memory_info")?;

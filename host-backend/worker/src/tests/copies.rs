@@ -71,6 +71,44 @@ fn bytes_go_and_come_back() {
 }
 
 #[test]
+fn bytes_leave_from_where_they_are_while_nothing_uses_them() {
+    let mut guest = Guest::new();
+    let base = memory(&mut guest, 2);
+    let bytes = pattern(CHUNK as usize + 17);
+    for (index, part) in bytes.chunks(200_000).enumerate() {
+        guest.post(&to_device(base + index as u64 * 200_000, STREAM, part));
+    }
+    let call = from_device(base, bytes.len() as u64, STREAM);
+    assert_eq!(guest.fetch(&call, bytes.len()).unwrap(), bytes);
+    let copies = guest.device.count("copy");
+    guest.device.state().in_place = true;
+    assert_eq!(guest.fetch(&call, bytes.len()).unwrap(), bytes);
+    // Little is copied all the same: its frame is kept as it is.
+    assert_eq!(guest.device.count("copy"), copies + 1);
+    // Nobody has the slot 0: the bytes go nowhere, and others go on.
+    guest.post(&call);
+    guest.call(&Ping { value: 1 }).unwrap();
+    // Work in the stream comes first.
+    guest.device.hold(0, true);
+    let set = Memset {
+        destination: base,
+        pitch: 0,
+        value: 1,
+        element: 1,
+        width: 16,
+        height: 1,
+        stream: STREAM,
+    };
+    guest.post(&set);
+    guest.send(5, &call);
+    guest.call(&Ping { value: 1 }).unwrap();
+    assert_eq!(guest.counters().busy, 1);
+    guest.device.hold(0, false);
+    guest.reply(5).unwrap();
+    guest.goodbye();
+}
+
+#[test]
 fn small_copies_share_staging_and_keep_their_bytes() {
     let mut guest = Guest::new();
     let base = memory(&mut guest, 1);
