@@ -40,14 +40,19 @@ pub fn without_address_randomisation() -> bool {
 /// Keeps the allocator out of the range in which memory is mapped: whether a
 /// large buffer or another thread's arena lies between two of a driver's
 /// mappings is a matter of timing, and would move what the driver maps later,
-/// variables of modules among it.
+/// variables of modules among it. Up to [`KEPT`] bytes that are free again stay
+/// with the process: a driver's compiler takes them each time.
 pub fn without_mapped_allocations() {
-    // SAFETY: both only change how the allocator gets memory (mallopt(3)).
+    // SAFETY: all only change how the allocator gets memory (mallopt(3)).
     unsafe {
         libc::mallopt(libc::M_MMAP_MAX, 0);
         libc::mallopt(libc::M_ARENA_MAX, 1);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT);
     }
 }
+
+/// Bytes of the allocator's that a worker keeps though they are free.
+const KEPT: libc::c_int = 128 << 20;
 
 /// Ends the process at once: no destructors, no exit handlers. A driver's own
 /// clean-up may wait for a kernel that never ends; the kernel driver cleans up
