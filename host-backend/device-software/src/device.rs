@@ -27,9 +27,9 @@ use std::time::Duration;
 
 const EVENT_DISABLE_TIMING: u32 = 2;
 const STREAM_NON_BLOCKING: u32 = 1;
-/// Bytes of the largest copy or fill that is better done at once than given to another thread: what a frame
-/// brings, some tens of microseconds.
-const SHORT: u64 = 256 << 10;
+/// Bytes of the largest copy or fill that is better done at once than given to another thread: what a slot of a
+/// guest's staging memory holds, less than a tenth of a millisecond.
+const SHORT: u64 = 512 << 10;
 
 struct Event {
     timed: bool,
