@@ -261,7 +261,9 @@ class Migration(unittest.TestCase):
             self.assertEqual(len(errors.strip().splitlines()), 1, errors)
             self.assertEqual(len(self.one.sessions()), 1)
             eventually(lambda: self.two.sessions() == [], "the destination forgot it")
-        self.assertGreater(cut, 5)
+        # Each answer that the source waits for ends a piece; what it says without
+        # waiting may be one.
+        self.assertGreaterEqual(cut, 5)
         self.assertEqual(moved, 1)
 
     def test_nobody_at_the_destination(self):
