@@ -101,17 +101,13 @@ impl<L: AsRef<[u8]>> Retained<L> {
         if self.lent.is_empty() {
             return;
         }
-        let mut owned = Vec::with_capacity(self.len().max(self.bytes.capacity()));
+        let mut owned = Self::with_capacity(self.len().max(self.bytes.capacity()));
         let copied = self.each(|header, payload| {
-            owned.extend_from_slice(&header.to_bytes());
-            payload
-                .iter()
-                .for_each(|part| owned.extend_from_slice(part));
+            owned.push(header, &payload);
             Ok::<(), std::convert::Infallible>(())
         });
         copied.unwrap_or_else(|never| match never {});
-        self.clear();
-        self.bytes = owned;
+        *self = owned;
     }
 
     /// Drops frames from the first on for as long as `arrived` says.

@@ -217,10 +217,8 @@ impl Scheduler {
         let mut state = self.inner.state.lock();
         let mut before = state.before(stream)?;
         before.extend(also);
-        let ready =
-            !before.iter().any(|t| state.operations.contains_key(t)) && state.error.is_none();
         let ticket = match work {
-            Work::Short(task) if ready => {
+            Work::Short(task) if state.is_ready(&before) => {
                 let ticket = state.ticket();
                 if let Err(error) = parking_lot::MutexGuard::unlocked(&mut state, task) {
                     self.inner.fail(&mut state, error);
@@ -265,8 +263,8 @@ impl Scheduler {
     #[must_use]
     pub fn is_ready(&self, stream: u64) -> bool {
         let state = self.inner.state.lock();
-        let over = |before: Vec<Ticket>| before.iter().all(|t| !state.operations.contains_key(t));
-        state.error.is_none() && state.before(stream).is_some_and(over)
+        let before = state.before(stream);
+        before.is_some_and(|before| state.is_ready(&before))
     }
 
     /// Is all work over?
@@ -354,6 +352,11 @@ impl State {
             before.extend(self.streams.get(&LEGACY).map(|s| s.last));
         }
         Some(before)
+    }
+
+    /// Is all over that work waits for, without an error?
+    fn is_ready(&self, before: &[Ticket]) -> bool {
+        self.error.is_none() && !before.iter().any(|t| self.operations.contains_key(t))
     }
 
     fn begin(&mut self) -> u64 {

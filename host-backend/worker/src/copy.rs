@@ -299,7 +299,7 @@ impl Session {
             to: Target::Frames,
         });
         match self.copy_out_issue(&mut copy) {
-            Ok(()) => {}
+            Ok(_) => {}
             Err(fault) => {
                 self.copy_out_abandon(*copy);
                 return Err(fault);
@@ -308,10 +308,11 @@ impl Session {
         Ok(Progress::Later(Goal::CopyOut(copy), Then::Reply))
     }
 
-    /// Asks the device for as many chunks as may be under way.
-    fn copy_out_issue(&mut self, copy: &mut CopyOut) -> Outcome<()> {
-        if self.copy_out_in_place(copy).is_some() {
-            return Ok(());
+    /// Asks the device for as many chunks as may be under way; for none where
+    /// the next bytes, which it returns, can be sent from where they are.
+    fn copy_out_issue(&mut self, copy: &mut CopyOut) -> Outcome<Option<DeviceBytes>> {
+        if let Some(bytes) = self.copy_out_in_place(copy) {
+            return Ok(Some(bytes));
         }
         while copy.under_way.len() < DEPTH && copy.issued < copy.total {
             let Some(mut slot) = self.outbound.take(self.device.as_mut())? else {
@@ -323,7 +324,7 @@ impl Session {
             copy.issued += length;
             copy.under_way.push_back(Chunk { slot, mark, offset });
         }
-        Ok(())
+        Ok(None)
     }
 
     /// The next bytes where the device has them, if they can be sent from
@@ -371,11 +372,11 @@ impl Session {
     /// Sends the chunks that have come and asks for more; true at the end.
     pub(crate) fn copy_out_step(&mut self, at: At, copy: &mut CopyOut) -> Outcome<bool> {
         loop {
-            self.copy_out_issue(copy)?;
+            let in_place = self.copy_out_issue(copy)?;
             if matches!(copy.to, Target::Frames) && self.sender.is_behind() {
                 return Ok(false);
             }
-            if let Some(bytes) = self.copy_out_in_place(copy) {
+            if let Some(bytes) = in_place {
                 let offset = copy.issued.to_le_bytes();
                 copy.issued += bytes.as_ref().len() as u64;
                 if at.slot != 0 {

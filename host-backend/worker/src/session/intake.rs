@@ -341,15 +341,7 @@ impl Session {
         if header.kind >= CONTROL {
             return self.take(header, payload);
         }
-        let expected = self.received + 1;
-        if header.sequence != expected {
-            return Err(End::Sequence {
-                got: header.sequence,
-                expected,
-            });
-        }
-        self.received = expected;
-        self.begins(header.slot);
+        self.admit(header)?;
         let before = self.executed();
         let executed = header.kind == DONE && self.execute(header, payload)?;
         self.executed.store(before, Ordering::Relaxed);

@@ -90,16 +90,7 @@ fn bytes_leave_from_where_they_are_while_nothing_uses_them() {
     guest.call(&Ping { value: 1 }).unwrap();
     // Work in the stream comes first.
     guest.device.hold(0, true);
-    let set = Memset {
-        destination: base,
-        pitch: 0,
-        value: 1,
-        element: 1,
-        width: 16,
-        height: 1,
-        stream: STREAM,
-    };
-    guest.post(&set);
+    guest.post(&super::fill(base, 1, 16));
     guest.send(5, &call);
     guest.call(&Ping { value: 1 }).unwrap();
     assert_eq!(guest.counters().busy, 1);

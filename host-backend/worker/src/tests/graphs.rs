@@ -14,15 +14,7 @@ use crate::testing::guest::Guest;
 const GRAPH: GraphExecHandle = GraphExecHandle(70);
 
 fn fill(destination: u64, value: u32) -> Memset {
-    Memset {
-        destination,
-        pitch: 0,
-        value,
-        element: 1,
-        width: 8,
-        height: 1,
-        stream: StreamHandle::LEGACY,
-    }
+    super::fill(destination, value, 8)
 }
 
 fn node<'a, C: WireCall<'a>>(call: &C, after: &[u32]) -> Vec<u8> {

@@ -45,16 +45,7 @@ fn a_reused_range_waits_for_the_work_before_its_unmapping() {
     let base = guest.regions.arena;
     guest.call(&map(base, CHUNK)).unwrap();
     guest.device.hold(0, true);
-    let set = Memset {
-        destination: base,
-        pitch: 0,
-        value: 1,
-        element: 1,
-        width: 16,
-        height: 1,
-        stream: StreamHandle::LEGACY,
-    };
-    guest.post(&set);
+    guest.post(&super::fill(base, 1, 16));
     guest.post(&unmap(base));
     guest.send(5, &map(base, CHUNK));
     // Others go on meanwhile.

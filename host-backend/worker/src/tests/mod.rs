@@ -12,11 +12,24 @@ mod wire;
 
 use paragpu_protocol::codec::{Bytes, Text};
 use paragpu_protocol::handle::{FunctionHandle, ModuleHandle, StreamHandle};
-use paragpu_protocol::table::{FunctionGet, ImageWrite, Launch, ModuleLoad};
+use paragpu_protocol::table::{FunctionGet, ImageWrite, Launch, Memset, ModuleLoad};
 
 use crate::testing::guest::Guest;
 
 const MODULE: ModuleHandle = ModuleHandle(900);
+
+/// Sets `width` bytes in the legacy stream.
+fn fill(destination: u64, value: u32, width: u64) -> Memset {
+    Memset {
+        destination,
+        pitch: 0,
+        value,
+        element: 1,
+        width,
+        height: 1,
+        stream: StreamHandle::LEGACY,
+    }
+}
 
 /// Sends an image and loads it.
 fn load_module(guest: &mut Guest) {

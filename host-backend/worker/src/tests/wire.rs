@@ -163,15 +163,7 @@ fn a_guest_that_dies_ends_its_session() {
     guest.call(&map).unwrap();
     guest.device.hold(0, true);
     let stream = StreamHandle::LEGACY;
-    guest.post(&Memset {
-        destination: guest.regions.arena,
-        pitch: 0,
-        value: 7,
-        element: 1,
-        width: 64,
-        height: 1,
-        stream,
-    });
+    guest.post(&super::fill(guest.regions.arena, 7, 64));
     guest.send(1, &StreamSynchronize { stream });
     assert!(guest.die().is_orderly());
 
