@@ -7,9 +7,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Condvar, Mutex, Once, OnceLock, Weak};
 
+use paragpu_communicator::Spin;
 use paragpu_protocol::table::{HostFuncDone, HostFuncLaunch};
 
 use crate::error::Result;
@@ -102,7 +103,7 @@ impl Callbacks {
             self.tell(sender);
             let shared = Arc::clone(&self.shared);
             spawn("paragpu-host", move || {
-                for id in ids {
+                while let Some(id) = shared.next_id(&ids) {
                     shared.run(id);
                 }
             });
@@ -120,6 +121,20 @@ impl Callbacks {
 }
 
 impl Shared {
+    /// The next function to run. While there are more, it is looked for
+    /// before sleeping: a stream stands still until this thread is awake.
+    fn next_id(&self, ids: &Receiver<u64>) -> Option<u64> {
+        let more = *lock(&self.outstanding) > 0;
+        let mut spin = Spin::new(self.link.spin(), None);
+        while more && spin.again() {
+            match ids.try_recv() {
+                Err(TryRecvError::Empty) => {}
+                found => return found.ok(),
+            }
+        }
+        ids.recv().ok()
+    }
+
     fn run(&self, id: u64) {
         let waiting = lock(&self.functions).remove(&id);
         let Some(waiting) = waiting.or_else(|| self.next_launch(id)) else {

@@ -240,6 +240,11 @@ impl Link {
         self.session.get().and_then(Weak::upgrade)
     }
 
+    /// How long a thread that waits polls before it sleeps.
+    pub(crate) fn spin(&self) -> Duration {
+        self.spin
+    }
+
     /// Sets who is told to run host functions; the first one stays.
     pub fn on_host_function(&self, sink: HostFunctionSink) {
         let _ = self.host_functions.set(sink);

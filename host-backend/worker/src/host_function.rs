@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use paragpu_communicator::Sender;
+use paragpu_communicator::{Polling, Sender, Spin};
 use paragpu_protocol::frame::Control;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{HostFuncDone, HostFuncLaunch};
@@ -35,10 +35,19 @@ struct Table {
     closed: bool,
 }
 
+impl Table {
+    /// Is the guest still to say that it ran the function?
+    fn waits_for(&self, id: u64) -> bool {
+        !self.closed && self.functions.get(&id) == Some(&State::Running)
+    }
+}
+
 /// The host functions of a session.
 pub(crate) struct HostFunctions {
     table: Mutex<Table>,
     changed: Condvar,
+    /// How often a wait may have ended.
+    changes: AtomicU64,
     sender: Arc<dyn Sender>,
     executed: Arc<AtomicU64>,
 }
@@ -48,6 +57,7 @@ impl HostFunctions {
         Self {
             table: Mutex::default(),
             changed: Condvar::new(),
+            changes: AtomicU64::new(0),
             sender,
             executed,
         }
@@ -116,13 +126,31 @@ impl HostFunctions {
             self.remove(id);
             return;
         }
+        // Most are short, and being woken takes longer than they do.
+        let mut spin = Spin::new(Polling::default().spin, None);
+        let mut seen = 0;
+        while spin.again() {
+            let changes = self.changes.load(Ordering::Acquire);
+            if changes != seen {
+                seen = changes;
+                if !self.lock().waits_for(id) {
+                    return;
+                }
+            }
+        }
         let mut table = self.lock();
-        while !table.closed && table.functions.get(&id) == Some(&State::Running) {
+        while table.waits_for(id) {
             table = self
                 .changed
                 .wait(table)
                 .unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// A wait may have ended.
+    fn change(&self) {
+        self.changes.fetch_add(1, Ordering::Release);
+        self.changed.notify_all();
     }
 
     fn done(&self, id: u64) -> Outcome<()> {
@@ -132,7 +160,7 @@ impl HostFunctions {
                 table.functions.remove(&id);
                 table.running -= 1;
                 drop(table);
-                self.changed.notify_all();
+                self.change();
                 Ok(())
             }
             _ => fail(
@@ -145,7 +173,7 @@ impl HostFunctions {
     /// Ends every wait, now and later.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
-        self.changed.notify_all();
+        self.change();
     }
 }
 
