@@ -32,11 +32,10 @@ use crate::progress::Progress;
 use crate::session::Session;
 use crate::slots::lock;
 use crate::stream::Stream;
-use crate::sys::memory::{Destination, Source};
+use crate::sys::memory::{Destination, PAGE, Source};
 
 /// Smallest run of bytes that is compared.
 const UNIT: usize = 16;
-const PAGE: usize = 4096;
 /// Bytes that are merged at once where all of them differ.
 const WORD: usize = 8;
 /// Bytes before each run of a patch.
@@ -63,8 +62,10 @@ pub(crate) struct State {
     /// What both sides last agreed on; of the program's bytes only. Shared
     /// with what a host that lacks it is being sent.
     agreed: Arc<Vec<u8>>,
-    /// Where the shadow's pages are fetched to.
+    /// Where the shadow's pages are fetched to, those that changed.
     fetched: Vec<u8>,
+    /// Not 0 for each page that came.
+    came: Vec<u8>,
     /// Work that may write to the shadow.
     writers: Vec<(Arc<Progress>, u64)>,
     /// The program gave the memory back: the host knows no such shadow.
@@ -84,6 +85,7 @@ impl Region {
             state: Mutex::new(State {
                 agreed: Arc::new(vec![0; host.len()]),
                 fetched: Vec::new(),
+                came: Vec::new(),
                 writers: Vec::new(),
                 gone: false,
             }),
@@ -205,17 +207,15 @@ impl Region {
     /// The first run of differing units from `at` on, before `end`, at most
     /// one write long.
     fn changed_run(&self, agreed: &[u8], at: usize, end: usize) -> Option<(usize, usize)> {
-        let differs = |from: usize| {
-            let to = (from + UNIT).min(end);
-            agreed.get(from..to) != Some(self.host.part(from, to - from))
-        };
-        let from = (at..end).step_by(UNIT).find(|&unit| differs(unit))?;
+        let now = self.host.part(at, end - at);
+        let same = equal_units(agreed.get(at..end)?, now);
+        if same == now.len() {
+            return None;
+        }
+        let from = at + same;
         let limit = (from + WRITE).min(end);
-        let to = (from..limit)
-            .step_by(UNIT)
-            .find(|&unit| !differs(unit))
-            .unwrap_or(limit);
-        Some((from, to))
+        let now = self.host.part(from, limit - from);
+        Some((from, from + differing_units(agreed.get(from..limit)?, now)))
     }
 
     /// Fetches what the device changed; writers that are over are forgotten.
@@ -233,26 +233,31 @@ impl Region {
         let before = usize::try_from(self.device - self.base).unwrap_or(0);
         let length = usize::try_from(self.length).map_err(|_| Status::OUT_OF_MEMORY)?;
         let State {
-            agreed, fetched, ..
+            agreed,
+            fetched,
+            came,
+            ..
         } = &mut *state;
         fetched.resize(length, 0);
-        let own = before..before + agreed.len();
-        // Pages that did not change do not come.
-        fetched
-            .get_mut(own.clone())
-            .ok_or(Status::UNKNOWN)?
-            .copy_from_slice(agreed);
         session.link.call_with(
             &ShadowRead {
                 address: self.base,
                 size: self.length,
             },
-            Some(Destination::of(fetched)),
+            Some(Destination::of(fetched, came)),
             |()| (),
         )?;
-        let own = fetched.get(own).ok_or(Status::UNKNOWN)?;
+        // Pages that did not change did not come.
         let agreed: &mut Vec<u8> = Arc::make_mut(agreed);
-        self.merge(agreed, own);
+        let own = before..before + agreed.len();
+        for (page, _) in came.iter().enumerate().filter(|(_, came)| **came != 0) {
+            let (start, end) = (page * PAGE, (page + 1) * PAGE);
+            let (from, to) = (start.max(own.start), end.min(own.end));
+            let old = agreed.get_mut(from - before..to - before);
+            if let (Some(old), Some(new)) = (old, fetched.get(from..to)) {
+                self.merge(from - before, old, new);
+            }
+        }
         // Not before: others look for writers without waiting for this thread.
         state.writers = left;
         if state.writers.is_empty() {
@@ -261,32 +266,64 @@ impl Region {
         Ok(())
     }
 
-    /// Writes the bytes that differ into the program's memory, and agrees on
-    /// them.
-    fn merge(&self, agreed: &mut [u8], fetched: &[u8]) {
-        let pages = agreed.chunks_mut(PAGE).zip(fetched.chunks(PAGE));
-        for (page, (old, new)) in pages.enumerate() {
-            if old == new {
-                continue;
-            }
-            let words = old.chunks(WORD).zip(new.chunks(WORD));
-            for (word, (old, new)) in words.enumerate() {
-                let at = page * PAGE + word * WORD;
-                if old == new {
-                    continue;
-                }
-                if old.iter().zip(new).all(|(old, new)| old != new) {
-                    self.host.overwrite(at, new);
-                    continue;
-                }
-                let differing = old.iter().zip(new).enumerate();
-                for (byte, _) in differing.filter(|(_, (old, new))| old != new) {
-                    self.host
-                        .overwrite(at + byte, new.get(byte..=byte).unwrap_or(&[]));
-                }
-            }
-            old.copy_from_slice(new);
+    /// Writes the bytes at `at` that differ into the program's memory, and
+    /// agrees on them.
+    fn merge(&self, at: usize, agreed: &mut [u8], fetched: &[u8]) {
+        let ((old, old_rest), (new, new_rest)) =
+            (agreed.as_chunks::<WORD>(), fetched.as_chunks::<WORD>());
+        for (word, (old, new)) in old.iter().zip(new).enumerate() {
+            self.merge_word(at + word * WORD, old, new);
         }
+        self.merge_bytes(at + old.len() * WORD, old_rest, new_rest);
+        agreed.copy_from_slice(fetched);
+    }
+
+    fn merge_word(&self, at: usize, &old: &[u8; WORD], &new: &[u8; WORD]) {
+        const LOW: u64 = u64::from_ne_bytes([0x01; WORD]);
+        const HIGH: u64 = u64::from_ne_bytes([0x80; WORD]);
+        let changed = u64::from_ne_bytes(old) ^ u64::from_ne_bytes(new);
+        if changed == 0 {
+            return;
+        }
+        // No byte of it is zero.
+        if changed.wrapping_sub(LOW) & !changed & HIGH == 0 {
+            self.host.overwrite(at, new);
+        } else {
+            self.merge_bytes(at, &old, &new);
+        }
+    }
+
+    fn merge_bytes(&self, at: usize, old: &[u8], new: &[u8]) {
+        for (byte, (old, new)) in old.iter().zip(new).enumerate() {
+            if old != new {
+                self.host.overwrite(at + byte, [*new]);
+            }
+        }
+    }
+}
+
+/// Bytes before the first unit in which two equally long slices differ.
+fn equal_units(one: &[u8], other: &[u8]) -> usize {
+    units(one, other, |same| same)
+}
+
+/// Bytes before the first unit in which they do not.
+fn differing_units(one: &[u8], other: &[u8]) -> usize {
+    units(one, other, |same| !same)
+}
+
+/// Bytes of whole units, and of the shorter one at the end, that are `wanted`.
+fn units(one: &[u8], other: &[u8], wanted: impl Fn(bool) -> bool) -> usize {
+    let ((ones, one_rest), (others, other_rest)) =
+        (one.as_chunks::<UNIT>(), other.as_chunks::<UNIT>());
+    let pairs = ones.iter().zip(others);
+    let found = pairs
+        .map(|(one, other)| u128::from_ne_bytes(*one) == u128::from_ne_bytes(*other))
+        .position(|same| !wanted(same));
+    match found {
+        Some(unit) => unit * UNIT,
+        None if wanted(one_rest == other_rest) => one.len(),
+        None => one.len() - one_rest.len(),
     }
 }
 
@@ -490,5 +527,47 @@ impl Session {
         }
         let regions: Vec<_> = read(&self.host.shadows).clone();
         regions.iter().try_for_each(|region| region.pull(self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Two slices of one length, much of which is equal.
+    fn alike() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
+        vec((0_u8..3, prop::bool::weighted(0.1)), 0..200).prop_map(|bytes| {
+            let one = bytes.iter().map(|(byte, _)| *byte);
+            let other = bytes.iter().map(|(byte, other)| byte + u8::from(*other));
+            (one.collect(), other.collect())
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn units_end_where_they_are_otherwise((one, other) in alike()) {
+            let same: Vec<bool> = one.chunks(UNIT).zip(other.chunks(UNIT)).map(|(a, b)| a == b).collect();
+            let before = |units: usize| (units * UNIT).min(one.len());
+            let equal = same.iter().take_while(|same| **same).count();
+            prop_assert_eq!(equal_units(&one, &other), before(equal));
+            let differing = same.iter().take_while(|same| !**same).count();
+            prop_assert_eq!(differing_units(&one, &other), before(differing));
+        }
+
+        #[test]
+        fn only_what_the_device_changed_is_written((old, new) in alike(), own in any::<u8>()) {
+            // The program changed all of it meanwhile.
+            let mut host = vec![own; old.len()];
+            let region = Region::new(Source::of(&mut host), 0, 0, 0);
+            let mut agreed = old.clone();
+            region.merge(0, &mut agreed, &new);
+            prop_assert_eq!(&agreed, &new);
+            for ((old, new), now) in old.iter().zip(&new).zip(&host) {
+                prop_assert_eq!(*now, if old == new { own } else { *new });
+            }
+        }
     }
 }

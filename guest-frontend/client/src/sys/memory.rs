@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use paragpu_communicator::Window;
 
+/// Unit of what is noted about bytes that came.
+pub(crate) const PAGE: usize = 4096;
+
 /// Bytes of the program that a call may read.
 #[derive(Debug, Clone, Copy)]
 pub struct Source {
@@ -27,6 +30,8 @@ pub struct Destination {
     slices: usize,
     pitch: usize,
     slice_pitch: usize,
+    /// One byte for each page of it, set where something was written; or null.
+    noted: *mut u8,
 }
 
 // SAFETY: the thread that made it waits until nobody uses it any more, or
@@ -50,6 +55,13 @@ impl Source {
             address: address.cast(),
             length,
         }
+    }
+
+    /// All of a buffer, which must outlive the value's use.
+    #[cfg(test)]
+    pub(crate) fn of(buffer: &mut [u8]) -> Self {
+        // SAFETY: the buffer is readable and borrowed by nobody else.
+        unsafe { Self::new(buffer.as_mut_ptr().cast(), buffer.len()) }
     }
 
     /// `length` bytes at `offset` of a window, to be used no longer than the
@@ -101,18 +113,19 @@ impl Source {
         }
     }
 
-    /// Writes bytes at `offset`, as far as they fit. Only for memory that the
-    /// program gave to be written as well (pinned memory).
-    pub fn overwrite(&self, offset: usize, bytes: &[u8]) {
-        let offset = offset.min(self.length);
-        let length = bytes.len().min(self.length - offset);
-        // SAFETY: inside the memory; that it is writable is what pinning means.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                bytes.as_ptr(),
-                self.address.add(offset).cast_mut(),
-                length,
-            );
+    /// Writes bytes at `offset` in one go, where they fit. Only for memory that
+    /// the program gave to be written as well (pinned memory).
+    pub fn overwrite<const N: usize>(&self, offset: usize, bytes: [u8; N]) {
+        if offset.checked_add(N).is_some_and(|end| end <= self.length) {
+            // SAFETY: inside the memory; that it is writable is what pinning
+            // means.
+            unsafe {
+                self.address
+                    .add(offset)
+                    .cast_mut()
+                    .cast::<[u8; N]>()
+                    .write_unaligned(bytes);
+            }
         }
     }
 
@@ -151,15 +164,34 @@ impl Destination {
             slices: 1,
             pitch: length,
             slice_pitch: length,
+            noted: std::ptr::null_mut(),
         }
     }
 
     /// All of a buffer, which must outlive the value's use: the call it is
-    /// given to returns only when nobody writes any more.
+    /// given to returns only when nobody writes any more. `noted` becomes one
+    /// byte for each page of the buffer, not 0 where something was written;
+    /// it must live as long.
     #[must_use]
-    pub(crate) fn of(buffer: &mut [u8]) -> Self {
-        // SAFETY: the buffer is writable and borrowed by nobody else.
-        unsafe { Self::new(buffer.as_mut_ptr().cast(), buffer.len()) }
+    pub(crate) fn of(buffer: &mut [u8], noted: &mut Vec<u8>) -> Self {
+        noted.clear();
+        noted.resize(buffer.len().div_ceil(PAGE), 0);
+        Self {
+            noted: noted.as_mut_ptr(),
+            // SAFETY: the buffer is writable and borrowed by nobody else.
+            ..unsafe { Self::new(buffer.as_mut_ptr().cast(), buffer.len()) }
+        }
+    }
+
+    /// Something is written at `[at, at + length)`, which lies inside.
+    fn note(&self, at: usize, length: usize) {
+        if self.noted.is_null() || length == 0 {
+            return;
+        }
+        for page in at / PAGE..=(at + length - 1) / PAGE {
+            // SAFETY: `of` made it as long as the buffer has pages.
+            unsafe { self.noted.add(page).write(1) };
+        }
     }
 
     /// `slices` times `rows` rows of `width` bytes; rows begin `pitch` bytes
@@ -181,6 +213,7 @@ impl Destination {
             slices,
             pitch,
             slice_pitch,
+            noted: std::ptr::null_mut(),
         }
     }
 
@@ -227,6 +260,7 @@ impl Destination {
         let Some(mut at) = self.starts(offset, bytes.len()) else {
             return false;
         };
+        self.note(at, bytes.len());
         let mut rest = bytes;
         while !rest.is_empty() {
             let (place, room) = self.place(at);
@@ -257,6 +291,7 @@ impl Destination {
             return false;
         }
         let (place, _) = self.place(start + at);
+        self.note(start, length);
         // SAFETY: as in `write`; `room` says that all is in one row. Nobody
         // else uses the bytes meanwhile.
         read(unsafe { std::slice::from_raw_parts_mut(place, length - at) });
