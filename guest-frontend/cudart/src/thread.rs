@@ -4,7 +4,7 @@
 //! The cells have no destructor, so a thread may call the runtime until its
 //! very end, and reading them takes neither a lock nor an allocation.
 
-use paragpu_abi::{CUcontext, CUstream, cudaError_t, cudaSuccess, dim3};
+use paragpu_abi::{CUcontext, CUstream, cudaError_t, cudaErrorNotReady, cudaSuccess, dim3};
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::ptr;
@@ -73,9 +73,12 @@ pub fn with<R>(action: impl FnOnce(&Thread) -> R) -> R {
 }
 
 impl Thread {
-    /// Remembers an error for `cudaGetLastError`.
+    /// Remembers an error for `cudaGetLastError`. That work is not over yet is
+    /// an answer and no error: NVIDIA's runtime does not remember it.
     pub fn fail(&self, code: cudaError_t) {
-        self.last_error.set(code);
+        if code != cudaErrorNotReady {
+            self.last_error.set(code);
+        }
     }
 
     /// The last error, which stays.
@@ -115,6 +118,7 @@ mod tests {
     #[test]
     fn last_error_is_per_thread_and_taken_once() {
         with(|thread| thread.fail(1));
+        with(|thread| thread.fail(cudaErrorNotReady));
         std::thread::spawn(|| assert_eq!(with(Thread::peek), cudaSuccess))
             .join()
             .expect("thread");

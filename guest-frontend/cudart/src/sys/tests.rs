@@ -221,18 +221,21 @@ fn configurations_come_back_in_order() {
 #[test]
 fn errors_belong_to_their_thread() {
     warm();
-    // SAFETY: the stream is one for the fake.
-    unsafe { assert_eq!(cudaStreamQuery(ptr::null_mut()), abi::cudaErrorNotReady) };
+    // SAFETY: takes only a number.
+    let wrong = unsafe { cudaSetDevice(7) };
+    assert_eq!(wrong, abi::cudaErrorInvalidDevice);
     thread::spawn(|| assert_eq!(cudaGetLastError(), abi::cudaSuccess))
         .join()
         .expect("thread");
     warm();
+    // SAFETY: the stream is one for the fake.
+    unsafe { assert_eq!(cudaStreamQuery(ptr::null_mut()), abi::cudaErrorNotReady) };
     assert_eq!(
         cudaPeekAtLastError(),
-        abi::cudaErrorNotReady,
-        "success leaves it"
+        abi::cudaErrorInvalidDevice,
+        "success leaves it, and so does an answer"
     );
-    assert_eq!(cudaGetLastError(), abi::cudaErrorNotReady);
+    assert_eq!(cudaGetLastError(), abi::cudaErrorInvalidDevice);
     assert_eq!(cudaGetLastError(), abi::cudaSuccess);
 }
 
