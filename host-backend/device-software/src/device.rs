@@ -929,6 +929,10 @@ impl Device for SoftwareDevice {
             })
     }
 
+    fn computes_on_host(&self) -> bool {
+        true
+    }
+
     fn stream_doze(&mut self, stream: StreamId, timeout: Duration) -> Result<()> {
         self.scheduler.doze(stream.0, timeout);
         self.scheduler.check()

@@ -663,6 +663,12 @@ pub trait Device: Send {
     /// What the driver says.
     fn flush_output(&mut self) -> Result<()>;
 
+    /// Does its work need processors of this host? Whoever waits for it had
+    /// better leave them to it then.
+    fn computes_on_host(&self) -> bool {
+        false
+    }
+
     /// Waits until `stream` has no work left, sleeping rather than spinning;
     /// may also return earlier. `timeout` bounds the wait.
     ///

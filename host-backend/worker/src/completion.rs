@@ -190,7 +190,8 @@ pub(crate) enum Pace {
 
 /// Polls at first, then sleeps a part of the time already waited: a long
 /// kernel costs little processor time, a short one little delay. Where others
-/// want the processor, the device's own work most likely, it gives way.
+/// want the processor it gives way: to a device that computes on this host,
+/// most likely, and else to the guest, or to a thread that waits for it.
 #[derive(Debug, Default)]
 pub(crate) struct Pacer {
     began: Option<Instant>,
@@ -218,8 +219,9 @@ impl Pacer {
         *self = Self::default();
     }
 
-    /// How to wait before looking at the device again.
-    pub(crate) fn pace(&mut self) -> Pace {
+    /// How to wait before looking at the device again, which may compute on
+    /// this host.
+    pub(crate) fn pace(&mut self, computes_on_host: bool) -> Pace {
         let began = *self.began.get_or_insert_with(Instant::now);
         if !self.polled {
             let spin = self.spin.get_or_insert_with(|| Spin::new(POLLING, None));
@@ -230,7 +232,7 @@ impl Pacer {
             // It ends early where the processor is wanted.
             self.crowded = began.elapsed() < POLLING;
         }
-        if self.crowded {
+        if self.crowded && computes_on_host {
             return Pace::Device(DOZE);
         }
         let now = Instant::now();
@@ -251,8 +253,8 @@ mod tests {
     #[test]
     fn naps_grow_with_the_wait() {
         let mut pacer = Pacer::default();
-        assert_eq!(pacer.pace(), Pace::Guest(Wait::Poll));
-        while pacer.pace() == Pace::Guest(Wait::Poll) {}
+        assert_eq!(pacer.pace(true), Pace::Guest(Wait::Poll));
+        while pacer.pace(true) == Pace::Guest(Wait::Poll) {}
         pacer.crowded = false;
         let now = Instant::now();
         for (waited, least, most) in [
@@ -262,7 +264,7 @@ mod tests {
             (10_000, 900, 1100),
         ] {
             pacer.began = now.checked_sub(Duration::from_millis(waited));
-            let Pace::Guest(Wait::Until(end)) = pacer.pace() else {
+            let Pace::Guest(Wait::Until(end)) = pacer.pace(true) else {
                 panic!("still polling after {waited} ms");
             };
             let nap = end - now;
@@ -272,8 +274,9 @@ mod tests {
             assert!(nap <= Duration::from_micros(most) + slack * 2, "{nap:?}");
         }
         pacer.crowded = true;
-        assert_eq!(pacer.pace(), Pace::Device(DOZE));
+        assert_eq!(pacer.pace(true), Pace::Device(DOZE));
+        assert!(matches!(pacer.pace(false), Pace::Guest(Wait::Until(_))));
         pacer.reset();
-        assert_eq!(pacer.pace(), Pace::Guest(Wait::Poll));
+        assert_eq!(pacer.pace(true), Pace::Guest(Wait::Poll));
     }
 }

@@ -522,7 +522,7 @@ impl Session {
     /// Waits for the device where it needs the processor; how long to wait
     /// for the guest then.
     pub(crate) fn pace(&mut self) -> Wait {
-        let most = match self.pacer.pace() {
+        let most = match self.pacer.pace(self.device.computes_on_host()) {
             Pace::Guest(wait) => return wait,
             Pace::Device(most) => most,
         };
