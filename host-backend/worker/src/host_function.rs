@@ -5,7 +5,7 @@
 //! of the session ends every such wait.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use paragpu_communicator::{Polling, Sender, Spin};
@@ -31,7 +31,6 @@ enum State {
 #[derive(Debug, Default)]
 struct Table {
     functions: HashMap<u64, State>,
-    running: usize,
     closed: bool,
 }
 
@@ -46,6 +45,9 @@ impl Table {
 pub(crate) struct HostFunctions {
     table: Mutex<Table>,
     changed: Condvar,
+    /// How many the guest was asked to run and has not; changed under the
+    /// table's lock.
+    running: AtomicUsize,
     /// How often a wait may have ended.
     changes: AtomicU64,
     sender: Arc<dyn Sender>,
@@ -57,6 +59,7 @@ impl HostFunctions {
         Self {
             table: Mutex::default(),
             changed: Condvar::new(),
+            running: AtomicUsize::new(0),
             changes: AtomicU64::new(0),
             sender,
             executed,
@@ -69,7 +72,7 @@ impl HostFunctions {
 
     /// Has the guest been asked to run functions that it has not finished?
     pub(crate) fn are_running(&self) -> bool {
-        self.lock().running > 0
+        self.running.load(Ordering::Acquire) > 0
     }
 
     /// Is none launched that has not ended?
@@ -95,7 +98,7 @@ impl HostFunctions {
     fn remove(&self, id: u64) {
         let mut table = self.lock();
         if table.functions.remove(&id) == Some(State::Running) {
-            table.running -= 1;
+            self.running.fetch_sub(1, Ordering::Release);
         }
     }
 
@@ -107,7 +110,7 @@ impl HostFunctions {
                 return;
             }
             if table.functions.insert(id, State::Running) != Some(State::Running) {
-                table.running += 1;
+                self.running.fetch_add(1, Ordering::Release);
             }
         }
         let asked = self
@@ -158,7 +161,7 @@ impl HostFunctions {
         match table.functions.get(&id) {
             Some(State::Running) => {
                 table.functions.remove(&id);
-                table.running -= 1;
+                self.running.fetch_sub(1, Ordering::Release);
                 drop(table);
                 self.change();
                 Ok(())

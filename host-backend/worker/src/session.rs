@@ -488,6 +488,9 @@ impl Session {
 
     /// Takes some calls, executes them, and answers what is over.
     fn turn(&mut self, receiver: &mut dyn Receiver) -> Result<(), End> {
+        if self.backlog.is_empty() {
+            self.take_ahead(receiver)?;
+        }
         if !self.backlog.is_empty() {
             return self.turn_behind(receiver);
         }

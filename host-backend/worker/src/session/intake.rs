@@ -1,5 +1,11 @@
 //! How calls are taken in: each in its place in the session, executed in
 //! order, or put by while one before it waits for staging memory.
+//!
+//! What a host function's end needs does not wait its turn. The device stands
+//! still until it has come, and it comes behind all that the program's other
+//! threads posted: so, while a host function runs, calls are taken in ahead of
+//! being executed. What the program did to shadows before is taken with it: in
+//! memory that a device reaches itself it would be there already, too.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -13,7 +19,7 @@ use paragpu_protocol::table::{
     Call, CopyToDevice, HostFuncDone, ShadowPatch, ShadowRead, ShadowWrite,
 };
 
-use super::{Session, Waiting};
+use super::{BATCH, Session, Waiting};
 use crate::answer::At;
 use crate::error::{End, Fault};
 use crate::staging::{Arrivals, Arrived, InPlace};
@@ -23,6 +29,9 @@ use crate::transfer::orders::Report;
 const BACKLOG: usize = 16 << 20;
 /// The same while the guest runs host functions, whose end may be among them.
 const MOST_BACKLOG: usize = 256 << 20;
+/// Bytes, and calls, taken in ahead while host functions run.
+const AHEAD: usize = 64 << 10;
+const CALLS_AHEAD: usize = 256;
 /// Longest wait for room in staging memory between two looks at the rest.
 const STAGED: Duration = Duration::from_micros(50);
 /// After so long without any, calls are taken in all the same: the device may
@@ -120,7 +129,7 @@ impl Session {
             return Err(End::Kind(header.kind));
         }
         self.admit(header)?;
-        if !self.execute(header, payload)? {
+        if !self.execute(header, payload, true)? {
             self.put_back(header, payload, false)?;
         }
         self.taken_in(payload.len())
@@ -134,7 +143,7 @@ impl Session {
             stream: place.stream,
             data: Bytes(place.data.as_ref()),
         });
-        if !self.carry_out(header, &call, &[])? {
+        if !self.carry_out_in_turn(header, &call, &[])? {
             return Err(TravelError::protocol("a copy without a source waits").into());
         }
         self.taken_in(header.payload_len())
@@ -176,17 +185,39 @@ impl Session {
         self.look()
     }
 
-    /// Executes a call; false where it waits for staging memory.
-    fn execute(&mut self, header: FrameHeader, payload: &[u8]) -> Result<bool, End> {
+    /// Executes a call, in its turn or ahead of it; false where it waits for
+    /// staging memory.
+    fn execute(&mut self, header: FrameHeader, payload: &[u8], in_turn: bool) -> Result<bool, End> {
         let call = Call::decode(header.kind, payload).map_err(|source| End::Malformed {
             name: info(header.kind).map_or("unknown", |info| info.name),
             number: header.kind,
             source,
         })?;
-        self.carry_out(header, &call, payload)
+        if in_turn {
+            self.carry_out_in_turn(header, &call, payload)
+        } else {
+            self.carry_out(header, &call, payload)
+        }
     }
 
-    /// The same for a call that was decoded.
+    /// Carries a call out behind all before it.
+    fn carry_out_in_turn(
+        &mut self,
+        header: FrameHeader,
+        call: &Call<'_>,
+        payload: &[u8],
+    ) -> Result<bool, End> {
+        // The call's own reply acknowledges it.
+        let before = self.executed();
+        self.executed.store(header.sequence, Ordering::Relaxed);
+        let done = self.carry_out(header, call, payload)?;
+        if !done {
+            self.executed.store(before, Ordering::Relaxed);
+        }
+        Ok(done)
+    }
+
+    /// Carries a decoded call out; false where it waits for staging memory.
     fn carry_out(
         &mut self,
         header: FrameHeader,
@@ -197,15 +228,9 @@ impl Session {
             slot: header.slot,
             call: header.kind,
         };
-        // The call's own reply acknowledges it.
-        let before = self.executed();
-        self.executed.store(header.sequence, Ordering::Relaxed);
         let done = match self.dispatch(at, call) {
             Ok(done) => done,
-            Err(Fault::Stall) => {
-                self.executed.store(before, Ordering::Relaxed);
-                return Ok(false);
-            }
+            Err(Fault::Stall) => return Ok(false),
             Err(Fault::End(end)) => return Err(end),
             Err(Fault::Call(error)) => {
                 self.defer(at.call, &error);
@@ -261,14 +286,40 @@ impl Session {
         Ok(())
     }
 
-    /// A turn while calls wait for staging memory: executes them as far as it
-    /// goes. Meanwhile takes more calls in: the end of a host function that
-    /// the device waits for may be among them.
+    /// Takes in what has come while a host function runs: its end may be
+    /// among it.
+    pub(super) fn take_ahead(&mut self, receiver: &mut dyn Receiver) -> Result<(), End> {
+        if !self.host_functions.are_running() {
+            return Ok(());
+        }
+        self.recall(receiver);
+        while self.backlog_bytes < AHEAD
+            && self.backlog.len() < CALLS_AHEAD
+            && let Some(frame) = receiver.receive(Wait::Poll)?
+        {
+            self.take_behind(frame.header, frame.payload)?;
+        }
+        Ok(())
+    }
+
+    /// A turn while calls were put by: executes some. Where one waits for
+    /// staging memory, takes more in: the end of a host function that the
+    /// device waits for may be among them.
     pub(super) fn turn_behind(&mut self, receiver: &mut dyn Receiver) -> Result<(), End> {
-        self.execute_behind()?;
+        let mut stalled = false;
+        for _ in 0..BATCH {
+            if self.backlog.is_empty() {
+                break;
+            }
+            stalled = !self.execute_first()?;
+            if stalled {
+                break;
+            }
+            self.take_ahead(receiver)?;
+        }
         self.look()?;
         self.flush()?;
-        if self.backlog.is_empty() {
+        if !stalled {
             return Ok(());
         }
         let wait = self.pace();
@@ -282,35 +333,21 @@ impl Session {
         self.take_behind(frame.header, frame.payload)
     }
 
-    /// Executes the calls that wait, as far as it goes.
-    fn execute_behind(&mut self) -> Result<(), End> {
-        while let Some(next) = self.backlog.pop_front() {
-            if next.executed {
-                self.executed.store(next.header.sequence, Ordering::Relaxed);
-            } else if !self.execute(next.header, &next.payload)? {
-                self.backlog.push_front(next);
-                break;
-            }
-            self.backlog_bytes -= next.payload.len();
-            self.pacer.reset();
+    /// Executes the first of the calls that were put by; false where it waits
+    /// for staging memory, or there is none.
+    fn execute_first(&mut self) -> Result<bool, End> {
+        let Some(next) = self.backlog.pop_front() else {
+            return Ok(false);
+        };
+        if next.executed {
+            self.executed.store(next.header.sequence, Ordering::Relaxed);
+        } else if !self.execute(next.header, &next.payload, true)? {
+            self.backlog.push_front(next);
+            return Ok(false);
         }
-        Ok(())
-    }
-
-    /// A call was put by while the session stops. One that a host function
-    /// makes to see pinned memory is executed all the same, with those before
-    /// it: the device waits for that function.
-    pub(crate) fn serve_host_function(&mut self) -> Result<(), End> {
-        let of_shadow = self.backlog.back().is_some_and(|last| {
-            let number = last.header.kind;
-            number == ShadowRead::INFO.number
-                || number == ShadowWrite::INFO.number
-                || number == ShadowPatch::INFO.number
-        });
-        if of_shadow && self.host_functions.are_running() {
-            self.execute_behind()?;
-        }
-        Ok(())
+        self.backlog_bytes -= next.payload.len();
+        self.pacer.reset();
+        Ok(true)
     }
 
     /// Is there room for more calls that wait?
@@ -336,18 +373,25 @@ impl Session {
         Ok(())
     }
 
+    /// Puts a call by, but for what a host function's end needs.
     pub(crate) fn take_behind(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), End> {
-        const DONE: u16 = <HostFuncDone as WireCall>::INFO.number;
         if header.kind >= CONTROL {
             return self.take(header, payload);
         }
         self.admit(header)?;
-        let before = self.executed();
-        let executed = header.kind == DONE && self.execute(header, payload)?;
-        self.executed.store(before, Ordering::Relaxed);
+        let executed =
+            self.is_for_host_functions(header.kind) && self.execute(header, payload, false)?;
         let kept = if executed { &[] } else { payload };
         self.put_back(header, kept, executed)?;
         self.taken_in(payload.len())
+    }
+
+    /// Is it what a host function's end needs?
+    fn is_for_host_functions(&self, call: u16) -> bool {
+        call == HostFuncDone::INFO.number
+            || call == ShadowWrite::INFO.number
+            || call == ShadowPatch::INFO.number
+            || call == ShadowRead::INFO.number && self.host_functions.are_running()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use paragpu_protocol::codec::Bytes;
 use paragpu_protocol::frame::Control;
-use paragpu_protocol::handle::{DeviceAddress, EventHandle, StreamHandle};
+use paragpu_protocol::handle::{DeviceAddress, EventHandle, ShadowAddress, StreamHandle};
 use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::*;
@@ -216,6 +216,12 @@ fn host_functions_stop_their_stream_until_done() {
 fn a_host_function_ends_though_copies_wait_for_staging() {
     let mut guest = guest();
     let (stream, _) = STREAMS[0];
+    let address = guest.regions.shadow;
+    let shadow = ShadowCreate {
+        address: ShadowAddress(address),
+        size: 4096,
+    };
+    guest.call(&shadow).unwrap();
     guest.post(&HostFuncLaunch { stream, id: 1 });
     guest.next_where(|frame| frame.kind == Control::HostFunc.kind());
     let bytes = vec![3; 200_000];
@@ -229,10 +235,24 @@ fn a_host_function_ends_though_copies_wait_for_staging() {
             data: Bytes(&bytes),
         });
     }
-    guest.send(1, &StreamSynchronize { stream });
-    let last = guest.send(0, &HostFuncDone { id: 1 });
+    let waits = guest.send(1, &StreamSynchronize { stream });
+    // It looks at pinned memory before it ends, and writes there.
+    guest.send(
+        2,
+        &ShadowRead {
+            address,
+            size: 4096,
+        },
+    );
+    let reply = guest.next_where(|frame| frame.slot == 2);
+    assert!(reply.sequence < waits, "what it came ahead of is not over");
+    guest.post(&ShadowWrite {
+        address,
+        data: Bytes(&[5; 16]),
+    });
+    guest.post(&HostFuncDone { id: 1 });
     let reply = guest.next_where(|frame| frame.slot == 1);
-    assert!(reply.sequence >= last - 1);
+    assert!(reply.sequence >= waits);
     guest.call(&ContextSynchronize {}).unwrap();
     let check = CopyFromDevice {
         source: guest.regions.arena + (copies - 1) * 200_000,
@@ -241,7 +261,7 @@ fn a_host_function_ends_though_copies_wait_for_staging() {
     };
     assert_eq!(guest.fetch(&check, 200_000).unwrap(), bytes);
     let counters = guest.counters();
-    assert_eq!(counters.bytes_to_device, copies * 200_000);
+    assert_eq!(counters.bytes_to_device, copies * 200_000 + 16);
     assert_eq!(counters.calls, counters.posted + counters.synchronous);
     guest.goodbye();
 }

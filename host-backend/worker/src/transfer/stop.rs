@@ -38,7 +38,7 @@ impl From<End> for Unstopped {
 impl Session {
     /// Executes no more calls, and waits until the device has none left and
     /// everybody who waited for one has the reply. Calls that come meanwhile
-    /// are put by; the ends of host functions are executed. The session goes
+    /// are put by; what host functions need to end is executed. The session goes
     /// on with [`serve`](Session::serve) as if nothing had been.
     pub(crate) fn stop(
         &mut self,
@@ -52,7 +52,6 @@ impl Session {
                 && let Some(frame) = receiver.receive(Wait::Poll).map_err(End::from)?
             {
                 self.take_behind(frame.header, frame.payload)?;
-                self.serve_host_function()?;
             }
             self.look()?;
             self.flush()?;
