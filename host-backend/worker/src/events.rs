@@ -34,52 +34,28 @@ impl Events {
     }
 }
 
-/// One thing that a fence waits for.
-#[derive(Debug, Clone, Copy)]
-enum Mark {
-    /// An event recorded behind the work.
-    Event(EventId, StreamId),
-    /// The stream's having nothing left to do. That costs the device nothing,
-    /// and is the same as long as nothing is given to any stream: whoever is
-    /// about to do so has the fence [hold](Fence::hold) first.
-    Idle(StreamId),
-}
-
 /// Passed once everything that was under way when it was made is over.
 #[derive(Debug, Default)]
 pub(crate) struct Fence {
-    marks: Vec<Mark>,
+    marks: Vec<(EventId, StreamId)>,
 }
 
 impl Fence {
-    /// Behind all that a stream has to do.
-    pub(crate) fn of(stream: StreamId) -> Self {
+    /// Behind one mark in a stream.
+    pub(crate) fn of(mark: EventId, stream: StreamId) -> Self {
         Self {
-            marks: vec![Mark::Idle(stream)],
+            marks: vec![(mark, stream)],
         }
     }
 
-    /// Behind all that another stream has to do, too.
-    pub(crate) fn add(&mut self, stream: StreamId) {
-        self.marks.push(Mark::Idle(stream));
+    /// Behind another mark in a stream too.
+    pub(crate) fn add(&mut self, mark: EventId, stream: StreamId) {
+        self.marks.push((mark, stream));
     }
 
-    /// Makes it independent of what the streams are given from now on, and of
-    /// their lives.
-    pub(crate) fn hold(&mut self, device: &mut dyn Device, events: &mut Events) -> Result<()> {
-        for mark in &mut self.marks {
-            if let Mark::Idle(stream) = *mark {
-                *mark = Mark::Event(events.mark(device, stream)?, stream);
-            }
-        }
-        Ok(())
-    }
-
-    /// A stream that is waited for.
+    /// A stream whose mark is not passed.
     pub(crate) fn stream(&self) -> Option<StreamId> {
-        self.marks.last().map(|mark| match *mark {
-            Mark::Event(_, stream) | Mark::Idle(stream) => stream,
-        })
+        self.marks.last().map(|(_, stream)| *stream)
     }
 
     /// Is it passed?
@@ -87,17 +63,11 @@ impl Fence {
     /// # Errors
     /// Of work that failed.
     pub(crate) fn passed(&mut self, device: &mut dyn Device, events: &mut Events) -> Result<bool> {
-        while let Some(&mark) = self.marks.last() {
-            let is_over = match mark {
-                Mark::Event(event, _) => device.event_query(event)?,
-                Mark::Idle(stream) => device.stream_query(stream)?,
-            };
-            if !is_over {
+        while let Some(&(event, _)) = self.marks.last() {
+            if !device.event_query(event)? {
                 return Ok(false);
             }
-            if let Mark::Event(event, _) = mark {
-                events.free(event);
-            }
+            events.free(event);
             self.marks.pop();
         }
         Ok(true)
@@ -105,10 +75,8 @@ impl Fence {
 
     /// Gives its events back unpassed.
     pub(crate) fn abandon(self, events: &mut Events) {
-        for mark in self.marks {
-            if let Mark::Event(event, _) = mark {
-                events.free(event);
-            }
+        for (event, _) in self.marks {
+            events.free(event);
         }
     }
 }

@@ -10,7 +10,7 @@ use paragpu_protocol::types::MemoryInfo;
 
 use crate::answer::Progress;
 use crate::arena::{Plan, Refused};
-use crate::completion::Then;
+use crate::completion::{Goal, Then};
 use crate::error::{Outcome, fail};
 use crate::events::Fence;
 use crate::pinned::Pinned;
@@ -142,8 +142,7 @@ impl Session {
                 format!("no mapping starts at {address:#x}"),
             );
         }
-        let mut fence = self.fence()?;
-        fence.hold(self.device.as_mut(), &mut self.events)?;
+        let fence = self.fence()?;
         let surplus = self.arena.unmap(address, fence).unwrap_or_default();
         self.statistics.device_memory.set(self.arena.live());
         self.unmap_all(surplus)
@@ -164,7 +163,7 @@ impl Session {
         if fence.passed(self.device.as_mut(), &mut self.events)? {
             Ok(Progress::Now)
         } else {
-            Ok(self.behind(fence, then))
+            Ok(Progress::Later(Goal::Fence(fence), then))
         }
     }
 

@@ -156,8 +156,6 @@ pub struct Session {
     crowded: Option<Instant>,
     pub(crate) outbound: Outbound,
     pub(crate) pending: Vec<Pending>,
-    /// Fences among these may not hold yet.
-    pub(crate) has_loose_fences: bool,
     /// Replies now are those of calls whose turn has come.
     pub(crate) completing: bool,
     pub(crate) host_functions: Arc<HostFunctions>,
@@ -272,7 +270,6 @@ impl Session {
             crowded: None,
             outbound: Outbound::default(),
             pending: Vec::new(),
-            has_loose_fences: false,
             guest_memory: None,
             completing: false,
             host_functions: Arc::new(HostFunctions::new(

@@ -45,38 +45,15 @@ impl Session {
 
     /// The stream that work is about to be given to.
     pub(crate) fn work_stream(&mut self, handle: StreamHandle) -> Outcome<StreamId> {
-        self.hold_fences()?;
         let stream = self.stream(handle)?;
         stream.busy = true;
         Ok(stream.id)
     }
 
-    /// Before anything changes for the streams: nobody who waits is to wait
-    /// for what comes now.
-    fn hold_fences(&mut self) -> Outcome<()> {
-        if !self.has_loose_fences {
-            return Ok(());
-        }
-        for pending in &mut self.pending {
-            if let Goal::Fence(fence) = &mut pending.goal {
-                fence.hold(self.device.as_mut(), &mut self.events)?;
-            }
-        }
-        self.has_loose_fences = false;
-        Ok(())
-    }
-
-    /// Lets a call wait for a fence.
-    pub(crate) fn behind(&mut self, fence: Fence, then: Then) -> Progress {
-        self.has_loose_fences = true;
-        Progress::Later(Goal::Fence(fence), then)
-    }
-
-    /// A fence behind all work given so far. It holds only while a call waits
-    /// for it; whoever keeps it has it [hold](Fence::hold).
+    /// A fence behind all work given so far.
     pub(crate) fn fence(&mut self) -> Outcome<Fence> {
         self.bury()?;
-        let device = self.device.as_mut();
+        let (device, events) = (self.device.as_mut(), &mut self.events);
         let mut fence = Fence::default();
         let streams = self.streams.values_mut();
         for stream in std::iter::once(&mut self.legacy).chain(streams) {
@@ -84,21 +61,18 @@ impl Session {
                 if device.stream_query(stream.id)? {
                     stream.busy = false;
                 } else {
-                    fence.add(stream.id);
+                    fence.add(events.mark(device, stream.id)?, stream.id);
                 }
             }
         }
         for stream in &self.dying {
-            fence.add(*stream);
+            fence.add(events.mark(device, *stream)?, *stream);
         }
         Ok(fence)
     }
 
     /// Destroys the streams that were only waiting for their work.
     fn bury(&mut self) -> Outcome<()> {
-        if !self.dying.is_empty() {
-            self.hold_fences()?;
-        }
         let mut index = 0;
         while let Some(&stream) = self.dying.get(index) {
             if self.device.stream_query(stream)? {
@@ -128,7 +102,6 @@ impl Session {
     /// The stream's work still runs: the device's stream lives until it is
     /// over, so that fences can count on it.
     pub(crate) fn stream_destroy(&mut self, call: &StreamDestroy) -> Outcome<()> {
-        self.hold_fences()?;
         let stream = self.streams.remove(call.stream.0)?;
         if stream.busy && !self.device.stream_query(stream.id)? {
             self.dying.push(stream.id);
@@ -155,9 +128,13 @@ impl Session {
             self.forward_output()?;
             return Ok(Progress::Now);
         }
-        // A fence, because work that others add meanwhile is not waited for.
-        let fence = Fence::of(self.stream(call.stream)?.id);
-        Ok(self.behind(fence, Then::Reply))
+        // A mark, because work that others add meanwhile is not waited for.
+        let id = self.stream(call.stream)?.id;
+        let mark = self.events.mark(self.device.as_mut(), id)?;
+        Ok(Progress::Later(
+            Goal::Fence(Fence::of(mark, id)),
+            Then::Reply,
+        ))
     }
 
     pub(crate) fn stream_query(&mut self, call: &StreamQuery) -> Outcome<()> {

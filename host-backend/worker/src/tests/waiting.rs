@@ -160,25 +160,6 @@ fn a_stream_that_is_waited_for_may_be_destroyed() {
 }
 
 #[test]
-fn waiting_records_nothing_until_more_work_comes() {
-    let mut guest = guest();
-    let (stream, id) = STREAMS[0];
-    guest.device.hold(id, true);
-    set(&guest, stream);
-    guest.send(1, &StreamSynchronize { stream });
-    guest.send(2, &ContextSynchronize {});
-    guest.call(&Ping { value: 0 }).unwrap();
-    assert_eq!(guest.device.count("event_record"), 0);
-    set(&guest, STREAMS[1].0);
-    guest.call(&Ping { value: 0 }).unwrap();
-    assert_eq!(guest.device.count("event_record"), 2);
-    guest.device.hold(id, false);
-    guest.reply(1).unwrap();
-    guest.reply(2).unwrap();
-    guest.goodbye();
-}
-
-#[test]
 fn host_functions_stop_their_stream_until_done() {
     let mut guest = guest();
     let (stream, _) = STREAMS[0];
