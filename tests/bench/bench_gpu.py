@@ -25,6 +25,8 @@ OPERATIONS = (
 ).split()
 COPIES = ("pinned_h2d", "pinned_d2h", "pageable_h2d", "pageable_d2h")
 GRAPHS = ("graph100",)
+# The same, waited for by asking, as the worker does.
+ASKED = ("launch_sync_asked", "graph100_asked")
 # Programs that time themselves against the clock, fail on purpose, or only print.
 NOT_TIMED = ("errors", "printf", "clock")
 COPY_BOUND = ("alignedTypes", "blackScholes", "fastWalshTransform", "convolutionSeparable")
@@ -74,6 +76,8 @@ class Bench:
                 say(f"operations, {at + 1} of {self.options.rounds}: {way}")
                 self.samples.take(f"{way}_", [OVERHEADS, *OPERATIONS], environment)
                 self.samples.take(f"{way}_", [OVERHEADS, *GRAPHS], environment)
+                if way == "native":
+                    self.samples.take(f"{way}_", [OVERHEADS, *ASKED], environment)
 
     def copies(self):
         """Bulk copies, and what a bare copy does."""
@@ -223,7 +227,7 @@ class Results:
             bare = get(f"{way}_raw_pingpong_polled") if way != "shm" else get("shm_raw_pingpong")
             return (
                 f"one round trip to the worker takes {get(f'{way}_call')} us (a bare one {bare} us), the native operation "
-                f"{get(f'native_{name}')} us"
+                f"{get(f'native_{name}')} us" + (f", {get(f'native_{name}_asked')} us where it is asked for as the worker does" if f"{name}_asked" in ASKED else "")
             )
         if name in COPIES:
             return (

@@ -122,7 +122,8 @@ static void run_destroyed_stream(Program &program, Chain &chain) {
     chain.check(program, "the chain in a destroyed stream");
 }
 
-static void run_overlap(Program &program) {
+// Whether a kernel, and a copy, ran beside a kernel of another stream.
+static void try_overlap(bool &kernel, bool &copy) {
     cudaStream_t waiting, acting;
     CUDA_CHECK(cudaStreamCreateWithFlags(&waiting, cudaStreamNonBlocking));
     CUDA_CHECK(cudaStreamCreateWithFlags(&acting, cudaStreamNonBlocking));
@@ -130,6 +131,8 @@ static void run_overlap(Program &program) {
     CUDA_CHECK(cudaMallocHost(&pinned, 3 * sizeof(unsigned)));
     DeviceArray<unsigned> flags(4);
     CUDA_CHECK(cudaMemset(flags.get(), 0, flags.bytes()));
+    // It need not be over, and streams that do not block do not wait for it.
+    CUDA_CHECK(cudaDeviceSynchronize());
     unsigned *flag = flags.get(), *seen = flags.get() + 2;
     // Loading a kernel may wait for the device to be idle, so load both first.
     cudaFuncAttributes attributes;
@@ -146,12 +149,23 @@ static void run_overlap(Program &program) {
     CUDA_CHECK(cudaMemcpyAsync(flag + 1, pinned, sizeof(unsigned), cudaMemcpyHostToDevice, acting));
     CUDA_CHECK(cudaMemcpyAsync(pinned + 1, seen, 2 * sizeof(unsigned), cudaMemcpyDeviceToHost, waiting));
     CUDA_CHECK(cudaStreamSynchronize(waiting));
-    program.expect(pinned[1] == 1, "a kernel did not overlap with a kernel of another stream");
-    program.expect(pinned[2] == 1, "a copy did not overlap with a kernel of another stream");
+    kernel |= pinned[1] == 1;
+    copy |= pinned[2] == 1;
 
     CUDA_CHECK(cudaFreeHost(pinned));
     CUDA_CHECK(cudaStreamDestroy(acting));
     CUDA_CHECK(cudaStreamDestroy(waiting));
+}
+
+// No single launch is promised to run beside another: a device that is moved
+// between the two is idle first. That none ever does is a fault.
+static void run_overlap(Program &program) {
+    bool kernel = false, copy = false;
+    for (int attempt = 0; attempt < 3 && !(kernel && copy); ++attempt) {
+        try_overlap(kernel, copy);
+    }
+    program.expect(kernel, "a kernel did not overlap with a kernel of another stream");
+    program.expect(copy, "a copy did not overlap with a kernel of another stream");
 }
 
 static void expect_status(Program &program, const char *what, cudaError_t got, cudaError_t want) {

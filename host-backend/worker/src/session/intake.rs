@@ -388,10 +388,11 @@ impl Session {
 
     /// Is it what a host function's end needs?
     fn is_for_host_functions(&self, call: u16) -> bool {
-        call == HostFuncDone::INFO.number
-            || call == ShadowWrite::INFO.number
+        let of_shadow = call == ShadowWrite::INFO.number
             || call == ShadowPatch::INFO.number
-            || call == ShadowRead::INFO.number && self.host_functions.are_running()
+            || call == ShadowRead::INFO.number;
+        // Where none runs, the session may be on its way already.
+        call == HostFuncDone::INFO.number || of_shadow && self.host_functions.are_running()
     }
 }
 
