@@ -115,6 +115,8 @@ pub(crate) struct Source {
     precopy: bool,
     /// The device notes what is written.
     watched: bool,
+    /// The images that the destination has.
+    images: Vec<[u8; 32]>,
     /// The objects that the destination has.
     items: Vec<Item>,
     /// What created them, as they were sent first.
@@ -190,6 +192,7 @@ impl Source {
             heard: Instant::now(),
             precopy,
             watched: precopy && session.device.watch_writes(true).is_ok(),
+            images: Vec::new(),
             items: Vec::new(),
             sent: Owners::new(),
             shared: Shared::new(match same_host && hand_over {
@@ -309,11 +312,12 @@ impl Source {
     }
 
     fn ask_images(&mut self, session: &Session) -> Result<(), StateError> {
+        let images = session.image_hashes()?;
         let writer = self.writer()?;
-        for hash in session.image_hashes()? {
-            let size = session.image(&hash)?.len() as u64;
+        for hash in &images {
+            let size = session.image(hash)?.len() as u64;
             let name = super::state::ImagePart {
-                hash,
+                hash: *hash,
                 size,
                 offset: 0,
                 data: Bytes(&[]),
@@ -321,7 +325,9 @@ impl Source {
             writer.put(Kind::Image, &[&encode_all(&name)])?;
         }
         writer.put(Kind::ImageNames, &[])?;
-        writer.flush()
+        writer.flush()?;
+        self.images = images;
+        Ok(())
     }
 
     fn send_images(&mut self, session: &Session) -> Result<(), StateError> {
@@ -449,6 +455,11 @@ impl Source {
                     self.shared.agree(&theirs);
                 }
                 self.send_images(session)?;
+                // The program may have loaded another one meanwhile.
+                if session.image_hashes()? != self.images {
+                    self.ask_images(session)?;
+                    self.send_images(session)?;
+                }
                 self.sent = owners(session);
                 self.send_objects(session)?;
                 self.go_on_handing_over(session)?;
