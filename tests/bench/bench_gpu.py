@@ -33,9 +33,10 @@ COPY_BOUND = ("alignedTypes", "blackScholes", "fastWalshTransform", "convolution
 PARTS = "operations,copies,calls,starts,sharing,programs"
 # Where the time goes that no run of this benchmark sees: measured with clocks at
 # both ends and on both sides of each step, on an H200 unless it says otherwise.
+WAITED_FOR = "0.7 us until the worker has the call, 0.9 us until it sees the end later than native, 0.5 us back"
 ONCE = {
-    "launch_sync": "0.7 us until the worker has the call, 0.9 us until it sees the end later than native, 0.5 us back",
-    "graph100": "0.7 us until the worker has the call, 0.9 us until it sees the end later than native, 0.5 us back",
+    "launch_sync": WAITED_FOR,
+    "graph100": WAITED_FOR,
     "program_callbacks": "of each host function, medians: 0.7 us until the guest hears of it, 0.7 us until its thread runs it, "
     "6 us the function, 0.9 us until the worker hears of its end, 0.8 us until the driver goes on",
     "program_mappedMemory": "2.4 MB of the program's own memory are compared before each launch and fetched after each wait; "
@@ -240,9 +241,10 @@ class Results:
             return f"of {get(f'{way}_launch_issue')} us an issue, {get(f'{way}_client_launch')} us are the client's enqueue below the runtime"
         if name in ("launch_sync", "copy64_h2d", "copy64_d2h", "stream_sync_idle", "graph100"):
             bare = get(f"{way}_raw_pingpong_polled") if way != "shm" else get("shm_raw_pingpong")
+            asked = f", {get(f'native_{name}_asked')} us where it is asked for as the worker does" if f"{name}_asked" in ASKED else ""
             return (
                 f"one round trip to the worker takes {get(f'{way}_call')} us (a bare one {bare} us), the native operation "
-                f"{get(f'native_{name}')} us" + (f", {get(f'native_{name}_asked')} us where it is asked for as the worker does" if f"{name}_asked" in ASKED else "")
+                f"{get(f'native_{name}')} us{asked}"
             )
         if name in COPIES:
             return (

@@ -129,7 +129,7 @@ impl Session {
             return Err(End::Kind(header.kind));
         }
         self.admit(header)?;
-        if !self.execute(header, payload, true)? {
+        if !self.in_turn(header, |session| session.execute(header, payload))? {
             self.put_back(header, payload, false)?;
         }
         self.taken_in(payload.len())
@@ -143,7 +143,7 @@ impl Session {
             stream: place.stream,
             data: Bytes(place.data.as_ref()),
         });
-        if !self.carry_out_in_turn(header, &call, &[])? {
+        if !self.in_turn(header, |session| session.carry_out(header, &call, &[]))? {
             return Err(TravelError::protocol("a copy without a source waits").into());
         }
         self.taken_in(header.payload_len())
@@ -185,39 +185,34 @@ impl Session {
         self.look()
     }
 
-    /// Executes a call, in its turn or ahead of it; false where it waits for
+    /// Has a call executed behind all before it; false where it waits for
     /// staging memory.
-    fn execute(&mut self, header: FrameHeader, payload: &[u8], in_turn: bool) -> Result<bool, End> {
-        let call = Call::decode(header.kind, payload).map_err(|source| End::Malformed {
-            name: info(header.kind).map_or("unknown", |info| info.name),
-            number: header.kind,
-            source,
-        })?;
-        if in_turn {
-            self.carry_out_in_turn(header, &call, payload)
-        } else {
-            self.carry_out(header, &call, payload)
-        }
-    }
-
-    /// Carries a call out behind all before it.
-    fn carry_out_in_turn(
+    fn in_turn(
         &mut self,
         header: FrameHeader,
-        call: &Call<'_>,
-        payload: &[u8],
+        execute: impl FnOnce(&mut Self) -> Result<bool, End>,
     ) -> Result<bool, End> {
         // The call's own reply acknowledges it.
         let before = self.executed();
         self.executed.store(header.sequence, Ordering::Relaxed);
-        let done = self.carry_out(header, call, payload)?;
+        let done = execute(self)?;
         if !done {
             self.executed.store(before, Ordering::Relaxed);
         }
         Ok(done)
     }
 
-    /// Carries a decoded call out; false where it waits for staging memory.
+    /// Executes a call; false where it waits for staging memory.
+    fn execute(&mut self, header: FrameHeader, payload: &[u8]) -> Result<bool, End> {
+        let call = Call::decode(header.kind, payload).map_err(|source| End::Malformed {
+            name: info(header.kind).map_or("unknown", |info| info.name),
+            number: header.kind,
+            source,
+        })?;
+        self.carry_out(header, &call, payload)
+    }
+
+    /// The same for a call that was decoded.
     fn carry_out(
         &mut self,
         header: FrameHeader,
@@ -341,7 +336,9 @@ impl Session {
         };
         if next.executed {
             self.executed.store(next.header.sequence, Ordering::Relaxed);
-        } else if !self.execute(next.header, &next.payload, true)? {
+        } else if !self.in_turn(next.header, |session| {
+            session.execute(next.header, &next.payload)
+        })? {
             self.backlog.push_front(next);
             return Ok(false);
         }
@@ -379,20 +376,21 @@ impl Session {
             return self.take(header, payload);
         }
         self.admit(header)?;
-        let executed =
-            self.is_for_host_functions(header.kind) && self.execute(header, payload, false)?;
+        let executed = self.is_for_host_functions(header.kind) && self.execute(header, payload)?;
         let kept = if executed { &[] } else { payload };
         self.put_back(header, kept, executed)?;
         self.taken_in(payload.len())
     }
 
-    /// Is it what a host function's end needs?
+    /// Is it what a host function's end needs? Writes to shadows are so whether
+    /// one runs or not, and none overtakes another. A read is answered, which
+    /// is too late where the state of the session was copied: no host function
+    /// runs then.
     fn is_for_host_functions(&self, call: u16) -> bool {
-        let of_shadow = call == ShadowWrite::INFO.number
+        call == HostFuncDone::INFO.number
+            || call == ShadowWrite::INFO.number
             || call == ShadowPatch::INFO.number
-            || call == ShadowRead::INFO.number;
-        // Where none runs, the session may be on its way already.
-        call == HostFuncDone::INFO.number || of_shadow && self.host_functions.are_running()
+            || call == ShadowRead::INFO.number && self.host_functions.are_running()
     }
 }
 

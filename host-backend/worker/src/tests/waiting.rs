@@ -248,6 +248,64 @@ fn a_host_function_ends_though_copies_wait_for_staging() {
 }
 
 #[test]
+fn writes_to_shadows_do_not_overtake_each_other() {
+    let mut guest = guest();
+    let [(stream, id), (other, other_id)] = STREAMS;
+    let address = guest.regions.shadow;
+    let shadow = ShadowCreate {
+        address: ShadowAddress(address),
+        size: 4096,
+    };
+    guest.call(&shadow).unwrap();
+    guest.device.hold(other_id, true);
+    guest.post(&HostFuncLaunch {
+        stream: other,
+        id: 1,
+    });
+    guest.device.hold(id, true);
+    set(&guest, stream);
+    let write = |guest: &Guest, byte| {
+        guest.post(&ShadowWrite {
+            address,
+            data: Bytes(&[byte; 16]),
+        });
+    };
+    // More than staging holds, and behind it a write while no host function
+    // runs.
+    let bytes = vec![3; 200_000];
+    for index in 0..60 {
+        guest.post(&CopyToDevice {
+            destination: guest.regions.arena + index * 200_000,
+            stream,
+            data: Bytes(&bytes),
+        });
+    }
+    write(&guest, 4);
+    while guest.counters().bytes_to_device % 200_000 != 16 {
+        std::thread::yield_now();
+    }
+    guest.device.hold(other_id, false);
+    guest.next_where(|frame| frame.kind == Control::HostFunc.kind());
+    write(&guest, 5);
+    guest.post(&HostFuncDone { id: 1 });
+    guest.device.hold(id, false);
+    guest.post(&Copy {
+        destination: guest.regions.arena,
+        source: address,
+        size: 16,
+        stream,
+        token: 0,
+    });
+    let check = CopyFromDevice {
+        source: guest.regions.arena,
+        size: 16,
+        stream,
+    };
+    assert_eq!(guest.fetch(&check, 16).unwrap(), [5; 16]);
+    guest.goodbye();
+}
+
+#[test]
 fn many_copies_out_share_the_staging() {
     let mut guest = guest();
     for (stream, id) in STREAMS {
