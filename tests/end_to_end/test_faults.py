@@ -35,10 +35,12 @@ def finish(guest, timeout=60):
 
 def read_until(guest, wanted):
     """Reads lines until one starts with `wanted`."""
+    line = ""
     for line in guest.stdout:
         if line.startswith(wanted):
             return line.strip()
-    raise AssertionError(f"the guest ended without saying {wanted!r}: {guest.stderr.read()}")
+    errors = guest.stderr.read()
+    raise AssertionError(f"the guest ended ({guest.wait()}) without saying {wanted!r}, at last {line!r}: {errors}")
 
 
 def workers(daemon):
@@ -243,7 +245,7 @@ class Faults(unittest.TestCase):
             first = start(daemon, "unix", "rounds", "1")
             self.assertEqual(finish(first)[0], 0)
             eventually(lambda: daemon.sessions() == [], "the first session ended")
-            before = self.holdings(daemon)
+            before = self.settled(daemon)
             running = []
             for number in range(200):
                 communicator = random_source.choice(harness.HOST_COMMUNICATORS)
@@ -260,6 +262,18 @@ class Faults(unittest.TestCase):
             last = start(daemon, "shm", "rounds", "2")
             code, output, errors = finish(last)
             self.assertEqual(code, 0, output + errors)
+
+    def settled(self, daemon):
+        """What it holds at rest: the same for as long as an ended connection
+        may take to be noticed."""
+        seen = [self.holdings(daemon)]
+
+        def at_rest():
+            seen.append(self.holdings(daemon))
+            return len(seen) > 25 and all(held == seen[-1] for held in seen[-25:])
+
+        eventually(at_rest, "the daemon is at rest")
+        return seen[-1]
 
     @staticmethod
     def holdings(daemon):

@@ -44,7 +44,7 @@ pub struct Host {
     named: AtomicBool,
     /// What a host that lacks it is being sent.
     pub(crate) contents: Mutex<Vec<Content>>,
-    shadow_space: Mutex<Ranges>,
+    shadow_space: Arc<Mutex<Ranges>>,
     pub(crate) pinned: RwLock<BTreeMap<u64, Pinned>>,
     /// Every shadow.
     pub(crate) shadows: RwLock<Vec<Arc<Region>>>,
@@ -72,8 +72,27 @@ pub struct Pinned {
 pub(crate) enum Backing {
     /// Offset and bytes in the window.
     Window(u64, u64),
-    /// The shadow, and the memory where it is the library's.
-    Shadow(Arc<Region>, Option<Arc<Pages>>),
+    /// The shadow, and where it lies.
+    Shadow(Arc<Region>, Arc<Place>),
+}
+
+/// Addresses of the shadow region in use. They are free again when nobody
+/// holds them any more, as whoever just looked something up may.
+#[derive(Debug)]
+pub(crate) struct Place {
+    base: u64,
+    length: u64,
+    /// The memory there, where it is the library's.
+    pages: Option<Pages>,
+    space: Arc<Mutex<Ranges>>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Before another thread is given the address.
+        drop(self.pages.take());
+        lock(&self.space).give(self.base, self.length);
+    }
 }
 
 /// What the device knows an address of the program as.
@@ -110,7 +129,7 @@ impl Host {
             apart: AtomicBool::new(false),
             named: AtomicBool::new(false),
             contents: Mutex::default(),
-            shadow_space: Mutex::new(shadow_space),
+            shadow_space: Arc::new(Mutex::new(shadow_space)),
             pinned: RwLock::new(BTreeMap::new()),
             shadows: RwLock::new(Vec::new()),
             shadow_count: AtomicUsize::new(0),
@@ -176,6 +195,17 @@ impl Host {
             Some(region) => Reach::Shadow(region),
             None => Reach::Pageable,
         }
+    }
+
+    /// A place for `length` bytes, in whole pages.
+    fn place(&self, length: u64) -> Result<Place> {
+        let base = lock(&self.shadow_space).take(length, PAGE);
+        Ok(Place {
+            base: base.ok_or(Status::OUT_OF_MEMORY)?,
+            length,
+            pages: None,
+            space: Arc::clone(&self.shadow_space),
+        })
     }
 
     fn give_back(&self, offset: u64, length: u64) {
@@ -263,21 +293,15 @@ impl Session {
     }
 
     fn shadow_allocate(&self, size: u64, length: u64, flags: u32) -> Result<Pinned> {
-        let address = lock(&self.host.shadow_space)
-            .take(length, PAGE)
-            .ok_or(Status::OUT_OF_MEMORY)?;
-        let give_back = |status| {
-            lock(&self.host.shadow_space).give(address, length);
-            status
-        };
-        let pages = Pages::new(address, length).map_err(|_| give_back(Status::OUT_OF_MEMORY))?;
-        self.link
-            .call(&ShadowCreate {
-                address: ShadowAddress(address),
-                size: length,
-            })
-            .map_err(give_back)?;
+        let mut place = self.host.place(length)?;
+        let address = place.base;
+        let pages = Pages::new(address, length).map_err(|_| Status::OUT_OF_MEMORY)?;
         let source = pages.bytes();
+        place.pages = Some(pages);
+        self.link.call(&ShadowCreate {
+            address: ShadowAddress(address),
+            size: length,
+        })?;
         let region = Region::new(source, address, address, length);
         if flags & DEVICEMAP != 0 {
             region.show();
@@ -289,7 +313,7 @@ impl Session {
             device: address,
             flags,
             registered: false,
-            backing: Backing::Shadow(region, Some(Arc::new(pages))),
+            backing: Backing::Shadow(region, Arc::new(place)),
         })
     }
 
@@ -301,15 +325,13 @@ impl Session {
             .store(shadows.len(), Ordering::Release);
     }
 
-    fn leave_shadow(&self, region: &Arc<Region>, pages: Option<Arc<Pages>>) -> Result<()> {
+    /// The place is given back last: until then the host has memory there.
+    fn leave_shadow(&self, region: &Arc<Region>, place: Arc<Place>) -> Result<()> {
         self.forget_shadow(region)?;
-        let (base, length) = region.on_wire();
         self.link.call(&ShadowDestroy {
-            address: ShadowAddress(base),
+            address: ShadowAddress(place.base),
         })?;
-        // Before another thread is given the address.
-        drop(pages);
-        lock(&self.host.shadow_space).give(base, length);
+        drop(place);
         Ok(())
     }
 
@@ -341,7 +363,7 @@ impl Session {
                 self.host.give_back(offset, length);
                 Ok(())
             }
-            Backing::Shadow(region, pages) => self.leave_shadow(&region, pages),
+            Backing::Shadow(region, place) => self.leave_shadow(&region, place),
         }
     }
 
@@ -385,17 +407,12 @@ impl Session {
         }
         let within = address % PAGE;
         let length = (within + size).next_multiple_of(PAGE);
-        let base = lock(&self.host.shadow_space)
-            .take(length, PAGE)
-            .ok_or(Status::OUT_OF_MEMORY)?;
-        let created = self.link.call(&ShadowCreate {
+        let place = self.host.place(length)?;
+        let base = place.base;
+        self.link.call(&ShadowCreate {
             address: ShadowAddress(base),
             size: length,
-        });
-        if let Err(status) = created {
-            lock(&self.host.shadow_space).give(base, length);
-            return Err(status);
-        }
+        })?;
         let region = Region::new(memory, base + within, base, length);
         if flags & DEVICEMAP != 0 {
             region.show();
@@ -409,7 +426,7 @@ impl Session {
                 device: base + within,
                 flags,
                 registered: true,
-                backing: Backing::Shadow(region, None),
+                backing: Backing::Shadow(region, Arc::new(place)),
             },
         );
         Ok(())
@@ -421,8 +438,8 @@ impl Session {
     /// `HOST_MEMORY_NOT_REGISTERED`.
     pub fn host_unregister(&self, address: u64) -> Result<()> {
         let pinned = self.take_pinned(address, true, Status::HOST_MEMORY_NOT_REGISTERED)?;
-        match &pinned.backing {
-            Backing::Shadow(region, _) => self.leave_shadow(region, None),
+        match pinned.backing {
+            Backing::Shadow(region, place) => self.leave_shadow(&region, place),
             Backing::Window(..) => Err(Status::HOST_MEMORY_NOT_REGISTERED),
         }
     }

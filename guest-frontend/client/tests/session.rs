@@ -331,6 +331,19 @@ fn pinned_memory_without_a_window_follows_the_device() {
 }
 
 #[test]
+fn addresses_of_pinned_memory_are_free_when_nobody_holds_them() {
+    let (_worker, session) = Worker::start(device());
+    let host = session.host_allocate(4096, 0).unwrap();
+    // As another thread may that asks about an address just then.
+    let held = session.host().find(host);
+    session.host_free(host).unwrap();
+    let other = session.host_allocate(4096, 0).unwrap();
+    assert_ne!(other, host);
+    drop(held);
+    assert_eq!(session.host_allocate(4096, 0), Ok(host));
+}
+
+#[test]
 fn registered_memory_is_seen_at_another_address() {
     let (worker, session) = Worker::start(device());
     let mut buffer = vec![0u8; 10_000];
