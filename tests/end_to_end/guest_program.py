@@ -5,6 +5,9 @@ usage: guest_program.py MODE [ARGUMENT]
   rounds N    N such rounds, then "done"
   pair        the same on devices 0 and 1 by turns
   spin        launches a kernel that never ends, prints "spinning", waits for it
+  await       launches a kernel that waits for a number and prints "waiting"; after a
+              line of input copies it to the device and prints "answered", and does
+              all that again after another line
   load FILE   loads a module image: prints the CUresult
   hold BYTES  allocates, prints "holding", waits for standard input to close
   grow BYTES  allocates as much again and again: prints "has N" after each; when
@@ -19,6 +22,7 @@ Exit status: 0 fine, 3 a CUDA error (printed as "CUDA error N in FUNCTION").
 """
 
 import ctypes
+import itertools
 import random
 import sys
 import time
@@ -52,6 +56,20 @@ END:
 {
 AGAIN:
     bra AGAIN;
+}
+.visible .entry await(.param .u64 number, .param .u64 answer)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<2>;
+    .reg .b64 %d<3>;
+    ld.param.u64 %d1, [number];
+    ld.param.u64 %d2, [answer];
+AGAIN:
+    ld.volatile.global.u32 %r1, [%d1];
+    setp.eq.u32 %p1, %r1, 0;
+    @%p1 bra AGAIN;
+    st.global.u32 [%d2], %r1;
+    ret;
 }
 """
 
@@ -114,12 +132,12 @@ class Guest:
         self.cuda.cuModuleGetFunction(ctypes.byref(function), module, name)
         return function
 
-    def launch(self, function, blocks, threads, *arguments):
-        """Launches into the default stream."""
+    def launch(self, function, blocks, threads, *arguments, stream=None):
+        """Launches, into the default stream where none is given."""
         addresses = (ctypes.c_void_p * len(arguments))(
             *[ctypes.cast(ctypes.byref(argument), ctypes.c_void_p) for argument in arguments]
         )
-        self.cuda.cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, None, addresses, None)
+        self.cuda.cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, addresses, None)
 
     def allocate(self, size):
         """Device memory."""
@@ -209,6 +227,29 @@ def churn(guest):
         say(f"round {done}")
 
 
+def awaits(guest):
+    """Kernels that wait for what the program brings later."""
+    kernel = guest.function(guest.load(PTX), b"await")
+    beside, copies = ctypes.c_void_p(), ctypes.c_void_p()
+    guest.cuda.cuStreamCreate(ctypes.byref(beside), 1)
+    guest.cuda.cuStreamCreate(ctypes.byref(copies), 1)
+    place, answer = guest.allocate(4), guest.allocate(4)
+    value, size = ctypes.c_uint32(), ctypes.c_size_t(4)
+    for number in itertools.count(1):
+        guest.cuda.cuMemsetD32_v2(pointer(place), 0, ctypes.c_size_t(1))
+        guest.cuda.cuCtxSynchronize()
+        guest.launch(kernel, 1, 1, ctypes.c_uint64(place), ctypes.c_uint64(answer), stream=beside)
+        say("waiting")
+        sys.stdin.readline()
+        value.value = number
+        guest.cuda.cuMemcpyHtoDAsync_v2(pointer(place), ctypes.byref(value), size, copies)
+        guest.cuda.cuStreamSynchronize(beside)
+        guest.cuda.cuMemcpyDtoH_v2(ctypes.byref(value), pointer(answer), size)
+        say("answered" if value.value == number else f"wrong: {value.value}, not {number}")
+        if not sys.stdin.readline():
+            return
+
+
 def main():
     """Runs one mode."""
     mode, argument = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
@@ -227,6 +268,8 @@ def main():
             say("spinning")
             begin = time.monotonic()
             guest.cuda.cuCtxSynchronize()
+        elif mode == "await":
+            awaits(guest)
         elif mode == "load":
             with open(argument, "rb") as file:
                 image = file.read()

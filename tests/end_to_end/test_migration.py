@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import harness
@@ -51,6 +52,20 @@ def answer(guest):
     guest.stdin.write("check\n")
     guest.stdin.flush()
     return guest.stdout.readline().strip()
+
+
+def goes_on_meanwhile(test, guest, daemon, order):
+    """Gives an order that stops a session whose kernel waits for its program,
+    which brings what it waits for when the session was stopped in vain."""
+    read_until(guest, "waiting")
+    with ThreadPoolExecutor() as pool:
+        ordered = pool.submit(order)
+        eventually(lambda: "is not over, so it goes on" in daemon.log(), "it was tried to stop the session")
+        guest.stdin.write("go on\n")
+        guest.stdin.flush()
+        read_until(guest, "answered")
+        code, _, errors = ordered.result()
+    test.assertEqual(code, 0, errors + daemon.log())
 
 
 class Cutter:
@@ -238,6 +253,14 @@ class Migration(unittest.TestCase):
                 guest.kill()
                 eventually(lambda: self.one.sessions() + self.two.sessions() == [], "the session is over")
 
+    def test_a_kernel_that_waits_for_its_program(self):
+        guest = self.guest("shm", "await")
+        goes_on_meanwhile(self, guest, self.one, lambda: migrate(self.one, self.two.socket))
+        guest.stdin.write("once more\nand go on\n")
+        guest.stdin.flush()
+        read_until(guest, "answered")
+        self.assertEqual(len(self.two.sessions()), 1)
+
     def test_many_migrations_in_a_row(self):
         guest = self.guest("shm", "steps")
         rounds(guest, 1)
@@ -418,6 +441,15 @@ class Checkpoint(unittest.TestCase):
         code, _, errors = ask(self.daemon, "restore", self.folder)
         self.assertEqual(code, 0, errors + self.daemon.log())
         rounds(guest, 20)
+
+    def test_a_kernel_that_waits_for_its_program(self):
+        guest = self.guest("unix", "await")
+
+        def order():
+            return ask(self.daemon, "checkpoint", only_session(self.daemon), self.folder)
+
+        goes_on_meanwhile(self, guest, self.daemon, order)
+        self.assertEqual(os.listdir(self.folder), ["session.paragpu"])
 
     def test_a_damaged_or_foreign_state_is_refused(self):
         guest = self.guest("unix", "steps")

@@ -38,10 +38,11 @@ use crate::statistics::Statistics;
 use crate::stream::Stream;
 use crate::texture::Array;
 use crate::tokens::Tokens;
-use crate::transfer::checkpoint::Identity;
+use crate::transfer::checkpoint::{Checkpoint, Identity};
 use crate::transfer::machine::Times;
 use crate::transfer::mover::Mover;
 use crate::transfer::orders::{Order, Orders};
+use crate::transfer::stop::Attempts;
 
 mod intake;
 
@@ -51,6 +52,8 @@ pub(crate) use intake::why_it_stays;
 const BATCH: usize = 64;
 /// Longest wait for calls while the session is on its way to another worker.
 const MOVING: Duration = Duration::from_micros(50);
+/// The same between two attempts to stop it.
+const RESTING: Duration = Duration::from_millis(10);
 /// Host memory for shadows where nothing else is assigned.
 const HOST_MEMORY: u64 = 16 << 30;
 /// Most bytes of device memory that stay mapped though the guest freed them.
@@ -172,7 +175,8 @@ pub struct Session {
     /// It is on its way to another worker.
     #[cfg(feature = "serve")]
     pub(crate) moving: Option<Box<crate::transfer::source::Source>>,
-
+    /// Its state is to be written.
+    pub(crate) writing: Option<Checkpoint>,
     /// What a migration that failed left for the next.
     pub(crate) mover: Option<Mover>,
 
@@ -291,6 +295,7 @@ impl Session {
             orders: Arc::new(Orders::new(drop)),
             #[cfg(feature = "serve")]
             moving: None,
+            writing: None,
             mover: None,
             times: Times::default(),
             limits: BTreeMap::new(),
@@ -390,30 +395,39 @@ impl Session {
     fn obey(&mut self, receiver: &mut dyn Receiver) -> Result<(), End> {
         #[cfg(feature = "serve")]
         self.go_on_moving(receiver)?;
+        if self.writing.is_none() {
+            self.take_order();
+        }
+        self.go_on_writing(receiver)
+    }
+
+    fn take_order(&mut self) {
         match self.orders.take() {
-            None => Ok(()),
+            None => {}
             Some(Order::Checkpoint { directory, end }) => {
-                if self.checkpoint(receiver, &directory)? && end {
-                    return Err(End::PutAway);
-                }
-                Ok(())
+                self.writing = Some(Checkpoint::new(directory, end));
             }
             Some(Order::Migrate(departure)) => {
                 #[cfg(feature = "serve")]
                 self.begin_migration(departure);
                 #[cfg(not(feature = "serve"))]
                 drop(departure);
-                Ok(())
             }
         }
     }
 
-    /// Is something to be done that is nobody's call?
-    fn is_moving(&self) -> bool {
+    /// Where something is to be done that is nobody's call: how long at most
+    /// calls are waited for.
+    fn glance(&self) -> Option<Duration> {
+        let due = |attempts: &Attempts| match attempts.is_due() {
+            true => MOVING,
+            false => RESTING,
+        };
         #[cfg(feature = "serve")]
-        return self.moving.is_some();
-        #[cfg(not(feature = "serve"))]
-        false
+        if let Some(source) = &self.moving {
+            return Some(due(&source.attempts));
+        }
+        self.writing.as_ref().map(|writing| due(&writing.attempts))
     }
 
     /// Serves a whole connection.
@@ -493,14 +507,16 @@ impl Session {
         }
         let quiet = self.pending.is_empty() && self.tokens.is_empty();
         let mut wait = match quiet {
-            true if !self.is_moving() => Wait::Forever,
-            true => Wait::Until(Instant::now() + MOVING),
+            true => Wait::Forever,
             false => self.pace(),
         };
-        if let Wait::Until(end) = &mut wait
-            && self.is_moving()
-        {
-            *end = (*end).min(Instant::now() + MOVING);
+        if let Some(glance) = self.glance() {
+            let soon = Instant::now() + glance;
+            wait = match wait {
+                Wait::Forever => Wait::Until(soon),
+                Wait::Until(end) => Wait::Until(end.min(soon)),
+                Wait::Poll => Wait::Poll,
+            };
         }
         for _ in 0..BATCH {
             if self.is_staged_up() {

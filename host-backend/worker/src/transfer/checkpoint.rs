@@ -3,15 +3,15 @@
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
-use std::path::Path;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use paragpu_communicator::Receiver;
 use paragpu_protocol::codec::{decode_all, encode_all};
 
 use super::orders::{Figures, Report};
 use super::state::{Head, Kind, Scanner, StateError, Writer};
-use super::stop::{Filling, PATIENCE, Unstopped};
+use super::stop::{Attempts, Filling, Unstopped};
 use crate::error::End;
 use crate::pinned::Pinned;
 use crate::session::Session;
@@ -82,23 +82,48 @@ pub fn identity(directory: &Path) -> Result<Identity, StateError> {
     }
 }
 
+/// A checkpoint that is under way.
+#[derive(Debug)]
+pub(crate) struct Checkpoint {
+    directory: PathBuf,
+    /// The session ends when it is written.
+    end: bool,
+    began: Instant,
+    pub(crate) attempts: Attempts,
+}
+
+impl Checkpoint {
+    pub(crate) fn new(directory: PathBuf, end: bool) -> Self {
+        Self {
+            directory,
+            end,
+            began: Instant::now(),
+            attempts: Attempts::new(),
+        }
+    }
+}
+
 impl Session {
-    /// Writes the session's state; it goes on after. True where it was
-    /// written.
-    pub(crate) fn checkpoint(
-        &mut self,
-        receiver: &mut dyn Receiver,
-        directory: &Path,
-    ) -> Result<bool, End> {
-        let began = Instant::now();
-        let written = match self.stop(receiver, PATIENCE) {
-            Ok(()) => self
-                .write_file(directory)
+    /// Goes on with a checkpoint between two turns. [`End::PutAway`] where the
+    /// session was to end with it.
+    pub(crate) fn go_on_writing(&mut self, receiver: &mut dyn Receiver) -> Result<(), End> {
+        let due = |checkpoint: &mut Checkpoint| checkpoint.attempts.is_due();
+        let Some(mut checkpoint) = self.writing.take_if(due) else {
+            return Ok(());
+        };
+        let stopped = Instant::now();
+        let written = match self.attempt_to_stop(receiver, &mut checkpoint.attempts) {
+            Ok(true) => self
+                .write_file(&checkpoint.directory)
                 .map_err(|error| error.to_string()),
+            Ok(false) => {
+                self.writing = Some(checkpoint);
+                return Ok(());
+            }
             Err(Unstopped::Goes(reason)) => Err(reason),
             Err(Unstopped::Ended(end)) => return Err(end),
         };
-        let took = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let orders = std::sync::Arc::clone(&self.orders);
         match written {
             Ok(bytes) => orders.report(Report::Done(Figures {
@@ -106,15 +131,18 @@ impl Session {
                 ahead: 0,
                 handed_over: 0,
                 fetched: 0,
-                stopped: took,
-                total: took,
+                stopped: micros(checkpoint.attempts.paused + stopped.elapsed()),
+                total: micros(checkpoint.began.elapsed()),
             })),
             Err(reason) => {
                 orders.report(Report::Failed(reason));
-                return Ok(false);
+                return Ok(());
             }
         }
-        Ok(true)
+        match checkpoint.end {
+            true => Err(End::PutAway),
+            false => Ok(()),
+        }
     }
 
     /// Writes the file, and makes it and its name last.

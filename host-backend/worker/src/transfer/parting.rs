@@ -39,7 +39,6 @@ pub(super) struct Gates {
     commit: OwnedFd,
     /// The daemon was told that this session waits to be stopped.
     told: bool,
-    still: Instant,
 }
 
 impl Gates {
@@ -48,7 +47,6 @@ impl Gates {
             stop,
             commit,
             told: false,
-            still: Instant::now(),
         }
     }
 }
@@ -87,6 +85,10 @@ impl From<StateError> for Unstopped {
 impl Source {
     /// Everything was copied once: may the session stop?
     pub(super) fn may_stop(&mut self, session: &Session) -> Result<bool, StateError> {
+        self.still()?;
+        if !self.attempts.is_due() {
+            return Ok(false);
+        }
         let Some(gates) = &mut self.gates else {
             return Ok(true);
         };
@@ -94,17 +96,13 @@ impl Source {
             gates.told = true;
             session.orders.report(Report::Held(1));
         }
-        let open = is_open(gates.stop.as_fd())?;
-        self.still()?;
-        Ok(open)
+        is_open(gates.stop.as_fd())
     }
 
     /// Tells the destination from time to time that this end waits.
     fn still(&mut self) -> Result<(), StateError> {
-        if let Some(gates) = &mut self.gates
-            && gates.still.elapsed() >= STILL
-        {
-            gates.still = Instant::now();
+        if self.still.elapsed() >= STILL {
+            self.still = Instant::now();
             let writer = self.writer()?;
             writer.put(Kind::Still, &[])?;
             writer.flush()?;

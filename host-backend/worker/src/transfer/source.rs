@@ -30,7 +30,7 @@ use super::regions::Chunk;
 use super::replay::Item;
 use super::shared::{Shared, Way};
 use super::state::{Kind, Scanner, StateError, Writer};
-use super::stop::{PATIENCE, Unstopped};
+use super::stop::{Attempts, Unstopped};
 use crate::error::End;
 use crate::session::Session;
 
@@ -104,6 +104,9 @@ pub(crate) struct Source {
     /// The guest's connection goes over.
     pub(super) local: bool,
     pub(super) gates: Option<Gates>,
+    pub(crate) attempts: Attempts,
+    /// When the destination was last told that this end waits.
+    pub(super) still: Instant,
     /// Communicator and address of the session there.
     pub(super) home: (String, String),
     stage: Stage,
@@ -185,6 +188,8 @@ impl Source {
             scanner: Scanner::new(other),
             local,
             gates: gates.map(Gates::new),
+            attempts: Attempts::new(),
+            still: Instant::now(),
             home: (String::new(), String::new()),
             stage: Stage::Welcome,
             began: Instant::now(),
@@ -779,8 +784,12 @@ impl Session {
             _ => 0,
         };
         source.stopped = Instant::now();
-        match self.stop(receiver, PATIENCE) {
-            Ok(()) => {}
+        match self.attempt_to_stop(receiver, &mut source.attempts) {
+            Ok(true) => {}
+            Ok(false) => {
+                self.moving = Some(source);
+                return Ok(());
+            }
             Err(Unstopped::Goes(reason)) => {
                 self.stay(*source, &reason);
                 return Ok(());
@@ -834,14 +843,14 @@ impl Session {
         if !source.local {
             source.await_parting();
         }
-        let micros = |since: Instant| u64::try_from(since.elapsed().as_micros()).unwrap_or(0);
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(0);
         self.orders.report(Report::Done(Figures {
             bytes: source.writer().map_or(0, |writer| writer.bytes),
             ahead,
             handed_over: source.shared.bytes(self, Way::Taken),
             fetched: source.shared.bytes(self, Way::Fetched),
-            stopped: micros(source.stopped),
-            total: micros(source.began),
+            stopped: micros(source.attempts.paused + source.stopped.elapsed()),
+            total: micros(source.began.elapsed()),
         }));
         Err(End::Moved)
     }

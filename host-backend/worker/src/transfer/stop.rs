@@ -15,8 +15,10 @@ use crate::error::{End, Fault};
 use crate::live::Recorded;
 use crate::session::{Session, Waiting};
 
-/// Longest time for the work that a session has on its device.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the work that a session has on its device is waited for at first.
+const SHORTEST: Duration = Duration::from_millis(250);
+/// And at last.
+const LONGEST: Duration = Duration::from_secs(32);
 /// Bytes of an image in one record.
 const PART: usize = 1 << 20;
 
@@ -35,16 +37,67 @@ impl From<End> for Unstopped {
     }
 }
 
+/// Attempts to stop a session. Its work may take long, or wait for what only a
+/// later call of its program brings, so it is waited for twice as long each
+/// time, and the session is served for as long as it stood still in between.
+#[derive(Debug)]
+pub(crate) struct Attempts {
+    patience: Duration,
+    next: Instant,
+    /// How long it stood still in attempts that failed.
+    pub(crate) paused: Duration,
+}
+
+impl Attempts {
+    pub(crate) fn new() -> Self {
+        Self {
+            patience: SHORTEST,
+            next: Instant::now(),
+            paused: Duration::ZERO,
+        }
+    }
+
+    /// Is it time for the next one?
+    pub(crate) fn is_due(&self) -> bool {
+        Instant::now() >= self.next
+    }
+}
+
 impl Session {
+    /// [Stops](Self::stop) the session; false where it goes on for now.
+    pub(crate) fn attempt_to_stop(
+        &mut self,
+        receiver: &mut dyn Receiver,
+        attempts: &mut Attempts,
+    ) -> Result<bool, Unstopped> {
+        let patience = attempts.patience;
+        if self.stop(receiver, patience)? {
+            return Ok(true);
+        }
+        if patience >= LONGEST {
+            return Err(Unstopped::Goes(format!(
+                "its GPU still had work of it when that was waited for, {} s at last: a kernel \
+                 may run for long or wait for its program, so try again later",
+                LONGEST.as_secs()
+            )));
+        }
+        tracing::info!(?patience, "the session's work is not over, so it goes on");
+        attempts.paused += patience;
+        attempts.next = Instant::now() + patience;
+        attempts.patience = 2 * patience;
+        Ok(false)
+    }
+
     /// Executes no more calls, and waits until the device has none left and
-    /// everybody who waited for one has the reply. Calls that come meanwhile
-    /// are put by; what host functions need to end is executed. The session goes
-    /// on with [`serve`](Session::serve) as if nothing had been.
+    /// everybody who waited for one has the reply; false where that took longer
+    /// than `patience`. Calls that come meanwhile are put by; what host functions
+    /// need to end is executed. The session goes on with
+    /// [`serve`](Session::serve) as if nothing had been.
     pub(crate) fn stop(
         &mut self,
         receiver: &mut dyn Receiver,
         patience: Duration,
-    ) -> Result<(), Unstopped> {
+    ) -> Result<bool, Unstopped> {
         self.recall(receiver);
         let deadline = Instant::now() + patience;
         loop {
@@ -73,13 +126,10 @@ impl Session {
                 self.look()?;
                 self.forward_output()?;
                 self.flush()?;
-                return Ok(());
+                return Ok(true);
             }
             if Instant::now() >= deadline {
-                return Err(Unstopped::Goes(format!(
-                    "the session's work was not over within {} s",
-                    patience.as_secs()
-                )));
+                return Ok(false);
             }
             if let Wait::Until(end) = self.pace()
                 && !over
