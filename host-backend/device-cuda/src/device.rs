@@ -17,7 +17,7 @@ use paragpu_protocol::types::{ArrayShape, MemoryInfo, ResourceView, Sampling};
 
 use crate::graph::OpenGraph;
 use crate::hash;
-use crate::memory::Memory;
+use crate::memory::{Memory, rect_bytes};
 use crate::retired::{Leaving, Retirement};
 use crate::sys::{
     Array, Context, Driver, Event, Function, LaunchConfig, Module, RectEnd, Resource, Span, Stream,
@@ -229,19 +229,6 @@ pub(crate) fn stream(streams: &Table<OpenStream>, id: StreamId) -> Result<&Strea
 /// The object with this id.
 pub(crate) fn find<T>(table: &Table<T>, id: u64) -> Result<&T> {
     table.get(id).ok_or_else(|| Status::INVALID_HANDLE.into())
-}
-
-/// Bytes from the first to the last byte of a rectangle in linear memory.
-pub(crate) fn rect_bytes(pitch: u64, rows: u64, [width, height, depth]: [u64; 3]) -> Option<u64> {
-    if width == 0 || height == 0 || depth == 0 {
-        return Some(0);
-    }
-    if (height > 1 || depth > 1) && pitch < width || depth > 1 && rows < height {
-        return None;
-    }
-    let slices = (depth - 1).checked_mul(rows)?.checked_mul(pitch)?;
-    let lines = (height - 1).checked_mul(pitch)?;
-    slices.checked_add(lines)?.checked_add(width)
 }
 
 impl Device for CudaDevice {
@@ -785,23 +772,4 @@ impl Drop for CudaDevice {
 /// A name as C wants it.
 fn c_name(name: &str) -> Result<CString> {
     CString::new(name).map_err(|_| Status::NOT_FOUND.into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::rect_bytes;
-
-    #[test]
-    fn a_rectangle_ends_with_its_last_byte() {
-        assert_eq!(rect_bytes(100, 0, [10, 3, 1]), Some(210));
-        assert_eq!(rect_bytes(100, 5, [10, 3, 2]), Some(710));
-        assert_eq!(rect_bytes(0, 0, [10, 1, 1]), Some(10));
-        assert_eq!(rect_bytes(5, 0, [10, 2, 1]), None, "rows may not overlap");
-        assert_eq!(
-            rect_bytes(10, 2, [10, 3, 2]),
-            None,
-            "slices may not overlap"
-        );
-        assert_eq!(rect_bytes(u64::MAX, 2, [1, 2, 2]), None);
-    }
 }

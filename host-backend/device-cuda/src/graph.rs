@@ -3,7 +3,8 @@
 use paragpu_device::{Error, GraphNode, GraphWork, Result, StreamId};
 use paragpu_protocol::status::Status;
 
-use crate::device::{CudaDevice, find, rect_bytes, stream};
+use crate::device::{CudaDevice, find, stream};
+use crate::memory::rect_bytes;
 use crate::sys::{Graph, LaunchConfig, NodeWork, Stream};
 
 /// Something that a node names and that the session can destroy.

@@ -157,6 +157,19 @@ impl Memory {
     }
 }
 
+/// Bytes from the first to the last byte of a rectangle in linear memory.
+pub(crate) fn rect_bytes(pitch: u64, rows: u64, [width, height, depth]: [u64; 3]) -> Option<u64> {
+    if width == 0 || height == 0 || depth == 0 {
+        return Some(0);
+    }
+    if (height > 1 || depth > 1) && pitch < width || depth > 1 && rows < height {
+        return None;
+    }
+    let slices = (depth - 1).checked_mul(rows)?.checked_mul(pitch)?;
+    let lines = (height - 1).checked_mul(pitch)?;
+    slices.checked_add(lines)?.checked_add(width)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,5 +205,19 @@ mod tests {
         assert!(memory.span(base, 0).is_ok());
         assert!(memory.span(u64::MAX, 2).is_err());
         assert!(memory.span(base - 1, 2).is_err());
+    }
+
+    #[test]
+    fn a_rectangle_ends_with_its_last_byte() {
+        assert_eq!(rect_bytes(100, 0, [10, 3, 1]), Some(210));
+        assert_eq!(rect_bytes(100, 5, [10, 3, 2]), Some(710));
+        assert_eq!(rect_bytes(0, 0, [10, 1, 1]), Some(10));
+        assert_eq!(rect_bytes(5, 0, [10, 2, 1]), None, "rows may not overlap");
+        assert_eq!(
+            rect_bytes(10, 2, [10, 3, 2]),
+            None,
+            "slices may not overlap"
+        );
+        assert_eq!(rect_bytes(u64::MAX, 2, [1, 2, 2]), None);
     }
 }

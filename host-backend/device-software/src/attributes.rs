@@ -199,3 +199,14 @@ pub fn occupancy(threads: u32, shared: u64) -> u32 {
         u64::from(SHARED_SM) / (shared + u64::from(SHARED_RESERVED)).next_multiple_of(128);
     BLOCKS_SM.min(THREADS_SM / 32 / warps).min(by_shared as u32)
 }
+
+/// Bytes of shared memory that each of `blocks` blocks of `threads` threads has where a multiprocessor runs them
+/// all; 0 where it does not.
+#[must_use]
+pub fn shared_of_each(blocks: u32, threads: u32) -> u32 {
+    if blocks == 0 || occupancy(threads, 0) < blocks {
+        return 0;
+    }
+    let each = (SHARED_SM / blocks) & !127;
+    each.saturating_sub(SHARED_RESERVED).min(SHARED_OPTIN)
+}

@@ -1,15 +1,17 @@
 //! The software GPU as [`paragpu_device::Device`].
 
+mod work;
+
 use crate::attributes::{self, Options};
-use crate::copy::{self, End};
+use crate::copy;
 use crate::exec::printf::Output;
 use crate::graph::Graph;
 use crate::launch::{self, Kernel, Workspaces};
 use crate::memory_unsafe::{Memory, MemoryError};
 use crate::module::{self, Module};
-use crate::scheduler::{LEGACY, Scheduler, Stamp, Task, Ticket, Work};
+use crate::objects::Objects;
+use crate::scheduler::{LEGACY, Scheduler, Stamp, Ticket, Work};
 use crate::shared::Peer;
-use crate::texture::{self, Array, Source, Texture, Textures};
 use paragpu_device::{
     ArrayId, CopyEnd, Device, Error, EventId, Function, FunctionId, GraphId, GraphNode, GraphWork,
     HostFunction, Launch, ModuleId, PeerId, Result, StreamId, SurfaceId, TextureId,
@@ -27,10 +29,6 @@ use std::time::Duration;
 
 const EVENT_DISABLE_TIMING: u32 = 2;
 const STREAM_NON_BLOCKING: u32 = 1;
-/// Bytes of the largest copy or fill that is better done at once than given to another thread: what a slot of a
-/// guest's staging memory holds, less than a tenth of a millisecond.
-const SHORT: u64 = 512 << 10;
-
 struct Event {
     timed: bool,
     record: Option<(Ticket, Stamp)>,
@@ -45,19 +43,16 @@ pub struct SoftwareDevice {
     // First, so that its threads end before what they use.
     pub(crate) scheduler: Scheduler,
     memory: Arc<Memory>,
-    textures: Arc<Textures>,
+    objects: Objects,
     output: Arc<Output>,
     workspaces: Arc<Workspaces>,
     next: u64,
-    next_object: u64,
     launches: u64,
     modules: HashMap<u64, Module>,
     /// Ranges that modules occupy: start and bytes.
     placed: BTreeMap<u64, u64>,
     functions: HashMap<u64, Kernel>,
     by_name: HashMap<(u64, usize), u64>,
-    arrays: HashMap<u64, Arc<Array>>,
-    array_bytes: u64,
     events: HashMap<u64, Event>,
     graphs: HashMap<u64, Graph>,
     limits: BTreeMap<u32, u64>,
@@ -65,21 +60,12 @@ pub struct SoftwareDevice {
     preferred: Option<u64>,
 }
 
-fn handle<T>(found: Option<T>) -> Result<T> {
+pub(crate) fn handle<T>(found: Option<T>) -> Result<T> {
     found.ok_or_else(|| Status::INVALID_HANDLE.into())
 }
 
-fn invalid(what: &str) -> Error {
+pub(crate) fn invalid(what: &str) -> Error {
     Error::new(Status::INVALID_VALUE, what)
-}
-
-/// A copy or fill of so many bytes as stream work.
-fn moving(bytes: u64, task: Task) -> Work {
-    if bytes <= SHORT {
-        Work::Short(task)
-    } else {
-        Work::Task(task)
-    }
 }
 
 impl SoftwareDevice {
@@ -106,18 +92,15 @@ impl SoftwareDevice {
             peers: HashMap::new(),
             scheduler,
             memory,
-            textures: Arc::default(),
+            objects: Objects::default(),
             output: Arc::default(),
             workspaces: Arc::new(Workspaces::new(start, bytes)),
             next: 1,
-            next_object: 1,
             launches: 0,
             modules: HashMap::new(),
             placed: BTreeMap::from([(start, bytes)]),
             functions: HashMap::new(),
             by_name: HashMap::new(),
-            arrays: HashMap::new(),
-            array_bytes: 0,
             events: HashMap::new(),
             graphs: HashMap::new(),
             limits: BTreeMap::from(limits),
@@ -140,25 +123,6 @@ impl SoftwareDevice {
         handle(self.scheduler.submit(stream.0, &[], work))
     }
 
-    fn end(&self, end: &CopyEnd) -> Result<End> {
-        Ok(match *end {
-            CopyEnd::Linear {
-                address,
-                pitch,
-                rows,
-            } => End::Linear(address, pitch, rows),
-            CopyEnd::Array {
-                array,
-                level,
-                origin,
-            } => End::Array(
-                Arc::clone(handle(self.arrays.get(&array.0))?),
-                level,
-                origin,
-            ),
-        })
-    }
-
     /// The last record of an event.
     pub(crate) fn recorded(&self, event: EventId) -> Result<Option<Ticket>> {
         let event = handle(self.events.get(&event.0))?;
@@ -172,80 +136,21 @@ impl SoftwareDevice {
         }
     }
 
-    /// Checks a copy and makes it stream work.
-    pub(crate) fn copy_work(&self, destination: u64, source: u64, size: u64) -> Result<Work> {
-        if size != 0
-            && !(self.memory.reachable(destination, size) && self.memory.reachable(source, size))
-        {
-            return Err(invalid("a range of the copy is not wholly reachable"));
-        }
-        let memory = Arc::clone(&self.memory);
-        let copy = move || copy::linear(&memory, destination, source, size);
-        Ok(moving(size, Box::new(copy)))
+    /// Bytes of device memory that nothing occupies.
+    fn free(&self) -> u64 {
+        self.memory.info().0.saturating_sub(self.objects.bytes())
     }
 
-    /// Checks a rectangular copy and makes it stream work.
-    pub(crate) fn rect_work(
-        &self,
-        destination: &CopyEnd,
-        source: &CopyEnd,
-        extent: [u64; 3],
-    ) -> Result<Work> {
-        let (destination, source) = (self.end(destination)?, self.end(source)?);
-        if extent.contains(&0) {
-            return Ok(Work::Marker);
+    /// Can memory be mapped there?
+    fn check_room(&self, address: u64, size: u64) -> Result<()> {
+        let end = self.memory.base() + module::GLOBALS_OFFSET;
+        if address.checked_add(size).is_none_or(|e| e > end) {
+            return Err(invalid("outside the arena"));
         }
-        destination.check(&self.memory, extent)?;
-        source.check(&self.memory, extent)?;
-        let memory = Arc::clone(&self.memory);
-        let bytes = extent
-            .iter()
-            .fold(1, |bytes: u64, n| bytes.saturating_mul(*n));
-        let copy = move || copy::rectangle(&memory, &destination, &source, extent);
-        Ok(moving(bytes, Box::new(copy)))
-    }
-
-    /// Checks a memset and makes it stream work.
-    pub(crate) fn memset_work(
-        &self,
-        destination: u64,
-        pitch: u64,
-        value: u32,
-        element: u8,
-        [width, height]: [u64; 2],
-    ) -> Result<Work> {
-        if !matches!(element, 1 | 2 | 4) || !destination.is_multiple_of(u64::from(element.max(1))) {
-            return Err(invalid("element size or alignment"));
+        if self.free() < size {
+            return Err(Status::OUT_OF_MEMORY.into());
         }
-        if width != 0 && height != 0 {
-            let row = width
-                .checked_mul(u64::from(element))
-                .ok_or_else(|| invalid("width"))?;
-            if height > 1 && !pitch.is_multiple_of(u64::from(element)) {
-                return Err(invalid("pitch is no multiple of the element"));
-            }
-            End::Linear(destination, pitch, height).check(&self.memory, [row, height, 1])?;
-        }
-        let memory = Arc::clone(&self.memory);
-        let bytes = width.saturating_mul(height).saturating_mul(element.into());
-        let fill = move || copy::fill(&memory, destination, pitch, value, element, width, height);
-        Ok(moving(bytes, Box::new(fill)))
-    }
-
-    /// Checks a launch and makes it stream work.
-    pub(crate) fn launch_work(&mut self, launch: &Launch<'_>) -> Result<Work> {
-        let kernel = handle(self.functions.get(&launch.function.0))?;
-        self.launches += 1;
-        let context = launch::Context {
-            memory: &self.memory,
-            textures: &self.textures,
-            output: &self.output,
-            workspaces: &self.workspaces,
-            id: self.launches,
-            sms: self.options.cores,
-            stack: self.limits.get(&0).copied().unwrap_or(1024),
-        };
-        kernel.prepare(launch, &context)
+        Ok(())
     }
 
     fn kernel(&mut self, function: FunctionId) -> Result<&mut Kernel> {
@@ -256,13 +161,7 @@ impl SoftwareDevice {
 impl Device for SoftwareDevice {
     fn memory_map(&mut self, address: u64, size: u64) -> Result<()> {
         self.scheduler.check()?;
-        let end = self.memory.base() + module::GLOBALS_OFFSET;
-        if address.checked_add(size).is_none_or(|e| e > end) {
-            return Err(invalid("outside the arena"));
-        }
-        if self.memory.info().0 < size.saturating_add(self.array_bytes) {
-            return Err(Status::OUT_OF_MEMORY.into());
-        }
+        self.check_room(address, size)?;
         let mapped = match self.options.shareable {
             true => self.memory.map_shareable(address, size),
             false => self.memory.map(address, size),
@@ -287,13 +186,7 @@ impl Device for SoftwareDevice {
 
     fn memory_import(&mut self, address: u64, size: u64, descriptor: OwnedFd) -> Result<()> {
         self.scheduler.check()?;
-        let end = self.memory.base() + module::GLOBALS_OFFSET;
-        if address.checked_add(size).is_none_or(|e| e > end) {
-            return Err(invalid("outside the arena"));
-        }
-        if self.memory.info().0 < size.saturating_add(self.array_bytes) {
-            return Err(Status::OUT_OF_MEMORY.into());
-        }
+        self.check_room(address, size)?;
         self.memory
             .import(address, size, descriptor)
             .map_err(|e| module::memory_error(&e))
@@ -346,11 +239,9 @@ impl Device for SoftwareDevice {
 
     fn memory_info(&mut self) -> Result<MemoryInfo> {
         self.scheduler.check()?;
-        let (free, total) = self.memory.info();
-        Ok(MemoryInfo {
-            free: free.saturating_sub(self.array_bytes),
-            total,
-        })
+        let (_, total) = self.memory.info();
+        let free = self.free();
+        Ok(MemoryInfo { free, total })
     }
 
     fn host_register(&mut self, address: u64, size: u64) -> Result<()> {
@@ -471,32 +362,15 @@ impl Device for SoftwareDevice {
 
     fn array_create(&mut self, shape: &ArrayShape) -> Result<ArrayId> {
         self.scheduler.check()?;
-        if texture::Format::parse(shape.format).is_none() || shape.flags & texture::CUBEMAP != 0 {
-            return Err(Error::new(
-                Status::NOT_SUPPORTED,
-                "array of this format, or a cube map",
-            ));
-        }
-        let (_, _, bytes) = Array::plan(shape).ok_or_else(|| invalid("shape of the array"))?;
-        if bytes > self.memory.info().0.saturating_sub(self.array_bytes) {
-            return Err(Status::OUT_OF_MEMORY.into());
-        }
-        let array = Array::new(shape).ok_or_else(|| invalid("shape of the array"))?;
-        self.array_bytes += array.bytes();
-        let id = self.id();
-        self.arrays.insert(id, Arc::new(array));
-        Ok(ArrayId(id))
+        let (id, free) = (ArrayId(self.id()), self.free());
+        self.objects.create_array(id, shape, free)?;
+        Ok(id)
     }
 
     fn array_destroy(&mut self, array: ArrayId) -> Result<()> {
         self.scheduler.check()?;
-        // Work that uses it holds it.
-        let array = handle(self.arrays.remove(&array.0))?;
-        self.array_bytes -= array.bytes();
-        let textures = Arc::clone(&self.textures);
-        self.scheduler.after_all(Box::new(move || {
-            drop((array, textures));
-        }));
+        let array = self.objects.remove_array(array)?;
+        self.scheduler.after_all(Box::new(move || drop(array)));
         Ok(())
     }
 
@@ -513,84 +387,26 @@ impl Device for SoftwareDevice {
                 "resource view of a texture",
             ));
         }
-        let source = match resource {
-            TextureResource::Array(array) => {
-                Source::Array(Arc::clone(handle(self.arrays.get(&array.0))?))
-            }
-            TextureResource::Linear(linear) => {
-                let format = texture::Format::parse(linear.format)
-                    .ok_or_else(|| Error::new(Status::NOT_SUPPORTED, "texture of this format"))?;
-                let element = u64::from(format.size() * linear.channels);
-                let bytes = if linear.height == 0 {
-                    Some(linear.width)
-                } else {
-                    let row = linear
-                        .width
-                        .checked_mul(element)
-                        .filter(|&row| row <= linear.pitch);
-                    row.and_then(|row| {
-                        linear
-                            .pitch
-                            .checked_mul(linear.height - 1)?
-                            .checked_add(row)
-                    })
-                };
-                let reachable =
-                    bytes.is_some_and(|b| b != 0 && self.memory.reachable(linear.address, b));
-                if !matches!(linear.channels, 1 | 2 | 4)
-                    || !reachable
-                    || linear.address % element != 0
-                {
-                    return Err(invalid("linear memory of a texture"));
-                }
-                Source::Linear(linear, format)
-            }
-        };
-        let id = self.next_object;
-        self.next_object += 1;
-        self.textures.textures.write().insert(
-            id,
-            Arc::new(Texture {
-                source,
-                sampling: *sampling,
-            }),
-        );
-        Ok(TextureId(id))
+        self.objects
+            .create_texture(resource, sampling, &self.memory)
     }
 
     fn texture_destroy(&mut self, texture: TextureId) -> Result<()> {
         self.scheduler.check()?;
-        if !self.textures.textures.read().contains_key(&texture.0) {
-            return Err(Status::INVALID_HANDLE.into());
-        }
-        let textures = Arc::clone(&self.textures);
-        self.scheduler.after_all(Box::new(move || {
-            textures.textures.write().remove(&texture.0);
-        }));
+        let remove = self.objects.remove_texture(texture)?;
+        self.scheduler.after_all(Box::new(remove));
         Ok(())
     }
 
     fn surface_create(&mut self, array: ArrayId) -> Result<SurfaceId> {
         self.scheduler.check()?;
-        let array = Arc::clone(handle(self.arrays.get(&array.0))?);
-        if array.shape.flags & texture::SURFACE == 0 {
-            return Err(invalid("the array was not created for surfaces"));
-        }
-        let id = self.next_object;
-        self.next_object += 1;
-        self.textures.surfaces.write().insert(id, array);
-        Ok(SurfaceId(id))
+        self.objects.create_surface(array)
     }
 
     fn surface_destroy(&mut self, surface: SurfaceId) -> Result<()> {
         self.scheduler.check()?;
-        if !self.textures.surfaces.read().contains_key(&surface.0) {
-            return Err(Status::INVALID_HANDLE.into());
-        }
-        let textures = Arc::clone(&self.textures);
-        self.scheduler.after_all(Box::new(move || {
-            textures.surfaces.write().remove(&surface.0);
-        }));
+        let remove = self.objects.remove_surface(surface)?;
+        self.scheduler.after_all(Box::new(remove));
         Ok(())
     }
 
@@ -675,7 +491,7 @@ impl Device for SoftwareDevice {
         if place >= self.memory.base() {
             self.preferred = Some(place);
         } else {
-            self.next_object = place.max(1);
+            self.objects.prefer(place);
         }
     }
 
@@ -735,17 +551,9 @@ impl Device for SoftwareDevice {
             .ok()
             .filter(|&t| t > 0)
             .ok_or_else(|| invalid("block size"))?;
-        if attributes::occupancy(threads, 0) < blocks {
-            return Ok(0);
-        }
-        let each = (attributes::SHARED_SM / blocks) & !127;
-        let each = each
-            .saturating_sub(attributes::SHARED_RESERVED)
-            .min(attributes::SHARED_OPTIN);
-        Ok(u64::from(
-            each.saturating_sub(kernel.static_shared())
-                .min(kernel.max_dynamic()),
-        ))
+        let each = attributes::shared_of_each(blocks, threads);
+        let dynamic = each.saturating_sub(kernel.static_shared());
+        Ok(dynamic.min(kernel.max_dynamic()).into())
     }
 
     fn launch(&mut self, launch: &Launch<'_>) -> Result<()> {

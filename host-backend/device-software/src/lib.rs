@@ -22,6 +22,7 @@ pub mod launch;
 #[allow(unsafe_code)]
 pub mod memory_unsafe;
 pub mod module;
+mod objects;
 mod platform;
 pub mod program;
 pub mod ptx;

@@ -17,11 +17,10 @@ use paragpu_protocol::handshake::{ARRIVE, Move, Transport};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::checkpoint::Identity;
-use super::handover::{self, Handover, Token};
+use super::handover::{self, Handover, Line, Token};
 use super::mover::Mover;
 use super::regions::{Chunk, named};
 use super::shared::{Mapping, Peers, mappings};
-use super::source::Line;
 use super::state::{ImagePart, Kind, Scanner, StateError, Writer};
 use super::stop::Filling;
 use crate::connect::{Channel, Life, attach_pci, guest_memory};

@@ -1,10 +1,11 @@
-//! The descriptors of the guest's connection, kept so that another worker can
-//! go on with it.
+//! The guest's connection: its descriptors, kept so that another worker can go
+//! on with it, and what that one is told of it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use paragpu_protocol::codec::Bytes;
 use paragpu_protocol::handshake::Transport;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -75,6 +76,24 @@ static CURRENT: Mutex<Option<Handover>> = Mutex::new(None);
 /// The connection that stands.
 pub(crate) fn current() -> MutexGuard<'static, Option<Handover>> {
     CURRENT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+paragpu_protocol::record! {
+    /// The guest's connection; its descriptors follow in a frame of their own.
+    Line<'a> {
+        /// A [`paragpu_protocol::handshake::Transport`].
+        transport: u8,
+        /// Of `Pci`: the channel's number.
+        channel: u32,
+        /// Of `Pci`: bytes from the window's start to the channel's region.
+        offset: u64,
+        /// Of `Pci`: bytes of the region.
+        size: u64,
+        /// Of `Pci`: bytes from the window's start to its page lists; 0 for none.
+        lists: u64,
+        /// Bytes of a frame whose rest is in the connection.
+        unfinished: Bytes<'a>,
+    }
 }
 
 #[cfg(test)]

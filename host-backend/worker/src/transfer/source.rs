@@ -8,17 +8,18 @@
 //! differently. Up to the commit everything here stays as it is: whatever
 //! fails before, the session goes on here.
 
+mod carry;
+
 use std::io::BufWriter;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use paragpu_communicator::{Receiver, Sender};
+use paragpu_communicator::Receiver;
 use paragpu_communicator_stream::handshake;
-use paragpu_protocol::codec::{Bytes, Field, Text, decode_all, encode_all};
+use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
 use paragpu_protocol::frame::Control;
 use paragpu_protocol::handshake::{ARRIVE, Arrive, MAGIC, Move, Refusal, VERSION};
-use paragpu_protocol::layout::CHUNK;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::ahead::{Ahead, Owners, owners};
@@ -40,36 +41,14 @@ pub(super) const SILENCE: Duration = Duration::from_secs(20);
 const PARTING: Duration = Duration::from_secs(300);
 /// Most bytes of the answer to the first frame.
 const MOST_ANSWER: usize = 64 * 1024;
-/// So many bytes are sent sooner than compared.
-const LITTLE: u64 = CHUNK;
 /// Longest time for copies between two looks at what the program wants: a link
 /// that keeps up would keep the program waiting until all is copied.
 const SLICE: Duration = Duration::from_micros(500);
-/// Chunks whose hashes are asked for at once.
-const HASHES: usize = 65_536;
 /// Chunks that the destination copies before it answers, so that it is not
 /// silent for long: 8 GiB.
 const FETCHES: usize = 4096;
 
 type Link = BufWriter<UnixStream>;
-
-paragpu_protocol::record! {
-    /// The guest's connection; its descriptors follow in a frame of their own.
-    Line<'a> {
-        /// A [`paragpu_protocol::handshake::Transport`].
-        transport: u8,
-        /// Of `Pci`: the channel's number.
-        channel: u32,
-        /// Of `Pci`: bytes from the window's start to the channel's region.
-        offset: u64,
-        /// Of `Pci`: bytes of the region.
-        size: u64,
-        /// Of `Pci`: bytes from the window's start to its page lists; 0 for none.
-        lists: u64,
-        /// Bytes of a frame whose rest is in the connection.
-        unfinished: Bytes<'a>,
-    }
-}
 
 /// What the source waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -542,200 +521,6 @@ impl Source {
             return Ok(false);
         }
         self.call_back().map(|()| true)
-    }
-
-    /// Everything after the stop, up to the commit.
-    fn carry(
-        &mut self,
-        session: &mut Session,
-        receiver: &mut dyn Receiver,
-    ) -> Result<(), StateError> {
-        if session.items()? != self.items || self.shared.is_behind(session)? {
-            self.ask_images(session)?;
-            self.send_images(session)?;
-            self.send_objects(session)?;
-            while self.hand_over(session)? {
-                self.handed_over()?;
-            }
-            self.expect(Kind::Ready)?;
-        }
-        let Some(mut ahead) = self.ahead.take() else {
-            return Err(StateError::Order("nothing was copied ahead"));
-        };
-        self.reached("the objects are there");
-        let sent = self.send_rest(session, &mut ahead);
-        ahead.mover.keep(session);
-        sent?;
-        self.reached("all contents were sent");
-        let machine = session.machine()?;
-        // What a guest that connects again has not received is sent again.
-        let settled =
-            !self.local || matches!(session.sender.settle(Instant::now() + SILENCE), Ok(true));
-        if !settled {
-            return Err(StateError::Impossible(
-                "the program does not take the replies to its calls".into(),
-            ));
-        }
-        let writer = self.writer()?;
-        writer.put(Kind::Machine, &[&machine])?;
-        session.write_frames(writer)?;
-        if !self.local {
-            return self.leave_alone();
-        }
-        self.pass_connection(session, &receiver.unfinished())?;
-        self.expect(Kind::Ready)?;
-        self.reached("the connection is there");
-        Ok(())
-    }
-
-    /// For whoever asks where the time goes while the program stands still.
-    fn reached(&self, what: &str) {
-        let micros = self.stopped.elapsed().as_micros();
-        tracing::debug!(micros, "{what}");
-    }
-
-    fn send_rest(&mut self, session: &mut Session, ahead: &mut Ahead) -> Result<(), StateError> {
-        let mut fetched = self.chunks(session, Way::Fetched)?;
-        if self.precopy {
-            fetched = self.different(session, ahead, &fetched)?;
-        }
-        self.fetches = fetched;
-        while self.fetch()? {
-            self.expect(Kind::Ready)?;
-        }
-        let (replaced, chunks): (Vec<Chunk>, Vec<Chunk>) = self
-            .chunks(session, Way::Sent)?
-            .into_iter()
-            .partition(|chunk| self.shared.replaced(chunk));
-        let rest = ahead.rest(session, &chunks)?;
-        let mut send = rest.send;
-        send.extend(replaced);
-        send.extend(match rest.compare.iter().map(Chunk::size).sum() {
-            0..=LITTLE => rest.compare,
-            _ => self.different(session, ahead, &rest.compare)?,
-        });
-        let all = [&send, &rest.fresh].into_iter().flatten();
-        let all = all.map(Chunk::size).sum();
-        self.reached("what is to be sent is known");
-        self.send_off();
-        let sent = self
-            .send_chunks(session, ahead, &send, true, (0, all))
-            .and_then(|done| self.send_chunks(session, ahead, &rest.fresh, false, (done, all)));
-        self.call_back()?;
-        sent?;
-        if cfg!(debug_assertions) {
-            // What the device noted is the proof; here it is proved. Of what
-            // was handed over, too: it is the same memory.
-            let chunks = session.chunks(false)?;
-            let different = self.different(session, ahead, &chunks)?;
-            if !different.is_empty() {
-                return Err(StateError::Impossible(format!(
-                    "{} of {} chunks are not what they were: {:?}",
-                    different.len(),
-                    chunks.len(),
-                    different.first()
-                )));
-            }
-        }
-        Ok(())
-    }
-
-    /// Those of `chunks` that hash differently at the two ends.
-    fn different(
-        &mut self,
-        session: &mut Session,
-        ahead: &mut Ahead,
-        chunks: &[Chunk],
-    ) -> Result<Vec<Chunk>, StateError> {
-        let mut different = Vec::new();
-        for chunks in chunks.chunks(HASHES) {
-            let mut names = Vec::new();
-            for chunk in chunks {
-                chunk.put_name(&mut names);
-            }
-            let writer = self.writer()?;
-            writer.put(Kind::Hash, &[&names])?;
-            writer.flush()?;
-            let ours = ahead.mover.hash_all(session, chunks)?;
-            let theirs = self.expect(Kind::Hashes)?;
-            let theirs = theirs.as_chunks::<32>().0;
-            if theirs.len() != chunks.len() {
-                return Err(StateError::Order("hashes of other contents"));
-            }
-            let pairs = chunks.iter().zip(ours.iter().zip(theirs));
-            different.extend(
-                pairs
-                    .filter(|(_, (ours, theirs))| ours != theirs)
-                    .map(|(chunk, _)| *chunk),
-            );
-        }
-        Ok(different)
-    }
-
-    /// Sends contents, zeros too where `zeros`; `progress` is bytes sent and
-    /// all. Bytes sent then.
-    fn send_chunks(
-        &mut self,
-        session: &mut Session,
-        ahead: &mut Ahead,
-        chunks: &[Chunk],
-        zeros: bool,
-        (mut done, all): (u64, u64),
-    ) -> Result<u64, StateError> {
-        let Out::Away(post) = &self.out else {
-            return Err(StateError::Order("nobody writes"));
-        };
-        let orders = std::sync::Arc::clone(&session.orders);
-        ahead.mover.read_batches(session, chunks, |batch| {
-            let mut payload = post.payload();
-            for (chunk, bytes) in batch.each() {
-                done += chunk.size();
-                if zeros || chunk.is_variable() || bytes.iter().any(|byte| *byte != 0) {
-                    chunk.put(bytes, &mut payload);
-                }
-            }
-            if !payload.is_empty() {
-                post.give(payload);
-            }
-            orders.report(Report::Progress {
-                phase: 2,
-                done,
-                all,
-            });
-            Ok(())
-        })?;
-        Ok(done)
-    }
-
-    fn pass_connection(&mut self, session: &Session, unfinished: &[u8]) -> Result<(), StateError> {
-        let current = handover::current();
-        let Some(current) = current.as_ref() else {
-            return Err(StateError::Impossible(
-                "the session has no connection to pass on".into(),
-            ));
-        };
-        if session.window.is_some() != current.own_window {
-            return Err(StateError::Impossible(
-                "the program connected again while its session moved: move it again".into(),
-            ));
-        }
-        let channel = current.channel;
-        let mut head = Vec::new();
-        let line = Line {
-            transport: current.transport as u8,
-            channel: channel.number,
-            offset: channel.offset,
-            size: channel.size,
-            lists: channel.lists,
-            unfinished: Bytes(unfinished),
-        };
-        let tail = line.encode(&mut head);
-        let writer = self.writer()?;
-        writer.put(Kind::Connection, &[&head, tail])?;
-        writer.flush()?;
-        let token = std::iter::once(self.token.as_fd());
-        let fds: Vec<BorrowedFd<'_>> = token.chain(current.fds.iter().map(AsFd::as_fd)).collect();
-        self.send_descriptors(&fds)
     }
 }
 

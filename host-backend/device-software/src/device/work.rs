@@ -1,0 +1,114 @@
+//! Checks what a session asks for and makes it work of a stream.
+
+use super::{SoftwareDevice, handle, invalid};
+use crate::copy::{self, End};
+use crate::launch;
+use crate::scheduler::{Task, Work};
+use paragpu_device::{CopyEnd, Launch, Result};
+use std::sync::Arc;
+
+/// Bytes of the largest copy or fill that is better done at once than given to another thread: what a slot of a
+/// guest's staging memory holds, less than a tenth of a millisecond.
+const SHORT: u64 = 512 << 10;
+
+/// A copy or fill of so many bytes as stream work.
+fn moving(bytes: u64, task: Task) -> Work {
+    if bytes <= SHORT {
+        Work::Short(task)
+    } else {
+        Work::Task(task)
+    }
+}
+
+impl SoftwareDevice {
+    fn end(&self, end: &CopyEnd) -> Result<End> {
+        Ok(match *end {
+            CopyEnd::Linear {
+                address,
+                pitch,
+                rows,
+            } => End::Linear(address, pitch, rows),
+            CopyEnd::Array {
+                array,
+                level,
+                origin,
+            } => End::Array(self.objects.array(array)?, level, origin),
+        })
+    }
+
+    /// Checks a copy and makes it stream work.
+    pub(crate) fn copy_work(&self, destination: u64, source: u64, size: u64) -> Result<Work> {
+        if size != 0
+            && !(self.memory.reachable(destination, size) && self.memory.reachable(source, size))
+        {
+            return Err(invalid("a range of the copy is not wholly reachable"));
+        }
+        let memory = Arc::clone(&self.memory);
+        let copy = move || copy::linear(&memory, destination, source, size);
+        Ok(moving(size, Box::new(copy)))
+    }
+
+    /// Checks a rectangular copy and makes it stream work.
+    pub(crate) fn rect_work(
+        &self,
+        destination: &CopyEnd,
+        source: &CopyEnd,
+        extent: [u64; 3],
+    ) -> Result<Work> {
+        let (destination, source) = (self.end(destination)?, self.end(source)?);
+        if extent.contains(&0) {
+            return Ok(Work::Marker);
+        }
+        destination.check(&self.memory, extent)?;
+        source.check(&self.memory, extent)?;
+        let memory = Arc::clone(&self.memory);
+        let bytes = extent
+            .iter()
+            .fold(1, |bytes: u64, n| bytes.saturating_mul(*n));
+        let copy = move || copy::rectangle(&memory, &destination, &source, extent);
+        Ok(moving(bytes, Box::new(copy)))
+    }
+
+    /// Checks a memset and makes it stream work.
+    pub(crate) fn memset_work(
+        &self,
+        destination: u64,
+        pitch: u64,
+        value: u32,
+        element: u8,
+        [width, height]: [u64; 2],
+    ) -> Result<Work> {
+        if !matches!(element, 1 | 2 | 4) || !destination.is_multiple_of(u64::from(element.max(1))) {
+            return Err(invalid("element size or alignment"));
+        }
+        if width != 0 && height != 0 {
+            let row = width
+                .checked_mul(u64::from(element))
+                .ok_or_else(|| invalid("width"))?;
+            if height > 1 && !pitch.is_multiple_of(u64::from(element)) {
+                return Err(invalid("pitch is no multiple of the element"));
+            }
+            End::Linear(destination, pitch, height).check(&self.memory, [row, height, 1])?;
+        }
+        let memory = Arc::clone(&self.memory);
+        let bytes = width.saturating_mul(height).saturating_mul(element.into());
+        let fill = move || copy::fill(&memory, destination, pitch, value, element, width, height);
+        Ok(moving(bytes, Box::new(fill)))
+    }
+
+    /// Checks a launch and makes it stream work.
+    pub(crate) fn launch_work(&mut self, launch: &Launch<'_>) -> Result<Work> {
+        let kernel = handle(self.functions.get(&launch.function.0))?;
+        self.launches += 1;
+        let context = launch::Context {
+            memory: &self.memory,
+            textures: self.objects.textures(),
+            output: &self.output,
+            workspaces: &self.workspaces,
+            id: self.launches,
+            sms: self.options.cores,
+            stack: self.limits.get(&0).copied().unwrap_or(1024),
+        };
+        kernel.prepare(launch, &context)
+    }
+}

@@ -1,0 +1,164 @@
+//! Arrays, and the textures and surfaces through which kernels use them.
+
+use crate::device::{handle, invalid};
+use crate::memory_unsafe::Memory;
+use crate::texture::{self, Array, Format, Source, Texture, Textures};
+use paragpu_device::{ArrayId, Error, Result, SurfaceId, TextureId, TextureResource};
+use paragpu_protocol::status::Status;
+use paragpu_protocol::types::{ArrayShape, LinearResource, Sampling};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Those of one session.
+pub(crate) struct Objects {
+    arrays: HashMap<u64, Arc<Array>>,
+    bytes: u64,
+    /// What the next texture or surface is known as.
+    next: u64,
+    /// What kernels see.
+    textures: Arc<Textures>,
+}
+
+impl Default for Objects {
+    fn default() -> Self {
+        Self {
+            arrays: HashMap::new(),
+            bytes: 0,
+            next: 1,
+            textures: Arc::default(),
+        }
+    }
+}
+
+/// Is this memory that a texture can be of, and all of it reachable?
+fn check_linear(linear: &LinearResource, format: Format, memory: &Memory) -> Result<()> {
+    let element = u64::from(format.size() * linear.channels);
+    let bytes = if linear.height == 0 {
+        Some(linear.width)
+    } else {
+        let row = linear.width.checked_mul(element);
+        row.filter(|&row| row <= linear.pitch).and_then(|row| {
+            let before = linear.pitch.checked_mul(linear.height - 1)?;
+            before.checked_add(row)
+        })
+    };
+    let reachable = bytes.is_some_and(|b| b != 0 && memory.reachable(linear.address, b));
+    if matches!(linear.channels, 1 | 2 | 4) && reachable && linear.address.is_multiple_of(element) {
+        Ok(())
+    } else {
+        Err(invalid("linear memory of a texture"))
+    }
+}
+
+impl Objects {
+    /// Bytes of all arrays.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What kernels see.
+    pub(crate) fn textures(&self) -> &Arc<Textures> {
+        &self.textures
+    }
+
+    /// The next texture or surface is known as `place`.
+    pub(crate) fn prefer(&mut self, place: u64) {
+        self.next = place.max(1);
+    }
+
+    fn next(&mut self) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        id
+    }
+
+    pub(crate) fn array(&self, array: ArrayId) -> Result<Arc<Array>> {
+        handle(self.arrays.get(&array.0)).map(Arc::clone)
+    }
+
+    /// Makes an array known as `id` in `free` bytes of memory.
+    pub(crate) fn create_array(
+        &mut self,
+        id: ArrayId,
+        shape: &ArrayShape,
+        free: u64,
+    ) -> Result<()> {
+        if Format::parse(shape.format).is_none() || shape.flags & texture::CUBEMAP != 0 {
+            return Err(Error::new(
+                Status::NOT_SUPPORTED,
+                "array of this format, or a cube map",
+            ));
+        }
+        let (_, _, bytes) = Array::plan(shape).ok_or_else(|| invalid("shape of the array"))?;
+        if bytes > free {
+            return Err(Status::OUT_OF_MEMORY.into());
+        }
+        let array = Array::new(shape).ok_or_else(|| invalid("shape of the array"))?;
+        self.bytes += array.bytes();
+        self.arrays.insert(id.0, Arc::new(array));
+        Ok(())
+    }
+
+    /// Work that uses the array holds it; so do textures and surfaces.
+    pub(crate) fn remove_array(&mut self, array: ArrayId) -> Result<Arc<Array>> {
+        let array = handle(self.arrays.remove(&array.0))?;
+        self.bytes -= array.bytes();
+        Ok(array)
+    }
+
+    pub(crate) fn create_texture(
+        &mut self,
+        resource: TextureResource,
+        sampling: &Sampling,
+        memory: &Memory,
+    ) -> Result<TextureId> {
+        let source = match resource {
+            TextureResource::Array(array) => Source::Array(self.array(array)?),
+            TextureResource::Linear(linear) => {
+                let format = Format::parse(linear.format)
+                    .ok_or_else(|| Error::new(Status::NOT_SUPPORTED, "texture of this format"))?;
+                check_linear(&linear, format, memory)?;
+                Source::Linear(linear, format)
+            }
+        };
+        let sampling = *sampling;
+        let id = self.next();
+        let texture = Arc::new(Texture { source, sampling });
+        self.textures.textures.write().insert(id, texture);
+        Ok(TextureId(id))
+    }
+
+    /// Checks that the texture is there; what is returned removes it.
+    pub(crate) fn remove_texture(
+        &self,
+        texture: TextureId,
+    ) -> Result<impl FnOnce() + Send + use<>> {
+        handle(self.textures.textures.read().get(&texture.0))?;
+        let textures = Arc::clone(&self.textures);
+        Ok(move || {
+            textures.textures.write().remove(&texture.0);
+        })
+    }
+
+    pub(crate) fn create_surface(&mut self, array: ArrayId) -> Result<SurfaceId> {
+        let array = self.array(array)?;
+        if array.shape.flags & texture::SURFACE == 0 {
+            return Err(invalid("the array was not created for surfaces"));
+        }
+        let id = self.next();
+        self.textures.surfaces.write().insert(id, array);
+        Ok(SurfaceId(id))
+    }
+
+    /// Checks that the surface is there; what is returned removes it.
+    pub(crate) fn remove_surface(
+        &self,
+        surface: SurfaceId,
+    ) -> Result<impl FnOnce() + Send + use<>> {
+        handle(self.textures.surfaces.read().get(&surface.0))?;
+        let textures = Arc::clone(&self.textures);
+        Ok(move || {
+            textures.surfaces.write().remove(&surface.0);
+        })
+    }
+}
