@@ -3,6 +3,17 @@
 //! No I/O and no unsafe code live here: bytes in, checked values out.
 //! [`table`] declares every call once; [`frame`], [`handshake`] and [`reply`]
 //! are what travels around them; [`layout`] is where addresses lie.
+
+// What others send is read here, so nothing may panic.
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic
+    )
+)]
 #![forbid(unsafe_code)]
 
 pub mod call;

@@ -126,6 +126,7 @@ impl Layout {
 
     /// The window's header as it stands before a guest sees it.
     #[must_use]
+    #[expect(clippy::indexing_slicing, reason = "the fields lie inside the header")]
     pub fn header(&self, generation: u32) -> [u8; HEADER_SIZE] {
         let mut bytes = [0; HEADER_SIZE];
         let mut put = |at: usize, value: &[u8]| {

@@ -11,6 +11,17 @@
 //! ([`service`]): the hypervisor never waits for a GPU.
 //!
 //! `kernel-module/include/uapi/linux/paragpu.h` specifies the device.
+
+// What others send is read here, so nothing may panic.
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic
+    )
+)]
 #![forbid(unsafe_code)]
 
 pub mod channel;

@@ -22,6 +22,17 @@
 //! Unknown keys and wrong values are refused with file, line and the nearest
 //! valid key; so are variables with the prefix that name no key.
 //! `PARAGPU_TEST_*` is left to test programs.
+
+// What others send is read here, so nothing may panic.
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic
+    )
+)]
 #![forbid(unsafe_code)]
 
 mod error;

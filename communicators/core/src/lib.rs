@@ -5,6 +5,17 @@
 //! can see one piece of memory, a shared [`Window`] for bulk bytes.
 //! Every implementation passes the same conformance suite (module
 //! `conformance`, behind the feature of that name).
+
+// What others send is read here, so nothing may panic.
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic
+    )
+)]
 #![deny(unsafe_code)]
 
 mod error;
@@ -15,6 +26,13 @@ mod traits;
 mod window_unsafe;
 
 #[cfg(feature = "conformance")]
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "it is a test"
+)]
 pub mod conformance;
 
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! Entry functions for fuzz targets: a ring whose memory says anything.
 
+#![allow(clippy::indexing_slicing, reason = "what fuzzes is a test")]
+
 use std::sync::atomic::AtomicU8;
 
 use paragpu_communicator::Error;

@@ -8,6 +8,17 @@
 //!
 //! `shm::create` and `shm::attach`, `pci::attach_host` and
 //! `pci::attach_guest` give the two sides of a connection.
+
+// What others send is read here, so nothing may panic.
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic
+    )
+)]
 #![deny(unsafe_code)]
 #![cfg_attr(loom, allow(dead_code))]
 

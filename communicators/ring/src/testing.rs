@@ -1,7 +1,11 @@
 //! A VM whose memory the host reaches, for tests: its pages, the page lists of
 //! a channel as its kernel may write them, and the table of its memory as its
 //! device process writes it.
-#![allow(clippy::unwrap_used, clippy::missing_panics_doc)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::missing_panics_doc
+)]
 
 use std::os::fd::{AsFd, OwnedFd};
 

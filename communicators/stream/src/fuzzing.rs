@@ -1,5 +1,7 @@
 //! Entry functions for fuzz targets: a stream of any bytes, cut anywhere.
 
+#![allow(clippy::indexing_slicing, reason = "what fuzzes is a test")]
+
 use paragpu_communicator::Error;
 use paragpu_protocol::frame::{FrameHeader, HEADER_LEN, MAX_PAYLOAD};
 

@@ -6,6 +6,17 @@
 //! while a write is under way the next batch gathers. [`sockets`] connects and
 //! listens, [`handshake`] carries single frames, and file descriptors with
 //! them, before a connection is made of the socket.
+
+// What others send is read here, so nothing may panic.
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic
+    )
+)]
 #![forbid(unsafe_code)]
 
 mod background;

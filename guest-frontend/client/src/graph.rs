@@ -374,7 +374,8 @@ impl Graph {
         check_numbers(&nodes, after)?;
         let mut unique: Vec<u32> = after.to_vec();
         unique.sort_unstable();
-        if unique.windows(2).any(|pair| pair[0] == pair[1]) {
+        unique.dedup();
+        if unique.len() < after.len() {
             return Err(Status::INVALID_VALUE);
         }
         nodes.push(Some(Node {

@@ -5,6 +5,17 @@
 //! as at every other stop of a call. Below them, [`link`] carries calls over a
 //! communicator: posted ones in a fraction of a microsecond, others with a
 //! wait for the reply.
+
+// What others send is read here, so nothing may panic.
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic
+    )
+)]
 #![deny(unsafe_code)]
 
 pub mod arena;

@@ -51,7 +51,8 @@ fn stripe() -> &'static Stripe {
     thread_local! {
         static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES;
     }
-    &COUNTERS[MINE.try_with(|mine| *mine).unwrap_or(0)]
+    let mine = MINE.try_with(|mine| *mine).unwrap_or(0);
+    COUNTERS.get(mine).unwrap_or(&COUNTERS[0])
 }
 
 /// The program called a CUDA function.

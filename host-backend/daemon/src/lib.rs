@@ -12,6 +12,17 @@
 //! [`notes`] keep what runs, [`tenants`] what each VM has of it, [`admin`] is
 //! the language of the control socket and [`console`] a connection of it,
 //! [`metrics`] what Prometheus is told and [`scrape`] a connection for that.
+
+// What others send is read here, so nothing may panic.
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic
+    )
+)]
 #![deny(unsafe_code)]
 
 pub mod admin;

@@ -5,6 +5,17 @@
 //! highest it can claim ([`ptx_of`]); a worker wants to know whether a module's code can print ([`may_name`]), and which variables a session that moves
 //! must carry ([`variables`]).
 //! The bytes come from the guest: every offset is checked, decompression is bounded.
+
+// What others send is read here, so nothing may panic.
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic
+    )
+)]
 #![forbid(unsafe_code)]
 
 mod error;

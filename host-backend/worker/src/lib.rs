@@ -6,6 +6,17 @@
 //! `dispatch.rs` to the file of its kind, and from there to the
 //! [`paragpu_device::Device`]; `answer.rs` and `completion.rs` bring the
 //! replies. What a call did to the session's objects goes to [`live`].
+
+// What others send is read here, so nothing may panic.
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic
+    )
+)]
 #![deny(unsafe_code)]
 // What only sessions that move use has no user where none is served.
 #![cfg_attr(not(feature = "serve"), allow(dead_code))]

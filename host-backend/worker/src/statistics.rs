@@ -10,6 +10,7 @@ pub const LATENCIES: usize = BOUNDS.len() + 1;
 
 /// Upper bounds of the classes in nanoseconds, each four times the last: from a
 /// microsecond to four seconds.
+#[expect(clippy::indexing_slicing, reason = "it is evaluated by the compiler")]
 pub const BOUNDS: [u64; 12] = {
     let mut bounds = [FIRST; 12];
     let mut place = 1;

@@ -8,6 +8,17 @@
 //! [`hook`] when libvirt starts a domain or has ended one. The hook asks
 //! libvirt nothing: libvirt waits for it. [`travel`] is what happens around a
 //! domain's migration.
+
+// What others send is read here, so nothing may panic.
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic
+    )
+)]
 #![deny(unsafe_code)]
 
 mod attach;
