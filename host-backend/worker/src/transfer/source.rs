@@ -9,6 +9,8 @@
 //! fails before, the session goes on here.
 
 mod carry;
+#[cfg(all(test, feature = "software"))]
+mod tests;
 
 use std::io::BufWriter;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -19,7 +19,7 @@ use crate::live::{Name, Recorded};
 use crate::session::{Session, Setup};
 
 const ORDINAL: u32 = 15;
-const PTX: &[u8] = b"
+pub(super) const PTX: &[u8] = b"
 .version 7.0
 .target sm_70
 .address_size 64
