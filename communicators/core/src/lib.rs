@@ -20,6 +20,7 @@
 
 mod error;
 mod landing;
+mod nowhere;
 mod polling;
 mod retained;
 mod traits;
@@ -39,6 +40,7 @@ use std::sync::Arc;
 
 pub use error::Error;
 pub use landing::Landing;
+pub use nowhere::Nowhere;
 pub use polling::{Adaptive, Polling, Spin};
 pub use retained::Retained;
 pub use traits::{Frame, Pinner, Receiver, Sender, Wait, Wake};

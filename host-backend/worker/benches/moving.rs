@@ -8,7 +8,7 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use paragpu_communicator::{Error, Sender};
+use paragpu_communicator::Nowhere;
 use paragpu_device::Platform;
 use paragpu_device_software::{Options, SoftwarePlatform};
 use paragpu_protocol::handle::{DeviceAddress, EventHandle, FunctionHandle, StreamHandle};
@@ -30,24 +30,6 @@ const TURNS: u32 = 400;
 const OBJECTS: u64 = 20_000;
 /// Measurements, of which the median counts.
 const ROUNDS: usize = 9;
-
-struct Nobody;
-
-impl Sender for Nobody {
-    fn try_send(&self, _: u16, _: u16, _: Option<u64>, _: &[&[u8]]) -> Result<u64, Error> {
-        Err(Error::Closed)
-    }
-    fn wait_for_room(&self, _: usize) -> Result<(), Error> {
-        Err(Error::Closed)
-    }
-    fn flush(&self) -> Result<(), Error> {
-        Err(Error::Closed)
-    }
-    fn close(&self) {}
-    fn last_sequence(&self) -> u64 {
-        0
-    }
-}
 
 fn encoded(call: &Call<'_>) -> Recorded {
     let mut payload = Vec::new();
@@ -173,7 +155,7 @@ fn session(platform: &SoftwarePlatform) -> Session {
         latency: false,
         reconnect: None,
     };
-    Session::new(setup, Arc::new(Nobody), None)
+    Session::new(setup, Arc::new(Nowhere), None)
 }
 
 /// Nanoseconds an object from a session's record to the same objects of

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use paragpu_communicator::{Receiver, Sender};
+use paragpu_communicator::{Nowhere, Receiver, Sender};
 use paragpu_device::{Device, Platform, Snapshot};
 use paragpu_protocol::codec::{Text, encode_all};
 use paragpu_protocol::frame::Control as Frame;
@@ -32,7 +32,7 @@ use crate::session::{Reconnect, Session, Setup, wire_snapshot};
 use crate::statistics::Statistics;
 use crate::sys::process::{exit_now, without_address_randomisation};
 use crate::transfer::checkpoint::Identity;
-use crate::transfer::destination::{Arrived, Destination, Nobody, reachable};
+use crate::transfer::destination::{Arrived, Destination, reachable};
 use crate::transfer::handover;
 use crate::transfer::orders::{Departure, Figures, Order, Orders, Report};
 use crate::watch::{GRACE, Liveness, after, watch};
@@ -204,7 +204,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
             connection.window,
             Some(connection.receiver),
         ),
-        None => (Arc::new(Nobody) as Arc<dyn Sender>, None, None),
+        None => (Arc::new(Nowhere) as Arc<dyn Sender>, None, None),
     };
     let mut served = Session::new(setup, sender, window);
     served.count_for(share);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use paragpu_communicator::{Error, Frame, Receiver, Wait, Wake};
+use paragpu_communicator::{Error, Frame, Nowhere, Receiver, Wait, Wake};
 use paragpu_protocol::call::WireCall;
 use paragpu_protocol::codec::encode_all;
 use paragpu_protocol::frame::{Control, FrameHeader, MAX_PAYLOAD};
@@ -18,7 +18,6 @@ use crate::pinned::Sharing;
 use crate::session::{Reconnect, Reconnected, Session};
 use crate::testing::device::TestDevice;
 use crate::testing::guest::{Guest, setup};
-use crate::transfer::destination::Nobody;
 
 /// Frames that came, before nothing more does.
 struct Came(VecDeque<(u16, Vec<u8>)>, Vec<u8>);
@@ -65,7 +64,7 @@ fn a_guest_that_said_goodbye_is_not_waited_for() {
         let mut setup = setup(&TestDevice::default());
         setup.reconnect = Some(Box::new(Asked(Arc::clone(&asked))));
         // The reply to the first cannot be sent any more.
-        let mut session = Session::new(setup, Arc::new(Nobody), None);
+        let mut session = Session::new(setup, Arc::new(Nowhere), None);
         let end = session.serve(Box::new(Came(frames.into(), vec![])));
         assert_eq!(matches!(end, End::Goodbye), !waited, "{end:?}");
         assert_eq!(asked.load(Ordering::Relaxed), waited);

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use paragpu_communicator::{Connection, Error, Receiver, Sender};
+use paragpu_communicator::{Connection, Error, Receiver};
 use paragpu_communicator_ring::shm;
 use paragpu_communicator_stream::{self as stream, handshake};
 use paragpu_protocol::codec::{decode_all, encode_all};
@@ -38,25 +38,6 @@ pub(crate) enum Arrived {
     /// Here, to be welcomed. The end of the link then tells the source that the
     /// guest has left the memory that it shared with the source's host.
     Waiting(UnixStream),
-}
-
-/// Sends nothing: a session that has not its connection yet.
-pub(crate) struct Nobody;
-
-impl Sender for Nobody {
-    fn try_send(&self, _: u16, _: u16, _: Option<u64>, _: &[&[u8]]) -> Result<u64, Error> {
-        Err(Error::Closed)
-    }
-    fn wait_for_room(&self, _: usize) -> Result<(), Error> {
-        Err(Error::Closed)
-    }
-    fn flush(&self) -> Result<(), Error> {
-        Err(Error::Closed)
-    }
-    fn close(&self) {}
-    fn last_sequence(&self) -> u64 {
-        0
-    }
 }
 
 /// The end of the link at which a session arrives.

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use paragpu_communicator::Nowhere;
 use paragpu_device::Platform;
 use paragpu_device_software::{Options, SoftwarePlatform};
 use paragpu_protocol::codec::{Bytes, Text};
@@ -12,7 +13,6 @@ use paragpu_protocol::types::{ArrayShape, LinearResource, Sampling, TextureResou
 use proptest::prelude::*;
 
 use super::ahead::{Ahead, owners};
-use super::destination::Nobody;
 use super::state::{Kind, Scanner, StateError, Writer};
 use crate::images::ImageStore;
 use crate::live::{Name, Recorded};
@@ -71,7 +71,7 @@ fn with_options(options: Options) -> Session {
         latency: false,
         reconnect: None,
     };
-    Session::new(setup, Arc::new(Nobody), None)
+    Session::new(setup, Arc::new(Nowhere), None)
 }
 
 pub(super) fn apply(session: &mut Session, call: &Call<'_>) -> Result<(), StateError> {
