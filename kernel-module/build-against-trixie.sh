@@ -5,8 +5,14 @@
 #
 # usage: build-against-trixie.sh [CACHE]
 #   CACHE  folder for the root and the module (default: .cache of the project)
-# Prints the path of the module. Wants: mmdebstrap, root.
+# Prints the path of the module. Wants: mmdebstrap, root; ends with 77 for
+# other users.
 set -euo pipefail
+
+if [ "$(id -u)" -ne 0 ]; then
+	echo "build-against-trixie.sh: only root can build in a root of Debian 13" >&2
+	exit 77
+fi
 
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${1:-$here/../.cache}

@@ -256,7 +256,7 @@ class TransferFaults(Attempts):
     def test_kernel_of_minutes(self):
         """It is waited for a while, and then the session goes on where it is."""
         if os.environ.get("PARAGPU_TEST_FAULTS") != "all":
-            self.skipTest("takes the minute for which a kernel is waited for")
+            self.skipTest("takes the minutes for which a kernel is waited for")
         guest = start(self.one, "unix", "spin")
         for stream in (guest.stdout, guest.stderr, guest.stdin):
             self.addCleanup(stream.close)
@@ -267,7 +267,7 @@ class TransferFaults(Attempts):
             self.one, "migrate", "--session", only_session(self.one), "--to", f"unix://{self.two.socket}", "-o", "json"
         )
         self.assertNotEqual(code, 0)
-        self.assertIn("not over within", errors)
+        self.assertIn("still had work", errors)
         self.assertIsNone(guest.poll())
         self.assertEqual(len(self.one.sessions()), 1)
         eventually(lambda: self.two.sessions() == [], "the destination forgot it")

@@ -80,7 +80,14 @@ impl Process {
     }
 
     pub fn daemon(&self) -> UnixListener {
-        UnixListener::bind(self.folder.path().join("daemon.sock")).unwrap()
+        use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+        let address = SocketAddrUnix::new(self.folder.path().join("daemon.sock")).unwrap();
+        let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+        let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+        rustix::net::bind(&socket, &address).unwrap();
+        // Fewer than a process may have descriptors, so that a test can fill it.
+        rustix::net::listen(&socket, 64).unwrap();
+        socket.into()
     }
 
     /// Asks the process to end, and waits for that.
