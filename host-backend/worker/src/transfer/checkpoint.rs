@@ -4,12 +4,12 @@
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use paragpu_communicator::Receiver;
 use paragpu_protocol::codec::{decode_all, encode_all};
 
-use super::orders::{Figures, Report};
+use super::orders::{Figures, Report, micros};
 use super::state::{Head, Kind, Scanner, StateError, Writer};
 use super::stop::{Attempts, Filling, Unstopped};
 use crate::error::End;
@@ -111,7 +111,6 @@ impl Session {
         let Some(mut checkpoint) = self.writing.take_if(due) else {
             return Ok(());
         };
-        let stopped = Instant::now();
         let written = match self.attempt_to_stop(receiver, &mut checkpoint.attempts) {
             Ok(true) => self
                 .write_file(&checkpoint.directory)
@@ -123,7 +122,6 @@ impl Session {
             Err(Unstopped::Goes(reason)) => Err(reason),
             Err(Unstopped::Ended(end)) => return Err(end),
         };
-        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let orders = std::sync::Arc::clone(&self.orders);
         match written {
             Ok(bytes) => orders.report(Report::Done(Figures {
@@ -131,7 +129,7 @@ impl Session {
                 ahead: 0,
                 handed_over: 0,
                 fetched: 0,
-                stopped: micros(checkpoint.attempts.paused + stopped.elapsed()),
+                stopped: micros(checkpoint.attempts.stood_still()),
                 total: micros(checkpoint.began.elapsed()),
             })),
             Err(reason) => {

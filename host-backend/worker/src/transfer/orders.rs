@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use paragpu_communicator::Wake;
 
@@ -82,6 +83,11 @@ pub struct Figures {
     pub stopped: u64,
     /// Microseconds in all.
     pub total: u64,
+}
+
+/// Microseconds of [`Figures`].
+pub(crate) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Where orders are left for a session, and who hears of them.

@@ -26,7 +26,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::ahead::{Ahead, Owners, owners};
 use super::handover::{self, Token};
-use super::orders::{Departure, Figures, Report};
+use super::orders::{Departure, Figures, Report, micros};
 use super::parting::Gates;
 use super::post::Post;
 use super::regions::Chunk;
@@ -92,8 +92,6 @@ pub(crate) struct Source {
     pub(super) home: (String, String),
     stage: Stage,
     began: Instant,
-    /// When the program was made to stand still.
-    stopped: Instant,
     heard: Instant,
     /// Memory is copied while the program runs.
     precopy: bool,
@@ -174,7 +172,6 @@ impl Source {
             home: (String::new(), String::new()),
             stage: Stage::Welcome,
             began: Instant::now(),
-            stopped: Instant::now(),
             heard: Instant::now(),
             precopy,
             watched: precopy && session.device.watch_writes(true).is_ok(),
@@ -570,7 +567,6 @@ impl Session {
             Out::Here(writer) => writer.bytes,
             _ => 0,
         };
-        source.stopped = Instant::now();
         match self.attempt_to_stop(receiver, &mut source.attempts) {
             Ok(true) => {}
             Ok(false) => {
@@ -630,13 +626,12 @@ impl Session {
         if !source.local {
             source.await_parting();
         }
-        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(0);
         self.orders.report(Report::Done(Figures {
             bytes: source.writer().map_or(0, |writer| writer.bytes),
             ahead,
             handed_over: source.shared.bytes(self, Way::Taken),
             fetched: source.shared.bytes(self, Way::Fetched),
-            stopped: micros(source.attempts.paused + source.stopped.elapsed()),
+            stopped: micros(source.attempts.stood_still()),
             total: micros(source.began.elapsed()),
         }));
         Err(End::Moved)

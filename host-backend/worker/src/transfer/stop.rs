@@ -44,8 +44,10 @@ impl From<End> for Unstopped {
 pub(crate) struct Attempts {
     patience: Duration,
     next: Instant,
-    /// How long it stood still in attempts that failed.
-    pub(crate) paused: Duration,
+    /// When the last one began.
+    stopped: Instant,
+    /// How long the session stood still in those that failed.
+    paused: Duration,
 }
 
 impl Attempts {
@@ -53,6 +55,7 @@ impl Attempts {
         Self {
             patience: SHORTEST,
             next: Instant::now(),
+            stopped: Instant::now(),
             paused: Duration::ZERO,
         }
     }
@@ -60,6 +63,16 @@ impl Attempts {
     /// Is it time for the next one?
     pub(crate) fn is_due(&self) -> bool {
         Instant::now() >= self.next
+    }
+
+    /// For how long the session has stood still since the last one began.
+    pub(crate) fn standing(&self) -> Duration {
+        self.stopped.elapsed()
+    }
+
+    /// For how long it has stood still in all of them.
+    pub(crate) fn stood_still(&self) -> Duration {
+        self.paused + self.standing()
     }
 }
 
@@ -71,6 +84,7 @@ impl Session {
         attempts: &mut Attempts,
     ) -> Result<bool, Unstopped> {
         let patience = attempts.patience;
+        attempts.stopped = Instant::now();
         if self.stop(receiver, patience)? {
             return Ok(true);
         }
@@ -82,7 +96,7 @@ impl Session {
             )));
         }
         tracing::info!(?patience, "the session's work is not over, so it goes on");
-        attempts.paused += patience;
+        attempts.paused += attempts.standing();
         attempts.next = Instant::now() + patience;
         attempts.patience = 2 * patience;
         Ok(false)

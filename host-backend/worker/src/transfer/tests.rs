@@ -314,13 +314,17 @@ fn no_view() -> paragpu_protocol::types::ResourceView {
     }
 }
 
+/// Brings an image to the session's host; its hash.
+pub(super) fn store(session: &mut Session, image: &[u8]) -> [u8; 32] {
+    let hash = *blake3::hash(image).as_bytes();
+    let size = image.len() as u64;
+    session.images.write(&hash, size, 0, image).unwrap();
+    hash
+}
+
 fn program(steps: &[Step]) -> Program {
     let mut session = session(2, 1 << 30);
-    let hash = *blake3::hash(PTX).as_bytes();
-    session
-        .images
-        .write(&hash, PTX.len() as u64, 0, PTX)
-        .unwrap();
+    store(&mut session, PTX);
     let mut program = Program {
         session,
         next: 100,
@@ -503,8 +507,7 @@ proptest! {
             live(&early.session).into_iter().map(|(name, creates, _)| (name, creates)).collect();
         drop(early.session);
         let mut other = session(1, 1 << 30);
-        let hash = *blake3::hash(PTX).as_bytes();
-        other.images.write(&hash, PTX.len() as u64, 0, PTX).unwrap();
+        store(&mut other, PTX);
         other.become_items(&first).unwrap();
         settle(&mut other);
         other.become_items(&last).unwrap();

@@ -71,7 +71,7 @@ impl Source {
 
     /// For whoever asks where the time goes while the program stands still.
     pub(super) fn reached(&self, what: &str) {
-        let micros = self.stopped.elapsed().as_micros();
+        let micros = self.attempts.standing().as_micros();
         tracing::debug!(micros, "{what}");
     }
 

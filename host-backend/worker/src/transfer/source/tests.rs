@@ -14,13 +14,11 @@ use paragpu_protocol::table::{Call, ModuleLoad};
 use crate::session::Session;
 use crate::transfer::orders::Departure;
 use crate::transfer::state::{ImagePart, Kind, Scanner, Writer};
-use crate::transfer::tests::{PTX, alone, apply, shareable};
+use crate::transfer::tests::{PTX, alone, apply, shareable, store};
 
 /// Loads a module of `image`; its hash.
 fn load(session: &mut Session, module: u64, image: &[u8]) -> [u8; 32] {
-    let hash = *blake3::hash(image).as_bytes();
-    let size = image.len() as u64;
-    session.images.write(&hash, size, 0, image).unwrap();
+    let hash = store(session, image);
     let call = Call::ModuleLoad(ModuleLoad {
         module: ModuleHandle(module),
         hash,
