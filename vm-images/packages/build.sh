@@ -35,7 +35,7 @@ cp -r "$here/debian" "$here/files" "$source"
 cp "$release"/{paragpu,paragpud,paragpu-worker,paragpu-qemu-device} \
 	"$top"/out/lib/{libcuda.so.1,libcudart.so.13} "$staged"
 for side in guest host; do
-	cp "$top/communicators/config/$side.toml.example" "$staged/$side.toml"
+	cp "$top/protocol/config/$side.toml.example" "$staged/$side.toml"
 done
 "$staged/paragpu" man "$staged/man"
 "$staged/paragpu" completions bash >"$staged/completions/bash/paragpu"
