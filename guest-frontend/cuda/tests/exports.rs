@@ -6,7 +6,8 @@ use std::ffi::{c_int, c_void};
 use std::path::Path;
 use std::process::Command;
 
-use paragpu_cuda::sys::entry::{self, SYMBOLS};
+use paragpu_cuda::sys::entry::SYMBOLS;
+use paragpu_cuda::sys::exports;
 
 /// Functions that cuda.h declares under these definitions.
 fn declared(include: &Path, definitions: &[&str]) -> BTreeSet<String> {
@@ -82,7 +83,7 @@ fn names_lead_to_the_version_that_a_program_knows() {
         let (mut place, mut status) = (std::ptr::null_mut::<c_void>(), -1);
         // SAFETY: a C string, and two places of ours.
         let code = unsafe {
-            entry::cuGetProcAddress_v2(
+            exports::cuGetProcAddress_v2(
                 name.as_ptr(),
                 &raw mut place,
                 version,
@@ -143,35 +144,35 @@ fn without_a_host_there_is_no_device() {
 #[test]
 #[ignore = "a child of without_a_host_there_is_no_device"]
 fn child_without_a_host() {
-    use paragpu_cuda::sys::{device, entry, error};
+    use paragpu_cuda::sys::exports;
     let mut number = -1;
     // SAFETY: places of ours of each function's type, or null, which is refused;
     // the names told are C strings that stay.
     unsafe {
         assert_eq!(
-            device::cuDeviceGetCount(&raw mut number),
+            exports::cuDeviceGetCount(&raw mut number),
             3,
             "before cuInit"
         );
-        assert_eq!(device::cuInit(0), 100);
-        assert_eq!(device::cuInit(0), 100);
-        assert_eq!(device::cuInit(1), 1);
-        assert_eq!(device::cuDriverGetVersion(&raw mut number), 0);
+        assert_eq!(exports::cuInit(0), 100);
+        assert_eq!(exports::cuInit(0), 100);
+        assert_eq!(exports::cuInit(1), 1);
+        assert_eq!(exports::cuDriverGetVersion(&raw mut number), 0);
         assert_eq!(number, 13_000);
         let mut name = std::ptr::null();
-        assert_eq!(error::cuGetErrorName(700, &raw mut name), 0);
+        assert_eq!(exports::cuGetErrorName(700, &raw mut name), 0);
         assert_eq!(
             std::ffi::CStr::from_ptr(name),
             c"CUDA_ERROR_ILLEGAL_ADDRESS"
         );
-        assert_eq!(error::cuGetErrorName(12_345, &raw mut name), 1);
+        assert_eq!(exports::cuGetErrorName(12_345, &raw mut name), 1);
         let mut table = std::ptr::null();
         assert_eq!(
-            entry::cuGetExportTable(&raw mut table, std::ptr::null()),
+            exports::cuGetExportTable(&raw mut table, std::ptr::null()),
             500
         );
         // A null pointer is an error, not a crash.
-        assert_eq!(device::cuDriverGetVersion(std::ptr::null_mut()), 1);
+        assert_eq!(exports::cuDriverGetVersion(std::ptr::null_mut()), 1);
     }
 }
 

@@ -8,7 +8,8 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::types::ArrayShape;
 use std::sync::Arc;
 
-use super::{Result, context, get, present, put};
+use super::boundary::{In, Out};
+use super::{Result, context};
 use crate::objects::{self, Found, InContext, Object};
 
 /// The array with this handle.
@@ -87,97 +88,111 @@ fn describe(array: CUarray) -> Result<CUDA_ARRAY3D_DESCRIPTOR> {
     })
 }
 
-api! {
-    /// A 1D or 2D array.
-    fn cuArrayCreate_v2(array: *mut CUarray, descriptor: *const CUDA_ARRAY_DESCRIPTOR) {
-        present(array)?;
-        let descriptor = get(descriptor)?;
-        put(array, create(shape(&CUDA_ARRAY3D_DESCRIPTOR {
+pub(crate) fn cuArrayCreate_v2(
+    array: Out<'_, CUarray>,
+    descriptor: In<'_, CUDA_ARRAY_DESCRIPTOR>,
+) -> Result {
+    array.present()?;
+    let descriptor = descriptor.get()?;
+    array.put(create(shape(
+        &CUDA_ARRAY3D_DESCRIPTOR {
             Width: descriptor.Width,
             Height: descriptor.Height,
             Depth: 0,
             Format: descriptor.Format,
             NumChannels: descriptor.NumChannels,
             Flags: 0,
-        }, 0))?)
-    }
+        },
+        0,
+    ))?)
+}
 
-    /// Any array.
-    fn cuArray3DCreate_v2(array: *mut CUarray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR) {
-        present(array)?;
-        put(array, create(shape(get(descriptor)?, 0))?)
-    }
+pub(crate) fn cuArray3DCreate_v2(
+    array: Out<'_, CUarray>,
+    descriptor: In<'_, CUDA_ARRAY3D_DESCRIPTOR>,
+) -> Result {
+    array.present()?;
+    array.put(create(shape(descriptor.get()?, 0))?)
+}
 
-    /// Its shape.
-    fn cuArrayGetDescriptor_v2(descriptor: *mut CUDA_ARRAY_DESCRIPTOR, array: CUarray) {
-        let found = describe(array)?;
-        put(descriptor, CUDA_ARRAY_DESCRIPTOR {
-            Width: found.Width,
-            Height: found.Height,
-            Format: found.Format,
-            NumChannels: found.NumChannels,
-        })
-    }
+pub(crate) fn cuArrayGetDescriptor_v2(
+    descriptor: Out<'_, CUDA_ARRAY_DESCRIPTOR>,
+    array: CUarray,
+) -> Result {
+    let found = describe(array)?;
+    descriptor.put(CUDA_ARRAY_DESCRIPTOR {
+        Width: found.Width,
+        Height: found.Height,
+        Format: found.Format,
+        NumChannels: found.NumChannels,
+    })
+}
 
-    /// Its shape.
-    fn cuArray3DGetDescriptor_v2(descriptor: *mut CUDA_ARRAY3D_DESCRIPTOR, array: CUarray) {
-        put(descriptor, describe(array)?)
-    }
+pub(crate) fn cuArray3DGetDescriptor_v2(
+    descriptor: Out<'_, CUDA_ARRAY3D_DESCRIPTOR>,
+    array: CUarray,
+) -> Result {
+    descriptor.put(describe(array)?)
+}
 
-    /// Ends an array.
-    fn cuArrayDestroy(array: CUarray) {
-        let ended = objects::remove(array, |object| {
-            matches!(object, Object::Array(inner) if inner.object.array.shape().levels == 0)
-        });
-        match ended.as_deref() {
-            Some(Object::Array(inner)) => destroy(inner),
-            _ => Err(Status::INVALID_HANDLE),
-        }
+pub(crate) fn cuArrayDestroy(array: CUarray) -> Result {
+    let ended = objects::remove(
+        array,
+        |object| matches!(object, Object::Array(inner) if inner.object.array.shape().levels == 0),
+    );
+    match ended.as_deref() {
+        Some(Object::Array(inner)) => destroy(inner),
+        _ => Err(Status::INVALID_HANDLE),
     }
+}
 
-    /// An array with mipmap levels.
-    fn cuMipmappedArrayCreate(
-        array: *mut CUmipmappedArray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR,
-        levels: c_uint,
-    ) {
-        present(array)?;
-        let current = context::current()?;
-        let object = current.session.array_create(shape(get(descriptor)?, levels.max(1)))?;
-        put(array, objects::insert(Object::Mipmapped(InContext {
-            context: current.handle,
-            session: current.session,
-            object,
-        })))
-    }
+pub(crate) fn cuMipmappedArrayCreate(
+    array: Out<'_, CUmipmappedArray>,
+    descriptor: In<'_, CUDA_ARRAY3D_DESCRIPTOR>,
+    levels: c_uint,
+) -> Result {
+    array.present()?;
+    let current = context::current()?;
+    let object = current
+        .session
+        .array_create(shape(descriptor.get()?, levels.max(1)))?;
+    array.put(objects::insert(Object::Mipmapped(InContext {
+        context: current.handle,
+        session: current.session,
+        object,
+    })))
+}
 
-    /// One level, as an array.
-    fn cuMipmappedArrayGetLevel(
-        level_array: *mut CUarray, array: CUmipmappedArray, level: c_uint,
-    ) {
-        present(level_array)?;
-        let found = mipmapped(array)?;
-        let Object::Mipmapped(inner) = &**found else {
-            return Err(Status::INVALID_HANDLE);
-        };
-        if level >= inner.object.shape().levels {
-            return Err(Status::INVALID_VALUE);
-        }
-        put(level_array, objects::insert(Object::Array(InContext {
-            context: inner.context,
-            session: inner.session,
-            object: Arc::new(ArrayLevel { array: Arc::clone(&inner.object), level }),
-        })))
+pub(crate) fn cuMipmappedArrayGetLevel(
+    level_array: Out<'_, CUarray>,
+    array: CUmipmappedArray,
+    level: c_uint,
+) -> Result {
+    level_array.present()?;
+    let found = mipmapped(array)?;
+    let Object::Mipmapped(inner) = &**found else {
+        return Err(Status::INVALID_HANDLE);
+    };
+    if level >= inner.object.shape().levels {
+        return Err(Status::INVALID_VALUE);
     }
+    level_array.put(objects::insert(Object::Array(InContext {
+        context: inner.context,
+        session: inner.session,
+        object: Arc::new(ArrayLevel {
+            array: Arc::clone(&inner.object),
+            level,
+        }),
+    })))
+}
 
-    /// Ends it and the arrays of its levels.
-    fn cuMipmappedArrayDestroy(array: CUmipmappedArray) {
-        let ended = objects::remove(array, |object| matches!(object, Object::Mipmapped(_)));
-        let Some(Object::Mipmapped(inner)) = ended.as_deref() else {
-            return Err(Status::INVALID_HANDLE);
-        };
-        objects::remove_all(|object| {
-            matches!(object, Object::Array(level) if Arc::ptr_eq(&level.object.array, &inner.object))
-        });
-        inner.session.array_destroy(&inner.object)
-    }
+pub(crate) fn cuMipmappedArrayDestroy(array: CUmipmappedArray) -> Result {
+    let ended = objects::remove(array, |object| matches!(object, Object::Mipmapped(_)));
+    let Some(Object::Mipmapped(inner)) = ended.as_deref() else {
+        return Err(Status::INVALID_HANDLE);
+    };
+    objects::remove_all(
+        |object| matches!(object, Object::Array(level) if Arc::ptr_eq(&level.object.array, &inner.object)),
+    );
+    inner.session.array_destroy(&inner.object)
 }

@@ -8,6 +8,7 @@ use paragpu_client::capture::{Mode, exchange_mode};
 use paragpu_client::graph::NodeName;
 use paragpu_protocol::status::Status;
 
+use super::boundary::Out;
 use super::graph::{PLAIN, find, handle, node_handle, numbers, plain};
 use super::{Result, get, put, put_if, stream};
 use crate::objects::{self, Object};
@@ -114,107 +115,124 @@ unsafe fn update(
     stream.update_capture(&numbers(&info.graph, nodes, count)?, flags == ADD)
 }
 
-api! {
-    /// Begins a capture, in the strictest mode.
-    fn cuStreamBeginCapture | cuStreamBeginCapture_ptsz(stream: CUstream) on stream {
-        begin(stream, 0)
-    }
+pub(crate) fn cuStreamBeginCapture(stream: CUstream) -> Result {
+    begin(stream, 0)
+}
 
-    /// Begins a capture.
-    fn cuStreamBeginCapture_v2 | cuStreamBeginCapture_v2_ptsz(
-        stream: CUstream, mode: c_int,
-    ) on stream {
-        begin(stream, mode)
-    }
+pub(crate) fn cuStreamBeginCapture_v2(stream: CUstream, mode: c_int) -> Result {
+    begin(stream, mode)
+}
 
-    /// Begins a capture that adds to a graph.
-    fn cuStreamBeginCaptureToGraph | cuStreamBeginCaptureToGraph_ptsz(
-        stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode,
-        edges: *const cudaGraphEdgeData, count: usize, mode: c_int,
-    ) on stream {
-        let mode = Mode::of(mode).ok_or(Status::INVALID_VALUE)?;
-        plain(edges, count)?;
-        let graph = find(graph)?;
-        let after = numbers(&graph, dependencies, count)?;
-        let named = stream::named(stream)?;
-        let (session, stream) = named.both()?;
-        session.capture_begin(stream, mode, Some(graph), &after)
-    }
+pub(crate) unsafe fn cuStreamBeginCaptureToGraph(
+    stream: CUstream,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    edges: *const cudaGraphEdgeData,
+    count: usize,
+    mode: c_int,
+) -> Result {
+    let mode = Mode::of(mode).ok_or(Status::INVALID_VALUE)?;
+    plain(edges, count)?;
+    let graph = find(graph)?;
+    let after = numbers(&graph, dependencies, count)?;
+    let named = stream::named(stream)?;
+    let (session, stream) = named.both()?;
+    session.capture_begin(stream, mode, Some(graph), &after)
+}
 
-    /// Ends a capture.
-    fn cuStreamEndCapture | cuStreamEndCapture_ptsz(
-        stream: CUstream, graph: *mut CUgraph,
-    ) on stream {
-        put(graph, std::ptr::null_mut())?;
-        let named = stream::named(stream)?;
-        let (session, stream) = named.both()?;
-        let under_way = stream.capture_info();
-        match session.capture_end(stream) {
-            Ok(found) => put(graph, handle(&found)),
-            Err(status) => {
-                // A graph that was begun here and told of is nobody's now.
-                if let Some(info) = under_way
-                    && !stream.is_capturing()
-                    && info.own
-                {
-                    let told = handle(&info.graph);
-                    objects::remove(told, |object| matches!(object, Object::Graph(_)));
-                }
-                Err(status)
+pub(crate) unsafe fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> Result {
+    put(graph, std::ptr::null_mut())?;
+    let named = stream::named(stream)?;
+    let (session, stream) = named.both()?;
+    let under_way = stream.capture_info();
+    match session.capture_end(stream) {
+        Ok(found) => put(graph, handle(&found)),
+        Err(status) => {
+            // A graph that was begun here and told of is nobody's now.
+            if let Some(info) = under_way
+                && !stream.is_capturing()
+                && info.own
+            {
+                let told = handle(&info.graph);
+                objects::remove(told, |object| matches!(object, Object::Graph(_)));
             }
+            Err(status)
         }
     }
+}
 
-    /// Is a capture under way, and of use?
-    fn cuStreamIsCapturing | cuStreamIsCapturing_ptsz(
-        stream: CUstream, place: *mut c_int,
-    ) on stream {
-        put(place, status(stream)?)
-    }
+pub(crate) fn cuStreamIsCapturing(stream: CUstream, place: Out<'_, c_int>) -> Result {
+    place.put(status(stream)?)
+}
 
-    /// The capture's number.
-    fn cuStreamGetCaptureInfo | cuStreamGetCaptureInfo_ptsz(
-        stream: CUstream, place: *mut c_int, id: *mut u64,
-    ) on stream {
-        let (graph, nodes) = (std::ptr::null_mut(), std::ptr::null_mut());
-        info(stream, place, id, graph, nodes, std::ptr::null_mut(), std::ptr::null_mut())
-    }
+pub(crate) unsafe fn cuStreamGetCaptureInfo(
+    stream: CUstream,
+    place: *mut c_int,
+    id: *mut u64,
+) -> Result {
+    let (graph, nodes) = (std::ptr::null_mut(), std::ptr::null_mut());
+    info(
+        stream,
+        place,
+        id,
+        graph,
+        nodes,
+        std::ptr::null_mut(),
+        std::ptr::null_mut(),
+    )
+}
 
-    /// All that is known of a capture.
-    fn cuStreamGetCaptureInfo_v2 | cuStreamGetCaptureInfo_v2_ptsz(
-        stream: CUstream, place: *mut c_int, id: *mut u64, graph: *mut CUgraph,
-        dependencies: *mut *const CUgraphNode, count: *mut usize,
-    ) on stream {
-        info(stream, place, id, graph, dependencies, std::ptr::null_mut(), count)
-    }
+pub(crate) unsafe fn cuStreamGetCaptureInfo_v2(
+    stream: CUstream,
+    place: *mut c_int,
+    id: *mut u64,
+    graph: *mut CUgraph,
+    dependencies: *mut *const CUgraphNode,
+    count: *mut usize,
+) -> Result {
+    info(
+        stream,
+        place,
+        id,
+        graph,
+        dependencies,
+        std::ptr::null_mut(),
+        count,
+    )
+}
 
-    /// All that is known of a capture.
-    fn cuStreamGetCaptureInfo_v3 | cuStreamGetCaptureInfo_v3_ptsz(
-        stream: CUstream, place: *mut c_int, id: *mut u64, graph: *mut CUgraph,
-        dependencies: *mut *const CUgraphNode, edges: *mut *const cudaGraphEdgeData,
-        count: *mut usize,
-    ) on stream {
-        info(stream, place, id, graph, dependencies, edges, count)
-    }
+pub(crate) unsafe fn cuStreamGetCaptureInfo_v3(
+    stream: CUstream,
+    place: *mut c_int,
+    id: *mut u64,
+    graph: *mut CUgraph,
+    dependencies: *mut *const CUgraphNode,
+    edges: *mut *const cudaGraphEdgeData,
+    count: *mut usize,
+) -> Result {
+    info(stream, place, id, graph, dependencies, edges, count)
+}
 
-    /// Changes what the stream's next node comes after.
-    fn cuStreamUpdateCaptureDependencies | cuStreamUpdateCaptureDependencies_ptsz(
-        stream: CUstream, nodes: *mut CUgraphNode, count: usize, flags: c_uint,
-    ) on stream {
-        update(stream, nodes, std::ptr::null(), count, flags)
-    }
+pub(crate) unsafe fn cuStreamUpdateCaptureDependencies(
+    stream: CUstream,
+    nodes: *mut CUgraphNode,
+    count: usize,
+    flags: c_uint,
+) -> Result {
+    update(stream, nodes, std::ptr::null(), count, flags)
+}
 
-    /// Changes what the stream's next node comes after.
-    fn cuStreamUpdateCaptureDependencies_v2 | cuStreamUpdateCaptureDependencies_v2_ptsz(
-        stream: CUstream, nodes: *mut CUgraphNode, edges: *const cudaGraphEdgeData,
-        count: usize, flags: c_uint,
-    ) on stream {
-        update(stream, nodes, edges, count, flags)
-    }
+pub(crate) unsafe fn cuStreamUpdateCaptureDependencies_v2(
+    stream: CUstream,
+    nodes: *mut CUgraphNode,
+    edges: *const cudaGraphEdgeData,
+    count: usize,
+    flags: c_uint,
+) -> Result {
+    update(stream, nodes, edges, count, flags)
+}
 
-    /// How the calling thread takes part in captures.
-    fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) {
-        let wanted = Mode::of(*get(mode.cast_const())?).ok_or(Status::INVALID_VALUE)?;
-        put(mode, exchange_mode(wanted) as c_int)
-    }
+pub(crate) unsafe fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> Result {
+    let wanted = Mode::of(*get(mode.cast_const())?).ok_or(Status::INVALID_VALUE)?;
+    put(mode, exchange_mode(wanted) as c_int)
 }

@@ -15,7 +15,8 @@ use paragpu_client::Session;
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
-use super::{Result, device, present, put, put_if, unsupported_use};
+use super::boundary::Out;
+use super::{Result, device, present, put, unsupported_use};
 use crate::objects::{self, Object};
 
 /// CUDA_ERROR_CONTEXT_IS_DESTROYED.
@@ -220,285 +221,273 @@ impl Primary {
     }
 }
 
-api! {
-    /// The device's primary context, made at the first call.
-    fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) {
-        let handle = with_primary(device, |ordinal, primary| {
-            let context = match &primary.context {
-                Some(context) => Arc::clone(context),
-                None => create(ordinal, true, primary.flags)?,
-            };
-            context.session.check()?;
-            context.alive.store(true, Ordering::Relaxed);
-            primary.context = Some(Arc::clone(&context));
-            primary.retained += 1;
-            Ok(handle_of(&context))
-        })?;
-        put(context, handle)
-    }
+pub(crate) unsafe fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) -> Result {
+    let handle = with_primary(device, |ordinal, primary| {
+        let context = match &primary.context {
+            Some(context) => Arc::clone(context),
+            None => create(ordinal, true, primary.flags)?,
+        };
+        context.session.check()?;
+        context.alive.store(true, Ordering::Relaxed);
+        primary.context = Some(Arc::clone(&context));
+        primary.retained += 1;
+        Ok(handle_of(&context))
+    })?;
+    put(context, handle)
+}
 
-    /// Ends a retain; the last one resets the context.
-    fn cuDevicePrimaryCtxRelease | cuDevicePrimaryCtxRelease_v2(device: CUdevice) same {
-        with_primary(device, |_, primary| {
-            if primary.retained == 0 {
-                return Err(Status::INVALID_CONTEXT);
-            }
-            primary.retained -= 1;
-            if primary.retained > 0 {
-                return Ok(());
-            }
-            let reset = primary.reset();
-            if let Some(context) = &primary.context {
-                context.alive.store(false, Ordering::Relaxed);
-            }
-            reset
-        })
-    }
-
-    /// Ends all that the context holds.
-    fn cuDevicePrimaryCtxReset | cuDevicePrimaryCtxReset_v2(device: CUdevice) same {
-        with_primary(device, |_, primary| primary.reset())
-    }
-
-    /// Flags of the primary context.
-    fn cuDevicePrimaryCtxSetFlags | cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: c_uint) same {
-        if flags & !FLAGS != 0 {
-            return Err(Status::INVALID_VALUE);
-        }
-        with_primary(device, |_, primary| {
-            primary.flags = flags;
-            if let Some(context) = &primary.context {
-                context.flags.store(flags, Ordering::Relaxed);
-            }
-            Ok(())
-        })
-    }
-
-    /// Flags, and whether somebody retains it.
-    fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut c_uint, active: *mut c_int) {
-        with_primary(device, |_, primary| {
-            put(flags, primary.flags)?;
-            put(active, c_int::from(primary.retained > 0))
-        })
-    }
-
-    /// A context, current at once.
-    fn cuCtxCreate_v2(context: *mut CUcontext, flags: c_uint, device: CUdevice) {
-        present(context)?;
-        put(context, create_current(device::ordinal(device)?, flags)?)
-    }
-
-    /// A context, current at once; affinities are not served.
-    fn cuCtxCreate_v3(
-        context: *mut CUcontext, parameters: *mut c_void, number: c_int, flags: c_uint,
-        device: CUdevice,
-    ) {
-        present(context)?;
-        if !parameters.is_null() || number != 0 {
-            return Err(unsupported_use!("cuCtxCreate_v3 with affinities"));
-        }
-        put(context, create_current(device::ordinal(device)?, flags)?)
-    }
-
-    /// A context, current at once; affinities and graphics are not served.
-    fn cuCtxCreate_v4(
-        context: *mut CUcontext, parameters: *mut CreateParameters, flags: c_uint,
-        device: CUdevice,
-    ) {
-        present(context)?;
-        if parameters.as_ref().is_some_and(|parameters| {
-            parameters.affinities > 0 || !parameters.cig.is_null()
-        }) {
-            return Err(unsupported_use!("cuCtxCreate_v4 with parameters"));
-        }
-        put(context, create_current(device::ordinal(device)?, flags)?)
-    }
-
-    /// Ends a context and what was made in it.
-    fn cuCtxDestroy | cuCtxDestroy_v2(context: CUcontext) same {
-        let ended = find(context)?;
-        if ended.primary {
+pub(crate) fn cuDevicePrimaryCtxRelease(device: CUdevice) -> Result {
+    with_primary(device, |_, primary| {
+        if primary.retained == 0 {
             return Err(Status::INVALID_CONTEXT);
         }
-        objects::remove(context, |_| true);
-        let waited = ended.session.synchronize();
-        ended.alive.store(false, Ordering::Relaxed);
-        with_stack(|stack| {
-            if stack.last().is_some_and(|top| top.handle == ended.handle) {
-                stack.pop();
-            }
-        })?;
-        end_objects(&ended);
-        let memory = std::mem::take(
-            &mut *ended.memory.lock().unwrap_or_else(PoisonError::into_inner),
-        );
-        for address in memory {
-            // Freed by the program already, perhaps in another context.
-            let _ = ended.session.memory_free(address);
+        primary.retained -= 1;
+        if primary.retained > 0 {
+            return Ok(());
         }
-        waited
-    }
+        let reset = primary.reset();
+        if let Some(context) = &primary.context {
+            context.alive.store(false, Ordering::Relaxed);
+        }
+        reset
+    })
+}
 
-    /// Makes a context the thread's, above the one it had.
-    fn cuCtxPushCurrent | cuCtxPushCurrent_v2(context: CUcontext) same {
-        let context = find(context)?;
-        with_stack(|stack| stack.push(context))
-    }
+pub(crate) fn cuDevicePrimaryCtxReset(device: CUdevice) -> Result {
+    with_primary(device, |_, primary| primary.reset())
+}
 
-    /// Goes back to the context below.
-    fn cuCtxPopCurrent | cuCtxPopCurrent_v2(context: *mut CUcontext) same {
-        let popped = with_stack(Vec::pop)?.ok_or(Status::INVALID_CONTEXT)?;
-        put_if(context, handle_of(&popped));
+pub(crate) fn cuDevicePrimaryCtxSetFlags(device: CUdevice, flags: c_uint) -> Result {
+    if flags & !FLAGS != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    with_primary(device, |_, primary| {
+        primary.flags = flags;
+        if let Some(context) = &primary.context {
+            context.flags.store(flags, Ordering::Relaxed);
+        }
         Ok(())
-    }
+    })
+}
 
-    /// Replaces the thread's context; null takes it away.
-    fn cuCtxSetCurrent(context: CUcontext) {
-        let context = if context.is_null() { None } else { Some(find(context)?) };
-        with_stack(|stack| {
+pub(crate) unsafe fn cuDevicePrimaryCtxGetState(
+    device: CUdevice,
+    flags: *mut c_uint,
+    active: Out<'_, c_int>,
+) -> Result {
+    with_primary(device, |_, primary| {
+        put(flags, primary.flags)?;
+        active.put(c_int::from(primary.retained > 0))
+    })
+}
+
+pub(crate) fn cuCtxCreate_v2(
+    context: Out<'_, CUcontext>,
+    flags: c_uint,
+    device: CUdevice,
+) -> Result {
+    context.present()?;
+    context.put(create_current(device::ordinal(device)?, flags)?)
+}
+
+pub(crate) unsafe fn cuCtxCreate_v3(
+    context: *mut CUcontext,
+    parameters: *mut c_void,
+    number: c_int,
+    flags: c_uint,
+    device: CUdevice,
+) -> Result {
+    present(context)?;
+    if !parameters.is_null() || number != 0 {
+        return Err(unsupported_use!("cuCtxCreate_v3 with affinities"));
+    }
+    put(context, create_current(device::ordinal(device)?, flags)?)
+}
+
+pub(crate) unsafe fn cuCtxCreate_v4(
+    context: Out<'_, CUcontext>,
+    parameters: *mut CreateParameters,
+    flags: c_uint,
+    device: CUdevice,
+) -> Result {
+    context.present()?;
+    if parameters
+        .as_ref()
+        .is_some_and(|parameters| parameters.affinities > 0 || !parameters.cig.is_null())
+    {
+        return Err(unsupported_use!("cuCtxCreate_v4 with parameters"));
+    }
+    context.put(create_current(device::ordinal(device)?, flags)?)
+}
+
+pub(crate) fn cuCtxDestroy(context: CUcontext) -> Result {
+    let ended = find(context)?;
+    if ended.primary {
+        return Err(Status::INVALID_CONTEXT);
+    }
+    objects::remove(context, |_| true);
+    let waited = ended.session.synchronize();
+    ended.alive.store(false, Ordering::Relaxed);
+    with_stack(|stack| {
+        if stack.last().is_some_and(|top| top.handle == ended.handle) {
             stack.pop();
-            stack.extend(context);
-        })
-    }
-
-    /// The thread's context, or null.
-    fn cuCtxGetCurrent(context: *mut CUcontext) {
-        let handle = current_if_any().map_or(std::ptr::null_mut(), |context| handle_of(&context));
-        put(context, handle)
-    }
-
-    /// Its device.
-    fn cuCtxGetDevice(device: *mut CUdevice) {
-        put(device, current()?.ordinal.cast_signed())
-    }
-
-    /// A context's device.
-    fn cuCtxGetDevice_v2(device: *mut CUdevice, context: CUcontext) {
-        put(device, find_or_current(context)?.ordinal.cast_signed())
-    }
-
-    /// Its flags.
-    fn cuCtxGetFlags(flags: *mut c_uint) {
-        put(flags, current()?.flags.load(Ordering::Relaxed))
-    }
-
-    /// Changes its flags.
-    fn cuCtxSetFlags(flags: c_uint) {
-        if flags & !FLAGS != 0 {
-            return Err(Status::INVALID_VALUE);
         }
-        current()?.flags.store(flags, Ordering::Relaxed);
+    })?;
+    end_objects(&ended);
+    let memory = std::mem::take(&mut *ended.memory.lock().unwrap_or_else(PoisonError::into_inner));
+    for address in memory {
+        // Freed by the program already, perhaps in another context.
+        let _ = ended.session.memory_free(address);
+    }
+    waited
+}
+
+pub(crate) fn cuCtxPushCurrent(context: CUcontext) -> Result {
+    let context = find(context)?;
+    with_stack(|stack| stack.push(context))
+}
+
+pub(crate) fn cuCtxPopCurrent(context: Out<'_, CUcontext>) -> Result {
+    let popped = with_stack(Vec::pop)?.ok_or(Status::INVALID_CONTEXT)?;
+    context.put_if(handle_of(&popped));
+    Ok(())
+}
+
+pub(crate) fn cuCtxSetCurrent(context: CUcontext) -> Result {
+    let context = if context.is_null() {
+        None
+    } else {
+        Some(find(context)?)
+    };
+    with_stack(|stack| {
+        stack.pop();
+        stack.extend(context);
+    })
+}
+
+pub(crate) unsafe fn cuCtxGetCurrent(context: *mut CUcontext) -> Result {
+    let handle = current_if_any().map_or(std::ptr::null_mut(), |context| handle_of(&context));
+    put(context, handle)
+}
+
+pub(crate) fn cuCtxGetDevice(device: Out<'_, CUdevice>) -> Result {
+    device.put(current()?.ordinal.cast_signed())
+}
+
+pub(crate) fn cuCtxGetDevice_v2(device: Out<'_, CUdevice>, context: CUcontext) -> Result {
+    device.put(find_or_current(context)?.ordinal.cast_signed())
+}
+
+pub(crate) unsafe fn cuCtxGetFlags(flags: *mut c_uint) -> Result {
+    put(flags, current()?.flags.load(Ordering::Relaxed))
+}
+
+pub(crate) fn cuCtxSetFlags(flags: c_uint) -> Result {
+    if flags & !FLAGS != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    current()?.flags.store(flags, Ordering::Relaxed);
+    Ok(())
+}
+
+pub(crate) unsafe fn cuCtxGetId(context: CUcontext, id: *mut u64) -> Result {
+    put(id, find_or_current(context)?.id)
+}
+
+pub(crate) fn cuCtxGetApiVersion(context: CUcontext, version: Out<'_, c_uint>) -> Result {
+    find_or_current(context)?;
+    version.put(3020)
+}
+
+pub(crate) fn cuCtxSynchronize() -> Result {
+    let session = current()?.session;
+    session.permit_synchronize()?;
+    session.synchronize()
+}
+
+pub(crate) fn cuCtxSynchronize_v2(context: CUcontext) -> Result {
+    let session = find_or_current(context)?.session;
+    session.permit_synchronize()?;
+    session.synchronize()
+}
+
+pub(crate) fn cuCtxGetStreamPriorityRange(
+    least: Out<'_, c_int>,
+    greatest: Out<'_, c_int>,
+) -> Result {
+    let (low, high) = super::stream::priorities(current()?.session)?;
+    least.put_if(low);
+    greatest.put_if(high);
+    Ok(())
+}
+
+pub(crate) fn cuCtxGetLimit(value: Out<'_, usize>, limit: c_int) -> Result {
+    let limit = u32::try_from(limit).map_err(|_| Status::INVALID_VALUE)?;
+    let found = current()?.session.limit(limit)?;
+    value.put(usize::try_from(found).unwrap_or(usize::MAX))
+}
+
+pub(crate) fn cuCtxSetLimit(limit: c_int, value: usize) -> Result {
+    let limit = u32::try_from(limit).map_err(|_| Status::INVALID_VALUE)?;
+    current()?.session.set_limit(limit, value as u64)
+}
+
+pub(crate) fn cuCtxGetCacheConfig(config: Out<'_, c_int>) -> Result {
+    config.put(current()?.cache_config.load(Ordering::Relaxed))
+}
+
+pub(crate) fn cuCtxSetCacheConfig(config: c_int) -> Result {
+    if !(0..=3).contains(&config) {
+        return Err(Status::INVALID_VALUE);
+    }
+    current()?.cache_config.store(config, Ordering::Relaxed);
+    Ok(())
+}
+
+pub(crate) fn cuCtxGetSharedMemConfig(config: Out<'_, c_int>) -> Result {
+    current()?;
+    config.put(1)
+}
+
+pub(crate) fn cuCtxSetSharedMemConfig(config: c_int) -> Result {
+    current()?;
+    if (0..=2).contains(&config) {
         Ok(())
+    } else {
+        Err(Status::INVALID_VALUE)
     }
+}
 
-    /// A number that no other context has.
-    fn cuCtxGetId(context: CUcontext, id: *mut u64) {
-        put(id, find_or_current(context)?.id)
-    }
+pub(crate) fn cuCtxResetPersistingL2Cache() -> Result {
+    current().map(|_| ())
+}
 
-    /// The interface's version.
-    fn cuCtxGetApiVersion(context: CUcontext, version: *mut c_uint) {
-        find_or_current(context)?;
-        put(version, 3020)
+pub(crate) fn cuCtxAttach(context: Out<'_, CUcontext>, flags: c_uint) -> Result {
+    if flags != 0 {
+        return Err(Status::INVALID_VALUE);
     }
+    context.put(handle_of(&*current()?))
+}
 
-    /// Waits for all work.
-    fn cuCtxSynchronize() {
-        let session = current()?.session;
-        session.permit_synchronize()?;
-        session.synchronize()
-    }
+pub(crate) fn cuCtxDetach(context: CUcontext) -> Result {
+    find(context).map(|_| ())
+}
 
-    /// Waits for all work of a context.
-    fn cuCtxSynchronize_v2(context: CUcontext) {
-        let session = find_or_current(context)?.session;
-        session.permit_synchronize()?;
-        session.synchronize()
+pub(crate) fn cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint) -> Result {
+    let (own, peer) = (current()?, find(peer)?);
+    if flags != 0 {
+        return Err(Status::INVALID_VALUE);
     }
+    if own.handle == peer.handle {
+        return Err(Status::INVALID_CONTEXT);
+    }
+    Err(PEER_ACCESS_UNSUPPORTED)
+}
 
-    /// Least and greatest priority of streams.
-    fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) {
-        let (low, high) = super::stream::priorities(current()?.session)?;
-        put_if(least, low);
-        put_if(greatest, high);
-        Ok(())
-    }
-
-    /// A limit.
-    fn cuCtxGetLimit(value: *mut usize, limit: c_int) {
-        let limit = u32::try_from(limit).map_err(|_| Status::INVALID_VALUE)?;
-        let found = current()?.session.limit(limit)?;
-        put(value, usize::try_from(found).unwrap_or(usize::MAX))
-    }
-
-    /// Changes a limit.
-    fn cuCtxSetLimit(limit: c_int, value: usize) {
-        let limit = u32::try_from(limit).map_err(|_| Status::INVALID_VALUE)?;
-        current()?.session.set_limit(limit, value as u64)
-    }
-
-    /// Preferred division of the first cache.
-    fn cuCtxGetCacheConfig(config: *mut c_int) {
-        put(config, current()?.cache_config.load(Ordering::Relaxed))
-    }
-
-    /// A preference, which devices may ignore; no device of today heeds it.
-    fn cuCtxSetCacheConfig(config: c_int) {
-        if !(0..=3).contains(&config) {
-            return Err(Status::INVALID_VALUE);
-        }
-        current()?.cache_config.store(config, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Width of shared memory's banks: four bytes on every device of today.
-    fn cuCtxGetSharedMemConfig(config: *mut c_int) {
-        current()?;
-        put(config, 1)
-    }
-
-    /// A preference without effect on devices of today.
-    fn cuCtxSetSharedMemConfig(config: c_int) {
-        current()?;
-        if (0..=2).contains(&config) { Ok(()) } else { Err(Status::INVALID_VALUE) }
-    }
-
-    /// Nothing persists in the cache: access policies are not served.
-    fn cuCtxResetPersistingL2Cache() {
-        current().map(|_| ())
-    }
-
-    /// A use of the context, the old way.
-    fn cuCtxAttach(context: *mut CUcontext, flags: c_uint) {
-        if flags != 0 {
-            return Err(Status::INVALID_VALUE);
-        }
-        put(context, handle_of(&*current()?))
-    }
-
-    /// Ends a use, the old way.
-    fn cuCtxDetach(context: CUcontext) {
-        find(context).map(|_| ())
-    }
-
-    /// Devices do not reach each other's memory.
-    fn cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint) {
-        let (own, peer) = (current()?, find(peer)?);
-        if flags != 0 {
-            return Err(Status::INVALID_VALUE);
-        }
-        if own.handle == peer.handle {
-            return Err(Status::INVALID_CONTEXT);
-        }
-        Err(PEER_ACCESS_UNSUPPORTED)
-    }
-
-    /// Devices do not reach each other's memory.
-    fn cuCtxDisablePeerAccess(peer: CUcontext) {
-        current()?;
-        find(peer)?;
-        Err(PEER_ACCESS_NOT_ENABLED)
-    }
+pub(crate) fn cuCtxDisablePeerAccess(peer: CUcontext) -> Result {
+    current()?;
+    find(peer)?;
+    Err(PEER_ACCESS_NOT_ENABLED)
 }
 
 /// CUctxCreateParams.

@@ -226,75 +226,96 @@ fn default_of<'a>(session: &'static Session, named: &'a Named) -> Result<&'a Str
     })
 }
 
-api! {
-    /// Unified copy.
-    fn cuMemcpy | cuMemcpy_ptds(destination: CUdeviceptr, source: CUdeviceptr, size: usize)
-    sync stream {
-        unified(destination, source, size, stream, true)
-    }
+pub(crate) unsafe fn cuMemcpy(
+    destination: CUdeviceptr,
+    source: CUdeviceptr,
+    size: usize,
+    stream: CUstream,
+) -> Result {
+    unified(destination, source, size, stream, true)
+}
 
-    /// Unified copy in a stream's order.
-    fn cuMemcpyAsync | cuMemcpyAsync_ptsz(
-        destination: CUdeviceptr, source: CUdeviceptr, size: usize, stream: CUstream,
-    ) on stream {
-        unified(destination, source, size, stream, false)
-    }
+pub(crate) unsafe fn cuMemcpyAsync(
+    destination: CUdeviceptr,
+    source: CUdeviceptr,
+    size: usize,
+    stream: CUstream,
+) -> Result {
+    unified(destination, source, size, stream, false)
+}
 
-    /// To the device.
-    fn cuMemcpyHtoD_v2 | cuMemcpyHtoD_v2_ptds(
-        destination: CUdeviceptr, source: *const c_void, size: usize,
-    ) sync stream {
-        to_device(destination, source, size, stream, true)
-    }
+pub(crate) unsafe fn cuMemcpyHtoD_v2(
+    destination: CUdeviceptr,
+    source: *const c_void,
+    size: usize,
+    stream: CUstream,
+) -> Result {
+    to_device(destination, source, size, stream, true)
+}
 
-    /// To the device in a stream's order.
-    fn cuMemcpyHtoDAsync_v2 | cuMemcpyHtoDAsync_v2_ptsz(
-        destination: CUdeviceptr, source: *const c_void, size: usize, stream: CUstream,
-    ) on stream {
-        to_device(destination, source, size, stream, false)
-    }
+pub(crate) unsafe fn cuMemcpyHtoDAsync_v2(
+    destination: CUdeviceptr,
+    source: *const c_void,
+    size: usize,
+    stream: CUstream,
+) -> Result {
+    to_device(destination, source, size, stream, false)
+}
 
-    /// From the device.
-    fn cuMemcpyDtoH_v2 | cuMemcpyDtoH_v2_ptds(
-        destination: *mut c_void, source: CUdeviceptr, size: usize,
-    ) sync stream {
-        from_device(destination, source, size, stream, true)
-    }
+pub(crate) unsafe fn cuMemcpyDtoH_v2(
+    destination: *mut c_void,
+    source: CUdeviceptr,
+    size: usize,
+    stream: CUstream,
+) -> Result {
+    from_device(destination, source, size, stream, true)
+}
 
-    /// From the device in a stream's order.
-    fn cuMemcpyDtoHAsync_v2 | cuMemcpyDtoHAsync_v2_ptsz(
-        destination: *mut c_void, source: CUdeviceptr, size: usize, stream: CUstream,
-    ) on stream {
-        from_device(destination, source, size, stream, false)
-    }
+pub(crate) unsafe fn cuMemcpyDtoHAsync_v2(
+    destination: *mut c_void,
+    source: CUdeviceptr,
+    size: usize,
+    stream: CUstream,
+) -> Result {
+    from_device(destination, source, size, stream, false)
+}
 
-    /// On the device.
-    fn cuMemcpyDtoD_v2 | cuMemcpyDtoD_v2_ptds(
-        destination: CUdeviceptr, source: CUdeviceptr, size: usize,
-    ) sync stream {
-        on_device(destination, source, size, stream)
-    }
+pub(crate) fn cuMemcpyDtoD_v2(
+    destination: CUdeviceptr,
+    source: CUdeviceptr,
+    size: usize,
+    stream: CUstream,
+) -> Result {
+    on_device(destination, source, size, stream)
+}
 
-    /// On the device in a stream's order.
-    fn cuMemcpyDtoDAsync_v2 | cuMemcpyDtoDAsync_v2_ptsz(
-        destination: CUdeviceptr, source: CUdeviceptr, size: usize, stream: CUstream,
-    ) on stream {
-        on_device(destination, source, size, stream)
-    }
+pub(crate) fn cuMemcpyDtoDAsync_v2(
+    destination: CUdeviceptr,
+    source: CUdeviceptr,
+    size: usize,
+    stream: CUstream,
+) -> Result {
+    on_device(destination, source, size, stream)
+}
 
-    /// Between contexts.
-    fn cuMemcpyPeer | cuMemcpyPeer_ptds(
-        destination: CUdeviceptr, to: CUcontext, source: CUdeviceptr, from: CUcontext,
-        size: usize,
-    ) sync stream {
-        peer(destination, to, source, from, size, stream)
-    }
+pub(crate) fn cuMemcpyPeer(
+    destination: CUdeviceptr,
+    to: CUcontext,
+    source: CUdeviceptr,
+    from: CUcontext,
+    size: usize,
+    stream: CUstream,
+) -> Result {
+    peer(destination, to, source, from, size, stream)
+}
 
-    /// Between contexts in a stream's order.
-    fn cuMemcpyPeerAsync | cuMemcpyPeerAsync_ptsz(
-        destination: CUdeviceptr, to: CUcontext, source: CUdeviceptr, from: CUcontext,
-        size: usize, stream: CUstream,
-    ) on stream {
-        peer(destination, to, source, from, size, stream)
-    }
+pub(crate) fn cuMemcpyPeerAsync(
+    destination: CUdeviceptr,
+    to: CUcontext,
+    source: CUdeviceptr,
+    from: CUcontext,
+    size: usize,
+    stream: CUstream,
+) -> Result {
+    peer(destination, to, source, from, size, stream)
 }

@@ -264,96 +264,139 @@ fn host_side(host: *mut c_void) -> Side {
     }
 }
 
-api! {
-    /// 2D copy.
-    fn cuMemcpy2D_v2 | cuMemcpy2D_v2_ptds(copy: *const CUDA_MEMCPY2D) sync stream {
-        flat(copy, stream, true)
-    }
+pub(crate) unsafe fn cuMemcpy2D_v2(copy: *const CUDA_MEMCPY2D, stream: CUstream) -> Result {
+    flat(copy, stream, true)
+}
 
-    /// 2D copy of any pitch.
-    fn cuMemcpy2DUnaligned_v2 | cuMemcpy2DUnaligned_v2_ptds(copy: *const CUDA_MEMCPY2D) sync stream {
-        flat(copy, stream, true)
-    }
+pub(crate) unsafe fn cuMemcpy2DUnaligned_v2(
+    copy: *const CUDA_MEMCPY2D,
+    stream: CUstream,
+) -> Result {
+    flat(copy, stream, true)
+}
 
-    /// 2D copy in a stream's order.
-    fn cuMemcpy2DAsync_v2 | cuMemcpy2DAsync_v2_ptsz(
-        copy: *const CUDA_MEMCPY2D, stream: CUstream,
-    ) on stream {
-        flat(copy, stream, false)
-    }
+pub(crate) unsafe fn cuMemcpy2DAsync_v2(copy: *const CUDA_MEMCPY2D, stream: CUstream) -> Result {
+    flat(copy, stream, false)
+}
 
-    /// 3D copy.
-    fn cuMemcpy3D_v2 | cuMemcpy3D_v2_ptds(copy: *const CUDA_MEMCPY3D) sync stream {
-        volume(copy, stream, true)
-    }
+pub(crate) unsafe fn cuMemcpy3D_v2(copy: *const CUDA_MEMCPY3D, stream: CUstream) -> Result {
+    volume(copy, stream, true)
+}
 
-    /// 3D copy in a stream's order.
-    fn cuMemcpy3DAsync_v2 | cuMemcpy3DAsync_v2_ptsz(
-        copy: *const CUDA_MEMCPY3D, stream: CUstream,
-    ) on stream {
-        volume(copy, stream, false)
-    }
+pub(crate) unsafe fn cuMemcpy3DAsync_v2(copy: *const CUDA_MEMCPY3D, stream: CUstream) -> Result {
+    volume(copy, stream, false)
+}
 
-    /// 3D copy between contexts.
-    fn cuMemcpy3DPeer | cuMemcpy3DPeer_ptds(copy: *const CUDA_MEMCPY3D_PEER) sync stream {
-        peer(copy, stream, true)
-    }
+pub(crate) unsafe fn cuMemcpy3DPeer(copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream) -> Result {
+    peer(copy, stream, true)
+}
 
-    /// 3D copy between contexts in a stream's order.
-    fn cuMemcpy3DPeerAsync | cuMemcpy3DPeerAsync_ptsz(
-        copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream,
-    ) on stream {
-        peer(copy, stream, false)
-    }
+pub(crate) unsafe fn cuMemcpy3DPeerAsync(
+    copy: *const CUDA_MEMCPY3D_PEER,
+    stream: CUstream,
+) -> Result {
+    peer(copy, stream, false)
+}
 
-    /// Into an array's first row.
-    fn cuMemcpyHtoA_v2 | cuMemcpyHtoA_v2_ptds(
-        array: CUarray, offset: usize, source: *const c_void, size: usize,
-    ) sync stream {
-        let (to, from) = (array_side(array, offset), host_side(source.cast_mut()));
-        run(&to, &from, [size, 1, 1], stream, true)
-    }
+pub(crate) unsafe fn cuMemcpyHtoA_v2(
+    array: CUarray,
+    offset: usize,
+    source: *const c_void,
+    size: usize,
+    stream: CUstream,
+) -> Result {
+    let (to, from) = (array_side(array, offset), host_side(source.cast_mut()));
+    run(&to, &from, [size, 1, 1], stream, true)
+}
 
-    /// Into an array's first row, in order.
-    fn cuMemcpyHtoAAsync_v2 | cuMemcpyHtoAAsync_v2_ptsz(
-        array: CUarray, offset: usize, source: *const c_void, size: usize, stream: CUstream,
-    ) on stream {
-        let (to, from) = (array_side(array, offset), host_side(source.cast_mut()));
-        run(&to, &from, [size, 1, 1], stream, false)
-    }
+pub(crate) unsafe fn cuMemcpyHtoAAsync_v2(
+    array: CUarray,
+    offset: usize,
+    source: *const c_void,
+    size: usize,
+    stream: CUstream,
+) -> Result {
+    let (to, from) = (array_side(array, offset), host_side(source.cast_mut()));
+    run(&to, &from, [size, 1, 1], stream, false)
+}
 
-    /// Out of an array's first row.
-    fn cuMemcpyAtoH_v2 | cuMemcpyAtoH_v2_ptds(
-        destination: *mut c_void, array: CUarray, offset: usize, size: usize,
-    ) sync stream {
-        run(&host_side(destination), &array_side(array, offset), [size, 1, 1], stream, true)
-    }
+pub(crate) unsafe fn cuMemcpyAtoH_v2(
+    destination: *mut c_void,
+    array: CUarray,
+    offset: usize,
+    size: usize,
+    stream: CUstream,
+) -> Result {
+    run(
+        &host_side(destination),
+        &array_side(array, offset),
+        [size, 1, 1],
+        stream,
+        true,
+    )
+}
 
-    /// Out of an array's first row, in order.
-    fn cuMemcpyAtoHAsync_v2 | cuMemcpyAtoHAsync_v2_ptsz(
-        destination: *mut c_void, array: CUarray, offset: usize, size: usize, stream: CUstream,
-    ) on stream {
-        run(&host_side(destination), &array_side(array, offset), [size, 1, 1], stream, false)
-    }
+pub(crate) unsafe fn cuMemcpyAtoHAsync_v2(
+    destination: *mut c_void,
+    array: CUarray,
+    offset: usize,
+    size: usize,
+    stream: CUstream,
+) -> Result {
+    run(
+        &host_side(destination),
+        &array_side(array, offset),
+        [size, 1, 1],
+        stream,
+        false,
+    )
+}
 
-    /// From device memory into an array's first row.
-    fn cuMemcpyDtoA_v2 | cuMemcpyDtoA_v2_ptds(
-        array: CUarray, offset: usize, source: CUdeviceptr, size: usize,
-    ) sync stream {
-        run(&array_side(array, offset), &device_side(source), [size, 1, 1], stream, true)
-    }
+pub(crate) unsafe fn cuMemcpyDtoA_v2(
+    array: CUarray,
+    offset: usize,
+    source: CUdeviceptr,
+    size: usize,
+    stream: CUstream,
+) -> Result {
+    run(
+        &array_side(array, offset),
+        &device_side(source),
+        [size, 1, 1],
+        stream,
+        true,
+    )
+}
 
-    /// From an array's first row into device memory.
-    fn cuMemcpyAtoD_v2 | cuMemcpyAtoD_v2_ptds(
-        destination: CUdeviceptr, array: CUarray, offset: usize, size: usize,
-    ) sync stream {
-        run(&device_side(destination), &array_side(array, offset), [size, 1, 1], stream, true)
-    }
+pub(crate) unsafe fn cuMemcpyAtoD_v2(
+    destination: CUdeviceptr,
+    array: CUarray,
+    offset: usize,
+    size: usize,
+    stream: CUstream,
+) -> Result {
+    run(
+        &device_side(destination),
+        &array_side(array, offset),
+        [size, 1, 1],
+        stream,
+        true,
+    )
+}
 
-    /// Between arrays' first rows.
-    fn cuMemcpyAtoA_v2 | cuMemcpyAtoA_v2_ptds(
-        to: CUarray, to_offset: usize, from: CUarray, from_offset: usize, size: usize,
-    ) sync stream {
-        run(&array_side(to, to_offset), &array_side(from, from_offset), [size, 1, 1], stream, true)
-    }
+pub(crate) unsafe fn cuMemcpyAtoA_v2(
+    to: CUarray,
+    to_offset: usize,
+    from: CUarray,
+    from_offset: usize,
+    size: usize,
+    stream: CUstream,
+) -> Result {
+    run(
+        &array_side(to, to_offset),
+        &array_side(from, from_offset),
+        [size, 1, 1],
+        stream,
+        true,
+    )
 }

@@ -12,7 +12,8 @@ use paragpu_config::guest::Guest;
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
-use super::{Result, put, put_text, text};
+use super::boundary::{Out, Text};
+use super::{Result, put, put_text};
 
 /// The version that cuda.h of this interface has.
 const INTERFACE_VERSION: i32 = 13_000;
@@ -131,141 +132,153 @@ fn find_by_bus_id(wanted: &str) -> Result<CUdevice> {
     Err(Status::INVALID_DEVICE)
 }
 
-api! {
-    /// Connects to the host.
-    early fn cuInit(flags: c_uint) {
-        if flags != 0 {
-            return Err(Status::INVALID_VALUE);
-        }
-        if is_initialized() {
-            return session(0)?.check();
-        }
-        if count()? == 0 {
-            return Err(Status::NO_DEVICE);
-        }
-        INITIALIZED.store(true, Ordering::Release);
-        Ok(())
+pub(crate) fn cuInit(flags: c_uint) -> Result {
+    if flags != 0 {
+        return Err(Status::INVALID_VALUE);
     }
+    if is_initialized() {
+        return session(0)?.check();
+    }
+    if count()? == 0 {
+        return Err(Status::NO_DEVICE);
+    }
+    INITIALIZED.store(true, Ordering::Release);
+    Ok(())
+}
 
-    /// 1000·major + 10·minor of the interface that this library is.
-    early fn cuDriverGetVersion(version: *mut c_int) {
-        put(version, INTERFACE_VERSION)
-    }
+pub(crate) fn cuDriverGetVersion(version: Out<'_, c_int>) -> Result {
+    version.put(INTERFACE_VERSION)
+}
 
-    /// The device with a number.
-    fn cuDeviceGet(device: *mut CUdevice, number: c_int) {
-        ordinal(number)?;
-        put(device, number)
-    }
+pub(crate) unsafe fn cuDeviceGet(device: *mut CUdevice, number: c_int) -> Result {
+    ordinal(number)?;
+    put(device, number)
+}
 
-    /// How many devices.
-    fn cuDeviceGetCount(number: *mut c_int) {
-        put(number, count()?.cast_signed())
-    }
+pub(crate) fn cuDeviceGetCount(number: Out<'_, c_int>) -> Result {
+    number.put(count()?.cast_signed())
+}
 
-    /// Its name.
-    fn cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice) {
-        put_text(name, length, &snapshot(device)?.name)
-    }
+pub(crate) unsafe fn cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice) -> Result {
+    put_text(name, length, &snapshot(device)?.name)
+}
 
-    /// What identifies it for ever.
-    fn cuDeviceGetUuid | cuDeviceGetUuid_v2(uuid: *mut CUuuid, device: CUdevice) same {
-        put(uuid, CUuuid { bytes: snapshot(device)?.uuid })
-    }
+pub(crate) unsafe fn cuDeviceGetUuid(uuid: *mut CUuuid, device: CUdevice) -> Result {
+    put(
+        uuid,
+        CUuuid {
+            bytes: snapshot(device)?.uuid,
+        },
+    )
+}
 
-    /// No local id: that is Windows's.
-    fn cuDeviceGetLuid(luid: *mut c_char, mask: *mut c_uint, device: CUdevice) {
-        ordinal(device)?;
-        let _ = (luid, mask);
-        Err(Status::NOT_SUPPORTED)
-    }
+pub(crate) fn cuDeviceGetLuid(luid: *mut c_char, mask: *mut c_uint, device: CUdevice) -> Result {
+    ordinal(device)?;
+    let _ = (luid, mask);
+    Err(Status::NOT_SUPPORTED)
+}
 
-    /// Bytes of memory.
-    fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice) {
-        put(bytes, usize::try_from(snapshot(device)?.total_memory).unwrap_or(usize::MAX))
-    }
+pub(crate) fn cuDeviceTotalMem_v2(bytes: Out<'_, usize>, device: CUdevice) -> Result {
+    bytes.put(usize::try_from(snapshot(device)?.total_memory).unwrap_or(usize::MAX))
+}
 
-    /// Attributes, all from the snapshot.
-    fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: CUdevice) {
-        let attribute = u32::try_from(attribute).map_err(|_| Status::INVALID_VALUE)?;
-        let found = snapshot(device)?.attribute(attribute);
-        put(value, found.ok_or(Status::INVALID_VALUE)?)
-    }
+pub(crate) fn cuDeviceGetAttribute(
+    value: Out<'_, c_int>,
+    attribute: c_int,
+    device: CUdevice,
+) -> Result {
+    let attribute = u32::try_from(attribute).map_err(|_| Status::INVALID_VALUE)?;
+    let found = snapshot(device)?.attribute(attribute);
+    value.put(found.ok_or(Status::INVALID_VALUE)?)
+}
 
-    /// Limits of a device, the old way.
-    fn cuDeviceGetProperties(properties: *mut Properties, device: CUdevice) {
-        let snapshot = snapshot(device)?;
-        let get = |attribute| snapshot.attribute(attribute).unwrap_or(0);
-        put(properties, Properties {
-            max_threads_per_block: get(1),
-            max_threads_dim: [get(2), get(3), get(4)],
-            max_grid_size: [get(5), get(6), get(7)],
-            shared_mem_per_block: get(8),
-            total_constant_memory: get(9),
-            simd_width: get(10),
-            mem_pitch: get(11),
-            regs_per_block: get(12),
-            clock_rate: get(13),
-            texture_align: get(14),
-        })
-    }
+pub(crate) fn cuDeviceGetProperties(properties: Out<'_, Properties>, device: CUdevice) -> Result {
+    let snapshot = snapshot(device)?;
+    let get = |attribute| snapshot.attribute(attribute).unwrap_or(0);
+    properties.put(Properties {
+        max_threads_per_block: get(1),
+        max_threads_dim: [get(2), get(3), get(4)],
+        max_grid_size: [get(5), get(6), get(7)],
+        shared_mem_per_block: get(8),
+        total_constant_memory: get(9),
+        simd_width: get(10),
+        mem_pitch: get(11),
+        regs_per_block: get(12),
+        clock_rate: get(13),
+        texture_align: get(14),
+    })
+}
 
-    /// Compute capability.
-    fn cuDeviceComputeCapability(major: *mut c_int, minor: *mut c_int, device: CUdevice) {
-        let snapshot = snapshot(device)?;
-        put(major, snapshot.attribute(75).unwrap_or(0))?;
-        put(minor, snapshot.attribute(76).unwrap_or(0))
-    }
+pub(crate) fn cuDeviceComputeCapability(
+    major: Out<'_, c_int>,
+    minor: Out<'_, c_int>,
+    device: CUdevice,
+) -> Result {
+    let snapshot = snapshot(device)?;
+    major.put(snapshot.attribute(75).unwrap_or(0))?;
+    minor.put(snapshot.attribute(76).unwrap_or(0))
+}
 
-    /// Its place on the host's bus.
-    fn cuDeviceGetPCIBusId(id: *mut c_char, length: c_int, device: CUdevice) {
-        put_text(id, length, &snapshot(device)?.pci_bus_id)
-    }
+pub(crate) unsafe fn cuDeviceGetPCIBusId(
+    id: *mut c_char,
+    length: c_int,
+    device: CUdevice,
+) -> Result {
+    put_text(id, length, &snapshot(device)?.pci_bus_id)
+}
 
-    /// The device at a place on the host's bus.
-    fn cuDeviceGetByPCIBusId(device: *mut CUdevice, id: *const c_char) {
-        put(device, find_by_bus_id(text(id)?)?)
-    }
+pub(crate) fn cuDeviceGetByPCIBusId(device: Out<'_, CUdevice>, id: Text<'_>) -> Result {
+    device.put(find_by_bus_id(id.get()?)?)
+}
 
-    /// Devices do not reach each other's memory: each has its own worker.
-    fn cuDeviceCanAccessPeer(can: *mut c_int, device: CUdevice, peer: CUdevice) {
-        ordinal(device)?;
-        ordinal(peer)?;
-        put(can, 0)
-    }
+pub(crate) fn cuDeviceCanAccessPeer(
+    can: Out<'_, c_int>,
+    device: CUdevice,
+    peer: CUdevice,
+) -> Result {
+    ordinal(device)?;
+    ordinal(peer)?;
+    can.put(0)
+}
 
-    /// As cuDeviceCanAccessPeer.
-    fn cuDeviceGetP2PAttribute(
-        value: *mut c_int, attribute: c_int, from: CUdevice, to: CUdevice,
-    ) {
-        if ordinal(from)? == ordinal(to)? {
-            return Err(Status::INVALID_DEVICE);
-        }
-        if !(1..=5).contains(&attribute) {
-            return Err(Status::INVALID_VALUE);
-        }
-        put(value, 0)
+pub(crate) fn cuDeviceGetP2PAttribute(
+    value: Out<'_, c_int>,
+    attribute: c_int,
+    from: CUdevice,
+    to: CUdevice,
+) -> Result {
+    if ordinal(from)? == ordinal(to)? {
+        return Err(Status::INVALID_DEVICE);
     }
+    if !(1..=5).contains(&attribute) {
+        return Err(Status::INVALID_VALUE);
+    }
+    value.put(0)
+}
 
-    /// How wide a linear texture may be.
-    fn cuDeviceGetTexture1DLinearMaxWidth(
-        width: *mut usize, format: c_int, channels: c_uint, device: CUdevice,
-    ) {
-        let most = snapshot(device)?.attribute(69).unwrap_or(0);
-        // The attribute counts elements, whatever their size.
-        paragpu_client::texture::element_bytes(format.cast_unsigned(), channels)
-            .ok_or(Status::INVALID_VALUE)?;
-        put(width, usize::try_from(most).unwrap_or(0))
-    }
+pub(crate) fn cuDeviceGetTexture1DLinearMaxWidth(
+    width: Out<'_, usize>,
+    format: c_int,
+    channels: c_uint,
+    device: CUdevice,
+) -> Result {
+    let most = snapshot(device)?.attribute(69).unwrap_or(0);
+    // The attribute counts elements, whatever their size.
+    paragpu_client::texture::element_bytes(format.cast_unsigned(), channels)
+        .ok_or(Status::INVALID_VALUE)?;
+    width.put(usize::try_from(most).unwrap_or(0))
+}
 
-    /// No affinities but the whole device.
-    fn cuDeviceGetExecAffinitySupport(value: *mut c_int, kind: c_int, device: CUdevice) {
-        ordinal(device)?;
-        if kind != 0 {
-            return Err(Status::INVALID_VALUE);
-        }
-        put(value, 0)
+pub(crate) fn cuDeviceGetExecAffinitySupport(
+    value: Out<'_, c_int>,
+    kind: c_int,
+    device: CUdevice,
+) -> Result {
+    ordinal(device)?;
+    if kind != 0 {
+        return Err(Status::INVALID_VALUE);
     }
+    value.put(0)
 }
 
 /// CUdevprop.

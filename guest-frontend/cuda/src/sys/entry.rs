@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use paragpu_protocol::status::Status;
 
+use super::boundary::Out;
 use super::{Result, put, put_if, text};
 use crate::versions::{Symbol, resolve};
 
@@ -16,24 +17,8 @@ const SUCCESS: c_int = 0;
 const SYMBOL_NOT_FOUND: c_int = 1;
 const VERSION_NOT_SUFFICIENT: c_int = 2;
 
-macro_rules! symbols {
-    ($( $symbol:ident $name:literal $version:literal $own:literal $served:literal; )*) => {
-        mod exported {
-            unsafe extern "C" { $( pub fn $symbol(); )* }
-        }
-        /// Every exported symbol.
-        pub static SYMBOLS: &[Symbol] = &[ $( Symbol {
-            symbol: stringify!($symbol),
-            name: $name,
-            version: $version,
-            own: $own,
-            served: $served,
-            address: exported::$symbol,
-        } ),* ];
-    };
-}
-
-include!(concat!(env!("OUT_DIR"), "/symbols.rs"));
+/// Every exported symbol.
+pub static SYMBOLS: &[Symbol] = include!(concat!(env!("OUT_DIR"), "/symbols.rs"));
 
 /// Tells where a function is, and why not.
 ///
@@ -69,54 +54,54 @@ unsafe fn look(
     }
 }
 
-api! {
-    /// The function that a name means.
-    early fn cuGetProcAddress(
-        name: *const c_char, place: *mut *mut c_void, version: c_int, flags: u64,
-    ) {
-        look(name, place, version, flags, std::ptr::null_mut())
-    }
+pub(crate) unsafe fn cuGetProcAddress(
+    name: *const c_char,
+    place: *mut *mut c_void,
+    version: c_int,
+    flags: u64,
+) -> Result {
+    look(name, place, version, flags, std::ptr::null_mut())
+}
 
-    /// The function that a name means, and why not.
-    early fn cuGetProcAddress_v2(
-        name: *const c_char, place: *mut *mut c_void, version: c_int, flags: u64,
-        status: *mut c_int,
-    ) {
-        look(name, place, version, flags, status)
-    }
+pub(crate) unsafe fn cuGetProcAddress_v2(
+    name: *const c_char,
+    place: *mut *mut c_void,
+    version: c_int,
+    flags: u64,
+    status: *mut c_int,
+) -> Result {
+    look(name, place, version, flags, status)
+}
 
-    /// As cuGetProcAddress_v2; by default the functions of per-thread streams.
-    early fn cuGetProcAddress_v2_ptsz(
-        name: *const c_char, place: *mut *mut c_void, version: c_int, flags: u64,
-        status: *mut c_int,
-    ) {
-        let flags = if flags == 0 { PER_THREAD } else { flags };
-        look(name, place, version, flags, status)
-    }
+pub(crate) unsafe fn cuGetProcAddress_v2_ptsz(
+    name: *const c_char,
+    place: *mut *mut c_void,
+    version: c_int,
+    flags: u64,
+    status: *mut c_int,
+) -> Result {
+    let flags = if flags == 0 { PER_THREAD } else { flags };
+    look(name, place, version, flags, status)
+}
 
-    /// There are no private tables. NVIDIA's own runtime asks for them, so a
-    /// program that comes here carries a copy of it.
-    early fn cuGetExportTable(place: *mut *const c_void, id: *const c_void) {
-        static SAID: AtomicBool = AtomicBool::new(false);
-        let _ = id;
-        put_if(place, std::ptr::null());
-        if !SAID.swap(true, Ordering::Relaxed) {
-            eprintln!(
-                "paragpu: this program carries its own copy of the CUDA runtime (nvcc's default, \
+pub(crate) fn cuGetExportTable(place: Out<'_, *const c_void>, id: *const c_void) -> Result {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let _ = id;
+    place.put_if(std::ptr::null());
+    if !SAID.swap(true, Ordering::Relaxed) {
+        eprintln!(
+            "paragpu: this program carries its own copy of the CUDA runtime (nvcc's default, \
                  -cudart static), which works with NVIDIA's own driver only; rebuild it with \
                  `nvcc -cudart shared`, and it will use paragpu's libcudart.so.13"
-            );
-        }
-        Err(Status::NOT_FOUND)
+        );
     }
+    Err(Status::NOT_FOUND)
+}
 
-    /// No profiler is attached, which is no error.
-    fn cuProfilerStart() {
-        super::context::current().map(|_| ())
-    }
+pub(crate) fn cuProfilerStart() -> Result {
+    super::context::current().map(|_| ())
+}
 
-    /// No profiler is attached, which is no error.
-    fn cuProfilerStop() {
-        super::context::current().map(|_| ())
-    }
+pub(crate) fn cuProfilerStop() -> Result {
+    super::context::current().map(|_| ())
 }

@@ -6,6 +6,7 @@ use paragpu_abi::{CUevent, CUstream};
 use paragpu_client::event::Event;
 use paragpu_protocol::status::Status;
 
+use super::boundary::Out;
 use super::{Result, capture, context, graph_node, put, stream};
 use crate::objects::{self, Found, InContext, Object};
 
@@ -53,66 +54,54 @@ fn elapsed(milliseconds: *mut f32, start: CUevent, end: CUevent) -> Result<f32> 
     start.session.event_elapsed(&start.object, &end.object)
 }
 
-api! {
-    /// An event.
-    fn cuEventCreate(event: *mut CUevent, flags: c_uint) {
-        if event.is_null() {
-            return Err(Status::INVALID_VALUE);
-        }
-        let current = context::current()?;
-        let object = current.session.event_create(flags)?;
-        put(event, objects::insert(Object::Event(InContext {
-            context: current.handle,
-            session: current.session,
-            object,
-        })))
-    }
+pub(crate) fn cuEventCreate(event: Out<'_, CUevent>, flags: c_uint) -> Result {
+    event.present()?;
+    let current = context::current()?;
+    let object = current.session.event_create(flags)?;
+    event.put(objects::insert(Object::Event(InContext {
+        context: current.handle,
+        session: current.session,
+        object,
+    })))
+}
 
-    /// Ends an event.
-    fn cuEventDestroy | cuEventDestroy_v2(event: CUevent) same {
-        let ended = objects::remove(event, |object| matches!(object, Object::Event(_)));
-        match ended.as_deref() {
-            Some(Object::Event(inner)) => inner.session.event_destroy(&inner.object),
-            _ => Err(Status::INVALID_HANDLE),
-        }
+pub(crate) fn cuEventDestroy(event: CUevent) -> Result {
+    let ended = objects::remove(event, |object| matches!(object, Object::Event(_)));
+    match ended.as_deref() {
+        Some(Object::Event(inner)) => inner.session.event_destroy(&inner.object),
+        _ => Err(Status::INVALID_HANDLE),
     }
+}
 
-    /// From now on it stands for the stream's work so far.
-    fn cuEventRecord | cuEventRecord_ptsz(event: CUevent, stream: CUstream) on stream {
-        record(event, stream, 0)
-    }
+pub(crate) fn cuEventRecord(event: CUevent, stream: CUstream) -> Result {
+    record(event, stream, 0)
+}
 
-    /// As cuEventRecord; with the one flag a capture's graph records the event
-    /// at each launch.
-    fn cuEventRecordWithFlags | cuEventRecordWithFlags_ptsz(
-        event: CUevent, stream: CUstream, flags: c_uint,
-    ) on stream {
-        if flags & !EXTERNAL != 0 {
-            return Err(Status::INVALID_VALUE);
-        }
-        record(event, stream, flags)
+pub(crate) fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: c_uint) -> Result {
+    if flags & !EXTERNAL != 0 {
+        return Err(Status::INVALID_VALUE);
     }
+    record(event, stream, flags)
+}
 
-    /// Is it reached?
-    fn cuEventQuery(event: CUevent) {
-        let found = find(event)?;
-        let event = inner(&found)?;
-        capture::permit_unsafe()?;
-        event.session.event_query(&event.object)
-    }
+pub(crate) fn cuEventQuery(event: CUevent) -> Result {
+    let found = find(event)?;
+    let event = inner(&found)?;
+    capture::permit_unsafe()?;
+    event.session.event_query(&event.object)
+}
 
-    /// Waits until it is reached.
-    fn cuEventSynchronize(event: CUevent) {
-        let found = find(event)?;
-        let event = inner(&found)?;
-        capture::permit_unsafe()?;
-        event.session.event_synchronize(&event.object)
-    }
+pub(crate) fn cuEventSynchronize(event: CUevent) -> Result {
+    let found = find(event)?;
+    let event = inner(&found)?;
+    capture::permit_unsafe()?;
+    event.session.event_synchronize(&event.object)
+}
 
-    /// Milliseconds between two events.
-    fn cuEventElapsedTime | cuEventElapsedTime_v2(
-        milliseconds: *mut f32, start: CUevent, end: CUevent,
-    ) same {
-        put(milliseconds, elapsed(milliseconds, start, end)?)
-    }
+pub(crate) unsafe fn cuEventElapsedTime(
+    milliseconds: *mut f32,
+    start: CUevent,
+    end: CUevent,
+) -> Result {
+    put(milliseconds, elapsed(milliseconds, start, end)?)
 }

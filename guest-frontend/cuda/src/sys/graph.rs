@@ -8,6 +8,7 @@ use paragpu_abi::{CUdevice, CUgraph, CUgraphNode, cudaGraphEdgeData};
 use paragpu_client::graph::{Graph, NodeName, Work};
 use paragpu_protocol::status::Status;
 
+use super::boundary::Out;
 use super::{Result, device, put, unsupported_use};
 use crate::objects::{self, Object};
 
@@ -273,154 +274,187 @@ unsafe fn put_dependents(
     put_list(&found, nodes, edges, count)
 }
 
-api! {
-    /// A graph without nodes.
-    fn cuGraphCreate(graph: *mut CUgraph, flags: c_uint) {
-        if flags != 0 {
-            return Err(Status::INVALID_VALUE);
-        }
-        put(graph, std::ptr::null_mut())?;
-        put(graph, handle(&Graph::new()))
+pub(crate) fn cuGraphCreate(graph: Out<'_, CUgraph>, flags: c_uint) -> Result {
+    if flags != 0 {
+        return Err(Status::INVALID_VALUE);
     }
+    graph.put(std::ptr::null_mut())?;
+    graph.put(handle(&Graph::new()))
+}
 
-    /// Ends a graph.
-    fn cuGraphDestroy(graph: CUgraph) {
-        objects::remove(graph, |object| matches!(object, Object::Graph(_)))
-            .map(|_| ())
-            .ok_or(Status::INVALID_VALUE)
+pub(crate) fn cuGraphDestroy(graph: CUgraph) -> Result {
+    objects::remove(graph, |object| matches!(object, Object::Graph(_)))
+        .map(|_| ())
+        .ok_or(Status::INVALID_VALUE)
+}
+
+pub(crate) fn cuGraphClone(clone: Out<'_, CUgraph>, graph: CUgraph) -> Result {
+    clone.put(std::ptr::null_mut())?;
+    clone.put(handle(&find(graph)?.duplicate()))
+}
+
+pub(crate) unsafe fn cuGraphGetNodes(
+    graph: CUgraph,
+    nodes: *mut CUgraphNode,
+    count: *mut usize,
+) -> Result {
+    let graph = find(graph)?;
+    put_list(
+        &names(&graph, graph.nodes()),
+        nodes,
+        std::ptr::null_mut(),
+        count,
+    )
+}
+
+pub(crate) unsafe fn cuGraphGetRootNodes(
+    graph: CUgraph,
+    nodes: *mut CUgraphNode,
+    count: *mut usize,
+) -> Result {
+    let graph = find(graph)?;
+    put_list(
+        &names(&graph, graph.roots()),
+        nodes,
+        std::ptr::null_mut(),
+        count,
+    )
+}
+
+pub(crate) unsafe fn cuGraphGetEdges(
+    graph: CUgraph,
+    from: *mut CUgraphNode,
+    to: *mut CUgraphNode,
+    count: *mut usize,
+) -> Result {
+    put_edges(graph, from, to, std::ptr::null_mut(), count)
+}
+
+pub(crate) unsafe fn cuGraphGetEdges_v2(
+    graph: CUgraph,
+    from: *mut CUgraphNode,
+    to: *mut CUgraphNode,
+    edges: *mut cudaGraphEdgeData,
+    count: *mut usize,
+) -> Result {
+    put_edges(graph, from, to, edges, count)
+}
+
+pub(crate) unsafe fn cuGraphAddDependencies(
+    graph: CUgraph,
+    from: *const CUgraphNode,
+    to: *const CUgraphNode,
+    count: usize,
+) -> Result {
+    depend(graph, from, to, std::ptr::null(), count)
+}
+
+pub(crate) unsafe fn cuGraphAddDependencies_v2(
+    graph: CUgraph,
+    from: *const CUgraphNode,
+    to: *const CUgraphNode,
+    edges: *const cudaGraphEdgeData,
+    count: usize,
+) -> Result {
+    depend(graph, from, to, edges, count)
+}
+
+pub(crate) unsafe fn cuGraphRemoveDependencies(
+    graph: CUgraph,
+    from: *const CUgraphNode,
+    to: *const CUgraphNode,
+    count: usize,
+) -> Result {
+    undepend(graph, from, to, std::ptr::null(), count)
+}
+
+pub(crate) unsafe fn cuGraphRemoveDependencies_v2(
+    graph: CUgraph,
+    from: *const CUgraphNode,
+    to: *const CUgraphNode,
+    edges: *const cudaGraphEdgeData,
+    count: usize,
+) -> Result {
+    undepend(graph, from, to, edges, count)
+}
+
+pub(crate) unsafe fn cuGraphNodeGetDependencies(
+    node: CUgraphNode,
+    nodes: *mut CUgraphNode,
+    count: *mut usize,
+) -> Result {
+    put_dependencies(node, nodes, std::ptr::null_mut(), count)
+}
+
+pub(crate) unsafe fn cuGraphNodeGetDependencies_v2(
+    node: CUgraphNode,
+    nodes: *mut CUgraphNode,
+    edges: *mut cudaGraphEdgeData,
+    count: *mut usize,
+) -> Result {
+    put_dependencies(node, nodes, edges, count)
+}
+
+pub(crate) unsafe fn cuGraphNodeGetDependentNodes(
+    node: CUgraphNode,
+    nodes: *mut CUgraphNode,
+    count: *mut usize,
+) -> Result {
+    put_dependents(node, nodes, std::ptr::null_mut(), count)
+}
+
+pub(crate) unsafe fn cuGraphNodeGetDependentNodes_v2(
+    node: CUgraphNode,
+    nodes: *mut CUgraphNode,
+    edges: *mut cudaGraphEdgeData,
+    count: *mut usize,
+) -> Result {
+    put_dependents(node, nodes, edges, count)
+}
+
+pub(crate) fn cuGraphNodeFindInClone(
+    found: Out<'_, CUgraphNode>,
+    original: CUgraphNode,
+    clone: CUgraph,
+) -> Result {
+    let name = find(clone)?.find_in_clone(node_name(original)?)?;
+    found.put(node_handle(name))
+}
+
+pub(crate) unsafe fn cuGraphNodeGetType(node: CUgraphNode, kind: *mut c_int) -> Result {
+    put(kind, work_of(node)?.kind())
+}
+
+pub(crate) fn cuGraphDestroyNode(node: CUgraphNode) -> Result {
+    let (graph, number) = find_node(node)?;
+    graph.remove(number)
+}
+
+pub(crate) fn cuDeviceGraphMemTrim(number: CUdevice) -> Result {
+    device::ordinal(number).map(|_| ())
+}
+
+pub(crate) unsafe fn cuDeviceGetGraphMemAttribute(
+    number: CUdevice,
+    attribute: c_int,
+    value: *mut c_void,
+) -> Result {
+    device::ordinal(number)?;
+    if !(0..=3).contains(&attribute) {
+        return Err(Status::INVALID_VALUE);
     }
+    put(value.cast::<u64>(), 0)
+}
 
-    /// A copy of a graph.
-    fn cuGraphClone(clone: *mut CUgraph, graph: CUgraph) {
-        put(clone, std::ptr::null_mut())?;
-        put(clone, handle(&find(graph)?.duplicate()))
-    }
-
-    /// Its nodes.
-    fn cuGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) {
-        let graph = find(graph)?;
-        put_list(&names(&graph, graph.nodes()), nodes, std::ptr::null_mut(), count)
-    }
-
-    /// Its nodes that depend on none.
-    fn cuGraphGetRootNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) {
-        let graph = find(graph)?;
-        put_list(&names(&graph, graph.roots()), nodes, std::ptr::null_mut(), count)
-    }
-
-    /// Its dependencies.
-    fn cuGraphGetEdges(
-        graph: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode, count: *mut usize,
-    ) {
-        put_edges(graph, from, to, std::ptr::null_mut(), count)
-    }
-
-    /// Its dependencies.
-    fn cuGraphGetEdges_v2(
-        graph: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode,
-        edges: *mut cudaGraphEdgeData, count: *mut usize,
-    ) {
-        put_edges(graph, from, to, edges, count)
-    }
-
-    /// Adds dependencies.
-    fn cuGraphAddDependencies(
-        graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, count: usize,
-    ) {
-        depend(graph, from, to, std::ptr::null(), count)
-    }
-
-    /// Adds dependencies.
-    fn cuGraphAddDependencies_v2(
-        graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode,
-        edges: *const cudaGraphEdgeData, count: usize,
-    ) {
-        depend(graph, from, to, edges, count)
-    }
-
-    /// Removes dependencies.
-    fn cuGraphRemoveDependencies(
-        graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, count: usize,
-    ) {
-        undepend(graph, from, to, std::ptr::null(), count)
-    }
-
-    /// Removes dependencies.
-    fn cuGraphRemoveDependencies_v2(
-        graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode,
-        edges: *const cudaGraphEdgeData, count: usize,
-    ) {
-        undepend(graph, from, to, edges, count)
-    }
-
-    /// What a node depends on.
-    fn cuGraphNodeGetDependencies(
-        node: CUgraphNode, nodes: *mut CUgraphNode, count: *mut usize,
-    ) {
-        put_dependencies(node, nodes, std::ptr::null_mut(), count)
-    }
-
-    /// What a node depends on.
-    fn cuGraphNodeGetDependencies_v2(
-        node: CUgraphNode, nodes: *mut CUgraphNode, edges: *mut cudaGraphEdgeData,
-        count: *mut usize,
-    ) {
-        put_dependencies(node, nodes, edges, count)
-    }
-
-    /// What depends on a node.
-    fn cuGraphNodeGetDependentNodes(
-        node: CUgraphNode, nodes: *mut CUgraphNode, count: *mut usize,
-    ) {
-        put_dependents(node, nodes, std::ptr::null_mut(), count)
-    }
-
-    /// What depends on a node.
-    fn cuGraphNodeGetDependentNodes_v2(
-        node: CUgraphNode, nodes: *mut CUgraphNode, edges: *mut cudaGraphEdgeData,
-        count: *mut usize,
-    ) {
-        put_dependents(node, nodes, edges, count)
-    }
-
-    /// The clone's node that was made of another graph's.
-    fn cuGraphNodeFindInClone(found: *mut CUgraphNode, original: CUgraphNode, clone: CUgraph) {
-        let name = find(clone)?.find_in_clone(node_name(original)?)?;
-        put(found, node_handle(name))
-    }
-
-    /// What kind of node it is.
-    fn cuGraphNodeGetType(node: CUgraphNode, kind: *mut c_int) {
-        put(kind, work_of(node)?.kind())
-    }
-
-    /// Ends a node.
-    fn cuGraphDestroyNode(node: CUgraphNode) {
-        let (graph, number) = find_node(node)?;
-        graph.remove(number)
-    }
-
-    /// Graphs allocate no memory, so none is kept for them.
-    fn cuDeviceGraphMemTrim(number: CUdevice) {
-        device::ordinal(number).map(|_| ())
-    }
-
-    /// Graphs allocate no memory.
-    fn cuDeviceGetGraphMemAttribute(number: CUdevice, attribute: c_int, value: *mut c_void) {
-        device::ordinal(number)?;
-        if !(0..=3).contains(&attribute) {
-            return Err(Status::INVALID_VALUE);
-        }
-        put(value.cast::<u64>(), 0)
-    }
-
-    /// Only the high-water marks can be set, to 0, which they are.
-    fn cuDeviceSetGraphMemAttribute(number: CUdevice, attribute: c_int, value: *mut c_void) {
-        device::ordinal(number)?;
-        match (attribute, super::get(value.cast::<u64>().cast_const())?) {
-            (1 | 3, 0) => Ok(()),
-            _ => Err(Status::INVALID_VALUE),
-        }
+pub(crate) unsafe fn cuDeviceSetGraphMemAttribute(
+    number: CUdevice,
+    attribute: c_int,
+    value: *mut c_void,
+) -> Result {
+    device::ordinal(number)?;
+    match (attribute, super::get(value.cast::<u64>().cast_const())?) {
+        (1 | 3, 0) => Ok(()),
+        _ => Err(Status::INVALID_VALUE),
     }
 }
 

@@ -13,6 +13,7 @@ use paragpu_client::graph::{Graph, NodeName, Work};
 use paragpu_client::graph_exec::GraphExec;
 use paragpu_protocol::status::Status;
 
+use super::boundary::{In, Out};
 use super::graph::{find, find_node, node_handle, node_name};
 use super::graph_node::{copy, fill, general, host_call, kernel, marked};
 use super::{Result, context, device, get, put, put_if, stream, unsupported_use};
@@ -115,160 +116,185 @@ fn node_of(name: Option<NodeName>) -> CUgraphNode {
     name.map_or(std::ptr::null_mut(), node_handle)
 }
 
-api! {
-    /// Makes a graph ready to be launched.
-    fn cuGraphInstantiate | cuGraphInstantiate_v2(
-        exec: *mut CUgraphExec, graph: CUgraph, node: *mut CUgraphNode, log: *mut c_char,
-        length: usize,
-    ) same {
-        put_if(node, std::ptr::null_mut());
-        if length > 0 {
-            put_if(log, 0);
-        }
-        instantiate(exec, graph, 0)
+pub(crate) unsafe fn cuGraphInstantiate(
+    exec: *mut CUgraphExec,
+    graph: CUgraph,
+    node: *mut CUgraphNode,
+    log: *mut c_char,
+    length: usize,
+) -> Result {
+    put_if(node, std::ptr::null_mut());
+    if length > 0 {
+        put_if(log, 0);
     }
+    instantiate(exec, graph, 0)
+}
 
-    /// Makes a graph ready to be launched.
-    fn cuGraphInstantiateWithFlags(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) {
-        instantiate(exec, graph, flags)
-    }
+pub(crate) unsafe fn cuGraphInstantiateWithFlags(
+    exec: *mut CUgraphExec,
+    graph: CUgraph,
+    flags: u64,
+) -> Result {
+    instantiate(exec, graph, flags)
+}
 
-    /// Makes a graph ready to be launched.
-    fn cuGraphInstantiateWithParams | cuGraphInstantiateWithParams_ptsz(
-        exec: *mut CUgraphExec, graph: CUgraph, parameters: *mut cudaGraphInstantiateParams,
-    ) same {
-        let flags = get(parameters.cast_const())?.flags;
-        let made = instantiate(exec, graph, flags);
-        (*parameters).errNode_out = std::ptr::null_mut();
-        (*parameters).result_out = if made.is_ok() { SUCCESS } else { ERROR };
-        made
-    }
+pub(crate) unsafe fn cuGraphInstantiateWithParams(
+    exec: *mut CUgraphExec,
+    graph: CUgraph,
+    parameters: *mut cudaGraphInstantiateParams,
+) -> Result {
+    let flags = get(parameters.cast_const())?.flags;
+    let made = instantiate(exec, graph, flags);
+    (*parameters).errNode_out = std::ptr::null_mut();
+    (*parameters).result_out = if made.is_ok() { SUCCESS } else { ERROR };
+    made
+}
 
-    /// The flags that it was instantiated with.
-    fn cuGraphExecGetFlags(exec: CUgraphExec, flags: *mut u64) {
-        let found = find_exec(exec)?;
-        put(flags, inner(&found)?.object.flags)
-    }
+pub(crate) unsafe fn cuGraphExecGetFlags(exec: CUgraphExec, flags: *mut u64) -> Result {
+    let found = find_exec(exec)?;
+    put(flags, inner(&found)?.object.flags)
+}
 
-    /// Ends it; what was launched still runs.
-    fn cuGraphExecDestroy(exec: CUgraphExec) {
-        let ended = objects::remove(exec, |object| matches!(object, Object::GraphExec(_)));
-        match ended.as_deref() {
-            Some(Object::GraphExec(inner)) => inner.session.graph_exec_destroy(&inner.object),
-            _ => Err(Status::INVALID_VALUE),
-        }
+pub(crate) fn cuGraphExecDestroy(exec: CUgraphExec) -> Result {
+    let ended = objects::remove(exec, |object| matches!(object, Object::GraphExec(_)));
+    match ended.as_deref() {
+        Some(Object::GraphExec(inner)) => inner.session.graph_exec_destroy(&inner.object),
+        _ => Err(Status::INVALID_VALUE),
     }
+}
 
-    /// Launches it.
-    fn cuGraphLaunch | cuGraphLaunch_ptsz(exec: CUgraphExec, stream: CUstream) on stream {
-        let found = find_exec(exec)?;
-        let inner = inner(&found)?;
-        let named = stream::named(stream)?;
-        let (session, stream) = named.both()?;
-        if !std::ptr::eq(session, inner.session) {
-            return Err(Status::INVALID_VALUE);
-        }
-        session.graph_launch(&inner.object, stream)
+pub(crate) fn cuGraphLaunch(exec: CUgraphExec, stream: CUstream) -> Result {
+    let found = find_exec(exec)?;
+    let inner = inner(&found)?;
+    let named = stream::named(stream)?;
+    let (session, stream) = named.both()?;
+    if !std::ptr::eq(session, inner.session) {
+        return Err(Status::INVALID_VALUE);
     }
+    session.graph_launch(&inner.object, stream)
+}
 
-    /// It was uploaded when it was instantiated.
-    fn cuGraphUpload | cuGraphUpload_ptsz(exec: CUgraphExec, stream: CUstream) on stream {
-        find_exec(exec)?;
-        stream::named(stream)?.session()?.check()
-    }
+pub(crate) fn cuGraphUpload(exec: CUgraphExec, stream: CUstream) -> Result {
+    find_exec(exec)?;
+    stream::named(stream)?.session()?.check()
+}
 
-    /// Gives its nodes the parameters of a graph of the same form.
-    fn cuGraphExecUpdate(
-        exec: CUgraphExec, graph: CUgraph, node: *mut CUgraphNode, result: *mut c_int,
-    ) {
-        let met = update(exec, graph)?;
-        put_if(node, met.map_or(std::ptr::null_mut(), |(_, name)| node_of(name)));
-        put_if(result, met.map_or(SUCCESS, |(code, _)| code));
-        met.map_or(Ok(()), |_| Err(Status::GRAPH_EXEC_UPDATE_FAILURE))
-    }
+pub(crate) fn cuGraphExecUpdate(
+    exec: CUgraphExec,
+    graph: CUgraph,
+    node: Out<'_, CUgraphNode>,
+    result: Out<'_, c_int>,
+) -> Result {
+    let met = update(exec, graph)?;
+    node.put_if(met.map_or(std::ptr::null_mut(), |(_, name)| node_of(name)));
+    result.put_if(met.map_or(SUCCESS, |(code, _)| code));
+    met.map_or(Ok(()), |_| Err(Status::GRAPH_EXEC_UPDATE_FAILURE))
+}
 
-    /// Gives its nodes the parameters of a graph of the same form.
-    fn cuGraphExecUpdate_v2(
-        exec: CUgraphExec, graph: CUgraph, result: *mut cudaGraphExecUpdateResultInfo,
-    ) {
-        let met = update(exec, graph)?;
-        put_if(result, cudaGraphExecUpdateResultInfo {
-            result: met.map_or(SUCCESS, |(code, _)| code),
-            errorNode: met.map_or(std::ptr::null_mut(), |(_, name)| node_of(name)),
-            errorFromNode: std::ptr::null_mut(),
-        });
-        met.map_or(Ok(()), |_| Err(Status::GRAPH_EXEC_UPDATE_FAILURE))
-    }
+pub(crate) fn cuGraphExecUpdate_v2(
+    exec: CUgraphExec,
+    graph: CUgraph,
+    result: Out<'_, cudaGraphExecUpdateResultInfo>,
+) -> Result {
+    let met = update(exec, graph)?;
+    result.put_if(cudaGraphExecUpdateResultInfo {
+        result: met.map_or(SUCCESS, |(code, _)| code),
+        errorNode: met.map_or(std::ptr::null_mut(), |(_, name)| node_of(name)),
+        errorFromNode: std::ptr::null_mut(),
+    });
+    met.map_or(Ok(()), |_| Err(Status::GRAPH_EXEC_UPDATE_FAILURE))
+}
 
-    /// Changes a kernel's parameters.
-    fn cuGraphExecKernelNodeSetParams_v2(
-        exec: CUgraphExec, node: CUgraphNode, given: *const CUDA_KERNEL_NODE_PARAMS_v2,
-    ) {
-        set(exec, node, |had| kernel(given, Some(had)))
-    }
+pub(crate) unsafe fn cuGraphExecKernelNodeSetParams_v2(
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    given: *const CUDA_KERNEL_NODE_PARAMS_v2,
+) -> Result {
+    set(exec, node, |had| kernel(given, Some(had)))
+}
 
-    /// Changes a copy's parameters.
-    fn cuGraphExecMemcpyNodeSetParams(
-        exec: CUgraphExec, node: CUgraphNode, given: *const CUDA_MEMCPY3D, context: CUcontext,
-    ) {
-        set(exec, node, |_| copy(given, context))
-    }
+pub(crate) unsafe fn cuGraphExecMemcpyNodeSetParams(
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    given: *const CUDA_MEMCPY3D,
+    context: CUcontext,
+) -> Result {
+    set(exec, node, |_| copy(given, context))
+}
 
-    /// Changes a memset's parameters.
-    fn cuGraphExecMemsetNodeSetParams(
-        exec: CUgraphExec, node: CUgraphNode, given: *const cudaMemsetParams, context: CUcontext,
-    ) {
-        set(exec, node, |_| fill(given, context))
-    }
+pub(crate) unsafe fn cuGraphExecMemsetNodeSetParams(
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    given: *const cudaMemsetParams,
+    context: CUcontext,
+) -> Result {
+    set(exec, node, |_| fill(given, context))
+}
 
-    /// Changes a function or its argument.
-    fn cuGraphExecHostNodeSetParams(
-        exec: CUgraphExec, node: CUgraphNode, given: *const cudaHostNodeParams,
-    ) {
-        let given = get(given)?;
-        set(exec, node, |_| Ok(Work::Host(host_call(given.r#fn, given.userData)?)))
-    }
+pub(crate) unsafe fn cuGraphExecHostNodeSetParams(
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    given: In<'_, cudaHostNodeParams>,
+) -> Result {
+    let given = given.get()?;
+    set(exec, node, |_| {
+        Ok(Work::Host(host_call(given.r#fn, given.userData)?))
+    })
+}
 
-    /// Changes the parameters of a child graph's nodes.
-    fn cuGraphExecChildGraphNodeSetParams(
-        exec: CUgraphExec, node: CUgraphNode, graph: CUgraph,
-    ) {
-        let new = find(graph)?;
-        child(exec, node, &new)
-    }
+pub(crate) fn cuGraphExecChildGraphNodeSetParams(
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    graph: CUgraph,
+) -> Result {
+    let new = find(graph)?;
+    child(exec, node, &new)
+}
 
-    /// Changes the event.
-    fn cuGraphExecEventRecordNodeSetEvent(
-        exec: CUgraphExec, node: CUgraphNode, event: CUevent,
-    ) {
-        set(exec, node, |_| Ok(Work::EventRecord(marked(event)?)))
-    }
+pub(crate) fn cuGraphExecEventRecordNodeSetEvent(
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    event: CUevent,
+) -> Result {
+    set(exec, node, |_| Ok(Work::EventRecord(marked(event)?)))
+}
 
-    /// Changes the event.
-    fn cuGraphExecEventWaitNodeSetEvent(exec: CUgraphExec, node: CUgraphNode, event: CUevent) {
-        set(exec, node, |_| Ok(Work::EventWait(marked(event)?)))
-    }
+pub(crate) fn cuGraphExecEventWaitNodeSetEvent(
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    event: CUevent,
+) -> Result {
+    set(exec, node, |_| Ok(Work::EventWait(marked(event)?)))
+}
 
-    /// Changes a node's parameters.
-    fn cuGraphExecNodeSetParams(
-        exec: CUgraphExec, node: CUgraphNode, given: *mut cudaGraphNodeParams,
-    ) {
-        match general(given, None)? {
-            Work::Child(new) => child(exec, node, &new),
-            _ => set(exec, node, |had| general(given, Some(had))),
-        }
+pub(crate) unsafe fn cuGraphExecNodeSetParams(
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    given: *mut cudaGraphNodeParams,
+) -> Result {
+    match general(given, None)? {
+        Work::Child(new) => child(exec, node, &new),
+        _ => set(exec, node, |had| general(given, Some(had))),
     }
+}
 
-    /// Is a node switched on?
-    fn cuGraphNodeGetEnabled(exec: CUgraphExec, node: CUgraphNode, enabled: *mut c_uint) {
-        let found = find_exec(exec)?;
-        put(enabled, inner(&found)?.object.is_enabled(node_name(node)?)?.into())
-    }
+pub(crate) fn cuGraphNodeGetEnabled(
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    enabled: Out<'_, c_uint>,
+) -> Result {
+    let found = find_exec(exec)?;
+    enabled.put(inner(&found)?.object.is_enabled(node_name(node)?)?.into())
+}
 
-    /// Switches a kernel, copy or memset on or off.
-    fn cuGraphNodeSetEnabled(exec: CUgraphExec, node: CUgraphNode, enabled: c_uint) {
-        let found = find_exec(exec)?;
-        let inner = inner(&found)?;
-        inner.session.graph_exec_enable(&inner.object, node_name(node)?, enabled != 0)
-    }
+pub(crate) fn cuGraphNodeSetEnabled(
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    enabled: c_uint,
+) -> Result {
+    let found = find_exec(exec)?;
+    let inner = inner(&found)?;
+    inner
+        .session
+        .graph_exec_enable(&inner.object, node_name(node)?, enabled != 0)
 }

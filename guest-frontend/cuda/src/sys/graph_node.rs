@@ -14,6 +14,7 @@ use paragpu_client::launch::Shape;
 use paragpu_client::texture::ArrayLevel;
 use paragpu_protocol::status::Status;
 
+use super::boundary::{In, Out};
 use super::graph::{find, find_node, handle, node_handle, numbers, plain, work_of};
 use super::module::callable;
 use super::{Result, context, copy_rect, event, get, launch, put, unsupported_use};
@@ -312,253 +313,290 @@ fn reshape(node: CUgraphNode, change: impl FnOnce(&mut Shape)) -> Result {
     graph.set_work(number, Work::Kernel(Arc::new(kernel)))
 }
 
-api! {
-    /// A node that does nothing.
-    fn cuGraphAddEmptyNode(
-        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
-    ) {
-        add(node, graph, after, count, Work::Empty)
-    }
+pub(crate) unsafe fn cuGraphAddEmptyNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+) -> Result {
+    add(node, graph, after, count, Work::Empty)
+}
 
-    /// A kernel.
-    fn cuGraphAddKernelNode_v2(
-        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
-        given: *const CUDA_KERNEL_NODE_PARAMS_v2,
-    ) {
-        add(node, graph, after, count, kernel(given, None)?)
-    }
+pub(crate) unsafe fn cuGraphAddKernelNode_v2(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    given: *const CUDA_KERNEL_NODE_PARAMS_v2,
+) -> Result {
+    add(node, graph, after, count, kernel(given, None)?)
+}
 
-    /// A kernel's parameters; the pointers are the node's own.
-    fn cuGraphKernelNodeGetParams_v2(
-        node: CUgraphNode, place: *mut CUDA_KERNEL_NODE_PARAMS_v2,
-    ) {
-        let kernel = kernel_of(node)?;
-        let [grid_x, grid_y, grid_z] = kernel.shape.grid;
-        let [block_x, block_y, block_z] = kernel.shape.block;
-        let pointers = match kernel.pointers() {
-            [] => std::ptr::null_mut(),
-            pointers => pointers.as_ptr().cast_mut().cast::<*mut c_void>(),
-        };
-        put(place, CUDA_KERNEL_NODE_PARAMS_v2 {
-            func: std::ptr::without_provenance_mut(usize::try_from(kernel.handle).unwrap_or(0)),
-            gridDimX: grid_x,
-            gridDimY: grid_y,
-            gridDimZ: grid_z,
-            blockDimX: block_x,
-            blockDimY: block_y,
-            blockDimZ: block_z,
-            sharedMemBytes: kernel.shape.dynamic_shared,
-            kernelParams: pointers,
-            extra: std::ptr::null_mut(),
-            kern: std::ptr::null_mut(),
-            ctx: std::ptr::null_mut(),
-        })
-    }
+pub(crate) fn cuGraphKernelNodeGetParams_v2(
+    node: CUgraphNode,
+    place: Out<'_, CUDA_KERNEL_NODE_PARAMS_v2>,
+) -> Result {
+    let kernel = kernel_of(node)?;
+    let [grid_x, grid_y, grid_z] = kernel.shape.grid;
+    let [block_x, block_y, block_z] = kernel.shape.block;
+    let pointers = match kernel.pointers() {
+        [] => std::ptr::null_mut(),
+        pointers => pointers.as_ptr().cast_mut().cast::<*mut c_void>(),
+    };
+    place.put(CUDA_KERNEL_NODE_PARAMS_v2 {
+        func: std::ptr::without_provenance_mut(usize::try_from(kernel.handle).unwrap_or(0)),
+        gridDimX: grid_x,
+        gridDimY: grid_y,
+        gridDimZ: grid_z,
+        blockDimX: block_x,
+        blockDimY: block_y,
+        blockDimZ: block_z,
+        sharedMemBytes: kernel.shape.dynamic_shared,
+        kernelParams: pointers,
+        extra: std::ptr::null_mut(),
+        kern: std::ptr::null_mut(),
+        ctx: std::ptr::null_mut(),
+    })
+}
 
-    /// Changes a kernel's parameters.
-    fn cuGraphKernelNodeSetParams_v2(
-        node: CUgraphNode, given: *const CUDA_KERNEL_NODE_PARAMS_v2,
-    ) {
-        set(node, |had| kernel(given, Some(had)))
-    }
+pub(crate) unsafe fn cuGraphKernelNodeSetParams_v2(
+    node: CUgraphNode,
+    given: *const CUDA_KERNEL_NODE_PARAMS_v2,
+) -> Result {
+    set(node, |had| kernel(given, Some(had)))
+}
 
-    /// Cooperation, cluster and priority of a kernel's launch.
-    fn cuGraphKernelNodeGetAttribute(
-        node: CUgraphNode, attribute: c_int, value: *mut cudaLaunchAttributeValue,
-    ) {
-        let shape = kernel_of(node)?.shape;
-        let mut found = cudaLaunchAttributeValue { pad: [0; 8] };
-        match attribute {
-            COOPERATIVE => found.cooperative = shape.cooperative.into(),
-            CLUSTER_DIMENSION => {
-                let [x, y, z] = shape.cluster;
-                found.clusterDim = dim3 { x, y, z };
-            }
-            PRIORITY => found.priority = 0,
-            _ => return Err(unsupported_use!("cuGraphKernelNodeGetAttribute of this attribute")),
+pub(crate) fn cuGraphKernelNodeGetAttribute(
+    node: CUgraphNode,
+    attribute: c_int,
+    value: Out<'_, cudaLaunchAttributeValue>,
+) -> Result {
+    let shape = kernel_of(node)?.shape;
+    let mut found = cudaLaunchAttributeValue { pad: [0; 8] };
+    match attribute {
+        COOPERATIVE => found.cooperative = shape.cooperative.into(),
+        CLUSTER_DIMENSION => {
+            let [x, y, z] = shape.cluster;
+            found.clusterDim = dim3 { x, y, z };
         }
-        put(value, found)
-    }
-
-    /// Likewise; a priority is a preference.
-    fn cuGraphKernelNodeSetAttribute(
-        node: CUgraphNode, attribute: c_int, value: *const cudaLaunchAttributeValue,
-    ) {
-        let value = get(value)?;
-        match attribute {
-            COOPERATIVE => reshape(node, |shape| shape.cooperative = value.cooperative != 0),
-            CLUSTER_DIMENSION => {
-                let dim3 { x, y, z } = value.clusterDim;
-                reshape(node, |shape| shape.cluster = [x, y, z])
-            }
-            PRIORITY => kernel_of(node).map(|_| ()),
-            _ => Err(unsupported_use!("cuGraphKernelNodeSetAttribute of this attribute")),
+        PRIORITY => found.priority = 0,
+        _ => {
+            return Err(unsupported_use!(
+                "cuGraphKernelNodeGetAttribute of this attribute"
+            ));
         }
     }
+    value.put(found)
+}
 
-    /// Gives a kernel's launch the attributes of another's.
-    fn cuGraphKernelNodeCopyAttributes(to: CUgraphNode, from: CUgraphNode) {
-        let from = kernel_of(from)?.shape;
-        reshape(to, |shape| {
-            (shape.cooperative, shape.cluster) = (from.cooperative, from.cluster);
-        })
-    }
-
-    /// A copy.
-    fn cuGraphAddMemcpyNode(
-        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
-        given: *const CUDA_MEMCPY3D, context: CUcontext,
-    ) {
-        add(node, graph, after, count, copy(given, context)?)
-    }
-
-    /// A copy's parameters, with positions within memory added to addresses.
-    fn cuGraphMemcpyNodeGetParams(node: CUgraphNode, place: *mut CUDA_MEMCPY3D) {
-        match work_of(node)? {
-            Work::Copy(copy) => put(place, describe(&copy)),
-            _ => Err(Status::INVALID_VALUE),
+pub(crate) unsafe fn cuGraphKernelNodeSetAttribute(
+    node: CUgraphNode,
+    attribute: c_int,
+    value: In<'_, cudaLaunchAttributeValue>,
+) -> Result {
+    let value = value.get()?;
+    match attribute {
+        COOPERATIVE => reshape(node, |shape| shape.cooperative = value.cooperative != 0),
+        CLUSTER_DIMENSION => {
+            let dim3 { x, y, z } = value.clusterDim;
+            reshape(node, |shape| shape.cluster = [x, y, z])
         }
+        PRIORITY => kernel_of(node).map(|_| ()),
+        _ => Err(unsupported_use!(
+            "cuGraphKernelNodeSetAttribute of this attribute"
+        )),
     }
+}
 
-    /// Changes a copy's parameters.
-    fn cuGraphMemcpyNodeSetParams(node: CUgraphNode, given: *const CUDA_MEMCPY3D) {
-        set(node, |_| copy(given, std::ptr::null_mut()))
-    }
+pub(crate) fn cuGraphKernelNodeCopyAttributes(to: CUgraphNode, from: CUgraphNode) -> Result {
+    let from = kernel_of(from)?.shape;
+    reshape(to, |shape| {
+        (shape.cooperative, shape.cluster) = (from.cooperative, from.cluster);
+    })
+}
 
-    /// A memset.
-    fn cuGraphAddMemsetNode(
-        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
-        given: *const cudaMemsetParams, context: CUcontext,
-    ) {
-        add(node, graph, after, count, fill(given, context)?)
-    }
+pub(crate) unsafe fn cuGraphAddMemcpyNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    given: *const CUDA_MEMCPY3D,
+    context: CUcontext,
+) -> Result {
+    add(node, graph, after, count, copy(given, context)?)
+}
 
-    /// A memset's parameters.
-    fn cuGraphMemsetNodeGetParams(node: CUgraphNode, place: *mut cudaMemsetParams) {
-        let Work::Memset(fill) = work_of(node)? else {
-            return Err(Status::INVALID_VALUE);
-        };
-        let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-        put(place, cudaMemsetParams {
-            dst: std::ptr::without_provenance_mut(size(fill.destination)),
-            pitch: size(fill.pitch),
-            value: fill.value,
-            elementSize: fill.element.into(),
-            width: size(fill.width),
-            height: size(fill.height),
-        })
+pub(crate) fn cuGraphMemcpyNodeGetParams(
+    node: CUgraphNode,
+    place: Out<'_, CUDA_MEMCPY3D>,
+) -> Result {
+    match work_of(node)? {
+        Work::Copy(copy) => place.put(describe(&copy)),
+        _ => Err(Status::INVALID_VALUE),
     }
+}
 
-    /// Changes a memset's parameters.
-    fn cuGraphMemsetNodeSetParams(node: CUgraphNode, given: *const cudaMemsetParams) {
-        set(node, |_| fill(given, std::ptr::null_mut()))
-    }
+pub(crate) unsafe fn cuGraphMemcpyNodeSetParams(
+    node: CUgraphNode,
+    given: *const CUDA_MEMCPY3D,
+) -> Result {
+    set(node, |_| copy(given, std::ptr::null_mut()))
+}
 
-    /// A function of the program.
-    fn cuGraphAddHostNode(
-        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
-        given: *const cudaHostNodeParams,
-    ) {
-        add(node, graph, after, count, host(given)?)
-    }
+pub(crate) unsafe fn cuGraphAddMemsetNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    given: *const cudaMemsetParams,
+    context: CUcontext,
+) -> Result {
+    add(node, graph, after, count, fill(given, context)?)
+}
 
-    /// The function and its argument.
-    fn cuGraphHostNodeGetParams(node: CUgraphNode, place: *mut cudaHostNodeParams) {
-        let Work::Host(call) = work_of(node)? else {
-            return Err(Status::INVALID_VALUE);
-        };
-        put(place, cudaHostNodeParams {
-            // The program's own function, as it was given.
-            r#fn: std::mem::transmute::<usize, paragpu_abi::CUhostFn>(
-                usize::try_from(call.function).unwrap_or(0),
-            ),
-            userData: super::copy::pointer(call.argument),
-        })
-    }
+pub(crate) fn cuGraphMemsetNodeGetParams(
+    node: CUgraphNode,
+    place: Out<'_, cudaMemsetParams>,
+) -> Result {
+    let Work::Memset(fill) = work_of(node)? else {
+        return Err(Status::INVALID_VALUE);
+    };
+    let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+    place.put(cudaMemsetParams {
+        dst: std::ptr::without_provenance_mut(size(fill.destination)),
+        pitch: size(fill.pitch),
+        value: fill.value,
+        elementSize: fill.element.into(),
+        width: size(fill.width),
+        height: size(fill.height),
+    })
+}
 
-    /// Changes the function or its argument.
-    fn cuGraphHostNodeSetParams(node: CUgraphNode, given: *const cudaHostNodeParams) {
-        set(node, |_| host(given))
-    }
+pub(crate) unsafe fn cuGraphMemsetNodeSetParams(
+    node: CUgraphNode,
+    given: *const cudaMemsetParams,
+) -> Result {
+    set(node, |_| fill(given, std::ptr::null_mut()))
+}
 
-    /// A copy of a whole graph.
-    fn cuGraphAddChildGraphNode(
-        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
-        child: CUgraph,
-    ) {
-        add(node, graph, after, count, Work::Child(find(child)?.embed()))
-    }
+pub(crate) unsafe fn cuGraphAddHostNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    given: *const cudaHostNodeParams,
+) -> Result {
+    add(node, graph, after, count, host(given)?)
+}
 
-    /// The node's graph, which lives as long as the node.
-    fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, graph: *mut CUgraph) {
-        put(graph, handle(&child_of(node)?))
-    }
+pub(crate) unsafe fn cuGraphHostNodeGetParams(
+    node: CUgraphNode,
+    place: Out<'_, cudaHostNodeParams>,
+) -> Result {
+    let Work::Host(call) = work_of(node)? else {
+        return Err(Status::INVALID_VALUE);
+    };
+    place.put(cudaHostNodeParams {
+        // The program's own function, as it was given.
+        r#fn: std::mem::transmute::<usize, paragpu_abi::CUhostFn>(
+            usize::try_from(call.function).unwrap_or(0),
+        ),
+        userData: super::copy::pointer(call.argument),
+    })
+}
 
-    /// Records an event.
-    fn cuGraphAddEventRecordNode(
-        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
-        event: CUevent,
-    ) {
-        add(node, graph, after, count, Work::EventRecord(marked(event)?))
-    }
+pub(crate) unsafe fn cuGraphHostNodeSetParams(
+    node: CUgraphNode,
+    given: *const cudaHostNodeParams,
+) -> Result {
+    set(node, |_| host(given))
+}
 
-    /// The event.
-    fn cuGraphEventRecordNodeGetEvent(node: CUgraphNode, event: *mut CUevent) {
-        match work_of(node)? {
-            Work::EventRecord(marked) => put(event, std::ptr::without_provenance_mut(
-                usize::try_from(marked.handle).unwrap_or(0),
-            )),
-            _ => Err(Status::INVALID_VALUE),
-        }
-    }
+pub(crate) unsafe fn cuGraphAddChildGraphNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    child: CUgraph,
+) -> Result {
+    add(node, graph, after, count, Work::Child(find(child)?.embed()))
+}
 
-    /// Changes the event.
-    fn cuGraphEventRecordNodeSetEvent(node: CUgraphNode, event: CUevent) {
-        set(node, |_| Ok(Work::EventRecord(marked(event)?)))
-    }
+pub(crate) fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, graph: Out<'_, CUgraph>) -> Result {
+    graph.put(handle(&child_of(node)?))
+}
 
-    /// Waits for an event.
-    fn cuGraphAddEventWaitNode(
-        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
-        event: CUevent,
-    ) {
-        add(node, graph, after, count, Work::EventWait(marked(event)?))
-    }
+pub(crate) unsafe fn cuGraphAddEventRecordNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    event: CUevent,
+) -> Result {
+    add(node, graph, after, count, Work::EventRecord(marked(event)?))
+}
 
-    /// The event.
-    fn cuGraphEventWaitNodeGetEvent(node: CUgraphNode, event: *mut CUevent) {
-        match work_of(node)? {
-            Work::EventWait(marked) => put(event, std::ptr::without_provenance_mut(
-                usize::try_from(marked.handle).unwrap_or(0),
-            )),
-            _ => Err(Status::INVALID_VALUE),
-        }
+pub(crate) fn cuGraphEventRecordNodeGetEvent(node: CUgraphNode, event: Out<'_, CUevent>) -> Result {
+    match work_of(node)? {
+        Work::EventRecord(marked) => event.put(std::ptr::without_provenance_mut(
+            usize::try_from(marked.handle).unwrap_or(0),
+        )),
+        _ => Err(Status::INVALID_VALUE),
     }
+}
 
-    /// Changes the event.
-    fn cuGraphEventWaitNodeSetEvent(node: CUgraphNode, event: CUevent) {
-        set(node, |_| Ok(Work::EventWait(marked(event)?)))
-    }
+pub(crate) fn cuGraphEventRecordNodeSetEvent(node: CUgraphNode, event: CUevent) -> Result {
+    set(node, |_| Ok(Work::EventRecord(marked(event)?)))
+}
 
-    /// A node of any kind.
-    fn cuGraphAddNode(
-        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
-        given: *mut cudaGraphNodeParams,
-    ) {
-        add(node, graph, after, count, general(given, None)?)
-    }
+pub(crate) unsafe fn cuGraphAddEventWaitNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    event: CUevent,
+) -> Result {
+    add(node, graph, after, count, Work::EventWait(marked(event)?))
+}
 
-    /// A node of any kind.
-    fn cuGraphAddNode_v2(
-        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode,
-        edges: *const cudaGraphEdgeData, count: usize, given: *mut cudaGraphNodeParams,
-    ) {
-        plain(edges, count)?;
-        add(node, graph, after, count, general(given, None)?)
+pub(crate) fn cuGraphEventWaitNodeGetEvent(node: CUgraphNode, event: Out<'_, CUevent>) -> Result {
+    match work_of(node)? {
+        Work::EventWait(marked) => event.put(std::ptr::without_provenance_mut(
+            usize::try_from(marked.handle).unwrap_or(0),
+        )),
+        _ => Err(Status::INVALID_VALUE),
     }
+}
 
-    /// Changes a node's parameters.
-    fn cuGraphNodeSetParams(node: CUgraphNode, given: *mut cudaGraphNodeParams) {
-        set(node, |had| general(given, Some(had)))
-    }
+pub(crate) fn cuGraphEventWaitNodeSetEvent(node: CUgraphNode, event: CUevent) -> Result {
+    set(node, |_| Ok(Work::EventWait(marked(event)?)))
+}
+
+pub(crate) unsafe fn cuGraphAddNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    given: *mut cudaGraphNodeParams,
+) -> Result {
+    add(node, graph, after, count, general(given, None)?)
+}
+
+pub(crate) unsafe fn cuGraphAddNode_v2(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    edges: *const cudaGraphEdgeData,
+    count: usize,
+    given: *mut cudaGraphNodeParams,
+) -> Result {
+    plain(edges, count)?;
+    add(node, graph, after, count, general(given, None)?)
+}
+
+pub(crate) unsafe fn cuGraphNodeSetParams(
+    node: CUgraphNode,
+    given: *mut cudaGraphNodeParams,
+) -> Result {
+    set(node, |had| general(given, Some(had)))
 }

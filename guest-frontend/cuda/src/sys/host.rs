@@ -9,6 +9,7 @@ use paragpu_client::sys::memory::Source;
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
+use super::boundary::Out;
 use super::{Result, capture, context, device, memory, put};
 
 /// The session that pinned an address of the program, and what it pinned.
@@ -40,68 +41,65 @@ unsafe fn allocate(place: *mut *mut c_void, size: usize, flags: c_uint) -> Resul
     )
 }
 
-api! {
-    /// Pinned memory.
-    fn cuMemAllocHost_v2(place: *mut *mut c_void, size: usize) {
-        allocate(place, size, 0)
-    }
+pub(crate) unsafe fn cuMemAllocHost_v2(place: *mut *mut c_void, size: usize) -> Result {
+    allocate(place, size, 0)
+}
 
-    /// Pinned memory with flags.
-    fn cuMemHostAlloc(place: *mut *mut c_void, size: usize, flags: c_uint) {
-        allocate(place, size, flags)
-    }
+pub(crate) unsafe fn cuMemHostAlloc(place: *mut *mut c_void, size: usize, flags: c_uint) -> Result {
+    allocate(place, size, flags)
+}
 
-    /// Frees pinned memory.
-    fn cuMemFreeHost(address: *mut c_void) {
-        if address.is_null() {
-            return Ok(());
-        }
-        let (session, found) = pinned(address as u64).ok_or(Status::INVALID_VALUE)?;
-        if found.address != address as u64 {
-            return Err(Status::INVALID_VALUE);
-        }
-        capture::permit_unsafe()?;
-        session.host_free(address as u64)
+pub(crate) fn cuMemFreeHost(address: *mut c_void) -> Result {
+    if address.is_null() {
+        return Ok(());
     }
+    let (session, found) = pinned(address as u64).ok_or(Status::INVALID_VALUE)?;
+    if found.address != address as u64 {
+        return Err(Status::INVALID_VALUE);
+    }
+    capture::permit_unsafe()?;
+    session.host_free(address as u64)
+}
 
-    /// Pins memory of the program.
-    fn cuMemHostRegister_v2(address: *mut c_void, size: usize, flags: c_uint) {
-        let session = context::current()?.session;
-        if pinned(address as u64).is_some() {
-            return Err(Status::HOST_MEMORY_ALREADY_REGISTERED);
-        }
-        capture::permit_unsafe()?;
-        session.host_register(Source::new(address, size), flags)
+pub(crate) unsafe fn cuMemHostRegister_v2(
+    address: *mut c_void,
+    size: usize,
+    flags: c_uint,
+) -> Result {
+    let session = context::current()?.session;
+    if pinned(address as u64).is_some() {
+        return Err(Status::HOST_MEMORY_ALREADY_REGISTERED);
     }
+    capture::permit_unsafe()?;
+    session.host_register(Source::new(address, size), flags)
+}
 
-    /// Ends a registration.
-    fn cuMemHostUnregister(address: *mut c_void) {
-        context::current()?;
-        let (session, _) = pinned(address as u64).ok_or(Status::HOST_MEMORY_NOT_REGISTERED)?;
-        capture::permit_unsafe()?;
-        session.host_unregister(address as u64)
-    }
+pub(crate) fn cuMemHostUnregister(address: *mut c_void) -> Result {
+    context::current()?;
+    let (session, _) = pinned(address as u64).ok_or(Status::HOST_MEMORY_NOT_REGISTERED)?;
+    capture::permit_unsafe()?;
+    session.host_unregister(address as u64)
+}
 
-    /// Where the device sees pinned memory.
-    fn cuMemHostGetDevicePointer_v2(
-        device: *mut CUdeviceptr, address: *mut c_void, flags: c_uint,
-    ) {
-        if flags != 0 {
-            return Err(Status::INVALID_VALUE);
-        }
-        context::current()?;
-        let (session, _) = pinned(address as u64).ok_or(Status::INVALID_VALUE)?;
-        put(device, session.host_device_address(address as u64)?)
+pub(crate) fn cuMemHostGetDevicePointer_v2(
+    device: Out<'_, CUdeviceptr>,
+    address: *mut c_void,
+    flags: c_uint,
+) -> Result {
+    if flags != 0 {
+        return Err(Status::INVALID_VALUE);
     }
+    context::current()?;
+    let (session, _) = pinned(address as u64).ok_or(Status::INVALID_VALUE)?;
+    device.put(session.host_device_address(address as u64)?)
+}
 
-    /// Flags of pinned memory.
-    fn cuMemHostGetFlags(flags: *mut c_uint, address: *mut c_void) {
-        context::current()?;
-        let (_, found) = pinned(address as u64).ok_or(Status::INVALID_VALUE)?;
-        if found.registered {
-            return Err(Status::INVALID_VALUE);
-        }
-        // Unified addressing maps all pinned memory.
-        put(flags, found.flags | 2)
+pub(crate) unsafe fn cuMemHostGetFlags(flags: *mut c_uint, address: *mut c_void) -> Result {
+    context::current()?;
+    let (_, found) = pinned(address as u64).ok_or(Status::INVALID_VALUE)?;
+    if found.registered {
+        return Err(Status::INVALID_VALUE);
     }
+    // Unified addressing maps all pinned memory.
+    put(flags, found.flags | 2)
 }

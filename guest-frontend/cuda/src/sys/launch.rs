@@ -10,8 +10,10 @@ use paragpu_client::launch::Shape;
 use paragpu_client::module::Function;
 use paragpu_protocol::status::Status;
 
+use super::boundary::In;
+use super::boundary::own_default;
 use super::module::callable;
-use super::{Result, get, own_default, stream, unsupported_use};
+use super::{Result, stream, unsupported_use};
 
 /// CU_LAUNCH_ATTRIBUTE_IGNORE.
 const IGNORE: c_int = 0;
@@ -210,52 +212,71 @@ unsafe fn attributes(
     Ok(())
 }
 
-api! {
-    /// Launches a kernel.
-    fn cuLaunchKernel | cuLaunchKernel_ptsz(
-        function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
-        block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: CUstream,
-        pointers: *mut *mut c_void, extra: *mut *mut c_void,
-    ) on stream {
-        let shape = Shape {
-            grid: [grid_x, grid_y, grid_z],
-            block: [block_x, block_y, block_z],
-            dynamic_shared: shared,
-            ..Shape::default()
-        };
-        launch(function, &shape, stream, pointers, extra)
-    }
+pub(crate) unsafe fn cuLaunchKernel(
+    function: CUfunction,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared: c_uint,
+    stream: CUstream,
+    pointers: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Result {
+    let shape = Shape {
+        grid: [grid_x, grid_y, grid_z],
+        block: [block_x, block_y, block_z],
+        dynamic_shared: shared,
+        ..Shape::default()
+    };
+    launch(function, &shape, stream, pointers, extra)
+}
 
-    /// Launches a kernel with attributes.
-    fn cuLaunchKernelEx(
-        config: *const CUlaunchConfig, function: CUfunction, pointers: *mut *mut c_void,
-        extra: *mut *mut c_void,
-    ) {
-        launch_with(get(config)?, get(config)?.hStream, function, pointers, extra)
-    }
+pub(crate) unsafe fn cuLaunchKernelEx(
+    config: In<'_, CUlaunchConfig>,
+    function: CUfunction,
+    pointers: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Result {
+    launch_with(
+        config.get()?,
+        config.get()?.hStream,
+        function,
+        pointers,
+        extra,
+    )
+}
 
-    /// As cuLaunchKernelEx; the null stream is the thread's own.
-    fn cuLaunchKernelEx_ptsz(
-        config: *const CUlaunchConfig, function: CUfunction, pointers: *mut *mut c_void,
-        extra: *mut *mut c_void,
-    ) {
-        let stream = own_default(get(config)?.hStream);
-        launch_with(get(config)?, stream, function, pointers, extra)
-    }
+pub(crate) unsafe fn cuLaunchKernelEx_ptsz(
+    config: In<'_, CUlaunchConfig>,
+    function: CUfunction,
+    pointers: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Result {
+    let stream = own_default(config.get()?.hStream);
+    launch_with(config.get()?, stream, function, pointers, extra)
+}
 
-    /// Launches a kernel whose blocks all run at once.
-    fn cuLaunchCooperativeKernel | cuLaunchCooperativeKernel_ptsz(
-        function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
-        block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: CUstream,
-        pointers: *mut *mut c_void,
-    ) on stream {
-        let shape = Shape {
-            grid: [grid_x, grid_y, grid_z],
-            block: [block_x, block_y, block_z],
-            dynamic_shared: shared,
-            cooperative: true,
-            cluster: [0; 3],
-        };
-        launch(function, &shape, stream, pointers, std::ptr::null_mut())
-    }
+pub(crate) unsafe fn cuLaunchCooperativeKernel(
+    function: CUfunction,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared: c_uint,
+    stream: CUstream,
+    pointers: *mut *mut c_void,
+) -> Result {
+    let shape = Shape {
+        grid: [grid_x, grid_y, grid_z],
+        block: [block_x, block_y, block_z],
+        dynamic_shared: shared,
+        cooperative: true,
+        cluster: [0; 3],
+    };
+    launch(function, &shape, stream, pointers, std::ptr::null_mut())
 }

@@ -12,9 +12,10 @@ use paragpu_client::module::Module;
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
+use super::boundary::{Out, Text};
 use super::image::{Options, measure};
 use super::module::{attribute, load_image, name_of, parameter, read_file, set_attribute};
-use super::{Result, context, device, present, put, put_if, text};
+use super::{Result, context, device, present, put};
 use crate::objects::{self, Found, InContext, Object};
 
 /// A library.
@@ -210,127 +211,147 @@ fn check_device(device: CUdevice) -> Result {
     }
 }
 
-api! {
-    /// Loads an image.
-    fn cuLibraryLoadData(
-        library: *mut CUlibrary, image: *const c_void, options: *mut c_int,
-        values: *mut *mut c_void, number: c_uint, library_options: *mut c_int,
-        library_values: *mut *mut c_void, library_number: c_uint,
-    ) {
-        let _ = library_values;
-        load(
-            library,
-            measure(image)?,
-            &Options::read(number, options, values)?,
-            (library_options, library_number),
-        )
-    }
+pub(crate) unsafe fn cuLibraryLoadData(
+    library: *mut CUlibrary,
+    image: *const c_void,
+    options: *mut c_int,
+    values: *mut *mut c_void,
+    number: c_uint,
+    library_options: *mut c_int,
+    library_values: *mut *mut c_void,
+    library_number: c_uint,
+) -> Result {
+    let _ = library_values;
+    load(
+        library,
+        measure(image)?,
+        &Options::read(number, options, values)?,
+        (library_options, library_number),
+    )
+}
 
-    /// Loads a file.
-    fn cuLibraryLoadFromFile(
-        library: *mut CUlibrary, name: *const c_char, options: *mut c_int,
-        values: *mut *mut c_void, number: c_uint, library_options: *mut c_int,
-        library_values: *mut *mut c_void, library_number: c_uint,
-    ) {
-        let _ = library_values;
-        let bytes = read_file(name)?;
-        load(
-            library,
-            measure(bytes.as_ptr().cast())?,
-            &Options::read(number, options, values)?,
-            (library_options, library_number),
-        )
-    }
+pub(crate) unsafe fn cuLibraryLoadFromFile(
+    library: *mut CUlibrary,
+    name: *const c_char,
+    options: *mut c_int,
+    values: *mut *mut c_void,
+    number: c_uint,
+    library_options: *mut c_int,
+    library_values: *mut *mut c_void,
+    library_number: c_uint,
+) -> Result {
+    let _ = library_values;
+    let bytes = read_file(name)?;
+    load(
+        library,
+        measure(bytes.as_ptr().cast())?,
+        &Options::read(number, options, values)?,
+        (library_options, library_number),
+    )
+}
 
-    /// Unloads, from every context.
-    fn cuLibraryUnload(library: CUlibrary) {
-        let ended = objects::remove(library, |object| matches!(object, Object::Library(_)));
-        let Some(Object::Library(ended)) = ended.as_deref() else {
-            return Err(Status::INVALID_HANDLE);
-        };
-        let number = library as u64;
-        let handles: Vec<u64> = lock(&ended.inner.module_handles).values().copied().collect();
-        objects::remove_all(|object| match object {
-            Object::Function(_, of) => *of == number || handles.contains(of),
-            Object::Kernel(kernel) => kernel.library_handle == number,
-            _ => false,
-        });
-        for module in handles {
-            objects::remove(handle(module), |object| matches!(object, Object::Module(_)));
-        }
-        let modules = std::mem::take(&mut *lock(&ended.inner.modules));
-        modules.into_iter().try_for_each(|(ordinal, module)| {
-            device::session(ordinal)?.module_unload(&module)
-        })
+pub(crate) fn cuLibraryUnload(library: CUlibrary) -> Result {
+    let ended = objects::remove(library, |object| matches!(object, Object::Library(_)));
+    let Some(Object::Library(ended)) = ended.as_deref() else {
+        return Err(Status::INVALID_HANDLE);
+    };
+    let number = library as u64;
+    let handles: Vec<u64> = lock(&ended.inner.module_handles)
+        .values()
+        .copied()
+        .collect();
+    objects::remove_all(|object| match object {
+        Object::Function(_, of) => *of == number || handles.contains(of),
+        Object::Kernel(kernel) => kernel.library_handle == number,
+        _ => false,
+    });
+    for module in handles {
+        objects::remove(handle(module), |object| matches!(object, Object::Module(_)));
     }
+    let modules = std::mem::take(&mut *lock(&ended.inner.modules));
+    modules
+        .into_iter()
+        .try_for_each(|(ordinal, module)| device::session(ordinal)?.module_unload(&module))
+}
 
-    /// A kernel by its name.
-    fn cuLibraryGetKernel(place: *mut CUkernel, library: CUlibrary, name: *const c_char) {
-        present(place)?;
-        put(place, kernel(library, text(name)?)?)
-    }
+pub(crate) fn cuLibraryGetKernel(
+    place: Out<'_, CUkernel>,
+    library: CUlibrary,
+    name: Text<'_>,
+) -> Result {
+    place.present()?;
+    place.put(kernel(library, name.get()?)?)
+}
 
-    /// The module in the current context.
-    fn cuLibraryGetModule(place: *mut CUmodule, library: CUlibrary) {
-        present(place)?;
-        put(place, module_handle(library)?)
-    }
+pub(crate) fn cuLibraryGetModule(place: Out<'_, CUmodule>, library: CUlibrary) -> Result {
+    place.present()?;
+    place.put(module_handle(library)?)
+}
 
-    /// A variable by its name, in the current context.
-    fn cuLibraryGetGlobal(
-        address: *mut CUdeviceptr, size: *mut usize, library: CUlibrary, name: *const c_char,
-    ) {
-        let inner = find(library)?;
-        let session = context::current()?.session;
-        let (at, length) = session.module_global(&*inner.module(session)?, text(name)?)?;
-        put_if(address, at);
-        put_if(size, usize::try_from(length).unwrap_or(usize::MAX));
-        Ok(())
-    }
+pub(crate) fn cuLibraryGetGlobal(
+    address: Out<'_, CUdeviceptr>,
+    size: Out<'_, usize>,
+    library: CUlibrary,
+    name: Text<'_>,
+) -> Result {
+    let inner = find(library)?;
+    let session = context::current()?.session;
+    let (at, length) = session.module_global(&*inner.module(session)?, name.get()?)?;
+    address.put_if(at);
+    size.put_if(usize::try_from(length).unwrap_or(usize::MAX));
+    Ok(())
+}
 
-    /// The kernel as a function of the current context.
-    fn cuKernelGetFunction(function: *mut CUfunction, kernel: CUkernel) {
-        present(function)?;
-        let found = find_kernel(kernel)?;
-        let Object::Kernel(inner) = &**found else {
-            return Err(Status::INVALID_HANDLE);
-        };
-        inner.function()?;
-        let place = inner.functions.get(context::current()?.ordinal as usize);
-        put(function, handle(place.map_or(0, |place| place.load(Ordering::Acquire))))
-    }
+pub(crate) unsafe fn cuKernelGetFunction(function: *mut CUfunction, kernel: CUkernel) -> Result {
+    present(function)?;
+    let found = find_kernel(kernel)?;
+    let Object::Kernel(inner) = &**found else {
+        return Err(Status::INVALID_HANDLE);
+    };
+    inner.function()?;
+    let place = inner.functions.get(context::current()?.ordinal as usize);
+    put(
+        function,
+        handle(place.map_or(0, |place| place.load(Ordering::Acquire))),
+    )
+}
 
-    /// The library of a kernel.
-    fn cuKernelGetLibrary(library: *mut CUlibrary, kernel: CUkernel) {
-        match &**find_kernel(kernel)? {
-            Object::Kernel(inner) => put(library, handle(inner.library_handle)),
-            _ => Err(Status::INVALID_HANDLE),
-        }
+pub(crate) fn cuKernelGetLibrary(library: Out<'_, CUlibrary>, kernel: CUkernel) -> Result {
+    match &**find_kernel(kernel)? {
+        Object::Kernel(inner) => library.put(handle(inner.library_handle)),
+        _ => Err(Status::INVALID_HANDLE),
     }
+}
 
-    /// Its mangled name.
-    fn cuKernelGetName(name: *mut *const c_char, kernel: CUkernel) {
-        name_of(name, kernel)
-    }
+pub(crate) unsafe fn cuKernelGetName(name: *mut *const c_char, kernel: CUkernel) -> Result {
+    name_of(name, kernel)
+}
 
-    /// An attribute of a kernel.
-    fn cuKernelGetAttribute(
-        value: *mut c_int, which: c_int, kernel: CUkernel, device: CUdevice,
-    ) {
-        check_device(device)?;
-        attribute(value, which, kernel)
-    }
+pub(crate) unsafe fn cuKernelGetAttribute(
+    value: *mut c_int,
+    which: c_int,
+    kernel: CUkernel,
+    device: CUdevice,
+) -> Result {
+    check_device(device)?;
+    attribute(value, which, kernel)
+}
 
-    /// Changes an attribute of a kernel.
-    fn cuKernelSetAttribute(which: c_int, value: c_int, kernel: CUkernel, device: CUdevice) {
-        check_device(device)?;
-        set_attribute(kernel, which, value)
-    }
+pub(crate) fn cuKernelSetAttribute(
+    which: c_int,
+    value: c_int,
+    kernel: CUkernel,
+    device: CUdevice,
+) -> Result {
+    check_device(device)?;
+    set_attribute(kernel, which, value)
+}
 
-    /// Where a parameter lies.
-    fn cuKernelGetParamInfo(
-        kernel: CUkernel, index: usize, offset: *mut usize, size: *mut usize,
-    ) {
-        parameter(kernel, index, offset, size)
-    }
+pub(crate) unsafe fn cuKernelGetParamInfo(
+    kernel: CUkernel,
+    index: usize,
+    offset: *mut usize,
+    size: *mut usize,
+) -> Result {
+    parameter(kernel, index, offset, size)
 }

@@ -7,6 +7,7 @@ use paragpu_client::Session;
 use paragpu_protocol::layout::{ARENA_BASE, DEVICE_STRIDE, MAX_DEVICES, SHADOW_BASE, WINDOW_BASE};
 use paragpu_protocol::status::Status;
 
+use super::boundary::Out;
 use super::{Result, capture, context, device, put, put_if};
 
 /// Rows of pitched memory begin at a multiple of this; CUDA's own value.
@@ -40,63 +41,71 @@ pub fn allocate(size: usize) -> Result<u64> {
     Ok(address)
 }
 
-api! {
-    /// Allocates.
-    fn cuMemAlloc_v2(address: *mut CUdeviceptr, size: usize) {
-        if address.is_null() {
-            return Err(Status::INVALID_VALUE);
+pub(crate) unsafe fn cuMemAlloc_v2(address: *mut CUdeviceptr, size: usize) -> Result {
+    if address.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    put(address, allocate(size)?)
+}
+
+pub(crate) unsafe fn cuMemAllocPitch_v2(
+    address: *mut CUdeviceptr,
+    pitch: *mut usize,
+    width: usize,
+    height: usize,
+    element: c_uint,
+) -> Result {
+    if address.is_null()
+        || pitch.is_null()
+        || !matches!(element, 4 | 8 | 16)
+        || width == 0
+        || height == 0
+    {
+        return Err(Status::INVALID_VALUE);
+    }
+    let row = width
+        .checked_next_multiple_of(PITCH)
+        .ok_or(Status::INVALID_VALUE)?;
+    let size = row.checked_mul(height).ok_or(Status::OUT_OF_MEMORY)?;
+    let place = allocate(size)?;
+    put(pitch, row)?;
+    put(address, place)
+}
+
+pub(crate) fn cuMemFree_v2(address: CUdeviceptr) -> Result {
+    if address == 0 {
+        return Ok(());
+    }
+    capture::permit_unsafe()?;
+    owner(address)?.memory_free(address)
+}
+
+pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Result {
+    let info = context::current()?.session.memory_info()?;
+    put_if(free, usize::try_from(info.free).unwrap_or(usize::MAX));
+    put_if(total, usize::try_from(info.total).unwrap_or(usize::MAX));
+    Ok(())
+}
+
+pub(crate) unsafe fn cuMemGetAddressRange_v2(
+    base: Out<'_, CUdeviceptr>,
+    size: *mut usize,
+    address: CUdeviceptr,
+) -> Result {
+    let session = owner(address)?;
+    let (start, length) = match session.memory().find(address) {
+        Some((start, length, _)) => (start, length),
+        None => {
+            let pinned = session
+                .host()
+                .find_by_device(address)
+                .ok_or(Status::NOT_FOUND)?;
+            (pinned.device, pinned.size)
         }
-        put(address, allocate(size)?)
-    }
-
-    /// Allocates rows that begin at good addresses.
-    fn cuMemAllocPitch_v2(
-        address: *mut CUdeviceptr, pitch: *mut usize, width: usize, height: usize,
-        element: c_uint,
-    ) {
-        if address.is_null() || pitch.is_null() || !matches!(element, 4 | 8 | 16)
-            || width == 0 || height == 0
-        {
-            return Err(Status::INVALID_VALUE);
-        }
-        let row = width.checked_next_multiple_of(PITCH).ok_or(Status::INVALID_VALUE)?;
-        let size = row.checked_mul(height).ok_or(Status::OUT_OF_MEMORY)?;
-        let place = allocate(size)?;
-        put(pitch, row)?;
-        put(address, place)
-    }
-
-    /// Frees; null is allowed.
-    fn cuMemFree_v2(address: CUdeviceptr) {
-        if address == 0 {
-            return Ok(());
-        }
-        capture::permit_unsafe()?;
-        owner(address)?.memory_free(address)
-    }
-
-    /// Free and total bytes.
-    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
-        let info = context::current()?.session.memory_info()?;
-        put_if(free, usize::try_from(info.free).unwrap_or(usize::MAX));
-        put_if(total, usize::try_from(info.total).unwrap_or(usize::MAX));
-        Ok(())
-    }
-
-    /// The allocation that an address lies in.
-    fn cuMemGetAddressRange_v2(base: *mut CUdeviceptr, size: *mut usize, address: CUdeviceptr) {
-        let session = owner(address)?;
-        let (start, length) = match session.memory().find(address) {
-            Some((start, length, _)) => (start, length),
-            None => {
-                let pinned = session.host().find_by_device(address).ok_or(Status::NOT_FOUND)?;
-                (pinned.device, pinned.size)
-            }
-        };
-        put_if(base, start);
-        put_if(size, usize::try_from(length).unwrap_or(usize::MAX));
-        Ok(())
-    }
+    };
+    base.put_if(start);
+    put_if(size, usize::try_from(length).unwrap_or(usize::MAX));
+    Ok(())
 }
 
 #[cfg(test)]

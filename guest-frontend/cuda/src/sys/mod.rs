@@ -11,123 +11,14 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use paragpu_abi::{CU_STREAM_PER_THREAD, CUresult, CUstream};
+use paragpu_abi::CUresult;
 use paragpu_protocol::status::Status;
 
 /// What a function ends with.
 pub(crate) type Result<T = (), E = Status> = std::result::Result<T, E>;
 
-/// Declares exported functions. `fn name(…) { … }` is plain; `early fn` may be
-/// called before cuInit. With `fn name | name_ptsz (…) on stream` the second
-/// name takes the null stream for the thread's own; with `sync stream` there
-/// is no such parameter and `stream` is the default stream that the name
-/// stands for; with `same` both names do the same.
-macro_rules! api {
-    () => {};
-    (
-        $(#[$doc:meta])*
-        fn $name:ident ( $( $parameter:ident : $kind:ty ),* $(,)? ) $body:block
-        $( $rest:tt )*
-    ) => {
-        $crate::sys::export!($(#[$doc])* guard $name ( $( $parameter: $kind ),* ) $body);
-        api! { $( $rest )* }
-    };
-    (
-        $(#[$doc:meta])*
-        early fn $name:ident ( $( $parameter:ident : $kind:ty ),* $(,)? ) $body:block
-        $( $rest:tt )*
-    ) => {
-        $crate::sys::export!($(#[$doc])* guard_early $name ( $( $parameter: $kind ),* ) $body);
-        api! { $( $rest )* }
-    };
-    (
-        $(#[$doc:meta])*
-        fn $( $name:ident )|+ ( $( $parameter:ident : $kind:ty ),* $(,)? )
-        same $body:block
-        $( $rest:tt )*
-    ) => {
-        $crate::sys::same!($(#[$doc])* [ $( $name )+ ] ( $( $parameter: $kind ),* ) $body);
-        api! { $( $rest )* }
-    };
-    (
-        $(#[$doc:meta])*
-        fn $name:ident | $own:ident ( $( $parameter:ident : $kind:ty ),* $(,)? )
-        on $stream:ident $body:block
-        $( $rest:tt )*
-    ) => {
-        $crate::sys::export!($(#[$doc])* guard $name ( $( $parameter: $kind ),* ) $body);
-        $crate::sys::export!($(#[$doc])* guard $own ( $( $parameter: $kind ),* ) {
-            let $stream = $crate::sys::own_default($stream);
-            $body
-        });
-        api! { $( $rest )* }
-    };
-    (
-        $(#[$doc:meta])*
-        fn $name:ident | $own:ident ( $( $parameter:ident : $kind:ty ),* $(,)? )
-        sync $stream:ident $body:block
-        $( $rest:tt )*
-    ) => {
-        $crate::sys::export!($(#[$doc])* guard $name ( $( $parameter: $kind ),* ) {
-            let $stream: paragpu_abi::CUstream = std::ptr::null_mut();
-            $body
-        });
-        $crate::sys::export!($(#[$doc])* guard $own ( $( $parameter: $kind ),* ) {
-            let $stream: paragpu_abi::CUstream = paragpu_abi::CU_STREAM_PER_THREAD;
-            $body
-        });
-        api! { $( $rest )* }
-    };
-}
-
-/// Several names with one body.
-macro_rules! same {
-    ($(#[$doc:meta])* [ ] $parameters:tt $body:block) => {};
-    ($(#[$doc:meta])* [ $name:ident $( $rest:ident )* ] $parameters:tt $body:block) => {
-        $crate::sys::export!($(#[$doc])* guard $name $parameters $body);
-        $crate::sys::same!($(#[$doc])* [ $( $rest )* ] $parameters $body);
-    };
-}
-
-/// One exported function of [`api!`].
-macro_rules! export {
-    (
-        $(#[$doc:meta])*
-        $guard:ident $name:ident ( $( $parameter:ident : $kind:ty ),* ) $body:block
-    ) => {
-        $(#[$doc])*
-        ///
-        /// # Safety
-        /// The pointers are what CUDA's driver API manual asks for under this
-        /// function's name.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name( $( $parameter: $kind ),* ) -> paragpu_abi::CUresult {
-            $crate::sys::$guard(|| -> $crate::sys::Result {
-                // SAFETY: the caller keeps to CUDA's manual for this function.
-                #[allow(unused_unsafe)]
-                unsafe { $body }
-            })
-        }
-    };
-}
-
-/// Exports functions that only say that they are not served.
-macro_rules! stubs {
-    ($( $name:ident ),* $(,)?) => {
-        $(
-            #[doc = concat!("`", stringify!($name), "`: not served.")]
-            #[unsafe(no_mangle)]
-            pub extern "C" fn $name() -> paragpu_abi::CUresult {
-                static SAID: AtomicBool = AtomicBool::new(false);
-                guard_early(|| Err(unsupported(stringify!($name), &SAID)))
-            }
-        )*
-    };
-}
-
-pub(crate) use {export, same};
-
 pub mod array;
+pub(crate) mod boundary;
 pub mod capture;
 pub mod context;
 pub mod copy;
@@ -152,9 +43,30 @@ pub mod pool;
 pub mod stream;
 pub mod texture;
 
-/// Names that exist and are not served.
-mod unserved {
-    use super::{AtomicBool, guard_early, unsupported};
+/// What the library exports and serves, as the description of the driver's
+/// interface declares it (protocol/interface/driver).
+// Each generated block is safe where the caller keeps to CUDA's manual, which
+// is what every exported function asks for.
+#[allow(missing_docs, unused_unsafe, clippy::undocumented_unsafe_blocks)]
+pub mod exports {
+    use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ushort, c_void};
+
+    use paragpu_abi::*;
+
+    use super::boundary::{Boundary, DEFAULT_STREAM, OWN_STREAM, own_default};
+    use super::context::CreateParameters;
+    use super::device::Properties;
+    use super::occupancy::BlockToShared;
+
+    include!(concat!(env!("OUT_DIR"), "/exports.rs"));
+}
+
+/// What the library exports and does not serve.
+pub mod stubs {
+    use std::sync::atomic::AtomicBool;
+
+    use paragpu_abi::CUresult;
+
     include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
 }
 
@@ -164,12 +76,12 @@ fn guard(body: impl FnOnce() -> Result) -> CUresult {
     if !device::is_initialized() {
         return code(Err(Status::NOT_INITIALIZED));
     }
-    guard_early(body)
+    guard_before_init(body)
 }
 
 /// [`guard`] for functions that may be called before cuInit.
 #[inline]
-fn guard_early(body: impl FnOnce() -> Result) -> CUresult {
+fn guard_before_init(body: impl FnOnce() -> Result) -> CUresult {
     paragpu_client::count_call();
     if paragpu_client::sys::process::forked() {
         return code(Err(Status::NOT_INITIALIZED));
@@ -182,6 +94,12 @@ fn guard_early(body: impl FnOnce() -> Result) -> CUresult {
 
 fn code(result: Result) -> CUresult {
     result.err().unwrap_or(Status::SUCCESS).0.cast_signed()
+}
+
+/// What a function that is not served does.
+#[cold]
+fn refuse(name: &str, said: &AtomicBool) -> CUresult {
+    guard_before_init(|| Err(unsupported(name, said)))
 }
 
 /// Says once that a function is not served.
@@ -200,15 +118,6 @@ macro_rules! unsupported_use {
     }};
 }
 pub(crate) use unsupported_use;
-
-/// The null stream of a function with per-thread default stream.
-fn own_default(stream: CUstream) -> CUstream {
-    if stream.is_null() {
-        CU_STREAM_PER_THREAD
-    } else {
-        stream
-    }
-}
 
 /// Writes through a pointer that must not be null.
 ///

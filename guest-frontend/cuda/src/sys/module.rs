@@ -8,6 +8,7 @@ use paragpu_client::Session;
 use paragpu_client::module::{Function, Module};
 use paragpu_protocol::status::Status;
 
+use super::boundary::{Out, Text};
 use super::image::{Options, measure};
 use super::{Result, context, library, present, put, put_if, text};
 use crate::objects::{self, Found, InContext, Object};
@@ -189,134 +190,151 @@ fn set_cache_config(function: CUfunction, config: c_int) -> Result {
     session.function_set_cache_config(function, config)
 }
 
-api! {
-    /// Loads a file.
-    fn cuModuleLoad(module: *mut CUmodule, name: *const c_char) {
-        let bytes = read_file(name)?;
-        load(module, measure(bytes.as_ptr().cast())?, &no_options()?)
-    }
+pub(crate) unsafe fn cuModuleLoad(module: *mut CUmodule, name: *const c_char) -> Result {
+    let bytes = read_file(name)?;
+    load(module, measure(bytes.as_ptr().cast())?, &no_options()?)
+}
 
-    /// Loads an image.
-    fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) {
-        load(module, measure(image)?, &no_options()?)
-    }
+pub(crate) unsafe fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> Result {
+    load(module, measure(image)?, &no_options()?)
+}
 
-    /// Loads an image with options.
-    fn cuModuleLoadDataEx(
-        module: *mut CUmodule, image: *const c_void, number: c_uint, options: *mut c_int,
-        values: *mut *mut c_void,
-    ) {
-        load(module, measure(image)?, &Options::read(number, options, values)?)
-    }
+pub(crate) unsafe fn cuModuleLoadDataEx(
+    module: *mut CUmodule,
+    image: *const c_void,
+    number: c_uint,
+    options: *mut c_int,
+    values: *mut *mut c_void,
+) -> Result {
+    load(
+        module,
+        measure(image)?,
+        &Options::read(number, options, values)?,
+    )
+}
 
-    /// Loads a fat binary.
-    fn cuModuleLoadFatBinary(module: *mut CUmodule, image: *const c_void) {
-        load(module, measure(image)?, &no_options()?)
-    }
+pub(crate) unsafe fn cuModuleLoadFatBinary(module: *mut CUmodule, image: *const c_void) -> Result {
+    load(module, measure(image)?, &no_options()?)
+}
 
-    /// Unloads.
-    fn cuModuleUnload(module: CUmodule) {
-        let ended = objects::remove(module, |object| matches!(object, Object::Module(_)));
-        let Some(Object::Module(inner)) = ended.as_deref() else {
-            return Err(Status::INVALID_HANDLE);
-        };
-        let handle = module as u64;
-        objects::remove_all(|object| matches!(object, Object::Function(_, of) if *of == handle));
-        inner.session.module_unload(&inner.object)
-    }
+pub(crate) fn cuModuleUnload(module: CUmodule) -> Result {
+    let ended = objects::remove(module, |object| matches!(object, Object::Module(_)));
+    let Some(Object::Module(inner)) = ended.as_deref() else {
+        return Err(Status::INVALID_HANDLE);
+    };
+    let handle = module as u64;
+    objects::remove_all(|object| matches!(object, Object::Function(_, of) if *of == handle));
+    inner.session.module_unload(&inner.object)
+}
 
-    /// Images are loaded when asked for.
-    fn cuModuleGetLoadingMode(mode: *mut c_int) {
-        /// CU_MODULE_LAZY_LOADING.
-        const LAZY: c_int = 2;
-        put(mode, LAZY)
-    }
+pub(crate) fn cuModuleGetLoadingMode(mode: Out<'_, c_int>) -> Result {
+    /// CU_MODULE_LAZY_LOADING.
+    const LAZY: c_int = 2;
+    mode.put(LAZY)
+}
 
-    /// A kernel by its name.
-    fn cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char) {
-        present(function)?;
-        let found = find(module)?;
-        let module_object = inner(&found)?;
-        let object = module_object.session.module_function(&module_object.object, text(name)?)?;
-        put(function, objects::insert(Object::Function(InContext {
+pub(crate) fn cuModuleGetFunction(
+    function: Out<'_, CUfunction>,
+    module: CUmodule,
+    name: Text<'_>,
+) -> Result {
+    function.present()?;
+    let found = find(module)?;
+    let module_object = inner(&found)?;
+    let object = module_object
+        .session
+        .module_function(&module_object.object, name.get()?)?;
+    function.put(objects::insert(Object::Function(
+        InContext {
             context: module_object.context,
             session: module_object.session,
             object,
-        }, module as u64)))
-    }
+        },
+        module as u64,
+    )))
+}
 
-    /// A variable by its name.
-    fn cuModuleGetGlobal_v2(
-        address: *mut CUdeviceptr, size: *mut usize, module: CUmodule, name: *const c_char,
-    ) {
-        let found = find(module)?;
-        let module = inner(&found)?;
-        let (at, length) = module.session.module_global(&module.object, text(name)?)?;
-        put_if(address, at);
-        put_if(size, usize::try_from(length).unwrap_or(usize::MAX));
+pub(crate) fn cuModuleGetGlobal_v2(
+    address: Out<'_, CUdeviceptr>,
+    size: Out<'_, usize>,
+    module: CUmodule,
+    name: Text<'_>,
+) -> Result {
+    let found = find(module)?;
+    let module = inner(&found)?;
+    let (at, length) = module.session.module_global(&module.object, name.get()?)?;
+    address.put_if(at);
+    size.put_if(usize::try_from(length).unwrap_or(usize::MAX));
+    Ok(())
+}
+
+pub(crate) unsafe fn cuFuncGetAttribute(
+    value: *mut c_int,
+    which: c_int,
+    function: CUfunction,
+) -> Result {
+    attribute(value, which, function)
+}
+
+pub(crate) fn cuFuncSetAttribute(function: CUfunction, which: c_int, value: c_int) -> Result {
+    set_attribute(function, which, value)
+}
+
+pub(crate) fn cuFuncSetCacheConfig(function: CUfunction, config: c_int) -> Result {
+    set_cache_config(function, config)
+}
+
+pub(crate) fn cuFuncSetSharedMemConfig(function: CUfunction, config: c_int) -> Result {
+    callable(function)?;
+    if (0..=2).contains(&config) {
         Ok(())
+    } else {
+        Err(Status::INVALID_VALUE)
     }
+}
 
-    /// An attribute of a kernel, from what is constant about it.
-    fn cuFuncGetAttribute(value: *mut c_int, which: c_int, function: CUfunction) {
-        attribute(value, which, function)
-    }
-
-    /// Changes an attribute of a kernel.
-    fn cuFuncSetAttribute(function: CUfunction, which: c_int, value: c_int) {
-        set_attribute(function, which, value)
-    }
-
-    /// A preference.
-    fn cuFuncSetCacheConfig(function: CUfunction, config: c_int) {
-        set_cache_config(function, config)
-    }
-
-    /// A preference without effect on devices of today.
-    fn cuFuncSetSharedMemConfig(function: CUfunction, config: c_int) {
-        callable(function)?;
-        if (0..=2).contains(&config) { Ok(()) } else { Err(Status::INVALID_VALUE) }
-    }
-
-    /// The module of a kernel.
-    fn cuFuncGetModule(module: *mut CUmodule, function: CUfunction) {
-        match &**callable(function)?.found {
-            Object::Function(_, of) if matches!(objects::find(handle(*of)).as_deref().map(|found| &**found), Some(Object::Module(_))) => {
-                put(module, handle(*of))
-            }
-            Object::Function(_, library) => library::module_handle(handle(*library)).and_then(|found| put(module, found)),
-            _ => Err(Status::INVALID_HANDLE),
+pub(crate) fn cuFuncGetModule(module: Out<'_, CUmodule>, function: CUfunction) -> Result {
+    match &**callable(function)?.found {
+        Object::Function(_, of)
+            if matches!(
+                objects::find(handle(*of)).as_deref().map(|found| &**found),
+                Some(Object::Module(_))
+            ) =>
+        {
+            module.put(handle(*of))
         }
+        Object::Function(_, library) => {
+            library::module_handle(handle(*library)).and_then(|found| module.put(found))
+        }
+        _ => Err(Status::INVALID_HANDLE),
     }
+}
 
-    /// Its mangled name.
-    fn cuFuncGetName(name: *mut *const c_char, function: CUfunction) {
-        name_of(name, function)
-    }
+pub(crate) unsafe fn cuFuncGetName(name: *mut *const c_char, function: CUfunction) -> Result {
+    name_of(name, function)
+}
 
-    /// Where a parameter lies.
-    fn cuFuncGetParamInfo(
-        function: CUfunction, index: usize, offset: *mut usize, size: *mut usize,
-    ) {
-        parameter(function, index, offset, size)
-    }
+pub(crate) unsafe fn cuFuncGetParamInfo(
+    function: CUfunction,
+    index: usize,
+    offset: *mut usize,
+    size: *mut usize,
+) -> Result {
+    parameter(function, index, offset, size)
+}
 
-    /// A function that has a handle is loaded.
-    fn cuFuncIsLoaded(state: *mut c_int, function: CUfunction) {
-        /// CU_FUNCTION_LOADING_STATE_LOADED.
-        const LOADED: c_int = 1;
-        callable(function)?;
-        put(state, LOADED)
-    }
+pub(crate) fn cuFuncIsLoaded(state: Out<'_, c_int>, function: CUfunction) -> Result {
+    /// CU_FUNCTION_LOADING_STATE_LOADED.
+    const LOADED: c_int = 1;
+    callable(function)?;
+    state.put(LOADED)
+}
 
-    /// A function that has a handle is loaded.
-    fn cuFuncLoad(function: CUfunction) {
-        callable(function).map(|_| ())
-    }
+pub(crate) fn cuFuncLoad(function: CUfunction) -> Result {
+    callable(function).map(|_| ())
+}
 
-    /// A preference.
-    fn cuKernelSetCacheConfig(kernel: CUfunction, config: c_int, device: c_int) {
-        super::device::ordinal(device)?;
-        set_cache_config(kernel, config)
-    }
+pub(crate) fn cuKernelSetCacheConfig(kernel: CUfunction, config: c_int, device: c_int) -> Result {
+    super::device::ordinal(device)?;
+    set_cache_config(kernel, config)
 }

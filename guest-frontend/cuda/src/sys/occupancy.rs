@@ -10,7 +10,7 @@ use super::{Result, present, put};
 
 /// Bytes of dynamic shared memory that a block of a size needs
 /// (CUoccupancyB2DSize).
-type BlockToShared = Option<unsafe extern "C" fn(c_int) -> usize>;
+pub(crate) type BlockToShared = Option<unsafe extern "C" fn(c_int) -> usize>;
 
 fn blocks(function: CUfunction, block_size: c_int, shared: usize, flags: c_uint) -> Result<c_int> {
     let callable = callable(function)?;
@@ -83,45 +83,58 @@ unsafe fn put_potential(
     put(block, size)
 }
 
-api! {
-    /// Blocks that fit on a multiprocessor.
-    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
-        number: *mut c_int, function: CUfunction, block_size: c_int, shared: usize,
-    ) {
-        put(number, blocks(function, block_size, shared, 0)?)
-    }
+pub(crate) unsafe fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+    number: *mut c_int,
+    function: CUfunction,
+    block_size: c_int,
+    shared: usize,
+) -> Result {
+    put(number, blocks(function, block_size, shared, 0)?)
+}
 
-    /// Blocks that fit on a multiprocessor.
-    fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-        number: *mut c_int, function: CUfunction, block_size: c_int, shared: usize,
-        flags: c_uint,
-    ) {
-        put(number, blocks(function, block_size, shared, flags)?)
-    }
+pub(crate) unsafe fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    number: *mut c_int,
+    function: CUfunction,
+    block_size: c_int,
+    shared: usize,
+    flags: c_uint,
+) -> Result {
+    put(number, blocks(function, block_size, shared, flags)?)
+}
 
-    /// A good size of blocks and grid.
-    fn cuOccupancyMaxPotentialBlockSize(
-        grid: *mut c_int, block: *mut c_int, function: CUfunction, shared_of: BlockToShared,
-        shared: usize, limit: c_int,
-    ) {
-        put_potential(grid, block, function, shared_of, shared, limit, 0)
-    }
+pub(crate) unsafe fn cuOccupancyMaxPotentialBlockSize(
+    grid: *mut c_int,
+    block: *mut c_int,
+    function: CUfunction,
+    shared_of: BlockToShared,
+    shared: usize,
+    limit: c_int,
+) -> Result {
+    put_potential(grid, block, function, shared_of, shared, limit, 0)
+}
 
-    /// A good size of blocks and grid.
-    fn cuOccupancyMaxPotentialBlockSizeWithFlags(
-        grid: *mut c_int, block: *mut c_int, function: CUfunction, shared_of: BlockToShared,
-        shared: usize, limit: c_int, flags: c_uint,
-    ) {
-        put_potential(grid, block, function, shared_of, shared, limit, flags)
-    }
+pub(crate) unsafe fn cuOccupancyMaxPotentialBlockSizeWithFlags(
+    grid: *mut c_int,
+    block: *mut c_int,
+    function: CUfunction,
+    shared_of: BlockToShared,
+    shared: usize,
+    limit: c_int,
+    flags: c_uint,
+) -> Result {
+    put_potential(grid, block, function, shared_of, shared, limit, flags)
+}
 
-    /// Dynamic shared memory left for each of a number of blocks.
-    fn cuOccupancyAvailableDynamicSMemPerBlock(
-        bytes: *mut usize, function: CUfunction, number: c_int, block_size: c_int,
-    ) {
-        let callable = callable(function)?;
-        let function = callable.function()?;
-        let found = callable.session.occupancy_dynamic_shared(function, number, block_size)?;
-        put(bytes, usize::try_from(found).unwrap_or(usize::MAX))
-    }
+pub(crate) unsafe fn cuOccupancyAvailableDynamicSMemPerBlock(
+    bytes: *mut usize,
+    function: CUfunction,
+    number: c_int,
+    block_size: c_int,
+) -> Result {
+    let callable = callable(function)?;
+    let function = callable.function()?;
+    let found = callable
+        .session
+        .occupancy_dynamic_shared(function, number, block_size)?;
+    put(bytes, usize::try_from(found).unwrap_or(usize::MAX))
 }

@@ -152,45 +152,51 @@ unsafe fn nothing(place: *mut c_void, which: c_int) -> Result {
     Ok(())
 }
 
-api! {
-    /// One attribute; memory that CUDA does not know is an error.
-    fn cuPointerGetAttribute(place: *mut c_void, which: c_int, address: CUdeviceptr) {
+pub(crate) unsafe fn cuPointerGetAttribute(
+    place: *mut c_void,
+    which: c_int,
+    address: CUdeviceptr,
+) -> Result {
+    if place.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    attribute(place, which, &known(address)?.ok_or(Status::INVALID_VALUE)?)
+}
+
+pub(crate) unsafe fn cuPointerGetAttributes(
+    number: c_uint,
+    which: *mut c_int,
+    places: *mut *mut c_void,
+    address: CUdeviceptr,
+) -> Result {
+    if which.is_null() || places.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    let known = known(address)?;
+    for at in 0..number as usize {
+        let (which, place) = (which.add(at).read(), places.add(at).read());
         if place.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        attribute(place, which, &known(address)?.ok_or(Status::INVALID_VALUE)?)
-    }
-
-    /// Several attributes; memory that CUDA does not know has none.
-    fn cuPointerGetAttributes(
-        number: c_uint, which: *mut c_int, places: *mut *mut c_void, address: CUdeviceptr,
-    ) {
-        if which.is_null() || places.is_null() {
-            return Err(Status::INVALID_VALUE);
-        }
-        let known = known(address)?;
-        for at in 0..number as usize {
-            let (which, place) = (which.add(at).read(), places.add(at).read());
-            if place.is_null() {
-                return Err(Status::INVALID_VALUE);
+        match &known {
+            None => nothing(place, which)?,
+            Some(known) if which == HOST_POINTER && known.host.is_none() => {
+                nothing(place, which)?;
             }
-            match &known {
-                None => nothing(place, which)?,
-                Some(known) if which == HOST_POINTER && known.host.is_none() => {
-                    nothing(place, which)?;
-                }
-                Some(known) => attribute(place, which, known)?,
-            }
+            Some(known) => attribute(place, which, known)?,
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    /// Memory operations on any memory are ordered already.
-    fn cuPointerSetAttribute(value: *const c_void, which: c_int, address: CUdeviceptr) {
-        if value.is_null() || which != SYNC_MEMOPS {
-            return Err(Status::INVALID_VALUE);
-        }
-        known(address)?.ok_or(Status::INVALID_VALUE)?;
-        Err(super::unsupported_use!("CU_POINTER_ATTRIBUTE_SYNC_MEMOPS"))
+pub(crate) fn cuPointerSetAttribute(
+    value: *const c_void,
+    which: c_int,
+    address: CUdeviceptr,
+) -> Result {
+    if value.is_null() || which != SYNC_MEMOPS {
+        return Err(Status::INVALID_VALUE);
     }
+    known(address)?.ok_or(Status::INVALID_VALUE)?;
+    Err(super::unsupported_use!("CU_POINTER_ATTRIBUTE_SYNC_MEMOPS"))
 }

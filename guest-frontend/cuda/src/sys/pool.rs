@@ -15,6 +15,7 @@ use paragpu_abi::{
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
+use super::boundary::{In, Out};
 use super::{Result, context, device, get, memory, present, put, stream, unsupported_use};
 use crate::objects::{self, Object};
 
@@ -123,165 +124,180 @@ fn device_of(location: &cudaMemLocation) -> Result<CUdevice> {
     }
 }
 
-api! {
-    /// Allocates from the current pool of the stream's device.
-    fn cuMemAllocAsync | cuMemAllocAsync_ptsz(
-        address: *mut CUdeviceptr, size: usize, stream: CUstream,
-    ) on stream {
-        present(address)?;
-        put(address, allocate(size, stream, None)?)
-    }
+pub(crate) unsafe fn cuMemAllocAsync(
+    address: *mut CUdeviceptr,
+    size: usize,
+    stream: CUstream,
+) -> Result {
+    present(address)?;
+    put(address, allocate(size, stream, None)?)
+}
 
-    /// Allocates from a pool.
-    fn cuMemAllocFromPoolAsync | cuMemAllocFromPoolAsync_ptsz(
-        address: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream,
-    ) on stream {
-        present(address)?;
-        let ordinal = with_pool(pool, |pool| Ok(pool.ordinal))?;
-        put(address, allocate(size, stream, Some(ordinal))?)
-    }
+pub(crate) unsafe fn cuMemAllocFromPoolAsync(
+    address: *mut CUdeviceptr,
+    size: usize,
+    pool: CUmemoryPool,
+    stream: CUstream,
+) -> Result {
+    present(address)?;
+    let ordinal = with_pool(pool, |pool| Ok(pool.ordinal))?;
+    put(address, allocate(size, stream, Some(ordinal))?)
+}
 
-    /// Frees when the work posted so far is over.
-    fn cuMemFreeAsync | cuMemFreeAsync_ptsz(address: CUdeviceptr, stream: CUstream) on stream {
-        if stream::named(stream)?.stream()?.is_capturing() {
-            return Err(unsupported_use!("cuMemFreeAsync in a capture"));
+pub(crate) fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> Result {
+    if stream::named(stream)?.stream()?.is_capturing() {
+        return Err(unsupported_use!("cuMemFreeAsync in a capture"));
+    }
+    if address == 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    memory::owner(address)?.memory_free(address)
+}
+
+pub(crate) fn cuDeviceGetDefaultMemPool(pool: Out<'_, CUmemoryPool>, device: CUdevice) -> Result {
+    pool.put(handle(with_pools(device, |pools| pools.default)?))
+}
+
+pub(crate) fn cuDeviceGetMemPool(pool: Out<'_, CUmemoryPool>, device: CUdevice) -> Result {
+    pool.put(handle(with_pools(device, |pools| pools.current)?))
+}
+
+pub(crate) fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) -> Result {
+    let ordinal = device::ordinal(device)?;
+    if with_pool(pool, |pool| Ok(pool.ordinal))? != ordinal {
+        return Err(Status::INVALID_VALUE);
+    }
+    with_pools(device, |pools| pools.current = pool.addr())
+}
+
+pub(crate) unsafe fn cuMemGetDefaultMemPool(
+    pool: Out<'_, CUmemoryPool>,
+    location: *mut cudaMemLocation,
+    kind: c_int,
+) -> Result {
+    let _ = kind;
+    let device = device_of(get(location.cast_const())?)?;
+    pool.put(handle(with_pools(device, |pools| pools.default)?))
+}
+
+pub(crate) unsafe fn cuMemGetMemPool(
+    pool: Out<'_, CUmemoryPool>,
+    location: *mut cudaMemLocation,
+    kind: c_int,
+) -> Result {
+    let _ = kind;
+    let device = device_of(get(location.cast_const())?)?;
+    pool.put(handle(with_pools(device, |pools| pools.current)?))
+}
+
+pub(crate) fn cuMemPoolCreate(
+    pool: Out<'_, CUmemoryPool>,
+    properties: In<'_, cudaMemPoolProps>,
+) -> Result {
+    let properties = properties.get()?;
+    if properties.handleTypes != 0 {
+        return Err(unsupported_use!("cuMemPoolCreate with handle types"));
+    }
+    let ordinal = device::ordinal(device_of(&properties.location)?)?;
+    pool.put(objects::insert(Object::Pool(Pool::new(ordinal))))
+}
+
+pub(crate) fn cuMemPoolDestroy(pool: CUmemoryPool) -> Result {
+    let ordinal = with_pool(pool, |pool| Ok(pool.ordinal))?;
+    if is_default(pool, ordinal) {
+        return Err(Status::INVALID_VALUE);
+    }
+    objects::remove(pool, |object| matches!(object, Object::Pool(_)));
+    with_pools(ordinal.cast_signed(), |pools| {
+        if pools.current == pool.addr() {
+            pools.current = pools.default;
         }
-        if address == 0 {
+    })
+}
+
+pub(crate) fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> Result {
+    let _ = keep;
+    let ordinal = with_pool(pool, |pool| Ok(pool.ordinal))?;
+    device::session(ordinal)?.memory_trim()
+}
+
+pub(crate) unsafe fn cuMemPoolGetAttribute(
+    pool: CUmemoryPool,
+    which: c_int,
+    value: *mut c_void,
+) -> Result {
+    if value.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    with_pool(pool, |pool| {
+        let state = pool.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if REUSE.contains(&which) {
+            let index = usize::try_from(which - 1).unwrap_or(0);
+            value
+                .cast::<c_int>()
+                .write(state.reuse.get(index).copied().unwrap_or(0));
+        } else if which == RELEASE_THRESHOLD {
+            value.cast::<u64>().write(state.threshold);
+        } else if USE.contains(&which) {
+            let used = device::session(pool.ordinal)?.memory().used();
+            value.cast::<u64>().write(used);
+        } else {
             return Err(Status::INVALID_VALUE);
-        }
-        memory::owner(address)?.memory_free(address)
-    }
-
-    /// The device's first pool.
-    fn cuDeviceGetDefaultMemPool(pool: *mut CUmemoryPool, device: CUdevice) {
-        put(pool, handle(with_pools(device, |pools| pools.default)?))
-    }
-
-    /// The pool that allocations come from.
-    fn cuDeviceGetMemPool(pool: *mut CUmemoryPool, device: CUdevice) {
-        put(pool, handle(with_pools(device, |pools| pools.current)?))
-    }
-
-    /// Changes it.
-    fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) {
-        let ordinal = device::ordinal(device)?;
-        if with_pool(pool, |pool| Ok(pool.ordinal))? != ordinal {
-            return Err(Status::INVALID_VALUE);
-        }
-        with_pools(device, |pools| pools.current = pool.addr())
-    }
-
-    /// As cuDeviceGetDefaultMemPool, by location.
-    fn cuMemGetDefaultMemPool(
-        pool: *mut CUmemoryPool, location: *mut cudaMemLocation, kind: c_int,
-    ) {
-        let _ = kind;
-        let device = device_of(get(location.cast_const())?)?;
-        put(pool, handle(with_pools(device, |pools| pools.default)?))
-    }
-
-    /// As cuDeviceGetMemPool, by location.
-    fn cuMemGetMemPool(pool: *mut CUmemoryPool, location: *mut cudaMemLocation, kind: c_int) {
-        let _ = kind;
-        let device = device_of(get(location.cast_const())?)?;
-        put(pool, handle(with_pools(device, |pools| pools.current)?))
-    }
-
-    /// A pool of a device's memory, for this process only.
-    fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const cudaMemPoolProps) {
-        let properties = get(properties)?;
-        if properties.handleTypes != 0 {
-            return Err(unsupported_use!("cuMemPoolCreate with handle types"));
-        }
-        let ordinal = device::ordinal(device_of(&properties.location)?)?;
-        put(pool, objects::insert(Object::Pool(Pool::new(ordinal))))
-    }
-
-    /// Ends a pool; memory from it stays until it is freed.
-    fn cuMemPoolDestroy(pool: CUmemoryPool) {
-        let ordinal = with_pool(pool, |pool| Ok(pool.ordinal))?;
-        if is_default(pool, ordinal) {
-            return Err(Status::INVALID_VALUE);
-        }
-        objects::remove(pool, |object| matches!(object, Object::Pool(_)));
-        with_pools(ordinal.cast_signed(), |pools| {
-            if pools.current == pool.addr() {
-                pools.current = pools.default;
-            }
-        })
-    }
-
-    /// Waits for work, so that what was freed goes back to the host.
-    fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) {
-        let _ = keep;
-        let ordinal = with_pool(pool, |pool| Ok(pool.ordinal))?;
-        device::session(ordinal)?.memory_trim()
-    }
-
-    /// An attribute.
-    fn cuMemPoolGetAttribute(pool: CUmemoryPool, which: c_int, value: *mut c_void) {
-        if value.is_null() {
-            return Err(Status::INVALID_VALUE);
-        }
-        with_pool(pool, |pool| {
-            let state = pool.state.lock().unwrap_or_else(PoisonError::into_inner);
-            if REUSE.contains(&which) {
-                let index = usize::try_from(which - 1).unwrap_or(0);
-                value.cast::<c_int>().write(state.reuse.get(index).copied().unwrap_or(0));
-            } else if which == RELEASE_THRESHOLD {
-                value.cast::<u64>().write(state.threshold);
-            } else if USE.contains(&which) {
-                let used = device::session(pool.ordinal)?.memory().used();
-                value.cast::<u64>().write(used);
-            } else {
-                return Err(Status::INVALID_VALUE);
-            }
-            Ok(())
-        })
-    }
-
-    /// Policies are kept; they change no result. High-water marks follow use.
-    fn cuMemPoolSetAttribute(pool: CUmemoryPool, which: c_int, value: *mut c_void) {
-        if value.is_null() {
-            return Err(Status::INVALID_VALUE);
-        }
-        with_pool(pool, |pool| {
-            let mut state = pool.state.lock().unwrap_or_else(PoisonError::into_inner);
-            if REUSE.contains(&which) {
-                let index = usize::try_from(which - 1).unwrap_or(0);
-                if let Some(place) = state.reuse.get_mut(index) {
-                    *place = value.cast::<c_int>().read();
-                }
-            } else if which == RELEASE_THRESHOLD {
-                state.threshold = value.cast::<u64>().read();
-            } else if !USE.contains(&which) {
-                return Err(Status::INVALID_VALUE);
-            }
-            Ok(())
-        })
-    }
-
-    /// Only the pool's own device reaches its memory.
-    fn cuMemPoolSetAccess(pool: CUmemoryPool, access: *const cudaMemAccessDesc, number: usize) {
-        let ordinal = with_pool(pool, |pool| Ok(pool.ordinal))?;
-        for at in 0..number {
-            let access = get(access.wrapping_add(at))?;
-            if device::ordinal(device_of(&access.location)?)? != ordinal {
-                /// CUDA_ERROR_PEER_ACCESS_UNSUPPORTED.
-                const PEER_ACCESS_UNSUPPORTED: Status = Status(217);
-                return Err(PEER_ACCESS_UNSUPPORTED);
-            }
-            if access.flags != READ_WRITE {
-                return Err(Status::INVALID_VALUE);
-            }
         }
         Ok(())
-    }
+    })
+}
 
-    /// Only the pool's own device reaches its memory.
-    fn cuMemPoolGetAccess(flags: *mut c_int, pool: CUmemoryPool, location: *mut cudaMemLocation) {
-        let ordinal = with_pool(pool, |pool| Ok(pool.ordinal))?;
-        let asked = device::ordinal(device_of(get(location.cast_const())?)?)?;
-        put(flags, if asked == ordinal { READ_WRITE } else { 0 })
+pub(crate) unsafe fn cuMemPoolSetAttribute(
+    pool: CUmemoryPool,
+    which: c_int,
+    value: *mut c_void,
+) -> Result {
+    if value.is_null() {
+        return Err(Status::INVALID_VALUE);
     }
+    with_pool(pool, |pool| {
+        let mut state = pool.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if REUSE.contains(&which) {
+            let index = usize::try_from(which - 1).unwrap_or(0);
+            if let Some(place) = state.reuse.get_mut(index) {
+                *place = value.cast::<c_int>().read();
+            }
+        } else if which == RELEASE_THRESHOLD {
+            state.threshold = value.cast::<u64>().read();
+        } else if !USE.contains(&which) {
+            return Err(Status::INVALID_VALUE);
+        }
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuMemPoolSetAccess(
+    pool: CUmemoryPool,
+    access: *const cudaMemAccessDesc,
+    number: usize,
+) -> Result {
+    let ordinal = with_pool(pool, |pool| Ok(pool.ordinal))?;
+    for at in 0..number {
+        let access = get(access.wrapping_add(at))?;
+        if device::ordinal(device_of(&access.location)?)? != ordinal {
+            /// CUDA_ERROR_PEER_ACCESS_UNSUPPORTED.
+            const PEER_ACCESS_UNSUPPORTED: Status = Status(217);
+            return Err(PEER_ACCESS_UNSUPPORTED);
+        }
+        if access.flags != READ_WRITE {
+            return Err(Status::INVALID_VALUE);
+        }
+    }
+    Ok(())
+}
+
+pub(crate) unsafe fn cuMemPoolGetAccess(
+    flags: Out<'_, c_int>,
+    pool: CUmemoryPool,
+    location: *mut cudaMemLocation,
+) -> Result {
+    let ordinal = with_pool(pool, |pool| Ok(pool.ordinal))?;
+    let asked = device::ordinal(device_of(get(location.cast_const())?)?)?;
+    flags.put(if asked == ordinal { READ_WRITE } else { 0 })
 }

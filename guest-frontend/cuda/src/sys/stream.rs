@@ -13,7 +13,8 @@ use paragpu_client::Session;
 use paragpu_client::stream::Stream;
 use paragpu_protocol::status::Status;
 
-use super::{Result, context, event, get, graph_node, put, put_if, unsupported_use};
+use super::boundary::{In, Out};
+use super::{Result, context, event, graph_node, put, unsupported_use};
 use crate::objects::{self, Found, InContext, Object};
 
 /// CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY.
@@ -159,180 +160,189 @@ struct Carried(*mut c_void);
 // SAFETY: the program gave it for use by a thread of the library.
 unsafe impl Send for Carried {}
 
-api! {
-    /// A stream.
-    fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) {
-        put(stream, create(stream, flags, 0)?)
-    }
+pub(crate) unsafe fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) -> Result {
+    put(stream, create(stream, flags, 0)?)
+}
 
-    /// A stream with a priority, brought into the device's range.
-    fn cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, priority: c_int) {
-        put(stream, create(stream, flags, priority)?)
-    }
+pub(crate) unsafe fn cuStreamCreateWithPriority(
+    stream: *mut CUstream,
+    flags: c_uint,
+    priority: c_int,
+) -> Result {
+    put(stream, create(stream, flags, priority)?)
+}
 
-    /// Ends a stream; its work still runs.
-    fn cuStreamDestroy | cuStreamDestroy_v2(stream: CUstream) same {
-        let ended = objects::remove(stream, |object| matches!(object, Object::Stream(_)));
-        match ended.as_deref() {
-            Some(Object::Stream(inner)) => inner.session.stream_destroy(&inner.object),
-            _ => Err(Status::INVALID_HANDLE),
+pub(crate) fn cuStreamDestroy(stream: CUstream) -> Result {
+    let ended = objects::remove(stream, |object| matches!(object, Object::Stream(_)));
+    match ended.as_deref() {
+        Some(Object::Stream(inner)) => inner.session.stream_destroy(&inner.object),
+        _ => Err(Status::INVALID_HANDLE),
+    }
+}
+
+pub(crate) fn cuStreamSynchronize(stream: CUstream) -> Result {
+    let named = named(stream)?;
+    let (session, stream) = named.both()?;
+    session.stream_synchronize(stream)
+}
+
+pub(crate) fn cuStreamQuery(stream: CUstream) -> Result {
+    let named = named(stream)?;
+    let (session, stream) = named.both()?;
+    session.stream_query(stream)
+}
+
+pub(crate) fn cuStreamWaitEvent(stream: CUstream, waited: CUevent, flags: c_uint) -> Result {
+    if flags & !1 != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    let named = named(stream)?;
+    let (session, stream) = named.both()?;
+    let found = event::find(waited)?;
+    let inner = event::inner(&found)?;
+    if std::ptr::eq(inner.session, session) {
+        if flags & EXTERNAL != 0 && stream.is_capturing() {
+            return session.capture_wait_external(stream, graph_node::marked(waited)?);
         }
+        return session.stream_wait_event(stream, &inner.object);
     }
-
-    /// Waits for its work.
-    fn cuStreamSynchronize | cuStreamSynchronize_ptsz(stream: CUstream) on stream {
-        let named = named(stream)?;
-        let (session, stream) = named.both()?;
-        session.stream_synchronize(stream)
+    if stream.is_capturing() {
+        return Err(unsupported_use!(
+            "cuStreamWaitEvent of another device's event in a capture"
+        ));
     }
+    // Another device's event: its worker cannot be waited for in order.
+    inner.session.event_synchronize(&inner.object)
+}
 
-    /// Is its work over?
-    fn cuStreamQuery | cuStreamQuery_ptsz(stream: CUstream) on stream {
-        let named = named(stream)?;
-        let (session, stream) = named.both()?;
-        session.stream_query(stream)
+pub(crate) unsafe fn cuStreamGetFlags(stream: CUstream, flags: *mut c_uint) -> Result {
+    put(flags, named(stream)?.stream()?.flags())
+}
+
+pub(crate) unsafe fn cuStreamGetPriority(stream: CUstream, priority: *mut c_int) -> Result {
+    put(priority, named(stream)?.stream()?.priority())
+}
+
+pub(crate) fn cuStreamGetId(stream: CUstream, id: Out<'_, u64>) -> Result {
+    let named = named(stream)?;
+    let (session, stream) = named.both()?;
+    id.put(u64::from(session.ordinal()) << 48 | stream.handle().0)
+}
+
+pub(crate) fn cuStreamGetDevice(stream: CUstream, device: Out<'_, CUdevice>) -> Result {
+    device.put(named(stream)?.session()?.ordinal().cast_signed())
+}
+
+pub(crate) unsafe fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext) -> Result {
+    let handle = named(stream)?.context()?;
+    put(
+        context,
+        std::ptr::without_provenance_mut(usize::try_from(handle).unwrap_or(0)),
+    )
+}
+
+pub(crate) unsafe fn cuStreamGetCtx_v2(
+    stream: CUstream,
+    context: *mut CUcontext,
+    green: Out<'_, *mut c_void>,
+) -> Result {
+    let handle = named(stream)?.context()?;
+    green.put_if(std::ptr::null_mut());
+    put(
+        context,
+        std::ptr::without_provenance_mut(usize::try_from(handle).unwrap_or(0)),
+    )
+}
+
+pub(crate) fn cuStreamGetAttribute(
+    stream: CUstream,
+    attribute: c_int,
+    value: Out<'_, cudaLaunchAttributeValue>,
+) -> Result {
+    let named = named(stream)?;
+    let mut found = cudaLaunchAttributeValue { pad: [0; 8] };
+    match attribute {
+        PRIORITY => found.priority = named.stream()?.priority(),
+        SYNCHRONIZATION_POLICY => found.syncPolicy = 1,
+        _ => return Err(unsupported_use!("cuStreamGetAttribute of this attribute")),
     }
+    value.put(found)
+}
 
-    /// What comes after waits for an event.
-    fn cuStreamWaitEvent | cuStreamWaitEvent_ptsz(
-        stream: CUstream, waited: CUevent, flags: c_uint,
-    ) on stream {
-        if flags & !1 != 0 {
-            return Err(Status::INVALID_VALUE);
-        }
-        let named = named(stream)?;
-        let (session, stream) = named.both()?;
-        let found = event::find(waited)?;
-        let inner = event::inner(&found)?;
-        if std::ptr::eq(inner.session, session) {
-            if flags & EXTERNAL != 0 && stream.is_capturing() {
-                return session.capture_wait_external(stream, graph_node::marked(waited)?);
-            }
-            return session.stream_wait_event(stream, &inner.object);
-        }
-        if stream.is_capturing() {
-            return Err(unsupported_use!("cuStreamWaitEvent of another device's event in a capture"));
-        }
-        // Another device's event: its worker cannot be waited for in order.
-        inner.session.event_synchronize(&inner.object)
+pub(crate) unsafe fn cuStreamSetAttribute(
+    stream: CUstream,
+    attribute: c_int,
+    value: In<'_, cudaLaunchAttributeValue>,
+) -> Result {
+    let named = named(stream)?;
+    let value = value.get()?;
+    match attribute {
+        SYNCHRONIZATION_POLICY if (1..=4).contains(&value.syncPolicy) => Ok(()),
+        SYNCHRONIZATION_POLICY => Err(Status::INVALID_VALUE),
+        PRIORITY if value.priority == named.stream()?.priority() => Ok(()),
+        _ => Err(unsupported_use!("cuStreamSetAttribute of this attribute")),
     }
+}
 
-    /// Its flags.
-    fn cuStreamGetFlags | cuStreamGetFlags_ptsz(stream: CUstream, flags: *mut c_uint) on stream {
-        put(flags, named(stream)?.stream()?.flags())
+pub(crate) fn cuStreamCopyAttributes(to: CUstream, from: CUstream) -> Result {
+    named(to)?;
+    named(from)?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuLaunchHostFunc(
+    stream: CUstream,
+    function: CUhostFn,
+    argument: *mut c_void,
+) -> Result {
+    let function = function.ok_or(Status::INVALID_VALUE)?;
+    let named = named(stream)?;
+    let (session, stream) = named.both()?;
+    if stream.is_capturing() {
+        return session.capture_host(stream, graph_node::host_call(Some(function), argument)?);
     }
-
-    /// Its priority.
-    fn cuStreamGetPriority | cuStreamGetPriority_ptsz(stream: CUstream, priority: *mut c_int) on stream {
-        put(priority, named(stream)?.stream()?.priority())
-    }
-
-    /// A number that no other stream has.
-    fn cuStreamGetId | cuStreamGetId_ptsz(stream: CUstream, id: *mut u64) on stream {
-        let named = named(stream)?;
-        let (session, stream) = named.both()?;
-        put(id, u64::from(session.ordinal()) << 48 | stream.handle().0)
-    }
-
-    /// Its device.
-    fn cuStreamGetDevice | cuStreamGetDevice_ptsz(stream: CUstream, device: *mut CUdevice) on stream {
-        put(device, named(stream)?.session()?.ordinal().cast_signed())
-    }
-
-    /// Its context.
-    fn cuStreamGetCtx | cuStreamGetCtx_ptsz(stream: CUstream, context: *mut CUcontext) on stream {
-        let handle = named(stream)?.context()?;
-        put(context, std::ptr::without_provenance_mut(usize::try_from(handle).unwrap_or(0)))
-    }
-
-    /// Its context; green contexts are not served, so there is never one.
-    fn cuStreamGetCtx_v2 | cuStreamGetCtx_v2_ptsz(
-        stream: CUstream, context: *mut CUcontext, green: *mut *mut c_void,
-    ) on stream {
-        let handle = named(stream)?.context()?;
-        put_if(green, std::ptr::null_mut());
-        put(context, std::ptr::without_provenance_mut(usize::try_from(handle).unwrap_or(0)))
-    }
-
-    /// Priority and synchronisation policy; other attributes are not served.
-    fn cuStreamGetAttribute | cuStreamGetAttribute_ptsz(
-        stream: CUstream, attribute: c_int, value: *mut cudaLaunchAttributeValue,
-    ) on stream {
-        let named = named(stream)?;
-        let mut found = cudaLaunchAttributeValue { pad: [0; 8] };
-        match attribute {
-            PRIORITY => found.priority = named.stream()?.priority(),
-            SYNCHRONIZATION_POLICY => found.syncPolicy = 1,
-            _ => return Err(unsupported_use!("cuStreamGetAttribute of this attribute")),
-        }
-        put(value, found)
-    }
-
-    /// The synchronisation policy is a preference; other attributes are not
-    /// served.
-    fn cuStreamSetAttribute | cuStreamSetAttribute_ptsz(
-        stream: CUstream, attribute: c_int, value: *const cudaLaunchAttributeValue,
-    ) on stream {
-        let named = named(stream)?;
-        let value = get(value)?;
-        match attribute {
-            SYNCHRONIZATION_POLICY if (1..=4).contains(&value.syncPolicy) => Ok(()),
-            SYNCHRONIZATION_POLICY => Err(Status::INVALID_VALUE),
-            PRIORITY if value.priority == named.stream()?.priority() => Ok(()),
-            _ => Err(unsupported_use!("cuStreamSetAttribute of this attribute")),
-        }
-    }
-
-    /// All attributes that differ between streams are fixed at creation.
-    fn cuStreamCopyAttributes | cuStreamCopyAttributes_ptsz(to: CUstream, from: CUstream) same {
-        named(to)?;
-        named(from)?;
-        Ok(())
-    }
-
-    /// Runs a function of the program in the stream's order.
-    fn cuLaunchHostFunc | cuLaunchHostFunc_ptsz(
-        stream: CUstream, function: CUhostFn, argument: *mut c_void,
-    ) on stream {
-        let function = function.ok_or(Status::INVALID_VALUE)?;
-        let named = named(stream)?;
-        let (session, stream) = named.both()?;
-        if stream.is_capturing() {
-            return session.capture_host(stream, graph_node::host_call(Some(function), argument)?);
-        }
-        let argument = Carried(argument);
-        session.launch_host_function(stream, Box::new(move || {
+    let argument = Carried(argument);
+    session.launch_host_function(
+        stream,
+        Box::new(move || {
             let argument = argument;
             // SAFETY: the program's own function with the program's argument.
             unsafe { function(argument.0) }
-        }))
-    }
+        }),
+    )
+}
 
-    /// As cuLaunchHostFunc; the function learns the stream and its state.
-    fn cuStreamAddCallback | cuStreamAddCallback_ptsz(
-        stream: CUstream, function: CUstreamCallback, argument: *mut c_void, flags: c_uint,
-    ) on stream {
-        if flags != 0 {
-            return Err(Status::INVALID_VALUE);
-        }
-        let function = function.ok_or(Status::INVALID_VALUE)?;
-        let (argument, handle) = (Carried(argument), Carried(stream));
-        let named = named(stream)?;
-        let (session, stream) = named.both()?;
-        session.launch_host_function(stream, Box::new(move || {
+pub(crate) fn cuStreamAddCallback(
+    stream: CUstream,
+    function: CUstreamCallback,
+    argument: *mut c_void,
+    flags: c_uint,
+) -> Result {
+    if flags != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    let function = function.ok_or(Status::INVALID_VALUE)?;
+    let (argument, handle) = (Carried(argument), Carried(stream));
+    let named = named(stream)?;
+    let (session, stream) = named.both()?;
+    session.launch_host_function(
+        stream,
+        Box::new(move || {
             let (argument, handle) = (argument, handle);
             let status = session.check().err().unwrap_or(Status::SUCCESS);
             // SAFETY: the program's own function with the program's argument.
             unsafe { function(handle.0, status.0.cast_signed(), argument.0) }
-        }))
-    }
+        }),
+    )
+}
 
-    /// There is no managed memory to attach.
-    fn cuStreamAttachMemAsync | cuStreamAttachMemAsync_ptsz(
-        stream: CUstream, address: CUdeviceptr, length: usize, flags: c_uint,
-    ) on stream {
-        named(stream)?;
-        let _ = (address, length, flags);
-        Err(Status::INVALID_VALUE)
-    }
+pub(crate) fn cuStreamAttachMemAsync(
+    stream: CUstream,
+    address: CUdeviceptr,
+    length: usize,
+    flags: c_uint,
+) -> Result {
+    named(stream)?;
+    let _ = (address, length, flags);
+    Err(Status::INVALID_VALUE)
 }

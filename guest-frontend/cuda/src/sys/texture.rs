@@ -15,6 +15,7 @@ use paragpu_protocol::types::{
     LevelsLayers, LinearResource, ResourceView, Sampling, TextureResource, TextureSpec,
 };
 
+use super::boundary::{In, Out};
 use super::{Result, array, context, get, present, put};
 use crate::objects::{Bindless, InContext};
 
@@ -194,23 +195,26 @@ fn view(descriptor: Option<&CUDA_RESOURCE_VIEW_DESC>) -> Result<ResourceView> {
     })
 }
 
-api! {
-    /// A texture object.
-    fn cuTexObjectCreate(
-        texture: *mut CUtexObject, from: *const CUDA_RESOURCE_DESC,
-        how: *const CUDA_TEXTURE_DESC, another: *const CUDA_RESOURCE_VIEW_DESC,
-    ) {
-        present(texture)?;
-        let (from, how) = (get(from)?, get(how)?);
-        let current = context::current()?;
-        let spec = TextureSpec {
-            resource: resource(from)?,
-            sampling: sampling(how)?,
-            view: view(another.as_ref())?,
-        };
-        let object = current.session.texture_create(spec)?;
-        let value = object.value;
-        keep(false, value, Entry {
+pub(crate) unsafe fn cuTexObjectCreate(
+    texture: Out<'_, CUtexObject>,
+    from: *const CUDA_RESOURCE_DESC,
+    how: *const CUDA_TEXTURE_DESC,
+    another: *const CUDA_RESOURCE_VIEW_DESC,
+) -> Result {
+    texture.present()?;
+    let (from, how) = (get(from)?, get(how)?);
+    let current = context::current()?;
+    let spec = TextureSpec {
+        resource: resource(from)?,
+        sampling: sampling(how)?,
+        view: view(another.as_ref())?,
+    };
+    let object = current.session.texture_create(spec)?;
+    let value = object.value;
+    keep(
+        false,
+        value,
+        Entry {
             object: Bindless::Texture(InContext {
                 context: current.handle,
                 session: current.session,
@@ -219,50 +223,59 @@ api! {
             resource: *from,
             sampling: Some(*how),
             view: another.as_ref().copied(),
-        });
-        put(texture, value)
-    }
+        },
+    );
+    texture.put(value)
+}
 
-    /// Ends a texture object.
-    fn cuTexObjectDestroy(texture: CUtexObject) {
-        remove(false, texture)
-    }
+pub(crate) fn cuTexObjectDestroy(texture: CUtexObject) -> Result {
+    remove(false, texture)
+}
 
-    /// What it reads.
-    fn cuTexObjectGetResourceDesc(place: *mut CUDA_RESOURCE_DESC, texture: CUtexObject) {
-        put(place, look(false, texture, |entry| entry.resource)?)
-    }
+pub(crate) fn cuTexObjectGetResourceDesc(
+    place: Out<'_, CUDA_RESOURCE_DESC>,
+    texture: CUtexObject,
+) -> Result {
+    place.put(look(false, texture, |entry| entry.resource)?)
+}
 
-    /// How it reads.
-    fn cuTexObjectGetTextureDesc(place: *mut CUDA_TEXTURE_DESC, texture: CUtexObject) {
-        let found = look(false, texture, |entry| entry.sampling)?;
-        put(place, found.ok_or(Status::INVALID_VALUE)?)
-    }
+pub(crate) fn cuTexObjectGetTextureDesc(
+    place: Out<'_, CUDA_TEXTURE_DESC>,
+    texture: CUtexObject,
+) -> Result {
+    let found = look(false, texture, |entry| entry.sampling)?;
+    place.put(found.ok_or(Status::INVALID_VALUE)?)
+}
 
-    /// The other view that it reads.
-    fn cuTexObjectGetResourceViewDesc(
-        place: *mut CUDA_RESOURCE_VIEW_DESC, texture: CUtexObject,
-    ) {
-        let found = look(false, texture, |entry| entry.view)?;
-        put(place, found.ok_or(Status::INVALID_VALUE)?)
-    }
+pub(crate) fn cuTexObjectGetResourceViewDesc(
+    place: Out<'_, CUDA_RESOURCE_VIEW_DESC>,
+    texture: CUtexObject,
+) -> Result {
+    let found = look(false, texture, |entry| entry.view)?;
+    place.put(found.ok_or(Status::INVALID_VALUE)?)
+}
 
-    /// A surface object.
-    fn cuSurfObjectCreate(surface: *mut CUsurfObject, from: *const CUDA_RESOURCE_DESC) {
-        present(surface)?;
-        let from = get(from)?;
-        if from.resType != CU_RESOURCE_TYPE_ARRAY || from.flags != 0 {
-            return Err(Status::INVALID_VALUE);
-        }
-        let found = array::find(from.res.array)?;
-        let level = &array::inner(&found)?.object;
-        if level.array.shape().levels > 0 {
-            return Err(super::unsupported_use!("a surface of one mipmap level"));
-        }
-        let current = context::current()?;
-        let object = current.session.surface_create(&level.array)?;
-        let value = object.value;
-        keep(true, value, Entry {
+pub(crate) unsafe fn cuSurfObjectCreate(
+    surface: *mut CUsurfObject,
+    from: In<'_, CUDA_RESOURCE_DESC>,
+) -> Result {
+    present(surface)?;
+    let from = from.get()?;
+    if from.resType != CU_RESOURCE_TYPE_ARRAY || from.flags != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    let found = array::find(from.res.array)?;
+    let level = &array::inner(&found)?.object;
+    if level.array.shape().levels > 0 {
+        return Err(super::unsupported_use!("a surface of one mipmap level"));
+    }
+    let current = context::current()?;
+    let object = current.session.surface_create(&level.array)?;
+    let value = object.value;
+    keep(
+        true,
+        value,
+        Entry {
             object: Bindless::Surface(InContext {
                 context: current.handle,
                 session: current.session,
@@ -271,17 +284,18 @@ api! {
             resource: *from,
             sampling: None,
             view: None,
-        });
-        put(surface, value)
-    }
+        },
+    );
+    put(surface, value)
+}
 
-    /// Ends a surface object.
-    fn cuSurfObjectDestroy(surface: CUsurfObject) {
-        remove(true, surface)
-    }
+pub(crate) fn cuSurfObjectDestroy(surface: CUsurfObject) -> Result {
+    remove(true, surface)
+}
 
-    /// What it reads and writes.
-    fn cuSurfObjectGetResourceDesc(place: *mut CUDA_RESOURCE_DESC, surface: CUsurfObject) {
-        put(place, look(true, surface, |entry| entry.resource)?)
-    }
+pub(crate) fn cuSurfObjectGetResourceDesc(
+    place: Out<'_, CUDA_RESOURCE_DESC>,
+    surface: CUsurfObject,
+) -> Result {
+    place.put(look(true, surface, |entry| entry.resource)?)
 }

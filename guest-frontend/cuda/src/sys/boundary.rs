@@ -1,0 +1,121 @@
+//! What a C program passes, as the description names it.
+
+use std::ffi::c_char;
+use std::marker::PhantomData;
+
+use paragpu_abi::{CU_STREAM_PER_THREAD, CUstream};
+use paragpu_protocol::status::Status;
+
+use super::Result;
+
+/// The legacy default stream.
+pub(crate) const DEFAULT_STREAM: CUstream = std::ptr::null_mut();
+/// The calling thread's default stream.
+pub(crate) const OWN_STREAM: CUstream = CU_STREAM_PER_THREAD;
+
+/// The null stream of a function with per-thread default stream.
+pub(crate) fn own_default(stream: CUstream) -> CUstream {
+    if stream.is_null() { OWN_STREAM } else { stream }
+}
+
+/// A parameter made from what C passed.
+pub(crate) trait Boundary<Raw> {
+    /// Takes it over.
+    ///
+    /// # Safety
+    /// `raw` is what CUDA's manual asks for in this place, for as long as the
+    /// function runs.
+    unsafe fn take(raw: Raw) -> Self;
+}
+
+impl<T> Boundary<T> for T {
+    unsafe fn take(raw: T) -> T {
+        raw
+    }
+}
+
+/// Where a function writes one `T`; may be null.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Out<'c, T>(*mut T, PhantomData<&'c mut T>);
+
+impl<T> Boundary<*mut T> for Out<'_, T> {
+    unsafe fn take(raw: *mut T) -> Self {
+        Self(raw, PhantomData)
+    }
+}
+
+impl<T> Out<'_, T> {
+    /// Refuses null. What is there need not be a value yet.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for null.
+    pub(crate) fn present(self) -> Result<Self> {
+        if self.0.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        Ok(self)
+    }
+
+    /// Writes.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for null.
+    pub(crate) fn put(self, value: T) -> Result {
+        self.present()?.put_if(value);
+        Ok(())
+    }
+
+    /// Writes unless it is null.
+    pub(crate) fn put_if(self, value: T) {
+        if !self.0.is_null() {
+            // SAFETY: writable and aligned, as `take` was promised.
+            unsafe { self.0.write(value) };
+        }
+    }
+}
+
+/// One `T` that a function reads; may be null.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct In<'c, T>(Option<&'c T>);
+
+impl<T> Boundary<*const T> for In<'_, T> {
+    unsafe fn take(raw: *const T) -> Self {
+        // SAFETY: null or a `T` that nobody writes to, as the caller promises.
+        Self(unsafe { raw.as_ref() })
+    }
+}
+
+impl<'c, T> In<'c, T> {
+    /// What is there.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for null.
+    pub(crate) fn get(self) -> Result<&'c T> {
+        self.0.ok_or(Status::INVALID_VALUE)
+    }
+}
+
+/// A C string; may be null.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Text<'c>(Option<&'c std::ffi::CStr>);
+
+impl Boundary<*const c_char> for Text<'_> {
+    unsafe fn take(raw: *const c_char) -> Self {
+        if raw.is_null() {
+            return Self(None);
+        }
+        // SAFETY: a C string that nobody writes to, as the caller promises.
+        Self(Some(unsafe { std::ffi::CStr::from_ptr(raw) }))
+    }
+}
+
+impl<'c> Text<'c> {
+    /// The text.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for null, and for what is no UTF-8.
+    pub(crate) fn get(self) -> Result<&'c str> {
+        let text = self.0.ok_or(Status::INVALID_VALUE)?;
+        text.to_str().map_err(|_| Status::INVALID_VALUE)
+    }
+}

@@ -1,0 +1,88 @@
+//! Stream capture (CUDA Driver API, Stream Management).
+
+/// Begins a capture, in the strictest mode.
+#[since(10000)]
+#[per_thread(ptsz)]
+fn cuStreamBeginCapture(stream: DefaultStream);
+
+/// Begins a capture.
+#[since(10010)]
+#[per_thread(ptsz)]
+fn cuStreamBeginCapture_v2(stream: DefaultStream, mode: c_int);
+
+/// Begins a capture that adds to a graph.
+#[since(12030)]
+#[per_thread(ptsz)]
+fn cuStreamBeginCaptureToGraph(
+    stream: DefaultStream,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    edges: *const cudaGraphEdgeData,
+    count: usize,
+    mode: c_int,
+);
+
+/// Ends a capture.
+#[since(10000)]
+#[per_thread(ptsz)]
+fn cuStreamEndCapture(stream: DefaultStream, graph: Out<CUgraph>);
+
+/// Is a capture under way, and of use?
+#[since(10000)]
+#[per_thread(ptsz)]
+fn cuStreamIsCapturing(stream: DefaultStream, place: Out<c_int>);
+
+/// The capture's number.
+#[since(10010)]
+#[per_thread(ptsz)]
+fn cuStreamGetCaptureInfo(stream: DefaultStream, place: Out<c_int>, id: Out<u64>);
+
+/// All that is known of a capture.
+#[since(11030)]
+#[per_thread(ptsz)]
+fn cuStreamGetCaptureInfo_v2(
+    stream: DefaultStream,
+    place: Out<c_int>,
+    id: Out<u64>,
+    graph: Out<CUgraph>,
+    dependencies: Out<*const CUgraphNode>,
+    count: Out<usize>,
+);
+
+/// All that is known of a capture.
+#[since(12030)]
+#[per_thread(ptsz)]
+fn cuStreamGetCaptureInfo_v3(
+    stream: DefaultStream,
+    place: Out<c_int>,
+    id: Out<u64>,
+    graph: Out<CUgraph>,
+    dependencies: Out<*const CUgraphNode>,
+    edges: Out<*const cudaGraphEdgeData>,
+    count: Out<usize>,
+);
+
+/// Changes what the stream's next node comes after.
+#[since(11030)]
+#[per_thread(ptsz)]
+fn cuStreamUpdateCaptureDependencies(
+    stream: DefaultStream,
+    nodes: *mut CUgraphNode,
+    count: usize,
+    flags: c_uint,
+);
+
+/// Changes what the stream's next node comes after.
+#[since(12030)]
+#[per_thread(ptsz)]
+fn cuStreamUpdateCaptureDependencies_v2(
+    stream: DefaultStream,
+    nodes: *mut CUgraphNode,
+    edges: *const cudaGraphEdgeData,
+    count: usize,
+    flags: c_uint,
+);
+
+/// How the calling thread takes part in captures.
+#[since(10010)]
+fn cuThreadExchangeStreamCaptureMode(mode: Out<c_int>);

@@ -1,0 +1,179 @@
+//! Copies of linear memory (CUDA Driver API, Memory Management).
+
+/// Unified copy.
+#[since(4000)]
+#[per_thread(ptds)]
+#[default_stream]
+fn cuMemcpy(destination: CUdeviceptr, source: CUdeviceptr, size: usize);
+
+/// Unified copy in a stream's order.
+#[since(4000)]
+#[per_thread(ptsz)]
+fn cuMemcpyAsync(destination: CUdeviceptr, source: CUdeviceptr, size: usize, stream: DefaultStream);
+
+/// To the device.
+#[since(3020)]
+#[per_thread(ptds)]
+#[default_stream]
+fn cuMemcpyHtoD_v2(destination: CUdeviceptr, source: *const c_void, size: usize);
+
+/// To the device in a stream's order.
+#[since(3020)]
+#[per_thread(ptsz)]
+fn cuMemcpyHtoDAsync_v2(
+    destination: CUdeviceptr,
+    source: *const c_void,
+    size: usize,
+    stream: DefaultStream,
+);
+
+/// From the device.
+#[since(3020)]
+#[per_thread(ptds)]
+#[default_stream]
+fn cuMemcpyDtoH_v2(destination: *mut c_void, source: CUdeviceptr, size: usize);
+
+/// From the device in a stream's order.
+#[since(3020)]
+#[per_thread(ptsz)]
+fn cuMemcpyDtoHAsync_v2(
+    destination: *mut c_void,
+    source: CUdeviceptr,
+    size: usize,
+    stream: DefaultStream,
+);
+
+/// On the device.
+#[since(3020)]
+#[per_thread(ptds)]
+#[default_stream]
+fn cuMemcpyDtoD_v2(destination: CUdeviceptr, source: CUdeviceptr, size: usize);
+
+/// On the device in a stream's order.
+#[since(3020)]
+#[per_thread(ptsz)]
+fn cuMemcpyDtoDAsync_v2(
+    destination: CUdeviceptr,
+    source: CUdeviceptr,
+    size: usize,
+    stream: DefaultStream,
+);
+
+/// Between contexts.
+#[since(4000)]
+#[per_thread(ptds)]
+#[default_stream]
+fn cuMemcpyPeer(
+    destination: CUdeviceptr,
+    to: CUcontext,
+    source: CUdeviceptr,
+    from: CUcontext,
+    size: usize,
+);
+
+/// Between contexts in a stream's order.
+#[since(4000)]
+#[per_thread(ptsz)]
+fn cuMemcpyPeerAsync(
+    destination: CUdeviceptr,
+    to: CUcontext,
+    source: CUdeviceptr,
+    from: CUcontext,
+    size: usize,
+    stream: DefaultStream,
+);
+
+#[since(12060)]
+#[per_thread(ptsz)]
+#[refused("not built yet")]
+fn cuMemBatchDecompressAsync(
+    params_array: *mut CUmemDecompressParams,
+    count: usize,
+    flags: c_uint,
+    error_index: *mut usize,
+    stream: CUstream,
+);
+
+#[since(12080)]
+#[per_thread(ptsz)]
+#[refused("not built yet")]
+fn cuMemcpy3DBatchAsync(
+    num_ops: usize,
+    op_list: *mut CUDA_MEMCPY3D_BATCH_OP,
+    fail_idx: *mut usize,
+    flags: u64,
+    stream: CUstream,
+);
+
+#[since(13000)]
+#[per_thread(ptsz)]
+#[refused("not built yet")]
+fn cuMemcpy3DBatchAsync_v2(
+    num_ops: usize,
+    op_list: *mut CUDA_MEMCPY3D_BATCH_OP,
+    flags: u64,
+    stream: CUstream,
+);
+
+#[since(12080)]
+#[per_thread(ptsz)]
+#[refused("not built yet")]
+fn cuMemcpyBatchAsync(
+    dsts: *mut CUdeviceptr,
+    srcs: *mut CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    attrs: *mut CUmemcpyAttributes,
+    attrs_idxs: *mut usize,
+    num_attrs: usize,
+    fail_idx: *mut usize,
+    stream: CUstream,
+);
+
+#[since(13000)]
+#[per_thread(ptsz)]
+#[refused("not built yet")]
+fn cuMemcpyBatchAsync_v2(
+    dsts: *mut CUdeviceptr,
+    srcs: *mut CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    attrs: *mut CUmemcpyAttributes,
+    attrs_idxs: *mut usize,
+    num_attrs: usize,
+    stream: CUstream,
+);
+
+#[since(2000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuMemcpyDtoD(dst_device: c_uint, src_device: c_uint, byte_count: c_uint);
+
+#[since(3000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuMemcpyDtoDAsync(dst_device: c_uint, src_device: c_uint, byte_count: c_uint, stream: CUstream);
+
+#[since(2000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuMemcpyDtoH(dst_host: *mut c_void, src_device: c_uint, byte_count: c_uint);
+
+#[since(2000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuMemcpyDtoHAsync(
+    dst_host: *mut c_void,
+    src_device: c_uint,
+    byte_count: c_uint,
+    stream: CUstream,
+);
+
+#[since(2000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuMemcpyHtoD(dst_device: c_uint, src_host: *const c_void, byte_count: c_uint);
+
+#[since(2000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuMemcpyHtoDAsync(
+    dst_device: c_uint,
+    src_host: *const c_void,
+    byte_count: c_uint,
+    stream: CUstream,
+);

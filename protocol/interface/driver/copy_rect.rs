@@ -1,0 +1,164 @@
+//! Two- and three-dimensional copies, and copies of arrays (CUDA Driver API,
+//! Memory Management).
+
+/// 2D copy.
+#[since(3020)]
+#[per_thread(ptds)]
+#[default_stream]
+fn cuMemcpy2D_v2(copy: In<CUDA_MEMCPY2D>);
+
+/// 2D copy of any pitch.
+#[since(3020)]
+#[per_thread(ptds)]
+#[default_stream]
+fn cuMemcpy2DUnaligned_v2(copy: In<CUDA_MEMCPY2D>);
+
+/// 2D copy in a stream's order.
+#[since(3020)]
+#[per_thread(ptsz)]
+fn cuMemcpy2DAsync_v2(copy: In<CUDA_MEMCPY2D>, stream: DefaultStream);
+
+/// 3D copy.
+#[since(3020)]
+#[per_thread(ptds)]
+#[default_stream]
+fn cuMemcpy3D_v2(copy: In<CUDA_MEMCPY3D>);
+
+/// 3D copy in a stream's order.
+#[since(3020)]
+#[per_thread(ptsz)]
+fn cuMemcpy3DAsync_v2(copy: In<CUDA_MEMCPY3D>, stream: DefaultStream);
+
+/// 3D copy between contexts.
+#[since(4000)]
+#[per_thread(ptds)]
+#[default_stream]
+fn cuMemcpy3DPeer(copy: In<CUDA_MEMCPY3D_PEER>);
+
+/// 3D copy between contexts in a stream's order.
+#[since(4000)]
+#[per_thread(ptsz)]
+fn cuMemcpy3DPeerAsync(copy: In<CUDA_MEMCPY3D_PEER>, stream: DefaultStream);
+
+/// Into an array's first row.
+#[since(3020)]
+#[per_thread(ptds)]
+#[default_stream]
+fn cuMemcpyHtoA_v2(array: CUarray, offset: usize, source: *const c_void, size: usize);
+
+/// Into an array's first row, in order.
+#[since(3020)]
+#[per_thread(ptsz)]
+fn cuMemcpyHtoAAsync_v2(
+    array: CUarray,
+    offset: usize,
+    source: *const c_void,
+    size: usize,
+    stream: DefaultStream,
+);
+
+/// Out of an array's first row.
+#[since(3020)]
+#[per_thread(ptds)]
+#[default_stream]
+fn cuMemcpyAtoH_v2(destination: *mut c_void, array: CUarray, offset: usize, size: usize);
+
+/// Out of an array's first row, in order.
+#[since(3020)]
+#[per_thread(ptsz)]
+fn cuMemcpyAtoHAsync_v2(
+    destination: *mut c_void,
+    array: CUarray,
+    offset: usize,
+    size: usize,
+    stream: DefaultStream,
+);
+
+/// From device memory into an array's first row.
+#[since(3020)]
+#[per_thread(ptds)]
+#[default_stream]
+fn cuMemcpyDtoA_v2(array: CUarray, offset: usize, source: CUdeviceptr, size: usize);
+
+/// From an array's first row into device memory.
+#[since(3020)]
+#[per_thread(ptds)]
+#[default_stream]
+fn cuMemcpyAtoD_v2(destination: CUdeviceptr, array: CUarray, offset: usize, size: usize);
+
+/// Between arrays' first rows.
+#[since(3020)]
+#[per_thread(ptds)]
+#[default_stream]
+fn cuMemcpyAtoA_v2(to: CUarray, to_offset: usize, from: CUarray, from_offset: usize, size: usize);
+
+#[since(2000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuMemcpy2D(copy: In<CUDA_MEMCPY2D_v1>);
+
+#[since(2000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuMemcpy2DAsync(copy: In<CUDA_MEMCPY2D_v1>, stream: CUstream);
+
+#[since(2000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuMemcpy2DUnaligned(copy: In<CUDA_MEMCPY2D_v1>);
+
+#[since(2000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuMemcpy3D(copy: In<CUDA_MEMCPY3D_v1>);
+
+#[since(2000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuMemcpy3DAsync(copy: In<CUDA_MEMCPY3D_v1>, stream: CUstream);
+
+#[since(2000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuMemcpyAtoA(
+    dst_array: CUarray,
+    dst_offset: c_uint,
+    src_array: CUarray,
+    src_offset: c_uint,
+    byte_count: c_uint,
+);
+
+#[since(2000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuMemcpyAtoD(dst_device: c_uint, src_array: CUarray, src_offset: c_uint, byte_count: c_uint);
+
+#[since(2000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuMemcpyAtoH(dst_host: *mut c_void, src_array: CUarray, src_offset: c_uint, byte_count: c_uint);
+
+#[since(2000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuMemcpyAtoHAsync(
+    dst_host: *mut c_void,
+    src_array: CUarray,
+    src_offset: c_uint,
+    byte_count: c_uint,
+    stream: CUstream,
+);
+
+#[since(2000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuMemcpyDtoA(dst_array: CUarray, dst_offset: c_uint, src_device: c_uint, byte_count: c_uint);
+
+#[since(2000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuMemcpyHtoA(
+    dst_array: CUarray,
+    dst_offset: c_uint,
+    src_host: *const c_void,
+    byte_count: c_uint,
+);
+
+#[since(2000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuMemcpyHtoAAsync(
+    dst_array: CUarray,
+    dst_offset: c_uint,
+    src_host: *const c_void,
+    byte_count: c_uint,
+    stream: CUstream,
+);

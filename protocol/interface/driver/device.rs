@@ -1,0 +1,108 @@
+//! Initialisation and devices (CUDA Driver API, Initialization, Version
+//! Management, Device Management).
+
+/// Connects to the host.
+#[since(2000)]
+#[before_init]
+fn cuInit(flags: c_uint);
+
+/// 1000·major + 10·minor of the interface that this library is.
+#[since(2020)]
+#[before_init]
+fn cuDriverGetVersion(version: Out<c_int>);
+
+/// The device with a number.
+#[since(2000)]
+fn cuDeviceGet(device: *mut CUdevice, number: c_int);
+
+/// How many devices.
+#[since(2000)]
+fn cuDeviceGetCount(number: Out<c_int>);
+
+/// Its name.
+#[since(2000)]
+fn cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice);
+
+/// What identifies it for ever.
+#[since(9020)]
+#[also(cuDeviceGetUuid_v2 = 11040)]
+fn cuDeviceGetUuid(uuid: Out<CUuuid>, device: CUdevice);
+
+/// No local id: that is Windows's.
+#[since(10000)]
+fn cuDeviceGetLuid(luid: *mut c_char, mask: Out<c_uint>, device: CUdevice);
+
+/// Bytes of memory.
+#[since(3020)]
+fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: CUdevice);
+
+/// Attributes, all from the snapshot.
+#[since(2000)]
+fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, device: CUdevice);
+
+/// Limits of a device, the old way.
+#[since(2000)]
+fn cuDeviceGetProperties(properties: Out<Properties>, device: CUdevice);
+
+/// Compute capability.
+#[since(2000)]
+fn cuDeviceComputeCapability(major: Out<c_int>, minor: Out<c_int>, device: CUdevice);
+
+/// Its place on the host's bus.
+#[since(4010)]
+fn cuDeviceGetPCIBusId(id: *mut c_char, length: c_int, device: CUdevice);
+
+/// The device at a place on the host's bus.
+#[since(4010)]
+fn cuDeviceGetByPCIBusId(device: Out<CUdevice>, id: Text);
+
+/// Devices do not reach each other's memory: each has its own worker.
+#[since(4000)]
+fn cuDeviceCanAccessPeer(can: Out<c_int>, device: CUdevice, peer: CUdevice);
+
+/// As cuDeviceCanAccessPeer.
+#[since(8000)]
+fn cuDeviceGetP2PAttribute(value: Out<c_int>, attribute: c_int, from: CUdevice, to: CUdevice);
+
+/// How wide a linear texture may be.
+#[since(11010)]
+fn cuDeviceGetTexture1DLinearMaxWidth(
+    width: Out<usize>,
+    format: c_int,
+    channels: c_uint,
+    device: CUdevice,
+);
+
+/// No affinities but the whole device.
+#[since(11040)]
+fn cuDeviceGetExecAffinitySupport(value: Out<c_int>, kind: c_int, device: CUdevice);
+
+#[since(13000)]
+#[refused("not built yet")]
+fn cuDeviceGetHostAtomicCapabilities(
+    capabilities: *mut c_uint,
+    operations: *const c_int,
+    count: c_uint,
+    dev: CUdevice,
+);
+
+#[since(12040)]
+#[refused("not built yet")]
+fn cuDeviceRegisterAsyncNotification(
+    device: CUdevice,
+    callback_func: CUasyncCallback,
+    user_data: *mut c_void,
+    callback: Out<CUasyncCallbackHandle>,
+);
+
+#[since(2000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuDeviceTotalMem(bytes: Out<c_uint>, dev: CUdevice);
+
+#[since(12040)]
+#[refused("not built yet")]
+fn cuDeviceUnregisterAsyncNotification(device: CUdevice, callback: CUasyncCallbackHandle);
+
+#[since(11030)]
+#[refused("not built yet")]
+fn cuFlushGPUDirectRDMAWrites(target: c_int, scope: c_int);

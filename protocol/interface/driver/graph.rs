@@ -1,0 +1,124 @@
+//! Graphs as a whole (CUDA Driver API, Graph Management). Nodes with
+//! parameters are in `graph_node`, executable graphs in `graph_exec`.
+
+/// A graph without nodes.
+#[since(10000)]
+fn cuGraphCreate(graph: Out<CUgraph>, flags: c_uint);
+
+/// Ends a graph.
+#[since(10000)]
+fn cuGraphDestroy(graph: CUgraph);
+
+/// A copy of a graph.
+#[since(10000)]
+fn cuGraphClone(clone: Out<CUgraph>, graph: CUgraph);
+
+/// Its nodes.
+#[since(10000)]
+fn cuGraphGetNodes(graph: CUgraph, nodes: Out<CUgraphNode>, count: Out<usize>);
+
+/// Its nodes that depend on none.
+#[since(10000)]
+fn cuGraphGetRootNodes(graph: CUgraph, nodes: Out<CUgraphNode>, count: Out<usize>);
+
+/// Its dependencies.
+#[since(10000)]
+fn cuGraphGetEdges(graph: CUgraph, from: Out<CUgraphNode>, to: Out<CUgraphNode>, count: Out<usize>);
+
+/// Its dependencies.
+#[since(12030)]
+fn cuGraphGetEdges_v2(
+    graph: CUgraph,
+    from: Out<CUgraphNode>,
+    to: Out<CUgraphNode>,
+    edges: Out<cudaGraphEdgeData>,
+    count: Out<usize>,
+);
+
+/// Adds dependencies.
+#[since(10000)]
+fn cuGraphAddDependencies(
+    graph: CUgraph,
+    from: *const CUgraphNode,
+    to: *const CUgraphNode,
+    count: usize,
+);
+
+/// Adds dependencies.
+#[since(12030)]
+fn cuGraphAddDependencies_v2(
+    graph: CUgraph,
+    from: *const CUgraphNode,
+    to: *const CUgraphNode,
+    edges: *const cudaGraphEdgeData,
+    count: usize,
+);
+
+/// Removes dependencies.
+#[since(10000)]
+fn cuGraphRemoveDependencies(
+    graph: CUgraph,
+    from: *const CUgraphNode,
+    to: *const CUgraphNode,
+    count: usize,
+);
+
+/// Removes dependencies.
+#[since(12030)]
+fn cuGraphRemoveDependencies_v2(
+    graph: CUgraph,
+    from: *const CUgraphNode,
+    to: *const CUgraphNode,
+    edges: *const cudaGraphEdgeData,
+    count: usize,
+);
+
+/// What a node depends on.
+#[since(10000)]
+fn cuGraphNodeGetDependencies(node: CUgraphNode, nodes: Out<CUgraphNode>, count: Out<usize>);
+
+/// What a node depends on.
+#[since(12030)]
+fn cuGraphNodeGetDependencies_v2(
+    node: CUgraphNode,
+    nodes: Out<CUgraphNode>,
+    edges: Out<cudaGraphEdgeData>,
+    count: Out<usize>,
+);
+
+/// What depends on a node.
+#[since(10000)]
+fn cuGraphNodeGetDependentNodes(node: CUgraphNode, nodes: Out<CUgraphNode>, count: Out<usize>);
+
+/// What depends on a node.
+#[since(12030)]
+fn cuGraphNodeGetDependentNodes_v2(
+    node: CUgraphNode,
+    nodes: Out<CUgraphNode>,
+    edges: Out<cudaGraphEdgeData>,
+    count: Out<usize>,
+);
+
+/// The clone's node that was made of another graph's.
+#[since(10000)]
+fn cuGraphNodeFindInClone(found: Out<CUgraphNode>, original: CUgraphNode, clone: CUgraph);
+
+/// What kind of node it is.
+#[since(10000)]
+fn cuGraphNodeGetType(node: CUgraphNode, kind: Out<c_int>);
+
+/// Ends a node.
+#[since(10000)]
+fn cuGraphDestroyNode(node: CUgraphNode);
+
+/// Graphs allocate no memory, so none is kept for them.
+#[since(11040)]
+fn cuDeviceGraphMemTrim(number: CUdevice);
+
+/// Graphs allocate no memory.
+#[since(11040)]
+fn cuDeviceGetGraphMemAttribute(number: CUdevice, attribute: c_int, value: *mut c_void);
+
+/// Only the high-water marks can be set, to 0, which they are.
+#[since(11040)]
+fn cuDeviceSetGraphMemAttribute(number: CUdevice, attribute: c_int, value: *mut c_void);

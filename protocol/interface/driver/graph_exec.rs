@@ -1,0 +1,121 @@
+//! Executable graphs (CUDA Driver API, Graph Management).
+
+/// Makes a graph ready to be launched.
+#[since(10000)]
+#[also(cuGraphInstantiate_v2 = 11000)]
+fn cuGraphInstantiate(
+    exec: *mut CUgraphExec,
+    graph: CUgraph,
+    node: *mut CUgraphNode,
+    log: *mut c_char,
+    length: usize,
+);
+
+/// Makes a graph ready to be launched.
+#[since(11040)]
+fn cuGraphInstantiateWithFlags(exec: Out<CUgraphExec>, graph: CUgraph, flags: u64);
+
+/// Makes a graph ready to be launched.
+#[since(12000)]
+#[per_thread(ptsz)]
+fn cuGraphInstantiateWithParams(
+    exec: Out<CUgraphExec>,
+    graph: CUgraph,
+    parameters: Out<cudaGraphInstantiateParams>,
+);
+
+/// The flags that it was instantiated with.
+#[since(12000)]
+fn cuGraphExecGetFlags(exec: CUgraphExec, flags: Out<u64>);
+
+/// Ends it; what was launched still runs.
+#[since(10000)]
+fn cuGraphExecDestroy(exec: CUgraphExec);
+
+/// Launches it.
+#[since(10000)]
+#[per_thread(ptsz)]
+fn cuGraphLaunch(exec: CUgraphExec, stream: DefaultStream);
+
+/// It was uploaded when it was instantiated.
+#[since(11010)]
+#[per_thread(ptsz)]
+fn cuGraphUpload(exec: CUgraphExec, stream: DefaultStream);
+
+/// Gives its nodes the parameters of a graph of the same form.
+#[since(10020)]
+fn cuGraphExecUpdate(exec: CUgraphExec, graph: CUgraph, node: Out<CUgraphNode>, result: Out<c_int>);
+
+/// Gives its nodes the parameters of a graph of the same form.
+#[since(12000)]
+fn cuGraphExecUpdate_v2(
+    exec: CUgraphExec,
+    graph: CUgraph,
+    result: Out<cudaGraphExecUpdateResultInfo>,
+);
+
+/// Changes a kernel's parameters.
+#[since(12000)]
+fn cuGraphExecKernelNodeSetParams_v2(
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    given: In<CUDA_KERNEL_NODE_PARAMS_v2>,
+);
+
+/// Changes a copy's parameters.
+#[since(10020)]
+fn cuGraphExecMemcpyNodeSetParams(
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    given: In<CUDA_MEMCPY3D>,
+    context: CUcontext,
+);
+
+/// Changes a memset's parameters.
+#[since(10020)]
+fn cuGraphExecMemsetNodeSetParams(
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    given: In<cudaMemsetParams>,
+    context: CUcontext,
+);
+
+/// Changes a function or its argument.
+#[since(10020)]
+fn cuGraphExecHostNodeSetParams(
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    given: In<cudaHostNodeParams>,
+);
+
+/// Changes the parameters of a child graph's nodes.
+#[since(11010)]
+fn cuGraphExecChildGraphNodeSetParams(exec: CUgraphExec, node: CUgraphNode, graph: CUgraph);
+
+/// Changes the event.
+#[since(11010)]
+fn cuGraphExecEventRecordNodeSetEvent(exec: CUgraphExec, node: CUgraphNode, event: CUevent);
+
+/// Changes the event.
+#[since(11010)]
+fn cuGraphExecEventWaitNodeSetEvent(exec: CUgraphExec, node: CUgraphNode, event: CUevent);
+
+/// Changes a node's parameters.
+#[since(12020)]
+fn cuGraphExecNodeSetParams(exec: CUgraphExec, node: CUgraphNode, given: Out<cudaGraphNodeParams>);
+
+/// Is a node switched on?
+#[since(11060)]
+fn cuGraphNodeGetEnabled(exec: CUgraphExec, node: CUgraphNode, enabled: Out<c_uint>);
+
+/// Switches a kernel, copy or memset on or off.
+#[since(11060)]
+fn cuGraphNodeSetEnabled(exec: CUgraphExec, node: CUgraphNode, enabled: c_uint);
+
+#[since(10010)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuGraphExecKernelNodeSetParams(
+    graph_exec: CUgraphExec,
+    node: CUgraphNode,
+    node_params: In<CUDA_KERNEL_NODE_PARAMS_v1>,
+);

@@ -1,0 +1,297 @@
+//! Nodes of graphs and their parameters (CUDA Driver API, Graph Management).
+
+/// A node that does nothing.
+#[since(10000)]
+fn cuGraphAddEmptyNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+);
+
+/// A kernel.
+#[since(12000)]
+fn cuGraphAddKernelNode_v2(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    given: *const CUDA_KERNEL_NODE_PARAMS_v2,
+);
+
+/// A kernel's parameters; the pointers are the node's own.
+#[since(12000)]
+fn cuGraphKernelNodeGetParams_v2(node: CUgraphNode, place: Out<CUDA_KERNEL_NODE_PARAMS_v2>);
+
+/// Changes a kernel's parameters.
+#[since(12000)]
+fn cuGraphKernelNodeSetParams_v2(node: CUgraphNode, given: In<CUDA_KERNEL_NODE_PARAMS_v2>);
+
+/// Cooperation, cluster and priority of a kernel's launch.
+#[since(11000)]
+fn cuGraphKernelNodeGetAttribute(
+    node: CUgraphNode,
+    attribute: c_int,
+    value: Out<cudaLaunchAttributeValue>,
+);
+
+/// Likewise; a priority is a preference.
+#[since(11000)]
+fn cuGraphKernelNodeSetAttribute(
+    node: CUgraphNode,
+    attribute: c_int,
+    value: In<cudaLaunchAttributeValue>,
+);
+
+/// Gives a kernel's launch the attributes of another's.
+#[since(11000)]
+fn cuGraphKernelNodeCopyAttributes(to: CUgraphNode, from: CUgraphNode);
+
+/// A copy.
+#[since(10000)]
+fn cuGraphAddMemcpyNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    given: *const CUDA_MEMCPY3D,
+    context: CUcontext,
+);
+
+/// A copy's parameters, with positions within memory added to addresses.
+#[since(10000)]
+fn cuGraphMemcpyNodeGetParams(node: CUgraphNode, place: Out<CUDA_MEMCPY3D>);
+
+/// Changes a copy's parameters.
+#[since(10000)]
+fn cuGraphMemcpyNodeSetParams(node: CUgraphNode, given: In<CUDA_MEMCPY3D>);
+
+/// A memset.
+#[since(10000)]
+fn cuGraphAddMemsetNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    given: *const cudaMemsetParams,
+    context: CUcontext,
+);
+
+/// A memset's parameters.
+#[since(10000)]
+fn cuGraphMemsetNodeGetParams(node: CUgraphNode, place: Out<cudaMemsetParams>);
+
+/// Changes a memset's parameters.
+#[since(10000)]
+fn cuGraphMemsetNodeSetParams(node: CUgraphNode, given: In<cudaMemsetParams>);
+
+/// A function of the program.
+#[since(10000)]
+fn cuGraphAddHostNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    given: *const cudaHostNodeParams,
+);
+
+/// The function and its argument.
+#[since(10000)]
+fn cuGraphHostNodeGetParams(node: CUgraphNode, place: Out<cudaHostNodeParams>);
+
+/// Changes the function or its argument.
+#[since(10000)]
+fn cuGraphHostNodeSetParams(node: CUgraphNode, given: In<cudaHostNodeParams>);
+
+/// A copy of a whole graph.
+#[since(10000)]
+fn cuGraphAddChildGraphNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    child: CUgraph,
+);
+
+/// The node's graph, which lives as long as the node.
+#[since(10000)]
+fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, graph: Out<CUgraph>);
+
+/// Records an event.
+#[since(11010)]
+fn cuGraphAddEventRecordNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    event: CUevent,
+);
+
+/// The event.
+#[since(11010)]
+fn cuGraphEventRecordNodeGetEvent(node: CUgraphNode, event: Out<CUevent>);
+
+/// Changes the event.
+#[since(11010)]
+fn cuGraphEventRecordNodeSetEvent(node: CUgraphNode, event: CUevent);
+
+/// Waits for an event.
+#[since(11010)]
+fn cuGraphAddEventWaitNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    event: CUevent,
+);
+
+/// The event.
+#[since(11010)]
+fn cuGraphEventWaitNodeGetEvent(node: CUgraphNode, event: Out<CUevent>);
+
+/// Changes the event.
+#[since(11010)]
+fn cuGraphEventWaitNodeSetEvent(node: CUgraphNode, event: CUevent);
+
+/// A node of any kind.
+#[since(12020)]
+fn cuGraphAddNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    given: *mut cudaGraphNodeParams,
+);
+
+/// A node of any kind.
+#[since(12030)]
+fn cuGraphAddNode_v2(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    edges: *const cudaGraphEdgeData,
+    count: usize,
+    given: *mut cudaGraphNodeParams,
+);
+
+/// Changes a node's parameters.
+#[since(12020)]
+fn cuGraphNodeSetParams(node: CUgraphNode, given: Out<cudaGraphNodeParams>);
+
+#[since(11070)]
+#[refused("not built yet")]
+fn cuGraphAddBatchMemOpNode(
+    graph_node: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    num_dependencies: usize,
+    node_params: *const CUDA_BATCH_MEM_OP_NODE_PARAMS,
+);
+
+#[since(10000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuGraphAddKernelNode(
+    graph_node: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    num_dependencies: usize,
+    node_params: *const CUDA_KERNEL_NODE_PARAMS_v1,
+);
+
+#[since(11040)]
+#[refused("not built yet")]
+fn cuGraphAddMemAllocNode(
+    graph_node: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    num_dependencies: usize,
+    node_params: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
+);
+
+#[since(11040)]
+#[refused("not built yet")]
+fn cuGraphAddMemFreeNode(
+    graph_node: *mut CUgraphNode,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    num_dependencies: usize,
+    dptr: CUdeviceptr,
+);
+
+#[since(11070)]
+#[refused("not built yet")]
+fn cuGraphBatchMemOpNodeGetParams(
+    node: CUgraphNode,
+    node_params_out: Out<CUDA_BATCH_MEM_OP_NODE_PARAMS>,
+);
+
+#[since(11070)]
+#[refused("not built yet")]
+fn cuGraphBatchMemOpNodeSetParams(
+    node: CUgraphNode,
+    node_params: In<CUDA_BATCH_MEM_OP_NODE_PARAMS>,
+);
+
+#[since(12030)]
+#[refused("not built yet")]
+fn cuGraphConditionalHandleCreate(
+    handle_out: Out<CUgraphConditionalHandle>,
+    graph: CUgraph,
+    ctx: CUcontext,
+    default_launch_value: c_uint,
+    flags: c_uint,
+);
+
+#[since(11030)]
+#[refused("not built yet")]
+fn cuGraphDebugDotPrint(graph: CUgraph, path: Text, flags: c_uint);
+
+#[since(11070)]
+#[refused("not built yet")]
+fn cuGraphExecBatchMemOpNodeSetParams(
+    graph_exec: CUgraphExec,
+    node: CUgraphNode,
+    node_params: In<CUDA_BATCH_MEM_OP_NODE_PARAMS>,
+);
+
+#[since(10000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuGraphKernelNodeGetParams(node: CUgraphNode, node_params: Out<CUDA_KERNEL_NODE_PARAMS_v1>);
+
+#[since(10000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuGraphKernelNodeSetParams(node: CUgraphNode, node_params: In<CUDA_KERNEL_NODE_PARAMS_v1>);
+
+#[since(11040)]
+#[refused("not built yet")]
+fn cuGraphMemAllocNodeGetParams(node: CUgraphNode, params_out: Out<CUDA_MEM_ALLOC_NODE_PARAMS>);
+
+#[since(11040)]
+#[refused("not built yet")]
+fn cuGraphMemFreeNodeGetParams(node: CUgraphNode, dptr_out: Out<CUdeviceptr>);
+
+#[since(11030)]
+#[refused("not built yet")]
+fn cuGraphReleaseUserObject(graph: CUgraph, object: CUuserObject, count: c_uint);
+
+#[since(11030)]
+#[refused("not built yet")]
+fn cuGraphRetainUserObject(graph: CUgraph, object: CUuserObject, count: c_uint, flags: c_uint);
+
+#[since(11030)]
+#[refused("not built yet")]
+fn cuUserObjectCreate(
+    object_out: *mut CUuserObject,
+    ptr: *mut c_void,
+    destroy: CUhostFn,
+    initial_refcount: c_uint,
+    flags: c_uint,
+);
+
+#[since(11030)]
+#[refused("not built yet")]
+fn cuUserObjectRelease(object: CUuserObject, count: c_uint);
+
+#[since(11030)]
+#[refused("not built yet")]
+fn cuUserObjectRetain(object: CUuserObject, count: c_uint);

@@ -1,0 +1,41 @@
+//! Pinned memory (CUDA Driver API, Memory Management).
+
+/// Pinned memory.
+#[since(3020)]
+fn cuMemAllocHost_v2(place: *mut *mut c_void, size: usize);
+
+/// Pinned memory with flags.
+#[since(2020)]
+fn cuMemHostAlloc(place: *mut *mut c_void, size: usize, flags: c_uint);
+
+/// Frees pinned memory.
+#[since(2000)]
+fn cuMemFreeHost(address: *mut c_void);
+
+/// Pins memory of the program.
+#[since(6050)]
+fn cuMemHostRegister_v2(address: *mut c_void, size: usize, flags: c_uint);
+
+/// Ends a registration.
+#[since(4000)]
+fn cuMemHostUnregister(address: *mut c_void);
+
+/// Where the device sees pinned memory.
+#[since(3020)]
+fn cuMemHostGetDevicePointer_v2(device: Out<CUdeviceptr>, address: *mut c_void, flags: c_uint);
+
+/// Flags of pinned memory.
+#[since(2030)]
+fn cuMemHostGetFlags(flags: Out<c_uint>, address: *mut c_void);
+
+#[since(2000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuMemAllocHost(pp: Out<*mut c_void>, bytesize: c_uint);
+
+#[since(2020)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuMemHostGetDevicePointer(pdptr: Out<c_uint>, p: *mut c_void, flags: c_uint);
+
+#[since(4000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuMemHostRegister(p: *mut c_void, bytesize: usize, flags: c_uint);

@@ -1,0 +1,55 @@
+//! Ipc.
+
+#[since(4010)]
+#[refused("not built yet")]
+fn cuIpcCloseMemHandle(dptr: CUdeviceptr);
+
+#[since(4010)]
+#[refused("not built yet")]
+fn cuIpcGetEventHandle(handle: Out<CUipcEventHandle>, event: CUevent);
+
+#[since(4010)]
+#[refused("not built yet")]
+fn cuIpcGetMemHandle(handle: Out<CUipcMemHandle>, dptr: CUdeviceptr);
+
+#[since(4010)]
+#[refused("not built yet")]
+fn cuIpcOpenEventHandle(event: Out<CUevent>, handle: CUipcEventHandle);
+
+#[since(4010)]
+#[refused("not built yet")]
+fn cuIpcOpenMemHandle(pdptr: Out<CUdeviceptr>, handle: CUipcMemHandle, flags: c_uint);
+
+#[since(11000)]
+#[refused("not built yet")]
+fn cuIpcOpenMemHandle_v2(pdptr: Out<CUdeviceptr>, handle: CUipcMemHandle, flags: c_uint);
+
+#[since(11020)]
+#[refused("not built yet")]
+fn cuMemPoolExportPointer(share_data_out: Out<CUmemPoolPtrExportData>, ptr: CUdeviceptr);
+
+#[since(11020)]
+#[refused("not built yet")]
+fn cuMemPoolExportToShareableHandle(
+    handle_out: *mut c_void,
+    pool: CUmemoryPool,
+    handle_type: c_int,
+    flags: u64,
+);
+
+#[since(11020)]
+#[refused("not built yet")]
+fn cuMemPoolImportFromShareableHandle(
+    pool_out: Out<CUmemoryPool>,
+    handle: *mut c_void,
+    handle_type: c_int,
+    flags: u64,
+);
+
+#[since(11020)]
+#[refused("not built yet")]
+fn cuMemPoolImportPointer(
+    ptr_out: Out<CUdeviceptr>,
+    pool: CUmemoryPool,
+    share_data: Out<CUmemPoolPtrExportData>,
+);

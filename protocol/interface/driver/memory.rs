@@ -1,0 +1,53 @@
+//! Device memory (CUDA Driver API, Memory Management).
+
+/// Allocates.
+#[since(3020)]
+fn cuMemAlloc_v2(address: *mut CUdeviceptr, size: usize);
+
+/// Allocates rows that begin at good addresses.
+#[since(3020)]
+fn cuMemAllocPitch_v2(
+    address: Out<CUdeviceptr>,
+    pitch: Out<usize>,
+    width: usize,
+    height: usize,
+    element: c_uint,
+);
+
+/// Frees; null is allowed.
+#[since(3020)]
+fn cuMemFree_v2(address: CUdeviceptr);
+
+/// Free and total bytes.
+#[since(3020)]
+fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>);
+
+/// The allocation that an address lies in.
+#[since(3020)]
+fn cuMemGetAddressRange_v2(base: Out<CUdeviceptr>, size: Out<usize>, address: CUdeviceptr);
+
+#[since(2000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuMemAlloc(dptr: *mut c_uint, bytesize: c_uint);
+
+#[since(2000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuMemAllocPitch(
+    dptr: *mut c_uint,
+    pitch: *mut c_uint,
+    width_in_bytes: c_uint,
+    height: c_uint,
+    element_size_bytes: c_uint,
+);
+
+#[since(2000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuMemFree(dptr: c_uint);
+
+#[since(2000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuMemGetAddressRange(pbase: Out<c_uint>, psize: Out<c_uint>, dptr: c_uint);
+
+#[since(2000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuMemGetInfo(free: Out<c_uint>, total: Out<c_uint>);

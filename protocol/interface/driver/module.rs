@@ -1,0 +1,91 @@
+//! Modules and their functions (CUDA Driver API, Module Management).
+
+/// Loads a file.
+#[since(2000)]
+fn cuModuleLoad(module: Out<CUmodule>, name: Text);
+
+/// Loads an image.
+#[since(2000)]
+fn cuModuleLoadData(module: Out<CUmodule>, image: *const c_void);
+
+/// Loads an image with options.
+#[since(2010)]
+fn cuModuleLoadDataEx(
+    module: *mut CUmodule,
+    image: *const c_void,
+    number: c_uint,
+    options: *mut c_int,
+    values: *mut *mut c_void,
+);
+
+/// Loads a fat binary.
+#[since(2000)]
+fn cuModuleLoadFatBinary(module: Out<CUmodule>, image: *const c_void);
+
+/// Unloads.
+#[since(2000)]
+fn cuModuleUnload(module: CUmodule);
+
+/// Images are loaded when asked for.
+#[since(11070)]
+fn cuModuleGetLoadingMode(mode: Out<c_int>);
+
+/// A kernel by its name.
+#[since(2000)]
+fn cuModuleGetFunction(function: Out<CUfunction>, module: CUmodule, name: Text);
+
+/// A variable by its name.
+#[since(3020)]
+fn cuModuleGetGlobal_v2(address: Out<CUdeviceptr>, size: Out<usize>, module: CUmodule, name: Text);
+
+/// An attribute of a kernel, from what is constant about it.
+#[since(2020)]
+fn cuFuncGetAttribute(value: Out<c_int>, which: c_int, function: CUfunction);
+
+/// Changes an attribute of a kernel.
+#[since(9000)]
+fn cuFuncSetAttribute(function: CUfunction, which: c_int, value: c_int);
+
+/// A preference.
+#[since(3000)]
+fn cuFuncSetCacheConfig(function: CUfunction, config: c_int);
+
+/// A preference without effect on devices of today.
+#[since(4020)]
+fn cuFuncSetSharedMemConfig(function: CUfunction, config: c_int);
+
+/// The module of a kernel.
+#[since(11000)]
+fn cuFuncGetModule(module: Out<CUmodule>, function: CUfunction);
+
+/// Its mangled name.
+#[since(12030)]
+fn cuFuncGetName(name: Out<*const c_char>, function: CUfunction);
+
+/// Where a parameter lies.
+#[since(12040)]
+fn cuFuncGetParamInfo(function: CUfunction, index: usize, offset: Out<usize>, size: Out<usize>);
+
+/// A function that has a handle is loaded.
+#[since(12040)]
+fn cuFuncIsLoaded(state: Out<c_int>, function: CUfunction);
+
+/// A function that has a handle is loaded.
+#[since(12040)]
+fn cuFuncLoad(function: CUfunction);
+
+/// A preference.
+#[since(12000)]
+fn cuKernelSetCacheConfig(kernel: CUfunction, config: c_int, device: c_int);
+
+#[since(12040)]
+#[refused("not built yet")]
+fn cuModuleEnumerateFunctions(functions: *mut CUfunction, num_functions: c_uint, module: CUmodule);
+
+#[since(12040)]
+#[refused("not built yet")]
+fn cuModuleGetFunctionCount(count: Out<c_uint>, module: CUmodule);
+
+#[since(2000)]
+#[refused("superseded: programs built for a current CUDA call a later version")]
+fn cuModuleGetGlobal(dptr: Out<c_uint>, bytes: Out<c_uint>, hmod: CUmodule, name: Text);

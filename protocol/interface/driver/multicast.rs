@@ -1,0 +1,47 @@
+//! Multicast.
+
+#[since(12010)]
+#[refused("not built yet")]
+fn cuMulticastAddDevice(mc_handle: CUmemGenericAllocationHandle, dev: CUdevice);
+
+#[since(12010)]
+#[refused("not built yet")]
+fn cuMulticastBindAddr(
+    mc_handle: CUmemGenericAllocationHandle,
+    mc_offset: usize,
+    memptr: CUdeviceptr,
+    size: usize,
+    flags: u64,
+);
+
+#[since(12010)]
+#[refused("not built yet")]
+fn cuMulticastBindMem(
+    mc_handle: CUmemGenericAllocationHandle,
+    mc_offset: usize,
+    mem_handle: CUmemGenericAllocationHandle,
+    mem_offset: usize,
+    size: usize,
+    flags: u64,
+);
+
+#[since(12010)]
+#[refused("not built yet")]
+fn cuMulticastCreate(mc_handle: Out<CUmemGenericAllocationHandle>, prop: In<CUmulticastObjectProp>);
+
+#[since(12010)]
+#[refused("not built yet")]
+fn cuMulticastGetGranularity(
+    granularity: Out<usize>,
+    prop: In<CUmulticastObjectProp>,
+    option: c_int,
+);
+
+#[since(12010)]
+#[refused("not built yet")]
+fn cuMulticastUnbind(
+    mc_handle: CUmemGenericAllocationHandle,
+    dev: CUdevice,
+    mc_offset: usize,
+    size: usize,
+);

@@ -1,0 +1,77 @@
+//! Memory pools (CUDA Driver API, Stream Ordered Memory Allocator).
+//!
+//! All pools of a device are the session's memory. An allocation is there when
+//! the call returns, which is before the stream gets to it; memory freed in a
+//! stream is used again when all work posted before is over.
+
+/// Allocates from the current pool of the stream's device.
+#[since(11020)]
+#[per_thread(ptsz)]
+fn cuMemAllocAsync(address: *mut CUdeviceptr, size: usize, stream: DefaultStream);
+
+/// Allocates from a pool.
+#[since(11020)]
+#[per_thread(ptsz)]
+fn cuMemAllocFromPoolAsync(
+    address: *mut CUdeviceptr,
+    size: usize,
+    pool: CUmemoryPool,
+    stream: DefaultStream,
+);
+
+/// Frees when the work posted so far is over.
+#[since(11020)]
+#[per_thread(ptsz)]
+fn cuMemFreeAsync(address: CUdeviceptr, stream: DefaultStream);
+
+/// The device's first pool.
+#[since(11020)]
+fn cuDeviceGetDefaultMemPool(pool: Out<CUmemoryPool>, device: CUdevice);
+
+/// The pool that allocations come from.
+#[since(11020)]
+fn cuDeviceGetMemPool(pool: Out<CUmemoryPool>, device: CUdevice);
+
+/// Changes it.
+#[since(11020)]
+fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool);
+
+/// As cuDeviceGetDefaultMemPool, by location.
+#[since(13000)]
+fn cuMemGetDefaultMemPool(pool: Out<CUmemoryPool>, location: Out<cudaMemLocation>, kind: c_int);
+
+/// As cuDeviceGetMemPool, by location.
+#[since(13000)]
+fn cuMemGetMemPool(pool: Out<CUmemoryPool>, location: Out<cudaMemLocation>, kind: c_int);
+
+/// A pool of a device's memory, for this process only.
+#[since(11020)]
+fn cuMemPoolCreate(pool: Out<CUmemoryPool>, properties: In<cudaMemPoolProps>);
+
+/// Ends a pool; memory from it stays until it is freed.
+#[since(11020)]
+fn cuMemPoolDestroy(pool: CUmemoryPool);
+
+/// Waits for work, so that what was freed goes back to the host.
+#[since(11020)]
+fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize);
+
+/// An attribute.
+#[since(11020)]
+fn cuMemPoolGetAttribute(pool: CUmemoryPool, which: c_int, value: *mut c_void);
+
+/// Policies are kept; they change no result. High-water marks follow use.
+#[since(11020)]
+fn cuMemPoolSetAttribute(pool: CUmemoryPool, which: c_int, value: *mut c_void);
+
+/// Only the pool's own device reaches its memory.
+#[since(11020)]
+fn cuMemPoolSetAccess(pool: CUmemoryPool, access: *const cudaMemAccessDesc, number: usize);
+
+/// Only the pool's own device reaches its memory.
+#[since(11020)]
+fn cuMemPoolGetAccess(flags: Out<c_int>, pool: CUmemoryPool, location: Out<cudaMemLocation>);
+
+#[since(13000)]
+#[refused("not built yet")]
+fn cuMemSetMemPool(location: Out<CUmemLocation>, kind: c_int, pool: CUmemoryPool);

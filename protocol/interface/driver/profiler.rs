@@ -1,0 +1,5 @@
+//! Profiler.
+
+#[since(4000)]
+#[refused("removed in CUDA 12")]
+fn cuProfilerInitialize();

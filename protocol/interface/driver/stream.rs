@@ -1,0 +1,108 @@
+//! Streams (CUDA Driver API, Stream Management).
+
+/// A stream.
+#[since(2000)]
+fn cuStreamCreate(stream: Out<CUstream>, flags: c_uint);
+
+/// A stream with a priority, brought into the device's range.
+#[since(5050)]
+fn cuStreamCreateWithPriority(stream: Out<CUstream>, flags: c_uint, priority: c_int);
+
+/// Ends a stream; its work still runs.
+#[since(2000)]
+#[also(cuStreamDestroy_v2 = 4000)]
+fn cuStreamDestroy(stream: CUstream);
+
+/// Waits for its work.
+#[since(2000)]
+#[per_thread(ptsz)]
+fn cuStreamSynchronize(stream: DefaultStream);
+
+/// Is its work over?
+#[since(2000)]
+#[per_thread(ptsz)]
+fn cuStreamQuery(stream: DefaultStream);
+
+/// What comes after waits for an event.
+#[since(3020)]
+#[per_thread(ptsz)]
+fn cuStreamWaitEvent(stream: DefaultStream, waited: CUevent, flags: c_uint);
+
+/// Its flags.
+#[since(5050)]
+#[per_thread(ptsz)]
+fn cuStreamGetFlags(stream: DefaultStream, flags: Out<c_uint>);
+
+/// Its priority.
+#[since(5050)]
+#[per_thread(ptsz)]
+fn cuStreamGetPriority(stream: DefaultStream, priority: Out<c_int>);
+
+/// A number that no other stream has.
+#[since(12000)]
+#[per_thread(ptsz)]
+fn cuStreamGetId(stream: DefaultStream, id: Out<u64>);
+
+/// Its device.
+#[since(12080)]
+#[per_thread(ptsz)]
+fn cuStreamGetDevice(stream: DefaultStream, device: Out<CUdevice>);
+
+/// Its context.
+#[since(9020)]
+#[per_thread(ptsz)]
+fn cuStreamGetCtx(stream: DefaultStream, context: Out<CUcontext>);
+
+/// Its context; green contexts are not served, so there is never one.
+#[since(12050)]
+#[per_thread(ptsz)]
+fn cuStreamGetCtx_v2(stream: DefaultStream, context: Out<CUcontext>, green: Out<*mut c_void>);
+
+/// Priority and synchronisation policy; other attributes are not served.
+#[since(11000)]
+#[per_thread(ptsz)]
+fn cuStreamGetAttribute(
+    stream: DefaultStream,
+    attribute: c_int,
+    value: Out<cudaLaunchAttributeValue>,
+);
+
+/// The synchronisation policy is a preference; other attributes are not
+/// served.
+#[since(11000)]
+#[per_thread(ptsz)]
+fn cuStreamSetAttribute(
+    stream: DefaultStream,
+    attribute: c_int,
+    value: In<cudaLaunchAttributeValue>,
+);
+
+/// All attributes that differ between streams are fixed at creation.
+#[since(11000)]
+#[per_thread(ptsz)]
+fn cuStreamCopyAttributes(to: CUstream, from: CUstream);
+
+/// Runs a function of the program in the stream's order.
+#[since(10000)]
+#[per_thread(ptsz)]
+fn cuLaunchHostFunc(stream: DefaultStream, function: CUhostFn, argument: *mut c_void);
+
+/// As cuLaunchHostFunc; the function learns the stream and its state.
+#[since(5000)]
+#[per_thread(ptsz)]
+fn cuStreamAddCallback(
+    stream: DefaultStream,
+    function: CUstreamCallback,
+    argument: *mut c_void,
+    flags: c_uint,
+);
+
+/// There is no managed memory to attach.
+#[since(6000)]
+#[per_thread(ptsz)]
+fn cuStreamAttachMemAsync(
+    stream: DefaultStream,
+    address: CUdeviceptr,
+    length: usize,
+    flags: c_uint,
+);

@@ -1,0 +1,100 @@
+//! Chapters, and the library that they make up.
+
+use std::collections::BTreeMap;
+
+use crate::Text;
+use crate::function::{Function, Symbol};
+
+/// What is wrong with the description.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A chapter that is not in the description's syntax.
+    #[error("chapter {chapter}, line {line}: {why}")]
+    Syntax {
+        /// The chapter's file name without its ending.
+        chapter: &'static str,
+        /// From 1.
+        line: usize,
+        /// The fault.
+        why: syn::Error,
+    },
+    /// A symbol or a number that is there twice.
+    #[error("{0} is described twice")]
+    Twice(String),
+}
+
+/// The functions of one file.
+#[derive(Debug, Clone)]
+pub struct Chapter {
+    /// File name without its ending.
+    pub name: &'static str,
+    /// In the file's order.
+    pub functions: Vec<Function>,
+}
+
+/// The functions of one library.
+#[derive(Debug, Clone)]
+pub struct Library {
+    /// By name.
+    pub chapters: Vec<Chapter>,
+}
+
+impl Library {
+    pub(crate) fn parse(texts: &[Text]) -> Result<Self, Error> {
+        let mut chapters = Vec::new();
+        let mut seen = BTreeMap::new();
+        for &(name, text) in texts {
+            let items = items(name, text)?;
+            let functions = items.iter().map(|item| Function::parse(name, item));
+            let functions: Vec<Function> = functions
+                .collect::<syn::Result<_>>()
+                .map_err(|why| located(name, why))?;
+            for symbol in functions.iter().flat_map(|function| &function.symbols) {
+                if seen.insert(symbol.name.clone(), ()).is_some() {
+                    return Err(Error::Twice(symbol.name.clone()));
+                }
+            }
+            chapters.push(Chapter { name, functions });
+        }
+        Ok(Self { chapters })
+    }
+
+    /// Every function.
+    pub fn functions(&self) -> impl Iterator<Item = &Function> {
+        self.chapters.iter().flat_map(|chapter| &chapter.functions)
+    }
+
+    /// Every symbol with its function, by name.
+    #[must_use]
+    pub fn symbols(&self) -> Vec<(&Symbol, &Function)> {
+        let functions = self.functions();
+        let mut symbols: Vec<_> = functions
+            .flat_map(|function| {
+                function
+                    .symbols
+                    .iter()
+                    .map(move |symbol| (symbol, function))
+            })
+            .collect();
+        symbols.sort_by(|one, other| one.0.name.cmp(&other.0.name));
+        symbols
+    }
+}
+
+/// The function items of a chapter.
+pub(crate) fn items(chapter: &'static str, text: &str) -> Result<Vec<syn::TraitItemFn>, Error> {
+    let read = |input: syn::parse::ParseStream<'_>| {
+        input.call(syn::Attribute::parse_inner)?;
+        let mut items = Vec::new();
+        while !input.is_empty() {
+            items.push(input.parse()?);
+        }
+        Ok(items)
+    };
+    syn::parse::Parser::parse_str(read, text).map_err(|why| located(chapter, why))
+}
+
+pub(crate) fn located(chapter: &'static str, why: syn::Error) -> Error {
+    let line = why.span().start().line;
+    Error::Syntax { chapter, line, why }
+}

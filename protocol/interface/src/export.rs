@@ -1,0 +1,138 @@
+//! From functions to the code that exports them.
+
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{ToTokens, format_ident, quote};
+use syn::{GenericArgument, PathArguments, Type};
+
+use crate::function::{Function, Mode, Serving, Symbol};
+
+/// The type that C passes where the description has `kind`.
+///
+/// `Out<T>` and `In<T>` are pointers to one `T` that the function writes or
+/// reads; `Text` is a C string; `DefaultStream` a stream of which null means
+/// the default stream that the symbol stands for.
+#[must_use]
+pub fn c_type(kind: &Type) -> TokenStream {
+    let Type::Path(path) = kind else {
+        return kind.to_token_stream();
+    };
+    let Some(last) = path.path.segments.last() else {
+        return kind.to_token_stream();
+    };
+    let inner = match &last.arguments {
+        PathArguments::AngleBracketed(arguments) => match arguments.args.first() {
+            Some(GenericArgument::Type(inner)) => Some(c_type(inner)),
+            _ => None,
+        },
+        _ => None,
+    };
+    match (last.ident.to_string().as_str(), inner) {
+        ("Out", Some(inner)) => quote!(*mut #inner),
+        ("In", Some(inner)) => quote!(*const #inner),
+        ("Text", None) => quote!(*const c_char),
+        ("DefaultStream", None) => quote!(CUstream),
+        _ => kind.to_token_stream(),
+    }
+}
+
+fn identifier(name: &str) -> Ident {
+    Ident::new(name, Span::call_site())
+}
+
+/// The exported functions that have code by hand: each converts what C passed
+/// (`Boundary`) and runs the function of its name in `super::CHAPTER` under
+/// `super::guard`, or `super::guard_before_init`.
+///
+/// The library provides: the types that the description names,
+/// `Boundary::take`, `own_default`, `DEFAULT_STREAM` and `OWN_STREAM`, and the
+/// two guards. `result` is the type of a result code.
+#[must_use]
+pub fn exports<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type) -> TokenStream {
+    let mut code = TokenStream::new();
+    for function in functions {
+        if matches!(function.serving, Serving::Code) {
+            for symbol in &function.symbols {
+                code.extend(export(function, symbol, result));
+            }
+        }
+    }
+    code
+}
+
+fn export(function: &Function, symbol: &Symbol, result: &Type) -> TokenStream {
+    let doc = &function.doc;
+    let exported = identifier(&symbol.name);
+    let chapter = identifier(&function.chapter);
+    let body = identifier(&function.name);
+    let names: Vec<Ident> = function
+        .parameters
+        .iter()
+        .map(|parameter| identifier(&parameter.name))
+        .collect();
+    let types: Vec<TokenStream> = function
+        .parameters
+        .iter()
+        .map(|parameter| c_type(&parameter.kind))
+        .collect();
+    let mut arguments: Vec<TokenStream> = Vec::new();
+    for parameter in &function.parameters {
+        let name = identifier(&parameter.name);
+        let is_stream = parameter.kind.to_token_stream().to_string() == "DefaultStream";
+        arguments.push(if is_stream && symbol.per_thread {
+            quote!(Boundary::take(own_default(#name)))
+        } else {
+            quote!(Boundary::take(#name))
+        });
+    }
+    if function.mode == Mode::Implied {
+        arguments.push(if symbol.per_thread {
+            quote!(OWN_STREAM)
+        } else {
+            quote!(DEFAULT_STREAM)
+        });
+    }
+    let guard = if function.before_init {
+        format_ident!("guard_before_init")
+    } else {
+        format_ident!("guard")
+    };
+    quote! {
+        #[doc = #doc]
+        ///
+        /// # Safety
+        /// The pointers are as CUDA's manual asks under this name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn #exported(#(#names: #types),*) -> #result {
+            super::#guard(|| {
+                // SAFETY: the caller keeps to CUDA's manual for this function.
+                unsafe { super::#chapter::#body(#(#arguments),*) }
+            })
+        }
+    }
+}
+
+/// The exported functions that say that they are not served, by
+/// `super::refuse(name, &SAID)`.
+#[must_use]
+pub fn stubs<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type) -> TokenStream {
+    let mut code = TokenStream::new();
+    for function in functions {
+        let Serving::Refused(why) = &function.serving else {
+            continue;
+        };
+        for symbol in &function.symbols {
+            let name = &symbol.name;
+            let exported = identifier(name);
+            let doc = format!("`{name}`: not served: {why}.");
+            code.extend(quote! {
+                #[doc = #doc]
+                #[unsafe(no_mangle)]
+                pub extern "C" fn #exported() -> #result {
+                    static SAID: AtomicBool = AtomicBool::new(false);
+                    super::refuse(#name, &SAID)
+                }
+            });
+        }
+    }
+    code
+}

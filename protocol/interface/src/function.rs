@@ -1,0 +1,176 @@
+//! One function of a library.
+
+use proc_macro2::TokenStream;
+use quote::ToTokens;
+use syn::{FnArg, Pat, TraitItemFn};
+
+use crate::attribute;
+
+/// A name under which a library exports a function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Symbol {
+    /// As the linker sees it.
+    pub name: String,
+    /// The name that cuGetProcAddress knows it by: without version and stream.
+    pub base: String,
+    /// The CUDA version it came with, as CUDA_VERSION writes it: 12080 is 12.8.
+    pub since: u32,
+    /// Its null stream is the calling thread's own, not the legacy one.
+    pub per_thread: bool,
+}
+
+/// A parameter.
+#[derive(Debug, Clone)]
+pub struct Parameter {
+    /// Its name.
+    pub name: String,
+    /// Its type in the description: `Out<CUevent>`, `c_uint`.
+    pub kind: syn::Type,
+}
+
+/// How a function comes by the stream that a null stream stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// It has none, or all its symbols do the same.
+    Plain,
+    /// A parameter of type `DefaultStream` names it.
+    Parameter,
+    /// It has no such parameter; its code is handed the stream as one more.
+    Implied,
+}
+
+/// Where a function's code is.
+#[derive(Debug, Clone)]
+pub enum Serving {
+    /// By hand: the function of this name in the library's module of this
+    /// chapter's name.
+    Code,
+    /// It is this call of the driver's function, with the parameters' names.
+    Direct(TokenStream),
+    /// It is the call that crosses of this name, with the same parameters.
+    Call(String),
+    /// It is not served, and why.
+    Refused(String),
+}
+
+/// A function of a library: one C signature with all symbols that have it.
+#[derive(Debug, Clone)]
+pub struct Function {
+    /// The symbol that names it in the description.
+    pub name: String,
+    /// The chapter, which is also the module of its code.
+    pub chapter: String,
+    /// What it does.
+    pub doc: String,
+    /// Every symbol, the one that names it first.
+    pub symbols: Vec<Symbol>,
+    /// In order.
+    pub parameters: Vec<Parameter>,
+    /// What it returns where that is no result code.
+    pub returns: Option<syn::Type>,
+    /// How it comes by a default stream.
+    pub mode: Mode,
+    /// It may be called before the library is initialized.
+    pub before_init: bool,
+    /// Where its code is.
+    pub serving: Serving,
+}
+
+impl Function {
+    /// Is it served?
+    #[must_use]
+    pub fn served(&self) -> bool {
+        !matches!(self.serving, Serving::Refused(_))
+    }
+
+    pub(crate) fn parse(chapter: &str, item: &TraitItemFn) -> syn::Result<Self> {
+        let name = item.sig.ident.to_string();
+        let mut function = Self {
+            chapter: chapter.to_owned(),
+            doc: attribute::doc(&item.attrs),
+            symbols: Vec::new(),
+            parameters: parameters(item)?,
+            returns: returns(item),
+            mode: Mode::Plain,
+            before_init: false,
+            serving: Serving::Code,
+            name: name.clone(),
+        };
+        let mut names = vec![(name, 0)];
+        let mut suffix = None;
+        for (word, inside) in attribute::rest(&item.attrs)? {
+            match word.to_string().as_str() {
+                "since" => names[0].1 = attribute::number(inside)?,
+                "also" => names.push(attribute::pair(inside)?),
+                "per_thread" => suffix = attribute::names(inside)?.into_iter().next(),
+                "default_stream" => function.mode = Mode::Implied,
+                "before_init" => function.before_init = true,
+                "refused" => function.serving = Serving::Refused(attribute::text(inside)?),
+                "direct" => function.serving = Serving::Direct(inside),
+                "call" => function.serving = Serving::Call(inside.to_string()),
+                _ => return Err(syn::Error::new(word.span(), "no such attribute")),
+            }
+        }
+        let stream = |parameter: &Parameter| is_default_stream(&parameter.kind);
+        if function.parameters.iter().any(stream) {
+            function.mode = Mode::Parameter;
+        }
+        for (symbol, since) in names {
+            function.symbols.push(Symbol::new(&symbol, since));
+            if let Some(suffix) = &suffix {
+                // Per-thread default streams came with CUDA 7.0.
+                let own = format!("{symbol}_{suffix}");
+                function.symbols.push(Symbol::new(&own, since.max(7000)));
+            }
+        }
+        Ok(function)
+    }
+}
+
+impl Symbol {
+    fn new(name: &str, since: u32) -> Self {
+        let legacy = name
+            .strip_suffix("_ptsz")
+            .or_else(|| name.strip_suffix("_ptds"));
+        let plain = legacy.unwrap_or(name);
+        let base = match plain.rsplit_once("_v") {
+            Some((base, version)) if version.parse::<u32>().is_ok() => base,
+            _ => plain,
+        };
+        Self {
+            name: name.to_owned(),
+            base: base.to_owned(),
+            since,
+            per_thread: legacy.is_some(),
+        }
+    }
+}
+
+fn is_default_stream(kind: &syn::Type) -> bool {
+    kind.to_token_stream().to_string() == "DefaultStream"
+}
+
+fn parameters(item: &TraitItemFn) -> syn::Result<Vec<Parameter>> {
+    let inputs = item.sig.inputs.iter();
+    inputs
+        .map(|input| match input {
+            FnArg::Typed(typed) => match &*typed.pat {
+                Pat::Ident(name) => Ok(Parameter {
+                    name: name.ident.to_string(),
+                    kind: (*typed.ty).clone(),
+                }),
+                other => Err(syn::Error::new_spanned(other, "a parameter is a name")),
+            },
+            FnArg::Receiver(receiver) => {
+                Err(syn::Error::new_spanned(receiver, "a function has no self"))
+            }
+        })
+        .collect()
+}
+
+fn returns(item: &TraitItemFn) -> Option<syn::Type> {
+    match &item.sig.output {
+        syn::ReturnType::Default => None,
+        syn::ReturnType::Type(_, kind) => Some((**kind).clone()),
+    }
+}

@@ -1,0 +1,57 @@
+//! The description of the interface, read: every function that the driver,
+//! the runtime and NVML export, and every call that crosses to the host.
+//!
+//! The description is a set of chapters in Rust syntax, which no compiler sees:
+//! `driver/*.rs`, `runtime/*.rs` and `calls/*.rs` beside this crate's sources
+//! (README.md teaches the attributes). Build scripts read it through this
+//! crate and derive exported symbols, version tables, the wire's codec, the
+//! worker's dispatch and the coverage page. Nothing derived is committed.
+#![forbid(unsafe_code)]
+
+mod attribute;
+mod call;
+mod chapter;
+mod export;
+mod function;
+
+pub use call::{Call, Class, Effect, Field, Shape};
+pub use chapter::{Chapter, Error, Library};
+pub use export::{c_type, exports, stubs};
+pub use function::{Function, Mode, Parameter, Serving, Symbol};
+
+/// A chapter's name and text.
+pub type Text = (&'static str, &'static str);
+
+include!(concat!(env!("OUT_DIR"), "/chapters.rs"));
+
+/// The driver's functions.
+///
+/// # Errors
+/// What is wrong with the description, and where.
+pub fn driver() -> Result<Library, Error> {
+    Library::parse(DRIVER)
+}
+
+/// The runtime's functions.
+///
+/// # Errors
+/// What is wrong with the description, and where.
+pub fn runtime() -> Result<Library, Error> {
+    Library::parse(RUNTIME)
+}
+
+/// NVML's functions.
+///
+/// # Errors
+/// What is wrong with the description, and where.
+pub fn nvml() -> Result<Library, Error> {
+    Library::parse(NVML)
+}
+
+/// The calls that cross, in order of their numbers.
+///
+/// # Errors
+/// What is wrong with the description, and where.
+pub fn calls() -> Result<Vec<Call>, Error> {
+    call::parse(CALLS)
+}
