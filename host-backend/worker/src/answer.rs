@@ -51,14 +51,9 @@ pub(crate) enum Progress {
     Later(Goal, Then),
 }
 
-/// Calls whose reply reports the errors of earlier posted calls: those that
-/// wait for the device or ask about it, and create nothing. (So a failed
-/// reply to any other call is about that call.)
+/// Does this call's reply report the errors of earlier posted calls?
 fn reports(call: u16) -> bool {
-    matches!(
-        call,
-        0x0202 | 0x0206 | 0x0208 | 0x0603 | 0x0604 | 0x0704 | 0x0705 | 0x0706 | 0x0801
-    )
+    paragpu_protocol::call::info(call).is_some_and(|info| info.reports)
 }
 
 impl Session {

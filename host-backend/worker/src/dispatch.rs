@@ -10,14 +10,6 @@ use crate::answer::At;
 use crate::error::{Fault, fail};
 use crate::session::Session;
 
-/// Calls that are answered even after the context was lost.
-fn survives(call: &Call<'_>) -> bool {
-    matches!(
-        call,
-        Call::Ping(_) | Call::SnapshotDevice(_) | Call::HostFuncDone(_) | Call::ImageQuery(_)
-    )
-}
-
 /// The bulk token that a call names.
 fn token(call: &Call<'_>) -> u32 {
     match call {
@@ -32,7 +24,7 @@ impl Session {
     /// what the table says it does.
     pub(crate) fn dispatch(&mut self, at: At, call: &Call<'_>) -> Result<bool, Fault> {
         if let Some(lost) = &self.sticky
-            && !survives(call)
+            && !call.info().survives
         {
             let lost = lost.clone();
             self.tokens.fail(token(call), lost.clone());

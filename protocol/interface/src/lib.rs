@@ -13,11 +13,13 @@ mod call;
 mod chapter;
 mod export;
 mod function;
+mod wire;
 
 pub use call::{Call, Class, Effect, Field, Shape};
 pub use chapter::{Chapter, Error, Library};
 pub use export::{c_type, exports, stubs};
 pub use function::{Function, Mode, Parameter, Serving, Symbol};
+pub use wire::wire;
 
 /// A chapter's name and text.
 pub type Text = (&'static str, &'static str);

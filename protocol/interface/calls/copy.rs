@@ -1,0 +1,138 @@
+//! Copies and memsets.
+
+/// cuMemcpyHtoDAsync of bytes that travel with the call.
+#[call(0x0201, posted)]
+fn CopyToDevice(
+    /// First device address.
+    destination: u64,
+    /// In whose order.
+    stream: StreamHandle,
+    /// The bytes, at most 256 KiB less this call's other fields.
+    data: Bytes<'a>,
+);
+
+/// cuMemcpyDtoHAsync and a wait for it; the bytes come back as data frames before the reply.
+#[call(0x0202, synchronous, idempotent, reports, waits)]
+fn CopyFromDevice(
+    /// First device address.
+    source: u64,
+    /// Bytes.
+    size: u64,
+    /// In whose order.
+    stream: StreamHandle,
+);
+
+/// cuMemcpyAsync between any two addresses that the device reaches: device memory, pinned window memory, shadows.
+#[call(0x0203, posted, node, replies, token(token))]
+fn Copy(
+    /// First address to write.
+    destination: u64,
+    /// First address to read.
+    source: u64,
+    /// Bytes.
+    size: u64,
+    /// In whose order.
+    stream: StreamHandle,
+    /// Bulk token to clear when the copy is complete; 0 for none.
+    token: u32,
+);
+
+/// cuMemcpy3DAsync between device memory, pinned memory and arrays.
+#[call(0x0204, posted, node, replies, token(token))]
+fn CopyRect(
+    /// Where to write.
+    destination: CopyEnd,
+    /// Where to read.
+    source: CopyEnd,
+    /// Bytes in a row, rows in a slice, slices.
+    extent: [u64; 3],
+    /// In whose order.
+    stream: StreamHandle,
+    /// Bulk token to clear when the copy is complete; 0 for none.
+    token: u32,
+);
+
+/// cuMemcpy3DAsync to the device of bytes that travel with the call, rows without gaps.
+#[call(0x0205, posted)]
+fn CopyRectToDevice(
+    /// Where to write.
+    destination: CopyEnd,
+    /// Bytes in a row, rows in a slice, slices.
+    extent: [u64; 3],
+    /// In whose order.
+    stream: StreamHandle,
+    /// The product of `extent` in bytes.
+    data: Bytes<'a>,
+);
+
+/// cuMemcpy3DAsync from the device and a wait for it; the bytes come back as data frames, rows without gaps, before the reply.
+#[call(0x0206, synchronous, idempotent, reports, waits)]
+fn CopyRectFromDevice(
+    /// Where to read.
+    source: CopyEnd,
+    /// Bytes in a row, rows in a slice, slices.
+    extent: [u64; 3],
+    /// In whose order.
+    stream: StreamHandle,
+);
+
+/// cuMemsetD8Async, D16, D32, and their 2D forms.
+#[call(0x0207, posted, node)]
+fn Memset(
+    /// First address to write.
+    destination: u64,
+    /// Bytes from one row to the next; ignored for one row.
+    pitch: u64,
+    /// The element's value in its low bytes.
+    value: u32,
+    /// Bytes of an element: 1, 2 or 4.
+    element: u8,
+    /// Elements in a row.
+    width: u64,
+    /// Rows.
+    height: u64,
+    /// In whose order.
+    stream: StreamHandle,
+);
+
+/// Waits until a bulk token is cleared: where spinning on its word took too long.
+#[call(0x0208, synchronous, window, idempotent, reports, replies)]
+fn WaitToken(
+    /// The token, from 1.
+    token: u32,
+);
+
+/// cuMemcpyHtoD of memory that the guest's kernel named in a page list of the session's channel; answered when the copy is complete. MAP_FAILED where the host does not reach that memory, or not any more, or did not see by a [`CheckPages`] that it does: the bytes must go another way.
+#[call(0x0209, synchronous, waits)]
+fn CopyPagesToDevice(
+    /// First device address.
+    destination: u64,
+    /// Number of the list.
+    list: u32,
+    /// Bytes: all that the list names, from its begin.
+    size: u64,
+    /// In whose order.
+    stream: StreamHandle,
+);
+
+/// cuMemcpyDtoH to such memory.
+#[call(0x020a, synchronous, waits)]
+fn CopyPagesFromDevice(
+    /// First device address.
+    source: u64,
+    /// Number of the list.
+    list: u32,
+    /// As of [`CopyPagesToDevice`].
+    size: u64,
+    /// In whose order.
+    stream: StreamHandle,
+);
+
+/// Does the host see what the guest writes, and the guest what the host writes? A hypervisor may map the memory that it hands out for itself alone. Reads 8 bytes through a page list, and writes their complement behind them if they are `value`; MAP_FAILED otherwise.
+#[call(0x020b, synchronous, idempotent)]
+fn CheckPages(
+    /// Number of a list that names 16 bytes, a multiple of 16 into a page.
+    list: u32,
+    /// What the first 8 of them hold.
+    value: u64,
+);

@@ -1,0 +1,68 @@
+//! Executable graphs.
+
+/// cuGraphInstantiate, first part: an executable graph without nodes.
+#[call(0x0a01, posted, creates(GraphExec = graph))]
+fn GraphBegin(
+    /// Its name from now on.
+    graph: GraphExecHandle,
+);
+
+/// cuGraphInstantiate, second part: further nodes, each of which comes after those that it depends on.
+#[call(0x0a02, posted, changes(GraphExec = graph), key(first))]
+fn GraphNodes(
+    /// The graph.
+    graph: GraphExecHandle,
+    /// Number of the first of these nodes; nodes count from 0, without gaps.
+    first: u32,
+    /// The nodes, one after the other: each a [`crate::types::GraphNode`].
+    nodes: Bytes<'a>,
+);
+
+/// cuGraphInstantiate, last part: from now on the graph can be launched.
+#[call(0x0a03, synchronous, changes(GraphExec = graph))]
+fn GraphInstantiate(
+    /// The graph.
+    graph: GraphExecHandle,
+    /// How many nodes it was given.
+    nodes: u32,
+);
+
+/// cuGraphLaunch. Launches of one graph follow each other.
+#[call(0x0a04, posted)]
+fn GraphLaunch(
+    /// The graph.
+    graph: GraphExecHandle,
+    /// In whose order.
+    stream: StreamHandle,
+);
+
+/// cuGraphExecUpdate, cuGraphExecKernelNodeSetParams and its kin: from the next launch on a node does something else of the same kind.
+#[call(0x0a05, posted, idempotent, changes(GraphExec = graph), key(node))]
+fn GraphNodeUpdate(
+    /// The graph.
+    graph: GraphExecHandle,
+    /// The node's number.
+    node: u32,
+    /// As [`crate::types::GraphNode::call`].
+    call: u16,
+    /// As [`crate::types::GraphNode::work`].
+    work: Bytes<'a>,
+);
+
+/// cuGraphNodeSetEnabled: from the next launch on a kernel, copy or memset does nothing, or something again.
+#[call(0x0a06, posted, idempotent, changes(GraphExec = graph), key(node))]
+fn GraphNodeEnable(
+    /// The graph.
+    graph: GraphExecHandle,
+    /// The node's number.
+    node: u32,
+    /// Does it do anything?
+    enabled: bool,
+);
+
+/// cuGraphExecDestroy: launches made before still run.
+#[call(0x0a07, posted, destroys(GraphExec = graph))]
+fn GraphDestroy(
+    /// The graph.
+    graph: GraphExecHandle,
+);

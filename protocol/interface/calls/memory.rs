@@ -1,0 +1,80 @@
+//! Device memory, pinned memory and shadows.
+
+/// cuMemAlloc: backs a range of the arena with device memory. Zeroed when new to the session.
+#[call(0x0101, synchronous, waits, creates(Memory = address))]
+fn MemMap(
+    /// Multiple of 2 MiB inside the arena, overlapping no other mapping.
+    address: DeviceAddress,
+    /// Bytes; a multiple of 2 MiB, not 0.
+    size: u64,
+);
+
+/// cuMemFree: takes the memory of a whole [`MemMap`] away once all work posted before is done.
+#[call(0x0102, posted, destroys(Memory = address))]
+fn MemUnmap(
+    /// As it was mapped.
+    address: DeviceAddress,
+);
+
+/// cuMemGetInfo.
+#[call(0x0103, synchronous, idempotent)]
+fn MemGetInfo() -> MemoryInfo;
+
+/// cuMemHostAlloc: registers a range of the window's bulk area as pinned memory, which kernels reach at window base + region offset.
+#[call(0x0104, synchronous, window, creates(HostMemory = offset))]
+fn HostMap(
+    /// Bytes from the start of the bulk area; a multiple of 4096.
+    offset: WindowOffset,
+    /// Bytes; a multiple of 4096, not 0.
+    size: u64,
+);
+
+/// cuMemFreeHost: the range of a whole [`HostMap`] is pinned no longer, once all work posted before is done.
+#[call(0x0105, synchronous, window, waits, destroys(HostMemory = offset))]
+fn HostUnmap(
+    /// As it was mapped.
+    offset: WindowOffset,
+);
+
+/// cuMemHostRegister, and cuMemHostAlloc where there is no window: makes a copy of guest memory that kernels reach at `address`.
+#[call(0x0106, synchronous, creates(Shadow = address))]
+fn ShadowCreate(
+    /// Multiple of 4096 inside the shadow region, overlapping no other.
+    address: ShadowAddress,
+    /// Bytes; a multiple of 4096, not 0.
+    size: u64,
+);
+
+/// cuMemHostUnregister: drops a whole [`ShadowCreate`], once all work posted before is done.
+#[call(0x0107, synchronous, waits, destroys(Shadow = address))]
+fn ShadowDestroy(
+    /// As it was created.
+    address: ShadowAddress,
+);
+
+/// Writes bytes of the guest into a shadow, in order with the session's other calls but not with the device's work.
+#[call(0x0108, posted, idempotent, early)]
+fn ShadowWrite(
+    /// First address to write.
+    address: u64,
+    /// The bytes.
+    data: Bytes<'a>,
+);
+
+/// Sends back, as data frames with offsets from `address`, the 4096-byte pages of a shadow that changed since both sides last agreed.
+#[call(0x0109, synchronous, early, replies)]
+fn ShadowRead(
+    /// First address; a multiple of 4096.
+    address: u64,
+    /// Bytes; a multiple of 4096.
+    size: u64,
+);
+
+/// Writes several runs of bytes into a shadow, as [`ShadowWrite`] does one.
+#[call(0x010a, posted, idempotent, early)]
+fn ShadowPatch(
+    /// Where the first run's gap begins.
+    address: u64,
+    /// Run after run: bytes left as they are since the last one (u32), bytes of the run (u32), the run.
+    runs: Bytes<'a>,
+);

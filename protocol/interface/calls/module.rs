@@ -1,0 +1,105 @@
+//! Images, modules, kernels and variables.
+
+/// Does the host already hold the image with this BLAKE3 hash?
+#[call(0x0401, synchronous, idempotent, survives, replies)]
+fn ImageQuery(
+    /// BLAKE3 of the whole image.
+    hash: [u8; 32],
+    /// Bytes of the image, at most 1 GiB.
+    size: u64,
+) -> bool;
+
+/// Part of an image that the host did not hold; parts come in order.
+#[call(0x0402, posted, replies)]
+fn ImageWrite(
+    /// BLAKE3 of the whole image.
+    hash: [u8; 32],
+    /// Bytes of the whole image.
+    size: u64,
+    /// Where this part belongs.
+    offset: u64,
+    /// The part.
+    data: Bytes<'a>,
+);
+
+/// cuModuleLoadData, cuLibraryLoadData of an image that the host holds.
+#[call(0x0403, synchronous, replies, creates(Module = module))]
+fn ModuleLoad(
+    /// Its name from now on.
+    module: ModuleHandle,
+    /// BLAKE3 of the image.
+    hash: [u8; 32],
+    /// Pairs of `u32` CUjit_option and `u32` value, for the options that are numbers.
+    options: Bytes<'a>,
+) -> Text<'r>;
+
+/// cuModuleUnload, cuLibraryUnload.
+#[call(0x0404, posted, destroys(Module = module))]
+fn ModuleUnload(
+    /// The module.
+    module: ModuleHandle,
+);
+
+/// cuModuleGetFunction, cuLibraryGetKernel, cuFuncGetAttribute, cuFuncGetParamInfo: all that is constant about a kernel.
+#[call(0x0405, cached, replies, creates(Function = function), inside(Module = module))]
+fn FunctionGet(
+    /// Its name from now on.
+    function: FunctionHandle,
+    /// The module it is in.
+    module: ModuleHandle,
+    /// Its mangled name.
+    name: Text<'a>,
+) -> FunctionInfo<'r>;
+
+/// cuFuncSetAttribute.
+#[call(0x0406, synchronous, idempotent, changes(Function = function), key(attribute))]
+fn FunctionSetAttribute(
+    /// The kernel.
+    function: FunctionHandle,
+    /// A CUfunction_attribute.
+    attribute: u32,
+    /// Its new value.
+    value: i32,
+);
+
+/// cuFuncSetCacheConfig.
+#[call(0x0407, posted, idempotent, changes(Function = function))]
+fn FunctionSetCacheConfig(
+    /// The kernel.
+    function: FunctionHandle,
+    /// A CUfunc_cache.
+    config: u32,
+);
+
+/// cuModuleGetGlobal, cuLibraryGetGlobal.
+#[call(0x0408, cached, idempotent)]
+fn GlobalGet(
+    /// The module.
+    module: ModuleHandle,
+    /// The variable's mangled name.
+    name: Text<'a>,
+) -> GlobalInfo;
+
+/// cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags.
+#[call(0x0409, cached, idempotent)]
+fn OccupancyBlocks(
+    /// The kernel.
+    function: FunctionHandle,
+    /// Threads in a block.
+    block_size: i32,
+    /// Bytes of dynamic shared memory.
+    dynamic_shared: u64,
+    /// CUoccupancy_flags.
+    flags: u32,
+) -> i32;
+
+/// cuOccupancyAvailableDynamicSMemPerBlock.
+#[call(0x040a, cached, idempotent)]
+fn OccupancyDynamicShared(
+    /// The kernel.
+    function: FunctionHandle,
+    /// Blocks to fit on a multiprocessor.
+    blocks: i32,
+    /// Threads in a block.
+    block_size: i32,
+) -> u64;

@@ -1,0 +1,49 @@
+//! Arrays, textures and surfaces.
+
+/// cuArray3DCreate, cuMipmappedArrayCreate.
+#[call(0x0301, synchronous, creates(Array = array))]
+fn ArrayCreate(
+    /// Its name from now on.
+    array: ArrayHandle,
+    /// Extent, format, flags, levels.
+    shape: ArrayShape,
+);
+
+/// cuArrayDestroy, cuMipmappedArrayDestroy.
+#[call(0x0302, posted, destroys(Array = array))]
+fn ArrayDestroy(
+    /// The array.
+    array: ArrayHandle,
+);
+
+/// cuTexObjectCreate. The reply is the value that kernels are given.
+#[call(0x0303, synchronous, creates(Texture = texture))]
+fn TextureCreate(
+    /// Its name from now on.
+    texture: TextureHandle,
+    /// What it reads and how.
+    spec: TextureSpec,
+) -> u64;
+
+/// cuTexObjectDestroy.
+#[call(0x0304, posted, destroys(Texture = texture))]
+fn TextureDestroy(
+    /// The texture object.
+    texture: TextureHandle,
+);
+
+/// cuSurfObjectCreate. The reply is the value that kernels are given.
+#[call(0x0305, synchronous, creates(Surface = surface))]
+fn SurfaceCreate(
+    /// Its name from now on.
+    surface: SurfaceHandle,
+    /// The array behind it.
+    array: ArrayHandle,
+) -> u64;
+
+/// cuSurfObjectDestroy.
+#[call(0x0306, posted, destroys(Surface = surface))]
+fn SurfaceDestroy(
+    /// The surface object.
+    surface: SurfaceHandle,
+);

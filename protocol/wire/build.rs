@@ -1,0 +1,13 @@
+//! Derives the types of all calls from their description.
+
+use std::path::PathBuf;
+use std::{env, error, fs};
+
+fn main() -> Result<(), Box<dyn error::Error>> {
+    println!("cargo:rerun-if-changed=build.rs");
+    let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
+    let calls = paragpu_interface::calls()?;
+    let code = paragpu_interface::wire(&calls).to_string();
+    fs::write(out.join("table.rs"), code)?;
+    Ok(())
+}
