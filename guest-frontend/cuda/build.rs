@@ -12,8 +12,13 @@ fn main() -> Result<(), Box<dyn error::Error>> {
     let result = syn::parse_str("CUresult")?;
     let exports = paragpu_interface::exports(driver.functions(), &result);
     let stubs = paragpu_interface::stubs(driver.functions(), &result);
-    fs::write(out.join("exports.rs"), exports.to_string())?;
-    fs::write(out.join("stubs.rs"), stubs.to_string())?;
+    let boundary = paragpu_interface::boundary(&syn::parse_str("Status::INVALID_VALUE")?);
+    fs::write(
+        out.join("boundary.rs"),
+        paragpu_interface::print(&boundary)?,
+    )?;
+    fs::write(out.join("exports.rs"), paragpu_interface::print(&exports)?)?;
+    fs::write(out.join("stubs.rs"), paragpu_interface::print(&stubs)?)?;
 
     let (mut declared, mut table) = (String::new(), String::new());
     for (symbol, function) in driver.symbols() {

@@ -7,7 +7,7 @@ fn main() -> Result<(), Box<dyn error::Error>> {
     println!("cargo:rerun-if-changed=build.rs");
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     let calls = paragpu_interface::calls()?;
-    let code = paragpu_interface::wire(&calls).to_string();
+    let code = paragpu_interface::print(&paragpu_interface::wire(&calls))?;
     fs::write(out.join("table.rs"), code)?;
     Ok(())
 }

@@ -5,10 +5,11 @@
 //! it. On a guest that library is paragpu's own; over NVIDIA's it works the
 //! same way. Semantics follow NVIDIA's "CUDA Runtime API" reference manual.
 //!
-//! The C boundary is the folder `sys`: one file per chapter of the manual, each
-//! function declared with [`api!`](sys). Every name that NVIDIA's library
-//! exports (`symbols.txt`) exists; the build script writes a stub for those
-//! that are not served, which says so once and returns
+//! The functions are described in `protocol/interface/runtime`, one file per
+//! chapter of the manual, or with the driver's function that does the same. The
+//! build script derives every exported symbol from the description; the code
+//! of a function has the function's name and lies in the file of its chapter's
+//! name under `sys`. A function that is not served says so once and returns
 //! `cudaErrorNotSupported`.
 #![deny(unsafe_code)]
 #![recursion_limit = "512"]

@@ -33,7 +33,7 @@ fn exports(library: &Path) -> BTreeSet<String> {
 }
 
 fn listed() -> BTreeSet<String> {
-    include_str!("../symbols.txt")
+    include_str!(concat!(env!("OUT_DIR"), "/symbols.txt"))
         .lines()
         .map(|name| format!("{name}@@libcudart.so.13"))
         .collect()

@@ -1,10 +1,22 @@
 //! Devices: properties, attributes and limits.
 
+use core::ffi::c_void;
+
 use crate::{abi_consts, abi_struct};
 
 abi_struct! {
     /// Identifies a device for ever.
     struct CUuuid { bytes: [u8; 16] }
+    /// Properties of a device, as cuDeviceGetProperties tells them.
+    struct CUdevprop {
+        maxThreadsPerBlock: i32, maxThreadsDim: [i32; 3], maxGridSize: [i32; 3],
+        sharedMemPerBlock: i32, totalConstantMemory: i32, SIMDWidth: i32, memPitch: i32,
+        regsPerBlock: i32, clockRate: i32, textureAlign: i32,
+    }
+    /// What a context is made with.
+    struct CUctxCreateParams {
+        execAffinityParams: *mut c_void, numExecAffinityParams: i32, cigParams: *mut c_void,
+    }
     /// Properties of a device, as CUDA 13.0 lays them out.
     struct cudaDeviceProp {
         name: [i8; 256], uuid: CUuuid, luid: [i8; 8], luidDeviceNodeMask: u32,

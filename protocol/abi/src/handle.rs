@@ -64,3 +64,5 @@ pub type CUsurfObject = u64;
 pub type CUhostFn = Option<unsafe extern "C" fn(*mut c_void)>;
 /// A stream callback: stream, status, the caller's pointer.
 pub type CUstreamCallback = Option<unsafe extern "C" fn(CUstream, CUresult, *mut c_void)>;
+/// Bytes of dynamic shared memory that a block of a size needs.
+pub type CUoccupancyB2DSize = Option<unsafe extern "C" fn(c_int) -> usize>;

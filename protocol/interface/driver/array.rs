@@ -30,6 +30,7 @@ fn cuMipmappedArrayCreate(
 
 /// One level, as an array.
 #[since(5000)]
+#[runtime(cudaGetMipmappedArrayLevel)]
 fn cuMipmappedArrayGetLevel(level_array: Out<CUarray>, array: CUmipmappedArray, level: c_uint);
 
 /// Ends it and the arrays of its levels.
@@ -55,7 +56,7 @@ fn cuArrayGetDescriptor(array_descriptor: Out<CUDA_ARRAY_DESCRIPTOR_v1>, array: 
 #[since(11060)]
 #[refused("not built yet")]
 fn cuArrayGetMemoryRequirements(
-    memory_requirements: Out<CUDA_ARRAY_MEMORY_REQUIREMENTS>,
+    memory_requirements: Out<cudaArrayMemoryRequirements>,
     array: CUarray,
     device: CUdevice,
 );
@@ -66,19 +67,16 @@ fn cuArrayGetPlane(plane_array: Out<CUarray>, array: CUarray, plane_idx: c_uint)
 
 #[since(11010)]
 #[refused("not built yet")]
-fn cuArrayGetSparseProperties(sparse_properties: Out<CUDA_ARRAY_SPARSE_PROPERTIES>, array: CUarray);
+fn cuArrayGetSparseProperties(sparse_properties: *mut c_void, array: CUarray);
 
 #[since(11060)]
 #[refused("not built yet")]
 fn cuMipmappedArrayGetMemoryRequirements(
-    memory_requirements: Out<CUDA_ARRAY_MEMORY_REQUIREMENTS>,
+    memory_requirements: Out<cudaArrayMemoryRequirements>,
     mipmap: CUmipmappedArray,
     device: CUdevice,
 );
 
 #[since(11010)]
 #[refused("not built yet")]
-fn cuMipmappedArrayGetSparseProperties(
-    sparse_properties: Out<CUDA_ARRAY_SPARSE_PROPERTIES>,
-    mipmap: CUmipmappedArray,
-);
+fn cuMipmappedArrayGetSparseProperties(sparse_properties: *mut c_void, mipmap: CUmipmappedArray);

@@ -8,11 +8,13 @@ fn cuStreamBeginCapture(stream: DefaultStream);
 /// Begins a capture.
 #[since(10010)]
 #[per_thread(ptsz)]
+#[runtime(cudaStreamBeginCapture)]
 fn cuStreamBeginCapture_v2(stream: DefaultStream, mode: c_int);
 
 /// Begins a capture that adds to a graph.
 #[since(12030)]
 #[per_thread(ptsz)]
+#[runtime(cudaStreamBeginCaptureToGraph)]
 fn cuStreamBeginCaptureToGraph(
     stream: DefaultStream,
     graph: CUgraph,
@@ -25,11 +27,13 @@ fn cuStreamBeginCaptureToGraph(
 /// Ends a capture.
 #[since(10000)]
 #[per_thread(ptsz)]
+#[runtime(cudaStreamEndCapture)]
 fn cuStreamEndCapture(stream: DefaultStream, graph: Out<CUgraph>);
 
 /// Is a capture under way, and of use?
 #[since(10000)]
 #[per_thread(ptsz)]
+#[runtime(cudaStreamIsCapturing)]
 fn cuStreamIsCapturing(stream: DefaultStream, place: Out<c_int>);
 
 /// The capture's number.
@@ -75,6 +79,7 @@ fn cuStreamUpdateCaptureDependencies(
 /// Changes what the stream's next node comes after.
 #[since(12030)]
 #[per_thread(ptsz)]
+#[runtime(cudaStreamUpdateCaptureDependencies)]
 fn cuStreamUpdateCaptureDependencies_v2(
     stream: DefaultStream,
     nodes: *mut CUgraphNode,
@@ -85,4 +90,5 @@ fn cuStreamUpdateCaptureDependencies_v2(
 
 /// How the calling thread takes part in captures.
 #[since(10010)]
+#[runtime(cudaThreadExchangeStreamCaptureMode)]
 fn cuThreadExchangeStreamCaptureMode(mode: Out<c_int>);

@@ -44,7 +44,7 @@ fn cuCtxCreate_v3(
 #[since(12050)]
 fn cuCtxCreate_v4(
     context: Out<CUcontext>,
-    parameters: Out<CreateParameters>,
+    parameters: Out<CUctxCreateParams>,
     flags: c_uint,
     device: CUdevice,
 );
@@ -98,6 +98,7 @@ fn cuCtxGetApiVersion(context: CUcontext, version: Out<c_uint>);
 
 /// Waits for all work.
 #[since(2000)]
+#[runtime(cudaDeviceSynchronize)]
 fn cuCtxSynchronize();
 
 /// Waits for all work of a context.
@@ -110,30 +111,37 @@ fn cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>);
 
 /// A limit.
 #[since(3010)]
+#[runtime(cudaDeviceGetLimit)]
 fn cuCtxGetLimit(value: Out<usize>, limit: c_int);
 
 /// Changes a limit.
 #[since(3010)]
+#[runtime(cudaDeviceSetLimit)]
 fn cuCtxSetLimit(limit: c_int, value: usize);
 
 /// Preferred division of the first cache.
 #[since(3020)]
+#[runtime(cudaDeviceGetCacheConfig)]
 fn cuCtxGetCacheConfig(config: Out<c_int>);
 
 /// A preference, which devices may ignore; no device of today heeds it.
 #[since(3020)]
+#[runtime(cudaDeviceSetCacheConfig)]
 fn cuCtxSetCacheConfig(config: c_int);
 
 /// Width of shared memory's banks: four bytes on every device of today.
 #[since(4020)]
+#[runtime(cudaDeviceGetSharedMemConfig)]
 fn cuCtxGetSharedMemConfig(config: Out<c_int>);
 
 /// A preference without effect on devices of today.
 #[since(4020)]
+#[runtime(cudaDeviceSetSharedMemConfig)]
 fn cuCtxSetSharedMemConfig(config: c_int);
 
 /// Nothing persists in the cache: access policies are not served.
 #[since(11000)]
+#[runtime(cudaCtxResetPersistingL2Cache)]
 fn cuCtxResetPersistingL2Cache();
 
 /// A use of the context, the old way.

@@ -108,12 +108,7 @@ fn cuMemcpy3DBatchAsync(
 #[since(13000)]
 #[per_thread(ptsz)]
 #[refused("not built yet")]
-fn cuMemcpy3DBatchAsync_v2(
-    num_ops: usize,
-    op_list: *mut CUDA_MEMCPY3D_BATCH_OP,
-    flags: u64,
-    stream: CUstream,
-);
+fn cuMemcpy3DBatchAsync_v2(num_ops: usize, op_list: *mut c_void, flags: u64, stream: CUstream);
 
 #[since(12080)]
 #[per_thread(ptsz)]
@@ -138,7 +133,7 @@ fn cuMemcpyBatchAsync_v2(
     srcs: *mut CUdeviceptr,
     sizes: *mut usize,
     count: usize,
-    attrs: *mut CUmemcpyAttributes,
+    attrs: *mut c_void,
     attrs_idxs: *mut usize,
     num_attrs: usize,
     stream: CUstream,

@@ -42,7 +42,7 @@ fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, device: CUdevice);
 
 /// Limits of a device, the old way.
 #[since(2000)]
-fn cuDeviceGetProperties(properties: Out<Properties>, device: CUdevice);
+fn cuDeviceGetProperties(properties: Out<CUdevprop>, device: CUdevice);
 
 /// Compute capability.
 #[since(2000)]
@@ -90,9 +90,9 @@ fn cuDeviceGetHostAtomicCapabilities(
 #[refused("not built yet")]
 fn cuDeviceRegisterAsyncNotification(
     device: CUdevice,
-    callback_func: CUasyncCallback,
+    callback_func: *mut c_void,
     user_data: *mut c_void,
-    callback: Out<CUasyncCallbackHandle>,
+    callback: Out<*mut c_void>,
 );
 
 #[since(2000)]
@@ -101,7 +101,7 @@ fn cuDeviceTotalMem(bytes: Out<c_uint>, dev: CUdevice);
 
 #[since(12040)]
 #[refused("not built yet")]
-fn cuDeviceUnregisterAsyncNotification(device: CUdevice, callback: CUasyncCallbackHandle);
+fn cuDeviceUnregisterAsyncNotification(device: CUdevice, callback: *mut c_void);
 
 #[since(11030)]
 #[refused("not built yet")]

@@ -17,7 +17,7 @@ fn cuDeviceGetNvSciSyncAttributes(nv_sci_sync_attr_list: *mut c_void, dev: CUdev
 fn cuExternalMemoryGetMappedBuffer(
     dev_ptr: Out<CUdeviceptr>,
     ext_mem: CUexternalMemory,
-    buffer_desc: In<CUDA_EXTERNAL_MEMORY_BUFFER_DESC>,
+    buffer_desc: *const c_void,
 );
 
 #[since(10000)]
@@ -35,7 +35,7 @@ fn cuGraphAddExternalSemaphoresSignalNode(
     graph: CUgraph,
     dependencies: *const CUgraphNode,
     num_dependencies: usize,
-    node_params: *const CUDA_EXT_SEM_SIGNAL_NODE_PARAMS,
+    node_params: *const c_void,
 );
 
 #[since(11020)]
@@ -45,7 +45,7 @@ fn cuGraphAddExternalSemaphoresWaitNode(
     graph: CUgraph,
     dependencies: *const CUgraphNode,
     num_dependencies: usize,
-    node_params: *const CUDA_EXT_SEM_WAIT_NODE_PARAMS,
+    node_params: *const c_void,
 );
 
 #[since(11020)]
@@ -53,7 +53,7 @@ fn cuGraphAddExternalSemaphoresWaitNode(
 fn cuGraphExecExternalSemaphoresSignalNodeSetParams(
     graph_exec: CUgraphExec,
     node: CUgraphNode,
-    node_params: In<CUDA_EXT_SEM_SIGNAL_NODE_PARAMS>,
+    node_params: *const c_void,
 );
 
 #[since(11020)]
@@ -61,57 +61,39 @@ fn cuGraphExecExternalSemaphoresSignalNodeSetParams(
 fn cuGraphExecExternalSemaphoresWaitNodeSetParams(
     graph_exec: CUgraphExec,
     node: CUgraphNode,
-    node_params: In<CUDA_EXT_SEM_WAIT_NODE_PARAMS>,
+    node_params: *const c_void,
 );
 
 #[since(11020)]
 #[refused("memory and semaphores of other interfaces do not exist in the guest")]
-fn cuGraphExternalSemaphoresSignalNodeGetParams(
-    node: CUgraphNode,
-    params_out: Out<CUDA_EXT_SEM_SIGNAL_NODE_PARAMS>,
-);
+fn cuGraphExternalSemaphoresSignalNodeGetParams(node: CUgraphNode, params_out: *mut c_void);
 
 #[since(11020)]
 #[refused("memory and semaphores of other interfaces do not exist in the guest")]
-fn cuGraphExternalSemaphoresSignalNodeSetParams(
-    node: CUgraphNode,
-    node_params: In<CUDA_EXT_SEM_SIGNAL_NODE_PARAMS>,
-);
+fn cuGraphExternalSemaphoresSignalNodeSetParams(node: CUgraphNode, node_params: *const c_void);
 
 #[since(11020)]
 #[refused("memory and semaphores of other interfaces do not exist in the guest")]
-fn cuGraphExternalSemaphoresWaitNodeGetParams(
-    node: CUgraphNode,
-    params_out: Out<CUDA_EXT_SEM_WAIT_NODE_PARAMS>,
-);
+fn cuGraphExternalSemaphoresWaitNodeGetParams(node: CUgraphNode, params_out: *mut c_void);
 
 #[since(11020)]
 #[refused("memory and semaphores of other interfaces do not exist in the guest")]
-fn cuGraphExternalSemaphoresWaitNodeSetParams(
-    node: CUgraphNode,
-    node_params: In<CUDA_EXT_SEM_WAIT_NODE_PARAMS>,
-);
+fn cuGraphExternalSemaphoresWaitNodeSetParams(node: CUgraphNode, node_params: *const c_void);
 
 #[since(10000)]
 #[refused("memory and semaphores of other interfaces do not exist in the guest")]
-fn cuImportExternalMemory(
-    ext_mem_out: Out<CUexternalMemory>,
-    mem_handle_desc: In<CUDA_EXTERNAL_MEMORY_HANDLE_DESC>,
-);
+fn cuImportExternalMemory(ext_mem_out: Out<CUexternalMemory>, mem_handle_desc: *const c_void);
 
 #[since(10000)]
 #[refused("memory and semaphores of other interfaces do not exist in the guest")]
-fn cuImportExternalSemaphore(
-    ext_sem_out: Out<CUexternalSemaphore>,
-    sem_handle_desc: In<CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC>,
-);
+fn cuImportExternalSemaphore(ext_sem_out: Out<CUexternalSemaphore>, sem_handle_desc: *const c_void);
 
 #[since(10000)]
 #[per_thread(ptsz)]
 #[refused("memory and semaphores of other interfaces do not exist in the guest")]
 fn cuSignalExternalSemaphoresAsync(
     ext_sem_array: *const CUexternalSemaphore,
-    params_array: *const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS,
+    params_array: *const c_void,
     num_ext_sems: c_uint,
     stream: CUstream,
 );
@@ -121,7 +103,7 @@ fn cuSignalExternalSemaphoresAsync(
 #[refused("memory and semaphores of other interfaces do not exist in the guest")]
 fn cuWaitExternalSemaphoresAsync(
     ext_sem_array: *const CUexternalSemaphore,
-    params_array: *const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS,
+    params_array: *const c_void,
     num_ext_sems: c_uint,
     stream: CUstream,
 );

@@ -3,14 +3,17 @@
 
 /// A graph without nodes.
 #[since(10000)]
+#[runtime(cudaGraphCreate)]
 fn cuGraphCreate(graph: Out<CUgraph>, flags: c_uint);
 
 /// Ends a graph.
 #[since(10000)]
+#[runtime(cudaGraphDestroy)]
 fn cuGraphDestroy(graph: CUgraph);
 
 /// A copy of a graph.
 #[since(10000)]
+#[runtime(cudaGraphClone)]
 fn cuGraphClone(clone: Out<CUgraph>, graph: CUgraph);
 
 /// Its nodes.
@@ -46,6 +49,7 @@ fn cuGraphAddDependencies(
 
 /// Adds dependencies.
 #[since(12030)]
+#[runtime(cudaGraphAddDependencies)]
 fn cuGraphAddDependencies_v2(
     graph: CUgraph,
     from: *const CUgraphNode,
@@ -65,6 +69,7 @@ fn cuGraphRemoveDependencies(
 
 /// Removes dependencies.
 #[since(12030)]
+#[runtime(cudaGraphRemoveDependencies)]
 fn cuGraphRemoveDependencies_v2(
     graph: CUgraph,
     from: *const CUgraphNode,
@@ -101,14 +106,17 @@ fn cuGraphNodeGetDependentNodes_v2(
 
 /// The clone's node that was made of another graph's.
 #[since(10000)]
+#[runtime(cudaGraphNodeFindInClone)]
 fn cuGraphNodeFindInClone(found: Out<CUgraphNode>, original: CUgraphNode, clone: CUgraph);
 
 /// What kind of node it is.
 #[since(10000)]
+#[runtime(cudaGraphNodeGetType)]
 fn cuGraphNodeGetType(node: CUgraphNode, kind: Out<c_int>);
 
 /// Ends a node.
 #[since(10000)]
+#[runtime(cudaGraphDestroyNode)]
 fn cuGraphDestroyNode(node: CUgraphNode);
 
 /// Graphs allocate no memory, so none is kept for them.

@@ -13,6 +13,7 @@ fn cuGraphInstantiate(
 
 /// Makes a graph ready to be launched.
 #[since(11040)]
+#[runtime(cudaGraphInstantiate, cudaGraphInstantiateWithFlags)]
 fn cuGraphInstantiateWithFlags(exec: Out<CUgraphExec>, graph: CUgraph, flags: u64);
 
 /// Makes a graph ready to be launched.
@@ -26,20 +27,24 @@ fn cuGraphInstantiateWithParams(
 
 /// The flags that it was instantiated with.
 #[since(12000)]
+#[runtime(cudaGraphExecGetFlags)]
 fn cuGraphExecGetFlags(exec: CUgraphExec, flags: Out<u64>);
 
 /// Ends it; what was launched still runs.
 #[since(10000)]
+#[runtime(cudaGraphExecDestroy)]
 fn cuGraphExecDestroy(exec: CUgraphExec);
 
 /// Launches it.
 #[since(10000)]
 #[per_thread(ptsz)]
+#[runtime(cudaGraphLaunch)]
 fn cuGraphLaunch(exec: CUgraphExec, stream: DefaultStream);
 
 /// It was uploaded when it was instantiated.
 #[since(11010)]
 #[per_thread(ptsz)]
+#[runtime(cudaGraphUpload)]
 fn cuGraphUpload(exec: CUgraphExec, stream: DefaultStream);
 
 /// Gives its nodes the parameters of a graph of the same form.
@@ -48,6 +53,7 @@ fn cuGraphExecUpdate(exec: CUgraphExec, graph: CUgraph, node: Out<CUgraphNode>, 
 
 /// Gives its nodes the parameters of a graph of the same form.
 #[since(12000)]
+#[runtime(cudaGraphExecUpdate)]
 fn cuGraphExecUpdate_v2(
     exec: CUgraphExec,
     graph: CUgraph,
@@ -90,14 +96,17 @@ fn cuGraphExecHostNodeSetParams(
 
 /// Changes the parameters of a child graph's nodes.
 #[since(11010)]
+#[runtime(cudaGraphExecChildGraphNodeSetParams)]
 fn cuGraphExecChildGraphNodeSetParams(exec: CUgraphExec, node: CUgraphNode, graph: CUgraph);
 
 /// Changes the event.
 #[since(11010)]
+#[runtime(cudaGraphExecEventRecordNodeSetEvent)]
 fn cuGraphExecEventRecordNodeSetEvent(exec: CUgraphExec, node: CUgraphNode, event: CUevent);
 
 /// Changes the event.
 #[since(11010)]
+#[runtime(cudaGraphExecEventWaitNodeSetEvent)]
 fn cuGraphExecEventWaitNodeSetEvent(exec: CUgraphExec, node: CUgraphNode, event: CUevent);
 
 /// Changes a node's parameters.
@@ -106,10 +115,12 @@ fn cuGraphExecNodeSetParams(exec: CUgraphExec, node: CUgraphNode, given: Out<cud
 
 /// Is a node switched on?
 #[since(11060)]
+#[runtime(cudaGraphNodeGetEnabled)]
 fn cuGraphNodeGetEnabled(exec: CUgraphExec, node: CUgraphNode, enabled: Out<c_uint>);
 
 /// Switches a kernel, copy or memset on or off.
 #[since(11060)]
+#[runtime(cudaGraphNodeSetEnabled)]
 fn cuGraphNodeSetEnabled(exec: CUgraphExec, node: CUgraphNode, enabled: c_uint);
 
 #[since(10010)]

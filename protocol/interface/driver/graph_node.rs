@@ -29,6 +29,7 @@ fn cuGraphKernelNodeSetParams_v2(node: CUgraphNode, given: In<CUDA_KERNEL_NODE_P
 
 /// Cooperation, cluster and priority of a kernel's launch.
 #[since(11000)]
+#[runtime(cudaGraphKernelNodeGetAttribute)]
 fn cuGraphKernelNodeGetAttribute(
     node: CUgraphNode,
     attribute: c_int,
@@ -45,6 +46,7 @@ fn cuGraphKernelNodeSetAttribute(
 
 /// Gives a kernel's launch the attributes of another's.
 #[since(11000)]
+#[runtime(cudaGraphKernelNodeCopyAttributes)]
 fn cuGraphKernelNodeCopyAttributes(to: CUgraphNode, from: CUgraphNode);
 
 /// A copy.
@@ -79,6 +81,7 @@ fn cuGraphAddMemsetNode(
 
 /// A memset's parameters.
 #[since(10000)]
+#[runtime(cudaGraphMemsetNodeGetParams)]
 fn cuGraphMemsetNodeGetParams(node: CUgraphNode, place: Out<cudaMemsetParams>);
 
 /// Changes a memset's parameters.
@@ -97,6 +100,7 @@ fn cuGraphAddHostNode(
 
 /// The function and its argument.
 #[since(10000)]
+#[runtime(cudaGraphHostNodeGetParams)]
 fn cuGraphHostNodeGetParams(node: CUgraphNode, place: Out<cudaHostNodeParams>);
 
 /// Changes the function or its argument.
@@ -115,6 +119,7 @@ fn cuGraphAddChildGraphNode(
 
 /// The node's graph, which lives as long as the node.
 #[since(10000)]
+#[runtime(cudaGraphChildGraphNodeGetGraph)]
 fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, graph: Out<CUgraph>);
 
 /// Records an event.
@@ -129,10 +134,12 @@ fn cuGraphAddEventRecordNode(
 
 /// The event.
 #[since(11010)]
+#[runtime(cudaGraphEventRecordNodeGetEvent)]
 fn cuGraphEventRecordNodeGetEvent(node: CUgraphNode, event: Out<CUevent>);
 
 /// Changes the event.
 #[since(11010)]
+#[runtime(cudaGraphEventRecordNodeSetEvent)]
 fn cuGraphEventRecordNodeSetEvent(node: CUgraphNode, event: CUevent);
 
 /// Waits for an event.
@@ -147,10 +154,12 @@ fn cuGraphAddEventWaitNode(
 
 /// The event.
 #[since(11010)]
+#[runtime(cudaGraphEventWaitNodeGetEvent)]
 fn cuGraphEventWaitNodeGetEvent(node: CUgraphNode, event: Out<CUevent>);
 
 /// Changes the event.
 #[since(11010)]
+#[runtime(cudaGraphEventWaitNodeSetEvent)]
 fn cuGraphEventWaitNodeSetEvent(node: CUgraphNode, event: CUevent);
 
 /// A node of any kind.
@@ -205,7 +214,7 @@ fn cuGraphAddMemAllocNode(
     graph: CUgraph,
     dependencies: *const CUgraphNode,
     num_dependencies: usize,
-    node_params: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
+    node_params: *mut c_void,
 );
 
 #[since(11040)]
@@ -235,7 +244,7 @@ fn cuGraphBatchMemOpNodeSetParams(
 #[since(12030)]
 #[refused("not built yet")]
 fn cuGraphConditionalHandleCreate(
-    handle_out: Out<CUgraphConditionalHandle>,
+    handle_out: Out<u64>,
     graph: CUgraph,
     ctx: CUcontext,
     default_launch_value: c_uint,
@@ -264,7 +273,7 @@ fn cuGraphKernelNodeSetParams(node: CUgraphNode, node_params: In<CUDA_KERNEL_NOD
 
 #[since(11040)]
 #[refused("not built yet")]
-fn cuGraphMemAllocNodeGetParams(node: CUgraphNode, params_out: Out<CUDA_MEM_ALLOC_NODE_PARAMS>);
+fn cuGraphMemAllocNodeGetParams(node: CUgraphNode, params_out: *mut c_void);
 
 #[since(11040)]
 #[refused("not built yet")]

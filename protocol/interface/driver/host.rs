@@ -14,10 +14,12 @@ fn cuMemFreeHost(address: *mut c_void);
 
 /// Pins memory of the program.
 #[since(6050)]
+#[runtime(cudaHostRegister)]
 fn cuMemHostRegister_v2(address: *mut c_void, size: usize, flags: c_uint);
 
 /// Ends a registration.
 #[since(4000)]
+#[runtime(cudaHostUnregister)]
 fn cuMemHostUnregister(address: *mut c_void);
 
 /// Where the device sees pinned memory.
@@ -26,6 +28,7 @@ fn cuMemHostGetDevicePointer_v2(device: Out<CUdeviceptr>, address: *mut c_void, 
 
 /// Flags of pinned memory.
 #[since(2030)]
+#[runtime(cudaHostGetFlags)]
 fn cuMemHostGetFlags(flags: Out<c_uint>, address: *mut c_void);
 
 #[since(2000)]

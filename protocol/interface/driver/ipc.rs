@@ -6,15 +6,15 @@ fn cuIpcCloseMemHandle(dptr: CUdeviceptr);
 
 #[since(4010)]
 #[refused("not built yet")]
-fn cuIpcGetEventHandle(handle: Out<CUipcEventHandle>, event: CUevent);
+fn cuIpcGetEventHandle(handle: Out<cudaIpcEventHandle_t>, event: CUevent);
 
 #[since(4010)]
 #[refused("not built yet")]
-fn cuIpcGetMemHandle(handle: Out<CUipcMemHandle>, dptr: CUdeviceptr);
+fn cuIpcGetMemHandle(handle: Out<cudaIpcMemHandle_t>, dptr: CUdeviceptr);
 
 #[since(4010)]
 #[refused("not built yet")]
-fn cuIpcOpenEventHandle(event: Out<CUevent>, handle: CUipcEventHandle);
+fn cuIpcOpenEventHandle(event: Out<CUevent>, handle: cudaIpcEventHandle_t);
 
 #[since(4010)]
 #[refused("not built yet")]
@@ -22,11 +22,11 @@ fn cuIpcOpenMemHandle(pdptr: Out<CUdeviceptr>, handle: CUipcMemHandle, flags: c_
 
 #[since(11000)]
 #[refused("not built yet")]
-fn cuIpcOpenMemHandle_v2(pdptr: Out<CUdeviceptr>, handle: CUipcMemHandle, flags: c_uint);
+fn cuIpcOpenMemHandle_v2(pdptr: Out<CUdeviceptr>, handle: cudaIpcMemHandle_t, flags: c_uint);
 
 #[since(11020)]
 #[refused("not built yet")]
-fn cuMemPoolExportPointer(share_data_out: Out<CUmemPoolPtrExportData>, ptr: CUdeviceptr);
+fn cuMemPoolExportPointer(share_data_out: *mut c_void, ptr: CUdeviceptr);
 
 #[since(11020)]
 #[refused("not built yet")]
@@ -48,8 +48,4 @@ fn cuMemPoolImportFromShareableHandle(
 
 #[since(11020)]
 #[refused("not built yet")]
-fn cuMemPoolImportPointer(
-    ptr_out: Out<CUdeviceptr>,
-    pool: CUmemoryPool,
-    share_data: Out<CUmemPoolPtrExportData>,
-);
+fn cuMemPoolImportPointer(ptr_out: Out<CUdeviceptr>, pool: CUmemoryPool, share_data: *mut c_void);

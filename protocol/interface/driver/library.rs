@@ -29,10 +29,12 @@ fn cuLibraryLoadFromFile(
 
 /// Unloads, from every context.
 #[since(12000)]
+#[runtime(cudaLibraryUnload)]
 fn cuLibraryUnload(library: CUlibrary);
 
 /// A kernel by its name.
 #[since(12000)]
+#[runtime(cudaLibraryGetKernel)]
 fn cuLibraryGetKernel(place: Out<CUkernel>, library: CUlibrary, name: Text);
 
 /// The module in the current context.
@@ -69,11 +71,11 @@ fn cuKernelGetParamInfo(kernel: CUkernel, index: usize, offset: Out<usize>, size
 
 #[since(12040)]
 #[refused("not built yet")]
-fn cuLibraryEnumerateKernels(kernels: *mut CUkernel, num_kernels: c_uint, lib: CUlibrary);
+fn cuLibraryEnumerateKernels(kernels: *mut CUkernel, num_kernels: c_uint, library: CUlibrary);
 
 #[since(12040)]
 #[refused("not built yet")]
-fn cuLibraryGetKernelCount(count: Out<c_uint>, lib: CUlibrary);
+fn cuLibraryGetKernelCount(count: Out<c_uint>, library: CUlibrary);
 
 #[since(12000)]
 #[refused("not built yet")]

@@ -6,7 +6,7 @@ fn cuMemAdvise(dev_ptr: CUdeviceptr, count: usize, advice: c_int, device: CUdevi
 
 #[since(12020)]
 #[refused("not built yet")]
-fn cuMemAdvise_v2(dev_ptr: CUdeviceptr, count: usize, advice: c_int, location: CUmemLocation);
+fn cuMemAdvise_v2(dev_ptr: CUdeviceptr, count: usize, advice: c_int, location: cudaMemLocation);
 
 #[since(6000)]
 #[refused("not built yet")]
@@ -19,7 +19,7 @@ fn cuMemDiscardAndPrefetchBatchAsync(
     dptrs: *mut CUdeviceptr,
     sizes: *mut usize,
     count: usize,
-    prefetch_locs: *mut CUmemLocation,
+    prefetch_locs: *mut cudaMemLocation,
     prefetch_loc_idxs: *mut usize,
     num_prefetch_locs: usize,
     flags: u64,
@@ -48,7 +48,7 @@ fn cuMemPrefetchAsync(dev_ptr: CUdeviceptr, count: usize, dst_device: CUdevice, 
 fn cuMemPrefetchAsync_v2(
     dev_ptr: CUdeviceptr,
     count: usize,
-    location: CUmemLocation,
+    location: cudaMemLocation,
     flags: c_uint,
     stream: CUstream,
 );
@@ -60,7 +60,7 @@ fn cuMemPrefetchBatchAsync(
     dptrs: *mut CUdeviceptr,
     sizes: *mut usize,
     count: usize,
-    prefetch_locs: *mut CUmemLocation,
+    prefetch_locs: *mut cudaMemLocation,
     prefetch_loc_idxs: *mut usize,
     num_prefetch_locs: usize,
     flags: u64,
@@ -80,7 +80,7 @@ fn cuMemRangeGetAttribute(
 #[since(8000)]
 #[refused("not built yet")]
 fn cuMemRangeGetAttributes(
-    data: Out<*mut c_void>,
+    data: *mut *mut c_void,
     data_sizes: *mut usize,
     attributes: *mut c_int,
     num_attributes: usize,

@@ -26,7 +26,7 @@ fn cuOccupancyMaxPotentialBlockSize(
     grid: Out<c_int>,
     block: Out<c_int>,
     function: CUfunction,
-    shared_of: BlockToShared,
+    shared_of: CUoccupancyB2DSize,
     shared: usize,
     limit: c_int,
 );
@@ -37,7 +37,7 @@ fn cuOccupancyMaxPotentialBlockSizeWithFlags(
     grid: Out<c_int>,
     block: Out<c_int>,
     function: CUfunction,
-    shared_of: BlockToShared,
+    shared_of: CUoccupancyB2DSize,
     shared: usize,
     limit: c_int,
     flags: c_uint,

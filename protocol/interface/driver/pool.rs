@@ -46,26 +46,32 @@ fn cuMemGetMemPool(pool: Out<CUmemoryPool>, location: Out<cudaMemLocation>, kind
 
 /// A pool of a device's memory, for this process only.
 #[since(11020)]
+#[runtime(cudaMemPoolCreate)]
 fn cuMemPoolCreate(pool: Out<CUmemoryPool>, properties: In<cudaMemPoolProps>);
 
 /// Ends a pool; memory from it stays until it is freed.
 #[since(11020)]
+#[runtime(cudaMemPoolDestroy)]
 fn cuMemPoolDestroy(pool: CUmemoryPool);
 
 /// Waits for work, so that what was freed goes back to the host.
 #[since(11020)]
+#[runtime(cudaMemPoolTrimTo)]
 fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize);
 
 /// An attribute.
 #[since(11020)]
+#[runtime(cudaMemPoolGetAttribute)]
 fn cuMemPoolGetAttribute(pool: CUmemoryPool, which: c_int, value: *mut c_void);
 
 /// Policies are kept; they change no result. High-water marks follow use.
 #[since(11020)]
+#[runtime(cudaMemPoolSetAttribute)]
 fn cuMemPoolSetAttribute(pool: CUmemoryPool, which: c_int, value: *mut c_void);
 
 /// Only the pool's own device reaches its memory.
 #[since(11020)]
+#[runtime(cudaMemPoolSetAccess)]
 fn cuMemPoolSetAccess(pool: CUmemoryPool, access: *const cudaMemAccessDesc, number: usize);
 
 /// Only the pool's own device reaches its memory.
@@ -74,4 +80,4 @@ fn cuMemPoolGetAccess(flags: Out<c_int>, pool: CUmemoryPool, location: Out<cudaM
 
 #[since(13000)]
 #[refused("not built yet")]
-fn cuMemSetMemPool(location: Out<CUmemLocation>, kind: c_int, pool: CUmemoryPool);
+fn cuMemSetMemPool(location: Out<cudaMemLocation>, kind: c_int, pool: CUmemoryPool);

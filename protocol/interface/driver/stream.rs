@@ -2,10 +2,12 @@
 
 /// A stream.
 #[since(2000)]
+#[runtime(cudaStreamCreateWithFlags)]
 fn cuStreamCreate(stream: Out<CUstream>, flags: c_uint);
 
 /// A stream with a priority, brought into the device's range.
 #[since(5050)]
+#[runtime(cudaStreamCreateWithPriority)]
 fn cuStreamCreateWithPriority(stream: Out<CUstream>, flags: c_uint, priority: c_int);
 
 /// Ends a stream; its work still runs.
@@ -16,31 +18,37 @@ fn cuStreamDestroy(stream: CUstream);
 /// Waits for its work.
 #[since(2000)]
 #[per_thread(ptsz)]
+#[runtime(cudaStreamSynchronize)]
 fn cuStreamSynchronize(stream: DefaultStream);
 
 /// Is its work over?
 #[since(2000)]
 #[per_thread(ptsz)]
+#[runtime(cudaStreamQuery)]
 fn cuStreamQuery(stream: DefaultStream);
 
 /// What comes after waits for an event.
 #[since(3020)]
 #[per_thread(ptsz)]
+#[runtime(cudaStreamWaitEvent)]
 fn cuStreamWaitEvent(stream: DefaultStream, waited: CUevent, flags: c_uint);
 
 /// Its flags.
 #[since(5050)]
 #[per_thread(ptsz)]
+#[runtime(cudaStreamGetFlags)]
 fn cuStreamGetFlags(stream: DefaultStream, flags: Out<c_uint>);
 
 /// Its priority.
 #[since(5050)]
 #[per_thread(ptsz)]
+#[runtime(cudaStreamGetPriority)]
 fn cuStreamGetPriority(stream: DefaultStream, priority: Out<c_int>);
 
 /// A number that no other stream has.
 #[since(12000)]
 #[per_thread(ptsz)]
+#[runtime(cudaStreamGetId)]
 fn cuStreamGetId(stream: DefaultStream, id: Out<u64>);
 
 /// Its device.
@@ -61,6 +69,7 @@ fn cuStreamGetCtx_v2(stream: DefaultStream, context: Out<CUcontext>, green: Out<
 /// Priority and synchronisation policy; other attributes are not served.
 #[since(11000)]
 #[per_thread(ptsz)]
+#[runtime(cudaStreamGetAttribute)]
 fn cuStreamGetAttribute(
     stream: DefaultStream,
     attribute: c_int,
@@ -85,6 +94,7 @@ fn cuStreamCopyAttributes(to: CUstream, from: CUstream);
 /// Runs a function of the program in the stream's order.
 #[since(10000)]
 #[per_thread(ptsz)]
+#[runtime(cudaLaunchHostFunc)]
 fn cuLaunchHostFunc(stream: DefaultStream, function: CUhostFn, argument: *mut c_void);
 
 /// As cuLaunchHostFunc; the function learns the stream and its state.

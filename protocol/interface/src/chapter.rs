@@ -1,9 +1,9 @@
 //! Chapters, and the library that they make up.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use crate::Text;
-use crate::function::{Function, Symbol};
+use crate::function::{Function, Serving, Symbol};
 
 /// What is wrong with the description.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +42,7 @@ pub struct Library {
 impl Library {
     pub(crate) fn parse(texts: &[Text]) -> Result<Self, Error> {
         let mut chapters = Vec::new();
-        let mut seen = BTreeMap::new();
+        let mut seen = BTreeSet::new();
         for &(name, text) in texts {
             let items = items(name, text)?;
             let functions = items.iter().map(|item| Function::parse(name, item));
@@ -50,13 +50,67 @@ impl Library {
                 .collect::<syn::Result<_>>()
                 .map_err(|why| located(name, why))?;
             for symbol in functions.iter().flat_map(|function| &function.symbols) {
-                if seen.insert(symbol.name.clone(), ()).is_some() {
+                if !seen.insert(symbol.name.clone()) {
                     return Err(Error::Twice(symbol.name.clone()));
                 }
             }
             chapters.push(Chapter { name, functions });
         }
         Ok(Self { chapters })
+    }
+
+    /// With the functions that `driver` says the runtime has, too.
+    pub(crate) fn with(mut self, driver: &Self) -> Result<Self, Error> {
+        for from in &driver.chapters {
+            let more: Vec<Function> = from
+                .functions
+                .iter()
+                .flat_map(Function::in_runtime)
+                .collect();
+            if more.is_empty() {
+                continue;
+            }
+            match self
+                .chapters
+                .iter_mut()
+                .find(|chapter| chapter.name == from.name)
+            {
+                Some(chapter) => chapter.functions.extend(more),
+                None => self.chapters.push(Chapter {
+                    name: from.name,
+                    functions: more,
+                }),
+            }
+        }
+        let symbols = self.symbols();
+        for pair in symbols.windows(2) {
+            if let [one, other] = pair
+                && one.0.name == other.0.name
+            {
+                return Err(Error::Twice(one.0.name.clone()));
+            }
+        }
+        Ok(self)
+    }
+
+    /// Is a function of the runtime served, in view of what the driver serves?
+    #[must_use]
+    pub fn why_refused<'l>(&self, function: &'l Function, driver: &'l Self) -> Option<&'l str> {
+        if let Serving::Refused(why) = &function.serving {
+            return Some(why);
+        }
+        let called = match &function.serving {
+            Serving::Direct { function, .. } => Some(function),
+            _ => None,
+        };
+        let mut needed = called.into_iter().chain(&function.needs);
+        needed.find_map(|needed| {
+            let half = driver.functions().find(|half| half.name == *needed)?;
+            match &half.serving {
+                Serving::Refused(why) => Some(why.as_str()),
+                _ => None,
+            }
+        })
     }
 
     /// Every function.

@@ -77,7 +77,7 @@ fn export(function: &Function, symbol: &Symbol, result: &Type) -> TokenStream {
     let mut arguments: Vec<TokenStream> = Vec::new();
     for parameter in &function.parameters {
         let name = identifier(&parameter.name);
-        let is_stream = parameter.kind.to_token_stream().to_string() == "DefaultStream";
+        let is_stream = is(&parameter.kind, "DefaultStream");
         arguments.push(if is_stream && symbol.per_thread {
             quote!(Boundary::take(own_default(#name)))
         } else {
@@ -108,6 +108,69 @@ fn export(function: &Function, symbol: &Symbol, result: &Type) -> TokenStream {
                 unsafe { super::#chapter::#body(#(#arguments),*) }
             })
         }
+    }
+}
+
+/// The exported functions that are calls of a function of the driver: each
+/// checks that what it writes to is there (`super::present`) and calls the
+/// driver's table, `super::context()?.driver` or `super::runtime()?.driver`,
+/// under `super::guard`.
+#[must_use]
+pub fn direct<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type) -> TokenStream {
+    let mut code = TokenStream::new();
+    for function in functions {
+        let Serving::Direct {
+            function: called,
+            arguments,
+            context,
+        } = &function.serving
+        else {
+            continue;
+        };
+        let start = identifier(if *context { "context" } else { "runtime" });
+        let called = identifier(called);
+        let doc = &function.doc;
+        let parameters = &function.parameters;
+        let names: Vec<Ident> = parameters.iter().map(|p| identifier(&p.name)).collect();
+        let types = parameters.iter().map(|p| c_type(&p.kind));
+        let types: Vec<TokenStream> = types.collect();
+        let written = parameters.iter().filter(|p| is(&p.kind, "Out"));
+        let written: Vec<Ident> = written.map(|p| identifier(&p.name)).collect();
+        for symbol in &function.symbols {
+            let exported = identifier(&symbol.name);
+            let streams = parameters.iter().filter(|p| is(&p.kind, "DefaultStream"));
+            let streams = streams.filter(|_| symbol.per_thread);
+            let streams: Vec<Ident> = streams.map(|p| identifier(&p.name)).collect();
+            code.extend(quote! {
+                #[doc = #doc]
+                ///
+                /// # Safety
+                /// The pointers are as CUDA's manual asks under this name.
+                #[unsafe(no_mangle)]
+                pub unsafe extern "C" fn #exported(#(#names: #types),*) -> #result {
+                    super::guard(|| {
+                        #( super::present(#written)?; )*
+                        #( let #streams = super::own_default(#streams); )*
+                        // SAFETY: the caller keeps to CUDA's manual, and the
+                        // driver's function asks for the same.
+                        unsafe { super::#start()?.driver.#called(#arguments) }
+                    })
+                }
+            });
+        }
+    }
+    code
+}
+
+/// Is this type of that name?
+fn is(kind: &Type, name: &str) -> bool {
+    match kind {
+        Type::Path(path) => path
+            .path
+            .segments
+            .last()
+            .is_some_and(|last| last.ident == name),
+        _ => false,
     }
 }
 

@@ -45,10 +45,19 @@ pub enum Serving {
     /// By hand: the function of this name in the library's module of this
     /// chapter's name.
     Code,
-    /// It is this call of the driver's function, with the parameters' names.
-    Direct(TokenStream),
-    /// It is the call that crosses of this name, with the same parameters.
-    Call(String),
+    /// By hand, in the same place, under its C name: it returns no result code,
+    /// or compiled code calls it while the program starts.
+    ByHand,
+    /// It is a call of this function of the driver with these arguments; with
+    /// the flag a context is made current before.
+    Direct {
+        /// The driver's function.
+        function: String,
+        /// Names of parameters, and constants.
+        arguments: TokenStream,
+        /// Does it need a context?
+        context: bool,
+    },
     /// It is not served, and why.
     Refused(String),
 }
@@ -74,6 +83,10 @@ pub struct Function {
     pub before_init: bool,
     /// Where its code is.
     pub serving: Serving,
+    /// In the runtime: functions of the driver without which it does nothing.
+    pub needs: Vec<String>,
+    /// In the driver: functions of the runtime that do exactly this.
+    pub runtime: Vec<String>,
 }
 
 impl Function {
@@ -94,6 +107,8 @@ impl Function {
             mode: Mode::Plain,
             before_init: false,
             serving: Serving::Code,
+            needs: Vec::new(),
+            runtime: Vec::new(),
             name: name.clone(),
         };
         let mut names = vec![(name, 0)];
@@ -106,8 +121,11 @@ impl Function {
                 "default_stream" => function.mode = Mode::Implied,
                 "before_init" => function.before_init = true,
                 "refused" => function.serving = Serving::Refused(attribute::text(inside)?),
-                "direct" => function.serving = Serving::Direct(inside),
-                "call" => function.serving = Serving::Call(inside.to_string()),
+                "by_hand" => function.serving = Serving::ByHand,
+                "direct" => function.serving = direct(inside, true)?,
+                "direct_without_context" => function.serving = direct(inside, false)?,
+                "needs" => function.needs = attribute::names(inside)?,
+                "runtime" => function.runtime = attribute::names(inside)?,
                 _ => return Err(syn::Error::new(word.span(), "no such attribute")),
             }
         }
@@ -125,6 +143,48 @@ impl Function {
         }
         Ok(function)
     }
+}
+
+impl Function {
+    /// The functions of the runtime that do exactly what this one of the
+    /// driver does.
+    pub(crate) fn in_runtime(&self) -> impl Iterator<Item = Self> {
+        let endings = self.symbols.iter().find(|symbol| symbol.per_thread);
+        let ending = endings.and_then(|symbol| symbol.name.rsplit_once('_'));
+        let ending = ending.map(|(_, ending)| ending.to_owned());
+        self.runtime.iter().map(move |name| {
+            let mut symbols = vec![Symbol::new(name, 0)];
+            if let Some(ending) = &ending {
+                symbols.push(Symbol::new(&format!("{name}_{ending}"), 0));
+            }
+            let names = self
+                .parameters
+                .iter()
+                .map(|parameter| syn::Ident::new(&parameter.name, proc_macro2::Span::call_site()));
+            Self {
+                name: name.clone(),
+                symbols,
+                runtime: Vec::new(),
+                serving: Serving::Direct {
+                    function: self.name.clone(),
+                    arguments: quote::quote!(#(#names),*),
+                    context: true,
+                },
+                ..self.clone()
+            }
+        })
+    }
+}
+
+/// `cuNAME(arguments)`.
+fn direct(inside: TokenStream, context: bool) -> syn::Result<Serving> {
+    let call: syn::ExprCall = syn::parse2(inside)?;
+    let arguments = &call.args;
+    Ok(Serving::Direct {
+        function: call.func.to_token_stream().to_string(),
+        arguments: quote::quote!(#arguments),
+        context,
+    })
 }
 
 impl Symbol {

@@ -9,16 +9,20 @@
 #![forbid(unsafe_code)]
 
 mod attribute;
+mod boundary;
 mod call;
 mod chapter;
 mod export;
 mod function;
+mod table;
 mod wire;
 
+pub use boundary::boundary;
 pub use call::{Call, Class, Effect, Field, Shape};
 pub use chapter::{Chapter, Error, Library};
-pub use export::{c_type, exports, stubs};
+pub use export::{c_type, direct, exports, stubs};
 pub use function::{Function, Mode, Parameter, Serving, Symbol};
+pub use table::table;
 pub use wire::wire;
 
 /// A chapter's name and text.
@@ -39,7 +43,7 @@ pub fn driver() -> Result<Library, Error> {
 /// # Errors
 /// What is wrong with the description, and where.
 pub fn runtime() -> Result<Library, Error> {
-    Library::parse(RUNTIME)
+    Library::parse(RUNTIME)?.with(&driver()?)
 }
 
 /// NVML's functions.
@@ -56,4 +60,14 @@ pub fn nvml() -> Result<Library, Error> {
 /// What is wrong with the description, and where.
 pub fn calls() -> Result<Vec<Call>, Error> {
     call::parse(CALLS)
+}
+
+/// Derived code as text that a person can read, and that a compiler's message
+/// can point into.
+///
+/// # Errors
+/// Where it is no Rust.
+pub fn print(code: &proc_macro2::TokenStream) -> Result<String, Error> {
+    let file = syn::parse2(code.clone()).map_err(|why| chapter::located("derived", why))?;
+    Ok(prettyplease::unparse(&file))
 }

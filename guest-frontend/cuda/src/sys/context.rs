@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use paragpu_abi::{CUcontext, CUdevice};
+use paragpu_abi::{CUcontext, CUctxCreateParams, CUdevice};
 use paragpu_client::Session;
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
@@ -306,15 +306,14 @@ pub(crate) unsafe fn cuCtxCreate_v3(
 
 pub(crate) unsafe fn cuCtxCreate_v4(
     context: Out<'_, CUcontext>,
-    parameters: *mut CreateParameters,
+    parameters: *mut CUctxCreateParams,
     flags: c_uint,
     device: CUdevice,
 ) -> Result {
     context.present()?;
-    if parameters
-        .as_ref()
-        .is_some_and(|parameters| parameters.affinities > 0 || !parameters.cig.is_null())
-    {
+    if parameters.as_ref().is_some_and(|parameters| {
+        parameters.numExecAffinityParams > 0 || !parameters.cigParams.is_null()
+    }) {
         return Err(unsupported_use!("cuCtxCreate_v4 with parameters"));
     }
     context.put(create_current(device::ordinal(device)?, flags)?)
@@ -488,12 +487,4 @@ pub(crate) fn cuCtxDisablePeerAccess(peer: CUcontext) -> Result {
     current()?;
     find(peer)?;
     Err(PEER_ACCESS_NOT_ENABLED)
-}
-
-/// CUctxCreateParams.
-#[repr(C)]
-pub struct CreateParameters {
-    affinity: *mut c_void,
-    affinities: c_int,
-    cig: *mut c_void,
 }

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_uint};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use paragpu_abi::{CUdevice, CUuuid};
+use paragpu_abi::{CUdevice, CUdevprop, CUuuid};
 use paragpu_client::snapshot::Snapshot;
 use paragpu_client::{Error, Session, chain};
 use paragpu_config::guest::Guest;
@@ -192,20 +192,20 @@ pub(crate) fn cuDeviceGetAttribute(
     value.put(found.ok_or(Status::INVALID_VALUE)?)
 }
 
-pub(crate) fn cuDeviceGetProperties(properties: Out<'_, Properties>, device: CUdevice) -> Result {
+pub(crate) fn cuDeviceGetProperties(properties: Out<'_, CUdevprop>, device: CUdevice) -> Result {
     let snapshot = snapshot(device)?;
     let get = |attribute| snapshot.attribute(attribute).unwrap_or(0);
-    properties.put(Properties {
-        max_threads_per_block: get(1),
-        max_threads_dim: [get(2), get(3), get(4)],
-        max_grid_size: [get(5), get(6), get(7)],
-        shared_mem_per_block: get(8),
-        total_constant_memory: get(9),
-        simd_width: get(10),
-        mem_pitch: get(11),
-        regs_per_block: get(12),
-        clock_rate: get(13),
-        texture_align: get(14),
+    properties.put(CUdevprop {
+        maxThreadsPerBlock: get(1),
+        maxThreadsDim: [get(2), get(3), get(4)],
+        maxGridSize: [get(5), get(6), get(7)],
+        sharedMemPerBlock: get(8),
+        totalConstantMemory: get(9),
+        SIMDWidth: get(10),
+        memPitch: get(11),
+        regsPerBlock: get(12),
+        clockRate: get(13),
+        textureAlign: get(14),
     })
 }
 
@@ -279,19 +279,4 @@ pub(crate) fn cuDeviceGetExecAffinitySupport(
         return Err(Status::INVALID_VALUE);
     }
     value.put(0)
-}
-
-/// CUdevprop.
-#[repr(C)]
-pub struct Properties {
-    max_threads_per_block: c_int,
-    max_threads_dim: [c_int; 3],
-    max_grid_size: [c_int; 3],
-    shared_mem_per_block: c_int,
-    total_constant_memory: c_int,
-    simd_width: c_int,
-    mem_pitch: c_int,
-    regs_per_block: c_int,
-    clock_rate: c_int,
-    texture_align: c_int,
 }

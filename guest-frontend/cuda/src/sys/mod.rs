@@ -54,9 +54,6 @@ pub mod exports {
     use paragpu_abi::*;
 
     use super::boundary::{Boundary, DEFAULT_STREAM, OWN_STREAM, own_default};
-    use super::context::CreateParameters;
-    use super::device::Properties;
-    use super::occupancy::BlockToShared;
 
     include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 }

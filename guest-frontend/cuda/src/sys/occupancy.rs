@@ -4,13 +4,10 @@
 use std::ffi::{c_int, c_uint};
 
 use paragpu_abi::CUfunction;
+use paragpu_abi::CUoccupancyB2DSize;
 
 use super::module::{Callable, callable};
 use super::{Result, present, put};
-
-/// Bytes of dynamic shared memory that a block of a size needs
-/// (CUoccupancyB2DSize).
-pub(crate) type BlockToShared = Option<unsafe extern "C" fn(c_int) -> usize>;
 
 fn blocks(function: CUfunction, block_size: c_int, shared: usize, flags: c_uint) -> Result<c_int> {
     let callable = callable(function)?;
@@ -27,7 +24,7 @@ fn blocks(function: CUfunction, block_size: c_int, shared: usize, flags: c_uint)
 /// `shared_of` may be called with any block size.
 unsafe fn potential(
     callable: &Callable,
-    shared_of: BlockToShared,
+    shared_of: CUoccupancyB2DSize,
     shared: usize,
     limit: c_int,
     flags: c_uint,
@@ -71,7 +68,7 @@ unsafe fn put_potential(
     grid: *mut c_int,
     block: *mut c_int,
     function: CUfunction,
-    shared_of: BlockToShared,
+    shared_of: CUoccupancyB2DSize,
     shared: usize,
     limit: c_int,
     flags: c_uint,
@@ -106,7 +103,7 @@ pub(crate) unsafe fn cuOccupancyMaxPotentialBlockSize(
     grid: *mut c_int,
     block: *mut c_int,
     function: CUfunction,
-    shared_of: BlockToShared,
+    shared_of: CUoccupancyB2DSize,
     shared: usize,
     limit: c_int,
 ) -> Result {
@@ -117,7 +114,7 @@ pub(crate) unsafe fn cuOccupancyMaxPotentialBlockSizeWithFlags(
     grid: *mut c_int,
     block: *mut c_int,
     function: CUfunction,
-    shared_of: BlockToShared,
+    shared_of: CUoccupancyB2DSize,
     shared: usize,
     limit: c_int,
     flags: c_uint,

@@ -1,6 +1,7 @@
 //! Arrays (CUDA Runtime API, chapters "Memory Management" and "Texture Object
 //! Management").
 
+use super::boundary::Out;
 use super::runtime::{Runtime, context};
 use super::{fail, present, put, zeroed};
 use crate::channel;
@@ -12,117 +13,150 @@ use paragpu_abi::{
 };
 use std::ffi::{c_int, c_uint, c_void};
 
-api! {
-    fn cudaMallocArray(
-        array: *mut CUarray, desc: *const cudaChannelFormatDesc, width: usize, height: usize,
-        flags: c_uint,
-    ) {
-        present(array)?;
-        present(desc)?;
-        let extent = cudaExtent { width, height, depth: 0 };
-        let wanted = driver_descriptor(&*desc, &extent, flags)?;
-        context()?.driver.cuArray3DCreate(array, &wanted)
-    }
+pub(crate) unsafe fn cudaMallocArray(
+    array: *mut CUarray,
+    desc: *const cudaChannelFormatDesc,
+    width: usize,
+    height: usize,
+    flags: c_uint,
+) -> Result {
+    present(array)?;
+    present(desc)?;
+    let extent = cudaExtent {
+        width,
+        height,
+        depth: 0,
+    };
+    let wanted = driver_descriptor(&*desc, &extent, flags)?;
+    context()?.driver.cuArray3DCreate_v2(array, &wanted)
+}
 
-    fn cudaMalloc3DArray(
-        array: *mut CUarray, desc: *const cudaChannelFormatDesc, extent: cudaExtent,
-        flags: c_uint,
-    ) {
-        present(array)?;
-        present(desc)?;
-        let wanted = driver_descriptor(&*desc, &extent, flags)?;
-        context()?.driver.cuArray3DCreate(array, &wanted)
-    }
+pub(crate) unsafe fn cudaMalloc3DArray(
+    array: *mut CUarray,
+    desc: *const cudaChannelFormatDesc,
+    extent: cudaExtent,
+    flags: c_uint,
+) -> Result {
+    present(array)?;
+    present(desc)?;
+    let wanted = driver_descriptor(&*desc, &extent, flags)?;
+    context()?.driver.cuArray3DCreate_v2(array, &wanted)
+}
 
-    fn cudaMallocMipmappedArray(
-        array: *mut CUmipmappedArray, desc: *const cudaChannelFormatDesc, extent: cudaExtent,
-        levels: c_uint, flags: c_uint,
-    ) {
-        present(array)?;
-        present(desc)?;
-        let wanted = driver_descriptor(&*desc, &extent, flags)?;
-        context()?.driver.cuMipmappedArrayCreate(array, &wanted, levels)
-    }
+pub(crate) unsafe fn cudaMallocMipmappedArray(
+    array: *mut CUmipmappedArray,
+    desc: *const cudaChannelFormatDesc,
+    extent: cudaExtent,
+    levels: c_uint,
+    flags: c_uint,
+) -> Result {
+    present(array)?;
+    present(desc)?;
+    let wanted = driver_descriptor(&*desc, &extent, flags)?;
+    context()?
+        .driver
+        .cuMipmappedArrayCreate(array, &wanted, levels)
+}
 
-    fn cudaFreeArray(array: CUarray) {
-        let runtime = context()?;
-        if array.is_null() {
-            return Ok(());
-        }
-        runtime.driver.cuArrayDestroy(array)
+pub(crate) unsafe fn cudaFreeArray(array: CUarray) -> Result {
+    let runtime = context()?;
+    if array.is_null() {
+        return Ok(());
     }
+    runtime.driver.cuArrayDestroy(array)
+}
 
-    fn cudaFreeMipmappedArray(array: CUmipmappedArray) {
-        let runtime = context()?;
-        if array.is_null() {
-            return Ok(());
-        }
-        runtime.driver.cuMipmappedArrayDestroy(array)
+pub(crate) unsafe fn cudaFreeMipmappedArray(array: CUmipmappedArray) -> Result {
+    let runtime = context()?;
+    if array.is_null() {
+        return Ok(());
     }
+    runtime.driver.cuMipmappedArrayDestroy(array)
+}
 
-    fn cudaGetMipmappedArrayLevel(
-        level_array: *mut CUarray, array: CUmipmappedArray, level: c_uint,
-    ) {
-        present(level_array)?;
-        context()?.driver.cuMipmappedArrayGetLevel(level_array, array, level)
+pub(crate) unsafe fn cudaArrayGetInfo(
+    desc: *mut cudaChannelFormatDesc,
+    extent: *mut cudaExtent,
+    flags: *mut c_uint,
+    array: CUarray,
+) -> Result {
+    let found = descriptor(context()?, array)?;
+    if !desc.is_null() {
+        put(
+            desc,
+            channel::descriptor(format_of(&found), found.NumChannels),
+        )?;
     }
+    if !extent.is_null() {
+        let (width, height, depth) = (found.Width, found.Height, found.Depth);
+        put(
+            extent,
+            cudaExtent {
+                width,
+                height,
+                depth,
+            },
+        )?;
+    }
+    if !flags.is_null() {
+        put(flags, found.Flags)?;
+    }
+    Ok(())
+}
 
-    fn cudaArrayGetInfo(
-        desc: *mut cudaChannelFormatDesc, extent: *mut cudaExtent, flags: *mut c_uint,
-        array: CUarray,
-    ) {
-        let found = descriptor(context()?, array)?;
-        if !desc.is_null() {
-            put(desc, channel::descriptor(format_of(&found), found.NumChannels))?;
-        }
-        if !extent.is_null() {
-            let (width, height, depth) = (found.Width, found.Height, found.Depth);
-            put(extent, cudaExtent { width, height, depth })?;
-        }
-        if !flags.is_null() {
-            put(flags, found.Flags)?;
-        }
-        Ok(())
-    }
+pub(crate) unsafe fn cudaGetChannelDesc(
+    desc: Out<'_, cudaChannelFormatDesc>,
+    array: CUarray,
+) -> Result {
+    desc.present()?;
+    let found = descriptor(context()?, array)?;
+    desc.put(channel::descriptor(format_of(&found), found.NumChannels))
+}
 
-    fn cudaGetChannelDesc(desc: *mut cudaChannelFormatDesc, array: CUarray) {
-        present(desc)?;
-        let found = descriptor(context()?, array)?;
-        put(desc, channel::descriptor(format_of(&found), found.NumChannels))
-    }
+pub(crate) unsafe fn cudaArrayGetMemoryRequirements(
+    needs: *mut cudaArrayMemoryRequirements,
+    array: CUarray,
+    device: c_int,
+) -> Result {
+    present(needs)?;
+    let runtime = context()?;
+    let number = runtime.device(device)?.number;
+    runtime
+        .driver
+        .cuArrayGetMemoryRequirements(needs, array, number)
+}
 
-    fn cudaArrayGetPlane(plane: *mut CUarray, array: CUarray, index: c_uint) {
-        present(plane)?;
-        context()?.driver.cuArrayGetPlane(plane, array, index)
-    }
+pub(crate) unsafe fn cudaMipmappedArrayGetMemoryRequirements(
+    needs: *mut cudaArrayMemoryRequirements,
+    array: CUmipmappedArray,
+    device: c_int,
+) -> Result {
+    present(needs)?;
+    let runtime = context()?;
+    let number = runtime.device(device)?.number;
+    runtime
+        .driver
+        .cuMipmappedArrayGetMemoryRequirements(needs, array, number)
+}
 
-    fn cudaArrayGetMemoryRequirements(
-        needs: *mut cudaArrayMemoryRequirements, array: CUarray, device: c_int,
-    ) {
-        present(needs)?;
-        let runtime = context()?;
-        let number = runtime.device(device)?.number;
-        runtime.driver.cuArrayGetMemoryRequirements(needs, array, number)
-    }
+pub(crate) unsafe fn cudaArrayGetSparseProperties(
+    properties: *mut c_void,
+    array: CUarray,
+) -> Result {
+    present(properties)?;
+    context()?
+        .driver
+        .cuArrayGetSparseProperties(properties, array)
+}
 
-    fn cudaMipmappedArrayGetMemoryRequirements(
-        needs: *mut cudaArrayMemoryRequirements, array: CUmipmappedArray, device: c_int,
-    ) {
-        present(needs)?;
-        let runtime = context()?;
-        let number = runtime.device(device)?.number;
-        runtime.driver.cuMipmappedArrayGetMemoryRequirements(needs, array, number)
-    }
-
-    fn cudaArrayGetSparseProperties(properties: *mut c_void, array: CUarray) {
-        present(properties)?;
-        context()?.driver.cuArrayGetSparseProperties(properties, array)
-    }
-
-    fn cudaMipmappedArrayGetSparseProperties(properties: *mut c_void, array: CUmipmappedArray) {
-        present(properties)?;
-        context()?.driver.cuMipmappedArrayGetSparseProperties(properties, array)
-    }
+pub(crate) unsafe fn cudaMipmappedArrayGetSparseProperties(
+    properties: *mut c_void,
+    array: CUmipmappedArray,
+) -> Result {
+    present(properties)?;
+    context()?
+        .driver
+        .cuMipmappedArrayGetSparseProperties(properties, array)
 }
 
 /// The descriptor itself is the result; nothing can fail.
@@ -167,7 +201,9 @@ fn format_of(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> c_int {
 /// `array` is a live array of the driver's.
 pub unsafe fn descriptor(runtime: &Runtime, array: CUarray) -> Result<CUDA_ARRAY3D_DESCRIPTOR> {
     let mut found: CUDA_ARRAY3D_DESCRIPTOR = zeroed();
-    runtime.driver.cuArray3DGetDescriptor(&mut found, array)?;
+    runtime
+        .driver
+        .cuArray3DGetDescriptor_v2(&mut found, array)?;
     Ok(found)
 }
 

@@ -65,102 +65,181 @@ pub const FROM_DEVICE: &[c_int] = &[
 /// Kinds that stay on the device.
 pub const ON_DEVICE: &[c_int] = &[abi::cudaMemcpyDeviceToDevice, abi::cudaMemcpyDefault];
 
-api! {
-    fn cudaMemcpy | cudaMemcpy_ptds(
-        to: *mut c_void, from: *const c_void, size: usize, kind: c_int,
-    ) sync stream {
-        linear(context()?, to, from, size, kind, now(stream))
-    }
+pub(crate) unsafe fn cudaMemcpy(
+    to: *mut c_void,
+    from: *const c_void,
+    size: usize,
+    kind: c_int,
+    stream: CUstream,
+) -> Result {
+    linear(context()?, to, from, size, kind, now(stream))
+}
 
-    fn cudaMemcpyAsync | cudaMemcpyAsync_ptsz(
-        to: *mut c_void, from: *const c_void, size: usize, kind: c_int, stream: CUstream,
-    ) on stream {
-        linear(context()?, to, from, size, kind, When::Later(stream))
-    }
+pub(crate) unsafe fn cudaMemcpyAsync(
+    to: *mut c_void,
+    from: *const c_void,
+    size: usize,
+    kind: c_int,
+    stream: CUstream,
+) -> Result {
+    linear(context()?, to, from, size, kind, When::Later(stream))
+}
 
-    fn cudaMemcpyPeer(
-        to: *mut c_void, to_device: c_int, from: *const c_void, from_device: c_int, size: usize,
-    ) {
-        let runtime = context()?;
-        let (to_context, from_context) =
-            (runtime.primary(to_device)?, runtime.primary(from_device)?);
-        runtime.driver.cuMemcpyPeer(device(to), to_context, device(from), from_context, size)
-    }
+pub(crate) unsafe fn cudaMemcpyPeer(
+    to: *mut c_void,
+    to_device: c_int,
+    from: *const c_void,
+    from_device: c_int,
+    size: usize,
+) -> Result {
+    let runtime = context()?;
+    let (to_context, from_context) = (runtime.primary(to_device)?, runtime.primary(from_device)?);
+    runtime
+        .driver
+        .cuMemcpyPeer(device(to), to_context, device(from), from_context, size)
+}
 
-    fn cudaMemcpyPeerAsync(
-        to: *mut c_void, to_device: c_int, from: *const c_void, from_device: c_int, size: usize,
-        stream: CUstream,
-    ) {
-        let runtime = context()?;
-        let (to_context, from_context) =
-            (runtime.primary(to_device)?, runtime.primary(from_device)?);
-        runtime.driver.cuMemcpyPeerAsync(
-            device(to), to_context, device(from), from_context, size, stream,
-        )
-    }
+pub(crate) unsafe fn cudaMemcpyPeerAsync(
+    to: *mut c_void,
+    to_device: c_int,
+    from: *const c_void,
+    from_device: c_int,
+    size: usize,
+    stream: CUstream,
+) -> Result {
+    let runtime = context()?;
+    let (to_context, from_context) = (runtime.primary(to_device)?, runtime.primary(from_device)?);
+    runtime.driver.cuMemcpyPeerAsync(
+        device(to),
+        to_context,
+        device(from),
+        from_context,
+        size,
+        stream,
+    )
+}
 
-    fn cudaMemcpy2D | cudaMemcpy2D_ptds(
-        to: *mut c_void, to_pitch: usize, from: *const c_void, from_pitch: usize, width: usize,
-        height: usize, kind: c_int,
-    ) sync stream {
-        direction(kind, ANY)?;
-        let ends = (End::linear(to, to_pitch), End::linear(from.cast_mut(), from_pitch));
-        rows(context()?, ends, width, height, kind, now(stream))
-    }
+pub(crate) unsafe fn cudaMemcpy2D(
+    to: *mut c_void,
+    to_pitch: usize,
+    from: *const c_void,
+    from_pitch: usize,
+    width: usize,
+    height: usize,
+    kind: c_int,
+    stream: CUstream,
+) -> Result {
+    direction(kind, ANY)?;
+    let ends = (
+        End::linear(to, to_pitch),
+        End::linear(from.cast_mut(), from_pitch),
+    );
+    rows(context()?, ends, width, height, kind, now(stream))
+}
 
-    fn cudaMemcpy2DAsync | cudaMemcpy2DAsync_ptsz(
-        to: *mut c_void, to_pitch: usize, from: *const c_void, from_pitch: usize, width: usize,
-        height: usize, kind: c_int, stream: CUstream,
-    ) on stream {
-        direction(kind, ANY)?;
-        let ends = (End::linear(to, to_pitch), End::linear(from.cast_mut(), from_pitch));
-        rows(context()?, ends, width, height, kind, When::Later(stream))
-    }
+pub(crate) unsafe fn cudaMemcpy2DAsync(
+    to: *mut c_void,
+    to_pitch: usize,
+    from: *const c_void,
+    from_pitch: usize,
+    width: usize,
+    height: usize,
+    kind: c_int,
+    stream: CUstream,
+) -> Result {
+    direction(kind, ANY)?;
+    let ends = (
+        End::linear(to, to_pitch),
+        End::linear(from.cast_mut(), from_pitch),
+    );
+    rows(context()?, ends, width, height, kind, When::Later(stream))
+}
 
-    fn cudaMemcpy2DToArray | cudaMemcpy2DToArray_ptds(
-        to: CUarray, x: usize, y: usize, from: *const c_void, from_pitch: usize, width: usize,
-        height: usize, kind: c_int,
-    ) sync stream {
-        direction(kind, TO_DEVICE)?;
-        let ends = (End::array(to, x, y), End::linear(from.cast_mut(), from_pitch));
-        rows(context()?, ends, width, height, kind, now(stream))
-    }
+pub(crate) unsafe fn cudaMemcpy2DToArray(
+    to: CUarray,
+    x: usize,
+    y: usize,
+    from: *const c_void,
+    from_pitch: usize,
+    width: usize,
+    height: usize,
+    kind: c_int,
+    stream: CUstream,
+) -> Result {
+    direction(kind, TO_DEVICE)?;
+    let ends = (
+        End::array(to, x, y),
+        End::linear(from.cast_mut(), from_pitch),
+    );
+    rows(context()?, ends, width, height, kind, now(stream))
+}
 
-    fn cudaMemcpy2DToArrayAsync | cudaMemcpy2DToArrayAsync_ptsz(
-        to: CUarray, x: usize, y: usize, from: *const c_void, from_pitch: usize, width: usize,
-        height: usize, kind: c_int, stream: CUstream,
-    ) on stream {
-        direction(kind, TO_DEVICE)?;
-        let ends = (End::array(to, x, y), End::linear(from.cast_mut(), from_pitch));
-        rows(context()?, ends, width, height, kind, When::Later(stream))
-    }
+pub(crate) unsafe fn cudaMemcpy2DToArrayAsync(
+    to: CUarray,
+    x: usize,
+    y: usize,
+    from: *const c_void,
+    from_pitch: usize,
+    width: usize,
+    height: usize,
+    kind: c_int,
+    stream: CUstream,
+) -> Result {
+    direction(kind, TO_DEVICE)?;
+    let ends = (
+        End::array(to, x, y),
+        End::linear(from.cast_mut(), from_pitch),
+    );
+    rows(context()?, ends, width, height, kind, When::Later(stream))
+}
 
-    fn cudaMemcpy2DFromArray | cudaMemcpy2DFromArray_ptds(
-        to: *mut c_void, to_pitch: usize, from: CUarray, x: usize, y: usize, width: usize,
-        height: usize, kind: c_int,
-    ) sync stream {
-        direction(kind, FROM_DEVICE)?;
-        let ends = (End::linear(to, to_pitch), End::array(from, x, y));
-        rows(context()?, ends, width, height, kind, now(stream))
-    }
+pub(crate) unsafe fn cudaMemcpy2DFromArray(
+    to: *mut c_void,
+    to_pitch: usize,
+    from: CUarray,
+    x: usize,
+    y: usize,
+    width: usize,
+    height: usize,
+    kind: c_int,
+    stream: CUstream,
+) -> Result {
+    direction(kind, FROM_DEVICE)?;
+    let ends = (End::linear(to, to_pitch), End::array(from, x, y));
+    rows(context()?, ends, width, height, kind, now(stream))
+}
 
-    fn cudaMemcpy2DFromArrayAsync | cudaMemcpy2DFromArrayAsync_ptsz(
-        to: *mut c_void, to_pitch: usize, from: CUarray, x: usize, y: usize, width: usize,
-        height: usize, kind: c_int, stream: CUstream,
-    ) on stream {
-        direction(kind, FROM_DEVICE)?;
-        let ends = (End::linear(to, to_pitch), End::array(from, x, y));
-        rows(context()?, ends, width, height, kind, When::Later(stream))
-    }
+pub(crate) unsafe fn cudaMemcpy2DFromArrayAsync(
+    to: *mut c_void,
+    to_pitch: usize,
+    from: CUarray,
+    x: usize,
+    y: usize,
+    width: usize,
+    height: usize,
+    kind: c_int,
+    stream: CUstream,
+) -> Result {
+    direction(kind, FROM_DEVICE)?;
+    let ends = (End::linear(to, to_pitch), End::array(from, x, y));
+    rows(context()?, ends, width, height, kind, When::Later(stream))
+}
 
-    fn cudaMemcpy2DArrayToArray | cudaMemcpy2DArrayToArray_ptds(
-        to: CUarray, to_x: usize, to_y: usize, from: CUarray, from_x: usize, from_y: usize,
-        width: usize, height: usize, kind: c_int,
-    ) sync stream {
-        direction(kind, ON_DEVICE)?;
-        let ends = (End::array(to, to_x, to_y), End::array(from, from_x, from_y));
-        rows(context()?, ends, width, height, kind, now(stream))
-    }
+pub(crate) unsafe fn cudaMemcpy2DArrayToArray(
+    to: CUarray,
+    to_x: usize,
+    to_y: usize,
+    from: CUarray,
+    from_x: usize,
+    from_y: usize,
+    width: usize,
+    height: usize,
+    kind: c_int,
+    stream: CUstream,
+) -> Result {
+    direction(kind, ON_DEVICE)?;
+    let ends = (End::array(to, to_x, to_y), End::array(from, from_x, from_y));
+    rows(context()?, ends, width, height, kind, now(stream))
 }
 
 /// One copy of consecutive bytes.
@@ -184,10 +263,10 @@ pub unsafe fn linear(
     let stream = match when {
         When::Now => {
             return match kind {
-                abi::cudaMemcpyHostToDevice => driver.cuMemcpyHtoD(device(to), from, size),
-                abi::cudaMemcpyDeviceToHost => driver.cuMemcpyDtoH(to, device(from), size),
+                abi::cudaMemcpyHostToDevice => driver.cuMemcpyHtoD_v2(device(to), from, size),
+                abi::cudaMemcpyDeviceToHost => driver.cuMemcpyDtoH_v2(to, device(from), size),
                 abi::cudaMemcpyDeviceToDevice => {
-                    driver.cuMemcpyDtoD(device(to), device(from), size)
+                    driver.cuMemcpyDtoD_v2(device(to), device(from), size)
                 }
                 _ => driver.cuMemcpy(device(to), device(from), size),
             };
@@ -195,10 +274,10 @@ pub unsafe fn linear(
         When::NowOn(stream) | When::Later(stream) => stream,
     };
     match kind {
-        abi::cudaMemcpyHostToDevice => driver.cuMemcpyHtoDAsync(device(to), from, size, stream),
-        abi::cudaMemcpyDeviceToHost => driver.cuMemcpyDtoHAsync(to, device(from), size, stream),
+        abi::cudaMemcpyHostToDevice => driver.cuMemcpyHtoDAsync_v2(device(to), from, size, stream),
+        abi::cudaMemcpyDeviceToHost => driver.cuMemcpyDtoHAsync_v2(to, device(from), size, stream),
         abi::cudaMemcpyDeviceToDevice => {
-            driver.cuMemcpyDtoDAsync(device(to), device(from), size, stream)
+            driver.cuMemcpyDtoDAsync_v2(device(to), device(from), size, stream)
         }
         _ => driver.cuMemcpyAsync(device(to), device(from), size, stream),
     }?;
@@ -318,9 +397,9 @@ pub unsafe fn rows(
         Height: height,
     };
     match when {
-        When::Now => runtime.driver.cuMemcpy2DUnaligned(&copy),
+        When::Now => runtime.driver.cuMemcpy2DUnaligned_v2(&copy),
         When::NowOn(stream) | When::Later(stream) => {
-            runtime.driver.cuMemcpy2DAsync(&copy, stream)?;
+            runtime.driver.cuMemcpy2DAsync_v2(&copy, stream)?;
             finish(runtime, kind, when)
         }
     }

@@ -16,81 +16,141 @@ use paragpu_abi::{
 };
 use std::ffi::{c_int, c_void};
 
-api! {
-    fn cudaMemcpy3D | cudaMemcpy3D_ptds(parameters: *const cudaMemcpy3DParms) sync stream {
-        present(parameters)?;
-        volume(context()?, &*parameters, now(stream))
-    }
+pub(crate) unsafe fn cudaMemcpy3D(
+    parameters: *const cudaMemcpy3DParms,
+    stream: CUstream,
+) -> Result {
+    present(parameters)?;
+    volume(context()?, &*parameters, now(stream))
+}
 
-    fn cudaMemcpy3DAsync | cudaMemcpy3DAsync_ptsz(
-        parameters: *const cudaMemcpy3DParms, stream: CUstream,
-    ) on stream {
-        present(parameters)?;
-        volume(context()?, &*parameters, When::Later(stream))
-    }
+pub(crate) unsafe fn cudaMemcpy3DAsync(
+    parameters: *const cudaMemcpy3DParms,
+    stream: CUstream,
+) -> Result {
+    present(parameters)?;
+    volume(context()?, &*parameters, When::Later(stream))
+}
 
-    fn cudaMemcpy3DPeer | cudaMemcpy3DPeer_ptds(
-        parameters: *const cudaMemcpy3DPeerParms,
-    ) sync stream {
-        present(parameters)?;
-        let runtime = context()?;
-        let copy = peer_copy(runtime, &*parameters)?;
-        if stream.is_null() {
-            runtime.driver.cuMemcpy3DPeer(&copy)
-        } else {
-            runtime.driver.cuMemcpy3DPeerAsync(&copy, stream)?;
-            runtime.driver.cuStreamSynchronize(stream)
-        }
+pub(crate) unsafe fn cudaMemcpy3DPeer(
+    parameters: *const cudaMemcpy3DPeerParms,
+    stream: CUstream,
+) -> Result {
+    present(parameters)?;
+    let runtime = context()?;
+    let copy = peer_copy(runtime, &*parameters)?;
+    if stream.is_null() {
+        runtime.driver.cuMemcpy3DPeer(&copy)
+    } else {
+        runtime.driver.cuMemcpy3DPeerAsync(&copy, stream)?;
+        runtime.driver.cuStreamSynchronize(stream)
     }
+}
 
-    fn cudaMemcpy3DPeerAsync | cudaMemcpy3DPeerAsync_ptsz(
-        parameters: *const cudaMemcpy3DPeerParms, stream: CUstream,
-    ) on stream {
-        present(parameters)?;
-        let runtime = context()?;
-        let copy = peer_copy(runtime, &*parameters)?;
-        runtime.driver.cuMemcpy3DPeerAsync(&copy, stream)
-    }
+pub(crate) unsafe fn cudaMemcpy3DPeerAsync(
+    parameters: *const cudaMemcpy3DPeerParms,
+    stream: CUstream,
+) -> Result {
+    present(parameters)?;
+    let runtime = context()?;
+    let copy = peer_copy(runtime, &*parameters)?;
+    runtime.driver.cuMemcpy3DPeerAsync(&copy, stream)
+}
 
-    fn cudaMemcpyToArray | cudaMemcpyToArray_ptds(
-        to: CUarray, x: usize, y: usize, from: *const c_void, size: usize, kind: c_int,
-    ) sync stream {
-        direction(kind, TO_DEVICE)?;
-        run(Place::Array(to, x, y), Place::Memory(from.cast_mut()), size, kind, now(stream))
-    }
+pub(crate) unsafe fn cudaMemcpyToArray(
+    to: CUarray,
+    x: usize,
+    y: usize,
+    from: *const c_void,
+    size: usize,
+    kind: c_int,
+    stream: CUstream,
+) -> Result {
+    direction(kind, TO_DEVICE)?;
+    run(
+        Place::Array(to, x, y),
+        Place::Memory(from.cast_mut()),
+        size,
+        kind,
+        now(stream),
+    )
+}
 
-    fn cudaMemcpyToArrayAsync | cudaMemcpyToArrayAsync_ptsz(
-        to: CUarray, x: usize, y: usize, from: *const c_void, size: usize, kind: c_int,
-        stream: CUstream,
-    ) on stream {
-        direction(kind, TO_DEVICE)?;
-        let from = Place::Memory(from.cast_mut());
-        run(Place::Array(to, x, y), from, size, kind, When::Later(stream))
-    }
+pub(crate) unsafe fn cudaMemcpyToArrayAsync(
+    to: CUarray,
+    x: usize,
+    y: usize,
+    from: *const c_void,
+    size: usize,
+    kind: c_int,
+    stream: CUstream,
+) -> Result {
+    direction(kind, TO_DEVICE)?;
+    let from = Place::Memory(from.cast_mut());
+    run(
+        Place::Array(to, x, y),
+        from,
+        size,
+        kind,
+        When::Later(stream),
+    )
+}
 
-    fn cudaMemcpyFromArray | cudaMemcpyFromArray_ptds(
-        to: *mut c_void, from: CUarray, x: usize, y: usize, size: usize, kind: c_int,
-    ) sync stream {
-        direction(kind, FROM_DEVICE)?;
-        run(Place::Memory(to), Place::Array(from, x, y), size, kind, now(stream))
-    }
+pub(crate) unsafe fn cudaMemcpyFromArray(
+    to: *mut c_void,
+    from: CUarray,
+    x: usize,
+    y: usize,
+    size: usize,
+    kind: c_int,
+    stream: CUstream,
+) -> Result {
+    direction(kind, FROM_DEVICE)?;
+    run(
+        Place::Memory(to),
+        Place::Array(from, x, y),
+        size,
+        kind,
+        now(stream),
+    )
+}
 
-    fn cudaMemcpyFromArrayAsync | cudaMemcpyFromArrayAsync_ptsz(
-        to: *mut c_void, from: CUarray, x: usize, y: usize, size: usize, kind: c_int,
-        stream: CUstream,
-    ) on stream {
-        direction(kind, FROM_DEVICE)?;
-        run(Place::Memory(to), Place::Array(from, x, y), size, kind, When::Later(stream))
-    }
+pub(crate) unsafe fn cudaMemcpyFromArrayAsync(
+    to: *mut c_void,
+    from: CUarray,
+    x: usize,
+    y: usize,
+    size: usize,
+    kind: c_int,
+    stream: CUstream,
+) -> Result {
+    direction(kind, FROM_DEVICE)?;
+    run(
+        Place::Memory(to),
+        Place::Array(from, x, y),
+        size,
+        kind,
+        When::Later(stream),
+    )
+}
 
-    fn cudaMemcpyArrayToArray | cudaMemcpyArrayToArray_ptds(
-        to: CUarray, to_x: usize, to_y: usize, from: CUarray, from_x: usize, from_y: usize,
-        size: usize, kind: c_int,
-    ) sync stream {
-        direction(kind, ON_DEVICE)?;
-        let (to, from) = (Place::Array(to, to_x, to_y), Place::Array(from, from_x, from_y));
-        run(to, from, size, kind, now(stream))
-    }
+pub(crate) unsafe fn cudaMemcpyArrayToArray(
+    to: CUarray,
+    to_x: usize,
+    to_y: usize,
+    from: CUarray,
+    from_x: usize,
+    from_y: usize,
+    size: usize,
+    kind: c_int,
+    stream: CUstream,
+) -> Result {
+    direction(kind, ON_DEVICE)?;
+    let (to, from) = (
+        Place::Array(to, to_x, to_y),
+        Place::Array(from, from_x, from_y),
+    );
+    run(to, from, size, kind, now(stream))
 }
 
 /// One three-dimensional copy.
@@ -105,9 +165,9 @@ unsafe fn volume(runtime: &Runtime, parameters: &cudaMemcpy3DParms, when: When) 
     }
     let copy = driver_copy(runtime, parameters)?;
     match when {
-        When::Now => runtime.driver.cuMemcpy3D(&copy),
+        When::Now => runtime.driver.cuMemcpy3D_v2(&copy),
         When::NowOn(stream) | When::Later(stream) => {
-            runtime.driver.cuMemcpy3DAsync(&copy, stream)?;
+            runtime.driver.cuMemcpy3DAsync_v2(&copy, stream)?;
             finish(runtime, parameters.kind, when)
         }
     }

@@ -1,8 +1,9 @@
 //! Devices (CUDA Runtime API, chapters "Device Management" and "Peer Device
 //! Memory Access").
 
+use super::boundary::Out;
 use super::runtime::{Runtime, context, known, runtime};
-use super::{fail, present, put, zeroed};
+use super::{fail, present, zeroed};
 use crate::channel;
 use crate::error::{Error, Result};
 use crate::thread;
@@ -12,257 +13,266 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::offset_of;
 use std::ptr;
 
-api! {
-    fn cudaGetDeviceCount(count: *mut c_int) {
-        put(count, 0)?;
-        let devices = known()?.devices.len();
-        put(count, c_int::try_from(devices).unwrap_or(c_int::MAX))
-    }
+pub(crate) fn cudaGetDeviceCount(count: Out<'_, c_int>) -> Result {
+    count.put(0)?;
+    let devices = known()?.devices.len();
+    count.put(c_int::try_from(devices).unwrap_or(c_int::MAX))
+}
 
-    fn cudaGetDevice(device: *mut c_int) {
-        present(device)?;
-        put(device, runtime()?.current_device()?)
-    }
+pub(crate) fn cudaGetDevice(device: Out<'_, c_int>) -> Result {
+    device.present()?;
+    device.put(runtime()?.current_device()?)
+}
 
-    fn cudaSetDevice(device: c_int) {
-        let runtime = runtime()?;
-        let binding = thread::with(|thread| thread.binding.get());
-        let current = runtime.current()?;
-        if binding.device == device && !current.is_null() && current == binding.context {
-            thread::with(|thread| thread.device.set(device));
-            return Ok(());
-        }
-        runtime.bind(device)
+pub(crate) fn cudaSetDevice(device: c_int) -> Result {
+    let runtime = runtime()?;
+    let binding = thread::with(|thread| thread.binding.get());
+    let current = runtime.current()?;
+    if binding.device == device && !current.is_null() && current == binding.context {
+        thread::with(|thread| thread.device.set(device));
+        return Ok(());
     }
+    runtime.bind(device)
+}
 
-    /// Device flags are looked at only with `cudaInitDeviceFlagsAreValid`; what
-    /// else `flags` says is not.
-    fn cudaInitDevice(device: c_int, device_flags: c_uint, flags: c_uint) {
-        let runtime = runtime()?;
-        let number = runtime.device(device)?.number;
-        if flags & abi::cudaInitDeviceFlagsAreValid as c_uint != 0 {
-            runtime.driver.cuDevicePrimaryCtxSetFlags(number, driver_flags(device_flags)?)?;
-        }
-        runtime.primary(device).map(|_| ())
-    }
-
-    fn cudaSetDeviceFlags(flags: c_uint) {
-        let runtime = runtime()?;
-        let device = runtime.current_device()?;
-        let number = runtime.device(device)?.number;
-        runtime.driver.cuDevicePrimaryCtxSetFlags(number, driver_flags(flags)?)
-    }
-
-    /// Host memory can always be mapped, so that flag is always set.
-    fn cudaGetDeviceFlags(flags: *mut c_uint) {
-        present(flags)?;
-        let runtime = runtime()?;
-        let mut value = 0;
-        if runtime.current()?.is_null() {
-            let number = runtime.device(runtime.current_device()?)?.number;
-            runtime.driver.cuDevicePrimaryCtxGetState(number, &mut value, &mut 0)?;
-        } else {
-            runtime.driver.cuCtxGetFlags(&mut value)?;
-        }
-        put(flags, value | abi::cudaDeviceMapHost as c_uint)
-    }
-
-    fn cudaDeviceReset() {
-        let runtime = runtime()?;
-        let device = runtime.current_device()?;
-        runtime.reset(device)
-    }
-
-    fn cudaDeviceSynchronize() {
-        context()?.driver.cuCtxSynchronize()
-    }
-
-    fn cudaDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) {
-        present(value)?;
-        let runtime = runtime()?;
-        runtime.driver.cuDeviceGetAttribute(value, attribute, runtime.device(device)?.number)
-    }
-
-    fn cudaGetDeviceProperties(properties: *mut cudaDeviceProp, device: c_int) {
-        present(properties)?;
-        let runtime = runtime()?;
-        let known = ptr::from_ref(cached_properties(runtime, device)?);
-        // What is reserved keeps what the caller had there.
-        let told = offset_of!(cudaDeviceProp, reserved);
-        ptr::copy_nonoverlapping(known.cast::<u8>(), properties.cast::<u8>(), told);
-        Ok(())
-    }
-
-    /// The device with the most of the properties asked for; the first of
-    /// several. As CUDA does, only fields that are not zero count.
-    fn cudaChooseDevice(device: *mut c_int, wanted: *const cudaDeviceProp) {
-        present(device)?;
-        present(wanted)?;
-        let runtime = runtime()?;
-        let wanted = &*wanted;
-        let mut best = (0, -1);
-        for ordinal in (0..).take(runtime.devices.len()) {
-            let has = cached_properties(runtime, ordinal)?;
-            let score = [
-                wanted.major != 0
-                    && (has.major, has.minor) >= (wanted.major, wanted.minor),
-                wanted.totalGlobalMem != 0 && has.totalGlobalMem >= wanted.totalGlobalMem,
-                wanted.multiProcessorCount != 0
-                    && has.multiProcessorCount >= wanted.multiProcessorCount,
-            ]
-            .into_iter()
-            .filter(|met| *met)
-            .count();
-            let score = c_int::try_from(score).unwrap_or(0);
-            if score > best.1 {
-                best = (ordinal, score);
-            }
-        }
-        put(device, best.0)
-    }
-
-    fn cudaDeviceGetByPCIBusId(device: *mut c_int, identifier: *const c_char) {
-        present(device)?;
-        present(identifier)?;
-        let runtime = runtime()?;
-        let mut number = 0;
-        runtime.driver.cuDeviceGetByPCIBusId(&mut number, identifier)?;
-        put(device, runtime.ordinal(number))
-    }
-
-    fn cudaDeviceGetPCIBusId(identifier: *mut c_char, length: c_int, device: c_int) {
-        present(identifier)?;
-        let runtime = runtime()?;
-        runtime.driver.cuDeviceGetPCIBusId(identifier, length, runtime.device(device)?.number)
-    }
-
-    fn cudaDeviceGetLimit(value: *mut usize, limit: c_int) {
-        present(value)?;
-        context()?.driver.cuCtxGetLimit(value, limit)
-    }
-
-    fn cudaDeviceSetLimit(limit: c_int, value: usize) {
-        context()?.driver.cuCtxSetLimit(limit, value)
-    }
-
-    fn cudaDeviceGetCacheConfig(config: *mut c_int) {
-        present(config)?;
-        context()?.driver.cuCtxGetCacheConfig(config)
-    }
-
-    fn cudaDeviceSetCacheConfig(config: c_int) {
-        context()?.driver.cuCtxSetCacheConfig(config)
-    }
-
-    fn cudaDeviceGetSharedMemConfig(config: *mut c_int) {
-        present(config)?;
-        context()?.driver.cuCtxGetSharedMemConfig(config)
-    }
-
-    fn cudaDeviceSetSharedMemConfig(config: c_int) {
-        context()?.driver.cuCtxSetSharedMemConfig(config)
-    }
-
-    fn cudaDeviceGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) {
-        context()?.driver.cuCtxGetStreamPriorityRange(least, greatest)
-    }
-
-    fn cudaCtxResetPersistingL2Cache() {
-        context()?.driver.cuCtxResetPersistingL2Cache()
-    }
-
-    fn cudaDeviceGetTexture1DLinearMaxWidth(
-        width: *mut usize, desc: *const cudaChannelFormatDesc, device: c_int,
-    ) {
-        present(width)?;
-        present(desc)?;
-        let runtime = runtime()?;
-        let format = channel::format(&*desc)?;
-        runtime.driver.cuDeviceGetTexture1DLinearMaxWidth(
-            width,
-            format.format,
-            format.channels,
-            runtime.device(device)?.number,
-        )
-    }
-
-    fn cudaDeviceFlushGPUDirectRDMAWrites(target: c_int, scope: c_int) {
-        context()?.driver.cuFlushGPUDirectRDMAWrites(target, scope)
-    }
-
-    fn cudaDeviceGetNvSciSyncAttributes(list: *mut c_void, device: c_int, flags: c_int) {
-        let runtime = runtime()?;
+pub(crate) unsafe fn cudaInitDevice(device: c_int, device_flags: c_uint, flags: c_uint) -> Result {
+    let runtime = runtime()?;
+    let number = runtime.device(device)?.number;
+    if flags & abi::cudaInitDeviceFlagsAreValid as c_uint != 0 {
         runtime
             .driver
-            .cuDeviceGetNvSciSyncAttributes(list, runtime.device(device)?.number, flags)
+            .cuDevicePrimaryCtxSetFlags(number, driver_flags(device_flags)?)?;
     }
+    runtime.primary(device).map(|_| ())
+}
 
-    fn cudaDeviceRegisterAsyncNotification(
-        device: c_int, callback: *mut c_void, data: *mut c_void, handle: *mut *mut c_void,
-    ) {
-        let runtime = runtime()?;
-        let number = runtime.device(device)?.number;
-        runtime.driver.cuDeviceRegisterAsyncNotification(number, callback, data, handle)
-    }
+pub(crate) unsafe fn cudaSetDeviceFlags(flags: c_uint) -> Result {
+    let runtime = runtime()?;
+    let device = runtime.current_device()?;
+    let number = runtime.device(device)?.number;
+    runtime
+        .driver
+        .cuDevicePrimaryCtxSetFlags(number, driver_flags(flags)?)
+}
 
-    fn cudaDeviceUnregisterAsyncNotification(device: c_int, handle: *mut c_void) {
-        let runtime = runtime()?;
-        let number = runtime.device(device)?.number;
-        runtime.driver.cuDeviceUnregisterAsyncNotification(number, handle)
-    }
-
-    fn cudaDeviceCanAccessPeer(able: *mut c_int, device: c_int, peer: c_int) {
-        present(able)?;
-        let runtime = runtime()?;
-        let (device, peer) = (runtime.device(device)?.number, runtime.device(peer)?.number);
-        runtime.driver.cuDeviceCanAccessPeer(able, device, peer)
-    }
-
-    fn cudaDeviceEnablePeerAccess(peer: c_int, flags: c_uint) {
-        let runtime = context()?;
-        let peer = runtime.primary(peer)?;
-        runtime.driver.cuCtxEnablePeerAccess(peer, flags)
-    }
-
-    fn cudaDeviceDisablePeerAccess(peer: c_int) {
-        let runtime = context()?;
-        let peer = runtime.primary(peer)?;
-        runtime.driver.cuCtxDisablePeerAccess(peer)
-    }
-
-    fn cudaDeviceGetP2PAttribute(
-        value: *mut c_int, attribute: c_int, source: c_int, destination: c_int,
-    ) {
-        present(value)?;
-        let runtime = runtime()?;
-        let source = runtime.device(source)?.number;
-        let destination = runtime.device(destination)?.number;
-        runtime.driver.cuDeviceGetP2PAttribute(value, attribute, source, destination)
-    }
-
-    fn cudaDeviceGetP2PAtomicCapabilities(
-        capabilities: *mut c_uint, operations: *const c_int, count: c_uint, source: c_int,
-        destination: c_int,
-    ) {
-        let runtime = runtime()?;
-        runtime.driver.cuDeviceGetP2PAtomicCapabilities(
-            capabilities,
-            operations,
-            count,
-            runtime.device(source)?.number,
-            runtime.device(destination)?.number,
-        )
-    }
-
-    fn cudaDeviceGetHostAtomicCapabilities(
-        capabilities: *mut c_uint, operations: *const c_int, count: c_uint, device: c_int,
-    ) {
-        let runtime = runtime()?;
-        let number = runtime.device(device)?.number;
+pub(crate) unsafe fn cudaGetDeviceFlags(flags: Out<'_, c_uint>) -> Result {
+    flags.present()?;
+    let runtime = runtime()?;
+    let mut value = 0;
+    if runtime.current()?.is_null() {
+        let number = runtime.device(runtime.current_device()?)?.number;
         runtime
             .driver
-            .cuDeviceGetHostAtomicCapabilities(capabilities, operations, count, number)
+            .cuDevicePrimaryCtxGetState(number, &mut value, &mut 0)?;
+    } else {
+        runtime.driver.cuCtxGetFlags(&mut value)?;
     }
+    flags.put(value | abi::cudaDeviceMapHost as c_uint)
+}
+
+pub(crate) unsafe fn cudaDeviceReset() -> Result {
+    let runtime = runtime()?;
+    let device = runtime.current_device()?;
+    runtime.reset(device)
+}
+
+pub(crate) unsafe fn cudaDeviceGetAttribute(
+    value: *mut c_int,
+    attribute: c_int,
+    device: c_int,
+) -> Result {
+    present(value)?;
+    let runtime = runtime()?;
+    runtime
+        .driver
+        .cuDeviceGetAttribute(value, attribute, runtime.device(device)?.number)
+}
+
+pub(crate) unsafe fn cudaGetDeviceProperties(
+    properties: *mut cudaDeviceProp,
+    device: c_int,
+) -> Result {
+    present(properties)?;
+    let runtime = runtime()?;
+    let known = ptr::from_ref(cached_properties(runtime, device)?);
+    // What is reserved keeps what the caller had there.
+    let told = offset_of!(cudaDeviceProp, reserved);
+    ptr::copy_nonoverlapping(known.cast::<u8>(), properties.cast::<u8>(), told);
+    Ok(())
+}
+
+pub(crate) unsafe fn cudaChooseDevice(
+    device: Out<'_, c_int>,
+    wanted: *const cudaDeviceProp,
+) -> Result {
+    device.present()?;
+    present(wanted)?;
+    let runtime = runtime()?;
+    let wanted = &*wanted;
+    let mut best = (0, -1);
+    for ordinal in (0..).take(runtime.devices.len()) {
+        let has = cached_properties(runtime, ordinal)?;
+        let score = [
+            wanted.major != 0 && (has.major, has.minor) >= (wanted.major, wanted.minor),
+            wanted.totalGlobalMem != 0 && has.totalGlobalMem >= wanted.totalGlobalMem,
+            wanted.multiProcessorCount != 0
+                && has.multiProcessorCount >= wanted.multiProcessorCount,
+        ]
+        .into_iter()
+        .filter(|met| *met)
+        .count();
+        let score = c_int::try_from(score).unwrap_or(0);
+        if score > best.1 {
+            best = (ordinal, score);
+        }
+    }
+    device.put(best.0)
+}
+
+pub(crate) unsafe fn cudaDeviceGetByPCIBusId(
+    device: Out<'_, c_int>,
+    identifier: *const c_char,
+) -> Result {
+    device.present()?;
+    present(identifier)?;
+    let runtime = runtime()?;
+    let mut number = 0;
+    runtime
+        .driver
+        .cuDeviceGetByPCIBusId(&mut number, identifier)?;
+    device.put(runtime.ordinal(number))
+}
+
+pub(crate) unsafe fn cudaDeviceGetPCIBusId(
+    identifier: *mut c_char,
+    length: c_int,
+    device: c_int,
+) -> Result {
+    present(identifier)?;
+    let runtime = runtime()?;
+    runtime
+        .driver
+        .cuDeviceGetPCIBusId(identifier, length, runtime.device(device)?.number)
+}
+
+pub(crate) unsafe fn cudaDeviceGetTexture1DLinearMaxWidth(
+    width: *mut usize,
+    desc: *const cudaChannelFormatDesc,
+    device: c_int,
+) -> Result {
+    present(width)?;
+    present(desc)?;
+    let runtime = runtime()?;
+    let format = channel::format(&*desc)?;
+    runtime.driver.cuDeviceGetTexture1DLinearMaxWidth(
+        width,
+        format.format,
+        format.channels,
+        runtime.device(device)?.number,
+    )
+}
+
+pub(crate) unsafe fn cudaDeviceGetNvSciSyncAttributes(
+    list: *mut c_void,
+    device: c_int,
+    flags: c_int,
+) -> Result {
+    let runtime = runtime()?;
+    runtime
+        .driver
+        .cuDeviceGetNvSciSyncAttributes(list, runtime.device(device)?.number, flags)
+}
+
+pub(crate) unsafe fn cudaDeviceRegisterAsyncNotification(
+    device: c_int,
+    callback: *mut c_void,
+    data: *mut c_void,
+    handle: *mut *mut c_void,
+) -> Result {
+    let runtime = runtime()?;
+    let number = runtime.device(device)?.number;
+    runtime
+        .driver
+        .cuDeviceRegisterAsyncNotification(number, callback, data, handle)
+}
+
+pub(crate) unsafe fn cudaDeviceUnregisterAsyncNotification(
+    device: c_int,
+    handle: *mut c_void,
+) -> Result {
+    let runtime = runtime()?;
+    let number = runtime.device(device)?.number;
+    runtime
+        .driver
+        .cuDeviceUnregisterAsyncNotification(number, handle)
+}
+
+pub(crate) unsafe fn cudaDeviceCanAccessPeer(
+    able: *mut c_int,
+    device: c_int,
+    peer: c_int,
+) -> Result {
+    present(able)?;
+    let runtime = runtime()?;
+    let (device, peer) = (runtime.device(device)?.number, runtime.device(peer)?.number);
+    runtime.driver.cuDeviceCanAccessPeer(able, device, peer)
+}
+
+pub(crate) unsafe fn cudaDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> Result {
+    let runtime = context()?;
+    let peer = runtime.primary(peer)?;
+    runtime.driver.cuCtxEnablePeerAccess(peer, flags)
+}
+
+pub(crate) unsafe fn cudaDeviceDisablePeerAccess(peer: c_int) -> Result {
+    let runtime = context()?;
+    let peer = runtime.primary(peer)?;
+    runtime.driver.cuCtxDisablePeerAccess(peer)
+}
+
+pub(crate) unsafe fn cudaDeviceGetP2PAttribute(
+    value: *mut c_int,
+    attribute: c_int,
+    source: c_int,
+    destination: c_int,
+) -> Result {
+    present(value)?;
+    let runtime = runtime()?;
+    let source = runtime.device(source)?.number;
+    let destination = runtime.device(destination)?.number;
+    runtime
+        .driver
+        .cuDeviceGetP2PAttribute(value, attribute, source, destination)
+}
+
+pub(crate) unsafe fn cudaDeviceGetP2PAtomicCapabilities(
+    capabilities: *mut c_uint,
+    operations: *const c_int,
+    count: c_uint,
+    source: c_int,
+    destination: c_int,
+) -> Result {
+    let runtime = runtime()?;
+    runtime.driver.cuDeviceGetP2PAtomicCapabilities(
+        capabilities,
+        operations,
+        count,
+        runtime.device(source)?.number,
+        runtime.device(destination)?.number,
+    )
+}
+
+pub(crate) unsafe fn cudaDeviceGetHostAtomicCapabilities(
+    capabilities: *mut c_uint,
+    operations: *const c_int,
+    count: c_uint,
+    device: c_int,
+) -> Result {
+    let runtime = runtime()?;
+    let number = runtime.device(device)?.number;
+    runtime
+        .driver
+        .cuDeviceGetHostAtomicCapabilities(capabilities, operations, count, number)
 }
 
 /// Flags for the driver, which maps host memory without being told.
@@ -309,7 +319,7 @@ fn properties(runtime: &Runtime, number: c_int) -> Result<cudaDeviceProp> {
         let mut p: cudaDeviceProp = zeroed();
         driver.cuDeviceGetName(p.name.as_mut_ptr().cast(), 256, number)?;
         driver.cuDeviceGetUuid(ptr::from_mut::<CUuuid>(&mut p.uuid), number)?;
-        driver.cuDeviceTotalMem(&mut p.totalGlobalMem, number)?;
+        driver.cuDeviceTotalMem_v2(&mut p.totalGlobalMem, number)?;
         p
     };
     fill! { ask;

@@ -68,9 +68,9 @@ macro_rules! fakes {
         )*
 
         /// The fake's function of this name, or null.
-        pub fn lookup(name: &CStr) -> *mut c_void {
-            match name.to_bytes() {
-                $( bytes if bytes == stringify!($name).as_bytes() => $name as *mut c_void, )*
+        pub fn lookup(name: &str) -> *mut c_void {
+            match name {
+                $( stringify!($name) => $name as *mut c_void, )*
                 _ => ptr::null_mut(),
             }
         }

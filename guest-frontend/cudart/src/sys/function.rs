@@ -1,6 +1,7 @@
 //! Attributes of kernels (CUDA Runtime API, chapters "Execution Control" and
 //! "Interactions with the CUDA Driver API").
 
+use super::boundary::Out;
 use super::launch::kernel;
 use super::registry;
 use super::runtime::{Runtime, context};
@@ -11,71 +12,89 @@ use paragpu_abi::{CUfunction, CUkernel, cudaFuncAttributes};
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 
-api! {
-    fn cudaFuncGetAttributes(attributes: *mut cudaFuncAttributes, function: *const c_void) {
-        present(attributes)?;
-        put(attributes, attributes_of(context()?, function)?)
-    }
+pub(crate) unsafe fn cudaFuncGetAttributes(
+    attributes: Out<'_, cudaFuncAttributes>,
+    function: *const c_void,
+) -> Result {
+    attributes.present()?;
+    attributes.put(attributes_of(context()?, function)?)
+}
 
-    fn cudaFuncSetAttribute(function: *const c_void, attribute: c_int, value: c_int) {
-        let runtime = context()?;
-        let handle = in_context(runtime, function)?;
-        settable(attribute)?;
-        runtime.driver.cuFuncSetAttribute(handle, attribute, value)
-    }
+pub(crate) unsafe fn cudaFuncSetAttribute(
+    function: *const c_void,
+    attribute: c_int,
+    value: c_int,
+) -> Result {
+    let runtime = context()?;
+    let handle = in_context(runtime, function)?;
+    settable(attribute)?;
+    runtime.driver.cuFuncSetAttribute(handle, attribute, value)
+}
 
-    fn cudaFuncSetCacheConfig(function: *const c_void, config: c_int) {
-        let runtime = context()?;
-        let handle = in_context(runtime, function)?;
-        runtime.driver.cuFuncSetCacheConfig(handle, config)
-    }
+pub(crate) unsafe fn cudaFuncSetCacheConfig(function: *const c_void, config: c_int) -> Result {
+    let runtime = context()?;
+    let handle = in_context(runtime, function)?;
+    runtime.driver.cuFuncSetCacheConfig(handle, config)
+}
 
-    fn cudaFuncSetSharedMemConfig(function: *const c_void, config: c_int) {
-        let runtime = context()?;
-        let handle = in_context(runtime, function)?;
-        runtime.driver.cuFuncSetSharedMemConfig(handle, config)
-    }
+pub(crate) unsafe fn cudaFuncSetSharedMemConfig(function: *const c_void, config: c_int) -> Result {
+    let runtime = context()?;
+    let handle = in_context(runtime, function)?;
+    runtime.driver.cuFuncSetSharedMemConfig(handle, config)
+}
 
-    fn cudaFuncGetName(name: *mut *const c_char, function: *const c_void) {
-        present(name)?;
-        match registry::lookup(function) {
-            Some(symbol) if !symbol.name().is_null() => put(name, symbol.name()),
-            _ => {
-                let runtime = context()?;
-                let handle = kernel(runtime, function)?;
-                runtime.driver.cuKernelGetName(name, handle)
-            }
+pub(crate) unsafe fn cudaFuncGetName(name: *mut *const c_char, function: *const c_void) -> Result {
+    present(name)?;
+    match registry::lookup(function) {
+        Some(symbol) if !symbol.name().is_null() => put(name, symbol.name()),
+        _ => {
+            let runtime = context()?;
+            let handle = kernel(runtime, function)?;
+            runtime.driver.cuKernelGetName(name, handle)
         }
     }
+}
 
-    fn cudaFuncGetParamInfo(
-        function: *const c_void, index: usize, offset: *mut usize, size: *mut usize,
-    ) {
-        present(offset)?;
-        let runtime = context()?;
-        let handle = kernel(runtime, function)?;
-        runtime.driver.cuKernelGetParamInfo(handle, index, offset, size)
-    }
+pub(crate) unsafe fn cudaFuncGetParamInfo(
+    function: *const c_void,
+    index: usize,
+    offset: *mut usize,
+    size: *mut usize,
+) -> Result {
+    present(offset)?;
+    let runtime = context()?;
+    let handle = kernel(runtime, function)?;
+    runtime
+        .driver
+        .cuKernelGetParamInfo(handle, index, offset, size)
+}
 
-    fn cudaKernelSetAttributeForDevice(
-        handle: CUkernel, attribute: c_int, value: c_int, device: c_int,
-    ) {
-        let runtime = context()?;
-        settable(attribute)?;
-        let handle = kernel(runtime, handle)?;
-        let number = runtime.device(device)?.number;
-        runtime.driver.cuKernelSetAttribute(attribute, value, handle, number)
-    }
+pub(crate) unsafe fn cudaKernelSetAttributeForDevice(
+    handle: CUkernel,
+    attribute: c_int,
+    value: c_int,
+    device: c_int,
+) -> Result {
+    let runtime = context()?;
+    settable(attribute)?;
+    let handle = kernel(runtime, handle)?;
+    let number = runtime.device(device)?.number;
+    runtime
+        .driver
+        .cuKernelSetAttribute(attribute, value, handle, number)
+}
 
-    fn cudaGetFuncBySymbol(handle: *mut CUfunction, function: *const c_void) {
-        present(handle)?;
-        put(handle, in_context(context()?, function)?)
-    }
+pub(crate) unsafe fn cudaGetFuncBySymbol(
+    handle: Out<'_, CUfunction>,
+    function: *const c_void,
+) -> Result {
+    handle.present()?;
+    handle.put(in_context(context()?, function)?)
+}
 
-    fn cudaGetKernel(handle: *mut CUkernel, function: *const c_void) {
-        present(handle)?;
-        put(handle, kernel(context()?, function)?)
-    }
+pub(crate) unsafe fn cudaGetKernel(handle: Out<'_, CUkernel>, function: *const c_void) -> Result {
+    handle.present()?;
+    handle.put(kernel(context()?, function)?)
 }
 
 /// The kernel as a function of the current context.

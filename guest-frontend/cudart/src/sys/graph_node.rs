@@ -2,13 +2,14 @@
 //! Management"). Kernels and copies are put into the driver's form; what has
 //! one layout in both interfaces is passed on.
 
+use super::boundary::Out;
 use super::copy::{ANY, FROM_DEVICE, TO_DEVICE, direction};
 use super::copy3d::driver_copy;
 use super::function::in_context;
 use super::memory::device;
 use super::runtime::{Runtime, context};
 use super::symbol::part;
-use super::{fail, present, put, zeroed};
+use super::{fail, present, zeroed};
 use crate::error::Result;
 use paragpu_abi as abi;
 use paragpu_abi::{
@@ -18,386 +19,429 @@ use paragpu_abi::{
 };
 use std::ffi::{c_int, c_void};
 
-api! {
-    fn cudaGraphAddEmptyNode(
-        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
-    ) {
-        present(node)?;
-        context()?.driver.cuGraphAddEmptyNode(node, graph, after, count)
-    }
+pub(crate) unsafe fn cudaGraphAddEmptyNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+) -> Result {
+    present(node)?;
+    context()?
+        .driver
+        .cuGraphAddEmptyNode(node, graph, after, count)
+}
 
-    // Kernels.
+// Kernels.
+pub(crate) unsafe fn cudaGraphAddKernelNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    parameters: *const cudaKernelNodeParams,
+) -> Result {
+    present(node)?;
+    let runtime = context()?;
+    let parameters = kernel_parameters(runtime, parameters)?;
+    runtime
+        .driver
+        .cuGraphAddKernelNode_v2(node, graph, after, count, &parameters)
+}
 
-    fn cudaGraphAddKernelNode(
-        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
-        parameters: *const cudaKernelNodeParams,
-    ) {
-        present(node)?;
-        let runtime = context()?;
-        let parameters = kernel_parameters(runtime, parameters)?;
-        runtime.driver.cuGraphAddKernelNode(node, graph, after, count, &parameters)
-    }
+pub(crate) unsafe fn cudaGraphKernelNodeGetParams(
+    node: CUgraphNode,
+    parameters: Out<'_, cudaKernelNodeParams>,
+) -> Result {
+    parameters.present()?;
+    let mut found: CUDA_KERNEL_NODE_PARAMS_v2 = zeroed();
+    context()?
+        .driver
+        .cuGraphKernelNodeGetParams_v2(node, &mut found)?;
+    parameters.put(cudaKernelNodeParams {
+        // A handle is as good as the stub's address.
+        func: if found.kern.is_null() {
+            found.func
+        } else {
+            found.kern
+        },
+        gridDim: dim3 {
+            x: found.gridDimX,
+            y: found.gridDimY,
+            z: found.gridDimZ,
+        },
+        blockDim: dim3 {
+            x: found.blockDimX,
+            y: found.blockDimY,
+            z: found.blockDimZ,
+        },
+        sharedMemBytes: found.sharedMemBytes,
+        kernelParams: found.kernelParams,
+        extra: found.extra,
+    })
+}
 
-    fn cudaGraphKernelNodeGetParams(node: CUgraphNode, parameters: *mut cudaKernelNodeParams) {
-        present(parameters)?;
-        let mut found: CUDA_KERNEL_NODE_PARAMS_v2 = zeroed();
-        context()?.driver.cuGraphKernelNodeGetParams(node, &mut found)?;
-        put(parameters, cudaKernelNodeParams {
-            // A handle is as good as the stub's address.
-            func: if found.kern.is_null() { found.func } else { found.kern },
-            gridDim: dim3 { x: found.gridDimX, y: found.gridDimY, z: found.gridDimZ },
-            blockDim: dim3 { x: found.blockDimX, y: found.blockDimY, z: found.blockDimZ },
-            sharedMemBytes: found.sharedMemBytes,
-            kernelParams: found.kernelParams,
-            extra: found.extra,
-        })
-    }
+pub(crate) unsafe fn cudaGraphKernelNodeSetParams(
+    node: CUgraphNode,
+    parameters: *const cudaKernelNodeParams,
+) -> Result {
+    let runtime = context()?;
+    let parameters = kernel_parameters(runtime, parameters)?;
+    runtime
+        .driver
+        .cuGraphKernelNodeSetParams_v2(node, &parameters)
+}
 
-    fn cudaGraphKernelNodeSetParams(node: CUgraphNode, parameters: *const cudaKernelNodeParams) {
-        let runtime = context()?;
-        let parameters = kernel_parameters(runtime, parameters)?;
-        runtime.driver.cuGraphKernelNodeSetParams(node, &parameters)
-    }
+pub(crate) unsafe fn cudaGraphExecKernelNodeSetParams(
+    executable: CUgraphExec,
+    node: CUgraphNode,
+    parameters: *const cudaKernelNodeParams,
+) -> Result {
+    let runtime = context()?;
+    let parameters = kernel_parameters(runtime, parameters)?;
+    runtime
+        .driver
+        .cuGraphExecKernelNodeSetParams_v2(executable, node, &parameters)
+}
 
-    fn cudaGraphExecKernelNodeSetParams(
-        executable: CUgraphExec, node: CUgraphNode, parameters: *const cudaKernelNodeParams,
-    ) {
-        let runtime = context()?;
-        let parameters = kernel_parameters(runtime, parameters)?;
-        runtime.driver.cuGraphExecKernelNodeSetParams(executable, node, &parameters)
-    }
+pub(crate) unsafe fn cudaGraphKernelNodeSetAttribute(
+    node: CUgraphNode,
+    attribute: c_int,
+    value: *const cudaLaunchAttributeValue,
+) -> Result {
+    present(value)?;
+    context()?
+        .driver
+        .cuGraphKernelNodeSetAttribute(node, attribute, value)
+}
 
-    fn cudaGraphKernelNodeGetAttribute(
-        node: CUgraphNode, attribute: c_int, value: *mut cudaLaunchAttributeValue,
-    ) {
-        present(value)?;
-        context()?.driver.cuGraphKernelNodeGetAttribute(node, attribute, value)
-    }
+// Copies.
+pub(crate) unsafe fn cudaGraphAddMemcpyNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    parameters: *const cudaMemcpy3DParms,
+) -> Result {
+    present(parameters)?;
+    let copy = driver_copy(context()?, &*parameters)?;
+    add_copy(node, graph, after, count, &copy)
+}
 
-    fn cudaGraphKernelNodeSetAttribute(
-        node: CUgraphNode, attribute: c_int, value: *const cudaLaunchAttributeValue,
-    ) {
-        present(value)?;
-        context()?.driver.cuGraphKernelNodeSetAttribute(node, attribute, value)
-    }
+pub(crate) unsafe fn cudaGraphAddMemcpyNode1D(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    to: *mut c_void,
+    from: *const c_void,
+    size: usize,
+    kind: c_int,
+) -> Result {
+    let copy = line(context()?, to, from, size, kind)?;
+    add_copy(node, graph, after, count, &copy)
+}
 
-    fn cudaGraphKernelNodeCopyAttributes(to: CUgraphNode, from: CUgraphNode) {
-        context()?.driver.cuGraphKernelNodeCopyAttributes(to, from)
-    }
+pub(crate) unsafe fn cudaGraphAddMemcpyNodeToSymbol(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    symbol: *const c_void,
+    from: *const c_void,
+    size: usize,
+    offset: usize,
+    kind: c_int,
+) -> Result {
+    let copy = to_symbol(context()?, symbol, from, size, offset, kind)?;
+    add_copy(node, graph, after, count, &copy)
+}
 
-    // Copies.
+pub(crate) unsafe fn cudaGraphAddMemcpyNodeFromSymbol(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    to: *mut c_void,
+    symbol: *const c_void,
+    size: usize,
+    offset: usize,
+    kind: c_int,
+) -> Result {
+    let copy = from_symbol(context()?, to, symbol, size, offset, kind)?;
+    add_copy(node, graph, after, count, &copy)
+}
 
-    fn cudaGraphAddMemcpyNode(
-        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
-        parameters: *const cudaMemcpy3DParms,
-    ) {
-        present(parameters)?;
-        let copy = driver_copy(context()?, &*parameters)?;
-        add_copy(node, graph, after, count, &copy)
-    }
+pub(crate) unsafe fn cudaGraphMemcpyNodeSetParams(
+    node: CUgraphNode,
+    parameters: *const cudaMemcpy3DParms,
+) -> Result {
+    present(parameters)?;
+    let runtime = context()?;
+    let copy = driver_copy(runtime, &*parameters)?;
+    runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy)
+}
 
-    fn cudaGraphAddMemcpyNode1D(
-        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
-        to: *mut c_void, from: *const c_void, size: usize, kind: c_int,
-    ) {
-        let copy = line(context()?, to, from, size, kind)?;
-        add_copy(node, graph, after, count, &copy)
-    }
+pub(crate) unsafe fn cudaGraphMemcpyNodeSetParams1D(
+    node: CUgraphNode,
+    to: *mut c_void,
+    from: *const c_void,
+    size: usize,
+    kind: c_int,
+) -> Result {
+    let runtime = context()?;
+    let copy = line(runtime, to, from, size, kind)?;
+    runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy)
+}
 
-    fn cudaGraphAddMemcpyNodeToSymbol(
-        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
-        symbol: *const c_void, from: *const c_void, size: usize, offset: usize, kind: c_int,
-    ) {
-        let copy = to_symbol(context()?, symbol, from, size, offset, kind)?;
-        add_copy(node, graph, after, count, &copy)
-    }
+pub(crate) unsafe fn cudaGraphMemcpyNodeSetParamsToSymbol(
+    node: CUgraphNode,
+    symbol: *const c_void,
+    from: *const c_void,
+    size: usize,
+    offset: usize,
+    kind: c_int,
+) -> Result {
+    let runtime = context()?;
+    let copy = to_symbol(runtime, symbol, from, size, offset, kind)?;
+    runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy)
+}
 
-    fn cudaGraphAddMemcpyNodeFromSymbol(
-        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
-        to: *mut c_void, symbol: *const c_void, size: usize, offset: usize, kind: c_int,
-    ) {
-        let copy = from_symbol(context()?, to, symbol, size, offset, kind)?;
-        add_copy(node, graph, after, count, &copy)
-    }
+pub(crate) unsafe fn cudaGraphMemcpyNodeSetParamsFromSymbol(
+    node: CUgraphNode,
+    to: *mut c_void,
+    symbol: *const c_void,
+    size: usize,
+    offset: usize,
+    kind: c_int,
+) -> Result {
+    let runtime = context()?;
+    let copy = from_symbol(runtime, to, symbol, size, offset, kind)?;
+    runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy)
+}
 
-    fn cudaGraphMemcpyNodeSetParams(node: CUgraphNode, parameters: *const cudaMemcpy3DParms) {
-        present(parameters)?;
-        let runtime = context()?;
-        let copy = driver_copy(runtime, &*parameters)?;
-        runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy)
-    }
+pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParams(
+    executable: CUgraphExec,
+    node: CUgraphNode,
+    parameters: *const cudaMemcpy3DParms,
+) -> Result {
+    present(parameters)?;
+    let copy = driver_copy(context()?, &*parameters)?;
+    set_copy(executable, node, &copy)
+}
 
-    fn cudaGraphMemcpyNodeSetParams1D(
-        node: CUgraphNode, to: *mut c_void, from: *const c_void, size: usize, kind: c_int,
-    ) {
-        let runtime = context()?;
-        let copy = line(runtime, to, from, size, kind)?;
-        runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy)
-    }
+pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParams1D(
+    executable: CUgraphExec,
+    node: CUgraphNode,
+    to: *mut c_void,
+    from: *const c_void,
+    size: usize,
+    kind: c_int,
+) -> Result {
+    let copy = line(context()?, to, from, size, kind)?;
+    set_copy(executable, node, &copy)
+}
 
-    fn cudaGraphMemcpyNodeSetParamsToSymbol(
-        node: CUgraphNode, symbol: *const c_void, from: *const c_void, size: usize,
-        offset: usize, kind: c_int,
-    ) {
-        let runtime = context()?;
-        let copy = to_symbol(runtime, symbol, from, size, offset, kind)?;
-        runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy)
-    }
+pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParamsToSymbol(
+    executable: CUgraphExec,
+    node: CUgraphNode,
+    symbol: *const c_void,
+    from: *const c_void,
+    size: usize,
+    offset: usize,
+    kind: c_int,
+) -> Result {
+    let copy = to_symbol(context()?, symbol, from, size, offset, kind)?;
+    set_copy(executable, node, &copy)
+}
 
-    fn cudaGraphMemcpyNodeSetParamsFromSymbol(
-        node: CUgraphNode, to: *mut c_void, symbol: *const c_void, size: usize, offset: usize,
-        kind: c_int,
-    ) {
-        let runtime = context()?;
-        let copy = from_symbol(runtime, to, symbol, size, offset, kind)?;
-        runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy)
-    }
+pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParamsFromSymbol(
+    executable: CUgraphExec,
+    node: CUgraphNode,
+    to: *mut c_void,
+    symbol: *const c_void,
+    size: usize,
+    offset: usize,
+    kind: c_int,
+) -> Result {
+    let copy = from_symbol(context()?, to, symbol, size, offset, kind)?;
+    set_copy(executable, node, &copy)
+}
 
-    fn cudaGraphExecMemcpyNodeSetParams(
-        executable: CUgraphExec, node: CUgraphNode, parameters: *const cudaMemcpy3DParms,
-    ) {
-        present(parameters)?;
-        let copy = driver_copy(context()?, &*parameters)?;
-        set_copy(executable, node, &copy)
-    }
+// Memsets.
+pub(crate) unsafe fn cudaGraphAddMemsetNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    parameters: *const cudaMemsetParams,
+) -> Result {
+    present(node)?;
+    present(parameters)?;
+    let runtime = context()?;
+    let current = runtime.current()?;
+    runtime
+        .driver
+        .cuGraphAddMemsetNode(node, graph, after, count, parameters, current)
+}
 
-    fn cudaGraphExecMemcpyNodeSetParams1D(
-        executable: CUgraphExec, node: CUgraphNode, to: *mut c_void, from: *const c_void,
-        size: usize, kind: c_int,
-    ) {
-        let copy = line(context()?, to, from, size, kind)?;
-        set_copy(executable, node, &copy)
-    }
+pub(crate) unsafe fn cudaGraphMemsetNodeSetParams(
+    node: CUgraphNode,
+    parameters: *const cudaMemsetParams,
+) -> Result {
+    present(parameters)?;
+    context()?
+        .driver
+        .cuGraphMemsetNodeSetParams(node, parameters)
+}
 
-    fn cudaGraphExecMemcpyNodeSetParamsToSymbol(
-        executable: CUgraphExec, node: CUgraphNode, symbol: *const c_void, from: *const c_void,
-        size: usize, offset: usize, kind: c_int,
-    ) {
-        let copy = to_symbol(context()?, symbol, from, size, offset, kind)?;
-        set_copy(executable, node, &copy)
-    }
+pub(crate) unsafe fn cudaGraphExecMemsetNodeSetParams(
+    executable: CUgraphExec,
+    node: CUgraphNode,
+    parameters: *const cudaMemsetParams,
+) -> Result {
+    present(parameters)?;
+    let runtime = context()?;
+    let current = runtime.current()?;
+    runtime
+        .driver
+        .cuGraphExecMemsetNodeSetParams(executable, node, parameters, current)
+}
 
-    fn cudaGraphExecMemcpyNodeSetParamsFromSymbol(
-        executable: CUgraphExec, node: CUgraphNode, to: *mut c_void, symbol: *const c_void,
-        size: usize, offset: usize, kind: c_int,
-    ) {
-        let copy = from_symbol(context()?, to, symbol, size, offset, kind)?;
-        set_copy(executable, node, &copy)
-    }
+// Host functions.
+pub(crate) unsafe fn cudaGraphAddHostNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    parameters: *const cudaHostNodeParams,
+) -> Result {
+    present(node)?;
+    present(parameters)?;
+    context()?
+        .driver
+        .cuGraphAddHostNode(node, graph, after, count, parameters)
+}
 
-    // Memsets.
+pub(crate) unsafe fn cudaGraphHostNodeSetParams(
+    node: CUgraphNode,
+    parameters: *const cudaHostNodeParams,
+) -> Result {
+    present(parameters)?;
+    context()?.driver.cuGraphHostNodeSetParams(node, parameters)
+}
 
-    fn cudaGraphAddMemsetNode(
-        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
-        parameters: *const cudaMemsetParams,
-    ) {
-        present(node)?;
-        present(parameters)?;
-        let runtime = context()?;
-        let current = runtime.current()?;
-        runtime.driver.cuGraphAddMemsetNode(node, graph, after, count, parameters, current)
-    }
+pub(crate) unsafe fn cudaGraphExecHostNodeSetParams(
+    executable: CUgraphExec,
+    node: CUgraphNode,
+    parameters: *const cudaHostNodeParams,
+) -> Result {
+    present(parameters)?;
+    context()?
+        .driver
+        .cuGraphExecHostNodeSetParams(executable, node, parameters)
+}
 
-    fn cudaGraphMemsetNodeGetParams(node: CUgraphNode, parameters: *mut cudaMemsetParams) {
-        present(parameters)?;
-        context()?.driver.cuGraphMemsetNodeGetParams(node, parameters)
-    }
+// Graphs in graphs.
+pub(crate) unsafe fn cudaGraphAddChildGraphNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    child: CUgraph,
+) -> Result {
+    present(node)?;
+    context()?
+        .driver
+        .cuGraphAddChildGraphNode(node, graph, after, count, child)
+}
 
-    fn cudaGraphMemsetNodeSetParams(node: CUgraphNode, parameters: *const cudaMemsetParams) {
-        present(parameters)?;
-        context()?.driver.cuGraphMemsetNodeSetParams(node, parameters)
-    }
+// Events.
+pub(crate) unsafe fn cudaGraphAddEventRecordNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    event: CUevent,
+) -> Result {
+    present(node)?;
+    context()?
+        .driver
+        .cuGraphAddEventRecordNode(node, graph, after, count, event)
+}
 
-    fn cudaGraphExecMemsetNodeSetParams(
-        executable: CUgraphExec, node: CUgraphNode, parameters: *const cudaMemsetParams,
-    ) {
-        present(parameters)?;
-        let runtime = context()?;
-        let current = runtime.current()?;
-        runtime.driver.cuGraphExecMemsetNodeSetParams(executable, node, parameters, current)
-    }
+pub(crate) unsafe fn cudaGraphAddEventWaitNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    event: CUevent,
+) -> Result {
+    present(node)?;
+    context()?
+        .driver
+        .cuGraphAddEventWaitNode(node, graph, after, count, event)
+}
 
-    // Host functions.
+// Allocations and external semaphores: one layout in both interfaces.
+pub(crate) unsafe fn cudaGraphAddMemAllocNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    parameters: *mut c_void,
+) -> Result {
+    present(node)?;
+    context()?
+        .driver
+        .cuGraphAddMemAllocNode(node, graph, after, count, parameters)
+}
 
-    fn cudaGraphAddHostNode(
-        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
-        parameters: *const cudaHostNodeParams,
-    ) {
-        present(node)?;
-        present(parameters)?;
-        context()?.driver.cuGraphAddHostNode(node, graph, after, count, parameters)
-    }
+pub(crate) unsafe fn cudaGraphAddMemFreeNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    address: *mut c_void,
+) -> Result {
+    present(node)?;
+    context()?
+        .driver
+        .cuGraphAddMemFreeNode(node, graph, after, count, device(address))
+}
 
-    fn cudaGraphHostNodeGetParams(node: CUgraphNode, parameters: *mut cudaHostNodeParams) {
-        present(parameters)?;
-        context()?.driver.cuGraphHostNodeGetParams(node, parameters)
-    }
+pub(crate) unsafe fn cudaGraphMemFreeNodeGetParams(
+    node: CUgraphNode,
+    address: *mut c_void,
+) -> Result {
+    present(address)?;
+    context()?
+        .driver
+        .cuGraphMemFreeNodeGetParams(node, address.cast::<CUdeviceptr>())
+}
 
-    fn cudaGraphHostNodeSetParams(node: CUgraphNode, parameters: *const cudaHostNodeParams) {
-        present(parameters)?;
-        context()?.driver.cuGraphHostNodeSetParams(node, parameters)
-    }
+pub(crate) unsafe fn cudaGraphAddExternalSemaphoresSignalNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    parameters: *const c_void,
+) -> Result {
+    present(node)?;
+    context()?
+        .driver
+        .cuGraphAddExternalSemaphoresSignalNode(node, graph, after, count, parameters)
+}
 
-    fn cudaGraphExecHostNodeSetParams(
-        executable: CUgraphExec, node: CUgraphNode, parameters: *const cudaHostNodeParams,
-    ) {
-        present(parameters)?;
-        context()?.driver.cuGraphExecHostNodeSetParams(executable, node, parameters)
-    }
-
-    // Graphs in graphs.
-
-    fn cudaGraphAddChildGraphNode(
-        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
-        child: CUgraph,
-    ) {
-        present(node)?;
-        context()?.driver.cuGraphAddChildGraphNode(node, graph, after, count, child)
-    }
-
-    fn cudaGraphChildGraphNodeGetGraph(node: CUgraphNode, graph: *mut CUgraph) {
-        present(graph)?;
-        context()?.driver.cuGraphChildGraphNodeGetGraph(node, graph)
-    }
-
-    fn cudaGraphExecChildGraphNodeSetParams(
-        executable: CUgraphExec, node: CUgraphNode, child: CUgraph,
-    ) {
-        context()?.driver.cuGraphExecChildGraphNodeSetParams(executable, node, child)
-    }
-
-    // Events.
-
-    fn cudaGraphAddEventRecordNode(
-        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
-        event: CUevent,
-    ) {
-        present(node)?;
-        context()?.driver.cuGraphAddEventRecordNode(node, graph, after, count, event)
-    }
-
-    fn cudaGraphEventRecordNodeGetEvent(node: CUgraphNode, event: *mut CUevent) {
-        present(event)?;
-        context()?.driver.cuGraphEventRecordNodeGetEvent(node, event)
-    }
-
-    fn cudaGraphEventRecordNodeSetEvent(node: CUgraphNode, event: CUevent) {
-        context()?.driver.cuGraphEventRecordNodeSetEvent(node, event)
-    }
-
-    fn cudaGraphExecEventRecordNodeSetEvent(
-        executable: CUgraphExec, node: CUgraphNode, event: CUevent,
-    ) {
-        context()?.driver.cuGraphExecEventRecordNodeSetEvent(executable, node, event)
-    }
-
-    fn cudaGraphAddEventWaitNode(
-        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
-        event: CUevent,
-    ) {
-        present(node)?;
-        context()?.driver.cuGraphAddEventWaitNode(node, graph, after, count, event)
-    }
-
-    fn cudaGraphEventWaitNodeGetEvent(node: CUgraphNode, event: *mut CUevent) {
-        present(event)?;
-        context()?.driver.cuGraphEventWaitNodeGetEvent(node, event)
-    }
-
-    fn cudaGraphEventWaitNodeSetEvent(node: CUgraphNode, event: CUevent) {
-        context()?.driver.cuGraphEventWaitNodeSetEvent(node, event)
-    }
-
-    fn cudaGraphExecEventWaitNodeSetEvent(
-        executable: CUgraphExec, node: CUgraphNode, event: CUevent,
-    ) {
-        context()?.driver.cuGraphExecEventWaitNodeSetEvent(executable, node, event)
-    }
-
-    // Allocations and external semaphores: one layout in both interfaces.
-
-    fn cudaGraphAddMemAllocNode(
-        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
-        parameters: *mut c_void,
-    ) {
-        present(node)?;
-        context()?.driver.cuGraphAddMemAllocNode(node, graph, after, count, parameters)
-    }
-
-    fn cudaGraphMemAllocNodeGetParams(node: CUgraphNode, parameters: *mut c_void) {
-        context()?.driver.cuGraphMemAllocNodeGetParams(node, parameters)
-    }
-
-    fn cudaGraphAddMemFreeNode(
-        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
-        address: *mut c_void,
-    ) {
-        present(node)?;
-        context()?.driver.cuGraphAddMemFreeNode(node, graph, after, count, device(address))
-    }
-
-    fn cudaGraphMemFreeNodeGetParams(node: CUgraphNode, address: *mut c_void) {
-        present(address)?;
-        context()?.driver.cuGraphMemFreeNodeGetParams(node, address.cast::<CUdeviceptr>())
-    }
-
-    fn cudaGraphAddExternalSemaphoresSignalNode(
-        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
-        parameters: *const c_void,
-    ) {
-        present(node)?;
-        context()?
-            .driver
-            .cuGraphAddExternalSemaphoresSignalNode(node, graph, after, count, parameters)
-    }
-
-    fn cudaGraphExternalSemaphoresSignalNodeGetParams(
-        node: CUgraphNode, parameters: *mut c_void,
-    ) {
-        context()?.driver.cuGraphExternalSemaphoresSignalNodeGetParams(node, parameters)
-    }
-
-    fn cudaGraphExternalSemaphoresSignalNodeSetParams(
-        node: CUgraphNode, parameters: *const c_void,
-    ) {
-        context()?.driver.cuGraphExternalSemaphoresSignalNodeSetParams(node, parameters)
-    }
-
-    fn cudaGraphExecExternalSemaphoresSignalNodeSetParams(
-        executable: CUgraphExec, node: CUgraphNode, parameters: *const c_void,
-    ) {
-        context()?
-            .driver
-            .cuGraphExecExternalSemaphoresSignalNodeSetParams(executable, node, parameters)
-    }
-
-    fn cudaGraphAddExternalSemaphoresWaitNode(
-        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode, count: usize,
-        parameters: *const c_void,
-    ) {
-        present(node)?;
-        context()?
-            .driver
-            .cuGraphAddExternalSemaphoresWaitNode(node, graph, after, count, parameters)
-    }
-
-    fn cudaGraphExternalSemaphoresWaitNodeGetParams(node: CUgraphNode, parameters: *mut c_void) {
-        context()?.driver.cuGraphExternalSemaphoresWaitNodeGetParams(node, parameters)
-    }
-
-    fn cudaGraphExternalSemaphoresWaitNodeSetParams(
-        node: CUgraphNode, parameters: *const c_void,
-    ) {
-        context()?.driver.cuGraphExternalSemaphoresWaitNodeSetParams(node, parameters)
-    }
-
-    fn cudaGraphExecExternalSemaphoresWaitNodeSetParams(
-        executable: CUgraphExec, node: CUgraphNode, parameters: *const c_void,
-    ) {
-        context()?
-            .driver
-            .cuGraphExecExternalSemaphoresWaitNodeSetParams(executable, node, parameters)
-    }
+pub(crate) unsafe fn cudaGraphAddExternalSemaphoresWaitNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    parameters: *const c_void,
+) -> Result {
+    present(node)?;
+    context()?
+        .driver
+        .cuGraphAddExternalSemaphoresWaitNode(node, graph, after, count, parameters)
 }
 
 /// The driver's form of a kernel node.

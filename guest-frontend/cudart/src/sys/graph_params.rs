@@ -2,11 +2,12 @@
 //! back from nodes (CUDA Runtime API, chapter "Graph Management").
 
 use super::array::element_bytes;
+use super::boundary::Out;
 use super::copy3d::driver_copy;
 use super::graph_node::kernel_parameters;
 use super::memory::pointer;
 use super::runtime::{Runtime, context};
-use super::{fail, present, put, zeroed};
+use super::{fail, present, zeroed};
 use crate::error::Result;
 use paragpu_abi as abi;
 use paragpu_abi::{
@@ -21,40 +22,56 @@ use std::ffi::{c_int, c_void};
 /// words of eight bytes. The runtime's record ends before it.
 const CONDITIONAL_CONTEXT: usize = 3;
 
-api! {
-    fn cudaGraphAddNode(
-        node: *mut CUgraphNode, graph: CUgraph, after: *const CUgraphNode,
-        edges: *const cudaGraphEdgeData, count: usize, parameters: *mut cudaGraphNodeParams,
-    ) {
-        present(node)?;
-        let runtime = context()?;
-        let mut given = driver_parameters(runtime, parameters)?;
-        runtime.driver.cuGraphAddNode(node, graph, after, edges, count, &mut given)?;
-        give_back(&given, &mut *parameters);
-        Ok(())
-    }
+pub(crate) unsafe fn cudaGraphAddNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    edges: *const cudaGraphEdgeData,
+    count: usize,
+    parameters: *mut cudaGraphNodeParams,
+) -> Result {
+    present(node)?;
+    let runtime = context()?;
+    let mut given = driver_parameters(runtime, parameters)?;
+    runtime
+        .driver
+        .cuGraphAddNode_v2(node, graph, after, edges, count, &mut given)?;
+    give_back(&given, &mut *parameters);
+    Ok(())
+}
 
-    fn cudaGraphNodeSetParams(node: CUgraphNode, parameters: *mut cudaGraphNodeParams) {
-        let runtime = context()?;
-        let mut given = driver_parameters(runtime, parameters)?;
-        runtime.driver.cuGraphNodeSetParams(node, &mut given)
-    }
+pub(crate) unsafe fn cudaGraphNodeSetParams(
+    node: CUgraphNode,
+    parameters: *mut cudaGraphNodeParams,
+) -> Result {
+    let runtime = context()?;
+    let mut given = driver_parameters(runtime, parameters)?;
+    runtime.driver.cuGraphNodeSetParams(node, &mut given)
+}
 
-    fn cudaGraphExecNodeSetParams(
-        executable: CUgraphExec, node: CUgraphNode, parameters: *mut cudaGraphNodeParams,
-    ) {
-        let runtime = context()?;
-        let mut given = driver_parameters(runtime, parameters)?;
-        runtime.driver.cuGraphExecNodeSetParams(executable, node, &mut given)
-    }
+pub(crate) unsafe fn cudaGraphExecNodeSetParams(
+    executable: CUgraphExec,
+    node: CUgraphNode,
+    parameters: *mut cudaGraphNodeParams,
+) -> Result {
+    let runtime = context()?;
+    let mut given = driver_parameters(runtime, parameters)?;
+    runtime
+        .driver
+        .cuGraphExecNodeSetParams(executable, node, &mut given)
+}
 
-    fn cudaGraphMemcpyNodeGetParams(node: CUgraphNode, parameters: *mut cudaMemcpy3DParms) {
-        present(parameters)?;
-        let runtime = context()?;
-        let mut found: CUDA_MEMCPY3D = zeroed();
-        runtime.driver.cuGraphMemcpyNodeGetParams(node, &mut found)?;
-        put(parameters, runtime_copy(runtime, &found)?)
-    }
+pub(crate) unsafe fn cudaGraphMemcpyNodeGetParams(
+    node: CUgraphNode,
+    parameters: Out<'_, cudaMemcpy3DParms>,
+) -> Result {
+    parameters.present()?;
+    let runtime = context()?;
+    let mut found: CUDA_MEMCPY3D = zeroed();
+    runtime
+        .driver
+        .cuGraphMemcpyNodeGetParams(node, &mut found)?;
+    parameters.put(runtime_copy(runtime, &found)?)
 }
 
 /// The driver's form of a node's record. It has the runtime's size and place

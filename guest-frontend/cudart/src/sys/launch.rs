@@ -15,71 +15,91 @@ use paragpu_abi::{CUkernel, CUlaunchConfig, CUstream, cudaLaunchConfig_t, dim3};
 use std::ffi::{c_uint, c_void};
 use std::ptr;
 
-api! {
-    fn cudaLaunchKernel | cudaLaunchKernel_ptsz(
-        function: *const c_void, grid: dim3, block: dim3, arguments: *mut *mut c_void,
-        shared: usize, stream: CUstream,
-    ) on stream {
-        launch(function, grid, block, arguments, shared, stream)
-    }
+pub(crate) unsafe fn cudaLaunchKernel(
+    function: *const c_void,
+    grid: dim3,
+    block: dim3,
+    arguments: *mut *mut c_void,
+    shared: usize,
+    stream: CUstream,
+) -> Result {
+    launch(function, grid, block, arguments, shared, stream)
+}
 
-    /// From a kernel's stub; the handle is what `__cudaGetKernel` gave it.
-    fn __cudaLaunchKernel | __cudaLaunchKernel_ptsz(
-        kernel: CUkernel, grid: dim3, block: dim3, arguments: *mut *mut c_void, shared: usize,
-        stream: CUstream,
-    ) on stream {
-        launch(kernel, grid, block, arguments, shared, stream)
-    }
+pub(crate) unsafe fn __cudaLaunchKernel(
+    kernel: CUkernel,
+    grid: dim3,
+    block: dim3,
+    arguments: *mut *mut c_void,
+    shared: usize,
+    stream: CUstream,
+) -> Result {
+    launch(kernel, grid, block, arguments, shared, stream)
+}
 
-    fn cudaLaunchCooperativeKernel | cudaLaunchCooperativeKernel_ptsz(
-        function: *const c_void, grid: dim3, block: dim3, arguments: *mut *mut c_void,
-        shared: usize, stream: CUstream,
-    ) on stream {
-        let runtime = context()?;
-        let handle = kernel(runtime, function)?;
-        runtime
-            .driver
-            .cuLaunchCooperativeKernel(
-                handle, grid.x, grid.y, grid.z, block.x, block.y, block.z, bytes(shared)?, stream,
-                arguments,
-            )
-    }
+pub(crate) unsafe fn cudaLaunchCooperativeKernel(
+    function: *const c_void,
+    grid: dim3,
+    block: dim3,
+    arguments: *mut *mut c_void,
+    shared: usize,
+    stream: CUstream,
+) -> Result {
+    let runtime = context()?;
+    let handle = kernel(runtime, function)?;
+    runtime.driver.cuLaunchCooperativeKernel(
+        handle,
+        grid.x,
+        grid.y,
+        grid.z,
+        block.x,
+        block.y,
+        block.z,
+        bytes(shared)?,
+        stream,
+        arguments,
+    )
+}
 
-    fn cudaLaunchKernelExC(
-        config: *const cudaLaunchConfig_t, function: *const c_void, arguments: *mut *mut c_void,
-    ) {
-        present(config)?;
-        launch_extended(&*config, function, arguments, (*config).stream)
-    }
+pub(crate) unsafe fn cudaLaunchKernelExC(
+    config: *const cudaLaunchConfig_t,
+    function: *const c_void,
+    arguments: *mut *mut c_void,
+) -> Result {
+    present(config)?;
+    launch_extended(&*config, function, arguments, (*config).stream)
+}
 
-    fn cudaLaunchKernelExC_ptsz(
-        config: *const cudaLaunchConfig_t, function: *const c_void, arguments: *mut *mut c_void,
-    ) {
-        present(config)?;
-        let stream = super::own_default((*config).stream);
-        launch_extended(&*config, function, arguments, stream)
-    }
+pub(crate) unsafe fn cudaLaunchKernelExC_ptsz(
+    config: *const cudaLaunchConfig_t,
+    function: *const c_void,
+    arguments: *mut *mut c_void,
+) -> Result {
+    present(config)?;
+    let stream = super::own_default((*config).stream);
+    launch_extended(&*config, function, arguments, stream)
+}
 
-    fn __cudaPopCallConfiguration(
-        grid: *mut dim3, block: *mut dim3, shared: *mut usize, stream: *mut c_void,
-    ) {
-        let Some(top) = thread::with(|thread| thread.pop()) else {
-            return fail(abi::cudaErrorMissingConfiguration);
-        };
-        put(grid, top.grid)?;
-        put(block, top.block)?;
-        put(shared, top.shared)?;
-        put(stream.cast::<CUstream>(), top.stream)
-    }
+pub(crate) unsafe fn __cudaPopCallConfiguration(
+    grid: *mut dim3,
+    block: *mut dim3,
+    shared: *mut usize,
+    stream: *mut c_void,
+) -> Result {
+    let Some(top) = thread::with(|thread| thread.pop()) else {
+        return fail(abi::cudaErrorMissingConfiguration);
+    };
+    put(grid, top.grid)?;
+    put(block, top.block)?;
+    put(shared, top.shared)?;
+    put(stream.cast::<CUstream>(), top.stream)
+}
 
-    /// Where the kernel cannot be had now, the stub's own address stands in
-    /// for its handle: a later launch tries again, and reports why not.
-    fn __cudaGetKernel(handle: *mut CUkernel, function: *const c_void) {
-        present(handle)?;
-        let found = context().and_then(|runtime| kernel(runtime, function));
-        handle.write(found.unwrap_or(function.cast_mut()));
-        Ok(())
-    }
+pub(crate) unsafe fn __cudaGetKernel(handle: *mut CUkernel, function: *const c_void) -> Result {
+    present(handle)?;
+    let found = context().and_then(|runtime| kernel(runtime, function));
+    handle.write(found.unwrap_or(function.cast_mut()));
+    Ok(())
 }
 
 /// Remembers what `<<<>>>` gave; not zero, so that no launch follows, if too

@@ -1,6 +1,7 @@
 //! Memory (CUDA Runtime API, chapters "Memory Management" and "Unified
 //! Addressing"; inter-process memory from "Device Management").
 
+use super::boundary::Out;
 use super::runtime::context;
 use super::{fail, present, put, zeroed};
 use crate::error::Result;
@@ -25,146 +26,170 @@ pub fn pointer(address: CUdeviceptr) -> *mut c_void {
     ptr::with_exposed_provenance_mut(address as usize)
 }
 
-api! {
-    /// No bytes give a null pointer.
-    fn cudaMalloc(address: *mut *mut c_void, size: usize) {
-        present(address)?;
-        let runtime = context()?;
-        let mut found = 0;
-        if size != 0 {
-            runtime.driver.cuMemAlloc(&mut found, size)?;
-        }
-        put(address, pointer(found))
+pub(crate) unsafe fn cudaMalloc(address: *mut *mut c_void, size: usize) -> Result {
+    present(address)?;
+    let runtime = context()?;
+    let mut found = 0;
+    if size != 0 {
+        runtime.driver.cuMemAlloc_v2(&mut found, size)?;
     }
+    put(address, pointer(found))
+}
 
-    /// Freeing nothing still tells of an error that ended the context.
-    fn cudaFree(address: *mut c_void) {
-        let runtime = context()?;
-        if address.is_null() {
-            return runtime.fault();
-        }
-        runtime.driver.cuMemFree(device(address))
+pub(crate) unsafe fn cudaFree(address: *mut c_void) -> Result {
+    let runtime = context()?;
+    if address.is_null() {
+        return runtime.fault();
     }
+    runtime.driver.cuMemFree_v2(device(address))
+}
 
-    fn cudaMallocPitch(
-        address: *mut *mut c_void, pitch: *mut usize, width: usize, height: usize,
-    ) {
-        present(address)?;
-        present(pitch)?;
-        let (found, found_pitch) = pitched(width, height)?;
-        put(address, found)?;
-        put(pitch, found_pitch)
-    }
+pub(crate) fn cudaMallocPitch(
+    address: Out<'_, *mut c_void>,
+    pitch: Out<'_, usize>,
+    width: usize,
+    height: usize,
+) -> Result {
+    address.present()?;
+    pitch.present()?;
+    let (found, found_pitch) = pitched(width, height)?;
+    address.put(found)?;
+    pitch.put(found_pitch)
+}
 
-    fn cudaMalloc3D(place: *mut cudaPitchedPtr, extent: cudaExtent) {
-        present(place)?;
-        let Some(rows) = extent.height.checked_mul(extent.depth) else {
-            return fail(abi::cudaErrorInvalidValue);
-        };
-        let (found, pitch) = pitched(extent.width, rows)?;
-        put(place, cudaPitchedPtr { ptr: found, pitch, xsize: extent.width, ysize: extent.height })
-    }
+pub(crate) fn cudaMalloc3D(place: Out<'_, cudaPitchedPtr>, extent: cudaExtent) -> Result {
+    place.present()?;
+    let Some(rows) = extent.height.checked_mul(extent.depth) else {
+        return fail(abi::cudaErrorInvalidValue);
+    };
+    let (found, pitch) = pitched(extent.width, rows)?;
+    place.put(cudaPitchedPtr {
+        ptr: found,
+        pitch,
+        xsize: extent.width,
+        ysize: extent.height,
+    })
+}
 
-    fn cudaMallocManaged(address: *mut *mut c_void, size: usize, flags: c_uint) {
-        present(address)?;
-        let runtime = context()?;
-        let mut found = 0;
-        if size != 0 {
-            runtime.driver.cuMemAllocManaged(&mut found, size, flags)?;
-        }
-        put(address, pointer(found))
+pub(crate) unsafe fn cudaMallocManaged(
+    address: *mut *mut c_void,
+    size: usize,
+    flags: c_uint,
+) -> Result {
+    present(address)?;
+    let runtime = context()?;
+    let mut found = 0;
+    if size != 0 {
+        runtime.driver.cuMemAllocManaged(&mut found, size, flags)?;
     }
+    put(address, pointer(found))
+}
 
-    fn cudaMallocHost(address: *mut *mut c_void, size: usize) {
-        pinned(address, size, 0)
-    }
+pub(crate) unsafe fn cudaMallocHost(address: *mut *mut c_void, size: usize) -> Result {
+    pinned(address, size, 0)
+}
 
-    fn cudaHostAlloc(address: *mut *mut c_void, size: usize, flags: c_uint) {
-        pinned(address, size, flags)
-    }
+pub(crate) unsafe fn cudaHostAlloc(
+    address: *mut *mut c_void,
+    size: usize,
+    flags: c_uint,
+) -> Result {
+    pinned(address, size, flags)
+}
 
-    fn cudaFreeHost(address: *mut c_void) {
-        let runtime = context()?;
-        if address.is_null() {
-            return Ok(());
-        }
-        runtime.driver.cuMemFreeHost(address)
+pub(crate) unsafe fn cudaFreeHost(address: *mut c_void) -> Result {
+    let runtime = context()?;
+    if address.is_null() {
+        return Ok(());
     }
+    runtime.driver.cuMemFreeHost(address)
+}
 
-    fn cudaHostRegister(address: *mut c_void, size: usize, flags: c_uint) {
-        context()?.driver.cuMemHostRegister(address, size, flags)
-    }
+pub(crate) unsafe fn cudaHostGetDevicePointer(
+    address: Out<'_, *mut c_void>,
+    host: *mut c_void,
+    flags: c_uint,
+) -> Result {
+    address.present()?;
+    let mut found = 0;
+    context()?
+        .driver
+        .cuMemHostGetDevicePointer_v2(&mut found, host, flags)?;
+    address.put(pointer(found))
+}
 
-    fn cudaHostUnregister(address: *mut c_void) {
-        context()?.driver.cuMemHostUnregister(address)
-    }
+pub(crate) fn cudaPointerGetAttributes(
+    attributes: Out<'_, cudaPointerAttributes>,
+    address: *const c_void,
+) -> Result {
+    attributes.present()?;
+    attributes.put(attributes_of(address)?)
+}
 
-    fn cudaHostGetDevicePointer(
-        address: *mut *mut c_void, host: *mut c_void, flags: c_uint,
-    ) {
-        present(address)?;
-        let mut found = 0;
-        context()?.driver.cuMemHostGetDevicePointer(&mut found, host, flags)?;
-        put(address, pointer(found))
-    }
+pub(crate) unsafe fn cudaMemAdvise(
+    address: *const c_void,
+    size: usize,
+    advice: c_int,
+    location: cudaMemLocation,
+) -> Result {
+    context()?
+        .driver
+        .cuMemAdvise_v2(device(address), size, advice, location)
+}
 
-    fn cudaHostGetFlags(flags: *mut c_uint, host: *mut c_void) {
-        present(flags)?;
-        context()?.driver.cuMemHostGetFlags(flags, host)
-    }
+pub(crate) unsafe fn cudaMemRangeGetAttribute(
+    data: *mut c_void,
+    data_size: usize,
+    attribute: c_int,
+    address: *const c_void,
+    size: usize,
+) -> Result {
+    context()?
+        .driver
+        .cuMemRangeGetAttribute(data, data_size, attribute, device(address), size)
+}
 
-    fn cudaMemGetInfo(free: *mut usize, total: *mut usize) {
-        present(free)?;
-        present(total)?;
-        context()?.driver.cuMemGetInfo(free, total)
-    }
+pub(crate) unsafe fn cudaMemRangeGetAttributes(
+    data: *mut *mut c_void,
+    data_sizes: *mut usize,
+    attributes: *mut c_int,
+    count: usize,
+    address: *const c_void,
+    size: usize,
+) -> Result {
+    context()?.driver.cuMemRangeGetAttributes(
+        data,
+        data_sizes,
+        attributes,
+        count,
+        device(address),
+        size,
+    )
+}
 
-    fn cudaPointerGetAttributes(attributes: *mut cudaPointerAttributes, address: *const c_void) {
-        present(attributes)?;
-        put(attributes, attributes_of(address)?)
-    }
+pub(crate) unsafe fn cudaIpcGetMemHandle(
+    handle: *mut cudaIpcMemHandle_t,
+    address: *mut c_void,
+) -> Result {
+    present(handle)?;
+    context()?.driver.cuIpcGetMemHandle(handle, device(address))
+}
 
-    fn cudaMemAdvise(
-        address: *const c_void, size: usize, advice: c_int, location: cudaMemLocation,
-    ) {
-        context()?.driver.cuMemAdvise(device(address), size, advice, location)
-    }
+pub(crate) unsafe fn cudaIpcOpenMemHandle(
+    address: Out<'_, *mut c_void>,
+    handle: cudaIpcMemHandle_t,
+    flags: c_uint,
+) -> Result {
+    address.present()?;
+    let mut found = 0;
+    context()?
+        .driver
+        .cuIpcOpenMemHandle_v2(&mut found, handle, flags)?;
+    address.put(pointer(found))
+}
 
-    fn cudaMemRangeGetAttribute(
-        data: *mut c_void, data_size: usize, attribute: c_int, address: *const c_void,
-        size: usize,
-    ) {
-        context()?
-            .driver
-            .cuMemRangeGetAttribute(data, data_size, attribute, device(address), size)
-    }
-
-    fn cudaMemRangeGetAttributes(
-        data: *mut *mut c_void, data_sizes: *mut usize, attributes: *mut c_int, count: usize,
-        address: *const c_void, size: usize,
-    ) {
-        context()?.driver.cuMemRangeGetAttributes(
-            data, data_sizes, attributes, count, device(address), size,
-        )
-    }
-
-    fn cudaIpcGetMemHandle(handle: *mut cudaIpcMemHandle_t, address: *mut c_void) {
-        present(handle)?;
-        context()?.driver.cuIpcGetMemHandle(handle, device(address))
-    }
-
-    fn cudaIpcOpenMemHandle(
-        address: *mut *mut c_void, handle: cudaIpcMemHandle_t, flags: c_uint,
-    ) {
-        present(address)?;
-        let mut found = 0;
-        context()?.driver.cuIpcOpenMemHandle(&mut found, handle, flags)?;
-        put(address, pointer(found))
-    }
-
-    fn cudaIpcCloseMemHandle(address: *mut c_void) {
-        context()?.driver.cuIpcCloseMemHandle(device(address))
-    }
+pub(crate) unsafe fn cudaIpcCloseMemHandle(address: *mut c_void) -> Result {
+    context()?.driver.cuIpcCloseMemHandle(device(address))
 }
 
 /// Rows of at least `width` bytes; none of no bytes.
@@ -176,7 +201,7 @@ fn pitched(width: usize, rows: usize) -> Result<(*mut c_void, usize)> {
         unsafe {
             runtime
                 .driver
-                .cuMemAllocPitch(&mut found, &mut pitch, width, rows, PITCH_ELEMENT)
+                .cuMemAllocPitch_v2(&mut found, &mut pitch, width, rows, PITCH_ELEMENT)
         }?;
     }
     Ok((pointer(found), pitch))

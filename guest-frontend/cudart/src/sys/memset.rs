@@ -8,56 +8,98 @@ use paragpu_abi as abi;
 use paragpu_abi::{CUdeviceptr, CUstream, cudaExtent, cudaPitchedPtr};
 use std::ffi::{c_int, c_void};
 
-api! {
-    fn cudaMemset | cudaMemset_ptds(address: *mut c_void, value: c_int, size: usize) sync stream {
-        let runtime = context()?;
-        if size == 0 {
-            return Ok(());
-        }
-        // The driver's default stream is the legacy one.
-        if stream.is_null() {
-            runtime.driver.cuMemsetD8(device(address), byte(value), size)
-        } else {
-            runtime.driver.cuMemsetD8Async(device(address), byte(value), size, stream)
-        }
+pub(crate) unsafe fn cudaMemset(
+    address: *mut c_void,
+    value: c_int,
+    size: usize,
+    stream: CUstream,
+) -> Result {
+    let runtime = context()?;
+    if size == 0 {
+        return Ok(());
     }
+    // The driver's default stream is the legacy one.
+    if stream.is_null() {
+        runtime
+            .driver
+            .cuMemsetD8_v2(device(address), byte(value), size)
+    } else {
+        runtime
+            .driver
+            .cuMemsetD8Async(device(address), byte(value), size, stream)
+    }
+}
 
-    fn cudaMemsetAsync | cudaMemsetAsync_ptsz(
-        address: *mut c_void, value: c_int, size: usize, stream: CUstream,
-    ) on stream {
-        let runtime = context()?;
-        if size == 0 {
-            return Ok(());
-        }
-        runtime.driver.cuMemsetD8Async(device(address), byte(value), size, stream)
+pub(crate) unsafe fn cudaMemsetAsync(
+    address: *mut c_void,
+    value: c_int,
+    size: usize,
+    stream: CUstream,
+) -> Result {
+    let runtime = context()?;
+    if size == 0 {
+        return Ok(());
     }
+    runtime
+        .driver
+        .cuMemsetD8Async(device(address), byte(value), size, stream)
+}
 
-    fn cudaMemset2D | cudaMemset2D_ptds(
-        address: *mut c_void, pitch: usize, value: c_int, width: usize, height: usize,
-    ) sync stream {
-        let when = if stream.is_null() { When::Now } else { When::On(stream) };
-        rows(device(address), pitch, value, width, height, when)
-    }
+pub(crate) unsafe fn cudaMemset2D(
+    address: *mut c_void,
+    pitch: usize,
+    value: c_int,
+    width: usize,
+    height: usize,
+    stream: CUstream,
+) -> Result {
+    let when = if stream.is_null() {
+        When::Now
+    } else {
+        When::On(stream)
+    };
+    rows(device(address), pitch, value, width, height, when)
+}
 
-    fn cudaMemset2DAsync | cudaMemset2DAsync_ptsz(
-        address: *mut c_void, pitch: usize, value: c_int, width: usize, height: usize,
-        stream: CUstream,
-    ) on stream {
-        rows(device(address), pitch, value, width, height, When::On(stream))
-    }
+pub(crate) unsafe fn cudaMemset2DAsync(
+    address: *mut c_void,
+    pitch: usize,
+    value: c_int,
+    width: usize,
+    height: usize,
+    stream: CUstream,
+) -> Result {
+    rows(
+        device(address),
+        pitch,
+        value,
+        width,
+        height,
+        When::On(stream),
+    )
+}
 
-    fn cudaMemset3D | cudaMemset3D_ptds(
-        place: cudaPitchedPtr, value: c_int, extent: cudaExtent,
-    ) sync stream {
-        let when = if stream.is_null() { When::Now } else { When::On(stream) };
-        slices(&place, value, &extent, when)
-    }
+pub(crate) unsafe fn cudaMemset3D(
+    place: cudaPitchedPtr,
+    value: c_int,
+    extent: cudaExtent,
+    stream: CUstream,
+) -> Result {
+    let when = if stream.is_null() {
+        When::Now
+    } else {
+        When::On(stream)
+    };
+    slices(&place, value, &extent, when)
+}
 
-    fn cudaMemset3DAsync | cudaMemset3DAsync_ptsz(
-        place: cudaPitchedPtr, value: c_int, extent: cudaExtent, stream: CUstream,
-    ) on stream {
-        slices(&place, value, &extent, When::On(stream))
-    }
+pub(crate) unsafe fn cudaMemset3DAsync(
+    place: cudaPitchedPtr,
+    value: c_int,
+    extent: cudaExtent,
+    stream: CUstream,
+) -> Result {
+    slices(&place, value, &extent, When::On(stream))
 }
 
 /// By the driver's synchronous function, or on a stream.
@@ -94,7 +136,7 @@ unsafe fn rows(
     }
     let pitch = pitch.max(width);
     match when {
-        When::Now => driver.cuMemsetD2D8(address, pitch, byte(value), width, height),
+        When::Now => driver.cuMemsetD2D8_v2(address, pitch, byte(value), width, height),
         When::On(stream) => {
             driver.cuMemsetD2D8Async(address, pitch, byte(value), width, height, stream)
         }

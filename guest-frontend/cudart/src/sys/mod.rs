@@ -12,100 +12,14 @@ use crate::error::{Error, Result};
 use crate::thread;
 use paragpu_abi as abi;
 use paragpu_abi::{CU_STREAM_PER_THREAD, CUstream, cudaError_t};
+use runtime::{context, runtime};
 use std::ffi::CStr;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Declares exported functions. `fn name(…) { … }` is plain. With
-/// `fn name | name_ptsz (…) on stream` the second name takes the null stream
-/// for the thread's own; with `sync stream` there is no such parameter and
-/// `stream` is the default stream that the name stands for. A body's outcome
-/// becomes the C result and, if an error, the thread's last error.
-macro_rules! api {
-    () => {};
-    (
-        $(#[$doc:meta])*
-        fn $name:ident ( $( $parameter:ident : $kind:ty ),* $(,)? ) $body:block
-        $( $rest:tt )*
-    ) => {
-        $crate::sys::export!($(#[$doc])* $name ( $( $parameter: $kind ),* ) $body);
-        api! { $( $rest )* }
-    };
-    (
-        $(#[$doc:meta])*
-        fn $name:ident | $own:ident ( $( $parameter:ident : $kind:ty ),* $(,)? )
-        on $stream:ident $body:block
-        $( $rest:tt )*
-    ) => {
-        $crate::sys::export!($(#[$doc])* $name ( $( $parameter: $kind ),* ) $body);
-        $crate::sys::export!($(#[$doc])* $own ( $( $parameter: $kind ),* ) {
-            let $stream = $crate::sys::own_default($stream);
-            $body
-        });
-        api! { $( $rest )* }
-    };
-    (
-        $(#[$doc:meta])*
-        fn $name:ident | $own:ident ( $( $parameter:ident : $kind:ty ),* $(,)? )
-        sync $stream:ident $body:block
-        $( $rest:tt )*
-    ) => {
-        $crate::sys::export!($(#[$doc])* $name ( $( $parameter: $kind ),* ) {
-            let $stream: paragpu_abi::CUstream = std::ptr::null_mut();
-            $body
-        });
-        $crate::sys::export!($(#[$doc])* $own ( $( $parameter: $kind ),* ) {
-            let $stream: paragpu_abi::CUstream = paragpu_abi::CU_STREAM_PER_THREAD;
-            $body
-        });
-        api! { $( $rest )* }
-    };
-}
-
-/// One exported function of [`api!`].
-macro_rules! export {
-    (
-        $(#[$doc:meta])*
-        $name:ident ( $( $parameter:ident : $kind:ty ),* ) $body:block
-    ) => {
-        $(#[$doc])*
-        ///
-        /// # Safety
-        /// The pointers are what CUDA's runtime API manual asks for under this
-        /// function's name.
-        #[unsafe(no_mangle)]
-        pub(crate) unsafe extern "C" fn $name( $( $parameter: $kind ),* )
-            -> paragpu_abi::cudaError_t
-        {
-            $crate::sys::guard(|| -> $crate::error::Result {
-                // SAFETY: the caller keeps to CUDA's manual for this function.
-                #[allow(unused_unsafe)]
-                unsafe { $body }
-            })
-        }
-    };
-}
-
-/// Exports functions that only say that they are not served.
-macro_rules! stubs {
-    ($( $name:ident ),* $(,)?) => {
-        $(
-            #[unsafe(no_mangle)]
-            pub(crate) extern "C" fn $name() -> paragpu_abi::cudaError_t {
-                static SAID: AtomicBool = AtomicBool::new(false);
-                guard(|| Err(unsupported(stringify!($name), &SAID)))
-            }
-        )*
-        /// Names that exist but are not served.
-        #[cfg(test)]
-        pub(crate) const STUBS: &[&str] = &[ $( stringify!($name) ),* ];
-    };
-}
-
-use export;
-
 mod array;
+mod boundary;
 mod copy;
 mod copy3d;
 mod device;
@@ -135,7 +49,30 @@ mod fake;
 #[cfg(test)]
 mod tests;
 
-include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
+/// What the library exports and serves, as the description of the runtime's
+/// interface declares it (protocol/interface/runtime).
+// Each generated block is safe where the caller keeps to CUDA's manual, which
+// is what every exported function asks for.
+#[allow(unused_unsafe, clippy::undocumented_unsafe_blocks)]
+pub(crate) mod exports {
+    use std::ffi::{c_char, c_int, c_uint, c_void};
+
+    use paragpu_abi::*;
+
+    use super::boundary::{Boundary, DEFAULT_STREAM, OWN_STREAM};
+    use super::own_default;
+
+    include!(concat!(env!("OUT_DIR"), "/exports.rs"));
+}
+
+/// What the library exports and does not serve.
+pub(crate) mod stubs {
+    use std::sync::atomic::AtomicBool;
+
+    use paragpu_abi::cudaError_t;
+
+    include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
+}
 
 /// Runs one exported function: nothing unwinds into C, and an error becomes
 /// the thread's last error.
@@ -160,6 +97,12 @@ fn own_default(stream: CUstream) -> CUstream {
     } else {
         stream
     }
+}
+
+/// What a function that is not served does.
+#[cold]
+fn refuse(name: &str, said: &AtomicBool) -> cudaError_t {
+    guard(|| Err(unsupported(name, said)))
 }
 
 /// The error of a function that is not served; says its name the first time.

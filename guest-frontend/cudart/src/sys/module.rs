@@ -4,7 +4,8 @@
 use super::registry::{self, Binary, Kind};
 use super::runtime::context;
 use super::{present, put};
-use paragpu_abi::{CUdeviceptr, CUkernel, CUlibrary, dim3};
+use crate::error::Result;
+use paragpu_abi::{CUdeviceptr, CUlibrary, dim3};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -91,71 +92,78 @@ impl Default for Handle {
     }
 }
 
-api! {
-    fn cudaLibraryLoadData(
-        library: *mut CUlibrary, code: *const c_void, jit_options: *mut c_int,
-        jit_values: *mut *mut c_void, jit_count: c_uint, options: *mut c_int,
-        values: *mut *mut c_void, count: c_uint,
-    ) {
-        present(library)?;
-        context()?.driver.cuLibraryLoadData(
-            library, code, jit_options, jit_values, jit_count, options, values, count,
-        )
-    }
+pub(crate) unsafe fn cudaLibraryLoadData(
+    library: *mut CUlibrary,
+    code: *const c_void,
+    jit_options: *mut c_int,
+    jit_values: *mut *mut c_void,
+    jit_count: c_uint,
+    options: *mut c_int,
+    values: *mut *mut c_void,
+    count: c_uint,
+) -> Result {
+    present(library)?;
+    context()?.driver.cuLibraryLoadData(
+        library,
+        code,
+        jit_options,
+        jit_values,
+        jit_count,
+        options,
+        values,
+        count,
+    )
+}
 
-    fn cudaLibraryLoadFromFile(
-        library: *mut CUlibrary, path: *const c_char, jit_options: *mut c_int,
-        jit_values: *mut *mut c_void, jit_count: c_uint, options: *mut c_int,
-        values: *mut *mut c_void, count: c_uint,
-    ) {
-        present(library)?;
-        context()?.driver.cuLibraryLoadFromFile(
-            library, path, jit_options, jit_values, jit_count, options, values, count,
-        )
-    }
+pub(crate) unsafe fn cudaLibraryLoadFromFile(
+    library: *mut CUlibrary,
+    path: *const c_char,
+    jit_options: *mut c_int,
+    jit_values: *mut *mut c_void,
+    jit_count: c_uint,
+    options: *mut c_int,
+    values: *mut *mut c_void,
+    count: c_uint,
+) -> Result {
+    present(library)?;
+    context()?.driver.cuLibraryLoadFromFile(
+        library,
+        path,
+        jit_options,
+        jit_values,
+        jit_count,
+        options,
+        values,
+        count,
+    )
+}
 
-    fn cudaLibraryUnload(library: CUlibrary) {
-        context()?.driver.cuLibraryUnload(library)
-    }
+pub(crate) unsafe fn cudaLibraryGetGlobal(
+    address: *mut *mut c_void,
+    size: *mut usize,
+    library: CUlibrary,
+    name: *const c_char,
+) -> Result {
+    let mut found: CUdeviceptr = 0;
+    let mut bytes = 0;
+    context()?
+        .driver
+        .cuLibraryGetGlobal(&mut found, &mut bytes, library, name)?;
+    give(address, size, found, bytes)
+}
 
-    fn cudaLibraryGetKernel(kernel: *mut CUkernel, library: CUlibrary, name: *const c_char) {
-        present(kernel)?;
-        context()?.driver.cuLibraryGetKernel(kernel, library, name)
-    }
-
-    fn cudaLibraryGetKernelCount(count: *mut c_uint, library: CUlibrary) {
-        present(count)?;
-        context()?.driver.cuLibraryGetKernelCount(count, library)
-    }
-
-    fn cudaLibraryEnumerateKernels(kernels: *mut CUkernel, count: c_uint, library: CUlibrary) {
-        context()?.driver.cuLibraryEnumerateKernels(kernels, count, library)
-    }
-
-    fn cudaLibraryGetGlobal(
-        address: *mut *mut c_void, size: *mut usize, library: CUlibrary, name: *const c_char,
-    ) {
-        let mut found: CUdeviceptr = 0;
-        let mut bytes = 0;
-        context()?.driver.cuLibraryGetGlobal(&mut found, &mut bytes, library, name)?;
-        give(address, size, found, bytes)
-    }
-
-    fn cudaLibraryGetManaged(
-        address: *mut *mut c_void, size: *mut usize, library: CUlibrary, name: *const c_char,
-    ) {
-        let mut found: CUdeviceptr = 0;
-        let mut bytes = 0;
-        context()?.driver.cuLibraryGetManaged(&mut found, &mut bytes, library, name)?;
-        give(address, size, found, bytes)
-    }
-
-    fn cudaLibraryGetUnifiedFunction(
-        function: *mut *mut c_void, library: CUlibrary, symbol: *const c_char,
-    ) {
-        present(function)?;
-        context()?.driver.cuLibraryGetUnifiedFunction(function, library, symbol)
-    }
+pub(crate) unsafe fn cudaLibraryGetManaged(
+    address: *mut *mut c_void,
+    size: *mut usize,
+    library: CUlibrary,
+    name: *const c_char,
+) -> Result {
+    let mut found: CUdeviceptr = 0;
+    let mut bytes = 0;
+    context()?
+        .driver
+        .cuLibraryGetManaged(&mut found, &mut bytes, library, name)?;
+    give(address, size, found, bytes)
 }
 
 /// Address and size to those of the two that the caller wants.

@@ -4,55 +4,71 @@ use super::function::in_context;
 use super::launch::driver_config;
 use super::present;
 use super::runtime::context;
+use crate::error::Result;
 use paragpu_abi::cudaLaunchConfig_t;
 use std::ffi::{c_int, c_uint, c_void};
 
-api! {
-    fn cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-        blocks: *mut c_int, function: *const c_void, block_size: c_int, shared: usize,
-    ) {
-        active_blocks(blocks, function, block_size, shared, 0)
-    }
+pub(crate) unsafe fn cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+    blocks: *mut c_int,
+    function: *const c_void,
+    block_size: c_int,
+    shared: usize,
+) -> Result {
+    active_blocks(blocks, function, block_size, shared, 0)
+}
 
-    fn cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-        blocks: *mut c_int, function: *const c_void, block_size: c_int, shared: usize,
-        flags: c_uint,
-    ) {
-        active_blocks(blocks, function, block_size, shared, flags)
-    }
+pub(crate) unsafe fn cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    blocks: *mut c_int,
+    function: *const c_void,
+    block_size: c_int,
+    shared: usize,
+    flags: c_uint,
+) -> Result {
+    active_blocks(blocks, function, block_size, shared, flags)
+}
 
-    fn cudaOccupancyAvailableDynamicSMemPerBlock(
-        shared: *mut usize, function: *const c_void, blocks: c_int, block_size: c_int,
-    ) {
-        present(shared)?;
-        let runtime = context()?;
-        let handle = in_context(runtime, function)?;
-        runtime
-            .driver
-            .cuOccupancyAvailableDynamicSMemPerBlock(shared, handle, blocks, block_size)
-    }
+pub(crate) unsafe fn cudaOccupancyAvailableDynamicSMemPerBlock(
+    shared: *mut usize,
+    function: *const c_void,
+    blocks: c_int,
+    block_size: c_int,
+) -> Result {
+    present(shared)?;
+    let runtime = context()?;
+    let handle = in_context(runtime, function)?;
+    runtime
+        .driver
+        .cuOccupancyAvailableDynamicSMemPerBlock(shared, handle, blocks, block_size)
+}
 
-    fn cudaOccupancyMaxActiveClusters(
-        clusters: *mut c_int, function: *const c_void, config: *const cudaLaunchConfig_t,
-    ) {
-        present(clusters)?;
-        present(config)?;
-        let runtime = context()?;
-        let handle = in_context(runtime, function)?;
-        let config = driver_config(&*config)?;
-        runtime.driver.cuOccupancyMaxActiveClusters(clusters, handle, &config)
-    }
+pub(crate) unsafe fn cudaOccupancyMaxActiveClusters(
+    clusters: *mut c_int,
+    function: *const c_void,
+    config: *const cudaLaunchConfig_t,
+) -> Result {
+    present(clusters)?;
+    present(config)?;
+    let runtime = context()?;
+    let handle = in_context(runtime, function)?;
+    let config = driver_config(&*config)?;
+    runtime
+        .driver
+        .cuOccupancyMaxActiveClusters(clusters, handle, &config)
+}
 
-    fn cudaOccupancyMaxPotentialClusterSize(
-        size: *mut c_int, function: *const c_void, config: *const cudaLaunchConfig_t,
-    ) {
-        present(size)?;
-        present(config)?;
-        let runtime = context()?;
-        let handle = in_context(runtime, function)?;
-        let config = driver_config(&*config)?;
-        runtime.driver.cuOccupancyMaxPotentialClusterSize(size, handle, &config)
-    }
+pub(crate) unsafe fn cudaOccupancyMaxPotentialClusterSize(
+    size: *mut c_int,
+    function: *const c_void,
+    config: *const cudaLaunchConfig_t,
+) -> Result {
+    present(size)?;
+    present(config)?;
+    let runtime = context()?;
+    let handle = in_context(runtime, function)?;
+    let config = driver_config(&*config)?;
+    runtime
+        .driver
+        .cuOccupancyMaxPotentialClusterSize(size, handle, &config)
 }
 
 /// Blocks that fit on a multiprocessor.

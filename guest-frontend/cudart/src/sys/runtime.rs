@@ -11,7 +11,9 @@ use crate::error::{Error, Result};
 use crate::thread::{self, Binding};
 use paragpu_abi as abi;
 use paragpu_abi::{CUcontext, CUdevice, cudaDeviceProp};
-use std::ffi::{CStr, c_int, c_void};
+#[cfg(not(test))]
+use std::ffi::CString;
+use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -67,8 +69,8 @@ fn open() -> Option<Driver> {
         if library.is_null() {
             return None;
         }
-        Some(Driver::resolve(&|name: &CStr| {
-            libc::dlsym(library, name.as_ptr())
+        Some(Driver::resolve(&|name: &str| {
+            CString::new(name).map_or(ptr::null_mut(), |name| libc::dlsym(library, name.as_ptr()))
         }))
     }
 }
@@ -77,7 +79,7 @@ fn open() -> Option<Driver> {
 #[cfg(test)]
 fn open() -> Option<Driver> {
     // SAFETY: the fake's functions are declared as the table's.
-    Some(unsafe { Driver::resolve(&|name: &CStr| super::fake::lookup(name)) })
+    Some(unsafe { Driver::resolve(&super::fake::lookup) })
 }
 
 /// The initialized runtime.

@@ -10,52 +10,85 @@ use paragpu_abi as abi;
 use paragpu_abi::CUstream;
 use std::ffi::{c_int, c_void};
 
-api! {
-    fn cudaGetSymbolAddress(address: *mut *mut c_void, symbol: *const c_void) {
-        present(address)?;
-        put(address, pointer(global(context()?, symbol)?.address))
-    }
+pub(crate) unsafe fn cudaGetSymbolAddress(
+    address: *mut *mut c_void,
+    symbol: *const c_void,
+) -> Result {
+    present(address)?;
+    put(address, pointer(global(context()?, symbol)?.address))
+}
 
-    fn cudaGetSymbolSize(size: *mut usize, symbol: *const c_void) {
-        present(size)?;
-        put(size, global(context()?, symbol)?.size)
-    }
+pub(crate) unsafe fn cudaGetSymbolSize(size: *mut usize, symbol: *const c_void) -> Result {
+    present(size)?;
+    put(size, global(context()?, symbol)?.size)
+}
 
-    fn cudaMemcpyToSymbol | cudaMemcpyToSymbol_ptds(
-        symbol: *const c_void, from: *const c_void, size: usize, offset: usize, kind: c_int,
-    ) sync stream {
-        direction(kind, TO_DEVICE)?;
-        let runtime = context()?;
-        linear(runtime, part(runtime, symbol, size, offset)?, from, size, kind, now(stream))
-    }
+pub(crate) unsafe fn cudaMemcpyToSymbol(
+    symbol: *const c_void,
+    from: *const c_void,
+    size: usize,
+    offset: usize,
+    kind: c_int,
+    stream: CUstream,
+) -> Result {
+    direction(kind, TO_DEVICE)?;
+    let runtime = context()?;
+    linear(
+        runtime,
+        part(runtime, symbol, size, offset)?,
+        from,
+        size,
+        kind,
+        now(stream),
+    )
+}
 
-    fn cudaMemcpyToSymbolAsync | cudaMemcpyToSymbolAsync_ptsz(
-        symbol: *const c_void, from: *const c_void, size: usize, offset: usize, kind: c_int,
-        stream: CUstream,
-    ) on stream {
-        direction(kind, TO_DEVICE)?;
-        let runtime = context()?;
-        let to = part(runtime, symbol, size, offset)?;
-        linear(runtime, to, from, size, kind, When::Later(stream))
-    }
+pub(crate) unsafe fn cudaMemcpyToSymbolAsync(
+    symbol: *const c_void,
+    from: *const c_void,
+    size: usize,
+    offset: usize,
+    kind: c_int,
+    stream: CUstream,
+) -> Result {
+    direction(kind, TO_DEVICE)?;
+    let runtime = context()?;
+    let to = part(runtime, symbol, size, offset)?;
+    linear(runtime, to, from, size, kind, When::Later(stream))
+}
 
-    fn cudaMemcpyFromSymbol | cudaMemcpyFromSymbol_ptds(
-        to: *mut c_void, symbol: *const c_void, size: usize, offset: usize, kind: c_int,
-    ) sync stream {
-        direction(kind, FROM_DEVICE)?;
-        let runtime = context()?;
-        linear(runtime, to, part(runtime, symbol, size, offset)?, size, kind, now(stream))
-    }
+pub(crate) unsafe fn cudaMemcpyFromSymbol(
+    to: *mut c_void,
+    symbol: *const c_void,
+    size: usize,
+    offset: usize,
+    kind: c_int,
+    stream: CUstream,
+) -> Result {
+    direction(kind, FROM_DEVICE)?;
+    let runtime = context()?;
+    linear(
+        runtime,
+        to,
+        part(runtime, symbol, size, offset)?,
+        size,
+        kind,
+        now(stream),
+    )
+}
 
-    fn cudaMemcpyFromSymbolAsync | cudaMemcpyFromSymbolAsync_ptsz(
-        to: *mut c_void, symbol: *const c_void, size: usize, offset: usize, kind: c_int,
-        stream: CUstream,
-    ) on stream {
-        direction(kind, FROM_DEVICE)?;
-        let runtime = context()?;
-        let from = part(runtime, symbol, size, offset)?;
-        linear(runtime, to, from, size, kind, When::Later(stream))
-    }
+pub(crate) unsafe fn cudaMemcpyFromSymbolAsync(
+    to: *mut c_void,
+    symbol: *const c_void,
+    size: usize,
+    offset: usize,
+    kind: c_int,
+    stream: CUstream,
+) -> Result {
+    direction(kind, FROM_DEVICE)?;
+    let runtime = context()?;
+    let from = part(runtime, symbol, size, offset)?;
+    linear(runtime, to, from, size, kind, When::Later(stream))
 }
 
 /// The variable whose host stand-in has this address.

@@ -1,9 +1,10 @@
 //! Texture and surface objects (CUDA Runtime API, chapters "Texture Object
 //! Management" and "Surface Object Management").
 
+use super::boundary::Out;
 use super::memory::{device, pointer};
 use super::runtime::context;
-use super::{fail, present, put, zeroed};
+use super::{fail, present, zeroed};
 use crate::channel;
 use crate::error::Result;
 use paragpu_abi as abi;
@@ -23,76 +24,99 @@ const FLAGS: [c_int; 5] = [
     abi::CU_TRSF_SEAMLESS_CUBEMAP,
 ];
 
-api! {
-    fn cudaCreateTextureObject(
-        object: *mut CUtexObject, resource: *const cudaResourceDesc,
-        texture: *const cudaTextureDesc, view: *const cudaResourceViewDesc,
-    ) {
-        present(object)?;
-        present(resource)?;
-        present(texture)?;
-        let runtime = context()?;
-        let resource = driver_resource(&*resource)?;
-        let texture = driver_texture(&*texture);
-        // A view has one layout in both interfaces.
-        let view = view.cast::<CUDA_RESOURCE_VIEW_DESC>();
-        runtime.driver.cuTexObjectCreate(object, &resource, &texture, view)
-    }
+pub(crate) unsafe fn cudaCreateTextureObject(
+    object: *mut CUtexObject,
+    resource: *const cudaResourceDesc,
+    texture: *const cudaTextureDesc,
+    view: *const cudaResourceViewDesc,
+) -> Result {
+    present(object)?;
+    present(resource)?;
+    present(texture)?;
+    let runtime = context()?;
+    let resource = driver_resource(&*resource)?;
+    let texture = driver_texture(&*texture);
+    // A view has one layout in both interfaces.
+    let view = view.cast::<CUDA_RESOURCE_VIEW_DESC>();
+    runtime
+        .driver
+        .cuTexObjectCreate(object, &resource, &texture, view)
+}
 
-    fn cudaDestroyTextureObject(object: CUtexObject) {
-        let runtime = context()?;
-        if object == 0 {
-            return Ok(());
-        }
-        runtime.driver.cuTexObjectDestroy(object)
+pub(crate) unsafe fn cudaDestroyTextureObject(object: CUtexObject) -> Result {
+    let runtime = context()?;
+    if object == 0 {
+        return Ok(());
     }
+    runtime.driver.cuTexObjectDestroy(object)
+}
 
-    fn cudaGetTextureObjectResourceDesc(resource: *mut cudaResourceDesc, object: CUtexObject) {
-        present(resource)?;
-        let mut found: CUDA_RESOURCE_DESC = zeroed();
-        context()?.driver.cuTexObjectGetResourceDesc(&mut found, object)?;
-        put(resource, runtime_resource(&found)?)
-    }
+pub(crate) unsafe fn cudaGetTextureObjectResourceDesc(
+    resource: Out<'_, cudaResourceDesc>,
+    object: CUtexObject,
+) -> Result {
+    resource.present()?;
+    let mut found: CUDA_RESOURCE_DESC = zeroed();
+    context()?
+        .driver
+        .cuTexObjectGetResourceDesc(&mut found, object)?;
+    resource.put(runtime_resource(&found)?)
+}
 
-    fn cudaGetTextureObjectTextureDesc(texture: *mut cudaTextureDesc, object: CUtexObject) {
-        present(texture)?;
-        let mut found: CUDA_TEXTURE_DESC = zeroed();
-        context()?.driver.cuTexObjectGetTextureDesc(&mut found, object)?;
-        put(texture, runtime_texture(&found))
-    }
+pub(crate) unsafe fn cudaGetTextureObjectTextureDesc(
+    texture: Out<'_, cudaTextureDesc>,
+    object: CUtexObject,
+) -> Result {
+    texture.present()?;
+    let mut found: CUDA_TEXTURE_DESC = zeroed();
+    context()?
+        .driver
+        .cuTexObjectGetTextureDesc(&mut found, object)?;
+    texture.put(runtime_texture(&found))
+}
 
-    fn cudaGetTextureObjectResourceViewDesc(
-        view: *mut cudaResourceViewDesc, object: CUtexObject,
-    ) {
-        present(view)?;
-        context()?.driver.cuTexObjectGetResourceViewDesc(view.cast(), object)
-    }
+pub(crate) unsafe fn cudaGetTextureObjectResourceViewDesc(
+    view: *mut cudaResourceViewDesc,
+    object: CUtexObject,
+) -> Result {
+    present(view)?;
+    context()?
+        .driver
+        .cuTexObjectGetResourceViewDesc(view.cast(), object)
+}
 
-    fn cudaCreateSurfaceObject(object: *mut CUsurfObject, resource: *const cudaResourceDesc) {
-        present(object)?;
-        present(resource)?;
-        let runtime = context()?;
-        if (*resource).resType != abi::cudaResourceTypeArray {
-            return fail(abi::cudaErrorInvalidValue);
-        }
-        let resource = driver_resource(&*resource)?;
-        runtime.driver.cuSurfObjectCreate(object, &resource)
+pub(crate) unsafe fn cudaCreateSurfaceObject(
+    object: *mut CUsurfObject,
+    resource: *const cudaResourceDesc,
+) -> Result {
+    present(object)?;
+    present(resource)?;
+    let runtime = context()?;
+    if (*resource).resType != abi::cudaResourceTypeArray {
+        return fail(abi::cudaErrorInvalidValue);
     }
+    let resource = driver_resource(&*resource)?;
+    runtime.driver.cuSurfObjectCreate(object, &resource)
+}
 
-    fn cudaDestroySurfaceObject(object: CUsurfObject) {
-        let runtime = context()?;
-        if object == 0 {
-            return Ok(());
-        }
-        runtime.driver.cuSurfObjectDestroy(object)
+pub(crate) unsafe fn cudaDestroySurfaceObject(object: CUsurfObject) -> Result {
+    let runtime = context()?;
+    if object == 0 {
+        return Ok(());
     }
+    runtime.driver.cuSurfObjectDestroy(object)
+}
 
-    fn cudaGetSurfaceObjectResourceDesc(resource: *mut cudaResourceDesc, object: CUsurfObject) {
-        present(resource)?;
-        let mut found: CUDA_RESOURCE_DESC = zeroed();
-        context()?.driver.cuSurfObjectGetResourceDesc(&mut found, object)?;
-        put(resource, runtime_resource(&found)?)
-    }
+pub(crate) unsafe fn cudaGetSurfaceObjectResourceDesc(
+    resource: Out<'_, cudaResourceDesc>,
+    object: CUsurfObject,
+) -> Result {
+    resource.present()?;
+    let mut found: CUDA_RESOURCE_DESC = zeroed();
+    context()?
+        .driver
+        .cuSurfObjectGetResourceDesc(&mut found, object)?;
+    resource.put(runtime_resource(&found)?)
 }
 
 /// The driver's form of a resource.

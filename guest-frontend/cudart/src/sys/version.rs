@@ -1,68 +1,91 @@
 //! Versions, driver entry points and the profiler (CUDA Runtime API, chapters
 //! "Version Management", "Driver Entry Point Access", "Profiler Control").
 
+use super::boundary::{In, Out};
 use super::runtime::{VERSION, context, driver};
-use super::{fail, present, put};
+use super::{fail, present};
+use crate::error::Result;
 use paragpu_abi as abi;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr;
 
-api! {
-    fn cudaRuntimeGetVersion(version: *mut c_int) {
-        put(version, VERSION)
-    }
+pub(crate) fn cudaRuntimeGetVersion(version: Out<'_, c_int>) -> Result {
+    version.put(VERSION)
+}
 
-    /// 0 where there is no driver.
-    fn cudaDriverGetVersion(version: *mut c_int) {
-        present(version)?;
-        version.write(0);
-        if let Ok(driver) = driver() {
-            driver.cuDriverGetVersion(version)?;
-        }
-        Ok(())
+pub(crate) unsafe fn cudaDriverGetVersion(version: *mut c_int) -> Result {
+    present(version)?;
+    version.write(0);
+    if let Ok(driver) = driver() {
+        driver.cuDriverGetVersion(version)?;
     }
+    Ok(())
+}
 
-    fn cudaGetDriverEntryPoint(
-        symbol: *const c_char, function: *mut *mut c_void, flags: u64, status: *mut c_int,
-    ) {
-        entry_point(symbol, function, VERSION, flags, status)
-    }
+pub(crate) unsafe fn cudaGetDriverEntryPoint(
+    symbol: *const c_char,
+    function: *mut *mut c_void,
+    flags: u64,
+    status: *mut c_int,
+) -> Result {
+    entry_point(symbol, function, VERSION, flags, status)
+}
 
-    fn cudaGetDriverEntryPoint_ptsz(
-        symbol: *const c_char, function: *mut *mut c_void, flags: u64, status: *mut c_int,
-    ) {
-        entry_point(symbol, function, VERSION, own(flags), status)
-    }
+pub(crate) unsafe fn cudaGetDriverEntryPoint_ptsz(
+    symbol: *const c_char,
+    function: *mut *mut c_void,
+    flags: u64,
+    status: *mut c_int,
+) -> Result {
+    entry_point(symbol, function, VERSION, own(flags), status)
+}
 
-    fn cudaGetDriverEntryPointByVersion(
-        symbol: *const c_char, function: *mut *mut c_void, version: c_uint, flags: u64,
-        status: *mut c_int,
-    ) {
-        entry_point(symbol, function, c_int::try_from(version).unwrap_or(0), flags, status)
-    }
+pub(crate) unsafe fn cudaGetDriverEntryPointByVersion(
+    symbol: *const c_char,
+    function: *mut *mut c_void,
+    version: c_uint,
+    flags: u64,
+    status: *mut c_int,
+) -> Result {
+    entry_point(
+        symbol,
+        function,
+        c_int::try_from(version).unwrap_or(0),
+        flags,
+        status,
+    )
+}
 
-    fn cudaGetDriverEntryPointByVersion_ptsz(
-        symbol: *const c_char, function: *mut *mut c_void, version: c_uint, flags: u64,
-        status: *mut c_int,
-    ) {
-        entry_point(symbol, function, c_int::try_from(version).unwrap_or(0), own(flags), status)
-    }
+pub(crate) unsafe fn cudaGetDriverEntryPointByVersion_ptsz(
+    symbol: *const c_char,
+    function: *mut *mut c_void,
+    version: c_uint,
+    flags: u64,
+    status: *mut c_int,
+) -> Result {
+    entry_point(
+        symbol,
+        function,
+        c_int::try_from(version).unwrap_or(0),
+        own(flags),
+        status,
+    )
+}
 
-    /// The private tables are not answered.
-    fn cudaGetExportTable(table: *mut *const c_void, _identifier: *const abi::CUuuid) {
-        put(table, ptr::null())?;
-        fail(abi::cudaErrorSymbolNotFound)
-    }
+pub(crate) fn cudaGetExportTable(
+    table: Out<'_, *const c_void>,
+    _identifier: In<'_, abi::CUuuid>,
+) -> Result {
+    table.put(ptr::null())?;
+    fail(abi::cudaErrorSymbolNotFound)
+}
 
-    /// No profiler is attached, and without one this does nothing.
-    fn cudaProfilerStart() {
-        context().map(|_| ())
-    }
+pub(crate) fn cudaProfilerStart() -> Result {
+    context().map(|_| ())
+}
 
-    /// As `cudaProfilerStart`.
-    fn cudaProfilerStop() {
-        context().map(|_| ())
-    }
+pub(crate) fn cudaProfilerStop() -> Result {
+    context().map(|_| ())
 }
 
 /// Default flags as a `_ptsz` caller means them.
@@ -90,7 +113,7 @@ unsafe fn entry_point(
     present(function)?;
     function.write(ptr::null_mut());
     let mut found = 0;
-    let result = driver()?.cuGetProcAddress(symbol, function, version, flags, &mut found);
+    let result = driver()?.cuGetProcAddress_v2(symbol, function, version, flags, &mut found);
     if status.is_null() {
         return result;
     }

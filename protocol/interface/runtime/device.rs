@@ -1,0 +1,90 @@
+//! Devices (CUDA Runtime API, chapters "Device Management" and "Peer Device
+//! Memory Access").
+
+fn cudaGetDeviceCount(count: Out<c_int>);
+
+fn cudaGetDevice(device: Out<c_int>);
+
+fn cudaSetDevice(device: c_int);
+
+/// Device flags are looked at only with `cudaInitDeviceFlagsAreValid`; what
+/// else `flags` says is not.
+fn cudaInitDevice(device: c_int, device_flags: c_uint, flags: c_uint);
+
+fn cudaSetDeviceFlags(flags: c_uint);
+
+/// Host memory can always be mapped, so that flag is always set.
+fn cudaGetDeviceFlags(flags: Out<c_uint>);
+
+fn cudaDeviceReset();
+
+fn cudaDeviceGetAttribute(value: Out<c_int>, attribute: c_int, device: c_int);
+
+fn cudaGetDeviceProperties(properties: Out<cudaDeviceProp>, device: c_int);
+
+/// The device with the most of the properties asked for; the first of
+/// several. As CUDA does, only fields that are not zero count.
+fn cudaChooseDevice(device: Out<c_int>, wanted: In<cudaDeviceProp>);
+
+fn cudaDeviceGetByPCIBusId(device: Out<c_int>, identifier: Text);
+
+fn cudaDeviceGetPCIBusId(identifier: *mut c_char, length: c_int, device: c_int);
+
+#[direct(cuCtxGetStreamPriorityRange(least, greatest))]
+fn cudaDeviceGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int);
+
+fn cudaDeviceGetTexture1DLinearMaxWidth(
+    width: Out<usize>,
+    desc: In<cudaChannelFormatDesc>,
+    device: c_int,
+);
+
+#[direct(cuFlushGPUDirectRDMAWrites(target, scope))]
+fn cudaDeviceFlushGPUDirectRDMAWrites(target: c_int, scope: c_int);
+
+#[needs(cuDeviceGetNvSciSyncAttributes)]
+fn cudaDeviceGetNvSciSyncAttributes(list: *mut c_void, device: c_int, flags: c_int);
+
+#[needs(cuDeviceRegisterAsyncNotification)]
+fn cudaDeviceRegisterAsyncNotification(
+    device: c_int,
+    callback: *mut c_void,
+    data: *mut c_void,
+    handle: Out<*mut c_void>,
+);
+
+#[needs(cuDeviceUnregisterAsyncNotification)]
+fn cudaDeviceUnregisterAsyncNotification(device: c_int, handle: *mut c_void);
+
+fn cudaDeviceCanAccessPeer(able: Out<c_int>, device: c_int, peer: c_int);
+
+fn cudaDeviceEnablePeerAccess(peer: c_int, flags: c_uint);
+
+fn cudaDeviceDisablePeerAccess(peer: c_int);
+
+fn cudaDeviceGetP2PAttribute(
+    value: Out<c_int>,
+    attribute: c_int,
+    source: c_int,
+    destination: c_int,
+);
+
+#[needs(cuDeviceGetP2PAtomicCapabilities)]
+fn cudaDeviceGetP2PAtomicCapabilities(
+    capabilities: *mut c_uint,
+    operations: *const c_int,
+    count: c_uint,
+    source: c_int,
+    destination: c_int,
+);
+
+#[needs(cuDeviceGetHostAtomicCapabilities)]
+fn cudaDeviceGetHostAtomicCapabilities(
+    capabilities: *mut c_uint,
+    operations: *const c_int,
+    count: c_uint,
+    device: c_int,
+);
+
+#[refused("not built yet")]
+fn cudaSetValidDevices();

@@ -1,0 +1,43 @@
+//! Memory and semaphores of other interfaces (CUDA Runtime API, chapter
+//! "External Resource Interoperability"). The records have one layout in both
+//! interfaces and are passed on as they are.
+
+#[needs(cuImportExternalMemory)]
+fn cudaImportExternalMemory(memory: Out<CUexternalMemory>, description: *const c_void);
+
+#[needs(cuExternalMemoryGetMappedBuffer)]
+fn cudaExternalMemoryGetMappedBuffer(
+    address: Out<*mut c_void>,
+    memory: CUexternalMemory,
+    description: *const c_void,
+);
+
+#[direct(cuDestroyExternalMemory(memory))]
+fn cudaDestroyExternalMemory(memory: CUexternalMemory);
+
+#[needs(cuImportExternalSemaphore)]
+fn cudaImportExternalSemaphore(semaphore: Out<CUexternalSemaphore>, description: *const c_void);
+
+#[per_thread(ptsz)]
+#[direct(cuSignalExternalSemaphoresAsync(semaphores, parameters, count, stream))]
+fn cudaSignalExternalSemaphoresAsync(
+    semaphores: *const CUexternalSemaphore,
+    parameters: *const c_void,
+    count: c_uint,
+    stream: DefaultStream,
+);
+
+#[per_thread(ptsz)]
+#[direct(cuWaitExternalSemaphoresAsync(semaphores, parameters, count, stream))]
+fn cudaWaitExternalSemaphoresAsync(
+    semaphores: *const CUexternalSemaphore,
+    parameters: *const c_void,
+    count: c_uint,
+    stream: DefaultStream,
+);
+
+#[direct(cuDestroyExternalSemaphore(semaphore))]
+fn cudaDestroyExternalSemaphore(semaphore: CUexternalSemaphore);
+
+#[refused("memory and semaphores of other interfaces do not exist in the guest")]
+fn cudaExternalMemoryGetMappedMipmappedArray();

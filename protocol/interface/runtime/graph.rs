@@ -1,0 +1,79 @@
+//! Graphs as a whole: building, instantiating, launching (CUDA Runtime API,
+//! chapter "Graph Management"). Nodes with parameters are in `graph_node`.
+
+#[direct(cuGraphGetNodes(graph, nodes, count))]
+fn cudaGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: Out<usize>);
+
+#[direct(cuGraphGetRootNodes(graph, nodes, count))]
+fn cudaGraphGetRootNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: Out<usize>);
+
+#[direct(cuGraphGetEdges_v2(graph, from, to, edges, count))]
+fn cudaGraphGetEdges(
+    graph: CUgraph,
+    from: *mut CUgraphNode,
+    to: *mut CUgraphNode,
+    edges: *mut cudaGraphEdgeData,
+    count: Out<usize>,
+);
+
+#[direct(cuGraphNodeGetDependencies_v2(node, dependencies, edges, count))]
+fn cudaGraphNodeGetDependencies(
+    node: CUgraphNode,
+    dependencies: *mut CUgraphNode,
+    edges: *mut cudaGraphEdgeData,
+    count: Out<usize>,
+);
+
+#[direct(cuGraphNodeGetDependentNodes_v2(node, dependents, edges, count))]
+fn cudaGraphNodeGetDependentNodes(
+    node: CUgraphNode,
+    dependents: *mut CUgraphNode,
+    edges: *mut cudaGraphEdgeData,
+    count: Out<usize>,
+);
+
+#[needs(cuGraphDebugDotPrint)]
+fn cudaGraphDebugDotPrint(graph: CUgraph, path: Text, flags: c_uint);
+
+#[needs(cuGraphConditionalHandleCreate)]
+fn cudaGraphConditionalHandleCreate(handle: Out<u64>, graph: CUgraph, value: c_uint, flags: c_uint);
+
+#[direct(cuGraphInstantiateWithParams(executable, graph, parameters))]
+fn cudaGraphInstantiateWithParams(
+    executable: Out<CUgraphExec>,
+    graph: CUgraph,
+    parameters: Out<cudaGraphInstantiateParams>,
+);
+
+fn cudaGraphInstantiateWithParams_ptsz(
+    executable: Out<CUgraphExec>,
+    graph: CUgraph,
+    parameters: Out<cudaGraphInstantiateParams>,
+);
+
+fn cudaDeviceGraphMemTrim(device: c_int);
+
+fn cudaDeviceGetGraphMemAttribute(device: c_int, attribute: c_int, value: *mut c_void);
+
+fn cudaDeviceSetGraphMemAttribute(device: c_int, attribute: c_int, value: *mut c_void);
+
+#[needs(cuUserObjectCreate)]
+fn cudaUserObjectCreate(
+    object: Out<CUuserObject>,
+    data: *mut c_void,
+    destroy: CUhostFn,
+    references: c_uint,
+    flags: c_uint,
+);
+
+#[direct(cuUserObjectRetain(object, count))]
+fn cudaUserObjectRetain(object: CUuserObject, count: c_uint);
+
+#[direct(cuUserObjectRelease(object, count))]
+fn cudaUserObjectRelease(object: CUuserObject, count: c_uint);
+
+#[direct(cuGraphRetainUserObject(graph, object, count, flags))]
+fn cudaGraphRetainUserObject(graph: CUgraph, object: CUuserObject, count: c_uint, flags: c_uint);
+
+#[direct(cuGraphReleaseUserObject(graph, object, count))]
+fn cudaGraphReleaseUserObject(graph: CUgraph, object: CUuserObject, count: c_uint);

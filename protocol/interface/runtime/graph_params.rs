@@ -1,0 +1,21 @@
+//! Graph nodes by their general record (`cudaGraphNodeParams`), and copies read
+//! back from nodes (CUDA Runtime API, chapter "Graph Management").
+
+fn cudaGraphAddNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    edges: *const cudaGraphEdgeData,
+    count: usize,
+    parameters: *mut cudaGraphNodeParams,
+);
+
+fn cudaGraphNodeSetParams(node: CUgraphNode, parameters: Out<cudaGraphNodeParams>);
+
+fn cudaGraphExecNodeSetParams(
+    executable: CUgraphExec,
+    node: CUgraphNode,
+    parameters: Out<cudaGraphNodeParams>,
+);
+
+fn cudaGraphMemcpyNodeGetParams(node: CUgraphNode, parameters: Out<cudaMemcpy3DParms>);

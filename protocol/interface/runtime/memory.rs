@@ -1,0 +1,56 @@
+//! Memory (CUDA Runtime API, chapters "Memory Management" and "Unified
+//! Addressing"; inter-process memory from "Device Management").
+
+/// No bytes give a null pointer.
+fn cudaMalloc(address: *mut *mut c_void, size: usize);
+
+/// Freeing nothing still tells of an error that ended the context.
+fn cudaFree(address: *mut c_void);
+
+fn cudaMallocPitch(address: Out<*mut c_void>, pitch: Out<usize>, width: usize, height: usize);
+
+fn cudaMalloc3D(place: Out<cudaPitchedPtr>, extent: cudaExtent);
+
+#[needs(cuMemAllocManaged)]
+fn cudaMallocManaged(address: *mut *mut c_void, size: usize, flags: c_uint);
+
+fn cudaMallocHost(address: *mut *mut c_void, size: usize);
+
+fn cudaHostAlloc(address: *mut *mut c_void, size: usize, flags: c_uint);
+
+fn cudaFreeHost(address: *mut c_void);
+
+fn cudaHostGetDevicePointer(address: Out<*mut c_void>, host: *mut c_void, flags: c_uint);
+
+fn cudaPointerGetAttributes(attributes: Out<cudaPointerAttributes>, address: *const c_void);
+
+#[needs(cuMemAdvise_v2)]
+fn cudaMemAdvise(address: *const c_void, size: usize, advice: c_int, location: cudaMemLocation);
+
+#[needs(cuMemRangeGetAttribute)]
+fn cudaMemRangeGetAttribute(
+    data: *mut c_void,
+    data_size: usize,
+    attribute: c_int,
+    address: *const c_void,
+    size: usize,
+);
+
+#[needs(cuMemRangeGetAttributes)]
+fn cudaMemRangeGetAttributes(
+    data: *mut *mut c_void,
+    data_sizes: *mut usize,
+    attributes: *mut c_int,
+    count: usize,
+    address: *const c_void,
+    size: usize,
+);
+
+#[needs(cuIpcGetMemHandle)]
+fn cudaIpcGetMemHandle(handle: Out<cudaIpcMemHandle_t>, address: *mut c_void);
+
+#[needs(cuIpcOpenMemHandle_v2)]
+fn cudaIpcOpenMemHandle(address: Out<*mut c_void>, handle: cudaIpcMemHandle_t, flags: c_uint);
+
+#[needs(cuIpcCloseMemHandle)]
+fn cudaIpcCloseMemHandle(address: *mut c_void);

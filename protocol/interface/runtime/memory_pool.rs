@@ -1,0 +1,120 @@
+//! Stream-ordered memory, prefetching and batches (CUDA Runtime API, chapters
+//! "Stream Ordered Memory Allocator" and "Memory Management").
+
+/// No bytes give a null pointer.
+#[per_thread(ptsz)]
+fn cudaMallocAsync(address: *mut *mut c_void, size: usize, stream: DefaultStream);
+
+#[per_thread(ptsz)]
+fn cudaFreeAsync(address: *mut c_void, stream: DefaultStream);
+
+#[per_thread(ptsz)]
+fn cudaMallocFromPoolAsync(
+    address: *mut *mut c_void,
+    size: usize,
+    pool: CUmemoryPool,
+    stream: DefaultStream,
+);
+
+#[direct(cuMemPoolGetAccess(flags, pool, location))]
+fn cudaMemPoolGetAccess(flags: Out<c_int>, pool: CUmemoryPool, location: *mut cudaMemLocation);
+
+#[needs(cuMemPoolExportToShareableHandle)]
+fn cudaMemPoolExportToShareableHandle(
+    handle: *mut c_void,
+    pool: CUmemoryPool,
+    kind: c_int,
+    flags: c_uint,
+);
+
+#[needs(cuMemPoolImportFromShareableHandle)]
+fn cudaMemPoolImportFromShareableHandle(
+    pool: Out<CUmemoryPool>,
+    handle: *mut c_void,
+    kind: c_int,
+    flags: c_uint,
+);
+
+#[needs(cuMemPoolExportPointer)]
+fn cudaMemPoolExportPointer(data: *mut c_void, address: *mut c_void);
+
+#[needs(cuMemPoolImportPointer)]
+fn cudaMemPoolImportPointer(address: Out<*mut c_void>, pool: CUmemoryPool, data: *mut c_void);
+
+fn cudaDeviceGetDefaultMemPool(pool: Out<CUmemoryPool>, ordinal: c_int);
+
+fn cudaDeviceGetMemPool(pool: Out<CUmemoryPool>, ordinal: c_int);
+
+fn cudaDeviceSetMemPool(ordinal: c_int, pool: CUmemoryPool);
+
+#[direct_without_context(cuMemGetDefaultMemPool(pool, location, kind))]
+fn cudaMemGetDefaultMemPool(pool: *mut CUmemoryPool, location: *mut cudaMemLocation, kind: c_int);
+
+#[direct_without_context(cuMemGetMemPool(pool, location, kind))]
+fn cudaMemGetMemPool(pool: *mut CUmemoryPool, location: *mut cudaMemLocation, kind: c_int);
+
+#[direct_without_context(cuMemSetMemPool(location, kind, pool))]
+fn cudaMemSetMemPool(location: *mut cudaMemLocation, kind: c_int, pool: CUmemoryPool);
+
+#[per_thread(ptsz)]
+#[needs(cuMemPrefetchAsync_v2)]
+fn cudaMemPrefetchAsync(
+    address: *const c_void,
+    size: usize,
+    location: cudaMemLocation,
+    flags: c_uint,
+    stream: DefaultStream,
+);
+
+#[per_thread(ptsz)]
+#[needs(cuMemPrefetchBatchAsync)]
+fn cudaMemPrefetchBatchAsync(
+    addresses: *mut *mut c_void,
+    sizes: *mut usize,
+    count: usize,
+    locations: *mut cudaMemLocation,
+    indexes: *mut usize,
+    location_count: usize,
+    flags: u64,
+    stream: DefaultStream,
+);
+
+#[per_thread(ptsz)]
+#[needs(cuMemDiscardBatchAsync)]
+fn cudaMemDiscardBatchAsync(
+    addresses: *mut *mut c_void,
+    sizes: *mut usize,
+    count: usize,
+    flags: u64,
+    stream: DefaultStream,
+);
+
+#[per_thread(ptsz)]
+#[needs(cuMemDiscardAndPrefetchBatchAsync)]
+fn cudaMemDiscardAndPrefetchBatchAsync(
+    addresses: *mut *mut c_void,
+    sizes: *mut usize,
+    count: usize,
+    locations: *mut cudaMemLocation,
+    indexes: *mut usize,
+    location_count: usize,
+    flags: u64,
+    stream: DefaultStream,
+);
+
+#[per_thread(ptsz)]
+#[needs(cuMemcpyBatchAsync_v2)]
+fn cudaMemcpyBatchAsync(
+    to: *const *mut c_void,
+    from: *const *const c_void,
+    sizes: *const usize,
+    count: usize,
+    attributes: *mut c_void,
+    indexes: *mut usize,
+    attribute_count: usize,
+    stream: DefaultStream,
+);
+
+#[per_thread(ptsz)]
+#[direct(cuMemcpy3DBatchAsync_v2(count, operations, flags, stream))]
+fn cudaMemcpy3DBatchAsync(count: usize, operations: *mut c_void, flags: u64, stream: DefaultStream);

@@ -1,0 +1,51 @@
+//! Streams, capture and host callbacks (CUDA Runtime API, chapter "Stream
+//! Management"; `cudaLaunchHostFunc` from "Execution Control").
+
+#[direct(cuStreamCreate(stream, 0))]
+fn cudaStreamCreate(stream: Out<CUstream>);
+
+/// The default streams cannot be destroyed.
+fn cudaStreamDestroy(stream: CUstream);
+
+#[per_thread(ptsz)]
+fn cudaStreamAddCallback(
+    stream: DefaultStream,
+    callback: CUstreamCallback,
+    data: *mut c_void,
+    flags: c_uint,
+);
+
+#[per_thread(ptsz)]
+fn cudaStreamAttachMemAsync(
+    stream: DefaultStream,
+    address: *mut c_void,
+    length: usize,
+    flags: c_uint,
+);
+
+#[per_thread(ptsz)]
+fn cudaStreamGetDevice(stream: DefaultStream, device: Out<c_int>);
+
+#[per_thread(ptsz)]
+fn cudaStreamSetAttribute(
+    stream: DefaultStream,
+    attribute: c_int,
+    value: In<cudaLaunchAttributeValue>,
+);
+
+#[direct(cuStreamCopyAttributes(destination, source))]
+fn cudaStreamCopyAttributes(destination: CUstream, source: CUstream);
+
+fn cudaStreamCopyAttributes_ptsz(destination: CUstream, source: CUstream);
+
+#[per_thread(ptsz)]
+#[direct(cuStreamGetCaptureInfo_v3(stream, status, identifier, graph, dependencies, edges, count))]
+fn cudaStreamGetCaptureInfo(
+    stream: DefaultStream,
+    status: Out<c_int>,
+    identifier: *mut u64,
+    graph: *mut CUgraph,
+    dependencies: *mut *const CUgraphNode,
+    edges: *mut *const cudaGraphEdgeData,
+    count: *mut usize,
+);

@@ -1,0 +1,45 @@
+//! Variables of device code (CUDA Runtime API, chapter "Memory Management").
+
+fn cudaGetSymbolAddress(address: Out<*mut c_void>, symbol: *const c_void);
+
+fn cudaGetSymbolSize(size: Out<usize>, symbol: *const c_void);
+
+#[per_thread(ptds)]
+#[default_stream]
+fn cudaMemcpyToSymbol(
+    symbol: *const c_void,
+    from: *const c_void,
+    size: usize,
+    offset: usize,
+    kind: c_int,
+);
+
+#[per_thread(ptsz)]
+fn cudaMemcpyToSymbolAsync(
+    symbol: *const c_void,
+    from: *const c_void,
+    size: usize,
+    offset: usize,
+    kind: c_int,
+    stream: DefaultStream,
+);
+
+#[per_thread(ptds)]
+#[default_stream]
+fn cudaMemcpyFromSymbol(
+    to: *mut c_void,
+    symbol: *const c_void,
+    size: usize,
+    offset: usize,
+    kind: c_int,
+);
+
+#[per_thread(ptsz)]
+fn cudaMemcpyFromSymbolAsync(
+    to: *mut c_void,
+    symbol: *const c_void,
+    size: usize,
+    offset: usize,
+    kind: c_int,
+    stream: DefaultStream,
+);

@@ -1,0 +1,46 @@
+//! Versions, driver entry points and the profiler (CUDA Runtime API, chapters
+//! "Version Management", "Driver Entry Point Access", "Profiler Control").
+
+fn cudaRuntimeGetVersion(version: Out<c_int>);
+
+/// 0 where there is no driver.
+fn cudaDriverGetVersion(version: Out<c_int>);
+
+fn cudaGetDriverEntryPoint(
+    symbol: Text,
+    function: Out<*mut c_void>,
+    flags: u64,
+    status: Out<c_int>,
+);
+
+fn cudaGetDriverEntryPoint_ptsz(
+    symbol: Text,
+    function: Out<*mut c_void>,
+    flags: u64,
+    status: Out<c_int>,
+);
+
+fn cudaGetDriverEntryPointByVersion(
+    symbol: Text,
+    function: Out<*mut c_void>,
+    version: c_uint,
+    flags: u64,
+    status: Out<c_int>,
+);
+
+fn cudaGetDriverEntryPointByVersion_ptsz(
+    symbol: Text,
+    function: Out<*mut c_void>,
+    version: c_uint,
+    flags: u64,
+    status: Out<c_int>,
+);
+
+/// The private tables are not answered.
+fn cudaGetExportTable(table: Out<*const c_void>, _identifier: In<CUuuid>);
+
+/// No profiler is attached, and without one this does nothing.
+fn cudaProfilerStart();
+
+/// As `cudaProfilerStart`.
+fn cudaProfilerStop();
