@@ -88,6 +88,11 @@ demo: packages-demo build programs vhost-vsock ## run CUDA programs in a VM and 
 	@echo "== running the programs in a VM and on this host"
 	@python3 tests/demo/demo.py
 
+.PHONY: coverage
+coverage: packages-build ## which functions are served, into out/coverage.json and docs/coverage.md
+	@mkdir -p out
+	@cargo run -q -p paragpu-interface --example coverage -- out/coverage.json docs/coverage.md
+
 .PHONY: bench-programs
 bench-programs: cuda
 	$(MAKE) -C tests/bench
