@@ -96,8 +96,8 @@ fn main() {
             region_size: 0,
         };
         let session = Session::new(guest, welcome, 0, Duration::from_micros(50)).unwrap();
-        let module = session.module_load(b".version 8.0", &[]).unwrap();
-        let function = session.module_function(&module, "null").unwrap();
+        let module = session.modules().load(b".version 8.0", &[]).unwrap();
+        let function = session.modules().function(&module, "null").unwrap();
         let shape = Shape {
             grid: [1; 3],
             block: [1; 3],
@@ -125,6 +125,7 @@ fn main() {
         };
         let posted = best(Box::new(|| {
             session
+                .launches()
                 .launch(&function, session.legacy(), &shape, &parameters)
                 .unwrap();
         }));

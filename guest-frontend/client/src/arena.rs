@@ -107,18 +107,24 @@ impl Arena {
         (self.base..self.base + DEVICE_STRIDE).contains(&address)
     }
 
+    /// A block of `size` bytes (1 to [`SMALL`]) in a chunk that is mapped, if
+    /// there is room.
+    pub fn allocate_ready(&mut self, size: u64) -> Option<u64> {
+        let taken = size.checked_next_multiple_of(ALIGNMENT)?;
+        let address = self.small.take(taken, ALIGNMENT)?;
+        self.left_idle(address, taken);
+        self.enter(address, size, taken);
+        Some(address)
+    }
+
     /// Looks for a block of `size` bytes (not 0).
     pub fn allocate(&mut self, size: u64) -> Allocation {
         let Some(taken) = size.checked_next_multiple_of(ALIGNMENT) else {
             return Allocation::Full;
         };
         if taken <= SMALL {
-            return match self.small.take(taken, ALIGNMENT) {
-                Some(address) => {
-                    self.left_idle(address, taken);
-                    self.enter(address, size, taken);
-                    Allocation::Ready(address)
-                }
+            return match self.allocate_ready(size) {
+                Some(address) => Allocation::Ready(address),
                 None => self.map(CHUNK),
             };
         }
@@ -261,18 +267,6 @@ impl Arena {
     #[must_use]
     pub fn used(&self) -> u64 {
         self.blocks.values().map(|block| block.size).sum()
-    }
-
-    /// How many blocks the program holds.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.blocks.len()
-    }
-
-    /// Does the program hold no block?
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.blocks.is_empty()
     }
 
     fn map(&mut self, size: u64) -> Allocation {

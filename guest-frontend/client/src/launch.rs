@@ -1,78 +1,47 @@
 //! Launches (CUDA Driver API, Execution Control). What CUDA reports at once is
 //! checked here, from what is constant about device and kernel.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
 use paragpu_protocol::codec::Bytes;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::Launch;
 
+use crate::device::Device;
 use crate::error::Result;
-use crate::module::Function;
-use crate::session::Session;
+use crate::module::Modules;
+use crate::objects::function::Function;
+use crate::objects::graph::{Kernel, Work};
+pub use crate::objects::shape::Shape;
+use crate::objects::stream::Stream;
+use crate::shadow::Shadows;
 use crate::snapshot::Limits;
-use crate::stream::Stream;
+use crate::stream::Streams;
 
-/// The shape of a launch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Shape {
-    /// Blocks.
-    pub grid: [u32; 3],
-    /// Threads in a block.
-    pub block: [u32; 3],
-    /// Bytes of dynamic shared memory.
-    pub dynamic_shared: u32,
-    /// All blocks run at once and may synchronize with each other.
-    pub cooperative: bool,
-    /// Blocks of a cluster; zeros for none.
-    pub cluster: [u32; 3],
+/// The launches of a session.
+#[derive(Debug)]
+pub struct Launches {
+    device: Arc<Device>,
+    modules: Arc<Modules>,
+    shadows: Arc<Shadows>,
+    streams: Arc<Streams>,
 }
 
-impl Shape {
-    fn check(&self, limits: &Limits, function: &Function) -> Result<()> {
-        let within = |have: &[u32; 3], most: &[u32; 3]| {
-            have.iter()
-                .zip(most)
-                .all(|(have, most)| *have != 0 && have <= most)
-        };
-        let threads: u64 = self.block.iter().map(|&n| u64::from(n)).product();
-        if !within(&self.grid, &limits.grid)
-            || !within(&self.block, &limits.block)
-            || threads > limits.threads.into()
-        {
-            return Err(Status::INVALID_VALUE);
+impl Launches {
+    pub(crate) fn new(
+        device: Arc<Device>,
+        modules: Arc<Modules>,
+        shadows: Arc<Shadows>,
+        streams: Arc<Streams>,
+    ) -> Self {
+        Self {
+            device,
+            modules,
+            shadows,
+            streams,
         }
-        if threads > function.max_threads.load(Ordering::Relaxed).into() {
-            // Too few registers have a result of their own; any other bound of
-            // the kernel is an invalid value.
-            let registers = threads * u64::from(function.registers);
-            return Err(if registers > limits.registers.into() {
-                Status::LAUNCH_OUT_OF_RESOURCES
-            } else {
-                Status::INVALID_VALUE
-            });
-        }
-        if self.dynamic_shared > function.max_dynamic_shared.load(Ordering::Relaxed)
-            || u64::from(self.dynamic_shared) + u64::from(function.static_shared)
-                > u64::from(limits.shared_optin.max(limits.shared))
-        {
-            return Err(Status::INVALID_VALUE);
-        }
-        if self.cluster != [0; 3] {
-            let divides = self
-                .grid
-                .iter()
-                .zip(self.cluster)
-                .all(|(grid, cluster)| cluster != 0 && grid % cluster == 0);
-            if !divides {
-                return Err(Status::INVALID_VALUE);
-            }
-        }
-        Ok(())
     }
-}
 
-impl Session {
     /// cuLaunchKernel, cuLaunchCooperativeKernel. `parameters` are laid out as
     /// [`Function::parameters`] says.
     ///
@@ -86,16 +55,16 @@ impl Session {
         shape: &Shape,
         parameters: &[u8],
     ) -> Result<()> {
-        self.check_launch(function, shape)?;
+        self.check(function, shape)?;
         if stream.is_capturing() {
-            // Launches with a handle are captured by `capture_launch`.
+            // Launches with a handle are captured by `capture`.
             return stream.cannot_capture();
         }
-        let visible = self.before_launch(parameters)?;
-        let position = self.post_work(
+        let visible = self.shadows.before_launch(parameters)?;
+        let position = self.streams.post_work(
             stream,
             &Launch {
-                function: function.handle,
+                function: function.handle(),
                 stream: stream.handle(),
                 grid: shape.grid,
                 block: shape.block,
@@ -105,13 +74,23 @@ impl Session {
                 parameters: Bytes(parameters),
             },
         )?;
-        self.after_launch(visible, stream, position);
+        self.shadows
+            .after_launch(visible, stream.progress(), position);
         Ok(())
     }
 
+    /// A launch in a stream that captures.
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch).
+    pub fn capture(&self, stream: &Stream, kernel: Kernel) -> Result<()> {
+        self.check(&kernel.function, &kernel.shape)?;
+        stream.note(Work::Kernel(Arc::new(kernel)))
+    }
+
     /// What CUDA refuses at once.
-    pub(crate) fn check_launch(&self, function: &Function, shape: &Shape) -> Result<()> {
-        let limits = self.limits()?;
+    pub(crate) fn check(&self, function: &Function, shape: &Shape) -> Result<()> {
+        let limits = self.device.limits()?;
         shape.check(limits, function)?;
         if shape.cooperative {
             self.check_cooperative(limits, function, shape)?;
@@ -125,7 +104,10 @@ impl Session {
             return Err(Status::NOT_SUPPORTED);
         }
         let threads = shape.block.iter().product::<u32>().cast_signed();
-        let fit = self.occupancy_blocks(function, threads, shape.dynamic_shared.into(), 0)?;
+        let shared = shape.dynamic_shared.into();
+        let fit = self
+            .modules
+            .occupancy_blocks(function, threads, shared, 0)?;
         let blocks: u64 = shape.grid.iter().map(|&n| u64::from(n)).product();
         let most = u64::try_from(fit).unwrap_or(0) * u64::from(limits.multiprocessors);
         if blocks > most {

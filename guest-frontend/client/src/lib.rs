@@ -1,10 +1,9 @@
 //! The guest's side of a session: the device of a host as a Rust interface.
 //!
-//! A [`session::Session`] is one device of one process. Its methods are the
-//! operations of the CUDA driver API; each file holds one chapter of it, named
-//! as at every other stop of a call. Below them, [`link`] carries calls over a
-//! communicator: posted ones in a fraction of a microsecond, others with a
-//! wait for the reply.
+//! A [`session::Session`] is one device of one process. Its parts are the
+//! chapters of the CUDA driver API, one file each, named as at every other stop
+//! of a call. Below them, [`connection`] sends calls over a communicator: posted
+//! ones in a fraction of a microsecond, others with a wait for the reply.
 
 // What others send is read here, so nothing may panic.
 #![cfg_attr(
@@ -18,40 +17,37 @@
 )]
 #![deny(unsafe_code)]
 
-pub mod arena;
-pub mod callbacks;
-pub mod capture;
-mod coherence;
-pub mod connect;
-mod copy;
-#[path = "copy_rect_unsafe.rs"]
-pub mod copy_rect;
-mod direct;
-mod end;
+mod access;
+mod arena;
+mod at_exit;
+pub mod connection;
+pub mod copy;
+mod copy_order;
+pub mod device;
 mod error;
 pub mod event;
-pub mod graph;
 pub mod graph_exec;
+mod handles;
 pub mod host;
+pub mod host_function;
 pub mod launch;
-pub mod link;
 pub mod memory;
 pub mod module;
-mod ordering;
-pub mod parting;
+pub mod objects;
 mod progress;
-pub mod ranges;
-mod recover;
+mod ranges;
 pub mod session;
-mod slots;
+mod shadow;
 pub mod snapshot;
-pub mod staging;
+mod staging;
+mod staging_layout;
 mod statistics;
 pub mod stream;
 pub mod sys;
 pub mod texture;
+mod window;
 
+pub use connection::take_detail;
 pub use error::{Error, Result, chain};
-pub use link::take_detail;
 pub use session::Session;
 pub use statistics::{Statistics, count_call, statistics, write_statistics_to};

@@ -1,50 +1,64 @@
 //! Device memory (CUDA Driver API, Memory Management).
 
 use std::collections::BTreeMap;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
 use paragpu_protocol::handle::DeviceAddress;
 use paragpu_protocol::layout::Regions;
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{MemGetInfo, MemMap, MemUnmap, Memset};
+use paragpu_protocol::table::{MemGetInfo, MemMap, MemUnmap};
 use paragpu_protocol::types::MemoryInfo;
+use parking_lot::{Mutex, RwLock};
 
-use crate::arena::{Allocation, Arena, Block};
+use crate::arena::{Allocation, Arena, Block, SMALL};
+use crate::connection::Link;
 use crate::error::Result;
-use crate::graph::Fill;
-use crate::session::Session;
-use crate::stream::Stream;
+use crate::stream::Streams;
 
-/// What lies where on the device.
+/// The device memory of a session.
 #[derive(Debug)]
-pub struct Memory {
+pub struct DeviceMemory {
+    link: Arc<Link>,
+    streams: Arc<Streams>,
+    /// Held over no round trip: copies and launches look addresses up in it.
     arena: RwLock<Arena>,
+    /// Held while the host maps a chunk for small blocks, so that threads
+    /// which run out of small blocks at the same time share one new chunk.
+    growing: Mutex<()>,
     /// Variables of modules: first address to bytes.
     globals: RwLock<BTreeMap<u64, u64>>,
 }
 
-pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    lock.read().unwrap_or_else(PoisonError::into_inner)
+/// How far an allocation has gone to find room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Effort {
+    /// Blocks in quarantine were not looked at.
+    None,
+    /// Those that are known to be unused were taken out, without crossing.
+    Settled,
+    /// All work was waited for, and what nobody uses given back.
+    Waited,
 }
 
-pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    lock.write().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Memory {
-    pub(crate) fn new(regions: &Regions) -> Self {
+impl DeviceMemory {
+    pub(crate) fn new(link: Arc<Link>, streams: Arc<Streams>, regions: &Regions) -> Self {
         Self {
+            link,
+            streams,
             arena: RwLock::new(Arena::new(regions.arena)),
+            growing: Mutex::new(()),
             globals: RwLock::new(BTreeMap::new()),
         }
     }
 
+    /// A variable of a module lies at `address`.
     pub(crate) fn add_global(&self, address: u64, size: u64) {
-        write(&self.globals).insert(address, size);
+        self.globals.write().insert(address, size);
     }
 
+    /// The module of a variable was unloaded.
     pub(crate) fn remove_global(&self, address: u64) {
-        write(&self.globals).remove(&address);
+        self.globals.write().remove(&address);
     }
 
     /// The allocation or module variable that `address` lies in: first
@@ -54,18 +68,18 @@ impl Memory {
     pub fn find(&self, address: u64) -> Option<(u64, u64, u64)> {
         if let Some(Block {
             address, size, id, ..
-        }) = read(&self.arena).find(address)
+        }) = self.arena.read().find(address)
         {
             return Some((address, size, id));
         }
-        let globals = read(&self.globals);
+        let globals = self.globals.read();
         let (&start, &size) = globals.range(..=address).next_back()?;
         (address - start < size).then_some((start, size, 0))
     }
 
     /// Refuses a range that is neither allocated nor in a module's variable.
     pub(crate) fn check(&self, address: u64, size: u64) -> Result<()> {
-        if read(&self.arena).holds(address, size) {
+        if self.arena.read().holds(address, size) {
             return Ok(());
         }
         match self.find(address) {
@@ -79,77 +93,83 @@ impl Memory {
     /// Bytes that the program holds.
     #[must_use]
     pub fn used(&self) -> u64 {
-        read(&self.arena).used()
+        self.arena.read().used()
     }
 
     /// Is this a device address, as far as the guest can know?
     #[must_use]
     pub fn is_device(&self, address: u64) -> bool {
-        if read(&self.arena).spans(address) {
+        if self.arena.read().spans(address) {
             return true;
         }
         self.find(address).is_some()
-    }
-}
-
-impl Session {
-    /// What lies where on the device.
-    #[must_use]
-    pub fn memory(&self) -> &Memory {
-        &self.memory
     }
 
     /// cuMemAlloc. Blocks up to 1 MiB usually do not cross.
     ///
     /// # Errors
     /// `INVALID_VALUE` for 0 bytes, `OUT_OF_MEMORY`.
-    pub fn memory_allocate(&self, size: u64) -> Result<u64> {
+    pub fn allocate(&self, size: u64) -> Result<u64> {
         if size == 0 {
             return Err(Status::INVALID_VALUE);
         }
         self.link.check()?;
-        let mut arena = write(&self.memory.arena);
-        let unmap = arena.reclaim(self.progress.complete());
-        self.unmap(&unmap)?;
-        let mut retried = false;
-        let mut settled = false;
+        let complete = self.streams.progress().complete();
+        let ready = self.unmap(|arena| {
+            let unmap = arena.reclaim(complete);
+            let is_small = size <= SMALL;
+            Ok((
+                unmap,
+                is_small.then(|| arena.allocate_ready(size)).flatten(),
+            ))
+        })?;
+        if let Some(address) = ready {
+            return Ok(address);
+        }
+        let _growing = (size <= SMALL).then(|| self.growing.lock());
+        self.map_for(size)
+    }
+
+    /// Finds a block of `size` bytes, having the host map more memory.
+    fn map_for(&self, size: u64) -> Result<u64> {
+        let mut effort = Effort::None;
         loop {
-            match arena.allocate(size) {
-                Allocation::Ready(address) => return Ok(address),
-                Allocation::Full => return Err(Status::OUT_OF_MEMORY),
-                Allocation::Map {
-                    address,
-                    size: range,
-                } => {
-                    if !settled && arena.has_quarantine() {
-                        arena.not_mapped(address, range);
-                        settled = true;
-                        self.settle();
-                        let unmap = arena.reclaim(self.progress.complete());
-                        self.unmap(&unmap)?;
-                        continue;
-                    }
-                    let mapped = self.link.call(&MemMap {
-                        address: DeviceAddress(address),
-                        size: range,
-                    });
-                    match mapped {
-                        Ok(()) => return Ok(arena.mapped(address, size)),
-                        Err(status) => {
-                            arena.not_mapped(address, range);
-                            if status != Status::OUT_OF_MEMORY || retried {
-                                return Err(status);
-                            }
+            let (address, range) = {
+                let mut arena = self.arena.write();
+                match arena.allocate(size) {
+                    Allocation::Ready(address) => return Ok(address),
+                    Allocation::Full => return Err(Status::OUT_OF_MEMORY),
+                    Allocation::Map { address, size } => {
+                        if effort != Effort::None || !arena.has_quarantine() {
+                            (address, size)
+                        } else {
+                            arena.not_mapped(address, size);
+                            drop(arena);
+                            effort = Effort::Settled;
+                            self.streams.settle();
+                            self.reclaim()?;
+                            continue;
                         }
                     }
-                    // What was freed may be enough once nothing uses it.
-                    retried = true;
-                    self.synchronize()?;
-                    let mut unmap = arena.reclaim(self.progress.complete());
-                    unmap.extend(arena.trim());
-                    self.unmap(&unmap)?;
+                }
+            };
+            // The range is this thread's: the arena gives it to nobody else.
+            let mapped = self.link.call(&MemMap {
+                address: DeviceAddress(address),
+                size: range,
+            });
+            match mapped {
+                Ok(()) => return Ok(self.arena.write().mapped(address, size)),
+                Err(status) => {
+                    self.arena.write().not_mapped(address, range);
+                    if status != Status::OUT_OF_MEMORY || effort == Effort::Waited {
+                        return Err(status);
+                    }
                 }
             }
+            // What was freed may be enough once nothing uses it.
+            effort = Effort::Waited;
+            self.trim()?;
         }
     }
 
@@ -158,18 +178,18 @@ impl Session {
     ///
     /// # Errors
     /// `INVALID_VALUE` where no allocation starts at `address`.
-    pub fn memory_free(&self, address: u64) -> Result<()> {
+    pub fn free(&self, address: u64) -> Result<()> {
         self.link.check()?;
-        let mut arena = write(&self.memory.arena);
-        let unmap = arena
-            .free(address, self.progress.posted(), self.progress.complete())
-            .ok_or(Status::INVALID_VALUE)?;
-        self.unmap(&unmap)?;
-        if arena.quarantine_is_large() {
-            drop(arena);
-            self.synchronize()?;
-            let unmap = write(&self.memory.arena).reclaim(self.progress.complete());
-            self.unmap(&unmap)?;
+        let progress = self.streams.progress();
+        let is_large = self.unmap(|arena| {
+            let unmap = arena
+                .free(address, progress.posted(), progress.complete())
+                .ok_or(Status::INVALID_VALUE)?;
+            Ok((unmap, arena.quarantine_is_large()))
+        })?;
+        if is_large {
+            self.streams.synchronize_all()?;
+            self.reclaim()?;
         }
         Ok(())
     }
@@ -178,10 +198,9 @@ impl Session {
     ///
     /// # Errors
     /// Of work that failed.
-    pub fn memory_clear(&self) -> Result<()> {
-        self.synchronize()?;
-        let unmap = write(&self.memory.arena).clear();
-        self.unmap(&unmap)
+    pub fn clear(&self) -> Result<()> {
+        self.streams.synchronize_all()?;
+        self.unmap(|arena| Ok((arena.clear(), ())))
     }
 
     /// Waits for all work and gives memory that is not in use back to the host
@@ -189,91 +208,44 @@ impl Session {
     ///
     /// # Errors
     /// Of work that failed.
-    pub fn memory_trim(&self) -> Result<()> {
-        self.synchronize()?;
-        let mut arena = write(&self.memory.arena);
-        let mut unmap = arena.reclaim(self.progress.complete());
-        unmap.extend(arena.trim());
-        self.unmap(&unmap)
+    pub fn trim(&self) -> Result<()> {
+        self.streams.synchronize_all()?;
+        self.unmap(|arena| {
+            let mut unmap = arena.reclaim(self.streams.progress().complete());
+            unmap.extend(arena.trim());
+            Ok((unmap, ()))
+        })
     }
 
-    fn unmap(&self, ranges: &[(u64, u64)]) -> Result<()> {
-        for &(address, _) in ranges {
+    /// Takes blocks out of quarantine that no work uses any more.
+    fn reclaim(&self) -> Result<()> {
+        let complete = self.streams.progress().complete();
+        self.unmap(|arena| Ok((arena.reclaim(complete), ())))
+    }
+
+    /// Changes the arena and posts what the host must unmap. The arena stays
+    /// locked until it is posted, which waits for no reply: the ranges are
+    /// free in the arena already, and another thread's `MemMap` of one of
+    /// them must come after.
+    fn unmap<R>(
+        &self,
+        change: impl FnOnce(&mut Arena) -> Result<(Vec<(u64, u64)>, R)>,
+    ) -> Result<R> {
+        let mut arena = self.arena.write();
+        let (ranges, result) = change(&mut arena)?;
+        for (address, _) in ranges {
             self.link.post(&MemUnmap {
                 address: DeviceAddress(address),
             })?;
         }
-        Ok(())
+        Ok(result)
     }
 
     /// cuMemGetInfo.
     ///
     /// # Errors
-    /// As [`crate::link::Link::check`].
-    pub fn memory_info(&self) -> Result<MemoryInfo> {
+    /// As [`Link::check`].
+    pub fn info(&self) -> Result<MemoryInfo> {
         self.link.call(&MemGetInfo {})
-    }
-
-    /// cuMemsetD8Async, D16, D32 and their 2D forms: `height` rows of `width`
-    /// elements of `element` bytes (1, 2, 4).
-    ///
-    /// # Errors
-    /// `INVALID_VALUE`.
-    #[allow(clippy::too_many_arguments)]
-    pub fn memset(
-        &self,
-        destination: u64,
-        pitch: u64,
-        value: u32,
-        element: u8,
-        width: u64,
-        height: u64,
-        stream: &Stream,
-    ) -> Result<()> {
-        if width == 0 || height == 0 {
-            return self.link.check();
-        }
-        let row = width
-            .checked_mul(element.into())
-            .ok_or(Status::INVALID_VALUE)?;
-        if !destination.is_multiple_of(element.into())
-            || (height > 1 && (pitch < row || !pitch.is_multiple_of(element.into())))
-        {
-            return Err(Status::INVALID_VALUE);
-        }
-        let size = (height - 1)
-            .checked_mul(pitch)
-            .and_then(|above| above.checked_add(row))
-            .ok_or(Status::INVALID_VALUE)?;
-        if stream.is_capturing() {
-            let ordinal = self.ordinal;
-            return self.capture_memset(
-                stream,
-                Fill {
-                    ordinal,
-                    destination,
-                    pitch,
-                    value,
-                    element,
-                    width,
-                    height,
-                },
-            );
-        }
-        let destination = self.before_device_writes(destination, size)?;
-        let position = self.post_work(
-            stream,
-            &Memset {
-                destination,
-                pitch,
-                value,
-                element,
-                width,
-                height,
-                stream: stream.handle,
-            },
-        )?;
-        self.device_writes(destination, size, stream, position);
-        Ok(())
     }
 }

@@ -1,9 +1,7 @@
 //! Modules, kernels and variables (CUDA Driver API, Module Management and
 //! Library Management).
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use paragpu_protocol::codec::{Bytes, Text};
 use paragpu_protocol::handle::{FunctionHandle, ModuleHandle};
@@ -12,117 +10,62 @@ use paragpu_protocol::table::{
     ContextSynchronize, FunctionGet, FunctionSetAttribute, FunctionSetCacheConfig, GlobalGet,
     ImageQuery, ImageWrite, ModuleLoad, ModuleUnload, OccupancyBlocks, OccupancyDynamicShared,
 };
-use paragpu_protocol::types::{encode_pairs, pairs};
+use paragpu_protocol::types::encode_pairs;
 
+use crate::connection::Link;
+use crate::device::Device;
 use crate::error::Result;
-use crate::session::Session;
-use crate::slots::lock;
+use crate::handles::Handles;
+use crate::memory::DeviceMemory;
+pub use crate::objects::function::{
+    Function, MAX_DYNAMIC_SHARED_SIZE_BYTES, MAX_THREADS_PER_BLOCK, Module, NUM_REGS,
+    PREFERRED_SHARED_MEMORY_CARVEOUT, SHARED_SIZE_BYTES,
+};
 
 /// Bytes of an image in one call.
 const PART: usize = 240 << 10;
+/// Most bytes of parameters: blocks are at most 32 KiB (CUDA C++ Programming
+/// Guide).
+const MOST_PARAMETERS: usize = 1 << 16;
 
-/// CUfunction_attribute: most threads in a block.
-pub const MAX_THREADS_PER_BLOCK: u32 = 0;
-/// CUfunction_attribute: static shared memory in bytes.
-pub const SHARED_SIZE_BYTES: u32 = 1;
-/// CUfunction_attribute: registers of a thread.
-pub const NUM_REGS: u32 = 4;
-/// CUfunction_attribute: most dynamic shared memory in bytes.
-pub const MAX_DYNAMIC_SHARED_SIZE_BYTES: u32 = 8;
-/// CUfunction_attribute: preferred part of shared memory.
-pub const PREFERRED_SHARED_MEMORY_CARVEOUT: u32 = 9;
-
-/// A loaded module.
+/// The modules of a session.
 #[derive(Debug)]
-pub struct Module {
-    handle: ModuleHandle,
-    functions: Mutex<HashMap<String, Arc<Function>>>,
-    globals: Mutex<HashMap<String, (u64, u64)>>,
-    log: String,
+pub struct Modules {
+    link: Arc<Link>,
+    handles: Arc<Handles>,
+    device: Arc<Device>,
+    memory: Arc<DeviceMemory>,
 }
 
-/// A kernel of a module, with all that is constant about it.
-#[derive(Debug)]
-pub struct Function {
-    pub(crate) handle: FunctionHandle,
-    name: String,
-    attributes: Mutex<HashMap<u32, i32>>,
-    parameters: Vec<(u32, u32)>,
-    parameter_bytes: usize,
-    /// What each launch is checked against.
-    pub(crate) registers: u32,
-    pub(crate) max_threads: AtomicU32,
-    pub(crate) static_shared: u32,
-    pub(crate) max_dynamic_shared: AtomicU32,
-    occupancy: Mutex<HashMap<(i32, u64, u32), i32>>,
-    dynamic_shared: Mutex<HashMap<(i32, i32), u64>>,
-}
-
-impl Module {
-    /// What the loader said.
-    #[must_use]
-    pub fn log(&self) -> &str {
-        &self.log
-    }
-
-    /// The kernels asked for so far.
-    #[must_use]
-    pub fn known_functions(&self) -> Vec<Arc<Function>> {
-        lock(&self.functions).values().cloned().collect()
-    }
-}
-
-impl Function {
-    /// The mangled name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// A CUfunction_attribute.
-    #[must_use]
-    pub fn attribute(&self, attribute: u32) -> Option<i32> {
-        lock(&self.attributes).get(&attribute).copied()
-    }
-
-    /// Offset and size in bytes of each parameter, in order.
-    #[must_use]
-    pub fn parameters(&self) -> &[(u32, u32)] {
-        &self.parameters
-    }
-
-    /// Bytes of all parameters.
-    #[must_use]
-    pub fn parameter_bytes(&self) -> usize {
-        self.parameter_bytes
-    }
-
-    fn set(&self, attribute: u32, value: i32) {
-        lock(&self.attributes).insert(attribute, value);
-        if attribute == MAX_DYNAMIC_SHARED_SIZE_BYTES {
-            let value = u32::try_from(value).unwrap_or(0);
-            self.max_dynamic_shared.store(value, Ordering::Relaxed);
+impl Modules {
+    pub(crate) fn new(
+        link: Arc<Link>,
+        handles: Arc<Handles>,
+        device: Arc<Device>,
+        memory: Arc<DeviceMemory>,
+    ) -> Self {
+        Self {
+            link,
+            handles,
+            device,
+            memory,
         }
-        lock(&self.occupancy).clear();
-        lock(&self.dynamic_shared).clear();
     }
-}
 
-impl Session {
     /// cuModuleLoadDataEx, cuLibraryLoadData of a whole image; `options` are
     /// CUjit_option and value, for the options that are numbers. Images that
     /// the host has seen before do not travel again.
     ///
     /// # Errors
     /// `INVALID_IMAGE`, `INVALID_PTX`, `NO_BINARY_FOR_GPU`, …
-    pub fn module_load(&self, image: &[u8], options: &[(u32, u32)]) -> Result<Arc<Module>> {
+    pub fn load(&self, image: &[u8], options: &[(u32, u32)]) -> Result<Arc<Module>> {
         let hash = *blake3::hash(image).as_bytes();
         let size = image.len() as u64;
         let held: bool = self.link.call(&ImageQuery { hash, size })?;
         if !held {
             self.send_image(hash, image)?;
         }
-        let handle = ModuleHandle(self.new_handle());
+        let handle = ModuleHandle(self.handles.next());
         let options = encode_pairs(options.iter().copied());
         let load = ModuleLoad {
             module: handle,
@@ -146,12 +89,7 @@ impl Session {
             }
             other => other,
         }?;
-        Ok(Arc::new(Module {
-            handle,
-            functions: Mutex::new(HashMap::new()),
-            globals: Mutex::new(HashMap::new()),
-            log,
-        }))
+        Ok(Arc::new(Module::new(handle, log)))
     }
 
     fn send_image(&self, hash: [u8; 32], image: &[u8]) -> Result<()> {
@@ -169,14 +107,14 @@ impl Session {
     /// cuModuleUnload.
     ///
     /// # Errors
-    /// As [`crate::link::Link::check`].
-    pub fn module_unload(&self, module: &Module) -> Result<()> {
-        for (address, _) in lock(&module.globals).values() {
-            self.memory.remove_global(*address);
+    /// As [`Link::check`].
+    pub fn unload(&self, module: &Module) -> Result<()> {
+        for address in module.global_addresses() {
+            self.memory.remove_global(address);
         }
         self.link
             .post(&ModuleUnload {
-                module: module.handle,
+                module: module.handle(),
             })
             .map(|_| ())
     }
@@ -185,77 +123,40 @@ impl Session {
     ///
     /// # Errors
     /// `NOT_FOUND`.
-    pub fn module_function(&self, module: &Module, name: &str) -> Result<Arc<Function>> {
-        if let Some(function) = lock(&module.functions).get(name) {
-            return Ok(Arc::clone(function));
+    pub fn function(&self, module: &Module, name: &str) -> Result<Arc<Function>> {
+        if let Some(function) = module.known_function(name) {
+            return Ok(function);
         }
-        let handle = FunctionHandle(self.new_handle());
+        let handle = FunctionHandle(self.handles.next());
         let function = self.link.call_with(
             &FunctionGet {
                 function: handle,
-                module: module.handle,
+                module: module.handle(),
                 name: Text(name),
             },
             None,
-            |info| {
-                let attributes: HashMap<u32, i32> = pairs(info.attributes)
-                    .map(|(attribute, value)| (attribute, value.cast_signed()))
-                    .collect();
-                let parameters: Vec<(u32, u32)> = pairs(info.parameters).collect();
-                let positive = |attribute, default| {
-                    attributes
-                        .get(&attribute)
-                        .and_then(|value| u32::try_from(*value).ok())
-                        .unwrap_or(default)
-                };
-                Function {
-                    handle,
-                    name: name.to_owned(),
-                    parameter_bytes: parameters
-                        .iter()
-                        .map(|&(offset, size)| offset as usize + size as usize)
-                        .max()
-                        .unwrap_or(0),
-                    max_threads: AtomicU32::new(positive(MAX_THREADS_PER_BLOCK, 1024)),
-                    registers: positive(NUM_REGS, 0),
-                    static_shared: positive(SHARED_SIZE_BYTES, 0),
-                    max_dynamic_shared: AtomicU32::new(positive(
-                        MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                        48 << 10,
-                    )),
-                    attributes: Mutex::new(attributes),
-                    parameters,
-                    occupancy: Mutex::new(HashMap::new()),
-                    dynamic_shared: Mutex::new(HashMap::new()),
-                }
-            },
+            |info| Function::from_wire(handle, name, &info),
         )?;
-        // Parameter blocks are at most 32 KiB (CUDA C++ Programming Guide).
-        if function.parameter_bytes > 1 << 16 {
+        if function.parameter_bytes() > MOST_PARAMETERS {
             return Err(Status::INVALID_IMAGE);
         }
-        let mut functions = lock(&module.functions);
-        Ok(Arc::clone(
-            functions
-                .entry(name.to_owned())
-                .or_insert_with(|| Arc::new(function)),
-        ))
+        Ok(module.keep_function(function))
     }
 
     /// cuModuleGetGlobal: address and bytes; asked of the host once.
     ///
     /// # Errors
     /// `NOT_FOUND`.
-    pub fn module_global(&self, module: &Module, name: &str) -> Result<(u64, u64)> {
-        if let Some(found) = lock(&module.globals).get(name) {
-            return Ok(*found);
+    pub fn global(&self, module: &Module, name: &str) -> Result<(u64, u64)> {
+        if let Some(found) = module.known_global(name) {
+            return Ok(found);
         }
         let info = self.link.call(&GlobalGet {
-            module: module.handle,
+            module: module.handle(),
             name: Text(name),
         })?;
         self.memory.add_global(info.address, info.size);
-        lock(&module.globals).insert(name.to_owned(), (info.address, info.size));
+        module.keep_global(name, (info.address, info.size));
         Ok((info.address, info.size))
     }
 
@@ -263,15 +164,10 @@ impl Session {
     ///
     /// # Errors
     /// `INVALID_VALUE`.
-    pub fn function_set_attribute(
-        &self,
-        function: &Function,
-        attribute: u32,
-        value: i32,
-    ) -> Result<()> {
+    pub fn set_attribute(&self, function: &Function, attribute: u32, value: i32) -> Result<()> {
         if attribute == MAX_DYNAMIC_SHARED_SIZE_BYTES {
-            let limits = self.snapshot()?.limits;
-            let most = limits.shared_optin.saturating_sub(function.static_shared);
+            let limits = self.device.limits()?;
+            let most = limits.shared_optin.saturating_sub(function.static_shared());
             if u32::try_from(value).is_ok_and(|value| value > most) || value < 0 {
                 return Err(Status::INVALID_VALUE);
             }
@@ -280,11 +176,11 @@ impl Session {
             return self.link.check();
         }
         self.link.call(&FunctionSetAttribute {
-            function: function.handle,
+            function: function.handle(),
             attribute,
             value,
         })?;
-        function.set(attribute, value);
+        function.note_attribute(attribute, value);
         Ok(())
     }
 
@@ -292,13 +188,13 @@ impl Session {
     ///
     /// # Errors
     /// `INVALID_VALUE`.
-    pub fn function_set_cache_config(&self, function: &Function, config: u32) -> Result<()> {
+    pub fn set_cache_config(&self, function: &Function, config: u32) -> Result<()> {
         if config > 3 {
             return Err(Status::INVALID_VALUE);
         }
         self.link
             .post(&FunctionSetCacheConfig {
-                function: function.handle,
+                function: function.handle(),
                 config,
             })
             .map(|_| ())
@@ -319,18 +215,16 @@ impl Session {
         if block_size <= 0 || flags > 1 {
             return Err(Status::INVALID_VALUE);
         }
-        let key = (block_size, dynamic_shared, flags);
-        if let Some(blocks) = lock(&function.occupancy).get(&key) {
-            return Ok(*blocks);
-        }
-        let blocks = self.link.call(&OccupancyBlocks {
-            function: function.handle,
-            block_size,
-            dynamic_shared,
-            flags,
-        })?;
-        lock(&function.occupancy).insert(key, blocks);
-        Ok(blocks)
+        function
+            .blocks
+            .get((block_size, dynamic_shared, flags), || {
+                self.link.call(&OccupancyBlocks {
+                    function: function.handle(),
+                    block_size,
+                    dynamic_shared,
+                    flags,
+                })
+            })
     }
 
     /// cuOccupancyAvailableDynamicSMemPerBlock; asked of the host once for the
@@ -347,16 +241,12 @@ impl Session {
         if blocks <= 0 || block_size <= 0 {
             return Err(Status::INVALID_VALUE);
         }
-        let key = (blocks, block_size);
-        if let Some(bytes) = lock(&function.dynamic_shared).get(&key) {
-            return Ok(*bytes);
-        }
-        let bytes = self.link.call(&OccupancyDynamicShared {
-            function: function.handle,
-            blocks,
-            block_size,
-        })?;
-        lock(&function.dynamic_shared).insert(key, bytes);
-        Ok(bytes)
+        function.dynamic_shared.get((blocks, block_size), || {
+            self.link.call(&OccupancyDynamicShared {
+                function: function.handle(),
+                blocks,
+                block_size,
+            })
+        })
     }
 }

@@ -82,6 +82,7 @@ impl Ranges {
     }
 
     /// Bytes free.
+    #[cfg(test)]
     #[must_use]
     pub fn free(&self) -> u64 {
         self.by_address.values().sum()

@@ -1,68 +1,71 @@
 //! One session: the device of a host as one process of the guest sees it.
+//!
+//! A session is made of parts, each of which owns its state and uses only those
+//! before it:
+//!
+//! ```text
+//! link ─ handles ─ device
+//!   └─ shadows ── streams ── events
+//!                    ├─ memory ─ modules ─ launches
+//!                    ├─ host memory
+//!                    ├─ host functions
+//!                    └─ access ─ copies
+//!                                graphs (of all of these)
+//! ```
 
 use std::io::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use paragpu_communicator::Connection;
 use paragpu_config::Level;
-use paragpu_protocol::call::WireCall;
-use paragpu_protocol::handle::StreamHandle;
 use paragpu_protocol::handshake::Welcome;
-use paragpu_protocol::layout::Regions;
-use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{
-    ContextGetLimit, ContextSetLimit, ContextSynchronize, GraphLaunch, HostFuncLaunch, Launch,
-    Ping, SnapshotDevice,
-};
+use paragpu_protocol::layout::{DEVICE_STRIDE, Regions};
+use paragpu_protocol::table::Ping;
 
-use crate::callbacks::Callbacks;
-use crate::connect::{Connected, connect};
-use crate::direct::Direct;
+use crate::access::Access;
+use crate::at_exit::{self, Ending};
+use crate::connection::connect::{Connected, connect};
+use crate::connection::{self, Link, PinnedMemory, Recovery};
+use crate::copy::Copies;
+use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::host::Host;
-use crate::link::Link;
-use crate::memory::Memory;
-use crate::ordering::Copies;
+use crate::event::Events;
+use crate::graph_exec::{Graphs, Parts};
+use crate::handles::Handles;
+use crate::host::HostMemory;
+use crate::host_function::HostFunctions;
+use crate::launch::Launches;
+use crate::memory::DeviceMemory;
+use crate::module::Modules;
+use crate::objects::stream::Stream;
 use crate::progress::Progress;
-use crate::recover::{self, Way};
-use crate::slots::lock;
+use crate::shadow::Shadows;
 use crate::snapshot::Snapshot;
 use crate::staging::Staging;
-use crate::stream::Stream;
-use crate::sys::memory::{Reservation, Source};
+use crate::stream::Streams;
+use crate::sys::memory::Reservation;
 use crate::sys::process;
+use crate::texture::Textures;
+use crate::window::PinnedWindow;
 
 /// One device, as one process of the guest uses it.
 #[derive(Debug)]
 pub struct Session {
-    pub(crate) link: Arc<Link>,
-    pub(crate) ordinal: u32,
-    pub(crate) regions: Regions,
-    pub(crate) memory: Memory,
-    pub(crate) host: Host,
-    pub(crate) staging: Option<Staging>,
-    pub(crate) direct: Option<Direct>,
-    pub(crate) callbacks: Callbacks,
-    pub(crate) copies: Copies,
-    /// Position of the last kernel or host function in a stream that the
-    /// legacy default stream waits for.
-    pub(crate) running: AtomicU64,
-    /// Work of all streams.
-    pub(crate) progress: Progress,
-    /// Position of the last work in a stream that does not wait for the
-    /// legacy default stream.
-    pub(crate) unordered: Progress,
-    legacy: Arc<Stream>,
-    /// Position of the last work of streams that were destroyed before it was
-    /// known to be over.
-    pub(crate) orphans: Progress,
-    /// Work of each stream.
-    pub(crate) streams: Mutex<Vec<Arc<Progress>>>,
     welcome: Welcome,
-    handles: AtomicU64,
-    snapshot: OnceLock<Arc<Snapshot>>,
+    regions: Regions,
+    link: Arc<Link>,
+    device: Arc<Device>,
+    streams: Arc<Streams>,
+    events: Events,
+    memory: Arc<DeviceMemory>,
+    host: Arc<HostMemory>,
+    host_functions: Arc<HostFunctions>,
+    modules: Arc<Modules>,
+    launches: Arc<Launches>,
+    copies: Copies,
+    textures: Textures,
+    graphs: Graphs,
     _arena: Reservation,
 }
 
@@ -91,8 +94,8 @@ impl Session {
             );
         }
         let has_window = connection.window.is_some();
-        let way = Way::new(config, ordinal, &welcome, has_window);
-        Self::with_way(connection, welcome, ordinal, spin, way)
+        let recovery = Recovery::new(config, ordinal, &welcome, has_window);
+        Self::with_recovery(connection, welcome, ordinal, spin, recovery)
     }
 
     /// The session that stands on `connection`, and ends with it.
@@ -105,63 +108,148 @@ impl Session {
         ordinal: u32,
         spin: Duration,
     ) -> Result<Arc<Self>, Error> {
-        Self::with_way(connection, welcome, ordinal, spin, None)
+        Self::with_recovery(connection, welcome, ordinal, spin, None)
     }
 
-    fn with_way(
+    fn with_recovery(
         connection: Connection,
         welcome: Welcome,
         ordinal: u32,
         spin: Duration,
-        way: Option<Way>,
+        recovery: Option<Recovery>,
     ) -> Result<Arc<Self>, Error> {
         process::watch_forks();
         let regions = Regions::of(ordinal).ok_or(Error::NoDevice(ordinal))?;
-        let arena = Reservation::new(regions.arena, paragpu_protocol::layout::DEVICE_STRIDE)
-            .map_err(|source| Error::Reserve {
+        let arena =
+            Reservation::new(regions.arena, DEVICE_STRIDE).map_err(|source| Error::Reserve {
                 address: regions.arena,
                 source,
             })?;
         let window = connection.window.clone();
-        let direct = connection.pinner.clone().map(Direct::new);
-        let staging = window.as_ref().and_then(Staging::new);
-        let pinned_from = staging.as_ref().map_or(0, Staging::end);
-        let legacy = Arc::new(Stream::legacy());
-        let link = Arc::new(Link::with_way(connection, spin, way));
-        let session = Arc::new(Self {
-            callbacks: Callbacks::new(Arc::clone(&link)),
-            copies: Copies::default(),
-            running: AtomicU64::new(0),
-            host: Host::new(window, pinned_from, &regions),
-            memory: Memory::new(&regions),
-            link,
-            ordinal,
-            regions,
-            staging,
-            direct,
-            progress: Progress::default(),
-            unordered: Progress::default(),
-            orphans: Progress::default(),
-            streams: Mutex::new(vec![Arc::clone(&legacy.progress)]),
-            legacy,
-            welcome,
-            handles: AtomicU64::new(StreamHandle::FIRST.0),
-            snapshot: OnceLock::new(),
-            _arena: arena,
-        });
-        session.callbacks.bind(&session);
-        session.link.bind(&session);
-        if session.link.way.is_some() {
-            recover::listen(&session.link);
+        let pinner = connection.pinner.clone();
+        let can_recover = recovery.is_some();
+        let link = Arc::new(Link::with_recovery(connection, spin, recovery));
+        let session = Arc::new(Self::assemble(
+            welcome, regions, ordinal, link, window, pinner, arena,
+        ));
+        let host = Arc::downgrade(&session.host);
+        session.link.bind(host as Weak<dyn PinnedMemory>);
+        if can_recover {
+            connection::listen(&session.link);
         }
-        crate::end::keep(&session);
+        at_exit::keep(Arc::clone(&session) as Arc<dyn Ending>);
         Ok(session)
+    }
+
+    fn assemble(
+        welcome: Welcome,
+        regions: Regions,
+        ordinal: u32,
+        link: Arc<Link>,
+        window: Option<Arc<paragpu_communicator::Window>>,
+        pinner: Option<Arc<dyn paragpu_communicator::Pinner>>,
+        arena: Reservation,
+    ) -> Self {
+        let handles = Arc::new(Handles::new());
+        let progress = Arc::new(Progress::default());
+        let staging = window.as_ref().and_then(Staging::new).map(Arc::new);
+        let window = Arc::new(PinnedWindow::new(window, &regions));
+        let device = Arc::new(Device::new(Arc::clone(&link), ordinal));
+        let shadows = Arc::new(Shadows::new(
+            Arc::clone(&link),
+            Arc::clone(&progress),
+            Arc::clone(&window),
+        ));
+        let streams = Arc::new(Streams::new(
+            Arc::clone(&link),
+            Arc::clone(&handles),
+            Arc::clone(&shadows),
+            progress,
+            welcome.session,
+        ));
+        let memory = Arc::new(DeviceMemory::new(
+            Arc::clone(&link),
+            Arc::clone(&streams),
+            &regions,
+        ));
+        let access = Arc::new(Access::new(
+            Arc::clone(&memory),
+            Arc::clone(&shadows),
+            Arc::clone(&window),
+        ));
+        let host = Arc::new(HostMemory::new(
+            Arc::clone(&link),
+            Arc::clone(&streams),
+            Arc::clone(&shadows),
+            window,
+            staging.clone(),
+            &regions,
+        ));
+        let host_functions = Arc::new(HostFunctions::new(
+            Arc::clone(&link),
+            Arc::clone(&streams),
+            Arc::clone(&shadows),
+        ));
+        let modules = Arc::new(Modules::new(
+            Arc::clone(&link),
+            Arc::clone(&handles),
+            Arc::clone(&device),
+            Arc::clone(&memory),
+        ));
+        let launches = Arc::new(Launches::new(
+            Arc::clone(&device),
+            Arc::clone(&modules),
+            Arc::clone(&shadows),
+            Arc::clone(&streams),
+        ));
+        Self {
+            events: Events::new(
+                Arc::clone(&link),
+                Arc::clone(&handles),
+                Arc::clone(&shadows),
+                Arc::clone(&streams),
+            ),
+            copies: Copies::new(
+                Arc::clone(&link),
+                ordinal,
+                Arc::clone(&streams),
+                Arc::clone(&access),
+                Arc::clone(&host_functions),
+                staging,
+                pinner,
+            ),
+            textures: Textures::new(Arc::clone(&link), Arc::clone(&handles)),
+            graphs: Graphs::new(
+                ordinal,
+                Parts {
+                    link: Arc::clone(&link),
+                    handles,
+                    streams: Arc::clone(&streams),
+                    shadows,
+                    access,
+                    host: Arc::clone(&host),
+                    host_functions: Arc::clone(&host_functions),
+                    launches: Arc::clone(&launches),
+                },
+            ),
+            welcome,
+            regions,
+            link,
+            device,
+            streams,
+            memory,
+            host,
+            host_functions,
+            modules,
+            launches,
+            _arena: arena,
+        }
     }
 
     /// The guest's ordinal of the device.
     #[must_use]
     pub fn ordinal(&self) -> u32 {
-        self.ordinal
+        self.device.ordinal()
     }
 
     /// How many devices the guest has.
@@ -188,16 +276,90 @@ impl Session {
         self.link.reconnects()
     }
 
-    /// The legacy default stream.
-    #[must_use]
-    pub fn legacy(&self) -> &Arc<Stream> {
-        &self.legacy
-    }
-
     /// The addresses of this session.
     #[must_use]
     pub fn regions(&self) -> Regions {
         self.regions
+    }
+
+    /// What is constant about the device, and the limits of its context.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The streams.
+    #[must_use]
+    pub fn streams(&self) -> &Streams {
+        &self.streams
+    }
+
+    /// The legacy default stream.
+    #[must_use]
+    pub fn legacy(&self) -> &Arc<Stream> {
+        self.streams.legacy()
+    }
+
+    /// The events.
+    #[must_use]
+    pub fn events(&self) -> &Events {
+        &self.events
+    }
+
+    /// The device memory.
+    #[must_use]
+    pub fn memory(&self) -> &DeviceMemory {
+        &self.memory
+    }
+
+    /// The pinned memory.
+    #[must_use]
+    pub fn host(&self) -> &HostMemory {
+        &self.host
+    }
+
+    /// The functions of the program that streams run.
+    #[must_use]
+    pub fn host_functions(&self) -> &HostFunctions {
+        &self.host_functions
+    }
+
+    /// The modules, kernels and variables.
+    #[must_use]
+    pub fn modules(&self) -> &Modules {
+        &self.modules
+    }
+
+    /// The launches.
+    #[must_use]
+    pub fn launches(&self) -> &Launches {
+        &self.launches
+    }
+
+    /// The copies and memsets.
+    #[must_use]
+    pub fn copies(&self) -> &Copies {
+        &self.copies
+    }
+
+    /// The arrays, textures and surfaces.
+    #[must_use]
+    pub fn textures(&self) -> &Textures {
+        &self.textures
+    }
+
+    /// The executable graphs.
+    #[must_use]
+    pub fn graphs(&self) -> &Graphs {
+        &self.graphs
+    }
+
+    /// All that is constant about the device.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub fn snapshot(&self) -> Result<Arc<Snapshot>> {
+        self.device.snapshot()
     }
 
     /// Success, or what every call ends with from now on.
@@ -208,66 +370,6 @@ impl Session {
         self.link.check()
     }
 
-    /// A number for a new object.
-    pub(crate) fn new_handle(&self) -> u64 {
-        self.handles.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// Posts work of a stream.
-    pub(crate) fn post_work<'a, C: WireCall<'a>>(&self, stream: &Stream, call: &C) -> Result<u64> {
-        self.post_work_lent(stream, call, None)
-    }
-
-    /// The same, where the call's last bytes may be lent
-    /// ([`Link::post_and`]).
-    pub(crate) fn post_work_lent<'a, C: WireCall<'a>>(
-        &self,
-        stream: &Stream,
-        call: &C,
-        lent: Option<Source>,
-    ) -> Result<u64> {
-        self.before_work(stream)?;
-        // Whoever sees a later position posted sees this one noted.
-        self.link.post_and(call, lent, |position| {
-            stream.progress.post(position);
-            if runs_code(C::INFO.number) {
-                stream.running.store(position, Ordering::Release);
-                if stream.is_blocking() {
-                    self.running.store(position, Ordering::Release);
-                }
-            }
-            if !stream.is_blocking() {
-                self.unordered.post(position);
-            }
-            self.progress.post(position);
-        })
-    }
-
-    /// Before work goes to a stream.
-    pub(crate) fn before_work(&self, stream: &Stream) -> Result<()> {
-        if stream.is_legacy() {
-            self.permit_legacy()?;
-        }
-        if self.copies.concern(stream) {
-            self.order_after_copies(stream)?;
-        }
-        Ok(())
-    }
-
-    /// Without crossing: if every stream is known to be idle, so is the
-    /// session.
-    pub(crate) fn settle(&self) {
-        let posted = self.progress.posted();
-        if posted <= self.progress.complete() {
-            return;
-        }
-        let complete = self.progress.complete();
-        let idle = |stream: &Arc<Progress>| stream.posted() <= stream.complete().max(complete);
-        if self.orphans.posted() <= complete && lock(&self.streams).iter().all(idle) {
-            self.progress.finish(posted);
-        }
-    }
-
     /// A round trip that does nothing.
     ///
     /// # Errors
@@ -276,69 +378,12 @@ impl Session {
         self.link.call(&Ping { value: 1 }).map(|_: u64| ())
     }
 
-    /// All that is constant about the guest's device `ordinal`.
-    ///
-    /// # Errors
-    /// `INVALID_DEVICE`; as [`Link::check`].
-    pub fn snapshot_of(&self, ordinal: u32) -> Result<Arc<Snapshot>> {
-        self.link
-            .call_with(&SnapshotDevice { ordinal }, None, |reply| {
-                Arc::new(Snapshot::from_wire(&reply))
-            })
-    }
-
-    /// All that is constant about this session's device.
-    ///
-    /// # Errors
-    /// As [`Link::check`].
-    pub fn snapshot(&self) -> Result<Arc<Snapshot>> {
-        if let Some(snapshot) = self.snapshot.get() {
-            return Ok(Arc::clone(snapshot));
-        }
-        let snapshot = self.snapshot_of(self.ordinal)?;
-        Ok(Arc::clone(self.snapshot.get_or_init(|| snapshot)))
-    }
-
-    /// What each launch is checked against.
-    pub(crate) fn limits(&self) -> Result<&crate::snapshot::Limits> {
-        if self.snapshot.get().is_none() {
-            self.snapshot()?;
-        }
-        self.snapshot
-            .get()
-            .map(|snapshot| &snapshot.limits)
-            .ok_or(Status::UNKNOWN)
-    }
-
     /// cuCtxSynchronize.
     ///
     /// # Errors
     /// Of work that failed.
     pub fn synchronize(&self) -> Result<()> {
-        let posted = self.progress.posted();
-        if posted > self.progress.complete() {
-            self.link.call(&ContextSynchronize {})?;
-            self.progress.finish(posted);
-        } else {
-            self.link.check()?;
-        }
-        self.pull()
-    }
-
-    /// cuCtxSetLimit.
-    ///
-    /// # Errors
-    /// `UNSUPPORTED_LIMIT`, `INVALID_VALUE`.
-    pub fn set_limit(&self, limit: u32, value: u64) -> Result<()> {
-        self.link.call(&ContextSetLimit { limit, value })
-    }
-
-    /// cuCtxGetLimit.
-    ///
-    /// # Errors
-    /// `UNSUPPORTED_LIMIT`.
-    pub fn limit(&self, limit: u32) -> Result<u64> {
-        self.link.call(&ContextGetLimit { limit })
+        self.streams.synchronize_all()
     }
 
     /// Ends the session in order.
@@ -347,10 +392,8 @@ impl Session {
     }
 }
 
-/// Does this call run code that can be seen at work: a kernel, a graph, a host
-/// function?
-const fn runs_code(number: u16) -> bool {
-    number == <Launch as WireCall>::INFO.number
-        || number == <HostFuncLaunch as WireCall>::INFO.number
-        || number == <GraphLaunch as WireCall>::INFO.number
+impl Ending for Session {
+    fn end(&self) {
+        self.close();
+    }
 }

@@ -3,8 +3,8 @@
 //! Slot `i` has bulk token `i + 1`: the guest sets the token's word before it
 //! posts a copy from or to the slot, the host clears it when the copy is over.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::Window;
@@ -12,16 +12,14 @@ use paragpu_protocol::handle::WindowOffset;
 use paragpu_protocol::layout::{BULK_TOKEN_BYTES, BULK_TOKEN_FAILED};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{HostMap, WaitToken};
+use parking_lot::{Mutex, MutexGuard};
 
+use crate::connection::{LOST, Link};
 use crate::error::Result;
-use crate::link::{LOST, Link};
-use crate::slots::lock;
+pub(crate) use crate::staging_layout::SLOT;
+use crate::staging_layout::{end, slots};
 use crate::sys::memory::{load_token, store_token};
 
-/// Bytes of a slot.
-pub const SLOT: usize = 512 << 10;
-/// Most slots.
-const SLOTS: usize = 32;
 /// How long a token is polled before the host is asked to tell.
 const PATIENCE: Duration = Duration::from_micros(200);
 
@@ -42,23 +40,6 @@ pub struct Slot<'a> {
     staging: &'a Staging,
     index: usize,
     _held: MutexGuard<'a, ()>,
-}
-
-/// Slots in a quarter of a window, if at least two fit.
-fn slots(window: u64) -> usize {
-    let room = usize::try_from(window).unwrap_or(usize::MAX) / 4;
-    let count = (room / SLOT).min(SLOTS);
-    if count < 2 { 0 } else { count }
-}
-
-/// Bytes of a window up to the end of `count` slots.
-fn end(count: usize) -> u64 {
-    BULK_TOKEN_BYTES + (count * SLOT) as u64
-}
-
-/// Bytes of a window that are the session's own, and not the program's.
-pub(crate) fn reach(window: u64) -> u64 {
-    end(slots(window))
 }
 
 impl Staging {
@@ -96,8 +77,8 @@ impl Staging {
         // The next one, or the first that nobody holds.
         let (index, held) = (0..self.slots.len())
             .map(|step| (start + step) % self.slots.len())
-            .find_map(|index| Some((index, self.slots.get(index)?.try_lock().ok()?)))
-            .or_else(|| Some((start, lock(self.slots.get(start)?))))
+            .find_map(|index| Some((index, self.slots.get(index)?.try_lock()?)))
+            .or_else(|| Some((start, self.slots.get(start)?.lock())))
             .ok_or(Status::UNKNOWN)?;
         let slot = Slot {
             staging: self,
@@ -115,7 +96,7 @@ impl Staging {
             .map(|step| (start + step) % self.slots.len())
             .filter(|&index| load_token(&self.window, index) == 0)
             .find_map(|index| {
-                let held = self.slots.get(index)?.try_lock().ok()?;
+                let held = self.slots.get(index)?.try_lock()?;
                 let slot = Slot {
                     staging: self,
                     index,
@@ -130,7 +111,7 @@ impl Staging {
         if self.is_registered() {
             return Ok(());
         }
-        let _registering = lock(&self.registering);
+        let _registering = self.registering.lock();
         if self.is_registered() {
             return Ok(());
         }

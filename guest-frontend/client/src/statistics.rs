@@ -5,10 +5,9 @@
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::slots::lock;
+use parking_lot::Mutex;
 
 const STRIPES: usize = 16;
 
@@ -109,11 +108,11 @@ static FILE: Mutex<Option<PathBuf>> = Mutex::new(None);
 
 /// At the process's end, appends one line of JSON with the counts to a file.
 pub fn write_statistics_to(path: PathBuf) {
-    *lock(&FILE) = Some(path);
+    *FILE.lock() = Some(path);
 }
 
 pub(crate) fn write_at_end() {
-    let Some(path) = lock(&FILE).take() else {
+    let Some(path) = FILE.lock().take() else {
         return;
     };
     let written = std::fs::OpenOptions::new()

@@ -1,168 +1,252 @@
 //! Streams: order of work (CUDA Driver API, Stream Management).
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use paragpu_protocol::call::WireCall;
 use paragpu_protocol::handle::StreamHandle;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    StreamCreate, StreamDestroy, StreamQuery, StreamSynchronize, StreamWaitEvent,
+    ContextSynchronize, GraphLaunch, HostFuncLaunch, Launch, StreamCreate, StreamDestroy,
+    StreamQuery, StreamSynchronize, StreamWaitEvent,
 };
+use parking_lot::Mutex;
 
-use crate::capture::Slot;
+use crate::connection::Link;
+use crate::copy_order::CopyOrder;
 use crate::error::Result;
-use crate::event::Event;
+use crate::handles::Handles;
+use crate::objects::capture::{self, Mode};
+use crate::objects::event::Event;
+use crate::objects::graph::Graph;
+pub use crate::objects::stream::{NON_BLOCKING, Stream};
 use crate::progress::Progress;
-use crate::session::Session;
-use crate::slots::lock;
+use crate::shadow::Shadows;
+use crate::sys::memory::HostSlice;
 
-/// Does not wait for the legacy default stream (CU_STREAM_NON_BLOCKING).
-pub const NON_BLOCKING: u32 = 1;
-
-/// A stream of a session.
+/// The streams of a session, and what is known of all their work.
 #[derive(Debug)]
-pub struct Stream {
-    pub(crate) handle: StreamHandle,
-    pub(crate) progress: Arc<Progress>,
-    pub(crate) capture: Arc<Slot>,
-    /// Position of the last kernel or host function.
-    pub(crate) running: AtomicU64,
-    /// Synchronous copies of other streams up to here are waited for.
-    pub(crate) ordered: AtomicU64,
-    flags: u32,
-    priority: i32,
+pub struct Streams {
+    link: Arc<Link>,
+    handles: Arc<Handles>,
+    shadows: Arc<Shadows>,
+    /// Number of the session.
+    session: u64,
+    copies: CopyOrder,
+    legacy: Arc<Stream>,
+    /// Position of the last kernel or host function in a stream that the
+    /// legacy default stream waits for.
+    running: AtomicU64,
+    /// Work of all streams.
+    progress: Arc<Progress>,
+    /// Position of the last work in a stream that does not wait for the
+    /// legacy default stream.
+    unordered: Progress,
+    /// Position of the last work of streams that were destroyed before it was
+    /// known to be over.
+    orphans: Progress,
+    /// Work of each stream.
+    live: Mutex<Vec<Arc<Progress>>>,
 }
 
-impl Stream {
-    pub(crate) fn legacy() -> Self {
+/// Positions to note as finished when a wait that begins now has ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Awaited {
+    /// Of the stream.
+    stream: u64,
+    /// Of the session, where the stream stands for all of them.
+    session: u64,
+}
+
+impl Streams {
+    pub(crate) fn new(
+        link: Arc<Link>,
+        handles: Arc<Handles>,
+        shadows: Arc<Shadows>,
+        progress: Arc<Progress>,
+        session: u64,
+    ) -> Self {
+        let legacy = Arc::new(Stream::new_legacy());
         Self {
-            handle: StreamHandle::LEGACY,
-            progress: Arc::new(Progress::default()),
-            capture: Arc::default(),
+            copies: CopyOrder::new(Arc::clone(&link), Arc::clone(&handles)),
+            link,
+            handles,
+            shadows,
+            session,
             running: AtomicU64::new(0),
-            ordered: AtomicU64::new(0),
-            flags: 0,
-            priority: 0,
+            progress,
+            unordered: Progress::default(),
+            orphans: Progress::default(),
+            live: Mutex::new(vec![Arc::clone(legacy.progress())]),
+            legacy,
         }
     }
 
-    /// The host's name for the stream.
+    /// The legacy default stream.
     #[must_use]
-    pub fn handle(&self) -> StreamHandle {
-        self.handle
+    pub fn legacy(&self) -> &Arc<Stream> {
+        &self.legacy
     }
 
-    /// CUstream_flags.
-    #[must_use]
-    pub fn flags(&self) -> u32 {
-        self.flags
+    /// Work of all streams.
+    pub(crate) fn progress(&self) -> &Progress {
+        &self.progress
     }
 
-    /// Lower numbers go first.
-    #[must_use]
-    pub fn priority(&self) -> i32 {
-        self.priority
+    /// Posts work of a stream.
+    pub(crate) fn post_work<'a, C: WireCall<'a>>(&self, stream: &Stream, call: &C) -> Result<u64> {
+        self.post_work_lent(stream, call, None)
     }
 
-    /// Does it wait for the legacy default stream?
-    #[must_use]
-    pub fn is_blocking(&self) -> bool {
-        self.flags & NON_BLOCKING == 0
+    /// The same, where the call's last bytes may be lent
+    /// ([`Link::post_and`]).
+    pub(crate) fn post_work_lent<'a, C: WireCall<'a>>(
+        &self,
+        stream: &Stream,
+        call: &C,
+        lent: Option<HostSlice>,
+    ) -> Result<u64> {
+        self.before_work(stream)?;
+        // Noted before any later call can be sent: a thread that sees a later
+        // position as posted, or as over, must see this one as posted.
+        self.link.post_and(call, lent, |position| {
+            stream.progress().post(position);
+            if runs_code(C::INFO.number) {
+                stream.note_running(position);
+                if stream.is_blocking() {
+                    self.running.store(position, Ordering::Release);
+                }
+            }
+            if !stream.is_blocking() {
+                self.unordered.post(position);
+            }
+            self.progress.post(position);
+        })
     }
 
-    /// Is it the legacy default stream?
-    #[must_use]
-    pub fn is_legacy(&self) -> bool {
-        self.handle == StreamHandle::LEGACY
+    /// Before work goes to a stream.
+    pub(crate) fn before_work(&self, stream: &Stream) -> Result<()> {
+        if stream.is_legacy() {
+            self.permit_legacy()?;
+        }
+        if self.copies.concern(stream) {
+            self.copies.make_wait(stream, self.progress.complete())?;
+        }
+        Ok(())
     }
-}
 
-impl Session {
+    /// Without crossing: if every stream is known to be idle, so is the
+    /// session.
+    pub(crate) fn settle(&self) {
+        let posted = self.progress.posted();
+        if posted <= self.progress.complete() {
+            return;
+        }
+        let complete = self.progress.complete();
+        let idle = |stream: &Arc<Progress>| stream.posted() <= stream.complete().max(complete);
+        if self.orphans.posted() <= complete && self.live.lock().iter().all(idle) {
+            self.progress.finish(posted);
+        }
+    }
+
+    /// cuCtxSynchronize.
+    ///
+    /// # Errors
+    /// Of work that failed.
+    pub fn synchronize_all(&self) -> Result<()> {
+        let posted = self.progress.posted();
+        if posted > self.progress.complete() {
+            self.link.call(&ContextSynchronize {})?;
+            self.progress.finish(posted);
+        } else {
+            self.link.check()?;
+        }
+        self.shadows.pull()
+    }
+
     /// cuStreamCreateWithPriority. The caller keeps `priority` in the device's
     /// range.
     ///
     /// # Errors
     /// `INVALID_VALUE` for unknown flags.
-    pub fn stream_create(&self, flags: u32, priority: i32) -> Result<Arc<Stream>> {
+    pub fn create(&self, flags: u32, priority: i32) -> Result<Arc<Stream>> {
         if flags & !NON_BLOCKING != 0 {
             return Err(Status::INVALID_VALUE);
         }
-        let handle = StreamHandle(self.new_handle());
+        let handle = StreamHandle(self.handles.next());
         self.link.post(&StreamCreate {
             stream: handle,
             flags,
             priority,
         })?;
-        let progress = Arc::new(Progress::default());
-        lock(&self.streams).push(Arc::clone(&progress));
-        Ok(Arc::new(Stream {
-            handle,
-            progress,
-            capture: Arc::default(),
-            running: AtomicU64::new(0),
-            ordered: AtomicU64::new(0),
-            flags,
-            priority,
-        }))
+        let stream = Arc::new(Stream::new(handle, flags, priority));
+        self.live.lock().push(Arc::clone(stream.progress()));
+        Ok(stream)
     }
 
     /// cuStreamDestroy: work already in it still runs.
     ///
     /// # Errors
-    /// As [`crate::link::Link::check`].
-    pub fn stream_destroy(&self, stream: &Stream) -> Result<()> {
-        self.before_destroying(stream)?;
-        lock(&self.streams).retain(|other| !Arc::ptr_eq(other, &stream.progress));
+    /// As [`Link::check`].
+    pub fn destroy(&self, stream: &Stream) -> Result<()> {
+        // Nobody could wait for its copies later.
+        if let Some(position) = self.copies.forget(stream.handle())
+            && position > self.progress.complete()
+        {
+            self.synchronize(stream)?;
+        }
+        let progress = stream.progress();
+        self.live
+            .lock()
+            .retain(|other| !Arc::ptr_eq(other, progress));
         // What is not known to be over now, only a wait for everything tells.
         if !self.is_known_idle(stream) {
-            self.orphans.join(stream.progress.posted());
+            self.orphans.join(progress.posted());
         }
         self.link
             .post(&StreamDestroy {
-                stream: stream.handle,
+                stream: stream.handle(),
             })
             .map(|_| ())
     }
 
     /// Is all work of the stream known to be over?
     fn is_known_idle(&self, stream: &Stream) -> bool {
-        let posted = if stream.is_legacy() {
-            self.progress.posted()
-        } else {
-            stream.progress.posted()
-        };
-        posted <= stream.progress.complete().max(self.progress.complete())
-            && (!stream.is_legacy() || posted <= self.progress.complete())
+        let complete = self.progress.complete();
+        if stream.is_legacy() {
+            // It waits for the others, so its last work may be theirs.
+            return self.progress.posted() <= complete;
+        }
+        stream.progress().posted() <= stream.progress().complete().max(complete)
     }
 
     /// cuStreamSynchronize.
     ///
     /// # Errors
     /// Of work that failed.
-    pub fn stream_synchronize(&self, stream: &Stream) -> Result<()> {
-        if stream.is_capturing() {
-            return stream.cannot_capture();
-        }
-        if stream.is_legacy() {
-            self.permit_legacy()?;
-        }
-        if self.is_known_idle(stream) {
-            self.link.check()?;
-            return self.pull();
-        }
-        let before = self.before(stream);
-        self.link.call(&StreamSynchronize {
-            stream: stream.handle,
-        })?;
-        self.finished(stream, before);
-        self.pull()
+    pub fn synchronize(&self, stream: &Stream) -> Result<()> {
+        self.wait(stream, || {
+            self.link.call(&StreamSynchronize {
+                stream: stream.handle(),
+            })
+        })
     }
 
     /// cuStreamQuery.
     ///
     /// # Errors
     /// `NOT_READY`; of work that failed.
-    pub fn stream_query(&self, stream: &Stream) -> Result<()> {
+    pub fn query(&self, stream: &Stream) -> Result<()> {
+        self.wait(stream, || {
+            self.link.call(&StreamQuery {
+                stream: stream.handle(),
+            })
+        })
+    }
+
+    /// Finds out with `ask` that the stream's work is over, unless that is
+    /// known.
+    fn wait(&self, stream: &Stream, ask: impl FnOnce() -> Result<()>) -> Result<()> {
         if stream.is_capturing() {
             return stream.cannot_capture();
         }
@@ -171,23 +255,44 @@ impl Session {
         }
         if self.is_known_idle(stream) {
             self.link.check()?;
-            return self.pull();
+            return self.shadows.pull();
         }
-        let before = self.before(stream);
-        self.link.call(&StreamQuery {
-            stream: stream.handle,
-        })?;
-        self.finished(stream, before);
-        self.pull()
+        self.finish_after(stream, ask)
+    }
+
+    /// Calls `wait`, which waits for a stream, and notes what is over then.
+    pub(crate) fn finish_after(
+        &self,
+        stream: &Stream,
+        wait: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let awaited = self.awaited(stream);
+        wait()?;
+        stream.progress().finish(awaited.stream);
+        self.progress.finish(awaited.session);
+        self.shadows.pull()
+    }
+
+    /// What a wait for `stream` that begins now waits for: the stream's work,
+    /// and the whole session's where the legacy stream stands for it.
+    fn awaited(&self, stream: &Stream) -> Awaited {
+        let (own, all) = (stream.progress().posted(), self.progress.posted());
+        // Asked after, so that work up to there is in `unordered` if it must.
+        let stands_for_all =
+            stream.is_legacy() && self.unordered.posted() <= self.progress.complete();
+        Awaited {
+            stream: own,
+            session: if stands_for_all { all } else { 0 },
+        }
     }
 
     /// cuStreamWaitEvent.
     ///
     /// # Errors
-    /// As [`crate::link::Link::check`].
-    pub fn stream_wait_event(&self, stream: &Stream, event: &Event) -> Result<()> {
-        if stream.is_capturing() || event.point.is_captured() {
-            return self.capture_wait(stream, event);
+    /// As [`Link::check`].
+    pub fn wait_event(&self, stream: &Stream, event: &Event) -> Result<()> {
+        if stream.is_capturing() || event.is_captured() {
+            return stream.capture_wait(event);
         }
         let Some(recorded) = event.recorded() else {
             return self.link.check();
@@ -198,26 +303,72 @@ impl Session {
         self.post_work(
             stream,
             &StreamWaitEvent {
-                stream: stream.handle,
-                event: event.handle,
+                stream: stream.handle(),
+                event: event.handle(),
             },
         )
         .map(|_| ())
     }
 
-    /// Positions to note as finished when a wait for `stream` that begins now
-    /// has ended: the stream's, and the whole session's where the legacy
-    /// stream stands for it.
-    pub(crate) fn before(&self, stream: &Stream) -> (u64, u64) {
-        let (own, all) = (stream.progress.posted(), self.progress.posted());
-        // Asked after, so that work up to there is in `unordered` if it must.
-        let stands_for_all =
-            stream.is_legacy() && self.unordered.posted() <= self.progress.complete();
-        (own, if stands_for_all { all } else { 0 })
+    /// Before the bytes of a synchronous copy from pageable memory are taken
+    /// ([`CopyOrder`]).
+    pub(crate) fn before_taking(&self, stream: &Stream) -> Result<()> {
+        let running = if stream.is_legacy() {
+            self.running.load(Ordering::Acquire)
+        } else {
+            stream.running()
+        };
+        let complete = stream.progress().complete().max(self.progress.complete());
+        if running > complete {
+            self.synchronize(stream)?;
+        }
+        Ok(())
     }
 
-    pub(crate) fn finished(&self, stream: &Stream, (own, all): (u64, u64)) {
-        stream.progress.finish(own);
-        self.progress.finish(all);
+    /// After the bytes of a synchronous copy were taken.
+    pub(crate) fn after_taking(&self, stream: &Stream) {
+        self.copies.note(stream, self.progress.complete());
     }
+
+    /// cuStreamBeginCapture, cuStreamBeginCaptureToGraph: work of `stream` is
+    /// added to a new graph, or to `into` after `after`.
+    ///
+    /// # Errors
+    /// `STREAM_CAPTURE_UNSUPPORTED` for the legacy default stream,
+    /// `ILLEGAL_STATE` where it captures already, `INVALID_VALUE` for nodes
+    /// that the graph has not.
+    pub fn begin_capture(
+        &self,
+        stream: &Stream,
+        mode: Mode,
+        into: Option<Arc<Graph>>,
+        after: &[u32],
+    ) -> Result<()> {
+        self.link.check()?;
+        stream.begin_capture(self.session, mode, into, after)
+    }
+
+    /// Before work is given to, or waited for in, the legacy default stream.
+    ///
+    /// # Errors
+    /// `STREAM_CAPTURE_IMPLICIT`.
+    pub fn permit_legacy(&self) -> Result<()> {
+        capture::permit_legacy(self.session)
+    }
+
+    /// Before all work of the session is waited for.
+    ///
+    /// # Errors
+    /// `STREAM_CAPTURE_UNSUPPORTED` while a stream captures.
+    pub fn permit_synchronize(&self) -> Result<()> {
+        capture::permit_synchronize(self.session)
+    }
+}
+
+/// Does this call run code that can be seen at work: a kernel, a graph, a host
+/// function?
+const fn runs_code(number: u16) -> bool {
+    number == <Launch as WireCall>::INFO.number
+        || number == <HostFuncLaunch as WireCall>::INFO.number
+        || number == <GraphLaunch as WireCall>::INFO.number
 }

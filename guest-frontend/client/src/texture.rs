@@ -10,54 +10,12 @@ use paragpu_protocol::table::{
 };
 use paragpu_protocol::types::{ArrayShape, TextureSpec};
 
+use crate::connection::Link;
 use crate::error::Result;
-use crate::session::Session;
-
-/// CUDA_ARRAY3D_LAYERED.
-pub const LAYERED: u32 = 1;
-/// CUDA_ARRAY3D_SURFACE_LDST.
-pub const SURFACE: u32 = 2;
-/// CUDA_ARRAY3D_CUBEMAP.
-pub const CUBEMAP: u32 = 4;
-/// CUDA_ARRAY3D_TEXTURE_GATHER.
-pub const GATHER: u32 = 8;
-
-/// Bytes of an array's element, for CUarray_formats of whole channels.
-#[must_use]
-pub fn element_bytes(format: u32, channels: u32) -> Option<u32> {
-    let channel = match format {
-        // UNSIGNED_INT8, SIGNED_INT8
-        0x01 | 0x08 => 1,
-        // UNSIGNED_INT16, SIGNED_INT16, HALF
-        0x02 | 0x09 | 0x10 => 2,
-        // UNSIGNED_INT32, SIGNED_INT32, FLOAT
-        0x03 | 0x0a | 0x20 => 4,
-        // UNORM and SNORM of 1, 2 and 4 channels: the format holds the count.
-        0xc0..=0xc2 => return Some(1 << (format - 0xc0)),
-        0xc3..=0xc5 => return Some(2 << (format - 0xc3)),
-        0xc6..=0xc8 => return Some(1 << (format - 0xc6)),
-        0xc9..=0xcb => return Some(2 << (format - 0xc9)),
-        _ => return None,
-    };
-    matches!(channels, 1 | 2 | 4).then_some(channel * channels)
-}
-
-/// A CUDA array or mipmapped array.
-#[derive(Debug)]
-pub struct Array {
-    pub(crate) handle: ArrayHandle,
-    shape: ArrayShape,
-    element: u32,
-}
-
-/// One level of an array: all of it for an array without mipmap levels.
-#[derive(Debug, Clone)]
-pub struct ArrayLevel {
-    /// The array.
-    pub array: Arc<Array>,
-    /// The level, from 0.
-    pub level: u32,
-}
+use crate::handles::Handles;
+pub use crate::objects::array::{
+    Array, ArrayLevel, CUBEMAP, GATHER, LAYERED, SURFACE, element_bytes,
+};
 
 /// A texture object.
 #[derive(Debug)]
@@ -79,52 +37,24 @@ pub struct Surface {
     pub array: ArrayHandle,
 }
 
-impl Array {
-    /// Extent, format, flags, levels.
-    #[must_use]
-    pub fn shape(&self) -> &ArrayShape {
-        &self.shape
-    }
-
-    /// The host's name for it.
-    #[must_use]
-    pub fn handle(&self) -> ArrayHandle {
-        self.handle
-    }
-
-    /// Bytes of an element.
-    #[must_use]
-    pub fn element(&self) -> u32 {
-        self.element
-    }
+/// The arrays, textures and surfaces of a session.
+#[derive(Debug)]
+pub struct Textures {
+    link: Arc<Link>,
+    handles: Arc<Handles>,
 }
 
-impl ArrayLevel {
-    /// Elements in a row, rows, slices of this level; at least 1 each.
-    #[must_use]
-    pub fn extent(&self) -> [u64; 3] {
-        let shape = &self.array.shape;
-        let level = self.level.min(63);
-        let layers = shape.flags & (LAYERED | CUBEMAP) != 0;
-        [
-            (shape.width >> level).max(1),
-            (shape.height >> level).max(1),
-            if layers {
-                shape.depth.max(1)
-            } else {
-                (shape.depth >> level).max(1)
-            },
-        ]
+impl Textures {
+    pub(crate) fn new(link: Arc<Link>, handles: Arc<Handles>) -> Self {
+        Self { link, handles }
     }
-}
 
-impl Session {
     /// cuArray3DCreate, and with levels cuMipmappedArrayCreate.
     ///
     /// # Errors
     /// `INVALID_VALUE`, `OUT_OF_MEMORY`; `NOT_SUPPORTED` for formats and flags
     /// that are not served.
-    pub fn array_create(&self, shape: ArrayShape) -> Result<Arc<Array>> {
+    pub fn create_array(&self, shape: ArrayShape) -> Result<Arc<Array>> {
         if shape.width == 0 || !matches!(shape.channels, 1 | 2 | 4) {
             return Err(Status::INVALID_VALUE);
         }
@@ -132,26 +62,22 @@ impl Session {
             return Err(Status::NOT_SUPPORTED);
         }
         let element = element_bytes(shape.format, shape.channels).ok_or(Status::NOT_SUPPORTED)?;
-        let handle = ArrayHandle(self.new_handle());
+        let handle = ArrayHandle(self.handles.next());
         self.link.call(&ArrayCreate {
             array: handle,
             shape,
         })?;
-        Ok(Arc::new(Array {
-            handle,
-            shape,
-            element,
-        }))
+        Ok(Arc::new(Array::new(handle, shape, element)))
     }
 
     /// cuArrayDestroy, cuMipmappedArrayDestroy.
     ///
     /// # Errors
-    /// As [`crate::link::Link::check`].
-    pub fn array_destroy(&self, array: &Array) -> Result<()> {
+    /// As [`Link::check`].
+    pub fn destroy_array(&self, array: &Array) -> Result<()> {
         self.link
             .post(&ArrayDestroy {
-                array: array.handle,
+                array: array.handle(),
             })
             .map(|_| ())
     }
@@ -160,8 +86,8 @@ impl Session {
     ///
     /// # Errors
     /// `INVALID_VALUE`, `NOT_SUPPORTED`.
-    pub fn texture_create(&self, spec: TextureSpec) -> Result<Arc<Texture>> {
-        let handle = TextureHandle(self.new_handle());
+    pub fn create_texture(&self, spec: TextureSpec) -> Result<Arc<Texture>> {
+        let handle = TextureHandle(self.handles.next());
         let value = self.link.call(&TextureCreate {
             texture: handle,
             spec,
@@ -176,8 +102,8 @@ impl Session {
     /// cuTexObjectDestroy.
     ///
     /// # Errors
-    /// As [`crate::link::Link::check`].
-    pub fn texture_destroy(&self, texture: &Texture) -> Result<()> {
+    /// As [`Link::check`].
+    pub fn destroy_texture(&self, texture: &Texture) -> Result<()> {
         self.link
             .post(&TextureDestroy {
                 texture: texture.handle,
@@ -189,27 +115,27 @@ impl Session {
     ///
     /// # Errors
     /// `INVALID_VALUE`, `NOT_SUPPORTED`.
-    pub fn surface_create(&self, array: &Array) -> Result<Arc<Surface>> {
-        if array.shape.flags & SURFACE == 0 {
+    pub fn create_surface(&self, array: &Array) -> Result<Arc<Surface>> {
+        if array.shape().flags & SURFACE == 0 {
             return Err(Status::INVALID_VALUE);
         }
-        let handle = SurfaceHandle(self.new_handle());
+        let handle = SurfaceHandle(self.handles.next());
         let value = self.link.call(&SurfaceCreate {
             surface: handle,
-            array: array.handle,
+            array: array.handle(),
         })?;
         Ok(Arc::new(Surface {
             handle,
             value,
-            array: array.handle,
+            array: array.handle(),
         }))
     }
 
     /// cuSurfObjectDestroy.
     ///
     /// # Errors
-    /// As [`crate::link::Link::check`].
-    pub fn surface_destroy(&self, surface: &Surface) -> Result<()> {
+    /// As [`Link::check`].
+    pub fn destroy_surface(&self, surface: &Surface) -> Result<()> {
         self.link
             .post(&SurfaceDestroy {
                 surface: surface.handle,

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::Worker;
 use paragpu_client::Session;
-use paragpu_client::capture::Mode;
-use paragpu_client::graph::{Fill, Graph, Kernel, NodeName, Work};
 use paragpu_client::graph_exec::Refusal;
 use paragpu_client::launch::Shape;
 use paragpu_client::module::Function;
+use paragpu_client::objects::capture::Mode;
+use paragpu_client::objects::graph::{Fill, Graph, Kernel, NodeName, Work};
 use paragpu_client::stream::{NON_BLOCKING, Stream};
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
@@ -28,7 +28,8 @@ fn device() -> u32 {
 
 fn capture(session: &Session, stream: &Stream) {
     session
-        .capture_begin(stream, Mode::Relaxed, None, &[])
+        .streams()
+        .begin_capture(stream, Mode::Relaxed, None, &[])
         .unwrap();
 }
 
@@ -64,47 +65,55 @@ fn kernel(session: &Session, function: &Arc<Function>, address: u64) -> Kernel {
 #[test]
 fn nothing_crosses_during_a_capture_and_a_launch_is_one_call() {
     let (worker, session) = Worker::start(device());
-    let module = session.module_load(b".version 8.0", &[]).unwrap();
-    let function = session.module_function(&module, "kernel").unwrap();
+    let module = session.modules().load(b".version 8.0", &[]).unwrap();
+    let function = session.modules().function(&module, "kernel").unwrap();
     let (one, two) = (
-        session.stream_create(NON_BLOCKING, 0).unwrap(),
-        session.stream_create(NON_BLOCKING, 0).unwrap(),
+        session.streams().create(NON_BLOCKING, 0).unwrap(),
+        session.streams().create(NON_BLOCKING, 0).unwrap(),
     );
     let (fork, join) = (
-        session.event_create(0).unwrap(),
-        session.event_create(0).unwrap(),
+        session.events().create(0).unwrap(),
+        session.events().create(0).unwrap(),
     );
-    let memory = session.memory_allocate(4096).unwrap();
+    let memory = session.memory().allocate(4096).unwrap();
     session.snapshot().unwrap();
     session.ping().unwrap();
     let before = calls(&worker);
     capture(&session, &one);
     for value in 1..=100 {
-        session.memset(memory, 0, value, 4, 4, 1, &one).unwrap();
+        session
+            .copies()
+            .memset(memory, 0, value, 4, 4, 1, &one)
+            .unwrap();
     }
-    session.event_record(&fork, &one).unwrap();
-    session.stream_wait_event(&two, &fork).unwrap();
+    session.events().record(&fork, &one).unwrap();
+    session.streams().wait_event(&two, &fork).unwrap();
     assert!(two.is_capturing());
     session
-        .copy_on_device(memory + 64, memory, 16, &two)
+        .copies()
+        .on_device(memory + 64, memory, 16, &two)
         .unwrap();
     session
-        .capture_launch(&one, kernel(&session, &function, memory))
+        .launches()
+        .capture(&one, kernel(&session, &function, memory))
         .unwrap();
-    session.event_record(&join, &two).unwrap();
-    session.stream_wait_event(&one, &join).unwrap();
-    session.memset(memory + 128, 0, 9, 1, 4, 1, &one).unwrap();
-    let graph = session.capture_end(&one).unwrap();
+    session.events().record(&join, &two).unwrap();
+    session.streams().wait_event(&one, &join).unwrap();
+    session
+        .copies()
+        .memset(memory + 128, 0, 9, 1, 4, 1, &one)
+        .unwrap();
+    let graph = one.end_capture().unwrap();
     assert!(!one.is_capturing() && !two.is_capturing());
     session.ping().unwrap();
     assert_eq!(calls(&worker), before + 1, "the ping alone");
     assert_eq!(graph.nodes().len(), 103);
     assert_eq!(graph.dependencies(102), Ok(vec![101, 100]));
 
-    let exec = session.graph_instantiate(&graph, 0).unwrap();
+    let exec = session.graphs().instantiate(&graph, 0).unwrap();
     let (posted, waited) = (calls(&worker), worker.synchronous());
     for _ in 0..5 {
-        session.graph_launch(&exec, &one).unwrap();
+        session.graphs().launch(&exec, &one).unwrap();
     }
     assert_eq!(worker.synchronous(), waited);
     session.synchronize().unwrap();
@@ -112,9 +121,9 @@ fn nothing_crosses_during_a_capture_and_a_launch_is_one_call() {
     assert_eq!(worker.count("GraphLaunch"), 5);
     assert_eq!(worker.state().memory.read(memory + 64, 4), [100, 0, 0, 0]);
     assert_eq!(worker.state().memory.read(memory + 128, 4), [9; 4]);
-    session.graph_exec_destroy(&exec).unwrap();
+    session.graphs().destroy(&exec).unwrap();
     assert_eq!(
-        session.graph_launch(&exec, &one),
+        session.graphs().launch(&exec, &one),
         Err(Status::INVALID_HANDLE)
     );
     session.ping().unwrap();
@@ -128,98 +137,106 @@ fn calls(worker: &Worker) -> u64 {
 #[test]
 fn what_cannot_be_captured_is_refused() {
     let (_worker, session) = Worker::start(device());
-    let stream = session.stream_create(0, 0).unwrap();
-    let other = session.stream_create(NON_BLOCKING, 0).unwrap();
-    let event = session.event_create(0).unwrap();
-    let memory = session.memory_allocate(4096).unwrap();
-    let begin = |stream: &Stream| session.capture_begin(stream, Mode::Relaxed, None, &[]);
+    let stream = session.streams().create(0, 0).unwrap();
+    let other = session.streams().create(NON_BLOCKING, 0).unwrap();
+    let event = session.events().create(0).unwrap();
+    let memory = session.memory().allocate(4096).unwrap();
+    let begin = |stream: &Stream| {
+        session
+            .streams()
+            .begin_capture(stream, Mode::Relaxed, None, &[])
+    };
     assert_eq!(
         begin(session.legacy()),
         Err(Status::STREAM_CAPTURE_UNSUPPORTED)
     );
-    assert_eq!(
-        session.capture_end(&stream).err(),
-        Some(Status::ILLEGAL_STATE)
-    );
+    assert_eq!(stream.end_capture().err(), Some(Status::ILLEGAL_STATE));
     // Waiting for it.
     begin(&stream).unwrap();
     assert_eq!(begin(&stream), Err(Status::ILLEGAL_STATE));
     assert_eq!(
-        session.stream_synchronize(&stream),
+        session.streams().synchronize(&stream),
         Err(Status::STREAM_CAPTURE_UNSUPPORTED)
     );
     assert_eq!(
-        session.memset(memory, 0, 1, 1, 4, 1, &stream),
+        session.copies().memset(memory, 0, 1, 1, 4, 1, &stream),
         Err(Status::STREAM_CAPTURE_INVALIDATED)
     );
     assert_eq!(
-        session.capture_end(&stream).err(),
+        stream.end_capture().err(),
         Some(Status::STREAM_CAPTURE_INVALIDATED)
     );
     // The legacy stream meanwhile.
     begin(&stream).unwrap();
     assert_eq!(
-        session.memset(memory, 0, 1, 1, 4, 1, session.legacy()),
+        session
+            .copies()
+            .memset(memory, 0, 1, 1, 4, 1, session.legacy()),
         Err(Status::STREAM_CAPTURE_IMPLICIT)
     );
-    session.capture_end(&stream).unwrap_err();
+    stream.end_capture().unwrap_err();
     session
+        .copies()
         .memset(memory, 0, 1, 1, 4, 1, session.legacy())
         .unwrap();
     begin(&other).unwrap();
     session
+        .copies()
         .memset(memory, 0, 1, 1, 4, 1, session.legacy())
         .unwrap();
-    session.capture_end(&other).unwrap();
+    other.end_capture().unwrap();
     // Work that is not joined.
     begin(&stream).unwrap();
-    session.event_record(&event, &stream).unwrap();
-    assert_eq!(session.event_query(&event), Err(Status::CAPTURED_EVENT));
-    session.stream_wait_event(&other, &event).unwrap();
+    session.events().record(&event, &stream).unwrap();
+    assert_eq!(session.events().query(&event), Err(Status::CAPTURED_EVENT));
+    session.streams().wait_event(&other, &event).unwrap();
     assert_eq!(
-        session.capture_end(&other).err(),
+        other.end_capture().err(),
         Some(Status::STREAM_CAPTURE_UNMATCHED)
     );
-    session.capture_end(&stream).unwrap_err();
+    stream.end_capture().unwrap_err();
     begin(&stream).unwrap();
-    session.event_record(&event, &stream).unwrap();
-    session.stream_wait_event(&other, &event).unwrap();
-    session.memset(memory, 0, 1, 1, 4, 1, &other).unwrap();
+    session.events().record(&event, &stream).unwrap();
+    session.streams().wait_event(&other, &event).unwrap();
+    session
+        .copies()
+        .memset(memory, 0, 1, 1, 4, 1, &other)
+        .unwrap();
     assert_eq!(
-        session.capture_end(&stream).err(),
+        stream.end_capture().err(),
         Some(Status::STREAM_CAPTURE_UNJOINED)
     );
     assert!(!other.is_capturing());
     // Its event outlives it, of no use.
     assert_eq!(
-        session.stream_wait_event(&other, &event),
+        session.streams().wait_event(&other, &event),
         Err(Status::CAPTURED_EVENT)
     );
-    session.event_record(&event, &other).unwrap();
+    session.events().record(&event, &other).unwrap();
     // Work outside of it.
     begin(&stream).unwrap();
     assert_eq!(
-        session.stream_wait_event(&stream, &event),
+        session.streams().wait_event(&stream, &event),
         Err(Status::STREAM_CAPTURE_ISOLATION)
     );
-    session.capture_end(&stream).unwrap_err();
+    stream.end_capture().unwrap_err();
     // Two of them.
     begin(&stream).unwrap();
     begin(&other).unwrap();
-    session.event_record(&event, &stream).unwrap();
+    session.events().record(&event, &stream).unwrap();
     assert_eq!(
-        session.stream_wait_event(&other, &event),
+        session.streams().wait_event(&other, &event),
         Err(Status::STREAM_CAPTURE_MERGE)
     );
-    session.capture_end(&stream).unwrap_err();
-    session.capture_end(&other).unwrap_err();
-    session.permit_synchronize().unwrap();
+    stream.end_capture().unwrap_err();
+    other.end_capture().unwrap_err();
+    session.streams().permit_synchronize().unwrap();
 }
 
 #[test]
 fn updates_send_what_differs() {
     let (worker, session) = Worker::start(device());
-    let memory = session.memory_allocate(4096).unwrap();
+    let memory = session.memory().allocate(4096).unwrap();
     let of = |values: [u32; 3]| {
         let graph = Graph::new();
         let mut before = Vec::new();
@@ -232,13 +249,13 @@ fn updates_send_what_differs() {
         graph
     };
     let graph = of([1, 2, 3]);
-    let exec = session.graph_instantiate(&graph, 0).unwrap();
+    let exec = session.graphs().instantiate(&graph, 0).unwrap();
     let stream = session.legacy();
     assert_eq!(
-        session.graph_exec_update(&exec, &of([1, 20, 3])).unwrap(),
+        session.graphs().update(&exec, &of([1, 20, 3])).unwrap(),
         Ok(())
     );
-    session.graph_launch(&exec, stream).unwrap();
+    session.graphs().launch(&exec, stream).unwrap();
     session.synchronize().unwrap();
     assert_eq!(worker.count("GraphNodeUpdate"), 1);
     assert_eq!(worker.state().memory.read(memory + 64, 1), [20]);
@@ -247,32 +264,33 @@ fn updates_send_what_differs() {
         number,
     };
     session
-        .graph_exec_set(&exec, name(2), fill(&session, memory + 128, 30))
+        .graphs()
+        .set(&exec, name(2), fill(&session, memory + 128, 30))
         .unwrap();
-    session.graph_launch(&exec, stream).unwrap();
+    session.graphs().launch(&exec, stream).unwrap();
     session.synchronize().unwrap();
     assert_eq!(worker.state().memory.read(memory + 128, 1), [30]);
     assert_eq!(
-        session.graph_exec_set(&exec, name(2), Work::Empty),
+        session.graphs().set(&exec, name(2), Work::Empty),
         Err(Status::INVALID_VALUE)
     );
     assert_eq!(
-        session.graph_exec_set(&exec, name(3), Work::Empty),
+        session.graphs().set(&exec, name(3), Work::Empty),
         Err(Status::INVALID_VALUE)
     );
     let shorter = Graph::new();
     shorter.add(fill(&session, memory, 1), &[]).unwrap();
     assert_eq!(
-        session.graph_exec_update(&exec, &shorter).unwrap(),
+        session.graphs().update(&exec, &shorter).unwrap(),
         Err((None, Refusal::Topology))
     );
     let other = of([1, 2, 3]);
     other.undepend(&[(0, 1)]).unwrap();
-    let refused = session.graph_exec_update(&exec, &other).unwrap();
+    let refused = session.graphs().update(&exec, &other).unwrap();
     assert!(matches!(refused, Err((Some(_), Refusal::Topology))));
-    session.graph_exec_enable(&exec, name(0), false).unwrap();
+    session.graphs().enable(&exec, name(0), false).unwrap();
     assert_eq!(exec.is_enabled(name(0)), Ok(false));
-    session.graph_exec_enable(&exec, name(0), false).unwrap();
+    session.graphs().enable(&exec, name(0), false).unwrap();
     session.ping().unwrap();
     assert_eq!(worker.count("GraphNodeEnable"), 1);
 }
@@ -280,16 +298,16 @@ fn updates_send_what_differs() {
 #[test]
 fn large_graphs_travel_in_parts() {
     let (worker, session) = Worker::start(device());
-    let memory = session.memory_allocate(4096).unwrap();
+    let memory = session.memory().allocate(4096).unwrap();
     let graph = Graph::new();
     for value in 0..6000 {
         graph.add(fill(&session, memory, value), &[]).unwrap();
     }
     let all = graph.nodes();
     graph.add(fill(&session, memory, 77), &all).unwrap();
-    let exec = session.graph_instantiate(&graph, 0).unwrap();
+    let exec = session.graphs().instantiate(&graph, 0).unwrap();
     assert!(worker.count("GraphNodes") > 1);
-    session.graph_launch(&exec, session.legacy()).unwrap();
+    session.graphs().launch(&exec, session.legacy()).unwrap();
     session.synchronize().unwrap();
     assert_eq!(worker.state().memory.read(memory, 1), [77]);
 }
@@ -297,19 +315,22 @@ fn large_graphs_travel_in_parts() {
 #[test]
 fn a_graph_launched_into_a_capture_becomes_part_of_it() {
     let (worker, session) = Worker::start(device());
-    let memory = session.memory_allocate(4096).unwrap();
+    let memory = session.memory().allocate(4096).unwrap();
     let inner = Graph::new();
     inner.add(fill(&session, memory, 5), &[]).unwrap();
-    let exec = session.graph_instantiate(&inner, 0).unwrap();
-    let stream = session.stream_create(0, 0).unwrap();
+    let exec = session.graphs().instantiate(&inner, 0).unwrap();
+    let stream = session.streams().create(0, 0).unwrap();
     capture(&session, &stream);
-    session.graph_launch(&exec, &stream).unwrap();
-    session.memset(memory + 64, 0, 6, 1, 4, 1, &stream).unwrap();
-    let outer = session.capture_end(&stream).unwrap();
-    session.graph_exec_destroy(&exec).unwrap();
+    session.graphs().launch(&exec, &stream).unwrap();
+    session
+        .copies()
+        .memset(memory + 64, 0, 6, 1, 4, 1, &stream)
+        .unwrap();
+    let outer = stream.end_capture().unwrap();
+    session.graphs().destroy(&exec).unwrap();
     assert!(matches!(outer.work(0), Ok(Work::Child(_))));
-    let exec = session.graph_instantiate(&outer, 0).unwrap();
-    session.graph_launch(&exec, &stream).unwrap();
+    let exec = session.graphs().instantiate(&outer, 0).unwrap();
+    session.graphs().launch(&exec, &stream).unwrap();
     session.synchronize().unwrap();
     assert_eq!(worker.state().memory.read(memory, 1), [5]);
     assert_eq!(worker.state().memory.read(memory + 64, 1), [6]);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use common::Worker;
 use paragpu_client::Session;
 use paragpu_client::launch::Shape;
-use paragpu_client::sys::memory::{Destination, Source};
+use paragpu_client::sys::memory::{HostRows, HostSlice};
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
@@ -35,17 +35,18 @@ fn pattern(length: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
-fn source(bytes: &[u8]) -> Source {
+fn source(bytes: &[u8]) -> HostSlice {
     // SAFETY: the tests keep `bytes` until the copy from it is over.
-    unsafe { Source::new(bytes.as_ptr().cast(), bytes.len()) }
+    unsafe { HostSlice::new(bytes.as_ptr().cast(), bytes.len()) }
 }
 
 fn read_back(session: &Session, address: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0xee; length];
     // SAFETY: all of `bytes`; the copy is waited for.
-    let place = unsafe { Destination::new(bytes.as_mut_ptr().cast(), length) };
+    let place = unsafe { HostRows::new(bytes.as_mut_ptr().cast(), length) };
     session
-        .copy_from_device(place, address, session.legacy(), true)
+        .copies()
+        .from_device(place, address, session.legacy(), true)
         .unwrap();
     bytes
 }
@@ -62,10 +63,11 @@ const SHAPE: Shape = Shape {
 fn bytes_come_back_whatever_their_number() {
     let (worker, session) = Worker::start(device());
     for length in [1, 255, 4096, 65_536, 65_537, 262_144, 262_081, 1_000_003] {
-        let address = session.memory_allocate(length as u64).unwrap();
+        let address = session.memory().allocate(length as u64).unwrap();
         let bytes = pattern(length, length as u64);
         session
-            .copy_to_device(address, source(&bytes), session.legacy(), true)
+            .copies()
+            .to_device(address, source(&bytes), session.legacy(), true)
             .unwrap();
         session.ping().unwrap();
         assert_eq!(worker.state().memory.read(address, 1), bytes[..1]);
@@ -73,7 +75,7 @@ fn bytes_come_back_whatever_their_number() {
             read_back(&session, address, length) == bytes,
             "{length} bytes"
         );
-        session.memory_free(address).unwrap();
+        session.memory().free(address).unwrap();
     }
 }
 
@@ -85,11 +87,12 @@ fn replies_find_their_threads() {
             let session = &session;
             scope.spawn(move || {
                 let length = 1000 + 777 * thread as usize;
-                let address = session.memory_allocate(length as u64).unwrap();
+                let address = session.memory().allocate(length as u64).unwrap();
                 for round in 0..30 {
                     let bytes = pattern(length, thread << 32 | round);
                     session
-                        .copy_to_device(address, source(&bytes), session.legacy(), true)
+                        .copies()
+                        .to_device(address, source(&bytes), session.legacy(), true)
                         .unwrap();
                     assert!(read_back(session, address, length) == bytes);
                     session.ping().unwrap();
@@ -102,21 +105,24 @@ fn replies_find_their_threads() {
 #[test]
 fn ten_thousand_launches_cross_once() {
     let (worker, session) = Worker::start(device());
-    let module = session.module_load(b".version 8.0", &[]).unwrap();
+    let module = session.modules().load(b".version 8.0", &[]).unwrap();
     assert_eq!(module.log(), "a log");
-    let function = session.module_function(&module, "kernel").unwrap();
-    let address = session.memory_allocate(4096).unwrap();
+    let function = session.modules().function(&module, "kernel").unwrap();
+    let address = session.memory().allocate(4096).unwrap();
     session
+        .launches()
         .launch(&function, session.legacy(), &SHAPE, &[0; 12])
         .unwrap();
     session.synchronize().unwrap();
     let before = worker.synchronous();
     for _ in 0..10_000 {
         session
+            .launches()
             .launch(&function, session.legacy(), &SHAPE, &[0; 12])
             .unwrap();
         session
-            .copy_to_device(address, source(&[1; 64]), session.legacy(), false)
+            .copies()
+            .to_device(address, source(&[1; 64]), session.legacy(), false)
             .unwrap();
     }
     session.synchronize().unwrap();
@@ -127,27 +133,33 @@ fn ten_thousand_launches_cross_once() {
 #[test]
 fn questions_do_not_cross() {
     let (worker, session) = Worker::start(device());
-    let module = session.module_load(b".version 8.0", &[]).unwrap();
-    let function = session.module_function(&module, "kernel").unwrap();
-    let event = session.event_create(0).unwrap();
-    let stream = session.stream_create(0, 0).unwrap();
+    let module = session.modules().load(b".version 8.0", &[]).unwrap();
+    let function = session.modules().function(&module, "kernel").unwrap();
+    let event = session.events().create(0).unwrap();
+    let stream = session.streams().create(0, 0).unwrap();
     session.snapshot().unwrap();
-    session.occupancy_blocks(&function, 64, 0, 0).unwrap();
-    session.event_record(&event, &stream).unwrap();
-    session.stream_synchronize(&stream).unwrap();
-    let address = session.memory_allocate(1).unwrap();
+    session
+        .modules()
+        .occupancy_blocks(&function, 64, 0, 0)
+        .unwrap();
+    session.events().record(&event, &stream).unwrap();
+    session.streams().synchronize(&stream).unwrap();
+    let address = session.memory().allocate(1).unwrap();
     let before = worker.synchronous();
     for _ in 0..1000 {
         assert_eq!(session.snapshot().unwrap().attribute(16), Some(4));
         assert_eq!(function.attribute(0), Some(512));
-        assert_eq!(session.occupancy_blocks(&function, 64, 0, 0), Ok(3));
-        assert!(session.module_function(&module, "kernel").is_ok());
-        assert_eq!(session.stream_query(&stream), Ok(()));
-        assert_eq!(session.stream_synchronize(&stream), Ok(()));
-        assert_eq!(session.event_query(&event), Ok(()));
+        assert_eq!(
+            session.modules().occupancy_blocks(&function, 64, 0, 0),
+            Ok(3)
+        );
+        assert!(session.modules().function(&module, "kernel").is_ok());
+        assert_eq!(session.streams().query(&stream), Ok(()));
+        assert_eq!(session.streams().synchronize(&stream), Ok(()));
+        assert_eq!(session.events().query(&event), Ok(()));
         assert!(session.memory().find(address).is_some());
-        let other = session.memory_allocate(100_000).unwrap();
-        session.memory_free(other).unwrap();
+        let other = session.memory().allocate(100_000).unwrap();
+        session.memory().free(other).unwrap();
     }
     assert_eq!(worker.synchronous(), before);
 }
@@ -155,10 +167,11 @@ fn questions_do_not_cross() {
 #[test]
 fn an_error_of_posted_work_comes_with_the_next_wait() {
     let (worker, session) = Worker::start(device());
-    let address = session.memory_allocate(64).unwrap();
+    let address = session.memory().allocate(64).unwrap();
     worker.state().deferred = Some((Status::INVALID_VALUE, 0x0203));
     session
-        .copy_to_device(address, source(&[1; 8]), session.legacy(), false)
+        .copies()
+        .to_device(address, source(&[1; 8]), session.legacy(), false)
         .unwrap();
     assert_eq!(session.synchronize(), Err(Status::INVALID_VALUE));
     assert_eq!(session.synchronize(), Ok(()), "told once");
@@ -167,14 +180,15 @@ fn an_error_of_posted_work_comes_with_the_next_wait() {
 #[test]
 fn a_sticky_error_stays() {
     let (worker, session) = Worker::start(device());
-    let address = session.memory_allocate(64).unwrap();
+    let address = session.memory().allocate(64).unwrap();
     session
+        .copies()
         .memset(address, 0, 0, 1, 64, 1, session.legacy())
         .unwrap();
     worker.state().deferred = Some((Status::ILLEGAL_ADDRESS, 0x0501));
     assert_eq!(session.synchronize(), Err(Status::ILLEGAL_ADDRESS));
     assert_eq!(session.synchronize(), Err(Status::ILLEGAL_ADDRESS));
-    assert_eq!(session.memory_allocate(64), Err(Status::ILLEGAL_ADDRESS));
+    assert_eq!(session.memory().allocate(64), Err(Status::ILLEGAL_ADDRESS));
 }
 
 #[test]
@@ -196,20 +210,29 @@ fn a_dead_worker_ends_every_wait() {
             })
             .collect();
         for thread in threads {
-            assert_eq!(thread.join().unwrap(), paragpu_client::link::LOST);
+            assert_eq!(thread.join().unwrap(), paragpu_client::connection::LOST);
         }
     });
-    assert_eq!(session.memory_allocate(64), Err(paragpu_client::link::LOST));
-    let copied = session.copy_to_device(1, source(&[1]), session.legacy(), false);
+    assert_eq!(
+        session.memory().allocate(64),
+        Err(paragpu_client::connection::LOST)
+    );
+    let copied = session
+        .copies()
+        .to_device(1, source(&[1]), session.legacy(), false);
     assert!(copied.is_err());
 }
 
 #[test]
 fn a_bad_launch_is_refused_at_once() {
     let (worker, session) = Worker::start(device());
-    let module = session.module_load(b".version 8.0", &[]).unwrap();
-    let function = session.module_function(&module, "kernel").unwrap();
-    let launch = |shape: &Shape| session.launch(&function, session.legacy(), shape, &[0; 12]);
+    let module = session.modules().load(b".version 8.0", &[]).unwrap();
+    let function = session.modules().function(&module, "kernel").unwrap();
+    let launch = |shape: &Shape| {
+        session
+            .launches()
+            .launch(&function, session.legacy(), shape, &[0; 12])
+    };
     assert_eq!(launch(&SHAPE), Ok(()));
     for (block, grid) in [
         ([0, 1, 1], [1, 1, 1]),
@@ -243,7 +266,7 @@ fn a_bad_launch_is_refused_at_once() {
     );
     assert_eq!(worker.count("Launch"), 1);
     assert_eq!(
-        session.module_function(&module, "missing").err(),
+        session.modules().function(&module, "missing").err(),
         Some(Status::NOT_FOUND)
     );
 }
@@ -251,9 +274,11 @@ fn a_bad_launch_is_refused_at_once() {
 #[test]
 fn memory_of_nobody_is_refused() {
     let (_worker, session) = Worker::start(device());
-    let address = session.memory_allocate(1000).unwrap();
+    let address = session.memory().allocate(1000).unwrap();
     let copy = |to, length: usize| {
-        session.copy_to_device(to, source(&vec![0; length]), session.legacy(), true)
+        session
+            .copies()
+            .to_device(to, source(&vec![0; length]), session.legacy(), true)
     };
     assert_eq!(copy(address, 1000), Ok(()));
     for (to, length) in [
@@ -268,16 +293,19 @@ fn memory_of_nobody_is_refused() {
             "{to:x} {length}"
         );
     }
-    assert_eq!(session.memory_free(address + 1), Err(Status::INVALID_VALUE));
-    assert_eq!(session.memory_free(address), Ok(()));
-    assert_eq!(session.memory_free(address), Err(Status::INVALID_VALUE));
+    assert_eq!(
+        session.memory().free(address + 1),
+        Err(Status::INVALID_VALUE)
+    );
+    assert_eq!(session.memory().free(address), Ok(()));
+    assert_eq!(session.memory().free(address), Err(Status::INVALID_VALUE));
     assert_eq!(copy(address, 1), Err(Status::INVALID_VALUE));
     // A variable of a module is memory, too.
-    let module = session.module_load(b".version 8.0", &[]).unwrap();
-    let (at, size) = session.module_global(&module, "variable").unwrap();
+    let module = session.modules().load(b".version 8.0", &[]).unwrap();
+    let (at, size) = session.modules().global(&module, "variable").unwrap();
     assert_eq!(copy(at + 4, 60), Ok(()));
     assert_eq!(copy(at, size as usize + 1), Err(Status::INVALID_VALUE));
-    session.module_unload(&module).unwrap();
+    session.modules().unload(&module).unwrap();
     assert_eq!(copy(at, 1), Err(Status::INVALID_VALUE));
 }
 
@@ -285,22 +313,24 @@ fn memory_of_nobody_is_refused() {
 fn pinned_memory_without_a_window_follows_the_device() {
     let (worker, session) = Worker::start(device());
     let size = 3 * 4096usize;
-    let host = session.host_allocate(size as u64, 0).unwrap();
+    let host = session.host().allocate(size as u64, 0).unwrap();
     // SAFETY: the session's allocation of `size` bytes, freed after the last
     // use.
     let bytes = unsafe { std::slice::from_raw_parts_mut(host as *mut u8, size) };
-    let device = session.memory_allocate(size as u64).unwrap();
+    let device = session.memory().allocate(size as u64).unwrap();
     let data = pattern(size, 5);
     // From the device, asynchronously: there after the wait, beside what the
     // program writes meanwhile in the same page.
     session
-        .copy_to_device(device, source(&data), session.legacy(), true)
+        .copies()
+        .to_device(device, source(&data), session.legacy(), true)
         .unwrap();
     // SAFETY: within the allocation, which is freed after the copy.
-    let place = unsafe { Destination::new(bytes.as_mut_ptr().cast(), 1000) };
+    let place = unsafe { HostRows::new(bytes.as_mut_ptr().cast(), 1000) };
     let before = worker.synchronous();
     session
-        .copy_from_device(place, device, session.legacy(), false)
+        .copies()
+        .from_device(place, device, session.legacy(), false)
         .unwrap();
     assert_eq!(worker.synchronous(), before, "posted");
     bytes[2000] = 42;
@@ -309,8 +339,8 @@ fn pinned_memory_without_a_window_follows_the_device() {
     assert_eq!(bytes[2000], 42);
     // A kernel that is given its address sees what the program wrote, and the
     // program what the kernel wrote.
-    let module = session.module_load(b".version 8.0", &[]).unwrap();
-    let function = session.module_function(&module, "kernel").unwrap();
+    let module = session.modules().load(b".version 8.0", &[]).unwrap();
+    let function = session.modules().function(&module, "kernel").unwrap();
     worker.state().kernel = Some(Box::new(|memory, parameters| {
         let address = u64::from_le_bytes(parameters[..8].try_into().unwrap());
         let seen = memory.read(address + 2000, 1);
@@ -321,26 +351,27 @@ fn pinned_memory_without_a_window_follows_the_device() {
     for round in 0..3u8 {
         bytes[2000] = 100 + round;
         session
+            .launches()
             .launch(&function, session.legacy(), &SHAPE, &parameters)
             .unwrap();
-        session.stream_synchronize(session.legacy()).unwrap();
+        session.streams().synchronize(session.legacy()).unwrap();
         assert_eq!(bytes[2001], 101 + round);
     }
-    session.host_free(host).unwrap();
-    assert_eq!(session.host_free(host), Err(Status::INVALID_VALUE));
+    session.host().free(host).unwrap();
+    assert_eq!(session.host().free(host), Err(Status::INVALID_VALUE));
 }
 
 #[test]
 fn addresses_of_pinned_memory_are_free_when_nobody_holds_them() {
     let (_worker, session) = Worker::start(device());
-    let host = session.host_allocate(4096, 0).unwrap();
+    let host = session.host().allocate(4096, 0).unwrap();
     // As another thread may that asks about an address just then.
     let held = session.host().find(host);
-    session.host_free(host).unwrap();
-    let other = session.host_allocate(4096, 0).unwrap();
+    session.host().free(host).unwrap();
+    let other = session.host().allocate(4096, 0).unwrap();
     assert_ne!(other, host);
     drop(held);
-    assert_eq!(session.host_allocate(4096, 0), Ok(host));
+    assert_eq!(session.host().allocate(4096, 0), Ok(host));
 }
 
 #[test]
@@ -348,24 +379,28 @@ fn registered_memory_is_seen_at_another_address() {
     let (worker, session) = Worker::start(device());
     let mut buffer = vec![0u8; 10_000];
     // SAFETY: within `buffer`, which outlives the registration.
-    let memory = unsafe { Source::new(buffer.as_mut_ptr().add(3).cast(), 9000) };
-    session.host_register(memory, 0).unwrap();
+    let memory = unsafe { HostSlice::new(buffer.as_mut_ptr().add(3).cast(), 9000) };
+    session.host().register(memory, 0).unwrap();
     assert_eq!(
-        session.host_register(memory, 0),
+        session.host().register(memory, 0),
         Err(Status::HOST_MEMORY_ALREADY_REGISTERED)
     );
-    let device = session.host_device_address(memory.address() + 10).unwrap();
-    let module = session.module_load(b".version 8.0", &[]).unwrap();
-    let function = session.module_function(&module, "kernel").unwrap();
+    let device = session
+        .host()
+        .device_address(memory.address() + 10)
+        .unwrap();
+    let module = session.modules().load(b".version 8.0", &[]).unwrap();
+    let function = session.modules().function(&module, "kernel").unwrap();
     worker.state().kernel = Some(Box::new(move |memory, _| memory.write(device, &[1, 2, 3])));
     session
+        .launches()
         .launch(&function, session.legacy(), &SHAPE, &[0; 12])
         .unwrap();
     session.synchronize().unwrap();
     assert_eq!(buffer[12..17], [0, 1, 2, 3, 0]);
-    session.host_unregister(memory.address()).unwrap();
+    session.host().unregister(memory.address()).unwrap();
     assert_eq!(
-        session.host_unregister(memory.address()),
+        session.host().unregister(memory.address()),
         Err(Status::HOST_MEMORY_NOT_REGISTERED)
     );
 }
@@ -374,15 +409,15 @@ fn registered_memory_is_seen_at_another_address() {
 fn what_is_freed_is_unmapped_in_the_end() {
     let (worker, session) = Worker::start(device());
     let small: Vec<u64> = (0..5000)
-        .map(|at| session.memory_allocate(at % 3000 + 1).unwrap())
+        .map(|at| session.memory().allocate(at % 3000 + 1).unwrap())
         .collect();
-    let large = session.memory_allocate(5 << 20).unwrap();
+    let large = session.memory().allocate(5 << 20).unwrap();
     assert_eq!(worker.state().mapped.get(&large), Some(&(6 << 20)));
-    session.memory_free(large).unwrap();
+    session.memory().free(large).unwrap();
     for address in small {
-        session.memory_free(address).unwrap();
+        session.memory().free(address).unwrap();
     }
-    session.memory_trim().unwrap();
+    session.memory().trim().unwrap();
     session.ping().unwrap();
     assert!(worker.state().mapped.is_empty());
 }
@@ -390,37 +425,46 @@ fn what_is_freed_is_unmapped_in_the_end() {
 #[test]
 fn a_host_that_breaks_the_protocol_is_left() {
     let (worker, session) = Worker::start(device());
-    let address = session.memory_allocate(64).unwrap();
+    let address = session.memory().allocate(64).unwrap();
     worker.state().overlong = true;
     let mut bytes = [0u8; 64];
     // SAFETY: all of `bytes`; the copy is waited for.
-    let place = unsafe { Destination::new(bytes.as_mut_ptr().cast(), 64) };
-    let copied = session.copy_from_device(place, address, session.legacy(), true);
-    assert_eq!(copied, Err(paragpu_client::link::LOST));
+    let place = unsafe { HostRows::new(bytes.as_mut_ptr().cast(), 64) };
+    let copied = session
+        .copies()
+        .from_device(place, address, session.legacy(), true);
+    assert_eq!(copied, Err(paragpu_client::connection::LOST));
     assert_eq!(bytes, [0; 64], "nothing is written past what was asked for");
 }
 
 #[test]
 fn a_synchronous_copy_is_over_before_later_work_of_any_stream() {
     let (worker, session) = Worker::start(device());
-    let address = session.memory_allocate(4096).unwrap();
+    let address = session.memory().allocate(4096).unwrap();
     let bytes = pattern(4096, 5);
-    let blocking = session.stream_create(0, 0).unwrap();
-    let other = session.stream_create(1, 0).unwrap();
-    let set = |stream| session.memset(address, 0, 0, 1, 16, 1, stream).unwrap();
+    let blocking = session.streams().create(0, 0).unwrap();
+    let other = session.streams().create(1, 0).unwrap();
+    let set = |stream| {
+        session
+            .copies()
+            .memset(address, 0, 0, 1, 16, 1, stream)
+            .unwrap()
+    };
     let waits = || {
         session.ping().unwrap();
         worker.count("StreamWaitEvent")
     };
 
     session
-        .copy_to_device(address, source(&bytes), session.legacy(), false)
+        .copies()
+        .to_device(address, source(&bytes), session.legacy(), false)
         .unwrap();
     set(&other);
     assert_eq!(waits(), 0, "an asynchronous copy orders its own stream");
 
     session
-        .copy_to_device(address, source(&bytes), session.legacy(), true)
+        .copies()
+        .to_device(address, source(&bytes), session.legacy(), true)
         .unwrap();
     set(&blocking);
     assert_eq!(waits(), 0, "a blocking stream waits by itself");
@@ -430,7 +474,8 @@ fn a_synchronous_copy_is_over_before_later_work_of_any_stream() {
     assert_eq!(waits(), 1, "once is enough");
 
     session
-        .copy_to_device(address, source(&bytes), &other, true)
+        .copies()
+        .to_device(address, source(&bytes), &other, true)
         .unwrap();
     set(&blocking);
     assert_eq!(

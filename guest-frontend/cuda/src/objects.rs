@@ -14,9 +14,9 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use paragpu_client::Session;
 use paragpu_client::event::Event;
-use paragpu_client::graph::Graph;
 use paragpu_client::graph_exec::GraphExec;
 use paragpu_client::module::{Function, Module};
+use paragpu_client::objects::graph::Graph;
 use paragpu_client::stream::Stream;
 use paragpu_client::texture::{Array, ArrayLevel, Surface, Texture};
 

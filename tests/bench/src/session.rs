@@ -63,8 +63,8 @@ pub fn calls() -> Result<(), Error> {
 /// Null launches: what one costs the thread that posts it.
 pub fn launches() -> Result<(), Error> {
     let (session, _) = open()?;
-    let module = session.module_load(NULL_KERNEL, &[])?;
-    let function = session.module_function(&module, "nothing")?;
+    let module = session.modules().load(NULL_KERNEL, &[])?;
+    let function = session.modules().function(&module, "nothing")?;
     let stream = Arc::clone(session.legacy());
     let shape = Shape {
         grid: [1, 1, 1],
@@ -74,7 +74,7 @@ pub fn launches() -> Result<(), Error> {
     let mut values = Vec::new();
     for round in 0..220 {
         let (seconds, launched) = seconds_of(|| {
-            (0..BURST).try_for_each(|_| session.launch(&function, &stream, &shape, &[]))
+            (0..BURST).try_for_each(|_| session.launches().launch(&function, &stream, &shape, &[]))
         });
         launched?;
         // The first rounds fault in what later ones reuse.
@@ -84,7 +84,7 @@ pub fn launches() -> Result<(), Error> {
         session.synchronize()?;
     }
     print("client_launch", "us", median(values) * MICROS);
-    session.module_unload(&module)?;
+    session.modules().unload(&module)?;
     session.close();
     Ok(())
 }

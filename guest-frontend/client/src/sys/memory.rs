@@ -15,7 +15,7 @@ pub(crate) const PAGE: usize = 4096;
 
 /// Bytes of the program that a call may read.
 #[derive(Debug, Clone, Copy)]
-pub struct Source {
+pub struct HostSlice {
     address: *const u8,
     length: usize,
 }
@@ -23,7 +23,7 @@ pub struct Source {
 /// Bytes of the program that a call may write: `slices × rows` rows of
 /// `width` bytes.
 #[derive(Debug, Clone, Copy)]
-pub struct Destination {
+pub struct HostRows {
     address: *mut u8,
     width: usize,
     rows: usize,
@@ -36,15 +36,15 @@ pub struct Destination {
 
 // SAFETY: the thread that made it waits until nobody uses it any more, or
 // hands it to the threads of one copy; the bytes are the program's to share.
-unsafe impl Send for Source {}
+unsafe impl Send for HostSlice {}
 // SAFETY: as above; it is only read.
-unsafe impl Sync for Source {}
+unsafe impl Sync for HostSlice {}
 // SAFETY: as above; whoever writes has exclusive use of its part.
-unsafe impl Send for Destination {}
+unsafe impl Send for HostRows {}
 // SAFETY: as above.
-unsafe impl Sync for Destination {}
+unsafe impl Sync for HostRows {}
 
-impl Source {
+impl HostSlice {
     /// `length` bytes at `address`.
     ///
     /// # Safety
@@ -143,13 +143,13 @@ impl Source {
     }
 }
 
-impl AsRef<[u8]> for Source {
+impl AsRef<[u8]> for HostSlice {
     fn as_ref(&self) -> &[u8] {
         self.part(0, self.length)
     }
 }
 
-impl Destination {
+impl HostRows {
     /// `length` bytes at `address`.
     ///
     /// # Safety
@@ -389,9 +389,9 @@ impl Pages {
     }
 
     /// All of it, to be used no longer than the pages live.
-    pub(crate) fn bytes(&self) -> Source {
+    pub(crate) fn bytes(&self) -> HostSlice {
         // SAFETY: readable as long as the pages live.
-        unsafe { Source::new(self.address.as_ptr(), self.length) }
+        unsafe { HostSlice::new(self.address.as_ptr(), self.length) }
     }
 }
 

@@ -1,7 +1,9 @@
 //! What the library must know of its process: forks and the end.
 
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, Once, PoisonError};
+
+use parking_lot::Mutex;
 
 static FORKED: AtomicBool = AtomicBool::new(false);
 static LAST: Mutex<Vec<fn()>> = Mutex::new(Vec::new());
@@ -14,7 +16,7 @@ extern "C" fn at_exit() {
     if forked() {
         return;
     }
-    let last = std::mem::take(&mut *LAST.lock().unwrap_or_else(PoisonError::into_inner));
+    let last = std::mem::take(&mut *LAST.lock());
     for function in last {
         // Unwinding into the C library is not allowed.
         let _ = std::panic::catch_unwind(function);
@@ -44,9 +46,7 @@ pub fn at_end(function: fn()) {
     ONCE.call_once(|| unsafe {
         libc::atexit(at_exit);
     });
-    LAST.lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .push(function);
+    LAST.lock().push(function);
 }
 
 /// Writes what a kernel printed where the program's own `printf` writes, in

@@ -44,7 +44,7 @@ pub fn whole(array: CUmipmappedArray) -> Result<Arc<Array>> {
 /// Ends an array; levels of mipmapped arrays end with those.
 pub fn destroy(array: &InContext<ArrayLevel>) -> Result {
     if array.object.array.shape().levels == 0 {
-        array.session.array_destroy(&array.object.array)
+        array.session.textures().destroy_array(&array.object.array)
     } else {
         Ok(())
     }
@@ -64,7 +64,7 @@ fn shape(descriptor: &CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> ArrayShape {
 
 fn create(shape: ArrayShape) -> Result<CUarray> {
     let current = context::current()?;
-    let array = current.session.array_create(shape)?;
+    let array = current.session.textures().create_array(shape)?;
     Ok(objects::insert(Object::Array(InContext {
         context: current.handle,
         session: current.session,
@@ -155,7 +155,8 @@ pub(crate) fn cuMipmappedArrayCreate(
     let current = context::current()?;
     let object = current
         .session
-        .array_create(shape(descriptor.get()?, levels.max(1)))?;
+        .textures()
+        .create_array(shape(descriptor.get()?, levels.max(1)))?;
     array.put(objects::insert(Object::Mipmapped(InContext {
         context: current.handle,
         session: current.session,
@@ -194,5 +195,5 @@ pub(crate) fn cuMipmappedArrayDestroy(array: CUmipmappedArray) -> Result {
     objects::remove_all(
         |object| matches!(object, Object::Array(level) if Arc::ptr_eq(&level.object.array, &inner.object)),
     );
-    inner.session.array_destroy(&inner.object)
+    inner.session.textures().destroy_array(&inner.object)
 }

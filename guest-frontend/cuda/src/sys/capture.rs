@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::ffi::{c_int, c_uint};
 
 use paragpu_abi::{CUgraph, CUgraphNode, CUstream, cudaGraphEdgeData};
-use paragpu_client::capture::{Mode, exchange_mode};
-use paragpu_client::graph::NodeName;
+use paragpu_client::objects::capture::{Mode, exchange_mode};
+use paragpu_client::objects::graph::NodeName;
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
@@ -13,7 +13,7 @@ use super::graph::{PLAIN, find, handle, node_handle, numbers, plain};
 use super::{Result, get, put, put_if, stream};
 use crate::objects::{self, Object};
 
-pub use paragpu_client::capture::permit_unsafe;
+pub use paragpu_client::objects::capture::permit_unsafe;
 
 /// CU_STREAM_CAPTURE_STATUS_NONE, _ACTIVE and _INVALIDATED.
 const NONE: c_int = 0;
@@ -34,14 +34,14 @@ fn begin(stream: CUstream, mode: c_int) -> Result {
     let mode = Mode::of(mode).ok_or(Status::INVALID_VALUE)?;
     let named = stream::named(stream)?;
     let (session, stream) = named.both()?;
-    session.capture_begin(stream, mode, None, &[])
+    session.streams().begin_capture(stream, mode, None, &[])
 }
 
 fn status(stream: CUstream) -> Result<c_int> {
     let named = stream::named(stream)?;
     let (session, stream) = named.both()?;
     if stream.is_legacy() {
-        session.permit_legacy()?;
+        session.streams().permit_legacy()?;
     }
     Ok(match stream.capture_info() {
         None => NONE,
@@ -137,15 +137,17 @@ pub(crate) unsafe fn cuStreamBeginCaptureToGraph(
     let after = numbers(&graph, dependencies, count)?;
     let named = stream::named(stream)?;
     let (session, stream) = named.both()?;
-    session.capture_begin(stream, mode, Some(graph), &after)
+    session
+        .streams()
+        .begin_capture(stream, mode, Some(graph), &after)
 }
 
 pub(crate) unsafe fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> Result {
     put(graph, std::ptr::null_mut())?;
     let named = stream::named(stream)?;
-    let (session, stream) = named.both()?;
+    let stream = named.stream()?;
     let under_way = stream.capture_info();
-    match session.capture_end(stream) {
+    match stream.end_capture() {
         Ok(found) => put(graph, handle(&found)),
         Err(status) => {
             // A graph that was begun here and told of is nobody's now.

@@ -170,12 +170,12 @@ fn end_objects(context: &Context) {
     for object in ended {
         // What the host says no longer matters.
         let _ = match &*object {
-            Object::Stream(inner) => session.stream_destroy(&inner.object),
-            Object::Event(inner) => session.event_destroy(&inner.object),
-            Object::Module(inner) => session.module_unload(&inner.object),
+            Object::Stream(inner) => session.streams().destroy(&inner.object),
+            Object::Event(inner) => session.events().destroy(&inner.object),
+            Object::Module(inner) => session.modules().unload(&inner.object),
             Object::Array(inner) => super::array::destroy(inner),
-            Object::Mipmapped(inner) => session.array_destroy(&inner.object),
-            Object::GraphExec(inner) => inner.session.graph_exec_destroy(&inner.object),
+            Object::Mipmapped(inner) => session.textures().destroy_array(&inner.object),
+            Object::GraphExec(inner) => inner.session.graphs().destroy(&inner.object),
             _ => Ok(()),
         };
     }
@@ -217,7 +217,7 @@ impl Primary {
         let waited = context.session.synchronize();
         super::library::forget_session(context.session);
         end_objects(context);
-        waited.and_then(|()| context.session.memory_clear())
+        waited.and_then(|()| context.session.memory().clear())
     }
 }
 
@@ -336,7 +336,7 @@ pub(crate) fn cuCtxDestroy(context: CUcontext) -> Result {
     let memory = std::mem::take(&mut *ended.memory.lock().unwrap_or_else(PoisonError::into_inner));
     for address in memory {
         // Freed by the program already, perhaps in another context.
-        let _ = ended.session.memory_free(address);
+        let _ = ended.session.memory().free(address);
     }
     waited
 }
@@ -400,13 +400,13 @@ pub(crate) fn cuCtxGetApiVersion(context: CUcontext, version: Out<'_, c_uint>) -
 
 pub(crate) fn cuCtxSynchronize() -> Result {
     let session = current()?.session;
-    session.permit_synchronize()?;
+    session.streams().permit_synchronize()?;
     session.synchronize()
 }
 
 pub(crate) fn cuCtxSynchronize_v2(context: CUcontext) -> Result {
     let session = find_or_current(context)?.session;
-    session.permit_synchronize()?;
+    session.streams().permit_synchronize()?;
     session.synchronize()
 }
 
@@ -422,13 +422,13 @@ pub(crate) fn cuCtxGetStreamPriorityRange(
 
 pub(crate) fn cuCtxGetLimit(value: Out<'_, usize>, limit: c_int) -> Result {
     let limit = u32::try_from(limit).map_err(|_| Status::INVALID_VALUE)?;
-    let found = current()?.session.limit(limit)?;
+    let found = current()?.session.device().limit(limit)?;
     value.put(usize::try_from(found).unwrap_or(usize::MAX))
 }
 
 pub(crate) fn cuCtxSetLimit(limit: c_int, value: usize) -> Result {
     let limit = u32::try_from(limit).map_err(|_| Status::INVALID_VALUE)?;
-    current()?.session.set_limit(limit, value as u64)
+    current()?.session.device().set_limit(limit, value as u64)
 }
 
 pub(crate) fn cuCtxGetCacheConfig(config: Out<'_, c_int>) -> Result {

@@ -4,9 +4,9 @@ use std::ffi::c_void;
 
 use paragpu_abi::{CUcontext, CUdeviceptr, CUstream};
 use paragpu_client::Session;
-use paragpu_client::copy_rect::End;
+use paragpu_client::copy::RectEnd;
 use paragpu_client::stream::Stream;
-use paragpu_client::sys::memory::{Destination, Source};
+use paragpu_client::sys::memory::{HostRows, HostSlice};
 use paragpu_protocol::status::Status;
 
 use super::{Result, context, device, host, memory, stream};
@@ -60,7 +60,9 @@ unsafe fn to_device(
     }
     let named = stream::named(stream)?;
     let (session, stream) = named.both()?;
-    session.copy_to_device(destination, Source::new(source, size), stream, wait)
+    session
+        .copies()
+        .to_device(destination, HostSlice::new(source, size), stream, wait)
 }
 
 /// To memory of the program.
@@ -81,7 +83,9 @@ unsafe fn from_device(
     }
     let named = stream::named(stream)?;
     let (session, stream) = named.both()?;
-    session.copy_from_device(Destination::new(destination, size), source, stream, wait)
+    session
+        .copies()
+        .from_device(HostRows::new(destination, size), source, stream, wait)
 }
 
 /// Between two devices the bytes go through the program.
@@ -94,7 +98,7 @@ fn between(
     stream: &Named,
 ) -> Result {
     const STEP: usize = 4 << 20;
-    stream.session()?.stream_synchronize(stream.stream()?)?;
+    stream.session()?.streams().synchronize(stream.stream()?)?;
     from.synchronize()?;
     let mut buffer = vec![0_u8; size.min(STEP)];
     let mut at = 0;
@@ -103,9 +107,11 @@ fn between(
         let place = buffer.as_mut_ptr().cast();
         // SAFETY: `length` bytes of the buffer, which outlives both copies:
         // each is waited for.
-        let (into, out) = unsafe { (Destination::new(place, length), Source::new(place, length)) };
-        from.copy_from_device(into, source + at as u64, from.legacy(), true)?;
-        to.copy_to_device(destination + at as u64, out, to.legacy(), true)?;
+        let (into, out) = unsafe { (HostRows::new(place, length), HostSlice::new(place, length)) };
+        from.copies()
+            .from_device(into, source + at as u64, from.legacy(), true)?;
+        to.copies()
+            .to_device(destination + at as u64, out, to.legacy(), true)?;
         at += length;
     }
     to.synchronize()
@@ -141,7 +147,9 @@ unsafe fn unified(
         (Kind::Device(to), Kind::Device(from)) => {
             let named = stream::named(stream)?;
             if std::ptr::eq(to, from) {
-                return to.copy_on_device(destination, source, size as u64, named.stream()?);
+                return to
+                    .copies()
+                    .on_device(destination, source, size as u64, named.stream()?);
             }
             between(destination, to, source, from, size, &named)
         }
@@ -165,18 +173,22 @@ unsafe fn host_to_host(
     let (session, stream) = named.both()?;
     let pinned = host::pinned(destination).is_some() && host::pinned(source).is_some();
     if stream.is_capturing() && !wait {
-        let end = |address| End::Host {
+        let end = |address| RectEnd::Host {
             address: pointer(address),
             pitch: size as u64,
             rows: 1,
         };
         let extent = [size as u64, 1, 1];
-        return session.copy_rect(end(destination), end(source), extent, stream, false);
+        return session
+            .copies()
+            .rect(end(destination), end(source), extent, stream, false);
     }
     if pinned && !wait {
-        return session.copy_on_device(destination, source, size as u64, stream);
+        return session
+            .copies()
+            .on_device(destination, source, size as u64, stream);
     }
-    session.stream_synchronize(stream)?;
+    session.streams().synchronize(stream)?;
     std::ptr::copy(
         pointer(source).cast::<u8>(),
         pointer(destination).cast::<u8>(),
@@ -193,7 +205,9 @@ fn on_device(destination: u64, source: u64, size: usize, stream: CUstream) -> Re
     let (session, stream) = named.both()?;
     let (to, from) = (memory::owner(destination)?, memory::owner(source)?);
     if std::ptr::eq(to, from) {
-        return session.copy_on_device(destination, source, size as u64, stream);
+        return session
+            .copies()
+            .on_device(destination, source, size as u64, stream);
     }
     between(destination, to, source, from, size, &named)
 }
@@ -211,7 +225,9 @@ fn peer(
     let from = device::session(context::find_or_current(from)?.ordinal)?;
     let named = stream::named(stream)?;
     if std::ptr::eq(to, from) {
-        return to.copy_on_device(destination, source, size as u64, default_of(to, &named)?);
+        return to
+            .copies()
+            .on_device(destination, source, size as u64, default_of(to, &named)?);
     }
     between(destination, to, source, from, size, &named)
 }

@@ -8,8 +8,8 @@ use paragpu_abi::{
     CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUarray, CUdeviceptr, CUstream,
 };
 use paragpu_client::Session;
-use paragpu_client::copy_rect::End;
-use paragpu_client::graph::CopyWork;
+use paragpu_client::copy::RectEnd;
+use paragpu_client::objects::graph::CopyWork;
 use paragpu_client::texture::ArrayLevel;
 use paragpu_protocol::status::Status;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl Side {
         })
     }
 
-    fn end<'a>(&self, looked: &'a Looked, [width, height, _]: [usize; 3]) -> Result<End<'a>> {
+    fn end<'a>(&self, looked: &'a Looked, [width, height, _]: [usize; 3]) -> Result<RectEnd<'a>> {
         let [x, y, z] = self.origin;
         // A pitch or height of 0 means rows or slices without gaps.
         let pitch = if self.pitch == 0 { width } else { self.pitch };
@@ -66,19 +66,19 @@ impl Side {
             .and_then(|bytes| bytes.checked_add(x))
             .ok_or(Status::INVALID_VALUE)?;
         Ok(match looked {
-            Looked::Device(address) => End::Device {
+            Looked::Device(address) => RectEnd::Device {
                 address: address
                     .checked_add(offset as u64)
                     .ok_or(Status::INVALID_VALUE)?,
                 pitch: pitch as u64,
                 rows: rows as u64,
             },
-            Looked::Host(address) => End::Host {
+            Looked::Host(address) => RectEnd::Host {
                 address: address.wrapping_byte_add(offset),
                 pitch: pitch as u64,
                 rows: rows as u64,
             },
-            Looked::Array(array) => End::Array {
+            Looked::Array(array) => RectEnd::Array {
                 array,
                 origin: [x as u64, y as u64, z as u64],
             },
@@ -98,7 +98,7 @@ unsafe fn run(to: &Side, from: &Side, extent: [usize; 3], stream: CUstream, wait
         return session.check();
     }
     let (to_looked, from_looked) = (to.look()?, from.look()?);
-    session.copy_rect(
+    session.copies().rect(
         to.end(&to_looked, extent)?,
         from.end(&from_looked, extent)?,
         extent.map(|n| n as u64),
@@ -184,7 +184,7 @@ unsafe fn volume(copy: *const CUDA_MEMCPY3D, stream: CUstream, wait: bool) -> Re
 pub unsafe fn node(session: &Session, copy: *const CUDA_MEMCPY3D) -> Result<CopyWork> {
     let (to, from, extent) = sides(get(copy)?)?;
     let (to_looked, from_looked) = (to.look()?, from.look()?);
-    session.copy_node(
+    session.copies().node(
         to.end(&to_looked, extent)?,
         from.end(&from_looked, extent)?,
         extent.map(|n| n as u64),

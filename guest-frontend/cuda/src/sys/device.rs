@@ -106,7 +106,7 @@ pub fn snapshot(device: CUdevice) -> Result<&'static Snapshot> {
     let snapshot = if ordinal == 0 {
         first.snapshot()?
     } else {
-        first.snapshot_of(ordinal)?
+        first.device().snapshot_of(ordinal)?
     };
     Ok(place.get_or_init(|| snapshot))
 }

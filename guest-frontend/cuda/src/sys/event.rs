@@ -37,9 +37,9 @@ fn record(named: CUevent, stream: CUstream, flags: c_uint) -> Result {
         return Err(Status::INVALID_HANDLE);
     }
     if flags & EXTERNAL != 0 && stream.is_capturing() {
-        return session.capture_record_external(stream, graph_node::marked(named)?);
+        return stream.capture_external_record(graph_node::marked(named)?);
     }
-    session.event_record(&event.object, stream)
+    session.events().record(&event.object, stream)
 }
 
 fn elapsed(milliseconds: *mut f32, start: CUevent, end: CUevent) -> Result<f32> {
@@ -51,13 +51,13 @@ fn elapsed(milliseconds: *mut f32, start: CUevent, end: CUevent) -> Result<f32> 
     if !std::ptr::eq(start.session, end.session) {
         return Err(Status::INVALID_HANDLE);
     }
-    start.session.event_elapsed(&start.object, &end.object)
+    start.session.events().elapsed(&start.object, &end.object)
 }
 
 pub(crate) fn cuEventCreate(event: Out<'_, CUevent>, flags: c_uint) -> Result {
     event.present()?;
     let current = context::current()?;
-    let object = current.session.event_create(flags)?;
+    let object = current.session.events().create(flags)?;
     event.put(objects::insert(Object::Event(InContext {
         context: current.handle,
         session: current.session,
@@ -68,7 +68,7 @@ pub(crate) fn cuEventCreate(event: Out<'_, CUevent>, flags: c_uint) -> Result {
 pub(crate) fn cuEventDestroy(event: CUevent) -> Result {
     let ended = objects::remove(event, |object| matches!(object, Object::Event(_)));
     match ended.as_deref() {
-        Some(Object::Event(inner)) => inner.session.event_destroy(&inner.object),
+        Some(Object::Event(inner)) => inner.session.events().destroy(&inner.object),
         _ => Err(Status::INVALID_HANDLE),
     }
 }
@@ -88,14 +88,14 @@ pub(crate) fn cuEventQuery(event: CUevent) -> Result {
     let found = find(event)?;
     let event = inner(&found)?;
     capture::permit_unsafe()?;
-    event.session.event_query(&event.object)
+    event.session.events().query(&event.object)
 }
 
 pub(crate) fn cuEventSynchronize(event: CUevent) -> Result {
     let found = find(event)?;
     let event = inner(&found)?;
     capture::permit_unsafe()?;
-    event.session.event_synchronize(&event.object)
+    event.session.events().synchronize(&event.object)
 }
 
 pub(crate) unsafe fn cuEventElapsedTime(

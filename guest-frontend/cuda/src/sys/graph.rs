@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use paragpu_abi::{CUdevice, CUgraph, CUgraphNode, cudaGraphEdgeData};
-use paragpu_client::graph::{Graph, NodeName, Work};
+use paragpu_client::objects::graph::{Graph, NodeName, Work};
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;

@@ -9,8 +9,8 @@ use paragpu_abi::{
     cudaGraphNodeParams, cudaHostNodeParams, cudaMemsetParams,
 };
 use paragpu_client::Session;
-use paragpu_client::graph::{Graph, NodeName, Work};
 use paragpu_client::graph_exec::GraphExec;
+use paragpu_client::objects::graph::{Graph, NodeName, Work};
 use paragpu_protocol::status::Status;
 
 use super::boundary::{In, Out};
@@ -72,7 +72,7 @@ unsafe fn instantiate(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Res
     let graph = find(graph)?;
     let current = context::current()?;
     let session = session_of(&graph)?;
-    let object = session.graph_instantiate(&graph, flags)?;
+    let object = session.graphs().instantiate(&graph, flags)?;
     put(
         exec,
         objects::insert(Object::GraphExec(InContext {
@@ -88,7 +88,7 @@ fn set(exec: CUgraphExec, node: CUgraphNode, make: impl FnOnce(&Work) -> Result<
     let inner = inner(&found)?;
     let name = node_name(node)?;
     let work = make(&inner.object.work(name)?)?;
-    inner.session.graph_exec_set(&inner.object, name, work)
+    inner.session.graphs().set(&inner.object, name, work)
 }
 
 fn child(exec: CUgraphExec, node: CUgraphNode, new: &Graph) -> Result {
@@ -96,7 +96,7 @@ fn child(exec: CUgraphExec, node: CUgraphNode, new: &Graph) -> Result {
     let inner = inner(&found)?;
     let (graph, number) = find_node(node)?;
     match graph.work(number)? {
-        Work::Child(had) => inner.object.set_child(inner.session, &had, new),
+        Work::Child(had) => inner.session.graphs().set_child(&inner.object, &had, new),
         _ => Err(Status::INVALID_VALUE),
     }
 }
@@ -106,7 +106,7 @@ fn update(exec: CUgraphExec, graph: CUgraph) -> Result<Option<(c_int, Option<Nod
     let found = find_exec(exec)?;
     let inner = inner(&found)?;
     let graph: Arc<Graph> = find(graph)?;
-    let outcome = inner.session.graph_exec_update(&inner.object, &graph)?;
+    let outcome = inner.session.graphs().update(&inner.object, &graph)?;
     Ok(outcome
         .err()
         .map(|(name, refusal)| (refusal as c_int, name)))
@@ -158,7 +158,7 @@ pub(crate) unsafe fn cuGraphExecGetFlags(exec: CUgraphExec, flags: *mut u64) -> 
 pub(crate) fn cuGraphExecDestroy(exec: CUgraphExec) -> Result {
     let ended = objects::remove(exec, |object| matches!(object, Object::GraphExec(_)));
     match ended.as_deref() {
-        Some(Object::GraphExec(inner)) => inner.session.graph_exec_destroy(&inner.object),
+        Some(Object::GraphExec(inner)) => inner.session.graphs().destroy(&inner.object),
         _ => Err(Status::INVALID_VALUE),
     }
 }
@@ -171,7 +171,7 @@ pub(crate) fn cuGraphLaunch(exec: CUgraphExec, stream: CUstream) -> Result {
     if !std::ptr::eq(session, inner.session) {
         return Err(Status::INVALID_VALUE);
     }
-    session.graph_launch(&inner.object, stream)
+    session.graphs().launch(&inner.object, stream)
 }
 
 pub(crate) fn cuGraphUpload(exec: CUgraphExec, stream: CUstream) -> Result {
@@ -296,5 +296,6 @@ pub(crate) fn cuGraphNodeSetEnabled(
     let inner = inner(&found)?;
     inner
         .session
-        .graph_exec_enable(&inner.object, node_name(node)?, enabled != 0)
+        .graphs()
+        .enable(&inner.object, node_name(node)?, enabled != 0)
 }

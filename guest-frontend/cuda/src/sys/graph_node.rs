@@ -9,8 +9,10 @@ use paragpu_abi::{
     CUevent, CUgraph, CUgraphNode, cudaGraphEdgeData, cudaGraphNodeParams, cudaHostNodeParams,
     cudaLaunchAttributeValue, cudaMemsetParams, dim3,
 };
-use paragpu_client::graph::{CopyWork, Fill, Graph, HostCall, Kernel, Marked, Place, Work};
 use paragpu_client::launch::Shape;
+use paragpu_client::objects::graph::{
+    CopyNodeEnd, CopyWork, Fill, Graph, HostCall, Kernel, Marked, Work,
+};
 use paragpu_client::texture::ArrayLevel;
 use paragpu_protocol::status::Status;
 
@@ -231,7 +233,7 @@ fn describe(copy: &CopyWork) -> CUDA_MEMCPY3D {
     let mut out: CUDA_MEMCPY3D = unsafe { std::mem::zeroed() };
     (out.WidthInBytes, out.Height, out.Depth) = (width, height, depth);
     match &copy.source {
-        Place::Device {
+        CopyNodeEnd::Device {
             address,
             pitch,
             rows,
@@ -240,7 +242,7 @@ fn describe(copy: &CopyWork) -> CUDA_MEMCPY3D {
             out.srcDevice = *address;
             (out.srcPitch, out.srcHeight) = (size(*pitch), size(*rows));
         }
-        Place::Host {
+        CopyNodeEnd::Host {
             address,
             pitch,
             rows,
@@ -249,14 +251,14 @@ fn describe(copy: &CopyWork) -> CUDA_MEMCPY3D {
             out.srcHost = super::copy::pointer(*address);
             (out.srcPitch, out.srcHeight) = (size(*pitch), size(*rows));
         }
-        Place::Array { array, origin } => {
+        CopyNodeEnd::Array { array, origin } => {
             out.srcMemoryType = CU_MEMORYTYPE_ARRAY.cast_unsigned();
             out.srcArray = array_handle(array);
             [out.srcXInBytes, out.srcY, out.srcZ] = origin.map(size);
         }
     }
     match &copy.destination {
-        Place::Device {
+        CopyNodeEnd::Device {
             address,
             pitch,
             rows,
@@ -265,7 +267,7 @@ fn describe(copy: &CopyWork) -> CUDA_MEMCPY3D {
             out.dstDevice = *address;
             (out.dstPitch, out.dstHeight) = (size(*pitch), size(*rows));
         }
-        Place::Host {
+        CopyNodeEnd::Host {
             address,
             pitch,
             rows,
@@ -274,7 +276,7 @@ fn describe(copy: &CopyWork) -> CUDA_MEMCPY3D {
             out.dstHost = super::copy::pointer(*address);
             (out.dstPitch, out.dstHeight) = (size(*pitch), size(*rows));
         }
-        Place::Array { array, origin } => {
+        CopyNodeEnd::Array { array, origin } => {
             out.dstMemoryType = CU_MEMORYTYPE_ARRAY.cast_unsigned();
             out.dstArray = array_handle(array);
             [out.dstXInBytes, out.dstY, out.dstZ] = origin.map(size);

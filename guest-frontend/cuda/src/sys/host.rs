@@ -5,7 +5,7 @@ use std::ffi::{c_uint, c_void};
 use paragpu_abi::CUdeviceptr;
 use paragpu_client::Session;
 use paragpu_client::host::Pinned;
-use paragpu_client::sys::memory::Source;
+use paragpu_client::sys::memory::HostSlice;
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
@@ -34,7 +34,8 @@ unsafe fn allocate(place: *mut *mut c_void, size: usize, flags: c_uint) -> Resul
     capture::permit_unsafe()?;
     let address = context::current()?
         .session
-        .host_allocate(size as u64, flags)?;
+        .host()
+        .allocate(size as u64, flags)?;
     put(
         place,
         std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0)),
@@ -58,7 +59,7 @@ pub(crate) fn cuMemFreeHost(address: *mut c_void) -> Result {
         return Err(Status::INVALID_VALUE);
     }
     capture::permit_unsafe()?;
-    session.host_free(address as u64)
+    session.host().free(address as u64)
 }
 
 pub(crate) unsafe fn cuMemHostRegister_v2(
@@ -71,14 +72,16 @@ pub(crate) unsafe fn cuMemHostRegister_v2(
         return Err(Status::HOST_MEMORY_ALREADY_REGISTERED);
     }
     capture::permit_unsafe()?;
-    session.host_register(Source::new(address, size), flags)
+    session
+        .host()
+        .register(HostSlice::new(address, size), flags)
 }
 
 pub(crate) fn cuMemHostUnregister(address: *mut c_void) -> Result {
     context::current()?;
     let (session, _) = pinned(address as u64).ok_or(Status::HOST_MEMORY_NOT_REGISTERED)?;
     capture::permit_unsafe()?;
-    session.host_unregister(address as u64)
+    session.host().unregister(address as u64)
 }
 
 pub(crate) fn cuMemHostGetDevicePointer_v2(
@@ -91,7 +94,7 @@ pub(crate) fn cuMemHostGetDevicePointer_v2(
     }
     context::current()?;
     let (session, _) = pinned(address as u64).ok_or(Status::INVALID_VALUE)?;
-    device.put(session.host_device_address(address as u64)?)
+    device.put(session.host().device_address(address as u64)?)
 }
 
 pub(crate) unsafe fn cuMemHostGetFlags(flags: *mut c_uint, address: *mut c_void) -> Result {

@@ -5,9 +5,9 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use paragpu_abi::{CUfunction, CUlaunchConfig, CUstream, cudaLaunchAttribute};
-use paragpu_client::graph::Kernel;
 use paragpu_client::launch::Shape;
 use paragpu_client::module::Function;
+use paragpu_client::objects::graph::Kernel;
 use paragpu_protocol::status::Status;
 
 use super::boundary::In;
@@ -139,7 +139,7 @@ unsafe fn launch(
         let parameters = parameters(function, pointers, extra)?;
         let (ordinal, function) = (session.ordinal(), Arc::clone(function));
         let kernel = Kernel::new(ordinal, function, named as u64, *shape, parameters);
-        return session.capture_launch(stream, kernel);
+        return session.launches().capture(stream, kernel);
     }
     if !pointers.is_null() && !extra.is_null() {
         return Err(Status::INVALID_VALUE);
@@ -151,7 +151,11 @@ unsafe fn launch(
     } else {
         packed(function, extra, &mut parameters)
     };
-    let launched = gathered.and_then(|()| session.launch(function, stream, shape, &parameters));
+    let launched = gathered.and_then(|()| {
+        session
+            .launches()
+            .launch(function, stream, shape, &parameters)
+    });
     let _ = PARAMETERS.try_with(|kept| kept.set(parameters));
     launched
 }

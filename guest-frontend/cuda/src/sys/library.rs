@@ -60,7 +60,7 @@ impl Inner {
         if let Some(module) = modules.get(&session.ordinal()) {
             return Ok(Arc::clone(module));
         }
-        let loaded = session.module_load(&self.image, &self.options)?;
+        let loaded = session.modules().load(&self.image, &self.options)?;
         modules.insert(session.ordinal(), Arc::clone(&loaded));
         Ok(loaded)
     }
@@ -78,7 +78,7 @@ impl Kernel {
             return Ok(found);
         }
         let module = self.library.module(current.session)?;
-        let object = current.session.module_function(&module, &self.name)?;
+        let object = current.session.modules().function(&module, &self.name)?;
         let made = objects::insert(Object::Function(
             InContext {
                 context: current.handle,
@@ -100,7 +100,7 @@ pub fn forget_session(session: &'static Session) {
             lock(&library.inner.module_handles).remove(&session.ordinal());
             if let Some(module) = lock(&library.inner.modules).remove(&session.ordinal()) {
                 // What the host says no longer matters.
-                let _ = session.module_unload(&module);
+                let _ = session.modules().unload(&module);
             }
         }
         Object::Kernel(kernel) => {
@@ -169,7 +169,9 @@ fn kernel(place: CUlibrary, name: &str) -> Result<CUkernel> {
         return Ok(handle(*known));
     }
     let session = any_session()?;
-    session.module_function(&*library.module(session)?, name)?;
+    session
+        .modules()
+        .function(&*library.module(session)?, name)?;
     let mut kernels = lock(&library.kernels);
     let made = kernels.entry(name.to_owned()).or_insert_with(|| {
         objects::insert(Object::Kernel(Kernel {
@@ -271,7 +273,7 @@ pub(crate) fn cuLibraryUnload(library: CUlibrary) -> Result {
     let modules = std::mem::take(&mut *lock(&ended.inner.modules));
     modules
         .into_iter()
-        .try_for_each(|(ordinal, module)| device::session(ordinal)?.module_unload(&module))
+        .try_for_each(|(ordinal, module)| device::session(ordinal)?.modules().unload(&module))
 }
 
 pub(crate) fn cuLibraryGetKernel(
@@ -296,7 +298,9 @@ pub(crate) fn cuLibraryGetGlobal(
 ) -> Result {
     let inner = find(library)?;
     let session = context::current()?.session;
-    let (at, length) = session.module_global(&*inner.module(session)?, name.get()?)?;
+    let (at, length) = session
+        .modules()
+        .global(&*inner.module(session)?, name.get()?)?;
     address.put_if(at);
     size.put_if(usize::try_from(length).unwrap_or(usize::MAX));
     Ok(())

@@ -36,7 +36,7 @@ pub fn owner(address: u64) -> Result<&'static Session> {
 pub fn allocate(size: usize) -> Result<u64> {
     capture::permit_unsafe()?;
     let current = context::current()?;
-    let address = current.session.memory_allocate(size as u64)?;
+    let address = current.session.memory().allocate(size as u64)?;
     current.keep_memory(address);
     Ok(address)
 }
@@ -77,11 +77,11 @@ pub(crate) fn cuMemFree_v2(address: CUdeviceptr) -> Result {
         return Ok(());
     }
     capture::permit_unsafe()?;
-    owner(address)?.memory_free(address)
+    owner(address)?.memory().free(address)
 }
 
 pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Result {
-    let info = context::current()?.session.memory_info()?;
+    let info = context::current()?.session.memory().info()?;
     put_if(free, usize::try_from(info.free).unwrap_or(usize::MAX));
     put_if(total, usize::try_from(info.total).unwrap_or(usize::MAX));
     Ok(())

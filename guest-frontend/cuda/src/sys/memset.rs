@@ -17,7 +17,7 @@ fn set(
 ) -> Result {
     let named = stream::named(stream)?;
     let (session, stream) = named.both()?;
-    session.memset(
+    session.copies().memset(
         destination,
         pitch as u64,
         value,

@@ -23,7 +23,7 @@ pub unsafe fn load_image(
     options: &Options,
 ) -> Result<Arc<Module>> {
     let _ = paragpu_client::take_detail();
-    match session.module_load(image, &options.numbers) {
+    match session.modules().load(image, &options.numbers) {
         Ok(module) => {
             options.tell(module.log(), "");
             Ok(module)
@@ -180,14 +180,14 @@ pub fn set_attribute(function: CUfunction, attribute: c_int, value: c_int) -> Re
     let callable = callable(function)?;
     let (session, function) = (callable.session, callable.function()?);
     let attribute = u32::try_from(attribute).map_err(|_| Status::INVALID_VALUE)?;
-    session.function_set_attribute(function, attribute, value)
+    session.modules().set_attribute(function, attribute, value)
 }
 
 fn set_cache_config(function: CUfunction, config: c_int) -> Result {
     let callable = callable(function)?;
     let (session, function) = (callable.session, callable.function()?);
     let config = u32::try_from(config).map_err(|_| Status::INVALID_VALUE)?;
-    session.function_set_cache_config(function, config)
+    session.modules().set_cache_config(function, config)
 }
 
 pub(crate) unsafe fn cuModuleLoad(module: *mut CUmodule, name: *const c_char) -> Result {
@@ -224,7 +224,7 @@ pub(crate) fn cuModuleUnload(module: CUmodule) -> Result {
     };
     let handle = module as u64;
     objects::remove_all(|object| matches!(object, Object::Function(_, of) if *of == handle));
-    inner.session.module_unload(&inner.object)
+    inner.session.modules().unload(&inner.object)
 }
 
 pub(crate) fn cuModuleGetLoadingMode(mode: Out<'_, c_int>) -> Result {
@@ -243,7 +243,8 @@ pub(crate) fn cuModuleGetFunction(
     let module_object = inner(&found)?;
     let object = module_object
         .session
-        .module_function(&module_object.object, name.get()?)?;
+        .modules()
+        .function(&module_object.object, name.get()?)?;
     function.put(objects::insert(Object::Function(
         InContext {
             context: module_object.context,
@@ -262,7 +263,10 @@ pub(crate) fn cuModuleGetGlobal_v2(
 ) -> Result {
     let found = find(module)?;
     let module = inner(&found)?;
-    let (at, length) = module.session.module_global(&module.object, name.get()?)?;
+    let (at, length) = module
+        .session
+        .modules()
+        .global(&module.object, name.get()?)?;
     address.put_if(at);
     size.put_if(usize::try_from(length).unwrap_or(usize::MAX));
     Ok(())

@@ -14,6 +14,7 @@ fn blocks(function: CUfunction, block_size: c_int, shared: usize, flags: c_uint)
     let function = callable.function()?;
     callable
         .session
+        .modules()
         .occupancy_blocks(function, block_size, shared as u64, flags)
 }
 
@@ -45,7 +46,9 @@ unsafe fn potential(
     let mut size = most;
     while size > 0 {
         let bytes = shared_of.map_or(shared, |of| of(size));
-        let blocks = session.occupancy_blocks(function, size, bytes as u64, flags)?;
+        let blocks = session
+            .modules()
+            .occupancy_blocks(function, size, bytes as u64, flags)?;
         let threads = blocks * size;
         if threads > best.0 {
             best = (threads, size, blocks);
@@ -132,6 +135,7 @@ pub(crate) unsafe fn cuOccupancyAvailableDynamicSMemPerBlock(
     let function = callable.function()?;
     let found = callable
         .session
+        .modules()
         .occupancy_dynamic_shared(function, number, block_size)?;
     put(bytes, usize::try_from(found).unwrap_or(usize::MAX))
 }

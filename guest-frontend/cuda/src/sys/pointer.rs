@@ -104,7 +104,7 @@ unsafe fn attribute(place: *mut c_void, which: c_int, known: &Known) -> Result {
         DEVICE_POINTER => {
             if let (Some(host), true) = (known.host, known.kind == HOST) {
                 // Whoever asks may give it to a kernel.
-                let _ = known.session.host_device_address(host);
+                let _ = known.session.host().device_address(host);
             }
             place.cast::<u64>().write(known.device);
         }

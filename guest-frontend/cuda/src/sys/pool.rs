@@ -107,7 +107,7 @@ fn allocate(size: usize, stream: CUstream, ordinal: Option<u32>) -> Result<u64> 
         Some(ordinal) => device::session(ordinal)?,
         None => named.session()?,
     };
-    let address = session.memory_allocate(size as u64)?;
+    let address = session.memory().allocate(size as u64)?;
     if let Ok(current) = context::current()
         && std::ptr::eq(current.session, session)
     {
@@ -151,7 +151,7 @@ pub(crate) fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> Result {
     if address == 0 {
         return Err(Status::INVALID_VALUE);
     }
-    memory::owner(address)?.memory_free(address)
+    memory::owner(address)?.memory().free(address)
 }
 
 pub(crate) fn cuDeviceGetDefaultMemPool(pool: Out<'_, CUmemoryPool>, device: CUdevice) -> Result {
@@ -218,7 +218,7 @@ pub(crate) fn cuMemPoolDestroy(pool: CUmemoryPool) -> Result {
 pub(crate) fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> Result {
     let _ = keep;
     let ordinal = with_pool(pool, |pool| Ok(pool.ordinal))?;
-    device::session(ordinal)?.memory_trim()
+    device::session(ordinal)?.memory().trim()
 }
 
 pub(crate) unsafe fn cuMemPoolGetAttribute(

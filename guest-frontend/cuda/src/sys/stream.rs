@@ -35,7 +35,7 @@ pub struct OwnStream {
 impl Drop for OwnStream {
     fn drop(&mut self) {
         if !paragpu_client::sys::process::forked() {
-            let _ = self.session.stream_destroy(&self.stream);
+            let _ = self.session.streams().destroy(&self.stream);
         }
     }
 }
@@ -125,7 +125,7 @@ fn own(session: &'static Session) -> Result<Rc<OwnStream>> {
         }
         let made = Rc::new(OwnStream {
             session,
-            stream: session.stream_create(0, 0)?,
+            stream: session.streams().create(0, 0)?,
         });
         own.push(Rc::clone(&made));
         Ok(made)
@@ -147,7 +147,7 @@ fn create(stream: *mut CUstream, flags: c_uint, priority: c_int) -> Result<CUstr
     let current = context::current()?;
     let (least, greatest) = priorities(current.session)?;
     let priority = priority.clamp(greatest, least);
-    let object = current.session.stream_create(flags, priority)?;
+    let object = current.session.streams().create(flags, priority)?;
     Ok(objects::insert(Object::Stream(InContext {
         context: current.handle,
         session: current.session,
@@ -175,7 +175,7 @@ pub(crate) unsafe fn cuStreamCreateWithPriority(
 pub(crate) fn cuStreamDestroy(stream: CUstream) -> Result {
     let ended = objects::remove(stream, |object| matches!(object, Object::Stream(_)));
     match ended.as_deref() {
-        Some(Object::Stream(inner)) => inner.session.stream_destroy(&inner.object),
+        Some(Object::Stream(inner)) => inner.session.streams().destroy(&inner.object),
         _ => Err(Status::INVALID_HANDLE),
     }
 }
@@ -183,13 +183,13 @@ pub(crate) fn cuStreamDestroy(stream: CUstream) -> Result {
 pub(crate) fn cuStreamSynchronize(stream: CUstream) -> Result {
     let named = named(stream)?;
     let (session, stream) = named.both()?;
-    session.stream_synchronize(stream)
+    session.streams().synchronize(stream)
 }
 
 pub(crate) fn cuStreamQuery(stream: CUstream) -> Result {
     let named = named(stream)?;
     let (session, stream) = named.both()?;
-    session.stream_query(stream)
+    session.streams().query(stream)
 }
 
 pub(crate) fn cuStreamWaitEvent(stream: CUstream, waited: CUevent, flags: c_uint) -> Result {
@@ -202,9 +202,9 @@ pub(crate) fn cuStreamWaitEvent(stream: CUstream, waited: CUevent, flags: c_uint
     let inner = event::inner(&found)?;
     if std::ptr::eq(inner.session, session) {
         if flags & EXTERNAL != 0 && stream.is_capturing() {
-            return session.capture_wait_external(stream, graph_node::marked(waited)?);
+            return stream.capture_external_wait(graph_node::marked(waited)?);
         }
-        return session.stream_wait_event(stream, &inner.object);
+        return session.streams().wait_event(stream, &inner.object);
     }
     if stream.is_capturing() {
         return Err(unsupported_use!(
@@ -212,7 +212,7 @@ pub(crate) fn cuStreamWaitEvent(stream: CUstream, waited: CUevent, flags: c_uint
         ));
     }
     // Another device's event: its worker cannot be waited for in order.
-    inner.session.event_synchronize(&inner.object)
+    inner.session.events().synchronize(&inner.object)
 }
 
 pub(crate) unsafe fn cuStreamGetFlags(stream: CUstream, flags: *mut c_uint) -> Result {
@@ -299,10 +299,10 @@ pub(crate) unsafe fn cuLaunchHostFunc(
     let named = named(stream)?;
     let (session, stream) = named.both()?;
     if stream.is_capturing() {
-        return session.capture_host(stream, graph_node::host_call(Some(function), argument)?);
+        return stream.capture_host(graph_node::host_call(Some(function), argument)?);
     }
     let argument = Carried(argument);
-    session.launch_host_function(
+    session.host_functions().launch(
         stream,
         Box::new(move || {
             let argument = argument;
@@ -325,7 +325,7 @@ pub(crate) fn cuStreamAddCallback(
     let (argument, handle) = (Carried(argument), Carried(stream));
     let named = named(stream)?;
     let (session, stream) = named.both()?;
-    session.launch_host_function(
+    session.host_functions().launch(
         stream,
         Box::new(move || {
             let (argument, handle) = (argument, handle);

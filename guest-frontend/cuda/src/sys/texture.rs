@@ -44,8 +44,8 @@ fn keep(surface: bool, value: u64, entry: Entry) {
 
 fn destroy(entry: &Entry) -> Result {
     match &entry.object {
-        Bindless::Texture(inner) => inner.session.texture_destroy(&inner.object),
-        Bindless::Surface(inner) => inner.session.surface_destroy(&inner.object),
+        Bindless::Texture(inner) => inner.session.textures().destroy_texture(&inner.object),
+        Bindless::Surface(inner) => inner.session.textures().destroy_surface(&inner.object),
     }
 }
 
@@ -209,7 +209,7 @@ pub(crate) unsafe fn cuTexObjectCreate(
         sampling: sampling(how)?,
         view: view(another.as_ref())?,
     };
-    let object = current.session.texture_create(spec)?;
+    let object = current.session.textures().create_texture(spec)?;
     let value = object.value;
     keep(
         false,
@@ -270,7 +270,7 @@ pub(crate) unsafe fn cuSurfObjectCreate(
         return Err(super::unsupported_use!("a surface of one mipmap level"));
     }
     let current = context::current()?;
-    let object = current.session.surface_create(&level.array)?;
+    let object = current.session.textures().create_surface(&level.array)?;
     let value = object.value;
     keep(
         true,

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use paragpu_client::connect::connect;
+use paragpu_client::connection::connect::connect;
 use paragpu_config::Communicator;
 use paragpu_config::guest::Guest;
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use paragpu_client::Session;
 use paragpu_client::launch::Shape;
 use paragpu_client::module::Function;
-use paragpu_client::sys::memory::{Destination, Source};
+use paragpu_client::sys::memory::{HostRows, HostSlice};
 
 /// One step of a chain: not commutative, so that order counts.
 const PTX: &str = r#"
@@ -61,10 +61,10 @@ pub struct Load {
 
 impl Load {
     pub fn new(session: &Arc<Session>) -> Self {
-        let module = session.module_load(PTX.as_bytes(), &[]).unwrap();
+        let module = session.modules().load(PTX.as_bytes(), &[]).unwrap();
         Self {
             session: Arc::clone(session),
-            step: session.module_function(&module, "step").unwrap(),
+            step: session.modules().function(&module, "step").unwrap(),
         }
     }
 
@@ -72,11 +72,12 @@ impl Load {
     pub fn run(&self, seed: u64, stop: &AtomicBool) -> u64 {
         let session = &self.session;
         let mut random = Random(seed);
-        let stream = session.stream_create(1, 0).unwrap();
-        let event = session.event_create(0).unwrap();
-        let memory = session.memory_allocate(BUFFER as u64 + 8).unwrap();
+        let stream = session.streams().create(1, 0).unwrap();
+        let event = session.events().create(0).unwrap();
+        let memory = session.memory().allocate(BUFFER as u64 + 8).unwrap();
         let cell = memory + BUFFER as u64;
         session
+            .copies()
             .memset(
                 memory,
                 BUFFER as u64 + 8,
@@ -107,6 +108,7 @@ impl Load {
                         let value = random.next();
                         let parameters = [cell.to_le_bytes(), value.to_le_bytes()].concat();
                         session
+                            .launches()
                             .launch(&self.step, &stream, &ONE, &parameters)
                             .unwrap();
                         chain = chain.wrapping_mul(FACTOR).wrapping_add(value);
@@ -120,17 +122,19 @@ impl Load {
                     }
                     model[at..at + size].copy_from_slice(&bytes);
                     // SAFETY: `bytes` has `size` and outlives the copy.
-                    let source = unsafe { Source::new(bytes.as_ptr().cast(), size) };
+                    let source = unsafe { HostSlice::new(bytes.as_ptr().cast(), size) };
                     session
-                        .copy_to_device(memory + at as u64, source, &stream, true)
+                        .copies()
+                        .to_device(memory + at as u64, source, &stream, true)
                         .unwrap();
                 }
                 12..15 => {
                     let mut bytes = vec![0xee; size];
                     // SAFETY: as above.
-                    let place = unsafe { Destination::new(bytes.as_mut_ptr().cast(), size) };
+                    let place = unsafe { HostRows::new(bytes.as_mut_ptr().cast(), size) };
                     session
-                        .copy_from_device(place, memory + at as u64, &stream, true)
+                        .copies()
+                        .from_device(place, memory + at as u64, &stream, true)
                         .unwrap();
                     assert!(bytes == model[at..at + size], "{size} bytes at {at}");
                 }
@@ -139,6 +143,7 @@ impl Load {
                     model[at..at + size].fill(value);
                     let bytes = size as u64;
                     session
+                        .copies()
                         .memset(
                             memory + at as u64,
                             bytes,
@@ -151,8 +156,8 @@ impl Load {
                         .unwrap();
                 }
                 16 => {
-                    session.event_record(&event, &stream).unwrap();
-                    session.event_synchronize(&event).unwrap();
+                    session.events().record(&event, &stream).unwrap();
+                    session.events().synchronize(&event).unwrap();
                 }
                 17 => {
                     let counter = Arc::clone(&called);
@@ -160,18 +165,19 @@ impl Load {
                         counter.fetch_add(1, Ordering::SeqCst);
                     };
                     session
-                        .launch_host_function(&stream, Box::new(function))
+                        .host_functions()
+                        .launch(&stream, Box::new(function))
                         .unwrap();
                     calls += 1;
                 }
                 18 => {
-                    let more = session.memory_allocate(4 << 20).unwrap();
-                    session.memory_free(more).unwrap();
+                    let more = session.memory().allocate(4 << 20).unwrap();
+                    session.memory().free(more).unwrap();
                 }
-                _ => session.stream_synchronize(&stream).unwrap(),
+                _ => session.streams().synchronize(&stream).unwrap(),
             }
         }
-        session.stream_synchronize(&stream).unwrap();
+        session.streams().synchronize(&stream).unwrap();
         assert_eq!(
             called.load(Ordering::SeqCst),
             calls,
@@ -179,9 +185,10 @@ impl Load {
         );
         let mut bytes = vec![0; BUFFER + 8];
         // SAFETY: all of `bytes`, which outlives the copy.
-        let place = unsafe { Destination::new(bytes.as_mut_ptr().cast(), BUFFER + 8) };
+        let place = unsafe { HostRows::new(bytes.as_mut_ptr().cast(), BUFFER + 8) };
         session
-            .copy_from_device(place, memory, &stream, true)
+            .copies()
+            .from_device(place, memory, &stream, true)
             .unwrap();
         assert!(
             bytes[..BUFFER] == model[..],
@@ -192,7 +199,7 @@ impl Load {
             chain.to_le_bytes(),
             "kernels once, in order"
         );
-        session.memory_free(memory).unwrap();
+        session.memory().free(memory).unwrap();
         launches
     }
 }

@@ -9,17 +9,18 @@
 //! - work posted afterwards to a stream that would not wait for the copy is
 //!   made to wait for it on the device.
 
-use std::sync::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use paragpu_protocol::handle::{EventHandle, StreamHandle};
 use paragpu_protocol::table::{EventCreate, EventDestroy, EventRecord, StreamWaitEvent};
+use parking_lot::Mutex;
 
+use crate::connection::Link;
 use crate::error::Result;
-use crate::event::DISABLE_TIMING;
-use crate::session::Session;
-use crate::slots::lock;
-use crate::stream::Stream;
+use crate::handles::Handles;
+use crate::objects::event::DISABLE_TIMING;
+use crate::objects::stream::Stream;
 
 /// The last synchronous copy of a stream whose bytes may still be on their way.
 #[derive(Debug, Clone, Copy)]
@@ -29,43 +30,59 @@ struct Taken {
     position: u64,
 }
 
-/// Synchronous copies of a session.
-#[derive(Debug, Default)]
-pub(crate) struct Copies {
+/// The order of what is posted after synchronous copies.
+#[derive(Debug)]
+pub(crate) struct CopyOrder {
+    link: Arc<Link>,
+    handles: Arc<Handles>,
     /// Position of the last one.
     last: AtomicU64,
     streams: Mutex<Vec<Taken>>,
 }
 
-impl Copies {
-    /// Must work of `stream` be made to wait for copies of others?
-    pub(crate) fn concern(&self, stream: &Stream) -> bool {
-        self.last.load(Ordering::Acquire) > stream.ordered.load(Ordering::Relaxed)
+impl CopyOrder {
+    pub(crate) fn new(link: Arc<Link>, handles: Arc<Handles>) -> Self {
+        Self {
+            link,
+            handles,
+            last: AtomicU64::new(0),
+            streams: Mutex::default(),
+        }
     }
 
-    fn note(&self, stream: &Stream, complete: u64) {
+    /// Must work of `stream` be made to wait for copies of others?
+    pub(crate) fn concern(&self, stream: &Stream) -> bool {
+        self.last.load(Ordering::Acquire) > stream.ordered()
+    }
+
+    /// A synchronous copy of `stream` took its bytes; all work of the session up
+    /// to `complete` is over.
+    pub(crate) fn note(&self, stream: &Stream, complete: u64) {
         let taken = Taken {
             stream: stream.handle(),
             blocking: stream.is_blocking(),
-            position: stream.progress.posted(),
+            position: stream.progress().posted(),
         };
-        let mut streams = lock(&self.streams);
+        let mut streams = self.streams.lock();
         streams.retain(|other| other.stream != taken.stream && other.position > complete);
         streams.push(taken);
         self.last.fetch_max(taken.position, Ordering::AcqRel);
     }
 
-    fn forget(&self, stream: StreamHandle) -> Option<u64> {
-        let mut streams = lock(&self.streams);
+    /// The stream is destroyed: the position of its last copy, which nobody can
+    /// wait for later.
+    pub(crate) fn forget(&self, stream: StreamHandle) -> Option<u64> {
+        let mut streams = self.streams.lock();
         let index = streams.iter().position(|taken| taken.stream == stream)?;
         Some(streams.swap_remove(index).position)
     }
 
     /// Streams whose copies `stream` would not wait for by itself.
     fn strangers(&self, stream: &Stream, complete: u64) -> Vec<StreamHandle> {
-        let ordered = stream.ordered.load(Ordering::Relaxed).max(complete);
+        let ordered = stream.ordered().max(complete);
         let legacy = StreamHandle::LEGACY;
-        lock(&self.streams)
+        self.streams
+            .lock()
             .iter()
             .filter(|taken| taken.position > ordered && taken.stream != stream.handle())
             .filter(|taken| {
@@ -76,33 +93,12 @@ impl Copies {
             .map(|taken| taken.stream)
             .collect()
     }
-}
-
-impl Session {
-    /// Before the bytes of a synchronous copy are taken.
-    pub(crate) fn before_taking(&self, stream: &Stream) -> Result<()> {
-        let running = if stream.handle() == StreamHandle::LEGACY {
-            self.running.load(Ordering::Acquire)
-        } else {
-            stream.running.load(Ordering::Acquire)
-        };
-        let complete = stream.progress.complete().max(self.progress.complete());
-        if running > complete {
-            self.stream_synchronize(stream)?;
-        }
-        Ok(())
-    }
-
-    /// After the bytes of a synchronous copy were taken.
-    pub(crate) fn after_taking(&self, stream: &Stream) {
-        self.copies.note(stream, self.progress.complete());
-    }
 
     /// Makes what is posted to `stream` next wait for the copies of others.
-    pub(crate) fn order_after_copies(&self, stream: &Stream) -> Result<()> {
-        let last = self.copies.last.load(Ordering::Acquire);
-        for other in self.copies.strangers(stream, self.progress.complete()) {
-            let event = EventHandle(self.new_handle());
+    pub(crate) fn make_wait(&self, stream: &Stream, complete: u64) -> Result<()> {
+        let last = self.last.load(Ordering::Acquire);
+        for other in self.strangers(stream, complete) {
+            let event = EventHandle(self.handles.next());
             self.link.post(&EventCreate {
                 event,
                 flags: DISABLE_TIMING,
@@ -117,17 +113,7 @@ impl Session {
             })?;
             self.link.post(&EventDestroy { event })?;
         }
-        stream.ordered.fetch_max(last, Ordering::AcqRel);
+        stream.note_ordered(last);
         Ok(())
-    }
-
-    /// Before a stream is destroyed: nobody could wait for its copies later.
-    pub(crate) fn before_destroying(&self, stream: &Stream) -> Result<()> {
-        match self.copies.forget(stream.handle()) {
-            Some(position) if position > self.progress.complete() => {
-                self.stream_synchronize(stream)
-            }
-            _ => Ok(()),
-        }
     }
 }

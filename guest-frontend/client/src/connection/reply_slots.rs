@@ -2,12 +2,13 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 
 use paragpu_protocol::frame::REPLY;
+use parking_lot::Mutex;
 
-use crate::sys::memory::Destination;
+use crate::sys::memory::HostRows;
 
 const CHUNK: usize = 64;
 const CHUNKS: usize = 1024;
@@ -16,10 +17,6 @@ const IDLE: u32 = 0;
 const WAITING: u32 = 1;
 const DONE: u32 = 2;
 const LOST: u32 = 3;
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// One waiting thread's place.
 #[derive(Debug, Default)]
@@ -32,7 +29,7 @@ pub(crate) struct Slot {
 struct Inner {
     kind: u16,
     reply: Vec<u8>,
-    destination: Option<Destination>,
+    destination: Option<HostRows>,
     thread: Option<Thread>,
 }
 
@@ -48,8 +45,8 @@ pub(crate) enum Misrouted {
 impl Slot {
     /// The calling thread waits for the reply to `call` from now on, which
     /// comes in the memory of `reply`; data frames go to `destination`.
-    pub(crate) fn begin(&self, call: u16, destination: Option<Destination>, reply: Vec<u8>) {
-        let mut inner = lock(&self.inner);
+    pub(crate) fn begin(&self, call: u16, destination: Option<HostRows>, reply: Vec<u8>) {
+        let mut inner = self.inner.lock();
         inner.reply = reply;
         inner.kind = call | REPLY;
         inner.destination = destination;
@@ -63,7 +60,7 @@ impl Slot {
 
     /// A reply came.
     pub(crate) fn deliver(&self, kind: u16, payload: &[u8]) -> Result<(), Misrouted> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         if self.state.load(Ordering::Relaxed) != WAITING || inner.kind != kind {
             return Err(Misrouted::Unasked);
         }
@@ -79,7 +76,7 @@ impl Slot {
 
     /// Part of what the call asked for came.
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Misrouted> {
-        let inner = lock(&self.inner);
+        let inner = self.inner.lock();
         if self.state.load(Ordering::Relaxed) != WAITING {
             return Err(Misrouted::Unasked);
         }
@@ -101,7 +98,7 @@ impl Slot {
         read: &mut dyn FnMut(&mut [u8]) -> usize,
     ) -> bool {
         // Held while the memory is filled: whoever waits for it waits here.
-        let inner = lock(&self.inner);
+        let inner = self.inner.lock();
         let waits = self.state.load(Ordering::Relaxed) == WAITING;
         let destination = inner.destination.as_ref().filter(|_| waits);
         destination.is_some_and(|destination| destination.land(offset, length, at, read))
@@ -109,7 +106,7 @@ impl Slot {
 
     /// No reply will come any more.
     pub(crate) fn lose(&self) {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         if self.state.load(Ordering::Relaxed) == WAITING {
             inner.destination = None;
             self.state.store(LOST, Ordering::Release);
@@ -121,14 +118,14 @@ impl Slot {
 
     /// Wakes the thread, if it sleeps.
     pub(crate) fn unpark(&self) {
-        if let Some(thread) = &lock(&self.inner).thread {
+        if let Some(thread) = &self.inner.lock().thread {
             thread.unpark();
         }
     }
 
     /// Ends the wait: the reply, or `None` where it was lost.
     pub(crate) fn take(&self) -> Option<Vec<u8>> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         inner.destination = None;
         match self.state.swap(IDLE, Ordering::Relaxed) {
             DONE => Some(std::mem::take(&mut inner.reply)),
@@ -178,7 +175,7 @@ impl Slots {
     }
 
     fn acquire(&self) -> Option<u16> {
-        let mut free = lock(&self.free);
+        let mut free = self.free.lock();
         let index = match free.list.pop() {
             Some(index) => index,
             None => {
@@ -191,15 +188,15 @@ impl Slots {
         let chunk = self.chunks.get(usize::from(index) / CHUNK)?;
         let chunk = chunk.get_or_init(|| (0..CHUNK).map(|_| Slot::default()).collect());
         let slot = chunk.get(usize::from(index) % CHUNK)?;
-        lock(&slot.inner).thread = Some(std::thread::current());
+        slot.inner.lock().thread = Some(std::thread::current());
         Some(index)
     }
 
     fn release(&self, index: u16) {
         if let Some(slot) = self.get(index) {
-            lock(&slot.inner).thread = None;
+            slot.inner.lock().thread = None;
         }
-        lock(&self.free).list.push(index);
+        self.free.lock().list.push(index);
     }
 }
 

@@ -1,5 +1,5 @@
 //! Two- and three-dimensional copies, and copies of arrays (CUDA Driver API,
-//! Memory Management). What [`crate::copy`] says of linear memory holds here.
+//! Memory Management). What the folder says of linear memory holds here.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -11,21 +11,21 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{CopyRect, CopyRectFromDevice, CopyRectToDevice};
 use paragpu_protocol::types::{ArrayEnd, CopyEnd, LinearEnd};
 
+use super::Copies;
 use crate::error::Result;
-use crate::graph::{CopyWork, Place};
-use crate::host::Reach;
-use crate::session::Session;
+use crate::objects::array::ArrayLevel;
+use crate::objects::graph::{CopyNodeEnd, CopyWork};
+use crate::objects::stream::Stream;
+use crate::shadow::Reach;
 use crate::statistics;
-use crate::stream::Stream;
-use crate::sys::memory::{Destination, Source};
-use crate::texture::ArrayLevel;
+use crate::sys::memory::{HostRows, HostSlice};
 
 /// Bytes of a copy in one call; a multiple of every element's size.
 const PART: u64 = (MAX_PAYLOAD - 256) as u64;
 
 /// One end of a rectangular copy.
 #[derive(Debug, Clone, Copy)]
-pub enum End<'a> {
+pub enum RectEnd<'a> {
     /// Memory of the device, or pinned memory by its device address: address
     /// of the first byte of the copy, bytes from row to row, rows from slice
     /// to slice.
@@ -65,7 +65,7 @@ pub(crate) fn span([width, height, depth]: [u64; 3], pitch: u64, rows: u64) -> R
         .ok_or(Status::INVALID_VALUE)
 }
 
-impl End<'_> {
+impl RectEnd<'_> {
     fn is_host(&self) -> bool {
         matches!(self, Self::Host { .. })
     }
@@ -137,13 +137,13 @@ impl End<'_> {
     }
 
     /// The end as a node of a graph names it.
-    fn place(&self) -> Place {
+    fn of_node(&self) -> CopyNodeEnd {
         match *self {
             Self::Device {
                 address,
                 pitch,
                 rows,
-            } => Place::Device {
+            } => CopyNodeEnd::Device {
                 address,
                 pitch,
                 rows,
@@ -152,12 +152,12 @@ impl End<'_> {
                 address,
                 pitch,
                 rows,
-            } => Place::Host {
+            } => CopyNodeEnd::Host {
                 address: address.expose_provenance() as u64,
                 pitch,
                 rows,
             },
-            Self::Array { array, origin } => Place::Array {
+            Self::Array { array, origin } => CopyNodeEnd::Array {
                 array: Arc::new(array.clone()),
                 origin,
             },
@@ -177,7 +177,7 @@ impl End<'_> {
                 rows,
             })),
             Self::Array { array, origin } => Some(CopyEnd::Array(ArrayEnd {
-                array: array.array.handle,
+                array: array.array.handle(),
                 level: array.level,
                 origin,
             })),
@@ -186,15 +186,15 @@ impl End<'_> {
     }
 }
 
-impl Session {
+impl Copies {
     /// A copy as a node of a graph has it.
     ///
     /// # Errors
     /// `INVALID_VALUE` where an end does not hold the extent, or it is empty.
-    pub fn copy_node(
+    pub fn node(
         &self,
-        destination: End<'_>,
-        source: End<'_>,
+        destination: RectEnd<'_>,
+        source: RectEnd<'_>,
         extent: [u64; 3],
     ) -> Result<CopyWork> {
         if extent.contains(&0) {
@@ -204,8 +204,8 @@ impl Session {
         source.check(extent)?;
         Ok(CopyWork {
             ordinal: self.ordinal,
-            destination: destination.place(),
-            source: source.place(),
+            destination: destination.of_node(),
+            source: source.of_node(),
             extent,
         })
     }
@@ -217,12 +217,12 @@ impl Session {
     /// `INVALID_VALUE`; of work that failed.
     ///
     /// # Safety
-    /// The rows of an [`End::Host`] must be readable or writable for as long
+    /// The rows of an [`RectEnd::Host`] must be readable or writable for as long
     /// as the call lasts, and pinned memory until the copy is over.
-    pub unsafe fn copy_rect(
+    pub unsafe fn rect(
         &self,
-        destination: End<'_>,
-        source: End<'_>,
+        destination: RectEnd<'_>,
+        source: RectEnd<'_>,
         extent: [u64; 3],
         stream: &Stream,
         wait: bool,
@@ -236,7 +236,7 @@ impl Session {
             if wait {
                 return stream.cannot_capture();
             }
-            return self.capture_copy(stream, destination.place(), source.place(), extent);
+            return self.capture(stream, destination.of_node(), source.of_node(), extent);
         }
         let bytes = extent
             .iter()
@@ -253,7 +253,7 @@ impl Session {
         let destination = self.reach_end(destination, extent)?;
         match (destination.wire(), source.wire()) {
             (Some(to), Some(from)) => {
-                let position = self.post_work(
+                let position = self.streams.post_work(
                     stream,
                     &CopyRect {
                         destination: to,
@@ -263,33 +263,33 @@ impl Session {
                         token: 0,
                     },
                 )?;
-                if let End::Device {
+                if let RectEnd::Device {
                     address,
                     pitch,
                     rows,
                 } = destination
                 {
                     let size = span(extent, pitch, rows)?;
-                    self.device_writes(address, size, stream, position);
+                    self.access.after_write(address, size, stream, position);
                 }
                 if wait && (from_host || to_host) {
-                    self.stream_synchronize(stream)?;
+                    self.streams.synchronize(stream)?;
                 }
                 Ok(())
             }
             (Some(_), None) => {
                 if wait {
-                    self.before_taking(stream)?;
+                    self.streams.before_taking(stream)?;
                 }
                 self.rect_to_device(&destination, &source, extent, stream)?;
                 if wait {
-                    self.after_taking(stream);
+                    self.streams.after_taking(stream);
                 }
                 Ok(())
             }
             (None, Some(_)) => self.rect_from_device(&destination, &source, extent, stream),
             (None, None) => {
-                self.stream_synchronize(stream)?;
+                self.streams.synchronize(stream)?;
                 host_rect(&destination, &source, extent);
                 Ok(())
             }
@@ -298,47 +298,45 @@ impl Session {
 
     /// Pinned memory of the window is reached by the device itself; device
     /// memory must be allocated.
-    fn reach_end<'a>(&self, end: End<'a>, extent: [u64; 3]) -> Result<End<'a>> {
+    fn reach_end<'a>(&self, end: RectEnd<'a>, extent: [u64; 3]) -> Result<RectEnd<'a>> {
         match end {
-            End::Host {
+            RectEnd::Host {
                 address,
                 pitch,
                 rows,
             } => {
                 let size = span(extent, pitch, rows)?;
-                match self.host.reach(address as u64, size) {
-                    Reach::Direct(address) => Ok(End::Device {
+                match self.access.reach(address as u64, size) {
+                    Reach::Direct(address) => Ok(RectEnd::Device {
                         address,
                         pitch,
                         rows,
                     }),
                     Reach::Shadow(region) => {
-                        if region.has_writers() || self.callbacks.outstanding() > 0 {
-                            self.synchronize()?;
-                        }
+                        self.settle_shadow(region.has_writers())?;
                         Ok(end)
                     }
                     Reach::Pageable => Ok(end),
                 }
             }
-            End::Device {
+            RectEnd::Device {
                 address,
                 pitch,
                 rows,
-            } => Ok(End::Device {
-                address: self.before_device_writes(address, span(extent, pitch, rows)?)?,
+            } => Ok(RectEnd::Device {
+                address: self.access.before(address, span(extent, pitch, rows)?)?,
                 pitch,
                 rows,
             }),
-            End::Array { .. } => Ok(end),
+            RectEnd::Array { .. } => Ok(end),
         }
     }
 
     /// The rows travel in calls, as many whole rows in one as fit.
     fn rect_to_device(
         &self,
-        destination: &End<'_>,
-        source: &End<'_>,
+        destination: &RectEnd<'_>,
+        source: &RectEnd<'_>,
         extent: [u64; 3],
         stream: &Stream,
     ) -> Result<()> {
@@ -346,7 +344,7 @@ impl Session {
         for_pieces(extent, |[column, row, slice], [width, count]| {
             data.clear();
             for at in row..row + count {
-                if let End::Host { address, .. } = source.moved(column, at, slice) {
+                if let RectEnd::Host { address, .. } = source.moved(column, at, slice) {
                     let row = row_source(address, width);
                     data.extend_from_slice(row.part(0, row.len()));
                 }
@@ -355,7 +353,7 @@ impl Session {
             let Some(to) = destination.wire() else {
                 return Err(Status::UNKNOWN);
             };
-            let position = self.post_work(
+            let position = self.streams.post_work(
                 stream,
                 &CopyRectToDevice {
                     destination: to,
@@ -364,8 +362,9 @@ impl Session {
                     data: Bytes(&data),
                 },
             )?;
-            if let End::Device { address, pitch, .. } = destination {
-                self.device_writes(address, (count - 1) * pitch + width, stream, position);
+            if let RectEnd::Device { address, pitch, .. } = destination {
+                self.access
+                    .after_write(address, (count - 1) * pitch + width, stream, position);
             }
             Ok(())
         })
@@ -373,12 +372,12 @@ impl Session {
 
     fn rect_from_device(
         &self,
-        destination: &End<'_>,
-        source: &End<'_>,
+        destination: &RectEnd<'_>,
+        source: &RectEnd<'_>,
         extent: [u64; 3],
         stream: &Stream,
     ) -> Result<()> {
-        let End::Host {
+        let RectEnd::Host {
             address,
             pitch,
             rows,
@@ -397,18 +396,13 @@ impl Session {
         let Some(source) = source.wire() else {
             return Err(Status::UNKNOWN);
         };
-        let before = self.before(stream);
-        self.link.call_with(
-            &CopyRectFromDevice {
-                source,
-                extent,
-                stream: stream.handle(),
-            },
-            Some(place),
-            |()| (),
-        )?;
-        self.finished(stream, before);
-        self.pull()
+        let copy = CopyRectFromDevice {
+            source,
+            extent,
+            stream: stream.handle(),
+        };
+        self.streams
+            .finish_after(stream, || self.link.call_with(&copy, Some(place), |()| ()))
     }
 }
 
@@ -437,9 +431,9 @@ fn for_pieces(
     Ok(())
 }
 
-fn row_source(address: *mut c_void, width: u64) -> Source {
-    // SAFETY: a row of a host end, readable by `copy_rect`'s contract.
-    unsafe { Source::new(address, usize::try_from(width).unwrap_or(0)) }
+fn row_source(address: *mut c_void, width: u64) -> HostSlice {
+    // SAFETY: a row of a host end, readable by [`Copies::rect`]'s contract.
+    unsafe { HostSlice::new(address, usize::try_from(width).unwrap_or(0)) }
 }
 
 fn rows_destination(
@@ -447,21 +441,21 @@ fn rows_destination(
     extent: [usize; 3],
     pitch: usize,
     slice_pitch: usize,
-) -> Destination {
-    // SAFETY: the rows of a host end, writable by `copy_rect`'s contract.
-    unsafe { Destination::rows(address, extent, pitch, slice_pitch) }
+) -> HostRows {
+    // SAFETY: the rows of a host end, writable by [`Copies::rect`]'s contract.
+    unsafe { HostRows::rows(address, extent, pitch, slice_pitch) }
 }
 
 /// Copies between two ends of the program's memory, as a graph's node; other
 /// ends are left alone. The program keeps the memory until the graph's last
 /// launch is over, as CUDA demands.
-pub(crate) fn host_copy(destination: &Place, source: &Place, extent: [u64; 3]) {
-    let end = |place: &Place| match *place {
-        Place::Host {
+pub(crate) fn host_copy(destination: &CopyNodeEnd, source: &CopyNodeEnd, extent: [u64; 3]) {
+    let end = |place: &CopyNodeEnd| match *place {
+        CopyNodeEnd::Host {
             address,
             pitch,
             rows,
-        } => Some(End::Host {
+        } => Some(RectEnd::Host {
             address: std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0)),
             pitch,
             rows,
@@ -474,17 +468,17 @@ pub(crate) fn host_copy(destination: &Place, source: &Place, extent: [u64; 3]) {
 }
 
 /// Both ends are the program's own.
-fn host_rect(destination: &End<'_>, source: &End<'_>, [width, height, depth]: [u64; 3]) {
+fn host_rect(destination: &RectEnd<'_>, source: &RectEnd<'_>, [width, height, depth]: [u64; 3]) {
     for slice in 0..depth {
         for row in 0..height {
-            let (End::Host { address: to, .. }, End::Host { address: from, .. }) = (
+            let (RectEnd::Host { address: to, .. }, RectEnd::Host { address: from, .. }) = (
                 destination.moved(0, row, slice),
                 source.moved(0, row, slice),
             ) else {
                 return;
             };
             let width = usize::try_from(width).unwrap_or(0);
-            // SAFETY: rows of host ends, by `copy_rect`'s contract.
+            // SAFETY: rows of host ends, by [`Copies::rect`]'s contract.
             unsafe { std::ptr::copy(from.cast::<u8>(), to.cast::<u8>(), width) };
         }
     }

@@ -10,25 +10,25 @@ use paragpu_communicator::Pinner;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{CheckPages, CopyPagesFromDevice, CopyPagesToDevice};
 
+use super::Copies;
 use crate::error::Result;
-use crate::session::Session;
-use crate::stream::Stream;
+use crate::objects::stream::Stream;
 
 /// Shortest copy for which pages are worth pinning.
-pub(crate) const SHORTEST: usize = 256 << 10;
+const SHORTEST: usize = 256 << 10;
 /// Copies from here on keep two pieces on their way: while the host copies
 /// one, the next is pinned.
 const TWICE: usize = 4 << 20;
 
 /// Which way the bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(super) enum Direction {
     ToDevice,
     FromDevice,
 }
 
 /// The means of one session.
-pub(crate) struct Direct {
+pub(super) struct Direct {
     pinner: Arc<dyn Pinner>,
     /// The host cannot after all, or not any more.
     off: AtomicBool,
@@ -40,10 +40,10 @@ impl std::fmt::Debug for Direct {
     }
 }
 
-/// Where a copy's bytes are.
+/// Where a copy's bytes are, and where they go.
 #[derive(Debug, Clone, Copy)]
-struct Ends {
-    way: Way,
+struct Transfer {
+    direction: Direction,
     device: u64,
     host: u64,
     size: usize,
@@ -69,7 +69,7 @@ impl Direct {
         Some(called)
     }
 
-    pub(crate) fn new(pinner: Arc<dyn Pinner>) -> Self {
+    pub(super) fn new(pinner: Arc<dyn Pinner>) -> Self {
         Self {
             pinner,
             off: AtomicBool::new(false),
@@ -77,10 +77,10 @@ impl Direct {
     }
 }
 
-impl Session {
+impl Copies {
     /// The means, where a copy of `size` bytes is worth them. A session that
     /// went on over another connection may be anywhere.
-    pub(crate) fn direct(&self, size: usize) -> Option<&Direct> {
+    pub(super) fn direct(&self, size: usize) -> Option<&Direct> {
         self.direct.as_ref().filter(|direct| {
             size >= SHORTEST && !direct.off.load(Ordering::Relaxed) && self.link.reconnects() == 0
         })
@@ -92,30 +92,30 @@ impl Session {
     ///
     /// # Errors
     /// Of work that failed.
-    pub(crate) fn copy_direct(
+    pub(super) fn copy_direct(
         &self,
         direct: &Direct,
-        way: Way,
+        direction: Direction,
         device: u64,
         host: u64,
         size: usize,
         stream: &Stream,
     ) -> Result<usize> {
-        let ends = Ends {
-            way,
+        let transfer = Transfer {
+            direction,
             device,
             host,
             size,
         };
         let next = AtomicUsize::new(0);
         if size < TWICE {
-            return self.pieces(direct, ends, stream, &next);
+            return self.pieces(direct, transfer, stream, &next);
         }
         // Both take the next piece; the first that cannot stops both, and what
         // lies before its piece is copied.
         let (one, other) = std::thread::scope(|scope| {
-            let helper = scope.spawn(|| self.pieces(direct, ends, stream, &next));
-            let one = self.pieces(direct, ends, stream, &next);
+            let helper = scope.spawn(|| self.pieces(direct, transfer, stream, &next));
+            let one = self.pieces(direct, transfer, stream, &next);
             (one, helper.join().unwrap_or(Err(Status::UNKNOWN)))
         });
         Ok(one?.min(other?))
@@ -126,17 +126,17 @@ impl Session {
     fn pieces(
         &self,
         direct: &Direct,
-        ends: Ends,
+        transfer: Transfer,
         stream: &Stream,
         next: &AtomicUsize,
     ) -> Result<usize> {
         loop {
-            let (at, length) = match ends.take(direct.pinner.most(), next) {
+            let (at, length) = match transfer.take(direct.pinner.most(), next) {
                 Some(piece) => piece,
-                None => return Ok(ends.size),
+                None => return Ok(transfer.size),
             };
-            if !self.piece(direct, ends, at, length, stream)? {
-                next.store(ends.size, Ordering::Relaxed);
+            if !self.piece(direct, transfer, at, length, stream)? {
+                next.store(transfer.size, Ordering::Relaxed);
                 return Ok(at);
             }
         }
@@ -146,29 +146,29 @@ impl Session {
     fn piece(
         &self,
         direct: &Direct,
-        ends: Ends,
+        transfer: Transfer,
         at: usize,
         length: usize,
         stream: &Stream,
     ) -> Result<bool> {
-        let device = ends.device + at as u64;
-        let (host, size) = (ends.host + at as u64, length as u64);
+        let device = transfer.device + at as u64;
+        let (host, size) = (transfer.host + at as u64, length as u64);
         let stream = stream.handle();
-        let copy = |list| match ends.way {
-            Way::ToDevice => self.link.call(&CopyPagesToDevice {
+        let copy = |list| match transfer.direction {
+            Direction::ToDevice => self.link.call(&CopyPagesToDevice {
                 destination: device,
                 list,
                 size,
                 stream,
             }),
-            Way::FromDevice => self.link.call(&CopyPagesFromDevice {
+            Direction::FromDevice => self.link.call(&CopyPagesFromDevice {
                 source: device,
                 list,
                 size,
                 stream,
             }),
         };
-        let writable = ends.way == Way::FromDevice;
+        let writable = transfer.direction == Direction::FromDevice;
         let copied = match direct.pinned(host, size, writable, copy) {
             // The first copy of a session, or of its worker.
             Some(Err(Status::MAP_FAILED)) if self.sees_the_same(direct)? => {
@@ -203,7 +203,7 @@ impl Session {
     }
 }
 
-impl Ends {
+impl Transfer {
     /// The next piece: its begin and length. Pieces end where addresses are
     /// multiples of `most`, so that each has as few pages as can be.
     fn take(&self, most: u64, next: &AtomicUsize) -> Option<(usize, usize)> {
@@ -227,21 +227,21 @@ mod tests {
 
     #[test]
     fn pieces_are_whole_and_aligned() {
-        let ends = Ends {
-            way: Way::ToDevice,
+        let transfer = Transfer {
+            direction: Direction::ToDevice,
             device: 0,
             host: 0x7000_0012_3456,
             size: 9_000_001,
         };
         let next = AtomicUsize::new(0);
         let mut at = 0;
-        while let Some((begin, length)) = ends.take(4 << 20, &next) {
+        while let Some((begin, length)) = transfer.take(4 << 20, &next) {
             assert_eq!(begin, at);
             assert!(length > 0 && length <= 4 << 20);
             at += length;
-            let end = ends.host + at as u64;
-            assert!(end.is_multiple_of(4 << 20) || at == ends.size);
+            let end = transfer.host + at as u64;
+            assert!(end.is_multiple_of(4 << 20) || at == transfer.size);
         }
-        assert_eq!(at, ends.size);
+        assert_eq!(at, transfer.size);
     }
 }

@@ -9,21 +9,33 @@
 //!   there.
 //! - Pinned memory of the window is copied by the device itself.
 
-use std::collections::VecDeque;
+mod direct;
+mod memset;
+#[path = "rect_unsafe.rs"]
+mod rect;
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use paragpu_communicator::Pinner;
 use paragpu_protocol::codec::Bytes;
 use paragpu_protocol::frame::MAX_PAYLOAD;
 use paragpu_protocol::table::{Copy, CopyFromDevice, CopyToDevice};
 
-use crate::direct::Way;
+use crate::access::Access;
+use crate::connection::Link;
 use crate::error::Result;
-use crate::graph::Place;
-use crate::host::Reach;
-use crate::session::Session;
+use crate::host_function::HostFunctions;
+use crate::objects::graph::{CopyNodeEnd, CopyWork, Work};
+use crate::objects::stream::Stream;
+use crate::shadow::Reach;
 use crate::staging::{SLOT, Slot, Staging};
 use crate::statistics;
-use crate::stream::Stream;
-use crate::sys::memory::{Destination, Source};
+use crate::stream::Streams;
+use crate::sys::memory::{HostRows, HostSlice};
+use direct::{Direct, Direction};
+pub use rect::RectEnd;
+pub(crate) use rect::{host_copy, span};
 
 /// Largest copy whose bytes travel in calls although there is a window.
 const INLINE: usize = 64 << 10;
@@ -32,15 +44,62 @@ const PART: usize = MAX_PAYLOAD - 64;
 /// Copies from here on are staged by several threads.
 const PARALLEL: usize = 8 << 20;
 
-impl Session {
+/// The copies of a session.
+#[derive(Debug)]
+pub struct Copies {
+    link: Arc<Link>,
+    ordinal: u32,
+    streams: Arc<Streams>,
+    access: Arc<Access>,
+    host_functions: Arc<HostFunctions>,
+    staging: Option<Arc<Staging>>,
+    direct: Option<Direct>,
+}
+
+impl Copies {
+    pub(crate) fn new(
+        link: Arc<Link>,
+        ordinal: u32,
+        streams: Arc<Streams>,
+        access: Arc<Access>,
+        host_functions: Arc<HostFunctions>,
+        staging: Option<Arc<Staging>>,
+        pinner: Option<Arc<dyn Pinner>>,
+    ) -> Self {
+        Self {
+            link,
+            ordinal,
+            streams,
+            access,
+            host_functions,
+            staging,
+            direct: pinner.map(Direct::new),
+        }
+    }
+
+    /// The staging slots, as long as the host sees them.
+    fn staging(&self) -> Option<&Staging> {
+        let staging = self.staging.as_deref();
+        staging.filter(|_| !self.access.is_apart())
+    }
+
+    /// Before the bytes of a shadow are taken: what the device or a host
+    /// function is yet to write there must be there.
+    fn settle_shadow(&self, has_writers: bool) -> Result<()> {
+        if has_writers || self.host_functions.outstanding() > 0 {
+            self.streams.synchronize_all()?;
+        }
+        Ok(())
+    }
+
     /// cuMemcpyHtoD (with `wait`), cuMemcpyHtoDAsync.
     ///
     /// # Errors
     /// `INVALID_VALUE`; of work that failed.
-    pub fn copy_to_device(
+    pub fn to_device(
         &self,
         destination: u64,
-        source: Source,
+        source: HostSlice,
         stream: &Stream,
         wait: bool,
     ) -> Result<()> {
@@ -49,41 +108,37 @@ impl Session {
             return self.link.check();
         }
         if stream.is_capturing() {
-            return self.capture_line(
+            return self.capture_row(
                 stream,
                 wait,
-                line(destination, size),
-                host_line(source.address(), size),
+                device_row(destination, size),
+                host_row(source.address(), size),
             );
         }
         statistics::count_to_device(size);
-        let destination = self.before_device_writes(destination, size)?;
-        match self.host.reach(source.address(), size) {
+        let destination = self.access.before(destination, size)?;
+        match self.access.reach(source.address(), size) {
             Reach::Direct(address) => {
                 self.post_copy(destination, address, size, stream, 0)?;
                 if wait {
-                    self.stream_synchronize(stream)?;
+                    self.streams.synchronize(stream)?;
                 }
                 return Ok(());
             }
             Reach::Shadow(region) => {
-                // What the device or a host function is yet to write there
-                // must be there before the bytes are taken.
-                if region.has_writers() || self.callbacks.outstanding() > 0 {
-                    self.synchronize()?;
-                }
+                self.settle_shadow(region.has_writers())?;
             }
             Reach::Pageable => {}
         }
         if wait {
-            self.before_taking(stream)?;
+            self.streams.before_taking(stream)?;
         }
         let (mut destination, mut source) = (destination, source);
         if wait && let Some(direct) = self.direct(source.len()) {
-            self.before_work(stream)?;
+            self.streams.before_work(stream)?;
             let (host, size) = (source.address(), source.len());
-            let way = Way::ToDevice;
-            let copied = self.copy_direct(direct, way, destination, host, size, stream)?;
+            let copied =
+                self.copy_direct(direct, Direction::ToDevice, destination, host, size, stream)?;
             if copied == size {
                 return Ok(());
             }
@@ -97,7 +152,7 @@ impl Session {
             _ => self.send_in(destination, &source, stream)?,
         }
         if wait {
-            self.after_taking(stream);
+            self.streams.after_taking(stream);
         }
         Ok(())
     }
@@ -107,9 +162,9 @@ impl Session {
     ///
     /// # Errors
     /// `INVALID_VALUE`; of work that failed.
-    pub fn copy_from_device(
+    pub fn from_device(
         &self,
-        destination: Destination,
+        destination: HostRows,
         source: u64,
         stream: &Stream,
         wait: bool,
@@ -119,21 +174,26 @@ impl Session {
             return self.link.check();
         }
         if stream.is_capturing() {
-            return self.capture_line(stream, wait, host_line(address, size), line(source, size));
+            return self.capture_row(
+                stream,
+                wait,
+                host_row(address, size),
+                device_row(source, size),
+            );
         }
         statistics::count_from_device(size);
-        let source = self.before_device_reads(source, size)?;
-        match self.host.reach(address, size) {
+        let source = self.access.before(source, size)?;
+        match self.access.reach(address, size) {
             Reach::Direct(address) => {
                 self.post_copy(address, source, size, stream, 0)?;
                 if wait {
-                    self.stream_synchronize(stream)?;
+                    self.streams.synchronize(stream)?;
                 }
                 return Ok(());
             }
             Reach::Shadow(region) if !wait => {
                 let device = region.to_device(address);
-                self.before_device_writes(device, size)?;
+                self.access.before(device, size)?;
                 return self.post_copy(device, source, size, stream, 0);
             }
             Reach::Shadow(_) | Reach::Pageable => {}
@@ -142,11 +202,11 @@ impl Session {
         if let Some(room) = destination.straight()
             && let Some(direct) = self.direct(room)
         {
-            self.before_work(stream)?;
-            let way = Way::FromDevice;
-            let copied = self.copy_direct(direct, way, source, address, room, stream)?;
+            self.streams.before_work(stream)?;
+            let copied =
+                self.copy_direct(direct, Direction::FromDevice, source, address, room, stream)?;
             if copied == room {
-                return self.stream_synchronize(stream);
+                return self.streams.synchronize(stream);
             }
             source += copied as u64;
             destination = destination.from(copied);
@@ -154,21 +214,17 @@ impl Session {
         match self.staging() {
             Some(staging) if destination.len() > INLINE => {
                 self.stage_out(staging, &destination, source, stream)?;
-                self.stream_synchronize(stream)
+                self.streams.synchronize(stream)
             }
             _ => {
-                let before = self.before(stream);
-                self.link.call_with(
-                    &CopyFromDevice {
-                        source,
-                        size: destination.len() as u64,
-                        stream: stream.handle(),
-                    },
-                    Some(destination),
-                    |()| (),
-                )?;
-                self.finished(stream, before);
-                self.pull()
+                let copy = CopyFromDevice {
+                    source,
+                    size: destination.len() as u64,
+                    stream: stream.handle(),
+                };
+                self.streams.finish_after(stream, || {
+                    self.link.call_with(&copy, Some(destination), |()| ())
+                })
             }
         }
     }
@@ -178,7 +234,7 @@ impl Session {
     ///
     /// # Errors
     /// `INVALID_VALUE`.
-    pub fn copy_on_device(
+    pub fn on_device(
         &self,
         destination: u64,
         source: u64,
@@ -189,28 +245,45 @@ impl Session {
             return self.link.check();
         }
         if stream.is_capturing() {
-            let (to, from) = (line(destination, size), line(source, size));
-            return self.capture_line(stream, false, to, from);
+            let (to, from) = (device_row(destination, size), device_row(source, size));
+            return self.capture_row(stream, false, to, from);
         }
-        let source = self.before_device_reads(source, size)?;
-        let destination = self.before_device_writes(destination, size)?;
+        let source = self.access.before(source, size)?;
+        let destination = self.access.before(destination, size)?;
         self.post_copy(destination, source, size, stream, 0)
     }
 
-    fn capture_line(
+    fn capture_row(
         &self,
         stream: &Stream,
         wait: bool,
-        destination: Place,
-        source: Place,
+        destination: CopyNodeEnd,
+        source: CopyNodeEnd,
     ) -> Result<()> {
         if wait {
             return stream.cannot_capture();
         }
-        let (Place::Device { pitch, .. } | Place::Host { pitch, .. }) = destination else {
+        let (CopyNodeEnd::Device { pitch, .. } | CopyNodeEnd::Host { pitch, .. }) = destination
+        else {
             return stream.cannot_capture();
         };
-        self.capture_copy(stream, destination, source, [pitch, 1, 1])
+        self.capture(stream, destination, source, [pitch, 1, 1])
+    }
+
+    /// A copy in a stream that captures.
+    fn capture(
+        &self,
+        stream: &Stream,
+        destination: CopyNodeEnd,
+        source: CopyNodeEnd,
+        extent: [u64; 3],
+    ) -> Result<()> {
+        stream.note(Work::Copy(Arc::new(CopyWork {
+            ordinal: self.ordinal,
+            destination,
+            source,
+            extent,
+        })))
     }
 
     fn post_copy(
@@ -228,19 +301,19 @@ impl Session {
             stream: stream.handle(),
             token,
         };
-        let position = self.post_work(stream, &copy)?;
-        self.device_writes(destination, size, stream, position);
+        let position = self.streams.post_work(stream, &copy)?;
+        self.access.after_write(destination, size, stream, position);
         Ok(())
     }
 
     /// The bytes travel in calls: large ones from where they are.
-    fn send_in(&self, destination: u64, source: &Source, stream: &Stream) -> Result<()> {
+    fn send_in(&self, destination: u64, source: &HostSlice, stream: &Stream) -> Result<()> {
         let _lending = (source.len() > INLINE).then(|| self.link.lending());
         let mut at = 0;
         while at < source.len() {
             let part = source.cut(at, PART);
             let data = part.as_ref();
-            let position = self.post_work_lent(
+            let position = self.streams.post_work_lent(
                 stream,
                 &CopyToDevice {
                     destination: destination + at as u64,
@@ -249,7 +322,8 @@ impl Session {
                 },
                 (data.len() > INLINE).then_some(part),
             )?;
-            self.device_writes(destination + at as u64, data.len() as u64, stream, position);
+            self.access
+                .after_write(destination + at as u64, data.len() as u64, stream, position);
             at += data.len();
         }
         Ok(())
@@ -260,7 +334,7 @@ impl Session {
         &self,
         staging: &Staging,
         destination: u64,
-        source: &Source,
+        source: &HostSlice,
         stream: &Stream,
     ) -> Result<()> {
         in_parts(source.len(), |part, of| {
@@ -273,7 +347,7 @@ impl Session {
         &self,
         staging: &Staging,
         destination: u64,
-        source: &Source,
+        source: &HostSlice,
         stream: &Stream,
         part: usize,
         of: usize,
@@ -282,7 +356,7 @@ impl Session {
             let bytes = source.part(at, SLOT);
             let slot = staging.take(&self.link)?;
             slot.fill(bytes)?;
-            self.before_device_reads(slot.address(), bytes.len() as u64)?;
+            self.access.before(slot.address(), bytes.len() as u64)?;
             slot.arm();
             let posted = self.post_copy(
                 destination + at as u64,
@@ -303,7 +377,7 @@ impl Session {
     fn stage_out(
         &self,
         staging: &Staging,
-        destination: &Destination,
+        destination: &HostRows,
         source: u64,
         stream: &Stream,
     ) -> Result<()> {
@@ -318,7 +392,7 @@ impl Session {
     fn stage_out_part(
         &self,
         staging: &Staging,
-        destination: &Destination,
+        destination: &HostRows,
         source: u64,
         stream: &Stream,
         part: usize,
@@ -359,8 +433,8 @@ impl Session {
                 return Ok(());
             };
             slot.wait(&self.link)?;
-            if self.host.is_apart() {
-                self.pull()?;
+            if self.access.is_apart() {
+                self.access.pull()?;
             }
             let mut copied = 0;
             destination.fill(at, length, |bytes| {
@@ -397,8 +471,8 @@ fn in_parts(size: usize, stage: impl Fn(usize, usize) -> Result<()> + Sync) -> R
 }
 
 /// One row of device memory, as a node of a graph names it.
-fn line(address: u64, size: u64) -> Place {
-    Place::Device {
+fn device_row(address: u64, size: u64) -> CopyNodeEnd {
+    CopyNodeEnd::Device {
         address,
         pitch: size,
         rows: 1,
@@ -406,8 +480,8 @@ fn line(address: u64, size: u64) -> Place {
 }
 
 /// One row of the program's memory.
-fn host_line(address: u64, size: u64) -> Place {
-    Place::Host {
+fn host_row(address: u64, size: u64) -> CopyNodeEnd {
+    CopyNodeEnd::Host {
         address,
         pitch: size,
         rows: 1,

@@ -6,17 +6,16 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::ThreadId;
 
 use paragpu_protocol::status::Status;
+use parking_lot::Mutex;
 
 use crate::error::Result;
-use crate::event::Event;
-use crate::graph::{CopyWork, Fill, Graph, HostCall, Kernel, Marked, Place, Work};
-use crate::session::Session;
-use crate::slots::lock;
-use crate::stream::Stream;
+use crate::objects::event::Event;
+use crate::objects::graph::{Graph, HostCall, Marked, Work};
+use crate::objects::stream::Stream;
 
 /// CUstreamCaptureMode: what other calls a capture forbids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +49,7 @@ pub struct Capture {
     thread: ThreadId,
     invalid: AtomicBool,
     /// The streams in it; the first is the one that it began in.
-    streams: Mutex<Vec<Arc<Slot>>>,
+    streams: Mutex<Vec<Arc<Membership>>>,
     /// It has streams that wait for the legacy default stream.
     blocking: AtomicBool,
     session: u64,
@@ -60,7 +59,7 @@ pub struct Capture {
 
 /// A stream's part in a capture.
 #[derive(Debug, Default)]
-pub(crate) struct Slot {
+pub(crate) struct Membership {
     active: AtomicBool,
     state: Mutex<Option<Part>>,
 }
@@ -74,12 +73,12 @@ struct Part {
 
 /// What an event stands for that was recorded in a capture.
 #[derive(Debug, Default)]
-pub(crate) struct Point {
+pub(crate) struct CapturePoint {
     active: AtomicBool,
     state: Mutex<Option<(Weak<Capture>, Vec<u32>)>>,
 }
 
-impl Point {
+impl CapturePoint {
     /// Was the event last recorded in a capture?
     pub(crate) fn is_captured(&self) -> bool {
         self.active.load(Ordering::Acquire)
@@ -88,12 +87,12 @@ impl Point {
     /// The event was recorded outside of any capture.
     pub(crate) fn clear(&self) {
         if self.active.swap(false, Ordering::AcqRel) {
-            *lock(&self.state) = None;
+            *self.state.lock() = None;
         }
     }
 
     fn set(&self, capture: &Arc<Capture>, nodes: Vec<u32>) {
-        *lock(&self.state) = Some((Arc::downgrade(capture), nodes));
+        *self.state.lock() = Some((Arc::downgrade(capture), nodes));
         self.active.store(true, Ordering::Release);
     }
 }
@@ -139,7 +138,7 @@ pub fn permit_unsafe() -> Result<()> {
     let own = MODE.try_with(Cell::get).unwrap_or(Mode::Global);
     let thread = std::thread::current().id();
     let mut refused = false;
-    for capture in lock(&CAPTURES).iter() {
+    for capture in CAPTURES.lock().iter() {
         let here = capture.thread == thread && capture.mode != Mode::Relaxed;
         let forbids = match own {
             Mode::Relaxed => false,
@@ -175,7 +174,7 @@ impl Stream {
     }
 
     fn with_part<R>(&self, action: impl FnOnce(&mut Part) -> Result<R>) -> Result<R> {
-        let mut state = lock(&self.capture.state);
+        let mut state = self.capture.state.lock();
         let part = state.as_mut().ok_or(Status::ILLEGAL_STATE)?;
         if part.capture.is_invalid() {
             return Err(Status::STREAM_CAPTURE_INVALIDATED);
@@ -195,7 +194,7 @@ impl Stream {
     /// Something that a capture cannot hold: the capture is of no use any
     /// more.
     pub(crate) fn cannot_capture<R>(&self) -> Result<R> {
-        if let Some(part) = lock(&self.capture.state).as_ref() {
+        if let Some(part) = self.capture.state.lock().as_ref() {
             part.capture.invalidate();
         }
         Err(Status::STREAM_CAPTURE_UNSUPPORTED)
@@ -207,7 +206,7 @@ impl Stream {
         if !self.is_capturing() {
             return None;
         }
-        lock(&self.capture.state).as_ref().map(|part| Info {
+        self.capture.state.lock().as_ref().map(|part| Info {
             invalid: part.capture.is_invalid(),
             id: part.capture.id,
             graph: Arc::clone(&part.capture.graph),
@@ -244,24 +243,58 @@ fn merge(last: &mut Vec<u32>, nodes: &[u32]) {
     }
 }
 
-impl Session {
-    /// cuStreamBeginCapture, cuStreamBeginCaptureToGraph: work of `stream` is
+/// Refuses work of the legacy default stream while a stream of the session that
+/// waits for it captures, and ends what `only_blocking` captures there are.
+fn refuse_while_capturing(session: u64, only_blocking: bool, status: Status) -> Result<()> {
+    if ACTIVE.load(Ordering::Acquire) == 0 {
+        return Ok(());
+    }
+    let mut refused = false;
+    for capture in CAPTURES.lock().iter() {
+        if capture.session == session
+            && (!only_blocking || capture.blocking.load(Ordering::Acquire))
+        {
+            capture.invalidate();
+            refused = true;
+        }
+    }
+    if refused { Err(status) } else { Ok(()) }
+}
+
+/// Before work is given to, or waited for in, the legacy default stream of a
+/// session.
+///
+/// # Errors
+/// `STREAM_CAPTURE_IMPLICIT`.
+pub(crate) fn permit_legacy(session: u64) -> Result<()> {
+    refuse_while_capturing(session, true, Status::STREAM_CAPTURE_IMPLICIT)
+}
+
+/// Before all work of a session is waited for.
+///
+/// # Errors
+/// `STREAM_CAPTURE_UNSUPPORTED` while a stream captures.
+pub(crate) fn permit_synchronize(session: u64) -> Result<()> {
+    refuse_while_capturing(session, false, Status::STREAM_CAPTURE_UNSUPPORTED)
+}
+
+impl Stream {
+    /// cuStreamBeginCapture, cuStreamBeginCaptureToGraph: work of the stream is
     /// added to a new graph, or to `into` after `after`.
     ///
     /// # Errors
     /// `STREAM_CAPTURE_UNSUPPORTED` for the legacy default stream,
     /// `ILLEGAL_STATE` where it captures already, `INVALID_VALUE` for nodes
     /// that the graph has not.
-    pub fn capture_begin(
+    pub(crate) fn begin_capture(
         &self,
-        stream: &Stream,
+        session: u64,
         mode: Mode,
         into: Option<Arc<Graph>>,
         after: &[u32],
     ) -> Result<()> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        self.check()?;
-        if stream.is_legacy() {
+        if self.is_legacy() {
             return Err(Status::STREAM_CAPTURE_UNSUPPORTED);
         }
         let own = into.is_none();
@@ -269,7 +302,7 @@ impl Session {
         for node in after {
             graph.work(*node)?;
         }
-        let mut state = lock(&stream.capture.state);
+        let mut state = self.capture.state.lock();
         if state.is_some() {
             return Err(Status::ILLEGAL_STATE);
         }
@@ -279,17 +312,17 @@ impl Session {
             mode,
             thread: std::thread::current().id(),
             invalid: AtomicBool::new(false),
-            streams: Mutex::new(vec![Arc::clone(&stream.capture)]),
-            blocking: AtomicBool::new(stream.is_blocking()),
-            session: self.number(),
+            streams: Mutex::new(vec![Arc::clone(&self.capture)]),
+            blocking: AtomicBool::new(self.is_blocking()),
+            session,
             own,
         });
         *state = Some(Part {
             capture: Arc::clone(&capture),
             last: after.to_vec(),
         });
-        stream.capture.active.store(true, Ordering::Release);
-        lock(&CAPTURES).push(capture);
+        self.capture.active.store(true, Ordering::Release);
+        CAPTURES.lock().push(capture);
         ACTIVE.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }
@@ -301,15 +334,15 @@ impl Session {
     /// for another stream than it began in; `STREAM_CAPTURE_WRONG_THREAD`;
     /// `STREAM_CAPTURE_INVALIDATED`; `STREAM_CAPTURE_UNJOINED` where work of
     /// another stream is not waited for.
-    pub fn capture_end(&self, stream: &Stream) -> Result<Arc<Graph>> {
-        let (capture, last) = match lock(&stream.capture.state).as_ref() {
+    pub fn end_capture(&self) -> Result<Arc<Graph>> {
+        let (capture, last) = match self.capture.state.lock().as_ref() {
             Some(part) => (Arc::clone(&part.capture), part.last.clone()),
             None => return Err(Status::ILLEGAL_STATE),
         };
-        let streams = lock(&capture.streams).clone();
+        let streams = capture.streams.lock().clone();
         if !streams
             .first()
-            .is_some_and(|origin| Arc::ptr_eq(origin, &stream.capture))
+            .is_some_and(|origin| Arc::ptr_eq(origin, &self.capture))
         {
             capture.invalidate();
             return Err(Status::STREAM_CAPTURE_UNMATCHED);
@@ -317,11 +350,13 @@ impl Session {
         if capture.mode != Mode::Relaxed && capture.thread != std::thread::current().id() {
             return Err(Status::STREAM_CAPTURE_WRONG_THREAD);
         }
-        lock(&CAPTURES).retain(|other| !Arc::ptr_eq(other, &capture));
+        CAPTURES
+            .lock()
+            .retain(|other| !Arc::ptr_eq(other, &capture));
         ACTIVE.fetch_sub(1, Ordering::AcqRel);
         let mut joined = true;
         for slot in &streams {
-            let part = lock(&slot.state).take();
+            let part = slot.state.lock().take();
             slot.active.store(false, Ordering::Release);
             if let Some(part) = part {
                 joined &= capture.graph.all_before(&part.last, &last);
@@ -336,43 +371,9 @@ impl Session {
         Ok(Arc::clone(&capture.graph))
     }
 
-    /// Refuses work of the legacy default stream while a stream that waits for
-    /// it captures, and ends what `only_blocking` captures there are.
-    fn refuse_while_capturing(&self, only_blocking: bool, status: Status) -> Result<()> {
-        if ACTIVE.load(Ordering::Acquire) == 0 {
-            return Ok(());
-        }
-        let mut refused = false;
-        for capture in lock(&CAPTURES).iter() {
-            if capture.session == self.number()
-                && (!only_blocking || capture.blocking.load(Ordering::Acquire))
-            {
-                capture.invalidate();
-                refused = true;
-            }
-        }
-        if refused { Err(status) } else { Ok(()) }
-    }
-
-    /// Before work is given to, or waited for in, the legacy default stream.
-    ///
-    /// # Errors
-    /// `STREAM_CAPTURE_IMPLICIT`.
-    pub fn permit_legacy(&self) -> Result<()> {
-        self.refuse_while_capturing(true, Status::STREAM_CAPTURE_IMPLICIT)
-    }
-
-    /// Before all work of the session is waited for.
-    ///
-    /// # Errors
-    /// `STREAM_CAPTURE_UNSUPPORTED` while a stream captures.
-    pub fn permit_synchronize(&self) -> Result<()> {
-        self.refuse_while_capturing(false, Status::STREAM_CAPTURE_UNSUPPORTED)
-    }
-
     /// cuEventRecord in a stream that captures.
-    pub(crate) fn capture_record(&self, event: &Event, stream: &Stream) -> Result<()> {
-        stream.with_part(|part| {
+    pub(crate) fn capture_record(&self, event: &Event) -> Result<()> {
+        self.with_part(|part| {
             event.point.set(&part.capture, part.last.clone());
             Ok(())
         })
@@ -380,14 +381,17 @@ impl Session {
 
     /// cuStreamWaitEvent of an event that was recorded in a capture, or in a
     /// stream that captures.
-    pub(crate) fn capture_wait(&self, stream: &Stream, event: &Event) -> Result<()> {
-        let point = lock(&event.point.state)
+    pub(crate) fn capture_wait(&self, event: &Event) -> Result<()> {
+        let point = event
+            .point
+            .state
+            .lock()
             .as_ref()
             .and_then(|(capture, nodes)| Some((capture.upgrade()?, nodes.clone())));
         let Some((capture, nodes)) = point else {
-            if stream.is_capturing() {
+            if self.is_capturing() {
                 // What the event stands for is no part of the capture.
-                stream.with_part(|part| {
+                self.with_part(|part| {
                     part.capture.invalidate();
                     Ok(())
                 })?;
@@ -395,7 +399,8 @@ impl Session {
             }
             return Err(Status::CAPTURED_EVENT);
         };
-        let under_way = lock(&CAPTURES)
+        let under_way = CAPTURES
+            .lock()
             .iter()
             .any(|other| Arc::ptr_eq(other, &capture));
         if !under_way {
@@ -404,11 +409,11 @@ impl Session {
         if capture.is_invalid() {
             return Err(Status::STREAM_CAPTURE_INVALIDATED);
         }
-        if stream.is_legacy() {
+        if self.is_legacy() {
             capture.invalidate();
             return Err(Status::STREAM_CAPTURE_IMPLICIT);
         }
-        let mut state = lock(&stream.capture.state);
+        let mut state = self.capture.state.lock();
         match state.as_mut() {
             Some(part) if Arc::ptr_eq(&part.capture, &capture) => merge(&mut part.last, &nodes),
             Some(part) => {
@@ -417,15 +422,15 @@ impl Session {
                 return Err(Status::STREAM_CAPTURE_MERGE);
             }
             None => {
-                lock(&capture.streams).push(Arc::clone(&stream.capture));
-                if stream.is_blocking() {
+                capture.streams.lock().push(Arc::clone(&self.capture));
+                if self.is_blocking() {
                     capture.blocking.store(true, Ordering::Release);
                 }
                 *state = Some(Part {
                     capture,
                     last: nodes,
                 });
-                stream.capture.active.store(true, Ordering::Release);
+                self.capture.active.store(true, Ordering::Release);
             }
         }
         Ok(())
@@ -436,54 +441,23 @@ impl Session {
     ///
     /// # Errors
     /// `ILLEGAL_STATE` where nothing is captured.
-    pub fn capture_record_external(&self, stream: &Stream, marked: Marked) -> Result<()> {
-        stream.note(Work::EventRecord(marked))
+    pub fn capture_external_record(&self, marked: Marked) -> Result<()> {
+        self.note(Work::EventRecord(marked))
     }
 
     /// cuStreamWaitEvent with CU_EVENT_WAIT_EXTERNAL, likewise.
     ///
     /// # Errors
     /// `ILLEGAL_STATE` where nothing is captured.
-    pub fn capture_wait_external(&self, stream: &Stream, marked: Marked) -> Result<()> {
-        stream.note(Work::EventWait(marked))
+    pub fn capture_external_wait(&self, marked: Marked) -> Result<()> {
+        self.note(Work::EventWait(marked))
     }
 
     /// cuLaunchHostFunc in a stream that captures.
     ///
     /// # Errors
     /// `STREAM_CAPTURE_INVALIDATED`.
-    pub fn capture_host(&self, stream: &Stream, call: HostCall) -> Result<()> {
-        stream.note(Work::Host(call))
-    }
-
-    /// A launch, checked, in a stream that captures; `handle` is what the
-    /// program calls the kernel by.
-    ///
-    /// # Errors
-    /// As [`Session::launch`].
-    pub fn capture_launch(&self, stream: &Stream, kernel: Kernel) -> Result<()> {
-        self.check_launch(&kernel.function, &kernel.shape)?;
-        stream.note(Work::Kernel(Arc::new(kernel)))
-    }
-
-    /// A copy of linear memory in a stream that captures.
-    pub(crate) fn capture_copy(
-        &self,
-        stream: &Stream,
-        destination: Place,
-        source: Place,
-        extent: [u64; 3],
-    ) -> Result<()> {
-        stream.note(Work::Copy(Arc::new(CopyWork {
-            ordinal: self.ordinal,
-            destination,
-            source,
-            extent,
-        })))
-    }
-
-    /// A memset in a stream that captures.
-    pub(crate) fn capture_memset(&self, stream: &Stream, fill: Fill) -> Result<()> {
-        stream.note(Work::Memset(fill))
+    pub fn capture_host(&self, call: HostCall) -> Result<()> {
+        self.note(Work::Host(call))
     }
 }

@@ -15,7 +15,7 @@ use paragpu_protocol::handshake::{Hello, Move, Refusal, Transport, VERSION, Welc
 use paragpu_protocol::layout::Regions;
 
 use crate::error::Error;
-use crate::staging;
+use crate::staging_layout;
 
 /// How long the host may take to say welcome: it may have to start a worker,
 /// and the worker a device.
@@ -285,7 +285,7 @@ impl Attempt<'_> {
     }
 
     fn pci(&self, node: &Path) -> Result<(Connection, Welcome), Error> {
-        let mut connection = pci::attach_guest(node, self.rings(), staging::reach)
+        let mut connection = pci::attach_guest(node, self.rings(), staging_layout::reach)
             .map_err(|error| no_channel(node, error))?;
         if !self.config.pci.direct {
             connection.pinner = None;

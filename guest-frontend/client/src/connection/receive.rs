@@ -5,15 +5,16 @@
 //! A leader that has its own reply wakes one of the others to lead.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{MutexGuard, TryLockError};
 use std::time::Instant;
 
 use paragpu_communicator::{Error as TravelError, Frame, Landing, Spin, Wait};
 use paragpu_protocol::codec::Reader;
 use paragpu_protocol::frame::{ACKNOWLEDGE_EVERY, Control, FrameHeader, HEADER_LEN, is_counted};
+use parking_lot::MutexGuard;
 
+use super::reply_slots::{Misrouted, Slot, Slots};
+use super::state::State;
 use super::{GLANCE, Incoming, LOST, Link};
-use crate::slots::{Misrouted, Slot, Slots, lock};
 use crate::sys::process;
 
 /// What a thread that wanted to read came to.
@@ -66,10 +67,10 @@ impl Link {
     /// Reads frames for as long as `wanted` says, so that host functions are
     /// heard of while nobody waits.
     pub(crate) fn read_while(&self, wanted: impl Fn() -> bool) {
-        while wanted() && self.ended.load(Ordering::Relaxed) == 0 {
-            let mut incoming = lock(&self.incoming);
+        while wanted() && !self.state.is_ended() {
+            let mut incoming = self.incoming.lock();
             let mut outcome = Ok(true);
-            while outcome.is_ok() && wanted() && self.may_read() {
+            while outcome.is_ok() && wanted() && self.state.may_read() {
                 outcome = self.receive_one(&mut incoming, Wait::Forever);
             }
             self.stop_reading(incoming, outcome.err());
@@ -78,18 +79,18 @@ impl Link {
 
     /// Ends a wait in [`read_while`](Self::read_while).
     pub(crate) fn wake_reader(&self) {
-        lock(&self.waker).wake();
+        self.waker.lock().wake();
     }
 
     /// Routes what has come, or comes within `first`; false where somebody
     /// else reads.
-    pub(crate) fn drain(&self, first: Wait) -> bool {
-        let Ok(mut incoming) = self.incoming.try_lock() else {
+    pub(super) fn drain(&self, first: Wait) -> bool {
+        let Some(mut incoming) = self.incoming.try_lock() else {
             return false;
         };
         let mut wait = first;
         let lost = loop {
-            if !self.may_read() {
+            if !self.state.may_read() {
                 break None;
             }
             match self.receive_one(&mut incoming, wait) {
@@ -102,13 +103,6 @@ impl Link {
         true
     }
 
-    /// Should the thread that reads go on reading?
-    fn may_read(&self) -> bool {
-        self.ended.load(Ordering::Acquire) == 0
-            && !self.paused.load(Ordering::Acquire)
-            && !self.is_to_move()
-    }
-
     /// Lets another thread read, after a lost connection over the next one.
     fn stop_reading(&self, incoming: MutexGuard<'_, Incoming>, lost: Option<TravelError>) {
         let generation = incoming.generation;
@@ -116,7 +110,7 @@ impl Link {
         if let Some(error) = lost {
             // What it comes to is told to every call.
             let _ = self.recover(generation, &error);
-        } else if self.is_to_move() {
+        } else if self.state.get() == State::MoveOrdered {
             let _ = self.relocate(generation);
         }
         self.pass_on();
@@ -126,7 +120,7 @@ impl Link {
     pub(super) fn wait(&self, index: u16, slot: &Slot) {
         let mut spin = Spin::new(self.spin, None);
         loop {
-            if slot.is_over() || self.ended.load(Ordering::Acquire) != 0 {
+            if slot.is_over() || self.state.is_ended() {
                 return;
             }
             if self.lead(slot) == Led::Over {
@@ -135,13 +129,13 @@ impl Link {
             if spin.again() {
                 continue;
             }
-            lock(&self.parked).push(index);
+            self.parked.lock().push(index);
             // A leader that left before the push saw nobody to wake.
             let led = self.lead(slot) == Led::Over;
-            if !led && !slot.is_over() && self.ended.load(Ordering::Acquire) == 0 {
+            if !led && !slot.is_over() && !self.state.is_ended() {
                 std::thread::park();
             }
-            let mut parked = lock(&self.parked);
+            let mut parked = self.parked.lock();
             let chosen = match parked.iter().position(|&other| other == index) {
                 Some(mine) => {
                     parked.swap_remove(mine);
@@ -164,28 +158,26 @@ impl Link {
     /// already.
     fn lead(&self, slot: &Slot) -> Led {
         loop {
-            let mut incoming = match self.incoming.try_lock() {
-                Ok(incoming) => incoming,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => return Led::Busy,
+            let Some(mut incoming) = self.incoming.try_lock() else {
+                return Led::Busy;
             };
             let mut outcome = Ok(true);
-            while outcome.is_ok() && !slot.is_over() && self.may_read() {
+            while outcome.is_ok() && !slot.is_over() && self.state.may_read() {
                 outcome = self.receive_one(&mut incoming, Wait::Forever);
             }
             self.stop_reading(incoming, outcome.err());
-            if slot.is_over() || self.ended.load(Ordering::Acquire) != 0 {
+            if slot.is_over() || self.state.is_ended() {
                 return Led::Over;
             }
-            if self.paused.load(Ordering::Acquire) {
+            if self.state.get() == State::Reconnecting {
                 return Led::Busy;
             }
         }
     }
 
     /// Wakes one of the sleeping threads, so that it leads.
-    pub(crate) fn pass_on(&self) {
-        let next = lock(&self.parked).pop();
+    pub(super) fn pass_on(&self) {
+        let next = self.parked.lock().pop();
         if let Some(slot) = next.and_then(|index| self.slots.get(index)) {
             slot.unpark();
         }
@@ -195,12 +187,12 @@ impl Link {
     ///
     /// # Errors
     /// Of the connection.
-    pub(crate) fn receive_one(
+    pub(super) fn receive_one(
         &self,
         incoming: &mut Incoming,
         wait: Wait,
     ) -> std::result::Result<bool, TravelError> {
-        let owes = self.way.is_some() && incoming.untold >= ACKNOWLEDGE_EVERY;
+        let owes = self.recovery.is_some() && incoming.untold >= ACKNOWLEDGE_EVERY;
         let wait = match wait {
             Wait::Forever if owes => Wait::Until(Instant::now() + GLANCE),
             other => other,
@@ -220,7 +212,7 @@ impl Link {
             }
             None => false,
         };
-        if self.way.is_some() && incoming.untold >= ACKNOWLEDGE_EVERY {
+        if self.recovery.is_some() && incoming.untold >= ACKNOWLEDGE_EVERY {
             self.tell_received(incoming);
         }
         Ok(came)
@@ -297,8 +289,8 @@ impl Link {
                 Ok(())
             }
             Some(Control::Pinned) => {
-                if let Some(session) = self.session() {
-                    session.host().settle_contents();
+                if let Some(pinned) = self.pinned() {
+                    pinned.settle_contents();
                 }
                 Ok(())
             }

@@ -4,17 +4,16 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, OnceLock, RwLock, Weak};
+use std::sync::{Arc, LazyLock, OnceLock, Weak};
 
 use paragpu_protocol::status::Status;
+use parking_lot::{Mutex, RwLock};
 
 use crate::error::Result;
-use crate::event::Event;
-use crate::launch::Shape;
-use crate::memory::{read, write};
-use crate::module::Function;
-use crate::slots::lock;
-use crate::texture::ArrayLevel;
+use crate::objects::array::ArrayLevel;
+use crate::objects::event::Event;
+use crate::objects::function::Function;
+use crate::objects::shape::Shape;
 
 /// Names a node: its graph, and its number there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -77,8 +76,8 @@ impl Kernel {
 
 /// One end of a node's copy.
 #[derive(Debug, Clone)]
-pub enum Place {
-    /// As [`crate::copy_rect::End::Device`].
+pub enum CopyNodeEnd {
+    /// Memory of the device, or pinned memory by its device address.
     Device {
         /// First byte of the copy.
         address: u64,
@@ -87,7 +86,7 @@ pub enum Place {
         /// Rows from one slice to the next.
         rows: u64,
     },
-    /// As [`crate::copy_rect::End::Host`]: memory that the program keeps until
+    /// Memory of the program, which it keeps until
     /// the last launch is over.
     Host {
         /// First byte of the copy.
@@ -112,9 +111,9 @@ pub struct CopyWork {
     /// Device of the guest that does it.
     pub ordinal: u32,
     /// Where to write.
-    pub destination: Place,
+    pub destination: CopyNodeEnd,
     /// Where to read.
-    pub source: Place,
+    pub source: CopyNodeEnd,
     /// Bytes in a row, rows, slices; none is 0.
     pub extent: [u64; 3],
 }
@@ -241,7 +240,7 @@ static GRAPHS: LazyLock<RwLock<HashMap<u32, Weak<Graph>>>> = LazyLock::new(RwLoc
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        write(&GRAPHS).remove(&self.id);
+        GRAPHS.write().remove(&self.id);
     }
 }
 
@@ -271,7 +270,7 @@ impl Graph {
             nodes: Mutex::new(nodes),
             handle: AtomicU64::new(0),
         });
-        write(&GRAPHS).insert(id, Arc::downgrade(&graph));
+        GRAPHS.write().insert(id, Arc::downgrade(&graph));
         graph
     }
 
@@ -290,14 +289,14 @@ impl Graph {
     /// The graph with this number.
     #[must_use]
     pub fn find(id: u32) -> Option<Arc<Self>> {
-        read(&GRAPHS).get(&id)?.upgrade()
+        GRAPHS.read().get(&id)?.upgrade()
     }
 
     /// What the program calls it by, once it has been told; `give` makes it.
     pub fn handle(&self, give: impl FnOnce() -> u64) -> u64 {
         // Held by nothing else: two threads that ask first at the same time
         // would get two names for one graph, so the nodes' lock is taken.
-        let _nodes = lock(&self.nodes);
+        let _nodes = self.nodes.lock();
         match self.handle.load(Ordering::Acquire) {
             0 => {
                 let handle = give();
@@ -328,7 +327,7 @@ impl Graph {
     }
 
     fn copy(&self, embedded: bool) -> Arc<Self> {
-        let mut nodes = lock(&self.nodes).clone();
+        let mut nodes = self.nodes.lock().clone();
         for node in nodes.iter_mut().flatten() {
             if let Work::Child(child) = &node.work {
                 node.work = Work::Child(child.embed());
@@ -349,7 +348,9 @@ impl Graph {
         };
         if self.origin != original.graph {
             // The node may be one of a graph in a node.
-            let children: Vec<_> = lock(&self.nodes)
+            let children: Vec<_> = self
+                .nodes
+                .lock()
                 .iter()
                 .flatten()
                 .filter_map(|node| match &node.work {
@@ -370,7 +371,7 @@ impl Graph {
     /// # Errors
     /// `INVALID_VALUE` where one of them is none of its nodes or given twice.
     pub fn add(&self, work: Work, after: &[u32]) -> Result<NodeName> {
-        let mut nodes = lock(&self.nodes);
+        let mut nodes = self.nodes.lock();
         check_numbers(&nodes, after)?;
         let mut unique: Vec<u32> = after.to_vec();
         unique.sort_unstable();
@@ -390,7 +391,7 @@ impl Graph {
     /// # Errors
     /// `INVALID_VALUE` where there is no such node.
     pub fn work(&self, number: u32) -> Result<Work> {
-        match lock(&self.nodes).get(number as usize) {
+        match self.nodes.lock().get(number as usize) {
             Some(Some(node)) => Ok(node.work.clone()),
             _ => Err(Status::INVALID_VALUE),
         }
@@ -401,7 +402,7 @@ impl Graph {
     /// # Errors
     /// `INVALID_VALUE` where there is no such node, or it is of another kind.
     pub fn set_work(&self, number: u32, work: Work) -> Result<()> {
-        match lock(&self.nodes).get_mut(number as usize) {
+        match self.nodes.lock().get_mut(number as usize) {
             Some(Some(node)) if node.work.kind() == work.kind() => {
                 node.work = work;
                 Ok(())
@@ -415,7 +416,7 @@ impl Graph {
     /// # Errors
     /// `INVALID_VALUE` where there is no such node.
     pub fn remove(&self, number: u32) -> Result<()> {
-        let mut nodes = lock(&self.nodes);
+        let mut nodes = self.nodes.lock();
         check_numbers(&nodes, &[number])?;
         if let Some(place) = nodes.get_mut(number as usize) {
             *place = None;
@@ -432,7 +433,7 @@ impl Graph {
     /// `INVALID_VALUE` for nodes that there are not, of one node on itself,
     /// or where a dependency exists.
     pub fn depend(&self, pairs: &[(u32, u32)]) -> Result<()> {
-        let mut nodes = lock(&self.nodes);
+        let mut nodes = self.nodes.lock();
         let mut changed = nodes.clone();
         for &(from, to) in pairs {
             check_numbers(&changed, &[from, to])?;
@@ -452,7 +453,7 @@ impl Graph {
     /// # Errors
     /// `INVALID_VALUE` where a dependency does not exist.
     pub fn undepend(&self, pairs: &[(u32, u32)]) -> Result<()> {
-        let mut nodes = lock(&self.nodes);
+        let mut nodes = self.nodes.lock();
         let mut changed = nodes.clone();
         for &(from, to) in pairs {
             match changed.get_mut(to as usize) {
@@ -469,13 +470,13 @@ impl Graph {
     /// Numbers of all nodes, in order of creation.
     #[must_use]
     pub fn nodes(&self) -> Vec<u32> {
-        numbered(&lock(&self.nodes)).map(|(n, _)| n).collect()
+        numbered(&self.nodes.lock()).map(|(n, _)| n).collect()
     }
 
     /// Numbers of the nodes that depend on none.
     #[must_use]
     pub fn roots(&self) -> Vec<u32> {
-        let nodes = lock(&self.nodes);
+        let nodes = self.nodes.lock();
         let roots = numbered(&nodes).filter(|(_, node)| node.after.is_empty());
         roots.map(|(n, _)| n).collect()
     }
@@ -483,7 +484,7 @@ impl Graph {
     /// All dependencies: the second node comes after the first.
     #[must_use]
     pub fn edges(&self) -> Vec<(u32, u32)> {
-        let nodes = lock(&self.nodes);
+        let nodes = self.nodes.lock();
         let edges =
             numbered(&nodes).flat_map(|(to, node)| node.after.iter().map(move |n| (*n, to)));
         edges.collect()
@@ -494,7 +495,7 @@ impl Graph {
     /// # Errors
     /// `INVALID_VALUE` where there is no such node.
     pub fn dependencies(&self, number: u32) -> Result<Vec<u32>> {
-        match lock(&self.nodes).get(number as usize) {
+        match self.nodes.lock().get(number as usize) {
             Some(Some(node)) => Ok(node.after.clone()),
             _ => Err(Status::INVALID_VALUE),
         }
@@ -505,7 +506,7 @@ impl Graph {
     /// # Errors
     /// `INVALID_VALUE` where there is no such node.
     pub fn dependents(&self, number: u32) -> Result<Vec<u32>> {
-        let nodes = lock(&self.nodes);
+        let nodes = self.nodes.lock();
         check_numbers(&nodes, &[number])?;
         let dependents = numbered(&nodes).filter(|(_, node)| node.after.contains(&number));
         Ok(dependents.map(|(n, _)| n).collect())
@@ -513,7 +514,7 @@ impl Graph {
 
     /// Do all of `others` come before one of `ends`, or are among them?
     pub(crate) fn all_before(&self, others: &[u32], ends: &[u32]) -> bool {
-        let nodes = lock(&self.nodes);
+        let nodes = self.nodes.lock();
         let mut seen: BTreeSet<u32> = BTreeSet::new();
         let mut open: Vec<u32> = ends.to_vec();
         while let Some(number) = open.pop() {
@@ -540,7 +541,7 @@ impl Graph {
     /// Appends the nodes; those without dependency come after `before`.
     /// Returns the positions of those that none comes after.
     fn flatten_into(&self, before: &[u32], out: &mut Vec<Flat>) -> Result<Vec<u32>> {
-        let nodes = lock(&self.nodes).clone();
+        let nodes = self.nodes.lock().clone();
         let mut followers: Vec<Vec<u32>> = vec![Vec::new(); nodes.len()];
         let mut waits: Vec<usize> = vec![0; nodes.len()];
         let mut ready = BTreeSet::new();

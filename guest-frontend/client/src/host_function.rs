@@ -8,18 +8,19 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::sync::{Arc, Condvar, Mutex, Once, OnceLock, Weak};
+use std::sync::{Arc, Once};
 
 use paragpu_communicator::Spin;
 use paragpu_protocol::table::{HostFuncDone, HostFuncLaunch};
+use parking_lot::{Condvar, Mutex};
 
+use crate::connection::Link;
 use crate::error::Result;
-use crate::graph::HostRun;
-use crate::link::Link;
+use crate::objects::graph::HostRun;
+use crate::objects::stream::Stream;
 use crate::progress::Progress;
-use crate::session::Session;
-use crate::slots::lock;
-use crate::stream::Stream;
+use crate::shadow::Shadows;
+use crate::stream::Streams;
 use crate::sys::process::spawn;
 
 /// A function of the program and its argument.
@@ -31,7 +32,9 @@ pub type HostFunction = Box<dyn FnOnce() + Send>;
 /// what the device wrote before it is there when it begins, what it wrote
 /// itself is there for the work that follows.
 #[derive(Debug)]
-pub struct Callbacks {
+pub struct HostFunctions {
+    link: Arc<Link>,
+    streams: Arc<Streams>,
     shared: Arc<Shared>,
     started: Once,
 }
@@ -56,7 +59,7 @@ struct Kept {
 
 struct Shared {
     link: Arc<Link>,
-    session: OnceLock<Weak<Session>>,
+    shadows: Arc<Shadows>,
     functions: Mutex<HashMap<u64, Waiting>>,
     /// Those of graphs, which run at each launch.
     kept: Mutex<HashMap<u64, Kept>>,
@@ -71,30 +74,27 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-impl Callbacks {
-    pub(crate) fn new(link: Arc<Link>) -> Self {
+impl HostFunctions {
+    pub(crate) fn new(link: Arc<Link>, streams: Arc<Streams>, shadows: Arc<Shadows>) -> Self {
         Self {
             shared: Arc::new(Shared {
-                link,
-                session: OnceLock::new(),
+                link: Arc::clone(&link),
+                shadows,
                 functions: Mutex::new(HashMap::new()),
                 kept: Mutex::new(HashMap::new()),
                 outstanding: Mutex::new(0),
                 changed: Condvar::new(),
                 next: AtomicU64::new(1),
             }),
+            link,
+            streams,
             started: Once::new(),
         }
     }
 
-    /// Whose shadows the functions see.
-    pub(crate) fn bind(&self, session: &Arc<Session>) {
-        let _ = self.shared.session.set(Arc::downgrade(session));
-    }
-
     /// Host functions that have not run yet.
     pub(crate) fn outstanding(&self) -> usize {
-        *lock(&self.shared.outstanding)
+        *self.shared.outstanding.lock()
     }
 
     fn start(&self) {
@@ -115,7 +115,7 @@ impl Callbacks {
     fn tell(&self, sender: Sender<u64>) {
         let sender = Mutex::new(sender);
         self.shared.link.on_host_function(Box::new(move |id| {
-            let _ = lock(&sender).send(id);
+            let _ = sender.lock().send(id);
         }));
     }
 }
@@ -124,7 +124,7 @@ impl Shared {
     /// The next function to run. While there are more, it is looked for
     /// before sleeping: a stream stands still until this thread is awake.
     fn next_id(&self, ids: &Receiver<u64>) -> Option<u64> {
-        let more = *lock(&self.outstanding) > 0;
+        let more = *self.outstanding.lock() > 0;
         let mut spin = Spin::new(self.link.spin(), None);
         while more && spin.again() {
             match ids.try_recv() {
@@ -136,23 +136,18 @@ impl Shared {
     }
 
     fn run(&self, id: u64) {
-        let waiting = lock(&self.functions).remove(&id);
+        let waiting = self.functions.lock().remove(&id);
         let Some(waiting) = waiting.or_else(|| self.next_launch(id)) else {
             return;
         };
-        let session = self.session.get().and_then(Weak::upgrade);
         // What fails here fails every later call as well, and is told there.
-        if let Some(session) = &session {
-            waiting.progress.finish(waiting.position.saturating_sub(1));
-            let _ = session.pull();
-        }
+        waiting.progress.finish(waiting.position.saturating_sub(1));
+        let _ = self.shadows.pull();
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(waiting.function));
-        if let Some(session) = &session {
-            let _ = session.push_visible();
-        }
+        let _ = self.shadows.push_visible();
         let _ = self.link.post(&HostFuncDone { id });
         let _ = self.link.flush();
-        let mut outstanding = lock(&self.outstanding);
+        let mut outstanding = self.outstanding.lock();
         *outstanding = outstanding.saturating_sub(1);
         if *outstanding == 0 {
             drop(outstanding);
@@ -163,7 +158,7 @@ impl Shared {
 
     /// The next run of a graph's host function.
     fn next_launch(&self, id: u64) -> Option<Waiting> {
-        let mut all = lock(&self.kept);
+        let mut all = self.kept.lock();
         let kept = all.get_mut(&id)?;
         let (progress, position) = kept.launches.pop_front()?;
         let run = Arc::clone(&kept.run);
@@ -179,15 +174,12 @@ impl Shared {
 
     fn read(&self) {
         loop {
-            let mut outstanding = lock(&self.outstanding);
+            let mut outstanding = self.outstanding.lock();
             while *outstanding == 0 {
-                outstanding = self
-                    .changed
-                    .wait(outstanding)
-                    .unwrap_or_else(std::sync::PoisonError::into_inner);
+                self.changed.wait(&mut outstanding);
             }
             drop(outstanding);
-            self.link.read_while(|| *lock(&self.outstanding) > 0);
+            self.link.read_while(|| *self.outstanding.lock() > 0);
             if self.link.check().is_err() {
                 return;
             }
@@ -195,7 +187,7 @@ impl Shared {
     }
 }
 
-impl Callbacks {
+impl HostFunctions {
     /// Keeps a function that graphs run; returns its number.
     pub(crate) fn keep(&self, run: HostRun) -> u64 {
         let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
@@ -204,20 +196,20 @@ impl Callbacks {
             launches: VecDeque::new(),
             ended: false,
         };
-        lock(&self.shared.kept).insert(id, kept);
+        self.shared.kept.lock().insert(id, kept);
         id
     }
 
     /// From the next run on `run` runs.
     pub(crate) fn replace(&self, id: u64, run: HostRun) {
-        if let Some(kept) = lock(&self.shared.kept).get_mut(&id) {
+        if let Some(kept) = self.shared.kept.lock().get_mut(&id) {
             kept.run = run;
         }
     }
 
     /// Forgets a function when the launches made so far have come to it.
     pub(crate) fn end_kept(&self, id: u64) {
-        let mut all = lock(&self.shared.kept);
+        let mut all = self.shared.kept.lock();
         if let Some(kept) = all.get_mut(&id) {
             kept.ended = true;
             if kept.launches.is_empty() {
@@ -235,10 +227,10 @@ impl Callbacks {
     ) -> Result<u64> {
         self.start();
         let shared = &self.shared;
-        *lock(&shared.outstanding) += ids.len();
+        *shared.outstanding.lock() += ids.len();
         let posted = {
             // Held until the position is known, so that they run only then.
-            let mut all = lock(&shared.kept);
+            let mut all = shared.kept.lock();
             let posted = post();
             if let Ok(position) = posted {
                 for id in ids {
@@ -250,41 +242,39 @@ impl Callbacks {
             posted
         };
         if posted.is_err() {
-            *lock(&shared.outstanding) -= ids.len();
+            *shared.outstanding.lock() -= ids.len();
         }
         shared.changed.notify_all();
         posted
     }
-}
 
-impl Session {
     /// cuLaunchHostFunc: `function` runs when `stream` gets there; the stream
     /// goes on when it returns. It must not call CUDA.
     ///
     /// # Errors
     /// As [`Link::check`].
-    pub fn launch_host_function(&self, stream: &Stream, function: HostFunction) -> Result<()> {
+    pub fn launch(&self, stream: &Stream, function: HostFunction) -> Result<()> {
         self.link.check()?;
         if stream.is_capturing() {
             return stream.cannot_capture();
         }
-        self.callbacks.start();
-        let shared = &self.callbacks.shared;
+        self.start();
+        let shared = &self.shared;
         let id = shared.next.fetch_add(1, Ordering::Relaxed);
         let waiting = Waiting {
             function,
-            progress: Arc::clone(&stream.progress),
+            progress: Arc::clone(stream.progress()),
             position: 0,
         };
-        *lock(&shared.outstanding) += 1;
+        *shared.outstanding.lock() += 1;
         let posted = {
             // Held until the position is known, so that it runs only then.
-            let mut functions = lock(&shared.functions);
+            let mut functions = shared.functions.lock();
             functions.insert(id, waiting);
-            let posted = self.post_work(
+            let posted = self.streams.post_work(
                 stream,
                 &HostFuncLaunch {
-                    stream: stream.handle,
+                    stream: stream.handle(),
                     id,
                 },
             );
@@ -297,7 +287,7 @@ impl Session {
             posted
         };
         if posted.is_err() {
-            *lock(&shared.outstanding) -= 1;
+            *shared.outstanding.lock() -= 1;
         }
         shared.changed.notify_all();
         posted.and_then(|_| self.link.flush())

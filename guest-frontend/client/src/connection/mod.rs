@@ -1,11 +1,16 @@
-//! Calls over a connection: posting and calling. What comes back is read by
-//! the threads that wait: [`reading`].
+//! A session's connection, and after it the next: posting and calling. What
+//! comes back is read by the threads that wait: [`receive`].
 
-mod reading;
+pub mod connect;
+mod pinned;
+mod receive;
+mod reconnect;
+mod reply_slots;
+mod state;
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{
@@ -15,13 +20,15 @@ use paragpu_protocol::call::WireCall;
 use paragpu_protocol::frame::{ACKNOWLEDGE_EVERY, Control, FrameHeader};
 use paragpu_protocol::reply::{self, Reply};
 use paragpu_protocol::status::Status;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::error::Result;
-use crate::recover::Way;
-use crate::session::Session;
-use crate::slots::{Slots, lock, with_slot};
 use crate::statistics;
-use crate::sys::memory::{Destination, Source};
+use crate::sys::memory::{HostRows, HostSlice};
+pub(crate) use pinned::{Content, PinnedMemory};
+pub(crate) use reconnect::{Recovery, listen};
+use reply_slots::{Slots, with_slot};
+use state::LinkState;
 
 /// What every call returns once the connection is lost. CUDA documents it as
 /// leaving the process in a state in which all further work fails alike.
@@ -41,63 +48,60 @@ const MUCH_KEPT: usize = 2 * ACKNOWLEDGE_EVERY;
 const GLANCE: Duration = Duration::from_millis(1);
 
 /// The sending half: calls leave in the order of their positions.
-pub(crate) struct Outgoing {
-    pub(crate) sender: Arc<dyn Sender>,
+struct Outgoing {
+    sender: Arc<dyn Sender>,
     /// Position of the call sent last.
-    pub(crate) sequence: u64,
+    sequence: u64,
     /// Calls that the host may not have taken in.
-    pub(crate) kept: Retained<Source>,
+    kept: Retained<HostSlice>,
     /// How much may be kept before the next look.
     look: usize,
     /// How many connections came before.
-    pub(crate) generation: u64,
+    generation: u64,
 }
 
 /// The receiving half.
-pub(crate) struct Incoming {
-    pub(crate) receiver: Box<dyn Receiver>,
+struct Incoming {
+    receiver: Box<dyn Receiver>,
     /// Counted frames received.
-    pub(crate) received: u64,
+    received: u64,
     /// Bytes of these that the host was not told of.
-    pub(crate) untold: usize,
-    pub(crate) generation: u64,
+    untold: usize,
+    generation: u64,
 }
 
 /// A connection with calls on it, and after it the next.
 pub struct Link {
-    pub(crate) outgoing: Mutex<Outgoing>,
-    pub(crate) incoming: Mutex<Incoming>,
+    outgoing: Mutex<Outgoing>,
+    incoming: Mutex<Incoming>,
     /// Frames wait in the sender for a flush.
-    pub(crate) gathers: AtomicBool,
+    gathers: AtomicBool,
     /// The sender, to be closed and spoken to while threads wait in it.
-    pub(crate) current: Mutex<Arc<dyn Sender>>,
-    pub(crate) waker: Mutex<Arc<dyn Wake>>,
+    current: Mutex<Arc<dyn Sender>>,
+    waker: Mutex<Arc<dyn Wake>>,
     /// How the session gets another connection, where it does.
-    pub(crate) way: Option<Way>,
-    /// A thread connects again: no other reads meanwhile.
-    pub(crate) paused: AtomicBool,
+    recovery: Option<Recovery>,
     slots: Arc<Slots>,
     /// Slots of the threads that sleep.
     parked: Mutex<Vec<u16>>,
-    /// 0, or the status that every call returns from now on.
-    pub(crate) ended: AtomicU32,
+    state: LinkState,
     /// A device error after which the context is unusable.
     sticky: AtomicU32,
     /// Highest call sequence that the host said it executed.
     acknowledged: AtomicU64,
     /// Highest call sequence that the host said it took in.
-    pub(crate) taken: AtomicU64,
+    taken: AtomicU64,
     spin: Duration,
     host_functions: OnceLock<HostFunctionSink>,
-    /// Whose link it is.
-    session: OnceLock<Weak<Session>>,
+    /// What a host may be sent that does not see the session's window.
+    pinned: OnceLock<Weak<dyn PinnedMemory>>,
 }
 
 impl std::fmt::Debug for Link {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter
             .debug_struct("Link")
-            .field("ended", &self.ended)
+            .field("state", &self.state)
             .finish_non_exhaustive()
     }
 }
@@ -110,7 +114,7 @@ impl Drop for Lending<'_> {
     fn drop(&mut self) {
         // What the host has taken in meanwhile need not be copied.
         self.0.drain(Wait::Poll);
-        let mut outgoing = lock(&self.0.outgoing);
+        let mut outgoing = self.0.outgoing.lock();
         self.0.forget(&mut outgoing);
         outgoing.kept.own();
     }
@@ -144,13 +148,17 @@ impl Link {
     /// spins for `spin` before it sleeps.
     #[must_use]
     pub fn new(connection: Connection, spin: Duration) -> Self {
-        Self::with_way(connection, spin, None)
+        Self::with_recovery(connection, spin, None)
     }
 
-    /// The same; `way` leads to another connection when one is lost.
-    pub(crate) fn with_way(connection: Connection, spin: Duration, way: Option<Way>) -> Self {
+    /// The same; `recovery` leads to another connection when one is lost.
+    pub(crate) fn with_recovery(
+        connection: Connection,
+        spin: Duration,
+        recovery: Option<Recovery>,
+    ) -> Self {
         let waker = connection.receiver.waker();
-        let kept = if way.is_some() { MUCH_KEPT } else { 0 };
+        let kept = if recovery.is_some() { MUCH_KEPT } else { 0 };
         Self {
             outgoing: Mutex::new(Outgoing {
                 sender: Arc::clone(&connection.sender),
@@ -168,27 +176,26 @@ impl Link {
             gathers: AtomicBool::new(connection.sender.gathers()),
             current: Mutex::new(connection.sender),
             waker: Mutex::new(waker),
-            way,
-            paused: AtomicBool::new(false),
+            recovery,
             slots: Arc::new(Slots::new()),
             parked: Mutex::new(Vec::new()),
-            ended: AtomicU32::new(0),
+            state: LinkState::connected(),
             sticky: AtomicU32::new(0),
             acknowledged: AtomicU64::new(0),
             taken: AtomicU64::new(0),
             spin,
             host_functions: OnceLock::new(),
-            session: OnceLock::new(),
+            pinned: OnceLock::new(),
         }
     }
 
     /// Whose pinned memory a host may want.
-    pub(crate) fn bind(&self, session: &Arc<Session>) {
-        let _ = self.session.set(Arc::downgrade(session));
+    pub(crate) fn bind(&self, pinned: Weak<dyn PinnedMemory>) {
+        let _ = self.pinned.set(pinned);
     }
 
-    pub(crate) fn session(&self) -> Option<Arc<Session>> {
-        self.session.get().and_then(Weak::upgrade)
+    fn pinned(&self) -> Option<Arc<dyn PinnedMemory>> {
+        self.pinned.get().and_then(Weak::upgrade)
     }
 
     /// How long a thread that waits polls before it sleeps.
@@ -206,7 +213,7 @@ impl Link {
     /// # Errors
     /// [`LOST`], `DEINITIALIZED`, or a sticky device error.
     pub fn check(&self) -> Result<()> {
-        Status(self.ended.load(Ordering::Relaxed)).ok()?;
+        self.state.check()?;
         Status(self.sticky.load(Ordering::Relaxed)).ok()
     }
 
@@ -227,7 +234,7 @@ impl Link {
     pub(crate) fn post_and<'a, C: WireCall<'a>>(
         &self,
         call: &C,
-        lent: Option<Source>,
+        lent: Option<HostSlice>,
         note: impl FnMut(u64),
     ) -> Result<u64> {
         self.check()?;
@@ -249,7 +256,7 @@ impl Link {
     pub fn flush(&self) -> Result<()> {
         while self.gathers.load(Ordering::Relaxed) {
             let (sender, generation) = {
-                let outgoing = lock(&self.outgoing);
+                let outgoing = self.outgoing.lock();
                 (Arc::clone(&outgoing.sender), outgoing.generation)
             };
             match sender.flush() {
@@ -282,7 +289,7 @@ impl Link {
     pub fn call_with<'a, C, R>(
         &self,
         call: &C,
-        destination: Option<Destination>,
+        destination: Option<HostRows>,
         read: impl FnOnce(C::Reply<'_>) -> R,
     ) -> Result<R>
     where
@@ -326,7 +333,7 @@ impl Link {
     /// Position of the call sent last.
     #[must_use]
     pub fn last_sequence(&self) -> u64 {
-        lock(&self.outgoing).sequence
+        self.outgoing.lock().sequence
     }
 
     /// Highest position that the host said it executed.
@@ -337,16 +344,7 @@ impl Link {
 
     /// Ends the session in order: the host hears a goodbye.
     pub fn close(&self) {
-        if self
-            .ended
-            .compare_exchange(
-                0,
-                Status::DEINITIALIZED.0,
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            )
-            .is_ok()
-        {
+        if self.state.end(Status::DEINITIALIZED).is_ok() {
             let sender = self.sender();
             let _ = sender.try_send(Control::Goodbye.kind(), 0, Some(0), &[]);
             let _ = sender.flush();
@@ -358,8 +356,8 @@ impl Link {
     }
 
     /// The sender of the connection that stands now.
-    pub(crate) fn sender(&self) -> Arc<dyn Sender> {
-        Arc::clone(&*lock(&self.current))
+    fn sender(&self) -> Arc<dyn Sender> {
+        Arc::clone(&*self.current.lock())
     }
 
     fn send(
@@ -367,12 +365,12 @@ impl Link {
         number: u16,
         slot: u16,
         payload: &[&[u8]],
-        lent: Option<Source>,
+        lent: Option<HostSlice>,
         mut note: impl FnMut(u64),
     ) -> Result<u64> {
         loop {
-            let mut outgoing = lock(&self.outgoing);
-            if self.way.is_some() && self.is_full(&mut outgoing) {
+            let mut outgoing = self.outgoing.lock();
+            if self.recovery.is_some() && self.is_full(&mut outgoing) {
                 drop(outgoing);
                 self.await_taken()?;
                 continue;
@@ -387,7 +385,7 @@ impl Link {
                 Ok(_) => {
                     outgoing.sequence = sequence;
                     note(sequence);
-                    if self.way.is_some() {
+                    if self.recovery.is_some() {
                         self.keep(outgoing, number, slot, payload, lent);
                     }
                     return Ok(sequence);
@@ -419,7 +417,7 @@ impl Link {
         number: u16,
         slot: u16,
         payload: &[&[u8]],
-        lent: Option<Source>,
+        lent: Option<HostSlice>,
     ) {
         let sequence = outgoing.sequence;
         if self.taken.load(Ordering::Relaxed) + 1 >= sequence {
@@ -463,7 +461,7 @@ impl Link {
 
     /// Waits a little for the host's word of what it has taken in.
     fn await_taken(&self) -> Result<()> {
-        Status(self.ended.load(Ordering::Relaxed)).ok()?;
+        self.state.check()?;
         if !self.drain(Wait::Until(Instant::now() + GLANCE)) {
             std::thread::sleep(GLANCE / 10);
         }
@@ -485,17 +483,14 @@ impl Link {
         status
     }
 
-    pub(crate) fn lose(&self, error: &TravelError) -> Status {
+    fn lose(&self, error: &TravelError) -> Status {
         self.end(LOST, &crate::error::chain(error))
     }
 
     /// Ends the session with `status`, saying why once.
     pub(crate) fn end(&self, status: Status, why: &str) -> Status {
-        match self
-            .ended
-            .compare_exchange(0, status.0, Ordering::AcqRel, Ordering::Acquire)
-        {
-            Ok(_) => {
+        match self.state.end(status) {
+            Ok(()) => {
                 eprintln!(
                     "paragpu: the session with the GPU's host is over: {why}; \
                      every further CUDA call fails. Look at the host's log (journalctl -u paragpud)."
@@ -506,7 +501,7 @@ impl Link {
                 }
                 status
             }
-            Err(earlier) => Status(earlier),
+            Err(earlier) => earlier,
         }
     }
 }

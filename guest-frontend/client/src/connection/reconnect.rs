@@ -6,8 +6,8 @@
 //! received, and gets the others again. So every call is executed once, and
 //! every reply comes once, wherever the connection broke.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Error as TravelError, Sender, Wait};
@@ -15,12 +15,11 @@ use paragpu_config::guest::Guest;
 use paragpu_protocol::codec::{Text, encode_all};
 use paragpu_protocol::frame::Control;
 use paragpu_protocol::handshake::{Move, Stays, Welcome};
+use parking_lot::Mutex;
 
-use crate::connect::{Connected, Dialer, Resume};
+use super::connect::{Connected, Dialer, Resume};
+use super::{Content, Incoming, LOST, Link, Outgoing};
 use crate::error::{Error, Result, chain};
-use crate::link::{Incoming, LOST, Link, Outgoing};
-use crate::parting::Content;
-use crate::slots::lock;
 use crate::sys::process;
 
 /// How long a lost host is looked for.
@@ -30,19 +29,18 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_mi
 
 /// How a session gets another connection.
 #[derive(Debug)]
-pub(crate) struct Way {
+pub(crate) struct Recovery {
     token: [u8; 16],
     has_window: bool,
     dialer: Mutex<Dialer>,
     /// Where the host wants the session to go on.
     goal: Mutex<Option<Dialer>>,
-    to_move: AtomicBool,
     /// One thread at a time.
     repair: Mutex<()>,
     reconnects: AtomicU64,
 }
 
-impl Way {
+impl Recovery {
     /// For the session that `welcome` began; `None` where the host does not
     /// keep sessions.
     pub(crate) fn new(
@@ -59,7 +57,6 @@ impl Way {
             has_window,
             dialer: Mutex::new(Dialer::new(config, ordinal)?),
             goal: Mutex::new(None),
-            to_move: AtomicBool::new(false),
             repair: Mutex::new(()),
             reconnects: AtomicU64::new(0),
         })
@@ -96,25 +93,21 @@ impl Link {
     /// How often the session went on over another connection.
     #[must_use]
     pub fn reconnects(&self) -> u64 {
-        self.way
+        self.recovery
             .as_ref()
-            .map_or(0, |way| way.reconnects.load(Ordering::Relaxed))
-    }
-
-    pub(crate) fn is_to_move(&self) -> bool {
-        self.way
-            .as_ref()
-            .is_some_and(|way| way.to_move.load(Ordering::Acquire))
+            .map_or(0, |recovery| recovery.reconnects.load(Ordering::Relaxed))
     }
 
     /// The host wants the session to go on elsewhere.
-    pub(crate) fn note_move(&self, goal: &Move<'_>) {
-        let Some(way) = &self.way else { return };
-        let toward = lock(&way.dialer).toward(goal);
+    pub(super) fn note_move(&self, goal: &Move<'_>) {
+        let Some(recovery) = &self.recovery else {
+            return;
+        };
+        let toward = recovery.dialer.lock().toward(goal);
         match toward {
             Ok(dialer) => {
-                *lock(&way.goal) = Some(dialer);
-                way.to_move.store(true, Ordering::Release);
+                *recovery.goal.lock() = Some(dialer);
+                self.state.order_move();
             }
             Err(error) => self.say_stays(&chain(&error)),
         }
@@ -122,9 +115,11 @@ impl Link {
 
     /// The session is elsewhere on the other side of the connection: another
     /// one is to be looked for there.
-    pub(crate) fn note_home(&self, home: &Move<'_>) {
-        let Some(way) = &self.way else { return };
-        let mut dialer = lock(&way.dialer);
+    pub(super) fn note_home(&self, home: &Move<'_>) {
+        let Some(recovery) = &self.recovery else {
+            return;
+        };
+        let mut dialer = recovery.dialer.lock();
         // Where it makes no sense the earlier one may still lead there.
         if let Ok(toward) = dialer.toward(home) {
             *dialer = toward;
@@ -144,7 +139,7 @@ impl Link {
 
     /// Goes where the host wants the session to go on. Where nobody takes it
     /// the connection that stands stays.
-    pub(crate) fn relocate(&self, generation: u64) -> Result<()> {
+    pub(super) fn relocate(&self, generation: u64) -> Result<()> {
         self.reconnect(generation, None)
     }
 
@@ -153,41 +148,43 @@ impl Link {
     ///
     /// # Errors
     /// What every call returns from now on.
-    pub(crate) fn recover(&self, generation: u64, error: &TravelError) -> Result<()> {
-        if self.way.is_none() || !error.is_loss() || process::forked() {
+    pub(super) fn recover(&self, generation: u64, error: &TravelError) -> Result<()> {
+        if self.recovery.is_none() || !error.is_loss() || process::forked() {
             return Err(self.lose(error));
         }
         self.reconnect(generation, Some(error))
     }
 
     fn reconnect(&self, generation: u64, lost: Option<&TravelError>) -> Result<()> {
-        let Some(way) = &self.way else {
+        let Some(recovery) = &self.recovery else {
             return self.check();
         };
-        let _repair = lock(&way.repair);
-        self.is_open()?;
-        self.paused.store(true, Ordering::Release);
-        lock(&self.waker).wake();
-        let mut incoming = lock(&self.incoming);
-        let mut outgoing = lock(&self.outgoing);
-        let result = if incoming.generation != generation && !self.is_to_move() {
+        let _repair = recovery.repair.lock();
+        self.state.check()?;
+        // A thread that reads sees the state when it is woken, and lets go of
+        // the receiving half.
+        self.state.begin_reconnecting();
+        self.waker.lock().wake();
+        let mut incoming = self.incoming.lock();
+        let mut outgoing = self.outgoing.lock();
+        let result = if incoming.generation != generation && recovery.goal.lock().is_none() {
+            // Another thread did it while this one waited for `repair`.
             Ok(())
         } else {
-            self.repair(way, &mut incoming, &mut outgoing, lost)
+            self.repair(recovery, &mut incoming, &mut outgoing, lost)
         };
-        self.paused.store(false, Ordering::Release);
+        // While this thread holds the receiving half nobody hears another
+        // order, so none is lost between the look and the change.
+        self.state.end_reconnecting(recovery.goal.lock().is_some());
         drop((incoming, outgoing));
+        // All who wanted to read meanwhile went to sleep.
         self.pass_on();
         result
     }
 
-    fn is_open(&self) -> Result<()> {
-        paragpu_protocol::status::Status(self.ended.load(Ordering::Acquire)).ok()
-    }
-
     fn repair(
         &self,
-        way: &Way,
+        recovery: &Recovery,
         incoming: &mut Incoming,
         outgoing: &mut Outgoing,
         lost: Option<&TravelError>,
@@ -197,32 +194,31 @@ impl Link {
         let deadline = Instant::now() + PATIENCE;
         let mut pause = PAUSE.0;
         loop {
-            self.is_open()?;
-            let mut goal = lock(&way.goal).take();
-            way.to_move.store(false, Ordering::Release);
+            self.state.check()?;
+            let mut goal = recovery.goal.lock().take();
             if goal.is_none() && lost.is_none() {
                 return Ok(());
             }
             let moves = goal.is_some();
             let resume = Resume {
-                token: way.token,
+                token: recovery.token,
                 received: incoming.received,
-                has_window: way.has_window,
+                has_window: recovery.has_window,
             };
             let dialed = match &goal {
                 Some(dialer) => dialer.dial(resume),
-                None => lock(&way.dialer).dial(resume),
+                None => recovery.dialer.lock().dial(resume),
             };
             let why = match dialed {
                 Ok(connected) => {
                     // Who says welcome has the session, whatever becomes of
                     // this connection.
                     if let Some(dialer) = goal.take() {
-                        *lock(&way.dialer) = dialer;
+                        *recovery.dialer.lock() = dialer;
                     }
-                    match self.install(way, incoming, outgoing, connected) {
+                    match self.install(recovery, incoming, outgoing, connected) {
                         Ok(()) => {
-                            way.reconnects.fetch_add(1, Ordering::Relaxed);
+                            recovery.reconnects.fetch_add(1, Ordering::Relaxed);
                             return Ok(());
                         }
                         // Whoever uses it next finds it lost.
@@ -263,7 +259,7 @@ impl Link {
     /// Goes on over `connected`: sends what the host has not taken in.
     fn install(
         &self,
-        way: &Way,
+        recovery: &Recovery,
         incoming: &mut Incoming,
         outgoing: &mut Outgoing,
         connected: Connected,
@@ -279,12 +275,10 @@ impl Link {
                 "the host has taken in {taken} calls, which cannot be"
             )));
         }
-        let session = self.session();
-        let is_apart = session
-            .as_ref()
-            .is_some_and(|session| session.host().is_apart());
+        let pinned = self.pinned();
+        let is_apart = pinned.as_ref().is_some_and(|pinned| pinned.is_apart());
         let copies = is_apart || welcome.wants_pinned;
-        if way.has_window && welcome.shares_window == copies {
+        if recovery.has_window && welcome.shares_window == copies {
             return Err(Broken::Over(
                 "the host has other memory where the session has its pinned memory".into(),
             ));
@@ -296,8 +290,8 @@ impl Link {
         self.gathers
             .store(connection.sender.gathers(), Ordering::Relaxed);
         outgoing.sender = connection.sender;
-        *lock(&self.current) = Arc::clone(&outgoing.sender);
-        *lock(&self.waker) = connection.receiver.waker();
+        *self.current.lock() = Arc::clone(&outgoing.sender);
+        *self.waker.lock() = connection.receiver.waker();
         *incoming = Incoming {
             receiver: connection.receiver,
             received: incoming.received,
@@ -307,7 +301,7 @@ impl Link {
         let sender = Arc::clone(&outgoing.sender);
         if welcome.wants_pinned {
             // Before the calls that may use it.
-            let contents = session.map(|session| session.leave_window());
+            let contents = pinned.map(|pinned| pinned.leave_window());
             let contents = contents.transpose().map_err(|error| {
                 Broken::Over(format!("its pinned memory is gone: {}", chain(&error)))
             })?;
@@ -337,7 +331,7 @@ impl Link {
                     // The host sends again as well, and may wait for room.
                     let soon = Wait::Until(Instant::now() + PAUSE.0);
                     let read = self.receive_one(incoming, soon);
-                    if read.is_err() || self.is_open().is_err() {
+                    if read.is_err() || self.state.check().is_err() {
                         return Err(Broken::Again);
                     }
                 }

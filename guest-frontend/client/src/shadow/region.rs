@@ -1,38 +1,18 @@
-//! Shadows: pinned memory of which the host keeps a copy, and how the two are
-//! brought into agreement.
-//!
-//! Rules:
-//! - A shadow is *visible* to kernels once it was made with DEVICEMAP, its
-//!   device pointer was asked for, or a launch had an address inside it among
-//!   its parameters (at a multiple of 8 bytes).
-//! - Before a launch, what the program changed in visible shadows is sent;
-//!   before a copy or memset writes to a shadow, what the program changed in
-//!   that range is sent.
-//! - After every call that found work to be over, what the device changed is
-//!   fetched, as long as work that may write to a shadow is not known to be
-//!   over.
-//! - Sent and fetched is only what differs from the state on which both sides
-//!   last agreed: program and device may write to different bytes of a shadow
-//!   at the same time.
-//! - Copies from such memory to the device take the program's bytes at the
-//!   time of the call.
+//! One shadow: the program's bytes, what both sides agree on, and the merging
+//! of what either changed.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 use paragpu_protocol::codec::Bytes;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{ShadowPatch, ShadowRead, ShadowWrite};
+use parking_lot::{Mutex, MutexGuard};
 
+use crate::connection::Link;
 use crate::error::Result;
-use crate::host::Reach;
-use crate::link::LOST;
-use crate::memory::read;
 use crate::progress::Progress;
-use crate::session::Session;
-use crate::slots::lock;
-use crate::stream::Stream;
-use crate::sys::memory::{Destination, PAGE, Source};
+use crate::sys::memory::{HostRows, HostSlice, PAGE};
 
 /// Smallest run of bytes that is compared.
 const UNIT: usize = 16;
@@ -47,7 +27,7 @@ const WRITE: usize = 240 << 10;
 #[derive(Debug)]
 pub(crate) struct Region {
     /// The program's bytes.
-    host: Source,
+    host: HostSlice,
     /// Where the device sees the first of them.
     device: u64,
     /// The shadow as the host knows it: whole pages.
@@ -73,10 +53,15 @@ pub(crate) struct State {
 }
 
 /// How many shadows have writers; looked at before every lock.
-pub(crate) static WRITERS: AtomicUsize = AtomicUsize::new(0);
+static WRITERS: AtomicUsize = AtomicUsize::new(0);
+
+/// Has any shadow of the process writers?
+pub(super) fn have_writers() -> bool {
+    WRITERS.load(Ordering::Acquire) != 0
+}
 
 impl Region {
-    pub(crate) fn new(host: Source, device: u64, base: u64, length: u64) -> Arc<Self> {
+    pub(crate) fn new(host: HostSlice, device: u64, base: u64, length: u64) -> Arc<Self> {
         Arc::new(Self {
             device,
             base,
@@ -106,7 +91,7 @@ impl Region {
 
     /// Whoever has found the shadow already leaves it alone from now on.
     pub(crate) fn forget(&self) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.gone = true;
         if !std::mem::take(&mut state.writers).is_empty() {
             WRITERS.fetch_sub(1, Ordering::AcqRel);
@@ -115,7 +100,7 @@ impl Region {
 
     /// Keeps everybody from the shadow.
     pub(crate) fn hold(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+        self.state.lock()
     }
 
     /// First address and bytes that the host knows.
@@ -132,7 +117,7 @@ impl Region {
         holds(self.host.address(), self.host.len() as u64, address, size)
     }
 
-    fn holds_device(&self, address: u64, size: u64) -> bool {
+    pub(super) fn holds_device(&self, address: u64, size: u64) -> bool {
         holds(self.device, self.host.len() as u64, address, size)
     }
 
@@ -141,13 +126,24 @@ impl Region {
         self.device + (address - self.host.address())
     }
 
+    /// May kernels be given addresses in it?
+    pub(super) fn is_visible(&self) -> bool {
+        self.visible.load(Ordering::Acquire)
+    }
+
+    /// The first address that the device sees.
+    pub(super) fn device(&self) -> u64 {
+        self.device
+    }
+
+    /// May work that is not known to be over write to it?
     pub(crate) fn has_writers(&self) -> bool {
-        !lock(&self.state).writers.is_empty()
+        !self.state.lock().writers.is_empty()
     }
 
     /// Work at `position` of a stream may write to the shadow.
     pub(crate) fn add_writer(&self, progress: &Arc<Progress>, position: u64) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.gone {
             return;
         }
@@ -165,9 +161,9 @@ impl Region {
     }
 
     /// Sends what the program changed in `[offset, offset + size)`.
-    fn push(&self, session: &Session, offset: usize, size: usize) -> Result<()> {
+    pub(super) fn push(&self, link: &Link, offset: usize, size: usize) -> Result<()> {
         let end = offset.saturating_add(size).min(self.host.len());
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.gone {
             return Ok(());
         }
@@ -196,12 +192,12 @@ impl Region {
             // meanwhile.
             agreed.copy_from_slice(self.host.part(from, to - from));
             if !patch.holds(from, to - from) {
-                patch.send(session, self.device)?;
+                patch.send(link, self.device)?;
             }
             patch.add(from, agreed);
             at = to;
         }
-        patch.send(session, self.device)
+        patch.send(link, self.device)
     }
 
     /// The first run of differing units from `at` on, before `end`, at most
@@ -219,12 +215,13 @@ impl Region {
     }
 
     /// Fetches what the device changed; writers that are over are forgotten.
-    fn pull(&self, session: &Session) -> Result<()> {
-        let mut state = lock(&self.state);
+    /// `session` is the work of all streams.
+    pub(super) fn pull(&self, link: &Link, session: &Progress) -> Result<()> {
+        let mut state = self.state.lock();
         if state.writers.is_empty() {
             return Ok(());
         }
-        let complete = session.progress.complete();
+        let complete = session.complete();
         let is_over = |(progress, position): &(Arc<Progress>, u64)| {
             *position <= complete.max(progress.complete())
         };
@@ -239,12 +236,12 @@ impl Region {
             ..
         } = &mut *state;
         fetched.resize(length, 0);
-        session.link.call_with(
+        link.call_with(
             &ShadowRead {
                 address: self.base,
                 size: self.length,
             },
-            Some(Destination::of(fetched, came)),
+            Some(HostRows::of(fetched, came)),
             |()| (),
         )?;
         // Pages that did not change did not come.
@@ -327,14 +324,6 @@ fn units(one: &[u8], other: &[u8], wanted: impl Fn(bool) -> bool) -> usize {
     }
 }
 
-/// The shadows that kernels may write to.
-#[derive(Debug, Default)]
-pub(crate) struct Visible {
-    regions: Vec<Arc<Region>>,
-    /// The session had left its window when they were looked for.
-    is_apart: bool,
-}
-
 /// Changed runs that travel in one call.
 #[derive(Default)]
 struct Patch {
@@ -367,18 +356,18 @@ impl Patch {
     }
 
     /// Posts the runs, of a shadow at `device`, and forgets them.
-    fn send(&mut self, session: &Session, device: u64) -> Result<()> {
+    fn send(&mut self, link: &Link, device: u64) -> Result<()> {
         let address = device + self.start as u64;
         match self.count {
             0 => return Ok(()),
             // It needs no head.
             1 => {
                 let data = Bytes(self.runs.get(HEAD..).unwrap_or(&[]));
-                session.link.post(&ShadowWrite { address, data })?;
+                link.post(&ShadowWrite { address, data })?;
             }
             _ => {
                 let runs = Bytes(&self.runs);
-                session.link.post(&ShadowPatch { address, runs })?;
+                link.post(&ShadowPatch { address, runs })?;
             }
         }
         self.count = 0;
@@ -392,142 +381,6 @@ fn holds(start: u64, length: u64, address: u64, size: u64) -> bool {
         .checked_sub(start)
         .and_then(|offset| offset.checked_add(size))
         .is_some_and(|end| end <= length)
-}
-
-impl Session {
-    fn shadow_by_device(&self, address: u64, size: u64) -> Option<Arc<Region>> {
-        if self.host.shadow_count.load(Ordering::Acquire) == 0 {
-            return None;
-        }
-        read(&self.host.shadows)
-            .iter()
-            .find(|region| region.holds_device(address, size))
-            .cloned()
-    }
-
-    /// Before the device writes a range: refuses what is not allocated, and
-    /// sends what the program changed there. Returns the device's address,
-    /// which differs for registered memory named by its host address.
-    pub(crate) fn before_device_writes(&self, address: u64, size: u64) -> Result<u64> {
-        let device = match self.host.reach(address, size) {
-            Reach::Direct(_) => return Ok(address),
-            Reach::Shadow(region) => region.to_device(address),
-            Reach::Pageable => address,
-        };
-        match self.shadow_by_device(device, size) {
-            Some(region) => {
-                let offset = usize::try_from(device - region.device).unwrap_or(usize::MAX);
-                region.push(self, offset, usize::try_from(size).unwrap_or(usize::MAX))?;
-            }
-            None => self.memory.check(device, size)?,
-        }
-        Ok(device)
-    }
-
-    /// Refuses a range that is neither device memory nor pinned.
-    pub(crate) fn check_device(&self, address: u64, size: u64) -> Result<()> {
-        if self.shadow_by_device(address, size).is_some() {
-            return Ok(());
-        }
-        self.memory.check(address, size)
-    }
-
-    /// Before the device reads a range: as
-    /// [`before_device_writes`](Self::before_device_writes).
-    pub(crate) fn before_device_reads(&self, address: u64, size: u64) -> Result<u64> {
-        self.before_device_writes(address, size)
-    }
-
-    /// The device will write a range when it gets to `position` of `stream`.
-    pub(crate) fn device_writes(&self, address: u64, size: u64, stream: &Stream, position: u64) {
-        if let Some(region) = self.shadow_by_device(address, size) {
-            region.add_writer(&stream.progress, position);
-        }
-    }
-
-    /// Before a launch with these parameters: sends what the program changed.
-    /// Returns the shadows that the kernel may write to, for
-    /// [`after_launch`](Self::after_launch).
-    pub(crate) fn before_launch(&self, parameters: &[u8]) -> Result<Visible> {
-        let is_apart = self.host.is_apart();
-        if !is_apart {
-            self.host.note_named(parameters);
-        }
-        if self.host.shadow_count.load(Ordering::Acquire) == 0 {
-            return Ok(Visible::default());
-        }
-        let mut visible = Vec::new();
-        for region in read(&self.host.shadows).iter() {
-            let named = parameters.chunks_exact(8).any(|word| {
-                let word = word.try_into().map_or(0, u64::from_le_bytes);
-                region.holds_device(word, 1)
-            });
-            if named {
-                region.show();
-            }
-            if region.visible.load(Ordering::Acquire) {
-                visible.push(Arc::clone(region));
-            }
-        }
-        for region in &visible {
-            region.push(self, 0, usize::MAX)?;
-        }
-        Ok(Visible {
-            regions: visible,
-            is_apart,
-        })
-    }
-
-    /// A kernel that may write to `visible` was launched as work `position`.
-    pub(crate) fn after_launch(&self, visible: Visible, stream: &Stream, position: u64) {
-        for region in visible.regions {
-            region.add_writer(&stream.progress, position);
-        }
-        if !visible.is_apart && self.host.is_apart() {
-            // The window was left between the look at it and the launch.
-            let regions: Vec<_> = read(&self.host.shadows).clone();
-            for region in regions {
-                region.add_writer(&stream.progress, position);
-            }
-        }
-    }
-
-    /// Sends what the program changed in visible shadows, and in those of
-    /// which work that was posted before they were shadows may read.
-    pub(crate) fn push_visible(&self) -> Result<()> {
-        if self.host.shadow_count.load(Ordering::Acquire) == 0 {
-            return Ok(());
-        }
-        let regions: Vec<_> = read(&self.host.shadows).clone();
-        regions
-            .iter()
-            .filter(|region| region.visible.load(Ordering::Acquire) || region.has_writers())
-            .try_for_each(|region| region.push(self, 0, usize::MAX))
-    }
-
-    /// Fetches what the device changed, after work was found to be over.
-    ///
-    /// # Errors
-    /// Also where the device of the VM is gone in whose window the host has
-    /// written: a session may need it that goes another way.
-    pub(crate) fn pull(&self) -> Result<()> {
-        if self
-            .host
-            .memory
-            .as_ref()
-            .is_some_and(|window| !window.is_there())
-        {
-            let why = "the device that has its pinned memory is gone";
-            return Err(self.link.end(LOST, why));
-        }
-        if WRITERS.load(Ordering::Acquire) == 0
-            || self.host.shadow_count.load(Ordering::Acquire) == 0
-        {
-            return Ok(());
-        }
-        let regions: Vec<_> = read(&self.host.shadows).clone();
-        regions.iter().try_for_each(|region| region.pull(self))
-    }
 }
 
 #[cfg(test)]
@@ -561,7 +414,7 @@ mod tests {
         fn only_what_the_device_changed_is_written((old, new) in alike(), own in any::<u8>()) {
             // The program changed all of it meanwhile.
             let mut host = vec![own; old.len()];
-            let region = Region::new(Source::of(&mut host), 0, 0, 0);
+            let region = Region::new(HostSlice::of(&mut host), 0, 0, 0);
             let mut agreed = old.clone();
             region.merge(0, &mut agreed, &new);
             prop_assert_eq!(&agreed, &new);

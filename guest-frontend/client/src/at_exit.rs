@@ -1,27 +1,33 @@
 //! The end of the process: goodbye to every host, then the statistics.
 
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Once};
 
-use crate::session::Session;
-use crate::slots::lock;
+use parking_lot::Mutex;
+
 use crate::statistics;
 use crate::sys::process;
 
-static SESSIONS: Mutex<Vec<Arc<Session>>> = Mutex::new(Vec::new());
+/// What is ended in order when the process ends.
+pub(crate) trait Ending: Send + Sync {
+    /// Says goodbye.
+    fn end(&self);
+}
+
+static KEPT: Mutex<Vec<Arc<dyn Ending>>> = Mutex::new(Vec::new());
 
 /// Keeps a session until the process ends; objects of the program may outlive
 /// every other owner.
-pub(crate) fn keep(session: &Arc<Session>) {
+pub(crate) fn keep(session: Arc<dyn Ending>) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| process::at_end(say_goodbye));
-    lock(&SESSIONS).push(Arc::clone(session));
+    KEPT.lock().push(session);
 }
 
 fn say_goodbye() {
     // Taken out first: closing wakes threads that may come here themselves.
-    let sessions = std::mem::take(&mut *lock(&SESSIONS));
+    let sessions = std::mem::take(&mut *KEPT.lock());
     for session in &sessions {
-        session.close();
+        session.end();
     }
     statistics::write_at_end();
     // Threads may still be inside a call: the sessions stay where they are.

@@ -1,0 +1,97 @@
+//! Before and after the device uses memory: ranges are checked, and shadows
+//! brought into agreement.
+
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::memory::DeviceMemory;
+use crate::objects::stream::Stream;
+use crate::shadow::{Reach, Shadows};
+use crate::window::PinnedWindow;
+
+/// What calls of a session may let the device use.
+#[derive(Debug)]
+pub(crate) struct Access {
+    memory: Arc<DeviceMemory>,
+    shadows: Arc<Shadows>,
+    window: Arc<PinnedWindow>,
+}
+
+impl Access {
+    pub(crate) fn new(
+        memory: Arc<DeviceMemory>,
+        shadows: Arc<Shadows>,
+        window: Arc<PinnedWindow>,
+    ) -> Self {
+        Self {
+            memory,
+            shadows,
+            window,
+        }
+    }
+
+    /// How the device reaches memory of the program.
+    pub(crate) fn reach(&self, address: u64, size: u64) -> Reach {
+        self.shadows.reach(address, size)
+    }
+
+    /// Before the device reads or writes a range: refuses what is not
+    /// allocated, and sends what the program changed there. Returns the
+    /// device's address, which differs for registered memory named by its host
+    /// address.
+    pub(crate) fn before(&self, address: u64, size: u64) -> Result<u64> {
+        let device = match self.shadows.reach(address, size) {
+            Reach::Direct(_) => return Ok(address),
+            Reach::Shadow(region) => region.to_device(address),
+            Reach::Pageable => address,
+        };
+        match self.shadows.find_by_device(device, size) {
+            // Not only before reads: what the device does not overwrite must
+            // be the program's bytes when they are merged later.
+            Some(region) => self.shadows.push(&region, device, size)?,
+            None => self.memory.check(device, size)?,
+        }
+        Ok(device)
+    }
+
+    /// The device will write a range when it gets to `position` of `stream`.
+    pub(crate) fn after_write(&self, address: u64, size: u64, stream: &Stream, position: u64) {
+        self.shadows
+            .device_writes(address, size, stream.progress(), position);
+    }
+
+    /// The address by which a graph's node may name a range at each launch;
+    /// `None` for memory of the program that the device does not reach.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for other memory that is not allocated.
+    pub(crate) fn name(&self, address: u64, size: u64, is_host: bool) -> Result<Option<u64>> {
+        match self.shadows.reach(address, size) {
+            Reach::Direct(address) => {
+                self.window.name();
+                Ok(Some(address))
+            }
+            Reach::Shadow(region) => {
+                region.show();
+                Ok(Some(region.to_device(address)))
+            }
+            Reach::Pageable if is_host => Ok(None),
+            Reach::Pageable => {
+                if self.shadows.find_by_device(address, size).is_none() {
+                    self.memory.check(address, size)?;
+                }
+                Ok(Some(address))
+            }
+        }
+    }
+
+    /// Has the session left its window?
+    pub(crate) fn is_apart(&self) -> bool {
+        self.window.is_left()
+    }
+
+    /// Fetches what the device changed in shadows.
+    pub(crate) fn pull(&self) -> Result<()> {
+        self.shadows.pull()
+    }
+}

@@ -1,0 +1,47 @@
+//! What a connection must know of pinned memory: a host that takes the session
+//! over without its window has zeros there, and is sent the bytes first.
+
+use std::sync::Arc;
+
+use paragpu_communicator::Error;
+
+/// Bytes in one frame.
+const PIECE: usize = 128 << 10;
+
+/// Bytes that a host lacks.
+#[derive(Debug, Clone)]
+pub(crate) struct Content {
+    /// Address of the first, for program and device.
+    address: u64,
+    bytes: Arc<Vec<u8>>,
+}
+
+impl Content {
+    /// The bytes from `address` on.
+    pub(crate) fn new(address: u64, bytes: Arc<Vec<u8>>) -> Self {
+        Self { address, bytes }
+    }
+
+    /// What a host that has zeros there must be sent: addresses and bytes.
+    pub(super) fn pieces(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let begins = (self.address..).step_by(PIECE);
+        let pieces = begins.zip(self.bytes.chunks(PIECE));
+        pieces.filter(|(_, bytes)| bytes.iter().any(|byte| *byte != 0))
+    }
+}
+
+/// The pinned memory of a session, as its link sees it.
+pub(crate) trait PinnedMemory: Send + Sync {
+    /// Has the session left its window?
+    fn is_apart(&self) -> bool;
+
+    /// Leaves the window, if that is still to do. Returns what a host lacks:
+    /// the same every time, until one has got it.
+    ///
+    /// # Errors
+    /// Where the window's memory is gone.
+    fn leave_window(&self) -> Result<Vec<Content>, Error>;
+
+    /// The host has got what it lacked.
+    fn settle_contents(&self);
+}

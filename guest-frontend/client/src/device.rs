@@ -1,0 +1,82 @@
+//! What is constant about the guest's devices (CUDA Driver API, Device
+//! Management), and the limits of the session's context.
+
+use std::sync::{Arc, OnceLock};
+
+use paragpu_protocol::table::{ContextGetLimit, ContextSetLimit, SnapshotDevice};
+
+use crate::connection::Link;
+use crate::error::Result;
+use crate::snapshot::{Limits, Snapshot};
+
+/// The device of a session.
+#[derive(Debug)]
+pub struct Device {
+    link: Arc<Link>,
+    ordinal: u32,
+    snapshot: OnceLock<Arc<Snapshot>>,
+}
+
+impl Device {
+    pub(crate) fn new(link: Arc<Link>, ordinal: u32) -> Self {
+        Self {
+            link,
+            ordinal,
+            snapshot: OnceLock::new(),
+        }
+    }
+
+    /// The guest's ordinal of the device.
+    #[must_use]
+    pub fn ordinal(&self) -> u32 {
+        self.ordinal
+    }
+
+    /// All that is constant about the guest's device `ordinal`.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`; as [`Link::check`].
+    pub fn snapshot_of(&self, ordinal: u32) -> Result<Arc<Snapshot>> {
+        self.link
+            .call_with(&SnapshotDevice { ordinal }, None, |reply| {
+                Arc::new(Snapshot::from_wire(&reply))
+            })
+    }
+
+    /// All that is constant about this session's device.
+    ///
+    /// # Errors
+    /// As [`Link::check`].
+    pub fn snapshot(&self) -> Result<Arc<Snapshot>> {
+        self.known().cloned()
+    }
+
+    /// What each launch is checked against.
+    pub(crate) fn limits(&self) -> Result<&Limits> {
+        self.known().map(|snapshot| &snapshot.limits)
+    }
+
+    fn known(&self) -> Result<&Arc<Snapshot>> {
+        if let Some(snapshot) = self.snapshot.get() {
+            return Ok(snapshot);
+        }
+        let snapshot = self.snapshot_of(self.ordinal)?;
+        Ok(self.snapshot.get_or_init(|| snapshot))
+    }
+
+    /// cuCtxSetLimit.
+    ///
+    /// # Errors
+    /// `UNSUPPORTED_LIMIT`, `INVALID_VALUE`.
+    pub fn set_limit(&self, limit: u32, value: u64) -> Result<()> {
+        self.link.call(&ContextSetLimit { limit, value })
+    }
+
+    /// cuCtxGetLimit.
+    ///
+    /// # Errors
+    /// `UNSUPPORTED_LIMIT`.
+    pub fn limit(&self, limit: u32) -> Result<u64> {
+        self.link.call(&ContextGetLimit { limit })
+    }
+}

@@ -1,0 +1,300 @@
+//! Executable graphs (CUDA Driver API, Graph Management).
+//!
+//! Instantiating sends the nodes, each as the call whose effect it has; a
+//! launch is then one posted call. A copy from or to memory that the device
+//! does not reach becomes a copy from or to pinned memory and a host function
+//! that moves the bytes, so that they are read and written when the graph gets
+//! there, at each launch.
+
+mod nodes;
+mod plan;
+mod update;
+
+use std::sync::Arc;
+
+use paragpu_protocol::codec::{Bytes, Field};
+use paragpu_protocol::frame::MAX_PAYLOAD;
+use paragpu_protocol::handle::{GraphExecHandle, StreamHandle};
+use paragpu_protocol::status::Status;
+use paragpu_protocol::table::{
+    GraphBegin, GraphDestroy, GraphInstantiate, GraphLaunch, GraphNodes, HostFuncLaunch,
+};
+use paragpu_protocol::types::GraphNode;
+use parking_lot::Mutex;
+
+use crate::access::Access;
+use crate::connection::Link;
+use crate::error::Result;
+use crate::handles::Handles;
+use crate::host::HostMemory;
+use crate::host_function::HostFunctions;
+use crate::launch::Launches;
+use crate::objects::graph::{Graph, HostRun, Work};
+use crate::objects::stream::Stream;
+use crate::shadow::Shadows;
+use crate::stream::Streams;
+use nodes::{Made, call};
+pub use plan::GraphExec;
+use plan::{Plan, Step};
+pub use update::Refusal;
+
+/// Most bytes of nodes in one call.
+const PART: usize = MAX_PAYLOAD - 64;
+/// Most dependencies of a node on the wire; more are gathered by empty nodes.
+const MOST_AFTER: usize = 4096;
+
+/// The parts of a session that graphs use.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) link: Arc<Link>,
+    pub(crate) handles: Arc<Handles>,
+    pub(crate) streams: Arc<Streams>,
+    pub(crate) shadows: Arc<Shadows>,
+    pub(crate) access: Arc<Access>,
+    pub(crate) host: Arc<HostMemory>,
+    pub(crate) host_functions: Arc<HostFunctions>,
+    pub(crate) launches: Arc<Launches>,
+}
+
+/// The executable graphs of a session.
+#[derive(Debug)]
+pub struct Graphs {
+    ordinal: u32,
+    parts: Parts,
+}
+
+/// A node on the wire.
+struct Wired {
+    call: u16,
+    work: Vec<u8>,
+    after: Vec<u32>,
+}
+
+impl Graphs {
+    pub(crate) fn new(ordinal: u32, parts: Parts) -> Self {
+        Self { ordinal, parts }
+    }
+
+    /// cuGraphInstantiate. The graph may be changed or destroyed afterwards.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for dependencies in a circle or work that cannot be;
+    /// `NOT_SUPPORTED` for nodes of several devices; `OUT_OF_MEMORY`.
+    pub fn instantiate(&self, graph: &Graph, flags: u64) -> Result<Arc<GraphExec>> {
+        self.parts.link.check()?;
+        let exec = Arc::new(GraphExec {
+            handle: GraphExecHandle(self.parts.handles.next()),
+            flags,
+            plan: Mutex::new(Plan {
+                flat: graph.flatten()?,
+                ..Plan::default()
+            }),
+        });
+        let mut plan = exec.plan.lock();
+        let built = self
+            .wire(&mut plan)
+            .and_then(|nodes| self.send_graph(exec.handle, &nodes));
+        if let Err(status) = built {
+            self.release(&mut plan);
+            return Err(status);
+        }
+        plan.gather_words();
+        drop(plan);
+        Ok(exec)
+    }
+
+    /// Makes of each flat node what is sent.
+    fn wire(&self, plan: &mut Plan) -> Result<Vec<Wired>> {
+        let mut nodes: Vec<Wired> = Vec::with_capacity(plan.flat.len());
+        // Where each flat node ends.
+        let mut ends: Vec<u32> = Vec::with_capacity(plan.flat.len());
+        let mut put = |call, work, after: Vec<u32>| -> Result<u32> {
+            let mut after = after;
+            while after.len() > MOST_AFTER {
+                let rest = after.split_off(after.len() - MOST_AFTER);
+                nodes.push(Wired {
+                    call: 0,
+                    work: Vec::new(),
+                    after: rest,
+                });
+                after.push(last(&nodes)?);
+            }
+            nodes.push(Wired { call, work, after });
+            last(&nodes)
+        };
+        for index in 0..plan.flat.len() {
+            let Some(flat) = plan.flat.get(index) else {
+                break;
+            };
+            let mut after = Vec::with_capacity(flat.after.len());
+            for before in &flat.after {
+                after.push(*ends.get(*before as usize).ok_or(Status::UNKNOWN)?);
+            }
+            let name = flat.name;
+            let mut step = Step {
+                number: 0,
+                call: 0,
+                work: Vec::new(),
+                function: 0,
+                staged: false,
+                enabled: true,
+            };
+            let end;
+            match self.make(&flat.work)? {
+                Made::One(call, work) => {
+                    step.number = put(call, work.clone(), after)?;
+                    (step.call, step.work) = (call, work);
+                    end = step.number;
+                }
+                Made::Host(run) => {
+                    let (call, work) = self.host_node(plan, run);
+                    step.function = plan.functions.last().copied().unwrap_or(0);
+                    step.number = put(call, work, after)?;
+                    end = step.number;
+                }
+                Made::Staged {
+                    before,
+                    copy: (call, work),
+                    after: then,
+                    memory,
+                } => {
+                    plan.staging.push(memory);
+                    step.staged = true;
+                    if let Some(run) = before {
+                        let (call, work) = self.host_node(plan, run);
+                        after = vec![put(call, work, after)?];
+                    }
+                    step.number = put(call, work.clone(), after)?;
+                    (step.call, step.work) = (call, work);
+                    end = match then {
+                        Some(run) => {
+                            let (call, work) = self.host_node(plan, run);
+                            put(call, work, vec![step.number])?
+                        }
+                        None => step.number,
+                    };
+                }
+            }
+            ends.push(end);
+            plan.by_name.insert(name, index);
+            plan.steps.push(step);
+        }
+        Ok(nodes)
+    }
+
+    fn host_node(&self, plan: &mut Plan, run: HostRun) -> (u16, Vec<u8>) {
+        let id = self.parts.host_functions.keep(run);
+        plan.functions.push(id);
+        call(&HostFuncLaunch {
+            stream: StreamHandle::LEGACY,
+            id,
+        })
+    }
+
+    fn send_graph(&self, graph: GraphExecHandle, nodes: &[Wired]) -> Result<()> {
+        self.parts.link.post(&GraphBegin { graph })?;
+        let mut part = Vec::new();
+        let (mut first, mut next) = (0, 0);
+        for node in nodes {
+            let before: Vec<u8> = node.after.iter().flat_map(|n| n.to_le_bytes()).collect();
+            let record = GraphNode {
+                call: node.call,
+                after: Bytes(&before),
+                work: Bytes(&node.work),
+            };
+            let start = part.len();
+            let tail = record.encode(&mut part);
+            part.extend_from_slice(tail);
+            if part.len() > PART && start > 0 {
+                let rest = part.split_off(start);
+                self.parts.link.post(&GraphNodes {
+                    graph,
+                    first,
+                    nodes: Bytes(&part),
+                })?;
+                (part, first) = (rest, next);
+            }
+            next += 1;
+        }
+        self.parts.link.post(&GraphNodes {
+            graph,
+            first,
+            nodes: Bytes(&part),
+        })?;
+        let instantiated = self
+            .parts
+            .link
+            .call(&GraphInstantiate { graph, nodes: next });
+        if instantiated.is_err() {
+            let _ = self.parts.link.post(&GraphDestroy { graph });
+        }
+        instantiated
+    }
+
+    /// Gives back what a graph holds besides its nodes.
+    fn release(&self, plan: &mut Plan) {
+        plan.ended = true;
+        for id in plan.functions.drain(..) {
+            self.parts.host_functions.end_kept(id);
+        }
+        for memory in plan.staging.drain(..) {
+            // A session that is over has nothing to be given back to.
+            let _ = self.parts.host.free(memory);
+        }
+    }
+
+    /// cuGraphLaunch; into a stream that captures the graph goes as a node.
+    ///
+    /// # Errors
+    /// As [`Link::check`].
+    pub fn launch(&self, exec: &GraphExec, stream: &Arc<Stream>) -> Result<()> {
+        let plan = exec.plan.lock();
+        if plan.ended {
+            return Err(Status::INVALID_HANDLE);
+        }
+        if stream.is_capturing() {
+            return stream.note(Work::Child(Graph::of_flat(&plan.flat)));
+        }
+        let visible = self.parts.shadows.before_launch(&plan.words)?;
+        let launch = GraphLaunch {
+            graph: exec.handle,
+            stream: stream.handle(),
+        };
+        let post = || {
+            let position = self.parts.streams.post_work(stream, &launch)?;
+            for event in plan.recorded() {
+                event.record().note(position, stream, true);
+            }
+            self.parts
+                .shadows
+                .after_launch(visible, stream.progress(), position);
+            Ok(position)
+        };
+        if plan.functions.is_empty() {
+            return post().map(|_| ());
+        }
+        // The functions run only when all of this is noted.
+        self.parts
+            .host_functions
+            .launch_kept(&plan.functions, stream.progress(), post)?;
+        self.parts.link.flush()
+    }
+
+    /// cuGraphExecDestroy: launches made before still run.
+    ///
+    /// # Errors
+    /// As [`Link::check`].
+    pub fn destroy(&self, exec: &GraphExec) -> Result<()> {
+        let mut plan = exec.plan.lock();
+        if plan.ended {
+            return Err(Status::INVALID_HANDLE);
+        }
+        self.parts.link.post(&GraphDestroy { graph: exec.handle })?;
+        self.release(&mut plan);
+        Ok(())
+    }
+}
+
+fn last(nodes: &[Wired]) -> Result<u32> {
+    u32::try_from(nodes.len() - 1).map_err(|_| Status::OUT_OF_MEMORY)
+}

@@ -1,0 +1,228 @@
+//! How a node of a graph becomes a call. A copy from or to memory that the
+//! device does not reach becomes a copy from or to pinned memory and a host
+//! function that moves the bytes.
+
+use std::sync::Arc;
+
+use paragpu_protocol::call::WireCall;
+use paragpu_protocol::codec::{Bytes, encode_all};
+use paragpu_protocol::handle::StreamHandle;
+use paragpu_protocol::status::Status;
+use paragpu_protocol::table::{Copy, CopyRect, EventRecord, Launch, Memset, StreamWaitEvent};
+use paragpu_protocol::types::{ArrayEnd, CopyEnd, LinearEnd};
+
+use super::Graphs;
+use crate::copy::{host_copy, span};
+use crate::error::Result;
+use crate::objects::graph::{CopyNodeEnd, CopyWork, Fill, HostRun, Kernel, Work};
+
+/// CU_MEMHOSTALLOC_DEVICEMAP.
+const DEVICEMAP: u32 = 2;
+
+/// What becomes of a node's work.
+pub(super) enum Made {
+    One(u16, Vec<u8>),
+    Host(HostRun),
+    /// A host function, then a copy, then another one.
+    Staged {
+        before: Option<HostRun>,
+        copy: (u16, Vec<u8>),
+        after: Option<HostRun>,
+        memory: u64,
+    },
+}
+
+pub(super) fn call<'a, C: WireCall<'a>>(call: &C) -> (u16, Vec<u8>) {
+    (C::INFO.number, encode_all(call))
+}
+
+fn launch_call(kernel: &Kernel) -> (u16, Vec<u8>) {
+    call(&Launch {
+        function: kernel.function.handle(),
+        stream: StreamHandle::LEGACY,
+        grid: kernel.shape.grid,
+        block: kernel.shape.block,
+        dynamic_shared: kernel.shape.dynamic_shared,
+        flags: u32::from(kernel.shape.cooperative),
+        cluster: kernel.shape.cluster,
+        parameters: Bytes(&kernel.parameters),
+    })
+}
+
+/// A copy between ends that the device reaches.
+fn copy_call(destination: CopyEnd, source: CopyEnd, extent: [u64; 3]) -> (u16, Vec<u8>) {
+    if let (CopyEnd::Linear(to), CopyEnd::Linear(from), [size, 1, 1]) =
+        (&destination, &source, extent)
+    {
+        return call(&Copy {
+            destination: to.address,
+            source: from.address,
+            size,
+            stream: StreamHandle::LEGACY,
+            token: 0,
+        });
+    }
+    call(&CopyRect {
+        destination,
+        source,
+        extent,
+        stream: StreamHandle::LEGACY,
+        token: 0,
+    })
+}
+
+fn packed(address: u64, [width, height, _]: [u64; 3]) -> LinearEnd {
+    LinearEnd {
+        address,
+        pitch: width,
+        rows: height,
+    }
+}
+
+impl Graphs {
+    /// The end as the device reaches it; `None` for memory that it does not.
+    fn reach_end(&self, end: &CopyNodeEnd, extent: [u64; 3]) -> Result<Option<CopyEnd>> {
+        let (address, pitch, rows, is_host) = match *end {
+            CopyNodeEnd::Device {
+                address,
+                pitch,
+                rows,
+            } => (address, pitch, rows, false),
+            CopyNodeEnd::Host {
+                address,
+                pitch,
+                rows,
+            } => (address, pitch, rows, true),
+            CopyNodeEnd::Array {
+                ref array, origin, ..
+            } => {
+                return Ok(Some(CopyEnd::Array(ArrayEnd {
+                    array: array.array.handle(),
+                    level: array.level,
+                    origin,
+                })));
+            }
+        };
+        let size = span(extent, pitch, rows)?;
+        let Some(address) = self.parts.access.name(address, size, is_host)? else {
+            return Ok(None);
+        };
+        Ok(Some(CopyEnd::Linear(LinearEnd {
+            address,
+            pitch,
+            rows,
+        })))
+    }
+
+    fn make_copy(&self, copy: &CopyWork) -> Result<Made> {
+        let extent = copy.extent;
+        let destination = self.reach_end(&copy.destination, extent)?;
+        let source = self.reach_end(&copy.source, extent)?;
+        if let (Some(destination), Some(source)) = (destination, source) {
+            let (number, work) = copy_call(destination, source, extent);
+            return Ok(Made::One(number, work));
+        }
+        if let (CopyNodeEnd::Host { .. }, CopyNodeEnd::Host { .. }) =
+            (&copy.destination, &copy.source)
+        {
+            let (to, from) = (copy.destination.clone(), copy.source.clone());
+            return Ok(Made::Host(Arc::new(move || host_copy(&to, &from, extent))));
+        }
+        let size = extent
+            .iter()
+            .try_fold(1_u64, |product, n| product.checked_mul(*n))
+            .ok_or(Status::INVALID_VALUE)?;
+        let memory = self.parts.host.allocate(size, DEVICEMAP)?;
+        let between = CopyEnd::Linear(packed(memory, extent));
+        let [width, height, _] = extent;
+        let pinned = CopyNodeEnd::Host {
+            address: memory,
+            pitch: width,
+            rows: height,
+        };
+        Ok(match (destination, source) {
+            (Some(destination), _) => {
+                let from = copy.source.clone();
+                Made::Staged {
+                    before: Some(Arc::new(move || host_copy(&pinned, &from, extent))),
+                    copy: copy_call(destination, between, extent),
+                    after: None,
+                    memory,
+                }
+            }
+            (_, Some(source)) => {
+                let to = copy.destination.clone();
+                Made::Staged {
+                    before: None,
+                    copy: copy_call(between, source, extent),
+                    after: Some(Arc::new(move || host_copy(&to, &pinned, extent))),
+                    memory,
+                }
+            }
+            // One side is an array or device memory, which is reached.
+            (None, None) => return Err(Status::UNKNOWN),
+        })
+    }
+
+    fn make_fill(&self, fill: &Fill) -> Result<(u16, Vec<u8>)> {
+        let size = fill_size(fill)?;
+        let destination = self.parts.access.name(fill.destination, size, false)?;
+        let destination = destination.ok_or(Status::UNKNOWN)?;
+        Ok(call(&Memset {
+            destination,
+            pitch: fill.pitch,
+            value: fill.value,
+            element: fill.element,
+            width: fill.width,
+            height: fill.height,
+            stream: StreamHandle::LEGACY,
+        }))
+    }
+
+    /// Makes of a node's work what does it.
+    pub(super) fn make(&self, work: &Work) -> Result<Made> {
+        if work
+            .ordinal()
+            .is_some_and(|ordinal| ordinal != self.ordinal)
+        {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        let (number, work) = match work {
+            Work::Empty | Work::Child(_) => (0, Vec::new()),
+            Work::Kernel(kernel) => launch_call(kernel),
+            Work::Copy(copy) => return self.make_copy(copy),
+            Work::Memset(fill) => self.make_fill(fill)?,
+            Work::Host(host) => return Ok(Made::Host(Arc::clone(&host.run))),
+            Work::EventRecord(marked) => call(&EventRecord {
+                event: marked.event.handle(),
+                stream: StreamHandle::LEGACY,
+            }),
+            Work::EventWait(marked) => call(&StreamWaitEvent {
+                stream: StreamHandle::LEGACY,
+                event: marked.event.handle(),
+            }),
+        };
+        Ok(Made::One(number, work))
+    }
+}
+
+/// Bytes from the first to the last byte of a memset.
+pub(super) fn fill_size(fill: &Fill) -> Result<u64> {
+    let row = fill
+        .width
+        .checked_mul(fill.element.into())
+        .ok_or(Status::INVALID_VALUE)?;
+    if fill.width == 0
+        || fill.height == 0
+        || !matches!(fill.element, 1 | 2 | 4)
+        || !fill.destination.is_multiple_of(fill.element.into())
+        || (fill.height > 1
+            && (fill.pitch < row || !fill.pitch.is_multiple_of(fill.element.into())))
+    {
+        return Err(Status::INVALID_VALUE);
+    }
+    (fill.height - 1)
+        .checked_mul(fill.pitch)
+        .and_then(|above| above.checked_add(row))
+        .ok_or(Status::INVALID_VALUE)
+}

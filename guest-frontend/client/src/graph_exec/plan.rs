@@ -1,0 +1,109 @@
+//! An executable graph and what is known of its nodes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use paragpu_protocol::call::WireCall;
+use paragpu_protocol::handle::GraphExecHandle;
+use paragpu_protocol::status::Status;
+use paragpu_protocol::table::Launch;
+use parking_lot::Mutex;
+
+use crate::error::Result;
+use crate::objects::event::Event;
+use crate::objects::graph::{Flat, NodeName, Work};
+
+/// An executable graph.
+#[derive(Debug)]
+pub struct GraphExec {
+    pub(super) handle: GraphExecHandle,
+    /// CUgraphInstantiate_flags.
+    pub flags: u64,
+    pub(super) plan: Mutex<Plan>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    pub(super) flat: Vec<Flat>,
+    /// Of each flat node.
+    pub(super) steps: Vec<Step>,
+    pub(super) by_name: HashMap<NodeName, usize>,
+    /// What kernels and copies name, as before a launch: all parameters.
+    pub(super) words: Vec<u8>,
+    /// Host functions.
+    pub(super) functions: Vec<u64>,
+    /// Pinned memory for copies.
+    pub(super) staging: Vec<u64>,
+    pub(super) ended: bool,
+}
+
+/// How a flat node is sent.
+#[derive(Debug)]
+pub(super) struct Step {
+    /// Number of the node that does its work.
+    pub(super) number: u32,
+    pub(super) call: u16,
+    pub(super) work: Vec<u8>,
+    /// Its host function; 0 for none.
+    pub(super) function: u64,
+    /// Its bytes go through pinned memory.
+    pub(super) staged: bool,
+    pub(super) enabled: bool,
+}
+
+impl Plan {
+    /// Events that a launch records.
+    pub(super) fn recorded(&self) -> impl Iterator<Item = &Arc<Event>> {
+        self.flat.iter().filter_map(|flat| match &flat.work {
+            Work::EventRecord(marked) => Some(&marked.event),
+            _ => None,
+        })
+    }
+
+    /// The words that may be addresses, each in eight bytes.
+    pub(super) fn gather_words(&mut self) {
+        self.words.clear();
+        for (flat, step) in self.flat.iter().zip(&self.steps) {
+            match &flat.work {
+                Work::Kernel(kernel) => {
+                    self.words.extend_from_slice(&kernel.parameters);
+                    let whole = self.words.len().next_multiple_of(8);
+                    self.words.resize(whole, 0);
+                }
+                // Shadows that copies and memsets name were shown.
+                _ => debug_assert!(step.call != Launch::INFO.number),
+            }
+        }
+    }
+
+    pub(super) fn may_be_disabled(&self, name: NodeName) -> Result<usize> {
+        let index = *self.by_name.get(&name).ok_or(Status::INVALID_VALUE)?;
+        match self.flat.get(index).map(|flat| &flat.work) {
+            Some(Work::Kernel(_) | Work::Copy(_) | Work::Memset(_)) => Ok(index),
+            _ => Err(Status::INVALID_VALUE),
+        }
+    }
+}
+
+impl GraphExec {
+    /// cuGraphNodeGetEnabled.
+    ///
+    /// # Errors
+    /// As [`Graphs::enable`](super::Graphs::enable).
+    pub fn is_enabled(&self, name: NodeName) -> Result<bool> {
+        let plan = self.plan.lock();
+        let index = plan.may_be_disabled(name)?;
+        Ok(plan.steps.get(index).is_none_or(|step| step.enabled))
+    }
+
+    /// What the node that was made of `name` does now.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where there is no such node.
+    pub fn work(&self, name: NodeName) -> Result<Work> {
+        let plan = self.plan.lock();
+        let index = plan.by_name.get(&name).ok_or(Status::INVALID_VALUE)?;
+        let flat = plan.flat.get(*index).ok_or(Status::INVALID_VALUE)?;
+        Ok(flat.work.clone())
+    }
+}

@@ -1,0 +1,206 @@
+//! Changing executable graphs.
+
+use paragpu_protocol::codec::Bytes;
+use paragpu_protocol::handle::GraphExecHandle;
+use paragpu_protocol::status::Status;
+use paragpu_protocol::table::{GraphNodeEnable, GraphNodeUpdate};
+
+use super::Graphs;
+use super::nodes::{Made, fill_size};
+use super::plan::{GraphExec, Plan};
+use crate::error::Result;
+use crate::objects::graph::{CopyNodeEnd, CopyWork, Flat, Graph, NodeName, Work};
+
+/// Why an executable graph was not updated: CUgraphExecUpdateResult.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// The graphs differ in nodes or dependencies.
+    Topology = 2,
+    /// A node is of another kind.
+    Kind = 3,
+    /// A node's parameters cannot be changed in this way.
+    Parameters = 5,
+}
+
+impl Graphs {
+    /// cuGraphExecKernelNodeSetParams and its kin: from the next launch on the
+    /// node that was made of `name` does `work`.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where there is no such node or it is of another kind;
+    /// `GRAPH_EXEC_UPDATE_FAILURE` where its parameters cannot be changed so.
+    pub fn set(&self, exec: &GraphExec, name: NodeName, work: Work) -> Result<()> {
+        let mut plan = exec.plan.lock();
+        let index = *plan.by_name.get(&name).ok_or(Status::INVALID_VALUE)?;
+        let had = plan.flat.get(index).ok_or(Status::INVALID_VALUE)?;
+        if had.work.kind() != work.kind() {
+            return Err(Status::INVALID_VALUE);
+        }
+        self.check_work(&work)?;
+        let updated = self.change(exec.handle, &mut plan, index, work);
+        plan.gather_words();
+        updated?.map_err(|_| Status::GRAPH_EXEC_UPDATE_FAILURE)
+    }
+
+    /// cuGraphExecChildGraphNodeSetParams, cuGraphExecUpdate: all nodes of
+    /// `graph` replace those of the executable graph, or with `child` those
+    /// that a node of that name was made of.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where there is no such node; inside, the first node of
+    /// `graph` that does not fit, if it is one, and why.
+    pub fn update(
+        &self,
+        exec: &GraphExec,
+        graph: &Graph,
+    ) -> Result<Result<(), (Option<NodeName>, Refusal)>> {
+        let flat = graph.flatten()?;
+        let mut plan = exec.plan.lock();
+        if plan.ended {
+            return Err(Status::INVALID_HANDLE);
+        }
+        if flat.len() != plan.flat.len() {
+            return Ok(Err((None, Refusal::Topology)));
+        }
+        for (new, had) in flat.iter().zip(&plan.flat) {
+            if new.work.kind() != had.work.kind() {
+                return Ok(Err((Some(new.name), Refusal::Kind)));
+            }
+            if new.after != had.after {
+                return Ok(Err((Some(new.name), Refusal::Topology)));
+            }
+        }
+        let mut outcome = Ok(());
+        for (index, new) in flat.into_iter().enumerate() {
+            let updated = self.change(exec.handle, &mut plan, index, new.work)?;
+            if let Err(refusal) = updated {
+                outcome = Err((Some(new.name), refusal));
+                break;
+            }
+        }
+        plan.gather_words();
+        Ok(outcome)
+    }
+
+    /// Changes what flat node `index` does, if it changes.
+    fn change(
+        &self,
+        graph: GraphExecHandle,
+        plan: &mut Plan,
+        index: usize,
+        work: Work,
+    ) -> Result<Result<(), Refusal>> {
+        let (Some(flat), Some(step)) = (plan.flat.get_mut(index), plan.steps.get_mut(index)) else {
+            return Err(Status::INVALID_VALUE);
+        };
+        if let (Work::Copy(new), Work::Copy(had)) = (&work, &flat.work)
+            && (step.staged || step.function != 0)
+        {
+            // The bytes go through host functions that know where.
+            return Ok(if same_copy(new, had) {
+                Ok(())
+            } else {
+                Err(Refusal::Parameters)
+            });
+        }
+        match self.make(&work)? {
+            Made::One(call, bytes) => {
+                if call != step.call || bytes != step.work {
+                    self.parts.link.post(&GraphNodeUpdate {
+                        graph,
+                        node: step.number,
+                        call,
+                        work: Bytes(&bytes),
+                    })?;
+                    (step.call, step.work) = (call, bytes);
+                }
+            }
+            Made::Host(run) if step.function != 0 => {
+                self.parts.host_functions.replace(step.function, run)
+            }
+            Made::Host(_) => return Ok(Err(Refusal::Parameters)),
+            Made::Staged { memory, .. } => {
+                self.parts.host.free(memory)?;
+                return Ok(Err(Refusal::Parameters));
+            }
+        }
+        flat.work = work;
+        Ok(Ok(()))
+    }
+
+    /// What launching would refuse at once.
+    fn check_work(&self, work: &Work) -> Result<()> {
+        match work {
+            Work::Kernel(kernel) => self.parts.launches.check(&kernel.function, &kernel.shape),
+            Work::Memset(fill) => fill_size(fill).map(|_| ()),
+            _ => Ok(()),
+        }
+    }
+
+    /// cuGraphNodeSetEnabled.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where there is no such node, or it is neither kernel nor
+    /// memset nor copy; `NOT_SUPPORTED` for copies of memory that the device
+    /// does not reach.
+    pub fn enable(&self, exec: &GraphExec, name: NodeName, enabled: bool) -> Result<()> {
+        let mut plan = exec.plan.lock();
+        let index = plan.may_be_disabled(name)?;
+        let step = plan.steps.get_mut(index).ok_or(Status::INVALID_VALUE)?;
+        if step.staged || step.function != 0 {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        if step.enabled != enabled {
+            self.parts.link.post(&GraphNodeEnable {
+                graph: exec.handle,
+                node: step.number,
+                enabled,
+            })?;
+            step.enabled = enabled;
+        }
+        Ok(())
+    }
+
+    /// Replaces what the nodes of a graph in a node do: the new graph's nodes
+    /// stand for the old one's in order.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where there is no such node, `GRAPH_EXEC_UPDATE_FAILURE`
+    /// where the graphs differ in more than parameters.
+    pub fn set_child(&self, exec: &GraphExec, had: &Graph, new: &Graph) -> Result<()> {
+        let (before, after) = (had.flatten()?, new.flatten()?);
+        let like = |(one, other): (&Flat, &Flat)| {
+            one.work.kind() == other.work.kind() && one.after == other.after
+        };
+        if before.len() != after.len() || !before.iter().zip(&after).all(like) {
+            return Err(Status::GRAPH_EXEC_UPDATE_FAILURE);
+        }
+        for (old, new) in before.into_iter().zip(after) {
+            if !matches!(new.work, Work::Empty) {
+                self.set(exec, old.name, new.work)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn same_copy(one: &CopyWork, other: &CopyWork) -> bool {
+    let key = |place: &CopyNodeEnd| match place {
+        CopyNodeEnd::Device {
+            address,
+            pitch,
+            rows,
+        } => (0, *address, [*pitch, *rows, 0], 0),
+        CopyNodeEnd::Host {
+            address,
+            pitch,
+            rows,
+        } => (1, *address, [*pitch, *rows, 0], 0),
+        CopyNodeEnd::Array { array, origin, .. } => {
+            (2, array.array.handle().0, *origin, array.level)
+        }
+    };
+    one.extent == other.extent
+        && key(&one.destination) == key(&other.destination)
+        && key(&one.source) == key(&other.source)
+}

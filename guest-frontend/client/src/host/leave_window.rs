@@ -1,0 +1,87 @@
+//! Leaving a window: what happens to pinned memory in it where the session
+//! goes to a host that does not see it.
+//!
+//! The program keeps its memory where it is; the host has memory of its own at
+//! the same addresses, and from then on the two are kept in agreement like any
+//! shadow ([`crate::shadow`]). One thread does this between two connections
+//! ([`crate::connection`]), while others may be anywhere in a call:
+//!
+//! - A thread that looked at the window before it was left, and posts its work
+//!   after, named memory whose bytes stood there before, so they are among
+//!   those sent now; work that may write is noted after it was posted.
+//! - Copies that are half done go on in the staging slots, which stay from then
+//!   on like what the program pinned, also where a VM's device goes away.
+//! - The shadows are held from the moment at which they can be found until
+//!   their bytes were taken, so that nobody sends what changed before it is
+//!   known what it changed from.
+
+use std::sync::Arc;
+
+use paragpu_communicator::Error;
+use paragpu_protocol::layout::BULK_TOKEN_BYTES;
+
+use super::{Backing, DEVICEMAP, HostMemory};
+use crate::connection::{Content, PinnedMemory};
+use crate::shadow::Region;
+
+impl PinnedMemory for HostMemory {
+    fn is_apart(&self) -> bool {
+        self.window.is_left()
+    }
+
+    fn settle_contents(&self) {
+        self.contents.lock().clear();
+    }
+
+    /// Makes shadows of all pinned memory of the window. What the host lacks
+    /// of them: the same every time, until it has got it.
+    ///
+    /// # Errors
+    /// Where the window's memory is gone.
+    fn leave_window(&self) -> Result<Vec<Content>, Error> {
+        let mut contents = self.contents.lock();
+        if self.window.is_left() {
+            return Ok(contents.clone());
+        }
+        self.window.keep()?;
+        // Work posted up to here may write to the window and is not noted as
+        // a writer of any shadow. Work posted later is, by `after_launch`.
+        let position = self.streams.progress().posted();
+        *self.free.lock() = None;
+        // Held until the shadows can be found: nobody is given memory of the
+        // window, or gives some back, in between.
+        let pinned = self.pinned.write();
+        let mut regions: Vec<(Arc<Region>, bool)> = Vec::new();
+        for pinned in pinned.values() {
+            if let Backing::Window(offset, length) = pinned.backing
+                && let Some(region) = self.window.region(offset, length)
+            {
+                if pinned.flags & DEVICEMAP != 0 || self.window.is_named() {
+                    region.show();
+                }
+                regions.push((region, true));
+            }
+        }
+        if let Some(staging) = &self.staging {
+            let length = staging.end() - BULK_TOKEN_BYTES;
+            let region = self.window.region(BULK_TOKEN_BYTES, length);
+            // Slots that the host was not told of were not used.
+            regions.extend(region.map(|region| (region, staging.is_registered())));
+        }
+        // Before anybody can find them, so that nobody sends what changed
+        // before `agree` says what it changed from.
+        let mut held: Vec<_> = regions.iter().map(|(region, _)| region.hold()).collect();
+        for (region, _) in &regions {
+            self.shadows.add(Arc::clone(region));
+        }
+        self.window.leave();
+        drop(pinned);
+        for ((region, known), state) in regions.iter().zip(&mut held) {
+            if *known {
+                let address = region.on_wire().0;
+                contents.push(Content::new(address, region.agree(state, position)));
+            }
+        }
+        Ok(contents.clone())
+    }
+}

@@ -1,0 +1,136 @@
+//! An event and what is known of its last record.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use paragpu_protocol::handle::EventHandle;
+use paragpu_protocol::status::Status;
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::error::Result;
+use crate::objects::capture::CapturePoint;
+use crate::objects::stream::Stream;
+
+/// CU_EVENT_BLOCKING_SYNC: waiting threads sleep.
+pub const BLOCKING_SYNC: u32 = 1;
+/// CU_EVENT_DISABLE_TIMING: has no time.
+pub const DISABLE_TIMING: u32 = 2;
+/// CU_EVENT_INTERPROCESS: for other processes.
+pub const INTERPROCESS: u32 = 4;
+
+/// An event of a session.
+#[derive(Debug)]
+pub struct Event {
+    handle: EventHandle,
+    flags: u32,
+    /// Position of the last record; 0 for none.
+    recorded: AtomicU64,
+    /// The last record is inside of a graph that was launched at that position.
+    inside: AtomicBool,
+    /// What it stands for if it was recorded in a capture.
+    pub(super) point: CapturePoint,
+    /// Records up to here are known to be reached.
+    reached: AtomicU64,
+    stream: Mutex<Option<Arc<Stream>>>,
+}
+
+/// The right to record an event: whoever holds it decides alone in which
+/// order records are posted and noted.
+pub(crate) struct Recording<'a> {
+    event: &'a Event,
+    stream: MutexGuard<'a, Option<Arc<Stream>>>,
+}
+
+impl Recording<'_> {
+    /// The event was recorded at `position` of `stream`; `inside` of a graph
+    /// that was launched there.
+    pub(crate) fn note(mut self, position: u64, stream: &Arc<Stream>, inside: bool) {
+        self.event.point.clear();
+        self.event.inside.store(inside, Ordering::Release);
+        self.event.recorded.store(position, Ordering::Release);
+        if !self
+            .stream
+            .as_ref()
+            .is_some_and(|kept| Arc::ptr_eq(kept, stream))
+        {
+            *self.stream = Some(Arc::clone(stream));
+        }
+    }
+}
+
+impl Event {
+    /// An event that the host knows as `handle`.
+    pub(crate) fn new(handle: EventHandle, flags: u32) -> Self {
+        Self {
+            handle,
+            flags,
+            recorded: AtomicU64::new(0),
+            inside: AtomicBool::new(false),
+            point: CapturePoint::default(),
+            reached: AtomicU64::new(0),
+            stream: Mutex::new(None),
+        }
+    }
+
+    /// CUevent_flags.
+    #[must_use]
+    pub fn flags(&self) -> u32 {
+        self.flags
+    }
+
+    /// The host's name for the event.
+    pub(crate) fn handle(&self) -> EventHandle {
+        self.handle
+    }
+
+    /// Position of the last record.
+    pub(crate) fn recorded(&self) -> Option<u64> {
+        match self.recorded.load(Ordering::Acquire) {
+            0 => None,
+            position => Some(position),
+        }
+    }
+
+    /// Begins to record it.
+    pub(crate) fn record(&self) -> Recording<'_> {
+        Recording {
+            stream: self.stream.lock(),
+            event: self,
+        }
+    }
+
+    /// Was it last recorded in a capture?
+    pub(crate) fn is_captured(&self) -> bool {
+        self.point.is_captured()
+    }
+
+    /// Nothing can be asked of an event that was recorded in a capture.
+    pub(crate) fn check_not_captured(&self) -> Result<()> {
+        if self.is_captured() {
+            return Err(Status::CAPTURED_EVENT);
+        }
+        Ok(())
+    }
+
+    /// The last record, unless it is known to be reached; all work of the
+    /// session up to `complete` is over.
+    pub(crate) fn outstanding(&self, complete: u64) -> Option<u64> {
+        let recorded = self.recorded()?;
+        if recorded <= complete || recorded <= self.reached.load(Ordering::Acquire) {
+            return None;
+        }
+        let stream = self.stream.lock();
+        let complete = stream.as_ref()?.progress().complete();
+        (recorded > complete).then_some(recorded)
+    }
+
+    /// All work of the event's stream up to `recorded` is over.
+    pub(crate) fn note_reached(&self, recorded: u64) {
+        self.reached.fetch_max(recorded, Ordering::AcqRel);
+        if let Some(stream) = self.stream.lock().as_ref() {
+            // A graph goes on after it records an event.
+            let inside = self.inside.load(Ordering::Acquire);
+            stream.progress().finish(recorded - u64::from(inside));
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Modules and kernels with all that the host said about them.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use paragpu_protocol::handle::{FunctionHandle, ModuleHandle};
+use paragpu_protocol::types::{FunctionInfo, pairs};
+use parking_lot::Mutex;
+
+use crate::error::Result;
+
+/// CUfunction_attribute: most threads in a block.
+pub const MAX_THREADS_PER_BLOCK: u32 = 0;
+/// CUfunction_attribute: static shared memory in bytes.
+pub const SHARED_SIZE_BYTES: u32 = 1;
+/// CUfunction_attribute: registers of a thread.
+pub const NUM_REGS: u32 = 4;
+/// CUfunction_attribute: most dynamic shared memory in bytes.
+pub const MAX_DYNAMIC_SHARED_SIZE_BYTES: u32 = 8;
+/// CUfunction_attribute: preferred part of shared memory.
+pub const PREFERRED_SHARED_MEMORY_CARVEOUT: u32 = 9;
+
+/// A loaded module.
+#[derive(Debug)]
+pub struct Module {
+    handle: ModuleHandle,
+    functions: Mutex<HashMap<String, Arc<Function>>>,
+    globals: Mutex<HashMap<String, (u64, u64)>>,
+    log: String,
+}
+
+/// Answers of the host that stay true until an attribute of the kernel
+/// changes.
+#[derive(Debug)]
+pub(crate) struct Answers<K, V>(Mutex<HashMap<K, V>>);
+
+impl<K, V> Default for Answers<K, V> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Hash + Eq, V: Copy> Answers<K, V> {
+    /// What is known for `key`, or what `ask` finds out.
+    pub(crate) fn get(&self, key: K, ask: impl FnOnce() -> Result<V>) -> Result<V> {
+        if let Some(known) = self.0.lock().get(&key) {
+            return Ok(*known);
+        }
+        // Not under the lock: it is a round trip. Two threads that ask at the
+        // same time hear the same.
+        let answer = ask()?;
+        self.0.lock().insert(key, answer);
+        Ok(answer)
+    }
+
+    fn forget(&self) {
+        self.0.lock().clear();
+    }
+}
+
+/// A kernel of a module, with all that is constant about it.
+#[derive(Debug)]
+pub struct Function {
+    handle: FunctionHandle,
+    name: String,
+    attributes: Mutex<HashMap<u32, i32>>,
+    parameters: Vec<(u32, u32)>,
+    parameter_bytes: usize,
+    /// What each launch is checked against.
+    registers: u32,
+    max_threads: AtomicU32,
+    static_shared: u32,
+    max_dynamic_shared: AtomicU32,
+    /// Blocks on a multiprocessor, by block size, dynamic shared memory, flags.
+    pub(crate) blocks: Answers<(i32, u64, u32), i32>,
+    /// Dynamic shared memory, by blocks and block size.
+    pub(crate) dynamic_shared: Answers<(i32, i32), u64>,
+}
+
+impl Module {
+    /// A module that the host knows as `handle`, and what its loader said.
+    pub(crate) fn new(handle: ModuleHandle, log: String) -> Self {
+        Self {
+            handle,
+            functions: Mutex::default(),
+            globals: Mutex::default(),
+            log,
+        }
+    }
+
+    /// The host's name for the module.
+    pub(crate) fn handle(&self) -> ModuleHandle {
+        self.handle
+    }
+
+    /// What the loader said.
+    #[must_use]
+    pub fn log(&self) -> &str {
+        &self.log
+    }
+
+    /// The kernels asked for so far.
+    #[must_use]
+    pub fn known_functions(&self) -> Vec<Arc<Function>> {
+        self.functions.lock().values().cloned().collect()
+    }
+
+    /// The kernel of this name, if it was asked for.
+    pub(crate) fn known_function(&self, name: &str) -> Option<Arc<Function>> {
+        self.functions.lock().get(name).cloned()
+    }
+
+    /// Keeps a kernel; of two of one name the first.
+    pub(crate) fn keep_function(&self, function: Function) -> Arc<Function> {
+        let mut functions = self.functions.lock();
+        let entry = functions.entry(function.name.clone());
+        Arc::clone(entry.or_insert_with(|| Arc::new(function)))
+    }
+
+    /// Address and bytes of the variable of this name, if it was asked for.
+    pub(crate) fn known_global(&self, name: &str) -> Option<(u64, u64)> {
+        self.globals.lock().get(name).copied()
+    }
+
+    /// Keeps a variable's address and bytes.
+    pub(crate) fn keep_global(&self, name: &str, place: (u64, u64)) {
+        self.globals.lock().insert(name.to_owned(), place);
+    }
+
+    /// Addresses of the variables asked for.
+    pub(crate) fn global_addresses(&self) -> Vec<u64> {
+        self.globals
+            .lock()
+            .values()
+            .map(|(address, _)| *address)
+            .collect()
+    }
+}
+
+impl Function {
+    /// A kernel of which the host said `info`.
+    pub(crate) fn from_wire(handle: FunctionHandle, name: &str, info: &FunctionInfo<'_>) -> Self {
+        let attributes: HashMap<u32, i32> = pairs(info.attributes)
+            .map(|(attribute, value)| (attribute, value.cast_signed()))
+            .collect();
+        let parameters: Vec<(u32, u32)> = pairs(info.parameters).collect();
+        let positive = |attribute, default| {
+            attributes
+                .get(&attribute)
+                .and_then(|value| u32::try_from(*value).ok())
+                .unwrap_or(default)
+        };
+        Self {
+            handle,
+            name: name.to_owned(),
+            parameter_bytes: parameters
+                .iter()
+                .map(|&(offset, size)| offset as usize + size as usize)
+                .max()
+                .unwrap_or(0),
+            max_threads: AtomicU32::new(positive(MAX_THREADS_PER_BLOCK, 1024)),
+            registers: positive(NUM_REGS, 0),
+            static_shared: positive(SHARED_SIZE_BYTES, 0),
+            max_dynamic_shared: AtomicU32::new(positive(MAX_DYNAMIC_SHARED_SIZE_BYTES, 48 << 10)),
+            attributes: Mutex::new(attributes),
+            parameters,
+            blocks: Answers::default(),
+            dynamic_shared: Answers::default(),
+        }
+    }
+
+    /// The host's name for the kernel.
+    pub(crate) fn handle(&self) -> FunctionHandle {
+        self.handle
+    }
+
+    /// The mangled name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A CUfunction_attribute.
+    #[must_use]
+    pub fn attribute(&self, attribute: u32) -> Option<i32> {
+        self.attributes.lock().get(&attribute).copied()
+    }
+
+    /// Offset and size in bytes of each parameter, in order.
+    #[must_use]
+    pub fn parameters(&self) -> &[(u32, u32)] {
+        &self.parameters
+    }
+
+    /// Bytes of all parameters.
+    #[must_use]
+    pub fn parameter_bytes(&self) -> usize {
+        self.parameter_bytes
+    }
+
+    /// Registers of a thread.
+    pub(crate) fn registers(&self) -> u32 {
+        self.registers
+    }
+
+    /// Most threads in a block.
+    pub(crate) fn max_threads(&self) -> u32 {
+        self.max_threads.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of static shared memory.
+    pub(crate) fn static_shared(&self) -> u32 {
+        self.static_shared
+    }
+
+    /// Most bytes of dynamic shared memory.
+    pub(crate) fn max_dynamic_shared(&self) -> u32 {
+        self.max_dynamic_shared.load(Ordering::Relaxed)
+    }
+
+    /// The host changed an attribute.
+    pub(crate) fn note_attribute(&self, attribute: u32, value: i32) {
+        self.attributes.lock().insert(attribute, value);
+        if attribute == MAX_DYNAMIC_SHARED_SIZE_BYTES {
+            let value = u32::try_from(value).unwrap_or(0);
+            self.max_dynamic_shared.store(value, Ordering::Relaxed);
+        }
+        self.blocks.forget();
+        self.dynamic_shared.forget();
+    }
+}

@@ -1,0 +1,67 @@
+//! The shape of a launch, and what CUDA refuses of it at once.
+
+use paragpu_protocol::status::Status;
+
+use crate::error::Result;
+use crate::objects::function::Function;
+use crate::snapshot::Limits;
+
+/// The shape of a launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Shape {
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads in a block.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub dynamic_shared: u32,
+    /// All blocks run at once and may synchronize with each other.
+    pub cooperative: bool,
+    /// Blocks of a cluster; zeros for none.
+    pub cluster: [u32; 3],
+}
+
+impl Shape {
+    /// Refuses what neither device nor kernel can do.
+    pub(crate) fn check(&self, limits: &Limits, function: &Function) -> Result<()> {
+        let within = |have: &[u32; 3], most: &[u32; 3]| {
+            have.iter()
+                .zip(most)
+                .all(|(have, most)| *have != 0 && have <= most)
+        };
+        let threads: u64 = self.block.iter().map(|&n| u64::from(n)).product();
+        if !within(&self.grid, &limits.grid)
+            || !within(&self.block, &limits.block)
+            || threads > limits.threads.into()
+        {
+            return Err(Status::INVALID_VALUE);
+        }
+        if threads > function.max_threads().into() {
+            // Too few registers have a result of their own; any other bound of
+            // the kernel is an invalid value.
+            let registers = threads * u64::from(function.registers());
+            return Err(if registers > limits.registers.into() {
+                Status::LAUNCH_OUT_OF_RESOURCES
+            } else {
+                Status::INVALID_VALUE
+            });
+        }
+        if self.dynamic_shared > function.max_dynamic_shared()
+            || u64::from(self.dynamic_shared) + u64::from(function.static_shared())
+                > u64::from(limits.shared_optin.max(limits.shared))
+        {
+            return Err(Status::INVALID_VALUE);
+        }
+        if self.cluster != [0; 3] {
+            let divides = self
+                .grid
+                .iter()
+                .zip(self.cluster)
+                .all(|(grid, cluster)| cluster != 0 && grid % cluster == 0);
+            if !divides {
+                return Err(Status::INVALID_VALUE);
+            }
+        }
+        Ok(())
+    }
+}

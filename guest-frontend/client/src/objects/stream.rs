@@ -1,0 +1,101 @@
+//! A stream and what is known of its work.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use paragpu_protocol::handle::StreamHandle;
+
+use crate::objects::capture::Membership;
+use crate::progress::Progress;
+
+/// Does not wait for the legacy default stream (CU_STREAM_NON_BLOCKING).
+pub const NON_BLOCKING: u32 = 1;
+
+/// A stream of a session.
+#[derive(Debug)]
+pub struct Stream {
+    handle: StreamHandle,
+    progress: Arc<Progress>,
+    pub(super) capture: Arc<Membership>,
+    /// Position of the last kernel or host function.
+    running: AtomicU64,
+    /// Synchronous copies of other streams up to here are waited for.
+    ordered: AtomicU64,
+    flags: u32,
+    priority: i32,
+}
+
+impl Stream {
+    /// A stream that the host knows as `handle`.
+    pub(crate) fn new(handle: StreamHandle, flags: u32, priority: i32) -> Self {
+        Self {
+            handle,
+            progress: Arc::default(),
+            capture: Arc::default(),
+            running: AtomicU64::new(0),
+            ordered: AtomicU64::new(0),
+            flags,
+            priority,
+        }
+    }
+
+    /// The legacy default stream, which each session has.
+    pub(crate) fn new_legacy() -> Self {
+        Self::new(StreamHandle::LEGACY, 0, 0)
+    }
+
+    /// The host's name for the stream.
+    #[must_use]
+    pub fn handle(&self) -> StreamHandle {
+        self.handle
+    }
+
+    /// CUstream_flags.
+    #[must_use]
+    pub fn flags(&self) -> u32 {
+        self.flags
+    }
+
+    /// Lower numbers go first.
+    #[must_use]
+    pub fn priority(&self) -> i32 {
+        self.priority
+    }
+
+    /// Does it wait for the legacy default stream?
+    #[must_use]
+    pub fn is_blocking(&self) -> bool {
+        self.flags & NON_BLOCKING == 0
+    }
+
+    /// Is it the legacy default stream?
+    #[must_use]
+    pub fn is_legacy(&self) -> bool {
+        self.handle == StreamHandle::LEGACY
+    }
+
+    /// Its work.
+    pub(crate) fn progress(&self) -> &Arc<Progress> {
+        &self.progress
+    }
+
+    /// Position of the last kernel or host function.
+    pub(crate) fn running(&self) -> u64 {
+        self.running.load(Ordering::Acquire)
+    }
+
+    /// A kernel or host function was posted at `position`.
+    pub(crate) fn note_running(&self, position: u64) {
+        self.running.store(position, Ordering::Release);
+    }
+
+    /// Synchronous copies of other streams up to here are waited for.
+    pub(crate) fn ordered(&self) -> u64 {
+        self.ordered.load(Ordering::Relaxed)
+    }
+
+    /// What is posted from now on waits for copies up to `position`.
+    pub(crate) fn note_ordered(&self, position: u64) {
+        self.ordered.fetch_max(position, Ordering::AcqRel);
+    }
+}

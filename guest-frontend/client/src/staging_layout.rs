@@ -1,0 +1,25 @@
+//! Where the staging slots lie in a window: behind the words of the bulk
+//! tokens, before what programs pin.
+
+use paragpu_protocol::layout::BULK_TOKEN_BYTES;
+
+/// Bytes of a slot.
+pub(crate) const SLOT: usize = 512 << 10;
+/// Most slots.
+const SLOTS: usize = 32;
+/// Slots in a quarter of a window, if at least two fit.
+pub(crate) fn slots(window: u64) -> usize {
+    let room = usize::try_from(window).unwrap_or(usize::MAX) / 4;
+    let count = (room / SLOT).min(SLOTS);
+    if count < 2 { 0 } else { count }
+}
+
+/// Bytes of a window up to the end of `count` slots.
+pub(crate) fn end(count: usize) -> u64 {
+    BULK_TOKEN_BYTES + (count * SLOT) as u64
+}
+
+/// Bytes of a window that are the session's own, and not the program's.
+pub(crate) fn reach(window: u64) -> u64 {
+    end(slots(window))
+}

@@ -1,0 +1,111 @@
+//! The window: memory that both sides see at one address. Pinned memory comes
+//! from it for as long as the session stays at hosts that share it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use paragpu_communicator::{Error, Window};
+use paragpu_protocol::layout::{DEVICE_STRIDE, Regions};
+
+use crate::shadow::region::Region;
+use crate::sys::memory::HostSlice;
+
+/// The window of a session, as far as it has one.
+#[derive(Debug)]
+pub(crate) struct PinnedWindow {
+    /// First address, the same on both sides; 0 where there is none.
+    base: u64,
+    /// Mapped as long as the session lives.
+    memory: Option<Arc<Window>>,
+    /// The session has left it: the host sees other memory at the addresses.
+    /// Never taken back.
+    left: AtomicBool,
+    /// Kernels may know addresses in it.
+    named: AtomicBool,
+}
+
+impl PinnedWindow {
+    pub(crate) fn new(memory: Option<Arc<Window>>, regions: &Regions) -> Self {
+        // Pinned memory must have the same address on both sides.
+        let same = |window: &&Arc<Window>| window.address() == regions.window;
+        let base = memory
+            .as_ref()
+            .filter(same)
+            .map_or(0, |window| window.address());
+        Self {
+            base,
+            memory,
+            left: AtomicBool::new(false),
+            named: AtomicBool::new(false),
+        }
+    }
+
+    /// First address; 0 where programs have no memory in it.
+    pub(crate) fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// Bytes; 0 where programs have no memory in it.
+    pub(crate) fn len(&self) -> u64 {
+        let memory = self.memory.as_ref().filter(|_| self.base != 0);
+        memory.map_or(0, |window| window.len())
+    }
+
+    /// Is the address one of the window's?
+    pub(crate) fn holds(&self, address: u64) -> bool {
+        self.base != 0 && address.wrapping_sub(self.base) < DEVICE_STRIDE
+    }
+
+    /// Has the session left it?
+    pub(crate) fn is_left(&self) -> bool {
+        self.left.load(Ordering::Acquire)
+    }
+
+    /// The session leaves it. All its pinned memory can be found as shadows by
+    /// now: whoever sees this looks for them.
+    pub(crate) fn leave(&self) {
+        self.left.store(true, Ordering::Release);
+    }
+
+    /// Keeps its bytes although the memory behind them may go away.
+    ///
+    /// # Errors
+    /// Where it is gone already.
+    pub(crate) fn keep(&self) -> Result<(), Error> {
+        self.memory.as_ref().map_or(Ok(()), |window| window.keep())
+    }
+
+    /// Is the memory behind it there?
+    pub(crate) fn is_there(&self) -> bool {
+        self.memory.as_ref().is_none_or(|window| window.is_there())
+    }
+
+    /// Kernels know addresses in it.
+    pub(crate) fn name(&self) {
+        self.named.store(true, Ordering::Relaxed);
+    }
+
+    /// May kernels know addresses in it?
+    pub(crate) fn is_named(&self) -> bool {
+        self.named.load(Ordering::Relaxed)
+    }
+
+    /// A kernel is given these parameters.
+    pub(crate) fn note_named(&self, parameters: &[u8]) {
+        if self.base == 0 || self.is_named() {
+            return;
+        }
+        let mut words = parameters.as_chunks::<8>().0.iter();
+        if words.any(|word| self.holds(u64::from_le_bytes(*word))) {
+            self.name();
+        }
+    }
+
+    /// A shadow of part of it.
+    pub(crate) fn region(&self, offset: u64, length: u64) -> Option<Arc<Region>> {
+        let memory = self.memory.as_ref()?;
+        let source = HostSlice::of_window(memory, offset, length)?;
+        let address = source.address();
+        Some(Region::new(source, address, address, length))
+    }
+}
