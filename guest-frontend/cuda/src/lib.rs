@@ -10,6 +10,8 @@
 #![deny(unsafe_code)]
 #![recursion_limit = "1024"]
 
+pub mod current;
+pub mod named_stream;
 pub mod objects;
 pub mod versions;
 

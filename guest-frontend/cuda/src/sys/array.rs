@@ -8,8 +8,9 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::types::ArrayShape;
 use std::sync::Arc;
 
+use super::Result;
 use super::boundary::{In, Out};
-use super::{Result, context};
+use crate::current;
 use crate::objects::{self, Found, InContext, Object};
 
 /// The array with this handle.
@@ -63,7 +64,7 @@ fn shape(descriptor: &CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> ArrayShape {
 }
 
 fn create(shape: ArrayShape) -> Result<CUarray> {
-    let current = context::current()?;
+    let current = current::current()?;
     let array = current.session.textures().create_array(shape)?;
     Ok(objects::insert(Object::Array(InContext {
         context: current.handle,
@@ -152,7 +153,7 @@ pub(crate) fn cuMipmappedArrayCreate(
     levels: c_uint,
 ) -> Result {
     array.present()?;
-    let current = context::current()?;
+    let current = current::current()?;
     let object = current
         .session
         .textures()

@@ -10,7 +10,8 @@ use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
 use super::graph::{PLAIN, find, handle, node_handle, numbers, plain};
-use super::{Result, get, put, put_if, stream};
+use super::{Result, get, put, put_if};
+use crate::named_stream;
 use crate::objects::{self, Object};
 
 pub use paragpu_client::objects::capture::permit_unsafe;
@@ -32,13 +33,13 @@ thread_local! {
 
 fn begin(stream: CUstream, mode: c_int) -> Result {
     let mode = Mode::of(mode).ok_or(Status::INVALID_VALUE)?;
-    let named = stream::named(stream)?;
+    let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     session.streams().begin_capture(stream, mode, None, &[])
 }
 
 fn status(stream: CUstream) -> Result<c_int> {
-    let named = stream::named(stream)?;
+    let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     if stream.is_legacy() {
         session.streams().permit_legacy()?;
@@ -65,7 +66,7 @@ unsafe fn info(
     count: *mut usize,
 ) -> Result {
     let status = status(stream)?;
-    let named = stream::named(stream)?;
+    let named = named_stream::named(stream)?;
     let found = named.stream()?.capture_info();
     let Some(info) = found.filter(|_| status == ACTIVE) else {
         return put(place, status);
@@ -108,7 +109,7 @@ unsafe fn update(
     if !matches!(flags, ADD | SET) {
         return Err(Status::INVALID_VALUE);
     }
-    let named = stream::named(stream)?;
+    let named = named_stream::named(stream)?;
     let stream = named.stream()?;
     let info = stream.capture_info().ok_or(Status::ILLEGAL_STATE)?;
     plain(edges, count)?;
@@ -135,7 +136,7 @@ pub(crate) unsafe fn cuStreamBeginCaptureToGraph(
     plain(edges, count)?;
     let graph = find(graph)?;
     let after = numbers(&graph, dependencies, count)?;
-    let named = stream::named(stream)?;
+    let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     session
         .streams()
@@ -144,7 +145,7 @@ pub(crate) unsafe fn cuStreamBeginCaptureToGraph(
 
 pub(crate) unsafe fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> Result {
     put(graph, std::ptr::null_mut())?;
-    let named = stream::named(stream)?;
+    let named = named_stream::named(stream)?;
     let stream = named.stream()?;
     let under_way = stream.capture_info();
     match stream.end_capture() {

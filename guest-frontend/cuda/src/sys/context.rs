@@ -3,129 +3,28 @@
 //! All contexts of a device are one session: they share its memory and its
 //! default stream. What was made in a context ends with it.
 
-use std::cell::RefCell;
-use std::collections::HashSet;
 use std::ffi::{c_int, c_uint, c_void};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use paragpu_abi::{CUcontext, CUctxCreateParams, CUdevice};
-use paragpu_client::Session;
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
+use parking_lot::Mutex;
 
 use super::boundary::Out;
 use super::{Result, device, present, put, unsupported_use};
+use crate::current::{current, current_if_any, find, find_or_current, with_stack};
+use crate::named_stream;
+use crate::objects::context::Context;
 use crate::objects::{self, Object};
 
-/// CUDA_ERROR_CONTEXT_IS_DESTROYED.
-const CONTEXT_IS_DESTROYED: Status = Status(709);
 /// CUDA_ERROR_PEER_ACCESS_UNSUPPORTED.
 const PEER_ACCESS_UNSUPPORTED: Status = Status(217);
 /// CUDA_ERROR_PEER_ACCESS_NOT_ENABLED.
 const PEER_ACCESS_NOT_ENABLED: Status = Status(705);
 /// Scheduling, host mapping, local memory and synchronisation flags.
 const FLAGS: u32 = 0xff;
-
-/// A context.
-#[derive(Debug)]
-pub struct Context {
-    /// Its handle.
-    pub handle: u64,
-    /// Its device's number.
-    pub ordinal: u32,
-    /// Its device's session.
-    pub session: &'static Session,
-    primary: bool,
-    flags: AtomicU32,
-    alive: AtomicBool,
-    id: u64,
-    cache_config: AtomicI32,
-    /// Device memory allocated in it; not kept for primary contexts, which
-    /// end with all of the session's.
-    memory: Mutex<HashSet<u64>>,
-}
-
-impl Context {
-    fn new(
-        handle: u64,
-        ordinal: u32,
-        session: &'static Session,
-        primary: bool,
-        flags: u32,
-    ) -> Self {
-        static IDS: AtomicU64 = AtomicU64::new(1);
-        Self {
-            handle,
-            ordinal,
-            session,
-            primary,
-            flags: AtomicU32::new(flags),
-            alive: AtomicBool::new(true),
-            id: IDS.fetch_add(1, Ordering::Relaxed),
-            cache_config: AtomicI32::new(0),
-            memory: Mutex::new(HashSet::new()),
-        }
-    }
-
-    /// The context allocated device memory.
-    pub fn keep_memory(&self, address: u64) {
-        if !self.primary {
-            let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-            memory.insert(address);
-        }
-    }
-}
-
-/// A context, for use by one thread.
-pub type Current = Rc<Arc<Context>>;
-
-thread_local! {
-    static STACK: RefCell<Vec<Current>> = const { RefCell::new(Vec::new()) };
-}
-
-fn with_stack<R>(with: impl FnOnce(&mut Vec<Current>) -> R) -> Result<R> {
-    STACK
-        .try_with(|stack| with(&mut stack.borrow_mut()))
-        .map_err(|_| Status::DEINITIALIZED)
-}
-
-/// The calling thread's context, if it has one.
-pub fn current_if_any() -> Option<Current> {
-    with_stack(|stack| stack.last().cloned()).ok().flatten()
-}
-
-/// The calling thread's context.
-#[inline]
-pub fn current() -> Result<Current> {
-    let context = current_if_any().ok_or(Status::INVALID_CONTEXT)?;
-    if context.alive.load(Ordering::Relaxed) {
-        Ok(context)
-    } else {
-        Err(CONTEXT_IS_DESTROYED)
-    }
-}
-
-fn find(handle: CUcontext) -> Result<Current> {
-    match objects::find(handle).as_deref().map(|object| &**object) {
-        Some(Object::Context(context)) => Ok(Rc::new(Arc::clone(context))),
-        _ => Err(Status::INVALID_CONTEXT),
-    }
-}
-
-/// The context with this handle, or the calling thread's for null.
-pub fn find_or_current(handle: CUcontext) -> Result<Current> {
-    if handle.is_null() {
-        current()
-    } else {
-        find(handle)
-    }
-}
-
-fn handle_of(context: &Context) -> CUcontext {
-    std::ptr::without_provenance_mut(usize::try_from(context.handle).unwrap_or(0))
-}
 
 fn create(ordinal: u32, primary: bool, flags: u32) -> Result<Arc<Context>> {
     let session = device::session(ordinal)?;
@@ -144,7 +43,7 @@ fn create_current(ordinal: u32, flags: u32) -> Result<CUcontext> {
         return Err(Status::INVALID_VALUE);
     }
     let context = create(ordinal, false, flags)?;
-    let handle = handle_of(&context);
+    let handle = context.handle();
     with_stack(|stack| stack.push(Rc::new(context)))?;
     Ok(handle)
 }
@@ -204,7 +103,7 @@ fn with_primary<R>(
     let primary = PRIMARIES
         .get(ordinal as usize)
         .ok_or(Status::INVALID_DEVICE)?;
-    let mut primary = primary.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut primary = primary.lock();
     with(ordinal, &mut primary)
 }
 
@@ -228,10 +127,10 @@ pub(crate) unsafe fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: C
             None => create(ordinal, true, primary.flags)?,
         };
         context.session.check()?;
-        context.alive.store(true, Ordering::Relaxed);
+        context.set_alive(true);
         primary.context = Some(Arc::clone(&context));
         primary.retained += 1;
-        Ok(handle_of(&context))
+        Ok(context.handle())
     })?;
     put(context, handle)
 }
@@ -247,7 +146,7 @@ pub(crate) fn cuDevicePrimaryCtxRelease(device: CUdevice) -> Result {
         }
         let reset = primary.reset();
         if let Some(context) = &primary.context {
-            context.alive.store(false, Ordering::Relaxed);
+            context.set_alive(false);
         }
         reset
     })
@@ -264,7 +163,7 @@ pub(crate) fn cuDevicePrimaryCtxSetFlags(device: CUdevice, flags: c_uint) -> Res
     with_primary(device, |_, primary| {
         primary.flags = flags;
         if let Some(context) = &primary.context {
-            context.flags.store(flags, Ordering::Relaxed);
+            context.set_flags(flags);
         }
         Ok(())
     })
@@ -321,19 +220,19 @@ pub(crate) unsafe fn cuCtxCreate_v4(
 
 pub(crate) fn cuCtxDestroy(context: CUcontext) -> Result {
     let ended = find(context)?;
-    if ended.primary {
+    if ended.is_primary() {
         return Err(Status::INVALID_CONTEXT);
     }
     objects::remove(context, |_| true);
     let waited = ended.session.synchronize();
-    ended.alive.store(false, Ordering::Relaxed);
+    ended.set_alive(false);
     with_stack(|stack| {
         if stack.last().is_some_and(|top| top.handle == ended.handle) {
             stack.pop();
         }
     })?;
     end_objects(&ended);
-    let memory = std::mem::take(&mut *ended.memory.lock().unwrap_or_else(PoisonError::into_inner));
+    let memory = ended.take_memory();
     for address in memory {
         // Freed by the program already, perhaps in another context.
         let _ = ended.session.memory().free(address);
@@ -348,7 +247,7 @@ pub(crate) fn cuCtxPushCurrent(context: CUcontext) -> Result {
 
 pub(crate) fn cuCtxPopCurrent(context: Out<'_, CUcontext>) -> Result {
     let popped = with_stack(Vec::pop)?.ok_or(Status::INVALID_CONTEXT)?;
-    context.put_if(handle_of(&popped));
+    context.put_if(popped.handle());
     Ok(())
 }
 
@@ -365,7 +264,7 @@ pub(crate) fn cuCtxSetCurrent(context: CUcontext) -> Result {
 }
 
 pub(crate) unsafe fn cuCtxGetCurrent(context: *mut CUcontext) -> Result {
-    let handle = current_if_any().map_or(std::ptr::null_mut(), |context| handle_of(&context));
+    let handle = current_if_any().map_or(std::ptr::null_mut(), |context| context.handle());
     put(context, handle)
 }
 
@@ -378,19 +277,19 @@ pub(crate) fn cuCtxGetDevice_v2(device: Out<'_, CUdevice>, context: CUcontext) -
 }
 
 pub(crate) unsafe fn cuCtxGetFlags(flags: *mut c_uint) -> Result {
-    put(flags, current()?.flags.load(Ordering::Relaxed))
+    put(flags, current()?.flags())
 }
 
 pub(crate) fn cuCtxSetFlags(flags: c_uint) -> Result {
     if flags & !FLAGS != 0 {
         return Err(Status::INVALID_VALUE);
     }
-    current()?.flags.store(flags, Ordering::Relaxed);
+    current()?.set_flags(flags);
     Ok(())
 }
 
 pub(crate) unsafe fn cuCtxGetId(context: CUcontext, id: *mut u64) -> Result {
-    put(id, find_or_current(context)?.id)
+    put(id, find_or_current(context)?.id())
 }
 
 pub(crate) fn cuCtxGetApiVersion(context: CUcontext, version: Out<'_, c_uint>) -> Result {
@@ -414,7 +313,7 @@ pub(crate) fn cuCtxGetStreamPriorityRange(
     least: Out<'_, c_int>,
     greatest: Out<'_, c_int>,
 ) -> Result {
-    let (low, high) = super::stream::priorities(current()?.session)?;
+    let (low, high) = named_stream::priorities(current()?.session)?;
     least.put_if(low);
     greatest.put_if(high);
     Ok(())
@@ -432,14 +331,14 @@ pub(crate) fn cuCtxSetLimit(limit: c_int, value: usize) -> Result {
 }
 
 pub(crate) fn cuCtxGetCacheConfig(config: Out<'_, c_int>) -> Result {
-    config.put(current()?.cache_config.load(Ordering::Relaxed))
+    config.put(current()?.cache_config())
 }
 
 pub(crate) fn cuCtxSetCacheConfig(config: c_int) -> Result {
     if !(0..=3).contains(&config) {
         return Err(Status::INVALID_VALUE);
     }
-    current()?.cache_config.store(config, Ordering::Relaxed);
+    current()?.set_cache_config(config);
     Ok(())
 }
 
@@ -465,7 +364,7 @@ pub(crate) fn cuCtxAttach(context: Out<'_, CUcontext>, flags: c_uint) -> Result 
     if flags != 0 {
         return Err(Status::INVALID_VALUE);
     }
-    context.put(handle_of(&*current()?))
+    context.put(current()?.handle())
 }
 
 pub(crate) fn cuCtxDetach(context: CUcontext) -> Result {

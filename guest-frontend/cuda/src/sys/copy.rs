@@ -9,7 +9,9 @@ use paragpu_client::stream::Stream;
 use paragpu_client::sys::memory::{HostRows, HostSlice};
 use paragpu_protocol::status::Status;
 
-use super::{Result, context, device, host, memory, stream};
+use super::{Result, device, host, memory};
+use crate::current;
+use crate::named_stream;
 
 /// What an address is, where unified addressing must tell (cuMemcpy).
 enum Kind {
@@ -58,7 +60,7 @@ unsafe fn to_device(
     if size > 0 && (destination == 0 || source.is_null()) {
         return Err(Status::INVALID_VALUE);
     }
-    let named = stream::named(stream)?;
+    let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     session
         .copies()
@@ -81,7 +83,7 @@ unsafe fn from_device(
     if size > 0 && (source == 0 || destination.is_null()) {
         return Err(Status::INVALID_VALUE);
     }
-    let named = stream::named(stream)?;
+    let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     session
         .copies()
@@ -117,7 +119,7 @@ fn between(
     to.synchronize()
 }
 
-type Named = stream::Named;
+type Named = named_stream::Named;
 
 /// cuMemcpy, cuMemcpyAsync: the direction follows from the addresses.
 ///
@@ -132,7 +134,7 @@ unsafe fn unified(
     wait: bool,
 ) -> Result {
     if size == 0 {
-        return context::current()?.session.check();
+        return current::current()?.session.check();
     }
     if destination == 0 || source == 0 {
         return Err(Status::INVALID_VALUE);
@@ -145,7 +147,7 @@ unsafe fn unified(
             from_device(pointer(destination), source, size, stream, wait)
         }
         (Kind::Device(to), Kind::Device(from)) => {
-            let named = stream::named(stream)?;
+            let named = named_stream::named(stream)?;
             if std::ptr::eq(to, from) {
                 return to
                     .copies()
@@ -169,7 +171,7 @@ unsafe fn host_to_host(
     stream: CUstream,
     wait: bool,
 ) -> Result {
-    let named = stream::named(stream)?;
+    let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     let pinned = host::pinned(destination).is_some() && host::pinned(source).is_some();
     if stream.is_capturing() && !wait {
@@ -201,7 +203,7 @@ fn on_device(destination: u64, source: u64, size: usize, stream: CUstream) -> Re
     if size > 0 && (destination == 0 || source == 0) {
         return Err(Status::INVALID_VALUE);
     }
-    let named = stream::named(stream)?;
+    let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     let (to, from) = (memory::owner(destination)?, memory::owner(source)?);
     if std::ptr::eq(to, from) {
@@ -221,9 +223,9 @@ fn peer(
     size: usize,
     stream: CUstream,
 ) -> Result {
-    let to = device::session(context::find_or_current(to)?.ordinal)?;
-    let from = device::session(context::find_or_current(from)?.ordinal)?;
-    let named = stream::named(stream)?;
+    let to = device::session(current::find_or_current(to)?.ordinal)?;
+    let from = device::session(current::find_or_current(from)?.ordinal)?;
+    let named = named_stream::named(stream)?;
     if std::ptr::eq(to, from) {
         return to
             .copies()

@@ -14,7 +14,9 @@ use paragpu_client::texture::ArrayLevel;
 use paragpu_protocol::status::Status;
 use std::sync::Arc;
 
-use super::{Result, array, copy, get, stream};
+use super::{Result, array, copy, get};
+use crate::current;
+use crate::named_stream;
 
 /// One end of a copy, as the program describes it.
 struct Side {
@@ -92,7 +94,7 @@ impl Side {
 /// The rows of a side in the program's memory are there for `extent`, until the
 /// copy is over (cuMemcpy2D, cuMemcpy3D).
 unsafe fn run(to: &Side, from: &Side, extent: [usize; 3], stream: CUstream, wait: bool) -> Result {
-    let named = stream::named(stream)?;
+    let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     if extent.contains(&0) {
         return session.check();
@@ -197,8 +199,8 @@ pub unsafe fn node(session: &Session, copy: *const CUDA_MEMCPY3D) -> Result<Copy
 /// `copy` is null or describes a copy as CUDA's manual says for cuMemcpy3DPeer.
 unsafe fn peer(copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream, wait: bool) -> Result {
     let copy = get(copy)?;
-    let to = super::context::find_or_current(copy.dstContext)?;
-    let from = super::context::find_or_current(copy.srcContext)?;
+    let to = current::find_or_current(copy.dstContext)?;
+    let from = current::find_or_current(copy.srcContext)?;
     if to.ordinal != from.ordinal {
         return Err(super::unsupported_use!(
             "cuMemcpy3DPeer between two devices"

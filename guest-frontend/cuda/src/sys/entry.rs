@@ -8,6 +8,7 @@ use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
 use super::{Result, put, put_if, text};
+use crate::current;
 use crate::versions::{Symbol, resolve};
 
 /// CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM.
@@ -99,9 +100,9 @@ pub(crate) fn cuGetExportTable(place: Out<'_, *const c_void>, id: *const c_void)
 }
 
 pub(crate) fn cuProfilerStart() -> Result {
-    super::context::current().map(|_| ())
+    current::current().map(|_| ())
 }
 
 pub(crate) fn cuProfilerStop() -> Result {
-    super::context::current().map(|_| ())
+    current::current().map(|_| ())
 }

@@ -1,13 +1,17 @@
 //! Events (CUDA Driver API, Event Management).
 
 use std::ffi::c_uint;
+use std::sync::Arc;
 
 use paragpu_abi::{CUevent, CUstream};
 use paragpu_client::event::Event;
+use paragpu_client::objects::graph::Marked;
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
-use super::{Result, capture, context, graph_node, put, stream};
+use super::{Result, capture, put};
+use crate::current;
+use crate::named_stream;
 use crate::objects::{self, Found, InContext, Object};
 
 /// CU_EVENT_RECORD_EXTERNAL.
@@ -28,16 +32,27 @@ pub fn inner(found: &Found) -> Result<&InContext<Event>> {
     }
 }
 
+/// An event as a node has it.
+pub fn marked(named: CUevent) -> Result<Marked> {
+    let found = find(named)?;
+    let inner = inner(&found)?;
+    Ok(Marked {
+        ordinal: inner.session.ordinal(),
+        event: Arc::clone(&inner.object),
+        handle: named as u64,
+    })
+}
+
 fn record(named: CUevent, stream: CUstream, flags: c_uint) -> Result {
     let found = find(named)?;
     let event = inner(&found)?;
-    let by = stream::named(stream)?;
+    let by = named_stream::named(stream)?;
     let (session, stream) = by.both()?;
     if !std::ptr::eq(session, event.session) {
         return Err(Status::INVALID_HANDLE);
     }
     if flags & EXTERNAL != 0 && stream.is_capturing() {
-        return stream.capture_external_record(graph_node::marked(named)?);
+        return stream.capture_external_record(marked(named)?);
     }
     session.events().record(&event.object, stream)
 }
@@ -56,7 +71,7 @@ fn elapsed(milliseconds: *mut f32, start: CUevent, end: CUevent) -> Result<f32> 
 
 pub(crate) fn cuEventCreate(event: Out<'_, CUevent>, flags: c_uint) -> Result {
     event.present()?;
-    let current = context::current()?;
+    let current = current::current()?;
     let object = current.session.events().create(flags)?;
     event.put(objects::insert(Object::Event(InContext {
         context: current.handle,

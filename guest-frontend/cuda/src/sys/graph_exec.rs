@@ -15,8 +15,10 @@ use paragpu_protocol::status::Status;
 
 use super::boundary::{In, Out};
 use super::graph::{find, find_node, node_handle, node_name};
-use super::graph_node::{copy, fill, general, host_call, kernel, marked};
-use super::{Result, context, device, get, put, put_if, stream, unsupported_use};
+use super::graph_node::{copy, fill, general, host_call, kernel};
+use super::{Result, device, event, get, put, put_if, unsupported_use};
+use crate::current;
+use crate::named_stream;
 use crate::objects::{self, Found, InContext, Object};
 
 /// CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH, _UPLOAD and
@@ -53,7 +55,7 @@ fn session_of(graph: &Graph) -> Result<&'static Session> {
             return device::session(ordinal);
         }
     }
-    Ok(context::current()?.session)
+    Ok(current::current()?.session)
 }
 
 /// Makes a graph executable.
@@ -70,7 +72,7 @@ unsafe fn instantiate(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Res
         ));
     }
     let graph = find(graph)?;
-    let current = context::current()?;
+    let current = current::current()?;
     let session = session_of(&graph)?;
     let object = session.graphs().instantiate(&graph, flags)?;
     put(
@@ -166,7 +168,7 @@ pub(crate) fn cuGraphExecDestroy(exec: CUgraphExec) -> Result {
 pub(crate) fn cuGraphLaunch(exec: CUgraphExec, stream: CUstream) -> Result {
     let found = find_exec(exec)?;
     let inner = inner(&found)?;
-    let named = stream::named(stream)?;
+    let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     if !std::ptr::eq(session, inner.session) {
         return Err(Status::INVALID_VALUE);
@@ -176,7 +178,7 @@ pub(crate) fn cuGraphLaunch(exec: CUgraphExec, stream: CUstream) -> Result {
 
 pub(crate) fn cuGraphUpload(exec: CUgraphExec, stream: CUstream) -> Result {
     find_exec(exec)?;
-    stream::named(stream)?.session()?.check()
+    named_stream::named(stream)?.session()?.check()
 }
 
 pub(crate) fn cuGraphExecUpdate(
@@ -256,7 +258,7 @@ pub(crate) fn cuGraphExecEventRecordNodeSetEvent(
     node: CUgraphNode,
     event: CUevent,
 ) -> Result {
-    set(exec, node, |_| Ok(Work::EventRecord(marked(event)?)))
+    set(exec, node, |_| Ok(Work::EventRecord(event::marked(event)?)))
 }
 
 pub(crate) fn cuGraphExecEventWaitNodeSetEvent(
@@ -264,7 +266,7 @@ pub(crate) fn cuGraphExecEventWaitNodeSetEvent(
     node: CUgraphNode,
     event: CUevent,
 ) -> Result {
-    set(exec, node, |_| Ok(Work::EventWait(marked(event)?)))
+    set(exec, node, |_| Ok(Work::EventWait(event::marked(event)?)))
 }
 
 pub(crate) unsafe fn cuGraphExecNodeSetParams(

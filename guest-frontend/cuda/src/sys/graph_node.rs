@@ -10,16 +10,15 @@ use paragpu_abi::{
     cudaLaunchAttributeValue, cudaMemsetParams, dim3,
 };
 use paragpu_client::launch::Shape;
-use paragpu_client::objects::graph::{
-    CopyNodeEnd, CopyWork, Fill, Graph, HostCall, Kernel, Marked, Work,
-};
+use paragpu_client::objects::graph::{CopyNodeEnd, CopyWork, Fill, Graph, HostCall, Kernel, Work};
 use paragpu_client::texture::ArrayLevel;
 use paragpu_protocol::status::Status;
 
 use super::boundary::{In, Out};
 use super::graph::{find, find_node, handle, node_handle, numbers, plain, work_of};
 use super::module::callable;
-use super::{Result, context, copy_rect, event, get, launch, put, unsupported_use};
+use super::{Result, copy_rect, event, get, launch, put, unsupported_use};
+use crate::current;
 use crate::objects::{self, Object};
 
 /// CU_LAUNCH_ATTRIBUTE_COOPERATIVE, _CLUSTER_DIMENSION and _PRIORITY.
@@ -74,9 +73,9 @@ pub unsafe fn copy(given: *const CUDA_MEMCPY3D, context: CUcontext) -> Result<Wo
 /// The session of a context that a node names; null is the current one.
 fn session_of(context: CUcontext) -> Result<&'static paragpu_client::Session> {
     if context.is_null() {
-        return Ok(context::current()?.session);
+        return Ok(current::current()?.session);
     }
-    Ok(context::find_or_current(context)?.session)
+    Ok(current::find_or_current(context)?.session)
 }
 
 /// A memset node's work, in a context.
@@ -142,17 +141,6 @@ unsafe fn host(given: *const cudaHostNodeParams) -> Result<Work> {
     Ok(Work::Host(host_call(given.r#fn, given.userData)?))
 }
 
-/// An event as a node has it.
-pub fn marked(named: CUevent) -> Result<Marked> {
-    let found = event::find(named)?;
-    let inner = event::inner(&found)?;
-    Ok(Marked {
-        ordinal: inner.session.ordinal(),
-        event: Arc::clone(&inner.object),
-        handle: named as u64,
-    })
-}
-
 /// The work that a general record describes.
 ///
 /// # Safety
@@ -176,12 +164,12 @@ pub unsafe fn general(given: *const cudaGraphNodeParams, had: Option<&Work>) -> 
             Ok(Work::Child(find(inside.cast::<CUgraph>().read())?.embed()))
         }
         paragpu_abi::cudaGraphNodeTypeEmpty => Ok(Work::Empty),
-        paragpu_abi::cudaGraphNodeTypeWaitEvent => {
-            Ok(Work::EventWait(marked(inside.cast::<CUevent>().read())?))
-        }
-        paragpu_abi::cudaGraphNodeTypeEventRecord => {
-            Ok(Work::EventRecord(marked(inside.cast::<CUevent>().read())?))
-        }
+        paragpu_abi::cudaGraphNodeTypeWaitEvent => Ok(Work::EventWait(event::marked(
+            inside.cast::<CUevent>().read(),
+        )?)),
+        paragpu_abi::cudaGraphNodeTypeEventRecord => Ok(Work::EventRecord(event::marked(
+            inside.cast::<CUevent>().read(),
+        )?)),
         _ => Err(unsupported_use!("cuGraphAddNode of this type")),
     }
 }
@@ -535,7 +523,13 @@ pub(crate) unsafe fn cuGraphAddEventRecordNode(
     count: usize,
     event: CUevent,
 ) -> Result {
-    add(node, graph, after, count, Work::EventRecord(marked(event)?))
+    add(
+        node,
+        graph,
+        after,
+        count,
+        Work::EventRecord(event::marked(event)?),
+    )
 }
 
 pub(crate) fn cuGraphEventRecordNodeGetEvent(node: CUgraphNode, event: Out<'_, CUevent>) -> Result {
@@ -548,7 +542,7 @@ pub(crate) fn cuGraphEventRecordNodeGetEvent(node: CUgraphNode, event: Out<'_, C
 }
 
 pub(crate) fn cuGraphEventRecordNodeSetEvent(node: CUgraphNode, event: CUevent) -> Result {
-    set(node, |_| Ok(Work::EventRecord(marked(event)?)))
+    set(node, |_| Ok(Work::EventRecord(event::marked(event)?)))
 }
 
 pub(crate) unsafe fn cuGraphAddEventWaitNode(
@@ -558,7 +552,13 @@ pub(crate) unsafe fn cuGraphAddEventWaitNode(
     count: usize,
     event: CUevent,
 ) -> Result {
-    add(node, graph, after, count, Work::EventWait(marked(event)?))
+    add(
+        node,
+        graph,
+        after,
+        count,
+        Work::EventWait(event::marked(event)?),
+    )
 }
 
 pub(crate) fn cuGraphEventWaitNodeGetEvent(node: CUgraphNode, event: Out<'_, CUevent>) -> Result {
@@ -571,7 +571,7 @@ pub(crate) fn cuGraphEventWaitNodeGetEvent(node: CUgraphNode, event: Out<'_, CUe
 }
 
 pub(crate) fn cuGraphEventWaitNodeSetEvent(node: CUgraphNode, event: CUevent) -> Result {
-    set(node, |_| Ok(Work::EventWait(marked(event)?)))
+    set(node, |_| Ok(Work::EventWait(event::marked(event)?)))
 }
 
 pub(crate) unsafe fn cuGraphAddNode(

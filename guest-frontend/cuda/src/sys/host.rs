@@ -10,7 +10,8 @@ use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
-use super::{Result, capture, context, device, memory, put};
+use super::{Result, capture, device, memory, put};
+use crate::current;
 
 /// The session that pinned an address of the program, and what it pinned.
 pub fn pinned(address: u64) -> Option<(&'static Session, Pinned)> {
@@ -32,7 +33,7 @@ unsafe fn allocate(place: *mut *mut c_void, size: usize, flags: c_uint) -> Resul
         return Err(Status::INVALID_VALUE);
     }
     capture::permit_unsafe()?;
-    let address = context::current()?
+    let address = current::current()?
         .session
         .host()
         .allocate(size as u64, flags)?;
@@ -67,7 +68,7 @@ pub(crate) unsafe fn cuMemHostRegister_v2(
     size: usize,
     flags: c_uint,
 ) -> Result {
-    let session = context::current()?.session;
+    let session = current::current()?.session;
     if pinned(address as u64).is_some() {
         return Err(Status::HOST_MEMORY_ALREADY_REGISTERED);
     }
@@ -78,7 +79,7 @@ pub(crate) unsafe fn cuMemHostRegister_v2(
 }
 
 pub(crate) fn cuMemHostUnregister(address: *mut c_void) -> Result {
-    context::current()?;
+    current::current()?;
     let (session, _) = pinned(address as u64).ok_or(Status::HOST_MEMORY_NOT_REGISTERED)?;
     capture::permit_unsafe()?;
     session.host().unregister(address as u64)
@@ -92,13 +93,13 @@ pub(crate) fn cuMemHostGetDevicePointer_v2(
     if flags != 0 {
         return Err(Status::INVALID_VALUE);
     }
-    context::current()?;
+    current::current()?;
     let (session, _) = pinned(address as u64).ok_or(Status::INVALID_VALUE)?;
     device.put(session.host().device_address(address as u64)?)
 }
 
 pub(crate) unsafe fn cuMemHostGetFlags(flags: *mut c_uint, address: *mut c_void) -> Result {
-    context::current()?;
+    current::current()?;
     let (_, found) = pinned(address as u64).ok_or(Status::INVALID_VALUE)?;
     if found.registered {
         return Err(Status::INVALID_VALUE);

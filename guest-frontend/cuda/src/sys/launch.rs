@@ -13,7 +13,8 @@ use paragpu_protocol::status::Status;
 use super::boundary::In;
 use super::boundary::own_default;
 use super::module::callable;
-use super::{Result, stream, unsupported_use};
+use super::{Result, unsupported_use};
+use crate::named_stream;
 
 /// CU_LAUNCH_ATTRIBUTE_IGNORE.
 const IGNORE: c_int = 0;
@@ -130,7 +131,7 @@ unsafe fn launch(
 ) -> Result {
     let callable = callable(named)?;
     let function = callable.function()?;
-    let by = stream::named(stream)?;
+    let by = named_stream::named(stream)?;
     let (session, stream) = by.both()?;
     if !std::ptr::eq(session, callable.session) {
         return Err(Status::INVALID_HANDLE);

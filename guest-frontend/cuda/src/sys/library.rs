@@ -1,95 +1,23 @@
 //! Libraries and kernels (CUDA Driver API, Library Management): images that
 //! are loaded into each session that uses them.
 
-use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use paragpu_abi::{CUdevice, CUdeviceptr, CUfunction, CUkernel, CUlibrary, CUmodule};
 use paragpu_client::Session;
-use paragpu_client::module::Module;
-use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 
 use super::boundary::{Out, Text};
 use super::image::{Options, measure};
 use super::module::{attribute, load_image, name_of, parameter, read_file, set_attribute};
-use super::{Result, context, device, present, put};
+use super::{Result, device, kernel, present, put};
+use crate::current;
+use crate::objects::library::{Kernel, Library};
 use crate::objects::{self, Found, InContext, Object};
-
-/// A library.
-#[derive(Debug)]
-pub struct Library {
-    inner: Arc<Inner>,
-}
-
-#[derive(Debug)]
-struct Inner {
-    image: Vec<u8>,
-    options: Vec<(u32, u32)>,
-    /// The module in each session that uses the library.
-    modules: Mutex<HashMap<u32, Arc<Module>>>,
-    /// Handles of the kernels asked for, and of the modules.
-    kernels: Mutex<HashMap<String, u64>>,
-    module_handles: Mutex<HashMap<u32, u64>>,
-}
-
-/// A kernel of a library.
-#[derive(Debug)]
-pub struct Kernel {
-    library: Arc<Inner>,
-    library_handle: u64,
-    name: String,
-    /// Handle of the function in each session that uses the kernel; 0 for
-    /// none yet.
-    functions: [AtomicU64; MAX_DEVICES as usize],
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn handle(number: u64) -> *mut c_void {
     std::ptr::without_provenance_mut(usize::try_from(number).unwrap_or(0))
-}
-
-impl Inner {
-    fn module(&self, session: &Session) -> Result<Arc<Module>> {
-        let mut modules = lock(&self.modules);
-        if let Some(module) = modules.get(&session.ordinal()) {
-            return Ok(Arc::clone(module));
-        }
-        let loaded = session.modules().load(&self.image, &self.options)?;
-        modules.insert(session.ordinal(), Arc::clone(&loaded));
-        Ok(loaded)
-    }
-}
-
-impl Kernel {
-    /// The kernel as a function of the current context's session.
-    pub fn function(&self) -> Result<Found> {
-        let current = context::current()?;
-        let place = self
-            .functions
-            .get(current.ordinal as usize)
-            .ok_or(Status::INVALID_DEVICE)?;
-        if let Some(found) = objects::find(handle(place.load(Ordering::Acquire))) {
-            return Ok(found);
-        }
-        let module = self.library.module(current.session)?;
-        let object = current.session.modules().function(&module, &self.name)?;
-        let made = objects::insert(Object::Function(
-            InContext {
-                context: current.handle,
-                session: current.session,
-                object,
-            },
-            self.library_handle,
-        ));
-        place.store(made as u64, Ordering::Release);
-        objects::find(made).ok_or(Status::UNKNOWN)
-    }
 }
 
 /// What was loaded into a session is gone with its context; it is loaded again
@@ -97,17 +25,12 @@ impl Kernel {
 pub fn forget_session(session: &'static Session) {
     objects::for_each(|object| match object {
         Object::Library(library) => {
-            lock(&library.inner.module_handles).remove(&session.ordinal());
-            if let Some(module) = lock(&library.inner.modules).remove(&session.ordinal()) {
+            if let Some(module) = library.forget(session.ordinal()) {
                 // What the host says no longer matters.
                 let _ = session.modules().unload(&module);
             }
         }
-        Object::Kernel(kernel) => {
-            if let Some(place) = kernel.functions.get(session.ordinal() as usize) {
-                place.store(0, Ordering::Release);
-            }
-        }
+        Object::Kernel(kernel) => kernel.set_function(session.ordinal(), 0),
         _ => {}
     });
 }
@@ -115,7 +38,7 @@ pub fn forget_session(session: &'static Session) {
 /// The session in which a library is looked into: the current context's, or
 /// the first device's.
 fn any_session() -> Result<&'static Session> {
-    match context::current_if_any() {
+    match current::current_if_any() {
         Some(current) => Ok(current.session),
         None => device::session(0),
     }
@@ -138,21 +61,13 @@ unsafe fn load(
     // Loaded at once, so that a bad image is reported here.
     let session = any_session()?;
     let module = load_image(session, image, options)?;
-    let library = Library {
-        inner: Arc::new(Inner {
-            image: image.to_vec(),
-            options: options.numbers.clone(),
-            modules: Mutex::new(HashMap::from([(session.ordinal(), module)])),
-            kernels: Mutex::new(HashMap::new()),
-            module_handles: Mutex::new(HashMap::new()),
-        }),
-    };
-    put(place, objects::insert(Object::Library(library)))
+    let library = Library::new(image, &options.numbers, session, module);
+    put(place, objects::insert(Object::Library(Arc::new(library))))
 }
 
-fn find(library: CUlibrary) -> Result<Arc<Inner>> {
+fn find(library: CUlibrary) -> Result<Arc<Library>> {
     match objects::find(library).as_deref().map(|object| &**object) {
-        Some(Object::Library(library)) => Ok(Arc::clone(&library.inner)),
+        Some(Object::Library(library)) => Ok(Arc::clone(library)),
         _ => Err(Status::INVALID_HANDLE),
     }
 }
@@ -163,48 +78,41 @@ fn find_kernel(kernel: CUkernel) -> Result<Found> {
         .ok_or(Status::INVALID_HANDLE)
 }
 
-fn kernel(place: CUlibrary, name: &str) -> Result<CUkernel> {
+fn find_by_name(place: CUlibrary, name: &str) -> Result<CUkernel> {
     let library = find(place)?;
-    if let Some(known) = lock(&library.kernels).get(name) {
-        return Ok(handle(*known));
+    if let Some(known) = library.known_kernel(name) {
+        return Ok(handle(known));
     }
     let session = any_session()?;
-    session
-        .modules()
-        .function(&*library.module(session)?, name)?;
-    let mut kernels = lock(&library.kernels);
-    let made = kernels.entry(name.to_owned()).or_insert_with(|| {
-        objects::insert(Object::Kernel(Kernel {
-            library: Arc::clone(&library),
-            library_handle: place as u64,
-            name: name.to_owned(),
-            functions: [const { AtomicU64::new(0) }; MAX_DEVICES as usize],
-        })) as u64
+    let module = library.module(session)?;
+    session.modules().function(&module, name)?;
+    let made = library.kernel(name, || {
+        let kernel = Kernel::new(Arc::clone(&library), place as u64, name);
+        objects::insert(Object::Kernel(kernel)) as u64
     });
-    Ok(handle(*made))
+    Ok(handle(made))
 }
 
 /// The module of a library in the current context.
 pub fn module_handle(library: CUlibrary) -> Result<CUmodule> {
     let inner = find(library)?;
-    let current = context::current()?;
+    let current = current::current()?;
     let object = inner.module(current.session)?;
-    let mut handles = lock(&inner.module_handles);
-    let made = handles.entry(current.ordinal).or_insert_with(|| {
+    let made = inner.module_handle(current.ordinal, || {
         objects::insert(Object::Module(InContext {
             context: 0,
             session: current.session,
             object,
         })) as u64
     });
-    Ok(handle(*made))
+    Ok(handle(made))
 }
 
 /// A kernel's device must be the current context's: each session has its own
 /// function.
 fn check_device(device: CUdevice) -> Result {
     let ordinal = device::ordinal(device)?;
-    if context::current()?.ordinal == ordinal {
+    if current::current()?.ordinal == ordinal {
         Ok(())
     } else {
         Err(super::unsupported_use!(
@@ -258,10 +166,7 @@ pub(crate) fn cuLibraryUnload(library: CUlibrary) -> Result {
         return Err(Status::INVALID_HANDLE);
     };
     let number = library as u64;
-    let handles: Vec<u64> = lock(&ended.inner.module_handles)
-        .values()
-        .copied()
-        .collect();
+    let handles = ended.module_handles();
     objects::remove_all(|object| match object {
         Object::Function(_, of) => *of == number || handles.contains(of),
         Object::Kernel(kernel) => kernel.library_handle == number,
@@ -270,8 +175,8 @@ pub(crate) fn cuLibraryUnload(library: CUlibrary) -> Result {
     for module in handles {
         objects::remove(handle(module), |object| matches!(object, Object::Module(_)));
     }
-    let modules = std::mem::take(&mut *lock(&ended.inner.modules));
-    modules
+    ended
+        .take_modules()
         .into_iter()
         .try_for_each(|(ordinal, module)| device::session(ordinal)?.modules().unload(&module))
 }
@@ -282,7 +187,7 @@ pub(crate) fn cuLibraryGetKernel(
     name: Text<'_>,
 ) -> Result {
     place.present()?;
-    place.put(kernel(library, name.get()?)?)
+    place.put(find_by_name(library, name.get()?)?)
 }
 
 pub(crate) fn cuLibraryGetModule(place: Out<'_, CUmodule>, library: CUlibrary) -> Result {
@@ -297,7 +202,7 @@ pub(crate) fn cuLibraryGetGlobal(
     name: Text<'_>,
 ) -> Result {
     let inner = find(library)?;
-    let session = context::current()?.session;
+    let session = current::current()?.session;
     let (at, length) = session
         .modules()
         .global(&*inner.module(session)?, name.get()?)?;
@@ -312,11 +217,10 @@ pub(crate) unsafe fn cuKernelGetFunction(function: *mut CUfunction, kernel: CUke
     let Object::Kernel(inner) = &**found else {
         return Err(Status::INVALID_HANDLE);
     };
-    inner.function()?;
-    let place = inner.functions.get(context::current()?.ordinal as usize);
+    kernel::function(inner)?;
     put(
         function,
-        handle(place.map_or(0, |place| place.load(Ordering::Acquire))),
+        handle(inner.function(current::current()?.ordinal)),
     )
 }
 

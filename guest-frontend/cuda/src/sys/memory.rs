@@ -8,7 +8,8 @@ use paragpu_protocol::layout::{ARENA_BASE, DEVICE_STRIDE, MAX_DEVICES, SHADOW_BA
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
-use super::{Result, capture, context, device, put, put_if};
+use super::{Result, capture, device, put, put_if};
+use crate::current;
 
 /// Rows of pitched memory begin at a multiple of this; CUDA's own value.
 const PITCH: usize = 512;
@@ -27,7 +28,7 @@ pub fn ordinal_of(address: u64) -> Option<u32> {
 /// The session whose device memory an address is, with its place: that of the
 /// address, or the current context's for module variables.
 pub fn owner(address: u64) -> Result<&'static Session> {
-    let current = context::current()?;
+    let current = current::current()?;
     let named = ordinal_of(address).and_then(device::session_if_open);
     Ok(named.unwrap_or(current.session))
 }
@@ -35,7 +36,7 @@ pub fn owner(address: u64) -> Result<&'static Session> {
 /// Allocates in the current context.
 pub fn allocate(size: usize) -> Result<u64> {
     capture::permit_unsafe()?;
-    let current = context::current()?;
+    let current = current::current()?;
     let address = current.session.memory().allocate(size as u64)?;
     current.keep_memory(address);
     Ok(address)
@@ -81,7 +82,7 @@ pub(crate) fn cuMemFree_v2(address: CUdeviceptr) -> Result {
 }
 
 pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Result {
-    let info = context::current()?.session.memory().info()?;
+    let info = current::current()?.session.memory().info()?;
     put_if(free, usize::try_from(info.free).unwrap_or(usize::MAX));
     put_if(total, usize::try_from(info.total).unwrap_or(usize::MAX));
     Ok(())

@@ -5,7 +5,8 @@ use std::ffi::{c_uchar, c_uint, c_ushort};
 
 use paragpu_abi::{CUdeviceptr, CUstream};
 
-use super::{Result, stream};
+use super::Result;
+use crate::named_stream;
 
 fn set(
     destination: u64,
@@ -15,7 +16,7 @@ fn set(
     [width, height]: [usize; 2],
     stream: CUstream,
 ) -> Result {
-    let named = stream::named(stream)?;
+    let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     session.copies().memset(
         destination,

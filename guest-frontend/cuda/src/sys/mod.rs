@@ -32,6 +32,7 @@ pub mod graph_exec;
 pub mod graph_node;
 pub mod host;
 pub mod image;
+pub mod kernel;
 pub mod launch;
 pub mod library;
 pub mod memory;

@@ -10,7 +10,8 @@ use paragpu_protocol::status::Status;
 
 use super::boundary::{Out, Text};
 use super::image::{Options, measure};
-use super::{Result, context, library, present, put, put_if, text};
+use super::{Result, library, present, put, put_if, text};
+use crate::current;
 use crate::objects::{self, Found, InContext, Object};
 
 /// Loads an image, telling the program what the loader said.
@@ -41,7 +42,7 @@ pub unsafe fn load_image(
 /// `place` is null or writable; the buffers of `options` still are.
 unsafe fn load(place: *mut CUmodule, image: &[u8], options: &Options) -> Result {
     present(place)?;
-    let current = context::current()?;
+    let current = current::current()?;
     let object = load_image(current.session, image, options)?;
     put(
         place,
@@ -109,7 +110,7 @@ impl Callable {
 pub fn callable(function: CUfunction) -> Result<Callable> {
     let mut found = objects::find(function).ok_or(Status::INVALID_HANDLE)?;
     if let Object::Kernel(kernel) = &**found {
-        found = kernel.function()?;
+        found = super::kernel::function(kernel)?;
     }
     let session = match &**found {
         Object::Function(inner, _) => inner.session,

@@ -6,7 +6,8 @@ use paragpu_abi::CUdeviceptr;
 use paragpu_client::Session;
 use paragpu_protocol::status::Status;
 
-use super::{Result, context, host, memory};
+use super::{Result, host, memory};
+use crate::current;
 
 const CONTEXT: c_int = 1;
 const MEMORY_TYPE: c_int = 2;
@@ -92,7 +93,7 @@ fn known(address: u64) -> Result<Option<Known>> {
 unsafe fn attribute(place: *mut c_void, which: c_int, known: &Known) -> Result {
     match which {
         CONTEXT => {
-            let current = context::current()?;
+            let current = current::current()?;
             let handle = if current.ordinal == known.session.ordinal() {
                 current.handle
             } else {

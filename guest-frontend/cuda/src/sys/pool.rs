@@ -5,8 +5,6 @@
 //! stream is used again when all work posted before is over.
 
 use std::ffi::{c_int, c_void};
-use std::sync::Mutex;
-use std::sync::PoisonError;
 
 use paragpu_abi::{
     CUdevice, CUdeviceptr, CUmemoryPool, CUstream, cudaMemAccessDesc, cudaMemLocation,
@@ -14,9 +12,13 @@ use paragpu_abi::{
 };
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
+use parking_lot::Mutex;
 
 use super::boundary::{In, Out};
-use super::{Result, context, device, get, memory, present, put, stream, unsupported_use};
+use super::{Result, device, get, memory, present, put, unsupported_use};
+use crate::current;
+use crate::named_stream;
+use crate::objects::pool::Pool;
 use crate::objects::{self, Object};
 
 /// CU_MEM_LOCATION_TYPE_DEVICE.
@@ -29,34 +31,6 @@ const RELEASE_THRESHOLD: c_int = 4;
 const USE: std::ops::RangeInclusive<c_int> = 5..=8;
 /// CU_MEM_ACCESS_FLAGS_PROT_READWRITE.
 const READ_WRITE: c_int = 3;
-
-/// A memory pool.
-#[derive(Debug)]
-pub struct Pool {
-    ordinal: u32,
-    state: Mutex<State>,
-}
-
-#[derive(Debug)]
-struct State {
-    /// The three reuse policies.
-    reuse: [c_int; 3],
-    threshold: u64,
-}
-
-impl Pool {
-    /// A pool of a device's memory.
-    #[must_use]
-    pub fn new(ordinal: u32) -> Self {
-        Self {
-            ordinal,
-            state: Mutex::new(State {
-                reuse: [1; 3],
-                threshold: 0,
-            }),
-        }
-    }
-}
 
 struct Pools {
     /// Made at the first question.
@@ -74,7 +48,7 @@ static POOLS: [Mutex<Pools>; MAX_DEVICES as usize] = [const {
 fn with_pools<R>(device: CUdevice, with: impl FnOnce(&mut Pools) -> R) -> Result<R> {
     let ordinal = device::ordinal(device)?;
     let pools = POOLS.get(ordinal as usize).ok_or(Status::INVALID_DEVICE)?;
-    let mut pools = pools.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut pools = pools.lock();
     if pools.default == 0 {
         pools.default = objects::insert(Object::Pool(Pool::new(ordinal))).addr();
         pools.current = pools.default;
@@ -99,7 +73,7 @@ fn is_default(pool: CUmemoryPool, ordinal: u32) -> bool {
 }
 
 fn allocate(size: usize, stream: CUstream, ordinal: Option<u32>) -> Result<u64> {
-    let named = stream::named(stream)?;
+    let named = named_stream::named(stream)?;
     if named.stream()?.is_capturing() {
         return Err(unsupported_use!("cuMemAllocAsync in a capture"));
     }
@@ -108,7 +82,7 @@ fn allocate(size: usize, stream: CUstream, ordinal: Option<u32>) -> Result<u64> 
         None => named.session()?,
     };
     let address = session.memory().allocate(size as u64)?;
-    if let Ok(current) = context::current()
+    if let Ok(current) = current::current()
         && std::ptr::eq(current.session, session)
     {
         current.keep_memory(address);
@@ -140,12 +114,12 @@ pub(crate) unsafe fn cuMemAllocFromPoolAsync(
     stream: CUstream,
 ) -> Result {
     present(address)?;
-    let ordinal = with_pool(pool, |pool| Ok(pool.ordinal))?;
+    let ordinal = with_pool(pool, |pool| Ok(pool.ordinal()))?;
     put(address, allocate(size, stream, Some(ordinal))?)
 }
 
 pub(crate) fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> Result {
-    if stream::named(stream)?.stream()?.is_capturing() {
+    if named_stream::named(stream)?.stream()?.is_capturing() {
         return Err(unsupported_use!("cuMemFreeAsync in a capture"));
     }
     if address == 0 {
@@ -164,7 +138,7 @@ pub(crate) fn cuDeviceGetMemPool(pool: Out<'_, CUmemoryPool>, device: CUdevice) 
 
 pub(crate) fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) -> Result {
     let ordinal = device::ordinal(device)?;
-    if with_pool(pool, |pool| Ok(pool.ordinal))? != ordinal {
+    if with_pool(pool, |pool| Ok(pool.ordinal()))? != ordinal {
         return Err(Status::INVALID_VALUE);
     }
     with_pools(device, |pools| pools.current = pool.addr())
@@ -203,7 +177,7 @@ pub(crate) fn cuMemPoolCreate(
 }
 
 pub(crate) fn cuMemPoolDestroy(pool: CUmemoryPool) -> Result {
-    let ordinal = with_pool(pool, |pool| Ok(pool.ordinal))?;
+    let ordinal = with_pool(pool, |pool| Ok(pool.ordinal()))?;
     if is_default(pool, ordinal) {
         return Err(Status::INVALID_VALUE);
     }
@@ -217,7 +191,7 @@ pub(crate) fn cuMemPoolDestroy(pool: CUmemoryPool) -> Result {
 
 pub(crate) fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> Result {
     let _ = keep;
-    let ordinal = with_pool(pool, |pool| Ok(pool.ordinal))?;
+    let ordinal = with_pool(pool, |pool| Ok(pool.ordinal()))?;
     device::session(ordinal)?.memory().trim()
 }
 
@@ -230,7 +204,7 @@ pub(crate) unsafe fn cuMemPoolGetAttribute(
         return Err(Status::INVALID_VALUE);
     }
     with_pool(pool, |pool| {
-        let state = pool.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = pool.state();
         if REUSE.contains(&which) {
             let index = usize::try_from(which - 1).unwrap_or(0);
             value
@@ -239,7 +213,7 @@ pub(crate) unsafe fn cuMemPoolGetAttribute(
         } else if which == RELEASE_THRESHOLD {
             value.cast::<u64>().write(state.threshold);
         } else if USE.contains(&which) {
-            let used = device::session(pool.ordinal)?.memory().used();
+            let used = device::session(pool.ordinal())?.memory().used();
             value.cast::<u64>().write(used);
         } else {
             return Err(Status::INVALID_VALUE);
@@ -257,7 +231,7 @@ pub(crate) unsafe fn cuMemPoolSetAttribute(
         return Err(Status::INVALID_VALUE);
     }
     with_pool(pool, |pool| {
-        let mut state = pool.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = pool.state();
         if REUSE.contains(&which) {
             let index = usize::try_from(which - 1).unwrap_or(0);
             if let Some(place) = state.reuse.get_mut(index) {
@@ -277,7 +251,7 @@ pub(crate) unsafe fn cuMemPoolSetAccess(
     access: *const cudaMemAccessDesc,
     number: usize,
 ) -> Result {
-    let ordinal = with_pool(pool, |pool| Ok(pool.ordinal))?;
+    let ordinal = with_pool(pool, |pool| Ok(pool.ordinal()))?;
     for at in 0..number {
         let access = get(access.wrapping_add(at))?;
         if device::ordinal(device_of(&access.location)?)? != ordinal {
@@ -297,7 +271,7 @@ pub(crate) unsafe fn cuMemPoolGetAccess(
     pool: CUmemoryPool,
     location: *mut cudaMemLocation,
 ) -> Result {
-    let ordinal = with_pool(pool, |pool| Ok(pool.ordinal))?;
+    let ordinal = with_pool(pool, |pool| Ok(pool.ordinal()))?;
     let asked = device::ordinal(device_of(get(location.cast_const())?)?)?;
     flags.put(if asked == ordinal { READ_WRITE } else { 0 })
 }

@@ -1,21 +1,18 @@
 //! Streams (CUDA Driver API, Stream Management).
 
-use std::cell::RefCell;
 use std::ffi::{c_int, c_uint, c_void};
-use std::rc::Rc;
-use std::sync::Arc;
 
 use paragpu_abi::{
-    CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUcontext, CUdevice, CUdeviceptr, CUevent, CUhostFn,
-    CUstream, CUstreamCallback, cudaLaunchAttributeValue,
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUhostFn, CUstream, CUstreamCallback,
+    cudaLaunchAttributeValue,
 };
-use paragpu_client::Session;
-use paragpu_client::stream::Stream;
 use paragpu_protocol::status::Status;
 
 use super::boundary::{In, Out};
-use super::{Result, context, event, graph_node, put, unsupported_use};
-use crate::objects::{self, Found, InContext, Object};
+use super::{Result, event, graph_node, put, unsupported_use};
+use crate::current;
+use crate::named_stream;
+use crate::objects::{self, InContext, Object};
 
 /// CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY.
 const SYNCHRONIZATION_POLICY: c_int = 3;
@@ -25,127 +22,12 @@ const PRIORITY: c_int = 8;
 /// CU_EVENT_WAIT_EXTERNAL.
 const EXTERNAL: c_uint = 1;
 
-/// The thread's own default stream of one device; ends with the thread.
-#[derive(Debug)]
-pub struct OwnStream {
-    session: &'static Session,
-    stream: Arc<Stream>,
-}
-
-impl Drop for OwnStream {
-    fn drop(&mut self) {
-        if !paragpu_client::sys::process::forked() {
-            let _ = self.session.streams().destroy(&self.stream);
-        }
-    }
-}
-
-thread_local! {
-    static OWN: RefCell<Vec<Rc<OwnStream>>> = const { RefCell::new(Vec::new()) };
-}
-
-/// A stream that a call names.
-#[derive(Debug)]
-pub enum Named {
-    /// The legacy default stream.
-    Legacy(&'static Session),
-    /// The thread's own default stream.
-    Own(Rc<OwnStream>),
-    /// A created one.
-    Created(Found),
-}
-
-impl Named {
-    /// Its session.
-    pub fn session(&self) -> Result<&'static Session> {
-        match self {
-            Self::Legacy(session) => Ok(session),
-            Self::Own(own) => Ok(own.session),
-            Self::Created(found) => match &***found {
-                Object::Stream(inner) => Ok(inner.session),
-                _ => Err(Status::INVALID_HANDLE),
-            },
-        }
-    }
-
-    /// The stream.
-    pub fn stream(&self) -> Result<&Arc<Stream>> {
-        match self {
-            Self::Legacy(session) => Ok(session.legacy()),
-            Self::Own(own) => Ok(&own.stream),
-            Self::Created(found) => match &***found {
-                Object::Stream(inner) => Ok(&inner.object),
-                _ => Err(Status::INVALID_HANDLE),
-            },
-        }
-    }
-
-    /// Both.
-    pub fn both(&self) -> Result<(&'static Session, &Arc<Stream>)> {
-        Ok((self.session()?, self.stream()?))
-    }
-
-    /// The handle of the context that it belongs to.
-    fn context(&self) -> Result<u64> {
-        match self {
-            Self::Legacy(_) | Self::Own(_) => Ok(context::current()?.handle),
-            Self::Created(found) => match &***found {
-                Object::Stream(inner) => Ok(inner.context),
-                _ => Err(Status::INVALID_HANDLE),
-            },
-        }
-    }
-}
-
-/// The stream that a call names; the default ones are those of the current
-/// context.
-#[inline]
-pub fn named(stream: CUstream) -> Result<Named> {
-    if stream.is_null() || stream == CU_STREAM_LEGACY {
-        return Ok(Named::Legacy(context::current()?.session));
-    }
-    if stream == CU_STREAM_PER_THREAD {
-        return own(context::current()?.session).map(Named::Own);
-    }
-    let found = objects::find(stream).ok_or(Status::INVALID_HANDLE)?;
-    match &**found {
-        Object::Stream(_) => Ok(Named::Created(found)),
-        _ => Err(Status::INVALID_HANDLE),
-    }
-}
-
-fn own(session: &'static Session) -> Result<Rc<OwnStream>> {
-    OWN.try_with(|own| {
-        let mut own = own.borrow_mut();
-        if let Some(kept) = own
-            .iter()
-            .find(|kept| kept.session.ordinal() == session.ordinal())
-        {
-            return Ok(Rc::clone(kept));
-        }
-        let made = Rc::new(OwnStream {
-            session,
-            stream: session.streams().create(0, 0)?,
-        });
-        own.push(Rc::clone(&made));
-        Ok(made)
-    })
-    .unwrap_or(Err(Status::DEINITIALIZED))
-}
-
-/// Least and greatest priority: CUDA gives 0 and -5 where priorities are
-/// supported, else 0 and 0.
-pub fn priorities(session: &Session) -> Result<(c_int, c_int)> {
-    let supported = session.snapshot()?.attribute(78).unwrap_or(0) != 0;
-    Ok((0, if supported { -5 } else { 0 }))
-}
-
 fn create(stream: *mut CUstream, flags: c_uint, priority: c_int) -> Result<CUstream> {
     if stream.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    let current = context::current()?;
-    let (least, greatest) = priorities(current.session)?;
+    let current = current::current()?;
+    let (least, greatest) = named_stream::priorities(current.session)?;
     let priority = priority.clamp(greatest, least);
     let object = current.session.streams().create(flags, priority)?;
     Ok(objects::insert(Object::Stream(InContext {
@@ -181,13 +63,13 @@ pub(crate) fn cuStreamDestroy(stream: CUstream) -> Result {
 }
 
 pub(crate) fn cuStreamSynchronize(stream: CUstream) -> Result {
-    let named = named(stream)?;
+    let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     session.streams().synchronize(stream)
 }
 
 pub(crate) fn cuStreamQuery(stream: CUstream) -> Result {
-    let named = named(stream)?;
+    let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     session.streams().query(stream)
 }
@@ -196,13 +78,13 @@ pub(crate) fn cuStreamWaitEvent(stream: CUstream, waited: CUevent, flags: c_uint
     if flags & !1 != 0 {
         return Err(Status::INVALID_VALUE);
     }
-    let named = named(stream)?;
+    let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     let found = event::find(waited)?;
     let inner = event::inner(&found)?;
     if std::ptr::eq(inner.session, session) {
         if flags & EXTERNAL != 0 && stream.is_capturing() {
-            return stream.capture_external_wait(graph_node::marked(waited)?);
+            return stream.capture_external_wait(event::marked(waited)?);
         }
         return session.streams().wait_event(stream, &inner.object);
     }
@@ -216,25 +98,30 @@ pub(crate) fn cuStreamWaitEvent(stream: CUstream, waited: CUevent, flags: c_uint
 }
 
 pub(crate) unsafe fn cuStreamGetFlags(stream: CUstream, flags: *mut c_uint) -> Result {
-    put(flags, named(stream)?.stream()?.flags())
+    put(flags, named_stream::named(stream)?.stream()?.flags())
 }
 
 pub(crate) unsafe fn cuStreamGetPriority(stream: CUstream, priority: *mut c_int) -> Result {
-    put(priority, named(stream)?.stream()?.priority())
+    put(priority, named_stream::named(stream)?.stream()?.priority())
 }
 
 pub(crate) fn cuStreamGetId(stream: CUstream, id: Out<'_, u64>) -> Result {
-    let named = named(stream)?;
+    let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     id.put(u64::from(session.ordinal()) << 48 | stream.handle().0)
 }
 
 pub(crate) fn cuStreamGetDevice(stream: CUstream, device: Out<'_, CUdevice>) -> Result {
-    device.put(named(stream)?.session()?.ordinal().cast_signed())
+    device.put(
+        named_stream::named(stream)?
+            .session()?
+            .ordinal()
+            .cast_signed(),
+    )
 }
 
 pub(crate) unsafe fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext) -> Result {
-    let handle = named(stream)?.context()?;
+    let handle = named_stream::named(stream)?.context()?;
     put(
         context,
         std::ptr::without_provenance_mut(usize::try_from(handle).unwrap_or(0)),
@@ -246,7 +133,7 @@ pub(crate) unsafe fn cuStreamGetCtx_v2(
     context: *mut CUcontext,
     green: Out<'_, *mut c_void>,
 ) -> Result {
-    let handle = named(stream)?.context()?;
+    let handle = named_stream::named(stream)?.context()?;
     green.put_if(std::ptr::null_mut());
     put(
         context,
@@ -259,7 +146,7 @@ pub(crate) fn cuStreamGetAttribute(
     attribute: c_int,
     value: Out<'_, cudaLaunchAttributeValue>,
 ) -> Result {
-    let named = named(stream)?;
+    let named = named_stream::named(stream)?;
     let mut found = cudaLaunchAttributeValue { pad: [0; 8] };
     match attribute {
         PRIORITY => found.priority = named.stream()?.priority(),
@@ -274,7 +161,7 @@ pub(crate) unsafe fn cuStreamSetAttribute(
     attribute: c_int,
     value: In<'_, cudaLaunchAttributeValue>,
 ) -> Result {
-    let named = named(stream)?;
+    let named = named_stream::named(stream)?;
     let value = value.get()?;
     match attribute {
         SYNCHRONIZATION_POLICY if (1..=4).contains(&value.syncPolicy) => Ok(()),
@@ -285,8 +172,8 @@ pub(crate) unsafe fn cuStreamSetAttribute(
 }
 
 pub(crate) fn cuStreamCopyAttributes(to: CUstream, from: CUstream) -> Result {
-    named(to)?;
-    named(from)?;
+    named_stream::named(to)?;
+    named_stream::named(from)?;
     Ok(())
 }
 
@@ -296,7 +183,7 @@ pub(crate) unsafe fn cuLaunchHostFunc(
     argument: *mut c_void,
 ) -> Result {
     let function = function.ok_or(Status::INVALID_VALUE)?;
-    let named = named(stream)?;
+    let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     if stream.is_capturing() {
         return stream.capture_host(graph_node::host_call(Some(function), argument)?);
@@ -323,7 +210,7 @@ pub(crate) fn cuStreamAddCallback(
     }
     let function = function.ok_or(Status::INVALID_VALUE)?;
     let (argument, handle) = (Carried(argument), Carried(stream));
-    let named = named(stream)?;
+    let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     session.host_functions().launch(
         stream,
@@ -342,7 +229,7 @@ pub(crate) fn cuStreamAttachMemAsync(
     length: usize,
     flags: c_uint,
 ) -> Result {
-    named(stream)?;
+    named_stream::named(stream)?;
     let _ = (address, length, flags);
     Err(Status::INVALID_VALUE)
 }

@@ -16,7 +16,8 @@ use paragpu_protocol::types::{
 };
 
 use super::boundary::{In, Out};
-use super::{Result, array, context, get, present, put};
+use super::{Result, array, get, present, put};
+use crate::current;
 use crate::objects::{Bindless, InContext};
 
 /// What a value that kernels are given stands for, with what it was made of.
@@ -203,7 +204,7 @@ pub(crate) unsafe fn cuTexObjectCreate(
 ) -> Result {
     texture.present()?;
     let (from, how) = (get(from)?, get(how)?);
-    let current = context::current()?;
+    let current = current::current()?;
     let spec = TextureSpec {
         resource: resource(from)?,
         sampling: sampling(how)?,
@@ -269,7 +270,7 @@ pub(crate) unsafe fn cuSurfObjectCreate(
     if level.array.shape().levels > 0 {
         return Err(super::unsupported_use!("a surface of one mipmap level"));
     }
-    let current = context::current()?;
+    let current = current::current()?;
     let object = current.session.textures().create_surface(&level.array)?;
     let value = object.value;
     keep(

@@ -5,12 +5,16 @@
 //! repeat, as those of each launch, are answered from the thread's own cache,
 //! which an atomic counter of destructions invalidates.
 
+pub mod context;
+pub mod library;
+pub mod pool;
+
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 
 use paragpu_client::Session;
 use paragpu_client::event::Event;
@@ -19,10 +23,11 @@ use paragpu_client::module::{Function, Module};
 use paragpu_client::objects::graph::Graph;
 use paragpu_client::stream::Stream;
 use paragpu_client::texture::{Array, ArrayLevel, Surface, Texture};
+use parking_lot::RwLock;
 
-use crate::sys::context::Context;
-use crate::sys::library::{Kernel, Library};
-use crate::sys::pool::Pool;
+use context::Context;
+use library::{Kernel, Library};
+use pool::Pool;
 
 /// First of all handles: no address of a program.
 const BASE: u64 = 0x7067_0000_0000_0000;
@@ -45,7 +50,7 @@ pub enum Object {
     /// A CUfunction, and the handle of its module.
     Function(InContext<Function>, u64),
     /// A CUlibrary.
-    Library(Library),
+    Library(Arc<Library>),
     /// A CUkernel.
     Kernel(Kernel),
     /// A CUarray.
@@ -122,11 +127,7 @@ pub fn insert(object: Object) -> *mut c_void {
 pub fn insert_with(make: impl FnOnce(u64) -> Object) -> *mut c_void {
     let handle = OBJECTS.next.fetch_add(STEP, Ordering::Relaxed);
     let object = Arc::new(make(handle));
-    OBJECTS
-        .all
-        .write()
-        .unwrap_or_else(PoisonError::into_inner)
-        .insert(handle, object);
+    OBJECTS.all.write().insert(handle, object);
     std::ptr::without_provenance_mut(usize::try_from(handle).unwrap_or(0))
 }
 
@@ -150,7 +151,7 @@ pub fn find(handle: *mut c_void) -> Option<Found> {
         return Some(found);
     }
     let found = {
-        let all = OBJECTS.all.read().unwrap_or_else(PoisonError::into_inner);
+        let all = OBJECTS.all.read();
         Rc::new(Arc::clone(all.get(&handle)?))
     };
     let _ = FOUND.try_with(|cache| {
@@ -166,7 +167,7 @@ pub fn find(handle: *mut c_void) -> Option<Found> {
 
 /// Ends a handle if `wanted` agrees; returns its object.
 pub fn remove(handle: *mut c_void, wanted: impl FnOnce(&Object) -> bool) -> Option<Arc<Object>> {
-    let mut all = OBJECTS.all.write().unwrap_or_else(PoisonError::into_inner);
+    let mut all = OBJECTS.all.write();
     if !wanted(all.get(&(handle as u64))?) {
         return None;
     }
@@ -177,19 +178,13 @@ pub fn remove(handle: *mut c_void, wanted: impl FnOnce(&Object) -> bool) -> Opti
 
 /// Calls `look` with every object.
 pub fn for_each(look: impl FnMut(&Object)) {
-    let all: Vec<Arc<Object>> = OBJECTS
-        .all
-        .read()
-        .unwrap_or_else(PoisonError::into_inner)
-        .values()
-        .cloned()
-        .collect();
+    let all: Vec<Arc<Object>> = OBJECTS.all.read().values().cloned().collect();
     all.iter().map(|object| &**object).for_each(look);
 }
 
 /// Calls `look` with every handle and its object.
 pub fn for_each_handle(mut look: impl FnMut(*mut c_void, &Object)) {
-    let all = OBJECTS.all.read().unwrap_or_else(PoisonError::into_inner);
+    let all = OBJECTS.all.read();
     for (handle, object) in all.iter() {
         let handle = usize::try_from(*handle).unwrap_or(0);
         look(std::ptr::without_provenance_mut(handle), object);
@@ -198,7 +193,7 @@ pub fn for_each_handle(mut look: impl FnMut(*mut c_void, &Object)) {
 
 /// Ends every handle whose object `ended` picks; returns the objects.
 pub fn remove_all(ended: impl Fn(&Object) -> bool) -> Vec<Arc<Object>> {
-    let mut all = OBJECTS.all.write().unwrap_or_else(PoisonError::into_inner);
+    let mut all = OBJECTS.all.write();
     let handles: Vec<u64> = all
         .iter()
         .filter(|(_, object)| ended(object))

@@ -1,0 +1,129 @@
+//! The streams that calls name: created ones, and the two default ones.
+
+use std::cell::RefCell;
+use std::ffi::c_int;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use paragpu_abi::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUstream};
+use paragpu_client::stream::Stream;
+use paragpu_client::{Result, Session};
+use paragpu_protocol::status::Status;
+
+use crate::current;
+use crate::objects::{self, Found, Object};
+
+/// The thread's own default stream of one device; ends with the thread.
+#[derive(Debug)]
+pub struct OwnStream {
+    session: &'static Session,
+    stream: Arc<Stream>,
+}
+
+impl Drop for OwnStream {
+    fn drop(&mut self) {
+        if !paragpu_client::sys::process::forked() {
+            let _ = self.session.streams().destroy(&self.stream);
+        }
+    }
+}
+
+thread_local! {
+    static OWN: RefCell<Vec<Rc<OwnStream>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A stream that a call names.
+#[derive(Debug)]
+pub enum Named {
+    /// The legacy default stream.
+    Legacy(&'static Session),
+    /// The thread's own default stream.
+    Own(Rc<OwnStream>),
+    /// A created one.
+    Created(Found),
+}
+
+impl Named {
+    /// Its session.
+    pub fn session(&self) -> Result<&'static Session> {
+        match self {
+            Self::Legacy(session) => Ok(session),
+            Self::Own(own) => Ok(own.session),
+            Self::Created(found) => match &***found {
+                Object::Stream(inner) => Ok(inner.session),
+                _ => Err(Status::INVALID_HANDLE),
+            },
+        }
+    }
+
+    /// The stream.
+    pub fn stream(&self) -> Result<&Arc<Stream>> {
+        match self {
+            Self::Legacy(session) => Ok(session.legacy()),
+            Self::Own(own) => Ok(&own.stream),
+            Self::Created(found) => match &***found {
+                Object::Stream(inner) => Ok(&inner.object),
+                _ => Err(Status::INVALID_HANDLE),
+            },
+        }
+    }
+
+    /// Both.
+    pub fn both(&self) -> Result<(&'static Session, &Arc<Stream>)> {
+        Ok((self.session()?, self.stream()?))
+    }
+
+    /// The handle of the context that it belongs to.
+    pub fn context(&self) -> Result<u64> {
+        match self {
+            Self::Legacy(_) | Self::Own(_) => Ok(current::current()?.handle),
+            Self::Created(found) => match &***found {
+                Object::Stream(inner) => Ok(inner.context),
+                _ => Err(Status::INVALID_HANDLE),
+            },
+        }
+    }
+}
+
+/// The stream that a call names; the default ones are those of the current
+/// context.
+#[inline]
+pub fn named(stream: CUstream) -> Result<Named> {
+    if stream.is_null() || stream == CU_STREAM_LEGACY {
+        return Ok(Named::Legacy(current::current()?.session));
+    }
+    if stream == CU_STREAM_PER_THREAD {
+        return own(current::current()?.session).map(Named::Own);
+    }
+    let found = objects::find(stream).ok_or(Status::INVALID_HANDLE)?;
+    match &**found {
+        Object::Stream(_) => Ok(Named::Created(found)),
+        _ => Err(Status::INVALID_HANDLE),
+    }
+}
+
+fn own(session: &'static Session) -> Result<Rc<OwnStream>> {
+    OWN.try_with(|own| {
+        let mut own = own.borrow_mut();
+        if let Some(kept) = own
+            .iter()
+            .find(|kept| kept.session.ordinal() == session.ordinal())
+        {
+            return Ok(Rc::clone(kept));
+        }
+        let made = Rc::new(OwnStream {
+            session,
+            stream: session.streams().create(0, 0)?,
+        });
+        own.push(Rc::clone(&made));
+        Ok(made)
+    })
+    .unwrap_or(Err(Status::DEINITIALIZED))
+}
+
+/// Least and greatest priority: CUDA gives 0 and -5 where priorities are
+/// supported, else 0 and 0.
+pub fn priorities(session: &Session) -> Result<(c_int, c_int)> {
+    let supported = session.snapshot()?.attribute(78).unwrap_or(0) != 0;
+    Ok((0, if supported { -5 } else { 0 }))
+}

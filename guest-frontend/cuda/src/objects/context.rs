@@ -1,0 +1,115 @@
+//! A context: all contexts of a device share its session.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+use paragpu_abi::CUcontext;
+use paragpu_client::Session;
+use parking_lot::Mutex;
+
+/// A context.
+#[derive(Debug)]
+pub struct Context {
+    /// Its handle's number.
+    pub handle: u64,
+    /// Its device's number.
+    pub ordinal: u32,
+    /// Its device's session.
+    pub session: &'static Session,
+    primary: bool,
+    flags: AtomicU32,
+    alive: AtomicBool,
+    id: u64,
+    cache_config: AtomicI32,
+    /// Device memory allocated in it; not kept for primary contexts, which
+    /// end with all of the session's.
+    memory: Mutex<HashSet<u64>>,
+}
+
+impl Context {
+    /// A context of a device's session.
+    #[must_use]
+    pub fn new(
+        handle: u64,
+        ordinal: u32,
+        session: &'static Session,
+        primary: bool,
+        flags: u32,
+    ) -> Self {
+        static IDS: AtomicU64 = AtomicU64::new(1);
+        Self {
+            handle,
+            ordinal,
+            session,
+            primary,
+            flags: AtomicU32::new(flags),
+            alive: AtomicBool::new(true),
+            id: IDS.fetch_add(1, Ordering::Relaxed),
+            cache_config: AtomicI32::new(0),
+            memory: Mutex::new(HashSet::new()),
+        }
+    }
+
+    /// The context allocated device memory.
+    pub fn keep_memory(&self, address: u64) {
+        if !self.primary {
+            self.memory.lock().insert(address);
+        }
+    }
+
+    /// The device memory allocated in it, from now on nobody's.
+    pub fn take_memory(&self) -> HashSet<u64> {
+        std::mem::take(&mut *self.memory.lock())
+    }
+
+    /// Its handle as the program has it.
+    #[must_use]
+    pub fn handle(&self) -> CUcontext {
+        std::ptr::without_provenance_mut(usize::try_from(self.handle).unwrap_or(0))
+    }
+
+    /// Is it the primary context of its device?
+    #[must_use]
+    pub fn is_primary(&self) -> bool {
+        self.primary
+    }
+
+    /// A number that no other context has.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Scheduling, host mapping and local memory flags.
+    #[must_use]
+    pub fn flags(&self) -> u32 {
+        self.flags.load(Ordering::Relaxed)
+    }
+
+    /// Changes the flags.
+    pub fn set_flags(&self, flags: u32) {
+        self.flags.store(flags, Ordering::Relaxed);
+    }
+
+    /// May it be used?
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.alive.load(Ordering::Relaxed)
+    }
+
+    /// It was retained again, or ended.
+    pub fn set_alive(&self, alive: bool) {
+        self.alive.store(alive, Ordering::Relaxed);
+    }
+
+    /// Preferred division of the first cache.
+    #[must_use]
+    pub fn cache_config(&self) -> i32 {
+        self.cache_config.load(Ordering::Relaxed)
+    }
+
+    /// Changes the preference.
+    pub fn set_cache_config(&self, config: i32) {
+        self.cache_config.store(config, Ordering::Relaxed);
+    }
+}
