@@ -13,7 +13,7 @@ use paragpu_protocol::handshake::{Hello, Refusal, Transport, VERSION, Welcome};
 use paragpu_protocol::layout::Regions;
 
 use crate::control::{Assign, MAX_FDS};
-use crate::pinned::Sharing;
+use crate::session::host_memory::Sharing;
 use crate::sys::process::peer_process;
 use crate::transfer::handover::{self, Handover};
 use crate::watch::Liveness;

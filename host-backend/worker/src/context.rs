@@ -2,31 +2,30 @@
 
 use paragpu_protocol::table::{ContextGetLimit, ContextSetLimit};
 
-use crate::answer::Progress;
-use crate::completion::Then;
 use crate::error::Outcome;
 use crate::session::Session;
+use crate::session::completion::{Progress, Then};
 
 impl Session {
     pub(crate) fn context_synchronize(&mut self) -> Outcome<Progress> {
         // A fence, because work that others add meanwhile is not waited for.
-        let fence = self.fence()?;
+        let fence = self.objects.streams.fence(&mut self.gpu)?;
         let progress = self.after(fence, Then::Reply)?;
         if matches!(progress, Progress::Now) {
             // Also brings out the error of work that failed.
-            self.device.context_query()?;
+            self.gpu.context_query()?;
             self.forward_output()?;
         }
         Ok(progress)
     }
 
     pub(crate) fn context_set_limit(&mut self, call: &ContextSetLimit) -> Outcome<()> {
-        self.device.context_set_limit(call.limit, call.value)?;
-        self.limits.insert(call.limit, call.value);
+        self.gpu.context_set_limit(call.limit, call.value)?;
+        self.objects.set_limit(call.limit, call.value);
         Ok(())
     }
 
     pub(crate) fn context_get_limit(&mut self, call: &ContextGetLimit) -> Outcome<u64> {
-        Ok(self.device.context_limit(call.limit)?)
+        Ok(self.gpu.context_limit(call.limit)?)
     }
 }

@@ -6,9 +6,9 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::table::Call;
 use paragpu_protocol::types::{FunctionInfo, encode_pairs};
 
-use crate::answer::At;
 use crate::error::{Fault, fail};
 use crate::session::Session;
+use crate::session::link::At;
 
 /// The bulk token that a call names.
 fn token(call: &Call<'_>) -> u32 {
@@ -23,15 +23,15 @@ impl Session {
     /// Executes a call and answers it, or lets it wait. True where it did
     /// what the table says it does.
     pub(crate) fn dispatch(&mut self, at: At, call: &Call<'_>) -> Result<bool, Fault> {
-        if let Some(lost) = &self.sticky
+        if let Some(lost) = self.errors.sticky()
             && !call.info().survives
         {
             let lost = lost.clone();
-            self.tokens.fail(token(call), lost.clone());
+            self.copies.tokens.fail(token(call), lost.clone());
             self.answer_failure(at, &lost)?;
             return Ok(false);
         }
-        if call.info().capability == Capability::Window && !self.has_pinned() {
+        if call.info().capability == Capability::Window && !self.host.can_pin() {
             let why = format!("{} needs a window", call.info().name);
             return self.answer::<()>(at, fail(Status::NOT_SUPPORTED, why));
         }
@@ -148,13 +148,16 @@ impl Session {
             }
 
             Call::ImageQuery(call) => {
-                let held = self.images.holds(&call.hash, call.size);
+                let held = self.objects.modules.images().holds(&call.hash, call.size);
                 self.answer(at, Ok(held))
             }
             Call::ImageWrite(call) => {
-                let outcome = self
-                    .images
-                    .write(&call.hash, call.size, call.offset, call.data.0);
+                let outcome = self.objects.modules.images().write(
+                    &call.hash,
+                    call.size,
+                    call.offset,
+                    call.data.0,
+                );
                 self.answer(at, outcome)
             }
             Call::ModuleLoad(call) => match self.module_load(call) {
@@ -306,16 +309,17 @@ impl Session {
     }
 
     fn snapshot_device(&mut self, at: At, ordinal: u32) -> Result<bool, Fault> {
-        if ordinal != self.ordinal {
-            let why = format!("this session is of device {}, not {ordinal}", self.ordinal);
+        if ordinal != self.gpu.ordinal() {
+            let why = format!(
+                "this session is of device {}, not {ordinal}",
+                self.gpu.ordinal()
+            );
             return self.answer::<()>(at, fail(Status::INVALID_DEVICE, why));
         }
         if at.slot != 0 {
-            let snapshot = std::mem::take(&mut self.snapshot);
+            let snapshot = self.gpu.snapshot().to_vec();
             let status = Status::SUCCESS.0.to_le_bytes();
-            let sent = self.reply(at, &status, &snapshot);
-            self.snapshot = snapshot;
-            sent.map_err(Fault::End)?;
+            self.reply(at, &status, &snapshot)?;
         }
         Ok(true)
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paragpu_device::{Error, GraphId, GraphNode, GraphWork};
+use paragpu_device::{GraphNode, GraphWork};
 use paragpu_protocol::codec::Reader;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
@@ -16,73 +16,22 @@ use crate::launch::COOPERATIVE;
 use crate::rect::volume;
 use crate::session::Session;
 
-/// Most nodes of a graph.
-const MOST_NODES: usize = 1 << 20;
-/// Most bytes of the nodes of a session's graphs, as they came.
-const MOST_BYTES: usize = 1 << 30;
-
-/// A graph of the guest.
-#[derive(Debug)]
-pub(crate) struct Graph {
-    state: State,
-    /// Bytes that its nodes came in.
-    bytes: usize,
-    /// Kernels in it.
-    kernels: u64,
-    /// Some of them may print.
-    prints: bool,
-    /// Why it cannot be instantiated.
-    failure: Option<Error>,
-}
-
-#[derive(Debug)]
-enum State {
-    /// Nodes still come.
-    Building(Vec<GraphNode>),
-    /// It can be launched.
-    Ready(GraphId),
-}
-
-impl Graph {
-    fn id(&self) -> Outcome<GraphId> {
-        match self.state {
-            State::Ready(id) => Ok(id),
-            State::Building(_) => fail(Status::INVALID_VALUE, "the graph was not instantiated"),
-        }
-    }
-}
-
 impl Session {
     pub(crate) fn graph_begin(&mut self, call: &GraphBegin) -> Outcome<()> {
-        self.graphs.check_free(call.graph.0)?;
-        let graph = Graph {
-            state: State::Building(Vec::new()),
-            bytes: 0,
-            kernels: 0,
-            prints: false,
-            failure: None,
-        };
-        self.graphs.insert(call.graph.0, graph);
-        Ok(())
+        self.objects.graphs.begin(call.graph.0)
     }
 
     /// Nodes that cannot be are told of when the graph is instantiated.
     pub(crate) fn graph_nodes(&mut self, call: &GraphNodes<'_>) -> Outcome<()> {
         match self.graph_append(call) {
-            Err(Fault::Call(error)) => {
-                let graph = self.graphs.get_mut(call.graph.0)?;
-                graph.failure.get_or_insert(error);
-                Ok(())
-            }
+            Err(Fault::Call(error)) => self.objects.graphs.fail(call.graph.0, error),
             other => other,
         }
     }
 
     fn graph_append(&mut self, call: &GraphNodes<'_>) -> Outcome<()> {
         let bytes = call.nodes.0;
-        if self.graph_bytes + bytes.len() > MOST_BYTES {
-            return fail(Status::OUT_OF_MEMORY, "too many nodes of graphs");
-        }
+        self.objects.graphs.check_room(bytes.len())?;
         let (mut nodes, mut prints) = (Vec::new(), false);
         let mut reader = Reader::new(bytes);
         while reader.remaining() > 0 {
@@ -93,20 +42,8 @@ impl Session {
             prints |= may_print;
             nodes.push(node);
         }
-        let kernels = nodes.iter().filter(|node| is_kernel(node)).count();
-        let graph = self.graphs.get_mut(call.graph.0)?;
-        let State::Building(all) = &mut graph.state else {
-            return fail(Status::INVALID_VALUE, "the graph has all its nodes");
-        };
-        if u32::try_from(all.len()) != Ok(call.first) || all.len() + nodes.len() > MOST_NODES {
-            return fail(Status::INVALID_VALUE, "nodes count from 0, without gaps");
-        }
-        all.append(&mut nodes);
-        graph.bytes += bytes.len();
-        graph.kernels += kernels as u64;
-        graph.prints |= prints;
-        self.graph_bytes += bytes.len();
-        Ok(())
+        let graphs = &mut self.objects.graphs;
+        graphs.append(call.graph.0, call.first, nodes, prints, bytes.len())
     }
 
     /// A node, and whether it may print.
@@ -135,7 +72,7 @@ impl Session {
         let mut prints = false;
         let work = match &call {
             Call::Launch(call) => {
-                let kernel = self.kernels.get(call.function.0)?;
+                let kernel = self.objects.modules.kernel(call.function.0)?;
                 prints = kernel.prints;
                 GraphWork::Launch {
                     function: kernel.id,
@@ -155,8 +92,8 @@ impl Session {
             Call::CopyRect(call) => {
                 volume(call.extent)?;
                 GraphWork::CopyRect {
-                    destination: self.copy_end(&call.destination)?,
-                    source: self.copy_end(&call.source)?,
+                    destination: self.objects.textures.copy_end(&call.destination)?,
+                    source: self.objects.textures.copy_end(&call.source)?,
                     extent: call.extent,
                 }
             }
@@ -178,14 +115,12 @@ impl Session {
                     height: call.height,
                 }
             }
-            Call::EventRecord(call) => {
-                GraphWork::EventRecord(*self.guest_events.get(call.event.0)?)
-            }
+            Call::EventRecord(call) => GraphWork::EventRecord(self.objects.events.id(call.event)?),
             Call::StreamWaitEvent(call) => {
-                GraphWork::EventWait(*self.guest_events.get(call.event.0)?)
+                GraphWork::EventWait(self.objects.events.id(call.event)?)
             }
             Call::HostFuncLaunch(call) => {
-                let (functions, id) = (Arc::clone(&self.host_functions), call.id);
+                let (functions, id) = (Arc::clone(&self.objects.host_functions), call.id);
                 GraphWork::Host(Arc::new(move || functions.run(id)))
             }
             other => {
@@ -200,58 +135,32 @@ impl Session {
     }
 
     pub(crate) fn graph_instantiate(&mut self, call: &GraphInstantiate) -> Outcome<()> {
-        let graph = self.graphs.get_mut(call.graph.0)?;
-        if let Some(error) = graph.failure.take() {
-            return Err(Fault::Call(error));
-        }
-        let State::Building(nodes) = &mut graph.state else {
-            return fail(Status::INVALID_VALUE, "the graph was instantiated already");
-        };
-        if u32::try_from(nodes.len()) != Ok(call.nodes) {
-            let came = nodes.len();
-            return fail(
-                Status::INVALID_VALUE,
-                format!("{came} nodes came of {}", call.nodes),
-            );
-        }
-        let id = self.device.graph_create(std::mem::take(nodes))?;
-        graph.state = State::Ready(id);
-        Ok(())
+        let graphs = &mut self.objects.graphs;
+        graphs.instantiate(&mut self.gpu, call.graph.0, call.nodes)
     }
 
     pub(crate) fn graph_launch(&mut self, call: &GraphLaunch) -> Outcome<()> {
-        let graph = self.graphs.get(call.graph.0)?;
-        let (id, kernels, prints) = (graph.id()?, graph.kernels, graph.prints);
-        let stream = self.work_stream(call.stream)?;
-        self.may_print |= prints;
-        self.device.graph_launch(id, stream)?;
-        self.statistics.launches.add(kernels);
+        let graph = self.objects.graphs.launchable(call.graph.0)?;
+        let stream = self.objects.streams.for_work(call.stream)?;
+        self.printing.note(graph.prints);
+        self.gpu.graph_launch(graph.id, stream)?;
+        self.statistics.launches.add(graph.kernels);
         Ok(())
     }
 
     pub(crate) fn graph_node_update(&mut self, call: &GraphNodeUpdate<'_>) -> Outcome<()> {
-        let id = self.graphs.get(call.graph.0)?.id()?;
+        self.objects.graphs.launchable(call.graph.0)?;
         let (work, prints) = self.graph_work(call.call, call.work.0)?;
-        self.device.graph_update(id, call.node, work)?;
-        self.graphs.get_mut(call.graph.0)?.prints |= prints;
-        Ok(())
+        let graphs = &mut self.objects.graphs;
+        graphs.update(&mut self.gpu, call.graph.0, call.node, work, prints)
     }
 
     pub(crate) fn graph_node_enable(&mut self, call: &GraphNodeEnable) -> Outcome<()> {
-        let id = self.graphs.get(call.graph.0)?.id()?;
-        Ok(self.device.graph_enable(id, call.node, call.enabled)?)
+        let id = self.objects.graphs.launchable(call.graph.0)?.id;
+        Ok(self.gpu.graph_enable(id, call.node, call.enabled)?)
     }
 
     pub(crate) fn graph_destroy(&mut self, call: &GraphDestroy) -> Outcome<()> {
-        let graph = self.graphs.remove(call.graph.0)?;
-        self.graph_bytes = self.graph_bytes.saturating_sub(graph.bytes);
-        match graph.state {
-            State::Ready(id) => Ok(self.device.graph_destroy(id)?),
-            State::Building(_) => Ok(()),
-        }
+        self.objects.graphs.destroy(&mut self.gpu, call.graph.0)
     }
-}
-
-fn is_kernel(node: &GraphNode) -> bool {
-    matches!(node.work, GraphWork::Launch { .. })
 }

@@ -11,12 +11,11 @@ pub(crate) const COOPERATIVE: u32 = 1;
 
 impl Session {
     pub(crate) fn launch(&mut self, call: &Launch<'_>) -> Outcome<()> {
-        let kernel = self.kernels.get(call.function.0)?;
-        let (function, prints) = (kernel.id, kernel.prints);
-        let stream = self.work_stream(call.stream)?;
-        self.may_print |= prints;
-        self.device.launch(&DeviceLaunch {
-            function,
+        let kernel = self.objects.modules.kernel(call.function.0)?;
+        let stream = self.objects.streams.for_work(call.stream)?;
+        self.printing.note(kernel.prints);
+        self.gpu.launch(&DeviceLaunch {
+            function: kernel.id,
             stream,
             grid: call.grid,
             block: call.block,

@@ -1,6 +1,6 @@
 //! Executes the calls of one guest session on one GPU.
 //!
-//! A worker is a process of its own (D8): the daemon starts it with
+//! A worker is a process of its own: the daemon starts it with
 //! [`spawn::Spawn`], talks to it as [`control`] says, and hands it a guest.
 //! [`session::Session`] serves the guest: a decoded call goes through
 //! `dispatch.rs` to the file of its kind, and from there to the
@@ -37,21 +37,19 @@ mod copy;
 mod dispatch;
 mod error;
 mod event;
-mod events;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzzing;
 mod graph;
 mod handles;
 mod host_function;
 mod images;
+mod intake;
 mod launch;
-mod line;
 pub mod live;
 mod memory;
 mod module;
-mod output;
 mod pages;
-pub mod pinned;
+mod pinned;
 #[cfg(feature = "serve")]
 mod platform;
 #[cfg(feature = "serve")]
@@ -59,6 +57,7 @@ mod reconnect;
 mod rect;
 #[cfg(feature = "serve")]
 pub mod serve;
+mod serving;
 pub mod session;
 mod shadow;
 pub mod spawn;
@@ -80,5 +79,5 @@ pub use error::End;
 #[cfg(feature = "fuzzing")]
 pub use fuzzing::fuzz_session;
 pub use images::ImageStore;
-pub use output::Output;
+pub use session::output::Output;
 pub use statistics::Statistics;

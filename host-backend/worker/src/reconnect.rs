@@ -16,7 +16,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::connect::{Guest, Life};
 use crate::control::ControlError;
-use crate::pinned::Sharing;
+use crate::session::host_memory::Sharing;
 use crate::session::{Reconnect, Reconnected};
 
 /// How long to wait for a guest whose process cannot be seen and whose system

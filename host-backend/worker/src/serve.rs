@@ -23,17 +23,18 @@ use crate::control::{
     Migrate, Progress, Ready, Started, Stayed, ToWorker, Undone,
 };
 use crate::images::ImageStore;
-use crate::line::Line;
-use crate::output::Output;
-use crate::pinned::Pinned;
 use crate::platform;
 use crate::reconnect::Waiting;
-use crate::session::{Reconnect, Session, Setup, wire_snapshot};
+use crate::session::gpu::wire_snapshot;
+use crate::session::host_memory::Pinned;
+use crate::session::output::Output;
+use crate::session::sender::DurableSender;
+use crate::session::{Reconnect, Session, Setup};
 use crate::statistics::Statistics;
 use crate::sys::process::{exit_now, without_address_randomisation};
-use crate::transfer::checkpoint::Identity;
 use crate::transfer::destination::{Arrived, Destination, reachable};
 use crate::transfer::handover;
+use crate::transfer::identity::Identity;
 use crate::transfer::orders::{Departure, Figures, Order, Orders, Report};
 use crate::watch::{GRACE, Liveness, after, watch};
 
@@ -208,21 +209,22 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     };
     let mut served = Session::new(setup, sender, window);
     served.count_for(share);
-    let device = std::mem::take(&mut served.identity.device);
-    served.identity = Identity {
+    let device = served.transfer.identity().device.clone();
+    served.transfer.set_identity(Identity {
         device,
         ..assigned.identity
-    };
-    served.communicator = assigned.communicator;
-    served.guest_memory = guest_memory;
-    served.orders = Arc::new(tell(Arc::clone(control)));
+    });
+    served.link.set_communicator(assigned.communicator);
+    served.host.pages().adopt(guest_memory);
+    let orders = Arc::new(tell(Arc::clone(control)));
+    served.transfer.set_orders(Arc::clone(&orders));
     let attendant = Arc::new(Attendant {
         control: Arc::clone(control),
         session,
         statistics,
-        line: served.line(),
+        sender: Arc::clone(served.link.sender()),
         waiting: Arc::clone(&waiting),
-        orders: Arc::clone(&served.orders),
+        orders,
         again: Mutex::default(),
         patience,
     });
@@ -236,7 +238,10 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         Ok(receiver) => receiver,
         Err(reason) => {
             tracing::info!(session, reason, "the session did not come");
-            served.orders.report(Report::Failed(reason.clone()));
+            served
+                .transfer
+                .orders()
+                .report(Report::Failed(reason.clone()));
             attendant.finish(&reason)
         }
     };
@@ -281,8 +286,9 @@ fn receive(
                     return resumed.map_err(|_| "the guest was lost at the switch".into());
                 }
             };
-            let host = waiting.host_of(life, served.regions, patience);
-            served.reconnect = (!patience.is_zero()).then(|| Box::new(host) as Box<dyn Reconnect>);
+            let host = waiting.host_of(life, served.gpu.regions(), patience);
+            let reconnect = (!patience.is_zero()).then(|| Box::new(host) as Box<dyn Reconnect>);
+            served.link.set_reconnect(reconnect);
             guide(served, &home, arrival.follows);
             Ok(receiver)
         }
@@ -290,7 +296,10 @@ fn receive(
             served
                 .read_file(&directory)
                 .map_err(|error| error.to_string())?;
-            served.orders.report(Report::Done(Figures::default()));
+            served
+                .transfer
+                .orders()
+                .report(Report::Done(Figures::default()));
             served
                 .resume(paragpu_communicator::Error::io(
                     "a restored session waits for its guest",
@@ -309,9 +318,9 @@ fn guide(served: &Session, home: &Move<'_>, follows: bool) {
     }
     let home = toward(home);
     if follows {
-        served.sender.ask(Frame::Move.kind(), &home);
+        served.link.sender().ask(Frame::Move.kind(), &home);
     } else {
-        served.sender.say(Frame::Home.kind(), &[&home]);
+        served.link.sender().say(Frame::Home.kind(), &[&home]);
     }
 }
 
@@ -503,7 +512,7 @@ struct Attendant {
     control: Arc<Control>,
     session: u64,
     statistics: Arc<Statistics>,
-    line: Arc<Line>,
+    sender: Arc<DurableSender>,
     waiting: Arc<Waiting>,
     orders: Arc<Orders>,
     /// Where and how often the session is written.
@@ -559,15 +568,15 @@ impl Attendant {
                 ENDED_BY_HOST.store(true, Ordering::Release);
                 // Telling the guest may wait for a thread that is stuck.
                 after(GRACE, || exit_now(1));
-                self.line.say(Frame::Goodbye.kind(), &[]);
-                self.line.cut();
+                self.sender.say(Frame::Goodbye.kind(), &[]);
+                self.sender.cut();
                 self.finish("")
             }
             ToWorker::Resume(assign) => match Guest::new(&assign, fds) {
                 Ok(guest) => self.resume(guest),
                 Err(reason) => tracing::warn!(reason, "a guest cannot come back"),
             },
-            ToWorker::Move(goal) => self.line.ask(Frame::Move.kind(), &toward(&goal)),
+            ToWorker::Move(goal) => self.sender.ask(Frame::Move.kind(), &toward(&goal)),
             ToWorker::Checkpoint(checkpoint) => self.order(Order::Checkpoint {
                 directory: checkpoint.directory.0.into(),
                 end: checkpoint.end != 0,
@@ -596,7 +605,7 @@ impl Attendant {
     fn resume(self: &Arc<Self>, guest: Guest) {
         let liveness = guest.liveness(self.patience);
         // The one that stands now, not the guest's own.
-        let earlier = self.line.connection();
+        let earlier = self.sender.connection();
         self.waiting.offer(guest);
         earlier.close();
         self.guard(liveness);

@@ -9,7 +9,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use paragpu_communicator::Landing;
-use paragpu_device::{Device, EventId, StreamId};
+use paragpu_device::{EventId, StreamId};
 use paragpu_protocol::call::WireCall;
 use paragpu_protocol::codec::Reader;
 use paragpu_protocol::frame::FrameHeader;
@@ -18,9 +18,8 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::table::CopyToDevice;
 
 use crate::error::{Outcome, fail};
-use crate::events::Events;
-use crate::handles::Table;
-use crate::stream::Stream;
+use crate::session::gpu::Gpu;
+use crate::session::stream::Streams;
 use crate::sys::device_bytes::DeviceBytes;
 use crate::sys::mapping::Mapping;
 
@@ -31,7 +30,7 @@ pub(crate) const INBOUND: u64 = 32;
 /// Slots for bytes from the device.
 pub(crate) const OUTBOUND: u64 = 16;
 
-fn pinned(device: &mut dyn Device, slots: u64) -> Outcome<Mapping> {
+fn pinned(gpu: &mut Gpu, slots: u64) -> Outcome<Mapping> {
     let mapping = match Mapping::anywhere(slots * SLOT) {
         Ok(mapping) => mapping,
         Err(errno) => {
@@ -41,7 +40,7 @@ fn pinned(device: &mut dyn Device, slots: u64) -> Outcome<Mapping> {
             );
         }
     };
-    device.host_register(mapping.address(), mapping.len())?;
+    gpu.host_register(mapping.address(), mapping.len())?;
     Ok(mapping)
 }
 
@@ -112,17 +111,12 @@ pub(crate) struct Staged {
 impl Inbound {
     /// Makes bytes readable for the device: as they are if they landed here,
     /// else by a copy. `None` while all slots wait for the device.
-    pub(crate) fn stage(
-        &mut self,
-        device: &mut dyn Device,
-        events: &mut Events,
-        bytes: &[u8],
-    ) -> Outcome<Option<Staged>> {
+    pub(crate) fn stage(&mut self, gpu: &mut Gpu, bytes: &[u8]) -> Outcome<Option<Staged>> {
         if let Some(staged) = self.staged(bytes) {
             return Ok(Some(staged));
         }
         let length = bytes.len() as u64;
-        let Some(offset) = self.room(device, events, length)? else {
+        let Some(offset) = self.room(gpu, length)? else {
             return Ok(None);
         };
         let Some(mapping) = &self.mapping else {
@@ -141,12 +135,11 @@ impl Inbound {
     /// while all slots wait for the device.
     pub(crate) fn stage_by(
         &mut self,
-        device: &mut dyn Device,
-        events: &mut Events,
+        gpu: &mut Gpu,
         length: u64,
         fill: impl FnOnce(&mut [u8]) -> Outcome<()>,
     ) -> Outcome<Option<Staged>> {
-        let Some(offset) = self.room(device, events, length)? else {
+        let Some(offset) = self.room(gpu, length)? else {
             return Ok(None);
         };
         let (Some(mapping), Ok(size)) = (&self.mapping, usize::try_from(length)) else {
@@ -165,15 +158,11 @@ impl Inbound {
 
     /// Whose copies are to end before there is room for a large call; `None`
     /// where there is some.
-    pub(crate) fn awaits(
-        &mut self,
-        device: &mut dyn Device,
-        events: &mut Events,
-    ) -> Option<StreamId> {
+    pub(crate) fn awaits(&mut self, gpu: &mut Gpu) -> Option<StreamId> {
         if self.slots.iter().any(|slot| slot.used == 0) {
             return None;
         }
-        let over = |slot: &mut Filling| slot.reclaim(device, events);
+        let over = |slot: &mut Filling| slot.reclaim(gpu);
         if self.slots.iter_mut().any(over) {
             return None;
         }
@@ -182,17 +171,12 @@ impl Inbound {
     }
 
     /// Where `length` bytes fit; `None` while all slots wait for the device.
-    fn room(
-        &mut self,
-        device: &mut dyn Device,
-        events: &mut Events,
-        length: u64,
-    ) -> Outcome<Option<u64>> {
+    fn room(&mut self, gpu: &mut Gpu, length: u64) -> Outcome<Option<u64>> {
         if length > SLOT {
             return fail(Status::INVALID_VALUE, "more bytes than a frame carries");
         }
         if self.mapping.is_none() {
-            self.mapping = Some(Arc::new(pinned(device, INBOUND)?));
+            self.mapping = Some(Arc::new(pinned(gpu, INBOUND)?));
             self.slots.resize_with(INBOUND as usize, Filling::default);
         }
         let fits = |slot: &Filling| slot.used + length <= SLOT;
@@ -200,7 +184,7 @@ impl Inbound {
             // The first free one: a device that keeps up has few in use, and
             // these stay in the processor's caches.
             let mut slots = self.slots.iter_mut();
-            let Some(free) = slots.position(|slot| slot.reclaim(device, events)) else {
+            let Some(free) = slots.position(|slot| slot.reclaim(gpu)) else {
                 return Ok(None);
             };
             self.current = free;
@@ -258,19 +242,13 @@ impl Inbound {
     }
 
     /// The copy from `staged` was given to `stream`.
-    pub(crate) fn given(
-        &mut self,
-        device: &mut dyn Device,
-        events: &mut Events,
-        staged: Staged,
-        stream: StreamId,
-    ) -> Outcome<()> {
+    pub(crate) fn given(&mut self, gpu: &mut Gpu, staged: Staged, stream: StreamId) -> Outcome<()> {
         let Some(slot) = self.slots.get_mut(staged.slot) else {
             return Ok(());
         };
         match slot.marks.iter().find(|(marked, _)| *marked == stream) {
-            Some((_, event)) => device.event_record(*event, stream)?,
-            None => slot.marks.push((stream, events.mark(device, stream)?)),
+            Some((_, event)) => gpu.event_record(*event, stream)?,
+            None => slot.marks.push((stream, gpu.mark(stream)?)),
         }
         Ok(())
     }
@@ -278,13 +256,13 @@ impl Inbound {
 
 impl Filling {
     /// Empties the slot if all copies from it are over.
-    fn reclaim(&mut self, device: &mut dyn Device, events: &mut Events) -> bool {
+    fn reclaim(&mut self, gpu: &mut Gpu) -> bool {
         while let Some(&(_, event)) = self.marks.last() {
             // After an error nothing reads the slot any more.
-            if let Ok(false) = device.event_query(event) {
+            if let Ok(false) = gpu.event_query(event) {
                 return false;
             }
-            events.free(event);
+            gpu.free_mark(event);
             self.marks.pop();
         }
         self.used = 0;
@@ -296,10 +274,8 @@ impl Filling {
 /// go.
 pub(crate) struct Arrivals<'a> {
     pub(crate) inbound: &'a mut Inbound,
-    pub(crate) device: &'a mut dyn Device,
-    pub(crate) events: &'a mut Events,
-    pub(crate) streams: &'a Table<Stream>,
-    pub(crate) legacy: &'a Stream,
+    pub(crate) gpu: &'a mut Gpu,
+    pub(crate) streams: &'a Streams,
 }
 
 impl Arrivals<'_> {
@@ -317,13 +293,10 @@ impl Arrivals<'_> {
         let destination = reader.field().ok()?;
         let stream: StreamHandle = reader.field().ok()?;
         let count: u32 = reader.field().ok()?;
-        let at = match stream {
-            StreamHandle::LEGACY => self.legacy,
-            other => self.streams.get(other.0).ok()?,
-        };
+        let id = self.streams.id(stream).ok()?;
         let whole = usize::try_from(count).is_ok_and(|count| count == length);
         let data = whole
-            .then(|| DeviceBytes::of(self.device, destination, count.into(), at.id()))
+            .then(|| DeviceBytes::of(self.gpu.device(), destination, count.into(), id))
             .flatten()?;
         Some(InPlace {
             destination,
@@ -336,13 +309,8 @@ impl Arrivals<'_> {
     fn slot(&mut self, head: &[u8], length: usize) -> Option<Slotted> {
         let lead = ALIGN - HEAD as u64;
         let length = head.len() + length;
-        let Self {
-            inbound,
-            device,
-            events,
-            ..
-        } = self;
-        let place = inbound.room(*device, events, length as u64 + lead);
+        let Self { inbound, gpu, .. } = self;
+        let place = inbound.room(gpu, length as u64 + lead);
         let offset = place.ok().flatten()? + lead;
         let copied = inbound.mapping.as_ref()?.copy_in(offset, head);
         copied.then_some(Slotted {
@@ -374,7 +342,7 @@ impl Landing for Arrivals<'_> {
             Some(Landed::Place(place)) => {
                 let mut count = 0;
                 place.data.fill(at, |memory| count = read(memory));
-                self.device.host_wrote(place.data.address(at), count as u64);
+                self.gpu.host_wrote(place.data.address(at), count as u64);
                 true
             }
             Some(Landed::Slot(landed)) => self.inbound.mapping.as_ref().is_some_and(|mapping| {
@@ -421,11 +389,11 @@ pub(crate) struct OutSlot {
 
 impl Outbound {
     /// A slot; `None` while all are in use.
-    pub(crate) fn take(&mut self, device: &mut dyn Device) -> Outcome<Option<OutSlot>> {
+    pub(crate) fn take(&mut self, gpu: &mut Gpu) -> Outcome<Option<OutSlot>> {
         let pool = match &self.pool {
             Some(pool) => pool,
             None => self.pool.insert(Arc::new(Pool {
-                mapping: pinned(device, OUTBOUND)?,
+                mapping: pinned(gpu, OUTBOUND)?,
                 free: Mutex::new((0..OUTBOUND).rev().map(|slot| slot * SLOT).collect()),
             })),
         };

@@ -1,22 +1,13 @@
 //! Arrays, texture objects, surface objects.
 
-use paragpu_device::{ArrayId, TextureResource};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
     ArrayCreate, ArrayDestroy, SurfaceCreate, SurfaceDestroy, TextureCreate, TextureDestroy,
 };
-use paragpu_protocol::types::{ArrayShape, TextureResource as WireResource};
+use paragpu_protocol::types::ArrayShape;
 
-use crate::error::{Fault, Outcome, fail};
+use crate::error::{Outcome, fail};
 use crate::session::Session;
-
-/// An array of the guest.
-#[derive(Debug)]
-pub(crate) struct Array {
-    pub(crate) id: ArrayId,
-    /// Bytes it counts for.
-    bytes: u64,
-}
 
 /// Bytes of an array, as far as a limit is concerned: elements of the common
 /// formats (CUarray_format) exactly, of others as 32 bits a channel; all
@@ -41,64 +32,43 @@ fn bytes(shape: &ArrayShape) -> Option<u64> {
 
 impl Session {
     pub(crate) fn array_create(&mut self, call: &ArrayCreate) -> Outcome<()> {
-        self.arrays.check_free(call.array.0)?;
+        let (array, textures) = (call.array.0, &mut self.objects.textures);
+        textures.check_free(array)?;
         let Some(bytes) = bytes(&call.shape) else {
             return fail(Status::INVALID_VALUE, "the array's size overflows");
         };
-        if let Err(refused) = self.arena.charge(bytes) {
-            return self.no_room(&refused);
+        self.memory.charge(bytes)?;
+        let created = textures.create_array(&mut self.gpu, array, &call.shape, bytes);
+        match &created {
+            Ok(()) => self.memory.count(),
+            Err(_) => self.memory.discharge(bytes),
         }
-        match self.device.array_create(&call.shape) {
-            Ok(id) => {
-                self.arrays.insert(call.array.0, Array { id, bytes });
-                self.statistics.device_memory.set(self.arena.live());
-                Ok(())
-            }
-            Err(error) => {
-                self.arena.discharge(bytes);
-                Err(Fault::Call(error))
-            }
-        }
+        created
     }
 
     pub(crate) fn array_destroy(&mut self, call: &ArrayDestroy) -> Outcome<()> {
-        let array = self.arrays.remove(call.array.0)?;
-        self.arena.discharge(array.bytes);
-        self.statistics.device_memory.set(self.arena.live());
-        Ok(self.device.array_destroy(array.id)?)
+        let (array, bytes) = self.objects.textures.remove_array(call.array.0)?;
+        self.memory.discharge(bytes);
+        self.memory.count();
+        Ok(self.gpu.array_destroy(array)?)
     }
 
     pub(crate) fn texture_create(&mut self, call: &TextureCreate) -> Outcome<u64> {
-        self.textures.check_free(call.texture.0)?;
-        let resource = match call.spec.resource {
-            WireResource::Array(array) => TextureResource::Array(self.arrays.get(array.0)?.id),
-            WireResource::Linear(linear) => TextureResource::Linear(linear),
-        };
-        let view = &call.spec.view;
-        let view = (view.format != 0 || view.extent != [0; 3]).then_some(view);
-        let texture = self
-            .device
-            .texture_create(resource, &call.spec.sampling, view)?;
-        self.textures.insert(call.texture.0, texture);
-        Ok(texture.0)
+        self.objects.textures.create_texture(&mut self.gpu, call)
     }
 
     pub(crate) fn texture_destroy(&mut self, call: &TextureDestroy) -> Outcome<()> {
-        let texture = self.textures.remove(call.texture.0)?;
-        Ok(self.device.texture_destroy(texture)?)
+        let textures = &mut self.objects.textures;
+        textures.destroy_texture(&mut self.gpu, call.texture.0)
     }
 
     pub(crate) fn surface_create(&mut self, call: &SurfaceCreate) -> Outcome<u64> {
-        self.surfaces.check_free(call.surface.0)?;
-        let array = self.arrays.get(call.array.0)?.id;
-        let surface = self.device.surface_create(array)?;
-        self.surfaces.insert(call.surface.0, surface);
-        Ok(surface.0)
+        self.objects.textures.create_surface(&mut self.gpu, call)
     }
 
     pub(crate) fn surface_destroy(&mut self, call: &SurfaceDestroy) -> Outcome<()> {
-        let surface = self.surfaces.remove(call.surface.0)?;
-        Ok(self.device.surface_destroy(surface)?)
+        let textures = &mut self.objects.textures;
+        textures.destroy_surface(&mut self.gpu, call.surface.0)
     }
 }
 

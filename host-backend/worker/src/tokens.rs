@@ -5,13 +5,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use paragpu_communicator::Window;
-use paragpu_device::{Device, Error, EventId, StreamId};
+use paragpu_device::{Error, EventId, StreamId};
 use paragpu_protocol::layout::{BULK_TOKEN_FAILED, BULK_TOKENS};
 use paragpu_protocol::status::Status;
 
-use crate::answer::Deferred;
 use crate::error::{Outcome, fail};
-use crate::events::Events;
+use crate::session::errors::Deferred;
+use crate::session::gpu::Gpu;
 use crate::sys::words;
 
 /// A transfer that is under way in a stream.
@@ -87,8 +87,7 @@ impl Tokens {
     /// The transfer that was just given to `stream` clears the token.
     pub(crate) fn add(
         &mut self,
-        device: &mut dyn Device,
-        events: &mut Events,
+        gpu: &mut Gpu,
         token: u32,
         call: u16,
         stream: StreamId,
@@ -96,7 +95,7 @@ impl Tokens {
         if token == 0 {
             return Ok(());
         }
-        let mark = events.mark(device, stream)?;
+        let mark = gpu.mark(stream)?;
         let transfer = Transfer { mark, token, call };
         if let Some(count) = self.counts.get_mut(token as usize - 1) {
             *count += 1;
@@ -149,11 +148,7 @@ impl Tokens {
 
     /// Clears the tokens of transfers that are over; true where any was.
     /// Work that failed fails all tokens after it; the error is returned once.
-    pub(crate) fn poll(
-        &mut self,
-        device: &mut dyn Device,
-        events: &mut Events,
-    ) -> (bool, Option<(u16, Error)>) {
+    pub(crate) fn poll(&mut self, gpu: &mut Gpu) -> (bool, Option<(u16, Error)>) {
         let mut progress = false;
         let mut error: Option<(u16, Error)> = None;
         let mut index = 0;
@@ -163,7 +158,7 @@ impl Tokens {
                 self.spare.push(queue);
                 continue;
             };
-            match device.event_query(transfer.mark) {
+            match gpu.event_query(transfer.mark) {
                 Ok(false) => {
                     index += 1;
                     continue;
@@ -173,7 +168,7 @@ impl Tokens {
             }
             progress = true;
             if let Some(transfer) = queue.pop_front() {
-                events.free(transfer.mark);
+                gpu.free_mark(transfer.mark);
                 let failed = error.as_ref().map(|(call, why)| Deferred::new(*call, why));
                 self.finish(transfer.token, failed);
             }

@@ -102,7 +102,7 @@ impl Guest {
     pub fn reaching(memory: GuestMemory, change: impl FnOnce(&mut Setup)) -> Self {
         let (host, guest) = pair();
         Self::serving(host, guest, change, move |session| {
-            session.guest_memory = Some(memory);
+            session.host.pages().adopt(Some(memory));
         })
     }
 

@@ -17,7 +17,7 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::table::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::pinned::Sharing;
+use crate::session::host_memory::Sharing;
 use crate::session::{Reconnect, Reconnected, Session};
 use crate::staging::INBOUND;
 use crate::testing::device::TestDevice;
@@ -391,7 +391,7 @@ impl Direct {
         let setup = setup(&device);
         let arena = setup.regions.arena;
         let mut session = Session::new(setup, Arc::clone(&host.sender), None);
-        session.guest_memory = Some(memory);
+        session.host.pages().adopt(Some(memory));
         let mut direct = Self {
             vm,
             device,
@@ -463,7 +463,7 @@ impl Direct {
                 stream,
             },
         );
-        assert_eq!(self.session.pending.len(), 2);
+        assert_eq!(self.session.completion.len(), 2);
         assert_eq!(self.vm.state(1), list::BUSY);
     }
 }
@@ -478,7 +478,7 @@ fn a_session_stops_when_its_copies_are_done() {
         .session
         .stop(direct.host.receiver.as_mut(), Duration::ZERO);
     assert!(matches!(stopped, Ok(false)), "{stopped:?}");
-    assert_eq!(direct.session.pending.len(), 2);
+    assert_eq!(direct.session.completion.len(), 2);
     assert_eq!(direct.vm.state(1), list::BUSY);
 
     // One that comes while it stops is put by; its list is left alone.
@@ -496,7 +496,7 @@ fn a_session_stops_when_its_copies_are_done() {
     sender.send(header.kind, 3, sequence, &[&payload]).unwrap();
     sender.flush().unwrap();
     direct.device.hold(STREAM.1, false);
-    while direct.session.backlog.is_empty() || !direct.session.pending.is_empty() {
+    while direct.session.intake.is_empty() || !direct.session.completion.is_empty() {
         let stopped = direct
             .session
             .stop(direct.host.receiver.as_mut(), Duration::from_secs(60));
@@ -552,7 +552,7 @@ fn a_session_that_left_the_memory_ends_its_copies_and_refuses_others() {
             stream,
         },
     );
-    while !direct.session.pending.is_empty() {
+    while !direct.session.completion.is_empty() {
         direct.session.look().unwrap();
     }
     assert_eq!(direct.vm.state(2), list::READY);

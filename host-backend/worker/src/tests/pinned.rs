@@ -10,8 +10,8 @@ use paragpu_protocol::handle::WindowOffset;
 use paragpu_protocol::table::{Call, HostMap};
 
 use crate::error::End;
-use crate::pinned::{Pinned, Sharing};
 use crate::session::Session;
+use crate::session::host_memory::{Pinned, Sharing};
 use crate::testing::device::TestDevice;
 use crate::testing::guest::setup;
 
@@ -27,9 +27,9 @@ fn came() -> (Session, Box<dyn Receiver>, Connection, u64) {
     let setup = setup(&TestDevice::default());
     let address = setup.regions.window + 4096;
     let mut session = Session::new(setup, Arc::clone(&host.sender), None);
-    assert_eq!(session.sharing(), Sharing::Nothing);
+    assert_eq!(session.host.sharing(), Sharing::Nothing);
     session.leave_window(Pinned::Guest);
-    assert_eq!(session.sharing(), Sharing::Wanting);
+    assert_eq!(session.host.sharing(), Sharing::Wanting);
     let map = Call::HostMap(HostMap {
         offset: WindowOffset(4096),
         size: PINNED,
@@ -52,9 +52,9 @@ fn all_of_it_comes_before_the_session_goes_on() {
     send(&guest, kind, &[&address.to_le_bytes(), b"here"]);
     send(&guest, kind, &[&[0; 8]]);
     session.await_pinned(receiver.as_mut()).unwrap();
-    assert_eq!(session.sharing(), Sharing::Copies);
-    assert_eq!(session.agreed(address, 0, 5).unwrap(), b"here\0");
-    assert_eq!(session.agreed(address, 100, 5).unwrap(), b"there");
+    assert_eq!(session.host.sharing(), Sharing::Copies);
+    assert_eq!(session.host.agreed(address, 0, 5).unwrap(), b"here\0");
+    assert_eq!(session.host.agreed(address, 100, 5).unwrap(), b"there");
     let wait = paragpu_communicator::Wait::Forever;
     let answer = guest.receiver.receive(wait).unwrap().unwrap();
     assert_eq!((answer.header.kind, answer.payload), (kind, &[][..]));
@@ -73,7 +73,7 @@ fn a_connection_that_breaks_leaves_it_wanting() {
     drop(guest);
     let end = session.await_pinned(receiver.as_mut()).unwrap_err();
     assert!(matches!(end, End::Connection(error) if error.is_loss()));
-    assert_eq!(session.sharing(), Sharing::Wanting);
+    assert_eq!(session.host.sharing(), Sharing::Wanting);
 }
 
 #[test]

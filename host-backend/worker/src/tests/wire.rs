@@ -14,7 +14,7 @@ use paragpu_protocol::table::*;
 use proptest::prelude::*;
 
 use crate::error::End;
-use crate::pinned::Sharing;
+use crate::session::host_memory::Sharing;
 use crate::session::{Reconnect, Reconnected, Session};
 use crate::testing::device::TestDevice;
 use crate::testing::guest::{Guest, setup};

@@ -7,68 +7,17 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use paragpu_communicator::Receiver;
-use paragpu_protocol::codec::{decode_all, encode_all};
 
+use super::attempts::Attempts;
+use super::identity::Identity;
 use super::orders::{Figures, Report, micros};
-use super::state::{Head, Kind, Scanner, StateError, Writer};
-use super::stop::{Attempts, Filling, Unstopped};
+use super::state::{Kind, Scanner, StateError, Writer};
+use super::stop::{Filling, Unstopped};
 use crate::error::End;
-use crate::pinned::Pinned;
-use crate::session::Session;
+use crate::session::{Session, Task};
 
 /// Name of the file.
 pub const FILE: &str = "session.paragpu";
-
-/// A [`Head`] that owns its texts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
-    /// The guest's ordinal of the device.
-    pub ordinal: u32,
-    /// Secret with which the guest resumes the session.
-    pub token: [u8; 16],
-    /// How many devices the guest has.
-    pub device_count: u32,
-    /// The guest's process, as the guest counts.
-    pub guest_pid: u32,
-    /// The VM, user or address.
-    pub vm: String,
-    /// Name of the GPU it comes from.
-    pub device: String,
-    /// Where the contents of the session's pinned memory are.
-    pub pinned: Pinned,
-}
-
-impl Identity {
-    /// Reads the head record.
-    ///
-    /// # Errors
-    /// [`StateError`].
-    pub fn decode(payload: &[u8]) -> Result<Self, StateError> {
-        let head: Head<'_> = decode_all(payload)?;
-        Ok(Self {
-            ordinal: head.ordinal,
-            token: head.token,
-            device_count: head.device_count,
-            guest_pid: head.guest_pid,
-            vm: head.vm.0.to_owned(),
-            device: head.device.0.to_owned(),
-            pinned: Pinned::of(head.pinned)?,
-        })
-    }
-
-    pub(crate) fn encode(&self, device_memory: u64, pinned: Pinned) -> Vec<u8> {
-        encode_all(&Head {
-            ordinal: self.ordinal,
-            token: self.token,
-            device_count: self.device_count,
-            guest_pid: self.guest_pid,
-            vm: paragpu_protocol::codec::Text(&self.vm),
-            device: paragpu_protocol::codec::Text(&self.device),
-            device_memory,
-            pinned: pinned as u8,
-        })
-    }
-}
 
 /// Whose state a directory holds. Only the head is looked at.
 ///
@@ -89,7 +38,7 @@ pub(crate) struct Checkpoint {
     /// The session ends when it is written.
     end: bool,
     began: Instant,
-    pub(crate) attempts: Attempts,
+    attempts: Attempts,
 }
 
 impl Checkpoint {
@@ -103,46 +52,51 @@ impl Checkpoint {
     }
 }
 
-impl Session {
-    /// Goes on with a checkpoint between two turns. [`End::PutAway`] where the
-    /// session was to end with it.
-    pub(crate) fn go_on_writing(&mut self, receiver: &mut dyn Receiver) -> Result<(), End> {
-        let due = |checkpoint: &mut Checkpoint| checkpoint.attempts.is_due();
-        let Some(mut checkpoint) = self.writing.take_if(due) else {
-            return Ok(());
-        };
-        let written = match self.attempt_to_stop(receiver, &mut checkpoint.attempts) {
-            Ok(true) => self
-                .write_file(&checkpoint.directory)
+impl Task for Checkpoint {
+    /// [`End::PutAway`] where the session was to end with it.
+    fn step(
+        mut self: Box<Self>,
+        session: &mut Session,
+        receiver: &mut dyn Receiver,
+    ) -> Result<Option<Box<dyn Task>>, End> {
+        if !self.attempts.is_due() {
+            return Ok(Some(self));
+        }
+        let written = match session.attempt_to_stop(receiver, &mut self.attempts) {
+            Ok(true) => session
+                .write_file(&self.directory)
                 .map_err(|error| error.to_string()),
-            Ok(false) => {
-                self.writing = Some(checkpoint);
-                return Ok(());
-            }
+            Ok(false) => return Ok(Some(self)),
             Err(Unstopped::Goes(reason)) => Err(reason),
             Err(Unstopped::Ended(end)) => return Err(end),
         };
-        let orders = std::sync::Arc::clone(&self.orders);
+        let orders = session.transfer.orders();
         match written {
             Ok(bytes) => orders.report(Report::Done(Figures {
                 bytes,
                 ahead: 0,
                 handed_over: 0,
                 fetched: 0,
-                stopped: micros(checkpoint.attempts.stood_still()),
-                total: micros(checkpoint.began.elapsed()),
+                stopped: micros(self.attempts.downtime()),
+                total: micros(self.began.elapsed()),
             })),
             Err(reason) => {
                 orders.report(Report::Failed(reason));
-                return Ok(());
+                return Ok(None);
             }
         }
-        match checkpoint.end {
+        match self.end {
             true => Err(End::PutAway),
-            false => Ok(()),
+            false => Ok(None),
         }
     }
 
+    fn attempts(&self) -> &Attempts {
+        &self.attempts
+    }
+}
+
+impl Session {
     /// Writes the file, and makes it and its name last.
     pub(crate) fn write_file(&mut self, directory: &Path) -> Result<u64, StateError> {
         std::fs::create_dir_all(directory)?;
@@ -151,11 +105,9 @@ impl Session {
             .prefix(".session-")
             .tempfile_in(directory)?;
         let mut writer = Writer::new(BufWriter::with_capacity(1 << 20, file));
-        let head = self
-            .identity
-            .encode(self.arena.live(), self.pinned_without_window());
+        let head = self.head();
         writer.put(Kind::Head, &[&head])?;
-        let orders = std::sync::Arc::clone(&self.orders);
+        let orders = std::sync::Arc::clone(self.transfer.orders());
         self.write_whole(&mut writer, |done, all| {
             orders.report(Report::Progress {
                 phase: 2,
@@ -193,7 +145,7 @@ impl Session {
             _ => return Err(StateError::Order("it does not begin with its head")),
         }
         // Nobody hands the window over.
-        self.leave_window(self.identity.pinned);
+        self.leave_window(self.transfer.identity().pinned);
         let mut filling = Filling::default();
         loop {
             match scanner.record()? {
@@ -206,15 +158,23 @@ impl Session {
         }
     }
 
+    /// The record that says whose session it is, once it has left its window.
+    pub(crate) fn head(&self) -> Vec<u8> {
+        let pinned = self.host.pinned_without_window();
+        let identity = self.transfer.identity();
+        identity.encode(self.memory.live(), pinned)
+    }
+
     /// The session that comes is to be this one.
     pub(crate) fn take_identity(&mut self, identity: Identity) -> Result<(), StateError> {
-        if identity.ordinal != self.ordinal {
+        let ordinal = self.gpu.ordinal();
+        if identity.ordinal != ordinal {
             return Err(StateError::Impossible(format!(
-                "the session is of the guest's device {}, not {}",
-                identity.ordinal, self.ordinal
+                "the session is of the guest's device {}, not {ordinal}",
+                identity.ordinal
             )));
         }
-        self.identity = identity;
+        self.transfer.set_identity(identity);
         Ok(())
     }
 }

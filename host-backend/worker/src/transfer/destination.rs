@@ -1,5 +1,5 @@
 //! Live migration, the end that the session comes to: see `source.rs`, and
-//! `parting.rs` for guests that connect by themselves.
+//! `source/switchover.rs` for guests that connect by themselves.
 
 use std::io::BufWriter;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -16,17 +16,17 @@ use paragpu_protocol::frame::Control;
 use paragpu_protocol::handshake::{ARRIVE, Move, Transport};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::checkpoint::Identity;
-use super::handover::{self, Handover, Line, Token};
+use super::handover::{self, ConnectionRecord, Handover, Token};
+use super::identity::Identity;
 use super::mover::Mover;
 use super::regions::{Chunk, named};
 use super::shared::{Mapping, Peers, mappings};
 use super::state::{ImagePart, Kind, Scanner, StateError, Writer};
 use super::stop::Filling;
 use crate::connect::{Channel, Life, attach_pci, guest_memory};
-use crate::pinned::Pinned;
 use crate::reconnect::Waiting;
 use crate::session::Session;
+use crate::session::host_memory::Pinned;
 
 /// Longest silence of the source. It may wait for a program's long kernel.
 const SILENCE: Duration = Duration::from_secs(90);
@@ -142,7 +142,12 @@ impl Destination {
                 Kind::Image => {
                     let part: ImagePart<'_> = decode_all(payload)?;
                     if part.data.0.is_empty() {
-                        if !session.images.holds(&part.hash, part.size) {
+                        if !session
+                            .objects
+                            .modules
+                            .images()
+                            .holds(&part.hash, part.size)
+                        {
                             self.missing.extend_from_slice(&part.hash);
                         }
                     } else {
@@ -154,7 +159,7 @@ impl Destination {
                     self.answer(Kind::Missing, &missing)?;
                 }
                 Kind::Domain => {
-                    let ours = session.device.memory_domain();
+                    let ours = session.gpu.memory_domain();
                     self.sharing = ours.map(|ours| match ours == *payload {
                         true => Sharing::Memory,
                         false => Sharing::Copies,
@@ -187,13 +192,13 @@ impl Destination {
                     self.answer(Kind::Hashes, hashes?.as_flattened())?;
                 }
                 Kind::Connection => {
-                    let line: Line<'_> = decode_all(payload)?;
-                    let (transport, unfinished) = (line.transport, line.unfinished.0.to_vec());
+                    let record: ConnectionRecord<'_> = decode_all(payload)?;
+                    let (transport, unfinished) = (record.transport, record.unfinished.0.to_vec());
                     let channel = Channel {
-                        number: line.channel,
-                        offset: line.offset,
-                        size: line.size,
-                        lists: line.lists,
+                        number: record.channel,
+                        offset: record.offset,
+                        size: record.size,
+                        lists: record.lists,
                     };
                     session.settle(&mut self.filling)?;
                     self.take_connection(session, transport, channel, &unfinished)?;
@@ -202,7 +207,7 @@ impl Destination {
                 Kind::Await => {
                     let alone = payload == [1];
                     session.settle(&mut self.filling)?;
-                    if session.identity.pinned == Pinned::Guest {
+                    if session.transfer.identity().pinned == Pinned::Guest {
                         session.leave_window(Pinned::Guest);
                     }
                     session.make_pinned(&self.filling)?;
@@ -231,7 +236,7 @@ impl Destination {
         let deadline = Instant::now() + SILENCE;
         loop {
             match waiting.received() {
-                Some(received) if received <= session.sender.counts().1 => break,
+                Some(received) if received <= session.link.sender().counts().1 => break,
                 // It has heard more from the source, which went on.
                 Some(_) => return Err(StateError::Order("a guest that went on elsewhere")),
                 None => {}
@@ -348,17 +353,19 @@ impl Destination {
             (Transport::Pci, _) | (_, None) => Life::Channel,
             (_, Some(socket)) => Life::of_peer(socket.as_fd()),
         });
-        session.communicator = match (transport, &self.life) {
-            (Transport::Shm, _) => "shm",
-            (Transport::Pci, _) => "pci",
-            (Transport::Stream, Some(Life::Unknown)) => "tcp",
-            (Transport::Stream, _) => "unix",
-        }
-        .into();
+        session
+            .link
+            .set_communicator(match (transport, &self.life) {
+                (Transport::Shm, _) => "shm",
+                (Transport::Pci, _) => "pci",
+                (Transport::Stream, Some(Life::Unknown)) => "tcp",
+                (Transport::Stream, _) => "unix",
+            });
         if transport == Transport::Pci {
-            session.guest_memory = guest_memory(&fds, channel);
+            session.host.pages().adopt(guest_memory(&fds, channel));
         }
-        let window = (session.pinned == Pinned::Window).then_some(session.regions.window);
+        let window = session.gpu.regions().window;
+        let window = (session.host.pinned() == Pinned::Window).then_some(window);
         let mut connection = attach(transport, fds, channel, unfinished, window)?;
         connection.window.take_if(|_| window.is_none());
         *handover::current() = Some(Handover {
@@ -367,10 +374,12 @@ impl Destination {
             channel,
             own_window: connection.window.is_some(),
         });
-        session.sender.take_over(Arc::clone(&connection.sender));
+        session
+            .link
+            .sender()
+            .take_over(Arc::clone(&connection.sender));
         if let Some(window) = &connection.window {
-            session.tokens.adopt(window);
-            session.window = Some(Arc::clone(window));
+            session.adopt_window(window);
         }
         self.connection = Some(connection);
         self.token = token;

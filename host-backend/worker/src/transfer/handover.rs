@@ -80,7 +80,7 @@ pub(crate) fn current() -> MutexGuard<'static, Option<Handover>> {
 
 paragpu_protocol::record! {
     /// The guest's connection; its descriptors follow in a frame of their own.
-    Line<'a> {
+    ConnectionRecord<'a> {
         /// A [`paragpu_protocol::handshake::Transport`].
         transport: u8,
         /// Of `Pci`: the channel's number.

@@ -4,31 +4,20 @@
 //! small regions cost what one large one does.
 
 use std::collections::VecDeque;
-use std::mem::ManuallyDrop;
-use std::ops::Deref;
-use std::time::Duration;
 
-use paragpu_device::{CopyEnd, EventId, StreamId};
+use paragpu_device::{CopyEnd, EventId};
 use paragpu_protocol::layout::CHUNK;
 
-use super::regions::{Chunk, Place, device};
+use super::regions::{Chunk, MemoryKind};
 #[cfg(feature = "serve")]
 use super::shared::Peers;
-use super::state::StateError;
+use super::staging_ring::{SLOTS, StagingRing};
+use super::state::{StateError, device};
 use crate::session::Session;
 use crate::sys::mapping::Mapping;
 
-/// CU_STREAM_NON_BLOCKING: waits for nobody's work.
-const NON_BLOCKING: u32 = 1;
-/// CU_EVENT_DISABLE_TIMING.
-const UNTIMED: u32 = 2;
-/// Slots of staging memory, of [`CHUNK`] bytes each.
-const SLOTS: u64 = 8;
 /// Bytes of a hash.
 const HASH: u64 = 32;
-/// Longest sleep before looking whether the device is there.
-const GLANCE: Duration = Duration::from_micros(200);
-
 /// Chunks in a slot, and where in it each begins.
 #[derive(Debug)]
 struct Load {
@@ -62,31 +51,10 @@ impl Batch<'_> {
     }
 }
 
-/// Memory that the device reads and writes: it stays mapped, whatever fails,
-/// until [`unmap`](Self::unmap) is told that no copy is under way.
-#[derive(Debug)]
-struct Staging(ManuallyDrop<Mapping>);
-
-impl Deref for Staging {
-    type Target = Mapping;
-
-    fn deref(&self) -> &Mapping {
-        &self.0
-    }
-}
-
-impl Staging {
-    fn unmap(self) {
-        drop(ManuallyDrop::into_inner(self.0));
-    }
-}
-
 /// Staging memory and a stream of its own, several slots at a time.
 #[derive(Debug)]
 pub(crate) struct Mover {
-    staging: Staging,
-    stream: StreamId,
-    marks: Vec<EventId>,
+    ring: StagingRing,
     under_way: VecDeque<UnderWay>,
     /// The slot that writes go to.
     open: Option<Load>,
@@ -96,23 +64,16 @@ pub(crate) struct Mover {
 impl Mover {
     /// Takes staging memory and a stream, or those that the session kept.
     pub(crate) fn new(session: &mut Session) -> Result<Self, StateError> {
-        if let Some(mut kept) = session.mover.take() {
-            kept.settle(session)?;
-            return Ok(kept);
-        }
-        let staging = Mapping::anywhere(SLOTS * CHUNK)
-            .map_err(|errno| StateError::Impossible(format!("no staging memory: {errno}")))?;
-        let gpu = session.device.as_mut();
-        device(gpu.host_register(staging.address(), staging.len()))?;
-        let stream = device(gpu.stream_create(NON_BLOCKING, 0))?;
-        let mut marks = Vec::new();
-        for _ in 0..SLOTS {
-            marks.push(device(gpu.event_create(UNTIMED))?);
-        }
+        let ring = match session.transfer.take_ring() {
+            Some(kept) => {
+                // A move that failed may have left copies under way.
+                device(kept.drain(&mut session.gpu))?;
+                kept
+            }
+            None => StagingRing::new(&mut session.gpu)?,
+        };
         Ok(Self {
-            staging: Staging(ManuallyDrop::new(staging)),
-            stream,
-            marks,
+            ring,
             under_way: VecDeque::new(),
             open: None,
             next: 0,
@@ -122,30 +83,12 @@ impl Mover {
     /// Keeps everything for the session's next move. Giving it back would
     /// wait for whatever runs, and a kernel may run for ever.
     pub(crate) fn keep(self, session: &mut Session) {
-        session.mover = Some(self);
+        session.transfer.keep_ring(self.ring);
     }
 
-    /// Gives everything back, as far as the device takes it; nothing of the
-    /// program's runs.
+    /// Gives everything back; nothing of the program's runs.
     pub(crate) fn release(self, session: &mut Session) {
-        let gpu = session.device.as_mut();
-        loop {
-            match gpu.stream_query(self.stream) {
-                Ok(false) => {
-                    let _ = gpu.stream_doze(self.stream, Duration::from_millis(1));
-                }
-                Ok(true) => break,
-                // The device may write for ever: the memory stays.
-                Err(_) => return,
-            }
-        }
-        for mark in self.marks {
-            let _ = gpu.event_destroy(mark);
-        }
-        let _ = gpu.stream_destroy(self.stream);
-        if gpu.host_unregister(self.staging.address()).is_ok() {
-            self.staging.unmap();
-        }
+        self.ring.release(&mut session.gpu);
     }
 
     /// Is there a slot to read into?
@@ -200,24 +143,24 @@ impl Mover {
         offset: u64,
     ) -> Result<(), StateError> {
         // Not the device's to copy.
-        if chunk.place == Place::Agreed {
-            let bytes = session.agreed(chunk.name, chunk.offset, chunk.size)?;
-            if !self.staging.copy_in(offset, bytes) {
+        if chunk.kind == MemoryKind::Agreed {
+            let bytes = session.host.agreed(chunk.name, chunk.offset, chunk.size)?;
+            if !self.ring.memory().copy_in(offset, bytes) {
                 return Err(StateError::Order("a chunk too large"));
             }
             return Ok(());
         }
         let (source, extent) = session.end(chunk)?;
-        let to = linear(self.staging.address() + offset, extent);
+        let to = linear(self.ring.memory().address() + offset, extent);
         self.copy(session, to, source, extent)
     }
 
     /// The device is to say when it is through with a slot.
     fn mark(&mut self, session: &mut Session, load: Load) -> Result<(), StateError> {
-        let Some(&mark) = self.marks.get(load.slot as usize) else {
+        let Some(mark) = self.ring.mark(load.slot) else {
             return Err(StateError::Order("a slot that is not there"));
         };
-        device(session.device.event_record(mark, self.stream))?;
+        device(session.gpu.event_record(mark, self.ring.stream()))?;
         self.under_way.push_back(UnderWay { load, mark });
         Ok(())
     }
@@ -232,9 +175,9 @@ impl Mover {
         if let (CopyEnd::Linear { address: to, .. }, CopyEnd::Linear { address: from, .. }) =
             (to, from)
         {
-            return device(session.device.copy(to, from, extent[0], self.stream));
+            return device(session.gpu.copy(to, from, extent[0], self.ring.stream()));
         }
-        device(session.device.copy_rect(to, from, extent, self.stream))
+        device(session.gpu.copy_rect(to, from, extent, self.ring.stream()))
     }
 
     /// The next chunks that were read, if they are there; `wait` for them.
@@ -246,13 +189,13 @@ impl Mover {
         let Some(first) = self.under_way.front() else {
             return Ok(None);
         };
-        while !device(session.device.event_query(first.mark))? {
+        while !device(session.gpu.event_query(first.mark))? {
             if !wait {
                 return Ok(None);
             }
-            device(session.device.stream_doze(self.stream, GLANCE))?;
+            device(self.ring.doze(&mut session.gpu))?;
         }
-        let staging = &*self.staging;
+        let staging = self.ring.memory();
         Ok(self
             .under_way
             .pop_front()
@@ -340,18 +283,18 @@ impl Mover {
             .iter()
             .filter_map(|(_, chunk)| Some((chunk.address()?, chunk.size)))
             .collect();
-        let out = self.staging.address();
-        match session.device.hash(&ranges, out, self.stream) {
+        let out = self.ring.memory().address();
+        match session.gpu.hash(&ranges, out, self.ring.stream()) {
             Ok(()) => {}
             Err(error) if error.status == paragpu_protocol::status::Status::NOT_SUPPORTED => {
                 return Ok(false);
             }
             Err(error) => return Err(StateError::Impossible(error.to_string())),
         }
-        self.drain(session)?;
+        device(self.ring.drain(&mut session.gpu))?;
         for ((place, _), at) in chunks.iter().zip((0..).step_by(HASH as usize)) {
             if let Some(hash) = hashes.get_mut(*place) {
-                hash.copy_from_slice(self.staging.bytes(at, HASH as usize));
+                hash.copy_from_slice(self.ring.memory().bytes(at, HASH as usize));
             }
         }
         Ok(true)
@@ -367,8 +310,8 @@ impl Mover {
         if chunk.size > CHUNK || chunk.size != bytes.len() as u64 {
             return Err(StateError::Order("a chunk too large"));
         }
-        if chunk.place == Place::Agreed {
-            return session.set_agreed(chunk.name, chunk.offset, bytes);
+        if chunk.kind == MemoryKind::Agreed {
+            return session.host.set_agreed(chunk.name, chunk.offset, bytes);
         }
         if let Some(load) = self.open.take_if(|load| load.filled + chunk.size > CHUNK) {
             self.mark(session, load)?;
@@ -383,14 +326,14 @@ impl Mover {
             }
         };
         let offset = load.slot * CHUNK + load.filled;
-        if !self.staging.copy_in(offset, bytes) {
+        if !self.ring.memory().copy_in(offset, bytes) {
             return Err(StateError::Order("a chunk too large"));
         }
         load.filled += chunk.size;
         // The slot is under way from here on, whatever the device says.
         self.open = Some(load);
         let (destination, extent) = session.end(&chunk)?;
-        let from = linear(self.staging.address() + offset, extent);
+        let from = linear(self.ring.memory().address() + offset, extent);
         self.copy(session, destination, from, extent)
     }
 
@@ -407,19 +350,11 @@ impl Mover {
             let (to, size) = (chunk.name.wrapping_add(chunk.offset), chunk.size);
             device(
                 session
-                    .device
-                    .peer_copy(to, peer, offset, size, self.stream),
+                    .gpu
+                    .peer_copy(to, peer, offset, size, self.ring.stream()),
             )?;
         }
-        self.drain(session)
-    }
-
-    /// Waits until the stream has nothing to do.
-    fn drain(&self, session: &mut Session) -> Result<(), StateError> {
-        while !device(session.device.stream_query(self.stream))? {
-            device(session.device.stream_doze(self.stream, GLANCE))?;
-        }
-        Ok(())
+        device(self.ring.drain(&mut session.gpu))
     }
 
     /// Waits until all that was begun is over.

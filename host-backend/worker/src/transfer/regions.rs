@@ -4,21 +4,21 @@
 //! hash at a place of one side's list is about the same bytes as that of the
 //! other's.
 
-use paragpu_device::{ArrayId, CopyEnd};
+use paragpu_device::CopyEnd;
 use paragpu_protocol::codec::{Bytes, Field, Reader};
 use paragpu_protocol::handle::ObjectKind;
 use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::table::Call;
 use paragpu_protocol::types::ArrayShape;
 
-use super::state::StateError;
+use super::state::{StateError, device};
 use crate::live::Name;
 use crate::rect::{Piece, piece};
 use crate::session::Session;
 
 /// What a chunk is part of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Place {
+pub(crate) enum MemoryKind {
     /// A mapped range of device memory.
     Linear,
     /// A variable of a module, at its address.
@@ -39,7 +39,7 @@ pub(crate) enum Place {
 /// Some bytes of a session's memory: a piece of at most [`CHUNK`] bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Chunk {
-    pub(super) place: Place,
+    pub(super) kind: MemoryKind,
     /// Address, handle or offset of the whole.
     pub(super) name: u64,
     /// Bytes from its begin, packed.
@@ -80,14 +80,14 @@ paragpu_protocol::record! {
     }
 }
 
-fn place(number: u8, level: u32) -> Result<Place, StateError> {
+fn kind(number: u8, level: u32) -> Result<MemoryKind, StateError> {
     Ok(match number {
-        1 => Place::Linear,
-        2 => Place::Array { level },
-        3 => Place::Shadow,
-        4 => Place::Agreed,
-        5 => Place::Window,
-        6 => Place::Variable,
+        1 => MemoryKind::Linear,
+        2 => MemoryKind::Array { level },
+        3 => MemoryKind::Shadow,
+        4 => MemoryKind::Agreed,
+        5 => MemoryKind::Window,
+        6 => MemoryKind::Variable,
         _ => return Err(StateError::Order("contents of an unknown kind of memory")),
     })
 }
@@ -95,12 +95,12 @@ fn place(number: u8, level: u32) -> Result<Place, StateError> {
 impl Chunk {
     /// May it have begun with other bytes than zeros?
     pub(crate) fn is_variable(&self) -> bool {
-        self.place == Place::Variable
+        self.kind == MemoryKind::Variable
     }
 
     /// Is it device memory, mapped by itself?
     pub(crate) fn is_memory(&self) -> bool {
-        self.place == Place::Linear
+        self.kind == MemoryKind::Linear
     }
 
     /// Its bytes.
@@ -111,7 +111,7 @@ impl Chunk {
     /// Where it begins, of a chunk of device memory or of a variable: what a
     /// device notes writes to.
     pub(crate) fn address(&self) -> Option<u64> {
-        matches!(self.place, Place::Linear | Place::Variable)
+        matches!(self.kind, MemoryKind::Linear | MemoryKind::Variable)
             .then(|| self.name.wrapping_add(self.offset))
     }
 
@@ -126,24 +126,24 @@ impl Chunk {
 
     /// The object that it belongs to; a variable's is any module.
     pub(crate) fn owner(&self) -> Name {
-        let kind = match self.place {
-            Place::Linear => ObjectKind::Memory,
-            Place::Variable => ObjectKind::Module,
-            Place::Array { .. } => ObjectKind::Array,
-            Place::Shadow | Place::Agreed => ObjectKind::Shadow,
-            Place::Window => ObjectKind::HostMemory,
+        let kind = match self.kind {
+            MemoryKind::Linear => ObjectKind::Memory,
+            MemoryKind::Variable => ObjectKind::Module,
+            MemoryKind::Array { .. } => ObjectKind::Array,
+            MemoryKind::Shadow | MemoryKind::Agreed => ObjectKind::Shadow,
+            MemoryKind::Window => ObjectKind::HostMemory,
         };
         (kind, self.name)
     }
 
     fn numbers(&self) -> (u8, u32) {
-        match self.place {
-            Place::Linear => (1, 0),
-            Place::Array { level } => (2, level),
-            Place::Shadow => (3, 0),
-            Place::Agreed => (4, 0),
-            Place::Window => (5, 0),
-            Place::Variable => (6, 0),
+        match self.kind {
+            MemoryKind::Linear => (1, 0),
+            MemoryKind::Array { level } => (2, level),
+            MemoryKind::Shadow => (3, 0),
+            MemoryKind::Agreed => (4, 0),
+            MemoryKind::Window => (5, 0),
+            MemoryKind::Variable => (6, 0),
         }
     }
 
@@ -186,7 +186,7 @@ pub(crate) fn named(payload: &[u8]) -> Result<Vec<Chunk>, StateError> {
             return Err(StateError::Order("a chunk too large"));
         }
         chunks.push(Chunk {
-            place: place(span.place, span.level)?,
+            kind: kind(span.place, span.level)?,
             name: span.name,
             offset: span.offset,
             size: span.size,
@@ -202,7 +202,7 @@ pub(crate) fn parts(payload: &[u8]) -> Result<Vec<(Chunk, &[u8])>, StateError> {
     while reader.remaining() > 0 {
         let part: Part<'_> = reader.field()?;
         let chunk = Chunk {
-            place: place(part.place, part.level)?,
+            kind: kind(part.place, part.level)?,
             name: part.name,
             offset: part.offset,
             size: part.data.0.len() as u64,
@@ -212,10 +212,10 @@ pub(crate) fn parts(payload: &[u8]) -> Result<Vec<(Chunk, &[u8])>, StateError> {
     Ok(parts)
 }
 
-fn cut(place: Place, name: u64, size: u64, out: &mut Vec<Chunk>) {
+fn cut(kind: MemoryKind, name: u64, size: u64, out: &mut Vec<Chunk>) {
     for offset in (0..size).step_by(CHUNK as usize) {
         out.push(Chunk {
-            place,
+            kind,
             name,
             offset,
             size: CHUNK.min(size - offset),
@@ -248,7 +248,7 @@ fn extent(shape: &ArrayShape, level: u32) -> Option<[u64; 3]> {
 impl Session {
     fn shape(&self, array: u64) -> Result<ArrayShape, StateError> {
         let lost = StateError::Order("contents of an array that is not there");
-        let Some(recorded) = self.live.created((ObjectKind::Array, array)) else {
+        let Some(recorded) = self.objects.live.created((ObjectKind::Array, array)) else {
             return Err(lost);
         };
         match Call::decode(recorded.number, &recorded.payload)? {
@@ -261,30 +261,30 @@ impl Session {
     /// where `window`.
     pub(crate) fn chunks(&mut self, window: bool) -> Result<Vec<Chunk>, StateError> {
         let mut chunks = Vec::new();
-        for name in self.live.names(ObjectKind::Memory) {
-            if let Some(recorded) = self.live.created((ObjectKind::Memory, name))
+        for name in self.objects.live.names(ObjectKind::Memory) {
+            if let Some(recorded) = self.objects.live.created((ObjectKind::Memory, name))
                 && let Call::MemMap(map) = Call::decode(recorded.number, &recorded.payload)?
             {
-                cut(Place::Linear, name, map.size, &mut chunks);
+                cut(MemoryKind::Linear, name, map.size, &mut chunks);
             }
         }
-        let modules: Vec<u64> = self.live.names(ObjectKind::Module).collect();
+        let modules: Vec<u64> = self.objects.live.names(ObjectKind::Module).collect();
         for name in modules {
-            let Ok(module) = self.modules.get(name).map(|module| module.id) else {
+            let Ok(module) = self.objects.modules.id(name) else {
                 continue;
             };
-            let mut variables = device(self.device.module_variables(module))?;
+            let mut variables = device(self.gpu.module_variables(module))?;
             variables.sort_unstable();
             for variable in variables {
                 cut(
-                    Place::Variable,
+                    MemoryKind::Variable,
                     variable.address,
                     variable.size,
                     &mut chunks,
                 );
             }
         }
-        let arrays: Vec<u64> = self.live.names(ObjectKind::Array).collect();
+        let arrays: Vec<u64> = self.objects.live.names(ObjectKind::Array).collect();
         for name in arrays {
             let shape = self.shape(name)?;
             for level in 0..shape.levels.max(1) {
@@ -299,7 +299,7 @@ impl Session {
                 while offset < all {
                     let size = piece(extent, offset, CHUNK).bytes();
                     chunks.push(Chunk {
-                        place: Place::Array { level },
+                        kind: MemoryKind::Array { level },
                         name,
                         offset,
                         size,
@@ -308,13 +308,13 @@ impl Session {
                 }
             }
         }
-        for (&address, shadow) in &self.shadows {
-            cut(Place::Shadow, address, shadow.len(), &mut chunks);
-            cut(Place::Agreed, address, shadow.len(), &mut chunks);
+        for (address, size) in self.host.shadows() {
+            cut(MemoryKind::Shadow, address, size, &mut chunks);
+            cut(MemoryKind::Agreed, address, size, &mut chunks);
         }
         if window {
-            for (&offset, &size) in &self.host_maps {
-                cut(Place::Window, offset, size, &mut chunks);
+            for (offset, size) in self.host.pins() {
+                cut(MemoryKind::Window, offset, size, &mut chunks);
             }
         }
         Ok(chunks)
@@ -322,8 +322,8 @@ impl Session {
 
     /// Where a chunk lies, for the device.
     pub(super) fn end(&self, chunk: &Chunk) -> Result<(CopyEnd, [u64; 3]), StateError> {
-        Ok(match chunk.place {
-            Place::Array { level } => {
+        Ok(match chunk.kind {
+            MemoryKind::Array { level } => {
                 let shape = self.shape(chunk.name)?;
                 let Some(whole) = extent(&shape, level) else {
                     return Err(StateError::Order("contents of an array"));
@@ -334,11 +334,9 @@ impl Session {
                 } else {
                     return Err(StateError::Order("contents past an array's end"));
                 };
-                let array: ArrayId = self
-                    .arrays
-                    .get(chunk.name)
-                    .map_err(|_| StateError::Order("contents of an array that is not there"))?
-                    .id;
+                let array = self.objects.textures.array(chunk.name);
+                let array = array
+                    .map_err(|_| StateError::Order("contents of an array that is not there"))?;
                 let end = CopyEnd::Array {
                     array,
                     level,
@@ -350,8 +348,8 @@ impl Session {
                 (end, extent)
             }
             _ => {
-                let base = match (chunk.place, &self.window) {
-                    (Place::Window, Some(window)) => window.address(),
+                let base = match (chunk.kind, self.host.window()) {
+                    (MemoryKind::Window, Some(window)) => window.address(),
                     _ => 0,
                 };
                 let address = base
@@ -367,8 +365,4 @@ impl Session {
             }
         })
     }
-}
-
-pub(super) fn device<T>(result: paragpu_device::Result<T>) -> Result<T, StateError> {
-    result.map_err(|error| StateError::Impossible(error.to_string()))
 }

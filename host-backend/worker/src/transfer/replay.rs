@@ -16,13 +16,13 @@ use paragpu_protocol::table::{
 };
 
 #[cfg(feature = "serve")]
-use super::shared::{Mapping, Peers, Way};
+use super::shared::{Delivery, Mapping, Peers};
 use super::state::StateError;
-use crate::answer::At;
 use crate::error::{Fault, Outcome};
 use crate::handles::HandleMap;
 use crate::live::{Name, Recorded};
 use crate::session::Session;
+use crate::session::link::At;
 
 paragpu_protocol::record! {
     /// A call that creates or changes an object, and what must come of it.
@@ -174,11 +174,11 @@ impl Session {
     /// What a value must be at the destination too: value and digest.
     fn placement(&mut self, (kind, handle): Name) -> Outcome<(u64, u64)> {
         Ok(match kind {
-            ObjectKind::Texture => (self.textures.get(handle)?.0, 0),
-            ObjectKind::Surface => (self.surfaces.get(handle)?.0, 0),
+            ObjectKind::Texture => (self.objects.textures.texture(handle)?, 0),
+            ObjectKind::Surface => (self.objects.textures.surface(handle)?, 0),
             ObjectKind::Module => {
-                let module = self.modules.get(handle)?.id;
-                let mut variables = self.device.module_variables(module)?;
+                let module = self.objects.modules.id(handle)?;
+                let mut variables = self.gpu.module_variables(module)?;
                 variables.sort_unstable();
                 let mut hasher = blake3::Hasher::new();
                 for variable in &variables {
@@ -201,9 +201,9 @@ impl Session {
     /// [`StateError::Impossible`] where the device cannot say where a module's
     /// variables are.
     pub fn items(&mut self) -> Result<Vec<Item>, StateError> {
-        let mut items = Vec::with_capacity(self.live.len());
+        let mut items = Vec::with_capacity(self.objects.live.len());
         let mut placed = Vec::new();
-        for (name, creates, call) in self.live.in_order() {
+        for (name, creates, call) in self.objects.live.in_order() {
             if creates && is_placed(name.0) {
                 placed.push((items.len(), name));
             }
@@ -228,7 +228,7 @@ impl Session {
     /// [`StateError::Impossible`] with a sentence where the device cannot, or
     /// where a value or an address differs.
     pub fn become_items(&mut self, items: &[Item]) -> Result<bool, StateError> {
-        if !self.live.is_empty() {
+        if !self.objects.live.is_empty() {
             self.unmake_others(items)?;
         }
         let calls = items
@@ -236,7 +236,7 @@ impl Session {
             .map(|item| Ok((item, Call::decode(item.call.number, &item.call.payload)?)))
             .collect::<Result<Vec<_>, StateError>>()?;
         let is_pinned = |call: &Call<'_>| matches!(call, Call::HostMap(_));
-        let waits = !self.has_pinned() && calls.iter().any(|(_, call)| is_pinned(call));
+        let waits = !self.host.can_pin() && calls.iter().any(|(_, call)| is_pinned(call));
         for (item, call) in &calls {
             if !(waits && may_need_window(call)) {
                 self.make(item, call)?;
@@ -281,24 +281,36 @@ impl Session {
             };
             // Memory of its own is made with the other objects.
             if let Some(peers) = &mut peers {
-                let way = match peers.open(self, address, size, descriptor)? {
-                    true => Way::Fetched,
-                    false => Way::Sent,
+                let delivery = match peers.open(self, address, size, descriptor)? {
+                    true => Delivery::Fetched,
+                    false => Delivery::Sent,
                 };
-                taken.push(way as u8);
+                taken.push(delivery as u8);
                 continue;
             }
-            let mapped = refused(self.mem_import(address, size, descriptor));
+            let mapped = refused(self.memory.import(
+                &mut self.gpu,
+                &mut self.link,
+                address,
+                size,
+                descriptor,
+            ));
             let mapped = mapped.map_err(|error| {
                 let name = call.info().name;
                 StateError::Impossible(format!(
                     "this GPU does not do {name} for the session: {error}"
                 ))
             })?;
-            let way = if mapped { Way::Taken } else { Way::Sent };
-            taken.push(way as u8);
-            if !self.live.knows(call, &item.call) {
-                self.live.apply(call, item.call.number, &item.call.payload);
+            let delivery = if mapped {
+                Delivery::Taken
+            } else {
+                Delivery::Sent
+            };
+            taken.push(delivery as u8);
+            if !self.objects.live.knows(call, &item.call) {
+                self.objects
+                    .live
+                    .apply(call, item.call.number, &item.call.payload);
             }
         }
         Ok(taken)
@@ -314,6 +326,7 @@ impl Session {
             }
         }
         let surplus: Vec<Name> = self
+            .objects
             .live
             .in_order()
             .filter(|(name, creates, call)| *creates && wanted.get(name) != Some(call))
@@ -333,21 +346,23 @@ impl Session {
     }
 
     fn make(&mut self, item: &Item, call: &Call<'_>) -> Result<(), StateError> {
-        if self.live.knows(call, &item.call) {
+        if self.objects.live.knows(call, &item.call) {
             return Ok(());
         }
         if let Call::EventRecord(record) = call {
             // What it stands for is over, and its stream may be gone.
-            let event = *refused(self.guest_events.get(record.event.0))?;
-            let recorded = self.device.event_record(event, StreamId::LEGACY);
+            let event = refused(self.objects.events.id(record.event))?;
+            let recorded = self.gpu.event_record(event, StreamId::LEGACY);
             refused(recorded.map_err(Fault::from))?;
-            self.live.apply(call, item.call.number, &item.call.payload);
+            self.objects
+                .live
+                .apply(call, item.call.number, &item.call.payload);
             return Ok(());
         }
         let name = created(call);
         let placed = name.filter(|name| is_placed(name.0));
         if placed.is_some() && item.value != 0 {
-            self.device.prefer(item.value);
+            self.gpu.prefer(item.value);
         }
         self.perform(call, &item.call.payload)?;
         if let Some(name) = placed {
@@ -376,12 +391,12 @@ impl Session {
             slot: 0,
             call: number,
         };
-        let earlier = self.deferred.take();
+        let earlier = self.errors.replace_deferred(None);
         let done = refused(self.dispatch(at, call));
-        let failed = std::mem::replace(&mut self.deferred, earlier);
+        let failed = self.errors.replace_deferred(earlier);
         match (done?, failed) {
             (true, None) => {
-                self.live.apply(call, number, payload);
+                self.objects.live.apply(call, number, payload);
                 Ok(())
             }
             (_, failed) => {

@@ -19,8 +19,8 @@ use paragpu_protocol::codec::{Field, Reader};
 use paragpu_protocol::handle::ObjectKind;
 use paragpu_protocol::table::Call;
 
-use super::regions::{Chunk, Place, device};
-use super::state::StateError;
+use super::regions::{Chunk, MemoryKind};
+use super::state::{StateError, device};
 use crate::session::Session;
 
 paragpu_protocol::record! {
@@ -60,7 +60,7 @@ pub(super) struct Batch {
 
 /// What the destination does with a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Delivery {
     /// It has memory of its own, and what that is to hold is sent.
     Sent = 0,
     /// It has the same memory.
@@ -69,11 +69,11 @@ pub(super) enum Way {
     Fetched = 2,
 }
 
-impl Way {
+impl Delivery {
     fn of(answer: u8) -> Result<Self, StateError> {
         [Self::Sent, Self::Taken, Self::Fetched]
             .into_iter()
-            .find(|way| *way as u8 == answer)
+            .find(|delivery| *delivery as u8 == answer)
             .ok_or(StateError::Order("an answer of an unknown kind"))
     }
 }
@@ -83,13 +83,13 @@ struct Known {
     /// Which mapping of the arena it is.
     mapping: u64,
     size: u64,
-    way: Way,
+    delivery: Delivery,
 }
 
 impl Known {
     /// Is it still what is mapped at `address`?
     fn stands(&self, session: &Session, address: u64) -> bool {
-        session.arena.mapping(address) == Some(self.mapping)
+        session.memory.mapping(address) == Some(self.mapping)
     }
 }
 
@@ -132,19 +132,19 @@ impl Shared {
         if !self.agreed {
             return Ok(unknown);
         }
-        for address in session.live.names(ObjectKind::Memory) {
-            let Some(mapping) = session.arena.mapping(address) else {
+        for address in session.objects.live.names(ObjectKind::Memory) {
+            let Some(mapping) = session.memory.mapping(address) else {
                 continue;
             };
             let known = self.known.get(&address);
             if known.is_none_or(|known| known.mapping != mapping)
-                && let Some(call) = session.live.created((ObjectKind::Memory, address))
+                && let Some(call) = session.objects.live.created((ObjectKind::Memory, address))
                 && let Call::MemMap(map) = Call::decode(call.number, &call.payload)?
             {
                 let found = Known {
                     mapping,
                     size: map.size,
-                    way: Way::Sent,
+                    delivery: Delivery::Sent,
                 };
                 unknown.push_back((address, found));
             }
@@ -176,10 +176,10 @@ impl Shared {
             if !found.stands(session, address) {
                 continue;
             }
-            let descriptor = session.device.memory_export(address);
+            let descriptor = session.gpu.memory_export(address);
             if let Err(error) = &descriptor {
                 tracing::debug!(%error, address, "a mapping is copied");
-                if self.way(address) == Way::Sent {
+                if self.delivery(address) == Delivery::Sent {
                     self.known.insert(address, found);
                     continue;
                 }
@@ -203,25 +203,25 @@ impl Shared {
             return Err(StateError::Order("an answer about other mappings"));
         }
         for ((address, found), answer) in std::mem::take(&mut self.asked).into_iter().zip(taken) {
-            let way = Way::of(*answer)?;
-            if way == Way::Sent && self.way(address) != Way::Sent {
+            let delivery = Delivery::of(*answer)?;
+            if delivery == Delivery::Sent && self.delivery(address) != Delivery::Sent {
                 self.replaced.insert(address);
             }
-            self.known.insert(address, Known { way, ..found });
+            self.known.insert(address, Known { delivery, ..found });
         }
         Ok(())
     }
 
-    fn way(&self, address: u64) -> Way {
+    fn delivery(&self, address: u64) -> Delivery {
         let known = self.known.get(&address);
-        known.map_or(Way::Sent, |known| known.way)
+        known.map_or(Delivery::Sent, |known| known.delivery)
     }
 
     /// How the chunk's contents get there.
-    pub(super) fn way_of(&self, chunk: &Chunk) -> Way {
-        match chunk.place {
-            Place::Linear => self.way(chunk.name),
-            _ => Way::Sent,
+    pub(super) fn delivery_of(&self, chunk: &Chunk) -> Delivery {
+        match chunk.kind {
+            MemoryKind::Linear => self.delivery(chunk.name),
+            _ => Delivery::Sent,
         }
     }
 
@@ -233,15 +233,14 @@ impl Shared {
 
     /// Must all of the chunk be copied, whatever the destination had there?
     pub(super) fn replaced(&self, chunk: &Chunk) -> bool {
-        chunk.place == Place::Linear && self.replaced.contains(&chunk.name)
+        chunk.kind == MemoryKind::Linear && self.replaced.contains(&chunk.name)
     }
 
     /// Bytes of the stopped session that get there in this way.
-    pub(super) fn bytes(&self, session: &Session, way: Way) -> u64 {
-        let here = self
-            .known
-            .iter()
-            .filter(|(address, known)| known.way == way && known.stands(session, **address));
+    pub(super) fn bytes(&self, session: &Session, delivery: Delivery) -> u64 {
+        let here = self.known.iter().filter(|(address, known)| {
+            known.delivery == delivery && known.stands(session, **address)
+        });
         here.map(|(_, known)| known.size).sum()
     }
 }
@@ -261,7 +260,7 @@ impl Peers {
         size: u64,
         descriptor: Option<OwnedFd>,
     ) -> Result<bool, StateError> {
-        let gpu = session.device.as_mut();
+        let gpu = &mut session.gpu;
         if let Some(peer) = self.0.remove(&address) {
             device(gpu.peer_close(peer))?;
         }
@@ -283,7 +282,7 @@ impl Peers {
     /// Where a chunk's contents are: a peer, and bytes from its begin.
     pub(super) fn of(&self, chunk: &Chunk) -> Result<(PeerId, u64), StateError> {
         match self.0.get(&chunk.name) {
-            Some(peer) if chunk.place == Place::Linear => Ok((*peer, chunk.offset)),
+            Some(peer) if chunk.kind == MemoryKind::Linear => Ok((*peer, chunk.offset)),
             _ => Err(StateError::Order("contents that cannot be copied")),
         }
     }
@@ -291,7 +290,7 @@ impl Peers {
     /// Gives all of it up; no copy is under way.
     pub(super) fn close(&mut self, session: &mut Session) {
         while let Some((address, peer)) = self.0.pop_first() {
-            if let Err(error) = session.device.peer_close(peer) {
+            if let Err(error) = session.gpu.peer_close(peer) {
                 tracing::warn!(%error, address, "the source's memory stays in use");
             }
         }

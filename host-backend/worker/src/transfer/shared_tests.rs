@@ -16,7 +16,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use super::destination::Destination;
 use super::regions::Span;
 use super::replay::Item;
-use super::shared::{Mapping, Shared, Way, mappings};
+use super::shared::{Delivery, Mapping, Shared, mappings};
 use super::state::{Kind, StateError, Writer};
 use super::tests::{alone, apply, settle, shareable};
 use crate::reconnect::Waiting;
@@ -26,7 +26,7 @@ const SIZE: u64 = 2 * CHUNK;
 const DOMAIN: &[u8] = b"software GPU\0\0\0\0";
 
 fn map(session: &mut Session, at: u64) -> u64 {
-    let address = session.regions.arena + at * SIZE;
+    let address = session.gpu.regions().arena + at * SIZE;
     let map = Call::MemMap(MemMap {
         address: DeviceAddress(address),
         size: SIZE,
@@ -44,7 +44,7 @@ fn unmap(session: &mut Session, address: u64) {
 
 fn fill(session: &mut Session, address: u64, value: u32) {
     let set = session
-        .device
+        .gpu
         .memset(address, 0, value, 4, SIZE / 4, 1, StreamId::LEGACY);
     set.unwrap();
     settle(session);
@@ -89,7 +89,7 @@ fn only_what_was_mapped_since_is_handed_over_again() {
     let _alone = alone();
     let mut session = shareable();
     let [first, second] = [0, 1].map(|at| map(&mut session, at));
-    let domain = session.device.memory_domain();
+    let domain = session.gpu.memory_domain();
     let mut shared = Shared::new(domain);
     shared.agree(b"");
     assert!(
@@ -111,23 +111,23 @@ fn only_what_was_mapped_since_is_handed_over_again() {
     };
     assert!(shared.is_behind(&session).unwrap());
     assert_eq!(round(&mut shared, &mut session, &[1, 0]), [first, second]);
-    assert_eq!(shared.bytes(&session, Way::Taken), SIZE);
+    assert_eq!(shared.bytes(&session, Delivery::Taken), SIZE);
     // The same address and size, the same memory, which was kept mapped.
     unmap(&mut session, first);
-    assert_eq!(shared.bytes(&session, Way::Taken), 0);
+    assert_eq!(shared.bytes(&session, Delivery::Taken), 0);
     map(&mut session, 0);
     assert!(!shared.is_behind(&session).unwrap());
     // And other memory.
     unmap(&mut session, first);
-    session.arena.give_up(first);
-    session.device.memory_unmap(first).unwrap();
+    session.memory.give_up(first);
+    session.gpu.memory_unmap(first).unwrap();
     settle(&mut session);
     map(&mut session, 0);
     assert_eq!(round(&mut shared, &mut session, &[0]), [first]);
     let chunks = session.chunks(false).unwrap();
     let replaced: Vec<bool> = chunks.iter().map(|chunk| shared.replaced(chunk)).collect();
     assert_eq!(replaced, [true, true, false, false]);
-    let is_sent = |chunk| shared.way_of(chunk) == Way::Sent;
+    let is_sent = |chunk| shared.delivery_of(chunk) == Delivery::Sent;
     assert!(chunks.iter().all(is_sent));
     let more = shared.answered(&[1]).unwrap_err();
     assert!(matches!(more, StateError::Order(_)), "nobody asked: {more}");
@@ -141,7 +141,7 @@ fn what_is_not_such_memory_is_copied() {
     fill(&mut source, address, 0x1234_5678);
     let items = source.items().unwrap();
     let expected = hash(&mut source, address);
-    let handed = source.device.memory_export(address).unwrap();
+    let handed = source.gpu.memory_export(address).unwrap();
     // Addresses are those of one session at a time.
     drop(source);
     let mut session = shareable();
@@ -175,14 +175,17 @@ fn what_is_not_such_memory_is_copied() {
     assert_eq!(hash(&mut session, address), expected);
     let missing = take(&mut session, 1, vec![]).unwrap_err();
     assert!(missing.to_string().contains("missing"), "{missing}");
-    assert_eq!(session.arena.live(), SIZE);
+    assert_eq!(session.memory.live(), SIZE);
 }
 
 /// What a destination says of a source that does this.
 fn refusal(hostile: impl FnOnce(&UnixStream, &mut Writer<UnixStream>) + Send) -> String {
     let mut session = shareable();
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let head = session.identity.encode(0, session.pinned_without_window());
+    let head = session
+        .transfer
+        .identity()
+        .encode(0, session.host.pinned_without_window());
     std::thread::scope(|scope| {
         let source = scope.spawn(move || {
             let deadline = Some(Instant::now() + Duration::from_secs(20));

@@ -1,4 +1,4 @@
-//! Live migration, the end that the session leaves (D10).
+//! Live migration, the end that the session leaves.
 //!
 //! The other end is a worker that the destination's daemon picked. While the
 //! program runs, objects are recreated there and memory is copied ahead, chunk
@@ -8,41 +8,41 @@
 //! differently. Up to the commit everything here stays as it is: whatever
 //! fails before, the session goes on here.
 
-mod carry;
+mod peer;
+mod stop_and_copy;
+mod switchover;
 #[cfg(all(test, feature = "software"))]
 mod tests;
 
-use std::io::BufWriter;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::Receiver;
 use paragpu_communicator_stream::handshake;
-use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
-use paragpu_protocol::frame::Control;
-use paragpu_protocol::handshake::{ARRIVE, Arrive, MAGIC, Move, Refusal, VERSION};
+use paragpu_protocol::codec::{Bytes, Text, encode_all};
+use paragpu_protocol::handshake::{ARRIVE, Arrive, MAGIC, VERSION};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::ahead::{Ahead, Owners, owners};
+use peer::Peer;
+use switchover::{Gates, may_leave};
+
+use super::attempts::Attempts;
 use super::handover::{self, Token};
 use super::orders::{Departure, Figures, Report, micros};
-use super::parting::Gates;
-use super::post::Post;
+use super::precopy::{Owners, PreCopy, owners};
 use super::regions::Chunk;
 use super::replay::Item;
-use super::shared::{Shared, Way};
-use super::state::{Kind, Scanner, StateError, Writer};
-use super::stop::{Attempts, Unstopped};
+use super::shared::{Delivery, Shared};
+use super::state::{Kind, StateError};
+use super::stop::Unstopped;
 use crate::error::End;
-use crate::session::Session;
+use crate::session::{Session, Task};
 
 /// Longest silence of the other end.
 pub(super) const SILENCE: Duration = Duration::from_secs(20);
 /// How long a guest may take to send a destination what it has pinned.
-const PARTING: Duration = Duration::from_secs(300);
-/// Most bytes of the answer to the first frame.
-const MOST_ANSWER: usize = 64 * 1024;
+const GUEST_LEAVES: Duration = Duration::from_secs(300);
 /// Longest time for copies between two looks at what the program wants: a link
 /// that keeps up would keep the program waiting until all is copied.
 const SLICE: Duration = Duration::from_micros(500);
@@ -50,65 +50,82 @@ const SLICE: Duration = Duration::from_micros(500);
 /// silent for long: 8 GiB.
 const FETCHES: usize = 4096;
 
-type Link = BufWriter<UnixStream>;
-
-/// What the source waits for.
+/// What the source does, and for which answer it waits.
+///
+/// Up to `Copied` the program runs, and each step is short. Then the session is
+/// stopped, and one call of [`finish`](Source::finish) goes all the way down to
+/// `Moved`, or back to serving the session here. Nothing is lost before the
+/// commit: whatever fails there, the session goes on here.
+///
+/// ```text
+///  Welcome ──▶ Missing ──▶ HandingOver ⟲ ──▶ Recreated ──▶ Fetching ⟲ ──▶ Copying ──▶ Copied
+///                                                              the program runs        │
+/// ─────────────────────────────────────────────────────────────────────────────────────┤
+///     ┌─ work is not over: serve, try again ──▶ Copied                                 ▼
+///  Stopping ──▶ StopAndCopy ──▶ Switchover ──▶ Committing ──▶ Moved
+///     │              │              │               │ the link breaks
+///     └──────────────┴──────────────┴───────┬───────┤
+///                                           ▼       ▼
+///                                         Stays   whoever takes the token has it
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
+    /// The destination's daemon picks a worker.
     Welcome,
+    /// The destination says which images it lacks.
     Missing,
+    /// It takes descriptors of memory.
     HandingOver,
+    /// It recreates the objects.
     Recreated,
     /// The destination copies what it can from this session's device.
     Fetching,
+    /// Memory is copied while the program runs.
     Copying,
     /// All was copied once; the sessions that move with this one were not.
     Copied,
+    /// The session executes nothing more, and its device runs dry.
+    Stopping,
+    /// What the destination lacks travels.
+    StopAndCopy,
+    /// The guest connects to the destination; sessions that move together meet.
+    Switchover,
+    /// The session is given away.
+    Committing,
 }
 
-/// Who writes to the link.
-#[derive(Debug)]
-enum Out {
-    /// The session's thread.
-    Here(Box<Writer<Link>>),
-    /// A thread of its own.
-    Away(Post<Link>),
-    /// Nobody: the link is lost.
-    Lost,
+/// What the destination has of the session's objects.
+#[derive(Debug, Default)]
+struct Recreated {
+    /// The images that it has.
+    images: Vec<[u8; 32]>,
+    /// The objects that it has.
+    items: Vec<Item>,
+    /// What created them, as they were sent first.
+    owners: Owners,
 }
 
 /// A migration that is under way.
 #[derive(Debug)]
 pub(crate) struct Source {
-    out: Out,
-    pub(super) scanner: Scanner<UnixStream>,
+    peer: Peer,
     /// The guest's connection goes over.
-    pub(super) local: bool,
-    pub(super) gates: Option<Gates>,
-    pub(crate) attempts: Attempts,
-    /// When the destination was last told that this end waits.
-    pub(super) still: Instant,
+    local: bool,
+    gates: Option<Gates>,
+    attempts: Attempts,
     /// Communicator and address of the session there.
-    pub(super) home: (String, String),
+    home: (String, String),
     stage: Stage,
     began: Instant,
-    heard: Instant,
     /// Memory is copied while the program runs.
-    precopy: bool,
+    copies_before: bool,
     /// The device notes what is written.
     watched: bool,
-    /// The images that the destination has.
-    images: Vec<[u8; 32]>,
-    /// The objects that the destination has.
-    items: Vec<Item>,
-    /// What created them, as they were sent first.
-    sent: Owners,
+    recreated: Recreated,
     shared: Shared,
     /// What the destination is to copy by itself and was not told yet.
     fetches: Vec<Chunk>,
-    ahead: Option<Ahead>,
-    /// A payload for which the thread that writes had no room.
-    put_by: Option<Vec<u8>>,
+    precopy: Option<PreCopy>,
     /// Whoever takes it has the session.
     token: Token,
 }
@@ -136,17 +153,17 @@ impl Source {
         let same_host = local;
         // A session keeps its window when its calls come another way. It leaves
         // the window as it does for another host, and its program follows.
-        let local = same_host && !session.has_foreign_window();
+        let local = same_host && !has_foreign_window(session);
         let follows = match same_host && !local && follows.is_empty() {
-            true => session.communicator.clone(),
+            true => session.link.communicator().to_owned(),
             false => follows,
         };
-        session.may_leave(local, &follows)?;
+        may_leave(session, local, &follows)?;
         let socket = UnixStream::from(link);
         socket.set_nonblocking(false).map_err(io)?;
         socket.set_read_timeout(Some(SILENCE)).map_err(io)?;
         socket.set_write_timeout(Some(SILENCE)).map_err(io)?;
-        let identity = &session.identity;
+        let identity = session.transfer.identity();
         let arrive = encode_all(&Arrive {
             magic: MAGIC,
             version: VERSION,
@@ -154,123 +171,40 @@ impl Source {
             device: identity.ordinal,
             token: identity.token,
             guest_pid: identity.guest_pid,
-            communicator: Text(&session.communicator),
+            communicator: Text(session.link.communicator()),
             follows: Text(&follows),
             wanted,
         });
         let deadline = Some(Instant::now() + SILENCE);
         handshake::send_frame(&socket, ARRIVE, 0, 0, &arrive, deadline).map_err(carried)?;
-        let other = socket.try_clone().map_err(io)?;
-        let writer = BufWriter::with_capacity(1 << 20, socket);
+        let domain = match same_host && hand_over {
+            true => session.gpu.memory_domain(),
+            false => None,
+        };
         Ok(Self {
-            out: Out::Here(Box::new(Writer::new(writer))),
-            scanner: Scanner::new(other),
+            peer: Peer::new(socket).map_err(io)?,
             local,
             gates: gates.map(Gates::new),
             attempts: Attempts::new(),
-            still: Instant::now(),
             home: (String::new(), String::new()),
             stage: Stage::Welcome,
             began: Instant::now(),
-            heard: Instant::now(),
-            precopy,
-            watched: precopy && session.device.watch_writes(true).is_ok(),
-            images: Vec::new(),
-            items: Vec::new(),
-            sent: Owners::new(),
-            shared: Shared::new(match same_host && hand_over {
-                true => session.device.memory_domain(),
-                false => None,
-            }),
+            copies_before: precopy,
+            watched: precopy && session.gpu.watch_writes(true).is_ok(),
+            recreated: Recreated::default(),
+            shared: Shared::new(domain),
             fetches: Vec::new(),
-            ahead: None,
-            put_by: None,
+            precopy: None,
             token: Token::new().map_err(io)?,
         })
-    }
-
-    pub(super) fn writer(&mut self) -> Result<&mut Writer<Link>, StateError> {
-        match &mut self.out {
-            Out::Here(writer) => Ok(writer),
-            _ => Err(StateError::Order("somebody else writes")),
-        }
-    }
-
-    /// Lets a thread write contents.
-    fn send_off(&mut self) {
-        self.out = match std::mem::replace(&mut self.out, Out::Lost) {
-            Out::Here(writer) => Out::Away(Post::new(writer)),
-            other => other,
-        };
-    }
-
-    /// Waits until that thread has written everything.
-    fn call_back(&mut self) -> Result<(), StateError> {
-        self.out = match std::mem::replace(&mut self.out, Out::Lost) {
-            Out::Away(post) => Out::Here(post.finish()?),
-            other => other,
-        };
-        Ok(())
-    }
-
-    pub(super) fn socket(&self) -> BorrowedFd<'_> {
-        self.scanner.get_ref().as_fd()
-    }
-
-    /// Has the other end said something? An error where it is silent too long.
-    fn has_answer(&mut self) -> Result<bool, StateError> {
-        let fd = self.socket();
-        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let there = matches!(poll(&mut fds, Some(&now)), Ok(count) if count > 0);
-        if there {
-            self.heard = Instant::now();
-        } else if self.heard.elapsed() > SILENCE {
-            return Err(StateError::Impossible(
-                "the destination did not answer".into(),
-            ));
-        }
-        Ok(there)
-    }
-
-    /// The sentence of the other end where it gave up, instead of an error of
-    /// the link.
-    fn told(&mut self, error: StateError) -> StateError {
-        if !matches!(error, StateError::Io(_) | StateError::Incomplete) {
-            return error;
-        }
-        while matches!(self.has_answer(), Ok(true)) {
-            match self.scanner.record() {
-                Ok((Kind::Refused, reason)) => {
-                    return StateError::Impossible(String::from_utf8_lossy(reason).into_owned());
-                }
-                Ok(_) => {}
-                Err(_) => break,
-            }
-        }
-        error
-    }
-
-    pub(super) fn expect(&mut self, kind: Kind) -> Result<Vec<u8>, StateError> {
-        self.writer()?.flush()?;
-        match self.scanner.record()? {
-            (Kind::Refused, reason) => Err(StateError::Impossible(
-                String::from_utf8_lossy(reason).into_owned(),
-            )),
-            (got, payload) if got == kind => Ok(payload.to_vec()),
-            _ => Err(StateError::Order("an answer to another question")),
-        }
     }
 
     /// Waits until the destination ends the link: the guest, which is its own, has
     /// then left the window that it shared with this host, and whoever ordered the
     /// move may take a VM's device away.
-    fn await_parting(&self) {
-        let deadline = Instant::now() + PARTING;
-        let mut fds = [PollFd::from_borrowed_fd(self.socket(), PollFlags::IN)];
+    fn await_guest_left(&self) {
+        let deadline = Instant::now() + GUEST_LEAVES;
+        let mut fds = [PollFd::from_borrowed_fd(self.peer.socket(), PollFlags::IN)];
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match poll(&mut fds, Timespec::try_from(left).ok().as_ref()) {
@@ -280,23 +214,9 @@ impl Source {
         }
     }
 
-    fn welcomed(&mut self) -> Result<(), StateError> {
-        let deadline = Some(Instant::now() + SILENCE);
-        let (header, payload) =
-            handshake::receive_exact_frame(self.socket(), MOST_ANSWER, deadline)
-                .map_err(carried)?;
-        if header.kind == Control::Welcome.kind() {
-            let home: Move<'_> = decode_all(&payload)?;
-            self.home = (home.communicator.0.to_owned(), home.address.0.to_owned());
-            return Ok(());
-        }
-        let refusal: Refusal<'_> = decode_all(&payload)?;
-        Err(StateError::Impossible(refusal.reason.0.to_owned()))
-    }
-
     fn ask_images(&mut self, session: &Session) -> Result<(), StateError> {
         let images = session.image_hashes()?;
-        let writer = self.writer()?;
+        let writer = self.peer.writer()?;
         for hash in &images {
             let size = session.image(hash)?.len() as u64;
             let name = super::state::ImagePart {
@@ -309,13 +229,13 @@ impl Source {
         }
         writer.put(Kind::ImageNames, &[])?;
         writer.flush()?;
-        self.images = images;
+        self.recreated.images = images;
         Ok(())
     }
 
     fn send_images(&mut self, session: &Session) -> Result<(), StateError> {
-        let missing = self.expect(Kind::Missing)?;
-        let writer = self.writer()?;
+        let missing = self.peer.expect(Kind::Missing)?;
+        let writer = self.peer.writer()?;
         for hash in missing.as_chunks::<32>().0 {
             session.write_image(hash, writer)?;
         }
@@ -323,13 +243,8 @@ impl Source {
     }
 
     fn send_objects(&mut self, session: &mut Session) -> Result<(), StateError> {
-        self.items = session.items()?;
-        let items = std::mem::take(&mut self.items);
-        let written = self
-            .writer()
-            .and_then(|writer| super::stop::write_items(&items, writer));
-        self.items = items;
-        written?;
+        self.recreated.items = session.items()?;
+        super::stop::write_items(&self.recreated.items, self.peer.writer()?)?;
         self.shared.begin(session)
     }
 
@@ -337,35 +252,29 @@ impl Source {
     /// comes. Where there is nothing more, the destination is to recreate them.
     fn hand_over(&mut self, session: &mut Session) -> Result<bool, StateError> {
         let Some(batch) = self.shared.next(session) else {
-            let writer = self.writer()?;
+            let writer = self.peer.writer()?;
             writer.put(Kind::ObjectsEnd, &[])?;
             writer.flush()?;
             return Ok(false);
         };
-        let writer = self.writer()?;
+        let writer = self.peer.writer()?;
         writer.put(Kind::Shared, &[&batch.payload])?;
         writer.flush()?;
         let fds: Vec<BorrowedFd<'_>> = batch.descriptors.iter().map(AsFd::as_fd).collect();
-        self.send_descriptors(&fds)?;
+        self.peer.send_descriptors(&fds)?;
         Ok(true)
     }
 
     fn handed_over(&mut self) -> Result<(), StateError> {
-        let taken = self.expect(Kind::Taken)?;
+        let taken = self.peer.expect(Kind::Taken)?;
         self.shared.answered(&taken)
-    }
-
-    /// The frame that a record announced.
-    fn send_descriptors(&self, fds: &[BorrowedFd<'_>]) -> Result<(), StateError> {
-        let deadline = Some(Instant::now() + SILENCE);
-        handshake::send_with_fds(self.socket(), ARRIVE, 0, 0, &[], fds, deadline).map_err(carried)
     }
 
     /// All that the stopped or running session has and that gets there in this
     /// way.
-    fn chunks(&self, session: &mut Session, way: Way) -> Result<Vec<Chunk>, StateError> {
+    fn chunks(&self, session: &mut Session, delivery: Delivery) -> Result<Vec<Chunk>, StateError> {
         let mut chunks = session.chunks(false)?;
-        chunks.retain(|chunk| self.shared.way_of(chunk) == way);
+        chunks.retain(|chunk| self.shared.delivery_of(chunk) == delivery);
         Ok(chunks)
     }
 
@@ -380,7 +289,7 @@ impl Source {
         for chunk in self.fetches.drain(..some) {
             chunk.put_name(&mut names);
         }
-        let writer = self.writer()?;
+        let writer = self.peer.writer()?;
         writer.put(Kind::Fetch, &[&names])?;
         writer.flush()?;
         Ok(true)
@@ -392,14 +301,14 @@ impl Source {
             self.stage = Stage::Fetching;
             return Ok(());
         }
-        let chunks = self.chunks(session, Way::Sent)?;
-        let sent = std::mem::take(&mut self.sent);
-        let mut ahead = Ahead::new(session, sent, chunks, self.watched)?;
-        if !self.precopy {
-            ahead.give_up();
+        let chunks = self.chunks(session, Delivery::Sent)?;
+        let owners = std::mem::take(&mut self.recreated.owners);
+        let mut precopy = PreCopy::new(session, owners, chunks, self.watched)?;
+        if !self.copies_before {
+            precopy.give_up();
         }
-        self.ahead = Some(ahead);
-        self.send_off();
+        self.precopy = Some(precopy);
+        self.peer.send_off();
         self.stage = Stage::Copying;
         Ok(())
     }
@@ -408,7 +317,7 @@ impl Source {
     /// end; true when it is time for the stop.
     fn advance(&mut self, session: &mut Session) -> Result<bool, StateError> {
         if self.stage == Stage::Copying {
-            if !self.copy_ahead(session)? {
+            if !self.copy_before(session)? {
                 return Ok(false);
             }
             self.stage = Stage::Copied;
@@ -416,34 +325,31 @@ impl Source {
         if self.stage == Stage::Copied {
             return self.may_stop(session);
         }
-        if !self.has_answer()? {
+        if !self.peer.has_answer()? {
             return Ok(false);
         }
         match self.stage {
-            Stage::Copying | Stage::Copied => {}
             Stage::Welcome => {
-                self.welcomed()?;
-                let pinned = session.pinned_without_window();
-                let head = session.identity.encode(session.arena.live(), pinned);
-                self.writer()?.put(Kind::Head, &[&head])?;
+                self.home = self.peer.welcome()?;
+                self.peer.writer()?.put(Kind::Head, &[&session.head()])?;
                 if let Some(domain) = self.shared.domain() {
-                    self.writer()?.put(Kind::Domain, &[&domain])?;
+                    self.peer.writer()?.put(Kind::Domain, &[&domain])?;
                 }
                 self.ask_images(session)?;
                 self.stage = Stage::Missing;
             }
             Stage::Missing => {
                 if self.shared.domain().is_some() {
-                    let theirs = self.expect(Kind::Domain)?;
+                    let theirs = self.peer.expect(Kind::Domain)?;
                     self.shared.agree(&theirs);
                 }
                 self.send_images(session)?;
                 // The program may have loaded another one meanwhile.
-                if session.image_hashes()? != self.images {
+                if session.image_hashes()? != self.recreated.images {
                     self.ask_images(session)?;
                     self.send_images(session)?;
                 }
-                self.sent = owners(session);
+                self.recreated.owners = owners(session);
                 self.send_objects(session)?;
                 self.go_on_handing_over(session)?;
             }
@@ -452,9 +358,9 @@ impl Source {
                 self.go_on_handing_over(session)?;
             }
             Stage::Recreated => {
-                self.expect(Kind::Ready)?;
-                if self.precopy {
-                    let mut fetches = self.chunks(session, Way::Fetched)?;
+                self.peer.expect(Kind::Ready)?;
+                if self.copies_before {
+                    let mut fetches = self.chunks(session, Delivery::Fetched)?;
                     // The program may have mapped other memory there since.
                     fetches.retain(|chunk| self.shared.is_current(session, chunk));
                     self.fetches = fetches;
@@ -462,9 +368,15 @@ impl Source {
                 self.begin_copying(session)?;
             }
             Stage::Fetching => {
-                self.expect(Kind::Ready)?;
+                self.peer.expect(Kind::Ready)?;
                 self.begin_copying(session)?;
             }
+            Stage::Copying
+            | Stage::Copied
+            | Stage::Stopping
+            | Stage::StopAndCopy
+            | Stage::Switchover
+            | Stage::Committing => {}
         }
         Ok(false)
     }
@@ -477,183 +389,199 @@ impl Source {
         Ok(())
     }
 
-    /// Copies ahead as far as the link takes it.
-    fn copy_ahead(&mut self, session: &mut Session) -> Result<bool, StateError> {
-        let (Some(ahead), Out::Away(post)) = (&mut self.ahead, &self.out) else {
-            return Err(StateError::Order("nothing to copy ahead"));
+    /// Copies as far as the link takes it; true where all was copied.
+    fn copy_before(&mut self, session: &mut Session) -> Result<bool, StateError> {
+        let Some(precopy) = &mut self.precopy else {
+            return Err(StateError::Order("nothing to copy"));
         };
-        if post.failed() {
-            return self.call_back().map(|()| false);
+        let stage = self.peer.stage()?;
+        if stage.failed() {
+            return self.peer.call_back().map(|()| false);
         }
-        if let Some(payload) = self.put_by.take() {
-            self.put_by = post.offer(payload);
-        }
-        ahead.read(session)?;
-        let zeros = ahead.sends_zeros();
+        stage.retry();
+        precopy.read(session)?;
+        let zeros = precopy.sends_zeros();
         let began = Instant::now();
-        while self.put_by.is_none()
+        while !stage.holds()
             && began.elapsed() < SLICE
-            && let Some(batch) = ahead.mover.finish_read(session, false)?
+            && let Some(batch) = precopy.mover.finish_read(session, false)?
         {
-            let mut payload = post.payload();
+            let mut payload = stage.payload();
             for (chunk, bytes) in batch.each() {
-                if ahead.samples.look(chunk, bytes) {
+                if precopy.samples.look(chunk, bytes) {
                     continue;
                 }
-                ahead.copied += chunk.size();
+                precopy.copied += chunk.size();
                 if zeros || chunk.is_variable() || bytes.iter().any(|byte| *byte != 0) {
                     chunk.put(bytes, &mut payload);
                 }
             }
             if !payload.is_empty() {
-                self.put_by = post.offer(payload);
+                stage.offer(payload);
             }
-            ahead.judge(session)?;
-            ahead.read(session)?;
+            precopy.judge(session)?;
+            precopy.read(session)?;
         }
-        session.orders.report(Report::Progress {
+        session.transfer.orders().report(Report::Progress {
             phase: 1,
-            done: ahead.copied.min(ahead.all),
-            all: ahead.all,
+            done: precopy.copied.min(precopy.all),
+            all: precopy.all,
         });
-        if !ahead.is_idle() || self.put_by.is_some() || !ahead.is_over(session)? {
+        if !precopy.is_idle() || stage.holds() || !precopy.is_over(session)? {
             return Ok(false);
         }
-        self.call_back().map(|()| true)
-    }
-}
-
-impl Session {
-    /// Does its window belong to another connection than its calls?
-    fn has_foreign_window(&self) -> bool {
-        let current = handover::current();
-        self.window.is_some() && current.as_ref().is_some_and(|current| !current.own_window)
+        self.peer.call_back().map(|()| true)
     }
 
-    /// Begins a migration.
-    pub(crate) fn begin_migration(&mut self, departure: Departure) {
-        match Source::open(self, departure) {
-            Ok(source) => self.moving = Some(Box::new(source)),
-            Err(error) => self.orders.report(Report::Failed(error.to_string())),
-        }
-    }
-
-    /// Goes on with a migration between two turns. [`End::Moved`] when the
-    /// session is another worker's.
-    pub(crate) fn go_on_moving(&mut self, receiver: &mut dyn Receiver) -> Result<(), End> {
-        let Some(mut source) = self.moving.take() else {
-            return Ok(());
-        };
-        match source.advance(self) {
-            Ok(false) => {
-                self.moving = Some(source);
-                Ok(())
-            }
-            Ok(true) => self.finish_migration(source, receiver),
+    /// Begins a migration, where that can be.
+    pub(crate) fn begin(session: &mut Session, departure: Departure) -> Option<Box<dyn Task>> {
+        match Self::open(session, departure) {
+            Ok(source) => Some(Box::new(source)),
             Err(error) => {
-                let error = source.told(error);
-                self.stay(*source, &error.to_string());
-                Ok(())
+                let failed = Report::Failed(error.to_string());
+                session.transfer.orders().report(failed);
+                None
             }
         }
     }
 
-    fn finish_migration(
-        &mut self,
-        mut source: Box<Source>,
+    /// Stops the session and gives it away. The migration, where the session is
+    /// served a while before it is stopped again.
+    fn finish(
+        mut self: Box<Self>,
+        session: &mut Session,
         receiver: &mut dyn Receiver,
-    ) -> Result<(), End> {
-        let ahead = match &source.out {
-            Out::Here(writer) => writer.bytes,
-            _ => 0,
-        };
-        match self.attempt_to_stop(receiver, &mut source.attempts) {
+    ) -> Result<Option<Box<dyn Task>>, End> {
+        let ahead = self.peer.bytes();
+        self.stage = Stage::Stopping;
+        match session.attempt_to_stop(receiver, &mut self.attempts) {
             Ok(true) => {}
             Ok(false) => {
-                self.moving = Some(source);
-                return Ok(());
+                self.stage = Stage::Copied;
+                return Ok(Some(self));
             }
-            Err(Unstopped::Goes(reason)) => {
-                self.stay(*source, &reason);
-                return Ok(());
-            }
-            Err(Unstopped::Ended(end)) => return Err(self.broken_off(*source, end)),
+            Err(Unstopped::Goes(reason)) => return self.stay(session, &reason),
+            Err(Unstopped::Ended(end)) => return Err(self.broken_off(session, end)),
         }
-        source.reached("the device has nothing left to do");
-        if let Err(error) = source.carry(self, receiver) {
-            let error = source.told(error);
-            self.stay(*source, &error.to_string());
-            return Ok(());
+        self.reached("the device has nothing left to do");
+        self.stage = Stage::StopAndCopy;
+        if let Err(error) = self.stop_and_copy(session, receiver) {
+            let error = self.peer.why(error);
+            return self.stay(session, &error.to_string());
         }
-        let parted = match source.local {
+        self.stage = Stage::Switchover;
+        let met = match self.local {
             true => Ok(()),
-            false => source.await_guest(self, receiver),
+            false => self.await_guest(session, receiver),
         };
-        match parted.and_then(|()| source.await_others(self, receiver)) {
+        match met.and_then(|()| self.await_others(session, receiver)) {
             Ok(()) => {}
             Err(Unstopped::Goes(reason)) => {
-                source.call_off(&reason);
-                self.stay(*source, &reason);
-                return Ok(());
+                self.peer.call_off(&reason);
+                return self.stay(session, &reason);
             }
-            Err(Unstopped::Ended(end)) => return Err(self.broken_off(*source, end)),
+            Err(Unstopped::Ended(end)) => return Err(self.broken_off(session, end)),
         }
-        if source.local
-            && let Err(error) = source.token.give()
-        {
-            self.stay(*source, &io(error).to_string());
-            return Ok(());
+        self.stage = Stage::Committing;
+        if let Err(error) = self.commit() {
+            return self.stay(session, &error.to_string());
         }
-        // From here on the session is of whoever takes it, so that no call is
-        // executed twice.
-        let committed = source.writer().and_then(|writer| {
-            writer.put(Kind::Commit, &[])?;
-            writer.flush()
-        });
-        let served = committed.and_then(|()| source.expect(Kind::Ready).map(drop));
-        if let Err(error) = served {
-            // A guest that the destination took in has no connection here any
-            // more; one that it did not goes on here. It has only one.
-            if !source.local || source.token.take() {
-                let reason = format!("the destination was lost at the switch: {error}");
-                self.stay(*source, &reason);
-                return Ok(());
-            }
-            tracing::warn!(%error, "the link broke when the session was taken");
+        let (communicator, address) = std::mem::take(&mut self.home);
+        let orders = session.transfer.orders();
+        orders.report(Report::Left(communicator, address));
+        if !self.local {
+            self.await_guest_left();
         }
-        let (communicator, address) = std::mem::take(&mut source.home);
-        self.orders.report(Report::Left(communicator, address));
-        if !source.local {
-            source.await_parting();
-        }
-        self.orders.report(Report::Done(Figures {
-            bytes: source.writer().map_or(0, |writer| writer.bytes),
+        orders.report(Report::Done(Figures {
+            bytes: self.peer.bytes(),
             ahead,
-            handed_over: source.shared.bytes(self, Way::Taken),
-            fetched: source.shared.bytes(self, Way::Fetched),
-            stopped: micros(source.attempts.stood_still()),
-            total: micros(source.began.elapsed()),
+            handed_over: self.shared.bytes(session, Delivery::Taken),
+            fetched: self.shared.bytes(session, Delivery::Fetched),
+            stopped: micros(self.attempts.downtime()),
+            total: micros(self.began.elapsed()),
         }));
         Err(End::Moved)
     }
 
+    /// Gives the session away; an error where it stays here after all.
+    ///
+    /// From the moment the token is given the session is of whoever takes it, so
+    /// that no call is executed twice: where the link breaks, exactly one of the
+    /// two ends takes the token, whatever the other heard. A guest that connects
+    /// by itself decides instead of the token. It has only one connection: one
+    /// that the destination took in has none here any more.
+    fn commit(&mut self) -> Result<(), StateError> {
+        if self.local {
+            self.token.give().map_err(io)?;
+        }
+        let committed = self.peer.writer().and_then(|writer| {
+            writer.put(Kind::Commit, &[])?;
+            writer.flush()
+        });
+        let Err(error) = committed.and_then(|()| self.peer.expect(Kind::Ready)) else {
+            return Ok(());
+        };
+        if !self.local || self.token.take() {
+            let reason = format!("the destination was lost at the switch: {error}");
+            return Err(StateError::Impossible(reason));
+        }
+        tracing::warn!(%error, "the link broke when the session was taken");
+        Ok(())
+    }
+
     /// The session ended, or its connection did.
-    fn broken_off(&mut self, mut source: Source, end: End) -> End {
+    fn broken_off(mut self: Box<Self>, session: &mut Session, end: End) -> End {
         let reason = format!("the session did not wait for its move: {end}");
-        source.call_off(&reason);
-        self.stay(source, &reason);
+        self.peer.call_off(&reason);
+        let _ = self.stay(session, &reason);
         end
     }
 
     /// The migration failed: the session goes on here.
-    fn stay(&mut self, source: Source, reason: &str) {
-        self.is_copied = false;
-        if let Some(ahead) = source.ahead {
-            ahead.mover.keep(self);
+    fn stay(
+        self: Box<Self>,
+        session: &mut Session,
+        reason: &str,
+    ) -> Result<Option<Box<dyn Task>>, End> {
+        tracing::debug!(stage = ?self.stage, reason, "the session stays");
+        session.intake.set_copied(false);
+        if let Some(precopy) = self.precopy {
+            precopy.mover.keep(session);
         }
-        if source.watched {
-            let _ = self.device.watch_writes(false);
+        if self.watched {
+            let _ = session.gpu.watch_writes(false);
         }
-        self.orders.report(Report::Failed(reason.to_owned()));
+        let orders = session.transfer.orders();
+        orders.report(Report::Failed(reason.to_owned()));
+        Ok(None)
     }
+}
+
+impl Task for Source {
+    /// [`End::Moved`] when the session is another worker's.
+    fn step(
+        mut self: Box<Self>,
+        session: &mut Session,
+        receiver: &mut dyn Receiver,
+    ) -> Result<Option<Box<dyn Task>>, End> {
+        match self.advance(session) {
+            Ok(false) => Ok(Some(self)),
+            Ok(true) => self.finish(session, receiver),
+            Err(error) => {
+                let error = self.peer.why(error);
+                self.stay(session, &error.to_string())
+            }
+        }
+    }
+
+    fn attempts(&self) -> &Attempts {
+        &self.attempts
+    }
+}
+
+/// Does the session's window belong to another connection than its calls?
+fn has_foreign_window(session: &Session) -> bool {
+    let current = handover::current();
+    let own = current.as_ref().is_none_or(|current| current.own_window);
+    session.host.window().is_some() && !own
 }

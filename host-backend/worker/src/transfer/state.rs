@@ -57,8 +57,8 @@ kinds! {
     ObjectsEnd = 4, 1;
     /// Contents of memory, as `regions.rs` writes them.
     Contents = 5, 1;
-    /// What is neither an object nor memory, as `machine.rs` writes it.
-    Machine = 6, 1;
+    /// What is neither an object nor memory, as `bookkeeping.rs` writes it.
+    Bookkeeping = 6, 1;
     /// A call that the session took in and has not executed: frame header,
     /// one byte that is 1 where it was executed out of order, payload.
     Waiting = 7, 1;
@@ -173,7 +173,7 @@ paragpu_protocol::record! {
         device: Text<'a>,
         /// Bytes of device memory that the session has.
         device_memory: u64,
-        /// Where the contents of its pinned memory are: [`Pinned`](crate::pinned::Pinned).
+        /// Where the contents of its pinned memory are: [`Pinned`](crate::session::host_memory::Pinned).
         pinned: u8,
     }
 
@@ -188,6 +188,11 @@ paragpu_protocol::record! {
         /// The part.
         data: Bytes<'a>,
     }
+}
+
+/// What a device refuses makes the session impossible to carry.
+pub(crate) fn device<T>(result: paragpu_device::Result<T>) -> Result<T, StateError> {
+    result.map_err(|error| StateError::Impossible(error.to_string()))
 }
 
 fn checksum(start: &[u8], payload: &[&[u8]]) -> [u8; 16] {

@@ -1,6 +1,5 @@
 //! Stopping a session so that its state can be read, and filling another one.
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Receiver, Wait};
@@ -8,17 +7,14 @@ use paragpu_protocol::codec::{Bytes, decode_all};
 use paragpu_protocol::frame::{FrameHeader, HEADER_LEN};
 use paragpu_protocol::table::{Call, ModuleLoad};
 
+use super::attempts::{Attempts, Failed};
 use super::mover::Mover;
 use super::replay::{FULL, Item};
 use super::state::{ImagePart, Kind, StateError, Writer};
 use crate::error::{End, Fault};
 use crate::live::Recorded;
-use crate::session::{Session, Waiting};
+use crate::session::Session;
 
-/// How long the work that a session has on its device is waited for at first.
-const SHORTEST: Duration = Duration::from_millis(250);
-/// And at last.
-const LONGEST: Duration = Duration::from_secs(32);
 /// Bytes of an image in one record.
 const PART: usize = 1 << 20;
 
@@ -37,45 +33,6 @@ impl From<End> for Unstopped {
     }
 }
 
-/// Attempts to stop a session. Its work may take long, or wait for what only a
-/// later call of its program brings, so it is waited for twice as long each
-/// time, and the session is served for as long as it stood still in between.
-#[derive(Debug)]
-pub(crate) struct Attempts {
-    patience: Duration,
-    next: Instant,
-    /// When the last one began.
-    stopped: Instant,
-    /// How long the session stood still in those that failed.
-    paused: Duration,
-}
-
-impl Attempts {
-    pub(crate) fn new() -> Self {
-        Self {
-            patience: SHORTEST,
-            next: Instant::now(),
-            stopped: Instant::now(),
-            paused: Duration::ZERO,
-        }
-    }
-
-    /// Is it time for the next one?
-    pub(crate) fn is_due(&self) -> bool {
-        Instant::now() >= self.next
-    }
-
-    /// For how long the session has stood still since the last one began.
-    pub(crate) fn standing(&self) -> Duration {
-        self.stopped.elapsed()
-    }
-
-    /// For how long it has stood still in all of them.
-    pub(crate) fn stood_still(&self) -> Duration {
-        self.paused + self.standing()
-    }
-}
-
 impl Session {
     /// [Stops](Self::stop) the session; false where it goes on for now.
     pub(crate) fn attempt_to_stop(
@@ -83,23 +40,22 @@ impl Session {
         receiver: &mut dyn Receiver,
         attempts: &mut Attempts,
     ) -> Result<bool, Unstopped> {
-        let patience = attempts.patience;
-        attempts.stopped = Instant::now();
+        let patience = attempts.begin();
         if self.stop(receiver, patience)? {
+            attempts.succeed();
             return Ok(true);
         }
-        if patience >= LONGEST {
-            return Err(Unstopped::Goes(format!(
+        match attempts.fail() {
+            Failed::Again(patience) => {
+                tracing::info!(?patience, "the session's work is not over, so it goes on");
+                Ok(false)
+            }
+            Failed::Last(patience) => Err(Unstopped::Goes(format!(
                 "its GPU still had work of it when that was waited for, {} s at last: a kernel \
                  may run for long or wait for its program, so try again later",
-                LONGEST.as_secs()
-            )));
+                patience.as_secs()
+            ))),
         }
-        tracing::info!(?patience, "the session's work is not over, so it goes on");
-        attempts.paused += attempts.standing();
-        attempts.next = Instant::now() + patience;
-        attempts.patience = 2 * patience;
-        Ok(false)
     }
 
     /// Executes no more calls, and waits until the device has none left and
@@ -121,25 +77,25 @@ impl Session {
                 self.take_behind(frame.header, frame.payload)?;
             }
             self.look()?;
-            self.flush()?;
-            if let Some(lost) = &self.sticky {
+            self.link.flush()?;
+            if let Some(lost) = self.errors.sticky() {
                 return Err(Unstopped::Goes(format!(
                     "the session's context is lost ({}): there is nothing to carry",
                     lost.status
                 )));
             }
             let over = self
-                .device
+                .gpu
                 .context_query()
                 .map_err(|error| Unstopped::Goes(format!("the session's work failed: {error}")))?;
             if over
-                && self.pending.is_empty()
-                && self.tokens.is_empty()
-                && self.host_functions.is_empty()
+                && self.completion.is_empty()
+                && self.copies.tokens.is_empty()
+                && self.objects.host_functions.is_empty()
             {
                 self.look()?;
                 self.forward_output()?;
-                self.flush()?;
+                self.link.flush()?;
                 return Ok(true);
             }
             if Instant::now() >= deadline {
@@ -156,7 +112,7 @@ impl Session {
 
     /// The calls that were put by, as records' payloads.
     pub(crate) fn waiting_calls(&self) -> impl Iterator<Item = ([u8; HEADER_LEN + 1], &[u8])> {
-        self.backlog.iter().map(|waiting| {
+        self.intake.waiting().map(|waiting| {
             let mut head = [0; HEADER_LEN + 1];
             let (header, executed) = head.split_at_mut(HEADER_LEN);
             header.copy_from_slice(&waiting.header.to_bytes());
@@ -175,7 +131,8 @@ impl Session {
             to.put(Kind::Waiting, &[&head, payload])?;
         }
         let mut payload = Vec::new();
-        self.sender
+        self.link
+            .sender()
             .each_kept(|header, parts| -> Result<(), StateError> {
                 payload.extend_from_slice(&header.to_bytes());
                 parts
@@ -194,7 +151,7 @@ impl Session {
             let Some((payload, next)) = rest.split_at_checked(header.payload_len()) else {
                 return Err(RUBBISH);
             };
-            self.sender.keep(header, payload);
+            self.link.sender().keep(header, payload);
             record = next;
         }
         match record {
@@ -213,29 +170,15 @@ impl Session {
         };
         let header = FrameHeader::from_bytes(header)
             .map_err(|_| StateError::Order("a call without a header"))?;
-        self.backlog_bytes += payload.len();
-        self.backlog.push_back(Waiting {
-            header,
-            payload: payload.to_vec(),
-            executed: *executed != 0,
-        });
-        Ok(())
-    }
-
-    /// Calls taken in, calls executed.
-    pub(crate) fn position_in_calls(&self) -> (u64, u64) {
-        (self.received, self.executed())
-    }
-
-    pub(crate) fn set_position_in_calls(&mut self, received: u64, executed: u64) {
-        self.received = received;
-        self.executed.store(executed, Ordering::Relaxed);
+        self.intake
+            .put_by(header, payload, *executed != 0)
+            .map_err(|end| StateError::Impossible(end.to_string()))
     }
 
     /// The images that the session's modules are of.
     pub(crate) fn image_hashes(&self) -> Result<Vec<[u8; 32]>, StateError> {
         let mut hashes = Vec::new();
-        for (_, creates, call) in self.live.in_order() {
+        for (_, creates, call) in self.objects.live.in_order() {
             if creates && let Some(hash) = image_of(call)? {
                 hashes.push(hash);
             }
@@ -247,7 +190,7 @@ impl Session {
 
     /// An image that one of the session's modules is of.
     pub(crate) fn image(&self, hash: &[u8; 32]) -> Result<std::sync::Arc<Vec<u8>>, StateError> {
-        self.images.load(hash).map_err(|_| {
+        self.objects.modules.image(hash).map_err(|_| {
             StateError::Impossible(
                 "the image of a module of the session is no longer in this host's cache".into(),
             )
@@ -278,15 +221,14 @@ impl Session {
     /// Takes a part of an image in.
     pub(crate) fn take_image(&mut self, payload: &[u8]) -> Result<(), StateError> {
         let part: ImagePart<'_> = decode_all(payload)?;
-        if part.offset == 0 && self.images.holds(&part.hash, part.size) {
+        let images = self.objects.modules.images();
+        if part.offset == 0 && images.holds(&part.hash, part.size) {
             return Ok(());
         }
-        let taken = self
-            .images
-            .write(&part.hash, part.size, part.offset, part.data.0);
+        let taken = images.write(&part.hash, part.size, part.offset, part.data.0);
         match taken {
             // Parts after the first of an image that was here already.
-            Err(_) if self.images.holds(&part.hash, part.size) => Ok(()),
+            Err(_) if images.holds(&part.hash, part.size) => Ok(()),
             Err(Fault::Call(error)) => Err(StateError::Impossible(error.to_string())),
             Err(_) => Err(StateError::Order("an image")),
             Ok(()) => Ok(()),
@@ -322,8 +264,8 @@ impl Session {
         mover.release(self);
         written?;
         put_gathered(to, Kind::Contents, &mut payload, 1)?;
-        let machine = self.machine()?;
-        to.put(Kind::Machine, &[&machine])?;
+        let bookkeeping = self.bookkeeping()?;
+        to.put(Kind::Bookkeeping, &[&bookkeeping])?;
         self.write_frames(to)?;
         to.end()
     }
@@ -357,7 +299,7 @@ impl Session {
                 filling.mover = Some(mover);
                 written
             }
-            Kind::Machine => self.become_machine(payload),
+            Kind::Bookkeeping => self.take_bookkeeping(payload),
             Kind::Waiting => self.put_waiting(payload),
             Kind::Kept => self.keep_frames(payload),
             _ => Err(StateError::Order("a record of another place")),

@@ -12,7 +12,7 @@ use paragpu_protocol::table::*;
 use paragpu_protocol::types::{ArrayShape, LinearResource, Sampling, TextureResource, TextureSpec};
 use proptest::prelude::*;
 
-use super::ahead::{Ahead, owners};
+use super::precopy::{PreCopy, owners};
 use super::state::{Kind, Scanner, StateError, Writer};
 use crate::images::ImageStore;
 use crate::live::{Name, Recorded};
@@ -82,13 +82,16 @@ pub(super) fn apply(session: &mut Session, call: &Call<'_>) -> Result<(), StateE
 }
 
 pub(super) fn settle(session: &mut Session) {
-    while !session.device.context_query().unwrap() {}
+    while !session.gpu.context_query().unwrap() {}
 }
 
 fn write(session: &mut Session) -> Vec<u8> {
     settle(session);
     let mut writer = Writer::new(Vec::new());
-    let head = session.identity.encode(0, session.pinned_without_window());
+    let head = session
+        .transfer
+        .identity()
+        .encode(0, session.host.pinned_without_window());
     writer.put(Kind::Head, &[&head]).unwrap();
     session.write_whole(&mut writer, |_, _| {}).unwrap();
     writer.into_inner()
@@ -96,6 +99,7 @@ fn write(session: &mut Session) -> Vec<u8> {
 
 fn live(session: &Session) -> Vec<(Name, bool, Recorded)> {
     session
+        .objects
         .live
         .in_order()
         .map(|(name, creates, call)| (name, creates, call.clone()))
@@ -153,7 +157,7 @@ impl Program {
         if self.named.contains_key(&(kind, at)) {
             return;
         }
-        let regions = self.session.regions;
+        let regions = self.session.gpu.regions();
         let handle = self.next;
         let array = self.named.get(&(3, at)).copied();
         let module = self.named.get(&(6, at)).copied();
@@ -318,7 +322,12 @@ fn no_view() -> paragpu_protocol::types::ResourceView {
 pub(super) fn store(session: &mut Session, image: &[u8]) -> [u8; 32] {
     let hash = *blake3::hash(image).as_bytes();
     let size = image.len() as u64;
-    session.images.write(&hash, size, 0, image).unwrap();
+    session
+        .objects
+        .modules
+        .images()
+        .write(&hash, size, 0, image)
+        .unwrap();
     hash
 }
 
@@ -338,8 +347,8 @@ fn values(session: &Session, program: &std::collections::BTreeMap<(u8, u64), u64
     program
         .iter()
         .filter_map(|(&(kind, _), &handle)| match kind {
-            4 => Some(session.textures.get(handle).unwrap().0),
-            5 => Some(session.surfaces.get(handle).unwrap().0),
+            4 => Some(session.objects.textures.texture(handle).unwrap()),
+            5 => Some(session.objects.textures.surface(handle).unwrap()),
             _ => None,
         })
         .collect()
@@ -444,29 +453,29 @@ proptest! {
         let mut source = program(&before);
         settle(&mut source.session);
         if watched {
-            source.session.device.watch_writes(true).unwrap();
+            source.session.gpu.watch_writes(true).unwrap();
         }
         let mut copy = Copy::new(&mut source.session);
         let chunks = source.session.chunks(false).unwrap();
         let sent = owners(&source.session);
-        let mut ahead = Ahead::new(&mut source.session, sent, chunks, watched).unwrap();
+        let mut precopy = PreCopy::new(&mut source.session, sent, chunks, watched).unwrap();
         let mut meanwhile = meanwhile.into_iter();
         loop {
-            ahead.read(&mut source.session).unwrap();
+            precopy.read(&mut source.session).unwrap();
             for step in meanwhile.next().into_iter().flatten() {
                 source.step(&step);
             }
-            let zeros = ahead.sends_zeros();
-            while let Some(batch) = ahead.mover.finish_read(&mut source.session, true).unwrap() {
+            let zeros = precopy.sends_zeros();
+            while let Some(batch) = precopy.mover.finish_read(&mut source.session, true).unwrap() {
                 for (chunk, bytes) in batch.each() {
-                    if !ahead.samples.look(chunk, bytes) {
-                        ahead.copied += chunk.size();
+                    if !precopy.samples.look(chunk, bytes) {
+                        precopy.copied += chunk.size();
                         copy.take(chunk, bytes, zeros);
                     }
                 }
             }
-            ahead.judge(&mut source.session).unwrap();
-            if ahead.is_idle() && ahead.is_over(&mut source.session).unwrap() {
+            precopy.judge(&mut source.session).unwrap();
+            if precopy.is_idle() && precopy.is_over(&mut source.session).unwrap() {
                 break;
             }
         }
@@ -474,10 +483,10 @@ proptest! {
         settle(&mut source.session);
         copy.follow(&mut source.session);
         let chunks = source.session.chunks(false).unwrap();
-        let rest = ahead.rest(&mut source.session, &chunks).unwrap();
+        let rest = precopy.rest(&mut source.session, &chunks).unwrap();
         let all = [(&rest.send, true), (&rest.compare, true), (&rest.fresh, false)];
         for (chunks, zeros) in all {
-            ahead
+            precopy
                 .mover
                 .read_all(&mut source.session, chunks, |chunk, bytes| {
                     copy.take(chunk, bytes, zeros);
@@ -485,14 +494,14 @@ proptest! {
                 })
                 .unwrap();
         }
-        ahead
+        precopy
             .mover
             .read_all(&mut source.session, &chunks, |chunk, bytes| {
                 assert!(copy.holds(chunk, bytes), "{chunk:?}");
                 Ok(())
             })
             .unwrap();
-        ahead.mover.release(&mut source.session);
+        precopy.mover.release(&mut source.session);
     }
 
     #[test]
@@ -540,7 +549,7 @@ fn a_gpu_without_the_memory_says_so() {
     let _alone = alone();
     let mut first = program(&[]);
     let map = Call::MemMap(MemMap {
-        address: DeviceAddress(first.session.regions.arena),
+        address: DeviceAddress(first.session.gpu.regions().arena),
         size: 300 << 20,
     });
     apply(&mut first.session, &map).unwrap();
@@ -604,7 +613,7 @@ fn linear_textures_and_attributes_come_back() {
         texture: TextureHandle(900),
         spec: TextureSpec {
             resource: TextureResource::Linear(LinearResource {
-                address: first.session.regions.arena,
+                address: first.session.gpu.regions().arena,
                 format: 0x20,
                 channels: 1,
                 width: 4096,
@@ -631,13 +640,13 @@ fn linear_textures_and_attributes_come_back() {
     assert_eq!(live(&second), objects);
 }
 
-/// Copies a session ahead on a device that notes no writes, while a program
+/// Copies a session precopy on a device that notes no writes, while a program
 /// rewrites the first `percent` of its memory after every batch: how much of
 /// all was copied.
 fn copied_ahead(percent: u64) -> f64 {
     const SIZE: u64 = 64 * CHUNK;
     let mut session = session(2, 1 << 30);
-    let address = DeviceAddress(session.regions.arena);
+    let address = DeviceAddress(session.gpu.regions().arena);
     let map = MemMap {
         address,
         size: SIZE,
@@ -661,24 +670,24 @@ fn copied_ahead(percent: u64) -> f64 {
     };
     rewrite(&mut session);
     let (sent, chunks) = (owners(&session), session.chunks(false).unwrap());
-    let mut ahead = Ahead::new(&mut session, sent, chunks, false).unwrap();
+    let mut precopy = PreCopy::new(&mut session, sent, chunks, false).unwrap();
     loop {
-        ahead.read(&mut session).unwrap();
-        if let Some(batch) = ahead.mover.finish_read(&mut session, true).unwrap() {
+        precopy.read(&mut session).unwrap();
+        if let Some(batch) = precopy.mover.finish_read(&mut session, true).unwrap() {
             for (chunk, bytes) in batch.each() {
-                if !ahead.samples.look(chunk, bytes) {
-                    ahead.copied += chunk.size();
+                if !precopy.samples.look(chunk, bytes) {
+                    precopy.copied += chunk.size();
                 }
             }
             rewrite(&mut session);
         }
-        ahead.judge(&mut session).unwrap();
-        if ahead.is_idle() && ahead.is_over(&mut session).unwrap() {
+        precopy.judge(&mut session).unwrap();
+        if precopy.is_idle() && precopy.is_over(&mut session).unwrap() {
             break;
         }
     }
-    let copied = ahead.copied as f64 / ahead.all as f64;
-    ahead.mover.release(&mut session);
+    let copied = precopy.copied as f64 / precopy.all as f64;
+    precopy.mover.release(&mut session);
     copied
 }
 

@@ -15,18 +15,17 @@ use paragpu_protocol::frame::Control;
 use paragpu_protocol::handshake::Move;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::orders::Report;
-use super::source::Source;
-use super::state::{Kind, StateError};
-use super::stop::Unstopped;
+use super::Source;
 use crate::error::End;
-use crate::session::{Session, why_it_stays};
+use crate::intake::why_it_stays;
+use crate::session::Session;
+use crate::transfer::orders::Report;
+use crate::transfer::state::{Kind, StateError};
+use crate::transfer::stop::Unstopped;
 
 /// How long a guest may take to connect to the destination. It hears of it
 /// within a second, if it runs.
 const FOLLOWS: Duration = Duration::from_secs(60);
-/// How often the destination is told that this end waits.
-const STILL: Duration = Duration::from_secs(5);
 /// Longest time between two looks at the guest's connection.
 const GLANCE: Duration = Duration::from_micros(200);
 
@@ -85,7 +84,7 @@ impl From<StateError> for Unstopped {
 impl Source {
     /// Everything was copied once: may the session stop?
     pub(super) fn may_stop(&mut self, session: &Session) -> Result<bool, StateError> {
-        self.still()?;
+        self.peer.still()?;
         if !self.attempts.is_due() {
             return Ok(false);
         }
@@ -94,27 +93,16 @@ impl Source {
         };
         if !gates.told {
             gates.told = true;
-            session.orders.report(Report::Held(1));
+            session.transfer.orders().report(Report::Held(1));
         }
         is_open(gates.stop.as_fd())
-    }
-
-    /// Tells the destination from time to time that this end waits.
-    fn still(&mut self) -> Result<(), StateError> {
-        if self.still.elapsed() >= STILL {
-            self.still = Instant::now();
-            let writer = self.writer()?;
-            writer.put(Kind::Still, &[])?;
-            writer.flush()?;
-        }
-        Ok(())
     }
 
     /// The destination has everything but the guest.
     pub(super) fn leave_alone(&mut self) -> Result<(), StateError> {
         let alone = [u8::from(self.gates.is_none())];
-        self.writer()?.put(Kind::Await, &[&alone])?;
-        self.expect(Kind::Ready).map(drop)
+        self.peer.writer()?.put(Kind::Await, &[&alone])?;
+        self.peer.expect(Kind::Ready).map(drop)
     }
 
     /// Sends the guest to the destination and waits until it is there.
@@ -129,17 +117,18 @@ impl Source {
             communicator: Text(communicator),
             address: Text(address),
         };
-        session.is_copied = true;
+        session.intake.set_copied(true);
         session
-            .sender
+            .link
+            .sender()
             .say(Control::Move.kind(), &[&encode_all(&goal)]);
         let deadline = Instant::now() + FOLLOWS;
         loop {
-            if !ready(self.socket(), GLANCE).is_empty() {
-                self.expect(Kind::Here)?;
+            if !ready(self.peer.socket(), GLANCE).is_empty() {
+                self.peer.expect(Kind::Here)?;
                 return Ok(());
             }
-            if let Some(reason) = session.put_by(receiver)? {
+            if let Some(reason) = put_by(session, receiver)? {
                 return Err(Unstopped::Goes(format!(
                     "its program cannot follow to {place}: {reason}"
                 )));
@@ -163,56 +152,46 @@ impl Source {
         if self.gates.is_none() {
             return Ok(());
         }
-        session.orders.report(Report::Held(2));
+        session.transfer.orders().report(Report::Held(2));
         while let Some(gates) = &self.gates
             && !is_open(gates.commit.as_fd())?
         {
             // Nothing comes from there unless it gives up.
-            if !ready(self.socket(), Duration::from_millis(1)).is_empty() {
-                self.expect(Kind::Still)?;
+            if !ready(self.peer.socket(), Duration::from_millis(1)).is_empty() {
+                self.peer.expect(Kind::Still)?;
             }
-            self.still()?;
+            self.peer.still()?;
             if !self.local {
-                session.put_by(receiver)?;
+                put_by(session, receiver)?;
             }
         }
         Ok(())
     }
-
-    /// Tells the destination that the session stays.
-    pub(super) fn call_off(&mut self, reason: &str) {
-        // A link that is lost says it as well.
-        let _ = self.writer().and_then(|writer| {
-            writer.put(Kind::Refused, &[reason.as_bytes()])?;
-            writer.flush()
-        });
-    }
 }
 
-impl Session {
-    /// Can the session leave at all?
-    pub(super) fn may_leave(&self, local: bool, follows: &str) -> Result<(), StateError> {
-        let reason = if (!local || !follows.is_empty()) && self.identity.token == [0; 16] {
-            "the session ends with its connection, so its program cannot follow it: set \
-             limits.reconnect in host.toml above 0 for the sessions that begin from then on"
-        } else {
-            return Ok(());
-        };
-        Err(StateError::Impossible(reason.into()))
-    }
+/// Can the session leave at all?
+pub(super) fn may_leave(session: &Session, local: bool, follows: &str) -> Result<(), StateError> {
+    let unnamed = session.transfer.identity().token == [0; 16];
+    let reason = if (!local || !follows.is_empty()) && unnamed {
+        "the session ends with its connection, so its program cannot follow it: set \
+         limits.reconnect in host.toml above 0 for the sessions that begin from then on"
+    } else {
+        return Ok(());
+    };
+    Err(StateError::Impossible(reason.into()))
+}
 
-    /// Puts calls by that come after the state was copied. The guest is not
-    /// told: it sends them to the destination again, or they are executed here
-    /// where it stays. Some: the guest cannot follow, and why.
-    fn put_by(&mut self, receiver: &mut dyn Receiver) -> Result<Option<String>, Unstopped> {
-        while self.takes_more()
-            && let Some(frame) = receiver.receive(Wait::Poll).map_err(End::from)?
-        {
-            if frame.header.kind == Control::Stays.kind() {
-                return Ok(Some(why_it_stays(frame.payload)?));
-            }
-            self.take_behind(frame.header, frame.payload)?;
+/// Puts calls by that come after the state was copied. The guest is not told:
+/// it sends them to the destination again, or they are executed here where it
+/// stays. Some: the guest cannot follow, and why.
+fn put_by(session: &mut Session, receiver: &mut dyn Receiver) -> Result<Option<String>, Unstopped> {
+    while session.takes_more()
+        && let Some(frame) = receiver.receive(Wait::Poll).map_err(End::from)?
+    {
+        if frame.header.kind == Control::Stays.kind() {
+            return Ok(Some(why_it_stays(frame.payload)?));
         }
-        Ok(None)
+        session.take_behind(frame.header, frame.payload)?;
     }
+    Ok(None)
 }

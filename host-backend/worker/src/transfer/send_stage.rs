@@ -1,5 +1,6 @@
-//! Writes contents to the other worker on a thread of its own, so that the
-//! session's thread neither hashes nor waits for the link.
+//! The stage that hashes contents and sends them to the other worker, on a
+//! thread of its own: the session's thread neither hashes nor waits for the
+//! link.
 
 use std::io::Write;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, channel, sync_channel};
@@ -12,14 +13,16 @@ const WAITING: usize = 4;
 
 /// A writer that is away on its thread.
 #[derive(Debug)]
-pub(crate) struct Post<W> {
+pub(crate) struct SendStage<W> {
     queue: SyncSender<Vec<u8>>,
     /// Payloads that were written, to be filled again.
     spare: Receiver<Vec<u8>>,
     thread: JoinHandle<Result<Box<Writer<W>>, StateError>>,
+    /// A payload for which the queue had no room.
+    held: Option<Vec<u8>>,
 }
 
-impl<W: Write + Send + 'static> Post<W> {
+impl<W: Write + Send + 'static> SendStage<W> {
     /// Takes the writer to a thread.
     pub(crate) fn new(mut writer: Box<Writer<W>>) -> Self {
         let (queue, waiting) = sync_channel::<Vec<u8>>(WAITING);
@@ -37,6 +40,7 @@ impl<W: Write + Send + 'static> Post<W> {
             queue,
             spare,
             thread,
+            held: None,
         }
     }
 
@@ -45,14 +49,26 @@ impl<W: Write + Send + 'static> Post<W> {
         self.spare.try_recv().unwrap_or_default()
     }
 
-    /// Gives a payload to the thread; gives it back where the queue is full.
-    /// Where the link is lost it takes everything: [`finish`](Self::finish)
-    /// says so.
-    pub(crate) fn offer(&self, payload: Vec<u8>) -> Option<Vec<u8>> {
-        match self.queue.try_send(payload) {
+    /// Gives a payload to the thread, or holds it where the queue is full; none
+    /// is [held](Self::holds). Where the link is lost it takes everything:
+    /// [`finish`](Self::finish) says so.
+    pub(crate) fn offer(&mut self, payload: Vec<u8>) {
+        self.held = match self.queue.try_send(payload) {
             Err(TrySendError::Full(payload)) => Some(payload),
             Ok(()) | Err(TrySendError::Disconnected(_)) => None,
+        };
+    }
+
+    /// Offers the payload again that is held.
+    pub(crate) fn retry(&mut self) {
+        if let Some(payload) = self.held.take() {
+            self.offer(payload);
         }
+    }
+
+    /// Is the queue behind, so that a payload is held?
+    pub(crate) fn holds(&self) -> bool {
+        self.held.is_some()
     }
 
     /// Gives a payload to the thread, waiting for room.
@@ -83,13 +99,13 @@ mod tests {
     fn records_arrive_in_order_and_the_writer_comes_back() {
         let mut writer = Writer::new(Vec::new());
         writer.put(Kind::Head, &[b"head"]).unwrap();
-        let post = Post::new(Box::new(writer));
+        let stage = SendStage::new(Box::new(writer));
         for number in 0..20_u8 {
-            let mut payload = post.payload();
+            let mut payload = stage.payload();
             payload.push(number);
-            post.give(payload);
+            stage.give(payload);
         }
-        let mut writer = post.finish().unwrap();
+        let mut writer = stage.finish().unwrap();
         writer.end().unwrap();
         let bytes = writer.into_inner();
         let mut scanner = Scanner::new(bytes.as_slice());
@@ -111,10 +127,10 @@ mod tests {
                 Ok(())
             }
         }
-        let post = Post::new(Box::new(Writer::new(Lost)));
+        let stage = SendStage::new(Box::new(Writer::new(Lost)));
         for _ in 0..100 {
-            post.give(vec![1]);
+            stage.give(vec![1]);
         }
-        assert!(matches!(post.finish(), Err(StateError::Io(_))));
+        assert!(matches!(stage.finish(), Err(StateError::Io(_))));
     }
 }

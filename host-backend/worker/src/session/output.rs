@@ -8,8 +8,9 @@ use std::os::fd::OwnedFd;
 use paragpu_protocol::frame::Control;
 use rustix::fs::{FallocateFlags, MemfdFlags, OFlags};
 
+use super::gpu::Gpu;
+use super::link::Link;
 use crate::error::End;
-use crate::session::Session;
 
 /// Bytes of one frame.
 const PART: usize = 64 * 1024;
@@ -72,23 +73,43 @@ impl Output {
     }
 }
 
-impl Session {
+/// What the session's kernels print.
+#[derive(Debug)]
+pub(crate) struct Printing {
+    output: Option<Output>,
+    /// A kernel that may print was launched, so there may be output.
+    may_print: bool,
+}
+
+impl Printing {
+    /// `None` where what kernels print stays where it goes.
+    pub(crate) fn new(output: Option<Output>) -> Self {
+        Self {
+            output,
+            may_print: false,
+        }
+    }
+
+    /// A kernel was launched that may print, if it may.
+    pub(crate) fn note(&mut self, prints: bool) {
+        self.may_print |= prints;
+    }
+
+    /// May there be output?
+    pub(crate) fn may_print(&self) -> bool {
+        self.may_print
+    }
+
     /// Sends what kernels printed since.
-    pub(crate) fn forward_output(&mut self) -> Result<(), End> {
+    pub(crate) fn forward(&mut self, gpu: &mut Gpu, link: &mut Link) -> Result<(), End> {
         if !self.may_print {
             return Ok(());
         }
-        let Some(mut output) = self.output.take() else {
+        let Some(output) = &mut self.output else {
             return Ok(());
         };
         // An error here is the device's, which the call itself will meet.
-        let _ = self.device.flush_output();
-        let sent = self.forward_all(&mut output);
-        self.output = Some(output);
-        sent
-    }
-
-    fn forward_all(&mut self, output: &mut Output) -> Result<(), End> {
+        let _ = gpu.flush_output();
         loop {
             let bytes = match output.next() {
                 Ok([]) => return Ok(()),
@@ -99,7 +120,7 @@ impl Session {
                 }
             };
             let standard_output = 1_u32.to_le_bytes();
-            self.send(Control::Output.kind(), 0, &[&standard_output, bytes])?;
+            link.send(Control::Output.kind(), 0, &[&standard_output, bytes])?;
         }
     }
 }

@@ -21,7 +21,7 @@ const MOST_KEPT: usize = 256 << 20;
 const MUCH_KEPT: usize = 4 << 20;
 
 /// The sending half of a session.
-pub(crate) struct Line {
+pub(crate) struct DurableSender {
     state: Mutex<State>,
     /// The connection, to be closed while a thread waits in it.
     current: Mutex<Arc<dyn Sender>>,
@@ -48,7 +48,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Line {
+impl DurableSender {
     /// Sends over `sender` at first.
     pub(crate) fn new(sender: Arc<dyn Sender>, durable: bool) -> Self {
         Self {
@@ -198,7 +198,7 @@ impl Line {
     }
 }
 
-impl Line {
+impl DurableSender {
     /// Sends a frame whose payload is in `what` by `send` over the connection
     /// that stands, and keeps it by `keep`.
     fn pass<T>(
@@ -278,7 +278,7 @@ impl State {
     }
 }
 
-impl Sender for Line {
+impl Sender for DurableSender {
     fn try_send(
         &self,
         kind: u16,
@@ -386,13 +386,13 @@ mod tests {
         let bytes = DeviceBytes::of(&mut device, CHUNK + 8, 4, StreamId::LEGACY).unwrap();
         bytes.fill(0, |memory| memory.copy_from_slice(&[1, 2, 3, 4]));
         let (host, _guest) = pair();
-        let line = Line::new(Arc::clone(&host.sender), true);
+        let sender = DurableSender::new(Arc::clone(&host.sender), true);
         let frame = (Control::Data.kind(), 1, 1);
-        line.send_lent(frame, &[9], Lent::Place(bytes)).unwrap();
-        line.own();
+        sender.send_lent(frame, &[9], Lent::Place(bytes)).unwrap();
+        sender.own();
         device.memory_unmap(CHUNK).unwrap();
         let mut kept = Vec::new();
-        let kept_all = line.each_kept(|_, parts| -> Result<(), ()> {
+        let kept_all = sender.each_kept(|_, parts| -> Result<(), ()> {
             kept.push(parts.concat());
             Ok(())
         });
@@ -402,29 +402,34 @@ mod tests {
     #[test]
     fn what_a_connection_lost_comes_with_the_next_once_and_in_order() {
         let (host, mut guest) = pair();
-        let line = Line::new(Arc::clone(&host.sender), true);
+        let sender = DurableSender::new(Arc::clone(&host.sender), true);
         for value in 0..5_u8 {
-            line.send(1 | REPLY, 1, Some(1), &[&[value]]).unwrap();
+            sender.send(1 | REPLY, 1, Some(1), &[&[value]]).unwrap();
         }
         // Belongs to the connection: not kept.
-        line.send(Control::Taken.kind(), 0, Some(0), &[&[0; 8]])
+        sender
+            .send(Control::Taken.kind(), 0, Some(0), &[&[0; 8]])
             .unwrap();
-        line.flush().unwrap();
+        sender.flush().unwrap();
         for value in 0..5 {
             assert_eq!(next(&mut guest), (1 | REPLY, vec![value]));
         }
-        assert!(line.received(2));
-        assert!(!line.received(6), "more than were sent");
+        assert!(sender.received(2));
+        assert!(!sender.received(6), "more than were sent");
         drop((host, guest));
         for value in 5..8_u8 {
-            line.send(Control::HostFunc.kind(), 0, Some(1), &[&[value]])
+            sender
+                .send(Control::HostFunc.kind(), 0, Some(1), &[&[value]])
                 .unwrap();
         }
-        assert!(line.flush().is_err());
+        assert!(sender.flush().is_err());
         let (host, mut guest) = pair();
-        assert!(!line.resume(Arc::clone(&host.sender), 1), "dropped already");
-        assert!(line.resume(Arc::clone(&host.sender), 4));
-        line.flush().unwrap();
+        assert!(
+            !sender.resume(Arc::clone(&host.sender), 1),
+            "dropped already"
+        );
+        assert!(sender.resume(Arc::clone(&host.sender), 4));
+        sender.flush().unwrap();
         assert_eq!(next(&mut guest), (1 | REPLY, vec![4]));
         for value in 5..8 {
             assert_eq!(next(&mut guest), (Control::HostFunc.kind(), vec![value]));

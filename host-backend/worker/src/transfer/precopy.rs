@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use paragpu_protocol::handle::ObjectKind;
 
 use super::mover::Mover;
-use super::regions::{Chunk, device};
-use super::state::StateError;
+use super::regions::Chunk;
+use super::state::{StateError, device};
 use crate::live::{Name, Recorded};
 use crate::session::Session;
 
@@ -142,7 +142,7 @@ impl Samples {
 
 /// What the destination holds of the session's contents.
 #[derive(Debug)]
-pub(crate) struct Ahead {
+pub(crate) struct PreCopy {
     pub(crate) mover: Mover,
     /// Of a device that notes no writes.
     pub(crate) samples: Samples,
@@ -189,7 +189,7 @@ fn written(session: &mut Session, chunk: &Chunk, forget: bool) -> Result<Vec<Chu
     };
     let mut ranges = Vec::new();
     let noted = session
-        .device
+        .gpu
         .writes(address, chunk.size(), forget, &mut ranges);
     device(noted)?;
     let parts = ranges.into_iter();
@@ -205,7 +205,11 @@ pub(crate) type Owners = BTreeMap<Name, Recorded>;
 
 /// What created each of the session's objects now.
 pub(crate) fn owners(session: &Session) -> Owners {
-    let created = session.live.in_order().filter(|(_, creates, _)| *creates);
+    let created = session
+        .objects
+        .live
+        .in_order()
+        .filter(|(_, creates, _)| *creates);
     created
         .map(|(name, _, call)| (name, call.clone()))
         .collect()
@@ -222,7 +226,7 @@ fn same<'a>(now: &'a Owners, then: &'a Owners) -> impl Fn(&Chunk) -> bool + 'a {
     }
 }
 
-impl Ahead {
+impl PreCopy {
     /// Begins: the destination has the objects of `sent` and nothing in
     /// `chunks`, which are to be copied as far as they are of those. `watched`
     /// where the session's device notes writes.

@@ -1,4 +1,4 @@
-//! Live migration, at the source: what travels while the program stands still.
+//! Stop-and-copy: what travels while the session is stopped.
 //! Only what the destination does not have yet is sent: what the device notes as
 //! written since it was copied, and of contents that it does not watch what
 //! hashes differently at the two ends.
@@ -10,13 +10,13 @@ use paragpu_communicator::{Receiver, Sender};
 use paragpu_protocol::codec::{Bytes, Field};
 use paragpu_protocol::layout::CHUNK;
 
-use super::{Out, SILENCE, Source};
+use super::{SILENCE, Source};
 use crate::session::Session;
-use crate::transfer::ahead::Ahead;
-use crate::transfer::handover::{self, Line};
+use crate::transfer::handover::{self, ConnectionRecord};
 use crate::transfer::orders::Report;
+use crate::transfer::precopy::PreCopy;
 use crate::transfer::regions::Chunk;
-use crate::transfer::shared::Way;
+use crate::transfer::shared::Delivery;
 use crate::transfer::state::{Kind, StateError};
 
 /// So many bytes are sent sooner than compared.
@@ -26,45 +26,48 @@ const HASHES: usize = 65_536;
 
 impl Source {
     /// Everything after the stop, up to the commit.
-    pub(super) fn carry(
+    pub(super) fn stop_and_copy(
         &mut self,
         session: &mut Session,
         receiver: &mut dyn Receiver,
     ) -> Result<(), StateError> {
-        if session.items()? != self.items || self.shared.is_behind(session)? {
+        if session.items()? != self.recreated.items || self.shared.is_behind(session)? {
             self.ask_images(session)?;
             self.send_images(session)?;
             self.send_objects(session)?;
             while self.hand_over(session)? {
                 self.handed_over()?;
             }
-            self.expect(Kind::Ready)?;
+            self.peer.expect(Kind::Ready)?;
         }
-        let Some(mut ahead) = self.ahead.take() else {
-            return Err(StateError::Order("nothing was copied ahead"));
+        let Some(mut precopy) = self.precopy.take() else {
+            return Err(StateError::Order("there was no pre-copy"));
         };
         self.reached("the objects are there");
-        let sent = self.send_rest(session, &mut ahead);
-        ahead.mover.keep(session);
+        let sent = self.send_rest(session, &mut precopy);
+        precopy.mover.keep(session);
         sent?;
         self.reached("all contents were sent");
-        let machine = session.machine()?;
+        let bookkeeping = session.bookkeeping()?;
         // What a guest that connects again has not received is sent again.
-        let settled =
-            !self.local || matches!(session.sender.settle(Instant::now() + SILENCE), Ok(true));
+        let settled = !self.local
+            || matches!(
+                session.link.sender().settle(Instant::now() + SILENCE),
+                Ok(true)
+            );
         if !settled {
             return Err(StateError::Impossible(
                 "the program does not take the replies to its calls".into(),
             ));
         }
-        let writer = self.writer()?;
-        writer.put(Kind::Machine, &[&machine])?;
+        let writer = self.peer.writer()?;
+        writer.put(Kind::Bookkeeping, &[&bookkeeping])?;
         session.write_frames(writer)?;
         if !self.local {
             return self.leave_alone();
         }
         self.pass_connection(session, &receiver.unfinished())?;
-        self.expect(Kind::Ready)?;
+        self.peer.expect(Kind::Ready)?;
         self.reached("the connection is there");
         Ok(())
     }
@@ -75,40 +78,44 @@ impl Source {
         tracing::debug!(micros, "{what}");
     }
 
-    fn send_rest(&mut self, session: &mut Session, ahead: &mut Ahead) -> Result<(), StateError> {
-        let mut fetched = self.chunks(session, Way::Fetched)?;
-        if self.precopy {
-            fetched = self.different(session, ahead, &fetched)?;
+    fn send_rest(
+        &mut self,
+        session: &mut Session,
+        precopy: &mut PreCopy,
+    ) -> Result<(), StateError> {
+        let mut fetched = self.chunks(session, Delivery::Fetched)?;
+        if self.copies_before {
+            fetched = self.different(session, precopy, &fetched)?;
         }
         self.fetches = fetched;
         while self.fetch()? {
-            self.expect(Kind::Ready)?;
+            self.peer.expect(Kind::Ready)?;
         }
         let (replaced, chunks): (Vec<Chunk>, Vec<Chunk>) = self
-            .chunks(session, Way::Sent)?
+            .chunks(session, Delivery::Sent)?
             .into_iter()
             .partition(|chunk| self.shared.replaced(chunk));
-        let rest = ahead.rest(session, &chunks)?;
+        let rest = precopy.rest(session, &chunks)?;
         let mut send = rest.send;
         send.extend(replaced);
         send.extend(match rest.compare.iter().map(Chunk::size).sum() {
             0..=LITTLE => rest.compare,
-            _ => self.different(session, ahead, &rest.compare)?,
+            _ => self.different(session, precopy, &rest.compare)?,
         });
         let all = [&send, &rest.fresh].into_iter().flatten();
         let all = all.map(Chunk::size).sum();
         self.reached("what is to be sent is known");
-        self.send_off();
+        self.peer.send_off();
         let sent = self
-            .send_chunks(session, ahead, &send, true, (0, all))
-            .and_then(|done| self.send_chunks(session, ahead, &rest.fresh, false, (done, all)));
-        self.call_back()?;
+            .send_chunks(session, precopy, &send, true, (0, all))
+            .and_then(|done| self.send_chunks(session, precopy, &rest.fresh, false, (done, all)));
+        self.peer.call_back()?;
         sent?;
         if cfg!(debug_assertions) {
             // What the device noted is the proof; here it is proved. Of what
             // was handed over, too: it is the same memory.
             let chunks = session.chunks(false)?;
-            let different = self.different(session, ahead, &chunks)?;
+            let different = self.different(session, precopy, &chunks)?;
             if !different.is_empty() {
                 return Err(StateError::Impossible(format!(
                     "{} of {} chunks are not what they were: {:?}",
@@ -125,7 +132,7 @@ impl Source {
     fn different(
         &mut self,
         session: &mut Session,
-        ahead: &mut Ahead,
+        precopy: &mut PreCopy,
         chunks: &[Chunk],
     ) -> Result<Vec<Chunk>, StateError> {
         let mut different = Vec::new();
@@ -134,11 +141,11 @@ impl Source {
             for chunk in chunks {
                 chunk.put_name(&mut names);
             }
-            let writer = self.writer()?;
+            let writer = self.peer.writer()?;
             writer.put(Kind::Hash, &[&names])?;
             writer.flush()?;
-            let ours = ahead.mover.hash_all(session, chunks)?;
-            let theirs = self.expect(Kind::Hashes)?;
+            let ours = precopy.mover.hash_all(session, chunks)?;
+            let theirs = self.peer.expect(Kind::Hashes)?;
             let theirs = theirs.as_chunks::<32>().0;
             if theirs.len() != chunks.len() {
                 return Err(StateError::Order("hashes of other contents"));
@@ -158,17 +165,15 @@ impl Source {
     fn send_chunks(
         &mut self,
         session: &mut Session,
-        ahead: &mut Ahead,
+        precopy: &mut PreCopy,
         chunks: &[Chunk],
         zeros: bool,
         (mut done, all): (u64, u64),
     ) -> Result<u64, StateError> {
-        let Out::Away(post) = &self.out else {
-            return Err(StateError::Order("nobody writes"));
-        };
-        let orders = std::sync::Arc::clone(&session.orders);
-        ahead.mover.read_batches(session, chunks, |batch| {
-            let mut payload = post.payload();
+        let stage = self.peer.stage()?;
+        let orders = std::sync::Arc::clone(session.transfer.orders());
+        precopy.mover.read_batches(session, chunks, |batch| {
+            let mut payload = stage.payload();
             for (chunk, bytes) in batch.each() {
                 done += chunk.size();
                 if zeros || chunk.is_variable() || bytes.iter().any(|byte| *byte != 0) {
@@ -176,7 +181,7 @@ impl Source {
                 }
             }
             if !payload.is_empty() {
-                post.give(payload);
+                stage.give(payload);
             }
             orders.report(Report::Progress {
                 phase: 2,
@@ -196,14 +201,14 @@ impl Source {
                 "the session has no connection to pass on".into(),
             ));
         };
-        if session.window.is_some() != current.own_window {
+        if session.host.window().is_some() != current.own_window {
             return Err(StateError::Impossible(
                 "the program connected again while its session moved: move it again".into(),
             ));
         }
         let channel = current.channel;
         let mut head = Vec::new();
-        let line = Line {
+        let record = ConnectionRecord {
             transport: current.transport as u8,
             channel: channel.number,
             offset: channel.offset,
@@ -211,12 +216,12 @@ impl Source {
             lists: channel.lists,
             unfinished: Bytes(unfinished),
         };
-        let tail = line.encode(&mut head);
-        let writer = self.writer()?;
+        let tail = record.encode(&mut head);
+        let writer = self.peer.writer()?;
         writer.put(Kind::Connection, &[&head, tail])?;
         writer.flush()?;
         let token = std::iter::once(self.token.as_fd());
         let fds: Vec<BorrowedFd<'_>> = token.chain(current.fds.iter().map(AsFd::as_fd)).collect();
-        self.send_descriptors(&fds)
+        self.peer.send_descriptors(&fds)
     }
 }

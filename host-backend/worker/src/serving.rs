@@ -1,0 +1,287 @@
+//! The loop that serves a session.
+//!
+//! One thread executes all calls, in order, and never waits for the device:
+//! a call that must wait is put aside ([`crate::completion`]) while the calls
+//! of other guest threads go on.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use paragpu_communicator::{Connection, Error as TravelError, Receiver, Sender as _, Wait};
+use paragpu_device::StreamId;
+use paragpu_protocol::frame::Control;
+
+use crate::error::End;
+use crate::session::pacer::Pace;
+use crate::session::{Session, Setup};
+use crate::transfer::checkpoint::Checkpoint;
+#[cfg(feature = "serve")]
+use crate::transfer::orders::Departure;
+use crate::transfer::orders::Order;
+#[cfg(feature = "serve")]
+use crate::transfer::source::Source;
+
+/// Calls executed before looking at what is over.
+pub(crate) const BATCH: usize = 64;
+/// Longest wait for calls while the session is on its way to another worker.
+const MOVING: Duration = Duration::from_micros(50);
+/// The same between two attempts to stop it.
+const RESTING: Duration = Duration::from_millis(10);
+
+impl Session {
+    /// Serves a whole connection.
+    pub fn run(setup: Setup, connection: Connection) -> End {
+        Self::new(setup, connection.sender, connection.window).serve(connection.receiver)
+    }
+
+    /// Serves the session to its end, and closes the connection. What the
+    /// session had on the device is left to the end of the process.
+    pub fn serve(&mut self, mut receiver: Box<dyn Receiver>) -> End {
+        self.transfer.orders().wakes(receiver.waker());
+        let end = loop {
+            let turned = match self.turn(receiver.as_mut()) {
+                Ok(()) => self.obey(receiver.as_mut()),
+                ended => ended,
+            };
+            match turned {
+                Ok(()) => {}
+                // The connection is another process's now, and must stand:
+                // dropping the receiver would end it.
+                Err(End::Moved) => {
+                    std::mem::forget(receiver);
+                    return End::Moved;
+                }
+                Err(End::Connection(error)) if error.is_loss() => {
+                    if self.said_goodbye(receiver.as_mut()) {
+                        break End::Goodbye;
+                    }
+                    match self.resume(error) {
+                        Ok(next) => {
+                            self.transfer.orders().wakes(next.waker());
+                            receiver = next;
+                        }
+                        Err(end) => break end,
+                    }
+                }
+                Err(end) => break end,
+            }
+        };
+        self.objects.host_functions.close();
+        if matches!(end, End::PutAway) {
+            // No goodbye: the guest is to come back.
+            self.link.sender().cut();
+            return end;
+        }
+        if !end.is_orderly() {
+            self.tell(&end);
+        }
+        self.link.try_send(Control::Goodbye.kind(), &[]);
+        let _ = self.link.sender().flush();
+        self.link.sender().close();
+        end
+    }
+
+    /// Is a goodbye among what came before the connection was lost? A guest
+    /// that leaves may close it with our frames unread, and then it is found
+    /// lost before all was received. A guest that comes back sends the rest of
+    /// its calls again.
+    fn said_goodbye(&mut self, receiver: &mut dyn Receiver) -> bool {
+        self.recall(receiver);
+        while let Ok(Some(frame)) = receiver.receive(Wait::Poll) {
+            if frame.header.kind == Control::Goodbye.kind() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Says on the program's standard error what ends its session.
+    fn tell(&self, end: &End) {
+        let line = format!("paragpu: the host ended the session: {end}\n");
+        let stream = 2_u32.to_le_bytes();
+        let payload = [stream.as_slice(), line.as_bytes()];
+        self.link.try_send(Control::Output.kind(), &payload);
+    }
+
+    /// Goes on over another connection, between two calls.
+    ///
+    /// Taking over goes in this order. The old connection is cut first, so that
+    /// no thread of a host function still sends over it. Then the guest says
+    /// which frames it received, and [`resume`](crate::session::sender) sends it
+    /// the others again before anything new: replies keep their order. Last the
+    /// guest sends what it alone knows of pinned memory. Only then is the
+    /// session served, since the next call may read that memory.
+    pub(crate) fn resume(&mut self, mut lost: TravelError) -> Result<Box<dyn Receiver>, End> {
+        self.link.sender().cut();
+        self.copies.inbound.clear();
+        self.leave_guest_memory();
+        let (connection, communicator) = loop {
+            let sharing = self.host.sharing();
+            let next = self.link.next(&lost, self.intake.received(), sharing);
+            let Some(mut next) = next else {
+                return Err(End::Connection(lost));
+            };
+            let sender = Arc::clone(&next.connection.sender);
+            if !self.link.sender().resume(sender, next.received) {
+                // One that set out before another that was served already.
+                next.connection.sender.close();
+                continue;
+            }
+            match self.await_pinned(next.connection.receiver.as_mut()) {
+                Ok(()) => break (next.connection, next.communicator),
+                Err(End::Connection(error)) if error.is_loss() => {
+                    self.link.sender().cut();
+                    lost = error;
+                }
+                Err(end) => return Err(end),
+            }
+        };
+        self.intake.told();
+        self.link.set_communicator(communicator);
+        if self.host.lacks_window()
+            && let Some(window) = &connection.window
+        {
+            self.adopt_window(window);
+        }
+        Ok(connection.receiver)
+    }
+
+    /// Does what the daemon orders, between two turns.
+    fn obey(&mut self, receiver: &mut dyn Receiver) -> Result<(), End> {
+        self.go_on_moving(receiver)?;
+        if self.transfer.writing.is_none() {
+            self.take_order();
+        }
+        if let Some(task) = self.transfer.writing.take() {
+            self.transfer.writing = task.step(self, receiver)?;
+        }
+        Ok(())
+    }
+
+    /// Goes on with a migration.
+    pub(crate) fn go_on_moving(&mut self, receiver: &mut dyn Receiver) -> Result<(), End> {
+        if let Some(task) = self.transfer.moving.take() {
+            self.transfer.moving = task.step(self, receiver)?;
+        }
+        Ok(())
+    }
+
+    /// Begins a migration, where that can be.
+    #[cfg(feature = "serve")]
+    pub(crate) fn begin_migration(&mut self, departure: Departure) {
+        if let Some(source) = Source::begin(self, departure) {
+            self.transfer.moving = Some(source);
+        }
+    }
+
+    fn take_order(&mut self) {
+        match self.transfer.orders().take() {
+            None => {}
+            Some(Order::Checkpoint { directory, end }) => {
+                self.transfer.writing = Some(Box::new(Checkpoint::new(directory, end)));
+            }
+            Some(Order::Migrate(departure)) => {
+                #[cfg(feature = "serve")]
+                self.begin_migration(departure);
+                #[cfg(not(feature = "serve"))]
+                drop(departure);
+            }
+        }
+    }
+
+    /// Where something is to be done that is nobody's call: how long at most
+    /// calls are waited for.
+    fn longest_wait(&self) -> Option<Duration> {
+        let transfer = &self.transfer;
+        let task = transfer.moving.as_ref().or(transfer.writing.as_ref())?;
+        Some(match task.attempts().is_due() {
+            true => MOVING,
+            false => RESTING,
+        })
+    }
+
+    /// Takes some calls, executes them, and answers what is over.
+    fn turn(&mut self, receiver: &mut dyn Receiver) -> Result<(), End> {
+        if self.intake.is_empty() {
+            self.take_early(receiver)?;
+        }
+        if !self.intake.is_empty() {
+            return self.turn_behind(receiver);
+        }
+        // Nobody waits for the device: the next call wakes this thread, or an
+        // order does (`Orders::wakes`).
+        let quiet = self.completion.is_empty() && self.copies.tokens.is_empty();
+        let mut wait = match quiet {
+            true => Wait::Forever,
+            false => self.pace(),
+        };
+        if let Some(longest) = self.longest_wait() {
+            let soon = Instant::now() + longest;
+            wait = match wait {
+                Wait::Forever => Wait::Until(soon),
+                Wait::Until(end) => Wait::Until(end.min(soon)),
+                Wait::Poll => Wait::Poll,
+            };
+        }
+        for _ in 0..BATCH {
+            if self.is_staged_up() {
+                break;
+            }
+            if !self.take_next(receiver, wait)? {
+                break;
+            }
+            self.link.flush()?;
+            self.completion.moved();
+            if !self.intake.is_empty() {
+                break;
+            }
+            wait = Wait::Poll;
+        }
+        self.look()
+    }
+
+    /// Waits for the device where it needs the processor; how long to wait
+    /// for the guest then.
+    pub(crate) fn pace(&mut self) -> Wait {
+        let most = match self.completion.pace(self.gpu.computes_on_host()) {
+            Pace::Guest(wait) => return wait,
+            Pace::Device(most) => most,
+        };
+        let began = Instant::now();
+        if let Some(stream) = self.busy_stream() {
+            // Its error is found by whoever waits for the work that failed.
+            let _ = self.gpu.stream_doze(stream, most);
+        }
+        if began.elapsed() > most / 20 {
+            Wait::Poll
+        } else {
+            // Nothing to wait for there: what is waited for is elsewhere.
+            Wait::Until(began + most)
+        }
+    }
+
+    /// A stream that somebody waits for.
+    fn busy_stream(&self) -> Option<StreamId> {
+        let copies = self.copies.tokens.stream();
+        copies.or_else(|| self.completion.stream())
+    }
+
+    /// Answers what is over.
+    pub(crate) fn look(&mut self) -> Result<(), End> {
+        if self.completion.is_empty() && self.copies.tokens.is_empty() {
+            return Ok(());
+        }
+        if self.complete()? {
+            self.completion.moved();
+        } else if self.completion.is_slow() {
+            self.forward_output()?;
+        }
+        self.link.flush()
+    }
+
+    /// Ends the waits of host functions, as the session's end does.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn abandon_host_functions(&self) {
+        self.objects.host_functions.close();
+    }
+}

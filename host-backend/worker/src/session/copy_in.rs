@@ -1,0 +1,106 @@
+//! A copy to the device from memory of the guest that the host reaches: no byte
+//! passes through a ring or the window.
+//!
+//! The bytes pass through staging memory, so that no address of the guest's
+//! memory is ever known to the device: kernels and calls of the session could
+//! name it, and reach what is not theirs.
+
+use paragpu_communicator_ring::guest_memory::List;
+use paragpu_device::{EventId, StreamId};
+use paragpu_protocol::status::Status;
+
+use super::gpu::Gpu;
+use super::pages::{GuestPages, unreached};
+use crate::error::{Outcome, fail};
+use crate::staging::{Inbound, SLOT};
+use crate::statistics::Statistics;
+
+/// The copy.
+#[derive(Debug)]
+pub(crate) struct PagesIn {
+    /// Given back before the reply.
+    list: Option<List>,
+    destination: u64,
+    stream: StreamId,
+    total: u64,
+    /// Bytes that the device was given.
+    issued: u64,
+    /// Marks the end of the last copy.
+    end: Option<EventId>,
+}
+
+impl PagesIn {
+    /// A copy of as many bytes as the list names.
+    pub(crate) fn new(list: List, destination: u64, stream: StreamId) -> Box<Self> {
+        Box::new(Self {
+            total: list.length(),
+            list: Some(list),
+            destination,
+            stream,
+            issued: 0,
+            end: None,
+        })
+    }
+
+    /// In whose order it copies.
+    pub(crate) fn stream(&self) -> StreamId {
+        self.stream
+    }
+
+    /// Gives the pages back.
+    pub(crate) fn leave(&mut self) {
+        self.list = None;
+    }
+
+    /// Gives the device as much as there is staging memory for; true at the
+    /// end of the whole copy.
+    pub(crate) fn step(
+        &mut self,
+        gpu: &mut Gpu,
+        inbound: &mut Inbound,
+        pages: &mut GuestPages,
+        statistics: &Statistics,
+    ) -> Outcome<bool> {
+        while self.issued < self.total {
+            let Some(list) = &self.list else {
+                return unreached();
+            };
+            let length = SLOT.min(self.total - self.issued);
+            let Some(destination) = self.destination.checked_add(self.issued) else {
+                return fail(Status::INVALID_VALUE, "the destination's address overflows");
+            };
+            let issued = self.issued;
+            let staged = inbound.stage_by(gpu, length, |bytes| pages.read(list, issued, bytes))?;
+            let Some(staged) = staged else {
+                return Ok(false);
+            };
+            gpu.copy(destination, staged.address, length, self.stream)?;
+            inbound.given(gpu, staged, self.stream)?;
+            self.issued += length;
+            statistics.bytes_to_device.add(length);
+        }
+        // All its bytes are taken: the guest's kernel may have the pages back.
+        self.list = None;
+        let end = match self.end {
+            Some(end) => end,
+            None => {
+                let end = gpu.mark(self.stream)?;
+                self.end = Some(end);
+                end
+            }
+        };
+        if !gpu.event_query(end)? {
+            return Ok(false);
+        }
+        self.end = None;
+        gpu.free_mark(end);
+        Ok(true)
+    }
+
+    /// Gives back what a copy holds that will not be finished.
+    pub(crate) fn abandon(self, gpu: &mut Gpu) {
+        if let Some(end) = self.end {
+            gpu.free_mark(end);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The guest's events, and when those were reached that were recorded on
+//! another device.
+
+use std::collections::BTreeMap;
+
+use paragpu_device::{EventId, Result, StreamId};
+use paragpu_protocol::handle::EventHandle;
+use paragpu_protocol::status::Status;
+
+use super::gpu::Gpu;
+use crate::error::Outcome;
+use crate::handles::Table;
+
+/// When events were reached that were recorded before the session came to this
+/// device.
+#[derive(Debug, Default)]
+struct Past {
+    /// Milliseconds before `epoch`, by the guest's handle.
+    before: BTreeMap<u64, f32>,
+    /// An event of this device that was reached when the session came.
+    epoch: Option<EventId>,
+}
+
+impl Past {
+    /// The event is recorded anew, or gone.
+    fn forget(&mut self, event: EventHandle) {
+        if !self.before.is_empty() {
+            self.before.remove(&event.0);
+        }
+    }
+}
+
+/// The events of a session.
+#[derive(Debug)]
+pub(crate) struct Events {
+    table: Table<EventId>,
+    past: Past,
+}
+
+impl Events {
+    pub(crate) fn new() -> Self {
+        Self {
+            table: Table::new("event"),
+            past: Past::default(),
+        }
+    }
+
+    /// The device's name of an event.
+    pub(crate) fn id(&self, event: EventHandle) -> Outcome<EventId> {
+        Ok(*self.table.get(event.0)?)
+    }
+
+    pub(crate) fn create(&mut self, gpu: &mut Gpu, event: EventHandle, flags: u32) -> Outcome<()> {
+        self.table.check_free(event.0)?;
+        let id = gpu.event_create(flags)?;
+        self.table.insert(event.0, id);
+        Ok(())
+    }
+
+    pub(crate) fn destroy(&mut self, gpu: &mut Gpu, event: EventHandle) -> Outcome<()> {
+        let id = self.table.remove(event.0)?;
+        self.past.forget(event);
+        Ok(gpu.event_destroy(id)?)
+    }
+
+    /// The event was recorded on this device.
+    pub(crate) fn recorded(&mut self, event: EventHandle) {
+        self.past.forget(event);
+    }
+
+    /// Milliseconds between two events.
+    pub(crate) fn elapsed(
+        &self,
+        gpu: &mut Gpu,
+        start: EventHandle,
+        end: EventHandle,
+    ) -> Outcome<f32> {
+        if !self.past.before.is_empty() {
+            return Ok(self.position(gpu, end)? - self.position(gpu, start)?);
+        }
+        let (start, end) = (self.id(start)?, self.id(end)?);
+        Ok(gpu.event_elapsed(start, end)?)
+    }
+
+    /// Milliseconds from this device's epoch to the event, wherever it was
+    /// reached.
+    fn position(&self, gpu: &mut Gpu, event: EventHandle) -> Outcome<f32> {
+        if let Some(before) = self.past.before.get(&event.0) {
+            return Ok(-before);
+        }
+        let Some(epoch) = self.past.epoch else {
+            return Err(Status::INVALID_HANDLE.into());
+        };
+        Ok(gpu.event_elapsed(epoch, self.id(event)?)?)
+    }
+
+    /// How many milliseconds before now each of `handles` was reached. Events
+    /// without a time, and those never recorded, are left out. No work is under
+    /// way.
+    pub(crate) fn ages(
+        &self,
+        gpu: &mut Gpu,
+        handles: impl Iterator<Item = u64>,
+    ) -> Result<Vec<(u64, f32)>> {
+        let now = reached_now(gpu)?;
+        while !gpu.event_query(now)? {
+            let most = std::time::Duration::from_micros(200);
+            gpu.stream_doze(StreamId::LEGACY, most)?;
+        }
+        let epoch_age = match self.past.epoch {
+            Some(epoch) => gpu.event_elapsed(epoch, now)?,
+            None => 0.0,
+        };
+        let mut ages = Vec::new();
+        for handle in handles {
+            let age = match self.past.before.get(&handle) {
+                Some(before) => Some(before + epoch_age),
+                None => match self.table.get(handle) {
+                    Ok(&event) => gpu.event_elapsed(event, now).ok(),
+                    Err(_) => None,
+                },
+            };
+            ages.extend(age.map(|age| (handle, age)));
+        }
+        let _ = gpu.event_destroy(now);
+        Ok(ages)
+    }
+
+    /// The session comes, and its events have these ages.
+    pub(crate) fn adopt(&mut self, gpu: &mut Gpu, ages: BTreeMap<u64, f32>) -> Result<()> {
+        self.past = Past {
+            before: ages,
+            epoch: Some(reached_now(gpu)?),
+        };
+        Ok(())
+    }
+}
+
+/// An event behind all work.
+fn reached_now(gpu: &mut Gpu) -> Result<EventId> {
+    let event = gpu.event_create(0)?;
+    gpu.event_record(event, StreamId::LEGACY)?;
+    Ok(event)
+}

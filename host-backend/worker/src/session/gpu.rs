@@ -1,0 +1,167 @@
+//! The session's GPU, and marks in its streams, with which the session learns
+//! what is over: pooled events, and fences made of them.
+
+use std::ops::{Deref, DerefMut};
+
+use paragpu_device::{Device, EventId, Result, Snapshot, StreamId};
+use paragpu_protocol::codec::{Bytes, Text, encode_all};
+use paragpu_protocol::layout::Regions;
+use paragpu_protocol::types::{DeviceSnapshot, encode_pairs};
+
+/// CU_EVENT_DISABLE_TIMING: the cheapest event.
+const UNTIMED: u32 = 2;
+
+/// The GPU that the session was opened on.
+pub(crate) struct Gpu {
+    device: Box<dyn Device>,
+    /// Events that mark nothing at the moment.
+    free_marks: Vec<EventId>,
+    /// The encoded reply to SnapshotDevice.
+    snapshot: Vec<u8>,
+    ordinal: u32,
+    regions: Regions,
+}
+
+impl Gpu {
+    /// The guest's device `ordinal`, opened with its `regions`.
+    pub(crate) fn new(
+        device: Box<dyn Device>,
+        snapshot: &Snapshot,
+        ordinal: u32,
+        regions: Regions,
+    ) -> Self {
+        Self {
+            device,
+            free_marks: Vec::new(),
+            snapshot: encode_snapshot(snapshot),
+            ordinal,
+            regions,
+        }
+    }
+
+    /// The encoded reply to SnapshotDevice.
+    pub(crate) fn snapshot(&self) -> &[u8] {
+        &self.snapshot
+    }
+
+    /// The guest's number of it.
+    pub(crate) fn ordinal(&self) -> u32 {
+        self.ordinal
+    }
+
+    /// Where the guest's addresses of it lie.
+    pub(crate) fn regions(&self) -> Regions {
+        self.regions
+    }
+
+    /// The device behind it.
+    pub(crate) fn device(&mut self) -> &mut dyn Device {
+        self.device.as_mut()
+    }
+
+    /// Marks the work given to `stream` so far.
+    pub(crate) fn mark(&mut self, stream: StreamId) -> Result<EventId> {
+        let event = match self.free_marks.pop() {
+            Some(event) => event,
+            None => self.device.event_create(UNTIMED)?,
+        };
+        match self.device.event_record(event, stream) {
+            Ok(()) => Ok(event),
+            Err(error) => {
+                self.free_marks.push(event);
+                Err(error)
+            }
+        }
+    }
+
+    /// The mark is not needed any more.
+    pub(crate) fn free_mark(&mut self, mark: EventId) {
+        self.free_marks.push(mark);
+    }
+}
+
+impl Deref for Gpu {
+    type Target = dyn Device;
+
+    fn deref(&self) -> &(dyn Device + 'static) {
+        self.device.as_ref()
+    }
+}
+
+impl DerefMut for Gpu {
+    fn deref_mut(&mut self) -> &mut (dyn Device + 'static) {
+        self.device.as_mut()
+    }
+}
+
+/// Passed once everything that was under way when it was made is over.
+#[derive(Debug, Default)]
+pub(crate) struct Fence {
+    marks: Vec<(EventId, StreamId)>,
+}
+
+impl Fence {
+    /// Behind one mark in a stream.
+    pub(crate) fn of(mark: EventId, stream: StreamId) -> Self {
+        Self {
+            marks: vec![(mark, stream)],
+        }
+    }
+
+    /// Behind another mark in a stream too.
+    pub(crate) fn add(&mut self, mark: EventId, stream: StreamId) {
+        self.marks.push((mark, stream));
+    }
+
+    /// A stream whose mark is not passed.
+    pub(crate) fn stream(&self) -> Option<StreamId> {
+        self.marks.last().map(|(_, stream)| *stream)
+    }
+
+    /// Is it passed?
+    ///
+    /// # Errors
+    /// Of work that failed.
+    pub(crate) fn passed(&mut self, gpu: &mut Gpu) -> Result<bool> {
+        while let Some(&(event, _)) = self.marks.last() {
+            if !gpu.event_query(event)? {
+                return Ok(false);
+            }
+            gpu.free_mark(event);
+            self.marks.pop();
+        }
+        Ok(true)
+    }
+
+    /// Gives its events back unpassed.
+    pub(crate) fn abandon(self, gpu: &mut Gpu) {
+        for (event, _) in self.marks {
+            gpu.free_mark(event);
+        }
+    }
+}
+
+fn encode_snapshot(snapshot: &Snapshot) -> Vec<u8> {
+    let attributes = encode_pairs(
+        snapshot
+            .attributes
+            .iter()
+            .map(|(attribute, value)| (*attribute, value.cast_unsigned())),
+    );
+    encode_all(&wire_snapshot(snapshot, &attributes))
+}
+
+/// The snapshot as it travels; `attributes` are its attributes, encoded.
+pub(crate) fn wire_snapshot<'a>(
+    snapshot: &'a Snapshot,
+    attributes: &'a [u8],
+) -> DeviceSnapshot<'a> {
+    DeviceSnapshot {
+        driver_version: snapshot.driver_version,
+        total_memory: snapshot.total_memory,
+        uuid: snapshot.uuid,
+        name: Text(&snapshot.name),
+        pci_bus_id: Text(&snapshot.pci_bus_id),
+        attributes: Bytes(attributes),
+    }
+}

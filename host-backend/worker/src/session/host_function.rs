@@ -1,0 +1,182 @@
+//! Functions of the guest that run in a stream's order.
+//!
+//! When the stream gets there, a thread of the device asks the guest to run
+//! the function and waits for its word, so that the stream waits too. The end
+//! of the session ends every such wait.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use paragpu_communicator::{Polling, Sender, Spin};
+use paragpu_protocol::frame::Control;
+use paragpu_protocol::status::Status;
+
+use crate::error::{Outcome, fail};
+
+/// Most host functions of a session that wait in streams at once.
+const MOST: usize = 64 * 1024;
+
+/// Where a host function is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Its stream has not come to it.
+    Queued,
+    /// The guest was asked to run it and has not said that it did.
+    Running,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    functions: HashMap<u64, State>,
+    closed: bool,
+}
+
+impl Table {
+    /// Is the guest still to say that it ran the function?
+    fn waits_for(&self, id: u64) -> bool {
+        !self.closed && self.functions.get(&id) == Some(&State::Running)
+    }
+}
+
+/// The host functions of a session.
+pub(crate) struct HostFunctions {
+    table: Mutex<Table>,
+    changed: Condvar,
+    /// How many the guest was asked to run and has not; changed under the
+    /// table's lock.
+    running: AtomicUsize,
+    /// How often a wait may have ended.
+    changes: AtomicU64,
+    sender: Arc<dyn Sender>,
+    executed: Arc<AtomicU64>,
+}
+
+impl HostFunctions {
+    pub(crate) fn new(sender: Arc<dyn Sender>, executed: Arc<AtomicU64>) -> Self {
+        Self {
+            table: Mutex::default(),
+            changed: Condvar::new(),
+            running: AtomicUsize::new(0),
+            changes: AtomicU64::new(0),
+            sender,
+            executed,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the guest been asked to run functions that it has not finished?
+    pub(crate) fn are_running(&self) -> bool {
+        self.running.load(Ordering::Acquire) > 0
+    }
+
+    /// Is none launched that has not ended?
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().functions.is_empty()
+    }
+
+    /// Notes a function that is about to be given to a stream.
+    pub(crate) fn queue(&self, id: u64) -> Outcome<()> {
+        let mut table = self.lock();
+        if table.functions.contains_key(&id) {
+            return fail(
+                Status::INVALID_VALUE,
+                format!("host function {id} was launched already"),
+            );
+        }
+        if table.functions.len() >= MOST {
+            return fail(Status::OUT_OF_MEMORY, "too many host functions wait");
+        }
+        table.functions.insert(id, State::Queued);
+        Ok(())
+    }
+
+    /// Forgets a function that no stream comes to.
+    pub(crate) fn remove(&self, id: u64) {
+        let mut table = self.lock();
+        if table.functions.remove(&id) == Some(State::Running) {
+            self.running.fetch_sub(1, Ordering::Release);
+        }
+    }
+
+    /// Runs on a thread of the device: has the guest run the function.
+    pub(crate) fn run(&self, id: u64) {
+        {
+            let mut table = self.lock();
+            if table.closed {
+                return;
+            }
+            if table.functions.insert(id, State::Running) != Some(State::Running) {
+                self.running.fetch_add(1, Ordering::Release);
+            }
+        }
+        let asked = self
+            .sender
+            .send(
+                Control::HostFunc.kind(),
+                0,
+                Some(self.executed.load(Ordering::Relaxed)),
+                &[&id.to_le_bytes()],
+            )
+            .map(drop);
+        // A lost connection does not lose the frame: the next one brings it.
+        let _ = self.sender.flush();
+        if asked.is_err() {
+            // The session's own thread finds out and ends it.
+            self.remove(id);
+            return;
+        }
+        // Most are short, and being woken takes longer than they do.
+        let mut spin = Spin::new(Polling::default().spin, None);
+        let mut seen = 0;
+        while spin.again() {
+            let changes = self.changes.load(Ordering::Acquire);
+            if changes != seen {
+                seen = changes;
+                if !self.lock().waits_for(id) {
+                    return;
+                }
+            }
+        }
+        let mut table = self.lock();
+        while table.waits_for(id) {
+            table = self
+                .changed
+                .wait(table)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// A wait may have ended.
+    fn change(&self) {
+        self.changes.fetch_add(1, Ordering::Release);
+        self.changed.notify_all();
+    }
+
+    /// The guest has run the function.
+    pub(crate) fn done(&self, id: u64) -> Outcome<()> {
+        let mut table = self.lock();
+        match table.functions.get(&id) {
+            Some(State::Running) => {
+                table.functions.remove(&id);
+                self.running.fetch_sub(1, Ordering::Release);
+                drop(table);
+                self.change();
+                Ok(())
+            }
+            _ => fail(
+                Status::INVALID_VALUE,
+                format!("host function {id} was not asked for"),
+            ),
+        }
+    }
+
+    /// Ends every wait, now and later.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.change();
+    }
+}

@@ -1,0 +1,371 @@
+//! Memory of the guest's that its device reaches: pinned memory of the window,
+//! and shadows, which are copies of memory that has no place in a window.
+//!
+//! A session that goes where its window cannot, to another host or into a
+//! directory, has memory of its own at the same addresses from then on, in
+//! shadows like pinned memory of sessions that never had a window. What is in it
+//! the guest knows, at the very moment at which it goes over to the new
+//! connection: it sends that first, and nothing is executed before. So no daemon
+//! carries it, and what the program writes until then is not lost.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use paragpu_communicator::Window;
+use paragpu_protocol::layout::{BULK_TOKEN_BYTES, DEVICE_STRIDE, Regions};
+use paragpu_protocol::status::Status;
+
+use super::gpu::Gpu;
+use super::pages::GuestPages;
+use super::shadow::{PAGE, Shadow};
+use crate::error::{Outcome, fail};
+use crate::statistics::Statistics;
+use crate::transfer::state::StateError;
+
+/// Host memory for shadows where nothing else is assigned.
+const HOST_MEMORY: u64 = 16 << 30;
+
+/// Where the contents of pinned memory at a window's addresses are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Pinned {
+    /// In the window, which guest and worker share; or there is neither.
+    #[default]
+    Window = 0,
+    /// With the guest, which is to send them; here are zeros.
+    Guest = 1,
+    /// Here, and the guest has a copy.
+    Here = 2,
+}
+
+impl Pinned {
+    /// By its number in a state.
+    ///
+    /// # Errors
+    /// [`StateError::Order`] for a number that is none.
+    pub fn of(number: u8) -> Result<Self, StateError> {
+        Ok(match number {
+            0 => Self::Window,
+            1 => Self::Guest,
+            2 => Self::Here,
+            _ => return Err(StateError::Order("pinned memory at an unknown place")),
+        })
+    }
+}
+
+/// What a guest that connects again finds at its window's addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    /// Nothing.
+    Nothing,
+    /// The window that it has.
+    Window,
+    /// Memory of the host's own that lacks what the guest has there.
+    Wanting,
+    /// Memory of the host's own.
+    Copies,
+}
+
+/// The host memory of a session.
+#[derive(Debug)]
+pub(crate) struct HostMemory {
+    regions: Regions,
+    window: Option<Arc<Window>>,
+    /// Pinned ranges of the window: offset and size.
+    pins: BTreeMap<u64, u64>,
+    /// Where pinned memory at the window's addresses is.
+    pinned: Pinned,
+    shadows: BTreeMap<u64, Shadow>,
+    /// Most bytes of shadows.
+    limit: u64,
+    /// The VM's memory and the page lists of the session's channel.
+    pages: GuestPages,
+    statistics: Arc<Statistics>,
+}
+
+impl HostMemory {
+    /// With at most `limit` bytes of shadows; 0 for 16 GiB.
+    pub(crate) fn new(
+        regions: Regions,
+        window: Option<Arc<Window>>,
+        limit: u64,
+        statistics: Arc<Statistics>,
+    ) -> Self {
+        Self {
+            regions,
+            window,
+            pins: BTreeMap::new(),
+            pinned: Pinned::default(),
+            shadows: BTreeMap::new(),
+            limit: match limit {
+                0 => HOST_MEMORY,
+                limit => limit,
+            },
+            pages: GuestPages::default(),
+            statistics,
+        }
+    }
+
+    /// Memory of the VM that the host reaches.
+    pub(crate) fn pages(&mut self) -> &mut GuestPages {
+        &mut self.pages
+    }
+
+    /// Is it an address of host memory?
+    pub(crate) fn holds(&self, address: u64) -> bool {
+        Regions::holds(self.regions.shadow, address, 0)
+            || Regions::holds(self.regions.window, address, 0)
+    }
+
+    // The window, and where pinned memory is.
+
+    /// The window that guest and worker share.
+    pub(crate) fn window(&self) -> Option<&Arc<Window>> {
+        self.window.as_ref()
+    }
+
+    /// The session has this window from now on.
+    pub(crate) fn adopt_window(&mut self, window: &Arc<Window>) {
+        self.window = Some(Arc::clone(window));
+    }
+
+    /// Could the session use a window that comes with another connection?
+    pub(crate) fn lacks_window(&self) -> bool {
+        self.window.is_none() && self.pinned == Pinned::Window
+    }
+
+    /// Where pinned memory is.
+    pub(crate) fn pinned(&self) -> Pinned {
+        self.pinned
+    }
+
+    pub(crate) fn set_pinned(&mut self, pinned: Pinned) {
+        self.pinned = pinned;
+    }
+
+    /// What a guest that connects again is told.
+    pub(crate) fn sharing(&self) -> Sharing {
+        match self.pinned {
+            Pinned::Window if self.window.is_some() => Sharing::Window,
+            Pinned::Window => Sharing::Nothing,
+            Pinned::Guest => Sharing::Wanting,
+            Pinned::Here => Sharing::Copies,
+        }
+    }
+
+    /// Where pinned memory will be once the session has left its window.
+    pub(crate) fn pinned_without_window(&self) -> Pinned {
+        match self.pinned {
+            Pinned::Window if self.window.is_some() => Pinned::Guest,
+            other => other,
+        }
+    }
+
+    /// Can memory at a window's addresses be pinned?
+    pub(crate) fn can_pin(&self) -> bool {
+        self.window.is_some() || self.pinned != Pinned::Window
+    }
+
+    /// Pinned memory has no place in a window: the shadow that stands for what
+    /// is pinned at `offset`.
+    pub(crate) fn shadow_of_pin(&self, offset: u64) -> Option<u64> {
+        (self.pinned != Pinned::Window).then(|| self.regions.window.saturating_add(offset))
+    }
+
+    /// Pins a range of the window, or of the memory in its place.
+    pub(crate) fn pin(&mut self, gpu: &mut Gpu, offset: u64, size: u64) -> Outcome<()> {
+        let (base, length) = match &self.window {
+            Some(window) => (window.address(), window.len()),
+            // Copies, wherever the window's end was.
+            None if self.pinned != Pinned::Window => (self.regions.window, DEVICE_STRIDE),
+            None => (0, 0),
+        };
+        let end = offset.checked_add(size).filter(|end| *end <= length);
+        let whole = size != 0 && (offset | size).is_multiple_of(PAGE);
+        let Some(end) = end.filter(|_| whole && offset >= BULK_TOKEN_BYTES) else {
+            return fail(
+                Status::INVALID_VALUE,
+                format!("{size} bytes at offset {offset:#x} are not pages of the window"),
+            );
+        };
+        if self.window.is_none() {
+            return self.make_shadow(gpu, base + offset, size);
+        }
+        let before = self.pins.range(..end).next_back();
+        if before.is_some_and(|(start, size)| start + size > offset) {
+            return fail(
+                Status::HOST_MEMORY_ALREADY_REGISTERED,
+                format!("{size} bytes at offset {offset:#x} are pinned already"),
+            );
+        }
+        gpu.host_register(base + offset, size)?;
+        self.pins.insert(offset, size);
+        Ok(())
+    }
+
+    /// Is memory of the window pinned that starts at `offset`?
+    pub(crate) fn is_pinned(&self, offset: u64) -> bool {
+        self.pins.contains_key(&offset)
+    }
+
+    /// The range is pinned no more; the device still has it.
+    pub(crate) fn forget_pin(&mut self, offset: u64) {
+        self.pins.remove(&offset);
+    }
+
+    /// The device gives up what was pinned at `offset`; no work uses it any more.
+    pub(crate) fn unpin(&self, gpu: &mut Gpu, offset: u64) -> Outcome<()> {
+        let base = self.window.as_ref().map_or(0, |window| window.address());
+        Ok(gpu.host_unregister(base + offset)?)
+    }
+
+    /// Pinned ranges of the window: offset and size.
+    pub(crate) fn pins(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.pins.iter().map(|(offset, size)| (*offset, *size))
+    }
+
+    // Shadows.
+
+    /// Makes a shadow that the guest asks for.
+    pub(crate) fn create_shadow(&mut self, gpu: &mut Gpu, address: u64, size: u64) -> Outcome<()> {
+        let inside = Regions::holds(self.regions.shadow, address, size);
+        if size == 0 || !(address | size).is_multiple_of(PAGE) || !inside {
+            return fail(
+                Status::INVALID_VALUE,
+                format!("{size} bytes at {address:#x} are not pages of the shadow region"),
+            );
+        }
+        self.make_shadow(gpu, address, size)
+    }
+
+    /// A shadow at pages of the shadow region or of the window's.
+    fn make_shadow(&mut self, gpu: &mut Gpu, address: u64, size: u64) -> Outcome<()> {
+        let before = self.shadows.range(..address + size).next_back();
+        if before.is_some_and(|(_, shadow)| shadow.end() > address) {
+            return fail(
+                Status::HOST_MEMORY_ALREADY_REGISTERED,
+                format!("{size} bytes at {address:#x} overlap another shadow"),
+            );
+        }
+        let held = self.statistics.host_memory.get().saturating_add(size);
+        if held > self.limit {
+            let limit = self.limit;
+            return fail(
+                Status::OUT_OF_MEMORY,
+                format!("the session may have {limit} bytes of host memory"),
+            );
+        }
+        let shadow = match Shadow::at(address, size) {
+            Ok(shadow) => shadow,
+            Err(errno) => {
+                return fail(
+                    Status::OUT_OF_MEMORY,
+                    format!("the host cannot map {size} bytes at {address:#x}: {errno}"),
+                );
+            }
+        };
+        gpu.host_register(address, size)?;
+        self.shadows.insert(address, shadow);
+        self.statistics.host_memory.set(held);
+        Ok(())
+    }
+
+    /// Checks that a shadow starts at `address`.
+    pub(crate) fn check_shadow(&self, address: u64) -> Outcome<()> {
+        match self.shadows.contains_key(&address) {
+            true => Ok(()),
+            false => fail(
+                Status::HOST_MEMORY_NOT_REGISTERED,
+                format!("no shadow starts at {address:#x}"),
+            ),
+        }
+    }
+
+    /// Drops a shadow; no work uses it any more. Where the device keeps it, it
+    /// stays mapped.
+    pub(crate) fn drop_shadow(&mut self, gpu: &mut Gpu, address: u64) -> Outcome<()> {
+        self.check_shadow(address)?;
+        gpu.host_unregister(address)?;
+        if let Some(shadow) = self.shadows.remove(&address) {
+            let held = self.statistics.host_memory.get();
+            let left = held.saturating_sub(shadow.len());
+            self.statistics.host_memory.set(left);
+        }
+        Ok(())
+    }
+
+    /// The shadows: address and size.
+    pub(crate) fn shadows(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.shadows
+            .iter()
+            .map(|(address, shadow)| (*address, shadow.len()))
+    }
+
+    /// The shadow that holds a whole range, and the range's offset in it.
+    fn shadow_of(&self, address: u64, size: u64) -> Outcome<(&Shadow, u64)> {
+        let end = address.checked_add(size);
+        let found = self.shadows.range(..=address).next_back();
+        match found {
+            Some((start, shadow)) if end.is_some_and(|end| end <= shadow.end()) => {
+                Ok((shadow, address - start))
+            }
+            _ => fail(
+                Status::INVALID_VALUE,
+                format!("{size} bytes at {address:#x} are not inside a shadow"),
+            ),
+        }
+    }
+
+    /// Writes a run of the guest's bytes.
+    pub(crate) fn write_shadow(&self, address: u64, bytes: &[u8]) -> Outcome<()> {
+        let (shadow, offset) = self.shadow_of(address, bytes.len() as u64)?;
+        let written = shadow.write(offset, bytes);
+        self.statistics.bytes_to_device.add(bytes.len() as u64);
+        match written {
+            true => Ok(()),
+            false => fail(Status::INVALID_VALUE, "outside the shadow"),
+        }
+    }
+
+    /// Shows runs of the pages that the device changed since both sides agreed:
+    /// offset in the range and bytes.
+    pub(crate) fn read_shadow<E>(
+        &self,
+        address: u64,
+        size: u64,
+        mut changed: impl FnMut(u64, &[u8]) -> Result<(), E>,
+    ) -> Outcome<()>
+    where
+        crate::error::Fault: From<E>,
+    {
+        let (shadow, from) = self.shadow_of(address, size)?;
+        if !(address | size).is_multiple_of(PAGE) {
+            return fail(Status::INVALID_VALUE, "a shadow is read by pages");
+        }
+        Ok(shadow.refresh(from, size, |offset, bytes| changed(offset - from, bytes))?)
+    }
+
+    /// Bytes of a shadow that both sides agreed on last, for a session that moves.
+    pub(crate) fn agreed(&self, address: u64, offset: u64, size: u64) -> Result<&[u8], StateError> {
+        let shadow = self.shadows.get(&address);
+        let size = usize::try_from(size).unwrap_or(usize::MAX);
+        shadow
+            .map(|shadow| shadow.agreed(offset, size))
+            .filter(|bytes| bytes.len() == size)
+            .ok_or(StateError::Order("contents of a shadow that is not there"))
+    }
+
+    /// The same of a session that came.
+    pub(crate) fn set_agreed(
+        &mut self,
+        address: u64,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), StateError> {
+        let shadow = self.shadows.get(&address);
+        match shadow.map(|shadow| shadow.set_agreed(offset, bytes)) {
+            Some(true) => Ok(()),
+            _ => Err(StateError::Order("contents of a shadow that is not there")),
+        }
+    }
+}

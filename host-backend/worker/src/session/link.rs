@@ -1,0 +1,255 @@
+//! The session's side of its guest's connection: what is sent, and what comes
+//! after a connection is lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use paragpu_communicator::{Connection, Error as TravelError, Sender};
+use paragpu_protocol::frame::{Control, MAX_PAYLOAD, REPLY};
+use paragpu_protocol::reply::encode_failed;
+use paragpu_protocol::status::Status;
+
+use super::host_memory::Sharing;
+use super::sender::DurableSender;
+use crate::error::End;
+use crate::staging::Lent;
+use crate::statistics::Statistics;
+
+/// Data of this size on stays in its slot until the guest has it. The guest
+/// says so every [`ACKNOWLEDGE_EVERY`](paragpu_protocol::frame::ACKNOWLEDGE_EVERY)
+/// bytes, so that there are always slots to come back.
+pub(crate) const LENT: u64 = 64 * 1024;
+
+/// Whom a call's reply is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct At {
+    /// 0: nobody waits.
+    pub(crate) slot: u16,
+    /// The call's number.
+    pub(crate) call: u16,
+}
+
+/// Gives a session another connection.
+pub trait Reconnect: Send {
+    /// Waits for the guest to connect again after its connection was `lost`,
+    /// and welcomes it: the host has taken in calls up to `taken`. `None`
+    /// where the guest is gone.
+    fn next(&mut self, lost: &TravelError, taken: u64, sharing: Sharing) -> Option<Reconnected>;
+}
+
+/// A connection that takes the place of a lost one.
+#[derive(Debug)]
+pub struct Reconnected {
+    /// The connection; its guest has the welcome.
+    pub connection: Connection,
+    /// Counted frames of the session that the guest has received.
+    pub received: u64,
+    /// How calls travel over it.
+    pub communicator: &'static str,
+}
+
+/// How long calls take, where that is counted.
+struct Latencies {
+    counted: bool,
+    /// By slot: when the call that its thread waits for was taken in.
+    began: Vec<Option<Instant>>,
+}
+
+/// The guest's connection, whichever stands.
+pub(crate) struct Link {
+    sender: Arc<DurableSender>,
+    reconnect: Option<Box<dyn Reconnect>>,
+    /// How calls travel, for listings.
+    communicator: String,
+    /// The highest call executed, which every frame acknowledges. Threads of
+    /// host functions send frames, too.
+    executed: Arc<AtomicU64>,
+    /// Replies are encoded here.
+    buffer: Vec<u8>,
+    unflushed: bool,
+    /// Frames that are kept may name memory of the device.
+    lends_device_memory: bool,
+    latencies: Latencies,
+    statistics: Arc<Statistics>,
+}
+
+impl Link {
+    /// Sends over `sender` at first.
+    pub(crate) fn new(
+        sender: Arc<dyn Sender>,
+        reconnect: Option<Box<dyn Reconnect>>,
+        latency: bool,
+        statistics: Arc<Statistics>,
+    ) -> Self {
+        Self {
+            sender: Arc::new(DurableSender::new(sender, reconnect.is_some())),
+            reconnect,
+            communicator: String::new(),
+            executed: Arc::new(AtomicU64::new(0)),
+            buffer: Vec::with_capacity(4096),
+            unflushed: false,
+            lends_device_memory: false,
+            latencies: Latencies {
+                counted: latency,
+                began: Vec::new(),
+            },
+            statistics,
+        }
+    }
+
+    /// What sends, whatever the connection.
+    pub(crate) fn sender(&self) -> &Arc<DurableSender> {
+        &self.sender
+    }
+
+    /// How calls travel.
+    pub(crate) fn communicator(&self) -> &str {
+        &self.communicator
+    }
+
+    pub(crate) fn set_communicator(&mut self, communicator: impl Into<String>) {
+        self.communicator = communicator.into();
+    }
+
+    /// Where other connections come from.
+    pub(crate) fn set_reconnect(&mut self, reconnect: Option<Box<dyn Reconnect>>) {
+        self.reconnect = reconnect;
+    }
+
+    /// May the session outlive its connection?
+    pub(crate) fn is_durable(&self) -> bool {
+        self.reconnect.is_some()
+    }
+
+    /// Waits for another connection: [`Reconnect::next`].
+    pub(crate) fn next(
+        &mut self,
+        lost: &TravelError,
+        taken: u64,
+        sharing: Sharing,
+    ) -> Option<Reconnected> {
+        self.reconnect.as_mut()?.next(lost, taken, sharing)
+    }
+
+    /// The highest call executed.
+    pub(crate) fn executed(&self) -> u64 {
+        self.executed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_executed(&self, sequence: u64) {
+        self.executed.store(sequence, Ordering::Relaxed);
+    }
+
+    /// The same number, for threads that send.
+    pub(crate) fn executed_cell(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.executed)
+    }
+
+    /// An empty buffer for a reply, to be [given back](Self::keep_buffer).
+    pub(crate) fn take_buffer(&mut self) -> Vec<u8> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        buffer
+    }
+
+    pub(crate) fn keep_buffer(&mut self, buffer: Vec<u8>) {
+        self.buffer = buffer;
+    }
+
+    /// Sends a frame.
+    pub(crate) fn send(&mut self, kind: u16, slot: u16, payload: &[&[u8]]) -> Result<(), End> {
+        self.sender
+            .send(kind, slot, Some(self.executed()), payload)?;
+        self.unflushed = true;
+        Ok(())
+    }
+
+    /// Sends a frame as well as it goes, without waiting for room.
+    pub(crate) fn try_send(&self, kind: u16, payload: &[&[u8]]) {
+        // The guest may be gone: nobody is left to tell.
+        let _ = self
+            .sender
+            .try_send(kind, 0, Some(self.executed()), payload);
+    }
+
+    /// Sends a reply.
+    pub(crate) fn send_reply(&mut self, at: At, payload: &[&[u8]]) -> Result<(), End> {
+        self.ends(at.slot);
+        let length: usize = payload.iter().map(|part| part.len()).sum();
+        if length > MAX_PAYLOAD {
+            let mut out = Vec::new();
+            let detail = format!("the reply has {length} bytes");
+            encode_failed(Status::NOT_SUPPORTED, at.call, &detail, &mut out);
+            self.send(at.call | REPLY, at.slot, &[&out])
+        } else {
+            self.send(at.call | REPLY, at.slot, payload)
+        }
+    }
+
+    /// Sends bytes that a call asked for, `offset` bytes from their begin.
+    /// Many stay where they are until the guest has them.
+    pub(crate) fn send_data(&mut self, at: At, offset: u64, bytes: Lent) -> Result<(), End> {
+        let offset = offset.to_le_bytes();
+        let length = bytes.as_ref().len();
+        if (length as u64) < LENT {
+            self.send(Control::Data.kind(), at.slot, &[&offset, bytes.as_ref()])?;
+            self.read(length);
+            return Ok(());
+        }
+        self.lends_device_memory |= matches!(bytes, Lent::Place(_));
+        let frame = (Control::Data.kind(), at.slot, self.executed());
+        self.sender.send_lent(frame, &offset, bytes)?;
+        self.read(length);
+        Ok(())
+    }
+
+    /// So many bytes came from the device for the guest.
+    pub(crate) fn read(&mut self, length: usize) {
+        self.unflushed = true;
+        self.statistics.bytes_from_device.add(length as u64);
+    }
+
+    /// Memory of the device is about to be unmapped: copies what kept frames
+    /// name of it.
+    pub(crate) fn own_lent(&mut self) {
+        if std::mem::take(&mut self.lends_device_memory) {
+            self.sender.own();
+        }
+    }
+
+    /// Sends what was gathered.
+    pub(crate) fn flush(&mut self) -> Result<(), End> {
+        if self.unflushed {
+            self.unflushed = false;
+            self.sender.flush()?;
+        }
+        Ok(())
+    }
+
+    /// A call was taken in; somebody waits for it unless its slot is 0.
+    pub(crate) fn begins(&mut self, slot: u16) {
+        let Latencies { counted, began } = &mut self.latencies;
+        if slot == 0 || !*counted {
+            return;
+        }
+        let place = usize::from(slot);
+        if place >= began.len() {
+            began.resize(place + 1, None);
+        }
+        if let Some(began) = began.get_mut(place) {
+            *began = Some(Instant::now());
+        }
+    }
+
+    /// The call of this slot is answered.
+    fn ends(&mut self, slot: u16) {
+        if !self.latencies.counted {
+            return;
+        }
+        let began = self.latencies.began.get_mut(usize::from(slot));
+        if let Some(began) = began.and_then(Option::take) {
+            self.statistics.answered(began.elapsed());
+        }
+    }
+}

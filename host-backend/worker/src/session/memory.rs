@@ -1,0 +1,225 @@
+//! The session's device memory.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use paragpu_protocol::status::Status;
+use paragpu_protocol::types::MemoryInfo;
+
+use super::gpu::{Fence, Gpu};
+use super::link::Link;
+use crate::account::Share;
+use crate::arena::{Arena, Plan, Refused};
+use crate::error::{Outcome, fail};
+use crate::statistics::Statistics;
+
+/// Most bytes of device memory that stay mapped though the guest freed them.
+const IDLE_MEMORY: u64 = 1 << 30;
+
+/// What is mapped of the arena, and what counts for its limit.
+#[derive(Debug)]
+pub(crate) struct DeviceMemory {
+    arena: Arena<Fence>,
+    statistics: Arc<Statistics>,
+}
+
+impl DeviceMemory {
+    /// Mappings from `base` on, of at most `limit` bytes (0 for all there is) on
+    /// a device of `total`.
+    pub(crate) fn new(base: u64, limit: u64, total: u64, statistics: Arc<Statistics>) -> Self {
+        let limit = match limit {
+            0 => total,
+            limit => limit.min(total),
+        };
+        Self {
+            arena: Arena::new(base, limit, IDLE_MEMORY.min(total / 8)),
+            statistics,
+        }
+    }
+
+    /// What is mapped from now on counts for the session's VM.
+    pub(crate) fn count_for(&mut self, share: Share) {
+        self.arena.count_for(share);
+    }
+
+    /// Bytes that the guest has.
+    pub(crate) fn live(&self) -> u64 {
+        self.arena.live()
+    }
+
+    /// Which mapping starts at `address`: another number is other memory.
+    pub(crate) fn mapping(&self, address: u64) -> Option<u64> {
+        self.arena.mapping(address)
+    }
+
+    /// Does a mapping of the guest's start at `address`?
+    pub(crate) fn is_live(&self, address: u64) -> bool {
+        self.arena.is_live(address)
+    }
+
+    /// Counts memory of the device that lies elsewhere.
+    pub(crate) fn charge(&mut self, bytes: u64) -> Outcome<()> {
+        match self.arena.charge(bytes) {
+            Ok(()) => Ok(()),
+            Err(refused) => self.no_room(&refused),
+        }
+    }
+
+    /// Counts it no longer.
+    pub(crate) fn discharge(&mut self, bytes: u64) {
+        self.arena.discharge(bytes);
+    }
+
+    /// Tells who looks at the session from outside how much the guest has.
+    pub(crate) fn count(&self) {
+        self.statistics.device_memory.set(self.arena.live());
+    }
+
+    fn plan(&mut self, address: u64, size: u64) -> Outcome<Plan<Fence>> {
+        match self.arena.plan(address, size) {
+            Ok(plan) => Ok(plan),
+            Err(Refused::Place) => fail(
+                Status::INVALID_VALUE,
+                format!("{size} bytes at {address:#x} are not chunks of the arena"),
+            ),
+            Err(Refused::Overlap) => fail(
+                Status::INVALID_VALUE,
+                format!("{size} bytes at {address:#x} overlap another mapping"),
+            ),
+            Err(refused) => self.no_room(&refused),
+        }
+    }
+
+    /// Past a limit, as on a full device.
+    fn no_room<T>(&self, refused: &Refused) -> Outcome<T> {
+        let limit = self.arena.limit();
+        let who = match refused {
+            Refused::Shared => "the sessions of this VM may together have",
+            _ => "the session may have",
+        };
+        fail(
+            Status::OUT_OF_MEMORY,
+            format!("{who} {limit} bytes of device memory"),
+        )
+    }
+
+    /// Maps a range. Where it is mapped already, the fence after which it may
+    /// be used; the caller [counts](Self::count) then.
+    pub(crate) fn map(
+        &mut self,
+        gpu: &mut Gpu,
+        link: &mut Link,
+        address: u64,
+        size: u64,
+    ) -> Outcome<Option<Fence>> {
+        match self.plan(address, size)? {
+            Plan::Reuse(fence) => Ok(Some(fence)),
+            Plan::Map(in_the_way) => {
+                let mapped = self
+                    .unmap_all(gpu, link, in_the_way)
+                    .and_then(|()| self.map_now(gpu, link, address, size));
+                if mapped.is_err() {
+                    self.arena.abandon_plan();
+                }
+                mapped.map(|()| None)
+            }
+        }
+    }
+
+    fn map_now(&mut self, gpu: &mut Gpu, link: &mut Link, address: u64, size: u64) -> Outcome<()> {
+        match gpu.memory_map(address, size) {
+            Err(error) if error.status == Status::OUT_OF_MEMORY && self.arena.idle() > 0 => {
+                let idle = self.arena.take_idle();
+                self.unmap_all(gpu, link, idle)?;
+                gpu.memory_map(address, size)?;
+            }
+            mapped => mapped?,
+        }
+        self.arena.mapped(address, size);
+        Ok(())
+    }
+
+    /// Maps memory that another worker hands over, in the place of what is
+    /// mapped at `address`. Where the device does not take it, or nothing is
+    /// handed over, memory of its own is mapped: false.
+    pub(crate) fn import(
+        &mut self,
+        gpu: &mut Gpu,
+        link: &mut Link,
+        address: u64,
+        size: u64,
+        descriptor: Option<OwnedFd>,
+    ) -> Outcome<bool> {
+        if self.arena.give_up(address) {
+            self.unmap_all(gpu, link, vec![address])?;
+        }
+        let Plan::Map(in_the_way) = self.plan(address, size)? else {
+            return fail(Status::INVALID_VALUE, "memory that was just given up");
+        };
+        let imported = self.unmap_all(gpu, link, in_the_way).map(|()| {
+            let descriptor = descriptor?;
+            let imported = gpu.memory_import(address, size, descriptor);
+            if let Err(error) = &imported {
+                tracing::warn!(%error, address, size, "memory is copied that was handed over");
+            }
+            imported.ok()
+        });
+        let mapped = imported.and_then(|imported| match imported {
+            Some(()) => {
+                self.arena.mapped(address, size);
+                Ok(true)
+            }
+            None => self.map_now(gpu, link, address, size).map(|()| false),
+        });
+        if mapped.is_err() {
+            self.arena.abandon_plan();
+        }
+        self.count();
+        mapped
+    }
+
+    fn unmap_all(&mut self, gpu: &mut Gpu, link: &mut Link, ranges: Vec<u64>) -> Outcome<()> {
+        for fence in self.arena.take_dropped() {
+            fence.abandon(gpu);
+        }
+        if !ranges.is_empty() {
+            // The guest may still lack what frames name of this memory.
+            link.own_lent();
+        }
+        for address in ranges {
+            gpu.memory_unmap(address)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the mapping that starts at `address` away; it stays mapped for a
+    /// while, and may be used again once the fence is passed.
+    pub(crate) fn unmap(
+        &mut self,
+        gpu: &mut Gpu,
+        link: &mut Link,
+        address: u64,
+        fence: Fence,
+    ) -> Outcome<()> {
+        let surplus = self.arena.unmap(address, fence).unwrap_or_default();
+        self.count();
+        self.unmap_all(gpu, link, surplus)
+    }
+
+    /// Free and total bytes, as the guest sees them.
+    pub(crate) fn info(&self, gpu: &mut Gpu) -> Outcome<MemoryInfo> {
+        let device = gpu.memory_info()?;
+        let limit = self.arena.limit();
+        let free = device.free.saturating_add(self.arena.idle());
+        Ok(MemoryInfo {
+            free: free.min(self.arena.free()),
+            total: device.total.min(limit),
+        })
+    }
+
+    /// As if the mapping had been handed to somebody else.
+    #[cfg(test)]
+    pub(crate) fn give_up(&mut self, address: u64) -> bool {
+        self.arena.give_up(address)
+    }
+}

@@ -1,0 +1,112 @@
+//! The guest's modules, their kernels, and the images that they are loaded from.
+
+use paragpu_device::{Function, FunctionId, ModuleId};
+use paragpu_protocol::status::Status;
+use paragpu_protocol::table::{FunctionGet, ModuleLoad};
+use paragpu_protocol::types::pairs;
+
+use super::gpu::Gpu;
+use crate::error::{Outcome, fail};
+use crate::handles::Table;
+use crate::images::{ImageStore, Images};
+
+/// Most bytes of a loader's log that are sent.
+const MOST_LOG: usize = 64 * 1024;
+/// What code that prints calls: printf, and a failed assert.
+const PRINTING: [&str; 2] = ["vprintf", "__assertfail"];
+/// Most bytes of decompressed code that are searched for it; a larger module
+/// is taken to print. About 10 ms.
+const MOST_SEARCHED: u64 = 16 << 20;
+
+/// A module of the guest.
+#[derive(Debug)]
+struct Module {
+    id: ModuleId,
+    /// Its kernels may print.
+    prints: bool,
+}
+
+/// A kernel of the guest, as it is launched.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kernel {
+    pub(crate) id: FunctionId,
+    /// It may print.
+    pub(crate) prints: bool,
+    /// Handle of the module it is in.
+    module: u64,
+}
+
+/// The modules of a session.
+#[derive(Debug)]
+pub(crate) struct Modules {
+    modules: Table<Module>,
+    kernels: Table<Kernel>,
+    images: Images,
+}
+
+impl Modules {
+    pub(crate) fn new(images: ImageStore) -> Self {
+        Self {
+            modules: Table::new("module"),
+            kernels: Table::new("kernel"),
+            images: Images::new(images),
+        }
+    }
+
+    /// The images that are kept for this session and for others.
+    pub(crate) fn images(&mut self) -> &mut Images {
+        &mut self.images
+    }
+
+    /// An image that a module of the session was loaded from.
+    pub(crate) fn image(&self, hash: &[u8; 32]) -> Outcome<std::sync::Arc<Vec<u8>>> {
+        self.images.load(hash)
+    }
+
+    /// The device's name of a module.
+    pub(crate) fn id(&self, module: u64) -> Outcome<ModuleId> {
+        Ok(self.modules.get(module)?.id)
+    }
+
+    pub(crate) fn kernel(&self, function: u64) -> Outcome<Kernel> {
+        self.kernels.get(function).copied()
+    }
+
+    /// Loads a module; returns the loader's log.
+    pub(crate) fn load(&mut self, gpu: &mut Gpu, call: &ModuleLoad<'_>) -> Outcome<String> {
+        self.modules.check_free(call.module.0)?;
+        if !call.options.0.len().is_multiple_of(8) {
+            return fail(Status::INVALID_VALUE, "options are pairs");
+        }
+        let image = self.images.load(&call.hash)?;
+        let options: Vec<(u32, u32)> = pairs(call.options).collect();
+        let (id, mut log) = gpu.module_load(&image, &options)?;
+        let prints = paragpu_fatbin::may_name(&image, &PRINTING, MOST_SEARCHED);
+        self.modules.insert(call.module.0, Module { id, prints });
+        let mut end = log.len().min(MOST_LOG);
+        while !log.is_char_boundary(end) {
+            end -= 1;
+        }
+        log.truncate(end);
+        Ok(log)
+    }
+
+    pub(crate) fn unload(&mut self, gpu: &mut Gpu, handle: u64) -> Outcome<()> {
+        let module = self.modules.remove(handle)?;
+        self.kernels.retain(|_, kernel| kernel.module != handle);
+        Ok(gpu.module_unload(module.id)?)
+    }
+
+    pub(crate) fn function(&mut self, gpu: &mut Gpu, call: &FunctionGet<'_>) -> Outcome<Function> {
+        self.kernels.check_free(call.function.0)?;
+        let module = self.modules.get(call.module.0)?;
+        let function = gpu.module_function(module.id, call.name.0)?;
+        let kernel = Kernel {
+            id: function.id,
+            prints: module.prints,
+            module: call.module.0,
+        };
+        self.kernels.insert(call.function.0, kernel);
+        Ok(function)
+    }
+}

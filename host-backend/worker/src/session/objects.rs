@@ -1,0 +1,54 @@
+//! The guest's objects: what it calls by handles of its own choice, chapter by
+//! chapter.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::event::Events;
+use super::graph::Graphs;
+use super::host_function::HostFunctions;
+use super::module::Modules;
+use super::stream::Streams;
+use super::texture::Textures;
+use crate::images::ImageStore;
+use crate::live::Live;
+
+/// The objects of a session.
+pub(crate) struct Objects {
+    pub(crate) streams: Streams,
+    pub(crate) events: Events,
+    pub(crate) modules: Modules,
+    pub(crate) textures: Textures,
+    pub(crate) graphs: Graphs,
+    /// Threads of the device use them, too.
+    pub(crate) host_functions: Arc<HostFunctions>,
+    /// Limits of the context that the guest set.
+    limits: BTreeMap<u32, u64>,
+    /// What recreates all of them.
+    pub(crate) live: Live,
+}
+
+impl Objects {
+    pub(crate) fn new(images: ImageStore, host_functions: HostFunctions) -> Self {
+        Self {
+            streams: Streams::new(),
+            events: Events::new(),
+            modules: Modules::new(images),
+            textures: Textures::new(),
+            graphs: Graphs::new(),
+            host_functions: Arc::new(host_functions),
+            limits: BTreeMap::new(),
+            live: Live::default(),
+        }
+    }
+
+    /// The guest set a limit of its context.
+    pub(crate) fn set_limit(&mut self, limit: u32, value: u64) {
+        self.limits.insert(limit, value);
+    }
+
+    /// The limits that it set.
+    pub(crate) fn limits(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.limits.iter().map(|(limit, value)| (*limit, *value))
+    }
+}

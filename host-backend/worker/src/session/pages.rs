@@ -1,0 +1,86 @@
+//! Memory of the VM that the host reaches, and the page lists by which the
+//! guest's kernel names parts of it.
+
+use paragpu_communicator_ring::guest_memory::{GuestMemory, List, ListError};
+use paragpu_protocol::status::Status;
+
+use crate::error::{Fault, Outcome, fail};
+
+/// With this the guest lets the bytes go another way. No other call ends so,
+/// which could be reported in place of a copy's own end.
+const UNREACHED: Status = Status::MAP_FAILED;
+
+fn refused(error: &ListError) -> Fault {
+    let status = match error {
+        ListError::NotMapped(_) | ListError::NotShared(_) => UNREACHED,
+        _ => Status::INVALID_VALUE,
+    };
+    Fault::Call(paragpu_device::Error::new(status, error.to_string()))
+}
+
+/// The guest's memory is not within reach.
+pub(crate) fn unreached<T>() -> Outcome<T> {
+    fail(UNREACHED, "this worker does not reach the guest's memory")
+}
+
+/// The VM's memory, where the host reaches it.
+#[derive(Debug, Default)]
+pub(crate) struct GuestPages(Option<GuestMemory>);
+
+impl GuestPages {
+    /// The session's channel is of a VM with this memory.
+    pub(crate) fn adopt(&mut self, memory: Option<GuestMemory>) {
+        self.0 = memory;
+    }
+
+    /// Takes a page list that names `size` bytes.
+    pub(crate) fn take(&self, number: u32, size: u64) -> Outcome<List> {
+        let Some(memory) = &self.0 else {
+            return unreached();
+        };
+        let list = memory.take(number).map_err(|error| refused(&error))?;
+        if size == 0 || size != list.length() {
+            let named = list.length();
+            return fail(
+                Status::INVALID_VALUE,
+                format!("{size} bytes of a page list that names {named}"),
+            );
+        }
+        Ok(list)
+    }
+
+    /// Checks that the guest and the host see the same memory.
+    pub(crate) fn check(&mut self, list: &List, value: u64, vm: &str) -> Outcome<()> {
+        let Some(memory) = &mut self.0 else {
+            return unreached();
+        };
+        memory.check(list, value).map_err(|error| {
+            if matches!(error, ListError::NotShared(_)) {
+                tracing::warn!(
+                    vm,
+                    "the hypervisor maps the VM's memory for itself alone, so that all bytes \
+                     cross through the window: QEMU's memory-backend-memfd needs share=on"
+                );
+            }
+            refused(&error)
+        })
+    }
+
+    /// Reads from the guest's memory.
+    pub(crate) fn read(&mut self, list: &List, at: u64, to: &mut [u8]) -> Outcome<()> {
+        match &mut self.0 {
+            Some(memory) => memory.read(list, at, to).map_err(|error| refused(&error)),
+            None => unreached(),
+        }
+    }
+
+    /// Writes to the guest's memory.
+    pub(crate) fn write(&mut self, list: &List, at: u64, from: &[u8]) -> Outcome<()> {
+        match &mut self.0 {
+            Some(memory) => memory
+                .write(list, at, from)
+                .map_err(|error| refused(&error)),
+            None => unreached(),
+        }
+    }
+}

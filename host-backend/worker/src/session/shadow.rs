@@ -1,0 +1,135 @@
+//! One shadow: guest host memory without a place in a window, of which the
+//! worker holds a copy at an address of its own that kernels reach.
+//!
+//! Coherence. Two copies are kept. `memory` is what the device sees: kernels and
+//! copies write it at any time. `agreed` is what guest and worker agreed on last.
+//! The guest's writes go to both. A read compares the two page by page, sends
+//! only pages that differ, and brings `agreed` up to what was sent. So a page
+//! that no kernel touched never travels back, and a page that the guest wrote is
+//! not sent back as if a kernel had written it.
+
+use crate::sys::mapping::Mapping;
+
+use paragpu_protocol::frame::MAX_PAYLOAD;
+
+/// Unit of registered host memory.
+pub(crate) const PAGE: u64 = 4096;
+/// Most bytes of one data frame: whole pages, after the offset.
+const MOST: usize = (MAX_PAYLOAD - 8) / PAGE as usize * PAGE as usize;
+
+/// One shadow.
+#[derive(Debug)]
+pub(super) struct Shadow {
+    /// What the device sees.
+    memory: Mapping,
+    /// What both sides agreed on last.
+    agreed: Mapping,
+}
+
+impl Shadow {
+    /// Zeros, at the device's address of them.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(super) fn at(address: u64, size: u64) -> Result<Self, rustix::io::Errno> {
+        Ok(Self {
+            memory: Mapping::at(address, size)?,
+            agreed: Mapping::anywhere(size)?,
+        })
+    }
+
+    /// Bytes.
+    pub(super) fn len(&self) -> u64 {
+        self.memory.len()
+    }
+
+    pub(super) fn end(&self) -> u64 {
+        self.memory.address() + self.memory.len()
+    }
+
+    /// What both sides agreed on last; shorter past the end.
+    pub(super) fn agreed(&self, offset: u64, size: usize) -> &[u8] {
+        self.agreed.bytes(offset, size)
+    }
+
+    /// Sets what both sides agreed on; false past the end.
+    pub(super) fn set_agreed(&self, offset: u64, bytes: &[u8]) -> bool {
+        self.agreed.copy_in(offset, bytes)
+    }
+
+    /// Takes bytes of the guest's in; false past the end.
+    pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> bool {
+        self.memory.copy_in(offset, bytes) && self.agreed.copy_in(offset, bytes)
+    }
+
+    /// Brings the changed pages of a range to the agreed copy and calls
+    /// `changed` with runs of them: offset in the shadow and bytes.
+    pub(super) fn refresh<E>(
+        &self,
+        from: u64,
+        size: u64,
+        mut changed: impl FnMut(u64, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut page = [0; PAGE as usize];
+        let (mut run, mut length) = (0, 0);
+        for offset in (from..from + size).step_by(PAGE as usize) {
+            // Compared by way of a copy: the device may write the page
+            // meanwhile, and what is sent and what is agreed must be the same.
+            let differs = self.memory.copy_out(offset, &mut page)
+                && self.agreed.bytes(offset, page.len()) != page;
+            if length > 0 && (!differs || length + page.len() > MOST) {
+                changed(run, self.agreed.bytes(run, length))?;
+                length = 0;
+            }
+            if differs && self.agreed.copy_in(offset, &page) {
+                if length == 0 {
+                    run = offset;
+                }
+                length += page.len();
+            }
+        }
+        if length > 0 {
+            changed(run, self.agreed.bytes(run, length))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(shadow: &Shadow, from: u64, size: u64) -> Vec<(u64, usize)> {
+        let mut runs = Vec::new();
+        shadow
+            .refresh(from, size, |offset, bytes| {
+                runs.push((offset, bytes.len()));
+                Ok::<(), ()>(())
+            })
+            .unwrap();
+        runs
+    }
+
+    #[test]
+    fn only_changed_pages_come_back() {
+        let size = 200 * PAGE;
+        let shadow = Shadow {
+            memory: Mapping::anywhere(size).unwrap(),
+            agreed: Mapping::anywhere(size).unwrap(),
+        };
+        assert!(runs(&shadow, 0, size).is_empty());
+        for page in [1, 2, 5] {
+            assert!(shadow.memory.copy_in(page * PAGE + 7, &[1]));
+        }
+        let page = PAGE as usize;
+        assert_eq!(runs(&shadow, 0, 2 * PAGE), [(PAGE, page)]);
+        let rest = [(2 * PAGE, page), (5 * PAGE, page)];
+        assert_eq!(runs(&shadow, 0, size), rest);
+        assert!(runs(&shadow, 0, size).is_empty());
+        assert!(shadow.memory.copy_in(0, &vec![9; size as usize]));
+        let all = runs(&shadow, 0, size);
+        assert_eq!(all.iter().map(|run| run.1).sum::<usize>() as u64, size);
+        assert!(all.iter().all(|run| run.1 + 8 <= MAX_PAYLOAD));
+        assert_eq!(all.len(), 4);
+    }
+}

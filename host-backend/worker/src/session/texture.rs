@@ -1,0 +1,123 @@
+//! The guest's arrays, texture objects and surface objects.
+
+use paragpu_device::{ArrayId, CopyEnd, SurfaceId, TextureId, TextureResource};
+use paragpu_protocol::table::{SurfaceCreate, TextureCreate};
+use paragpu_protocol::types::{ArrayShape, CopyEnd as WireEnd, TextureResource as WireResource};
+
+use super::gpu::Gpu;
+use crate::error::Outcome;
+use crate::handles::Table;
+
+/// An array of the guest.
+#[derive(Debug)]
+struct Array {
+    id: ArrayId,
+    /// Bytes it counts for.
+    bytes: u64,
+}
+
+/// The arrays, texture objects and surface objects of a session.
+#[derive(Debug)]
+pub(crate) struct Textures {
+    arrays: Table<Array>,
+    textures: Table<TextureId>,
+    surfaces: Table<SurfaceId>,
+}
+
+impl Textures {
+    pub(crate) fn new() -> Self {
+        Self {
+            arrays: Table::new("array"),
+            textures: Table::new("texture object"),
+            surfaces: Table::new("surface object"),
+        }
+    }
+
+    /// The device's name of an array.
+    pub(crate) fn array(&self, array: u64) -> Outcome<ArrayId> {
+        Ok(self.arrays.get(array)?.id)
+    }
+
+    /// The value of a texture object.
+    pub(crate) fn texture(&self, texture: u64) -> Outcome<u64> {
+        Ok(self.textures.get(texture)?.0)
+    }
+
+    /// The value of a surface object.
+    pub(crate) fn surface(&self, surface: u64) -> Outcome<u64> {
+        Ok(self.surfaces.get(surface)?.0)
+    }
+
+    /// The device's end of a copy.
+    pub(crate) fn copy_end(&self, end: &WireEnd) -> Outcome<CopyEnd> {
+        Ok(match end {
+            WireEnd::Linear(linear) => CopyEnd::Linear {
+                address: linear.address,
+                pitch: linear.pitch,
+                rows: linear.rows,
+            },
+            WireEnd::Array(end) => CopyEnd::Array {
+                array: self.array(end.array.0)?,
+                level: end.level,
+                origin: end.origin,
+            },
+        })
+    }
+
+    /// Checks that an array may be created under this name.
+    pub(crate) fn check_free(&self, array: u64) -> Outcome<()> {
+        self.arrays.check_free(array)
+    }
+
+    /// Creates an array that counts for `bytes`;
+    /// [`check_free`](Self::check_free) came before.
+    pub(crate) fn create_array(
+        &mut self,
+        gpu: &mut Gpu,
+        array: u64,
+        shape: &ArrayShape,
+        bytes: u64,
+    ) -> Outcome<()> {
+        let id = gpu.array_create(shape)?;
+        self.arrays.insert(array, Array { id, bytes });
+        Ok(())
+    }
+
+    /// Takes an array's name away: what the device calls it, and the bytes that
+    /// it counted for.
+    pub(crate) fn remove_array(&mut self, array: u64) -> Outcome<(ArrayId, u64)> {
+        let array = self.arrays.remove(array)?;
+        Ok((array.id, array.bytes))
+    }
+
+    pub(crate) fn create_texture(&mut self, gpu: &mut Gpu, call: &TextureCreate) -> Outcome<u64> {
+        self.textures.check_free(call.texture.0)?;
+        let resource = match call.spec.resource {
+            WireResource::Array(array) => TextureResource::Array(self.array(array.0)?),
+            WireResource::Linear(linear) => TextureResource::Linear(linear),
+        };
+        let view = &call.spec.view;
+        let view = (view.format != 0 || view.extent != [0; 3]).then_some(view);
+        let texture = gpu.texture_create(resource, &call.spec.sampling, view)?;
+        self.textures.insert(call.texture.0, texture);
+        Ok(texture.0)
+    }
+
+    pub(crate) fn destroy_texture(&mut self, gpu: &mut Gpu, texture: u64) -> Outcome<()> {
+        let texture = self.textures.remove(texture)?;
+        Ok(gpu.texture_destroy(texture)?)
+    }
+
+    pub(crate) fn create_surface(&mut self, gpu: &mut Gpu, call: &SurfaceCreate) -> Outcome<u64> {
+        self.surfaces.check_free(call.surface.0)?;
+        let array = self.array(call.array.0)?;
+        let surface = gpu.surface_create(array)?;
+        self.surfaces.insert(call.surface.0, surface);
+        Ok(surface.0)
+    }
+
+    pub(crate) fn destroy_surface(&mut self, gpu: &mut Gpu, surface: u64) -> Outcome<()> {
+        let surface = self.surfaces.remove(surface)?;
+        Ok(gpu.surface_destroy(surface)?)
+    }
+}

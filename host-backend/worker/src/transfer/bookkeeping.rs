@@ -1,0 +1,157 @@
+//! A session's bookkeeping: what of it is neither an object nor memory. Its
+//! place in the calls, errors that wait to be reported, limits, and how long ago
+//! its events were reached.
+
+use paragpu_protocol::codec::{Bytes, Field, Reader, Text};
+use paragpu_protocol::handle::ObjectKind;
+use paragpu_protocol::status::Status;
+
+use super::state::{StateError, device};
+use crate::session::Session;
+use crate::session::errors::Deferred;
+
+paragpu_protocol::record! {
+    /// Numbers of a session.
+    Numbers {
+        /// Calls taken in.
+        received: u64,
+        /// Calls executed.
+        executed: u64,
+        /// Counted frames that the guest is known to have received.
+        arrived: u64,
+        /// Counted frames sent.
+        sent: u64,
+        /// 1 where kernels may have printed.
+        may_print: u8,
+    }
+
+    /// An error that waits for a call to report it.
+    Waiting<'a> {
+        /// 0: of a posted call; else the bulk token whose transfer failed.
+        token: u32,
+        /// CUresult.
+        status: Status,
+        /// Number of the call that failed.
+        call: u16,
+        /// A sentence.
+        detail: Text<'a>,
+    }
+
+    /// How long before the stop an event was reached.
+    Reached {
+        /// The event.
+        event: u64,
+        /// Milliseconds.
+        before: f32,
+    }
+
+    /// A limit that the guest set.
+    Limit {
+        /// CUlimit.
+        limit: u32,
+        /// Its value.
+        value: u64,
+    }
+
+    /// Lists, each [`Bytes`] of records.
+    Lists<'a> {
+        /// [`Numbers`].
+        numbers: Numbers,
+        /// [`Waiting`].
+        errors: Bytes<'a>,
+        /// [`Reached`].
+        events: Bytes<'a>,
+        /// [`Limit`].
+        limits: Bytes<'a>,
+    }
+}
+
+fn append<'a>(field: &impl Field<'a>, out: &mut Vec<u8>) {
+    let tail = field.encode(out);
+    out.extend_from_slice(tail);
+}
+
+fn all<'a, T: Field<'a>>(bytes: Bytes<'a>) -> Result<Vec<T>, StateError> {
+    let mut reader = Reader::new(bytes.0);
+    let mut list = Vec::new();
+    while reader.remaining() > 0 {
+        list.push(reader.field()?);
+    }
+    Ok(list)
+}
+
+impl Session {
+    /// Writes the record; the session is drained.
+    pub(crate) fn bookkeeping(&mut self) -> Result<Vec<u8>, StateError> {
+        let recorded = self.objects.live.names(ObjectKind::Event);
+        let ages = device(self.objects.events.ages(&mut self.gpu, recorded))?;
+        let mut events = Vec::new();
+        for (event, before) in ages {
+            append(&Reached { event, before }, &mut events);
+        }
+        let mut errors = Vec::new();
+        let deferred = self.errors.deferred().into_iter().map(|error| (0, error));
+        for (token, error) in deferred.chain(self.copies.tokens.failures()) {
+            let waiting = Waiting {
+                token,
+                status: error.status,
+                call: error.call,
+                detail: Text(&error.detail),
+            };
+            append(&waiting, &mut errors);
+        }
+        let mut limits = Vec::new();
+        for (limit, value) in self.objects.limits() {
+            append(&Limit { limit, value }, &mut limits);
+        }
+        let (received, executed) = (self.intake.received(), self.link.executed());
+        let (arrived, sent) = self.link.sender().counts();
+        let lists = Lists {
+            numbers: Numbers {
+                received,
+                executed,
+                arrived,
+                sent,
+                may_print: u8::from(self.printing.may_print()),
+            },
+            errors: Bytes(&errors),
+            events: Bytes(&events),
+            limits: Bytes(&limits),
+        };
+        Ok(paragpu_protocol::codec::encode_all(&lists))
+    }
+
+    /// Takes the record over; the objects are there.
+    pub(crate) fn take_bookkeeping(&mut self, payload: &[u8]) -> Result<(), StateError> {
+        let lists: Lists<'_> = paragpu_protocol::codec::decode_all(payload)?;
+        let limits: Vec<Limit> = all(lists.limits)?;
+        for Limit { limit, value } in limits {
+            device(self.gpu.context_set_limit(limit, value))?;
+            self.objects.set_limit(limit, value);
+        }
+        let errors: Vec<Waiting<'_>> = all(lists.errors)?;
+        for waiting in errors {
+            let error = Deferred {
+                status: waiting.status,
+                call: waiting.call,
+                detail: waiting.detail.0.to_owned(),
+            };
+            if waiting.token == 0 {
+                self.errors.replace_deferred(Some(error));
+            } else {
+                self.copies.tokens.fail(waiting.token, error);
+            }
+        }
+        let reached: Vec<Reached> = all(lists.events)?;
+        let ages = reached
+            .into_iter()
+            .map(|reached| (reached.event, reached.before));
+        device(self.objects.events.adopt(&mut self.gpu, ages.collect()))?;
+        let numbers = lists.numbers;
+        self.link.sender().set_counts(numbers.arrived, numbers.sent);
+        self.printing.note(numbers.may_print != 0);
+        self.intake.set_received(numbers.received);
+        self.link.set_executed(numbers.executed);
+        Ok(())
+    }
+}

@@ -1,0 +1,193 @@
+//! The link to the other end of a move.
+
+use std::io::BufWriter;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use paragpu_communicator_stream::handshake;
+use paragpu_protocol::codec::decode_all;
+use paragpu_protocol::frame::Control;
+use paragpu_protocol::handshake::{ARRIVE, Move, Refusal};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{SILENCE, carried};
+use crate::transfer::send_stage::SendStage;
+use crate::transfer::state::{Kind, Scanner, StateError, Writer};
+
+/// Most bytes of the answer to the first frame.
+const MOST_ANSWER: usize = 64 * 1024;
+/// How often the destination is told that this end waits.
+const STILL: Duration = Duration::from_secs(5);
+
+type PeerWriter = BufWriter<UnixStream>;
+
+/// Who writes to the link.
+#[derive(Debug)]
+enum Out {
+    /// The session's thread.
+    Here(Box<Writer<PeerWriter>>),
+    /// A thread of its own, which hashes as well.
+    Away(SendStage<PeerWriter>),
+    /// Nobody: the link is lost.
+    Lost,
+}
+
+/// The other end.
+#[derive(Debug)]
+pub(super) struct Peer {
+    out: Out,
+    scanner: Scanner<UnixStream>,
+    /// When it last said something.
+    heard: Instant,
+    /// When it was last told that this end waits.
+    told: Instant,
+}
+
+impl Peer {
+    /// Over a socket; it was told who comes.
+    pub(super) fn new(socket: UnixStream) -> std::io::Result<Self> {
+        let other = socket.try_clone()?;
+        let writer = BufWriter::with_capacity(1 << 20, socket);
+        Ok(Self {
+            out: Out::Here(Box::new(Writer::new(writer))),
+            scanner: Scanner::new(other),
+            heard: Instant::now(),
+            told: Instant::now(),
+        })
+    }
+
+    pub(super) fn writer(&mut self) -> Result<&mut Writer<PeerWriter>, StateError> {
+        match &mut self.out {
+            Out::Here(writer) => Ok(writer),
+            _ => Err(StateError::Order("somebody else writes")),
+        }
+    }
+
+    /// Bytes written.
+    pub(super) fn bytes(&self) -> u64 {
+        match &self.out {
+            Out::Here(writer) => writer.bytes,
+            _ => 0,
+        }
+    }
+
+    /// Lets a thread write contents.
+    pub(super) fn send_off(&mut self) {
+        self.out = match std::mem::replace(&mut self.out, Out::Lost) {
+            Out::Here(writer) => Out::Away(SendStage::new(writer)),
+            other => other,
+        };
+    }
+
+    /// The thread that writes contents.
+    pub(super) fn stage(&mut self) -> Result<&mut SendStage<PeerWriter>, StateError> {
+        match &mut self.out {
+            Out::Away(stage) => Ok(stage),
+            _ => Err(StateError::Order("nobody writes contents")),
+        }
+    }
+
+    /// Waits until that thread has written everything.
+    pub(super) fn call_back(&mut self) -> Result<(), StateError> {
+        self.out = match std::mem::replace(&mut self.out, Out::Lost) {
+            Out::Away(stage) => Out::Here(stage.finish()?),
+            other => other,
+        };
+        Ok(())
+    }
+
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.scanner.get_ref().as_fd()
+    }
+
+    /// Has the other end said something? An error where it is silent too long.
+    pub(super) fn has_answer(&mut self) -> Result<bool, StateError> {
+        let fd = self.socket();
+        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let there = matches!(poll(&mut fds, Some(&now)), Ok(count) if count > 0);
+        if there {
+            self.heard = Instant::now();
+        } else if self.heard.elapsed() > SILENCE {
+            return Err(StateError::Impossible(
+                "the destination did not answer".into(),
+            ));
+        }
+        Ok(there)
+    }
+
+    /// The sentence of the other end where it gave up, instead of an error of
+    /// the link.
+    pub(super) fn why(&mut self, error: StateError) -> StateError {
+        if !matches!(error, StateError::Io(_) | StateError::Incomplete) {
+            return error;
+        }
+        while matches!(self.has_answer(), Ok(true)) {
+            match self.scanner.record() {
+                Ok((Kind::Refused, reason)) => {
+                    return StateError::Impossible(String::from_utf8_lossy(reason).into_owned());
+                }
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+        error
+    }
+
+    /// The next record, which must be of this kind.
+    pub(super) fn expect(&mut self, kind: Kind) -> Result<Vec<u8>, StateError> {
+        self.writer()?.flush()?;
+        match self.scanner.record()? {
+            (Kind::Refused, reason) => Err(StateError::Impossible(
+                String::from_utf8_lossy(reason).into_owned(),
+            )),
+            (got, payload) if got == kind => Ok(payload.to_vec()),
+            _ => Err(StateError::Order("an answer to another question")),
+        }
+    }
+
+    /// The answer to the first frame: communicator and address of the session
+    /// there.
+    pub(super) fn welcome(&mut self) -> Result<(String, String), StateError> {
+        let deadline = Some(Instant::now() + SILENCE);
+        let (header, payload) =
+            handshake::receive_exact_frame(self.socket(), MOST_ANSWER, deadline)
+                .map_err(carried)?;
+        if header.kind == Control::Welcome.kind() {
+            let home: Move<'_> = decode_all(&payload)?;
+            return Ok((home.communicator.0.to_owned(), home.address.0.to_owned()));
+        }
+        let refusal: Refusal<'_> = decode_all(&payload)?;
+        Err(StateError::Impossible(refusal.reason.0.to_owned()))
+    }
+
+    /// The frame that a record announced.
+    pub(super) fn send_descriptors(&self, fds: &[BorrowedFd<'_>]) -> Result<(), StateError> {
+        let deadline = Some(Instant::now() + SILENCE);
+        handshake::send_with_fds(self.socket(), ARRIVE, 0, 0, &[], fds, deadline).map_err(carried)
+    }
+
+    /// Tells the destination from time to time that this end waits.
+    pub(super) fn still(&mut self) -> Result<(), StateError> {
+        if self.told.elapsed() >= STILL {
+            self.told = Instant::now();
+            let writer = self.writer()?;
+            writer.put(Kind::Still, &[])?;
+            writer.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Tells the destination that the session stays.
+    pub(super) fn call_off(&mut self, reason: &str) {
+        // A link that is lost says it as well.
+        let _ = self.writer().and_then(|writer| {
+            writer.put(Kind::Refused, &[reason.as_bytes()])?;
+            writer.flush()
+        });
+    }
+}
