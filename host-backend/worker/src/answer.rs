@@ -3,6 +3,7 @@
 use paragpu_protocol::codec::Field;
 use paragpu_protocol::reply::{encode_done, encode_failed};
 
+use crate::calls::handler;
 use crate::error::{End, Fault, Outcome};
 use crate::session::Session;
 use crate::session::completion::{Goal, Pending, Progress, Then};
@@ -12,11 +13,6 @@ use crate::session::link::At;
 
 /// Most bytes of the sentence that comes with an error.
 const MOST_DETAIL: usize = 4096;
-
-/// Does this call's reply report the errors of earlier posted calls?
-fn reports(call: u16) -> bool {
-    paragpu_protocol::call::info(call).is_some_and(|info| info.reports)
-}
 
 impl Session {
     /// Sends the reply to a call that is over, or keeps its error. True where
@@ -30,7 +26,7 @@ impl Session {
             Ok(_) if at.slot == 0 => Ok(true),
             Ok(value) => {
                 let mut out = self.link.take_buffer();
-                let earlier = if reports(at.call) {
+                let earlier = if handler(at.call).is_some_and(|handler| handler.info.reports) {
                     self.errors.take()
                 } else {
                     None
@@ -125,21 +121,6 @@ fn clip(detail: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paragpu_protocol::call::{Class, Effect};
-    use paragpu_protocol::table::{CALLS, Call};
-
-    #[test]
-    fn reporting_calls_create_nothing() {
-        let zeros = [0; 256];
-        for info in CALLS.iter().filter(|info| reports(info.number)) {
-            assert_eq!(info.class, Class::Synchronous, "{}", info.name);
-            let call = (0..zeros.len())
-                .find_map(|length| Call::decode(info.number, &zeros[..length]).ok())
-                .unwrap();
-            assert_eq!(call.effect(), Effect::None, "{}", info.name);
-        }
-        assert_eq!(CALLS.iter().filter(|info| reports(info.number)).count(), 9);
-    }
 
     #[test]
     fn details_are_cut_between_characters() {

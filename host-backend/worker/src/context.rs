@@ -1,13 +1,13 @@
 //! The context as a whole.
 
-use paragpu_protocol::table::{ContextGetLimit, ContextSetLimit};
+use paragpu_protocol::table::{ContextGetLimit, ContextSetLimit, ContextSynchronize};
 
 use crate::error::Outcome;
 use crate::session::Session;
 use crate::session::completion::{Progress, Then};
 
 impl Session {
-    pub(crate) fn context_synchronize(&mut self) -> Outcome<Progress> {
+    pub(crate) fn context_synchronize(&mut self, _: &ContextSynchronize) -> Outcome<Progress> {
         // A fence, because work that others add meanwhile is not waited for.
         let fence = self.objects.streams.fence(&mut self.gpu)?;
         let progress = self.after(fence, Then::Reply)?;

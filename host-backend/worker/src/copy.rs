@@ -1,7 +1,7 @@
 //! Copies. Bytes that travel with calls pass through staging memory in
 //! chunks, so that the device copies one while the next travels.
 
-use paragpu_device::{CopyEnd, StreamId};
+use paragpu_device::{CopyEnd, GraphWork, StreamId};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
     Copy, CopyFromDevice, CopyRect, CopyRectFromDevice, CopyRectToDevice, CopyToDevice, Memset,
@@ -14,6 +14,7 @@ use crate::session::Session;
 use crate::session::completion::{Goal, Progress, Then};
 use crate::session::copy_out::{CopyOut, CopySource};
 use crate::session::errors::Deferred;
+use crate::session::graph::NodeWork;
 use crate::session::link::At;
 use crate::staging::Staged;
 
@@ -79,7 +80,12 @@ impl Session {
         Ok(())
     }
 
-    pub(crate) fn copy(&mut self, at: At, call: &Copy) -> Outcome<()> {
+    pub(crate) fn copy(&mut self, at: At, call: &Copy) -> Result<bool, Fault> {
+        let outcome = self.copy_now(at, call);
+        self.answer_copy(at, call.token, outcome)
+    }
+
+    fn copy_now(&mut self, at: At, call: &Copy) -> Outcome<()> {
         self.copies.tokens.check(call.token)?;
         let stream = self.objects.streams.for_work(call.stream)?;
         if call.size != 0 {
@@ -95,7 +101,12 @@ impl Session {
         tokens.add(&mut self.gpu, call.token, at.call, stream)
     }
 
-    pub(crate) fn copy_rect(&mut self, at: At, call: &CopyRect) -> Outcome<()> {
+    pub(crate) fn copy_rect(&mut self, at: At, call: &CopyRect) -> Result<bool, Fault> {
+        let outcome = self.copy_rect_now(at, call);
+        self.answer_copy(at, call.token, outcome)
+    }
+
+    fn copy_rect_now(&mut self, at: At, call: &CopyRect) -> Outcome<()> {
         self.copies.tokens.check(call.token)?;
         let stream = self.objects.streams.for_work(call.stream)?;
         let destination = self.objects.textures.copy_end(&call.destination)?;
@@ -114,13 +125,27 @@ impl Session {
         tokens.add(&mut self.gpu, call.token, at.call, stream)
     }
 
+    pub(crate) fn copy_work(&self, call: &Copy) -> Outcome<NodeWork> {
+        let work = GraphWork::Copy {
+            destination: call.destination,
+            source: call.source,
+            size: call.size,
+        };
+        Ok(work.into())
+    }
+
+    pub(crate) fn copy_rect_work(&self, call: &CopyRect) -> Outcome<NodeWork> {
+        volume(call.extent)?;
+        let work = GraphWork::CopyRect {
+            destination: self.objects.textures.copy_end(&call.destination)?,
+            source: self.objects.textures.copy_end(&call.source)?,
+            extent: call.extent,
+        };
+        Ok(work.into())
+    }
+
     /// Answers a copy that may have named a token.
-    pub(crate) fn answer_copy(
-        &mut self,
-        at: At,
-        token: u32,
-        outcome: Outcome<()>,
-    ) -> Result<bool, Fault> {
+    fn answer_copy(&mut self, at: At, token: u32, outcome: Outcome<()>) -> Result<bool, Fault> {
         if let Err(Fault::Call(error)) = &outcome {
             self.copies
                 .tokens
@@ -154,14 +179,7 @@ impl Session {
 
     pub(crate) fn memset(&mut self, call: &Memset) -> Outcome<()> {
         let stream = self.objects.streams.for_work(call.stream)?;
-        if !matches!(call.element, 1 | 2 | 4) {
-            let element = call.element;
-            return fail(
-                Status::INVALID_VALUE,
-                format!("elements of {element} bytes"),
-            );
-        }
-        volume([call.width, call.height, u64::from(call.element)])?;
+        check_memset(call)?;
         if call.width == 0 || call.height == 0 {
             return Ok(());
         }
@@ -174,6 +192,19 @@ impl Session {
             call.height,
             stream,
         )?)
+    }
+
+    pub(crate) fn memset_work(&self, call: &Memset) -> Outcome<NodeWork> {
+        check_memset(call)?;
+        let work = GraphWork::Memset {
+            destination: call.destination,
+            pitch: call.pitch,
+            value: call.value,
+            element: call.element,
+            width: call.width,
+            height: call.height,
+        };
+        Ok(work.into())
     }
 
     pub(crate) fn copy_from_device(&mut self, call: &CopyFromDevice) -> Outcome<Progress> {
@@ -198,4 +229,15 @@ impl Session {
             }
         }
     }
+}
+
+fn check_memset(call: &Memset) -> Outcome<()> {
+    if !matches!(call.element, 1 | 2 | 4) {
+        let element = call.element;
+        return fail(
+            Status::INVALID_VALUE,
+            format!("elements of {element} bytes"),
+        );
+    }
+    volume([call.width, call.height, u64::from(call.element)]).map(drop)
 }

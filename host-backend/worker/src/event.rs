@@ -1,5 +1,6 @@
 //! Events.
 
+use paragpu_device::GraphWork;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
     EventCreate, EventDestroy, EventElapsed, EventQuery, EventRecord, EventSynchronize,
@@ -8,6 +9,7 @@ use paragpu_protocol::table::{
 use crate::error::Outcome;
 use crate::session::Session;
 use crate::session::completion::{Goal, Progress, Then};
+use crate::session::graph::NodeWork;
 
 impl Session {
     pub(crate) fn event_create(&mut self, call: &EventCreate) -> Outcome<()> {
@@ -25,6 +27,10 @@ impl Session {
         self.gpu.event_record(event, stream)?;
         self.objects.events.recorded(call.event);
         Ok(())
+    }
+
+    pub(crate) fn event_record_work(&self, call: &EventRecord) -> Outcome<NodeWork> {
+        Ok(GraphWork::EventRecord(self.objects.events.id(call.event)?).into())
     }
 
     pub(crate) fn event_synchronize(&mut self, call: &EventSynchronize) -> Outcome<Progress> {

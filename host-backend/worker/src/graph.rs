@@ -1,20 +1,18 @@
 //! Graphs. A node travels as the call whose effect it has.
 
-use std::sync::Arc;
-
 use paragpu_device::{GraphNode, GraphWork};
-use paragpu_protocol::codec::Reader;
+use paragpu_protocol::codec::{DecodeError, Reader};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    Call, GraphBegin, GraphDestroy, GraphInstantiate, GraphLaunch, GraphNodeEnable,
-    GraphNodeUpdate, GraphNodes,
+    GraphBegin, GraphDestroy, GraphInstantiate, GraphLaunch, GraphNodeEnable, GraphNodeUpdate,
+    GraphNodes,
 };
 use paragpu_protocol::types::GraphNode as WireNode;
 
+use crate::calls::handler;
 use crate::error::{Fault, Outcome, fail};
-use crate::launch::COOPERATIVE;
-use crate::rect::volume;
 use crate::session::Session;
+use crate::session::graph::NodeWork;
 
 impl Session {
     pub(crate) fn graph_begin(&mut self, call: &GraphBegin) -> Outcome<()> {
@@ -52,7 +50,7 @@ impl Session {
         if !rest.is_empty() {
             return fail(Status::INVALID_VALUE, "numbers of nodes are cut short");
         }
-        let (work, prints) = self.graph_work(node.call, node.work.0)?;
+        let NodeWork { work, prints } = self.graph_work(node.call, node.work.0)?;
         let after = after
             .iter()
             .map(|bytes| u32::from_le_bytes(*bytes))
@@ -60,78 +58,22 @@ impl Session {
         Ok((GraphNode { work, after }, prints))
     }
 
-    /// What a node does that travelled as a call, and whether it may print.
-    fn graph_work(&self, number: u16, payload: &[u8]) -> Outcome<(GraphWork, bool)> {
+    /// What a node does that travelled as a call.
+    fn graph_work(&self, number: u16, payload: &[u8]) -> Outcome<NodeWork> {
         if number == 0 {
-            return Ok((GraphWork::Empty, false));
+            return Ok(GraphWork::Empty.into());
         }
-        let call = match Call::decode(number, payload) {
-            Ok(call) => call,
-            Err(error) => return fail(Status::INVALID_VALUE, format!("a node: {error}")),
+        let Some(handler) = handler(number) else {
+            let error = DecodeError::UnknownCall(number);
+            return fail(Status::INVALID_VALUE, format!("a node: {error}"));
         };
-        let mut prints = false;
-        let work = match &call {
-            Call::Launch(call) => {
-                let kernel = self.objects.modules.kernel(call.function.0)?;
-                prints = kernel.prints;
-                GraphWork::Launch {
-                    function: kernel.id,
-                    grid: call.grid,
-                    block: call.block,
-                    dynamic_shared: call.dynamic_shared,
-                    cooperative: call.flags & COOPERATIVE != 0,
-                    cluster: call.cluster,
-                    parameters: call.parameters.0.to_vec(),
-                }
-            }
-            Call::Copy(call) => GraphWork::Copy {
-                destination: call.destination,
-                source: call.source,
-                size: call.size,
-            },
-            Call::CopyRect(call) => {
-                volume(call.extent)?;
-                GraphWork::CopyRect {
-                    destination: self.objects.textures.copy_end(&call.destination)?,
-                    source: self.objects.textures.copy_end(&call.source)?,
-                    extent: call.extent,
-                }
-            }
-            Call::Memset(call) => {
-                if !matches!(call.element, 1 | 2 | 4) {
-                    let element = call.element;
-                    return fail(
-                        Status::INVALID_VALUE,
-                        format!("elements of {element} bytes"),
-                    );
-                }
-                volume([call.width, call.height, u64::from(call.element)])?;
-                GraphWork::Memset {
-                    destination: call.destination,
-                    pitch: call.pitch,
-                    value: call.value,
-                    element: call.element,
-                    width: call.width,
-                    height: call.height,
-                }
-            }
-            Call::EventRecord(call) => GraphWork::EventRecord(self.objects.events.id(call.event)?),
-            Call::StreamWaitEvent(call) => {
-                GraphWork::EventWait(self.objects.events.id(call.event)?)
-            }
-            Call::HostFuncLaunch(call) => {
-                let (functions, id) = (Arc::clone(&self.objects.host_functions), call.id);
-                GraphWork::Host(Arc::new(move || functions.run(id)))
-            }
-            other => {
-                let name = other.info().name;
-                return fail(
-                    Status::NOT_SUPPORTED,
-                    format!("{name} as a node of a graph"),
-                );
-            }
-        };
-        Ok((work, prints))
+        match handler.node {
+            Some(work) => work(self, payload),
+            None => fail(
+                Status::NOT_SUPPORTED,
+                format!("{} as a node of a graph", handler.info.name),
+            ),
+        }
     }
 
     pub(crate) fn graph_instantiate(&mut self, call: &GraphInstantiate) -> Outcome<()> {
@@ -150,7 +92,7 @@ impl Session {
 
     pub(crate) fn graph_node_update(&mut self, call: &GraphNodeUpdate<'_>) -> Outcome<()> {
         self.objects.graphs.launchable(call.graph.0)?;
-        let (work, prints) = self.graph_work(call.call, call.work.0)?;
+        let NodeWork { work, prints } = self.graph_work(call.call, call.work.0)?;
         let graphs = &mut self.objects.graphs;
         graphs.update(&mut self.gpu, call.graph.0, call.node, work, prints)
     }

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use paragpu_device::GraphWork;
 use paragpu_protocol::table::{HostFuncDone, HostFuncLaunch};
 
 use crate::error::Outcome;
 use crate::session::Session;
+use crate::session::graph::NodeWork;
 
 impl Session {
     pub(crate) fn host_func_launch(&mut self, call: &HostFuncLaunch) -> Outcome<()> {
@@ -20,6 +22,12 @@ impl Session {
             self.objects.host_functions.remove(id);
         }
         Ok(launched?)
+    }
+
+    /// A function of a graph may run many times: it is not queued by itself.
+    pub(crate) fn host_func_launch_work(&self, call: &HostFuncLaunch) -> Outcome<NodeWork> {
+        let (functions, id) = (Arc::clone(&self.objects.host_functions), call.id);
+        Ok(GraphWork::Host(Arc::new(move || functions.run(id))).into())
     }
 
     pub(crate) fn host_func_done(&mut self, call: &HostFuncDone) -> Outcome<()> {

@@ -10,14 +10,13 @@
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Error as TravelError, Receiver, Wait};
-use paragpu_protocol::call::{WireCall, info};
-use paragpu_protocol::codec::{Bytes, decode_all};
+use paragpu_protocol::call::Class;
+use paragpu_protocol::codec::{Bytes, DecodeError, decode_all};
 use paragpu_protocol::frame::{CONTROL, Control, FrameHeader};
 use paragpu_protocol::handshake::Stays;
-use paragpu_protocol::table::{
-    Call, CopyToDevice, HostFuncDone, ShadowPatch, ShadowRead, ShadowWrite,
-};
+use paragpu_protocol::table::CopyToDevice;
 
+use crate::calls::{execute, handler};
 use crate::error::{End, Fault};
 use crate::serving::BATCH;
 use crate::session::Session;
@@ -128,12 +127,15 @@ impl Session {
     /// Takes a copy to the device whose data is where it belongs.
     fn take_in_place(&mut self, header: FrameHeader, place: &InPlace) -> Result<(), End> {
         self.admit(header)?;
-        let call = Call::CopyToDevice(CopyToDevice {
+        let call = CopyToDevice {
             destination: place.destination,
             stream: place.stream,
             data: Bytes(place.data.as_ref()),
-        });
-        if !self.in_turn(header, |session| session.carry_out(header, &call, &[]))? {
+        };
+        let copy = |session: &mut Self| {
+            session.executed(header, |session, at| execute(session, at, &call, &[]))
+        };
+        if !self.in_turn(header, copy)? {
             return Err(TravelError::protocol("a copy without a source waits").into());
         }
         self.taken_in(header.payload_len())
@@ -186,36 +188,33 @@ impl Session {
 
     /// Executes a call; false where it waits for staging memory.
     fn execute(&mut self, header: FrameHeader, payload: &[u8]) -> Result<bool, End> {
-        let call = Call::decode(header.kind, payload).map_err(|source| End::Malformed {
-            name: info(header.kind).map_or("unknown", |info| info.name),
-            number: header.kind,
-            source,
-        })?;
-        self.carry_out(header, &call, payload)
+        let Some(handler) = handler(header.kind) else {
+            return Err(End::Malformed {
+                name: "unknown",
+                number: header.kind,
+                source: DecodeError::UnknownCall(header.kind),
+            });
+        };
+        self.executed(header, |session, at| {
+            (handler.execute)(session, at, payload)
+        })
     }
 
-    /// The same for a call that was decoded.
-    fn carry_out(
+    /// The same by `execute`.
+    fn executed(
         &mut self,
         header: FrameHeader,
-        call: &Call<'_>,
-        payload: &[u8],
+        execute: impl FnOnce(&mut Self, At) -> Result<bool, Fault>,
     ) -> Result<bool, End> {
         let at = At {
             slot: header.slot,
             call: header.kind,
         };
-        let done = match self.dispatch(at, call) {
-            Ok(done) => done,
+        match execute(self, at) {
+            Ok(_) => {}
             Err(Fault::Stall) => return Ok(false),
             Err(Fault::End(end)) => return Err(end),
-            Err(Fault::Call(error)) => {
-                self.errors.defer(at.call, &error);
-                false
-            }
-        };
-        if done {
-            self.objects.live.apply(call, header.kind, payload);
+            Err(Fault::Call(error)) => self.errors.defer(at.call, &error),
         }
         if at.slot == 0 {
             self.statistics.posted.add(1);
@@ -325,10 +324,10 @@ impl Session {
     /// is too late where the state of the session was copied: no host function
     /// runs then.
     fn is_for_host_functions(&self, call: u16) -> bool {
-        call == HostFuncDone::INFO.number
-            || call == ShadowWrite::INFO.number
-            || call == ShadowPatch::INFO.number
-            || call == ShadowRead::INFO.number && self.objects.host_functions.are_running()
+        let runs = || self.objects.host_functions.are_running();
+        handler(call).is_some_and(|handler| {
+            handler.info.early && (handler.info.class == Class::Posted || runs())
+        })
     }
 }
 

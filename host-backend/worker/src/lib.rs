@@ -3,7 +3,7 @@
 //! A worker is a process of its own: the daemon starts it with
 //! [`spawn::Spawn`], talks to it as [`control`] says, and hands it a guest.
 //! [`session::Session`] serves the guest: a decoded call goes through
-//! `dispatch.rs` to the file of its kind, and from there to the
+//! `calls.rs` to the file of its chapter, and from there to the
 //! [`paragpu_device::Device`]; `answer.rs` and `completion.rs` bring the
 //! replies. What a call did to the session's objects goes to [`live`].
 
@@ -26,6 +26,7 @@ mod answer;
 mod arena;
 #[cfg(feature = "serve")]
 pub mod arguments;
+mod calls;
 mod completion;
 #[cfg(feature = "serve")]
 mod confine;
@@ -34,7 +35,6 @@ mod connect;
 mod context;
 pub mod control;
 mod copy;
-mod dispatch;
 mod error;
 mod event;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -60,6 +60,7 @@ pub mod serve;
 mod serving;
 pub mod session;
 mod shadow;
+mod snapshot;
 pub mod spawn;
 mod staging;
 pub mod statistics;

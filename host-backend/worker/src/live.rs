@@ -1,12 +1,13 @@
-//! What recreates the session's objects (D9): for each live object the call
+//! What recreates the session's objects : for each live object the call
 //! that created it and the calls that changed it since. An object that was
 //! destroyed leaves nothing.
 
-use paragpu_protocol::call::Effect;
+use paragpu_protocol::call::{Effect, WireCall};
+use paragpu_protocol::codec::DecodeError;
 use paragpu_protocol::handle::ObjectKind;
-use paragpu_protocol::table::Call;
 use smallvec::SmallVec;
 
+use crate::calls::{self, holds_others};
 use crate::handles::HandleMap;
 
 /// What names an object.
@@ -37,6 +38,37 @@ impl Recorded {
             payload: Payload::from_slice(payload),
         }
     }
+
+    /// The call as it would come.
+    #[must_use]
+    pub fn of<'a, C: WireCall<'a>>(call: &C) -> Self {
+        let mut payload = Vec::new();
+        let tail = call.encode(&mut payload).to_vec();
+        payload.extend(tail);
+        Self::new(C::INFO.number, &payload)
+    }
+
+    /// What it does to an object.
+    ///
+    /// # Errors
+    /// [`DecodeError`] where it is no call.
+    pub fn change(&self) -> Result<Option<Change>, DecodeError> {
+        match calls::handler(self.number) {
+            Some(handler) => (handler.change)(&self.payload),
+            None => Err(DecodeError::UnknownCall(self.number)),
+        }
+    }
+}
+
+/// What a call does to an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change {
+    /// What.
+    pub effect: Effect,
+    /// The object that a created one cannot outlive.
+    pub parent: Option<Name>,
+    /// Changes by the same call with the same key replace each other.
+    pub key: u32,
 }
 
 /// Tells changes apart that do not replace each other.
@@ -83,8 +115,8 @@ struct Object {
     /// Position in the order of creation.
     order: u64,
     created: Recorded,
-    /// The module that this one lives in.
-    parent: Option<u64>,
+    /// The object that this one lives in.
+    parent: Option<Name>,
     changes: Changes,
 }
 
@@ -95,35 +127,16 @@ pub struct Live {
     next: u64,
 }
 
-/// The module that the created object cannot outlive.
-fn parent(call: &Call<'_>) -> Option<u64> {
-    match call {
-        Call::FunctionGet(get) => Some(get.module.0),
-        _ => None,
-    }
-}
-
-/// Changes with the same key replace each other.
-fn change_key(call: &Call<'_>) -> u32 {
-    match call {
-        Call::FunctionSetAttribute(set) => set.attribute,
-        Call::GraphNodes(nodes) => nodes.first,
-        Call::GraphNodeUpdate(update) => update.node,
-        Call::GraphNodeEnable(enable) => enable.node,
-        _ => 0,
-    }
-}
-
 impl Live {
     /// Notes what a call that succeeded did; `payload` is the call's.
-    pub fn apply(&mut self, call: &Call<'_>, number: u16, payload: &[u8]) {
-        match call.effect() {
+    pub fn apply(&mut self, change: &Change, number: u16, payload: &[u8]) {
+        match change.effect {
             Effect::None => {}
             Effect::Creates(kind, handle) => {
                 let object = Object {
                     order: self.next,
                     created: Recorded::new(number, payload),
-                    parent: parent(call),
+                    parent: change.parent,
                     changes: Changes::default(),
                 };
                 self.next += 1;
@@ -134,7 +147,7 @@ impl Live {
                 let Some(object) = self.objects.get_mut(&(kind, handle)) else {
                     return;
                 };
-                let key = (number, change_key(call));
+                let key = (number, change.key);
                 object.changes.put(key, number, payload);
                 if kind == ObjectKind::GraphExec {
                     // It may name what was created later than itself, and
@@ -146,12 +159,22 @@ impl Live {
         }
     }
 
+    /// The same of a call as it came.
+    ///
+    /// # Errors
+    /// [`DecodeError`] where it is no call.
+    pub fn note(&mut self, call: &Recorded) -> Result<(), DecodeError> {
+        if let Some(change) = call.change()? {
+            self.apply(&change, call.number, &call.payload);
+        }
+        Ok(())
+    }
+
     /// Drops an object, and those that live in it.
     pub fn forget(&mut self, name: Name) {
         self.objects.remove(&name);
-        if name.0 == ObjectKind::Module {
-            self.objects
-                .retain(|_, object| object.parent != Some(name.1));
+        if holds_others(name.0) {
+            self.objects.retain(|_, object| object.parent != Some(name));
         }
     }
 
@@ -201,8 +224,8 @@ impl Live {
 
     /// Is exactly this call kept already?
     #[must_use]
-    pub fn knows(&self, call: &Call<'_>, recorded: &Recorded) -> bool {
-        match call.effect() {
+    pub fn knows(&self, change: &Change, recorded: &Recorded) -> bool {
+        match change.effect {
             Effect::Creates(kind, handle) => self.created((kind, handle)) == Some(recorded),
             Effect::Changes(kind, handle) => self
                 .objects
@@ -218,6 +241,7 @@ mod tests {
     use super::*;
     use paragpu_protocol::codec::Text;
     use paragpu_protocol::handle::{EventHandle, FunctionHandle, ModuleHandle, StreamHandle};
+    use paragpu_protocol::table::Call;
     use paragpu_protocol::table::{
         EventCreate, EventDestroy, EventRecord, FunctionGet, FunctionSetAttribute, ModuleUnload,
     };
@@ -226,7 +250,8 @@ mod tests {
         let mut payload = Vec::new();
         let tail = call.encode(&mut payload).to_vec();
         payload.extend(tail);
-        live.apply(&call, call.info().number, &payload);
+        live.note(&Recorded::new(call.info().number, &payload))
+            .unwrap();
     }
 
     fn create(event: u64) -> Call<'static> {

@@ -2,7 +2,7 @@
 
 use paragpu_protocol::handle::ShadowAddress;
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{HostMap, HostUnmap, MemMap, MemUnmap, ShadowDestroy};
+use paragpu_protocol::table::{HostMap, HostUnmap, MemGetInfo, MemMap, MemUnmap, ShadowDestroy};
 use paragpu_protocol::types::MemoryInfo;
 
 use crate::error::{Outcome, fail};
@@ -36,7 +36,7 @@ impl Session {
             .unmap(&mut self.gpu, &mut self.link, address, fence)
     }
 
-    pub(crate) fn mem_get_info(&mut self) -> Outcome<MemoryInfo> {
+    pub(crate) fn mem_get_info(&mut self, _: &MemGetInfo) -> Outcome<MemoryInfo> {
         self.memory.info(&mut self.gpu)
     }
 

@@ -1,27 +1,54 @@
 //! Modules, kernels and variables.
 
-use paragpu_device::Function;
+use paragpu_protocol::codec::{Bytes, Text};
 use paragpu_protocol::table::{
-    FunctionGet, FunctionSetAttribute, FunctionSetCacheConfig, GlobalGet, ModuleLoad, ModuleUnload,
-    OccupancyBlocks, OccupancyDynamicShared,
+    FunctionGet, FunctionSetAttribute, FunctionSetCacheConfig, GlobalGet, ImageQuery, ImageWrite,
+    ModuleLoad, ModuleUnload, OccupancyBlocks, OccupancyDynamicShared,
 };
-use paragpu_protocol::types::GlobalInfo;
+use paragpu_protocol::types::{FunctionInfo, GlobalInfo, encode_pairs};
 
-use crate::error::Outcome;
+use crate::error::{Fault, Outcome};
 use crate::session::Session;
+use crate::session::link::At;
 
 impl Session {
-    /// Loads a module; returns the loader's log.
-    pub(crate) fn module_load(&mut self, call: &ModuleLoad<'_>) -> Outcome<String> {
-        self.objects.modules.load(&mut self.gpu, call)
+    pub(crate) fn image_query(&mut self, at: At, call: &ImageQuery) -> Result<bool, Fault> {
+        let held = self.objects.modules.images().holds(&call.hash, call.size);
+        self.answer(at, Ok(held))
+    }
+
+    pub(crate) fn image_write(&mut self, at: At, call: &ImageWrite<'_>) -> Result<bool, Fault> {
+        let images = self.objects.modules.images();
+        let written = images.write(&call.hash, call.size, call.offset, call.data.0);
+        self.answer(at, written)
+    }
+
+    /// Loads a module; the reply is the loader's log.
+    pub(crate) fn module_load(&mut self, at: At, call: &ModuleLoad<'_>) -> Result<bool, Fault> {
+        match self.objects.modules.load(&mut self.gpu, call) {
+            Ok(log) => self.answer(at, Ok(Text(&log))),
+            Err(fault) => self.answer::<()>(at, Err(fault)),
+        }
     }
 
     pub(crate) fn module_unload(&mut self, call: &ModuleUnload) -> Outcome<()> {
         self.objects.modules.unload(&mut self.gpu, call.module.0)
     }
 
-    pub(crate) fn function_get(&mut self, call: &FunctionGet<'_>) -> Outcome<Function> {
-        self.objects.modules.function(&mut self.gpu, call)
+    pub(crate) fn function_get(&mut self, at: At, call: &FunctionGet<'_>) -> Result<bool, Fault> {
+        let function = match self.objects.modules.function(&mut self.gpu, call) {
+            Ok(function) => function,
+            Err(fault) => return self.answer::<()>(at, Err(fault)),
+        };
+        let attributes = function.attributes.iter();
+        let attributes =
+            encode_pairs(attributes.map(|(name, value)| (*name, value.cast_unsigned())));
+        let parameters = encode_pairs(function.parameters.iter().copied());
+        let info = FunctionInfo {
+            attributes: Bytes(&attributes),
+            parameters: Bytes(&parameters),
+        };
+        self.answer(at, Ok(info))
     }
 
     pub(crate) fn function_set_attribute(&mut self, call: &FunctionSetAttribute) -> Outcome<()> {

@@ -7,7 +7,7 @@ use paragpu_protocol::frame::Control;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{ShadowCreate, ShadowDestroy, ShadowPatch, ShadowRead, ShadowWrite};
 
-use crate::error::Outcome;
+use crate::error::{Fault, Outcome};
 use crate::session::Session;
 use crate::session::completion::{Progress, Then};
 use crate::session::link::At;
@@ -51,10 +51,11 @@ impl Session {
         Ok(())
     }
 
-    pub(crate) fn shadow_read(&mut self, at: At, call: &ShadowRead) -> Outcome<()> {
+    pub(crate) fn shadow_read(&mut self, at: At, call: &ShadowRead) -> Result<bool, Fault> {
         let (sender, executed) = (self.link.sender(), self.link.executed());
         let mut sent = 0;
-        self.host
+        let read = self
+            .host
             .read_shadow(call.address, call.size, |offset, bytes| {
                 sent += bytes.len() as u64;
                 let (kind, offset) = (Control::Data.kind(), offset.to_le_bytes());
@@ -62,8 +63,8 @@ impl Session {
                 sender
                     .send(kind, at.slot, Some(executed), &payload)
                     .map(drop)
-            })?;
+            });
         self.statistics.bytes_from_device.add(sent);
-        Ok(())
+        self.answer(at, read)
     }
 }

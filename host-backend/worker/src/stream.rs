@@ -1,5 +1,6 @@
 //! Streams.
 
+use paragpu_device::GraphWork;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
     StreamCreate, StreamDestroy, StreamQuery, StreamSynchronize, StreamWaitEvent,
@@ -9,6 +10,7 @@ use crate::error::Outcome;
 use crate::session::Session;
 use crate::session::completion::{Goal, Progress, Then};
 use crate::session::gpu::Fence;
+use crate::session::graph::NodeWork;
 
 impl Session {
     pub(crate) fn stream_create(&mut self, call: &StreamCreate) -> Outcome<()> {
@@ -48,5 +50,9 @@ impl Session {
         let event = self.objects.events.id(call.event)?;
         let stream = self.objects.streams.for_work(call.stream)?;
         Ok(self.gpu.stream_wait_event(stream, event)?)
+    }
+
+    pub(crate) fn stream_wait_event_work(&self, call: &StreamWaitEvent) -> Outcome<NodeWork> {
+        Ok(GraphWork::EventWait(self.objects.events.id(call.event)?).into())
     }
 }

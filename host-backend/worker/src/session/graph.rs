@@ -43,6 +43,21 @@ impl Graph {
     }
 }
 
+/// What a node does.
+#[derive(Debug)]
+pub(crate) struct NodeWork {
+    pub(crate) work: GraphWork,
+    /// It is a kernel that may print.
+    pub(crate) prints: bool,
+}
+
+impl From<GraphWork> for NodeWork {
+    fn from(work: GraphWork) -> Self {
+        let prints = false;
+        Self { work, prints }
+    }
+}
+
 /// What a launch of a graph comes to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Launchable {

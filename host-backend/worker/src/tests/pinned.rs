@@ -7,9 +7,10 @@ use paragpu_communicator::{Connection, Receiver};
 use paragpu_communicator_stream as stream;
 use paragpu_protocol::frame::Control;
 use paragpu_protocol::handle::WindowOffset;
-use paragpu_protocol::table::{Call, HostMap};
+use paragpu_protocol::table::HostMap;
 
 use crate::error::End;
+use crate::live::Recorded;
 use crate::session::Session;
 use crate::session::host_memory::{Pinned, Sharing};
 use crate::testing::device::TestDevice;
@@ -30,11 +31,11 @@ fn came() -> (Session, Box<dyn Receiver>, Connection, u64) {
     assert_eq!(session.host.sharing(), Sharing::Nothing);
     session.leave_window(Pinned::Guest);
     assert_eq!(session.host.sharing(), Sharing::Wanting);
-    let map = Call::HostMap(HostMap {
+    let map = HostMap {
         offset: WindowOffset(4096),
         size: PINNED,
-    });
-    session.perform(&map, &[]).unwrap();
+    };
+    session.perform(&Recorded::of(&map)).unwrap();
     (session, host.receiver, guest, address)
 }
 

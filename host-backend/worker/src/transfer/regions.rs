@@ -5,10 +5,11 @@
 //! other's.
 
 use paragpu_device::CopyEnd;
-use paragpu_protocol::codec::{Bytes, Field, Reader};
+use paragpu_protocol::call::WireCall as _;
+use paragpu_protocol::codec::{Bytes, Field, Reader, decode_all};
 use paragpu_protocol::handle::ObjectKind;
 use paragpu_protocol::layout::CHUNK;
-use paragpu_protocol::table::Call;
+use paragpu_protocol::table::{ArrayCreate, MemMap};
 use paragpu_protocol::types::ArrayShape;
 
 use super::state::{StateError, device};
@@ -251,9 +252,9 @@ impl Session {
         let Some(recorded) = self.objects.live.created((ObjectKind::Array, array)) else {
             return Err(lost);
         };
-        match Call::decode(recorded.number, &recorded.payload)? {
-            Call::ArrayCreate(create) => Ok(create.shape),
-            _ => Err(lost),
+        match recorded.number == ArrayCreate::INFO.number {
+            true => Ok(decode_all::<ArrayCreate>(&recorded.payload)?.shape),
+            false => Err(lost),
         }
     }
 
@@ -262,9 +263,8 @@ impl Session {
     pub(crate) fn chunks(&mut self, window: bool) -> Result<Vec<Chunk>, StateError> {
         let mut chunks = Vec::new();
         for name in self.objects.live.names(ObjectKind::Memory) {
-            if let Some(recorded) = self.objects.live.created((ObjectKind::Memory, name))
-                && let Call::MemMap(map) = Call::decode(recorded.number, &recorded.payload)?
-            {
+            if let Some(recorded) = self.objects.live.created((ObjectKind::Memory, name)) {
+                let map: MemMap = decode_all(&recorded.payload)?;
                 cut(MemoryKind::Linear, name, map.size, &mut chunks);
             }
         }

@@ -4,23 +4,22 @@
 use std::os::fd::OwnedFd;
 
 use paragpu_device::StreamId;
-use paragpu_protocol::call::Effect;
-use paragpu_protocol::codec::{Bytes, Field, Reader};
-use paragpu_protocol::handle::{
-    ArrayHandle, DeviceAddress, EventHandle, GraphExecHandle, ModuleHandle, ObjectKind,
-    ShadowAddress, StreamHandle, SurfaceHandle, TextureHandle, WindowOffset,
-};
-use paragpu_protocol::table::{
-    ArrayDestroy, Call, EventDestroy, GraphDestroy, HostUnmap, MemUnmap, ModuleUnload,
-    ShadowDestroy, StreamDestroy, SurfaceDestroy, TextureDestroy,
-};
+use paragpu_protocol::call::{Effect, WireCall as _};
+use paragpu_protocol::codec::{Bytes, DecodeError, Field, Reader, decode_all};
+use paragpu_protocol::handle::ObjectKind;
+use paragpu_protocol::table::EventRecord;
+#[cfg(feature = "serve")]
+use paragpu_protocol::table::MemMap;
 
 #[cfg(feature = "serve")]
 use super::shared::{Delivery, Mapping, Peers};
-use super::state::StateError;
+use super::state::{StateError, device};
+#[cfg(feature = "serve")]
+use crate::calls::Handle as _;
+use crate::calls::{self, destroying};
 use crate::error::{Fault, Outcome};
 use crate::handles::HandleMap;
-use crate::live::{Name, Recorded};
+use crate::live::{Change, Name, Recorded};
 use crate::session::Session;
 use crate::session::link::At;
 
@@ -114,8 +113,8 @@ fn is_placed(kind: ObjectKind) -> bool {
 }
 
 /// May what the call makes or changes name pinned memory, or is it such?
-fn may_need_window(call: &Call<'_>) -> bool {
-    let (Effect::Creates(kind, _) | Effect::Changes(kind, _)) = call.effect() else {
+fn may_need_window(change: Option<&Change>) -> bool {
+    let Some(Effect::Creates(kind, _) | Effect::Changes(kind, _)) = change.map(|c| c.effect) else {
         return false;
     };
     matches!(
@@ -125,49 +124,11 @@ fn may_need_window(call: &Call<'_>) -> bool {
 }
 
 /// The name that a creating call gives.
-fn created(call: &Call<'_>) -> Option<Name> {
-    match call.effect() {
+fn created(change: Option<&Change>) -> Option<Name> {
+    match change?.effect {
         Effect::Creates(kind, handle) => Some((kind, handle)),
         _ => None,
     }
-}
-
-/// The call that destroys an object.
-fn destroying((kind, handle): Name) -> Option<Call<'static>> {
-    Some(match kind {
-        ObjectKind::Memory => Call::MemUnmap(MemUnmap {
-            address: DeviceAddress(handle),
-        }),
-        ObjectKind::HostMemory => Call::HostUnmap(HostUnmap {
-            offset: WindowOffset(handle),
-        }),
-        ObjectKind::Shadow => Call::ShadowDestroy(ShadowDestroy {
-            address: ShadowAddress(handle),
-        }),
-        ObjectKind::Array => Call::ArrayDestroy(ArrayDestroy {
-            array: ArrayHandle(handle),
-        }),
-        ObjectKind::Texture => Call::TextureDestroy(TextureDestroy {
-            texture: TextureHandle(handle),
-        }),
-        ObjectKind::Surface => Call::SurfaceDestroy(SurfaceDestroy {
-            surface: SurfaceHandle(handle),
-        }),
-        ObjectKind::Module => Call::ModuleUnload(ModuleUnload {
-            module: ModuleHandle(handle),
-        }),
-        ObjectKind::Stream => Call::StreamDestroy(StreamDestroy {
-            stream: StreamHandle(handle),
-        }),
-        ObjectKind::Event => Call::EventDestroy(EventDestroy {
-            event: EventHandle(handle),
-        }),
-        ObjectKind::GraphExec => Call::GraphDestroy(GraphDestroy {
-            graph: GraphExecHandle(handle),
-        }),
-        // A kernel goes with its module.
-        ObjectKind::Function => return None,
-    })
 }
 
 impl Session {
@@ -233,13 +194,15 @@ impl Session {
         }
         let calls = items
             .iter()
-            .map(|item| Ok((item, Call::decode(item.call.number, &item.call.payload)?)))
+            .map(|item| Ok((item, item.call.change()?)))
             .collect::<Result<Vec<_>, StateError>>()?;
-        let is_pinned = |call: &Call<'_>| matches!(call, Call::HostMap(_));
-        let waits = !self.host.can_pin() && calls.iter().any(|(_, call)| is_pinned(call));
-        for (item, call) in &calls {
-            if !(waits && may_need_window(call)) {
-                self.make(item, call)?;
+        let is_pinned = |change: &Option<Change>| {
+            matches!(created(change.as_ref()), Some((ObjectKind::HostMemory, _)))
+        };
+        let waits = !self.host.can_pin() && calls.iter().any(|(_, change)| is_pinned(change));
+        for (item, change) in &calls {
+            if !(waits && may_need_window(change.as_ref())) {
+                self.make(item, change.as_ref())?;
             }
         }
         Ok(!waits)
@@ -263,16 +226,16 @@ impl Session {
         self.unmake_others(items)?;
         let mut maps = HandleMap::default();
         for item in items {
-            let call = Call::decode(item.call.number, &item.call.payload)?;
-            if let Call::MemMap(map) = &call {
-                maps.insert((map.address.0, map.size), (item, call));
+            if item.call.number == MemMap::INFO.number {
+                let map: MemMap = decode_all(&item.call.payload)?;
+                maps.insert((map.address.0, map.size), (item, map.change()));
             }
         }
         let mut descriptors = descriptors.into_iter();
         let mut taken = Vec::with_capacity(mappings.len());
         for mapping in mappings {
             let (address, size) = (mapping.address, mapping.size);
-            let Some((item, call)) = maps.get(&(address, size)) else {
+            let Some((item, change)) = maps.get(&(address, size)) else {
                 return Err(StateError::Order("memory that is not the session's"));
             };
             let descriptor = match mapping.handed {
@@ -296,7 +259,7 @@ impl Session {
                 descriptor,
             ));
             let mapped = mapped.map_err(|error| {
-                let name = call.info().name;
+                let name = MemMap::INFO.name;
                 StateError::Impossible(format!(
                     "this GPU does not do {name} for the session: {error}"
                 ))
@@ -307,10 +270,11 @@ impl Session {
                 Delivery::Sent
             };
             taken.push(delivery as u8);
-            if !self.objects.live.knows(call, &item.call) {
-                self.objects
-                    .live
-                    .apply(call, item.call.number, &item.call.payload);
+            let live = &mut self.objects.live;
+            if let Some(change) = change
+                && !live.knows(change, &item.call)
+            {
+                live.apply(change, item.call.number, &item.call.payload);
             }
         }
         Ok(taken)
@@ -320,8 +284,8 @@ impl Session {
     fn unmake_others(&mut self, items: &[Item]) -> Result<(), StateError> {
         let mut wanted: HandleMap<Name, &Recorded> = HandleMap::default();
         for item in items {
-            let call = Call::decode(item.call.number, &item.call.payload)?;
-            if let Some(name) = created(&call) {
+            let change = item.call.change()?;
+            if let Some(name) = created(change.as_ref()) {
                 wanted.insert(name, &item.call);
             }
         }
@@ -339,32 +303,30 @@ impl Session {
     }
 
     fn unmake(&mut self, name: Name) -> Result<(), StateError> {
-        let Some(call) = destroying(name) else {
-            return Ok(());
-        };
-        self.perform(&call, &[])
+        match destroying(name) {
+            Some(call) => self.perform(&call),
+            // It goes with the object that it lives in.
+            None => Ok(()),
+        }
     }
 
-    fn make(&mut self, item: &Item, call: &Call<'_>) -> Result<(), StateError> {
-        if self.objects.live.knows(call, &item.call) {
+    fn make(&mut self, item: &Item, change: Option<&Change>) -> Result<(), StateError> {
+        let live = &mut self.objects.live;
+        if change.is_some_and(|change| live.knows(change, &item.call)) {
             return Ok(());
         }
-        if let Call::EventRecord(record) = call {
+        if item.call.number == EventRecord::INFO.number {
             // What it stands for is over, and its stream may be gone.
+            let record: EventRecord = decode_all(&item.call.payload)?;
             let event = refused(self.objects.events.id(record.event))?;
-            let recorded = self.gpu.event_record(event, StreamId::LEGACY);
-            refused(recorded.map_err(Fault::from))?;
-            self.objects
-                .live
-                .apply(call, item.call.number, &item.call.payload);
-            return Ok(());
+            device(self.gpu.event_record(event, StreamId::LEGACY))?;
+            return Ok(self.objects.live.note(&item.call)?);
         }
-        let name = created(call);
-        let placed = name.filter(|name| is_placed(name.0));
+        let placed = created(change).filter(|name| is_placed(name.0));
         if placed.is_some() && item.value != 0 {
             self.gpu.prefer(item.value);
         }
-        self.perform(call, &item.call.payload)?;
+        self.perform(&item.call)?;
         if let Some(name) = placed {
             let (value, digest) = refused(self.placement(name))?;
             if (value, digest) != (item.value, item.digest) {
@@ -385,27 +347,27 @@ impl Session {
     }
 
     /// Executes a call that nobody waits for, now.
-    pub(crate) fn perform(&mut self, call: &Call<'_>, payload: &[u8]) -> Result<(), StateError> {
-        let number = call.info().number;
+    pub(crate) fn perform(&mut self, call: &Recorded) -> Result<(), StateError> {
+        let number = call.number;
+        let Some(handler) = calls::handler(number) else {
+            return Err(DecodeError::UnknownCall(number).into());
+        };
         let at = At {
             slot: 0,
             call: number,
         };
         let earlier = self.errors.replace_deferred(None);
-        let done = refused(self.dispatch(at, call));
+        let done = refused((handler.execute)(self, at, &call.payload));
         let failed = self.errors.replace_deferred(earlier);
         match (done?, failed) {
-            (true, None) => {
-                self.objects.live.apply(call, number, payload);
-                Ok(())
-            }
+            (true, None) => Ok(()),
             (_, failed) => {
                 let detail = failed.map_or_else(String::new, |failed| {
                     format!(": {} {}", failed.status, failed.detail)
                 });
                 Err(StateError::Impossible(format!(
                     "this GPU does not do {} for the session{detail}",
-                    call.info().name
+                    handler.info.name
                 )))
             }
         }

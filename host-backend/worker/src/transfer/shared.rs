@@ -15,9 +15,9 @@ use std::os::fd::OwnedFd;
 
 use paragpu_communicator_stream::handshake::MAX_FDS;
 use paragpu_device::PeerId;
-use paragpu_protocol::codec::{Field, Reader};
+use paragpu_protocol::codec::{Field, Reader, decode_all};
 use paragpu_protocol::handle::ObjectKind;
-use paragpu_protocol::table::Call;
+use paragpu_protocol::table::MemMap;
 
 use super::regions::{Chunk, MemoryKind};
 use super::state::{StateError, device};
@@ -139,8 +139,8 @@ impl Shared {
             let known = self.known.get(&address);
             if known.is_none_or(|known| known.mapping != mapping)
                 && let Some(call) = session.objects.live.created((ObjectKind::Memory, address))
-                && let Call::MemMap(map) = Call::decode(call.number, &call.payload)?
             {
+                let map: MemMap = decode_all(&call.payload)?;
                 let found = Known {
                     mapping,
                     size: map.size,

@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Receiver, Wait};
+use paragpu_protocol::call::WireCall as _;
 use paragpu_protocol::codec::{Bytes, decode_all};
 use paragpu_protocol::frame::{FrameHeader, HEADER_LEN};
-use paragpu_protocol::table::{Call, ModuleLoad};
+use paragpu_protocol::table::ModuleLoad;
 
 use super::attempts::{Attempts, Failed};
 use super::mover::Mover;
@@ -362,8 +363,9 @@ pub(crate) struct Filling {
 }
 
 fn image_of(call: &Recorded) -> Result<Option<[u8; 32]>, StateError> {
-    Ok(match Call::decode(call.number, &call.payload)? {
-        Call::ModuleLoad(ModuleLoad { hash, .. }) => Some(hash),
-        _ => None,
-    })
+    if call.number != ModuleLoad::INFO.number {
+        return Ok(None);
+    }
+    let load: ModuleLoad<'_> = decode_all(&call.payload)?;
+    Ok(Some(load.hash))
 }

@@ -78,7 +78,7 @@ pub(super) fn apply(session: &mut Session, call: &Call<'_>) -> Result<(), StateE
     let mut payload = Vec::new();
     let tail = call.encode(&mut payload).to_vec();
     payload.extend(tail);
-    session.perform(call, &payload)
+    session.perform(&Recorded::new(call.info().number, &payload))
 }
 
 pub(super) fn settle(session: &mut Session) {

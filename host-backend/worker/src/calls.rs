@@ -1,0 +1,184 @@
+//! From a call's number to the code that executes it.
+//!
+//! The build script derives a handler for each call from its description in
+//! `protocol/interface/calls`: decode, call the function of its name, answer as
+//! its shape says, note what it did to objects. Code of a call's own is that
+//! function alone, in the file of its chapter.
+//!
+//! Each library has a table of its own. 2,048 numbers make a block; the session
+//! and the driver have the first two. A library above the driver that is
+//! forwarded gets a block, and nothing here changes for the others.
+
+use paragpu_protocol::call::{CallInfo, Capability, Effect, WireCall};
+use paragpu_protocol::codec::{DecodeError, decode_all};
+use paragpu_protocol::handle::{self, ObjectKind};
+use paragpu_protocol::status::Status;
+use paragpu_protocol::table;
+
+use crate::error::{End, Fault, Outcome, fail};
+use crate::live::{Change, Name, Recorded};
+use crate::session::Session;
+use crate::session::graph::NodeWork;
+use crate::session::link::At;
+
+/// Numbers of a block.
+const BLOCK: usize = 2048;
+
+/// How a call is handled.
+pub(crate) struct Handler {
+    /// Its declaration.
+    pub(crate) info: &'static CallInfo,
+    /// Executes a call with this payload and answers it, or lets it wait. True
+    /// where it did what it is for.
+    pub(crate) execute: fn(&mut Session, At, &[u8]) -> Result<bool, Fault>,
+    /// What a call with this payload does to an object.
+    pub(crate) change: fn(&[u8]) -> Result<Option<Change>, DecodeError>,
+    /// What it does as a node of a graph, where it can be one.
+    pub(crate) node: Option<fn(&Session, &[u8]) -> Outcome<NodeWork>>,
+}
+
+/// A call that is executed here.
+pub(crate) trait Handle<'a>: WireCall<'a> {
+    /// Executes and answers it.
+    fn handle(&self, session: &mut Session, at: At) -> Result<bool, Fault>;
+
+    /// What it does to an object.
+    fn change(&self) -> Option<Change> {
+        None
+    }
+
+    /// The bulk token that it names; 0 for none.
+    fn token(&self) -> u32 {
+        0
+    }
+}
+
+include!(concat!(env!("OUT_DIR"), "/handlers.rs"));
+
+/// The handlers of a library.
+struct Library {
+    handlers: &'static [Handler],
+    /// By number in its blocks: one more than the place in `handlers`.
+    places: &'static [u8],
+    /// Number of its first block.
+    first: usize,
+}
+
+/// The session's calls and the driver's.
+static DRIVER: Library = Library {
+    handlers: HANDLERS,
+    places: PLACES,
+    first: 0,
+};
+
+/// By block.
+static LIBRARIES: &[&Library] = &[&DRIVER, &DRIVER];
+
+/// The handler of the call with this number.
+pub(crate) fn handler(number: u16) -> Option<&'static Handler> {
+    let number = usize::from(number);
+    let library = LIBRARIES.get(number / BLOCK)?;
+    let place = *library.places.get(number - library.first * BLOCK)?;
+    library.handlers.get(usize::from(place).checked_sub(1)?)
+}
+
+/// Executes a decoded call, and notes what it did; `payload` is what it came in.
+pub(crate) fn execute<'a, C: Handle<'a>>(
+    session: &mut Session,
+    at: At,
+    call: &C,
+    payload: &[u8],
+) -> Result<bool, Fault> {
+    if let Some(lost) = session.errors.sticky()
+        && !C::INFO.survives
+    {
+        let lost = lost.clone();
+        session.copies.tokens.fail(call.token(), lost.clone());
+        session.answer_failure(at, &lost)?;
+        return Ok(false);
+    }
+    if C::INFO.capability == Capability::Window && !session.host.can_pin() {
+        let why = format!("{} needs a window", C::INFO.name);
+        return session.answer::<()>(at, fail(Status::NOT_SUPPORTED, why));
+    }
+    let done = call.handle(session, at)?;
+    if done && let Some(change) = call.change() {
+        session.objects.live.apply(&change, C::INFO.number, payload);
+    }
+    Ok(done)
+}
+
+/// Reads a call; one that cannot be read ends the session.
+fn decode<'a, C: WireCall<'a>>(payload: &'a [u8]) -> Result<C, Fault> {
+    decode_all(payload).map_err(|source| {
+        Fault::End(End::Malformed {
+            name: C::INFO.name,
+            number: C::INFO.number,
+            source,
+        })
+    })
+}
+
+/// Reads a call that is a node of a graph.
+fn node<'a, C: WireCall<'a>>(payload: &'a [u8]) -> Outcome<C> {
+    match decode_all(payload) {
+        Ok(call) => Ok(call),
+        Err(error) => fail(Status::INVALID_VALUE, format!("a node: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paragpu_protocol::call::Class;
+    use paragpu_protocol::table::CALLS;
+
+    fn zeros(info: &CallInfo) -> Option<Change> {
+        let zeros = [0; 256];
+        let handler = handler(info.number).unwrap();
+        (0..zeros.len())
+            .find_map(|length| (handler.change)(&zeros[..length]).ok())
+            .unwrap()
+    }
+
+    #[test]
+    fn every_call_has_its_handler_and_no_other_number_has_one() {
+        for number in 0..=u16::MAX {
+            let declared = CALLS.iter().find(|info| info.number == number);
+            let served = handler(number).map(|handler| handler.info.name);
+            assert_eq!(served, declared.map(|info| info.name));
+        }
+    }
+
+    #[test]
+    fn reporting_calls_create_nothing() {
+        for info in CALLS.iter().filter(|info| info.reports) {
+            assert_eq!(info.class, Class::Synchronous, "{}", info.name);
+            assert!(zeros(info).is_none(), "{}", info.name);
+        }
+    }
+
+    #[test]
+    fn what_is_created_is_destroyed_or_goes_with_its_parent() {
+        for info in CALLS {
+            let Some(change) = zeros(info) else { continue };
+            if let Effect::Creates(kind, handle) = change.effect {
+                let Some(destroy) = destroying((kind, handle)) else {
+                    assert!(change.parent.is_some_and(|(kind, _)| holds_others(kind)));
+                    continue;
+                };
+                let destroyed = destroy.change().unwrap().unwrap();
+                assert_eq!(destroyed.effect, Effect::Destroys(kind, handle));
+            }
+        }
+    }
+
+    #[test]
+    fn only_posted_calls_are_nodes() {
+        for info in CALLS {
+            let is_node = handler(info.number).unwrap().node.is_some();
+            assert_eq!(is_node, info.node, "{}", info.name);
+            assert!(!is_node || info.class == Class::Posted, "{}", info.name);
+        }
+    }
+}
