@@ -5,7 +5,10 @@ table; writes out/bench.json and, beside it, every single value.
 
 import argparse
 import os
+import signal
+import subprocess
 import sys
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 # pylint: disable=wrong-import-position
@@ -13,6 +16,7 @@ import measure
 from measure import OVERHEADS, Samples, harness, say
 
 COUNT = 10000
+GUEST = os.path.join(harness.ROOT, "tests/end_to_end/guest_program.py")
 
 
 def measured(daemon, samples, communicator, *names, options=()):
@@ -76,6 +80,30 @@ def software(samples, rounds):
             raw(samples, "arithmetic")
             for name, daemon in (("one_thread_", one), ("two_threads_", two)):
                 samples.take(name, [OVERHEADS, "arithmetic_rate"], daemon.guest_environment("shm"))
+
+
+def endings(daemon, samples, rounds):
+    """From a worker's death until its program, which waits for a kernel, has the error."""
+    for communicator in harness.HOST_COMMUNICATORS:
+        say(f"killed workers over {communicator}")
+        for _ in range(rounds):
+            guest = subprocess.Popen(
+                [sys.executable, GUEST, "spin"], env=daemon.guest_environment(communicator), stdout=subprocess.PIPE, text=True
+            )
+            with guest.stdout:
+                if guest.stdout.readline() != "spinning\n":
+                    samples.failures.append(f"killed_worker over {communicator}: the program did not begin")
+                    return
+                (worker,) = [one["worker_pid"] for one in daemon.sessions() if one["guest_pid"] == guest.pid]
+                os.kill(worker, signal.SIGKILL)
+                begin = time.monotonic()
+                said = guest.stdout.readline()
+                took = time.monotonic() - begin
+            guest.wait(60)
+            if not said.startswith("CUDA error"):
+                samples.failures.append(f"killed_worker over {communicator}: the program said {said!r}")
+                return
+            samples.add("killed_worker", took)
 
 
 def results_of(samples):
@@ -142,6 +170,8 @@ def results_of(samples):
                        note="thread-instructions of one core; the baseline is the same arithmetic compiled for the CPU")
     )
     results.append(measure.result("software_gpu_scaling", "1/s", two, one, 1.7, most=False))
+    slowest = max(samples.values.get("killed_worker", []), default=None)
+    results.append(measure.result("killed_worker", "s", slowest, None, 1, most=True, of="value", note="the slowest of all"))
     return results
 
 
@@ -150,9 +180,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="alternations of measurement and baseline (default 5)")
     parser.add_argument("--output", default=os.path.join(harness.ROOT, "out/bench.json"), help="where the JSON goes")
-    parser.add_argument("parts", nargs="*", help="only these of: calls copies crossings software")
+    parser.add_argument("parts", nargs="*", help="only these of: calls copies crossings software endings")
     options = parser.parse_args()
-    wanted = options.parts or ["calls", "copies", "crossings", "software"]
+    wanted = options.parts or ["calls", "copies", "crossings", "software", "endings"]
     samples = Samples()
     load = os.getloadavg()[0]
     if load > 0.5:
@@ -165,10 +195,13 @@ def main():
             copies(daemon, samples, options.rounds)
         if "crossings" in wanted:
             crossings(daemon, samples)
+        if "endings" in wanted:
+            endings(daemon, samples, options.rounds)
     if "software" in wanted:
         software(samples, options.rounds)
     results = results_of(samples)
-    measure.write(options.output, measure.machine(), results, samples)
+    content = measure.of_results(results)
+    measure.write(options.output, measure.described("Promises", measure.machine(), "make bench", **content), samples)
     status = measure.conclude(results, samples.failures)
     print(f"written to {os.path.relpath(options.output)}")
     return status

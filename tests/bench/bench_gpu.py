@@ -1,6 +1,6 @@
 """Speed on a real NVIDIA GPU: the same programs against NVIDIA's own runtime and
 over every communicator of a host, alternately in one run. Prints a table; writes
-out/bench-gpu.json, out/bench-gpu.html and, beside them, every single value.
+out/bench-gpu.json, from which page.py draws a page, and beside it every single value.
 Ends with 0 and a sentence where there is no GPU.
 """
 
@@ -15,7 +15,6 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 # pylint: disable=wrong-import-position
 import gpu
 import measure
-import page
 from measure import OVERHEADS, Samples, harness, say
 
 COMMUNICATORS = harness.HOST_COMMUNICATORS
@@ -304,7 +303,7 @@ def arguments():
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="smaller and fewer: under five minutes")
-    parser.add_argument("--output", default=os.path.join(harness.ROOT, "out/bench-gpu.json"), help="where the JSON goes; the page beside it")
+    parser.add_argument("--output", default=os.path.join(harness.ROOT, "out/bench-gpu.json"), help="where the JSON goes")
     parser.add_argument("--log", help="keep the daemon's log here")
     parser.add_argument("--parts", default=PARTS, help="only these (default: %(default)s)")
     parser.add_argument("--rounds", type=int, help="of operations and copies (default: 7, quick 3)")
@@ -325,6 +324,28 @@ def arguments():
     options.sharing_rounds = 2 if options.quick else 5
     options.all_ways = not options.quick
     return options
+
+
+def plots(samples):
+    """Single operations and copies, natively and remotely; programs are among the ratios."""
+
+    def groups(names):
+        return [(name, [(way, samples.median(f"{way}_{name}")) for way in ("native", *COMMUNICATORS)]) for name in names]
+
+    operations = (
+        "launch_issue launch_sync stream_sync_idle event_record event_create_destroy stream_create_destroy memset_4k "
+        "copy64_h2d copy64_d2h malloc_free_2m graph100"
+    ).split()
+    copies = groups(["pinned_h2d", "pinned_d2h", "pageable_h2d", "pageable_d2h"])
+    for _, values in copies:
+        values.append(("memcpy by one thread", samples.median("raw_memcpy")))
+    return [
+        measure.dots("Single operations", "microseconds", groups(operations)),
+        measure.dots("Null launches", "launches a second", groups(["launch_throughput"])),
+        measure.dots("Bulk copies", "bytes a second", copies),
+        measure.dots("From process start to the first result", "seconds", groups(["start_to_first_result"])),
+        measure.dots("Eight processes at once", "kernels a second in all", groups(["shared_8"])),
+    ]
 
 
 def main():
@@ -362,12 +383,14 @@ def main():
     for entry in results.entries:
         if entry["value"] is None and not restricted and not any(entry["name"] in failure for failure in samples.failures):
             samples.failures.append(f"{entry['name']}: not measured")
-    measure.write(options.output, about, entries, samples)
-    html = os.path.splitext(options.output)[0] + ".html"
-    with open(html, "w", encoding="utf-8") as file:
-        file.write(page.render(about, "make bench-gpu" + (" (quick)" if options.quick else ""), entries, samples))
+    command = "make bench-gpu" + (" (quick)" if options.quick else "")
+    words = "Native and remote runs alternate; every figure is a median."
+    content = measure.of_results(entries)
+    measure.write(
+        options.output, measure.described("paragpu beside native", about, command, words, **content, plots=plots(samples)), samples
+    )
     status = measure.conclude(entries, samples.failures)
-    print(f"written to {os.path.relpath(options.output)} and {os.path.relpath(html)}, after {time.monotonic() - begun:.0f} s")
+    print(f"written to {os.path.relpath(options.output)}, after {time.monotonic() - begun:.0f} s")
     return status
 
 

@@ -3,7 +3,7 @@ one run: with the memory copied while the program runs, with the program
 stopped first, and, where both daemons are on one GPU, with the memory handed
 over instead of copied; where they are on two GPUs of this host, with the memory
 copied from GPU to GPU. Prints a table; writes out/bench-migrate.json in the form of
-bench.json, beside it every single value and a page of plots.
+bench.json, from which page.py draws a page, and beside it every single value.
 
 On a machine with an NVIDIA GPU the sessions are on it, else on the software
 GPU. The devices of the two daemons are those of this host; on one without a
@@ -12,7 +12,6 @@ second GPU the rows that take two have no value.
 
 import argparse
 import contextlib
-import html
 import json
 import os
 import re
@@ -24,7 +23,6 @@ from unittest import mock
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 # pylint: disable=wrong-import-position
 import measure
-import page
 from measure import Failed, Samples, harness, say
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -235,13 +233,19 @@ def results_of(samples, largest, cuts, device, handed):
     ]
 
 
-def render(about, command, entries, samples, plans):
-    """The page: blackout and total time across size, regions and dirty part."""
+ABOUT = (
+    "Medians; the two ways alternate in one session. mrCUDA's line is what its authors published: 1.24 s, and at most 4.8 GB/s "
+    "(its memory synchronization, without the helper process's cost of each later call)."
+)
+
+
+def plots(samples, plans):
+    """Blackout and total time across size, regions and dirty part."""
     sized, dirty, regions = plans
 
     def series(shapes_of, across, figure):
         shown = {}
-        for way, label in (("stop", "stopped first"), ("ahead", "copied ahead")):
+        for way, label in (("stop", "stopped first"), ("ahead", "pre-copied")):
             points = [(across(shape), samples.median(f"{name}_{way}_{figure}")) for name, shape in shapes_of.items()]
             shown[label] = [(x, y / 1e3) for x, y in points if y is not None]
         return shown
@@ -250,26 +254,20 @@ def render(about, command, entries, samples, plans):
         return shape[0] * shape[1] / MIB
 
     model = [(size, MRCUDA["rest"] + size * MIB / MRCUDA["bandwidth"]) for size in map(whole, sized.values())]
-    body = [
-        f"<h1>Sessions that move</h1>\n<p>{html.escape(about)}. {time.strftime('%Y-%m-%d')}, <code>{html.escape(command)}</code>. "
-        "Medians; the two ways alternate in one session. mrCUDA's line is what its authors published: 1.24 s, and at most 4.8 GB/s "
-        "(its memory synchronization, without the helper process's cost of each later call).</p>\n",
-        page.missed(entries),
-    ]
-    for figure, word in (("blackout_ms", "Blackout"), ("total_ms", "Total time")):
-        lines = series(sized, whole, figure)
-        lines["mrCUDA's model"] = model
-        body.append(page.lines(f"{word} across size, 1 % rewritten", lines, "MiB", "seconds"))
-        lines = series(regions, lambda shape: shape[0], figure)
-        lines["mrCUDA's model, at best"] = [(shape[0], MRCUDA["rest"] + MRCUDA["replay"] * shape[0] + 64 * MIB / MRCUDA["bandwidth"])
-                                            for shape in regions.values()]
-        body.append(page.lines(f"{word} across the number of regions, 64 MiB in all", lines, "regions", "seconds"))
-        body.append(page.lines(f"{word} across the part that is rewritten", series(dirty, lambda shape: shape[2] or 0.1, figure),
-                               "percent rewritten (0.1 stands for none)", "seconds"))
-    body.append(page.numbers(entries))
-    if samples.failures:
-        body.append("<h2>Not measured</h2>\n<ul>" + "".join(f"<li>{html.escape(text)}</li>" for text in samples.failures) + "</ul>\n")
-    return page.document("Sessions that move", "".join(body))
+    least = [(shape[0], MRCUDA["rest"] + MRCUDA["replay"] * shape[0] + 64 * MIB / MRCUDA["bandwidth"]) for shape in regions.values()]
+    drawn = []
+    for figure, word in (("blackout_ms", "Downtime"), ("total_ms", "Total time")):
+        upwards = f"{word.lower()}, seconds"
+        for title, across, values, published in (
+            ("across size, 1 % rewritten", "MiB of device memory", series(sized, whole, figure), {"mrCUDA's model": model}),
+            ("across the number of regions, 64 MiB in all", "regions", series(regions, lambda shape: shape[0], figure),
+             {"mrCUDA's model, at best": least}),
+            ("across the part that is rewritten", "percent rewritten (0.1 stands for none)",
+             series(dirty, lambda shape: shape[2] or 0.1, figure), {}),
+        ):
+            if any(values.values()):
+                drawn.append(measure.lines(f"{word} {title}", across, upwards, {**values, **published}))
+    return drawn
 
 
 def main():
@@ -305,12 +303,11 @@ def main():
         reconnects(samples, options.cuts)
     about = f"{measure.machine()}, {device} GPU"
     results = results_of(samples, list(plans[0])[-1], options.cuts, device, handed)
-    measure.write(options.output, about, results, samples)
-    plots = os.path.splitext(options.output)[0] + ".html"
-    with open(plots, "w", encoding="utf-8") as file:
-        file.write(render(about, "make bench-migrate", results, samples, plans))
+    content = measure.of_results(results)
+    data = measure.described("Sessions that move", about, "make bench-migrate", ABOUT, **content, plots=plots(samples, plans))
+    measure.write(options.output, data, samples)
     status = measure.conclude(results, samples.failures)
-    print(f"written to {os.path.relpath(options.output)} and {os.path.relpath(plots)}")
+    print(f"written to {os.path.relpath(options.output)}")
     return status
 
 

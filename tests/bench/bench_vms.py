@@ -1,6 +1,6 @@
 """Time against the number of VMs that share one GPU, beside the same number of
 native processes, as rCUDA showed it. Each does the same work, and all begin
-together. Writes a picture, CSV files and a page into a folder.
+together. Writes JSON into a folder, from which page.py draws a page.
 
 With --as vms each is a VM of its own; with --as sessions each is a process of
 this host over shared memory, as a VM's worker and the GPU see no difference and
@@ -12,8 +12,6 @@ take, and beside the ideal, in which nothing is lost by sharing.
 
 import argparse
 import contextlib
-import csv
-import html
 import json
 import os
 import signal
@@ -28,7 +26,6 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 # pylint: disable=wrong-import-position
 import gpu
 import measure
-import page
 from measure import OVERHEADS, harness, say
 
 COUNTS = (1, 2, 4, 8)
@@ -231,28 +228,6 @@ def rubbish(daemon, rounds, repeats):
     return statistics.median(rates[True]), statistics.median(rates[False])
 
 
-class Page:
-    """The files of the results."""
-
-    def __init__(self, folder):
-        self.folder, self.parts = folder, []
-        os.makedirs(folder, exist_ok=True)
-
-    def write(self, name, text):
-        """One file."""
-        with open(os.path.join(self.folder, name), "w", encoding="utf-8") as file:
-            file.write(text)
-
-    def table(self, name, head, rows):
-        """A CSV file, and the same on the page."""
-        with open(os.path.join(self.folder, name), "w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([head, *rows])
-        shown = lambda cell: "" if cell is None else measure.short(cell) if isinstance(cell, float) else html.escape(str(cell))  # noqa: E731
-        cells = lambda kind, row: "".join(f"<{kind}>{shown(cell)}</{kind}>" for cell in row)  # noqa: E731
-        body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-        self.parts.append(f"<h3>{name}</h3>\n<table><tr>{cells('th', head)}</tr>{body}</table>\n")
-
-
 def main():
     """The benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -315,15 +290,14 @@ def main():
 
 def conclude(options, what, kind, about, rows, beside, failures):
     """Files, table and exit status."""
-    results, first = Page(options.folder), rows[0] if rows else None
+    first = rows[0] if rows else None
     head = ["count", f"{what} s", "one after another s", "native s", "ideal s", "slowest of mean", "fastest of mean"]
     # The work of one keeps the whole GPU busy, be it the cores: so many take so many times as long.
     ideal = {row[0]: first[1] / first[0] * row[0] for row in rows}
     table = [[*row[:4], ideal[row[0]], *row[4:]] for row in rows]
     series = {what: 1, "one after another": 2, "native": 3, "ideal": 4}
     series = {name: [(row[0], row[at]) for row in table if row[at]] for name, at in series.items()}
-    picture = page.plot({name: points for name, points in series.items() if points}, f"{what} at once", "seconds until all are done", options.counts)
-    results.write("bench-vms.svg", picture + "\n")
+    plots = [measure.lines("Time against the number at once", f"{what} at once", "seconds until all are done", series)]
     if kind == "software":
         sentence = (
             "There is no GPU in this machine, and the software GPU served; native processes have no meaning there. The curve is to be "
@@ -333,8 +307,6 @@ def conclude(options, what, kind, about, rows, beside, failures):
         sentence = "Native processes use NVIDIA's own runtime on the same GPU. Ideal: N take N times as long as one, which keeps the GPU busy."
     command = f"make bench-vms, {what} over {'the PCI device of each' if what == 'vms' else 'shared memory'}"
     title = "Time against the number of VMs"
-    results.parts += [f"<h1>{title}</h1>\n<p>{html.escape(about)}. {time.strftime('%Y-%m-%d')}, {command}. {sentence}</p>\n{picture}\n"]
-    results.table("bench-vms.csv", head, table)
     entries = []
     for row in rows:
         if row[0] == max(options.counts) and row[0] > 1:
@@ -344,14 +316,15 @@ def conclude(options, what, kind, about, rows, beside, failures):
     if beside:
         note = "kernels a second of a session; the baseline is beside a guest that burns its core and leaves its device alone"
         entries.append(measure.result("beside_rubbish", "1/s", beside[0], beside[1], UNHARMED, most=False, note=note))
-    results.table("bench-vms-shares.csv", list(measure.FIELDS), [[entry[field] for field in measure.FIELDS] for entry in entries])
-    results.write("bench-vms.html", page.document(title, "".join(results.parts)))
-    results.write("bench-vms.json", json.dumps({"version": 1, "about": about, "what": what, "head": head, "rows": table, "results": entries}, indent=1) + "\n")
+    tables = [{"title": title, "head": head, "rows": table}]
+    data = measure.described(title, about, command, sentence, what=what, **measure.of_results(entries), plots=plots, tables=tables)
+    path = os.path.join(options.folder, "bench-vms.json")
+    measure.store(path, {**data, "not_measured": failures})
     print("  ".join(f"{word:>20}" for word in head))
     for row in table:
         print("  ".join(f"{measure.short(cell):>20}" for cell in row))
     status = measure.conclude(entries, failures)
-    print(f"written to {os.path.relpath(options.folder)}")
+    print(f"written to {os.path.relpath(path)}")
     return status
 
 

@@ -2,11 +2,10 @@
 time against problem size for three programs and gVirtuS's table; rCUDA's ten
 samples, split into computation and communication; cost models of calls with
 their fits. On a machine without a GPU the software GPU serves, and the native
-columns stay empty. Writes CSV files and one page into a folder.
+columns stay empty. Writes JSON into a folder, from which page.py draws a page.
 """
 
 import argparse
-import csv
 import json
 import os
 import statistics
@@ -17,7 +16,6 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 # pylint: disable=wrong-import-position
 import gpu
 import measure
-import page
 from measure import OVERHEADS, harness, say
 
 WAYS = harness.HOST_COMMUNICATORS
@@ -81,10 +79,11 @@ def fit(points):
 
 
 class Experiments:
-    """The ways to run a program, the folder, and the page so far."""
+    """The ways to run a program, the folder, and what the page shall show."""
 
     def __init__(self, daemon, environments, real, options):
-        self.daemon, self.environments, self.real, self.options, self.parts = daemon, environments, real, options, []
+        self.daemon, self.environments, self.real, self.options = daemon, environments, real, options
+        self.plots, self.tables = [], []
 
     def medians(self, program, words):
         """Median seconds by way. Each process finds a waiting worker, and no other is
@@ -92,14 +91,8 @@ class Experiments:
         return medians(self.options.rounds, program, words, self.environments, lambda: gpu.await_warm(self.daemon, WARM))
 
     def table(self, name, head, rows):
-        """A CSV file, and the same on the page."""
-        with open(os.path.join(self.options.folder, name + ".csv"), "w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([head, *rows])
-        cells = lambda kind, row: "".join(  # noqa: E731
-            f"<{kind}>{'' if cell is None else measure.short(cell) if isinstance(cell, float) else cell}</{kind}>" for cell in row
-        )
-        body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-        self.parts.append(f"<h3>{name}.csv</h3>\n<table><tr>{cells('th', head)}</tr>{body}</table>\n")
+        """A table of the page."""
+        self.tables.append({"title": name, "head": head, "rows": rows})
 
     def sizes(self):
         """gVirtuS: time against size, inputs made and copied and all, and its table."""
@@ -116,7 +109,7 @@ class Experiments:
                 for way in ways:
                     if taken[way]:
                         series[way].append((size, taken[way]))
-            self.parts.append(page.lines(f"{program}: time against size", series, "size", "seconds"))
+            self.plots.append(measure.lines(f"{program}: time against size", "size", "seconds", series))
             self.table(f"gvirtus-{program}", ["size", *(f"{way} s" for way in ways)], rows)
             last = dict(zip(ways, rows[-1][1:]))
             percent = [100 * last[way] / last["cpu"] if last["cpu"] and last[way] else None for way in self.environments]
@@ -155,7 +148,7 @@ class Experiments:
             if way != "native":
                 head.append(f"{way}: of it communication ms")
         self.table("rcuda-samples", head, rows)
-        self.parts.append(page.bars("rCUDA's samples, a round", groups, "ms"))
+        self.plots.append(measure.dots("rCUDA's samples, a round", "milliseconds", groups))
 
     def models(self):
         """mrCUDA: cost = a + b x for launches and copies."""
@@ -178,7 +171,7 @@ class Experiments:
                 continue
             for name in ("pageable_h2d", "pageable_d2h"):
                 rows.append([way, name, "bytes", *fit([(size, size / rate[name]) for size, rate in rates.items()])])
-        self.parts.append(page.lines("Launches and one wait", series, "launches", "seconds"))
+        self.plots.append(measure.lines("Launches and one wait", "launches", "seconds", series))
         self.table("mrcuda-models", ["way", "operation", "x", "a: seconds", "b: seconds per x", "R²"], rows)
 
 
@@ -202,10 +195,12 @@ def main():
         experiments.sizes()
         experiments.samples()
         experiments.models()
-    title = "Published experiments, repeated"
-    with open(os.path.join(options.folder, "experiments.html"), "w", encoding="utf-8") as file:
-        file.write(page.document(title, f"<h1>{title}</h1>\n<p>{about}</p>\n" + "".join(experiments.parts)))
-    print(f"written to {os.path.relpath(options.folder)}")
+    data = measure.described(
+        "Published experiments, repeated", about, "make experiments", plots=experiments.plots, tables=experiments.tables
+    )
+    path = os.path.join(options.folder, "experiments.json")
+    measure.store(path, data)
+    print(f"written to {os.path.relpath(path)}")
     return 0
 
 

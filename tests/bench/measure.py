@@ -9,8 +9,11 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+# Only optimized programs are measured.
+os.environ.setdefault("PARAGPU_TEST_PROFILE", "release")
 # pylint: disable=wrong-import-position
 import harness
+from short import short
 
 OVERHEADS = os.environ.get("PARAGPU_TEST_OVERHEADS", os.path.join(harness.ROOT, "out/bench/overheads"))
 
@@ -69,8 +72,9 @@ def result(name, unit, value, baseline, goal, *, most, of="ratio", note=None):
     ratio = value / baseline if value is not None and baseline else None
     judged = ratio if of == "ratio" else value
     met = None
-    if goal is not None:
-        met = judged is not None and (judged <= goal if most else judged >= goal)
+    # What was not measured was not missed.
+    if goal is not None and judged is not None:
+        met = judged <= goal if most else judged >= goal
     entry = {"name": name, "unit": unit, "value": value, "baseline": baseline, "ratio": ratio, "goal": goal, "met": met}
     entry["goal_is"] = f"{of} {'at most' if most else 'at least'}"
     if note:
@@ -89,16 +93,6 @@ def machine():
     return f"{model}, {os.cpu_count()} cores, Linux {platform.release()}"
 
 
-def short(number):
-    """A number in four digits."""
-    if number is None:
-        return "-"
-    for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(number) >= limit:
-            return f"{number / (1e3 if suffix == 'k' else limit):.4g}{suffix}"
-    return f"{number:.4g}"
-
-
 def table(results):
     """One row a result."""
     rows = [("name", "value", "unit", "baseline", "ratio", "goal", "met")]
@@ -115,19 +109,51 @@ def table(results):
 FIELDS = ("name", "unit", "value", "baseline", "ratio", "goal", "met")
 
 
-def write(path, about, results, samples):
-    """The result file, and beside it every value that was measured and what each goal is about."""
+def lines(title, across, upwards, series):
+    """A plot for the page: {name: [(x, y)]} across logarithmic axes."""
+    series = {name: points for name, points in series.items() if points}
+    return {"kind": "lines", "title": title, "across": across, "upwards": upwards, "series": series}
+
+
+def dots(title, unit, groups):
+    """A plot for the page: [(label, [(series, value)])]."""
+    return {"kind": "dots", "title": title, "unit": unit, "groups": groups}
+
+
+def described(title, machine_in_words, command, about="", **content):
+    """What page.py draws a page from, `content` being results, plots and tables.
+    A plot without points is left out."""
+    content["plots"] = [plot for plot in content.get("plots", []) if plot.get("series") or plot.get("groups")]
+    head = {"version": 1, "title": title, "machine": machine_in_words, "date": time.strftime("%Y-%m-%d"), "command": command}
+    return {**head, "about": about, **content}
+
+
+def of_results(results):
+    """Results as a file has them, and beside them what each goal is about."""
+    return {
+        "results": [{field: entry[field] for field in FIELDS} for entry in results],
+        "remarks": {entry["name"]: {"goal_is": entry["goal_is"], "note": entry.get("note")} for entry in results},
+    }
+
+
+def store(path, data):
+    """A JSON file; each element of the data's lists is a line, so that changes are read easily."""
+
+    def shown(value):
+        if not isinstance(value, list) or not value:
+            return json.dumps(value, ensure_ascii=False)
+        return "[\n  " + ",\n  ".join(json.dumps(element, ensure_ascii=False) for element in value) + "\n ]"
+
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    entries = [{field: entry[field] for field in FIELDS} for entry in results]
-    remarks = {entry["name"]: {"goal_is": entry["goal_is"], "note": entry.get("note")} for entry in results}
-    stem = os.path.splitext(path)[0]
-    for name, content in (
-        (path, {"version": 1, "machine": about, "results": entries}),
-        (stem + "-samples.json", {"samples": samples.values, "remarks": remarks, "not_measured": samples.failures}),
-    ):
-        with open(name, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1)
-            file.write("\n")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("{\n " + ",\n ".join(f"{json.dumps(key)}: {shown(value)}" for key, value in data.items()) + "\n}\n")
+
+
+def write(path, data, samples):
+    """The result file, and beside it every value that was measured."""
+    data = {**data, "not_measured": samples.failures}
+    store(path, data)
+    store(os.path.splitext(path)[0] + "-samples.json", {"samples": samples.values})
 
 
 def conclude(results, failures):

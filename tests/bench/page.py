@@ -1,181 +1,216 @@
-"""The page of the GPU benchmark: tables and plots in one file that needs nothing else."""
+#!/usr/bin/env python3
+"""Draws the page of a benchmark from its JSON: `page.py RESULTS.json...` writes
+RESULTS.html beside each. Needs matplotlib (`make plots` brings it); the machine
+that measures does not.
+"""
 
 import html
-import math
-import time
+import io
+import json
+import os
+import re
+import sys
+from collections import Counter
 
-from measure import harness, short
+import matplotlib
 
-WAYS = ("native", *harness.HOST_COMMUNICATORS)
-COLOURS = {
-    **{"native": "#444444", "shm": "#1b7f5c", "unix": "#2f6fb2", "tcp": "#b5651d"},
-    **{"vms": "#1b7f5c", "sessions": "#1b7f5c", "one after another": "#b5651d", "ideal": "#999999"},
-}
+matplotlib.use("svg")
+# pylint: disable=wrong-import-position
+from matplotlib import pyplot
+from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
+
+from short import short
+
+# The same input gives the same page, and a browser's fonts draw its text.
+matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "paragpu", "font.size": 9, "axes.axisbelow": True})
+for axis in ("xtick", "ytick"):
+    matplotlib.rcParams.update({f"{axis}.major.size": 0, f"{axis}.minor.size": 0, f"{axis}.minor.width": 0})
+# Where a series has the same colour on every page.
+COLOURS = {"native": "#444444", "shm": "#1b7f5c", "unix": "#2f6fb2", "tcp": "#b5651d", "ideal": "#999999"}
+OTHERS = ("#1b7f5c", "#b5651d", "#2f6fb2", "#7a3fa0", "#b00020", "#444444")
+MARKERS = "osD^vP"
 STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
 table { border-collapse: collapse; font-size: 13px; }
 td, th { padding: .2rem .6rem; border-bottom: 1px solid #ddd; text-align: left; }
 td.n { text-align: right; font-variant-numeric: tabular-nums; }
 .yes { color: #1b7f5c; } .NO { color: #b00020; font-weight: bold; }
-svg text { font: 12px system-ui, sans-serif; fill: #222; }
+svg { max-width: 100%; height: auto; } svg text { font-family: system-ui, sans-serif; }
 """
 
 
-def tag(name, content="", **attributes):
-    """An SVG element."""
-    words = "".join(f' {key.replace("_", "-")}="{html.escape(str(value))}"' for key, value in attributes.items())
-    return f"<{name}{words}>{content}</{name}>"
+def looks(names):
+    """Colour and marker of each series, no two alike."""
+    free = [colour for colour in OTHERS if colour not in {COLOURS.get(name) for name in names}]
+    chosen = {}
+    for at, name in enumerate(names):
+        chosen[name] = {"color": COLOURS.get(name) or free.pop(0), "marker": MARKERS[at % len(MARKERS)]}
+    return chosen
 
 
-def bars(title, groups, unit):
-    """Groups of bars: [(label, [(series, value)])], drawn from the left, each group scaled to its largest."""
-    bar, gap, left, width = 14, 12, 190, 560
-    parts, top = [], 10
-    for label, values in groups:
-        values = [(series, value) for series, value in values if value is not None]
-        if not values:
-            continue
-        largest = max(value for _, value in values) or 1
-        middle = top + bar * len(values) / 2 + 4
-        parts.append(tag("text", html.escape(label), x=left - 8, y=middle, text_anchor="end"))
-        for series, value in values:
-            length = max(width * value / largest, 1)
-            parts.append(tag("rect", x=left, y=top, width=f"{length:.1f}", height=bar - 2, fill=COLOURS.get(series, "#888")))
-            text = f"{short(value)} {unit}  {series}"
-            parts.append(tag("text", html.escape(text), x=f"{left + length + 6:.1f}", y=top + bar - 4))
-            top += bar
-        top += gap
-    if not parts:
-        return ""
-    picture = tag("svg", "".join(parts), xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {left + width + 170} {top}", role="img")
-    return f"<h2>{html.escape(title)}</h2>\n{picture}\n"
+def picture(figure):
+    """A figure as SVG for a page, without what a page does not show: the names of
+    groups, fonts that the page's style names, and more than a tenth of a point."""
+    text = io.StringIO()
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_minor_locator(NullLocator())
+    figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
+    pyplot.close(figure)
+    svg = text.getvalue()
+    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    # In tags only: what they enclose is text.
+    svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"-?\d+\.\d{2,}", lambda number: f"{float(number[0]):.1f}", tag[0]), svg)
+    svg = re.sub(r" font-family: [^;]+;| transform=\"rotate\(-0 [^\"]+\"| id=\"[a-z]+[._]?[a-z]*_\d+\"", "", svg)
+    # Ticks have no length.
+    svg = re.sub(r"<use [^>]*stroke: #000000[^>]*/>", "", svg)
+    while (fewer := re.sub(r"<g>\s*</g>|<g/>", "", svg)) != svg:
+        svg = fewer
+    return re.sub(r"\s*\n\s*", "\n", svg)
 
 
-def lines(title, series, across, upwards):
-    """A plot with logarithmic axes and its heading."""
-    picture = plot(series, across, upwards)
-    return f"<h2>{html.escape(title)}</h2>\n{picture}\n" if picture else ""
+def lines(plot):
+    """Series across logarithmic axes."""
+    figure, axes = pyplot.subplots(figsize=(6.5, 3.4))
+    style = looks(plot["series"])
+    for name, points in plot["series"].items():
+        points = sorted(point for point in points if min(point) > 0)
+        axes.plot(*zip(*points), label=name, linewidth=1.4, markersize=4, **style[name])
+    axes.set(xscale="log", yscale="log", xlabel=plot["across"], ylabel=plot["upwards"])
+    marks = sorted({point[0] for points in plot["series"].values() for point in points if point[0] > 0})
+    if len(marks) <= 8:
+        axes.set_xticks(marks, [f"{mark:g}" for mark in marks])
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.grid(True, color="#dddddd", linewidth=0.6)
+    axes.legend(frameon=False)
+    return picture(figure)
 
 
-def plot(series, across, upwards, marks=None):
-    """A picture with logarithmic axes: {name: [(x, y)]}; y in seconds or whatever
-    `upwards` says; lines across at the decades, or upwards from `marks`."""
-    left, width, height = 70, 560, 300
-    points = [point for values in series.values() for point in values if point[0] > 0 and point[1] > 0]
-    if not points:
-        return ""
-    (x0, x1), (y0, y1) = [(math.floor(math.log10(min(axis))), math.ceil(math.log10(max(axis)))) for axis in zip(*points)]
-    x1, y1 = max(x1, x0 + 1), max(y1, y0 + 1)
-    place = lambda x, y: (  # noqa: E731
-        left + width * (math.log10(x) - x0) / (x1 - x0),
-        10 + height * (y1 - math.log10(y)) / (y1 - y0),
-    )
-    parts = []
-    for mark in marks or [10**decade for decade in range(x0, x1 + 1)]:
-        at = place(mark, 10**y0)[0]
-        parts.append(tag("line", x1=f"{at:.1f}", x2=f"{at:.1f}", y1=10, y2=10 + height, stroke="#ddd"))
-        parts.append(tag("text", f"{mark:g}", x=f"{at:.1f}", y=height + 26, text_anchor="middle"))
-    for decade in range(y0, y1 + 1):
-        at = place(10**x0, 10**decade)[1]
-        parts.append(tag("line", x1=left, x2=left + width, y1=f"{at:.1f}", y2=f"{at:.1f}", stroke="#ddd"))
-        parts.append(tag("text", f"{10**decade:g}", x=left - 6, y=f"{at + 4:.1f}", text_anchor="end"))
-    for index, (name, values) in enumerate(series.items()):
-        colour = COLOURS.get(name, "#7a3fa0")
-        path = " ".join("{:.1f},{:.1f}".format(*place(*point)) for point in sorted(values) if min(point) > 0)
-        parts.append(tag("polyline", points=path, fill="none", stroke=colour, stroke_width=2))
-        parts.append(tag("rect", x=left + width + 14, y=index * 18 + 14, width=12, height=12, fill=colour))
-        parts.append(tag("text", html.escape(name), x=left + width + 32, y=index * 18 + 24))
-    parts.append(tag("text", html.escape(across), x=left + width / 2, y=height + 44, text_anchor="middle"))
-    parts.append(tag("text", html.escape(upwards), x=4, y=height + 44))
-    return tag("svg", "".join(parts), xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {left + width + 200} {height + 52}", role="img")
+def dots(plot):
+    """A row each group, a marker each series."""
+    groups = [(label, [pair for pair in pairs if pair[1]]) for label, pairs in plot["groups"]]
+    groups = [(label, pairs) for label, pairs in groups if pairs]
+    names = list(dict.fromkeys(name for _, pairs in groups for name, _ in pairs))
+    figure, axes = pyplot.subplots(figsize=(6.5, 0.7 + 0.2 * len(groups)))
+    style = looks(names)
+    for name in names:
+        points = [(value, row) for row, (_, pairs) in enumerate(groups) for series, value in pairs if series == name]
+        axes.plot(*zip(*points), linestyle="none", markersize=5, label=name, **style[name])
+    axes.set(xscale="log", xlabel=plot["unit"], ylim=(len(groups) - 0.5, -0.5))
+    axes.set_yticks(range(len(groups)), [label for label, _ in groups])
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.grid(True, color="#dddddd", linewidth=0.6)
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return picture(figure)
 
 
-def document(title, body):
-    """A page around its parts."""
-    return f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>\n{body}</html>\n'
-
-
-def ratios(entries):
-    """Each measured ratio on one line, its goal as a mark: good is towards the goal's side."""
-    row, left, width, most = 16, 250, 480, 2.0
-    shown = [entry for entry in entries if entry["ratio"] is not None and entry["goal"] is not None and entry["goal_is"].startswith("ratio")]
-    parts = []
-    for at, entry in enumerate(shown):
-        y = at * row + 20
-        place = lambda ratio: left + width * min(ratio, most) / most  # noqa: E731
-        colour = "#1b7f5c" if entry["met"] else "#b00020"
-        parts.append(tag("text", html.escape(entry["name"]), x=left - 8, y=y + 4, text_anchor="end"))
-        parts.append(tag("line", x1=left, x2=f"{place(entry['ratio']):.1f}", y1=y, y2=y, stroke=colour, stroke_width=6))
-        goal = f"{place(entry['goal']):.1f}"
-        parts.append(tag("line", x1=goal, x2=goal, y1=y - 6, y2=y + 6, stroke="#222", stroke_width=2))
-        parts.append(tag("text", f"{short(entry['ratio'])}  ({entry['goal_is']} {short(entry['goal'])})", x=left + width + 8, y=y + 4))
-    one = left + width / most
-    height = len(shown) * row + 24
-    parts.append(tag("line", x1=one, x2=one, y1=8, y2=height - 6, stroke="#bbb", stroke_dasharray="3 3"))
-    picture = tag("svg", "".join(parts), xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {left + width + 190} {height}", role="img")
-    return (
-        "<h2>Ratios and goals</h2>\n<p>Each line is the measured ratio to its baseline (native, or a bare copy), the mark its goal, "
-        f"the dashed line 1; ratios over {most:g} are cut.</p>\n{picture}\n"
-    )
-
-
-def missed(entries):
-    """What was not reached, and what the time is spent on."""
-    rows = [
-        f"<li><b>{html.escape(entry['name'])}</b>: {short(entry['value'])} {entry['unit']}, ratio {short(entry['ratio'])}, "
-        f"goal {entry['goal_is']} {short(entry['goal'])}. {html.escape((entry.get('note') or 'No other measurement of this run says why') + '.')}</li>"
+def ratios(entries, remarks, most=2.0):
+    """Each measured ratio to its baseline, and its goal."""
+    shown = [
+        entry
         for entry in entries
-        if entry["met"] is False
+        if entry["ratio"] is not None and entry["goal"] is not None and remarks[entry["name"]]["goal_is"].startswith("ratio")
     ]
-    return "<h2>Goals that were not reached</h2>\n" + (f"<ul>{''.join(rows)}</ul>\n" if rows else "<p>None.</p>\n")
+    if not shown:
+        return ""
+    figure, axes = pyplot.subplots(figsize=(6.5, 0.7 + 0.16 * len(shown)))
+    for met, label, colour in ((True, "met", "#1b7f5c"), (False, "missed", "#b00020")):
+        points = [(min(entry["ratio"], most), row) for row, entry in enumerate(shown) if entry["met"] is met]
+        if points:
+            axes.plot(*zip(*points), linestyle="none", marker="o", markersize=4, color=colour, label=label)
+    goals = [(min(entry["goal"], most), row) for row, entry in enumerate(shown)]
+    axes.plot(*zip(*goals), linestyle="none", marker="|", markersize=8, color="#222222", label="goal")
+    axes.axvline(1, color="#bbbbbb", linestyle="--", linewidth=0.8)
+    axes.set(xlabel=f"ratio to the baseline, {most:g} where it is more", xlim=(0, most * 1.03), ylim=(len(shown) - 0.5, -0.5))
+    axes.set_yticks(range(len(shown)), [entry["name"] for entry in shown], fontsize=7)
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return f"<h2>Ratios and goals</h2>\n{picture(figure)}\n"
 
 
-def numbers(entries):
-    """All entries."""
+def section(title, items):
+    """A heading and a list; nothing where the list is empty."""
+    return f"<h2>{title}</h2>\n<ul>{''.join(f'<li>{item}</li>' for item in items)}</ul>\n" if items else ""
+
+
+def missed(entries, remarks):
+    """Goals that were measured and not reached; and what was not measured."""
+    texts = []
+    for entry in entries:
+        if entry["met"] is False and entry["value"] is not None:
+            remark = remarks[entry["name"]]
+            texts.append(
+                f"<b>{html.escape(entry['name'])}</b>: {short(entry['value'])} {entry['unit']}, ratio {short(entry['ratio'])}, "
+                f"goal {remark['goal_is']} {short(entry['goal'])}. {html.escape(remark.get('note') or '')}"
+            )
+    absent = [html.escape(entry["name"]) for entry in entries if entry["value"] is None]
+    return (section("Goals that were not reached", texts) or "<p>Every goal that was measured was reached.</p>\n") + section(
+        "Not part of this run", absent
+    )
+
+
+def numbers(entries, remarks):
+    """A table of what was measured."""
     head = "".join(f"<th>{word}</th>" for word in ("name", "value", "unit", "baseline", "ratio", "goal", "met"))
     rows = []
     for entry in entries:
+        if entry["value"] is None:
+            continue
         met = {None: "-", True: "yes", False: "NO"}[entry["met"]]
-        goal = "-" if entry["goal"] is None else f"{entry['goal_is']} {short(entry['goal'])}"
+        goal = "-" if entry["goal"] is None else f"{remarks[entry['name']]['goal_is']} {short(entry['goal'])}"
         rows.append(
             f"<tr><td>{html.escape(entry['name'])}</td><td class=n>{short(entry['value'])}</td><td>{entry['unit']}</td>"
             f"<td class=n>{short(entry['baseline'])}</td><td class=n>{short(entry['ratio'])}</td><td>{goal}</td><td class={met}>{met}</td></tr>"
         )
-    return f"<h2>All numbers</h2>\n<table><tr>{head}</tr>{''.join(rows)}</table>\n"
+    return f"<h2>All numbers</h2>\n<table><tr>{head}</tr>{chr(10).join(rows)}</table>\n" if rows else ""
 
 
-def render(about, command, entries, samples):
-    """The page."""
+def table(described):
+    """A table of the data, as it is."""
+    cells = lambda kind, row: "".join(  # noqa: E731
+        f"<{kind}>{html.escape('' if cell is None else short(cell) if isinstance(cell, float) else str(cell))}</{kind}>" for cell in row
+    )
+    body = "\n".join(f"<tr>{cells('td', row)}</tr>" for row in described["rows"])
+    return f"<h3>{html.escape(described['title'])}</h3>\n<table><tr>{cells('th', described['head'])}</tr>{body}</table>\n"
 
-    def group(name):
-        return name, [(way, samples.median(f"{way}_{name}")) for way in WAYS]
 
-    programs = sorted({key.split("_program_")[1] for key in samples.values if "_program_" in key}, key=str.lower)
-    operations = (
-        "launch_issue launch_sync stream_sync_idle event_record event_create_destroy stream_create_destroy memset_4k "
-        "copy64_h2d copy64_d2h malloc_free_2m graph100"
-    ).split()
-    copies = [group(name) for name in ("pinned_h2d", "pinned_d2h", "pageable_h2d", "pageable_d2h")]
-    for direction, values in copies:
-        values.append(("one-thread memcpy", samples.median("raw_memcpy")))
-    title = "paragpu beside native"
-    body = [
-        f"<h1>{title}</h1>\n<p>{html.escape(about)}. {time.strftime('%Y-%m-%d')}, <code>{html.escape(command)}</code>. "
-        "Native and remote runs alternate; every figure is a median.</p>\n",
-        missed(entries),
-        ratios(entries),
-        bars("Single operations (shorter is better)", [group(name) for name in operations], "us"),
-        bars("Null launches a second (longer is better)", [group("launch_throughput")], "/s"),
-        bars("Bulk copies (longer is better)", copies, "B/s"),
-        bars("From process start to the first result (shorter is better)", [group("start_to_first_result")], "s"),
-        bars("Eight processes at once, kernels a second in all (longer is better)", [group("shared_8")], "/s"),
-        bars(
-            "Whole programs (shorter is better)",
-            [(name, [(way, samples.median(f"{way}_program_{name}")) for way in WAYS]) for name in programs],
-            "s",
-        ),
-        numbers(entries),
-    ]
-    if samples.failures:
-        body.append("<h2>Not measured</h2>\n<ul>" + "".join(f"<li>{html.escape(text)}</li>" for text in samples.failures) + "</ul>\n")
-    return document(title, "".join(body))
+def with_classes(text):
+    """The same page with a class for each style that is there more than once."""
+    styles = [style for style, count in Counter(re.findall(r' style="([^"]*)"', text)).items() if count > 1]
+    for at, style in enumerate(styles):
+        text = text.replace(f' style="{style}"', f' class="s{at}"')
+    rules = "".join(f".s{at} {{ {style} }}\n" for at, style in enumerate(styles))
+    return text.replace("</style>", rules + "</style>", 1)
+
+
+def page(data):
+    """The whole page."""
+    entries, remarks = data.get("results", []), data.get("remarks", {})
+    about = f"{data['machine']}. {data['date']}, <code>{html.escape(data['command'])}</code>. {html.escape(data['about'])}"
+    parts = [f"<h1>{html.escape(data['title'])}</h1>\n<p>{about}</p>\n"]
+    if entries:
+        parts += [missed(entries, remarks), ratios(entries, remarks)]
+    for plot in data.get("plots", []):
+        drawn = {"lines": lines, "dots": dots}[plot["kind"]](plot)
+        parts.append(f"<h2>{html.escape(plot['title'])}</h2>\n{drawn}\n")
+    parts += map(table, data.get("tables", []))
+    parts += [numbers(entries, remarks), section("Not measured", map(html.escape, data.get("not_measured", [])))]
+    title = html.escape(data["title"])
+    head = f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>\n'
+    return with_classes(f"{head}{''.join(parts)}</html>\n")
+
+
+def main():
+    """A page for each file that is named."""
+    for path in sys.argv[1:]:
+        with open(path, encoding="utf-8") as file:
+            data = json.load(file)
+        drawn = os.path.splitext(path)[0] + ".html"
+        with open(drawn, "w", encoding="utf-8") as file:
+            file.write(page(data))
+        print(f"written to {os.path.relpath(drawn)}")
+
+
+if __name__ == "__main__":
+    main()
