@@ -15,11 +15,20 @@ use paragpu_protocol::handshake::{Hello, Transport, Welcome};
 use paragpu_protocol::reply::{Reply, decode};
 use paragpu_protocol::table::Ping;
 
+/// Says why the calling test cannot run: past the capture of test programs, so
+/// that `make test` counts it as skipped, and in one piece beside other threads.
+fn skip(reason: &str) {
+    let test = std::thread::current();
+    let test = test.name().unwrap_or_default();
+    let line = format!("skipped: {test}: {reason}\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
 /// A daemon whose workers are real; `None`, said aloud, where there are none.
 fn daemon(directory: tempfile::TempDir, arguments: &[&str]) -> Option<Daemon> {
     let worker = Path::new(env!("CARGO_BIN_EXE_paragpud")).with_file_name("paragpu-worker");
     if !worker.exists() {
-        eprintln!("skipped: {} is not built", worker.display());
+        skip(&format!("{} is not built", worker.display()));
         return None;
     }
     let memory = [

@@ -2,28 +2,48 @@
 
 mod common;
 
+use std::io::Write as _;
+use std::path::PathBuf;
+
 use common::{Arg, Gpu};
 
-fn ptx(name: &str) -> Option<String> {
+/// Says why the calling test cannot run: past the capture of test programs, so
+/// that `make test` counts it as skipped, and in one piece beside other threads.
+fn skip(reason: &str) {
+    let test = std::thread::current();
+    let test = test.name().unwrap_or_default();
+    let line = format!("skipped: {test}: {reason}\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+/// Text of each program; none, said aloud, where they were not built.
+fn programs() -> Option<Vec<(PathBuf, String)>> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../out/programs/ptx");
-    std::fs::read_to_string(format!("{path}/{name}.ptx")).ok()
+    let Ok(folder) = std::fs::read_dir(path) else {
+        skip("no test programs; `make programs` builds them");
+        return None;
+    };
+    let texts: Vec<_> = folder
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|file| file.extension().is_some_and(|e| e == "ptx"))
+        .map(|file| {
+            let text = std::fs::read_to_string(&file).unwrap();
+            (file, text)
+        })
+        .collect();
+    assert!(!texts.is_empty(), "{path} holds no PTX");
+    Some(texts)
 }
 
 #[test]
 fn every_program_loads() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../out/programs/ptx");
-    let Ok(folder) = std::fs::read_dir(path) else {
-        return;
-    };
+    let Some(programs) = programs() else { return };
     let mut gpu = Gpu::new();
     let mut failed = Vec::new();
-    for entry in folder.flatten() {
-        let file = entry.path();
-        if file.extension().is_some_and(|e| e == "ptx") {
-            let text = std::fs::read_to_string(&file).unwrap();
-            if let Err(error) = gpu.load(&text) {
-                failed.push(format!("{}: {error}", file.display()));
-            }
+    for (file, text) in programs {
+        if let Err(error) = gpu.load(&text) {
+            failed.push(format!("{}: {error}", file.display()));
         }
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));
@@ -31,7 +51,11 @@ fn every_program_loads() {
 
 #[test]
 fn vector_add() {
-    let Some(text) = ptx("vectorAdd") else { return };
+    let Some(programs) = programs() else { return };
+    let (_, text) = programs
+        .into_iter()
+        .find(|(file, _)| file.file_stem().is_some_and(|stem| stem == "vectorAdd"))
+        .unwrap();
     let name = text
         .split(".entry ")
         .nth(1)
@@ -66,15 +90,8 @@ fn vector_add() {
 fn damaged_programs_are_refused_or_decoded_but_never_crash() {
     use paragpu_device_software::{decode, ptx::parser};
     use std::collections::HashMap;
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../out/programs/ptx");
-    let Ok(folder) = std::fs::read_dir(path) else {
-        return;
-    };
-    let texts: Vec<String> = folder
-        .flatten()
-        .filter(|e| e.path().extension().is_some_and(|e| e == "ptx"))
-        .filter_map(|e| std::fs::read_to_string(e.path()).ok())
-        .collect();
+    let Some(programs) = programs() else { return };
+    let texts: Vec<String> = programs.into_iter().map(|(_, text)| text).collect();
     let mut seed = 0x9e37_79b9_7f4a_7c15u64;
     let mut random = |n: usize| {
         seed ^= seed << 13;
