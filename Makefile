@@ -1,11 +1,11 @@
 # The front door of paragpu. `make help` lists what there is.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
+.SECONDEXPANSION:
 .DEFAULT_GOAL := help
 
 CACHE := .cache
 CUDA  := $(CACHE)/cuda-13.0
-RELEASE := target/release
 # Debian's names of what is needed beside Rust and make.
 PACKAGES_BUILD := gcc g++ libc6-dev python3 python3-venv ca-certificates
 PACKAGES_DEMO := $(PACKAGES_BUILD) qemu-system-x86 busybox-static cpio kmod \
@@ -14,6 +14,10 @@ PACKAGES_TEST := $(PACKAGES_DEMO) mmdebstrap
 PACKAGES_LINT := shellcheck git
 PACKAGES_DEBIAN := $(PACKAGES_BUILD) debhelper dh-dkms dpkg-dev fakeroot lintian mmdebstrap
 PACKAGES_IMAGES := mmdebstrap mtools fdisk dosfstools qemu-utils e2fsprogs dpkg-dev
+VENV := $(CACHE)/venv
+PYTHON := $(VENV)/bin/python3
+# What the Python programs build and run: "release", or "dev" with its checks.
+export PARAGPU_TEST_PROFILE ?= release
 # As many jobs as there are cores, where the caller did not say how many.
 JOBS = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 
@@ -35,13 +39,34 @@ vhost-vsock: packages-build ## the vhost-user daemon for the vsock of test VMs, 
 cuda: packages-build ## the CUDA 13.0 compiler, from its wheels into .cache
 	@tests/toolchain/fetch-cuda.sh
 
+$(VENV)/.complete: tests/requirements.txt
+	@$(MAKE) --no-print-directory packages-build
+	rm -rf $(VENV)
+	python3 -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
 .PHONY: build
 build: packages-build ## host programs and guest libraries, into target/release and out/lib
 	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust, for example with rustup" >&2; exit 1; }
 	@echo "== building host programs and guest libraries"
 	cargo build --release --workspace
-	guest-frontend/link/link.sh cuda out
-	guest-frontend/link/link.sh cudart out
+	@$(MAKE) --no-print-directory $(GUEST:%=out/lib/lib%)
+
+# Which targets of cargo `make tested` builds. With the examples, features are
+# those of the tests, and nothing is compiled for each of both.
+TESTED ?= --lib --bins --examples
+
+.PHONY: tested
+tested: packages-build programs ## what the tests run, with all checks, into target/debug and out/debug/lib
+	cargo build --workspace $(TESTED)
+	@$(MAKE) --no-print-directory $(GUEST:%=out/debug/lib/lib%)
+
+GUEST := cuda.so.1 cudart.so.13
+out/lib/lib%: target/release/libparagpu_$$(basename $$(basename $$*)).a guest-frontend/link/link.sh
+	guest-frontend/link/link.sh $(basename $(basename $*)) out
+out/debug/lib/lib%: target/debug/libparagpu_$$(basename $$(basename $$*)).a guest-frontend/link/link.sh
+	PROFILE=dev guest-frontend/link/link.sh $(basename $(basename $*)) out/debug
 
 .PHONY: programs
 programs: cuda ## the CUDA test programs, into out/programs
@@ -79,14 +104,20 @@ lint: packages-lint ## clippy, rustfmt, shellcheck, and cargo-deny where install
 	@if cargo deny --version >/dev/null 2>&1; then cargo deny --log-level error check bans licenses sources; \
 	else echo "cargo-deny is not installed: dependencies not checked (cargo install --locked cargo-deny)"; fi
 
+.PHONY: check
+check: export PARAGPU_TEST_PROFILE = dev
+check: packages-build cuda ## all that belongs to one crate: make check CRATE=worker; without CRATE, a list of them
+	@tests/check.py $(CRATE)
+
 .PHONY: test
-test: packages-test build programs vhost-vsock ## everything that must hold, in under 40 minutes on 2 cores
-	@tests/run.py
+test: export PARAGPU_TEST_PROFILE = dev
+test: packages-test programs vhost-vsock $(VENV)/.complete ## everything that must hold, in 15 minutes on 2 cores
+	@$(PYTHON) tests/run.py
 
 .PHONY: demo
-demo: packages-demo build programs vhost-vsock ## run CUDA programs in a VM and on the host, move the GPU of one, print one table
+demo: packages-demo build programs vhost-vsock $(VENV)/.complete ## run CUDA programs in a VM and on the host, move the GPU of one, print one table
 	@echo "== running the programs in a VM and on this host"
-	@python3 tests/demo/demo.py
+	@$(PYTHON) tests/demo/demo.py
 
 .PHONY: coverage
 coverage: packages-build ## which functions are served, into out/coverage.json and docs/coverage.md
@@ -98,8 +129,12 @@ bench-programs: cuda
 	$(MAKE) -C tests/bench
 
 .PHONY: bench-migrate
-bench-migrate: build ## what recording, replaying and moving sessions cost, into out/bench-migrate.json and .html
-	python3 tests/bench/bench_migrate.py
+bench-migrate: build $(VENV)/.complete ## what recording, replaying and moving sessions cost, into out/bench-migrate.json and .html
+	status=0; python3 tests/bench/bench_migrate.py || status=$$?; $(PYTHON) tests/bench/page.py out/bench-migrate.json; exit $$status
+
+.PHONY: plots
+plots: $(VENV)/.complete ## the page of a benchmark from its JSON: make plots DATA=out/bench-gpu.json
+	$(PYTHON) tests/bench/page.py $(DATA)
 
 .PHONY: soak-migrate
 soak-migrate: build ## 1,000 migrations in a row of a session under load
@@ -127,12 +162,13 @@ bench-vm: packages-demo build bench-programs vhost-vsock ## round trips and copi
 	python3 tests/bench/vm_ways.py
 
 .PHONY: bench-vms
-bench-vms: packages-demo build bench-programs ## 1, 2, 4 and 8 VMs or sessions at once, on the GPU if there is one, into out/bench-vms
-	python3 tests/bench/bench_vms.py
+bench-vms: packages-demo build bench-programs $(VENV)/.complete ## 1, 2, 4 and 8 VMs or sessions at once, on the GPU if there is one, into out/bench-vms
+	status=0; python3 tests/bench/bench_vms.py || status=$$?; $(PYTHON) tests/bench/page.py out/bench-vms/bench-vms.json; exit $$status
 
 .PHONY: experiments
-experiments: build programs bench-programs ## gVirtuS's, rCUDA's and mrCUDA's published experiments, into out/experiments
+experiments: build programs bench-programs $(VENV)/.complete ## gVirtuS's, rCUDA's and mrCUDA's published experiments, into out/experiments
 	python3 tests/bench/experiments.py
+	$(PYTHON) tests/bench/page.py out/experiments/experiments.json
 
 .PHONY: test-gpu bench-gpu gpu-kit
 gpu-kit: build programs bench-programs ## what a machine with a GPU but no compiler needs, into out/gpu-kit
@@ -141,7 +177,7 @@ gpu-kit: build programs bench-programs ## what a machine with a GPU but no compi
 test-gpu: ## every program on this machine's NVIDIA GPU, compared with native bit for bit
 	@tests/bench/gpu.sh test out
 
-bench-gpu: ## speed on this machine's NVIDIA GPU beside native, into out/bench-gpu.json and .html
+bench-gpu: ## speed on this machine's NVIDIA GPU beside native, into out/bench-gpu.json (`make plots` draws its page)
 	@tests/bench/gpu.sh bench out
 
 # --- heavier tiers -----------------------------------------------------------

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Everything that `make test` checks, stage by stage, with a sum at the end.
 
-usage: run.py [STAGE...]   only these stages (default: all)
+usage: run.py [STAGE...]   only these stages and the build (default: all)
 
-The output of each stage is shown as it comes and kept in out/test/STAGE.log. A
-stage that fails does not keep the rest from running. Ends with 1 if anything
-failed.
+The build comes first. Then as many stages run at once as this machine has
+cores, PARAGPU_TEST_JOBS of them if that is set: stages in VMs wait much.
+Each line of a stage's output is shown behind the stage's name and kept in
+out/test/STAGE.log. A stage that fails does not keep the rest from running.
+The sum gives the time of each stage by the clock and of the processors, and
+why tests were skipped. Ends with 1 if anything failed.
 """
 
 import json
@@ -15,7 +18,9 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
@@ -23,29 +28,49 @@ LOGS = os.path.join(ROOT, "out", "test")
 DEMO = os.path.join(LOGS, "demo.json")
 # What a stage ends with that cannot run for this user.
 SKIPPED = 77
+# What the build makes, and the Python tests are told of; the kernel module is
+# built with the same flags wherever it is.
+BUILT = {
+    "WERROR": "1",
+    "PARAGPU_TEST_BINARIES": os.path.join(ROOT, "target", "debug"),
+    "PARAGPU_TEST_LIBRARIES": os.path.join(ROOT, "out", "debug", "lib"),
+}
 
 
 class Count:
-    """How many checks passed, failed and were skipped."""
+    """How many checks passed, failed and were skipped, and why they were skipped."""
 
-    def __init__(self, passed=0, failed=0, skipped=0):
-        self.passed, self.failed, self.skipped = passed, failed, skipped
+    def __init__(self, passed=0, failed=0, skipped=0, reasons=()):
+        self.passed, self.failed, self.skipped, self.reasons = passed, failed, skipped, list(reasons)
 
     def __str__(self):
         return f"{self.passed} passed, {self.failed} failed" + (f", {self.skipped} skipped" if self.skipped else "")
+
+    def why(self):
+        """A line for each reason for which tests were skipped."""
+        tests = {}
+        for entry in self.reasons:
+            test, _, reason = entry.partition(": ")
+            tests.setdefault(reason or test, []).append(test)
+        for reason, names in tests.items():
+            yield f"skipped: {', '.join(names) if len(names) < 4 else f'{len(names)} tests'}: {reason}"
 
     def add(self, other):
         """Adds another count to this."""
         self.passed += other.passed
         self.failed += other.failed
         self.skipped += other.skipped
+        self.reasons += other.reasons
 
 
 def of_cargo(log):
-    """From cargo's line for each test program."""
+    """From cargo's line for each test program. Rust's test programs know nothing of
+    skipping: a test that cannot run says so past their capture, and passes."""
     total = Count()
     for line in re.findall(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", log, re.MULTILINE):
         total.add(Count(*map(int, line)))
+    reasons = re.findall(r"skipped: ([\w:]+: .+)$", log, re.MULTILINE)
+    total.add(Count(-len(reasons), 0, len(reasons), reasons))
     return total
 
 
@@ -56,7 +81,9 @@ def of_unittest(log):
     counts = {name: int(number) for name, number in re.findall(r"(\w+)=(\d+)", closing[-1] if closing else "")}
     failed = min(ran, counts.get("failures", 0) + counts.get("errors", 0))
     skipped = counts.get("skipped", 0)
-    return Count(ran - failed - skipped, failed, skipped)
+    # In front stands the test's name, or the first line of its documentation.
+    reasons = re.findall(r"^(.+?)(?: \(.*\))? \.\.\. skipped ['\"](.*)['\"]$", log, re.MULTILINE)
+    return Count(ran - failed - skipped, failed, skipped, (": ".join(reason) for reason in reasons))
 
 
 def of_vm(log):
@@ -82,12 +109,19 @@ def one(_):
     return Count(1)
 
 
-# Fetches this Debian's kernel; builds the module for it.
+# Every target in one call, so that each crate is compiled for one set of
+# features; later calls of cargo find their targets there.
+BUILD = ["make", "-s", "tested", "TESTED=--lib --bins --tests --examples"]
+
+# Builds what every VM loads.
 MODULE = """
 release=$(vm-images/fetch-kernel.sh .cache)
-make --no-print-directory -C kernel-module WERROR=1 \\
-    KDIR="$PWD/.cache/kernel/$release/headers" OUT="$PWD/out/module/$release-werror"
+make --no-print-directory -C kernel-module \\
+    KDIR="$PWD/.cache/kernel/$release/headers" OUT="$PWD/out/module/$release"
 """
+
+# Tests that boot VMs.
+VM_MODULES = ("test_vm.py", "test_vm_moves.py")
 
 
 def debian():
@@ -96,64 +130,150 @@ def debian():
     return int(number) if number.isdigit() else sys.maxsize
 
 
+class Stage:
+    """One command, and how its checks are counted."""
+
+    def __init__(self, name, command, counter, after=("build",), environment=None):
+        self.name, self.command, self.counter, self.after = name, command, counter, after
+        self.environment = {**os.environ, **BUILT, **(environment or {})}
+        self.count, self.seconds, self.processor = Count(), 0.0, 0.0
+
+    @property
+    def log(self):
+        """The file of its output."""
+        return os.path.join(LOGS, f"{self.name}.log")
+
+
+def modules(names):
+    """Command that runs modules of the end-to-end tests."""
+    return [sys.executable, "-m", "unittest", "-v", *(f"end_to_end.{name.removesuffix('.py')}" for name in names)]
+
+
 def stages():
-    """Name, command, environment and counter of each stage, in order."""
-    unittest = [sys.executable, "-m", "unittest", "discover", "-v", "-t"]
-    yield "unit", ["cargo", "test", "--workspace", "--no-fail-fast"], {}, of_cargo
-    yield (
-        "ring-model",
-        ["cargo", "test", "--release", "-p", "paragpu-communicator-ring", "--lib", "model"],
-        {"RUSTFLAGS": "--cfg loom", "CARGO_TARGET_DIR": os.path.join(ROOT, "target", "loom")},
-        of_cargo,
-    )
-    yield "module", ["bash", "-ec", MODULE], {}, one
+    """The stages. Those that take long come first; none comes before one that it waits for."""
+    found = sorted(name for name in os.listdir(os.path.join(HERE, "end_to_end")) if re.fullmatch(r"test_\w+\.py", name))
+    python = {"PYTHONPATH": HERE}
+    # One suite, in the order of their names, would leave a core idle while it waits.
+    halves = [name for name in found if name not in VM_MODULES]
+    first = ("build", "module")
+    yield Stage("build", BUILD, one, after=())
+    yield Stage("module", ["bash", "-ec", MODULE], one, after=())
+    newer = ()
     if debian() < 13:
         # On Debian 13 the kernel of the stage before is 6.12.
-        yield "module-6.12", [os.path.join(ROOT, "kernel-module", "build-against-trixie.sh")], {}, one
-    yield "wire", [*unittest, os.path.join(HERE, "wire"), "-s", os.path.join(HERE, "wire")], {}, of_unittest
-    yield "end-to-end", [*unittest, HERE, "-s", os.path.join(HERE, "end_to_end")], {}, of_unittest
-    yield "vm", [os.path.join(HERE, "vm", "run.sh")], {}, of_vm
-    yield "demo", [sys.executable, os.path.join(HERE, "demo", "demo.py"), "--device", "software", "--output", DEMO], {}, of_demo
+        yield Stage("module-6.12", [os.path.join(ROOT, "kernel-module", "build-against-trixie.sh")], one, after=())
+        newer = ("module-6.12",)
+    yield Stage("end-to-end", modules(halves), of_unittest, environment=python)
+    yield Stage("unit", ["cargo", "test", "--workspace", "--no-fail-fast"], of_cargo)
+    demo = [sys.executable, os.path.join(HERE, "demo", "demo.py"), "--where", "vm", "--device", "software", "--output", DEMO]
+    yield Stage("demo", demo, of_demo, after=first)
+    yield Stage("end-to-end-vm", modules(VM_MODULES), of_unittest, after=(*first, *newer), environment=python)
+    yield Stage("vm", [os.path.join(HERE, "vm", "run.sh")], of_vm, after=first)
+    yield Stage(
+        "ring-model",
+        ["cargo", "test", "--release", "-p", "paragpu-communicator-ring", "--lib", "model"],
+        of_cargo,
+        environment={"RUSTFLAGS": "--cfg loom", "CARGO_TARGET_DIR": os.path.join(ROOT, "target", "loom")},
+    )
+    yield Stage("wire", [sys.executable, "-m", "unittest", "-v", "wire.test_wire"], of_unittest, environment=python)
 
 
-def run(name, command, environment, counter):
-    """Runs one stage; returns its count, in which something failed unless it ended with 0."""
-    path = os.path.join(LOGS, f"{name}.log")
-    with open(path, "w", encoding="utf-8") as log:
-        child = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "TERM", *command],
-            cwd=ROOT,
-            env={**os.environ, **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
-        try:
-            for line in child.stdout:
-                log.write(line)
-                print(line, end="", flush=True)
-            code = child.wait()
-        finally:
-            if child.poll() is None:
+class Running:
+    """The children that run, so that all end with this process; and the terminal."""
+
+    def __init__(self):
+        self.children, self.lock, self.over = set(), threading.Lock(), False
+
+    def say(self, line):
+        """Prints a whole line."""
+        with self.lock:
+            print(line, flush=True)
+
+    def start(self, stage):
+        """Starts a stage, unless this process is about to end."""
+        with self.lock:
+            if self.over:
+                raise KeyboardInterrupt
+            child = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "TERM", *stage.command],
+                cwd=ROOT,
+                env=stage.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+            )
+            self.children.add(child)
+            return child
+
+    def wait(self, child):
+        """Waits for a child: its exit status and the processors' time of it and of
+        its descendants."""
+        _, status, usage = os.wait4(child.pid, 0)
+        with self.lock:
+            self.children.discard(child)
+            child.returncode = os.waitstatus_to_exitcode(status)
+        return child.returncode, usage.ru_utime + usage.ru_stime
+
+    def end(self):
+        """Ends all."""
+        with self.lock:
+            self.over = True
+            for child in self.children:
                 child.terminate()
-                child.wait()
-    with open(path, encoding="utf-8") as log:
+
+
+def run(stage, running):
+    """Runs one stage; its count has a failure unless it ended with 0."""
+    running.say(f"== {stage.name}")
+    begin = time.monotonic()
+    child = running.start(stage)
+    with open(stage.log, "w", encoding="utf-8") as log:
+        for line in child.stdout:
+            log.write(line)
+            running.say(f"{stage.name}: {line.rstrip()}")
+    code, stage.processor = running.wait(child)
+    stage.seconds = time.monotonic() - begin
+    with open(stage.log, encoding="utf-8") as log:
         text = log.read()
     try:
-        count = counter(text)
+        count = stage.counter(text)
     except (OSError, ValueError, KeyError):
         count = Count()
     if code == SKIPPED:
-        count = Count(skipped=1)
+        count = Count(skipped=1, reasons=text.strip().splitlines()[-1:])
     elif code == 0 and count.passed + count.failed == 0:
-        print(f"{name}: nothing was tested", flush=True)
+        running.say(f"{stage.name}: nothing was tested")
         count = Count(failed=1)
     elif code != 0 and count.failed == 0:
         # It broke before or beside its tests.
-        count = Count(0 if counter is one else count.passed, 1, count.skipped)
-    return count
+        count = Count(0 if stage.counter is one else count.passed, 1, count.skipped, count.reasons)
+    stage.count = count
+
+
+def schedule(chosen, running):
+    """Runs stages at once, each when those are over that it comes after."""
+    jobs = int(os.environ.get("PARAGPU_TEST_JOBS", max(2, os.cpu_count() or 1)))
+    futures = {}
+
+    def turn(stage):
+        # Those are before it in the queue, so they have begun.
+        for name in stage.after:
+            if name in futures:
+                futures[name].result()
+        run(stage, running)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            for stage in chosen:
+                futures[stage.name] = pool.submit(turn, stage)
+            for future in futures.values():
+                future.result()
+        except BaseException:
+            running.end()
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def main():
@@ -164,25 +284,25 @@ def main():
     signal.signal(signal.SIGINT, signal.default_int_handler)
     wanted = sys.argv[1:]
     known = list(stages())
-    unknown = set(wanted) - {name for name, *_ in known}
+    unknown = set(wanted) - {stage.name for stage in known}
     if unknown:
-        sys.exit(f"run.py: no such stage: {', '.join(sorted(unknown))}; there are {', '.join(name for name, *_ in known)}")
+        sys.exit(f"run.py: no such stage: {', '.join(sorted(unknown))}; there are {', '.join(stage.name for stage in known)}")
     os.makedirs(LOGS, exist_ok=True)
     if os.path.exists(DEMO):
         os.remove(DEMO)
-    total, lines = Count(), []
+    chosen = [stage for stage in known if not wanted or stage.name in (*wanted, "build")]
     begin = time.monotonic()
-    for name, command, environment, counter in known:
-        if wanted and name not in wanted:
-            continue
-        print(f"== {name}", flush=True)
-        start = time.monotonic()
-        count = run(name, command, environment, counter)
-        total.add(count)
-        word = f"FAILED, see {os.path.relpath(os.path.join(LOGS, name))}.log" if count.failed else "ok"
-        lines.append(f"{name:14}{time.monotonic() - start:7.0f} s  {count}: {word}")
-    print("== sum", *lines, sep="\n")
-    print(f"{total} in {time.monotonic() - begin:.0f} s")
+    schedule(chosen, Running())
+    total = Count()
+    print("== sum")
+    for stage in chosen:
+        total.add(stage.count)
+        word = f"FAILED, see {os.path.relpath(stage.log)}" if stage.count.failed else "ok"
+        print(f"{stage.name:14}{stage.seconds:7.0f} s, processors {stage.processor:5.0f} s  {stage.count}: {word}")
+        for line in stage.count.why():
+            print(f"{'':14}{line}")
+    processor = sum(stage.processor for stage in chosen)
+    print(f"{total} in {time.monotonic() - begin:.0f} s, processors {processor:.0f} s")
     return 1 if total.failed else 0
 
 

@@ -42,8 +42,9 @@ if ! $built && [ -d "$kit" ]; then
     chmod a+x "$kit"/bin/* "$kit"/programs/* "$kit/overheads" "$kit/conformance" 2>/dev/null || true
     export PARAGPU_TEST_BINARIES=$kit/bin PARAGPU_TEST_LIBRARIES=$kit/lib PARAGPU_TEST_PROGRAMS=$kit/programs
     export PARAGPU_TEST_OVERHEADS=$kit/overheads PARAGPU_TEST_NATIVE=$kit/native PARAGPU_TEST_CONFORMANCE=$kit/conformance
-elif ! $built; then
-    make build programs bench-programs
+else
+    $built || make build programs bench-programs
+    export PARAGPU_TEST_BINARIES=$PWD/target/release
 fi
 
 mkdir -p "$folder"

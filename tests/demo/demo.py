@@ -14,7 +14,8 @@ import os
 import signal
 import sys
 import tempfile
-import time
+
+from tqdm import tqdm
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 # pylint: disable=wrong-import-position
@@ -27,50 +28,42 @@ NOT_SHOWN = ("errors",)
 
 
 class Progress:
-    """A bar on a terminal, a line each elsewhere."""
+    """A bar on a terminal; lines alone elsewhere."""
 
     def __init__(self, total):
-        self.total, self.done, self.start = total, 0, time.monotonic()
         self.live = sys.stderr.isatty()
+        self.bar = tqdm(total=total, disable=not self.live, unit="run", file=sys.stderr)
 
     def step(self, what):
         """Says what is going on."""
         if self.live:
-            self.draw(what)
+            self.bar.set_description(what)
         else:
-            print(what, file=sys.stderr, flush=True)
+            self.said(what)
 
     def running(self, what):
         """Shows, on a terminal, the run that began."""
-        if self.live:
-            self.draw(what)
-
-    def draw(self, what):
-        """Redraws the bar."""
-        width = 30
-        filled = width * self.done // max(self.total, 1)
-        bar = "#" * filled + "." * (width - filled)
-        elapsed = time.monotonic() - self.start
-        print(f"\r\033[K[{bar}] {self.done}/{self.total} {elapsed:4.0f} s  {what}", end="", file=sys.stderr, flush=True)
+        self.bar.set_description(what)
 
     def finished(self, record):
         """Counts one run."""
-        self.done += 1
+        self.bar.update()
         word = "ok" if record["ok"] else "FAILED"
         line = f"{record['program']} over {record['communicator']} ({record['where']}): {word}, {record['seconds']:.2f} s"
         if self.live and record["ok"]:
-            self.draw(line)
+            self.bar.set_description(line)
         else:
             self.said(line)
 
     def said(self, line):
         """Prints a line beside the bar."""
-        print(("\r\033[K" if self.live else "") + line, file=sys.stderr, flush=True)
+        tqdm.write(line, file=sys.stderr)
+        sys.stderr.flush()
 
     def end(self):
-        """Leaves the bar's line."""
-        if self.live:
-            print("\r\033[K", end="", file=sys.stderr)
+        """Removes the bar."""
+        self.bar.leave = False
+        self.bar.close()
 
 
 def table(runs):
@@ -99,7 +92,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="auto", help="auto, cuda or software (default: what the machine has)")
     parser.add_argument("--output", default=os.path.join(harness.ROOT, "out", "demo.json"), help="where the JSON goes")
-    parser.add_argument("--no-vm", action="store_true", help="only the runs on the host")
+    parser.add_argument("--where", choices=("vm", "host", "all"), default="all", help="only the runs there (default: all)")
     parser.add_argument("programs", nargs="*", help="only these programs")
     options = parser.parse_args()
     # Being ended runs the same cleaning up as Ctrl-C, which a shell's background
@@ -108,12 +101,13 @@ def main():
     signal.signal(signal.SIGINT, signal.default_int_handler)
     programs = options.programs or [name for name in harness.program_names() if name not in NOT_SHOWN]
 
-    in_vm = [] if options.no_vm else ["pci", "vsock", "tcp"]
+    in_vm = [] if options.where == "host" else ["pci", "vsock", "tcp"]
+    on_host = [] if options.where == "vm" else list(harness.HOST_COMMUNICATORS)
     runs, migrations, messages, about, problems = [], [], [], {}, []
     if in_vm and not vm.vhost_device_vsock():
         in_vm.remove("vsock")
         messages.append("vsock in the VM was left out: vhost-device-vsock is not there (`make vhost-vsock` builds it)")
-    ways = [("host", name) for name in harness.HOST_COMMUNICATORS] + [("vm", name) for name in in_vm]
+    ways = [("host", name) for name in on_host] + [("vm", name) for name in in_vm]
     progress = Progress(len(ways) * len(programs))
     os.makedirs(os.path.dirname(options.output), exist_ok=True)
     log, away_log = (
@@ -155,7 +149,7 @@ def main():
             for line in (*moving.lines(migrations), *problems):
                 progress.said(line)
             left = away.left()
-        for communicator in harness.HOST_COMMUNICATORS:
+        for communicator in on_host:
             for program in programs:
                 progress.running(f"{program} over {communicator}")
                 run = daemon.run(program, communicator)

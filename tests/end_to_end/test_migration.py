@@ -136,7 +136,7 @@ class Cutter:
         self.folder.cleanup()
 
 
-class Migration(unittest.TestCase):
+class Pair(unittest.TestCase):
     """Two daemons of one host, with software GPUs of different core counts."""
 
     def setUp(self):
@@ -170,6 +170,10 @@ class Migration(unittest.TestCase):
         self.addCleanup(guest.kill)
         return guest
 
+
+class Migration(Pair):
+    """Memory is copied."""
+
     def test_a_running_program_moves_and_notices_nothing(self):
         for communicator in harness.HOST_COMMUNICATORS:
             with self.subTest(communicator):
@@ -189,21 +193,7 @@ class Migration(unittest.TestCase):
                 eventually(lambda: self.two.sessions() == [], "the destination let go")
 
     def test_something_of_every_kind(self):
-        program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kinds_program.py")
-        for communicator in harness.HOST_COMMUNICATORS:
-            with self.subTest(communicator):
-                guest = self.program(communicator, program)
-                read_until(guest, "ready")
-                here, there = self.one, self.two
-                for _ in range(3):
-                    code, _, errors = migrate(here, there.socket)
-                    self.assertEqual(code, 0, errors + here.log() + there.log())
-                    eventually(lambda source=here: source.sessions() == [], "the source let go")
-                    here, there = there, here
-                    self.assertEqual(answer(guest), "right")
-                guest.stdin.close()
-                self.assertEqual(guest.wait(30), 0)
-                eventually(lambda: self.one.sessions() + self.two.sessions() == [], "the session is over")
+        something_of_every_kind(self)
 
     def test_between_models(self):
         # Another compute capability, another number of multiprocessors.
@@ -267,27 +257,7 @@ class Migration(unittest.TestCase):
         to_and_fro(self, guest, MIGRATIONS, 2)
 
     def test_the_session_stays_where_the_link_is_cut(self):
-        guest = self.guest("unix", "steps")
-        rounds(guest, 1)
-        # Every step of the source up to the commit; after it the link has no say.
-        cut = moved = 0
-        steps = list(range(40)) + [int(40 * 1.4**power) for power in range(1, 20)]
-        for pieces in steps:
-            cutter = Cutter(self.two.socket, pieces)
-            code, _, errors = migrate(self.one, cutter.path)
-            cutter.close()
-            rounds(guest, 2)
-            if code == 0:
-                moved += 1
-                break
-            cut += 1
-            self.assertEqual(len(errors.strip().splitlines()), 1, errors)
-            self.assertEqual(len(self.one.sessions()), 1)
-            eventually(lambda: self.two.sessions() == [], "the destination forgot it")
-        # Each answer that the source waits for ends a piece; what it says without
-        # waiting may be one.
-        self.assertGreaterEqual(cut, 5)
-        self.assertEqual(moved, 1)
+        stays_where_the_link_is_cut(self)
 
     def test_nobody_at_the_destination(self):
         guest = self.guest("unix", "steps")
@@ -311,6 +281,50 @@ class Migration(unittest.TestCase):
         self.assertEqual(guest.wait(30), 0)
 
 
+def something_of_every_kind(test):
+    """Moves a program that has an object of each kind, over each communicator."""
+    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kinds_program.py")
+    for communicator in harness.HOST_COMMUNICATORS:
+        with test.subTest(communicator):
+            guest = test.program(communicator, program)
+            read_until(guest, "ready")
+            here, there = test.one, test.two
+            for _ in range(3):
+                code, _, errors = migrate(here, there.socket)
+                test.assertEqual(code, 0, errors + here.log() + there.log())
+                eventually(lambda source=here: source.sessions() == [], "the source let go")
+                here, there = there, here
+                test.assertEqual(answer(guest), "right")
+            guest.stdin.close()
+            test.assertEqual(guest.wait(30), 0)
+            eventually(lambda: test.one.sessions() + test.two.sessions() == [], "the session is over")
+
+
+def stays_where_the_link_is_cut(test):
+    """Cuts the link of the move at each step of the source up to the commit; after
+    it the link has no say."""
+    guest = test.guest("unix", "steps")
+    rounds(guest, 1)
+    cut = moved = 0
+    steps = list(range(40)) + [int(40 * 1.4**power) for power in range(1, 20)]
+    for pieces in steps:
+        cutter = Cutter(test.two.socket, pieces)
+        code, _, errors = migrate(test.one, cutter.path)
+        cutter.close()
+        rounds(guest, 2)
+        if code == 0:
+            moved += 1
+            break
+        cut += 1
+        test.assertEqual(len(errors.strip().splitlines()), 1, errors)
+        test.assertEqual(len(test.one.sessions()), 1)
+        eventually(lambda: test.two.sessions() == [], "the destination forgot it")
+    # Each answer that the source waits for ends a piece; what it says without
+    # waiting may be one.
+    test.assertGreaterEqual(cut, 5)
+    test.assertEqual(moved, 1)
+
+
 def to_and_fro(test, guest, times, between):
     """Moves a program so often, with so many of its rounds after each move."""
     here, there = test.one, test.two
@@ -330,14 +344,20 @@ def churn(test):
     to_and_fro(test, guest, 12, 3)
 
 
-class HandOver(Migration):
-    """The same between software GPUs whose memory can be handed over."""
+class HandOver(Pair):
+    """Between software GPUs whose memory can be handed over."""
 
     def setUp(self):
         shareable = mock.patch.dict(os.environ, PARAGPU_HOST_SOFTWARE_SHAREABLE="true")
         shareable.start()
         self.addCleanup(shareable.stop)
         super().setUp()
+
+    def test_something_of_every_kind(self):
+        something_of_every_kind(self)
+
+    def test_the_session_stays_where_the_link_is_cut(self):
+        stays_where_the_link_is_cut(self)
 
     def test_memory_is_not_copied_unless_it_must_be(self):
         program = os.path.join(harness.ROOT, "tests/bench/moving_guest.py")
@@ -369,8 +389,8 @@ class HandOver(Migration):
         churn(self)
 
 
-class BetweenGpus(Migration):
-    """The same between two GPUs of one host, of which one copies from the other."""
+class BetweenGpus(Pair):
+    """Between two GPUs of one host, of which one copies from the other."""
 
     def setUp(self):
         two = mock.patch.dict(os.environ, PARAGPU_HOST_SOFTWARE_SHAREABLE="true", PARAGPU_HOST_SOFTWARE_DEVICES="2")
@@ -381,6 +401,9 @@ class BetweenGpus(Migration):
                 daemon = harness.Daemon()
             self.addCleanup(daemon.stop)
             setattr(self, name, daemon)
+
+    def test_something_of_every_kind(self):
+        something_of_every_kind(self)
 
     def test_memory_goes_from_gpu_to_gpu(self):
         program = os.path.join(harness.ROOT, "tests/bench/moving_guest.py")
@@ -418,7 +441,7 @@ class Checkpoint(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = os.path.join(folder.name, "state")
 
-    guest = Migration.guest
+    guest = Pair.guest
 
     @property
     def one(self):

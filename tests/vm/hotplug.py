@@ -11,9 +11,9 @@ import os
 import sys
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
-from harness.qmp import Qmp, QmpError, plug, unplug
+from qmp import Qmp, QmpError, plug, unplug
 
 
 def requests(path):

@@ -4,7 +4,7 @@
 #
 # usage: run.sh [OUT]   OUT gets the logs (default: out/vm-test)
 # COMMANDS=FILE runs another file than tests/vm/commands; TIMEOUT=SECONDS gives
-# it longer than 240 seconds; APPEND=TEXT adds to the kernel's command line.
+# it another limit than 900 seconds; APPEND=TEXT adds to the kernel's command line.
 # PROTOCOL=vfio-user runs it all over vfio-user-pci: PARAGPU_QEMU has to name a
 # QEMU that has it (tests/tools/fetch-qemu.sh brings one).
 # KERNEL=RELEASE runs another kernel than this Debian's: it has to stand in
@@ -18,17 +18,21 @@ cache=$top/.cache
 cd "$top"
 mkdir -p "$out"
 
-release=${KERNEL:-$(vm-images/fetch-kernel.sh "$cache")}
-module=$cache/module/$release
-if [ -z "${KERNEL:-}" ]; then
+if [ -n "${KERNEL:-}" ]; then
+	release=$KERNEL module=$cache/module/$KERNEL
+else
+	release=$(vm-images/fetch-kernel.sh "$cache")
+	module=$top/out/module/$release
 	make -C kernel-module WERROR=1 OUT="$module" \
 		KDIR="$cache/kernel/$release/headers" >"$out/module.log" 2>&1 || {
 		cat "$out/module.log" >&2
 		exit 1
 	}
 fi
-cargo build --quiet -p paragpu-qemu-device --bins --examples
-target=${CARGO_TARGET_DIR:-$top/target}/debug
+if [ -z "${PARAGPU_TEST_BINARIES:-}" ]; then
+	make -s tested
+fi
+target=${PARAGPU_TEST_BINARIES:-$top/target/debug}
 
 work=$(mktemp -d)
 pids=()
@@ -87,7 +91,7 @@ esac
 status=0
 vm-images/run-vm.sh --kernel "$cache/kernel/$release" \
 	--initramfs "$work/initramfs" --commands "${COMMANDS:-tests/vm/commands}" \
-	--out "$out" --timeout "${TIMEOUT:-240}" --append "${APPEND:-}" -- \
+	--out "$out" --timeout "${TIMEOUT:-900}" --append "${APPEND:-}" -- \
 	-qmp "unix:$work/qmp.sock,server=on,wait=off" \
 	-device pcie-root-port,id=plug,slot=1,pref64-reserve=2G "${device[@]}" \
 	-object memory-backend-ram,id=foreign,size=1M,share=on \

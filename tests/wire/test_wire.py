@@ -10,9 +10,9 @@ import sys
 import tempfile
 import unittest
 
-import wire
+import harness
+from wire import wire
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
 ARENA = 0x100000000000
 CHUNK = 2 << 20
 
@@ -30,8 +30,7 @@ def plain(rust_type):
 
 class Table(unittest.TestCase):
     def test_both_declarations_agree(self):
-        command = ["cargo", "run", "-q", "-p", "paragpu-protocol", "--example", "table", "--", "--json"]
-        table = json.loads(subprocess.check_output(command, cwd=ROOT))
+        table = json.loads(subprocess.check_output([harness.binary("examples/table"), "--json"]))
         self.assertEqual([call["number"] for call in table], sorted(wire.CALLS))
         for call in table:
             name, parameters, reply = wire.CALLS[call["number"]]
@@ -47,7 +46,7 @@ class Daemon:
         self.folder = tempfile.TemporaryDirectory(prefix="paragpu-wire-")
         self.socket = os.path.join(self.folder.name, "paragpud.sock")
         command = [
-            os.environ.get("PARAGPUD", os.path.join(ROOT, "target/release/paragpud")),
+            harness.binary("paragpud"),
             "--device=software",
             f"--socket={self.socket}",
             f"--control={os.path.join(self.folder.name, 'control.sock')}",

@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""All that belongs to one crate: clippy, its unit and integration tests, and the
+Python tests that run it. What those run is built first.
+
+usage: check.py [CRATE]   without CRATE, lists the crates
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import run
+
+# The Python tests that find faults of a crate first. A class or a test is named
+# where the whole module takes long; `make test` runs all.
+PROGRAMS = "end_to_end.test_programs"
+MIGRATION = "end_to_end.test_migration.Migration"
+PYTHON = {
+    "abi": [],
+    "config": ["end_to_end.test_faults.Faults.test_unknown_configuration_key_names_the_nearest"],
+    "protocol": ["wire.test_wire"],
+    "communicator": [PROGRAMS],
+    "communicator-ring": [PROGRAMS, "wire.test_wire.Session.test_scribbled_rings_end_only_their_session"],
+    "communicator-stream": [PROGRAMS, "end_to_end.test_moves.OneHost.test_the_communicator_alone_changes"],
+    "client": [PROGRAMS, f"{MIGRATION}.test_something_of_every_kind"],
+    "cuda": [PROGRAMS, "end_to_end.test_faults.Faults.test_corrupt_images_are_refused_by_name"],
+    "cudart": [PROGRAMS],
+    "cli": ["end_to_end.test_tenancy.Tenancy.test_top_shows_rates_once_and_as_json"],
+    "daemon": ["end_to_end.test_tenancy"],
+    "device": [PROGRAMS],
+    "device-software": [PROGRAMS],
+    "fatbin": ["end_to_end.test_faults.Faults.test_corrupt_images_are_refused_by_name"],
+    "worker": ["wire.test_wire", f"{MIGRATION}.test_something_of_every_kind"],
+}
+
+
+def crates():
+    """Short name of each crate: its package and its folder."""
+    command = ["cargo", "metadata", "--no-deps", "--format-version=1"]
+    packages = json.loads(subprocess.check_output(command, cwd=run.ROOT))["packages"]
+    return {
+        package["name"].removeprefix("paragpu-"): (
+            package["name"],
+            os.path.relpath(os.path.dirname(package["manifest_path"]), run.ROOT),
+        )
+        for package in packages
+    }
+
+
+def steps(name, package):
+    """Name, command and counter of what is run."""
+    yield "clippy", ["cargo", "clippy", "-p", package, "--all-targets", "--all-features", "--", "-D", "warnings"], run.one
+    # The daemon's tests start workers, and Python's tests all programs.
+    yield "build", ["make", "-s", "tested"], run.one
+    yield "unit", ["cargo", "test", "-p", package, "--no-fail-fast"], run.of_cargo
+    if PYTHON.get(name):
+        yield "python", [sys.executable, "-m", "unittest", "-v", *PYTHON[name]], run.of_unittest
+
+
+def main():
+    """Runs the steps of a crate; the first that fails ends it."""
+    known = crates()
+    if len(sys.argv) != 2:
+        for name, (_, folder) in sorted(known.items()):
+            print(f"{name:20} {folder:30} {' '.join(PYTHON.get(name, []))}")
+        return 0
+    name = sys.argv[1].removeprefix("paragpu-")
+    if name not in known:
+        sys.exit(f"check.py: no such crate: {name}; there are {', '.join(sorted(known))}")
+    os.makedirs(run.LOGS, exist_ok=True)
+    total, begin, running = run.Count(), time.monotonic(), run.Running()
+    for step, command, counter in steps(name, known[name][0]):
+        stage = run.Stage(f"{name}-{step}", command, counter, environment={"PYTHONPATH": run.HERE})
+        run.run(stage, running)
+        if stage.count.failed:
+            sys.exit(f"{step} FAILED, see {os.path.relpath(stage.log)}")
+        if counter is not run.one:
+            total.add(stage.count)
+    for line in total.why():
+        print(line)
+    print(f"{total} in {time.monotonic() - begin:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,1 @@
+"""The wire, declared once more in Python, and tests that speak it."""
