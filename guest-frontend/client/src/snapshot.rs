@@ -52,8 +52,9 @@ pub struct Limits {
 const OURS: &[(u32, i32)] = &[
     // CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM: registered memory is copied.
     (91, 0),
-    // MANAGED_MEMORY, CONCURRENT_MANAGED_ACCESS: not served.
-    (83, 0),
+    // MANAGED_MEMORY lies in the host. CONCURRENT_MANAGED_ACCESS: without a
+    // window it is a copy, coherent at launches and waits only.
+    (83, 1),
     (89, 0),
     // PAGEABLE_MEMORY_ACCESS and through the host's page tables, direct
     // managed access: the device is in another machine.

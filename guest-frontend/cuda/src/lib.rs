@@ -11,6 +11,7 @@
 #![recursion_limit = "1024"]
 
 pub mod current;
+pub mod managed;
 pub mod named_stream;
 pub mod objects;
 pub mod versions;

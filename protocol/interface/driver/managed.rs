@@ -1,16 +1,16 @@
-//! Managed.
+//! Managed memory (CUDA Driver API, Memory Management and Unified Addressing).
 
+/// Advises about the use of managed memory.
 #[since(8000)]
-#[refused("not built yet")]
 fn cuMemAdvise(dev_ptr: CUdeviceptr, count: usize, advice: c_int, device: CUdevice);
 
+/// Advises about the use of managed memory.
 #[since(12020)]
-#[refused("not built yet")]
 fn cuMemAdvise_v2(dev_ptr: CUdeviceptr, count: usize, advice: c_int, location: cudaMemLocation);
 
+/// Allocates memory that program and devices reach at one address.
 #[since(6000)]
-#[refused("not built yet")]
-fn cuMemAllocManaged(dptr: *mut CUdeviceptr, bytesize: usize, flags: c_uint);
+fn cuMemAllocManaged(dptr: Out<CUdeviceptr>, bytesize: usize, flags: c_uint);
 
 #[since(13000)]
 #[per_thread(ptsz)]
@@ -37,20 +37,25 @@ fn cuMemDiscardBatchAsync(
     stream: CUstream,
 );
 
+/// Moves managed memory towards a device ahead of its use; here a hint.
 #[since(8000)]
 #[per_thread(ptsz)]
-#[refused("not built yet")]
-fn cuMemPrefetchAsync(dev_ptr: CUdeviceptr, count: usize, dst_device: CUdevice, stream: CUstream);
+fn cuMemPrefetchAsync(
+    dev_ptr: CUdeviceptr,
+    count: usize,
+    dst_device: CUdevice,
+    stream: DefaultStream,
+);
 
+/// Moves managed memory towards a location ahead of its use; here a hint.
 #[since(12020)]
 #[per_thread(ptsz)]
-#[refused("not built yet")]
 fn cuMemPrefetchAsync_v2(
     dev_ptr: CUdeviceptr,
     count: usize,
     location: cudaMemLocation,
     flags: c_uint,
-    stream: CUstream,
+    stream: DefaultStream,
 );
 
 #[since(13000)]
@@ -67,8 +72,8 @@ fn cuMemPrefetchBatchAsync(
     stream: CUstream,
 );
 
+/// An attribute of a range of managed memory.
 #[since(8000)]
-#[refused("not built yet")]
 fn cuMemRangeGetAttribute(
     data: *mut c_void,
     data_size: usize,
@@ -77,8 +82,8 @@ fn cuMemRangeGetAttribute(
     count: usize,
 );
 
+/// Several attributes of a range of managed memory.
 #[since(8000)]
-#[refused("not built yet")]
 fn cuMemRangeGetAttributes(
     data: *mut *mut c_void,
     data_sizes: *mut usize,
@@ -86,4 +91,14 @@ fn cuMemRangeGetAttributes(
     num_attributes: usize,
     dev_ptr: CUdeviceptr,
     count: usize,
+);
+
+/// Says who accesses managed memory; here a hint.
+#[since(6000)]
+#[per_thread(ptsz)]
+fn cuStreamAttachMemAsync(
+    stream: DefaultStream,
+    address: CUdeviceptr,
+    length: usize,
+    flags: c_uint,
 );

@@ -106,13 +106,3 @@ fn cuStreamAddCallback(
     argument: *mut c_void,
     flags: c_uint,
 );
-
-/// There is no managed memory to attach.
-#[since(6000)]
-#[per_thread(ptsz)]
-fn cuStreamAttachMemAsync(
-    stream: DefaultStream,
-    address: CUdeviceptr,
-    length: usize,
-    flags: c_uint,
-);

@@ -13,7 +13,7 @@ use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
 use super::boundary::Out;
-use super::{Result, device, present, put, unsupported_use};
+use super::{Result, device, memory, present, put, unsupported_use};
 use crate::current::{current, current_if_any, find, find_or_current, with_stack};
 use crate::named_stream;
 use crate::objects::context::Context;
@@ -235,7 +235,7 @@ pub(crate) fn cuCtxDestroy(context: CUcontext) -> Result {
     let memory = ended.take_memory();
     for address in memory {
         // Freed by the program already, perhaps in another context.
-        let _ = ended.session.memory().free(address);
+        let _ = memory::release(ended.session, address);
     }
     waited
 }

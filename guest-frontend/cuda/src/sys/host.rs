@@ -11,7 +11,7 @@ use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
 use super::{Result, capture, device, memory, put};
-use crate::current;
+use crate::{current, managed};
 
 /// The session that pinned an address of the program, and what it pinned.
 pub fn pinned(address: u64) -> Option<(&'static Session, Pinned)> {
@@ -56,7 +56,7 @@ pub(crate) fn cuMemFreeHost(address: *mut c_void) -> Result {
         return Ok(());
     }
     let (session, found) = pinned(address as u64).ok_or(Status::INVALID_VALUE)?;
-    if found.address != address as u64 {
+    if found.address != address as u64 || managed::contains(found.address) {
         return Err(Status::INVALID_VALUE);
     }
     capture::permit_unsafe()?;

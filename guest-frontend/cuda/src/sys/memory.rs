@@ -9,7 +9,7 @@ use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
 use super::{Result, capture, device, put, put_if};
-use crate::current;
+use crate::{current, managed};
 
 /// Rows of pitched memory begin at a multiple of this; CUDA's own value.
 const PITCH: usize = 512;
@@ -78,7 +78,15 @@ pub(crate) fn cuMemFree_v2(address: CUdeviceptr) -> Result {
         return Ok(());
     }
     capture::permit_unsafe()?;
-    owner(address)?.memory().free(address)
+    release(owner(address)?, address)
+}
+
+/// Frees device memory or managed memory.
+pub fn release(session: &Session, address: u64) -> Result {
+    if managed::remove(address) {
+        return session.host().free(address);
+    }
+    session.memory().free(address)
 }
 
 pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Result {

@@ -35,6 +35,7 @@ pub mod image;
 pub mod kernel;
 pub mod launch;
 pub mod library;
+pub mod managed;
 pub mod memory;
 pub mod memset;
 pub mod module;

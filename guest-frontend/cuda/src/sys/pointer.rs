@@ -7,7 +7,7 @@ use paragpu_client::Session;
 use paragpu_protocol::status::Status;
 
 use super::{Result, host, memory};
-use crate::current;
+use crate::{current, managed};
 
 const CONTEXT: c_int = 1;
 const MEMORY_TYPE: c_int = 2;
@@ -46,20 +46,23 @@ struct Known {
     id: u64,
     device: u64,
     host: Option<u64>,
+    managed: bool,
 }
 
 fn known(address: u64) -> Result<Option<Known>> {
     if let Some((session, pinned)) = host::pinned(address) {
         let offset = address - pinned.address;
+        let managed = managed::contains(address);
         return Ok(Some(Known {
             session,
-            kind: HOST,
+            kind: if managed { DEVICE } else { HOST },
             start: pinned.address,
             size: pinned.size,
             // Far from the numbers of device memory.
             id: 1 << 62 | pinned.address,
             device: pinned.device + offset,
             host: Some(address),
+            managed,
         }));
     }
     let session = memory::owner(address)?;
@@ -72,6 +75,7 @@ fn known(address: u64) -> Result<Option<Known>> {
             id: u64::from(session.ordinal()) << 48 | if id == 0 { 1 << 61 | start } else { id },
             device: address,
             host: None,
+            managed: false,
         }));
     }
     Ok(session.host().find_by_device(address).map(|pinned| Known {
@@ -82,6 +86,7 @@ fn known(address: u64) -> Result<Option<Known>> {
         id: 1 << 62 | pinned.address,
         device: address,
         host: Some(pinned.address + (address - pinned.device)),
+        managed: false,
     }))
 }
 
@@ -113,7 +118,8 @@ unsafe fn attribute(place: *mut c_void, which: c_int, known: &Known) -> Result {
             .cast::<u64>()
             .write(known.host.ok_or(Status::INVALID_VALUE)?),
         P2P_TOKENS => return Err(super::unsupported_use!("CU_POINTER_ATTRIBUTE_P2P_TOKENS")),
-        SYNC_MEMOPS | IS_MANAGED | IS_HW_DECOMPRESS_CAPABLE => place.cast::<c_int>().write(0),
+        IS_MANAGED => place.cast::<c_int>().write(c_int::from(known.managed)),
+        SYNC_MEMOPS | IS_HW_DECOMPRESS_CAPABLE => place.cast::<c_int>().write(0),
         // A byte in C.
         IS_LEGACY_CUDA_IPC_CAPABLE | IS_GPU_DIRECT_RDMA_CAPABLE => place.cast::<u8>().write(0),
         BUFFER_ID | MEMORY_BLOCK_ID => place.cast::<u64>().write(known.id),

@@ -3,8 +3,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use paragpu_abi::{
-    CUcontext, CUdevice, CUdeviceptr, CUevent, CUhostFn, CUstream, CUstreamCallback,
-    cudaLaunchAttributeValue,
+    CUcontext, CUdevice, CUevent, CUhostFn, CUstream, CUstreamCallback, cudaLaunchAttributeValue,
 };
 use paragpu_protocol::status::Status;
 
@@ -221,15 +220,4 @@ pub(crate) fn cuStreamAddCallback(
             unsafe { function(handle.0, status.0.cast_signed(), argument.0) }
         }),
     )
-}
-
-pub(crate) fn cuStreamAttachMemAsync(
-    stream: CUstream,
-    address: CUdeviceptr,
-    length: usize,
-    flags: c_uint,
-) -> Result {
-    named_stream::named(stream)?;
-    let _ = (address, length, flags);
-    Err(Status::INVALID_VALUE)
 }

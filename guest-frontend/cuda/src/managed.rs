@@ -1,0 +1,234 @@
+//! Managed memory: host memory that program and device reach at one address.
+//!
+//! It is pinned memory of the session's window where there is one, and a shadow
+//! otherwise, coherent at launches and waits like any pinned memory. Nothing
+//! migrates between host and device, so advice and prefetches change nothing
+//! but what cuMemRangeGetAttribute reports; CUDA defines both as hints.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use parking_lot::RwLock;
+
+use paragpu_protocol::status::Status;
+
+use crate::sys::Result;
+
+/// CUmemLocation: a kind and, of a device or NUMA node, its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Location {
+    /// CUmemLocationType.
+    pub kind: i32,
+    /// Ordinal of the device, or the node.
+    pub id: i32,
+}
+
+impl Location {
+    /// None was given, or ranges differ.
+    pub const INVALID: Self = Self { kind: 0, id: 0 };
+    const DEVICE: i32 = 1;
+    const HOST: i32 = 2;
+
+    /// A device of the guest, by its ordinal.
+    #[must_use]
+    pub fn device(ordinal: i32) -> Self {
+        Self {
+            kind: Self::DEVICE,
+            id: ordinal,
+        }
+    }
+
+    /// The host.
+    #[must_use]
+    pub fn host() -> Self {
+        Self {
+            kind: Self::HOST,
+            id: 0,
+        }
+    }
+
+    /// As attributes older than locations name it: the device, -1 for the
+    /// host (CU_DEVICE_CPU), -2 for none (CU_DEVICE_INVALID).
+    #[must_use]
+    pub fn as_device(self) -> i32 {
+        match self.kind {
+            Self::DEVICE => self.id,
+            Self::INVALID_KIND => -2,
+            _ => -1,
+        }
+    }
+
+    const INVALID_KIND: i32 = 0;
+}
+
+/// What the program advised about some bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Advice {
+    /// CU_MEM_ADVISE_SET_READ_MOSTLY.
+    pub read_mostly: bool,
+    /// CU_MEM_ADVISE_SET_PREFERRED_LOCATION.
+    pub preferred: Location,
+    /// CU_MEM_ADVISE_SET_ACCESSED_BY, ascending.
+    pub accessed_by: Vec<i32>,
+    /// The location of the last prefetch.
+    pub prefetched: Location,
+}
+
+impl Default for Advice {
+    fn default() -> Self {
+        Self {
+            read_mostly: false,
+            preferred: Location::INVALID,
+            accessed_by: Vec::new(),
+            prefetched: Location::INVALID,
+        }
+    }
+}
+
+/// One allocation: its size, and advice from each of some addresses on.
+#[derive(Debug)]
+struct Allocation {
+    size: u64,
+    advice: BTreeMap<u64, Advice>,
+}
+
+static ALLOCATIONS: RwLock<BTreeMap<u64, Allocation>> = RwLock::new(BTreeMap::new());
+
+/// Notes an allocation.
+pub fn insert(address: u64, size: u64) {
+    let advice = BTreeMap::from([(address, Advice::default())]);
+    ALLOCATIONS
+        .write()
+        .insert(address, Allocation { size, advice });
+}
+
+/// Forgets the allocation that begins at an address; false where none does.
+#[must_use]
+pub fn remove(address: u64) -> bool {
+    ALLOCATIONS.write().remove(&address).is_some()
+}
+
+/// Is an address managed memory?
+#[must_use]
+pub fn contains(address: u64) -> bool {
+    find(&ALLOCATIONS.read(), address).is_some()
+}
+
+/// First address and size of the allocation that an address lies in.
+#[must_use]
+pub fn allocation(address: u64) -> Option<(u64, u64)> {
+    find(&ALLOCATIONS.read(), address)
+}
+
+fn find(all: &BTreeMap<u64, Allocation>, address: u64) -> Option<(u64, u64)> {
+    let (start, found) = all.range(..=address).next_back()?;
+    (address - start < found.size).then_some((*start, found.size))
+}
+
+/// The range, if all of it lies in one allocation; and where that begins.
+fn within(all: &BTreeMap<u64, Allocation>, address: u64, size: u64) -> Result<(u64, Range<u64>)> {
+    let (start, length) = find(all, address).ok_or(Status::INVALID_VALUE)?;
+    let end = address.checked_add(size).ok_or(Status::INVALID_VALUE)?;
+    if size == 0 || end > start + length {
+        return Err(Status::INVALID_VALUE);
+    }
+    Ok((start, address..end))
+}
+
+/// Changes the advice about a range.
+///
+/// # Errors
+/// `INVALID_VALUE` for an empty range, or one that is not all in one allocation.
+pub fn advise(address: u64, size: u64, change: impl Fn(&mut Advice)) -> Result {
+    let mut all = ALLOCATIONS.write();
+    let (start, range) = within(&all, address, size)?;
+    let Some(found) = all.get_mut(&start) else {
+        return Err(Status::INVALID_VALUE);
+    };
+    let end = start + found.size;
+    for cut in [range.start, range.end] {
+        let before = found.advice.range(..=cut).next_back();
+        let before = before.map(|(_, advice)| advice.clone()).unwrap_or_default();
+        if cut < end {
+            found.advice.entry(cut).or_insert(before);
+        }
+    }
+    for (_, advice) in found.advice.range_mut(range) {
+        change(advice);
+    }
+    Ok(())
+}
+
+/// Checks a range without changing anything.
+///
+/// # Errors
+/// As [`advise`].
+pub fn check(address: u64, size: u64) -> Result {
+    within(&ALLOCATIONS.read(), address, size).map(|_| ())
+}
+
+/// What `tell` says of the advice about every byte of a range, if it is the
+/// same for all.
+///
+/// # Errors
+/// As [`advise`].
+pub fn uniform<T: PartialEq>(
+    address: u64,
+    size: u64,
+    tell: impl Fn(&Advice) -> T,
+) -> Result<Option<T>> {
+    let all = ALLOCATIONS.read();
+    let (start, range) = within(&all, address, size)?;
+    let found = all.get(&start).ok_or(Status::INVALID_VALUE)?;
+    let first = found.advice.range(..=range.start).next_back();
+    let later = found.advice.range(range);
+    let mut told = first
+        .into_iter()
+        .chain(later)
+        .map(|(_, advice)| tell(advice));
+    let Some(value) = told.next() else {
+        return Ok(None);
+    };
+    Ok(told.all(|other| other == value).then_some(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Addresses that no other test uses.
+    const BASE: u64 = 0x7000_0000_0000;
+
+    #[test]
+    fn advice_holds_for_its_range_alone() {
+        insert(BASE, 0x4000);
+        advise(BASE + 0x1000, 0x1000, |advice| advice.read_mostly = true).unwrap();
+        let tell = |address, size| uniform(address, size, |advice| advice.read_mostly);
+        assert_eq!(tell(BASE, 0x1000), Ok(Some(false)));
+        assert_eq!(tell(BASE + 0x1000, 0x1000), Ok(Some(true)));
+        assert_eq!(tell(BASE + 0x1800, 1), Ok(Some(true)));
+        assert_eq!(tell(BASE + 0x2000, 0x2000), Ok(Some(false)));
+        assert_eq!(tell(BASE, 0x4000), Ok(None));
+        assert!(remove(BASE));
+        assert!(!remove(BASE));
+        assert_eq!(tell(BASE, 1), Err(Status::INVALID_VALUE));
+    }
+
+    #[test]
+    fn a_range_outside_is_refused() {
+        let base = BASE + 0x1_0000;
+        insert(base, 100);
+        for (address, size) in [
+            (base - 1, 1),
+            (base, 0),
+            (base, 101),
+            (base + 100, 1),
+            (base + 50, u64::MAX),
+        ] {
+            assert_eq!(check(address, size), Err(Status::INVALID_VALUE));
+        }
+        assert_eq!(check(base, 100), Ok(()));
+        assert_eq!(allocation(base + 99), Some((base, 100)));
+        assert!(remove(base));
+    }
+}

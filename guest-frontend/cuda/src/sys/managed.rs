@@ -1,0 +1,248 @@
+//! Managed memory (CUDA Driver API, Memory Management and Unified Addressing).
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use paragpu_abi::{CUdevice, CUdeviceptr, CUstream, cudaMemLocation};
+use paragpu_protocol::status::Status;
+
+use super::boundary::Out;
+use super::{Result, capture, device};
+use crate::current;
+use crate::managed::{self, Advice, Location};
+use crate::named_stream;
+
+/// CU_MEM_ATTACH_GLOBAL, _HOST and _SINGLE.
+const ATTACH_GLOBAL: c_uint = 1;
+const ATTACH_HOST: c_uint = 2;
+const ATTACH_SINGLE: c_uint = 4;
+/// CU_MEMHOSTALLOC_PORTABLE and _DEVICEMAP.
+const REACHED_BY_ALL: u32 = 3;
+/// CU_DEVICE_CPU.
+const CPU: CUdevice = -1;
+
+/// CUmem_range_attribute.
+const READ_MOSTLY: c_int = 1;
+const PREFERRED_LOCATION: c_int = 2;
+const ACCESSED_BY: c_int = 3;
+const LAST_PREFETCH_LOCATION: c_int = 4;
+const PREFERRED_LOCATION_TYPE: c_int = 5;
+const PREFERRED_LOCATION_ID: c_int = 6;
+const LAST_PREFETCH_LOCATION_TYPE: c_int = 7;
+const LAST_PREFETCH_LOCATION_ID: c_int = 8;
+
+pub(crate) fn cuMemAllocManaged(
+    address: Out<'_, CUdeviceptr>,
+    size: usize,
+    flags: c_uint,
+) -> Result {
+    let address = address.present()?;
+    if size == 0 || !matches!(flags, ATTACH_GLOBAL | ATTACH_HOST) {
+        return Err(Status::INVALID_VALUE);
+    }
+    capture::permit_unsafe()?;
+    let current = current::current()?;
+    let host = current.session.host();
+    let found = host.allocate(size as u64, REACHED_BY_ALL)?;
+    managed::insert(found, size as u64);
+    current.keep_memory(found);
+    address.put(found)
+}
+
+/// The location that a device number means; -1 is the host.
+fn by_device(number: CUdevice) -> Result<Location> {
+    if number == CPU {
+        return Ok(Location::host());
+    }
+    device::ordinal(number)?;
+    Ok(Location::device(number))
+}
+
+/// A location of the program's: a device, the host or one of its nodes.
+fn by_location(location: cudaMemLocation) -> Result<Location> {
+    match location.r#type {
+        1 => by_device(location.id),
+        2..=4 => Ok(Location {
+            kind: location.r#type,
+            id: if location.r#type == 3 { location.id } else { 0 },
+        }),
+        _ => Err(Status::INVALID_VALUE),
+    }
+}
+
+fn advise(address: CUdeviceptr, size: usize, advice: c_int, location: Result<Location>) -> Result {
+    let size = size as u64;
+    match advice {
+        1 | 2 => managed::advise(address, size, |known| known.read_mostly = advice == 1),
+        3 => {
+            let location = location?;
+            managed::advise(address, size, |known| known.preferred = location)
+        }
+        4 => managed::advise(address, size, |known| known.preferred = Location::INVALID),
+        5 | 6 => {
+            let number = location?.as_device();
+            managed::advise(address, size, |known| {
+                known.accessed_by.retain(|other| *other != number);
+                if advice == 5 {
+                    known.accessed_by.push(number);
+                    known.accessed_by.sort_unstable();
+                }
+            })
+        }
+        _ => Err(Status::INVALID_VALUE),
+    }
+}
+
+pub(crate) fn cuMemAdvise(
+    address: CUdeviceptr,
+    size: usize,
+    advice: c_int,
+    device: CUdevice,
+) -> Result {
+    current::current()?;
+    advise(address, size, advice, by_device(device))
+}
+
+pub(crate) fn cuMemAdvise_v2(
+    address: CUdeviceptr,
+    size: usize,
+    advice: c_int,
+    location: cudaMemLocation,
+) -> Result {
+    current::current()?;
+    advise(address, size, advice, by_location(location))
+}
+
+fn prefetch(address: CUdeviceptr, size: usize, location: Location, stream: CUstream) -> Result {
+    named_stream::named(stream)?;
+    managed::advise(address, size as u64, |known| known.prefetched = location)
+}
+
+pub(crate) fn cuMemPrefetchAsync(
+    address: CUdeviceptr,
+    size: usize,
+    device: CUdevice,
+    stream: CUstream,
+) -> Result {
+    prefetch(address, size, by_device(device)?, stream)
+}
+
+pub(crate) fn cuMemPrefetchAsync_v2(
+    address: CUdeviceptr,
+    size: usize,
+    location: cudaMemLocation,
+    flags: c_uint,
+    stream: CUstream,
+) -> Result {
+    if flags != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    prefetch(address, size, by_location(location)?, stream)
+}
+
+/// An attribute that is one integer.
+fn number(which: c_int, address: u64, size: u64) -> Result<c_int> {
+    let location = |tell: fn(&Advice) -> Location| {
+        let found = managed::uniform(address, size, tell)?;
+        Ok::<_, Status>(found.unwrap_or(Location::INVALID))
+    };
+    Ok(match which {
+        READ_MOSTLY => {
+            let all = managed::uniform(address, size, |known| known.read_mostly)?;
+            c_int::from(all == Some(true))
+        }
+        PREFERRED_LOCATION => location(|known| known.preferred)?.as_device(),
+        PREFERRED_LOCATION_TYPE => location(|known| known.preferred)?.kind,
+        PREFERRED_LOCATION_ID => location(|known| known.preferred)?.id,
+        LAST_PREFETCH_LOCATION => location(|known| known.prefetched)?.as_device(),
+        LAST_PREFETCH_LOCATION_TYPE => location(|known| known.prefetched)?.kind,
+        LAST_PREFETCH_LOCATION_ID => location(|known| known.prefetched)?.id,
+        _ => return Err(Status::INVALID_VALUE),
+    })
+}
+
+/// Writes one attribute of a range.
+///
+/// # Safety
+/// `place` is null, or writable for `room` bytes and aligned for integers.
+unsafe fn attribute(
+    place: *mut c_void,
+    room: usize,
+    which: c_int,
+    address: u64,
+    size: u64,
+) -> Result {
+    const WORD: usize = size_of::<c_int>();
+    if place.is_null() || room == 0 || !room.is_multiple_of(WORD) {
+        return Err(Status::INVALID_VALUE);
+    }
+    let words = room / WORD;
+    let mut values = vec![-2; words];
+    if which == ACCESSED_BY {
+        let found = managed::uniform(address, size, |known| known.accessed_by.clone())?;
+        for (value, device) in values.iter_mut().zip(found.unwrap_or_default()) {
+            *value = device;
+        }
+    } else {
+        if words != 1 {
+            return Err(Status::INVALID_VALUE);
+        }
+        values = vec![number(which, address, size)?];
+    }
+    // SAFETY: there is room for so many words, as the caller promises.
+    unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), place.cast::<c_int>(), values.len()) };
+    Ok(())
+}
+
+pub(crate) unsafe fn cuMemRangeGetAttribute(
+    data: *mut c_void,
+    data_size: usize,
+    which: c_int,
+    address: CUdeviceptr,
+    size: usize,
+) -> Result {
+    current::current()?;
+    // SAFETY: the program's buffer, as CUDA's manual asks.
+    unsafe { attribute(data, data_size, which, address, size as u64) }
+}
+
+pub(crate) unsafe fn cuMemRangeGetAttributes(
+    data: *mut *mut c_void,
+    data_sizes: *mut usize,
+    attributes: *mut c_int,
+    count: usize,
+    address: CUdeviceptr,
+    size: usize,
+) -> Result {
+    current::current()?;
+    if data.is_null() || data_sizes.is_null() || attributes.is_null() || count == 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    for at in 0..count {
+        // SAFETY: arrays of `count`, and buffers of the sizes told, as CUDA's
+        // manual asks.
+        unsafe {
+            let (place, room) = (data.add(at).read(), data_sizes.add(at).read());
+            attribute(place, room, attributes.add(at).read(), address, size as u64)?;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn cuStreamAttachMemAsync(
+    stream: CUstream,
+    address: CUdeviceptr,
+    length: usize,
+    flags: c_uint,
+) -> Result {
+    let named = named_stream::named(stream)?;
+    let (start, size) = managed::allocation(address).ok_or(Status::INVALID_VALUE)?;
+    let whole = address == start && (length == 0 || length as u64 == size);
+    let single = flags == ATTACH_SINGLE;
+    if !whole || !matches!(flags, ATTACH_GLOBAL | ATTACH_HOST | ATTACH_SINGLE) {
+        return Err(Status::INVALID_VALUE);
+    }
+    if single && (stream.is_null() || named.stream().is_err()) {
+        return Err(Status::INVALID_VALUE);
+    }
+    Ok(())
+}
