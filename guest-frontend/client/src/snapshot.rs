@@ -94,6 +94,27 @@ const OURS: &[(u32, i32)] = &[
     (115, 1),
     // HOST_NATIVE_ATOMIC_SUPPORTED.
     (86, 0),
+    // What functions, flags and attributes that are not served would use:
+    // compressible memory, access policies and persisting L2, timeline
+    // semaphores, flushing of RDMA writes and their order.
+    (107, 0),
+    (108, 0),
+    (109, 0),
+    (114, 0),
+    (117, 0),
+    (118, 0),
+    // One memory synchronisation domain, the default one.
+    (126, 1),
+    // Tensor maps, unified function pointers, decompression.
+    (127, 0),
+    (129, 0),
+    (136, 0),
+    (137, 0),
+    // Virtual memory and pools on the host and its NUMA nodes.
+    (141, 0),
+    (142, 0),
+    (144, 0),
+    (145, 0),
 ];
 
 impl Snapshot {

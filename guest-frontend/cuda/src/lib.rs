@@ -14,7 +14,9 @@ pub mod current;
 pub mod managed;
 pub mod named_stream;
 pub mod objects;
+pub mod settings;
 pub mod versions;
+pub mod visible;
 
 #[allow(unsafe_code)]
 pub mod sys;

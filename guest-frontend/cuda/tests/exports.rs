@@ -151,6 +151,45 @@ fn without_a_host_there_is_no_device() {
     assert!(said.contains("paragpud running"), "says what to do: {said}");
 }
 
+/// A program that is to see no device hears so, and no host is asked.
+#[test]
+fn hidden_devices_are_not_there() {
+    for list in ["", "-1", "MIG-1234"] {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "child_that_sees_no_device",
+                "--ignored",
+                "--nocapture",
+            ])
+            .env("CUDA_VISIBLE_DEVICES", list)
+            .env("PARAGPU_COMMUNICATOR", "unix")
+            .env("PARAGPU_UNIX_SOCKET", "/nonexistent/paragpud.sock")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{list:?}: {said}");
+        assert!(!said.contains("/nonexistent"), "{list:?}: {said}");
+        assert_eq!(
+            said.matches("not supported: MIG-1234 in CUDA_VISIBLE_DEVICES")
+                .count(),
+            usize::from(list.starts_with("MIG")),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+#[ignore = "a child of hidden_devices_are_not_there"]
+fn child_that_sees_no_device() {
+    use paragpu_cuda::sys::exports;
+    // SAFETY: it takes no pointer.
+    unsafe {
+        assert_eq!(exports::cuInit(0), 100);
+        assert_eq!(exports::cuInit(0), 100);
+    }
+}
+
 #[test]
 #[ignore = "a child of without_a_host_there_is_no_device"]
 fn child_without_a_host() {

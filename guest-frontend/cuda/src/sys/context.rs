@@ -269,11 +269,11 @@ pub(crate) unsafe fn cuCtxGetCurrent(context: *mut CUcontext) -> Result {
 }
 
 pub(crate) fn cuCtxGetDevice(device: Out<'_, CUdevice>) -> Result {
-    device.put(current()?.ordinal.cast_signed())
+    device.put(device::number(current()?.ordinal))
 }
 
 pub(crate) fn cuCtxGetDevice_v2(device: Out<'_, CUdevice>, context: CUcontext) -> Result {
-    device.put(find_or_current(context)?.ordinal.cast_signed())
+    device.put(device::number(find_or_current(context)?.ordinal))
 }
 
 pub(crate) unsafe fn cuCtxGetFlags(flags: *mut c_uint) -> Result {
@@ -319,14 +319,27 @@ pub(crate) fn cuCtxGetStreamPriorityRange(
     Ok(())
 }
 
-pub(crate) fn cuCtxGetLimit(value: Out<'_, usize>, limit: c_int) -> Result {
+/// A limit that is served. Those of shared memory of graphics contexts
+/// (SHMEM_SIZE, CIG_ENABLED) are not, and a driver without them knows no such
+/// limit: cuBLASLt takes any other answer for a failure.
+fn known_limit(limit: c_int) -> Result<u32> {
+    /// CU_LIMIT_PERSISTING_L2_CACHE_SIZE.
+    const LAST: u32 = 6;
     let limit = u32::try_from(limit).map_err(|_| Status::INVALID_VALUE)?;
+    if limit > LAST {
+        return Err(Status::INVALID_VALUE);
+    }
+    Ok(limit)
+}
+
+pub(crate) fn cuCtxGetLimit(value: Out<'_, usize>, limit: c_int) -> Result {
+    let limit = known_limit(limit)?;
     let found = current()?.session.device().limit(limit)?;
     value.put(usize::try_from(found).unwrap_or(usize::MAX))
 }
 
 pub(crate) fn cuCtxSetLimit(limit: c_int, value: usize) -> Result {
-    let limit = u32::try_from(limit).map_err(|_| Status::INVALID_VALUE)?;
+    let limit = known_limit(limit)?;
     current()?.session.device().set_limit(limit, value as u64)
 }
 

@@ -14,6 +14,7 @@ use paragpu_protocol::status::Status;
 
 use super::boundary::{Out, Text};
 use super::{Result, put, put_text};
+use crate::visible::{self, Candidate, Entry, Order};
 
 /// The version that cuda.h of this interface has.
 const INTERFACE_VERSION: i32 = 13_000;
@@ -78,19 +79,103 @@ pub fn session_if_open(ordinal: u32) -> Option<&'static Session> {
     SESSIONS.get(ordinal as usize)?.get().copied()
 }
 
-/// How many devices there are.
-pub fn count() -> Result<u32> {
-    Ok(session(0)?.device_count().min(MAX_DEVICES))
+/// The guest's ordinals of the devices that the program sees, in the order of
+/// their numbers.
+fn visible() -> Result<&'static [u32]> {
+    static VISIBLE: OnceLock<Vec<u32>> = OnceLock::new();
+    if let Some(visible) = VISIBLE.get() {
+        return Ok(visible);
+    }
+    let value = |name| std::env::var(name).ok();
+    let entries = visible::entries(value("CUDA_VISIBLE_DEVICES").as_deref());
+    let order = Order::of(value("CUDA_DEVICE_ORDER").as_deref());
+    if let Some(Entry::Mig(name)) = entries
+        .iter()
+        .flatten()
+        .find(|e| matches!(e, Entry::Mig(_)))
+    {
+        say_mig(name);
+    }
+    let found = match entries.as_deref() {
+        // A program that is to see none needs no host.
+        Some([] | [Entry::Mig(_), ..]) => Vec::new(),
+        entries => visible::select(candidates(order, entries)?, order, entries),
+    };
+    Ok(VISIBLE.get_or_init(|| found))
 }
 
-/// A device's number, checked.
-pub fn ordinal(device: CUdevice) -> Result<u32> {
-    let ordinal = u32::try_from(device).map_err(|_| Status::INVALID_DEVICE)?;
-    if ordinal < count()? {
-        Ok(ordinal)
-    } else {
-        Err(Status::INVALID_DEVICE)
+/// Says that a part of a device cannot be seen.
+fn say_mig(name: &str) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        eprintln!("paragpu: not supported: {name} in CUDA_VISIBLE_DEVICES");
     }
+}
+
+/// The devices that there are, as far as `order` and `entries` ask for it.
+fn candidates(order: Order, entries: Option<&[Entry]>) -> Result<Vec<Candidate>> {
+    // Where the first device is named by its number, its session is the one
+    // that is asked: programs that share a host's devices by number then hold
+    // sessions on their own device only.
+    let first = match entries.and_then(<[Entry]>::first) {
+        Some(Entry::Index(index)) if order == Order::Configured && *index < MAX_DEVICES => *index,
+        _ => 0,
+    };
+    let asked = match session(first) {
+        Err(_) if first > 0 => session(0)?,
+        opened => opened?,
+    };
+    let needs_uuids =
+        entries.is_some_and(|entries| entries.iter().any(|entry| matches!(entry, Entry::Uuid(_))));
+    (0..asked.device_count().min(MAX_DEVICES))
+        .map(|ordinal| {
+            if order == Order::Configured && !needs_uuids {
+                return Ok(Candidate {
+                    ordinal,
+                    uuid: [0; 16],
+                    bus: String::new(),
+                    speed: 0,
+                });
+            }
+            let snapshot = asked.device().snapshot_of(ordinal)?;
+            let get = |attribute| snapshot.attribute(attribute).unwrap_or(0).max(0) as u64;
+            Ok(Candidate {
+                ordinal,
+                uuid: snapshot.uuid,
+                bus: snapshot.pci_bus_id.clone(),
+                // Multiprocessors times clock rate.
+                speed: get(16) * get(13),
+            })
+        })
+        .collect()
+}
+
+/// A session to ask about all devices: that of the first one.
+pub fn first_session() -> Result<&'static Session> {
+    session(*visible()?.first().ok_or(Status::NO_DEVICE)?)
+}
+
+/// How many devices the program sees.
+pub fn count() -> Result<u32> {
+    u32::try_from(visible()?.len()).map_err(|_| Status::UNKNOWN)
+}
+
+/// The guest's ordinal of a device.
+pub fn ordinal(device: CUdevice) -> Result<u32> {
+    let number = usize::try_from(device).map_err(|_| Status::INVALID_DEVICE)?;
+    visible()?
+        .get(number)
+        .copied()
+        .ok_or(Status::INVALID_DEVICE)
+}
+
+/// The program's number of a device that it sees.
+pub fn number(ordinal: u32) -> CUdevice {
+    let visible = visible().unwrap_or_default();
+    let place = visible.iter().position(|other| *other == ordinal);
+    place
+        .and_then(|place| CUdevice::try_from(place).ok())
+        .unwrap_or(-1)
 }
 
 /// All that is constant about a device.
@@ -102,13 +187,23 @@ pub fn snapshot(device: CUdevice) -> Result<&'static Snapshot> {
     if let Some(snapshot) = place.get() {
         return Ok(snapshot);
     }
-    let first = session(0)?;
-    let snapshot = if ordinal == 0 {
+    let first = first_session()?;
+    let snapshot = if ordinal == first.ordinal() {
         first.snapshot()?
     } else {
         first.device().snapshot_of(ordinal)?
     };
     Ok(place.get_or_init(|| snapshot))
+}
+
+/// The version of the host's driver. Programs ask for it before cuInit, and
+/// also where they see no device; without a host it is the interface's.
+fn driver_version() -> i32 {
+    let known = snapshot(0).map(|snapshot| snapshot.driver_version);
+    known
+        .ok()
+        .filter(|version| *version > 0)
+        .unwrap_or(INTERFACE_VERSION)
 }
 
 fn find_by_bus_id(wanted: &str) -> Result<CUdevice> {
@@ -137,7 +232,7 @@ pub(crate) fn cuInit(flags: c_uint) -> Result {
         return Err(Status::INVALID_VALUE);
     }
     if is_initialized() {
-        return session(0)?.check();
+        return first_session()?.check();
     }
     if count()? == 0 {
         return Err(Status::NO_DEVICE);
@@ -147,7 +242,8 @@ pub(crate) fn cuInit(flags: c_uint) -> Result {
 }
 
 pub(crate) fn cuDriverGetVersion(version: Out<'_, c_int>) -> Result {
-    version.put(INTERFACE_VERSION)
+    version.present()?;
+    version.put(driver_version())
 }
 
 pub(crate) unsafe fn cuDeviceGet(device: *mut CUdevice, number: c_int) -> Result {

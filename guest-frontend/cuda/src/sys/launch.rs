@@ -15,6 +15,7 @@ use super::boundary::own_default;
 use super::module::callable;
 use super::{Result, unsupported_use};
 use crate::named_stream;
+use crate::settings::settings;
 
 /// CU_LAUNCH_ATTRIBUTE_IGNORE.
 const IGNORE: c_int = 0;
@@ -158,7 +159,11 @@ unsafe fn launch(
             .launch(function, stream, shape, &parameters)
     });
     let _ = PARAMETERS.try_with(|kept| kept.set(parameters));
-    launched
+    launched?;
+    if settings().launch_blocking {
+        return session.streams().synchronize(stream);
+    }
+    Ok(())
 }
 
 /// Launches a kernel with attributes.

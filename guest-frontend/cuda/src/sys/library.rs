@@ -40,7 +40,7 @@ pub fn forget_session(session: &'static Session) {
 fn any_session() -> Result<&'static Session> {
     match current::current_if_any() {
         Some(current) => Ok(current.session),
-        None => device::session(0),
+        None => device::first_session(),
     }
 }
 

@@ -13,6 +13,7 @@ use super::image::{Options, measure};
 use super::{Result, library, present, put, put_if, text};
 use crate::current;
 use crate::objects::{self, Found, InContext, Object};
+use crate::settings::settings;
 
 /// Loads an image, telling the program what the loader said.
 ///
@@ -229,9 +230,14 @@ pub(crate) fn cuModuleUnload(module: CUmodule) -> Result {
 }
 
 pub(crate) fn cuModuleGetLoadingMode(mode: Out<'_, c_int>) -> Result {
-    /// CU_MODULE_LAZY_LOADING.
+    /// CU_MODULE_EAGER_LOADING and CU_MODULE_LAZY_LOADING.
+    const EAGER: c_int = 1;
     const LAZY: c_int = 2;
-    mode.put(LAZY)
+    mode.put(if settings().eager_loading {
+        EAGER
+    } else {
+        LAZY
+    })
 }
 
 pub(crate) fn cuModuleGetFunction(

@@ -6,7 +6,7 @@ use paragpu_abi::CUdeviceptr;
 use paragpu_client::Session;
 use paragpu_protocol::status::Status;
 
-use super::{Result, host, memory};
+use super::{Result, device, host, memory};
 use crate::{current, managed};
 
 const CONTEXT: c_int = 1;
@@ -125,7 +125,7 @@ unsafe fn attribute(place: *mut c_void, which: c_int, known: &Known) -> Result {
         BUFFER_ID | MEMORY_BLOCK_ID => place.cast::<u64>().write(known.id),
         DEVICE_ORDINAL => place
             .cast::<c_int>()
-            .write(known.session.ordinal().cast_signed()),
+            .write(device::number(known.session.ordinal())),
         RANGE_START_ADDR | MAPPING_BASE_ADDR => place.cast::<u64>().write(known.start),
         RANGE_SIZE | MAPPING_SIZE => place.cast::<u64>().write(known.size),
         MAPPED => place.cast::<u8>().write(1),

@@ -69,7 +69,10 @@ fn with_pool<R>(pool: CUmemoryPool, with: impl FnOnce(&Pool) -> Result<R>) -> Re
 }
 
 fn is_default(pool: CUmemoryPool, ordinal: u32) -> bool {
-    with_pools(ordinal.cast_signed(), |pools| pools.default == pool.addr()).unwrap_or(false)
+    with_pools(device::number(ordinal), |pools| {
+        pools.default == pool.addr()
+    })
+    .unwrap_or(false)
 }
 
 fn allocate(size: usize, stream: CUstream, ordinal: Option<u32>) -> Result<u64> {
@@ -182,7 +185,7 @@ pub(crate) fn cuMemPoolDestroy(pool: CUmemoryPool) -> Result {
         return Err(Status::INVALID_VALUE);
     }
     objects::remove(pool, |object| matches!(object, Object::Pool(_)));
-    with_pools(ordinal.cast_signed(), |pools| {
+    with_pools(device::number(ordinal), |pools| {
         if pools.current == pool.addr() {
             pools.current = pools.default;
         }

@@ -111,12 +111,9 @@ pub(crate) fn cuStreamGetId(stream: CUstream, id: Out<'_, u64>) -> Result {
 }
 
 pub(crate) fn cuStreamGetDevice(stream: CUstream, device: Out<'_, CUdevice>) -> Result {
-    device.put(
-        named_stream::named(stream)?
-            .session()?
-            .ordinal()
-            .cast_signed(),
-    )
+    device.put(super::device::number(
+        named_stream::named(stream)?.session()?.ordinal(),
+    ))
 }
 
 pub(crate) unsafe fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext) -> Result {

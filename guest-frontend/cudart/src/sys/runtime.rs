@@ -21,6 +21,10 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 /// The runtime's version: 1000 major + 10 minor.
 pub const VERSION: c_int = 13000;
 
+/// The oldest driver that the runtime works on: the oldest that hosts may
+/// have. A function that such a driver lacks fails when it is called.
+const OLDEST_DRIVER: c_int = 12040;
+
 /// One device.
 pub struct Device {
     /// The driver's number for it.
@@ -85,7 +89,7 @@ fn open() -> Option<Driver> {
 /// The initialized runtime.
 ///
 /// # Errors
-/// `cudaErrorInsufficientDriver`: no driver, or one older than CUDA 13.0.
+/// `cudaErrorInsufficientDriver`: no driver, or one older than CUDA 12.4.
 /// `cudaErrorNoDevice`: no device. `cudaErrorInitializationError`: a child
 /// forked after its parent used CUDA. Other errors of `cuInit`.
 #[inline]
@@ -123,7 +127,7 @@ fn start() -> Result<Runtime> {
     unsafe {
         let mut version = 0;
         driver.cuDriverGetVersion(&mut version)?;
-        if version < VERSION {
+        if version < OLDEST_DRIVER {
             return fail(abi::cudaErrorInsufficientDriver);
         }
         driver.cuInit(0)?;

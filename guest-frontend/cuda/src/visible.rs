@@ -1,0 +1,198 @@
+//! Which devices a program sees, and in which order: `CUDA_VISIBLE_DEVICES`
+//! and `CUDA_DEVICE_ORDER` (CUDA C++ Programming Guide, CUDA Environment
+//! Variables).
+
+/// In which order devices are numbered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// As the host's configuration lists them.
+    Configured,
+    /// By their place on the host's bus.
+    PciBusId,
+    /// The fastest first.
+    FastestFirst,
+}
+
+impl Order {
+    /// What `CUDA_DEVICE_ORDER` says. Other values mean nothing, as natively.
+    #[must_use]
+    pub fn of(value: Option<&str>) -> Self {
+        match value {
+            Some("PCI_BUS_ID") => Self::PciBusId,
+            Some("FASTEST_FIRST") => Self::FastestFirst,
+            _ => Self::Configured,
+        }
+    }
+}
+
+/// A device that may be seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// The guest's ordinal of it.
+    pub ordinal: u32,
+    /// Its UUID; zeros where no entry names one.
+    pub uuid: [u8; 16],
+    /// Its place on the host's bus.
+    pub bus: String,
+    /// A measure of its speed.
+    pub speed: u64,
+}
+
+/// One entry of the list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Entry {
+    /// A device by its number.
+    Index(u32),
+    /// Devices whose UUID begins with these hexadecimal digits.
+    Uuid(String),
+    /// A part of a device, which is not served.
+    Mig(String),
+    /// Nothing that names a device: it and all after it are ignored.
+    Invalid,
+}
+
+impl Entry {
+    fn of(text: &str) -> Self {
+        let text = text.trim();
+        if let Ok(index) = text.parse() {
+            return Self::Index(index);
+        }
+        if let Some(uuid) = text.strip_prefix("GPU-") {
+            let digits: String = uuid.chars().filter(|letter| *letter != '-').collect();
+            let is_hexadecimal = digits.chars().all(|letter| letter.is_ascii_hexdigit());
+            return if is_hexadecimal && !digits.is_empty() {
+                Self::Uuid(digits.to_ascii_lowercase())
+            } else {
+                Self::Invalid
+            };
+        }
+        if text.starts_with("MIG-") {
+            return Self::Mig(text.to_owned());
+        }
+        Self::Invalid
+    }
+}
+
+/// The entries of `CUDA_VISIBLE_DEVICES`, up to the first that is invalid;
+/// `None` where it is not set.
+#[must_use]
+pub fn entries(value: Option<&str>) -> Option<Vec<Entry>> {
+    let entries = value?.split(',').map(Entry::of);
+    Some(
+        entries
+            .take_while(|entry| *entry != Entry::Invalid)
+            .collect(),
+    )
+}
+
+/// The guest's ordinals of the devices that the program sees.
+#[must_use]
+pub fn select(mut candidates: Vec<Candidate>, order: Order, entries: Option<&[Entry]>) -> Vec<u32> {
+    match order {
+        Order::Configured => {}
+        Order::PciBusId => candidates.sort_by(|one, other| one.bus.cmp(&other.bus)),
+        Order::FastestFirst => candidates.sort_by_key(|one| std::cmp::Reverse(one.speed)),
+    }
+    let Some(entries) = entries else {
+        return candidates
+            .iter()
+            .map(|candidate| candidate.ordinal)
+            .collect();
+    };
+    let mut seen = Vec::new();
+    for entry in entries {
+        let found = match entry {
+            Entry::Index(index) => candidates.get(*index as usize),
+            Entry::Uuid(digits) => by_uuid(&candidates, digits),
+            Entry::Mig(_) | Entry::Invalid => None,
+        };
+        // What names no device, or one a second time, ends the list.
+        match found {
+            Some(found) if !seen.contains(&found.ordinal) => seen.push(found.ordinal),
+            _ => break,
+        }
+    }
+    seen
+}
+
+/// The one device whose UUID begins with `digits`.
+fn by_uuid<'a>(candidates: &'a [Candidate], digits: &str) -> Option<&'a Candidate> {
+    let mut matching = candidates.iter().filter(|candidate| {
+        let uuid = u128::from_be_bytes(candidate.uuid);
+        format!("{uuid:032x}").starts_with(digits)
+    });
+    let found = matching.next()?;
+    matching.next().is_none().then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn three() -> Vec<Candidate> {
+        let one = |ordinal: u32, first: u8, bus: &str, speed| {
+            let mut uuid = [0xab; 16];
+            uuid[0] = first;
+            Candidate {
+                ordinal,
+                uuid,
+                bus: bus.into(),
+                speed,
+            }
+        };
+        vec![
+            one(0, 0x10, "0000:41:00.0", 5),
+            one(1, 0x11, "0000:01:00.0", 9),
+            one(2, 0x22, "0000:81:00.0", 7),
+        ]
+    }
+
+    fn seen(value: Option<&str>) -> Vec<u32> {
+        select(three(), Order::Configured, entries(value).as_deref())
+    }
+
+    #[test]
+    fn without_a_list_all_are_seen() {
+        assert_eq!(seen(None), [0, 1, 2]);
+    }
+
+    #[test]
+    fn an_empty_list_and_a_negative_number_hide_all() {
+        assert!(seen(Some("")).is_empty());
+        assert!(seen(Some("-1")).is_empty());
+        assert!(seen(Some("NoDevFiles")).is_empty());
+    }
+
+    #[test]
+    fn the_list_says_the_order() {
+        assert_eq!(seen(Some("2,0")), [2, 0]);
+        assert_eq!(seen(Some(" 1 , 2 ")), [1, 2]);
+    }
+
+    #[test]
+    fn what_is_invalid_ends_the_list() {
+        assert_eq!(seen(Some("0,-1,1")), [0]);
+        assert_eq!(seen(Some("0,3,1")), [0]);
+        assert_eq!(seen(Some("1,x,0")), [1]);
+        assert_eq!(seen(Some("0,0,1")), [0]);
+        assert_eq!(seen(Some("2,MIG-GPU-22abab/1/0,0")), [2]);
+    }
+
+    #[test]
+    fn uuids_may_be_cut_but_not_ambiguous() {
+        assert_eq!(seen(Some("GPU-22ababab-abab")), [2]);
+        assert_eq!(seen(Some("GPU-11AB,GPU-10")), [1, 0]);
+        assert!(seen(Some("GPU-1")).is_empty(), "two devices");
+        assert!(seen(Some("GPU-33")).is_empty());
+        assert!(seen(Some("GPU-")).is_empty());
+    }
+
+    #[test]
+    fn numbers_count_in_the_order_that_is_set() {
+        let with = |order, value: &str| select(three(), order, entries(Some(value)).as_deref());
+        assert_eq!(with(Order::PciBusId, "0,1,2"), [1, 0, 2]);
+        assert_eq!(with(Order::FastestFirst, "0,1,2"), [1, 2, 0]);
+        assert_eq!(Order::of(Some("PCI_BUS_ID")), Order::PciBusId);
+        assert_eq!(Order::of(Some("slowest")), Order::Configured);
+    }
+}
