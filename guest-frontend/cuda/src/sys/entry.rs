@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
-use super::{Result, put, put_if, text};
+use super::{Result, export_table, put, put_if, text};
 use crate::current;
 use crate::versions::{Symbol, resolve};
 
@@ -85,10 +85,14 @@ pub(crate) unsafe fn cuGetProcAddress_v2_ptsz(
     look(name, place, version, flags, status)
 }
 
-pub(crate) fn cuGetExportTable(place: Out<'_, *const c_void>, id: *const c_void) -> Result {
+pub(crate) unsafe fn cuGetExportTable(place: Out<'_, *const c_void>, id: *const c_void) -> Result {
     static SAID: AtomicBool = AtomicBool::new(false);
-    let _ = id;
-    place.put_if(std::ptr::null());
+    // SAFETY: null or sixteen bytes (cuGetExportTable).
+    let known = export_table::known(unsafe { id.cast::<[u8; 16]>().as_ref() });
+    place.put_if(known.unwrap_or(std::ptr::null()));
+    if known.is_ok() {
+        return Ok(());
+    }
     if !SAID.swap(true, Ordering::Relaxed) {
         eprintln!(
             "paragpu: this program carries its own copy of the CUDA runtime (nvcc's default, \

@@ -27,6 +27,7 @@ pub mod device;
 pub mod entry;
 pub mod error;
 pub mod event;
+mod export_table;
 pub mod graph;
 pub mod graph_exec;
 pub mod graph_node;

@@ -1,0 +1,207 @@
+//! The driver's private tables, as far as they have public counterparts
+//! (cuGetExportTable). NVIDIA's libraries ask for them.
+//!
+//! A table begins with its size in bytes; function `n` is the `n`-th word
+//! behind it. A function that is not served returns NOT_SUPPORTED and names
+//! table and number once. Every other table, the runtime's integrity check
+//! among them, is one that this driver does not have.
+
+use std::ffi::c_void;
+use std::sync::atomic::AtomicBool;
+
+use paragpu_abi::{CUcontext, CUdevice, CUresult};
+use paragpu_protocol::status::Status;
+
+use super::boundary::{Boundary, Out};
+use super::{Result, guard, guard_before_init, unsupported};
+use crate::{current, sys::device};
+
+/// A table's identifier.
+type Id = [u8; 16];
+
+/// The tables that exist.
+const IDS: [(&str, Id); 4] = [
+    id("42d85a81-23f6-cb47-8298-f6e78a3aecdc"),
+    id("21318c60-9714-3248-8ca6-41ff7324c8f2"),
+    id("1734dc26-800d-4745-8726-c0f1e7dd8bca"),
+    id("6e163fbe-b958-444d-835c-e182aff1991e"),
+];
+/// Numbers of functions of the largest table, from 0.
+const MOST: usize = 64;
+
+/// A function of a table.
+#[repr(transparent)]
+struct Function(*const c_void);
+
+// SAFETY: the address of a function.
+unsafe impl Sync for Function {}
+
+/// A table with functions 1 to `N`.
+#[repr(C)]
+struct Table<const N: usize> {
+    size: usize,
+    functions: [Function; N],
+}
+
+impl<const N: usize> Table<N> {
+    const fn new(functions: [Function; N]) -> Self {
+        Self {
+            size: size_of::<Self>(),
+            functions,
+        }
+    }
+}
+
+/// Text and bytes of an identifier.
+const fn id(text: &'static str) -> (&'static str, Id) {
+    const fn digit(letter: u8) -> u8 {
+        match letter {
+            b'0'..=b'9' => letter - b'0',
+            _ => letter - b'a' + 10,
+        }
+    }
+    let letters = text.as_bytes();
+    let (mut id, mut at, mut byte) = ([0; 16], 0, 0);
+    while byte < 16 {
+        if letters[at] == b'-' {
+            at += 1;
+        }
+        id[byte] = digit(letters[at]) << 4 | digit(letters[at + 1]);
+        (at, byte) = (at + 2, byte + 1);
+    }
+    (text, id)
+}
+
+/// The functions of table `$table` in order, `_` for those that are not served.
+macro_rules! table {
+    ($table:literal: $( $number:literal $( = $function:expr )? ),* $(,)?) => {
+        Table::new([ $( table!(@ $table $number $( $function )?) ),* ])
+    };
+    (@ $table:literal $number:literal) => {
+        Function(unserved::<$table, $number> as *const c_void)
+    };
+    (@ $table:literal $number:literal $function:expr) => {
+        Function($function as *const c_void)
+    };
+}
+
+static THREAD: Table<15> = table!(0:
+    1, 2 = current_context, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+static CONTEXT: Table<63> = table!(1:
+    1, 2, 3 = context_device, 4 = context_id, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,
+    17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39,
+    40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62,
+    63);
+static TOPOLOGY: Table<16> = table!(2: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16);
+static MODULE: Table<15> = table!(3: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+
+/// The table with this identifier.
+pub(super) fn find(id: &Id) -> Option<*const c_void> {
+    let tables = [
+        (&raw const THREAD).cast(),
+        (&raw const CONTEXT).cast(),
+        (&raw const TOPOLOGY).cast(),
+        (&raw const MODULE).cast(),
+    ];
+    let known = IDS.iter().zip(tables);
+    known
+        .into_iter()
+        .find_map(|((_, other), table)| (other == id).then_some(table))
+}
+
+/// A function that is not served.
+extern "C" fn unserved<const TABLE: usize, const NUMBER: usize>() -> CUresult {
+    // One for all instances of this function.
+    static SAID: [[AtomicBool; MOST]; IDS.len()] =
+        [const { [const { AtomicBool::new(false) }; MOST] }; IDS.len()];
+    guard_before_init(|| {
+        let name = IDS.get(TABLE).map_or("", |(name, _)| name);
+        let said = SAID.get(TABLE).and_then(|said| said.get(NUMBER));
+        let said = said.ok_or(Status::NOT_SUPPORTED)?;
+        Err(unsupported(
+            &format!("function {NUMBER} of the private table {name}"),
+            said,
+        ))
+    })
+}
+
+/// As cuCtxGetCurrent.
+///
+/// # Safety
+/// `context` is null or writable.
+unsafe extern "C" fn current_context(context: *mut CUcontext) -> CUresult {
+    guard(|| {
+        let handle = current::current_if_any().map(|context| context.handle());
+        // SAFETY: as the caller promises.
+        unsafe { Out::take(context) }.put(handle.unwrap_or(std::ptr::null_mut()))
+    })
+}
+
+/// As cuCtxGetDevice_v2.
+///
+/// # Safety
+/// `place` is null or writable.
+unsafe extern "C" fn context_device(context: CUcontext, place: *mut CUdevice) -> CUresult {
+    guard(|| {
+        let found = current::find_or_current(context)?;
+        // SAFETY: as the caller promises.
+        unsafe { Out::take(place) }.put(device::number(found.ordinal))
+    })
+}
+
+/// As cuCtxGetId.
+///
+/// # Safety
+/// `place` is null or writable.
+unsafe extern "C" fn context_id(context: CUcontext, place: *mut u64) -> CUresult {
+    guard(|| {
+        let found = current::find_or_current(context)?;
+        // SAFETY: as the caller promises.
+        unsafe { Out::take(place) }.put(found.id())
+    })
+}
+
+/// Refuses null.
+pub(super) fn known(id: Option<&Id>) -> Result<*const c_void> {
+    id.and_then(find).ok_or(Status::NOT_FOUND)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_begin_with_their_size() {
+        for (name, id) in &IDS {
+            let table = find(id).unwrap();
+            // SAFETY: a table begins with its size.
+            let size = unsafe { table.cast::<usize>().read() };
+            assert!(size.is_multiple_of(8) && size >= 16 * 8, "{name}: {size}");
+        }
+        assert_eq!(CONTEXT.size, 64 * 8);
+        assert_eq!(TOPOLOGY.size, 17 * 8);
+        assert_eq!(IDS[0].1[..4], [0x42, 0xd8, 0x5a, 0x81]);
+    }
+
+    #[test]
+    fn other_tables_are_not_there() {
+        assert!(find(&[0; 16]).is_none());
+        assert_eq!(known(None), Err(Status::NOT_FOUND));
+    }
+
+    #[test]
+    fn what_is_not_served_says_so() {
+        assert_eq!(unserved::<2, 4>(), 801);
+        // SAFETY: functions of this type stand at every number but three.
+        let call: extern "C" fn() -> CUresult =
+            unsafe { std::mem::transmute(CONTEXT.functions[50].0) };
+        assert_eq!(call(), 801);
+    }
+
+    #[test]
+    fn before_initialisation_there_is_no_context() {
+        let mut context = std::ptr::null_mut();
+        // SAFETY: a place of ours.
+        assert_eq!(unsafe { current_context(&raw mut context) }, 3);
+    }
+}
