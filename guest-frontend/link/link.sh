@@ -30,7 +30,9 @@ cudart)
 	pattern='cuda[A-Z]*; __cuda[A-Z]*' ;;
 cuda)
 	# The driver library carries no symbol versions: every cu* is its own.
-	soname=libcuda.so.1 plain=libcuda.so crate=cuda node='' pattern='cu[A-Z]*' ;;
+	# The last name is for our runtime library (cuda/src/sys/internal.rs).
+	soname=libcuda.so.1 plain=libcuda.so crate=cuda node=''
+	pattern='cu[A-Z]*; paragpu_thread_context' ;;
 nvml)
 	soname=libnvidia-ml.so.1 plain=libnvidia-ml.so crate=nvml node='' pattern='nvml*' ;;
 *)

@@ -1,15 +1,16 @@
 //! The calling thread's current context (CUDA Driver API, Context Management).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use paragpu_abi::CUcontext;
+use paragpu_abi::{CUcontext, CUdevice};
 use paragpu_client::Result;
 use paragpu_protocol::status::Status;
 
 use crate::objects::context::Context;
 use crate::objects::{self, Object};
+use crate::sys::device;
 
 /// CUDA_ERROR_CONTEXT_IS_DESTROYED.
 const CONTEXT_IS_DESTROYED: Status = Status(709);
@@ -17,20 +18,66 @@ const CONTEXT_IS_DESTROYED: Status = Status(709);
 /// A context, for use by one thread.
 pub type Current = Rc<Arc<Context>>;
 
+/// What the thread's current context is, as the runtime library reads it
+/// (`paragpu_thread_context`).
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ThreadContext {
+    /// Its handle; null for none.
+    pub context: CUcontext,
+    /// The program's number of its device; -1 for none.
+    pub device: CUdevice,
+}
+
+impl ThreadContext {
+    const NONE: Self = Self {
+        context: std::ptr::null_mut(),
+        device: -1,
+    };
+}
+
 thread_local! {
     static STACK: RefCell<Vec<Current>> = const { RefCell::new(Vec::new()) };
+    // Without a destructor: readable until the thread is gone.
+    static SHOWN: Cell<ThreadContext> = const { Cell::new(ThreadContext::NONE) };
 }
 
 /// The calling thread's contexts; the last is the current one.
 pub fn with_stack<R>(with: impl FnOnce(&mut Vec<Current>) -> R) -> Result<R> {
     STACK
-        .try_with(|stack| with(&mut stack.borrow_mut()))
+        .try_with(|stack| {
+            let mut stack = stack.borrow_mut();
+            let result = with(&mut stack);
+            show(stack.last());
+            result
+        })
         .map_err(|_| Status::DEINITIALIZED)
+}
+
+fn show(current: Option<&Current>) {
+    SHOWN.with(|shown| {
+        let handle = current.map_or(std::ptr::null_mut(), |current| current.handle());
+        if shown.get().context != handle {
+            shown.set(
+                current.map_or(ThreadContext::NONE, |current| ThreadContext {
+                    context: handle,
+                    device: device::number(current.ordinal),
+                }),
+            );
+        }
+    });
+}
+
+/// Where the thread's context is shown: the same address as long as the thread
+/// runs, and for this thread only.
+pub fn shown() -> *const ThreadContext {
+    SHOWN.with(|shown| shown.as_ptr().cast_const())
 }
 
 /// The calling thread's context, if it has one.
 pub fn current_if_any() -> Option<Current> {
-    with_stack(|stack| stack.last().cloned()).ok().flatten()
+    let current = STACK.try_with(|stack| stack.borrow().last().cloned());
+    current.ok().flatten()
 }
 
 /// The calling thread's context.

@@ -33,6 +33,7 @@ pub mod graph_exec;
 pub mod graph_node;
 pub mod host;
 pub mod image;
+pub mod internal;
 pub mod kernel;
 pub mod launch;
 pub mod library;

@@ -1,0 +1,33 @@
+//! What our runtime library asks of this one beyond CUDA's interface.
+//!
+//! `libcudart` looks the function up with `dlsym`. Where it is missing, as in
+//! NVIDIA's driver, it calls cuCtxGetCurrent and cuCtxGetDevice instead. With
+//! it, a call of the runtime learns the thread's context by reading memory: no
+//! second guard, and no call.
+
+use crate::current::{self, ThreadContext};
+
+/// The calling thread's current context. The address stays the same, and
+/// readable, until the thread ends; each thread asks once and keeps it. What is
+/// there changes only in calls that this thread makes.
+#[unsafe(no_mangle)]
+pub extern "C" fn paragpu_thread_context() -> *const ThreadContext {
+    current::shown()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_without_a_context_shows_none() {
+        let shown = paragpu_thread_context();
+        // SAFETY: this thread's own.
+        let now = unsafe { shown.read() };
+        assert!(now.context.is_null());
+        assert_eq!(now.device, -1);
+        assert_eq!(paragpu_thread_context(), shown, "the address stays");
+        let other = std::thread::spawn(|| paragpu_thread_context().addr());
+        assert_ne!(other.join().unwrap(), shown.addr());
+    }
+}
