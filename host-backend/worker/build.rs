@@ -147,7 +147,10 @@ fn row(call: &Call) -> TokenStream {
     let name = identifier(&call.name);
     let node = if call.flags.contains("node") {
         let work = function(call, "_work");
-        quote!(Some(|session, payload| session.#work(&node::<table::#name>(payload)?)))
+        quote!(Some(|session, payload| {
+            let call = node::<table::#name>(payload)?;
+            session.#work(&call).map(NodeWork::into_owned)
+        }))
     } else {
         quote!(None)
     };

@@ -1,11 +1,10 @@
 //! Graphs, and what their nodes name.
 
-use paragpu_device::{Error, GraphNode, GraphWork, Result, StreamId};
+use paragpu_device::{Error, GraphNode, Result, StreamId, Work};
 use paragpu_protocol::status::Status;
 
-use crate::device::{CudaDevice, find, stream};
-use crate::memory::rect_bytes;
-use crate::sys::{Graph, LaunchConfig, NodeWork, Stream};
+use crate::device::{CudaDevice, stream};
+use crate::sys::Graph;
 
 /// Something that a node names and that the session can destroy.
 #[derive(Debug, Clone, Copy)]
@@ -20,24 +19,24 @@ enum Named {
 pub struct OpenGraph {
     pub graph: Graph,
     /// What each node does.
-    works: Vec<GraphWork>,
+    works: Vec<Work<'static>>,
     named: Vec<(u32, Named)>,
     /// [`CudaDevice::gone`] when all that is named was seen to be there.
     seen: u64,
 }
 
 impl OpenGraph {
-    fn name(&mut self, number: u32, work: &GraphWork) {
+    fn name(&mut self, number: u32, work: &Work<'_>) {
         let array = |end: &paragpu_device::CopyEnd| match end {
             paragpu_device::CopyEnd::Array { array, .. } => Some(Named::Array(array.0)),
             paragpu_device::CopyEnd::Linear { .. } => None,
         };
         let names = match work {
-            GraphWork::Launch { function, .. } => [Some(Named::Function(function.0)), None],
-            GraphWork::EventRecord(event) | GraphWork::EventWait(event) => {
+            Work::Launch(launch) => [Some(Named::Function(launch.function.0)), None],
+            Work::EventRecord(event) | Work::EventWait(event) => {
                 [Some(Named::Event(event.0)), None]
             }
-            GraphWork::CopyRect {
+            Work::CopyRect {
                 destination,
                 source,
                 ..
@@ -60,82 +59,6 @@ fn refused(number: u32, node: &GraphNode, error: &Error) -> Error {
 }
 
 impl CudaDevice {
-    /// A node's work with all that it names looked up.
-    fn node_work<'a>(&'a self, work: &'a GraphWork) -> Result<NodeWork<'a>> {
-        Ok(match work {
-            GraphWork::Empty => NodeWork::Empty,
-            GraphWork::Launch {
-                function,
-                grid,
-                block,
-                dynamic_shared,
-                cooperative,
-                cluster,
-                parameters,
-            } => {
-                let kernel = find(&self.functions, function.0)?;
-                kernel.check_parameters(parameters)?;
-                NodeWork::Launch(LaunchConfig {
-                    function: &kernel.function,
-                    stream: &Stream::LEGACY,
-                    grid: *grid,
-                    block: *block,
-                    dynamic_shared: *dynamic_shared,
-                    cooperative: *cooperative,
-                    cluster: *cluster,
-                    parameters,
-                })
-            }
-            GraphWork::Copy { size: 0, .. } => NodeWork::Empty,
-            GraphWork::Copy {
-                destination,
-                source,
-                size,
-            } => NodeWork::Copy {
-                destination: self.memory.span(*destination, *size)?,
-                source: self.memory.span(*source, *size)?,
-            },
-            GraphWork::CopyRect { extent, .. } if extent.contains(&0) => NodeWork::Empty,
-            GraphWork::CopyRect {
-                destination,
-                source,
-                extent,
-            } => NodeWork::CopyRect {
-                destination: self.rect_end(*destination, *extent)?,
-                source: self.rect_end(*source, *extent)?,
-                extent: *extent,
-            },
-            GraphWork::Memset { width: 0, .. } | GraphWork::Memset { height: 0, .. } => {
-                NodeWork::Empty
-            }
-            GraphWork::Memset {
-                destination,
-                pitch,
-                value,
-                element,
-                width,
-                height,
-            } => {
-                let row = width
-                    .checked_mul((*element).into())
-                    .ok_or(Status::INVALID_VALUE)?;
-                let bytes =
-                    rect_bytes(*pitch, 0, [row, *height, 1]).ok_or(Status::INVALID_VALUE)?;
-                NodeWork::Memset {
-                    span: self.memory.span(*destination, bytes)?,
-                    pitch: *pitch,
-                    value: *value,
-                    element: *element,
-                    width: *width,
-                    height: *height,
-                }
-            }
-            GraphWork::Host(function) => NodeWork::Host(function.clone()),
-            GraphWork::EventRecord(event) => NodeWork::EventRecord(find(&self.events, event.0)?),
-            GraphWork::EventWait(event) => NodeWork::EventWait(find(&self.events, event.0)?),
-        })
-    }
-
     /// A graph of `nodes`, ready to be launched.
     pub(crate) fn open_graph(&mut self, nodes: Vec<GraphNode>) -> Result<OpenGraph> {
         let mut open = OpenGraph {
@@ -148,8 +71,11 @@ impl CudaDevice {
             .into_iter()
             .try_for_each(|node| {
                 let number = u32::try_from(open.works.len()).map_err(|_| Status::INVALID_VALUE)?;
-                self.node_work(&node.work)
-                    .and_then(|work| self.context.graph_add(&mut open.graph, &work, &node.after))
+                self.look_up(&node.work)
+                    .and_then(|found| {
+                        let work = (&node.work, &found);
+                        self.context.graph_add(&mut open.graph, work, &node.after)
+                    })
                     .map_err(|error| refused(number, &node, &error))?;
                 open.name(number, &node.work);
                 open.works.push(node.work);
@@ -169,22 +95,21 @@ impl CudaDevice {
         &self,
         open: &mut OpenGraph,
         number: u32,
-        work: GraphWork,
+        work: Work<'static>,
     ) -> Result<()> {
         let before = open
             .works
             .get(number as usize)
             .ok_or(Status::INVALID_VALUE)?;
-        let made = self.node_work(&work)?;
-        // A copy of nothing is an empty node to the driver.
-        let becomes_empty = |work| matches!(self.node_work(work), Ok(NodeWork::Empty));
-        if !before.is_like(&work) || matches!(made, NodeWork::Empty) != becomes_empty(before) {
+        let found = self.look_up(&work)?;
+        if !before.is_like(&work) || is_empty(&work) != is_empty(before) {
             return Err(Error::new(
                 Status::GRAPH_EXEC_UPDATE_FAILURE,
                 format!("node {number} does {before:?}, not {work:?}"),
             ));
         }
-        self.context.graph_update(&mut open.graph, number, &made)?;
+        self.context
+            .graph_update(&mut open.graph, number, (&work, &found))?;
         open.named.retain(|(other, _)| *other != number);
         open.name(number, &work);
         if let Some(place) = open.works.get_mut(number as usize) {
@@ -201,7 +126,7 @@ impl CudaDevice {
     ) -> Result<()> {
         match open.works.get(number as usize) {
             Some(work) if work.may_be_disabled() => {
-                if matches!(self.node_work(work), Ok(NodeWork::Empty)) {
+                if is_empty(work) {
                     return Ok(());
                 }
                 self.context.graph_enable(&mut open.graph, number, enabled)
@@ -227,5 +152,15 @@ impl CudaDevice {
         }
         self.context
             .graph_launch(&open.graph, stream(&self.streams, order)?)
+    }
+}
+
+/// Is it a node without work to the driver? A copy of nothing is.
+fn is_empty(work: &Work<'_>) -> bool {
+    match work {
+        Work::Empty | Work::Copy { size: 0, .. } => true,
+        Work::CopyRect { extent, .. } => extent.contains(&0),
+        Work::Memset(set) => set.is_empty(),
+        _ => false,
     }
 }

@@ -379,16 +379,18 @@ mod tests {
         let out = base + 3 * CHUNK;
         let parameters = [base + skip, each, out].map(u64::to_le_bytes).concat();
         device
-            .launch(&Launch {
-                function: kernel.id,
-                stream: StreamId::LEGACY,
-                grid: [count, 1, 1],
-                block: [THREADS, 1, 1],
-                dynamic_shared: 0,
-                cooperative: false,
-                cluster: [0; 3],
-                parameters: &parameters,
-            })
+            .launch(
+                Launch {
+                    function: kernel.id,
+                    grid: [count, 1, 1],
+                    block: [THREADS, 1, 1],
+                    dynamic_shared: 0,
+                    cooperative: false,
+                    cluster: [0; 3],
+                    parameters: parameters.into(),
+                },
+                StreamId::LEGACY,
+            )
             .unwrap();
         let bytes = u64::from(count) * 32;
         device.copy(at, out, bytes, StreamId::LEGACY).unwrap();

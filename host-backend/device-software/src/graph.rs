@@ -6,7 +6,7 @@
 
 use crate::device::SoftwareDevice;
 use crate::scheduler::{Stamp, Ticket, Work};
-use paragpu_device::{Error, GraphNode, GraphWork, Result, StreamId};
+use paragpu_device::{Error, GraphNode, Result, StreamId, Work as DeviceWork};
 use paragpu_protocol::status::Status;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub struct Graph {
 
 #[derive(Debug)]
 struct Node {
-    work: GraphWork,
+    work: DeviceWork<'static>,
     after: Vec<u32>,
     /// Some node comes after it.
     followed: bool,
@@ -36,7 +36,7 @@ impl Graph {
     ///
     /// # Errors
     /// `INVALID_VALUE`, `GRAPH_EXEC_UPDATE_FAILURE`.
-    pub fn update(&mut self, number: u32, work: GraphWork) -> Result<()> {
+    pub fn update(&mut self, number: u32, work: DeviceWork<'static>) -> Result<()> {
         let node = self.nodes.get_mut(number as usize).ok_or_else(no_node)?;
         if !node.work.is_like(&work) {
             return Err(Error::new(
@@ -91,53 +91,15 @@ impl SoftwareDevice {
     }
 
     /// What would be refused at a launch is refused now.
-    pub(crate) fn check_work(&mut self, work: &GraphWork) -> Result<()> {
-        if let Some(launch) = work.launch(StreamId::LEGACY) {
-            // Prepared and dropped: a cooperative launch gives back what it took.
-            if let Work::Kernel(_, _, finish) = self.launch_work(&launch)? {
-                finish();
-            }
-            return Ok(());
+    pub(crate) fn check_work(&mut self, work: &DeviceWork<'_>) -> Result<()> {
+        if let DeviceWork::EventRecord(event) | DeviceWork::EventWait(event) = work {
+            return self.recorded(*event).map(|_| ());
         }
-        match work {
-            GraphWork::EventRecord(event) | GraphWork::EventWait(event) => {
-                self.recorded(*event).map(|_| ())
-            }
-            GraphWork::Empty | GraphWork::Host(_) | GraphWork::Launch { .. } => Ok(()),
-            work => self.node_work(work).map(|_| ()),
+        // Prepared and dropped: a cooperative launch gives back what it took.
+        if let Work::Kernel(_, _, finish) = self.stream_work(work)? {
+            finish();
         }
-    }
-
-    /// The stream work of a node, except for events and waits.
-    fn node_work(&mut self, work: &GraphWork) -> Result<Work> {
-        match work {
-            GraphWork::Copy {
-                destination,
-                source,
-                size,
-            } => self.copy_work(*destination, *source, *size),
-            GraphWork::CopyRect {
-                destination,
-                source,
-                extent,
-            } => self.rect_work(destination, source, *extent),
-            GraphWork::Memset {
-                destination,
-                pitch,
-                value,
-                element,
-                width,
-                height,
-            } => self.memset_work(*destination, *pitch, *value, *element, [*width, *height]),
-            GraphWork::Host(function) => {
-                let function = Arc::clone(function);
-                Ok(Work::Host(Box::new(move || function())))
-            }
-            work => match work.launch(StreamId::LEGACY) {
-                Some(launch) => self.launch_work(&launch),
-                None => Ok(Work::Marker),
-            },
-        }
+        Ok(())
     }
 
     /// Launches `graph` into `stream`.
@@ -151,7 +113,7 @@ impl SoftwareDevice {
         let mut works = Vec::with_capacity(graph.nodes.len());
         for node in &graph.nodes {
             let work = if node.enabled {
-                self.node_work(&node.work)
+                self.stream_work(&node.work)
             } else {
                 Ok(Work::Marker)
             };
@@ -168,7 +130,7 @@ impl SoftwareDevice {
             }
         }
         for node in &graph.nodes {
-            if let GraphWork::EventRecord(event) | GraphWork::EventWait(event) = node.work {
+            if let DeviceWork::EventRecord(event) | DeviceWork::EventWait(event) = node.work {
                 self.recorded(event)?;
             }
         }
@@ -185,14 +147,14 @@ impl SoftwareDevice {
                 before.push(start);
             }
             let ticket = match node.work {
-                GraphWork::EventRecord(event) => {
+                DeviceWork::EventRecord(event) => {
                     let stamp = Stamp::default();
                     let work = Work::Record(Arc::clone(&stamp));
                     let ticket = self.scheduler.submit_after(&before, work);
                     self.record(event, ticket, stamp);
                     ticket
                 }
-                GraphWork::EventWait(event) => {
+                DeviceWork::EventWait(event) => {
                     before.extend(self.recorded(event)?);
                     self.scheduler.submit_after(&before, work)
                 }

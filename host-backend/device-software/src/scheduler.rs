@@ -528,7 +528,7 @@ impl Inner {
         let mut state = self.state.lock();
         loop {
             if let Some((ticket, function)) = state.host.pop_front() {
-                parking_lot::MutexGuard::unlocked(&mut state, function);
+                parking_lot::MutexGuard::unlocked(&mut state, || function());
                 self.complete(&mut state, ticket);
             } else if state.stop {
                 return;

@@ -155,7 +155,7 @@ fn cancelling_fails_the_session() {
         regions,
     )
     .unwrap();
-    use paragpu_device::{Device, Launch, StreamId};
+    use paragpu_device::{Launch, ModuleDevice, StreamId, WorkDevice};
     let (module, _) = device
         .module_load(
             kernel("LOOP: add.u32 %r2, %r2, 1; bra LOOP;").as_bytes(),
@@ -165,15 +165,14 @@ fn cancelling_fails_the_session() {
     let function = device.module_function(module, "wrong").unwrap();
     let launch = Launch {
         function: function.id,
-        stream: StreamId::LEGACY,
         grid: [8, 1, 1],
         block: [32, 1, 1],
         dynamic_shared: 0,
         cooperative: false,
         cluster: [0; 3],
-        parameters: &[0; 8],
+        parameters: [0; 8].as_slice().into(),
     };
-    device.launch(&launch).unwrap();
+    device.launch(launch, StreamId::LEGACY).unwrap();
     device.cancel();
     assert_eq!(
         settle(&mut device, StreamId::LEGACY).unwrap_err().status,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use paragpu_protocol::layout::{CHUNK, Regions};
 use paragpu_protocol::status::Status;
 
-use crate::{Device, GraphNode, GraphWork, Platform, Result, StreamId};
+use crate::{Device, GraphNode, Memset, Platform, Result, StreamId, Work};
 
 /// Waits until `stream` is done, as a worker does.
 ///
@@ -330,16 +330,18 @@ pub fn writes(platform: &dyn Platform) {
         )
         .expect("rectangle");
     device
-        .launch(&crate::Launch {
-            function: kernel,
-            stream: StreamId::LEGACY,
-            grid: [1; 3],
-            block: [64, 1, 1],
-            dynamic_shared: 0,
-            cooperative: false,
-            cluster: [0; 3],
-            parameters: &a.to_le_bytes(),
-        })
+        .launch(
+            crate::Launch {
+                function: kernel,
+                grid: [1; 3],
+                block: [64, 1, 1],
+                dynamic_shared: 0,
+                cooperative: false,
+                cluster: [0; 3],
+                parameters: a.to_le_bytes().to_vec().into(),
+            },
+            StreamId::LEGACY,
+        )
         .expect("launch");
     settle(device, StreamId::LEGACY).expect("settle");
     let after = hashes(device);
@@ -480,15 +482,17 @@ pub fn graphs(platform: &dyn Platform) {
     let device = device.as_mut();
     let a = regions.arena;
     device.memory_map(a, CHUNK).expect("map");
-    let fill = |destination, value| GraphWork::Memset {
-        destination,
-        pitch: 0,
-        value,
-        element: 4,
-        width: 1024,
-        height: 1,
+    let fill = |destination, value| {
+        Work::Memset(Memset {
+            destination,
+            pitch: 0,
+            value,
+            element: 4,
+            width: 1024,
+            height: 1,
+        })
     };
-    let copy = |destination, source| GraphWork::Copy {
+    let copy = |destination, source| Work::Copy {
         destination,
         source,
         size: 4096,
@@ -500,19 +504,19 @@ pub fn graphs(platform: &dyn Platform) {
     let event = device.event_create(0).expect("event");
     let (send, receive) = std::sync::mpsc::channel();
     let heard = std::sync::Mutex::new(send);
-    let told: crate::GraphHostFunction = std::sync::Arc::new(move || {
+    let told: crate::HostFunction = std::sync::Arc::new(move || {
         let _ = heard.lock().expect("not poisoned").send(());
     });
     let nodes = vec![
         node(fill(a, 1), &[]),
         node(copy(a + 4096, a), &[0]),
-        node(GraphWork::EventRecord(event), &[1]),
+        node(Work::EventRecord(event), &[1]),
         node(fill(a, 2), &[1]),
         node(copy(a + 8192, a), &[3]),
-        node(GraphWork::Empty, &[2, 4]),
-        node(GraphWork::Host(told), &[5]),
+        node(Work::Empty, &[2, 4]),
+        node(Work::Host(told), &[5]),
     ];
-    let backward = vec![node(fill(a, 1), &[1]), node(GraphWork::Empty, &[])];
+    let backward = vec![node(fill(a, 1), &[1]), node(Work::Empty, &[])];
     let refused = device.graph_create(backward);
     assert_eq!(refused.unwrap_err().status, Status::INVALID_VALUE);
     let outside = vec![node(fill(a - 4096, 1), &[])];
@@ -541,7 +545,7 @@ pub fn graphs(platform: &dyn Platform) {
     device.graph_update(graph, 3, fill(a, 30)).expect("update");
     let other = device.graph_update(graph, 3, copy(a, a + 4096));
     assert_eq!(other.unwrap_err().status, Status::GRAPH_EXEC_UPDATE_FAILURE);
-    let missing = device.graph_update(graph, 7, GraphWork::Empty);
+    let missing = device.graph_update(graph, 7, Work::Empty);
     assert_eq!(missing.unwrap_err().status, Status::INVALID_VALUE);
     device.graph_launch(graph, stream).expect("launch");
     assert_eq!(word(device, a + 8192), 30);

@@ -24,6 +24,9 @@ use crate::session::link::At;
 /// Numbers of a block.
 const BLOCK: usize = 2048;
 
+/// Makes the work of a call with this payload.
+type MakeWork = fn(&Session, &[u8]) -> Outcome<NodeWork<'static>>;
+
 /// How a call is handled.
 pub(crate) struct Handler {
     /// Its declaration.
@@ -34,7 +37,7 @@ pub(crate) struct Handler {
     /// What a call with this payload does to an object.
     pub(crate) change: fn(&[u8]) -> Result<Option<Change>, DecodeError>,
     /// What it does as a node of a graph, where it can be one.
-    pub(crate) node: Option<fn(&Session, &[u8]) -> Outcome<NodeWork>>,
+    pub(crate) node: Option<MakeWork>,
 }
 
 /// A call that is executed here.

@@ -1,7 +1,7 @@
 //! Copies. Bytes that travel with calls pass through staging memory in
 //! chunks, so that the device copies one while the next travels.
 
-use paragpu_device::{CopyEnd, GraphWork, StreamId};
+use paragpu_device::{CopyEnd, Memset as DeviceMemset, StreamId, Work};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
     Copy, CopyFromDevice, CopyRect, CopyRectFromDevice, CopyRectToDevice, CopyToDevice, Memset,
@@ -89,8 +89,8 @@ impl Session {
         self.copies.tokens.check(call.token)?;
         let stream = self.objects.streams.for_work(call.stream)?;
         if call.size != 0 {
-            self.gpu
-                .copy(call.destination, call.source, call.size, stream)?;
+            let NodeWork { work, .. } = self.copy_work(call)?;
+            self.gpu.submit(&work, stream)?;
         }
         self.count(
             self.host.holds(call.destination),
@@ -125,8 +125,8 @@ impl Session {
         tokens.add(&mut self.gpu, call.token, at.call, stream)
     }
 
-    pub(crate) fn copy_work(&self, call: &Copy) -> Outcome<NodeWork> {
-        let work = GraphWork::Copy {
+    pub(crate) fn copy_work(&self, call: &Copy) -> Outcome<NodeWork<'static>> {
+        let work = Work::Copy {
             destination: call.destination,
             source: call.source,
             size: call.size,
@@ -134,9 +134,9 @@ impl Session {
         Ok(work.into())
     }
 
-    pub(crate) fn copy_rect_work(&self, call: &CopyRect) -> Outcome<NodeWork> {
+    pub(crate) fn copy_rect_work(&self, call: &CopyRect) -> Outcome<NodeWork<'static>> {
         volume(call.extent)?;
-        let work = GraphWork::CopyRect {
+        let work = Work::CopyRect {
             destination: self.objects.textures.copy_end(&call.destination)?,
             source: self.objects.textures.copy_end(&call.source)?,
             extent: call.extent,
@@ -179,31 +179,23 @@ impl Session {
 
     pub(crate) fn memset(&mut self, call: &Memset) -> Outcome<()> {
         let stream = self.objects.streams.for_work(call.stream)?;
-        check_memset(call)?;
-        if call.width == 0 || call.height == 0 {
-            return Ok(());
+        let NodeWork { work, .. } = self.memset_work(call)?;
+        match &work {
+            Work::Memset(set) if set.is_empty() => Ok(()),
+            work => Ok(self.gpu.submit(work, stream)?),
         }
-        Ok(self.gpu.memset(
-            call.destination,
-            call.pitch,
-            call.value,
-            call.element,
-            call.width,
-            call.height,
-            stream,
-        )?)
     }
 
-    pub(crate) fn memset_work(&self, call: &Memset) -> Outcome<NodeWork> {
+    pub(crate) fn memset_work(&self, call: &Memset) -> Outcome<NodeWork<'static>> {
         check_memset(call)?;
-        let work = GraphWork::Memset {
+        let work = Work::Memset(DeviceMemset {
             destination: call.destination,
             pitch: call.pitch,
             value: call.value,
             element: call.element,
             width: call.width,
             height: call.height,
-        };
+        });
         Ok(work.into())
     }
 

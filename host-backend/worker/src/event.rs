@@ -1,6 +1,6 @@
 //! Events.
 
-use paragpu_device::GraphWork;
+use paragpu_device::Work;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
     EventCreate, EventDestroy, EventElapsed, EventQuery, EventRecord, EventSynchronize,
@@ -22,15 +22,15 @@ impl Session {
     }
 
     pub(crate) fn event_record(&mut self, call: &EventRecord) -> Outcome<()> {
-        let event = self.objects.events.id(call.event)?;
+        let NodeWork { work, .. } = self.event_record_work(call)?;
         let stream = self.objects.streams.for_work(call.stream)?;
-        self.gpu.event_record(event, stream)?;
+        self.gpu.submit(&work, stream)?;
         self.objects.events.recorded(call.event);
         Ok(())
     }
 
-    pub(crate) fn event_record_work(&self, call: &EventRecord) -> Outcome<NodeWork> {
-        Ok(GraphWork::EventRecord(self.objects.events.id(call.event)?).into())
+    pub(crate) fn event_record_work(&self, call: &EventRecord) -> Outcome<NodeWork<'static>> {
+        Ok(Work::EventRecord(self.objects.events.id(call.event)?).into())
     }
 
     pub(crate) fn event_synchronize(&mut self, call: &EventSynchronize) -> Outcome<Progress> {

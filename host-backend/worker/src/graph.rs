@@ -1,6 +1,6 @@
 //! Graphs. A node travels as the call whose effect it has.
 
-use paragpu_device::{GraphNode, GraphWork};
+use paragpu_device::{GraphNode, Work};
 use paragpu_protocol::codec::{DecodeError, Reader};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
@@ -59,9 +59,9 @@ impl Session {
     }
 
     /// What a node does that travelled as a call.
-    fn graph_work(&self, number: u16, payload: &[u8]) -> Outcome<NodeWork> {
+    fn graph_work(&self, number: u16, payload: &[u8]) -> Outcome<NodeWork<'static>> {
         if number == 0 {
-            return Ok(GraphWork::Empty.into());
+            return Ok(Work::Empty.into());
         }
         let Some(handler) = handler(number) else {
             let error = DecodeError::UnknownCall(number);

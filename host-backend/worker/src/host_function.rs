@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paragpu_device::GraphWork;
+use paragpu_device::Work;
 use paragpu_protocol::table::{HostFuncDone, HostFuncLaunch};
 
 use crate::error::Outcome;
@@ -14,10 +14,8 @@ impl Session {
         let stream = self.objects.streams.for_work(call.stream)?;
         let id = call.id;
         self.objects.host_functions.queue(id)?;
-        let functions = Arc::clone(&self.objects.host_functions);
-        let launched = self
-            .gpu
-            .host_function(stream, Box::new(move || functions.run(id)));
+        let NodeWork { work, .. } = self.host_func_launch_work(call)?;
+        let launched = self.gpu.submit(&work, stream);
         if launched.is_err() {
             self.objects.host_functions.remove(id);
         }
@@ -25,9 +23,12 @@ impl Session {
     }
 
     /// A function of a graph may run many times: it is not queued by itself.
-    pub(crate) fn host_func_launch_work(&self, call: &HostFuncLaunch) -> Outcome<NodeWork> {
+    pub(crate) fn host_func_launch_work(
+        &self,
+        call: &HostFuncLaunch,
+    ) -> Outcome<NodeWork<'static>> {
         let (functions, id) = (Arc::clone(&self.objects.host_functions), call.id);
-        Ok(GraphWork::Host(Arc::new(move || functions.run(id))).into())
+        Ok(Work::Host(Arc::new(move || functions.run(id))).into())
     }
 
     pub(crate) fn host_func_done(&mut self, call: &HostFuncDone) -> Outcome<()> {

@@ -1,6 +1,6 @@
 //! Kernel launches.
 
-use paragpu_device::{GraphWork, Launch as DeviceLaunch};
+use paragpu_device::{Launch as DeviceLaunch, Work};
 use paragpu_protocol::table::Launch;
 
 use crate::error::Outcome;
@@ -12,34 +12,25 @@ const COOPERATIVE: u32 = 1;
 
 impl Session {
     pub(crate) fn launch(&mut self, call: &Launch<'_>) -> Outcome<()> {
-        let kernel = self.objects.modules.kernel(call.function.0)?;
+        let NodeWork { work, prints } = self.launch_work(call)?;
         let stream = self.objects.streams.for_work(call.stream)?;
-        self.printing.note(kernel.prints);
-        self.gpu.launch(&DeviceLaunch {
-            function: kernel.id,
-            stream,
-            grid: call.grid,
-            block: call.block,
-            dynamic_shared: call.dynamic_shared,
-            cooperative: call.flags & COOPERATIVE != 0,
-            cluster: call.cluster,
-            parameters: call.parameters.0,
-        })?;
+        self.printing.note(prints);
+        self.gpu.submit(&work, stream)?;
         self.statistics.launches.add(1);
         Ok(())
     }
 
-    pub(crate) fn launch_work(&self, call: &Launch<'_>) -> Outcome<NodeWork> {
+    pub(crate) fn launch_work<'a>(&self, call: &Launch<'a>) -> Outcome<NodeWork<'a>> {
         let kernel = self.objects.modules.kernel(call.function.0)?;
-        let work = GraphWork::Launch {
+        let work = Work::Launch(DeviceLaunch {
             function: kernel.id,
             grid: call.grid,
             block: call.block,
             dynamic_shared: call.dynamic_shared,
             cooperative: call.flags & COOPERATIVE != 0,
             cluster: call.cluster,
-            parameters: call.parameters.0.to_vec(),
-        };
+            parameters: call.parameters.0.into(),
+        });
         let prints = kernel.prints;
         Ok(NodeWork { work, prints })
     }

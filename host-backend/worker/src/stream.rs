@@ -1,6 +1,6 @@
 //! Streams.
 
-use paragpu_device::GraphWork;
+use paragpu_device::Work;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
     StreamCreate, StreamDestroy, StreamQuery, StreamSynchronize, StreamWaitEvent,
@@ -47,12 +47,15 @@ impl Session {
     }
 
     pub(crate) fn stream_wait_event(&mut self, call: &StreamWaitEvent) -> Outcome<()> {
-        let event = self.objects.events.id(call.event)?;
+        let NodeWork { work, .. } = self.stream_wait_event_work(call)?;
         let stream = self.objects.streams.for_work(call.stream)?;
-        Ok(self.gpu.stream_wait_event(stream, event)?)
+        Ok(self.gpu.submit(&work, stream)?)
     }
 
-    pub(crate) fn stream_wait_event_work(&self, call: &StreamWaitEvent) -> Outcome<NodeWork> {
-        Ok(GraphWork::EventWait(self.objects.events.id(call.event)?).into())
+    pub(crate) fn stream_wait_event_work(
+        &self,
+        call: &StreamWaitEvent,
+    ) -> Outcome<NodeWork<'static>> {
+        Ok(Work::EventWait(self.objects.events.id(call.event)?).into())
     }
 }

@@ -4,7 +4,7 @@ use core::ffi::c_void;
 use std::ptr;
 
 use paragpu_abi::{CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_UNIFIED, CUDA_MEMCPY3D};
-use paragpu_device::Result;
+use paragpu_device::{Memset, Result};
 use paragpu_protocol::status::Status;
 
 use super::driver::check;
@@ -109,18 +109,10 @@ impl Context {
         Ok(plain)
     }
 
-    /// Sets `height` rows of `width` elements; `span` covers all of them.
-    #[allow(clippy::too_many_arguments)]
-    pub fn set(
-        &self,
-        span: Span,
-        pitch: u64,
-        value: u32,
-        element: u8,
-        width: u64,
-        height: u64,
-        stream: &Stream,
-    ) -> Result<()> {
+    /// Sets elements; `span` covers every row.
+    pub fn set(&self, span: Span, set: &Memset, stream: &Stream) -> Result<()> {
+        let (value, element) = (set.value, set.element);
+        let (pitch, width, height) = (set.pitch, set.width, set.height);
         let d = &self.driver;
         let (at, pitch, stream) = (span.address, pitch as usize, stream.raw());
         let (width, height) = (width as usize, height as usize);

@@ -7,39 +7,12 @@ use paragpu_abi::{
     CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY3D, cudaHostNodeParams, cudaLaunchAttributeValue,
     cudaMemsetParams, dim3,
 };
-use paragpu_device::{GraphHostFunction, Result};
+use paragpu_device::{HostFunction, Result, Work};
 use paragpu_protocol::status::Status;
 
 use super::driver::check;
-use super::resources::{Event, Stream};
-use super::{Context, LaunchConfig, RectEnd, Span};
-
-/// What a node does, checked.
-pub enum NodeWork<'a> {
-    Empty,
-    /// The stream of it is ignored.
-    Launch(LaunchConfig<'a>),
-    Copy {
-        destination: Span,
-        source: Span,
-    },
-    CopyRect {
-        destination: RectEnd<'a>,
-        source: RectEnd<'a>,
-        extent: [u64; 3],
-    },
-    Memset {
-        span: Span,
-        pitch: u64,
-        value: u32,
-        element: u8,
-        width: u64,
-        height: u64,
-    },
-    Host(GraphHostFunction),
-    EventRecord(&'a Event),
-    EventWait(&'a Event),
-}
+use super::resources::Stream;
+use super::{Context, Found, RectEnd, Span};
 
 /// A CUgraph, what it was instantiated to, and what its nodes point to.
 #[derive(Debug)]
@@ -49,7 +22,7 @@ pub struct Graph {
     nodes: Vec<usize>,
     /// Nodes that are switched off.
     disabled: Vec<u32>,
-    /// Boxes of [`GraphHostFunction`]s; kept until the graph ends, since a
+    /// Boxes of [`HostFunction`]s; kept until the graph ends, since a
     /// launch under way may be about to run one that was replaced.
     functions: Vec<usize>,
 }
@@ -68,10 +41,10 @@ enum Record {
 /// Runs a node's host function.
 ///
 /// # Safety
-/// `argument` is a [`GraphHostFunction`] that its graph keeps.
+/// `argument` is a [`HostFunction`] that its graph keeps.
 unsafe extern "C" fn run(argument: *mut c_void) {
     // SAFETY: a box that the graph keeps until no launch of it is under way.
-    let function = unsafe { &*argument.cast::<GraphHostFunction>() };
+    let function = unsafe { &*argument.cast::<HostFunction>() };
     function();
 }
 
@@ -105,12 +78,17 @@ impl Extra {
 impl Context {
     /// What the driver is told of a node. `extra` and what `work` borrows must
     /// outlive the use of it.
-    fn record(&self, graph: &mut Graph, work: &NodeWork<'_>, extra: &mut Extra) -> Result<Record> {
-        Ok(match work {
-            NodeWork::Empty => Record::Empty,
-            NodeWork::Launch(launch) => {
+    fn record(
+        &self,
+        graph: &mut Graph,
+        work: &Work<'_>,
+        found: &Found<'_>,
+        extra: &mut Extra,
+    ) -> Result<Record> {
+        Ok(match (work, found) {
+            (Work::Launch(launch), Found::Function(function)) => {
                 let record = CUDA_KERNEL_NODE_PARAMS_v2 {
-                    func: launch.function.raw(),
+                    func: function.raw(),
                     gridDimX: launch.grid[0],
                     gridDimY: launch.grid[1],
                     gridDimZ: launch.grid[2],
@@ -119,16 +97,19 @@ impl Context {
                     blockDimZ: launch.block[2],
                     sharedMemBytes: launch.dynamic_shared,
                     kernelParams: ptr::null_mut(),
-                    extra: extra.fill(launch.parameters),
+                    extra: extra.fill(&launch.parameters),
                     kern: ptr::null_mut(),
                     ctx: ptr::null_mut(),
                 };
                 Record::Kernel(record, launch.cooperative, launch.cluster)
             }
-            NodeWork::Copy {
-                destination,
-                source,
-            } => {
+            (
+                Work::Copy { .. },
+                Found::Spans {
+                    destination,
+                    source,
+                },
+            ) => {
                 let linear = |span: &Span| RectEnd::Linear {
                     first: *span,
                     pitch: span.size(),
@@ -137,36 +118,34 @@ impl Context {
                 let extent = [source.size(), 1, 1];
                 Record::Copy(self.rect_record(&linear(destination), &linear(source), extent)?)
             }
-            NodeWork::CopyRect {
-                destination,
-                source,
-                extent,
-            } => Record::Copy(self.rect_record(destination, source, *extent)?),
-            NodeWork::Memset {
-                span,
-                pitch,
-                value,
-                element,
-                width,
-                height,
-            } => Record::Set(cudaMemsetParams {
+            (
+                Work::CopyRect { extent, .. },
+                Found::Ends {
+                    destination,
+                    source,
+                },
+            ) => Record::Copy(self.rect_record(destination, source, *extent)?),
+            (Work::Memset(set), Found::Span(span)) => Record::Set(cudaMemsetParams {
                 dst: span.address() as *mut c_void,
-                pitch: *pitch as usize,
-                value: *value,
-                elementSize: u32::from(*element),
-                width: *width as usize,
-                height: *height as usize,
+                pitch: set.pitch as usize,
+                value: set.value,
+                elementSize: u32::from(set.element),
+                width: set.width as usize,
+                height: set.height as usize,
             }),
-            NodeWork::Host(function) => {
-                let kept = Box::into_raw(Box::new(GraphHostFunction::clone(function)));
+            (Work::Host(function), _) => {
+                let kept = Box::into_raw(Box::new(HostFunction::clone(function)));
                 graph.functions.push(kept as usize);
                 Record::Host(cudaHostNodeParams {
                     r#fn: Some(run),
                     userData: kept.cast(),
                 })
             }
-            NodeWork::EventRecord(event) => Record::Mark(event.raw()),
-            NodeWork::EventWait(event) => Record::Wait(event.raw()),
+            (Work::EventRecord(_), Found::Event(event)) => Record::Mark(event.raw()),
+            (Work::EventWait(_), Found::Event(event)) => Record::Wait(event.raw()),
+            // A copy of nothing is an empty node to the driver.
+            (_, Found::Nothing) => Record::Empty,
+            _ => return Err(Status::INVALID_VALUE.into()),
         })
     }
 
@@ -185,13 +164,18 @@ impl Context {
     }
 
     /// Adds a node that comes after others.
-    pub fn graph_add(&self, graph: &mut Graph, work: &NodeWork<'_>, after: &[u32]) -> Result<()> {
+    pub fn graph_add(
+        &self,
+        graph: &mut Graph,
+        (work, found): (&Work<'_>, &Found<'_>),
+        after: &[u32],
+    ) -> Result<()> {
         let before: Vec<*mut c_void> = after
             .iter()
             .map(|&number| graph.node(number))
             .collect::<Result<_>>()?;
         let mut extra = Extra::new();
-        let record = self.record(graph, work, &mut extra)?;
+        let record = self.record(graph, work, found, &mut extra)?;
         let d = &self.driver;
         let (mut node, into) = (ptr::null_mut(), graph.graph as *mut c_void);
         let (list, count) = (before.as_ptr(), before.len());
@@ -262,10 +246,15 @@ impl Context {
 
     /// Changes what a node does. Where the driver cannot change the executable
     /// graph it is instantiated again.
-    pub fn graph_update(&self, graph: &mut Graph, number: u32, work: &NodeWork<'_>) -> Result<()> {
+    pub fn graph_update(
+        &self,
+        graph: &mut Graph,
+        number: u32,
+        (work, found): (&Work<'_>, &Found<'_>),
+    ) -> Result<()> {
         let node = graph.node(number)?;
         let mut extra = Extra::new();
-        let record = self.record(graph, work, &mut extra)?;
+        let record = self.record(graph, work, found, &mut extra)?;
         let d = &self.driver;
         let exec = graph.exec as *mut c_void;
         let context = self.raw as *mut c_void;
@@ -343,7 +332,7 @@ impl Context {
         let destroyed = check(unsafe { (self.driver.graph_destroy)(graph.graph as *mut c_void) });
         for function in &graph.functions {
             // SAFETY: made in `record`, and no launch runs it any more.
-            drop(unsafe { Box::from_raw(*function as *mut GraphHostFunction) });
+            drop(unsafe { Box::from_raw(*function as *mut HostFunction) });
         }
         outcome.and(destroyed)
     }

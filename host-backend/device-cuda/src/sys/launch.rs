@@ -4,28 +4,16 @@ use core::ffi::c_void;
 use std::ptr;
 
 use paragpu_abi::{CUlaunchConfig, cudaLaunchAttribute, cudaLaunchAttributeValue, dim3};
-use paragpu_device::{HostFunction, Result};
+use paragpu_device::{HostFunction, Launch, Result};
 
 use super::Context;
 use super::driver::check;
 use super::resources::{Function, Stream};
 
-/// A launch, its function alive.
-pub struct LaunchConfig<'a> {
-    pub function: &'a Function,
-    pub stream: &'a Stream,
-    pub grid: [u32; 3],
-    pub block: [u32; 3],
-    pub dynamic_shared: u32,
-    pub cooperative: bool,
-    pub cluster: [u32; 3],
-    pub parameters: &'a [u8],
-}
-
 impl Context {
     /// cuLaunchKernelEx with a parameter buffer, whose length the caller has
     /// compared with the function's parameters.
-    pub fn launch(&self, launch: &LaunchConfig<'_>) -> Result<()> {
+    pub fn launch(&self, launch: &Launch<'_>, function: &Function, stream: &Stream) -> Result<()> {
         const PARAMETERS: *mut c_void = ptr::without_provenance_mut(1);
         const PARAMETERS_SIZE: *mut c_void = ptr::without_provenance_mut(2);
         let mut attributes = [attribute(2, cudaLaunchAttributeValue { cooperative: 1 }); 2];
@@ -48,7 +36,7 @@ impl Context {
             blockDimY: launch.block[1],
             blockDimZ: launch.block[2],
             sharedMemBytes: launch.dynamic_shared,
-            hStream: launch.stream.raw(),
+            hStream: stream.raw(),
             attrs: attributes.as_mut_ptr(),
             numAttrs: count as u32,
         };
@@ -62,12 +50,7 @@ impl Context {
         ];
         // SAFETY: complete records; the driver copies the parameters before it returns.
         check(unsafe {
-            (self.driver.launch)(
-                &config,
-                launch.function.raw(),
-                ptr::null_mut(),
-                extra.as_mut_ptr(),
-            )
+            (self.driver.launch)(&config, function.raw(), ptr::null_mut(), extra.as_mut_ptr())
         })
     }
 

@@ -13,12 +13,13 @@ mod module;
 mod resources;
 mod stream;
 mod texture;
+mod work;
 
 pub use context::Context;
 pub use copy::RectEnd;
 pub use driver::Driver;
-pub use graph::{Graph, NodeWork};
-pub use launch::LaunchConfig;
+pub use graph::Graph;
 pub use memory::Span;
 pub use resources::{Array, Event, Function, Module, Stream};
 pub use texture::Resource;
+pub use work::Found;

@@ -61,15 +61,14 @@ pub fn rate(cores: u32, ordinal: u32, rounds: u32) -> f64 {
         let start = Instant::now();
         let launch = Launch {
             function: function.id,
-            stream: StreamId::LEGACY,
             grid: [BLOCKS, 1, 1],
             block: [THREADS, 1, 1],
             dynamic_shared: 0,
             cooperative: false,
             cluster: [0; 3],
-            parameters: &parameters,
+            parameters: parameters.as_slice().into(),
         };
-        device.launch(&launch).expect("launch");
+        device.launch(launch, StreamId::LEGACY).expect("launch");
         settle(device.as_mut(), StreamId::LEGACY).expect("settle");
         let instructions =
             f64::from(BODY + CONTROL) * f64::from(TURNS) * f64::from(BLOCKS) * f64::from(THREADS);

@@ -3,8 +3,8 @@
 use super::{SoftwareDevice, handle, invalid};
 use crate::copy::{self, End};
 use crate::launch;
-use crate::scheduler::{Task, Work};
-use paragpu_device::{CopyEnd, Launch, Result};
+use crate::scheduler::{Stamp, Task, Work};
+use paragpu_device::{CopyEnd, Launch, Memset, Result, StreamId, Work as DeviceWork, WorkDevice};
 use std::sync::Arc;
 
 /// Bytes of the largest copy or fill that is better done at once than given to another thread: what a slot of a
@@ -20,7 +20,54 @@ fn moving(bytes: u64, task: Task) -> Work {
     }
 }
 
+impl WorkDevice for SoftwareDevice {
+    fn submit(&mut self, work: &DeviceWork<'_>, stream: StreamId) -> Result<()> {
+        self.scheduler.check()?;
+        match work {
+            DeviceWork::EventRecord(event) => {
+                handle(self.events.get(&event.0))?;
+                let stamp = Stamp::default();
+                let ticket = self.give(stream, Work::Record(Arc::clone(&stamp)))?;
+                self.record(*event, ticket, stamp);
+            }
+            DeviceWork::EventWait(event) => {
+                if let Some(record) = self.recorded(*event)? {
+                    handle(self.scheduler.submit(stream.0, &[record], Work::Marker))?;
+                }
+            }
+            work => {
+                let work = self.stream_work(work)?;
+                self.give(stream, work)?;
+            }
+        }
+        Ok(())
+    }
+}
+
 impl SoftwareDevice {
+    /// Checks work and makes it stream work; records of events and waits for
+    /// them are markers.
+    pub(crate) fn stream_work(&mut self, work: &DeviceWork<'_>) -> Result<Work> {
+        match work {
+            DeviceWork::Launch(launch) => self.launch_work(launch),
+            DeviceWork::Copy {
+                destination,
+                source,
+                size,
+            } => self.copy_work(*destination, *source, *size),
+            DeviceWork::CopyRect {
+                destination,
+                source,
+                extent,
+            } => self.rect_work(destination, source, *extent),
+            DeviceWork::Memset(set) => self.memset_work(set),
+            DeviceWork::Host(function) => Ok(Work::Host(Arc::clone(function))),
+            DeviceWork::Empty | DeviceWork::EventRecord(_) | DeviceWork::EventWait(_) => {
+                Ok(Work::Marker)
+            }
+        }
+    }
+
     fn end(&self, end: &CopyEnd) -> Result<End> {
         Ok(match *end {
             CopyEnd::Linear {
@@ -37,7 +84,7 @@ impl SoftwareDevice {
     }
 
     /// Checks a copy and makes it stream work.
-    pub(crate) fn copy_work(&self, destination: u64, source: u64, size: u64) -> Result<Work> {
+    fn copy_work(&self, destination: u64, source: u64, size: u64) -> Result<Work> {
         if size != 0
             && !(self.memory.reachable(destination, size) && self.memory.reachable(source, size))
         {
@@ -49,12 +96,7 @@ impl SoftwareDevice {
     }
 
     /// Checks a rectangular copy and makes it stream work.
-    pub(crate) fn rect_work(
-        &self,
-        destination: &CopyEnd,
-        source: &CopyEnd,
-        extent: [u64; 3],
-    ) -> Result<Work> {
+    fn rect_work(&self, destination: &CopyEnd, source: &CopyEnd, extent: [u64; 3]) -> Result<Work> {
         let (destination, source) = (self.end(destination)?, self.end(source)?);
         if extent.contains(&0) {
             return Ok(Work::Marker);
@@ -70,14 +112,15 @@ impl SoftwareDevice {
     }
 
     /// Checks a memset and makes it stream work.
-    pub(crate) fn memset_work(
-        &self,
-        destination: u64,
-        pitch: u64,
-        value: u32,
-        element: u8,
-        [width, height]: [u64; 2],
-    ) -> Result<Work> {
+    fn memset_work(&self, set: &Memset) -> Result<Work> {
+        let Memset {
+            destination,
+            pitch,
+            value,
+            element,
+            width,
+            height,
+        } = *set;
         if !matches!(element, 1 | 2 | 4) || !destination.is_multiple_of(u64::from(element.max(1))) {
             return Err(invalid("element size or alignment"));
         }
@@ -97,7 +140,7 @@ impl SoftwareDevice {
     }
 
     /// Checks a launch and makes it stream work.
-    pub(crate) fn launch_work(&mut self, launch: &Launch<'_>) -> Result<Work> {
+    fn launch_work(&mut self, launch: &Launch<'_>) -> Result<Work> {
         let kernel = handle(self.functions.get(&launch.function.0))?;
         self.launches += 1;
         let context = launch::Context {

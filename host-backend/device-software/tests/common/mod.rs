@@ -121,16 +121,16 @@ impl Gpu {
         args: &[Arg],
     ) -> Result<(), Error> {
         let parameters = pack(f, args);
-        self.device.launch(&Launch {
+        let launch = Launch {
             function: f.id,
-            stream,
             grid,
             block,
             dynamic_shared,
             cooperative,
             cluster: [0; 3],
-            parameters: &parameters,
-        })
+            parameters: parameters.into(),
+        };
+        self.device.launch(launch, stream)
     }
 
     /// Copies words in at `offset` of the arena through a registered buffer.

@@ -1,6 +1,6 @@
 //! The guest's graphs.
 
-use paragpu_device::{Error, GraphId, GraphNode, GraphWork};
+use paragpu_device::{Error, GraphId, GraphNode, Work};
 use paragpu_protocol::status::Status;
 
 use super::gpu::Gpu;
@@ -43,16 +43,26 @@ impl Graph {
     }
 }
 
-/// What a node does.
+/// The work of a call that can be a node.
 #[derive(Debug)]
-pub(crate) struct NodeWork {
-    pub(crate) work: GraphWork,
+pub(crate) struct NodeWork<'a> {
+    pub(crate) work: Work<'a>,
     /// It is a kernel that may print.
     pub(crate) prints: bool,
 }
 
-impl From<GraphWork> for NodeWork {
-    fn from(work: GraphWork) -> Self {
+impl NodeWork<'_> {
+    /// The same, for a graph to keep.
+    pub(crate) fn into_owned(self) -> NodeWork<'static> {
+        NodeWork {
+            work: self.work.into_owned(),
+            prints: self.prints,
+        }
+    }
+}
+
+impl<'a> From<Work<'a>> for NodeWork<'a> {
+    fn from(work: Work<'a>) -> Self {
         let prints = false;
         Self { work, prints }
     }
@@ -173,7 +183,7 @@ impl Graphs {
         gpu: &mut Gpu,
         graph: u64,
         node: u32,
-        work: GraphWork,
+        work: Work<'static>,
         prints: bool,
     ) -> Outcome<()> {
         let graph = self.table.get_mut(graph)?;
@@ -193,5 +203,5 @@ impl Graphs {
 }
 
 fn is_kernel(node: &GraphNode) -> bool {
-    matches!(node.work, GraphWork::Launch { .. })
+    matches!(node.work, Work::Launch(_))
 }

@@ -359,7 +359,7 @@ mod tests {
 
     use paragpu_communicator::{Connection, Wait};
     use paragpu_communicator_stream::{Options, over};
-    use paragpu_device::{Device, StreamId};
+    use paragpu_device::{MemoryDevice, StreamId};
     use paragpu_protocol::frame::{Control, REPLY};
     use paragpu_protocol::layout::CHUNK;
 

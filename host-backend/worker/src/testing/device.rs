@@ -12,9 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use paragpu_device::{
-    ArrayId, CopyEnd, Device, Error, EventId, Function, FunctionId, GraphId, GraphNode, GraphWork,
-    HostFunction, Launch, ModuleId, Result, Snapshot, StreamId, SurfaceId, TextureId,
-    TextureResource,
+    ArrayId, ContextDevice, CopyEnd, Error, EventDevice, EventId, Function, FunctionId,
+    GraphDevice, GraphId, GraphNode, HostFunction, Launch, MemoryDevice, Memset, ModuleDevice,
+    ModuleId, Result, Snapshot, StreamDevice, StreamId, SurfaceId, TextureDevice, TextureId,
+    TextureResource, Work, WorkDevice,
 };
 use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::status::Status;
@@ -25,7 +26,7 @@ use super::memory_unsafe;
 /// Bytes of memory that the device has.
 pub const TOTAL: u64 = 64 * CHUNK;
 
-enum Work {
+enum Task {
     Copy(u64, u64, u64),
     Store(u64, Vec<u8>),
     Fault,
@@ -36,7 +37,7 @@ enum Work {
 
 #[derive(Default)]
 struct Stream {
-    work: VecDeque<Work>,
+    work: VecDeque<Task>,
     held: bool,
 }
 
@@ -128,7 +129,7 @@ impl State {
         }
     }
 
-    fn give(&mut self, stream: StreamId, work: Work) -> Result<()> {
+    fn give(&mut self, stream: StreamId, work: Task) -> Result<()> {
         self.has_stream(stream)?;
         let stream = self.streams.entry(stream.0).or_default();
         stream.work.push_back(work);
@@ -200,30 +201,30 @@ impl State {
             return false;
         };
         let stands = match work {
-            Work::Copy(to, from, size) => {
+            Task::Copy(to, from, size) => {
                 let bytes = self.read(from, size);
                 self.write(to, &bytes);
                 None
             }
-            Work::Store(to, bytes) => {
+            Task::Store(to, bytes) => {
                 self.write(to, &bytes);
                 None
             }
-            Work::Fault => {
+            Task::Fault => {
                 self.lost = Some(Error::new(Status::ILLEGAL_ADDRESS, "in the kernel fault"));
                 None
             }
-            Work::Record(event, time) => {
+            Task::Record(event, time) => {
                 if let Some((_, reached)) = self.events.get_mut(&event) {
                     *reached = (*reached).max(time);
                 }
                 None
             }
-            Work::Wait(event, time) => {
+            Task::Wait(event, time) => {
                 let reached = self.events.get(&event).is_none_or(|at| at.1 >= time);
-                (!reached).then_some(Work::Wait(event, time))
+                (!reached).then_some(Task::Wait(event, time))
             }
-            Work::Host(function, over) => {
+            Task::Host(function, over) => {
                 if let Some(function) = function {
                     let told = Arc::clone(&over);
                     std::thread::spawn(move || {
@@ -232,7 +233,7 @@ impl State {
                     });
                 }
                 let is_over = over.load(Ordering::SeqCst);
-                (!is_over).then_some(Work::Host(None, over))
+                (!is_over).then_some(Task::Host(None, over))
             }
         };
         match (stands, self.streams.get_mut(&stream)) {
@@ -258,7 +259,7 @@ pub fn snapshot() -> Snapshot {
     }
 }
 
-impl Device for TestDevice {
+impl MemoryDevice for TestDevice {
     fn memory_map(&mut self, address: u64, size: u64) -> Result<()> {
         let mut state = self.enter("memory_map")?;
         let used: usize = state.mapped.values().map(Vec::len).sum();
@@ -268,6 +269,7 @@ impl Device for TestDevice {
         state.mapped.insert(address, vec![0; size as usize]);
         Ok(())
     }
+
     fn memory_unmap(&mut self, address: u64) -> Result<()> {
         let mut state = self.enter("memory_unmap")?;
         let gone = state.mapped.remove(&address);
@@ -276,6 +278,7 @@ impl Device for TestDevice {
         state.gone.push(memory);
         Ok(())
     }
+
     fn host_access(&mut self, address: u64, size: u64, stream: StreamId) -> Option<NonNull<u8>> {
         let mut state = self.state();
         let busy = |stream: &Stream| stream.held || !stream.work.is_empty();
@@ -288,6 +291,7 @@ impl Device for TestDevice {
         let place = memory.as_mut_ptr().wrapping_add(usize::try_from(at).ok()?);
         NonNull::new(place).filter(|_| inside)
     }
+
     fn memory_info(&mut self) -> Result<MemoryInfo> {
         let state = self.enter("memory_info")?;
         let used: usize = state.mapped.values().map(Vec::len).sum();
@@ -296,25 +300,53 @@ impl Device for TestDevice {
             total: TOTAL,
         })
     }
+
     fn host_register(&mut self, address: u64, size: u64) -> Result<()> {
         let mut state = self.enter("host_register")?;
         state.registered.insert(address, size);
         Ok(())
     }
+
     fn host_unregister(&mut self, address: u64) -> Result<()> {
         let mut state = self.enter("host_unregister")?;
         let gone = state.registered.remove(&address);
         gone.map(drop)
             .ok_or(Status::HOST_MEMORY_NOT_REGISTERED.into())
     }
+}
 
-    fn copy(&mut self, destination: u64, source: u64, size: u64, stream: StreamId) -> Result<()> {
+impl WorkDevice for TestDevice {
+    fn submit(&mut self, work: &Work<'_>, stream: StreamId) -> Result<()> {
+        match work {
+            Work::Empty => Ok(()),
+            Work::Launch(launch) => self.launches(launch, stream),
+            Work::Copy {
+                destination,
+                source,
+                size,
+            } => self.copies(*destination, *source, *size, stream),
+            Work::CopyRect {
+                destination,
+                source,
+                extent,
+            } => self.copies_rect(*destination, *source, *extent, stream),
+            Work::Memset(set) => self.sets(set, stream),
+            Work::Host(function) => self.hosts(stream, Arc::clone(function)),
+            Work::EventRecord(event) => self.records(*event, stream),
+            Work::EventWait(event) => self.waits(stream, *event),
+        }
+    }
+}
+
+impl TestDevice {
+    fn copies(&mut self, destination: u64, source: u64, size: u64, stream: StreamId) -> Result<()> {
         let mut state = self.enter("copy")?;
         state.reachable(destination, size)?;
         state.reachable(source, size)?;
-        state.give(stream, Work::Copy(destination, source, size))
+        state.give(stream, Task::Copy(destination, source, size))
     }
-    fn copy_rect(
+
+    fn copies_rect(
         &mut self,
         destination: CopyEnd,
         source: CopyEnd,
@@ -341,22 +373,22 @@ impl Device for TestDevice {
                 let (to, from) = (at(destination, row, slice)?, at(source, row, slice)?);
                 state.reachable(to, width)?;
                 state.reachable(from, width)?;
-                rows.push(Work::Copy(to, from, width));
+                rows.push(Task::Copy(to, from, width));
             }
         }
         rows.into_iter()
             .try_for_each(|work| state.give(stream, work))
     }
-    fn memset(
-        &mut self,
-        destination: u64,
-        pitch: u64,
-        value: u32,
-        element: u8,
-        width: u64,
-        height: u64,
-        stream: StreamId,
-    ) -> Result<()> {
+
+    fn sets(&mut self, set: &Memset, stream: StreamId) -> Result<()> {
+        let Memset {
+            destination,
+            pitch,
+            value,
+            element,
+            width,
+            height,
+        } = *set;
         let mut state = self.enter("memset")?;
         let value = value.to_le_bytes();
         if width.saturating_mul(height) > TOTAL || height > 1 << 16 {
@@ -367,21 +399,67 @@ impl Device for TestDevice {
         for index in 0..height {
             let to = destination.wrapping_add(index.wrapping_mul(pitch));
             state.reachable(to, row.len() as u64)?;
-            state.give(stream, Work::Store(to, row.clone()))?;
+            state.give(stream, Task::Store(to, row.clone()))?;
         }
         Ok(())
     }
 
+    fn launches(&mut self, launch: &Launch<'_>, stream: StreamId) -> Result<()> {
+        let mut state = self.enter("launch")?;
+        let name = state.functions.get(&launch.function);
+        let work = match name.map(String::as_str) {
+            Some("noop") => return state.has_stream(stream),
+            Some("fault") => Task::Fault,
+            Some("store") => match launch.parameters.split_first_chunk::<8>() {
+                Some((to, bytes)) => Task::Store(u64::from_le_bytes(*to), bytes.to_vec()),
+                None => return Err(Status::INVALID_VALUE.into()),
+            },
+            Some(_) => return Err(Error::new(Status::INVALID_VALUE, "this kernel is refused")),
+            None => return Err(Status::INVALID_HANDLE.into()),
+        };
+        state.give(stream, work)
+    }
+
+    fn hosts(&mut self, stream: StreamId, function: HostFunction) -> Result<()> {
+        let mut state = self.enter("host_function")?;
+        let over = Arc::new(AtomicBool::new(false));
+        state.give(stream, Task::Host(Some(function), over))?;
+        let _ = state.advance();
+        Ok(())
+    }
+
+    fn waits(&mut self, stream: StreamId, event: EventId) -> Result<()> {
+        let mut state = self.enter("stream_wait_event")?;
+        let Some((recorded, _)) = state.events.get(&event).copied() else {
+            return Err(Status::INVALID_HANDLE.into());
+        };
+        state.give(stream, Task::Wait(event, recorded))
+    }
+
+    fn records(&mut self, event: EventId, stream: StreamId) -> Result<()> {
+        let mut state = self.enter("event_record")?;
+        let Some((recorded, _)) = state.events.get_mut(&event) else {
+            return Err(Status::INVALID_HANDLE.into());
+        };
+        *recorded += 1;
+        let time = *recorded;
+        state.give(stream, Task::Record(event, time))
+    }
+}
+
+impl TextureDevice for TestDevice {
     fn array_create(&mut self, _: &ArrayShape) -> Result<ArrayId> {
         let mut state = self.enter("array_create")?;
         let id = ArrayId(state.id());
         state.arrays.insert(id, Vec::new());
         Ok(id)
     }
+
     fn array_destroy(&mut self, array: ArrayId) -> Result<()> {
         let gone = self.enter("array_destroy")?.arrays.remove(&array);
         gone.map(drop).ok_or(Status::INVALID_HANDLE.into())
     }
+
     fn texture_create(
         &mut self,
         _: TextureResource,
@@ -393,21 +471,26 @@ impl Device for TestDevice {
         state.others.insert(id);
         Ok(TextureId(id))
     }
+
     fn texture_destroy(&mut self, texture: TextureId) -> Result<()> {
         let gone = self.enter("texture_destroy")?.others.remove(&texture.0);
         gone.then_some(()).ok_or(Status::INVALID_HANDLE.into())
     }
+
     fn surface_create(&mut self, _: ArrayId) -> Result<SurfaceId> {
         let mut state = self.enter("surface_create")?;
         let id = state.id();
         state.others.insert(id);
         Ok(SurfaceId(id))
     }
+
     fn surface_destroy(&mut self, surface: SurfaceId) -> Result<()> {
         let gone = self.enter("surface_destroy")?.others.remove(&surface.0);
         gone.then_some(()).ok_or(Status::INVALID_HANDLE.into())
     }
+}
 
+impl ModuleDevice for TestDevice {
     fn module_load(&mut self, image: &[u8], options: &[(u32, u32)]) -> Result<(ModuleId, String)> {
         let mut state = self.enter("module_load")?;
         let id = ModuleId(state.id());
@@ -417,14 +500,18 @@ impl Device for TestDevice {
             format!("{} bytes, {} options", image.len(), options.len()),
         ))
     }
+
     fn module_unload(&mut self, module: ModuleId) -> Result<()> {
         let gone = self.enter("module_unload")?.modules.remove(&module);
         gone.then_some(()).ok_or(Status::INVALID_HANDLE.into())
     }
+
     fn module_variables(&mut self, _: ModuleId) -> Result<Vec<paragpu_device::Variable>> {
         Ok(Vec::new())
     }
+
     fn prefer(&mut self, _: u64) {}
+
     fn module_function(&mut self, _: ModuleId, name: &str) -> Result<Function> {
         let mut state = self.enter("module_function")?;
         if !["noop", "fault", "reject", "store"].contains(&name) {
@@ -438,6 +525,7 @@ impl Device for TestDevice {
             parameters: vec![(0, 8), (8, 4)],
         })
     }
+
     fn module_global(&mut self, _: ModuleId, name: &str) -> Result<(u64, u64)> {
         drop(self.enter("module_global")?);
         match name {
@@ -445,53 +533,38 @@ impl Device for TestDevice {
             _ => Err(Status::NOT_FOUND.into()),
         }
     }
+
     fn function_set_attribute(&mut self, _: FunctionId, _: u32, _: i32) -> Result<()> {
         self.enter("function_set_attribute").map(drop)
     }
+
     fn function_set_cache_config(&mut self, _: FunctionId, _: u32) -> Result<()> {
         self.enter("function_set_cache_config").map(drop)
     }
+
     fn occupancy_blocks(&mut self, _: FunctionId, block: i32, _: u64, _: u32) -> Result<i32> {
         drop(self.enter("occupancy_blocks")?);
         Ok(2048 / block.max(1))
     }
+
     fn occupancy_dynamic_shared(&mut self, _: FunctionId, _: i32, _: i32) -> Result<u64> {
         self.enter("occupancy_dynamic_shared").map(|_| 4096)
     }
+}
 
-    fn launch(&mut self, launch: &Launch<'_>) -> Result<()> {
-        let mut state = self.enter("launch")?;
-        let name = state.functions.get(&launch.function);
-        let work = match name.map(String::as_str) {
-            Some("noop") => return state.has_stream(launch.stream),
-            Some("fault") => Work::Fault,
-            Some("store") => match launch.parameters.split_first_chunk::<8>() {
-                Some((to, bytes)) => Work::Store(u64::from_le_bytes(*to), bytes.to_vec()),
-                None => return Err(Status::INVALID_VALUE.into()),
-            },
-            Some(_) => return Err(Error::new(Status::INVALID_VALUE, "this kernel is refused")),
-            None => return Err(Status::INVALID_HANDLE.into()),
-        };
-        state.give(launch.stream, work)
-    }
-    fn host_function(&mut self, stream: StreamId, function: HostFunction) -> Result<()> {
-        let mut state = self.enter("host_function")?;
-        let over = Arc::new(AtomicBool::new(false));
-        state.give(stream, Work::Host(Some(function), over))?;
-        let _ = state.advance();
-        Ok(())
-    }
-
+impl StreamDevice for TestDevice {
     fn stream_create(&mut self, _: u32, _: i32) -> Result<StreamId> {
         let mut state = self.enter("stream_create")?;
         let id = state.id();
         state.streams.insert(id, Stream::default());
         Ok(StreamId(id))
     }
+
     fn stream_destroy(&mut self, stream: StreamId) -> Result<()> {
         let gone = self.enter("stream_destroy")?.streams.remove(&stream.0);
         gone.map(drop).ok_or(Status::INVALID_HANDLE.into())
     }
+
     fn stream_query(&mut self, stream: StreamId) -> Result<bool> {
         let mut state = self.enter("stream_query")?;
         state.has_stream(stream)?;
@@ -499,33 +572,26 @@ impl Device for TestDevice {
         let busy = |stream: &Stream| !stream.work.is_empty();
         Ok(!state.streams.get(&stream.0).is_some_and(busy))
     }
-    fn stream_wait_event(&mut self, stream: StreamId, event: EventId) -> Result<()> {
-        let mut state = self.enter("stream_wait_event")?;
-        let Some((recorded, _)) = state.events.get(&event).copied() else {
-            return Err(Status::INVALID_HANDLE.into());
-        };
-        state.give(stream, Work::Wait(event, recorded))
-    }
 
+    fn stream_doze(&mut self, _: StreamId, timeout: Duration) -> Result<()> {
+        std::thread::sleep(timeout);
+        Ok(())
+    }
+}
+
+impl EventDevice for TestDevice {
     fn event_create(&mut self, _: u32) -> Result<EventId> {
         let mut state = self.enter("event_create")?;
         let id = EventId(state.id());
         state.events.insert(id, (0, 0));
         Ok(id)
     }
+
     fn event_destroy(&mut self, event: EventId) -> Result<()> {
         let gone = self.enter("event_destroy")?.events.remove(&event);
         gone.map(drop).ok_or(Status::INVALID_HANDLE.into())
     }
-    fn event_record(&mut self, event: EventId, stream: StreamId) -> Result<()> {
-        let mut state = self.enter("event_record")?;
-        let Some((recorded, _)) = state.events.get_mut(&event) else {
-            return Err(Status::INVALID_HANDLE.into());
-        };
-        *recorded += 1;
-        let time = *recorded;
-        state.give(stream, Work::Record(event, time))
-    }
+
     fn event_query(&mut self, event: EventId) -> Result<bool> {
         let mut state = self.enter("event_query")?;
         state.advance()?;
@@ -533,10 +599,13 @@ impl Device for TestDevice {
         at.map(|(recorded, reached)| recorded == reached)
             .ok_or(Status::INVALID_HANDLE.into())
     }
+
     fn event_elapsed(&mut self, _: EventId, _: EventId) -> Result<f32> {
         self.enter("event_elapsed").map(|_| 1.5)
     }
+}
 
+impl GraphDevice for TestDevice {
     fn graph_create(&mut self, nodes: Vec<GraphNode>) -> Result<GraphId> {
         let mut state = self.enter("graph_create")?;
         for (number, node) in nodes.iter().enumerate() {
@@ -548,7 +617,8 @@ impl Device for TestDevice {
         state.graphs.insert(id, nodes);
         Ok(id)
     }
-    fn graph_update(&mut self, graph: GraphId, node: u32, work: GraphWork) -> Result<()> {
+
+    fn graph_update(&mut self, graph: GraphId, node: u32, work: Work<'static>) -> Result<()> {
         let mut state = self.enter("graph_update")?;
         let nodes = state.graphs.get_mut(&graph).ok_or(Status::INVALID_HANDLE)?;
         let node = nodes.get_mut(node as usize).ok_or(Status::INVALID_VALUE)?;
@@ -558,57 +628,33 @@ impl Device for TestDevice {
         node.work = work;
         Ok(())
     }
+
     fn graph_enable(&mut self, graph: GraphId, _: u32, _: bool) -> Result<()> {
         let known = self.enter("graph_enable")?.graphs.contains_key(&graph);
         known.then_some(()).ok_or(Status::INVALID_HANDLE.into())
     }
+
     fn graph_launch(&mut self, graph: GraphId, stream: StreamId) -> Result<()> {
         let nodes = self.enter("graph_launch")?.graphs.get(&graph).cloned();
         for node in nodes.ok_or(Status::INVALID_HANDLE)? {
-            match node.work {
-                GraphWork::Empty => {}
-                GraphWork::Copy {
-                    destination,
-                    source,
-                    size,
-                } => self.copy(destination, source, size, stream)?,
-                GraphWork::CopyRect {
-                    destination,
-                    source,
-                    extent,
-                } => self.copy_rect(destination, source, extent, stream)?,
-                GraphWork::Memset {
-                    destination,
-                    pitch,
-                    value,
-                    element,
-                    width,
-                    height,
-                } => self.memset(destination, pitch, value, element, width, height, stream)?,
-                GraphWork::Host(function) => {
-                    self.host_function(stream, Box::new(move || function()))?;
-                }
-                GraphWork::EventRecord(event) => self.event_record(event, stream)?,
-                GraphWork::EventWait(event) => self.stream_wait_event(stream, event)?,
-                work @ GraphWork::Launch { .. } => {
-                    if let Some(launch) = work.launch(stream) {
-                        self.launch(&launch)?;
-                    }
-                }
-            }
+            self.submit(&node.work, stream)?;
         }
         Ok(())
     }
+
     fn graph_destroy(&mut self, graph: GraphId) -> Result<()> {
         let gone = self.enter("graph_destroy")?.graphs.remove(&graph);
         gone.map(drop).ok_or(Status::INVALID_HANDLE.into())
     }
+}
 
+impl ContextDevice for TestDevice {
     fn context_query(&mut self) -> Result<bool> {
         let mut state = self.enter("context_query")?;
         state.advance()?;
         Ok(state.streams.values().all(|stream| stream.work.is_empty()))
     }
+
     fn context_set_limit(&mut self, limit: u32, _: u64) -> Result<()> {
         drop(self.enter("context_set_limit")?);
         match limit {
@@ -616,14 +662,12 @@ impl Device for TestDevice {
             _ => Err(Status::NOT_SUPPORTED.into()),
         }
     }
+
     fn context_limit(&mut self, limit: u32) -> Result<u64> {
         self.enter("context_limit").map(|_| u64::from(limit) + 1)
     }
+
     fn flush_output(&mut self) -> Result<()> {
-        Ok(())
-    }
-    fn stream_doze(&mut self, _: StreamId, timeout: Duration) -> Result<()> {
-        std::thread::sleep(timeout);
         Ok(())
     }
 }

@@ -1,0 +1,34 @@
+//! The session's context as a whole.
+
+use super::CudaDevice;
+use crate::sys::Stream;
+use paragpu_device::{ContextDevice, Result};
+
+impl ContextDevice for CudaDevice {
+    fn context_query(&mut self) -> Result<bool> {
+        if !self.context.stream_query(&Stream::LEGACY)? {
+            return Ok(false);
+        }
+        for open in self.streams.values() {
+            if !self.context.stream_query(&open.stream)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn context_set_limit(&mut self, limit: u32, value: u64) -> Result<()> {
+        self.context.set_limit(limit as i32, value)
+    }
+
+    fn context_limit(&mut self, limit: u32) -> Result<u64> {
+        self.context.limit(limit as i32)
+    }
+
+    fn flush_output(&mut self) -> Result<()> {
+        // The driver prints what kernels wrote when it is asked to wait for a
+        // stream. This one is always idle: the wait cannot be for a host
+        // function that in turn waits for us.
+        self.context.stream_synchronize(&self.quiet)
+    }
+}

@@ -1,0 +1,34 @@
+//! Events.
+
+use super::{CudaDevice, EVENT_FLAGS, find};
+use paragpu_device::{Error, EventDevice, EventId, Result};
+use paragpu_protocol::status::Status;
+
+impl EventDevice for CudaDevice {
+    fn event_create(&mut self, flags: u32) -> Result<EventId> {
+        if flags & !EVENT_FLAGS != 0 {
+            return Err(Error::new(
+                Status::NOT_SUPPORTED,
+                "events shared between processes are not served",
+            ));
+        }
+        Ok(EventId(
+            self.events.insert(self.context.event_create(flags)?)?,
+        ))
+    }
+
+    fn event_destroy(&mut self, event: EventId) -> Result<()> {
+        self.gone += 1;
+        let event = self.events.remove(event.0).ok_or(Status::INVALID_HANDLE)?;
+        self.context.event_destroy(event)
+    }
+
+    fn event_query(&mut self, event: EventId) -> Result<bool> {
+        self.context.event_query(find(&self.events, event.0)?)
+    }
+
+    fn event_elapsed(&mut self, start: EventId, end: EventId) -> Result<f32> {
+        let (start, end) = (find(&self.events, start.0)?, find(&self.events, end.0)?);
+        self.context.event_elapsed(start, end)
+    }
+}

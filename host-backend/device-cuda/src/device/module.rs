@@ -1,0 +1,156 @@
+//! Modules, kernels and variables.
+
+use super::{CudaDevice, Kernel, LoadedModule, MOST_CODE, c_name, find};
+use crate::retired::Leaving;
+use paragpu_device::{Error, FunctionId, ModuleDevice, ModuleId, Result, Variable};
+use paragpu_protocol::status::Status;
+
+impl ModuleDevice for CudaDevice {
+    fn module_load(&mut self, image: &[u8], options: &[(u32, u32)]) -> Result<(ModuleId, String)> {
+        let (module, log) = self.context.module_load(image, options)?;
+        let module = self.modules.insert(LoadedModule {
+            module,
+            functions: Vec::new(),
+            globals: Vec::new(),
+            image: image.into(),
+            variables: None,
+        })?;
+        Ok((ModuleId(module), log))
+    }
+
+    fn module_unload(&mut self, module: ModuleId) -> Result<()> {
+        self.gone += 1;
+        let loaded = self
+            .modules
+            .remove(module.0)
+            .ok_or(Status::INVALID_HANDLE)?;
+        for function in loaded.functions {
+            self.functions.remove(function);
+        }
+        for global in loaded.globals {
+            self.memory.remove_global(global);
+        }
+        self.retire(Leaving::Module(loaded.module))
+    }
+
+    fn module_function(
+        &mut self,
+        module: ModuleId,
+        name: &str,
+    ) -> Result<paragpu_device::Function> {
+        let loaded = find(&self.modules, module.0)?;
+        let function = self.context.function(&loaded.module, &c_name(name)?)?;
+        let attributes: Vec<(u32, i32)> = (0..16)
+            .filter_map(|name| {
+                let value = self.context.function_attribute(&function, name).ok()?;
+                Some((name as u32, value))
+            })
+            .collect();
+        let parameters: Vec<(u32, u32)> = (0..)
+            .map_while(|index| {
+                let (offset, size) = self.context.function_parameter(&function, index).ok()?;
+                Some((offset as u32, size as u32))
+            })
+            .collect();
+        let parameter_bytes = parameters
+            .iter()
+            .map(|&(offset, size)| offset as usize + size as usize)
+            .max()
+            .unwrap_or(0);
+        let id = self.functions.insert(Kernel {
+            function,
+            parameter_bytes,
+        })?;
+        if let Some(loaded) = self.modules.get_mut(module.0) {
+            loaded.functions.push(id);
+        }
+        Ok(paragpu_device::Function {
+            id: FunctionId(id),
+            attributes,
+            parameters,
+        })
+    }
+
+    fn module_global(&mut self, module: ModuleId, name: &str) -> Result<(u64, u64)> {
+        let loaded = find(&self.modules, module.0)?;
+        let (address, size) = self.context.global(&loaded.module, &c_name(name)?)?;
+        self.memory.add_global(address, size);
+        if let Some(loaded) = self.modules.get_mut(module.0) {
+            loaded.globals.push(address);
+        }
+        Ok((address, size))
+    }
+
+    fn module_variables(&mut self, module: ModuleId) -> Result<Vec<Variable>> {
+        let loaded = find(&self.modules, module.0)?;
+        if let Some(variables) = &loaded.variables {
+            return Ok(variables.clone());
+        }
+        let unknown = |why: String| Error::new(Status::NOT_SUPPORTED, why);
+        if paragpu_fatbin::may_name(&loaded.image, &["malloc"], MOST_CODE) {
+            return Err(unknown(
+                "kernels of a module may call malloc, whose memory cannot be carried".into(),
+            ));
+        }
+        let names = paragpu_fatbin::variables(&loaded.image, MOST_CODE).map_err(|error| {
+            unknown(format!("the variables of a module cannot be told: {error}"))
+        })?;
+        let mut variables = Vec::new();
+        for name in names {
+            match self.module_global(module, &name) {
+                Ok((address, size)) => variables.push(Variable {
+                    address,
+                    size,
+                    name,
+                }),
+                // Of a form of the code that this device does not run.
+                Err(error) if error.status == Status::NOT_FOUND => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if let Some(loaded) = self.modules.get_mut(module.0) {
+            loaded.variables = Some(variables.clone());
+        }
+        Ok(variables)
+    }
+
+    fn function_set_attribute(
+        &mut self,
+        function: FunctionId,
+        attribute: u32,
+        value: i32,
+    ) -> Result<()> {
+        let kernel = find(&self.functions, function.0)?;
+        self.context
+            .function_set_attribute(&kernel.function, attribute as i32, value)
+    }
+
+    fn function_set_cache_config(&mut self, function: FunctionId, config: u32) -> Result<()> {
+        let kernel = find(&self.functions, function.0)?;
+        self.context
+            .function_set_cache_config(&kernel.function, config as i32)
+    }
+
+    fn occupancy_blocks(
+        &mut self,
+        function: FunctionId,
+        block_size: i32,
+        dynamic_shared: u64,
+        flags: u32,
+    ) -> Result<i32> {
+        let kernel = find(&self.functions, function.0)?;
+        self.context
+            .occupancy_blocks(&kernel.function, block_size, dynamic_shared, flags)
+    }
+
+    fn occupancy_dynamic_shared(
+        &mut self,
+        function: FunctionId,
+        blocks: i32,
+        block_size: i32,
+    ) -> Result<u64> {
+        let kernel = find(&self.functions, function.0)?;
+        self.context
+            .occupancy_shared(&kernel.function, blocks, block_size)
+    }
+}

@@ -1,0 +1,44 @@
+//! Streams.
+
+use super::{CudaDevice, NAP, NON_BLOCKING, OpenStream, stream};
+use paragpu_device::{Result, StreamDevice, StreamId};
+use paragpu_protocol::status::Status;
+use std::time::Duration;
+
+impl StreamDevice for CudaDevice {
+    fn stream_create(&mut self, flags: u32, priority: i32) -> Result<StreamId> {
+        let stream = self.context.stream_create(flags & NON_BLOCKING, priority)?;
+        let blocking = flags & NON_BLOCKING == 0;
+        Ok(StreamId(
+            self.streams.insert(OpenStream { stream, blocking })?,
+        ))
+    }
+
+    fn stream_destroy(&mut self, stream: StreamId) -> Result<()> {
+        let open = self
+            .streams
+            .remove(stream.0)
+            .ok_or(Status::INVALID_HANDLE)?;
+        self.context.stream_destroy(open.stream)
+    }
+
+    fn stream_query(&mut self, order: StreamId) -> Result<bool> {
+        if !self.context.stream_query(stream(&self.streams, order)?)? {
+            return Ok(false);
+        }
+        if order != StreamId::LEGACY {
+            return Ok(true);
+        }
+        for open in self.streams.values().filter(|open| open.blocking) {
+            if !self.context.stream_query(&open.stream)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn stream_doze(&mut self, _stream: StreamId, timeout: Duration) -> Result<()> {
+        std::thread::sleep(timeout.min(NAP));
+        Ok(())
+    }
+}

@@ -1,0 +1,66 @@
+//! Arrays, texture objects, surface objects.
+
+use super::{CudaDevice, find};
+use crate::retired::Leaving;
+use crate::sys::Resource;
+use paragpu_device::{ArrayId, Result, SurfaceId, TextureDevice, TextureId, TextureResource};
+use paragpu_protocol::status::Status;
+use paragpu_protocol::types::{ArrayShape, ResourceView, Sampling};
+
+impl TextureDevice for CudaDevice {
+    fn array_create(&mut self, shape: &ArrayShape) -> Result<ArrayId> {
+        Ok(ArrayId(
+            self.arrays.insert(self.context.array_create(shape)?)?,
+        ))
+    }
+
+    fn array_destroy(&mut self, array: ArrayId) -> Result<()> {
+        self.gone += 1;
+        let array = self.arrays.remove(array.0).ok_or(Status::INVALID_HANDLE)?;
+        self.retire(Leaving::Array(array))
+    }
+
+    fn texture_create(
+        &mut self,
+        resource: TextureResource,
+        sampling: &Sampling,
+        view: Option<&ResourceView>,
+    ) -> Result<TextureId> {
+        let resource = match resource {
+            TextureResource::Array(array) => Resource::Array(find(&self.arrays, array.0)?),
+            TextureResource::Linear(linear) => {
+                let bytes = match linear.height {
+                    0 => Some(linear.width),
+                    // The last row may end with its elements, whose size the
+                    // driver knows: whole rows but the last are checked here.
+                    height => linear.pitch.checked_mul(height - 1),
+                };
+                let bytes = bytes.ok_or(Status::INVALID_VALUE)?;
+                Resource::Linear(self.memory.span(linear.address, bytes)?, linear)
+            }
+        };
+        let texture = self.context.texture_create(&resource, sampling, view)?;
+        self.textures.insert(texture);
+        Ok(TextureId(texture))
+    }
+
+    fn texture_destroy(&mut self, texture: TextureId) -> Result<()> {
+        if !self.textures.remove(&texture.0) {
+            return Err(Status::INVALID_HANDLE.into());
+        }
+        self.context.texture_destroy(texture.0)
+    }
+
+    fn surface_create(&mut self, array: ArrayId) -> Result<SurfaceId> {
+        let surface = self.context.surface_create(find(&self.arrays, array.0)?)?;
+        self.surfaces.insert(surface);
+        Ok(SurfaceId(surface))
+    }
+
+    fn surface_destroy(&mut self, surface: SurfaceId) -> Result<()> {
+        if !self.surfaces.remove(&surface.0) {
+            return Err(Status::INVALID_HANDLE.into());
+        }
+        self.context.surface_destroy(surface.0)
+    }
+}

@@ -1,0 +1,90 @@
+//! Work: what it names is looked up, then it goes to the driver.
+
+use paragpu_device::{CopyEnd, Memset, Result, StreamId, Work, WorkDevice};
+use paragpu_protocol::status::Status;
+
+use super::{CudaDevice, find, stream};
+use crate::memory::rect_bytes;
+use crate::sys::{Found, RectEnd};
+
+impl WorkDevice for CudaDevice {
+    fn submit(&mut self, work: &Work<'_>, order: StreamId) -> Result<()> {
+        let found = self.look_up(work)?;
+        let order = stream(&self.streams, order)?;
+        self.context.submit(work, &found, order)
+    }
+}
+
+impl CudaDevice {
+    /// What the work names: alive, and memory that the session reaches.
+    pub(crate) fn look_up(&self, work: &Work<'_>) -> Result<Found<'_>> {
+        Ok(match work {
+            Work::Launch(launch) => {
+                let kernel = find(&self.functions, launch.function.0)?;
+                kernel.check_parameters(&launch.parameters)?;
+                Found::Function(&kernel.function)
+            }
+            Work::Copy { size: 0, .. } => Found::Nothing,
+            Work::Copy {
+                destination,
+                source,
+                size,
+            } => Found::Spans {
+                destination: self.memory.span(*destination, *size)?,
+                source: self.memory.span(*source, *size)?,
+            },
+            Work::CopyRect { extent, .. } if extent.contains(&0) => Found::Nothing,
+            Work::CopyRect {
+                destination,
+                source,
+                extent,
+            } => Found::Ends {
+                destination: self.rect_end(*destination, *extent)?,
+                source: self.rect_end(*source, *extent)?,
+            },
+            Work::Memset(set) if set.is_empty() => Found::Nothing,
+            Work::Memset(set) => {
+                let Memset {
+                    destination,
+                    pitch,
+                    element,
+                    width,
+                    height,
+                    ..
+                } = *set;
+                let row = width
+                    .checked_mul(element.into())
+                    .ok_or(Status::INVALID_VALUE)?;
+                let bytes = rect_bytes(pitch, 0, [row, height, 1]).ok_or(Status::INVALID_VALUE)?;
+                Found::Span(self.memory.span(destination, bytes)?)
+            }
+            Work::EventRecord(event) | Work::EventWait(event) => {
+                Found::Event(find(&self.events, event.0)?)
+            }
+            Work::Empty | Work::Host(_) => Found::Nothing,
+        })
+    }
+
+    fn rect_end(&self, end: CopyEnd, extent: [u64; 3]) -> Result<RectEnd<'_>> {
+        match end {
+            CopyEnd::Linear {
+                address,
+                pitch,
+                rows,
+            } => {
+                let bytes = rect_bytes(pitch, rows, extent).ok_or(Status::INVALID_VALUE)?;
+                let first = self.memory.span(address, bytes)?;
+                Ok(RectEnd::Linear { first, pitch, rows })
+            }
+            CopyEnd::Array {
+                array,
+                level,
+                origin,
+            } => Ok(RectEnd::Array {
+                array: find(&self.arrays, array.0)?,
+                level,
+                origin,
+            }),
+        }
+    }
+}

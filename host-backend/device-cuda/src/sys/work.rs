@@ -1,0 +1,57 @@
+//! Work given to a stream.
+
+use paragpu_device::{Result, Work};
+use paragpu_protocol::status::Status;
+
+use super::resources::{Event, Function, Stream};
+use super::{Context, RectEnd, Span};
+
+/// What a piece of work names, looked up: alive while it is borrowed, and
+/// memory that this process owns.
+pub enum Found<'a> {
+    /// It names nothing, or has nothing to do.
+    Nothing,
+    Function(&'a Function),
+    Spans {
+        destination: Span,
+        source: Span,
+    },
+    Ends {
+        destination: RectEnd<'a>,
+        source: RectEnd<'a>,
+    },
+    /// Covers every row.
+    Span(Span),
+    Event(&'a Event),
+}
+
+impl Context {
+    /// Gives `work` to a stream; `found` is what it names.
+    pub fn submit(&self, work: &Work<'_>, found: &Found<'_>, stream: &Stream) -> Result<()> {
+        match (work, found) {
+            (Work::Launch(launch), Found::Function(function)) => {
+                self.launch(launch, function, stream)
+            }
+            (
+                Work::Copy { .. },
+                Found::Spans {
+                    destination,
+                    source,
+                },
+            ) => self.copy(*destination, *source, stream),
+            (
+                Work::CopyRect { extent, .. },
+                Found::Ends {
+                    destination,
+                    source,
+                },
+            ) => self.copy_rect(destination, source, *extent, stream),
+            (Work::Memset(set), Found::Span(span)) => self.set(*span, set, stream),
+            (Work::Host(function), _) => self.host_function(stream, function.clone()),
+            (Work::EventRecord(_), Found::Event(event)) => self.event_record(event, stream),
+            (Work::EventWait(_), Found::Event(event)) => self.stream_wait(stream, event),
+            (_, Found::Nothing) => Ok(()),
+            _ => Err(Status::INVALID_VALUE.into()),
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Memory.
+
+use super::{SoftwareDevice, handle, invalid};
+use crate::copy;
+use crate::memory_unsafe::MemoryError;
+use crate::module::{self};
+use crate::scheduler::Work;
+use crate::shared::Peer;
+use paragpu_device::{Error, MemoryDevice, PeerId, Result, StreamId};
+use paragpu_protocol::layout::CHUNK;
+use paragpu_protocol::status::Status;
+use paragpu_protocol::types::MemoryInfo;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+impl MemoryDevice for SoftwareDevice {
+    fn memory_map(&mut self, address: u64, size: u64) -> Result<()> {
+        self.scheduler.check()?;
+        self.check_room(address, size)?;
+        let mapped = match self.options.shareable {
+            true => self.memory.map_shareable(address, size),
+            false => self.memory.map(address, size),
+        };
+        mapped.map_err(|e| module::memory_error(&e))
+    }
+
+    fn memory_domain(&self) -> Option<[u8; 16]> {
+        // Each ordinal stands for a GPU with memory of its own.
+        let mut name = *b"software GPU    ";
+        let (_, end) = name.split_last_chunk_mut::<4>()?;
+        *end = self.ordinal.to_le_bytes();
+        self.options.shareable.then_some(name)
+    }
+
+    fn memory_export(&mut self, address: u64) -> Result<OwnedFd> {
+        self.scheduler.check()?;
+        self.memory
+            .export(address)
+            .map_err(|e| module::memory_error(&e))
+    }
+
+    fn memory_import(&mut self, address: u64, size: u64, descriptor: OwnedFd) -> Result<()> {
+        self.scheduler.check()?;
+        self.check_room(address, size)?;
+        self.memory
+            .import(address, size, descriptor)
+            .map_err(|e| module::memory_error(&e))
+    }
+
+    fn peer_open(&mut self, size: u64, descriptor: OwnedFd) -> Result<PeerId> {
+        let peer = Peer::new(descriptor, size)
+            .map_err(|error| module::memory_error(&MemoryError::Descriptor(size, error)))?;
+        let id = self.id();
+        self.peers.insert(id, Arc::new(peer));
+        Ok(PeerId(id))
+    }
+
+    fn peer_copy(
+        &mut self,
+        destination: u64,
+        peer: PeerId,
+        offset: u64,
+        size: u64,
+        stream: StreamId,
+    ) -> Result<()> {
+        self.scheduler.check()?;
+        let peer = Arc::clone(handle(self.peers.get(&peer.0))?);
+        if !peer.holds(offset, size) || !self.memory.reachable(destination, size) {
+            return Err(invalid("a range of the copy is not wholly reachable"));
+        }
+        let memory = Arc::clone(&self.memory);
+        let copy = move || copy::from_peer(&memory, destination, &peer, offset, size);
+        self.give(stream, Work::Task(Box::new(copy))).map(|_| ())
+    }
+
+    fn peer_close(&mut self, peer: PeerId) -> Result<()> {
+        handle(self.peers.remove(&peer.0)).map(drop)
+    }
+
+    fn memory_unmap(&mut self, address: u64) -> Result<()> {
+        self.scheduler.check()?;
+        if address >= self.memory.base() + module::GLOBALS_OFFSET {
+            return Err(invalid("no mapping starts there"));
+        }
+        let generation = self
+            .memory
+            .retire(address)
+            .map_err(|e| module::memory_error(&e))?;
+        let memory = Arc::clone(&self.memory);
+        self.scheduler
+            .after_all(Box::new(move || memory.release(generation)));
+        Ok(())
+    }
+
+    fn memory_info(&mut self) -> Result<MemoryInfo> {
+        self.scheduler.check()?;
+        let (_, total) = self.memory.info();
+        let free = self.free();
+        Ok(MemoryInfo { free, total })
+    }
+
+    fn host_register(&mut self, address: u64, size: u64) -> Result<()> {
+        self.scheduler.check()?;
+        self.memory
+            .register(address, size)
+            .map_err(|e| module::memory_error(&e))
+    }
+
+    fn host_unregister(&mut self, address: u64) -> Result<()> {
+        self.scheduler.settle();
+        let result = self.memory.unregister(address).map_err(|e| match e {
+            MemoryError::NotMapped(_) => {
+                Error::new(Status::HOST_MEMORY_NOT_REGISTERED, e.to_string())
+            }
+            e => module::memory_error(&e),
+        });
+        // Whoever checked an address before it was unregistered is through with it.
+        self.scheduler.quiesce();
+        result
+    }
+
+    fn watch_writes(&mut self, on: bool) -> Result<()> {
+        self.memory.written().watch(on);
+        if on {
+            // Whoever wrote without a note is through.
+            self.scheduler.quiesce();
+        }
+        Ok(())
+    }
+
+    fn writes(
+        &mut self,
+        address: u64,
+        size: u64,
+        forget: bool,
+        written: &mut Vec<(u64, u64)>,
+    ) -> Result<()> {
+        let (base, notes) = (self.memory.base(), self.memory.written());
+        if !notes.is_watching() {
+            return Err(Error::new(Status::NOT_SUPPORTED, "writes are not watched"));
+        }
+        let offset = address
+            .checked_sub(base)
+            .ok_or_else(|| invalid("outside the arena"))?;
+        notes.each(offset, size, forget, |at, length| {
+            written.push((base + at, length));
+        });
+        Ok(())
+    }
+
+    fn host_access(&mut self, address: u64, size: u64, stream: StreamId) -> Option<NonNull<u8>> {
+        let end = address.checked_add(size)?;
+        // A module's memory goes with the module.
+        let of_module = self
+            .placed
+            .range(..end)
+            .next_back()
+            .is_some_and(|(start, bytes)| start + bytes > address);
+        if of_module || !self.memory.is_mapped(address, size) || !self.scheduler.is_ready(stream.0)
+        {
+            return None;
+        }
+        NonNull::new(std::ptr::with_exposed_provenance_mut(
+            usize::try_from(address).ok()?,
+        ))
+    }
+
+    fn host_wrote(&mut self, address: u64, size: u64) {
+        self.memory.wrote(address, size);
+    }
+
+    fn hash(&mut self, ranges: &[(u64, u64)], out: u64, stream: StreamId) -> Result<()> {
+        self.scheduler.check()?;
+        let reachable =
+            |&(address, size): &(u64, u64)| size <= CHUNK && self.memory.reachable(address, size);
+        let results = ranges.len() as u64 * 32;
+        if !ranges.iter().all(reachable) || !self.memory.reachable(out, results) {
+            return Err(invalid("a range to hash is not wholly reachable"));
+        }
+        let (memory, ranges) = (Arc::clone(&self.memory), ranges.to_vec());
+        let work = Work::Task(Box::new(move || copy::hash(&memory, &ranges, out)));
+        self.give(stream, work).map(|_| ())
+    }
+}

@@ -1,0 +1,157 @@
+//! Modules, kernels and variables.
+
+use super::{SoftwareDevice, handle, invalid};
+use crate::attributes::{self};
+use crate::launch::Kernel;
+use crate::module::{self, Module};
+use paragpu_device::{Error, Function, FunctionId, ModuleDevice, ModuleId, Result, Variable};
+use paragpu_protocol::status::Status;
+use std::sync::Arc;
+
+impl ModuleDevice for SoftwareDevice {
+    fn module_load(&mut self, image: &[u8], _options: &[(u32, u32)]) -> Result<(ModuleId, String)> {
+        self.scheduler.check()?;
+        let used: Vec<(u64, u64)> = self.placed.iter().map(|(&a, &s)| (a, s)).collect();
+        let preferred = self.preferred.take();
+        let arch = self.options.arch();
+        let (module, bytes) = Module::load(image, arch, &self.memory, &used, preferred)?;
+        if let Some(at) = module.mapping {
+            self.placed.insert(at, bytes);
+        }
+        let id = self.id();
+        self.modules.insert(id, module);
+        Ok((ModuleId(id), String::new()))
+    }
+
+    fn module_unload(&mut self, module: ModuleId) -> Result<()> {
+        self.scheduler.check()?;
+        let loaded = handle(self.modules.remove(&module.0))?;
+        self.by_name.retain(|&(m, _), _| m != module.0);
+        self.functions.retain(|_, k| k.module != module.0);
+        if let Some(at) = loaded.mapping {
+            self.placed.remove(&at);
+            let generation = self
+                .memory
+                .retire(at)
+                .map_err(|e| module::memory_error(&e))?;
+            let memory = Arc::clone(&self.memory);
+            self.scheduler
+                .after_all(Box::new(move || memory.release(generation)));
+        }
+        Ok(())
+    }
+
+    fn module_function(&mut self, module: ModuleId, name: &str) -> Result<Function> {
+        self.scheduler.check()?;
+        let loaded = handle(self.modules.get(&module.0))?;
+        let func = loaded.program.by_name.get(name).copied();
+        let func = func.filter(|&f| loaded.program.funcs.get(f).is_some_and(|f| f.entry));
+        let func =
+            func.ok_or_else(|| Error::new(Status::NOT_FOUND, format!("no kernel {name}")))?;
+        let kernel = Kernel::new(module.0, loaded, func);
+        let id = match self.by_name.get(&(module.0, func)) {
+            Some(&id) => id,
+            None => {
+                let id = self.id();
+                self.by_name.insert((module.0, func), id);
+                self.functions.insert(id, kernel);
+                id
+            }
+        };
+        let kernel = self.kernel(FunctionId(id))?;
+        Ok(Function {
+            id: FunctionId(id),
+            attributes: kernel.attributes(),
+            parameters: kernel.parameters(),
+        })
+    }
+
+    fn module_global(&mut self, module: ModuleId, name: &str) -> Result<(u64, u64)> {
+        self.scheduler.check()?;
+        let loaded = handle(self.modules.get(&module.0))?;
+        let found = loaded.globals.get(name).copied();
+        found.ok_or_else(|| Error::new(Status::NOT_FOUND, format!("no variable {name}")))
+    }
+
+    fn module_variables(&mut self, module: ModuleId) -> Result<Vec<Variable>> {
+        let loaded = handle(self.modules.get(&module.0))?;
+        Ok(loaded
+            .globals
+            .iter()
+            .map(|(name, &(address, size))| Variable {
+                address,
+                size,
+                name: name.clone(),
+            })
+            .collect())
+    }
+
+    fn prefer(&mut self, place: u64) {
+        if place >= self.memory.base() {
+            self.preferred = Some(place);
+        } else {
+            self.objects.prefer(place);
+        }
+    }
+
+    fn function_set_attribute(
+        &mut self,
+        function: FunctionId,
+        attribute: u32,
+        value: i32,
+    ) -> Result<()> {
+        self.scheduler.check()?;
+        self.kernel(function)?.set_attribute(attribute, value)
+    }
+
+    fn function_set_cache_config(&mut self, function: FunctionId, config: u32) -> Result<()> {
+        self.scheduler.check()?;
+        self.kernel(function)?;
+        if config > 3 {
+            Err(invalid("cache configuration"))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn occupancy_blocks(
+        &mut self,
+        function: FunctionId,
+        block_size: i32,
+        dynamic_shared: u64,
+        _flags: u32,
+    ) -> Result<i32> {
+        self.scheduler.check()?;
+        let kernel = self.kernel(function)?;
+        let threads = u32::try_from(block_size)
+            .ok()
+            .filter(|&t| t > 0)
+            .ok_or_else(|| invalid("block size"))?;
+        let shared = u64::from(kernel.static_shared()).saturating_add(dynamic_shared);
+        if threads > kernel.max_threads() || shared > u64::from(attributes::SHARED_OPTIN) {
+            return Ok(0);
+        }
+        Ok(attributes::occupancy(threads, shared) as i32)
+    }
+
+    fn occupancy_dynamic_shared(
+        &mut self,
+        function: FunctionId,
+        blocks: i32,
+        block_size: i32,
+    ) -> Result<u64> {
+        self.scheduler.check()?;
+        let kernel = self.kernel(function)?;
+        let blocks = u32::try_from(blocks)
+            .ok()
+            .filter(|&b| b > 0)
+            .ok_or_else(|| invalid("blocks"))?;
+        let threads = u32::try_from(block_size)
+            .ok()
+            .filter(|&t| t > 0)
+            .ok_or_else(|| invalid("block size"))?;
+        let each = attributes::shared_of_each(blocks, threads);
+        let dynamic = each.saturating_sub(kernel.static_shared());
+        Ok(dynamic.min(kernel.max_dynamic()).into())
+    }
+}

@@ -1,0 +1,60 @@
+//! Arrays, texture objects, surface objects.
+
+use super::SoftwareDevice;
+use paragpu_device::{
+    ArrayId, Error, Result, SurfaceId, TextureDevice, TextureId, TextureResource,
+};
+use paragpu_protocol::status::Status;
+use paragpu_protocol::types::{ArrayShape, ResourceView, Sampling};
+
+impl TextureDevice for SoftwareDevice {
+    fn array_create(&mut self, shape: &ArrayShape) -> Result<ArrayId> {
+        self.scheduler.check()?;
+        let (id, free) = (ArrayId(self.id()), self.free());
+        self.objects.create_array(id, shape, free)?;
+        Ok(id)
+    }
+
+    fn array_destroy(&mut self, array: ArrayId) -> Result<()> {
+        self.scheduler.check()?;
+        let array = self.objects.remove_array(array)?;
+        self.scheduler.after_all(Box::new(move || drop(array)));
+        Ok(())
+    }
+
+    fn texture_create(
+        &mut self,
+        resource: TextureResource,
+        sampling: &Sampling,
+        view: Option<&ResourceView>,
+    ) -> Result<TextureId> {
+        self.scheduler.check()?;
+        if view.is_some() {
+            return Err(Error::new(
+                Status::NOT_SUPPORTED,
+                "resource view of a texture",
+            ));
+        }
+        self.objects
+            .create_texture(resource, sampling, &self.memory)
+    }
+
+    fn texture_destroy(&mut self, texture: TextureId) -> Result<()> {
+        self.scheduler.check()?;
+        let remove = self.objects.remove_texture(texture)?;
+        self.scheduler.after_all(Box::new(remove));
+        Ok(())
+    }
+
+    fn surface_create(&mut self, array: ArrayId) -> Result<SurfaceId> {
+        self.scheduler.check()?;
+        self.objects.create_surface(array)
+    }
+
+    fn surface_destroy(&mut self, surface: SurfaceId) -> Result<()> {
+        self.scheduler.check()?;
+        let remove = self.objects.remove_surface(surface)?;
+        self.scheduler.after_all(Box::new(remove));
+        Ok(())
+    }
+}

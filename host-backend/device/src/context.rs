@@ -1,0 +1,37 @@
+//! The session's context as a whole.
+
+use crate::Result;
+
+/// What concerns all of a session's work.
+pub trait ContextDevice {
+    /// Is all work of the session over?
+    ///
+    /// # Errors
+    /// Of work that failed.
+    fn context_query(&mut self) -> Result<bool>;
+
+    /// cuCtxSetLimit.
+    ///
+    /// # Errors
+    /// `NOT_SUPPORTED` for a limit the device lacks.
+    fn context_set_limit(&mut self, limit: u32, value: u64) -> Result<()>;
+
+    /// cuCtxGetLimit.
+    ///
+    /// # Errors
+    /// `NOT_SUPPORTED` for a limit the device lacks.
+    fn context_limit(&mut self, limit: u32) -> Result<u64>;
+
+    /// Brings what kernels printed so far, and are over, to this process's
+    /// standard output. Called when work was found to be over.
+    ///
+    /// # Errors
+    /// What the driver says.
+    fn flush_output(&mut self) -> Result<()>;
+
+    /// Does its work need processors of this host? Whoever waits for it had
+    /// better leave them to it then.
+    fn computes_on_host(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,113 @@
+//! Modules, kernels and variables.
+
+use paragpu_protocol::status::Status;
+
+use crate::{Error, FunctionId, ModuleId, Result};
+
+/// What is constant about a kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Function {
+    /// Its id.
+    pub id: FunctionId,
+    /// CUfunction_attribute and value.
+    pub attributes: Vec<(u32, i32)>,
+    /// Offset and size in bytes of each parameter.
+    pub parameters: Vec<(u32, u32)>,
+}
+
+/// A variable of a module.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Variable {
+    /// First address.
+    pub address: u64,
+    /// Its bytes.
+    pub size: u64,
+    /// Its mangled name.
+    pub name: String,
+}
+
+/// Code of a device.
+pub trait ModuleDevice {
+    /// Loads a fatbin, cubin or PTX text; the text returned is the loader's log.
+    /// `options` are CUjit_option and value, for the options that are numbers.
+    ///
+    /// # Errors
+    /// `INVALID_IMAGE`, `INVALID_PTX`, `NO_BINARY_FOR_GPU`, …
+    fn module_load(&mut self, image: &[u8], options: &[(u32, u32)]) -> Result<(ModuleId, String)>;
+
+    /// Unloads a module once all work given so far is over.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    fn module_unload(&mut self, module: ModuleId) -> Result<()>;
+
+    /// Finds a kernel by its mangled name.
+    ///
+    /// # Errors
+    /// `NOT_FOUND`.
+    fn module_function(&mut self, module: ModuleId, name: &str) -> Result<Function>;
+
+    /// Finds a variable by its mangled name: address and bytes.
+    ///
+    /// # Errors
+    /// `NOT_FOUND`.
+    fn module_global(&mut self, module: ModuleId, name: &str) -> Result<(u64, u64)>;
+
+    /// Every variable of a module that lies in memory, in any order: what a
+    /// session that moves must carry.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`; `NOT_SUPPORTED` where the device cannot list them,
+    /// so that a session with modules stays where it is.
+    fn module_variables(&mut self, _module: ModuleId) -> Result<Vec<Variable>> {
+        Err(Error::new(
+            Status::NOT_SUPPORTED,
+            "this device cannot list the variables of a module",
+        ))
+    }
+
+    /// The next texture or surface object should have this value, or the
+    /// variables of the next module begin at this address, as far as the
+    /// device has the choice. The caller compares what it got.
+    fn prefer(&mut self, _place: u64) {}
+
+    /// cuFuncSetAttribute.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`.
+    fn function_set_attribute(
+        &mut self,
+        function: FunctionId,
+        attribute: u32,
+        value: i32,
+    ) -> Result<()>;
+
+    /// cuFuncSetCacheConfig: a preference.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`.
+    fn function_set_cache_config(&mut self, function: FunctionId, config: u32) -> Result<()>;
+
+    /// cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`.
+    fn occupancy_blocks(
+        &mut self,
+        function: FunctionId,
+        block_size: i32,
+        dynamic_shared: u64,
+        flags: u32,
+    ) -> Result<i32>;
+
+    /// cuOccupancyAvailableDynamicSMemPerBlock.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`.
+    fn occupancy_dynamic_shared(
+        &mut self,
+        function: FunctionId,
+        blocks: i32,
+        block_size: i32,
+    ) -> Result<u64>;
+}

@@ -1,0 +1,32 @@
+//! Streams.
+
+use crate::{Result, StreamId};
+
+/// Streams of a device.
+pub trait StreamDevice {
+    /// cuStreamCreateWithPriority.
+    ///
+    /// # Errors
+    /// What the driver says.
+    fn stream_create(&mut self, flags: u32, priority: i32) -> Result<StreamId>;
+
+    /// cuStreamDestroy: work in it still runs.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    fn stream_destroy(&mut self, stream: StreamId) -> Result<()>;
+
+    /// Is all work given to the stream over? For the legacy default stream:
+    /// also that of every blocking stream.
+    ///
+    /// # Errors
+    /// Of work that failed.
+    fn stream_query(&mut self, stream: StreamId) -> Result<bool>;
+
+    /// Waits until `stream` has no work left, sleeping rather than spinning;
+    /// may also return earlier. `timeout` bounds the wait.
+    ///
+    /// # Errors
+    /// Of work that failed.
+    fn stream_doze(&mut self, stream: StreamId, timeout: std::time::Duration) -> Result<()>;
+}

@@ -1,0 +1,58 @@
+//! Arrays, texture objects, surface objects.
+
+use paragpu_protocol::types::{ArrayShape, ResourceView, Sampling};
+
+use crate::{ArrayId, Result, SurfaceId, TextureId};
+
+/// What a texture reads.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum TextureResource {
+    /// An array or mipmapped array.
+    Array(ArrayId),
+    /// Linear memory, 1D (height 0) or pitched 2D.
+    Linear(paragpu_protocol::types::LinearResource),
+}
+
+/// Arrays, and the objects through which kernels use them.
+pub trait TextureDevice {
+    /// cuArray3DCreate or, with levels, cuMipmappedArrayCreate.
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY`, `INVALID_VALUE`.
+    fn array_create(&mut self, shape: &ArrayShape) -> Result<ArrayId>;
+
+    /// Destroys an array once all work given so far is over.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    fn array_destroy(&mut self, array: ArrayId) -> Result<()>;
+
+    /// cuTexObjectCreate.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`, `NOT_SUPPORTED`.
+    fn texture_create(
+        &mut self,
+        resource: TextureResource,
+        sampling: &Sampling,
+        view: Option<&ResourceView>,
+    ) -> Result<TextureId>;
+
+    /// cuTexObjectDestroy.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    fn texture_destroy(&mut self, texture: TextureId) -> Result<()>;
+
+    /// cuSurfObjectCreate.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`, `NOT_SUPPORTED`.
+    fn surface_create(&mut self, array: ArrayId) -> Result<SurfaceId>;
+
+    /// cuSurfObjectDestroy.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    fn surface_destroy(&mut self, surface: SurfaceId) -> Result<()>;
+}

@@ -1,0 +1,346 @@
+//! A piece of work: given to a stream, or done by a node of a graph.
+//!
+//! The same value goes from the call that a guest sent to the driver. A worker
+//! makes it with the device's names of what the call names; a device looks
+//! these up and gives the work to its driver.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::{ArrayId, EventId, FunctionId, Result, StreamId};
+
+/// One end of a rectangular copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CopyEnd {
+    /// Memory the device reaches.
+    Linear {
+        /// Address of the copy's first byte.
+        address: u64,
+        /// Bytes from one row to the next.
+        pitch: u64,
+        /// Rows from one slice to the next.
+        rows: u64,
+    },
+    /// A CUDA array.
+    Array {
+        /// The array.
+        array: ArrayId,
+        /// Its mipmap level.
+        level: u32,
+        /// Byte in the row, row, slice.
+        origin: [u64; 3],
+    },
+}
+
+/// A kernel launch.
+#[derive(Debug, Clone)]
+pub struct Launch<'a> {
+    /// The kernel.
+    pub function: FunctionId,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads in a block.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub dynamic_shared: u32,
+    /// All blocks run at once and may synchronize with each other.
+    pub cooperative: bool,
+    /// Blocks of a cluster; zeros for none.
+    pub cluster: [u32; 3],
+    /// Parameter bytes, laid out as [`Function::parameters`](crate::Function)
+    /// says.
+    pub parameters: Cow<'a, [u8]>,
+}
+
+/// Elements set to a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memset {
+    /// First address to write.
+    pub destination: u64,
+    /// Bytes from one row to the next.
+    pub pitch: u64,
+    /// The element's value in its low bytes.
+    pub value: u32,
+    /// Bytes of an element: 1, 2, 4.
+    pub element: u8,
+    /// Elements in a row.
+    pub width: u64,
+    /// Rows.
+    pub height: u64,
+}
+
+impl Memset {
+    /// Does it set nothing?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.width == 0 || self.height == 0
+    }
+}
+
+/// Runs on a thread of the device each time the device gets there; what comes
+/// after it goes on when it returns.
+pub type HostFunction = Arc<dyn Fn() + Send + Sync>;
+
+/// A piece of work.
+#[derive(Clone)]
+pub enum Work<'a> {
+    /// Nothing: a point in the order.
+    Empty,
+    /// A kernel.
+    Launch(Launch<'a>),
+    /// A copy between two addresses that the device reaches.
+    Copy {
+        /// First address to write.
+        destination: u64,
+        /// First address to read.
+        source: u64,
+        /// Bytes.
+        size: u64,
+    },
+    /// A rectangular copy.
+    CopyRect {
+        /// Where to write.
+        destination: CopyEnd,
+        /// Where to read.
+        source: CopyEnd,
+        /// Bytes in a row, rows, slices.
+        extent: [u64; 3],
+    },
+    /// Elements set to a value.
+    Memset(Memset),
+    /// A function of the host.
+    Host(HostFunction),
+    /// Records an event.
+    EventRecord(EventId),
+    /// Waits for an event's last record.
+    EventWait(EventId),
+}
+
+impl Work<'_> {
+    /// The same work, with parameters of its own.
+    #[must_use]
+    pub fn into_owned(self) -> Work<'static> {
+        match self {
+            Self::Launch(launch) => Work::Launch(Launch {
+                parameters: Cow::Owned(launch.parameters.into_owned()),
+                ..launch
+            }),
+            Self::Empty => Work::Empty,
+            Self::Copy {
+                destination,
+                source,
+                size,
+            } => Work::Copy {
+                destination,
+                source,
+                size,
+            },
+            Self::CopyRect {
+                destination,
+                source,
+                extent,
+            } => Work::CopyRect {
+                destination,
+                source,
+                extent,
+            },
+            Self::Memset(set) => Work::Memset(set),
+            Self::Host(function) => Work::Host(function),
+            Self::EventRecord(event) => Work::EventRecord(event),
+            Self::EventWait(event) => Work::EventWait(event),
+        }
+    }
+
+    /// Does `other` do something of the same kind?
+    #[must_use]
+    pub fn is_like(&self, other: &Work<'_>) -> bool {
+        // One kind to CUDA: a memcpy node.
+        let copies = |work: &Work<'_>| matches!(work, Work::Copy { .. } | Work::CopyRect { .. });
+        copies(self) && copies(other) || self.kind() == other.kind()
+    }
+
+    fn kind(&self) -> u8 {
+        match self {
+            Self::Empty => 0,
+            Self::Launch(_) => 1,
+            Self::Copy { .. } => 2,
+            Self::CopyRect { .. } => 3,
+            Self::Memset(_) => 4,
+            Self::Host(_) => 5,
+            Self::EventRecord(_) => 6,
+            Self::EventWait(_) => 7,
+        }
+    }
+
+    /// May a node that does this be switched off?
+    #[must_use]
+    pub fn may_be_disabled(&self) -> bool {
+        matches!(
+            self,
+            Self::Launch(_) | Self::Copy { .. } | Self::CopyRect { .. } | Self::Memset(_)
+        )
+    }
+}
+
+/// The work's kind, and what it is done to; no bytes of the program's.
+impl fmt::Debug for Work<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("Empty"),
+            Self::Launch(launch) => f
+                .debug_struct("Launch")
+                .field("function", &launch.function)
+                .field("grid", &launch.grid)
+                .field("block", &launch.block)
+                .field("dynamic_shared", &launch.dynamic_shared)
+                .field("cooperative", &launch.cooperative)
+                .field("cluster", &launch.cluster)
+                .field("parameter_bytes", &launch.parameters.len())
+                .finish(),
+            Self::Copy {
+                destination,
+                source,
+                size,
+            } => write!(
+                f,
+                "Copy of {size} bytes from {source:#x} to {destination:#x}"
+            ),
+            Self::CopyRect {
+                destination,
+                source,
+                extent,
+            } => write!(
+                f,
+                "CopyRect of {extent:?} from {source:x?} to {destination:x?}"
+            ),
+            Self::Memset(Memset {
+                destination,
+                pitch,
+                element,
+                width,
+                height,
+                ..
+            }) => write!(
+                f,
+                "Memset of {height} rows of {width} elements of {element} bytes at \
+                 {destination:#x}, {pitch} bytes apart"
+            ),
+            Self::Host(_) => f.write_str("Host"),
+            Self::EventRecord(event) => write!(f, "EventRecord of {event:?}"),
+            Self::EventWait(event) => write!(f, "EventWait of {event:?}"),
+        }
+    }
+}
+
+/// Gives a device work.
+pub trait WorkDevice {
+    /// Gives work to `stream`.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` where it names something that is not there;
+    /// `INVALID_VALUE` where memory is not wholly reachable or a value is
+    /// wrong; `LAUNCH_OUT_OF_RESOURCES`, `COOPERATIVE_LAUNCH_TOO_LARGE`, …
+    fn submit(&mut self, work: &Work<'_>, stream: StreamId) -> Result<()>;
+
+    /// Launches a kernel.
+    ///
+    /// # Errors
+    /// [`submit`](Self::submit).
+    fn launch(&mut self, launch: Launch<'_>, stream: StreamId) -> Result<()> {
+        self.submit(&Work::Launch(launch), stream)
+    }
+
+    /// Copies between two addresses that the device reaches.
+    ///
+    /// # Errors
+    /// [`submit`](Self::submit).
+    fn copy(&mut self, destination: u64, source: u64, size: u64, stream: StreamId) -> Result<()> {
+        let work = Work::Copy {
+            destination,
+            source,
+            size,
+        };
+        self.submit(&work, stream)
+    }
+
+    /// Copies `extent` (bytes, rows, slices).
+    ///
+    /// # Errors
+    /// [`submit`](Self::submit).
+    fn copy_rect(
+        &mut self,
+        destination: CopyEnd,
+        source: CopyEnd,
+        extent: [u64; 3],
+        stream: StreamId,
+    ) -> Result<()> {
+        let work = Work::CopyRect {
+            destination,
+            source,
+            extent,
+        };
+        self.submit(&work, stream)
+    }
+
+    /// Writes `height` rows of `width` elements of `element` bytes (1, 2, 4).
+    ///
+    /// # Errors
+    /// [`submit`](Self::submit).
+    #[allow(clippy::too_many_arguments)]
+    fn memset(
+        &mut self,
+        destination: u64,
+        pitch: u64,
+        value: u32,
+        element: u8,
+        width: u64,
+        height: u64,
+        stream: StreamId,
+    ) -> Result<()> {
+        let set = Memset {
+            destination,
+            pitch,
+            value,
+            element,
+            width,
+            height,
+        };
+        self.submit(&Work::Memset(set), stream)
+    }
+
+    /// Runs `function` once when `stream` gets there.
+    ///
+    /// # Errors
+    /// [`submit`](Self::submit).
+    fn host_function(
+        &mut self,
+        stream: StreamId,
+        function: Box<dyn FnOnce() + Send>,
+    ) -> Result<()> {
+        let once = Mutex::new(Some(function));
+        let run = move || {
+            let function = once.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(function) = function {
+                function();
+            }
+        };
+        self.submit(&Work::Host(Arc::new(run)), stream)
+    }
+
+    /// Makes a stream wait for the last record of an event.
+    ///
+    /// # Errors
+    /// [`submit`](Self::submit).
+    fn stream_wait_event(&mut self, stream: StreamId, event: EventId) -> Result<()> {
+        self.submit(&Work::EventWait(event), stream)
+    }
+
+    /// Makes an event stand for the work of a stream so far.
+    ///
+    /// # Errors
+    /// [`submit`](Self::submit).
+    fn event_record(&mut self, event: EventId, stream: StreamId) -> Result<()> {
+        self.submit(&Work::EventRecord(event), stream)
+    }
+}
