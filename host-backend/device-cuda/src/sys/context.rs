@@ -32,7 +32,7 @@ impl Context {
     pub fn new(driver: Arc<Driver>, device: c_int, arena: u64, arena_size: u64) -> Result<Self> {
         let mut context = ptr::null_mut();
         // SAFETY: out-parameter of the right type; `device` was returned by cuDeviceGet.
-        check(unsafe { (driver.primary_retain)(&mut context, device) })?;
+        check(unsafe { (driver.cuDevicePrimaryCtxRetain)(&mut context, device) })?;
         let mut made = Self {
             driver,
             raw: context as usize,
@@ -41,11 +41,11 @@ impl Context {
             arena_size,
         };
         // SAFETY: the context was just retained.
-        check(unsafe { (made.driver.ctx_set_current)(context) })?;
+        check(unsafe { (made.driver.cuCtxSetCurrent)(context) })?;
         let mut address = 0;
         // SAFETY: out-parameter of the right type; the hint may be any address.
         check(unsafe {
-            (made.driver.mem_reserve)(&mut address, arena_size as usize, 0, arena, 0)
+            (made.driver.cuMemAddressReserve)(&mut address, arena_size as usize, 0, arena, 0)
         })?;
         made.arena = address;
         if address != arena {
@@ -65,20 +65,20 @@ impl Context {
     /// cuCtxSynchronize.
     pub fn synchronize(&self) -> Result<()> {
         // SAFETY: no arguments.
-        check(unsafe { (self.driver.ctx_synchronize)() })
+        check(unsafe { (self.driver.cuCtxSynchronize)() })
     }
 
     /// cuCtxSetLimit.
     pub fn set_limit(&self, limit: c_int, value: u64) -> Result<()> {
         // SAFETY: numbers.
-        check(unsafe { (self.driver.ctx_set_limit)(limit, value as usize) })
+        check(unsafe { (self.driver.cuCtxSetLimit)(limit, value as usize) })
     }
 
     /// cuCtxGetLimit.
     pub fn limit(&self, limit: c_int) -> Result<u64> {
         let mut value = 0;
         // SAFETY: an out-parameter.
-        check(unsafe { (self.driver.ctx_get_limit)(&mut value, limit) })?;
+        check(unsafe { (self.driver.cuCtxGetLimit)(&mut value, limit) })?;
         Ok(value as u64)
     }
 }
@@ -88,11 +88,11 @@ impl Drop for Context {
         // SAFETY: nothing of this context is used any more; failures leave
         // nothing to undo.
         unsafe {
-            (self.driver.ctx_synchronize)();
+            (self.driver.cuCtxSynchronize)();
             if self.arena != 0 {
-                (self.driver.mem_address_free)(self.arena, self.arena_size as usize);
+                (self.driver.cuMemAddressFree)(self.arena, self.arena_size as usize);
             }
-            (self.driver.primary_release)(self.device);
+            (self.driver.cuDevicePrimaryCtxRelease_v2)(self.device);
         }
     }
 }

@@ -31,7 +31,7 @@ impl Context {
         let size = destination.size.min(source.size) as usize;
         // SAFETY: both ranges are owned by this process.
         check(unsafe {
-            (self.driver.copy_async)(destination.address, source.address, size, stream.raw())
+            (self.driver.cuMemcpyAsync)(destination.address, source.address, size, stream.raw())
         })
     }
 
@@ -45,7 +45,7 @@ impl Context {
     ) -> Result<()> {
         let copy = self.rect_record(destination, source, extent)?;
         // SAFETY: linear ends are spans over the whole rectangle; the driver checks array bounds.
-        check(unsafe { (self.driver.copy_3d_async)(&copy, stream.raw()) })
+        check(unsafe { (self.driver.cuMemcpy3DAsync_v2)(&copy, stream.raw()) })
     }
 
     /// The driver's record of a rectangular copy.
@@ -105,7 +105,7 @@ impl Context {
         }
         let mut plain = ptr::null_mut();
         // SAFETY: out-parameter; the mipmapped array is alive.
-        check(unsafe { (self.driver.mipmap_level)(&mut plain, array.raw(), level) })?;
+        check(unsafe { (self.driver.cuMipmappedArrayGetLevel)(&mut plain, array.raw(), level) })?;
         Ok(plain)
     }
 
@@ -119,13 +119,13 @@ impl Context {
         // SAFETY: the span covers every row.
         check(unsafe {
             match (element, height) {
-                (1, 1) => (d.set_d8_async)(at, value as u8, width, stream),
-                (2, 1) => (d.set_d16_async)(at, value as u16, width, stream),
-                (4, 1) => (d.set_d32_async)(at, value, width, stream),
-                (1, _) => (d.set_2d8_async)(at, pitch, value as u8, width, height, stream),
-                (2, _) => (d.set_2d16_async)(at, pitch, value as u16, width, height, stream),
-                (4, _) => (d.set_2d32_async)(at, pitch, value, width, height, stream),
-                _ => Status::INVALID_VALUE.0,
+                (1, 1) => (d.cuMemsetD8Async)(at, value as u8, width, stream),
+                (2, 1) => (d.cuMemsetD16Async)(at, value as u16, width, stream),
+                (4, 1) => (d.cuMemsetD32Async)(at, value, width, stream),
+                (1, _) => (d.cuMemsetD2D8Async)(at, pitch, value as u8, width, height, stream),
+                (2, _) => (d.cuMemsetD2D16Async)(at, pitch, value as u16, width, height, stream),
+                (4, _) => (d.cuMemsetD2D32Async)(at, pitch, value, width, height, stream),
+                _ => Status::INVALID_VALUE.0.cast_signed(),
             }
         })
     }

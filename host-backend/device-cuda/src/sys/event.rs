@@ -13,33 +13,35 @@ impl Context {
     pub fn event_create(&self, flags: u32) -> Result<Event> {
         let mut event = ptr::null_mut();
         // SAFETY: an out-parameter.
-        check(unsafe { (self.driver.event_create)(&mut event, flags) })?;
+        check(unsafe { (self.driver.cuEventCreate)(&mut event, flags) })?;
         Ok(Event::new(event))
     }
 
     /// cuEventDestroy.
     pub fn event_destroy(&self, event: Event) -> Result<()> {
         // SAFETY: taken by value: not used again.
-        check(unsafe { (self.driver.event_destroy)(event.raw()) })
+        check(unsafe { (self.driver.cuEventDestroy_v2)(event.raw()) })
     }
 
     /// cuEventRecord.
     pub fn event_record(&self, event: &Event, stream: &Stream) -> Result<()> {
         // SAFETY: both are alive.
-        check(unsafe { (self.driver.event_record)(event.raw(), stream.raw()) })
+        check(unsafe { (self.driver.cuEventRecord)(event.raw(), stream.raw()) })
     }
 
     /// cuEventQuery.
     pub fn event_query(&self, event: &Event) -> Result<bool> {
         // SAFETY: the event is alive.
-        check_query(unsafe { (self.driver.event_query)(event.raw()) })
+        check_query(unsafe { (self.driver.cuEventQuery)(event.raw()) })
     }
 
     /// cuEventElapsedTime.
     pub fn event_elapsed(&self, start: &Event, end: &Event) -> Result<f32> {
         let mut milliseconds = 0.0;
         // SAFETY: both are alive; an out-parameter.
-        check(unsafe { (self.driver.event_elapsed)(&mut milliseconds, start.raw(), end.raw()) })?;
+        check(unsafe {
+            (self.driver.cuEventElapsedTime)(&mut milliseconds, start.raw(), end.raw())
+        })?;
         Ok(milliseconds)
     }
 }

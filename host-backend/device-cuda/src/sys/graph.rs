@@ -153,7 +153,7 @@ impl Context {
     pub fn graph_begin(&self) -> Result<Graph> {
         let mut graph = ptr::null_mut();
         // SAFETY: an out-parameter.
-        check(unsafe { (self.driver.graph_create)(&mut graph, 0) })?;
+        check(unsafe { (self.driver.cuGraphCreate)(&mut graph, 0) })?;
         Ok(Graph {
             graph: graph as usize,
             exec: 0,
@@ -184,13 +184,19 @@ impl Context {
         // copies the records, the parameter buffer too.
         check(unsafe {
             match &record {
-                Record::Empty => (d.graph_add_empty)(&mut node, into, list, count),
-                Record::Kernel(r, ..) => (d.graph_add_kernel)(&mut node, into, list, count, r),
-                Record::Copy(r) => (d.graph_add_copy)(&mut node, into, list, count, r, context),
-                Record::Set(r) => (d.graph_add_set)(&mut node, into, list, count, r, context),
-                Record::Host(r) => (d.graph_add_host)(&mut node, into, list, count, r),
-                Record::Mark(e) => (d.graph_add_record)(&mut node, into, list, count, *e),
-                Record::Wait(e) => (d.graph_add_wait)(&mut node, into, list, count, *e),
+                Record::Empty => (d.cuGraphAddEmptyNode)(&mut node, into, list, count),
+                Record::Kernel(r, ..) => {
+                    (d.cuGraphAddKernelNode_v2)(&mut node, into, list, count, r)
+                }
+                Record::Copy(r) => {
+                    (d.cuGraphAddMemcpyNode)(&mut node, into, list, count, r, context)
+                }
+                Record::Set(r) => {
+                    (d.cuGraphAddMemsetNode)(&mut node, into, list, count, r, context)
+                }
+                Record::Host(r) => (d.cuGraphAddHostNode)(&mut node, into, list, count, r),
+                Record::Mark(e) => (d.cuGraphAddEventRecordNode)(&mut node, into, list, count, *e),
+                Record::Wait(e) => (d.cuGraphAddEventWaitNode)(&mut node, into, list, count, *e),
             }
         })?;
         graph.nodes.push(node as usize);
@@ -211,7 +217,7 @@ impl Context {
         const CLUSTER: i32 = 4;
         let set = |id, value: cudaLaunchAttributeValue| {
             // SAFETY: the node is alive; a complete value.
-            check(unsafe { (self.driver.graph_kernel_attribute)(node, id, &value) })
+            check(unsafe { (self.driver.cuGraphKernelNodeSetAttribute)(node, id, &value) })
         };
         let mut value = cudaLaunchAttributeValue { pad: [0; 8] };
         if cooperative {
@@ -231,12 +237,12 @@ impl Context {
         let mut exec = ptr::null_mut();
         // SAFETY: the graph is alive; an out-parameter.
         check(unsafe {
-            (self.driver.graph_instantiate)(&mut exec, graph.graph as *mut c_void, 0)
+            (self.driver.cuGraphInstantiateWithFlags)(&mut exec, graph.graph as *mut c_void, 0)
         })?;
         let before = std::mem::replace(&mut graph.exec, exec as usize);
         if before != 0 {
             // SAFETY: not used again; launches of it still run.
-            check(unsafe { (self.driver.graph_exec_destroy)(before as *mut c_void) })?;
+            check(unsafe { (self.driver.cuGraphExecDestroy)(before as *mut c_void) })?;
         }
         let disabled = graph.disabled.clone();
         disabled
@@ -262,12 +268,12 @@ impl Context {
         check(unsafe {
             match &record {
                 Record::Empty => 0,
-                Record::Kernel(r, ..) => (d.graph_set_kernel)(node, r),
-                Record::Copy(r) => (d.graph_set_copy)(node, r),
-                Record::Set(r) => (d.graph_set_set)(node, r),
-                Record::Host(r) => (d.graph_set_host)(node, r),
-                Record::Mark(e) => (d.graph_set_record)(node, *e),
-                Record::Wait(e) => (d.graph_set_wait)(node, *e),
+                Record::Kernel(r, ..) => (d.cuGraphKernelNodeSetParams_v2)(node, r),
+                Record::Copy(r) => (d.cuGraphMemcpyNodeSetParams)(node, r),
+                Record::Set(r) => (d.cuGraphMemsetNodeSetParams)(node, r),
+                Record::Host(r) => (d.cuGraphHostNodeSetParams)(node, r),
+                Record::Mark(e) => (d.cuGraphEventRecordNodeSetEvent)(node, *e),
+                Record::Wait(e) => (d.cuGraphEventWaitNodeSetEvent)(node, *e),
             }
         })?;
         let mut instantiate = false;
@@ -281,12 +287,12 @@ impl Context {
             let changed = check(unsafe {
                 match &record {
                     Record::Empty => 0,
-                    Record::Kernel(r, ..) => (d.graph_exec_kernel)(exec, node, r),
-                    Record::Copy(r) => (d.graph_exec_copy)(exec, node, r, context),
-                    Record::Set(r) => (d.graph_exec_set)(exec, node, r, context),
-                    Record::Host(r) => (d.graph_exec_host)(exec, node, r),
-                    Record::Mark(e) => (d.graph_exec_record)(exec, node, *e),
-                    Record::Wait(e) => (d.graph_exec_wait)(exec, node, *e),
+                    Record::Kernel(r, ..) => (d.cuGraphExecKernelNodeSetParams_v2)(exec, node, r),
+                    Record::Copy(r) => (d.cuGraphExecMemcpyNodeSetParams)(exec, node, r, context),
+                    Record::Set(r) => (d.cuGraphExecMemsetNodeSetParams)(exec, node, r, context),
+                    Record::Host(r) => (d.cuGraphExecHostNodeSetParams)(exec, node, r),
+                    Record::Mark(e) => (d.cuGraphExecEventRecordNodeSetEvent)(exec, node, *e),
+                    Record::Wait(e) => (d.cuGraphExecEventWaitNodeSetEvent)(exec, node, *e),
                 }
             });
             instantiate = changed.is_err_and(|error| !error.status.is_sticky());
@@ -311,14 +317,14 @@ impl Context {
         let node = graph.node(number)?;
         // SAFETY: the executable graph and the node are alive.
         check(unsafe {
-            (self.driver.graph_enable)(graph.exec as *mut c_void, node, u32::from(enabled))
+            (self.driver.cuGraphNodeSetEnabled)(graph.exec as *mut c_void, node, u32::from(enabled))
         })
     }
 
     /// cuGraphLaunch.
     pub fn graph_launch(&self, graph: &Graph, stream: &Stream) -> Result<()> {
         // SAFETY: both are alive.
-        check(unsafe { (self.driver.graph_launch)(graph.exec as *mut c_void, stream.raw()) })
+        check(unsafe { (self.driver.cuGraphLaunch)(graph.exec as *mut c_void, stream.raw()) })
     }
 
     /// Destroys a graph of which no launch is under way.
@@ -326,10 +332,10 @@ impl Context {
         let mut outcome = Ok(());
         if graph.exec != 0 {
             // SAFETY: taken by value: not used again.
-            outcome = check(unsafe { (self.driver.graph_exec_destroy)(graph.exec as *mut c_void) });
+            outcome = check(unsafe { (self.driver.cuGraphExecDestroy)(graph.exec as *mut c_void) });
         }
         // SAFETY: as above.
-        let destroyed = check(unsafe { (self.driver.graph_destroy)(graph.graph as *mut c_void) });
+        let destroyed = check(unsafe { (self.driver.cuGraphDestroy)(graph.graph as *mut c_void) });
         for function in &graph.functions {
             // SAFETY: made in `record`, and no launch runs it any more.
             drop(unsafe { Box::from_raw(*function as *mut HostFunction) });

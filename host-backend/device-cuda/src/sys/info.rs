@@ -2,6 +2,7 @@
 
 use core::ffi::{c_char, c_int};
 
+use paragpu_abi::CUresult;
 use paragpu_device::Result;
 
 use super::driver::{Driver, check, text_of};
@@ -11,7 +12,7 @@ impl Driver {
     pub fn version(&self) -> Result<i32> {
         let mut version = 0;
         // SAFETY: an out-parameter.
-        check(unsafe { (self.driver_version)(&mut version) })?;
+        check(unsafe { (self.cuDriverGetVersion)(&mut version) })?;
         Ok(version)
     }
 
@@ -19,12 +20,12 @@ impl Driver {
     pub fn devices(&self) -> Result<Vec<c_int>> {
         let mut count = 0;
         // SAFETY: an out-parameter.
-        check(unsafe { (self.device_count)(&mut count) })?;
+        check(unsafe { (self.cuDeviceGetCount)(&mut count) })?;
         (0..count)
             .map(|ordinal| {
                 let mut device = 0;
                 // SAFETY: an out-parameter and an ordinal below the count.
-                check(unsafe { (self.device_get)(&mut device, ordinal) })?;
+                check(unsafe { (self.cuDeviceGet)(&mut device, ordinal) })?;
                 Ok(device)
             })
             .collect()
@@ -34,7 +35,7 @@ impl Driver {
     pub fn name(&self, device: c_int) -> Result<String> {
         // SAFETY: the function fills at most the bytes it is told.
         text(256, |buffer, size| unsafe {
-            (self.device_name)(buffer, size, device)
+            (self.cuDeviceGetName)(buffer, size, device)
         })
     }
 
@@ -42,7 +43,7 @@ impl Driver {
     pub fn pci_bus_id(&self, device: c_int) -> Result<String> {
         // SAFETY: the function fills at most the bytes it is told.
         text(32, |buffer, size| unsafe {
-            (self.device_pci_bus_id)(buffer, size, device)
+            (self.cuDeviceGetPCIBusId)(buffer, size, device)
         })
     }
 
@@ -50,7 +51,7 @@ impl Driver {
     pub fn uuid(&self, device: c_int) -> Result<[u8; 16]> {
         let mut uuid = paragpu_abi::CUuuid { bytes: [0; 16] };
         // SAFETY: an out-parameter.
-        check(unsafe { (self.device_uuid)(&mut uuid, device) })?;
+        check(unsafe { (self.cuDeviceGetUuid_v2)(&mut uuid, device) })?;
         Ok(uuid.bytes)
     }
 
@@ -58,7 +59,7 @@ impl Driver {
     pub fn total_memory(&self, device: c_int) -> Result<u64> {
         let mut size = 0;
         // SAFETY: an out-parameter.
-        check(unsafe { (self.device_total_mem)(&mut size, device) })?;
+        check(unsafe { (self.cuDeviceTotalMem_v2)(&mut size, device) })?;
         Ok(size as u64)
     }
 
@@ -66,13 +67,13 @@ impl Driver {
     pub fn attribute(&self, device: c_int, attribute: c_int) -> Option<i32> {
         let mut value = 0;
         // SAFETY: an out-parameter; unknown attributes are refused.
-        check(unsafe { (self.device_attribute)(&mut value, attribute, device) }).ok()?;
+        check(unsafe { (self.cuDeviceGetAttribute)(&mut value, attribute, device) }).ok()?;
         Some(value)
     }
 }
 
 /// Runs a function that writes a C string.
-fn text(size: usize, fill: impl FnOnce(*mut c_char, c_int) -> u32) -> Result<String> {
+fn text(size: usize, fill: impl FnOnce(*mut c_char, c_int) -> CUresult) -> Result<String> {
     let mut buffer = vec![0u8; size];
     check(fill(buffer.as_mut_ptr().cast(), size as c_int))?;
     Ok(text_of(&buffer))

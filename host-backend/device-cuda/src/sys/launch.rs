@@ -50,7 +50,12 @@ impl Context {
         ];
         // SAFETY: complete records; the driver copies the parameters before it returns.
         check(unsafe {
-            (self.driver.launch)(&config, function.raw(), ptr::null_mut(), extra.as_mut_ptr())
+            (self.driver.cuLaunchKernelEx)(
+                &config,
+                function.raw(),
+                ptr::null_mut(),
+                extra.as_mut_ptr(),
+            )
         })
     }
 
@@ -65,8 +70,9 @@ impl Context {
         }
         let argument = Box::into_raw(Box::new(function));
         // SAFETY: the driver calls `run` once with `argument`.
-        let launched =
-            check(unsafe { (self.driver.launch_host)(stream.raw(), run, argument.cast()) });
+        let launched = check(unsafe {
+            (self.driver.cuLaunchHostFunc)(stream.raw(), Some(run), argument.cast())
+        });
         if launched.is_err() {
             // SAFETY: the driver refused, so `run` will not take it.
             drop(unsafe { Box::from_raw(argument) });

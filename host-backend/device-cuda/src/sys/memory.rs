@@ -8,10 +8,10 @@ use paragpu_device::{Error, Result};
 use paragpu_protocol::status::Status;
 
 use super::Context;
-use super::driver::{MemAccessDesc, MemAllocationProp, MemLocation, check};
+use super::driver::{CUmemAccessDesc, CUmemAllocationProp, MemLocation, check};
 
 /// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
-const DESCRIPTOR: u32 = 1;
+const DESCRIPTOR: c_int = 1;
 
 /// A range of addresses that this process owns: device memory that is mapped,
 /// or host memory that is registered.
@@ -52,7 +52,7 @@ impl Context {
     /// where nothing is mapped. Returns the allocation's handle.
     pub fn map(&self, address: u64, size: u64) -> Result<u64> {
         let d = &self.driver;
-        let property = MemAllocationProp {
+        let property = CUmemAllocationProp {
             allocation_type: 1,
             handle_types: DESCRIPTOR, // another worker can take it over
             location: self.location(),
@@ -61,14 +61,15 @@ impl Context {
         };
         let mut handle = 0;
         // SAFETY: a complete property record and an out-parameter.
-        check(unsafe { (d.mem_create)(&mut handle, size as usize, &property, 0) })?;
+        check(unsafe { (d.cuMemCreate)(&mut handle, size as usize, &property, 0) })?;
         self.place(address, size, handle)?;
         // SAFETY: the range is mapped and writable.
-        let zeroed = check(unsafe { (d.set_d8_async)(address, 0, size as usize, ptr::null_mut()) })
-            .and_then(|()| {
-                // SAFETY: the legacy default stream exists.
-                check(unsafe { (d.stream_synchronize)(ptr::null_mut()) })
-            });
+        let zeroed =
+            check(unsafe { (d.cuMemsetD8Async)(address, 0, size as usize, ptr::null_mut()) })
+                .and_then(|()| {
+                    // SAFETY: the legacy default stream exists.
+                    check(unsafe { (d.cuStreamSynchronize)(ptr::null_mut()) })
+                });
         match zeroed {
             Ok(()) => Ok(handle),
             Err(error) => {
@@ -88,21 +89,21 @@ impl Context {
     /// Maps an allocation at `address`, or releases it.
     fn place(&self, address: u64, size: u64, handle: u64) -> Result<()> {
         let d = &self.driver;
-        let access = MemAccessDesc {
+        let access = CUmemAccessDesc {
             location: self.location(),
             flags: 3,
         };
         // SAFETY: the range lies in a reservation of this context, and the handle was just made.
         let mapped =
-            check(unsafe { (d.mem_map)(address, size as usize, 0, handle, 0) }).and_then(|()| {
+            check(unsafe { (d.cuMemMap)(address, size as usize, 0, handle, 0) }).and_then(|()| {
                 // SAFETY: the range was just mapped.
-                check(unsafe { (d.mem_set_access)(address, size as usize, &access, 1) })
+                check(unsafe { (d.cuMemSetAccess)(address, size as usize, &access, 1) })
             });
         if mapped.is_err() {
             // SAFETY: undoes what was done; a range not mapped is refused.
             unsafe {
-                (d.mem_unmap)(address, size as usize);
-                (d.mem_release)(handle);
+                (d.cuMemUnmap)(address, size as usize);
+                (d.cuMemRelease)(handle);
             }
         }
         mapped
@@ -113,7 +114,7 @@ impl Context {
         let mut descriptor: c_int = -1;
         let out = ptr::from_mut(&mut descriptor).cast();
         // SAFETY: the handle is alive; for this type the driver writes an int.
-        check(unsafe { (self.driver.mem_export)(out, handle, DESCRIPTOR, 0) })?;
+        check(unsafe { (self.driver.cuMemExportToShareableHandle)(out, handle, DESCRIPTOR, 0) })?;
         if descriptor < 0 {
             return Err(Status::UNKNOWN.into());
         }
@@ -129,7 +130,9 @@ impl Context {
         // For this type the descriptor itself takes the pointer's place.
         let from = ptr::without_provenance_mut(descriptor.as_raw_fd() as usize);
         // SAFETY: an out-parameter and an open descriptor.
-        check(unsafe { (self.driver.mem_import)(&mut handle, from, DESCRIPTOR) })?;
+        check(unsafe {
+            (self.driver.cuMemImportFromShareableHandle)(&mut handle, from, DESCRIPTOR)
+        })?;
         self.place(address, size, handle)?;
         Ok(handle)
     }
@@ -139,12 +142,12 @@ impl Context {
     pub fn open_peer(&self, size: u64, descriptor: BorrowedFd<'_>) -> Result<(Span, u64)> {
         let mut address = 0;
         // SAFETY: an out-parameter; the driver chooses a free range.
-        check(unsafe { (self.driver.mem_reserve)(&mut address, size as usize, 0, 0, 0) })?;
+        check(unsafe { (self.driver.cuMemAddressReserve)(&mut address, size as usize, 0, 0, 0) })?;
         match self.import(address, size, descriptor) {
             Ok(handle) => Ok((Span { address, size }, handle)),
             Err(error) => {
                 // SAFETY: reserved above, and nothing is mapped there.
-                unsafe { (self.driver.mem_address_free)(address, size as usize) };
+                unsafe { (self.driver.cuMemAddressFree)(address, size as usize) };
                 Err(error)
             }
         }
@@ -154,22 +157,22 @@ impl Context {
     pub fn close_peer(&self, Span { address, size }: Span, handle: u64) -> Result<()> {
         self.unmap(address, size, handle)?;
         // SAFETY: the range is `open_peer`'s, and nothing is mapped there any more.
-        check(unsafe { (self.driver.mem_address_free)(address, size as usize) })
+        check(unsafe { (self.driver.cuMemAddressFree)(address, size as usize) })
     }
 
     /// Undoes [`map`](Self::map) or [`import`](Self::import); no work may use the range any more.
     pub fn unmap(&self, address: u64, size: u64, handle: u64) -> Result<()> {
         // SAFETY: the caller hands back what `map` or `import` gave.
-        check(unsafe { (self.driver.mem_unmap)(address, size as usize) })?;
+        check(unsafe { (self.driver.cuMemUnmap)(address, size as usize) })?;
         // SAFETY: as above; the handle is not used again.
-        check(unsafe { (self.driver.mem_release)(handle) })
+        check(unsafe { (self.driver.cuMemRelease)(handle) })
     }
 
     /// Free and total bytes of the device.
     pub fn memory_info(&self) -> Result<(u64, u64)> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: out-parameters of the right type.
-        check(unsafe { (self.driver.mem_get_info)(&mut free, &mut total) })?;
+        check(unsafe { (self.driver.cuMemGetInfo_v2)(&mut free, &mut total) })?;
         Ok((free as u64, total as u64))
     }
 
@@ -178,13 +181,16 @@ impl Context {
         const PORTABLE_AND_MAPPED: u32 = 3;
         let pointer = address as *mut c_void;
         // SAFETY: the driver checks that the range is mapped; its owner keeps it so.
-        check(unsafe { (self.driver.host_register)(pointer, size as usize, PORTABLE_AND_MAPPED) })?;
+        check(unsafe {
+            (self.driver.cuMemHostRegister_v2)(pointer, size as usize, PORTABLE_AND_MAPPED)
+        })?;
         let mut device = 0;
         // SAFETY: out-parameter; the range was just registered.
-        let found = check(unsafe { (self.driver.host_device_pointer)(&mut device, pointer, 0) });
+        let found =
+            check(unsafe { (self.driver.cuMemHostGetDevicePointer_v2)(&mut device, pointer, 0) });
         if found.is_err() || device != address {
             // SAFETY: registered above.
-            unsafe { (self.driver.host_unregister)(pointer) };
+            unsafe { (self.driver.cuMemHostUnregister)(pointer) };
             found?;
             return Err(Error::new(
                 Status::NOT_SUPPORTED,
@@ -197,8 +203,8 @@ impl Context {
     /// Ends a registration; the driver waits for work that uses it.
     pub fn host_unregister(&self, address: u64) -> Result<()> {
         // SAFETY: no work uses it any more: the context is idle after this.
-        check(unsafe { (self.driver.ctx_synchronize)() })?;
+        check(unsafe { (self.driver.cuCtxSynchronize)() })?;
         // SAFETY: the driver refuses what is not registered.
-        check(unsafe { (self.driver.host_unregister)(address as *mut c_void) })
+        check(unsafe { (self.driver.cuMemHostUnregister)(address as *mut c_void) })
     }
 }

@@ -36,7 +36,7 @@ impl Context {
         // are numbers. A damaged binary image may make the driver fail in this process, which
         // serves one session only.
         let loaded = check(unsafe {
-            (self.driver.module_load)(
+            (self.driver.cuModuleLoadDataEx)(
                 &mut module,
                 image.as_ptr().cast(),
                 names.len() as u32,
@@ -53,7 +53,7 @@ impl Context {
     /// cuModuleUnload of a module whose kernels are over.
     pub fn module_unload(&self, module: Module) -> Result<()> {
         // SAFETY: taken by value: not used again.
-        check(unsafe { (self.driver.module_unload)(module.raw()) })
+        check(unsafe { (self.driver.cuModuleUnload)(module.raw()) })
     }
 
     /// cuModuleGetFunction.
@@ -61,7 +61,7 @@ impl Context {
         let mut function = ptr::null_mut();
         // SAFETY: the module is alive; an out-parameter.
         check(unsafe {
-            (self.driver.module_function)(&mut function, module.raw(), name.as_ptr())
+            (self.driver.cuModuleGetFunction)(&mut function, module.raw(), name.as_ptr())
         })?;
         Ok(Function::new(function))
     }
@@ -71,7 +71,7 @@ impl Context {
         let (mut address, mut size) = (0, 0);
         // SAFETY: the module is alive; out-parameters.
         check(unsafe {
-            (self.driver.module_global)(&mut address, &mut size, module.raw(), name.as_ptr())
+            (self.driver.cuModuleGetGlobal_v2)(&mut address, &mut size, module.raw(), name.as_ptr())
         })?;
         Ok((address, size as u64))
     }
@@ -80,7 +80,7 @@ impl Context {
     pub fn function_attribute(&self, function: &Function, attribute: c_int) -> Result<i32> {
         let mut value = 0;
         // SAFETY: the function is alive; an out-parameter.
-        check(unsafe { (self.driver.function_attribute)(&mut value, attribute, function.raw()) })?;
+        check(unsafe { (self.driver.cuFuncGetAttribute)(&mut value, attribute, function.raw()) })?;
         Ok(value)
     }
 
@@ -89,7 +89,7 @@ impl Context {
         let (mut offset, mut size) = (0, 0);
         // SAFETY: the function is alive; out-parameters.
         check(unsafe {
-            (self.driver.function_parameter)(function.raw(), index, &mut offset, &mut size)
+            (self.driver.cuFuncGetParamInfo)(function.raw(), index, &mut offset, &mut size)
         })?;
         Ok((offset, size))
     }
@@ -102,13 +102,13 @@ impl Context {
         value: i32,
     ) -> Result<()> {
         // SAFETY: the function is alive.
-        check(unsafe { (self.driver.function_set_attribute)(function.raw(), name, value) })
+        check(unsafe { (self.driver.cuFuncSetAttribute)(function.raw(), name, value) })
     }
 
     /// cuFuncSetCacheConfig.
     pub fn function_set_cache_config(&self, function: &Function, config: c_int) -> Result<()> {
         // SAFETY: the function is alive.
-        check(unsafe { (self.driver.function_set_cache_config)(function.raw(), config) })
+        check(unsafe { (self.driver.cuFuncSetCacheConfig)(function.raw(), config) })
     }
 
     /// cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags.
@@ -122,7 +122,9 @@ impl Context {
         let mut blocks = 0;
         // SAFETY: the function is alive; an out-parameter.
         check(unsafe {
-            (self.driver.occupancy_blocks)(
+            (self
+                .driver
+                .cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags)(
                 &mut blocks,
                 function.raw(),
                 threads,
@@ -138,7 +140,12 @@ impl Context {
         let mut size = 0;
         // SAFETY: the function is alive; an out-parameter.
         check(unsafe {
-            (self.driver.occupancy_shared)(&mut size, function.raw(), blocks, threads)
+            (self.driver.cuOccupancyAvailableDynamicSMemPerBlock)(
+                &mut size,
+                function.raw(),
+                blocks,
+                threads,
+            )
         })?;
         Ok(size as u64)
     }

@@ -13,31 +13,31 @@ impl Context {
     pub fn stream_create(&self, flags: u32, priority: i32) -> Result<Stream> {
         let mut stream = ptr::null_mut();
         // SAFETY: an out-parameter.
-        check(unsafe { (self.driver.stream_create)(&mut stream, flags, priority) })?;
+        check(unsafe { (self.driver.cuStreamCreateWithPriority)(&mut stream, flags, priority) })?;
         Ok(Stream::new(stream))
     }
 
     /// cuStreamDestroy.
     pub fn stream_destroy(&self, stream: Stream) -> Result<()> {
         // SAFETY: taken by value: not used again.
-        check(unsafe { (self.driver.stream_destroy)(stream.raw()) })
+        check(unsafe { (self.driver.cuStreamDestroy_v2)(stream.raw()) })
     }
 
     /// cuStreamQuery.
     pub fn stream_query(&self, stream: &Stream) -> Result<bool> {
         // SAFETY: the stream is alive.
-        check_query(unsafe { (self.driver.stream_query)(stream.raw()) })
+        check_query(unsafe { (self.driver.cuStreamQuery)(stream.raw()) })
     }
 
     /// cuStreamSynchronize.
     pub fn stream_synchronize(&self, stream: &Stream) -> Result<()> {
         // SAFETY: the stream is alive.
-        check(unsafe { (self.driver.stream_synchronize)(stream.raw()) })
+        check(unsafe { (self.driver.cuStreamSynchronize)(stream.raw()) })
     }
 
     /// cuStreamWaitEvent.
     pub fn stream_wait(&self, stream: &Stream, event: &Event) -> Result<()> {
         // SAFETY: both are alive.
-        check(unsafe { (self.driver.stream_wait)(stream.raw(), event.raw(), 0) })
+        check(unsafe { (self.driver.cuStreamWaitEvent)(stream.raw(), event.raw(), 0) })
     }
 }

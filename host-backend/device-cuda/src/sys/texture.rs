@@ -35,9 +35,9 @@ impl Context {
         // SAFETY: a complete descriptor and an out-parameter.
         check(unsafe {
             if shape.levels == 0 {
-                (self.driver.array_create)(&mut array, &descriptor)
+                (self.driver.cuArray3DCreate_v2)(&mut array, &descriptor)
             } else {
-                (self.driver.mipmap_create)(&mut array, &descriptor, shape.levels)
+                (self.driver.cuMipmappedArrayCreate)(&mut array, &descriptor, shape.levels)
             }
         })?;
         Ok(Array::new(array, shape.levels))
@@ -48,9 +48,9 @@ impl Context {
         // SAFETY: taken by value: not used again.
         check(unsafe {
             if array.levels == 0 {
-                (self.driver.array_destroy)(array.raw())
+                (self.driver.cuArrayDestroy)(array.raw())
             } else {
-                (self.driver.mipmap_destroy)(array.raw())
+                (self.driver.cuMipmappedArrayDestroy)(array.raw())
             }
         })
     }
@@ -93,14 +93,14 @@ impl Context {
         let view = view.as_ref().map_or(ptr::null(), ptr::from_ref);
         let mut object = 0;
         // SAFETY: complete records whose resource is alive or owned; an out-parameter.
-        check(unsafe { (self.driver.texture_create)(&mut object, &resource, &texture, view) })?;
+        check(unsafe { (self.driver.cuTexObjectCreate)(&mut object, &resource, &texture, view) })?;
         Ok(object)
     }
 
     /// cuTexObjectDestroy of an object that [`texture_create`](Self::texture_create) gave.
     pub fn texture_destroy(&self, texture: u64) -> Result<()> {
         // SAFETY: the caller's set of objects held it.
-        check(unsafe { (self.driver.texture_destroy)(texture) })
+        check(unsafe { (self.driver.cuTexObjectDestroy)(texture) })
     }
 
     /// cuSurfObjectCreate.
@@ -108,14 +108,14 @@ impl Context {
         let resource = resource_record(&Resource::Array(array));
         let mut object = 0;
         // SAFETY: a complete record whose array is alive; an out-parameter.
-        check(unsafe { (self.driver.surface_create)(&mut object, &resource) })?;
+        check(unsafe { (self.driver.cuSurfObjectCreate)(&mut object, &resource) })?;
         Ok(object)
     }
 
     /// cuSurfObjectDestroy of an object that [`surface_create`](Self::surface_create) gave.
     pub fn surface_destroy(&self, surface: u64) -> Result<()> {
         // SAFETY: the caller's set of objects held it.
-        check(unsafe { (self.driver.surface_destroy)(surface) })
+        check(unsafe { (self.driver.cuSurfObjectDestroy)(surface) })
     }
 }
 
