@@ -11,7 +11,7 @@ use crossterm::terminal::{
     enable_raw_mode, size,
 };
 use crossterm::{cursor, queue};
-use paragpu_daemon::admin::{Request, Response, SessionInfo, Stats};
+use paragpu_control::admin::{Request, Response, SessionInfo, Stats};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::Serialize;
 
@@ -430,7 +430,7 @@ fn show(control: &Control, mut options: Options) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
-    use paragpu_daemon::admin::Activity;
+    use paragpu_control::admin::Activity;
 
     use super::*;
 
