@@ -1,6 +1,6 @@
 //! The commands against a daemon's part that this test plays.
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufReader, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use paragpu_control::admin::{
     Activity, DeviceInfo, Figures, Migrate, Moved, Request, Response, SessionInfo, Stats, VmInfo,
 };
-use paragpu_control::frame;
+use paragpu_control::line;
 use paragpu_control::worker::Phase;
 use paragpu_protocol::codec::{Text, decode_all, encode_all};
 use paragpu_protocol::frame::{Control, FrameHeader, HEADER_LEN};
@@ -116,7 +116,8 @@ fn daemon(directory: &Path, connections: usize, problem: Option<&'static str>) -
     std::thread::spawn(move || {
         for _ in 0..connections {
             let (stream, _) = listener.accept().unwrap();
-            while let Some(request) = frame::read(&stream).unwrap() {
+            let mut requests = BufReader::new(&stream);
+            while let Some(request) = line::read(&mut requests).unwrap() {
                 let response = match request {
                     Request::List {} => Response::Sessions {
                         sessions: vec![session()],
@@ -139,7 +140,7 @@ fn daemon(directory: &Path, connections: usize, problem: Option<&'static str>) -
                             done: 1,
                             all: 2,
                         };
-                        frame::write(&stream, &progress).unwrap();
+                        line::write(&stream, &progress).unwrap();
                         Response::Done(Figures {
                             bytes: 4096,
                             pre_copied_bytes: 2048,
@@ -163,7 +164,7 @@ fn daemon(directory: &Path, connections: usize, problem: Option<&'static str>) -
                         pid: 42,
                     },
                 };
-                frame::write(&stream, &response).unwrap();
+                line::write(&stream, &response).unwrap();
             }
         }
     })

@@ -7,7 +7,8 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use paragpu_control::admin::{Request, Response};
-use paragpu_control::frame::{self, Assembler, FrameError};
+use paragpu_control::frame::FrameError;
+use paragpu_control::line::{self, Assembler};
 
 /// Bytes that are read at a time.
 const READ: usize = 4096;
@@ -86,14 +87,14 @@ impl Console {
 
     /// Appends a response.
     pub fn answer(&mut self, response: &Response) {
-        let encoded = frame::encode(response).or_else(|error| {
+        let encoded = line::encode(response).or_else(|error| {
             // A listing that is too long, say: the client must not wait in vain.
             tracing::error!(%error, "a response cannot be sent");
             let error = error.to_string();
-            frame::encode(&Response::Error { error })
+            line::encode(&Response::Error { error })
         });
         match encoded {
-            Ok(frame) => self.output.extend(frame),
+            Ok(line) => self.output.extend(line),
             Err(error) => tracing::error!(%error, "a response cannot be written"),
         }
     }

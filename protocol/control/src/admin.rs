@@ -3,12 +3,14 @@
 //! progress, at last with its outcome.
 #![forbid(unsafe_code)]
 
+use std::io::BufReader;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::frame::{self, FrameError, Message};
+use crate::frame::{FrameError, Message};
+use crate::line;
 use crate::worker::{self, Phase};
 
 impl Message for Request {
@@ -63,9 +65,10 @@ impl Client {
         request: &Request,
         mut progress: impl FnMut(Progress),
     ) -> Result<Response, FrameError> {
-        frame::write(&self.stream, request)?;
+        line::write(&self.stream, request)?;
+        let mut answers = BufReader::new(&self.stream);
         loop {
-            match frame::read(&self.stream)?.ok_or(FrameError::Length)? {
+            match line::read(&mut answers)?.ok_or(FrameError::Length)? {
                 Response::Progress {
                     session,
                     phase,

@@ -1,4 +1,4 @@
-//! How a message becomes bytes: a header and one JSON value.
+//! How a message becomes a packet: a header and one JSON value.
 //!
 //! ```text
 //!  0  u16 magic      0x6770, "pg"
@@ -10,7 +10,7 @@
 //! Numbers are little-endian. Decoding is total. It allocates no more than a
 //! constant multiple of the bytes that came, whatever the header claims.
 
-use std::io::{self, Read, Write};
+use std::io;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -42,7 +42,7 @@ pub enum FrameError {
     /// The length exceeds [`Message::MOST`].
     #[error("a message of {0} bytes is too long")]
     TooLong(usize),
-    /// The packet or stream ends inside a frame, or goes on behind it.
+    /// The packet or stream ends inside a message, or continues behind it.
     #[error("a message is incomplete")]
     Length,
     /// The frame is whole, but its JSON is not the message that was expected.
@@ -104,72 +104,4 @@ pub fn decode<M: Message>(packet: &[u8]) -> Result<M, FrameError> {
         return Err(FrameError::Length);
     }
     Ok(serde_json::from_slice(json)?)
-}
-
-/// Writes one frame to a stream.
-///
-/// # Errors
-/// As [`encode`]; [`FrameError::Io`].
-pub fn write<M: Message>(mut stream: impl Write, message: &M) -> Result<(), FrameError> {
-    Ok(stream.write_all(&encode(message)?)?)
-}
-
-/// Reads one frame from a stream, and nothing behind it; `None` where the
-/// stream ends between two frames.
-///
-/// # Errors
-/// [`FrameError`].
-pub fn read<M: Message>(mut stream: impl Read) -> Result<Option<M>, FrameError> {
-    let mut header = Vec::with_capacity(HEADER);
-    (&mut stream).take(HEADER as u64).read_to_end(&mut header)?;
-    if header.is_empty() {
-        return Ok(None);
-    }
-    let header = header.try_into().map_err(|_| FrameError::Length)?;
-    let length = length::<M>(header)?;
-    // It grows with what comes, not with what the header promises.
-    let mut json = Vec::new();
-    stream.take(length as u64).read_to_end(&mut json)?;
-    if json.len() != length {
-        return Err(FrameError::Length);
-    }
-    Ok(Some(serde_json::from_slice(&json)?))
-}
-
-/// Takes messages out of bytes that come bit by bit, for a reader that must not
-/// wait.
-#[derive(Debug, Default)]
-pub struct Assembler {
-    bytes: Vec<u8>,
-}
-
-impl Assembler {
-    /// Appends what came.
-    pub fn push(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
-    }
-
-    /// Bytes that no message was made of yet.
-    #[must_use]
-    pub fn pending(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// The next message; `None` while it is incomplete.
-    ///
-    /// # Errors
-    /// [`FrameError::Content`]: the frame is taken, and the next one may be
-    /// good. After any other error the stream is of no use.
-    pub fn take<M: Message>(&mut self) -> Result<Option<M>, FrameError> {
-        let Some((header, rest)) = self.bytes.split_first_chunk::<HEADER>() else {
-            return Ok(None);
-        };
-        let length = length::<M>(*header)?;
-        let Some(json) = rest.get(..length) else {
-            return Ok(None);
-        };
-        let message = serde_json::from_slice(json);
-        self.bytes.drain(..HEADER.saturating_add(length));
-        Ok(Some(message?))
-    }
 }

@@ -25,6 +25,7 @@ pub mod account;
 pub mod admin;
 pub mod counters;
 pub mod frame;
+pub mod line;
 pub mod socket;
 pub mod spawn;
 pub mod state;

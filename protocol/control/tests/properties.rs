@@ -1,11 +1,12 @@
 //! Every message survives its frame, and bytes that are none are refused.
 
-use std::io::Read;
+use std::io::BufReader;
 use std::path::PathBuf;
 
 use paragpu_control::admin::{Figures, Migrate as Order, Moved, Request, Response};
 use paragpu_control::counters::{Counters, LATENCIES};
-use paragpu_control::frame::{self, Assembler, FrameError, HEADER, Message, VERSION};
+use paragpu_control::frame::{self, FrameError, HEADER, Message, VERSION};
+use paragpu_control::line::{self, Assembler};
 use paragpu_control::worker::{
     Again, Channel, FromWorker, Guest, Migrate, Phase, Progress, Report, Route, Step, Terms,
     ToWorker,
@@ -225,15 +226,17 @@ fn response() -> impl Strategy<Value = Response> {
     ]
 }
 
-/// It comes back from its frame, whole or in pieces; no part of it does.
+/// It comes back from its packet and from its line, whole or in pieces; no part
+/// of it does.
 fn survives<M: Message + PartialEq + std::fmt::Debug>(message: &M, cut: prop::sample::Index) {
-    let bytes = frame::encode(message).unwrap();
-    assert_eq!(&frame::decode::<M>(&bytes).unwrap(), message);
-    assert_eq!(&frame::read::<M>(&bytes[..]).unwrap().unwrap(), message);
+    let packet = frame::encode(message).unwrap();
+    assert_eq!(&frame::decode::<M>(&packet).unwrap(), message);
+    assert!(frame::decode::<M>(&packet[..cut.index(packet.len())]).is_err());
 
+    let bytes = line::encode(message).unwrap();
+    assert_eq!(&line::read::<M>(&bytes[..]).unwrap().unwrap(), message);
     let (start, rest) = bytes.split_at(cut.index(bytes.len()));
-    assert!(frame::decode::<M>(start).is_err());
-    match frame::read::<M>(start) {
+    match line::read::<M>(start) {
         Ok(None) => assert!(start.is_empty()),
         read => assert!(matches!(read, Err(FrameError::Length)), "{read:?}"),
     }
@@ -250,7 +253,7 @@ fn survives<M: Message + PartialEq + std::fmt::Debug>(message: &M, cut: prop::sa
 /// Any bytes are a message or an error for every reader.
 fn is_total<M: Message>(bytes: &[u8]) {
     let _ = frame::decode::<M>(bytes);
-    let _ = frame::read::<M>(bytes);
+    let _ = line::read::<M>(bytes);
     let mut assembler = Assembler::default();
     assembler.push(bytes);
     while let Ok(Some(_)) | Err(FrameError::Content(_)) = assembler.take::<M>() {}
@@ -310,42 +313,8 @@ proptest! {
     }
 }
 
-/// Gives a header, then as few bytes as `rest`, and notes the room asked for.
-struct Liar {
-    header: Vec<u8>,
-    rest: usize,
-    most: usize,
-}
-
-impl Read for Liar {
-    fn read(&mut self, room: &mut [u8]) -> std::io::Result<usize> {
-        self.most = self.most.max(room.len());
-        if !self.header.is_empty() {
-            let count = room.len().min(self.header.len());
-            room[..count].copy_from_slice(&self.header[..count]);
-            self.header.drain(..count);
-            return Ok(count);
-        }
-        let count = room.len().min(self.rest);
-        self.rest -= count;
-        Ok(count)
-    }
-}
-
 #[test]
-fn a_header_that_lies_takes_no_memory() {
-    let mut liar = Liar {
-        header: header(VERSION, u32::try_from(Response::MOST).unwrap()),
-        rest: 100,
-        most: 0,
-    };
-    let read = frame::read::<Response>(&mut liar);
-    assert!(matches!(read, Err(FrameError::Length)), "{read:?}");
-    assert!(liar.most <= 64 << 10, "room for {} bytes", liar.most);
-}
-
-#[test]
-fn bad_headers_are_named_before_anything_behind_them_is_read() {
+fn bad_headers_are_named() {
     let too_long = u32::try_from(Request::MOST).unwrap() + 1;
     for (bytes, expected) in [
         (b"GET / HT".to_vec(), "does not speak"),
@@ -354,19 +323,20 @@ fn bad_headers_are_named_before_anything_behind_them_is_read() {
         (header(VERSION, u32::MAX), "is too long"),
     ] {
         assert_eq!(bytes.len(), HEADER);
-        let mut liar = Liar {
-            header: bytes.clone(),
-            rest: 1,
-            most: 0,
-        };
-        let error = frame::read::<Request>(&mut liar).unwrap_err();
-        assert!(error.to_string().contains(expected), "{error}");
-        assert_eq!(liar.rest, 1);
-        let mut assembler = Assembler::default();
-        assembler.push(&bytes);
-        let error = assembler.take::<Request>().unwrap_err();
+        let error = frame::decode::<Request>(&bytes).unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
     }
+}
+
+#[test]
+fn an_endless_line_is_given_up() {
+    let mut endless = BufReader::new(std::io::repeat(b' '));
+    let read = line::read::<Request>(&mut endless);
+    assert!(matches!(read, Err(FrameError::TooLong(_))), "{read:?}");
+    let mut assembler = Assembler::default();
+    assembler.push(&vec![b' '; Request::MOST + 1]);
+    let taken = assembler.take::<Request>();
+    assert!(matches!(taken, Err(FrameError::TooLong(_))), "{taken:?}");
 }
 
 #[test]
