@@ -13,10 +13,11 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use paragpu_communicator_ring::pci::IdleChannel;
+use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use crate::Error;
@@ -49,7 +50,7 @@ impl Shared {
         let (Some(lists), Some(memory)) = (lists, &self.guest_memory) else {
             return (0, Vec::new());
         };
-        let mut memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memory = memory.lock();
         match memory.descriptors() {
             Ok(descriptors) if !descriptors.is_empty() => (lists, descriptors),
             Ok(_) => (0, Vec::new()),

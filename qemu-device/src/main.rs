@@ -4,12 +4,18 @@
 use std::error::Error as _;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 use paragpu_qemu_device::settings::{Arguments, Settings};
 use paragpu_qemu_device::{Error, service};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|first| first == "--man")
+    {
+        return manual();
+    }
     let arguments = Arguments::parse();
     let filter = EnvFilter::try_from_env("PARAGPU_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
@@ -25,6 +31,15 @@ fn main() -> ExitCode {
             let _ = sd_notify::notify(&[sd_notify::NotifyState::Status(&why)]);
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Prints the manual page, for packages.
+fn manual() -> ExitCode {
+    let page = clap_mangen::Man::new(Arguments::command().name("paragpu-qemu-device")).section("8");
+    match page.render(&mut std::io::stdout()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
     }
 }
 

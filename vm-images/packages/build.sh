@@ -38,6 +38,9 @@ for side in guest host; do
 	cp "$top/protocol/config/$side.toml.example" "$staged/$side.toml"
 done
 "$staged/paragpu" man "$staged/man"
+for program in paragpud paragpu-worker paragpu-qemu-device; do
+	"$staged/$program" --man >"$staged/man/$program.8"
+done
 "$staged/paragpu" completions bash >"$staged/completions/bash/paragpu"
 "$staged/paragpu" completions zsh >"$staged/completions/zsh/_paragpu"
 "$staged/paragpu" completions fish >"$staged/completions/fish/paragpu.fish"

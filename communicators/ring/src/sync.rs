@@ -1,5 +1,8 @@
-//! What the rings synchronize with: the standard library's types, or loom's
-//! in a model run (`--cfg loom`), so that the model checks the real code.
+//! What the rings synchronize with: parking_lot's locks and the standard
+//! library's atomics, or loom's types in a model run (`--cfg loom`), so that the
+//! model checks the real code.
+
+use std::time::Duration;
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -9,18 +12,58 @@ pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(not(loom))]
 pub(crate) use crate::sys::fence_unsafe::full_fence;
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 #[cfg(not(loom))]
-pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 #[cfg(loom)]
 pub(crate) fn full_fence() {
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// Locks; a panic of another holder left nothing half done here.
+/// Locks.
+#[cfg(not(loom))]
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock()
+}
+
+/// Waits for a notification, or for `at_most`.
+#[cfg(not(loom))]
+pub(crate) fn wait<'a, T>(
+    condition: &Condvar,
+    mut guard: MutexGuard<'a, T>,
+    at_most: Option<Duration>,
+) -> MutexGuard<'a, T> {
+    match at_most {
+        None => condition.wait(&mut guard),
+        Some(time) => drop(condition.wait_for(&mut guard, time)),
+    }
+    guard
+}
+
+/// Locks. A model ends with the first panic, so that no lock is poisoned.
+#[cfg(loom)]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Waits for a notification, or for `at_most`.
+#[cfg(loom)]
+pub(crate) fn wait<'a, T>(
+    condition: &Condvar,
+    guard: MutexGuard<'a, T>,
+    at_most: Option<Duration>,
+) -> MutexGuard<'a, T> {
+    use std::sync::PoisonError;
+    match at_most {
+        None => condition
+            .wait(guard)
+            .unwrap_or_else(PoisonError::into_inner),
+        Some(time) => {
+            let waited = condition.wait_timeout(guard, time);
+            waited.unwrap_or_else(PoisonError::into_inner).0
+        }
+    }
 }

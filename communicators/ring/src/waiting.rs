@@ -5,7 +5,7 @@ use std::time::Instant;
 use paragpu_communicator::Error;
 
 use crate::doorbell::{Doorbell, Event};
-use crate::sync::{Condvar, Mutex, lock};
+use crate::sync::{Condvar, Mutex, lock, wait};
 
 /// Lets any number of threads wait for the doorbell: one of them sleeps in
 /// the kernel, the others behind it, and all look again when it rang.
@@ -66,22 +66,11 @@ impl Waiting {
                 self.changed.notify_all();
                 return event;
             }
-            state = match deadline {
-                None => self
-                    .changed
-                    .wait(state)
-                    .unwrap_or_else(std::sync::PoisonError::into_inner),
-                Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return Ok(Event::Deadline);
-                    }
-                    self.changed
-                        .wait_timeout(state, left)
-                        .unwrap_or_else(std::sync::PoisonError::into_inner)
-                        .0
-                }
-            };
+            let left = deadline.map(|end| end.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(Event::Deadline);
+            }
+            state = wait(&self.changed, state, left);
         }
     }
 

@@ -31,14 +31,14 @@ fn run(link: &Link) {
     loop {
         if link.is_closed() {
             outgoing = link.await_writer(outgoing);
-            if !outgoing.writing() && outgoing.pending() && !outgoing.failed() {
+            if outgoing.is_due() {
                 outgoing = link.drain(outgoing, Patience::Linger, u32::MAX);
             }
             drop(outgoing);
             link.shut_down();
             return;
         }
-        if outgoing.pending() && !outgoing.failed() && !outgoing.writing() {
+        if outgoing.is_due() {
             outgoing = link.drain(outgoing, Patience::Linger, u32::MAX);
             idle = 0;
         } else if idle < IDLE_TICKS {

@@ -3,12 +3,13 @@
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::Error;
 use paragpu_protocol::frame::{FrameHeader, HEADER_LEN};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, send, sendmsg, shutdown};
@@ -54,14 +55,47 @@ pub(crate) struct Outgoing {
     /// Empty (and without memory) while a thread writes it.
     batch: Vec<u8>,
     written: usize,
-    /// A thread writes to the socket, and will look here again after.
-    writing: bool,
-    /// Threads that wait for `progress`.
-    waiting: u32,
-    /// Whether the background writer sleeps until told.
-    pub(crate) parked: bool,
+    socket: Socket,
+    background: Background,
     sequence: u64,
-    failed: bool,
+}
+
+/// What is done with the socket.
+///
+/// ```text
+///        a thread appends a large frame, flushes,
+///        or is the background writer
+///   Free ───────────────────────────────────────► Writing
+///    ▲     all is written, or the socket is full     │
+///    ├───────────────────────────────────────────────┤
+///    │                                               │ the socket fails
+///    │                                               ▼
+///    │                                             Failed
+/// ```
+///
+/// [`Link::close`] ends the connection in any of them: `Free` shuts the socket
+/// down at once if nothing is pending; else the background writer does, when it
+/// has written the rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Socket {
+    /// Nobody writes.
+    Free,
+    /// One thread writes without the lock. It looks here again after.
+    Writing,
+    /// It takes nothing any more.
+    Failed,
+}
+
+/// What the background writer does. [`run`](crate::background) sleeps in ticks
+/// while there is traffic, so that posting costs no system call, and is
+/// `Parked` after some ticks without work. Whoever finds it so and leaves work
+/// behind makes it `Awake`, and notifies it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Background {
+    /// It looks for work by itself.
+    Awake,
+    /// It sleeps until notified.
+    Parked,
 }
 
 /// Most pieces of one write.
@@ -79,16 +113,18 @@ pub(crate) enum Patience {
 }
 
 impl Outgoing {
-    pub(crate) fn pending(&self) -> bool {
+    fn pending(&self) -> bool {
         self.written < self.batch.len() || !self.filling.is_empty()
     }
 
-    pub(crate) fn failed(&self) -> bool {
-        self.failed
+    /// Something is there to write, and nobody writes.
+    pub(crate) fn is_due(&self) -> bool {
+        self.socket == Socket::Free && self.pending()
     }
 
-    pub(crate) fn writing(&self) -> bool {
-        self.writing
+    /// Wakes the background writer; true where it must be notified.
+    fn rouse(&mut self) -> bool {
+        std::mem::replace(&mut self.background, Background::Awake) == Background::Parked
     }
 
     fn append(
@@ -132,11 +168,9 @@ impl Link {
                 filling: Vec::with_capacity(options.buffer),
                 batch: Vec::with_capacity(options.buffer),
                 written: 0,
-                writing: false,
-                waiting: 0,
-                parked: false,
+                socket: Socket::Free,
+                background: Background::Awake,
                 sequence: 0,
-                failed: false,
             })),
             progress: Condvar::new(),
             work: Condvar::new(),
@@ -144,10 +178,7 @@ impl Link {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Outgoing> {
-        self.outgoing
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.outgoing.0.lock()
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -155,7 +186,7 @@ impl Link {
     }
 
     fn check(&self, outgoing: &Outgoing) -> Result<(), Error> {
-        if outgoing.failed || self.is_closed() {
+        if outgoing.socket == Socket::Failed || self.is_closed() {
             return Err(Error::Closed);
         }
         Ok(())
@@ -177,10 +208,7 @@ impl Link {
         let fits = outgoing.append(&mut header, sequence, payload, self.options.buffer);
         // A full batch that nobody was asked to write would never make room.
         let wanted = header.slot == 0 || !fits;
-        let rouse = wanted && outgoing.parked && !outgoing.writing;
-        if rouse {
-            outgoing.parked = false;
-        }
+        let rouse = wanted && outgoing.socket == Socket::Free && outgoing.rouse();
         drop(outgoing);
         if rouse {
             self.work.notify_one();
@@ -202,15 +230,10 @@ impl Link {
 
     /// Makes or awaits progress of the writing.
     fn progress<'a>(&'a self, mut outgoing: MutexGuard<'a, Outgoing>) -> MutexGuard<'a, Outgoing> {
-        if !outgoing.writing {
+        if outgoing.socket != Socket::Writing {
             return self.drain(outgoing, Patience::Endless, 1);
         }
-        outgoing.waiting += 1;
-        outgoing = self
-            .progress
-            .wait(outgoing)
-            .unwrap_or_else(PoisonError::into_inner);
-        outgoing.waiting -= 1;
+        self.progress.wait(&mut outgoing);
         outgoing
     }
 
@@ -218,7 +241,7 @@ impl Link {
     pub(crate) fn flush(&self) -> Result<(), Error> {
         let outgoing = self.lock();
         self.check(&outgoing)?;
-        if outgoing.writing || !outgoing.pending() {
+        if !outgoing.is_due() {
             return Ok(());
         }
         let outgoing = self.drain(outgoing, Patience::None, BATCHES_PER_FLUSH);
@@ -231,23 +254,17 @@ impl Link {
         let mut outgoing = self.lock();
         loop {
             self.check(&outgoing)?;
-            if !outgoing.writing && !outgoing.pending() {
+            if outgoing.socket == Socket::Free && !outgoing.pending() {
                 return Ok(true);
             }
             if Instant::now() >= deadline {
                 return Ok(false);
             }
-            if !outgoing.writing {
+            if outgoing.socket != Socket::Writing {
                 outgoing = self.drain(outgoing, Patience::Linger, 1);
                 continue;
             }
-            outgoing.waiting += 1;
-            outgoing = self
-                .progress
-                .wait_timeout(outgoing, GLANCE)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
-            outgoing.waiting -= 1;
+            self.progress.wait_for(&mut outgoing, GLANCE);
         }
     }
 
@@ -259,16 +276,20 @@ impl Link {
         patience: Patience,
         batches: u32,
     ) -> MutexGuard<'a, Outgoing> {
-        outgoing.writing = true;
+        if outgoing.socket == Socket::Failed {
+            return outgoing;
+        }
+        outgoing.socket = Socket::Writing;
         let mut left = batches;
-        while !outgoing.failed && outgoing.pending() && left > 0 {
+        let mut has_failed = false;
+        while !has_failed && outgoing.pending() && left > 0 {
             left -= 1;
             if outgoing.written == outgoing.batch.len() {
                 outgoing.batch.clear();
                 outgoing.written = 0;
                 let Outgoing { filling, batch, .. } = &mut *outgoing;
                 std::mem::swap(filling, batch);
-                self.tell_progress(&outgoing);
+                self.progress.notify_all();
             }
             let batch = std::mem::take(&mut outgoing.batch);
             let mut written = outgoing.written;
@@ -280,25 +301,22 @@ impl Link {
             match end {
                 Ok(true) => {}
                 Ok(false) => break,
-                Err(_) => outgoing.failed = true,
+                Err(_) => has_failed = true,
             }
         }
-        self.stop_writing(&mut outgoing);
+        self.stop_writing(&mut outgoing, has_failed);
         outgoing
     }
 
-    fn stop_writing(&self, outgoing: &mut Outgoing) {
-        outgoing.writing = false;
-        self.tell_progress(outgoing);
-        if outgoing.pending() && outgoing.parked {
-            outgoing.parked = false;
+    /// `Writing` ends. What is left is the background writer's.
+    fn stop_writing(&self, outgoing: &mut Outgoing, has_failed: bool) {
+        outgoing.socket = match has_failed {
+            true => Socket::Failed,
+            false => Socket::Free,
+        };
+        self.progress.notify_all();
+        if outgoing.pending() && outgoing.rouse() {
             self.work.notify_one();
-        }
-    }
-
-    fn tell_progress(&self, outgoing: &Outgoing) {
-        if outgoing.waiting > 0 {
-            self.progress.notify_all();
         }
     }
 
@@ -313,12 +331,12 @@ impl Link {
         let mut outgoing = self.lock();
         loop {
             self.check(&outgoing)?;
-            if !outgoing.writing && !outgoing.pending() {
+            if outgoing.socket == Socket::Free && !outgoing.pending() {
                 break;
             }
             outgoing = self.progress(outgoing);
         }
-        outgoing.writing = true;
+        outgoing.socket = Socket::Writing;
         header.sequence = outgoing.number(sequence);
         drop(outgoing);
         let bytes = header.to_bytes();
@@ -329,9 +347,8 @@ impl Link {
         }
         let ended = self.write(&slices, &mut 0, Patience::Endless);
         let mut outgoing = self.lock();
-        outgoing.failed |= ended.is_err();
-        if outgoing.failed || !outgoing.pending() {
-            self.stop_writing(&mut outgoing);
+        if ended.is_err() || !outgoing.pending() {
+            self.stop_writing(&mut outgoing, ended.is_err());
         } else {
             outgoing = self.drain(outgoing, Patience::None, BATCHES_PER_FLUSH);
         }
@@ -430,21 +447,15 @@ impl Link {
     ) -> MutexGuard<'a, Outgoing> {
         match at_most {
             None => {
-                outgoing.parked = true;
-                outgoing = self
-                    .work
-                    .wait(outgoing)
-                    .unwrap_or_else(PoisonError::into_inner);
-                outgoing.parked = false;
-                outgoing
+                outgoing.background = Background::Parked;
+                self.work.wait(&mut outgoing);
+                outgoing.background = Background::Awake;
             }
             Some(time) => {
-                self.work
-                    .wait_timeout(outgoing, time)
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .0
+                self.work.wait_for(&mut outgoing, time);
             }
         }
+        outgoing
     }
 
     /// For the background writer of a closed connection: lets another thread's
@@ -453,13 +464,9 @@ impl Link {
         &'a self,
         mut outgoing: MutexGuard<'a, Outgoing>,
     ) -> MutexGuard<'a, Outgoing> {
-        outgoing.waiting += 1;
-        outgoing = self
-            .progress
-            .wait_timeout_while(outgoing, LINGER, |outgoing| outgoing.writing)
-            .unwrap_or_else(PoisonError::into_inner)
-            .0;
-        outgoing.waiting -= 1;
+        let is_writing = |outgoing: &mut Outgoing| outgoing.socket == Socket::Writing;
+        self.progress
+            .wait_while_for(&mut outgoing, is_writing, LINGER);
         outgoing
     }
 
@@ -470,10 +477,12 @@ impl Link {
             return;
         }
         let mut outgoing = self.lock();
-        if !outgoing.writing && (outgoing.failed || !outgoing.pending()) {
-            self.shut_down();
+        match outgoing.socket {
+            Socket::Free if outgoing.pending() => {}
+            Socket::Writing => {}
+            Socket::Free | Socket::Failed => self.shut_down(),
         }
-        outgoing.parked = false;
+        outgoing.background = Background::Awake;
         drop(outgoing);
         self.work.notify_one();
         self.progress.notify_all();

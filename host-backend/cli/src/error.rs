@@ -26,7 +26,7 @@ pub enum Error {
     },
     /// The daemon ended the connection or said something else.
     #[error("the daemon's answer is not understood; is it of another release?")]
-    Answer(#[source] std::io::Error),
+    Answer(#[from] paragpu_control::frame::FrameError),
     /// The daemon did not serve the request.
     #[error("{0}")]
     Refused(String),

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use paragpu_daemon::admin::{self, Moved, Request, Response};
+use paragpu_control::admin::{self, Figures, Moved, Progress, Request, Response};
+use paragpu_control::worker::Phase;
 
 use crate::arguments::{Migrate, Output};
 use crate::control::{Control, unexpected};
@@ -57,11 +58,7 @@ pub fn line(moved: &Moved) -> String {
         Some(error) => format!("session {session} of {vm} did not move: {error}\n"),
         None => format!(
             "session {session} of {vm} moved: {} in {:.1} ms, stopped for {:.1} ms\n",
-            carried(
-                moved.figures.bytes,
-                moved.figures.handed_over_bytes,
-                moved.figures.peer_copied_bytes
-            ),
+            carried(&moved.figures),
             moved.figures.total_ms,
             moved.figures.blackout_ms
         ),
@@ -69,11 +66,11 @@ pub fn line(moved: &Moved) -> String {
 }
 
 /// What was sent, and what went without.
-fn carried(sent: u64, handed_over: u64, peer_copied: u64) -> String {
-    let mut said = bytes(sent);
+fn carried(figures: &Figures) -> String {
+    let mut said = bytes(figures.bytes);
     for (size, how) in [
-        (handed_over, "handed over"),
-        (peer_copied, "from GPU to GPU"),
+        (figures.handed_over_bytes, "handed over"),
+        (figures.peer_copied_bytes, "from GPU to GPU"),
     ] {
         if size > 0 {
             said += &format!(" and {} {how}", bytes(size));
@@ -131,7 +128,7 @@ pub fn carry_out(control: &Control, request: &Request, output: Output) -> Result
         Output::Json => ProgressDrawTarget::hidden(),
     });
     let mut of: BTreeMap<u64, ProgressBar> = BTreeMap::new();
-    let done = control.order(request, |session, phase, done, all| {
+    let done = control.order(request, |Progress { session, progress }| {
         let bar = of.entry(session).or_insert_with(|| {
             let bar = bars.add(ProgressBar::new(0));
             let template = "{prefix:>8} {msg:<8} [{bar:40}] {bytes}/{total_bytes} {eta}";
@@ -141,9 +138,12 @@ pub fn carry_out(control: &Control, request: &Request, output: Output) -> Result
             bar.set_prefix(session.to_string());
             bar
         });
-        bar.set_message(if phase == 1 { "running" } else { "stopped" });
-        bar.set_length(all);
-        bar.set_position(done);
+        bar.set_message(match progress.phase {
+            Phase::Running => "running",
+            Phase::Stopped => "stopped",
+        });
+        bar.set_length(progress.all);
+        bar.set_position(progress.done);
     });
     for bar in of.values() {
         bar.finish_and_clear();
@@ -152,22 +152,16 @@ pub fn carry_out(control: &Control, request: &Request, output: Output) -> Result
 }
 
 fn tell(done: &Response, output: Output, what: &str) -> Result<(), Error> {
-    let Response::Done {
-        bytes: sent,
-        handed_over_bytes,
-        peer_copied_bytes,
-        blackout_ms,
-        total_ms,
-        ..
-    } = done
-    else {
+    let Response::Done(figures) = done else {
         return Err(unexpected());
     };
     match output {
         Output::Json => print_json(done),
         Output::Text => print(format!(
-            "{what}: {} in {total_ms:.1} ms, stopped for {blackout_ms:.1} ms\n",
-            carried(*sent, *handed_over_bytes, *peer_copied_bytes)
+            "{what}: {} in {:.1} ms, stopped for {:.1} ms\n",
+            carried(figures),
+            figures.total_ms,
+            figures.blackout_ms
         )),
     }
 }

@@ -2,7 +2,7 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 use paragpu_config::Size;
-use paragpu_daemon::admin::{
+use paragpu_control::admin::{
     Activity, CheckpointInfo, DeviceInfo, Request, Response, SessionInfo, Stats, VmInfo,
 };
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use paragpu_daemon::admin::{self, Moved, Request, Response, SessionInfo};
+use paragpu_control::admin::{self, Moved, Request, Response, SessionInfo};
 use paragpu_libvirt::host::Host;
 use paragpu_libvirt::{Asked, Connection, Detach, VmName, travel};
 use serde::Serialize;

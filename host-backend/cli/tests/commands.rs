@@ -1,14 +1,16 @@
 //! The commands against a daemon's part that this test plays.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufReader, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::thread::JoinHandle;
 
-use paragpu_daemon::admin::{
+use paragpu_control::admin::{
     Activity, DeviceInfo, Figures, Migrate, Moved, Request, Response, SessionInfo, Stats, VmInfo,
 };
+use paragpu_control::line;
+use paragpu_control::worker::Phase;
 use paragpu_protocol::codec::{Text, decode_all, encode_all};
 use paragpu_protocol::frame::{Control, FrameHeader, HEADER_LEN};
 use paragpu_protocol::handshake::{HELLO_LEN, Hello, Refusal, VERSION, Welcome};
@@ -114,8 +116,9 @@ fn daemon(directory: &Path, connections: usize, problem: Option<&'static str>) -
     std::thread::spawn(move || {
         for _ in 0..connections {
             let (stream, _) = listener.accept().unwrap();
-            for line in BufReader::new(&stream).lines() {
-                let response = match serde_json::from_str(&line.unwrap()).unwrap() {
+            let mut requests = BufReader::new(&stream);
+            while let Some(request) = line::read(&mut requests).unwrap() {
+                let response = match request {
                     Request::List {} => Response::Sessions {
                         sessions: vec![session()],
                     },
@@ -133,21 +136,19 @@ fn daemon(directory: &Path, connections: usize, problem: Option<&'static str>) -
                         assert_eq!(to.as_deref(), Some("unix:///other/paragpud.sock"));
                         let progress = Response::Progress {
                             session: 12,
-                            phase: 1,
+                            phase: Phase::Running,
                             done: 1,
                             all: 2,
                         };
-                        let mut line = serde_json::to_vec(&progress).unwrap();
-                        line.push(b'\n');
-                        (&stream).write_all(&line).unwrap();
-                        Response::Done {
+                        line::write(&stream, &progress).unwrap();
+                        Response::Done(Figures {
                             bytes: 4096,
                             pre_copied_bytes: 2048,
                             handed_over_bytes: 0,
                             peer_copied_bytes: 0,
                             blackout_ms: 1.5,
                             total_ms: 10.25,
-                        }
+                        })
                     }
                     Request::Migrate(Migrate { vm: Some(vm), .. }) => Response::Moved {
                         sessions: vec![moved(1, &vm, None), moved(2, &vm, Some("it is busy"))],
@@ -163,9 +164,7 @@ fn daemon(directory: &Path, connections: usize, problem: Option<&'static str>) -
                         pid: 42,
                     },
                 };
-                let mut line = serde_json::to_vec(&response).unwrap();
-                line.push(b'\n');
-                (&stream).write_all(&line).unwrap();
+                line::write(&stream, &response).unwrap();
             }
         }
     })
@@ -541,9 +540,6 @@ fn completions_and_manual_pages_are_made() {
         "paragpu-detach.1",
         "paragpu-doctor.1",
         "paragpu-config-show.1",
-        "paragpud.8",
-        "paragpu-worker.8",
-        "paragpu-qemu-device.8",
     ] {
         let page = std::fs::read_to_string(pages.join(page)).unwrap_or_else(|_| panic!("{page}"));
         assert!(page.contains(".TH"));

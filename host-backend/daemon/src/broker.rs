@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use paragpu_config::host::Host;
 use paragpu_config::{Endpoint, VmSocket};
-use paragpu_worker::control::Inbox;
+use paragpu_control::socket::Inbox;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

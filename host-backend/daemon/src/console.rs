@@ -6,14 +6,23 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-use crate::admin::{MAX_REQUEST, Request, Response};
+use paragpu_control::admin::{Request, Response};
+use paragpu_control::frame::FrameError;
+use paragpu_control::line::{self, Assembler};
+
+/// Bytes that are read at a time.
+const READ: usize = 4096;
+/// Most bytes of requests that wait for their turn.
+const MOST: usize = 64 << 10;
 
 /// One connection of the control socket.
 #[derive(Debug)]
 pub struct Console {
     socket: OwnedFd,
-    input: Vec<u8>,
+    input: Assembler,
     output: Vec<u8>,
+    /// What comes is not the protocol.
+    is_lost: bool,
 }
 
 /// The client is gone, or does not speak the language.
@@ -32,8 +41,9 @@ impl Console {
     pub fn new(socket: OwnedFd) -> Self {
         Self {
             socket,
-            input: Vec::new(),
+            input: Assembler::default(),
             output: Vec::new(),
+            is_lost: false,
         }
     }
 
@@ -49,33 +59,42 @@ impl Console {
     /// # Errors
     /// [`Gone`].
     pub fn read(&mut self) -> Result<(), Gone> {
-        let mut bytes = [0; MAX_REQUEST];
+        let mut bytes = [0; READ];
         match rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::DONTWAIT) {
             Ok((0, _)) => return Err(Gone),
-            Ok((count, _)) => self
-                .input
-                .extend_from_slice(bytes.get(..count).unwrap_or_default()),
+            Ok((count, _)) => self.input.push(bytes.get(..count).unwrap_or_default()),
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(_) => return Err(Gone),
         }
-        let unfinished = self.input.rsplit(|byte| *byte == b'\n').next();
-        if unfinished.is_some_and(|line| line.len() > MAX_REQUEST) {
-            return Err(Gone);
+        match self.input.pending() {
+            0..=MOST => Ok(()),
+            _ => Err(Gone),
         }
-        Ok(())
     }
 
-    /// The next request; an error is to be answered.
+    /// The next request. An error must be answered; where the stream is of no
+    /// use any more, the connection ends after the answer.
     pub fn request(&mut self) -> Option<Result<Request, String>> {
-        let end = self.input.iter().position(|byte| *byte == b'\n')?;
-        let line: Vec<u8> = self.input.drain(..=end).collect();
-        Some(serde_json::from_slice(&line).map_err(|error| format!("bad request: {error}")))
+        if self.is_lost {
+            return None;
+        }
+        let request = self.input.take().transpose()?;
+        Some(request.map_err(|error| {
+            self.is_lost = !matches!(error, FrameError::Content(_));
+            error.to_string()
+        }))
     }
 
     /// Appends a response.
     pub fn answer(&mut self, response: &Response) {
-        match serde_json::to_writer(&mut self.output, response) {
-            Ok(()) => self.output.push(b'\n'),
+        let encoded = line::encode(response).or_else(|error| {
+            // A listing that is too long, say: the client must not wait in vain.
+            tracing::error!(%error, "a response cannot be sent");
+            let error = error.to_string();
+            line::encode(&Response::Error { error })
+        });
+        match encoded {
+            Ok(line) => self.output.extend(line),
             Err(error) => tracing::error!(%error, "a response cannot be written"),
         }
     }
@@ -94,6 +113,9 @@ impl Console {
                 Err(_) => return Err(Gone),
             }
         }
-        Ok(())
+        match self.is_lost && self.output.is_empty() {
+            true => Err(Gone),
+            false => Ok(()),
+        }
     }
 }

@@ -52,8 +52,8 @@ pub struct Guest {
 pub struct Asked {
     /// The hello, checked.
     pub hello: Hello,
-    /// Its payload as it came.
-    pub hello_bytes: Vec<u8>,
+    /// The transport that it names.
+    pub transport: Transport,
     /// `unix`, `tcp`, `vsock`, `shm` or `pci`.
     pub communicator: &'static str,
     /// The VM, user or address.
@@ -222,7 +222,8 @@ impl Pending {
 
 fn said_hello(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
     let hello: Hello = decode_all(payload).map_err(|error| format!("bad hello: {error}"))?;
-    let communicator = match (hello.check().map_err(|error| error.to_string())?, peer) {
+    let transport = hello.check().map_err(|error| error.to_string())?;
+    let communicator = match (transport, peer) {
         (Transport::Stream, Peer::Local { .. }) => "unix",
         (Transport::Stream, Peer::Remote(_) | Peer::Host { .. }) => "tcp",
         (Transport::Stream, Peer::Cid(_) | Peer::Vm(_)) => "vsock",
@@ -236,7 +237,7 @@ fn said_hello(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
     };
     Ok(Asked {
         hello,
-        hello_bytes: payload.to_vec(),
+        transport,
         communicator,
         vm: peer.to_string(),
         channel: None,
@@ -281,8 +282,8 @@ fn arrived(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
     };
     let hello = Hello::new(transport, arrive.device, arrive.guest_pid);
     Ok(Asked {
-        hello_bytes: encode_all(&hello),
         hello,
+        transport,
         communicator,
         vm: arrive.vm.0.to_owned(),
         channel: None,
@@ -313,7 +314,7 @@ fn attached(payload: &[u8], mut fds: Vec<OwnedFd>) -> Result<Asked, String> {
     }
     Ok(Asked {
         hello,
-        hello_bytes: attach.hello.0.to_vec(),
+        transport: Transport::Pci,
         communicator: "pci",
         vm: attach.vm.0.to_owned(),
         channel: Some(Channel {

@@ -1,4 +1,4 @@
-//! The broker between guests and workers (D8, D13, D14).
+//! The broker between guests and workers.
 //!
 //! `paragpud` listens, reads exactly the first frame of a connection, and
 //! passes the connection to a worker process that is warm already. It starts
@@ -9,9 +9,10 @@
 //! frames, [`link`] leads to other daemons, to those of other hosts with
 //! [`tls`] and a thread each of [`relay`]; [`worker`] is one process,
 //! [`device`] finds the GPUs, [`placement`] chooses among them, [`session`] and
-//! [`notes`] keep what runs, [`tenants`] what each VM has of it, [`admin`] is
-//! the language of the control socket and [`console`] a connection of it,
-//! [`metrics`] what Prometheus is told and [`scrape`] a connection for that.
+//! [`notes`] keep what runs, [`tenants`] what each VM has of it, [`console`]
+//! is a connection of the control socket, whose messages are those of
+//! [`paragpu_control::admin`], [`metrics`] what Prometheus is told and [`scrape`]
+//! a connection for that.
 
 // What others send is read here, so nothing may panic.
 #![cfg_attr(
@@ -25,7 +26,6 @@
 )]
 #![deny(unsafe_code)]
 
-pub mod admin;
 pub mod arguments;
 pub mod broker;
 pub mod console;

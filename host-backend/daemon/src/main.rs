@@ -3,13 +3,19 @@
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 use paragpu_config::host::Host;
 use paragpu_daemon::arguments::Arguments;
 use paragpu_daemon::broker::Broker;
 use paragpu_daemon::{Error, logging};
 
 fn main() -> ExitCode {
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|first| first == "--man")
+    {
+        return manual();
+    }
     let arguments = Arguments::parse();
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
@@ -23,6 +29,15 @@ fn main() -> ExitCode {
             eprintln!("{text}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Prints the manual page, for packages.
+fn manual() -> ExitCode {
+    let page = clap_mangen::Man::new(Arguments::command()).section("8");
+    match page.render(&mut std::io::stdout()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
     }
 }
 

@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Error;
 
-use paragpu_worker::control::Counters;
-use paragpu_worker::statistics::BOUNDS;
+use paragpu_control::counters::{BOUNDS, Counters};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;

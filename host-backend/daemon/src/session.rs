@@ -3,10 +3,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use paragpu_worker::control::Counters;
+use paragpu_control::admin::{Activity, SessionInfo};
+use paragpu_control::counters::Counters;
 use serde::{Deserialize, Serialize};
-
-use crate::admin::{Activity, SessionInfo};
 
 /// What is constant about a session; also its note on disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

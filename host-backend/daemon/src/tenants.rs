@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use paragpu_config::host::Host;
-use paragpu_worker::account::{Account, SLOTS};
-use paragpu_worker::control::{Control, Quota, ToWorker};
+use paragpu_control::account::{Account, SLOTS};
+use paragpu_control::socket::Control;
+use paragpu_control::worker::ToWorker;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::worker::pidfd;
@@ -62,7 +63,7 @@ impl Tenants {
             .ok_or_else(|| format!("{vm} has {SLOTS} sessions, the most that can be counted"))?;
         tenant.account.clear(slot);
         control
-            .send(&ToWorker::Quota(Quota { slot }), &[tenant.account.as_fd()])
+            .send(&ToWorker::Quota { slot }, &[tenant.account.as_fd()])
             .map_err(|error| format!("the worker is lost: {error}"))?;
         tenant.slots.insert(slot, session);
         Ok(())
@@ -133,8 +134,8 @@ fn lives(pidfd: &OwnedFd) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paragpu_worker::account::Share;
-    use paragpu_worker::control::Inbox;
+    use paragpu_control::account::Share;
+    use paragpu_control::socket::Inbox;
     use std::sync::Arc;
 
     fn host(memory: u64) -> Host {
@@ -151,9 +152,7 @@ mod tests {
         worker.receive(&mut inbox, true).unwrap();
         let memory = inbox.fds.pop().unwrap();
         match inbox.message().unwrap() {
-            ToWorker::Quota(Quota { slot }) => {
-                Share::new(Arc::new(Account::open(memory).unwrap()), slot)
-            }
+            ToWorker::Quota { slot } => Share::new(Arc::new(Account::open(memory).unwrap()), slot),
             other => panic!("{other:?}"),
         }
     }

@@ -5,11 +5,9 @@ use std::os::fd::OwnedFd;
 use std::process::{Child, ExitStatus};
 use std::time::Instant;
 
-use crate::admin::Figures;
-use paragpu_worker::control::{
-    Control, ControlError, Counters, FromWorker, Inbox, Progress, ToWorker,
-};
-use paragpu_worker::spawn::Spawn;
+use paragpu_control::socket::{Control, ControlError, Inbox, Received};
+use paragpu_control::spawn::Spawn;
+use paragpu_control::worker::{FromWorker, ToWorker};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// What a worker does.
@@ -51,35 +49,6 @@ pub struct Worker {
     pub deadline: Option<Instant>,
     child: Option<Child>,
 }
-
-/// What came over a control socket.
-#[derive(Debug, Clone, PartialEq)]
-pub enum News {
-    /// Its device is open: name and bytes of memory.
-    Ready(String, u64),
-    /// It counted.
-    Counted(Counters),
-    /// The guest has its welcome.
-    Started,
-    /// The session is over.
-    Finished(Counters),
-    /// It will not serve: one sentence.
-    Failed(String),
-    /// How far an order is.
-    Progress(Progress),
-    /// An order is over.
-    Over(Outcome),
-    /// A migration waits for the sessions that move with it; see
-    /// [`Held`](paragpu_worker::control::Held).
-    Held(u8),
-    /// The guest did not follow a move: one sentence.
-    Stayed(String),
-    /// The session is another worker's: communicator and address for its guest.
-    Left(String, String),
-}
-
-/// How an order ended: what it took, or one sentence.
-pub type Outcome = Result<Figures, String>;
 
 impl Worker {
     /// Starts a worker for the device at place `ordinal`.
@@ -133,27 +102,25 @@ impl Worker {
 
     /// What it says; `None` when there is no more. A closed or garbled control
     /// socket is dropped.
-    pub fn hear(&mut self, inbox: &mut Inbox) -> Option<News> {
+    pub fn hear(&mut self, inbox: &mut Inbox) -> Option<FromWorker> {
         let control = self.control.as_ref()?;
-        let news = match control.receive(inbox, false) {
-            Ok(paragpu_worker::control::Received::Nothing) => return None,
-            Ok(paragpu_worker::control::Received::Packet) => {
-                inbox.message::<FromWorker<'_>>().map(News::from)
-            }
+        let message = match control.receive(inbox, false) {
+            Ok(Received::Nothing) => return None,
+            Ok(Received::Packet) => inbox.message(),
             Err(error) => Err(error),
         };
-        match news {
-            Ok(news) => {
-                match &news {
-                    News::Counted(_) => self.asked = false,
-                    News::Failed(reason) => self.last_word = Some(reason.clone()),
-                    News::Finished(_) => {
+        match message {
+            Ok(message) => {
+                match &message {
+                    FromWorker::Counters(_) => self.asked = false,
+                    FromWorker::Failed { reason } => self.last_word = Some(reason.clone()),
+                    FromWorker::Finished { reason, .. } => {
                         self.finished = true;
-                        self.last_word = finish_reason(inbox);
+                        self.last_word.clone_from(reason);
                     }
                     _ => {}
                 }
-                Some(news)
+                Some(message)
             }
             Err(error) => {
                 if !matches!(error, ControlError::Closed) {
@@ -207,45 +174,6 @@ impl Worker {
     /// another daemon was its parent.
     pub fn reap(&mut self) -> Option<ExitStatus> {
         self.child.as_mut()?.wait().ok()
-    }
-}
-
-impl From<FromWorker<'_>> for News {
-    fn from(message: FromWorker<'_>) -> Self {
-        match message {
-            FromWorker::Ready(ready) => Self::Ready(
-                ready.snapshot.name.0.to_owned(),
-                ready.snapshot.total_memory,
-            ),
-            FromWorker::Failed(failed) => Self::Failed(failed.reason.0.to_owned()),
-            FromWorker::Started(_) => Self::Started,
-            FromWorker::Counters(counters) => Self::Counted(counters),
-            FromWorker::Finished(finished) => Self::Finished(finished.counters),
-            FromWorker::Progress(progress) => Self::Progress(progress),
-            FromWorker::Done(done) => Self::Over(Ok(Figures {
-                bytes: done.bytes,
-                pre_copied_bytes: done.ahead,
-                handed_over_bytes: done.handed_over,
-                peer_copied_bytes: done.fetched,
-                blackout_ms: done.stopped as f64 / 1e3,
-                total_ms: done.total as f64 / 1e3,
-            })),
-            FromWorker::Undone(undone) => Self::Over(Err(undone.reason.0.to_owned())),
-            FromWorker::Held(held) => Self::Held(held.step),
-            FromWorker::Left(home) => {
-                Self::Left(home.communicator.0.to_owned(), home.address.0.to_owned())
-            }
-            FromWorker::Stayed(stayed) => Self::Stayed(stayed.reason.0.to_owned()),
-        }
-    }
-}
-
-fn finish_reason(inbox: &Inbox) -> Option<String> {
-    match inbox.message::<FromWorker<'_>>() {
-        Ok(FromWorker::Finished(finished)) if !finished.reason.0.is_empty() => {
-            Some(finished.reason.0.to_owned())
-        }
-        _ => None,
     }
 }
 

@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use common::{Daemon, Guest, frame, read_frame, send_hello, until_workers};
-use paragpu_daemon::admin::Request;
+use paragpu_control::admin::Request;
 use paragpu_protocol::call::WireCall as _;
 use paragpu_protocol::codec::{decode_all, encode_all};
 use paragpu_protocol::frame::{Control as Frame, FrameHeader, REPLY};

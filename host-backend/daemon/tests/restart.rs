@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Daemon, until_workers};
-use paragpu_daemon::admin::Request;
+use paragpu_control::admin::Request;
 
 #[test]
 #[ignore = "not a test: the worker's part"]

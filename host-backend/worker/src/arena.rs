@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use paragpu_protocol::layout::{CHUNK, DEVICE_STRIDE};
 
-use crate::account::Share;
+use paragpu_control::account::Share;
 
 /// A mapped range.
 #[derive(Debug)]
@@ -296,7 +296,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::account::Account;
+    use paragpu_control::account::Account;
     use paragpu_protocol::layout::ARENA_BASE as BASE;
     use proptest::prelude::*;
 

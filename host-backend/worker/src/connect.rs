@@ -7,12 +7,13 @@ use paragpu_communicator::{Connection, Error};
 use paragpu_communicator_ring::guest_memory::GuestMemory;
 use paragpu_communicator_ring::{pci, shm};
 use paragpu_communicator_stream as stream;
-use paragpu_protocol::codec::{Text, decode_all, encode_all};
+use paragpu_control::socket::MAX_FDS;
+use paragpu_control::worker::{self, Channel, Terms};
+use paragpu_protocol::codec::{Text, encode_all};
 use paragpu_protocol::frame::Control;
-use paragpu_protocol::handshake::{Hello, Refusal, Transport, VERSION, Welcome};
+use paragpu_protocol::handshake::{Refusal, Transport, VERSION, Welcome};
 use paragpu_protocol::layout::Regions;
 
-use crate::control::{Assign, MAX_FDS};
 use crate::session::host_memory::Sharing;
 use crate::sys::process::peer_process;
 use crate::transfer::handover::{self, Handover};
@@ -36,21 +37,10 @@ pub(crate) struct Guest {
     received: u64,
     pid: u32,
     window: u64,
+    /// Zeros without one.
     channel: Channel,
     /// The addresses of a window are taken by what the session has there.
     keeps_window: bool,
-}
-
-/// Where a PCI device's channel is; all zero for other connections.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Channel {
-    pub(crate) number: u32,
-    /// Bytes from the window's start to its region.
-    pub(crate) offset: u64,
-    /// Bytes of its region.
-    pub(crate) size: u64,
-    /// Bytes from the window's start to its page lists; 0 for none.
-    pub(crate) lists: u64,
 }
 
 /// What tells that a guest is gone for good.
@@ -85,10 +75,12 @@ impl Guest {
     ///
     /// # Errors
     /// A sentence.
-    pub(crate) fn new(assign: &Assign<'_>, fds: Vec<OwnedFd>) -> Result<Self, String> {
-        let hello: Hello = decode_all(assign.hello.0)
-            .map_err(|error| format!("the guest's hello is malformed: {error}"))?;
-        let transport = hello.check().map_err(|error| error.to_string())?;
+    pub(crate) fn new(
+        terms: &Terms,
+        guest: &worker::Guest,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Self, String> {
+        let transport = guest.transport;
         let expected = match transport {
             Transport::Stream | Transport::Shm => 1..=1,
             Transport::Pci => 3..=MAX_FDS,
@@ -101,30 +93,25 @@ impl Guest {
             fds,
             welcome: Welcome {
                 version: VERSION,
-                session: assign.session,
-                token: if assign.reconnect == 0 {
+                session: terms.session,
+                token: if terms.reconnect == 0 {
                     [0; 16]
                 } else {
-                    assign.token
+                    terms.token
                 },
-                device_count: assign.device_count,
+                device_count: terms.device_count,
                 taken: 0,
                 shares_window: false,
                 wants_pinned: false,
                 region_size: 0,
             },
-            received: hello.received,
-            pid: hello.pid,
-            window: match assign.window {
+            received: guest.received,
+            pid: guest.pid,
+            window: match terms.window {
                 0 => WINDOW,
                 bytes => bytes,
             },
-            channel: Channel {
-                number: assign.channel,
-                offset: assign.channel_offset,
-                size: assign.channel_size,
-                lists: assign.list_offset,
-            },
+            channel: guest.channel.unwrap_or_default(),
             keeps_window: false,
         })
     }

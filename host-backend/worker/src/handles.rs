@@ -1,41 +1,16 @@
 //! From the guest's handles to the device's objects: one table a kind.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-
 use paragpu_protocol::status::Status;
+use rustc_hash::FxHashMap;
 
 use crate::error::{Outcome, fail};
 
 /// Most objects of one kind in a session.
 const MOST: usize = 1 << 20;
 
-/// Hashes handles, which come from a counter. A guest that chooses handles
+/// A map by handles, which come from a counter. A guest that chooses handles
 /// that collide slows down only itself.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct HandleHasher(u64);
-
-impl Hasher for HandleHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-    fn write_isize(&mut self, value: isize) {
-        // A kind of object, or another enumeration without contents.
-        self.write_u64(value.cast_unsigned() as u64);
-    }
-    fn write_u64(&mut self, value: u64) {
-        let mixed = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = mixed ^ (mixed >> 32);
-    }
-}
-
-/// A map with the hasher of handles.
-pub(crate) type HandleMap<K, V> = HashMap<K, V, BuildHasherDefault<HandleHasher>>;
+pub(crate) type HandleMap<K, V> = FxHashMap<K, V>;
 
 /// The objects of one kind that the guest has.
 #[derive(Debug)]

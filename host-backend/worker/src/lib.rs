@@ -1,7 +1,7 @@
 //! Executes the calls of one guest session on one GPU.
 //!
 //! A worker is a process of its own: the daemon starts it with
-//! [`spawn::Spawn`], talks to it as [`control`] says, and hands it a guest.
+//! [`paragpu_control::spawn::Spawn`], talks to it as [`paragpu_control::worker`] says, and hands it a guest.
 //! [`session::Session`] serves the guest: a decoded call goes through
 //! `calls.rs` to the file of its chapter, and from there to the
 //! [`paragpu_device::Device`]; `answer.rs` and `completion.rs` bring the
@@ -18,22 +18,15 @@
     )
 )]
 #![deny(unsafe_code)]
-// What only sessions that move use has no user where none is served.
-#![cfg_attr(not(feature = "serve"), allow(dead_code))]
 
-pub mod account;
 mod answer;
 mod arena;
-#[cfg(feature = "serve")]
 pub mod arguments;
 mod calls;
 mod completion;
-#[cfg(feature = "serve")]
 mod confine;
-#[cfg(feature = "serve")]
 mod connect;
 mod context;
-pub mod control;
 mod copy;
 mod error;
 mod event;
@@ -50,18 +43,14 @@ mod memory;
 mod module;
 mod pages;
 mod pinned;
-#[cfg(feature = "serve")]
 mod platform;
-#[cfg(feature = "serve")]
 mod reconnect;
 mod rect;
-#[cfg(feature = "serve")]
 pub mod serve;
 mod serving;
 pub mod session;
 mod shadow;
 mod snapshot;
-pub mod spawn;
 mod staging;
 pub mod statistics;
 mod stream;
@@ -73,7 +62,6 @@ mod tests;
 mod texture;
 mod tokens;
 pub mod transfer;
-#[cfg(feature = "serve")]
 mod watch;
 
 pub use error::End;

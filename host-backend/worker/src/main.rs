@@ -1,11 +1,19 @@
 //! `paragpu-worker`: executes the calls of one guest session on one GPU.
 #![forbid(unsafe_code)]
 
-use clap::Parser;
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser};
 use paragpu_worker::arguments::Arguments;
 use paragpu_worker::serve;
 
-fn main() {
+fn main() -> ExitCode {
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|first| first == "--man")
+    {
+        return manual();
+    }
     let arguments = Arguments::parse();
     tracing_subscriber::fmt()
         .with_max_level(arguments.log)
@@ -13,4 +21,13 @@ fn main() {
         .with_ansi(false)
         .init();
     serve::run(&arguments)
+}
+
+/// Prints the manual page, for packages.
+fn manual() -> ExitCode {
+    let page = clap_mangen::Man::new(Arguments::command()).section("8");
+    match page.render(&mut std::io::stdout()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
 }

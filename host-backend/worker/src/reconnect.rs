@@ -15,9 +15,9 @@ use paragpu_protocol::layout::Regions;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::connect::{Guest, Life};
-use crate::control::ControlError;
 use crate::session::host_memory::Sharing;
 use crate::session::{Reconnect, Reconnected};
+use paragpu_control::socket::ControlError;
 
 /// How long to wait for a guest whose process cannot be seen and whose system
 /// closed the connection: it most likely ended, and one that lives connects
@@ -110,13 +110,11 @@ impl Waiting {
     }
 
     /// Readable when a guest may be there.
-    #[cfg(feature = "serve")]
     pub(crate) fn arrived(&self) -> BorrowedFd<'_> {
         self.arrived.as_fd()
     }
 
     /// How many counted frames the guest that is there has received.
-    #[cfg(feature = "serve")]
     pub(crate) fn received(&self) -> Option<u64> {
         let guest = self.guest.lock().unwrap_or_else(PoisonError::into_inner);
         guest.as_ref().map(Guest::received)

@@ -7,25 +7,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Nowhere, Receiver, Sender};
+use paragpu_control::account::{Account, Share};
+use paragpu_control::socket::{Control, ControlError, Inbox};
+use paragpu_control::worker::{self, FromWorker, Migrate, Route, Terms, ToWorker};
 use paragpu_device::{Device, Platform, Snapshot};
 use paragpu_protocol::codec::{Text, encode_all};
 use paragpu_protocol::frame::Control as Frame;
 use paragpu_protocol::handshake::Move;
 use paragpu_protocol::layout::Regions;
-use paragpu_protocol::types::encode_pairs;
 
-use crate::account::{Account, Share};
 use crate::arguments::Arguments;
 use crate::confine::confine;
 use crate::connect::{Guest, Life};
-use crate::control::{
-    Arriving, Assign, Control, ControlError, Done, Failed, Finished, FromWorker, Held, Inbox,
-    Migrate, Progress, Ready, Started, Stayed, ToWorker, Undone,
-};
 use crate::images::ImageStore;
 use crate::platform;
 use crate::reconnect::Waiting;
-use crate::session::gpu::wire_snapshot;
 use crate::session::host_memory::Pinned;
 use crate::session::output::Output;
 use crate::session::sender::DurableSender;
@@ -79,12 +75,11 @@ enum Elsewhere {
     Directory(PathBuf),
 }
 
-/// How a session arrives: [`Arriving`].
+/// How a session arrives: [`ToWorker::Arrive`].
 struct Arrival {
     link: OwnedFd,
     follows: bool,
-    /// Communicator and address.
-    home: (String, String),
+    route: Option<Route>,
 }
 
 /// Runs the worker; does not return.
@@ -111,10 +106,7 @@ pub fn run(arguments: &Arguments) -> ! {
         }
         Err(Stop::Failed(reason)) => {
             tracing::error!(reason, "no session");
-            let failed = FromWorker::Failed(Failed {
-                reason: Text(&reason),
-            });
-            let _ = control.send(&failed, &[]);
+            let _ = control.send(&FromWorker::Failed { reason }, &[]);
             exit_now(1)
         }
     }
@@ -143,13 +135,12 @@ fn standard_streams() -> std::io::Result<(Arc<Control>, Output)> {
 fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result<(), Stop> {
     let mut warm = warm_up(arguments)?;
     confine();
-    let attributes = warm.snapshot.attributes.iter();
-    let attributes = encode_pairs(attributes.map(|(name, value)| (*name, value.cast_unsigned())));
-    let ready = Ready {
+    let ready = FromWorker::Ready {
         pid: std::process::id(),
-        snapshot: wire_snapshot(&warm.snapshot, &attributes),
+        name: warm.snapshot.name.clone(),
+        memory: warm.snapshot.total_memory,
     };
-    control.send(&FromWorker::Ready(ready), &[])?;
+    control.send(&ready, &[])?;
     let mut share = Share::default();
     let Some(assigned) = wait_for_session(control, &mut share)? else {
         return Ok(());
@@ -245,7 +236,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
             attendant.finish(&reason)
         }
     };
-    let _ = control.send(&FromWorker::Started(Started { session }), &[]);
+    let _ = control.send(&FromWorker::Started { session }, &[]);
     let liveness = handover::current()
         .as_ref()
         .map(|handover| handover.liveness(patience));
@@ -271,10 +262,8 @@ fn receive(
 ) -> Result<Box<dyn Receiver>, String> {
     match elsewhere {
         Elsewhere::Worker(arrival) => {
-            let home = Move {
-                communicator: Text(&arrival.home.0),
-                address: Text(&arrival.home.1),
-            };
+            let route = arrival.route.unwrap_or_default();
+            let home = on_the_wire(&route);
             let filled = Destination::new(arrival.link, &home)
                 .and_then(|destination| destination.fill(served, waiting))
                 .map_err(|error| error.to_string())?;
@@ -321,6 +310,13 @@ fn guide(served: &Session, home: &Move<'_>, follows: bool) {
         served.link.sender().ask(Frame::Move.kind(), &home);
     } else {
         served.link.sender().say(Frame::Home.kind(), &[&home]);
+    }
+}
+
+fn on_the_wire(route: &Route) -> Move<'_> {
+    Move {
+        communicator: Text(&route.communicator),
+        address: Text(&route.address),
     }
 }
 
@@ -379,29 +375,47 @@ fn wait_for_session(control: &Control, share: &mut Share) -> Result<Option<Assig
     loop {
         control.receive(&mut inbox, true)?;
         let fds = std::mem::take(&mut inbox.fds);
-        match inbox.message::<ToWorker<'_>>()? {
-            ToWorker::Assign(assign) => return assigned(&assign, fds).map(Some),
+        match inbox.message()? {
+            ToWorker::Assign { terms, guest } => {
+                let guest = Guest::new(&terms, &guest, fds).map_err(Stop::Failed)?;
+                return Ok(Some(coming(terms, Coming::Guest(Box::new(guest)))));
+            }
             ToWorker::Query => {
                 let counters = Statistics::default().read();
                 control.send(&FromWorker::Counters(counters), &[])?;
             }
             ToWorker::End => return Ok(None),
-            ToWorker::Quota(quota) => {
+            ToWorker::Quota { slot } => {
                 let [memory] = <[OwnedFd; 1]>::try_from(fds).map_err(|fds| {
                     Stop::Failed(format!("{} descriptors came with an account", fds.len()))
                 })?;
                 let account = Account::open(memory)
                     .map_err(|error| Stop::Failed(format!("no account of the VM: {error}")))?;
-                *share = Share::new(Arc::new(account), quota.slot);
+                *share = Share::new(Arc::new(account), slot);
             }
-            ToWorker::Arrive(arriving) => return arrives(&arriving, fds).map(Some),
-            ToWorker::Restore(restore) => {
-                let directory = Elsewhere::Directory(restore.directory.0.into());
-                return Ok(Some(coming(&restore.assign, Coming::Elsewhere(directory))));
+            ToWorker::Arrive {
+                terms,
+                route,
+                follows,
+            } => {
+                let [link] = <[OwnedFd; 1]>::try_from(fds).map_err(|fds| {
+                    Stop::Failed(format!("{} descriptors came with the session", fds.len()))
+                })?;
+                let arrival = Arrival {
+                    link,
+                    follows,
+                    route,
+                };
+                let worker = Elsewhere::Worker(arrival);
+                return Ok(Some(coming(terms, Coming::Elsewhere(worker))));
             }
-            ToWorker::Resume(_)
+            ToWorker::Restore { terms, directory } => {
+                let directory = Elsewhere::Directory(directory);
+                return Ok(Some(coming(terms, Coming::Elsewhere(directory))));
+            }
+            ToWorker::Resume { .. }
             | ToWorker::Move(_)
-            | ToWorker::Checkpoint(_)
+            | ToWorker::Checkpoint { .. }
             | ToWorker::Again(_)
             | ToWorker::Migrate(_) => {
                 tracing::error!("the daemon sent what an idle worker does not expect");
@@ -410,48 +424,28 @@ fn wait_for_session(control: &Control, share: &mut Share) -> Result<Option<Assig
     }
 }
 
-fn assigned(assign: &Assign<'_>, fds: Vec<std::os::fd::OwnedFd>) -> Result<Assigned, Stop> {
-    let guest = Guest::new(assign, fds).map_err(Stop::Failed)?;
-    Ok(coming(assign, Coming::Guest(Box::new(guest))))
-}
-
-fn arrives(arriving: &Arriving<'_>, fds: Vec<OwnedFd>) -> Result<Assigned, Stop> {
-    let [link] = <[OwnedFd; 1]>::try_from(fds)
-        .map_err(|fds| Stop::Failed(format!("{} descriptors came with the session", fds.len())))?;
-    let home = &arriving.home;
-    let arrival = Arrival {
-        link,
-        follows: arriving.follows != 0,
-        home: (home.communicator.0.to_owned(), home.address.0.to_owned()),
-    };
-    Ok(coming(
-        &arriving.assign,
-        Coming::Elsewhere(Elsewhere::Worker(arrival)),
-    ))
-}
-
-fn coming(assign: &Assign<'_>, coming: Coming) -> Assigned {
-    tracing::info!(session = assign.session, vm = assign.vm.0, "session");
+fn coming(terms: Terms, coming: Coming) -> Assigned {
+    tracing::info!(session = terms.session, vm = terms.vm, "session");
     let (guest_pid, communicator) = match &coming {
         Coming::Guest(guest) => (guest.pid(), guest.communicator().to_owned()),
         Coming::Elsewhere(_) => (0, String::new()),
     };
     Assigned {
-        session: assign.session,
-        ordinal: assign.ordinal,
-        device_memory: assign.device_memory,
-        host_memory: assign.host_memory,
-        patience: Duration::from_millis(assign.reconnect.into()),
+        session: terms.session,
+        ordinal: terms.ordinal,
+        device_memory: terms.device_memory,
+        host_memory: terms.host_memory,
+        patience: Duration::from_millis(terms.reconnect.into()),
         identity: Identity {
-            ordinal: assign.ordinal,
-            token: if assign.reconnect == 0 {
+            ordinal: terms.ordinal,
+            token: if terms.reconnect == 0 {
                 [0; 16]
             } else {
-                assign.token
+                terms.token
             },
-            device_count: assign.device_count,
+            device_count: terms.device_count,
             guest_pid,
-            vm: assign.vm.0.to_owned(),
+            vm: terms.vm,
             device: String::new(),
             pinned: Pinned::default(),
         },
@@ -465,40 +459,17 @@ fn tell(control: Arc<Control>) -> Orders {
     const OFTEN: Duration = Duration::from_millis(50);
     let last = Mutex::new(None::<Instant>);
     Orders::new(move |report| {
-        let message = match &report {
-            Report::Progress { phase, done, all } => {
-                let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-                if last.is_some_and(|last| last.elapsed() < OFTEN) {
-                    return;
-                }
-                *last = Some(Instant::now());
-                FromWorker::Progress(Progress {
-                    phase: *phase,
-                    done: *done,
-                    all: *all,
-                })
+        if let Report::Progress(_) = report {
+            let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+            if last.is_some_and(|last| last.elapsed() < OFTEN) {
+                return;
             }
-            Report::Done(figures) => FromWorker::Done(Done {
-                bytes: figures.bytes,
-                ahead: figures.ahead,
-                handed_over: figures.handed_over,
-                fetched: figures.fetched,
-                stopped: figures.stopped,
-                total: figures.total,
-            }),
-            Report::Failed(reason) => FromWorker::Undone(Undone {
-                reason: Text(reason),
-            }),
-            Report::Held(step) => FromWorker::Held(Held { step: *step }),
-            Report::Left(communicator, address) => FromWorker::Left(Move {
-                communicator: Text(communicator),
-                address: Text(address),
-            }),
-            Report::Stayed(reason) => FromWorker::Stayed(Stayed {
-                reason: Text(reason),
-            }),
-        };
-        if let (Err(_), Report::Failed(reason)) = (control.send(&message, &[]), &report) {
+            *last = Some(Instant::now());
+        }
+        let message = FromWorker::Report(report);
+        if let (Err(_), FromWorker::Report(Report::Failed(reason))) =
+            (control.send(&message, &[]), &message)
+        {
             tracing::warn!(
                 reason,
                 "an order is not carried out, and the daemon is gone"
@@ -516,7 +487,7 @@ struct Attendant {
     waiting: Arc<Waiting>,
     orders: Arc<Orders>,
     /// Where and how often the session is written.
-    again: Mutex<Option<(PathBuf, Duration)>>,
+    again: Mutex<Option<worker::Again>>,
     /// How long to wait for a guest that was lost.
     patience: Duration,
 }
@@ -528,7 +499,7 @@ fn attend(attendant: Arc<Attendant>) {
         let mut inbox = Inbox::default();
         while attendant.control.receive(&mut inbox, true).is_ok() {
             let fds = std::mem::take(&mut inbox.fds);
-            match inbox.message::<ToWorker<'_>>() {
+            match inbox.message::<ToWorker>() {
                 Ok(message) => attendant.take(message, fds),
                 Err(error) => tracing::error!(%error, "the daemon sent what cannot be read"),
             }
@@ -537,27 +508,27 @@ fn attend(attendant: Arc<Attendant>) {
     });
 }
 
-fn departure(migrate: &Migrate<'_>, fds: Vec<OwnedFd>) -> Option<Departure> {
+fn departure(migrate: Migrate, fds: Vec<OwnedFd>) -> Option<Departure> {
     let mut fds = fds.into_iter();
     let link = fds.next()?;
     let gates = match (migrate.held, fds.next(), fds.next()) {
-        (0, None, None) => None,
-        (1, Some(stop), Some(commit)) => Some([stop, commit]),
+        (false, None, None) => None,
+        (true, Some(stop), Some(commit)) => Some([stop, commit]),
         _ => return None,
     };
     Some(Departure {
         link,
-        local: migrate.local != 0,
+        local: migrate.local,
         wanted: migrate.wanted,
-        follows: migrate.follows.0.to_owned(),
+        follows: migrate.follows,
         gates,
-        precopy: migrate.precopy != 0,
-        hand_over: migrate.hand_over != 0,
+        precopy: migrate.precopy,
+        hand_over: migrate.hand_over,
     })
 }
 
 impl Attendant {
-    fn take(self: &Arc<Self>, message: ToWorker<'_>, fds: Vec<OwnedFd>) {
+    fn take(self: &Arc<Self>, message: ToWorker, fds: Vec<OwnedFd>) {
         match message {
             ToWorker::Query => {
                 let counters = FromWorker::Counters(self.statistics.read());
@@ -572,31 +543,31 @@ impl Attendant {
                 self.sender.cut();
                 self.finish("")
             }
-            ToWorker::Resume(assign) => match Guest::new(&assign, fds) {
+            ToWorker::Resume { terms, guest } => match Guest::new(&terms, &guest, fds) {
                 Ok(guest) => self.resume(guest),
                 Err(reason) => tracing::warn!(reason, "a guest cannot come back"),
             },
-            ToWorker::Move(goal) => self.sender.ask(Frame::Move.kind(), &toward(&goal)),
-            ToWorker::Checkpoint(checkpoint) => self.order(Order::Checkpoint {
-                directory: checkpoint.directory.0.into(),
-                end: checkpoint.end != 0,
-            }),
+            ToWorker::Move(route) => {
+                let goal = toward(&on_the_wire(&route));
+                self.sender.ask(Frame::Move.kind(), &goal);
+            }
+            ToWorker::Checkpoint { directory, end } => {
+                self.order(Order::Checkpoint { directory, end });
+            }
             ToWorker::Again(again) => {
-                let every = Duration::from_secs(again.every);
-                let again = (!every.is_zero()).then(|| (again.directory.0.into(), every));
                 *self.again.lock().unwrap_or_else(PoisonError::into_inner) = again;
             }
-            ToWorker::Migrate(migrate) => match departure(&migrate, fds) {
+            ToWorker::Migrate(migrate) => match departure(migrate, fds) {
                 Some(departure) => self.order(Order::Migrate(departure)),
                 None => {
                     let reason = "the order to move came with other descriptors than it says";
                     self.orders.report(Report::Failed(reason.into()));
                 }
             },
-            ToWorker::Assign(_)
-            | ToWorker::Arrive(_)
-            | ToWorker::Restore(_)
-            | ToWorker::Quota(_) => {
+            ToWorker::Assign { .. }
+            | ToWorker::Arrive { .. }
+            | ToWorker::Restore { .. }
+            | ToWorker::Quota { .. } => {
                 tracing::error!("the daemon sent what a busy worker does not expect");
             }
         }
@@ -614,10 +585,11 @@ impl Attendant {
     /// Goes on with what the daemon, which is gone, had ordered for good.
     fn write_again(&self) {
         let again = self.again.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((directory, every)) = again.clone() else {
+        let Some(worker::Again { directory, every }) = again.clone() else {
             return;
         };
         drop(again);
+        let every = Duration::from_secs(every.max(1));
         tracing::info!(
             session = self.session, directory = %directory.display(),
             "the daemon is gone: the session is written without its word"
@@ -668,12 +640,12 @@ impl Attendant {
         } else {
             reason
         };
-        let finished = Finished {
+        let finished = FromWorker::Finished {
             session: self.session,
             counters: self.statistics.read(),
-            reason: Text(reason),
+            reason: (!reason.is_empty()).then(|| reason.to_owned()),
         };
-        let _ = self.control.send(&FromWorker::Finished(finished), &[]);
+        let _ = self.control.send(&finished, &[]);
         exit_now(0)
     }
 }

@@ -15,10 +15,8 @@ use crate::error::End;
 use crate::session::pacer::Pace;
 use crate::session::{Session, Setup};
 use crate::transfer::checkpoint::Checkpoint;
-#[cfg(feature = "serve")]
 use crate::transfer::orders::Departure;
 use crate::transfer::orders::Order;
-#[cfg(feature = "serve")]
 use crate::transfer::source::Source;
 
 /// Calls executed before looking at what is over.
@@ -167,7 +165,6 @@ impl Session {
     }
 
     /// Begins a migration, where that can be.
-    #[cfg(feature = "serve")]
     pub(crate) fn begin_migration(&mut self, departure: Departure) {
         if let Some(source) = Source::begin(self, departure) {
             self.transfer.moving = Some(source);
@@ -181,10 +178,7 @@ impl Session {
                 self.transfer.writing = Some(Box::new(Checkpoint::new(directory, end)));
             }
             Some(Order::Migrate(departure)) => {
-                #[cfg(feature = "serve")]
                 self.begin_migration(departure);
-                #[cfg(not(feature = "serve"))]
-                drop(departure);
             }
         }
     }

@@ -9,7 +9,6 @@ use paragpu_communicator::{Receiver, Sender, Window};
 use paragpu_device::{Device, Snapshot};
 use paragpu_protocol::layout::Regions;
 
-use crate::account::Share;
 use crate::error::End;
 use crate::images::ImageStore;
 use crate::statistics::Statistics;
@@ -17,6 +16,7 @@ use crate::transfer::attempts::Attempts;
 use crate::transfer::identity::Identity;
 use crate::transfer::orders::Orders;
 use crate::transfer::staging_ring::StagingRing;
+use paragpu_control::account::Share;
 
 pub(crate) mod completion;
 pub(crate) mod copies;

@@ -3,26 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::control::Counters;
-
-/// Classes of how long calls took: one for each of [`BOUNDS`], and the rest.
-pub const LATENCIES: usize = BOUNDS.len() + 1;
-
-/// Upper bounds of the classes in nanoseconds, each four times the last: from a
-/// microsecond to four seconds.
-#[expect(clippy::indexing_slicing, reason = "it is evaluated by the compiler")]
-pub const BOUNDS: [u64; 12] = {
-    let mut bounds = [FIRST; 12];
-    let mut place = 1;
-    while place < bounds.len() {
-        bounds[place] = bounds[place - 1] * 4;
-        place += 1;
-    }
-    bounds
-};
-
-/// The first bound, a power of 2.
-const FIRST: u64 = 1 << 10;
+use paragpu_control::counters::{BOUNDS, Counters, FIRST_BOUND, LATENCIES};
 
 /// Counters of one session: one thread writes them, any may read.
 #[derive(Debug, Default)]
@@ -60,9 +41,11 @@ impl Counter {
 
 /// The class of a call that took so many nanoseconds.
 fn class(nanoseconds: u64) -> usize {
-    // ceil(log4(n / FIRST)), from the number of bits.
+    // ceil(log4(n / FIRST_BOUND)), from the number of bits.
     let bits = u64::BITS - nanoseconds.saturating_sub(1).leading_zeros();
-    let class = bits.saturating_sub(FIRST.trailing_zeros()).div_ceil(2);
+    let class = bits
+        .saturating_sub(FIRST_BOUND.trailing_zeros())
+        .div_ceil(2);
     (class as usize).min(BOUNDS.len())
 }
 
@@ -89,7 +72,7 @@ impl Statistics {
             device_memory: self.device_memory.get(),
             host_memory: self.host_memory.get(),
             launches: self.launches.get(),
-            busy: u8::from(self.waiting.get() > 0),
+            busy: self.waiting.get() > 0,
             waited: self.waited.get(),
             latency: self.latency.each_ref().map(Counter::get),
         }

@@ -9,19 +9,19 @@ use std::process::Child;
 use paragpu_communicator::{Connection, Wait};
 use paragpu_communicator_ring::shm;
 use paragpu_communicator_stream as stream;
+use paragpu_control::counters::Counters;
+use paragpu_control::socket::{Control, ControlError, Inbox};
+use paragpu_control::spawn::{Software, Spawn};
+use paragpu_control::worker::{self, FromWorker, Terms, ToWorker};
 use paragpu_protocol::call::WireCall;
-use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
+use paragpu_protocol::codec::{Bytes, Text, decode_all};
 use paragpu_protocol::frame::{Control as Frame, MAX_PAYLOAD};
 use paragpu_protocol::handle::{DeviceAddress, FunctionHandle, ModuleHandle, StreamHandle};
-use paragpu_protocol::handshake::{Hello, Transport, Welcome};
+use paragpu_protocol::handshake::{Transport, Welcome};
 use paragpu_protocol::layout::{CHUNK, Regions};
 use paragpu_protocol::reply::{self, Reply};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::*;
-use paragpu_worker::control::{
-    Assign, Control, ControlError, Finished, FromWorker, Inbox, Message, ToWorker,
-};
-use paragpu_worker::spawn::{Software, Spawn};
 
 const PTX: &str = r#"
 .version 8.0
@@ -85,21 +85,20 @@ impl Worker {
         };
         let pid = worker.process.id();
         match worker.receive().unwrap() {
-            FromWorker::Ready(ready) => {
-                assert_eq!(ready.pid, pid);
-                assert_eq!(ready.snapshot.total_memory, 1 << 30);
-            }
+            FromWorker::Ready {
+                pid: own, memory, ..
+            } => assert_eq!((own, memory), (pid, 1 << 30)),
             other => panic!("{other:?}"),
         }
         worker
     }
 
-    fn receive(&mut self) -> Result<FromWorker<'_>, ControlError> {
+    fn receive(&mut self) -> Result<FromWorker, ControlError> {
         self.control.receive(&mut self.inbox, true)?;
         self.inbox.message()
     }
 
-    fn send<'a>(&self, message: &impl Message<'a>, fds: &[OwnedFd]) {
+    fn send(&self, message: &ToWorker, fds: &[OwnedFd]) {
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         self.control.send(message, &fds).unwrap();
     }
@@ -107,8 +106,7 @@ impl Worker {
     /// Gives it a guest; the guest's socket.
     fn assign(&self, transport: Transport, ordinal: u32) -> UnixStream {
         let (host, guest) = UnixStream::pair().unwrap();
-        let hello = encode_all(&Hello::new(transport, ordinal, 1));
-        let assign = ToWorker::Assign(Assign {
+        let terms = Terms {
             session: 77,
             token: [3; 16],
             ordinal,
@@ -116,25 +114,35 @@ impl Worker {
             device_memory: 64 * CHUNK,
             host_memory: 0,
             window: 64 << 20,
-            channel_offset: 0,
-            channel_size: 0,
-            list_offset: 0,
-            channel: 0,
             reconnect: 0,
-            vm: Text("test"),
-            hello: Bytes(&hello),
-        });
+            vm: "test".into(),
+        };
+        let pid = 1;
+        let assign = ToWorker::Assign {
+            terms,
+            guest: worker::Guest {
+                transport,
+                received: 0,
+                pid,
+                channel: None,
+            },
+        };
         self.send(&assign, &[host.into()]);
         guest
     }
 
-    fn finished<T>(&mut self, look: impl FnOnce(Finished<'_>) -> T) -> T {
-        let seen = match self.receive().unwrap() {
-            FromWorker::Finished(finished) => look(finished),
+    /// Its last word: what its session did, and what ended it.
+    fn finished(&mut self) -> (Counters, Option<String>) {
+        let last = match self.receive().unwrap() {
+            FromWorker::Finished {
+                session: 77,
+                counters,
+                reason,
+            } => (counters, reason),
             other => panic!("{other:?}"),
         };
         assert!(self.process.wait().unwrap().success());
-        seen
+        last
     }
 }
 
@@ -153,9 +161,8 @@ impl Guest {
         assert_eq!((welcome.session, welcome.device_count), (77, 2));
         // Nobody could come back: the session ends with its connection.
         assert_eq!(welcome.token, [0; 16]);
-        assert!(
-            matches!(worker.receive().unwrap(), FromWorker::Started(started) if started.session == 77)
-        );
+        let started = FromWorker::Started { session: 77 };
+        assert_eq!(worker.receive().unwrap(), started);
         let connection = match transport {
             Transport::Shm => {
                 assert_eq!(welcome.region_size, 64 << 20);
@@ -279,12 +286,10 @@ fn runs_a_kernel(transport: Transport, warm_for: u32, ordinal: u32) {
     sender.send(Frame::Goodbye.kind(), 0, Some(0), &[]).unwrap();
     // A worker that has read it already is gone.
     let _ = sender.flush();
-    worker.finished(|finished| {
-        assert_eq!(finished.reason, Text(""));
-        assert_eq!(finished.session, 77);
-        assert_eq!(finished.counters.calls, 7);
-        assert_eq!(finished.counters.bytes_from_device, 256);
-    });
+    let (counters, reason) = worker.finished();
+    assert_eq!(reason, None);
+    assert_eq!(counters.calls, 7);
+    assert_eq!(counters.bytes_from_device, 256);
 }
 
 #[test]
@@ -312,7 +317,7 @@ fn a_session_with_an_endless_kernel_is_ended() {
     // The worker still answers while the kernel runs.
     guest.call(&Ping { value: 1 }).unwrap();
     worker.send(&ToWorker::End, &[]);
-    worker.finished(|finished| assert_eq!(finished.reason, Text("ended by the host")));
+    assert_eq!(worker.finished().1.as_deref(), Some("ended by the host"));
     // The guest sees the end: a goodbye, then nothing.
     loop {
         match guest.connection.receiver.receive(Wait::Forever) {
@@ -338,7 +343,7 @@ fn a_guest_that_dies_with_an_endless_kernel_leaves_nothing() {
         guest.launch(forever, &[]);
         guest.send(5, &ContextSynchronize {});
         drop(guest);
-        worker.finished(|finished| assert_eq!(finished.reason, Text("")));
+        assert_eq!(worker.finished().1, None);
     }
 }
 
@@ -349,10 +354,8 @@ fn a_malformed_call_is_named() {
     let sender = &guest.connection.sender;
     sender.send(Ping::INFO.number, 1, None, &[&[1; 3]]).unwrap();
     sender.flush().unwrap();
-    worker.finished(|finished| {
-        let reason = finished.reason.0;
-        assert!(reason.contains("Ping"), "{reason}");
-    });
+    let reason = worker.finished().1.unwrap();
+    assert!(reason.contains("Ping"), "{reason}");
 }
 
 #[test]
@@ -370,7 +373,10 @@ fn workers_that_get_no_session_leave() {
 
     let mut worker = Worker::start(0);
     let _guest = worker.assign(Transport::Stream, 99);
-    assert!(matches!(worker.receive().unwrap(), FromWorker::Failed(_)));
+    assert!(matches!(
+        worker.receive().unwrap(),
+        FromWorker::Failed { .. }
+    ));
     assert!(!worker.process.wait().unwrap().success());
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::Configuration;
+use crate::{Configuration, schema};
 
 /// A file of configuration `T` in which every key is explained and commented
 /// out at its default.
@@ -16,7 +16,7 @@ pub fn example<T: Configuration>() -> String {
         T::FRAGMENTS,
         T::PREFIX
     );
-    let defaults = T::default();
+    let defaults = schema::table(&T::default());
     let mut section = "";
     for key in T::keys() {
         if key.section() != section {
@@ -30,7 +30,9 @@ pub fn example<T: Configuration>() -> String {
             let _ = writeln!(out, "# {}", line.trim());
         }
         let name = key.name.rsplit('.').next().unwrap_or_default();
-        let _ = writeln!(out, "#{name} = {}", key.show(&defaults));
+        if let Some(default) = schema::find(&defaults, key.name) {
+            let _ = writeln!(out, "#{name} = {default}");
+        }
     }
     for tables in T::tables() {
         // A table that is there is one more, so the header is part of the prose.
@@ -39,11 +41,14 @@ pub fn example<T: Configuration>() -> String {
             let _ = writeln!(out, "# {}", line.trim());
         }
         let _ = writeln!(out, "#\n# [{}.NAME]", tables.section);
-        for (name, doc, default) in (tables.keys)() {
+        let defaults = (tables.defaults)();
+        for (name, doc) in tables.keys {
             for line in doc.trim().lines() {
                 let _ = writeln!(out, "# # {}", line.trim());
             }
-            let _ = writeln!(out, "# {name} = {default}");
+            if let Some(default) = defaults.get(*name) {
+                let _ = writeln!(out, "# {name} = {default}");
+            }
         }
     }
     out

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 use crate::schema::{Configuration, Key, Tables, configuration};
-use crate::setting::choice;
+use crate::setting::{choice, text};
 use crate::{Address, Endpoint, Error, Indices, Level, Listen, Loaded, Size, Sources, VmSockets};
 
 choice! {
@@ -202,7 +204,8 @@ configuration! {
 }
 
 /// A CUDA compute capability.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct ComputeCapability {
     /// 8 of 8.6.
     pub major: u32,
@@ -210,28 +213,19 @@ pub struct ComputeCapability {
     pub minor: u32,
 }
 
-impl crate::Setting for ComputeCapability {
-    fn from_toml(value: &toml::de::DeValue<'_>) -> Result<Self, String> {
-        match value.as_str() {
-            Some(text) => Self::from_text(text),
-            None => Err("expects a text such as \"8.6\"".into()),
-        }
-    }
-    fn from_text(text: &str) -> Result<Self, String> {
-        text.split_once('.')
-            .and_then(|(major, minor)| {
-                Some(Self {
-                    major: major.parse().ok()?,
-                    minor: minor.parse().ok().filter(|minor| *minor < 10)?,
-                })
-            })
-            .filter(|capability| (5..=20).contains(&capability.major))
-            .ok_or_else(|| format!("expects a compute capability such as \"8.6\", not {text:?}"))
-    }
-    fn to_toml(&self) -> String {
-        format!("\"{}.{}\"", self.major, self.minor)
+impl ComputeCapability {
+    const EXPECTED: &'static str = "a compute capability such as \"8.6\"";
+
+    fn read(text: &str) -> Option<Self> {
+        let (major, minor) = text.split_once('.')?;
+        let (major, minor) = (major.parse().ok()?, minor.parse().ok()?);
+        ((5..=20).contains(&major) && minor < 10).then_some(Self { major, minor })
     }
 }
+text!(ComputeCapability, Self::read, |capability| format!(
+    "{}.{}",
+    capability.major, capability.minor
+));
 
 impl Configuration for Host {
     const FILE: &'static str = "/etc/paragpu/host.toml";

@@ -1,13 +1,18 @@
 //! Reads a configuration from its places, in their order.
+//!
+//! Each value is looked at alone when it is met, so that a mistake is told with
+//! its line; then the values of all places become one table, and serde makes
+//! the configuration of it.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+use toml::{Table, Value};
 
-use crate::schema::{Configuration, Given, Key, Tables, nearest};
+use crate::schema::{self, Configuration, Key, Tables, nearest};
+use crate::setting::sentence;
 use crate::{Error, Origin};
 
 /// Longest name of a section that is named by whoever writes it, in bytes.
@@ -29,15 +34,14 @@ pub struct Sources {
 }
 
 /// A configuration and where each of its values came from.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Loaded<T> {
     /// The values.
     pub values: T,
     /// The files that were read, in order.
     pub files: Vec<PathBuf>,
-    origins: Vec<Origin>,
-    /// Of keys in sections that are named: `vm.demo.memory`.
-    named: BTreeMap<String, Origin>,
+    /// By key, `vm.demo.memory` too; of those that were set.
+    origins: BTreeMap<String, Origin>,
 }
 
 impl Sources {
@@ -72,35 +76,22 @@ impl Sources {
     /// # Errors
     /// [`Error`], for the first thing that is wrong.
     pub fn load<T: Configuration>(&self) -> Result<Loaded<T>, Error> {
-        let mut loaded = Loaded {
-            values: T::default(),
-            files: Vec::new(),
-            origins: vec![Origin::Default; T::keys().len()],
-            named: BTreeMap::new(),
-        };
+        let mut reader = Reader::<T>::default();
         if let Some(file) = &self.file {
-            loaded.read_file(file, self.required)?;
+            reader.file(file, self.required)?;
         }
         if let Some(directory) = &self.fragments {
             for file in fragments(directory)? {
-                loaded.read_file(&file, true)?;
+                reader.file(&file, true)?;
             }
         }
         for (name, value) in &self.environment {
-            loaded.read_variable(name, value)?;
+            reader.variable(name, value)?;
         }
         for (key, value) in &self.arguments {
-            loaded.set(key, value, Origin::CommandLine)?;
+            reader.text(key, value, Origin::CommandLine)?;
         }
-        loaded
-            .values
-            .check()
-            .map_err(|(key, reason)| Error::Value {
-                origin: loaded.origin(&key).clone(),
-                key,
-                reason,
-            })?;
-        Ok(loaded)
+        reader.finish()
     }
 }
 
@@ -129,41 +120,94 @@ fn fragments(directory: &Path) -> Result<Vec<PathBuf>, Error> {
 impl<T: Configuration> Loaded<T> {
     /// Every key with its value as TOML and its origin.
     pub fn entries(&self) -> impl Iterator<Item = (&'static Key<T>, String, &Origin)> {
-        T::keys()
-            .iter()
-            .zip(&self.origins)
-            .map(|(key, origin)| (key, key.show(&self.values), origin))
+        let table = schema::table(&self.values);
+        T::keys().iter().map(move |key| {
+            let value = schema::find(&table, key.name).map_or_else(String::new, Value::to_string);
+            (key, value, self.origin(key.name))
+        })
     }
 
     /// Every key that was set in a section with a name, `vm.demo.memory`, with
     /// its value as TOML and its origin.
     pub fn named_entries(&self) -> impl Iterator<Item = (String, String, &Origin)> {
-        T::tables()
-            .iter()
-            .flat_map(|tables| {
-                let shown = (tables.show)(&self.values).into_iter();
-                shown.map(|(name, key, value)| (full_name(tables, &name, key), value))
-            })
-            .filter_map(|(key, value)| {
-                let origin = self.named.get(&key)?;
-                Some((key, value, origin))
-            })
+        let table = schema::table(&self.values);
+        let mut entries = Vec::new();
+        for tables in T::tables() {
+            let named = table.get(tables.section).and_then(Value::as_table);
+            for (name, one) in named.into_iter().flatten() {
+                for (key, _) in tables.keys {
+                    let full = [tables.section, name, key].join(".");
+                    if let (Some(value), Some(origin)) = (one.get(key), self.origins.get(&full)) {
+                        entries.push((full, value.to_string(), origin));
+                    }
+                }
+            }
+        }
+        entries.into_iter()
     }
 
     /// Where the value of `key` came from; [`Origin::Default`] for a key that
     /// does not exist.
     #[must_use]
     pub fn origin(&self, key: &str) -> &Origin {
-        T::keys()
-            .iter()
-            .zip(&self.origins)
-            .find(|(candidate, _)| candidate.name == key)
-            .map(|(_, origin)| origin)
-            .or_else(|| self.named.get(key))
-            .unwrap_or(&Origin::Default)
+        self.origins.get(key).unwrap_or(&Origin::Default)
+    }
+}
+
+/// What was read so far.
+#[derive(Default)]
+struct Reader<T> {
+    loaded: Loaded<T>,
+    table: Table,
+}
+
+/// What stands at a path of names.
+enum Place<T: 'static> {
+    Section,
+    /// `[vm]`, of which only the parts of a part have values.
+    Names(&'static Tables<T>),
+    Key(&'static Key<T>),
+    Named(&'static Tables<T>),
+    Unknown,
+}
+
+fn place<T: Configuration>(path: &[&str]) -> Place<T> {
+    let section = path.first().copied().unwrap_or_default();
+    let tables = T::tables().iter().find(|tables| tables.section == section);
+    match (tables, path) {
+        (Some(tables), [_] | [_, _]) => Place::Names(tables),
+        (Some(tables), [_, _, key]) if tables.keys.iter().any(|(known, _)| known == key) => {
+            Place::Named(tables)
+        }
+        (Some(_), _) => Place::Unknown,
+        (None, [_]) if T::keys().iter().any(|key| key.section() == section) => Place::Section,
+        _ => match T::keys().iter().find(|key| key.name == path.join(".")) {
+            Some(key) => Place::Key(key),
+            None => Place::Unknown,
+        },
+    }
+}
+
+impl<T: Configuration> Reader<T> {
+    fn finish(mut self) -> Result<Loaded<T>, Error> {
+        if !self.table.is_empty() {
+            // Each value was good alone, so the whole is.
+            self.loaded.values = T::deserialize(self.table).map_err(|error| Error::Syntax {
+                origin: Origin::Default,
+                reason: error.to_string(),
+            })?;
+        }
+        match self.loaded.values.check() {
+            Ok(()) => Ok(self.loaded),
+            Err((key, reason)) => Err(Error::Value {
+                origin: self.loaded.origin(&key).clone(),
+                key,
+                reason,
+            }),
+        }
     }
 
-    fn read_file(&mut self, path: &Path, required: bool) -> Result<(), Error> {
+    fn file(&mut self, path: &Path, required: bool) -> Result<(), Error> {
         let text = match std::fs::read_to_string(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && !required => {
                 return Ok(());
@@ -173,7 +217,7 @@ impl<T: Configuration> Loaded<T> {
                 source,
             })?,
         };
-        self.files.push(path.to_owned());
+        self.loaded.files.push(path.to_owned());
         let at = |offset: usize| Origin::File {
             path: path.to_owned(),
             line: 1 + text
@@ -182,145 +226,102 @@ impl<T: Configuration> Loaded<T> {
                 .filter(|byte| *byte == b'\n')
                 .count(),
         };
-        let table = DeTable::parse(&text).map_err(|error| Error::Syntax {
+        let syntax = |error: toml::de::Error| Error::Syntax {
             origin: at(error.span().map_or(0, |span| span.start)),
             reason: error.message().trim_end().replace('\n', ", "),
-        })?;
-        self.read_table("", table.get_ref(), &at)
+        };
+        let spans = DeTable::parse(&text).map_err(syntax)?;
+        let values: Table = toml::from_str(&text).map_err(syntax)?;
+        self.section(&[], spans.get_ref(), &values, &at)
     }
 
-    fn read_table(
+    fn section(
         &mut self,
-        section: &str,
-        table: &DeTable<'_>,
+        above: &[&str],
+        spans: &DeTable<'_>,
+        values: &Table,
         at: &dyn Fn(usize) -> Origin,
     ) -> Result<(), Error> {
         // In order of lines, so that the first mistake is the one reported.
-        let mut lines: Vec<(&Spanned<_>, &Spanned<DeValue<'_>>)> = table.iter().collect();
+        let mut lines: Vec<_> = spans.iter().collect();
         lines.sort_by_key(|(key, _)| key.span().start);
-        for (key, value) in lines {
-            let origin = at(key.span().start);
+        for (key, span) in lines {
             let word: &str = key.get_ref();
-            let name = match section {
-                "" => word.to_owned(),
-                section => format!("{section}.{word}"),
-            };
-            let is_section =
-                section.is_empty() && T::keys().iter().any(|key| key.section() == word);
-            let tables = T::tables().iter().find(|tables| tables.section == word);
-            if let Some(tables) = tables.filter(|_| section.is_empty()) {
-                self.read_tables(tables, value.get_ref(), &origin, at)?;
+            let path = [above, &[word]].concat();
+            let origin = at(key.span().start);
+            let (Some(value), place) = (values.get(word), place::<T>(&path)) else {
                 continue;
-            }
-            match value.get_ref() {
-                DeValue::Table(inner) if is_section => self.read_table(word, inner, at)?,
-                _ if is_section => {
-                    return Err(Error::Value {
-                        origin,
-                        key: name,
-                        reason: format!("is a section: write [{word}]"),
-                    });
+            };
+            match (place, span.get_ref(), value) {
+                (Place::Section | Place::Names(_), DeValue::Table(spans), Value::Table(values)) => {
+                    self.section(&path, spans, values, at)?
                 }
-                DeValue::Table(_) if section.is_empty() && self.key(&name).is_none() => {
+                (Place::Section, ..) => {
+                    let reason = format!("is a section: write [{word}]");
+                    return Err(wrong(&path, origin, reason));
+                }
+                (Place::Names(tables), ..) => {
+                    let reason = format!("is a section: write [{}.NAME]", tables.section);
+                    return Err(wrong(&path, origin, reason));
+                }
+                (Place::Unknown, DeValue::Table(_), _) if above.is_empty() => {
                     let sections = T::keys().iter().map(Key::section).filter(|s| !s.is_empty());
                     let sections = sections.chain(T::tables().iter().map(|tables| tables.section));
-                    return Err(Error::Unknown {
+                    return Err(unknown::<T>(
+                        "section",
+                        word,
                         origin,
-                        what: "section",
-                        hint: hint::<T>(&name, nearest(word, sections)),
-                        key: name,
-                    });
+                        nearest(word, sections),
+                    ));
                 }
-                scalar => {
-                    self.apply(&name, origin, |key, values| (key.set_toml)(values, scalar))?
-                }
+                _ => self.value(&path, value.clone(), origin)?,
             }
         }
         Ok(())
     }
 
-    /// Reads `[vm.a]`, `[vm.b]`, …
-    fn read_tables(
-        &mut self,
-        tables: &Tables<T>,
-        value: &DeValue<'_>,
-        origin: &Origin,
-        at: &dyn Fn(usize) -> Origin,
-    ) -> Result<(), Error> {
-        let wrong = |origin: Origin, key: &str| Error::Value {
-            origin,
-            key: key.to_owned(),
-            reason: format!("is a section: write [{}.NAME]", tables.section),
-        };
-        let DeValue::Table(all) = value else {
-            return Err(wrong(origin.clone(), tables.section));
-        };
-        let mut lines: Vec<(&Spanned<_>, &Spanned<DeValue<'_>>)> = all.iter().collect();
-        lines.sort_by_key(|(name, _)| name.span().start);
-        for (name, table) in lines {
-            let origin = at(name.span().start);
-            let name: &str = name.get_ref();
-            let DeValue::Table(table) = table.get_ref() else {
-                return Err(wrong(origin, &format!("{}.{name}", tables.section)));
-            };
-            let mut keys: Vec<(&Spanned<_>, &Spanned<DeValue<'_>>)> = table.iter().collect();
-            keys.sort_by_key(|(key, _)| key.span().start);
-            for (key, value) in keys {
-                let origin = at(key.span().start);
-                self.apply_named(
-                    tables,
-                    name,
-                    key.get_ref(),
-                    Given::Toml(value.get_ref()),
-                    origin,
-                )?;
+    /// Takes the value of one key.
+    fn value(&mut self, path: &[&str], value: Value, origin: Origin) -> Result<(), Error> {
+        let place = place::<T>(path);
+        let full = path.join(".");
+        match (&place, path) {
+            (Place::Key(_), _) => {}
+            (Place::Named(_), [_, name, _]) => {
+                if name.is_empty() || name.len() > MAX_NAME || name.contains(char::is_control) {
+                    let reason = format!(
+                        "is of a name of more than {MAX_NAME} bytes, of none, or of one that \
+                         cannot be printed"
+                    );
+                    return Err(wrong(path, origin, reason));
+                }
+            }
+            (_, [section, name, key]) => {
+                let of = T::tables().iter().filter(|one| one.section == *section);
+                let near = nearest(key, of.flat_map(|one| one.keys).map(|(known, _)| *known));
+                let near = near.map(|near| [*section, name, near].join("."));
+                return Err(unknown::<T>("key", &full, origin, near.as_deref()));
+            }
+            _ => {
+                let near = nearest(&full, T::keys().iter().map(|key| key.name));
+                return Err(unknown::<T>("key", &full, origin, near));
             }
         }
+        let mut alone = Table::new();
+        put(&mut alone, path, value.clone());
+        let checked = T::deserialize(alone)
+            .map_err(|error| sentence(error.message()))
+            .and_then(|probe| match place {
+                Place::Key(key) => (key.check)(&probe),
+                Place::Named(tables) => (tables.check)(&probe, path.last().unwrap_or(&"")),
+                _ => Ok(()),
+            });
+        checked.map_err(|reason| wrong(path, origin.clone(), reason))?;
+        put(&mut self.table, path, value);
+        self.loaded.origins.insert(full, origin);
         Ok(())
     }
 
-    fn apply_named(
-        &mut self,
-        tables: &Tables<T>,
-        name: &str,
-        key: &str,
-        given: Given<'_>,
-        origin: Origin,
-    ) -> Result<(), Error> {
-        let full = full_name(tables, name, key);
-        let good = !name.is_empty() && name.len() <= MAX_NAME && !name.contains(char::is_control);
-        let set = match good {
-            true => (tables.set)(&mut self.values, name, key, given),
-            false => Some(Err(format!(
-                "is of a name of more than {MAX_NAME} bytes, of none, or of one that cannot be printed"
-            ))),
-        };
-        match set {
-            Some(Ok(())) => {
-                self.named.insert(full, origin);
-                Ok(())
-            }
-            Some(Err(reason)) => Err(Error::Value {
-                origin,
-                key: full,
-                reason,
-            }),
-            None => {
-                let keys = (tables.keys)();
-                let near = nearest(key, keys.iter().map(|(name, ..)| *name));
-                Err(Error::Unknown {
-                    origin,
-                    what: "key",
-                    hint: near.map_or_else(String::new, |near| {
-                        format!("; did you mean `{}`?", full_name(tables, name, near))
-                    }),
-                    key: full,
-                })
-            }
-        }
-    }
-
-    fn read_variable(&mut self, name: &OsString, value: &OsString) -> Result<(), Error> {
+    fn variable(&mut self, name: &OsStr, value: &OsStr) -> Result<(), Error> {
         let shown = name.to_string_lossy();
         if !shown.starts_with(T::PREFIX)
             || shown == format!("{}CONFIG", T::PREFIX)
@@ -332,80 +333,90 @@ impl<T: Configuration> Loaded<T> {
         let Some(key) = T::keys().iter().find(|key| key.variable() == shown) else {
             let variables: Vec<String> = T::keys().iter().map(Key::variable).collect();
             let near = nearest(&shown, variables.iter().map(String::as_str));
-            return Err(Error::Unknown {
-                origin,
-                what: "variable",
-                hint: hint::<T>("", near),
-                key: shown.into_owned(),
-            });
+            return Err(unknown::<T>("variable", &shown, origin, near));
         };
         match value.to_str() {
-            Some(text) => self.set(key.name, text, origin),
-            None => Err(Error::Value {
-                origin,
-                key: key.name.to_owned(),
-                reason: "expects text in UTF-8".into(),
-            }),
+            Some(text) => self.text(key.name, text, origin),
+            None => Err(wrong(&[key.name], origin, "expects text in UTF-8".into())),
         }
     }
 
-    fn set(&mut self, name: &str, text: &str, origin: Origin) -> Result<(), Error> {
+    /// Takes the value of one key from where everything is text.
+    fn text(&mut self, name: &str, text: &str, origin: Origin) -> Result<(), Error> {
+        let mut path: Vec<&str> = name.splitn(2, '.').collect();
+        let mut default = schema::find(&schema::table(&T::default()), name).cloned();
         for tables in T::tables() {
             let inside = name
                 .strip_prefix(tables.section)
                 .and_then(|rest| rest.strip_prefix('.'));
             // The name may have dots, the key has none.
             if let Some((name, key)) = inside.and_then(|inside| inside.rsplit_once('.')) {
-                return self.apply_named(tables, name, key, Given::Text(text), origin);
+                path = vec![tables.section, name, key];
+                default = (tables.defaults)().get(key).cloned();
             }
         }
-        self.apply(name, origin, |key, values| (key.set_text)(values, text))
+        self.value(&path, guess(default.as_ref(), text), origin)
     }
+}
 
-    fn key(&self, name: &str) -> Option<usize> {
-        T::keys().iter().position(|key| key.name == name)
-    }
-
-    fn apply(
-        &mut self,
-        name: &str,
-        origin: Origin,
-        set: impl FnOnce(&Key<T>, &mut T) -> Result<(), String>,
-    ) -> Result<(), Error> {
-        let Some((index, key)) = T::keys()
-            .iter()
-            .enumerate()
-            .find(|(_, key)| key.name == name)
-        else {
-            return Err(Error::Unknown {
-                origin,
-                what: "key",
-                hint: hint::<T>(name, nearest(name, T::keys().iter().map(|key| key.name))),
-                key: name.to_owned(),
-            });
-        };
-        set(key, &mut self.values).map_err(|reason| Error::Value {
-            origin: origin.clone(),
-            key: name.to_owned(),
-            reason,
-        })?;
-        if let Some(place) = self.origins.get_mut(index) {
-            *place = origin;
+/// A text as TOML, so that it has the type of the key's default.
+fn guess(default: Option<&Value>, text: &str) -> Value {
+    match (default, text) {
+        (Some(Value::Boolean(_)), "1" | "true") => Value::Boolean(true),
+        (Some(Value::Boolean(_)), "0" | "false") => Value::Boolean(false),
+        (Some(Value::Integer(_)), number) => match number.parse() {
+            Ok(number) => Value::Integer(number),
+            Err(_) => number.into(),
+        },
+        (Some(Value::Array(_)), list) => {
+            let items = list.split(',').map(str::trim);
+            let items = items.filter(|item| !item.is_empty());
+            let number = Value::Integer(0);
+            Value::Array(items.map(|item| guess(Some(&number), item)).collect())
         }
-        Ok(())
+        (_, text) => text.into(),
     }
 }
 
-/// `vm.demo.memory`.
-fn full_name<T>(tables: &Tables<T>, name: &str, key: &str) -> String {
-    format!("{}.{name}.{key}", tables.section)
+fn put(table: &mut Table, path: &[&str], value: Value) {
+    match path {
+        [] => {}
+        [key] => drop(table.insert((*key).to_owned(), value)),
+        [section, rest @ ..] => {
+            let inner = table
+                .entry(*section)
+                .or_insert_with(|| Value::Table(Table::new()));
+            if let Value::Table(inner) = inner {
+                put(inner, rest, value);
+            }
+        }
+    }
 }
 
-/// The end of the sentence about an unknown key.
-fn hint<T: Configuration>(name: &str, near: Option<&str>) -> String {
-    match (T::elsewhere(name), near) {
+fn wrong(path: &[&str], origin: Origin, reason: String) -> Error {
+    let key = path.join(".");
+    Error::Value {
+        origin,
+        key,
+        reason,
+    }
+}
+
+fn unknown<T: Configuration>(
+    what: &'static str,
+    key: &str,
+    origin: Origin,
+    near: Option<&str>,
+) -> Error {
+    let hint = match (T::elsewhere(key), near) {
         (Some(file), _) => format!(" here; it belongs in {file}"),
         (None, Some(near)) => format!("; did you mean `{near}`?"),
         (None, None) => String::new(),
+    };
+    Error::Unknown {
+        origin,
+        what,
+        key: key.to_owned(),
+        hint,
     }
 }

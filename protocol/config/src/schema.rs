@@ -1,8 +1,10 @@
 //! What a configuration is: keys with type, default, range and meaning.
 
-use std::collections::BTreeMap;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use toml::{Table, Value};
 
-use toml::de::DeValue;
+use crate::{Setting, Size};
 
 /// One key of a configuration.
 pub struct Key<T: 'static> {
@@ -10,27 +12,14 @@ pub struct Key<T: 'static> {
     pub name: &'static str,
     /// What it means.
     pub doc: &'static str,
-    pub(crate) set_toml: fn(&mut T, &DeValue<'_>) -> Result<(), String>,
-    pub(crate) set_text: fn(&mut T, &str) -> Result<(), String>,
-    pub(crate) show: fn(&T) -> String,
+    pub(crate) check: fn(&T) -> Result<(), String>,
 }
 
 impl<T: Configuration> Key<T> {
     /// The environment variable that sets it.
     #[must_use]
     pub fn variable(&self) -> String {
-        let mut name = String::from(T::PREFIX);
-        name.extend(self.name.chars().map(|c| match c {
-            '.' => '_',
-            other => other.to_ascii_uppercase(),
-        }));
-        name
-    }
-
-    /// Its value in `configuration`, as TOML.
-    #[must_use]
-    pub fn show(&self, configuration: &T) -> String {
-        (self.show)(configuration)
+        T::PREFIX.to_owned() + &self.name.replace('.', "_").to_ascii_uppercase()
     }
 
     /// The section it lies in; empty at the top.
@@ -46,65 +35,16 @@ pub struct Tables<T: 'static> {
     pub section: &'static str,
     /// What one of them is for.
     pub doc: &'static str,
-    /// Name, meaning and default of each key of one.
-    pub(crate) keys: fn() -> Vec<(&'static str, &'static str, String)>,
-    /// Sets a key of the table of this name; `None` where there is no such key.
-    pub(crate) set: Set<T>,
-    /// Name of the table, key and value as TOML of each table that is there.
-    pub(crate) show: fn(&T) -> Vec<(String, &'static str, String)>,
-}
-
-type Set<T> = fn(&mut T, &str, &str, Given<'_>) -> Option<Result<(), String>>;
-
-/// A value as it was written.
-#[derive(Clone, Copy)]
-pub(crate) enum Given<'a> {
-    Toml(&'a DeValue<'a>),
-    Text(&'a str),
-}
-
-impl Given<'_> {
-    pub(crate) fn put<T>(self, key: &Key<T>, into: &mut T) -> Result<(), String> {
-        match self {
-            Self::Toml(value) => (key.set_toml)(into, value),
-            Self::Text(text) => (key.set_text)(into, text),
-        }
-    }
-}
-
-/// The tables' descriptions, for one type of table.
-pub(crate) fn described<V: Default>(keys: &[Key<V>]) -> Vec<(&'static str, &'static str, String)> {
-    let defaults = V::default();
-    let described = |key: &Key<V>| (key.name, key.doc, (key.show)(&defaults));
-    keys.iter().map(described).collect()
-}
-
-pub(crate) fn put_named<V: Default>(
-    into: &mut BTreeMap<String, V>,
-    keys: &[Key<V>],
-    name: &str,
-    key: &str,
-    given: Given<'_>,
-) -> Option<Result<(), String>> {
-    let key = keys.iter().find(|known| known.name == key)?;
-    Some(given.put(key, into.entry(name.to_owned()).or_default()))
-}
-
-pub(crate) fn show_named<V>(
-    from: &BTreeMap<String, V>,
-    keys: &'static [Key<V>],
-) -> Vec<(String, &'static str, String)> {
-    let shown = |(name, table): (&String, &V)| {
-        let rows = keys
-            .iter()
-            .map(|key| (name.clone(), key.name, (key.show)(table)));
-        rows.collect::<Vec<_>>()
-    };
-    from.iter().flat_map(shown).collect()
+    /// Name and meaning of each key of one.
+    pub keys: &'static [(&'static str, &'static str)],
+    /// All keys of one at their defaults.
+    pub(crate) defaults: fn() -> Table,
+    /// Checks a key of each of them that is there.
+    pub(crate) check: fn(&T, &str) -> Result<(), String>,
 }
 
 /// A set of keys that is read as a whole.
-pub trait Configuration: Default + Clone + 'static {
+pub trait Configuration: Default + Clone + Serialize + DeserializeOwned + 'static {
     /// Its file at the default place.
     const FILE: &'static str;
     /// The directory of its fragments.
@@ -134,6 +74,19 @@ pub trait Configuration: Default + Clone + 'static {
     }
 }
 
+/// A configuration or a part of it as TOML.
+pub(crate) fn table(values: &impl Serialize) -> Table {
+    Table::try_from(values).unwrap_or_default()
+}
+
+/// The value of a key: `shm.socket`.
+pub(crate) fn find<'a>(table: &'a Table, key: &str) -> Option<&'a Value> {
+    match key.split_once('.') {
+        None => table.get(key),
+        Some((section, key)) => table.get(section)?.get(key),
+    }
+}
+
 /// The candidate most like `word`, if one is like it at all.
 pub(crate) fn nearest<'a>(
     word: &str,
@@ -153,6 +106,23 @@ fn likeness(word: &str, candidate: &str) -> f64 {
     let whole = strsim::normalized_damerau_levenshtein(word, candidate);
     let tail = strsim::normalized_damerau_levenshtein(&last(word), &last(candidate));
     whole.max(tail * 0.9)
+}
+
+/// Refuses what serde accepts: a number outside of the range, a relative path.
+pub(crate) fn check(
+    value: &impl Setting,
+    range: Option<std::ops::RangeInclusive<u64>>,
+) -> Result<(), String> {
+    value.check()?;
+    match (range, value.number()) {
+        (Some(range), Some(number)) if !range.contains(&number) => Err(format!(
+            "expects a value from {} to {}, not {}",
+            Size(*range.start()),
+            Size(*range.end()),
+            Value::try_from(value).map_err(|error| error.to_string())?
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Declares a configuration: a struct, its sections, and its keys.
@@ -175,117 +145,71 @@ macro_rules! configuration {
             }
         )* )?
     ) => {
-        $(#[$meta])*
-        #[derive(Debug, Clone, PartialEq)]
-        pub struct $name {
-            $( $(#[doc = $doc])* pub $field: $type, )*
-            $( $(#[doc = $section_doc])* pub $section: $section_name, )*
-            $( $( $(#[doc = $table_doc])* pub $table: std::collections::BTreeMap<String, $table_name>, )* )?
-        }
-
-        $( $(
-            $(#[doc = $table_doc])*
-            #[derive(Debug, Clone, PartialEq)]
-            pub struct $table_name {
-                $( $(#[doc = $named_doc])* pub $named: $named_type, )*
-            }
-
-            impl Default for $table_name {
-                fn default() -> Self {
-                    Self { $( $named: $named_default, )* }
-                }
-            }
-
-            impl $table_name {
-                const KEYS: &'static [$crate::Key<Self>] = &[ $(
-                    $crate::schema::key!(
-                        $table_name, stringify!($named), concat!($($named_doc, "\n"),*),
-                        $named, $named_type $(, $named_range)?
-                    ),
-                )* ];
-            }
-        )*
-
-        const TABLES: &[$crate::schema::Tables<$name>] = &[ $(
-            $crate::schema::Tables {
-                section: stringify!($table),
-                doc: concat!($($table_doc, "\n"),*),
-                keys: || $crate::schema::described($table_name::KEYS),
-                set: |into, name, key, given| {
-                    $crate::schema::put_named(&mut into.$table, $table_name::KEYS, name, key, given)
-                },
-                show: |from| $crate::schema::show_named(&from.$table, $table_name::KEYS),
-            },
-        )* ]; )?
-
-        $(
-            $(#[doc = $section_doc])*
-            #[derive(Debug, Clone, PartialEq)]
-            pub struct $section_name {
-                $( $(#[doc = $key_doc])* pub $key: $key_type, )*
-            }
-        )*
-
-        impl Default for $name {
-            fn default() -> Self {
-                Self {
-                    $( $field: $default, )*
-                    $( $section: $section_name { $( $key: $key_default, )* }, )*
-                    $( $( $table: std::collections::BTreeMap::new(), )* )?
-                }
+        $crate::schema::section! {
+            $(#[$meta])* $name {
+                $( $(#[doc = $doc])* $field: $type = $default, )*
+                $( $(#[doc = $section_doc])* $section: $section_name = $section_name::default(), )*
+                $( $( $(#[doc = $table_doc])* $table: std::collections::BTreeMap<String, $table_name> =
+                    std::collections::BTreeMap::new(), )* )?
             }
         }
+        $( $crate::schema::section! {
+            $(#[doc = $section_doc])* $section_name { $( $(#[doc = $key_doc])* $key: $key_type = $key_default, )* }
+        } )*
+        $( $( $crate::schema::section! {
+            $(#[doc = $table_doc])* $table_name { $( $(#[doc = $named_doc])* $named: $named_type = $named_default, )* }
+        } )* )?
 
         const KEYS: &[$crate::Key<$name>] = &[
-            $( $crate::schema::key!($name, stringify!($field), concat!($($doc, "\n"),*), $field, $type $(, $range)?), )*
-            $( $(
-                $crate::schema::key!(
-                    $name,
-                    concat!(stringify!($section), ".", stringify!($key)),
-                    concat!($($key_doc, "\n"),*),
-                    $section.$key, $key_type $(, $key_range)?
-                ),
-            )* )*
+            $( $crate::schema::key!(stringify!($field), [$($doc)*], $field $(, $range)?), )*
+            $( $( $crate::schema::key!(
+                concat!(stringify!($section), ".", stringify!($key)), [$($key_doc)*], $section.$key $(, $key_range)?
+            ), )* )*
         ];
+
+        $( const TABLES: &[$crate::schema::Tables<$name>] = &[ $( $crate::schema::Tables {
+            section: stringify!($table),
+            doc: concat!($($table_doc, "\n"),*),
+            keys: &[ $( (stringify!($named), concat!($($named_doc, "\n"),*)), )* ],
+            defaults: || $crate::schema::table(&$table_name::default()),
+            check: |all, key| {
+                const KEYS: &[$crate::Key<$table_name>] =
+                    &[ $( $crate::schema::key!(stringify!($named), [$($named_doc)*], $named $(, $named_range)?), )* ];
+                let known = KEYS.iter().find(|known| known.name == key);
+                known.map_or(Ok(()), |known| all.$table.values().try_for_each(known.check))
+            },
+        }, )* ]; )?
     };
 }
 pub(crate) use configuration;
 
+macro_rules! section {
+    ($(#[$meta:meta])* $name:ident { $( $(#[doc = $doc:literal])* $field:ident : $type:ty = $default:expr, )* }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct $name { $( $(#[doc = $doc])* pub $field: $type, )* }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $( $field: $default, )* }
+            }
+        }
+    };
+}
+pub(crate) use section;
+
 macro_rules! key {
-    ($name:ident, $path:expr, $doc:expr, $($field:ident).+, $type:ty $(, $range:expr)?) => {
+    ($name:expr, [$($doc:literal)*], $($field:ident).+ $(, $range:expr)?) => {
         $crate::Key {
-            name: $path,
-            doc: $doc,
-            set_toml: |into, value| {
-                let value = <$type as $crate::Setting>::from_toml(value)?;
-                $( $crate::schema::check_range(&value, $range)?; )?
-                into.$($field).+ = value;
-                Ok(())
+            name: $name,
+            doc: concat!($($doc, "\n"),*),
+            check: |from| {
+                let range: Option<std::ops::RangeInclusive<u64>> = None;
+                $( let range = range.or(Some($range)); )?
+                $crate::schema::check(&from.$($field).+, range)
             },
-            set_text: |into, text| {
-                let value = <$type as $crate::Setting>::from_text(text)?;
-                $( $crate::schema::check_range(&value, $range)?; )?
-                into.$($field).+ = value;
-                Ok(())
-            },
-            show: |from| $crate::Setting::to_toml(&from.$($field).+),
         }
     };
 }
 pub(crate) use key;
-
-/// Refuses a number outside of `range`.
-pub(crate) fn check_range<T: crate::Setting>(
-    value: &T,
-    range: std::ops::RangeInclusive<u64>,
-) -> Result<(), String> {
-    match value.number() {
-        Some(number) if !range.contains(&number) => Err(format!(
-            "expects a value from {} to {}, not {}",
-            crate::Size(*range.start()),
-            crate::Size(*range.end()),
-            value.to_toml()
-        )),
-        _ => Ok(()),
-    }
-}

@@ -4,188 +4,126 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use toml::de::DeValue;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
-/// A type of value: how it is read from TOML and from text, and shown.
-pub trait Setting: Sized {
-    /// Reads a TOML value.
+/// A type of value. Serde reads and writes it.
+pub trait Setting: Serialize + DeserializeOwned {
+    /// Reads what is written as a text in TOML.
     ///
     /// # Errors
     /// What the value should be, as the end of a sentence that begins with the key.
-    fn from_toml(value: &DeValue<'_>) -> Result<Self, String>;
+    fn from_text(text: &str) -> Result<Self, String> {
+        Self::deserialize(toml::Value::from(text)).map_err(|error| sentence(error.message()))
+    }
 
-    /// Reads an environment variable or command line argument.
+    /// Refuses what the type could hold, but no key may.
     ///
     /// # Errors
-    /// As [`from_toml`](Self::from_toml).
-    fn from_text(text: &str) -> Result<Self, String>;
+    /// As [`from_text`](Self::from_text).
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
 
-    /// The value as TOML.
-    fn to_toml(&self) -> String;
-
-    /// The value as a number, where it has a range.
+    /// The value as a number, where it may have a range.
     fn number(&self) -> Option<u64> {
         None
     }
 }
 
-fn expects<T>(what: &str, value: &DeValue<'_>) -> Result<T, String> {
-    Err(format!("expects {what}, not {}", kind(value)))
-}
-
-fn kind(value: &DeValue<'_>) -> &'static str {
-    match value {
-        DeValue::String(_) => "a text",
-        DeValue::Integer(_) => "an integer",
-        DeValue::Float(_) => "a fraction",
-        DeValue::Boolean(_) => "a boolean",
-        DeValue::Datetime(_) => "a date",
-        DeValue::Array(_) => "a list",
-        DeValue::Table(_) => "a section",
+/// Serde's message as the end of a sentence that begins with the key.
+pub(crate) fn sentence(message: &str) -> String {
+    let parts = ["invalid type: ", "invalid value: "]
+        .iter()
+        .find_map(|start| message.strip_prefix(start)?.split_once(", expected "));
+    match parts {
+        Some((got, expected)) => format!("expects {expected}, not {got}"),
+        None => message.to_owned(),
     }
 }
 
-fn quoted(text: &str) -> String {
-    toml::Value::from(text).to_string()
-}
-
-fn integer(value: &DeValue<'_>) -> Option<u64> {
-    let integer = value.as_integer()?;
-    u64::from_str_radix(integer.as_str(), integer.radix()).ok()
-}
-
-impl Setting for bool {
-    fn from_toml(value: &DeValue<'_>) -> Result<Self, String> {
-        value
-            .as_bool()
-            .map_or_else(|| expects("true or false", value), Ok)
-    }
-    fn from_text(text: &str) -> Result<Self, String> {
-        match text {
-            "true" | "1" => Ok(true),
-            "false" | "0" => Ok(false),
-            other => Err(format!("expects true or false, not {}", quoted(other))),
-        }
-    }
-    fn to_toml(&self) -> String {
-        self.to_string()
-    }
-}
-
+impl Setting for bool {}
+impl Setting for String {}
 impl Setting for u32 {
-    fn from_toml(value: &DeValue<'_>) -> Result<Self, String> {
-        if !value.is_integer() {
-            return expects("an integer", value);
-        }
-        integer(value)
-            .and_then(|number| Self::try_from(number).ok())
-            .ok_or_else(|| "expects an integer from 0 to 4294967295".into())
-    }
-    fn from_text(text: &str) -> Result<Self, String> {
-        text.parse()
-            .map_err(|_| format!("expects an integer, not {}", quoted(text)))
-    }
-    fn to_toml(&self) -> String {
-        self.to_string()
-    }
     fn number(&self) -> Option<u64> {
         Some(u64::from(*self))
     }
 }
 
-/// Types that TOML has as a text.
-macro_rules! text_setting {
-    ($type:ty, $what:literal) => {
-        impl Setting for $type {
-            fn from_toml(value: &DeValue<'_>) -> Result<Self, String> {
-                match value.as_str() {
-                    Some(text) => Self::from_text(text),
-                    None => expects($what, value),
-                }
-            }
-            fn from_text(text: &str) -> Result<Self, String> {
-                Self::read(text)
-            }
-            fn to_toml(&self) -> String {
-                quoted(&self.written())
+impl Setting for PathBuf {
+    fn check(&self) -> Result<(), String> {
+        match self.as_os_str().is_empty() || self.is_absolute() {
+            true => Ok(()),
+            false => Err(format!("expects a path that starts with /, not {self:?}")),
+        }
+    }
+}
+
+/// Says how a type is read from a text, and written.
+macro_rules! text {
+    ($type:ident, $read:expr, $write:expr) => {
+        impl TryFrom<String> for $type {
+            type Error = String;
+            fn try_from(text: String) -> Result<Self, String> {
+                let read: fn(&str) -> Option<Self> = $read;
+                read(&text).ok_or_else(|| format!("expects {}, not {text:?}", Self::EXPECTED))
             }
         }
+        impl From<$type> for String {
+            fn from(value: $type) -> Self {
+                let write: fn($type) -> Self = $write;
+                write(value)
+            }
+        }
+        impl $crate::Setting for $type {}
     };
 }
+pub(crate) use text;
 
-trait Text: Sized {
-    fn read(text: &str) -> Result<Self, String>;
-    fn written(&self) -> String;
+/// A value that TOML has as a number or as a text.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged, expecting = "expects a number or a text")]
+enum Mixed {
+    Number(u64),
+    Text(String),
 }
-
-impl Text for String {
-    fn read(text: &str) -> Result<Self, String> {
-        Ok(text.to_owned())
-    }
-    fn written(&self) -> String {
-        self.clone()
-    }
-}
-text_setting!(String, "a text");
-
-impl Text for PathBuf {
-    fn read(text: &str) -> Result<Self, String> {
-        let path = Self::from(text);
-        if text.is_empty() || path.is_absolute() {
-            Ok(path)
-        } else {
-            Err(format!(
-                "expects a path that starts with /, not {}",
-                quoted(text)
-            ))
-        }
-    }
-    fn written(&self) -> String {
-        self.display().to_string()
-    }
-}
-text_setting!(PathBuf, "a path");
 
 /// Bytes, written as a number or with a unit: 4096, "64MiB", "1GiB".
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "Mixed", into = "Mixed")]
 pub struct Size(pub u64);
 
 const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
 
-impl Setting for Size {
-    fn from_toml(value: &DeValue<'_>) -> Result<Self, String> {
-        match (integer(value), value.as_str()) {
-            (Some(bytes), _) => Ok(Self(bytes)),
-            (_, Some(text)) => Self::from_text(text),
-            _ => expects("a size such as \"64MiB\"", value),
-        }
-    }
-    fn from_text(text: &str) -> Result<Self, String> {
+impl TryFrom<Mixed> for Size {
+    type Error = String;
+    fn try_from(value: Mixed) -> Result<Self, String> {
+        let text = match value {
+            Mixed::Number(bytes) => return Ok(Self(bytes)),
+            Mixed::Text(text) => text,
+        };
         let (digits, shift) = UNITS
             .iter()
             .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)))
-            .unwrap_or((text, 0));
-        digits
-            .trim_end()
-            .parse::<u64>()
-            .ok()
+            .unwrap_or((&text, 0));
+        let number = digits.trim_end().parse::<u64>().ok();
+        number
             .and_then(|number| number.checked_mul(1 << shift))
             .map(Self)
-            .ok_or_else(|| {
-                format!(
-                    "expects a size in bytes, KiB, MiB, GiB or TiB, not {}",
-                    quoted(text)
-                )
-            })
+            .ok_or_else(|| format!("expects a size in bytes, KiB, MiB, GiB or TiB, not {text:?}"))
     }
-    fn to_toml(&self) -> String {
-        let text = self.to_string();
-        if self.0.to_string() == text {
-            text
-        } else {
-            quoted(&text)
+}
+
+impl From<Size> for Mixed {
+    fn from(size: Size) -> Self {
+        match size.to_string() {
+            text if text.ends_with('B') => Self::Text(text),
+            _ => Self::Number(size.0),
         }
     }
+}
+
+impl Setting for Size {
     fn number(&self) -> Option<u64> {
         Some(self.0)
     }
@@ -203,7 +141,8 @@ impl fmt::Display for Size {
 }
 
 /// How long a waiting side polls before it sleeps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Mixed", into = "Mixed")]
 pub enum Spin {
     /// As long as recent waits suggest.
     Auto,
@@ -211,29 +150,29 @@ pub enum Spin {
     Microseconds(u32),
 }
 
+impl TryFrom<Mixed> for Spin {
+    type Error = String;
+    fn try_from(value: Mixed) -> Result<Self, String> {
+        let number = match &value {
+            Mixed::Text(text) if text == "auto" => return Ok(Self::Auto),
+            Mixed::Number(number) => u32::try_from(*number).ok(),
+            Mixed::Text(text) => text.parse().ok(),
+        };
+        let expected = || "expects \"auto\" or microseconds".to_owned();
+        number.map(Self::Microseconds).ok_or_else(expected)
+    }
+}
+
+impl From<Spin> for Mixed {
+    fn from(spin: Spin) -> Self {
+        match spin {
+            Spin::Auto => Self::Text("auto".into()),
+            Spin::Microseconds(number) => Self::Number(number.into()),
+        }
+    }
+}
+
 impl Setting for Spin {
-    fn from_toml(value: &DeValue<'_>) -> Result<Self, String> {
-        match value.as_str() {
-            Some(text) => Self::from_text(text),
-            None if value.is_integer() => u32::from_toml(value).map(Self::Microseconds),
-            None => expects("\"auto\" or microseconds", value),
-        }
-    }
-    fn from_text(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            number => number
-                .parse()
-                .map(Self::Microseconds)
-                .map_err(|_| format!("expects \"auto\" or microseconds, not {}", quoted(number))),
-        }
-    }
-    fn to_toml(&self) -> String {
-        match self {
-            Self::Auto => quoted("auto"),
-            Self::Microseconds(number) => number.to_string(),
-        }
-    }
     fn number(&self) -> Option<u64> {
         match self {
             Self::Auto => None,
@@ -243,55 +182,48 @@ impl Setting for Spin {
 }
 
 /// A host and a port to connect to, or nothing.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Address(pub Option<String>);
 
-impl Text for Address {
-    fn read(text: &str) -> Result<Self, String> {
+impl Address {
+    const EXPECTED: &'static str = "\"host:port\"";
+
+    fn read(text: &str) -> Option<Self> {
         if text.is_empty() {
-            return Ok(Self(None));
+            return Some(Self(None));
         }
-        let port = text
-            .rsplit_once(':')
-            .filter(|(host, _)| !host.is_empty())
-            .and_then(|(_, port)| port.parse::<u16>().ok());
-        match port {
-            Some(1..) => Ok(Self(Some(text.to_owned()))),
-            _ => Err(format!("expects \"host:port\", not {}", quoted(text))),
-        }
-    }
-    fn written(&self) -> String {
-        self.0.clone().unwrap_or_default()
+        let (host, port) = text.rsplit_once(':')?;
+        let good = !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0);
+        good.then(|| Self(Some(text.to_owned())))
     }
 }
-text_setting!(Address, "a text \"host:port\"");
+text!(Address, Self::read, |address| address.0.unwrap_or_default());
 
 /// An address to listen at, or nothing; port 0 lets the system choose one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Listen(pub Option<SocketAddr>);
 
-impl Text for Listen {
-    fn read(text: &str) -> Result<Self, String> {
-        if text.is_empty() {
-            return Ok(Self(None));
-        }
-        text.parse().map(|address| Self(Some(address))).map_err(|_| {
-            format!(
-                "expects an address and port such as \"127.0.0.1:7474\" or \"[::1]:7474\", not {}",
-                quoted(text)
-            )
-        })
-    }
-    fn written(&self) -> String {
-        self.0
-            .map(|address| address.to_string())
-            .unwrap_or_default()
-    }
+impl Listen {
+    const EXPECTED: &'static str =
+        "an address and port such as \"127.0.0.1:7474\" or \"[::1]:7474\"";
 }
-text_setting!(Listen, "a text \"address:port\"");
+text!(
+    Listen,
+    |text| match text {
+        "" => Some(Self(None)),
+        address => address.parse().ok().map(|address| Self(Some(address))),
+    },
+    |listen| listen
+        .0
+        .map(|address| address.to_string())
+        .unwrap_or_default()
+);
 
 /// Where this host listens for programs on it, or nowhere.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum Endpoint {
     /// Nowhere.
     #[default]
@@ -302,68 +234,35 @@ pub enum Endpoint {
     Unix(PathBuf),
 }
 
-impl Text for Endpoint {
-    fn read(text: &str) -> Result<Self, String> {
-        match text {
-            "" => Ok(Self::Nowhere),
-            path if path.starts_with('/') => Ok(Self::Unix(path.into())),
-            address => address.parse().map(Self::Tcp).map_err(|_| {
-                format!(
-                    "expects an address and port such as \"127.0.0.1:9101\", or a path that starts \
-                     with /, not {}",
-                    quoted(text)
-                )
-            }),
-        }
-    }
-    fn written(&self) -> String {
-        match self {
-            Self::Nowhere => String::new(),
-            Self::Tcp(address) => address.to_string(),
-            Self::Unix(path) => path.display().to_string(),
-        }
-    }
+impl Endpoint {
+    const EXPECTED: &'static str =
+        "an address and port such as \"127.0.0.1:9101\", or a path that starts with /";
 }
-text_setting!(Endpoint, "a text \"address:port\" or a path");
+text!(
+    Endpoint,
+    |text| match text {
+        "" => Some(Self::Nowhere),
+        path if path.starts_with('/') => Some(Self::Unix(path.into())),
+        address => address.parse().ok().map(Self::Tcp),
+    },
+    |endpoint| match endpoint {
+        Endpoint::Nowhere => Self::new(),
+        Endpoint::Tcp(address) => address.to_string(),
+        Endpoint::Unix(path) => path.display().to_string(),
+    }
+);
 
 /// A list of device numbers; empty means all.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Indices(pub Vec<u32>);
-
-impl Setting for Indices {
-    fn from_toml(value: &DeValue<'_>) -> Result<Self, String> {
-        let Some(list) = value.as_array() else {
-            return expects("a list of device numbers", value);
-        };
-        list.iter()
-            .map(|item| u32::from_toml(item.get_ref()))
-            .collect::<Result<_, _>>()
-            .map(Self)
-            .map_err(|_| "expects a list of device numbers such as [0, 1]".into())
-    }
-    fn from_text(text: &str) -> Result<Self, String> {
-        text.split(',')
-            .map(str::trim)
-            .filter(|item| !item.is_empty())
-            .map(|item| item.parse().ok())
-            .collect::<Option<_>>()
-            .map(Self)
-            .ok_or_else(|| {
-                format!(
-                    "expects device numbers such as \"0,1\", not {}",
-                    quoted(text)
-                )
-            })
-    }
-    fn to_toml(&self) -> String {
-        format!("{:?}", self.0)
-    }
-}
+impl Setting for Indices {}
 
 /// A unix socket at which one VM's vsock connections come out: its hypervisor
 /// or vhost-user daemon connects to it for a guest that connects to the port
 /// at the end of its name.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct VmSocket {
     /// The VM.
     pub vm: String,
@@ -372,22 +271,17 @@ pub struct VmSocket {
 }
 
 impl VmSocket {
-    fn read(text: &str) -> Result<Self, String> {
+    const EXPECTED: &'static str = "a path that starts with /, or VM=PATH";
+
+    fn read(text: &str) -> Option<Self> {
         let (vm, path) = match text.split_once('=') {
             Some((vm, path)) if !text.starts_with('/') => (vm.to_owned(), path),
             _ => (Self::name(text).to_owned(), text),
         };
         let good_name = !vm.is_empty() && vm.len() <= 64 && !vm.contains(char::is_control);
-        if !good_name || !path.starts_with('/') || path.ends_with('/') {
-            return Err(format!(
-                "expects a path that starts with /, or VM=PATH, not {}",
-                quoted(text)
-            ));
-        }
-        Ok(Self {
-            vm,
-            path: path.into(),
-        })
+        let good = good_name && path.starts_with('/') && !path.ends_with('/');
+        let path = path.into();
+        good.then_some(Self { vm, path })
     }
 
     /// `alpha` of `/run/vm/alpha.vsock_7014`.
@@ -403,52 +297,28 @@ impl VmSocket {
             .unwrap_or(stem)
     }
 
-    fn written(&self) -> String {
+    fn written(self) -> String {
         let path = self.path.display().to_string();
-        if Self::name(&path) == self.vm {
-            path
-        } else {
-            format!("{}={path}", self.vm)
+        match Self::name(&path) == self.vm {
+            true => path,
+            false => format!("{}={path}", self.vm),
         }
     }
 }
+text!(VmSocket, Self::read, VmSocket::written);
 
 /// The vsock sockets of VMs.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct VmSockets(pub Vec<VmSocket>);
-
-impl Setting for VmSockets {
-    fn from_toml(value: &DeValue<'_>) -> Result<Self, String> {
-        let Some(list) = value.as_array() else {
-            return expects("a list of paths", value);
-        };
-        list.iter()
-            .map(|item| match item.get_ref().as_str() {
-                Some(text) => VmSocket::read(text),
-                None => expects("a list of paths", item.get_ref()),
-            })
-            .collect::<Result<_, _>>()
-            .map(Self)
-    }
-    fn from_text(text: &str) -> Result<Self, String> {
-        text.split(',')
-            .map(str::trim)
-            .filter(|item| !item.is_empty())
-            .map(VmSocket::read)
-            .collect::<Result<_, _>>()
-            .map(Self)
-    }
-    fn to_toml(&self) -> String {
-        let items: Vec<String> = self.0.iter().map(|item| quoted(&item.written())).collect();
-        format!("[{}]", items.join(", "))
-    }
-}
+impl Setting for VmSockets {}
 
 /// Declares an enum of named choices.
 macro_rules! choice {
     ($(#[$meta:meta])* $name:ident { $( $(#[$variant_meta:meta])* $variant:ident = $text:literal ),* $(,)? }) => {
         $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+        #[serde(try_from = "String", into = "&'static str")]
         pub enum $name { $( $(#[$variant_meta])* $variant ),* }
 
         impl $name {
@@ -459,31 +329,23 @@ macro_rules! choice {
             }
         }
 
-        impl $crate::setting::Setting for $name {
-            fn from_toml(value: &toml::de::DeValue<'_>) -> Result<Self, String> {
-                match value.as_str() {
-                    Some(text) => Self::from_text(text),
-                    None => Err(format!("expects one of {}", [$($text),*].join(", "))),
-                }
-            }
-            fn from_text(text: &str) -> Result<Self, String> {
-                match text {
-                    $( $text => Ok(Self::$variant), )*
-                    other => {
-                        let nearest = $crate::schema::nearest(other, [$($text),*].into_iter())
-                            .map(|near| format!("; did you mean \"{near}\"?"))
-                            .unwrap_or_default();
-                        Err(format!(
-                            "expects one of {}, not {other:?}{nearest}",
-                            [$($text),*].join(", ")
-                        ))
-                    }
-                }
-            }
-            fn to_toml(&self) -> String {
-                format!("\"{}\"", self.name())
+        impl TryFrom<String> for $name {
+            type Error = String;
+            fn try_from(text: String) -> Result<Self, String> {
+                const ALL: &[$name] = &[$($name::$variant),*];
+                ALL.iter().copied().find(|one| one.name() == text).ok_or_else(|| {
+                    $crate::setting::no_choice(&text, &ALL.iter().map(|one| one.name()).collect::<Vec<_>>())
+                })
             }
         }
+
+        impl From<$name> for &'static str {
+            fn from(value: $name) -> Self {
+                value.name()
+            }
+        }
+
+        impl $crate::Setting for $name {}
 
         impl std::fmt::Display for $name {
             fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -493,6 +355,13 @@ macro_rules! choice {
     };
 }
 pub(crate) use choice;
+
+pub(crate) fn no_choice(text: &str, all: &[&str]) -> String {
+    let nearest = crate::schema::nearest(text, all.iter().copied())
+        .map(|near| format!("; did you mean \"{near}\"?"))
+        .unwrap_or_default();
+    format!("expects one of {}, not {text:?}{nearest}", all.join(", "))
+}
 
 choice! {
     /// How the guest reaches its backend.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use paragpu_config::guest::Guest;
 use paragpu_config::host::Host;
 use paragpu_config::{
-    Address, Communicator, Configuration, Error, Level, Origin, Setting, Size, Sources, Spin,
+    Address, Communicator, Configuration, Error, Level, Origin, Size, Sources, Spin,
 };
 
 struct Places {
@@ -161,7 +161,7 @@ fn wrong_values_are_named_with_their_line() {
     for (text, expected) in [
         (
             "[log]\nlevel = 3\n",
-            "main.toml:2: `log.level` expects one of off, error, warn, info, debug, trace",
+            "main.toml:2: `log.level` expects a string, not integer `3`",
         ),
         (
             "communicator = 'shmm'",
@@ -174,7 +174,7 @@ fn wrong_values_are_named_with_their_line() {
         ),
         (
             "spin = true",
-            "main.toml:1: `spin` expects \"auto\" or microseconds, not a boolean",
+            "main.toml:1: `spin` expects a number or a text",
         ),
         (
             "[shm]\nsocket = 'run/x'",
@@ -195,7 +195,7 @@ fn wrong_values_are_named_with_their_line() {
     for (text, expected) in [
         (
             "[limits]\n\nsessions = -1",
-            "main.toml:3: `limits.sessions` expects an integer from 0 to 4294967295",
+            "main.toml:3: `limits.sessions` expects u32, not integer `-1`",
         ),
         (
             "[pool]\nwarm = 65",
@@ -212,11 +212,11 @@ fn wrong_values_are_named_with_their_line() {
         ),
         (
             "[device]\nindices = ['0']",
-            "main.toml:2: `device.indices` expects a list of device numbers such as [0, 1]",
+            "main.toml:2: `device.indices` expects u32, not string \"0\"",
         ),
         (
             "[software]\ncompute_capability = 8.6",
-            "main.toml:2: `software.compute_capability` expects a text such as \"8.6\"",
+            "main.toml:2: `software.compute_capability` expects a string, not floating point `8.6`",
         ),
     ] {
         assert_eq!(message::<Host>(text), expected);
@@ -258,7 +258,8 @@ fn vsock_sockets_name_their_vms() {
         .values;
     let names: Vec<&str> = host.vsock.unix.0.iter().map(|one| &*one.vm).collect();
     assert_eq!(names, ["alpha", "beta", "v_x"]);
-    assert_eq!(host.vsock.unix.to_toml().replace('"', "'"), unix);
+    let written = toml::Value::try_from(&host.vsock.unix).unwrap();
+    assert_eq!(written.to_string().replace('"', "'"), unix);
 
     for (unix, expected) in [
         (
@@ -278,7 +279,7 @@ fn vsock_sockets_name_their_vms() {
             "['=/v.sock_7014']",
             "expects a path that starts with /, or VM=PATH, not \"=/v.sock_7014\"",
         ),
-        ("7014", "expects a list of paths, not an integer"),
+        ("7014", "expects a sequence, not integer `7014`"),
     ] {
         assert_eq!(
             message::<Host>(&format!("[vsock]\nunix = {unix}\n")),

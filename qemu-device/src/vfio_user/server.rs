@@ -6,9 +6,10 @@
 //! processor and more up meanwhile, waits for nothing but this code.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use paragpu_protocol::codec::{Field, decode_all, encode_all};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::io::{Errno, pread, pwrite};
 
 use super::config_space::{self, ConfigSpace, REGISTERS_SIZE};
@@ -123,7 +124,7 @@ impl Server {
 
     fn memory(&self) -> MutexGuard<'_, GuestMemory> {
         let memory = &self.ends.memory;
-        memory.lock().unwrap_or_else(PoisonError::into_inner)
+        memory.lock()
     }
 
     fn dma_map(

@@ -3,9 +3,10 @@
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use paragpu_protocol::codec::{Field, decode_all, encode_all};
+use parking_lot::Mutex;
 use proptest::prelude::*;
 use rustix::io::{Errno, read};
 

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use paragpu_config::host::{DeviceKind, Host};
-use paragpu_daemon::admin::{Request, Response};
+use paragpu_control::admin::{Request, Response};
 use paragpu_protocol::handshake::VERSION;
 
 use super::{Report, State};

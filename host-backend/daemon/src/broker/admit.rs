@@ -4,9 +4,8 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use paragpu_config::host::{Limits, Shm};
-use paragpu_protocol::codec::{Bytes, Text};
-use paragpu_protocol::handshake::Move;
-use paragpu_worker::control::{Arriving, Assign, ControlError, ToWorker};
+use paragpu_control::socket::ControlError;
+use paragpu_control::worker::{self, Route, Terms, ToWorker};
 
 use super::{ACCEPT_PAUSE, Broker, Waiting};
 use crate::handshake::{Asked, Guest, Pending, Progress};
@@ -210,10 +209,17 @@ impl Broker {
         let sent = worker
             .filter(|worker| !worker.finished && !worker.told)
             .map_or(Err(ControlError::Closed), |worker| {
-                let assign = assign(&session.facts, token, device_count, limits, shm, asked);
+                let terms = terms(&session.facts, token, device_count, limits, shm, asked);
+                let guest_is = described(asked);
                 let fds = descriptors(&guest, asked);
                 let control = worker.control.as_ref().ok_or(ControlError::Closed)?;
-                control.try_send(&ToWorker::Resume(assign), &fds)
+                control.try_send(
+                    &ToWorker::Resume {
+                        terms,
+                        guest: guest_is,
+                    },
+                    &fds,
+                )
             });
         match sent {
             Ok(()) => {}
@@ -240,11 +246,11 @@ impl Broker {
         self.followed(key, asked.communicator);
     }
 
-    /// How the guest of a session that comes reaches it here: communicator and
-    /// address, both empty where it need not know.
-    fn home(&self, guest: &Guest, asked: &Asked) -> Result<(&'static str, String), String> {
+    /// How the guest of a session that comes reaches it here; `None` where it
+    /// need not know.
+    fn home(&self, guest: &Guest, asked: &Asked) -> Result<Option<Route>, String> {
         let Some(arrival) = &asked.arrives else {
-            return Ok(("", String::new()));
+            return Ok(None);
         };
         if !arrival.local && self.host.limits.reconnect == 0 {
             return Err(
@@ -254,9 +260,12 @@ impl Broker {
             );
         }
         match self.address(asked.communicator, &asked.vm, &guest.peer) {
-            Ok(address) => Ok((asked.communicator, address)),
+            Ok(address) => Ok(Some(Route {
+                communicator: asked.communicator.to_owned(),
+                address,
+            })),
             Err(reason) if arrival.follows => Err(reason),
-            Err(_) => Ok(("", String::new())),
+            Err(_) => Ok(None),
         }
     }
 
@@ -389,7 +398,7 @@ impl Broker {
         let Waiting { guest, asked, .. } = waiting;
         let session = self.next_session;
         let device_count = self.devices_of(&asked.vm);
-        let (communicator, address) = self.home(guest, asked).unwrap_or_default();
+        let route = self.home(guest, asked).unwrap_or_default();
         let Some(worker) = self.workers.get_mut(&key) else {
             return false;
         };
@@ -407,17 +416,17 @@ impl Broker {
             begun: now(),
         };
         let limits = &self.host.limits;
-        let assign = assign(&facts, token, device_count, limits, &self.host.shm, asked);
+        let terms = terms(&facts, token, device_count, limits, &self.host.shm, asked);
         let assign = match arrival {
-            Some(arrival) => ToWorker::Arrive(Arriving {
-                assign,
-                follows: u8::from(arrival.follows),
-                home: Move {
-                    communicator: Text(communicator),
-                    address: Text(&address),
-                },
-            }),
-            None => ToWorker::Assign(assign),
+            Some(arrival) => ToWorker::Arrive {
+                terms,
+                route,
+                follows: arrival.follows,
+            },
+            None => ToWorker::Assign {
+                terms,
+                guest: described(asked),
+            },
         };
         // Noted first, so that there is no moment at which a session runs
         // that a daemon after this one would not find.
@@ -479,16 +488,30 @@ fn own_address(socket: &OwnedFd) -> Option<std::net::SocketAddr> {
 }
 
 /// What a worker is told of a guest.
-fn assign<'a>(
+fn described(asked: &Asked) -> worker::Guest {
+    worker::Guest {
+        transport: asked.transport,
+        received: asked.hello.received,
+        pid: asked.hello.pid,
+        channel: asked.channel.as_ref().map(|channel| worker::Channel {
+            number: channel.number,
+            offset: channel.offset,
+            size: channel.size,
+            lists: channel.lists,
+        }),
+    }
+}
+
+/// What a session may have.
+fn terms(
     facts: &Facts,
     token: [u8; 16],
     device_count: u32,
     limits: &Limits,
     shm: &Shm,
-    asked: &'a Asked,
-) -> Assign<'a> {
-    let channel = asked.channel.as_ref();
-    Assign {
+    asked: &Asked,
+) -> Terms {
+    Terms {
         session: facts.session,
         token,
         ordinal: asked.hello.device,
@@ -496,18 +519,13 @@ fn assign<'a>(
         device_memory: limits.memory.0,
         host_memory: 0,
         window: shm.window.0,
-        channel_offset: channel.map_or(0, |channel| channel.offset),
-        channel_size: channel.map_or(0, |channel| channel.size),
-        list_offset: channel.map_or(0, |channel| channel.lists),
-        channel: channel.map_or(0, |channel| channel.number),
         // Without a secret nobody could come back.
         reconnect: if token == [0; 16] {
             0
         } else {
             limits.reconnect
         },
-        vm: Text(&asked.vm),
-        hello: Bytes(&asked.hello_bytes),
+        vm: asked.vm.clone(),
     }
 }
 

@@ -6,14 +6,13 @@
 
 use std::time::{Duration, Instant};
 
-use paragpu_protocol::codec::Text;
-use paragpu_worker::control::{self, ToWorker};
-use paragpu_worker::transfer::checkpoint::FILE;
+use paragpu_control::admin::{CheckpointInfo, Figures, Response};
+use paragpu_control::state::FILE;
+use paragpu_control::worker::{self, ToWorker};
 
 use super::Broker;
-use crate::admin::{CheckpointInfo, Figures, Response};
+use super::orders::Outcome;
 pub(super) use crate::notes::Again;
-use crate::worker::Outcome;
 
 /// Nobody's connection of the control socket.
 const NOBODY: u64 = 0;
@@ -83,7 +82,7 @@ impl Broker {
         match self.checkpoints.remove(&session) {
             Some(_) => {
                 self.tell_again(session, None);
-                Figures::default().into()
+                Response::Done(Figures::default())
             }
             None => Response::Error {
                 error: format!("session {session} is not written from time to time"),
@@ -101,11 +100,10 @@ impl Broker {
     /// is written.
     fn tell_again(&self, session: u64, again: Option<&Again>) {
         self.notes.write_again(session, again.cloned());
-        let directory = again.and_then(|again| again.directory.to_str());
-        let message = ToWorker::Again(control::Again {
-            directory: Text(directory.unwrap_or_default()),
-            every: again.map_or(0, |again| again.every.as_secs()),
-        });
+        let message = ToWorker::Again(again.map(|again| worker::Again {
+            directory: again.directory.clone(),
+            every: again.every.as_secs(),
+        }));
         let found = self.sessions.get(&session);
         let worker = found.and_then(|found| self.workers.get(&found.worker));
         if let Some(control) = worker.and_then(|worker| worker.control.as_ref())

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use paragpu_control::admin::{DeviceInfo, Request, Response, SessionInfo, Stats, VmInfo};
 use paragpu_protocol::handshake::VERSION;
 use rustix::event::PollFlags;
 
 use super::Broker;
-use crate::admin::{DeviceInfo, Request, Response, SessionInfo, Stats, VmInfo};
 use crate::console::Console;
 use crate::worker::State;
 

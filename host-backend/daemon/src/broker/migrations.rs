@@ -1,28 +1,24 @@
 //! Sessions that move: one, those of a VM together, those of a GPU each on its
 //! own.
 //!
-//! Sessions that move together pass two gates, a pipe each. Behind the first
-//! they stop: when all are copied. Behind the second they are the
-//! destination's: when all are complete there. One write opens a gate for all,
-//! and a gate that closes, with the daemon if need be, keeps all here.
+//! Sessions that move together pass two gates, a pipe each: see [`Stage`].
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use paragpu_config::{Communicator, Setting as _};
-use paragpu_protocol::codec::Text;
-use paragpu_protocol::handshake::{ANY_DEVICE, Move};
-use paragpu_worker::control::{self, ToWorker};
+use paragpu_control::admin::{Figures, Migrate, Moved, Response};
+use paragpu_control::worker::{self, Route, Step, ToWorker};
+use paragpu_protocol::handshake::ANY_DEVICE;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::Broker;
+use super::orders::Outcome;
 use super::orders::{Kind, Ordered};
-use crate::admin::{Figures, Migrate, Moved, Response};
 use crate::handshake::Guest;
 use crate::link::Place;
 use crate::listener::Peer;
-use crate::worker::Outcome;
 
 /// From the stop of the first of several sessions to the commit of all.
 const TOGETHER: Duration = Duration::from_secs(80);
@@ -35,8 +31,7 @@ const SENT_ON: Duration = Duration::from_secs(600);
 /// Where a session went.
 #[derive(Debug)]
 pub(super) struct Departed {
-    communicator: String,
-    address: String,
+    route: Route,
     until: Instant,
 }
 
@@ -48,9 +43,7 @@ pub(super) struct Migration {
     single: bool,
     /// By key of the worker; those that are not over.
     members: BTreeMap<u64, Member>,
-    gates: Gates,
-    /// Until when all must be complete.
-    deadline: Option<Instant>,
+    stage: Stage,
     over: Vec<Moved>,
 }
 
@@ -58,21 +51,73 @@ pub(super) struct Migration {
 struct Member {
     session: u64,
     vm: String,
-    /// [`control::Held::step`], or 0.
-    step: u8,
+    /// Where it waits for the others; `None` while it does not.
+    step: Option<Step>,
 }
 
-/// What sessions that move together wait for.
+/// How far sessions are that move together.
+///
+/// ```text
+///            all are Copied:           all are Complete:
+///            one byte to `stop`        one byte to `commit`
+///   Copying ─────────────────► Stopping ─────────────────► Committed
+///      │ one cannot move          │ one cannot move, or TOGETHER is over:
+///      │                          │ `commit` closes without a byte
+///      └────────► Staying ◄───────┘
+/// ```
+///
+/// A member whose program ended leaves the others alone. The migration is over
+/// when no member is left, in whatever stage. Where the daemon dies, its ends of
+/// the gates close, and all sessions stay.
 #[derive(Debug)]
-enum Gates {
-    /// Each moves on its own.
-    None,
-    /// They run, or stop.
-    Shut { stop: OwnedFd, commit: OwnedFd },
-    /// They move.
-    Open,
-    /// They stay.
-    Gone,
+enum Stage {
+    /// Each moves on its own, and there are no gates.
+    Alone,
+    /// Memory is copied while the programs run.
+    Copying { stop: OwnedFd, commit: OwnedFd },
+    /// The programs stop, and the rest is sent.
+    Stopping { commit: OwnedFd, deadline: Instant },
+    /// The sessions are the destination's.
+    Committed,
+    /// The sessions stay here.
+    Staying,
+}
+
+impl Stage {
+    /// One of the sessions cannot move: before the commit none does.
+    fn give_up(&mut self) {
+        if let Self::Copying { .. } | Self::Stopping { .. } = self {
+            *self = Self::Staying;
+        }
+    }
+
+    /// The stage after this one, where all members have come to `step`.
+    fn advance(self, step: Option<Step>) -> Self {
+        // One byte always fits into an empty pipe.
+        let open = |gate: &OwnedFd| matches!(rustix::io::write(gate, &[1]), Ok(1));
+        match self {
+            Self::Copying { stop, commit } if step >= Some(Step::Copied) => match open(&stop) {
+                true => Self::Stopping {
+                    commit,
+                    deadline: Instant::now() + TOGETHER,
+                },
+                false => Self::Staying,
+            },
+            Self::Stopping { commit, .. } if step >= Some(Step::Complete) => match open(&commit) {
+                true => Self::Committed,
+                false => Self::Staying,
+            },
+            waits => waits,
+        }
+    }
+
+    /// Until when all must be complete.
+    fn deadline(&self) -> Option<Instant> {
+        match self {
+            Self::Stopping { deadline, .. } => Some(*deadline),
+            _ => None,
+        }
+    }
 }
 
 /// The sessions of an order, and where they go.
@@ -205,13 +250,13 @@ impl Broker {
             }
         }
         let mut read_ends = None;
-        let mut gates = Gates::None;
+        let mut stage = Stage::Alone;
         if together {
             let failed = |error| format!("no pipe can be made: {error}");
             let (stops, stop) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
             let (commits, commit) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
             read_ends = Some([stops, commits]);
-            gates = Gates::Shut { stop, commit };
+            stage = Stage::Copying { stop, commit };
         }
         let id = self.key();
         let mut members = BTreeMap::new();
@@ -225,9 +270,7 @@ impl Broker {
                 Err(error) if migrate.session.is_some() => return Err(error),
                 Err(error) => {
                     over.push(member.over(Err(error)));
-                    if together {
-                        gates = Gates::Gone;
-                    }
+                    stage.give_up();
                 }
             }
         }
@@ -240,8 +283,7 @@ impl Broker {
                 console,
                 single: migrate.session.is_some(),
                 members,
-                gates,
-                deadline: None,
+                stage,
                 over,
             },
         );
@@ -259,7 +301,7 @@ impl Broker {
         Member {
             session,
             vm: found.map_or_else(String::new, |found| found.facts.vm.clone()),
-            step: 0,
+            step: None,
         }
     }
 
@@ -296,8 +338,7 @@ impl Broker {
                 console,
                 single: migrate.session.is_some(),
                 members,
-                gates: Gates::None,
-                deadline: None,
+                stage: Stage::Alone,
                 over,
             },
         );
@@ -323,13 +364,13 @@ impl Broker {
             (_, wanted) => wanted,
         };
         let link = self.links.open(&goal.place, self.tls.as_ref())?;
-        let message = ToWorker::Migrate(control::Migrate {
-            local: u8::from(goal.local),
-            held: u8::from(gates.is_some()),
+        let message = ToWorker::Migrate(worker::Migrate {
+            local: goal.local,
+            held: gates.is_some(),
             wanted: goal.wanted,
-            follows: Text(follows),
-            precopy: u8::from(goal.precopy),
-            hand_over: u8::from(goal.hand_over),
+            follows: follows.to_owned(),
+            precopy: goal.precopy,
+            hand_over: goal.hand_over,
         });
         let mut fds: Vec<BorrowedFd<'_>> = vec![link.as_fd()];
         fds.extend(gates.into_iter().flatten().map(OwnedFd::as_fd));
@@ -339,7 +380,7 @@ impl Broker {
     }
 
     /// A session waits for the others.
-    pub(super) fn held(&mut self, key: u64, step: u8) {
+    pub(super) fn held(&mut self, key: u64, step: Step) {
         let Some(Kind::Migration(id)) = self.orders.get(&key).map(|ordered| &ordered.kind) else {
             return;
         };
@@ -349,7 +390,7 @@ impl Broker {
             .get_mut(&id)
             .and_then(|migration| migration.members.get_mut(&key))
         {
-            member.step = step;
+            member.step = Some(step);
         }
         self.advance_migration(id);
     }
@@ -372,8 +413,8 @@ impl Broker {
             return;
         };
         if let Some(member) = migration.members.remove(&key) {
-            if outcome.is_err() && matches!(migration.gates, Gates::Shut { .. }) {
-                migration.gates = Gates::Gone;
+            if outcome.is_err() {
+                migration.stage.give_up();
             }
             migration.over.push(member.over(outcome));
         }
@@ -385,23 +426,10 @@ impl Broker {
         let Some(migration) = self.migrations.get_mut(&id) else {
             return;
         };
-        let all = |step| migration.members.values().all(|member| member.step >= step);
-        if let Gates::Shut { stop, commit } = &migration.gates
-            && !migration.members.is_empty()
-        {
-            if all(2) {
-                // One byte always fits into an empty pipe.
-                migration.gates = match rustix::io::write(commit, &[1]) {
-                    Ok(1) => Gates::Open,
-                    _ => Gates::Gone,
-                };
-            } else if all(1) && migration.deadline.is_none() {
-                migration.deadline = Some(Instant::now() + TOGETHER);
-                if rustix::io::write(stop, &[1]).is_err() {
-                    migration.gates = Gates::Gone;
-                }
-            }
-        }
+        // Of `None`, where nobody is left, nothing follows.
+        let slowest = migration.members.values().map(|member| member.step).min();
+        let stage = std::mem::replace(&mut migration.stage, Stage::Staying);
+        migration.stage = stage.advance(slowest.flatten());
         if !migration.members.is_empty() {
             return;
         }
@@ -416,7 +444,7 @@ impl Broker {
                     figures,
                     ..
                 }),
-            ) => (*figures).into(),
+            ) => Response::Done(*figures),
             (
                 true,
                 Some(Moved {
@@ -436,12 +464,9 @@ impl Broker {
     /// Gives up migrations of which a part took too long.
     pub(super) fn end_overdue_migrations(&mut self, now: Instant) {
         for migration in self.migrations.values_mut() {
-            if migration.deadline.is_some_and(|deadline| deadline <= now) {
-                migration.deadline = None;
-                if matches!(migration.gates, Gates::Shut { .. }) {
-                    tracing::warn!("sessions that were to move together took too long: all stay");
-                    migration.gates = Gates::Gone;
-                }
+            if migration.stage.deadline().is_some_and(|end| end <= now) {
+                tracing::warn!("sessions that were to move together took too long: all stay");
+                migration.stage.give_up();
             }
         }
         let late: Vec<u64> = self
@@ -467,7 +492,7 @@ impl Broker {
         let together = self
             .migrations
             .values()
-            .filter_map(|migration| migration.deadline);
+            .filter_map(|migration| migration.stage.deadline());
         let relocations = self
             .orders
             .values()
@@ -511,9 +536,9 @@ impl Broker {
                  {address}: name the host:port at which it does in tcp.announce of host.toml"
             ));
         }
-        let message = ToWorker::Move(Move {
-            communicator: Text(communicator),
-            address: Text(&address),
+        let message = ToWorker::Move(Route {
+            communicator: communicator.to_owned(),
+            address,
         });
         let began = Instant::now();
         let ordered = Ordered {
@@ -530,7 +555,7 @@ impl Broker {
 
     /// A session is another worker's: a guest that still looks for it here is
     /// sent on.
-    pub(super) fn departed(&mut self, key: u64, communicator: String, address: String) {
+    pub(super) fn departed(&mut self, key: u64, route: Route) {
         let now = Instant::now();
         self.departed.retain(|_, departed| departed.until > now);
         let mut of_worker = self.sessions.values_mut();
@@ -539,15 +564,11 @@ impl Broker {
         };
         // Nobody goes on with it here.
         let token = std::mem::take(&mut session.token);
-        if token == [0; 16] || communicator.is_empty() {
+        if token == [0; 16] || route.communicator.is_empty() {
             return;
         }
         let until = now + SENT_ON;
-        let departed = Departed {
-            communicator,
-            address,
-            until,
-        };
+        let departed = Departed { route, until };
         self.departed.insert(token, departed);
     }
 
@@ -559,10 +580,10 @@ impl Broker {
             return Some(guest);
         };
         tracing::info!(
-            peer = %guest.peer, communicator = departed.communicator,
+            peer = %guest.peer, communicator = departed.route.communicator,
             "a guest is sent on to where its session went"
         );
-        guest.send_on(&departed.communicator, &departed.address);
+        guest.send_on(&departed.route.communicator, &departed.route.address);
         None
     }
 

@@ -6,19 +6,22 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use paragpu_protocol::codec::{Bytes, Text};
-use paragpu_worker::control::{Assign, Checkpoint, ControlError, Progress, Restore, ToWorker};
-use paragpu_worker::transfer::checkpoint::identity;
+use paragpu_control::admin::{Activity, Figures, Response};
+use paragpu_control::socket::ControlError;
+use paragpu_control::state;
+use paragpu_control::worker::{Progress, Terms, ToWorker};
 
 use super::checkpoints::Again;
 use super::{Broker, GRACE};
-use crate::admin::{Activity, Response};
 use crate::handshake::{Asked, Guest};
 use crate::session::{Facts, Session, now};
-use crate::worker::{Outcome, State};
+use crate::worker::State;
 
 /// How long a guest whose session was put away is kept waiting.
 const KEPT: Duration = Duration::from_secs(600);
+
+/// How an order ended: what it took, or one sentence.
+pub(super) type Outcome = Result<Figures, String>;
 
 /// An order to a worker that is not over.
 #[derive(Debug)]
@@ -120,7 +123,7 @@ impl Broker {
         &mut self,
         key: u64,
         ordered: Ordered,
-        message: &ToWorker<'_>,
+        message: &ToWorker,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), String> {
         let worker = self.workers.get(&key);
@@ -150,10 +153,7 @@ impl Broker {
         });
         let directory = absolute(directory)?;
         let key = self.orderable(session)?;
-        let message = ToWorker::Checkpoint(Checkpoint {
-            directory: Text(&directory),
-            end: u8::from(end),
-        });
+        let message = ToWorker::Checkpoint { directory, end };
         let kind = Kind::State {
             puts_away: end,
             again,
@@ -164,25 +164,26 @@ impl Broker {
     /// Gives the session of a directory to an idle worker.
     pub(super) fn order_restore(&mut self, console: u64, directory: &Path) -> Result<(), String> {
         let path = absolute(directory)?;
-        let identity = identity(directory).map_err(|error| error.to_string())?;
+        let owner = state::owner(directory).map_err(|error| error.to_string())?;
         let alive = self
             .sessions
             .values()
-            .find(|session| session.token == identity.token);
+            .find(|session| session.token == owner.token);
         if let Some(alive) = alive {
             return Err(format!(
-                "session {} of this host is the one that {path} holds",
-                alive.facts.session
+                "session {} of this host is the one that {} holds",
+                alive.facts.session,
+                path.display()
             ));
         }
-        if identity.token == [0; 16] {
+        if owner.token == [0; 16] {
             return Err("the session in this directory ended with its connection".into());
         }
         let limit = u64::from(self.host.limits.sessions);
         if self.sessions.len() as u64 >= limit {
             return Err(format!("the host serves {limit} sessions already"));
         }
-        let ordinal = identity.ordinal;
+        let ordinal = owner.ordinal;
         let idle = self
             .workers
             .iter_mut()
@@ -195,32 +196,27 @@ impl Broker {
         let session = self.next_session;
         let facts = Facts {
             session,
-            vm: identity.vm.clone(),
-            guest_pid: identity.guest_pid,
+            vm: owner.vm.clone(),
+            guest_pid: owner.guest_pid,
             ordinal,
             device: self.devices.label(ordinal),
             communicator: "none".into(),
             begun: now(),
         };
-        let restore = ToWorker::Restore(Restore {
-            assign: Assign {
+        let restore = ToWorker::Restore {
+            terms: Terms {
                 session,
-                token: identity.token,
+                token: owner.token,
                 ordinal,
-                device_count: identity.device_count,
+                device_count: owner.device_count,
                 device_memory: self.host.limits.memory.0,
                 host_memory: 0,
                 window: self.host.shm.window.0,
-                channel_offset: 0,
-                channel_size: 0,
-                list_offset: 0,
-                channel: 0,
                 reconnect: u32::try_from(KEPT.as_millis()).unwrap_or(u32::MAX),
-                vm: Text(&identity.vm),
-                hello: Bytes(&[]),
+                vm: owner.vm,
             },
-            directory: Text(&path),
-        });
+            directory: path,
+        };
         self.notes.write(&facts, worker.pid);
         let sent = worker.control.as_ref().is_some_and(|control| {
             let granted = self.tenants.grant(&self.host, &facts.vm, session, control);
@@ -232,12 +228,12 @@ impl Broker {
             return Err("the worker is lost: try again".into());
         }
         worker.state = State::Serving(session);
-        tracing::info!(session, directory = path, "session comes from a directory");
+        tracing::info!(session, directory = %directory.display(), "session comes from a directory");
         self.sessions.insert(
             session,
             Session {
                 facts,
-                token: identity.token,
+                token: owner.token,
                 worker: key,
                 arrives: true,
                 counters: None,
@@ -318,7 +314,7 @@ impl Broker {
             Kind::State { .. } => {}
         }
         let response = match outcome {
-            Ok(figures) => figures.into(),
+            Ok(figures) => Response::Done(figures),
             Err(error) => Response::Error { error },
         };
         self.answer(console, &response);
@@ -399,10 +395,9 @@ impl Broker {
     }
 }
 
-fn absolute(path: &Path) -> Result<String, String> {
-    let text = path
-        .is_absolute()
-        .then(|| PathBuf::from(path).into_os_string().into_string().ok());
-    text.flatten()
+/// A path that a worker, in another directory, understands.
+fn absolute(path: &Path) -> Result<PathBuf, String> {
+    (path.is_absolute() && path.to_str().is_some())
+        .then(|| path.to_owned())
         .ok_or_else(|| format!("{} is not an absolute path", path.display()))
 }

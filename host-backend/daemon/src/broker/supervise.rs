@@ -6,11 +6,12 @@ use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Instant;
 
-use paragpu_worker::spawn::{Software, Spawn};
+use paragpu_control::spawn::{Software, Spawn};
+use paragpu_control::worker::{FromWorker, Report};
 
 use super::{Broker, GRACE};
 use crate::session::Session;
-use crate::worker::{News, State, Worker};
+use crate::worker::{State, Worker};
 
 /// Most workers that open a device at the same time.
 const STARTING: usize = 8;
@@ -166,21 +167,21 @@ impl Broker {
                     }
                     return;
                 }
-                Some(News::Ready(name, memory)) => {
+                Some(FromWorker::Ready { name, memory, .. }) => {
                     if worker.state == State::Starting {
                         worker.state = State::Idle;
                         tracing::debug!(worker = pid, name, memory, "worker is ready");
                         self.devices.opened(ordinal, name, memory);
                     }
                 }
-                Some(News::Failed(reason)) => {
+                Some(FromWorker::Failed { reason }) => {
                     if worker.state == State::Starting {
                         worker.state = State::Leaving;
                         worker.deadline.get_or_insert(Instant::now() + GRACE);
                         self.start_failed(ordinal, pid, reason);
                     }
                 }
-                Some(News::Counted(counters) | News::Finished(counters)) => {
+                Some(FromWorker::Counters(counters) | FromWorker::Finished { counters, .. }) => {
                     let State::Serving(session) = worker.state else {
                         continue;
                     };
@@ -191,14 +192,15 @@ impl Broker {
                         session.counters = Some(counters);
                     }
                 }
-                Some(News::Progress(progress)) => self.order_progress(key, progress),
-                Some(News::Over(response)) => self.order_over(key, response),
-                Some(News::Held(step)) => self.held(key, step),
-                Some(News::Left(communicator, address)) => {
-                    self.departed(key, communicator, address);
-                }
-                Some(News::Stayed(reason)) => self.stayed(key, &reason),
-                Some(News::Started) => {
+                Some(FromWorker::Report(report)) => match report {
+                    Report::Progress(progress) => self.order_progress(key, progress),
+                    Report::Done(figures) => self.order_over(key, Ok(figures.into())),
+                    Report::Failed(reason) => self.order_over(key, Err(reason)),
+                    Report::Held(step) => self.held(key, step),
+                    Report::Left(route) => self.departed(key, route),
+                    Report::Stayed(reason) => self.stayed(key, &reason),
+                },
+                Some(FromWorker::Started { .. }) => {
                     if let State::Serving(session) = worker.state
                         && let Some(session) = self.sessions.get_mut(&session)
                     {

@@ -11,14 +11,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use paragpu_daemon::admin::{Request, Response, SessionInfo, Stats};
-use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
+use paragpu_control::admin::{Client, Request, Response, SessionInfo, Stats};
+use paragpu_control::counters::Counters;
+use paragpu_control::socket::{Control, Inbox, Received};
+use paragpu_control::worker::{FromWorker, ToWorker};
+use paragpu_protocol::codec::{decode_all, encode_all};
 use paragpu_protocol::frame::{Control as Frame, FrameHeader, HEADER_LEN};
 use paragpu_protocol::handshake::{Hello, Refusal, Transport, VERSION, Welcome};
-use paragpu_protocol::types::DeviceSnapshot;
-use paragpu_worker::control::{
-    Control, Counters, Failed, Finished, FromWorker, Inbox, Ready, Received, Started, ToWorker,
-};
 use rustix::event::{PollFd, PollFlags, poll};
 
 /// Longest that anything may take before a test fails.
@@ -139,13 +138,8 @@ impl Daemon {
     }
 
     pub fn ask(&self, request: &Request) -> Response {
-        let mut stream = UnixStream::connect(self.path("control")).unwrap();
-        let mut line = serde_json::to_vec(request).unwrap();
-        line.push(b'\n');
-        stream.write_all(&line).unwrap();
-        let mut answer = String::new();
-        BufReader::new(stream).read_line(&mut answer).unwrap();
-        serde_json::from_str(&answer).unwrap_or_else(|_| panic!("answer {answer:?}"))
+        let client = Client::connect(&self.path("control")).unwrap();
+        client.ask(request).unwrap()
     }
 
     pub fn stats(&self) -> Stats {
@@ -390,22 +384,16 @@ pub fn fake_worker() -> ! {
     let broken =
         std::env::var_os("PARAGPU_TEST_BROKEN").is_some_and(|path| Path::new(&path).exists());
     if broken || index >= number("PARAGPU_TEST_DEVICES").unwrap_or(1) {
-        let reason = Text("no such device here");
-        let _ = control.send(&FromWorker::Failed(Failed { reason }), &[]);
+        let reason = "no such device here".into();
+        let _ = control.send(&FromWorker::Failed { reason }, &[]);
         std::process::exit(1);
     }
-    let ready = Ready {
+    let ready = FromWorker::Ready {
         pid: std::process::id(),
-        snapshot: DeviceSnapshot {
-            driver_version: 13_000,
-            total_memory: 1 << 30,
-            uuid: [1; 16],
-            name: Text("fake GPU"),
-            pci_bus_id: Text("0000:00:00.0"),
-            attributes: Bytes(&[]),
-        },
+        name: "fake GPU".into(),
+        memory: 1 << 30,
     };
-    if control.send(&FromWorker::Ready(ready), &[]).is_err() {
+    if control.send(&ready, &[]).is_err() {
         std::process::exit(0);
     }
     let mut inbox = Inbox::default();
@@ -414,32 +402,30 @@ pub fn fake_worker() -> ! {
             std::process::exit(0);
         }
         // The account of its VM comes first.
-        if !matches!(inbox.message(), Ok(ToWorker::Quota(_))) {
+        if !matches!(inbox.message(), Ok(ToWorker::Quota { .. })) {
             break;
         }
     }
     let mut fds = std::mem::take(&mut inbox.fds);
     let (session, welcome) = match inbox.message().unwrap() {
-        ToWorker::Assign(assign) => {
-            let hello: Hello = decode_all(assign.hello.0).unwrap();
-            let expected = if hello.transport == Transport::Pci as u8 {
-                4
-            } else {
-                1
+        ToWorker::Assign { terms, guest } => {
+            let expected = match guest.transport {
+                Transport::Pci => 4,
+                Transport::Stream | Transport::Shm => 1,
             };
             assert_eq!(fds.len(), expected);
-            assert_eq!(hello.device, assign.ordinal);
+            let channel = guest.channel.unwrap_or_default();
             let welcome = Welcome {
                 version: VERSION,
-                session: assign.session,
-                token: assign.token,
-                device_count: assign.device_count,
+                session: terms.session,
+                token: terms.token,
+                device_count: terms.device_count,
                 taken: 0,
                 shares_window: false,
                 wants_pinned: false,
-                region_size: assign.channel_offset + assign.channel_size,
+                region_size: channel.offset + channel.size,
             };
-            (assign.session, welcome)
+            (terms.session, welcome)
         }
         other => panic!("{other:?}"),
     };
@@ -447,7 +433,7 @@ pub fn fake_worker() -> ! {
     drop(fds);
     // The guest may be gone.
     let _ = (&guest).write_all(&frame(Frame::Welcome.kind(), &encode_all(&welcome)));
-    let _ = control.send(&FromWorker::Started(Started { session }), &[]);
+    let _ = control.send(&FromWorker::Started { session }, &[]);
     serve(&control, guest, session)
 }
 
@@ -457,13 +443,13 @@ fn serve(control: &Control, mut guest: std::fs::File, session: u64) -> ! {
         device_memory: 4096,
         ..Counters::NONE
     };
-    let finish = |counters, reason| {
-        let finished = Finished {
+    let finish = |counters, reason: Option<&str>| {
+        let finished = FromWorker::Finished {
             session,
             counters,
-            reason: Text(reason),
+            reason: reason.map(str::to_owned),
         };
-        let _ = control.send(&FromWorker::Finished(finished), &[]);
+        let _ = control.send(&finished, &[]);
         std::process::exit(0)
     };
     let mut inbox = Inbox::default();
@@ -484,7 +470,7 @@ fn serve(control: &Control, mut guest: std::fs::File, session: u64) -> ! {
                     ToWorker::Query => {
                         let _ = control.send(&FromWorker::Counters(counters), &[]);
                     }
-                    ToWorker::End if !stubborn => finish(counters, "ended by the host"),
+                    ToWorker::End if !stubborn => finish(counters, Some("ended by the host")),
                     _ => {}
                 },
                 Ok(Received::Nothing) => {}
@@ -495,7 +481,7 @@ fn serve(control: &Control, mut guest: std::fs::File, session: u64) -> ! {
             let mut byte = [0];
             match guest.read(&mut byte) {
                 Ok(1) => {}
-                _ => finish(counters, ""),
+                _ => finish(counters, None),
             }
             counters.calls += 1;
             let answer = match byte[0] {

@@ -8,10 +8,10 @@ use paragpu_protocol::types::MemoryInfo;
 
 use super::gpu::{Fence, Gpu};
 use super::link::Link;
-use crate::account::Share;
 use crate::arena::{Arena, Plan, Refused};
 use crate::error::{Outcome, fail};
 use crate::statistics::Statistics;
+use paragpu_control::account::Share;
 
 /// Most bytes of device memory that stay mapped though the guest freed them.
 const IDLE_MEMORY: u64 = 1 << 30;

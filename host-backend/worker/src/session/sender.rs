@@ -78,7 +78,6 @@ impl DurableSender {
 
     /// Goes on over a connection that stands already, with another process's
     /// end of it: nothing is sent again.
-    #[cfg(feature = "serve")]
     pub(crate) fn take_over(&self, sender: Arc<dyn Sender>) {
         let mut state = locked(&self.state);
         self.goes_over(&mut state, sender);
@@ -121,7 +120,6 @@ impl DurableSender {
 
     /// Says something that belongs to the connection, as well as it goes,
     /// without waiting for a thread that sends.
-    #[cfg(feature = "serve")]
     pub(crate) fn say(&self, kind: u16, payload: &[&[u8]]) {
         let sender = Arc::clone(&*locked(&self.current));
         let _ = sender.try_send(kind, 0, Some(0), payload);
@@ -129,7 +127,6 @@ impl DurableSender {
     }
 
     /// [`say`](Self::say) on the next connection where this one is closed.
-    #[cfg(feature = "serve")]
     pub(crate) fn ask(&self, kind: u16, payload: &[u8]) {
         let said = self.connection().try_send(kind, 0, Some(0), &[payload]);
         if said.is_ok() {
@@ -144,7 +141,6 @@ impl DurableSender {
     }
 
     /// The connection that stands now.
-    #[cfg(feature = "serve")]
     pub(crate) fn connection(&self) -> Arc<dyn Sender> {
         Arc::clone(&*locked(&self.current))
     }

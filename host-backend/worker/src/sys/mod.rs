@@ -3,7 +3,5 @@
 
 pub(crate) mod device_bytes;
 pub mod mapping;
-#[cfg(feature = "serve")]
 pub mod process;
-pub mod shared;
 pub mod words;

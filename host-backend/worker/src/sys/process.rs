@@ -1,6 +1,5 @@
 //! What a worker does to its own process.
 
-#[cfg(feature = "serve")]
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -65,7 +64,6 @@ pub fn exit_now(code: i32) -> ! {
 /// The process at the other end of a unix socket, as the kernel noted it when
 /// the connection was made; `None` for other sockets and for processes that
 /// this one cannot name.
-#[cfg(feature = "serve")]
 pub(crate) fn peer_process(socket: BorrowedFd<'_>) -> Option<i32> {
     let mut peer = libc::ucred {
         pid: 0,

@@ -19,11 +19,11 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::types::MemoryInfo;
 
 use super::device::{TestDevice, snapshot};
-use crate::control::Counters;
 use crate::error::End;
 use crate::images::ImageStore;
 use crate::session::{Session, Setup};
 use crate::statistics::Statistics;
+use paragpu_control::counters::Counters;
 
 /// A received frame.
 #[derive(Debug, Clone, PartialEq, Eq)]

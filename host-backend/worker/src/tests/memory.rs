@@ -50,7 +50,7 @@ fn a_reused_range_waits_for_the_work_before_its_unmapping() {
     guest.send(5, &map(base, CHUNK));
     // Others go on meanwhile.
     guest.call(&Ping { value: 1 }).unwrap();
-    assert_eq!(guest.counters().busy, 1);
+    assert!(guest.counters().busy);
     guest.device.hold(0, false);
     guest.reply(5).unwrap();
     assert_eq!(guest.device.count("memory_map"), 1);

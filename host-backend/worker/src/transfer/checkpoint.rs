@@ -10,26 +10,11 @@ use paragpu_communicator::Receiver;
 
 use super::attempts::Attempts;
 use super::identity::Identity;
-use super::orders::{Figures, Report, micros};
-use super::state::{Kind, Scanner, StateError, Writer};
+use super::orders::{Figures, Phase, Progress, Report, micros};
+use super::state::{FILE, Kind, Scanner, StateError, Writer};
 use super::stop::{Filling, Unstopped};
 use crate::error::End;
 use crate::session::{Session, Task};
-
-/// Name of the file.
-pub const FILE: &str = "session.paragpu";
-
-/// Whose state a directory holds. Only the head is looked at.
-///
-/// # Errors
-/// [`StateError`].
-pub fn identity(directory: &Path) -> Result<Identity, StateError> {
-    let mut scanner = Scanner::new(BufReader::new(File::open(directory.join(FILE))?));
-    match scanner.record()? {
-        (Kind::Head, payload) => Identity::decode(payload),
-        _ => Err(StateError::Order("it does not begin with its head")),
-    }
-}
 
 /// A checkpoint that is under way.
 #[derive(Debug)]
@@ -109,11 +94,11 @@ impl Session {
         writer.put(Kind::Head, &[&head])?;
         let orders = std::sync::Arc::clone(self.transfer.orders());
         self.write_whole(&mut writer, |done, all| {
-            orders.report(Report::Progress {
-                phase: 2,
+            orders.report(Report::Progress(Progress {
+                phase: Phase::Stopped,
                 done,
                 all,
-            });
+            }));
         })?;
         let bytes = writer.bytes;
         let file = writer

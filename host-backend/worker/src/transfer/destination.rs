@@ -23,10 +23,11 @@ use super::regions::{Chunk, named};
 use super::shared::{Mapping, Peers, mappings};
 use super::state::{ImagePart, Kind, Scanner, StateError, Writer};
 use super::stop::Filling;
-use crate::connect::{Channel, Life, attach_pci, guest_memory};
+use crate::connect::{Life, attach_pci, guest_memory};
 use crate::reconnect::Waiting;
 use crate::session::Session;
 use crate::session::host_memory::Pinned;
+use paragpu_control::worker::Channel;
 
 /// Longest silence of the source. It may wait for a program's long kernel.
 const SILENCE: Duration = Duration::from_secs(90);

@@ -9,8 +9,8 @@ use paragpu_protocol::codec::Bytes;
 use paragpu_protocol::handshake::Transport;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::connect::Channel;
 use crate::watch::Liveness;
+use paragpu_control::worker::Channel;
 
 /// A connection that stands, by its descriptors.
 #[derive(Debug)]

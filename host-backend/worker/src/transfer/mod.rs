@@ -14,24 +14,18 @@
 pub(crate) mod attempts;
 pub(crate) mod bookkeeping;
 pub mod checkpoint;
-#[cfg(feature = "serve")]
 pub(crate) mod destination;
-#[cfg(feature = "serve")]
 pub(crate) mod handover;
 pub mod identity;
 pub(crate) mod mover;
 pub mod orders;
-#[cfg(feature = "serve")]
 pub(crate) mod precopy;
 pub(crate) mod regions;
 pub mod replay;
-#[cfg(feature = "serve")]
 pub(crate) mod send_stage;
-#[cfg(feature = "serve")]
 mod shared;
-#[cfg(all(test, feature = "software", feature = "serve"))]
+#[cfg(all(test, feature = "software"))]
 mod shared_tests;
-#[cfg(feature = "serve")]
 pub(crate) mod source;
 pub(crate) mod staging_ring;
 pub mod state;

@@ -9,7 +9,6 @@ use paragpu_device::{CopyEnd, EventId};
 use paragpu_protocol::layout::CHUNK;
 
 use super::regions::{Chunk, MemoryKind};
-#[cfg(feature = "serve")]
 use super::shared::Peers;
 use super::staging_ring::{SLOTS, StagingRing};
 use super::state::{StateError, device};
@@ -338,7 +337,6 @@ impl Mover {
     }
 
     /// Copies chunks from the memory of the source's device.
-    #[cfg(feature = "serve")]
     pub(super) fn fetch(
         &mut self,
         session: &mut Session,

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use paragpu_communicator::Wake;
+pub use paragpu_control::worker::{Figures, Phase, Progress, Report, Route, Step};
 
 /// An order.
 #[derive(Debug)]
@@ -22,7 +23,7 @@ pub enum Order {
     Migrate(Departure),
 }
 
-/// How a session leaves: [`Migrate`](crate::control::Migrate).
+/// How a session leaves: [`Migrate`](paragpu_control::worker::Migrate).
 #[derive(Debug)]
 pub struct Departure {
     /// Leads to the destination's daemon.
@@ -40,49 +41,6 @@ pub struct Departure {
     pub precopy: bool,
     /// Hand device memory over where both ends are on one GPU.
     pub hand_over: bool,
-}
-
-/// How far an order is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Report {
-    /// Bytes of memory carried, and all.
-    Progress {
-        /// 1 before the program was stopped, 2 after.
-        phase: u8,
-        /// Bytes carried.
-        done: u64,
-        /// All there are.
-        all: u64,
-    },
-    /// It is done.
-    Done(Figures),
-    /// It was not done, and the session goes on; one sentence.
-    Failed(String),
-    /// It waits for the sessions that move with this one:
-    /// [`Held`](crate::control::Held).
-    Held(u8),
-    /// The guest could not follow a move; one sentence.
-    Stayed(String),
-    /// The session is another worker's: communicator and address with which
-    /// its guest reaches it.
-    Left(String, String),
-}
-
-/// What an order took.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Figures {
-    /// Bytes written or sent.
-    pub bytes: u64,
-    /// Of these, bytes sent while the program ran.
-    pub ahead: u64,
-    /// Bytes of device memory that were handed over and not sent.
-    pub handed_over: u64,
-    /// Bytes of device memory that went from GPU to GPU.
-    pub fetched: u64,
-    /// Microseconds for which the program was stopped.
-    pub stopped: u64,
-    /// Microseconds in all.
-    pub total: u64,
 }
 
 /// Microseconds of [`Figures`].

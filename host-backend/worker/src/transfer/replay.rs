@@ -1,6 +1,5 @@
 //! Recreating objects on another device from what [`crate::live`] keeps.
 
-#[cfg(feature = "serve")]
 use std::os::fd::OwnedFd;
 
 use paragpu_device::StreamId;
@@ -8,13 +7,10 @@ use paragpu_protocol::call::{Effect, WireCall as _};
 use paragpu_protocol::codec::{Bytes, DecodeError, Field, Reader, decode_all};
 use paragpu_protocol::handle::ObjectKind;
 use paragpu_protocol::table::EventRecord;
-#[cfg(feature = "serve")]
 use paragpu_protocol::table::MemMap;
 
-#[cfg(feature = "serve")]
 use super::shared::{Delivery, Mapping, Peers};
 use super::state::{StateError, device};
-#[cfg(feature = "serve")]
 use crate::calls::Handle as _;
 use crate::calls::{self, destroying};
 use crate::error::{Fault, Outcome};
@@ -47,7 +43,6 @@ pub struct Item {
 }
 
 /// Fewer descriptors than mappings.
-#[cfg(feature = "serve")]
 const TOO_FEW: StateError = StateError::Order("a descriptor of a mapping is missing");
 
 /// Bytes of entries after which a record is full.
@@ -215,7 +210,6 @@ impl Session {
     /// # Errors
     /// [`StateError::Order`] for memory that is not among them, or another
     /// number of descriptors; [`StateError::Impossible`].
-    #[cfg(feature = "serve")]
     pub(super) fn take_shared(
         &mut self,
         items: &[Item],

@@ -29,7 +29,7 @@ use switchover::{Gates, may_leave};
 
 use super::attempts::Attempts;
 use super::handover::{self, Token};
-use super::orders::{Departure, Figures, Report, micros};
+use super::orders::{Departure, Figures, Phase, Progress, Report, Route, micros};
 use super::precopy::{Owners, PreCopy, owners};
 use super::regions::Chunk;
 use super::replay::Item;
@@ -422,11 +422,11 @@ impl Source {
             precopy.judge(session)?;
             precopy.read(session)?;
         }
-        session.transfer.orders().report(Report::Progress {
-            phase: 1,
+        session.transfer.orders().report(Report::Progress(Progress {
+            phase: Phase::Running,
             done: precopy.copied.min(precopy.all),
             all: precopy.all,
-        });
+        }));
         if !precopy.is_idle() || stage.holds() || !precopy.is_over(session)? {
             return Ok(false);
         }
@@ -488,7 +488,10 @@ impl Source {
         }
         let (communicator, address) = std::mem::take(&mut self.home);
         let orders = session.transfer.orders();
-        orders.report(Report::Left(communicator, address));
+        orders.report(Report::Left(Route {
+            communicator,
+            address,
+        }));
         if !self.local {
             self.await_guest_left();
         }

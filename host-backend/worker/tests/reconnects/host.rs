@@ -12,11 +12,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator_stream::handshake::{receive_exact_frame, send_frame};
-use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
+use paragpu_control::counters::Counters;
+use paragpu_control::socket::{Control, Inbox};
+use paragpu_control::spawn::{Software, Spawn};
+use paragpu_control::worker::{FromWorker, Guest, Route, Terms, ToWorker};
+use paragpu_protocol::codec::{Text, decode_all, encode_all};
 use paragpu_protocol::frame::{Control as Frame, MAX_PAYLOAD};
-use paragpu_protocol::handshake::{Hello, Move, Refusal, VERSION};
-use paragpu_worker::control::{Assign, Control, Counters, FromWorker, Inbox, ToWorker};
-use paragpu_worker::spawn::{Software, Spawn};
+use paragpu_protocol::handshake::{Hello, Refusal, VERSION};
 
 const TOKEN: [u8; 16] = [9; 16];
 
@@ -68,10 +70,10 @@ impl Host {
         std::thread::spawn(move || {
             let mut inbox = Inbox::default();
             while heard.receive(&mut inbox, true).is_ok() {
-                match inbox.message::<FromWorker<'_>>().unwrap() {
-                    FromWorker::Ready(_) => ready.send(()).unwrap(),
+                match inbox.message().unwrap() {
+                    FromWorker::Ready { .. } => ready.send(()).unwrap(),
                     FromWorker::Counters(counters) => told.send(counters).unwrap(),
-                    FromWorker::Finished(finished) => told.send(finished.counters).unwrap(),
+                    FromWorker::Finished { counters, .. } => told.send(counters).unwrap(),
                     _ => {}
                 }
             }
@@ -123,11 +125,11 @@ impl Host {
     }
 
     pub fn ask_to_move(&self, communicator: &str, address: &str) {
-        let goal = Move {
-            communicator: Text(communicator),
-            address: Text(address),
+        let route = Route {
+            communicator: communicator.into(),
+            address: address.into(),
         };
-        self.control.send(&ToWorker::Move(goal), &[]).unwrap();
+        self.control.send(&ToWorker::Move(route), &[]).unwrap();
     }
 
     /// The session has ended, and with it the worker.
@@ -150,7 +152,7 @@ fn admit(control: &Control, ordinal: u32, socket: OwnedFd) {
         return; // Cut inside its hello.
     };
     let hello: Hello = decode_all(&payload).unwrap();
-    let assign = Assign {
+    let terms = Terms {
         session: 1,
         token: TOKEN,
         ordinal,
@@ -158,19 +160,20 @@ fn admit(control: &Control, ordinal: u32, socket: OwnedFd) {
         device_memory: 0,
         host_memory: 0,
         window: 64 << 20,
-        channel_offset: 0,
-        channel_size: 0,
-        list_offset: 0,
-        channel: 0,
         reconnect: 20_000,
-        vm: Text("test"),
-        hello: Bytes(&payload),
+        vm: "test".into(),
+    };
+    let guest = Guest {
+        transport: hello.check().unwrap(),
+        received: hello.received,
+        pid: hello.pid,
+        channel: None,
     };
     let message = if hello.token == [0; 16] {
-        ToWorker::Assign(assign)
+        ToWorker::Assign { terms, guest }
     } else {
         assert_eq!(hello.token, TOKEN);
-        ToWorker::Resume(assign)
+        ToWorker::Resume { terms, guest }
     };
     if control.send(&message, &[socket.as_fd()]).is_err() {
         let refusal = encode_all(&Refusal {

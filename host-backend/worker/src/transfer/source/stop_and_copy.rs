@@ -13,7 +13,7 @@ use paragpu_protocol::layout::CHUNK;
 use super::{SILENCE, Source};
 use crate::session::Session;
 use crate::transfer::handover::{self, ConnectionRecord};
-use crate::transfer::orders::Report;
+use crate::transfer::orders::{Phase, Progress, Report};
 use crate::transfer::precopy::PreCopy;
 use crate::transfer::regions::Chunk;
 use crate::transfer::shared::Delivery;
@@ -183,11 +183,11 @@ impl Source {
             if !payload.is_empty() {
                 stage.give(payload);
             }
-            orders.report(Report::Progress {
-                phase: 2,
+            orders.report(Report::Progress(Progress {
+                phase: Phase::Stopped,
                 done,
                 all,
-            });
+            }));
             Ok(())
         })?;
         Ok(done)

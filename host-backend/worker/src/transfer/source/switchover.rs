@@ -19,7 +19,7 @@ use super::Source;
 use crate::error::End;
 use crate::intake::why_it_stays;
 use crate::session::Session;
-use crate::transfer::orders::Report;
+use crate::transfer::orders::{Report, Step};
 use crate::transfer::state::{Kind, StateError};
 use crate::transfer::stop::Unstopped;
 
@@ -93,7 +93,7 @@ impl Source {
         };
         if !gates.told {
             gates.told = true;
-            session.transfer.orders().report(Report::Held(1));
+            session.transfer.orders().report(Report::Held(Step::Copied));
         }
         is_open(gates.stop.as_fd())
     }
@@ -152,7 +152,10 @@ impl Source {
         if self.gates.is_none() {
             return Ok(());
         }
-        session.transfer.orders().report(Report::Held(2));
+        session
+            .transfer
+            .orders()
+            .report(Report::Held(Step::Complete));
         while let Some(gates) = &self.gates
             && !is_open(gates.commit.as_fd())?
         {

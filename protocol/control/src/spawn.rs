@@ -1,10 +1,11 @@
 //! How a daemon starts a worker.
+#![forbid(unsafe_code)]
 
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use crate::control::{Control, ControlError};
+use crate::socket::{Control, ControlError};
 
 /// What the software GPU is to be like; a zero leaves the choice to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -50,7 +51,7 @@ pub struct Spawn {
 
 impl Spawn {
     /// Starts the worker. Its standard error is the daemon's; its standard
-    /// input is the control socket. [`crate::control`] says what follows.
+    /// input is the control socket. [`crate::worker`] says what follows.
     ///
     /// # Errors
     /// [`ControlError::Io`].

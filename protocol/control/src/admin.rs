@@ -1,13 +1,88 @@
-//! The language of the control socket: a request and a response, each one
-//! line of JSON, as many as the client likes on one connection.
+//! The daemon's control socket: requests and responses, as many as the client
+//! likes on one connection. An order is answered several times: with its
+//! progress, at last with its outcome.
 #![forbid(unsafe_code)]
 
-use std::path::PathBuf;
+use std::io::BufReader;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// Most bytes of a request's line.
-pub const MAX_REQUEST: usize = 4096;
+use crate::frame::{FrameError, Message};
+use crate::line;
+use crate::worker::{self, Phase};
+
+impl Message for Request {
+    // Two paths of the greatest length, and the rest.
+    const MOST: usize = 16 << 10;
+}
+
+impl Message for Response {
+    // A listing of some ten thousand sessions.
+    const MOST: usize = 16 << 20;
+}
+
+/// A connection to a daemon's control socket, for a client that may wait.
+#[derive(Debug)]
+pub struct Client {
+    stream: UnixStream,
+}
+
+/// One [`Response::Progress`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Of this session.
+    pub session: u64,
+    /// How far it is.
+    pub progress: worker::Progress,
+}
+
+impl Client {
+    /// Connects to the socket at `path`.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn connect(path: &Path) -> std::io::Result<Self> {
+        let stream = UnixStream::connect(path)?;
+        Ok(Self { stream })
+    }
+
+    /// One question and its answer.
+    ///
+    /// # Errors
+    /// [`FrameError`].
+    pub fn ask(&self, request: &Request) -> Result<Response, FrameError> {
+        self.order(request, |_| {})
+    }
+
+    /// An order and its end; `progress` sees what comes before.
+    ///
+    /// # Errors
+    /// [`FrameError`].
+    pub fn order(
+        &self,
+        request: &Request,
+        mut progress: impl FnMut(Progress),
+    ) -> Result<Response, FrameError> {
+        line::write(&self.stream, request)?;
+        let mut answers = BufReader::new(&self.stream);
+        loop {
+            match line::read(&mut answers)?.ok_or(FrameError::Length)? {
+                Response::Progress {
+                    session,
+                    phase,
+                    done,
+                    all,
+                } => progress(Progress {
+                    session,
+                    progress: worker::Progress { phase, done, all },
+                }),
+                response => return Ok(response),
+            }
+        }
+    }
+}
 
 /// What a client asks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,31 +179,14 @@ pub enum Response {
         #[serde(default)]
         session: u64,
         /// 1 while the program runs, 2 while it is stopped.
-        phase: u8,
+        phase: Phase,
         /// Bytes of memory carried.
         done: u64,
         /// All there are.
         all: u64,
     },
     /// An order was carried out.
-    Done {
-        /// Bytes written or sent.
-        bytes: u64,
-        /// Of these, bytes sent while the program ran.
-        pre_copied_bytes: u64,
-        /// Bytes of device memory that were handed over and not sent: both ends
-        /// are on one GPU.
-        #[serde(default)]
-        handed_over_bytes: u64,
-        /// Bytes of device memory that went from one GPU of a host to another,
-        /// and not through the host's memory.
-        #[serde(default)]
-        peer_copied_bytes: u64,
-        /// Milliseconds for which the program was stopped.
-        blackout_ms: f64,
-        /// Milliseconds in all.
-        total_ms: f64,
-    },
+    Done(Figures),
     /// What became of several sessions that were to move.
     Moved {
         /// Each of them.
@@ -171,15 +229,15 @@ pub struct Figures {
     pub total_ms: f64,
 }
 
-impl From<Figures> for Response {
-    fn from(figures: Figures) -> Self {
-        Self::Done {
+impl From<worker::Figures> for Figures {
+    fn from(figures: worker::Figures) -> Self {
+        Self {
             bytes: figures.bytes,
-            pre_copied_bytes: figures.pre_copied_bytes,
-            handed_over_bytes: figures.handed_over_bytes,
-            peer_copied_bytes: figures.peer_copied_bytes,
-            blackout_ms: figures.blackout_ms,
-            total_ms: figures.total_ms,
+            pre_copied_bytes: figures.ahead,
+            handed_over_bytes: figures.handed_over,
+            peer_copied_bytes: figures.fetched,
+            blackout_ms: figures.stopped as f64 / 1e3,
+            total_ms: figures.total as f64 / 1e3,
         }
     }
 }

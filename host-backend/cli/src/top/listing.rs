@@ -1,0 +1,166 @@
+//! A view as tables of text, for the terminal and for print.
+
+use super::view::{Gpu, Row, View, Vm};
+use crate::sessions::{age, bytes, lines, right, table};
+
+/// One table.
+pub(super) struct Listing {
+    pub(super) columns: &'static [Column],
+    pub(super) rows: Vec<Vec<String>>,
+}
+
+/// A column's title, and whether its cells stand at the right.
+pub(super) type Column = (&'static str, Side);
+
+/// At which side of a column its cells stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Left,
+    Right,
+}
+
+use Side::{Left, Right};
+
+const GPUS: &[Column] = &[
+    ("GPU", Left),
+    ("NAME", Left),
+    ("SESSIONS", Right),
+    ("MEMORY", Right),
+    ("CALLS/S", Right),
+    ("BYTES/S", Right),
+];
+const VMS: &[Column] = &[
+    ("VM", Left),
+    ("SESSIONS", Right),
+    ("MEMORY", Right),
+    ("CALLS/S", Right),
+    ("BYTES/S", Right),
+];
+const SESSIONS: &[Column] = &[
+    ("SESSION", Right),
+    ("VM", Left),
+    ("PID", Right),
+    ("GPU", Left),
+    ("VIA", Left),
+    ("CALLS/S", Right),
+    ("LAUNCHES/S", Right),
+    ("IN/S", Right),
+    ("OUT/S", Right),
+    ("MEMORY", Right),
+    ("AGE", Right),
+];
+
+impl View {
+    /// The GPUs, and where there are sessions the VMs and the sessions.
+    pub(super) fn listings(&self) -> Vec<Listing> {
+        let mut listings = vec![Listing {
+            columns: GPUS,
+            rows: self.gpus.iter().map(gpu).collect(),
+        }];
+        if !self.sessions.is_empty() {
+            listings.push(Listing {
+                columns: VMS,
+                rows: self.vms.iter().map(vm).collect(),
+            });
+            listings.push(Listing {
+                columns: SESSIONS,
+                rows: self.sessions.iter().map(session).collect(),
+            });
+        }
+        listings
+    }
+
+    /// As text, to be printed.
+    pub(super) fn text(&self) -> String {
+        let mut tables: Vec<String> = self.listings().into_iter().map(Listing::text).collect();
+        if self.sessions.is_empty() {
+            tables.push("no sessions\n".into());
+        }
+        tables.join("\n")
+    }
+}
+
+impl Listing {
+    fn text(self) -> String {
+        let head: Vec<&str> = self.columns.iter().map(|(title, _)| *title).collect();
+        let mut table = table(&head);
+        for (place, (_, side)) in self.columns.iter().enumerate() {
+            if *side == Right {
+                right(&mut table, place);
+            }
+        }
+        table.add_rows(self.rows);
+        lines(&table)
+    }
+}
+
+fn gpu(gpu: &Gpu) -> Vec<String> {
+    vec![
+        gpu.gpu.clone(),
+        gpu.name.clone(),
+        gpu.sessions.to_string(),
+        of(gpu.device_memory, gpu.memory),
+        count(gpu.calls_per_second),
+        bytes(gpu.bytes_per_second as u64),
+    ]
+}
+
+fn vm(vm: &Vm) -> Vec<String> {
+    vec![
+        vm.vm.clone(),
+        vm.sessions.to_string(),
+        of(vm.device_memory, vm.device_memory_limit),
+        count(vm.calls_per_second),
+        bytes(vm.bytes_per_second as u64),
+    ]
+}
+
+fn session(row: &Row) -> Vec<String> {
+    let rate = |text: String| if row.counted { text } else { "-".into() };
+    vec![
+        row.session.to_string(),
+        row.vm.clone(),
+        row.guest_pid.to_string(),
+        row.gpu.clone(),
+        row.communicator.clone(),
+        rate(count(row.calls_per_second)),
+        rate(count(row.launches_per_second)),
+        rate(bytes(row.bytes_to_device_per_second as u64)),
+        rate(bytes(row.bytes_from_device_per_second as u64)),
+        rate(bytes(row.device_memory)),
+        age(row.age),
+    ]
+}
+
+/// A rate in few characters.
+fn count(value: f64) -> String {
+    match value {
+        0.0..1e4 => format!("{value:.0}"),
+        1e4..1e7 => format!("{:.0}k", value / 1e3),
+        _ => format!("{:.0}M", value / 1e6),
+    }
+}
+
+fn of(memory: u64, limit: u64) -> String {
+    match limit {
+        0 => bytes(memory),
+        limit => format!("{} of {}", bytes(memory), bytes(limit)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_short() {
+        for (value, short) in [
+            (0.0, "0"),
+            (9999.4, "9999"),
+            (12_345.0, "12k"),
+            (2.5e7, "25M"),
+        ] {
+            assert_eq!(count(value), short);
+        }
+    }
+}

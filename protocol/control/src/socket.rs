@@ -1,0 +1,272 @@
+//! A worker's control socket: both ends of it.
+//!
+//! It is a `SOCK_SEQPACKET` pair. One [`frame`] is one packet, with which
+//! descriptors may come.
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+use thiserror::Error;
+
+use crate::frame::{self, FrameError, Message};
+
+/// Most bytes of one packet.
+pub const MAX_PACKET: usize = 64 * 1024;
+/// Most file descriptors that come with one packet.
+pub const MAX_FDS: usize = 9;
+
+/// Why daemon and worker do not understand each other.
+#[derive(Debug, Error)]
+pub enum ControlError {
+    /// The other process is gone.
+    #[error("the other end of the control socket is gone")]
+    Closed,
+    /// Not a message of this version.
+    #[error("a message on the control socket is not understood")]
+    Message(#[from] FrameError),
+    /// The message or its file descriptors were too many.
+    #[error("a message on the control socket is too long")]
+    TooLong,
+    /// The other end has much to read.
+    #[error("the other process does not read its control socket")]
+    Full,
+    /// The operating system refused.
+    #[error("the control socket failed")]
+    Io(#[from] io::Error),
+}
+
+impl From<rustix::io::Errno> for ControlError {
+    fn from(errno: rustix::io::Errno) -> Self {
+        use rustix::io::Errno;
+        match errno {
+            Errno::PIPE | Errno::CONNRESET => Self::Closed,
+            Errno::AGAIN => Self::Full,
+            other => Self::Io(other.into()),
+        }
+    }
+}
+
+/// What [`Control::receive`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Received {
+    /// A packet is in the [`Inbox`].
+    Packet,
+    /// None yet; only where `wait` is false.
+    Nothing,
+}
+
+/// A received packet and what came with it; to be used again and again.
+#[derive(Debug, Default)]
+pub struct Inbox {
+    packet: Vec<u8>,
+    /// File descriptors that came with the packet, in order. They are closed
+    /// with the next `receive` unless taken out.
+    pub fds: Vec<OwnedFd>,
+}
+
+impl Inbox {
+    /// The packet as a message: `ToWorker` in a worker, `FromWorker` in a daemon.
+    ///
+    /// # Errors
+    /// [`ControlError::Message`].
+    pub fn message<M: Message>(&self) -> Result<M, ControlError> {
+        Ok(frame::decode(&self.packet)?)
+    }
+}
+
+/// One end of a control socket. Any thread may send and receive.
+#[derive(Debug)]
+pub struct Control {
+    socket: OwnedFd,
+}
+
+impl AsFd for Control {
+    /// For polling: readable when [`Control::receive`] would not wait.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Control {
+    /// A new pair: one for the daemon, one for the worker.
+    ///
+    /// # Errors
+    /// [`ControlError::Io`].
+    pub fn pair() -> Result<(Self, Self), ControlError> {
+        let (a, b) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        Ok((Self { socket: a }, Self { socket: b }))
+    }
+
+    /// An end that was inherited.
+    #[must_use]
+    pub fn from_fd(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+
+    /// The socket itself, to be given to another process.
+    #[must_use]
+    pub fn into_fd(self) -> OwnedFd {
+        self.socket
+    }
+
+    /// Sends one message. Waits while the other end has a socket buffer full
+    /// of messages to read.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn send<M: Message>(
+        &self,
+        message: &M,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), ControlError> {
+        self.send_flagged(message, fds, SendFlags::NOSIGNAL)
+    }
+
+    /// [`send`](Self::send), which fails where it would wait: a daemon waits
+    /// for nobody.
+    ///
+    /// # Errors
+    /// [`ControlError`]; [`ControlError::Full`].
+    pub fn try_send<M: Message>(
+        &self,
+        message: &M,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), ControlError> {
+        self.send_flagged(message, fds, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+    }
+
+    fn send_flagged<M: Message>(
+        &self,
+        message: &M,
+        fds: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> Result<(), ControlError> {
+        let packet = frame::encode(message)?;
+        if fds.len() > MAX_FDS {
+            return Err(ControlError::TooLong);
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(ControlError::TooLong);
+        }
+        rustix::io::retry_on_intr(|| {
+            rustix::net::sendmsg(
+                &self.socket,
+                &[io::IoSlice::new(&packet)],
+                &mut ancillary,
+                flags,
+            )
+        })?;
+        Ok(())
+    }
+
+    /// Receives one packet, waiting for it if `wait`.
+    ///
+    /// # Errors
+    /// [`ControlError::Closed`] when the other end is gone.
+    pub fn receive(&self, inbox: &mut Inbox, wait: bool) -> Result<Received, ControlError> {
+        inbox.fds.clear();
+        inbox.packet.resize(MAX_PACKET, 0);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut flags = RecvFlags::CMSG_CLOEXEC;
+        flags.set(RecvFlags::DONTWAIT, !wait);
+        let received = loop {
+            match rustix::net::recvmsg(
+                &self.socket,
+                &mut [io::IoSliceMut::new(&mut inbox.packet)],
+                &mut ancillary,
+                flags,
+            ) {
+                Ok(received) => break received,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) if !wait => return Ok(Received::Nothing),
+                Err(errno) => return Err(errno.into()),
+            }
+        };
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = message {
+                inbox.fds.extend(fds);
+            }
+        }
+        if received.bytes == 0 {
+            return Err(ControlError::Closed);
+        }
+        if received
+            .flags
+            .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+        {
+            return Err(ControlError::TooLong);
+        }
+        inbox.packet.truncate(received.bytes);
+        Ok(Received::Packet)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worker::{FromWorker, ToWorker};
+
+    #[test]
+    fn messages_and_descriptors_cross() {
+        let (daemon, worker) = Control::pair().unwrap();
+        let (end, _other) = Control::pair().unwrap();
+        let mut inbox = Inbox::default();
+        assert_eq!(
+            worker.receive(&mut inbox, false).unwrap(),
+            Received::Nothing
+        );
+        let quota = ToWorker::Quota { slot: 7 };
+        daemon.send(&quota, &[end.as_fd(), end.as_fd()]).unwrap();
+        daemon.send(&ToWorker::Query, &[]).unwrap();
+        worker.receive(&mut inbox, true).unwrap();
+        assert_eq!(inbox.message::<ToWorker>().unwrap(), quota);
+        assert_eq!(inbox.fds.len(), 2);
+        worker.receive(&mut inbox, true).unwrap();
+        assert_eq!(inbox.message::<ToWorker>().unwrap(), ToWorker::Query);
+        assert!(inbox.fds.is_empty());
+        assert!(inbox.message::<FromWorker>().is_err());
+        drop(daemon);
+        assert!(matches!(
+            worker.receive(&mut inbox, true),
+            Err(ControlError::Closed)
+        ));
+        assert!(matches!(
+            worker.send(&FromWorker::Started { session: 7 }, &[]),
+            Err(ControlError::Closed)
+        ));
+    }
+
+    #[test]
+    fn the_longest_message_fits_a_packet() {
+        let (daemon, worker) = Control::pair().unwrap();
+        let empty = frame::encode(&FromWorker::Failed {
+            reason: String::new(),
+        });
+        let failed = |more: usize| FromWorker::Failed {
+            reason: "x".repeat(MAX_PACKET - empty.as_ref().unwrap().len() + more),
+        };
+        worker.send(&failed(0), &[]).unwrap();
+        let mut inbox = Inbox::default();
+        daemon.receive(&mut inbox, true).unwrap();
+        assert_eq!(inbox.message::<FromWorker>().unwrap(), failed(0));
+        let refused = worker.send(&failed(1), &[]);
+        assert!(matches!(
+            refused,
+            Err(ControlError::Message(FrameError::TooLong(_)))
+        ));
+    }
+}

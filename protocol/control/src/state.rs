@@ -1,0 +1,446 @@
+//! The format in which a session's state is kept and travels: a stream of
+//! records, the same over a socket and in a file.
+//!
+//! A record is a 24-byte header and a payload, numbers little-endian:
+//!
+//! ```text
+//!  0  u16 kind       see [`Kind`]; one that is not known is an error
+//!  2  u16 version    of that kind's payload; another than [`Kind::version`] is an error
+//!  4  u32 length     bytes of payload, at most [`MAX_PAYLOAD`]
+//!  8  [u8; 16]       first bytes of the BLAKE3 of the eight bytes above and the payload
+//! ```
+//!
+//! A whole state begins with [`Kind::Head`] and ends with [`Kind::End`], which
+//! carries the BLAKE3 of the checksums of all records before it.
+#![forbid(unsafe_code)]
+
+use std::fs::File;
+use std::io::{BufReader, ErrorKind, Read, Write};
+use std::path::Path;
+
+use paragpu_protocol::codec::{Bytes, DecodeError, Text, decode_all};
+use thiserror::Error;
+
+/// Most payload bytes of one record: a chunk of memory and more.
+pub const MAX_PAYLOAD: usize = 4 << 20;
+/// Name of the file in a directory that holds a state.
+pub const FILE: &str = "session.paragpu";
+/// Bytes of a record's header.
+const HEADER: usize = 24;
+/// Bytes that are hashed on all cores.
+const MUCH: usize = 256 << 10;
+
+macro_rules! kinds {
+    ($( $(#[$meta:meta])* $name:ident = $number:literal, $version:literal; )*) => {
+        /// What a record holds.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u16)]
+        pub enum Kind { $( $(#[$meta])* $name = $number ),* }
+
+        impl Kind {
+            fn of(number: u16) -> Option<Self> {
+                match number { $( $number => Some(Self::$name), )* _ => None }
+            }
+
+            /// Version of the payload that this build writes and reads.
+            #[must_use]
+            pub fn version(self) -> u16 {
+                match self { $( Self::$name => $version ),* }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// [`Head`].
+    Head = 1, 2;
+    /// [`ImagePart`]: parts of module images, in order.
+    Image = 2, 1;
+    /// Some of the live objects, as `replay.rs` writes them.
+    Objects = 3, 1;
+    /// The live objects are complete: recreate them.
+    ObjectsEnd = 4, 1;
+    /// Contents of memory, as `regions.rs` writes them.
+    Contents = 5, 1;
+    /// What is neither an object nor memory, as `bookkeeping.rs` writes it.
+    Bookkeeping = 6, 1;
+    /// A call that the session took in and has not executed: frame header,
+    /// one byte that is 1 where it was executed out of order, payload.
+    Waiting = 7, 1;
+    /// Frames to the guest that it has not said to have received, one after the
+    /// other: header, payload.
+    Kept = 9, 2;
+    /// 32 bytes: BLAKE3 of the checksums of all records before.
+    End = 8, 1;
+
+    /// Between workers: the images that the destination lacks, 32 bytes each.
+    Missing = 32, 1;
+    /// Between workers: done as asked.
+    Ready = 33, 1;
+    /// Between workers: it cannot be done; one sentence.
+    Refused = 34, 1;
+    /// Between workers: hash these contents, as `regions.rs` names them.
+    Hash = 35, 1;
+    /// Between workers: their hashes, in order, 32 bytes each.
+    Hashes = 36, 1;
+    /// Between workers: the guest's connection; descriptors follow.
+    Connection = 37, 1;
+    /// Between workers: the session is the destination's from now on.
+    Commit = 38, 1;
+    /// Between workers: the images that the session's modules are of: [`ImagePart`]
+    /// without bytes.
+    ImageNames = 39, 1;
+    /// Between workers: the session is whole, and its guest comes by itself; one
+    /// byte that is 1 where the session moves alone.
+    Await = 40, 1;
+    /// Between workers: the guest has come, and waits for its welcome.
+    Here = 41, 1;
+    /// Between workers: the source lives and waits.
+    Still = 42, 1;
+    /// Between workers: names what device memory each end can hand over and
+    /// take, as its device does; nothing where it can do neither.
+    Domain = 43, 1;
+    /// Between workers: mappings of the objects that came before, as `shared.rs`
+    /// writes them; descriptors of them follow.
+    Shared = 44, 1;
+    /// Between workers: of each of those a byte: 1 where it is mapped, 2 where the
+    /// destination can copy from it, 0 where it is to be sent.
+    Taken = 45, 1;
+    /// Between workers: copy these contents, as `regions.rs` names them, from the
+    /// memory that can be copied from; [`Ready`](Self::Ready) says that it is done.
+    Fetch = 46, 1;
+}
+
+/// Why a state is not accepted or cannot be written.
+#[derive(Debug, Error)]
+pub enum StateError {
+    /// It ends too early.
+    #[error("the state is incomplete")]
+    Incomplete,
+    /// A kind of another release, or rubbish.
+    #[error("the state holds a record of unknown kind {0}: it was written by another release")]
+    UnknownKind(u16),
+    /// A version of another release.
+    #[error(
+        "the state holds a record of kind {kind} in version {got}, and this release reads version {expected}"
+    )]
+    Version {
+        /// The record's kind.
+        kind: u16,
+        /// Its version.
+        got: u16,
+        /// What is read.
+        expected: u16,
+    },
+    /// A length past the limit.
+    #[error("the state holds a record of {0} bytes")]
+    TooLong(usize),
+    /// Bytes changed.
+    #[error("the state is damaged: a record's checksum does not match")]
+    Checksum,
+    /// A record at a wrong place.
+    #[error("the state is not in order: {0}")]
+    Order(&'static str),
+    /// A payload that is not what its kind declares.
+    #[error("the state holds a record that is not understood")]
+    Payload(#[from] DecodeError),
+    /// The session cannot be carried or recreated; one sentence.
+    #[error("{0}")]
+    Impossible(String),
+    /// The file or socket failed.
+    #[error("the state cannot be carried: {0}")]
+    Io(#[source] std::io::Error),
+}
+
+impl From<std::io::Error> for StateError {
+    fn from(error: std::io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::UnexpectedEof => Self::Incomplete,
+            _ => Self::Io(error),
+        }
+    }
+}
+
+paragpu_protocol::record! {
+    /// Whose state it is.
+    Head<'a> {
+        /// The guest's ordinal of the device.
+        ordinal: u32,
+        /// Secret with which the guest resumes the session.
+        token: [u8; 16],
+        /// How many devices the guest has.
+        device_count: u32,
+        /// The guest's process, as the guest counts.
+        guest_pid: u32,
+        /// The VM, user or address.
+        vm: Text<'a>,
+        /// Name of the GPU it comes from, for people.
+        device: Text<'a>,
+        /// Bytes of device memory that the session has.
+        device_memory: u64,
+        /// Where the contents of its pinned memory are; a number of the worker's.
+        pinned: u8,
+    }
+
+    /// Part of a module's image.
+    ImagePart<'a> {
+        /// BLAKE3 of the image.
+        hash: [u8; 32],
+        /// Bytes of the image.
+        size: u64,
+        /// Where the part belongs.
+        offset: u64,
+        /// The part.
+        data: Bytes<'a>,
+    }
+}
+
+/// Whose state a directory holds, as far as a daemon must know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    /// The guest's ordinal of the device.
+    pub ordinal: u32,
+    /// Secret with which the guest resumes the session.
+    pub token: [u8; 16],
+    /// How many devices the guest has.
+    pub device_count: u32,
+    /// The guest's process, as the guest counts.
+    pub guest_pid: u32,
+    /// The VM, user or address.
+    pub vm: String,
+}
+
+/// Whose state a directory holds. Only the head is read.
+///
+/// # Errors
+/// [`StateError`].
+pub fn owner(directory: &Path) -> Result<Owner, StateError> {
+    let mut scanner = Scanner::new(BufReader::new(File::open(directory.join(FILE))?));
+    let (Kind::Head, payload) = scanner.record()? else {
+        return Err(StateError::Order("it does not begin with its head"));
+    };
+    let head: Head<'_> = decode_all(payload)?;
+    Ok(Owner {
+        ordinal: head.ordinal,
+        token: head.token,
+        device_count: head.device_count,
+        guest_pid: head.guest_pid,
+        vm: head.vm.0.to_owned(),
+    })
+}
+
+fn checksum(start: &[u8], payload: &[&[u8]]) -> [u8; 16] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(start);
+    for part in payload {
+        if part.len() < MUCH {
+            hasher.update(part);
+        } else {
+            hasher.update_rayon(part);
+        }
+    }
+    let mut sum = [0; 16];
+    hasher.finalize_xof().fill(&mut sum);
+    sum
+}
+
+/// Writes records.
+#[derive(Debug)]
+pub struct Writer<W> {
+    to: W,
+    whole: blake3::Hasher,
+    /// Bytes written.
+    pub bytes: u64,
+}
+
+impl<W: Write> Writer<W> {
+    /// Writes to `to`, which should buffer.
+    pub fn new(to: W) -> Self {
+        Self {
+            to,
+            whole: blake3::Hasher::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Writes one record, its payload gathered from `payload`.
+    ///
+    /// # Errors
+    /// [`StateError::TooLong`], [`StateError::Io`].
+    pub fn put(&mut self, kind: Kind, payload: &[&[u8]]) -> Result<(), StateError> {
+        let length: usize = payload.iter().map(|part| part.len()).sum();
+        if length > MAX_PAYLOAD {
+            return Err(StateError::TooLong(length));
+        }
+        let mut header = Vec::with_capacity(HEADER);
+        header.extend_from_slice(&(kind as u16).to_le_bytes());
+        header.extend_from_slice(&kind.version().to_le_bytes());
+        header.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
+        let sum = checksum(&header, payload);
+        self.whole.update(&sum);
+        header.extend_from_slice(&sum);
+        self.to.write_all(&header)?;
+        for part in payload {
+            self.to.write_all(part)?;
+        }
+        self.bytes += (HEADER + length) as u64;
+        Ok(())
+    }
+
+    /// Writes the end of a whole state.
+    ///
+    /// # Errors
+    /// [`StateError::Io`].
+    pub fn end(&mut self) -> Result<(), StateError> {
+        let whole = self.whole.finalize();
+        self.put(Kind::End, &[whole.as_bytes()])?;
+        self.flush()
+    }
+
+    /// Hands everything to the system.
+    ///
+    /// # Errors
+    /// [`StateError::Io`].
+    pub fn flush(&mut self) -> Result<(), StateError> {
+        Ok(self.to.flush()?)
+    }
+
+    /// What it writes to.
+    pub fn get_ref(&self) -> &W {
+        &self.to
+    }
+
+    /// The same, to be finished otherwise.
+    pub fn into_inner(self) -> W {
+        self.to
+    }
+}
+
+/// Reads records, each checked before it is seen. Reads nothing past a record.
+#[derive(Debug)]
+pub struct Scanner<R> {
+    from: R,
+    whole: blake3::Hasher,
+    payload: Vec<u8>,
+}
+
+impl<R: Read> Scanner<R> {
+    /// Reads from `from`.
+    pub fn new(from: R) -> Self {
+        Self {
+            from,
+            whole: blake3::Hasher::new(),
+            payload: Vec::new(),
+        }
+    }
+
+    /// What it reads from.
+    pub fn get_ref(&self) -> &R {
+        &self.from
+    }
+
+    /// What it read from.
+    pub fn into_inner(self) -> R {
+        self.from
+    }
+
+    /// The next record.
+    ///
+    /// # Errors
+    /// [`StateError`]; [`StateError::Incomplete`] where there is none.
+    pub fn record(&mut self) -> Result<(Kind, &[u8]), StateError> {
+        let mut header = [0; HEADER];
+        self.from.read_exact(&mut header)?;
+        let [k0, k1, v0, v1, l0, l1, l2, l3, sum @ ..] = header;
+        let number = u16::from_le_bytes([k0, k1]);
+        let kind = Kind::of(number).ok_or(StateError::UnknownKind(number))?;
+        let got = u16::from_le_bytes([v0, v1]);
+        if got != kind.version() {
+            return Err(StateError::Version {
+                kind: number,
+                got,
+                expected: kind.version(),
+            });
+        }
+        let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
+        if length > MAX_PAYLOAD {
+            return Err(StateError::TooLong(length));
+        }
+        self.payload.resize(length, 0);
+        self.from.read_exact(&mut self.payload)?;
+        let (start, _) = header.split_at(8);
+        if checksum(start, &[&self.payload]) != sum {
+            return Err(StateError::Checksum);
+        }
+        if kind == Kind::End {
+            if *self.whole.finalize().as_bytes() != *self.payload {
+                return Err(StateError::Checksum);
+            }
+        } else {
+            self.whole.update(&sum);
+        }
+        Ok((kind, &self.payload))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Vec<u8> {
+        let mut writer = Writer::new(Vec::new());
+        writer.put(Kind::Head, &[b"head"]).unwrap();
+        writer.put(Kind::Contents, &[&[7; 100], &[8; 50]]).unwrap();
+        writer.end().unwrap();
+        writer.into_inner()
+    }
+
+    fn read(bytes: &[u8]) -> Result<usize, StateError> {
+        let mut scanner = Scanner::new(bytes);
+        let mut count = 0;
+        loop {
+            count += 1;
+            if scanner.record()?.0 == Kind::End {
+                return Ok(count);
+            }
+        }
+    }
+
+    #[test]
+    fn every_changed_byte_and_every_cut_is_noticed() {
+        let good = sample();
+        assert_eq!(read(&good).unwrap(), 3);
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 0x10;
+            assert!(read(&bad).is_err(), "byte {at}");
+            assert!(matches!(read(&good[..at]), Err(StateError::Incomplete)));
+        }
+    }
+
+    #[test]
+    fn records_cannot_be_left_out_or_exchanged() {
+        let mut first = Writer::new(Vec::new());
+        first.put(Kind::Head, &[b"head"]).unwrap();
+        let skip = first.into_inner().len();
+        let good = sample();
+        assert!(matches!(read(&good[skip..]), Err(StateError::Checksum)));
+    }
+
+    #[test]
+    fn other_releases_are_named() {
+        let mut bytes = sample();
+        bytes[2] = 9;
+        let error = read(&bytes).unwrap_err();
+        assert!(matches!(
+            error,
+            StateError::Version {
+                got: 9,
+                expected: 2,
+                ..
+            }
+        ));
+        bytes[0] = 0xee;
+        assert!(matches!(read(&bytes), Err(StateError::UnknownKind(0xee))));
+    }
+}

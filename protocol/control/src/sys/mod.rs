@@ -1,0 +1,4 @@
+//! Everything unsafe of this crate.
+#![allow(unsafe_code)]
+
+pub(crate) mod shared;
