@@ -21,7 +21,7 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// One device of compute capability 9.0 with a thread for each core and 4 GiB, or half of the host's memory
+    /// One device of compute capability 12.1 with a thread for each core and 4 GiB, or half of the host's memory
     /// where that is less.
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
@@ -30,7 +30,7 @@ impl Default for Options {
         Self {
             devices: 1,
             memory,
-            compute_capability: (9, 0),
+            compute_capability: (12, 1),
             cores,
             shareable: false,
         }

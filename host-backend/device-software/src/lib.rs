@@ -18,6 +18,7 @@ pub mod exec;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod graph;
+pub mod heap;
 pub mod launch;
 #[allow(unsafe_code)]
 pub mod memory_unsafe;

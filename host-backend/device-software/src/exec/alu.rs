@@ -303,6 +303,8 @@ pub(super) fn straight(
                     un!(r64 => R32, o32, |a| conversion.run(a) as u32)
                 }
             }
+            Op::F32ToFp8 => u32x1!(|a| super::fp8::from_single(imm, f32::from_bits(a))),
+            Op::Fp8ToF32 => u32x1!(|a| nan32(super::fp8::to_single(imm, a))),
             Op::Mov64 => u64x1!(|a| a),
             Op::Add64 => u64x2!(u64::wrapping_add),
             Op::Sub64 => u64x2!(u64::wrapping_sub),
