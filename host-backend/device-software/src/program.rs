@@ -32,7 +32,7 @@ pub enum Op {
     Mov32, Add32, Sub32, MulLo32, MulHiU32, MulHiS32, MadLo32, DivU32, DivS32, RemU32, RemS32,
     And32, Or32, Xor32, Not32, Cnot32, Shl32, ShrU32, ShrS32, ShfLWrap, ShfRWrap, ShfLClamp, ShfRClamp,
     MinU32, MinS32, MaxU32, MaxS32, AbsS32, Neg32, SadU32, SadS32, Popc32, Popc64, Clz32, Clz64, Brev32,
-    BfindU32, BfindS32, BfindU64, BfindS64, BfeU32, BfeS32, Bfi32, Prmt, Lop3, Dp4a, Dp2a,
+    BfindU32, BfindS32, BfindU64, BfindS64, BfeU32, BfeS32, Bfi32, Szext, Fns, Prmt, Lop3, Dp4a, Dp2a,
     Selp32, Slct32, SlctF32, Sext8, Sext16, Zext8, Zext16, Low64, High64, Pack16, AddCc32, SubCc32,
     FAdd, FSub, FMul, FFma, FAddZ, FSubZ, FMulZ, FFmaZ, FDiv, FRcp, FSqrt, FRsqrt, FMin, FMax, FMinNan, FMaxNan,
     FNeg, FAbs, FFlush, FSat, FSin, FCos, FEx2, FLg2, FTanh, FCopysign, FSoft, FRound,
@@ -294,6 +294,8 @@ pub enum TexGeometry {
     A1,
     A2,
     Cube,
+    /// Array of cubes.
+    ACube,
 }
 
 /// A texture read.
@@ -309,6 +311,8 @@ pub struct TexRead {
     pub coords: Vec<Reg>,
     /// Mipmap level, where given (float).
     pub level: Option<Reg>,
+    /// Derivatives of the coordinates in two directions, which give the level.
+    pub gradients: Option<[Vec<Reg>; 2]>,
     /// Results, up to four.
     pub d: Vec<Option<Reg>>,
     /// `tld4`: which component of the four texels is gathered.

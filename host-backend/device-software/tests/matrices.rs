@@ -215,7 +215,7 @@ fn code(ty: &str, random: &mut Random) -> u32 {
         "f16" => v & 0x83ff | (8 + v % 13) << 10,
         "bf16" => v & 0x807f | (120 + v % 13) << 7,
         "tf32" | "f32" => v & 0x807f_ffff | (120 + (v >> 3) % 13) << 23,
-        "e4m3" => v & 0x87 | (v >> 9) % 14 << 3,
+        "e4m3" => v & 0x87 | ((v >> 9) % 14) << 3,
         "e5m2" => v & 0x83 | (8 + (v >> 9) % 14) << 2,
         "s8" | "u8" => v & 0xff,
         "s4" | "u4" => v & 15,
@@ -703,7 +703,7 @@ mad.wide.u32 %rd3, %r0, 4, %rd3; st.global.u32 [%rd3], %r2; ret; }",
     let f = gpu.kernel(&text, "k");
     launch(&mut gpu, &f);
     let got = gpu.get32(0x30000, 32);
-    for lane in 0..32usize {
+    for (lane, &got) in got.iter().enumerate() {
         let source = |row: usize, column: usize| {
             let from = row * 4 + column / 2;
             if column % 2 == 1 {
@@ -715,9 +715,6 @@ mad.wide.u32 %rd3, %r0, 4, %rd3; st.global.u32 [%rd3], %r2; ret; }",
             }
         };
         let (row, column) = (lane / 4, lane % 4 * 2);
-        assert_eq!(
-            got[lane],
-            source(column, row) | source(column + 1, row) << 16
-        );
+        assert_eq!(got, source(column, row) | source(column + 1, row) << 16);
     }
 }

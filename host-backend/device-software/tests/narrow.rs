@@ -40,6 +40,38 @@ fn packed_integers() {
             ("max.relu.s32 %r0,%r1,%r2;", |a, b, _| {
                 (a as i32).max(b as i32).max(0) as u32
             }),
+            ("szext.clamp.u32 %r0,%r1,%r2;", |a, b, _| {
+                if b >= 32 { a } else { a & ((1 << b) - 1) }
+            }),
+            ("szext.wrap.s32 %r0,%r1,%r2;", |a, b, _| {
+                let (n, mut v) = (b & 31, 0);
+                for bit in 0..32 {
+                    let from = bit.min(n.max(1) - 1);
+                    v |= (a >> from & 1) << bit;
+                }
+                if n == 0 { 0 } else { v }
+            }),
+            ("and.b32 %r4,%r2,31; fns.b32 %r0,%r1,%r4,%r3;", |a, b, c| {
+                let (mut at, mut left) = ((b & 31) as i32, c as i32);
+                let step = if left < 0 { -1 } else { 1 };
+                if left == 0 {
+                    return if a >> at & 1 != 0 {
+                        at as u32
+                    } else {
+                        u32::MAX
+                    };
+                }
+                while (0..32).contains(&at) {
+                    if a >> at & 1 != 0 {
+                        left -= step;
+                        if left == 0 {
+                            return at as u32;
+                        }
+                    }
+                    at += step;
+                }
+                u32::MAX
+            }),
             ("cvt.pack.sat.s8.s32.b32 %r0,%r1,%r2,%r3;", |a, b, c| {
                 let byte = |v: u32| (v as i32).clamp(-128, 127) as u32 & 0xff;
                 c << 16 | byte(a) << 8 | byte(b)

@@ -185,6 +185,22 @@ impl<'m> Decoder<'m> {
                 self.emit(Op::Shl32, d, t, position, 0, 0);
                 Ok(true)
             }
+            "szext" => {
+                self.only(mods, &["wrap", "clamp"])?;
+                let [d, a, b] = self.operands(operands)?;
+                let (a, b, d) = (self.s32(a, ty)?, self.s32(b, Type::U32)?, self.d32(d)?);
+                let imm = u64::from(ty.signed()) | u64::from(mods.contains(&"wrap")) << 1;
+                self.emit(Op::Szext, d, a, b, 0, imm);
+                Ok(true)
+            }
+            "fns" => {
+                self.only(mods, &[])?;
+                let [d, mask, base, offset] = self.operands(operands)?;
+                let (mask, base) = (self.s32(mask, ty)?, self.s32(base, ty)?);
+                let (offset, d) = (self.s32(offset, Type::S32)?, self.d32(d)?);
+                self.emit(Op::Fns, d, mask, base, offset, 0);
+                Ok(true)
+            }
             "lop3" => {
                 // `lop3.or.b32 d|p, a, b, c, lut, q`: p is whether d differs from zero, or q.
                 let (list, combine) = match (mods, operands) {

@@ -77,7 +77,7 @@ impl<'m> Decoder<'m> {
                     self.program.uses_heap = true;
                     CallTarget::Free
                 }
-                _ if callee.starts_with("cudaCDP") || callee.starts_with("cudaLaunchDevice") => {
+                _ if callee.starts_with("__cudaCDP2") || callee.starts_with("cudaLaunchDevice") => {
                     return self.unsupported(format!("{callee} (launch from a kernel)"));
                 }
                 _ => {

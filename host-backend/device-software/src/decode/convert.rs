@@ -42,9 +42,6 @@ impl<'m> Decoder<'m> {
         mods: &[&str],
         operands: &[Operand<'m>],
     ) -> Result<bool> {
-        if base == "szext" {
-            return self.unsupported("szext");
-        }
         if base != "cvt" {
             return Ok(false);
         }
@@ -483,7 +480,7 @@ impl<'m> Decoder<'m> {
             self.emit(Op::Mov32, d, row, 0, 0, 0);
         } else {
             let row = self.limited(mods, format(dty), row);
-            self.to_format(format(dty), mode, d, row);
+            self.round_to(format(dty), mode, d, row);
         }
         Ok(true)
     }
@@ -511,7 +508,7 @@ impl<'m> Decoder<'m> {
         let (hi, lo) = (self.f.temp32(), self.f.temp32());
         for (d, row) in [(hi, a), (lo, b)] {
             let row = self.limited(mods, format(dty), row);
-            self.to_format(format(dty), mode, d, row);
+            self.round_to(format(dty), mode, d, row);
         }
         self.emit(Op::Pack16, d, lo, hi, 0, 0);
         Ok(true)

@@ -149,9 +149,9 @@ impl<'m> Decoder<'m> {
             return self.invalid("no shape");
         };
         // `wmma` of halves names only D and C.
-        let [d, a, b, c] = match form.elements.as_slice() {
-            &[d, c] if layout == Layout::Rows => [d, Element::F16, Element::F16, c],
-            &[d, a, b, c] => [d, a, b, c],
+        let [d, a, b, c] = match *form.elements.as_slice() {
+            [d, c] if layout == Layout::Rows => [d, Element::F16, Element::F16, c],
+            [d, a, b, c] => [d, a, b, c],
             _ => return self.unsupported("these matrix types"),
         };
         let sums = [d, c];

@@ -59,7 +59,7 @@ impl<'m> Decoder<'m> {
                     self.emit(Op::Fp8ToF32, single, row, 0, 0, imm);
                     let single = self.limited(mods, Format::F16, single);
                     *out = self.f.temp32();
-                    self.to_format(Format::F16, Rounding::Nearest, *out, single);
+                    self.round_to(Format::F16, Rounding::Nearest, *out, single);
                 }
                 self.emit(Op::Pack16, d, out[0], out[1], 0, 0);
                 Ok(true)
@@ -72,7 +72,7 @@ impl<'m> Decoder<'m> {
                 let [d, a] = self.operands(operands)?;
                 let (a, d) = (self.s32(a, Type::F32)?, self.d32(d)?);
                 let a = self.limited(mods, Format::Tf32, a);
-                self.to_format(Format::Tf32, mode, d, a);
+                self.round_to(Format::Tf32, mode, d, a);
                 Ok(true)
             }
             _ => Ok(false),
@@ -118,7 +118,7 @@ impl<'m> Decoder<'m> {
         Ok(true)
     }
 
-    pub(super) fn to_format(&mut self, to: Format, mode: Rounding, d: u32, row: u32) {
+    pub(super) fn round_to(&mut self, to: Format, mode: Rounding, d: u32, row: u32) {
         let conversion = Conversion {
             from: Source::F32,
             to,

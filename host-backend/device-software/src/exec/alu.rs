@@ -203,6 +203,8 @@ pub(super) fn straight(
                 }
                 Write::R32
             }
+            Op::Szext => u32x2!(|a, b| szext(imm, a, b)),
+            Op::Fns => u32x3!(|a, b, c| fns(a, b, c as i32)),
             Op::Prmt => u32x3!(|a, b, c| prmt(imm, a, b, c)),
             Op::Lop3 => u32x3!(|a, b, c| lop3(imm as u32, a, b, c)),
             Op::Dp4a => u32x3!(|a, b, c| dp4a(imm, a, b, c)),

@@ -231,7 +231,7 @@ impl Warp {
                 [[0; 8]; 8]
             };
             for (row, elements) in tile.iter_mut().enumerate() {
-                let lane = 8 * n + row & 31;
+                let lane = (8 * n + row) & 31;
                 let start = at[lane];
                 if !start.is_multiple_of(16) {
                     let fault = Fault::Misaligned {

@@ -9,7 +9,7 @@ mod fp8;
 pub mod fragment;
 mod half;
 mod lanes;
-mod matrix;
+pub mod matrix;
 mod memory;
 pub mod printf;
 mod shuffle;
