@@ -222,6 +222,22 @@ fn what_is_not_served_is_refused_by_name_and_line() {
             Status::NOT_SUPPORTED,
             "tcgen05",
         ),
+        // Shapes that no device has must not reach the arithmetic.
+        (
+            "mma.sync.aligned.m16n8k0.row.col.f32.f16.f16.f32 {}, {}, {}, {};",
+            Status::NOT_SUPPORTED,
+            "m16n8k0",
+        ),
+        (
+            "wmma.mma.sync.aligned.row.col.m64n64k64.f32.f32 {%r1}, {%r1}, {%r1}, {%r1};",
+            Status::NOT_SUPPORTED,
+            "size",
+        ),
+        (
+            "wmma.mma.sync.aligned.row.col.m65536n65536k1.f32.f32 {%r1}, {%r1}, {%r1}, {%r1};",
+            Status::NOT_SUPPORTED,
+            "m65536",
+        ),
         ("frobnicate.u32 %r1, %r2;", Status::NOT_SUPPORTED, "line 5"),
         ("add.u32 %r1, %r2;", Status::INVALID_PTX, "operands"),
         ("add.u32 %r1, %r2, %nope;", Status::NOT_SUPPORTED, "%nope"),

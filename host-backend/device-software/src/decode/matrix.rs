@@ -3,7 +3,8 @@
 use super::memory::space;
 use super::{Decoder, Result};
 use crate::exec::fragment::{
-    self, Combine, Element, Fragment, Layout, Matrix, Multiply, Role, Shape, Transfer,
+    self, Combine, Element, Fragment, Layout, MOST_DOUBLES, MOST_SINGLES, Matrix, Multiply, Role,
+    Shape, Transfer,
 };
 use crate::program::{Ext, Reg};
 use crate::ptx::ast::{Operand, Type};
@@ -13,16 +14,16 @@ use std::sync::Arc;
 /// Layouts that this module uses.
 pub(super) type Places = HashMap<(Layout, Shape, Role, Element, usize), Arc<[u16]>>;
 
+/// Most rows or columns of a matrix.
+const MOST: u32 = 256;
+
 /// `m16n8k16`.
 fn shape(m: &str) -> Option<Shape> {
     let rest = m.strip_prefix('m')?;
     let (rows, rest) = rest.split_once('n')?;
     let (columns, depth) = rest.split_once('k')?;
-    Some([
-        rows.parse().ok()?,
-        columns.parse().ok()?,
-        depth.parse().ok()?,
-    ])
+    let size = |text: &str| text.parse().ok().filter(|n| (1..=MOST).contains(n));
+    Some([size(rows)?, size(columns)?, size(depth)?])
 }
 
 fn boxed(matrix: Matrix) -> Ext {
@@ -177,6 +178,15 @@ impl<'m> Decoder<'m> {
         let in_order = layout == Layout::Rows || form.layouts == ["row", "col"];
         if !fits || volta || (layout == Layout::Documented && !documented) || !in_order {
             return self.unsupported(format!("matrix multiplication .{}", mods.join(".")));
+        }
+        let largest = [Role::A, Role::B, Role::Sum]
+            .map(|role| fragment::extent(shape, role).iter().product::<u32>())
+            .into_iter()
+            .max();
+        if a.single() && largest > Some(MOST_SINGLES)
+            || a == Element::F64 && largest > Some(MOST_DOUBLES)
+        {
+            return self.unsupported("matrices of this size");
         }
         let [dd, aa, bb, cc] = self.operands(operands)?;
         let multiply = Multiply {

@@ -95,6 +95,11 @@ pub enum Layout {
 /// Shape of a multiplication: m, n, k.
 pub type Shape = [u32; 3];
 
+/// Most elements of an operand that multiplies as singles.
+pub const MOST_SINGLES: u32 = 1024;
+/// Most elements of an operand that multiplies as doubles.
+pub const MOST_DOUBLES: u32 = 256;
+
 /// Rows and columns of an operand.
 #[must_use]
 pub fn extent([m, n, k]: Shape, role: Role) -> [u32; 2] {

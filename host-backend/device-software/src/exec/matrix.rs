@@ -12,7 +12,9 @@
 
 use super::block::Env;
 use super::fp8;
-use super::fragment::{Combine, Element, Fragment, Matrix, Multiply, Transfer};
+use super::fragment::{
+    Combine, Element, Fragment, MOST_DOUBLES, MOST_SINGLES, Matrix, Multiply, Transfer,
+};
 use super::lanes::nan32;
 use super::soft::{Format, f16_to_f32, f32_to_half};
 use super::warp::{Flow, Warp};
@@ -22,8 +24,8 @@ use crate::program::{Address, Reg};
 
 type Stop = (Fault, u32);
 
-/// Most elements of an operand that multiplies as singles.
-const MOST: usize = 1024;
+const SINGLES: usize = MOST_SINGLES as usize;
+const DOUBLES: usize = MOST_DOUBLES as usize;
 
 impl Warp {
     pub(super) fn matrix(
@@ -93,7 +95,7 @@ impl Warp {
     }
 
     fn multiply_singles(&mut self, m: &Multiply, lanes: u32) {
-        let (mut a, mut b, mut sum) = ([0f32; MOST], [0f32; MOST], [0f32; MOST]);
+        let (mut a, mut b, mut sum) = ([0f32; SINGLES], [0f32; SINGLES], [0f32; SINGLES]);
         for (fragment, out) in [(&m.a, &mut a), (&m.b, &mut b), (&m.c, &mut sum)] {
             let element = fragment.element;
             self.gather(fragment, |at, bits| out[at] = single(element, bits as u32));
@@ -117,7 +119,7 @@ impl Warp {
     }
 
     fn multiply_doubles(&mut self, m: &Multiply, lanes: u32) {
-        let (mut a, mut b, mut sum) = ([0f64; 256], [0f64; 256], [0f64; 256]);
+        let (mut a, mut b, mut sum) = ([0f64; DOUBLES], [0f64; DOUBLES], [0f64; DOUBLES]);
         for (fragment, out) in [(&m.a, &mut a), (&m.b, &mut b), (&m.c, &mut sum)] {
             self.gather(fragment, |at, bits| out[at] = f64::from_bits(bits));
         }
