@@ -21,7 +21,7 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// One device of compute capability 9.0 with a thread for each core and 4 GiB, or half of the host's memory
+    /// One device of compute capability 12.1 with a thread for each core and 4 GiB, or half of the host's memory
     /// where that is less.
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
@@ -30,7 +30,7 @@ impl Default for Options {
         Self {
             devices: 1,
             memory,
-            compute_capability: (9, 0),
+            compute_capability: (12, 1),
             cores,
             shareable: false,
         }
@@ -161,7 +161,7 @@ impl Options {
         ];
         // Sizes of textures and surfaces; all arrays are plain memory here.
         for n in [
-            21, 22, 23, 27, 28, 42, 45, 46, 55, 56, 57, 61, 63, 64, 73, 74, 77,
+            21, 22, 23, 27, 28, 42, 45, 46, 52, 53, 55, 56, 57, 61, 63, 64, 66, 67, 73, 74, 77,
         ] {
             list.push(at(n, 32768));
         }
@@ -171,13 +171,17 @@ impl Options {
         for n in [29, 43, 62, 65] {
             list.push(at(n, 2048));
         }
+        // Layers of arrays of cubes.
+        for n in [54, 68] {
+            list.push(at(n, 2046));
+        }
         list.extend([
             at(69, 1 << 28),
             at(70, 131_072),
             at(71, 65000),
             at(72, 2_097_120),
         ]);
-        // Everything else is absent: cube maps, streams' memory operations, virtual memory, pools, clusters, …
+        // Everything else is absent: streams' memory operations, virtual memory, pools, clusters, …
         for n in 1..=147 {
             if !list.iter().any(|&(m, _)| m == n) {
                 list.push((n, 0));

@@ -12,6 +12,7 @@ mod work;
 use crate::attributes::Options;
 use crate::exec::printf::Output;
 use crate::graph::Graph;
+use crate::heap::Heaps;
 use crate::launch::{Kernel, Workspaces};
 use crate::memory_unsafe::Memory;
 use crate::module::{GLOBALS_OFFSET, Module, memory_error, place};
@@ -43,6 +44,7 @@ pub struct SoftwareDevice {
     objects: Objects,
     output: Arc<Output>,
     workspaces: Arc<Workspaces>,
+    heaps: Arc<Heaps>,
     next: u64,
     launches: u64,
     modules: HashMap<u64, Module>,
@@ -90,6 +92,7 @@ impl SoftwareDevice {
             objects: Objects::default(),
             output: Arc::default(),
             workspaces: Arc::new(Workspaces::new(start, bytes)),
+            heaps: Arc::default(),
             next: 1,
             launches: 0,
             modules: HashMap::new(),

@@ -85,6 +85,12 @@ pub enum Fault {
     /// An indirect call or branch to something that is no function.
     #[error("invalid program counter {0:#x}")]
     InvalidTarget(u64),
+    /// `free` of what `malloc` did not return, or returned and took back.
+    #[error("free of {0:#x}, which malloc did not return")]
+    Free(u64),
+    /// An indirect call of a function that holds something not supported.
+    #[error("{0}")]
+    Refused(PtxError),
     /// Cancelled from outside.
     #[error("cancelled")]
     Cancelled,

@@ -4,6 +4,7 @@ use crate::attributes::{self, MAX_THREADS, REGISTERS, SHARED, SHARED_OPTIN};
 use crate::exec::block::Grid;
 use crate::exec::printf::Output;
 use crate::exec::variants_unsafe;
+use crate::heap::{Heap, Heaps};
 use crate::memory_unsafe::Memory;
 use crate::module::Module;
 use crate::program::{Func, Program};
@@ -65,6 +66,7 @@ pub struct Kernel {
     pub module: u64,
     program: Arc<Program>,
     func: usize,
+    heap: Option<Arc<Heap>>,
     constant_bytes: u64,
     max_dynamic: Option<u32>,
     carveout: i32,
@@ -74,6 +76,8 @@ pub struct Kernel {
 pub struct Context<'a> {
     /// Device memory.
     pub memory: &'a Arc<Memory>,
+    /// Heaps of all modules.
+    pub heaps: &'a Arc<Heaps>,
     /// Texture and surface objects.
     pub textures: &'a Arc<Textures>,
     /// Where kernels print.
@@ -100,6 +104,7 @@ impl Kernel {
             module: id,
             program: Arc::clone(&module.program),
             func,
+            heap: module.heap.clone(),
             constant_bytes: module.constant_bytes,
             max_dynamic: None,
             carveout: -1,
@@ -245,6 +250,8 @@ impl Kernel {
             shared_bytes,
             params: launch.parameters.to_vec(),
             memory: Arc::clone(context.memory),
+            heap: self.heap.clone(),
+            heaps: Arc::clone(context.heaps),
             textures: Arc::clone(context.textures),
             output: Arc::clone(context.output),
             workspace,

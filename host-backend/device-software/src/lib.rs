@@ -5,8 +5,14 @@
 //! 32 lanes in lockstep. [`scheduler`] keeps streams in order; [`device`] puts it all behind
 //! [`paragpu_device::Device`].
 //!
-//! It is a reference: bit-exact where IEEE 754 defines the result, and whatever it does not do is refused when a
-//! module is loaded, by name and line.
+//! It is a reference: bit-exact where IEEE 754 defines the result. [`exec::matrix`] says how matrices multiply.
+//!
+//! A function that holds something that it does not do is refused by name and line, with every kernel that calls
+//! it, when the program asks for that kernel; the module's other kernels run. Refused are: clusters of more than
+//! one block and `barrier.cluster`, tensor copies (`cp.async.bulk.tensor`), `clusterlaunchcontrol`, `wgmma`,
+//! `tcgen05`, `mma` of sparse or block-scaled matrices and of Volta's m8n8k4, 4- and 6-bit floats, 128-bit
+//! registers, texture references, gradients of cubes, `txq`, `red.async`, `cp.reduce`, launches from
+//! kernels and managed variables. `examples/accepts.rs` counts what a library needs of these.
 #![deny(unsafe_code)]
 
 pub mod attributes;
@@ -18,6 +24,7 @@ pub mod exec;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod graph;
+pub mod heap;
 pub mod launch;
 #[allow(unsafe_code)]
 pub mod memory_unsafe;

@@ -2,9 +2,10 @@
 
 use crate::decode;
 use crate::error::PtxError;
+use crate::heap::{self, Heap};
 use crate::memory_unsafe::{Memory, MemoryError};
-use crate::program::Program;
-use crate::ptx::ast::{Space, Var};
+use crate::program::{Func, Program};
+use crate::ptx::ast::{Function, Space, Var};
 use crate::ptx::parser;
 use paragpu_device::Error;
 use paragpu_protocol::layout::{CHUNK, DEVICE_STRIDE};
@@ -22,6 +23,8 @@ pub struct Module {
     pub program: Arc<Program>,
     /// Address and bytes of each variable.
     pub globals: HashMap<String, (u64, u64)>,
+    /// Where its kernels' `malloc` takes memory, if they call it.
+    pub heap: Option<Arc<Heap>>,
     /// Where its variables are mapped, if it has any.
     pub mapping: Option<u64>,
     /// Bytes of constant memory.
@@ -37,7 +40,9 @@ fn image_error(error: &paragpu_fatbin::ImageError) -> Error {
     Error::new(status, error.to_string())
 }
 
-fn ptx_error(error: &PtxError) -> Error {
+/// What a refusal of PTX is called in CUDA.
+#[must_use]
+pub fn ptx_error(error: &PtxError) -> Error {
     let status = match error {
         PtxError::Unsupported { .. } => Status::NOT_SUPPORTED,
         PtxError::Invalid { .. } | PtxError::Unresolved { .. } => Status::INVALID_PTX,
@@ -103,8 +108,40 @@ pub fn place_at(
 }
 
 impl Module {
+    /// What a loader's log says: the functions that cannot run, and why.
+    #[must_use]
+    pub fn log(&self) -> String {
+        let refused = |f: &Func| {
+            let reason = f.refused.as_ref()?;
+            Some(format!("{}: {reason}\n", f.name))
+        };
+        self.program.funcs.iter().filter_map(refused).collect()
+    }
+
+    /// Refuses kernel `func` if it holds something that this device does not do.
+    ///
+    /// # Errors
+    /// `NOT_SUPPORTED`, or `INVALID_PTX` for an unresolved external; both name the kernel, the line and the reason.
+    pub fn runs(&self, func: usize) -> Result<(), Error> {
+        let Some(func) = self.program.funcs.get(func) else {
+            return Err(Status::NOT_FOUND.into());
+        };
+        match &func.refused {
+            None => Ok(()),
+            Some(refusal) => {
+                let error = ptx_error(refusal);
+                tracing::warn!(kernel = %func.name, "{refusal}");
+                Err(Error::new(
+                    error.status,
+                    format!("kernel {}: {refusal}", func.name),
+                ))
+            }
+        }
+    }
+
     /// Loads `image` for a device of compute capability `arch` (times ten). `used` are the ranges that other
-    /// modules occupy; its variables begin at `preferred` where that is free.
+    /// modules occupy; its variables begin at `preferred` where that is free. If its kernels call `malloc`, it has
+    /// a heap of `heap_bytes` behind them.
     ///
     /// # Errors
     /// `INVALID_IMAGE`, `NO_BINARY_FOR_GPU`, `INVALID_PTX`, `NOT_SUPPORTED`, `OUT_OF_MEMORY`.
@@ -114,6 +151,7 @@ impl Module {
         memory: &Memory,
         used: &[(u64, u64)],
         preferred: Option<u64>,
+        heap_bytes: u64,
     ) -> Result<(Self, u64), Error> {
         let text = paragpu_fatbin::ptx_of(image, arch).map_err(|e| image_error(&e))?;
         let syntax = parser::parse(&text).map_err(|e| ptx_error(&e))?;
@@ -148,6 +186,14 @@ impl Module {
                 constant_bytes += var.size();
             }
         }
+        let heap_at = end.next_multiple_of(256);
+        let calls = |f: &Function<'_>| matches!(f.name, "malloc" | "free") && f.body.is_none();
+        if syntax.functions.iter().any(calls) {
+            end = heap_at
+                .checked_add(heap_bytes)
+                .filter(|&e| e < DEVICE_STRIDE / 16)
+                .ok_or_else(too_large)?;
+        }
         let (base, mapped) = match end {
             0 => (0, 0),
             _ => place_at(memory, used, end, preferred).map_err(|e| memory_error(&e))?,
@@ -155,15 +201,20 @@ impl Module {
         let mapping = (mapped != 0).then_some(base);
         let built = Self::build(&syntax, memory, base, &offsets);
         match built {
-            Ok((program, globals)) => Ok((
-                Self {
+            Ok((program, mut globals)) => {
+                let heap = program.uses_heap.then(|| {
+                    globals.insert(heap::NAME.to_owned(), (base + heap_at, heap_bytes));
+                    Arc::new(Heap::new(base + heap_at, heap_bytes))
+                });
+                let module = Self {
                     program: Arc::new(program),
                     globals,
+                    heap,
                     mapping,
                     constant_bytes,
-                },
-                mapped,
-            )),
+                };
+                Ok((module, mapped))
+            }
             Err(error) => {
                 if let Some(generation) = mapping.and_then(|at| memory.retire(at).ok()) {
                     memory.release(generation);

@@ -83,11 +83,8 @@ impl Objects {
         shape: &ArrayShape,
         free: u64,
     ) -> Result<()> {
-        if Format::parse(shape.format).is_none() || shape.flags & texture::CUBEMAP != 0 {
-            return Err(Error::new(
-                Status::NOT_SUPPORTED,
-                "array of this format, or a cube map",
-            ));
+        if Format::parse(shape.format).is_none() {
+            return Err(Error::new(Status::NOT_SUPPORTED, "array of this format"));
         }
         let (_, _, bytes) = Array::plan(shape).ok_or_else(|| invalid("shape of the array"))?;
         if bytes > free {

@@ -4,6 +4,8 @@
 //! registers, zero-extended), 64-bit, and predicates (one bit a lane). Constants are rows as well, filled when a
 //! frame is entered, so that every operand of every instruction is a row number.
 
+use crate::error::PtxError;
+use crate::exec::fragment::Matrix;
 use std::collections::HashMap;
 
 /// A row of a 32-bit register.
@@ -30,12 +32,12 @@ pub enum Op {
     Mov32, Add32, Sub32, MulLo32, MulHiU32, MulHiS32, MadLo32, DivU32, DivS32, RemU32, RemS32,
     And32, Or32, Xor32, Not32, Cnot32, Shl32, ShrU32, ShrS32, ShfLWrap, ShfRWrap, ShfLClamp, ShfRClamp,
     MinU32, MinS32, MaxU32, MaxS32, AbsS32, Neg32, SadU32, SadS32, Popc32, Popc64, Clz32, Clz64, Brev32,
-    BfindU32, BfindS32, BfindU64, BfindS64, BfeU32, BfeS32, Bfi32, Prmt, Lop3, Dp4a, Dp2a,
+    BfindU32, BfindS32, BfindU64, BfindS64, BfeU32, BfeS32, Bfi32, Szext, Fns, Prmt, Lop3, Dp4a, Dp2a,
     Selp32, Slct32, SlctF32, Sext8, Sext16, Zext8, Zext16, Low64, High64, Pack16, AddCc32, SubCc32,
     FAdd, FSub, FMul, FFma, FAddZ, FSubZ, FMulZ, FFmaZ, FDiv, FRcp, FSqrt, FRsqrt, FMin, FMax, FMinNan, FMaxNan,
     FNeg, FAbs, FFlush, FSat, FSin, FCos, FEx2, FLg2, FTanh, FCopysign, FSoft, FRound,
     F32ToS32, F32ToU32, F64ToS32, F64ToU32, S32ToF32, U32ToF32, S64ToF32, U64ToF32, F64ToF32, F16ToF32, Bf16ToF32,
-    Half, HalfPair, CvtSoft32,
+    Half, HalfPair, CvtSoft32, F32ToFp8, Fp8ToF32,
     // 64-bit results
     Mov64, Add64, Sub64, MulLo64, MulHiU64, MulHiS64, MadLo64, MulWideU32, MulWideS32, MadWideU32, MadWideS32,
     DivU64, DivS64, RemU64, RemS64, And64, Or64, Xor64, Not64, Cnot64, Shl64, ShrU64, ShrS64,
@@ -265,6 +267,10 @@ pub enum CallTarget {
     Printf,
     /// `__assertfail(message, file, line, function, charSize)`.
     AssertFail,
+    /// `malloc(size)`.
+    Malloc,
+    /// `free(address)`.
+    Free,
 }
 
 /// A call: copies of parameters are byte ranges of local memory, relative to the frames.
@@ -288,6 +294,8 @@ pub enum TexGeometry {
     A1,
     A2,
     Cube,
+    /// Array of cubes.
+    ACube,
 }
 
 /// A texture read.
@@ -303,6 +311,8 @@ pub struct TexRead {
     pub coords: Vec<Reg>,
     /// Mipmap level, where given (float).
     pub level: Option<Reg>,
+    /// Derivatives of the coordinates in two directions, which give the level.
+    pub gradients: Option<[Vec<Reg>; 2]>,
     /// Results, up to four.
     pub d: Vec<Option<Reg>>,
     /// `tld4`: which component of the four texels is gathered.
@@ -326,6 +336,66 @@ pub struct SurfAccess {
     pub width: u8,
     /// Element registers.
     pub regs: Vec<Reg>,
+}
+
+/// A copy that PTX lets run asynchronously (`cp.async`); it is complete when the instruction is over.
+#[derive(Debug, Clone)]
+pub struct CopyAsync {
+    /// To where.
+    pub to: Address,
+    /// From where.
+    pub from: Address,
+    /// Bytes written.
+    pub size: CopySize,
+    /// Bytes read where fewer (a row); the rest is zero.
+    pub source: Option<u32>,
+    /// Predicate: read nothing.
+    pub ignore: Option<u32>,
+    /// The barrier whose transaction count it completes.
+    pub barrier: Option<Address>,
+}
+
+/// How much an asynchronous copy writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CopySize {
+    /// 4, 8 or 16 bytes.
+    Fixed(u32),
+    /// A multiple of 16 in a row.
+    Bulk(u32),
+}
+
+/// An operation on a barrier object in shared memory (`mbarrier`).
+#[derive(Debug, Clone)]
+pub struct Barrier64 {
+    /// What.
+    pub op: BarrierOp,
+    /// The object.
+    pub address: Address,
+    /// State or predicate.
+    pub d: Option<Reg>,
+    /// Count, expected bytes, state or parity (a row).
+    pub a: Option<Reg>,
+}
+
+/// Operations on a barrier object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum BarrierOp {
+    Init,
+    Arrive,
+    ArriveDrop,
+    /// Expects more bytes, then arrives.
+    ArriveExpect,
+    Expect,
+    Complete,
+    /// Is the phase of a state over?
+    Test,
+    /// Is the phase of a parity over?
+    TestParity,
+    /// As [`Self::Test`]; the warp's turn ends where it is not.
+    Try,
+    /// As [`Self::TestParity`]; the warp's turn ends where it is not.
+    TryParity,
 }
 
 /// Everything that is not plain arithmetic.
@@ -410,6 +480,9 @@ pub enum Ext {
         a: u32,
         space: MemSpace,
     },
+    Matrix(Box<Matrix>),
+    CopyAsync(CopyAsync),
+    Barrier64(Barrier64),
     Tex(TexRead),
     Surf(SurfAccess),
 }
@@ -447,6 +520,8 @@ pub struct Func {
     pub param_bytes: u32,
     /// `.maxntid`.
     pub max_threads: Option<u32>,
+    /// Why it cannot run, where it or a function that it calls is refused.
+    pub refused: Option<PtxError>,
 }
 
 /// Address of function `index` as a function pointer.
@@ -475,8 +550,41 @@ pub struct Program {
     pub funcs: Vec<Func>,
     /// Function by name.
     pub by_name: HashMap<String, usize>,
+    /// Whether a kernel calls `malloc` or `free`.
+    pub uses_heap: bool,
     /// PTX version times ten.
     pub ptx_version: u32,
     /// Target times ten.
     pub target: u32,
+}
+
+impl Program {
+    /// Refuses every function that calls a refused one, for the same reason.
+    pub(crate) fn refuse_callers(&mut self) {
+        let mut callers: HashMap<usize, Vec<usize>> = HashMap::new();
+        for (caller, func) in self.funcs.iter().enumerate() {
+            let body = self.code.get(func.start as usize..func.end as usize);
+            for inst in body.unwrap_or_default() {
+                if inst.op == Op::Ext
+                    && let Some(Ext::Call(call)) = self.ext.get(inst.a as usize)
+                    && let CallTarget::Function(callee) = call.target
+                {
+                    callers.entry(callee).or_default().push(caller);
+                }
+            }
+        }
+        let refused = |(n, f): (usize, &Func)| f.refused.is_some().then_some(n);
+        let mut left: Vec<usize> = self.funcs.iter().enumerate().filter_map(refused).collect();
+        while let Some(callee) = left.pop() {
+            let reason = self.funcs.get(callee).and_then(|f| f.refused.clone());
+            for caller in callers.remove(&callee).unwrap_or_default() {
+                if let Some(func) = self.funcs.get_mut(caller)
+                    && func.refused.is_none()
+                {
+                    func.refused.clone_from(&reason);
+                    left.push(caller);
+                }
+            }
+        }
+    }
 }

@@ -712,8 +712,11 @@ fn fault_error(grid: &Grid, fault: &BlockFault) -> Error {
         Fault::Assert(_) => Status::ASSERT,
         Fault::StackOverflow => Status::HARDWARE_STACK_ERROR,
         Fault::InvalidTarget(_) => Status::INVALID_PC,
+        Fault::Refused(_) => Status::NOT_SUPPORTED,
         Fault::Cancelled => Status::LAUNCH_TIMEOUT,
-        Fault::Trap | Fault::Deadlock(_) | Fault::Texture(_) => Status::LAUNCH_FAILED,
+        Fault::Trap | Fault::Deadlock(_) | Fault::Texture(_) | Fault::Free(_) => {
+            Status::LAUNCH_FAILED
+        }
     };
     let name = grid
         .program

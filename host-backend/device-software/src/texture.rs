@@ -15,6 +15,9 @@ pub const SURFACE: u32 = 2;
 /// Cube map.
 pub const CUBEMAP: u32 = 4;
 
+/// Address mode: clamp to the edge.
+const CLAMP: u32 = 1;
+
 const READ_AS_INTEGER: u32 = 1;
 const NORMALIZED: u32 = 2;
 const SRGB: u32 = 16;
@@ -112,11 +115,19 @@ impl Array {
     #[must_use]
     pub fn plan(shape: &ArrayShape) -> Option<(Format, Vec<Level>, u64)> {
         let format = Format::parse(shape.format)?;
-        if !matches!(shape.channels, 1 | 2 | 4) || shape.width == 0 || shape.flags & CUBEMAP != 0 {
+        if !matches!(shape.channels, 1 | 2 | 4) || shape.width == 0 {
+            return None;
+        }
+        let cube = shape.flags & CUBEMAP != 0;
+        let faces = match shape.flags & LAYERED != 0 {
+            true => shape.depth != 0 && shape.depth.is_multiple_of(6),
+            false => shape.depth == 6,
+        };
+        if cube && (shape.width != shape.height || !faces) {
             return None;
         }
         let limit = |v: u64| (v <= 131_072).then_some(v.max(1));
-        let layered = shape.flags & LAYERED != 0;
+        let layered = cube || shape.flags & LAYERED != 0;
         let mut extent = [
             limit(shape.width)?,
             limit(shape.height)?,
@@ -282,6 +293,19 @@ fn place(index: i64, size: u64, mode: u32) -> Option<u64> {
     } as u64)
 }
 
+/// Where a texture is read.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Point {
+    /// Coordinates.
+    pub coords: [f32; 3],
+    /// How many of them count.
+    pub dimensions: usize,
+    /// Layer of an array.
+    pub layer: Option<u32>,
+    /// The address mode is to clamp, whatever the texture says.
+    pub clamped: bool,
+}
+
 /// The four channels of a texel, as bit patterns of what the texture returns.
 pub type Texel = [u32; 4];
 
@@ -381,16 +405,56 @@ impl Texture {
         self.fetch(memory, 0, at)
     }
 
-    /// Reads at float coordinates in `dimensions` dimensions, at `layer` of a layered array and mipmap `level`.
+    /// The point that a direction names on a cube, or on cube `layer` of an array: a face, and a place on it
+    /// (CUDA programming guide, cubemap textures). Filtering stays within the face.
     #[must_use]
-    pub fn sample(
-        &self,
-        memory: &Memory,
-        coords: [f32; 3],
-        dimensions: usize,
-        layer: Option<u32>,
-        level: f32,
-    ) -> Option<Texel> {
+    pub fn on_cube(&self, [x, y, z]: [f32; 3], layer: Option<u32>) -> Point {
+        let [ax, ay, az] = [x, y, z].map(f32::abs);
+        let (face, s, t, m) = if ax >= ay && ax >= az {
+            if x >= 0.0 {
+                (0, -z, -y, ax)
+            } else {
+                (1, z, -y, ax)
+            }
+        } else if ay >= az {
+            if y >= 0.0 {
+                (2, x, z, ay)
+            } else {
+                (3, x, -z, ay)
+            }
+        } else if z >= 0.0 {
+            (4, x, -y, az)
+        } else {
+            (5, -x, -y, az)
+        };
+        let size = match self.sampling.flags & NORMALIZED {
+            0 => self.extent(0)[0] as f32,
+            _ => 1.0,
+        };
+        let place = |v: f32| (v / m + 1.0) * 0.5 * size;
+        Point {
+            coords: [place(s), place(t), 0.0],
+            dimensions: 2,
+            layer: Some(layer.unwrap_or(0).saturating_mul(6).saturating_add(face)),
+            clamped: true,
+        }
+    }
+
+    /// The mipmap level at which the longer of two derivatives is one texel long.
+    #[must_use]
+    pub fn level_of(&self, directions: [[f32; 3]; 2]) -> f32 {
+        let extent = self.extent(0);
+        let [x, y] = directions.map(|d| {
+            let texels = |n: usize| self.scaled(d[n], extent[n]);
+            (0..3).map(|n| texels(n) * texels(n)).sum::<f32>()
+        });
+        // Half the logarithm of a square.
+        x.max(y).log2() * 0.5
+    }
+
+    /// Reads at a point and mipmap `level`.
+    #[must_use]
+    pub fn sample(&self, memory: &Memory, point: &Point, level: f32) -> Option<Texel> {
         let count = match &self.source {
             Source::Array(array) => array.levels.len() as u32,
             Source::Linear(..) => 1,
@@ -403,14 +467,14 @@ impl Texture {
             .min(s.mipmap_max.max(0.0).min(top))
             .clamp(0.0, top);
         if count == 1 || s.mipmap_filter == 0 || !self.floats() {
-            return self.sample_level(memory, coords, dimensions, layer, level.round() as u32);
+            return self.sample_level(memory, point, level.round() as u32);
         }
         let (low, part) = (level.floor(), weight(level - level.floor()));
-        let a = self.sample_level(memory, coords, dimensions, layer, low as u32)?;
+        let a = self.sample_level(memory, point, low as u32)?;
         if part == 0.0 {
             return Some(a);
         }
-        let b = self.sample_level(memory, coords, dimensions, layer, low as u32 + 1)?;
+        let b = self.sample_level(memory, point, low as u32 + 1)?;
         Some(std::array::from_fn(|n| {
             let (a, b) = (f32::from_bits(a[n]), f32::from_bits(b[n]));
             ((1.0 - part) * a + part * b).to_bits()
@@ -436,14 +500,14 @@ impl Texture {
         }
     }
 
-    fn sample_level(
-        &self,
-        memory: &Memory,
-        coords: [f32; 3],
-        dimensions: usize,
-        layer: Option<u32>,
-        level: u32,
-    ) -> Option<Texel> {
+    fn sample_level(&self, memory: &Memory, point: &Point, level: u32) -> Option<Texel> {
+        let &Point {
+            coords,
+            dimensions,
+            layer,
+            clamped,
+        } = point;
+        let mode = |n: usize| if clamped { CLAMP } else { self.mode(n) };
         let extent = self.extent(level);
         let mut at = [Some(0); 3];
         if let Some(layer) = layer {
@@ -456,7 +520,7 @@ impl Texture {
                 at[n] = place(
                     self.scaled(coords[n], extent[n]).floor() as i64,
                     extent[n],
-                    self.mode(n),
+                    mode(n),
                 );
             }
             return self.fetch(memory, level, at);
@@ -474,7 +538,7 @@ impl Texture {
             for n in 0..dimensions {
                 let far = corner >> n & 1;
                 factor *= if far == 1 { part[n] } else { 1.0 - part[n] };
-                at[n] = place(first[n] + far as i64, extent[n], self.mode(n));
+                at[n] = place(first[n] + far as i64, extent[n], mode(n));
             }
             if factor == 0.0 {
                 continue;

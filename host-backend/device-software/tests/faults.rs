@@ -213,13 +213,29 @@ fn launches_that_cannot_be() {
 }
 
 #[test]
-fn what_is_not_served_is_refused_at_load_by_name_and_line() {
+fn what_is_not_served_is_refused_by_name_and_line() {
     let mut gpu = Gpu::new();
     for (body, status, part) in [
         (
-            "wmma.load.a.sync.aligned.row.m16n16k16.global.f16 {%r1}, [%rd1];",
+            "tcgen05.alloc.cta_group::1.sync.aligned.b32 [%rd1], 32;",
             Status::NOT_SUPPORTED,
-            "wmma",
+            "tcgen05",
+        ),
+        // Shapes that no device has must not reach the arithmetic.
+        (
+            "mma.sync.aligned.m16n8k0.row.col.f32.f16.f16.f32 {}, {}, {}, {};",
+            Status::NOT_SUPPORTED,
+            "m16n8k0",
+        ),
+        (
+            "wmma.mma.sync.aligned.row.col.m64n64k64.f32.f32 {%r1}, {%r1}, {%r1}, {%r1};",
+            Status::NOT_SUPPORTED,
+            "size",
+        ),
+        (
+            "wmma.mma.sync.aligned.row.col.m65536n65536k1.f32.f32 {%r1}, {%r1}, {%r1}, {%r1};",
+            Status::NOT_SUPPORTED,
+            "m65536",
         ),
         ("frobnicate.u32 %r1, %r2;", Status::NOT_SUPPORTED, "line 5"),
         ("add.u32 %r1, %r2;", Status::INVALID_PTX, "operands"),
@@ -231,11 +247,6 @@ fn what_is_not_served_is_refused_at_load_by_name_and_line() {
             Status::NOT_SUPPORTED,
             "nonsense",
         ),
-        (
-            "{ .param .b64 a; call.uni (a), malloc, (a); }",
-            Status::NOT_SUPPORTED,
-            "malloc",
-        ),
         ("{ call.uni elsewhere; }", Status::INVALID_PTX, "elsewhere"),
         ("st.global.b128 [%rd1], %rd1;", Status::NOT_SUPPORTED, ""),
         (
@@ -244,13 +255,54 @@ fn what_is_not_served_is_refused_at_load_by_name_and_line() {
             "fancy",
         ),
     ] {
-        let error = gpu.load(&kernel(body)).unwrap_err();
+        let found = gpu
+            .load(&kernel(body))
+            .and_then(|module| gpu.device.module_function(module, "wrong"));
+        let error = found.unwrap_err();
         assert_eq!(error.status, status, "{body}: {error}");
         assert!(error.detail.contains(part), "{body}: {error}");
     }
-    let text = kernel("").replace("sm_75", "sm_120");
+    let text = kernel("").replace("sm_75", "sm_130");
     assert_eq!(
         gpu.load(&text).unwrap_err().status,
         Status::NO_BINARY_FOR_GPU
     );
+}
+
+/// A module of one kernel that runs and others that cannot.
+const MIXED: &str = ".func helper() { tcgen05.fence::before_thread_sync; ret; }
+.visible .entry good(.param .u64 p) { .reg .b64 %rd<2>; ld.param.u64 %rd1, [p]; st.global.u32 [%rd1], 7; ret; }
+.visible .entry direct() { frobnicate.u32 1; ret; }
+.visible .entry indirect() { call.uni helper; ret; }
+.visible .entry pointer(.param .u64 p) { .reg .b64 %rd<3>; .param .b64 x;
+mov.u64 %rd1, helper; PROTO: .callprototype _ (); call %rd1, PROTO; ret; }";
+
+#[test]
+fn a_refused_kernel_leaves_the_others_of_its_module() {
+    let mut gpu = Gpu::new();
+    let (module, log) = gpu
+        .device
+        .module_load(module(MIXED).as_bytes(), &[])
+        .unwrap();
+    assert!(
+        log.contains("direct: ") && log.contains("helper: "),
+        "{log}"
+    );
+    let base = gpu.arena;
+    let good = gpu.device.module_function(module, "good").unwrap();
+    gpu.launch(&good, [1, 1, 1], [1, 1, 1], &[Arg::P(base)])
+        .unwrap();
+    assert_eq!(gpu.get32(0, 1), [7]);
+    for (name, part) in [("direct", "frobnicate"), ("indirect", "tcgen05")] {
+        let error = gpu.device.module_function(module, name).unwrap_err();
+        assert_eq!(error.status, Status::NOT_SUPPORTED);
+        assert!(error.detail.contains(part), "{error}");
+        assert!(error.detail.contains(name), "{error}");
+    }
+    let pointer = gpu.device.module_function(module, "pointer").unwrap();
+    let error = gpu
+        .launch(&pointer, [1, 1, 1], [1, 1, 1], &[Arg::P(base)])
+        .unwrap_err();
+    assert_eq!(error.status, Status::NOT_SUPPORTED);
+    assert!(error.detail.contains("tcgen05"), "{error}");
 }

@@ -42,8 +42,11 @@ fn every_program_loads() {
     let mut gpu = Gpu::new();
     let mut failed = Vec::new();
     for (file, text) in programs {
-        if let Err(error) = gpu.load(&text) {
-            failed.push(format!("{}: {error}", file.display()));
+        // The log names the kernels that are refused.
+        match gpu.device.module_load(text.as_bytes(), &[]) {
+            Ok((_, log)) if log.is_empty() => {}
+            Ok((_, log)) => failed.push(format!("{}: {log}", file.display())),
+            Err(error) => failed.push(format!("{}: {error}", file.display())),
         }
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));
@@ -126,6 +129,68 @@ fn damaged_programs_are_refused_or_decoded_but_never_crash() {
                 let _ = decode::image(var, &addresses, &HashMap::new());
             }
             let _ = decode::decode(&module, &addresses);
+        }
+    }
+}
+
+/// The kernels of tensorCores.cu on one tile, each type.
+#[test]
+fn tensor_cores() {
+    let Some(programs) = programs() else { return };
+    let (_, text) = programs
+        .into_iter()
+        .find(|(file, _)| file.file_stem().is_some_and(|stem| stem == "tensorCores"))
+        .unwrap();
+    let mut gpu = Gpu::new();
+    let single = |v: f32| v.to_bits();
+    let half = |v: f32| {
+        // Multiples of 1/16 below 1 are exact.
+        let bits = v.to_bits();
+        if v == 0.0 {
+            0
+        } else {
+            bits >> 16 & 0x8000 | ((bits >> 23 & 0xff) - 112) << 10 | bits >> 13 & 0x3ff
+        }
+    };
+    type Encode<'a> = &'a dyn Fn(f32) -> u32;
+    let types: [(&str, usize, f32, Encode<'_>, Encode<'_>); 4] = [
+        ("6__half", 2, 16.0, &half, &single),
+        ("13__nv_bfloat16", 2, 16.0, &|v| single(v) >> 16, &single),
+        ("ff", 4, 16.0, &single, &single),
+        ("ai", 1, 1.0, &|v| v as i8 as u32 & 0xff, &|v| {
+            v as i32 as u32
+        }),
+    ];
+    for (name, width, scale, factor, sum) in types {
+        let part = format!("_Z8multiplyI{name}");
+        let kernel = text
+            .split(".entry ")
+            .skip(1)
+            .map(|rest| rest.split('(').next().unwrap())
+            .find(|kernel| kernel.starts_with(&part))
+            .unwrap();
+        let f = gpu.kernel(&text, kernel);
+        let value = |n: usize, seed: usize| ((n * 7 + n / 16 * seed) % 31) as f32 - 15.0;
+        let matrix = |seed: usize, encode: Encode<'_>| -> Vec<u32> {
+            (0..256).map(|n| encode(value(n, seed) / scale)).collect()
+        };
+        gpu.put(0, &matrix(3, factor), width);
+        gpu.put(0x1000, &matrix(5, factor), width);
+        gpu.put32(0x2000, &matrix(11, sum));
+        let base = gpu.arena;
+        let args = [
+            Arg::P(base),
+            Arg::P(base + 0x1000),
+            Arg::P(base + 0x2000),
+            Arg::P(base + 0x3000),
+            Arg::W(16),
+        ];
+        gpu.launch(&f, [1, 1, 1], [32, 1, 1], &args).unwrap();
+        for (n, got) in gpu.get32(0x3000, 256).into_iter().enumerate() {
+            let (row, column) = (n / 16, n % 16);
+            let products = (0..16).map(|k| value(row * 16 + k, 3) * value(column * 16 + k, 5));
+            let want = products.sum::<f32>() / scale / scale + value(n, 11) / scale;
+            assert_eq!(got, sum(want), "{name}: row {row} column {column}");
         }
     }
 }

@@ -143,7 +143,7 @@ configuration! {
         /// How many there are.
         devices: u32 = 1 => 1..=32;
         /// The compute capability it claims, "major.minor".
-        compute_capability: ComputeCapability = ComputeCapability { major: 9, minor: 0 };
+        compute_capability: ComputeCapability = ComputeCapability { major: 12, minor: 1 };
         /// Memory of each device; 0 for 4 GiB, or half of the host's where that is less.
         memory: Size = Size(0) => 0..=1 << 40;
         /// Threads that run kernels; 0 for one per core.

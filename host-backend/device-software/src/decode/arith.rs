@@ -68,7 +68,9 @@ impl<'m> Decoder<'m> {
             "div" | "rem" | "min" | "max" | "and" | "or" | "xor" => {
                 self.only(
                     mods,
-                    if matches!(base, "min" | "max") {
+                    if matches!(base, "min" | "max") && ty == Type::S32 {
+                        &["relu"]
+                    } else if matches!(base, "min" | "max") {
                         &[]
                     } else {
                         &["to"]
@@ -90,6 +92,10 @@ impl<'m> Decoder<'m> {
                     self.integer_dest(d, ty)?,
                 );
                 self.narrowed(by_type(ops, ty), ty, d, [a, b, 0], 0);
+                if mods.contains(&"relu") {
+                    let zero = self.f.const32(0);
+                    self.emit(Op::MaxS32, d, d, zero, 0, 0);
+                }
                 Ok(true)
             }
             "abs" | "neg" | "not" | "cnot" => {
@@ -179,17 +185,63 @@ impl<'m> Decoder<'m> {
                 self.emit(Op::Shl32, d, t, position, 0, 0);
                 Ok(true)
             }
+            "szext" => {
+                self.only(mods, &["wrap", "clamp"])?;
+                let [d, a, b] = self.operands(operands)?;
+                let (a, b, d) = (self.s32(a, ty)?, self.s32(b, Type::U32)?, self.d32(d)?);
+                let imm = u64::from(ty.signed()) | u64::from(mods.contains(&"wrap")) << 1;
+                self.emit(Op::Szext, d, a, b, 0, imm);
+                Ok(true)
+            }
+            "fns" => {
+                self.only(mods, &[])?;
+                let [d, mask, base, offset] = self.operands(operands)?;
+                let (mask, base) = (self.s32(mask, ty)?, self.s32(base, ty)?);
+                let (offset, d) = (self.s32(offset, Type::S32)?, self.d32(d)?);
+                self.emit(Op::Fns, d, mask, base, offset, 0);
+                Ok(true)
+            }
             "lop3" => {
-                if mods.len() != 1 {
-                    return self.unsupported("lop3 with a predicate");
-                }
-                let [d, a, b, c, lut] = self.operands(operands)?;
+                // `lop3.or.b32 d|p, a, b, c, lut, q`: p is whether d differs from zero, or q.
+                let (list, combine) = match (mods, operands) {
+                    ([what @ ("or" | "and"), _], [list @ .., q]) => (list, Some((*what, q))),
+                    ([_], list) => (list, None),
+                    _ => return self.unsupported("this form of lop3"),
+                };
+                let [d, a, b, c, lut] = self.operands(list)?;
+                let combine = match (combine, d) {
+                    (Some((what, q)), Operand::Pair(_, p)) => {
+                        Some((what, self.plain_pred(q)?, self.pred_named(p)?))
+                    }
+                    (None, _) => None,
+                    _ => return self.invalid("expected d|p"),
+                };
+                let named;
+                let d = match d {
+                    Operand::Pair(name, _) => {
+                        named = Operand::Name(name);
+                        &named
+                    }
+                    d => d,
+                };
                 let &Operand::Int(lut) = lut else {
                     return self.invalid("lop3 needs a constant");
                 };
                 let (a, b) = (self.s32(a, ty)?, self.s32(b, ty)?);
                 let (c, d) = (self.s32(c, ty)?, self.d32(d)?);
                 self.emit(Op::Lop3, d, a, b, c, lut & 0xff);
+                if let Some((what, q, p)) = combine {
+                    let (set, zero) = (self.f.temp_pred(), self.f.const32(0));
+                    self.emit(Op::Eq32, set, d, zero, u32::MAX, 0);
+                    self.emit(
+                        if what == "or" { Op::POr } else { Op::PAnd },
+                        p,
+                        set,
+                        q,
+                        0,
+                        0,
+                    );
+                }
                 Ok(true)
             }
             _ => Ok(false),

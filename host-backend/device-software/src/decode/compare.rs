@@ -17,10 +17,51 @@ impl<'m> Decoder<'m> {
         a: &Operand<'m>,
         b: &Operand<'m>,
     ) -> Result<()> {
-        let (mut a, mut b) = match (self.source(a, ty)?, self.source(b, ty)?) {
-            (Reg::R32(a), Reg::R32(b)) | (Reg::R64(a), Reg::R64(b)) => (a, b),
-            _ => return self.invalid("operands of different widths"),
+        match (self.source(a, ty)?, self.source(b, ty)?) {
+            (Reg::R32(a), Reg::R32(b)) | (Reg::R64(a), Reg::R64(b)) => {
+                self.compare_rows(what, ty, ftz, p, [a, b])
+            }
+            _ => self.invalid("operands of different widths"),
+        }
+    }
+
+    /// Compares the lower and the upper halves of packed operands.
+    fn compare_halves(
+        &mut self,
+        what: &str,
+        ty: Type,
+        ftz: bool,
+        a: &Operand<'m>,
+        b: &Operand<'m>,
+    ) -> Result<[u32; 2]> {
+        let half = match ty {
+            Type::F16x2 => Type::F16,
+            Type::BF16x2 => Type::BF16,
+            _ => return self.unsupported("comparison of this packed type"),
         };
+        let low = [self.s32(a, ty)?, self.s32(b, ty)?];
+        let sixteen = self.f.const32(16);
+        let high = low.map(|row| {
+            let t = self.f.temp32();
+            self.emit(Op::ShrU32, t, row, sixteen, 0, 0);
+            t
+        });
+        let mut out = [0; 2];
+        for (p, rows) in out.iter_mut().zip([low, high]) {
+            *p = self.f.temp_pred();
+            self.compare_rows(what, half, ftz, *p, rows)?;
+        }
+        Ok(out)
+    }
+
+    fn compare_rows(
+        &mut self,
+        what: &str,
+        ty: Type,
+        ftz: bool,
+        p: u32,
+        [mut a, mut b]: [u32; 2],
+    ) -> Result<()> {
         if ty.float() {
             let double = ty == Type::F64;
             for row in [&mut a, &mut b] {
@@ -173,6 +214,14 @@ impl<'m> Decoder<'m> {
             Operand::Pair(p, q) => (self.pred_named(p)?, Some(self.pred_named(q)?)),
             _ => return self.invalid("expected a predicate"),
         };
+        if matches!(ty, Type::F16x2 | Type::BF16x2) {
+            let Some(q) = q.filter(|_| combine.is_none()) else {
+                return self.unsupported("this comparison of packed halves");
+            };
+            let [low, high] = self.compare_halves(what, ty, ftz, a, b)?;
+            self.write_pair(p, q, low, high);
+            return Ok(true);
+        }
         if combine.is_none() && q.is_none() {
             self.comparison(what, ty, ftz, p, a, b)?;
             return Ok(true);
@@ -191,20 +240,25 @@ impl<'m> Decoder<'m> {
             self.emit(op, yes, yes, c, 0, 0);
             self.emit(op, no, no, c, 0, 0);
         }
-        let guard = self.guard;
-        if let Some(q) = q {
-            if guard != 0 {
-                // Hold the guard, because writing q or p may change it.
-                let held = self.f.temp_pred();
-                self.guard = 0;
-                self.emit(Op::PMov, held, (guard >> 1) - 1, 0, 0, 0);
-                self.guard = ((held + 1) << 1) | (guard & 1);
-            }
-            self.emit(Op::PMov, q, no, 0, 0, 0);
+        match q {
+            Some(q) => self.write_pair(p, q, yes, no),
+            None => self.emit(Op::PMov, p, yes, 0, 0, 0),
         }
-        self.emit(Op::PMov, p, yes, 0, 0, 0);
-        self.guard = guard;
         Ok(true)
+    }
+
+    /// Writes two predicates, either of which may be the guard.
+    fn write_pair(&mut self, p: u32, q: u32, first: u32, second: u32) {
+        let guard = self.guard;
+        if guard != 0 {
+            let held = self.f.temp_pred();
+            self.guard = 0;
+            self.emit(Op::PMov, held, (guard >> 1) - 1, 0, 0, 0);
+            self.guard = ((held + 1) << 1) | (guard & 1);
+        }
+        self.emit(Op::PMov, q, second, 0, 0, 0);
+        self.emit(Op::PMov, p, first, 0, 0, 0);
+        self.guard = guard;
     }
 
     fn set(&mut self, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
@@ -225,6 +279,24 @@ impl<'m> Decoder<'m> {
             ([d, a, b, c], Some(_)) => (d, a, b, Some(c)),
             _ => return self.invalid("wrong number of operands"),
         };
+        if matches!(sty, Type::F16x2 | Type::BF16x2) {
+            let yes = match dty {
+                Type::F16x2 => 0x3c00,
+                Type::BF16x2 => 0x3f80,
+                Type::U32 | Type::S32 => 0xffff,
+                _ => return self.unsupported("result type of set"),
+            };
+            if combine.is_some() {
+                return self.unsupported("this comparison of packed halves");
+            }
+            let [low, high] = self.compare_halves(what, sty, ftz, a, b)?;
+            let (yes, no, d) = (self.f.const32(yes), self.f.const32(0), self.d32(d)?);
+            let (x, y) = (self.f.temp32(), self.f.temp32());
+            self.emit(Op::Selp32, x, yes, no, low, 0);
+            self.emit(Op::Selp32, y, yes, no, high, 0);
+            self.emit(Op::Pack16, d, x, y, 0, 0);
+            return Ok(true);
+        }
         let p = self.f.temp_pred();
         self.comparison(what, sty, ftz, p, a, b)?;
         if let (Some(combine), Some(c)) = (combine, c) {

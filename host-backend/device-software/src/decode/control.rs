@@ -53,7 +53,13 @@ impl<'m> Decoder<'m> {
             }
             [Operand::List(r), Operand::Name(f)] => (r.as_slice(), *f, [].as_slice()),
             [Operand::Name(f), Operand::List(a), ..] => ([].as_slice(), *f, a.as_slice()),
-            [Operand::Name(f)] => ([].as_slice(), *f, [].as_slice()),
+            // An indirect call without arguments names its prototype next.
+            [Operand::Name(f)] | [Operand::Name(f), Operand::Name(_)] => {
+                ([].as_slice(), *f, [].as_slice())
+            }
+            [Operand::List(r), Operand::Name(f), Operand::Name(_)] => {
+                (r.as_slice(), *f, [].as_slice())
+            }
             _ => return self.invalid("malformed call"),
         };
         let target = match self.find_register(callee) {
@@ -63,10 +69,15 @@ impl<'m> Decoder<'m> {
                 Some(&Symbol::Function(index)) => CallTarget::Function(index),
                 Some(Symbol::Printf) => CallTarget::Printf,
                 Some(Symbol::AssertFail) => CallTarget::AssertFail,
-                _ if matches!(callee, "malloc" | "free") => {
-                    return self.unsupported(format!("{callee} called from a kernel"));
+                Some(Symbol::Malloc) => {
+                    self.program.uses_heap = true;
+                    CallTarget::Malloc
                 }
-                _ if callee.starts_with("cudaCDP") || callee.starts_with("cudaLaunchDevice") => {
+                Some(Symbol::Free) => {
+                    self.program.uses_heap = true;
+                    CallTarget::Free
+                }
+                _ if callee.starts_with("__cudaCDP2") || callee.starts_with("cudaLaunchDevice") => {
                     return self.unsupported(format!("{callee} (launch from a kernel)"));
                 }
                 _ => {
@@ -79,6 +90,17 @@ impl<'m> Decoder<'m> {
         };
         let args = self.call_places(args)?;
         let returns = self.call_places(returns)?;
+        let system = match target {
+            CallTarget::Malloc => Some((1, 1)),
+            CallTarget::Free => Some((1, 0)),
+            _ => None,
+        };
+        if let Some((taken, given)) = system {
+            let words = |list: &[(u32, u32)], n| list.len() == n && list.iter().all(|p| p.1 == 8);
+            if !words(&args, taken) || !words(&returns, given) {
+                return self.invalid(format!("call of {callee} does not fit its declaration"));
+            }
+        }
         if let CallTarget::Function(index) = target {
             let func = self.program.funcs.get(index);
             let sizes = |list: &[(u32, u32)]| list.iter().map(|&(_, s)| s).collect::<Vec<_>>();

@@ -42,16 +42,28 @@ impl<'m> Decoder<'m> {
         mods: &[&str],
         operands: &[Operand<'m>],
     ) -> Result<bool> {
-        if base == "szext" {
-            return self.unsupported("szext");
-        }
         if base != "cvt" {
             return Ok(false);
+        }
+        if self.narrow(mods, operands)? {
+            return Ok(true);
         }
         self.only(
             mods,
             &[
-                "rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi", "ftz", "sat",
+                "rn",
+                "rz",
+                "rm",
+                "rp",
+                "rna",
+                "rni",
+                "rzi",
+                "rmi",
+                "rpi",
+                "ftz",
+                "sat",
+                "relu",
+                "satfinite",
             ],
         )?;
         let n = mods.len();
@@ -59,10 +71,16 @@ impl<'m> Decoder<'m> {
             self.type_at(mods, n.wrapping_sub(2))?,
             self.type_at(mods, n.wrapping_sub(1))?,
         );
-        if [dty, sty]
-            .iter()
-            .any(|t| matches!(t, Type::Pred | Type::B128))
-        {
+        let limits = mods.contains(&"relu") || mods.contains(&"satfinite");
+        if limits && (sty != Type::F32 || !dty.float() || dty.size() == 8) {
+            return self.unsupported("relu or satfinite in this conversion");
+        }
+        if [dty, sty].iter().any(|t| {
+            matches!(
+                t,
+                Type::Pred | Type::B128 | Type::S16x2 | Type::U16x2 | Type::F32x2
+            )
+        }) {
             return self.invalid("type of cvt");
         }
         if matches!(dty, Type::F16x2 | Type::BF16x2) {
@@ -461,14 +479,8 @@ impl<'m> Decoder<'m> {
         if dty == Type::F32 {
             self.emit(Op::Mov32, d, row, 0, 0, 0);
         } else {
-            let imm = Conversion {
-                from: Source::F32,
-                to: format(dty),
-                mode,
-                ftz: false,
-            }
-            .pack();
-            self.emit(Op::CvtSoft32, d, row, 0, 0, imm);
+            let row = self.limited(mods, format(dty), row);
+            self.round_to(format(dty), mode, d, row);
         }
         Ok(true)
     }
@@ -493,16 +505,11 @@ impl<'m> Decoder<'m> {
         let mode = rounding(mods).unwrap_or(Rounding::Nearest);
         let [d, a, b] = self.operands(operands)?;
         let (a, b, d) = (self.s32(a, sty)?, self.s32(b, sty)?, self.d32(d)?);
-        let imm = Conversion {
-            from: Source::F32,
-            to: format(dty),
-            mode,
-            ftz: false,
-        }
-        .pack();
         let (hi, lo) = (self.f.temp32(), self.f.temp32());
-        self.emit(Op::CvtSoft32, hi, a, 0, 0, imm);
-        self.emit(Op::CvtSoft32, lo, b, 0, 0, imm);
+        for (d, row) in [(hi, a), (lo, b)] {
+            let row = self.limited(mods, format(dty), row);
+            self.round_to(format(dty), mode, d, row);
+        }
         self.emit(Op::Pack16, d, lo, hi, 0, 0);
         Ok(true)
     }

@@ -17,8 +17,16 @@ pub(super) fn rounding(mods: &[&str]) -> Option<Rounding> {
     })
 }
 
+fn sources_of(base: &str) -> usize {
+    match base {
+        "fma" | "mad" => 3,
+        "add" | "sub" | "mul" | "div" | "min" | "max" | "copysign" => 2,
+        _ => 1,
+    }
+}
+
 const KNOWN: &[&str] = &[
-    "rn", "rz", "rm", "rp", "ftz", "sat", "approx", "full", "NaN",
+    "rn", "rz", "rm", "rp", "ftz", "sat", "approx", "full", "NaN", "xorsign", "abs",
 ];
 
 impl<'m> Decoder<'m> {
@@ -71,25 +79,47 @@ impl<'m> Decoder<'m> {
 
     fn single(&mut self, base: &str, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
         self.only(mods, KNOWN)?;
-        let (ftz, sat) = (mods.contains(&"ftz"), mods.contains(&"sat"));
-        let mode = rounding(mods).unwrap_or(Rounding::Nearest);
         let d = self.d32(operands.first().unwrap_or(&Operand::Int(0)))?;
         let mut rows = [0u32; 3];
         let sources = operands.get(1..).unwrap_or_default();
         for (row, source) in rows.iter_mut().zip(sources) {
             *row = self.s32(source, Type::F32)?;
         }
-        let expected = match base {
-            "fma" | "mad" => 3,
-            "add" | "sub" | "mul" | "div" | "min" | "max" | "copysign" => 2,
-            _ => 1,
-        };
+        let expected = sources_of(base);
         if matches!(base, "min" | "max") && sources.len() == 3 {
-            return self.unsupported("three-input min and max");
+            let t = self.f.temp32();
+            self.single_rows(base, mods, t, [rows[0], rows[1], 0])?;
+            self.single_rows(base, mods, d, [t, rows[2], 0])?;
+            return Ok(true);
         }
         if sources.len() != expected {
             return self.invalid(format!("{base} takes {expected} sources"));
         }
+        if mods.contains(&"xorsign") {
+            // The magnitudes compare; the sign is that of the product.
+            let (x, y) = (self.f.temp32(), self.f.temp32());
+            let (t, sign) = (self.f.temp32(), self.f.temp32());
+            self.emit(Op::FAbs, x, rows[0], 0, 0, 0);
+            self.emit(Op::FAbs, y, rows[1], 0, 0, 0);
+            self.emit(Op::Xor32, sign, rows[0], rows[1], 0, 0);
+            self.single_rows(base, mods, t, [x, y, 0])?;
+            self.emit(Op::FCopysign, d, sign, t, 0, 0);
+            return Ok(true);
+        }
+        self.single_rows(base, mods, d, rows)?;
+        Ok(true)
+    }
+
+    /// A single-precision operation on rows.
+    pub(super) fn single_rows(
+        &mut self,
+        base: &str,
+        mods: &[&str],
+        d: u32,
+        mut rows: [u32; 3],
+    ) -> Result<()> {
+        let (ftz, sat) = (mods.contains(&"ftz"), mods.contains(&"sat"));
+        let mode = rounding(mods).unwrap_or(Rounding::Nearest);
         let result = if sat { self.f.temp32() } else { d };
         let soft = match (base, mode) {
             (_, Rounding::Nearest) => None,
@@ -145,7 +175,7 @@ impl<'m> Decoder<'m> {
                     _ => Op::FTanh,
                 };
                 if ftz {
-                    for row in rows.iter_mut().take(expected) {
+                    for row in rows.iter_mut().take(sources_of(base)) {
                         let t = self.f.temp32();
                         self.emit(Op::FFlush, t, *row, 0, 0, 0);
                         *row = t;
@@ -161,7 +191,7 @@ impl<'m> Decoder<'m> {
         if sat {
             self.emit(Op::FSat, d, result, 0, 0, 0);
         }
-        Ok(true)
+        Ok(())
     }
 
     fn double(&mut self, base: &str, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
@@ -237,6 +267,9 @@ impl<'m> Decoder<'m> {
             "tanh" => (1, HalfKind::Tanh),
             _ => return Ok(false),
         };
+        if mods.contains(&"xorsign") {
+            return self.unsupported("xorsign of this type");
+        }
         if mods.contains(&"relu") && base != "fma" {
             return self.unsupported("relu here");
         }

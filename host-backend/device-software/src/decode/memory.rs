@@ -2,14 +2,14 @@
 
 use super::operand::Named;
 use super::{Decoder, Result};
-use crate::program::{Access, Address, AtomOp, Atomic, Ext, Extend, MemSpace, Reg, Special};
+use crate::program::{Access, Address, AtomOp, Atomic, Ext, Extend, MemSpace, Op, Reg, Special};
 use crate::ptx::ast::{Operand, Type};
 
-fn space(mods: &[&str]) -> MemSpace {
+pub(super) fn space(mods: &[&str]) -> MemSpace {
     mods.iter()
         .find_map(|m| match *m {
             "global" | "const" => Some(MemSpace::Global),
-            "shared" | "shared::cta" => Some(MemSpace::Shared),
+            "shared" | "shared::cta" | "shared::cluster" => Some(MemSpace::Shared),
             "local" => Some(MemSpace::Local),
             "param" | "param::entry" | "param::func" => Some(MemSpace::Param),
             _ => None,
@@ -18,7 +18,7 @@ fn space(mods: &[&str]) -> MemSpace {
 }
 
 /// Cache hints change no result.
-fn hint(m: &str) -> bool {
+pub(super) fn hint(m: &str) -> bool {
     m.starts_with("L1::")
         || m.starts_with("L2::")
         || matches!(m, "ca" | "cg" | "cs" | "lu" | "cv" | "wb" | "wt" | "nc")
@@ -31,6 +31,7 @@ const SPACES: &[&str] = &[
     "const",
     "shared",
     "shared::cta",
+    "shared::cluster",
     "local",
     "param",
     "param::entry",
@@ -39,7 +40,7 @@ const SPACES: &[&str] = &[
 
 impl<'m> Decoder<'m> {
     /// Resolves an address operand in `space`.
-    fn address(&mut self, operand: &Operand<'m>, space: MemSpace) -> Result<Address> {
+    pub(super) fn address(&mut self, operand: &Operand<'m>, space: MemSpace) -> Result<Address> {
         let Operand::Address { base, offset, more } = operand else {
             return self.invalid("expected an address");
         };
@@ -98,6 +99,15 @@ impl<'m> Decoder<'m> {
                     return Ok(false);
                 }
                 self.ext(Ext::Fence);
+                Ok(true)
+            }
+            // A policy says how to cache, which nothing here does.
+            "createpolicy" => {
+                let Some(d) = operands.first() else {
+                    return self.invalid("wrong number of operands");
+                };
+                let (d, zero) = (self.d64(d)?, self.f.const64(0));
+                self.emit(Op::Mov64, d, zero, 0, 0, 0);
                 Ok(true)
             }
             "prefetch" | "prefetchu" | "discard" | "applypriority" => {
@@ -230,15 +240,22 @@ impl<'m> Decoder<'m> {
     }
 
     fn atomic(&mut self, base: &str, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
-        let ty = self.last_type(mods)?;
-        let mut what = None;
-        for m in mods.iter().take(mods.len() - 1) {
+        // The manual's grammar and its examples disagree about where the type stands.
+        let Some(ty) = mods.iter().rev().find_map(|m| Type::parse(m)) else {
+            return self.invalid("expected a type");
+        };
+        let (mut what, mut count) = (None, 1);
+        for m in mods {
             match *m {
+                m if Type::parse(m).is_some() => {}
                 m if ORDER.contains(&m)
                     || SCOPE.contains(&m)
                     || SPACES.contains(&m)
                     || hint(m)
                     || m == "noftz" => {}
+                "v2" => count = 2,
+                "v4" => count = 4,
+                "v8" => count = 8,
                 "add" | "min" | "max" | "and" | "or" | "xor" | "inc" | "dec" | "exch" | "cas" => {
                     what = Some(*m)
                 }
@@ -279,12 +296,16 @@ impl<'m> Decoder<'m> {
             Some((d, rest)) if base == "atom" => (Some(d), rest),
             _ => (None, operands),
         };
+        // A cache policy may follow.
         let (address, b, c) = match (rest, op) {
-            ([address, b, c], AtomOp::Cas) => (address, b, Some(c)),
-            ([address, b], _) if op != AtomOp::Cas => (address, b, None),
+            ([address, b, c] | [address, b, c, _], AtomOp::Cas) => (address, b, Some(c)),
+            ([address, b] | [address, b, _], _) if op != AtomOp::Cas => (address, b, None),
             _ => return self.invalid("wrong number of operands"),
         };
         let address = self.address(address, space(mods))?;
+        if count > 1 {
+            return self.atomic_vector(op, ty, count, address, d, b);
+        }
         let b = self.source(b, ty)?;
         let c = match c {
             Some(c) => Some(self.source(c, ty)?),
@@ -302,6 +323,48 @@ impl<'m> Decoder<'m> {
             b,
             c,
         }));
+        Ok(true)
+    }
+
+    /// Elements are atomic one by one, as PTX says.
+    fn atomic_vector(
+        &mut self,
+        op: AtomOp,
+        ty: Type,
+        count: usize,
+        mut address: Address,
+        d: Option<&Operand<'m>>,
+        b: &Operand<'m>,
+    ) -> Result<bool> {
+        let elements = |list: &Operand<'m>| match list {
+            Operand::Vector(list) if list.len() == count => Some(list.clone()),
+            _ => None,
+        };
+        let sources = elements(b);
+        let results = match d {
+            None | Some(Operand::Name("_")) => Some(vec![Operand::Name("_"); count]),
+            Some(d) => elements(d),
+        };
+        let (Some(sources), Some(results)) = (sources, results) else {
+            return self.invalid("number of elements");
+        };
+        for (b, d) in sources.iter().zip(&results) {
+            let b = self.source(b, ty)?;
+            let d = match d {
+                Operand::Name("_") => None,
+                d => Some(self.dest(d, ty)?),
+            };
+            let width = ty.size() as u8;
+            self.ext(Ext::Atomic(Atomic {
+                op,
+                address,
+                width,
+                d,
+                b,
+                c: None,
+            }));
+            address.offset = address.offset.wrapping_add(i64::from(width));
+        }
         Ok(true)
     }
 }

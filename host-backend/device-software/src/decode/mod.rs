@@ -3,14 +3,18 @@
 //! Every opcode and modifier is either carried out exactly or refused here with its line.
 
 mod arith;
+mod asynchronous;
 mod compare;
 mod control;
 mod convert;
 mod float;
 pub mod half;
+mod matrix;
 mod memory;
 mod moves;
+mod narrow;
 mod operand;
+mod packed;
 mod scope;
 mod texture;
 mod warp;
@@ -18,6 +22,7 @@ mod warp;
 use crate::error::PtxError;
 use crate::program::{Ext, FUNCTION_BASE, FUNCTION_STRIDE, Func, Inst, Op, Program};
 use crate::ptx::ast::{Function, Init, Instruction, Module, Operand, Space, Statement, Var};
+pub use narrow::FP8_E5M2;
 use scope::{FuncState, Scope};
 use std::collections::HashMap;
 
@@ -41,6 +46,10 @@ pub enum Symbol {
     Printf,
     /// `__assertfail`.
     AssertFail,
+    /// `malloc`.
+    Malloc,
+    /// `free`.
+    Free,
 }
 
 pub(crate) struct Decoder<'m> {
@@ -51,6 +60,8 @@ pub(crate) struct Decoder<'m> {
     guard: u32,
     line: u32,
     module_shared: u32,
+    /// Where the elements of matrix fragments lie, shared by the instructions of a shape.
+    places: matrix::Places,
 }
 
 fn align_up(value: u32, align: u64) -> Option<u32> {
@@ -77,8 +88,11 @@ fn layout(vars: &[Var<'_>], start: u32) -> Result<(Vec<(u32, u32)>, u32)> {
 
 /// Decodes a module whose memory variables lie at `addresses`.
 ///
+/// A function that holds something not supported or unresolved is kept as refused ([`Func::refused`]), and so is
+/// every function that calls it.
+///
 /// # Errors
-/// The first thing malformed, unresolved or not supported.
+/// The first thing malformed.
 pub fn decode<'m>(module: &'m Module<'m>, addresses: &HashMap<&'m str, u64>) -> Result<Program> {
     let mut symbols = HashMap::new();
     let mut program = Program {
@@ -116,10 +130,17 @@ pub fn decode<'m>(module: &'m Module<'m>, addresses: &HashMap<&'m str, u64>) -> 
             bodies.push(function);
         }
     }
+    for (name, target) in &module.aliases {
+        if let Some(&symbol) = symbols.get(target) {
+            symbols.insert(*name, symbol);
+        }
+    }
     for function in module.functions.iter().filter(|f| f.body.is_none()) {
         match function.name {
             "vprintf" => symbols.insert("vprintf", Symbol::Printf),
             "__assertfail" => symbols.insert("__assertfail", Symbol::AssertFail),
+            "malloc" => symbols.insert("malloc", Symbol::Malloc),
+            "free" => symbols.insert("free", Symbol::Free),
             // A prototype of something defined below, or never used: the call reports what is missing.
             _ => None,
         };
@@ -154,10 +175,25 @@ pub fn decode<'m>(module: &'m Module<'m>, addresses: &HashMap<&'m str, u64>) -> 
         guard: 0,
         line: 0,
         module_shared: shared,
+        places: HashMap::new(),
     };
     for (index, function) in bodies.iter().enumerate() {
-        decoder.function(index, function)?;
+        let (code, ext) = (decoder.program.code.len(), decoder.program.ext.len());
+        match decoder.function(index, function) {
+            Ok(()) => {}
+            Err(invalid @ PtxError::Invalid { .. }) => return Err(invalid),
+            // The module's other kernels still run: only those that need this function are refused.
+            Err(refusal) => {
+                decoder.program.code.truncate(code);
+                decoder.program.lines.truncate(code);
+                decoder.program.ext.truncate(ext);
+                if let Some(func) = decoder.program.funcs.get_mut(index) {
+                    func.refused = Some(refusal);
+                }
+            }
+        }
     }
+    decoder.program.refuse_callers();
     Ok(decoder.program)
 }
 
@@ -216,6 +252,10 @@ impl<'m> Decoder<'m> {
     }
 
     fn function(&mut self, index: usize, function: &'m Function<'m>) -> Result<()> {
+        if function.cluster > 1 {
+            let what = "a kernel that needs clusters of blocks";
+            return Err(PtxError::unsupported(function.line, what));
+        }
         let func = self.program.funcs.get(index).cloned().unwrap_or_default();
         self.f = FuncState::default();
         self.f.local = func.local;
@@ -329,12 +369,15 @@ impl<'m> Decoder<'m> {
         let mut parts = i.opcode.split('.');
         let base = parts.next().unwrap_or_default();
         let mods: Vec<&str> = parts.collect();
-        let done = self.arith(base, &mods, &i.operands)?
+        let done = self.packed(base, &mods, &i.operands)?
+            || self.arith(base, &mods, &i.operands)?
             || self.float(base, &mods, &i.operands)?
             || self.compare(base, &mods, &i.operands)?
             || self.moves(base, &mods, &i.operands)?
             || self.convert(base, &mods, &i.operands)?
             || self.memory(base, &mods, &i.operands)?
+            || self.asynchronous(base, &mods, &i.operands)?
+            || self.matrix(base, &mods, &i.operands)?
             || self.control(base, &mods, &i.operands)?
             || self.warp(base, &mods, &i.operands)?
             || self.texture(base, &mods, &i.operands)?;

@@ -8,7 +8,7 @@ use crate::ptx::ast::{Operand, Type};
 pub(super) fn window(mods: &[&str]) -> Option<Option<u64>> {
     mods.iter().find_map(|m| match *m {
         "global" | "const" => Some(None),
-        "shared" | "shared::cta" => Some(Some(SHARED_WINDOW)),
+        "shared" | "shared::cta" | "shared::cluster" => Some(Some(SHARED_WINDOW)),
         "local" => Some(Some(LOCAL_WINDOW)),
         "param" | "param::entry" => Some(Some(PARAM_WINDOW)),
         _ => None,
@@ -24,6 +24,18 @@ impl<'m> Decoder<'m> {
     ) -> Result<bool> {
         match base {
             "mov" => self.mov(mods, operands),
+            // A cluster is one block: its only rank is 0.
+            "mapa" => {
+                let ty = self.last_type(mods)?;
+                let [d, a, _] = self.operands(operands)?;
+                self.mov_rows(ty, d, a)
+            }
+            "getctarank" => {
+                let [d, _] = self.operands(operands)?;
+                let (d, zero) = (self.d32(d)?, self.f.const32(0));
+                self.emit(Op::Mov32, d, zero, 0, 0, 0);
+                Ok(true)
+            }
             "cvta" => self.cvta(mods, operands),
             "isspacep" => {
                 let space = match mods.first() {
@@ -69,16 +81,18 @@ impl<'m> Decoder<'m> {
         match (d, a) {
             (Operand::Vector(parts), source) => self.unpack(ty, parts, source),
             (_, Operand::Vector(parts)) => self.pack(ty, d, parts),
-            _ => {
-                let (a, d) = (self.source(a, ty)?, self.dest(d, ty)?);
-                match (d, a) {
-                    (Reg::R32(d), Reg::R32(a)) => self.emit(Op::Mov32, d, a, 0, 0, 0),
-                    (Reg::R64(d), Reg::R64(a)) => self.emit(Op::Mov64, d, a, 0, 0, 0),
-                    _ => return self.invalid("operands of different widths"),
-                }
-                Ok(true)
-            }
+            _ => self.mov_rows(ty, d, a),
         }
+    }
+
+    fn mov_rows(&mut self, ty: Type, d: &Operand<'m>, a: &Operand<'m>) -> Result<bool> {
+        let (a, d) = (self.source(a, ty)?, self.dest(d, ty)?);
+        match (d, a) {
+            (Reg::R32(d), Reg::R32(a)) => self.emit(Op::Mov32, d, a, 0, 0, 0),
+            (Reg::R64(d), Reg::R64(a)) => self.emit(Op::Mov64, d, a, 0, 0, 0),
+            _ => return self.invalid("operands of different widths"),
+        }
+        Ok(true)
     }
 
     fn pack(&mut self, ty: Type, d: &Operand<'m>, parts: &[Operand<'m>]) -> Result<bool> {

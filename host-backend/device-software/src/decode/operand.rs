@@ -84,7 +84,7 @@ impl<'m> Decoder<'m> {
                 Symbol::Function(index) => Ok(Named::Constant(
                     FUNCTION_BASE + index as u64 * FUNCTION_STRIDE,
                 )),
-                Symbol::Printf | Symbol::AssertFail => {
+                Symbol::Printf | Symbol::AssertFail | Symbol::Malloc | Symbol::Free => {
                     self.unsupported(format!("address of {name}"))
                 }
             };

@@ -11,6 +11,8 @@ fn geometry(m: &str) -> Option<TexGeometry> {
         "3d" => TexGeometry::D3,
         "a1d" => TexGeometry::A1,
         "a2d" => TexGeometry::A2,
+        "cube" => TexGeometry::Cube,
+        "acube" => TexGeometry::ACube,
         _ => return None,
     })
 }
@@ -20,6 +22,7 @@ fn coordinates(geometry: TexGeometry) -> usize {
         TexGeometry::D1 => 1,
         TexGeometry::D2 | TexGeometry::A1 => 2,
         TexGeometry::D3 | TexGeometry::A2 | TexGeometry::Cube => 3,
+        TexGeometry::ACube => 4,
     }
 }
 
@@ -63,7 +66,10 @@ impl<'m> Decoder<'m> {
             Operand::Vector(list) => list.as_slice(),
             one => std::slice::from_ref(one),
         };
-        let array = matches!(shape, TexGeometry::A1 | TexGeometry::A2);
+        let array = matches!(
+            shape,
+            TexGeometry::A1 | TexGeometry::A2 | TexGeometry::ACube
+        );
         let mut regs = Vec::new();
         for (n, operand) in list.iter().enumerate().take(coordinates(shape)) {
             let ty = if array && n == 0 { Type::U32 } else { ty };
@@ -84,12 +90,13 @@ impl<'m> Decoder<'m> {
             )
         };
         let mut shape = None;
-        let mut level = false;
+        let (mut level, mut gradients) = (false, false);
         let mut component = gather.then_some(0);
         for m in mods.iter().take(mods.len() - 2) {
             match *m {
                 "v4" | "base" => {}
                 "level" => level = true,
+                "grad" => gradients = true,
                 "r" => component = Some(0),
                 "g" => component = Some(1),
                 "b" => component = Some(2),
@@ -113,14 +120,35 @@ impl<'m> Decoder<'m> {
             [d, object, ..] => (d, object),
             _ => return self.invalid("wrong number of operands"),
         };
-        if operands.len() != if level { 3 } else { 2 } {
+        let expected = match (level, gradients) {
+            (false, false) => 2,
+            (true, false) => 3,
+            (false, true) => 4,
+            _ => return self.invalid("both a level and gradients"),
+        };
+        if operands.len() != expected {
             return self.unsupported("further texture operands");
+        }
+        let cube = matches!(shape, TexGeometry::Cube | TexGeometry::ACube);
+        if gradients && (cube || cty != Type::F32) {
+            return self.unsupported("gradients of this texture access");
+        }
+        if cube && cty != Type::F32 {
+            return self.invalid("a cube's coordinates are floats");
         }
         let Operand::Vector(list) = d else {
             return self.unsupported("scalar texture result");
         };
         let (texture, coords) = self.object(object, cty, shape)?;
-        let level = match operands.get(2) {
+        let gradients = match operands {
+            [_, _, x, y] if gradients => {
+                let array = matches!(shape, TexGeometry::A1 | TexGeometry::A2);
+                let count = coordinates(shape) - usize::from(array);
+                Some([self.direction(x, count)?, self.direction(y, count)?])
+            }
+            _ => None,
+        };
+        let level = match operands.get(2).filter(|_| gradients.is_none()) {
             Some(l) if level && cty == Type::F32 => Some(Reg::R32(self.s32(l, Type::F32)?)),
             Some(_) => return self.unsupported("integer mipmap level"),
             None => None,
@@ -136,17 +164,36 @@ impl<'m> Decoder<'m> {
             texture,
             coords,
             level,
+            gradients,
             d,
             gather: component,
         }));
         Ok(true)
     }
 
+    /// The first `count` components of a derivative.
+    fn direction(&mut self, operand: &Operand<'m>, count: usize) -> Result<Vec<Reg>> {
+        let list = match operand {
+            Operand::Vector(list) => list.as_slice(),
+            one => std::slice::from_ref(one),
+        };
+        if list.len() < count {
+            return self.invalid("too few components of a gradient");
+        }
+        let rows = list.iter().take(count);
+        rows.map(|o| Ok(Reg::R32(self.s32(o, Type::F32)?)))
+            .collect()
+    }
+
     fn surf(&mut self, store: bool, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
-        let ty = self.last_type(mods)?;
+        // `sust.b.2d.v2.b32.clamp`: the type stands before the mode.
+        let Some(ty) = mods.iter().rev().find_map(|m| Type::parse(m)) else {
+            return self.invalid("expected a type");
+        };
         let (mut shape, mut mode, mut count) = (None, 0, 1);
-        for m in mods.iter().take(mods.len() - 1) {
+        for m in mods {
             match *m {
+                m if Type::parse(m).is_some() => {}
                 "b" | "cg" | "ca" | "cs" | "cv" | "wb" | "wt" => {}
                 "trap" => mode = 0,
                 "clamp" => mode = 1,
@@ -159,7 +206,8 @@ impl<'m> Decoder<'m> {
                 },
             }
         }
-        let Some(shape) = shape else {
+        let Some(shape) = shape.filter(|s| !matches!(s, TexGeometry::Cube | TexGeometry::ACube))
+        else {
             return self.invalid("no geometry");
         };
         let [first, second] = self.operands(operands)?;

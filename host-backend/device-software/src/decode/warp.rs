@@ -12,8 +12,8 @@ impl<'m> Decoder<'m> {
         operands: &[Operand<'m>],
     ) -> Result<bool> {
         match (base, mods.first()) {
-            ("shfl", Some(&"sync")) => self.shfl(mods, operands),
-            ("vote", Some(&"sync")) => self.vote(mods, operands),
+            ("shfl", _) => self.shfl(mods, operands),
+            ("vote", _) => self.vote(mods, operands),
             ("match", Some(_)) => {
                 let all = mods.contains(&"all");
                 self.only(mods, &["any", "all", "sync"])?;
@@ -70,21 +70,42 @@ impl<'m> Decoder<'m> {
         }
     }
 
+    /// The operands before the member mask, and the mask: without `.sync` the lanes that run now.
+    fn membership<'o>(
+        &mut self,
+        mods: &[&str],
+        operands: &'o [Operand<'m>],
+    ) -> Result<(&'o [Operand<'m>], u32)> {
+        if !mods.contains(&"sync") {
+            let d = self.f.temp32();
+            self.ext(Ext::ActiveMask { d });
+            return Ok((operands, d));
+        }
+        match operands.split_last() {
+            Some((mask, list)) => Ok((list, self.s32(mask, Type::B32)?)),
+            None => self.invalid("wrong number of operands"),
+        }
+    }
+
     fn shfl(&mut self, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
-        let mode = match mods.get(1) {
-            Some(&"up") => ShflMode::Up,
-            Some(&"down") => ShflMode::Down,
-            Some(&"bfly") => ShflMode::Bfly,
-            Some(&"idx") => ShflMode::Idx,
-            _ => return Ok(false),
+        let modes = [
+            ("up", ShflMode::Up),
+            ("down", ShflMode::Down),
+            ("bfly", ShflMode::Bfly),
+            ("idx", ShflMode::Idx),
+        ];
+        let Some(&(name, mode)) = modes.iter().find(|(name, _)| mods.contains(name)) else {
+            return Ok(false);
         };
-        let [d, a, b, c, mask] = self.operands(operands)?;
+        self.only(mods, &["sync", name])?;
+        let (list, mask) = self.membership(mods, operands)?;
+        let [d, a, b, c] = self.operands(list)?;
         let (d, p) = match d {
             Operand::Pair(d, p) => (self.d32(&Operand::Name(d))?, Some(self.pred_named(p)?)),
             other => (self.d32(other)?, None),
         };
         let (a, b) = (self.s32(a, Type::B32)?, self.s32(b, Type::B32)?);
-        let (c, mask) = (self.s32(c, Type::B32)?, self.s32(mask, Type::B32)?);
+        let c = self.s32(c, Type::B32)?;
         self.ext(Ext::Shfl {
             mode,
             d,
@@ -98,16 +119,19 @@ impl<'m> Decoder<'m> {
     }
 
     fn vote(&mut self, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
-        let mode = match mods.get(1) {
-            Some(&"all") => VoteMode::All,
-            Some(&"any") => VoteMode::Any,
-            Some(&"uni") => VoteMode::Uni,
-            Some(&"ballot") => VoteMode::Ballot,
-            _ => return Ok(false),
+        let modes = [
+            ("all", VoteMode::All),
+            ("any", VoteMode::Any),
+            ("uni", VoteMode::Uni),
+            ("ballot", VoteMode::Ballot),
+        ];
+        let Some(&(name, mode)) = modes.iter().find(|(name, _)| mods.contains(name)) else {
+            return Ok(false);
         };
-        let [d, p, mask] = self.operands(operands)?;
+        self.only(mods, &["sync", name])?;
+        let (list, mask) = self.membership(mods, operands)?;
+        let [d, p] = self.operands(list)?;
         let (p, negate) = self.pred(p)?;
-        let mask = self.s32(mask, Type::B32)?;
         let d = if mode == VoteMode::Ballot {
             Reg::R32(self.d32(d)?)
         } else {

@@ -2,6 +2,7 @@
 
 use super::{SoftwareDevice, handle, invalid};
 use crate::attributes::{self};
+use crate::heap;
 use crate::launch::Kernel;
 use crate::module::{self, Module};
 use paragpu_device::{Error, Function, FunctionId, ModuleDevice, ModuleId, Result, Variable};
@@ -14,13 +15,18 @@ impl ModuleDevice for SoftwareDevice {
         let used: Vec<(u64, u64)> = self.placed.iter().map(|(&a, &s)| (a, s)).collect();
         let preferred = self.preferred.take();
         let arch = self.options.arch();
-        let (module, bytes) = Module::load(image, arch, &self.memory, &used, preferred)?;
+        let heap = self.limits.get(&heap::LIMIT).copied().unwrap_or(0);
+        let (module, bytes) = Module::load(image, arch, &self.memory, &used, preferred, heap)?;
+        if let Some(heap) = &module.heap {
+            self.heaps.add(Arc::clone(heap));
+        }
+        let log = module.log();
         if let Some(at) = module.mapping {
             self.placed.insert(at, bytes);
         }
         let id = self.id();
         self.modules.insert(id, module);
-        Ok((ModuleId(id), String::new()))
+        Ok((ModuleId(id), log))
     }
 
     fn module_unload(&mut self, module: ModuleId) -> Result<()> {
@@ -28,6 +34,11 @@ impl ModuleDevice for SoftwareDevice {
         let loaded = handle(self.modules.remove(&module.0))?;
         self.by_name.retain(|&(m, _), _| m != module.0);
         self.functions.retain(|_, k| k.module != module.0);
+        if let Some(heap) = loaded.heap {
+            let heaps = Arc::clone(&self.heaps);
+            self.scheduler
+                .after_all(Box::new(move || heaps.remove(&heap)));
+        }
         if let Some(at) = loaded.mapping {
             self.placed.remove(&at);
             let generation = self
@@ -48,6 +59,7 @@ impl ModuleDevice for SoftwareDevice {
         let func = func.filter(|&f| loaded.program.funcs.get(f).is_some_and(|f| f.entry));
         let func =
             func.ok_or_else(|| Error::new(Status::NOT_FOUND, format!("no kernel {name}")))?;
+        loaded.runs(func)?;
         let kernel = Kernel::new(module.0, loaded, func);
         let id = match self.by_name.get(&(module.0, func)) {
             Some(&id) => id,

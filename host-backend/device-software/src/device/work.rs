@@ -145,6 +145,7 @@ impl SoftwareDevice {
         self.launches += 1;
         let context = launch::Context {
             memory: &self.memory,
+            heaps: &self.heaps,
             textures: self.objects.textures(),
             output: &self.output,
             workspaces: &self.workspaces,

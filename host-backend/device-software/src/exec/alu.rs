@@ -203,6 +203,8 @@ pub(super) fn straight(
                 }
                 Write::R32
             }
+            Op::Szext => u32x2!(|a, b| szext(imm, a, b)),
+            Op::Fns => u32x3!(|a, b, c| fns(a, b, c as i32)),
             Op::Prmt => u32x3!(|a, b, c| prmt(imm, a, b, c)),
             Op::Lop3 => u32x3!(|a, b, c| lop3(imm as u32, a, b, c)),
             Op::Dp4a => u32x3!(|a, b, c| dp4a(imm, a, b, c)),
@@ -303,6 +305,8 @@ pub(super) fn straight(
                     un!(r64 => R32, o32, |a| conversion.run(a) as u32)
                 }
             }
+            Op::F32ToFp8 => u32x1!(|a| super::fp8::from_single(imm, f32::from_bits(a))),
+            Op::Fp8ToF32 => u32x1!(|a| nan32(super::fp8::to_single(imm, a))),
             Op::Mov64 => u64x1!(|a| a),
             Op::Add64 => u64x2!(u64::wrapping_add),
             Op::Sub64 => u64x2!(u64::wrapping_sub),

@@ -5,6 +5,7 @@ use super::printf::Output;
 use super::variants_unsafe::Straight;
 use super::warp::{State, Turn, Warp};
 use crate::error::Fault;
+use crate::heap::{Heap, Heaps};
 use crate::memory_unsafe::Memory;
 use crate::program::{BarReduce, Program, Reg};
 use crate::texture::Textures;
@@ -39,6 +40,10 @@ pub struct Grid {
     pub params: Vec<u8>,
     /// Device memory.
     pub memory: Arc<Memory>,
+    /// Where its kernels' `malloc` takes memory.
+    pub heap: Option<Arc<Heap>>,
+    /// Where `free` looks.
+    pub heaps: Arc<Heaps>,
     /// Texture and surface objects.
     pub textures: Arc<Textures>,
     /// Where printed text goes.

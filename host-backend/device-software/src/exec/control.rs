@@ -153,6 +153,9 @@ impl Warp {
                     .funcs
                     .get(callee)
                     .filter(|_| offset.is_multiple_of(FUNCTION_STRIDE));
+                if let Some(refusal) = target.and_then(|f| f.refused.clone()) {
+                    return Err(fail(Fault::Refused(refusal)));
+                }
                 let fits = target.is_some_and(|f| {
                     let same = |a: &[(u32, u32)], b: &[(u32, u32)]| {
                         a.len() == b.len() && a.iter().zip(b).all(|(x, y)| x.1 == y.1)
@@ -166,6 +169,11 @@ impl Warp {
             }
             CallTarget::Printf => {
                 self.printf(env, call)?;
+                self.run.pc += 1;
+                return Ok(Flow::Switch);
+            }
+            CallTarget::Malloc | CallTarget::Free => {
+                self.heap_call(env, call)?;
                 self.run.pc += 1;
                 return Ok(Flow::Switch);
             }
@@ -209,6 +217,28 @@ impl Warp {
             };
             if let Some(&(offset, 4)) = call.returns.first() {
                 self.local_store(lane, base + offset, 4, result);
+            }
+        }
+        Ok(())
+    }
+
+    /// `malloc` or `free`, lane by lane.
+    fn heap_call(&mut self, env: &mut Env<'_>, call: &Call) -> Result<(), (Fault, u32)> {
+        let base = self.run.bases.local;
+        let argument = call.args.first().map_or(0, |&(offset, _)| offset);
+        let mask = self.run.mask;
+        for lane in (0..32).filter(|l| mask >> l & 1 != 0) {
+            let value = self.local_load(lane, base + argument, 8).unwrap_or(0);
+            if call.target == CallTarget::Free {
+                if value != 0 && !env.grid.heaps.give_back(env.memory, value) {
+                    return Err((Fault::Free(value), lane));
+                }
+                continue;
+            }
+            let heap = env.grid.heap.as_ref();
+            let address = heap.and_then(|heap| heap.take(env.memory, value));
+            if let Some(&(offset, _)) = call.returns.first() {
+                self.local_store(lane, base + offset, 8, address.unwrap_or(0));
             }
         }
         Ok(())

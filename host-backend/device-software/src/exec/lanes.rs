@@ -229,6 +229,35 @@ pub(super) fn bfi(a: u64, b: u64, position: u32, length: u32, width: u32) -> u64
     a << position & mask | b & !mask
 }
 
+/// The low `n` bits of `a`, extended; bit 0 of `imm`: signed, bit 1: `n` counts modulo 32 instead of being clamped.
+pub(super) fn szext(imm: u64, a: u32, n: u32) -> u32 {
+    let n = if imm & 2 != 0 { n & 31 } else { n.min(32) };
+    match (n, imm & 1 != 0) {
+        (0, _) => 0,
+        (n, false) => a & (u32::MAX >> (32 - n)),
+        (n, true) => ((a << (32 - n)) as i32 >> (32 - n)) as u32,
+    }
+}
+
+/// The position of the `n`th set bit of `mask` from `base` up, or down where `n` is negative; all ones if none.
+pub(super) fn fns(mask: u32, base: u32, n: i32) -> u32 {
+    let base = base & 31;
+    if n == 0 {
+        return if mask >> base & 1 != 0 {
+            base
+        } else {
+            u32::MAX
+        };
+    }
+    let set = |&at: &u32| mask >> at & 1 != 0;
+    let skip = n.unsigned_abs() as usize - 1;
+    let found = match n > 0 {
+        true => (base..32).filter(set).nth(skip),
+        false => (0..=base).rev().filter(set).nth(skip),
+    };
+    found.unwrap_or(u32::MAX)
+}
+
 #[inline(always)]
 pub(super) fn lop3(lut: u32, a: u32, b: u32, c: u32) -> u32 {
     let term = |bit: u32, v: u32| 0u32.wrapping_sub(lut >> bit & 1) & v;

@@ -171,7 +171,7 @@ impl Warp {
 
     /// One lane's element in a space.
     #[inline]
-    fn lane_load(
+    pub(super) fn lane_load(
         &self,
         env: &Env<'_>,
         space: MemSpace,
@@ -207,7 +207,7 @@ impl Warp {
     }
 
     #[inline]
-    fn lane_store(
+    pub(super) fn lane_store(
         &mut self,
         env: &mut Env<'_>,
         space: MemSpace,

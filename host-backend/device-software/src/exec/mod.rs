@@ -1,11 +1,15 @@
 //! Execution of decoded programs: warps of 32 lanes in lockstep.
 
 pub mod alu;
+mod asynchronous;
 mod atomics;
 pub mod block;
 mod control;
+mod fp8;
+pub mod fragment;
 mod half;
 mod lanes;
+pub mod matrix;
 mod memory;
 pub mod printf;
 mod shuffle;

@@ -6,6 +6,14 @@ use super::memory::lanes;
 use super::warp::{Flow, State, Warp};
 use crate::program::{Ext, ReduxOp, Reg, ShflMode, VoteMode};
 
+/// Who carries out an operation of a group now.
+pub(super) struct Meeting {
+    /// Lanes whose group is complete.
+    pub lanes: u32,
+    /// They are all lanes that ran.
+    whole: bool,
+}
+
 impl Warp {
     fn row(&self, row: u32) -> [u32; 32] {
         self.r32[(self.run.bases.r32 + row) as usize].0
@@ -28,26 +36,44 @@ impl Warp {
             | Ext::BarWarp { mask } => *mask,
             _ => return Flow::Next,
         };
-        let split = active != self.run.mask;
-        self.keep_active(active);
         let groups = self.row(mask_row);
         if let Ext::BarWarp { .. } = ext {
+            let split = active != self.run.mask;
+            self.keep_active(active);
             return self.warp_barrier(&groups, active, split);
         }
-        let ready = self.ready(&groups, active);
-        if ready == 0 {
+        let met = self.meet(&groups, active);
+        if met.lanes != 0 {
+            self.carry_out(ext, &groups, met.lanes);
+        }
+        self.part(&met)
+    }
+
+    /// The lanes of `active` whose groups are complete stay in the running fragment; the others wait.
+    pub(super) fn meet(&mut self, groups: &[u32; 32], active: u32) -> Meeting {
+        let split = active != self.run.mask;
+        self.keep_active(active);
+        let lanes = self.ready(groups, active);
+        if lanes == 0 {
             self.run.state = State::Sync;
-            return Flow::Switch;
+        } else if lanes != active {
+            self.split_off(active & !lanes, self.run.pc, State::Sync);
         }
-        if ready != active {
-            self.split_off(active & !ready, self.run.pc, State::Sync);
+        Meeting {
+            lanes,
+            whole: lanes == active && !split,
         }
-        self.carry_out(ext, &groups, ready);
-        if ready != active || split {
+    }
+
+    /// After the operation of those who met.
+    pub(super) fn part(&mut self, met: &Meeting) -> Flow {
+        if met.whole {
+            return Flow::Next;
+        }
+        if met.lanes != 0 {
             self.run.pc += 1;
-            return Flow::Switch;
         }
-        Flow::Next
+        Flow::Switch
     }
 
     fn warp_barrier(&mut self, groups: &[u32; 32], active: u32, split: bool) -> Flow {

@@ -12,6 +12,8 @@ pub enum Format {
     Bf16,
     F32,
     F64,
+    /// Single precision with a mantissa of 11 bits, in the upper 19 bits of a register.
+    Tf32,
 }
 
 /// Rounding modes: `.rn`, `.rz`, `.rm`, `.rp`, `.rna`.
@@ -55,7 +57,13 @@ fn pick<T: Copy, const N: usize>(list: [T; N], bits: u64) -> T {
     list[(bits & 0xff) as usize % N]
 }
 
-const FORMATS: [Format; 4] = [Format::F16, Format::Bf16, Format::F32, Format::F64];
+const FORMATS: [Format; 5] = [
+    Format::F16,
+    Format::Bf16,
+    Format::F32,
+    Format::F64,
+    Format::Tf32,
+];
 const MODES: [Rounding; 5] = [
     Rounding::Nearest,
     Rounding::Zero,
@@ -208,10 +216,11 @@ impl Conversion {
                 }
             }
         };
-        if self.ftz && self.to == Format::F32 {
-            flush(self.to, result)
-        } else {
-            result
+        match self.to {
+            Format::F32 if self.ftz => flush(self.to, result),
+            Format::Tf32 if result == self.to.nan() => Format::F32.nan(),
+            Format::Tf32 => result << 13,
+            _ => result,
         }
     }
 }
@@ -222,6 +231,7 @@ impl Format {
     pub fn bits(self) -> u32 {
         match self {
             Self::F16 | Self::Bf16 => 16,
+            Self::Tf32 => 19,
             Self::F32 => 32,
             Self::F64 => 64,
         }
@@ -230,7 +240,7 @@ impl Format {
     /// Bits of the mantissa with the hidden one.
     fn precision(self) -> u32 {
         match self {
-            Self::F16 => 11,
+            Self::F16 | Self::Tf32 => 11,
             Self::Bf16 => 8,
             Self::F32 => 24,
             Self::F64 => 53,
@@ -242,6 +252,7 @@ impl Format {
         match self {
             Self::F16 => -24,
             Self::Bf16 => -133,
+            Self::Tf32 => -136,
             Self::F32 => -149,
             Self::F64 => -1074,
         }
@@ -264,11 +275,23 @@ impl Format {
         (self.top() >> 1) << (self.precision() - 1)
     }
 
+    /// The greatest finite value as a single, where it is less than that of singles.
+    #[must_use]
+    pub fn greatest(self) -> Option<u32> {
+        match self {
+            Self::F16 => Some(65504f32.to_bits()),
+            Self::Bf16 => Some(0x7f7f_0000),
+            Self::Tf32 => Some(0x7f7f_e000),
+            Self::F32 | Self::F64 => None,
+        }
+    }
+
     /// The NaN that invalid operations give.
     #[must_use]
     pub fn nan(self) -> u64 {
         match self {
             Self::F16 | Self::Bf16 => 0x7fff,
+            Self::Tf32 => 0x3ffff,
             Self::F32 => 0x7fff_ffff,
             Self::F64 => 0xfff8_0000_0000_0000,
         }
@@ -481,24 +504,17 @@ fn sqrt(f: Format, a: u64, mode: Rounding) -> u64 {
 
 /// Half precision to single; exact.
 #[must_use]
+#[inline(always)]
 pub fn f16_to_f32(bits: u32) -> f32 {
-    let Parts::Finite(sign, e, m) = parts(Format::F16, u64::from(bits)) else {
-        return match parts(Format::F16, u64::from(bits)) {
-            Parts::Infinite(true) => f32::NEG_INFINITY,
-            Parts::Infinite(false) => f32::INFINITY,
-            Parts::Zero(true) => -0.0,
-            Parts::Zero(false) => 0.0,
-            _ => f32::from_bits(0x7fff_ffff),
-        };
+    let magnitude = bits & 0x7fff;
+    // The exponent's bias is 15 instead of 127; scaling makes subnormals right as well.
+    let finite = f32::from_bits(magnitude << 13) * f32::from_bits((127 + 112) << 23);
+    let value = match magnitude {
+        0..0x7c00 => finite.to_bits(),
+        0x7c00 => f32::INFINITY.to_bits(),
+        _ => return f32::from_bits(0x7fff_ffff),
     };
-    f32::from_bits(pack(
-        Format::F32,
-        sign,
-        e,
-        u128::from(m),
-        false,
-        Rounding::Nearest,
-    ) as u32)
+    f32::from_bits(value | (bits & 0x8000) << 16)
 }
 
 /// Single precision to a 16-bit format, to nearest.

@@ -5,6 +5,7 @@ use super::memory::lanes;
 use super::warp::{Flow, Warp};
 use crate::error::Fault;
 use crate::program::{Reg, SurfAccess, TexGeometry, TexRead};
+use crate::texture::Point;
 
 type Stop = (Fault, u32);
 
@@ -15,6 +16,7 @@ fn dimensions(geometry: TexGeometry) -> (usize, bool) {
         TexGeometry::D3 | TexGeometry::Cube => (3, false),
         TexGeometry::A1 => (1, true),
         TexGeometry::A2 => (2, true),
+        TexGeometry::ACube => (3, true),
     }
 }
 
@@ -28,6 +30,10 @@ impl Warp {
         let handles = self.read(read.texture);
         let coords: Vec<[u64; 32]> = read.coords.iter().map(|&r| self.read(r)).collect();
         let levels = read.level.map(|r| self.read(r));
+        let gradients = read.gradients.as_ref().map(|g| {
+            g.each_ref()
+                .map(|list| -> Vec<[u64; 32]> { list.iter().map(|&r| self.read(r)).collect() })
+        });
         let (count, layered) = dimensions(read.geometry);
         let mut out = [[0u64; 32]; 4];
         let mut last = None;
@@ -52,8 +58,28 @@ impl Warp {
                 match read.gather {
                     Some(component) => texture.gather(env.memory, at, component),
                     None => {
-                        let level = levels.map_or(0.0, |v| f32::from_bits(v[l] as u32));
-                        texture.sample(env.memory, at, count, layer, level)
+                        let level = match &gradients {
+                            Some(directions) => {
+                                texture.level_of(directions.each_ref().map(|rows| {
+                                    let mut at = [0f32; 3];
+                                    for (slot, row) in at.iter_mut().zip(rows) {
+                                        *slot = f32::from_bits(row[l] as u32);
+                                    }
+                                    at
+                                }))
+                            }
+                            None => levels.map_or(0.0, |v| f32::from_bits(v[l] as u32)),
+                        };
+                        let point = match read.geometry {
+                            TexGeometry::Cube | TexGeometry::ACube => texture.on_cube(at, layer),
+                            _ => Point {
+                                coords: at,
+                                dimensions: count,
+                                layer,
+                                clamped: false,
+                            },
+                        };
+                        texture.sample(env.memory, &point, level)
                     }
                 }
             } else {
@@ -119,10 +145,10 @@ impl Warp {
                 at[2] = at[2].clamp(0, d as i64 - 1);
             }
             let [x, y, z] = at.map(|v| u64::try_from(v).unwrap_or(u64::MAX / 2));
-            if x % size != 0 {
+            if at[0].rem_euclid(size as i64) != 0 {
                 return Err((
                     Fault::Misaligned {
-                        address: x,
+                        address: at[0] as u64,
                         size: size as u32,
                         access: "surface",
                     },

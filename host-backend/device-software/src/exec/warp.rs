@@ -520,6 +520,9 @@ impl Warp {
             }
             Ext::Store(access) => self.store(env, access, active),
             Ext::Atomic(atomic) => self.atomic(env, atomic, active),
+            Ext::Matrix(matrix) => self.matrix(env, matrix, active),
+            Ext::CopyAsync(copy) => self.copy_async(env, copy, active),
+            Ext::Barrier64(barrier) => self.barrier64(env, barrier, active),
             Ext::Tex(read) => self.tex(env, read, active),
             Ext::Surf(access) => self.surf(env, access, active),
             Ext::Special { what, d } => {

@@ -19,6 +19,9 @@ pub enum Type {
     F32,
     F16x2,
     BF16x2,
+    S16x2,
+    U16x2,
+    F32x2,
     B64,
     U64,
     S64,
@@ -46,6 +49,9 @@ impl Type {
             "f32" => Self::F32,
             "f16x2" => Self::F16x2,
             "bf16x2" => Self::BF16x2,
+            "s16x2" => Self::S16x2,
+            "u16x2" => Self::U16x2,
+            "f32x2" => Self::F32x2,
             "b64" => Self::B64,
             "u64" => Self::U64,
             "s64" => Self::S64,
@@ -61,8 +67,9 @@ impl Type {
         match self {
             Self::Pred | Self::B8 | Self::U8 | Self::S8 => 1,
             Self::B16 | Self::U16 | Self::S16 | Self::F16 | Self::BF16 => 2,
-            Self::B32 | Self::U32 | Self::S32 | Self::F32 | Self::F16x2 | Self::BF16x2 => 4,
-            Self::B64 | Self::U64 | Self::S64 | Self::F64 => 8,
+            Self::B32 | Self::U32 | Self::S32 | Self::F32 => 4,
+            Self::F16x2 | Self::BF16x2 | Self::S16x2 | Self::U16x2 => 4,
+            Self::B64 | Self::U64 | Self::S64 | Self::F64 | Self::F32x2 => 8,
             Self::B128 => 16,
         }
     }
@@ -218,6 +225,8 @@ pub struct Function<'a> {
     pub body: Option<Vec<Statement<'a>>>,
     /// `.maxntid` or `.reqntid`, product of the dimensions.
     pub max_threads: Option<u32>,
+    /// `.reqnctapercluster`, product of the dimensions; 1 without.
+    pub cluster: u64,
     /// Line.
     pub line: u32,
 }
@@ -233,4 +242,6 @@ pub struct Module<'a> {
     pub variables: Vec<Var<'a>>,
     /// Functions in order.
     pub functions: Vec<Function<'a>>,
+    /// `.alias`: further names of functions.
+    pub aliases: Vec<(&'a str, &'a str)>,
 }

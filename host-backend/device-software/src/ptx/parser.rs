@@ -191,7 +191,13 @@ impl<'a> Parser<'a> {
                     self.variables(space, linkage, &mut module.variables)?;
                     linkage = Linkage::default();
                 }
-                ".alias" => return Err(PtxError::unsupported(line, ".alias")),
+                ".alias" => {
+                    self.at += 1;
+                    let name = self.word()?;
+                    self.expect(b',')?;
+                    module.aliases.push((name, self.word()?));
+                    self.expect(b';')?;
+                }
                 other => return Err(PtxError::unsupported(line, format!("directive {other}"))),
             }
         }
@@ -419,25 +425,24 @@ impl<'a> Parser<'a> {
         let returns = if entry { Vec::new() } else { self.params()? };
         let name = self.word()?;
         let params = self.params()?;
-        let mut max_threads = None;
+        let (mut max_threads, mut cluster) = (None, 1);
         loop {
             match self.peek() {
                 Some(Token::Word(".maxntid" | ".reqntid")) => {
                     self.at += 1;
-                    let mut product = 1u64;
-                    loop {
-                        product = product.saturating_mul(self.integer()?);
-                        if !self.eat(b',') {
-                            break;
-                        }
-                    }
-                    max_threads = u32::try_from(product).ok();
+                    max_threads = u32::try_from(self.product()?).ok();
                 }
-                Some(Token::Word(".minnctapersm" | ".maxnreg" | ".maxnctapersm")) => {
+                Some(Token::Word(".reqnctapercluster")) => {
+                    self.at += 1;
+                    cluster = self.product()?;
+                }
+                Some(Token::Word(
+                    ".minnctapersm" | ".maxnreg" | ".maxnctapersm" | ".maxclusterrank",
+                )) => {
                     self.at += 1;
                     self.integer()?;
                 }
-                Some(Token::Word(".noreturn")) => self.at += 1,
+                Some(Token::Word(".noreturn" | ".explicitcluster")) => self.at += 1,
                 Some(Token::Word(".pragma")) => self.skip_to_semicolon()?,
                 Some(Token::Word(word)) if word.starts_with('.') => {
                     return Err(PtxError::unsupported(
@@ -461,8 +466,20 @@ impl<'a> Parser<'a> {
             params,
             body,
             max_threads,
+            cluster,
             line,
         })
+    }
+
+    /// The product of a list of integers.
+    fn product(&mut self) -> Result<u64> {
+        let mut product = 1u64;
+        loop {
+            product = product.saturating_mul(self.integer()?);
+            if !self.eat(b',') {
+                return Ok(product);
+            }
+        }
     }
 
     /// Statements up to the closing brace, which is consumed.

@@ -1,6 +1,8 @@
 //! What the tests of this crate share: a device of their own, PTX written for it, memory in and out.
 #![allow(dead_code)]
 
+pub mod table;
+
 use paragpu_device::conformance::settle;
 use paragpu_device::{Device, Error, Function, Launch, ModuleId, Platform, StreamId};
 use paragpu_device_software::{Options, SoftwarePlatform};

@@ -1,0 +1,222 @@
+//! Asynchronous copies and barrier objects (PTX ISA 9.7.9.25, 9.7.13.15).
+
+use super::memory::{hint, space};
+use super::{Decoder, Result};
+use crate::program::{Address, Barrier64, BarrierOp, CopyAsync, CopySize, Ext, MemSpace, Reg};
+use crate::ptx::ast::{Operand, Type};
+
+impl<'m> Decoder<'m> {
+    pub(super) fn asynchronous(
+        &mut self,
+        base: &str,
+        mods: &[&str],
+        operands: &[Operand<'m>],
+    ) -> Result<bool> {
+        match (base, mods) {
+            ("cp", ["async", "bulk", rest @ ..]) => self.bulk(rest, operands),
+            ("cp", ["async", rest @ ..]) => self.copy(rest, operands),
+            ("mbarrier", [what, rest @ ..]) => self.barrier_object(what, rest, operands),
+            _ => Ok(false),
+        }
+    }
+
+    fn copy(&mut self, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
+        match mods {
+            // Every copy is complete when its instruction is over.
+            ["commit_group" | "wait_group" | "wait_all"] => {
+                self.ext(Ext::Nop);
+                return Ok(true);
+            }
+            ["mbarrier", "arrive", rest @ ..] => {
+                let [address] = self.operands(operands)?;
+                let address = self.address(address, space(rest))?;
+                if rest.contains(&"noinc") {
+                    self.on_barrier(BarrierOp::Arrive, address, None, None);
+                } else {
+                    // The arrival that it adds to the phase and its own cancel out.
+                    self.ext(Ext::Nop);
+                }
+                return Ok(true);
+            }
+            ["ca" | "cg", to, "global", rest @ ..]
+                if to.starts_with("shared") && rest.iter().all(|m| hint(m)) => {}
+            _ => return Ok(false),
+        }
+        let [to, from, size, more @ ..] = operands else {
+            return self.invalid("wrong number of operands");
+        };
+        let &Operand::Int(size @ (4 | 8 | 16)) = size else {
+            return self.invalid("cp.async copies 4, 8 or 16 bytes");
+        };
+        let to = self.address(to, MemSpace::Shared)?;
+        let from = self.address(from, MemSpace::Global)?;
+        let (mut source, mut ignore) = (None, None);
+        for operand in more {
+            match operand {
+                Operand::Name(name) => match self.find_register(name) {
+                    Some((Reg::R32(row), _)) => source = Some(row),
+                    Some((Reg::P(p), _)) => ignore = Some(p),
+                    // A cache policy.
+                    Some((Reg::R64(_), _)) => {}
+                    None => return self.invalid(format!("{name} is not a register")),
+                },
+                Operand::Not(_) => ignore = Some(self.plain_pred(operand)?),
+                operand => source = Some(self.s32(operand, Type::U32)?),
+            }
+        }
+        self.ext(Ext::CopyAsync(CopyAsync {
+            to,
+            from,
+            size: CopySize::Fixed(size as u32),
+            source,
+            ignore,
+            barrier: None,
+        }));
+        Ok(true)
+    }
+
+    /// `cp.async.bulk` between global and the block's own shared memory.
+    fn bulk(&mut self, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
+        let is_shared = |m: &str| matches!(m, "shared" | "shared::cta" | "shared::cluster");
+        let ([to, from], barrier) = match mods {
+            ["commit_group"] | ["wait_group", ..] | ["prefetch", "L2", ..] => {
+                self.ext(Ext::Nop);
+                return Ok(true);
+            }
+            [to, "global", rest @ ..]
+                if is_shared(to) && rest.first() == Some(&"mbarrier::complete_tx::bytes") =>
+            {
+                if rest.iter().skip(1).any(|m| !hint(m)) {
+                    return self.unsupported(format!("cp.async.bulk.{}", mods.join(".")));
+                }
+                ([MemSpace::Shared, MemSpace::Global], true)
+            }
+            ["global", from, "bulk_group", rest @ ..]
+                if is_shared(from) && rest.iter().all(|m| hint(m)) =>
+            {
+                ([MemSpace::Global, MemSpace::Shared], false)
+            }
+            _ => return Ok(false),
+        };
+        let [d, a, size, more @ ..] = operands else {
+            return self.invalid("wrong number of operands");
+        };
+        let (to, from) = (self.address(d, to)?, self.address(a, from)?);
+        let size = CopySize::Bulk(self.s32(size, Type::U32)?);
+        let barrier = match (barrier, more) {
+            (true, [address, ..]) => Some(self.address(address, MemSpace::Shared)?),
+            (true, []) => return self.invalid("wrong number of operands"),
+            (false, _) => None,
+        };
+        self.ext(Ext::CopyAsync(CopyAsync {
+            to,
+            from,
+            size,
+            source: None,
+            ignore: None,
+            barrier,
+        }));
+        Ok(true)
+    }
+
+    fn on_barrier(&mut self, op: BarrierOp, address: Address, d: Option<Reg>, a: Option<Reg>) {
+        self.ext(Ext::Barrier64(Barrier64 { op, address, d, a }));
+    }
+
+    fn barrier_object(
+        &mut self,
+        what: &str,
+        mods: &[&str],
+        operands: &[Operand<'m>],
+    ) -> Result<bool> {
+        const KNOWN: &[&str] = &[
+            "expect_tx",
+            "noComplete",
+            "parity",
+            "relaxed",
+            "acquire",
+            "release",
+            "cta",
+            "cluster",
+            "shared",
+            "shared::cta",
+            "shared::cluster",
+        ];
+        self.only(mods, KNOWN)?;
+        let mut space = space(mods);
+        let parity = mods.contains(&"parity");
+        if what == "pending_count" {
+            let [d, state] = self.operands(operands)?;
+            let (state, d) = (self.s64(state, Type::B64)?, self.d32(d)?);
+            // The lowest field of the state.
+            let mask = self.f.const32((1 << 20) - 1);
+            self.emit(crate::program::Op::Low64, d, state, 0, 0, 0);
+            self.emit(crate::program::Op::And32, d, d, mask, 0, 0);
+            return Ok(true);
+        }
+        if space == MemSpace::Global {
+            return self.invalid("a barrier object lies in shared memory");
+        }
+        if matches!(what, "arrive" | "arrive_drop" | "test_wait" | "try_wait")
+            && mods.iter().any(|m| matches!(*m, "cta" | "cluster"))
+            && !mods.iter().any(|m| m.starts_with("shared"))
+        {
+            space = MemSpace::Generic;
+        }
+        let (op, d, address, a) = match (what, operands) {
+            ("init", [address, count]) => {
+                let count = Reg::R32(self.s32(count, Type::U32)?);
+                (BarrierOp::Init, None, address, Some(count))
+            }
+            ("inval", [_]) => {
+                self.ext(Ext::Nop);
+                return Ok(true);
+            }
+            ("expect_tx" | "complete_tx", [address, count]) => {
+                let count = Reg::R32(self.s32(count, Type::U32)?);
+                let op = match what {
+                    "expect_tx" => BarrierOp::Expect,
+                    _ => BarrierOp::Complete,
+                };
+                (op, None, address, Some(count))
+            }
+            ("arrive" | "arrive_drop", [d, address, more @ ..]) if more.len() < 2 => {
+                let op = match (what, mods.contains(&"expect_tx")) {
+                    ("arrive", true) => BarrierOp::ArriveExpect,
+                    ("arrive", false) => BarrierOp::Arrive,
+                    (_, false) => BarrierOp::ArriveDrop,
+                    _ => return self.unsupported("mbarrier.arrive_drop.expect_tx"),
+                };
+                let count = match more {
+                    [count] => Some(Reg::R32(self.s32(count, Type::U32)?)),
+                    _ if op == BarrierOp::ArriveExpect => {
+                        return self.invalid("wrong number of operands");
+                    }
+                    _ => None,
+                };
+                let d = match d {
+                    Operand::Name("_") => None,
+                    d => Some(Reg::R64(self.d64(d)?)),
+                };
+                (op, d, address, count)
+            }
+            ("test_wait" | "try_wait", [d, address, state, more @ ..]) if more.len() < 2 => {
+                let op = match (what, parity) {
+                    ("test_wait", false) => BarrierOp::Test,
+                    ("test_wait", true) => BarrierOp::TestParity,
+                    (_, false) => BarrierOp::Try,
+                    (_, true) => BarrierOp::TryParity,
+                };
+                let state = match parity {
+                    true => Reg::R32(self.s32(state, Type::U32)?),
+                    false => Reg::R64(self.s64(state, Type::B64)?),
+                };
+                (op, Some(Reg::P(self.dp(d)?)), address, Some(state))
+            }
+            _ => return Ok(false),
+        };
+        let address = self.address(address, space)?;
+        self.on_barrier(op, address, d, a);
+        Ok(true)
+    }
+}

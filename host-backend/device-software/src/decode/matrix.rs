@@ -1,0 +1,297 @@
+//! Matrix operations of a warp (PTX ISA 9.7.14).
+
+use super::memory::space;
+use super::{Decoder, Result};
+use crate::exec::fragment::{
+    self, Combine, Element, Fragment, Layout, MOST_DOUBLES, MOST_SINGLES, Matrix, Multiply, Role,
+    Shape, Transfer,
+};
+use crate::program::{Ext, Reg};
+use crate::ptx::ast::{Operand, Type};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Layouts that this module uses.
+pub(super) type Places = HashMap<(Layout, Shape, Role, Element, usize), Arc<[u16]>>;
+
+/// Most rows or columns of a matrix.
+const MOST: u32 = 256;
+
+/// `m16n8k16`.
+fn shape(m: &str) -> Option<Shape> {
+    let rest = m.strip_prefix('m')?;
+    let (rows, rest) = rest.split_once('n')?;
+    let (columns, depth) = rest.split_once('k')?;
+    let size = |text: &str| text.parse().ok().filter(|n| (1..=MOST).contains(n));
+    Some([size(rows)?, size(columns)?, size(depth)?])
+}
+
+fn boxed(matrix: Matrix) -> Ext {
+    Ext::Matrix(Box::new(matrix))
+}
+
+/// What the modifiers of `mma` and `wmma` say.
+#[derive(Default)]
+struct Form<'a> {
+    shape: Option<Shape>,
+    elements: Vec<Element>,
+    layouts: Vec<&'a str>,
+    saturate: bool,
+    combine: Option<Combine>,
+}
+
+impl<'m> Decoder<'m> {
+    pub(super) fn matrix(
+        &mut self,
+        base: &str,
+        mods: &[&str],
+        operands: &[Operand<'m>],
+    ) -> Result<bool> {
+        match (base, mods) {
+            ("mma", ["sync", rest @ ..]) => self.mma(Layout::Documented, rest, operands),
+            ("wmma", ["mma", "sync", rest @ ..]) => self.mma(Layout::Rows, rest, operands),
+            ("wmma", ["load", role @ ("a" | "b" | "c"), "sync", rest @ ..]) => {
+                self.wmma_transfer(role, false, rest, operands)
+            }
+            ("wmma", ["store", "d", "sync", rest @ ..]) => {
+                self.wmma_transfer("d", true, rest, operands)
+            }
+            ("ldmatrix" | "stmatrix", _) => self.matrix_rows(base == "stmatrix", mods, operands),
+            ("movmatrix", ["sync", "aligned", "m8n8", "trans", "b16"]) => {
+                let [d, a] = self.operands(operands)?;
+                let (a, d) = (self.s32(a, Type::B32)?, self.d32(d)?);
+                self.ext(boxed(Matrix::Transpose {
+                    d: Reg::R32(d),
+                    a: Reg::R32(a),
+                }));
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    fn form<'a>(&self, mods: &[&'a str]) -> Result<Form<'a>> {
+        let mut form = Form::default();
+        for m in mods {
+            match *m {
+                "aligned" | "popc" | "rn" => {}
+                "satfinite" => form.saturate = true,
+                "and" => form.combine = Some(Combine::And),
+                "xor" => form.combine = Some(Combine::Xor),
+                "row" | "col" => form.layouts.push(m),
+                m if m.starts_with("shared") || m == "global" => {}
+                m => match (shape(m), Element::parse(m)) {
+                    (Some(shape), _) => form.shape = Some(shape),
+                    (None, Some(element)) => form.elements.push(element),
+                    (None, None) => return self.unsupported(format!("matrix modifier .{m}")),
+                },
+            }
+        }
+        Ok(form)
+    }
+
+    fn fragment(
+        &mut self,
+        layout: Layout,
+        shape: Shape,
+        role: Role,
+        element: Element,
+        operand: &Operand<'m>,
+        written: bool,
+    ) -> Result<Fragment> {
+        let list = match operand {
+            Operand::Vector(list) => list.as_slice(),
+            one => std::slice::from_ref(one),
+        };
+        let key = (layout, shape, role, element, list.len());
+        let places = match self.places.get(&key) {
+            Some(places) => Arc::clone(places),
+            None => {
+                let Some(places) = fragment::places(layout, shape, role, element, list.len())
+                else {
+                    return self.unsupported(format!(
+                        "{} registers of {element:?} for this operand of m{}n{}k{}",
+                        list.len(),
+                        shape[0],
+                        shape[1],
+                        shape[2]
+                    ));
+                };
+                self.places.insert(key, Arc::clone(&places));
+                places
+            }
+        };
+        let ty = match element {
+            Element::F64 => Type::F64,
+            Element::F32 => Type::F32,
+            _ => Type::B32,
+        };
+        let mut regs = Vec::new();
+        for operand in list {
+            let reg = match written {
+                true => self.dest(operand, ty)?,
+                false => self.source(operand, ty)?,
+            };
+            if matches!(reg, Reg::R64(_)) != (element == Element::F64) {
+                return self.invalid("width of a matrix register");
+            }
+            regs.push(reg);
+        }
+        Ok(Fragment {
+            element,
+            regs,
+            places,
+        })
+    }
+
+    fn mma(&mut self, layout: Layout, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {
+        let form = self.form(mods)?;
+        let Some(shape) = form.shape else {
+            return self.invalid("no shape");
+        };
+        // `wmma` of halves names only D and C.
+        let [d, a, b, c] = match *form.elements.as_slice() {
+            [d, c] if layout == Layout::Rows => [d, Element::F16, Element::F16, c],
+            [d, a, b, c] => [d, a, b, c],
+            _ => return self.unsupported("these matrix types"),
+        };
+        let sums = [d, c];
+        let fits = match a {
+            Element::F64 => b == a && sums == [Element::F64; 2],
+            Element::S8 | Element::U8 | Element::S4 | Element::U4 => {
+                b.bits() == a.bits() && !b.single() && sums == [Element::S32; 2]
+            }
+            Element::B1 => b == a && form.combine.is_some() && sums == [Element::S32; 2],
+            Element::F16 | Element::E4m3 | Element::E5m2 => {
+                b.bits() == a.bits()
+                    && b.single()
+                    && sums
+                        .iter()
+                        .all(|s| matches!(s, Element::F16 | Element::F32))
+            }
+            Element::Bf16 | Element::Tf32 => b == a && sums == [Element::F32; 2],
+            _ => false,
+        };
+        let documented = shape[1] == 8 && matches!(shape[0], 8 | 16);
+        // m8n8k4 of halves is four products side by side, with layouts of its own.
+        let volta = shape == [8, 8, 4] && a == Element::F16;
+        let in_order = layout == Layout::Rows || form.layouts == ["row", "col"];
+        if !fits || volta || (layout == Layout::Documented && !documented) || !in_order {
+            return self.unsupported(format!("matrix multiplication .{}", mods.join(".")));
+        }
+        let largest = [Role::A, Role::B, Role::Sum]
+            .map(|role| fragment::extent(shape, role).iter().product::<u32>())
+            .into_iter()
+            .max();
+        if a.single() && largest > Some(MOST_SINGLES)
+            || a == Element::F64 && largest > Some(MOST_DOUBLES)
+        {
+            return self.unsupported("matrices of this size");
+        }
+        let [dd, aa, bb, cc] = self.operands(operands)?;
+        let multiply = Multiply {
+            shape,
+            a: self.fragment(layout, shape, Role::A, a, aa, false)?,
+            b: self.fragment(layout, shape, Role::B, b, bb, false)?,
+            c: self.fragment(layout, shape, Role::Sum, c, cc, false)?,
+            d: self.fragment(layout, shape, Role::Sum, d, dd, true)?,
+            saturate: form.saturate,
+            combine: form.combine.unwrap_or(Combine::Multiply),
+        };
+        self.ext(boxed(Matrix::Multiply(multiply)));
+        Ok(true)
+    }
+
+    fn wmma_transfer(
+        &mut self,
+        role: &str,
+        store: bool,
+        mods: &[&str],
+        operands: &[Operand<'m>],
+    ) -> Result<bool> {
+        let form = self.form(mods)?;
+        let (Some(shape), [element], [order]) = (
+            form.shape,
+            form.elements.as_slice(),
+            form.layouts.as_slice(),
+        ) else {
+            return self.invalid("malformed wmma");
+        };
+        let role = match role {
+            "a" => Role::A,
+            "b" => Role::B,
+            _ => Role::Sum,
+        };
+        let (first, second, stride) = match operands {
+            [first, second] => (first, second, None),
+            [first, second, stride] => (first, second, Some(self.s32(stride, Type::U32)?)),
+            _ => return self.invalid("wrong number of operands"),
+        };
+        let (address, regs) = if store {
+            (first, second)
+        } else {
+            (second, first)
+        };
+        let address = self.address(address, space(mods))?;
+        let fragment = self.fragment(Layout::Rows, shape, role, *element, regs, !store)?;
+        self.ext(boxed(Matrix::Transfer(Transfer {
+            fragment,
+            extent: fragment::extent(shape, role),
+            address,
+            stride,
+            columns: *order == "col",
+            store,
+        })));
+        Ok(true)
+    }
+
+    fn matrix_rows(
+        &mut self,
+        store: bool,
+        mods: &[&str],
+        operands: &[Operand<'m>],
+    ) -> Result<bool> {
+        let mut count = 0;
+        for m in mods {
+            match *m {
+                "sync" | "aligned" | "m8n8" | "trans" | "b16" => {}
+                "shared" | "shared::cta" => {}
+                "x1" => count = 1,
+                "x2" => count = 2,
+                "x4" => count = 4,
+                m => return self.unsupported(format!("modifier .{m}")),
+            }
+        }
+        if !mods.contains(&"m8n8") || !mods.contains(&"b16") {
+            return Ok(false);
+        }
+        let [first, second] = self.operands(operands)?;
+        let (address, list) = if store {
+            (first, second)
+        } else {
+            (second, first)
+        };
+        let list = match list {
+            Operand::Vector(list) => list.as_slice(),
+            one => std::slice::from_ref(one),
+        };
+        if list.len() != count {
+            return self.invalid("number of matrices");
+        }
+        let address = self.address(address, space(mods))?;
+        let mut regs = Vec::new();
+        for operand in list {
+            regs.push(Reg::R32(match store {
+                true => self.s32(operand, Type::B32)?,
+                false => self.d32(operand)?,
+            }));
+        }
+        self.ext(boxed(Matrix::Rows {
+            address,
+            regs,
+            transposed: mods.contains(&"trans"),
+            store,
+        }));
+        Ok(true)
+    }
+}

@@ -1,0 +1,214 @@
+//! Asynchronous copies and barrier objects.
+//!
+//! A copy is complete when its instruction is over, so waiting for groups of copies is nothing. A barrier object
+//! is 64 bits of shared memory: how many arrivals are pending (20 bits), how many a phase expects (20 bits), how
+//! many bytes are outstanding (23 bits, two's complement), and the parity of the phase (the highest bit). Bytes
+//! may complete before they are expected.
+
+use super::block::Env;
+use super::memory::{bad, lanes, resolve, update};
+use super::warp::{Flow, Warp};
+use crate::error::Fault;
+use crate::program::{Barrier64, BarrierOp, CopyAsync, CopySize, MemSpace, Reg};
+
+type Stop = (Fault, u32);
+
+const FIELD: u64 = (1 << 20) - 1;
+const EXPECTED: u32 = 20;
+const BYTES: u32 = 40;
+const PHASE: u32 = 63;
+
+/// A barrier object's fields.
+#[derive(Clone, Copy)]
+struct Object {
+    pending: u64,
+    expected: u64,
+    bytes: i64,
+    phase: u64,
+}
+
+impl Object {
+    fn of(word: u64) -> Self {
+        Self {
+            pending: word & FIELD,
+            expected: word >> EXPECTED & FIELD,
+            bytes: (word << 1) as i64 >> (BYTES + 1),
+            phase: word >> PHASE,
+        }
+    }
+
+    /// The word, with the next phase begun if this one is complete.
+    fn word(mut self) -> u64 {
+        if self.pending == 0 && self.bytes == 0 {
+            self.phase ^= 1;
+            self.pending = self.expected;
+        }
+        self.pending
+            | self.expected << EXPECTED
+            | ((self.bytes as u64) << BYTES & !(1 << PHASE))
+            | self.phase << PHASE
+    }
+}
+
+/// The object after an operation that changes it.
+fn changed(op: BarrierOp, word: u64, count: u64) -> u64 {
+    let mut object = Object::of(word);
+    match op {
+        BarrierOp::Init => {
+            // Not through `word`: a count of 0 would complete at once.
+            return count & FIELD | (count & FIELD) << EXPECTED;
+        }
+        BarrierOp::Arrive => object.pending = object.pending.saturating_sub(count),
+        BarrierOp::ArriveDrop => {
+            object.pending = object.pending.saturating_sub(count);
+            object.expected = object.expected.saturating_sub(count);
+        }
+        BarrierOp::ArriveExpect => {
+            object.bytes += count as i64;
+            object.pending = object.pending.saturating_sub(1);
+        }
+        BarrierOp::Expect => object.bytes += count as i64,
+        BarrierOp::Complete => object.bytes -= count as i64,
+        _ => return word,
+    }
+    object.word()
+}
+
+impl Warp {
+    fn object(
+        &self,
+        env: &mut Env<'_>,
+        space: MemSpace,
+        address: u64,
+        lane: usize,
+        f: impl FnOnce(u64) -> u64,
+    ) -> Result<u64, Stop> {
+        let (space, at) = match space {
+            MemSpace::Generic => resolve(address),
+            space => (space, address),
+        };
+        let old = match space {
+            MemSpace::Shared => update(env.shared, at, 8, f),
+            _ => None,
+        };
+        old.ok_or_else(|| (bad(address, 8, "barrier"), lane as u32))
+    }
+
+    pub(super) fn barrier64(
+        &mut self,
+        env: &mut Env<'_>,
+        barrier: &Barrier64,
+        mask: u32,
+    ) -> Result<Flow, Stop> {
+        let at = self.addresses(&barrier.address);
+        let space = barrier.address.space;
+        let arguments = barrier.a.map_or([1; 32], |a| self.read(a));
+        let op = barrier.op;
+        let mut out = [0; 32];
+        let mut waits = false;
+        for l in lanes(mask) {
+            let argument = arguments[l];
+            let old = self.object(env, space, at[l], l, |word| changed(op, word, argument))?;
+            let phase = match op {
+                BarrierOp::Test | BarrierOp::Try => argument >> PHASE,
+                BarrierOp::TestParity | BarrierOp::TryParity => argument & 1,
+                _ => {
+                    out[l] = old;
+                    continue;
+                }
+            };
+            let over = old >> PHASE != phase;
+            out[l] = u64::from(over);
+            waits |= !over;
+        }
+        if let Some(d) = barrier.d {
+            self.write(d, &out, mask);
+        }
+        if waits && matches!(op, BarrierOp::Try | BarrierOp::TryParity) {
+            self.spins += 64;
+            return Ok(Flow::Yield);
+        }
+        if waits {
+            self.spins += 1;
+        }
+        Ok(Flow::Next)
+    }
+
+    pub(super) fn copy_async(
+        &mut self,
+        env: &mut Env<'_>,
+        copy: &CopyAsync,
+        mask: u32,
+    ) -> Result<Flow, Stop> {
+        let (to, from) = (self.addresses(&copy.to), self.addresses(&copy.from));
+        let sizes = match copy.size {
+            CopySize::Fixed(size) => [u64::from(size); 32],
+            CopySize::Bulk(row) => self.read(Reg::R32(row)),
+        };
+        let sources = copy.source.map(|row| self.read(Reg::R32(row)));
+        let ignored = copy
+            .ignore
+            .map_or(0, |p| self.p[(self.run.bases.p + p) as usize]);
+        let barriers = copy.barrier.as_ref().map(|b| (b.space, self.addresses(b)));
+        for l in lanes(mask) {
+            let size = sizes[l];
+            let aligned = match copy.size {
+                CopySize::Fixed(_) => size,
+                CopySize::Bulk(_) => 16,
+            };
+            for address in [to[l], from[l], size] {
+                if !address.is_multiple_of(aligned) {
+                    let fault = Fault::Misaligned {
+                        address,
+                        size: aligned as u32,
+                        access: "copy",
+                    };
+                    return Err((fault, l as u32));
+                }
+            }
+            let mut there = sources.map_or(size, |s| s[l].min(size));
+            if ignored >> l & 1 != 0 {
+                there = 0;
+            }
+            self.copy_lane(env, copy, l, [to[l], from[l]], [size, there])?;
+            if let Some((space, at)) = &barriers {
+                let complete = |word| changed(BarrierOp::Complete, word, size);
+                self.object(env, *space, at[l], l, complete)?;
+            }
+        }
+        Ok(Flow::Next)
+    }
+
+    /// Copies the first `there` of `size` bytes; the others become zero.
+    fn copy_lane(
+        &mut self,
+        env: &mut Env<'_>,
+        copy: &CopyAsync,
+        lane: usize,
+        [to, from]: [u64; 2],
+        [size, there]: [u64; 2],
+    ) -> Result<(), Stop> {
+        let width = if size.is_multiple_of(8) { 8 } else { 4 };
+        let stop = |fault| (fault, lane as u32);
+        for at in (0..size).step_by(width) {
+            let left = there.saturating_sub(at).min(width as u64);
+            let source = from.wrapping_add(at);
+            let mut value = 0;
+            if left == width as u64 {
+                value = self
+                    .lane_load(env, copy.from.space, lane, source, width as u8)
+                    .map_err(stop)?;
+            } else {
+                for n in 0..left {
+                    let byte =
+                        self.lane_load(env, copy.from.space, lane, source.wrapping_add(n), 1);
+                    value |= byte.map_err(stop)? << (8 * n);
+                }
+            }
+            let target = to.wrapping_add(at);
+            self.lane_store(env, copy.to.space, lane, target, width as u8, value)
+                .map_err(stop)?;
+        }
+        Ok(())
+    }
+}

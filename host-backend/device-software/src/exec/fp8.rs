@@ -1,0 +1,47 @@
+//! 8-bit floats: e4m3 (no infinities, one NaN of each sign) and e5m2 (the upper byte of half precision).
+
+use super::soft::f16_to_f32;
+use crate::decode::FP8_E5M2;
+
+/// Both of a format's NaNs become this one.
+const NAN: u32 = 0x7f;
+
+/// Exact.
+pub(super) fn to_single(imm: u64, bits: u32) -> f32 {
+    if imm & FP8_E5M2 != 0 {
+        return f16_to_f32(bits << 8 & 0xff00);
+    }
+    let magnitude = bits & 0x7f;
+    if magnitude == NAN {
+        return f32::NAN;
+    }
+    // The exponent's bias is 7 instead of 127.
+    let value = f32::from_bits(magnitude << 20) * f32::from_bits((127 + 120) << 23);
+    if bits & 0x80 != 0 { -value } else { value }
+}
+
+/// To nearest, ties to even; what is too large becomes the greatest finite value (`.rn.satfinite`).
+pub(super) fn from_single(imm: u64, value: f32) -> u32 {
+    if value.is_nan() {
+        return NAN;
+    }
+    let (mantissa, least, greatest) = if imm & FP8_E5M2 != 0 {
+        (2, -14, 57344f32)
+    } else {
+        (3, -6, 448f32)
+    };
+    let magnitude = value.abs().min(greatest);
+    let exponent = ((magnitude.to_bits() >> 23) as i32 - 127).max(least);
+    // A power of two, so that scaling by it is exact.
+    let scale = f32::from_bits(((mantissa - exponent + 127) as u32) << 23);
+    let mut units = (magnitude * scale).round_ties_even() as u32;
+    let mut field = (exponent - least + 1) as u32;
+    if units >> (mantissa + 1) != 0 {
+        units >>= 1;
+        field += 1;
+    } else if units >> mantissa == 0 {
+        field = 0;
+    }
+    let fraction = units & ((1 << mantissa) - 1);
+    u32::from(value.is_sign_negative()) << 7 | field << mantissa | fraction
+}

@@ -1,0 +1,233 @@
+//! Matrices that the lanes of a warp hold together, and where each element lies (PTX ISA 9.7.14).
+
+use crate::program::{Address, Reg};
+use std::sync::Arc;
+
+/// Element types of matrices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Element {
+    B1,
+    S4,
+    U4,
+    S8,
+    U8,
+    E4m3,
+    E5m2,
+    F16,
+    Bf16,
+    Tf32,
+    F32,
+    S32,
+    F64,
+}
+
+impl Element {
+    /// The element type written as `name`.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "b1" => Self::B1,
+            "s4" => Self::S4,
+            "u4" => Self::U4,
+            "s8" => Self::S8,
+            "u8" => Self::U8,
+            "e4m3" => Self::E4m3,
+            "e5m2" => Self::E5m2,
+            "f16" => Self::F16,
+            "bf16" => Self::Bf16,
+            "tf32" => Self::Tf32,
+            "f32" => Self::F32,
+            "s32" => Self::S32,
+            "f64" => Self::F64,
+            _ => return None,
+        })
+    }
+
+    /// Width in bits.
+    #[must_use]
+    pub fn bits(self) -> u32 {
+        match self {
+            Self::B1 => 1,
+            Self::S4 | Self::U4 => 4,
+            Self::S8 | Self::U8 | Self::E4m3 | Self::E5m2 => 8,
+            Self::F16 | Self::Bf16 => 16,
+            Self::Tf32 | Self::F32 | Self::S32 => 32,
+            Self::F64 => 64,
+        }
+    }
+
+    /// Elements that a register holds.
+    #[must_use]
+    pub fn packed(self) -> u32 {
+        (32 / self.bits()).max(1)
+    }
+
+    /// Do matrices of it multiply as floats of single precision?
+    #[must_use]
+    pub fn single(self) -> bool {
+        matches!(
+            self,
+            Self::E4m3 | Self::E5m2 | Self::F16 | Self::Bf16 | Self::Tf32
+        )
+    }
+}
+
+/// Which operand a fragment is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Role {
+    A,
+    B,
+    /// C and D.
+    Sum,
+}
+
+/// Who holds which element.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// As PTX documents it for `mma`.
+    Documented,
+    /// `wmma` leaves it open: here in rows, lane after lane; again from the start where there is more room.
+    Rows,
+}
+
+/// Shape of a multiplication: m, n, k.
+pub type Shape = [u32; 3];
+
+/// Most elements of an operand that multiplies as singles.
+pub const MOST_SINGLES: u32 = 1024;
+/// Most elements of an operand that multiplies as doubles.
+pub const MOST_DOUBLES: u32 = 256;
+
+/// Rows and columns of an operand.
+#[must_use]
+pub fn extent([m, n, k]: Shape, role: Role) -> [u32; 2] {
+    match role {
+        Role::A => [m, k],
+        Role::B => [k, n],
+        Role::Sum => [m, n],
+    }
+}
+
+/// Row-major index of each element: of lane 0 register by register, then of lane 1, …
+///
+/// `None` if that many registers do not hold the operand.
+#[must_use]
+pub fn places(
+    layout: Layout,
+    shape: Shape,
+    role: Role,
+    element: Element,
+    registers: usize,
+) -> Option<Arc<[u16]>> {
+    let [rows, columns] = extent(shape, role);
+    let size = rows * columns;
+    let packed = element.packed();
+    let each = u32::try_from(registers).ok()?.checked_mul(packed)?;
+    let fits = match layout {
+        Layout::Documented => each * 32 == size,
+        Layout::Rows => each != 0 && (each * 32).is_multiple_of(size),
+    };
+    if !fits || size > 4096 {
+        return None;
+    }
+    let place = |lane: u32, e: u32| -> u32 {
+        if layout == Layout::Rows {
+            return (lane * each + e) % size;
+        }
+        let (group, thread) = (lane / 4, lane % 4);
+        let (register, part) = (e / packed, e % packed);
+        let [row, column] = match role {
+            // Of sixteen rows, registers alternate between the upper and the lower eight.
+            Role::A if shape[0] == 16 => [
+                group + 8 * (register % 2),
+                (register / 2 * 4 + thread) * packed + part,
+            ],
+            Role::A => [group, (register * 4 + thread) * packed + part],
+            Role::B => [(register * 4 + thread) * packed + part, group],
+            Role::Sum => [group + 8 * (e / 2), thread * 2 + e % 2],
+        };
+        row * columns + column
+    };
+    let all = (0..32).flat_map(|lane| (0..each).map(move |e| (lane, e)));
+    Some(all.map(|(lane, e)| place(lane, e) as u16).collect())
+}
+
+/// A matrix in registers.
+#[derive(Debug, Clone)]
+pub struct Fragment {
+    /// Element type.
+    pub element: Element,
+    /// Registers of each lane.
+    pub regs: Vec<Reg>,
+    /// See [`places`].
+    pub places: Arc<[u16]>,
+}
+
+/// How products of bits are formed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Combine {
+    /// Multiplication.
+    Multiply,
+    /// `.and.popc`
+    And,
+    /// `.xor.popc`
+    Xor,
+}
+
+/// A multiplication with addition.
+#[derive(Debug, Clone)]
+pub struct Multiply {
+    /// m, n, k.
+    pub shape: Shape,
+    /// Left factor.
+    pub a: Fragment,
+    /// Right factor.
+    pub b: Fragment,
+    /// Addend.
+    pub c: Fragment,
+    /// Result.
+    pub d: Fragment,
+    /// Clamp integers instead of wrapping.
+    pub saturate: bool,
+    /// How bits multiply.
+    pub combine: Combine,
+}
+
+/// A matrix between memory and registers (`wmma.load`, `wmma.store`).
+#[derive(Debug, Clone)]
+pub struct Transfer {
+    /// In registers.
+    pub fragment: Fragment,
+    /// Rows and columns.
+    pub extent: [u32; 2],
+    /// First element in memory.
+    pub address: Address,
+    /// Elements from one row, or column, to the next (a row); else rows follow each other closely.
+    pub stride: Option<u32>,
+    /// Columns follow each other in memory.
+    pub columns: bool,
+    /// To memory.
+    pub store: bool,
+}
+
+/// Operations of a whole warp on matrices.
+#[derive(Debug, Clone)]
+#[allow(missing_docs)]
+pub enum Matrix {
+    Multiply(Multiply),
+    Transfer(Transfer),
+    /// `ldmatrix` and `stmatrix`: one 8×8 matrix of 16-bit elements a register; eight lanes each name a row.
+    Rows {
+        address: Address,
+        regs: Vec<Reg>,
+        transposed: bool,
+        store: bool,
+    },
+    /// `movmatrix.trans`.
+    Transpose {
+        d: Reg,
+        a: Reg,
+    },
+}

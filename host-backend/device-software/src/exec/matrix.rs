@@ -1,0 +1,308 @@
+//! Matrix operations of a warp: `mma`, `wmma`, `ldmatrix`, `stmatrix`, `movmatrix`.
+//!
+//! Numerics, the same for all of them:
+//! - f16, bf16, tf32 and 8-bit floats: a product is formed in single precision, where it is exact unless a product
+//!   of bf16 or tf32 leaves the exponents' range. The sum starts with C and adds the products of k = 0, 1, … one
+//!   after the other, each time rounded to nearest in single precision. Subnormals count. A D of f16 is rounded
+//!   once, at the end. The lower 13 bits of tf32 operands are ignored.
+//! - f64: the same with fused multiply-add in double precision.
+//! - integers and bits: exact; then wrapped to 32 bits, or clamped with `.satfinite`.
+//!
+//! A GPU adds in an order and with a width of its own, so floats agree with it to rounding, integers bit for bit.
+
+use super::block::Env;
+use super::fp8;
+use super::fragment::{
+    Combine, Element, Fragment, MOST_DOUBLES, MOST_SINGLES, Matrix, Multiply, Transfer,
+};
+use super::lanes::nan32;
+use super::soft::{Format, f16_to_f32, f32_to_half};
+use super::warp::{Flow, Warp};
+use crate::decode::FP8_E5M2;
+use crate::error::Fault;
+use crate::program::{Address, Reg};
+
+type Stop = (Fault, u32);
+
+const SINGLES: usize = MOST_SINGLES as usize;
+const DOUBLES: usize = MOST_DOUBLES as usize;
+
+impl Warp {
+    pub(super) fn matrix(
+        &mut self,
+        env: &mut Env<'_>,
+        matrix: &Matrix,
+        active: u32,
+    ) -> Result<Flow, Stop> {
+        // `.aligned`: all lanes that have not exited carry it out together.
+        let met = self.meet(&[u32::MAX; 32], active);
+        if met.lanes != 0 {
+            match matrix {
+                Matrix::Multiply(multiply) => self.multiply(multiply, met.lanes),
+                Matrix::Transfer(transfer) => self.transfer(env, transfer, met.lanes)?,
+                Matrix::Rows {
+                    address,
+                    regs,
+                    transposed,
+                    store,
+                } => self.rows(env, address, regs, *transposed, *store, met.lanes)?,
+                Matrix::Transpose { d, a } => {
+                    let tile = tile_of(&self.read(*a));
+                    self.write(*d, &lanes_of(&tile, true), met.lanes);
+                }
+            }
+        }
+        Ok(self.part(&met))
+    }
+
+    /// Calls `f` with the index and the bits of every element.
+    fn gather(&self, fragment: &Fragment, mut f: impl FnMut(usize, u64)) {
+        let (bits, packed) = (fragment.element.bits(), fragment.element.packed() as usize);
+        let each = fragment.regs.len() * packed;
+        let mask = u64::MAX >> (64 - bits);
+        for (n, reg) in fragment.regs.iter().enumerate() {
+            let row = self.read(*reg);
+            for (places, value) in fragment.places.chunks_exact(each).zip(row) {
+                let places = &places[n * packed..][..packed];
+                for (part, &place) in places.iter().enumerate() {
+                    f(usize::from(place), value >> (part as u32 * bits) & mask);
+                }
+            }
+        }
+    }
+
+    /// Fills the registers with what `f` gives for each element's index.
+    fn scatter(&mut self, fragment: &Fragment, lanes: u32, f: impl Fn(usize) -> u64) {
+        let (bits, packed) = (fragment.element.bits(), fragment.element.packed() as usize);
+        let each = fragment.regs.len() * packed;
+        for (n, reg) in fragment.regs.iter().enumerate() {
+            let mut row = [0; 32];
+            for (places, value) in fragment.places.chunks_exact(each).zip(&mut row) {
+                for (part, &place) in places[n * packed..][..packed].iter().enumerate() {
+                    *value |= f(usize::from(place)) << (part as u32 * bits);
+                }
+            }
+            self.write(*reg, &row, lanes);
+        }
+    }
+
+    fn multiply(&mut self, m: &Multiply, lanes: u32) {
+        match m.a.element {
+            Element::F64 => self.multiply_doubles(m, lanes),
+            element if element.single() => self.multiply_singles(m, lanes),
+            _ => self.multiply_integers(m, lanes),
+        }
+    }
+
+    fn multiply_singles(&mut self, m: &Multiply, lanes: u32) {
+        let (mut a, mut b, mut sum) = ([0f32; SINGLES], [0f32; SINGLES], [0f32; SINGLES]);
+        for (fragment, out) in [(&m.a, &mut a), (&m.b, &mut b), (&m.c, &mut sum)] {
+            let element = fragment.element;
+            self.gather(fragment, |at, bits| out[at] = single(element, bits as u32));
+        }
+        let [rows, columns, depth] = m.shape.map(|n| n as usize);
+        for (row, sum) in sum.chunks_exact_mut(columns).take(rows).enumerate() {
+            for (k, b) in b.chunks_exact(columns).take(depth).enumerate() {
+                let factor = a[row * depth + k];
+                for (sum, b) in sum.iter_mut().zip(b) {
+                    *sum += factor * b;
+                }
+            }
+        }
+        let half = m.d.element == Element::F16;
+        self.scatter(&m.d, lanes, |at| {
+            u64::from(match half {
+                true => f32_to_half(Format::F16, sum[at]),
+                false => nan32(sum[at]),
+            })
+        });
+    }
+
+    fn multiply_doubles(&mut self, m: &Multiply, lanes: u32) {
+        let (mut a, mut b, mut sum) = ([0f64; DOUBLES], [0f64; DOUBLES], [0f64; DOUBLES]);
+        for (fragment, out) in [(&m.a, &mut a), (&m.b, &mut b), (&m.c, &mut sum)] {
+            self.gather(fragment, |at, bits| out[at] = f64::from_bits(bits));
+        }
+        let [rows, columns, depth] = m.shape.map(|n| n as usize);
+        for (row, sum) in sum.chunks_exact_mut(columns).take(rows).enumerate() {
+            for (k, b) in b.chunks_exact(columns).take(depth).enumerate() {
+                let factor = a[row * depth + k];
+                for (sum, b) in sum.iter_mut().zip(b) {
+                    *sum = factor.mul_add(*b, *sum);
+                }
+            }
+        }
+        self.scatter(&m.d, lanes, |at| sum[at].to_bits());
+    }
+
+    fn multiply_integers(&mut self, m: &Multiply, lanes: u32) {
+        let [rows, columns, depth] = m.shape.map(|n| n as usize);
+        let mut a = vec![0i32; rows * depth];
+        let mut b = vec![0i32; depth * columns];
+        let mut sum = vec![0i64; rows * columns];
+        for (fragment, out) in [(&m.a, &mut a), (&m.b, &mut b)] {
+            let element = fragment.element;
+            self.gather(fragment, |at, bits| out[at] = integer(element, bits as u32));
+        }
+        self.gather(&m.c, |at, bits| sum[at] = i64::from(bits as u32 as i32));
+        for (row, sum) in sum.chunks_exact_mut(columns).enumerate() {
+            for (k, b) in b.chunks_exact(columns).enumerate() {
+                let factor = a[row * depth + k];
+                for (sum, &b) in sum.iter_mut().zip(b) {
+                    *sum += i64::from(match m.combine {
+                        Combine::Multiply => factor * b,
+                        Combine::And => factor & b,
+                        Combine::Xor => factor ^ b,
+                    });
+                }
+            }
+        }
+        self.scatter(&m.d, lanes, |at| {
+            let value = match m.saturate {
+                true => sum[at].clamp(i32::MIN.into(), i32::MAX.into()),
+                false => sum[at],
+            };
+            u64::from(value as u32)
+        });
+    }
+
+    /// The first lane's address; all lanes name the same.
+    fn common(&self, address: &Address, lanes: u32) -> (u64, u32) {
+        let lane = lanes.trailing_zeros() & 31;
+        (self.addresses(address)[lane as usize], lane)
+    }
+
+    fn transfer(&mut self, env: &mut Env<'_>, t: &Transfer, lanes: u32) -> Result<(), Stop> {
+        let (base, lane) = self.common(&t.address, lanes);
+        let [rows, columns] = t.extent;
+        let stride = match t.stride {
+            Some(row) => self.read(Reg::R32(row))[lane as usize],
+            None if t.columns => u64::from(rows),
+            None => u64::from(columns),
+        };
+        let element = t.fragment.element;
+        let bits = u64::from(element.bits());
+        // A narrow element is a part of a byte.
+        let width = (bits / 8).max(1) as u8;
+        let place = |at: usize| {
+            let (row, column) = (
+                at as u64 / u64::from(columns),
+                at as u64 % u64::from(columns),
+            );
+            let index = match t.columns {
+                true => column * stride + row,
+                false => row * stride + column,
+            };
+            (base.wrapping_add(index * bits / 8), index * bits % 8)
+        };
+        let size = (rows * columns) as usize;
+        let mut values = vec![0u64; size];
+        let space = t.address.space;
+        if t.store {
+            self.gather(&t.fragment, |at, bits| values[at] = bits);
+            for (at, value) in values.into_iter().enumerate() {
+                self.lane_store(env, space, lane as usize, place(at).0, width, value)
+                    .map_err(|fault| (fault, lane))?;
+            }
+        } else {
+            for (at, value) in values.iter_mut().enumerate() {
+                let (address, shift) = place(at);
+                let got = self.lane_load(env, space, lane as usize, address, width);
+                *value = got.map_err(|fault| (fault, lane))? >> shift & (u64::MAX >> (64 - bits));
+            }
+            self.scatter(&t.fragment, lanes, |at| values[at]);
+        }
+        Ok(())
+    }
+
+    fn rows(
+        &mut self,
+        env: &mut Env<'_>,
+        address: &Address,
+        regs: &[Reg],
+        transposed: bool,
+        store: bool,
+        lanes: u32,
+    ) -> Result<(), Stop> {
+        let at = self.addresses(address);
+        for (n, reg) in regs.iter().enumerate() {
+            let mut tile = if store {
+                let tile = tile_of(&self.read(*reg));
+                if transposed { turned(&tile) } else { tile }
+            } else {
+                [[0; 8]; 8]
+            };
+            for (row, elements) in tile.iter_mut().enumerate() {
+                let lane = (8 * n + row) & 31;
+                let start = at[lane];
+                if !start.is_multiple_of(16) {
+                    let fault = Fault::Misaligned {
+                        address: start,
+                        size: 16,
+                        access: if store { "store" } else { "load" },
+                    };
+                    return Err((fault, lane as u32));
+                }
+                for (half, four) in elements.chunks_exact_mut(4).enumerate() {
+                    let part_of = start.wrapping_add(8 * half as u64);
+                    let stop = |fault| (fault, lane as u32);
+                    if store {
+                        let value = four.iter().rev().fold(0, |v, &e| v << 16 | u64::from(e));
+                        self.lane_store(env, address.space, lane, part_of, 8, value)
+                            .map_err(stop)?;
+                    } else {
+                        let value = self
+                            .lane_load(env, address.space, lane, part_of, 8)
+                            .map_err(stop)?;
+                        for (part, element) in four.iter_mut().enumerate() {
+                            *element = (value >> (16 * part)) as u16;
+                        }
+                    }
+                }
+            }
+            if !store {
+                self.write(*reg, &lanes_of(&tile, transposed), lanes);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An 8×8 matrix of 16-bit elements.
+type Tile = [[u16; 8]; 8];
+
+/// Each lane holds two neighbours of a row.
+fn tile_of(row: &[u64; 32]) -> Tile {
+    std::array::from_fn(|r| std::array::from_fn(|c| (row[r * 4 + c / 2] >> (16 * (c % 2))) as u16))
+}
+
+fn turned(tile: &Tile) -> Tile {
+    std::array::from_fn(|r| std::array::from_fn(|c| tile[c][r]))
+}
+
+fn lanes_of(tile: &Tile, transposed: bool) -> [u64; 32] {
+    let tile = if transposed { turned(tile) } else { *tile };
+    std::array::from_fn(|lane| {
+        let (row, column) = (lane / 4, lane % 4 * 2);
+        u64::from(tile[row][column]) | u64::from(tile[row][column + 1]) << 16
+    })
+}
+
+fn single(element: Element, bits: u32) -> f32 {
+    match element {
+        Element::F16 => f16_to_f32(bits),
+        Element::Bf16 => f32::from_bits(bits << 16),
+        Element::Tf32 => f32::from_bits(bits & !0x1fff),
+        Element::E4m3 => fp8::to_single(0, bits),
+        Element::E5m2 => fp8::to_single(FP8_E5M2, bits),
+        _ => f32::from_bits(bits),
+    }
+}
+
+fn integer(element: Element, bits: u32) -> i32 {
+    match element {
+        Element::S8 => i32::from(bits as i8),
+        Element::S4 => (bits << 28) as i32 >> 28,
+        _ => bits as i32,
+    }
+}

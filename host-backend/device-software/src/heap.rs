@@ -1,0 +1,136 @@
+//! `malloc` and `free` of kernels.
+//!
+//! Each module that calls them has a heap of its own, of the size that the context's limit says when it is loaded.
+//! Everything that describes a heap lies in it, in device memory, and the heap counts as a variable of its module:
+//! so it moves with the session. A block begins with its size in bytes, header and padding included, and whether
+//! it is used; a size of 0 begins the part that was never used.
+
+use crate::memory_unsafe::Memory;
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+
+/// The heap's name among the variables of its module. No symbol of PTX contains a space.
+pub const NAME: &str = "malloc heap";
+/// What `cuCtxGetLimit` calls its size.
+pub const LIMIT: u32 = 2;
+
+/// Size and alignment of a block's header.
+const HEADER: u64 = 16;
+/// Marks a used block.
+const USED: u64 = 0x7573_6564_626c_6f63;
+
+/// The heap of a module.
+#[derive(Debug)]
+pub struct Heap {
+    start: u64,
+    end: u64,
+    /// Where the search begins: any block, or the start.
+    cursor: Mutex<u64>,
+}
+
+impl Heap {
+    /// A heap in `bytes` bytes at `start`, which is a multiple of 16.
+    #[must_use]
+    pub fn new(start: u64, bytes: u64) -> Self {
+        Self {
+            start,
+            end: start.saturating_add(bytes) & !(HEADER - 1),
+            cursor: Mutex::new(start),
+        }
+    }
+
+    fn holds(&self, address: u64) -> bool {
+        (self.start..self.end).contains(&address)
+    }
+
+    /// Size of the block at `at`, joined with the free ones behind it, and whether it is used. `None` where a
+    /// kernel has overwritten a header.
+    fn block(&self, memory: &Memory, at: u64) -> Option<(u64, bool)> {
+        let read = |at: u64| {
+            let size = match memory.load(at, 8)? {
+                0 => self.end - at,
+                size => size,
+            };
+            let fits = size.is_multiple_of(HEADER) && size >= HEADER && size <= self.end - at;
+            fits.then_some((size, memory.load(at + 8, 8)? == USED))
+        };
+        let (mut size, used) = read(at)?;
+        while !used && at + size < self.end {
+            match read(at + size)? {
+                (more, false) => size += more,
+                _ => break,
+            }
+        }
+        Some((size, used))
+    }
+
+    /// The address of `bytes` bytes; `None` if no free block is that large.
+    #[must_use]
+    pub fn take(&self, memory: &Memory, bytes: u64) -> Option<u64> {
+        let need = bytes
+            .max(1)
+            .checked_next_multiple_of(HEADER)?
+            .checked_add(HEADER)?;
+        let mut cursor = self.cursor.lock();
+        for (mut at, end) in [(*cursor, self.end), (self.start, *cursor)] {
+            while at < end {
+                let (size, used) = self.block(memory, at)?;
+                if used || size < need {
+                    at += size;
+                    continue;
+                }
+                let next = at + need;
+                // What is left of the block is free, and known to be so before the block ends there.
+                let rest = size - need;
+                let done = (rest == 0
+                    || memory.store(next + 8, 8, 0) && memory.store(next, 8, rest))
+                    && memory.store(at, 8, need)
+                    && memory.store(at + 8, 8, USED);
+                *cursor = if next < self.end { next } else { self.start };
+                return done.then_some(at + HEADER);
+            }
+        }
+        None
+    }
+
+    /// Gives a block back; false if [`Self::take`] did not return `address`.
+    fn give_back(&self, memory: &Memory, address: u64) -> bool {
+        let mut cursor = self.cursor.lock();
+        let at = address.wrapping_sub(HEADER);
+        let used = address.is_multiple_of(HEADER)
+            && self.holds(at)
+            && matches!(self.block(memory, at), Some((_, true)));
+        if !used || !memory.store(at + 8, 8, 0) {
+            return false;
+        }
+        // The cursor stays at a block: this one and those behind it may become one.
+        *cursor = at;
+        true
+    }
+}
+
+/// The heaps of all modules.
+#[derive(Debug, Default)]
+pub struct Heaps {
+    list: RwLock<Vec<Arc<Heap>>>,
+}
+
+impl Heaps {
+    /// A module with a heap was loaded.
+    pub fn add(&self, heap: Arc<Heap>) {
+        self.list.write().push(heap);
+    }
+
+    /// Its module is unloaded.
+    pub fn remove(&self, heap: &Arc<Heap>) {
+        self.list.write().retain(|other| !Arc::ptr_eq(heap, other));
+    }
+
+    /// `free(address)`; false if no heap gave it out.
+    #[must_use]
+    pub fn give_back(&self, memory: &Memory, address: u64) -> bool {
+        let list = self.list.read();
+        let heap = list.iter().find(|heap| heap.holds(address));
+        heap.is_some_and(|heap| heap.give_back(memory, address))
+    }
+}

@@ -1,0 +1,215 @@
+//! Asynchronous copies, barrier objects, the heap of kernels, votes without `.sync`, atomics on vectors.
+
+mod common;
+
+use common::{Arg, Gpu, STREAM, module};
+use paragpu_device::Error;
+use paragpu_device::conformance::settle;
+use paragpu_device_software::heap;
+use paragpu_protocol::status::Status;
+
+/// A kernel `k(out, in)` of which `%r0` is the thread, `%rd0` and `%rd1` the parameters.
+fn kernel(body: &str) -> String {
+    module(&format!(
+        ".extern .func (.param .b64 r) malloc (.param .b64 size);
+.extern .func free (.param .b64 address);
+.visible .entry k(.param .u64 out, .param .u64 in) {{
+.reg .pred %p<8>; .reg .b16 %rs<8>; .reg .b32 %r<16>; .reg .b64 %rd<16>; .reg .f32 %f<8>;
+ld.param.u64 %rd0, [out]; ld.param.u64 %rd1, [in]; mov.u32 %r0, %tid.x;
+{body} ret; }}"
+    ))
+}
+
+fn run(gpu: &mut Gpu, body: &str, threads: u32) -> Result<(), Error> {
+    let f = gpu.kernel(&kernel(body), "k");
+    let base = gpu.arena;
+    gpu.launch(
+        &f,
+        [1, 1, 1],
+        [threads, 1, 1],
+        &[Arg::P(base + 0x100000), Arg::P(base)],
+    )
+}
+
+#[test]
+fn copies_fill_with_zeros_what_they_do_not_read() {
+    let mut gpu = Gpu::new();
+    let input: Vec<u32> = (0..32 * 4).map(|n| 0x0101_0101 * (n + 1)).collect();
+    gpu.put32(0, &input);
+    run(
+        &mut gpu,
+        ".shared .align 16 .b8 s[512]; mov.u32 %r1, s; mad.lo.u32 %r1, %r0, 16, %r1; mad.wide.u32 %rd2, %r0, 16, %rd1;
+st.shared.v4.u32 [%r1], {%r0,%r0,%r0,%r0};
+and.b32 %r2, %r0, 15; setp.ge.u32 %p1, %r0, 24; setp.eq.u32 %p2, %r0, 3; createpolicy.fractional.L2::evict_first.b64 %rd5, 1.0;
+cp.async.cg.shared.global.L2::128B [%r1], [%rd2], 16, %r2;
+@%p1 cp.async.ca.shared.global [%r1], [%rd2], 4;
+@%p2 cp.async.cg.shared::cta.global.L2::cache_hint [%r1], [%rd2], 16, %rd5;
+cp.async.commit_group; cp.async.wait_group 0; cp.async.wait_all;
+ld.shared.v4.u32 {%r4,%r5,%r6,%r7}, [%r1]; mad.wide.u32 %rd3, %r0, 16, %rd0; st.global.v4.u32 [%rd3], {%r4,%r5,%r6,%r7};",
+        32,
+    )
+    .unwrap();
+    let got = gpu.get32(0x100000, 128);
+    for lane in 0..32usize {
+        let bytes =
+            |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|w| w.to_le_bytes()).collect() };
+        let (mut want, own) = (vec![0; 16], bytes(&input[lane * 4..][..4]));
+        let read = if lane == 3 { 16 } else { lane & 15 };
+        want[..read].copy_from_slice(&own[..read]);
+        if lane >= 24 {
+            want[..4].copy_from_slice(&own[..4]);
+        }
+        assert_eq!(bytes(&got[lane * 4..][..4]), want, "lane {lane}");
+    }
+    let error = run(
+        &mut gpu,
+        ".shared .align 16 .b8 s[64]; mov.u32 %r1, s; add.u64 %rd2, %rd1, 8; cp.async.cg.shared.global [%r1], [%rd2], 16;",
+        1,
+    );
+    assert_eq!(error.unwrap_err().status, Status::MISALIGNED_ADDRESS);
+}
+
+/// Two warps hand a buffer to each other through barrier objects, as pipelines of CUTLASS do.
+#[test]
+fn barrier_objects_hand_over_phase_by_phase() {
+    let mut gpu = Gpu::new();
+    let input: Vec<u32> = (0..16 * 8).map(|n| n * n + 1).collect();
+    gpu.put32(0, &input);
+    run(
+        &mut gpu,
+        ".shared .align 16 .b8 s[128]; .shared .align 8 .b64 full; .shared .align 8 .b64 empty;
+mov.u32 %r1, s; mov.u32 %r2, full; mov.u32 %r3, empty; setp.ne.u32 %p1, %r0, 0; @%p1 bra READY;
+mbarrier.init.shared::cta.b64 [%r2], 1; mbarrier.init.shared.b64 [%r3], 32; fence.mbarrier_init.release.cluster;
+READY: bar.sync 0; mov.u32 %r4, 0; setp.lt.u32 %p2, %r0, 32; @%p2 bra PRODUCE;
+sub.u32 %r5, %r0, 32; mad.lo.u32 %r6, %r5, 4, %r1;
+CONSUME: and.b32 %r7, %r4, 1;
+WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r2], %r7; @!%p3 bra WAIT;
+ld.shared.u32 %r8, [%r6]; mad.lo.u32 %r9, %r4, 32, %r5; mad.wide.u32 %rd2, %r9, 4, %rd0; st.global.u32 [%rd2], %r8;
+mbarrier.arrive.shared::cta.b64 _, [%r3]; add.u32 %r4, %r4, 1; setp.lt.u32 %p4, %r4, 4; @%p4 bra CONSUME; ret;
+PRODUCE: @%p1 ret;
+FILL: and.b32 %r7, %r4, 1; xor.b32 %r7, %r7, 1;
+FREE: mbarrier.test_wait.parity.shared.b64 %p3, [%r3], %r7; @!%p3 bra FREE;
+mbarrier.arrive.expect_tx.shared::cta.b64 %rd3, [%r2], 128; mad.wide.u32 %rd2, %r4, 128, %rd1; mov.u32 %r8, 128;
+cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%r1], [%rd2], %r8, [%r2];
+add.u32 %r4, %r4, 1; setp.lt.u32 %p4, %r4, 4; @%p4 bra FILL;",
+        64,
+    )
+    .unwrap();
+    assert_eq!(gpu.get32(0x100000, 128), input);
+}
+
+#[test]
+fn a_barrier_object_counts_arrivals_drops_and_bytes() {
+    let mut gpu = Gpu::new();
+    run(
+        &mut gpu,
+        ".shared .align 8 .b64 b; mov.u32 %r1, b; mbarrier.init.shared.b64 [%r1], 3;
+mbarrier.arrive.shared.b64 %rd2, [%r1]; mbarrier.test_wait.shared.b64 %p0, [%r1], %rd2;
+mbarrier.pending_count.b64 %r2, %rd2;
+mbarrier.arrive.shared.b64 %rd3, [%r1], 2; mbarrier.test_wait.shared.b64 %p1, [%r1], %rd3;
+mbarrier.arrive_drop.shared.b64 %rd4, [%r1]; mbarrier.arrive.shared.b64 %rd4, [%r1], 2; mbarrier.test_wait.shared.b64 %p2, [%r1], %rd4;
+mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r1], 64; mbarrier.arrive.shared.b64 %rd5, [%r1], 2; mbarrier.test_wait.shared.b64 %p3, [%r1], %rd5;
+mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r1], 64; mbarrier.try_wait.shared.b64 %p4, [%r1], %rd5; mbarrier.inval.shared.b64 [%r1];
+selp.u32 %r3, 1, 0, %p0; selp.u32 %r4, 1, 0, %p1; selp.u32 %r5, 1, 0, %p2; selp.u32 %r6, 1, 0, %p3; selp.u32 %r7, 1, 0, %p4;
+st.global.v4.u32 [%rd0], {%r2,%r3,%r4,%r5}; st.global.v2.u32 [%rd0+16], {%r6,%r7};",
+        1,
+    )
+    .unwrap();
+    // Three are pending before the first arrival; one is not enough; three are; after a drop two are enough;
+    // bytes that completed early keep the phase open until they are expected.
+    assert_eq!(gpu.get32(0x100000, 6), [3, 0, 1, 1, 0, 1]);
+}
+
+const ALLOCATE: &str = "{ .param .b64 a; .param .b64 b; st.param.b64 [a], %rd2; call.uni (b), malloc, (a); ld.param.b64 %rd3, [b]; }";
+const RELEASE: &str = "{ .param .b64 a; st.param.b64 [a], %rd3; call.uni free, (a); }";
+
+#[test]
+fn kernels_allocate_and_free() {
+    let mut gpu = Gpu::new();
+    gpu.device.context_set_limit(heap::LIMIT, 1 << 16).unwrap();
+    // Each thread allocates 4 * (thread + 1) bytes, fills them, and writes the address.
+    let fill = format!(
+        "add.u32 %r1, %r0, 1; mul.wide.u32 %rd2, %r1, 4; {ALLOCATE} mad.wide.u32 %rd4, %r0, 8, %rd0; st.global.u64 [%rd4], %rd3;
+setp.eq.u64 %p1, %rd3, 0; @%p1 ret; mov.u64 %rd5, %rd3;
+LOOP: st.u32 [%rd5], %r0; add.u64 %rd5, %rd5, 4; sub.u32 %r1, %r1, 1; setp.ne.u32 %p2, %r1, 0; @%p2 bra LOOP;"
+    );
+    let text = kernel(&fill);
+    let f = gpu.kernel(&text, "k");
+    let base = gpu.arena;
+    let arguments = [Arg::P(base + 0x100000), Arg::P(base)];
+    gpu.launch(&f, [1, 1, 1], [64, 1, 1], &arguments).unwrap();
+    let mut blocks: Vec<(u64, u64)> = gpu
+        .get64(0x100000, 64)
+        .into_iter()
+        .enumerate()
+        .map(|(n, at)| (at, 4 * (n as u64 + 1)))
+        .collect();
+    for (n, &(at, size)) in blocks.clone().iter().enumerate() {
+        assert!(at != 0 && at.is_multiple_of(16));
+        let words = gpu.get32(at - base, size as usize / 4);
+        assert!(words.iter().all(|&w| w == n as u32));
+    }
+    blocks.sort_unstable();
+    assert!(blocks.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0));
+    // The heap is a variable of its module, so a session that moves takes it along.
+    let module = gpu.load(&text).unwrap();
+    let (_, size) = gpu.device.module_global(module, heap::NAME).unwrap();
+    assert_eq!(size, 1 << 16);
+    // Another module's kernel frees what this one allocated; freeing twice is an error.
+    let free = format!("mad.wide.u32 %rd4, %r0, 8, %rd0; ld.global.u64 %rd3, [%rd4]; {RELEASE}");
+    run(&mut gpu, &free, 64).unwrap();
+    let error = run(&mut gpu, &free, 1).unwrap_err();
+    assert_eq!(error.status, Status::LAUNCH_FAILED);
+    assert!(error.detail.contains("free of"), "{error}");
+}
+
+#[test]
+fn an_exhausted_heap_gives_null_and_serves_again_after_a_free() {
+    let mut gpu = Gpu::new();
+    gpu.device.context_set_limit(heap::LIMIT, 1 << 16).unwrap();
+    // Blocks of 1024 bytes until there are no more; then every other one is freed, then all; then one of 60000.
+    let body = format!(
+        "mov.u64 %rd2, 1024; mov.u32 %r1, 0; mov.u64 %rd6, %rd0;
+FILL: {ALLOCATE} st.global.u64 [%rd6], %rd3; add.u64 %rd6, %rd6, 8; add.u32 %r1, %r1, 1; setp.ne.u64 %p1, %rd3, 0; @%p1 bra FILL;
+st.global.u32 [%rd1], %r1; mov.u32 %r2, 0;
+mov.u64 %rd2, 60000; {ALLOCATE} st.global.u64 [%rd1+8], %rd3;
+AGAIN: mov.u32 %r3, %r2; 
+DROP: mad.wide.u32 %rd6, %r3, 8, %rd0; ld.global.u64 %rd3, [%rd6]; {RELEASE} add.u32 %r3, %r3, 2; setp.lt.u32 %p1, %r3, %r1; @%p1 bra DROP;
+mov.u64 %rd2, 60000; {ALLOCATE} mad.wide.u32 %rd6, %r2, 8, %rd1; st.global.u64 [%rd6+16], %rd3;
+add.u32 %r2, %r2, 1; setp.lt.u32 %p1, %r2, 2; @%p1 bra AGAIN;
+mov.u64 %rd2, 0xffffffffffffffff; {ALLOCATE} st.global.u64 [%rd1+32], %rd3;"
+    );
+    run(&mut gpu, &body, 1).unwrap();
+    let got = gpu.get64(0, 5);
+    // 64 KiB hold 63 blocks of 1024 bytes with their headers; the 64th call gives null.
+    assert_eq!(got[0] as u32, 64);
+    assert_eq!(got[1], 0, "a full heap");
+    assert_eq!(got[2], 0, "free blocks of 1024 bytes apart from each other");
+    assert_ne!(got[3], 0, "neighbours that were freed are one block");
+    assert_eq!(got[4], 0, "a size past the address space");
+}
+
+#[test]
+fn votes_shuffles_and_atomics_in_older_and_newer_forms() {
+    let mut gpu = Gpu::new();
+    gpu.put32(0, &[0; 64]);
+    run(
+        &mut gpu,
+        "setp.lt.u32 %p1, %r0, 7; vote.ballot.sync.b32 %r1, %p1, 0xffffffff; vote.ballot.b32 %r2, !%p1; vote.any.pred %p2, %p1;
+shfl.bfly.b32 %r3|%p3, %r0, 1, 31; selp.u32 %r4, 1, 0, %p2;
+mad.wide.u32 %rd2, %r0, 16, %rd0; st.global.v4.u32 [%rd2], {%r1,%r2,%r3,%r4};
+mov.f32 %f0, 0f3F800000; cvt.rn.f32.u32 %f1, %r0; atom.global.add.v2.f32 {%f2,%f3}, [%rd1], {%f0,%f1};
+red.relaxed.gpu.global.v2.f16x2.add.noftz [%rd1+8], {%r5,%r5};
+red.global.add.L2::cache_hint.u32 [%rd1+16], 3, %rd3;",
+        32,
+    )
+    .unwrap();
+    for (lane, words) in gpu.get32(0x100000, 128).chunks_exact(4).enumerate() {
+        assert_eq!(words, [0x7f, !0x7f, lane as u32 ^ 1, 1]);
+    }
+    let sums = gpu.get32(0, 5);
+    assert_eq!(f32::from_bits(sums[0]), 32.0);
+    assert_eq!(f32::from_bits(sums[1]), 496.0);
+    assert_eq!(sums[4], 96);
+    settle(gpu.device.as_mut(), STREAM).unwrap();
+}
