@@ -34,7 +34,7 @@ const IMPORTS: [&[u8]; 2] = [b"get_nprocs", b"dlsym"];
 pub fn may_carry<R: Raw>(image: &Image<R>) -> bool {
     image
         .dynamic()
-        .is_some_and(|dynamic| IMPORTS.iter().all(|name| dynamic.imports(image, name)))
+        .is_some_and(|dynamic| dynamic.imports(image, IMPORTS))
 }
 
 /// Calls `found` for each place.

@@ -183,20 +183,24 @@ impl<R: Raw> Image<R> {
         })
     }
 
+    /// Where a range's bytes are, if all of it comes from the file: an offset in
+    /// the file, or an address in the process.
+    #[must_use]
+    pub fn position(&self, address: u64, length: u64) -> Option<u64> {
+        let segment = self.holder(address, length)?;
+        match self.layout {
+            Layout::File => segment.offset.checked_add(address - segment.address),
+            Layout::Memory { base } => Some(base.wrapping_add(address)),
+        }
+    }
+
     /// Fills `into` from an address on, if all of it comes from the file.
     #[must_use]
     pub fn read(&self, address: u64, into: &mut [u8]) -> bool {
-        let Ok(length) = u64::try_from(into.len()) else {
-            return false;
-        };
-        let Some(segment) = self.holder(address, length) else {
-            return false;
-        };
-        let position = match self.layout {
-            Layout::File => segment.offset.checked_add(address - segment.address),
-            Layout::Memory { base } => Some(base.wrapping_add(address)),
-        };
-        position.is_some_and(|position| self.raw.read(position, into))
+        u64::try_from(into.len())
+            .ok()
+            .and_then(|length| self.position(address, length))
+            .is_some_and(|position| self.raw.read(position, into))
     }
 
     /// A record at an address.
@@ -373,12 +377,19 @@ impl Dynamic {
         self.string(image, self.soname?, buffer)
     }
 
-    /// Whether the object takes a function of this name from others.
-    pub fn imports<R: Raw>(&self, image: &Image<R>, name: &[u8]) -> bool {
+    /// Whether the object takes functions of all these names from others.
+    pub fn imports<R: Raw, const N: usize>(&self, image: &Image<R>, names: [&[u8]; N]) -> bool {
+        let mut missing = names.map(Some);
         (1..self.count(image))
             .map_while(|index| self.symbol(image, index))
+            .filter(|symbol| symbol.st_shndx.get(Little) == SHN_UNDEF)
             .any(|symbol| {
-                symbol.st_shndx.get(Little) == SHN_UNDEF && self.is_named(image, &symbol, name)
+                for name in &mut missing {
+                    if name.is_some_and(|name| self.is_named(image, &symbol, name)) {
+                        *name = None;
+                    }
+                }
+                missing.iter().all(Option::is_none)
             })
     }
 
@@ -436,9 +447,13 @@ impl Dynamic {
                 .and_then(|place| image.word(place))
                 .unwrap_or(0);
         }
-        GnuHash::read(self.gnu_hash, image)
-            .and_then(|table| table.symbols(image))
-            .unwrap_or(0)
+        let counted = GnuHash::read(self.gnu_hash, image).and_then(|table| table.symbols(image));
+        counted.unwrap_or_else(|| {
+            // Nothing is hashed where nothing is exported. Linkers lay the
+            // strings behind the symbols.
+            let bytes = self.strings.saturating_sub(self.symbols);
+            u32::try_from(bytes / size_of::<Sym64<Little>>() as u64).unwrap_or(0)
+        })
     }
 }
 
@@ -470,14 +485,15 @@ impl GnuHash {
         image.word(self.table.checked_add(skipped.checked_mul(4)?)?)
     }
 
-    /// One more than the last symbol of the fullest chain.
+    /// One more than the last symbol of the fullest chain; nothing if there is
+    /// none.
     fn symbols<R: Raw>(&self, image: &Image<R>) -> Option<u32> {
         let mut last = 0;
         for index in 0..self.buckets {
             last = last.max(self.bucket(image, index)?);
         }
         if last == 0 {
-            return Some(self.first);
+            return None;
         }
         while self.link(image, last)? & 1 == 0 {
             last = last.checked_add(1)?;
