@@ -52,6 +52,7 @@ build: packages-build ## host programs and guest libraries, into target/release 
 	@echo "== building host programs and guest libraries"
 	cargo build --release --workspace
 	@$(MAKE) --no-print-directory $(GUEST:%=out/lib/lib%)
+	guest-frontend/link/link.sh redirect out
 
 # Which targets of cargo `make tested` builds. With the examples, features are
 # those of the tests, and nothing is compiled for each of both.
@@ -61,6 +62,7 @@ TESTED ?= --lib --bins --examples
 tested: packages-build programs ## what the tests run, with all checks, into target/debug and out/debug/lib
 	cargo build --workspace $(TESTED)
 	@$(MAKE) --no-print-directory $(GUEST:%=out/debug/lib/lib%)
+	guest-frontend/link/link.sh redirect out/debug
 
 GUEST := cuda.so.1 cudart.so.13
 out/lib/lib%: target/release/libparagpu_$$(basename $$(basename $$*)).a guest-frontend/link/link.sh
@@ -89,6 +91,10 @@ images: packages-images packages ## bootable images of Debian 12 and 13 with the
 	@for release in bookworm:12 trixie:13; do \
 		vm-images/build-image.py --reuse $${release%:*} out/images/debian-$${release#*:}-paragpu.qcow2; \
 	done
+
+.PHONY: fingerprints
+fingerprints: packages-build ## facts about NVIDIA's static runtimes, from their wheels into guest-frontend/redirect
+	@guest-frontend/redirect/fingerprints.sh .cache/runtimes
 
 # --- what judges a change ----------------------------------------------------
 

@@ -95,6 +95,10 @@ for folder in "${libraries[@]}"; do
 	find "$folder" -maxdepth 1 \( -name '*.so' -o -name '*.so.*' \) \
 		-exec cp -P {} "$system/" \;
 done
+# Programs that carry NVIDIA's runtime use ours.
+if [ -e "$system/libparagpu-redirect.so" ]; then
+	echo /usr/lib/x86_64-linux-gnu/libparagpu-redirect.so >"$root/etc/ld.so.preload"
+fi
 for folder in "${programs[@]}"; do
 	find "$folder" -maxdepth 1 -type f -perm -u+x \
 		-exec cp {} "$root/opt/paragpu/programs/" \;

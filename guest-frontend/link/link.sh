@@ -1,17 +1,18 @@
 #!/bin/sh
 # Links one of the guest libraries from its Rust archive.
 #
-#   guest-frontend/link/link.sh cudart|cuda|nvml OUTDIR
+#   guest-frontend/link/link.sh cudart|cuda|nvml|redirect OUTDIR
 #
 # Makes OUTDIR/lib/lib….so.N and the name without N for the linker. rustc
 # cannot link these itself: its own version script hides everything that has a
 # symbol version. PROFILE (release) is the cargo profile; CARGO_TARGET_DIR and
 # CC are heeded. Run `cargo build --release -p paragpu-cudart` (or -cuda,
-# -nvml) first, or set BUILD=1 to have it run here.
+# -nvml) first, or set BUILD=1 to have it run here. `redirect` is always built
+# here, by a profile of its own: nothing of the standard library is in it.
 set -eu
 
 usage() {
-	echo "usage: link.sh cudart|cuda|nvml OUTDIR" >&2
+	echo "usage: link.sh cudart|cuda|nvml|redirect OUTDIR" >&2
 	exit 2
 }
 
@@ -35,12 +36,18 @@ cuda)
 	pattern='cu[A-Z]*; paragpu_thread_context' ;;
 nvml)
 	soname=libnvidia-ml.so.1 plain=libnvidia-ml.so crate=nvml node='' pattern='nvml*' ;;
+redirect)
+	# Every object calls this one before its constructors.
+	soname=libparagpu-redirect.so plain='' crate=redirect_preload node=''
+	pattern=__gmon_start__ profile=redirect BUILD=1
+	target=${CARGO_TARGET_DIR:-$root/target}/redirect ;;
 *)
 	usage ;;
 esac
 
 if [ -n "${BUILD:-}" ]; then
-	cargo build --manifest-path "$root/Cargo.toml" --profile "$profile" -p "paragpu-$crate"
+	package=$(echo "paragpu-$crate" | tr _ -)
+	cargo build --manifest-path "$root/Cargo.toml" --profile "$profile" -p "$package"
 fi
 archive=$target/libparagpu_$crate.a
 if [ ! -f "$archive" ]; then
@@ -60,19 +67,29 @@ mkdir -p "$out"
 	echo "	local:"
 	echo "		*;"
 	echo "};"
+	# For libparagpu-redirect.so alone.
+	[ "$crate" != cudart ] || echo "PARAGPU_PRIVATE { global: paragpu_*; };"
 } >"$work/exports.map"
+
+# The redirector: few segments, as every program maps them, and the C library
+# alone. Its archive holds compiler support that needs no unwinder.
+if [ "$crate" = redirect_preload ]; then
+	set -- -nostartfiles -Wl,-u,__gmon_start__ "$archive" -Wl,-z,noseparate-code \
+		-nodefaultlibs -lc
+else
+	set -- -Wl,--whole-archive "$archive" -Wl,--no-whole-archive \
+		-static-libgcc -lgcc_eh -lgcc -lpthread -ldl -lm -lc
+fi
 
 # nodelete: the libraries keep per-thread state and fork handlers, which could
 # not outlive them.
 "${CC:-cc}" -shared -o "$work/$soname" \
 	-Wl,-soname,"$soname" \
 	-Wl,--version-script,"$work/exports.map" \
-	-Wl,--whole-archive "$archive" -Wl,--no-whole-archive \
 	-Wl,--gc-sections -Wl,--no-undefined -Wl,--as-needed -Wl,-O1 \
 	-Wl,-z,now -Wl,-z,relro -Wl,-z,noexecstack -Wl,-z,nodelete \
-	-Wl,--build-id \
-	-static-libgcc -lgcc_eh -lgcc -lpthread -ldl -lm -lc
+	-Wl,--build-id "$@"
 
-[ -n "${STRIP:-}" ] && strip --strip-unneeded "$work/$soname"
+[ -n "${STRIP:-}" ] || [ "$crate" = redirect_preload ] && strip --strip-unneeded "$work/$soname"
 mv "$work/$soname" "$out/$soname"
-ln -sfn "$soname" "$out/$plain"
+[ -z "$plain" ] || ln -sfn "$soname" "$out/$plain"

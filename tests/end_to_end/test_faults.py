@@ -1,6 +1,7 @@
 """What must not break when something breaks."""
 
 import glob
+import json
 import os
 import random
 import signal
@@ -195,20 +196,31 @@ class Faults(unittest.TestCase):
                     code, output, errors = finish(self.guest("unix", "load", image))
                     self.assertEqual((code, output.strip()), (0, "209"), errors)
 
-    def test_statically_linked_program_gets_the_sentence(self):
-        nvcc = os.path.join(harness.ROOT, ".cache", "cuda-13.0", "bin", "nvcc")
-        source = os.path.join(harness.ROOT, "tests", "programs", "vectorAdd.cu")
-        with tempfile.TemporaryDirectory() as folder:
-            program = os.path.join(folder, "static")
-            subprocess.run(
-                [nvcc, "-cudart", "static", f"-I{os.path.dirname(source)}", "-std=c++17", "-o", program, source],
-                check=True,
-                capture_output=True,
-            )
-            run = self.daemon.run(program, "unix")
-            self.assertNotEqual(run.code, 0)
-            self.assertIn("-cudart shared", run.errors)
-            self.assertEqual(run.errors.count("-cudart shared"), 1, "said once")
+    def test_static_runtime_that_is_not_redirected_gets_the_sentence(self):
+        path = os.path.join(harness.PROGRAMS, "vectorAdd-static")
+        environment = dict(self.daemon.guest_environment("unix"), PARAGPU_REDIRECT="0")
+        run = subprocess.run([path], env=environment, capture_output=True, text=True, timeout=60)
+        self.assertNotEqual(run.returncode, 0)
+        self.assertEqual(run.stderr.count("paragpu run"), 1, run.stderr)
+        # The command needs neither environment nor configuration for it.
+        del environment["LD_PRELOAD"], environment["LD_LIBRARY_PATH"]
+        command = [harness.binary("paragpu"), "run", "--libraries", harness.LIBRARIES, path]
+        run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        self.assertEqual((run.returncode, run.stderr), (0, ""), run.stdout)
+
+    def test_doctor_tells_what_a_program_carries(self):
+        def doctor(*paths):
+            command = [harness.binary("paragpu"), "doctor", "-o", "json", *paths]
+            run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            return run.returncode, json.loads(run.stdout)["runtimes"]
+
+        code, runtimes = doctor(os.path.join(harness.PROGRAMS, "vectorAdd-static"))
+        self.assertEqual((code, len(runtimes)), (0, 1))
+        self.assertIn("13.0.88", runtimes[0]["releases"])
+        self.assertEqual(runtimes[0]["served_by"], "libcudart.so.13")
+        code, runtimes = doctor(os.path.join(harness.ROOT, ".cache", "cuda-13.0", "lib"))
+        self.assertEqual((code, [found["kind"] for found in runtimes]), (0, ["shared"]))
+        self.assertEqual(doctor("/bin/sh"), (0, []))
 
     def test_daemon_killed_and_restarted(self):
         with harness.Daemon() as daemon:

@@ -149,6 +149,7 @@ class Daemon:
             name: value for name, value in os.environ.items() if not name.startswith("PARAGPU_")
         }
         environment["LD_LIBRARY_PATH"] = LIBRARIES
+        environment["LD_PRELOAD"] = os.path.join(LIBRARIES, "libparagpu-redirect.so")
         environment["PARAGPU_COMMUNICATOR"] = communicator
         environment["PARAGPU_SHM_SOCKET"] = self.socket
         environment["PARAGPU_UNIX_SOCKET"] = self.socket

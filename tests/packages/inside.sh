@@ -69,6 +69,8 @@ check "the module is the PCI device's" \
 for library in libcuda.so.1 libcudart.so.13; do
 	check "the loader finds $library" is "$(first_of $library)" /usr/lib/paragpu/$library
 done
+check "every program maps the redirector" \
+	grep -q /usr/lib/paragpu/libparagpu-redirect.so <(LD_TRACE_LOADED_OBJECTS=1 /bin/true)
 check "both configurations are good" paragpu config check
 check "the daemon has a user" getent passwd paragpu
 for page in man1/paragpu.1 man8/paragpud.8 man8/paragpu-qemu-device.8; do

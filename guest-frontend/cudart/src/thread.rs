@@ -13,6 +13,9 @@ use std::ptr;
 /// than one is needed only where a kernel's argument itself launches.
 const DEPTH: usize = 16;
 
+/// Last errors that a thread keeps, one a carrier; see [`Thread::fail`].
+const CARRIERS: usize = 64;
+
 /// What `<<<grid, block, shared, stream>>>` gives.
 #[derive(Clone, Copy)]
 pub struct CallConfiguration {
@@ -44,13 +47,25 @@ pub struct Binding {
     pub resets: u32,
 }
 
+/// The last error of one carrier.
+#[derive(Clone, Copy)]
+struct LastError {
+    carrier: u32,
+    code: cudaError_t,
+}
+
+const NO_ERROR: LastError = LastError {
+    carrier: 0,
+    code: cudaSuccess,
+};
+
 /// One thread's state.
 pub struct Thread {
     /// Ordinal of the current device.
     pub device: Cell<c_int>,
     /// The context that the runtime made current.
     pub binding: Cell<Binding>,
-    last_error: Cell<cudaError_t>,
+    last_errors: [Cell<LastError>; CARRIERS],
     depth: Cell<usize>,
     configurations: [Cell<CallConfiguration>; DEPTH],
 }
@@ -60,7 +75,7 @@ thread_local! {
         Thread {
             device: Cell::new(0),
             binding: Cell::new(Binding { context: ptr::null_mut(), device: 0, resets: 0 }),
-            last_error: Cell::new(cudaSuccess),
+            last_errors: [const { Cell::new(NO_ERROR) }; CARRIERS],
             depth: Cell::new(0),
             configurations: [const { Cell::new(EMPTY) }; DEPTH],
         }
@@ -73,22 +88,42 @@ pub fn with<R>(action: impl FnOnce(&Thread) -> R) -> R {
 }
 
 impl Thread {
-    /// Remembers an error for `cudaGetLastError`. That work is not over yet is
-    /// an answer and no error: NVIDIA's runtime does not remember it.
-    pub fn fail(&self, code: cudaError_t) {
+    /// Remembers an error for the carrier's `cudaGetLastError`. That work is not
+    /// over yet is an answer and no error: NVIDIA's runtime does not remember it.
+    ///
+    /// Carriers that share a place forget each other's errors; none gets
+    /// another's. Callers without a carrier (zero) share theirs with nobody.
+    pub fn fail(&self, carrier: u32, code: cudaError_t) {
         if code != cudaErrorNotReady {
-            self.last_error.set(code);
+            self.last_error(carrier).set(LastError { carrier, code });
         }
     }
 
-    /// The last error, which stays.
-    pub fn peek(&self) -> cudaError_t {
-        self.last_error.get()
+    /// The carrier's last error, which stays.
+    pub fn peek(&self, carrier: u32) -> cudaError_t {
+        let last = self.last_error(carrier).get();
+        if last.carrier == carrier {
+            last.code
+        } else {
+            cudaSuccess
+        }
     }
 
-    /// The last error, which is forgotten.
-    pub fn take(&self) -> cudaError_t {
-        self.last_error.replace(cudaSuccess)
+    /// The carrier's last error, which is forgotten.
+    pub fn take(&self, carrier: u32) -> cudaError_t {
+        let code = self.peek(carrier);
+        if code != cudaSuccess {
+            self.last_error(carrier).set(NO_ERROR);
+        }
+        code
+    }
+
+    fn last_error(&self, carrier: u32) -> &Cell<LastError> {
+        let [first, others @ ..] = &self.last_errors;
+        match usize::try_from(carrier) {
+            Ok(0) | Err(_) => first,
+            Ok(number) => &others[number % others.len()],
+        }
     }
 
     /// Pushes a launch configuration; false if too many are pending.
@@ -117,14 +152,30 @@ mod tests {
 
     #[test]
     fn last_error_is_per_thread_and_taken_once() {
-        with(|thread| thread.fail(1));
-        with(|thread| thread.fail(cudaErrorNotReady));
-        std::thread::spawn(|| assert_eq!(with(Thread::peek), cudaSuccess))
+        with(|thread| thread.fail(0, 1));
+        with(|thread| thread.fail(0, cudaErrorNotReady));
+        std::thread::spawn(|| assert_eq!(with(|thread| thread.peek(0)), cudaSuccess))
             .join()
             .expect("thread");
-        assert_eq!(with(Thread::peek), 1);
-        assert_eq!(with(Thread::take), 1);
-        assert_eq!(with(Thread::take), cudaSuccess);
+        assert_eq!(with(|thread| thread.peek(0)), 1);
+        assert_eq!(with(|thread| thread.take(0)), 1);
+        assert_eq!(with(|thread| thread.take(0)), cudaSuccess);
+    }
+
+    #[test]
+    fn carriers_never_get_the_errors_of_others() {
+        let place = u32::try_from(CARRIERS - 1).expect("small");
+        with(|thread| {
+            thread.fail(0, 1);
+            thread.fail(2, 7);
+            assert_eq!((thread.peek(0), thread.peek(2), thread.peek(3)), (1, 7, 0));
+            // The same place as 2.
+            assert_eq!(thread.take(2 + place), cudaSuccess);
+            assert_eq!(thread.peek(2), 7);
+            thread.fail(2 + place, 9);
+            assert_eq!((thread.peek(2), thread.take(2 + place)), (cudaSuccess, 9));
+            assert_eq!(thread.take(0), 1);
+        });
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The command line of `paragpu`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -40,13 +41,35 @@ pub enum Command {
     ///
     /// Exits with 0 when programs in this guest will find a GPU, and, on a
     /// host, when its daemon gives one; else with 1.
+    ///
+    /// With PROGRAM: which CUDA runtimes of NVIDIA's are in a program and the
+    /// libraries that it loads at its start, in a library, or in all of a
+    /// folder, and what serves them. Nothing of the program is run. Exits with
+    /// 1 if one of them is not served.
     Doctor {
+        /// Programs, libraries or folders to look into.
+        #[arg(value_name = "PROGRAM", conflicts_with = "side")]
+        programs: Vec<PathBuf>,
         /// Look at this side only [default: the guest's; the host's too where there is one].
         #[arg(long)]
         side: Option<Side>,
         /// How to print.
         #[arg(short, long, default_value = "text")]
         output: Output,
+    },
+    /// Runs a program with paragpu's CUDA libraries in place of all others.
+    ///
+    /// Needed only where the guest's packages are not installed, or switched
+    /// off in guest.toml (`redirect = false`).
+    Run {
+        /// The folder of the libraries [default: /usr/lib/paragpu].
+        #[arg(long, value_name = "DIRECTORY")]
+        libraries: Option<PathBuf>,
+        /// The program.
+        program: OsString,
+        /// Its arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
     },
     /// Lists the sessions of guests on this host.
     List {

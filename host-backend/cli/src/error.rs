@@ -42,6 +42,42 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// A file cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A file is no program and no library.
+    #[error("{} is no program for this machine", path.display())]
+    NoObject {
+        /// Which.
+        path: PathBuf,
+    },
+    /// The guest's libraries are not installed.
+    #[error(
+        "{} is not there; install paragpu-guest, or name its folder with --libraries",
+        path.display()
+    )]
+    NoLibraries {
+        /// What was looked for.
+        path: PathBuf,
+    },
+    /// A program cannot be run.
+    #[error("cannot run {}", program.display())]
+    Run {
+        /// Which.
+        program: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The facts about runtimes are refused.
+    #[error(transparent)]
+    Facts(paragpu_redirect::facts::Error),
     /// Standard output does not take it.
     #[error("cannot print")]
     Output(#[source] std::io::Error),

@@ -10,6 +10,7 @@ mod error;
 mod libvirt;
 mod man;
 mod moving;
+mod redirect;
 mod sessions;
 mod top;
 mod travel;
@@ -38,7 +39,15 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     match &arguments.command {
-        Command::Doctor { side, output } => {
+        Command::Doctor {
+            programs, output, ..
+        } if !programs.is_empty() => return redirect::examine(programs, *output),
+        Command::Run {
+            libraries,
+            program,
+            arguments,
+        } => return Err(redirect::run(libraries.as_deref(), program, arguments)),
+        Command::Doctor { side, output, .. } => {
             return doctor::run(*side, arguments.control.as_deref(), *output);
         }
         Command::List { output } => sessions::list(&arguments.connect()?, *output)?,

@@ -16,6 +16,10 @@ configuration! {
         /// How long a waiting thread polls before it sleeps, in microseconds; "auto" follows what
         /// recent waits took.
         spin: Spin = Spin::Auto => 0..=1_000_000;
+        /// Let programs and libraries that carry NVIDIA's CUDA runtime use paragpu's; where
+        /// NVIDIA's driver is loaded this is not done. The variable PARAGPU_REDIRECT=1 does it
+        /// always. libparagpu-redirect.so reads this line in guest.toml alone.
+        redirect: bool = true;
     }
 
     /// Shared memory with a worker on the same host.

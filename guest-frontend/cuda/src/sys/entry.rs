@@ -95,9 +95,9 @@ pub(crate) unsafe fn cuGetExportTable(place: Out<'_, *const c_void>, id: *const 
     }
     if !SAID.swap(true, Ordering::Relaxed) {
         eprintln!(
-            "paragpu: this program carries its own copy of the CUDA runtime (nvcc's default, \
-                 -cudart static), which works with NVIDIA's own driver only; rebuild it with \
-                 `nvcc -cudart shared`, and it will use paragpu's libcudart.so.13"
+            "paragpu: a private table of the driver was asked for, which paragpu does not have; \
+             where a CUDA runtime of NVIDIA's asks, its calls fail: start the program with \
+             `paragpu run`, or see with `paragpu doctor PROGRAM` what it carries (docs/redirect.md)"
         );
     }
     Err(Status::NOT_FOUND)

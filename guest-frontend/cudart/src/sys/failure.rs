@@ -1,6 +1,7 @@
 //! Error handling (CUDA Runtime API, chapter "Error Handling").
 
-use crate::thread::{self, Thread};
+use super::carrier;
+use crate::thread;
 use paragpu_abi as abi;
 use paragpu_abi::cudaError_t;
 use std::ffi::c_char;
@@ -17,11 +18,13 @@ macro_rules! plain {
 
 plain! {
     fn cudaGetLastError() -> cudaError_t {
-        thread::with(Thread::take)
+        let carrier = carrier::take();
+        thread::with(|thread| thread.take(carrier))
     }
 
     fn cudaPeekAtLastError() -> cudaError_t {
-        thread::with(Thread::peek)
+        let carrier = carrier::take();
+        thread::with(|thread| thread.peek(carrier))
     }
 
     fn cudaGetErrorName(error: cudaError_t) -> *const c_char {

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 mod array;
 mod boundary;
+mod carrier;
 mod copy;
 mod copy3d;
 mod device;
@@ -78,12 +79,13 @@ pub(crate) mod stubs {
 /// the thread's last error.
 #[inline]
 fn guard(body: impl FnOnce() -> Result) -> cudaError_t {
+    let carrier = carrier::take();
     let error = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return abi::cudaSuccess,
         Ok(Err(error)) => error,
         Err(_) => Error::new(abi::cudaErrorUnknown),
     };
-    thread::with(|thread| thread.fail(error.code()));
+    thread::with(|thread| thread.fail(carrier, error.code()));
     if error.is_sticky() {
         runtime::note(error);
     }

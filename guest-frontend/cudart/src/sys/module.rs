@@ -75,7 +75,7 @@ startup! {
             Ok(()) => 1,
             Err(error) => {
                 super::say(&format!("loading a program with managed variables: {error}"));
-                crate::thread::with(|thread| thread.fail(error.code()));
+                crate::thread::with(|thread| thread.fail(0, error.code()));
                 0
             }
         }

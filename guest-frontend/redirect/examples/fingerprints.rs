@@ -1,0 +1,266 @@
+//! Writes the facts about the static runtimes of NVIDIA's wheels.
+//!
+//! `fingerprints VERSION=libcudart_static.a … > runtimes.txt`, oldest first;
+//! `make fingerprints` fetches the wheels. What it writes and why is enough is
+//! said in `paragpu_redirect::facts`.
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use std::{env, fs};
+
+use object::elf::{
+    R_X86_64_DTPOFF32, R_X86_64_GOTPCREL, R_X86_64_GOTPCRELX, R_X86_64_PC32, R_X86_64_PLT32,
+    R_X86_64_REX_GOTPCRELX, R_X86_64_TLSLD,
+};
+use object::read::archive::ArchiveFile;
+use object::{Object, ObjectSection, ObjectSymbol, RelocationFlags, RelocationTarget, SymbolKind};
+use paragpu_redirect::facts::{WINDOW, encode};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Room that a public entry needs for its jump.
+const LEAST_ROOM: u64 = 16;
+
+/// The facts of one archive.
+#[derive(PartialEq)]
+struct Build {
+    size: usize,
+    hash: u64,
+    first: u64,
+    window: Vec<u64>,
+    /// Name and offset, sorted by name.
+    entries: Vec<(String, u64)>,
+    /// Offset and length, ascending.
+    written: Vec<(usize, usize)>,
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("fingerprints: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<String, Box<dyn Error>> {
+    let mut builds: Vec<(Vec<String>, Build)> = Vec::new();
+    for argument in env::args().skip(1) {
+        let (version, path) = argument.split_once('=').ok_or("usage: VERSION=ARCHIVE …")?;
+        let bytes = fs::read(path).map_err(|error| format!("{path}: {error}"))?;
+        let build = examine(&bytes).map_err(|error| format!("{path}: {error}"))?;
+        eprintln!(
+            "{version}: {} entries, {} ranges written by the linker, block {:x} of {} bytes",
+            build.entries.len(),
+            build.written.len(),
+            build.hash,
+            build.size,
+        );
+        match builds.iter_mut().find(|(_, other)| *other == build) {
+            Some((releases, _)) => releases.push(version.to_owned()),
+            None => builds.push((vec![version.to_owned()], build)),
+        }
+    }
+    write(&builds)
+}
+
+/// The facts of the runtime's object in an archive.
+fn examine(archive: &[u8]) -> Result<Build, Box<dyn Error>> {
+    let members = ArchiveFile::parse(archive)?;
+    for member in members.members() {
+        let object = object::File::parse(member?.data(archive)?)?;
+        if object
+            .symbol_by_name("cudaGetLastError")
+            .is_some_and(|symbol| symbol.is_definition())
+        {
+            return of_object(&object);
+        }
+    }
+    Err("no runtime inside".into())
+}
+
+fn of_object(object: &object::File<'_>) -> Result<Build, Box<dyn Error>> {
+    let text = object.section_by_name(".text").ok_or("no .text")?;
+    let mut bytes = text.data()?.to_vec();
+    let mut open = vec![false; bytes.len()];
+    for (offset, relocation) in text.relocations() {
+        let RelocationFlags::Elf { r_type } = relocation.flags() else {
+            return Err("not ELF".into());
+        };
+        let field = usize::try_from(offset)?;
+        // Instructions around the field may be rewritten, too.
+        let (before, after) = match r_type {
+            R_X86_64_PC32 | R_X86_64_PLT32 => {
+                let RelocationTarget::Symbol(index) = relocation.target() else {
+                    return Err("a relocation without a symbol".into());
+                };
+                let symbol = object.symbol_by_index(index)?;
+                if symbol.section_index() == Some(text.index()) {
+                    // Within .text: a linker writes the same distance always.
+                    let value = symbol
+                        .address()
+                        .wrapping_add_signed(relocation.addend())
+                        .wrapping_sub(offset);
+                    let low = value.to_le_bytes();
+                    bytes
+                        .get_mut(field..field + 4)
+                        .ok_or("a relocation outside")?
+                        .copy_from_slice(&low[..4]);
+                    continue;
+                }
+                (0, 4)
+            }
+            R_X86_64_GOTPCREL | R_X86_64_DTPOFF32 => (0, 4),
+            R_X86_64_GOTPCRELX => (2, 4),
+            R_X86_64_REX_GOTPCRELX => (3, 4),
+            R_X86_64_TLSLD => (3, 12),
+            other => return Err(format!("relocation {other} is not known").into()),
+        };
+        let range = field.saturating_sub(before)..(field + after).min(open.len());
+        open[range].fill(true);
+    }
+    for (byte, open) in bytes.iter_mut().zip(&open) {
+        if *open {
+            *byte = 0;
+        }
+    }
+    let mut entries = Vec::new();
+    for symbol in object.symbols() {
+        let inside = symbol.section_index() == Some(text.index());
+        if inside && symbol.kind() == SymbolKind::Text && symbol.is_global() {
+            let name = symbol.name()?.to_owned();
+            if paragpu_redirect::is_public(name.as_bytes()) {
+                entries.push((name, symbol.address()));
+            }
+        }
+    }
+    entries.sort();
+    let starts = starts(object, text.index())?;
+    for (name, offset) in &entries {
+        let next = starts.range(offset + 1..).next();
+        if next.is_some_and(|next| next - offset < LEAST_ROOM) {
+            return Err(format!("{name} has no room for a jump").into());
+        }
+    }
+    let (first, window) = window(&starts)?;
+    Ok(Build {
+        size: bytes.len(),
+        hash: xxh3_64(&bytes),
+        first,
+        window,
+        entries,
+        written: ranges(&open),
+    })
+}
+
+/// Offsets in .text of the functions that .eh_frame describes.
+fn starts(
+    object: &object::File<'_>,
+    text: object::SectionIndex,
+) -> Result<BTreeSet<u64>, Box<dyn Error>> {
+    let frames = object.section_by_name(".eh_frame").ok_or("no .eh_frame")?;
+    let data = frames.data()?;
+    let word = |at: usize| -> Option<u32> {
+        let bytes = data.get(at..at + 4)?;
+        Some(u32::from_le_bytes(bytes.try_into().ok()?))
+    };
+    // Where each frame description names its function.
+    let mut places = BTreeSet::new();
+    let mut at = 0;
+    while let Some(length) = word(at).filter(|&length| length != 0) {
+        if word(at + 4).is_some_and(|owner| owner != 0) {
+            places.insert(u64::try_from(at + 8)?);
+        }
+        at += 4 + usize::try_from(length)?;
+    }
+    let mut starts = BTreeSet::new();
+    for (offset, relocation) in frames.relocations() {
+        let RelocationTarget::Symbol(index) = relocation.target() else {
+            continue;
+        };
+        let symbol = object.symbol_by_index(index)?;
+        if places.contains(&offset) && symbol.section_index() == Some(text) {
+            starts.insert(symbol.address().wrapping_add_signed(relocation.addend()));
+        }
+    }
+    Ok(starts)
+}
+
+/// The first run of distances with enough different ones among them that
+/// occurs once.
+fn window(starts: &BTreeSet<u64>) -> Result<(u64, Vec<u64>), Box<dyn Error>> {
+    let starts: Vec<u64> = starts.iter().copied().collect();
+    let distances: Vec<u64> = starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    for (index, run) in distances.windows(WINDOW).enumerate() {
+        let different: BTreeSet<_> = run.iter().collect();
+        let times = distances
+            .windows(WINDOW)
+            .filter(|other| *other == run)
+            .count();
+        if different.len() >= WINDOW * 2 / 3 && times == 1 {
+            return Ok((starts[index], run.to_vec()));
+        }
+    }
+    Err("no run of distances identifies it".into())
+}
+
+/// The ranges of `true`.
+fn ranges(open: &[bool]) -> Vec<(usize, usize)> {
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
+    for (at, _) in open.iter().enumerate().filter(|(_, open)| **open) {
+        match ranges.last_mut() {
+            Some((start, length)) if *start + *length == at => *length += 1,
+            _ => ranges.push((at, 1)),
+        }
+    }
+    ranges
+}
+
+fn write(builds: &[(Vec<String>, Build)]) -> Result<String, Box<dyn Error>> {
+    let names: BTreeSet<&str> = builds
+        .iter()
+        .flat_map(|(_, build)| build.entries.iter().map(|(name, _)| name.as_str()))
+        .collect();
+    let names: Vec<&str> = names.into_iter().collect();
+    let mut text = format!("paragpu-runtimes 1\nnames {}\n", names.join(" "));
+    for (releases, build) in builds {
+        writeln!(text, "build {}", releases.join(" "))?;
+        writeln!(text, "block {:x} {:x}", build.size, build.hash)?;
+        write!(text, "window {:x}", build.first)?;
+        for distance in &build.window {
+            write!(text, " {distance:x}")?;
+        }
+        text.push_str("\nentries ");
+        let mut next = 0;
+        for (name, offset) in &build.entries {
+            let index = names
+                .binary_search(&name.as_str())
+                .map_err(|_| "a name is missing")?;
+            number(&mut text, index - next)?;
+            number(&mut text, usize::try_from(*offset)?)?;
+            next = index + 1;
+        }
+        text.push_str("\nwritten ");
+        let mut position = 0;
+        for &(start, length) in &build.written {
+            number(&mut text, start - position)?;
+            number(&mut text, length)?;
+            position = start + length;
+        }
+        text.push('\n');
+    }
+    let hash = xxh3_64(text.as_bytes());
+    writeln!(text, "end {hash:x}")?;
+    Ok(text)
+}
+
+fn number(text: &mut String, number: usize) -> Result<(), Box<dyn Error>> {
+    let (characters, count) = encode(u32::try_from(number)?);
+    text.push_str(std::str::from_utf8(&characters[..count])?);
+    Ok(())
+}

@@ -1,0 +1,35 @@
+//! The process around this library: all that is unsafe.
+
+mod carrier;
+mod entry;
+mod memory;
+mod objects;
+mod patch;
+mod runtime;
+mod say;
+mod settings;
+
+/// Called by every object before its constructors (see the crate).
+///
+/// Its name is the C library's; a profiled program (`-pg`) has its own, which
+/// goes first, and is served by the constructor below.
+#[unsafe(no_mangle)]
+pub extern "C" fn __gmon_start__() {
+    objects::look();
+}
+
+/// The objects of the start that did not call.
+extern "C" fn constructor() {
+    objects::look();
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = constructor;
+
+/// Ends the process.
+#[cfg(panic = "abort")]
+pub(crate) fn abort() -> ! {
+    // SAFETY: it takes nothing.
+    unsafe { libc::abort() }
+}

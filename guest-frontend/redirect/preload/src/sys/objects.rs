@@ -1,0 +1,499 @@
+//! The objects of the process: which were seen, and what was done with them.
+//!
+//! ```text
+//! new ──look──> Plain                     no runtime inside, or paragpu's own
+//!        └────> Carriers(list) ──unload──> released
+//! ```
+//!
+//! Whoever calls holds the loader's lock or is alone, except for the main
+//! program at its start, so a lock of our own orders them. It belongs to a
+//! process, so that a child of `fork` does not wait for a thread that it does
+//! not have.
+
+use core::ffi::{CStr, c_int, c_void};
+use core::mem::size_of;
+use core::ptr;
+use core::sync::atomic::{AtomicI32, Ordering};
+
+use paragpu_redirect::facts::{self, Facts};
+use paragpu_redirect::image::{BuildId, Dynamic, Image};
+use paragpu_redirect::symbols::{self, Shared, Table};
+use paragpu_redirect::{Interface, find};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::carrier::Carrier;
+use super::memory::{self, File, Process};
+use super::say::{Lossy, say};
+use super::{patch, settings};
+
+/// Objects that are taken from the loader's list at a time.
+const FRESH: usize = 32;
+/// Objects for which the first list has room; it doubles.
+const FIRST_ROOM: usize = 128;
+/// Longest path.
+const PATH: usize = 4096;
+/// Bytes of program headers that tell one object from another.
+const HEADERS: usize = 1024;
+
+/// An object that was seen.
+struct Seen {
+    base: u64,
+    headers: u64,
+    /// A hash of what it is, as another may come to its place.
+    identity: u64,
+    /// The round in which it was last there.
+    round: u64,
+    /// The runtimes inside; null for none.
+    carriers: *mut Carrier,
+}
+
+/// All that were seen.
+struct Objects {
+    list: *mut Seen,
+    count: usize,
+    room: usize,
+    round: u64,
+    /// How many objects the loader had loaded and unloaded when it was last
+    /// asked.
+    loaded: u64,
+    unloaded: u64,
+}
+
+/// The process that holds the lock; 0 for none.
+static OWNER: AtomicI32 = AtomicI32::new(0);
+
+/// Guarded by [`OWNER`].
+struct Guarded(core::cell::UnsafeCell<Objects>);
+
+// SAFETY: whoever touches the content holds the lock.
+unsafe impl Sync for Guarded {}
+
+static OBJECTS: Guarded = Guarded(core::cell::UnsafeCell::new(Objects {
+    list: ptr::null_mut(),
+    count: 0,
+    room: 0,
+    round: 0,
+    loaded: 0,
+    unloaded: 0,
+}));
+
+/// Takes the lock. What a thread of the parent held when this process was
+/// forked is free.
+fn lock() {
+    // SAFETY: it takes nothing.
+    let own = unsafe { libc::getpid() };
+    loop {
+        match OWNER.compare_exchange(0, own, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(owner) if owner != own => {
+                let taken =
+                    OWNER.compare_exchange(owner, own, Ordering::Acquire, Ordering::Relaxed);
+                if taken.is_ok() {
+                    return;
+                }
+            }
+            // SAFETY: it takes nothing.
+            Err(_) => unsafe {
+                libc::sched_yield();
+            },
+        }
+    }
+}
+
+/// Looks for objects that are new.
+pub fn look() {
+    if settings::is_privileged() {
+        return;
+    }
+    lock();
+    // SAFETY: the lock is held.
+    let objects = unsafe { &mut *OBJECTS.0.get() };
+    let mut listing = Listing {
+        objects,
+        changed: false,
+        fresh: [None; FRESH],
+        count: 0,
+    };
+    listing.ask(compare);
+    if listing.changed {
+        listing.objects.round += 1;
+        loop {
+            listing.count = 0;
+            listing.ask(visit);
+            for info in listing.fresh.iter().take(listing.count).flatten() {
+                listing.objects.examine(info);
+            }
+            if listing.count < FRESH {
+                break;
+            }
+        }
+        listing.objects.forget_unloaded();
+    }
+    OWNER.store(0, Ordering::Release);
+}
+
+/// What is filled while the loader lists its objects. The loader's list is
+/// locked meanwhile, and a child of `fork` inherits that; so the objects are
+/// looked at afterwards.
+struct Listing<'a> {
+    objects: &'a mut Objects,
+    /// Whether objects came or went.
+    changed: bool,
+    /// Objects to look at.
+    fresh: [Option<libc::dl_phdr_info>; FRESH],
+    count: usize,
+}
+
+type Callback = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
+
+impl Listing<'_> {
+    fn ask(&mut self, callback: Callback) {
+        // SAFETY: the callbacks below are written for this argument.
+        unsafe { libc::dl_iterate_phdr(Some(callback), ptr::from_mut(self).cast()) };
+    }
+}
+
+/// Called by the loader once: whether objects came or went.
+unsafe extern "C" fn compare(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
+    // SAFETY: the loader's and our own pointers, valid for the call.
+    let (info, listing) = unsafe { (&*info, &mut *data.cast::<Listing<'_>>()) };
+    let now = (info.dlpi_adds, info.dlpi_subs);
+    listing.changed = now != (listing.objects.loaded, listing.objects.unloaded);
+    (listing.objects.loaded, listing.objects.unloaded) = now;
+    1
+}
+
+/// Called by the loader for each object.
+unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
+    // SAFETY: the loader's and our own pointers, valid for the call.
+    let (info, listing) = unsafe { (&*info, &mut *data.cast::<Listing<'_>>()) };
+    if !listing.objects.is_known(info)
+        && let Some(place) = listing.fresh.get_mut(listing.count)
+    {
+        *place = Some(*info);
+        listing.count += 1;
+    }
+    0
+}
+
+impl Objects {
+    fn seen(&mut self) -> &mut [Seen] {
+        if self.list.is_null() {
+            return &mut [];
+        }
+        // SAFETY: all up to the count are written, and borrowed with `self`.
+        unsafe { core::slice::from_raw_parts_mut(self.list, self.count) }
+    }
+
+    /// Whether an object was looked at and is as it was then.
+    fn is_known(&mut self, info: &libc::dl_phdr_info) -> bool {
+        let (round, identity) = (self.round, identity(info));
+        let place = (info.dlpi_addr, info.dlpi_phdr as u64);
+        let known = self
+            .seen()
+            .iter_mut()
+            .find(|one| (one.base, one.headers) == place);
+        known.is_some_and(|known| {
+            known.round = round;
+            // SAFETY: the object is mapped, and is the one that was patched if
+            // its identity is equal; unless it was loaded again.
+            known.identity == identity && unsafe { is_patched(known.carriers) }
+        })
+    }
+
+    /// Looks at an object that is not known.
+    fn examine(&mut self, info: &libc::dl_phdr_info) {
+        let (base, headers) = (info.dlpi_addr, info.dlpi_phdr as u64);
+        let image = Image::of_memory(Process, base, headers, info.dlpi_phnum);
+        let carriers = redirect(info, &image);
+        let (round, identity) = (self.round, identity(info));
+        let fresh = Seen {
+            base,
+            headers,
+            identity,
+            round,
+            carriers,
+        };
+        let place = self
+            .seen()
+            .iter_mut()
+            .find(|one| (one.base, one.headers) == (base, headers));
+        match place {
+            Some(place) => {
+                let old = core::mem::replace(place, fresh);
+                // SAFETY: the object that carried them is gone.
+                unsafe { Carrier::release(old.carriers) };
+            }
+            None => self.add(fresh),
+        }
+    }
+
+    fn add(&mut self, seen: Seen) {
+        if self.count == self.room {
+            let room = (self.room * 2).max(FIRST_ROOM);
+            let list = memory::pages(room * size_of::<Seen>()).cast::<Seen>();
+            if list.is_null() {
+                // It is looked at again next time.
+                return;
+            }
+            if !self.list.is_null() {
+                // SAFETY: the new list has more room; the old one is ours.
+                unsafe {
+                    ptr::copy_nonoverlapping(self.list, list, self.count);
+                    memory::release(self.list.cast(), self.room * size_of::<Seen>());
+                }
+            }
+            (self.list, self.room) = (list, room);
+        }
+        // SAFETY: there is room.
+        unsafe { self.list.add(self.count).write(seen) };
+        self.count += 1;
+    }
+
+    /// Drops what was not there in this round.
+    fn forget_unloaded(&mut self) {
+        let round = self.round;
+        let mut index = 0;
+        while let Some(one) = self.seen().get(index) {
+            if one.round == round {
+                index += 1;
+                continue;
+            }
+            // SAFETY: the object is unloaded.
+            unsafe { Carrier::release(one.carriers) };
+            let last = self.count - 1;
+            self.seen().swap(index, last);
+            self.count = last;
+        }
+    }
+}
+
+/// A hash of what an object is: its program headers, which name every size.
+fn identity(info: &libc::dl_phdr_info) -> u64 {
+    let length = usize::from(info.dlpi_phnum) * size_of::<libc::Elf64_Phdr>();
+    // SAFETY: the loader's own copy of the headers.
+    let bytes =
+        unsafe { core::slice::from_raw_parts(info.dlpi_phdr.cast::<u8>(), length.min(HEADERS)) };
+    xxh3_64(bytes)
+}
+
+/// Whether all of an object's runtimes still jump. True if it has none.
+///
+/// # Safety
+/// The object is mapped.
+unsafe fn is_patched(mut carrier: *mut Carrier) -> bool {
+    while !carrier.is_null() {
+        // SAFETY: carriers of the list live, and the caller's promise.
+        unsafe {
+            if let Some(first) = Carrier::entries(carrier).first()
+                && !patch::is_patched(first)
+            {
+                return false;
+            }
+            carrier = (*carrier).next;
+        }
+    }
+    true
+}
+
+/// Redirects every runtime inside an object: what they became.
+fn redirect(info: &libc::dl_phdr_info, image: &Image<Process>) -> *mut Carrier {
+    let shared = image.dynamic().and_then(|dynamic| {
+        let shared = symbols::shared(image, &dynamic)?;
+        Some((dynamic, shared))
+    });
+    match shared {
+        Some((_, Shared::Ours)) => return ptr::null_mut(),
+        Some((_, Shared::Nvidias(_))) => {}
+        None if find::may_carry(image) => {}
+        None => return ptr::null_mut(),
+    }
+    if !settings::enabled() {
+        return ptr::null_mut();
+    }
+    let mut buffer = [0; PATH];
+    let mut found = Found {
+        base: info.dlpi_addr,
+        path: path(info, &mut buffer),
+        carriers: ptr::null_mut(),
+    };
+    match shared {
+        Some((dynamic, Shared::Nvidias(interface))) => found.shared(image, &dynamic, interface),
+        _ => found.inside(image),
+    }
+    found.carriers
+}
+
+/// What is found in one object.
+struct Found<'a> {
+    base: u64,
+    path: &'a [u8],
+    carriers: *mut Carrier,
+}
+
+impl Found<'_> {
+    /// Redirects NVIDIA's shared library.
+    fn shared(&mut self, image: &Image<Process>, dynamic: &Dynamic, interface: Option<Interface>) {
+        let mut count = 0;
+        symbols::shared_entries(image, dynamic, |_| count += 1);
+        let base = self.base;
+        self.carry(interface, count, None, |add| {
+            symbols::shared_entries(image, dynamic, |entry| {
+                let name = base.wrapping_add(entry.name_place) as *const u8;
+                add(name, entry.name.len(), entry.address);
+            });
+        });
+    }
+
+    /// Redirects static runtimes: by their fingerprints, else by the symbols in
+    /// the object's file.
+    fn inside(&mut self, image: &Image<Process>) {
+        let facts = match Facts::parse(facts::TEXT) {
+            Ok(facts) => facts,
+            Err(error) => return say(format_args!("{error}")),
+        };
+        let mut alike = None;
+        find::search(image, &facts, |place| {
+            if !place.exact {
+                alike = Some(place.build.newest());
+                return;
+            }
+            let interface = Interface::of_version(place.build.newest());
+            let count = facts.entries(&place.build).count();
+            self.carry(interface, count, None, |add| {
+                for (name, offset) in facts.entries(&place.build) {
+                    add(
+                        name.as_ptr(),
+                        name.len(),
+                        place.block.wrapping_add(u64::from(offset)),
+                    );
+                }
+            });
+        });
+        if self.carriers.is_null() && !self.by_symbols(image, &facts) {
+            self.unknown(alike, image.build_id());
+        }
+    }
+
+    /// Redirects the static runtime that the file's symbols name. False if the
+    /// object has none that is known.
+    fn by_symbols(&mut self, image: &Image<Process>, facts: &Facts<'_>) -> bool {
+        let mut path = [0u8; PATH + 1];
+        let Some(place) = path.get_mut(..self.path.len()) else {
+            return false;
+        };
+        place.copy_from_slice(self.path);
+        let path = path.get(..=self.path.len()).unwrap_or_default();
+        let Some(file) = File::open(path) else {
+            return false;
+        };
+        let named = Image::of_file(file).and_then(|on_disk| {
+            let named = Table::of_file(&file)?.runtime(&on_disk, facts)?;
+            let mut count = 0;
+            let mut same = true;
+            // The file may have been replaced since it was mapped.
+            named.entries(&on_disk, |entry| {
+                let (mut old, mut new) = ([0; 16], [1; 16]);
+                same &= on_disk.read(entry.address, &mut old)
+                    && image.read(entry.address, &mut new)
+                    && old == new;
+                count += 1;
+            });
+            same.then_some((on_disk, named, count))
+        });
+        let Some((on_disk, named, count)) = named else {
+            // SAFETY: nothing of it is kept.
+            unsafe { file.release() };
+            return false;
+        };
+        self.carry(named.interface, count, Some(file), |add| {
+            named.entries(&on_disk, |entry| {
+                add(
+                    file.place(entry.name_place),
+                    entry.name.len(),
+                    entry.address,
+                );
+            });
+        })
+    }
+
+    /// Makes a carrier of the entries that `list` adds, and redirects them.
+    fn carry(
+        &mut self,
+        interface: Option<Interface>,
+        count: usize,
+        file: Option<File>,
+        list: impl FnOnce(&mut dyn FnMut(*const u8, usize, u64)),
+    ) -> bool {
+        let carrier = Carrier::new(self.path, interface, count, file);
+        if carrier.is_null() {
+            return false;
+        }
+        let base = self.base;
+        list(&mut |name, length, address| {
+            let address = usize::try_from(base.wrapping_add(address)).unwrap_or(0);
+            // SAFETY: the name lies in the object, in the facts or in the file,
+            // which the carrier keeps; the address is that of its function.
+            unsafe { Carrier::add(carrier, name, length, address) };
+        });
+        // SAFETY: the object's constructors have not run, so nobody executes
+        // these functions.
+        let written = unsafe { patch::write(Carrier::entries(carrier)) };
+        if written {
+            // SAFETY: it was made above.
+            unsafe { (*carrier).next = self.carriers };
+            self.carriers = carrier;
+            if interface.is_none() {
+                self.refused("its version is neither 12 nor 13");
+            }
+        } else {
+            // SAFETY: nothing jumps to it.
+            unsafe { Carrier::release(carrier) };
+            self.refused("the system does not let its code be changed");
+        }
+        written
+    }
+
+    fn refused(&self, why: &str) {
+        say(format_args!(
+            "{} carries a CUDA runtime that paragpu cannot serve: {why}; its calls fail",
+            Lossy(self.path),
+        ));
+    }
+
+    /// Reports a runtime that is like a known one but not equal. One that is
+    /// like none is reported by paragpu's driver library when it is called.
+    fn unknown(&self, alike: Option<&str>, id: Option<BuildId>) {
+        let Some(alike) = alike else { return };
+        let path = Lossy(self.path);
+        let advice = "its calls fail; `paragpu doctor` and docs/redirect.md say what to do";
+        match id {
+            Some(id) => say(format_args!(
+                "{path} (build-id {id}) carries an unknown build of the CUDA runtime, much like \
+                 {alike}: {advice}"
+            )),
+            None => say(format_args!(
+                "{path} carries an unknown build of the CUDA runtime, much like {alike}: {advice}"
+            )),
+        }
+    }
+}
+
+/// The object's path; the main program has none in the loader's list.
+fn path<'a>(info: &'a libc::dl_phdr_info, buffer: &'a mut [u8; PATH]) -> &'a [u8] {
+    const PROGRAM: &CStr = c"/proc/self/exe";
+    if !info.dlpi_name.is_null() {
+        // SAFETY: the loader's string, which lives as long as the object.
+        let path = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
+        if !path.is_empty() {
+            return path;
+        }
+    }
+    // SAFETY: the buffer is ours.
+    let length =
+        unsafe { libc::readlink(PROGRAM.as_ptr(), buffer.as_mut_ptr().cast(), buffer.len()) };
+    usize::try_from(length)
+        .ok()
+        .and_then(|length| buffer.get(..length))
+        .unwrap_or(PROGRAM.to_bytes())
+}

@@ -1,0 +1,119 @@
+//! The writes into other objects: a jump over each public entry.
+//!
+//! The pages are copied into a file in memory, the jumps are written there, and
+//! the file is mapped over the code, readable and executable. So no page is
+//! ever writable and executable, or becomes executable after it was writable:
+//! processes with `MemoryDenyWriteExecute=` are served, and SELinux asks for
+//! `execute` on a file in memory, not for `execmod` or `execmem`. Where that is
+//! refused the pages are made writable for the moment of the write.
+
+use core::ptr;
+
+use super::entry::Entry;
+
+/// `mov r11, entry` and `jmp [r11]`.
+const JUMP: usize = 13;
+const PAGE: usize = 4096;
+
+/// The jump through an entry.
+fn jump(entry: &Entry) -> [u8; JUMP] {
+    let [a, b, c, d, e, f, g, h] = ptr::from_ref(entry).addr().to_le_bytes();
+    [0x49, 0xbb, a, b, c, d, e, f, g, h, 0x41, 0xff, 0x23]
+}
+
+/// Whether the code of an entry is its jump.
+///
+/// # Safety
+/// An object is mapped, readable, where the entry's function was.
+pub unsafe fn is_patched(entry: &Entry) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { (entry.address as *const [u8; JUMP]).read_unaligned() == jump(entry) }
+}
+
+/// Pages that hold all entries: where, and how many bytes.
+fn range(entries: &[Entry]) -> Option<(usize, usize)> {
+    let low = entries.iter().map(|entry| entry.address).min()?;
+    let high = entries.iter().map(|entry| entry.address).max()?;
+    let start = low & !(PAGE - 1);
+    let end = high.checked_add(JUMP)?.checked_next_multiple_of(PAGE)?;
+    Some((start, end - start))
+}
+
+/// Writes the jumps; false if the system does not let us.
+///
+/// # Safety
+/// Each entry's address is that of a function with room for a jump in one
+/// object's code, which no thread executes now.
+pub unsafe fn write(entries: &[Entry]) -> bool {
+    let Some((start, length)) = range(entries) else {
+        return false;
+    };
+    // SAFETY: the caller's promise, and the range is that of the entries.
+    unsafe { by_copy(entries, start, length) || in_place(entries, start, length) }
+}
+
+/// Writes the jumps into code at `code`, which goes to `start`.
+unsafe fn write_jumps(entries: &[Entry], start: usize, code: *mut u8) {
+    for entry in entries {
+        // SAFETY: the entries' code lies in the range that is written.
+        unsafe {
+            code.add(entry.address - start)
+                .cast::<[u8; JUMP]>()
+                .write_unaligned(jump(entry))
+        };
+    }
+}
+
+unsafe fn by_copy(entries: &[Entry], start: usize, length: usize) -> bool {
+    // SAFETY: the new mapping is ours until it is unmapped; the one at `start`
+    // has the same bytes as before but for the jumps.
+    unsafe {
+        let name = c"paragpu-redirect".as_ptr();
+        let file = libc::memfd_create(name, libc::MFD_CLOEXEC);
+        if file < 0 {
+            return false;
+        }
+        let complete = fill(file, entries, start, length) && {
+            let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
+            let code = libc::PROT_READ | libc::PROT_EXEC;
+            let place = start as *mut libc::c_void;
+            libc::mmap(place, length, code, flags, file, 0) != libc::MAP_FAILED
+        };
+        libc::close(file);
+        complete
+    }
+}
+
+/// Copies the code into the file and writes the jumps there.
+unsafe fn fill(file: i32, entries: &[Entry], start: usize, length: usize) -> bool {
+    let Ok(size) = libc::off_t::try_from(length) else {
+        return false;
+    };
+    // SAFETY: the code is readable, the mapping is as large, and both are ours
+    // to touch.
+    unsafe {
+        if libc::ftruncate(file, size) != 0 {
+            return false;
+        }
+        let data = libc::PROT_READ | libc::PROT_WRITE;
+        let copy = libc::mmap(ptr::null_mut(), length, data, libc::MAP_SHARED, file, 0);
+        if copy == libc::MAP_FAILED {
+            return false;
+        }
+        ptr::copy_nonoverlapping(start as *const u8, copy.cast::<u8>(), length);
+        write_jumps(entries, start, copy.cast());
+        libc::munmap(copy, length) == 0
+    }
+}
+
+unsafe fn in_place(entries: &[Entry], start: usize, length: usize) -> bool {
+    let place = start as *mut libc::c_void;
+    // SAFETY: code of the object, which nobody executes now.
+    unsafe {
+        if libc::mprotect(place, length, libc::PROT_READ | libc::PROT_WRITE) != 0 {
+            return false;
+        }
+        write_jumps(entries, start, place.cast());
+        libc::mprotect(place, length, libc::PROT_READ | libc::PROT_EXEC) == 0
+    }
+}

@@ -1,0 +1,359 @@
+//! What is known of each build of the static runtime.
+//!
+//! `runtimes.txt` is made by `make fingerprints` from NVIDIA's wheels and holds
+//! facts alone. The text is read in place, without an allocation:
+//!
+//! ```text
+//! paragpu-runtimes 1
+//! names cudaA cudaB …                sorted
+//! build 13.0.48 13.0.88 13.0.96      releases that share one build
+//! block SIZE HASH                    of .text, in hexadecimal
+//! window OFFSET DISTANCE × 24        function starts, in hexadecimal
+//! entries CODE                       for each entry: names skipped, offset
+//! written CODE                       bytes the linker writes: gap, length
+//! end HASH                           of everything before
+//! ```
+//!
+//! A `CODE` is a row of numbers, five bits a character, least significant
+//! first; a character with the sixth bit set is followed by another.
+
+use core::fmt;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Distances of function starts that identify a build.
+pub const WINDOW: usize = 24;
+/// Builds that a file may hold.
+const MOST_BUILDS: usize = 64;
+/// First line of a file of this version.
+const TITLE: &str = "paragpu-runtimes 1";
+/// The character for zero.
+const ZERO: u8 = b'0';
+
+/// The facts that are compiled in.
+pub const TEXT: &str = include_str!("runtimes.txt");
+
+/// Why a text is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Error {
+    /// Another version, or no such file at all.
+    Version,
+    /// The hash at its end is not that of its content.
+    Damaged,
+    /// A line is not as the format says.
+    Malformed,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Version => "the facts about runtimes are of another version",
+            Self::Damaged => "the facts about runtimes are damaged",
+            Self::Malformed => "the facts about runtimes are malformed",
+        })
+    }
+}
+
+impl core::error::Error for Error {}
+
+/// Everything that is known.
+#[derive(Debug, Clone)]
+pub struct Facts<'a> {
+    names: &'a str,
+    builds: [Option<Build<'a>>; MOST_BUILDS],
+}
+
+/// One build of the static runtime.
+#[derive(Debug, Clone, Copy)]
+pub struct Build<'a> {
+    /// The releases that hold it.
+    pub releases: &'a str,
+    /// Bytes of its `.text`.
+    pub size: u32,
+    /// Hash of these bytes, with those that the linker writes as zero.
+    pub hash: u64,
+    /// Offset of the window's first function.
+    pub first: u32,
+    /// Distances of the functions from there.
+    pub window: [u32; WINDOW],
+    entries: &'a str,
+    written: &'a str,
+}
+
+/// The next line without its keyword.
+fn line<'a>(lines: &mut core::str::Lines<'a>, keyword: &str) -> Result<&'a str, Error> {
+    lines
+        .next()
+        .and_then(|line| line.strip_prefix(keyword))
+        .and_then(|rest| rest.strip_prefix(' '))
+        .ok_or(Error::Malformed)
+}
+
+fn hexadecimal(word: Option<&str>) -> Result<u64, Error> {
+    let word = word.ok_or(Error::Malformed)?;
+    u64::from_str_radix(word, 16).map_err(|_| Error::Malformed)
+}
+
+fn small(word: Option<&str>) -> Result<u32, Error> {
+    u32::try_from(hexadecimal(word)?).map_err(|_| Error::Malformed)
+}
+
+impl<'a> Facts<'a> {
+    /// Reads a text.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn parse(text: &'a str) -> Result<Self, Error> {
+        if text.lines().next() != Some(TITLE) {
+            return Err(Error::Version);
+        }
+        let (content, end) = text.rsplit_once("end ").ok_or(Error::Damaged)?;
+        if hexadecimal(Some(end.trim_end())) != Ok(xxh3_64(content.as_bytes())) {
+            return Err(Error::Damaged);
+        }
+        let mut lines = content.lines();
+        lines.next();
+        let names = line(&mut lines, "names")?;
+        let mut facts = Self {
+            names,
+            builds: [None; MOST_BUILDS],
+        };
+        let mut places = facts.builds.iter_mut();
+        while let Some(head) = lines.next() {
+            let releases = head.strip_prefix("build ").ok_or(Error::Malformed)?;
+            let build = Build::parse(releases, &mut lines)?;
+            *places.next().ok_or(Error::Malformed)? = Some(build);
+        }
+        Ok(facts)
+    }
+
+    /// The builds.
+    pub fn builds(&self) -> impl Iterator<Item = &Build<'a>> {
+        self.builds.iter().flatten()
+    }
+
+    /// Whether some release exports a function of this name.
+    #[must_use]
+    pub fn knows(&self, name: &[u8]) -> bool {
+        // The list is sorted: bisect it by bytes.
+        let names = self.names.as_bytes();
+        let (mut low, mut high) = (0, names.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            let start = names
+                .get(low..middle)
+                .and_then(|part| part.iter().rposition(|&byte| byte == b' '))
+                .map_or(low, |space| low + space + 1);
+            let rest = names.get(start..high).unwrap_or_default();
+            let word = rest.split(|&byte| byte == b' ').next().unwrap_or_default();
+            match word.cmp(name) {
+                core::cmp::Ordering::Equal => return true,
+                core::cmp::Ordering::Less => low = start + word.len() + 1,
+                core::cmp::Ordering::Greater => high = start,
+            }
+        }
+        false
+    }
+
+    /// The public entries of a build: name and offset in its `.text`.
+    pub fn entries(&self, build: &Build<'a>) -> impl Iterator<Item = (&'a str, u32)> + use<'a> {
+        let size = build.size;
+        let mut names = self.names.split(' ');
+        let mut numbers = Numbers(build.entries.as_bytes());
+        core::iter::from_fn(move || {
+            let skipped = numbers.next()?;
+            let offset = numbers.next()?;
+            let name = names.nth(usize::try_from(skipped).ok()?)?;
+            Some((name, offset))
+        })
+        .filter(move |&(_, offset)| offset < size)
+    }
+}
+
+impl<'a> Build<'a> {
+    fn parse(releases: &'a str, lines: &mut core::str::Lines<'a>) -> Result<Self, Error> {
+        let mut block = line(lines, "block")?.split(' ');
+        let mut window = line(lines, "window")?.split(' ');
+        let mut build = Self {
+            releases,
+            size: small(block.next())?,
+            hash: hexadecimal(block.next())?,
+            first: small(window.next())?,
+            window: [0; WINDOW],
+            entries: "",
+            written: "",
+        };
+        for distance in &mut build.window {
+            *distance = small(window.next())?;
+        }
+        build.entries = line(lines, "entries")?;
+        build.written = line(lines, "written")?;
+        Ok(build)
+    }
+
+    /// The newest release that holds it.
+    #[must_use]
+    pub fn newest(&self) -> &'a str {
+        self.releases.rsplit(' ').next().unwrap_or(self.releases)
+    }
+
+    /// Ranges that the linker writes: offset and length, ascending.
+    pub fn written(&self) -> impl Iterator<Item = (u32, u32)> + use<'a> {
+        let mut numbers = Numbers(self.written.as_bytes());
+        let mut position = 0u32;
+        core::iter::from_fn(move || {
+            let start = position.checked_add(numbers.next()?)?;
+            let length = numbers.next()?;
+            position = start.checked_add(length)?;
+            Some((start, length))
+        })
+    }
+}
+
+/// The numbers of a `CODE`; ends at the first that is none.
+struct Numbers<'a>(&'a [u8]);
+
+impl Iterator for Numbers<'_> {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        let mut number = 0u32;
+        for shift in (0..32).step_by(5) {
+            let (&character, rest) = self.0.split_first()?;
+            self.0 = rest;
+            let bits = character.checked_sub(ZERO).filter(|&bits| bits < 64)?;
+            let part = u32::from(bits & 31);
+            if part.leading_zeros() < shift {
+                return None;
+            }
+            number |= part << shift;
+            if bits & 32 == 0 {
+                return Some(number);
+            }
+        }
+        None
+    }
+}
+
+/// Appends a number as a `CODE` does: the characters, and how many.
+#[must_use]
+pub fn encode(mut number: u32) -> ([u8; 7], usize) {
+    let mut text = [0; 7];
+    for (index, character) in text.iter_mut().enumerate() {
+        let bits = (number & 31).to_le_bytes()[0];
+        number >>= 5;
+        let more = u8::from(number != 0) << 5;
+        *character = ZERO + (bits | more);
+        if number == 0 {
+            return (text, index + 1);
+        }
+    }
+    (text, text.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn code(numbers: &[u32]) -> String {
+        let mut text = String::new();
+        for &number in numbers {
+            let (characters, count) = encode(number);
+            text.push_str(core::str::from_utf8(&characters[..count]).expect("ASCII"));
+        }
+        text
+    }
+
+    /// A text with one build of three entries.
+    fn sample() -> String {
+        let window = " 10".repeat(WINDOW);
+        let content = format!(
+            "{TITLE}\nnames __cudaA cudaB cudaC cudaD\nbuild 13.0.1 13.0.2\n\
+             block 200 abc\nwindow 40{window}\nentries {}\nwritten {}\n",
+            code(&[0, 0x30, 1, 0x100, 0, 0x50]),
+            code(&[4, 4, 100, 8]),
+        );
+        let hash = xxh3_64(content.as_bytes());
+        format!("{content}end {hash:x}\n")
+    }
+
+    #[test]
+    fn a_text_is_read_as_it_was_written() {
+        let text = sample();
+        let facts = Facts::parse(&text).expect("sound");
+        let build = facts.builds().next().expect("one build");
+        assert_eq!(
+            (build.newest(), build.size, build.hash),
+            ("13.0.2", 0x200, 0xabc)
+        );
+        assert_eq!((build.first, build.window), (0x40, [16; WINDOW]));
+        let entries: Vec<_> = facts.entries(build).collect();
+        assert_eq!(
+            entries,
+            [("__cudaA", 0x30), ("cudaC", 0x100), ("cudaD", 0x50)]
+        );
+        assert_eq!(build.written().collect::<Vec<_>>(), [(4, 4), (108, 8)]);
+        for name in ["__cudaA", "cudaB", "cudaC", "cudaD"] {
+            assert!(facts.knows(name.as_bytes()), "{name}");
+        }
+        for name in ["", "cuda", "cudaBB", "zz", "A"] {
+            assert!(!facts.knows(name.as_bytes()), "{name}");
+        }
+    }
+
+    #[test]
+    fn damage_and_other_versions_are_refused() {
+        let text = sample();
+        assert_eq!(
+            Facts::parse(&text.replace("runtimes 1", "runtimes 2")).err(),
+            Some(Error::Version)
+        );
+        assert_eq!(Facts::parse("").err(), Some(Error::Version));
+        assert_eq!(
+            Facts::parse(&text.replace("cudaB", "cudaX")).err(),
+            Some(Error::Damaged)
+        );
+        for cut in 0..text.len() - 1 {
+            if let Some(part) = text.get(..cut) {
+                assert!(Facts::parse(part).is_err(), "cut at {cut}");
+            }
+        }
+        // A sound hash over lines that are not as they should be.
+        let content = format!("{TITLE}\nnames a\nbuild 1\nblock zz 1\n");
+        let text = format!("{content}end {:x}\n", xxh3_64(content.as_bytes()));
+        assert_eq!(Facts::parse(&text).err(), Some(Error::Malformed));
+    }
+
+    #[test]
+    fn the_facts_compiled_in_are_sound() {
+        let facts = Facts::parse(TEXT).expect("sound");
+        let mut builds = 0;
+        for build in facts.builds() {
+            builds += 1;
+            let mut entries: Vec<_> = facts.entries(build).collect();
+            assert!(entries.len() > 400, "{}", build.releases);
+            assert!(entries.iter().all(|(name, _)| facts.knows(name.as_bytes())));
+            entries.sort_by_key(|&(_, offset)| offset);
+            for pair in entries.windows(2) {
+                assert!(pair[1].1 - pair[0].1 >= 16, "{pair:?} overlap");
+            }
+            let last = build.written().last().expect("relocated bytes");
+            assert!(last.0 + last.1 <= build.size);
+        }
+        assert!(builds >= 9, "{builds} builds");
+    }
+
+    proptest! {
+        #[test]
+        fn numbers_come_back(numbers in proptest::collection::vec(any::<u32>(), 0..40)) {
+            let text = code(&numbers);
+            prop_assert_eq!(Numbers(text.as_bytes()).collect::<Vec<_>>(), numbers);
+        }
+
+        #[test]
+        fn any_bytes_end(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            Numbers(&bytes).count();
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! `paragpu run` and `paragpu doctor PROGRAM`: programs that carry NVIDIA's
+//! runtime inside.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::{env, fs};
+
+use paragpu_redirect::facts::{Facts, TEXT};
+use paragpu_redirect::image::{Image, Raw};
+use paragpu_redirect::symbols::{Shared, Table, shared};
+use paragpu_redirect::{Interface, find};
+use serde::Serialize;
+
+use crate::arguments::Output;
+use crate::error::{Error, print, print_json};
+
+/// The library that redirects.
+const REDIRECTOR: &str = "libparagpu-redirect.so";
+/// Where the packages put the guest's libraries.
+const INSTALLED: &str = "/usr/lib/paragpu";
+/// The loader of 64-bit programs, which tells what a program loads.
+const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
+
+/// Runs a program with the guest's libraries in front of all others; returns
+/// only if it cannot be run.
+pub fn run(libraries: Option<&Path>, program: &OsStr, arguments: &[OsString]) -> Error {
+    let folder = libraries.unwrap_or(Path::new(INSTALLED));
+    let redirector = folder.join(REDIRECTOR);
+    if !redirector.is_file() {
+        return Error::NoLibraries { path: redirector };
+    }
+    let before = |variable: &str, first: &Path, separator: &str| {
+        let mut value = first.as_os_str().to_owned();
+        if let Some(rest) = env::var_os(variable).filter(|rest| !rest.is_empty()) {
+            value.push(separator);
+            value.push(rest);
+        }
+        value
+    };
+    let source = Command::new(program)
+        .args(arguments)
+        .env("LD_PRELOAD", before("LD_PRELOAD", &redirector, " "))
+        .env("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", folder, ":"))
+        // Whatever guest.toml says.
+        .env("PARAGPU_REDIRECT", "1")
+        .exec();
+    Error::Run {
+        program: program.into(),
+        source,
+    }
+}
+
+/// A runtime inside an object.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Carried {
+    object: PathBuf,
+    /// "static", or "shared" for NVIDIA's library.
+    kind: &'static str,
+    /// Releases of the build; empty if it is not known.
+    releases: Vec<String>,
+    /// The library of paragpu's that serves it; nothing if none does.
+    served_by: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    build_id: Option<String>,
+    detail: String,
+}
+
+/// What was found.
+#[derive(Debug, Serialize)]
+struct Report {
+    version: u32,
+    ok: bool,
+    objects: usize,
+    runtimes: Vec<Carried>,
+}
+
+/// Reports the runtimes of programs, libraries and folders before they run.
+/// Fails where one is not served.
+pub fn examine(paths: &[PathBuf], output: Output) -> Result<ExitCode, Error> {
+    let facts = Facts::parse(TEXT).map_err(Error::Facts)?;
+    let mut objects = BTreeSet::new();
+    for path in paths {
+        collect(path, &mut objects)?;
+    }
+    let runtimes: Vec<Carried> = objects
+        .iter()
+        .flat_map(|object| inside(object, &facts))
+        .collect();
+    let report = Report {
+        version: 1,
+        ok: runtimes.iter().all(|carried| carried.served_by.is_some()),
+        objects: objects.len(),
+        runtimes,
+    };
+    match output {
+        Output::Json => print_json(&report)?,
+        Output::Text => print(text(&report))?,
+    }
+    Ok(if report.ok {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// The objects of a path: a folder's files; a program and what it loads at its
+/// start.
+fn collect(path: &Path, objects: &mut BTreeSet<PathBuf>) -> Result<(), Error> {
+    let read = |source| Error::Read {
+        path: path.into(),
+        source,
+    };
+    let found = fs::canonicalize(path)
+        .or_else(|error| in_search_path(path).ok_or(error))
+        .map_err(read)?;
+    if found.is_dir() {
+        for entry in fs::read_dir(&found).map_err(read)? {
+            let entry = entry.map_err(read)?;
+            let kind = entry.file_type().map_err(read)?;
+            if kind.is_dir() {
+                collect(&entry.path(), objects)?;
+            } else if kind.is_file() && is_object(&entry.path()) {
+                objects.insert(entry.path());
+            }
+        }
+        return Ok(());
+    }
+    if !is_object(&found) {
+        return Err(Error::NoObject { path: found });
+    }
+    // The loader lists a program's libraries without running any of it.
+    let listed = Command::new(LOADER).arg("--list").arg(&found).output();
+    for line in listed
+        .iter()
+        .flat_map(|output| output.stdout.split(|&byte| byte == b'\n'))
+    {
+        let line = String::from_utf8_lossy(line);
+        if let Some((_, place)) = line.split_once("=> ")
+            && let Some((library, _)) = place.rsplit_once(" (")
+            && let Ok(library) = fs::canonicalize(library)
+        {
+            objects.insert(library);
+        }
+    }
+    objects.insert(found);
+    Ok(())
+}
+
+/// A command by its name.
+fn in_search_path(name: &Path) -> Option<PathBuf> {
+    if name.components().count() != 1 {
+        return None;
+    }
+    env::split_paths(&env::var_os("PATH")?)
+        .map(|folder| folder.join(name))
+        .find_map(|candidate| fs::canonicalize(candidate).ok())
+}
+
+/// An object in a file, read where it is needed: libraries are large.
+struct OnDisk(File);
+
+impl Raw for OnDisk {
+    fn read(&self, position: u64, into: &mut [u8]) -> bool {
+        self.0.read_exact_at(into, position).is_ok()
+    }
+}
+
+fn open(path: &Path) -> Option<Image<OnDisk>> {
+    Image::of_file(OnDisk(File::open(path).ok()?))
+}
+
+fn is_object(path: &Path) -> bool {
+    open(path).is_some()
+}
+
+/// The runtimes inside an object.
+fn inside(object: &Path, facts: &Facts<'_>) -> Vec<Carried> {
+    let Some(image) = open(object) else {
+        return Vec::new();
+    };
+    let carried = |kind, releases: &str, interface: Option<Interface>, detail: &str| Carried {
+        object: object.into(),
+        kind,
+        releases: releases.split_whitespace().map(str::to_owned).collect(),
+        served_by: interface
+            .filter(|interface| interface.is_served())
+            .map(Interface::library),
+        build_id: image.build_id().map(|id| id.to_string()),
+        detail: detail.into(),
+    };
+    let dynamic = image.dynamic();
+    match dynamic.and_then(|dynamic| shared(&image, &dynamic)) {
+        Some(Shared::Ours) => return Vec::new(),
+        Some(Shared::Nvidias(interface)) => {
+            let detail = match interface {
+                Some(_) => "NVIDIA's shared library, by its exports",
+                None => "NVIDIA's shared library, of a version that is not served",
+            };
+            return vec![carried("shared", "", interface, detail)];
+        }
+        None if !find::may_carry(&image) => return Vec::new(),
+        None => {}
+    }
+    let (mut exact, mut alike) = (Vec::new(), None);
+    find::search(&image, facts, |place| {
+        if place.exact {
+            let interface = Interface::of_version(place.build.newest());
+            exact.push(carried(
+                "static",
+                place.build.releases,
+                interface,
+                "by its fingerprint",
+            ));
+        } else {
+            alike = Some(place.build.newest().to_owned());
+        }
+    });
+    if !exact.is_empty() {
+        return exact;
+    }
+    let named = Table::of_file(image.raw()).and_then(|table| table.runtime(&image, facts));
+    match (named, alike) {
+        (Some(named), _) => vec![carried("static", "", named.interface, "by its symbols")],
+        (None, Some(alike)) => {
+            let detail = format!("an unknown build, much like {alike}");
+            vec![carried("static", "", None, &detail)]
+        }
+        (None, None) => Vec::new(),
+    }
+}
+
+fn text(report: &Report) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    for carried in &report.runtimes {
+        let build = match carried.releases.as_slice() {
+            [] => String::new(),
+            releases => format!(" {}", releases.join(", ")),
+        };
+        let served = match carried.served_by {
+            Some(library) => format!("redirected to {library}"),
+            None => "NOT SERVED: its calls fail; see docs/redirect.md".to_owned(),
+        };
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "{}: {} CUDA runtime{build} ({}): {served}",
+            carried.object.display(),
+            carried.kind,
+            carried.detail,
+        );
+        if let (None, Some(id)) = (carried.served_by, &carried.build_id) {
+            let _ = writeln!(text, "    build-id {id}");
+        }
+    }
+    if report.runtimes.is_empty() {
+        let _ = writeln!(
+            text,
+            "no CUDA runtime of NVIDIA's in {} objects",
+            report.objects
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_without_cuda_carries_none() {
+        let mut objects = BTreeSet::new();
+        collect(Path::new("sh"), &mut objects).expect("every system has it");
+        assert!(
+            objects.len() > 1,
+            "the C library belongs to it: {objects:?}"
+        );
+        let facts = Facts::parse(TEXT).expect("sound");
+        assert!(
+            objects
+                .iter()
+                .all(|object| inside(object, &facts).is_empty())
+        );
+    }
+
+    #[test]
+    fn folders_are_searched_and_other_files_are_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::create_dir(folder.path().join("inner")).expect("another");
+        let own = env::current_exe().expect("own path");
+        fs::copy(own, folder.path().join("inner/program")).expect("a copy");
+        let script = folder.path().join("script");
+        fs::write(&script, "#!/bin/sh\n").expect("it is written");
+        let mut objects = BTreeSet::new();
+        collect(folder.path(), &mut objects).expect("a folder");
+        assert_eq!(objects.len(), 1, "{objects:?}");
+        assert!(matches!(
+            collect(&script, &mut objects),
+            Err(Error::NoObject { .. })
+        ));
+    }
+}
