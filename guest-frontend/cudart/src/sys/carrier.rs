@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(take(), 5);
         assert_eq!(take(), 0, "a number is for one call");
         call_from(5);
-        assert_eq!(crate::sys::cudaVDPAUGetDevice(), cudaErrorNotSupported);
+        assert_eq!(crate::sys::stubs::cudaVDPAUGetDevice(), cudaErrorNotSupported);
         assert_eq!(cudaPeekAtLastError(), 0, "not the program's error");
         call_from(6);
         assert_eq!(cudaGetLastError(), 0, "nor another library's");
