@@ -25,11 +25,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::arguments::Arguments;
 use crate::console::Console;
 use crate::device::Devices;
-use crate::handshake::{Asked, Guest, Pending};
+use crate::handshake::{Asked, Guest};
 use crate::link::Links;
 use crate::listener::{Listener, group};
 use crate::metrics::Ended;
 use crate::notes::Notes;
+use crate::reception::Reception;
 use crate::scrape::Scrape;
 use crate::session::Session;
 use crate::tenants::Tenants;
@@ -97,7 +98,7 @@ pub struct Broker {
     ended: Ended,
     workers: BTreeMap<u64, Worker>,
     sessions: BTreeMap<u64, Session>,
-    pending: BTreeMap<u64, Pending>,
+    reception: Reception,
     waiting: VecDeque<Waiting>,
     consoles: BTreeMap<u64, Console>,
     scrapes: BTreeMap<u64, Scrape>,
@@ -186,7 +187,7 @@ impl Broker {
             notes,
             workers: BTreeMap::new(),
             sessions: BTreeMap::new(),
-            pending: BTreeMap::new(),
+            reception: Reception::default(),
             waiting: VecDeque::new(),
             consoles: BTreeMap::new(),
             listings: Vec::new(),
@@ -274,8 +275,8 @@ impl Broker {
             }
             add(Source::Process(*key), worker.pidfd.as_fd(), read);
         }
-        for (key, pending) in &self.pending {
-            add(Source::Pending(*key), pending.guest.as_fd(), read);
+        for (key, pending) in self.reception.iter() {
+            add(Source::Pending(key), pending.guest.as_fd(), read);
         }
         for (place, waiting) in self.waiting.iter().enumerate().rev() {
             let flags = PollFlags::RDHUP;
@@ -369,7 +370,10 @@ impl Broker {
         [
             self.accept_pause,
             retry,
-            self.pending.values().map(|pending| pending.deadline).min(),
+            self.reception
+                .iter()
+                .map(|(_, pending)| pending.deadline)
+                .min(),
             self.workers
                 .values()
                 .filter_map(|worker| worker.deadline)
@@ -401,7 +405,7 @@ impl Broker {
         self.commands = None;
         self.metrics = None;
         self.scrapes.clear();
-        self.pending.clear();
+        self.reception.clear();
         for waiting in std::mem::take(&mut self.waiting) {
             waiting.guest.refuse("the host's daemon is ending");
         }

@@ -156,6 +156,24 @@ impl Pending {
         Ok(header.payload_len().saturating_sub(payload.len()))
     }
 
+    /// The session that it wants to go on with, once it has said so much.
+    #[must_use]
+    pub fn token(&self) -> Option<[u8; 16]> {
+        let (header, payload) = self.bytes.split_first_chunk::<HEADER_LEN>()?;
+        if FrameHeader::from_bytes(header).ok()?.kind != Control::Hello.kind() {
+            return None;
+        }
+        let mut reader = Reader::new(payload);
+        // As a hello begins: magic, version, transport, device.
+        if reader.field::<[u8; 8]>().ok()? != MAGIC {
+            return None;
+        }
+        reader.field::<Version>().ok()?;
+        reader.field::<u8>().ok()?;
+        reader.field::<u32>().ok()?;
+        reader.field().ok()
+    }
+
     fn read(&mut self, wanted: usize) -> Result<usize, rustix::io::Errno> {
         let start = self.bytes.len();
         self.bytes.resize(start + wanted, 0);

@@ -6,7 +6,7 @@
 //!
 //! One thread waits for all file descriptors in [`broker`]; nothing in it
 //! waits for a peer. Files: [`listener`] binds, [`handshake`] reads first
-//! frames, [`link`] leads to other daemons, to those of other hosts with
+//! frames, [`reception`] is where they wait, [`link`] leads to other daemons, to those of other hosts with
 //! [`tls`] and a thread each of [`relay`]; [`worker`] is one process,
 //! [`device`] finds the GPUs, [`placement`] chooses among them, [`session`] and
 //! [`notes`] keep what runs, [`tenants`] what each VM has of it, [`admin`] is
@@ -38,6 +38,7 @@ pub mod logging;
 pub mod metrics;
 pub mod notes;
 pub mod placement;
+pub mod reception;
 pub mod relay;
 pub mod scrape;
 pub mod session;
