@@ -37,6 +37,7 @@ pub mod control;
 mod copy;
 mod error;
 mod event;
+pub mod files;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzzing;
 mod graph;

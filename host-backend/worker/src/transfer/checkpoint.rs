@@ -14,6 +14,7 @@ use super::orders::{Figures, Report, micros};
 use super::state::{Kind, Scanner, StateError, Writer};
 use super::stop::{Filling, Unstopped};
 use crate::error::End;
+use crate::files::open_own;
 use crate::session::{Session, Task};
 
 /// Name of the file.
@@ -24,7 +25,7 @@ pub const FILE: &str = "session.paragpu";
 /// # Errors
 /// [`StateError`].
 pub fn identity(directory: &Path) -> Result<Identity, StateError> {
-    let mut scanner = Scanner::new(BufReader::new(File::open(directory.join(FILE))?));
+    let mut scanner = Scanner::new(BufReader::new(open_own(directory, FILE)?));
     match scanner.record()? {
         (Kind::Head, payload) => Identity::decode(payload),
         _ => Err(StateError::Order("it does not begin with its head")),
@@ -132,7 +133,7 @@ impl Session {
     /// # Errors
     /// [`StateError`]: the session is of no use then.
     pub fn read_file(&mut self, directory: &Path) -> Result<(), StateError> {
-        let file = BufReader::with_capacity(1 << 20, File::open(directory.join(FILE))?);
+        let file = BufReader::with_capacity(1 << 20, open_own(directory, FILE)?);
         self.read_whole(Scanner::new(file))
     }
 
