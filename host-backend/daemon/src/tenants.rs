@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use paragpu_config::host::Host;
-use paragpu_worker::account::{Account, SLOTS};
+use paragpu_worker::account::{Account, Book, SLOTS};
 use paragpu_worker::control::{Control, Quota, ToWorker};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -48,8 +48,9 @@ impl Tenants {
         control: &Control,
     ) -> Result<(), String> {
         if !self.accounts.contains_key(vm) {
-            let account = Account::new(host.memory_of(vm))
+            let account = Account::new()
                 .map_err(|error| format!("the host has no memory for an account: {error}"))?;
+            limit(&account, host, vm);
             let slots = BTreeMap::new();
             self.accounts
                 .insert(vm.to_owned(), Tenant { account, slots });
@@ -87,7 +88,7 @@ impl Tenants {
     /// The limits are others now.
     pub fn limit(&self, host: &Host) {
         for (vm, tenant) in &self.accounts {
-            tenant.account.limit_to(host.memory_of(vm));
+            limit(&tenant.account, host, vm);
         }
     }
 
@@ -96,7 +97,7 @@ impl Tenants {
     pub fn memory(&self, vm: &str) -> u64 {
         self.accounts
             .get(vm)
-            .map_or(0, |tenant| tenant.account.used())
+            .map_or(0, |tenant| tenant.account.used(Book::Device))
     }
 
     /// Process `pid` says that it serves the device of this VM. It is the only
@@ -118,6 +119,11 @@ impl Tenants {
             }
         }
     }
+}
+
+fn limit(account: &Account, host: &Host, vm: &str) {
+    account.limit_to(Book::Device, host.memory_of(vm));
+    account.limit_to(Book::Host, host.host_memory());
 }
 
 /// Has the process not ended?

@@ -23,7 +23,7 @@ impl Session {
 
     pub(crate) fn event_record(&mut self, call: &EventRecord) -> Outcome<()> {
         let event = self.objects.events.id(call.event)?;
-        let stream = self.objects.streams.for_work(call.stream)?;
+        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
         self.gpu.event_record(event, stream)?;
         self.objects.events.recorded(call.event);
         Ok(())

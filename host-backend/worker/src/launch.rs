@@ -13,7 +13,7 @@ const COOPERATIVE: u32 = 1;
 impl Session {
     pub(crate) fn launch(&mut self, call: &Launch<'_>) -> Outcome<()> {
         let kernel = self.objects.modules.kernel(call.function.0)?;
-        let stream = self.objects.streams.for_work(call.stream)?;
+        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
         self.printing.note(kernel.prints);
         self.gpu.launch(&DeviceLaunch {
             function: kernel.id,

@@ -188,10 +188,11 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         regions: warm.regions,
         device_memory: assigned.device_memory,
         host_memory: assigned.host_memory,
-        images: ImageStore {
-            directory: arguments.image_cache.clone(),
-            limit: arguments.image_cache_bytes,
-        },
+        images: ImageStore::of_vm(
+            arguments.image_cache.as_deref(),
+            &assigned.identity.vm,
+            arguments.image_cache_bytes,
+        ),
         output: Some(output),
         statistics: Arc::clone(&statistics),
         latency: arguments.latency,

@@ -48,7 +48,7 @@ impl Session {
 
     pub(crate) fn stream_wait_event(&mut self, call: &StreamWaitEvent) -> Outcome<()> {
         let event = self.objects.events.id(call.event)?;
-        let stream = self.objects.streams.for_work(call.stream)?;
+        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
         Ok(self.gpu.stream_wait_event(stream, event)?)
     }
 
