@@ -36,7 +36,7 @@ use crate::transfer::destination::{Arrived, Destination, reachable};
 use crate::transfer::handover;
 use crate::transfer::identity::Identity;
 use crate::transfer::orders::{Departure, Figures, Order, Orders, Report};
-use crate::watch::{GRACE, Liveness, after, watch};
+use crate::watch::{GRACE, Liveness, Watch, after, watch};
 
 /// The daemon ended the session, whichever thread notices its end first.
 static ENDED_BY_HOST: AtomicBool = AtomicBool::new(false);
@@ -225,6 +225,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         statistics,
         sender: Arc::clone(served.link.sender()),
         waiting: Arc::clone(&waiting),
+        watched: Mutex::default(),
         orders,
         again: Mutex::default(),
         patience,
@@ -515,6 +516,8 @@ struct Attendant {
     statistics: Arc<Statistics>,
     sender: Arc<DurableSender>,
     waiting: Arc<Waiting>,
+    /// The guest that came last.
+    watched: Mutex<Option<Watch>>,
     orders: Arc<Orders>,
     /// Where and how often the session is written.
     again: Mutex<Option<(PathBuf, Duration)>>,
@@ -643,6 +646,9 @@ impl Attendant {
     /// Ends the process where the guest that came last is gone for good and
     /// the session does not see it.
     fn guard(self: &Arc<Self>, liveness: std::io::Result<Option<Liveness>>) {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever came before is not waited for any more.
+        *watched = None;
         let liveness = match liveness {
             Ok(Some(liveness)) => liveness,
             Ok(None) => return,
@@ -652,13 +658,17 @@ impl Attendant {
             }
         };
         let (attendant, came) = (Arc::clone(self), self.waiting.came());
-        watch(liveness, GRACE, move || {
+        let stuck = move || {
             if attendant.waiting.came() == came {
                 let reason = "the guest is gone, and a call of the device does not return";
                 tracing::warn!(session = attendant.session, reason);
                 attendant.finish(reason)
             }
-        });
+        };
+        match watch(liveness, GRACE, stuck) {
+            Ok(watch) => *watched = Some(watch),
+            Err(error) => tracing::warn!(%error, "the guest cannot be watched"),
+        }
     }
 
     /// Says that the session is over and ends the process, whatever its other
