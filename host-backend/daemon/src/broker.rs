@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use paragpu_config::host::Host;
 use paragpu_config::{Endpoint, VmSocket};
+use paragpu_protocol::handshake::device_socket;
 use paragpu_worker::control::Inbox;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -25,6 +26,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::arguments::Arguments;
 use crate::console::Console;
 use crate::device::Devices;
+use crate::giving::Given;
 use crate::handshake::{Asked, Guest};
 use crate::link::Links;
 use crate::listener::{Listener, group};
@@ -42,6 +44,9 @@ use crate::{Error, logging, sys};
 const GRACE: Duration = Duration::from_secs(1);
 /// Pause of accepting when the system has no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Most descriptors of peers that wait to be closed, before peers wait in turn.
+const UNCLOSED: usize = 1024;
 
 /// A guest that waits for a worker.
 #[derive(Debug)]
@@ -152,6 +157,9 @@ impl Broker {
         let mut guests = vec![patiently(|| {
             Listener::unix(&host.daemon.socket, guest_group)
         })?];
+        guests.push(patiently(|| {
+            Listener::devices(&device_socket(&host.daemon.socket))
+        })?);
         if let Some(address) = host.tcp.listen.0 {
             guests.push(Listener::tcp(address)?);
         }
@@ -356,6 +364,9 @@ impl Broker {
         let now = Instant::now();
         if self.accept_pause.is_some_and(|pause| pause <= now) {
             self.accept_pause = None;
+        }
+        if Given::unclosed() > UNCLOSED {
+            self.accept_pause.get_or_insert(now + ACCEPT_PAUSE);
         }
         let retry = self.devices.retry(now);
         self.give_up_on_silent(now);

@@ -6,7 +6,8 @@
 //!
 //! One thread waits for all file descriptors in [`broker`]; nothing in it
 //! waits for a peer. Files: [`listener`] binds, [`handshake`] reads first
-//! frames, [`reception`] is where they wait, [`link`] leads to other daemons, to those of other hosts with
+//! frames, [`reception`] is where they wait, [`giving`]
+//! closes what they gave, [`link`] leads to other daemons, to those of other hosts with
 //! [`tls`] and a thread each of [`relay`]; [`worker`] is one process,
 //! [`device`] finds the GPUs, [`placement`] chooses among them, [`session`] and
 //! [`notes`] keep what runs, [`tenants`] what each VM has of it, [`admin`] is
@@ -31,6 +32,7 @@ pub mod broker;
 pub mod console;
 pub mod device;
 mod error;
+pub mod giving;
 pub mod handshake;
 pub mod link;
 pub mod listener;

@@ -3,7 +3,8 @@
 //! A place is lost to a newcomer when all are taken: the oldest connection of
 //! the source that has most of them loses it. So silent connections of one
 //! source cost that source its places and nobody else theirs. Who shows that
-//! there is a session to go on with waits in places of its own.
+//! there is a session to go on with waits in places of its own, and so do
+//! device processes.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -20,6 +21,8 @@ use crate::listener::Peer;
 pub enum Source {
     /// A user of this host.
     User(u32),
+    /// A device process.
+    Process(i32),
     /// A VM by its context identifier.
     Cid(u32),
     /// A VM by its socket.
@@ -34,6 +37,7 @@ impl Source {
     pub fn of(peer: &Peer) -> Self {
         match peer {
             Peer::Local { uid, .. } => Self::User(*uid),
+            Peer::Device { pid, .. } => Self::Process(*pid),
             Peer::Remote(from) | Peer::Host { from, .. } => Self::machine(from.ip()),
             Peer::Cid(cid) => Self::Cid(*cid),
             Peer::Vm(name) => Self::Vm(Arc::clone(name)),
@@ -99,6 +103,8 @@ enum Class {
     Stranger,
     /// It named the token of a session.
     Returning,
+    /// A device process.
+    Device,
 }
 
 /// All connections that have not said hello.
@@ -107,24 +113,29 @@ pub struct Reception {
     waiting: BTreeMap<u64, (Pending, Source, Class)>,
     strangers: Places,
     returning: Places,
+    devices: Places,
 }
 
 impl Reception {
     /// Takes in a connection. `most` is how many strangers have places; those
-    /// who return have a quarter as many more. Gives back the connection that
+    /// who return have a quarter as many more, and so have device processes.
+    /// Gives back the connection that
     /// loses its place.
     pub fn enter(&mut self, key: u64, pending: Pending, most: usize) -> Option<Pending> {
         let source = Source::of(&pending.guest.peer);
-        let entry = (pending, source.clone(), Class::Stranger);
-        self.waiting.insert(key, entry);
-        let loser = self.strangers.enter(source, key, most)?;
+        let (class, most) = match source {
+            Source::Process(_) => (Class::Device, most.div_ceil(4)),
+            _ => (Class::Stranger, most),
+        };
+        self.waiting.insert(key, (pending, source.clone(), class));
+        let loser = self.places(class).enter(source, key, most)?;
         self.remove(loser)
     }
 
     /// A connection named a session that there is. As [`enter`](Self::enter).
     pub fn recognize(&mut self, key: u64, most: usize) -> Option<Pending> {
         let (_, source, class) = self.waiting.get_mut(&key)?;
-        if *class == Class::Returning {
+        if *class != Class::Stranger {
             return None;
         }
         *class = Class::Returning;
@@ -142,11 +153,16 @@ impl Reception {
     /// Lets a connection go.
     pub fn remove(&mut self, key: u64) -> Option<Pending> {
         let (pending, source, class) = self.waiting.remove(&key)?;
-        match class {
-            Class::Stranger => self.strangers.leave(&source, key),
-            Class::Returning => self.returning.leave(&source, key),
-        }
+        self.places(class).leave(&source, key);
         Some(pending)
+    }
+
+    fn places(&mut self, class: Class) -> &mut Places {
+        match class {
+            Class::Stranger => &mut self.strangers,
+            Class::Returning => &mut self.returning,
+            Class::Device => &mut self.devices,
+        }
     }
 
     /// Takes out the connections whose patience is over.

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use paragpu_config::host::Host;
@@ -101,15 +102,32 @@ impl Tenants {
     }
 
     /// Process `pid` says that it serves the device of this VM. It is the only
-    /// one while it lives.
+    /// one while it lives, and serves no other.
     ///
     /// # Errors
-    /// The process that does.
-    pub fn claim(&mut self, vm: &str, pid: i32) -> Result<(), i32> {
+    /// One sentence.
+    pub fn claim(&mut self, vm: &str, pid: i32) -> Result<(), String> {
+        check_name(vm)?;
         self.processes.retain(|_, process| lives(&process.pidfd));
+        let earlier = self
+            .processes
+            .iter()
+            .find(|(_, process)| process.pid == pid);
+        if let Some((other, _)) = earlier
+            && other != vm
+        {
+            return Err(format!(
+                "process {pid} serves the device of VM {other:?} already: each VM has a device \
+                 process of its own"
+            ));
+        }
         match self.processes.get(vm) {
             Some(process) if process.pid == pid => Ok(()),
-            Some(process) => Err(process.pid),
+            Some(process) => Err(format!(
+                "process {} serves the device of a VM {vm:?} already: give each VM a name of its \
+                 own (paragpu-qemu-device --vm)",
+                process.pid
+            )),
             None => {
                 // One of another namespace cannot be watched: nothing is said of it.
                 if let Some(pidfd) = u32::try_from(pid).ok().and_then(|pid| pidfd(pid).ok()) {
@@ -134,6 +152,23 @@ fn lives(pidfd: &OwnedFd) -> bool {
         tv_nsec: 0,
     };
     !matches!(poll(&mut fds, Some(&now)), Ok(1))
+}
+
+/// Most bytes of a VM's name.
+const MOST_NAME: usize = 64;
+
+/// Is it a name that no user, address or context identifier has? A device
+/// process is believed which VM it serves, and no more.
+fn check_name(vm: &str) -> Result<(), String> {
+    let printable = vm.bytes().all(|byte| byte.is_ascii_graphic());
+    if vm.is_empty() || vm.len() > MOST_NAME || !printable || vm.parse::<IpAddr>().is_ok() {
+        return Err(format!(
+            "{:?} is no name of a VM: it has 1 to {MOST_NAME} ASCII characters without blanks, \
+             and is no address",
+            vm.chars().take(MOST_NAME).collect::<String>()
+        ));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -198,10 +233,23 @@ mod tests {
         let other = i32::try_from(child.id()).unwrap();
         assert_eq!(tenants.claim("a", other), Ok(()));
         assert_eq!(tenants.claim("a", other), Ok(()));
-        assert_eq!(tenants.claim("a", own), Err(other));
-        assert_eq!(tenants.claim("b", own), Ok(()));
+        let twice = tenants.claim("a", own).unwrap_err();
+        assert!(twice.contains(&format!("process {other}")), "{twice}");
+        let second = tenants.claim("b", other).unwrap_err();
+        assert!(second.contains("\"a\" already"), "{second}");
         drop(child.stdin.take());
         child.wait().unwrap();
         assert_eq!(tenants.claim("a", own), Ok(()));
+    }
+
+    #[test]
+    fn names_of_others_are_not_claimed() {
+        let mut tenants = Tenants::default();
+        let own = i32::try_from(std::process::id()).unwrap();
+        let long = "x".repeat(MOST_NAME + 1);
+        for name in ["", "uid 0", "cid 3", "10.0.0.1", "::1", "a\nb", &long] {
+            assert!(tenants.claim(name, own).is_err(), "{name}");
+        }
+        assert_eq!(tenants.claim(&long[1..], own), Ok(()));
     }
 }

@@ -2,14 +2,23 @@
 
 mod common;
 
-use std::io::Write as _;
-use std::net::TcpStream;
+use std::io::{BufRead as _, BufReader, IoSlice, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use common::{Daemon, frame, read_frame};
+use paragpu_daemon::admin::{Request, Response};
 use paragpu_protocol::codec::encode_all;
 use paragpu_protocol::frame::Control as Frame;
 use paragpu_protocol::handshake::{Hello, Transport};
+use rustix::net::sockopt::set_socket_linger;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::Signal;
 
 #[test]
 #[ignore = "not a test: the worker's part"]
@@ -72,4 +81,125 @@ fn who_names_a_session_waits_in_a_place_of_its_own() {
             .log()
             .contains("session goes on over another connection")
     );
+}
+
+/// Sockets whose last close waits for a minute: nobody reads at their other end.
+fn lingering() -> (Vec<TcpStream>, Vec<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let pair = |_| {
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let far = listener.accept().unwrap().0;
+        near.set_nonblocking(true).unwrap();
+        while near.write(&[0; 1 << 16]).is_ok() {}
+        set_socket_linger(&near, Some(Duration::from_secs(60))).unwrap();
+        (near, far)
+    };
+    (0..4).map(pair).unzip()
+}
+
+/// Sends `first` with descriptors that linger, and hangs up.
+fn send_lingering(stream: UnixStream, first: &[u8]) -> Vec<TcpStream> {
+    let (near, far) = lingering();
+    let fds: Vec<_> = near.iter().map(|socket| socket.as_fd()).collect();
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    let bytes = [IoSlice::new(first)];
+    sendmsg(&stream, &bytes, &mut control, SendFlags::empty()).unwrap();
+    far
+}
+
+#[test]
+fn descriptors_that_linger_hold_nobody_up() {
+    let daemon = Daemon::start(&[]);
+    daemon.until_quiet(1);
+    let before = daemon.descriptors();
+    let hello = hello([0; 16]);
+    let mut far = Vec::new();
+    // So that the daemon is the last to close them.
+    daemon.signal(Signal::STOP);
+    for first in [&hello[..5], &hello[..]] {
+        far.extend(send_lingering(daemon.connect(), first));
+        far.extend(send_lingering(daemon.connect_device(), first));
+    }
+    // Behind a hello that is refused: nobody reads these at all.
+    let refused = daemon.connect();
+    let mut wrong = hello.clone();
+    wrong[20] ^= 0xff;
+    (&refused).write_all(&wrong).unwrap();
+    far.extend(send_lingering(refused, b"more"));
+    daemon.signal(Signal::CONT);
+    let begin = Instant::now();
+    daemon.guest();
+    daemon.until_quiet(1);
+    // Shorter than any of them lingers.
+    assert!(begin.elapsed() < Duration::from_secs(30));
+    while daemon.descriptors() > before {
+        assert!(
+            begin.elapsed() < Duration::from_secs(30),
+            "descriptors stay open"
+        );
+        std::thread::yield_now();
+    }
+}
+
+/// Does a daemon start with this state directory?
+fn starts_with(state: &Path) -> bool {
+    let directory = tempfile::tempdir().unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_paragpud"))
+        .args(["--device", "software", "--config", "/dev/null"])
+        .args(["--print-addresses", "--socket"])
+        .arg(directory.path().join("guests"))
+        .arg("--control")
+        .arg(directory.path().join("control"))
+        .arg(format!("--set=daemon.state={}", state.display()))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let stdout = child.stdout.take().unwrap();
+    BufReader::new(stdout).read_line(&mut line).unwrap();
+    let pid = rustix::process::Pid::from_child(&child);
+    let _ = rustix::process::kill_process(pid, Signal::TERM);
+    child.wait().unwrap();
+    !line.is_empty()
+}
+
+#[test]
+fn the_state_directory_follows_no_links() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    std::fs::write(path("precious"), "precious").unwrap();
+    std::fs::create_dir(path("state")).unwrap();
+    symlink(path("precious"), path("state/lock")).unwrap();
+    assert!(!starts_with(&path("state")));
+    let text = std::fs::read_to_string(path("precious")).unwrap();
+    assert_eq!(text, "precious");
+    std::fs::create_dir(path("other")).unwrap();
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(path("other"), mode).unwrap();
+    symlink(path("other"), path("linked")).unwrap();
+    assert!(!starts_with(&path("linked")));
+    let mode = std::fs::metadata(path("other"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o755);
+    assert!(starts_with(&path("other")));
+}
+
+#[test]
+fn a_state_that_is_a_pipe_holds_nobody_up() {
+    let daemon = Daemon::start(&[]);
+    daemon.until_quiet(1);
+    let pipe = daemon.path("session.paragpu");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let directory = daemon.directory.path().to_owned();
+    let Response::Error { error } = daemon.ask(&Request::Restore { directory }) else {
+        panic!("a pipe is restored");
+    };
+    assert!(error.contains("not a regular file"), "{error}");
+    daemon.guest();
 }

@@ -24,7 +24,7 @@ impl Broker {
             Ok(None) => return,
             Err(error) => return self.pause_accepting(&error),
         };
-        self.greet(Guest { socket, peer });
+        self.greet(Guest::new(socket, peer));
     }
 
     /// Another host's daemon connects.
@@ -42,7 +42,7 @@ impl Broker {
         match self.links.accept(socket, from, tls) {
             Ok(socket) => {
                 let peer = Peer::Host { from, at: own };
-                self.greet(Guest { socket, peer });
+                self.greet(Guest::new(socket, peer));
             }
             Err(reason) => tracing::warn!(%from, reason, "a link is refused"),
         }
@@ -125,15 +125,9 @@ impl Broker {
         {
             asked.vm = vm.to_owned();
         }
-        if let Peer::Local { pid, .. } = guest.peer
-            && asked.channel.is_some()
-            && let Err(other) = self.tenants.claim(&asked.vm, pid)
+        if let Peer::Device { pid, .. } = guest.peer
+            && let Err(reason) = self.tenants.claim(&asked.vm, pid)
         {
-            let reason = format!(
-                "process {other} serves the device of a VM {:?} already: give each VM a name of \
-                 its own (paragpu-qemu-device --vm)",
-                asked.vm
-            );
             self.refuse(guest, &reason);
             return;
         }
@@ -542,7 +536,7 @@ fn descriptors<'a>(guest: &'a Guest, asked: &'a Asked) -> Vec<BorrowedFd<'a>> {
     }
     // Of a PCI device's channel the fourth: the device process waits at its
     // other end for the worker's end, and shuts it down when the guest is gone.
-    fds.push(guest.socket.as_fd());
+    fds.push(guest.as_fd());
     if let Some(channel) = &asked.channel {
         fds.extend(channel.memory.iter().map(|fd| fd.as_fd()));
     }

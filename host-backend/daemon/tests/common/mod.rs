@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use paragpu_daemon::admin::{Request, Response, SessionInfo, Stats};
 use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
 use paragpu_protocol::frame::{Control as Frame, FrameHeader, HEADER_LEN};
-use paragpu_protocol::handshake::{Hello, Refusal, Transport, VERSION, Welcome};
+use paragpu_protocol::handshake::{Hello, Refusal, Transport, VERSION, Welcome, device_socket};
 use paragpu_protocol::types::DeviceSnapshot;
 use paragpu_worker::control::{
     Control, Counters, Failed, Finished, FromWorker, Inbox, Ready, Received, Started, ToWorker,
@@ -124,6 +124,11 @@ impl Daemon {
     /// A connection to the guests' socket.
     pub fn connect(&self) -> UnixStream {
         UnixStream::connect(self.path("guests")).unwrap()
+    }
+
+    /// A connection to the socket for device processes.
+    pub fn connect_device(&self) -> UnixStream {
+        UnixStream::connect(device_socket(&self.path("guests"))).unwrap()
     }
 
     /// A guest with its session.
