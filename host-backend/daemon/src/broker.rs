@@ -139,6 +139,10 @@ impl Broker {
     /// [`Error`]: what the configuration asks for cannot be had.
     pub fn new(host: Host, log: logging::Handle, arguments: Arguments) -> Result<Self, Error> {
         sys::close_inherited_on_exec().map_err(Error::system("set up descriptors"))?;
+        // It knows every session's token. Workers are its user's, and a worker
+        // that is taken over must not read them.
+        let hidden = rustix::process::DumpableBehavior::NotDumpable;
+        rustix::process::set_dumpable_behavior(hidden).map_err(Error::system("hide its memory"))?;
         if let Err(error) = sys::fix_addresses_of_children() {
             tracing::warn!(
                 %error,

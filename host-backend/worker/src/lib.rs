@@ -29,7 +29,7 @@ pub mod arguments;
 mod calls;
 mod completion;
 #[cfg(feature = "serve")]
-mod confine;
+pub mod confine;
 #[cfg(feature = "serve")]
 mod connect;
 mod context;

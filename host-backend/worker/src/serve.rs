@@ -15,8 +15,8 @@ use paragpu_protocol::layout::Regions;
 use paragpu_protocol::types::encode_pairs;
 
 use crate::account::{Account, Share};
-use crate::arguments::Arguments;
-use crate::confine::confine;
+use crate::arguments::{Arguments, DeviceKind};
+use crate::confine;
 use crate::connect::{Guest, Life};
 use crate::control::{
     Arriving, Assign, Control, ControlError, Done, Failed, Finished, FromWorker, Held, Inbox,
@@ -141,8 +141,16 @@ fn standard_streams() -> std::io::Result<(Arc<Control>, Output)> {
 }
 
 fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result<(), Stop> {
+    // A driver's own threads and programs are begun before; those of the
+    // software GPU are the worker's.
+    let is_driver = arguments.device == DeviceKind::Cuda;
+    if !is_driver {
+        let _ = confine::begin(arguments.device);
+    }
     let mut warm = warm_up(arguments)?;
-    confine();
+    if is_driver {
+        let _ = confine::begin(arguments.device);
+    }
     let attributes = warm.snapshot.attributes.iter();
     let attributes = encode_pairs(attributes.map(|(name, value)| (*name, value.cast_unsigned())));
     let ready = Ready {
@@ -161,6 +169,22 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         }
         return Err(Stop::Failed(reason));
     }
+    let images = ImageStore::of_vm(
+        arguments.image_cache.as_deref(),
+        &assigned.identity.vm,
+        arguments.image_cache_bytes,
+    );
+    let restored = match &assigned.coming {
+        Coming::Elsewhere(Elsewhere::Directory(directory)) => Some(directory.as_path()),
+        _ => None,
+    };
+    let readable: Vec<_> = images
+        .directory
+        .as_deref()
+        .into_iter()
+        .chain(restored)
+        .collect();
+    confine::finish(&readable);
     let waiting = Arc::new(Waiting::new()?);
     let (regions, patience) = (warm.regions, assigned.patience);
     let mut guest_memory = None;
@@ -188,11 +212,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         regions: warm.regions,
         device_memory: assigned.device_memory,
         host_memory: assigned.host_memory,
-        images: ImageStore::of_vm(
-            arguments.image_cache.as_deref(),
-            &assigned.identity.vm,
-            arguments.image_cache_bytes,
-        ),
+        images,
         output: Some(output),
         statistics: Arc::clone(&statistics),
         latency: arguments.latency,

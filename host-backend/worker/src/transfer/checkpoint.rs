@@ -1,8 +1,9 @@
 //! A session's state in a directory: one file, `session.paragpu`, that is
 //! there whole or not at all.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{BufReader, BufWriter};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -104,7 +105,11 @@ impl Session {
         // Its owner only: it holds the token and the program's data.
         let file = tempfile::Builder::new()
             .prefix(".session-")
-            .tempfile_in(directory)?;
+            // Not to be read: a confined worker reads nothing there.
+            .make_in(directory, |path| {
+                let mut new = OpenOptions::new();
+                new.write(true).create_new(true).mode(0o600).open(path)
+            })?;
         let mut writer = Writer::new(BufWriter::with_capacity(1 << 20, file));
         let head = self.head();
         writer.put(Kind::Head, &[&head])?;
