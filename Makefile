@@ -188,6 +188,10 @@ bench-gpu: ## speed on this machine's NVIDIA GPU beside native, into out/bench-g
 
 # --- heavier tiers -----------------------------------------------------------
 
+.PHONY: test-hostile
+test-hostile: build ## attacks on the daemon and its workers, into out/hostile.json
+	python3 tests/hostile/run.py --output out/hostile.json
+
 .PHONY: fuzz
 fuzz: ## every decoder for FUZZ_SECONDS (600) each, two at a time
 	tests/fuzz/run.sh

@@ -7,7 +7,9 @@ use std::path::Path;
 
 use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
 use paragpu_protocol::frame::{Control, FrameHeader, HEADER_LEN};
-use paragpu_protocol::handshake::{ATTACH, ATTACH_FDS, Attach, MAGIC, Refusal, VERSION};
+use paragpu_protocol::handshake::{
+    ATTACH, ATTACH_FDS, Attach, MAGIC, Refusal, VERSION, device_socket,
+};
 use rustix::io::{Errno, read};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix,
@@ -58,7 +60,8 @@ pub enum Answer {
 }
 
 impl Connection {
-    /// Offers a channel to the daemon at `path`, without waiting.
+    /// Offers a channel to the daemon whose socket for guests is at `path`,
+    /// without waiting.
     ///
     /// # Errors
     /// [`Errno::AGAIN`] where so many wait for the daemon that this would
@@ -66,7 +69,7 @@ impl Connection {
     pub fn offer(path: &Path, offer: &Offer<'_>) -> Result<Self, Errno> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        connect(&socket, &SocketAddrUnix::new(path)?)?;
+        connect(&socket, &SocketAddrUnix::new(device_socket(path))?)?;
 
         let payload = encode_all(&Attach {
             magic: MAGIC,

@@ -27,7 +27,7 @@ pub struct Arguments {
     /// The VM's name, as listings and limits of the daemon know it.
     #[arg(long, value_name = "NAME")]
     pub vm: String,
-    /// The daemon's unix socket.
+    /// The daemon's unix socket for guests; the one for device processes is beside it.
     #[arg(
         long,
         value_name = "PATH",

@@ -172,7 +172,7 @@ fn a_busy_daemon_is_asked_again() {
     let process = Process::start();
     let daemon = process.daemon();
     // Fill its backlog.
-    let address = rustix::net::SocketAddrUnix::new(process.folder.path().join("daemon.sock"));
+    let address = rustix::net::SocketAddrUnix::new(process.folder.path().join("daemon.devices"));
     let mut waiting = Vec::new();
     loop {
         use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};

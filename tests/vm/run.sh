@@ -61,13 +61,13 @@ vm-images/make-initramfs.sh --kernel "$cache/kernel/$release" \
 	--output "$work/initramfs" --module "$module/paragpu.ko" \
 	--programs "$work/programs"
 
-"$target/examples/echo_daemon" "$work/daemon.sock" 2>"$out/daemon.log" &
+"$target/examples/echo_daemon" "$work/daemon.devices" 2>"$out/daemon.log" &
 pids+=($!)
 PARAGPU_LOG=debug "$target/paragpu-qemu-device" --vm test \
 	--socket "$work/device.sock" --daemon "$work/daemon.sock" \
 	--protocol "$protocol" --channels 16 2>"$out/device.log" &
 pids+=($!)
-until [ -S "$work/device.sock" ] && [ -S "$work/daemon.sock" ]; do
+until [ -S "$work/device.sock" ] && [ -S "$work/daemon.devices" ]; do
 	kill -0 "${pids[@]}"
 	sleep 0.05
 done

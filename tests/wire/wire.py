@@ -247,7 +247,7 @@ def decode(kind, data, at=0):
     return layout.unpack(take(layout.size)), at + layout.size
 
 
-def encode_call(name, **arguments):
+def encode_call(name, /, **arguments):
     """A call's payload."""
     _, parameters, _ = CALLS[NUMBERS[name]]
     if set(arguments) != {parameter for parameter, _ in parameters}:
@@ -325,16 +325,16 @@ class Session:
             if self.untold >= MOST_UNTOLD:
                 self.untold = 0
                 self.send_frame(RECEIVED, 0, 0, struct.pack("<Q", self.received))
-        elif kind == TAKEN:
+        elif kind in (TAKEN, HOME):
             return self.receive_frame()
         return kind, slot, sequence, payload
 
-    def post(self, name, **arguments):
+    def post(self, name, /, **arguments):
         """Sends a posted call."""
         self.sequence += 1
         self.send_frame(NUMBERS[name], 0, self.sequence, encode_call(name, **arguments))
 
-    def call(self, name, slot=1, **arguments):
+    def call(self, name, /, slot=1, **arguments):
         """Sends a synchronous call and returns its reply and the data that came before it."""
         self.sequence += 1
         number = NUMBERS[name]
@@ -411,7 +411,7 @@ class Shared:
         struct.pack_into("<Q", self.region, self.TAIL, tail + len(frame))
         os.write(self.fds[1], struct.pack("<Q", 1))
 
-    def call(self, name, **arguments):
+    def call(self, name, /, **arguments):
         """Sends a synchronous call, looks for its reply, and returns it."""
         self.sequence += 1
         self.send_frame(NUMBERS[name], 1, self.sequence, encode_call(name, **arguments))

@@ -1,5 +1,6 @@
 //! `paragpu doctor`: what is configured, what answers, what is missing.
 
+mod confinement;
 mod guest;
 mod host;
 

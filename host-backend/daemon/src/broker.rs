@@ -19,17 +19,20 @@ use std::time::{Duration, Instant};
 use paragpu_config::host::Host;
 use paragpu_config::{Endpoint, VmSocket};
 use paragpu_control::socket::Inbox;
+use paragpu_protocol::handshake::device_socket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::arguments::Arguments;
 use crate::console::Console;
 use crate::device::Devices;
-use crate::handshake::{Asked, Guest, Pending};
+use crate::giving::Given;
+use crate::handshake::{Asked, Guest};
 use crate::link::Links;
 use crate::listener::{Listener, group};
 use crate::metrics::Ended;
 use crate::notes::Notes;
+use crate::reception::Reception;
 use crate::scrape::Scrape;
 use crate::session::Session;
 use crate::tenants::Tenants;
@@ -41,6 +44,9 @@ use crate::{Error, logging, sys};
 const GRACE: Duration = Duration::from_secs(1);
 /// Pause of accepting when the system has no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Most descriptors of peers that wait to be closed, before peers wait in turn.
+const UNCLOSED: usize = 1024;
 
 /// A guest that waits for a worker.
 #[derive(Debug)]
@@ -97,7 +103,7 @@ pub struct Broker {
     ended: Ended,
     workers: BTreeMap<u64, Worker>,
     sessions: BTreeMap<u64, Session>,
-    pending: BTreeMap<u64, Pending>,
+    reception: Reception,
     waiting: VecDeque<Waiting>,
     consoles: BTreeMap<u64, Console>,
     scrapes: BTreeMap<u64, Scrape>,
@@ -133,6 +139,10 @@ impl Broker {
     /// [`Error`]: what the configuration asks for cannot be had.
     pub fn new(host: Host, log: logging::Handle, arguments: Arguments) -> Result<Self, Error> {
         sys::close_inherited_on_exec().map_err(Error::system("set up descriptors"))?;
+        // It knows every session's token. Workers are its user's, and a worker
+        // that is taken over must not read them.
+        let hidden = rustix::process::DumpableBehavior::NotDumpable;
+        rustix::process::set_dumpable_behavior(hidden).map_err(Error::system("hide its memory"))?;
         if let Err(error) = sys::fix_addresses_of_children() {
             tracing::warn!(
                 %error,
@@ -151,6 +161,9 @@ impl Broker {
         let mut guests = vec![patiently(|| {
             Listener::unix(&host.daemon.socket, guest_group)
         })?];
+        guests.push(patiently(|| {
+            Listener::devices(&device_socket(&host.daemon.socket))
+        })?);
         if let Some(address) = host.tcp.listen.0 {
             guests.push(Listener::tcp(address)?);
         }
@@ -186,7 +199,7 @@ impl Broker {
             notes,
             workers: BTreeMap::new(),
             sessions: BTreeMap::new(),
-            pending: BTreeMap::new(),
+            reception: Reception::default(),
             waiting: VecDeque::new(),
             consoles: BTreeMap::new(),
             listings: Vec::new(),
@@ -274,8 +287,8 @@ impl Broker {
             }
             add(Source::Process(*key), worker.pidfd.as_fd(), read);
         }
-        for (key, pending) in &self.pending {
-            add(Source::Pending(*key), pending.guest.as_fd(), read);
+        for (key, pending) in self.reception.iter() {
+            add(Source::Pending(key), pending.guest.as_fd(), read);
         }
         for (place, waiting) in self.waiting.iter().enumerate().rev() {
             let flags = PollFlags::RDHUP;
@@ -356,6 +369,9 @@ impl Broker {
         if self.accept_pause.is_some_and(|pause| pause <= now) {
             self.accept_pause = None;
         }
+        if Given::unclosed() > UNCLOSED {
+            self.accept_pause.get_or_insert(now + ACCEPT_PAUSE);
+        }
         let retry = self.devices.retry(now);
         self.give_up_on_silent(now);
         self.give_up_on_scrapes(now);
@@ -369,7 +385,10 @@ impl Broker {
         [
             self.accept_pause,
             retry,
-            self.pending.values().map(|pending| pending.deadline).min(),
+            self.reception
+                .iter()
+                .map(|(_, pending)| pending.deadline)
+                .min(),
             self.workers
                 .values()
                 .filter_map(|worker| worker.deadline)
@@ -401,7 +420,7 @@ impl Broker {
         self.commands = None;
         self.metrics = None;
         self.scrapes.clear();
-        self.pending.clear();
+        self.reception.clear();
         for waiting in std::mem::take(&mut self.waiting) {
             waiting.guest.refuse("the host's daemon is ending");
         }

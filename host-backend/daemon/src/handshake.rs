@@ -17,6 +17,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, Shutdown,
 };
 
+use crate::giving::{Given, Giver};
 use crate::listener::Peer;
 
 /// Most payload bytes of a first frame. A hello has fewer; a later version's
@@ -35,14 +36,14 @@ pub struct Pending {
     /// When patience ends.
     pub deadline: Instant,
     bytes: Vec<u8>,
-    fds: Vec<OwnedFd>,
+    /// Of a device process only.
+    fds: Vec<Given>,
 }
 
 /// A connected socket and who is at its other end.
 #[derive(Debug)]
 pub struct Guest {
-    /// The socket.
-    pub socket: OwnedFd,
+    socket: Given,
     /// Who.
     pub peer: Peer,
 }
@@ -90,9 +91,9 @@ pub struct Channel {
     /// Bytes from the start of the window to its page lists; 0 for none.
     pub lists: u64,
     /// Window, eventfd guest to host, eventfd host to guest.
-    pub fds: [OwnedFd; CHANNEL_FDS],
+    pub fds: [Given; CHANNEL_FDS],
     /// With page lists: the table of the VM's memory, and its files.
-    pub memory: Vec<OwnedFd>,
+    pub memory: Vec<Given>,
 }
 
 /// How far a first frame has come.
@@ -133,6 +134,9 @@ impl Pending {
                 Ok(_) => {}
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) => return Progress::More,
+                Err(rustix::io::Errno::MSGSIZE) => {
+                    return Progress::Rubbish("sent file descriptors that nobody takes");
+                }
                 Err(_) => return Progress::Rubbish("failed before its hello"),
             }
             if self.fds.len() > ATTACH_FDS {
@@ -156,26 +160,80 @@ impl Pending {
         Ok(header.payload_len().saturating_sub(payload.len()))
     }
 
+    /// The session that it wants to go on with, once it has said so much.
+    #[must_use]
+    pub fn token(&self) -> Option<[u8; 16]> {
+        let (header, payload) = self.bytes.split_first_chunk::<HEADER_LEN>()?;
+        if FrameHeader::from_bytes(header).ok()?.kind != Control::Hello.kind() {
+            return None;
+        }
+        let mut reader = Reader::new(payload);
+        // As a hello begins: magic, version, transport, device.
+        if reader.field::<[u8; 8]>().ok()? != MAGIC {
+            return None;
+        }
+        reader.field::<Version>().ok()?;
+        reader.field::<u8>().ok()?;
+        reader.field::<u32>().ok()?;
+        reader.field().ok()
+    }
+
     fn read(&mut self, wanted: usize) -> Result<usize, rustix::io::Errno> {
-        let start = self.bytes.len();
-        self.bytes.resize(start + wanted, 0);
+        match self.guest.peer {
+            Peer::Device { .. } => self.read_with_descriptors(wanted),
+            _ => self.read_plainly(wanted),
+        }
+    }
+
+    /// Reads bytes with which no descriptors came. Whoever reads bytes with
+    /// some, and does not take them, closes them, which may wait: so looks
+    /// first what has come, and leaves such bytes where they are.
+    fn read_plainly(&mut self, wanted: usize) -> Result<usize, rustix::io::Errno> {
+        let peeked = self.receive(wanted, RecvFlags::PEEK, &mut RecvAncillaryBuffer::default())?;
+        self.receive(
+            peeked,
+            RecvFlags::empty(),
+            &mut RecvAncillaryBuffer::default(),
+        )
+    }
+
+    fn read_with_descriptors(&mut self, wanted: usize) -> Result<usize, rustix::io::Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(ATTACH_FDS))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let received = rustix::net::recvmsg(
-            &self.guest.socket,
-            &mut [std::io::IoSliceMut::new(
-                self.bytes.get_mut(start..).unwrap_or_default(),
-            )],
-            &mut ancillary,
-            RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC,
-        );
+        let received = self.receive(wanted, RecvFlags::CMSG_CLOEXEC, &mut ancillary);
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = message {
-                self.fds.extend(fds);
+                for fd in fds {
+                    // A worker that is started meanwhile has it too, until it
+                    // is a program of its own, and may be the last to close it.
+                    let _ = rustix::net::sockopt::set_socket_linger(&fd, None);
+                    self.fds.push(Given::new(fd, Giver::Device));
+                }
             }
         }
+        received
+    }
+
+    /// Appends up to `wanted` bytes; `MSGSIZE` where descriptors came that
+    /// `ancillary` has no room for.
+    fn receive(
+        &mut self,
+        wanted: usize,
+        flags: RecvFlags,
+        ancillary: &mut RecvAncillaryBuffer<'_>,
+    ) -> Result<usize, rustix::io::Errno> {
+        let start = self.bytes.len();
+        self.bytes.resize(start + wanted, 0);
+        let room = self.bytes.get_mut(start..).unwrap_or_default();
+        let received = rustix::net::recvmsg(
+            &self.guest.socket,
+            &mut [std::io::IoSliceMut::new(room)],
+            ancillary,
+            flags | RecvFlags::DONTWAIT,
+        );
+        let peeks = flags.contains(RecvFlags::PEEK);
         let count = received.as_ref().map_or(0, |received| received.bytes);
-        self.bytes.truncate(start + count);
+        self.bytes.truncate(start + if peeks { 0 } else { count });
         match received {
             Ok(received) if received.flags.contains(ReturnFlags::CTRUNC) => {
                 Err(rustix::io::Errno::MSGSIZE)
@@ -205,8 +263,11 @@ impl Pending {
         let kind = FrameHeader::from_bytes(header).map_or(0, |header| header.kind);
         let fds = std::mem::take(&mut self.fds);
         let asked = match (kind, &self.guest.peer) {
-            (ATTACH, Peer::Local { .. }) => attached(payload, fds),
-            (ATTACH, _) => Err("a device process connects through the daemon's unix socket".into()),
+            (ATTACH, Peer::Device { .. }) => attached(payload, fds),
+            (ATTACH, _) => Err("a device process connects to the daemon's socket for these".into()),
+            (_, Peer::Device { .. }) => {
+                Err("guests connect at daemon.socket: this is for device processes".into())
+            }
             (ARRIVE, peer) => arrived(payload, peer),
             (_, Peer::Host { .. }) => {
                 Err("guests connect at tcp.listen: this is the port for sessions".into())
@@ -224,7 +285,7 @@ fn said_hello(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
     let hello: Hello = decode_all(payload).map_err(|error| format!("bad hello: {error}"))?;
     let transport = hello.check().map_err(|error| error.to_string())?;
     let communicator = match (transport, peer) {
-        (Transport::Stream, Peer::Local { .. }) => "unix",
+        (Transport::Stream, Peer::Local { .. } | Peer::Device { .. }) => "unix",
         (Transport::Stream, Peer::Remote(_) | Peer::Host { .. }) => "tcp",
         (Transport::Stream, Peer::Cid(_) | Peer::Vm(_)) => "vsock",
         (Transport::Shm, Peer::Local { .. }) => "shm",
@@ -296,14 +357,14 @@ fn arrived(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
     })
 }
 
-fn attached(payload: &[u8], mut fds: Vec<OwnedFd>) -> Result<Asked, String> {
+fn attached(payload: &[u8], mut fds: Vec<Given>) -> Result<Asked, String> {
     let attach: Attach<'_> = decode_all(payload).map_err(|error| format!("bad attach: {error}"))?;
     let hello: Hello = decode_all(attach.hello.0).map_err(|error| format!("bad hello: {error}"))?;
     if hello.check().map_err(|error| error.to_string())? != Transport::Pci {
         return Err("the hello in a PCI device's channel names another transport".into());
     }
     let memory = fds.split_off(fds.len().min(CHANNEL_FDS));
-    let fds = <[OwnedFd; CHANNEL_FDS]>::try_from(fds).map_err(|fds| {
+    let fds = <[Given; CHANNEL_FDS]>::try_from(fds).map_err(|fds| {
         format!(
             "a channel comes with {CHANNEL_FDS} file descriptors, not {}",
             fds.len()
@@ -337,6 +398,17 @@ impl AsFd for Guest {
 }
 
 impl Guest {
+    /// Whoever is at the other end of a socket.
+    #[must_use]
+    pub fn new(socket: OwnedFd, peer: Peer) -> Self {
+        let giver = match peer {
+            Peer::Device { .. } => Giver::Device,
+            _ => Giver::Guest,
+        };
+        let socket = Given::new(socket, giver);
+        Self { socket, peer }
+    }
+
     /// Sends a [`Refusal`] and ends the connection. Does not wait: a peer that
     /// does not read its fresh socket gets no sentence.
     pub fn refuse(self, reason: &str) {
@@ -404,10 +476,7 @@ mod tests {
     fn read(bytes: &[u8], peer: Peer) -> (Progress, Vec<u8>) {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         ours.write_all(bytes).unwrap();
-        let guest = Guest {
-            socket: theirs.try_clone().unwrap().into(),
-            peer,
-        };
+        let guest = Guest::new(theirs.try_clone().unwrap().into(), peer);
         let mut pending = Pending::new(guest, Instant::now());
         let progress = pending.advance();
         ours.shutdown(std::net::Shutdown::Write).unwrap();
@@ -417,6 +486,7 @@ mod tests {
     }
 
     const LOCAL: Peer = Peer::Local { uid: 0, pid: 1 };
+    const DEVICE: Peer = Peer::Device { uid: 0, pid: 1 };
 
     #[test]
     fn not_a_byte_past_the_hello_is_read() {
@@ -441,7 +511,7 @@ mod tests {
             list_offset: 0,
             hello: paragpu_protocol::codec::Bytes(&hello),
         });
-        let (progress, _) = read(&frame(ATTACH, &attach), LOCAL);
+        let (progress, _) = read(&frame(ATTACH, &attach), DEVICE);
         assert!(matches!(progress, Progress::Refused(reason) if reason.contains("not 0")));
     }
 
@@ -464,7 +534,8 @@ mod tests {
             }
             body.extend_from_slice(&payload);
             let kind = if attach { ATTACH } else { Control::Hello.kind() };
-            let (progress, rest) = read(&frame(kind, &body), LOCAL);
+            let peer = if attach { DEVICE } else { LOCAL };
+            let (progress, rest) = read(&frame(kind, &body), peer);
             prop_assert!(rest.is_empty());
             prop_assert!(!matches!(progress, Progress::More));
             // No attach is complete without descriptors.

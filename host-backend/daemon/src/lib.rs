@@ -6,7 +6,8 @@
 //!
 //! One thread waits for all file descriptors in [`broker`]; nothing in it
 //! waits for a peer. Files: [`listener`] binds, [`handshake`] reads first
-//! frames, [`link`] leads to other daemons, to those of other hosts with
+//! frames, [`reception`] is where they wait, [`giving`]
+//! closes what they gave, [`link`] leads to other daemons, to those of other hosts with
 //! [`tls`] and a thread each of [`relay`]; [`worker`] is one process,
 //! [`device`] finds the GPUs, [`placement`] chooses among them, [`session`] and
 //! [`notes`] keep what runs, [`tenants`] what each VM has of it, [`console`]
@@ -31,6 +32,7 @@ pub mod broker;
 pub mod console;
 pub mod device;
 mod error;
+pub mod giving;
 pub mod handshake;
 pub mod link;
 pub mod listener;
@@ -38,6 +40,7 @@ pub mod logging;
 pub mod metrics;
 pub mod notes;
 pub mod placement;
+pub mod reception;
 pub mod relay;
 pub mod scrape;
 pub mod session;

@@ -170,11 +170,7 @@ impl Links {
 fn refuse(far: UnixStream, reason: &str) {
     let Ok(socket) = far.try_clone() else { return };
     let peer = Peer::Local { uid: 0, pid: 0 };
-    let guest = Guest {
-        socket: socket.into(),
-        peer,
-    };
-    guest.refuse(reason);
+    Guest::new(socket.into(), peer).refuse(reason);
     // A socket that closes with bytes unread takes away what it said.
     let _ = far.set_nonblocking(false);
     let _ = far.set_read_timeout(Some(PATIENCE));

@@ -24,6 +24,13 @@ pub enum Peer {
         /// Its process.
         pid: i32,
     },
+    /// A device process: one that may connect to the socket for these.
+    Device {
+        /// Its user.
+        uid: u32,
+        /// Its process.
+        pid: i32,
+    },
     /// A machine, by its word.
     Remote(SocketAddr),
     /// Another host's daemon, by its certificate.
@@ -45,12 +52,24 @@ impl std::fmt::Display for Peer {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Local { uid, .. } => write!(formatter, "uid {uid}"),
+            Self::Device { pid, .. } => write!(formatter, "device process {pid}"),
             Self::Remote(address) => write!(formatter, "{}", address.ip()),
             Self::Host { from, .. } => write!(formatter, "host {}", from.ip()),
             Self::Cid(cid) => write!(formatter, "cid {cid}"),
             Self::Vm(name) => formatter.write_str(name),
         }
     }
+}
+
+/// Who connects to a unix socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Side {
+    /// Processes of this host.
+    Host,
+    /// Device processes of VMs.
+    Devices,
+    /// Guests of this VM.
+    Vm(Arc<str>),
 }
 
 /// One listening socket.
@@ -64,8 +83,8 @@ pub enum Listener {
         path: PathBuf,
         /// Inode of the file.
         inode: u64,
-        /// Whose guests come out here; `None` for processes of this host.
-        vm: Option<Arc<str>>,
+        /// Who connects here.
+        side: Side,
     },
     /// At an address.
     Tcp(TcpListener),
@@ -80,7 +99,16 @@ impl Listener {
     /// # Errors
     /// [`Error::Running`], [`Error::NotASocket`], [`Error::System`].
     pub fn unix(path: &Path, group: Option<u32>) -> Result<Self, Error> {
-        Self::at(path, group, None)
+        Self::at(path, group, Side::Host)
+    }
+
+    /// Listens for device processes. They bring descriptors, and say which VM
+    /// they serve, so the daemon's own user and group only may connect.
+    ///
+    /// # Errors
+    /// As [`unix`](Self::unix).
+    pub fn devices(path: &Path) -> Result<Self, Error> {
+        Self::at(path, None, Side::Devices)
     }
 
     /// Listens at the socket at which a VM's vsock connections come out.
@@ -88,10 +116,10 @@ impl Listener {
     /// # Errors
     /// As [`unix`](Self::unix).
     pub fn vm(socket: &VmSocket, group: Option<u32>) -> Result<Self, Error> {
-        Self::at(&socket.path, group, Some(socket.vm.as_str().into()))
+        Self::at(&socket.path, group, Side::Vm(socket.vm.as_str().into()))
     }
 
-    fn at(path: &Path, group: Option<u32>, vm: Option<Arc<str>>) -> Result<Self, Error> {
+    fn at(path: &Path, group: Option<u32>, side: Side) -> Result<Self, Error> {
         let failed = || format!("listen at {}", path.display());
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory)
@@ -114,7 +142,7 @@ impl Listener {
             socket,
             path: path.to_owned(),
             inode,
-            vm,
+            side,
         })
     }
 
@@ -155,19 +183,8 @@ impl Listener {
     /// As accept(2).
     pub fn accept(&self) -> io::Result<Option<(OwnedFd, Peer)>> {
         let accepted = match self {
-            Self::Unix {
-                socket,
-                vm: Some(vm),
-                ..
-            } => socket
-                .accept()
-                .map(|(stream, _)| (OwnedFd::from(stream), Peer::Vm(Arc::clone(vm)))),
-            Self::Unix { socket, .. } => socket.accept().and_then(|(stream, _)| {
-                let peer = rustix::net::sockopt::socket_peercred(&stream)?;
-                let peer = Peer::Local {
-                    uid: peer.uid.as_raw(),
-                    pid: peer.pid.as_raw_nonzero().get(),
-                };
+            Self::Unix { socket, side, .. } => socket.accept().and_then(|(stream, _)| {
+                let peer = side.peer(&stream)?;
                 Ok((OwnedFd::from(stream), peer))
             }),
             Self::Tcp(socket) => socket
@@ -200,10 +217,26 @@ impl Listener {
     pub fn of_vm(&self) -> Option<(&str, &Path)> {
         match self {
             Self::Unix {
-                vm: Some(vm), path, ..
+                side: Side::Vm(vm),
+                path,
+                ..
             } => Some((vm, path)),
             _ => None,
         }
+    }
+}
+
+impl Side {
+    fn peer(&self, stream: &UnixStream) -> io::Result<Peer> {
+        if let Self::Vm(vm) = self {
+            return Ok(Peer::Vm(Arc::clone(vm)));
+        }
+        let peer = rustix::net::sockopt::socket_peercred(stream)?;
+        let (uid, pid) = (peer.uid.as_raw(), peer.pid.as_raw_nonzero().get());
+        Ok(match self {
+            Self::Devices => Peer::Device { uid, pid },
+            _ => Peer::Local { uid, pid },
+        })
     }
 }
 

@@ -4,11 +4,12 @@
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, flock};
+use paragpu_control::files::own_regular;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open, openat};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
@@ -73,14 +74,10 @@ impl Notes {
     /// [`Error::Running`] where another daemon has it, [`Error::System`].
     pub fn open(directory: &Path) -> Result<Self, Error> {
         let failed = || format!("use the state directory {}", directory.display());
-        std::fs::create_dir_all(directory).map_err(Error::system(failed()))?;
-        std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o700))
-            .map_err(Error::system(failed()))?;
-        let lock =
-            std::fs::File::create(directory.join("lock")).map_err(Error::system(failed()))?;
+        let lock = lock(directory).map_err(Error::system(failed()))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(Error::Running(directory.to_owned())),
+            Err(Errno::WOULDBLOCK) => return Err(Error::Running(directory.to_owned())),
             Err(errno) => return Err(Error::system(failed())(errno)),
         }
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
@@ -222,6 +219,36 @@ impl Notes {
 
     fn path(&self, session: u64) -> PathBuf {
         self.directory.join(format!("{session}.json"))
+    }
+}
+
+/// Makes the directory its owner's alone, and opens the lock in it: neither at
+/// the end of a link, nor somebody else's.
+fn lock(directory: &Path) -> std::io::Result<std::fs::File> {
+    if let Some(parent) = directory.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    match rustix::fs::mkdir(directory, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = open(directory, flags | OFlags::DIRECTORY, Mode::empty()).map_err(no_link)?;
+    let owner = rustix::fs::fstat(&folder)?.st_uid;
+    if owner != rustix::process::geteuid().as_raw() {
+        return Err(std::io::Error::other(format!("it belongs to user {owner}")));
+    }
+    rustix::fs::fchmod(&folder, Mode::RWXU)?;
+    let flags = flags | OFlags::CREATE | OFlags::RDWR | OFlags::NONBLOCK;
+    let lock = openat(&folder, "lock", flags, Mode::RUSR | Mode::WUSR).map_err(no_link)?;
+    own_regular(lock.into(), "lock")
+}
+
+/// An error of opening with `NOFOLLOW`.
+fn no_link(errno: Errno) -> std::io::Error {
+    match errno {
+        Errno::LOOP => std::io::Error::other("there is a link in its place"),
+        other => other.into(),
     }
 }
 

@@ -3,10 +3,11 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use paragpu_config::host::Host;
-use paragpu_control::account::{Account, SLOTS};
+use paragpu_control::account::{Account, Book, SLOTS};
 use paragpu_control::socket::Control;
 use paragpu_control::worker::ToWorker;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -49,8 +50,9 @@ impl Tenants {
         control: &Control,
     ) -> Result<(), String> {
         if !self.accounts.contains_key(vm) {
-            let account = Account::new(host.memory_of(vm))
+            let account = Account::new()
                 .map_err(|error| format!("the host has no memory for an account: {error}"))?;
+            limit(&account, host, vm);
             let slots = BTreeMap::new();
             self.accounts
                 .insert(vm.to_owned(), Tenant { account, slots });
@@ -88,7 +90,7 @@ impl Tenants {
     /// The limits are others now.
     pub fn limit(&self, host: &Host) {
         for (vm, tenant) in &self.accounts {
-            tenant.account.limit_to(host.memory_of(vm));
+            limit(&tenant.account, host, vm);
         }
     }
 
@@ -97,19 +99,36 @@ impl Tenants {
     pub fn memory(&self, vm: &str) -> u64 {
         self.accounts
             .get(vm)
-            .map_or(0, |tenant| tenant.account.used())
+            .map_or(0, |tenant| tenant.account.used(Book::Device))
     }
 
     /// Process `pid` says that it serves the device of this VM. It is the only
-    /// one while it lives.
+    /// one while it lives, and serves no other.
     ///
     /// # Errors
-    /// The process that does.
-    pub fn claim(&mut self, vm: &str, pid: i32) -> Result<(), i32> {
+    /// One sentence.
+    pub fn claim(&mut self, vm: &str, pid: i32) -> Result<(), String> {
+        check_name(vm)?;
         self.processes.retain(|_, process| lives(&process.pidfd));
+        let earlier = self
+            .processes
+            .iter()
+            .find(|(_, process)| process.pid == pid);
+        if let Some((other, _)) = earlier
+            && other != vm
+        {
+            return Err(format!(
+                "process {pid} serves the device of VM {other:?} already: each VM has a device \
+                 process of its own"
+            ));
+        }
         match self.processes.get(vm) {
             Some(process) if process.pid == pid => Ok(()),
-            Some(process) => Err(process.pid),
+            Some(process) => Err(format!(
+                "process {} serves the device of a VM {vm:?} already: give each VM a name of its \
+                 own (paragpu-qemu-device --vm)",
+                process.pid
+            )),
             None => {
                 // One of another namespace cannot be watched: nothing is said of it.
                 if let Some(pidfd) = u32::try_from(pid).ok().and_then(|pid| pidfd(pid).ok()) {
@@ -121,6 +140,11 @@ impl Tenants {
     }
 }
 
+fn limit(account: &Account, host: &Host, vm: &str) {
+    account.limit_to(Book::Device, host.memory_of(vm));
+    account.limit_to(Book::Host, host.host_memory());
+}
+
 /// Has the process not ended?
 fn lives(pidfd: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
@@ -129,6 +153,23 @@ fn lives(pidfd: &OwnedFd) -> bool {
         tv_nsec: 0,
     };
     !matches!(poll(&mut fds, Some(&now)), Ok(1))
+}
+
+/// Most bytes of a VM's name.
+const MOST_NAME: usize = 64;
+
+/// Is it a name that no user, address or context identifier has? A device
+/// process is believed which VM it serves, and no more.
+fn check_name(vm: &str) -> Result<(), String> {
+    let printable = vm.bytes().all(|byte| byte.is_ascii_graphic());
+    if vm.is_empty() || vm.len() > MOST_NAME || !printable || vm.parse::<IpAddr>().is_ok() {
+        return Err(format!(
+            "{:?} is no name of a VM: it has 1 to {MOST_NAME} ASCII characters without blanks, \
+             and is no address",
+            vm.chars().take(MOST_NAME).collect::<String>()
+        ));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -191,10 +232,23 @@ mod tests {
         let other = i32::try_from(child.id()).unwrap();
         assert_eq!(tenants.claim("a", other), Ok(()));
         assert_eq!(tenants.claim("a", other), Ok(()));
-        assert_eq!(tenants.claim("a", own), Err(other));
-        assert_eq!(tenants.claim("b", own), Ok(()));
+        let twice = tenants.claim("a", own).unwrap_err();
+        assert!(twice.contains(&format!("process {other}")), "{twice}");
+        let second = tenants.claim("b", other).unwrap_err();
+        assert!(second.contains("\"a\" already"), "{second}");
         drop(child.stdin.take());
         child.wait().unwrap();
         assert_eq!(tenants.claim("a", own), Ok(()));
+    }
+
+    #[test]
+    fn names_of_others_are_not_claimed() {
+        let mut tenants = Tenants::default();
+        let own = i32::try_from(std::process::id()).unwrap();
+        let long = "x".repeat(MOST_NAME + 1);
+        for name in ["", "uid 0", "cid 3", "10.0.0.1", "::1", "a\nb", &long] {
+            assert!(tenants.claim(name, own).is_err(), "{name}");
+        }
+        assert_eq!(tenants.claim(&long[1..], own), Ok(()));
     }
 }

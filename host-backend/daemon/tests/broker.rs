@@ -384,7 +384,7 @@ fn channels_of_a_device_process_reach_a_worker() {
             list_offset: 0,
             hello: Bytes(hello),
         });
-        let stream = daemon.connect();
+        let stream = daemon.connect_device();
         let fds = [some_descriptor(), some_descriptor(), some_descriptor()];
         let borrowed: Vec<_> = fds.iter().take(count).map(|fd| fd.as_fd()).collect();
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];

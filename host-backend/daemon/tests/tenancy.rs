@@ -125,7 +125,7 @@ fn a_vm_has_the_devices_that_it_is_given() {
 
 /// A device process's word that a guest of `vm` opened a channel.
 fn attach(daemon: &Daemon, vm: &str) -> UnixStream {
-    let stream = daemon.connect();
+    let stream = daemon.connect_device();
     send_attach(&stream, vm);
     stream
 }
@@ -158,9 +158,8 @@ fn limits_of_sessions_are_each_vms_own() {
         1,
         &["--set", "limits.per_vm=2", "--set", "vm.small.sessions=1"],
     );
-    let small = attach(&daemon, "small");
-    assert_eq!(read_frame(&small).unwrap().0, Frame::Welcome.kind());
-    let reason = refusal(attach(&daemon, "small"));
+    let mut small = Other::attach(&daemon, "small");
+    let reason = small.attach_again();
     assert!(
         reason.contains("small has 1 sessions") && reason.contains("vm.small.sessions"),
         "{reason}"
@@ -171,6 +170,9 @@ fn limits_of_sessions_are_each_vms_own() {
     }
     let reason = refusal(attach(&daemon, "large"));
     assert!(reason.contains("limits.per_vm in"), "{reason}");
+    // A process has one VM.
+    let reason = refusal(attach(&daemon, "third"));
+    assert!(reason.contains("of VM \"large\" already"), "{reason}");
     // Every other VM is as before.
     assert_eq!(daemon.guest().welcome.device_count, 1);
     let vms = daemon.stats().vms;
@@ -185,54 +187,85 @@ fn limits_of_sessions_are_each_vms_own() {
 fn two_device_processes_with_one_name_get_a_sentence() {
     let daemon = daemon(1, &[]);
     // Another process that lives on: one that only this test ends.
-    let mut other = attach_from_another_process(&daemon, "twin");
+    let other = Other::attach(&daemon, "twin");
     let reason = refusal(attach(&daemon, "twin"));
     assert!(
         reason.contains(&format!(
             "process {} serves the device of a VM \"twin\"",
-            other.id()
+            other.child.id()
         )) && reason.contains("--vm"),
         "{reason}"
     );
-    drop(other.stdin.take());
-    other.wait().unwrap();
+    drop(other);
     let stream = attach(&daemon, "twin");
     assert_eq!(read_frame(&stream).unwrap().0, Frame::Welcome.kind());
 }
 
 /// This test program again, as [`another_device_process`].
-fn attach_from_another_process(daemon: &Daemon, vm: &str) -> std::process::Child {
-    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "another_device_process",
-            "--ignored",
-            "--nocapture",
-        ])
-        .env("PARAGPU_TEST_GUESTS", daemon.path("guests"))
-        .env("PARAGPU_TEST_VM", vm)
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = std::io::BufReader::new(child.stdout.take().unwrap());
-    let mut lines = std::io::BufRead::lines(lines).map(Result::unwrap);
-    assert!(lines.any(|line| line.contains("attached")));
-    child
+struct Other {
+    child: std::process::Child,
+    lines: std::io::Lines<std::io::BufReader<std::process::ChildStdout>>,
+}
+
+impl Other {
+    fn attach(daemon: &Daemon, vm: &str) -> Self {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "another_device_process",
+                "--ignored",
+                "--nocapture",
+            ])
+            .env("PARAGPU_TEST_DEVICE_SOCKET", daemon.path("guests.devices"))
+            .env("PARAGPU_TEST_VM", vm)
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = std::io::BufReader::new(child.stdout.take().unwrap());
+        let lines = std::io::BufRead::lines(lines);
+        let mut other = Self { child, lines };
+        other.line("attached");
+        other
+    }
+
+    /// The next line with a word.
+    fn line(&mut self, word: &str) -> String {
+        let mut lines = self.lines.by_ref().map(Result::unwrap);
+        lines.find(|line| line.contains(word)).unwrap()
+    }
+
+    /// Why it cannot once more.
+    fn attach_again(&mut self) -> String {
+        let mut stdin = self.child.stdin.as_ref().unwrap();
+        stdin.write_all(b"\n").unwrap();
+        self.line("refused")
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
 }
 
 #[test]
 #[ignore = "not a test: a device process's part"]
 fn another_device_process() {
-    let Some(path) = std::env::var_os("PARAGPU_TEST_GUESTS") else {
+    let Some(path) = std::env::var_os("PARAGPU_TEST_DEVICE_SOCKET") else {
         return;
     };
     let vm = std::env::var("PARAGPU_TEST_VM").unwrap();
-    let stream = UnixStream::connect(path).unwrap();
+    let stream = UnixStream::connect(&path).unwrap();
     send_attach(&stream, &vm);
     assert_eq!(read_frame(&stream).unwrap().0, Frame::Welcome.kind());
     println!("attached");
-    let _ = std::io::stdin().read(&mut [0]);
+    while let Ok(1) = std::io::stdin().read(&mut [0]) {
+        let again = UnixStream::connect(&path).unwrap();
+        send_attach(&again, &vm);
+        println!("refused: {}", refusal(&again));
+    }
 }
 
 /// One request to the endpoint for metrics, sent in two parts; the answer.

@@ -16,6 +16,9 @@ use std::sync::Arc;
 /// Variables of modules live in the last eighth of the arena, which the guest does not use.
 pub const GLOBALS_OFFSET: u64 = DEVICE_STRIDE / 8 * 7;
 
+/// Most bytes of PTX: its parts take up to 40 times as much memory.
+const MOST_TEXT: usize = 8 << 20;
+
 /// A loaded module.
 #[derive(Debug)]
 pub struct Module {
@@ -154,6 +157,15 @@ impl Module {
         heap_bytes: u64,
     ) -> Result<(Self, u64), Error> {
         let text = paragpu_fatbin::ptx_of(image, arch).map_err(|e| image_error(&e))?;
+        if text.len() > MOST_TEXT {
+            return Err(Error::new(
+                Status::OUT_OF_MEMORY,
+                format!(
+                    "a module of {} bytes of PTX: the software GPU takes {MOST_TEXT}",
+                    text.len()
+                ),
+            ));
+        }
         let syntax = parser::parse(&text).map_err(|e| ptx_error(&e))?;
         if syntax.target > arch {
             return Err(Error::new(

@@ -296,7 +296,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use paragpu_control::account::Account;
+    use paragpu_control::account::{Account, Book};
     use paragpu_protocol::layout::ARENA_BASE as BASE;
     use proptest::prelude::*;
 
@@ -385,7 +385,8 @@ mod tests {
 
     #[test]
     fn what_is_live_counts_for_the_vm_and_nothing_else() {
-        let account = Arc::new(Account::new(5 * CHUNK).unwrap());
+        let account = Arc::new(Account::new().unwrap());
+        account.limit_to(Book::Device, 5 * CHUNK);
         (0..2).for_each(|slot| account.clear(slot));
         let mut one = arena();
         let mut two = arena();
@@ -402,19 +403,19 @@ mod tests {
         assert_eq!(one.charge(CHUNK), Err(Refused::Shared));
         two.abandon_plan();
         two.abandon_plan();
-        assert_eq!(account.used(), 3 * CHUNK);
+        assert_eq!(account.used(Book::Device), 3 * CHUNK);
         two.plan(BASE, 2 * CHUNK).unwrap();
         two.plan(BASE, CHUNK).unwrap();
         two.mapped(BASE, CHUNK);
-        assert_eq!(account.used(), 4 * CHUNK);
+        assert_eq!(account.used(Book::Device), 4 * CHUNK);
         one.unmap(BASE, 0).unwrap();
-        assert_eq!(account.used(), CHUNK);
+        assert_eq!(account.used(Book::Device), CHUNK);
         // Idle, and reused.
         assert_eq!(one.plan(BASE, 3 * CHUNK), Ok(Plan::Reuse(0)));
-        assert_eq!(account.used(), 4 * CHUNK);
+        assert_eq!(account.used(Book::Device), 4 * CHUNK);
         assert_eq!(two.charge(CHUNK), Ok(()));
         two.discharge(CHUNK);
-        assert_eq!((one.free(), account.used()), (CHUNK, 4 * CHUNK));
+        assert_eq!((one.free(), account.used(Book::Device)), (CHUNK, 4 * CHUNK));
     }
 
     proptest! {

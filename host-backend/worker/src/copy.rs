@@ -35,7 +35,7 @@ impl Session {
 
     pub(crate) fn copy_to_device(&mut self, call: &CopyToDevice<'_>) -> Outcome<()> {
         let bytes = call.data.0;
-        let stream = self.objects.streams.for_work(call.stream)?;
+        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
         if bytes.is_empty() {
             return Ok(());
         }
@@ -54,7 +54,7 @@ impl Session {
 
     pub(crate) fn copy_rect_to_device(&mut self, call: &CopyRectToDevice<'_>) -> Outcome<()> {
         let bytes = call.data.0;
-        let stream = self.objects.streams.for_work(call.stream)?;
+        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
         let destination = self.objects.textures.copy_end(&call.destination)?;
         let [width, height, _] = call.extent;
         let size = volume(call.extent)?;
@@ -87,7 +87,7 @@ impl Session {
 
     fn copy_now(&mut self, at: At, call: &Copy) -> Outcome<()> {
         self.copies.tokens.check(call.token)?;
-        let stream = self.objects.streams.for_work(call.stream)?;
+        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
         if call.size != 0 {
             let NodeWork { work, .. } = self.copy_work(call)?;
             self.gpu.submit(&work, stream)?;
@@ -108,7 +108,7 @@ impl Session {
 
     fn copy_rect_now(&mut self, at: At, call: &CopyRect) -> Outcome<()> {
         self.copies.tokens.check(call.token)?;
-        let stream = self.objects.streams.for_work(call.stream)?;
+        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
         let destination = self.objects.textures.copy_end(&call.destination)?;
         let source = self.objects.textures.copy_end(&call.source)?;
         let size = volume(call.extent)?;
@@ -178,7 +178,7 @@ impl Session {
     }
 
     pub(crate) fn memset(&mut self, call: &Memset) -> Outcome<()> {
-        let stream = self.objects.streams.for_work(call.stream)?;
+        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
         let NodeWork { work, .. } = self.memset_work(call)?;
         match &work {
             Work::Memset(set) if set.is_empty() => Ok(()),
@@ -200,12 +200,12 @@ impl Session {
     }
 
     pub(crate) fn copy_from_device(&mut self, call: &CopyFromDevice) -> Outcome<Progress> {
-        let stream = self.objects.streams.for_work(call.stream)?;
+        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
         self.copy_out(CopySource::Linear(call.source), call.size, stream)
     }
 
     pub(crate) fn copy_rect_from_device(&mut self, call: &CopyRectFromDevice) -> Outcome<Progress> {
-        let stream = self.objects.streams.for_work(call.stream)?;
+        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
         let source = self.objects.textures.copy_end(&call.source)?;
         let total = volume(call.extent)?;
         self.copy_out(CopySource::Rect(source, call.extent), total, stream)

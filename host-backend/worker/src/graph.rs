@@ -83,7 +83,7 @@ impl Session {
 
     pub(crate) fn graph_launch(&mut self, call: &GraphLaunch) -> Outcome<()> {
         let graph = self.objects.graphs.launchable(call.graph.0)?;
-        let stream = self.objects.streams.for_work(call.stream)?;
+        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
         self.printing.note(graph.prints);
         self.gpu.graph_launch(graph.id, stream)?;
         self.statistics.launches.add(graph.kernels);

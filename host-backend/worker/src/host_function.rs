@@ -11,7 +11,7 @@ use crate::session::graph::NodeWork;
 
 impl Session {
     pub(crate) fn host_func_launch(&mut self, call: &HostFuncLaunch) -> Outcome<()> {
-        let stream = self.objects.streams.for_work(call.stream)?;
+        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
         let id = call.id;
         self.objects.host_functions.queue(id)?;
         let NodeWork { work, .. } = self.host_func_launch_work(call)?;

@@ -2,28 +2,35 @@
 //!
 //! An image is named by its BLAKE3 hash. Parts that arrive are assembled in
 //! order; the whole is kept only if its hash is the announced one. The store
-//! is a directory of files named by hash, which workers share: files appear
-//! by renaming, are hashed again when read, and the least recently used go
-//! when the directory grows past its bound. Without a directory, the session
-//! keeps its images in memory.
+//! is a directory of files named by hash, which the workers of one VM share:
+//! who asks for a hash learns what others use, and loads it. Files appear by
+//! linking, are hashed again when read, and the least recently used go when
+//! the directory grows past its bound. An unfinished image is a file without a
+//! name, which goes with its worker. Without a directory, the session keeps
+//! its images in memory.
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io::Write;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use paragpu_protocol::status::Status;
+use rustix::fs::{AtFlags, CWD};
 
 use crate::error::{Outcome, fail};
+use crate::session::host_account::{Held, HostAccount};
 
 /// Most bytes of one image.
 const MOST_BYTES: u64 = 1 << 30;
 /// Most images that one session sends at once.
 const MOST_AT_ONCE: usize = 8;
 
-/// How the file of an unfinished image is called.
-const PARTIAL: &str = ".partial-";
+/// Most VMs whose images are kept.
+const MOST_VMS: usize = 256;
 
 /// The hash that names an image.
 pub(crate) type Hash = [u8; 32];
@@ -36,12 +43,22 @@ struct Assembly {
     hasher: Box<blake3::Hasher>,
     sink: Sink,
     received: u64,
+    held: Held,
 }
 
 #[derive(Debug)]
 enum Sink {
-    File(tempfile::NamedTempFile),
+    /// Without a name.
+    File(File),
     Memory(Vec<u8>),
+}
+
+/// An image that is kept in memory.
+#[derive(Debug)]
+struct Kept {
+    hash: Hash,
+    bytes: Arc<Vec<u8>>,
+    _held: Held,
 }
 
 /// Where images are kept.
@@ -51,6 +68,51 @@ pub struct ImageStore {
     pub directory: Option<PathBuf>,
     /// Most bytes kept, the newest image aside.
     pub limit: u64,
+}
+
+impl ImageStore {
+    /// A VM's own, in the directory of all.
+    #[must_use]
+    pub fn of_vm(all: Option<&Path>, vm: &str, limit: u64) -> Self {
+        let directory = all.map(|all| all.join(blake3::hash(vm.as_bytes()).to_hex().as_str()));
+        let made = directory.filter(|own| {
+            let made = std::fs::DirBuilder::new().mode(0o700).create(own);
+            match made {
+                Ok(()) => forget_vms(all, own),
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) => {
+                    tracing::warn!(directory = %own.display(), %error, "images are not kept");
+                    return false;
+                }
+            }
+            // Says when the VM was here last.
+            let now = File::open(own).and_then(|own| own.set_modified(SystemTime::now()));
+            now.is_ok()
+        });
+        Self {
+            directory: made,
+            limit,
+        }
+    }
+}
+
+/// Removes the images of the VM that was here longest ago where there are too
+/// many VMs.
+fn forget_vms(all: Option<&Path>, own: &Path) {
+    let entries = all.and_then(|all| std::fs::read_dir(all).ok());
+    let folders = entries.into_iter().flatten().filter_map(|entry| {
+        let entry = entry.ok()?;
+        let meta = entry.metadata().ok()?;
+        let path = entry.path();
+        (meta.is_dir() && path != own).then_some((meta.modified().ok()?, path))
+    });
+    let folders: Vec<_> = folders.collect();
+    if folders.len() >= MOST_VMS
+        && let Some((_, oldest)) = folders.into_iter().min()
+    {
+        // Another worker may do the same at the same time.
+        let _ = std::fs::remove_dir_all(oldest);
+    }
 }
 
 impl Default for ImageStore {
@@ -69,15 +131,17 @@ pub(crate) struct Images {
     store: ImageStore,
     assembling: Vec<Assembly>,
     /// Newest last; used where there is no directory.
-    memory: VecDeque<(Hash, Arc<Vec<u8>>)>,
+    memory: VecDeque<Kept>,
+    account: Arc<HostAccount>,
 }
 
 impl Images {
-    pub(crate) fn new(store: ImageStore) -> Self {
+    pub(crate) fn new(store: ImageStore, account: Arc<HostAccount>) -> Self {
         Self {
             store,
             assembling: Vec::new(),
             memory: VecDeque::new(),
+            account,
         }
     }
 
@@ -86,7 +150,7 @@ impl Images {
         match &self.store.directory {
             Some(directory) => std::fs::metadata(path(directory, hash))
                 .is_ok_and(|meta| meta.is_file() && meta.len() == size),
-            None => self.memory.iter().any(|(known, _)| known == hash),
+            None => self.memory.iter().any(|kept| kept.hash == *hash),
         }
     }
 
@@ -121,15 +185,12 @@ impl Images {
             );
         }
         let sink = match &self.store.directory {
-            Some(directory) => Sink::File(
-                tempfile::Builder::new()
-                    .prefix(PARTIAL)
-                    .tempfile_in(directory)
-                    .or_else(io)?,
-            ),
+            Some(directory) => Sink::File(tempfile::tempfile_in(directory).or_else(io)?),
             None => Sink::Memory(Vec::new()),
         };
+        let held = self.account.take(0)?;
         self.assembling.push(Assembly {
+            held,
             hash: *hash,
             size,
             hasher: Box::default(),
@@ -156,6 +217,7 @@ impl Images {
                 ),
             );
         }
+        image.held.grow(part.len() as u64)?;
         match &mut image.sink {
             Sink::File(file) => file.write_all(part).or_else(io)?,
             Sink::Memory(bytes) => bytes.extend_from_slice(part),
@@ -174,17 +236,20 @@ impl Images {
         }
         match (image.sink, &self.store.directory) {
             (Sink::File(file), Some(directory)) => {
-                file.persist(path(directory, &image.hash))
-                    .map_err(|error| error.error)
-                    .or_else(io)?;
+                give_name(&file, &path(directory, &image.hash)).or_else(io)?;
                 trim(directory, self.store.limit, &image.hash);
             }
             (Sink::Memory(bytes), _) => {
-                self.memory.push_back((image.hash, Arc::new(bytes)));
-                let mut total: u64 = self.memory.iter().map(|(_, b)| b.len() as u64).sum();
+                self.memory.push_back(Kept {
+                    hash: image.hash,
+                    bytes: Arc::new(bytes),
+                    _held: image.held,
+                });
+                let sizes = self.memory.iter().map(|kept| kept.bytes.len() as u64);
+                let mut total: u64 = sizes.sum();
                 while total > self.store.limit && self.memory.len() > 1 {
                     let oldest = self.memory.pop_front();
-                    total -= oldest.map_or(0, |(_, bytes)| bytes.len() as u64);
+                    total -= oldest.map_or(0, |kept| kept.bytes.len() as u64);
                 }
             }
             (Sink::File(_), None) => {}
@@ -197,8 +262,8 @@ impl Images {
     pub(crate) fn load(&self, hash: &Hash) -> Outcome<Arc<Vec<u8>>> {
         let missing = || fail(Status::NOT_FOUND, "the host does not hold this image");
         let Some(directory) = &self.store.directory else {
-            let held = self.memory.iter().find(|(known, _)| known == hash);
-            return held.map_or_else(missing, |(_, bytes)| Ok(Arc::clone(bytes)));
+            let held = self.memory.iter().find(|kept| kept.hash == *hash);
+            return held.map_or_else(missing, |kept| Ok(Arc::clone(&kept.bytes)));
         };
         let path = path(directory, hash);
         let Ok(bytes) = std::fs::read(&path) else {
@@ -228,22 +293,23 @@ fn io<T>(error: std::io::Error) -> Outcome<T> {
     )
 }
 
-/// Age after which an unfinished image's file is one that a killed worker left.
-const ABANDONED: std::time::Duration = std::time::Duration::from_secs(3600);
+/// Names a file that has no name.
+fn give_name(file: &File, path: &Path) -> std::io::Result<()> {
+    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let named = rustix::fs::linkat(CWD, own, CWD, path, AtFlags::SYMLINK_FOLLOW);
+    match named {
+        // Another worker of the VM was first.
+        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
 
 /// Removes the least recently used images until at most `limit` bytes are
-/// left, never `newest`, and what killed workers left. Another worker may do
-/// the same at the same time.
+/// left, never `newest`. Another worker may do the same at the same time.
 fn trim(directory: &Path, limit: u64, newest: &Hash) {
     let newest = path(directory, newest);
     let Ok(entries) = std::fs::read_dir(directory) else {
         return;
-    };
-    let is_abandoned = |path: &Path, modified: SystemTime| {
-        path.file_name()
-            .and_then(|name| name.to_str())
-            .is_some_and(|name| name.starts_with(PARTIAL))
-            && modified.elapsed().is_ok_and(|age| age > ABANDONED)
     };
     let is_image = |path: &Path| {
         path.file_name()
@@ -255,9 +321,6 @@ fn trim(directory: &Path, limit: u64, newest: &Hash) {
             let path = entry.ok()?.path();
             let meta = std::fs::metadata(&path).ok()?;
             let modified = meta.modified().ok()?;
-            if is_abandoned(&path, modified) {
-                let _ = std::fs::remove_file(&path);
-            }
             is_image(&path).then_some((modified, meta.len(), path))
         })
         .collect();
@@ -293,9 +356,13 @@ mod tests {
         Ok(hash)
     }
 
+    fn account(limit: u64) -> Arc<HostAccount> {
+        HostAccount::new(limit, Arc::default())
+    }
+
     fn stores(limit: u64) -> (tempfile::TempDir, [Images; 2]) {
         let directory = tempfile::tempdir().unwrap();
-        let of = |directory| Images::new(ImageStore { directory, limit });
+        let of = |directory| Images::new(ImageStore { directory, limit }, account(1 << 30));
         let both = [of(None), of(Some(directory.path().to_owned()))];
         (directory, both)
     }
@@ -372,17 +439,55 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_worker_left_goes() {
+    fn an_unfinished_image_has_no_name() {
         let (directory, [_, mut files]) = stores(1 << 20);
-        for (name, age) in [("old", 4000), ("new", 10)] {
-            let path = directory.path().join(format!("{PARTIAL}{name}"));
-            let file = std::fs::File::create(path).unwrap();
-            let age = std::time::Duration::from_secs(age);
-            file.set_modified(SystemTime::now() - age).unwrap();
+        files.write(&[1; 32], 6, 0, b"abc").unwrap();
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+        assert_eq!(files.account.held(), 3);
+        drop(files.assembling.pop());
+        assert_eq!(files.account.held(), 0);
+    }
+
+    #[test]
+    fn unfinished_images_count() {
+        let (_directory, both) = stores(1 << 20);
+        for mut images in both {
+            images.account = account(1000);
+            images.write(&[1; 32], 5000, 0, &[7; 800]).unwrap();
+            let full = images.write(&[2; 32], 5000, 0, &[7; 800]);
+            assert_eq!(status(full), Status::OUT_OF_MEMORY);
+            // It is dropped, and so is what no longer has room.
+            let full = images.write(&[1; 32], 5000, 800, &[7; 800]);
+            assert_eq!(status(full), Status::OUT_OF_MEMORY);
+            images.write(&[3; 32], 5000, 0, &[7; 1000]).unwrap();
         }
-        send(&mut files, b"image", 5).unwrap();
-        assert!(!directory.path().join(format!("{PARTIAL}old")).exists());
-        assert!(directory.path().join(format!("{PARTIAL}new")).exists());
+    }
+
+    #[test]
+    fn each_vm_has_images_of_its_own() {
+        let directory = tempfile::tempdir().unwrap();
+        let of = |vm: &str| {
+            let store = ImageStore::of_vm(Some(directory.path()), vm, 2000);
+            Images::new(store, account(1 << 20))
+        };
+        let (mut one, mut other) = (of("a"), of("b"));
+        let hash = send(&mut one, &[1; 900], 900).unwrap();
+        assert!(!other.holds(&hash, 900));
+        assert_eq!(status(other.load(&hash)), Status::NOT_FOUND);
+        for fill in 2..9 {
+            send(&mut other, &[fill; 900], 900).unwrap();
+        }
+        assert!(of("a").holds(&hash, 900));
+    }
+
+    #[test]
+    fn images_of_vms_without_end_are_forgotten() {
+        let directory = tempfile::tempdir().unwrap();
+        for vm in 0..2 * MOST_VMS {
+            let _ = ImageStore::of_vm(Some(directory.path()), &vm.to_string(), 1);
+        }
+        let folders = std::fs::read_dir(directory.path()).unwrap().count();
+        assert_eq!(folders, MOST_VMS);
     }
 
     #[test]

@@ -13,7 +13,7 @@ const COOPERATIVE: u32 = 1;
 impl Session {
     pub(crate) fn launch(&mut self, call: &Launch<'_>) -> Outcome<()> {
         let NodeWork { work, prints } = self.launch_work(call)?;
-        let stream = self.objects.streams.for_work(call.stream)?;
+        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
         self.printing.note(prints);
         self.gpu.submit(&work, stream)?;
         self.statistics.launches.add(1);

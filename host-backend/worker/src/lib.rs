@@ -24,7 +24,7 @@ mod arena;
 pub mod arguments;
 mod calls;
 mod completion;
-mod confine;
+pub mod confine;
 mod connect;
 mod context;
 mod copy;

@@ -19,7 +19,7 @@ impl Session {
     }
 
     pub(crate) fn copy_pages_to_device(&mut self, call: &CopyPagesToDevice) -> Outcome<Progress> {
-        let stream = self.objects.streams.for_work(call.stream)?;
+        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
         let list = self.host.pages().take(call.list, call.size)?;
         let copy = PagesIn::new(list, call.destination, stream);
         Ok(Progress::Later(Goal::PagesIn(copy), Then::Reply))
@@ -29,7 +29,7 @@ impl Session {
         &mut self,
         call: &CopyPagesFromDevice,
     ) -> Outcome<Progress> {
-        let stream = self.objects.streams.for_work(call.stream)?;
+        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
         let list = self.host.pages().take(call.list, call.size)?;
         let copy = CopyOut::into_pages(call.source, list, stream);
         Ok(Progress::Later(Goal::CopyOut(copy), Then::Reply))

@@ -16,8 +16,8 @@ use paragpu_protocol::frame::Control as Frame;
 use paragpu_protocol::handshake::Move;
 use paragpu_protocol::layout::Regions;
 
-use crate::arguments::Arguments;
-use crate::confine::confine;
+use crate::arguments::{Arguments, DeviceKind};
+use crate::confine;
 use crate::connect::{Guest, Life};
 use crate::images::ImageStore;
 use crate::platform;
@@ -32,7 +32,7 @@ use crate::transfer::destination::{Arrived, Destination, reachable};
 use crate::transfer::handover;
 use crate::transfer::identity::Identity;
 use crate::transfer::orders::{Departure, Figures, Order, Orders, Report};
-use crate::watch::{GRACE, Liveness, after, watch};
+use crate::watch::{GRACE, Liveness, Watch, after, watch};
 
 /// The daemon ended the session, whichever thread notices its end first.
 static ENDED_BY_HOST: AtomicBool = AtomicBool::new(false);
@@ -133,8 +133,16 @@ fn standard_streams() -> std::io::Result<(Arc<Control>, Output)> {
 }
 
 fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result<(), Stop> {
+    // A driver's own threads and programs are begun before; those of the
+    // software GPU are the worker's.
+    let is_driver = arguments.device == DeviceKind::Cuda;
+    if !is_driver {
+        let _ = confine::begin(arguments.device);
+    }
     let mut warm = warm_up(arguments)?;
-    confine();
+    if is_driver {
+        let _ = confine::begin(arguments.device);
+    }
     let ready = FromWorker::Ready {
         pid: std::process::id(),
         name: warm.snapshot.name.clone(),
@@ -152,6 +160,22 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         }
         return Err(Stop::Failed(reason));
     }
+    let images = ImageStore::of_vm(
+        arguments.image_cache.as_deref(),
+        &assigned.identity.vm,
+        arguments.image_cache_bytes,
+    );
+    let restored = match &assigned.coming {
+        Coming::Elsewhere(Elsewhere::Directory(directory)) => Some(directory.as_path()),
+        _ => None,
+    };
+    let readable: Vec<_> = images
+        .directory
+        .as_deref()
+        .into_iter()
+        .chain(restored)
+        .collect();
+    confine::finish(&readable);
     let waiting = Arc::new(Waiting::new()?);
     let (regions, patience) = (warm.regions, assigned.patience);
     let mut guest_memory = None;
@@ -179,10 +203,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         regions: warm.regions,
         device_memory: assigned.device_memory,
         host_memory: assigned.host_memory,
-        images: ImageStore {
-            directory: arguments.image_cache.clone(),
-            limit: arguments.image_cache_bytes,
-        },
+        images,
         output: Some(output),
         statistics: Arc::clone(&statistics),
         latency: arguments.latency,
@@ -215,6 +236,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         statistics,
         sender: Arc::clone(served.link.sender()),
         waiting: Arc::clone(&waiting),
+        watched: Mutex::default(),
         orders,
         again: Mutex::default(),
         patience,
@@ -485,6 +507,8 @@ struct Attendant {
     statistics: Arc<Statistics>,
     sender: Arc<DurableSender>,
     waiting: Arc<Waiting>,
+    /// The guest that came last.
+    watched: Mutex<Option<Watch>>,
     orders: Arc<Orders>,
     /// Where and how often the session is written.
     again: Mutex<Option<worker::Again>>,
@@ -614,6 +638,9 @@ impl Attendant {
     /// Ends the process where the guest that came last is gone for good and
     /// the session does not see it.
     fn guard(self: &Arc<Self>, liveness: std::io::Result<Option<Liveness>>) {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever came before is not waited for any more.
+        *watched = None;
         let liveness = match liveness {
             Ok(Some(liveness)) => liveness,
             Ok(None) => return,
@@ -623,13 +650,17 @@ impl Attendant {
             }
         };
         let (attendant, came) = (Arc::clone(self), self.waiting.came());
-        watch(liveness, GRACE, move || {
+        let stuck = move || {
             if attendant.waiting.came() == came {
                 let reason = "the guest is gone, and a call of the device does not return";
                 tracing::warn!(session = attendant.session, reason);
                 attendant.finish(reason)
             }
-        });
+        };
+        match watch(liveness, GRACE, stuck) {
+            Ok(watch) => *watched = Some(watch),
+            Err(error) => tracing::warn!(%error, "the guest cannot be watched"),
+        }
     }
 
     /// Says that the session is over and ends the process, whatever its other

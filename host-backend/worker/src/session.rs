@@ -16,7 +16,7 @@ use crate::transfer::attempts::Attempts;
 use crate::transfer::identity::Identity;
 use crate::transfer::orders::Orders;
 use crate::transfer::staging_ring::StagingRing;
-use paragpu_control::account::Share;
+use paragpu_control::account::{Book, Share};
 
 pub(crate) mod completion;
 pub(crate) mod copies;
@@ -26,6 +26,7 @@ pub(crate) mod errors;
 pub(crate) mod event;
 pub(crate) mod gpu;
 pub(crate) mod graph;
+pub(crate) mod host_account;
 pub(crate) mod host_function;
 pub mod host_memory;
 pub(crate) mod intake;
@@ -36,6 +37,7 @@ pub(crate) mod objects;
 pub(crate) mod output;
 pub(crate) mod pacer;
 pub(crate) mod pages;
+mod queue;
 pub(crate) mod sender;
 pub(crate) mod shadow;
 pub(crate) mod stream;
@@ -45,12 +47,14 @@ use completion::Completion;
 use copies::Copies;
 use errors::Errors;
 use gpu::Gpu;
+use host_account::HostAccount;
 use host_function::HostFunctions;
 use host_memory::HostMemory;
 use intake::Intake;
 use link::Link;
 pub use link::{Reconnect, Reconnected};
 use memory::DeviceMemory;
+use module::Modules;
 use objects::Objects;
 use output::{Output, Printing};
 
@@ -66,7 +70,7 @@ pub struct Setup {
     pub regions: Regions,
     /// Most bytes of device memory; 0 for all there is.
     pub device_memory: u64,
-    /// Most bytes of shadows; 0 for 16 GiB.
+    /// Most bytes of the host's memory for shadows, images and modules; 0 for 32 GiB.
     pub host_memory: u64,
     /// Where module images are kept.
     pub images: ImageStore,
@@ -209,6 +213,8 @@ impl Session {
         let functions =
             HostFunctions::new(Arc::clone(link.sender()) as Arc<_>, link.executed_cell());
         let identity = Identity::unknown(setup.ordinal, setup.snapshot.name.clone());
+        let account = HostAccount::new(setup.host_memory, counters());
+        let modules = Modules::new(setup.images, Arc::clone(&account));
         Self {
             memory: DeviceMemory::new(
                 setup.regions.arena,
@@ -216,11 +222,11 @@ impl Session {
                 setup.snapshot.total_memory,
                 counters(),
             ),
-            host: HostMemory::new(setup.regions, window.clone(), setup.host_memory, counters()),
+            host: HostMemory::new(setup.regions, window.clone(), account, counters()),
             gpu: Gpu::new(setup.device, &setup.snapshot, setup.ordinal, setup.regions),
             link,
             intake: Intake::new(),
-            objects: Objects::new(setup.images, functions),
+            objects: Objects::new(modules, functions),
             copies: Copies::new(window),
             completion: Completion::new(counters()),
             errors: Errors::default(),
@@ -230,8 +236,9 @@ impl Session {
         }
     }
 
-    /// The session's device memory counts for its VM, too.
+    /// The session's memory, of device and host, counts for its VM, too.
     pub fn count_for(&mut self, share: Share) {
+        self.host.account().count_for(share.of(Book::Host));
         self.memory.count_for(share);
     }
 }

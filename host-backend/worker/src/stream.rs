@@ -48,7 +48,7 @@ impl Session {
 
     pub(crate) fn stream_wait_event(&mut self, call: &StreamWaitEvent) -> Outcome<()> {
         let NodeWork { work, .. } = self.stream_wait_event_work(call)?;
-        let stream = self.objects.streams.for_work(call.stream)?;
+        let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
         Ok(self.gpu.submit(&work, stream)?)
     }
 

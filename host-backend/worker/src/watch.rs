@@ -6,11 +6,12 @@
 //! session some time to end in order, and ends the process.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use paragpu_protocol::handshake::Transport;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
 
 use crate::connect::Life;
 
@@ -73,29 +74,74 @@ impl Liveness {
     }
 }
 
+/// A guest that is watched until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    /// The thread's end of it closes the other.
+    _end: OwnedFd,
+}
+
 /// Calls `stuck` on a thread of its own, `grace` after the guest is gone for
 /// good. The caller's process is expected to have ended by then.
-pub(crate) fn watch(liveness: Liveness, grace: Duration, stuck: impl FnOnce() + Send + 'static) {
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn watch(
+    liveness: Liveness,
+    grace: Duration,
+    stuck: impl FnOnce() + Send + 'static,
+) -> std::io::Result<Watch> {
     let Liveness {
         fd,
         events,
         patience,
     } = liveness;
-    std::thread::spawn(move || {
+    let (over, end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let watching = move || {
         let gone = events | PollFlags::HUP | PollFlags::ERR;
         loop {
-            let mut fds = [PollFd::new(&fd, events)];
+            let mut fds = [
+                PollFd::new(&over, PollFlags::empty()),
+                PollFd::new(&fd, events),
+            ];
             match poll(&mut fds, None) {
                 Err(Errno::INTR) => {}
-                Ok(_) if !fds.iter().any(|fd| fd.revents().intersects(gone)) => {}
                 // A descriptor that cannot be watched tells nothing.
                 Err(_) => return,
-                Ok(_) => break,
+                Ok(_) => {
+                    let [over, guest] = fds.map(|fd| fd.revents());
+                    if !over.is_empty() {
+                        return;
+                    }
+                    if guest.intersects(gone) {
+                        break;
+                    }
+                }
             }
         }
-        std::thread::sleep(patience + grace);
-        stuck();
-    });
+        if !ends_within(&over, patience + grace) {
+            stuck();
+        }
+    };
+    std::thread::Builder::new()
+        .name("watch".into())
+        .spawn(watching)?;
+    Ok(Watch { _end: end })
+}
+
+/// Waits for the other end of a pipe to close; whether it did.
+fn ends_within(over: &OwnedFd, patience: Duration) -> bool {
+    let deadline = Instant::now() + patience;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).ok();
+        let mut fds = [PollFd::new(over, PollFlags::empty())];
+        match poll(&mut fds, timeout.as_ref()) {
+            Err(Errno::INTR) => {}
+            Ok(0) | Err(_) => return false,
+            Ok(_) => return true,
+        }
+    }
 }
 
 /// Calls `stuck` on a thread of its own, `grace` from now.
@@ -120,6 +166,21 @@ mod tests {
     use crate::testing::guest::Guest;
 
     #[test]
+    fn a_guest_that_is_not_watched_any_more() {
+        let (host, guest) = UnixStream::pair().unwrap();
+        let fds = [host.into()];
+        let liveness = Liveness::new(Transport::Stream, &fds, Duration::ZERO);
+        let (tell, told) = mpsc::channel::<()>();
+        let watched = watch(liveness.unwrap().unwrap(), Duration::ZERO, move || {
+            tell.send(()).unwrap();
+        });
+        drop(watched);
+        // The thread has ended, with what it would have said.
+        assert!(told.recv().is_err());
+        drop(guest);
+    }
+
+    #[test]
     fn a_session_inside_a_call_that_never_returns() {
         let (host, guest) = UnixStream::pair().unwrap();
         let fds = [host.try_clone().unwrap().into()];
@@ -133,12 +194,12 @@ mod tests {
         let held = device.state();
         guest.send(1, &MemGetInfo {});
         let (tell, told) = mpsc::channel();
-        watch(liveness.unwrap().unwrap(), Duration::ZERO, move || {
+        let watched = watch(liveness.unwrap().unwrap(), Duration::ZERO, move || {
             tell.send(()).unwrap();
         });
         guest.connection.sender.close();
         told.recv().unwrap();
-        drop(held);
+        drop((held, watched));
         guest.die();
     }
 }

@@ -122,9 +122,12 @@ configuration! {
         sessions: u32 = 256 => 1..=4096;
         /// Sessions at once of one VM, of one user of this host, of one address; 0 for no limit.
         /// A process has a session for each device that it uses.
-        per_vm: u32 = 0 => 0..=4096;
+        per_vm: u32 = 64 => 0..=4096;
         /// Device memory of one VM, user or address, in all its sessions together; 0 for no limit.
         per_vm_memory: Size = Size(0);
+        /// Memory of the host that workers hold for one VM, user or address, in all its sessions
+        /// together: copies of its memory, images, modules; 0 for half of the host's.
+        per_vm_host_memory: Size = Size(0);
         /// Device memory of one session; 0 for no limit.
         memory: Size = Size(0);
         /// Connections that have not said hello yet.
@@ -164,10 +167,10 @@ configuration! {
 
     /// Program images, kept so that a guest need not send them twice.
     [cache] pub struct Cache {
-        /// Where they are kept; empty: the directory that systemd gives (CacheDirectory=), and
-        /// without one, in each worker's memory only.
+        /// Where they are kept, for each VM, user or address apart; empty: the directory that
+        /// systemd gives (CacheDirectory=), and without one, in each worker's memory only.
         directory: PathBuf = PathBuf::new();
-        /// How much is kept; 0 for nothing.
+        /// How much is kept for each; 0 for nothing.
         size: Size = Size(1 << 30) => 0..=1 << 40;
     }
 
@@ -201,6 +204,14 @@ configuration! {
         /// too; 0 for none.
         cid: u32 = 0 => 0..=0xffff_fffe;
     }
+}
+
+/// Half of this machine's memory in bytes; 0 where the system does not say.
+fn half_of_memory() -> u64 {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = total.and_then(|total| total.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) * 512
 }
 
 /// A CUDA compute capability.
@@ -368,6 +379,15 @@ impl Host {
     pub fn memory_of(&self, vm: &str) -> u64 {
         match self.vm.get(vm).map_or(0, |vm| vm.memory.0) {
             0 => self.limits.per_vm_memory.0,
+            own => own,
+        }
+    }
+
+    /// Most bytes of the host's memory that workers hold for a VM, user or address.
+    #[must_use]
+    pub fn host_memory(&self) -> u64 {
+        match self.limits.per_vm_host_memory.0 {
+            0 => half_of_memory(),
             own => own,
         }
     }

@@ -1,4 +1,5 @@
-//! What the sessions of one VM have of device memory, all together.
+//! What the sessions of one VM have of device memory and of the host's memory,
+//! all together.
 //!
 //! Each session is a process of its own, so the account lies in memory that the
 //! daemon shares with the workers of the VM: the limit, and a slot for each
@@ -24,8 +25,31 @@ use crate::sys::shared::Shared;
 pub const SLOTS: u32 = 4096;
 /// Words before the slots: the limit, and how many slots were ever in use.
 const HEAD: usize = 2;
+/// Words of one book.
+const BOOK: usize = HEAD + SLOTS as usize;
 /// Words in all.
-const WORDS: usize = HEAD + SLOTS as usize;
+const WORDS: usize = 2 * BOOK;
+
+/// What is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Book {
+    /// Memory of devices.
+    Device,
+    /// Memory of the host.
+    Host,
+}
+
+impl Book {
+    const ALL: [Self; 2] = [Self::Device, Self::Host];
+
+    /// Its first word.
+    fn start(self) -> usize {
+        match self {
+            Self::Device => 0,
+            Self::Host => BOOK,
+        }
+    }
+}
 
 /// An account.
 #[derive(Debug)]
@@ -35,11 +59,11 @@ pub struct Account {
 }
 
 impl Account {
-    /// A new one, of a VM that may have `limit` bytes; 0 for no limit.
+    /// A new one, without limits.
     ///
     /// # Errors
     /// What the system says.
-    pub fn new(limit: u64) -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let memory = memfd_create("paragpu-account", flags)?;
         ftruncate(&memory, (WORDS * size_of::<u64>()) as u64)?;
@@ -48,9 +72,7 @@ impl Account {
             &memory,
             SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,
         )?;
-        let account = Self::open(memory)?;
-        account.limit_to(limit);
-        Ok(account)
+        Self::open(memory)
     }
 
     /// One that the daemon made.
@@ -67,19 +89,19 @@ impl Account {
         self.words.words().get(place).unwrap_or(&NOWHERE)
     }
 
-    fn slot(&self, slot: u32) -> &AtomicU64 {
-        self.word(HEAD + slot.min(SLOTS - 1) as usize)
+    fn slot(&self, book: Book, slot: u32) -> &AtomicU64 {
+        self.word(book.start() + HEAD + slot.min(SLOTS - 1) as usize)
     }
 
     /// Sets the limit in bytes; 0 for none. What is over it stays.
-    pub fn limit_to(&self, limit: u64) {
-        self.word(0).store(limit, Ordering::Relaxed);
+    pub fn limit_to(&self, book: Book, limit: u64) {
+        self.word(book.start()).store(limit, Ordering::Relaxed);
     }
 
     /// The limit in bytes; `u64::MAX` for none.
     #[must_use]
-    pub fn limit(&self) -> u64 {
-        match self.word(0).load(Ordering::Relaxed) {
+    pub fn limit(&self, book: Book) -> u64 {
+        match self.word(book.start()).load(Ordering::Relaxed) {
             0 => u64::MAX,
             limit => limit,
         }
@@ -87,16 +109,19 @@ impl Account {
 
     /// Clears a slot, whose session begins or is over.
     pub fn clear(&self, slot: u32) {
-        self.slot(slot).store(0, Ordering::SeqCst);
-        self.word(1)
-            .fetch_max(u64::from(slot) + 1, Ordering::SeqCst);
+        for book in Book::ALL {
+            self.slot(book, slot).store(0, Ordering::SeqCst);
+            self.word(book.start() + 1)
+                .fetch_max(u64::from(slot) + 1, Ordering::SeqCst);
+        }
     }
 
     /// Bytes that all sessions have.
     #[must_use]
-    pub fn used(&self) -> u64 {
-        let slots = self.word(1).load(Ordering::SeqCst).min(u64::from(SLOTS));
-        let all = self.words.words().iter().skip(HEAD);
+    pub fn used(&self, book: Book) -> u64 {
+        let slots = self.word(book.start() + 1).load(Ordering::SeqCst);
+        let slots = slots.min(u64::from(SLOTS));
+        let all = self.words.words().iter().skip(book.start() + HEAD);
         all.take(slots as usize)
             .map(|slot| slot.load(Ordering::SeqCst))
             .fold(0, u64::saturating_add)
@@ -113,23 +138,32 @@ impl AsFd for Account {
 /// A session's part in the account of its VM. The default is of none: it may
 /// have anything.
 #[derive(Debug, Clone, Default)]
-pub struct Share(Option<(Arc<Account>, u32)>);
+pub struct Share(Option<(Arc<Account>, u32, Book)>);
 
 impl Share {
-    /// The part of the session with this slot.
+    /// The part of the session with this slot in the book of device memory.
     #[must_use]
     pub fn new(account: Arc<Account>, slot: u32) -> Self {
-        Self(Some((account, slot)))
+        Self(Some((account, slot, Book::Device)))
+    }
+
+    /// The same in another book.
+    #[must_use]
+    pub fn of(&self, book: Book) -> Self {
+        let part = self.0.as_ref();
+        Self(part.map(|(account, slot, _)| (Arc::clone(account), *slot, book)))
     }
 
     /// Counts bytes more; false, and nothing counted, past the limit.
     #[must_use]
     pub fn take(&self, bytes: u64) -> bool {
-        let Some((account, slot)) = &self.0 else {
+        let Some((account, slot, book)) = &self.0 else {
             return true;
         };
-        account.slot(*slot).fetch_add(bytes, Ordering::SeqCst);
-        let fits = account.used() <= account.limit();
+        account
+            .slot(*book, *slot)
+            .fetch_add(bytes, Ordering::SeqCst);
+        let fits = account.used(*book) <= account.limit(*book);
         if !fits {
             self.give_back(bytes);
         }
@@ -138,8 +172,10 @@ impl Share {
 
     /// Counts them no longer.
     pub fn give_back(&self, bytes: u64) {
-        if let Some((account, slot)) = &self.0 {
-            account.slot(*slot).fetch_sub(bytes, Ordering::SeqCst);
+        if let Some((account, slot, book)) = &self.0 {
+            account
+                .slot(*book, *slot)
+                .fetch_sub(bytes, Ordering::SeqCst);
         }
     }
 
@@ -148,14 +184,14 @@ impl Share {
     pub fn limit(&self) -> u64 {
         self.0
             .as_ref()
-            .map_or(u64::MAX, |(account, _)| account.limit())
+            .map_or(u64::MAX, |(account, _, book)| account.limit(*book))
     }
 
     /// Bytes that are left.
     #[must_use]
     pub fn free(&self) -> u64 {
-        self.0.as_ref().map_or(u64::MAX, |(account, _)| {
-            account.limit().saturating_sub(account.used())
+        self.0.as_ref().map_or(u64::MAX, |(account, _, book)| {
+            account.limit(*book).saturating_sub(account.used(*book))
         })
     }
 }
@@ -166,7 +202,8 @@ mod tests {
 
     #[test]
     fn sessions_share_one_limit() {
-        let account = Arc::new(Account::new(100).unwrap());
+        let account = Arc::new(Account::new().unwrap());
+        account.limit_to(Book::Device, 100);
         // As another process has it.
         let memory = account.as_fd().try_clone_to_owned().unwrap();
         let other = Arc::new(Account::open(memory).unwrap());
@@ -179,19 +216,35 @@ mod tests {
         assert!(two.take(40));
         assert!(!one.take(1));
         one.give_back(60);
-        assert_eq!((account.used(), two.free()), (40, 60));
+        assert_eq!((account.used(Book::Device), two.free()), (40, 60));
         // The other is gone without a word.
         account.clear(7);
         assert!(one.take(100));
-        account.limit_to(50);
+        account.limit_to(Book::Device, 50);
         assert_eq!((one.limit(), one.free()), (50, 0));
-        account.limit_to(0);
+        account.limit_to(Book::Device, 0);
         assert!(one.take(1 << 40));
     }
 
     #[test]
+    fn books_are_apart() {
+        let account = Arc::new(Account::new().unwrap());
+        account.clear(3);
+        account.limit_to(Book::Host, 10);
+        let device = Share::new(Arc::clone(&account), 3);
+        let host = device.of(Book::Host);
+        assert!(device.take(1000));
+        assert!(host.take(10));
+        assert!(!host.take(1));
+        assert_eq!(account.used(Book::Device), 1000);
+        account.clear(3);
+        assert_eq!((account.used(Book::Device), host.free()), (0, 10));
+    }
+
+    #[test]
     fn never_more_than_the_limit_together() {
-        let account = Arc::new(Account::new(1000).unwrap());
+        let account = Arc::new(Account::new().unwrap());
+        account.limit_to(Book::Device, 1000);
         (0..4).for_each(|slot| account.clear(slot));
         std::thread::scope(|scope| {
             for slot in 0..4 {
@@ -200,7 +253,7 @@ mod tests {
                 scope.spawn(given);
             }
         });
-        let used = account.used();
+        let used = account.used(Book::Device);
         assert!((1..=1000).contains(&used), "{used}");
     }
 

@@ -24,6 +24,7 @@
 pub mod account;
 pub mod admin;
 pub mod counters;
+pub mod files;
 pub mod frame;
 pub mod line;
 pub mod socket;

@@ -3,7 +3,7 @@
 //! The admin socket speaks lines, so that a script or a scheduler needs nothing
 //! but JSON. Decoding is total; a line is at most [`Message::MOST`] bytes.
 
-use std::io::{BufRead, Read, Write};
+use std::io::{BufRead, Write};
 
 use crate::frame::{FrameError, Message};
 

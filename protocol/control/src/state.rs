@@ -14,7 +14,7 @@
 //! carries the BLAKE3 of the checksums of all records before it.
 #![forbid(unsafe_code)]
 
-use std::fs::File;
+use crate::files::open_own;
 use std::io::{BufReader, ErrorKind, Read, Write};
 use std::path::Path;
 
@@ -215,7 +215,7 @@ pub struct Owner {
 /// # Errors
 /// [`StateError`].
 pub fn owner(directory: &Path) -> Result<Owner, StateError> {
-    let mut scanner = Scanner::new(BufReader::new(File::open(directory.join(FILE))?));
+    let mut scanner = Scanner::new(BufReader::new(open_own(directory, FILE)?));
     let (Kind::Head, payload) = scanner.record()? else {
         return Err(StateError::Order("it does not begin with its head"));
     };

@@ -102,7 +102,7 @@ crate::record! {
         reason: Text<'a>,
     }
 
-    /// Device process to daemon, on the daemon's own socket: a guest opened a
+    /// Device process to daemon, on its socket for these ([`device_socket`]): a guest opened a
     /// channel of a VM's window. File descriptors that come with it: window,
     /// eventfd guest to host, eventfd host to guest; and where the host reaches
     /// the VM's memory a table of it and the files that hold it, up to
@@ -162,6 +162,12 @@ pub const ANY_DEVICE: u32 = u32::MAX;
 
 /// Kind of the [`Attach`] frame.
 pub const ATTACH: u16 = 0x7f10;
+
+/// The daemon's socket for device processes, beside its socket for guests.
+#[must_use]
+pub fn device_socket(guests: &std::path::Path) -> std::path::PathBuf {
+    guests.with_extension("devices")
+}
 /// Most file descriptors that come with it.
 pub const ATTACH_FDS: usize = 8;
 /// Kind of the [`Arrive`] frame.

@@ -81,7 +81,7 @@ impl Process {
 
     pub fn daemon(&self) -> UnixListener {
         use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-        let address = SocketAddrUnix::new(self.folder.path().join("daemon.sock")).unwrap();
+        let address = SocketAddrUnix::new(self.folder.path().join("daemon.devices")).unwrap();
         let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
         let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
         rustix::net::bind(&socket, &address).unwrap();

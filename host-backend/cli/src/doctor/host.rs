@@ -7,7 +7,7 @@ use paragpu_config::host::{DeviceKind, Host};
 use paragpu_control::admin::{Request, Response};
 use paragpu_protocol::handshake::VERSION;
 
-use super::{Report, State};
+use super::{Report, State, confinement};
 use crate::control::Control;
 use crate::error::chain;
 
@@ -175,6 +175,7 @@ fn daemon(report: &mut Report, given: Option<&Path>) {
                 state,
                 format!("paragpud {daemon}, process {pid}, protocol {protocol}"),
             );
+            confinement::examine(report, pid);
         }
         Ok(_) | Err(_) => {
             report

@@ -23,7 +23,7 @@ impl Broker {
             Ok(None) => return,
             Err(error) => return self.pause_accepting(&error),
         };
-        self.greet(Guest { socket, peer });
+        self.greet(Guest::new(socket, peer));
     }
 
     /// Another host's daemon connects.
@@ -41,26 +41,30 @@ impl Broker {
         match self.links.accept(socket, from, tls) {
             Ok(socket) => {
                 let peer = Peer::Host { from, at: own };
-                self.greet(Guest { socket, peer });
+                self.greet(Guest::new(socket, peer));
             }
             Err(reason) => tracing::warn!(%from, reason, "a link is refused"),
         }
     }
 
-    /// Reads what a connection says first.
+    /// Reads what a connection says first. One that says all at once needs no place.
     fn greet(&mut self, guest: Guest) {
-        if self.pending.len() >= usize::try_from(self.host.limits.pending).unwrap_or(usize::MAX) {
-            self.refuse(
-                guest,
-                "too many connections wait for their hello: try again",
-            );
-            return;
-        }
         let patience = Duration::from_millis(self.host.limits.hello.into());
-        let key = self.key();
-        let pending = Pending::new(guest, Instant::now() + patience);
-        self.pending.insert(key, pending);
-        self.advance(key);
+        let mut pending = Pending::new(guest, Instant::now() + patience);
+        match pending.advance() {
+            Progress::More => {
+                let key = self.key();
+                let loser = self.reception.enter(key, pending, self.places());
+                displaced(loser);
+                self.recognize(key);
+            }
+            progress => self.first_said(pending.guest, progress),
+        }
+    }
+
+    /// How many strangers may wait.
+    fn places(&self) -> usize {
+        usize::try_from(self.host.limits.pending).unwrap_or(usize::MAX)
     }
 
     /// The system has no descriptors or memory left: what waits keeps waiting.
@@ -71,16 +75,32 @@ impl Broker {
 
     /// Something of a first frame came.
     pub(super) fn advance(&mut self, key: u64) {
-        let Some(pending) = self.pending.get_mut(&key) else {
+        let Some(pending) = self.reception.get_mut(key) else {
             return;
         };
-        let progress = pending.advance();
-        if matches!(progress, Progress::More) {
-            return;
+        match pending.advance() {
+            Progress::More => self.recognize(key),
+            progress => {
+                if let Some(Pending { guest, .. }) = self.reception.remove(key) {
+                    self.first_said(guest, progress);
+                }
+            }
         }
-        let Some(Pending { guest, .. }) = self.pending.remove(&key) else {
-            return;
+    }
+
+    /// Gives a connection that has named a session of this host a better place.
+    fn recognize(&mut self, key: u64) {
+        let named = self.reception.get_mut(key).and_then(|it| it.token());
+        let known = |token: &[u8; 16]| {
+            *token != [0; 16] && self.sessions.values().any(|one| same(&one.token, token))
         };
+        if named.is_some_and(|token| known(&token)) {
+            displaced(self.reception.recognize(key, self.places()));
+        }
+    }
+
+    /// A first frame is complete, or will never be.
+    fn first_said(&mut self, guest: Guest, progress: Progress) {
         match progress {
             Progress::More => {}
             Progress::Complete(asked) => self.admit(guest, asked),
@@ -93,13 +113,9 @@ impl Broker {
 
     /// Closes connections that did not say hello in time.
     pub(super) fn give_up_on_silent(&mut self, now: Instant) {
-        self.pending.retain(|_, pending| {
-            let silent = pending.deadline <= now;
-            if silent {
-                tracing::info!(peer = %pending.guest.peer, "a connection did not say hello in time");
-            }
-            !silent
-        });
+        for silent in self.reception.overdue(now) {
+            tracing::info!(peer = %silent.guest.peer, "a connection did not say hello in time");
+        }
     }
 
     fn admit(&mut self, guest: Guest, mut asked: Box<Asked>) {
@@ -108,15 +124,9 @@ impl Broker {
         {
             asked.vm = vm.to_owned();
         }
-        if let Peer::Local { pid, .. } = guest.peer
-            && asked.channel.is_some()
-            && let Err(other) = self.tenants.claim(&asked.vm, pid)
+        if let Peer::Device { pid, .. } = guest.peer
+            && let Err(reason) = self.tenants.claim(&asked.vm, pid)
         {
-            let reason = format!(
-                "process {other} serves the device of a VM {:?} already: give each VM a name of \
-                 its own (paragpu-qemu-device --vm)",
-                asked.vm
-            );
             self.refuse(guest, &reason);
             return;
         }
@@ -480,6 +490,13 @@ impl Broker {
     }
 }
 
+/// Closes a connection whose place another has now.
+fn displaced(loser: Option<Pending>) {
+    if let Some(loser) = loser {
+        tracing::debug!(peer = %loser.guest.peer, "a silent connection makes room");
+    }
+}
+
 /// The address at which the other side reached this one.
 fn own_address(socket: &OwnedFd) -> Option<std::net::SocketAddr> {
     rustix::net::getsockname(socket)
@@ -537,7 +554,7 @@ fn descriptors<'a>(guest: &'a Guest, asked: &'a Asked) -> Vec<BorrowedFd<'a>> {
     }
     // Of a PCI device's channel the fourth: the device process waits at its
     // other end for the worker's end, and shuts it down when the guest is gone.
-    fds.push(guest.socket.as_fd());
+    fds.push(guest.as_fd());
     if let Some(channel) = &asked.channel {
         fds.extend(channel.memory.iter().map(|fd| fd.as_fd()));
     }

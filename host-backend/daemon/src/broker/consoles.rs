@@ -231,7 +231,7 @@ impl Broker {
             sessions: self.sessions.len() as u64,
             session_limit: self.host.limits.sessions.into(),
             waiting: self.waiting.len() as u64,
-            pending: self.pending.len() as u64,
+            pending: self.reception.len() as u64,
             begun: self.totals.begun,
             refused: self.totals.refused,
             crashed: self.totals.crashed,

@@ -99,7 +99,7 @@ impl Broker {
         }
         let totals = &self.totals;
         report.totals = [totals.begun, totals.refused, totals.crashed];
-        report.waiting = [self.waiting.len() as u64, self.pending.len() as u64];
+        report.waiting = [self.waiting.len() as u64, self.reception.len() as u64];
         report
     }
 }

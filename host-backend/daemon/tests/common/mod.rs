@@ -17,7 +17,7 @@ use paragpu_control::socket::{Control, Inbox, Received};
 use paragpu_control::worker::{FromWorker, ToWorker};
 use paragpu_protocol::codec::{decode_all, encode_all};
 use paragpu_protocol::frame::{Control as Frame, FrameHeader, HEADER_LEN};
-use paragpu_protocol::handshake::{Hello, Refusal, Transport, VERSION, Welcome};
+use paragpu_protocol::handshake::{Hello, Refusal, Transport, VERSION, Welcome, device_socket};
 use rustix::event::{PollFd, PollFlags, poll};
 
 /// Longest that anything may take before a test fails.
@@ -123,6 +123,11 @@ impl Daemon {
     /// A connection to the guests' socket.
     pub fn connect(&self) -> UnixStream {
         UnixStream::connect(self.path("guests")).unwrap()
+    }
+
+    /// A connection to the socket for device processes.
+    pub fn connect_device(&self) -> UnixStream {
+        UnixStream::connect(device_socket(&self.path("guests"))).unwrap()
     }
 
     /// A guest with its session.

@@ -16,14 +16,12 @@ use paragpu_protocol::layout::{BULK_TOKEN_BYTES, DEVICE_STRIDE, Regions};
 use paragpu_protocol::status::Status;
 
 use super::gpu::Gpu;
+use super::host_account::HostAccount;
 use super::pages::GuestPages;
-use super::shadow::{PAGE, Shadow};
+use super::shadow::{COPIES, PAGE, Shadow};
 use crate::error::{Outcome, fail};
 use crate::statistics::Statistics;
 use crate::transfer::state::StateError;
-
-/// Host memory for shadows where nothing else is assigned.
-const HOST_MEMORY: u64 = 16 << 30;
 
 /// Where the contents of pinned memory at a window's addresses are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -76,19 +74,18 @@ pub(crate) struct HostMemory {
     /// Where pinned memory at the window's addresses is.
     pinned: Pinned,
     shadows: BTreeMap<u64, Shadow>,
-    /// Most bytes of shadows.
-    limit: u64,
+    account: Arc<HostAccount>,
     /// The VM's memory and the page lists of the session's channel.
     pages: GuestPages,
     statistics: Arc<Statistics>,
 }
 
 impl HostMemory {
-    /// With at most `limit` bytes of shadows; 0 for 16 GiB.
+    /// What shadows take counts in `account`.
     pub(crate) fn new(
         regions: Regions,
         window: Option<Arc<Window>>,
-        limit: u64,
+        account: Arc<HostAccount>,
         statistics: Arc<Statistics>,
     ) -> Self {
         Self {
@@ -97,13 +94,15 @@ impl HostMemory {
             pins: BTreeMap::new(),
             pinned: Pinned::default(),
             shadows: BTreeMap::new(),
-            limit: match limit {
-                0 => HOST_MEMORY,
-                limit => limit,
-            },
+            account,
             pages: GuestPages::default(),
             statistics,
         }
+    }
+
+    /// The account of the host's memory.
+    pub(crate) fn account(&self) -> &HostAccount {
+        &self.account
     }
 
     /// Memory of the VM that the host reaches.
@@ -247,15 +246,8 @@ impl HostMemory {
                 format!("{size} bytes at {address:#x} overlap another shadow"),
             );
         }
-        let held = self.statistics.host_memory.get().saturating_add(size);
-        if held > self.limit {
-            let limit = self.limit;
-            return fail(
-                Status::OUT_OF_MEMORY,
-                format!("the session may have {limit} bytes of host memory"),
-            );
-        }
-        let shadow = match Shadow::at(address, size) {
+        let held = self.account.take(size.saturating_mul(COPIES))?;
+        let shadow = match Shadow::at(address, size, held) {
             Ok(shadow) => shadow,
             Err(errno) => {
                 return fail(
@@ -266,7 +258,6 @@ impl HostMemory {
         };
         gpu.host_register(address, size)?;
         self.shadows.insert(address, shadow);
-        self.statistics.host_memory.set(held);
         Ok(())
     }
 
@@ -286,11 +277,7 @@ impl HostMemory {
     pub(crate) fn drop_shadow(&mut self, gpu: &mut Gpu, address: u64) -> Outcome<()> {
         self.check_shadow(address)?;
         gpu.host_unregister(address)?;
-        if let Some(shadow) = self.shadows.remove(&address) {
-            let held = self.statistics.host_memory.get();
-            let left = held.saturating_sub(shadow.len());
-            self.statistics.host_memory.set(left);
-        }
+        self.shadows.remove(&address);
         Ok(())
     }
 

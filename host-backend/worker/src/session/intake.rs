@@ -8,6 +8,8 @@ use paragpu_protocol::frame::{ACKNOWLEDGE_EVERY, FrameHeader, HEADER_LEN};
 
 use crate::error::End;
 
+/// Bytes that a call takes while it waits, beside its payload.
+const WAITING: usize = 96;
 /// Bytes of calls taken in while one waits for staging memory.
 const BACKLOG: usize = 16 << 20;
 /// The same while the guest runs host functions, whose end may be among them.
@@ -113,7 +115,7 @@ impl Intake {
         payload: &[u8],
         executed: bool,
     ) -> Result<(), End> {
-        self.backlog_bytes += payload.len();
+        self.backlog_bytes += WAITING + payload.len();
         if self.backlog_bytes > MOST_BACKLOG {
             return Err(End::TooMuch("bytes to copy behind a host function"));
         }
@@ -128,13 +130,13 @@ impl Intake {
     /// Takes the first of the calls that wait.
     pub(crate) fn next(&mut self) -> Option<Waiting> {
         let next = self.backlog.pop_front()?;
-        self.backlog_bytes -= next.payload.len();
+        self.backlog_bytes -= WAITING + next.payload.len();
         Some(next)
     }
 
     /// It waits on.
     pub(crate) fn put_back(&mut self, call: Waiting) {
-        self.backlog_bytes += call.payload.len();
+        self.backlog_bytes += WAITING + call.payload.len();
         self.backlog.push_front(call);
     }
 

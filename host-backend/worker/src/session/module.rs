@@ -1,11 +1,14 @@
 //! The guest's modules, their kernels, and the images that they are loaded from.
 
+use std::sync::Arc;
+
 use paragpu_device::{Function, FunctionId, ModuleId};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{FunctionGet, ModuleLoad};
 use paragpu_protocol::types::pairs;
 
 use super::gpu::Gpu;
+use super::host_account::{Held, HostAccount};
 use crate::error::{Outcome, fail};
 use crate::handles::Table;
 use crate::images::{ImageStore, Images};
@@ -24,6 +27,26 @@ struct Module {
     id: ModuleId,
     /// Its kernels may print.
     prints: bool,
+    /// Memory of the host that it is taken to need.
+    _held: Held,
+}
+
+/// Bytes of the host's memory for each byte of PTX: the text in parts, and the
+/// program that is made of it.
+const TEXT: u64 = 40;
+/// The same for each byte of an image that may be machine code, which a driver
+/// keeps as it is.
+const BINARY: u64 = 2;
+/// How a fat binary begins.
+const FATBIN: [u8; 4] = 0xba55_ed50_u32.to_le_bytes();
+/// How machine code begins.
+const ELF: &[u8] = b"\x7fELF";
+
+/// Bytes of the host's memory that a loaded image is taken to need.
+fn weight(image: &[u8]) -> u64 {
+    let is_text = !image.starts_with(&FATBIN) && !image.starts_with(ELF);
+    let each = if is_text { TEXT } else { BINARY };
+    (image.len() as u64).saturating_mul(each)
 }
 
 /// A kernel of the guest, as it is launched.
@@ -42,14 +65,17 @@ pub(crate) struct Modules {
     modules: Table<Module>,
     kernels: Table<Kernel>,
     images: Images,
+    account: Arc<HostAccount>,
 }
 
 impl Modules {
-    pub(crate) fn new(images: ImageStore) -> Self {
+    /// What they take of the host's memory counts in `account`.
+    pub(crate) fn new(images: ImageStore, account: Arc<HostAccount>) -> Self {
         Self {
             modules: Table::new("module"),
             kernels: Table::new("kernel"),
-            images: Images::new(images),
+            images: Images::new(images, Arc::clone(&account)),
+            account,
         }
     }
 
@@ -59,7 +85,7 @@ impl Modules {
     }
 
     /// An image that a module of the session was loaded from.
-    pub(crate) fn image(&self, hash: &[u8; 32]) -> Outcome<std::sync::Arc<Vec<u8>>> {
+    pub(crate) fn image(&self, hash: &[u8; 32]) -> Outcome<Arc<Vec<u8>>> {
         self.images.load(hash)
     }
 
@@ -79,10 +105,16 @@ impl Modules {
             return fail(Status::INVALID_VALUE, "options are pairs");
         }
         let image = self.images.load(&call.hash)?;
+        let held = self.account.take(weight(&image))?;
         let options: Vec<(u32, u32)> = pairs(call.options).collect();
         let (id, mut log) = gpu.module_load(&image, &options)?;
         let prints = paragpu_fatbin::may_name(&image, &PRINTING, MOST_SEARCHED);
-        self.modules.insert(call.module.0, Module { id, prints });
+        let module = Module {
+            id,
+            prints,
+            _held: held,
+        };
+        self.modules.insert(call.module.0, module);
         let mut end = log.len().min(MOST_LOG);
         while !log.is_char_boundary(end) {
             end -= 1;

@@ -10,7 +10,6 @@ use super::host_function::HostFunctions;
 use super::module::Modules;
 use super::stream::Streams;
 use super::texture::Textures;
-use crate::images::ImageStore;
 use crate::live::Live;
 
 /// The objects of a session.
@@ -29,11 +28,11 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
-    pub(crate) fn new(images: ImageStore, host_functions: HostFunctions) -> Self {
+    pub(crate) fn new(modules: Modules, host_functions: HostFunctions) -> Self {
         Self {
             streams: Streams::new(),
             events: Events::new(),
-            modules: Modules::new(images),
+            modules,
             textures: Textures::new(),
             graphs: Graphs::new(),
             host_functions: Arc::new(host_functions),

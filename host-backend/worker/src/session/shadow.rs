@@ -8,6 +8,7 @@
 //! that no kernel touched never travels back, and a page that the guest wrote is
 //! not sent back as if a kernel had written it.
 
+use super::host_account::Held;
 use crate::sys::mapping::Mapping;
 
 use paragpu_protocol::frame::MAX_PAYLOAD;
@@ -24,17 +25,23 @@ pub(super) struct Shadow {
     memory: Mapping,
     /// What both sides agreed on last.
     agreed: Mapping,
+    /// Both count, but for a shadow of no session.
+    _held: Option<Held>,
 }
 
+/// How often a shadow's bytes are held.
+pub(super) const COPIES: u64 = 2;
+
 impl Shadow {
-    /// Zeros, at the device's address of them.
+    /// Zeros, at the device's address of them, which count as `held`.
     ///
     /// # Errors
     /// What the system says.
-    pub(super) fn at(address: u64, size: u64) -> Result<Self, rustix::io::Errno> {
+    pub(super) fn at(address: u64, size: u64, held: Held) -> Result<Self, rustix::io::Errno> {
         Ok(Self {
             memory: Mapping::at(address, size)?,
             agreed: Mapping::anywhere(size)?,
+            _held: Some(held),
         })
     }
 
@@ -116,6 +123,7 @@ mod tests {
         let shadow = Shadow {
             memory: Mapping::anywhere(size).unwrap(),
             agreed: Mapping::anywhere(size).unwrap(),
+            _held: None,
         };
         assert!(runs(&shadow, 0, size).is_empty());
         for page in [1, 2, 5] {

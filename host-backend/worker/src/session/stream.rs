@@ -5,7 +5,8 @@ use paragpu_protocol::handle::StreamHandle;
 use paragpu_protocol::status::Status;
 
 use super::gpu::{Fence, Gpu};
-use crate::error::{Outcome, fail};
+use super::queue::Queue;
+use crate::error::{Fault, Outcome, fail};
 use crate::handles::Table;
 
 /// Destroyed streams that may wait for their work before all are looked at.
@@ -17,11 +18,16 @@ struct Stream {
     id: StreamId,
     /// Work was given to it since it was last found empty.
     busy: bool,
+    queue: Queue,
 }
 
 impl Stream {
     fn new(id: StreamId) -> Self {
-        Self { id, busy: false }
+        Self {
+            id,
+            busy: false,
+            queue: Queue::default(),
+        }
     }
 }
 
@@ -59,9 +65,13 @@ impl Streams {
         }
     }
 
-    /// The stream that work is about to be given to.
-    pub(crate) fn for_work(&mut self, handle: StreamHandle) -> Outcome<StreamId> {
+    /// The stream that work is about to be given to; a stall where so much
+    /// waits in it already that more must wait.
+    pub(crate) fn for_work(&mut self, gpu: &mut Gpu, handle: StreamHandle) -> Outcome<StreamId> {
         let stream = self.get(handle)?;
+        if !stream.queue.admit(gpu, stream.id)? {
+            return Err(Fault::Stall);
+        }
         stream.busy = true;
         Ok(stream.id)
     }
@@ -121,7 +131,8 @@ impl Streams {
 
     /// The stream's work may still run.
     pub(crate) fn destroy(&mut self, gpu: &mut Gpu, handle: StreamHandle) -> Outcome<()> {
-        let stream = self.table.remove(handle.0)?;
+        let mut stream = self.table.remove(handle.0)?;
+        stream.queue.abandon(gpu);
         if stream.busy && !gpu.stream_query(stream.id)? {
             self.dying.push(stream.id);
             if self.dying.len() > MANY_DYING {

@@ -4,4 +4,5 @@
 pub(crate) mod device_bytes;
 pub mod mapping;
 pub mod process;
+pub(crate) mod refused;
 pub mod words;

@@ -61,6 +61,17 @@ pub fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
+/// Gives the calling thread, and those that it starts, namespaces of their own.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn unshare_network() -> Result<(), rustix::io::Errno> {
+    let flags = rustix::thread::UnshareFlags::NEWNET | rustix::thread::UnshareFlags::NEWIPC;
+    // SAFETY: neither namespace takes away a descriptor or memory that this
+    // process has: what is unsafe of unsharing is CLONE_FILES.
+    unsafe { rustix::thread::unshare_unsafe(flags) }
+}
+
 /// The process at the other end of a unix socket, as the kernel noted it when
 /// the connection was made; `None` for other sockets and for processes that
 /// this one cannot name.

@@ -166,7 +166,7 @@ fn window_memory_is_pinned_once() {
 
 #[test]
 fn shadows_agree_page_by_page() {
-    let mut guest = Guest::with(|setup| setup.host_memory = 1 << 20);
+    let mut guest = Guest::with(|setup| setup.host_memory = 2 << 20);
     let (base, shadow) = (guest.regions.arena, guest.regions.shadow);
     let create = |address, size| ShadowCreate {
         address: ShadowAddress(address),

@@ -1,8 +1,9 @@
 //! A session's state in a directory: one file, `session.paragpu`, that is
 //! there whole or not at all.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{BufReader, BufWriter};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -15,6 +16,7 @@ use super::state::{FILE, Kind, Scanner, StateError, Writer};
 use super::stop::{Filling, Unstopped};
 use crate::error::End;
 use crate::session::{Session, Task};
+use paragpu_control::files::open_own;
 
 /// A checkpoint that is under way.
 #[derive(Debug)]
@@ -88,7 +90,11 @@ impl Session {
         // Its owner only: it holds the token and the program's data.
         let file = tempfile::Builder::new()
             .prefix(".session-")
-            .tempfile_in(directory)?;
+            // Not to be read: a confined worker reads nothing there.
+            .make_in(directory, |path| {
+                let mut new = OpenOptions::new();
+                new.write(true).create_new(true).mode(0o600).open(path)
+            })?;
         let mut writer = Writer::new(BufWriter::with_capacity(1 << 20, file));
         let head = self.head();
         writer.put(Kind::Head, &[&head])?;
@@ -117,7 +123,7 @@ impl Session {
     /// # Errors
     /// [`StateError`]: the session is of no use then.
     pub fn read_file(&mut self, directory: &Path) -> Result<(), StateError> {
-        let file = BufReader::with_capacity(1 << 20, File::open(directory.join(FILE))?);
+        let file = BufReader::with_capacity(1 << 20, open_own(directory, FILE)?);
         self.read_whole(Scanner::new(file))
     }
 

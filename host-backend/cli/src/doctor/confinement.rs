@@ -1,0 +1,108 @@
+//! What confines the workers, as the kernel tells it, and why something does not.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::{Report, State};
+
+const SIDE: &str = "host";
+
+/// Looks at what the kernel offers, and at the workers of a daemon.
+pub(super) fn examine(report: &mut Report, daemon: u32) {
+    kernel(report);
+    let workers = workers_of(daemon);
+    if workers.is_empty() {
+        report.add(SIDE, "confinement", State::Absent, "no worker runs");
+    }
+    let own = status(daemon);
+    for worker in workers {
+        let Some(status) = status(worker) else {
+            continue; // It has ended.
+        };
+        let (mut holds, mut lacks) = (Vec::new(), Vec::new());
+        let mut note = |enforced: bool, what: &'static str, why: &'static str| {
+            if enforced {
+                holds.push(what.to_owned());
+            } else {
+                lacks.push(format!("{what}: {why}"));
+            }
+        };
+        let is = |key: &str, value: &str| status.get(key).is_some_and(|found| found == value);
+        let none = "0000000000000000";
+        note(
+            is("NoNewPrivs", "1"),
+            "no new privileges",
+            "refused by the kernel",
+        );
+        note(
+            is("CapEff", none) && is("CapPrm", none),
+            "no capabilities",
+            "see its log",
+        );
+        note(
+            is("Seccomp", "2"),
+            "system calls filtered",
+            "of software GPUs only",
+        );
+        let daemons = own.as_ref().and_then(|own| own.get("Uid"));
+        note(
+            daemons.is_some() && daemons != status.get("Uid"),
+            "a user of its own",
+            "workers run as the daemon's user",
+        );
+        let state = if lacks.is_empty() {
+            State::Good
+        } else {
+            State::Warning
+        };
+        let mut detail = format!("worker {worker}: {}", holds.join(", "));
+        if !lacks.is_empty() {
+            detail += &format!("; not enforced: {}", lacks.join("; "));
+        }
+        report.add(SIDE, "confinement", state, detail);
+    }
+}
+
+/// What a worker asks of the kernel.
+fn kernel(report: &mut Report) {
+    if paragpu_worker::confine::landlock_is_offered() {
+        report.add(SIDE, "Landlock", State::Good, "the kernel has it");
+    } else {
+        let detail = "not enabled: a worker that is taken over reads what its user reads, and \
+                      starts programs";
+        report
+            .add(SIDE, "Landlock", State::Warning, detail)
+            .advise("add landlock to the kernel's lsm= list");
+    }
+    if !Path::new("/proc/sys/kernel/seccomp/actions_avail").exists() {
+        let detail = "the kernel has none: system calls of workers are not filtered";
+        report.add(SIDE, "seccomp", State::Warning, detail);
+    }
+}
+
+/// The worker processes whose parent is this process.
+fn workers_of(daemon: u32) -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let parent = daemon.to_string();
+    let is_worker = |pid: &u32| {
+        status(*pid).is_some_and(|status| {
+            status.get("PPid") == Some(&parent)
+                && status
+                    .get("Name")
+                    .is_some_and(|name| name == "paragpu-worker")
+        })
+    };
+    numbers.filter(is_worker).collect()
+}
+
+/// What /proc tells of a process.
+fn status(pid: u32) -> Option<BTreeMap<String, String>> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let pairs = text.lines().filter_map(|line| line.split_once(':'));
+    Some(
+        pairs
+            .map(|(key, value)| (key.to_owned(), value.trim().to_owned()))
+            .collect(),
+    )
+}

@@ -1,0 +1,127 @@
+//! Descriptors that others gave, closed where nobody waits for it.
+//!
+//! A close may wait: for the peer of a socket with SO_LINGER, for a FUSE file's
+//! server. A connection that is closed with messages unread closes the
+//! descriptors in them, which are of the sender's choice. So a thread closes,
+//! and not the broker's loop. One for guests, whose waits a timer cuts short:
+//! what they can send unread waits interruptibly. And one for device
+//! processes, whose descriptors the daemon holds itself: closing one of a FUSE
+//! file waits until its server answers, and holds up other device processes'
+//! only.
+#![forbid(unsafe_code)]
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+
+use crate::sys::Impatience;
+
+/// Who gave a descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Giver {
+    /// A guest: its connection.
+    Guest,
+    /// A device process.
+    Device,
+}
+
+/// A descriptor that somebody else gave.
+#[derive(Debug)]
+pub struct Given {
+    /// `None` only while it is dropped.
+    fd: Option<OwnedFd>,
+    giver: Giver,
+}
+
+/// A thread that closes.
+#[derive(Debug)]
+struct Closer {
+    thread: OnceLock<Option<Sender<OwnedFd>>>,
+    waiting: AtomicUsize,
+}
+
+static GUESTS: Closer = Closer::new();
+static DEVICES: Closer = Closer::new();
+
+impl Closer {
+    const fn new() -> Self {
+        Self {
+            thread: OnceLock::new(),
+            waiting: AtomicUsize::new(0),
+        }
+    }
+
+    fn of(giver: Giver) -> &'static Self {
+        match giver {
+            Giver::Guest => &GUESTS,
+            Giver::Device => &DEVICES,
+        }
+    }
+
+    fn close(&'static self, fd: OwnedFd) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let sent = match self.thread.get_or_init(|| self.start()) {
+            Some(thread) => thread.send(fd).is_ok(),
+            // Without a thread it is closed here.
+            None => false,
+        };
+        if !sent {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn start(&'static self) -> Option<Sender<OwnedFd>> {
+        let (sender, receiver) = channel::<OwnedFd>();
+        let run = move || {
+            let impatience = Impatience::new();
+            for fd in receiver {
+                let ticks = impatience.as_ref().ok().map(Impatience::ticks);
+                drop(fd);
+                drop(ticks);
+                self.waiting.fetch_sub(1, Ordering::Relaxed);
+            }
+        };
+        let thread = std::thread::Builder::new().name("closer".into());
+        match thread.spawn(run) {
+            Ok(_) => Some(sender),
+            Err(error) => {
+                tracing::error!(%error, "a peer that lingers can hold up the daemon");
+                None
+            }
+        }
+    }
+}
+
+impl Given {
+    /// One that `giver` gave.
+    #[must_use]
+    pub fn new(fd: OwnedFd, giver: Giver) -> Self {
+        let fd = Some(fd);
+        Self { fd, giver }
+    }
+
+    /// Most descriptors of one kind of giver that are not closed yet.
+    #[must_use]
+    pub fn unclosed() -> usize {
+        let one = GUESTS.waiting.load(Ordering::Relaxed);
+        one.max(DEVICES.waiting.load(Ordering::Relaxed))
+    }
+}
+
+impl AsFd for Given {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.fd {
+            Some(fd) => fd.as_fd(),
+            None => unreachable!("a descriptor that was given is there until it is dropped"),
+        }
+    }
+}
+
+impl Drop for Given {
+    fn drop(&mut self) {
+        if let Some(fd) = self.fd.take() {
+            Closer::of(self.giver).close(fd);
+        }
+    }
+}

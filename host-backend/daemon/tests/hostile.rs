@@ -1,0 +1,206 @@
+//! Peers that mean harm, and those who are served beside them.
+
+mod common;
+
+use std::io::{BufRead as _, BufReader, IoSlice, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Daemon, frame, read_frame};
+use paragpu_control::admin::{Request, Response};
+use paragpu_protocol::codec::encode_all;
+use paragpu_protocol::frame::Control as Frame;
+use paragpu_protocol::handshake::{Hello, Transport};
+use rustix::net::sockopt::set_socket_linger;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::Signal;
+
+#[test]
+#[ignore = "not a test: the worker's part"]
+fn fake_worker() {
+    common::fake_worker();
+}
+
+fn hello(token: [u8; 16]) -> Vec<u8> {
+    let hello = Hello::new(Transport::Stream, 0, 1);
+    frame(Frame::Hello.kind(), &encode_all(&Hello { token, ..hello }))
+}
+
+/// Connections that say one byte and no more.
+fn silent(daemon: &Daemon, count: usize) -> Vec<UnixStream> {
+    let one = |_| {
+        let mut stream = daemon.connect();
+        // Closed already where its place went to a later one.
+        let _ = stream.write_all(&[0x70]);
+        stream
+    };
+    (0..count).map(one).collect()
+}
+
+#[test]
+fn silent_connections_cost_their_own_source_its_places() {
+    let daemon = Daemon::start(&["--set", "limits.pending=8", "--set", "limits.hello=600000"]);
+    daemon.until_quiet(1);
+    let _before = silent(&daemon, 20);
+    daemon.until("full", |stats| stats.pending == 8);
+    // Another source, slowly: the flood goes on between its first byte and its last.
+    let mut slow = TcpStream::connect(daemon.tcp.as_ref().unwrap()).unwrap();
+    let hello = hello([0; 16]);
+    let (first, rest) = hello.split_at(20);
+    slow.write_all(first).unwrap();
+    let _between = silent(&daemon, 20);
+    daemon.until("full", |stats| stats.pending == 8);
+    slow.write_all(rest).unwrap();
+    assert_eq!(read_frame(&slow).unwrap().0, Frame::Welcome.kind());
+    // The flood's own source has sessions too, where it says hello at once.
+    daemon.guest();
+}
+
+#[test]
+fn who_names_a_session_waits_in_a_place_of_its_own() {
+    let daemon = Daemon::start(&["--set", "limits.pending=8", "--set", "limits.hello=600000"]);
+    daemon.until_quiet(1);
+    let guest = daemon.guest();
+    let again = hello(guest.welcome.token);
+    let (first, rest) = again.split_at(again.len() - 3);
+    let mut back = daemon.connect();
+    back.write_all(first).unwrap();
+    daemon.until("there", |stats| stats.pending == 1);
+    // Of the very same user.
+    let _flood = silent(&daemon, 30);
+    daemon.until("full", |stats| stats.pending == 9);
+    back.write_all(rest).unwrap();
+    daemon.until("gone on", |stats| stats.pending == 8);
+    assert!(
+        daemon
+            .log()
+            .contains("session goes on over another connection")
+    );
+}
+
+/// Sockets whose last close waits for a minute: nobody reads at their other end.
+fn lingering() -> (Vec<TcpStream>, Vec<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let pair = |_| {
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let far = listener.accept().unwrap().0;
+        near.set_nonblocking(true).unwrap();
+        while near.write(&[0; 1 << 16]).is_ok() {}
+        set_socket_linger(&near, Some(Duration::from_secs(60))).unwrap();
+        (near, far)
+    };
+    (0..4).map(pair).unzip()
+}
+
+/// Sends `first` with descriptors that linger, and hangs up.
+fn send_lingering(stream: UnixStream, first: &[u8]) -> Vec<TcpStream> {
+    let (near, far) = lingering();
+    let fds: Vec<_> = near.iter().map(|socket| socket.as_fd()).collect();
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    let bytes = [IoSlice::new(first)];
+    sendmsg(&stream, &bytes, &mut control, SendFlags::empty()).unwrap();
+    far
+}
+
+#[test]
+fn descriptors_that_linger_hold_nobody_up() {
+    let daemon = Daemon::start(&[]);
+    daemon.until_quiet(1);
+    let before = daemon.descriptors();
+    let hello = hello([0; 16]);
+    let mut far = Vec::new();
+    // So that the daemon is the last to close them.
+    daemon.signal(Signal::STOP);
+    for first in [&hello[..5], &hello[..]] {
+        far.extend(send_lingering(daemon.connect(), first));
+        far.extend(send_lingering(daemon.connect_device(), first));
+    }
+    // Behind a hello that is refused: nobody reads these at all.
+    let refused = daemon.connect();
+    let mut wrong = hello.clone();
+    wrong[20] ^= 0xff;
+    (&refused).write_all(&wrong).unwrap();
+    far.extend(send_lingering(refused, b"more"));
+    daemon.signal(Signal::CONT);
+    let begin = Instant::now();
+    // The worker that is started in its place may be held up: see SECURITY.md.
+    drop(daemon.guest());
+    daemon.until("over", |stats| stats.sessions + stats.pending == 0);
+    // Shorter than any of them lingers.
+    assert!(begin.elapsed() < Duration::from_secs(30));
+    while daemon.descriptors() > before {
+        assert!(
+            begin.elapsed() < Duration::from_secs(30),
+            "descriptors stay open"
+        );
+        std::thread::yield_now();
+    }
+}
+
+/// Does a daemon start with this state directory?
+fn starts_with(state: &Path) -> bool {
+    let directory = tempfile::tempdir().unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_paragpud"))
+        .args(["--device", "software", "--config", "/dev/null"])
+        .args(["--print-addresses", "--socket"])
+        .arg(directory.path().join("guests"))
+        .arg("--control")
+        .arg(directory.path().join("control"))
+        .arg(format!("--set=daemon.state={}", state.display()))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let stdout = child.stdout.take().unwrap();
+    BufReader::new(stdout).read_line(&mut line).unwrap();
+    let pid = rustix::process::Pid::from_child(&child);
+    let _ = rustix::process::kill_process(pid, Signal::TERM);
+    child.wait().unwrap();
+    !line.is_empty()
+}
+
+#[test]
+fn the_state_directory_follows_no_links() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    std::fs::write(path("precious"), "precious").unwrap();
+    std::fs::create_dir(path("state")).unwrap();
+    symlink(path("precious"), path("state/lock")).unwrap();
+    assert!(!starts_with(&path("state")));
+    let text = std::fs::read_to_string(path("precious")).unwrap();
+    assert_eq!(text, "precious");
+    std::fs::create_dir(path("other")).unwrap();
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(path("other"), mode).unwrap();
+    symlink(path("other"), path("linked")).unwrap();
+    assert!(!starts_with(&path("linked")));
+    let mode = std::fs::metadata(path("other"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o755);
+    assert!(starts_with(&path("other")));
+}
+
+#[test]
+fn a_state_that_is_a_pipe_holds_nobody_up() {
+    let daemon = Daemon::start(&[]);
+    daemon.until_quiet(1);
+    let pipe = daemon.path("session.paragpu");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let directory = daemon.directory.path().to_owned();
+    let Response::Error { error } = daemon.ask(&Request::Restore { directory }) else {
+        panic!("a pipe is restored");
+    };
+    assert!(error.contains("not a regular file"), "{error}");
+    daemon.guest();
+}

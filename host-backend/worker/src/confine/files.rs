@@ -1,0 +1,61 @@
+//! Landlock: which files, ports and processes the worker reaches.
+
+use std::path::Path;
+
+use landlock::{
+    ABI, Access as _, AccessFs, AccessNet, CompatLevel, Compatible as _, Ruleset, RulesetAttr as _,
+    RulesetCreated, RulesetCreatedAttr as _, RulesetStatus, Scope, path_beneath_rules,
+};
+
+/// The newest interface that is asked for; what an older kernel lacks of it is
+/// left out.
+const NEWEST: ABI = ABI::V6;
+
+/// What this process reads of the system, in whatever state it is.
+const SYSTEM: [&str; 3] = ["/proc", "/sys", "/dev"];
+
+/// Executes no program, makes no device or socket, reaches no TCP port and no
+/// abstract socket, and signals nobody else.
+pub(super) fn no_programs() -> Result<(), String> {
+    let make = AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::MakeSock | AccessFs::MakeFifo;
+    let ruleset = Ruleset::default()
+        .handle_access(make | AccessFs::Execute)
+        .and_then(|ruleset| ruleset.handle_access(AccessNet::from_all(NEWEST)))
+        .and_then(|ruleset| ruleset.scope(Scope::from_all(NEWEST)))
+        .and_then(Ruleset::create);
+    restrict(ruleset.map_err(|error| error.to_string())?)
+}
+
+/// Reads files of the system, and beneath these directories, and no others.
+pub(super) fn read_only_beneath(directories: &[&Path]) -> Result<(), String> {
+    let system = SYSTEM.iter().map(Path::new);
+    let readable = system.chain(directories.iter().copied());
+    let ruleset = Ruleset::default()
+        .handle_access(AccessFs::ReadFile)
+        .and_then(Ruleset::create)
+        .and_then(|ruleset| {
+            // What is not there is not read either.
+            ruleset.add_rules(path_beneath_rules(readable, AccessFs::ReadFile))
+        });
+    restrict(ruleset.map_err(|error| error.to_string())?)
+}
+
+fn restrict(ruleset: RulesetCreated) -> Result<(), String> {
+    let status = ruleset.restrict_self().map_err(|error| error.to_string())?;
+    match status.ruleset {
+        RulesetStatus::FullyEnforced => Ok(()),
+        RulesetStatus::PartiallyEnforced => {
+            Err("this kernel's Landlock knows a part of it only, which is enforced".into())
+        }
+        RulesetStatus::NotEnforced => Err("this kernel has no Landlock".into()),
+    }
+}
+
+/// Has this kernel Landlock?
+pub(super) fn is_offered() -> bool {
+    Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::Execute)
+        .and_then(Ruleset::create)
+        .is_ok()
+}

@@ -1,0 +1,222 @@
+//! The system calls of a session on the software GPU. Any other ends the
+//! worker, and its name is in the log.
+
+use std::collections::BTreeMap;
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch, apply_filter_all_threads,
+};
+
+use crate::sys::refused::name_refused_calls;
+
+/// Calls that may have any arguments: memory, time, threads, descriptors that
+/// are open, files by name (Landlock says which), sockets that were given.
+const ANY: &[libc::c_long] = &[
+    // Bytes of open files and sockets.
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_lseek,
+    libc::SYS_close,
+    libc::SYS_close_range,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_fcntl,
+    libc::SYS_flock,
+    libc::SYS_ftruncate,
+    libc::SYS_fallocate,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_shutdown,
+    libc::SYS_socketpair,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    libc::SYS_pipe2,
+    libc::SYS_eventfd2,
+    libc::SYS_ppoll,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    // Files by name: images, written states.
+    libc::SYS_openat,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_fstatfs,
+    libc::SYS_statfs,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_readlinkat,
+    libc::SYS_getdents64,
+    libc::SYS_mkdirat,
+    libc::SYS_unlinkat,
+    libc::SYS_linkat,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_utimensat,
+    libc::SYS_fchmod,
+    libc::SYS_getcwd,
+    // Memory.
+    libc::SYS_brk,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_mincore,
+    libc::SYS_msync,
+    libc::SYS_mlock,
+    libc::SYS_mlock2,
+    libc::SYS_munlock,
+    libc::SYS_memfd_create,
+    libc::SYS_membarrier,
+    // Threads, time, this process.
+    libc::SYS_futex,
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_set_tid_address,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_getcpu,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_restart_syscall,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_nanosleep,
+    libc::SYS_gettimeofday,
+    libc::SYS_getrandom,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    libc::SYS_uname,
+    libc::SYS_sysinfo,
+    // These take away, and give nothing.
+    libc::SYS_landlock_create_ruleset,
+    libc::SYS_landlock_add_rule,
+    libc::SYS_landlock_restrict_self,
+    // Of a guest's process, to see its end: it gives no rights over it.
+    libc::SYS_pidfd_open,
+    // Answered by the other filter, so that threads are begun by clone.
+    libc::SYS_clone3,
+];
+
+/// Older names of the same, which this architecture has.
+#[cfg(target_arch = "x86_64")]
+const OLDER: &[libc::c_long] = &[
+    libc::SYS_poll,
+    libc::SYS_epoll_wait,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_access,
+    libc::SYS_open,
+    libc::SYS_mkdir,
+    libc::SYS_rename,
+    libc::SYS_unlink,
+    libc::SYS_rmdir,
+    libc::SYS_readlink,
+    libc::SYS_dup2,
+    libc::SYS_time,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const OLDER: &[libc::c_long] = &[];
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+/// For all threads of the process.
+pub(super) fn apply() -> Result<(), String> {
+    let why = |error: seccompiler::Error| error.to_string();
+    name_refused_calls().map_err(|error| error.to_string())?;
+    let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| error.to_string())?;
+    // clone3 has its flags in memory, where no filter sees them. Who is told
+    // that there is none takes clone.
+    let absent = SeccompAction::Errno(libc::ENOSYS.cast_unsigned());
+    let clone3: Rules = [(libc::SYS_clone3, Vec::new())].into();
+    let filters = [
+        SeccompFilter::new(clone3, SeccompAction::Allow, absent, arch),
+        SeccompFilter::new(
+            rules().map_err(|error| error.to_string())?,
+            SeccompAction::Trap,
+            SeccompAction::Allow,
+            arch,
+        ),
+    ];
+    for filter in filters {
+        let filter = filter.map_err(|error| error.to_string())?;
+        let program = BpfProgram::try_from(filter).map_err(|error| error.to_string())?;
+        apply_filter_all_threads(&program).map_err(why)?;
+    }
+    Ok(())
+}
+
+fn rules() -> Result<Rules, seccompiler::BackendError> {
+    let all = ANY.iter().chain(OLDER);
+    let mut rules: Rules = all.map(|call| (*call, Vec::new())).collect();
+    let equals = |argument, value: u64| {
+        SeccompRule::new(vec![SeccompCondition::new(
+            argument,
+            SeccompCmpArgLen::Dword,
+            SeccompCmpOp::Eq,
+            value,
+        )?])
+    };
+    let masked = |argument, mask: u64, value: u64| {
+        SeccompRule::new(vec![SeccompCondition::new(
+            argument,
+            SeccompCmpArgLen::Qword,
+            SeccompCmpOp::MaskedEq(mask),
+            value,
+        )?])
+    };
+    let unsigned = |value: libc::c_int| u64::from(value.cast_unsigned());
+    // Threads, and no processes.
+    let thread = unsigned(libc::CLONE_THREAD);
+    rules.insert(libc::SYS_clone, vec![masked(0, thread, thread)?]);
+    // Memory, and no code.
+    let code = unsigned(libc::PROT_EXEC);
+    rules.insert(libc::SYS_mmap, vec![masked(2, code, 0)?]);
+    rules.insert(libc::SYS_mprotect, vec![masked(2, code, 0)?]);
+    // Names of threads and of memory, how exact naps are.
+    let options = [
+        libc::PR_SET_NAME,
+        libc::PR_SET_TIMERSLACK,
+        libc::PR_SET_NO_NEW_PRIVS,
+        PR_SET_VMA,
+    ];
+    let options = options.map(|option| equals(0, unsigned(option)));
+    rules.insert(
+        libc::SYS_prctl,
+        options.into_iter().collect::<Result<_, _>>()?,
+    );
+    // What a descriptor is, and how many bytes wait in it.
+    let requests = [libc::TCGETS, libc::FIONREAD, libc::FIONBIO, libc::FIOCLEX];
+    let requests = requests.map(|request| equals(1, request & 0xffff_ffff));
+    rules.insert(
+        libc::SYS_ioctl,
+        requests.into_iter().collect::<Result<_, _>>()?,
+    );
+    // An abort: a signal to itself.
+    let own = u64::from(std::process::id());
+    rules.insert(libc::SYS_tgkill, vec![equals(0, own)?]);
+    // What limits are, and not to set them.
+    rules.insert(libc::SYS_prlimit64, vec![masked(2, u64::MAX, 0)?]);
+    Ok(rules)
+}
+
+const PR_SET_VMA: libc::c_int = 0x5356_4d41;

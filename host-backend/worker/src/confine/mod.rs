@@ -1,0 +1,92 @@
+//! Giving up what a worker does not need (D8, D14), so that one that is taken
+//! over gains little.
+//!
+//! In two steps. [`begin`] comes before any thread is started where the device
+//! allows it, so that all inherit it, and while nobody waits for the worker:
+//! capabilities, privileges by programs, being looked into by others of the
+//! same user, programs, the network, all system calls but those that a session
+//! needs. [`finish`] comes once the session is known, and before the first call
+//! of its guest: files of others. What cannot be enforced is named in the log,
+//! and by `paragpu doctor`.
+
+mod files;
+mod filter;
+mod privileges;
+
+use std::path::Path;
+
+use crate::arguments::DeviceKind;
+
+/// What holds for a worker, and why something does not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Measure {
+    /// Its name.
+    pub name: &'static str,
+    /// Why it is not enforced.
+    pub enforced: Result<(), String>,
+}
+
+impl Measure {
+    fn new(name: &'static str, enforced: Result<(), impl std::fmt::Display>) -> Self {
+        let enforced = enforced.map_err(|error| error.to_string());
+        Self { name, enforced }
+    }
+}
+
+/// The first step: of the calling thread, and of those that it starts.
+#[must_use]
+pub fn begin(kind: DeviceKind) -> Vec<Measure> {
+    let mut all = vec![
+        Measure::new("first to die when memory runs out", privileges::die_first()),
+        Measure::new("not dumpable", privileges::not_dumpable()),
+        Measure::new("no new privileges", privileges::no_new_privileges()),
+    ];
+    if kind == DeviceKind::Software {
+        // A driver may need the host's network namespace, for its own sockets.
+        all.push(Measure::new(
+            "network and IPC namespaces of its own",
+            privileges::unshare(),
+        ));
+    }
+    all.push(Measure::new(
+        "no capabilities",
+        privileges::no_capabilities(),
+    ));
+    all.push(Measure::new(
+        "no programs, TCP and signals to others",
+        files::no_programs(),
+    ));
+    // The calls of NVIDIA's driver differ from version to version.
+    if kind == DeviceKind::Software {
+        all.push(Measure::new(
+            "no system calls but those of a session",
+            filter::apply(),
+        ));
+    }
+    tell(&all);
+    all
+}
+
+/// The second step. `readable` are the directories in which files are read
+/// from now on.
+pub fn finish(readable: &[&Path]) {
+    let readable = files::read_only_beneath(readable);
+    tell(&[Measure::new("no files of others", readable)]);
+}
+
+/// Has this kernel Landlock, which keeps a worker from files and programs?
+#[must_use]
+pub fn landlock_is_offered() -> bool {
+    files::is_offered()
+}
+
+fn tell(measures: &[Measure]) {
+    for measure in measures {
+        match &measure.enforced {
+            Ok(()) => tracing::debug!(measure = measure.name, "enforced"),
+            Err(reason) => {
+                tracing::info!(measure = measure.name, reason, "not enforced");
+            }
+        }
+    }
+}

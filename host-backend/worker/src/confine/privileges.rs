@@ -1,0 +1,54 @@
+//! Privileges of the process.
+
+use std::io;
+
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
+};
+
+/// Of 1000: the kernel's first choice, whatever else there is.
+const SCORE: &str = "900";
+
+/// The kernel ends workers before the daemon and before the host's services.
+pub(super) fn die_first() -> io::Result<()> {
+    std::fs::write("/proc/self/oom_score_adj", SCORE)
+}
+
+/// Other processes of its user neither read its memory nor stop it.
+pub(super) fn not_dumpable() -> io::Result<()> {
+    Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
+}
+
+/// No program that it starts has more rights than itself.
+pub(super) fn no_new_privileges() -> io::Result<()> {
+    Ok(set_no_new_privs(true)?)
+}
+
+/// A network without interfaces, and no System V IPC of others.
+pub(super) fn unshare() -> io::Result<()> {
+    match crate::sys::process::unshare_network() {
+        Err(rustix::io::Errno::PERM) => Err(io::Error::other(
+            "only root may, or a daemon with CAP_SYS_ADMIN",
+        )),
+        other => Ok(other?),
+    }
+}
+
+/// None is left, and none comes back.
+pub(super) fn no_capabilities() -> io::Result<()> {
+    for capability in CapabilitySet::all().iter() {
+        // Without CAP_SETPCAP the bounding set stays; nothing can be gained from
+        // it without new privileges.
+        let _ = remove_capability_from_bounding_set(capability);
+    }
+    // Not known to old kernels.
+    let _ = clear_ambient_capability_set();
+    let none = CapabilitySets {
+        effective: CapabilitySet::empty(),
+        permitted: CapabilitySet::empty(),
+        inheritable: CapabilitySet::empty(),
+    };
+    Ok(set_capabilities(None, none)?)
+}

@@ -1,0 +1,53 @@
+//! What a worker says when a system call is refused to it.
+
+use std::io;
+
+/// Status of a worker that ended for that reason.
+const STATUS: libc::c_int = 98;
+
+/// What the kernel tells with SIGSYS, as it begins (sigaction(2)).
+#[repr(C)]
+struct Refused {
+    signal: libc::c_int,
+    error: libc::c_int,
+    code: libc::c_int,
+    _padding: libc::c_int,
+    address: *mut libc::c_void,
+    call: libc::c_int,
+}
+
+extern "C" fn refused(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel gives a siginfo_t, 128 bytes that begin as Refused for
+    // SIGSYS; a signal from elsewhere has other numbers there, and no pointer
+    // is followed.
+    let call = unsafe { (*info.cast::<Refused>()).call };
+    let name = usize::try_from(call).ok().and_then(syscalls::Sysno::new);
+    let name = name.map_or("of no name", |call| call.name());
+    for part in [
+        "paragpu-worker: the system call ",
+        name,
+        " is refused: the worker ends\n",
+    ] {
+        // SAFETY: write reads the bytes of a str; it may be called in a handler.
+        unsafe { libc::write(libc::STDERR_FILENO, part.as_ptr().cast(), part.len()) };
+    }
+    super::process::exit_now(STATUS)
+}
+
+/// From now on a refused system call (SIGSYS) is named on standard error, and
+/// ends the process.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn name_refused_calls() -> io::Result<()> {
+    // SAFETY: all zeros are a valid sigaction: an empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    let handler: extern "C" fn(_, _, _) = refused;
+    action.sa_sigaction = handler as libc::sighandler_t;
+    action.sa_flags = libc::SA_SIGINFO;
+    // SAFETY: the handler calls write and _exit only.
+    match unsafe { libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -1,0 +1,1 @@
+"""Attacks of guests, users and device processes on a real daemon and its workers."""

@@ -1,0 +1,292 @@
+"""Connections: silent ones, slow ones, too many, with descriptors, with tokens, with names."""
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+
+import wire
+from field import PATIENCE, Broken, attack, attach, descriptors, expect, frame, hello, until
+
+
+def flood(field, count, tcp_from=None):
+    """Connections that say a byte and no more. Later ones may cost earlier ones their places."""
+    for _ in range(count):
+        peer = field.connect(tcp_from)
+        try:
+            peer.send(b"p")
+        except OSError:
+            pass
+
+
+@attack
+def silent_connections_of_one_user(field):
+    flood(field, 200)
+    for _ in range(5):
+        field.neighbour().close()
+    return 200
+
+
+@attack
+def silent_connections_of_one_address(field):
+    flood(field, 200, tcp_from="127.0.0.66")
+    for _ in range(5):
+        field.session().close()
+        field.neighbour().close()
+    return 200
+
+
+@attack
+def silent_connections_of_many_addresses(field):
+    for number in range(150):
+        flood(field, 2, tcp_from=f"127.0.1.{number + 1}")
+    field.session().close()
+    field.neighbour().close()
+    return 300
+
+
+@attack
+def sessions_come_back_through_a_flood(field):
+    sessions = [field.neighbour() for _ in range(12)]
+    for session in sessions:
+        session.socket.close()
+        flood(field, 30)
+    back = [field.session(field.tcp, resumes=session) for session in sessions]
+    for session in back:
+        expect(session.call("Ping", value=3)[0] == 3, "a session that came back does not answer")
+    return len(back)
+
+
+@attack
+def a_named_session_waits_in_a_place_of_its_own(field):
+    session = field.session()
+    back = field.connect()
+    first = frame(wire.HELLO, hello(session.welcome["token"]))
+    back.send(first[:-3])
+    flood(field, 300)
+    back.send(first[-3:])
+    kind = wire.HEADER.unpack(back.recv(wire.HEADER.size, socket.MSG_WAITALL))[1]
+    expect(kind == wire.WELCOME, f"{kind:#06x} instead of a welcome")
+    return 300
+
+
+def lingering(count=8):
+    """Sockets whose last close takes a minute: their peer does not read."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        pairs = []
+        for _ in range(count):
+            one = socket.create_connection(listener.getsockname())
+            other, _ = listener.accept()
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
+            one.setblocking(False)
+            try:
+                while True:
+                    one.send(bytes(1 << 16))
+            except BlockingIOError:
+                pass
+            pairs.append((one, other))
+    return pairs
+
+
+def descriptors_that_linger(field, address, first):
+    """Sends descriptors whose close waits, then asks whether the daemon serves."""
+    kept = []
+    # So that the daemon is the last to close them.
+    field.daemon.process.send_signal(signal.SIGSTOP)
+    for part in (first[:1], first):
+        pairs = lingering()
+        peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        peer.connect(address)
+        socket.send_fds(peer, [part], [one.fileno() for one, _ in pairs])
+        for one, other in pairs:
+            one.close()
+            kept.append(other)
+        peer.close()
+    field.daemon.process.send_signal(signal.SIGCONT)
+    session = wire.Session(field.tcp, deadline=10)
+    expect(session.call("Ping", value=1)[0] == 1, "no answer")
+    session.close()
+    for other in kept:
+        other.close()
+    return 2 * len(kept)
+
+
+@attack
+def descriptors_of_guests_that_linger(field):
+    before = descriptors(field.daemon.process.pid)
+    cases = descriptors_that_linger(field, field.daemon.socket, frame(wire.HELLO, hello()))
+    until("given back", lambda: descriptors(field.daemon.process.pid) <= before + 4)
+    return cases
+
+
+@attack
+def descriptors_of_device_processes_that_linger(field):
+    return descriptors_that_linger(field, field.device_socket(), attach("vm"))
+
+
+@attack
+def descriptors_behind_a_refused_hello(field):
+    kept = []
+    field.daemon.process.send_signal(signal.SIGSTOP)
+    for _ in range(4):
+        pairs = lingering(2)
+        peer = field.connect()
+        # Refused by its version; the descriptors stay unread behind it.
+        refused = bytearray(frame(wire.HELLO, hello()))
+        refused[wire.HEADER.size + 8] ^= 0xFF
+        peer.send(refused)
+        socket.send_fds(peer, [b"more"], [one.fileno() for one, _ in pairs])
+        for one, other in pairs:
+            one.close()
+            kept.append(other)
+        peer.close()
+    field.daemon.process.send_signal(signal.SIGCONT)
+    session = wire.Session(field.tcp, deadline=10)
+    session.close()
+    return 8
+
+
+@attack
+def random_first_frames(field):
+    cases = 400
+    for number in range(cases):
+        peer = field.connect()
+        data = field.source.randbytes(field.source.choice((1, 15, 16, 17, 47, 63, 64, 300, 5000)))
+        if number % 2:
+            kind = field.source.choice((wire.HELLO, 0x7F10, 0x7F11, wire.WELCOME))
+            data = frame(kind, data[:4000])
+        peer.send(data)
+        peer.close()
+    return cases
+
+
+@attack
+def mutated_hellos(field):
+    good = frame(wire.HELLO, hello())
+    cases = 0
+    for at in range(len(good)):
+        for bit in range(0, 8, 3):
+            data = bytearray(good)
+            data[at] ^= 1 << bit
+            peer = field.connect()
+            peer.send(data)
+            peer.close()
+            cases += 1
+    return cases
+
+
+@attack
+def guessed_tokens(field):
+    victim = field.neighbour()
+    token = victim.welcome["token"]
+    cases = 200
+    for number in range(cases):
+        guess = bytearray(token)
+        guess[number % 16] ^= 1 << number % 8
+        peer = field.connect()
+        peer.send(frame(wire.HELLO, hello(bytes(guess))))
+        kind = wire.HEADER.unpack(peer.recv(wire.HEADER.size, socket.MSG_WAITALL))[1]
+        expect(kind == wire.REFUSAL, f"{kind:#06x} instead of a refusal")
+        peer.close()
+    expect(victim.call("Ping", value=2)[0] == 2, "the session is lost to a guess")
+    return cases
+
+
+@attack
+def a_token_resumed_without_end(field):
+    session = field.session()
+    worker, daemon = field.worker(session), field.daemon.process.pid
+    before = descriptors(worker), descriptors(daemon), len(os.listdir(f"/proc/{worker}/task"))
+    cases = 300
+    for _ in range(cases):
+        session.socket.close()
+        session = wire.Session(field.daemon.socket, deadline=PATIENCE, resumes=session)
+    field.open.append(session)
+    session.call("Ping", value=1)
+
+    def settled():
+        now = descriptors(worker), descriptors(daemon), len(os.listdir(f"/proc/{worker}/task"))
+        return all(after <= first + 16 for first, after in zip(before, now, strict=True))
+
+    until("given back", settled)
+    return cases
+
+
+@attack
+def every_session_of_the_host(field):
+    """One user takes all that it can; another still gets one."""
+    field.again("--set=limits.sessions=70")
+    held = 0
+    try:
+        for _ in range(70):
+            field.session()
+            held += 1
+    except ConnectionRefusedError as refused:
+        expect("limits.per_vm" in str(refused), str(refused))
+    neighbour = field.neighbour()
+    expect(neighbour.call("Ping", value=1)[0] == 1, "no answer")
+    field.hang_up()
+    expect(not field.daemon.left(), "sessions stay")
+    return held
+
+
+def device_process(field, name, process=True):
+    """What the daemon answers to a device process of a VM: a frame's kind and its payload."""
+    program = (
+        "import socket, sys, os\n"
+        "peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)\n"
+        "peer.settimeout(30)\n"
+        "peer.connect(sys.argv[1])\n"
+        "memory = os.memfd_create('window'); os.ftruncate(memory, 1 << 20)\n"
+        "fds = [memory, os.eventfd(0), os.eventfd(0)]\n"
+        "for first in sys.argv[2:]:\n"
+        "    peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)\n"
+        "    peer.settimeout(5)\n"
+        "    peer.connect(sys.argv[1])\n"
+        "    socket.send_fds(peer, [bytes.fromhex(first)], fds)\n"
+        "    try: answer = peer.recv(4096)\n"
+        "    except OSError: answer = b''\n"
+        "    print(answer.hex(), flush=True)\n"
+    )
+    firsts = [attach(one).hex() for one in name]
+    address = field.device_socket() if process else field.daemon.socket
+    command = ["python3", "-c", program, address, *firsts]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE + 5 * len(firsts), check=False)
+    answers = [bytes.fromhex(line) for line in done.stdout.split("\n")[:-1]]
+    expect(len(answers) == len(firsts), f"{len(answers)} answers: {done.stderr}")
+    return answers
+
+
+def refused(answer):
+    """The sentence of a refusal; empty where it is none."""
+    if len(answer) < wire.HEADER.size or wire.HEADER.unpack_from(answer)[1] != wire.REFUSAL:
+        return ""
+    return wire.Session.whole("Refusal", answer[wire.HEADER.size :])["reason"]
+
+
+@attack
+def a_device_process_that_invents_names(field):
+    names = [f"vm{number}" for number in range(40)]
+    before = descriptors(field.daemon.process.pid)
+    answers = device_process(field, names[:2] + names[2:40])
+    expect(all(refused(answer) for answer in answers[1:]), "one process has many names")
+    until("given back", lambda: descriptors(field.daemon.process.pid) <= before + 8)
+    return len(names)
+
+
+@attack
+def names_of_others(field):
+    names = ("uid 0", f"uid {os.getuid()}", "127.0.0.1", "::1", "cid 3", "", "x" * 65, "a\nb", "host 10.0.0.1")
+    for name in names:
+        answer = device_process(field, [name])[0]
+        expect(refused(answer), f"a device process serves a VM named {name!r}")
+    return len(names)
+
+
+@attack
+def device_processes_at_the_socket_for_guests(field):
+    answer = device_process(field, ["vm"], process=False)[0]
+    if answer and not refused(answer):
+        raise Broken("a guest says which VM it is")
+    return 1

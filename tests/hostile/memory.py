@@ -1,0 +1,272 @@
+"""Memory of the host: what a guest makes a worker hold."""
+
+import os
+import signal
+import time
+
+import wire
+from field import ARENA, CHUNK, ENDLESS, SHADOWS, attack, blake3, expect, ptx, resident, until
+
+# Of one VM, in these attacks, and what a worker has of its own beside it.
+LIMIT, OWN = 64 << 20, 96 << 20
+LIMITED = ("--set=limits.per_vm_host_memory=64MiB", "--set=limits.memory=64MiB", "--set=limits.per_vm_memory=64MiB")
+
+
+@attack
+def shadows_without_end(field):
+    field.again(*LIMITED)
+    session = field.session()
+    worker = field.worker(session)
+    size, cases = 8 << 20, 0
+    for number in range(128):
+        address = SHADOWS + number * size
+        cases += 1
+        try:
+            session.call("ShadowCreate", address=address, size=size)
+        except wire.Failed:
+            break
+        data = os.urandom(4096) * 60
+        for at in range(0, size, len(data)):
+            session.post("ShadowWrite", address=address + at, data=data[: size - at])
+        session.call("Ping", value=1)
+    expect(resident(worker) < LIMIT + OWN, f"shadows of {resident(worker) >> 20} MiB")
+    return cases
+
+
+@attack
+def shadows_of_many_sessions(field):
+    field.again(*LIMITED)
+    sessions, created = [field.session() for _ in range(4)], 0
+    for session in sessions:
+        for number in range(16):
+            try:
+                session.call("ShadowCreate", address=SHADOWS + number * (8 << 20), size=8 << 20)
+                created += 8 << 20
+            except wire.Failed:
+                break
+    expect(created <= LIMIT, f"{created >> 20} MiB of shadows in four sessions of one user")
+    return 4
+
+
+def unfinished(session, images, size):
+    """Begins images and finishes none; returns how many bytes were taken."""
+    taken = 0
+    part = os.urandom(128 << 10)
+    for number in range(images):
+        offset = 0
+        while offset + len(part) < size:
+            session.call("ImageWrite", hash=bytes([number + 1]) * 32, size=size, offset=offset, data=part)
+            offset += len(part)
+            taken += len(part)
+    return taken
+
+
+def bytes_of(folder):
+    """Bytes of all files below a folder."""
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.stat(os.path.join(path, name)).st_blocks * 512
+            except FileNotFoundError:
+                pass
+    return total
+
+
+@attack
+def images_that_are_never_finished(field):
+    field.again(*LIMITED)
+    cases = 0
+    for _ in range(3):
+        session = field.session()
+        try:
+            unfinished(session, 8, 48 << 20)
+        except (wire.Failed, ConnectionError, OSError):
+            pass
+        cases += 8
+    cache = bytes_of(field.daemon.environment["PARAGPU_HOST_CACHE_DIRECTORY"])
+    expect(cache <= LIMIT + (4 << 20), f"unfinished images of {cache >> 20} MiB")
+    return cases
+
+
+@attack
+def unfinished_images_in_memory(field):
+    field.again(*LIMITED, "--set=cache.size=0")
+    session = field.session()
+    worker = field.worker(session)
+    try:
+        unfinished(session, 8, 48 << 20)
+    except (wire.Failed, ConnectionError, OSError):
+        pass
+    expect(resident(worker) < LIMIT + OWN, f"unfinished images of {resident(worker) >> 20} MiB")
+    return 8
+
+
+@attack
+def files_of_a_worker_that_died(field):
+    session = field.session()
+    unfinished(session, 2, 2 << 20)
+    cache = field.daemon.environment["PARAGPU_HOST_CACHE_DIRECTORY"]
+    os.kill(field.worker(session), signal.SIGKILL)
+    until("removed", lambda: bytes_of(cache) < 1 << 20)
+    return 2
+
+
+@attack
+def launches_behind_an_endless_kernel(field):
+    session = field.session()
+    worker = field.worker(session)
+    field.launch(session, field.kernel(session, ENDLESS))
+    before = resident(worker)
+    session.socket.setblocking(False)
+    payload = wire.encode_call(
+        "Launch", function=101, stream=0, grid=(1, 1, 1), block=(1, 1, 1),
+        dynamic_shared=0, flags=0, cluster=(0, 0, 0), parameters=b"",
+    )
+    sent, end = 0, time.monotonic() + 6
+    rest = b""
+    while sent < 300_000 and time.monotonic() < end:
+        if not rest:
+            for _ in range(64):
+                session.sequence += 1
+                rest += wire.HEADER.pack(len(payload), wire.NUMBERS["Launch"], 0, session.sequence) + payload
+        try:
+            done = session.socket.send(rest)
+            rest = rest[done:]
+            sent += 64
+        except BlockingIOError:
+            time.sleep(0.01)
+        except OSError:
+            break
+    grown = resident(worker) - before
+    expect(grown < 96 << 20, f"{sent} launches wait in {grown >> 20} MiB")
+    return sent
+
+
+@attack
+def events_behind_an_endless_kernel(field):
+    session = field.session()
+    worker = field.worker(session)
+    field.launch(session, field.kernel(session, ENDLESS))
+    session.post("EventCreate", event=300, flags=2)
+    before = resident(worker)
+    session.socket.setblocking(False)
+    payload = wire.encode_call("EventRecord", event=300, stream=0)
+    sent, end, rest = 0, time.monotonic() + 6, b""
+    while sent < 300_000 and time.monotonic() < end:
+        if not rest:
+            for _ in range(64):
+                session.sequence += 1
+                rest += wire.HEADER.pack(len(payload), wire.NUMBERS["EventRecord"], 0, session.sequence) + payload
+        try:
+            rest = rest[session.socket.send(rest) :]
+            sent += 64
+        except BlockingIOError:
+            time.sleep(0.01)
+        except OSError:
+            break
+    grown = resident(worker) - before
+    expect(grown < 96 << 20, f"{sent} events wait in {grown >> 20} MiB")
+    return sent
+
+
+@attack
+def modules_without_end(field):
+    field.again(*LIMITED)
+    session = field.session()
+    worker = field.worker(session)
+    body = "".join(f"add.u32 %r1, %r1, {number};\n" for number in range(9000))
+    image = ptx(body).encode() + b"\0"
+    digest = blake3(image)
+    cases = 0
+    try:
+        session.call("ImageWrite", hash=digest, size=len(image), offset=0, data=image)
+        for number in range(400):
+            session.call("ModuleLoad", module=100 + number, hash=digest, options=b"")
+            cases += 1
+    except (wire.Failed, ConnectionError, OSError):
+        cases += 1
+    expect(resident(worker) < LIMIT + OWN, f"{cases} modules take {resident(worker) >> 20} MiB")
+    return cases
+
+
+@attack
+def a_text_of_semicolons(field):
+    field.again(*LIMITED)
+    session = field.session()
+    worker = field.worker(session)
+    image = b".version 8.0\n.target sm_90\n.address_size 64\n" + b";" * 1_500_000 + b"\0"
+    digest = blake3(image)
+    part = 200_000
+    peak = 0
+    try:
+        for offset in range(0, len(image), part):
+            session.call("ImageWrite", hash=digest, size=len(image), offset=offset, data=image[offset : offset + part])
+        for number in range(4):
+            try:
+                session.call("ModuleLoad", module=100 + number, hash=digest, options=b"")
+            except wire.Failed:
+                pass
+    except (wire.Failed, ConnectionError, OSError):
+        pass
+    with open(f"/proc/{worker}/status", encoding="ascii") as status:
+        peak = next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
+    expect(peak < LIMIT + 2 * OWN, f"a text of 1.5 MiB takes {peak >> 20} MiB")
+    return 4
+
+
+@attack
+def device_memory_past_the_limit(field):
+    field.again(*LIMITED)
+    sessions, mapped = [field.session() for _ in range(4)], 0
+    for session in sessions:
+        for number in range(40):
+            try:
+                session.call("MemMap", address=ARENA + number * CHUNK, size=CHUNK)
+                mapped += CHUNK
+            except wire.Failed:
+                break
+    expect(mapped <= LIMIT, f"{mapped >> 20} MiB of device memory")
+    return 4
+
+
+@attack
+def images_of_others(field):
+    """What another VM sent is neither found nor loaded."""
+    owner, thief = field.session(), field.neighbour()
+    image = ENDLESS.replace("LOOP", "OTHER").encode() + b"\0"
+    digest = blake3(image)
+    owner.call("ImageWrite", hash=digest, size=len(image), offset=0, data=image)
+    expect(owner.call("ImageQuery", hash=digest, size=len(image))[0], "the image is not there")
+    expect(not thief.call("ImageQuery", hash=digest, size=len(image))[0], "a VM learns what others use")
+    try:
+        thief.call("ModuleLoad", module=100, hash=digest, options=b"")
+        expect(False, "a VM loads the kernels of another")
+    except wire.Failed:
+        pass
+    return 2
+
+
+@attack
+def images_that_push_others_out(field):
+    field.again("--set=cache.size=300KiB")
+    owner, thief = field.session(), field.neighbour()
+    image = ENDLESS.encode() + b"\0"
+    digest = blake3(image)
+    owner.call("ImageWrite", hash=digest, size=len(image), offset=0, data=image)
+    for number in range(8):
+        other = bytes([number]) * 50_000
+        thief.call("ImageWrite", hash=blake3(other), size=len(other), offset=0, data=other)
+    expect(owner.call("ImageQuery", hash=digest, size=len(image))[0], "a VM pushes out what others keep")
+    return 8
+
+
+@attack
+def workers_die_first(field):
+    session = field.session()
+    with open(f"/proc/{field.worker(session)}/oom_score_adj", encoding="ascii") as score:
+        worker = int(score.read())
+    with open(f"/proc/{field.daemon.process.pid}/oom_score_adj", encoding="ascii") as score:
+        daemon = int(score.read())
+    expect(worker > daemon, f"the kernel would kill the daemon ({daemon}) before a worker ({worker})")
+    return 1

@@ -1,0 +1,65 @@
+"""What a worker that is taken over may still do, and what a confined one must."""
+
+import os
+import struct
+import tempfile
+
+from field import ARENA, CHUNK, SHADOWS, Field, attack, expect, ptx
+from files import paragpu
+
+
+def status(field, session):
+    """What the kernel tells of a session's worker."""
+    with open(f"/proc/{field.worker(session)}/status", encoding="ascii") as lines:
+        return dict(line.strip().split(":", 1) for line in lines if ":" in line)
+
+
+@attack
+def a_worker_gains_nothing_by_programs(field):
+    lines = status(field, field.session())
+    expect(lines["NoNewPrivs"].strip() == "1", "a worker may gain privileges")
+    for kind in ("CapEff", "CapPrm", "CapInh", "CapAmb", "CapBnd"):
+        expect(int(lines[kind], 16) == 0 or os.getuid() != 0, f"{kind} of a worker is {lines[kind].strip()}")
+    return 6
+
+
+@attack
+def every_thread_of_a_worker_is_filtered(field):
+    session = field.session()
+    worker = field.worker(session)
+    threads = os.listdir(f"/proc/{worker}/task")
+    for thread in threads:
+        with open(f"/proc/{worker}/task/{thread}/status", encoding="ascii") as lines:
+            lines = dict(line.strip().split(":", 1) for line in lines if ":" in line)
+        for key, value in (("Seccomp", "2"), ("NoNewPrivs", "1"), ("CapEff", "0000000000000000")):
+            expect(lines[key].strip() == value, f"{key} of thread {thread} is {lines[key].strip()}")
+    return len(threads)
+
+
+@attack
+def a_confined_session_moves_and_is_restored(field):
+    """Whatever the filter refuses must not be what a session needs."""
+    other = Field()
+    try:
+        session = field.session()
+        session.call("MemMap", address=ARENA, size=CHUNK)
+        session.post("Memset", destination=ARENA, pitch=0, value=0x41, element=1, width=4096, height=1, stream=0)
+        session.call("ShadowCreate", address=SHADOWS, size=1 << 20)
+        kernel = field.kernel(session, ptx("ld.param.u64 %rd1, [p0]; mov.u32 %r1, 7; st.global.u32 [%rd1], %r1;", ".param .u64 p0"))
+        field.launch(session, kernel, struct.pack("<Q", ARENA))
+        session.call("ContextSynchronize")
+        field.daemon.migrate(session.welcome["session"], f"unix://{other.daemon.socket}")
+        expect(session.call("CopyFromDevice", source=ARENA, size=8, stream=0)[1] == b"\7\0\0\0AAAA", "its memory is another")
+        with tempfile.TemporaryDirectory() as folder:
+            number = str(other.daemon.sessions()[0]["id"])
+            for order in (("checkpoint", "--end", number, folder), ("restore", folder)):
+                done = paragpu(other, *order)
+                expect(done is not None and done.returncode == 0, f"{order}: {done and done.stderr}")
+            back = other.session(resumes=session)
+            expect(back.call("CopyFromDevice", source=ARENA, size=8, stream=0)[1] == b"\7\0\0\0AAAA", "its memory is another")
+            other.launch(back, kernel, struct.pack("<Q", ARENA + 4))
+            expect(back.call("CopyFromDevice", source=ARENA, size=8, stream=0)[1] == b"\7\0\0\0" * 2, "its kernel is another")
+        expect("is refused" not in field.daemon.log() + other.daemon.log(), "a session needs a system call that is refused")
+    finally:
+        other.close()
+    return 3
