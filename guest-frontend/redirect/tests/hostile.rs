@@ -117,7 +117,7 @@ fn found(bytes: &[u8]) -> Vec<(u64, bool)> {
         if let Some(table) = Table::of_file(&bytes) {
             table.runtime(&image, &facts);
         }
-        image.build_id();
+        let _ = image.build_id();
     }
     places
 }

@@ -44,7 +44,7 @@ pub fn take() -> u32 {
 
 /// What the redirector needs; its twin is in `redirect/preload/src/sys/runtime.rs`.
 #[repr(C)]
-struct Table {
+pub(crate) struct Table {
     version: u32,
     fail: extern "C" fn(carrier: u32, code: cudaError_t),
     slot: isize,
@@ -98,7 +98,10 @@ mod tests {
         assert_eq!(take(), 5);
         assert_eq!(take(), 0, "a number is for one call");
         call_from(5);
-        assert_eq!(crate::sys::stubs::cudaVDPAUGetDevice(), cudaErrorNotSupported);
+        assert_eq!(
+            crate::sys::stubs::cudaVDPAUGetDevice(),
+            cudaErrorNotSupported
+        );
         assert_eq!(cudaPeekAtLastError(), 0, "not the program's error");
         call_from(6);
         assert_eq!(cudaGetLastError(), 0, "nor another library's");

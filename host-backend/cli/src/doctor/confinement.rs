@@ -1,5 +1,6 @@
 //! What confines the workers, as the kernel tells it, and why something does not.
 
+use landlock::{AccessFs, CompatLevel, Compatible as _, Ruleset, RulesetAttr as _};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -63,9 +64,18 @@ pub(super) fn examine(report: &mut Report, daemon: u32) {
     }
 }
 
+/// Has this kernel Landlock?
+fn landlock_is_offered() -> bool {
+    Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::Execute)
+        .and_then(Ruleset::create)
+        .is_ok()
+}
+
 /// What a worker asks of the kernel.
 fn kernel(report: &mut Report) {
-    if paragpu_worker::confine::landlock_is_offered() {
+    if landlock_is_offered() {
         report.add(SIDE, "Landlock", State::Good, "the kernel has it");
     } else {
         let detail = "not enabled: a worker that is taken over reads what its user reads, and \

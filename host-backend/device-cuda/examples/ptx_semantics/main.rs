@@ -163,16 +163,16 @@ impl Machine {
             .memset(self.arena + OUT, 0, 0, 4, input.len() as u64, 1, stream)?;
         let mut parameters = (self.arena + OUT).to_le_bytes().to_vec();
         parameters.extend(self.arena.to_le_bytes());
-        self.device.launch(&Launch {
+        let launch = Launch {
             function: function.id,
-            stream,
             grid: [1, 1, 1],
             block: [THREADS as u32, 1, 1],
             dynamic_shared: 0,
             cooperative: false,
             cluster: [0; 3],
-            parameters: &parameters,
-        })?;
+            parameters: parameters.into(),
+        };
+        self.device.launch(launch, stream)?;
         self.device
             .copy(start, self.arena + OUT, bytes as u64, stream)?;
         settle(self.device.as_mut(), stream)?;

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use landlock::{
-    ABI, Access as _, AccessFs, AccessNet, CompatLevel, Compatible as _, Ruleset, RulesetAttr as _,
-    RulesetCreated, RulesetCreatedAttr as _, RulesetStatus, Scope, path_beneath_rules,
+    ABI, Access as _, AccessFs, AccessNet, Ruleset, RulesetAttr as _, RulesetCreated,
+    RulesetCreatedAttr as _, RulesetStatus, Scope, path_beneath_rules,
 };
 
 /// The newest interface that is asked for; what an older kernel lacks of it is
@@ -49,13 +49,4 @@ fn restrict(ruleset: RulesetCreated) -> Result<(), String> {
         }
         RulesetStatus::NotEnforced => Err("this kernel has no Landlock".into()),
     }
-}
-
-/// Has this kernel Landlock?
-pub(super) fn is_offered() -> bool {
-    Ruleset::default()
-        .set_compatibility(CompatLevel::HardRequirement)
-        .handle_access(AccessFs::Execute)
-        .and_then(Ruleset::create)
-        .is_ok()
 }

@@ -74,12 +74,6 @@ pub fn finish(readable: &[&Path]) {
     tell(&[Measure::new("no files of others", readable)]);
 }
 
-/// Has this kernel Landlock, which keeps a worker from files and programs?
-#[must_use]
-pub fn landlock_is_offered() -> bool {
-    files::is_offered()
-}
-
 fn tell(measures: &[Measure]) {
     for measure in measures {
         match &measure.enforced {
