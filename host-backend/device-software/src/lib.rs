@@ -19,6 +19,7 @@ pub mod exec;
 pub mod fuzz;
 pub mod graph;
 pub mod launch;
+mod management;
 #[allow(unsafe_code)]
 pub mod memory_unsafe;
 pub mod module;

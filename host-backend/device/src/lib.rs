@@ -13,6 +13,7 @@
 pub mod conformance;
 mod error;
 mod graph;
+pub mod management;
 
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
@@ -183,7 +184,7 @@ pub type HostFunction = Box<dyn FnOnce() + Send>;
 /// whether everything given so far is over, and the error of work that failed.
 /// After an error for which [`paragpu_protocol::status::Status::is_sticky`] holds,
 /// every method returns it.
-pub trait Device: Send {
+pub trait Device: Send + management::Management {
     // memory.rs
 
     /// Backs `[address, address + size)` of the arena; both multiples of 2 MiB.
