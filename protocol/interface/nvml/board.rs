@@ -3,7 +3,8 @@
 #[refused("describes the host's board")]
 fn nvmlDeviceGetSerial(device: nvmlDevice_t, serial: *mut c_char, length: c_uint);
 
-#[refused("describes the host's board")]
+/// The GPU's number on its base board.
+#[figure(81)]
 fn nvmlDeviceGetModuleId(device: nvmlDevice_t, module_id: Out<c_uint>);
 
 #[refused("describes the host's board")]
@@ -25,7 +26,8 @@ fn nvmlDeviceGetInforomVersion(
 #[figure(78)]
 fn nvmlDeviceGetInforomImageVersion(device: nvmlDevice_t, version: *mut c_char, length: c_uint);
 
-#[refused("describes the host's board")]
+/// Checksum of what the board keeps.
+#[figure(82)]
 fn nvmlDeviceGetInforomConfigurationChecksum(device: nvmlDevice_t, checksum: Out<c_uint>);
 
 #[refused("describes the host's board")]

@@ -19,8 +19,9 @@ fn nvmlDeviceSetDramEncryptionMode(
     dram_encryption: In<nvmlDramEncryptionInfo_t>,
 );
 
-#[refused("not forwarded")]
-fn nvmlDeviceGetBAR1MemoryInfo(device: nvmlDevice_t, bar1_memory: Out<nvmlBAR1Memory_t>);
+/// The GPU's BAR1: bytes in all, free, used.
+#[figure(85)]
+fn nvmlDeviceGetBAR1MemoryInfo(device: nvmlDevice_t, bar1_memory: Out<[c_ulonglong; 3]>);
 
 /// Width of the memory's bus, in bits.
 #[figure(4)]

@@ -27,7 +27,8 @@ fn nvmlDeviceGetMPSComputeRunningProcesses_v3(
 #[refused("not kept for a VM's processes")]
 fn nvmlDeviceGetRunningProcessDetailList(device: nvmlDevice_t, plist: Out<nvmlProcessDetailList_t>);
 
-#[refused("not kept for a VM's processes")]
+/// Whether the host's driver accounts for processes.
+#[figure(83)]
 fn nvmlDeviceGetAccountingMode(device: nvmlDevice_t, mode: Out<c_uint>);
 
 #[refused("not kept for a VM's processes")]
@@ -40,7 +41,8 @@ fn nvmlDeviceGetAccountingStats(
 #[refused("not kept for a VM's processes")]
 fn nvmlDeviceGetAccountingPids(device: nvmlDevice_t, count: Out<c_uint>, pids: *mut c_uint);
 
-#[refused("not kept for a VM's processes")]
+/// For how many processes it accounts.
+#[figure(84)]
 fn nvmlDeviceGetAccountingBufferSize(device: nvmlDevice_t, buffer_size: Out<c_uint>);
 
 /// Utilization by this VM's processes.

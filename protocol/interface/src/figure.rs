@@ -198,7 +198,11 @@ pub fn host_figures<'f>(functions: impl Iterator<Item = &'f Function>) -> TokenS
     }
     quote! {
         // A function whose answer is a text has no numbers.
-        #[allow(unused_mut)]
+        #[allow(
+            unused_mut,
+            clippy::undocumented_unsafe_blocks,
+            clippy::if_same_then_else,
+        )]
         fn figure(nvml: &Nvml, device: nvmlDevice_t, number: u32, arguments: [u8; 4]) -> Answer {
             match number {
                 #arms
