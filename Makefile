@@ -64,11 +64,16 @@ tested: packages-build programs ## what the tests run, with all checks, into tar
 	@$(MAKE) --no-print-directory $(GUEST:%=out/debug/lib/lib%)
 	guest-frontend/link/link.sh redirect out/debug
 
-GUEST := cuda.so.1 cudart.so.13
+GUEST := cuda.so.1 cudart.so.13 nvidia-ml.so.1
 out/lib/lib%: target/release/libparagpu_$$(basename $$(basename $$*)).a guest-frontend/link/link.sh
 	guest-frontend/link/link.sh $(basename $(basename $*)) out
 out/debug/lib/lib%: target/debug/libparagpu_$$(basename $$(basename $$*)).a guest-frontend/link/link.sh
 	PROFILE=dev guest-frontend/link/link.sh $(basename $(basename $*)) out/debug
+# Its crate has another name than the library.
+out/lib/libnvidia-ml.so.1: target/release/libparagpu_nvml.a guest-frontend/link/link.sh
+	guest-frontend/link/link.sh nvml out
+out/debug/lib/libnvidia-ml.so.1: target/debug/libparagpu_nvml.a guest-frontend/link/link.sh
+	PROFILE=dev guest-frontend/link/link.sh nvml out/debug
 
 .PHONY: programs
 programs: cuda ## the CUDA test programs, into out/programs

@@ -1,4 +1,5 @@
-//! Derives the table of NVIDIA's driver from the description of its functions.
+//! Derives the table of NVIDIA's driver and the calls of the host's NVML from the
+//! description of their functions.
 
 use std::path::PathBuf;
 use std::{env, error, fs};
@@ -107,6 +108,9 @@ fn main() -> Result<(), Box<dyn error::Error>> {
     println!("cargo:rerun-if-changed=build.rs");
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     fs::write(out.join("driver.rs"), table()?.to_string())?;
+    let nvml = paragpu_interface::nvml()?;
+    let figures = paragpu_interface::host_figures(nvml.functions());
+    fs::write(out.join("figures.rs"), paragpu_interface::print(&figures)?)?;
     Ok(())
 }
 

@@ -26,6 +26,8 @@ VERSION = (0, 3, 0)
 CALLS = {
     0x0001: ("Ping", [("value", "u64")], "u64"),
     0x0002: ("SnapshotDevice", [("ordinal", "u32")], "DeviceSnapshot"),
+    0x0003: ("DeviceAsk", [("figure", "u32"), ("arguments", "u8x4")], "DeviceAnswer"),
+    0x0004: ("DeviceUse", [], "DeviceUsage"),
     0x0101: ("MemMap", [("address", "u64"), ("size", "u64")], ""),
     0x0102: ("MemUnmap", [("address", "u64")], ""),
     0x0103: ("MemGetInfo", [], "MemoryInfo"),
@@ -139,6 +141,8 @@ NUMBERS = {name: number for number, (name, _, _) in CALLS.items()}
 
 NUMBER_TYPES = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i32": "i", "i64": "q", "f32": "f", "bool": "?"}
 RECORDS = {
+    "DeviceAnswer": [("code", "u32"), ("values", "u64x5"), ("text", "Text")],
+    "DeviceUsage": [("limit", "u64"), ("used", "u64"), ("time", "u64"), ("processes", "Bytes")],
     "MemoryInfo": [("free", "u64"), ("total", "u64")],
     "GlobalInfo": [("address", "u64"), ("size", "u64")],
     "FunctionInfo": [("attributes", "Bytes"), ("parameters", "Bytes")],

@@ -33,6 +33,7 @@ pub mod host_function;
 pub mod launch;
 pub mod memory;
 pub mod module;
+pub mod monitor;
 pub mod objects;
 mod progress;
 mod ranges;

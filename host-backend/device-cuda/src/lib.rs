@@ -12,6 +12,7 @@
 mod device;
 mod graph;
 mod hash;
+mod management;
 mod memory;
 mod platform;
 mod retired;

@@ -112,6 +112,11 @@ impl SoftwareDevice {
             .cancel(Error::new(Status::LAUNCH_TIMEOUT, "cancelled"));
     }
 
+    /// Processors that its kernels run on.
+    pub(crate) fn cores(&self) -> u32 {
+        self.options.cores
+    }
+
     fn id(&mut self) -> u64 {
         self.next += 1;
         self.next - 1

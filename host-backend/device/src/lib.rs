@@ -15,6 +15,7 @@ mod context;
 mod error;
 mod event;
 mod graph;
+pub mod management;
 mod memory;
 mod module;
 mod stream;
@@ -122,6 +123,7 @@ pub trait Device:
     + GraphDevice
     + ContextDevice
     + WorkDevice
+    + management::Management
     + Send
 {
 }
@@ -135,6 +137,7 @@ impl<T> Device for T where
         + GraphDevice
         + ContextDevice
         + WorkDevice
+        + management::Management
         + Send
 {
 }

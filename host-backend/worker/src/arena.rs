@@ -120,6 +120,11 @@ impl<F> Arena<F> {
         std::mem::take(&mut self.dropped)
     }
 
+    /// The part in the VM's account.
+    pub(crate) fn share(&self) -> &Share {
+        &self.share
+    }
+
     /// Bytes the guest has.
     pub(crate) fn live(&self) -> u64 {
         self.live

@@ -39,6 +39,7 @@ mod images;
 mod intake;
 mod launch;
 pub mod live;
+mod management;
 mod memory;
 mod module;
 mod pages;

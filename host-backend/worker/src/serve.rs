@@ -226,6 +226,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         device,
         ..assigned.identity
     });
+    served.introduce();
     served.link.set_communicator(assigned.communicator);
     served.host.pages().adopt(guest_memory);
     let orders = Arc::new(tell(Arc::clone(control)));

@@ -11,6 +11,7 @@ use paragpu_protocol::layout::Regions;
 
 use crate::error::End;
 use crate::images::ImageStore;
+use crate::management::Manager;
 use crate::statistics::Statistics;
 use crate::transfer::attempts::Attempts;
 use crate::transfer::identity::Identity;
@@ -118,6 +119,8 @@ pub struct Session {
     pub(crate) printing: Printing,
     /// Moving and being written.
     pub(crate) transfer: Transfer,
+    /// What NVML asks.
+    pub(crate) management: Manager,
     /// What it counts.
     pub(crate) statistics: Arc<Statistics>,
 }
@@ -232,6 +235,7 @@ impl Session {
             errors: Errors::default(),
             printing: Printing::new(setup.output),
             transfer: Transfer::new(identity),
+            management: Manager::new(setup.snapshot.uuid),
             statistics,
         }
     }

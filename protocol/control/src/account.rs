@@ -27,8 +27,12 @@ pub const SLOTS: u32 = 4096;
 const HEAD: usize = 2;
 /// Words of one book.
 const BOOK: usize = HEAD + SLOTS as usize;
-/// Words in all.
-const WORDS: usize = 2 * BOOK;
+/// Words in all: behind the books two more for each slot. The first says whose
+/// the slot is, the second which process of the host serves it.
+const WORDS: usize = 2 * BOOK + 2 * SLOTS as usize;
+/// In a slot's first word behind the books: there is work, of the process in the
+/// lower half on the device between.
+const WORKS: u64 = 1 << 63;
 
 /// What is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,8 +111,33 @@ impl Account {
         }
     }
 
+    /// A word of a slot behind the books, from 1.
+    fn beside(&self, slot: u32, which: usize) -> &AtomicU64 {
+        let slot = slot.min(SLOTS - 1) as usize;
+        self.word(2 * BOOK + which.saturating_sub(1) * SLOTS as usize + slot)
+    }
+
+    /// Every session with work, as far as sessions said.
+    #[must_use]
+    pub fn occupants(&self) -> Vec<Occupant> {
+        let slots = self.word(Book::Device.start() + 1).load(Ordering::SeqCst);
+        let slots = 0..u32::try_from(slots).unwrap_or(SLOTS).min(SLOTS);
+        let occupant = |slot| {
+            let who = self.beside(slot, 1).load(Ordering::SeqCst);
+            let [_, _, _, device, _, _, _, _] = who.to_be_bytes();
+            (who & WORKS != 0).then(|| Occupant {
+                device: u32::from(device),
+                pid: (who & u64::from(u32::MAX)) as u32,
+                worker: self.beside(slot, 2).load(Ordering::SeqCst) as u32,
+                memory: self.slot(Book::Device, slot).load(Ordering::SeqCst),
+            })
+        };
+        slots.filter_map(occupant).collect()
+    }
+
     /// Clears a slot, whose session begins or is over.
     pub fn clear(&self, slot: u32) {
+        self.beside(slot, 1).store(0, Ordering::SeqCst);
         for book in Book::ALL {
             self.slot(book, slot).store(0, Ordering::SeqCst);
             self.word(book.start() + 1)
@@ -135,6 +164,19 @@ impl AsFd for Account {
     }
 }
 
+/// A session with work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Occupant {
+    /// The guest's ordinal of its device.
+    pub device: u32,
+    /// Its process in the guest.
+    pub pid: u32,
+    /// Its worker's process.
+    pub worker: u32,
+    /// Bytes of device memory that it has.
+    pub memory: u64,
+}
+
 /// A session's part in the account of its VM. The default is of none: it may
 /// have anything.
 #[derive(Debug, Clone, Default)]
@@ -152,6 +194,23 @@ impl Share {
     pub fn of(&self, book: Book) -> Self {
         let part = self.0.as_ref();
         Self(part.map(|(account, slot, _)| (Arc::clone(account), *slot, book)))
+    }
+
+    /// Says whose the session is: process `pid` of the guest, on `device`.
+    pub fn introduce(&self, device: u32, pid: u32) {
+        if let Some((account, slot, _)) = &self.0 {
+            let worker = u64::from(std::process::id());
+            account.beside(*slot, 2).store(worker, Ordering::SeqCst);
+            let who = WORKS | u64::from(device & 0xff) << 32 | u64::from(pid);
+            account.beside(*slot, 1).store(who, Ordering::SeqCst);
+        }
+    }
+
+    /// Every session of the VM with work; `None` without an account.
+    #[must_use]
+    pub fn occupants(&self) -> Option<Vec<Occupant>> {
+        let (account, ..) = self.0.as_ref()?;
+        Some(account.occupants())
     }
 
     /// Counts bytes more; false, and nothing counted, past the limit.
@@ -255,6 +314,36 @@ mod tests {
         });
         let used = account.used(Book::Device);
         assert!((1..=1000).contains(&used), "{used}");
+    }
+
+    #[test]
+    fn sessions_say_whose_they_are() {
+        let account = Arc::new(Account::new().unwrap());
+        account.limit_to(Book::Device, 100);
+        account.clear(0);
+        account.clear(9);
+        let (silent, known) = (
+            Share::new(Arc::clone(&account), 0),
+            Share::new(Arc::clone(&account), 9),
+        );
+        assert!(silent.take(1) && known.take(30));
+        assert_eq!(account.occupants(), []);
+        known.introduce(2, u32::MAX);
+        let occupant = Occupant {
+            device: 2,
+            pid: u32::MAX,
+            worker: std::process::id(),
+            memory: 30,
+        };
+        assert_eq!(silent.occupants(), Some(vec![occupant]));
+        // What is beside the slots counts as no bytes.
+        assert_eq!(account.used(Book::Device), 31);
+        account.clear(9);
+        assert_eq!(
+            (account.occupants(), account.used(Book::Device)),
+            (Vec::new(), 1)
+        );
+        assert_eq!(Share::default().occupants(), None);
     }
 
     #[test]

@@ -51,6 +51,12 @@ where
     syn::parse2::<LitInt>(inside)?.base10_parse()
 }
 
+/// Integers with commas between.
+pub(crate) fn numbers(inside: TokenStream) -> syn::Result<Vec<u32>> {
+    let numbers = Punctuated::<LitInt, Token![,]>::parse_terminated.parse2(inside)?;
+    numbers.iter().map(LitInt::base10_parse).collect()
+}
+
 /// One text.
 pub(crate) fn text(inside: TokenStream) -> syn::Result<String> {
     Ok(syn::parse2::<LitStr>(inside)?.value())

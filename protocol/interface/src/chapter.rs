@@ -96,7 +96,7 @@ impl Library {
     /// Is a function of the runtime served, in view of what the driver serves?
     #[must_use]
     pub fn why_refused<'l>(&self, function: &'l Function, driver: &'l Self) -> Option<&'l str> {
-        if let Serving::Refused(why) = &function.serving {
+        if let Serving::Refused(why) | Serving::Denied(why) = &function.serving {
             return Some(why);
         }
         let called = match &function.serving {

@@ -163,7 +163,7 @@ pub fn direct<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type) 
 }
 
 /// Is this type of that name?
-fn is(kind: &Type, name: &str) -> bool {
+pub(crate) fn is(kind: &Type, name: &str) -> bool {
     match kind {
         Type::Path(path) => path
             .path
@@ -175,18 +175,30 @@ fn is(kind: &Type, name: &str) -> bool {
 }
 
 /// The exported functions that say that they are not served, by
-/// `super::refuse(name, &SAID)`.
+/// `super::refuse(name, &SAID)`, or that a guest may not, by `super::deny()`.
 #[must_use]
 pub fn stubs<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type) -> TokenStream {
     let mut code = TokenStream::new();
     for function in functions {
-        let Serving::Refused(why) = &function.serving else {
-            continue;
+        let (why, denied) = match &function.serving {
+            Serving::Refused(why) => (why, false),
+            Serving::Denied(why) => (why, true),
+            _ => continue,
         };
         for symbol in &function.symbols {
             let name = &symbol.name;
             let exported = identifier(name);
             let doc = format!("`{name}`: not served: {why}.");
+            if denied {
+                code.extend(quote! {
+                    #[doc = #doc]
+                    #[unsafe(no_mangle)]
+                    pub extern "C" fn #exported() -> #result {
+                        super::deny()
+                    }
+                });
+                continue;
+            }
             code.extend(quote! {
                 #[doc = #doc]
                 #[unsafe(no_mangle)]

@@ -60,6 +60,16 @@ pub enum Serving {
     },
     /// It is not served, and why.
     Refused(String),
+    /// Not served, for this reason: a guest may not do it.
+    Denied(String),
+    /// In NVML: the host answers the question of this number, whose arguments
+    /// are below these limits.
+    Figure {
+        /// Fixed for ever.
+        number: u32,
+        /// One an argument.
+        limits: Vec<u32>,
+    },
 }
 
 /// A function of a library: one C signature with all symbols that have it.
@@ -93,7 +103,7 @@ impl Function {
     /// Is it served?
     #[must_use]
     pub fn served(&self) -> bool {
-        !matches!(self.serving, Serving::Refused(_))
+        !matches!(self.serving, Serving::Refused(_) | Serving::Denied(_))
     }
 
     pub(crate) fn parse(chapter: &str, item: &TraitItemFn) -> syn::Result<Self> {
@@ -121,6 +131,8 @@ impl Function {
                 "default_stream" => function.mode = Mode::Implied,
                 "before_init" => function.before_init = true,
                 "refused" => function.serving = Serving::Refused(attribute::text(inside)?),
+                "denied" => function.serving = Serving::Denied(attribute::text(inside)?),
+                "figure" => function.serving = figure(inside)?,
                 "by_hand" => function.serving = Serving::ByHand,
                 "direct" => function.serving = direct(inside, true)?,
                 "direct_without_context" => function.serving = direct(inside, false)?,
@@ -174,6 +186,16 @@ impl Function {
             }
         })
     }
+}
+
+/// `number, limits…`.
+fn figure(inside: TokenStream) -> syn::Result<Serving> {
+    let mut limits = attribute::numbers(inside.clone())?;
+    if limits.is_empty() {
+        return Err(syn::Error::new_spanned(inside, "a figure has a number"));
+    }
+    let number = limits.remove(0);
+    Ok(Serving::Figure { number, limits })
 }
 
 /// `cuNAME(arguments)`.

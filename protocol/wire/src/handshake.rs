@@ -48,7 +48,8 @@ crate::record! {
         /// With a token: how many counted frames of the session the guest has
         /// received ([`crate::frame::is_counted`]).
         received: u64,
-        /// Process id in the guest, for listings.
+        /// Process id in the guest, for listings; 0 of a connection that only
+        /// asks about the device.
         pid: u32,
     }
 

@@ -21,6 +21,41 @@ crate::record! {
         attributes: Bytes<'a>,
     }
 
+    /// What the host says to a question of NVML.
+    DeviceAnswer<'a> {
+        /// An nvmlReturn_t: 0 is success.
+        code: u32,
+        /// The numbers that come out, in order; zeros after them. A negative
+        /// number is extended to 64 bits.
+        values: [u64; 5],
+        /// The text that comes out; empty where none does.
+        text: Text<'a>,
+    }
+
+    /// What the sessions of a VM have of a device.
+    DeviceUsage<'a> {
+        /// Bytes of memory that they may have together.
+        limit: u64,
+        /// Bytes that they have.
+        used: u64,
+        /// Microseconds since 1970 at the end of the interval in which
+        /// utilization was measured.
+        time: u64,
+        /// Each session with work: [`ProcessUsage`], one after the other.
+        processes: Bytes<'a>,
+    }
+
+    /// What a session has of a device.
+    ProcessUsage {
+        /// Process id in the guest.
+        pid: u32,
+        /// Percent of the device's time; [`ProcessUsage::UNKNOWN`] where
+        /// nothing measures it.
+        utilization: u32,
+        /// Bytes of memory.
+        memory: u64,
+    }
+
     /// cuMemGetInfo, in bytes.
     MemoryInfo {
         /// Can still be had.
@@ -164,6 +199,18 @@ crate::record! {
         sampling: Sampling,
         /// Another view of the array; its format 0 with extent 0 means none.
         view: ResourceView,
+    }
+}
+
+impl ProcessUsage {
+    /// In [`utilization`](Self::utilization): nothing measures it.
+    pub const UNKNOWN: u32 = u32::MAX;
+
+    /// Reads what [`DeviceUsage::processes`] holds. A last incomplete one is
+    /// left out.
+    pub fn all(bytes: Bytes<'_>) -> impl Iterator<Item = Self> + '_ {
+        let mut reader = Reader::new(bytes.0);
+        std::iter::from_fn(move || reader.field().ok())
     }
 }
 

@@ -120,7 +120,7 @@ impl Dialer {
             ordinal: self.ordinal,
             regions: self.regions,
             polling: self.polling,
-            resume: Some(resume),
+            purpose: Purpose::Resume(resume),
         };
         attempt.first()
     }
@@ -148,9 +148,57 @@ pub fn connect(config: &Guest, ordinal: u32) -> Result<Connected, Error> {
         ordinal,
         regions,
         polling: polling(config),
-        resume: None,
+        purpose: Purpose::Compute,
     };
     attempt.first()
+}
+
+/// Connects as [`connect`], to ask about the device and nothing else: the
+/// connection takes no addresses of the process, and no process of the guest
+/// is named.
+///
+/// # Errors
+/// As [`connect`].
+pub(crate) fn connect_to_ask(config: &Guest, ordinal: u32) -> Result<Connected, Error> {
+    let regions = Regions::of(ordinal).ok_or(Error::NoDevice(ordinal))?;
+    let attempt = Attempt {
+        config,
+        ordinal,
+        regions,
+        polling: polling(config),
+        purpose: Purpose::Ask,
+    };
+    attempt.first()
+}
+
+/// Does something listen where the configuration says? No session begins.
+#[must_use]
+pub fn is_host_there(config: &Guest) -> bool {
+    let there = |communicator: Communicator| match communicator {
+        Communicator::Pci => config.pci.device.exists(),
+        Communicator::Shm => dial_unix(&config.shm.socket).is_ok(),
+        Communicator::Unix => dial_unix(&config.unix.socket).is_ok(),
+        Communicator::Vsock => {
+            let Vsock { cid, port } = config.vsock;
+            stream::sockets::connect_vsock(cid, port).is_ok()
+        }
+        Communicator::Tcp => {
+            let address = config.tcp.address.0.as_deref().unwrap_or_default();
+            stream::sockets::connect_tcp(address, TCP_PATIENCE).is_ok()
+        }
+        Communicator::Auto => false,
+    };
+    config.candidates().into_iter().any(there)
+}
+
+/// What a connection is for.
+enum Purpose {
+    /// A new session of this process.
+    Compute,
+    /// Questions about the device.
+    Ask,
+    /// A session that is there already.
+    Resume(Resume),
 }
 
 struct Attempt<'a> {
@@ -158,7 +206,7 @@ struct Attempt<'a> {
     ordinal: u32,
     regions: Regions,
     polling: Polling,
-    resume: Option<Resume>,
+    purpose: Purpose,
 }
 
 impl Attempt<'_> {
@@ -207,8 +255,12 @@ impl Attempt<'_> {
     }
 
     fn hello(&self, transport: Transport) -> Vec<u8> {
-        let mut hello = Hello::new(transport, self.ordinal, std::process::id());
-        if let Some(resume) = &self.resume {
+        let pid = match self.purpose {
+            Purpose::Ask => 0,
+            _ => std::process::id(),
+        };
+        let mut hello = Hello::new(transport, self.ordinal, pid);
+        if let Purpose::Resume(resume) = &self.purpose {
             hello.token = resume.token;
             hello.received = resume.received;
         }
@@ -218,8 +270,9 @@ impl Attempt<'_> {
     fn rings(&self) -> shm::Options {
         shm::Options {
             polling: self.polling,
-            window_address: match &self.resume {
-                Some(resume) if resume.has_window => None,
+            window_address: match &self.purpose {
+                Purpose::Ask => None,
+                Purpose::Resume(resume) if resume.has_window => None,
                 _ => Some(self.regions.window),
             },
         }

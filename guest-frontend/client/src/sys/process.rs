@@ -65,7 +65,7 @@ pub fn print(to_error: bool, bytes: &[u8]) {
 
 /// Starts a thread with every signal blocked: the program's handlers run on
 /// the program's own threads.
-pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
+pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
     let body = move || {
         block_signals();
         body();

@@ -187,12 +187,8 @@ pub fn snapshot(device: CUdevice) -> Result<&'static Snapshot> {
     if let Some(snapshot) = place.get() {
         return Ok(snapshot);
     }
-    let first = first_session()?;
-    let snapshot = if ordinal == first.ordinal() {
-        first.snapshot()?
-    } else {
-        first.device().snapshot_of(ordinal)?
-    };
+    // A session answers for its own device only.
+    let snapshot = session(ordinal)?.snapshot()?;
     Ok(place.get_or_init(|| snapshot))
 }
 

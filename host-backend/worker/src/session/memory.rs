@@ -42,6 +42,16 @@ impl DeviceMemory {
         self.arena.count_for(share);
     }
 
+    /// The part in the VM's account.
+    pub(crate) fn share(&self) -> &Share {
+        self.arena.share()
+    }
+
+    /// Most bytes that the guest may have.
+    pub(crate) fn limit(&self) -> u64 {
+        self.arena.limit()
+    }
+
     /// Bytes that the guest has.
     pub(crate) fn live(&self) -> u64 {
         self.arena.live()

@@ -94,3 +94,21 @@ pub(crate) fn peer_process(socket: BorrowedFd<'_>) -> Option<i32> {
     };
     (got == 0 && peer.pid > 0).then_some(peer.pid)
 }
+
+/// Processor time of a process so far; `None` where it is gone.
+pub(crate) fn processor_time(pid: u32) -> Option<std::time::Duration> {
+    let pid = libc::pid_t::try_from(pid).ok()?;
+    let mut clock = 0;
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: both only write to the places that they are given.
+    let got = unsafe {
+        libc::clock_getcpuclockid(pid, &raw mut clock) == 0
+            && libc::clock_gettime(clock, &raw mut time) == 0
+    };
+    let seconds = u64::try_from(time.tv_sec).ok()?;
+    let nanoseconds = u32::try_from(time.tv_nsec).ok()?;
+    got.then(|| std::time::Duration::new(seconds, nanoseconds))
+}

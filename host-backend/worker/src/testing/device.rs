@@ -259,6 +259,8 @@ pub fn snapshot() -> Snapshot {
     }
 }
 
+impl paragpu_device::management::Management for TestDevice {}
+
 impl MemoryDevice for TestDevice {
     fn memory_map(&mut self, address: u64, size: u64) -> Result<()> {
         let mut state = self.enter("memory_map")?;

@@ -1,0 +1,114 @@
+//! Questions about a device, without a session's address space: what NVML is
+//! asked. A process may have a monitor and a session of one device.
+
+use std::sync::Arc;
+
+use paragpu_config::guest::Guest;
+use paragpu_protocol::table::{DeviceAsk, DeviceUse, SnapshotDevice};
+use paragpu_protocol::types::ProcessUsage;
+
+use crate::connection::Link;
+use crate::connection::connect::{Connected, connect_to_ask};
+use crate::error::{Error, Result};
+use crate::snapshot::Snapshot;
+
+/// What the host said to a question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// An nvmlReturn_t; 0 is success.
+    pub code: u32,
+    /// The numbers that came out.
+    pub values: [u64; 5],
+    /// The text that came out.
+    pub text: String,
+}
+
+/// What the sessions of the VM have of a device.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Usage {
+    /// Bytes of memory that they may have together.
+    pub limit: u64,
+    /// Bytes that they have.
+    pub used: u64,
+    /// Microseconds since 1970 when it was so.
+    pub time: u64,
+    /// Each session with work.
+    pub processes: Vec<ProcessUsage>,
+}
+
+/// A connection on which questions are asked.
+#[derive(Debug)]
+pub struct Monitor {
+    link: Link,
+    ordinal: u32,
+    device_count: u32,
+}
+
+impl Monitor {
+    /// Connects as `config` says. The host may start a worker for it.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn open(config: &Guest, ordinal: u32) -> Result<Self, Error> {
+        let Connected {
+            connection,
+            welcome,
+            spin,
+            ..
+        } = connect_to_ask(config, ordinal)?;
+        Ok(Self {
+            link: Link::new(connection, spin),
+            ordinal,
+            device_count: welcome.device_count,
+        })
+    }
+
+    /// How many devices the guest has.
+    #[must_use]
+    pub fn device_count(&self) -> u32 {
+        self.device_count
+    }
+
+    /// All that is constant about the device.
+    ///
+    /// # Errors
+    /// As [`Link::check`].
+    pub fn snapshot(&self) -> Result<Arc<Snapshot>> {
+        let ordinal = self.ordinal;
+        let ask = SnapshotDevice { ordinal };
+        self.link
+            .call_with(&ask, None, |reply| Arc::new(Snapshot::from_wire(&reply)))
+    }
+
+    /// Asks for the figure of this number.
+    ///
+    /// # Errors
+    /// As [`Link::check`].
+    pub fn ask(&self, figure: u32, arguments: [u8; 4]) -> Result<Answer> {
+        let ask = DeviceAsk { figure, arguments };
+        self.link.call_with(&ask, None, |answer| Answer {
+            code: answer.code,
+            values: answer.values,
+            text: answer.text.0.to_owned(),
+        })
+    }
+
+    /// What the sessions of the VM have of the device.
+    ///
+    /// # Errors
+    /// As [`Link::check`].
+    pub fn usage(&self) -> Result<Usage> {
+        self.link.call_with(&DeviceUse {}, None, |usage| Usage {
+            limit: usage.limit,
+            used: usage.used,
+            time: usage.time,
+            processes: ProcessUsage::all(usage.processes).collect(),
+        })
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        self.link.close();
+    }
+}

@@ -1,0 +1,170 @@
+//! The connections to the VM's devices: opened when asked for, closed when
+//! nobody asks.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use paragpu_client::Error;
+use paragpu_client::connection::connect;
+use paragpu_client::monitor::{Monitor, Usage};
+use paragpu_client::snapshot::Snapshot;
+use paragpu_client::sys::process;
+use paragpu_config::guest::Guest;
+use paragpu_protocol::layout::MAX_DEVICES;
+use paragpu_protocol::status::Status;
+
+use crate::code::{Code, Result};
+
+/// How long a connection is kept that nobody uses.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// The devices of one process; a forked child has its own.
+#[derive(Debug, Default)]
+pub(crate) struct Devices {
+    inner: Mutex<Inner>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    config: Option<Arc<Guest>>,
+    monitors: BTreeMap<u32, Arc<Monitor>>,
+    /// What is constant stays when connections are closed.
+    snapshots: BTreeMap<u32, Arc<Snapshot>>,
+    count: Option<u32>,
+    used: Option<Instant>,
+    /// A thread closes what is idle.
+    watched: bool,
+}
+
+impl Devices {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes sure that a host is where the configuration says.
+    pub(crate) fn probe(&self) -> Result {
+        let mut inner = self.lock();
+        if !inner.monitors.is_empty() {
+            return Ok(());
+        }
+        let config = inner.config()?;
+        match connect::is_host_there(&config) {
+            true => Ok(()),
+            false => Err(Code::DRIVER_NOT_LOADED),
+        }
+    }
+
+    /// How many devices the VM has.
+    pub(crate) fn count(&'static self) -> Result<u32> {
+        if let Some(count) = self.lock().count {
+            return Ok(count);
+        }
+        let count = self.monitor(0)?.device_count().min(MAX_DEVICES);
+        self.lock().count = Some(count);
+        Ok(count)
+    }
+
+    /// All that is constant about a device.
+    pub(crate) fn snapshot(&'static self, ordinal: u32) -> Result<Arc<Snapshot>> {
+        if let Some(snapshot) = self.lock().snapshots.get(&ordinal) {
+            return Ok(Arc::clone(snapshot));
+        }
+        let snapshot = self.with(ordinal, Monitor::snapshot)?;
+        self.lock().snapshots.insert(ordinal, Arc::clone(&snapshot));
+        Ok(snapshot)
+    }
+
+    /// What the VM's sessions have of a device.
+    pub(crate) fn usage(&'static self, ordinal: u32) -> Result<Usage> {
+        self.with(ordinal, Monitor::usage)
+    }
+
+    /// Asks the host for a figure.
+    pub(crate) fn ask(
+        &'static self,
+        ordinal: u32,
+        figure: u32,
+        arguments: [u8; 4],
+    ) -> Result<paragpu_client::monitor::Answer> {
+        let answer = self.with(ordinal, |monitor| monitor.ask(figure, arguments))?;
+        match answer.code {
+            0 => Ok(answer),
+            code => Err(Code(code)),
+        }
+    }
+
+    /// Closes every connection.
+    pub(crate) fn close(&self) {
+        let monitors = std::mem::take(&mut self.lock().monitors);
+        drop(monitors);
+        self.changed.notify_all();
+    }
+
+    /// Asks over the connection to a device; once more over another where the
+    /// first was lost.
+    fn with<T>(
+        &'static self,
+        ordinal: u32,
+        ask: impl Fn(&Monitor) -> std::result::Result<T, Status>,
+    ) -> Result<T> {
+        for _ in 0..2 {
+            let monitor = self.monitor(ordinal)?;
+            if let Ok(answer) = ask(&monitor) {
+                return Ok(answer);
+            }
+            let mut inner = self.lock();
+            let failed = |open: &Arc<Monitor>| Arc::ptr_eq(open, &monitor);
+            if inner.monitors.get(&ordinal).is_some_and(failed) {
+                inner.monitors.remove(&ordinal);
+            }
+        }
+        Err(Code::GPU_IS_LOST)
+    }
+
+    /// The connection to a device.
+    fn monitor(&'static self, ordinal: u32) -> Result<Arc<Monitor>> {
+        let mut inner = self.lock();
+        inner.used = Some(Instant::now());
+        if let Some(monitor) = inner.monitors.get(&ordinal) {
+            return Ok(Arc::clone(monitor));
+        }
+        let config = inner.config()?;
+        let monitor = Monitor::open(&config, ordinal).map_err(|error| Code::from(&error))?;
+        let monitor = Arc::new(monitor);
+        inner.monitors.insert(ordinal, Arc::clone(&monitor));
+        inner.used = Some(Instant::now());
+        if !std::mem::replace(&mut inner.watched, true) {
+            process::spawn("paragpu-nvml", || self.watch());
+        }
+        Ok(monitor)
+    }
+
+    /// Closes connections once nobody asks.
+    fn watch(&self) {
+        let mut inner = self.lock();
+        while !inner.monitors.is_empty() {
+            let idle = inner.used.map_or(IDLE, |used| used.elapsed());
+            if idle >= IDLE {
+                inner.monitors.clear();
+                break;
+            }
+            let waited = self.changed.wait_timeout(inner, IDLE - idle);
+            inner = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        inner.watched = false;
+    }
+}
+
+impl Inner {
+    fn config(&mut self) -> Result<Arc<Guest>> {
+        if let Some(config) = &self.config {
+            return Ok(Arc::clone(config));
+        }
+        let config = Guest::load().map_err(|error| Error::Configuration(Box::new(error)));
+        let config = Arc::new(config.map_err(|error| Code::from(&error))?);
+        self.config = Some(Arc::clone(&config));
+        Ok(config)
+    }
+}

@@ -1,0 +1,92 @@
+//! Start and end.
+//!
+//! Users are counted: the library is initialized while one is there. A forked
+//! child stays initialized, as NVML's users expect, and gets connections of its
+//! own: of its parent's state nothing is touched, since locks may be held for
+//! ever and threads are missing.
+
+use std::ffi::{c_char, c_uint};
+use std::ptr::null_mut;
+use std::sync::Once;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use paragpu_client::sys::process;
+
+use crate::code::{Code, Result};
+use crate::devices::Devices;
+
+static USERS: AtomicU32 = AtomicU32::new(0);
+/// Null until this process needs it.
+static DEVICES: AtomicPtr<Devices> = AtomicPtr::new(null_mut());
+
+extern "C" fn in_child() {
+    DEVICES.store(null_mut(), Ordering::Release);
+}
+
+fn at_end() {
+    devices().close();
+}
+
+/// Is anybody between nvmlInit and nvmlShutdown?
+pub(crate) fn is_initialized() -> bool {
+    USERS.load(Ordering::Acquire) > 0
+}
+
+/// The devices of this process.
+pub(crate) fn devices() -> &'static Devices {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the handler only stores to an atomic, which is safe after fork.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        process::at_end(at_end);
+    });
+    let current = DEVICES.load(Ordering::Acquire);
+    let current = if current.is_null() {
+        let new = Box::into_raw(Box::default());
+        match DEVICES.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => new,
+            Err(other) => {
+                // SAFETY: made above, and seen by nobody.
+                drop(unsafe { Box::from_raw(new) });
+                other
+            }
+        }
+    } else {
+        current
+    };
+    // SAFETY: what is stored was leaked, and is never freed.
+    unsafe { &*current }
+}
+
+fn initialize() -> Result {
+    if !is_initialized() {
+        devices().probe()?;
+    }
+    USERS.fetch_add(1, Ordering::AcqRel);
+    Ok(())
+}
+
+pub(crate) fn nvmlInit_v2() -> Result {
+    initialize()
+}
+
+pub(crate) fn nvmlInitWithFlags(_flags: c_uint) -> Result {
+    initialize()
+}
+
+pub(crate) fn nvmlShutdown() -> Result {
+    let less = |users: u32| users.checked_sub(1);
+    let before = USERS.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+    match before {
+        Ok(1) => devices().close(),
+        Ok(_) => {}
+        Err(_) => return Err(Code::UNINITIALIZED),
+    }
+    Ok(())
+}
+
+/// A result code in words.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlErrorString(result: c_uint) -> *const c_char {
+    Code(result).text().as_ptr()
+}

@@ -1,0 +1,43 @@
+//! Memory: what this VM's sessions have, of what they may have.
+
+use super::boundary::Out;
+use super::init::devices;
+use super::types::{nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t, version_of};
+use super::{device, put, version};
+use crate::code::Result;
+
+fn memory(handle: nvmlDevice_t) -> Result<nvmlMemory_t> {
+    let usage = devices().usage(device(handle)?)?;
+    Ok(nvmlMemory_t {
+        total: usage.limit,
+        free: usage.limit.saturating_sub(usage.used),
+        used: usage.used,
+    })
+}
+
+pub(crate) fn nvmlDeviceGetMemoryInfo(
+    handle: nvmlDevice_t,
+    place: Out<'_, nvmlMemory_t>,
+) -> Result {
+    place.present()?.put(memory(handle)?)
+}
+
+pub(crate) unsafe fn nvmlDeviceGetMemoryInfo_v2(
+    handle: nvmlDevice_t,
+    place: *mut nvmlMemory_v2_t,
+) -> Result {
+    let wanted = version_of::<nvmlMemory_v2_t>(2);
+    version(place, wanted)?;
+    let nvmlMemory_t { total, free, used } = memory(handle)?;
+    put(
+        place,
+        nvmlMemory_v2_t {
+            version: wanted,
+            total,
+            // What the host's driver keeps is not the VM's.
+            reserved: 0,
+            free,
+            used,
+        },
+    )
+}

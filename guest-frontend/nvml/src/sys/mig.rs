@@ -1,0 +1,21 @@
+//! Instances of a GPU, which a guest has none of.
+
+use std::ffi::c_uint;
+
+use super::boundary::Out;
+use super::device;
+use super::types::nvmlDevice_t;
+use crate::code::Result;
+
+pub(crate) fn nvmlDeviceIsMigDeviceHandle(handle: nvmlDevice_t, is: Out<'_, c_uint>) -> Result {
+    device(handle)?;
+    is.put(0)
+}
+
+pub(crate) fn nvmlDeviceGetMaxMigDeviceCount(
+    handle: nvmlDevice_t,
+    count: Out<'_, c_uint>,
+) -> Result {
+    device(handle)?;
+    count.put(0)
+}

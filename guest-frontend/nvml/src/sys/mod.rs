@@ -1,0 +1,229 @@
+//! The C interface: what every function goes through.
+//!
+// An unsafe function here is a C function or a step of one; what its caller
+// must keep stands once, above it.
+#![allow(unsafe_op_in_unsafe_fn, clippy::not_unsafe_ptr_arg_deref)]
+// Functions have NVML's names.
+#![allow(non_snake_case)]
+
+use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicBool;
+
+use paragpu_client::monitor::Answer;
+
+use crate::code::{Code, Result};
+use types::{nvmlDevice_t, nvmlReturn_t};
+
+pub(crate) mod boundary;
+pub mod device;
+pub mod event;
+pub mod field;
+pub mod init;
+pub mod memory;
+pub mod mig;
+pub mod pcie;
+pub mod process;
+pub mod system;
+pub mod thermal;
+pub mod topology;
+pub mod types;
+pub mod unit;
+
+/// Numbers of figures, by the functions' names.
+#[allow(non_upper_case_globals)]
+pub mod numbers {
+    include!(concat!(env!("OUT_DIR"), "/numbers.rs"));
+}
+
+/// What the library exports and serves, as the description of NVML declares it
+/// (protocol/interface/nvml).
+// Each generated block is safe where the caller keeps to NVML's manual, which
+// is what every exported function asks for.
+#[allow(missing_docs, unused_unsafe, clippy::undocumented_unsafe_blocks)]
+pub mod exports {
+    use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
+
+    use super::boundary::Boundary;
+    use super::types::*;
+
+    include!(concat!(env!("OUT_DIR"), "/exports.rs"));
+}
+
+/// What the library exports and does not serve.
+pub mod stubs {
+    use std::sync::atomic::AtomicBool;
+
+    use super::types::nvmlReturn_t;
+
+    include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
+}
+
+/// Runs the body of an exported function. Nothing unwinds into C.
+fn guard(body: impl FnOnce() -> Result) -> nvmlReturn_t {
+    guard_before_init(|| match init::is_initialized() {
+        true => body(),
+        false => Err(Code::UNINITIALIZED),
+    })
+}
+
+/// [`guard`] for functions that may be called before nvmlInit.
+fn guard_before_init(body: impl FnOnce() -> Result) -> nvmlReturn_t {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => Code::SUCCESS.0,
+        Ok(Err(code)) => code.0,
+        Err(_) => Code::UNKNOWN.0,
+    }
+}
+
+/// What a function that is not served does. Programs try many of these: no word.
+fn refuse(_: &str, _: &AtomicBool) -> nvmlReturn_t {
+    guard(|| Err(Code::NOT_SUPPORTED))
+}
+
+/// What a function that a guest may not use does.
+fn deny() -> nvmlReturn_t {
+    guard(|| Err(Code::NO_PERMISSION))
+}
+
+/// The ordinal that a handle stands for.
+fn device(handle: nvmlDevice_t) -> Result<u32> {
+    device::ordinal(handle)
+}
+
+/// The device that questions about the system go to.
+fn first() -> Result<u32> {
+    match init::devices().count()? {
+        0 => Err(Code::NOT_SUPPORTED),
+        _ => Ok(0),
+    }
+}
+
+/// Asks for a figure; each argument comes with what it must be below.
+fn ask(ordinal: u32, figure: u32, arguments: &[(c_uint, u32)]) -> Result<Answer> {
+    let mut bytes = [0; 4];
+    for (place, (argument, limit)) in bytes.iter_mut().zip(arguments) {
+        if argument >= limit {
+            return Err(Code::INVALID_ARGUMENT);
+        }
+        *place = u8::try_from(*argument).map_err(|_| Code::INVALID_ARGUMENT)?;
+    }
+    init::devices().ask(ordinal, figure, bytes)
+}
+
+/// Asks for a figure that is a text.
+fn ask_text(ordinal: u32, figure: u32) -> Result<String> {
+    Ok(ask(ordinal, figure, &[])?.text)
+}
+
+/// Something made of an answer's numbers.
+trait Scatter {
+    /// From the numbers at the start of `values`.
+    fn scatter(values: &[u64]) -> Self;
+}
+
+impl Scatter for c_uint {
+    fn scatter(values: &[u64]) -> Self {
+        values.first().map_or(0, |value| *value as Self)
+    }
+}
+
+impl Scatter for c_int {
+    fn scatter(values: &[u64]) -> Self {
+        values.first().map_or(0, |value| *value as Self)
+    }
+}
+
+impl Scatter for c_ulonglong {
+    fn scatter(values: &[u64]) -> Self {
+        values.first().copied().unwrap_or(0)
+    }
+}
+
+impl<T: Scatter + Copy, const N: usize> Scatter for [T; N] {
+    fn scatter(values: &[u64]) -> Self {
+        std::array::from_fn(|place| T::scatter(values.get(place..).unwrap_or_default()))
+    }
+}
+
+/// Writes what begins at number `from` of an answer.
+///
+/// # Safety
+/// `place` is null, or writable and aligned for a `T`.
+unsafe fn scatter<T: Scatter>(place: *mut T, answer: &Answer, from: usize) -> Result {
+    put(
+        place,
+        T::scatter(answer.values.get(from..).unwrap_or_default()),
+    )
+}
+
+/// Writes through a pointer that must not be null.
+///
+/// # Safety
+/// `place` is null, or writable and aligned for a `T`.
+unsafe fn put<T>(place: *mut T, value: T) -> Result {
+    present(place)?;
+    place.write(value);
+    Ok(())
+}
+
+/// Refuses a null pointer. What is there need not be a value yet.
+fn present<T>(place: *const T) -> Result {
+    match place.is_null() {
+        true => Err(Code::INVALID_ARGUMENT),
+        false => Ok(()),
+    }
+}
+
+/// The version of a structure, which its first word says and must be `wanted`.
+///
+/// # Safety
+/// `place` is null, or begins with a readable word.
+unsafe fn version<T>(place: *const T, wanted: c_uint) -> Result {
+    present(place)?;
+    match place.cast::<c_uint>().read() == wanted {
+        true => Ok(()),
+        false => Err(Code::ARGUMENT_VERSION_MISMATCH),
+    }
+}
+
+/// Writes text, ended with a zero, where it fits into `length` bytes.
+///
+/// # Safety
+/// `place` is null or writable for `length` bytes.
+unsafe fn put_text(place: *mut c_char, length: c_uint, text: &str) -> Result {
+    present(place)?;
+    let room = usize::try_from(length).unwrap_or(0);
+    if room < text.len() + 1 {
+        return Err(Code::INSUFFICIENT_SIZE);
+    }
+    std::ptr::copy_nonoverlapping(text.as_ptr().cast(), place, text.len());
+    place.add(text.len()).write(0);
+    Ok(())
+}
+
+/// Writes a list where the program has room for it, as NVML does: `count` is
+/// the room, and then how many there are.
+///
+/// # Safety
+/// `count` is null or a readable and writable word; `place` is null or writable
+/// for as many `T` as it says.
+unsafe fn put_list<T>(place: *mut T, count: *mut c_uint, list: Vec<T>) -> Result {
+    present(count)?;
+    let room = count.read() as usize;
+    let all = c_uint::try_from(list.len()).map_err(|_| Code::UNKNOWN)?;
+    count.write(all);
+    if list.is_empty() {
+        return Ok(());
+    }
+    if place.is_null() && room > 0 {
+        return Err(Code::INVALID_ARGUMENT);
+    }
+    if room < list.len() {
+        return Err(Code::INSUFFICIENT_SIZE);
+    }
+    for (index, item) in list.into_iter().enumerate() {
+        place.add(index).write(item);
+    }
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! The place on the bus, as CUDA reports it.
+
+use std::ffi::{c_char, c_uint};
+
+use super::boundary::Out;
+use super::init::devices;
+use super::types::{PciInfo1, PciInfo2, nvmlDevice_t, nvmlPciInfo_t, nvmlPciInfoExt_t, version_of};
+use super::{device, put, version};
+use crate::code::{Code, Result};
+
+/// PCI class of a 3D controller.
+const CLASS: (c_uint, c_uint) = (3, 2);
+
+/// Domain, bus, device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    domain: u32,
+    bus: u32,
+    device: u32,
+}
+
+impl Place {
+    /// Of `domain:bus:device.function`, or without domain or function.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let place = text.split_once('.').map_or(text, |(place, _)| place);
+        let mut parts = place.rsplit(':');
+        let mut next = || parts.next().map(|part| u32::from_str_radix(part, 16));
+        let (device, bus) = (next()?.ok()?, next()?.ok()?);
+        let domain = next().unwrap_or(Ok(0)).ok()?;
+        parts.next().is_none().then_some(Self {
+            domain,
+            bus,
+            device,
+        })
+    }
+
+    fn legacy(self) -> String {
+        let Self {
+            domain,
+            bus,
+            device,
+        } = self;
+        format!("{domain:04X}:{bus:02X}:{device:02X}.0")
+    }
+
+    fn full(self) -> String {
+        let Self {
+            domain,
+            bus,
+            device,
+        } = self;
+        format!("{domain:08X}:{bus:02X}:{device:02X}.0")
+    }
+
+    fn first(self) -> PciInfo1 {
+        PciInfo1 {
+            bus_id: chars(&self.legacy()),
+            domain: self.domain,
+            bus: self.bus,
+            device: self.device,
+            // Of the host's board; the guest has no such device.
+            pci_device_id: 0,
+        }
+    }
+
+    fn second(self) -> PciInfo2 {
+        PciInfo2 {
+            head: self.first(),
+            pci_subsystem_id: 0,
+        }
+    }
+}
+
+/// Text in an array, with a zero behind it.
+fn chars<const N: usize>(text: &str) -> [c_char; N] {
+    let mut chars = [0; N];
+    let room = N.saturating_sub(1);
+    for (place, byte) in chars.iter_mut().take(room).zip(text.bytes()) {
+        *place = byte.cast_signed();
+    }
+    chars
+}
+
+/// Where CUDA says that a device is.
+pub(crate) fn place(ordinal: u32) -> Result<Place> {
+    let snapshot = devices().snapshot(ordinal)?;
+    Place::parse(&snapshot.pci_bus_id).ok_or(Code::UNKNOWN)
+}
+
+pub(crate) fn nvmlDeviceGetPciInfo(handle: nvmlDevice_t, pci: Out<'_, PciInfo1>) -> Result {
+    pci.present()?.put(place(device(handle)?)?.first())
+}
+
+pub(crate) fn nvmlDeviceGetPciInfo_v2(handle: nvmlDevice_t, pci: Out<'_, PciInfo2>) -> Result {
+    pci.present()?.put(place(device(handle)?)?.second())
+}
+
+pub(crate) fn nvmlDeviceGetPciInfo_v3(handle: nvmlDevice_t, pci: Out<'_, nvmlPciInfo_t>) -> Result {
+    let place = place(device(handle)?)?;
+    pci.put(nvmlPciInfo_t {
+        head: place.second(),
+        bus_id: chars(&place.full()),
+    })
+}
+
+pub(crate) unsafe fn nvmlDeviceGetPciInfoExt(
+    handle: nvmlDevice_t,
+    pci: *mut nvmlPciInfoExt_t,
+) -> Result {
+    let place = place(device(handle)?)?;
+    let wanted = version_of::<nvmlPciInfoExt_t>(1);
+    version(pci, wanted)?;
+    put(
+        pci,
+        nvmlPciInfoExt_t {
+            version: wanted,
+            domain: place.domain,
+            bus: place.bus,
+            device: place.device,
+            pci_device_id: 0,
+            pci_subsystem_id: 0,
+            base_class: CLASS.0,
+            sub_class: CLASS.1,
+            bus_id: chars(&place.full()),
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_read_however_it_is_written() {
+        let place = Place {
+            domain: 1,
+            bus: 0xa,
+            device: 2,
+        };
+        for text in ["0001:0a:02.0", "00000001:0A:02.0", "1:a:2", "1:0a:02.7"] {
+            assert_eq!(Place::parse(text), Some(place), "{text}");
+        }
+        assert_eq!(Place::parse("0a:02.0").map(|place| place.domain), Some(0));
+        for text in ["", "x", "1:2:3:4.0", "12", ":", "-1:0:0"] {
+            assert_eq!(Place::parse(text), None, "{text}");
+        }
+        assert_eq!(place.full(), "00000001:0A:02.0");
+        assert_eq!(place.legacy(), "0001:0A:02.0");
+    }
+}

@@ -1,0 +1,121 @@
+//! Processes: those of this VM, and no others.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_uint, c_ulonglong};
+
+use paragpu_protocol::types::ProcessUsage;
+
+use super::init::devices;
+use super::types::{
+    nvmlDevice_t, nvmlProcessInfo_t, nvmlProcessInfo_v1_t, nvmlProcessUtilizationSample_t,
+};
+use super::{device, put_list};
+use crate::code::{Code, Result};
+
+/// No instance of a GPU.
+const NO_INSTANCE: c_uint = c_uint::MAX;
+
+/// Each process once, by its number, with the bytes of all its sessions.
+fn processes(handle: nvmlDevice_t) -> Result<BTreeMap<u32, u64>> {
+    let mut processes = BTreeMap::new();
+    for process in devices().usage(device(handle)?)?.processes {
+        let bytes: &mut u64 = processes.entry(process.pid).or_default();
+        *bytes = bytes.saturating_add(process.memory);
+    }
+    Ok(processes)
+}
+
+pub(crate) unsafe fn nvmlDeviceGetComputeRunningProcesses_v3(
+    handle: nvmlDevice_t,
+    count: *mut c_uint,
+    infos: *mut nvmlProcessInfo_t,
+) -> Result {
+    let info = |(pid, used_gpu_memory)| nvmlProcessInfo_t {
+        pid,
+        used_gpu_memory,
+        gpu_instance: NO_INSTANCE,
+        compute_instance: NO_INSTANCE,
+    };
+    let infos_now = processes(handle)?.into_iter().map(info);
+    put_list(infos, count, infos_now.collect())
+}
+
+pub(crate) unsafe fn nvmlDeviceGetComputeRunningProcesses(
+    handle: nvmlDevice_t,
+    count: *mut c_uint,
+    infos: *mut nvmlProcessInfo_v1_t,
+) -> Result {
+    let info = |(pid, used_gpu_memory)| nvmlProcessInfo_v1_t {
+        pid,
+        used_gpu_memory,
+    };
+    let infos_now = processes(handle)?.into_iter().map(info);
+    put_list(infos, count, infos_now.collect())
+}
+
+/// A list of processes that is empty: there are none of the kind.
+unsafe fn none<T>(handle: nvmlDevice_t, count: *mut c_uint, infos: *mut T) -> Result {
+    device(handle)?;
+    put_list(infos, count, Vec::new())
+}
+
+pub(crate) unsafe fn nvmlDeviceGetGraphicsRunningProcesses_v3(
+    handle: nvmlDevice_t,
+    count: *mut c_uint,
+    infos: *mut nvmlProcessInfo_t,
+) -> Result {
+    none(handle, count, infos)
+}
+
+pub(crate) unsafe fn nvmlDeviceGetGraphicsRunningProcesses(
+    handle: nvmlDevice_t,
+    count: *mut c_uint,
+    infos: *mut nvmlProcessInfo_v1_t,
+) -> Result {
+    none(handle, count, infos)
+}
+
+pub(crate) unsafe fn nvmlDeviceGetMPSComputeRunningProcesses_v3(
+    handle: nvmlDevice_t,
+    count: *mut c_uint,
+    infos: *mut nvmlProcessInfo_t,
+) -> Result {
+    none(handle, count, infos)
+}
+
+pub(crate) unsafe fn nvmlDeviceGetMPSComputeRunningProcesses(
+    handle: nvmlDevice_t,
+    count: *mut c_uint,
+    infos: *mut nvmlProcessInfo_v1_t,
+) -> Result {
+    none(handle, count, infos)
+}
+
+pub(crate) unsafe fn nvmlDeviceGetProcessUtilization(
+    handle: nvmlDevice_t,
+    samples: *mut nvmlProcessUtilizationSample_t,
+    count: *mut c_uint,
+    last_seen: c_ulonglong,
+) -> Result {
+    let usage = devices().usage(device(handle)?)?;
+    let measured = |process: &&ProcessUsage| process.utilization != ProcessUsage::UNKNOWN;
+    let sample = |process: &ProcessUsage| nvmlProcessUtilizationSample_t {
+        pid: process.pid,
+        time: usage.time,
+        sm: process.utilization,
+        memory: 0,
+        encoder: 0,
+        decoder: 0,
+    };
+    let processes = usage.processes.iter().filter(measured);
+    let found: Vec<_> = processes.map(sample).collect();
+    if usage.time <= last_seen || found.is_empty() {
+        super::put(count, 0)?;
+        return Err(Code::NOT_FOUND);
+    }
+    if samples.is_null() {
+        super::put(count, c_uint::try_from(found.len()).unwrap_or(c_uint::MAX))?;
+        return Err(Code::INSUFFICIENT_SIZE);
+    }
+    put_list(samples, count, found)
+}

@@ -1,0 +1,28 @@
+//! Temperature.
+
+use super::types::{nvmlDevice_t, nvmlTemperature_t, version_of};
+use super::{ask, device, numbers, put, version};
+use crate::code::Result;
+
+/// How many sensors there are.
+const SENSORS: u32 = 1;
+
+pub(crate) unsafe fn nvmlDeviceGetTemperatureV(
+    handle: nvmlDevice_t,
+    place: *mut nvmlTemperature_t,
+) -> Result {
+    let ordinal = device(handle)?;
+    let wanted = version_of::<nvmlTemperature_t>(1);
+    version(place, wanted)?;
+    let sensor = place.read().sensor;
+    let arguments = [(sensor, SENSORS)];
+    let answer = ask(ordinal, numbers::nvmlDeviceGetTemperature, &arguments)?;
+    put(
+        place,
+        nvmlTemperature_t {
+            version: wanted,
+            sensor,
+            temperature: answer.values[0] as i32,
+        },
+    )
+}

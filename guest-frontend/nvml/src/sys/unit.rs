@@ -1,0 +1,19 @@
+//! Units: chassis of S-class systems, which a VM is none of.
+
+use std::ffi::c_uint;
+
+use super::boundary::Out;
+use super::put;
+use super::types::nvmlHwbcEntry_t;
+use crate::code::Result;
+
+pub(crate) fn nvmlUnitGetCount(count: Out<'_, c_uint>) -> Result {
+    count.put(0)
+}
+
+pub(crate) unsafe fn nvmlSystemGetHicVersion(
+    count: *mut c_uint,
+    _entries: *mut nvmlHwbcEntry_t,
+) -> Result {
+    put(count, 0)
+}

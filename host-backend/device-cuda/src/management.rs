@@ -1,0 +1,27 @@
+//! What NVML asks, of the host's own NVML.
+
+use std::sync::OnceLock;
+
+use paragpu_device::management::{Answer, Management, NOT_SUPPORTED};
+
+use crate::device::CudaDevice;
+use crate::sys::nvml::Nvml;
+
+/// The host's NVML, loaded at the first question.
+fn nvml() -> Option<&'static Nvml> {
+    static NVML: OnceLock<Option<Nvml>> = OnceLock::new();
+    NVML.get_or_init(Nvml::load).as_ref()
+}
+
+impl Management for CudaDevice {
+    fn ask(&mut self, uuid: &[u8; 16], figure: u32, arguments: [u8; 4]) -> Answer {
+        nvml().map_or_else(
+            || Answer::refused(NOT_SUPPORTED),
+            |nvml| nvml.ask(uuid, figure, arguments),
+        )
+    }
+
+    fn utilization(&mut self, uuid: &[u8; 16], processes: &[u32]) -> Option<Vec<u32>> {
+        nvml()?.utilization(uuid, processes)
+    }
+}

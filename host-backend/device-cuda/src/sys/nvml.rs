@@ -1,0 +1,170 @@
+//! The host's `libnvidia-ml.so.1`, found at run time. Its functions are called
+//! as the description of NVML says (`protocol/interface/nvml`).
+
+use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
+
+use libloading::Library;
+use paragpu_device::management::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED, VALUES};
+
+#[allow(non_camel_case_types)]
+type nvmlDevice_t = *mut c_void;
+
+/// Bytes that every text of NVML fits in.
+const TEXT: usize = 96;
+/// NVML_ERROR_INSUFFICIENT_SIZE.
+const INSUFFICIENT_SIZE: c_uint = 7;
+/// Most processes whose utilization is asked for.
+const SAMPLES: usize = 4096;
+
+/// NVML, initialised.
+pub struct Nvml(Library);
+
+/// nvmlProcessUtilizationSample_t.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Sample {
+    pid: c_uint,
+    time: c_ulonglong,
+    sm: c_uint,
+    memory: c_uint,
+    encoder: c_uint,
+    decoder: c_uint,
+}
+
+/// Something that comes out of a function as numbers.
+trait Figure {
+    /// Puts it at the start of `values`.
+    fn gather(self, values: &mut [u64]);
+}
+
+impl Figure for c_uint {
+    fn gather(self, values: &mut [u64]) {
+        [self].gather(values);
+    }
+}
+
+impl Figure for c_int {
+    fn gather(self, values: &mut [u64]) {
+        [i64::from(self).cast_unsigned()].gather(values);
+    }
+}
+
+impl Figure for c_ulonglong {
+    fn gather(self, values: &mut [u64]) {
+        [self].gather(values);
+    }
+}
+
+impl<const N: usize> Figure for [c_uint; N] {
+    fn gather(self, values: &mut [u64]) {
+        self.map(u64::from).gather(values);
+    }
+}
+
+impl<const N: usize> Figure for [c_ulonglong; N] {
+    fn gather(self, values: &mut [u64]) {
+        for (place, value) in values.iter_mut().zip(self) {
+            *place = value;
+        }
+    }
+}
+
+/// What NVML wrote as a C string.
+fn text_of(bytes: &[u8]) -> String {
+    let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).into_owned()
+}
+
+/// `GPU-` and the UUID, as NVML writes it, with its zero.
+fn name(uuid: &[u8; 16]) -> String {
+    let mut name = String::from("GPU");
+    for (place, byte) in uuid.iter().enumerate() {
+        if [0, 4, 6, 8, 10].contains(&place) {
+            name.push('-');
+        }
+        name.push_str(&format!("{byte:02x}"));
+    }
+    name.push('\0');
+    name
+}
+
+impl Nvml {
+    /// Loads and initialises it; `None` where it cannot be had.
+    pub fn load() -> Option<Self> {
+        // SAFETY: NVIDIA's library may be loaded by any process.
+        let library = unsafe { Library::new("libnvidia-ml.so.1") }.ok()?;
+        let nvml = Self(library);
+        let init = nvml.find("nvmlInit_v2")?;
+        // SAFETY: the type is nvml.h's for this name.
+        let code = unsafe {
+            let init = std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_uint>(init);
+            init()
+        };
+        (code == 0).then_some(nvml)
+    }
+
+    /// The address of a function.
+    fn find(&self, name: &str) -> Option<*mut c_void> {
+        // SAFETY: only the address is taken; who calls it gives it its type.
+        let symbol = unsafe { self.0.get::<*mut c_void>(name) }.ok()?;
+        // SAFETY: the library stays loaded as long as `self`, which outlives
+        // the call that the address is for.
+        let address = unsafe { symbol.into_raw() };
+        Some(address.as_raw_ptr()).filter(|address| !address.is_null())
+    }
+
+    /// NVML's handle of the GPU with this UUID.
+    fn device(&self, uuid: &[u8; 16]) -> Option<nvmlDevice_t> {
+        let find = self.find("nvmlDeviceGetHandleByUUID")?;
+        let name = name(uuid);
+        let mut device = std::ptr::null_mut();
+        // SAFETY: the type is nvml.h's for this name; the text ends with a zero.
+        let code = unsafe {
+            let find = std::mem::transmute::<
+                *mut c_void,
+                unsafe extern "C" fn(*const c_char, *mut nvmlDevice_t) -> c_uint,
+            >(find);
+            find(name.as_ptr().cast(), &raw mut device)
+        };
+        (code == 0).then_some(device)
+    }
+
+    /// Answers a figure.
+    pub fn ask(&self, uuid: &[u8; 16], number: u32, arguments: [u8; 4]) -> Answer {
+        match self.device(uuid) {
+            Some(device) => figure(self, device, number, arguments),
+            None => Answer::refused(NOT_SUPPORTED),
+        }
+    }
+
+    /// Percent of the multiprocessors' time by process, as sampled last.
+    pub fn utilization(&self, uuid: &[u8; 16], processes: &[u32]) -> Option<Vec<u32>> {
+        let device = self.device(uuid)?;
+        let function = self.find("nvmlDeviceGetProcessUtilization")?;
+        let mut samples = vec![Sample::default(); SAMPLES];
+        let mut count = SAMPLES as c_uint;
+        // SAFETY: the type is nvml.h's for this name; there is room for as many
+        // samples as `count` says.
+        let code = unsafe {
+            let function = std::mem::transmute::<
+                *mut c_void,
+                unsafe extern "C" fn(nvmlDevice_t, *mut Sample, *mut c_uint, c_ulonglong) -> c_uint,
+            >(function);
+            function(device, samples.as_mut_ptr(), &raw mut count, 0)
+        };
+        if code == INSUFFICIENT_SIZE {
+            return None;
+        }
+        // NOT_FOUND: no process did anything.
+        let count = if code == 0 { count as usize } else { 0 };
+        let samples = samples.get(..count)?;
+        let of = |pid: &u32| {
+            let own = samples.iter().filter(|sample| sample.pid == *pid);
+            own.max_by_key(|sample| sample.time)
+                .map_or(0, |sample| sample.sm)
+        };
+        Some(processes.iter().map(of).collect())
+    }
+}
+
+include!(concat!(env!("OUT_DIR"), "/figures.rs"));

@@ -1,0 +1,69 @@
+//! What NVML asks of a GPU.
+
+/// Numbers in an [`Answer`].
+pub const VALUES: usize = 5;
+/// NVML_ERROR_INVALID_ARGUMENT.
+pub const INVALID_ARGUMENT: u32 = 2;
+/// NVML_ERROR_NOT_SUPPORTED.
+pub const NOT_SUPPORTED: u32 = 3;
+
+/// Number of nvmlDeviceGetUtilizationRates as a figure.
+pub const UTILIZATION: u32 = 80;
+/// Number of nvmlSystemGetDriverVersion.
+pub const DRIVER_VERSION: u32 = 75;
+/// Number of nvmlSystemGetNVMLVersion.
+pub const NVML_VERSION: u32 = 76;
+
+/// An answer to one figure of the description of NVML (`protocol/interface/nvml`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// An nvmlReturn_t; 0 is success.
+    pub code: u32,
+    /// The numbers that come out, in order; negative ones extended.
+    pub values: [u64; VALUES],
+    /// The text that comes out.
+    pub text: String,
+}
+
+impl Answer {
+    /// Nothing but a code.
+    #[must_use]
+    pub fn refused(code: u32) -> Self {
+        Self {
+            code,
+            values: [0; VALUES],
+            text: String::new(),
+        }
+    }
+
+    /// A text.
+    #[must_use]
+    pub fn text(text: &str) -> Self {
+        Self {
+            code: 0,
+            values: [0; VALUES],
+            text: text.to_owned(),
+        }
+    }
+}
+
+/// The GPU as its host's management library sees it. By default it has none.
+pub trait Management {
+    /// Answers one figure about the GPU with this UUID.
+    fn ask(&mut self, uuid: &[u8; 16], figure: u32, arguments: [u8; 4]) -> Answer {
+        let _ = (uuid, figure, arguments);
+        Answer::refused(NOT_SUPPORTED)
+    }
+
+    /// Percent of the GPU's time that each of these processes of the host had
+    /// of late; `None` where nothing measures it.
+    fn utilization(&mut self, uuid: &[u8; 16], processes: &[u32]) -> Option<Vec<u32>> {
+        let _ = (uuid, processes);
+        None
+    }
+
+    /// How many processors of this host kernels run on; 0 where they run on a GPU.
+    fn processors(&self) -> u32 {
+        0
+    }
+}

@@ -1,0 +1,90 @@
+//! Errors of memory.
+
+#[refused("not forwarded")]
+fn nvmlDeviceGetRepairStatus(device: nvmlDevice_t, repair_status: Out<nvmlRepairStatus_t>);
+
+/// Whether ECC is on, now and after the next reboot.
+#[figure(58)]
+fn nvmlDeviceGetEccMode(device: nvmlDevice_t, current: Out<c_uint>, pending: Out<c_uint>);
+
+/// Whether ECC is on by default.
+#[figure(59)]
+fn nvmlDeviceGetDefaultEccMode(device: nvmlDevice_t, default_mode: Out<c_uint>);
+
+/// Errors of memory, all together.
+#[figure(60, 2, 2)]
+fn nvmlDeviceGetTotalEccErrors(
+    device: nvmlDevice_t,
+    error_type: c_uint,
+    counter_type: c_uint,
+    ecc_counts: Out<c_ulonglong>,
+);
+
+/// Errors of memory, by place.
+#[figure(61, 2, 2)]
+fn nvmlDeviceGetDetailedEccErrors(
+    device: nvmlDevice_t,
+    error_type: c_uint,
+    counter_type: c_uint,
+    ecc_counts: Out<[c_ulonglong; 4]>,
+);
+
+/// Errors of memory at one place.
+#[figure(62, 2, 2, 8)]
+fn nvmlDeviceGetMemoryErrorCounter(
+    device: nvmlDevice_t,
+    error_type: c_uint,
+    counter_type: c_uint,
+    location_type: c_uint,
+    count: Out<c_ulonglong>,
+);
+
+#[refused("not forwarded")]
+fn nvmlDeviceGetSramEccErrorStatus(device: nvmlDevice_t, status: Out<nvmlEccSramErrorStatus_t>);
+
+#[refused("not forwarded")]
+fn nvmlDeviceGetRetiredPages(
+    device: nvmlDevice_t,
+    cause: c_uint,
+    page_count: Out<c_uint>,
+    addresses: *mut c_ulonglong,
+);
+
+#[refused("not forwarded")]
+fn nvmlDeviceGetRetiredPages_v2(
+    device: nvmlDevice_t,
+    cause: c_uint,
+    page_count: Out<c_uint>,
+    addresses: *mut c_ulonglong,
+    timestamps: *mut c_ulonglong,
+);
+
+/// Whether pages wait for retirement.
+#[figure(63)]
+fn nvmlDeviceGetRetiredPagesPendingStatus(device: nvmlDevice_t, is_pending: Out<c_uint>);
+
+/// Remapped rows of memory.
+#[figure(64)]
+fn nvmlDeviceGetRemappedRows(
+    device: nvmlDevice_t,
+    corr_rows: Out<c_uint>,
+    unc_rows: Out<c_uint>,
+    is_pending: Out<c_uint>,
+    failure_occurred: Out<c_uint>,
+);
+
+/// How many banks have how many spare rows.
+#[figure(65)]
+fn nvmlDeviceGetRowRemapperHistogram(device: nvmlDevice_t, values: Out<[c_uint; 5]>);
+
+#[denied("changes the host's GPU, which others share")]
+fn nvmlDeviceSetEccMode(device: nvmlDevice_t, ecc: c_uint);
+
+#[denied("changes the host's GPU, which others share")]
+fn nvmlDeviceClearEccErrorCounts(device: nvmlDevice_t, counter_type: c_uint);
+
+#[refused("not forwarded")]
+fn nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts(
+    device: nvmlDevice_t,
+    error_counts: Out<nvmlEccSramUniqueUncorrectedErrorCounts_t>,
+);

@@ -1,0 +1,112 @@
+//! NVLink and fabric.
+
+#[refused("a VM's GPUs are not linked")]
+fn nvmlDeviceGetC2cModeInfoV(device: nvmlDevice_t, c2c_mode_info: Out<nvmlC2cModeInfo_v1_t>);
+
+#[refused("a VM's GPUs are not linked")]
+fn nvmlDeviceGetGpuFabricInfo(device: nvmlDevice_t, gpu_fabric_info: Out<nvmlGpuFabricInfo_t>);
+
+#[refused("a VM's GPUs are not linked")]
+fn nvmlDeviceGetGpuFabricInfoV(device: nvmlDevice_t, gpu_fabric_info: Out<nvmlGpuFabricInfoV_t>);
+
+#[refused("a VM's GPUs are not linked")]
+fn nvmlDeviceGetNvLinkState(device: nvmlDevice_t, link: c_uint, is_active: Out<c_uint>);
+
+#[refused("a VM's GPUs are not linked")]
+fn nvmlDeviceGetNvLinkVersion(device: nvmlDevice_t, link: c_uint, version: Out<c_uint>);
+
+#[refused("a VM's GPUs are not linked")]
+fn nvmlDeviceGetNvLinkCapability(
+    device: nvmlDevice_t,
+    link: c_uint,
+    capability: c_uint,
+    cap_result: Out<c_uint>,
+);
+
+#[refused("a VM's GPUs are not linked")]
+fn nvmlDeviceGetNvLinkRemotePciInfo_v2(device: nvmlDevice_t, link: c_uint, pci: Out<nvmlPciInfo_t>);
+
+#[refused("a VM's GPUs are not linked")]
+fn nvmlDeviceGetNvLinkErrorCounter(
+    device: nvmlDevice_t,
+    link: c_uint,
+    counter: c_uint,
+    counter_value: Out<c_ulonglong>,
+);
+
+#[denied("changes the host's GPU, which others share")]
+fn nvmlDeviceResetNvLinkErrorCounters(device: nvmlDevice_t, link: c_uint);
+
+#[denied("changes the host's GPU, which others share")]
+fn nvmlDeviceSetNvLinkUtilizationControl(
+    device: nvmlDevice_t,
+    link: c_uint,
+    counter: c_uint,
+    control: Out<nvmlNvLinkUtilizationControl_t>,
+    reset: c_uint,
+);
+
+#[refused("a VM's GPUs are not linked")]
+fn nvmlDeviceGetNvLinkUtilizationControl(
+    device: nvmlDevice_t,
+    link: c_uint,
+    counter: c_uint,
+    control: Out<nvmlNvLinkUtilizationControl_t>,
+);
+
+#[refused("a VM's GPUs are not linked")]
+fn nvmlDeviceGetNvLinkUtilizationCounter(
+    device: nvmlDevice_t,
+    link: c_uint,
+    counter: c_uint,
+    rxcounter: Out<c_ulonglong>,
+    txcounter: Out<c_ulonglong>,
+);
+
+#[denied("changes the host's GPU, which others share")]
+fn nvmlDeviceFreezeNvLinkUtilizationCounter(
+    device: nvmlDevice_t,
+    link: c_uint,
+    counter: c_uint,
+    freeze: c_uint,
+);
+
+#[denied("changes the host's GPU, which others share")]
+fn nvmlDeviceResetNvLinkUtilizationCounter(device: nvmlDevice_t, link: c_uint, counter: c_uint);
+
+#[refused("a VM's GPUs are not linked")]
+fn nvmlDeviceGetNvLinkRemoteDeviceType(
+    device: nvmlDevice_t,
+    link: c_uint,
+    nv_link_device_type: Out<c_uint>,
+);
+
+#[denied("changes the host's GPU, which others share")]
+fn nvmlDeviceSetNvLinkDeviceLowPowerThreshold(
+    device: nvmlDevice_t,
+    info: Out<nvmlNvLinkPowerThres_t>,
+);
+
+#[denied("changes the host's GPU, which others share")]
+fn nvmlSystemSetNvlinkBwMode(nvlink_bw_mode: c_uint);
+
+#[refused("a VM's GPUs are not linked")]
+fn nvmlSystemGetNvlinkBwMode(nvlink_bw_mode: Out<c_uint>);
+
+#[refused("a VM's GPUs are not linked")]
+fn nvmlDeviceGetNvlinkSupportedBwModes(
+    device: nvmlDevice_t,
+    supported_bw_mode: Out<nvmlNvlinkSupportedBwModes_t>,
+);
+
+#[refused("a VM's GPUs are not linked")]
+fn nvmlDeviceGetNvlinkBwMode(device: nvmlDevice_t, get_bw_mode: Out<nvmlNvlinkGetBwMode_t>);
+
+#[denied("changes the host's GPU, which others share")]
+fn nvmlDeviceSetNvlinkBwMode(device: nvmlDevice_t, set_bw_mode: Out<nvmlNvlinkSetBwMode_t>);
+
+#[refused("a VM's GPUs are not linked")]
+fn nvmlDeviceGetNvLinkInfo(device: nvmlDevice_t, info: Out<nvmlNvLinkInfo_t>);
+
+#[refused("a VM's GPUs are not linked")]
+fn nvmlDeviceGetNvLinkRemotePciInfo(device: nvmlDevice_t, link: c_uint, pci: Out<nvmlPciInfo_t>);

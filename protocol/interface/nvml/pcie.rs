@@ -1,0 +1,64 @@
+//! The bus.
+
+/// The place on the bus that CUDA reports.
+fn nvmlDeviceGetPciInfoExt(device: nvmlDevice_t, pci: *mut nvmlPciInfoExt_t);
+
+/// The place on the bus that CUDA reports.
+fn nvmlDeviceGetPciInfo_v3(device: nvmlDevice_t, pci: Out<nvmlPciInfo_t>);
+
+/// The link's greatest generation.
+#[figure(17)]
+fn nvmlDeviceGetMaxPcieLinkGeneration(device: nvmlDevice_t, max_link_gen: Out<c_uint>);
+
+/// The GPU's greatest link generation.
+#[figure(18)]
+fn nvmlDeviceGetGpuMaxPcieLinkGeneration(device: nvmlDevice_t, max_link_gen_device: Out<c_uint>);
+
+/// The link's greatest width.
+#[figure(19)]
+fn nvmlDeviceGetMaxPcieLinkWidth(device: nvmlDevice_t, max_link_width: Out<c_uint>);
+
+/// The link's generation now.
+#[figure(20)]
+fn nvmlDeviceGetCurrPcieLinkGeneration(device: nvmlDevice_t, curr_link_gen: Out<c_uint>);
+
+/// The link's width now.
+#[figure(21)]
+fn nvmlDeviceGetCurrPcieLinkWidth(device: nvmlDevice_t, curr_link_width: Out<c_uint>);
+
+/// Bytes over the link, in KB/s.
+#[figure(22, 2)]
+fn nvmlDeviceGetPcieThroughput(device: nvmlDevice_t, counter: c_uint, value: Out<c_uint>);
+
+/// How often the link repeated.
+#[figure(23)]
+fn nvmlDeviceGetPcieReplayCounter(device: nvmlDevice_t, value: Out<c_uint>);
+
+/// The link's greatest speed.
+#[figure(24)]
+fn nvmlDeviceGetPcieLinkMaxSpeed(device: nvmlDevice_t, max_speed: Out<c_uint>);
+
+/// The link's speed now, in MB/s.
+#[figure(25)]
+fn nvmlDeviceGetPcieSpeed(device: nvmlDevice_t, pcie_speed: Out<c_uint>);
+
+#[denied("changes the host's GPU, which others share")]
+fn nvmlDeviceModifyDrainState(pci_info: Out<nvmlPciInfo_t>, new_state: c_uint);
+
+#[refused("not forwarded")]
+fn nvmlDeviceQueryDrainState(pci_info: Out<nvmlPciInfo_t>, current_state: Out<c_uint>);
+
+#[denied("changes the host's GPU, which others share")]
+fn nvmlDeviceRemoveGpu_v2(pci_info: Out<nvmlPciInfo_t>, gpu_state: c_uint, link_state: c_uint);
+
+#[denied("changes the host's GPU, which others share")]
+fn nvmlDeviceDiscoverGpus(pci_info: Out<nvmlPciInfo_t>);
+
+/// The same, by its older name.
+fn nvmlDeviceGetPciInfo(device: nvmlDevice_t, pci: Out<PciInfo1>);
+
+/// The same, by its older name.
+fn nvmlDeviceGetPciInfo_v2(device: nvmlDevice_t, pci: Out<PciInfo2>);
+
+#[denied("changes the host's GPU, which others share")]
+fn nvmlDeviceRemoveGpu(pci_info: Out<nvmlPciInfo_t>);

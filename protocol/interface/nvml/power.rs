@@ -1,0 +1,101 @@
+//! Power.
+
+/// The performance state, by its older name.
+#[figure(12)]
+fn nvmlDeviceGetPowerState(device: nvmlDevice_t, state: Out<c_uint>);
+
+/// Whether power is managed.
+#[figure(50)]
+fn nvmlDeviceGetPowerManagementMode(device: nvmlDevice_t, mode: Out<c_uint>);
+
+/// The power limit, in milliwatts.
+#[figure(51)]
+fn nvmlDeviceGetPowerManagementLimit(device: nvmlDevice_t, limit: Out<c_uint>);
+
+/// Bounds of the power limit, in milliwatts.
+#[figure(52)]
+fn nvmlDeviceGetPowerManagementLimitConstraints(
+    device: nvmlDevice_t,
+    min_limit: Out<c_uint>,
+    max_limit: Out<c_uint>,
+);
+
+/// The default power limit, in milliwatts.
+#[figure(53)]
+fn nvmlDeviceGetPowerManagementDefaultLimit(device: nvmlDevice_t, default_limit: Out<c_uint>);
+
+/// The power drawn now, in milliwatts.
+#[figure(55)]
+fn nvmlDeviceGetPowerUsage(device: nvmlDevice_t, power: Out<c_uint>);
+
+#[refused("not forwarded")]
+fn nvmlDeviceGetPowerMizerMode_v1(
+    device: nvmlDevice_t,
+    power_mizer_mode: Out<nvmlDevicePowerMizerModes_v1_t>,
+);
+
+#[denied("changes the host's GPU, which others share")]
+fn nvmlDeviceSetPowerMizerMode_v1(
+    device: nvmlDevice_t,
+    power_mizer_mode: Out<nvmlDevicePowerMizerModes_v1_t>,
+);
+
+/// Energy since the driver was loaded, in millijoules.
+#[figure(57)]
+fn nvmlDeviceGetTotalEnergyConsumption(device: nvmlDevice_t, energy: Out<c_ulonglong>);
+
+/// The power limit in force, in milliwatts.
+#[figure(54)]
+fn nvmlDeviceGetEnforcedPowerLimit(device: nvmlDevice_t, limit: Out<c_uint>);
+
+/// Where power comes from.
+#[figure(56)]
+fn nvmlDeviceGetPowerSource(device: nvmlDevice_t, power_source: Out<c_uint>);
+
+#[denied("changes the host's GPU, which others share")]
+fn nvmlDeviceSetPowerManagementLimit_v2(
+    device: nvmlDevice_t,
+    power_value: Out<nvmlPowerValue_v2_t>,
+);
+
+#[denied("changes the host's GPU, which others share")]
+fn nvmlDeviceSetPowerManagementLimit(device: nvmlDevice_t, limit: c_uint);
+
+#[refused("not forwarded")]
+fn nvmlDeviceWorkloadPowerProfileGetProfilesInfo(
+    device: nvmlDevice_t,
+    profiles_info: Out<nvmlWorkloadPowerProfileProfilesInfo_t>,
+);
+
+#[refused("not forwarded")]
+fn nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(
+    device: nvmlDevice_t,
+    current_profiles: Out<nvmlWorkloadPowerProfileCurrentProfiles_t>,
+);
+
+#[denied("changes the host's GPU, which others share")]
+fn nvmlDeviceWorkloadPowerProfileSetRequestedProfiles(
+    device: nvmlDevice_t,
+    requested_profiles: Out<nvmlWorkloadPowerProfileRequestedProfiles_t>,
+);
+
+#[denied("changes the host's GPU, which others share")]
+fn nvmlDeviceWorkloadPowerProfileClearRequestedProfiles(
+    device: nvmlDevice_t,
+    requested_profiles: Out<nvmlWorkloadPowerProfileRequestedProfiles_t>,
+);
+
+#[denied("changes the host's GPU, which others share")]
+fn nvmlDevicePowerSmoothingActivatePresetProfile(
+    device: nvmlDevice_t,
+    profile: Out<nvmlPowerSmoothingProfile_t>,
+);
+
+#[denied("changes the host's GPU, which others share")]
+fn nvmlDevicePowerSmoothingUpdatePresetProfileParam(
+    device: nvmlDevice_t,
+    profile: Out<nvmlPowerSmoothingProfile_t>,
+);
+
+#[denied("changes the host's GPU, which others share")]
+fn nvmlDevicePowerSmoothingSetState(device: nvmlDevice_t, state: Out<nvmlPowerSmoothingState_t>);

@@ -1,0 +1,82 @@
+//! Utilization.
+
+/// The GPU's utilization in percent, and its memory's; on the software GPU of this VM's work.
+#[figure(80)]
+fn nvmlDeviceGetUtilizationRates(device: nvmlDevice_t, utilization: Out<[c_uint; 2]>);
+
+/// The encoder's utilization in percent, and the sampling period in microseconds.
+#[figure(66)]
+fn nvmlDeviceGetEncoderUtilization(
+    device: nvmlDevice_t,
+    utilization: Out<c_uint>,
+    sampling_period_us: Out<c_uint>,
+);
+
+/// What an encoder could take more, in percent.
+#[figure(67, 4)]
+fn nvmlDeviceGetEncoderCapacity(
+    device: nvmlDevice_t,
+    encoder_query_type: c_uint,
+    encoder_capacity: Out<c_uint>,
+);
+
+/// What the encoder does: sessions, frames a second, latency.
+#[figure(68)]
+fn nvmlDeviceGetEncoderStats(
+    device: nvmlDevice_t,
+    session_count: Out<c_uint>,
+    average_fps: Out<c_uint>,
+    average_latency: Out<c_uint>,
+);
+
+#[refused("not kept")]
+fn nvmlDeviceGetEncoderSessions(
+    device: nvmlDevice_t,
+    session_count: Out<c_uint>,
+    session_infos: *mut nvmlEncoderSessionInfo_t,
+);
+
+/// The decoder's utilization in percent, and the sampling period in microseconds.
+#[figure(69)]
+fn nvmlDeviceGetDecoderUtilization(
+    device: nvmlDevice_t,
+    utilization: Out<c_uint>,
+    sampling_period_us: Out<c_uint>,
+);
+
+/// The JPEG decoder's utilization in percent, and the sampling period in microseconds.
+#[figure(70)]
+fn nvmlDeviceGetJpgUtilization(
+    device: nvmlDevice_t,
+    utilization: Out<c_uint>,
+    sampling_period_us: Out<c_uint>,
+);
+
+/// The optical flow engine's utilization in percent, and the sampling period in microseconds.
+#[figure(71)]
+fn nvmlDeviceGetOfaUtilization(
+    device: nvmlDevice_t,
+    utilization: Out<c_uint>,
+    sampling_period_us: Out<c_uint>,
+);
+
+/// What frame buffer capture does: sessions, frames a second, latency.
+#[figure(72)]
+fn nvmlDeviceGetFBCStats(device: nvmlDevice_t, fbc_stats: Out<[c_uint; 3]>);
+
+#[refused("not kept")]
+fn nvmlDeviceGetFBCSessions(
+    device: nvmlDevice_t,
+    session_count: Out<c_uint>,
+    session_info: *mut nvmlFBCSessionInfo_t,
+);
+
+#[refused("not kept")]
+fn nvmlDeviceGetSamples(
+    device: nvmlDevice_t,
+    kind: c_uint,
+    last_seen_time_stamp: c_ulonglong,
+    sample_val_type: Out<c_uint>,
+    sample_count: Out<c_uint>,
+    samples: *mut nvmlSample_t,
+);

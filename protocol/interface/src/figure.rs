@@ -1,0 +1,213 @@
+//! NVML's plain questions: scalars in, scalars or a text out. Both ends derive
+//! from the description, the guest's function and the host's call of NVML.
+
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::quote;
+use syn::{GenericArgument, PathArguments, Type};
+
+use crate::export::{c_type, is};
+use crate::function::{Function, Parameter, Serving};
+
+/// What a parameter of such a function is.
+enum Part {
+    /// The device.
+    Device,
+    /// A number that goes in; it must be below the limit.
+    In(u32),
+    /// So many numbers that come out.
+    Out(usize),
+    /// Where a text goes.
+    Text,
+    /// Bytes that there are for it.
+    Length,
+}
+
+fn identifier(name: &str) -> Ident {
+    Ident::new(name, Span::call_site())
+}
+
+/// How many numbers an `Out<T>` holds: an array has its length.
+fn numbers(kind: &Type) -> usize {
+    let Type::Path(path) = kind else { return 1 };
+    let Some(last) = path.path.segments.last() else {
+        return 1;
+    };
+    let PathArguments::AngleBracketed(arguments) = &last.arguments else {
+        return 1;
+    };
+    match arguments.args.first() {
+        Some(GenericArgument::Type(Type::Array(array))) => {
+            let length = &array.len;
+            quote!(#length).to_string().parse().unwrap_or(1)
+        }
+        _ => 1,
+    }
+}
+
+fn parts(parameters: &[Parameter], limits: &[u32]) -> Vec<Part> {
+    let mut limits = limits.iter();
+    let mut text = false;
+    let part = |parameter: &Parameter| match &parameter.kind {
+        kind if is(kind, "nvmlDevice_t") => Part::Device,
+        kind if is(kind, "Out") => Part::Out(numbers(kind)),
+        Type::Ptr(_) => {
+            text = true;
+            Part::Text
+        }
+        _ if text => Part::Length,
+        _ => Part::In(limits.next().copied().unwrap_or(0)),
+    };
+    parameters.iter().map(part).collect()
+}
+
+/// The guest's functions: each asks the host (`super::ask`, `super::ask_text`)
+/// under `super::guard` and writes the answer where it belongs
+/// (`super::scatter`, `super::put_text`).
+#[must_use]
+pub fn figures<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type) -> TokenStream {
+    let mut code = TokenStream::new();
+    for function in functions {
+        let Serving::Figure { number, limits } = &function.serving else {
+            continue;
+        };
+        let doc = &function.doc;
+        let parameters = &function.parameters;
+        let names: Vec<Ident> = parameters.iter().map(|p| identifier(&p.name)).collect();
+        let types = parameters.iter().map(|p| c_type(&p.kind));
+        let mut checks = TokenStream::new();
+        let mut arguments = Vec::new();
+        let mut device = quote!(super::first()?);
+        let (mut puts, mut place, mut text) = (TokenStream::new(), 0_usize, false);
+        for (name, part) in names.iter().zip(parts(parameters, limits)) {
+            match part {
+                Part::Device => device = quote!(super::device(#name)?),
+                Part::In(_) => arguments.push(quote!(#name)),
+                Part::Out(count) => {
+                    checks.extend(quote!(super::present(#name)?;));
+                    puts.extend(quote!(super::scatter(#name, &answer, #place)?;));
+                    place += count;
+                }
+                Part::Text => {
+                    text = true;
+                    checks.extend(quote!(super::present(#name)?;));
+                }
+                Part::Length => {}
+            }
+        }
+        let body = if text {
+            let [.., place, length] = names.as_slice() else {
+                continue;
+            };
+            quote! { super::put_text(#place, #length, &super::ask_text(device, #number)?) }
+        } else {
+            quote! {
+                let answer = super::ask(device, #number, &[#((#arguments, #limits)),*])?;
+                #puts
+                Ok(())
+            }
+        };
+        for symbol in &function.symbols {
+            let exported = identifier(&symbol.name);
+            let types = types.clone();
+            code.extend(quote! {
+                #[doc = #doc]
+                ///
+                /// # Safety
+                /// The pointers are as NVML's manual asks under this name.
+                #[unsafe(no_mangle)]
+                pub unsafe extern "C" fn #exported(#(#names: #types),*) -> #result {
+                    super::guard(|| {
+                        let device = #device;
+                        #checks
+                        #body
+                    })
+                }
+            });
+        }
+    }
+    code
+}
+
+/// The host's end: `figure(nvml, device, number, arguments)`, which calls the
+/// function of this number in NVML (`nvml.find(NAME)`, `None` where it is
+/// missing) and returns an `Answer`.
+#[must_use]
+pub fn host_figures<'f>(functions: impl Iterator<Item = &'f Function>) -> TokenStream {
+    let mut arms = TokenStream::new();
+    for function in functions {
+        let Serving::Figure { number, limits } = &function.serving else {
+            continue;
+        };
+        let symbol = &function.name;
+        let parameters = &function.parameters;
+        let types: Vec<_> = parameters.iter().map(|p| c_type(&p.kind)).collect();
+        let (mut lets, mut passed, mut gathered) =
+            (TokenStream::new(), Vec::new(), TokenStream::new());
+        let (mut argument, mut place) = (0_usize, 0_usize);
+        let mut text = quote!(String::new());
+        let all = parts(parameters, limits);
+        for (parameter, part) in parameters.iter().zip(&all) {
+            let name = identifier(&parameter.name);
+            match part {
+                Part::Device => passed.push(quote!(device)),
+                Part::In(limit) => {
+                    lets.extend(quote! {
+                        let #name = u32::from(arguments[#argument]);
+                        if #name >= #limit {
+                            return Answer::refused(INVALID_ARGUMENT);
+                        }
+                    });
+                    passed.push(quote!(#name));
+                    argument += 1;
+                }
+                Part::Out(count) => {
+                    lets.extend(quote!(let mut #name = Default::default();));
+                    passed.push(quote!(&raw mut #name));
+                    gathered.extend(quote!(Figure::gather(#name, &mut values[#place..]);));
+                    place += count;
+                }
+                Part::Text => {
+                    lets.extend(quote!(let mut #name = [0_u8; TEXT];));
+                    passed.push(quote!(#name.as_mut_ptr().cast()));
+                    text = quote!(text_of(&#name));
+                }
+                Part::Length => passed.push(quote!(TEXT as c_uint)),
+            }
+        }
+        arms.extend(quote! {
+            #number => {
+                let Some(address) = nvml.find(#symbol) else {
+                    return Answer::refused(NOT_SUPPORTED);
+                };
+                #lets
+                // SAFETY: the type is nvml.h's for this name; what is passed
+                // lives on this frame, and the device is NVML's own handle.
+                let code = unsafe {
+                    let function = std::mem::transmute::<
+                        *mut c_void,
+                        unsafe extern "C" fn(#(#types),*) -> c_uint,
+                    >(address);
+                    function(#(#passed),*)
+                };
+                let mut values = [0_u64; VALUES];
+                #gathered
+                let text = if code == 0 { #text } else { String::new() };
+                Answer { code, values, text }
+            }
+        });
+    }
+    quote! {
+        // A function whose answer is a text has no numbers.
+        #[allow(
+            unused_mut,
+            clippy::undocumented_unsafe_blocks,
+            clippy::if_same_then_else,
+        )]
+        fn figure(nvml: &Nvml, device: nvmlDevice_t, number: u32, arguments: [u8; 4]) -> Answer {
+            match number {
+                #arms
+                _ => Answer::refused(NOT_SUPPORTED),
+            }
+        }
+    }
+}

@@ -1,0 +1,281 @@
+"""A program that asks NVML, through ctypes or NVIDIA's Python binding.
+
+usage: nvml_program.py facts|use|utilization|wrong|both|start|pynvml
+Prints one line of JSON; `start` prints what nvmlInit and a call without it return.
+"""
+
+import ctypes
+import json
+import os
+import sys
+
+SUCCESS, UNINITIALIZED, INVALID, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, TOO_SMALL = 0, 1, 2, 3, 4, 6, 7
+TIMEOUT, VERSION_MISMATCH = 10, 25
+NULL = ctypes.c_void_p()
+
+
+class Memory(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
+
+
+class Memory2(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint)] + [
+        (name, ctypes.c_ulonglong) for name in ("total", "reserved", "free", "used")
+    ]
+
+
+class Process(ctypes.Structure):
+    _fields_ = [
+        ("pid", ctypes.c_uint),
+        ("memory", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    ]
+
+
+class Sample(ctypes.Structure):
+    _fields_ = [("pid", ctypes.c_uint), ("time", ctypes.c_ulonglong)] + [
+        (name, ctypes.c_uint) for name in ("sm", "memory", "encoder", "decoder")
+    ]
+
+
+class Pci(ctypes.Structure):
+    _fields_ = (
+        [("legacy", ctypes.c_char * 16)]
+        + [(name, ctypes.c_uint) for name in ("domain", "bus", "device", "id", "subsystem")]
+        + [("place", ctypes.c_char * 32)]
+    )
+
+
+class Field(ctypes.Structure):
+    _fields_ = [
+        ("field", ctypes.c_uint),
+        ("scope", ctypes.c_uint),
+        ("time", ctypes.c_longlong),
+        ("latency", ctypes.c_longlong),
+        ("kind", ctypes.c_uint),
+        ("code", ctypes.c_uint),
+        ("value", ctypes.c_ulonglong),
+    ]
+
+
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+nvml.nvmlErrorString.restype = ctypes.c_char_p
+
+
+def call(name, *arguments, code=SUCCESS):
+    got = getattr(nvml, name)(*arguments)
+    if got != code:
+        raise SystemExit(f"{name} returned {got} ({nvml.nvmlErrorString(got).decode()}), not {code}")
+
+
+def word(name, *arguments):
+    value = ctypes.c_uint()
+    call(name, *arguments, ctypes.byref(value))
+    return value.value
+
+
+def text(name, *arguments):
+    room = ctypes.create_string_buffer(96)
+    call(name, *arguments, room, len(room))
+    return room.value.decode()
+
+
+def device(index=0):
+    handle = ctypes.c_void_p()
+    call("nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(handle))
+    return handle
+
+
+def facts():
+    """Of each device, by NVML and by CUDA."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+    seen = {"nvml": [], "cuda": []}
+    assert cuda.cuInit(0) == 0
+    for index in range(word("nvmlDeviceGetCount_v2")):
+        handle, pci, again = device(index), Pci(), ctypes.c_void_p()
+        call("nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(pci))
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        call("nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor))
+        uuid = text("nvmlDeviceGetUUID", handle)
+        for by, value in (("UUID", uuid.encode()), ("PciBusId_v2", pci.place), ("PciBusId_v2", pci.legacy)):
+            call(f"nvmlDeviceGetHandleBy{by}", value, ctypes.byref(again))
+            assert again.value == handle.value, by
+        assert word("nvmlDeviceGetIndex", handle) == word("nvmlDeviceGetMinorNumber", handle) == index
+        name = text("nvmlDeviceGetName", handle)
+        place = (pci.domain, pci.bus, pci.device)
+        seen["nvml"].append([name, uuid, *place, major.value, minor.value])
+
+        name, bus = ctypes.create_string_buffer(96), ctypes.create_string_buffer(32)
+        raw = ctypes.create_string_buffer(16)
+        assert cuda.cuDeviceGetName(name, 96, index) == 0
+        assert cuda.cuDeviceGetPCIBusId(bus, 32, index) == 0
+        assert cuda.cuDeviceGetUuid_v2(raw, index) == 0
+        for value, attribute in ((major, 75), (minor, 76)):
+            assert cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, index) == 0
+        digits = raw.raw.hex()
+        cuts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
+        place = (int(part, 16) for part in bus.value.decode().split(".")[0].split(":"))
+        uuid = "-".join(("GPU", *cuts))
+        seen["cuda"].append([name.value.decode(), uuid, *place, major.value, minor.value])
+    assert text("nvmlSystemGetDriverVersion") and text("nvmlSystemGetNVMLVersion")
+    assert word("nvmlSystemGetCudaDriverVersion_v2") >= 12000
+    return seen
+
+
+def processes(handle):
+    count = ctypes.c_uint(0)
+    got = nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), NULL)
+    assert got == (TOO_SMALL if count.value else SUCCESS), got
+    infos = (Process * max(1, count.value))()
+    call("nvmlDeviceGetComputeRunningProcesses_v3", handle, ctypes.byref(count), infos)
+    return [[info.pid, info.memory] for info in infos[: count.value]]
+
+
+def use():
+    """Memory and processes."""
+    handle, memory = device(), Memory()
+    call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
+    assert memory.free == memory.total - memory.used
+    second = Memory2(version=ctypes.sizeof(Memory2) | 2 << 24)
+    call("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(second))
+    assert (second.total, second.used) == (memory.total, memory.used)
+    return {"total": memory.total, "used": memory.used, "processes": processes(handle)}
+
+
+def utilization():
+    """Of the GPU, and of processes."""
+    handle, rates, count = device(), (ctypes.c_uint * 2)(), ctypes.c_uint(16)
+    call("nvmlDeviceGetUtilizationRates", handle, rates)
+    samples = (Sample * 16)()
+    got = nvml.nvmlDeviceGetProcessUtilization(handle, samples, ctypes.byref(count), ctypes.c_ulonglong(0))
+    assert got in (SUCCESS, NOT_FOUND), got
+    return {"gpu": rates[0], "processes": [[one.pid, one.sm] for one in samples[: count.value]]}
+
+
+def wrong():
+    """Handles, pointers and sizes that are refused; nothing crashes."""
+    handle, value, other = device(), ctypes.c_uint(), ctypes.c_void_p()
+    place = ctypes.byref(value)
+    guesses = [NULL, ctypes.c_void_p(1), ctypes.c_void_p(handle.value + 1), ctypes.c_void_p(handle.value - 1)]
+    for guess in (*guesses, ctypes.c_void_p(2**64 - 1)):
+        for name in ("Index", "PowerUsage", "MaxMigDeviceCount", "NumGpuCores"):
+            call(f"nvmlDeviceGet{name}", guess, place, code=INVALID)
+        call("nvmlDeviceGetMemoryInfo", guess, ctypes.byref(Memory()), code=INVALID)
+    for name in ("Index", "PowerUsage", "MemoryInfo", "UtilizationRates", "PciInfo_v3", "MemoryInfo_v2"):
+        call(f"nvmlDeviceGet{name}", handle, NULL, code=INVALID)
+    call("nvmlDeviceGetCount_v2", NULL, code=INVALID)
+    call("nvmlDeviceGetHandleByIndex_v2", 0, NULL, code=INVALID)
+    call("nvmlDeviceGetHandleByIndex_v2", 99, ctypes.byref(other), code=INVALID)
+    call("nvmlDeviceGetHandleByUUID", NULL, ctypes.byref(other), code=INVALID)
+    call("nvmlDeviceGetHandleByUUID", b"GPU-0", ctypes.byref(other), code=NOT_FOUND)
+    call("nvmlDeviceGetHandleByPciBusId_v2", b"nonsense", ctypes.byref(other), code=INVALID)
+    call("nvmlDeviceGetHandleByPciBusId_v2", b"00ff:fe:1f.0", ctypes.byref(other), code=NOT_FOUND)
+    for name in ("Name", "UUID"):
+        room = ctypes.create_string_buffer(b"\xff" * 8, 8)
+        for size in (0, 1, 4):
+            call(f"nvmlDeviceGet{name}", handle, room, size, code=TOO_SMALL)
+        assert room.raw == b"\xff" * 8, "nothing is written past the room"
+        call(f"nvmlDeviceGet{name}", handle, NULL, 96, code=INVALID)
+    call("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(Memory2(version=1)), code=VERSION_MISMATCH)
+    # Sensors and clocks that no GPU has, and those that this one has not.
+    for argument, code in ((0, NOT_SUPPORTED), (4, INVALID), (2**32 - 1, INVALID)):
+        call("nvmlDeviceGetClockInfo", handle, argument, place, code=code)
+    call("nvmlDeviceGetPowerUsage", handle, place, code=NOT_SUPPORTED)
+    call("nvmlDeviceGetNvLinkState", handle, 0, place, code=NOT_SUPPORTED)
+    call("nvmlDeviceSetPowerManagementLimit", handle, 1, code=NO_PERMISSION)
+    call("nvmlDeviceResetGpuLockedClocks", handle, code=NO_PERMISSION)
+    call("nvmlDeviceGetComputeRunningProcesses_v3", handle, NULL, NULL, code=INVALID)
+    call("nvmlDeviceGetP2PStatus", handle, handle, 9, place, code=INVALID)
+    call("nvmlSystemGetProcessName", 2**32 - 1, ctypes.create_string_buffer(9), 9, code=NOT_FOUND)
+    events, data = ctypes.c_void_p(), ctypes.create_string_buffer(64)
+    call("nvmlEventSetCreate", ctypes.byref(events))
+    call("nvmlDeviceRegisterEvents", handle, ctypes.c_ulonglong(8), events, code=NOT_SUPPORTED)
+    call("nvmlEventSetWait_v2", events, data, 0, code=TIMEOUT)
+    call("nvmlEventSetFree", events)
+    for name, more in (("Free", ()), ("Wait_v2", (data, 0))):
+        call(f"nvmlEventSet{name}", events, *more, code=INVALID)
+    fields = (Field * 2)(Field(field=83), Field(field=99999))
+    call("nvmlDeviceGetFieldValues", handle, 2, fields)
+    assert [field.code for field in fields] == [NOT_SUPPORTED, NOT_SUPPORTED]
+    for count in (0, -1, 2**31 - 1):
+        call("nvmlDeviceGetFieldValues", handle, count, fields, code=INVALID)
+    return {}
+
+
+def both():
+    """NVML beside CUDA in one process, and in a child that forks."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+    before = device()
+    use()
+    context, memory = ctypes.c_void_p(), ctypes.c_ulonglong()
+    assert cuda.cuInit(0) == 0
+    assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+    assert cuda.cuCtxSetCurrent(context) == 0
+    assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(4 << 20)) == 0
+    own = [size for pid, size in use()["processes"] if pid == os.getpid()]
+    child = os.fork()
+    if child == 0:
+        found = [size for pid, size in use()["processes"] if pid == os.getppid()]
+        os._exit(0 if found == own and device().value == before.value else 1)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    for _ in range(3):
+        call("nvmlShutdown")
+        call("nvmlDeviceGetCount_v2", NULL, code=UNINITIALIZED)
+        call("nvmlInit_v2")
+        use()
+    return {"sum": own[0] >> 20, "child": status, "again": word("nvmlDeviceGetCount_v2")}
+
+
+def binding():
+    """NVIDIA's own binding."""
+    import pynvml
+
+    def caught(function, *arguments):
+        try:
+            return function(*arguments)
+        except pynvml.NVMLError as error:
+            return type(error).__name__
+
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    memory, uuid = pynvml.nvmlDeviceGetMemoryInfo(handle), pynvml.nvmlDeviceGetUUID(handle)
+    running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    again = pynvml.nvmlDeviceGetHandleByPciBusId(pynvml.nvmlDeviceGetPciInfo(handle).busId)
+    said = {
+        "count": pynvml.nvmlDeviceGetCount(),
+        "name": pynvml.nvmlDeviceGetName(handle),
+        "driver": pynvml.nvmlSystemGetDriverVersion(),
+        "uuid": uuid,
+        "handle": pynvml.nvmlDeviceGetUUID(again),
+        "memory": [memory.total, memory.used],
+        "processes": [[process.pid, process.usedGpuMemory] for process in running],
+        "utilization": pynvml.nvmlDeviceGetUtilizationRates(handle).gpu,
+        "power": caught(pynvml.nvmlDeviceGetPowerUsage, handle),
+        "limit": caught(pynvml.nvmlDeviceSetPowerManagementLimit, handle, 1),
+    }
+    pynvml.nvmlShutdown()
+    return said
+
+
+def main(mode):
+    if mode == "start":
+        place = ctypes.byref(ctypes.c_uint())
+        print(nvml.nvmlInit_v2(), nvml.nvmlDeviceGetCount_v2(place))
+        return
+    if mode == "pynvml":
+        print(json.dumps(binding()))
+        return
+    call("nvmlDeviceGetCount_v2", NULL, code=UNINITIALIZED)
+    call("nvmlDeviceSetPowerManagementLimit", NULL, 1, code=UNINITIALIZED)
+    call("nvmlShutdown", code=UNINITIALIZED)
+    call("nvmlInitWithFlags", 0)
+    call("nvmlInit_v2")
+    call("nvmlShutdown")
+    modes = {"facts": facts, "use": use, "utilization": utilization, "wrong": wrong, "both": both}
+    print(json.dumps(modes[mode]()))
+    call("nvmlShutdown")
+    call("nvmlShutdown", code=UNINITIALIZED)
+
+
+main(sys.argv[1])
