@@ -14,3 +14,4 @@ pub mod function;
 pub mod graph;
 pub mod shape;
 pub mod stream;
+pub mod user_object;

@@ -46,6 +46,7 @@ pub mod pointer;
 pub mod pool;
 pub mod stream;
 pub mod texture;
+pub mod user_object;
 
 /// What the library exports and serves, as the description of the driver's
 /// interface declares it (protocol/interface/driver).
