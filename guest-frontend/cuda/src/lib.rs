@@ -10,6 +10,7 @@
 #![deny(unsafe_code)]
 #![recursion_limit = "1024"]
 
+pub mod batch;
 pub mod current;
 pub mod managed;
 pub mod named_stream;

@@ -22,6 +22,7 @@ pub(crate) mod boundary;
 pub mod capture;
 pub mod context;
 pub mod copy;
+pub mod copy_batch;
 pub mod copy_rect;
 pub mod device;
 pub mod entry;
