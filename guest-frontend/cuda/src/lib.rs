@@ -12,6 +12,7 @@
 
 pub mod batch;
 pub mod current;
+pub mod dot;
 pub mod managed;
 pub mod named_stream;
 pub mod objects;

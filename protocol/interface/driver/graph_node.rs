@@ -251,10 +251,6 @@ fn cuGraphConditionalHandleCreate(
     flags: c_uint,
 );
 
-#[since(11030)]
-#[refused("not built yet")]
-fn cuGraphDebugDotPrint(graph: CUgraph, path: Text, flags: c_uint);
-
 #[since(11070)]
 #[refused("not built yet")]
 fn cuGraphExecBatchMemOpNodeSetParams(
