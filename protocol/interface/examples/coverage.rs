@@ -109,7 +109,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     for (name, title, library) in libraries {
         let (coverage, chapters) =
             coverage(library, |function| library.why_refused(function, &driver));
-        println!("{name}: {} of {} served", coverage.served.len(), chapters.len());
+        println!(
+            "{name}: {} of {} served",
+            coverage.served.len(),
+            chapters.len()
+        );
         text += &section(title, &coverage, &chapters)?;
         all.insert(name, coverage);
     }

@@ -129,7 +129,10 @@ fn difference(symbol: &str, function: &Function, declared: &[String]) -> Option<
         // for either tells neither.
         let same = rust == c || c == Passed::Other || rust == Passed::Other;
         if !same {
-            return Some(format!("{symbol}: {} is {rust:?}, but `{theirs}`", ours.name));
+            return Some(format!(
+                "{symbol}: {} is {rust:?}, but `{theirs}`",
+                ours.name
+            ));
         }
     }
     None
