@@ -126,6 +126,7 @@ impl Events {
         if let Some(recorded) = event.outstanding(self.streams.progress().complete()) {
             ask()?;
             event.note_reached(recorded);
+            self.streams.sweep();
         } else {
             self.link.check()?;
         }

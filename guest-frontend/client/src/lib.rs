@@ -46,6 +46,7 @@ mod statistics;
 pub mod stream;
 pub mod sys;
 pub mod texture;
+mod user_object;
 mod window;
 
 pub use connection::take_detail;

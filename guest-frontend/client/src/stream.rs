@@ -20,9 +20,11 @@ use crate::objects::capture::{self, Mode};
 use crate::objects::event::Event;
 use crate::objects::graph::Graph;
 pub use crate::objects::stream::{NON_BLOCKING, Stream};
+use crate::objects::user_object::References;
 use crate::progress::Progress;
 use crate::shadow::Shadows;
 use crate::sys::memory::HostSlice;
+use crate::user_object::{Launches, Retired};
 
 /// The streams of a session, and what is known of all their work.
 #[derive(Debug)]
@@ -47,6 +49,8 @@ pub struct Streams {
     orphans: Progress,
     /// Work of each stream.
     live: Mutex<Vec<Arc<Progress>>>,
+    /// User objects of graphs that are gone.
+    retired: Retired,
 }
 
 /// Positions to note as finished when a wait that begins now has ended.
@@ -78,6 +82,7 @@ impl Streams {
             unordered: Progress::default(),
             orphans: Progress::default(),
             live: Mutex::new(vec![Arc::clone(legacy.progress())]),
+            retired: Retired::default(),
             legacy,
         }
     }
@@ -149,6 +154,17 @@ impl Streams {
         }
     }
 
+    /// References to user objects go when these launches are over.
+    pub(crate) fn retire(&self, held: Vec<References>, launches: Launches) {
+        self.retired.add(held, launches);
+        self.sweep();
+    }
+
+    /// Releases user objects whose launches are known to be over.
+    pub(crate) fn sweep(&self) {
+        self.retired.sweep(self.progress.complete());
+    }
+
     /// cuCtxSynchronize.
     ///
     /// # Errors
@@ -158,6 +174,7 @@ impl Streams {
         if posted > self.progress.complete() {
             self.link.call(&ContextSynchronize {})?;
             self.progress.finish(posted);
+            self.sweep();
         } else {
             self.link.check()?;
         }
@@ -270,6 +287,7 @@ impl Streams {
         wait()?;
         stream.progress().finish(awaited.stream);
         self.progress.finish(awaited.session);
+        self.sweep();
         self.shadows.pull()
     }
 

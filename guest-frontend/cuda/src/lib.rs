@@ -10,7 +10,9 @@
 #![deny(unsafe_code)]
 #![recursion_limit = "1024"]
 
+pub mod batch;
 pub mod current;
+pub mod dot;
 pub mod managed;
 pub mod named_stream;
 pub mod objects;

@@ -2,6 +2,7 @@
 
 use crate::geometry::{cudaExtent, cudaPitchedPtr, cudaPos};
 use crate::handle::{CUarray, CUcontext, CUdeviceptr};
+use crate::memory::cudaMemLocation;
 use crate::{abi_consts, abi_struct};
 use core::ffi::c_void;
 
@@ -45,6 +46,18 @@ abi_struct! {
         dstHost: *mut c_void, dstDevice: CUdeviceptr, dstArray: CUarray,
         dstContext: CUcontext, dstPitch: usize, dstHeight: usize,
         WidthInBytes: usize, Height: usize, Depth: usize,
+    }
+    /// How the copies of a batch are made.
+    struct CUmemcpyAttributes {
+        srcAccessOrder: i32, srcLocHint: cudaMemLocation, dstLocHint: cudaMemLocation, flags: u32,
+    }
+    /// One end of a copy of a batch. `op` is, by `type`, an address, elements in
+    /// a row, rows in a layer and a location, or an array and three offsets.
+    struct CUmemcpy3DOperand { r#type: i32, op: [u64; 4] }
+    /// A copy of a batch; `extent` is a CUextent3D.
+    struct CUDA_MEMCPY3D_BATCH_OP {
+        src: CUmemcpy3DOperand, dst: CUmemcpy3DOperand, extent: [usize; 3],
+        srcAccessOrder: i32, flags: u32,
     }
 }
 

@@ -53,30 +53,30 @@ fn cuArrayCreate(handle: Out<CUarray>, allocate_array: In<CUDA_ARRAY_DESCRIPTOR_
 #[refused("superseded: programs built for a current CUDA call a later version")]
 fn cuArrayGetDescriptor(array_descriptor: Out<CUDA_ARRAY_DESCRIPTOR_v1>, array: CUarray);
 
+/// No array has its memory mapped later, so none has requirements.
 #[since(11060)]
-#[refused("not built yet")]
 fn cuArrayGetMemoryRequirements(
     memory_requirements: Out<cudaArrayMemoryRequirements>,
     array: CUarray,
     device: CUdevice,
 );
 
+/// No array has several planes.
 #[since(11020)]
-#[refused("not built yet")]
 fn cuArrayGetPlane(plane_array: Out<CUarray>, array: CUarray, plane_idx: c_uint);
 
+/// No array is sparse.
 #[since(11010)]
-#[refused("not built yet")]
 fn cuArrayGetSparseProperties(sparse_properties: *mut c_void, array: CUarray);
 
+/// No array has its memory mapped later, so none has requirements.
 #[since(11060)]
-#[refused("not built yet")]
 fn cuMipmappedArrayGetMemoryRequirements(
     memory_requirements: Out<cudaArrayMemoryRequirements>,
     mipmap: CUmipmappedArray,
     device: CUdevice,
 );
 
+/// No array is sparse.
 #[since(11010)]
-#[refused("not built yet")]
 fn cuMipmappedArrayGetSparseProperties(sparse_properties: *mut c_void, mipmap: CUmipmappedArray);

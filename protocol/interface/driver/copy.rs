@@ -94,51 +94,6 @@ fn cuMemBatchDecompressAsync(
     stream: CUstream,
 );
 
-#[since(12080)]
-#[per_thread(ptsz)]
-#[refused("not built yet")]
-fn cuMemcpy3DBatchAsync(
-    num_ops: usize,
-    op_list: *mut CUDA_MEMCPY3D_BATCH_OP,
-    fail_idx: *mut usize,
-    flags: u64,
-    stream: CUstream,
-);
-
-#[since(13000)]
-#[per_thread(ptsz)]
-#[refused("not built yet")]
-fn cuMemcpy3DBatchAsync_v2(num_ops: usize, op_list: *mut c_void, flags: u64, stream: CUstream);
-
-#[since(12080)]
-#[per_thread(ptsz)]
-#[refused("not built yet")]
-fn cuMemcpyBatchAsync(
-    dsts: *mut CUdeviceptr,
-    srcs: *mut CUdeviceptr,
-    sizes: *mut usize,
-    count: usize,
-    attrs: *mut CUmemcpyAttributes,
-    attrs_idxs: *mut usize,
-    num_attrs: usize,
-    fail_idx: *mut usize,
-    stream: CUstream,
-);
-
-#[since(13000)]
-#[per_thread(ptsz)]
-#[refused("not built yet")]
-fn cuMemcpyBatchAsync_v2(
-    dsts: *mut CUdeviceptr,
-    srcs: *mut CUdeviceptr,
-    sizes: *mut usize,
-    count: usize,
-    attrs: *mut c_void,
-    attrs_idxs: *mut usize,
-    num_attrs: usize,
-    stream: CUstream,
-);
-
 #[since(2000)]
 #[refused("superseded: programs built for a current CUDA call a later version")]
 fn cuMemcpyDtoD(dst_device: c_uint, src_device: c_uint, byte_count: c_uint);

@@ -77,15 +77,6 @@ fn cuDeviceGetTexture1DLinearMaxWidth(
 #[since(11040)]
 fn cuDeviceGetExecAffinitySupport(value: Out<c_int>, kind: c_int, device: CUdevice);
 
-#[since(13000)]
-#[refused("not built yet")]
-fn cuDeviceGetHostAtomicCapabilities(
-    capabilities: *mut c_uint,
-    operations: *const c_int,
-    count: c_uint,
-    dev: CUdevice,
-);
-
 #[since(12040)]
 #[refused("not built yet")]
 fn cuDeviceRegisterAsyncNotification(
@@ -102,7 +93,3 @@ fn cuDeviceTotalMem(bytes: Out<c_uint>, dev: CUdevice);
 #[since(12040)]
 #[refused("not built yet")]
 fn cuDeviceUnregisterAsyncNotification(device: CUdevice, callback: *mut c_void);
-
-#[since(11030)]
-#[refused("not built yet")]
-fn cuFlushGPUDirectRDMAWrites(target: c_int, scope: c_int);

@@ -251,10 +251,6 @@ fn cuGraphConditionalHandleCreate(
     flags: c_uint,
 );
 
-#[since(11030)]
-#[refused("not built yet")]
-fn cuGraphDebugDotPrint(graph: CUgraph, path: Text, flags: c_uint);
-
 #[since(11070)]
 #[refused("not built yet")]
 fn cuGraphExecBatchMemOpNodeSetParams(
@@ -278,29 +274,3 @@ fn cuGraphMemAllocNodeGetParams(node: CUgraphNode, params_out: *mut c_void);
 #[since(11040)]
 #[refused("not built yet")]
 fn cuGraphMemFreeNodeGetParams(node: CUgraphNode, dptr_out: Out<CUdeviceptr>);
-
-#[since(11030)]
-#[refused("not built yet")]
-fn cuGraphReleaseUserObject(graph: CUgraph, object: CUuserObject, count: c_uint);
-
-#[since(11030)]
-#[refused("not built yet")]
-fn cuGraphRetainUserObject(graph: CUgraph, object: CUuserObject, count: c_uint, flags: c_uint);
-
-#[since(11030)]
-#[refused("not built yet")]
-fn cuUserObjectCreate(
-    object_out: *mut CUuserObject,
-    ptr: *mut c_void,
-    destroy: CUhostFn,
-    initial_refcount: c_uint,
-    flags: c_uint,
-);
-
-#[since(11030)]
-#[refused("not built yet")]
-fn cuUserObjectRelease(object: CUuserObject, count: c_uint);
-
-#[since(11030)]
-#[refused("not built yet")]
-fn cuUserObjectRetain(object: CUuserObject, count: c_uint);

@@ -12,9 +12,10 @@ fn cuMemAdvise_v2(dev_ptr: CUdeviceptr, count: usize, advice: c_int, location: c
 #[since(6000)]
 fn cuMemAllocManaged(dptr: Out<CUdeviceptr>, bytesize: usize, flags: c_uint);
 
+/// Gives up the contents of managed memory and moves it ahead of its use; here
+/// a hint.
 #[since(13000)]
 #[per_thread(ptsz)]
-#[refused("not built yet")]
 fn cuMemDiscardAndPrefetchBatchAsync(
     dptrs: *mut CUdeviceptr,
     sizes: *mut usize,
@@ -23,18 +24,18 @@ fn cuMemDiscardAndPrefetchBatchAsync(
     prefetch_loc_idxs: *mut usize,
     num_prefetch_locs: usize,
     flags: u64,
-    stream: CUstream,
+    stream: DefaultStream,
 );
 
+/// Gives up the contents of managed memory; here a hint.
 #[since(13000)]
 #[per_thread(ptsz)]
-#[refused("not built yet")]
 fn cuMemDiscardBatchAsync(
     dptrs: *mut CUdeviceptr,
     sizes: *mut usize,
     count: usize,
     flags: u64,
-    stream: CUstream,
+    stream: DefaultStream,
 );
 
 /// Moves managed memory towards a device ahead of its use; here a hint.
@@ -58,9 +59,9 @@ fn cuMemPrefetchAsync_v2(
     stream: DefaultStream,
 );
 
+/// Moves managed memory towards locations ahead of its use; here a hint.
 #[since(13000)]
 #[per_thread(ptsz)]
-#[refused("not built yet")]
 fn cuMemPrefetchBatchAsync(
     dptrs: *mut CUdeviceptr,
     sizes: *mut usize,
@@ -69,7 +70,7 @@ fn cuMemPrefetchBatchAsync(
     prefetch_loc_idxs: *mut usize,
     num_prefetch_locs: usize,
     flags: u64,
-    stream: CUstream,
+    stream: DefaultStream,
 );
 
 /// An attribute of a range of managed memory.

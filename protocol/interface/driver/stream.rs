@@ -66,7 +66,8 @@ fn cuStreamGetCtx(stream: DefaultStream, context: Out<CUcontext>);
 #[per_thread(ptsz)]
 fn cuStreamGetCtx_v2(stream: DefaultStream, context: Out<CUcontext>, green: Out<*mut c_void>);
 
-/// Priority and synchronisation policy; other attributes are not served.
+/// Tells priority, synchronization policy, access policy window and memory
+/// synchronization domains, as they were set.
 #[since(11000)]
 #[per_thread(ptsz)]
 #[runtime(cudaStreamGetAttribute)]
@@ -76,8 +77,9 @@ fn cuStreamGetAttribute(
     value: Out<cudaLaunchAttributeValue>,
 );
 
-/// The synchronisation policy is a preference; other attributes are not
-/// served.
+/// Keeps synchronization policy, access policy window and memory
+/// synchronization domains: hints, without effect here. A stream's priority is
+/// fixed.
 #[since(11000)]
 #[per_thread(ptsz)]
 fn cuStreamSetAttribute(
@@ -86,7 +88,7 @@ fn cuStreamSetAttribute(
     value: In<cudaLaunchAttributeValue>,
 );
 
-/// All attributes that differ between streams are fixed at creation.
+/// Gives a stream what was set of another one; its priority stays.
 #[since(11000)]
 #[per_thread(ptsz)]
 fn cuStreamCopyAttributes(to: CUstream, from: CUstream);

@@ -117,4 +117,9 @@ fn cudaMemcpyBatchAsync(
 
 #[per_thread(ptsz)]
 #[direct(cuMemcpy3DBatchAsync_v2(count, operations, flags, stream))]
-fn cudaMemcpy3DBatchAsync(count: usize, operations: *mut c_void, flags: u64, stream: DefaultStream);
+fn cudaMemcpy3DBatchAsync(
+    count: usize,
+    operations: *mut CUDA_MEMCPY3D_BATCH_OP,
+    flags: u64,
+    stream: DefaultStream,
+);

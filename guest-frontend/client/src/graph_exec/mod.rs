@@ -33,6 +33,7 @@ use crate::objects::graph::{Graph, HostRun, Work};
 use crate::objects::stream::Stream;
 use crate::shadow::Shadows;
 use crate::stream::Streams;
+use crate::user_object::Held;
 use nodes::{Made, call};
 pub use plan::GraphExec;
 use plan::{Plan, Step};
@@ -87,6 +88,7 @@ impl Graphs {
             flags,
             plan: Mutex::new(Plan {
                 flat: graph.flatten()?,
+                held: Held::new(graph.references()),
                 ..Plan::default()
             }),
         });
@@ -241,6 +243,8 @@ impl Graphs {
             // A session that is over has nothing to be given back to.
             let _ = self.parts.host.free(memory);
         }
+        let held = plan.held.take();
+        self.parts.streams.retire(held, plan.held.launches());
     }
 
     /// cuGraphLaunch; into a stream that captures the graph goes as a node.
@@ -248,12 +252,12 @@ impl Graphs {
     /// # Errors
     /// As [`Link::check`].
     pub fn launch(&self, exec: &GraphExec, stream: &Arc<Stream>) -> Result<()> {
-        let plan = exec.plan.lock();
+        let mut plan = exec.plan.lock();
         if plan.ended {
             return Err(Status::INVALID_HANDLE);
         }
         if stream.is_capturing() {
-            return stream.note(Work::Child(Graph::of_flat(&plan.flat)));
+            return stream.note(Work::Child(Graph::of_flat(&plan.flat, plan.held.all())));
         }
         let visible = self.parts.shadows.before_launch(&plan.words)?;
         let launch = GraphLaunch {
@@ -271,12 +275,14 @@ impl Graphs {
             Ok(position)
         };
         if plan.functions.is_empty() {
-            return post().map(|_| ());
+            let position = post()?;
+            plan.held.launched(stream.progress(), position);
+            return Ok(());
         }
         // The functions run only when all of this is noted.
-        self.parts
-            .host_functions
-            .launch_kept(&plan.functions, stream.progress(), post)?;
+        let functions = &self.parts.host_functions;
+        let position = functions.launch_kept(&plan.functions, stream.progress(), post)?;
+        plan.held.launched(stream.progress(), position);
         self.parts.link.flush()
     }
 

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use crate::error::Result;
 use crate::objects::event::Event;
 use crate::objects::graph::{Flat, NodeName, Work};
+use crate::user_object::Held;
 
 /// An executable graph.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub(super) struct Plan {
     pub(super) functions: Vec<u64>,
     /// Pinned memory for copies.
     pub(super) staging: Vec<u64>,
+    /// User objects.
+    pub(super) held: Held,
     pub(super) ended: bool,
 }
 

@@ -79,6 +79,9 @@ impl Graphs {
             }
         }
         plan.gather_words();
+        if outcome.is_ok() {
+            self.replace_references(&mut plan, None, graph);
+        }
         Ok(outcome)
     }
 
@@ -180,7 +183,14 @@ impl Graphs {
                 self.set(exec, old.name, new.work)?;
             }
         }
+        self.replace_references(&mut exec.plan.lock(), Some(had.id()), new);
         Ok(())
+    }
+
+    /// User objects of a graph's new source replace those of its old one.
+    fn replace_references(&self, plan: &mut Plan, first: Option<u32>, graph: &Graph) {
+        let replaced = plan.held.replace(first, graph.references());
+        self.parts.streams.retire(replaced, plan.held.launches());
     }
 }
 

@@ -14,6 +14,7 @@ use crate::objects::array::ArrayLevel;
 use crate::objects::event::Event;
 use crate::objects::function::Function;
 use crate::objects::shape::Shape;
+use crate::objects::user_object::{References, UserObject};
 
 /// Names a node: its graph, and its number there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -233,6 +234,7 @@ pub struct Graph {
     /// It lives in a node of another graph.
     embedded: bool,
     nodes: Mutex<Vec<Option<Node>>>,
+    held: Mutex<References>,
     handle: AtomicU64,
 }
 
@@ -257,10 +259,10 @@ impl Graph {
     /// A graph without nodes.
     #[must_use]
     pub fn new() -> Arc<Self> {
-        Self::with(Vec::new(), 0, false)
+        Self::with(Vec::new(), 0, false, References::default())
     }
 
-    fn with(nodes: Vec<Option<Node>>, origin: u32, embedded: bool) -> Arc<Self> {
+    fn with(nodes: Vec<Option<Node>>, origin: u32, embedded: bool, held: References) -> Arc<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let graph = Arc::new(Self {
@@ -268,6 +270,7 @@ impl Graph {
             origin,
             embedded,
             nodes: Mutex::new(nodes),
+            held: Mutex::new(held),
             handle: AtomicU64::new(0),
         });
         GRAPHS.write().insert(id, Arc::downgrade(&graph));
@@ -333,7 +336,52 @@ impl Graph {
                 node.work = Work::Child(child.embed());
             }
         }
-        Self::with(nodes, self.id, embedded)
+        let held = self.held.lock().clone();
+        Self::with(nodes, self.id, embedded, held)
+    }
+
+    /// cuGraphRetainUserObject.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where references cannot be had ([`References::retain`]).
+    pub fn retain(&self, object: &Arc<UserObject>, count: u32, moved: bool) -> Result<()> {
+        self.held.lock().retain(object, count, moved)
+    }
+
+    /// cuGraphReleaseUserObject.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where the graph holds fewer.
+    pub fn release(&self, object: &Arc<UserObject>, count: u32) -> Result<()> {
+        self.held.lock().release(object, count)
+    }
+
+    /// The references to user objects of this graph, then those of each graph
+    /// in its nodes, with the graphs' numbers.
+    pub(crate) fn references(&self) -> Vec<(u32, References)> {
+        let mut all = vec![(self.id, self.held.lock().clone())];
+        for child in self.children() {
+            all.extend(child.references());
+        }
+        all
+    }
+
+    /// cuGraphDestroy: the references to user objects go at once, though
+    /// another thread may still look at the graph.
+    pub fn end(&self) {
+        let held = std::mem::take(&mut *self.held.lock());
+        drop(held);
+        self.children().iter().for_each(|child| child.end());
+    }
+
+    /// The graphs in its nodes.
+    fn children(&self) -> Vec<Arc<Self>> {
+        let nodes = self.nodes.lock();
+        let children = nodes.iter().flatten().filter_map(|node| match &node.work {
+            Work::Child(child) => Some(Arc::clone(child)),
+            _ => None,
+        });
+        children.collect()
     }
 
     /// cuGraphNodeFindInClone: the node that was made of `original`.
@@ -348,17 +396,8 @@ impl Graph {
         };
         if self.origin != original.graph {
             // The node may be one of a graph in a node.
-            let children: Vec<_> = self
-                .nodes
-                .lock()
-                .iter()
-                .flatten()
-                .filter_map(|node| match &node.work {
-                    Work::Child(child) => Some(Arc::clone(child)),
-                    _ => None,
-                })
-                .collect();
-            return children
+            return self
+                .children()
                 .iter()
                 .find_map(|child| child.find_in_clone(original).ok())
                 .ok_or(Status::INVALID_VALUE);
@@ -606,14 +645,14 @@ impl Graph {
     }
 
     /// A graph of nodes that were flattened, to be part of another one.
-    pub(crate) fn of_flat(flat: &[Flat]) -> Arc<Self> {
+    pub(crate) fn of_flat(flat: &[Flat], held: References) -> Arc<Self> {
         let nodes = flat.iter().map(|node| {
             Some(Node {
                 work: node.work.clone(),
                 after: node.after.clone(),
             })
         });
-        Self::with(nodes.collect(), 0, true)
+        Self::with(nodes.collect(), 0, true, held)
     }
 }
 

@@ -14,3 +14,5 @@ pub mod function;
 pub mod graph;
 pub mod shape;
 pub mod stream;
+pub mod stream_attributes;
+pub mod user_object;

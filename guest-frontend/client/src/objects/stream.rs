@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use paragpu_protocol::handle::StreamHandle;
 
 use crate::objects::capture::Membership;
+use crate::objects::stream_attributes::Attributes;
 use crate::progress::Progress;
 
 /// Does not wait for the legacy default stream (CU_STREAM_NON_BLOCKING).
@@ -23,6 +24,7 @@ pub struct Stream {
     ordered: AtomicU64,
     flags: u32,
     priority: i32,
+    attributes: Attributes,
 }
 
 impl Stream {
@@ -36,6 +38,7 @@ impl Stream {
             ordered: AtomicU64::new(0),
             flags,
             priority,
+            attributes: Attributes::default(),
         }
     }
 
@@ -60,6 +63,12 @@ impl Stream {
     #[must_use]
     pub fn priority(&self) -> i32 {
         self.priority
+    }
+
+    /// Hints that the program set.
+    #[must_use]
+    pub fn attributes(&self) -> &Attributes {
+        &self.attributes
     }
 
     /// Does it wait for the legacy default stream?

@@ -21,6 +21,7 @@ use paragpu_client::event::Event;
 use paragpu_client::graph_exec::GraphExec;
 use paragpu_client::module::{Function, Module};
 use paragpu_client::objects::graph::Graph;
+use paragpu_client::objects::user_object::UserObject;
 use paragpu_client::stream::Stream;
 use paragpu_client::texture::{Array, ArrayLevel, Surface, Texture};
 use parking_lot::RwLock;
@@ -65,6 +66,8 @@ pub enum Object {
     EmbeddedGraph(Weak<Graph>),
     /// A CUgraphExec.
     GraphExec(InContext<GraphExec>),
+    /// A CUuserObject.
+    UserObject(Arc<UserObject>),
 }
 
 /// An object of one context.

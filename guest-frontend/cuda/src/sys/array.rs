@@ -1,15 +1,18 @@
 //! Arrays and mipmapped arrays (CUDA Driver API, Memory Management).
 
-use std::ffi::c_uint;
+use std::ffi::{c_uint, c_void};
 
-use paragpu_abi::{CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUarray, CUmipmappedArray};
+use paragpu_abi::{
+    CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUarray, CUdevice, CUmipmappedArray,
+    cudaArrayMemoryRequirements,
+};
 use paragpu_client::texture::{Array, ArrayLevel};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::ArrayShape;
 use std::sync::Arc;
 
-use super::Result;
 use super::boundary::{In, Out};
+use super::{Result, device, present};
 use crate::current;
 use crate::objects::{self, Found, InContext, Object};
 
@@ -197,4 +200,48 @@ pub(crate) fn cuMipmappedArrayDestroy(array: CUmipmappedArray) -> Result {
         |object| matches!(object, Object::Array(level) if Arc::ptr_eq(&level.object.array, &inner.object)),
     );
     inner.session.textures().destroy_array(&inner.object)
+}
+
+// Arrays that are planar, sparse or mapped later are refused when they are made.
+pub(crate) fn cuArrayGetPlane(plane: Out<'_, CUarray>, array: CUarray, _: c_uint) -> Result {
+    plane.present()?;
+    find(array)?;
+    Err(Status::INVALID_VALUE)
+}
+
+pub(crate) fn cuArrayGetSparseProperties(properties: *mut c_void, array: CUarray) -> Result {
+    present(properties)?;
+    find(array)?;
+    Err(Status::INVALID_VALUE)
+}
+
+pub(crate) fn cuMipmappedArrayGetSparseProperties(
+    properties: *mut c_void,
+    array: CUmipmappedArray,
+) -> Result {
+    present(properties)?;
+    mipmapped(array)?;
+    Err(Status::INVALID_VALUE)
+}
+
+pub(crate) fn cuArrayGetMemoryRequirements(
+    requirements: Out<'_, cudaArrayMemoryRequirements>,
+    array: CUarray,
+    number: CUdevice,
+) -> Result {
+    requirements.present()?;
+    device::ordinal(number)?;
+    find(array)?;
+    Err(Status::INVALID_VALUE)
+}
+
+pub(crate) fn cuMipmappedArrayGetMemoryRequirements(
+    requirements: Out<'_, cudaArrayMemoryRequirements>,
+    array: CUmipmappedArray,
+    number: CUdevice,
+) -> Result {
+    requirements.present()?;
+    device::ordinal(number)?;
+    mipmapped(array)?;
+    Err(Status::INVALID_VALUE)
 }

@@ -158,6 +158,7 @@ pub(crate) unsafe fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -
             {
                 let told = handle(&info.graph);
                 objects::remove(told, |object| matches!(object, Object::Graph(_)));
+                info.graph.end();
             }
             Err(status)
         }

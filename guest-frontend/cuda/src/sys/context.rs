@@ -63,7 +63,8 @@ fn end_objects(context: &Context) {
         | Object::Kernel(_)
         | Object::Pool(_)
         | Object::Graph(_)
-        | Object::EmbeddedGraph(_) => false,
+        | Object::EmbeddedGraph(_)
+        | Object::UserObject(_) => false,
     });
     let session = context.session;
     for object in ended {

@@ -126,7 +126,7 @@ type Named = named_stream::Named;
 /// # Safety
 /// Where the addresses are the program's, `size` bytes are there as for
 /// [`to_device`] and [`from_device`].
-unsafe fn unified(
+pub unsafe fn unified(
     destination: u64,
     source: u64,
     size: usize,

@@ -173,7 +173,7 @@ fn sides(copy: &CUDA_MEMCPY3D) -> Result<(Side, Side, [usize; 3])> {
 ///
 /// # Safety
 /// `copy` is null or describes a copy as CUDA's manual says for cuMemcpy3D.
-unsafe fn volume(copy: *const CUDA_MEMCPY3D, stream: CUstream, wait: bool) -> Result {
+pub unsafe fn volume(copy: *const CUDA_MEMCPY3D, stream: CUstream, wait: bool) -> Result {
     let (to, from, extent) = sides(get(copy)?)?;
     run(&to, &from, extent, stream, wait)
 }

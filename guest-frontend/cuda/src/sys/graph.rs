@@ -283,9 +283,14 @@ pub(crate) fn cuGraphCreate(graph: Out<'_, CUgraph>, flags: c_uint) -> Result {
 }
 
 pub(crate) fn cuGraphDestroy(graph: CUgraph) -> Result {
-    objects::remove(graph, |object| matches!(object, Object::Graph(_)))
-        .map(|_| ())
-        .ok_or(Status::INVALID_VALUE)
+    let ended = objects::remove(graph, |object| matches!(object, Object::Graph(_)));
+    match ended.as_deref() {
+        Some(Object::Graph(graph)) => {
+            graph.end();
+            Ok(())
+        }
+        _ => Err(Status::INVALID_VALUE),
+    }
 }
 
 pub(crate) fn cuGraphClone(clone: Out<'_, CUgraph>, graph: CUgraph) -> Result {

@@ -6,10 +6,12 @@ use paragpu_abi::{CUdevice, CUdeviceptr, CUstream, cudaMemLocation};
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
+use super::graph::list;
 use super::{Result, capture, device};
+use crate::batch;
 use crate::current;
 use crate::managed::{self, Advice, Location};
-use crate::named_stream;
+use crate::named_stream::{self, Named};
 
 /// CU_MEM_ATTACH_GLOBAL, _HOST and _SINGLE.
 const ATTACH_GLOBAL: c_uint = 1;
@@ -137,6 +139,96 @@ pub(crate) fn cuMemPrefetchAsync_v2(
         return Err(Status::INVALID_VALUE);
     }
     prefetch(address, size, by_location(location)?, stream)
+}
+
+/// The ranges of a batch, each all in one allocation.
+///
+/// # Safety
+/// `addresses` and `sizes` are null or point to `count` values.
+unsafe fn ranges(
+    addresses: *const CUdeviceptr,
+    sizes: *const usize,
+    count: usize,
+    flags: u64,
+    stream: CUstream,
+) -> Result<Vec<(u64, u64)>> {
+    let legacy = matches!(named_stream::named(stream)?, Named::Legacy(_));
+    if count == 0 || flags != 0 || legacy {
+        return Err(Status::INVALID_VALUE);
+    }
+    let (addresses, sizes) = (list(addresses, count)?, list(sizes, count)?);
+    let pairs = addresses.iter().zip(sizes);
+    pairs
+        .map(|(address, size)| {
+            managed::check(*address, *size as u64)?;
+            Ok((*address, *size as u64))
+        })
+        .collect()
+}
+
+/// Prefetches ranges, each to the location of its run.
+///
+/// # Safety
+/// `locations` and `firsts` are null or point to `count` records.
+unsafe fn prefetch_all(
+    ranges: &[(u64, u64)],
+    locations: *const cudaMemLocation,
+    firsts: *const usize,
+    count: usize,
+) -> Result {
+    if count > ranges.len() {
+        return Err(Status::INVALID_VALUE);
+    }
+    let locations = list(locations, count)?;
+    let locations: Vec<Location> = locations
+        .iter()
+        .map(|location| by_location(*location))
+        .collect::<Result<_>>()?;
+    let places = batch::attributes(ranges.len(), list(firsts, count)?)?;
+    for ((address, size), place) in ranges.iter().zip(places) {
+        let location = *locations.get(place).ok_or(Status::INVALID_VALUE)?;
+        managed::advise(*address, *size, |known| known.prefetched = location)?;
+    }
+    Ok(())
+}
+
+pub(crate) unsafe fn cuMemPrefetchBatchAsync(
+    addresses: *mut CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    locations: *mut cudaMemLocation,
+    firsts: *mut usize,
+    location_count: usize,
+    flags: u64,
+    stream: CUstream,
+) -> Result {
+    let ranges = ranges(addresses, sizes, count, flags, stream)?;
+    prefetch_all(&ranges, locations, firsts, location_count)
+}
+
+// What is discarded may be read as it was: CUDA leaves open what is there.
+pub(crate) unsafe fn cuMemDiscardBatchAsync(
+    addresses: *mut CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    flags: u64,
+    stream: CUstream,
+) -> Result {
+    ranges(addresses, sizes, count, flags, stream).map(|_| ())
+}
+
+pub(crate) unsafe fn cuMemDiscardAndPrefetchBatchAsync(
+    addresses: *mut CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    locations: *mut cudaMemLocation,
+    firsts: *mut usize,
+    location_count: usize,
+    flags: u64,
+    stream: CUstream,
+) -> Result {
+    let ranges = ranges(addresses, sizes, count, flags, stream)?;
+    prefetch_all(&ranges, locations, firsts, location_count)
 }
 
 /// An attribute that is one integer.

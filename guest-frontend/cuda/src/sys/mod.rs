@@ -22,6 +22,7 @@ pub(crate) mod boundary;
 pub mod capture;
 pub mod context;
 pub mod copy;
+pub mod copy_batch;
 pub mod copy_rect;
 pub mod device;
 pub mod entry;
@@ -29,6 +30,7 @@ pub mod error;
 pub mod event;
 mod export_table;
 pub mod graph;
+pub mod graph_dot;
 pub mod graph_exec;
 pub mod graph_node;
 pub mod host;
@@ -42,10 +44,12 @@ pub mod memory;
 pub mod memset;
 pub mod module;
 pub mod occupancy;
+pub mod peer;
 pub mod pointer;
 pub mod pool;
 pub mod stream;
 pub mod texture;
+pub mod user_object;
 
 /// What the library exports and serves, as the description of the driver's
 /// interface declares it (protocol/interface/driver).

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use paragpu_abi::{
     CUcontext, CUdevice, CUevent, CUhostFn, CUstream, CUstreamCallback, cudaLaunchAttributeValue,
 };
+use paragpu_client::objects::stream_attributes::{self, Limits};
 use paragpu_protocol::status::Status;
 
 use super::boundary::{In, Out};
@@ -13,8 +14,9 @@ use crate::current;
 use crate::named_stream;
 use crate::objects::{self, InContext, Object};
 
-/// CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY.
-const SYNCHRONIZATION_POLICY: c_int = 3;
+/// CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE and _MEM_SYNC_DOMAIN_COUNT.
+const MAX_ACCESS_POLICY_WINDOW_SIZE: u32 = 109;
+const MEM_SYNC_DOMAIN_COUNT: u32 = 126;
 /// CU_LAUNCH_ATTRIBUTE_PRIORITY.
 const PRIORITY: c_int = 8;
 
@@ -143,11 +145,14 @@ pub(crate) fn cuStreamGetAttribute(
     value: Out<'_, cudaLaunchAttributeValue>,
 ) -> Result {
     let named = named_stream::named(stream)?;
+    let stream = named.stream()?;
     let mut found = cudaLaunchAttributeValue { pad: [0; 8] };
-    match attribute {
-        PRIORITY => found.priority = named.stream()?.priority(),
-        SYNCHRONIZATION_POLICY => found.syncPolicy = 1,
-        _ => return Err(unsupported_use!("cuStreamGetAttribute of this attribute")),
+    if attribute == PRIORITY {
+        found.priority = stream.priority();
+    } else if stream_attributes::is_kept(attribute) {
+        found.pad = stream.attributes().get(attribute)?;
+    } else {
+        return Err(unsupported_use!("cuStreamGetAttribute of this attribute"));
     }
     value.put(found)
 }
@@ -158,18 +163,29 @@ pub(crate) unsafe fn cuStreamSetAttribute(
     value: In<'_, cudaLaunchAttributeValue>,
 ) -> Result {
     let named = named_stream::named(stream)?;
+    let (session, stream) = named.both()?;
     let value = value.get()?;
-    match attribute {
-        SYNCHRONIZATION_POLICY if (1..=4).contains(&value.syncPolicy) => Ok(()),
-        SYNCHRONIZATION_POLICY => Err(Status::INVALID_VALUE),
-        PRIORITY if value.priority == named.stream()?.priority() => Ok(()),
-        _ => Err(unsupported_use!("cuStreamSetAttribute of this attribute")),
+    if attribute == PRIORITY && value.priority == stream.priority() {
+        return Ok(());
     }
+    if !stream_attributes::is_kept(attribute) {
+        return Err(unsupported_use!("cuStreamSetAttribute of this attribute"));
+    }
+    let snapshot = session.snapshot()?;
+    let limit = |which, least| {
+        let told = snapshot.attribute(which).unwrap_or(0);
+        u64::try_from(told).unwrap_or(0).max(least)
+    };
+    let limits = Limits {
+        window: limit(MAX_ACCESS_POLICY_WINDOW_SIZE, 0),
+        domains: limit(MEM_SYNC_DOMAIN_COUNT, 1),
+    };
+    stream.attributes().set(attribute, value.pad, limits)
 }
 
 pub(crate) fn cuStreamCopyAttributes(to: CUstream, from: CUstream) -> Result {
-    named_stream::named(to)?;
-    named_stream::named(from)?;
+    let (to, from) = (named_stream::named(to)?, named_stream::named(from)?);
+    to.stream()?.attributes().copy(from.stream()?.attributes());
     Ok(())
 }
 

@@ -195,7 +195,7 @@ pub(crate) unsafe fn cudaMemcpyBatchAsync(
         from.cast_mut().cast(),
         sizes.cast_mut(),
         count,
-        attributes,
+        attributes.cast(),
         indexes,
         attribute_count,
         stream,

@@ -1,0 +1,175 @@
+//! References to user objects that executable graphs hold (CUDA Driver API,
+//! Graph Management). Launches under way keep what their graph held: the
+//! references go when the guest learns that the launches are over.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::objects::user_object::References;
+use crate::progress::Progress;
+
+/// The last launch of a graph in each stream: the stream's work, and the
+/// launch's position in it.
+pub(crate) type Launches = Vec<(Arc<Progress>, u64)>;
+
+/// What an executable graph holds.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    /// Of the graph, then of each graph in its nodes, with the graph's number.
+    graphs: Vec<(u32, References)>,
+    launches: Launches,
+}
+
+impl Held {
+    pub(crate) fn new(graphs: Vec<(u32, References)>) -> Self {
+        Self {
+            graphs,
+            launches: Vec::new(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.graphs.iter().all(|(_, held)| held.is_empty())
+    }
+
+    /// A launch was posted.
+    pub(crate) fn launched(&mut self, progress: &Arc<Progress>, position: u64) {
+        if self.is_empty() {
+            return;
+        }
+        let same = |(other, _): &&mut (Arc<Progress>, u64)| Arc::ptr_eq(other, progress);
+        match self.launches.iter_mut().find(same) {
+            Some((_, last)) => *last = position,
+            None => self.launches.push((Arc::clone(progress), position)),
+        }
+    }
+
+    /// All references, once more.
+    pub(crate) fn all(&self) -> References {
+        let mut all = References::default();
+        for (_, held) in &self.graphs {
+            all.join(held);
+        }
+        all
+    }
+
+    /// Those of `graphs` replace those from the graph numbered `first` on, or
+    /// all; returns what was replaced.
+    pub(crate) fn replace(
+        &mut self,
+        first: Option<u32>,
+        graphs: Vec<(u32, References)>,
+    ) -> Vec<References> {
+        let start = match first {
+            Some(first) => self.graphs.iter().position(|(number, _)| *number == first),
+            None => Some(0),
+        };
+        let places = self.graphs.iter_mut().skip(start.unwrap_or(usize::MAX));
+        let pairs = places.zip(graphs);
+        pairs
+            .map(|((_, held), (_, new))| std::mem::replace(held, new))
+            .collect()
+    }
+
+    /// Everything, at the graph's end.
+    pub(crate) fn take(&mut self) -> Vec<References> {
+        let graphs = std::mem::take(&mut self.graphs);
+        graphs.into_iter().map(|(_, held)| held).collect()
+    }
+
+    pub(crate) fn launches(&self) -> Launches {
+        self.launches.clone()
+    }
+}
+
+/// References whose graph is gone and whose launches may be under way.
+#[derive(Debug, Default)]
+pub(crate) struct Retired {
+    /// Is the list empty? Looked at before the lock.
+    any: AtomicBool,
+    list: Mutex<Vec<(Vec<References>, Launches)>>,
+}
+
+impl Retired {
+    /// Releases references when the launches are over.
+    pub(crate) fn add(&self, held: Vec<References>, launches: Launches) {
+        if held.iter().all(References::is_empty) {
+            return;
+        }
+        self.list.lock().push((held, launches));
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Releases what no launch holds; all work up to `complete` is over.
+    pub(crate) fn sweep(&self, complete: u64) {
+        if !self.any.load(Ordering::Acquire) {
+            return;
+        }
+        let over = |(progress, position): &(Arc<Progress>, u64)| {
+            *position <= complete.max(progress.complete())
+        };
+        let mut list = self.list.lock();
+        list.retain(|(_, launches)| !launches.iter().all(over));
+        self.any.store(!list.is_empty(), Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, TryRecvError, channel};
+
+    use super::*;
+    use crate::objects::user_object::UserObject;
+
+    fn held(number: u32) -> ((u32, References), Receiver<()>) {
+        let (sender, ended) = channel();
+        let destroy = Box::new(move || {
+            let _ = sender.send(());
+        });
+        let mut held = References::default();
+        held.retain(&UserObject::new(1, destroy), 1, true).unwrap();
+        ((number, held), ended)
+    }
+
+    fn lives(ended: &Receiver<()>) -> bool {
+        ended.try_recv() == Err(TryRecvError::Empty)
+    }
+
+    #[test]
+    fn launches_under_way_keep_references() {
+        let (references, ended) = held(1);
+        let mut exec = Held::new(vec![references]);
+        let streams = [Arc::new(Progress::default()), Arc::new(Progress::default())];
+        exec.launched(&streams[0], 5);
+        exec.launched(&streams[0], 9);
+        exec.launched(&streams[1], 7);
+        let retired = Retired::default();
+        retired.add(exec.take(), exec.launches());
+        streams[0].finish(8);
+        streams[1].finish(7);
+        retired.sweep(0);
+        assert!(lives(&ended));
+        streams[0].finish(9);
+        retired.sweep(0);
+        assert_eq!(ended.recv(), Ok(()));
+    }
+
+    #[test]
+    fn a_child_s_references_are_replaced_alone() {
+        let (whole, whole_ended) = held(1);
+        let (child, child_ended) = held(2);
+        let (new, new_ended) = held(3);
+        let mut exec = Held::new(vec![whole, child]);
+        drop(exec.replace(Some(4), vec![]));
+        drop(exec.replace(Some(2), vec![new]));
+        assert_eq!(child_ended.recv(), Ok(()));
+        assert!(lives(&whole_ended) && lives(&new_ended));
+        let again = exec.all();
+        drop(exec);
+        assert!(lives(&whole_ended) && lives(&new_ended));
+        drop(again);
+        assert_eq!((whole_ended.recv(), new_ended.recv()), (Ok(()), Ok(())));
+    }
+}

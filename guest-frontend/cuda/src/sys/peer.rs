@@ -1,0 +1,68 @@
+//! What crosses between devices, host and adapters (CUDA Driver API, Peer
+//! Context Memory Access and Device Management).
+
+use std::ffi::{c_int, c_uint};
+
+use paragpu_abi::CUdevice;
+use paragpu_protocol::status::Status;
+
+use super::graph::list;
+use super::{Result, device, present};
+use crate::current;
+
+/// CUatomicOperations are below this.
+const OPERATIONS: c_int = 13;
+/// CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX.
+const CURRENT_CONTEXT: c_int = 0;
+/// CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER and _TO_ALL_DEVICES.
+const TO_OWNER: c_int = 100;
+const TO_ALL_DEVICES: c_int = 200;
+
+/// Says of each operation that the link does not do it.
+///
+/// # Safety
+/// `capabilities` is null or writable and `operations` null or readable, both
+/// for `count` values.
+unsafe fn none(capabilities: *mut c_uint, operations: *const c_int, count: c_uint) -> Result {
+    present(capabilities)?;
+    let count = usize::try_from(count).map_err(|_| Status::INVALID_VALUE)?;
+    let operations = list(operations, count)?;
+    let known = |operation: &c_int| (0..OPERATIONS).contains(operation);
+    if operations.is_empty() || !operations.iter().all(known) {
+        return Err(Status::INVALID_VALUE);
+    }
+    for at in 0..count {
+        capabilities.add(at).write(0);
+    }
+    Ok(())
+}
+
+pub(crate) unsafe fn cuDeviceGetP2PAtomicCapabilities(
+    capabilities: *mut c_uint,
+    operations: *const c_int,
+    count: c_uint,
+    from: CUdevice,
+    to: CUdevice,
+) -> Result {
+    if device::ordinal(from)? == device::ordinal(to)? {
+        return Err(Status::INVALID_DEVICE);
+    }
+    none(capabilities, operations, count)
+}
+
+pub(crate) unsafe fn cuDeviceGetHostAtomicCapabilities(
+    capabilities: *mut c_uint,
+    operations: *const c_int,
+    count: c_uint,
+    number: CUdevice,
+) -> Result {
+    device::ordinal(number)?;
+    none(capabilities, operations, count)
+}
+
+pub(crate) fn cuFlushGPUDirectRDMAWrites(target: c_int, scope: c_int) -> Result {
+    if target != CURRENT_CONTEXT || !matches!(scope, TO_OWNER | TO_ALL_DEVICES) {
+        return Err(Status::INVALID_VALUE);
+    }
+    current::current()?.session.check()
+}

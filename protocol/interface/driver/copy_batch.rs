@@ -1,0 +1,55 @@
+//! Batches of copies (CUDA Driver API, Memory Management).
+
+/// Copies with extents, in a stream's order. The location hints and the
+/// preference for overlap are without effect.
+#[since(12080)]
+#[per_thread(ptsz)]
+fn cuMemcpy3DBatchAsync(
+    num_ops: usize,
+    op_list: *mut CUDA_MEMCPY3D_BATCH_OP,
+    fail_idx: Out<usize>,
+    flags: u64,
+    stream: DefaultStream,
+);
+
+/// Copies with extents, in a stream's order. The location hints and the
+/// preference for overlap are without effect.
+#[since(13000)]
+#[per_thread(ptsz)]
+fn cuMemcpy3DBatchAsync_v2(
+    num_ops: usize,
+    op_list: *mut CUDA_MEMCPY3D_BATCH_OP,
+    flags: u64,
+    stream: DefaultStream,
+);
+
+/// Copies of linear memory, in a stream's order. The location hints and the
+/// preference for overlap are without effect.
+#[since(12080)]
+#[per_thread(ptsz)]
+fn cuMemcpyBatchAsync(
+    dsts: *mut CUdeviceptr,
+    srcs: *mut CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    attrs: *mut CUmemcpyAttributes,
+    attrs_idxs: *mut usize,
+    num_attrs: usize,
+    fail_idx: Out<usize>,
+    stream: DefaultStream,
+);
+
+/// Copies of linear memory, in a stream's order. The location hints and the
+/// preference for overlap are without effect.
+#[since(13000)]
+#[per_thread(ptsz)]
+fn cuMemcpyBatchAsync_v2(
+    dsts: *mut CUdeviceptr,
+    srcs: *mut CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    attrs: *mut CUmemcpyAttributes,
+    attrs_idxs: *mut usize,
+    num_attrs: usize,
+    stream: DefaultStream,
+);
