@@ -26,6 +26,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 LOGS = os.path.join(ROOT, "out", "test")
 DEMO = os.path.join(LOGS, "demo.json")
+HOSTILE = os.path.join(ROOT, "out", "hostile.json")
 # What a stage ends with that cannot run for this user.
 SKIPPED = 77
 # What the build makes, and the Python tests are told of; the kernel module is
@@ -95,6 +96,13 @@ def of_vm(log):
         except (ValueError, KeyError):
             results.append(False)
     return Count(results.count(True), results.count(False))
+
+
+def of_hostile(_):
+    """From what the attacks left."""
+    with open(HOSTILE, encoding="utf-8") as file:
+        held = [result["held"] for result in json.load(file)["results"]]
+    return Count(held.count(True), held.count(False))
 
 
 def of_demo(_):
@@ -175,6 +183,7 @@ def stages():
         of_cargo,
         environment={"RUSTFLAGS": "--cfg loom", "CARGO_TARGET_DIR": os.path.join(ROOT, "target", "loom")},
     )
+    yield Stage("hostile", [sys.executable, os.path.join(HERE, "hostile", "run.py"), "--output", HOSTILE], of_hostile)
     yield Stage("wire", [sys.executable, "-m", "unittest", "-v", "wire.test_wire"], of_unittest, environment=python)
 
 

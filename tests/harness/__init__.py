@@ -150,6 +150,8 @@ class Daemon:
         }
         environment["LD_LIBRARY_PATH"] = LIBRARIES
         environment["LD_PRELOAD"] = os.path.join(LIBRARIES, "libparagpu-redirect.so")
+        # Also where NVIDIA's driver is loaded.
+        environment["PARAGPU_REDIRECT"] = "1"
         environment["PARAGPU_COMMUNICATOR"] = communicator
         environment["PARAGPU_SHM_SOCKET"] = self.socket
         environment["PARAGPU_UNIX_SOCKET"] = self.socket

@@ -307,7 +307,7 @@ def digest(results):
     total = hashlib.blake2b(digest_size=12)
     for tensor in results if isinstance(results, tuple) else (results,):
         tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-        total.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        total.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return total.hexdigest()
 
 

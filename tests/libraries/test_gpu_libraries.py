@@ -48,11 +48,7 @@ def run(environment, arguments):
 
 def remote_environment(daemon, communicator):
     """Environment in which a program uses paragpu's libraries, redirected."""
-    environment = daemon.guest_environment(communicator)
-    preload = os.path.join(harness.LIBRARIES, "libparagpu-redirect.so")
-    if os.path.exists(preload):
-        environment["LD_PRELOAD"] = preload
-    return environment
+    return daemon.guest_environment(communicator)
 
 
 def judge(name, native, again, remote):

@@ -1,4 +1,4 @@
-//! Where device memory lies: the allocator of a session's arena (D5).
+//! Where device memory lies: the allocator of a session's arena.
 //!
 //! Large blocks are whole 2 MiB chunks, each mapped and unmapped by the host
 //! as a unit; freed ranges are preferred for blocks of the same size, because

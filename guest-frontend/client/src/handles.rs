@@ -1,4 +1,4 @@
-//! The numbers that the guest gives to objects (D4): creating one costs no
+//! The numbers that the guest gives to objects: creating one costs no
 //! round trip, and the number survives a move to another host.
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Names that the guest gives to the objects of its session (D4).
+//! Names that the guest gives to the objects of its session.
 //!
 //! A handle is a number that the guest chooses and never uses twice in a
 //! session; the worker maps it to the device's own object. Each kind is a
@@ -8,7 +8,7 @@ use crate::codec::{DecodeError, Field, Reader};
 
 macro_rules! handles {
     ($( $(#[$meta:meta])* $name:ident => $kind:ident ),* $(,)?) => {
-        /// What an effect (D9) or a handle is about.
+        /// What an effect or a handle is about.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum ObjectKind {
             $( $(#[$meta])* $kind ),*

@@ -1,5 +1,5 @@
 //! From a lost connection to the next one, over the same communicator or
-//! another (D7).
+//! another.
 //!
 //! One thread connects; the others wait. The host says which calls it has
 //! taken in, and gets the others again; the guest has said which frames it has

@@ -5,7 +5,7 @@ use std::io;
 
 /// Makes every program that this process starts from now on run without
 /// address-space randomisation (personality(2), `ADDR_NO_RANDOMIZE`), so that
-/// workers load module globals at equal addresses (D5).
+/// workers load module globals at equal addresses.
 ///
 /// # Errors
 /// What the system says; a container's filter may forbid it.

@@ -1,6 +1,6 @@
 //! Landlock: which files, ports and processes the worker reaches.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access as _, AccessFs, AccessNet, Ruleset, RulesetAttr as _, RulesetCreated,
@@ -49,4 +49,18 @@ fn restrict(ruleset: RulesetCreated) -> Result<(), String> {
         }
         RulesetStatus::NotEnforced => Err("this kernel has no Landlock".into()),
     }
+}
+
+/// The directory of NVIDIA's driver, which loads more of its libraries when it
+/// needs them, its compiler of PTX among them.
+pub(super) fn driver() -> Option<PathBuf> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let mut paths = maps
+        .lines()
+        .filter_map(|line| Some(line.split_once('/')?.1));
+    let library = paths.find(|path| {
+        let name = path.rsplit('/').next();
+        name.is_some_and(|name| name.starts_with("libcuda.so"))
+    })?;
+    Some(Path::new("/").join(library).parent()?.to_owned())
 }

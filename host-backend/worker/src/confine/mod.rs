@@ -68,9 +68,11 @@ pub fn begin(kind: DeviceKind) -> Vec<Measure> {
 }
 
 /// The second step. `readable` are the directories in which files are read
-/// from now on.
+/// from now on, beside that of NVIDIA's driver where it is loaded.
 pub fn finish(readable: &[&Path]) {
-    let readable = files::read_only_beneath(readable);
+    let driver = files::driver();
+    let all: Vec<&Path> = readable.iter().copied().chain(driver.as_deref()).collect();
+    let readable = files::read_only_beneath(&all);
     tell(&[Measure::new("no files of others", readable)]);
 }
 

@@ -1,4 +1,4 @@
-//! Memory that is copied while the program runs (D10).
+//! Memory that is copied while the program runs.
 //!
 //! A device that notes writes says exactly which pages of a copy are true
 //! still, so that only the others travel after the stop. It is copied in
