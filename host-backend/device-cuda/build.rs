@@ -64,6 +64,7 @@ const USED: &[&str] = &[
     "cuFuncGetParamInfo",
     "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
     "cuOccupancyAvailableDynamicSMemPerBlock",
+    "cuOccupancyMaxActiveClusters",
     "cuLaunchKernelEx",
     "cuLaunchHostFunc",
     "cuStreamCreateWithPriority",

@@ -15,7 +15,7 @@ import time
 import traceback
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.dirname(HERE), os.path.join(os.path.dirname(HERE), "wire")]
+sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "wire"), os.path.dirname(HERE)]
 
 import doors
 import files

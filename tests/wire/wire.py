@@ -99,6 +99,17 @@ CALLS = {
         "i32",
     ),
     0x040A: ("OccupancyDynamicShared", [("function", "u64"), ("blocks", "i32"), ("block_size", "i32")], "u64"),
+    0x040B: (
+        "OccupancyClusters",
+        [
+            ("function", "u64"),
+            ("grid", "u32x3"),
+            ("block", "u32x3"),
+            ("dynamic_shared", "u32"),
+            ("cluster", "u32x3"),
+        ],
+        "i32",
+    ),
     0x0501: (
         "Launch",
         [

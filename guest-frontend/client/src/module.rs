@@ -8,7 +8,8 @@ use paragpu_protocol::handle::{FunctionHandle, ModuleHandle};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
     ContextSynchronize, FunctionGet, FunctionSetAttribute, FunctionSetCacheConfig, GlobalGet,
-    ImageQuery, ImageWrite, ModuleLoad, ModuleUnload, OccupancyBlocks, OccupancyDynamicShared,
+    ImageQuery, ImageWrite, ModuleLoad, ModuleUnload, OccupancyBlocks, OccupancyClusters,
+    OccupancyDynamicShared,
 };
 use paragpu_protocol::types::encode_pairs;
 
@@ -16,6 +17,7 @@ use crate::connection::Link;
 use crate::device::Device;
 use crate::error::Result;
 use crate::handles::Handles;
+use crate::launch::Shape;
 use crate::memory::DeviceMemory;
 pub use crate::objects::function::{
     Function, MAX_DYNAMIC_SHARED_SIZE_BYTES, MAX_THREADS_PER_BLOCK, Module, NUM_REGS,
@@ -225,6 +227,21 @@ impl Modules {
                     flags,
                 })
             })
+    }
+
+    /// cuOccupancyMaxActiveClusters: clusters of `cluster` blocks that run at
+    /// once.
+    ///
+    /// # Errors
+    /// What the host's driver says.
+    pub fn occupancy_clusters(&self, function: &Function, launch: &Shape) -> Result<i32> {
+        self.link.call(&OccupancyClusters {
+            function: function.handle(),
+            grid: launch.grid,
+            block: launch.block,
+            dynamic_shared: launch.dynamic_shared,
+            cluster: launch.cluster,
+        })
     }
 
     /// cuOccupancyAvailableDynamicSMemPerBlock; asked of the host once for the

@@ -2,7 +2,7 @@
 
 use paragpu_protocol::status::Status;
 
-use crate::{Error, FunctionId, ModuleId, Result};
+use crate::{Error, FunctionId, Launch, ModuleId, Result};
 
 /// What is constant about a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,6 +99,12 @@ pub trait ModuleDevice {
         dynamic_shared: u64,
         flags: u32,
     ) -> Result<i32>;
+
+    /// cuOccupancyMaxActiveClusters of a launch, whose parameters do not matter.
+    ///
+    /// # Errors
+    /// What the driver says; `NOT_SUPPORTED` of a device without clusters.
+    fn occupancy_clusters(&mut self, launch: &Launch<'_>) -> Result<i32>;
 
     /// cuOccupancyAvailableDynamicSMemPerBlock.
     ///

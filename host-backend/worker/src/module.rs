@@ -1,9 +1,10 @@
 //! Modules, kernels and variables.
 
+use paragpu_device::Launch as DeviceLaunch;
 use paragpu_protocol::codec::{Bytes, Text};
 use paragpu_protocol::table::{
     FunctionGet, FunctionSetAttribute, FunctionSetCacheConfig, GlobalGet, ImageQuery, ImageWrite,
-    ModuleLoad, ModuleUnload, OccupancyBlocks, OccupancyDynamicShared,
+    ModuleLoad, ModuleUnload, OccupancyBlocks, OccupancyClusters, OccupancyDynamicShared,
 };
 use paragpu_protocol::types::{FunctionInfo, GlobalInfo, encode_pairs};
 
@@ -77,6 +78,19 @@ impl Session {
         Ok(self
             .gpu
             .occupancy_blocks(function, call.block_size, call.dynamic_shared, call.flags)?)
+    }
+
+    pub(crate) fn occupancy_clusters(&mut self, call: &OccupancyClusters) -> Outcome<i32> {
+        let launch = DeviceLaunch {
+            function: self.objects.modules.kernel(call.function.0)?.id,
+            grid: call.grid,
+            block: call.block,
+            dynamic_shared: call.dynamic_shared,
+            cooperative: false,
+            cluster: call.cluster,
+            parameters: (&[]).into(),
+        };
+        Ok(self.gpu.occupancy_clusters(&launch)?)
     }
 
     pub(crate) fn occupancy_dynamic_shared(

@@ -103,3 +103,18 @@ fn OccupancyDynamicShared(
     /// Threads in a block.
     block_size: i32,
 ) -> u64;
+
+/// cuOccupancyMaxActiveClusters: exactly what the driver says of this launch.
+#[call(0x040b, cached, idempotent)]
+fn OccupancyClusters(
+    /// The kernel.
+    function: FunctionHandle,
+    /// Blocks.
+    grid: [u32; 3],
+    /// Threads in a block.
+    block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    dynamic_shared: u32,
+    /// Blocks of a cluster.
+    cluster: [u32; 3],
+) -> i32;

@@ -52,8 +52,8 @@ fn cuOccupancyAvailableDynamicSMemPerBlock(
     block_size: c_int,
 );
 
+/// Clusters of a launch that fit on the device at once.
 #[since(11070)]
-#[refused("not built yet")]
 fn cuOccupancyMaxActiveClusters(
     num_clusters: Out<c_int>,
     func: CUfunction,

@@ -177,6 +177,15 @@ unsafe fn launch_with(
     pointers: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Result {
+    let shape = shape_of(config)?;
+    launch(function, &shape, stream, pointers, extra)
+}
+
+/// The shape that a configuration gives a launch.
+///
+/// # Safety
+/// The configuration's attributes are as it says (cuLaunchKernelEx).
+pub(super) unsafe fn shape_of(config: &CUlaunchConfig) -> Result<Shape> {
     let mut shape = Shape {
         grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
         block: [config.blockDimX, config.blockDimY, config.blockDimZ],
@@ -184,7 +193,7 @@ unsafe fn launch_with(
         ..Shape::default()
     };
     attributes(&mut shape, config.attrs, config.numAttrs)?;
-    launch(function, &shape, stream, pointers, extra)
+    Ok(shape)
 }
 
 /// Reads the attributes of a launch.

@@ -4,8 +4,10 @@
 use std::ffi::{c_int, c_uint};
 
 use paragpu_abi::CUfunction;
+use paragpu_abi::CUlaunchConfig;
 use paragpu_abi::CUoccupancyB2DSize;
 
+use super::boundary::{In, Out};
 use super::module::{Callable, callable};
 use super::{Result, present, put};
 
@@ -138,4 +140,16 @@ pub(crate) unsafe fn cuOccupancyAvailableDynamicSMemPerBlock(
         .modules()
         .occupancy_dynamic_shared(function, number, block_size)?;
     put(bytes, usize::try_from(found).unwrap_or(usize::MAX))
+}
+
+pub(crate) unsafe fn cuOccupancyMaxActiveClusters(
+    number: Out<'_, c_int>,
+    function: CUfunction,
+    config: In<'_, CUlaunchConfig>,
+) -> Result {
+    let number = number.present()?;
+    let shape = super::launch::shape_of(config.get()?)?;
+    let callable = callable(function)?;
+    let modules = callable.session.modules();
+    number.put(modules.occupancy_clusters(callable.function()?, &shape)?)
 }

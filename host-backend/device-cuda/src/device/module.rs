@@ -2,7 +2,7 @@
 
 use super::{CudaDevice, Kernel, LoadedModule, MOST_CODE, c_name, find};
 use crate::retired::Leaving;
-use paragpu_device::{Error, FunctionId, ModuleDevice, ModuleId, Result, Variable};
+use paragpu_device::{Error, FunctionId, Launch, ModuleDevice, ModuleId, Result, Variable};
 use paragpu_protocol::status::Status;
 
 impl ModuleDevice for CudaDevice {
@@ -141,6 +141,11 @@ impl ModuleDevice for CudaDevice {
         let kernel = find(&self.functions, function.0)?;
         self.context
             .occupancy_blocks(&kernel.function, block_size, dynamic_shared, flags)
+    }
+
+    fn occupancy_clusters(&mut self, launch: &Launch<'_>) -> Result<i32> {
+        let kernel = find(&self.functions, launch.function.0)?;
+        self.context.occupancy_clusters(launch, &kernel.function)
     }
 
     fn occupancy_dynamic_shared(

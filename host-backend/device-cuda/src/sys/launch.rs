@@ -3,7 +3,7 @@
 use core::ffi::c_void;
 use std::ptr;
 
-use paragpu_abi::{CUlaunchConfig, cudaLaunchAttribute, cudaLaunchAttributeValue, dim3};
+use paragpu_abi::{CUlaunchConfig, CUstream, cudaLaunchAttribute, cudaLaunchAttributeValue, dim3};
 use paragpu_device::{HostFunction, Launch, Result};
 
 use super::Context;
@@ -16,30 +16,8 @@ impl Context {
     pub fn launch(&self, launch: &Launch<'_>, function: &Function, stream: &Stream) -> Result<()> {
         const PARAMETERS: *mut c_void = ptr::without_provenance_mut(1);
         const PARAMETERS_SIZE: *mut c_void = ptr::without_provenance_mut(2);
-        let mut attributes = [attribute(2, cudaLaunchAttributeValue { cooperative: 1 }); 2];
-        let mut count = usize::from(launch.cooperative);
-        if launch.cluster != [0; 3] {
-            let [x, y, z] = launch.cluster;
-            attributes[count] = attribute(
-                4,
-                cudaLaunchAttributeValue {
-                    clusterDim: dim3 { x, y, z },
-                },
-            );
-            count += 1;
-        }
-        let config = CUlaunchConfig {
-            gridDimX: launch.grid[0],
-            gridDimY: launch.grid[1],
-            gridDimZ: launch.grid[2],
-            blockDimX: launch.block[0],
-            blockDimY: launch.block[1],
-            blockDimZ: launch.block[2],
-            sharedMemBytes: launch.dynamic_shared,
-            hStream: stream.raw(),
-            attrs: attributes.as_mut_ptr(),
-            numAttrs: count as u32,
-        };
+        let mut attributes = NO_ATTRIBUTES;
+        let config = configuration(launch, &mut attributes, stream.raw());
         let mut size = launch.parameters.len();
         let mut extra = [
             PARAMETERS,
@@ -57,6 +35,18 @@ impl Context {
                 extra.as_mut_ptr(),
             )
         })
+    }
+
+    /// cuOccupancyMaxActiveClusters.
+    pub fn occupancy_clusters(&self, launch: &Launch<'_>, function: &Function) -> Result<i32> {
+        let mut attributes = NO_ATTRIBUTES;
+        let config = configuration(launch, &mut attributes, ptr::null_mut());
+        let mut clusters = 0;
+        // SAFETY: the function is alive; a complete record; an out-parameter.
+        check(unsafe {
+            (self.driver.cuOccupancyMaxActiveClusters)(&mut clusters, function.raw(), &config)
+        })?;
+        Ok(clusters)
     }
 
     /// cuLaunchHostFunc.
@@ -81,8 +71,42 @@ impl Context {
     }
 }
 
+/// Room for the attributes of a launch.
+const NO_ATTRIBUTES: [cudaLaunchAttribute; 2] =
+    [attribute(2, cudaLaunchAttributeValue { cooperative: 1 }); 2];
+
+/// A launch as the driver takes it. The record names `attributes`, which must
+/// stay where they are while it is used.
+fn configuration(
+    launch: &Launch<'_>,
+    attributes: &mut [cudaLaunchAttribute; 2],
+    stream: CUstream,
+) -> CUlaunchConfig {
+    let mut count = usize::from(launch.cooperative);
+    if launch.cluster != [0; 3] {
+        let [x, y, z] = launch.cluster;
+        let value = cudaLaunchAttributeValue {
+            clusterDim: dim3 { x, y, z },
+        };
+        attributes[count] = attribute(4, value);
+        count += 1;
+    }
+    CUlaunchConfig {
+        gridDimX: launch.grid[0],
+        gridDimY: launch.grid[1],
+        gridDimZ: launch.grid[2],
+        blockDimX: launch.block[0],
+        blockDimY: launch.block[1],
+        blockDimZ: launch.block[2],
+        sharedMemBytes: launch.dynamic_shared,
+        hStream: stream,
+        attrs: attributes.as_mut_ptr(),
+        numAttrs: count as u32,
+    }
+}
+
 /// A launch attribute.
-fn attribute(id: i32, val: cudaLaunchAttributeValue) -> cudaLaunchAttribute {
+const fn attribute(id: i32, val: cudaLaunchAttributeValue) -> cudaLaunchAttribute {
     cudaLaunchAttribute {
         id,
         pad: [0; 4],

@@ -5,7 +5,9 @@ use crate::attributes::{self};
 use crate::heap;
 use crate::launch::Kernel;
 use crate::module::{self, Module};
-use paragpu_device::{Error, Function, FunctionId, ModuleDevice, ModuleId, Result, Variable};
+use paragpu_device::{
+    Error, Function, FunctionId, Launch, ModuleDevice, ModuleId, Result, Variable,
+};
 use paragpu_protocol::status::Status;
 use std::sync::Arc;
 
@@ -144,6 +146,19 @@ impl ModuleDevice for SoftwareDevice {
             return Ok(0);
         }
         Ok(attributes::occupancy(threads, shared) as i32)
+    }
+
+    fn occupancy_clusters(&mut self, launch: &Launch<'_>) -> Result<i32> {
+        if launch.cluster.iter().any(|side| *side > 1) {
+            let why = "clusters of more than one block";
+            return Err(Error::new(Status::NOT_SUPPORTED, why));
+        }
+        let threads: u64 = launch.block.iter().map(|side| u64::from(*side)).product();
+        let threads = i32::try_from(threads).map_err(|_| invalid("block size"))?;
+        let shared = u64::from(launch.dynamic_shared);
+        let each = self.occupancy_blocks(launch.function, threads, shared, 0)?;
+        let many = self.cores().cast_signed();
+        Ok(each.saturating_mul(many))
     }
 
     fn occupancy_dynamic_shared(

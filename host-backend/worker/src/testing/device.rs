@@ -544,6 +544,12 @@ impl ModuleDevice for TestDevice {
         self.enter("function_set_cache_config").map(drop)
     }
 
+    fn occupancy_clusters(&mut self, launch: &paragpu_device::Launch<'_>) -> Result<i32> {
+        drop(self.enter("occupancy_clusters")?);
+        let blocks: u32 = launch.cluster.iter().map(|side| (*side).max(1)).product();
+        Ok((132 / blocks).cast_signed())
+    }
+
     fn occupancy_blocks(&mut self, _: FunctionId, block: i32, _: u64, _: u32) -> Result<i32> {
         drop(self.enter("occupancy_blocks")?);
         Ok(2048 / block.max(1))
