@@ -24,6 +24,7 @@ const USED: &[&str] = &[
     "cuCtxSynchronize",
     "cuCtxSetLimit",
     "cuCtxGetLimit",
+    "cuGetExportTable",
     "cuMemGetInfo_v2",
     "cuMemAddressReserve",
     "cuMemAddressFree",

@@ -138,6 +138,7 @@ CALLS = {
     0x0801: ("ContextSynchronize", [], ""),
     0x0802: ("ContextSetLimit", [("limit", "u32"), ("value", "u64")], ""),
     0x0803: ("ContextGetLimit", [("limit", "u32")], "u64"),
+    0x0804: ("TopologyGet", [], "u8x256"),
     0x0901: ("HostFuncLaunch", [("stream", "u64"), ("id", "u64")], ""),
     0x0902: ("HostFuncDone", [("id", "u64")], ""),
     0x0A01: ("GraphBegin", [("graph", "u64")], ""),

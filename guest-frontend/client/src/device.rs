@@ -3,7 +3,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use paragpu_protocol::table::{ContextGetLimit, ContextSetLimit, SnapshotDevice};
+use paragpu_protocol::status::Status;
+use paragpu_protocol::table::{ContextGetLimit, ContextSetLimit, SnapshotDevice, TopologyGet};
 
 use crate::connection::Link;
 use crate::error::Result;
@@ -15,6 +16,7 @@ pub struct Device {
     link: Arc<Link>,
     ordinal: u32,
     snapshot: OnceLock<Arc<Snapshot>>,
+    topology: OnceLock<[u8; 256]>,
 }
 
 impl Device {
@@ -23,6 +25,7 @@ impl Device {
             link,
             ordinal,
             snapshot: OnceLock::new(),
+            topology: OnceLock::new(),
         }
     }
 
@@ -62,6 +65,27 @@ impl Device {
         }
         let snapshot = self.snapshot_of(self.ordinal)?;
         Ok(self.snapshot.get_or_init(|| snapshot))
+    }
+
+    /// Where the GPU's TPCs lie: the cluster of each, and its number there.
+    ///
+    /// # Errors
+    /// `NOT_SUPPORTED` where the host's device does not tell.
+    pub fn topology(&self) -> Result<(Vec<u8>, Vec<u8>)> {
+        let count = self.limits()?.multiprocessors / 2;
+        let count = usize::try_from(count).unwrap_or(0);
+        let told = match self.topology.get() {
+            Some(told) => told,
+            None => {
+                let told = self.link.call(&TopologyGet {})?;
+                self.topology.get_or_init(|| told)
+            }
+        };
+        let (clusters, numbers) = told.split_at(told.len() / 2);
+        let array = |all: &[u8]| all.get(..count).map(<[u8]>::to_vec);
+        array(clusters)
+            .zip(array(numbers))
+            .ok_or(Status::NOT_SUPPORTED)
     }
 
     /// cuCtxSetLimit.

@@ -1,5 +1,7 @@
 //! The session's context as a whole.
 
+use paragpu_protocol::status::Status;
+
 use crate::Result;
 
 /// What concerns all of a session's work.
@@ -21,6 +23,16 @@ pub trait ContextDevice {
     /// # Errors
     /// `NOT_SUPPORTED` for a limit the device lacks.
     fn context_limit(&mut self, limit: u32) -> Result<u64>;
+
+    /// Where the GPU's TPCs lie: 128 bytes with the cluster of each, 128 with
+    /// its number there.
+    ///
+    /// # Errors
+    /// `NOT_SUPPORTED` of a device whose driver does not tell.
+    fn topology(&mut self) -> Result<[u8; 256]> {
+        let why = "the topology of this device";
+        Err(crate::Error::new(Status::NOT_SUPPORTED, why))
+    }
 
     /// Brings what kernels printed so far, and are over, to this process's
     /// standard output. Called when work was found to be over.

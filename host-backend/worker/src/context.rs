@@ -1,6 +1,6 @@
 //! The context as a whole.
 
-use paragpu_protocol::table::{ContextGetLimit, ContextSetLimit, ContextSynchronize};
+use paragpu_protocol::table::{ContextGetLimit, ContextSetLimit, ContextSynchronize, TopologyGet};
 
 use crate::error::Outcome;
 use crate::session::Session;
@@ -23,6 +23,10 @@ impl Session {
         self.gpu.context_set_limit(call.limit, call.value)?;
         self.objects.set_limit(call.limit, call.value);
         Ok(())
+    }
+
+    pub(crate) fn topology_get(&mut self, _: &TopologyGet) -> Outcome<[u8; 256]> {
+        Ok(self.gpu.topology()?)
     }
 
     pub(crate) fn context_get_limit(&mut self, call: &ContextGetLimit) -> Outcome<u64> {

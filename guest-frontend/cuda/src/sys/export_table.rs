@@ -92,7 +92,8 @@ static CONTEXT: Table<63> = table!(1:
     17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39,
     40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62,
     63);
-static TOPOLOGY: Table<16> = table!(2: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16);
+static TOPOLOGY: Table<16> = table!(2:
+    1, 2, 3, 4 = topology, 5, 6, 7, 8, 9, 10, 11, 12, 13 = free_topology, 14, 15, 16);
 static MODULE: Table<15> = table!(3: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
 
 /// The table with this identifier.
@@ -158,6 +159,48 @@ unsafe extern "C" fn context_id(context: CUcontext, place: *mut u64) -> CUresult
         let found = current::find_or_current(context)?;
         // SAFETY: as the caller promises.
         unsafe { Out::take(place) }.put(found.id())
+    })
+}
+
+/// Two arrays with a byte for each TPC of the GPU: its cluster, its number there.
+///
+/// # Safety
+/// `clusters` and `numbers` are null or writable.
+unsafe extern "C" fn topology(clusters: *mut *mut u8, numbers: *mut *mut u8) -> CUresult {
+    guard(|| {
+        // SAFETY: as the caller promises.
+        let (to_clusters, to_numbers) = unsafe { (Out::take(clusters), Out::take(numbers)) };
+        let (to_clusters, to_numbers) = (to_clusters.present()?, to_numbers.present()?);
+        let (clusters, numbers) = current::current()?.session.device().topology()?;
+        to_clusters.put(allocated(&clusters)?)?;
+        to_numbers.put(allocated(&numbers)?)
+    })
+}
+
+/// Bytes in memory of C's.
+fn allocated(bytes: &[u8]) -> Result<*mut u8> {
+    // SAFETY: a plain allocation.
+    let place = unsafe { libc::malloc(bytes.len()) }.cast::<u8>();
+    if place.is_null() {
+        return Err(Status::OUT_OF_MEMORY);
+    }
+    // SAFETY: just allocated, of that many bytes.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
+    Ok(place)
+}
+
+/// Frees what [`topology`] allocated.
+///
+/// # Safety
+/// Both are null or what [`topology`] gave, not freed yet.
+unsafe extern "C" fn free_topology(clusters: *mut u8, numbers: *mut u8) -> CUresult {
+    guard(|| {
+        // SAFETY: as the caller promises.
+        unsafe {
+            libc::free(clusters.cast());
+            libc::free(numbers.cast());
+        }
+        Ok(())
     })
 }
 

@@ -25,6 +25,10 @@ impl ContextDevice for CudaDevice {
         self.context.limit(limit as i32)
     }
 
+    fn topology(&mut self) -> Result<[u8; 256]> {
+        self.context.topology()
+    }
+
     fn flush_output(&mut self) -> Result<()> {
         // The driver prints what kernels wrote when it is asked to wait for a
         // stream. This one is always idle: the wait cannot be for a host

@@ -14,6 +14,7 @@ pub mod nvml;
 mod resources;
 mod stream;
 mod texture;
+mod topology;
 mod work;
 
 pub use context::Context;
