@@ -105,8 +105,8 @@ const OURS: &[(u32, i32)] = &[
     (118, 0),
     // One memory synchronisation domain, the default one.
     (126, 1),
-    // Unified function pointers, decompression. TENSOR_MAP_ACCESS (127) is the
-    // host's: NVIDIA's libraries make their tensor maps themselves.
+    // Tensor maps, unified function pointers, decompression.
+    (127, 0),
     (129, 0),
     (136, 0),
     (137, 0),
