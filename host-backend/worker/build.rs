@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::{env, error, fs};
 
-use paragpu_interface::{Call, Effect, Shape};
-use proc_macro2::{Ident, Span, TokenStream};
+use paragpu_interface::{Call, Effect, Shape, identifier, life};
+use proc_macro2::{Ident, TokenStream};
 use quote::quote;
 
 fn main() -> Result<(), Box<dyn error::Error>> {
@@ -14,10 +14,6 @@ fn main() -> Result<(), Box<dyn error::Error>> {
     let calls = paragpu_interface::calls()?;
     fs::write(out.join("handlers.rs"), handlers(&calls)?.to_string())?;
     Ok(())
-}
-
-fn identifier(name: &str) -> Ident {
-    Ident::new(name, Span::call_site())
 }
 
 /// `EventRecord` as the name of a function: `event_record`.
@@ -181,16 +177,4 @@ fn destroying(call: &Call) -> Option<TokenStream> {
     Some(quote! {
         ObjectKind::#kind => Recorded::of(&table::#name { #field: handle::#handle(handle) }),
     })
-}
-
-/// `<'a>` where the call borrows from its payload.
-fn life(call: &Call) -> TokenStream {
-    let borrows = call.fields.iter().any(|field| {
-        let kind = &field.kind;
-        quote!(#kind).to_string().contains("'a")
-    });
-    match borrows {
-        true => quote!(<'a>),
-        false => TokenStream::new(),
-    }
 }

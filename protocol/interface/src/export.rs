@@ -1,10 +1,11 @@
 //! From functions to the code that exports them.
 
-use proc_macro2::{Ident, Span, TokenStream};
+use proc_macro2::{Ident, TokenStream};
 use quote::{ToTokens, format_ident, quote};
 use syn::{GenericArgument, PathArguments, Type};
 
 use crate::function::{Function, Mode, Serving, Symbol};
+use crate::identifier;
 
 /// The type that C passes where the description has `kind`.
 ///
@@ -33,10 +34,6 @@ pub fn c_type(kind: &Type) -> TokenStream {
         ("DefaultStream", None) => quote!(CUstream),
         _ => kind.to_token_stream(),
     }
-}
-
-fn identifier(name: &str) -> Ident {
-    Ident::new(name, Span::call_site())
 }
 
 /// The exported functions that have code by hand: each converts what C passed

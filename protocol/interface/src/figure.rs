@@ -1,12 +1,13 @@
 //! NVML's plain questions: scalars in, scalars or a text out. Both ends derive
 //! from the description, the guest's function and the host's call of NVML.
 
-use proc_macro2::{Ident, Span, TokenStream};
+use proc_macro2::{Ident, TokenStream};
 use quote::quote;
 use syn::{GenericArgument, PathArguments, Type};
 
 use crate::export::{c_type, is};
 use crate::function::{Function, Parameter, Serving};
+use crate::identifier;
 
 /// What a parameter of such a function is.
 enum Part {
@@ -20,10 +21,6 @@ enum Part {
     Text,
     /// Bytes that there are for it.
     Length,
-}
-
-fn identifier(name: &str) -> Ident {
-    Ident::new(name, Span::call_site())
 }
 
 /// How many numbers an `Out<T>` holds: an array has its length.

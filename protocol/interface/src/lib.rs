@@ -25,7 +25,7 @@ pub use export::{c_type, direct, exports, stubs};
 pub use figure::{figures, host_figures};
 pub use function::{Function, Mode, Parameter, Serving, Symbol};
 pub use table::table;
-pub use wire::wire;
+pub use wire::{life, wire};
 
 /// A chapter's name and text.
 pub type Text = (&'static str, &'static str);
@@ -72,4 +72,10 @@ pub fn calls() -> Result<Vec<Call>, Error> {
 pub fn print(code: &proc_macro2::TokenStream) -> Result<String, Error> {
     let file = syn::parse2(code.clone()).map_err(|why| chapter::located("derived", why))?;
     Ok(prettyplease::unparse(&file))
+}
+
+/// A name as a word of derived code.
+#[must_use]
+pub fn identifier(name: &str) -> proc_macro2::Ident {
+    proc_macro2::Ident::new(name, proc_macro2::Span::call_site())
 }

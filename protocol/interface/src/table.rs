@@ -2,16 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use proc_macro2::{Ident, Span, TokenStream};
+use proc_macro2::{Ident, TokenStream};
 use quote::quote;
 
 use crate::chapter::Library;
 use crate::export::c_type;
 use crate::function::{Function, Serving};
-
-fn identifier(name: &str) -> Ident {
-    Ident::new(name, Span::call_site())
-}
+use crate::identifier;
 
 /// Functions of the driver that the runtime may call: those that are served,
 /// and those that it passes on although they are not.

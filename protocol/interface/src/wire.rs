@@ -1,13 +1,10 @@
 //! From calls to the types that cross the wire.
 
-use proc_macro2::{Ident, Span, TokenStream};
+use proc_macro2::{Ident, TokenStream};
 use quote::{ToTokens, quote};
 
 use crate::call::{Call, Class, Effect};
-
-fn identifier(name: &str) -> Ident {
-    Ident::new(name, Span::call_site())
-}
+use crate::identifier;
 
 /// A type as the independent reader of the wire compares it: without spaces.
 fn plain(kind: &syn::Type) -> String {
@@ -70,14 +67,11 @@ pub fn wire(calls: &[Call]) -> TokenStream {
     }
 }
 
-/// Does the structure borrow from the payload?
-fn borrows(call: &Call) -> bool {
+/// The lifetime of a call's structure, where it borrows from the payload.
+#[must_use]
+pub fn life(call: &Call) -> TokenStream {
     let mut kinds = call.fields.iter().map(|field| plain(&field.kind));
-    kinds.any(|kind| kind.contains("'a"))
-}
-
-fn life(call: &Call) -> TokenStream {
-    if borrows(call) {
+    if kinds.any(|kind| kind.contains("'a")) {
         quote!(<'a>)
     } else {
         TokenStream::new()
