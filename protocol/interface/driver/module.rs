@@ -78,12 +78,12 @@ fn cuFuncLoad(function: CUfunction);
 #[since(12000)]
 fn cuKernelSetCacheConfig(kernel: CUfunction, config: c_int, device: c_int);
 
+/// The kernels of a module, in the driver's order.
 #[since(12040)]
-#[refused("not built yet")]
-fn cuModuleEnumerateFunctions(functions: *mut CUfunction, num_functions: c_uint, module: CUmodule);
+fn cuModuleEnumerateFunctions(functions: *mut CUfunction, number: c_uint, module: CUmodule);
 
+/// How many kernels a module has.
 #[since(12040)]
-#[refused("not built yet")]
 fn cuModuleGetFunctionCount(count: Out<c_uint>, module: CUmodule);
 
 #[since(2000)]

@@ -53,7 +53,7 @@ fn end_objects(context: &Context) {
     let ended = objects::remove_all(|object| match object {
         Object::Stream(inner) => inner.context == context.handle,
         Object::Event(inner) => inner.context == context.handle,
-        Object::Module(inner) => inner.context == context.handle,
+        Object::Module(inner, _) => inner.context == context.handle,
         Object::Function(inner, _) => inner.context == context.handle,
         Object::Array(inner) => inner.context == context.handle,
         Object::Mipmapped(inner) => inner.context == context.handle,
@@ -72,7 +72,7 @@ fn end_objects(context: &Context) {
         let _ = match &*object {
             Object::Stream(inner) => session.streams().destroy(&inner.object),
             Object::Event(inner) => session.events().destroy(&inner.object),
-            Object::Module(inner) => session.modules().unload(&inner.object),
+            Object::Module(inner, _) => session.modules().unload(&inner.object),
             Object::Array(inner) => super::array::destroy(inner),
             Object::Mipmapped(inner) => session.textures().destroy_array(&inner.object),
             Object::GraphExec(inner) => inner.session.graphs().destroy(&inner.object),

@@ -6,15 +6,20 @@
 //! table and number once. Every other table, the runtime's integrity check
 //! among them, is one that this driver does not have.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::AtomicBool;
 
-use paragpu_abi::{CU_STREAM_LEGACY, CUcontext, CUdevice, CUresult, CUstream};
+use paragpu_abi::{
+    CU_STREAM_LEGACY, CUcontext, CUdevice, CUfunction, CUmodule, CUresult, CUstream,
+};
 use paragpu_protocol::status::Status;
 
 use super::boundary::{Boundary, Out};
 use super::{Result, guard, guard_before_init, unsupported};
-use crate::{current, named_stream, sys::device};
+use crate::{
+    current, named_stream,
+    sys::{device, module},
+};
 
 /// A table's identifier.
 type Id = [u8; 16];
@@ -94,7 +99,8 @@ static CONTEXT: Table<63> = table!(1:
     63);
 static TOPOLOGY: Table<16> = table!(2:
     1, 2, 3, 4 = topology, 5, 6, 7, 8, 9, 10, 11, 12, 13 = free_topology, 14, 15, 16);
-static MODULE: Table<15> = table!(3: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+static MODULE: Table<15> =
+    table!(3: 1, 2, 3, 4, 5, 6, 7 = module_functions, 8, 9, 10, 11, 12, 13, 14, 15);
 
 /// The table with this identifier.
 pub(super) fn find(id: &Id) -> Option<*const c_void> {
@@ -239,6 +245,30 @@ unsafe extern "C" fn free_topology(clusters: *mut u8, numbers: *mut u8) -> CUres
             libc::free(numbers.cast());
         }
         Ok(())
+    })
+}
+
+/// Calls back for the functions of a module until the callback returns
+/// something else than 0; returns 1 then.
+///
+/// # Safety
+/// `callback` is null or a function that may be called with `user` and functions.
+unsafe extern "C" fn module_functions(
+    context: CUcontext,
+    module: CUmodule,
+    callback: Option<unsafe extern "C" fn(*mut c_void, CUfunction) -> c_int>,
+    user: *mut c_void,
+) -> CUresult {
+    /// The callback ended the enumeration.
+    const ENDED: Status = Status(1);
+    guard(|| {
+        let callback = callback.ok_or(Status::INVALID_VALUE)?;
+        current::find_or_current(context)?;
+        let ended = module::for_each_function(module, |function| {
+            // SAFETY: as the caller promises.
+            unsafe { callback(user, function) != 0 }
+        })?;
+        if ended { Err(ENDED) } else { Ok(()) }
     })
 }
 
