@@ -26,7 +26,7 @@ pub use context::ContextDevice;
 pub use error::{Error, Result};
 pub use event::EventDevice;
 pub use graph::{GraphDevice, GraphNode};
-pub use memory::MemoryDevice;
+pub use memory::{Access, MemoryDevice};
 pub use module::{Function, ModuleDevice, Variable};
 use paragpu_protocol::layout::Regions;
 pub use stream::StreamDevice;
