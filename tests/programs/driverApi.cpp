@@ -102,6 +102,9 @@ static void check_globals(Program &program, CUmodule module) {
     CU(cuModuleGetGlobal, &address, &bytes, module, "factor");
     float factor = 0.5f;
     CU(cuMemcpyHtoD, address, &factor, sizeof factor);
+    unsigned kernels = 0;
+    CU(cuModuleGetFunctionCount, &kernels, module);
+    program.expect_equal("the module's kernels", kernels, 3u);
     expect_status(program, "cuModuleGetGlobal of a name that is not there",
                   DRIVER(cuModuleGetGlobal)(&address, &bytes, module, "nothing"), CUDA_ERROR_NOT_FOUND);
 }

@@ -7,9 +7,9 @@ use paragpu_protocol::codec::{Bytes, Text};
 use paragpu_protocol::handle::{FunctionHandle, ModuleHandle};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    ContextSynchronize, FunctionGet, FunctionSetAttribute, FunctionSetCacheConfig, GlobalGet,
-    ImageQuery, ImageWrite, ModuleLoad, ModuleUnload, OccupancyBlocks, OccupancyClusters,
-    OccupancyDynamicShared,
+    ContextSynchronize, FuncSetAttribute, FuncSetCacheConfig, FunctionGet, GlobalGet, ImageQuery,
+    ImageWrite, ModuleLoad, ModuleUnload, OccupancyAvailableDynamicSMemPerBlock, OccupancyClusters,
+    OccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
 };
 use paragpu_protocol::types::encode_pairs;
 
@@ -177,7 +177,7 @@ impl Modules {
         if function.attribute(attribute) == Some(value) {
             return self.link.check();
         }
-        self.link.call(&FunctionSetAttribute {
+        self.link.call(&FuncSetAttribute {
             function: function.handle(),
             attribute,
             value,
@@ -195,7 +195,7 @@ impl Modules {
             return Err(Status::INVALID_VALUE);
         }
         self.link
-            .post(&FunctionSetCacheConfig {
+            .post(&FuncSetCacheConfig {
                 function: function.handle(),
                 config,
             })
@@ -220,12 +220,13 @@ impl Modules {
         function
             .blocks
             .get((block_size, dynamic_shared, flags), || {
-                self.link.call(&OccupancyBlocks {
-                    function: function.handle(),
-                    block_size,
-                    dynamic_shared,
-                    flags,
-                })
+                self.link
+                    .call(&OccupancyMaxActiveBlocksPerMultiprocessorWithFlags {
+                        function: function.handle(),
+                        block_size,
+                        dynamic_shared,
+                        flags,
+                    })
             })
     }
 
@@ -259,7 +260,7 @@ impl Modules {
             return Err(Status::INVALID_VALUE);
         }
         function.dynamic_shared.get((blocks, block_size), || {
-            self.link.call(&OccupancyDynamicShared {
+            self.link.call(&OccupancyAvailableDynamicSMemPerBlock {
                 function: function.handle(),
                 blocks,
                 block_size,

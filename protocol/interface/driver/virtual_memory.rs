@@ -2,10 +2,12 @@
 
 #[since(10020)]
 #[refused("not built yet")]
+#[host]
 fn cuMemAddressFree(ptr: CUdeviceptr, size: usize);
 
 #[since(10020)]
 #[refused("not built yet")]
+#[host]
 fn cuMemAddressReserve(
     ptr: *mut CUdeviceptr,
     size: usize,
@@ -16,6 +18,7 @@ fn cuMemAddressReserve(
 
 #[since(10020)]
 #[refused("not built yet")]
+#[host]
 fn cuMemCreate(
     handle: *mut CUmemGenericAllocationHandle,
     size: usize,
@@ -25,6 +28,7 @@ fn cuMemCreate(
 
 #[since(10020)]
 #[refused("not built yet")]
+#[host]
 fn cuMemExportToShareableHandle(
     shareable_handle: *mut c_void,
     handle: CUmemGenericAllocationHandle,
@@ -63,6 +67,7 @@ fn cuMemGetHandleForAddressRange(
 
 #[since(10020)]
 #[refused("not built yet")]
+#[host]
 fn cuMemImportFromShareableHandle(
     handle: Out<CUmemGenericAllocationHandle>,
     os_handle: *mut c_void,
@@ -71,6 +76,7 @@ fn cuMemImportFromShareableHandle(
 
 #[since(10020)]
 #[refused("not built yet")]
+#[host]
 fn cuMemMap(
     ptr: CUdeviceptr,
     size: usize,
@@ -86,6 +92,7 @@ fn cuMemMapArrayAsync(map_info_list: *mut CUarrayMapInfo, count: c_uint, stream:
 
 #[since(10020)]
 #[refused("not built yet")]
+#[host]
 fn cuMemRelease(handle: CUmemGenericAllocationHandle);
 
 #[since(11000)]
@@ -94,8 +101,10 @@ fn cuMemRetainAllocationHandle(handle: Out<CUmemGenericAllocationHandle>, addr: 
 
 #[since(10020)]
 #[refused("not built yet")]
+#[host]
 fn cuMemSetAccess(ptr: CUdeviceptr, size: usize, desc: *const CUmemAccessDesc, count: usize);
 
 #[since(10020)]
 #[refused("not built yet")]
+#[host]
 fn cuMemUnmap(ptr: CUdeviceptr, size: usize);

@@ -112,6 +112,19 @@ impl Event {
         Ok(())
     }
 
+    /// Its handle, if it has a time.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` of an event without timing and of one never recorded;
+    /// `CAPTURED_EVENT` of one last recorded in a capture.
+    pub fn timed_handle(&self) -> Result<EventHandle> {
+        self.check_not_captured()?;
+        if self.flags() & DISABLE_TIMING != 0 || self.recorded().is_none() {
+            return Err(Status::INVALID_HANDLE);
+        }
+        Ok(self.handle())
+    }
+
     /// The last record, unless it is known to be reached; all work of the
     /// session up to `complete` is over.
     pub(crate) fn outstanding(&self, complete: u64) -> Option<u64> {

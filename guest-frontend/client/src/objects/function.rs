@@ -91,7 +91,8 @@ impl Module {
     }
 
     /// The host's name for the module.
-    pub(crate) fn handle(&self) -> ModuleHandle {
+    #[must_use]
+    pub fn handle(&self) -> ModuleHandle {
         self.handle
     }
 
@@ -172,7 +173,8 @@ impl Function {
     }
 
     /// The host's name for the kernel.
-    pub(crate) fn handle(&self) -> FunctionHandle {
+    #[must_use]
+    pub fn handle(&self) -> FunctionHandle {
         self.handle
     }
 

@@ -342,14 +342,14 @@ fn answer(state: &mut State, call: &Call<'_>, data: &dyn Fn(u64, &[u8]), out: &m
             },
             out,
         ),
-        Call::OccupancyBlocks(_) => done(&3i32, out),
+        Call::OccupancyMaxActiveBlocksPerMultiprocessorWithFlags(_) => done(&3i32, out),
         Call::Launch(call) => {
             if let Some(mut kernel) = state.kernel.take() {
                 kernel(&mut state.memory, call.parameters.0);
                 state.kernel = Some(kernel);
             }
         }
-        Call::EventElapsed(_) => done(&1.5f32, out),
+        Call::EventElapsedTime(_) => done(&1.5f32, out),
         Call::GraphBegin(call) => {
             state.graphs.insert(call.graph.0, Vec::new());
         }

@@ -323,7 +323,7 @@ pub(crate) fn cuCtxGetStreamPriorityRange(
 /// A limit that is served. Those of shared memory of graphics contexts
 /// (SHMEM_SIZE, CIG_ENABLED) are not, and a driver without them knows no such
 /// limit: cuBLASLt takes any other answer for a failure.
-fn known_limit(limit: c_int) -> Result<u32> {
+pub(crate) fn known_limit(limit: c_int) -> Result<u32> {
     /// CU_LIMIT_PERSISTING_L2_CACHE_SIZE.
     const LAST: u32 = 6;
     let limit = u32::try_from(limit).map_err(|_| Status::INVALID_VALUE)?;
@@ -331,17 +331,6 @@ fn known_limit(limit: c_int) -> Result<u32> {
         return Err(Status::INVALID_VALUE);
     }
     Ok(limit)
-}
-
-pub(crate) fn cuCtxGetLimit(value: Out<'_, usize>, limit: c_int) -> Result {
-    let limit = known_limit(limit)?;
-    let found = current()?.session.device().limit(limit)?;
-    value.put(usize::try_from(found).unwrap_or(usize::MAX))
-}
-
-pub(crate) fn cuCtxSetLimit(limit: c_int, value: usize) -> Result {
-    let limit = known_limit(limit)?;
-    current()?.session.device().set_limit(limit, value as u64)
 }
 
 pub(crate) fn cuCtxGetCacheConfig(config: Out<'_, c_int>) -> Result {

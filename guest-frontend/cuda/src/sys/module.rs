@@ -77,13 +77,15 @@ fn handle(number: u64) -> *mut c_void {
     std::ptr::without_provenance_mut(usize::try_from(number).unwrap_or(0))
 }
 
-fn find(module: CUmodule) -> Result<Found> {
+/// The module with this handle.
+pub fn find(module: CUmodule) -> Result<Found> {
     objects::find(module)
         .filter(|found| matches!(***found, Object::Module(_)))
         .ok_or(Status::INVALID_HANDLE)
 }
 
-fn inner(found: &Found) -> Result<&InContext<Module>> {
+/// What was found.
+pub fn inner(found: &Found) -> Result<&InContext<Module>> {
     match &***found {
         Object::Module(inner) => Ok(inner),
         _ => Err(Status::INVALID_HANDLE),

@@ -56,7 +56,7 @@ fn every_call_that_synchronizes_tells() {
             0 => guest.call(&StreamQuery { stream }),
             1 => guest.call(&EventQuery { event }),
             2 => guest.call(&EventSynchronize { event }),
-            3 => guest.call(&EventElapsed { start, end }),
+            3 => guest.call(&EventElapsedTime { start, end }),
             4 => guest.call(&ContextSynchronize {}),
             5 => guest.call(&fetch),
             _ => guest.call(&StreamSynchronize { stream }),

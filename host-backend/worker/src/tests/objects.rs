@@ -88,7 +88,7 @@ fn events() {
         guest.call(&EventSynchronize { event }).unwrap();
         guest.call(&EventQuery { event }).unwrap();
     }
-    let elapsed = guest.call(&EventElapsed { start: EVENT, end }).unwrap();
+    let elapsed = guest.call(&EventElapsedTime { start: EVENT, end }).unwrap();
     assert_eq!(decode::<f32>(&elapsed), 1.5);
     let twice = EventCreate {
         event: end,
@@ -102,9 +102,12 @@ fn events() {
         guest.fails(&EventSynchronize { event }, Status::INVALID_HANDLE);
         guest.fails(&EventQuery { event }, Status::INVALID_HANDLE);
         guest.fails(&StreamWaitEvent { stream, event }, Status::INVALID_HANDLE);
-        guest.fails(&EventElapsed { start: event, end }, Status::INVALID_HANDLE);
         guest.fails(
-            &EventElapsed {
+            &EventElapsedTime { start: event, end },
+            Status::INVALID_HANDLE,
+        );
+        guest.fails(
+            &EventElapsedTime {
                 start: end,
                 end: event,
             },
@@ -136,22 +139,22 @@ fn modules_and_kernels() {
     assert_eq!(parameters, [(0, 8), (8, 4)]);
     guest.fails(&again, Status::INVALID_HANDLE);
 
-    let attribute = |function| FunctionSetAttribute {
+    let attribute = |function| FuncSetAttribute {
         function,
         attribute: 8,
         value: 1,
     };
-    let config = |function| FunctionSetCacheConfig {
+    let config = |function| FuncSetCacheConfig {
         function,
         config: 1,
     };
-    let blocks = |function| OccupancyBlocks {
+    let blocks = |function| OccupancyMaxActiveBlocksPerMultiprocessorWithFlags {
         function,
         block_size: 256,
         dynamic_shared: 0,
         flags: 0,
     };
-    let shared = |function| OccupancyDynamicShared {
+    let shared = |function| OccupancyAvailableDynamicSMemPerBlock {
         function,
         blocks: 1,
         block_size: 256,
@@ -183,6 +186,10 @@ fn modules_and_kernels() {
     guest.fails(&global(MODULE, "nothing"), Status::NOT_FOUND);
     let unknown = ModuleHandle(NONE);
     guest.fails(&global(unknown, "variable"), Status::INVALID_HANDLE);
+    // A call of the native part that this device does not have.
+    let count = |module| ModuleGetFunctionCount { module };
+    guest.fails(&count(MODULE), Status::NOT_SUPPORTED);
+    guest.fails(&count(unknown), Status::INVALID_HANDLE);
     let get = |module, name| FunctionGet {
         function: FunctionHandle(22),
         module,
@@ -317,10 +324,10 @@ fn arrays_and_textures() {
 #[test]
 fn limits() {
     let mut guest = Guest::new();
-    let set = |limit| ContextSetLimit { limit, value: 7 };
+    let set = |limit| CtxSetLimit { limit, value: 7 };
     guest.call(&set(0)).unwrap();
     guest.fails(&set(99), Status::NOT_SUPPORTED);
-    let limit = guest.call(&ContextGetLimit { limit: 4 }).unwrap();
+    let limit = guest.call(&CtxGetLimit { limit: 4 }).unwrap();
     assert_eq!(decode::<u64>(&limit), 5);
     guest.call(&ContextSynchronize {}).unwrap();
     guest.goodbye();
@@ -340,7 +347,7 @@ fn a_device_that_fails_a_call_fails_only_that_call() {
     for method in [
         "stream_query",
         "context_query",
-        "event_elapsed",
+        "event_elapsed_time",
         "memory_info",
     ] {
         guest.device.state().fail.insert(method, broken);
@@ -348,7 +355,7 @@ fn a_device_that_fails_a_call_fails_only_that_call() {
     guest.fails(&StreamQuery { stream: STREAM }, broken);
     guest.fails(&ContextSynchronize {}, broken);
     let (start, end) = (EVENT, EVENT);
-    guest.fails(&EventElapsed { start, end }, broken);
+    guest.fails(&EventElapsedTime { start, end }, broken);
     guest.fails(&MemGetInfo {}, broken);
     guest.device.state().fail.insert("stream_create", broken);
     let create = StreamCreate {

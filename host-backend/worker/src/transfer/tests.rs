@@ -583,7 +583,7 @@ fn times_between_events_stay() {
         settle(&mut first.session);
     }
     let elapsed = |session: &mut Session, start: u64, end: u64| {
-        session.event_elapsed(&EventElapsed {
+        session.event_elapsed_time(&EventElapsedTime {
             start: EventHandle(start),
             end: EventHandle(end),
         })
@@ -626,7 +626,7 @@ fn linear_textures_and_attributes_come_back() {
     });
     apply(&mut first.session, &texture).unwrap();
     let function = FunctionHandle(first.named[&(7, 0)]);
-    let set = Call::FunctionSetAttribute(FunctionSetAttribute {
+    let set = Call::FuncSetAttribute(FuncSetAttribute {
         function,
         attribute: 8,
         value: 4096,
