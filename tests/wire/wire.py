@@ -110,7 +110,8 @@ CALLS = {
         ],
         "i32",
     ),
-    0x040C: ("ModuleGetFunctionCount", [("module", "u64")], "u32"),
+    0x040C: ("ModuleFunctions", [("module", "u64"), ("first", "u32")], "FunctionNames"),
+    0x040D: ("ModuleGetFunctionCount", [("module", "u64")], "u32"),
     0x0501: (
         "Launch",
         [
@@ -158,6 +159,7 @@ RECORDS = {
     "DeviceUsage": [("limit", "u64"), ("used", "u64"), ("time", "u64"), ("processes", "Bytes")],
     "MemoryInfo": [("free", "u64"), ("total", "u64")],
     "GlobalInfo": [("address", "u64"), ("size", "u64")],
+    "FunctionNames": [("total", "u32"), ("names", "Bytes")],
     "FunctionInfo": [("attributes", "Bytes"), ("parameters", "Bytes")],
     "DeviceSnapshot": [
         ("driver_version", "i32"),

@@ -8,8 +8,8 @@ use paragpu_protocol::handle::{FunctionHandle, ModuleHandle};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
     ContextSynchronize, FuncSetAttribute, FuncSetCacheConfig, FunctionGet, GlobalGet, ImageQuery,
-    ImageWrite, ModuleLoad, ModuleUnload, OccupancyAvailableDynamicSMemPerBlock, OccupancyClusters,
-    OccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
+    ImageWrite, ModuleFunctions, ModuleLoad, ModuleUnload, OccupancyAvailableDynamicSMemPerBlock,
+    OccupancyClusters, OccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
 };
 use paragpu_protocol::types::encode_pairs;
 
@@ -143,6 +143,36 @@ impl Modules {
             return Err(Status::INVALID_IMAGE);
         }
         Ok(module.keep_function(function))
+    }
+
+    /// cuModuleEnumerateFunctions: the names of the module's kernels; asked of
+    /// the host once.
+    ///
+    /// # Errors
+    /// What the host's driver says.
+    pub fn function_names(&self, module: &Module) -> Result<Arc<[String]>> {
+        if let Some(names) = module.names.get() {
+            return Ok(Arc::clone(names));
+        }
+        let mut names = Vec::new();
+        loop {
+            let call = ModuleFunctions {
+                module: module.handle(),
+                first: u32::try_from(names.len()).unwrap_or(u32::MAX),
+            };
+            let (total, more) = self.link.call_with(&call, None, |reply| {
+                let ended = reply.names.0.strip_suffix(&[0]).unwrap_or_default();
+                let each = ended.split(|byte| *byte == 0);
+                let text = |name| String::from_utf8_lossy(name).into_owned();
+                (reply.total as usize, each.map(text).collect::<Vec<_>>())
+            })?;
+            let told = more.iter().filter(|name| !name.is_empty()).count();
+            names.extend(more);
+            if names.len() >= total || told == 0 {
+                names.truncate(total);
+                return Ok(Arc::clone(module.names.get_or_init(|| names.into())));
+            }
+        }
     }
 
     /// cuModuleGetGlobal: address and bytes; asked of the host once.

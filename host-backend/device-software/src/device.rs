@@ -10,7 +10,7 @@ mod stream;
 mod texture;
 mod work;
 
-use crate::attributes::Options;
+use crate::attributes::{Options, SHARED_OPTIN};
 use crate::exec::printf::Output;
 use crate::graph::Graph;
 use crate::heap::Heaps;
@@ -83,7 +83,16 @@ impl SoftwareDevice {
                 format!("cannot start threads: {e}"),
             )
         })?;
-        let limits = [(0, 1024), (1, 1 << 20), (2, 8 << 20), (5, 64), (6, 0)];
+        let shared = u64::from(SHARED_OPTIN);
+        let limits = [
+            (0, 1024),
+            (1, 1 << 20),
+            (2, 8 << 20),
+            (5, 64),
+            (6, 0),
+            (7, shared),
+            (8, 0),
+        ];
         Ok(Self {
             options: options.clone(),
             ordinal,

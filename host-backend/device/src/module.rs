@@ -47,6 +47,12 @@ pub trait ModuleDevice {
     /// `NOT_FOUND`.
     fn module_function(&mut self, module: ModuleId, name: &str) -> Result<Function>;
 
+    /// Mangled names of a module's kernels, in the driver's order.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    fn module_functions(&mut self, module: ModuleId) -> Result<Vec<String>>;
+
     /// Finds a variable by its mangled name: address and bytes.
     ///
     /// # Errors

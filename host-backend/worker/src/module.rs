@@ -3,13 +3,17 @@
 use paragpu_device::Launch as DeviceLaunch;
 use paragpu_protocol::codec::{Bytes, Text};
 use paragpu_protocol::table::{
-    FunctionGet, GlobalGet, ImageQuery, ImageWrite, ModuleLoad, ModuleUnload, OccupancyClusters,
+    FunctionGet, GlobalGet, ImageQuery, ImageWrite, ModuleFunctions, ModuleLoad, ModuleUnload,
+    OccupancyClusters,
 };
-use paragpu_protocol::types::{FunctionInfo, GlobalInfo, encode_pairs};
+use paragpu_protocol::types::{FunctionInfo, FunctionNames, GlobalInfo, encode_pairs};
 
 use crate::error::{Fault, Outcome};
 use crate::session::Session;
 use crate::session::link::At;
+
+/// Most bytes of names in one reply.
+const MOST_NAMES: usize = 240 << 10;
 
 impl Session {
     pub(crate) fn image_query(&mut self, at: At, call: &ImageQuery) -> Result<bool, Fault> {
@@ -49,6 +53,33 @@ impl Session {
             parameters: Bytes(&parameters),
         };
         self.answer(at, Ok(info))
+    }
+
+    /// Names of a module's kernels, as many as fit.
+    pub(crate) fn module_functions(
+        &mut self,
+        at: At,
+        call: &ModuleFunctions,
+    ) -> Result<bool, Fault> {
+        let module = self.objects.modules.id(call.module.0);
+        let names = match module.and_then(|module| Ok(self.gpu.module_functions(module)?)) {
+            Ok(names) => names,
+            Err(fault) => return self.answer::<()>(at, Err(fault)),
+        };
+        let first = usize::try_from(call.first).unwrap_or(usize::MAX);
+        let mut bytes = Vec::new();
+        for name in names.iter().skip(first) {
+            if bytes.len() + name.len() >= MOST_NAMES {
+                break;
+            }
+            bytes.extend_from_slice(name.as_bytes());
+            bytes.push(0);
+        }
+        let names = FunctionNames {
+            total: u32::try_from(names.len()).unwrap_or(u32::MAX),
+            names: Bytes(&bytes),
+        };
+        self.answer(at, Ok(names))
     }
 
     pub(crate) fn global_get(&mut self, call: &GlobalGet<'_>) -> Outcome<GlobalInfo> {

@@ -67,3 +67,12 @@ fn OccupancyClusters(
     /// Blocks of a cluster.
     cluster: [u32; 3],
 ) -> i32;
+
+/// cuModuleEnumerateFunctions: names of a module's kernels, in the driver's order.
+#[call(0x040c, cached, idempotent, replies)]
+fn ModuleFunctions(
+    /// The module.
+    module: ModuleHandle,
+    /// The names from this one on.
+    first: u32,
+) -> FunctionNames<'r>;

@@ -122,7 +122,7 @@ fn cuCtxGetLimit(value: Out<usize>, limit: Limit);
 /// Changes a limit. The worker keeps it for where the session moves.
 #[since(3010)]
 #[runtime(cudaDeviceSetLimit)]
-#[call(0x0802, synchronous, idempotent, code(worker))]
+#[call(0x0802, synchronous, idempotent, code(guest, worker))]
 fn cuCtxSetLimit(limit: Limit, value: usize);
 
 /// Preferred division of the first cache.

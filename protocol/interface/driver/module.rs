@@ -68,6 +68,7 @@ fn cuFuncGetModule(module: Out<CUmodule>, function: CUfunction);
 
 /// Its mangled name.
 #[since(12030)]
+#[host]
 fn cuFuncGetName(name: Out<*const c_char>, function: CUfunction);
 
 /// Where a parameter lies.
@@ -87,13 +88,14 @@ fn cuFuncLoad(function: CUfunction);
 #[since(12000)]
 fn cuKernelSetCacheConfig(kernel: CUfunction, config: c_int, device: c_int);
 
+/// The kernels of a module, in the driver's order.
 #[since(12040)]
-#[refused("not built yet")]
-fn cuModuleEnumerateFunctions(functions: *mut CUfunction, num_functions: c_uint, module: CUmodule);
+#[host]
+fn cuModuleEnumerateFunctions(functions: *mut CUfunction, number: c_uint, module: CUmodule);
 
-/// Kernels of a module.
+/// How many kernels a module has.
 #[since(12040)]
-#[call(0x040c, synchronous, idempotent)]
+#[call(0x040d, synchronous, idempotent)]
 fn cuModuleGetFunctionCount(count: Out<c_uint>, module: CUmodule);
 
 #[since(2000)]

@@ -18,8 +18,8 @@ use crate::handle::{
     ObjectKind, ShadowAddress, StreamHandle, SurfaceHandle, TextureHandle, WindowOffset,
 };
 use crate::types::{
-    ArrayShape, CopyEnd, DeviceAnswer, DeviceSnapshot, DeviceUsage, FunctionInfo, GlobalInfo,
-    MemoryInfo, TextureSpec,
+    ArrayShape, CopyEnd, DeviceAnswer, DeviceSnapshot, DeviceUsage, FunctionInfo, FunctionNames,
+    GlobalInfo, MemoryInfo, TextureSpec,
 };
 
 include!(concat!(env!("OUT_DIR"), "/table.rs"));

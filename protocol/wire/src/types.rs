@@ -73,6 +73,14 @@ crate::record! {
         parameters: Bytes<'a>,
     }
 
+    /// Names of a module's kernels.
+    FunctionNames<'a> {
+        /// Kernels of the whole module.
+        total: u32,
+        /// The names asked for, as many as one reply carries; a zero ends each.
+        names: Bytes<'a>,
+    }
+
     /// Where a module's variable lies.
     GlobalInfo {
         /// Its device address.

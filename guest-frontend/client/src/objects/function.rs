@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use paragpu_protocol::handle::{FunctionHandle, ModuleHandle};
 use paragpu_protocol::types::{FunctionInfo, pairs};
@@ -28,6 +28,8 @@ pub struct Module {
     handle: ModuleHandle,
     functions: Mutex<HashMap<String, Arc<Function>>>,
     globals: Mutex<HashMap<String, (u64, u64)>>,
+    /// Names of all its kernels.
+    pub(crate) names: OnceLock<Arc<[String]>>,
     log: String,
 }
 
@@ -86,6 +88,7 @@ impl Module {
             handle,
             functions: Mutex::default(),
             globals: Mutex::default(),
+            names: OnceLock::new(),
             log,
         }
     }

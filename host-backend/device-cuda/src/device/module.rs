@@ -71,6 +71,11 @@ impl ModuleDevice for CudaDevice {
         })
     }
 
+    fn module_functions(&mut self, module: ModuleId) -> Result<Vec<String>> {
+        let loaded = find(&self.modules, module.0)?;
+        self.context.function_names(&loaded.module)
+    }
+
     fn module_global(&mut self, module: ModuleId, name: &str) -> Result<(u64, u64)> {
         let loaded = find(&self.modules, module.0)?;
         let (address, size) = self.context.global(&loaded.module, &c_name(name)?)?;

@@ -4,6 +4,7 @@ use core::ffi::{CStr, c_int, c_void};
 use std::ptr;
 
 use paragpu_device::{Error, Result};
+use paragpu_protocol::status::Status;
 
 use super::Context;
 use super::driver::{check, text_of};
@@ -64,6 +65,31 @@ impl Context {
             (self.driver.cuModuleGetFunction)(&mut function, module.raw(), name.as_ptr())
         })?;
         Ok(Function::new(function))
+    }
+
+    /// cuModuleEnumerateFunctions: the names of a module's kernels.
+    pub fn function_names(&self, module: &Module) -> Result<Vec<String>> {
+        let mut count = 0;
+        // SAFETY: the module is alive; an out-parameter.
+        check(unsafe { (self.driver.cuModuleGetFunctionCount)(&mut count, module.raw()) })?;
+        let mut functions = vec![ptr::null_mut(); count as usize];
+        // SAFETY: as above, and there is room for `count` functions.
+        check(unsafe {
+            (self.driver.cuModuleEnumerateFunctions)(functions.as_mut_ptr(), count, module.raw())
+        })?;
+        let name = |function| {
+            let mut name = ptr::null();
+            // SAFETY: the driver just gave the function; an out-parameter.
+            check(unsafe { (self.driver.cuFuncGetName)(&mut name, function) })?;
+            if name.is_null() {
+                return Err(Status::NOT_FOUND.into());
+            }
+            // SAFETY: a C string of the driver's, which lives as the module.
+            Ok(unsafe { CStr::from_ptr(name) }
+                .to_string_lossy()
+                .into_owned())
+        };
+        functions.into_iter().map(name).collect()
     }
 
     /// cuModuleGetGlobal.

@@ -79,6 +79,19 @@ impl ModuleDevice for SoftwareDevice {
         })
     }
 
+    fn module_functions(&mut self, module: ModuleId) -> Result<Vec<String>> {
+        self.scheduler.check()?;
+        let program = &handle(self.modules.get(&module.0))?.program;
+        let mut entries: Vec<(usize, &String)> = program
+            .by_name
+            .iter()
+            .filter(|(_, func)| program.funcs.get(**func).is_some_and(|func| func.entry))
+            .map(|(name, func)| (*func, name))
+            .collect();
+        entries.sort_unstable();
+        Ok(entries.into_iter().map(|(_, name)| name.clone()).collect())
+    }
+
     fn module_global(&mut self, module: ModuleId, name: &str) -> Result<(u64, u64)> {
         self.scheduler.check()?;
         let loaded = handle(self.modules.get(&module.0))?;

@@ -492,6 +492,9 @@ impl TextureDevice for TestDevice {
     }
 }
 
+/// Kernels of each module.
+const FUNCTIONS: [&str; 4] = ["noop", "fault", "reject", "store"];
+
 impl ModuleDevice for TestDevice {
     fn module_load(&mut self, image: &[u8], options: &[(u32, u32)]) -> Result<(ModuleId, String)> {
         let mut state = self.enter("module_load")?;
@@ -516,7 +519,7 @@ impl ModuleDevice for TestDevice {
 
     fn module_function(&mut self, _: ModuleId, name: &str) -> Result<Function> {
         let mut state = self.enter("module_function")?;
-        if !["noop", "fault", "reject", "store"].contains(&name) {
+        if !FUNCTIONS.contains(&name) {
             return Err(Status::NOT_FOUND.into());
         }
         let id = FunctionId(state.id());
@@ -526,6 +529,11 @@ impl ModuleDevice for TestDevice {
             attributes: vec![(0, 1024)],
             parameters: vec![(0, 8), (8, 4)],
         })
+    }
+
+    fn module_functions(&mut self, _: ModuleId) -> Result<Vec<String>> {
+        drop(self.enter("module_functions")?);
+        Ok(FUNCTIONS.map(str::to_owned).to_vec())
     }
 
     fn module_global(&mut self, _: ModuleId, name: &str) -> Result<(u64, u64)> {

@@ -8,8 +8,8 @@ use paragpu_protocol::handle::{
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::*;
 use paragpu_protocol::types::{
-    ArrayShape, DeviceSnapshot, FunctionInfo, GlobalInfo, LevelsLayers, LinearResource,
-    ResourceView, Sampling, TextureResource, TextureSpec, pairs,
+    ArrayShape, DeviceSnapshot, FunctionInfo, FunctionNames, GlobalInfo, LevelsLayers,
+    LinearResource, ResourceView, Sampling, TextureResource, TextureSpec, pairs,
 };
 
 use super::{MODULE, kernel, launch, load_module};
@@ -190,6 +190,18 @@ fn modules_and_kernels() {
     let count = |module| ModuleGetFunctionCount { module };
     guest.fails(&count(MODULE), Status::NOT_SUPPORTED);
     guest.fails(&count(unknown), Status::INVALID_HANDLE);
+    let names = |module, first| ModuleFunctions { module, first };
+    let all = guest.call(&names(MODULE, 0)).unwrap();
+    let all: FunctionNames = decode(&all);
+    assert_eq!(
+        (all.total, all.names.0),
+        (4, &b"noop\0fault\0reject\0store\0"[..])
+    );
+    let last = guest.call(&names(MODULE, 3)).unwrap();
+    assert_eq!(decode::<FunctionNames>(&last).names.0, b"store\0");
+    let past = guest.call(&names(MODULE, u32::MAX)).unwrap();
+    assert_eq!(decode::<FunctionNames>(&past).names.0, b"");
+    guest.fails(&names(unknown, 0), Status::INVALID_HANDLE);
     let get = |module, name| FunctionGet {
         function: FunctionHandle(22),
         module,
