@@ -12,7 +12,7 @@ use paragpu_protocol::types::{
     LinearResource, ResourceView, Sampling, TextureResource, TextureSpec, pairs,
 };
 
-use super::{MODULE, kernel, launch, load_module};
+use super::{MODULE, elapsed, kernel, launch, load_module};
 use crate::testing::guest::{Guest, decode};
 
 const STREAM: StreamHandle = StreamHandle(16);
@@ -88,8 +88,8 @@ fn events() {
         guest.call(&EventSynchronize { event }).unwrap();
         guest.call(&EventQuery { event }).unwrap();
     }
-    let elapsed = guest.call(&EventElapsedTime { start: EVENT, end }).unwrap();
-    assert_eq!(decode::<f32>(&elapsed), 1.5);
+    let told = guest.call(&elapsed(EVENT, end)).unwrap();
+    assert_eq!(decode::<f32>(&told), 1.5);
     let twice = EventCreate {
         event: end,
         flags: 0,
@@ -102,17 +102,8 @@ fn events() {
         guest.fails(&EventSynchronize { event }, Status::INVALID_HANDLE);
         guest.fails(&EventQuery { event }, Status::INVALID_HANDLE);
         guest.fails(&StreamWaitEvent { stream, event }, Status::INVALID_HANDLE);
-        guest.fails(
-            &EventElapsedTime { start: event, end },
-            Status::INVALID_HANDLE,
-        );
-        guest.fails(
-            &EventElapsedTime {
-                start: end,
-                end: event,
-            },
-            Status::INVALID_HANDLE,
-        );
+        guest.fails(&elapsed(event, end), Status::INVALID_HANDLE);
+        guest.fails(&elapsed(end, event), Status::INVALID_HANDLE);
         guest.fails(&EventDestroy { event }, Status::INVALID_HANDLE);
     }
     let event = EVENT;
@@ -367,7 +358,7 @@ fn a_device_that_fails_a_call_fails_only_that_call() {
     guest.fails(&StreamQuery { stream: STREAM }, broken);
     guest.fails(&ContextSynchronize {}, broken);
     let (start, end) = (EVENT, EVENT);
-    guest.fails(&EventElapsedTime { start, end }, broken);
+    guest.fails(&elapsed(start, end), broken);
     guest.fails(&MemGetInfo {}, broken);
     guest.device.state().fail.insert("stream_create", broken);
     let create = StreamCreate {

@@ -583,10 +583,8 @@ fn times_between_events_stay() {
         settle(&mut first.session);
     }
     let elapsed = |session: &mut Session, start: u64, end: u64| {
-        session.event_elapsed_time(&EventElapsedTime {
-            start: EventHandle(start),
-            end: EventHandle(end),
-        })
+        let events = &session.objects.events;
+        events.elapsed(&mut session.gpu, EventHandle(start), EventHandle(end))
     };
     let before = elapsed(&mut first.session, 200, 201).unwrap();
     let state = write(&mut first.session);
