@@ -29,8 +29,8 @@ pub trait ContextDevice {
     /// What the driver says.
     fn flush_output(&mut self) -> Result<()>;
 
-    /// Does its work need processors of this host? Whoever waits for it had
-    /// better leave them to it then.
+    /// Does its work need processors of this host? A thread that waits
+    /// for it then leaves them to it.
     fn computes_on_host(&self) -> bool {
         false
     }

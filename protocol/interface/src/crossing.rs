@@ -52,7 +52,7 @@ fn crossing(function: &Function) -> Option<TokenStream> {
     });
     let sent = quote!(crossing.session()?.#call_it(&table::#record { #(#fields),* })?);
     let end = match written_to {
-        // Whoever creates an object in the guest has code of its own.
+        // A function that creates an object of the guest has code of its own.
         _ if created => return None,
         Some(place) => quote!(#place.put(Answers::answer(#sent))),
         None => quote! {

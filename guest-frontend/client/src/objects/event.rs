@@ -34,7 +34,7 @@ pub struct Event {
     stream: Mutex<Option<Arc<Stream>>>,
 }
 
-/// The right to record an event: whoever holds it decides alone in which
+/// The right to record an event: its holder alone decides in which
 /// order records are posted and noted.
 pub(crate) struct Recording<'a> {
     event: &'a Event,
