@@ -38,6 +38,8 @@ CALLS = {
     0x0108: ("ShadowWrite", [("address", "u64"), ("data", "Bytes")], ""),
     0x0109: ("ShadowRead", [("address", "u64"), ("size", "u64")], ""),
     0x010A: ("ShadowPatch", [("address", "u64"), ("runs", "Bytes")], ""),
+    0x010B: ("MemAlias", [("address", "u64"), ("size", "u64"), ("memory", "u64"), ("access", "u32")], ""),
+    0x010C: ("MemAliasEnd", [("address", "u64")], ""),
     0x0201: ("CopyToDevice", [("destination", "u64"), ("stream", "u64"), ("data", "Bytes")], ""),
     0x0202: ("CopyFromDevice", [("source", "u64"), ("size", "u64"), ("stream", "u64")], ""),
     0x0203: (

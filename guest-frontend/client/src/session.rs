@@ -7,6 +7,7 @@
 //! link ─ handles ─ device
 //!   └─ shadows ── streams ── events
 //!                    ├─ memory ─ modules ─ launches
+//!                    │     └─ virtual memory
 //!                    ├─ host memory
 //!                    ├─ host functions
 //!                    └─ access ─ copies
@@ -48,6 +49,7 @@ use crate::stream::Streams;
 use crate::sys::memory::Reservation;
 use crate::sys::process;
 use crate::texture::Textures;
+use crate::virtual_memory::VirtualMemory;
 use crate::window::PinnedWindow;
 
 /// One device, as one process of the guest uses it.
@@ -60,6 +62,7 @@ pub struct Session {
     streams: Arc<Streams>,
     events: Events,
     memory: Arc<DeviceMemory>,
+    virtual_memory: VirtualMemory,
     host: Arc<HostMemory>,
     host_functions: Arc<HostFunctions>,
     modules: Arc<Modules>,
@@ -219,6 +222,7 @@ impl Session {
                 staging,
                 pinner,
             ),
+            virtual_memory: VirtualMemory::new(Arc::clone(&link), Arc::clone(&memory)),
             textures: Textures::new(Arc::clone(&link), Arc::clone(&handles)),
             graphs: Graphs::new(
                 ordinal,
@@ -311,6 +315,12 @@ impl Session {
     #[must_use]
     pub fn memory(&self) -> &DeviceMemory {
         &self.memory
+    }
+
+    /// Addresses that the program reserves, and memory that it maps there.
+    #[must_use]
+    pub fn virtual_memory(&self) -> &VirtualMemory {
+        &self.virtual_memory
     }
 
     /// The pinned memory.

@@ -154,6 +154,13 @@ impl SoftwareDevice {
         self.memory.info().0.saturating_sub(self.objects.bytes())
     }
 
+    /// Waits for the work that uses aliases which were unmapped in the range.
+    fn wait_for_aliases(&self, address: u64, size: u64) {
+        if !self.memory.is_free_of_aliases(address, size) {
+            self.scheduler.settle();
+        }
+    }
+
     /// Can memory be mapped there?
     fn check_room(&self, address: u64, size: u64) -> Result<()> {
         let end = self.memory.base() + GLOBALS_OFFSET;

@@ -27,7 +27,7 @@ pub use context::ContextDevice;
 pub use error::{Error, Result};
 pub use event::EventDevice;
 pub use graph::{GraphDevice, GraphNode};
-pub use memory::MemoryDevice;
+pub use memory::{Access, MemoryDevice};
 pub use module::{Function, ModuleDevice, Variable};
 pub use native::NativeDevice;
 use paragpu_protocol::layout::Regions;

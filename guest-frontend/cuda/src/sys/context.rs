@@ -118,7 +118,7 @@ impl Primary {
         let waited = context.session.synchronize();
         super::library::forget_session(context.session);
         end_objects(context);
-        waited.and_then(|()| context.session.memory().clear())
+        waited.and_then(|()| context.session.virtual_memory().clear_others())
     }
 }
 

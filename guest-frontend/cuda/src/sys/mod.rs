@@ -52,6 +52,7 @@ pub mod pool;
 pub mod stream;
 pub mod texture;
 pub mod user_object;
+pub mod virtual_memory;
 
 /// What the library exports and serves, as the description of the driver's
 /// interface declares it (protocol/interface/driver).

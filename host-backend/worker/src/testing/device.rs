@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use paragpu_device::{
-    ArrayId, ContextDevice, CopyEnd, Error, EventDevice, EventId, Function, FunctionId,
+    Access, ArrayId, ContextDevice, CopyEnd, Error, EventDevice, EventId, Function, FunctionId,
     GraphDevice, GraphId, GraphNode, HostFunction, Launch, MemoryDevice, Memset, ModuleDevice,
     ModuleId, NativeDevice, Result, Snapshot, StreamDevice, StreamId, SurfaceId, TextureDevice,
     TextureId, TextureResource, Work, WorkDevice,
@@ -48,6 +48,8 @@ pub struct State {
     /// Times recorded and times reached.
     events: HashMap<EventId, (u64, u64)>,
     mapped: BTreeMap<u64, Vec<u8>>,
+    /// Second addresses: bytes, and the mapping.
+    aliases: BTreeMap<u64, (u64, u64)>,
     registered: BTreeMap<u64, u64>,
     arrays: HashMap<ArrayId, Vec<u8>>,
     modules: BTreeSet<ModuleId>,
@@ -136,7 +138,18 @@ impl State {
         Ok(())
     }
 
+    /// Where the memory behind an address is mapped.
+    fn first(&self, address: u64, size: u64) -> u64 {
+        match self.aliases.range(..=address).next_back() {
+            Some((start, (length, memory))) if address - start + size <= *length => {
+                memory + (address - start)
+            }
+            _ => address,
+        }
+    }
+
     fn reachable(&self, address: u64, size: u64) -> Result<()> {
+        let address = self.first(address, size);
         let inside = |start: u64, length: u64| {
             address >= start
                 && address
@@ -155,6 +168,7 @@ impl State {
     }
 
     fn read(&self, address: u64, size: u64) -> Vec<u8> {
+        let address = self.first(address, size);
         let mut bytes = vec![0; size as usize];
         if let Some((start, memory)) = self.mapped.range(..=address).next_back()
             && let Some(from) = memory.get((address - start) as usize..)
@@ -168,6 +182,7 @@ impl State {
     }
 
     fn write(&mut self, address: u64, bytes: &[u8]) {
+        let address = self.first(address, bytes.len() as u64);
         if let Some((start, memory)) = self.mapped.range_mut(..=address).next_back()
             && let Some(to) = memory.get_mut((address - start) as usize..)
             && let Some(to) = to.get_mut(..bytes.len())
@@ -274,10 +289,19 @@ impl MemoryDevice for TestDevice {
 
     fn memory_unmap(&mut self, address: u64) -> Result<()> {
         let mut state = self.enter("memory_unmap")?;
+        if state.aliases.remove(&address).is_some() {
+            return Ok(());
+        }
         let gone = state.mapped.remove(&address);
         let mut memory = gone.ok_or(Status::INVALID_VALUE)?;
         memory.fill(0xEE);
         state.gone.push(memory);
+        Ok(())
+    }
+
+    fn memory_alias(&mut self, address: u64, size: u64, memory: u64, _: Access) -> Result<()> {
+        let mut state = self.enter("memory_alias")?;
+        state.aliases.insert(address, (size, memory));
         Ok(())
     }
 
