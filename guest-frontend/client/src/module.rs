@@ -7,9 +7,9 @@ use paragpu_protocol::codec::{Bytes, Text};
 use paragpu_protocol::handle::{FunctionHandle, ModuleHandle};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    ContextSynchronize, FunctionGet, FunctionSetAttribute, FunctionSetCacheConfig, GlobalGet,
-    ImageQuery, ImageWrite, ModuleFunctions, ModuleLoad, ModuleUnload, OccupancyBlocks,
-    OccupancyClusters, OccupancyDynamicShared,
+    ContextSynchronize, FuncSetAttribute, FuncSetCacheConfig, FunctionGet, GlobalGet, ImageQuery,
+    ImageWrite, ModuleFunctions, ModuleLoad, ModuleUnload, OccupancyAvailableDynamicSMemPerBlock,
+    OccupancyClusters, OccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
 };
 use paragpu_protocol::types::encode_pairs;
 
@@ -207,7 +207,7 @@ impl Modules {
         if function.attribute(attribute) == Some(value) {
             return self.link.check();
         }
-        self.link.call(&FunctionSetAttribute {
+        self.link.call(&FuncSetAttribute {
             function: function.handle(),
             attribute,
             value,
@@ -225,7 +225,7 @@ impl Modules {
             return Err(Status::INVALID_VALUE);
         }
         self.link
-            .post(&FunctionSetCacheConfig {
+            .post(&FuncSetCacheConfig {
                 function: function.handle(),
                 config,
             })
@@ -250,12 +250,13 @@ impl Modules {
         function
             .blocks
             .get((block_size, dynamic_shared, flags), || {
-                self.link.call(&OccupancyBlocks {
-                    function: function.handle(),
-                    block_size,
-                    dynamic_shared,
-                    flags,
-                })
+                self.link
+                    .call(&OccupancyMaxActiveBlocksPerMultiprocessorWithFlags {
+                        function: function.handle(),
+                        block_size,
+                        dynamic_shared,
+                        flags,
+                    })
             })
     }
 
@@ -289,7 +290,7 @@ impl Modules {
             return Err(Status::INVALID_VALUE);
         }
         function.dynamic_shared.get((blocks, block_size), || {
-            self.link.call(&OccupancyDynamicShared {
+            self.link.call(&OccupancyAvailableDynamicSMemPerBlock {
                 function: function.handle(),
                 blocks,
                 block_size,

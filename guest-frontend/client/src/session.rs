@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use paragpu_communicator::Connection;
 use paragpu_config::Level;
+use paragpu_protocol::call::WireCall;
 use paragpu_protocol::handshake::Welcome;
 use paragpu_protocol::layout::{DEVICE_STRIDE, Regions};
 use paragpu_protocol::table::Ping;
@@ -378,6 +379,18 @@ impl Session {
     /// As [`Link::check`].
     pub fn check(&self) -> Result<()> {
         self.link.check()
+    }
+
+    /// Makes a call and waits for its reply.
+    ///
+    /// # Errors
+    /// As [`Link::call`].
+    pub fn call<'a, C, R>(&self, call: &C) -> Result<R>
+    where
+        C: WireCall<'a>,
+        for<'r> C: WireCall<'a, Reply<'r> = R>,
+    {
+        self.link.call(call)
     }
 
     /// A round trip that does nothing.

@@ -5,6 +5,7 @@ mod event;
 mod graph;
 mod memory;
 mod module;
+mod native;
 mod stream;
 mod texture;
 mod work;

@@ -484,7 +484,7 @@ pub fn streams(platform: &dyn Platform) {
     send.send(()).expect("the host function runs");
     settle(device, other).expect("settle");
     assert!(device.event_query(end).expect("query"));
-    assert!(device.event_elapsed(start, end).expect("elapsed") >= 0.0);
+    assert!(device.event_elapsed_time(start, end).expect("elapsed") >= 0.0);
     device.stream_destroy(stream).expect("destroy");
     assert_eq!(
         device.stream_query(StreamId(u64::MAX)).unwrap_err().status,

@@ -152,7 +152,7 @@ pub trait MemoryDevice {
 
     /// Notes from now on what is written to mapped memory and to variables of
     /// modules, for [`writes`](Self::writes), or ends that. Where it begins,
-    /// what was written earlier is there for whoever reads after it returns.
+    /// what was written earlier is visible to readers after it returns.
     ///
     /// # Errors
     /// `NOT_SUPPORTED` where the device cannot tell exactly: contents are

@@ -3,9 +3,8 @@
 use paragpu_device::Launch as DeviceLaunch;
 use paragpu_protocol::codec::{Bytes, Text};
 use paragpu_protocol::table::{
-    FunctionGet, FunctionSetAttribute, FunctionSetCacheConfig, GlobalGet, ImageQuery, ImageWrite,
-    ModuleFunctions, ModuleLoad, ModuleUnload, OccupancyBlocks, OccupancyClusters,
-    OccupancyDynamicShared,
+    FunctionGet, GlobalGet, ImageQuery, ImageWrite, ModuleFunctions, ModuleLoad, ModuleUnload,
+    OccupancyClusters,
 };
 use paragpu_protocol::types::{FunctionInfo, FunctionNames, GlobalInfo, encode_pairs};
 
@@ -83,32 +82,10 @@ impl Session {
         self.answer(at, Ok(names))
     }
 
-    pub(crate) fn function_set_attribute(&mut self, call: &FunctionSetAttribute) -> Outcome<()> {
-        let function = self.objects.modules.kernel(call.function.0)?.id;
-        Ok(self
-            .gpu
-            .function_set_attribute(function, call.attribute, call.value)?)
-    }
-
-    pub(crate) fn function_set_cache_config(
-        &mut self,
-        call: &FunctionSetCacheConfig,
-    ) -> Outcome<()> {
-        let function = self.objects.modules.kernel(call.function.0)?.id;
-        Ok(self.gpu.function_set_cache_config(function, call.config)?)
-    }
-
     pub(crate) fn global_get(&mut self, call: &GlobalGet<'_>) -> Outcome<GlobalInfo> {
         let module = self.objects.modules.id(call.module.0)?;
         let (address, size) = self.gpu.module_global(module, call.name.0)?;
         Ok(GlobalInfo { address, size })
-    }
-
-    pub(crate) fn occupancy_blocks(&mut self, call: &OccupancyBlocks) -> Outcome<i32> {
-        let function = self.objects.modules.kernel(call.function.0)?.id;
-        Ok(self
-            .gpu
-            .occupancy_blocks(function, call.block_size, call.dynamic_shared, call.flags)?)
     }
 
     pub(crate) fn occupancy_clusters(&mut self, call: &OccupancyClusters) -> Outcome<i32> {
@@ -122,15 +99,5 @@ impl Session {
             parameters: (&[]).into(),
         };
         Ok(self.gpu.occupancy_clusters(&launch)?)
-    }
-
-    pub(crate) fn occupancy_dynamic_shared(
-        &mut self,
-        call: &OccupancyDynamicShared,
-    ) -> Outcome<u64> {
-        let function = self.objects.modules.kernel(call.function.0)?.id;
-        Ok(self
-            .gpu
-            .occupancy_dynamic_shared(function, call.blocks, call.block_size)?)
     }
 }

@@ -32,6 +32,7 @@ fn cuGetProcAddress_v2_ptsz(
 /// asks for one that is not, and fails without it.
 #[since(3000)]
 #[before_init]
+#[host]
 fn cuGetExportTable(place: Out<*const c_void>, id: *const c_void);
 
 /// No profiler is attached, which is no error.

@@ -2,10 +2,12 @@
 
 /// Gives a whole reservation back.
 #[since(10020)]
+#[host]
 fn cuMemAddressFree(ptr: CUdeviceptr, size: usize);
 
 /// Reserves addresses, of the current context's device.
 #[since(10020)]
+#[host]
 fn cuMemAddressReserve(
     ptr: *mut CUdeviceptr,
     size: usize,
@@ -16,6 +18,7 @@ fn cuMemAddressReserve(
 
 /// Makes physical memory of a device.
 #[since(10020)]
+#[host]
 fn cuMemCreate(
     handle: *mut u64,
     size: usize,
@@ -25,6 +28,7 @@ fn cuMemCreate(
 
 #[since(10020)]
 #[refused("not built yet")]
+#[host]
 fn cuMemExportToShareableHandle(
     shareable_handle: *mut c_void,
     handle: u64,
@@ -63,6 +67,7 @@ fn cuMemGetHandleForAddressRange(
 
 #[since(10020)]
 #[refused("not built yet")]
+#[host]
 fn cuMemImportFromShareableHandle(
     handle: Out<u64>,
     os_handle: *mut c_void,
@@ -71,6 +76,7 @@ fn cuMemImportFromShareableHandle(
 
 /// Maps physical memory in a reservation.
 #[since(10020)]
+#[host]
 fn cuMemMap(
     ptr: CUdeviceptr,
     size: usize,
@@ -86,6 +92,7 @@ fn cuMemMapArrayAsync(map_info_list: *mut CUarrayMapInfo, count: c_uint, stream:
 
 /// Gives a handle up; the memory goes with its last handle and map.
 #[since(10020)]
+#[host]
 fn cuMemRelease(handle: u64);
 
 /// The handle of what is mapped at an address, once more.
@@ -94,8 +101,10 @@ fn cuMemRetainAllocationHandle(handle: Out<u64>, addr: *mut c_void);
 
 /// Says what devices may do where memory is mapped.
 #[since(10020)]
+#[host]
 fn cuMemSetAccess(ptr: CUdeviceptr, size: usize, desc: *const cudaMemAccessDesc, count: usize);
 
 /// Ends whole maps.
 #[since(10020)]
+#[host]
 fn cuMemUnmap(ptr: CUdeviceptr, size: usize);

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use paragpu_abi::{self as abi, CUcontext, CUctxCreateParams, CUdevice};
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
+use paragpu_protocol::table::CtxSetLimit;
 use parking_lot::Mutex;
 
 use super::boundary::Out;
@@ -321,27 +322,24 @@ pub(crate) fn cuCtxGetStreamPriorityRange(
 }
 
 /// The number of a limit, if it is one.
-fn known_limit(limit: c_int) -> Result<u32> {
+pub(crate) fn known_limit(limit: c_int) -> Result<u32> {
     if !(0..=abi::CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED).contains(&limit) {
         return Err(Status::INVALID_VALUE);
     }
     u32::try_from(limit).map_err(|_| Status::INVALID_VALUE)
 }
 
-pub(crate) fn cuCtxGetLimit(value: Out<'_, usize>, limit: c_int) -> Result {
-    let limit = known_limit(limit)?;
-    let found = current()?.session.device().limit(limit)?;
-    value.put(usize::try_from(found).unwrap_or(usize::MAX))
-}
-
 pub(crate) fn cuCtxSetLimit(limit: c_int, value: usize) -> Result {
-    let limit = known_limit(limit)?;
+    let known = known_limit(limit)?;
     let context = current()?;
     // CUDA lets nobody set these two.
-    if [abi::CU_LIMIT_SHMEM_SIZE, abi::CU_LIMIT_CIG_ENABLED].contains(&limit.cast_signed()) {
+    if [abi::CU_LIMIT_SHMEM_SIZE, abi::CU_LIMIT_CIG_ENABLED].contains(&limit) {
         return Err(Status::NOT_PERMITTED);
     }
-    context.session.device().set_limit(limit, value as u64)
+    context.session.call(&CtxSetLimit {
+        limit: known,
+        value: value as u64,
+    })
 }
 
 pub(crate) fn cuCtxGetCacheConfig(config: Out<'_, c_int>) -> Result {

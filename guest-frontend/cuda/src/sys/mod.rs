@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use paragpu_abi::CUresult;
 use paragpu_protocol::status::Status;
 
+use crate::crossing;
+
 /// What a function ends with.
 pub(crate) type Result<T = (), E = Status> = std::result::Result<T, E>;
 

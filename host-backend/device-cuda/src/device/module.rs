@@ -119,48 +119,8 @@ impl ModuleDevice for CudaDevice {
         Ok(variables)
     }
 
-    fn function_set_attribute(
-        &mut self,
-        function: FunctionId,
-        attribute: u32,
-        value: i32,
-    ) -> Result<()> {
-        let kernel = find(&self.functions, function.0)?;
-        self.context
-            .function_set_attribute(&kernel.function, attribute as i32, value)
-    }
-
-    fn function_set_cache_config(&mut self, function: FunctionId, config: u32) -> Result<()> {
-        let kernel = find(&self.functions, function.0)?;
-        self.context
-            .function_set_cache_config(&kernel.function, config as i32)
-    }
-
-    fn occupancy_blocks(
-        &mut self,
-        function: FunctionId,
-        block_size: i32,
-        dynamic_shared: u64,
-        flags: u32,
-    ) -> Result<i32> {
-        let kernel = find(&self.functions, function.0)?;
-        self.context
-            .occupancy_blocks(&kernel.function, block_size, dynamic_shared, flags)
-    }
-
     fn occupancy_clusters(&mut self, launch: &Launch<'_>) -> Result<i32> {
         let kernel = find(&self.functions, launch.function.0)?;
         self.context.occupancy_clusters(launch, &kernel.function)
-    }
-
-    fn occupancy_dynamic_shared(
-        &mut self,
-        function: FunctionId,
-        blocks: i32,
-        block_size: i32,
-    ) -> Result<u64> {
-        let kernel = find(&self.functions, function.0)?;
-        self.context
-            .occupancy_shared(&kernel.function, blocks, block_size)
     }
 }

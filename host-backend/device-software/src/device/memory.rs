@@ -148,7 +148,7 @@ impl MemoryDevice for SoftwareDevice {
             }
             e => module::memory_error(&e),
         });
-        // Whoever checked an address before it was unregistered is through with it.
+        // Threads that checked an address before it was unregistered are done with it.
         self.scheduler.quiesce();
         result
     }
@@ -156,7 +156,7 @@ impl MemoryDevice for SoftwareDevice {
     fn watch_writes(&mut self, on: bool) -> Result<()> {
         self.memory.written().watch(on);
         if on {
-            // Whoever wrote without a note is through.
+            // Writers without a note are done.
             self.scheduler.quiesce();
         }
         Ok(())

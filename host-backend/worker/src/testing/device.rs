@@ -14,8 +14,8 @@ use std::time::Duration;
 use paragpu_device::{
     Access, ArrayId, ContextDevice, CopyEnd, Error, EventDevice, EventId, Function, FunctionId,
     GraphDevice, GraphId, GraphNode, HostFunction, Launch, MemoryDevice, Memset, ModuleDevice,
-    ModuleId, Result, Snapshot, StreamDevice, StreamId, SurfaceId, TextureDevice, TextureId,
-    TextureResource, Work, WorkDevice,
+    ModuleId, NativeDevice, Result, Snapshot, StreamDevice, StreamId, SurfaceId, TextureDevice,
+    TextureId, TextureResource, Work, WorkDevice,
 };
 use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::status::Status;
@@ -568,27 +568,10 @@ impl ModuleDevice for TestDevice {
         }
     }
 
-    fn function_set_attribute(&mut self, _: FunctionId, _: u32, _: i32) -> Result<()> {
-        self.enter("function_set_attribute").map(drop)
-    }
-
-    fn function_set_cache_config(&mut self, _: FunctionId, _: u32) -> Result<()> {
-        self.enter("function_set_cache_config").map(drop)
-    }
-
     fn occupancy_clusters(&mut self, launch: &paragpu_device::Launch<'_>) -> Result<i32> {
         drop(self.enter("occupancy_clusters")?);
         let blocks: u32 = launch.cluster.iter().map(|side| (*side).max(1)).product();
         Ok((132 / blocks).cast_signed())
-    }
-
-    fn occupancy_blocks(&mut self, _: FunctionId, block: i32, _: u64, _: u32) -> Result<i32> {
-        drop(self.enter("occupancy_blocks")?);
-        Ok(2048 / block.max(1))
-    }
-
-    fn occupancy_dynamic_shared(&mut self, _: FunctionId, _: i32, _: i32) -> Result<u64> {
-        self.enter("occupancy_dynamic_shared").map(|_| 4096)
     }
 }
 
@@ -639,10 +622,6 @@ impl EventDevice for TestDevice {
         at.map(|(recorded, reached)| recorded == reached)
             .ok_or(Status::INVALID_HANDLE.into())
     }
-
-    fn event_elapsed(&mut self, _: EventId, _: EventId) -> Result<f32> {
-        self.enter("event_elapsed").map(|_| 1.5)
-    }
 }
 
 impl GraphDevice for TestDevice {
@@ -688,23 +667,58 @@ impl GraphDevice for TestDevice {
     }
 }
 
-impl ContextDevice for TestDevice {
-    fn context_query(&mut self) -> Result<bool> {
-        let mut state = self.enter("context_query")?;
-        state.advance()?;
-        Ok(state.streams.values().all(|stream| stream.work.is_empty()))
+impl NativeDevice for TestDevice {
+    fn event_elapsed_time(&mut self, _: EventId, _: EventId) -> Result<f32> {
+        self.enter("event_elapsed_time").map(|_| 1.5)
     }
 
-    fn context_set_limit(&mut self, limit: u32, _: u64) -> Result<()> {
-        drop(self.enter("context_set_limit")?);
+    fn func_set_attribute(&mut self, _: FunctionId, _: u32, _: i32) -> Result<()> {
+        self.enter("func_set_attribute").map(drop)
+    }
+
+    fn func_set_cache_config(&mut self, _: FunctionId, _: u32) -> Result<()> {
+        self.enter("func_set_cache_config").map(drop)
+    }
+
+    fn occupancy_max_active_blocks_per_multiprocessor_with_flags(
+        &mut self,
+        _: FunctionId,
+        block: i32,
+        _: u64,
+        _: u32,
+    ) -> Result<i32> {
+        drop(self.enter("occupancy_max_active_blocks_per_multiprocessor_with_flags")?);
+        Ok(2048 / block.max(1))
+    }
+
+    fn occupancy_available_dynamic_smem_per_block(
+        &mut self,
+        _: FunctionId,
+        _: i32,
+        _: i32,
+    ) -> Result<u64> {
+        self.enter("occupancy_available_dynamic_smem_per_block")
+            .map(|_| 4096)
+    }
+
+    fn ctx_set_limit(&mut self, limit: u32, _: u64) -> Result<()> {
+        drop(self.enter("ctx_set_limit")?);
         match limit {
             0 => Ok(()),
             _ => Err(Status::NOT_SUPPORTED.into()),
         }
     }
 
-    fn context_limit(&mut self, limit: u32) -> Result<u64> {
-        self.enter("context_limit").map(|_| u64::from(limit) + 1)
+    fn ctx_get_limit(&mut self, limit: u32) -> Result<u64> {
+        self.enter("ctx_get_limit").map(|_| u64::from(limit) + 1)
+    }
+}
+
+impl ContextDevice for TestDevice {
+    fn context_query(&mut self) -> Result<bool> {
+        let mut state = self.enter("context_query")?;
+        state.advance()?;
+        Ok(state.streams.values().all(|stream| stream.work.is_empty()))
     }
 
     fn flush_output(&mut self) -> Result<()> {

@@ -603,10 +603,8 @@ fn times_between_events_stay() {
         settle(&mut first.session);
     }
     let elapsed = |session: &mut Session, start: u64, end: u64| {
-        session.event_elapsed(&EventElapsed {
-            start: EventHandle(start),
-            end: EventHandle(end),
-        })
+        let events = &session.objects.events;
+        events.elapsed(&mut session.gpu, EventHandle(start), EventHandle(end))
     };
     let before = elapsed(&mut first.session, 200, 201).unwrap();
     let state = write(&mut first.session);
@@ -646,7 +644,7 @@ fn linear_textures_and_attributes_come_back() {
     });
     apply(&mut first.session, &texture).unwrap();
     let function = FunctionHandle(first.named[&(7, 0)]);
-    let set = Call::FunctionSetAttribute(FunctionSetAttribute {
+    let set = Call::FuncSetAttribute(FuncSetAttribute {
         function,
         attribute: 8,
         value: 4096,
