@@ -1,6 +1,6 @@
 //! Modules, kernels and variables.
 
-use paragpu_device::Launch as DeviceLaunch;
+use paragpu_device::{Launch as DeviceLaunch, StreamId};
 use paragpu_protocol::codec::{Bytes, Text};
 use paragpu_protocol::table::{
     FunctionGet, GlobalGet, ImageQuery, ImageWrite, ModuleFunctions, ModuleLoad, ModuleUnload,
@@ -27,8 +27,21 @@ impl Session {
         self.answer(at, written)
     }
 
+    /// Lets the host functions end that were launched before code is loaded or
+    /// unloaded. NVIDIA's driver may wait for the whole device then, and the word
+    /// that a function ended, for which the device waits, comes to this thread.
+    /// A device that failed runs none of them any more.
+    fn after_host_functions(&mut self) -> Outcome<()> {
+        let none = self.objects.host_functions.is_empty();
+        if none || self.gpu.stream_query(StreamId::LEGACY).is_err() {
+            return Ok(());
+        }
+        Err(Fault::Stall)
+    }
+
     /// Loads a module; the reply is the loader's log.
     pub(crate) fn module_load(&mut self, at: At, call: &ModuleLoad<'_>) -> Result<bool, Fault> {
+        self.after_host_functions()?;
         match self.objects.modules.load(&mut self.gpu, call) {
             Ok(log) => self.answer(at, Ok(Text(&log))),
             Err(fault) => self.answer::<()>(at, Err(fault)),
@@ -36,10 +49,13 @@ impl Session {
     }
 
     pub(crate) fn module_unload(&mut self, call: &ModuleUnload) -> Outcome<()> {
+        self.after_host_functions()?;
         self.objects.modules.unload(&mut self.gpu, call.module.0)
     }
 
     pub(crate) fn function_get(&mut self, at: At, call: &FunctionGet<'_>) -> Result<bool, Fault> {
+        // Where code is loaded lazily this loads it.
+        self.after_host_functions()?;
         let function = match self.objects.modules.function(&mut self.gpu, call) {
             Ok(function) => function,
             Err(fault) => return self.answer::<()>(at, Err(fault)),
