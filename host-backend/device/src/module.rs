@@ -26,6 +26,9 @@ pub struct Variable {
     pub name: String,
 }
 
+/// Work that any thread may do, and that takes long.
+pub type Survey = Box<dyn FnOnce() + Send>;
+
 /// Code of a device.
 pub trait ModuleDevice {
     /// Loads a fatbin, cubin or PTX text; the text returned is the loader's log.
@@ -70,6 +73,13 @@ pub trait ModuleDevice {
             Status::NOT_SUPPORTED,
             "this device cannot list the variables of a module",
         ))
+    }
+
+    /// What [`module_variables`](Self::module_variables) looks for in the module's
+    /// code and need not look for again once this is done; `None` where it is
+    /// fast in any case.
+    fn module_survey(&self, _module: ModuleId) -> Option<Survey> {
+        None
     }
 
     /// The next texture or surface object should have this value, or the
