@@ -111,6 +111,13 @@ CALLS = {
         "i32",
     ),
     0x040C: ("ModuleFunctions", [("module", "u64"), ("first", "u32")], "FunctionNames"),
+    0x040D: (
+        "OccupancyClusterSize",
+        [("function", "u64"), ("grid", "u32x3"), ("block", "u32x3"), ("dynamic_shared", "u32")],
+        "i32",
+    ),
+    0x040E: ("ImageLink", [("options", "Bytes"), ("inputs", "Bytes")], "LinkedImage"),
+    0x040F: ("ImageRead", [("hash", "u8x32"), ("offset", "u64")], "Bytes"),
     0x0501: (
         "Launch",
         [
@@ -159,6 +166,8 @@ RECORDS = {
     "MemoryInfo": [("free", "u64"), ("total", "u64")],
     "GlobalInfo": [("address", "u64"), ("size", "u64")],
     "FunctionNames": [("total", "u32"), ("names", "Bytes")],
+    "LinkInput": [("kind", "u32"), ("name", "Text"), ("options", "Bytes"), ("hash", "u8x32")],
+    "LinkedImage": [("hash", "u8x32"), ("size", "u64"), ("log", "Text")],
     "FunctionInfo": [("attributes", "Bytes"), ("parameters", "Bytes")],
     "DeviceSnapshot": [
         ("driver_version", "i32"),

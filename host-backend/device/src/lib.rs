@@ -27,7 +27,7 @@ pub use error::{Error, Result};
 pub use event::EventDevice;
 pub use graph::{GraphDevice, GraphNode};
 pub use memory::MemoryDevice;
-pub use module::{Function, ModuleDevice, Variable};
+pub use module::{Function, LinkInput, ModuleDevice, Variable};
 use paragpu_protocol::layout::Regions;
 pub use stream::StreamDevice;
 pub use texture::{TextureDevice, TextureResource};

@@ -60,8 +60,8 @@ fn cuOccupancyMaxActiveClusters(
     config: In<CUlaunchConfig>,
 );
 
+/// The largest cluster that a launch may have.
 #[since(11070)]
-#[refused("not built yet")]
 fn cuOccupancyMaxPotentialClusterSize(
     cluster_size: Out<c_int>,
     func: CUfunction,

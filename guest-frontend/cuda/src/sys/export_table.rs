@@ -29,6 +29,8 @@ const IDS: [(&str, Id); 4] = [
     id("1734dc26-800d-4745-8726-c0f1e7dd8bca"),
     id("6e163fbe-b958-444d-835c-e182aff1991e"),
 ];
+/// What the log calls functions of tables.
+const TABLE_FUNCTION: &str = "a function of a private table";
 /// Numbers of functions of the largest table, from 0.
 const MOST: usize = 64;
 
@@ -119,7 +121,7 @@ extern "C" fn unserved<const TABLE: usize, const NUMBER: usize>() -> CUresult {
     // One for all instances of this function.
     static SAID: [[AtomicBool; MOST]; IDS.len()] =
         [const { [const { AtomicBool::new(false) }; MOST] }; IDS.len()];
-    guard_before_init(|| {
+    guard_before_init(TABLE_FUNCTION, || {
         let name = IDS.get(TABLE).map_or("", |(name, _)| name);
         let said = SAID.get(TABLE).and_then(|said| said.get(NUMBER));
         let said = said.ok_or(Status::NOT_SUPPORTED)?;
@@ -135,7 +137,7 @@ extern "C" fn unserved<const TABLE: usize, const NUMBER: usize>() -> CUresult {
 /// # Safety
 /// `context` is null or writable.
 unsafe extern "C" fn current_context(context: *mut CUcontext) -> CUresult {
-    guard(|| {
+    guard(TABLE_FUNCTION, || {
         let handle = current::current_if_any().map(|context| context.handle());
         // SAFETY: as the caller promises.
         unsafe { Out::take(context) }.put(handle.unwrap_or(std::ptr::null_mut()))
@@ -147,7 +149,7 @@ unsafe extern "C" fn current_context(context: *mut CUcontext) -> CUresult {
 /// # Safety
 /// `place` is null or writable.
 unsafe extern "C" fn context_device(context: CUcontext, place: *mut CUdevice) -> CUresult {
-    guard(|| {
+    guard(TABLE_FUNCTION, || {
         let found = current::find_or_current(context)?;
         // SAFETY: as the caller promises.
         unsafe { Out::take(place) }.put(device::number(found.ordinal))
@@ -159,7 +161,7 @@ unsafe extern "C" fn context_device(context: CUcontext, place: *mut CUdevice) ->
 /// # Safety
 /// `place` is null or writable.
 unsafe extern "C" fn context_id(context: CUcontext, place: *mut u64) -> CUresult {
-    guard(|| {
+    guard(TABLE_FUNCTION, || {
         let found = current::find_or_current(context)?;
         // SAFETY: as the caller promises.
         unsafe { Out::take(place) }.put(found.id())
@@ -171,7 +173,7 @@ unsafe extern "C" fn context_id(context: CUcontext, place: *mut u64) -> CUresult
 /// # Safety
 /// `clusters` and `numbers` are null or writable.
 unsafe extern "C" fn topology(clusters: *mut *mut u8, numbers: *mut *mut u8) -> CUresult {
-    guard(|| {
+    guard(TABLE_FUNCTION, || {
         // SAFETY: as the caller promises.
         let (to_clusters, to_numbers) = unsafe { (Out::take(clusters), Out::take(numbers)) };
         let (to_clusters, to_numbers) = (to_clusters.present()?, to_numbers.present()?);
@@ -198,7 +200,7 @@ fn allocated(bytes: &[u8]) -> Result<*mut u8> {
 /// # Safety
 /// Both are null or what [`topology`] gave, not freed yet.
 unsafe extern "C" fn free_topology(clusters: *mut u8, numbers: *mut u8) -> CUresult {
-    guard(|| {
+    guard(TABLE_FUNCTION, || {
         // SAFETY: as the caller promises.
         unsafe {
             libc::free(clusters.cast());
@@ -221,7 +223,7 @@ unsafe extern "C" fn module_functions(
 ) -> CUresult {
     /// The callback ended the enumeration.
     const ENDED: Status = Status(1);
-    guard(|| {
+    guard(TABLE_FUNCTION, || {
         let callback = callback.ok_or(Status::INVALID_VALUE)?;
         current::find_or_current(context)?;
         let ended = module::for_each_function(module, |function| {
