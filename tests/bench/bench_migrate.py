@@ -2,7 +2,9 @@
 one run: with the memory copied while the program runs, with the program
 stopped first, and, where both daemons are on one GPU, with the memory handed
 over instead of copied; where they are on two GPUs of this host, with the memory
-copied from GPU to GPU. Prints a table; writes out/bench-migrate.json in the form of
+copied from GPU to GPU; and what the program feels of it: the longest time by which a
+move delayed one of its calls, as the program measures it and as the move reports it.
+Prints a table; writes out/bench-migrate.json in the form of
 bench.json, from which page.py draws a page, and beside it every single value.
 
 On a machine with an NVIDIA GPU the sessions are on it, else on the software
@@ -27,6 +29,7 @@ from measure import Failed, Samples, harness, say
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 GUEST = os.path.join(HERE, "moving_guest.py")
+TIMED_GUEST = os.path.join(HERE, "timed_guest.py")
 MIB = 1 << 20
 # What mrCUDA's authors measured: a call recorded, a call replayed, the rest of a
 # replay, and bytes a second of the memory that is copied (seconds).
@@ -35,14 +38,18 @@ DRIVER_CHECKPOINT = 18600
 MRCUDA = {"record": 0.28e-6, "replay": 1.03e-6, "rest": 1.24, "bandwidth": 4.8e9}
 
 
-class Program:
-    """A program that rewrites its memory at one of two daemons."""
+# The session whose delays are measured: modules, bytes of the image of each, bytes of memory.
+TIMED = (100, 500_000, 300 * MIB)
 
-    def __init__(self, daemons, regions, size, percent):
+
+class Program:
+    """A program at one of two daemons: one that rewrites its memory, if nothing else is said."""
+
+    def __init__(self, daemons, *arguments, guest=GUEST):
         self.here, self.there = daemons
         self.migrations = 0
         self.process = subprocess.Popen(
-            [sys.executable, GUEST, str(regions), str(size), str(percent)],
+            [sys.executable, guest, *map(str, arguments)],
             env=self.here.guest_environment("shm"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -63,6 +70,15 @@ class Program:
         line = self.process.stdout.readline().strip()
         if line != wanted:
             raise Failed(f"the program said {line!r} instead of {wanted!r}")
+
+    def ask(self, order):
+        """What the program answers to an order."""
+        self.process.stdin.write(order + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise Failed(f"the program ended with {self.process.wait(60)}")
+        return json.loads(answer)
 
     def migrate(self, *options):
         """Moves the program to the other daemon; what that took."""
@@ -150,6 +166,46 @@ def handed_over(samples, device, largest, rounds):
                 attempt((one, two), samples, name, shape, rounds, HANDED)
 
 
+LATER = 3
+
+
+def felt_once(daemons, samples):
+    """Moves of one program that times its calls: the first, and later ones."""
+    with Program(daemons, *TIMED, guest=TIMED_GUEST) as program:
+        time.sleep(1)
+        samples.add("felt_none", program.ask("figures")["longest_ms"])
+        for move in range(1 + LATER):
+            name = "felt_later" if move else "felt_first"
+            # What follows the answer to the last order is not of this move.
+            program.ask("figures")
+            took = program.migrate()
+            felt = program.ask("figures")
+            samples.add(f"{name}_ms", felt["longest_ms"])
+            samples.add(f"{name}_reported_ms", took["longest_delay_ms"])
+            samples.add(f"{name}_blackout_ms", took["blackout_ms"])
+            samples.add(f"{name}_total_ms", took["total_ms"])
+            # A call takes a while by itself.
+            samples.add("felt_beside_reported_ms", abs(felt["longest_ms"] - felt["median_ms"] - took["longest_delay_ms"]))
+        if not program.ask("check"):
+            raise Failed("the program's memory is not what it was")
+        samples.add("migrations", program.migrations)
+
+
+def felt(samples, device, rounds):
+    """What programs feel of their moves on one GPU."""
+    say(f"delays of calls: {TIMED[0]} modules of {TIMED[1]} bytes, {TIMED[2] // MIB} MiB")
+    for _ in range(rounds):
+        # Of programs' first moves only one finds the destination without their images.
+        with mock.patch.dict(os.environ, PARAGPU_HOST_SOFTWARE_SHAREABLE="true"):
+            with harness.Daemon(device=device) as one, harness.Daemon(device=device) as two:
+                samples.add("ordered", 1 + LATER)
+                try:
+                    felt_once((one, two), samples)
+                except (Failed, subprocess.TimeoutExpired) as failure:
+                    samples.failures.append(f"delays: {failure}")
+                    say(str(failure))
+
+
 def attempt(daemons, samples, name, shape, rounds, ways):
     """One program, or why there is none."""
     samples.add("ordered", 2 + rounds * len(ways))
@@ -227,10 +283,33 @@ def results_of(samples, largest, cuts, device, handed):
             "gpu_to_gpu_blackout", "ms", get("gpus_peer_blackout_ms"), None, 100 if device == "cuda" else None, most=True, of="value",
             note=f"the same copied ahead, 1 % rewritten; {measure.short(get('gpus_peer_total_ms'))} ms in all",
         ),
+        *delays_of(samples),
         measure.result("reconnects_bit_exact", "cuts", get("reconnects"), 3 * cuts, 1, most=False),
         measure.result("migrations_bit_exact", "moves", sum(samples.values.get("migrations", [])) or None,
                        sum(samples.values.get("ordered", [])) or None, 1, most=False),
     ]
+
+
+def delays_of(samples):
+    """The entries that say what programs felt."""
+    get = samples.median
+    rows = []
+    for name, which in (("felt_first", "first"), ("felt_later", "later")):
+        note = (
+            f"the longest call of a program with 100 modules and 300 MiB, {which} moves on one GPU; "
+            f"{measure.short(get(name + '_reported_ms'))} ms reported, stopped for {measure.short(get(name + '_blackout_ms'))} ms. "
+            "The baseline is its longest call in a second without a move"
+        )
+        rows.append(measure.result(f"{which}_move_delay", "ms", get(f"{name}_ms"), get("felt_none"), 30, most=True, of="value", note=note))
+    rows.append(
+        measure.result("first_move_total", "ms", get("felt_first_total_ms"), None, 2000, most=True, of="value",
+                       note="the whole first move of that program")
+    )
+    rows.append(
+        measure.result("delay_beside_reported", "ms", get("felt_beside_reported_ms"), None, 5, most=True, of="value",
+                       note="how much the program's longest call differs from what its move reports")
+    )
+    return rows
 
 
 ABOUT = (
@@ -279,9 +358,9 @@ def main():
     parser.add_argument("--cuts", type=int, default=1000, help="cuts of each communicator (default 1000)")
     parser.add_argument("--device", choices=("software", "cuda"), help="default: cuda where there is an NVIDIA GPU")
     parser.add_argument("--output", default=os.path.join(harness.ROOT, "out/bench-migrate.json"), help="where the JSON goes")
-    parser.add_argument("parts", nargs="*", help="only these of: costs moves handover gpus reconnects")
+    parser.add_argument("parts", nargs="*", help="only these of: costs moves handover felt gpus reconnects")
     options = parser.parse_args()
-    wanted = options.parts or ["costs", "moves", "handover", "gpus", "reconnects"]
+    wanted = options.parts or ["costs", "moves", "handover", "felt", "gpus", "reconnects"]
     device = options.device or ("cuda" if os.path.exists("/dev/nvidiactl") else "software")
     most = options.largest or (4096 if device == "cuda" else 1024)
     handed = options.handover or (32768 if device == "cuda" else 1024)
@@ -297,6 +376,8 @@ def main():
                     attempt((one, two), samples, name, shape, options.rounds, WAYS)
     if "handover" in wanted:
         handed_over(samples, device, handed, options.rounds)
+    if "felt" in wanted:
+        felt(samples, device, options.rounds)
     if "gpus" in wanted:
         gpu_to_gpu(samples, device, handed, options.rounds)
     if "reconnects" in wanted:

@@ -2,10 +2,10 @@
 # Tests and benchmarks on this machine's NVIDIA GPU, with what is built or carried
 # here and without a network:
 #
-#   tests/bench/gpu.sh [test|moves|vm|bench|quick|experiments|vms|all] [FOLDER]
+#   tests/bench/gpu.sh [test|moves|felt|vm|bench|quick|experiments|vms|all] [FOLDER]
 #
 # test: every program, compared with native, and moved in the middle of a run.
-# moves: only that. vm: every program in a VM over pci. bench: the whole benchmark.
+# moves: only that. felt: what programs feel of their moves. vm: every program in a VM over pci. bench: the whole benchmark.
 # quick: a short one. experiments: the published ones, repeated. vms: time against
 # the number of sessions. all (default): test, then quick. Results go to FOLDER
 # (default: out). Without a GPU it says so and ends with 0.
@@ -13,7 +13,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 what=all
 case ${1:-} in
-test | moves | vm | bench | quick | experiments | vms | all)
+test | moves | felt | vm | bench | quick | experiments | vms | all)
     what=$1
     shift
     ;;
@@ -56,6 +56,9 @@ fi
 case $what in
 moves)
     python3 tests/bench/test_gpu.py --moves --log "$folder/test-gpu-moves.log" || status=1
+    ;;
+felt)
+    python3 tests/bench/bench_migrate.py --output "$folder/bench-felt.json" --rounds 5 felt || status=1
     ;;
 vm)
     if [ -e "$kit/vm.tar.xz" ] && ! $built; then

@@ -5,7 +5,7 @@
 // cuGetProcAddress, which must lead to the same behaviour.
 
 #include "common/check.h"
-#include "common/driver.h"
+#include "common/opened.h"
 
 #include <vector>
 
@@ -52,6 +52,18 @@ static void check_contexts(Program &program, CUcontext context, CUdevice device)
     int active = 0;
     CU(cuDevicePrimaryCtxGetState, device, &flags, &active);
     program.expect_equal("the state of the primary context", active, 1);
+}
+
+static void check_limits(Program &program) {
+    size_t graphics = 99, shared = 0;
+    CU(cuCtxGetLimit, &graphics, CU_LIMIT_CIG_ENABLED);
+    program.expect_equal("whether the context is one of graphics", graphics, size_t{0});
+    CU(cuCtxGetLimit, &shared, CU_LIMIT_SHMEM_SIZE);
+    program.expect(shared >= 48 << 10, "a block may use less shared memory than every GPU has");
+    expect_status(program, "cuCtxSetLimit of shared memory", DRIVER(cuCtxSetLimit)(CU_LIMIT_SHMEM_SIZE, shared),
+                  CUDA_ERROR_NOT_PERMITTED);
+    expect_status(program, "cuCtxGetLimit of no limit", DRIVER(cuCtxGetLimit)(&shared, static_cast<CUlimit>(77)),
+                  CUDA_ERROR_INVALID_VALUE);
 }
 
 static void check_globals(Program &program, CUmodule module) {
@@ -310,6 +322,7 @@ int main(int argc, char **argv) {
     CU(cuDevicePrimaryCtxRetain, &context, device);
     CU(cuCtxSetCurrent, context);
     check_contexts(program, context, device);
+    check_limits(program);
 
     while (program.next_round()) {
         CUmodule module = nullptr;

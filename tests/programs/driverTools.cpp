@@ -4,7 +4,7 @@
 // libcuda.so.1 is opened at run time, as in driverApi.
 
 #include "common/check.h"
-#include "common/driver.h"
+#include "common/opened.h"
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 

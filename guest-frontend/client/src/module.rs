@@ -7,9 +7,10 @@ use paragpu_protocol::codec::{Bytes, Field as _, Text};
 use paragpu_protocol::handle::{FunctionHandle, ModuleHandle};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    ContextSynchronize, FunctionGet, FunctionSetAttribute, FunctionSetCacheConfig, GlobalGet,
-    ImageLink, ImageQuery, ImageRead, ImageWrite, ModuleFunctions, ModuleLoad, ModuleUnload,
-    OccupancyBlocks, OccupancyClusterSize, OccupancyClusters, OccupancyDynamicShared,
+    ContextSynchronize, FuncSetAttribute, FuncSetCacheConfig, FunctionGet, GlobalGet, ImageLink,
+    ImageQuery, ImageRead, ImageWrite, ModuleFunctions, ModuleLoad, ModuleUnload,
+    OccupancyAvailableDynamicSMemPerBlock, OccupancyClusterSize, OccupancyClusters,
+    OccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
 };
 use paragpu_protocol::types::{LinkInput, encode_pairs};
 
@@ -299,7 +300,7 @@ impl Modules {
         if function.attribute(attribute) == Some(value) {
             return self.link.check();
         }
-        self.link.call(&FunctionSetAttribute {
+        self.link.call(&FuncSetAttribute {
             function: function.handle(),
             attribute,
             value,
@@ -317,7 +318,7 @@ impl Modules {
             return Err(Status::INVALID_VALUE);
         }
         self.link
-            .post(&FunctionSetCacheConfig {
+            .post(&FuncSetCacheConfig {
                 function: function.handle(),
                 config,
             })
@@ -342,12 +343,13 @@ impl Modules {
         function
             .blocks
             .get((block_size, dynamic_shared, flags), || {
-                self.link.call(&OccupancyBlocks {
-                    function: function.handle(),
-                    block_size,
-                    dynamic_shared,
-                    flags,
-                })
+                self.link
+                    .call(&OccupancyMaxActiveBlocksPerMultiprocessorWithFlags {
+                        function: function.handle(),
+                        block_size,
+                        dynamic_shared,
+                        flags,
+                    })
             })
     }
 
@@ -394,7 +396,7 @@ impl Modules {
             return Err(Status::INVALID_VALUE);
         }
         function.dynamic_shared.get((blocks, block_size), || {
-            self.link.call(&OccupancyDynamicShared {
+            self.link.call(&OccupancyAvailableDynamicSMemPerBlock {
                 function: function.handle(),
                 blocks,
                 block_size,

@@ -12,6 +12,7 @@
 
 pub mod batch;
 pub mod coredump;
+pub mod crossing;
 pub mod current;
 pub mod dot;
 pub mod log;

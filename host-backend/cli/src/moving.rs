@@ -57,12 +57,21 @@ pub fn line(moved: &Moved) -> String {
     match &moved.error {
         Some(error) => format!("session {session} of {vm} did not move: {error}\n"),
         None => format!(
-            "session {session} of {vm} moved: {} in {:.1} ms, stopped for {:.1} ms\n",
-            carried(&moved.figures),
-            moved.figures.total_ms,
-            moved.figures.blackout_ms
+            "session {session} of {vm} moved: {}\n",
+            took(&moved.figures)
         ),
     }
+}
+
+/// What was carried, and what that took.
+fn took(figures: &Figures) -> String {
+    format!(
+        "{} in {:.1} ms, stopped for {:.1} ms, longest delay of a call {:.1} ms",
+        carried(figures),
+        figures.total_ms,
+        figures.blackout_ms,
+        figures.longest_delay_ms
+    )
 }
 
 /// What was sent, and what went without.
@@ -157,11 +166,6 @@ fn tell(done: &Response, output: Output, what: &str) -> Result<(), Error> {
     };
     match output {
         Output::Json => print_json(done),
-        Output::Text => print(format!(
-            "{what}: {} in {:.1} ms, stopped for {:.1} ms\n",
-            carried(figures),
-            figures.total_ms,
-            figures.blackout_ms
-        )),
+        Output::Text => print(format!("{what}: {}\n", took(figures))),
     }
 }

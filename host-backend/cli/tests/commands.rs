@@ -147,6 +147,7 @@ fn daemon(directory: &Path, connections: usize, problem: Option<&'static str>) -
                             handed_over_bytes: 0,
                             peer_copied_bytes: 0,
                             blackout_ms: 1.5,
+                            longest_delay_ms: 2.5,
                             total_ms: 10.25,
                         })
                     }

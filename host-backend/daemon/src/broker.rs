@@ -30,7 +30,7 @@ use crate::giving::Given;
 use crate::handshake::{Asked, Guest};
 use crate::link::Links;
 use crate::listener::{Listener, group};
-use crate::metrics::Ended;
+use crate::metrics::{Ended, Moves};
 use crate::notes::Notes;
 use crate::reception::Reception;
 use crate::scrape::Scrape;
@@ -63,6 +63,8 @@ struct Totals {
     begun: u64,
     refused: u64,
     crashed: u64,
+    /// Moves of sessions that left.
+    moves: Moves,
 }
 
 /// What a descriptor belongs to.

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Error;
 
+use paragpu_control::admin::Figures;
 use paragpu_control::counters::{BOUNDS, Counters};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
@@ -62,6 +63,55 @@ fn add(to: &mut Counters, more: &Counters) {
     }
 }
 
+/// Seconds that tell apart how long moves stop and delay programs.
+const PAUSES: [f64; 8] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0];
+
+/// How long something took, each time.
+#[derive(Debug, Clone, Copy, Default)]
+struct Durations {
+    /// Seconds.
+    sum: f64,
+    /// By bound, and what took longer.
+    counts: [u64; PAUSES.len() + 1],
+}
+
+impl Durations {
+    fn add(&mut self, seconds: f64) {
+        let bucket = PAUSES.iter().position(|bound| seconds <= *bound);
+        if let Some(count) = self.counts.get_mut(bucket.unwrap_or(PAUSES.len())) {
+            *count += 1;
+        }
+        self.sum += seconds;
+    }
+
+    fn encode(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        (name, help): (&str, &str),
+    ) -> Result<(), Error> {
+        let bounds = PAUSES.into_iter().chain([f64::MAX]);
+        let buckets: Vec<(f64, u64)> = bounds.zip(self.counts).collect();
+        encoder
+            .encode_descriptor(name, help, None, MetricType::Histogram)?
+            .encode_histogram::<NoLabelSet>(self.sum, self.counts.iter().sum(), &buckets, None)
+    }
+}
+
+/// The moves of sessions that left this daemon.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Moves {
+    downtime: Durations,
+    delay: Durations,
+}
+
+impl Moves {
+    /// Adds a move that went well.
+    pub fn add(&mut self, figures: &Figures) {
+        self.downtime.add(figures.blackout_ms / 1e3);
+        self.delay.add(figures.longest_delay_ms / 1e3);
+    }
+}
+
 /// What is told at one moment.
 #[derive(Debug, Default)]
 pub struct Report {
@@ -73,6 +123,8 @@ pub struct Report {
     pub gpus: BTreeMap<String, (u64, u64, u64)>,
     /// Sessions begun, guests refused, workers that died without a word.
     pub totals: [u64; 3],
+    /// Moves of sessions.
+    pub moves: Moves,
     /// Guests that wait for a worker, connections that have not said hello.
     pub waiting: [u64; 2],
 }
@@ -222,6 +274,24 @@ impl Collector for Report {
             &[("", |counters| counters.launches)],
         )?;
         self.latencies(encoder)?;
+        for (durations, about) in [
+            (
+                &self.moves.downtime,
+                (
+                    "move_downtime_seconds",
+                    "How long moves stopped the sessions that left",
+                ),
+            ),
+            (
+                &self.moves.delay,
+                (
+                    "move_delay_seconds",
+                    "The longest by which each of these moves delayed a call of its program",
+                ),
+            ),
+        ] {
+            durations.encode(encoder, about)?;
+        }
         self.present(encoder, ("sessions", "Sessions now"), |_, sessions| {
             sessions
         })?;
@@ -339,6 +409,11 @@ mod tests {
         report.session("a", "cuda:0", Some(&counters()));
         report.session("b\"\\", "cuda:1", None);
         report.vms.insert("a".into(), (64, 128));
+        report.moves.add(&Figures {
+            blackout_ms: 2.0,
+            longest_delay_ms: 40_000.0,
+            ..Figures::default()
+        });
         let text = report.encode();
         for line in [
             "# TYPE paragpu_calls counter",
@@ -352,6 +427,11 @@ mod tests {
             "paragpu_call_seconds_count{vm=\"a\",gpu=\"cuda:0\"} 4",
             "paragpu_call_seconds_sum{vm=\"a\",gpu=\"cuda:0\"} 6.0",
             "paragpu_vm_device_memory_limit_bytes{vm=\"a\"} 128",
+            "paragpu_move_downtime_seconds_bucket{le=\"0.001\"} 0",
+            "paragpu_move_downtime_seconds_bucket{le=\"0.003\"} 1",
+            "paragpu_move_delay_seconds_bucket{le=\"10.0\"} 0",
+            "paragpu_move_delay_seconds_bucket{le=\"+Inf\"} 1",
+            "paragpu_move_delay_seconds_sum 40.0",
             "paragpu_sessions_begun_total 0",
             "# EOF",
         ] {

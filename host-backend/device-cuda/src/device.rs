@@ -12,7 +12,7 @@ mod work;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use paragpu_device::{Error, GraphId, Result, StreamId, Variable};
@@ -46,13 +46,41 @@ const MOST_IMPORTED: usize = 256;
 const HASH: u64 = 32;
 
 /// A module and what was found in it.
-struct LoadedModule {
-    module: Module,
+pub(crate) struct LoadedModule {
+    pub(crate) module: Module,
     functions: Vec<u64>,
     globals: Vec<u64>,
-    /// What it was loaded from, for the names of its variables.
-    image: Box<[u8]>,
+    code: Arc<Code>,
     variables: Option<Vec<Variable>>,
+}
+
+/// What a module was loaded from, and what is looked for in it.
+struct Code {
+    image: Box<[u8]>,
+    /// Names of its variables, or why they cannot be told.
+    names: OnceLock<std::result::Result<BTreeSet<String>, String>>,
+}
+
+impl Code {
+    fn new(image: &[u8]) -> Arc<Self> {
+        Arc::new(Self {
+            image: image.into(),
+            names: OnceLock::new(),
+        })
+    }
+
+    /// Looks through the image, which takes long, at the first call.
+    fn names(&self) -> std::result::Result<&BTreeSet<String>, &String> {
+        let look = || {
+            if paragpu_fatbin::may_name(&self.image, &["malloc"], MOST_CODE) {
+                let why = "kernels of a module may call malloc, whose memory cannot be carried";
+                return Err(why.to_owned());
+            }
+            paragpu_fatbin::variables(&self.image, MOST_CODE)
+                .map_err(|error| format!("the variables of a module cannot be told: {error}"))
+        };
+        self.names.get_or_init(look).as_ref()
+    }
 }
 
 /// A kernel and the bytes that its parameters take.
@@ -89,7 +117,7 @@ pub struct CudaDevice {
     pub(crate) memory: Memory,
     pub(crate) streams: Table<OpenStream>,
     pub(crate) events: Table<Event>,
-    modules: Table<LoadedModule>,
+    pub(crate) modules: Table<LoadedModule>,
     pub(crate) functions: Table<Kernel>,
     pub(crate) arrays: Table<Array>,
     graphs: Table<OpenGraph>,

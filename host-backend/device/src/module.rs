@@ -39,6 +39,9 @@ pub struct LinkInput<'a> {
     pub image: &'a [u8],
 }
 
+/// Work that any thread may do, and that takes long.
+pub type Survey = Box<dyn FnOnce() + Send>;
+
 /// Code of a device.
 pub trait ModuleDevice {
     /// Loads a fatbin, cubin or PTX text; the text returned is the loader's log.
@@ -97,39 +100,17 @@ pub trait ModuleDevice {
         ))
     }
 
+    /// What [`module_variables`](Self::module_variables) looks for in the module's
+    /// code and need not look for again once this is done; `None` where it is
+    /// fast in any case.
+    fn module_survey(&self, _module: ModuleId) -> Option<Survey> {
+        None
+    }
+
     /// The next texture or surface object should have this value, or the
     /// variables of the next module begin at this address, as far as the
     /// device has the choice. The caller compares what it got.
     fn prefer(&mut self, _place: u64) {}
-
-    /// cuFuncSetAttribute.
-    ///
-    /// # Errors
-    /// `INVALID_VALUE`.
-    fn function_set_attribute(
-        &mut self,
-        function: FunctionId,
-        attribute: u32,
-        value: i32,
-    ) -> Result<()>;
-
-    /// cuFuncSetCacheConfig: a preference.
-    ///
-    /// # Errors
-    /// `INVALID_VALUE`.
-    fn function_set_cache_config(&mut self, function: FunctionId, config: u32) -> Result<()>;
-
-    /// cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags.
-    ///
-    /// # Errors
-    /// `INVALID_VALUE`.
-    fn occupancy_blocks(
-        &mut self,
-        function: FunctionId,
-        block_size: i32,
-        dynamic_shared: u64,
-        flags: u32,
-    ) -> Result<i32>;
 
     /// cuOccupancyMaxActiveClusters of a launch, whose parameters do not matter.
     ///
@@ -143,15 +124,4 @@ pub trait ModuleDevice {
     /// # Errors
     /// What the driver says.
     fn occupancy_cluster_size(&mut self, launch: &Launch<'_>) -> Result<i32>;
-
-    /// cuOccupancyAvailableDynamicSMemPerBlock.
-    ///
-    /// # Errors
-    /// `INVALID_VALUE`.
-    fn occupancy_dynamic_shared(
-        &mut self,
-        function: FunctionId,
-        blocks: i32,
-        block_size: i32,
-    ) -> Result<u64>;
 }

@@ -260,22 +260,70 @@ impl Images {
     /// The image's bytes; `NOT_FOUND` where the host does not hold it (any
     /// more): the guest then sends it again.
     pub(crate) fn load(&self, hash: &Hash) -> Outcome<Arc<Vec<u8>>> {
-        let missing = || fail(Status::NOT_FOUND, "the host does not hold this image");
+        self.find(hash)?.load()
+    }
+
+    /// Where the image is, so that another thread can read it.
+    pub(crate) fn find(&self, hash: &Hash) -> Outcome<Stored> {
         let Some(directory) = &self.store.directory else {
             let held = self.memory.iter().find(|kept| kept.hash == *hash);
-            return held.map_or_else(missing, |kept| Ok(Arc::clone(&kept.bytes)));
+            return held.map_or_else(missing, |kept| {
+                Ok(Stored {
+                    hash: *hash,
+                    size: kept.bytes.len() as u64,
+                    place: Place::Memory(Arc::clone(&kept.bytes)),
+                })
+            });
         };
         let path = path(directory, hash);
-        let Ok(bytes) = std::fs::read(&path) else {
+        match std::fs::metadata(&path) {
+            Ok(meta) => Ok(Stored {
+                hash: *hash,
+                size: meta.len(),
+                place: Place::File(path),
+            }),
+            Err(_) => missing(),
+        }
+    }
+}
+
+fn missing<T>() -> Outcome<T> {
+    fail(Status::NOT_FOUND, "the host does not hold this image")
+}
+
+/// An image that is kept, not read yet.
+#[derive(Debug, Clone)]
+pub(crate) struct Stored {
+    /// Its hash.
+    pub(crate) hash: Hash,
+    /// Its bytes.
+    pub(crate) size: u64,
+    place: Place,
+}
+
+#[derive(Debug, Clone)]
+enum Place {
+    File(PathBuf),
+    Memory(Arc<Vec<u8>>),
+}
+
+impl Stored {
+    /// Its bytes, as [`Images::load`].
+    pub(crate) fn load(&self) -> Outcome<Arc<Vec<u8>>> {
+        let path = match &self.place {
+            Place::Memory(bytes) => return Ok(Arc::clone(bytes)),
+            Place::File(path) => path,
+        };
+        let Ok(bytes) = std::fs::read(path) else {
             return missing();
         };
-        if blake3::hash(&bytes) != *hash {
+        if blake3::hash(&bytes) != self.hash {
             tracing::error!(path = %path.display(), "an image's bytes changed on disk: removed");
-            let _ = std::fs::remove_file(&path);
+            let _ = std::fs::remove_file(path);
             return missing();
         }
         // Its time of change says when it was used last.
-        if let Ok(file) = std::fs::File::open(&path) {
+        if let Ok(file) = std::fs::File::open(path) {
             let _ = file.set_modified(SystemTime::now());
         }
         Ok(Arc::new(bytes))

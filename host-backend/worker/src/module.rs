@@ -3,9 +3,8 @@
 use paragpu_device::Launch as DeviceLaunch;
 use paragpu_protocol::codec::{Bytes, Text};
 use paragpu_protocol::table::{
-    FunctionGet, FunctionSetAttribute, FunctionSetCacheConfig, GlobalGet, ImageLink, ImageQuery,
-    ImageRead, ImageWrite, ModuleFunctions, ModuleLoad, ModuleUnload, OccupancyBlocks,
-    OccupancyClusterSize, OccupancyClusters, OccupancyDynamicShared,
+    FunctionGet, GlobalGet, ImageLink, ImageQuery, ImageRead, ImageWrite, ModuleFunctions,
+    ModuleLoad, ModuleUnload, OccupancyClusterSize, OccupancyClusters,
 };
 use paragpu_protocol::types::{FunctionInfo, FunctionNames, GlobalInfo, LinkedImage, encode_pairs};
 
@@ -48,7 +47,12 @@ impl Session {
     }
 
     pub(crate) fn image_read(&mut self, at: At, call: &ImageRead) -> Result<bool, Fault> {
-        let image = match self.objects.modules.image(&call.hash) {
+        let image = match self
+            .objects
+            .modules
+            .image(&call.hash)
+            .and_then(|image| image.load())
+        {
             Ok(image) => image,
             Err(fault) => return self.answer::<()>(at, Err(fault)),
         };
@@ -105,32 +109,10 @@ impl Session {
         self.answer(at, Ok(names))
     }
 
-    pub(crate) fn function_set_attribute(&mut self, call: &FunctionSetAttribute) -> Outcome<()> {
-        let function = self.objects.modules.kernel(call.function.0)?.id;
-        Ok(self
-            .gpu
-            .function_set_attribute(function, call.attribute, call.value)?)
-    }
-
-    pub(crate) fn function_set_cache_config(
-        &mut self,
-        call: &FunctionSetCacheConfig,
-    ) -> Outcome<()> {
-        let function = self.objects.modules.kernel(call.function.0)?.id;
-        Ok(self.gpu.function_set_cache_config(function, call.config)?)
-    }
-
     pub(crate) fn global_get(&mut self, call: &GlobalGet<'_>) -> Outcome<GlobalInfo> {
         let module = self.objects.modules.id(call.module.0)?;
         let (address, size) = self.gpu.module_global(module, call.name.0)?;
         Ok(GlobalInfo { address, size })
-    }
-
-    pub(crate) fn occupancy_blocks(&mut self, call: &OccupancyBlocks) -> Outcome<i32> {
-        let function = self.objects.modules.kernel(call.function.0)?.id;
-        Ok(self
-            .gpu
-            .occupancy_blocks(function, call.block_size, call.dynamic_shared, call.flags)?)
     }
 
     pub(crate) fn occupancy_clusters(&mut self, call: &OccupancyClusters) -> Outcome<i32> {
@@ -157,15 +139,5 @@ impl Session {
             parameters: (&[]).into(),
         };
         Ok(self.gpu.occupancy_cluster_size(&launch)?)
-    }
-
-    pub(crate) fn occupancy_dynamic_shared(
-        &mut self,
-        call: &OccupancyDynamicShared,
-    ) -> Outcome<u64> {
-        let function = self.objects.modules.kernel(call.function.0)?.id;
-        Ok(self
-            .gpu
-            .occupancy_dynamic_shared(function, call.blocks, call.block_size)?)
     }
 }

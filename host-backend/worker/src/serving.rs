@@ -146,12 +146,17 @@ impl Session {
 
     /// Does what the daemon orders, between two turns.
     fn obey(&mut self, receiver: &mut dyn Receiver) -> Result<(), End> {
-        self.go_on_moving(receiver)?;
+        if self.transfer.delay.is_due() {
+            self.go_on_moving(receiver)?;
+        }
         if self.transfer.writing.is_none() {
             self.take_order();
         }
         if let Some(task) = self.transfer.writing.take() {
-            self.transfer.writing = task.step(self, receiver)?;
+            self.transfer.delay.begin();
+            let stepped = task.step(self, receiver);
+            self.transfer.delay.end();
+            self.transfer.writing = stepped?;
         }
         Ok(())
     }
@@ -159,14 +164,21 @@ impl Session {
     /// Goes on with a migration.
     pub(crate) fn go_on_moving(&mut self, receiver: &mut dyn Receiver) -> Result<(), End> {
         if let Some(task) = self.transfer.moving.take() {
-            self.transfer.moving = task.step(self, receiver)?;
+            self.transfer.delay.begin();
+            let stepped = task.step(self, receiver);
+            self.transfer.delay.end();
+            self.transfer.moving = stepped?;
         }
         Ok(())
     }
 
     /// Begins a migration, where that can be.
     pub(crate) fn begin_migration(&mut self, departure: Departure) {
-        if let Some(source) = Source::begin(self, departure) {
+        self.transfer.delay.start();
+        self.transfer.delay.begin();
+        let source = Source::begin(self, departure);
+        self.transfer.delay.end();
+        if let Some(source) = source {
             self.transfer.moving = Some(source);
         }
     }
@@ -175,6 +187,9 @@ impl Session {
         match self.transfer.orders().take() {
             None => {}
             Some(Order::Checkpoint { directory, end }) => {
+                if self.transfer.moving.is_none() {
+                    self.transfer.delay.start();
+                }
                 self.transfer.writing = Some(Box::new(Checkpoint::new(directory, end)));
             }
             Some(Order::Migrate(departure)) => {
@@ -222,6 +237,7 @@ impl Session {
                 break;
             }
             if !self.take_next(receiver, wait)? {
+                self.transfer.delay.caught_up();
                 break;
             }
             self.link.flush()?;
@@ -243,7 +259,7 @@ impl Session {
         };
         let began = Instant::now();
         if let Some(stream) = self.busy_stream() {
-            // Its error is found by whoever waits for the work that failed.
+            // A wait for the work that failed finds its error.
             let _ = self.gpu.stream_doze(stream, most);
         }
         if began.elapsed() > most / 20 {

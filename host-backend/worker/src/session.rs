@@ -14,6 +14,7 @@ use crate::images::ImageStore;
 use crate::management::Manager;
 use crate::statistics::Statistics;
 use crate::transfer::attempts::Attempts;
+use crate::transfer::delay::Delay;
 use crate::transfer::identity::Identity;
 use crate::transfer::orders::Orders;
 use crate::transfer::staging_ring::StagingRing;
@@ -152,6 +153,8 @@ pub(crate) struct Transfer {
     pub(crate) moving: Option<Box<dyn Task>>,
     /// Its state is to be written.
     pub(crate) writing: Option<Box<dyn Task>>,
+    /// By how much that delays the program's calls.
+    pub(crate) delay: Delay,
     /// What a migration that failed left for the next.
     ring: Option<StagingRing>,
 }
@@ -163,6 +166,7 @@ impl Transfer {
             orders: Arc::new(Orders::new(drop)),
             moving: None,
             writing: None,
+            delay: Delay::default(),
             ring: None,
         }
     }

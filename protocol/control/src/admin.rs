@@ -225,6 +225,9 @@ pub struct Figures {
     pub peer_copied_bytes: u64,
     /// Milliseconds for which the program was stopped.
     pub blackout_ms: f64,
+    /// Milliseconds: the longest by which one of its calls was delayed.
+    #[serde(default)]
+    pub longest_delay_ms: f64,
     /// Milliseconds in all.
     pub total_ms: f64,
 }
@@ -237,6 +240,7 @@ impl From<worker::Figures> for Figures {
             handed_over_bytes: figures.handed_over,
             peer_copied_bytes: figures.fetched,
             blackout_ms: figures.stopped as f64 / 1e3,
+            longest_delay_ms: figures.felt as f64 / 1e3,
             total_ms: figures.total as f64 / 1e3,
         }
     }

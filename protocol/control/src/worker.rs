@@ -340,6 +340,8 @@ pub struct Figures {
     pub fetched: u64,
     /// Microseconds for which the program was stopped.
     pub stopped: u64,
+    /// Microseconds: the longest by which one of its calls was delayed.
+    pub felt: u64,
     /// Microseconds in all.
     pub total: u64,
 }

@@ -134,14 +134,15 @@ fn report() -> impl Strategy<Value = Report> {
     prop_oneof![
         (phase, any::<u64>(), any::<u64>())
             .prop_map(|(phase, done, all)| Report::Progress(Progress { phase, done, all })),
-        any::<[u64; 6]>().prop_map(|numbers| {
+        any::<[u64; 7]>().prop_map(|numbers| {
             Report::Done(paragpu_control::worker::Figures {
                 bytes: numbers[0],
                 ahead: numbers[1],
                 handed_over: numbers[2],
                 fetched: numbers[3],
                 stopped: numbers[4],
-                total: numbers[5],
+                felt: numbers[5],
+                total: numbers[6],
             })
         }),
         text().prop_map(Report::Failed),

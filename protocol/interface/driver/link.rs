@@ -4,6 +4,7 @@
 /// Begins a link.
 #[since(5050)]
 #[also(cuLinkCreate_v2 = 6050)]
+#[host]
 fn cuLinkCreate(
     number: c_uint,
     options: *mut c_int,
@@ -14,6 +15,7 @@ fn cuLinkCreate(
 /// Adds an image.
 #[since(5050)]
 #[also(cuLinkAddData_v2 = 6050)]
+#[host]
 fn cuLinkAddData(
     state: CUlinkState,
     kind: c_int,
@@ -39,8 +41,10 @@ fn cuLinkAddFile(
 
 /// Links; the image lives as long as the link.
 #[since(5050)]
+#[host]
 fn cuLinkComplete(state: CUlinkState, image: Out<*mut c_void>, size: *mut usize);
 
 /// Ends a link.
 #[since(5050)]
+#[host]
 fn cuLinkDestroy(state: CUlinkState);

@@ -14,8 +14,9 @@
 use crate::call::{CallInfo, Capability, Class, Effect, WireCall};
 use crate::codec::{Bytes, DecodeError, Field, Text};
 use crate::handle::{
-    ArrayHandle, DeviceAddress, EventHandle, FunctionHandle, GraphExecHandle, ModuleHandle,
-    ObjectKind, ShadowAddress, StreamHandle, SurfaceHandle, TextureHandle, WindowOffset,
+    AliasAddress, ArrayHandle, DeviceAddress, EventHandle, FunctionHandle, GraphExecHandle,
+    ModuleHandle, ObjectKind, ShadowAddress, StreamHandle, SurfaceHandle, TextureHandle,
+    WindowOffset,
 };
 use crate::types::{
     ArrayShape, CopyEnd, DeviceAnswer, DeviceSnapshot, DeviceUsage, FunctionInfo, FunctionNames,

@@ -211,9 +211,8 @@ crate::record! {
 
     /// A node of a graph.
     GraphNode<'a> {
-        /// Number of the call whose effect the node has: Launch, Copy,
-        /// CopyRect, Memset, EventRecord, StreamWaitEvent, HostFuncLaunch; 0
-        /// for none.
+        /// Number of the call whose effect the node has, one of those with
+        /// [`crate::call::CallInfo::node`]; 0 for none.
         call: u16,
         /// Numbers of the nodes that must be over before, each a `u32`.
         after: Bytes<'a>,

@@ -1,48 +1,49 @@
-// The driver API of libcuda.so.1, opened at run time.
-#pragma once
+// Functions of the driver in a program of the runtime: looked up as libraries
+// do, so that the program needs no libcuda.so.1 to link with.
+
+#ifndef PARAGPU_TESTS_DRIVER_H
+#define PARAGPU_TESTS_DRIVER_H
 
 #include "check.h"
 
 #include <cuda.h>
-#include <dlfcn.h>
 
-static void *library;
-
-static void open_driver(Program &program) {
-    library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (!library) {
-        program.die("%s", dlerror());
+inline void *driver_function(const char *name) {
+    void *function = nullptr;
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    cudaError_t error = cudaGetDriverEntryPointByVersion(name, &function, CUDART_VERSION, cudaEnableDefault, &found);
+    if (error != cudaSuccess || found != cudaDriverEntryPointSuccess || !function) {
+        Program::current()->die("the driver has no %s", name);
     }
+    return function;
 }
 
-static void *function(const char *name) {
-    void *address = dlsym(library, name);
-    if (!address) {
-        Program::current()->die("libcuda.so.1 has no %s", name);
-    }
-    return address;
-}
+// The driver's function of this name, as cuda.h declares it. cuda.h gives some
+// the name of their current version by a macro; the driver is asked for the name
+// before that.
+#define DRIVER(name) DRIVER_NAMED(#name, name)
+#define DRIVER_NAMED(text, name)                                                                                       \
+    ([]() -> decltype(&name) {                                                                                         \
+        static auto function = reinterpret_cast<decltype(&name)>(driver_function(text));                               \
+        return function;                                                                                               \
+    }())
 
-#define TEXT_OF(name) #name
-#define SYMBOL(name) TEXT_OF(name)
-// The header renames functions to their newest version (cuMemAlloc is
-// cuMemAlloc_v2), and so does the name that is looked up.
-#define DRIVER(name) (reinterpret_cast<decltype(&name)>(function(SYMBOL(name))))
+#define DRIVER_CHECK(name, ...)                                                                                        \
+    do {                                                                                                               \
+        CUresult result_ = DRIVER_NAMED(#name, name)(__VA_ARGS__);                                                                  \
+        if (result_ != CUDA_SUCCESS) {                                                                                 \
+            Program::current()->die("%s:%d: %s: error %d", __FILE__, __LINE__, #name, static_cast<int>(result_));      \
+        }                                                                                                              \
+    } while (0)
 
-static void driver_check(CUresult status, const char *call, int line) {
-    if (status != CUDA_SUCCESS) {
-        const char *name = nullptr, *text = nullptr;
-        DRIVER(cuGetErrorName)(status, &name);
-        DRIVER(cuGetErrorString)(status, &text);
-        Program::current()->die("%s gave %s (%s) at line %d", call, name ? name : "an unknown error", text ? text : "",
-                                line);
-    }
-}
+// The call must fail with this very error.
+#define DRIVER_FAILS(expected, name, ...)                                                                              \
+    do {                                                                                                               \
+        CUresult result_ = DRIVER_NAMED(#name, name)(__VA_ARGS__);                                                                  \
+        if (result_ != (expected)) {                                                                                   \
+            Program::current()->fail("%s:%d: %s: error %d, not %d", __FILE__, __LINE__, #name,                         \
+                                     static_cast<int>(result_), static_cast<int>(expected));                           \
+        }                                                                                                              \
+    } while (0)
 
-#define CU(name, ...) driver_check(DRIVER(name)(__VA_ARGS__), #name, __LINE__)
-
-static void expect_status(Program &program, const char *what, CUresult got, CUresult want) {
-    if (got != want) {
-        program.fail("%s gave error %d, expected %d", what, got, want);
-    }
-}
+#endif

@@ -94,7 +94,8 @@ impl Module {
     }
 
     /// The host's name for the module.
-    pub(crate) fn handle(&self) -> ModuleHandle {
+    #[must_use]
+    pub fn handle(&self) -> ModuleHandle {
         self.handle
     }
 
@@ -175,7 +176,8 @@ impl Function {
     }
 
     /// The host's name for the kernel.
-    pub(crate) fn handle(&self) -> FunctionHandle {
+    #[must_use]
+    pub fn handle(&self) -> FunctionHandle {
         self.handle
     }
 

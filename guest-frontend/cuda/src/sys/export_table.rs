@@ -9,13 +9,15 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::AtomicBool;
 
-use paragpu_abi::{CUcontext, CUdevice, CUfunction, CUmodule, CUresult};
+use paragpu_abi::{
+    CU_STREAM_LEGACY, CUcontext, CUdevice, CUfunction, CUmodule, CUresult, CUstream,
+};
 use paragpu_protocol::status::Status;
 
 use super::boundary::{Boundary, Out};
 use super::{Result, guard, guard_before_init, unsupported};
 use crate::{
-    current,
+    current, named_stream,
     sys::{device, module},
 };
 
@@ -94,8 +96,8 @@ static THREAD: Table<15> = table!(0:
     1, 2 = current_context, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
 static CONTEXT: Table<63> = table!(1:
     1, 2, 3 = context_device, 4 = context_id, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,
-    17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39,
-    40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62,
+    17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39 = stream_number,
+    40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51 = stream, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62,
     63);
 static TOPOLOGY: Table<16> = table!(2:
     1, 2, 3, 4 = topology, 5, 6, 7, 8, 9, 10, 11, 12, 13 = free_topology, 14, 15, 16);
@@ -165,6 +167,44 @@ unsafe extern "C" fn context_id(context: CUcontext, place: *mut u64) -> CUresult
         let found = current::find_or_current(context)?;
         // SAFETY: as the caller promises.
         unsafe { Out::take(place) }.put(found.id())
+    })
+}
+
+/// What function 39 takes for a stream of this context: its handle. NVIDIA's
+/// driver gives another pointer, which only that function reads.
+///
+/// # Safety
+/// `place` is null or writable.
+unsafe extern "C" fn stream(
+    context: CUcontext,
+    stream: CUstream,
+    place: *mut CUstream,
+) -> CUresult {
+    guard(TABLE_FUNCTION, || {
+        current::find_or_current(context)?;
+        let handle = match stream.addr() {
+            0 => CU_STREAM_LEGACY,
+            _ => stream,
+        };
+        named_stream::named(handle)?;
+        // SAFETY: as the caller promises.
+        unsafe { Out::take(place) }.put(handle)
+    })
+}
+
+/// As cuStreamGetId, in 32 bits. Callers have a larger place, which they clear.
+///
+/// # Safety
+/// `place` is null or writable.
+unsafe extern "C" fn stream_number(
+    _context: CUcontext,
+    stream: CUstream,
+    place: *mut u32,
+) -> CUresult {
+    guard(TABLE_FUNCTION, || {
+        let id = named_stream::named(stream)?.id()?;
+        // SAFETY: as the caller promises.
+        unsafe { Out::take(place) }.put(id as u32)
     })
 }
 
@@ -265,9 +305,9 @@ mod tests {
     #[test]
     fn what_is_not_served_says_so() {
         assert_eq!(unserved::<2, 4>(), 801);
-        // SAFETY: functions of this type stand at every number but three.
+        // SAFETY: functions of this type stand at every number that is not served.
         let call: extern "C" fn() -> CUresult =
-            unsafe { std::mem::transmute(CONTEXT.functions[50].0) };
+            unsafe { std::mem::transmute(CONTEXT.functions[49].0) };
         assert_eq!(call(), 801);
     }
 

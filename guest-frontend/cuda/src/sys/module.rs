@@ -80,13 +80,15 @@ fn handle(number: u64) -> *mut c_void {
     std::ptr::without_provenance_mut(usize::try_from(number).unwrap_or(0))
 }
 
-fn find(module: CUmodule) -> Result<Found> {
+/// The module with this handle.
+pub fn find(module: CUmodule) -> Result<Found> {
     objects::find(module)
         .filter(|found| matches!(***found, Object::Module(..)))
         .ok_or(Status::INVALID_HANDLE)
 }
 
-fn inner(found: &Found) -> Result<&InContext<Module>> {
+/// What was found.
+pub fn inner(found: &Found) -> Result<&InContext<Module>> {
     match &***found {
         Object::Module(inner, _) => Ok(inner),
         _ => Err(Status::INVALID_HANDLE),
@@ -285,13 +287,6 @@ pub fn for_each_function(
         }
     }
     Ok(false)
-}
-
-pub(crate) fn cuModuleGetFunctionCount(count: Out<'_, c_uint>, module: CUmodule) -> Result {
-    let found = find(module)?;
-    let inner = inner(&found)?;
-    let names = inner.session.modules().function_names(&inner.object)?;
-    count.put(c_uint::try_from(names.len()).unwrap_or(c_uint::MAX))
 }
 
 pub(crate) unsafe fn cuModuleEnumerateFunctions(

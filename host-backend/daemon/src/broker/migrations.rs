@@ -413,8 +413,11 @@ impl Broker {
             return;
         };
         if let Some(member) = migration.members.remove(&key) {
-            if outcome.is_err() {
-                migration.stage.give_up();
+            match &outcome {
+                // One that only took another communicator stopped nothing.
+                Ok(figures) if figures.total_ms > 0.0 => self.totals.moves.add(figures),
+                Ok(_) => {}
+                Err(_) => migration.stage.give_up(),
             }
             migration.over.push(member.over(outcome));
         }

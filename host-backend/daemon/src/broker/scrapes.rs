@@ -98,6 +98,7 @@ impl Broker {
             );
         }
         let totals = &self.totals;
+        report.moves = totals.moves;
         report.totals = [totals.begun, totals.refused, totals.crashed];
         report.waiting = [self.waiting.len() as u64, self.reception.len() as u64];
         report

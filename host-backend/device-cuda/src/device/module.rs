@@ -1,11 +1,12 @@
 //! Modules, kernels and variables.
 
-use super::{CudaDevice, Kernel, LoadedModule, MOST_CODE, c_name, find};
+use super::{Code, CudaDevice, Kernel, LoadedModule, c_name, find};
 use crate::retired::Leaving;
 use paragpu_device::{
-    Error, FunctionId, Launch, LinkInput, ModuleDevice, ModuleId, Result, Variable,
+    Error, FunctionId, Launch, LinkInput, ModuleDevice, ModuleId, Result, Survey, Variable,
 };
 use paragpu_protocol::status::Status;
+use std::sync::Arc;
 
 impl ModuleDevice for CudaDevice {
     fn module_load(&mut self, image: &[u8], options: &[(u32, u32)]) -> Result<(ModuleId, String)> {
@@ -14,7 +15,7 @@ impl ModuleDevice for CudaDevice {
             module,
             functions: Vec::new(),
             globals: Vec::new(),
-            image: image.into(),
+            code: Code::new(image),
             variables: None,
         })?;
         Ok((ModuleId(module), log))
@@ -101,22 +102,15 @@ impl ModuleDevice for CudaDevice {
         if let Some(variables) = &loaded.variables {
             return Ok(variables.clone());
         }
-        let unknown = |why: String| Error::new(Status::NOT_SUPPORTED, why);
-        if paragpu_fatbin::may_name(&loaded.image, &["malloc"], MOST_CODE) {
-            return Err(unknown(
-                "kernels of a module may call malloc, whose memory cannot be carried".into(),
-            ));
-        }
-        let names = paragpu_fatbin::variables(&loaded.image, MOST_CODE).map_err(|error| {
-            unknown(format!("the variables of a module cannot be told: {error}"))
-        })?;
+        let code = Arc::clone(&loaded.code);
+        let unknown = |why: &String| Error::new(Status::NOT_SUPPORTED, why.clone());
         let mut variables = Vec::new();
-        for name in names {
-            match self.module_global(module, &name) {
+        for name in code.names().map_err(unknown)? {
+            match self.module_global(module, name) {
                 Ok((address, size)) => variables.push(Variable {
                     address,
                     size,
-                    name,
+                    name: name.clone(),
                 }),
                 // Of a form of the code that this device does not run.
                 Err(error) if error.status == Status::NOT_FOUND => {}
@@ -129,33 +123,13 @@ impl ModuleDevice for CudaDevice {
         Ok(variables)
     }
 
-    fn function_set_attribute(
-        &mut self,
-        function: FunctionId,
-        attribute: u32,
-        value: i32,
-    ) -> Result<()> {
-        let kernel = find(&self.functions, function.0)?;
-        self.context
-            .function_set_attribute(&kernel.function, attribute as i32, value)
-    }
-
-    fn function_set_cache_config(&mut self, function: FunctionId, config: u32) -> Result<()> {
-        let kernel = find(&self.functions, function.0)?;
-        self.context
-            .function_set_cache_config(&kernel.function, config as i32)
-    }
-
-    fn occupancy_blocks(
-        &mut self,
-        function: FunctionId,
-        block_size: i32,
-        dynamic_shared: u64,
-        flags: u32,
-    ) -> Result<i32> {
-        let kernel = find(&self.functions, function.0)?;
-        self.context
-            .occupancy_blocks(&kernel.function, block_size, dynamic_shared, flags)
+    fn module_survey(&self, module: ModuleId) -> Option<Survey> {
+        let code = Arc::clone(&self.modules.get(module.0)?.code);
+        code.names.get().is_none().then(|| -> Survey {
+            Box::new(move || {
+                let _ = code.names();
+            })
+        })
     }
 
     fn occupancy_clusters(&mut self, launch: &Launch<'_>) -> Result<i32> {
@@ -167,16 +141,5 @@ impl ModuleDevice for CudaDevice {
         let kernel = find(&self.functions, launch.function.0)?;
         self.context
             .occupancy_cluster_size(launch, &kernel.function)
-    }
-
-    fn occupancy_dynamic_shared(
-        &mut self,
-        function: FunctionId,
-        blocks: i32,
-        block_size: i32,
-    ) -> Result<u64> {
-        let kernel = find(&self.functions, function.0)?;
-        self.context
-            .occupancy_shared(&kernel.function, blocks, block_size)
     }
 }

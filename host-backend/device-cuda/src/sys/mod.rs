@@ -11,6 +11,7 @@ mod launch;
 mod link;
 mod memory;
 mod module;
+mod native;
 pub mod nvml;
 mod resources;
 mod stream;

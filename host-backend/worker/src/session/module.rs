@@ -11,7 +11,7 @@ use super::gpu::Gpu;
 use super::host_account::{Held, HostAccount};
 use crate::error::{Outcome, fail};
 use crate::handles::Table;
-use crate::images::{ImageStore, Images};
+use crate::images::{ImageStore, Images, Stored};
 
 /// Most bytes of a loader's log that are sent.
 const MOST_LOG: usize = 64 * 1024;
@@ -93,9 +93,9 @@ impl Modules {
         &mut self.images
     }
 
-    /// An image that a module of the session was loaded from.
-    pub(crate) fn image(&self, hash: &[u8; 32]) -> Outcome<Arc<Vec<u8>>> {
-        self.images.load(hash)
+    /// Where an image is that a module of the session was loaded from.
+    pub(crate) fn image(&self, hash: &[u8; 32]) -> Outcome<Stored> {
+        self.images.find(hash)
     }
 
     /// The device's name of a module.

@@ -65,6 +65,7 @@ impl Task for Checkpoint {
                 handed_over: 0,
                 fetched: 0,
                 stopped: micros(self.attempts.downtime()),
+                felt: micros(session.transfer.delay.longest()),
                 total: micros(self.began.elapsed()),
             })),
             Err(reason) => {

@@ -3,7 +3,8 @@
 //! [`state`] is the format, `replay.rs` recreates objects, `regions.rs` lists
 //! memory, `mover.rs` reads and writes it, `bookkeeping.rs` is the rest of a
 //! session. `stop.rs` brings the session to a point where all of that can be
-//! read, as often as `attempts.rs` lets it. `precopy.rs` decides what of memory
+//! read, as often as `attempts.rs` lets it; `delay.rs` measures by how much all of
+//! it delays the program. `precopy.rs` decides what of memory
 //! is copied before, and `shared.rs` hands over what need not be copied at all.
 //! [`checkpoint`] writes it to a directory. `source.rs` and `destination.rs`
 //! are the two ends of a live migration: `source/stop_and_copy.rs` sends what is
@@ -14,6 +15,7 @@
 pub(crate) mod attempts;
 pub(crate) mod bookkeeping;
 pub mod checkpoint;
+pub(crate) mod delay;
 pub(crate) mod destination;
 pub(crate) mod handover;
 pub mod identity;
@@ -30,5 +32,6 @@ pub(crate) mod source;
 pub(crate) mod staging_ring;
 pub mod state;
 pub(crate) mod stop;
+pub(crate) mod survey;
 #[cfg(all(test, feature = "software"))]
 mod tests;

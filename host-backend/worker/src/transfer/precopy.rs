@@ -263,6 +263,28 @@ impl PreCopy {
         })
     }
 
+    /// Goes on: the destination has the objects of `sent` now, and `chunks` are
+    /// theirs.
+    pub(crate) fn renew(&mut self, session: &Session, sent: Owners, mut chunks: Vec<Chunk>) {
+        // The program may have made others since.
+        chunks.retain(same(&owners(session), &sent));
+        self.all = bytes(&chunks);
+        let there: HashSet<Chunk> = chunks.iter().copied().collect();
+        let stands = same(&sent, &self.owners);
+        // What was made anew there holds nothing of what was copied.
+        self.held
+            .retain(|chunk| there.contains(chunk) && stands(chunk));
+        drop(stands);
+        self.held_bytes = self.held.iter().map(Chunk::size).sum();
+        self.hot.retain(|chunk| there.contains(chunk));
+        self.owners = sent;
+        if self.round < ROUNDS {
+            chunks.retain(|chunk| !self.held.contains(chunk) && !self.hot.contains(chunk));
+            self.round_bytes = bytes(&chunks);
+            self.queue = chunks.into_iter().map(Todo::First).collect();
+        }
+    }
+
     /// Copies nothing ahead.
     pub(crate) fn give_up(&mut self) {
         self.queue.clear();

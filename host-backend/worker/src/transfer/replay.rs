@@ -11,6 +11,7 @@ use paragpu_protocol::table::MemMap;
 
 use super::shared::{Delivery, Mapping, Peers};
 use super::state::{StateError, device};
+use super::survey;
 use crate::calls::Handle as _;
 use crate::calls::{self, destroying};
 use crate::error::{Fault, Outcome};
@@ -195,11 +196,23 @@ impl Session {
             matches!(created(change.as_ref()), Some((ObjectKind::HostMemory, _)))
         };
         let waits = !self.host.can_pin() && calls.iter().any(|(_, change)| is_pinned(change));
+        let mut modules = Vec::new();
         for (item, change) in &calls {
-            if !(waits && may_need_window(change.as_ref())) {
-                self.make(item, change.as_ref())?;
+            if waits && may_need_window(change.as_ref()) {
+                continue;
+            }
+            let made = self.make(item, change.as_ref())?;
+            if let Some(name @ (ObjectKind::Module, _)) = made {
+                modules.push((name, *item));
+            } else if let Some(name) = made.filter(|name| is_placed(name.0)) {
+                self.check_place(name, item)?;
             }
         }
+        let handles: Vec<u64> = modules.iter().map(|((_, handle), _)| *handle).collect();
+        survey::run(self.surveys(&handles));
+        modules
+            .into_iter()
+            .try_for_each(|(name, item)| self.check_place(name, item))?;
         Ok(!waits)
     }
 
@@ -245,6 +258,8 @@ impl Session {
                 taken.push(delivery as u8);
                 continue;
             }
+            // They are made again with the other objects.
+            refused(self.end_aliases_of(address))?;
             let mapped = refused(self.memory.import(
                 &mut self.gpu,
                 &mut self.link,
@@ -304,40 +319,44 @@ impl Session {
         }
     }
 
-    fn make(&mut self, item: &Item, change: Option<&Change>) -> Result<(), StateError> {
+    /// Executes the call, if that was not done; the object that it created.
+    fn make(&mut self, item: &Item, change: Option<&Change>) -> Result<Option<Name>, StateError> {
         let live = &mut self.objects.live;
         if change.is_some_and(|change| live.knows(change, &item.call)) {
-            return Ok(());
+            return Ok(None);
         }
         if item.call.number == EventRecord::INFO.number {
             // What it stands for is over, and its stream may be gone.
             let record: EventRecord = decode_all(&item.call.payload)?;
             let event = refused(self.objects.events.id(record.event))?;
             device(self.gpu.event_record(event, StreamId::LEGACY))?;
-            return Ok(self.objects.live.note(&item.call)?);
+            self.objects.live.note(&item.call)?;
+            return Ok(None);
         }
-        let placed = created(change).filter(|name| is_placed(name.0));
-        if placed.is_some() && item.value != 0 {
+        let made = created(change);
+        if made.is_some_and(|name| is_placed(name.0)) && item.value != 0 {
             self.gpu.prefer(item.value);
         }
         self.perform(&item.call)?;
-        if let Some(name) = placed {
-            let (value, digest) = refused(self.placement(name))?;
-            if (value, digest) != (item.value, item.digest) {
-                return Err(StateError::Impossible(format!(
-                    "{} {:#x} of the session lies at {value:#x} here and at {:#x} where it comes \
-                     from",
-                    match name.0 {
-                        ObjectKind::Module => "module",
-                        ObjectKind::Texture => "texture object",
-                        _ => "surface object",
-                    },
-                    name.1,
-                    item.value
-                )));
-            }
+        Ok(made)
+    }
+
+    /// An object must have the value that it has where it comes from.
+    fn check_place(&mut self, name: Name, item: &Item) -> Result<(), StateError> {
+        let (value, digest) = refused(self.placement(name))?;
+        if (value, digest) == (item.value, item.digest) {
+            return Ok(());
         }
-        Ok(())
+        Err(StateError::Impossible(format!(
+            "{} {:#x} of the session lies at {value:#x} here and at {:#x} where it comes from",
+            match name.0 {
+                ObjectKind::Module => "module",
+                ObjectKind::Texture => "texture object",
+                _ => "surface object",
+            },
+            name.1,
+            item.value
+        )))
     }
 
     /// Executes a call that nobody waits for, now.

@@ -1,4 +1,4 @@
-//! The stage that hashes contents and sends them to the other worker, on a
+//! The stage that reads images, hashes and sends to the other worker, on a
 //! thread of its own: the session's thread neither hashes nor waits for the
 //! link.
 
@@ -11,10 +11,21 @@ use super::state::{Kind, StateError, Writer};
 /// Records that wait to be written.
 const WAITING: usize = 4;
 
+/// What the thread does with the writer.
+type Work<W> = Box<dyn FnOnce(&mut Writer<W>) -> Result<(), StateError> + Send>;
+
+/// What the thread is given.
+enum Job<W> {
+    /// A record of contents.
+    Contents(Vec<u8>),
+    Work(Work<W>),
+}
+
 /// A writer that is away on its thread.
 #[derive(Debug)]
 pub(crate) struct SendStage<W> {
-    queue: SyncSender<Vec<u8>>,
+    /// `None` once nothing more comes.
+    queue: Option<SyncSender<Job<W>>>,
     /// Payloads that were written, to be filled again.
     spare: Receiver<Vec<u8>>,
     thread: JoinHandle<Result<Box<Writer<W>>, StateError>>,
@@ -25,19 +36,24 @@ pub(crate) struct SendStage<W> {
 impl<W: Write + Send + 'static> SendStage<W> {
     /// Takes the writer to a thread.
     pub(crate) fn new(mut writer: Box<Writer<W>>) -> Self {
-        let (queue, waiting) = sync_channel::<Vec<u8>>(WAITING);
+        let (queue, waiting) = sync_channel::<Job<W>>(WAITING);
         let (empty, spare) = channel();
         let thread = std::thread::spawn(move || {
-            for mut payload in waiting {
-                writer.put(Kind::Contents, &[&payload])?;
-                payload.clear();
-                let _ = empty.send(payload);
+            for job in waiting {
+                match job {
+                    Job::Contents(mut payload) => {
+                        writer.put(Kind::Contents, &[&payload])?;
+                        payload.clear();
+                        let _ = empty.send(payload);
+                    }
+                    Job::Work(work) => work(&mut writer)?,
+                }
             }
             writer.flush()?;
             Ok(writer)
         });
         Self {
-            queue,
+            queue: Some(queue),
             spare,
             thread,
             held: None,
@@ -53,9 +69,10 @@ impl<W: Write + Send + 'static> SendStage<W> {
     /// is [held](Self::holds). Where the link is lost it takes everything:
     /// [`finish`](Self::finish) says so.
     pub(crate) fn offer(&mut self, payload: Vec<u8>) {
-        self.held = match self.queue.try_send(payload) {
-            Err(TrySendError::Full(payload)) => Some(payload),
-            Ok(()) | Err(TrySendError::Disconnected(_)) => None,
+        let Some(queue) = &self.queue else { return };
+        self.held = match queue.try_send(Job::Contents(payload)) {
+            Err(TrySendError::Full(Job::Contents(payload))) => Some(payload),
+            _ => None,
         };
     }
 
@@ -73,18 +90,38 @@ impl<W: Write + Send + 'static> SendStage<W> {
 
     /// Gives a payload to the thread, waiting for room.
     pub(crate) fn give(&self, payload: Vec<u8>) {
-        // A thread that is gone says why at the end.
-        let _ = self.queue.send(payload);
+        self.put(Job::Contents(payload));
     }
 
-    /// Has the thread ended before its time?
-    pub(crate) fn failed(&self) -> bool {
+    /// Lets the thread do something with the writer, behind what it was given
+    /// before; few are given at once, so that this does not wait.
+    pub(crate) fn run(
+        &self,
+        work: impl FnOnce(&mut Writer<W>) -> Result<(), StateError> + Send + 'static,
+    ) {
+        self.put(Job::Work(Box::new(work)));
+    }
+
+    fn put(&self, job: Job<W>) {
+        if let Some(queue) = &self.queue {
+            // A thread that is gone says why at the end.
+            let _ = queue.send(job);
+        }
+    }
+
+    /// Nothing more comes: the thread ends once it has written everything.
+    pub(crate) fn close(&mut self) {
+        self.queue = None;
+    }
+
+    /// Has the thread ended?
+    pub(crate) fn is_over(&self) -> bool {
         self.thread.is_finished()
     }
 
     /// Waits until everything is written; the writer is back.
-    pub(crate) fn finish(self) -> Result<Box<Writer<W>>, StateError> {
-        drop(self.queue);
+    pub(crate) fn finish(mut self) -> Result<Box<Writer<W>>, StateError> {
+        self.close();
         let ended = self.thread.join();
         ended.unwrap_or(Err(StateError::Order("the thread that writes is gone")))
     }
@@ -114,6 +151,24 @@ mod tests {
             assert_eq!(scanner.record().unwrap(), (Kind::Contents, &[number][..]));
         }
         assert_eq!(scanner.record().unwrap().0, Kind::End);
+    }
+
+    #[test]
+    fn work_is_done_in_its_place_and_the_end_need_not_be_waited_for() {
+        let mut stage = SendStage::new(Box::new(Writer::new(Vec::new())));
+        stage.give(vec![1]);
+        stage.run(|writer| writer.put(Kind::Objects, &[b"two"]));
+        stage.give(vec![3]);
+        assert!(!stage.is_over(), "more may come");
+        stage.close();
+        while !stage.is_over() {
+            std::thread::yield_now();
+        }
+        let bytes = stage.finish().unwrap().into_inner();
+        let mut scanner = Scanner::new(bytes.as_slice());
+        assert_eq!(scanner.record().unwrap(), (Kind::Contents, &[1][..]));
+        assert_eq!(scanner.record().unwrap(), (Kind::Objects, &b"two"[..]));
+        assert_eq!(scanner.record().unwrap(), (Kind::Contents, &[3][..]));
     }
 
     #[test]

@@ -8,31 +8,32 @@
 //! differently. Up to the commit everything here stays as it is: whatever
 //! fails before, the session goes on here.
 
+mod objects;
 mod peer;
 mod stop_and_copy;
 mod switchover;
 #[cfg(all(test, feature = "software"))]
 mod tests;
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::collections::HashSet;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::Receiver;
 use paragpu_communicator_stream::handshake;
-use paragpu_protocol::codec::{Bytes, Text, encode_all};
+use paragpu_protocol::codec::{Text, encode_all};
 use paragpu_protocol::handshake::{ARRIVE, Arrive, MAGIC, VERSION};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use objects::Recreated;
 use peer::Peer;
 use switchover::{Gates, may_leave};
 
 use super::attempts::Attempts;
 use super::handover::{self, Token};
 use super::orders::{Departure, Figures, Phase, Progress, Report, Route, micros};
-use super::precopy::{Owners, PreCopy, owners};
+use super::precopy::PreCopy;
 use super::regions::Chunk;
-use super::replay::Item;
 use super::shared::{Delivery, Shared};
 use super::state::{Kind, StateError};
 use super::stop::Unstopped;
@@ -58,15 +59,18 @@ const FETCHES: usize = 4096;
 /// commit: whatever fails there, the session goes on here.
 ///
 /// ```text
-///  Welcome ──▶ Missing ──▶ HandingOver ⟲ ──▶ Recreated ──▶ Fetching ⟲ ──▶ Copying ──▶ Copied
-///                                                              the program runs        │
-/// ─────────────────────────────────────────────────────────────────────────────────────┤
+///  Welcome ──▶ Missing ──▶ SendingImages ──▶ Placing ⟲ ──▶ SendingObjects ──▶ HandingOver ⟲ ──▶
+///                 ▲  └─────────── another was loaded ──┘
+///                 │ objects were made meanwhile
+///  Recreated ──▶ Fetching ⟲ ──▶ Copying ⟲ ──▶ Flushing ──▶ Copied
+///                                       the program runs     │
+/// ───────────────────────────────────────────────────────────┤
 ///     ┌─ work is not over: serve, try again ──▶ Copied                                 ▼
 ///  Stopping ──▶ StopAndCopy ──▶ Switchover ──▶ Committing ──▶ Moved
 ///     │              │              │               │ the link breaks
 ///     └──────────────┴──────────────┴───────┬───────┤
 ///                                           ▼       ▼
-///                                         Stays   whoever takes the token has it
+///                                         Stays   the reader of the token owns it
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -74,6 +78,12 @@ enum Stage {
     Welcome,
     /// The destination says which images it lacks.
     Missing,
+    /// It is sent them, and names of variables are looked for in the code.
+    SendingImages,
+    /// The device says where variables are.
+    Placing,
+    /// The destination is sent the objects.
+    SendingObjects,
     /// It takes descriptors of memory.
     HandingOver,
     /// It recreates the objects.
@@ -82,6 +92,8 @@ enum Stage {
     Fetching,
     /// Memory is copied while the program runs.
     Copying,
+    /// The last of it is on its way.
+    Flushing,
     /// All was copied once; the sessions that move with this one were not.
     Copied,
     /// The session executes nothing more, and its device runs dry.
@@ -94,15 +106,13 @@ enum Stage {
     Committing,
 }
 
-/// What the destination has of the session's objects.
+/// What the destination copies by itself.
 #[derive(Debug, Default)]
-struct Recreated {
-    /// The images that it has.
-    images: Vec<[u8; 32]>,
-    /// The objects that it has.
-    items: Vec<Item>,
-    /// What created them, as they were sent first.
-    owners: Owners,
+struct Fetches {
+    /// It was not told of these yet.
+    queue: Vec<Chunk>,
+    /// It was told of these.
+    told: HashSet<Chunk>,
 }
 
 /// A migration that is under way.
@@ -111,6 +121,8 @@ pub(crate) struct Source {
     peer: Peer,
     /// The guest's connection goes over.
     local: bool,
+    /// The destination has not said yet what its device is.
+    asked_domain: bool,
     gates: Option<Gates>,
     attempts: Attempts,
     /// Communicator and address of the session there.
@@ -123,10 +135,9 @@ pub(crate) struct Source {
     watched: bool,
     recreated: Recreated,
     shared: Shared,
-    /// What the destination is to copy by itself and was not told yet.
-    fetches: Vec<Chunk>,
+    fetches: Fetches,
     precopy: Option<PreCopy>,
-    /// Whoever takes it has the session.
+    /// Its reader owns the session.
     token: Token,
 }
 
@@ -184,6 +195,7 @@ impl Source {
         Ok(Self {
             peer: Peer::new(socket).map_err(io)?,
             local,
+            asked_domain: false,
             gates: gates.map(Gates::new),
             attempts: Attempts::new(),
             home: (String::new(), String::new()),
@@ -193,14 +205,14 @@ impl Source {
             watched: precopy && session.gpu.watch_writes(true).is_ok(),
             recreated: Recreated::default(),
             shared: Shared::new(domain),
-            fetches: Vec::new(),
+            fetches: Fetches::default(),
             precopy: None,
             token: Token::new().map_err(io)?,
         })
     }
 
     /// Waits until the destination ends the link: the guest, which is its own, has
-    /// then left the window that it shared with this host, and whoever ordered the
+    /// then left the window that it shared with this host, and the operator who ordered the
     /// move may take a VM's device away.
     fn await_guest_left(&self) {
         let deadline = Instant::now() + GUEST_LEAVES;
@@ -214,62 +226,6 @@ impl Source {
         }
     }
 
-    fn ask_images(&mut self, session: &Session) -> Result<(), StateError> {
-        let images = session.image_hashes()?;
-        let writer = self.peer.writer()?;
-        for hash in &images {
-            let size = session.image(hash)?.len() as u64;
-            let name = super::state::ImagePart {
-                hash: *hash,
-                size,
-                offset: 0,
-                data: Bytes(&[]),
-            };
-            writer.put(Kind::Image, &[&encode_all(&name)])?;
-        }
-        writer.put(Kind::ImageNames, &[])?;
-        writer.flush()?;
-        self.recreated.images = images;
-        Ok(())
-    }
-
-    fn send_images(&mut self, session: &Session) -> Result<(), StateError> {
-        let missing = self.peer.expect(Kind::Missing)?;
-        let writer = self.peer.writer()?;
-        for hash in missing.as_chunks::<32>().0 {
-            session.write_image(hash, writer)?;
-        }
-        Ok(())
-    }
-
-    fn send_objects(&mut self, session: &mut Session) -> Result<(), StateError> {
-        self.recreated.items = session.items()?;
-        super::stop::write_items(&self.recreated.items, self.peer.writer()?)?;
-        self.shared.begin(session)
-    }
-
-    /// Hands some of the objects' memory over; true where an answer to that
-    /// comes. Where there is nothing more, the destination is to recreate them.
-    fn hand_over(&mut self, session: &mut Session) -> Result<bool, StateError> {
-        let Some(batch) = self.shared.next(session) else {
-            let writer = self.peer.writer()?;
-            writer.put(Kind::ObjectsEnd, &[])?;
-            writer.flush()?;
-            return Ok(false);
-        };
-        let writer = self.peer.writer()?;
-        writer.put(Kind::Shared, &[&batch.payload])?;
-        writer.flush()?;
-        let fds: Vec<BorrowedFd<'_>> = batch.descriptors.iter().map(AsFd::as_fd).collect();
-        self.peer.send_descriptors(&fds)?;
-        Ok(true)
-    }
-
-    fn handed_over(&mut self) -> Result<(), StateError> {
-        let taken = self.peer.expect(Kind::Taken)?;
-        self.shared.answered(&taken)
-    }
-
     /// All that the stopped or running session has and that gets there in this
     /// way.
     fn chunks(&self, session: &mut Session, delivery: Delivery) -> Result<Vec<Chunk>, StateError> {
@@ -281,13 +237,15 @@ impl Source {
     /// Lets the destination copy some of what it is to; true where an answer to
     /// that comes.
     fn fetch(&mut self) -> Result<bool, StateError> {
-        let some = self.fetches.len().min(FETCHES);
+        let queue = &mut self.fetches.queue;
+        let some = queue.len().min(FETCHES);
         if some == 0 {
             return Ok(false);
         }
         let mut names = Vec::new();
-        for chunk in self.fetches.drain(..some) {
+        for chunk in queue.drain(..some) {
             chunk.put_name(&mut names);
+            self.fetches.told.insert(chunk);
         }
         let writer = self.peer.writer()?;
         writer.put(Kind::Fetch, &[&names])?;
@@ -302,12 +260,16 @@ impl Source {
             return Ok(());
         }
         let chunks = self.chunks(session, Delivery::Sent)?;
-        let owners = std::mem::take(&mut self.recreated.owners);
-        let mut precopy = PreCopy::new(session, owners, chunks, self.watched)?;
-        if !self.copies_before {
-            precopy.give_up();
+        let owners = self.recreated.owners.clone();
+        if let Some(precopy) = &mut self.precopy {
+            precopy.renew(session, owners, chunks);
+        } else {
+            let mut precopy = PreCopy::new(session, owners, chunks, self.watched)?;
+            if !self.copies_before {
+                precopy.give_up();
+            }
+            self.precopy = Some(precopy);
         }
-        self.precopy = Some(precopy);
         self.peer.send_off();
         self.stage = Stage::Copying;
         Ok(())
@@ -316,14 +278,22 @@ impl Source {
     /// Does what can be done without making the program wait for the other
     /// end; true when it is time for the stop.
     fn advance(&mut self, session: &mut Session) -> Result<bool, StateError> {
-        if self.stage == Stage::Copying {
-            if !self.copy_before(session)? {
+        match self.stage {
+            Stage::Copying => {
+                if self.copy_before(session)? {
+                    self.stage = Stage::Flushing;
+                }
                 return Ok(false);
             }
-            self.stage = Stage::Copied;
-        }
-        if self.stage == Stage::Copied {
-            return self.may_stop(session);
+            Stage::Copied => return self.may_stop(session),
+            Stage::Placing => return self.place(session).map(|()| false),
+            Stage::SendingImages | Stage::SendingObjects | Stage::Flushing => {
+                if self.peer.is_back()? {
+                    self.sent(session)?;
+                }
+                return Ok(false);
+            }
+            _ => {}
         }
         if !self.peer.has_answer()? {
             return Ok(false);
@@ -335,23 +305,15 @@ impl Source {
                 if let Some(domain) = self.shared.domain() {
                     self.peer.writer()?.put(Kind::Domain, &[&domain])?;
                 }
-                self.ask_images(session)?;
-                self.stage = Stage::Missing;
+                self.asked_domain = self.shared.domain().is_some();
+                self.begin_round(session)?;
             }
             Stage::Missing => {
-                if self.shared.domain().is_some() {
+                if std::mem::take(&mut self.asked_domain) {
                     let theirs = self.peer.expect(Kind::Domain)?;
                     self.shared.agree(&theirs);
                 }
                 self.send_images(session)?;
-                // The program may have loaded another one meanwhile.
-                if session.image_hashes()? != self.recreated.images {
-                    self.ask_images(session)?;
-                    self.send_images(session)?;
-                }
-                self.recreated.owners = owners(session);
-                self.send_objects(session)?;
-                self.go_on_handing_over(session)?;
             }
             Stage::HandingOver => {
                 self.handed_over()?;
@@ -362,8 +324,10 @@ impl Source {
                 if self.copies_before {
                     let mut fetches = self.chunks(session, Delivery::Fetched)?;
                     // The program may have mapped other memory there since.
-                    fetches.retain(|chunk| self.shared.is_current(session, chunk));
-                    self.fetches = fetches;
+                    fetches.retain(|chunk| {
+                        !self.fetches.told.contains(chunk) && self.shared.is_current(session, chunk)
+                    });
+                    self.fetches.queue = fetches;
                 }
                 self.begin_copying(session)?;
             }
@@ -371,21 +335,19 @@ impl Source {
                 self.peer.expect(Kind::Ready)?;
                 self.begin_copying(session)?;
             }
-            Stage::Copying
-            | Stage::Copied
-            | Stage::Stopping
-            | Stage::StopAndCopy
-            | Stage::Switchover
-            | Stage::Committing => {}
+            _ => {}
         }
         Ok(false)
     }
 
-    fn go_on_handing_over(&mut self, session: &mut Session) -> Result<(), StateError> {
-        self.stage = match self.hand_over(session)? {
-            true => Stage::HandingOver,
-            false => Stage::Recreated,
-        };
+    /// What a thread was to send is written.
+    fn sent(&mut self, session: &mut Session) -> Result<(), StateError> {
+        match self.stage {
+            Stage::SendingImages => self.stage = Stage::Placing,
+            Stage::SendingObjects => self.go_on_handing_over(session)?,
+            _ if self.is_behind(session) => self.begin_round(session)?,
+            _ => self.stage = Stage::Copied,
+        }
         Ok(())
     }
 
@@ -395,7 +357,7 @@ impl Source {
             return Err(StateError::Order("nothing to copy"));
         };
         let stage = self.peer.stage()?;
-        if stage.failed() {
+        if stage.is_over() {
             return self.peer.call_back().map(|()| false);
         }
         stage.retry();
@@ -427,10 +389,7 @@ impl Source {
             done: precopy.copied.min(precopy.all),
             all: precopy.all,
         }));
-        if !precopy.is_idle() || stage.holds() || !precopy.is_over(session)? {
-            return Ok(false);
-        }
-        self.peer.call_back().map(|()| true)
+        Ok(precopy.is_idle() && !stage.holds() && precopy.is_over(session)?)
     }
 
     /// Begins a migration, where that can be.
@@ -486,6 +445,8 @@ impl Source {
         if let Err(error) = self.commit() {
             return self.stay(session, &error.to_string());
         }
+        let stopped = micros(self.attempts.downtime());
+        let felt = micros(session.transfer.delay.longest());
         let (communicator, address) = std::mem::take(&mut self.home);
         let orders = session.transfer.orders();
         orders.report(Report::Left(Route {
@@ -500,7 +461,8 @@ impl Source {
             ahead,
             handed_over: self.shared.bytes(session, Delivery::Taken),
             fetched: self.shared.bytes(session, Delivery::Fetched),
-            stopped: micros(self.attempts.downtime()),
+            stopped,
+            felt,
             total: micros(self.began.elapsed()),
         }));
         Err(End::Moved)
@@ -508,7 +470,7 @@ impl Source {
 
     /// Gives the session away; an error where it stays here after all.
     ///
-    /// From the moment the token is given the session is of whoever takes it, so
+    /// Once the token is handed over, its reader owns the session, so
     /// that no call is executed twice: where the link breaks, exactly one of the
     /// two ends takes the token, whatever the other heard. A guest that connects
     /// by itself decides instead of the token. It has only one connection: one

@@ -13,6 +13,7 @@ use super::mover::Mover;
 use super::replay::{FULL, Item};
 use super::state::{ImagePart, Kind, StateError, Writer};
 use crate::error::{End, Fault};
+use crate::images::Stored;
 use crate::live::Recorded;
 use crate::session::Session;
 
@@ -190,33 +191,8 @@ impl Session {
     }
 
     /// An image that one of the session's modules is of.
-    pub(crate) fn image(&self, hash: &[u8; 32]) -> Result<std::sync::Arc<Vec<u8>>, StateError> {
-        self.objects.modules.image(hash).map_err(|_| {
-            StateError::Impossible(
-                "the image of a module of the session is no longer in this host's cache".into(),
-            )
-        })
-    }
-
-    /// Writes an image in parts.
-    pub(crate) fn write_image<W: std::io::Write>(
-        &self,
-        hash: &[u8; 32],
-        to: &mut Writer<W>,
-    ) -> Result<(), StateError> {
-        let image = self.image(hash)?;
-        for (index, part) in image.chunks(PART).enumerate() {
-            let record = ImagePart {
-                hash: *hash,
-                size: image.len() as u64,
-                offset: (index * PART) as u64,
-                data: Bytes(part),
-            };
-            let mut head = Vec::new();
-            let tail = paragpu_protocol::codec::Field::encode(&record, &mut head);
-            to.put(Kind::Image, &[&head, tail])?;
-        }
-        Ok(())
+    pub(crate) fn image(&self, hash: &[u8; 32]) -> Result<Stored, StateError> {
+        self.objects.modules.image(hash).map_err(|_| forgotten())
     }
 
     /// Takes a part of an image in.
@@ -244,7 +220,7 @@ impl Session {
         mut progress: impl FnMut(u64, u64),
     ) -> Result<(), StateError> {
         for hash in self.image_hashes()? {
-            self.write_image(&hash, to)?;
+            write_image(&self.image(&hash)?, to)?;
         }
         write_items(&self.items()?, to)?;
         to.put(Kind::ObjectsEnd, &[])?;
@@ -324,6 +300,32 @@ impl Session {
         }
         Ok(())
     }
+}
+
+fn forgotten() -> StateError {
+    StateError::Impossible(
+        "the image of a module of the session is no longer in this host's cache".into(),
+    )
+}
+
+/// Writes an image in parts.
+pub(crate) fn write_image<W: std::io::Write>(
+    image: &Stored,
+    to: &mut Writer<W>,
+) -> Result<(), StateError> {
+    let bytes = image.load().map_err(|_| forgotten())?;
+    for (index, part) in bytes.chunks(PART).enumerate() {
+        let record = ImagePart {
+            hash: image.hash,
+            size: bytes.len() as u64,
+            offset: (index * PART) as u64,
+            data: Bytes(part),
+        };
+        let mut head = Vec::new();
+        let tail = paragpu_protocol::codec::Field::encode(&record, &mut head);
+        to.put(Kind::Image, &[&head, tail])?;
+    }
+    Ok(())
 }
 
 /// Writes the live objects; [`Kind::ObjectsEnd`] is to follow.

@@ -88,6 +88,19 @@ impl Peer {
         }
     }
 
+    /// Has that thread written everything? Nothing more is given to it.
+    pub(super) fn is_back(&mut self) -> Result<bool, StateError> {
+        if let Out::Away(stage) = &mut self.out {
+            stage.close();
+            if !stage.is_over() {
+                return Ok(false);
+            }
+            // The other end had nothing to answer meanwhile.
+            self.heard = Instant::now();
+        }
+        self.call_back().map(|()| true)
+    }
+
     /// Waits until that thread has written everything.
     pub(super) fn call_back(&mut self) -> Result<(), StateError> {
         self.out = match std::mem::replace(&mut self.out, Out::Lost) {

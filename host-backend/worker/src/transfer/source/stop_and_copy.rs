@@ -31,15 +31,7 @@ impl Source {
         session: &mut Session,
         receiver: &mut dyn Receiver,
     ) -> Result<(), StateError> {
-        if session.items()? != self.recreated.items || self.shared.is_behind(session)? {
-            self.ask_images(session)?;
-            self.send_images(session)?;
-            self.send_objects(session)?;
-            while self.hand_over(session)? {
-                self.handed_over()?;
-            }
-            self.peer.expect(Kind::Ready)?;
-        }
+        self.catch_up(session)?;
         let Some(mut precopy) = self.precopy.take() else {
             return Err(StateError::Order("there was no pre-copy"));
         };
@@ -72,7 +64,7 @@ impl Source {
         Ok(())
     }
 
-    /// For whoever asks where the time goes while the program stands still.
+    /// For the question where the downtime goes.
     pub(super) fn reached(&self, what: &str) {
         let micros = self.attempts.standing().as_micros();
         tracing::debug!(micros, "{what}");
@@ -87,7 +79,7 @@ impl Source {
         if self.copies_before {
             fetched = self.different(session, precopy, &fetched)?;
         }
-        self.fetches = fetched;
+        self.fetches.queue = fetched;
         while self.fetch()? {
             self.peer.expect(Kind::Ready)?;
         }

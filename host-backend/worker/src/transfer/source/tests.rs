@@ -1,8 +1,10 @@
 //! What the source does at moments that a destination sees only by chance.
+//! Nothing here can wait for the session's thread: it is the test's.
 
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use paragpu_communicator::Receiver;
 use paragpu_communicator_stream as stream;
 use paragpu_communicator_stream::handshake::{receive_exact_frame, send_frame};
 use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
@@ -10,6 +12,7 @@ use paragpu_protocol::frame::Control;
 use paragpu_protocol::handle::ModuleHandle;
 use paragpu_protocol::handshake::{ARRIVE, Move};
 use paragpu_protocol::table::{Call, ModuleLoad};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::session::Session;
 use crate::transfer::orders::Departure;
@@ -28,17 +31,81 @@ fn load(session: &mut Session, module: u64, image: &[u8]) -> [u8; 32] {
     hash
 }
 
-/// Images and bytes of them up to a record of another kind, which is returned
-/// as well.
-fn images(scanner: &mut Scanner<&UnixStream>) -> (Vec<([u8; 32], usize)>, Kind) {
-    let mut images = Vec::new();
-    loop {
-        let (kind, payload) = scanner.record().unwrap();
-        if kind != Kind::Image {
-            return (images, kind);
+/// A migration that has begun, and both its ends.
+struct Begun {
+    session: Session,
+    receiver: Box<dyn Receiver>,
+    destination: UnixStream,
+    scanner: Scanner<UnixStream>,
+    _guest: UnixStream,
+}
+
+impl Begun {
+    /// The destination has said welcome.
+    fn new(mut session: Session) -> Self {
+        let (link, destination) = UnixStream::pair().unwrap();
+        let (connection, guest) = UnixStream::pair().unwrap();
+        let connection = stream::over(connection, stream::Options::default());
+        session.begin_migration(Departure {
+            link: link.into(),
+            local: true,
+            wanted: 0,
+            follows: String::new(),
+            gates: None,
+            precopy: true,
+            hand_over: false,
+        });
+        let deadline = Some(Instant::now() + Duration::from_secs(20));
+        let (arrive, _) = receive_exact_frame(&destination, 4096, deadline).unwrap();
+        assert_eq!(arrive.kind, ARRIVE);
+        let home = encode_all(&Move {
+            communicator: Text(""),
+            address: Text(""),
+        });
+        let welcome = Control::Welcome.kind();
+        send_frame(&destination, welcome, 0, 0, &home, deadline).unwrap();
+        Self {
+            session,
+            receiver: connection.unwrap().receiver,
+            scanner: Scanner::new(destination.try_clone().unwrap()),
+            destination,
+            _guest: guest,
         }
-        let part: ImagePart<'_> = decode_all(payload).unwrap();
-        images.push((part.hash, part.data.0.len()));
+    }
+
+    /// The destination says something.
+    fn answer(&self, kind: Kind, payload: &[u8]) {
+        let mut writer = Writer::new(&self.destination);
+        writer.put(kind, &[payload]).unwrap();
+        writer.flush().unwrap();
+    }
+
+    /// The next record of the source, which takes steps until it comes.
+    fn record(&mut self) -> (Kind, Vec<u8>) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let mut fds = [PollFd::new(&self.destination, PollFlags::IN)];
+            if poll(&mut fds, Some(&Timespec::default())).unwrap() > 0 {
+                let (kind, payload) = self.scanner.record().unwrap();
+                return (kind, payload.to_vec());
+            }
+            self.session.go_on_moving(self.receiver.as_mut()).unwrap();
+            assert!(Instant::now() < deadline, "the source says nothing");
+        }
+    }
+
+    /// Images and bytes of them up to a record of another kind, which is
+    /// returned as well.
+    fn images(&mut self) -> (Vec<([u8; 32], usize)>, Kind) {
+        let mut images = Vec::new();
+        loop {
+            let (kind, payload) = self.record();
+            if kind != Kind::Image {
+                return (images, kind);
+            }
+            let part: ImagePart<'_> = decode_all(&payload).unwrap();
+            images.push((part.hash, part.data.0.len()));
+        }
     }
 }
 
@@ -47,50 +114,58 @@ fn an_image_of_a_module_that_is_loaded_meanwhile_is_offered_too() {
     let _alone = alone();
     let mut session = shareable();
     let first = load(&mut session, 1, PTX);
-    let (link, destination) = UnixStream::pair().unwrap();
-    let (connection, _guest) = UnixStream::pair().unwrap();
-    let mut receiver = stream::over(connection, stream::Options::default())
-        .unwrap()
-        .receiver;
-    session.begin_migration(Departure {
-        link: link.into(),
-        local: true,
-        wanted: 0,
-        follows: String::new(),
-        gates: None,
-        precopy: true,
-        hand_over: false,
-    });
-    let deadline = Some(Instant::now() + Duration::from_secs(20));
-    let (arrive, _) = receive_exact_frame(&destination, 4096, deadline).unwrap();
-    assert_eq!(arrive.kind, ARRIVE);
-    let home = encode_all(&Move {
-        communicator: Text(""),
-        address: Text(""),
-    });
-    let welcome = Control::Welcome.kind();
-    send_frame(&destination, welcome, 0, 0, &home, deadline).unwrap();
-    session.go_on_moving(receiver.as_mut()).unwrap();
-    let mut scanner = Scanner::new(&destination);
-    assert_eq!(scanner.record().unwrap().0, Kind::Head);
-    assert_eq!(images(&mut scanner), (vec![(first, 0)], Kind::ImageNames));
+    let mut begun = Begun::new(session);
+    assert_eq!(begun.record().0, Kind::Head);
+    assert_eq!(begun.images(), (vec![(first, 0)], Kind::ImageNames));
 
     // The destination has the first one, and was not asked about this.
     let other = [PTX, b"// another one\n"].concat();
-    let second = load(&mut session, 2, &other);
-    let mut writer = Writer::new(&destination);
-    writer.put(Kind::Missing, &[]).unwrap();
-    writer.put(Kind::Missing, &[&second]).unwrap();
-    writer.flush().unwrap();
-    session.go_on_moving(receiver.as_mut()).unwrap();
-    let (mut asked, kind) = images(&mut scanner);
-    asked.sort_unstable();
-    let mut both = [(first, 0), (second, 0)];
-    both.sort_unstable();
-    assert_eq!(
-        (asked.as_slice(), kind),
-        (both.as_slice(), Kind::ImageNames)
-    );
-    let sent = vec![(second, other.len())];
-    assert_eq!(images(&mut scanner), (sent, Kind::Objects));
+    let second = load(&mut begun.session, 2, &other);
+    begun.answer(Kind::Missing, &[]);
+    assert_eq!(begun.images(), (vec![(second, 0)], Kind::ImageNames));
+    begun.answer(Kind::Missing, &second);
+    let (sent, mut kind) = begun.images();
+    assert_eq!(sent, vec![(second, other.len())]);
+    while kind == Kind::Objects {
+        kind = begun.record().0;
+    }
+    assert_eq!(kind, Kind::ObjectsEnd);
+
+    // What is loaded while memory is copied is not left for the stop.
+    let last = [PTX, b"// the last one\n"].concat();
+    let third = load(&mut begun.session, 3, &last);
+    begun.answer(Kind::Ready, &[]);
+    let asked = loop {
+        match begun.images() {
+            (asked, Kind::ImageNames) => break asked,
+            (asked, Kind::Contents) => assert!(asked.is_empty()),
+            (_, other) => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(asked, vec![(third, 0)]);
+}
+
+#[test]
+fn images_are_sent_while_calls_are_served() {
+    let _alone = alone();
+    let mut session = shareable();
+    // More than the link takes while nobody reads.
+    let large = [PTX, &b"// a line\n".repeat(600_000)].concat();
+    let hash = load(&mut session, 1, &large);
+    let mut begun = Begun::new(session);
+    assert_eq!(begun.record().0, Kind::Head);
+    assert_eq!(begun.images(), (vec![(hash, 0)], Kind::ImageNames));
+    begun.answer(Kind::Missing, &hash);
+    // Nobody reads, and no step waits for that.
+    for _ in 0..1000 {
+        begun.session.go_on_moving(begun.receiver.as_mut()).unwrap();
+    }
+    let mut got = 0;
+    while got < large.len() {
+        let (kind, payload) = begun.record();
+        assert_eq!(kind, Kind::Image);
+        let part: ImagePart<'_> = decode_all(&payload).unwrap();
+        assert!(large[got..].starts_with(part.data.0));
+        got += part.data.0.len();
+    }
 }

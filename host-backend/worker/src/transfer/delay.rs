@@ -1,0 +1,114 @@
+//! By how much a move delays the calls of its program.
+//!
+//! The thread that serves a session takes the steps of its move, too. A step
+//! delays each call that waits meanwhile by its whole length. Where calls wait
+//! still when the next step begins, that delays them as well: steps add up until
+//! a moment at which no call waits.
+
+use std::time::{Duration, Instant};
+
+/// The serving of calls between two steps takes so many times as long as the
+/// step, where calls wait.
+const SHARE: u32 = 4;
+
+/// What the steps of a move cost the program.
+#[derive(Debug, Default)]
+pub(crate) struct Delay {
+    /// When the step that is under way began.
+    since: Option<Instant>,
+    /// When the last one ended, and how long it took.
+    last: Option<(Instant, Duration)>,
+    /// Steps since a moment at which no call waited.
+    sum: Duration,
+    /// The longest that a call can have been delayed, but for the step that is
+    /// under way.
+    longest: Duration,
+}
+
+impl Delay {
+    /// A move begins.
+    pub(crate) fn start(&mut self) {
+        *self = Self::default();
+    }
+
+    /// May a step begin? Where calls wait they come first for a while.
+    pub(crate) fn is_due(&self) -> bool {
+        self.sum.is_zero()
+            || self
+                .last
+                .is_none_or(|(end, took)| end.elapsed() >= took * SHARE)
+    }
+
+    /// A step begins.
+    pub(crate) fn begin(&mut self) {
+        self.since = Some(Instant::now());
+    }
+
+    /// The step is over.
+    pub(crate) fn end(&mut self) {
+        if let Some(since) = self.since.take() {
+            let took = since.elapsed();
+            self.last = Some((Instant::now(), took));
+            self.sum += took;
+            self.longest = self.longest.max(self.sum);
+        }
+    }
+
+    /// No call waits.
+    pub(crate) fn caught_up(&mut self) {
+        self.sum = Duration::ZERO;
+    }
+
+    /// The longest that a call can have been delayed so far.
+    pub(crate) fn longest(&self) -> Duration {
+        let step = self.since.map_or(Duration::ZERO, |since| since.elapsed());
+        self.longest.max(self.sum + step)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(delay: &mut Delay) -> Duration {
+        delay.begin();
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_micros(200) {}
+        delay.end();
+        delay.last.unwrap().1
+    }
+
+    #[test]
+    fn steps_add_up_while_calls_wait() {
+        let mut delay = Delay::default();
+        let sum = step(&mut delay) + step(&mut delay);
+        assert_eq!(delay.longest(), sum);
+        delay.caught_up();
+        assert_eq!(delay.longest(), sum, "that was the longest");
+        let third = step(&mut delay);
+        assert_eq!(delay.longest(), sum.max(third));
+        delay.start();
+        assert_eq!(delay.longest(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_step_that_is_under_way_counts() {
+        let mut delay = Delay::default();
+        let first = step(&mut delay);
+        delay.begin();
+        assert!(delay.longest() > first);
+    }
+
+    #[test]
+    fn calls_that_wait_are_served_between_steps() {
+        let mut delay = Delay::default();
+        assert!(delay.is_due());
+        let took = step(&mut delay);
+        while !delay.is_due() {}
+        let (end, _) = delay.last.unwrap();
+        assert!(end.elapsed() >= took * SHARE);
+        step(&mut delay);
+        delay.caught_up();
+        assert!(delay.is_due(), "nobody waits");
+    }
+}

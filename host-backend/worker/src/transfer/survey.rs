@@ -1,0 +1,69 @@
+//! Looking through the code of a session's modules, on as many threads as help.
+
+use std::sync::{Mutex, PoisonError};
+
+use paragpu_device::Survey;
+
+use crate::session::Session;
+
+/// Most threads: the program needs processors, too.
+const THREADS: usize = 8;
+
+impl Session {
+    /// What the device wants to find in the code of these modules before it says
+    /// where their variables are.
+    pub(crate) fn surveys(&mut self, modules: &[u64]) -> Vec<Survey> {
+        let ids = modules
+            .iter()
+            .filter_map(|module| self.objects.modules.id(*module).ok());
+        let ids: Vec<_> = ids.collect();
+        ids.into_iter()
+            .filter_map(|module| self.gpu.module_survey(module))
+            .collect()
+    }
+}
+
+/// Does all of them.
+pub(crate) fn run(surveys: Vec<Survey>) {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = surveys.len().min(cores).min(THREADS);
+    let left = Mutex::new(surveys);
+    let work = || {
+        loop {
+            let next = left.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            match next {
+                Some(survey) => survey(),
+                None => return,
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            // Where there are no more threads the others do it.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, work);
+        }
+        work();
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn each_is_done_once() {
+        let done = Arc::new(AtomicU32::new(0));
+        let surveys = (0..100).map(|_| {
+            let done = Arc::clone(&done);
+            Box::new(move || {
+                done.fetch_add(1, Ordering::Relaxed);
+            }) as Survey
+        });
+        run(surveys.collect());
+        assert_eq!(done.load(Ordering::Relaxed), 100);
+        run(Vec::new());
+    }
+}
