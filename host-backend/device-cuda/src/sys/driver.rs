@@ -8,9 +8,9 @@ use core::ffi::{c_char, c_int, c_uchar, c_uint, c_ushort, c_void};
 use paragpu_abi::{
     CUDA_ARRAY3D_DESCRIPTOR, CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY3D, CUDA_RESOURCE_DESC,
     CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUarray, CUcontext, CUdevice, CUdeviceptr, CUevent,
-    CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUhostFn, CUlaunchConfig, CUmemAllocationProp,
-    CUmipmappedArray, CUmodule, CUresult, CUstream, CUsurfObject, CUtexObject, CUuuid,
-    cudaHostNodeParams, cudaLaunchAttributeValue, cudaMemAccessDesc, cudaMemsetParams,
+    CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUhostFn, CUlaunchConfig, CUlinkState,
+    CUmemAllocationProp, CUmipmappedArray, CUmodule, CUresult, CUstream, CUsurfObject, CUtexObject,
+    CUuuid, cudaHostNodeParams, cudaLaunchAttributeValue, cudaMemAccessDesc, cudaMemsetParams,
 };
 use paragpu_device::{Error, Result};
 use paragpu_protocol::status::Status;
