@@ -191,6 +191,18 @@ test-gpu: ## every program on this machine's NVIDIA GPU, compared with native bi
 bench-gpu: ## speed on this machine's NVIDIA GPU beside native, into out/bench-gpu.json (`make plots` draws its page)
 	@tests/bench/gpu.sh bench out
 
+.PHONY: test-gpu-libraries test-frameworks bench-frameworks
+test-gpu-libraries: ## NVIDIA's libraries through PyTorch on this machine's GPU, compared with native bit for bit
+	python3 tests/libraries/test_gpu_libraries.py
+
+test-frameworks: ## PyTorch, JAX, CuPy, Triton as they are on this machine's GPU, compared with native; moved while they train
+	python3 tests/frameworks/test_gpu_frameworks.py
+	python3 tests/frameworks/test_gpu_frameworks.py --move torch:gpt_training_step
+
+bench-frameworks: ## their speed beside native, into out/frameworks.json
+	@mkdir -p out
+	python3 tests/frameworks/test_gpu_frameworks.py --rounds 7 --output out/frameworks.json
+
 # --- heavier tiers -----------------------------------------------------------
 
 .PHONY: test-hostile

@@ -163,7 +163,7 @@ static vm_fault_t paragpu_kept(struct paragpu_channel *channel,
  * @vmf: the fault
  *
  * Zeros where the channel fades, elsewhere what it held. Not before all of the device's pages are unmapped, and forgotten by every
- * processor: whoever reads zeros here finds no magic when it looks next.
+ * processor: a process that reads zeros here finds no magic when it looks next.
  *
  * Context: Page fault; sleeps.
  * Return: VM_FAULT_NOPAGE, VM_FAULT_OOM, or VM_FAULT_SIGBUS for what nobody
@@ -176,7 +176,7 @@ static vm_fault_t paragpu_fault_faded(struct vm_fault *vmf)
 	struct page *page;
 	vm_fault_t found;
 
-	/* Whoever is killed meanwhile does not come back to the fault. */
+	/* A task killed meanwhile does not return to the fault. */
 	if (wait_for_completion_killable(&channel->owner->unmapped))
 		return VM_FAULT_NOPAGE;
 	if (vmf->pgoff >= READ_ONCE(channel->fade) >> PAGE_SHIFT) {
@@ -206,8 +206,8 @@ static vm_fault_t paragpu_fault_faded(struct vm_fault *vmf)
  * @vmf: the fault
  *
  * Mapping in here, and not in mmap(), leaves no moment in which removal could
- * miss a mapping: whoever comes after paragpu_enter() began to fail gets no
- * page, and whoever came before is found and unmapped.
+ * miss a mapping: a fault after paragpu_enter() began to fail gets no
+ * page, and an earlier one is found and unmapped.
  *
  * Context: Page fault; may sleep for page tables.
  * Return: VM_FAULT_NOPAGE; what paragpu_fault_faded() says when the device is
@@ -293,7 +293,7 @@ static __poll_t paragpu_poll(struct file *file, poll_table *wait)
 	poll_wait(file, &channel->wait, wait);
 	if (atomic_read(&channel->rung))
 		events |= EPOLLIN | EPOLLRDNORM;
-	/* Whoever hears of the end finds its mappings gone: a wake-up follows. */
+	/* Mappings are gone before the end is reported: a wake-up follows. */
 	if (!paragpu_enter(paragpu, &index))
 		return completion_done(&paragpu->unmapped) ?
 		       events | EPOLLHUP | EPOLLERR : events;

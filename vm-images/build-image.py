@@ -73,7 +73,7 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Failure(Exception):
-    """One sentence for whoever called."""
+    """One sentence for the caller."""
 
 
 class Progress:
@@ -155,7 +155,7 @@ class Build:
                     self.progress.show(line.decode(errors="replace").strip())
             code = child.wait()
         except BaseException:
-            # Whoever interrupts gets a tidy end of what runs: mmdebstrap
+            # An interrupt ends what runs in order: mmdebstrap
             # unmounts and removes what it made. It waits for its children, and
             # they end sooner where they are told, too.
             with contextlib.suppress(ProcessLookupError):

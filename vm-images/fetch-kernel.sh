@@ -15,7 +15,7 @@ PATH=$PATH:/usr/sbin:/sbin
 
 mkdir -p "$1/kernel"
 cache=$(cd "$1" && pwd)
-# One at a time; whoever waited finds the kernel there.
+# One at a time; a process that waited finds the kernel there.
 exec 9>"$cache/kernel.lock"
 flock 9
 

@@ -5,7 +5,7 @@
 # usage: make-seed.sh --output FILE [option]...
 #   --output FILE       the disk, raw
 #   --user-data FILE    default: cloud/user-data, which installs paragpu
-#   --vendor-data FILE  the same from whoever runs the cloud
+#   --vendor-data FILE  the same from the cloud operator
 #   --packages DIR      .deb files to bring along, as a repository of apt's
 #   --name NAME         of the machine (default: paragpu)
 #   --file SRC=DEST     one more file or folder; may be repeated

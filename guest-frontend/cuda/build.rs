@@ -18,6 +18,9 @@ fn main() -> Result<(), Box<dyn error::Error>> {
         paragpu_interface::print(&boundary)?,
     )?;
     fs::write(out.join("exports.rs"), paragpu_interface::print(&exports)?)?;
+    let crossings = paragpu_interface::crossings(driver.functions());
+    let crossings = paragpu_interface::print(&crossings)?;
+    fs::write(out.join("crossing.rs"), crossings)?;
     fs::write(out.join("stubs.rs"), paragpu_interface::print(&stubs)?)?;
 
     let (mut declared, mut table) = (String::new(), String::new());

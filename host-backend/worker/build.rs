@@ -6,7 +6,7 @@ use std::{env, error, fs};
 
 use paragpu_interface::{Call, Effect, Shape, identifier, life};
 use proc_macro2::{Ident, TokenStream};
-use quote::quote;
+use quote::{ToTokens, quote};
 
 fn main() -> Result<(), Box<dyn error::Error>> {
     println!("cargo:rerun-if-changed=build.rs");
@@ -16,16 +16,9 @@ fn main() -> Result<(), Box<dyn error::Error>> {
     Ok(())
 }
 
-/// `EventRecord` as the name of a function: `event_record`.
+/// The name of a call's code.
 fn function(call: &Call, ending: &str) -> Ident {
-    let mut name = String::new();
-    for letter in call.name.chars() {
-        if letter.is_ascii_uppercase() && !name.is_empty() {
-            name.push('_');
-        }
-        name.push(letter.to_ascii_lowercase());
-    }
-    identifier(&(name + ending))
+    identifier(&(call.function_name() + ending))
 }
 
 /// How each call is handled, one table of all, and the calls that destroy
@@ -77,6 +70,7 @@ fn handle(call: &Call) -> Result<TokenStream, String> {
     let life = life(call);
     let code = function(call, "");
     let body = match call.shape {
+        _ if !call.by_hand.worker => native(call)?,
         Shape::Answers => quote! {
             let outcome = session.#code(self);
             session.answer(at, outcome)
@@ -100,6 +94,33 @@ fn handle(call: &Call) -> Result<TokenStream, String> {
             #change
             #token
         }
+    })
+}
+
+/// The body of a handler without code by hand: the device has what the handles
+/// name, and executes the call as it is.
+fn native(call: &Call) -> Result<TokenStream, String> {
+    if !call.is_native() || call.shape != Shape::Answers {
+        return Err(format!("{} needs code in the worker", call.name));
+    }
+    let code = function(call, "");
+    let (mut named, mut arguments) = (TokenStream::new(), TokenStream::new());
+    for field in &call.fields {
+        let (name, kind) = (identifier(&field.name), field.kind.to_token_stream());
+        if kind.to_string().ends_with("Handle") {
+            named.extend(quote!(let #name = Named::id(self.#name, &session.objects)?;));
+            arguments.extend(quote!(#name,));
+        } else {
+            arguments.extend(quote!(self.#name,));
+        }
+    }
+    Ok(quote! {
+        let mut execute = || {
+            #named
+            Ok(session.gpu.#code(#arguments)?)
+        };
+        let outcome = execute();
+        session.answer(at, outcome)
     })
 }
 

@@ -127,7 +127,7 @@ impl Channel {
     }
 
     /// What the guest rings. This process listens only in [`Phase::Greeting`];
-    /// afterwards whoever serves the channel does.
+    /// afterwards the process that serves the channel does.
     #[must_use]
     pub fn doorbell(&self) -> &EventFd {
         &self.doorbell

@@ -41,7 +41,7 @@ pub struct Offer<'a> {
     pub memory: &'a [OwnedFd],
 }
 
-/// A channel handed over. Lives as long as whoever serves the channel.
+/// A channel handed over. Lives as long as the process that serves the channel.
 #[derive(Debug)]
 pub struct Connection {
     socket: OwnedFd,
@@ -143,7 +143,7 @@ impl Connection {
         })
     }
 
-    /// Tells whoever serves the channel that the guest is gone.
+    /// Tells the process that serves the channel that the guest is gone.
     pub fn end(&self) {
         // Fails only where the other end is gone already.
         let _ = shutdown(&self.socket, Shutdown::Write);

@@ -35,7 +35,7 @@ pub enum Source {
     Control,
     /// A channel's doorbell.
     Doorbell(usize),
-    /// The connection of whoever serves a channel.
+    /// The connection of the process that serves a channel.
     Server(usize),
 }
 

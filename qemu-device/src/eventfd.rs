@@ -7,7 +7,7 @@ use rustix::io::{read, write};
 
 use crate::Error;
 
-/// A counter that wakes whoever polls it.
+/// A counter that wakes its pollers.
 #[derive(Debug)]
 pub struct EventFd(OwnedFd);
 

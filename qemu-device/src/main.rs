@@ -27,7 +27,7 @@ fn main() -> ExitCode {
         Err(error) => {
             let why = chain(&error);
             eprintln!("paragpu-qemu-device: {why}");
-            // So that whoever asked systemd to start this is told.
+            // So that systemd reports it to the operator.
             let _ = sd_notify::notify(&[sd_notify::NotifyState::Status(&why)]);
             ExitCode::FAILURE
         }

@@ -306,7 +306,7 @@ double queries_10k() {
 }
 
 // When the first kernel's result is there, on the clock that all processes of
-// the machine share; whoever started this process knows when that was.
+// the machine share; the parent process knows when that was.
 __global__ void answer(int *out) { *out = 42; }
 
 double first_result() {

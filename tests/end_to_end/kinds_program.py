@@ -1,7 +1,8 @@
 """A guest that has something of every kind that a session carries, and says at
 each line of its input whether all of it is as it must be.
 
-Device memory, pinned memory that a kernel writes, an array, a texture object, a
+Device memory, memory at two addresses that the program reserved and memory
+that a handle alone holds, pinned memory that a kernel writes, an array, a texture object, a
 module's variable and its address, events and the time between them, a stream
 with work in flight, host functions, and a graph. Prints "ready", then for each
 line "right" or "wrong: WHAT", with new work in flight behind it.
@@ -38,6 +39,19 @@ PTX = b"""
     ld.global.u32 %r3, [%d7];
     add.s32 %r3, %r3, 1;
     st.global.u32 [%d7], %r3;
+    ret;
+}
+.visible .entry more(.param .u64 memory)
+{
+    .reg .b32 %r<4>;
+    .reg .b64 %d<4>;
+    ld.param.u64 %d1, [memory];
+    mov.u32 %r1, %tid.x;
+    mul.wide.u32 %d2, %r1, 4;
+    add.s64 %d3, %d1, %d2;
+    ld.global.u32 %r2, [%d3];
+    add.s32 %r2, %r2, %r1;
+    st.global.u32 [%d3], %r2;
     ret;
 }
 .visible .entry look(.param .u64 texture, .param .u64 out)
@@ -77,7 +91,15 @@ class Copy2D(ctypes.Structure):
     ]
 
 
+class Allocation(ctypes.Structure):
+    """CUmemAllocationProp."""
+
+    _fields_ = [("kind", ctypes.c_int), ("handles", ctypes.c_int), ("place", ctypes.c_int), ("device", ctypes.c_int),
+                ("none", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8)]
+
+
 HOST, ARRAY = 1, 3
+GRAIN = 2 << 20
 CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
@@ -105,6 +127,8 @@ class Kinds:
         for event in self.events:
             self.cuda.cuEventCreate(ctypes.byref(event), 0)
         self.tally = self.where()
+        self.more = guest.function(module, b"more")
+        self.virtual_memory()
         self.array_and_texture()
         self.called = 0
         self.callback = CALLBACK(self.was_called)
@@ -115,6 +139,35 @@ class Kinds:
         self.cuda.cuEventRecord(self.events[1], self.stream)
         self.cuda.cuStreamSynchronize(self.stream)
         self.elapsed = self.time()
+
+    def create(self):
+        """Physical memory: its handle."""
+        handle, asked = ctypes.c_uint64(), Allocation(kind=1, place=1, device=0)
+        self.cuda.cuMemCreate(ctypes.byref(handle), ctypes.c_size_t(GRAIN), ctypes.byref(asked), ctypes.c_uint64(0))
+        return handle
+
+    def map(self, handle, address):
+        """Lets memory appear at an address."""
+        size, access = ctypes.c_size_t(GRAIN), (ctypes.c_int * 3)(1, 0, 3)
+        self.cuda.cuMemMap(pointer(address), size, ctypes.c_size_t(0), handle, ctypes.c_uint64(0))
+        self.cuda.cuMemSetAccess(pointer(address), size, access, ctypes.c_size_t(1))
+
+    def virtual_memory(self):
+        """Memory at two addresses, and memory at none."""
+        self.reserved = ctypes.c_uint64()
+        zero = ctypes.c_size_t(0)
+        size = ctypes.c_size_t(4 * GRAIN)
+        self.cuda.cuMemAddressReserve(ctypes.byref(self.reserved), size, zero, pointer(0), ctypes.c_uint64(0))
+        self.reserved = self.reserved.value
+        twice, self.held = self.create(), self.create()
+        self.map(twice, self.reserved)
+        self.map(twice, self.reserved + GRAIN)
+        self.cuda.cuMemRelease(twice)
+        self.cuda.cuMemsetD8_v2(pointer(self.reserved), ctypes.c_ubyte(0), ctypes.c_size_t(GRAIN))
+        self.kept = (ctypes.c_uint32 * WIDTH)(*(at * 97 + 5 for at in range(WIDTH)))
+        self.map(self.held, self.reserved + 2 * GRAIN)
+        self.cuda.cuMemcpyHtoD_v2(pointer(self.reserved + 2 * GRAIN), self.kept, ctypes.c_size_t(WIDTH * 4))
+        self.cuda.cuMemUnmap(pointer(self.reserved + 2 * GRAIN), ctypes.c_size_t(GRAIN))
 
     def was_called(self, _):
         """The host function."""
@@ -168,6 +221,9 @@ class Kinds:
         arguments = [ctypes.c_uint64(self.device), ctypes.c_uint64(self.mapped)]
         addresses = (ctypes.c_void_p * 2)(*[ctypes.addressof(argument) for argument in arguments])
         self.cuda.cuLaunchKernel(self.count, 1, 1, 1, WIDTH, 1, 1, 0, self.stream, addresses, None)
+        argument = ctypes.c_uint64(self.reserved)
+        addresses = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
+        self.cuda.cuLaunchKernel(self.more, 1, 1, 1, WIDTH, 1, 1, 0, self.stream, addresses, None)
         self.launches += 1
 
     def work(self):
@@ -189,6 +245,15 @@ class Kinds:
         self.cuda.cuMemcpyDtoH_v2(host, pointer(self.device), size)
         if list(host) != expected:
             return "device memory"
+        self.cuda.cuMemcpyDtoH_v2(host, pointer(self.reserved + GRAIN), size)
+        if list(host) != expected:
+            return "memory at two addresses"
+        place = self.reserved + 3 * GRAIN
+        self.map(self.held, place)
+        self.cuda.cuMemcpyDtoH_v2(host, pointer(place), size)
+        self.cuda.cuMemUnmap(pointer(place), ctypes.c_size_t(GRAIN))
+        if list(host) != list(self.kept):
+            return "memory that a handle holds"
         if list(self.pinned) != expected:
             return "pinned memory"
         if self.where() != self.tally:

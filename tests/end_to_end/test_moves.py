@@ -95,7 +95,7 @@ class Proxy:
         shut(source, sink)
 
     def hold(self):
-        """Carries nothing more towards whoever connected."""
+        """Carries nothing more towards the connected side."""
         self.held.set()
 
     def cut(self):

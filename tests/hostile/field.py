@@ -116,7 +116,7 @@ class Field:
         )
 
     def check(self):
-        """The daemon lives, and serves whoever comes."""
+        """The daemon lives and serves new guests."""
         self.hang_up()
         expect(self.daemon.process.poll() is None, "the daemon is gone")
         for session in (self.neighbour(), self.session()):

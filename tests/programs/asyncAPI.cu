@@ -55,7 +55,7 @@ int main(int argc, char **argv) {
         // That the event was not ready is an answer, and no error.
         program.expect_equal("the last error", static_cast<int>(cudaPeekAtLastError()), static_cast<int>(cudaSuccess));
         float milliseconds = -1;
-        CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start, stop));
+        CUDA_CHECK(elapsed(&milliseconds, start, stop));
         program.expect(milliseconds >= 0, "the stop event lies before the start event");
         program.note("gpu_ms=%.3f asked=%lu", milliseconds, asked);
         program.digest(pinned, bytes);

@@ -89,6 +89,18 @@ static void check_contexts(Program &program, CUcontext context, CUdevice device)
     program.expect_equal("the state of the primary context", active, 1);
 }
 
+static void check_limits(Program &program) {
+    size_t graphics = 99, shared = 0;
+    CU(cuCtxGetLimit, &graphics, CU_LIMIT_CIG_ENABLED);
+    program.expect_equal("whether the context is one of graphics", graphics, size_t{0});
+    CU(cuCtxGetLimit, &shared, CU_LIMIT_SHMEM_SIZE);
+    program.expect(shared >= 48 << 10, "a block may use less shared memory than every GPU has");
+    expect_status(program, "cuCtxSetLimit of shared memory", DRIVER(cuCtxSetLimit)(CU_LIMIT_SHMEM_SIZE, shared),
+                  CUDA_ERROR_NOT_PERMITTED);
+    expect_status(program, "cuCtxGetLimit of no limit", DRIVER(cuCtxGetLimit)(&shared, static_cast<CUlimit>(77)),
+                  CUDA_ERROR_INVALID_VALUE);
+}
+
 static void check_globals(Program &program, CUmodule module) {
     CUdeviceptr address = 0;
     size_t bytes = 0;
@@ -104,6 +116,59 @@ static void check_globals(Program &program, CUmodule module) {
     CU(cuMemcpyHtoD, address, &factor, sizeof factor);
     expect_status(program, "cuModuleGetGlobal of a name that is not there",
                   DRIVER(cuModuleGetGlobal)(&address, &bytes, module, "nothing"), CUDA_ERROR_NOT_FOUND);
+}
+
+// A module's functions, and those of a library with the same image, which are
+// listed in no promised order.
+static void check_enumeration(Program &program, CUmodule module) {
+    const char *names[] = {"gather_parameters", "scale_and_add", "where_am_i"};
+    unsigned count = 0;
+    CU(cuModuleGetFunctionCount, &count, module);
+    program.expect_equal("the number of a module's functions", count, 3u);
+    CUfunction functions[4] = {}, same = nullptr;
+    CU(cuModuleEnumerateFunctions, functions, 3, module);
+    program.expect(!functions[3], "more functions than asked for");
+    unsigned seen = 0;
+    for (unsigned at = 0; at < 3; ++at) {
+        const char *name = nullptr;
+        CUmodule of = nullptr;
+        CU(cuFuncGetName, &name, functions[at]);
+        CU(cuFuncGetModule, &of, functions[at]);
+        program.expect(of == module, "a function is of another module");
+        for (unsigned known = 0; known < 3; ++known) {
+            seen |= !std::strcmp(name, names[known]) << known;
+        }
+        CU(cuModuleGetFunction, &same, module, name);
+        program.expect(same == functions[at], "a function has two handles");
+    }
+    program.expect_equal("the functions seen", seen, 7u);
+    CU(cuModuleEnumerateFunctions, functions, 1, module);
+    expect_status(program, "cuModuleEnumerateFunctions of no module",
+                  DRIVER(cuModuleEnumerateFunctions)(nullptr, 1, module), CUDA_ERROR_INVALID_VALUE);
+
+    CUlibrary library_of_kernels;
+    CUkernel kernels[4] = {};
+    CU(cuLibraryLoadData, &library_of_kernels, ptx, nullptr, nullptr, 0, nullptr, nullptr, 0);
+    CU(cuLibraryGetKernelCount, &count, library_of_kernels);
+    program.expect_equal("the number of a library's kernels", count, 3u);
+    CU(cuLibraryEnumerateKernels, kernels, 3, library_of_kernels);
+    program.expect(!kernels[3], "more kernels than asked for");
+    seen = 0;
+    for (unsigned at = 0; at < 3; ++at) {
+        const char *name = nullptr;
+        CUlibrary of = nullptr;
+        CUkernel again = nullptr;
+        CU(cuKernelGetName, &name, kernels[at]);
+        CU(cuKernelGetLibrary, &of, kernels[at]);
+        program.expect(of == library_of_kernels, "a kernel is of another library");
+        CU(cuLibraryGetKernel, &again, library_of_kernels, name);
+        program.expect(again == kernels[at], "a kernel has two handles");
+        for (unsigned known = 0; known < 3; ++known) {
+            seen |= !std::strcmp(name, names[known]) << known;
+        }
+    }
+    program.expect_equal("the kernels seen", seen, 7u);
+    CU(cuLibraryUnload, library_of_kernels);
 }
 
 static void run_scale(Program &program, CUmodule module, CUstream stream) {
@@ -295,6 +360,7 @@ int main(int argc, char **argv) {
     CU(cuDevicePrimaryCtxRetain, &context, device);
     CU(cuCtxSetCurrent, context);
     check_contexts(program, context, device);
+    check_limits(program);
 
     while (program.next_round()) {
         CUmodule module = nullptr;
@@ -302,6 +368,7 @@ int main(int argc, char **argv) {
         CU(cuModuleLoadData, &module, ptx);
         CU(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
         check_globals(program, module);
+        check_enumeration(program, module);
         run_scale(program, module, stream);
         run_parameters(program, module);
         run_shape(program, module, stream);

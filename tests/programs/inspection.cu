@@ -110,6 +110,18 @@ static void run_streams(Program &program) {
     CUDA_CHECK(cudaStreamDestroy(other));
 }
 
+// The runtime hands out the driver's tables. NVIDIA's libraries take the current
+// context from this one.
+static void run_export_table(Program &program) {
+    cudaUUID_t id = {{0x42, '\xd8', 0x5a, '\x81', 0x23, '\xf6', '\xcb', 0x47, '\x82', '\x98', '\xf6', '\xe7', '\x8a', 0x3a, '\xec', '\xdc'}};
+    const void *table = nullptr;
+    CUDA_CHECK(cudaGetExportTable(&table, &id));
+    auto current = reinterpret_cast<int (*const *)(void **)>(table)[2];
+    void *context = nullptr;
+    program.expect_equal("the status of the table's function", current(&context), 0);
+    program.expect(context, "the table knows no current context");
+}
+
 int main(int argc, char **argv) {
     Program program("inspection", "asks about graphs, links, arrays and streams", "questions", 1, 1, 1);
     program.parse(argc, argv);
@@ -118,6 +130,7 @@ int main(int argc, char **argv) {
         run_links(program);
         run_arrays(program);
         run_streams(program);
+        run_export_table(program);
     }
     return program.finish();
 }

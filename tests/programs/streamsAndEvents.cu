@@ -188,7 +188,7 @@ static void run_events(Program &program, Chain &chain) {
     expect_status(program, "cudaEventQuery of a fresh event", cudaEventQuery(start), cudaSuccess);
     expect_status(program, "waiting for a fresh event", cudaStreamWaitEvent(stream, start, 0), cudaSuccess);
     float milliseconds = 0;
-    expect_status(program, "cudaEventElapsedTime of fresh events", cudaEventElapsedTime(&milliseconds, start, stop),
+    expect_status(program, "the time of fresh events", elapsed(&milliseconds, start, stop),
                   cudaErrorInvalidResourceHandle);
 
     CUDA_CHECK(cudaEventRecord(start, stream));
@@ -199,13 +199,13 @@ static void run_events(Program &program, Chain &chain) {
     CUDA_CHECK(cudaEventRecord(untimed, stream));
     CUDA_CHECK(cudaEventSynchronize(untimed));
     float first = -1, second = -1, all = -1;
-    CUDA_CHECK(cudaEventElapsedTime(&first, start, middle));
-    CUDA_CHECK(cudaEventElapsedTime(&second, middle, stop));
-    CUDA_CHECK(cudaEventElapsedTime(&all, start, stop));
+    CUDA_CHECK(elapsed(&first, start, middle));
+    CUDA_CHECK(elapsed(&second, middle, stop));
+    CUDA_CHECK(elapsed(&all, start, stop));
     // Half a microsecond is the resolution of each of the three.
     program.expect(first >= 0 && second >= 0 && std::fabs(first + second - all) < 0.01f,
                    "the times between three events do not add up");
-    expect_status(program, "cudaEventElapsedTime without timing", cudaEventElapsedTime(&milliseconds, start, untimed),
+    expect_status(program, "the time of events without", elapsed(&milliseconds, start, untimed),
                   cudaErrorInvalidResourceHandle);
     chain.check(program, "the timed chain");
 

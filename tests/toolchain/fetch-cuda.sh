@@ -34,7 +34,7 @@ if is_complete; then
     exit 0
 fi
 
-# One fetch at a time; whoever waited looks again. What a killed fetch left
+# One fetch at a time; a process that waited looks again. What a killed fetch left
 # behind goes here too.
 exec 9>"$tree.lock"
 flock 9

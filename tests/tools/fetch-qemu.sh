@@ -15,7 +15,7 @@ cache=$(cd "$cache" && pwd)
 root=$cache/qemu-root
 program=$cache/qemu-vfio-user
 
-# One at a time; whoever waited finds it there.
+# One at a time; a process that waited finds it there.
 exec 9>"$cache/qemu.lock"
 flock 9
 

@@ -565,7 +565,7 @@ static int test_pins_are_limited(void)
 		if (unpin(&channel, 0) ||
 		    pin(&channel, memory, PIN_SIZE, 1) != 0)
 			_exit(5);
-		/* Whoever is killed leaves nothing pinned. */
+		/* A killed process leaves nothing pinned. */
 		kill(getpid(), SIGKILL);
 	}
 	CHECK(waitpid(child, &status, 0) == child);

@@ -38,6 +38,8 @@ CALLS = {
     0x0108: ("ShadowWrite", [("address", "u64"), ("data", "Bytes")], ""),
     0x0109: ("ShadowRead", [("address", "u64"), ("size", "u64")], ""),
     0x010A: ("ShadowPatch", [("address", "u64"), ("runs", "Bytes")], ""),
+    0x010B: ("MemAlias", [("address", "u64"), ("size", "u64"), ("memory", "u64"), ("access", "u32")], ""),
+    0x010C: ("MemAliasEnd", [("address", "u64")], ""),
     0x0201: ("CopyToDevice", [("destination", "u64"), ("stream", "u64"), ("data", "Bytes")], ""),
     0x0202: ("CopyFromDevice", [("source", "u64"), ("size", "u64"), ("stream", "u64")], ""),
     0x0203: (
@@ -90,15 +92,15 @@ CALLS = {
     0x0403: ("ModuleLoad", [("module", "u64"), ("hash", "u8x32"), ("options", "Bytes")], "Text"),
     0x0404: ("ModuleUnload", [("module", "u64")], ""),
     0x0405: ("FunctionGet", [("function", "u64"), ("module", "u64"), ("name", "Text")], "FunctionInfo"),
-    0x0406: ("FunctionSetAttribute", [("function", "u64"), ("attribute", "u32"), ("value", "i32")], ""),
-    0x0407: ("FunctionSetCacheConfig", [("function", "u64"), ("config", "u32")], ""),
+    0x0406: ("FuncSetAttribute", [("function", "u64"), ("attribute", "u32"), ("value", "i32")], ""),
+    0x0407: ("FuncSetCacheConfig", [("function", "u64"), ("config", "u32")], ""),
     0x0408: ("GlobalGet", [("module", "u64"), ("name", "Text")], "GlobalInfo"),
     0x0409: (
-        "OccupancyBlocks",
+        "OccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
         [("function", "u64"), ("block_size", "i32"), ("dynamic_shared", "u64"), ("flags", "u32")],
         "i32",
     ),
-    0x040A: ("OccupancyDynamicShared", [("function", "u64"), ("blocks", "i32"), ("block_size", "i32")], "u64"),
+    0x040A: ("OccupancyAvailableDynamicSMemPerBlock", [("function", "u64"), ("blocks", "i32"), ("block_size", "i32")], "u64"),
     0x040B: (
         "OccupancyClusters",
         [
@@ -110,6 +112,8 @@ CALLS = {
         ],
         "i32",
     ),
+    0x040C: ("ModuleFunctions", [("module", "u64"), ("first", "u32")], "FunctionNames"),
+    0x040D: ("ModuleGetFunctionCount", [("module", "u64")], "u32"),
     0x0501: (
         "Launch",
         [
@@ -134,10 +138,10 @@ CALLS = {
     0x0703: ("EventRecord", [("event", "u64"), ("stream", "u64")], ""),
     0x0704: ("EventSynchronize", [("event", "u64")], ""),
     0x0705: ("EventQuery", [("event", "u64")], ""),
-    0x0706: ("EventElapsed", [("start", "u64"), ("end", "u64")], "f32"),
+    0x0706: ("EventElapsedTime", [("start", "u64"), ("end", "u64")], "f32"),
     0x0801: ("ContextSynchronize", [], ""),
-    0x0802: ("ContextSetLimit", [("limit", "u32"), ("value", "u64")], ""),
-    0x0803: ("ContextGetLimit", [("limit", "u32")], "u64"),
+    0x0802: ("CtxSetLimit", [("limit", "u32"), ("value", "u64")], ""),
+    0x0803: ("CtxGetLimit", [("limit", "u32")], "u64"),
     0x0804: ("TopologyGet", [], "u8x256"),
     0x0901: ("HostFuncLaunch", [("stream", "u64"), ("id", "u64")], ""),
     0x0902: ("HostFuncDone", [("id", "u64")], ""),
@@ -157,6 +161,7 @@ RECORDS = {
     "DeviceUsage": [("limit", "u64"), ("used", "u64"), ("time", "u64"), ("processes", "Bytes")],
     "MemoryInfo": [("free", "u64"), ("total", "u64")],
     "GlobalInfo": [("address", "u64"), ("size", "u64")],
+    "FunctionNames": [("total", "u32"), ("names", "Bytes")],
     "FunctionInfo": [("attributes", "Bytes"), ("parameters", "Bytes")],
     "DeviceSnapshot": [
         ("driver_version", "i32"),

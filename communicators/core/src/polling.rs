@@ -106,7 +106,7 @@ const LOOKS_PER_CLOCK: u32 = 8;
 const CROWDED: Duration = Duration::from_micros(5);
 
 /// One polling phase: first busy with `pause`, then giving the processor to
-/// whoever wants it between two looks, so that a peer on the same core runs.
+/// other threads between two looks, so that a peer on the same core runs.
 /// Where somebody does want it the phase ends: a sleeper is woken with more
 /// right to a processor than one who gave it away.
 #[derive(Debug)]

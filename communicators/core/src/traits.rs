@@ -151,7 +151,7 @@ pub trait Receiver: Send {
     fn recall(&mut self, _landing: &dyn Landing) {}
 
     /// The bytes of a frame that were taken from the connection and do not
-    /// make a whole frame yet: whoever goes on receiving begins with them.
+    /// make a whole frame yet: the next receiver begins with them.
     fn unfinished(&self) -> Vec<u8> {
         Vec::new()
     }

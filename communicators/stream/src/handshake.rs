@@ -1,7 +1,7 @@
 //! Single frames on a socket that is not a connection yet, and frames with
 //! file descriptors.
 //!
-//! Nothing past the frame is read, so that whoever gets the socket next finds
+//! Nothing past the frame is read, so that the next owner of the socket finds
 //! the rest. Give each socket to [`over`](crate::over) only after these.
 
 use std::io::{IoSlice, IoSliceMut};

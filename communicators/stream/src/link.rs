@@ -88,7 +88,7 @@ enum Socket {
 
 /// What the background writer does. [`run`](crate::background) sleeps in ticks
 /// while there is traffic, so that posting costs no system call, and is
-/// `Parked` after some ticks without work. Whoever finds it so and leaves work
+/// `Parked` after some ticks without work. A thread that finds it so and leaves work
 /// behind makes it `Awake`, and notifies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Background {

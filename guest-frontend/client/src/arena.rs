@@ -11,7 +11,7 @@
 //!
 //! [`MemUnmap`]: paragpu_protocol::table::MemUnmap
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use paragpu_protocol::layout::{CHUNK, DEVICE_STRIDE};
 
@@ -149,6 +149,15 @@ impl Arena {
         address
     }
 
+    /// A free range of addresses, at `hint` where that is free; nothing is
+    /// mapped there. It comes back by [`not_mapped`](Self::not_mapped).
+    pub fn reserve(&mut self, size: u64, alignment: u64, hint: u64) -> Option<u64> {
+        if hint.is_multiple_of(alignment) && self.space.take_at(hint, size) {
+            return Some(hint);
+        }
+        self.space.take(size, alignment)
+    }
+
     /// The host could not map `[address, address + size)`.
     pub fn not_mapped(&mut self, address: u64, size: u64) {
         self.space.give(address, size);
@@ -250,9 +259,11 @@ impl Arena {
         }
     }
 
-    /// Ends every block; returns the ranges that the host must unmap.
-    pub fn clear(&mut self) -> Vec<(u64, u64)> {
-        let blocks: Vec<u64> = self.blocks.keys().copied().collect();
+    /// Ends every block but those at `kept`; returns the ranges that the host
+    /// must unmap.
+    pub fn clear(&mut self, kept: &HashSet<u64>) -> Vec<(u64, u64)> {
+        let blocks = self.blocks.keys().copied();
+        let blocks: Vec<u64> = blocks.filter(|block| !kept.contains(block)).collect();
         let mut unmap: Vec<_> = blocks
             .into_iter()
             .filter_map(|address| self.free(address, 0, u64::MAX))
@@ -460,7 +471,7 @@ mod tests {
                     }
                 }
             }
-            let unmap = model.arena.clear();
+            let unmap = model.arena.clear(&HashSet::new());
             model.unmap(unmap);
             prop_assert!(model.mapped.is_empty(), "{:x?} stays mapped", model.mapped);
         }

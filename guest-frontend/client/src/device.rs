@@ -4,7 +4,7 @@
 use std::sync::{Arc, OnceLock};
 
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{ContextGetLimit, ContextSetLimit, SnapshotDevice, TopologyGet};
+use paragpu_protocol::table::{SnapshotDevice, TopologyGet};
 
 use crate::connection::Link;
 use crate::error::Result;
@@ -86,21 +86,5 @@ impl Device {
         array(clusters)
             .zip(array(numbers))
             .ok_or(Status::NOT_SUPPORTED)
-    }
-
-    /// cuCtxSetLimit.
-    ///
-    /// # Errors
-    /// `UNSUPPORTED_LIMIT`, `INVALID_VALUE`.
-    pub fn set_limit(&self, limit: u32, value: u64) -> Result<()> {
-        self.link.call(&ContextSetLimit { limit, value })
-    }
-
-    /// cuCtxGetLimit.
-    ///
-    /// # Errors
-    /// `UNSUPPORTED_LIMIT`.
-    pub fn limit(&self, limit: u32) -> Result<u64> {
-        self.link.call(&ContextGetLimit { limit })
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use paragpu_protocol::handle::EventHandle;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    EventCreate, EventDestroy, EventElapsed, EventQuery, EventRecord, EventSynchronize,
+    EventCreate, EventDestroy, EventQuery, EventRecord, EventSynchronize,
 };
 
 use crate::connection::Link;
@@ -131,23 +131,5 @@ impl Events {
             self.link.check()?;
         }
         self.shadows.pull()
-    }
-
-    /// cuEventElapsedTime, in milliseconds.
-    ///
-    /// # Errors
-    /// `INVALID_HANDLE` where one was never recorded or has no time;
-    /// `NOT_READY` where one is not reached.
-    pub fn elapsed(&self, start: &Event, end: &Event) -> Result<f32> {
-        for event in [start, end] {
-            event.check_not_captured()?;
-            if event.flags() & DISABLE_TIMING != 0 || event.recorded().is_none() {
-                return Err(Status::INVALID_HANDLE);
-            }
-        }
-        self.link.call(&EventElapsed {
-            start: start.handle(),
-            end: end.handle(),
-        })
     }
 }

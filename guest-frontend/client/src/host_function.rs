@@ -151,7 +151,7 @@ impl Shared {
         *outstanding = outstanding.saturating_sub(1);
         if *outstanding == 0 {
             drop(outstanding);
-            // Whoever waits for a reply may now read for itself.
+            // A thread that waits for a reply may now read for itself.
             self.link.wake_reader();
         }
     }

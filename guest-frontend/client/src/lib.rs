@@ -47,6 +47,8 @@ pub mod stream;
 pub mod sys;
 pub mod texture;
 mod user_object;
+pub mod virtual_memory;
+mod virtual_space;
 mod window;
 
 pub use connection::take_detail;

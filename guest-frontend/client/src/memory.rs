@@ -1,6 +1,6 @@
 //! Device memory (CUDA Driver API, Memory Management).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use paragpu_protocol::handle::DeviceAddress;
@@ -27,7 +27,41 @@ pub struct DeviceMemory {
     growing: Mutex<()>,
     /// Variables of modules: first address to bytes.
     globals: RwLock<BTreeMap<u64, u64>>,
+    /// Memory that the program mapped itself and may use.
+    maps: RwLock<Maps>,
 }
+
+/// First address to bytes and a number that no other allocation had.
+#[derive(Debug, Default)]
+struct Maps {
+    ranges: BTreeMap<u64, (u64, u64)>,
+    next: u64,
+}
+
+impl Maps {
+    fn find(&self, address: u64) -> Option<(u64, u64, u64)> {
+        let (&start, &(size, id)) = self.ranges.range(..=address).next_back()?;
+        (address - start < size).then_some((start, size, id))
+    }
+
+    /// Does a range lie in one map, or in maps that follow each other?
+    fn holds(&self, address: u64, size: u64) -> bool {
+        let Some(end) = address.checked_add(size) else {
+            return false;
+        };
+        let mut at = address;
+        while let Some((start, length, _)) = self.find(at) {
+            at = start + length;
+            if end <= at {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// Numbers of maps are far from those of blocks.
+const FIRST_MAP: u64 = 1 << 40;
 
 /// How far an allocation has gone to find room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +82,7 @@ impl DeviceMemory {
             arena: RwLock::new(Arena::new(regions.arena)),
             growing: Mutex::new(()),
             globals: RwLock::new(BTreeMap::new()),
+            maps: RwLock::default(),
         }
     }
 
@@ -72,6 +107,9 @@ impl DeviceMemory {
         {
             return Some((address, size, id));
         }
+        if let Some(found) = self.maps.read().find(address) {
+            return Some(found);
+        }
         let globals = self.globals.read();
         let (&start, &size) = globals.range(..=address).next_back()?;
         (address - start < size).then_some((start, size, 0))
@@ -79,7 +117,7 @@ impl DeviceMemory {
 
     /// Refuses a range that is neither allocated nor in a module's variable.
     pub(crate) fn check(&self, address: u64, size: u64) -> Result<()> {
-        if self.arena.read().holds(address, size) {
+        if self.arena.read().holds(address, size) || self.maps.read().holds(address, size) {
             return Ok(());
         }
         match self.find(address) {
@@ -103,6 +141,32 @@ impl DeviceMemory {
             return true;
         }
         self.find(address).is_some()
+    }
+
+    /// Takes a range of addresses, at `hint` where that is free.
+    pub(crate) fn reserve(&self, size: u64, alignment: u64, hint: u64) -> Result<u64> {
+        let mut arena = self.arena.write();
+        arena
+            .reserve(size, alignment, hint)
+            .ok_or(Status::OUT_OF_MEMORY)
+    }
+
+    /// Gives a range of addresses back.
+    pub(crate) fn unreserve(&self, address: u64, size: u64) {
+        self.arena.write().not_mapped(address, size);
+    }
+
+    /// Memory of the program lies in `[address, address + size)` from now on.
+    pub(crate) fn add_map(&self, address: u64, size: u64) {
+        let mut maps = self.maps.write();
+        maps.next += 1;
+        let id = FIRST_MAP + maps.next;
+        maps.ranges.insert(address, (size, id));
+    }
+
+    /// It does not lie there any more.
+    pub(crate) fn remove_map(&self, address: u64) {
+        self.maps.write().ranges.remove(&address);
     }
 
     /// cuMemAlloc. Blocks up to 1 MiB usually do not cross.
@@ -194,13 +258,10 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Ends every allocation (cuDevicePrimaryCtxReset).
-    ///
-    /// # Errors
-    /// Of work that failed.
-    pub fn clear(&self) -> Result<()> {
+    /// Ends every allocation but those at `kept`.
+    pub(crate) fn clear(&self, kept: &HashSet<u64>) -> Result<()> {
         self.streams.synchronize_all()?;
-        self.unmap(|arena| Ok((arena.clear(), ())))
+        self.unmap(|arena| Ok((arena.clear(kept), ())))
     }
 
     /// Waits for all work and gives memory that is not in use back to the host

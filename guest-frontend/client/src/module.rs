@@ -7,9 +7,9 @@ use paragpu_protocol::codec::{Bytes, Text};
 use paragpu_protocol::handle::{FunctionHandle, ModuleHandle};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    ContextSynchronize, FunctionGet, FunctionSetAttribute, FunctionSetCacheConfig, GlobalGet,
-    ImageQuery, ImageWrite, ModuleLoad, ModuleUnload, OccupancyBlocks, OccupancyClusters,
-    OccupancyDynamicShared,
+    ContextSynchronize, FuncSetAttribute, FuncSetCacheConfig, FunctionGet, GlobalGet, ImageQuery,
+    ImageWrite, ModuleFunctions, ModuleLoad, ModuleUnload, OccupancyAvailableDynamicSMemPerBlock,
+    OccupancyClusters, OccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
 };
 use paragpu_protocol::types::encode_pairs;
 
@@ -145,6 +145,36 @@ impl Modules {
         Ok(module.keep_function(function))
     }
 
+    /// cuModuleEnumerateFunctions: the names of the module's kernels; asked of
+    /// the host once.
+    ///
+    /// # Errors
+    /// What the host's driver says.
+    pub fn function_names(&self, module: &Module) -> Result<Arc<[String]>> {
+        if let Some(names) = module.names.get() {
+            return Ok(Arc::clone(names));
+        }
+        let mut names = Vec::new();
+        loop {
+            let call = ModuleFunctions {
+                module: module.handle(),
+                first: u32::try_from(names.len()).unwrap_or(u32::MAX),
+            };
+            let (total, more) = self.link.call_with(&call, None, |reply| {
+                let ended = reply.names.0.strip_suffix(&[0]).unwrap_or_default();
+                let each = ended.split(|byte| *byte == 0);
+                let text = |name| String::from_utf8_lossy(name).into_owned();
+                (reply.total as usize, each.map(text).collect::<Vec<_>>())
+            })?;
+            let told = more.iter().filter(|name| !name.is_empty()).count();
+            names.extend(more);
+            if names.len() >= total || told == 0 {
+                names.truncate(total);
+                return Ok(Arc::clone(module.names.get_or_init(|| names.into())));
+            }
+        }
+    }
+
     /// cuModuleGetGlobal: address and bytes; asked of the host once.
     ///
     /// # Errors
@@ -177,7 +207,7 @@ impl Modules {
         if function.attribute(attribute) == Some(value) {
             return self.link.check();
         }
-        self.link.call(&FunctionSetAttribute {
+        self.link.call(&FuncSetAttribute {
             function: function.handle(),
             attribute,
             value,
@@ -195,7 +225,7 @@ impl Modules {
             return Err(Status::INVALID_VALUE);
         }
         self.link
-            .post(&FunctionSetCacheConfig {
+            .post(&FuncSetCacheConfig {
                 function: function.handle(),
                 config,
             })
@@ -220,12 +250,13 @@ impl Modules {
         function
             .blocks
             .get((block_size, dynamic_shared, flags), || {
-                self.link.call(&OccupancyBlocks {
-                    function: function.handle(),
-                    block_size,
-                    dynamic_shared,
-                    flags,
-                })
+                self.link
+                    .call(&OccupancyMaxActiveBlocksPerMultiprocessorWithFlags {
+                        function: function.handle(),
+                        block_size,
+                        dynamic_shared,
+                        flags,
+                    })
             })
     }
 
@@ -259,7 +290,7 @@ impl Modules {
             return Err(Status::INVALID_VALUE);
         }
         function.dynamic_shared.get((blocks, block_size), || {
-            self.link.call(&OccupancyDynamicShared {
+            self.link.call(&OccupancyAvailableDynamicSMemPerBlock {
                 function: function.handle(),
                 blocks,
                 block_size,

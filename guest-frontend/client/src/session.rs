@@ -7,6 +7,7 @@
 //! link ─ handles ─ device
 //!   └─ shadows ── streams ── events
 //!                    ├─ memory ─ modules ─ launches
+//!                    │     └─ virtual memory
 //!                    ├─ host memory
 //!                    ├─ host functions
 //!                    └─ access ─ copies
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 use paragpu_communicator::Connection;
 use paragpu_config::Level;
+use paragpu_protocol::call::WireCall;
 use paragpu_protocol::handshake::Welcome;
 use paragpu_protocol::layout::{DEVICE_STRIDE, Regions};
 use paragpu_protocol::table::Ping;
@@ -47,6 +49,7 @@ use crate::stream::Streams;
 use crate::sys::memory::Reservation;
 use crate::sys::process;
 use crate::texture::Textures;
+use crate::virtual_memory::VirtualMemory;
 use crate::window::PinnedWindow;
 
 /// One device, as one process of the guest uses it.
@@ -59,6 +62,7 @@ pub struct Session {
     streams: Arc<Streams>,
     events: Events,
     memory: Arc<DeviceMemory>,
+    virtual_memory: VirtualMemory,
     host: Arc<HostMemory>,
     host_functions: Arc<HostFunctions>,
     modules: Arc<Modules>,
@@ -218,6 +222,7 @@ impl Session {
                 staging,
                 pinner,
             ),
+            virtual_memory: VirtualMemory::new(Arc::clone(&link), Arc::clone(&memory)),
             textures: Textures::new(Arc::clone(&link), Arc::clone(&handles)),
             graphs: Graphs::new(
                 ordinal,
@@ -312,6 +317,12 @@ impl Session {
         &self.memory
     }
 
+    /// Addresses that the program reserves, and memory that it maps there.
+    #[must_use]
+    pub fn virtual_memory(&self) -> &VirtualMemory {
+        &self.virtual_memory
+    }
+
     /// The pinned memory.
     #[must_use]
     pub fn host(&self) -> &HostMemory {
@@ -368,6 +379,18 @@ impl Session {
     /// As [`Link::check`].
     pub fn check(&self) -> Result<()> {
         self.link.check()
+    }
+
+    /// Makes a call and waits for its reply.
+    ///
+    /// # Errors
+    /// As [`Link::call`].
+    pub fn call<'a, C, R>(&self, call: &C) -> Result<R>
+    where
+        C: WireCall<'a>,
+        for<'r> C: WireCall<'a, Reply<'r> = R>,
+    {
+        self.link.call(call)
     }
 
     /// A round trip that does nothing.

@@ -67,8 +67,9 @@ const OURS: &[(u32, i32)] = &[
     (94, 0),
     (122, 0),
     (123, 0),
-    // Virtual memory management and its handles.
-    (102, 0),
+    // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: served here. Its handles do not
+    // leave the process.
+    (102, 1),
     (103, 0),
     (104, 0),
     (105, 0),

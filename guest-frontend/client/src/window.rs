@@ -71,7 +71,7 @@ impl PinnedWindow {
     }
 
     /// The session leaves it. All its pinned memory can be found as shadows by
-    /// now: whoever sees this looks for them.
+    /// now: a thread that sees this looks for them.
     pub(crate) fn leave(&self) {
         self.left.store(true, Ordering::Release);
     }

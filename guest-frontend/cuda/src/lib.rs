@@ -11,6 +11,7 @@
 #![recursion_limit = "1024"]
 
 pub mod batch;
+pub mod crossing;
 pub mod current;
 pub mod dot;
 pub mod managed;

@@ -73,6 +73,12 @@ impl Named {
         Ok((self.session()?, self.stream()?))
     }
 
+    /// Its number (cuStreamGetId): the device above, and below 48 bits that no other stream of it has.
+    pub fn id(&self) -> Result<u64> {
+        let (session, stream) = self.both()?;
+        Ok(u64::from(session.ordinal()) << 48 | stream.handle().0)
+    }
+
     /// The handle of the context that it belongs to.
     pub fn context(&self) -> Result<u64> {
         match self {

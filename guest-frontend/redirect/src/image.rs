@@ -365,7 +365,7 @@ impl Dynamic {
         bytes.split(|&byte| byte == 0).next()
     }
 
-    /// The address of a symbol's name, for whoever keeps the object mapped.
+    /// The address of a symbol's name, for users that keep the object mapped.
     #[must_use]
     pub fn name_address(&self, symbol: &Sym64<Little>) -> u64 {
         self.strings

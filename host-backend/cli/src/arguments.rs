@@ -122,7 +122,7 @@ pub enum Command {
     /// every call a certificate of that authority and its key, NAME.pem and
     /// NAME.key. Give each host ca.pem as migration.ca, and its own two files as
     /// migration.certificate and migration.key. Keep ca.key away from all of
-    /// them: whoever has it, or a certificate of this authority, may send
+    /// them: an owner of it, or of a certificate of this authority, may send
     /// sessions. Certificates of any other authority do as well.
     Certificate {
         /// Where the authority is, or is made.

@@ -46,7 +46,7 @@ pub fn top(control: &Control, options: Options) -> Result<(), Error> {
         let view = view(&before, &now, options.sort);
         match options.output {
             Output::Json => {
-                // One line each, for whoever reads them as they come.
+                // One line each, so that they can be read as they come.
                 let mut line =
                     serde_json::to_string(&view).map_err(|error| Error::Output(error.into()))?;
                 line.push('\n');

@@ -185,7 +185,7 @@ impl Pending {
         }
     }
 
-    /// Reads bytes with which no descriptors came. Whoever reads bytes with
+    /// Reads bytes with which no descriptors came. A reader of bytes with
     /// some, and does not take them, closes them, which may wait: so looks
     /// first what has come, and leaves such bytes where they are.
     fn read_plainly(&mut self, wanted: usize) -> Result<usize, rustix::io::Errno> {
@@ -398,7 +398,7 @@ impl AsFd for Guest {
 }
 
 impl Guest {
-    /// Whoever is at the other end of a socket.
+    /// The peer at the other end of a socket.
     #[must_use]
     pub fn new(socket: OwnedFd, peer: Peer) -> Self {
         let giver = match peer {

@@ -46,8 +46,8 @@ const MOST_IMPORTED: usize = 256;
 const HASH: u64 = 32;
 
 /// A module and what was found in it.
-struct LoadedModule {
-    module: Module,
+pub(crate) struct LoadedModule {
+    pub(crate) module: Module,
     functions: Vec<u64>,
     globals: Vec<u64>,
     code: Arc<Code>,
@@ -117,7 +117,7 @@ pub struct CudaDevice {
     pub(crate) memory: Memory,
     pub(crate) streams: Table<OpenStream>,
     pub(crate) events: Table<Event>,
-    modules: Table<LoadedModule>,
+    pub(crate) modules: Table<LoadedModule>,
     pub(crate) functions: Table<Kernel>,
     pub(crate) arrays: Table<Array>,
     graphs: Table<OpenGraph>,

@@ -14,6 +14,8 @@ use crate::sys::Span;
 enum Owner {
     /// Arena memory, with the driver's handle.
     Device { handle: u64 },
+    /// Another range's memory, at a second address.
+    Alias,
     /// Registered host memory.
     Host,
     /// A variable of a module.
@@ -67,6 +69,10 @@ impl Memory {
             .insert(address, (size, Owner::Device { handle }));
     }
 
+    pub fn add_alias(&mut self, address: u64, size: u64) {
+        self.ranges.insert(address, (size, Owner::Alias));
+    }
+
     pub fn add_host(&mut self, address: u64, size: u64) {
         self.ranges.insert(address, (size, Owner::Host));
     }
@@ -86,15 +92,25 @@ impl Memory {
         }
     }
 
-    /// Forgets the mapping that starts at `address`: size and handle.
-    pub fn remove_device(&mut self, address: u64) -> Result<(u64, u64)> {
+    /// The handle of the mapping that starts at `address`, which has `size`
+    /// bytes and more.
+    pub fn backing(&self, address: u64, size: u64) -> Result<u64> {
         match self.ranges.get(&address) {
-            Some(&(size, Owner::Device { handle })) => {
-                self.ranges.remove(&address);
-                Ok((size, handle))
-            }
+            Some(&(there, Owner::Device { handle })) if size <= there => Ok(handle),
             _ => Err(Status::INVALID_VALUE.into()),
         }
+    }
+
+    /// Forgets the mapping or alias that starts at `address`: size and handle,
+    /// which aliases have none of.
+    pub fn remove_device(&mut self, address: u64) -> Result<(u64, Option<u64>)> {
+        let (size, handle) = match self.ranges.get(&address) {
+            Some(&(size, Owner::Device { handle })) => (size, Some(handle)),
+            Some(&(size, Owner::Alias)) => (size, None),
+            _ => return Err(Status::INVALID_VALUE.into()),
+        };
+        self.ranges.remove(&address);
+        Ok((size, handle))
     }
 
     /// Forgets the registration that starts at `address`.
@@ -135,13 +151,14 @@ impl Memory {
         Ok(Span::checked(address, size))
     }
 
-    /// All arena mappings, for the end of the session.
-    pub fn drain_device(&mut self) -> Vec<(u64, u64, u64)> {
+    /// All arena mappings and aliases, for the end of the session.
+    pub fn drain_device(&mut self) -> Vec<(u64, u64, Option<u64>)> {
         let all = std::mem::take(&mut self.ranges);
         all.into_iter()
             .filter_map(|(address, (size, owner))| match owner {
-                Owner::Device { handle } => Some((address, size, handle)),
-                _ => None,
+                Owner::Device { handle } => Some((address, size, Some(handle))),
+                Owner::Alias => Some((address, size, None)),
+                Owner::Host | Owner::Global => None,
             })
             .collect()
     }
@@ -205,6 +222,22 @@ mod tests {
         assert!(memory.span(base, 0).is_ok());
         assert!(memory.span(u64::MAX, 2).is_err());
         assert!(memory.span(base - 1, 2).is_err());
+    }
+
+    #[test]
+    fn an_alias_backs_nothing() {
+        let (mut memory, base) = memory();
+        memory.add_device(base, 2 * CHUNK, 7);
+        memory.add_alias(base + 4 * CHUNK, CHUNK);
+        assert_eq!(memory.backing(base, 2 * CHUNK).unwrap(), 7);
+        assert!(memory.backing(base, 3 * CHUNK).is_err());
+        assert!(memory.backing(base + 4 * CHUNK, CHUNK).is_err());
+        assert!(memory.device(base + 4 * CHUNK).is_err());
+        assert!(memory.check_map(base + 4 * CHUNK, CHUNK).is_err());
+        assert!(memory.span(base + 4 * CHUNK, CHUNK).is_ok());
+        let removed = memory.remove_device(base + 4 * CHUNK).unwrap();
+        assert_eq!(removed, (CHUNK, None));
+        assert_eq!(memory.remove_device(base).unwrap(), (2 * CHUNK, Some(7)));
     }
 
     #[test]

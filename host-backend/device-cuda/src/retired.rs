@@ -9,11 +9,11 @@ use crate::sys::{Array, Context, Event, Graph, Module};
 
 /// Something to be given back.
 pub enum Leaving {
-    /// An arena mapping.
+    /// An arena mapping, or an alias, which has no handle.
     Mapping {
         address: u64,
         size: u64,
-        handle: u64,
+        handle: Option<u64>,
     },
     /// An array.
     Array(Array),

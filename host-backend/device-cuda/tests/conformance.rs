@@ -24,6 +24,7 @@ fn conforms() {
         }
     };
     conformance::memory(&platform);
+    assert!(conformance::aliases(&platform));
     assert!(conformance::handing_over(&platform));
     assert!(conformance::peers(&platform));
     conformance::streams(&platform);

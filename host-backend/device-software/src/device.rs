@@ -5,11 +5,12 @@ mod event;
 mod graph;
 mod memory;
 mod module;
+mod native;
 mod stream;
 mod texture;
 mod work;
 
-use crate::attributes::Options;
+use crate::attributes::{Options, SHARED_OPTIN};
 use crate::exec::printf::Output;
 use crate::graph::Graph;
 use crate::heap::Heaps;
@@ -82,7 +83,16 @@ impl SoftwareDevice {
                 format!("cannot start threads: {e}"),
             )
         })?;
-        let limits = [(0, 1024), (1, 1 << 20), (2, 8 << 20), (5, 64), (6, 0)];
+        let shared = u64::from(SHARED_OPTIN);
+        let limits = [
+            (0, 1024),
+            (1, 1 << 20),
+            (2, 8 << 20),
+            (5, 64),
+            (6, 0),
+            (7, shared),
+            (8, 0),
+        ];
         Ok(Self {
             options: options.clone(),
             ordinal,
@@ -142,6 +152,13 @@ impl SoftwareDevice {
     /// Bytes of device memory that nothing occupies.
     fn free(&self) -> u64 {
         self.memory.info().0.saturating_sub(self.objects.bytes())
+    }
+
+    /// Waits for the work that uses aliases which were unmapped in the range.
+    fn wait_for_aliases(&self, address: u64, size: u64) {
+        if !self.memory.is_free_of_aliases(address, size) {
+            self.scheduler.settle();
+        }
     }
 
     /// Can memory be mapped there?

@@ -5,13 +5,17 @@
 //! copies, as on a GPU: single accesses are relaxed atomics; bulk copies are the C library's, on memory that no
 //! Rust reference ever covers.
 
-use std::collections::BTreeMap;
+mod alias_unsafe;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{with_exposed_provenance as pointer, with_exposed_provenance_mut as pointer_mut};
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::shared;
 use crate::written::Written;
+use alias_unsafe::Alias;
+pub use alias_unsafe::Twice;
 use paragpu_protocol::layout::{CHUNK, DEVICE_STRIDE};
 use parking_lot::{Mutex, RwLock};
 
@@ -53,6 +57,10 @@ struct Table {
     live: BTreeMap<u64, u64>,
     /// Those of them that are shared memory.
     shared: BTreeMap<u64, OwnedFd>,
+    /// Those of them that are shared within this process.
+    doubled: BTreeSet<u64>,
+    /// Second addresses, until the work that may use them is over.
+    aliases: BTreeMap<u64, Alias>,
     /// Bytes that are backed, live or dying.
     used: u64,
     /// Mappings taken away whose work is not over: address, size, generation.
@@ -105,6 +113,18 @@ fn map_fixed(address: u64, size: u64, access: i32, flags: i32, fd: i32) -> std::
         return Err(std::io::Error::from_raw_os_error(libc::EEXIST));
     }
     Ok(())
+}
+
+/// Memory that can be mapped twice, wherever the system has room.
+fn map_anywhere(size: u64) -> std::io::Result<usize> {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping that replaces none.
+    let got = unsafe { libc::mmap(std::ptr::null_mut(), size as usize, access, flags, -1, 0) };
+    if got == libc::MAP_FAILED {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(got.expose_provenance())
 }
 
 impl Memory {
@@ -176,6 +196,9 @@ impl Memory {
     ) -> Result<std::ops::Range<usize>, MemoryError> {
         let refused = || MemoryError::Range(address, size);
         let range = self.chunk_range(address, size).ok_or_else(refused)?;
+        if table.touches_alias(address, size) {
+            return Err(refused());
+        }
         let before = table.live.range(..address + size).next_back();
         match before {
             Some((start, length)) if start + length > address => Err(refused()),
@@ -306,6 +329,7 @@ impl Memory {
             .ok_or(MemoryError::NotMapped(address))?;
         // What is mapped stays until the release.
         table.shared.remove(&address);
+        table.doubled.remove(&address);
         table.generation += 1;
         let generation = table.generation;
         table.dying.insert(generation, (address, size));
@@ -321,6 +345,7 @@ impl Memory {
         let Some(range) = self.chunk_range(address, size) else {
             return;
         };
+        let is_alias = self.end_alias(&mut table, address);
         for chunk in range {
             let start = self.base + ((chunk as u64) << CHUNK_SHIFT);
             let live = table
@@ -336,7 +361,9 @@ impl Memory {
                 continue;
             }
             self.chunks[chunk].store(NONE, Ordering::Release);
-            table.used -= CHUNK;
+            if !is_alias {
+                table.used -= CHUNK;
+            }
             // Failure leaves the memory in place, out of reach of every checked access.
             let _ = protect(start, CHUNK, libc::PROT_NONE, libc::MAP_FIXED);
         }

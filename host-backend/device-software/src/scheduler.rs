@@ -44,7 +44,7 @@ pub enum Work {
     Inline(Box<dyn FnOnce() + Send>),
     /// A copy or fill.
     Task(Task),
-    /// One so short that it is over sooner than another thread takes it: where it waits for nothing, whoever gives
+    /// One so short that it is over sooner than another thread takes it: where it waits for nothing, the thread that gives
     /// it carries it out, in whose processor's caches the bytes may be.
     Short(Task),
     /// A host function.
@@ -285,7 +285,7 @@ impl Scheduler {
     }
 
     /// Waits until everything given so far is over; not while host functions are waited for, since they may need
-    /// whoever waits here.
+    /// the thread that waits here.
     pub fn settle(&self) {
         let mut state = self.inner.state.lock();
         let last = state.next;

@@ -1,6 +1,6 @@
 //! Which pages of the arena were written, for a session that moves.
 //!
-//! Whoever writes notes it *after* the write, behind a fence; whoever forgets
+//! A writer notes it *after* the write, behind a fence; a reader that forgets
 //! puts a fence between forgetting and reading the memory. So either the
 //! reader sees the write, or the note comes after the forgetting and is found
 //! next time.
@@ -37,7 +37,7 @@ impl Default for Written {
 
 impl Written {
     /// Begins with nothing noted, or ends. Writes that run meanwhile may be
-    /// missed: whoever begins waits for them before reading memory.
+    /// missed: wait for them before reading memory.
     pub fn watch(&self, on: bool) {
         self.watching.store(false, Ordering::SeqCst);
         for notes in self.blocks.iter().filter_map(OnceLock::get) {

@@ -126,7 +126,7 @@ const RELEASE: &str = "{ .param .b64 a; st.param.b64 [a], %rd3; call.uni free, (
 #[test]
 fn kernels_allocate_and_free() {
     let mut gpu = Gpu::new();
-    gpu.device.context_set_limit(heap::LIMIT, 1 << 16).unwrap();
+    gpu.device.ctx_set_limit(heap::LIMIT, 1 << 16).unwrap();
     // Each thread allocates 4 * (thread + 1) bytes, fills them, and writes the address.
     let fill = format!(
         "add.u32 %r1, %r0, 1; mul.wide.u32 %rd2, %r1, 4; {ALLOCATE} mad.wide.u32 %rd4, %r0, 8, %rd0; st.global.u64 [%rd4], %rd3;
@@ -166,7 +166,7 @@ LOOP: st.u32 [%rd5], %r0; add.u64 %rd5, %rd5, 4; sub.u32 %r1, %r1, 1; setp.ne.u3
 #[test]
 fn an_exhausted_heap_gives_null_and_serves_again_after_a_free() {
     let mut gpu = Gpu::new();
-    gpu.device.context_set_limit(heap::LIMIT, 1 << 16).unwrap();
+    gpu.device.ctx_set_limit(heap::LIMIT, 1 << 16).unwrap();
     // Blocks of 1024 bytes until there are no more; then every other one is freed, then all; then one of 60000.
     let body = format!(
         "mov.u64 %rd2, 1024; mov.u32 %r1, 0; mov.u64 %rd6, %rd0;

@@ -28,6 +28,7 @@ fn conforms() {
         ..options.clone()
     });
     assert!(conformance::peers(&two));
+    assert!(conformance::aliases(&platform) && conformance::aliases(&shareable));
     conformance::writes(&platform);
     conformance::streams(&platform);
     conformance::graphs(&platform);

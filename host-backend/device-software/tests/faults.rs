@@ -204,9 +204,7 @@ fn launches_that_cannot_be() {
         .start(&f, [100_000, 1, 1], [1024, 1, 1], 0, true, &arg)
         .unwrap_err();
     assert_eq!(error.status, Status::COOPERATIVE_LAUNCH_TOO_LARGE);
-    gpu.device
-        .function_set_attribute(f.id, 8, 200 << 10)
-        .unwrap();
+    gpu.device.func_set_attribute(f.id, 8, 200 << 10).unwrap();
     gpu.start(&f, [1, 1, 1], [32, 1, 1], 200 << 10, false, &arg)
         .unwrap();
     settle(gpu.device.as_mut(), STREAM).unwrap();

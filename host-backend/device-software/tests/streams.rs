@@ -105,17 +105,23 @@ fn events_order_streams_and_tell_time() {
     gpu.device.stream_wait_event(b, end).unwrap();
     gpu.device.copy(base + 64, base, 4, b).unwrap();
     assert_eq!(
-        gpu.device.event_elapsed(start, end).unwrap_err().status,
+        gpu.device
+            .event_elapsed_time(start, end)
+            .unwrap_err()
+            .status,
         Status::NOT_READY
     );
     assert!(!gpu.device.event_query(end).unwrap());
     drop(gate);
     settle(gpu.device.as_mut(), b).unwrap();
     assert_eq!(gpu.get32(64, 1), [5]);
-    assert!(gpu.device.event_elapsed(start, end).unwrap() > 0.0);
-    assert!(gpu.device.event_elapsed(end, start).unwrap() < 0.0);
+    assert!(gpu.device.event_elapsed_time(start, end).unwrap() > 0.0);
+    assert!(gpu.device.event_elapsed_time(end, start).unwrap() < 0.0);
     assert_eq!(
-        gpu.device.event_elapsed(start, untimed).unwrap_err().status,
+        gpu.device
+            .event_elapsed_time(start, untimed)
+            .unwrap_err()
+            .status,
         Status::INVALID_HANDLE
     );
 }

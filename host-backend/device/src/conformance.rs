@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use paragpu_protocol::layout::{CHUNK, Regions};
 use paragpu_protocol::status::Status;
 
-use crate::{Device, GraphNode, Memset, Platform, Result, StreamId, Work};
+use crate::{Access, Device, GraphNode, Memset, Platform, Result, StreamId, Work};
 
 /// Waits until `stream` is done, as a worker does.
 ///
@@ -54,6 +54,91 @@ pub fn memory(platform: &dyn Platform) {
     device.memory_unmap(a).expect("unmap");
     device.memory_map(a, CHUNK).expect("map again");
     device.memory_unmap(a).expect("unmap again");
+}
+
+/// Memory appears at a second address, from then on until that is unmapped;
+/// what does not fit is refused. False where the device maps memory once.
+///
+/// # Panics
+/// Where the device does not conform.
+pub fn aliases(platform: &dyn Platform) -> bool {
+    let regions = Regions::of(0).expect("device 0 has regions");
+    let mut device = platform.open(0, regions).expect("device 0 opens");
+    let device = device.as_mut();
+    let memory = regions.arena;
+    let (one, two) = (memory + 4 * CHUNK, memory + 8 * CHUNK);
+    device.memory_map(memory, 2 * CHUNK).expect("map");
+    set(device, memory + CHUNK, 0x5eed_0001, 4096);
+    let write = Access::ReadWrite;
+    match device.memory_alias(one, 2 * CHUNK, memory, write) {
+        Err(error) if error.status == Status::NOT_SUPPORTED => return false,
+        made => made.expect("alias"),
+    }
+    assert_eq!(word(device, one + CHUNK), 0x5eed_0001, "what was there");
+    set(device, one, 0x5eed_0002, 4096);
+    assert_eq!(word(device, memory), 0x5eed_0002);
+    // A part of it, once more.
+    device
+        .memory_alias(two, CHUNK, memory, write)
+        .expect("part");
+    set(device, two, 0x5eed_0003, CHUNK);
+    assert_eq!(word(device, one + CHUNK - 4096), 0x5eed_0003);
+    let past = device.copy(memory, two + CHUNK, 4, StreamId::LEGACY);
+    assert_eq!(past.unwrap_err().status, Status::INVALID_VALUE);
+    for (address, size, memory) in [
+        (memory, CHUNK, memory),
+        (one + CHUNK, CHUNK, memory),
+        (memory + 10 * CHUNK, 3 * CHUNK, memory),
+        (memory + 10 * CHUNK, CHUNK, memory + CHUNK),
+        (memory + 10 * CHUNK, CHUNK, one),
+        (memory + 10 * CHUNK, 0, memory),
+        (memory + 10 * CHUNK + 4096, CHUNK, memory),
+        (memory - CHUNK, CHUNK, memory),
+        (u64::MAX - CHUNK + 1, CHUNK, memory),
+    ] {
+        let refused = device.memory_alias(address, size, memory, write);
+        let status = refused.expect_err("an alias that does not fit").status;
+        assert_eq!(status, Status::INVALID_VALUE, "{size} at {address:#x}");
+    }
+    let over = device.memory_map(two, CHUNK);
+    assert_eq!(over.unwrap_err().status, Status::INVALID_VALUE);
+    // Work that was given before still writes there.
+    let filled = device.memset(one, 0, 0x5eed_0004, 4, CHUNK / 4, 1, StreamId::LEGACY);
+    filled.expect("memset");
+    device.memory_unmap(one).expect("unmap");
+    let gone = device.copy(memory, one, 4, StreamId::LEGACY);
+    assert_eq!(gone.unwrap_err().status, Status::INVALID_VALUE);
+    assert_eq!(word(device, memory), 0x5eed_0004);
+    // The place holds other memory then.
+    device.memory_map(one, CHUNK).expect("map where one was");
+    set(device, one, 0x5eed_0005, CHUNK);
+    assert_eq!(word(device, memory), 0x5eed_0004);
+    device.memory_unmap(one).expect("unmap");
+    device
+        .memory_alias(one, CHUNK, memory, write)
+        .expect("again");
+    assert_eq!(word(device, one), 0x5eed_0004);
+    if device.watch_writes(true).is_ok() {
+        set(device, one + 4096, 0x5eed_0006, 4096);
+        set(device, two + 3 * 4096, 0x5eed_0007, 4096);
+        let mut written = Vec::new();
+        let noted = device.writes(memory, 2 * CHUNK, true, &mut written);
+        noted.expect("writes are watched");
+        let holds = |at: u64| written.iter().any(|&(a, size)| a <= at && at < a + size);
+        assert!(holds(memory + 4096) && holds(memory + 3 * 4096));
+        assert!(!holds(memory) && !holds(memory + 8 * 4096));
+        // What an alias wrote before it went is not lost.
+        set(device, two, 0x5eed_0008, 4096);
+        device.memory_unmap(two).expect("unmap");
+        settle(device, StreamId::LEGACY).expect("settle");
+        written.clear();
+        let noted = device.writes(memory, 2 * CHUNK, true, &mut written);
+        noted.expect("writes are watched");
+        assert!(written.iter().any(|&(at, _)| at == memory));
+    }
+    device.memory_unmap(one).expect("unmap");
+    device.memory_unmap(memory).expect("unmap");
+    true
 }
 
 /// Memory is handed over from one device to another one, with what it holds, and
@@ -399,7 +484,7 @@ pub fn streams(platform: &dyn Platform) {
     send.send(()).expect("the host function runs");
     settle(device, other).expect("settle");
     assert!(device.event_query(end).expect("query"));
-    assert!(device.event_elapsed(start, end).expect("elapsed") >= 0.0);
+    assert!(device.event_elapsed_time(start, end).expect("elapsed") >= 0.0);
     device.stream_destroy(stream).expect("destroy");
     assert_eq!(
         device.stream_query(StreamId(u64::MAX)).unwrap_err().status,

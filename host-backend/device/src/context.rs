@@ -12,18 +12,6 @@ pub trait ContextDevice {
     /// Of work that failed.
     fn context_query(&mut self) -> Result<bool>;
 
-    /// cuCtxSetLimit.
-    ///
-    /// # Errors
-    /// `NOT_SUPPORTED` for a limit the device lacks.
-    fn context_set_limit(&mut self, limit: u32, value: u64) -> Result<()>;
-
-    /// cuCtxGetLimit.
-    ///
-    /// # Errors
-    /// `NOT_SUPPORTED` for a limit the device lacks.
-    fn context_limit(&mut self, limit: u32) -> Result<u64>;
-
     /// Where the GPU's TPCs lie: 128 bytes with the cluster of each, 128 with
     /// its number there.
     ///
@@ -41,8 +29,8 @@ pub trait ContextDevice {
     /// What the driver says.
     fn flush_output(&mut self) -> Result<()>;
 
-    /// Does its work need processors of this host? Whoever waits for it had
-    /// better leave them to it then.
+    /// Does its work need processors of this host? A thread that waits
+    /// for it then leaves them to it.
     fn computes_on_host(&self) -> bool {
         false
     }

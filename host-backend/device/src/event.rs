@@ -21,10 +21,4 @@ pub trait EventDevice {
     /// # Errors
     /// Of work that failed.
     fn event_query(&mut self, event: EventId) -> Result<bool>;
-
-    /// Milliseconds between two events.
-    ///
-    /// # Errors
-    /// `INVALID_HANDLE` where one has no time; `NOT_READY` where one is not reached.
-    fn event_elapsed(&mut self, start: EventId, end: EventId) -> Result<f32>;
 }

@@ -18,6 +18,7 @@ mod graph;
 pub mod management;
 mod memory;
 mod module;
+mod native;
 mod stream;
 mod texture;
 mod work;
@@ -26,8 +27,9 @@ pub use context::ContextDevice;
 pub use error::{Error, Result};
 pub use event::EventDevice;
 pub use graph::{GraphDevice, GraphNode};
-pub use memory::MemoryDevice;
+pub use memory::{Access, MemoryDevice};
 pub use module::{Function, ModuleDevice, Survey, Variable};
+pub use native::NativeDevice;
 use paragpu_protocol::layout::Regions;
 pub use stream::StreamDevice;
 pub use texture::{TextureDevice, TextureResource};
@@ -122,6 +124,7 @@ pub trait Device:
     + EventDevice
     + GraphDevice
     + ContextDevice
+    + NativeDevice
     + WorkDevice
     + management::Management
     + Send
@@ -136,6 +139,7 @@ impl<T> Device for T where
         + EventDevice
         + GraphDevice
         + ContextDevice
+        + NativeDevice
         + WorkDevice
         + management::Management
         + Send

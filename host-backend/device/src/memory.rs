@@ -8,6 +8,15 @@ use paragpu_protocol::types::MemoryInfo;
 
 use crate::{Error, PeerId, Result, StreamId};
 
+/// How an alias may be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Read.
+    Read,
+    /// Read and written.
+    ReadWrite,
+}
+
 /// Memory of a device.
 pub trait MemoryDevice {
     /// Backs `[address, address + size)` of the arena; both multiples of 2 MiB.
@@ -22,6 +31,26 @@ pub trait MemoryDevice {
     /// # Errors
     /// `INVALID_VALUE` where no mapping starts.
     fn memory_unmap(&mut self, address: u64) -> Result<()>;
+
+    /// Lets the first `size` bytes of the mapping that starts at `memory` appear
+    /// at `address` of the arena, too; both multiples of 2 MiB. It ends by
+    /// [`memory_unmap`](Self::memory_unmap), before the mapping does.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` outside the arena or over another mapping, where no
+    /// mapping starts at `memory`, or one of less; `NOT_SUPPORTED`.
+    fn memory_alias(
+        &mut self,
+        _address: u64,
+        _size: u64,
+        _memory: u64,
+        _access: Access,
+    ) -> Result<()> {
+        Err(Error::new(
+            Status::NOT_SUPPORTED,
+            "this device maps memory once",
+        ))
+    }
 
     /// Names the memory that this device can hand over and take: workers of one
     /// host whose devices give the same name can pass mappings to each other by
@@ -123,7 +152,7 @@ pub trait MemoryDevice {
 
     /// Notes from now on what is written to mapped memory and to variables of
     /// modules, for [`writes`](Self::writes), or ends that. Where it begins,
-    /// what was written earlier is there for whoever reads after it returns.
+    /// what was written earlier is visible to readers after it returns.
     ///
     /// # Errors
     /// `NOT_SUPPORTED` where the device cannot tell exactly: contents are

@@ -50,6 +50,12 @@ pub trait ModuleDevice {
     /// `NOT_FOUND`.
     fn module_function(&mut self, module: ModuleId, name: &str) -> Result<Function>;
 
+    /// Mangled names of a module's kernels, in the driver's order.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    fn module_functions(&mut self, module: ModuleId) -> Result<Vec<String>>;
+
     /// Finds a variable by its mangled name: address and bytes.
     ///
     /// # Errors
@@ -81,49 +87,9 @@ pub trait ModuleDevice {
     /// device has the choice. The caller compares what it got.
     fn prefer(&mut self, _place: u64) {}
 
-    /// cuFuncSetAttribute.
-    ///
-    /// # Errors
-    /// `INVALID_VALUE`.
-    fn function_set_attribute(
-        &mut self,
-        function: FunctionId,
-        attribute: u32,
-        value: i32,
-    ) -> Result<()>;
-
-    /// cuFuncSetCacheConfig: a preference.
-    ///
-    /// # Errors
-    /// `INVALID_VALUE`.
-    fn function_set_cache_config(&mut self, function: FunctionId, config: u32) -> Result<()>;
-
-    /// cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags.
-    ///
-    /// # Errors
-    /// `INVALID_VALUE`.
-    fn occupancy_blocks(
-        &mut self,
-        function: FunctionId,
-        block_size: i32,
-        dynamic_shared: u64,
-        flags: u32,
-    ) -> Result<i32>;
-
     /// cuOccupancyMaxActiveClusters of a launch, whose parameters do not matter.
     ///
     /// # Errors
     /// What the driver says; `NOT_SUPPORTED` of a device without clusters.
     fn occupancy_clusters(&mut self, launch: &Launch<'_>) -> Result<i32>;
-
-    /// cuOccupancyAvailableDynamicSMemPerBlock.
-    ///
-    /// # Errors
-    /// `INVALID_VALUE`.
-    fn occupancy_dynamic_shared(
-        &mut self,
-        function: FunctionId,
-        blocks: i32,
-        block_size: i32,
-    ) -> Result<u64>;
 }

@@ -150,24 +150,7 @@ impl<F> Arena<F> {
     /// names are the caller's from then on; on [`Plan::Reuse`] the range is
     /// live, on [`Plan::Map`] it becomes so by [`mapped`](Self::mapped).
     pub(crate) fn plan(&mut self, address: u64, size: u64) -> Result<Plan<F>, Refused> {
-        let end = address.checked_add(size).ok_or(Refused::Place)?;
-        let inside = address >= self.base && end <= self.base.saturating_add(DEVICE_STRIDE);
-        if size == 0 || !(address | size).is_multiple_of(CHUNK) || !inside {
-            return Err(Refused::Place);
-        }
-        let touched = |start: u64, range: &Range<F>| start < end && start + range.size > address;
-        // Ranges do not overlap: at most one begins before `address` and
-        // reaches into it.
-        let before = self.ranges.range(..address).next_back();
-        let mut overlapped = Vec::new();
-        for (&start, range) in before.into_iter().chain(self.ranges.range(address..end)) {
-            if touched(start, range) {
-                if range.idle.is_none() {
-                    return Err(Refused::Overlap);
-                }
-                overlapped.push(start);
-            }
-        }
+        let mut overlapped = self.overlapped(address, size)?;
         if self.live.saturating_add(size) > self.limit {
             return Err(Refused::Limit);
         }
@@ -190,6 +173,45 @@ impl<F> Arena<F> {
         let room = self.limit - self.live - size;
         overlapped.extend(self.evict(room));
         Ok(Plan::Map(overlapped))
+    }
+
+    /// The idle ranges that lie in a range of chunks where nothing live is.
+    fn overlapped(&self, address: u64, size: u64) -> Result<Vec<u64>, Refused> {
+        let end = address.checked_add(size).ok_or(Refused::Place)?;
+        let inside = address >= self.base && end <= self.base.saturating_add(DEVICE_STRIDE);
+        if size == 0 || !(address | size).is_multiple_of(CHUNK) || !inside {
+            return Err(Refused::Place);
+        }
+        let touched = |start: u64, range: &Range<F>| start < end && start + range.size > address;
+        // Ranges do not overlap: at most one begins before `address` and
+        // reaches into it.
+        let before = self.ranges.range(..address).next_back();
+        let mut overlapped = Vec::new();
+        for (&start, range) in before.into_iter().chain(self.ranges.range(address..end)) {
+            if touched(start, range) {
+                if range.idle.is_none() {
+                    return Err(Refused::Overlap);
+                }
+                overlapped.push(start);
+            }
+        }
+        Ok(overlapped)
+    }
+
+    /// Makes room for something that is not of the arena; the idle ranges that
+    /// it names are the caller's, to be unmapped.
+    pub(crate) fn clear(&mut self, address: u64, size: u64) -> Result<Vec<u64>, Refused> {
+        let overlapped = self.overlapped(address, size)?;
+        for start in &overlapped {
+            self.drop_idle(*start);
+        }
+        Ok(overlapped)
+    }
+
+    /// Bytes of the live range that starts at `address`.
+    pub(crate) fn size(&self, address: u64) -> Option<u64> {
+        let range = self.ranges.get(&address)?;
+        range.idle.is_none().then_some(range.size)
     }
 
     /// The range is mapped now.

@@ -3,15 +3,17 @@
 //! The build script derives a handler for each call from its description in
 //! `protocol/interface/calls`: decode, call the function of its name, answer as
 //! its shape says, note what it did to objects. Code of a call's own is that
-//! function alone, in the file of its chapter.
+//! function alone, in the file of its chapter. A call that the driver answers
+//! as it is has none: its handles are looked up, and the device executes it.
 //!
 //! Each library has a table of its own. 2,048 numbers make a block; the session
 //! and the driver have the first two. A library above the driver that is
 //! forwarded gets a block, and nothing here changes for the others.
 
+use paragpu_device::{EventId, FunctionId, ModuleId};
 use paragpu_protocol::call::{CallInfo, Capability, Effect, WireCall};
 use paragpu_protocol::codec::{DecodeError, decode_all};
-use paragpu_protocol::handle::{self, ObjectKind};
+use paragpu_protocol::handle::{self, EventHandle, FunctionHandle, ModuleHandle, ObjectKind};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table;
 
@@ -20,6 +22,7 @@ use crate::live::{Change, Name, Recorded};
 use crate::session::Session;
 use crate::session::graph::NodeWork;
 use crate::session::link::At;
+use crate::session::objects::Objects;
 
 /// Numbers of a block.
 const BLOCK: usize = 2048;
@@ -53,6 +56,38 @@ pub(crate) trait Handle<'a>: WireCall<'a> {
     /// The bulk token that it names; 0 for none.
     fn token(&self) -> u32 {
         0
+    }
+}
+
+/// A handle of the guest, of an object that the device calls by an id.
+trait Named {
+    type Id;
+
+    /// The device's name of it.
+    fn id(self, objects: &Objects) -> Outcome<Self::Id>;
+}
+
+impl Named for EventHandle {
+    type Id = EventId;
+
+    fn id(self, objects: &Objects) -> Outcome<EventId> {
+        objects.events.id(self)
+    }
+}
+
+impl Named for ModuleHandle {
+    type Id = ModuleId;
+
+    fn id(self, objects: &Objects) -> Outcome<ModuleId> {
+        objects.modules.id(self.0)
+    }
+}
+
+impl Named for FunctionHandle {
+    type Id = FunctionId;
+
+    fn id(self, objects: &Objects) -> Outcome<FunctionId> {
+        Ok(objects.modules.kernel(self.0)?.id)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The context as a whole.
 
-use paragpu_protocol::table::{ContextGetLimit, ContextSetLimit, ContextSynchronize, TopologyGet};
+use paragpu_protocol::table::{ContextSynchronize, CtxSetLimit, TopologyGet};
 
 use crate::error::Outcome;
 use crate::session::Session;
@@ -19,17 +19,13 @@ impl Session {
         Ok(progress)
     }
 
-    pub(crate) fn context_set_limit(&mut self, call: &ContextSetLimit) -> Outcome<()> {
-        self.gpu.context_set_limit(call.limit, call.value)?;
+    pub(crate) fn ctx_set_limit(&mut self, call: &CtxSetLimit) -> Outcome<()> {
+        self.gpu.ctx_set_limit(call.limit, call.value)?;
         self.objects.set_limit(call.limit, call.value);
         Ok(())
     }
 
     pub(crate) fn topology_get(&mut self, _: &TopologyGet) -> Outcome<[u8; 256]> {
         Ok(self.gpu.topology()?)
-    }
-
-    pub(crate) fn context_get_limit(&mut self, call: &ContextGetLimit) -> Outcome<u64> {
-        Ok(self.gpu.context_limit(call.limit)?)
     }
 }

@@ -3,7 +3,7 @@
 use paragpu_device::Work;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    EventCreate, EventDestroy, EventElapsed, EventQuery, EventRecord, EventSynchronize,
+    EventCreate, EventDestroy, EventElapsedTime, EventQuery, EventRecord, EventSynchronize,
 };
 
 use crate::error::Outcome;
@@ -52,7 +52,7 @@ impl Session {
         }
     }
 
-    pub(crate) fn event_elapsed(&mut self, call: &EventElapsed) -> Outcome<f32> {
+    pub(crate) fn event_elapsed_time(&mut self, call: &EventElapsedTime) -> Outcome<f32> {
         let events = &self.objects.events;
         events.elapsed(&mut self.gpu, call.start, call.end)
     }

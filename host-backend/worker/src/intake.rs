@@ -80,7 +80,7 @@ impl Session {
         if self.objects.host_functions.are_running() || crowded > CROWDED {
             return false;
         }
-        // Its error is found by whoever waits for the work that failed.
+        // A wait for the work that failed finds its error.
         let _ = self.gpu.stream_doze(stream, STAGED);
         true
     }

@@ -19,6 +19,7 @@
 )]
 #![deny(unsafe_code)]
 
+mod aliases;
 mod answer;
 mod arena;
 pub mod arguments;

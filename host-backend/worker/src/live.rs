@@ -243,7 +243,7 @@ mod tests {
     use paragpu_protocol::handle::{EventHandle, FunctionHandle, ModuleHandle, StreamHandle};
     use paragpu_protocol::table::Call;
     use paragpu_protocol::table::{
-        EventCreate, EventDestroy, EventRecord, FunctionGet, FunctionSetAttribute, ModuleUnload,
+        EventCreate, EventDestroy, EventRecord, FuncSetAttribute, FunctionGet, ModuleUnload,
     };
 
     fn apply(live: &mut Live, call: Call<'_>) {
@@ -315,7 +315,7 @@ mod tests {
             for attribute in 0..50 {
                 apply(
                     &mut live,
-                    Call::FunctionSetAttribute(FunctionSetAttribute {
+                    Call::FuncSetAttribute(FuncSetAttribute {
                         function: FunctionHandle(1),
                         attribute,
                         value: round,
@@ -326,14 +326,14 @@ mod tests {
         let order = live.replay_order();
         assert_eq!(order.len(), 51);
         for (attribute, call) in (0..).zip(order.iter().skip(1)) {
-            let expected = FunctionSetAttribute {
+            let expected = FuncSetAttribute {
                 function: FunctionHandle(1),
                 attribute,
                 value: 2,
             };
             assert_eq!(
                 Call::decode(call.number, &call.payload).unwrap(),
-                Call::FunctionSetAttribute(expected)
+                Call::FuncSetAttribute(expected)
             );
         }
     }
@@ -354,7 +354,7 @@ mod tests {
         for (attribute, value) in [(8, 1), (9, 2), (8, 3)] {
             apply(
                 &mut live,
-                Call::FunctionSetAttribute(FunctionSetAttribute {
+                Call::FuncSetAttribute(FuncSetAttribute {
                     function: FunctionHandle(2),
                     attribute,
                     value,

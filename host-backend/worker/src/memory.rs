@@ -1,8 +1,11 @@
 //! Device memory and pinned memory of the window.
 
-use paragpu_protocol::handle::ShadowAddress;
+use paragpu_device::Access;
+use paragpu_protocol::handle::{ObjectKind, ShadowAddress};
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{HostMap, HostUnmap, MemGetInfo, MemMap, MemUnmap, ShadowDestroy};
+use paragpu_protocol::table::{
+    HostMap, HostUnmap, MemAlias, MemAliasEnd, MemGetInfo, MemMap, MemUnmap, ShadowDestroy,
+};
 use paragpu_protocol::types::MemoryInfo;
 
 use crate::error::{Outcome, fail};
@@ -31,9 +34,39 @@ impl Session {
                 format!("no mapping starts at {address:#x}"),
             );
         }
+        self.end_aliases_of(address)?;
         let fence = self.objects.streams.fence(&mut self.gpu)?;
         self.memory
             .unmap(&mut self.gpu, &mut self.link, address, fence)
+    }
+
+    pub(crate) fn mem_alias(&mut self, call: &MemAlias) -> Outcome<()> {
+        let access = match call.access {
+            1 => Access::Read,
+            3 => Access::ReadWrite,
+            other => {
+                let why = format!("{other} is no access to memory");
+                return fail(Status::INVALID_VALUE, why);
+            }
+        };
+        let place = [call.address.0, call.size, call.memory.0];
+        self.memory
+            .alias(&mut self.gpu, &mut self.link, place, access)
+    }
+
+    pub(crate) fn mem_alias_end(&mut self, call: &MemAliasEnd) -> Outcome<()> {
+        self.memory
+            .end_alias(&mut self.gpu, &mut self.link, call.address.0)
+    }
+
+    /// Ends the aliases of a mapping before it goes.
+    pub(crate) fn end_aliases_of(&mut self, memory: u64) -> Outcome<()> {
+        for alias in self.memory.aliases_of(memory) {
+            self.memory
+                .end_alias(&mut self.gpu, &mut self.link, alias)?;
+            self.objects.live.forget((ObjectKind::Alias, alias));
+        }
+        Ok(())
     }
 
     pub(crate) fn mem_get_info(&mut self, _: &MemGetInfo) -> Outcome<MemoryInfo> {

@@ -3,14 +3,17 @@
 use paragpu_device::Launch as DeviceLaunch;
 use paragpu_protocol::codec::{Bytes, Text};
 use paragpu_protocol::table::{
-    FunctionGet, FunctionSetAttribute, FunctionSetCacheConfig, GlobalGet, ImageQuery, ImageWrite,
-    ModuleLoad, ModuleUnload, OccupancyBlocks, OccupancyClusters, OccupancyDynamicShared,
+    FunctionGet, GlobalGet, ImageQuery, ImageWrite, ModuleFunctions, ModuleLoad, ModuleUnload,
+    OccupancyClusters,
 };
-use paragpu_protocol::types::{FunctionInfo, GlobalInfo, encode_pairs};
+use paragpu_protocol::types::{FunctionInfo, FunctionNames, GlobalInfo, encode_pairs};
 
 use crate::error::{Fault, Outcome};
 use crate::session::Session;
 use crate::session::link::At;
+
+/// Most bytes of names in one reply.
+const MOST_NAMES: usize = 240 << 10;
 
 impl Session {
     pub(crate) fn image_query(&mut self, at: At, call: &ImageQuery) -> Result<bool, Fault> {
@@ -52,32 +55,37 @@ impl Session {
         self.answer(at, Ok(info))
     }
 
-    pub(crate) fn function_set_attribute(&mut self, call: &FunctionSetAttribute) -> Outcome<()> {
-        let function = self.objects.modules.kernel(call.function.0)?.id;
-        Ok(self
-            .gpu
-            .function_set_attribute(function, call.attribute, call.value)?)
-    }
-
-    pub(crate) fn function_set_cache_config(
+    /// Names of a module's kernels, as many as fit.
+    pub(crate) fn module_functions(
         &mut self,
-        call: &FunctionSetCacheConfig,
-    ) -> Outcome<()> {
-        let function = self.objects.modules.kernel(call.function.0)?.id;
-        Ok(self.gpu.function_set_cache_config(function, call.config)?)
+        at: At,
+        call: &ModuleFunctions,
+    ) -> Result<bool, Fault> {
+        let module = self.objects.modules.id(call.module.0);
+        let names = match module.and_then(|module| Ok(self.gpu.module_functions(module)?)) {
+            Ok(names) => names,
+            Err(fault) => return self.answer::<()>(at, Err(fault)),
+        };
+        let first = usize::try_from(call.first).unwrap_or(usize::MAX);
+        let mut bytes = Vec::new();
+        for name in names.iter().skip(first) {
+            if bytes.len() + name.len() >= MOST_NAMES {
+                break;
+            }
+            bytes.extend_from_slice(name.as_bytes());
+            bytes.push(0);
+        }
+        let names = FunctionNames {
+            total: u32::try_from(names.len()).unwrap_or(u32::MAX),
+            names: Bytes(&bytes),
+        };
+        self.answer(at, Ok(names))
     }
 
     pub(crate) fn global_get(&mut self, call: &GlobalGet<'_>) -> Outcome<GlobalInfo> {
         let module = self.objects.modules.id(call.module.0)?;
         let (address, size) = self.gpu.module_global(module, call.name.0)?;
         Ok(GlobalInfo { address, size })
-    }
-
-    pub(crate) fn occupancy_blocks(&mut self, call: &OccupancyBlocks) -> Outcome<i32> {
-        let function = self.objects.modules.kernel(call.function.0)?.id;
-        Ok(self
-            .gpu
-            .occupancy_blocks(function, call.block_size, call.dynamic_shared, call.flags)?)
     }
 
     pub(crate) fn occupancy_clusters(&mut self, call: &OccupancyClusters) -> Outcome<i32> {
@@ -91,15 +99,5 @@ impl Session {
             parameters: (&[]).into(),
         };
         Ok(self.gpu.occupancy_clusters(&launch)?)
-    }
-
-    pub(crate) fn occupancy_dynamic_shared(
-        &mut self,
-        call: &OccupancyDynamicShared,
-    ) -> Outcome<u64> {
-        let function = self.objects.modules.kernel(call.function.0)?.id;
-        Ok(self
-            .gpu
-            .occupancy_dynamic_shared(function, call.blocks, call.block_size)?)
     }
 }

@@ -640,7 +640,7 @@ impl Attendant {
     /// the session does not see it.
     fn guard(self: &Arc<Self>, liveness: std::io::Result<Option<Liveness>>) {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever came before is not waited for any more.
+        // An earlier connection is no longer waited for.
         *watched = None;
         let liveness = match liveness {
             Ok(Some(liveness)) => liveness,

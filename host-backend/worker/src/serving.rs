@@ -259,7 +259,7 @@ impl Session {
         };
         let began = Instant::now();
         if let Some(stream) = self.busy_stream() {
-            // Its error is found by whoever waits for the work that failed.
+            // A wait for the work that failed finds its error.
             let _ = self.gpu.stream_doze(stream, most);
         }
         if began.elapsed() > most / 20 {

@@ -190,7 +190,7 @@ mod tests {
         let guest = stream::over(guest, options).unwrap();
         let guest = Guest::over(host, guest, |_| {});
         let device = guest.device.clone();
-        // Whoever calls the device stays there.
+        // A thread that calls the device stays there.
         let held = device.state();
         guest.send(1, &MemGetInfo {});
         let (tell, told) = mpsc::channel();

@@ -13,6 +13,11 @@ abi_struct! {
     struct cudaMemLocation { r#type: i32, id: i32 }
     /// Who may access memory, and how.
     struct cudaMemAccessDesc { location: cudaMemLocation, flags: i32 }
+    /// How physical memory is made.
+    struct CUmemAllocationProp {
+        r#type: i32, requestedHandleTypes: i32, location: cudaMemLocation,
+        win32HandleMetaData: *mut c_void, allocFlags: [u8; 8],
+    }
     /// How a memory pool is made.
     struct cudaMemPoolProps {
         allocType: i32, handleTypes: i32, location: cudaMemLocation,

@@ -42,7 +42,7 @@ configuration! {
     [daemon] pub struct Daemon {
         /// Where guests on this host and the device processes of VMs connect.
         socket: PathBuf = "/run/paragpu/paragpud.sock".into();
-        /// Where the `paragpu` command connects. Whoever may write to it may end any session.
+        /// Where the `paragpu` command connects. A user who may write to it may end any session.
         control: PathBuf = "/run/paragpu/control.sock".into();
         /// Where the daemon notes its sessions, so that after a crash the next one finds them;
         /// empty: `state` beside the control socket.
@@ -74,7 +74,7 @@ configuration! {
         /// Address and port to listen at for other daemons; empty for none. Sessions can be sent
         /// without it.
         listen: Listen = Listen(None);
-        /// Certificates of the authorities (PEM): whoever has a certificate of theirs may send a
+        /// Certificates of the authorities (PEM): a peer with a certificate of theirs may send a
         /// session here, and is believed which VM it is of.
         ca: PathBuf = PathBuf::new();
         /// This host's certificate and what leads from it to an authority (PEM). It names this host as
@@ -322,7 +322,7 @@ impl Configuration for Host {
             return Err((
                 "metrics.listen".into(),
                 format!(
-                    "is {address}, which other machines reach, and whoever asks is answered: \
+                    "is {address}, which other machines reach, and every request is answered: \
                      listen at 127.0.0.1, [::1] or a unix socket, behind a proxy where others ask"
                 ),
             ));

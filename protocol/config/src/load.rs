@@ -15,7 +15,7 @@ use crate::schema::{self, Configuration, Key, Tables, nearest};
 use crate::setting::sentence;
 use crate::{Error, Origin};
 
-/// Longest name of a section that is named by whoever writes it, in bytes.
+/// Longest name of a section that the user names, in bytes.
 const MAX_NAME: usize = 64;
 
 /// Where to read from. See the crate's documentation for the order.

@@ -57,7 +57,7 @@ pub trait Configuration: Default + Clone + Serialize + DeserializeOwned + 'stati
     /// Every key, top level first, then section by section.
     fn keys() -> &'static [Key<Self>];
 
-    /// The sections that are named by whoever writes them.
+    /// The sections that the user names.
     fn tables() -> &'static [Tables<Self>] {
         &[]
     }

@@ -4,22 +4,6 @@
 #[call(0x0801, synchronous, idempotent, reports, waits)]
 fn ContextSynchronize();
 
-/// cuCtxSetLimit.
-#[call(0x0802, synchronous, idempotent)]
-fn ContextSetLimit(
-    /// A CUlimit.
-    limit: u32,
-    /// Its new value.
-    value: u64,
-);
-
-/// cuCtxGetLimit.
-#[call(0x0803, synchronous, idempotent)]
-fn ContextGetLimit(
-    /// A CUlimit.
-    limit: u32,
-) -> u64;
-
 /// Where the GPU's pairs of multiprocessors (TPCs) lie, as function 4 of the
 /// driver's private table 1734dc26 tells: 128 bytes with the cluster of each,
 /// 128 with its number there. NVIDIA's matrix library asks for them.

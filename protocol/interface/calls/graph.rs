@@ -27,15 +27,6 @@ fn GraphInstantiate(
     nodes: u32,
 );
 
-/// cuGraphLaunch. Launches of one graph follow each other.
-#[call(0x0a04, posted)]
-fn GraphLaunch(
-    /// The graph.
-    graph: GraphExecHandle,
-    /// In whose order.
-    stream: StreamHandle,
-);
-
 /// cuGraphExecUpdate, cuGraphExecKernelNodeSetParams and its kin: from the next launch on a node does something else of the same kind.
 #[call(0x0a05, posted, idempotent, changes(GraphExec = graph), key(node))]
 fn GraphNodeUpdate(

@@ -78,3 +78,23 @@ fn ShadowPatch(
     /// Run after run: bytes left as they are since the last one (u32), bytes of the run (u32), the run.
     runs: Bytes<'a>,
 );
+
+/// cuMemMap with cuMemSetAccess: the first bytes of a whole [`MemMap`] appear at a second address, too. The [`MemMap`] ends its aliases with itself.
+#[call(0x010b, synchronous, creates(Alias = address))]
+fn MemAlias(
+    /// Multiple of 2 MiB inside the arena, overlapping no mapping and no other alias.
+    address: AliasAddress,
+    /// Bytes; a multiple of 2 MiB, not 0, at most those of the mapping.
+    size: u64,
+    /// First address of the [`MemMap`].
+    memory: DeviceAddress,
+    /// CUmemAccess_flags: 1 may be read, 3 read and written.
+    access: u32,
+);
+
+/// cuMemUnmap: ends a whole [`MemAlias`] once all work posted before is done.
+#[call(0x010c, posted, destroys(Alias = address))]
+fn MemAliasEnd(
+    /// As it was made.
+    address: AliasAddress,
+);

@@ -33,13 +33,6 @@ fn ModuleLoad(
     options: Bytes<'a>,
 ) -> Text<'r>;
 
-/// cuModuleUnload, cuLibraryUnload.
-#[call(0x0404, posted, destroys(Module = module))]
-fn ModuleUnload(
-    /// The module.
-    module: ModuleHandle,
-);
-
 /// cuModuleGetFunction, cuLibraryGetKernel, cuFuncGetAttribute, cuFuncGetParamInfo: all that is constant about a kernel.
 #[call(0x0405, cached, replies, creates(Function = function), inside(Module = module))]
 fn FunctionGet(
@@ -51,26 +44,6 @@ fn FunctionGet(
     name: Text<'a>,
 ) -> FunctionInfo<'r>;
 
-/// cuFuncSetAttribute.
-#[call(0x0406, synchronous, idempotent, changes(Function = function), key(attribute))]
-fn FunctionSetAttribute(
-    /// The kernel.
-    function: FunctionHandle,
-    /// A CUfunction_attribute.
-    attribute: u32,
-    /// Its new value.
-    value: i32,
-);
-
-/// cuFuncSetCacheConfig.
-#[call(0x0407, posted, idempotent, changes(Function = function))]
-fn FunctionSetCacheConfig(
-    /// The kernel.
-    function: FunctionHandle,
-    /// A CUfunc_cache.
-    config: u32,
-);
-
 /// cuModuleGetGlobal, cuLibraryGetGlobal.
 #[call(0x0408, cached, idempotent)]
 fn GlobalGet(
@@ -79,30 +52,6 @@ fn GlobalGet(
     /// The variable's mangled name.
     name: Text<'a>,
 ) -> GlobalInfo;
-
-/// cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags.
-#[call(0x0409, cached, idempotent)]
-fn OccupancyBlocks(
-    /// The kernel.
-    function: FunctionHandle,
-    /// Threads in a block.
-    block_size: i32,
-    /// Bytes of dynamic shared memory.
-    dynamic_shared: u64,
-    /// CUoccupancy_flags.
-    flags: u32,
-) -> i32;
-
-/// cuOccupancyAvailableDynamicSMemPerBlock.
-#[call(0x040a, cached, idempotent)]
-fn OccupancyDynamicShared(
-    /// The kernel.
-    function: FunctionHandle,
-    /// Blocks to fit on a multiprocessor.
-    blocks: i32,
-    /// Threads in a block.
-    block_size: i32,
-) -> u64;
 
 /// cuOccupancyMaxActiveClusters: exactly what the driver says of this launch.
 #[call(0x040b, cached, idempotent)]
@@ -118,3 +67,12 @@ fn OccupancyClusters(
     /// Blocks of a cluster.
     cluster: [u32; 3],
 ) -> i32;
+
+/// cuModuleEnumerateFunctions: names of a module's kernels, in the driver's order.
+#[call(0x040c, cached, idempotent, replies)]
+fn ModuleFunctions(
+    /// The module.
+    module: ModuleHandle,
+    /// The names from this one on.
+    first: u32,
+) -> FunctionNames<'r>;

@@ -6,6 +6,7 @@ fn cuArrayCreate_v2(array: Out<CUarray>, descriptor: In<CUDA_ARRAY_DESCRIPTOR>);
 
 /// Any array.
 #[since(3020)]
+#[host]
 fn cuArray3DCreate_v2(array: Out<CUarray>, descriptor: In<CUDA_ARRAY3D_DESCRIPTOR>);
 
 /// Its shape.
@@ -18,10 +19,12 @@ fn cuArray3DGetDescriptor_v2(descriptor: Out<CUDA_ARRAY3D_DESCRIPTOR>, array: CU
 
 /// Ends an array.
 #[since(2000)]
+#[host]
 fn cuArrayDestroy(array: CUarray);
 
 /// An array with mipmap levels.
 #[since(5000)]
+#[host]
 fn cuMipmappedArrayCreate(
     array: Out<CUmipmappedArray>,
     descriptor: In<CUDA_ARRAY3D_DESCRIPTOR>,
@@ -31,10 +34,12 @@ fn cuMipmappedArrayCreate(
 /// One level, as an array.
 #[since(5000)]
 #[runtime(cudaGetMipmappedArrayLevel)]
+#[host]
 fn cuMipmappedArrayGetLevel(level_array: Out<CUarray>, array: CUmipmappedArray, level: c_uint);
 
 /// Ends it and the arrays of its levels.
 #[since(5000)]
+#[host]
 fn cuMipmappedArrayDestroy(array: CUmipmappedArray);
 
 #[since(2000)]

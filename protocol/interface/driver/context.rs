@@ -5,11 +5,13 @@
 
 /// The device's primary context, made at the first call.
 #[since(7000)]
+#[host]
 fn cuDevicePrimaryCtxRetain(context: Out<CUcontext>, device: CUdevice);
 
 /// Ends a retain; the last one resets the context.
 #[since(7000)]
 #[also(cuDevicePrimaryCtxRelease_v2 = 11000)]
+#[host]
 fn cuDevicePrimaryCtxRelease(device: CUdevice);
 
 /// Ends all that the context holds.
@@ -66,6 +68,7 @@ fn cuCtxPopCurrent(context: Out<CUcontext>);
 
 /// Replaces the thread's context; null takes it away.
 #[since(4000)]
+#[host]
 fn cuCtxSetCurrent(context: CUcontext);
 
 /// The thread's context, or null.
@@ -99,6 +102,7 @@ fn cuCtxGetApiVersion(context: CUcontext, version: Out<c_uint>);
 /// Waits for all work.
 #[since(2000)]
 #[runtime(cudaDeviceSynchronize)]
+#[host]
 fn cuCtxSynchronize();
 
 /// Waits for all work of a context.
@@ -112,12 +116,14 @@ fn cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>);
 /// A limit.
 #[since(3010)]
 #[runtime(cudaDeviceGetLimit)]
-fn cuCtxGetLimit(value: Out<usize>, limit: c_int);
+#[call(0x0803, synchronous, idempotent)]
+fn cuCtxGetLimit(value: Out<usize>, limit: Limit);
 
-/// Changes a limit.
+/// Changes a limit. The worker keeps it for where the session moves.
 #[since(3010)]
 #[runtime(cudaDeviceSetLimit)]
-fn cuCtxSetLimit(limit: c_int, value: usize);
+#[call(0x0802, synchronous, idempotent, code(guest, worker))]
+fn cuCtxSetLimit(limit: Limit, value: usize);
 
 /// Preferred division of the first cache.
 #[since(3020)]

@@ -9,6 +9,7 @@ fn cuMemcpy(destination: CUdeviceptr, source: CUdeviceptr, size: usize);
 /// Unified copy in a stream's order.
 #[since(4000)]
 #[per_thread(ptsz)]
+#[host]
 fn cuMemcpyAsync(destination: CUdeviceptr, source: CUdeviceptr, size: usize, stream: DefaultStream);
 
 /// To the device.

@@ -27,6 +27,7 @@ fn cuMemcpy3D_v2(copy: In<CUDA_MEMCPY3D>);
 /// 3D copy in a stream's order.
 #[since(3020)]
 #[per_thread(ptsz)]
+#[host]
 fn cuMemcpy3DAsync_v2(copy: In<CUDA_MEMCPY3D>, stream: DefaultStream);
 
 /// 3D copy between contexts.

@@ -4,28 +4,34 @@
 /// Connects to the host.
 #[since(2000)]
 #[before_init]
+#[host]
 fn cuInit(flags: c_uint);
 
 /// 1000·major + 10·minor of the interface that this library is.
 #[since(2020)]
 #[before_init]
+#[host]
 fn cuDriverGetVersion(version: Out<c_int>);
 
 /// The device with a number.
 #[since(2000)]
+#[host]
 fn cuDeviceGet(device: *mut CUdevice, number: c_int);
 
 /// How many devices.
 #[since(2000)]
+#[host]
 fn cuDeviceGetCount(number: Out<c_int>);
 
 /// Its name.
 #[since(2000)]
+#[host]
 fn cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice);
 
 /// What identifies it for ever.
 #[since(9020)]
 #[also(cuDeviceGetUuid_v2 = 11040)]
+#[host]
 fn cuDeviceGetUuid(uuid: Out<CUuuid>, device: CUdevice);
 
 /// No local id: that is Windows's.
@@ -34,10 +40,12 @@ fn cuDeviceGetLuid(luid: *mut c_char, mask: Out<c_uint>, device: CUdevice);
 
 /// Bytes of memory.
 #[since(3020)]
+#[host]
 fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: CUdevice);
 
 /// Attributes, all from the snapshot.
 #[since(2000)]
+#[host]
 fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, device: CUdevice);
 
 /// Limits of a device, the old way.
@@ -50,6 +58,7 @@ fn cuDeviceComputeCapability(major: Out<c_int>, minor: Out<c_int>, device: CUdev
 
 /// Its place on the host's bus.
 #[since(4010)]
+#[host]
 fn cuDeviceGetPCIBusId(id: *mut c_char, length: c_int, device: CUdevice);
 
 /// The device at a place on the host's bus.

@@ -28,10 +28,11 @@ fn cuGetProcAddress_v2_ptsz(
     status: Out<c_int>,
 );
 
-/// There are no private tables. NVIDIA's own runtime asks for them, so a
-/// program that comes here carries a copy of it.
+/// The private tables of which some functions are served. NVIDIA's own runtime
+/// asks for one that is not, and fails without it.
 #[since(3000)]
 #[before_init]
+#[host]
 fn cuGetExportTable(place: Out<*const c_void>, id: *const c_void);
 
 /// No profiler is attached, which is no error.

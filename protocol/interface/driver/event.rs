@@ -3,18 +3,24 @@
 /// An event.
 #[since(2000)]
 #[runtime(cudaEventCreateWithFlags)]
+#[call(0x0701, posted, creates(Event = event), code(guest, worker, device))]
+#[host]
 fn cuEventCreate(event: Out<CUevent>, flags: c_uint);
 
 /// Ends an event.
 #[since(2000)]
 #[also(cuEventDestroy_v2 = 4000)]
 #[runtime(cudaEventDestroy)]
+#[call(0x0702, posted, destroys(Event = event), code(guest, worker, device))]
+#[host]
 fn cuEventDestroy(event: CUevent);
 
 /// From now on it stands for the stream's work so far.
 #[since(2000)]
 #[per_thread(ptsz)]
 #[runtime(cudaEventRecord)]
+#[call(0x0703, posted, node, changes(Event = event), code(guest, worker, device))]
+#[host]
 fn cuEventRecord(event: CUevent, stream: DefaultStream);
 
 /// As cuEventRecord; with the one flag a capture's graph records the event
@@ -27,15 +33,20 @@ fn cuEventRecordWithFlags(event: CUevent, stream: DefaultStream, flags: c_uint);
 /// Is it reached?
 #[since(2000)]
 #[runtime(cudaEventQuery)]
+#[call(0x0705, synchronous, idempotent, reports, code(guest, worker, device))]
+#[host]
 fn cuEventQuery(event: CUevent);
 
 /// Waits until it is reached.
 #[since(2000)]
 #[runtime(cudaEventSynchronize)]
+#[call(0x0704, synchronous, idempotent, reports, waits, code(guest, worker, device))]
 fn cuEventSynchronize(event: CUevent);
 
-/// Milliseconds between two events.
+/// Milliseconds between two events. The worker knows when those were reached
+/// that were recorded on another device.
 #[since(2000)]
 #[also(cuEventElapsedTime_v2 = 12080)]
 #[runtime(cudaEventElapsedTime)]
-fn cuEventElapsedTime(milliseconds: Out<f32>, start: CUevent, end: CUevent);
+#[call(0x0706, synchronous, idempotent, reports, code(worker))]
+fn cuEventElapsedTime(milliseconds: Out<f32>, start: TimedEvent, end: TimedEvent);

@@ -4,11 +4,13 @@
 /// A graph without nodes.
 #[since(10000)]
 #[runtime(cudaGraphCreate)]
+#[host]
 fn cuGraphCreate(graph: Out<CUgraph>, flags: c_uint);
 
 /// Ends a graph.
 #[since(10000)]
 #[runtime(cudaGraphDestroy)]
+#[host]
 fn cuGraphDestroy(graph: CUgraph);
 
 /// A copy of a graph.

@@ -14,6 +14,7 @@ fn cuGraphInstantiate(
 /// Makes a graph ready to be launched.
 #[since(11040)]
 #[runtime(cudaGraphInstantiate, cudaGraphInstantiateWithFlags)]
+#[host]
 fn cuGraphInstantiateWithFlags(exec: Out<CUgraphExec>, graph: CUgraph, flags: u64);
 
 /// Makes a graph ready to be launched.
@@ -33,13 +34,16 @@ fn cuGraphExecGetFlags(exec: CUgraphExec, flags: Out<u64>);
 /// Ends it; what was launched still runs.
 #[since(10000)]
 #[runtime(cudaGraphExecDestroy)]
+#[host]
 fn cuGraphExecDestroy(exec: CUgraphExec);
 
 /// Launches it.
 #[since(10000)]
 #[per_thread(ptsz)]
 #[runtime(cudaGraphLaunch)]
-fn cuGraphLaunch(exec: CUgraphExec, stream: DefaultStream);
+#[call(0x0a04, posted, code(guest, worker, device))]
+#[host]
+fn cuGraphLaunch(graph: CUgraphExec, stream: DefaultStream);
 
 /// It was uploaded when it was instantiated.
 #[since(11010)]
@@ -62,6 +66,7 @@ fn cuGraphExecUpdate_v2(
 
 /// Changes a kernel's parameters.
 #[since(12000)]
+#[host]
 fn cuGraphExecKernelNodeSetParams_v2(
     exec: CUgraphExec,
     node: CUgraphNode,
@@ -70,6 +75,7 @@ fn cuGraphExecKernelNodeSetParams_v2(
 
 /// Changes a copy's parameters.
 #[since(10020)]
+#[host]
 fn cuGraphExecMemcpyNodeSetParams(
     exec: CUgraphExec,
     node: CUgraphNode,
@@ -79,6 +85,7 @@ fn cuGraphExecMemcpyNodeSetParams(
 
 /// Changes a memset's parameters.
 #[since(10020)]
+#[host]
 fn cuGraphExecMemsetNodeSetParams(
     exec: CUgraphExec,
     node: CUgraphNode,
@@ -88,6 +95,7 @@ fn cuGraphExecMemsetNodeSetParams(
 
 /// Changes a function or its argument.
 #[since(10020)]
+#[host]
 fn cuGraphExecHostNodeSetParams(
     exec: CUgraphExec,
     node: CUgraphNode,
@@ -102,11 +110,13 @@ fn cuGraphExecChildGraphNodeSetParams(exec: CUgraphExec, node: CUgraphNode, grap
 /// Changes the event.
 #[since(11010)]
 #[runtime(cudaGraphExecEventRecordNodeSetEvent)]
+#[host]
 fn cuGraphExecEventRecordNodeSetEvent(exec: CUgraphExec, node: CUgraphNode, event: CUevent);
 
 /// Changes the event.
 #[since(11010)]
 #[runtime(cudaGraphExecEventWaitNodeSetEvent)]
+#[host]
 fn cuGraphExecEventWaitNodeSetEvent(exec: CUgraphExec, node: CUgraphNode, event: CUevent);
 
 /// Changes a node's parameters.
@@ -121,6 +131,7 @@ fn cuGraphNodeGetEnabled(exec: CUgraphExec, node: CUgraphNode, enabled: Out<c_ui
 /// Switches a kernel, copy or memset on or off.
 #[since(11060)]
 #[runtime(cudaGraphNodeSetEnabled)]
+#[host]
 fn cuGraphNodeSetEnabled(exec: CUgraphExec, node: CUgraphNode, enabled: c_uint);
 
 #[since(10010)]

@@ -2,6 +2,7 @@
 
 /// A node that does nothing.
 #[since(10000)]
+#[host]
 fn cuGraphAddEmptyNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -11,6 +12,7 @@ fn cuGraphAddEmptyNode(
 
 /// A kernel.
 #[since(12000)]
+#[host]
 fn cuGraphAddKernelNode_v2(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -25,6 +27,7 @@ fn cuGraphKernelNodeGetParams_v2(node: CUgraphNode, place: Out<CUDA_KERNEL_NODE_
 
 /// Changes a kernel's parameters.
 #[since(12000)]
+#[host]
 fn cuGraphKernelNodeSetParams_v2(node: CUgraphNode, given: In<CUDA_KERNEL_NODE_PARAMS_v2>);
 
 /// Cooperation, cluster and priority of a kernel's launch.
@@ -38,6 +41,7 @@ fn cuGraphKernelNodeGetAttribute(
 
 /// Likewise; a priority is a preference.
 #[since(11000)]
+#[host]
 fn cuGraphKernelNodeSetAttribute(
     node: CUgraphNode,
     attribute: c_int,
@@ -51,6 +55,7 @@ fn cuGraphKernelNodeCopyAttributes(to: CUgraphNode, from: CUgraphNode);
 
 /// A copy.
 #[since(10000)]
+#[host]
 fn cuGraphAddMemcpyNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -66,10 +71,12 @@ fn cuGraphMemcpyNodeGetParams(node: CUgraphNode, place: Out<CUDA_MEMCPY3D>);
 
 /// Changes a copy's parameters.
 #[since(10000)]
+#[host]
 fn cuGraphMemcpyNodeSetParams(node: CUgraphNode, given: In<CUDA_MEMCPY3D>);
 
 /// A memset.
 #[since(10000)]
+#[host]
 fn cuGraphAddMemsetNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -86,10 +93,12 @@ fn cuGraphMemsetNodeGetParams(node: CUgraphNode, place: Out<cudaMemsetParams>);
 
 /// Changes a memset's parameters.
 #[since(10000)]
+#[host]
 fn cuGraphMemsetNodeSetParams(node: CUgraphNode, given: In<cudaMemsetParams>);
 
 /// A function of the program.
 #[since(10000)]
+#[host]
 fn cuGraphAddHostNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -105,6 +114,7 @@ fn cuGraphHostNodeGetParams(node: CUgraphNode, place: Out<cudaHostNodeParams>);
 
 /// Changes the function or its argument.
 #[since(10000)]
+#[host]
 fn cuGraphHostNodeSetParams(node: CUgraphNode, given: In<cudaHostNodeParams>);
 
 /// A copy of a whole graph.
@@ -124,6 +134,7 @@ fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, graph: Out<CUgraph>);
 
 /// Records an event.
 #[since(11010)]
+#[host]
 fn cuGraphAddEventRecordNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -140,10 +151,12 @@ fn cuGraphEventRecordNodeGetEvent(node: CUgraphNode, event: Out<CUevent>);
 /// Changes the event.
 #[since(11010)]
 #[runtime(cudaGraphEventRecordNodeSetEvent)]
+#[host]
 fn cuGraphEventRecordNodeSetEvent(node: CUgraphNode, event: CUevent);
 
 /// Waits for an event.
 #[since(11010)]
+#[host]
 fn cuGraphAddEventWaitNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -160,6 +173,7 @@ fn cuGraphEventWaitNodeGetEvent(node: CUgraphNode, event: Out<CUevent>);
 /// Changes the event.
 #[since(11010)]
 #[runtime(cudaGraphEventWaitNodeSetEvent)]
+#[host]
 fn cuGraphEventWaitNodeSetEvent(node: CUgraphNode, event: CUevent);
 
 /// A node of any kind.

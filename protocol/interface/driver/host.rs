@@ -15,15 +15,18 @@ fn cuMemFreeHost(address: *mut c_void);
 /// Pins memory of the program.
 #[since(6050)]
 #[runtime(cudaHostRegister)]
+#[host]
 fn cuMemHostRegister_v2(address: *mut c_void, size: usize, flags: c_uint);
 
 /// Ends a registration.
 #[since(4000)]
 #[runtime(cudaHostUnregister)]
+#[host]
 fn cuMemHostUnregister(address: *mut c_void);
 
 /// Where the device sees pinned memory.
 #[since(3020)]
+#[host]
 fn cuMemHostGetDevicePointer_v2(device: Out<CUdeviceptr>, address: *mut c_void, flags: c_uint);
 
 /// Flags of pinned memory.

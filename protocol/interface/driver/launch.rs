@@ -19,6 +19,7 @@ fn cuLaunchKernel(
 
 /// Launches a kernel with attributes.
 #[since(11060)]
+#[host]
 fn cuLaunchKernelEx(
     config: In<CUlaunchConfig>,
     function: CUfunction,

@@ -69,12 +69,12 @@ fn cuKernelSetAttribute(which: c_int, value: c_int, kernel: CUkernel, device: CU
 #[since(12040)]
 fn cuKernelGetParamInfo(kernel: CUkernel, index: usize, offset: Out<usize>, size: Out<usize>);
 
+/// The kernels of a library, in the driver's order.
 #[since(12040)]
-#[refused("not built yet")]
-fn cuLibraryEnumerateKernels(kernels: *mut CUkernel, num_kernels: c_uint, library: CUlibrary);
+fn cuLibraryEnumerateKernels(kernels: *mut CUkernel, number: c_uint, library: CUlibrary);
 
+/// How many kernels a library has.
 #[since(12040)]
-#[refused("not built yet")]
 fn cuLibraryGetKernelCount(count: Out<c_uint>, library: CUlibrary);
 
 #[since(12000)]

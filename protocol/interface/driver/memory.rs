@@ -21,6 +21,7 @@ fn cuMemFree_v2(address: CUdeviceptr);
 /// Free and total bytes.
 #[since(3020)]
 #[runtime(cudaMemGetInfo)]
+#[host]
 fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>);
 
 /// The allocation that an address lies in.

@@ -22,16 +22,19 @@ fn cuMemsetD32_v2(to: CUdeviceptr, value: c_uint, count: usize);
 /// Bytes, in order.
 #[since(3020)]
 #[per_thread(ptsz)]
+#[host]
 fn cuMemsetD8Async(to: CUdeviceptr, value: c_uchar, count: usize, stream: DefaultStream);
 
 /// 16-bit elements, in order.
 #[since(3020)]
 #[per_thread(ptsz)]
+#[host]
 fn cuMemsetD16Async(to: CUdeviceptr, value: c_ushort, count: usize, stream: DefaultStream);
 
 /// 32-bit elements, in order.
 #[since(3020)]
 #[per_thread(ptsz)]
+#[host]
 fn cuMemsetD32Async(to: CUdeviceptr, value: c_uint, count: usize, stream: DefaultStream);
 
 /// Rows of bytes.
@@ -55,6 +58,7 @@ fn cuMemsetD2D32_v2(to: CUdeviceptr, pitch: usize, value: c_uint, width: usize, 
 /// Rows of bytes, in order.
 #[since(3020)]
 #[per_thread(ptsz)]
+#[host]
 fn cuMemsetD2D8Async(
     to: CUdeviceptr,
     pitch: usize,
@@ -67,6 +71,7 @@ fn cuMemsetD2D8Async(
 /// Rows of 16-bit elements, in order.
 #[since(3020)]
 #[per_thread(ptsz)]
+#[host]
 fn cuMemsetD2D16Async(
     to: CUdeviceptr,
     pitch: usize,
@@ -79,6 +84,7 @@ fn cuMemsetD2D16Async(
 /// Rows of 32-bit elements, in order.
 #[since(3020)]
 #[per_thread(ptsz)]
+#[host]
 fn cuMemsetD2D32Async(
     to: CUdeviceptr,
     pitch: usize,

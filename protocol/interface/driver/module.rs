@@ -10,6 +10,7 @@ fn cuModuleLoadData(module: Out<CUmodule>, image: *const c_void);
 
 /// Loads an image with options.
 #[since(2010)]
+#[host]
 fn cuModuleLoadDataEx(
     module: *mut CUmodule,
     image: *const c_void,
@@ -24,6 +25,8 @@ fn cuModuleLoadFatBinary(module: Out<CUmodule>, image: *const c_void);
 
 /// Unloads.
 #[since(2000)]
+#[call(0x0404, posted, destroys(Module = module), code(guest, worker, device))]
+#[host]
 fn cuModuleUnload(module: CUmodule);
 
 /// Images are loaded when asked for.
@@ -32,23 +35,28 @@ fn cuModuleGetLoadingMode(mode: Out<c_int>);
 
 /// A kernel by its name.
 #[since(2000)]
+#[host]
 fn cuModuleGetFunction(function: Out<CUfunction>, module: CUmodule, name: Text);
 
 /// A variable by its name.
 #[since(3020)]
+#[host]
 fn cuModuleGetGlobal_v2(address: Out<CUdeviceptr>, size: Out<usize>, module: CUmodule, name: Text);
 
 /// An attribute of a kernel, from what is constant about it.
 #[since(2020)]
+#[host]
 fn cuFuncGetAttribute(value: Out<c_int>, which: c_int, function: CUfunction);
 
 /// Changes an attribute of a kernel.
 #[since(9000)]
-fn cuFuncSetAttribute(function: CUfunction, which: c_int, value: c_int);
+#[call(0x0406, synchronous, idempotent, changes(Function = function), key(attribute), code(guest))]
+fn cuFuncSetAttribute(function: CUfunction, attribute: Enumeration, value: c_int);
 
 /// A preference.
 #[since(3000)]
-fn cuFuncSetCacheConfig(function: CUfunction, config: c_int);
+#[call(0x0407, posted, idempotent, changes(Function = function), code(guest))]
+fn cuFuncSetCacheConfig(function: CUfunction, config: Enumeration);
 
 /// A preference without effect on devices of today.
 #[since(4020)]
@@ -60,10 +68,12 @@ fn cuFuncGetModule(module: Out<CUmodule>, function: CUfunction);
 
 /// Its mangled name.
 #[since(12030)]
+#[host]
 fn cuFuncGetName(name: Out<*const c_char>, function: CUfunction);
 
 /// Where a parameter lies.
 #[since(12040)]
+#[host]
 fn cuFuncGetParamInfo(function: CUfunction, index: usize, offset: Out<usize>, size: Out<usize>);
 
 /// A function that has a handle is loaded.
@@ -78,12 +88,14 @@ fn cuFuncLoad(function: CUfunction);
 #[since(12000)]
 fn cuKernelSetCacheConfig(kernel: CUfunction, config: c_int, device: c_int);
 
+/// The kernels of a module, in the driver's order.
 #[since(12040)]
-#[refused("not built yet")]
-fn cuModuleEnumerateFunctions(functions: *mut CUfunction, num_functions: c_uint, module: CUmodule);
+#[host]
+fn cuModuleEnumerateFunctions(functions: *mut CUfunction, number: c_uint, module: CUmodule);
 
+/// How many kernels a module has.
 #[since(12040)]
-#[refused("not built yet")]
+#[call(0x040d, synchronous, idempotent)]
 fn cuModuleGetFunctionCount(count: Out<c_uint>, module: CUmodule);
 
 #[since(2000)]

@@ -4,7 +4,7 @@
 /// Blocks that fit on a multiprocessor.
 #[since(6050)]
 fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
-    number: *mut c_int,
+    number: Out<c_int>,
     function: CUfunction,
     block_size: c_int,
     shared: usize,
@@ -12,11 +12,12 @@ fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
 
 /// Blocks that fit on a multiprocessor.
 #[since(7000)]
+#[call(0x0409, cached, idempotent, code(guest))]
 fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-    number: *mut c_int,
+    number: Out<c_int>,
     function: CUfunction,
     block_size: c_int,
-    shared: usize,
+    dynamic_shared: usize,
     flags: c_uint,
 );
 
@@ -45,15 +46,17 @@ fn cuOccupancyMaxPotentialBlockSizeWithFlags(
 
 /// Dynamic shared memory left for each of a number of blocks.
 #[since(10020)]
+#[call(0x040a, cached, idempotent, code(guest))]
 fn cuOccupancyAvailableDynamicSMemPerBlock(
-    bytes: *mut usize,
+    bytes: Out<usize>,
     function: CUfunction,
-    number: c_int,
+    blocks: c_int,
     block_size: c_int,
 );
 
 /// Clusters of a launch that fit on the device at once.
 #[since(11070)]
+#[host]
 fn cuOccupancyMaxActiveClusters(
     num_clusters: Out<c_int>,
     func: CUfunction,

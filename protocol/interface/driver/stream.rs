@@ -8,30 +8,39 @@ fn cuStreamCreate(stream: Out<CUstream>, flags: c_uint);
 /// A stream with a priority, brought into the device's range.
 #[since(5050)]
 #[runtime(cudaStreamCreateWithPriority)]
+#[host]
 fn cuStreamCreateWithPriority(stream: Out<CUstream>, flags: c_uint, priority: c_int);
 
 /// Ends a stream; its work still runs.
 #[since(2000)]
 #[also(cuStreamDestroy_v2 = 4000)]
+#[call(0x0602, posted, destroys(Stream = stream), code(guest, worker, device))]
+#[host]
 fn cuStreamDestroy(stream: CUstream);
 
 /// Waits for its work.
 #[since(2000)]
 #[per_thread(ptsz)]
 #[runtime(cudaStreamSynchronize)]
+#[call(0x0603, synchronous, idempotent, reports, waits, code(guest, worker, device))]
+#[host]
 fn cuStreamSynchronize(stream: DefaultStream);
 
 /// Is its work over?
 #[since(2000)]
 #[per_thread(ptsz)]
 #[runtime(cudaStreamQuery)]
+#[call(0x0604, synchronous, idempotent, reports, code(guest, worker, device))]
+#[host]
 fn cuStreamQuery(stream: DefaultStream);
 
 /// What comes after waits for an event.
 #[since(3020)]
 #[per_thread(ptsz)]
 #[runtime(cudaStreamWaitEvent)]
-fn cuStreamWaitEvent(stream: DefaultStream, waited: CUevent, flags: c_uint);
+#[call(0x0605, posted, node, local(flags), code(guest, worker, device))]
+#[host]
+fn cuStreamWaitEvent(stream: DefaultStream, event: CUevent, flags: c_uint);
 
 /// Its flags.
 #[since(5050)]
@@ -97,6 +106,7 @@ fn cuStreamCopyAttributes(to: CUstream, from: CUstream);
 #[since(10000)]
 #[per_thread(ptsz)]
 #[runtime(cudaLaunchHostFunc)]
+#[host]
 fn cuLaunchHostFunc(stream: DefaultStream, function: CUhostFn, argument: *mut c_void);
 
 /// As cuLaunchHostFunc; the function learns the stream and its state.

@@ -3,6 +3,7 @@
 
 /// A texture object.
 #[since(5000)]
+#[host]
 fn cuTexObjectCreate(
     texture: Out<CUtexObject>,
     from: In<CUDA_RESOURCE_DESC>,
@@ -12,6 +13,7 @@ fn cuTexObjectCreate(
 
 /// Ends a texture object.
 #[since(5000)]
+#[host]
 fn cuTexObjectDestroy(texture: CUtexObject);
 
 /// What it reads.
@@ -28,10 +30,12 @@ fn cuTexObjectGetResourceViewDesc(place: Out<CUDA_RESOURCE_VIEW_DESC>, texture: 
 
 /// A surface object.
 #[since(5000)]
+#[host]
 fn cuSurfObjectCreate(surface: Out<CUsurfObject>, from: In<CUDA_RESOURCE_DESC>);
 
 /// Ends a surface object.
 #[since(5000)]
+#[host]
 fn cuSurfObjectDestroy(surface: CUsurfObject);
 
 /// What it reads and writes.

@@ -1,11 +1,13 @@
-//! Virtual memory.
+//! Virtual memory (CUDA Driver API, Virtual Memory Management).
 
+/// Gives a whole reservation back.
 #[since(10020)]
-#[refused("not built yet")]
+#[host]
 fn cuMemAddressFree(ptr: CUdeviceptr, size: usize);
 
+/// Reserves addresses, of the current context's device.
 #[since(10020)]
-#[refused("not built yet")]
+#[host]
 fn cuMemAddressReserve(
     ptr: *mut CUdeviceptr,
     size: usize,
@@ -14,10 +16,11 @@ fn cuMemAddressReserve(
     flags: u64,
 );
 
+/// Makes physical memory of a device.
 #[since(10020)]
-#[refused("not built yet")]
+#[host]
 fn cuMemCreate(
-    handle: *mut CUmemGenericAllocationHandle,
+    handle: *mut u64,
     size: usize,
     prop: *const CUmemAllocationProp,
     flags: u64,
@@ -25,34 +28,35 @@ fn cuMemCreate(
 
 #[since(10020)]
 #[refused("not built yet")]
+#[host]
 fn cuMemExportToShareableHandle(
     shareable_handle: *mut c_void,
-    handle: CUmemGenericAllocationHandle,
+    handle: u64,
     handle_type: c_int,
     flags: u64,
 );
 
+/// What a device may do at an address.
 #[since(10020)]
-#[refused("not built yet")]
-fn cuMemGetAccess(flags: Out<u64>, location: In<CUmemLocation>, ptr: CUdeviceptr);
+fn cuMemGetAccess(flags: Out<u64>, location: In<cudaMemLocation>, ptr: CUdeviceptr);
 
+/// What sizes and addresses are multiples of.
 #[since(10020)]
-#[refused("not built yet")]
 fn cuMemGetAllocationGranularity(
     granularity: Out<usize>,
     prop: In<CUmemAllocationProp>,
     option: c_int,
 );
 
+/// What physical memory was made with.
 #[since(10020)]
-#[refused("not built yet")]
 fn cuMemGetAllocationPropertiesFromHandle(
     prop: Out<CUmemAllocationProp>,
-    handle: CUmemGenericAllocationHandle,
+    handle: u64,
 );
 
 #[since(11070)]
-#[refused("not built yet")]
+#[refused("memory of a virtual GPU has no descriptor in the guest")]
 fn cuMemGetHandleForAddressRange(
     handle: *mut c_void,
     dptr: CUdeviceptr,
@@ -63,39 +67,44 @@ fn cuMemGetHandleForAddressRange(
 
 #[since(10020)]
 #[refused("not built yet")]
+#[host]
 fn cuMemImportFromShareableHandle(
-    handle: Out<CUmemGenericAllocationHandle>,
+    handle: Out<u64>,
     os_handle: *mut c_void,
     sh_handle_type: c_int,
 );
 
+/// Maps physical memory in a reservation.
 #[since(10020)]
-#[refused("not built yet")]
+#[host]
 fn cuMemMap(
     ptr: CUdeviceptr,
     size: usize,
     offset: usize,
-    handle: CUmemGenericAllocationHandle,
+    handle: u64,
     flags: u64,
 );
 
 #[since(11010)]
 #[per_thread(ptsz)]
-#[refused("not built yet")]
+#[refused("sparse arrays are not built")]
 fn cuMemMapArrayAsync(map_info_list: *mut CUarrayMapInfo, count: c_uint, stream: CUstream);
 
+/// Gives a handle up; the memory goes with its last handle and map.
 #[since(10020)]
-#[refused("not built yet")]
-fn cuMemRelease(handle: CUmemGenericAllocationHandle);
+#[host]
+fn cuMemRelease(handle: u64);
 
+/// The handle of what is mapped at an address, once more.
 #[since(11000)]
-#[refused("not built yet")]
-fn cuMemRetainAllocationHandle(handle: Out<CUmemGenericAllocationHandle>, addr: *mut c_void);
+fn cuMemRetainAllocationHandle(handle: Out<u64>, addr: *mut c_void);
 
+/// Says what devices may do where memory is mapped.
 #[since(10020)]
-#[refused("not built yet")]
-fn cuMemSetAccess(ptr: CUdeviceptr, size: usize, desc: *const CUmemAccessDesc, count: usize);
+#[host]
+fn cuMemSetAccess(ptr: CUdeviceptr, size: usize, desc: *const cudaMemAccessDesc, count: usize);
 
+/// Ends whole maps.
 #[since(10020)]
-#[refused("not built yet")]
+#[host]
 fn cuMemUnmap(ptr: CUdeviceptr, size: usize);

@@ -36,8 +36,9 @@ fn cudaGetDriverEntryPointByVersion_ptsz(
     status: Out<c_int>,
 );
 
-/// The private tables are not answered.
-fn cudaGetExportTable(table: Out<*const c_void>, _identifier: In<CUuuid>);
+/// The driver's tables; the runtime has none of its own.
+#[direct_without_context(cuGetExportTable(table, identifier))]
+fn cudaGetExportTable(table: Out<*const c_void>, identifier: *const c_void);
 
 /// No profiler is attached, and without one this does nothing.
 fn cudaProfilerStart();

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use proc_macro2::TokenStream;
 use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::{FnArg, Ident, LitInt, Pat, Token, TraitItemFn, Type, parenthesized};
 
 use crate::Text;
 use crate::attribute;
-use crate::chapter::{Error, items, located};
+use crate::chapter::{Error, Library, items, located};
+use crate::function::Function;
+use crate::wire::plain;
 
 /// How a call crosses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +57,17 @@ pub struct Field {
     pub doc: String,
 }
 
+/// The ends of a call that have code of their own; the others are derived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ByHand {
+    /// The guest's function.
+    pub guest: bool,
+    /// The worker's function.
+    pub worker: bool,
+    /// What a device does is not this call of the driver.
+    pub device: bool,
+}
+
 /// A call that crosses.
 #[derive(Debug, Clone)]
 pub struct Call {
@@ -61,8 +75,6 @@ pub struct Call {
     pub number: u16,
     /// Its name.
     pub name: String,
-    /// The chapter, which is also the module of its code.
-    pub chapter: &'static str,
     /// What it does.
     pub doc: String,
     /// How it crosses.
@@ -84,6 +96,8 @@ pub struct Call {
     pub fields: Vec<Field>,
     /// Type of the reply.
     pub reply: Type,
+    /// The ends with code of their own.
+    pub by_hand: ByHand,
 }
 
 /// What may stand in `#[call(…)]` besides class, effect, shape and token.
@@ -129,12 +143,12 @@ impl Parse for Word {
 }
 
 impl Call {
-    fn parse(chapter: &'static str, item: &TraitItemFn) -> syn::Result<Self> {
-        let mut call = Self {
+    /// Without parameters and properties.
+    fn new(name: &str, doc: String, by_hand: bool) -> Self {
+        Self {
             number: 0,
-            name: item.sig.ident.to_string(),
-            chapter,
-            doc: attribute::doc(&item.attrs),
+            name: name.to_owned(),
+            doc,
             class: Class::Synchronous,
             effect: None,
             parent: None,
@@ -142,22 +156,102 @@ impl Call {
             shape: Shape::Answers,
             token: None,
             flags: BTreeSet::new(),
-            fields: fields(item)?,
-            reply: match &item.sig.output {
-                syn::ReturnType::Default => syn::parse_quote!(()),
-                syn::ReturnType::Type(_, kind) => (**kind).clone(),
+            fields: Vec::new(),
+            reply: syn::parse_quote!(()),
+            by_hand: ByHand {
+                guest: by_hand,
+                worker: by_hand,
+                device: by_hand,
             },
-        };
+        }
+    }
+
+    fn parse(item: &TraitItemFn) -> syn::Result<Self> {
+        let name = item.sig.ident.to_string();
+        let mut call = Self::new(&name, attribute::doc(&item.attrs), true);
+        call.fields = fields(item)?;
+        if let syn::ReturnType::Type(_, kind) = &item.sig.output {
+            call.reply = (**kind).clone();
+        }
         for (word, inside) in attribute::rest(&item.attrs)? {
             if word != "call" {
                 return Err(syn::Error::new(word.span(), "no such attribute"));
             }
-            let parser = Punctuated::<Word, Token![,]>::parse_terminated;
-            for word in syn::parse::Parser::parse2(parser, inside)? {
-                call.apply(word)?;
-            }
+            call.apply_all(inside)?;
         }
         Ok(call)
+    }
+
+    /// The call that a function of the driver is: `inside` are its properties.
+    pub(crate) fn of_function(function: &Function, inside: TokenStream) -> syn::Result<Self> {
+        let name = function.name.strip_prefix("cu").unwrap_or(&function.name);
+        let doc = format!("{}: {}", function.name, function.doc);
+        let mut call = Self::new(name, doc, false);
+        let local = call.apply_all(inside)?;
+        let created = match &call.effect {
+            Some(Effect::Creates(_, field)) => Some(field.clone()),
+            _ => None,
+        };
+        for parameter in &function.parameters {
+            let name = &parameter.name;
+            if local.contains(name) {
+                continue;
+            }
+            let kind = match written(&parameter.kind) {
+                None => wire_type(&parameter.kind)?,
+                Some(kind) if created.as_ref() == Some(name) => wire_type(&kind)?,
+                Some(kind) => {
+                    if call.reply != syn::parse_quote!(()) && !call.by_hand.guest {
+                        let why = "a derived call writes to one place";
+                        return Err(syn::Error::new_spanned(&parameter.kind, why));
+                    }
+                    call.reply = wire_type(&kind)?;
+                    continue;
+                }
+            };
+            call.fields.push(Field {
+                name: name.clone(),
+                kind,
+                doc: format!("`{name}` of {}.", function.name),
+            });
+        }
+        Ok(call)
+    }
+
+    /// Does a device execute it as the driver's function of its name?
+    #[must_use]
+    pub fn is_native(&self) -> bool {
+        !self.by_hand.device
+    }
+
+    /// Its name as that of a function: `event_record`.
+    #[must_use]
+    pub fn function_name(&self) -> String {
+        let mut name = String::new();
+        let mut after_small = false;
+        for letter in self.name.chars() {
+            if letter.is_ascii_uppercase() && after_small {
+                name.push('_');
+            }
+            after_small = !letter.is_ascii_uppercase();
+            name.push(letter.to_ascii_lowercase());
+        }
+        name
+    }
+
+    /// Applies properties; returns the parameters that stay in the guest.
+    fn apply_all(&mut self, inside: TokenStream) -> syn::Result<Vec<String>> {
+        let mut local = Vec::new();
+        let parser = Punctuated::<Word, Token![,]>::parse_terminated;
+        for word in syn::parse::Parser::parse2(parser, inside)? {
+            match word {
+                Word::With(name, pairs) if name == "local" => {
+                    local.extend(pairs.into_iter().map(|(left, _)| left));
+                }
+                other => self.apply(other)?,
+            }
+        }
+        Ok(local)
     }
 
     fn apply(&mut self, word: Word) -> syn::Result<()> {
@@ -194,6 +288,16 @@ impl Call {
                     }
                     "inside" => self.parent = Some(one()?),
                     "key" => self.key = pairs.into_iter().map(|(left, _)| left).collect(),
+                    "code" => {
+                        for (end, _) in pairs {
+                            match end.as_str() {
+                                "guest" => self.by_hand.guest = true,
+                                "worker" => self.by_hand.worker = true,
+                                "device" => self.by_hand.device = true,
+                                _ => return Err(syn::Error::new(name.span(), "no such end")),
+                            }
+                        }
+                    }
                     "token" => self.token = pairs.into_iter().map(|(left, _)| left).next(),
                     _ => return Err(syn::Error::new(name.span(), "no such property")),
                 }
@@ -201,6 +305,38 @@ impl Call {
         }
         Ok(())
     }
+}
+
+/// `T` of `Out<T>`.
+pub(crate) fn written(kind: &Type) -> Option<Type> {
+    let Type::Path(path) = kind else { return None };
+    let last = path.path.segments.last()?;
+    let syn::PathArguments::AngleBracketed(arguments) = &last.arguments else {
+        return None;
+    };
+    match (last.ident == "Out", arguments.args.first()) {
+        (true, Some(syn::GenericArgument::Type(inner))) => Some(inner.clone()),
+        _ => None,
+    }
+}
+
+/// What crosses of a parameter of the driver.
+fn wire_type(kind: &Type) -> syn::Result<Type> {
+    let name = match plain(kind).as_str() {
+        "c_int" => "i32",
+        "c_uint" | "Enumeration" | "Limit" => "u32",
+        "usize" | "u64" | "CUdeviceptr" => "u64",
+        "f32" => "f32",
+        "CUevent" | "TimedEvent" => "EventHandle",
+        "CUfunction" => "FunctionHandle",
+        "CUgraphExec" => "GraphExecHandle",
+        "CUmodule" => "ModuleHandle",
+        "CUstream" | "DefaultStream" => "StreamHandle",
+        "CUsurfObject" => "SurfaceHandle",
+        "CUtexObject" => "TextureHandle",
+        _ => return Err(syn::Error::new_spanned(kind, "no such type crosses")),
+    };
+    syn::parse_str(name)
 }
 
 fn fields(item: &TraitItemFn) -> syn::Result<Vec<Field>> {
@@ -222,15 +358,18 @@ fn fields(item: &TraitItemFn) -> syn::Result<Vec<Field>> {
         .collect()
 }
 
-/// The calls of all chapters, in order of their numbers.
-pub(crate) fn parse(texts: &[Text]) -> Result<Vec<Call>, Error> {
+/// The calls of all chapters, and the driver's functions that are calls, in
+/// order of their numbers.
+pub(crate) fn parse(texts: &[Text], driver: &Library) -> Result<Vec<Call>, Error> {
     let mut calls: Vec<Call> = Vec::new();
     for &(chapter, text) in texts {
         for item in items(chapter, text)? {
-            let call = Call::parse(chapter, &item).map_err(|why| located(chapter, why))?;
+            let call = Call::parse(&item).map_err(|why| located(chapter, why))?;
             calls.push(call);
         }
     }
+    let functions = driver.functions();
+    calls.extend(functions.filter_map(|function| function.call.clone()));
     calls.sort_by_key(|call| call.number);
     for pair in calls.windows(2) {
         if let [one, other] = pair

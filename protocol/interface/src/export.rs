@@ -32,13 +32,16 @@ pub fn c_type(kind: &Type) -> TokenStream {
         ("In", Some(inner)) => quote!(*const #inner),
         ("Text", None) => quote!(*const c_char),
         ("DefaultStream", None) => quote!(CUstream),
+        ("TimedEvent", None) => quote!(CUevent),
+        ("Enumeration" | "Limit", None) => quote!(c_int),
         _ => kind.to_token_stream(),
     }
 }
 
-/// The exported functions that have code by hand: each converts what C passed
-/// (`Boundary`) and runs the function of its name in `super::CHAPTER` under
-/// `super::guard`, or `super::guard_before_init`.
+/// The exported functions with code: each converts what C passed (`Boundary`)
+/// and runs the function of its name in `super::CHAPTER`, or in
+/// `super::crossing` where that is derived, under `super::guard` or
+/// `super::guard_before_init`.
 ///
 /// The library provides: the types that the description names,
 /// `Boundary::take`, `own_default`, `DEFAULT_STREAM` and `OWN_STREAM`, and the
@@ -47,7 +50,7 @@ pub fn c_type(kind: &Type) -> TokenStream {
 pub fn exports<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type) -> TokenStream {
     let mut code = TokenStream::new();
     for function in functions {
-        if matches!(function.serving, Serving::Code) {
+        if matches!(function.serving, Serving::Code | Serving::Crosses) {
             for symbol in &function.symbols {
                 code.extend(export(function, symbol, result));
             }
@@ -59,7 +62,10 @@ pub fn exports<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type)
 fn export(function: &Function, symbol: &Symbol, result: &Type) -> TokenStream {
     let doc = &function.doc;
     let exported = identifier(&symbol.name);
-    let chapter = identifier(&function.chapter);
+    let chapter = identifier(match function.serving {
+        Serving::Crosses => "crossing",
+        _ => &function.chapter,
+    });
     let body = identifier(&function.name);
     let names: Vec<Ident> = function
         .parameters

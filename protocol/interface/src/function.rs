@@ -5,6 +5,7 @@ use quote::ToTokens;
 use syn::{FnArg, Pat, TraitItemFn};
 
 use crate::attribute;
+use crate::call::Call;
 
 /// A name under which a library exports a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,6 +63,8 @@ pub enum Serving {
     Refused(String),
     /// Not served, for this reason: a guest may not do it.
     Denied(String),
+    /// Derived: the call of this function crosses, and its reply is written.
+    Crosses,
     /// In NVML: the host answers the question of this number, whose arguments
     /// are below these limits.
     Figure {
@@ -71,6 +74,9 @@ pub enum Serving {
         limits: Vec<u32>,
     },
 }
+
+/// The oldest driver of a host, as CUDA_VERSION writes it.
+const OLDEST_DRIVER: u32 = 12_040;
 
 /// A function of a library: one C signature with all symbols that have it.
 #[derive(Debug, Clone)]
@@ -97,6 +103,10 @@ pub struct Function {
     pub needs: Vec<String>,
     /// In the driver: functions of the runtime that do exactly this.
     pub runtime: Vec<String>,
+    /// In the driver: the call that crosses where the function is called.
+    pub call: Option<Call>,
+    /// In the driver: the host's devices call it.
+    pub host: bool,
 }
 
 impl Function {
@@ -104,6 +114,16 @@ impl Function {
     #[must_use]
     pub fn served(&self) -> bool {
         !matches!(self.serving, Serving::Refused(_) | Serving::Denied(_))
+    }
+
+    /// Its symbol in the drivers of hosts: the latest one that the oldest
+    /// driver has.
+    #[must_use]
+    pub fn host_symbol(&self) -> &str {
+        let known = self.symbols.iter();
+        let known = known.filter(|symbol| symbol.since <= OLDEST_DRIVER && !symbol.per_thread);
+        let latest = known.max_by_key(|symbol| symbol.since);
+        latest.map_or(&self.name, |symbol| &symbol.name)
     }
 
     pub(crate) fn parse(chapter: &str, item: &TraitItemFn) -> syn::Result<Self> {
@@ -119,8 +139,11 @@ impl Function {
             serving: Serving::Code,
             needs: Vec::new(),
             runtime: Vec::new(),
+            call: None,
+            host: false,
             name: name.clone(),
         };
+        let mut call = None;
         let mut names = vec![(name, 0)];
         let mut suffix = None;
         for (word, inside) in attribute::rest(&item.attrs)? {
@@ -137,6 +160,8 @@ impl Function {
                 "direct" => function.serving = direct(inside, true)?,
                 "direct_without_context" => function.serving = direct(inside, false)?,
                 "needs" => function.needs = attribute::names(inside)?,
+                "call" => call = Some(inside),
+                "host" => function.host = true,
                 "runtime" => function.runtime = attribute::names(inside)?,
                 _ => return Err(syn::Error::new(word.span(), "no such attribute")),
             }
@@ -144,6 +169,14 @@ impl Function {
         let stream = |parameter: &Parameter| is_default_stream(&parameter.kind);
         if function.parameters.iter().any(stream) {
             function.mode = Mode::Parameter;
+        }
+        if let Some(inside) = call {
+            let call = Call::of_function(&function, inside)?;
+            function.host |= call.is_native();
+            if !call.by_hand.guest {
+                function.serving = Serving::Crosses;
+            }
+            function.call = Some(call);
         }
         for (symbol, since) in names {
             function.symbols.push(Symbol::new(&symbol, since));
@@ -177,6 +210,8 @@ impl Function {
                 name: name.clone(),
                 symbols,
                 runtime: Vec::new(),
+                call: None,
+                host: false,
                 serving: Serving::Direct {
                     function: self.name.clone(),
                     arguments: quote::quote!(#(#names),*),

@@ -12,18 +12,22 @@ mod attribute;
 mod boundary;
 mod call;
 mod chapter;
+mod crossing;
 mod export;
 mod figure;
 mod function;
+mod native;
 mod table;
 mod wire;
 
 pub use boundary::boundary;
-pub use call::{Call, Class, Effect, Field, Shape};
+pub use call::{ByHand, Call, Class, Effect, Field, Shape};
 pub use chapter::{Chapter, Error, Library};
+pub use crossing::crossings;
 pub use export::{c_type, direct, exports, stubs};
 pub use figure::{figures, host_figures};
 pub use function::{Function, Mode, Parameter, Serving, Symbol};
+pub use native::{native_calls, native_devices};
 pub use table::table;
 pub use wire::{life, wire};
 
@@ -61,7 +65,7 @@ pub fn nvml() -> Result<Library, Error> {
 /// # Errors
 /// What is wrong with the description, and where.
 pub fn calls() -> Result<Vec<Call>, Error> {
-    call::parse(CALLS)
+    call::parse(CALLS, &driver()?)
 }
 
 /// Derived code as text that a person can read, and that a compiler's message

@@ -7,7 +7,7 @@ use crate::call::{Call, Class, Effect};
 use crate::identifier;
 
 /// A type as the independent reader of the wire compares it: without spaces.
-fn plain(kind: &syn::Type) -> String {
+pub(crate) fn plain(kind: &syn::Type) -> String {
     kind.to_token_stream().to_string().replace(' ', "")
 }
 

@@ -34,6 +34,8 @@ macro_rules! handles {
 handles! {
     /// A range of device memory, named by its first address in the arena.
     DeviceAddress => Memory,
+    /// A second address of device memory, named by its first byte.
+    AliasAddress => Alias,
     /// A range of the shared window used as pinned memory, named by its
     /// offset in the window's bulk area.
     WindowOffset => HostMemory,

@@ -14,12 +14,13 @@
 use crate::call::{CallInfo, Capability, Class, Effect, WireCall};
 use crate::codec::{Bytes, DecodeError, Field, Text};
 use crate::handle::{
-    ArrayHandle, DeviceAddress, EventHandle, FunctionHandle, GraphExecHandle, ModuleHandle,
-    ObjectKind, ShadowAddress, StreamHandle, SurfaceHandle, TextureHandle, WindowOffset,
+    AliasAddress, ArrayHandle, DeviceAddress, EventHandle, FunctionHandle, GraphExecHandle,
+    ModuleHandle, ObjectKind, ShadowAddress, StreamHandle, SurfaceHandle, TextureHandle,
+    WindowOffset,
 };
 use crate::types::{
-    ArrayShape, CopyEnd, DeviceAnswer, DeviceSnapshot, DeviceUsage, FunctionInfo, GlobalInfo,
-    MemoryInfo, TextureSpec,
+    ArrayShape, CopyEnd, DeviceAnswer, DeviceSnapshot, DeviceUsage, FunctionInfo, FunctionNames,
+    GlobalInfo, MemoryInfo, TextureSpec,
 };
 
 include!(concat!(env!("OUT_DIR"), "/table.rs"));

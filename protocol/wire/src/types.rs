@@ -73,6 +73,14 @@ crate::record! {
         parameters: Bytes<'a>,
     }
 
+    /// Names of a module's kernels.
+    FunctionNames<'a> {
+        /// Kernels of the whole module.
+        total: u32,
+        /// The names asked for, as many as one reply carries; a zero ends each.
+        names: Bytes<'a>,
+    }
+
     /// Where a module's variable lies.
     GlobalInfo {
         /// Its device address.
@@ -181,9 +189,8 @@ crate::record! {
 
     /// A node of a graph.
     GraphNode<'a> {
-        /// Number of the call whose effect the node has: Launch, Copy,
-        /// CopyRect, Memset, EventRecord, StreamWaitEvent, HostFuncLaunch; 0
-        /// for none.
+        /// Number of the call whose effect the node has, one of those with
+        /// [`crate::call::CallInfo::node`]; 0 for none.
         call: u16,
         /// Numbers of the nodes that must be over before, each a `u32`.
         after: Bytes<'a>,

@@ -101,7 +101,7 @@ impl GuestMemory {
             // It claims memory that is not there.
             return Err(Errno::INVAL);
         }
-        // A file that can shrink could end whoever has it mapped.
+        // A file that can shrink could kill a process that maps it.
         let sealed = fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
         let aligned = (map.address | map.size | map.offset).is_multiple_of(PAGE);
         if !is_file || !sealed || !aligned || map.flags & dma_flags::READ == 0 {

@@ -1,7 +1,7 @@
 //! What a vfio-user client asks, and what it is answered: the device's
 //! registers, its window, its interrupt.
 //!
-//! An access to a register becomes a write to an eventfd, at once; whoever
+//! An access to a register becomes a write to an eventfd, at once; the process that
 //! listens there does the work. So the client, which holds its virtual
 //! processor and more up meanwhile, waits for nothing but this code.
 

@@ -360,6 +360,11 @@ inline void cuda_check(cudaError_t status, const char *call, const char *file, i
     }
 }
 
+// Milliseconds between two recorded events.
+inline cudaError_t elapsed(float *milliseconds, cudaEvent_t start, cudaEvent_t stop) {
+    return cudaEventElapsedTime(milliseconds, start, stop);
+}
+
 // The call must succeed.
 #define CUDA_CHECK(call) cuda_check((call), #call, __FILE__, __LINE__)
 // The launch just made must have been accepted.

@@ -138,7 +138,7 @@ pub fn landing_changes_nothing(factory: &dyn Factory) {
     expect_closed(receiver);
 }
 
-/// What was recalled is what whoever goes on receiving begins with.
+/// The next receiver begins with what was recalled.
 pub fn recalled_bytes_are_unfinished(factory: &dyn Factory) {
     let (mut guest, mut host) = factory.connect_raw();
     let header = FrameHeader::new(LANDS, 0, 9, MAX_PAYLOAD).unwrap();

@@ -87,7 +87,7 @@ impl NodePinner {
             list: 0,
         };
         // SAFETY: PARAGPU_IOC_PIN reads and writes one struct
-        // paragpu_pin_request; what it pins is memory that whoever asks owns.
+        // paragpu_pin_request; it pins memory that the caller owns.
         unsafe { ioctl(&*self.0, Updater::<PIN, PinRequest>::new(&mut request)) }?;
         Ok(request.list)
     }

@@ -26,7 +26,7 @@ fn exactly_one_frame_is_read() {
     let (header, payload) = receive_exact_frame(&host, 100, soon()).unwrap();
     assert_eq!((header.kind, header.slot), (0x7f00, 1));
     assert_eq!(payload, b"hello");
-    // The rest is there for whoever has the socket next.
+    // The rest is there for the next owner of the socket.
     let mut host = over(host, Options::default()).unwrap();
     let frame = host.receiver.receive(Wait::Forever).unwrap().unwrap();
     assert_eq!((frame.header.kind, frame.payload), (5, &b"next"[..]));

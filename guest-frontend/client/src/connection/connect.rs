@@ -25,7 +25,7 @@ const TCP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Longest polling of a program that waits. CUDA polls all the time by default;
 /// this covers short kernels and small graphs, after which being woken costs
-/// little beside the wait. Polling gives the processor to whoever wants it.
+/// little beside the wait. Polling yields the processor.
 const SPIN: Duration = Duration::from_micros(500);
 
 /// A connection on which a session stands.

@@ -221,7 +221,7 @@ impl Link {
                             recovery.reconnects.fetch_add(1, Ordering::Relaxed);
                             return Ok(());
                         }
-                        // Whoever uses it next finds it lost.
+                        // Its next user finds it lost.
                         Err(Broken::Again) if lost.is_none() => return Ok(()),
                         Err(Broken::Again) => "the connection breaks again and again".to_owned(),
                         Err(Broken::Over(why)) => return Err(self.end(LOST, &why)),

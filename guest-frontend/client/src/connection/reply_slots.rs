@@ -97,7 +97,7 @@ impl Slot {
         at: usize,
         read: &mut dyn FnMut(&mut [u8]) -> usize,
     ) -> bool {
-        // Held while the memory is filled: whoever waits for it waits here.
+        // Held while the memory is filled: the waiting thread blocks here.
         let inner = self.inner.lock();
         let waits = self.state.load(Ordering::Relaxed) == WAITING;
         let destination = inner.destination.as_ref().filter(|_| waits);

@@ -73,7 +73,7 @@ pub(crate) enum Backing {
 }
 
 /// Addresses of the shadow region in use. They are free again when nobody
-/// holds them any more, as whoever just looked something up may.
+/// holds them any more, as a thread that just looked it up may.
 #[derive(Debug)]
 pub(crate) struct ShadowPlace {
     base: u64,

@@ -379,7 +379,7 @@ impl Stream {
         })
     }
 
-    /// cuStreamWaitEvent of an event that was recorded in a capture, or in a
+    /// A wait for an event that was recorded in a capture, or in a
     /// stream that captures.
     pub(crate) fn capture_wait(&self, event: &Event) -> Result<()> {
         let point = event
@@ -445,7 +445,7 @@ impl Stream {
         self.note(Work::EventRecord(marked))
     }
 
-    /// cuStreamWaitEvent with CU_EVENT_WAIT_EXTERNAL, likewise.
+    /// A wait with CU_EVENT_WAIT_EXTERNAL, likewise.
     ///
     /// # Errors
     /// `ILLEGAL_STATE` where nothing is captured.

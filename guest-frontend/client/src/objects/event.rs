@@ -34,7 +34,7 @@ pub struct Event {
     stream: Mutex<Option<Arc<Stream>>>,
 }
 
-/// The right to record an event: whoever holds it decides alone in which
+/// The right to record an event: its holder alone decides in which
 /// order records are posted and noted.
 pub(crate) struct Recording<'a> {
     event: &'a Event,
@@ -110,6 +110,19 @@ impl Event {
             return Err(Status::CAPTURED_EVENT);
         }
         Ok(())
+    }
+
+    /// Its handle, if it has a time.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` of an event without timing and of one never recorded;
+    /// `CAPTURED_EVENT` of one last recorded in a capture.
+    pub fn timed_handle(&self) -> Result<EventHandle> {
+        self.check_not_captured()?;
+        if self.flags() & DISABLE_TIMING != 0 || self.recorded().is_none() {
+            return Err(Status::INVALID_HANDLE);
+        }
+        Ok(self.handle())
     }
 
     /// The last record, unless it is known to be reached; all work of the

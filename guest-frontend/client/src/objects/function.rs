@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use paragpu_protocol::handle::{FunctionHandle, ModuleHandle};
 use paragpu_protocol::types::{FunctionInfo, pairs};
@@ -28,6 +28,8 @@ pub struct Module {
     handle: ModuleHandle,
     functions: Mutex<HashMap<String, Arc<Function>>>,
     globals: Mutex<HashMap<String, (u64, u64)>>,
+    /// Names of all its kernels.
+    pub(crate) names: OnceLock<Arc<[String]>>,
     log: String,
 }
 
@@ -86,12 +88,14 @@ impl Module {
             handle,
             functions: Mutex::default(),
             globals: Mutex::default(),
+            names: OnceLock::new(),
             log,
         }
     }
 
     /// The host's name for the module.
-    pub(crate) fn handle(&self) -> ModuleHandle {
+    #[must_use]
+    pub fn handle(&self) -> ModuleHandle {
         self.handle
     }
 
@@ -172,7 +176,8 @@ impl Function {
     }
 
     /// The host's name for the kernel.
-    pub(crate) fn handle(&self) -> FunctionHandle {
+    #[must_use]
+    pub fn handle(&self) -> FunctionHandle {
         self.handle
     }
 

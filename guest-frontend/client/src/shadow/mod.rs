@@ -147,7 +147,7 @@ impl Shadows {
     /// Returns the shadows that the kernel may write to, for
     /// [`after_launch`](Self::after_launch).
     pub(crate) fn before_launch(&self, parameters: &[u8]) -> Result<Visible> {
-        // Before the shadows are looked for: whoever leaves the window makes
+        // Before the shadows are looked for: leaving the window makes
         // them first and says so last. If it is left between this look and
         // the launch, `after_launch` notices by asking again.
         let is_apart = self.window.is_left();

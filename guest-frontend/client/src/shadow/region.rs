@@ -89,7 +89,7 @@ impl Region {
         Arc::clone(&state.agreed)
     }
 
-    /// Whoever has found the shadow already leaves it alone from now on.
+    /// A thread that found the shadow before leaves it alone from now on.
     pub(crate) fn forget(&self) {
         let mut state = self.state.lock();
         state.gone = true;

@@ -39,7 +39,7 @@ pub struct HostRows {
 unsafe impl Send for HostSlice {}
 // SAFETY: as above; it is only read.
 unsafe impl Sync for HostSlice {}
-// SAFETY: as above; whoever writes has exclusive use of its part.
+// SAFETY: as above; a writer has exclusive use of its part.
 unsafe impl Send for HostRows {}
 // SAFETY: as above.
 unsafe impl Sync for HostRows {}

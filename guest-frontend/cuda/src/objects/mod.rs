@@ -24,7 +24,7 @@ use paragpu_client::objects::graph::Graph;
 use paragpu_client::objects::user_object::UserObject;
 use paragpu_client::stream::Stream;
 use paragpu_client::texture::{Array, ArrayLevel, Surface, Texture};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use context::Context;
 use library::{Kernel, Library};
@@ -46,8 +46,8 @@ pub enum Object {
     Stream(InContext<Stream>),
     /// A CUevent.
     Event(InContext<Event>),
-    /// A CUmodule.
-    Module(InContext<Module>),
+    /// A CUmodule, and the handles of its functions.
+    Module(InContext<Module>, Named),
     /// A CUfunction, and the handle of its module.
     Function(InContext<Function>, u64),
     /// A CUlibrary.
@@ -79,6 +79,24 @@ pub struct InContext<T> {
     pub session: &'static Session,
     /// The object.
     pub object: Arc<T>,
+}
+
+/// Handles by name: the same name has the same handle.
+#[derive(Debug, Default)]
+pub struct Named(Mutex<HashMap<String, u64>>);
+
+impl Named {
+    /// The handle of this name; `make` makes it at the first use.
+    pub fn handle(&self, name: &str, make: impl FnOnce() -> *mut c_void) -> *mut c_void {
+        let mut all = self.0.lock();
+        let known = all.get(name).copied();
+        let handle = known.unwrap_or_else(|| {
+            let made = make() as u64;
+            all.insert(name.to_owned(), made);
+            made
+        });
+        std::ptr::without_provenance_mut(usize::try_from(handle).unwrap_or(0))
+    }
 }
 
 /// Texture and surface objects have the values that kernels are given, which

@@ -7,9 +7,10 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use paragpu_abi::{CUcontext, CUctxCreateParams, CUdevice};
+use paragpu_abi::{self as abi, CUcontext, CUctxCreateParams, CUdevice};
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
+use paragpu_protocol::table::CtxSetLimit;
 use parking_lot::Mutex;
 
 use super::boundary::Out;
@@ -53,7 +54,7 @@ fn end_objects(context: &Context) {
     let ended = objects::remove_all(|object| match object {
         Object::Stream(inner) => inner.context == context.handle,
         Object::Event(inner) => inner.context == context.handle,
-        Object::Module(inner) => inner.context == context.handle,
+        Object::Module(inner, _) => inner.context == context.handle,
         Object::Function(inner, _) => inner.context == context.handle,
         Object::Array(inner) => inner.context == context.handle,
         Object::Mipmapped(inner) => inner.context == context.handle,
@@ -72,7 +73,7 @@ fn end_objects(context: &Context) {
         let _ = match &*object {
             Object::Stream(inner) => session.streams().destroy(&inner.object),
             Object::Event(inner) => session.events().destroy(&inner.object),
-            Object::Module(inner) => session.modules().unload(&inner.object),
+            Object::Module(inner, _) => session.modules().unload(&inner.object),
             Object::Array(inner) => super::array::destroy(inner),
             Object::Mipmapped(inner) => session.textures().destroy_array(&inner.object),
             Object::GraphExec(inner) => inner.session.graphs().destroy(&inner.object),
@@ -117,7 +118,7 @@ impl Primary {
         let waited = context.session.synchronize();
         super::library::forget_session(context.session);
         end_objects(context);
-        waited.and_then(|()| context.session.memory().clear())
+        waited.and_then(|()| context.session.virtual_memory().clear_others())
     }
 }
 
@@ -320,28 +321,25 @@ pub(crate) fn cuCtxGetStreamPriorityRange(
     Ok(())
 }
 
-/// A limit that is served. Those of shared memory of graphics contexts
-/// (SHMEM_SIZE, CIG_ENABLED) are not, and a driver without them knows no such
-/// limit: cuBLASLt takes any other answer for a failure.
-fn known_limit(limit: c_int) -> Result<u32> {
-    /// CU_LIMIT_PERSISTING_L2_CACHE_SIZE.
-    const LAST: u32 = 6;
-    let limit = u32::try_from(limit).map_err(|_| Status::INVALID_VALUE)?;
-    if limit > LAST {
+/// The number of a limit, if it is one.
+pub(crate) fn known_limit(limit: c_int) -> Result<u32> {
+    if !(0..=abi::CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED).contains(&limit) {
         return Err(Status::INVALID_VALUE);
     }
-    Ok(limit)
-}
-
-pub(crate) fn cuCtxGetLimit(value: Out<'_, usize>, limit: c_int) -> Result {
-    let limit = known_limit(limit)?;
-    let found = current()?.session.device().limit(limit)?;
-    value.put(usize::try_from(found).unwrap_or(usize::MAX))
+    u32::try_from(limit).map_err(|_| Status::INVALID_VALUE)
 }
 
 pub(crate) fn cuCtxSetLimit(limit: c_int, value: usize) -> Result {
-    let limit = known_limit(limit)?;
-    current()?.session.device().set_limit(limit, value as u64)
+    let known = known_limit(limit)?;
+    let context = current()?;
+    // CUDA lets nobody set these two.
+    if [abi::CU_LIMIT_SHMEM_SIZE, abi::CU_LIMIT_CIG_ENABLED].contains(&limit) {
+        return Err(Status::NOT_PERMITTED);
+    }
+    context.session.call(&CtxSetLimit {
+        limit: known,
+        value: value as u64,
+    })
 }
 
 pub(crate) fn cuCtxGetCacheConfig(config: Out<'_, c_int>) -> Result {

@@ -9,7 +9,7 @@ use paragpu_client::objects::graph::Marked;
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
-use super::{Result, capture, put};
+use super::{Result, capture};
 use crate::current;
 use crate::named_stream;
 use crate::objects::{self, Found, InContext, Object};
@@ -57,18 +57,6 @@ fn record(named: CUevent, stream: CUstream, flags: c_uint) -> Result {
     session.events().record(&event.object, stream)
 }
 
-fn elapsed(milliseconds: *mut f32, start: CUevent, end: CUevent) -> Result<f32> {
-    if milliseconds.is_null() {
-        return Err(Status::INVALID_VALUE);
-    }
-    let (start, end) = (find(start)?, find(end)?);
-    let (start, end) = (inner(&start)?, inner(&end)?);
-    if !std::ptr::eq(start.session, end.session) {
-        return Err(Status::INVALID_HANDLE);
-    }
-    start.session.events().elapsed(&start.object, &end.object)
-}
-
 pub(crate) fn cuEventCreate(event: Out<'_, CUevent>, flags: c_uint) -> Result {
     event.present()?;
     let current = current::current()?;
@@ -111,12 +99,4 @@ pub(crate) fn cuEventSynchronize(event: CUevent) -> Result {
     let event = inner(&found)?;
     capture::permit_unsafe()?;
     event.session.events().synchronize(&event.object)
-}
-
-pub(crate) unsafe fn cuEventElapsedTime(
-    milliseconds: *mut f32,
-    start: CUevent,
-    end: CUevent,
-) -> Result {
-    put(milliseconds, elapsed(milliseconds, start, end)?)
 }

@@ -6,15 +6,20 @@
 //! table and number once. Every other table, the runtime's integrity check
 //! among them, is one that this driver does not have.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::AtomicBool;
 
-use paragpu_abi::{CUcontext, CUdevice, CUresult};
+use paragpu_abi::{
+    CU_STREAM_LEGACY, CUcontext, CUdevice, CUfunction, CUmodule, CUresult, CUstream,
+};
 use paragpu_protocol::status::Status;
 
 use super::boundary::{Boundary, Out};
 use super::{Result, guard, guard_before_init, unsupported};
-use crate::{current, sys::device};
+use crate::{
+    current, named_stream,
+    sys::{device, module},
+};
 
 /// A table's identifier.
 type Id = [u8; 16];
@@ -89,12 +94,13 @@ static THREAD: Table<15> = table!(0:
     1, 2 = current_context, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
 static CONTEXT: Table<63> = table!(1:
     1, 2, 3 = context_device, 4 = context_id, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,
-    17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39,
-    40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62,
+    17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39 = stream_number,
+    40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51 = stream, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62,
     63);
 static TOPOLOGY: Table<16> = table!(2:
     1, 2, 3, 4 = topology, 5, 6, 7, 8, 9, 10, 11, 12, 13 = free_topology, 14, 15, 16);
-static MODULE: Table<15> = table!(3: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+static MODULE: Table<15> =
+    table!(3: 1, 2, 3, 4, 5, 6, 7 = module_functions, 8, 9, 10, 11, 12, 13, 14, 15);
 
 /// The table with this identifier.
 pub(super) fn find(id: &Id) -> Option<*const c_void> {
@@ -162,6 +168,44 @@ unsafe extern "C" fn context_id(context: CUcontext, place: *mut u64) -> CUresult
     })
 }
 
+/// What function 39 takes for a stream of this context: its handle. NVIDIA's
+/// driver gives another pointer, which only that function reads.
+///
+/// # Safety
+/// `place` is null or writable.
+unsafe extern "C" fn stream(
+    context: CUcontext,
+    stream: CUstream,
+    place: *mut CUstream,
+) -> CUresult {
+    guard(|| {
+        current::find_or_current(context)?;
+        let handle = match stream.addr() {
+            0 => CU_STREAM_LEGACY,
+            _ => stream,
+        };
+        named_stream::named(handle)?;
+        // SAFETY: as the caller promises.
+        unsafe { Out::take(place) }.put(handle)
+    })
+}
+
+/// As cuStreamGetId, in 32 bits. Callers have a larger place, which they clear.
+///
+/// # Safety
+/// `place` is null or writable.
+unsafe extern "C" fn stream_number(
+    _context: CUcontext,
+    stream: CUstream,
+    place: *mut u32,
+) -> CUresult {
+    guard(|| {
+        let id = named_stream::named(stream)?.id()?;
+        // SAFETY: as the caller promises.
+        unsafe { Out::take(place) }.put(id as u32)
+    })
+}
+
 /// Two arrays with a byte for each TPC of the GPU: its cluster, its number there.
 ///
 /// # Safety
@@ -204,6 +248,30 @@ unsafe extern "C" fn free_topology(clusters: *mut u8, numbers: *mut u8) -> CUres
     })
 }
 
+/// Calls back for the functions of a module until the callback returns
+/// something else than 0; returns 1 then.
+///
+/// # Safety
+/// `callback` is null or a function that may be called with `user` and functions.
+unsafe extern "C" fn module_functions(
+    context: CUcontext,
+    module: CUmodule,
+    callback: Option<unsafe extern "C" fn(*mut c_void, CUfunction) -> c_int>,
+    user: *mut c_void,
+) -> CUresult {
+    /// The callback ended the enumeration.
+    const ENDED: Status = Status(1);
+    guard(|| {
+        let callback = callback.ok_or(Status::INVALID_VALUE)?;
+        current::find_or_current(context)?;
+        let ended = module::for_each_function(module, |function| {
+            // SAFETY: as the caller promises.
+            unsafe { callback(user, function) != 0 }
+        })?;
+        if ended { Err(ENDED) } else { Ok(()) }
+    })
+}
+
 /// Refuses null.
 pub(super) fn known(id: Option<&Id>) -> Result<*const c_void> {
     id.and_then(find).ok_or(Status::NOT_FOUND)
@@ -235,9 +303,9 @@ mod tests {
     #[test]
     fn what_is_not_served_says_so() {
         assert_eq!(unserved::<2, 4>(), 801);
-        // SAFETY: functions of this type stand at every number but three.
+        // SAFETY: functions of this type stand at every number that is not served.
         let call: extern "C" fn() -> CUresult =
-            unsafe { std::mem::transmute(CONTEXT.functions[50].0) };
+            unsafe { std::mem::transmute(CONTEXT.functions[49].0) };
         assert_eq!(call(), 801);
     }
 

@@ -1,15 +1,15 @@
 //! What our runtime library asks of this one beyond CUDA's interface.
 //!
 //! `libcudart` looks the function up with `dlsym`. Where it is missing, as in
-//! NVIDIA's driver, it calls cuCtxGetCurrent and cuCtxGetDevice instead. With
-//! it, a call of the runtime learns the thread's context by reading memory: no
-//! second guard, and no call.
+//! NVIDIA's driver, it calls cuCtxGetCurrent instead. With it, a call of the
+//! runtime learns the thread's context by reading memory, without a second
+//! guard.
 
 use crate::current::{self, ThreadContext};
 
 /// The calling thread's current context. The address stays the same, and
-/// readable, until the thread ends; each thread asks once and keeps it. What is
-/// there changes only in calls that this thread makes.
+/// readable, until the thread ends. What is there changes only in calls that
+/// this thread makes.
 #[unsafe(no_mangle)]
 pub extern "C" fn paragpu_thread_context() -> *const ThreadContext {
     current::shown()
@@ -18,6 +18,12 @@ pub extern "C" fn paragpu_thread_context() -> *const ThreadContext {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_shown_begins_with_the_context() {
+        // `libcudart` reads the first word only.
+        assert_eq!(std::mem::offset_of!(ThreadContext, context), 0);
+    }
 
     #[test]
     fn a_thread_without_a_context_shows_none() {

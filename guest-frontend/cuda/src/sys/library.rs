@@ -78,6 +78,7 @@ fn find_kernel(kernel: CUkernel) -> Result<Found> {
         .ok_or(Status::INVALID_HANDLE)
 }
 
+/// The kernel of this name.
 fn find_by_name(place: CUlibrary, name: &str) -> Result<CUkernel> {
     let library = find(place)?;
     if let Some(known) = library.known_kernel(name) {
@@ -99,11 +100,12 @@ pub fn module_handle(library: CUlibrary) -> Result<CUmodule> {
     let current = current::current()?;
     let object = inner.module(current.session)?;
     let made = inner.module_handle(current.ordinal, || {
-        objects::insert(Object::Module(InContext {
+        let inner = InContext {
             context: 0,
             session: current.session,
             object,
-        })) as u64
+        };
+        objects::insert(Object::Module(inner, objects::Named::default())) as u64
     });
     Ok(handle(made))
 }
@@ -173,7 +175,9 @@ pub(crate) fn cuLibraryUnload(library: CUlibrary) -> Result {
         _ => false,
     });
     for module in handles {
-        objects::remove(handle(module), |object| matches!(object, Object::Module(_)));
+        objects::remove(handle(module), |object| {
+            matches!(object, Object::Module(..))
+        });
     }
     ended
         .take_modules()
@@ -188,6 +192,31 @@ pub(crate) fn cuLibraryGetKernel(
 ) -> Result {
     place.present()?;
     place.put(find_by_name(library, name.get()?)?)
+}
+
+/// The names of a library's kernels.
+fn kernel_names(library: CUlibrary) -> Result<Arc<[String]>> {
+    let session = any_session()?;
+    let module = find(library)?.module(session)?;
+    session.modules().function_names(&module)
+}
+
+pub(crate) fn cuLibraryGetKernelCount(count: Out<'_, c_uint>, library: CUlibrary) -> Result {
+    let names = kernel_names(library)?;
+    count.put(c_uint::try_from(names.len()).unwrap_or(c_uint::MAX))
+}
+
+pub(crate) unsafe fn cuLibraryEnumerateKernels(
+    kernels: *mut CUkernel,
+    number: c_uint,
+    library: CUlibrary,
+) -> Result {
+    present(kernels)?;
+    let names = kernel_names(library)?;
+    for (at, name) in names.iter().take(number as usize).enumerate() {
+        kernels.add(at).write(find_by_name(library, name)?);
+    }
+    Ok(())
 }
 
 pub(crate) fn cuLibraryGetModule(place: Out<'_, CUmodule>, library: CUlibrary) -> Result {

@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use paragpu_abi::CUresult;
 use paragpu_protocol::status::Status;
 
+use crate::crossing;
+
 /// What a function ends with.
 pub(crate) type Result<T = (), E = Status> = std::result::Result<T, E>;
 
@@ -50,6 +52,7 @@ pub mod pool;
 pub mod stream;
 pub mod texture;
 pub mod user_object;
+pub mod virtual_memory;
 
 /// What the library exports and serves, as the description of the driver's
 /// interface declares it (protocol/interface/driver).

@@ -47,11 +47,14 @@ unsafe fn load(place: *mut CUmodule, image: &[u8], options: &Options) -> Result 
     let object = load_image(current.session, image, options)?;
     put(
         place,
-        objects::insert(Object::Module(InContext {
-            context: current.handle,
-            session: current.session,
-            object,
-        })),
+        objects::insert(Object::Module(
+            InContext {
+                context: current.handle,
+                session: current.session,
+                object,
+            },
+            objects::Named::default(),
+        )),
     )
 }
 
@@ -77,15 +80,17 @@ fn handle(number: u64) -> *mut c_void {
     std::ptr::without_provenance_mut(usize::try_from(number).unwrap_or(0))
 }
 
-fn find(module: CUmodule) -> Result<Found> {
+/// The module with this handle.
+pub fn find(module: CUmodule) -> Result<Found> {
     objects::find(module)
-        .filter(|found| matches!(***found, Object::Module(_)))
+        .filter(|found| matches!(***found, Object::Module(..)))
         .ok_or(Status::INVALID_HANDLE)
 }
 
-fn inner(found: &Found) -> Result<&InContext<Module>> {
+/// What was found.
+pub fn inner(found: &Found) -> Result<&InContext<Module>> {
     match &***found {
-        Object::Module(inner) => Ok(inner),
+        Object::Module(inner, _) => Ok(inner),
         _ => Err(Status::INVALID_HANDLE),
     }
 }
@@ -220,8 +225,8 @@ pub(crate) unsafe fn cuModuleLoadFatBinary(module: *mut CUmodule, image: *const 
 }
 
 pub(crate) fn cuModuleUnload(module: CUmodule) -> Result {
-    let ended = objects::remove(module, |object| matches!(object, Object::Module(_)));
-    let Some(Object::Module(inner)) = ended.as_deref() else {
+    let ended = objects::remove(module, |object| matches!(object, Object::Module(..)));
+    let Some(Object::Module(inner, _)) = ended.as_deref() else {
         return Err(Status::INVALID_HANDLE);
     };
     let handle = module as u64;
@@ -246,20 +251,60 @@ pub(crate) fn cuModuleGetFunction(
     name: Text<'_>,
 ) -> Result {
     function.present()?;
+    function.put(function_of(module, &find(module)?, name.get()?)?)
+}
+
+/// The handle of a module's kernel.
+fn function_of(module: CUmodule, found: &Found, name: &str) -> Result<CUfunction> {
+    let Object::Module(inner, functions) = &***found else {
+        return Err(Status::INVALID_HANDLE);
+    };
+    let object = inner.session.modules().function(&inner.object, name)?;
+    Ok(functions.handle(name, || {
+        objects::insert(Object::Function(
+            InContext {
+                context: inner.context,
+                session: inner.session,
+                object,
+            },
+            module as u64,
+        ))
+    }))
+}
+
+/// Calls `each` with the functions of a module, in the order of their
+/// enumeration, until it says that it is done; returns whether it did.
+pub fn for_each_function(
+    module: CUmodule,
+    mut each: impl FnMut(CUfunction) -> bool,
+) -> Result<bool> {
     let found = find(module)?;
-    let module_object = inner(&found)?;
-    let object = module_object
-        .session
-        .modules()
-        .function(&module_object.object, name.get()?)?;
-    function.put(objects::insert(Object::Function(
-        InContext {
-            context: module_object.context,
-            session: module_object.session,
-            object,
-        },
-        module as u64,
-    )))
+    let inner = inner(&found)?;
+    let names = inner.session.modules().function_names(&inner.object)?;
+    for name in &*names {
+        if each(function_of(module, &found, name)?) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+pub(crate) unsafe fn cuModuleEnumerateFunctions(
+    functions: *mut CUfunction,
+    number: c_uint,
+    module: CUmodule,
+) -> Result {
+    present(functions)?;
+    let (mut at, most) = (0, number as usize);
+    for_each_function(module, |function| {
+        if at < most {
+            // SAFETY: the program gives room for `number` functions.
+            unsafe { functions.add(at).write(function) };
+            at += 1;
+        }
+        at >= most
+    })?;
+    Ok(())
 }
 
 pub(crate) fn cuModuleGetGlobal_v2(
@@ -309,7 +354,7 @@ pub(crate) fn cuFuncGetModule(module: Out<'_, CUmodule>, function: CUfunction) -
         Object::Function(_, of)
             if matches!(
                 objects::find(handle(*of)).as_deref().map(|found| &**found),
-                Some(Object::Module(_))
+                Some(Object::Module(..))
             ) =>
         {
             module.put(handle(*of))

@@ -85,23 +85,23 @@ unsafe fn put_potential(
     put(block, size)
 }
 
-pub(crate) unsafe fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
-    number: *mut c_int,
+pub(crate) fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+    number: Out<'_, c_int>,
     function: CUfunction,
     block_size: c_int,
     shared: usize,
 ) -> Result {
-    put(number, blocks(function, block_size, shared, 0)?)
+    number.put(blocks(function, block_size, shared, 0)?)
 }
 
-pub(crate) unsafe fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-    number: *mut c_int,
+pub(crate) fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    number: Out<'_, c_int>,
     function: CUfunction,
     block_size: c_int,
     shared: usize,
     flags: c_uint,
 ) -> Result {
-    put(number, blocks(function, block_size, shared, flags)?)
+    number.put(blocks(function, block_size, shared, flags)?)
 }
 
 pub(crate) unsafe fn cuOccupancyMaxPotentialBlockSize(
@@ -127,8 +127,8 @@ pub(crate) unsafe fn cuOccupancyMaxPotentialBlockSizeWithFlags(
     put_potential(grid, block, function, shared_of, shared, limit, flags)
 }
 
-pub(crate) unsafe fn cuOccupancyAvailableDynamicSMemPerBlock(
-    bytes: *mut usize,
+pub(crate) fn cuOccupancyAvailableDynamicSMemPerBlock(
+    bytes: Out<'_, usize>,
     function: CUfunction,
     number: c_int,
     block_size: c_int,
@@ -139,7 +139,7 @@ pub(crate) unsafe fn cuOccupancyAvailableDynamicSMemPerBlock(
         .session
         .modules()
         .occupancy_dynamic_shared(function, number, block_size)?;
-    put(bytes, usize::try_from(found).unwrap_or(usize::MAX))
+    bytes.put(usize::try_from(found).unwrap_or(usize::MAX))
 }
 
 pub(crate) unsafe fn cuOccupancyMaxActiveClusters(

@@ -109,7 +109,7 @@ unsafe fn attribute(place: *mut c_void, which: c_int, known: &Known) -> Result {
         MEMORY_TYPE => place.cast::<c_uint>().write(known.kind),
         DEVICE_POINTER => {
             if let (Some(host), true) = (known.host, known.kind == HOST) {
-                // Whoever asks may give it to a kernel.
+                // The caller may give it to a kernel.
                 let _ = known.session.host().device_address(host);
             }
             place.cast::<u64>().write(known.device);

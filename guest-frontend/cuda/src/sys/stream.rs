@@ -107,9 +107,7 @@ pub(crate) unsafe fn cuStreamGetPriority(stream: CUstream, priority: *mut c_int)
 }
 
 pub(crate) fn cuStreamGetId(stream: CUstream, id: Out<'_, u64>) -> Result {
-    let named = named_stream::named(stream)?;
-    let (session, stream) = named.both()?;
-    id.put(u64::from(session.ordinal()) << 48 | stream.handle().0)
+    id.put(named_stream::named(stream)?.id()?)
 }
 
 pub(crate) fn cuStreamGetDevice(stream: CUstream, device: Out<'_, CUdevice>) -> Result {

@@ -43,11 +43,23 @@ pub struct Device {
 pub struct Runtime {
     /// The driver.
     pub driver: &'static Driver,
+    shown: Option<Shown>,
     /// Its devices, by ordinal. Never empty.
     pub devices: Vec<Device>,
 }
 
-static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
+/// `paragpu_thread_context` of our `libcuda.so.1`: where the calling thread's
+/// current context is shown.
+type Shown = unsafe extern "C" fn() -> *const CUcontext;
+
+/// `libcuda.so.1`.
+struct Library {
+    driver: Driver,
+    /// NVIDIA's driver does not have it.
+    shown: Option<Shown>,
+}
+
+static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
 static RUNTIME: OnceLock<Result<Runtime>> = OnceLock::new();
 /// Set in a child that was forked after the driver was initialized.
 static FORKED: AtomicBool = AtomicBool::new(false);
@@ -57,7 +69,11 @@ static FORKED: AtomicBool = AtomicBool::new(false);
 /// # Errors
 /// `cudaErrorInsufficientDriver` where there is no `libcuda.so.1`.
 pub fn driver() -> Result<&'static Driver> {
-    DRIVER
+    library().map(|library| &library.driver)
+}
+
+fn library() -> Result<&'static Library> {
+    LIBRARY
         .get_or_init(open)
         .as_ref()
         .ok_or(Error::new(abi::cudaErrorInsufficientDriver))
@@ -65,7 +81,7 @@ pub fn driver() -> Result<&'static Driver> {
 
 /// Opens the driver library; it stays open until the process ends.
 #[cfg(not(test))]
-fn open() -> Option<Driver> {
+fn open() -> Option<Library> {
     // SAFETY: a plain dlopen and dlsym; the library's initializers are its own
     // concern, and the table declares its functions as cuda.h does.
     unsafe {
@@ -73,17 +89,25 @@ fn open() -> Option<Driver> {
         if library.is_null() {
             return None;
         }
-        Some(Driver::resolve(&|name: &str| {
+        let driver = Driver::resolve(&|name: &str| {
             CString::new(name).map_or(ptr::null_mut(), |name| libc::dlsym(library, name.as_ptr()))
-        }))
+        });
+        let shown = libc::dlsym(library, c"paragpu_thread_context".as_ptr());
+        // The name is ours alone, so the type is, too.
+        let shown = std::mem::transmute::<*mut c_void, Option<Shown>>(shown);
+        Some(Library { driver, shown })
     }
 }
 
 /// Tests run on a driver of their own, which records what it is asked.
 #[cfg(test)]
-fn open() -> Option<Driver> {
+fn open() -> Option<Library> {
     // SAFETY: the fake's functions are declared as the table's.
-    Some(unsafe { Driver::resolve(&super::fake::lookup) })
+    let driver = unsafe { Driver::resolve(&super::fake::lookup) };
+    Some(Library {
+        driver,
+        shown: None,
+    })
 }
 
 /// The initialized runtime.
@@ -122,7 +146,7 @@ pub fn started() -> Option<&'static Runtime> {
 
 #[cold]
 fn start() -> Result<Runtime> {
-    let driver = driver()?;
+    let Library { driver, shown } = library()?;
     // SAFETY: driver functions called as the manual says.
     unsafe {
         let mut version = 0;
@@ -152,7 +176,11 @@ fn start() -> Result<Runtime> {
         // The driver's threads do not exist in a forked child, so that the
         // child could only hang.
         libc::pthread_atfork(None, None, Some(mark_forked));
-        Ok(Runtime { driver, devices })
+        Ok(Runtime {
+            driver,
+            shown: *shown,
+            devices,
+        })
     }
 }
 
@@ -227,11 +255,23 @@ impl Runtime {
         Ok(())
     }
 
-    /// The thread's context; null if it has none, or one that a reset ended.
-    pub fn current(&self) -> Result<CUcontext> {
+    /// cuCtxGetCurrent. Every call of the runtime begins with it, so our own
+    /// driver shows the answer in memory: no second guard, and no lookup.
+    fn context_of_driver(&self) -> Result<CUcontext> {
+        if let Some(shown) = self.shown {
+            // SAFETY: the place is readable until this thread ends, begins with
+            // the context, and is written only in calls that this thread makes.
+            return Ok(unsafe { *shown() });
+        }
         let mut context = ptr::null_mut();
         // SAFETY: it writes one handle, to a place of ours.
         unsafe { self.driver.cuCtxGetCurrent(&mut context) }?;
+        Ok(context)
+    }
+
+    /// The thread's context; null if it has none, or one that a reset ended.
+    pub fn current(&self) -> Result<CUcontext> {
+        let context = self.context_of_driver()?;
         let binding = thread::with(|thread| thread.binding.get());
         if context == binding.context
             && !context.is_null()

@@ -1,9 +1,9 @@
 //! Versions, driver entry points and the profiler (CUDA Runtime API, chapters
 //! "Version Management", "Driver Entry Point Access", "Profiler Control").
 
-use super::boundary::{In, Out};
+use super::boundary::Out;
+use super::present;
 use super::runtime::{VERSION, context, driver};
-use super::{fail, present};
 use crate::error::Result;
 use paragpu_abi as abi;
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -70,14 +70,6 @@ pub(crate) unsafe fn cudaGetDriverEntryPointByVersion_ptsz(
         own(flags),
         status,
     )
-}
-
-pub(crate) fn cudaGetExportTable(
-    table: Out<'_, *const c_void>,
-    _identifier: In<'_, abi::CUuuid>,
-) -> Result {
-    table.put(ptr::null())?;
-    fail(abi::cudaErrorSymbolNotFound)
 }
 
 pub(crate) fn cudaProfilerStart() -> Result {

@@ -1,4 +1,4 @@
-//! Events: none is forwarded, so that whoever waits for one waits in vain.
+//! Events: none is forwarded, so a wait for one times out.
 
 use std::collections::BTreeSet;
 use std::ffi::{c_uint, c_ulonglong};

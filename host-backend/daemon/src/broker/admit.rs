@@ -185,7 +185,7 @@ impl Broker {
     }
 
     /// Hands a guest that connected again to the worker that has its session.
-    /// Whoever has the token may: it is the session's secret, and the guest
+    /// The owner of the token may: it is the session's secret, and the guest
     /// may come over another communicator, from where it has another name.
     pub(super) fn resume(&mut self, guest: Guest, asked: &Asked) {
         let token = asked.hello.token;

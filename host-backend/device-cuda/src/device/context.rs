@@ -17,14 +17,6 @@ impl ContextDevice for CudaDevice {
         Ok(true)
     }
 
-    fn context_set_limit(&mut self, limit: u32, value: u64) -> Result<()> {
-        self.context.set_limit(limit as i32, value)
-    }
-
-    fn context_limit(&mut self, limit: u32) -> Result<u64> {
-        self.context.limit(limit as i32)
-    }
-
     fn topology(&mut self) -> Result<[u8; 256]> {
         self.context.topology()
     }

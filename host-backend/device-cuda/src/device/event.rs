@@ -26,9 +26,4 @@ impl EventDevice for CudaDevice {
     fn event_query(&mut self, event: EventId) -> Result<bool> {
         self.context.event_query(find(&self.events, event.0)?)
     }
-
-    fn event_elapsed(&mut self, start: EventId, end: EventId) -> Result<f32> {
-        let (start, end) = (find(&self.events, start.0)?, find(&self.events, end.0)?);
-        self.context.event_elapsed(start, end)
-    }
 }

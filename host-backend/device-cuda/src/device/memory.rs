@@ -3,7 +3,7 @@
 use super::{CudaDevice, HASH, MOST_IMPORTED, find, stream};
 use crate::hash;
 use crate::retired::Leaving;
-use paragpu_device::{Error, FunctionId, Launch, MemoryDevice, PeerId, Result, StreamId};
+use paragpu_device::{Access, Error, FunctionId, Launch, MemoryDevice, PeerId, Result, StreamId};
 use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::MemoryInfo;
@@ -25,6 +25,14 @@ impl MemoryDevice for CudaDevice {
             size,
             handle,
         })
+    }
+
+    fn memory_alias(&mut self, address: u64, size: u64, memory: u64, access: Access) -> Result<()> {
+        let handle = self.memory.backing(memory, size)?;
+        self.make_room(address, size)?;
+        self.context.alias(address, size, handle, access)?;
+        self.memory.add_alias(address, size);
+        Ok(())
     }
 
     fn memory_domain(&self) -> Option<[u8; 16]> {

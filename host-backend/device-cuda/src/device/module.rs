@@ -72,6 +72,11 @@ impl ModuleDevice for CudaDevice {
         })
     }
 
+    fn module_functions(&mut self, module: ModuleId) -> Result<Vec<String>> {
+        let loaded = find(&self.modules, module.0)?;
+        self.context.function_names(&loaded.module)
+    }
+
     fn module_global(&mut self, module: ModuleId, name: &str) -> Result<(u64, u64)> {
         let loaded = find(&self.modules, module.0)?;
         let (address, size) = self.context.global(&loaded.module, &c_name(name)?)?;
@@ -117,48 +122,8 @@ impl ModuleDevice for CudaDevice {
         })
     }
 
-    fn function_set_attribute(
-        &mut self,
-        function: FunctionId,
-        attribute: u32,
-        value: i32,
-    ) -> Result<()> {
-        let kernel = find(&self.functions, function.0)?;
-        self.context
-            .function_set_attribute(&kernel.function, attribute as i32, value)
-    }
-
-    fn function_set_cache_config(&mut self, function: FunctionId, config: u32) -> Result<()> {
-        let kernel = find(&self.functions, function.0)?;
-        self.context
-            .function_set_cache_config(&kernel.function, config as i32)
-    }
-
-    fn occupancy_blocks(
-        &mut self,
-        function: FunctionId,
-        block_size: i32,
-        dynamic_shared: u64,
-        flags: u32,
-    ) -> Result<i32> {
-        let kernel = find(&self.functions, function.0)?;
-        self.context
-            .occupancy_blocks(&kernel.function, block_size, dynamic_shared, flags)
-    }
-
     fn occupancy_clusters(&mut self, launch: &Launch<'_>) -> Result<i32> {
         let kernel = find(&self.functions, launch.function.0)?;
         self.context.occupancy_clusters(launch, &kernel.function)
-    }
-
-    fn occupancy_dynamic_shared(
-        &mut self,
-        function: FunctionId,
-        blocks: i32,
-        block_size: i32,
-    ) -> Result<u64> {
-        let kernel = find(&self.functions, function.0)?;
-        self.context
-            .occupancy_shared(&kernel.function, blocks, block_size)
     }
 }

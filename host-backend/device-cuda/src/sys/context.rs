@@ -67,20 +67,6 @@ impl Context {
         // SAFETY: no arguments.
         check(unsafe { (self.driver.cuCtxSynchronize)() })
     }
-
-    /// cuCtxSetLimit.
-    pub fn set_limit(&self, limit: c_int, value: u64) -> Result<()> {
-        // SAFETY: numbers.
-        check(unsafe { (self.driver.cuCtxSetLimit)(limit, value as usize) })
-    }
-
-    /// cuCtxGetLimit.
-    pub fn limit(&self, limit: c_int) -> Result<u64> {
-        let mut value = 0;
-        // SAFETY: an out-parameter.
-        check(unsafe { (self.driver.cuCtxGetLimit)(&mut value, limit) })?;
-        Ok(value as u64)
-    }
 }
 
 impl Drop for Context {

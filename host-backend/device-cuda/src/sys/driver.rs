@@ -8,40 +8,12 @@ use core::ffi::{c_char, c_int, c_uchar, c_uint, c_ushort, c_void};
 use paragpu_abi::{
     CUDA_ARRAY3D_DESCRIPTOR, CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY3D, CUDA_RESOURCE_DESC,
     CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUarray, CUcontext, CUdevice, CUdeviceptr, CUevent,
-    CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUhostFn, CUlaunchConfig, CUmipmappedArray,
-    CUmodule, CUresult, CUstream, CUsurfObject, CUtexObject, CUuuid, cudaHostNodeParams,
-    cudaLaunchAttributeValue, cudaMemsetParams,
+    CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUhostFn, CUlaunchConfig, CUmemAllocationProp,
+    CUmipmappedArray, CUmodule, CUresult, CUstream, CUsurfObject, CUtexObject, CUuuid,
+    cudaHostNodeParams, cudaLaunchAttributeValue, cudaMemAccessDesc, cudaMemsetParams,
 };
 use paragpu_device::{Error, Result};
 use paragpu_protocol::status::Status;
-
-/// Physical memory of a device, as the driver names it.
-type CUmemGenericAllocationHandle = u64;
-
-/// CUDA Driver API, Virtual Memory Management.
-#[repr(C)]
-pub struct CUmemAllocationProp {
-    pub allocation_type: u32,
-    pub handle_types: c_int,
-    pub location: MemLocation,
-    pub win32: *mut c_void,
-    pub flags: [u8; 8],
-}
-
-/// CUmemLocation.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct MemLocation {
-    pub kind: u32,
-    pub id: c_int,
-}
-
-/// Who may use mapped memory, and how.
-#[repr(C)]
-pub struct CUmemAccessDesc {
-    pub location: MemLocation,
-    pub flags: u32,
-}
 
 macro_rules! driver {
     ($( $symbol:ident ( $($type:ty),* ); )*) => {

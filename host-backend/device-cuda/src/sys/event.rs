@@ -34,14 +34,4 @@ impl Context {
         // SAFETY: the event is alive.
         check_query(unsafe { (self.driver.cuEventQuery)(event.raw()) })
     }
-
-    /// cuEventElapsedTime.
-    pub fn event_elapsed(&self, start: &Event, end: &Event) -> Result<f32> {
-        let mut milliseconds = 0.0;
-        // SAFETY: both are alive; an out-parameter.
-        check(unsafe {
-            (self.driver.cuEventElapsedTime)(&mut milliseconds, start.raw(), end.raw())
-        })?;
-        Ok(milliseconds)
-    }
 }

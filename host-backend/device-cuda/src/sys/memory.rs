@@ -4,11 +4,12 @@ use core::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
-use paragpu_device::{Error, Result};
+use paragpu_abi::{CUmemAllocationProp, cudaMemAccessDesc, cudaMemLocation};
+use paragpu_device::{Access, Error, Result};
 use paragpu_protocol::status::Status;
 
 use super::Context;
-use super::driver::{CUmemAccessDesc, CUmemAllocationProp, MemLocation, check};
+use super::driver::check;
 
 /// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
 const DESCRIPTOR: c_int = 1;
@@ -53,11 +54,11 @@ impl Context {
     pub fn map(&self, address: u64, size: u64) -> Result<u64> {
         let d = &self.driver;
         let property = CUmemAllocationProp {
-            allocation_type: 1,
-            handle_types: DESCRIPTOR, // another worker can take it over
+            r#type: 1,
+            requestedHandleTypes: DESCRIPTOR, // another worker can take it over
             location: self.location(),
-            win32: ptr::null_mut(),
-            flags: [0; 8],
+            win32HandleMetaData: ptr::null_mut(),
+            allocFlags: [0; 8],
         };
         let mut handle = 0;
         // SAFETY: a complete property record and an out-parameter.
@@ -73,27 +74,41 @@ impl Context {
         match zeroed {
             Ok(()) => Ok(handle),
             Err(error) => {
-                let _ = self.unmap(address, size, handle);
+                let _ = self.unmap(address, size, Some(handle));
                 Err(error)
             }
         }
     }
 
-    fn location(&self) -> MemLocation {
-        MemLocation {
-            kind: 1,
+    fn location(&self) -> cudaMemLocation {
+        cudaMemLocation {
+            r#type: 1,
             id: self.device,
         }
     }
 
     /// Maps an allocation at `address`, or releases it.
     fn place(&self, address: u64, size: u64, handle: u64) -> Result<()> {
+        let placed = self.alias(address, size, handle, Access::ReadWrite);
+        if placed.is_err() {
+            // SAFETY: the handle was just made, and is not used again.
+            unsafe { (self.driver.cuMemRelease)(handle) };
+        }
+        placed
+    }
+
+    /// Maps the first bytes of an allocation at `address` of a reservation,
+    /// where nothing is mapped.
+    pub fn alias(&self, address: u64, size: u64, handle: u64, access: Access) -> Result<()> {
         let d = &self.driver;
-        let access = CUmemAccessDesc {
+        let access = cudaMemAccessDesc {
             location: self.location(),
-            flags: 3,
+            flags: match access {
+                Access::Read => 1,
+                Access::ReadWrite => 3,
+            },
         };
-        // SAFETY: the range lies in a reservation of this context, and the handle was just made.
+        // SAFETY: the range lies in a reservation of this context, and the handle is alive.
         let mapped =
             check(unsafe { (d.cuMemMap)(address, size as usize, 0, handle, 0) }).and_then(|()| {
                 // SAFETY: the range was just mapped.
@@ -101,10 +116,7 @@ impl Context {
             });
         if mapped.is_err() {
             // SAFETY: undoes what was done; a range not mapped is refused.
-            unsafe {
-                (d.cuMemUnmap)(address, size as usize);
-                (d.cuMemRelease)(handle);
-            }
+            unsafe { (d.cuMemUnmap)(address, size as usize) };
         }
         mapped
     }
@@ -155,17 +167,21 @@ impl Context {
 
     /// Undoes [`open_peer`](Self::open_peer); no copy uses the range any more.
     pub fn close_peer(&self, Span { address, size }: Span, handle: u64) -> Result<()> {
-        self.unmap(address, size, handle)?;
+        self.unmap(address, size, Some(handle))?;
         // SAFETY: the range is `open_peer`'s, and nothing is mapped there any more.
         check(unsafe { (self.driver.cuMemAddressFree)(address, size as usize) })
     }
 
-    /// Undoes [`map`](Self::map) or [`import`](Self::import); no work may use the range any more.
-    pub fn unmap(&self, address: u64, size: u64, handle: u64) -> Result<()> {
-        // SAFETY: the caller hands back what `map` or `import` gave.
+    /// Undoes [`map`](Self::map) or [`import`](Self::import), or [`alias`](Self::alias)
+    /// without a handle; no work may use the range any more.
+    pub fn unmap(&self, address: u64, size: u64, handle: Option<u64>) -> Result<()> {
+        // SAFETY: the caller hands back what was mapped.
         check(unsafe { (self.driver.cuMemUnmap)(address, size as usize) })?;
-        // SAFETY: as above; the handle is not used again.
-        check(unsafe { (self.driver.cuMemRelease)(handle) })
+        match handle {
+            // SAFETY: as above; the handle is not used again.
+            Some(handle) => check(unsafe { (self.driver.cuMemRelease)(handle) }),
+            None => Ok(()),
+        }
     }
 
     /// Free and total bytes of the device.

@@ -10,6 +10,7 @@ mod info;
 mod launch;
 mod memory;
 mod module;
+mod native;
 pub mod nvml;
 mod resources;
 mod stream;

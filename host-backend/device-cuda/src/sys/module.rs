@@ -4,6 +4,7 @@ use core::ffi::{CStr, c_int, c_void};
 use std::ptr;
 
 use paragpu_device::{Error, Result};
+use paragpu_protocol::status::Status;
 
 use super::Context;
 use super::driver::{check, text_of};
@@ -66,6 +67,31 @@ impl Context {
         Ok(Function::new(function))
     }
 
+    /// cuModuleEnumerateFunctions: the names of a module's kernels.
+    pub fn function_names(&self, module: &Module) -> Result<Vec<String>> {
+        let mut count = 0;
+        // SAFETY: the module is alive; an out-parameter.
+        check(unsafe { (self.driver.cuModuleGetFunctionCount)(&mut count, module.raw()) })?;
+        let mut functions = vec![ptr::null_mut(); count as usize];
+        // SAFETY: as above, and there is room for `count` functions.
+        check(unsafe {
+            (self.driver.cuModuleEnumerateFunctions)(functions.as_mut_ptr(), count, module.raw())
+        })?;
+        let name = |function| {
+            let mut name = ptr::null();
+            // SAFETY: the driver just gave the function; an out-parameter.
+            check(unsafe { (self.driver.cuFuncGetName)(&mut name, function) })?;
+            if name.is_null() {
+                return Err(Status::NOT_FOUND.into());
+            }
+            // SAFETY: a C string of the driver's, which lives as the module.
+            Ok(unsafe { CStr::from_ptr(name) }
+                .to_string_lossy()
+                .into_owned())
+        };
+        functions.into_iter().map(name).collect()
+    }
+
     /// cuModuleGetGlobal.
     pub fn global(&self, module: &Module, name: &CStr) -> Result<(u64, u64)> {
         let (mut address, mut size) = (0, 0);
@@ -92,61 +118,5 @@ impl Context {
             (self.driver.cuFuncGetParamInfo)(function.raw(), index, &mut offset, &mut size)
         })?;
         Ok((offset, size))
-    }
-
-    /// cuFuncSetAttribute.
-    pub fn function_set_attribute(
-        &self,
-        function: &Function,
-        name: c_int,
-        value: i32,
-    ) -> Result<()> {
-        // SAFETY: the function is alive.
-        check(unsafe { (self.driver.cuFuncSetAttribute)(function.raw(), name, value) })
-    }
-
-    /// cuFuncSetCacheConfig.
-    pub fn function_set_cache_config(&self, function: &Function, config: c_int) -> Result<()> {
-        // SAFETY: the function is alive.
-        check(unsafe { (self.driver.cuFuncSetCacheConfig)(function.raw(), config) })
-    }
-
-    /// cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags.
-    pub fn occupancy_blocks(
-        &self,
-        function: &Function,
-        threads: i32,
-        shared: u64,
-        flags: u32,
-    ) -> Result<i32> {
-        let mut blocks = 0;
-        // SAFETY: the function is alive; an out-parameter.
-        check(unsafe {
-            (self
-                .driver
-                .cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags)(
-                &mut blocks,
-                function.raw(),
-                threads,
-                shared as usize,
-                flags,
-            )
-        })?;
-        Ok(blocks)
-    }
-
-    /// cuOccupancyAvailableDynamicSMemPerBlock.
-    pub fn occupancy_shared(&self, function: &Function, blocks: i32, threads: i32) -> Result<u64> {
-        let mut size = 0;
-        // SAFETY: the function is alive; an out-parameter.
-        check(unsafe {
-            (self.driver.cuOccupancyAvailableDynamicSMemPerBlock)(
-                &mut size,
-                function.raw(),
-                blocks,
-                threads,
-            )
-        })?;
-        Ok(size as u64)
     }
 }

@@ -1,8 +1,7 @@
 //! Events.
 
 use super::{EVENT_DISABLE_TIMING, Event, SoftwareDevice, handle, invalid};
-use paragpu_device::{Error, EventDevice, EventId, Result};
-use paragpu_protocol::status::Status;
+use paragpu_device::{EventDevice, EventId, Result};
 
 impl EventDevice for SoftwareDevice {
     fn event_create(&mut self, flags: u32) -> Result<EventId> {
@@ -34,22 +33,5 @@ impl EventDevice for SoftwareDevice {
             .is_none_or(|(ticket, _)| self.scheduler.reached(*ticket));
         self.scheduler.check()?;
         Ok(reached)
-    }
-
-    fn event_elapsed(&mut self, start: EventId, end: EventId) -> Result<f32> {
-        self.scheduler.check()?;
-        let stamp = |id: EventId| {
-            let event = handle(self.events.get(&id.0))?;
-            match &event.record {
-                Some((_, stamp)) if event.timed => Ok(*stamp.lock()),
-                _ => Err(Error::from(Status::INVALID_HANDLE)),
-            }
-        };
-        let (Some(start), Some(end)) = (stamp(start)?, stamp(end)?) else {
-            return Err(Status::NOT_READY.into());
-        };
-        let forward = end.saturating_duration_since(start).as_secs_f64();
-        let backward = start.saturating_duration_since(end).as_secs_f64();
-        Ok(((forward - backward) * 1e3) as f32)
     }
 }

@@ -6,7 +6,7 @@ use crate::memory_unsafe::MemoryError;
 use crate::module::{self};
 use crate::scheduler::Work;
 use crate::shared::Peer;
-use paragpu_device::{Error, MemoryDevice, PeerId, Result, StreamId};
+use paragpu_device::{Access, Error, MemoryDevice, PeerId, Result, StreamId};
 use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::MemoryInfo;
@@ -18,11 +18,43 @@ impl MemoryDevice for SoftwareDevice {
     fn memory_map(&mut self, address: u64, size: u64) -> Result<()> {
         self.scheduler.check()?;
         self.check_room(address, size)?;
+        self.wait_for_aliases(address, size);
         let mapped = match self.options.shareable {
             true => self.memory.map_shareable(address, size),
             false => self.memory.map(address, size),
         };
         mapped.map_err(|e| module::memory_error(&e))
+    }
+
+    fn memory_alias(&mut self, address: u64, size: u64, memory: u64, access: Access) -> Result<()> {
+        self.scheduler.check()?;
+        if access == Access::Read {
+            let what = "the software GPU maps no memory for reading alone";
+            return Err(Error::new(Status::NOT_SUPPORTED, what));
+        }
+        if address
+            .checked_add(size)
+            .is_none_or(|end| end > self.memory.base() + module::GLOBALS_OFFSET)
+        {
+            return Err(invalid("outside the arena"));
+        }
+        if self.memory.is_backed_in(address, size) {
+            // What was unmapped there goes once its work is over.
+            self.scheduler.settle();
+        }
+        if !self.memory.is_shared(memory) {
+            self.scheduler.settle();
+            if !self.scheduler.all_idle() {
+                let what = "the memory is in use by work that waits for the program";
+                return Err(Error::new(Status::OUT_OF_MEMORY, what));
+            }
+            self.memory
+                .share(memory)
+                .map_err(|e| module::memory_error(&e))?;
+        }
+        self.memory
+            .alias(address, size, memory)
+            .map_err(|e| module::memory_error(&e))
     }
 
     fn memory_domain(&self) -> Option<[u8; 16]> {
@@ -43,6 +75,7 @@ impl MemoryDevice for SoftwareDevice {
     fn memory_import(&mut self, address: u64, size: u64, descriptor: OwnedFd) -> Result<()> {
         self.scheduler.check()?;
         self.check_room(address, size)?;
+        self.wait_for_aliases(address, size);
         self.memory
             .import(address, size, descriptor)
             .map_err(|e| module::memory_error(&e))
@@ -115,7 +148,7 @@ impl MemoryDevice for SoftwareDevice {
             }
             e => module::memory_error(&e),
         });
-        // Whoever checked an address before it was unregistered is through with it.
+        // Threads that checked an address before it was unregistered are done with it.
         self.scheduler.quiesce();
         result
     }
@@ -123,7 +156,7 @@ impl MemoryDevice for SoftwareDevice {
     fn watch_writes(&mut self, on: bool) -> Result<()> {
         self.memory.written().watch(on);
         if on {
-            // Whoever wrote without a note is through.
+            // Writers without a note are done.
             self.scheduler.quiesce();
         }
         Ok(())
@@ -143,9 +176,24 @@ impl MemoryDevice for SoftwareDevice {
         let offset = address
             .checked_sub(base)
             .ok_or_else(|| invalid("outside the arena"))?;
+        let twice = self.memory.twice(address, size);
+        if twice.is_empty() {
+            notes.each(offset, size, forget, |at, length| {
+                written.push((base + at, length));
+            });
+            return Ok(());
+        }
+        let mut found = Vec::new();
         notes.each(offset, size, forget, |at, length| {
-            written.push((base + at, length));
+            found.push((base + at, length));
         });
+        for part in twice {
+            notes.each(part.alias - base, part.size, forget, |at, length| {
+                found.push((part.memory + (base + at - part.alias), length));
+            });
+        }
+        found.sort_unstable();
+        join(&found, written);
         Ok(())
     }
 
@@ -181,5 +229,36 @@ impl MemoryDevice for SoftwareDevice {
         let (memory, ranges) = (Arc::clone(&self.memory), ranges.to_vec());
         let work = Work::Task(Box::new(move || copy::hash(&memory, &ranges, out)));
         self.give(stream, work).map(|_| ())
+    }
+}
+
+/// Appends ranges, sorted, those that meet as one.
+fn join(ranges: &[(u64, u64)], joined: &mut Vec<(u64, u64)>) {
+    let mut rest = ranges.iter().copied();
+    let Some((mut start, length)) = rest.next() else {
+        return;
+    };
+    let mut end = start + length;
+    for (next, length) in rest {
+        if next > end {
+            joined.push((start, end - start));
+            start = next;
+        }
+        end = end.max(next + length);
+    }
+    joined.push((start, end - start));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::join;
+
+    #[test]
+    fn ranges_that_meet_are_one() {
+        let mut joined = vec![(0, 1)];
+        join(&[(4, 4), (4, 2), (6, 4), (12, 1), (13, 1)], &mut joined);
+        assert_eq!(joined, [(0, 1), (4, 6), (12, 2)]);
+        join(&[], &mut joined);
+        assert_eq!(joined.len(), 3);
     }
 }

@@ -1,12 +1,11 @@
 //! Modules, kernels and variables.
 
 use super::{SoftwareDevice, handle, invalid};
-use crate::attributes::{self};
 use crate::heap;
 use crate::launch::Kernel;
 use crate::module::{self, Module};
 use paragpu_device::{
-    Error, Function, FunctionId, Launch, ModuleDevice, ModuleId, Result, Variable,
+    Error, Function, FunctionId, Launch, ModuleDevice, ModuleId, NativeDevice, Result, Variable,
 };
 use paragpu_protocol::status::Status;
 use std::sync::Arc;
@@ -80,6 +79,19 @@ impl ModuleDevice for SoftwareDevice {
         })
     }
 
+    fn module_functions(&mut self, module: ModuleId) -> Result<Vec<String>> {
+        self.scheduler.check()?;
+        let program = &handle(self.modules.get(&module.0))?.program;
+        let mut entries: Vec<(usize, &String)> = program
+            .by_name
+            .iter()
+            .filter(|(_, func)| program.funcs.get(**func).is_some_and(|func| func.entry))
+            .map(|(name, func)| (*func, name))
+            .collect();
+        entries.sort_unstable();
+        Ok(entries.into_iter().map(|(_, name)| name.clone()).collect())
+    }
+
     fn module_global(&mut self, module: ModuleId, name: &str) -> Result<(u64, u64)> {
         self.scheduler.check()?;
         let loaded = handle(self.modules.get(&module.0))?;
@@ -108,46 +120,6 @@ impl ModuleDevice for SoftwareDevice {
         }
     }
 
-    fn function_set_attribute(
-        &mut self,
-        function: FunctionId,
-        attribute: u32,
-        value: i32,
-    ) -> Result<()> {
-        self.scheduler.check()?;
-        self.kernel(function)?.set_attribute(attribute, value)
-    }
-
-    fn function_set_cache_config(&mut self, function: FunctionId, config: u32) -> Result<()> {
-        self.scheduler.check()?;
-        self.kernel(function)?;
-        if config > 3 {
-            Err(invalid("cache configuration"))
-        } else {
-            Ok(())
-        }
-    }
-
-    fn occupancy_blocks(
-        &mut self,
-        function: FunctionId,
-        block_size: i32,
-        dynamic_shared: u64,
-        _flags: u32,
-    ) -> Result<i32> {
-        self.scheduler.check()?;
-        let kernel = self.kernel(function)?;
-        let threads = u32::try_from(block_size)
-            .ok()
-            .filter(|&t| t > 0)
-            .ok_or_else(|| invalid("block size"))?;
-        let shared = u64::from(kernel.static_shared()).saturating_add(dynamic_shared);
-        if threads > kernel.max_threads() || shared > u64::from(attributes::SHARED_OPTIN) {
-            return Ok(0);
-        }
-        Ok(attributes::occupancy(threads, shared) as i32)
-    }
-
     fn occupancy_clusters(&mut self, launch: &Launch<'_>) -> Result<i32> {
         if launch.cluster.iter().any(|side| *side > 1) {
             let why = "clusters of more than one block";
@@ -156,29 +128,13 @@ impl ModuleDevice for SoftwareDevice {
         let threads: u64 = launch.block.iter().map(|side| u64::from(*side)).product();
         let threads = i32::try_from(threads).map_err(|_| invalid("block size"))?;
         let shared = u64::from(launch.dynamic_shared);
-        let each = self.occupancy_blocks(launch.function, threads, shared, 0)?;
+        let each = self.occupancy_max_active_blocks_per_multiprocessor_with_flags(
+            launch.function,
+            threads,
+            shared,
+            0,
+        )?;
         let many = self.cores().cast_signed();
         Ok(each.saturating_mul(many))
-    }
-
-    fn occupancy_dynamic_shared(
-        &mut self,
-        function: FunctionId,
-        blocks: i32,
-        block_size: i32,
-    ) -> Result<u64> {
-        self.scheduler.check()?;
-        let kernel = self.kernel(function)?;
-        let blocks = u32::try_from(blocks)
-            .ok()
-            .filter(|&b| b > 0)
-            .ok_or_else(|| invalid("blocks"))?;
-        let threads = u32::try_from(block_size)
-            .ok()
-            .filter(|&t| t > 0)
-            .ok_or_else(|| invalid("block size"))?;
-        let each = attributes::shared_of_each(blocks, threads);
-        let dynamic = each.saturating_sub(kernel.static_shared());
-        Ok(dynamic.min(kernel.max_dynamic()).into())
     }
 }

@@ -398,7 +398,7 @@ impl Warp {
         std::mem::swap(&mut self.run, &mut self.others[n]);
     }
 
-    /// The lease is used up: whoever has waited longest runs next, lowest-first or not.
+    /// The lease is used up: the warp that has waited longest runs next, lowest-first or not.
     fn rotate(&mut self) {
         self.lease = LEASE;
         if self.boosted {

@@ -79,7 +79,7 @@ impl Events {
             return Ok(self.position(gpu, end)? - self.position(gpu, start)?);
         }
         let (start, end) = (self.id(start)?, self.id(end)?);
-        Ok(gpu.event_elapsed(start, end)?)
+        Ok(gpu.event_elapsed_time(start, end)?)
     }
 
     /// Milliseconds from this device's epoch to the event, wherever it was
@@ -91,7 +91,7 @@ impl Events {
         let Some(epoch) = self.past.epoch else {
             return Err(Status::INVALID_HANDLE.into());
         };
-        Ok(gpu.event_elapsed(epoch, self.id(event)?)?)
+        Ok(gpu.event_elapsed_time(epoch, self.id(event)?)?)
     }
 
     /// How many milliseconds before now each of `handles` was reached. Events
@@ -108,7 +108,7 @@ impl Events {
             gpu.stream_doze(StreamId::LEGACY, most)?;
         }
         let epoch_age = match self.past.epoch {
-            Some(epoch) => gpu.event_elapsed(epoch, now)?,
+            Some(epoch) => gpu.event_elapsed_time(epoch, now)?,
             None => 0.0,
         };
         let mut ages = Vec::new();
@@ -116,7 +116,7 @@ impl Events {
             let age = match self.past.before.get(&handle) {
                 Some(before) => Some(before + epoch_age),
                 None => match self.table.get(handle) {
-                    Ok(&event) => gpu.event_elapsed(event, now).ok(),
+                    Ok(&event) => gpu.event_elapsed_time(event, now).ok(),
                     Err(_) => None,
                 },
             };

@@ -3,11 +3,13 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use paragpu_device::Access;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::MemoryInfo;
 
 use super::gpu::{Fence, Gpu};
 use super::link::Link;
+use crate::aliases::Aliases;
 use crate::arena::{Arena, Plan, Refused};
 use crate::error::{Outcome, fail};
 use crate::statistics::Statistics;
@@ -20,6 +22,7 @@ const IDLE_MEMORY: u64 = 1 << 30;
 #[derive(Debug)]
 pub(crate) struct DeviceMemory {
     arena: Arena<Fence>,
+    aliases: Aliases,
     statistics: Arc<Statistics>,
 }
 
@@ -33,6 +36,7 @@ impl DeviceMemory {
         };
         Self {
             arena: Arena::new(base, limit, IDLE_MEMORY.min(total / 8)),
+            aliases: Aliases::default(),
             statistics,
         }
     }
@@ -86,8 +90,17 @@ impl DeviceMemory {
     }
 
     fn plan(&mut self, address: u64, size: u64) -> Outcome<Plan<Fence>> {
-        match self.arena.plan(address, size) {
-            Ok(plan) => Ok(plan),
+        let plan = match self.aliases.overlap(address, size) {
+            true => Err(Refused::Overlap),
+            false => self.arena.plan(address, size),
+        };
+        self.placed(plan, address, size)
+    }
+
+    /// What is said of a range that cannot be had.
+    fn placed<T>(&self, result: Result<T, Refused>, address: u64, size: u64) -> Outcome<T> {
+        match result {
+            Ok(placed) => Ok(placed),
             Err(Refused::Place) => fail(
                 Status::INVALID_VALUE,
                 format!("{size} bytes at {address:#x} are not chunks of the arena"),
@@ -147,6 +160,52 @@ impl DeviceMemory {
         }
         self.arena.mapped(address, size);
         Ok(())
+    }
+
+    /// Lets the first bytes of a mapping appear at a second address.
+    pub(crate) fn alias(
+        &mut self,
+        gpu: &mut Gpu,
+        link: &mut Link,
+        [address, size, memory]: [u64; 3],
+        access: Access,
+    ) -> Outcome<()> {
+        if self.arena.size(memory).is_none_or(|there| there < size) {
+            return fail(
+                Status::INVALID_VALUE,
+                format!("no mapping of {size} bytes starts at {memory:#x}"),
+            );
+        }
+        let cleared = match self.aliases.overlap(address, size) {
+            true => Err(Refused::Overlap),
+            false => self.arena.clear(address, size),
+        };
+        let in_the_way = self.placed(cleared, address, size)?;
+        self.unmap_all(gpu, link, in_the_way)?;
+        gpu.memory_alias(address, size, memory, access)?;
+        self.aliases.insert(address, size, memory);
+        Ok(())
+    }
+
+    /// Ends an alias once the work that may use it is over.
+    pub(crate) fn end_alias(
+        &mut self,
+        gpu: &mut Gpu,
+        link: &mut Link,
+        address: u64,
+    ) -> Outcome<()> {
+        if !self.aliases.remove(address) {
+            return fail(
+                Status::INVALID_VALUE,
+                format!("no alias starts at {address:#x}"),
+            );
+        }
+        self.unmap_all(gpu, link, vec![address])
+    }
+
+    /// The aliases of the mapping that starts at `memory`.
+    pub(crate) fn aliases_of(&self, memory: u64) -> Vec<u64> {
+        self.aliases.of(memory)
     }
 
     /// Maps memory that another worker hands over, in the place of what is

@@ -49,7 +49,7 @@ impl DeviceBytes {
             return &[];
         }
         // SAFETY: the device said that these bytes are mapped in this process
-        // for reading; they are while whoever keeps the value says so.
+        // for reading; the owner of the value keeps them so.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), count) }
     }
 

@@ -15,7 +15,7 @@ pub struct Mapping {
 // SAFETY: the memory belongs to this value alone; access is by copies.
 unsafe impl Send for Mapping {}
 // SAFETY: as with the device, which uses the memory as well, each part has one
-// user at a time: whoever was given it by the staging that owns the mapping.
+// user at a time: the one that was given it by the staging that owns the mapping.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {

@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use paragpu_device::{
-    ArrayId, ContextDevice, CopyEnd, Error, EventDevice, EventId, Function, FunctionId,
+    Access, ArrayId, ContextDevice, CopyEnd, Error, EventDevice, EventId, Function, FunctionId,
     GraphDevice, GraphId, GraphNode, HostFunction, Launch, MemoryDevice, Memset, ModuleDevice,
-    ModuleId, Result, Snapshot, StreamDevice, StreamId, SurfaceId, TextureDevice, TextureId,
-    TextureResource, Work, WorkDevice,
+    ModuleId, NativeDevice, Result, Snapshot, StreamDevice, StreamId, SurfaceId, TextureDevice,
+    TextureId, TextureResource, Work, WorkDevice,
 };
 use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::status::Status;
@@ -48,6 +48,8 @@ pub struct State {
     /// Times recorded and times reached.
     events: HashMap<EventId, (u64, u64)>,
     mapped: BTreeMap<u64, Vec<u8>>,
+    /// Second addresses: bytes, and the mapping.
+    aliases: BTreeMap<u64, (u64, u64)>,
     registered: BTreeMap<u64, u64>,
     arrays: HashMap<ArrayId, Vec<u8>>,
     modules: BTreeSet<ModuleId>,
@@ -136,7 +138,18 @@ impl State {
         Ok(())
     }
 
+    /// Where the memory behind an address is mapped.
+    fn first(&self, address: u64, size: u64) -> u64 {
+        match self.aliases.range(..=address).next_back() {
+            Some((start, (length, memory))) if address - start + size <= *length => {
+                memory + (address - start)
+            }
+            _ => address,
+        }
+    }
+
     fn reachable(&self, address: u64, size: u64) -> Result<()> {
+        let address = self.first(address, size);
         let inside = |start: u64, length: u64| {
             address >= start
                 && address
@@ -155,6 +168,7 @@ impl State {
     }
 
     fn read(&self, address: u64, size: u64) -> Vec<u8> {
+        let address = self.first(address, size);
         let mut bytes = vec![0; size as usize];
         if let Some((start, memory)) = self.mapped.range(..=address).next_back()
             && let Some(from) = memory.get((address - start) as usize..)
@@ -168,6 +182,7 @@ impl State {
     }
 
     fn write(&mut self, address: u64, bytes: &[u8]) {
+        let address = self.first(address, bytes.len() as u64);
         if let Some((start, memory)) = self.mapped.range_mut(..=address).next_back()
             && let Some(to) = memory.get_mut((address - start) as usize..)
             && let Some(to) = to.get_mut(..bytes.len())
@@ -274,10 +289,19 @@ impl MemoryDevice for TestDevice {
 
     fn memory_unmap(&mut self, address: u64) -> Result<()> {
         let mut state = self.enter("memory_unmap")?;
+        if state.aliases.remove(&address).is_some() {
+            return Ok(());
+        }
         let gone = state.mapped.remove(&address);
         let mut memory = gone.ok_or(Status::INVALID_VALUE)?;
         memory.fill(0xEE);
         state.gone.push(memory);
+        Ok(())
+    }
+
+    fn memory_alias(&mut self, address: u64, size: u64, memory: u64, _: Access) -> Result<()> {
+        let mut state = self.enter("memory_alias")?;
+        state.aliases.insert(address, (size, memory));
         Ok(())
     }
 
@@ -492,6 +516,9 @@ impl TextureDevice for TestDevice {
     }
 }
 
+/// Kernels of each module.
+const FUNCTIONS: [&str; 4] = ["noop", "fault", "reject", "store"];
+
 impl ModuleDevice for TestDevice {
     fn module_load(&mut self, image: &[u8], options: &[(u32, u32)]) -> Result<(ModuleId, String)> {
         let mut state = self.enter("module_load")?;
@@ -516,7 +543,7 @@ impl ModuleDevice for TestDevice {
 
     fn module_function(&mut self, _: ModuleId, name: &str) -> Result<Function> {
         let mut state = self.enter("module_function")?;
-        if !["noop", "fault", "reject", "store"].contains(&name) {
+        if !FUNCTIONS.contains(&name) {
             return Err(Status::NOT_FOUND.into());
         }
         let id = FunctionId(state.id());
@@ -528,6 +555,11 @@ impl ModuleDevice for TestDevice {
         })
     }
 
+    fn module_functions(&mut self, _: ModuleId) -> Result<Vec<String>> {
+        drop(self.enter("module_functions")?);
+        Ok(FUNCTIONS.map(str::to_owned).to_vec())
+    }
+
     fn module_global(&mut self, _: ModuleId, name: &str) -> Result<(u64, u64)> {
         drop(self.enter("module_global")?);
         match name {
@@ -536,27 +568,10 @@ impl ModuleDevice for TestDevice {
         }
     }
 
-    fn function_set_attribute(&mut self, _: FunctionId, _: u32, _: i32) -> Result<()> {
-        self.enter("function_set_attribute").map(drop)
-    }
-
-    fn function_set_cache_config(&mut self, _: FunctionId, _: u32) -> Result<()> {
-        self.enter("function_set_cache_config").map(drop)
-    }
-
     fn occupancy_clusters(&mut self, launch: &paragpu_device::Launch<'_>) -> Result<i32> {
         drop(self.enter("occupancy_clusters")?);
         let blocks: u32 = launch.cluster.iter().map(|side| (*side).max(1)).product();
         Ok((132 / blocks).cast_signed())
-    }
-
-    fn occupancy_blocks(&mut self, _: FunctionId, block: i32, _: u64, _: u32) -> Result<i32> {
-        drop(self.enter("occupancy_blocks")?);
-        Ok(2048 / block.max(1))
-    }
-
-    fn occupancy_dynamic_shared(&mut self, _: FunctionId, _: i32, _: i32) -> Result<u64> {
-        self.enter("occupancy_dynamic_shared").map(|_| 4096)
     }
 }
 
@@ -607,10 +622,6 @@ impl EventDevice for TestDevice {
         at.map(|(recorded, reached)| recorded == reached)
             .ok_or(Status::INVALID_HANDLE.into())
     }
-
-    fn event_elapsed(&mut self, _: EventId, _: EventId) -> Result<f32> {
-        self.enter("event_elapsed").map(|_| 1.5)
-    }
 }
 
 impl GraphDevice for TestDevice {
@@ -656,23 +667,58 @@ impl GraphDevice for TestDevice {
     }
 }
 
-impl ContextDevice for TestDevice {
-    fn context_query(&mut self) -> Result<bool> {
-        let mut state = self.enter("context_query")?;
-        state.advance()?;
-        Ok(state.streams.values().all(|stream| stream.work.is_empty()))
+impl NativeDevice for TestDevice {
+    fn event_elapsed_time(&mut self, _: EventId, _: EventId) -> Result<f32> {
+        self.enter("event_elapsed_time").map(|_| 1.5)
     }
 
-    fn context_set_limit(&mut self, limit: u32, _: u64) -> Result<()> {
-        drop(self.enter("context_set_limit")?);
+    fn func_set_attribute(&mut self, _: FunctionId, _: u32, _: i32) -> Result<()> {
+        self.enter("func_set_attribute").map(drop)
+    }
+
+    fn func_set_cache_config(&mut self, _: FunctionId, _: u32) -> Result<()> {
+        self.enter("func_set_cache_config").map(drop)
+    }
+
+    fn occupancy_max_active_blocks_per_multiprocessor_with_flags(
+        &mut self,
+        _: FunctionId,
+        block: i32,
+        _: u64,
+        _: u32,
+    ) -> Result<i32> {
+        drop(self.enter("occupancy_max_active_blocks_per_multiprocessor_with_flags")?);
+        Ok(2048 / block.max(1))
+    }
+
+    fn occupancy_available_dynamic_smem_per_block(
+        &mut self,
+        _: FunctionId,
+        _: i32,
+        _: i32,
+    ) -> Result<u64> {
+        self.enter("occupancy_available_dynamic_smem_per_block")
+            .map(|_| 4096)
+    }
+
+    fn ctx_set_limit(&mut self, limit: u32, _: u64) -> Result<()> {
+        drop(self.enter("ctx_set_limit")?);
         match limit {
             0 => Ok(()),
             _ => Err(Status::NOT_SUPPORTED.into()),
         }
     }
 
-    fn context_limit(&mut self, limit: u32) -> Result<u64> {
-        self.enter("context_limit").map(|_| u64::from(limit) + 1)
+    fn ctx_get_limit(&mut self, limit: u32) -> Result<u64> {
+        self.enter("ctx_get_limit").map(|_| u64::from(limit) + 1)
+    }
+}
+
+impl ContextDevice for TestDevice {
+    fn context_query(&mut self) -> Result<bool> {
+        let mut state = self.enter("context_query")?;
+        state.advance()?;
+        Ok(state.streams.values().all(|stream| stream.work.is_empty()))
     }
 
     fn flush_output(&mut self) -> Result<()> {

@@ -6,7 +6,7 @@ use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::*;
 
-use super::{kernel, launch, load_module};
+use super::{elapsed, kernel, launch, load_module};
 use crate::testing::guest::{Guest, decode};
 
 const STREAM: StreamHandle = StreamHandle::LEGACY;
@@ -44,7 +44,7 @@ fn every_call_that_synchronizes_tells() {
     };
     guest.call(&map).unwrap();
     let expected = Err((Status::INVALID_VALUE, LAUNCH));
-    let (start, end, stream) = (event, event, STREAM);
+    let stream = STREAM;
     let fetch = CopyFromDevice {
         source: base,
         size: 8,
@@ -56,7 +56,7 @@ fn every_call_that_synchronizes_tells() {
             0 => guest.call(&StreamQuery { stream }),
             1 => guest.call(&EventQuery { event }),
             2 => guest.call(&EventSynchronize { event }),
-            3 => guest.call(&EventElapsed { start, end }),
+            3 => guest.call(&elapsed(event, event)),
             4 => guest.call(&ContextSynchronize {}),
             5 => guest.call(&fetch),
             _ => guest.call(&StreamSynchronize { stream }),

@@ -1,7 +1,9 @@
 //! Device memory, pinned memory, shadows.
 
 use paragpu_protocol::codec::Bytes;
-use paragpu_protocol::handle::{DeviceAddress, ShadowAddress, StreamHandle, WindowOffset};
+use paragpu_protocol::handle::{
+    AliasAddress, DeviceAddress, ShadowAddress, StreamHandle, WindowOffset,
+};
 use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::*;
@@ -54,6 +56,105 @@ fn a_reused_range_waits_for_the_work_before_its_unmapping() {
     guest.device.hold(0, false);
     guest.reply(5).unwrap();
     assert_eq!(guest.device.count("memory_map"), 1);
+    guest.goodbye();
+}
+
+fn alias(address: u64, size: u64, memory: u64) -> MemAlias {
+    MemAlias {
+        address: AliasAddress(address),
+        size,
+        memory: DeviceAddress(memory),
+        access: 3,
+    }
+}
+
+fn end(address: u64) -> MemAliasEnd {
+    MemAliasEnd {
+        address: AliasAddress(address),
+    }
+}
+
+/// Sixteen bytes of device memory.
+fn read(guest: &mut Guest, source: u64) -> Vec<u8> {
+    let read = CopyFromDevice {
+        source,
+        size: 16,
+        stream: StreamHandle(0),
+    };
+    guest.fetch(&read, 16).unwrap()
+}
+
+#[test]
+fn memory_appears_a_second_time() {
+    let mut guest = Guest::with(|setup| setup.device_memory = 4 * CHUNK);
+    let base = guest.regions.arena;
+    let (one, two) = (base + 16 * CHUNK, base + 20 * CHUNK);
+    guest.call(&map(base, 4 * CHUNK)).unwrap();
+    guest.call(&alias(one, 4 * CHUNK, base)).unwrap();
+    guest.call(&alias(two, CHUNK, base)).unwrap();
+    // It is the same memory, and counts once.
+    assert_eq!(guest.counters().device_memory, 4 * CHUNK);
+    guest.call(&super::fill(two, 7, 16)).unwrap();
+    for address in [base, one, two] {
+        assert_eq!(read(&mut guest, address), [7; 16]);
+    }
+    guest.call(&end(two)).unwrap();
+    guest.fails(&end(two), Status::INVALID_VALUE);
+    assert_eq!(read(&mut guest, one), [7; 16]);
+    // The aliases go with their memory, and no call ends them after that.
+    guest.call(&unmap(base)).unwrap();
+    guest.fails(&end(one), Status::INVALID_VALUE);
+    guest.call(&map(one, CHUNK)).unwrap();
+    guest.goodbye();
+}
+
+#[test]
+fn aliases_that_do_not_fit_are_refused() {
+    let mut guest = Guest::new();
+    let base = guest.regions.arena;
+    let free = base + 16 * CHUNK;
+    guest.call(&map(base, 2 * CHUNK)).unwrap();
+    guest.call(&map(base + 4 * CHUNK, CHUNK)).unwrap();
+    guest.call(&alias(base + 8 * CHUNK, CHUNK, base)).unwrap();
+    for bad in [
+        alias(base, CHUNK, base),
+        alias(base + CHUNK, CHUNK, base),
+        alias(base + 3 * CHUNK, 2 * CHUNK, base),
+        alias(base + 8 * CHUNK, CHUNK, base),
+        alias(base + 7 * CHUNK, 2 * CHUNK, base),
+        alias(free, 3 * CHUNK, base),
+        alias(free, 0, base),
+        alias(free, CHUNK / 2, base),
+        alias(free + 1, CHUNK, base),
+        alias(free, CHUNK, base + CHUNK),
+        alias(free, CHUNK, base + 8 * CHUNK),
+        alias(free, CHUNK, free),
+        alias(base - CHUNK, CHUNK, base),
+        alias(u64::MAX - CHUNK + 1, CHUNK, base),
+        alias(0, CHUNK, base),
+        MemAlias {
+            access: 2,
+            ..alias(free, CHUNK, base)
+        },
+        MemAlias {
+            access: 0,
+            ..alias(free, CHUNK, base)
+        },
+    ] {
+        guest.fails(&bad, Status::INVALID_VALUE);
+    }
+    guest.fails(&map(base + 8 * CHUNK, CHUNK), Status::INVALID_VALUE);
+    guest.fails(&unmap(base + 8 * CHUNK), Status::INVALID_VALUE);
+    guest.fails(&end(base), Status::INVALID_VALUE);
+    // Memory that is kept for reuse makes room.
+    guest.call(&unmap(base + 4 * CHUNK)).unwrap();
+    guest.call(&alias(base + 4 * CHUNK, CHUNK, base)).unwrap();
+    assert_eq!(guest.device.count("memory_unmap"), 1);
+    // An alias that the device does not make leaves nothing.
+    let failure = ("memory_alias", Status::OUT_OF_MEMORY);
+    guest.device.state().fail.extend([failure]);
+    guest.fails(&alias(free, CHUNK, base), Status::OUT_OF_MEMORY);
+    guest.call(&alias(free, CHUNK, base)).unwrap();
     guest.goodbye();
 }
 

@@ -11,8 +11,10 @@ mod waiting;
 mod wire;
 
 use paragpu_protocol::codec::{Bytes, Text};
-use paragpu_protocol::handle::{FunctionHandle, ModuleHandle, StreamHandle};
-use paragpu_protocol::table::{FunctionGet, ImageWrite, Launch, Memset, ModuleLoad};
+use paragpu_protocol::handle::{EventHandle, FunctionHandle, ModuleHandle, StreamHandle};
+use paragpu_protocol::table::{
+    EventElapsedTime, FunctionGet, ImageWrite, Launch, Memset, ModuleLoad,
+};
 
 use crate::testing::guest::Guest;
 
@@ -59,6 +61,10 @@ fn kernel(guest: &mut Guest, handle: u64, name: &str) -> FunctionHandle {
     };
     guest.call(&get).unwrap();
     function
+}
+
+fn elapsed(start: EventHandle, end: EventHandle) -> EventElapsedTime {
+    EventElapsedTime { start, end }
 }
 
 fn launch(function: FunctionHandle, stream: StreamHandle, parameters: &[u8]) -> Launch<'_> {

@@ -8,11 +8,11 @@ use paragpu_protocol::handle::{
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::*;
 use paragpu_protocol::types::{
-    ArrayShape, DeviceSnapshot, FunctionInfo, GlobalInfo, LevelsLayers, LinearResource,
-    ResourceView, Sampling, TextureResource, TextureSpec, pairs,
+    ArrayShape, DeviceSnapshot, FunctionInfo, FunctionNames, GlobalInfo, LevelsLayers,
+    LinearResource, ResourceView, Sampling, TextureResource, TextureSpec, pairs,
 };
 
-use super::{MODULE, kernel, launch, load_module};
+use super::{MODULE, elapsed, kernel, launch, load_module};
 use crate::testing::guest::{Guest, decode};
 
 const STREAM: StreamHandle = StreamHandle(16);
@@ -88,8 +88,8 @@ fn events() {
         guest.call(&EventSynchronize { event }).unwrap();
         guest.call(&EventQuery { event }).unwrap();
     }
-    let elapsed = guest.call(&EventElapsed { start: EVENT, end }).unwrap();
-    assert_eq!(decode::<f32>(&elapsed), 1.5);
+    let told = guest.call(&elapsed(EVENT, end)).unwrap();
+    assert_eq!(decode::<f32>(&told), 1.5);
     let twice = EventCreate {
         event: end,
         flags: 0,
@@ -102,14 +102,8 @@ fn events() {
         guest.fails(&EventSynchronize { event }, Status::INVALID_HANDLE);
         guest.fails(&EventQuery { event }, Status::INVALID_HANDLE);
         guest.fails(&StreamWaitEvent { stream, event }, Status::INVALID_HANDLE);
-        guest.fails(&EventElapsed { start: event, end }, Status::INVALID_HANDLE);
-        guest.fails(
-            &EventElapsed {
-                start: end,
-                end: event,
-            },
-            Status::INVALID_HANDLE,
-        );
+        guest.fails(&elapsed(event, end), Status::INVALID_HANDLE);
+        guest.fails(&elapsed(end, event), Status::INVALID_HANDLE);
         guest.fails(&EventDestroy { event }, Status::INVALID_HANDLE);
     }
     let event = EVENT;
@@ -136,22 +130,22 @@ fn modules_and_kernels() {
     assert_eq!(parameters, [(0, 8), (8, 4)]);
     guest.fails(&again, Status::INVALID_HANDLE);
 
-    let attribute = |function| FunctionSetAttribute {
+    let attribute = |function| FuncSetAttribute {
         function,
         attribute: 8,
         value: 1,
     };
-    let config = |function| FunctionSetCacheConfig {
+    let config = |function| FuncSetCacheConfig {
         function,
         config: 1,
     };
-    let blocks = |function| OccupancyBlocks {
+    let blocks = |function| OccupancyMaxActiveBlocksPerMultiprocessorWithFlags {
         function,
         block_size: 256,
         dynamic_shared: 0,
         flags: 0,
     };
-    let shared = |function| OccupancyDynamicShared {
+    let shared = |function| OccupancyAvailableDynamicSMemPerBlock {
         function,
         blocks: 1,
         block_size: 256,
@@ -183,6 +177,22 @@ fn modules_and_kernels() {
     guest.fails(&global(MODULE, "nothing"), Status::NOT_FOUND);
     let unknown = ModuleHandle(NONE);
     guest.fails(&global(unknown, "variable"), Status::INVALID_HANDLE);
+    // A call of the native part that this device does not have.
+    let count = |module| ModuleGetFunctionCount { module };
+    guest.fails(&count(MODULE), Status::NOT_SUPPORTED);
+    guest.fails(&count(unknown), Status::INVALID_HANDLE);
+    let names = |module, first| ModuleFunctions { module, first };
+    let all = guest.call(&names(MODULE, 0)).unwrap();
+    let all: FunctionNames = decode(&all);
+    assert_eq!(
+        (all.total, all.names.0),
+        (4, &b"noop\0fault\0reject\0store\0"[..])
+    );
+    let last = guest.call(&names(MODULE, 3)).unwrap();
+    assert_eq!(decode::<FunctionNames>(&last).names.0, b"store\0");
+    let past = guest.call(&names(MODULE, u32::MAX)).unwrap();
+    assert_eq!(decode::<FunctionNames>(&past).names.0, b"");
+    guest.fails(&names(unknown, 0), Status::INVALID_HANDLE);
     let get = |module, name| FunctionGet {
         function: FunctionHandle(22),
         module,
@@ -317,10 +327,10 @@ fn arrays_and_textures() {
 #[test]
 fn limits() {
     let mut guest = Guest::new();
-    let set = |limit| ContextSetLimit { limit, value: 7 };
+    let set = |limit| CtxSetLimit { limit, value: 7 };
     guest.call(&set(0)).unwrap();
     guest.fails(&set(99), Status::NOT_SUPPORTED);
-    let limit = guest.call(&ContextGetLimit { limit: 4 }).unwrap();
+    let limit = guest.call(&CtxGetLimit { limit: 4 }).unwrap();
     assert_eq!(decode::<u64>(&limit), 5);
     guest.call(&ContextSynchronize {}).unwrap();
     guest.goodbye();
@@ -340,7 +350,7 @@ fn a_device_that_fails_a_call_fails_only_that_call() {
     for method in [
         "stream_query",
         "context_query",
-        "event_elapsed",
+        "event_elapsed_time",
         "memory_info",
     ] {
         guest.device.state().fail.insert(method, broken);
@@ -348,7 +358,7 @@ fn a_device_that_fails_a_call_fails_only_that_call() {
     guest.fails(&StreamQuery { stream: STREAM }, broken);
     guest.fails(&ContextSynchronize {}, broken);
     let (start, end) = (EVENT, EVENT);
-    guest.fails(&EventElapsed { start, end }, broken);
+    guest.fails(&elapsed(start, end), broken);
     guest.fails(&MemGetInfo {}, broken);
     guest.device.state().fail.insert("stream_create", broken);
     let create = StreamCreate {

@@ -620,7 +620,7 @@ fn lists_are_left_with_the_connection() {
     guest.device.hold(STREAM.1, false);
     let number = CopyPagesFromDevice::INFO.number;
     assert_eq!(guest.reply(2), Err((Status::MAP_FAILED, number)));
-    // A list of whoever has the channel now.
+    // A list of the channel's present owner.
     let copy = to_device(&guest, 1, list::PIN_MAX);
     let payload = encode_all(&copy);
     guest.raw(

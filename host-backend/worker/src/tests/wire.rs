@@ -96,7 +96,7 @@ fn calls_come_without_gaps() {
 fn replies_acknowledge_what_was_executed() {
     let mut guest = Guest::new();
     for _ in 0..10 {
-        guest.post(&ContextSetLimit { limit: 0, value: 0 });
+        guest.post(&CtxSetLimit { limit: 0, value: 0 });
     }
     let sequence = guest.send(3, &Ping { value: 0 });
     let reply = guest.next();

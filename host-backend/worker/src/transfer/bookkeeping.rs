@@ -126,7 +126,7 @@ impl Session {
         let lists: Lists<'_> = paragpu_protocol::codec::decode_all(payload)?;
         let limits: Vec<Limit> = all(lists.limits)?;
         for Limit { limit, value } in limits {
-            device(self.gpu.context_set_limit(limit, value))?;
+            device(self.gpu.ctx_set_limit(limit, value))?;
             self.objects.set_limit(limit, value);
         }
         let errors: Vec<Waiting<'_>> = all(lists.errors)?;

@@ -35,7 +35,7 @@ impl Handover {
 
 /// Decides which of two workers goes on with a session, whatever becomes of
 /// the link between them: an event descriptor that both hold. The source gives
-/// its one count away at the commit; whoever takes it has the session.
+/// its one count away at the commit; its reader owns the session.
 #[derive(Debug)]
 pub(crate) struct Token(OwnedFd);
 

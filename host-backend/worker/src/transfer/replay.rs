@@ -258,6 +258,8 @@ impl Session {
                 taken.push(delivery as u8);
                 continue;
             }
+            // They are made again with the other objects.
+            refused(self.end_aliases_of(address))?;
             let mapped = refused(self.memory.import(
                 &mut self.gpu,
                 &mut self.link,

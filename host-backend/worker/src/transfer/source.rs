@@ -70,7 +70,7 @@ const FETCHES: usize = 4096;
 ///     │              │              │               │ the link breaks
 ///     └──────────────┴──────────────┴───────┬───────┤
 ///                                           ▼       ▼
-///                                         Stays   whoever takes the token has it
+///                                         Stays   the reader of the token owns it
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -137,7 +137,7 @@ pub(crate) struct Source {
     shared: Shared,
     fetches: Fetches,
     precopy: Option<PreCopy>,
-    /// Whoever takes it has the session.
+    /// Its reader owns the session.
     token: Token,
 }
 
@@ -212,7 +212,7 @@ impl Source {
     }
 
     /// Waits until the destination ends the link: the guest, which is its own, has
-    /// then left the window that it shared with this host, and whoever ordered the
+    /// then left the window that it shared with this host, and the operator who ordered the
     /// move may take a VM's device away.
     fn await_guest_left(&self) {
         let deadline = Instant::now() + GUEST_LEAVES;
@@ -470,7 +470,7 @@ impl Source {
 
     /// Gives the session away; an error where it stays here after all.
     ///
-    /// From the moment the token is given the session is of whoever takes it, so
+    /// Once the token is handed over, its reader owns the session, so
     /// that no call is executed twice: where the link breaks, exactly one of the
     /// two ends takes the token, whatever the other heard. A guest that connects
     /// by itself decides instead of the token. It has only one connection: one

@@ -130,8 +130,8 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        3 => (0_u8..8, 0_u64..6).prop_map(|(kind, at)| Step::Create(kind, at)),
-        2 => (0_u8..8, 0_u64..6).prop_map(|(kind, at)| Step::Destroy(kind, at)),
+        3 => (0_u8..9, 0_u64..6).prop_map(|(kind, at)| Step::Create(kind, at)),
+        2 => (0_u8..9, 0_u64..6).prop_map(|(kind, at)| Step::Destroy(kind, at)),
         2 => (0_u64..6, any::<u32>()).prop_map(|(at, value)| Step::Fill(at, value)),
     ];
     proptest::collection::vec(step, 1..60)
@@ -161,7 +161,9 @@ impl Program {
         let handle = self.next;
         let array = self.named.get(&(3, at)).copied();
         let module = self.named.get(&(6, at)).copied();
+        let memory = self.named.get(&(0, at)).copied();
         let hash = *blake3::hash(PTX).as_bytes();
+        let second = regions.arena + (100 + at) * CHUNK;
         let call = match (kind, array, module) {
             (0, ..) => Call::MemMap(MemMap {
                 address: DeviceAddress(regions.arena + at * 4 * CHUNK),
@@ -210,14 +212,23 @@ impl Program {
                 module: ModuleHandle(module),
                 name: Text("kernel"),
             }),
+            (8, ..) => match memory {
+                Some(memory) => Call::MemAlias(MemAlias {
+                    address: AliasAddress(second),
+                    size: CHUNK,
+                    memory: DeviceAddress(memory),
+                    access: 3,
+                }),
+                None => return,
+            },
             _ => return,
         };
         apply(&mut self.session, &call).unwrap();
         self.next += 1;
-        let name = if kind == 0 {
-            regions.arena + at * 4 * CHUNK
-        } else {
-            handle
+        let name = match kind {
+            0 => regions.arena + at * 4 * CHUNK,
+            8 => second,
+            _ => handle,
         };
         self.named.insert((kind, at), name);
     }
@@ -232,8 +243,15 @@ impl Program {
             return;
         };
         let call = match kind {
-            0 => Call::MemUnmap(MemUnmap {
-                address: DeviceAddress(handle),
+            0 => {
+                // Its alias goes with it.
+                self.named.remove(&(8, at));
+                Call::MemUnmap(MemUnmap {
+                    address: DeviceAddress(handle),
+                })
+            }
+            8 => Call::MemAliasEnd(MemAliasEnd {
+                address: AliasAddress(handle),
             }),
             1 => Call::StreamDestroy(StreamDestroy {
                 stream: StreamHandle(handle),
@@ -270,7 +288,9 @@ impl Program {
             )
             .unwrap();
         }
-        let memory = self.named.get(&(0, at)).copied();
+        // By its second address, where it has one.
+        let second = self.named.get(&(8, at));
+        let memory = second.or(self.named.get(&(0, at))).copied();
         let variable = self.named.get(&(6, at)).map(|&module| {
             let global = GlobalGet {
                 module: ModuleHandle(module),
@@ -583,10 +603,8 @@ fn times_between_events_stay() {
         settle(&mut first.session);
     }
     let elapsed = |session: &mut Session, start: u64, end: u64| {
-        session.event_elapsed(&EventElapsed {
-            start: EventHandle(start),
-            end: EventHandle(end),
-        })
+        let events = &session.objects.events;
+        events.elapsed(&mut session.gpu, EventHandle(start), EventHandle(end))
     };
     let before = elapsed(&mut first.session, 200, 201).unwrap();
     let state = write(&mut first.session);
@@ -626,7 +644,7 @@ fn linear_textures_and_attributes_come_back() {
     });
     apply(&mut first.session, &texture).unwrap();
     let function = FunctionHandle(first.named[&(7, 0)]);
-    let set = Call::FunctionSetAttribute(FunctionSetAttribute {
+    let set = Call::FuncSetAttribute(FuncSetAttribute {
         function,
         attribute: 8,
         value: 4096,

@@ -44,8 +44,8 @@
  * Peers of the doorbell register; every peer has vector 0 only.
  *
  * The control peer is the device's owner on the host: rung after each change
- * of a channel's state word. A channel's peer is whoever serves the channel:
- * rung for what is in its rings.
+ * of a channel's state word. A channel's peer is the process that serves the
+ * channel: rung for what is in its rings.
  */
 #define PARAGPU_PEER_GUEST		0
 #define PARAGPU_PEER_CHANNEL(channel)	((channel) + 1)
@@ -329,7 +329,7 @@ struct paragpu_info {
 /*
  * Takes the number of bytes from the channel's begin on that fade when the
  * device goes away: instead of being kept they hold nothing, that is zeros
- * or what the process itself wrote there since. Whoever reads in there looks at
+ * or what the process itself wrote there since. A reader looks at
  * the channel's magic afterwards: as long as it stands, what was read before
  * was the channel's. 0 at open. EINVAL: more than channel_size.
  */

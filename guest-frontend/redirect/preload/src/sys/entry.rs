@@ -155,7 +155,7 @@ impl Entry {
 
     fn name(&self) -> &[u8] {
         let length = usize::try_from(self.name_length).unwrap_or(0);
-        // SAFETY: the promise of whoever added it.
+        // SAFETY: promised where it was added.
         unsafe { core::slice::from_raw_parts(self.name, length) }
     }
 

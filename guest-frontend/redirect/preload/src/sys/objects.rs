@@ -5,7 +5,7 @@
 //!        └────> Carriers(list) ──unload──> released
 //! ```
 //!
-//! Whoever calls holds the loader's lock or is alone, except for the main
+//! The caller holds the loader's lock or is alone, except for the main
 //! program at its start, so a lock of our own orders them. It belongs to a
 //! process, so that a child of `fork` does not wait for a thread that it does
 //! not have.
@@ -65,7 +65,7 @@ static OWNER: AtomicI32 = AtomicI32::new(0);
 /// Guarded by [`OWNER`].
 struct Guarded(core::cell::UnsafeCell<Objects>);
 
-// SAFETY: whoever touches the content holds the lock.
+// SAFETY: the content is only touched under the lock.
 unsafe impl Sync for Guarded {}
 
 static OBJECTS: Guarded = Guarded(core::cell::UnsafeCell::new(Objects {

@@ -64,7 +64,7 @@ impl Source {
         Ok(())
     }
 
-    /// For whoever asks where the time goes while the program stands still.
+    /// For the question where the downtime goes.
     pub(super) fn reached(&self, what: &str) {
         let micros = self.attempts.standing().as_micros();
         tracing::debug!(micros, "{what}");

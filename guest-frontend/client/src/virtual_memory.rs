@@ -1,0 +1,193 @@
+//! Virtual memory management: addresses that the program reserves, and memory
+//! that it maps there (CUDA Driver API, Virtual Memory Management).
+//!
+//! Reservations and handles are the guest's alone. Memory is created at an
+//! address of the session's own; the host lets it appear at the program's when
+//! the program may use it there.
+
+use std::sync::Arc;
+
+use paragpu_protocol::handle::{AliasAddress, DeviceAddress};
+use paragpu_protocol::layout::CHUNK;
+use paragpu_protocol::status::Status;
+use paragpu_protocol::table::{MemAlias, MemAliasEnd};
+use parking_lot::Mutex;
+
+use crate::connection::Link;
+use crate::error::Result;
+use crate::memory::DeviceMemory;
+use crate::virtual_space::{Change, VirtualSpace};
+
+pub use crate::virtual_space::Properties;
+
+/// Sizes and addresses are multiples of this.
+pub const GRANULARITY: u64 = CHUNK;
+
+/// The virtual memory of a session.
+#[derive(Debug)]
+pub struct VirtualMemory {
+    link: Arc<Link>,
+    memory: Arc<DeviceMemory>,
+    /// Held while the host is told: what one thread unmaps another may map.
+    space: Mutex<VirtualSpace>,
+}
+
+impl VirtualMemory {
+    pub(crate) fn new(link: Arc<Link>, memory: Arc<DeviceMemory>) -> Self {
+        Self {
+            link,
+            memory,
+            space: Mutex::default(),
+        }
+    }
+
+    /// cuMemAddressReserve; at `hint` where that is free.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`, `OUT_OF_MEMORY`.
+    pub fn reserve(&self, size: u64, alignment: u64, hint: u64) -> Result<u64> {
+        let aligned = alignment == 0 || alignment.is_power_of_two();
+        if size == 0 || !size.is_multiple_of(GRANULARITY) || !aligned {
+            return Err(Status::INVALID_VALUE);
+        }
+        let alignment = alignment.max(GRANULARITY);
+        let mut space = self.space.lock();
+        let address = self.memory.reserve(size, alignment, hint)?;
+        space.reserved(address, size);
+        Ok(address)
+    }
+
+    /// cuMemAddressFree, of a whole reservation.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`, also where something is mapped in it.
+    pub fn unreserve(&self, address: u64, size: u64) -> Result<()> {
+        let mut space = self.space.lock();
+        space.unreserve(address, size)?;
+        self.memory.unreserve(address, size);
+        Ok(())
+    }
+
+    /// cuMemCreate: the allocation's number in this session.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`, `OUT_OF_MEMORY`.
+    pub fn create(&self, size: u64, properties: Properties) -> Result<u64> {
+        if size == 0 || !size.is_multiple_of(GRANULARITY) {
+            return Err(Status::INVALID_VALUE);
+        }
+        let memory = self.memory.allocate(size)?;
+        Ok(self.space.lock().created(memory, size, properties))
+    }
+
+    /// cuMemRelease.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`.
+    pub fn release(&self, handle: u64) -> Result<()> {
+        match self.space.lock().release(handle)? {
+            Some(memory) => self.memory.free(memory),
+            None => Ok(()),
+        }
+    }
+
+    /// cuMemRetainAllocationHandle.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where nothing is mapped.
+    pub fn retain(&self, address: u64) -> Result<u64> {
+        self.space.lock().retain(address)
+    }
+
+    /// cuMemGetAllocationPropertiesFromHandle.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`.
+    pub fn properties(&self, handle: u64) -> Result<Properties> {
+        self.space.lock().properties(handle)
+    }
+
+    /// cuMemMap; nobody may use the memory there yet.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`.
+    pub fn map(&self, address: u64, size: u64, handle: u64) -> Result<()> {
+        self.link.check()?;
+        self.space.lock().map(address, size, handle)
+    }
+
+    /// cuMemUnmap, of whole maps.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`.
+    pub fn unmap(&self, address: u64, size: u64) -> Result<()> {
+        self.link.check()?;
+        let mut space = self.space.lock();
+        let (ends, frees) = space.unmap(address, size)?;
+        for address in ends {
+            self.end(address)?;
+        }
+        frees
+            .into_iter()
+            .try_for_each(|memory| self.memory.free(memory))
+    }
+
+    /// cuMemSetAccess, of whole maps: 0 for none, 1 to read, 3 to read and
+    /// write.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`, `OUT_OF_MEMORY`, `NOT_SUPPORTED`.
+    pub fn set_access(&self, address: u64, size: u64, access: u32) -> Result<()> {
+        if !matches!(access, 0 | 1 | 3) {
+            return Err(Status::INVALID_VALUE);
+        }
+        self.link.check()?;
+        let mut space = self.space.lock();
+        for change in space.changes(address, size, access)? {
+            let Change { address, size, .. } = change;
+            if change.had {
+                self.end(address)?;
+                space.changed(address, 0);
+            }
+            if access == 0 {
+                continue;
+            }
+            self.link.call(&MemAlias {
+                address: AliasAddress(address),
+                size,
+                memory: DeviceAddress(change.memory),
+                access,
+            })?;
+            space.changed(address, access);
+            self.memory.add_map(address, size);
+        }
+        Ok(())
+    }
+
+    /// cuMemGetAccess.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where nothing is mapped.
+    pub fn access(&self, address: u64) -> Result<u32> {
+        self.space.lock().access(address)
+    }
+
+    /// Ends every allocation that is none of these (cuDevicePrimaryCtxReset).
+    ///
+    /// # Errors
+    /// Of work that failed.
+    pub fn clear_others(&self) -> Result<()> {
+        let space = self.space.lock();
+        self.memory.clear(&space.memory().collect())
+    }
+
+    /// The memory is at the address no longer.
+    fn end(&self, address: u64) -> Result<()> {
+        self.memory.remove_map(address);
+        self.link
+            .post(&MemAliasEnd {
+                address: AliasAddress(address),
+            })
+            .map(drop)
+    }
+}

@@ -1,0 +1,350 @@
+//! What a program made of a session's virtual memory: reserved addresses,
+//! physical allocations, and which of them lies where (CUDA Driver API, Virtual
+//! Memory Management). Nothing here crosses.
+//!
+//! An allocation is memory of the session at an address that the program never
+//! learns; a map gives it one more address, once the program may use it there.
+
+use std::collections::{BTreeMap, HashMap};
+
+use paragpu_protocol::layout::CHUNK;
+use paragpu_protocol::status::Status;
+
+use crate::error::Result;
+
+/// What a program asked for when it created an allocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Properties {
+    /// CUmemAllocationHandleType, several as a mask.
+    pub handle_types: i32,
+    /// CUmemAllocationProp::allocFlags::usage.
+    pub usage: u16,
+}
+
+/// A physical allocation.
+#[derive(Debug)]
+struct Allocation {
+    /// Where the session has it.
+    memory: u64,
+    size: u64,
+    properties: Properties,
+    /// How often the program holds its handle.
+    handles: u64,
+    /// How often it is mapped.
+    maps: u64,
+}
+
+/// An allocation at an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Map {
+    size: u64,
+    allocation: u64,
+    /// CUmemAccess_flags: 0 none, 1 read, 3 read and written.
+    access: u32,
+}
+
+/// What the host must do for a change of access.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// The map's first address.
+    pub(crate) address: u64,
+    /// Its bytes.
+    pub(crate) size: u64,
+    /// Where the session has its memory.
+    pub(crate) memory: u64,
+    /// Is it at the address now?
+    pub(crate) had: bool,
+}
+
+/// The virtual memory of a session.
+#[derive(Debug, Default)]
+pub(crate) struct VirtualSpace {
+    reservations: BTreeMap<u64, u64>,
+    allocations: HashMap<u64, Allocation>,
+    maps: BTreeMap<u64, Map>,
+    next: u64,
+}
+
+fn is_chunks(values: &[u64]) -> bool {
+    values.iter().all(|value| value.is_multiple_of(CHUNK))
+}
+
+impl VirtualSpace {
+    /// A range of addresses is the program's.
+    pub(crate) fn reserved(&mut self, address: u64, size: u64) {
+        self.reservations.insert(address, size);
+    }
+
+    /// It is given back, whole and with nothing mapped in it.
+    pub(crate) fn unreserve(&mut self, address: u64, size: u64) -> Result<()> {
+        if self.reservations.get(&address) != Some(&size) || self.is_mapped(address, size) {
+            return Err(Status::INVALID_VALUE);
+        }
+        self.reservations.remove(&address);
+        Ok(())
+    }
+
+    /// An allocation was made: its handle.
+    pub(crate) fn created(&mut self, memory: u64, size: u64, properties: Properties) -> u64 {
+        self.next += 1;
+        let allocation = Allocation {
+            memory,
+            size,
+            properties,
+            handles: 1,
+            maps: 0,
+        };
+        self.allocations.insert(self.next, allocation);
+        self.next
+    }
+
+    fn held(&mut self, handle: u64) -> Result<&mut Allocation> {
+        let found = self.allocations.get_mut(&handle);
+        found
+            .filter(|allocation| allocation.handles > 0)
+            .ok_or(Status::INVALID_VALUE)
+    }
+
+    /// What an allocation was created with.
+    pub(crate) fn properties(&mut self, handle: u64) -> Result<Properties> {
+        self.held(handle).map(|allocation| allocation.properties)
+    }
+
+    /// The program gives a handle up; the memory to free, if it was the last.
+    pub(crate) fn release(&mut self, handle: u64) -> Result<Option<u64>> {
+        self.held(handle)?.handles -= 1;
+        Ok(self.unused(handle))
+    }
+
+    /// The program has the handle of what is mapped at an address once more.
+    pub(crate) fn retain(&mut self, address: u64) -> Result<u64> {
+        let (_, map) = self.find(address).ok_or(Status::INVALID_VALUE)?;
+        let allocation = self.allocations.get_mut(&map.allocation);
+        allocation.ok_or(Status::INVALID_VALUE)?.handles += 1;
+        Ok(map.allocation)
+    }
+
+    /// An allocation lies in a reservation from now on.
+    pub(crate) fn map(&mut self, address: u64, size: u64, handle: u64) -> Result<()> {
+        let before = self.reservations.range(..=address).next_back();
+        let inside = before
+            .is_some_and(|(start, length)| size <= *length && address - start <= length - size);
+        let fits = size > 0 && is_chunks(&[address, size]) && inside;
+        if !fits || self.is_mapped(address, size) {
+            return Err(Status::INVALID_VALUE);
+        }
+        let allocation = self.held(handle)?;
+        if size > allocation.size {
+            return Err(Status::INVALID_VALUE);
+        }
+        allocation.maps += 1;
+        let map = Map {
+            size,
+            allocation: handle,
+            access: 0,
+        };
+        self.maps.insert(address, map);
+        Ok(())
+    }
+
+    /// The maps that make up a range, whole and without a gap.
+    fn whole(&self, address: u64, size: u64) -> Result<Vec<u64>> {
+        let end = address.checked_add(size).ok_or(Status::INVALID_VALUE)?;
+        let (mut at, mut found) = (address, Vec::new());
+        while at < end {
+            let map = self.maps.get(&at).ok_or(Status::INVALID_VALUE)?;
+            found.push(at);
+            at += map.size;
+        }
+        match at == end && !found.is_empty() {
+            true => Ok(found),
+            false => Err(Status::INVALID_VALUE),
+        }
+    }
+
+    /// The maps of a range whose access is to be another one.
+    pub(crate) fn changes(&self, address: u64, size: u64, access: u32) -> Result<Vec<Change>> {
+        let mut changes = Vec::new();
+        for at in self.whole(address, size)? {
+            if let Some(map) = self.maps.get(&at)
+                && map.access != access
+                && let Some(allocation) = self.allocations.get(&map.allocation)
+            {
+                changes.push(Change {
+                    address: at,
+                    size: map.size,
+                    memory: allocation.memory,
+                    had: map.access != 0,
+                });
+            }
+        }
+        Ok(changes)
+    }
+
+    /// The access of the map that starts at `address` is another one now.
+    pub(crate) fn changed(&mut self, address: u64, access: u32) {
+        if let Some(map) = self.maps.get_mut(&address) {
+            map.access = access;
+        }
+    }
+
+    /// What may be done at an address.
+    pub(crate) fn access(&self, address: u64) -> Result<u32> {
+        let found = self.find(address).ok_or(Status::INVALID_VALUE)?;
+        Ok(found.1.access)
+    }
+
+    /// Takes the maps of a range away: those that the host knows of, and memory
+    /// that nobody holds any more.
+    pub(crate) fn unmap(&mut self, address: u64, size: u64) -> Result<(Vec<u64>, Vec<u64>)> {
+        let (mut ends, mut frees) = (Vec::new(), Vec::new());
+        for at in self.whole(address, size)? {
+            let Some(map) = self.maps.remove(&at) else {
+                continue;
+            };
+            if map.access != 0 {
+                ends.push(at);
+            }
+            if let Some(allocation) = self.allocations.get_mut(&map.allocation) {
+                allocation.maps -= 1;
+            }
+            frees.extend(self.unused(map.allocation));
+        }
+        Ok((ends, frees))
+    }
+
+    /// Is memory of the session one of the allocations?
+    pub(crate) fn memory(&self) -> impl Iterator<Item = u64> {
+        self.allocations
+            .values()
+            .map(|allocation| allocation.memory)
+    }
+
+    /// The memory of an allocation that nobody holds any more, forgotten.
+    fn unused(&mut self, handle: u64) -> Option<u64> {
+        let allocation = self.allocations.get(&handle)?;
+        if allocation.handles > 0 || allocation.maps > 0 {
+            return None;
+        }
+        self.allocations.remove(&handle).map(|gone| gone.memory)
+    }
+
+    fn find(&self, address: u64) -> Option<(u64, Map)> {
+        let (&start, &map) = self.maps.range(..=address).next_back()?;
+        (address - start < map.size).then_some((start, map))
+    }
+
+    fn is_mapped(&self, address: u64, size: u64) -> bool {
+        let Some(end) = address.checked_add(size) else {
+            return true;
+        };
+        let before = self.maps.range(..end).next_back();
+        before.is_some_and(|(start, map)| start + map.size > address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BASE: u64 = 1 << 40;
+    const PLAIN: Properties = Properties {
+        handle_types: 0,
+        usage: 0,
+    };
+
+    fn space() -> VirtualSpace {
+        let mut space = VirtualSpace::default();
+        space.reserved(BASE, 16 * CHUNK);
+        space
+    }
+
+    #[test]
+    fn memory_lives_as_long_as_a_handle_or_a_map() {
+        let mut space = space();
+        let handle = space.created(7, CHUNK, PLAIN);
+        space.map(BASE, CHUNK, handle).unwrap();
+        assert_eq!(space.release(handle), Ok(None));
+        assert_eq!(space.release(handle), Err(Status::INVALID_VALUE));
+        assert_eq!(
+            space.map(BASE + CHUNK, CHUNK, handle),
+            Err(Status::INVALID_VALUE)
+        );
+        assert_eq!(space.retain(BASE + 5), Ok(handle));
+        assert_eq!(space.unmap(BASE, CHUNK), Ok((vec![], vec![])));
+        assert_eq!(space.release(handle), Ok(Some(7)));
+        assert_eq!(space.retain(BASE), Err(Status::INVALID_VALUE));
+    }
+
+    #[test]
+    fn only_whole_maps_are_changed() {
+        let mut space = space();
+        let handle = space.created(7, 2 * CHUNK, PLAIN);
+        for at in [0, 2] {
+            space.map(BASE + at * CHUNK, 2 * CHUNK, handle).unwrap();
+        }
+        for (at, size) in [(0, 1), (1, 1), (0, 3), (1, 2), (0, 5), (4, 1), (0, 0)] {
+            let (at, size) = (BASE + at * CHUNK, size * CHUNK);
+            assert!(space.changes(at, size, 3).is_err(), "{size} at {at:#x}");
+            assert!(space.unmap(at, size).is_err());
+        }
+        assert_eq!(space.changes(BASE, 4 * CHUNK, 3).unwrap().len(), 2);
+        space.changed(BASE, 3);
+        assert_eq!(space.changes(BASE, 4 * CHUNK, 3).unwrap().len(), 1);
+        assert_eq!(space.access(BASE + CHUNK), Ok(3));
+        assert_eq!(space.access(BASE + 2 * CHUNK), Ok(0));
+        assert_eq!(
+            space.unreserve(BASE, 16 * CHUNK),
+            Err(Status::INVALID_VALUE)
+        );
+        assert_eq!(space.unmap(BASE, 4 * CHUNK), Ok((vec![BASE], vec![])));
+        assert_eq!(space.unreserve(BASE, CHUNK), Err(Status::INVALID_VALUE));
+        assert_eq!(space.unreserve(BASE, 16 * CHUNK), Ok(()));
+    }
+
+    proptest! {
+        /// Maps lie in the reservation and apart, and all memory comes back.
+        #[test]
+        fn maps_are_apart(steps in prop::collection::vec((0_u8..5, 0_u64..18, 0_u64..4), 1..200)) {
+            let mut space = space();
+            let mut handles = Vec::new();
+            let mut alive = 0;
+            for (what, at, size) in steps {
+                let (address, bytes) = (BASE + at * CHUNK, size * CHUNK);
+                let handle = handles.get(at as usize % handles.len().max(1)).copied().unwrap_or(0);
+                match what {
+                    0 => {
+                        handles.push(space.created(alive, bytes, PLAIN));
+                        alive += 1;
+                    }
+                    1 | 2 => {
+                        let before: Vec<_> = space.maps.clone().into_iter().collect();
+                        if space.map(address, bytes, handle).is_ok() {
+                            prop_assert!(bytes > 0 && at + size <= 16);
+                            let apart = |(start, map): &(u64, Map)| {
+                                start + map.size <= address || address + bytes <= *start
+                            };
+                            prop_assert!(before.iter().all(apart));
+                        }
+                    }
+                    3 => {
+                        let _ = space.unmap(address, bytes);
+                    }
+                    _ => {
+                        let _ = space.release(handle);
+                    }
+                }
+                let maps: u64 = space.allocations.values().map(|one| one.maps).sum();
+                prop_assert_eq!(maps, space.maps.len() as u64);
+            }
+            for (at, map) in space.maps.clone() {
+                space.unmap(at, map.size).unwrap();
+            }
+            for handle in handles {
+                let _ = space.release(handle);
+            }
+            prop_assert_eq!(space.memory().count(), 0);
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Functions that only cross: the host's driver answers them as they are. Their
+//! code is derived from the description of the driver.
+
+use std::ffi::{c_int, c_uint};
+
+use paragpu_abi::{CUevent, CUfunction, CUmodule};
+use paragpu_client::Session;
+use paragpu_protocol::handle::{EventHandle, FunctionHandle, ModuleHandle};
+use paragpu_protocol::status::Status;
+use paragpu_protocol::table;
+
+use crate::current;
+use crate::sys::boundary::Out;
+use crate::sys::{Result, context, event, module};
+
+/// A call on its way. It goes to the session of the objects that it names, or
+/// to that of the thread's context if it names none.
+#[derive(Debug, Default)]
+pub struct Crossing {
+    session: Option<&'static Session>,
+}
+
+impl Crossing {
+    /// An object of `session` is named.
+    fn names(&mut self, session: &'static Session) -> Result {
+        match self.session.replace(session) {
+            Some(other) if !std::ptr::eq(other, session) => Err(Status::INVALID_HANDLE),
+            _ => Ok(()),
+        }
+    }
+
+    fn session(self) -> Result<&'static Session> {
+        match self.session {
+            Some(session) => Ok(session),
+            None => Ok(current::current()?.session),
+        }
+    }
+}
+
+/// A kind of parameter: what C passes, and what of it crosses.
+pub trait Crosses {
+    /// Passed by C.
+    type C;
+    /// Crosses.
+    type Wire;
+
+    /// Checks it.
+    ///
+    /// # Errors
+    /// What the function returns where C passed something else.
+    fn cross(passed: Self::C, crossing: &mut Crossing) -> Result<Self::Wire>;
+}
+
+/// The kinds, by their names in the description.
+pub mod kind {
+    #![allow(missing_debug_implementations)]
+
+    /// An event that has a time.
+    pub struct TimedEvent;
+    /// A limit of a context.
+    pub struct Limit;
+    /// An enumeration of CUDA.
+    pub struct Enumeration;
+    /// A kernel.
+    pub struct CUfunction;
+    /// A module.
+    pub struct CUmodule;
+
+    pub use std::ffi::{c_int, c_uint};
+    pub use std::primitive::usize;
+}
+
+impl Crosses for kind::TimedEvent {
+    type C = CUevent;
+    type Wire = EventHandle;
+
+    fn cross(passed: CUevent, crossing: &mut Crossing) -> Result<EventHandle> {
+        let found = event::find(passed)?;
+        let event = event::inner(&found)?;
+        crossing.names(event.session)?;
+        event.object.timed_handle()
+    }
+}
+
+impl Crosses for kind::CUfunction {
+    type C = CUfunction;
+    type Wire = FunctionHandle;
+
+    fn cross(passed: CUfunction, crossing: &mut Crossing) -> Result<FunctionHandle> {
+        let callable = module::callable(passed)?;
+        crossing.names(callable.session)?;
+        Ok(callable.function()?.handle())
+    }
+}
+
+impl Crosses for kind::CUmodule {
+    type C = CUmodule;
+    type Wire = ModuleHandle;
+
+    fn cross(passed: CUmodule, crossing: &mut Crossing) -> Result<ModuleHandle> {
+        let found = module::find(passed)?;
+        let module = module::inner(&found)?;
+        crossing.names(module.session)?;
+        Ok(module.object.handle())
+    }
+}
+
+impl Crosses for kind::Limit {
+    type C = c_int;
+    type Wire = u32;
+
+    fn cross(passed: c_int, _: &mut Crossing) -> Result<u32> {
+        context::known_limit(passed)
+    }
+}
+
+impl Crosses for kind::Enumeration {
+    type C = c_int;
+    type Wire = u32;
+
+    fn cross(passed: c_int, _: &mut Crossing) -> Result<u32> {
+        u32::try_from(passed).map_err(|_| Status::INVALID_VALUE)
+    }
+}
+
+macro_rules! numbers {
+    ($( $kind:ty => $wire:ty ),* $(,)?) => {$(
+        impl Crosses for $kind {
+            type C = $kind;
+            type Wire = $wire;
+
+            fn cross(passed: $kind, _: &mut Crossing) -> Result<$wire> {
+                <$wire>::try_from(passed).map_err(|_| Status::INVALID_VALUE)
+            }
+        }
+    )*};
+}
+numbers!(c_int => i32, c_uint => u32, usize => u64);
+
+/// What a function writes of a reply.
+trait Answers<Wire> {
+    fn answer(reply: Wire) -> Self;
+}
+
+impl<T> Answers<T> for T {
+    fn answer(reply: T) -> T {
+        reply
+    }
+}
+
+impl Answers<u64> for usize {
+    fn answer(reply: u64) -> usize {
+        usize::try_from(reply).unwrap_or(usize::MAX)
+    }
+}
+
+// Functions have their C names.
+#[allow(non_snake_case)]
+mod derived {
+    use super::*;
+
+    include!(concat!(env!("OUT_DIR"), "/crossing.rs"));
+}
+pub(crate) use derived::*;

@@ -1,0 +1,234 @@
+//! Virtual memory management (CUDA Driver API, Virtual Memory Management).
+//!
+//! An address names its device here, so a reservation is of the current
+//! context's device, or of the first one, and takes memory of that device.
+
+use std::ffi::{c_int, c_void};
+
+use paragpu_abi::{CUdeviceptr, CUmemAllocationProp, cudaMemAccessDesc, cudaMemLocation};
+use paragpu_client::Session;
+use paragpu_client::virtual_memory::{GRANULARITY, Properties};
+use paragpu_protocol::status::Status;
+
+use super::boundary::{In, Out};
+use super::graph::list;
+use super::memory::ordinal_of;
+use super::{Result, device, get, present, put, unsupported_use};
+use crate::current;
+
+/// CU_MEM_LOCATION_TYPE_DEVICE.
+const DEVICE: c_int = 1;
+/// CU_MEM_ALLOCATION_TYPE_PINNED.
+const PINNED: c_int = 1;
+/// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
+const DESCRIPTOR: c_int = 1;
+/// CUmemAllocationGranularity_flags: minimum and recommended.
+const GRANULARITIES: std::ops::RangeInclusive<c_int> = 0..=1;
+/// Handles carry the device's ordinal, one more, above this.
+const ORDINAL: u32 = 48;
+
+/// A handle as the program has it: the session's number of the allocation, and
+/// the session's device.
+fn handle(session: &Session, number: u64) -> u64 {
+    (u64::from(session.ordinal()) + 1) << ORDINAL | number
+}
+
+/// The session and its number of an allocation.
+fn allocation(handle: u64) -> Result<(&'static Session, u64)> {
+    let ordinal = (handle >> ORDINAL).checked_sub(1);
+    let session = ordinal
+        .and_then(|ordinal| u32::try_from(ordinal).ok())
+        .and_then(device::session_if_open)
+        .ok_or(Status::INVALID_VALUE)?;
+    Ok((session, handle & ((1 << ORDINAL) - 1)))
+}
+
+/// The session whose reservation an address is in.
+fn owner(address: u64) -> Result<&'static Session> {
+    ordinal_of(address)
+        .and_then(device::session_if_open)
+        .ok_or(Status::INVALID_VALUE)
+}
+
+/// The ordinal of the device that an allocation is for.
+fn device_of(properties: &CUmemAllocationProp) -> Result<u32> {
+    if properties.r#type != PINNED {
+        return Err(Status::INVALID_VALUE);
+    }
+    match properties.location.r#type {
+        DEVICE => device::ordinal(properties.location.id),
+        ..DEVICE => Err(Status::INVALID_VALUE),
+        _ => Err(unsupported_use!("cuMemCreate in memory of the host")),
+    }
+}
+
+pub(crate) fn cuMemGetAllocationGranularity(
+    granularity: Out<'_, usize>,
+    properties: In<'_, CUmemAllocationProp>,
+    option: c_int,
+) -> Result {
+    device_of(properties.get()?)?;
+    if !GRANULARITIES.contains(&option) {
+        return Err(Status::INVALID_VALUE);
+    }
+    granularity.put(usize::try_from(GRANULARITY).map_err(|_| Status::INVALID_VALUE)?)
+}
+
+pub(crate) unsafe fn cuMemAddressReserve(
+    address: *mut CUdeviceptr,
+    size: usize,
+    alignment: usize,
+    hint: CUdeviceptr,
+    flags: u64,
+) -> Result {
+    present(address)?;
+    if flags != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    let session = match current::current_if_any() {
+        Some(current) => current.session,
+        None => device::session(device::ordinal(0)?)?,
+    };
+    let space = session.virtual_memory();
+    put(address, space.reserve(size as u64, alignment as u64, hint)?)
+}
+
+pub(crate) fn cuMemAddressFree(address: CUdeviceptr, size: usize) -> Result {
+    owner(address)?
+        .virtual_memory()
+        .unreserve(address, size as u64)
+}
+
+pub(crate) unsafe fn cuMemCreate(
+    place: *mut u64,
+    size: usize,
+    properties: *const CUmemAllocationProp,
+    flags: u64,
+) -> Result {
+    present(place)?;
+    let asked = get(properties)?;
+    let ordinal = device_of(asked)?;
+    if flags != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    if asked.requestedHandleTypes & !DESCRIPTOR != 0 {
+        return Err(unsupported_use!("cuMemCreate for handles of this type"));
+    }
+    // Compressible memory may always come without compression.
+    let [_, direct, usage @ ..] = asked.allocFlags;
+    if direct != 0 {
+        return Err(unsupported_use!("cuMemCreate for GPUDirect RDMA"));
+    }
+    let usage = u16::from_ne_bytes([usage[0], usage[1]]);
+    if usage != 0 {
+        return Err(unsupported_use!(
+            "cuMemCreate for tile pools or decompression"
+        ));
+    }
+    let session = device::session(ordinal)?;
+    let kept = Properties {
+        handle_types: asked.requestedHandleTypes,
+        usage,
+    };
+    let number = session.virtual_memory().create(size as u64, kept)?;
+    put(place, handle(session, number))
+}
+
+pub(crate) fn cuMemRelease(handle: u64) -> Result {
+    let (session, number) = allocation(handle)?;
+    session.virtual_memory().release(number)
+}
+
+pub(crate) fn cuMemRetainAllocationHandle(place: Out<'_, u64>, address: *mut c_void) -> Result {
+    let address = address.addr() as u64;
+    let session = owner(address)?;
+    place.put(handle(session, session.virtual_memory().retain(address)?))
+}
+
+pub(crate) fn cuMemGetAllocationPropertiesFromHandle(
+    place: Out<'_, CUmemAllocationProp>,
+    handle: u64,
+) -> Result {
+    let (session, number) = allocation(handle)?;
+    let properties = session.virtual_memory().properties(number)?;
+    let usage = properties.usage.to_ne_bytes();
+    place.put(CUmemAllocationProp {
+        r#type: PINNED,
+        requestedHandleTypes: properties.handle_types,
+        location: cudaMemLocation {
+            r#type: DEVICE,
+            id: device::number(session.ordinal()),
+        },
+        win32HandleMetaData: std::ptr::null_mut(),
+        allocFlags: [0, 0, usage[0], usage[1], 0, 0, 0, 0],
+    })
+}
+
+pub(crate) fn cuMemMap(
+    address: CUdeviceptr,
+    size: usize,
+    offset: usize,
+    handle: u64,
+    flags: u64,
+) -> Result {
+    // CUDA has no maps of later parts.
+    if offset != 0 || flags != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    let (session, number) = allocation(handle)?;
+    if !std::ptr::eq(session, owner(address)?) {
+        let what = "cuMemMap of memory where another device's addresses were reserved";
+        return Err(unsupported_use!(what));
+    }
+    session.virtual_memory().map(address, size as u64, number)
+}
+
+pub(crate) fn cuMemUnmap(address: CUdeviceptr, size: usize) -> Result {
+    owner(address)?.virtual_memory().unmap(address, size as u64)
+}
+
+/// Is a location the session's own device? Others have no way to its memory.
+fn is_own(session: &Session, location: &cudaMemLocation) -> Result<bool> {
+    match location.r#type {
+        DEVICE => Ok(device::ordinal(location.id)? == session.ordinal()),
+        ..DEVICE => Err(Status::INVALID_VALUE),
+        _ => Ok(false),
+    }
+}
+
+pub(crate) unsafe fn cuMemSetAccess(
+    address: CUdeviceptr,
+    size: usize,
+    access: *const cudaMemAccessDesc,
+    count: usize,
+) -> Result {
+    let session = owner(address)?;
+    let access = list(access, count)?;
+    if access.is_empty() {
+        return Err(Status::INVALID_VALUE);
+    }
+    for one in access {
+        if !is_own(session, &one.location)? {
+            let what = "cuMemSetAccess for another device or the host";
+            return Err(unsupported_use!(what));
+        }
+    }
+    for one in access {
+        let flags = u32::try_from(one.flags).map_err(|_| Status::INVALID_VALUE)?;
+        session
+            .virtual_memory()
+            .set_access(address, size as u64, flags)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn cuMemGetAccess(
+    flags: Out<'_, u64>,
+    location: In<'_, cudaMemLocation>,
+    address: CUdeviceptr,
+) -> Result {
+    let session = owner(address)?;
+    let access = session.virtual_memory().access(address)?;
+    let own = is_own(session, location.get()?)?;
+    flags.put(if own { u64::from(access) } else { 0 })
+}

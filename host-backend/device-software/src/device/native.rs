@@ -1,0 +1,122 @@
+//! The calls of the driver that this device has as they are.
+
+use paragpu_device::{Error, EventId, FunctionId, ModuleId, NativeDevice, Result};
+use paragpu_protocol::status::Status;
+
+use super::{SoftwareDevice, handle, invalid};
+use crate::attributes;
+use crate::launch;
+
+impl NativeDevice for SoftwareDevice {
+    fn event_elapsed_time(&mut self, start: EventId, end: EventId) -> Result<f32> {
+        self.scheduler.check()?;
+        let stamp = |id: EventId| {
+            let event = handle(self.events.get(&id.0))?;
+            match &event.record {
+                Some((_, stamp)) if event.timed => Ok(*stamp.lock()),
+                _ => Err(Error::from(Status::INVALID_HANDLE)),
+            }
+        };
+        let (Some(start), Some(end)) = (stamp(start)?, stamp(end)?) else {
+            return Err(Status::NOT_READY.into());
+        };
+        let forward = end.saturating_duration_since(start).as_secs_f64();
+        let backward = start.saturating_duration_since(end).as_secs_f64();
+        Ok(((forward - backward) * 1e3) as f32)
+    }
+
+    fn func_set_attribute(
+        &mut self,
+        function: FunctionId,
+        attribute: u32,
+        value: i32,
+    ) -> Result<()> {
+        self.scheduler.check()?;
+        self.kernel(function)?.set_attribute(attribute, value)
+    }
+
+    fn func_set_cache_config(&mut self, function: FunctionId, config: u32) -> Result<()> {
+        self.scheduler.check()?;
+        self.kernel(function)?;
+        if config > 3 {
+            Err(invalid("cache configuration"))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn occupancy_max_active_blocks_per_multiprocessor_with_flags(
+        &mut self,
+        function: FunctionId,
+        block_size: i32,
+        dynamic_shared: u64,
+        _flags: u32,
+    ) -> Result<i32> {
+        self.scheduler.check()?;
+        let kernel = self.kernel(function)?;
+        let threads = u32::try_from(block_size)
+            .ok()
+            .filter(|&t| t > 0)
+            .ok_or_else(|| invalid("block size"))?;
+        let shared = u64::from(kernel.static_shared()).saturating_add(dynamic_shared);
+        if threads > kernel.max_threads() || shared > u64::from(attributes::SHARED_OPTIN) {
+            return Ok(0);
+        }
+        Ok(attributes::occupancy(threads, shared) as i32)
+    }
+
+    fn occupancy_available_dynamic_smem_per_block(
+        &mut self,
+        function: FunctionId,
+        blocks: i32,
+        block_size: i32,
+    ) -> Result<u64> {
+        self.scheduler.check()?;
+        let kernel = self.kernel(function)?;
+        let blocks = u32::try_from(blocks)
+            .ok()
+            .filter(|&b| b > 0)
+            .ok_or_else(|| invalid("blocks"))?;
+        let threads = u32::try_from(block_size)
+            .ok()
+            .filter(|&t| t > 0)
+            .ok_or_else(|| invalid("block size"))?;
+        let each = attributes::shared_of_each(blocks, threads);
+        let dynamic = each.saturating_sub(kernel.static_shared());
+        Ok(dynamic.min(kernel.max_dynamic()).into())
+    }
+
+    fn module_get_function_count(&mut self, module: ModuleId) -> Result<u32> {
+        self.scheduler.check()?;
+        let functions = &handle(self.modules.get(&module.0))?.program.funcs;
+        let kernels = functions.iter().filter(|function| function.entry);
+        Ok(kernels.count() as u32)
+    }
+
+    fn ctx_set_limit(&mut self, limit: u32, value: u64) -> Result<()> {
+        self.scheduler.check()?;
+        let most = match limit {
+            0 => u64::from(launch::MAX_LOCAL),
+            5 => 128,
+            6 => 0,
+            _ => u64::MAX,
+        };
+        match self.limits.get_mut(&limit) {
+            Some(slot) if value <= most => *slot = value,
+            Some(_) => return Err(invalid("limit too large")),
+            None => {
+                return Err(Error::new(
+                    Status::NOT_SUPPORTED,
+                    format!("context limit {limit}"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn ctx_get_limit(&mut self, limit: u32) -> Result<u64> {
+        self.scheduler.check()?;
+        let value = self.limits.get(&limit).copied();
+        value.ok_or_else(|| Error::new(Status::NOT_SUPPORTED, format!("context limit {limit}")))
+    }
+}

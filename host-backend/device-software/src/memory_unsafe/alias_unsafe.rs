@@ -1,0 +1,170 @@
+//! Second addresses of memory: the pages of one mapping, mapped twice.
+//!
+//! A kernel that writes through an alias notes the alias's pages; whoever asks
+//! what was written of the memory asks for those of its aliases, too.
+
+use std::sync::atomic::Ordering;
+
+use super::{
+    MAPPED, Memory, MemoryError, NONE, Table, map_anywhere, pointer, pointer_mut, protect,
+};
+
+/// Unit in which memory is looked at before it is copied.
+const PAGE: usize = 4096;
+static ZEROS: [u8; PAGE] = [0; PAGE];
+
+/// A second address, until the work that may use it is over.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Alias {
+    size: u64,
+    /// First address of the mapping.
+    memory: u64,
+}
+
+/// Some bytes that have a second address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Twice {
+    /// First address in the mapping.
+    pub memory: u64,
+    /// First address in the alias.
+    pub alias: u64,
+    /// Bytes.
+    pub size: u64,
+}
+
+impl Table {
+    /// Does the range touch an alias, or one whose work is not over?
+    pub(super) fn touches_alias(&self, address: u64, size: u64) -> bool {
+        let mut before = self.aliases.range(..address.saturating_add(size));
+        let last = before.next_back();
+        last.is_some_and(|(start, alias)| start + alias.size > address)
+    }
+}
+
+impl Memory {
+    /// Is the range free of aliases whose work is not over?
+    #[must_use]
+    pub fn is_free_of_aliases(&self, address: u64, size: u64) -> bool {
+        !self.table.lock().touches_alias(address, size)
+    }
+
+    /// Is anything of the range backed, though it may be unmapped?
+    #[must_use]
+    pub fn is_backed_in(&self, address: u64, size: u64) -> bool {
+        let is_backed = |chunk: usize| self.chunks[chunk].load(Ordering::Relaxed) != NONE;
+        let mut chunks = self.chunk_range(address, size).into_iter().flatten();
+        chunks.any(is_backed)
+    }
+
+    /// Can the mapping that starts at `address` be mapped twice as it is?
+    #[must_use]
+    pub fn is_shared(&self, address: u64) -> bool {
+        let table = self.table.lock();
+        table.shared.contains_key(&address) || table.doubled.contains(&address)
+    }
+
+    /// Moves what a mapping holds to memory that can be mapped twice. No work that writes to it may run.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotMapped`], [`MemoryError::OutOfMemory`].
+    pub fn share(&self, address: u64) -> Result<(), MemoryError> {
+        let mut table = self.table.lock();
+        let size = match table.live.get(&address) {
+            Some(&size) if !table.aliases.contains_key(&address) => size,
+            _ => return Err(MemoryError::NotMapped(address)),
+        };
+        let fresh = map_anywhere(size).map_err(|_| MemoryError::OutOfMemory)?;
+        for page in (0..size as usize).step_by(PAGE) {
+            // SAFETY: both ranges have `size` bytes and are mapped: the mapping is live, the other was just made. No
+            // Rust reference covers either. Pages of zeros stay untouched.
+            unsafe {
+                let from = pointer::<libc::c_void>(address as usize + page);
+                if libc::memcmp(from, ZEROS.as_ptr().cast(), PAGE) != 0 {
+                    libc::memcpy(pointer_mut(fresh + page), from, PAGE);
+                }
+            }
+        }
+        // SAFETY: the fresh memory takes the place of the mapping, which is this file's own.
+        let moved = unsafe { remap(fresh, size as usize, size as usize, address as usize) };
+        if !moved {
+            // SAFETY: mapped above, and used by nobody.
+            unsafe { libc::munmap(pointer_mut(fresh), size as usize) };
+            return Err(MemoryError::OutOfMemory);
+        }
+        table.doubled.insert(address);
+        Ok(())
+    }
+
+    /// Maps the first `size` bytes of the mapping that starts at `memory`, which is shared, at `address`, too, where
+    /// nothing is backed.
+    ///
+    /// # Errors
+    /// [`MemoryError::Range`], [`MemoryError::NotMapped`], [`MemoryError::OutOfMemory`].
+    pub fn alias(&self, address: u64, size: u64, memory: u64) -> Result<(), MemoryError> {
+        let mut table = self.table.lock();
+        let range = self.check_map(&table, address, size)?;
+        let is_backed = |chunk: usize| self.chunks[chunk].load(Ordering::Relaxed) != NONE;
+        let is_whole = table.live.get(&memory).is_some_and(|there| size <= *there);
+        let is_own = table.shared.contains_key(&memory) || table.doubled.contains(&memory);
+        if !is_whole || !is_own {
+            return Err(MemoryError::NotMapped(memory));
+        }
+        if range.clone().any(is_backed) {
+            return Err(MemoryError::Range(address, size));
+        }
+        // SAFETY: the source is a shared mapping of `size` bytes and more, which stays as it is; the target lies in
+        // the arena, where nothing is backed.
+        if !unsafe { remap(memory as usize, 0, size as usize, address as usize) } {
+            // The target may have lost its reservation.
+            let _ = protect(address, size, libc::PROT_NONE, libc::MAP_FIXED);
+            return Err(MemoryError::OutOfMemory);
+        }
+        for chunk in range {
+            self.chunks[chunk].store(MAPPED, Ordering::Release);
+        }
+        table.live.insert(address, size);
+        table.aliases.insert(address, Alias { size, memory });
+        Ok(())
+    }
+
+    /// Forgets an alias whose work is over: what was written by it was written to its memory.
+    pub(super) fn end_alias(&self, table: &mut Table, address: u64) -> bool {
+        let Some(alias) = table.aliases.remove(&address) else {
+            return false;
+        };
+        let offset = address - self.base;
+        self.written.each(offset, alias.size, true, |at, length| {
+            self.wrote(alias.memory + (at - offset), length);
+        });
+        true
+    }
+
+    /// The bytes of a range that have a second address.
+    #[must_use]
+    pub fn twice(&self, address: u64, size: u64) -> Vec<Twice> {
+        let table = self.table.lock();
+        let end = address.saturating_add(size);
+        let part = |(&at, alias): (&u64, &Alias)| {
+            let start = alias.memory.max(address);
+            let stop = (alias.memory + alias.size).min(end);
+            (start < stop).then(|| Twice {
+                memory: start,
+                alias: at + (start - alias.memory),
+                size: stop - start,
+            })
+        };
+        table.aliases.iter().filter_map(part).collect()
+    }
+}
+
+/// Moves a mapping, or with no old size maps its pages once more; false where the system cannot.
+///
+/// # Safety
+/// As mremap: the source is mapped, and shared where it has no old size; nobody uses what is mapped at `to`.
+unsafe fn remap(from: usize, old: usize, new: usize, to: usize) -> bool {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    let target = pointer_mut::<libc::c_void>(to);
+    // SAFETY: the caller's.
+    let got = unsafe { libc::mremap(pointer_mut(from), old, new, flags, target) };
+    got != libc::MAP_FAILED
+}

@@ -1,0 +1,14 @@
+//! The native part: calls of the driver that a device executes as they are.
+//! Which they are, the description of the driver says (`protocol/interface`).
+
+use paragpu_protocol::status::Status;
+
+use crate::{Error, EventId, FunctionId, ModuleId, Result};
+
+/// What a device says of a function that it does not have.
+fn refused<T>(function: &str) -> Result<T> {
+    let why = format!("this device has no {function}");
+    Err(Error::new(Status::NOT_SUPPORTED, why))
+}
+
+include!(concat!(env!("OUT_DIR"), "/native.rs"));

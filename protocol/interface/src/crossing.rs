@@ -1,0 +1,72 @@
+//! From functions of the driver that only cross to the guest's code.
+
+use proc_macro2::{Ident, TokenStream};
+use quote::quote;
+
+use crate::call::{Class, Effect, written};
+use crate::function::{Function, Serving};
+use crate::identifier;
+
+/// The code of each function that crosses and has none by hand.
+///
+/// Each refuses a null place for the reply, takes what crosses of each
+/// parameter (`Crosses::cross`, which also tells the session), sends the call
+/// there and writes the reply. The library provides: a type of each kind of
+/// parameter's name in `kind`, `Crossing`, and `Answers`.
+#[must_use]
+pub fn crossings<'f>(functions: impl Iterator<Item = &'f Function>) -> TokenStream {
+    let derived = functions.filter(|function| matches!(function.serving, Serving::Crosses));
+    derived.filter_map(crossing).collect()
+}
+
+fn crossing(function: &Function) -> Option<TokenStream> {
+    let call = function.call.as_ref()?;
+    let (name, record) = (identifier(&function.name), identifier(&call.name));
+    let doc = &function.doc;
+    let (mut parameters, mut presence) = (TokenStream::new(), TokenStream::new());
+    let (mut taken, mut written_to) = (TokenStream::new(), None);
+    let created = matches!(call.effect, Some(Effect::Creates(..)));
+    for parameter in &function.parameters {
+        let (name, kind) = (identifier(&parameter.name), &parameter.kind);
+        if let Some(inner) = written(kind) {
+            let inner = crate::c_type(&inner);
+            parameters.extend(quote!(#name: Out<'_, #inner>,));
+            presence.extend(quote!(let #name = #name.present()?;));
+            written_to = Some(name);
+            continue;
+        }
+        let raw = crate::c_type(kind);
+        parameters.extend(quote!(#name: #raw,));
+        if call.fields.iter().any(|field| field.name == parameter.name) {
+            taken.extend(quote! {
+                let #name = <kind::#kind as Crosses>::cross(#name, &mut crossing)?;
+            });
+        } else {
+            taken.extend(quote!(let _ = #name;));
+        }
+    }
+    let fields: Vec<Ident> = call.fields.iter().map(|f| identifier(&f.name)).collect();
+    let call_it = identifier(match call.class {
+        Class::Posted => "post",
+        Class::Synchronous | Class::Cached => "call",
+    });
+    let sent = quote!(crossing.session()?.#call_it(&table::#record { #(#fields),* })?);
+    let end = match written_to {
+        // A function that creates an object of the guest has code of its own.
+        _ if created => return None,
+        Some(place) => quote!(#place.put(Answers::answer(#sent))),
+        None => quote! {
+            #sent;
+            Ok(())
+        },
+    };
+    Some(quote! {
+        #[doc = #doc]
+        pub(crate) fn #name(#parameters) -> Result {
+            #presence
+            let mut crossing = Crossing::default();
+            #taken
+            #end
+        }
+    })
+}

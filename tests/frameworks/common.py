@@ -1,0 +1,121 @@
+"""What the cases of all frameworks share: their registry, digests and clocks.
+
+A file of cases registers functions that prepare something and return a step. A
+step returns what it computed, as an array that numpy understands. The file then
+calls `main`, which prints one line of JSON for each case: its name, a digest of
+the first steps' results, the milliseconds to them and, with --time, the median
+microseconds of a step and those of the slowest one. With --steps=N each case
+takes N steps, all of which are judged and clocked, and says when it began.
+"""
+
+import argparse
+import hashlib
+import json
+import time
+
+CASES = {}
+# Steps whose results are judged.
+JUDGED = 5
+# Seconds that one timed batch takes about, and batches.
+SECONDS, BATCHES = 0.15, 7
+
+
+def case(function):
+    """Registers a case."""
+    CASES[function.__name__] = function
+    return function
+
+
+def digest(results):
+    """A digest of arrays, and of the arrays in tuples."""
+    total = hashlib.blake2b(digest_size=12)
+
+    def take(result):
+        if isinstance(result, (tuple, list)):
+            for part in result:
+                take(part)
+        else:
+            total.update(repr(getattr(result, "dtype", "")).encode())
+            total.update(bytes_of(result))
+
+    take(results)
+    return total.hexdigest()
+
+
+def bytes_of(result):
+    """The bytes of an array of any framework."""
+    if hasattr(result, "detach"):
+        import torch  # pylint: disable=import-outside-toplevel
+
+        result = torch.view_as_real(result) if result.is_complex() else result
+        return result.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    if hasattr(result, "get"):
+        result = result.get()
+    import numpy  # pylint: disable=import-outside-toplevel
+
+    return numpy.asarray(result).tobytes()
+
+
+def clocked(step, wait):
+    """Median microseconds of a step in batches, and those of the slowest single step."""
+    start = time.perf_counter()
+    step()
+    wait()
+    once = max(time.perf_counter() - start, 1e-6)
+    count = max(1, min(1000, int(SECONDS / once)))
+    batches, slowest = [], 0.0
+    for _ in range(BATCHES):
+        wait()
+        start = last = time.perf_counter()
+        for _ in range(count):
+            step()
+            now = time.perf_counter()
+            slowest, last = max(slowest, now - last), now
+        wait()
+        batches.append((time.perf_counter() - start) / count)
+    return sorted(batches)[BATCHES // 2] * 1e6, slowest * 1e6
+
+
+def stepped(step, wait, count, name):
+    """Takes `count` steps, each waited for; their results, and microseconds of each."""
+    results, clock = [step()], []
+    wait()
+    print(json.dumps({"begun": name}), flush=True)
+    for _ in range(count):
+        start = time.perf_counter()
+        results.append(step())
+        wait()
+        clock.append((time.perf_counter() - start) * 1e6)
+    return results, clock
+
+
+def judged(line, step, wait, options):
+    """Runs a case and adds what it came to to its line."""
+    start = time.perf_counter()
+    if options.steps:
+        results, clock = stepped(step, wait, options.steps, line["case"])
+        line["us"], line["slowest_us"] = sorted(clock)[len(clock) // 2], max(clock)
+    else:
+        results = [step() for _ in range(JUDGED)]
+    line["digest"] = digest(results)
+    line["first_ms"] = round((time.perf_counter() - start) * 1e3, 1)
+    if options.time:
+        line["us"], line["slowest_us"] = (round(value, 2) for value in clocked(step, wait))
+
+
+def main(wait, began):
+    """Runs the named cases, or all; `wait` waits for the GPU, `began` is when the process did."""
+    parser = argparse.ArgumentParser(description="Cases of one framework, one line of JSON each.")
+    parser.add_argument("--time", action="store_true", help="also time each case")
+    parser.add_argument("--steps", type=int, default=0, help="steps of each case that are judged")
+    parser.add_argument("cases", nargs="*", help=", ".join(CASES))
+    options = parser.parse_args()
+    print(json.dumps({"ready_ms": round((time.perf_counter() - began) * 1e3, 1)}), flush=True)
+    for name in options.cases or CASES:
+        line = {"case": name}
+        try:
+            judged(line, CASES[name](), wait, options)
+        except Exception as error:  # pylint: disable=broad-except
+            text = (str(error).strip() or "no text").splitlines()[0]
+            line["error"] = f"{type(error).__name__}: {text[:300]}"
+        print(json.dumps(line), flush=True)

@@ -1,0 +1,233 @@
+"""Stock frameworks on this machine's GPU, natively and through paragpu.
+
+usage: test_gpu_frameworks.py [--rounds N] [--output FILE] [--communicator NAME] [FILE[:CASE]...]
+       test_gpu_frameworks.py --move CASE [--steps N]
+
+Runs the cases of torch_cases.py, jax_cases.py and cupy_cases.py, one process for
+each file: natively twice, and with the guest's libraries over a daemon of its
+own. A case passes if its results are native's bit for bit, or if native does not
+repeat itself. With --rounds native and remote runs alternate and are timed; the
+output has the form of bench-gpu.json. --move runs a case while its session moves
+to another daemon of this GPU and back. A framework that is not installed is
+skipped. Ends with 0 and a sentence where there is no GPU.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "bench"))
+# pylint: disable=wrong-import-position
+import gpu
+from measure import described, harness, machine, say
+
+# Each file of cases, and what it imports first.
+FILES = {"torch": "torch", "jax": "jax", "cupy": "cupy"}
+# Longest that the cases of one file may take in one process, in seconds.
+PATIENCE = 280
+# Multicast between GPUs is left alone.
+QUIET = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
+# Goals of a row's ratio to native; every other one's is GOAL.
+GOALS = {"torch/eager_decode": 0.75}
+GOAL = 1.01
+
+
+def native():
+    """The environment of a native run."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PARAGPU_")}
+
+
+def command_of(file, arguments):
+    """What runs cases of a file."""
+    return [sys.executable, os.path.join(HERE, f"{file}_cases.py"), *arguments]
+
+
+def run(environment, file, arguments):
+    """Results by case, what was said on standard error, and how it ended."""
+    try:
+        done = subprocess.run(
+            command_of(file, arguments),
+            env={**environment, **QUIET},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PATIENCE,
+            check=False,
+        )
+        output, errors, code = done.stdout, done.stderr, done.returncode
+    except subprocess.TimeoutExpired as late:
+        output, errors, code = (late.stdout or b"").decode(errors="replace"), f"no end within {PATIENCE} s", 124
+    return results_of(output), errors, code
+
+
+def results_of(output):
+    """The lines of cases, by name."""
+    lines = (json.loads(line) for line in output.splitlines() if line.startswith("{"))
+    return {line["case"]: line for line in lines if "case" in line}
+
+
+def judge(first, second, remote):
+    """What a case came to, and why."""
+    if "error" in first:
+        return "skipped", f"natively: {first['error']}"
+    if "error" in remote or not remote:
+        return "failed", remote.get("error", "no result")
+    if first["digest"] == remote["digest"]:
+        return "passed", ""
+    if first["digest"] != second.get("digest"):
+        return "passed", "native runs differ from each other"
+    return "failed", f"digest {remote['digest']}, natively {first['digest']}"
+
+
+def installed(module):
+    """Whether Python finds a module."""
+    return not subprocess.run([sys.executable, "-c", f"import {module}"], check=False, capture_output=True).returncode
+
+
+def compared(files, options):
+    """Compares results; returns rows and whether all is well."""
+    rows, well = [], True
+    with harness.Daemon(device="cuda") as daemon:
+        remote_environment = daemon.guest_environment(options.communicator)
+        for file, names in files.items():
+            first, errors, code = run(native(), file, names)
+            if not first:
+                say(f"{file}: natively nothing ran (status {code}): {errors[-1000:]}")
+                well = False
+                continue
+            second, _, _ = run(native(), file, names)
+            remote, errors, code = run(remote_environment, file, names)
+            for name, result in first.items():
+                verdict, why = judge(result, second.get(name, {}), remote.get(name, {}))
+                well &= verdict != "failed"
+                say(f"{file}/{name:28} {verdict:8} {why}")
+                rows.append({"name": f"{file}/{name}", "verdict": verdict, "why": why})
+            said = [line for line in errors.splitlines() if line.startswith("paragpu")]
+            if code or said:
+                say(f"{file}: status {code}; it said: " + "\n".join(said or [errors[-2000:]])[-3000:])
+        if not well:
+            say(f"the daemon said:\n{daemon.log()[-2000:]}")
+    return rows, well
+
+
+def measured(files, options):
+    """Times cases in alternation; the rows of a benchmark."""
+    samples = {}
+    with harness.Daemon(device="cuda") as daemon:
+        ways = {"native": native(), "remote": daemon.guest_environment(options.communicator)}
+        for turn in range(options.rounds):
+            for way in sorted(ways, reverse=turn % 2 == 1):
+                for file, names in files.items():
+                    results, errors, code = run(ways[way], file, ["--time", *names])
+                    say(f"round {turn + 1}, {way}, {file}: {len(results)} cases, status {code} {errors[-300:] if code else ''}")
+                    for name, result in results.items():
+                        sample = samples.setdefault(f"{file}/{name}", {})
+                        for key in ("us", "first_ms", "slowest_us"):
+                            if key in result:
+                                sample.setdefault((way, key), []).append(result[key])
+    rows = []
+    for name, sample in samples.items():
+        if ("native", "us") in sample and ("remote", "us") in sample:
+            value, baseline = (statistics.median(sample[way, "us"]) for way in ("remote", "native"))
+            goal, ratio = GOALS.get(name, GOAL), value / baseline
+            first = {way: statistics.median(sample[way, "first_ms"]) for way in ways}
+            say(f"{name:36} native {baseline:10.1f} us, remote {value:10.1f} us, {ratio:.2f}; first {first}")
+            rows.append({"name": name, "unit": "us", "value": value, "baseline": baseline, "ratio": ratio, "goal": goal, "met": ratio <= goal})
+    return rows
+
+
+def moved(case, options):
+    """Runs a case that stays and one that moves; whether their results are equal."""
+    file, _, name = case.partition(":")
+    arguments = [f"--steps={options.steps}", name]
+    with harness.Daemon("--warm=2", device="cuda") as here, harness.Daemon("--warm=2", device="cuda") as there:
+        stayed, errors, code = run(here.guest_environment(options.communicator), file, arguments)
+        if "digest" not in stayed.get(name, {}):
+            say(f"{case}: the run that stays: status {code} {stayed} {errors[-2000:]}")
+            return [], False
+        for daemon in (here, there):
+            gpu.await_warm(daemon, 2)
+        environment = {**here.guest_environment(options.communicator), **QUIET}
+        with subprocess.Popen(command_of(file, arguments), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+            said = []
+            listener = threading.Thread(target=lambda: said.extend(program.stderr), daemon=True)
+            listener.start()
+            lines = iter(program.stdout.readline, "")
+            begun = next((line for line in lines if "begun" in line), "")
+            took = []
+            for at, to in ((here, there), (there, here), (here, there)):
+                if program.poll() is not None or not begun:
+                    break
+                session = max(at.sessions(), key=lambda session: session["launches"], default=None)
+                if session is None:
+                    break
+                took.append(ordered(at, session["id"], to))
+            output = "".join(lines)
+            code = program.wait()
+            listener.join()
+    result = results_of(output).get(name, {})
+    same = result.get("digest") == stayed[name]["digest"]
+    say(f"{case}: {len(took)} moves {took}; {'the same' if same else 'ANOTHER'} result, status {code}")
+    say(f"median step {result.get('us')} us, slowest {result.get('slowest_us')} us; unmoved {stayed[name]['us']} and {stayed[name]['slowest_us']}")
+    if not same:
+        say(f"{result} {stayed[name]} {''.join(said)[-2000:]}")
+    row = {"name": case, "moves": took, "same": same, "moved": result, "stayed": stayed[name]}
+    return [row], same and len(took) == 3 and all("refused" not in move for move in took)
+
+
+def ordered(at, session, to):
+    """One move: its report, or why it was refused."""
+    command = [harness.binary("paragpu"), "--control", at.control, "migrate", "--session", str(session), "--to", f"unix://{to.socket}", "-o", "json"]
+    start = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode:
+        return {"refused": done.stderr.strip()}
+    return {**json.loads(done.stdout), "seconds": round(time.monotonic() - start, 2)}
+
+
+def main():
+    """Compares, times or moves, as the arguments say."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=0, help="time the cases in so many rounds of both ways")
+    parser.add_argument("--move", metavar="FILE:CASE", action="append", default=[], help="move this case while it runs")
+    parser.add_argument("--steps", type=int, default=200, help="steps of a case that moves (default 200)")
+    parser.add_argument("--output", help="write the results there, as JSON")
+    parser.add_argument("--communicator", default="shm", choices=harness.HOST_COMMUNICATORS)
+    parser.add_argument("cases", nargs="*", metavar="FILE[:CASE]", help=f"what runs (default: all of {', '.join(FILES)})")
+    options = parser.parse_args()
+    try:
+        gpu.probe()
+    except gpu.NoGpu as why:
+        print(f"skipped: {why}")
+        return 0
+    files = {}
+    for wanted in options.cases or FILES:
+        file, _, name = wanted.partition(":")
+        if installed(FILES[file]):
+            files.setdefault(file, []).extend([name] if name else [])
+        else:
+            say(f"{file}: skipped, it is not installed")
+    if options.move:
+        outcomes = [moved(case, options) for case in options.move]
+        rows, well = [row for rows, _ in outcomes for row in rows], all(good for _, good in outcomes)
+    elif options.rounds:
+        rows = measured(files, options)
+        well = bool(rows)
+    else:
+        rows, well = compared(files, options)
+    if options.output:
+        command = f"tests/frameworks/test_gpu_frameworks.py {' '.join(sys.argv[1:])}"
+        with open(options.output, "w", encoding="utf-8") as file:
+            json.dump(described("Frameworks through paragpu beside native", machine(), command, results=rows), file, indent=1)
+    print(f"{sum(row.get('verdict') == 'passed' for row in rows)} of {len(rows)} passed" if not (options.rounds or options.move) else "done")
+    return 0 if well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,231 @@
+"""Calls one function of a CUDA library with valid, boundary and invalid arguments.
+
+usage: probe.py PROTOTYPES LIBRARY FUNCTION FIRST
+
+Prints one line of JSON for each row of arguments from number FIRST on, before the
+call and after it: the status, what the call wrote, the runtime's last error and
+the status of a wait for the context. Addresses and handles show as "p", so that
+two drivers compare. A row that ends the process leaves its first line only; the
+caller goes on behind it.
+"""
+
+import ctypes
+import json
+import sys
+
+# Bytes behind each pointer, and what they hold before a call that writes.
+ROOM, FILL = 4096, 0xA5
+SIZES = (4096, 0, 1, 3, 1 << 62)
+NUMBERS = (0, 1, 2, 7, 0xFFFFFFFF)
+PTX = b""".version 7.0
+.target sm_70
+.address_size 64
+.visible .global .align 4 .u32 counter = 5;
+.visible .entry add(.param .u64 place, .param .u32 value) {
+    .reg .b64 %p;
+    .reg .b32 %v, %w;
+    ld.param.u64 %p, [place];
+    ld.param.u32 %v, [value];
+    cvta.to.global.u64 %p, %p;
+    ld.global.u32 %w, [%p];
+    add.u32 %w, %w, %v;
+    st.global.u32 [%p], %w;
+    ret;
+}
+"""
+NOTHING = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p)(lambda _: 0)
+
+
+def words(count, kind=ctypes.c_size_t):
+    """A structure by value of so many words."""
+    return type("Words", (ctypes.Structure,), {"_fields_": [("words", kind * count)]})
+
+
+BY_VALUE = {
+    "dim3": (words(3, ctypes.c_uint), ((1, 1, 1), (0, 1, 1), (1 << 20, 1 << 20, 1 << 20))),
+    "cudaExtent": (words(3), ((64, 4, 2), (0, 0, 0), (1 << 40, 1 << 40, 1 << 40))),
+    "cudaPitchedPtr": (words(4), ((0, 0, 0, 0),)),
+    "cudaMemLocation": (words(2, ctypes.c_int), ((1, 0), (0, 0), (1, 99), (77, 0))),
+    "CUmemLocation": (words(2, ctypes.c_int), ((1, 0), (0, 0), (1, 99), (77, 0))),
+    "CUipcMemHandle": (words(8), ((0,) * 8,)),
+    "cudaIpcMemHandle_t": (words(8), ((0,) * 8,)),
+    "cudaIpcEventHandle_t": (words(8), ((0,) * 8,)),
+}
+INTEGERS = {
+    "c_int": (ctypes.c_int, NUMBERS),
+    "c_uint": (ctypes.c_uint, NUMBERS),
+    "u32": (ctypes.c_uint, NUMBERS),
+    "CUresult": (ctypes.c_int, (0, 1, 700, 999, -1)),
+    "cudaError_t": (ctypes.c_int, (0, 1, 700, 999, -1)),
+    "CUdevice": (ctypes.c_int, (0, 99, -1)),
+    "CUdevResourceType": (ctypes.c_int, NUMBERS),
+    "usize": (ctypes.c_size_t, SIZES),
+    "u64": (ctypes.c_uint64, (0, 1, 4096, (1 << 64) - 1)),
+    "u16": (ctypes.c_ushort, (0, 1, 0xFFFF)),
+    "c_ushort": (ctypes.c_ushort, (0, 1, 0xFFFF)),
+    "u8": (ctypes.c_ubyte, (0, 1, 0xFF)),
+    "c_uchar": (ctypes.c_ubyte, (0, 1, 0xFF)),
+}
+
+
+class World:
+    """A context and one object of each kind, made anew for each row."""
+
+    def __init__(self, cuda):
+        self.cuda = cuda
+        self.kept = []
+        self.check("cuInit", 0)
+        self.device = ctypes.c_int()
+        self.check("cuDeviceGet", ctypes.byref(self.device), 0)
+        self.context = self.made("cuDevicePrimaryCtxRetain", self.device)
+        self.check("cuCtxSetCurrent", self.context)
+
+    def check(self, name, *arguments):
+        """Calls a function that must succeed."""
+        status = getattr(self.cuda, name)(*arguments)
+        if status:
+            raise RuntimeError(f"{name} gave {status}")
+
+    def made(self, name, *arguments):
+        """A handle that a function makes in its first argument."""
+        handle = ctypes.c_void_p()
+        self.check(name, ctypes.byref(handle), *arguments)
+        return handle
+
+    def handle(self, kind):
+        """A fresh object of a kind of handle, or None where there is none."""
+        size = ctypes.c_size_t
+        if kind == "CUcontext":
+            return self.context
+        if kind == "CUstream":
+            return self.made("cuStreamCreate", 1)
+        if kind == "CUevent":
+            return self.made("cuEventCreate", 0)
+        if kind == "CUdeviceptr":
+            return self.made("cuMemAlloc_v2", size(ROOM))
+        if kind == "CUmodule":
+            return self.made("cuModuleLoadData", PTX)
+        if kind == "CUfunction":
+            return self.made("cuModuleGetFunction", self.handle("CUmodule"), b"add")
+        if kind == "CUlibrary":
+            return self.made("cuLibraryLoadData", PTX, None, None, 0, None, None, 0)
+        if kind == "CUkernel":
+            return self.made("cuLibraryGetKernel", self.handle("CUlibrary"), b"add")
+        if kind == "CUgraph":
+            graph = self.made("cuGraphCreate", 0)
+            self.made("cuGraphAddEmptyNode", graph, None, size(0))
+            return graph
+        if kind == "CUgraphNode":
+            return self.made("cuGraphAddEmptyNode", self.handle("CUgraph"), None, size(0))
+        if kind == "CUgraphExec":
+            return self.made("cuGraphInstantiateWithFlags", self.handle("CUgraph"), ctypes.c_ulonglong(0))
+        if kind == "CUarray":
+            descriptor = (ctypes.c_size_t * 3)(16, 16, 1 << 32 | 0x20)
+            return self.made("cuArrayCreate_v2", descriptor)
+        if kind == "CUmemoryPool":
+            return self.made("cuDeviceGetDefaultMemPool", self.device)
+        return None
+
+    def values(self, kind, name):
+        """Values of a parameter, the valid one first, each a function that makes it."""
+        if kind in INTEGERS:
+            make, numbers = INTEGERS[kind]
+            return [lambda n=n: make(n) for n in numbers]
+        if kind in BY_VALUE:
+            make, rows = BY_VALUE[kind]
+            return [lambda row=row: make(tuple(row)) for row in rows]
+        if kind == "f32":
+            return [lambda: ctypes.c_float(1.0)]
+        if kind == "DefaultStream":
+            return [lambda: self.handle("CUstream"), lambda: ctypes.c_void_p(0), lambda: ctypes.c_void_p(1), lambda: ctypes.c_void_p(2)]
+        if kind == "Text" or kind == "*constc_char":
+            return [lambda: b"add", lambda: b"cuInit", lambda: b"nothing of this name", lambda: None]
+        if kind in ("CUhostFn", "CUstreamCallback", "CUoccupancyB2DSize", "CUlogsCallback"):
+            return [lambda: NOTHING, lambda: None]
+        if kind.startswith(("Out<", "*mut", "In<", "*const")):
+            fill = FILL if kind.startswith(("Out<", "*mut")) else 0
+            there = [lambda: self.room(fill), lambda: ctypes.c_void_p(0)]
+            if kind in ("*mutc_void", "*constc_void"):
+                there.insert(1, lambda: self.handle("CUdeviceptr"))
+            if "image" in name:
+                there.insert(0, lambda: PTX)
+            return there
+        return [lambda: self.handle(kind) or ctypes.c_void_p(0), lambda: ctypes.c_void_p(0)]
+
+    def room(self, fill):
+        """Memory of the host, filled."""
+        room = (ctypes.c_ubyte * ROOM)(*([fill] * ROOM))
+        self.kept.append(room)
+        return room
+
+
+def rows(values):
+    """The valid row, then each other value of one parameter."""
+    yield [choices[0] for choices in values]
+    for at, choices in enumerate(values):
+        for other in choices[1:]:
+            yield [other if place == at else choices[0] for place, choices in enumerate(values)]
+
+
+def word(value):
+    """A word as two drivers can be compared by."""
+    high = value >> 32
+    if high == 0 or value == (1 << 64) - 1:
+        return value if value < 1 << 20 or value > 0xFFFFF000 else "p"
+    return "p" if 0 < high < 1 << 25 or high >> 16 == 0x7067 else [word(value & 0xFFFFFFFF), word(high)]
+
+
+def written(arguments, kinds):
+    """What a call changed behind its pointers: {argument: {word: value}}."""
+    found = {}
+    for at, (argument, kind) in enumerate(zip(arguments, kinds)):
+        if not isinstance(argument, ctypes.Array):
+            continue
+        fill = FILL if kind.startswith(("Out<", "*mut")) else 0
+        data = bytes(argument)
+        untouched = bytes([fill]) * 8
+        changed = {}
+        for place in range(0, 512, 8):
+            if data[place : place + 8] != untouched:
+                value = int.from_bytes(data[place : place + 8], "little")
+                if data[place + 4 : place + 8] == untouched[:4]:
+                    value &= 0xFFFFFFFF
+                changed[str(place)] = word(value)
+        if "*mut" in kind[1:] or any(f"<{handle}" in kind for handle in ("CUe", "CUs", "CUg", "CUc", "CUf", "CUm", "CUl", "CUk", "CUt")):
+            # A handle: whether it is there.
+            changed = {place: "p" if value else 0 for place, value in changed.items()}
+        if changed:
+            found[str(at)] = changed
+    return found
+
+
+def main():
+    """Calls each row and tells."""
+    prototypes, library, name, first = sys.argv[1:5]
+    with open(prototypes, encoding="utf-8") as file:
+        parameters = json.load(file)[library][name]["parameters"]
+    cuda = ctypes.CDLL("libcuda.so.1")
+    runtime = ctypes.CDLL("libcudart.so.13") if library == "runtime" else None
+    world = World(cuda)
+    kinds = [parameter["kind"] for parameter in parameters]
+    values = [world.values(parameter["kind"], parameter["name"]) for parameter in parameters]
+    call = getattr(runtime or cuda, name)
+    for number, row in enumerate(rows(values)):
+        if number < int(first):
+            continue
+        arguments = [make() for make in row]
+        print(json.dumps({"row": number}), flush=True)
+        status = call(*arguments)
+        line = {"row": number, "status": status, "wrote": written(arguments, kinds)}
+        if runtime:
+            line["last"] = runtime.cudaGetLastError()
+        line["wait"] = cuda.cuCtxSynchronize()
+        print(json.dumps(line), flush=True)
+        if line["wait"] and line["wait"] != status:
+            # The context may be broken: the next row begins anew.
+            sys.exit(3)
+        cuda.cuCtxSetCurrent(world.context)
+
+
+if __name__ == "__main__":
+    main()
