@@ -48,7 +48,7 @@ pub(crate) struct Link {
 #[repr(align(128))]
 struct Apart<T>(T);
 
-/// What is to be written, in this order: `batch[written..]`, `filling`.
+/// Bytes to write, in this order: `batch[written..]`, `filling`.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     filling: Vec<u8>,

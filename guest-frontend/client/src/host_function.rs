@@ -122,7 +122,7 @@ impl HostFunctions {
 
 impl Shared {
     /// The next function to run. While there are more, it is looked for
-    /// before sleeping: a stream stands still until this thread is awake.
+    /// before sleeping: the stream stalls until this thread is awake.
     fn next_id(&self, ids: &Receiver<u64>) -> Option<u64> {
         let more = *self.outstanding.lock() > 0;
         let mut spin = Spin::new(self.link.spin(), None);

@@ -162,7 +162,7 @@ impl VirtualSpace {
         }
     }
 
-    /// The maps of a range whose access is to be another one.
+    /// The maps of a range whose access changes.
     pub(crate) fn changes(&self, address: u64, size: u64, access: u32) -> Result<Vec<Change>> {
         let mut changes = Vec::new();
         for at in self.whole(address, size)? {

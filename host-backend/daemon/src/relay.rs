@@ -38,7 +38,7 @@ pub enum Broken {
 /// `heard` becomes true with the first byte for `local`.
 ///
 /// # Errors
-/// [`Broken`]; both sockets are to be closed then.
+/// [`Broken`]; close both sockets then.
 pub fn relay(
     mut tls: Connection,
     tcp: &TcpStream,
@@ -155,7 +155,7 @@ fn read_tls(tls: &mut Connection, tcp: &TcpStream, inward: &mut Vec<u8>) -> Resu
     }
 }
 
-/// What a system call came to; `None` where it is to be tried again.
+/// What a system call came to; `None` if the caller must retry.
 fn again(result: std::io::Result<usize>) -> Result<Option<usize>, Broken> {
     match result {
         Ok(count) => Ok(Some(count)),

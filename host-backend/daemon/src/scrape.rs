@@ -32,7 +32,7 @@ pub enum Step {
     More,
     /// The metrics are asked for.
     Asked,
-    /// An answer is to be written.
+    /// There is an answer to write.
     Answering,
     /// It is over.
     Over,

@@ -151,7 +151,7 @@ pub(crate) struct Transfer {
     orders: Arc<Orders>,
     /// It is on its way to another worker.
     pub(crate) moving: Option<Box<dyn Task>>,
-    /// Its state is to be written.
+    /// Its state must be written.
     pub(crate) writing: Option<Box<dyn Task>>,
     /// By how much that delays the program's calls.
     pub(crate) delay: Delay,

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::socket::{Control, ControlError};
 
-/// What the software GPU is to be like; a zero leaves the choice to it.
+/// Settings of the software GPU; zero selects its default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Software {
     /// How many devices there are.
@@ -45,7 +45,7 @@ pub struct Spawn {
     /// How much the worker logs: `off`, `error`, `warn`, `info`, `debug` or
     /// `trace`.
     pub log: String,
-    /// With the device `software`: what it is to be like.
+    /// With the device `software`: its settings.
     pub software: Software,
 }
 

@@ -104,7 +104,7 @@ kinds! {
     /// writes them; descriptors of them follow.
     Shared = 44, 1;
     /// Between workers: of each of those a byte: 1 where it is mapped, 2 where the
-    /// destination can copy from it, 0 where it is to be sent.
+    /// destination can copy from it, 0 if it must be sent.
     Taken = 45, 1;
     /// Between workers: copy these contents, as `regions.rs` names them, from the
     /// memory that can be copied from; [`Ready`](Self::Ready) says that it is done.

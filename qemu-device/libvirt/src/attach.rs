@@ -9,7 +9,7 @@ use crate::host::{Host, Owner};
 use crate::xml::{self, Device, Machine, NewPort, Port};
 use crate::{Error, VmName};
 
-/// What of the domain is to be changed. Neither: all that there is of it.
+/// Which parts of the domain change. Neither: those that exist.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Asked {
     /// The domain as it runs.
@@ -18,7 +18,7 @@ pub struct Asked {
     pub config: bool,
 }
 
-/// What is to be attached, and to what.
+/// A device to attach, and its domain.
 #[derive(Debug, Clone, Copy)]
 pub struct Attach<'a> {
     /// Number, UUID or name.
@@ -31,7 +31,7 @@ pub struct Attach<'a> {
     pub socket: Option<&'a Path>,
 }
 
-/// What is to be detached.
+/// A device to detach.
 #[derive(Debug, Clone, Copy)]
 pub struct Detach<'a> {
     /// Number, UUID or name.

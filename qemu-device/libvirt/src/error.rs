@@ -47,13 +47,13 @@ pub enum Error {
         /// What libvirt said.
         message: String,
     },
-    /// The running domain is to be changed, and it does not run.
+    /// The running domain was to change, but it does not run.
     #[error("the domain {0} does not run; --config changes what it will start with")]
     NotRunning(String),
     /// It comes from another host.
     #[error("the domain {0} has not arrived yet: its migration goes on")]
     OnItsWay(String),
-    /// The configuration is to be changed, and there is none.
+    /// The configuration was to change, but there is none.
     #[error("the domain {0} is transient: it has no configuration, only --live can change it")]
     Transient(String),
     /// It is there already.

@@ -281,7 +281,7 @@ impl Domain<'_> {
         self.truth(self.functions().domain_is_active)
     }
 
-    /// Whether it stands still because it migrates, from here or to here.
+    /// Whether it is paused by a migration, outgoing or incoming.
     pub fn is_on_its_way(&self) -> Result<bool, Error> {
         let (mut state, mut reason) = (0, 0);
         // SAFETY: the domain lives, both numbers outlive the call.

@@ -15,7 +15,7 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use super::wire::{DmaMap, DmaUnmap, MAX_MAPPINGS, UNMAP_ALL, dma_flags};
 use crate::Error;
 
-/// Ranges begin and end at multiples of this where they are to be shared.
+/// Shared ranges begin and end at multiples of this.
 const PAGE: u64 = 4096;
 
 /// What is mapped, and what workers are told of it.

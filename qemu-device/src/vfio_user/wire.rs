@@ -113,7 +113,7 @@ pub const IRQ_EVENTFD: u32 = 1;
 pub mod irq_set_flags {
     /// No data: count 0 turns the interrupt off, another count raises it.
     pub const DATA_NONE: u32 = 1;
-    /// An eventfd comes with the message; none, where it is to be forgotten.
+    /// An eventfd comes with the message; none, to forget it.
     pub const DATA_EVENTFD: u32 = 1 << 2;
     /// What is set is how the interrupt is raised.
     pub const ACTION_TRIGGER: u32 = 1 << 5;

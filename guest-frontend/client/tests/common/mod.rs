@@ -401,6 +401,7 @@ fn answer(state: &mut State, call: &Call<'_>, data: &dyn Fn(u64, &[u8]), out: &m
         | Call::EventCreate(_)
         | Call::EventDestroy(_)
         | Call::EventRecord(_)
+        | Call::GraphNodeEnable(_)
         | Call::ImageWrite(_)
         | Call::ModuleUnload(_) => {}
         ref other => panic!("the model does not know {}", other.info().name),

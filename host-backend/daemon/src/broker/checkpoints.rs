@@ -68,7 +68,7 @@ impl Broker {
         }
     }
 
-    /// A session is to be written no longer.
+    /// Stops writing a session.
     pub(super) fn end_checkpoints(&mut self, session: u64) -> Response {
         let adopted = self.checkpoints.get(&session);
         if adopted.is_some_and(|periodic| periodic.next.is_none()) {

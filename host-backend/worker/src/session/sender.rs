@@ -40,7 +40,7 @@ struct State {
     received: u64,
     /// Counted frames sent.
     sent: u64,
-    /// What the guest is to be asked on the next connection.
+    /// Questions to the guest for the next connection.
     asked: Option<(u16, Vec<u8>)>,
 }
 

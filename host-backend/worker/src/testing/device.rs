@@ -78,7 +78,7 @@ impl TestDevice {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets a stream stand still, or go on; streams count from 1 in order of
+    /// Holds a stream, or releases it; streams count from 1 in order of
     /// creation of all objects, the legacy stream is 0.
     #[cfg(test)]
     pub fn hold(&self, stream: u64, held: bool) {

@@ -433,7 +433,7 @@ impl Direct {
         self.session.offer(header, &payload).unwrap();
     }
 
-    /// Copies in both directions, which stand still.
+    /// Stalled copies in both directions.
     fn copies(&mut self) {
         self.device.hold(STREAM.1, true);
         let (stream, size) = (STREAM.0, list::PIN_MAX);

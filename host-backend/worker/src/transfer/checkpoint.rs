@@ -157,7 +157,7 @@ impl Session {
         identity.encode(self.memory.live(), pinned)
     }
 
-    /// The session that comes is to be this one.
+    /// Takes over the identity of the session that arrives.
     pub(crate) fn take_identity(&mut self, identity: Identity) -> Result<(), StateError> {
         let ordinal = self.gpu.ordinal();
         if identity.ordinal != ordinal {

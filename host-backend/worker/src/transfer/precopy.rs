@@ -40,7 +40,7 @@ const SMALL: usize = 16;
 /// The samples are read again after one over each of these of all contents.
 const PROBES: [u64; 3] = [32, 8, 2];
 
-/// What is to be copied.
+/// Memory to copy.
 #[derive(Debug, Clone, Copy)]
 enum Todo {
     /// A chunk that the destination does not hold.
@@ -302,7 +302,7 @@ impl PreCopy {
         self.round > 1
     }
 
-    /// Begins to read what is to be copied, as far as there is room.
+    /// Starts reads of memory to copy, as far as there is room.
     pub(crate) fn read(&mut self, session: &mut Session) -> Result<(), StateError> {
         while self.mover.has_room() {
             // Where nothing is under way there is nothing to wait for.

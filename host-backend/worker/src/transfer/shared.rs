@@ -100,7 +100,7 @@ pub(super) struct Shared {
     domain: Option<[u8; 16]>,
     agreed: bool,
     known: BTreeMap<u64, Known>,
-    /// Handed over once, and another memory now that is to be copied.
+    /// Handed over once, and replaced since, so it must be copied.
     replaced: BTreeSet<u64>,
     queue: VecDeque<(u64, Known)>,
     /// What the destination has not answered yet.
