@@ -169,11 +169,12 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_cut_at_the_front() {
         let mut messages = Messages::default();
-        for line in ["first", "second", "third"] {
-            messages.push(line);
+        let third = "third ".repeat(9);
+        for line in ["first ".repeat(9), "second ".repeat(9), third.clone()] {
+            messages.push(&line);
         }
-        let room = CUT.len() + "third\n".len();
-        let cut = format!("{CUT}third\n");
+        let room = CUT.len() + third.len() + 1;
+        let cut = format!("{CUT}{third}\n");
         assert_eq!(messages.since(None, room), Some(cut.clone()));
         assert_eq!(messages.since(None, room + 6), Some(cut));
         assert_eq!(messages.since(None, room - 1), None);
