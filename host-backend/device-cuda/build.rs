@@ -21,16 +21,20 @@ fn main() -> Result<(), Box<dyn error::Error>> {
     Ok(())
 }
 
-/// `driver! { symbol(types); … }`: the functions that the description marks
-/// for the host, with their prototypes, for the macro in src/sys/driver.rs. A
-/// driver that lacks one is too old.
+/// `driver! { used { symbol(types); … } newer { … } }`: the functions that the
+/// description marks for the host, with their prototypes, for the macro in
+/// src/sys/driver.rs. A driver that lacks one is too old, but for newer ones.
 fn table(driver: &Library) -> TokenStream {
-    let mut rows = TokenStream::new();
+    let (mut used, mut newer) = (TokenStream::new(), TokenStream::new());
     for function in driver.functions().filter(|function| function.host) {
         let field = identifier(function.host_symbol());
         let types = function.parameters.iter();
         let types = types.map(|parameter| paragpu_interface::c_type(&parameter.kind));
+        let rows = match function.host_may_lack() {
+            true => &mut newer,
+            false => &mut used,
+        };
         rows.extend(quote!(#field(#(#types),*);));
     }
-    quote!(driver! { #rows })
+    quote!(driver! { used { #used } newer { #newer } })
 }

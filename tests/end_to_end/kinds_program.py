@@ -206,12 +206,16 @@ class Kinds:
         graph, self.executable = ctypes.c_void_p(), ctypes.c_void_p()
         between, size = ctypes.c_void_p(), ctypes.c_size_t(WIDTH * 4)
         self.cuda.cuMemHostAlloc(ctypes.byref(between), size, 2)
+        self.word = self.guest.allocate(4)
+        self.cuda.cuMemsetD32_v2(pointer(self.word), ctypes.c_uint(0), ctypes.c_size_t(1))
         self.cuda.cuStreamBeginCapture_v2(self.stream, 0)
         self.launch()
         self.cuda.cuMemcpyDtoHAsync_v2(between, pointer(self.device), size, self.stream)
         self.cuda.cuMemsetD8Async(pointer(self.device), ctypes.c_ubyte(0xAA), size, self.stream)
         self.cuda.cuMemcpyHtoDAsync_v2(pointer(self.device), between, size, self.stream)
         self.launch()
+        self.cuda.cuStreamWriteValue32(self.stream, pointer(self.word), ctypes.c_uint32(7), 0)
+        self.cuda.cuStreamWaitValue32(self.stream, pointer(self.word), ctypes.c_uint32(7), 1)
         self.cuda.cuStreamEndCapture(self.stream, ctypes.byref(graph))
         self.launches = 0
         self.cuda.cuGraphInstantiateWithFlags(ctypes.byref(self.executable), graph, ctypes.c_ulonglong(0))
@@ -254,6 +258,11 @@ class Kinds:
         self.cuda.cuMemUnmap(pointer(place), ctypes.c_size_t(GRAIN))
         if list(host) != list(self.kept):
             return "memory that a handle holds"
+        word = ctypes.c_uint32()
+        self.cuda.cuMemcpyDtoH_v2(ctypes.byref(word), pointer(self.word), ctypes.c_size_t(4))
+        self.cuda.cuMemsetD32_v2(pointer(self.word), ctypes.c_uint(0), ctypes.c_size_t(1))
+        if word.value != 7:
+            return "the word that a graph writes"
         if list(self.pinned) != expected:
             return "pinned memory"
         if self.where() != self.tally:

@@ -7,6 +7,7 @@
 #include "common/driver.h"
 
 #include <algorithm>
+#include <unistd.h>
 #include <vector>
 
 __global__ void add(unsigned *values, unsigned more, size_t count) {
@@ -153,6 +154,35 @@ static void run_places(Program &program, size_t grain, Random &random) {
     DRIVER_CHECK(cuMemAddressFree, base, 4 * grain);
 }
 
+// A descriptor stands for memory, and keeps it.
+static void run_shared(Program &program, size_t grain) {
+    CUmemAllocationProp prop = properties();
+    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    CUmemGenericAllocationHandle handle = 0, other = 0;
+    DRIVER_CHECK(cuMemCreate, &handle, grain, &prop, 0);
+    CUdeviceptr base = reserve(2 * grain);
+    DRIVER_CHECK(cuMemMap, base, grain, 0, handle, 0);
+    allow(base, grain);
+    CUDA_CHECK(cudaMemset(pointer(base), 0x3c, grain));
+    CUDA_CHECK(cudaDeviceSynchronize());
+    int descriptor = -1;
+    DRIVER_CHECK(cuMemExportToShareableHandle, &descriptor, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    DRIVER_CHECK(cuMemUnmap, base, grain);
+    DRIVER_CHECK(cuMemRelease, handle);
+    // Nothing but the descriptor has it now.
+    DRIVER_CHECK(cuMemImportFromShareableHandle, &other, reinterpret_cast<void *>(static_cast<intptr_t>(descriptor)),
+                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    close(descriptor);
+    DRIVER_CHECK(cuMemMap, base + grain, grain, 0, other, 0);
+    DRIVER_CHECK(cuMemRelease, other);
+    allow(base + grain, grain);
+    std::vector<unsigned char> got(grain), want(grain, 0x3c);
+    CUDA_CHECK(cudaMemcpy(got.data(), pointer(base + grain), grain, cudaMemcpyDeviceToHost));
+    program.expect_equal("memory that a descriptor kept", got.data(), want.data(), grain);
+    DRIVER_CHECK(cuMemUnmap, base + grain, grain);
+    DRIVER_CHECK(cuMemAddressFree, base, 2 * grain);
+}
+
 static void run_refusals(Program &program, size_t grain) {
     CUmemAllocationProp prop = properties();
     CUmemGenericAllocationHandle handle = create(grain), other = 0;
@@ -191,6 +221,7 @@ int main(int argc, char **argv) {
         Random random(program.seed());
         run_growth(program, grain, static_cast<size_t>(program.size()), random);
         run_places(program, grain, random);
+        run_shared(program, grain);
         run_refusals(program, grain);
     }
     return program.finish();

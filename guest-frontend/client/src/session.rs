@@ -40,6 +40,7 @@ use crate::host_function::HostFunctions;
 use crate::launch::Launches;
 use crate::memory::DeviceMemory;
 use crate::module::Modules;
+use crate::objects::graph_memory::GraphMemory;
 use crate::objects::stream::Stream;
 use crate::progress::Progress;
 use crate::shadow::Shadows;
@@ -315,6 +316,14 @@ impl Session {
     #[must_use]
     pub fn memory(&self) -> &DeviceMemory {
         &self.memory
+    }
+
+    /// Memory for a node of a graph.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for 0 bytes, `OUT_OF_MEMORY`.
+    pub fn graph_memory(&self, size: u64) -> Result<Arc<GraphMemory>> {
+        GraphMemory::new(self.ordinal(), &self.memory, size)
     }
 
     /// Addresses that the program reserves, and memory that it maps there.

@@ -61,12 +61,10 @@ const OURS: &[(u32, i32)] = &[
     (88, 0),
     (100, 0),
     (101, 0),
-    // Stream memory operations.
+    // Stream memory operations in their first version, whose answers differ.
     (92, 0),
     (93, 0),
     (94, 0),
-    (122, 0),
-    (123, 0),
     // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: served here. Its handles do not
     // leave the process.
     (102, 1),
@@ -106,8 +104,7 @@ const OURS: &[(u32, i32)] = &[
     (118, 0),
     // One memory synchronisation domain, the default one.
     (126, 1),
-    // Tensor maps, unified function pointers, decompression.
-    (127, 0),
+    // Unified function pointers, decompression.
     (129, 0),
     (136, 0),
     (137, 0),

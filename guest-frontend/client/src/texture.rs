@@ -1,14 +1,18 @@
 //! Arrays, textures and surfaces (CUDA Driver API, Memory Management, Texture
 //! Object Management, Surface Object Management).
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use paragpu_protocol::codec::encode_all;
 use paragpu_protocol::handle::{ArrayHandle, SurfaceHandle, TextureHandle};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    ArrayCreate, ArrayDestroy, SurfaceCreate, SurfaceDestroy, TextureCreate, TextureDestroy,
+    ArrayCreate, ArrayDestroy, SurfaceCreate, SurfaceDestroy, TensorMapEncode, TensorMapReplace,
+    TextureCreate, TextureDestroy,
 };
-use paragpu_protocol::types::{ArrayShape, TextureSpec};
+use paragpu_protocol::types::{ArrayShape, TensorMap, TextureSpec};
+use parking_lot::Mutex;
 
 use crate::connection::Link;
 use crate::error::Result;
@@ -42,11 +46,47 @@ pub struct Surface {
 pub struct Textures {
     link: Arc<Link>,
     handles: Arc<Handles>,
+    /// Tensor maps by what they are made of: libraries make the same again.
+    maps: Mutex<HashMap<Vec<u8>, [u8; 128]>>,
 }
+
+/// Most tensor maps that are remembered.
+const MOST_MAPS: usize = 4096;
 
 impl Textures {
     pub(crate) fn new(link: Arc<Link>, handles: Arc<Handles>) -> Self {
-        Self { link, handles }
+        Self {
+            link,
+            handles,
+            maps: Mutex::default(),
+        }
+    }
+
+    /// cuTensorMapEncodeTiled and its kin.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`, `NOT_SUPPORTED`.
+    pub fn tensor_map(&self, map: TensorMap) -> Result<[u8; 128]> {
+        self.link.check()?;
+        let key = encode_all(&map);
+        if let Some(known) = self.maps.lock().get(&key) {
+            return Ok(*known);
+        }
+        let packed = self.link.call(&TensorMapEncode { map })?;
+        let mut maps = self.maps.lock();
+        if maps.len() >= MOST_MAPS {
+            maps.clear();
+        }
+        maps.insert(key, packed);
+        Ok(packed)
+    }
+
+    /// cuTensorMapReplaceAddress.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`, `NOT_SUPPORTED`.
+    pub fn replace_tensor_address(&self, map: [u8; 128], address: u64) -> Result<[u8; 128]> {
+        self.link.call(&TensorMapReplace { map, address })
     }
 
     /// cuArray3DCreate, and with levels cuMipmappedArrayCreate.

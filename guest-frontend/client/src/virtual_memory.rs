@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use crate::connection::Link;
 use crate::error::Result;
 use crate::memory::DeviceMemory;
+use crate::objects::graph_memory::GraphMemory;
 use crate::virtual_space::{Change, VirtualSpace};
 
 pub use crate::virtual_space::Properties;
@@ -78,6 +79,14 @@ impl VirtualMemory {
         }
         let memory = self.memory.allocate(size)?;
         Ok(self.space.lock().created(memory, size, properties))
+    }
+
+    /// Holds an allocation once more, for whoever may come to it otherwise.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`.
+    pub fn hold(&self, handle: u64) -> Result<()> {
+        self.space.lock().hold(handle)
     }
 
     /// cuMemRelease.
@@ -172,13 +181,15 @@ impl VirtualMemory {
         self.space.lock().access(address)
     }
 
-    /// Ends every allocation that is none of these (cuDevicePrimaryCtxReset).
+    /// Ends every allocation that is none of these and no graph's
+    /// (cuDevicePrimaryCtxReset).
     ///
     /// # Errors
     /// Of work that failed.
     pub fn clear_others(&self) -> Result<()> {
         let space = self.space.lock();
-        self.memory.clear(&space.memory().collect())
+        let kept = space.memory().chain(GraphMemory::addresses());
+        self.memory.clear(&kept.collect())
     }
 
     /// The memory is at the address no longer.

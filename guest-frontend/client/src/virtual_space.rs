@@ -105,6 +105,12 @@ impl VirtualSpace {
             .ok_or(Status::INVALID_VALUE)
     }
 
+    /// The program has a handle once more.
+    pub(crate) fn hold(&mut self, handle: u64) -> Result<()> {
+        self.held(handle)?.handles += 1;
+        Ok(())
+    }
+
     /// What an allocation was created with.
     pub(crate) fn properties(&mut self, handle: u64) -> Result<Properties> {
         self.held(handle).map(|allocation| allocation.properties)

@@ -90,7 +90,12 @@ fn shape(work: &Work) -> &'static str {
         Work::Copy(_) | Work::Memset(_) => "invtrapezium",
         Work::Host(_) => "diamond",
         Work::Child(_) => "folder",
-        Work::Empty | Work::EventRecord(_) | Work::EventWait(_) => "rectangle",
+        Work::Empty
+        | Work::Memory(_)
+        | Work::MemAlloc(_)
+        | Work::MemFree(_)
+        | Work::EventRecord(_)
+        | Work::EventWait(_) => "rectangle",
     }
 }
 
@@ -110,6 +115,15 @@ fn label(graph: &Graph, number: u32, work: &Work, details: Details) -> Result<St
                 )?;
             }
         }
+        Work::Memory(_) => out.push_str("BATCH_MEM_OP"),
+        Work::MemAlloc(memory) => {
+            write!(
+                out,
+                "MEM_ALLOC\naddress {:#x}, {} bytes",
+                memory.address, memory.size
+            )?;
+        }
+        Work::MemFree(memory) => write!(out, "MEM_FREE\naddress {:#x}", memory.address)?,
         Work::Host(call) => {
             out.push_str("HOST");
             if details.tell(Details::HOST) {

@@ -20,6 +20,7 @@ pub mod managed;
 pub mod named_stream;
 pub mod objects;
 pub mod settings;
+pub mod shared_handle;
 pub mod versions;
 pub mod visible;
 

@@ -21,7 +21,8 @@ pub struct Symbol {
 /// the one of per-thread default streams, where there is one.
 ///
 /// # Errors
-/// `None` where there is no such name; `Some` of the version it came with
+/// `None` where there is no such name, or its symbol is not served: a program that
+/// asks first must not rely on it. Whoever looks the symbol up itself finds it. `Some` of the version it came with
 /// where that is a later one.
 pub fn resolve<'a>(
     symbols: &'a [Symbol],
@@ -45,7 +46,10 @@ pub fn resolve<'a>(
     } else {
         best(false).or_else(|| best(true))
     };
-    found.ok_or(Some(first))
+    match found {
+        Some(symbol) if !symbol.served => Err(None),
+        found => found.ok_or(Some(first)),
+    }
 }
 
 #[cfg(test)]
@@ -83,6 +87,19 @@ mod tests {
         assert_eq!(found(13_000, false), "cuX_v3");
         assert_eq!(found(13_000, true), "cuX_v2_ptsz");
         assert_eq!(found(4000, true), "cuX_v2");
+    }
+
+    #[test]
+    fn what_is_not_served_is_not_found() {
+        let mut symbols = SYMBOLS.to_vec();
+        symbols.last_mut().unwrap().served = false;
+        assert_eq!(resolve(&symbols, "cuX", 13_000, false).err(), Some(None));
+        // Nor another version in its place, whose parameters may differ.
+        assert_eq!(resolve(&symbols, "cuX", 12_000, false).err(), Some(None));
+        assert_eq!(
+            resolve(&symbols, "cuX", 11_080, false).unwrap().symbol,
+            "cuX_v2"
+        );
     }
 
     #[test]

@@ -27,6 +27,7 @@ fn conforms() {
     assert!(conformance::aliases(&platform));
     assert!(conformance::handing_over(&platform));
     assert!(conformance::peers(&platform));
+    conformance::words(&platform);
     conformance::streams(&platform);
     conformance::graphs(&platform);
     assert!(

@@ -155,6 +155,9 @@ impl Options {
             at(99, 1),
             at(106, BLOCKS_SM),
             at(111, SHARED_RESERVED),
+            // Stream memory operations of 64 bits, and waits for NOR.
+            at(122, 1),
+            at(123, 1),
             at(129, 1),
             at(131, u32::MAX),
             at(134, u32::MAX),

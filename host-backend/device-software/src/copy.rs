@@ -3,9 +3,10 @@
 use crate::memory_unsafe::Memory;
 use crate::shared::Peer;
 use crate::texture::Array;
-use paragpu_device::Error;
+use paragpu_device::{Error, MemoryOperation};
 use paragpu_protocol::status::Status;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 /// One end of a rectangular copy, with its array found.
 #[derive(Debug, Clone)]
@@ -217,4 +218,37 @@ pub fn fill(
         }
     }
     Ok(())
+}
+
+/// Does an operation on memory; false where it waits.
+///
+/// # Errors
+/// `ILLEGAL_ADDRESS` where the memory was unmapped meanwhile.
+pub fn operate(memory: &Memory, operation: &MemoryOperation) -> Result<bool, Error> {
+    let lost = || {
+        Error::new(
+            Status::ILLEGAL_ADDRESS,
+            "a word of a stream's is not mapped",
+        )
+    };
+    match *operation {
+        MemoryOperation::Write { word, value, .. } => {
+            fence(Ordering::SeqCst);
+            let width = if word.is_wide { 8 } else { 4 };
+            match memory.store(word.address, width, value) {
+                true => Ok(true),
+                false => Err(lost()),
+            }
+        }
+        MemoryOperation::Wait { word, value, until } => {
+            let width = if word.is_wide { 8 } else { 4 };
+            let there = memory.load(word.address, width).ok_or_else(lost)?;
+            fence(Ordering::SeqCst);
+            Ok(until.holds(there, value, word.is_wide))
+        }
+        MemoryOperation::Barrier { .. } => {
+            fence(Ordering::SeqCst);
+            Ok(true)
+        }
+    }
 }

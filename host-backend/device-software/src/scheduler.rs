@@ -31,6 +31,10 @@ const RESIDENT_BYTES: u64 = 1 << 30;
 
 /// A copy or fill.
 pub type Task = Box<dyn FnOnce() -> Result<(), Error> + Send>;
+/// Something that is tried until it is over: `Ok(true)`. Short.
+pub type Attempt = Box<dyn FnMut() -> Result<bool, Error> + Send>;
+/// How often an attempt is made again.
+const AGAIN: Duration = Duration::from_micros(50);
 /// When an event was reached.
 pub type Stamp = Arc<Mutex<Option<Instant>>>;
 
@@ -47,6 +51,8 @@ pub enum Work {
     /// One so short that it is over sooner than another thread takes it: where it waits for nothing, the thread that gives
     /// it carries it out, in whose processor's caches the bytes may be.
     Short(Task),
+    /// Waits for memory to change; whoever changes it may be the program.
+    Attempt(Attempt),
     /// A host function.
     Host(HostFunction),
     /// A kernel; whether all blocks must be resident, and what to do at its end.
@@ -97,9 +103,11 @@ struct State {
     next_stream: u64,
     tasks: VecDeque<(Ticket, Task)>,
     host: VecDeque<(Ticket, HostFunction)>,
+    /// What was tried and is not over.
+    attempts: Vec<(Ticket, Attempt)>,
     active: VecDeque<Active>,
     error: Option<Error>,
-    /// Host functions that are not over.
+    /// Host functions and attempts that are not over.
     host_pending: usize,
     /// A pool thread completes an operation, and looks for tasks after.
     completing: bool,
@@ -378,7 +386,7 @@ impl State {
 impl Inner {
     fn add(&self, state: &mut State, before: &[Ticket], work: Work) -> Ticket {
         let ticket = state.ticket();
-        let host = matches!(work, Work::Host(_));
+        let host = matches!(work, Work::Host(_) | Work::Attempt(_));
         state.host_pending += usize::from(host);
         let mut waits_for = 0;
         for (n, b) in before.iter().enumerate() {
@@ -431,7 +439,7 @@ impl Inner {
                     finish();
                     self.finished(state, ticket, &mut ready);
                 }
-                Work::Task(_) | Work::Short(_) | Work::Host(_) if failed => {
+                Work::Task(_) | Work::Short(_) | Work::Host(_) | Work::Attempt(_) if failed => {
                     self.finished(state, ticket, &mut ready)
                 }
                 Work::Task(task) | Work::Short(task) => {
@@ -441,6 +449,17 @@ impl Inner {
                         self.work.notify_one();
                     }
                 }
+                Work::Attempt(mut attempt) => match attempt() {
+                    Ok(true) => self.finished(state, ticket, &mut ready),
+                    Ok(false) => {
+                        state.attempts.push((ticket, attempt));
+                        self.work.notify_all();
+                    }
+                    Err(error) => {
+                        state.tasks.push_back((ticket, Box::new(|| Err(error))));
+                        self.work.notify_one();
+                    }
+                },
                 Work::Host(function) => {
                     state.host.push_back((ticket, function));
                     self.host.notify_one();
@@ -508,6 +527,9 @@ impl Inner {
         while let Some((ticket, _)) = state.host.pop_front() {
             self.complete(state, ticket);
         }
+        while let Some((ticket, _)) = state.attempts.pop() {
+            self.complete(state, ticket);
+        }
         self.reap(state);
         self.done.notify_all();
     }
@@ -543,6 +565,20 @@ impl Inner {
         self.done.notify_all();
     }
 
+    /// Makes every attempt again.
+    fn attempt(&self, state: &mut State) {
+        for (ticket, mut attempt) in std::mem::take(&mut state.attempts) {
+            match attempt() {
+                Ok(false) => state.attempts.push((ticket, attempt)),
+                Ok(true) => self.complete(state, ticket),
+                Err(error) => {
+                    self.fail(state, error);
+                    self.complete(state, ticket);
+                }
+            }
+        }
+    }
+
     fn pool(&self, number: u32, kernels: bool) {
         let _guard = AbortOnPanic;
         let mut state = self.state.lock();
@@ -564,7 +600,13 @@ impl Inner {
             }
             let picked = if kernels { self.pick(&mut state) } else { None };
             let Some((ticket, grid, block, range)) = picked else {
-                self.work.wait(&mut state);
+                // The thread that runs no kernels looks after attempts.
+                if kernels || state.attempts.is_empty() {
+                    self.work.wait(&mut state);
+                } else {
+                    self.work.wait_for(&mut state, AGAIN);
+                    self.attempt(&mut state);
+                }
                 continue;
             };
             let turn = state.begin();

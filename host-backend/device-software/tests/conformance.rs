@@ -29,6 +29,7 @@ fn conforms() {
     });
     assert!(conformance::peers(&two));
     assert!(conformance::aliases(&platform) && conformance::aliases(&shareable));
+    conformance::words(&platform);
     conformance::writes(&platform);
     conformance::streams(&platform);
     conformance::graphs(&platform);

@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 use paragpu_protocol::layout::{CHUNK, Regions};
 use paragpu_protocol::status::Status;
 
-use crate::{Access, Device, GraphNode, Memset, Platform, Result, StreamId, Work};
+use crate::{
+    Access, Device, GraphNode, MemoryOperation, Memset, Platform, Result, StreamId, Until, Word,
+    Work,
+};
 
 /// Waits until `stream` is done, as a worker does.
 ///
@@ -139,6 +142,97 @@ pub fn aliases(platform: &dyn Platform) -> bool {
     device.memory_unmap(one).expect("unmap");
     device.memory_unmap(memory).expect("unmap");
     true
+}
+
+/// Words are written and waited for in the order of a stream, and by graphs.
+///
+/// # Panics
+/// Where the device does not conform.
+pub fn words(platform: &dyn Platform) {
+    let regions = Regions::of(0).expect("device 0 has regions");
+    let mut device = platform.open(0, regions).expect("device 0 opens");
+    let device = device.as_mut();
+    let at = regions.arena;
+    device.memory_map(at, CHUNK).expect("map");
+    let waiting = device.stream_create(1, 0).expect("a stream");
+    let write = |offset, value, is_wide| MemoryOperation::Write {
+        word: Word {
+            address: at + offset,
+            is_wide,
+        },
+        value,
+        is_relaxed: false,
+    };
+    let wait = |offset, value, until| MemoryOperation::Wait {
+        word: Word {
+            address: at + offset,
+            is_wide: false,
+        },
+        value,
+        until,
+    };
+    let work = |operations: &[MemoryOperation]| Work::Memory(operations.to_vec().into());
+    // One stream waits for what the other one writes, then writes itself.
+    let begun = work(&[
+        write(8, 1, false),
+        wait(0, 3, Until::AtLeast),
+        write(16, 0x1234_5678_9abc, true),
+    ]);
+    device.submit(&begun, waiting).expect("a batch");
+    while word(device, at + 8) != 1 {}
+    assert!(!device.stream_query(waiting).expect("a query"), "it waits");
+    assert_eq!(word(device, at + 16), 0, "nothing after a wait is done");
+    let other = StreamId::LEGACY;
+    device
+        .submit(&work(&[write(0, 2, false)]), other)
+        .expect("a write");
+    settle(device, other).expect("settle");
+    assert!(
+        !device.stream_query(waiting).expect("a query"),
+        "2 is below 3"
+    );
+    let barrier = MemoryOperation::Barrier { is_local: false };
+    let enough = work(&[barrier, write(0, 4, false)]);
+    device.submit(&enough, other).expect("a write");
+    settle(device, waiting).expect("settle");
+    assert_eq!(word(device, at + 16), 0x5678_9abc);
+    assert_eq!(word(device, at + 20), 0x1234);
+    // As nodes of a graph, and changed.
+    let node = |work: Work<'static>, after: &[u32]| GraphNode {
+        work,
+        after: after.to_vec(),
+    };
+    let nodes = vec![
+        node(work(&[write(24, 7, false)]), &[]),
+        node(
+            work(&[wait(24, 7, Until::Equal), write(28, 8, false)]),
+            &[0],
+        ),
+    ];
+    let graph = device.graph_create(nodes).expect("a graph");
+    device.graph_launch(graph, waiting).expect("a launch");
+    settle(device, waiting).expect("settle");
+    assert_eq!(word(device, at + 28), 8);
+    let changed = work(&[wait(24, 6, Until::And), write(28, 9, false)]);
+    device.graph_update(graph, 1, changed).expect("an update");
+    device.graph_launch(graph, waiting).expect("a launch");
+    settle(device, waiting).expect("settle");
+    assert_eq!(word(device, at + 28), 9);
+    device.graph_destroy(graph).expect("destroy");
+    for bad in [
+        write(CHUNK, 1, false),
+        write(CHUNK - 4, 1, true),
+        write(2, 1, false),
+    ] {
+        let refused = device.submit(&work(&[bad]), other);
+        assert_eq!(
+            refused.unwrap_err().status,
+            Status::INVALID_VALUE,
+            "{bad:x?}"
+        );
+    }
+    device.stream_destroy(waiting).expect("destroy");
+    device.memory_unmap(at).expect("unmap");
 }
 
 /// Memory is handed over from one device to another one, with what it holds, and

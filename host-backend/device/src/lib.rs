@@ -33,7 +33,9 @@ pub use native::NativeDevice;
 use paragpu_protocol::layout::Regions;
 pub use stream::StreamDevice;
 pub use texture::{TextureDevice, TextureResource};
-pub use work::{CopyEnd, HostFunction, Launch, Memset, Work, WorkDevice};
+pub use work::{
+    CopyEnd, HostFunction, Launch, MemoryOperation, Memset, Until, Word, Work, WorkDevice,
+};
 
 macro_rules! ids {
     ($( $(#[$meta:meta])* $name:ident ),* $(,)?) => {$(

@@ -1,8 +1,9 @@
 //! Arrays, texture objects, surface objects.
 
-use paragpu_protocol::types::{ArrayShape, ResourceView, Sampling};
+use paragpu_protocol::status::Status;
+use paragpu_protocol::types::{ArrayShape, ResourceView, Sampling, TensorMap};
 
-use crate::{ArrayId, Result, SurfaceId, TextureId};
+use crate::{ArrayId, Error, Result, SurfaceId, TextureId};
 
 /// What a texture reads.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -55,4 +56,24 @@ pub trait TextureDevice {
     /// # Errors
     /// `INVALID_HANDLE`.
     fn surface_destroy(&mut self, surface: SurfaceId) -> Result<()>;
+
+    /// cuTensorMapEncodeTiled, cuTensorMapEncodeIm2col, cuTensorMapEncodeIm2colWide.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`, `NOT_SUPPORTED`.
+    fn tensor_map(&mut self, _map: &TensorMap) -> Result<[u8; 128]> {
+        Err(no_tensor_maps())
+    }
+
+    /// cuTensorMapReplaceAddress.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`, `NOT_SUPPORTED`.
+    fn tensor_map_replace(&mut self, _map: [u8; 128], _address: u64) -> Result<[u8; 128]> {
+        Err(no_tensor_maps())
+    }
+}
+
+fn no_tensor_maps() -> Error {
+    Error::new(Status::NOT_SUPPORTED, "this device has no tensor maps")
 }

@@ -78,6 +78,95 @@ impl Memset {
     }
 }
 
+/// A word of memory that the device reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Word {
+    /// Its address, a multiple of its bytes.
+    pub address: u64,
+    /// It has eight bytes, not four.
+    pub is_wide: bool,
+}
+
+impl Word {
+    /// Its bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        if self.is_wide { 8 } else { 4 }
+    }
+}
+
+/// When a wait for a word is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    /// It is not below the value, as numbers that wrap around.
+    AtLeast,
+    /// It is the value.
+    Equal,
+    /// It has some bit of the value.
+    And,
+    /// Some bit is neither in it nor in the value.
+    Nor,
+}
+
+impl Until {
+    /// Is a wait over, where `there` is in memory?
+    #[must_use]
+    pub fn holds(self, there: u64, value: u64, is_wide: bool) -> bool {
+        let mask = if is_wide {
+            u64::MAX
+        } else {
+            u64::from(u32::MAX)
+        };
+        let sign = mask ^ (mask >> 1);
+        match self {
+            Self::AtLeast => there.wrapping_sub(value) & sign == 0,
+            Self::Equal => (there ^ value) & mask == 0,
+            Self::And => there & value & mask != 0,
+            Self::Nor => !(there | value) & mask != 0,
+        }
+    }
+}
+
+/// An operation on memory (CUDA Driver API, Stream Memory Operations).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryOperation {
+    /// Writes a word.
+    Write {
+        /// Where.
+        word: Word,
+        /// What, in its low bytes.
+        value: u64,
+        /// Earlier writes need not be seen before.
+        is_relaxed: bool,
+    },
+    /// Waits for a word.
+    Wait {
+        /// Where.
+        word: Word,
+        /// What it is compared with.
+        value: u64,
+        /// How.
+        until: Until,
+    },
+    /// Earlier writes are seen before later ones; by this device alone, or by
+    /// others too.
+    Barrier {
+        /// By this device alone.
+        is_local: bool,
+    },
+}
+
+impl MemoryOperation {
+    /// The word that it is about.
+    #[must_use]
+    pub fn word(&self) -> Option<Word> {
+        match self {
+            Self::Write { word, .. } | Self::Wait { word, .. } => Some(*word),
+            Self::Barrier { .. } => None,
+        }
+    }
+}
+
 /// Runs on a thread of the device each time the device gets there; what comes
 /// after it goes on when it returns.
 pub type HostFunction = Arc<dyn Fn() + Send + Sync>;
@@ -109,6 +198,8 @@ pub enum Work<'a> {
     },
     /// Elements set to a value.
     Memset(Memset),
+    /// Operations on memory, one after the other.
+    Memory(Cow<'a, [MemoryOperation]>),
     /// A function of the host.
     Host(HostFunction),
     /// Records an event.
@@ -146,6 +237,7 @@ impl Work<'_> {
                 extent,
             },
             Self::Memset(set) => Work::Memset(set),
+            Self::Memory(operations) => Work::Memory(Cow::Owned(operations.into_owned())),
             Self::Host(function) => Work::Host(function),
             Self::EventRecord(event) => Work::EventRecord(event),
             Self::EventWait(event) => Work::EventWait(event),
@@ -170,6 +262,7 @@ impl Work<'_> {
             Self::Host(_) => 5,
             Self::EventRecord(_) => 6,
             Self::EventWait(_) => 7,
+            Self::Memory(_) => 8,
         }
     }
 
@@ -226,6 +319,7 @@ impl fmt::Debug for Work<'_> {
                 "Memset of {height} rows of {width} elements of {element} bytes at \
                  {destination:#x}, {pitch} bytes apart"
             ),
+            Self::Memory(operations) => write!(f, "Memory {operations:x?}"),
             Self::Host(_) => f.write_str("Host"),
             Self::EventRecord(event) => write!(f, "EventRecord of {event:?}"),
             Self::EventWait(event) => write!(f, "EventWait of {event:?}"),
@@ -342,5 +436,38 @@ pub trait WorkDevice {
     /// [`submit`](Self::submit).
     fn event_record(&mut self, event: EventId, stream: StreamId) -> Result<()> {
         self.submit(&Work::EventRecord(event), stream)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Until;
+
+    #[test]
+    fn words_are_compared_as_wide_as_they_are() {
+        for (until, there, value, narrow, wide) in [
+            (Until::AtLeast, 5, 5, true, true),
+            (Until::AtLeast, 4, 5, false, false),
+            // Numbers wrap around.
+            (Until::AtLeast, 1, 0xffff_ffff, true, false),
+            (Until::AtLeast, 0, u64::MAX, true, true),
+            (Until::Equal, 1 << 32 | 7, 7, true, false),
+            (Until::And, 1 << 32, 1 << 32, false, true),
+            (Until::And, 6, 2, true, true),
+            (Until::Nor, 0xffff_ffff, 0, false, true),
+            (Until::Nor, u64::MAX, 0, false, false),
+            (Until::Nor, 0xf0, 0x0f, true, true),
+        ] {
+            assert_eq!(
+                until.holds(there, value, false),
+                narrow,
+                "{until:?} {there:x} {value:x}"
+            );
+            assert_eq!(
+                until.holds(there, value, true),
+                wide,
+                "{until:?} {there:x} {value:x}"
+            );
+        }
     }
 }

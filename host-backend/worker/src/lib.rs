@@ -57,6 +57,7 @@ mod snapshot;
 mod staging;
 pub mod statistics;
 mod stream;
+mod stream_memory;
 mod sys;
 #[cfg(any(test, feature = "fuzzing"))]
 mod testing;

@@ -2,7 +2,8 @@
 
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    ArrayCreate, ArrayDestroy, SurfaceCreate, SurfaceDestroy, TextureCreate, TextureDestroy,
+    ArrayCreate, ArrayDestroy, SurfaceCreate, SurfaceDestroy, TensorMapEncode, TensorMapReplace,
+    TextureCreate, TextureDestroy,
 };
 use paragpu_protocol::types::ArrayShape;
 
@@ -69,6 +70,14 @@ impl Session {
     pub(crate) fn surface_destroy(&mut self, call: &SurfaceDestroy) -> Outcome<()> {
         let textures = &mut self.objects.textures;
         textures.destroy_surface(&mut self.gpu, call.surface.0)
+    }
+
+    pub(crate) fn tensor_map_encode(&mut self, call: &TensorMapEncode) -> Outcome<[u8; 128]> {
+        Ok(self.gpu.tensor_map(&call.map)?)
+    }
+
+    pub(crate) fn tensor_map_replace(&mut self, call: &TensorMapReplace) -> Outcome<[u8; 128]> {
+        Ok(self.gpu.tensor_map_replace(call.map, call.address)?)
     }
 }
 

@@ -18,10 +18,22 @@ abi_struct! {
         r#type: i32, requestedHandleTypes: i32, location: cudaMemLocation,
         win32HandleMetaData: *mut c_void, allocFlags: [u8; 8],
     }
+    /// An operation on a word of memory: eight-byte words that hold its kind
+    /// (and behind it a barrier's flags), address, value and flags.
+    union CUstreamBatchMemOpParams { operation: i32, pad: [u64; 6] }
+    /// Operations that a node of a graph does.
+    struct CUDA_BATCH_MEM_OP_NODE_PARAMS {
+        ctx: *mut c_void, count: u32, paramArray: *mut CUstreamBatchMemOpParams, flags: u32,
+    }
     /// How a memory pool is made.
     struct cudaMemPoolProps {
         allocType: i32, handleTypes: i32, location: cudaMemLocation,
         win32SecurityAttributes: *mut c_void, maxSize: usize, usage: u16, reserved: [u8; 54],
+    }
+    /// What a node of a graph allocates, and where it is.
+    struct CUDA_MEM_ALLOC_NODE_PARAMS {
+        poolProps: cudaMemPoolProps, accessDescs: *const cudaMemAccessDesc, accessDescCount: usize,
+        bytesize: usize, dptr: u64,
     }
     /// Names device memory for another process.
     struct cudaIpcMemHandle_t { reserved: [i8; 64] }

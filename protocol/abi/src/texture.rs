@@ -128,3 +128,10 @@ abi_consts! { i32:
     CU_TR_FILTER_MODE_POINT = 0,
     CU_TR_FILTER_MODE_LINEAR = 1,
 }
+
+/// What a kernel is given of a tensor.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+pub struct CUtensorMap {
+    pub opaque: [u64; 16],
+}

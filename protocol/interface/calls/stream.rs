@@ -10,3 +10,12 @@ fn StreamCreate(
     /// Lower numbers go first.
     priority: i32,
 );
+
+/// cuStreamBatchMemOp: writes words and waits for words, one after the other.
+#[call(0x0606, posted, node)]
+fn StreamMemory(
+    /// The stream.
+    stream: StreamHandle,
+    /// [`MemoryOperation`](crate::types::MemoryOperation), one after the other; at most 256.
+    operations: Bytes<'a>,
+);

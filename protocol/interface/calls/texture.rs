@@ -47,3 +47,19 @@ fn SurfaceDestroy(
     /// The surface object.
     surface: SurfaceHandle,
 );
+
+/// cuTensorMapEncodeTiled, cuTensorMapEncodeIm2col, cuTensorMapEncodeIm2colWide: what a kernel is given.
+#[call(0x0307, synchronous, idempotent)]
+fn TensorMapEncode(
+    /// What it describes.
+    map: TensorMap,
+) -> [u8; 128];
+
+/// cuTensorMapReplaceAddress: the same at another address.
+#[call(0x0308, synchronous, idempotent)]
+fn TensorMapReplace(
+    /// What [`TensorMapEncode`] gave.
+    map: [u8; 128],
+    /// Where the tensor begins.
+    address: u64,
+) -> [u8; 128];

@@ -201,16 +201,6 @@ fn cuGraphAddNode_v2(
 #[since(12020)]
 fn cuGraphNodeSetParams(node: CUgraphNode, given: Out<cudaGraphNodeParams>);
 
-#[since(11070)]
-#[refused("not built yet")]
-fn cuGraphAddBatchMemOpNode(
-    graph_node: *mut CUgraphNode,
-    graph: CUgraph,
-    dependencies: *const CUgraphNode,
-    num_dependencies: usize,
-    node_params: *const CUDA_BATCH_MEM_OP_NODE_PARAMS,
-);
-
 #[since(10000)]
 #[refused("superseded: programs built for a current CUDA call a later version")]
 fn cuGraphAddKernelNode(
@@ -219,40 +209,6 @@ fn cuGraphAddKernelNode(
     dependencies: *const CUgraphNode,
     num_dependencies: usize,
     node_params: *const CUDA_KERNEL_NODE_PARAMS_v1,
-);
-
-#[since(11040)]
-#[refused("not built yet")]
-fn cuGraphAddMemAllocNode(
-    graph_node: *mut CUgraphNode,
-    graph: CUgraph,
-    dependencies: *const CUgraphNode,
-    num_dependencies: usize,
-    node_params: *mut c_void,
-);
-
-#[since(11040)]
-#[refused("not built yet")]
-fn cuGraphAddMemFreeNode(
-    graph_node: *mut CUgraphNode,
-    graph: CUgraph,
-    dependencies: *const CUgraphNode,
-    num_dependencies: usize,
-    dptr: CUdeviceptr,
-);
-
-#[since(11070)]
-#[refused("not built yet")]
-fn cuGraphBatchMemOpNodeGetParams(
-    node: CUgraphNode,
-    node_params_out: Out<CUDA_BATCH_MEM_OP_NODE_PARAMS>,
-);
-
-#[since(11070)]
-#[refused("not built yet")]
-fn cuGraphBatchMemOpNodeSetParams(
-    node: CUgraphNode,
-    node_params: In<CUDA_BATCH_MEM_OP_NODE_PARAMS>,
 );
 
 #[since(12030)]
@@ -265,14 +221,6 @@ fn cuGraphConditionalHandleCreate(
     flags: c_uint,
 );
 
-#[since(11070)]
-#[refused("not built yet")]
-fn cuGraphExecBatchMemOpNodeSetParams(
-    graph_exec: CUgraphExec,
-    node: CUgraphNode,
-    node_params: In<CUDA_BATCH_MEM_OP_NODE_PARAMS>,
-);
-
 #[since(10000)]
 #[refused("superseded: programs built for a current CUDA call a later version")]
 fn cuGraphKernelNodeGetParams(node: CUgraphNode, node_params: Out<CUDA_KERNEL_NODE_PARAMS_v1>);
@@ -281,10 +229,3 @@ fn cuGraphKernelNodeGetParams(node: CUgraphNode, node_params: Out<CUDA_KERNEL_NO
 #[refused("superseded: programs built for a current CUDA call a later version")]
 fn cuGraphKernelNodeSetParams(node: CUgraphNode, node_params: In<CUDA_KERNEL_NODE_PARAMS_v1>);
 
-#[since(11040)]
-#[refused("not built yet")]
-fn cuGraphMemAllocNodeGetParams(node: CUgraphNode, params_out: *mut c_void);
-
-#[since(11040)]
-#[refused("not built yet")]
-fn cuGraphMemFreeNodeGetParams(node: CUgraphNode, dptr_out: Out<CUdeviceptr>);

@@ -78,6 +78,6 @@ fn cuMemPoolSetAccess(pool: CUmemoryPool, access: *const cudaMemAccessDesc, numb
 #[since(11020)]
 fn cuMemPoolGetAccess(flags: Out<c_int>, pool: CUmemoryPool, location: Out<cudaMemLocation>);
 
+/// As cuDeviceSetMemPool, by location.
 #[since(13000)]
-#[refused("not built yet")]
 fn cuMemSetMemPool(location: Out<cudaMemLocation>, kind: c_int, pool: CUmemoryPool);

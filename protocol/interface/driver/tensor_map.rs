@@ -1,39 +1,41 @@
-//! Tensor map.
+//! Tensor maps (CUDA Driver API, Tensor Map Object Management).
 
+/// A tensor of which columns of an image are copied.
 #[since(12000)]
-#[refused("not built yet")]
+#[host]
 fn cuTensorMapEncodeIm2col(
-    tensor_map: Out<CUtensorMap>,
+    tensor_map: *mut CUtensorMap,
     tensor_data_type: c_int,
     tensor_rank: u32,
     global_address: *mut c_void,
-    global_dim: In<u64>,
-    global_strides: In<u64>,
-    pixel_box_lower_corner: In<c_int>,
-    pixel_box_upper_corner: In<c_int>,
+    global_dim: *const u64,
+    global_strides: *const u64,
+    pixel_box_lower_corner: *const c_int,
+    pixel_box_upper_corner: *const c_int,
     channels_per_pixel: u32,
     pixels_per_column: u32,
-    element_strides: In<u32>,
+    element_strides: *const u32,
     interleave: c_int,
     swizzle: c_int,
     l2_promotion: c_int,
     oob_fill: c_int,
 );
 
+/// The same with columns along the width.
 #[since(12080)]
-#[refused("not built yet")]
+#[host]
 fn cuTensorMapEncodeIm2colWide(
-    tensor_map: Out<CUtensorMap>,
+    tensor_map: *mut CUtensorMap,
     tensor_data_type: c_int,
     tensor_rank: u32,
     global_address: *mut c_void,
-    global_dim: In<u64>,
-    global_strides: In<u64>,
+    global_dim: *const u64,
+    global_strides: *const u64,
     pixel_box_lower_corner_width: c_int,
     pixel_box_upper_corner_width: c_int,
     channels_per_pixel: u32,
     pixels_per_column: u32,
-    element_strides: In<u32>,
+    element_strides: *const u32,
     interleave: c_int,
     mode: c_int,
     swizzle: c_int,
@@ -41,23 +43,25 @@ fn cuTensorMapEncodeIm2colWide(
     oob_fill: c_int,
 );
 
+/// A tensor of which tiles are copied.
 #[since(12000)]
-#[refused("not built yet")]
+#[host]
 fn cuTensorMapEncodeTiled(
-    tensor_map: Out<CUtensorMap>,
+    tensor_map: *mut CUtensorMap,
     tensor_data_type: c_int,
     tensor_rank: u32,
     global_address: *mut c_void,
-    global_dim: In<u64>,
-    global_strides: In<u64>,
-    box_dim: In<u32>,
-    element_strides: In<u32>,
+    global_dim: *const u64,
+    global_strides: *const u64,
+    box_dim: *const u32,
+    element_strides: *const u32,
     interleave: c_int,
     swizzle: c_int,
     l2_promotion: c_int,
     oob_fill: c_int,
 );
 
+/// The same tensor elsewhere.
 #[since(12000)]
-#[refused("not built yet")]
-fn cuTensorMapReplaceAddress(tensor_map: Out<CUtensorMap>, global_address: *mut c_void);
+#[host]
+fn cuTensorMapReplaceAddress(tensor_map: *mut CUtensorMap, global_address: *mut c_void);

@@ -26,8 +26,8 @@ fn cuMemCreate(
     flags: u64,
 );
 
+/// A descriptor that stands for physical memory within this process.
 #[since(10020)]
-#[refused("not built yet")]
 #[host]
 fn cuMemExportToShareableHandle(
     shareable_handle: *mut c_void,
@@ -65,8 +65,8 @@ fn cuMemGetHandleForAddressRange(
     flags: u64,
 );
 
+/// The memory that a descriptor of this process stands for.
 #[since(10020)]
-#[refused("not built yet")]
 #[host]
 fn cuMemImportFromShareableHandle(
     handle: Out<u64>,

@@ -201,11 +201,14 @@ fn cudaGraphAddMemAllocNode(
     graph: CUgraph,
     after: *const CUgraphNode,
     count: usize,
-    parameters: *mut c_void,
+    parameters: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
 );
 
 #[direct(cuGraphMemAllocNodeGetParams(node, parameters))]
-fn cudaGraphMemAllocNodeGetParams(node: CUgraphNode, parameters: *mut c_void);
+fn cudaGraphMemAllocNodeGetParams(
+    node: CUgraphNode,
+    parameters: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
+);
 
 #[needs(cuGraphAddMemFreeNode)]
 fn cudaGraphAddMemFreeNode(

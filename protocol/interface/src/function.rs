@@ -126,6 +126,14 @@ impl Function {
         latest.map_or(&self.name, |symbol| &symbol.name)
     }
 
+    /// May a driver of a host be too old for it?
+    #[must_use]
+    pub fn host_may_lack(&self) -> bool {
+        self.symbols
+            .iter()
+            .all(|symbol| symbol.since > OLDEST_DRIVER)
+    }
+
     pub(crate) fn parse(chapter: &str, item: &TraitItemFn) -> syn::Result<Self> {
         let name = item.sig.ident.to_string();
         let mut function = Self {

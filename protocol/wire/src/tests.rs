@@ -55,6 +55,10 @@ fn value(kind: &str) -> BoxedStrategy<Vec<u8>> {
                 .prop_map(|(resource, sampling, view)| [resource, sampling, view].concat())
                 .boxed()
         }
+        "TensorMap" => values(&[
+            "u32", "u32", "u64", "[u64;5]", "[u64;4]", "[u64;5]", "u32", "[u64;5]", "[u64;3]",
+            "[u64;3]", "u32", "u32", "u32", "u32", "u32", "u32", "u32",
+        ]),
         other => panic!("say here how a {other} is drawn"),
     }
 }

@@ -64,6 +64,72 @@ crate::record! {
         total: u64,
     }
 
+    /// An operation on a word of memory in a stream.
+    MemoryOperation {
+        /// CUstreamBatchMemOpType: 1 waits for 32 bits, 2 writes them, 4 waits
+        /// for 64, 5 writes them, 6 is a barrier.
+        kind: u32,
+        /// CUstreamWaitValue_flags, CUstreamWriteValue_flags or
+        /// CUstreamMemoryBarrier_flags.
+        flags: u32,
+        /// Where the word is.
+        address: u64,
+        /// What is written or compared with.
+        value: u64,
+    }
+
+    /// A tensor in memory (CUDA Driver API, Tensor Map Object Management);
+    /// dimensions past its rank are 0.
+    Tensor {
+        /// CUtensorMapDataType.
+        data_type: u32,
+        /// Dimensions, 1 to 5.
+        rank: u32,
+        /// Where it begins.
+        address: u64,
+        /// Elements of each dimension.
+        dimensions: [u64; 5],
+        /// Bytes from one element to the next, of the second dimension on.
+        strides: [u64; 4],
+        /// The step in each dimension.
+        element_strides: [u64; 5],
+    }
+
+    /// What is copied of a tensor at a time.
+    TensorBox {
+        /// 0 tiled, 1 im2col, 2 im2col wide.
+        kind: u32,
+        /// Tiled: elements of each dimension.
+        extent: [u64; 5],
+        /// Im2col: the lower corner in each dimension of space, as i32; wide:
+        /// the first alone.
+        lower: [u64; 3],
+        /// The upper corner likewise.
+        upper: [u64; 3],
+        /// Im2col: channels of a pixel.
+        channels: u32,
+        /// Im2col: pixels of a column.
+        pixels: u32,
+        /// Im2col wide: CUtensorMapIm2ColWideMode.
+        mode: u32,
+    }
+
+    /// What a tensor map is made of.
+    TensorMap {
+        /// The tensor.
+        tensor: Tensor,
+        /// What is copied of it.
+        part: TensorBox,
+        /// CUtensorMapInterleave.
+        interleave: u32,
+        /// CUtensorMapSwizzle.
+        swizzle: u32,
+        /// CUtensorMapL2promotion.
+        promotion: u32,
+        /// CUtensorMapFloatOOBfill.
+        fill: u32,
+    }
+
     /// All that is constant about a kernel.
     FunctionInfo<'a> {
         /// Pairs of `u32` CUfunction_attribute and `i32` value.

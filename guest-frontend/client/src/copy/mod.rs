@@ -13,6 +13,7 @@ mod direct;
 mod memset;
 #[path = "rect_unsafe.rs"]
 mod rect;
+mod words;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,6 +37,7 @@ use crate::sys::memory::{HostRows, HostSlice};
 use direct::{Direct, Direction};
 pub use rect::RectEnd;
 pub(crate) use rect::{host_copy, span};
+pub(crate) use words::named;
 
 /// Largest copy whose bytes travel in calls although there is a window.
 const INLINE: usize = 64 << 10;

@@ -39,6 +39,8 @@ pub use plan::GraphExec;
 use plan::{Plan, Step};
 pub use update::Refusal;
 
+/// CU_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH.
+const AUTO_FREE: u64 = 1;
 /// Most bytes of nodes in one call.
 const PART: usize = MAX_PAYLOAD - 64;
 /// Most dependencies of a node on the wire; more are gathered by empty nodes.
@@ -259,6 +261,7 @@ impl Graphs {
         if stream.is_capturing() {
             return stream.note(Work::Child(Graph::of_flat(&plan.flat, plan.held.all())));
         }
+        plan.launch_memory(exec.flags & AUTO_FREE != 0)?;
         let visible = self.parts.shadows.before_launch(&plan.words)?;
         let launch = GraphLaunch {
             graph: exec.handle,

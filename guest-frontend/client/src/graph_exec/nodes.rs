@@ -8,13 +8,15 @@ use paragpu_protocol::call::WireCall;
 use paragpu_protocol::codec::{Bytes, encode_all};
 use paragpu_protocol::handle::StreamHandle;
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{Copy, CopyRect, EventRecord, Launch, Memset, StreamWaitEvent};
+use paragpu_protocol::table::{
+    Copy, CopyRect, EventRecord, Launch, Memset, StreamMemory, StreamWaitEvent,
+};
 use paragpu_protocol::types::{ArrayEnd, CopyEnd, LinearEnd};
 
 use super::Graphs;
-use crate::copy::{host_copy, span};
+use crate::copy::{self, host_copy, span};
 use crate::error::Result;
-use crate::objects::graph::{CopyNodeEnd, CopyWork, Fill, HostRun, Kernel, Work};
+use crate::objects::graph::{CopyNodeEnd, CopyWork, Fill, HostRun, Kernel, MemoryWork, Work};
 
 /// CU_MEMHOSTALLOC_DEVICEMAP.
 const DEVICEMAP: u32 = 2;
@@ -179,6 +181,17 @@ impl Graphs {
         }))
     }
 
+    fn make_memory(&self, work: &MemoryWork) -> Result<(u16, Vec<u8>)> {
+        let access = &self.parts.access;
+        let operations = copy::named(&work.operations, |address, size| {
+            access.name(address, size, false)?.ok_or(Status::UNKNOWN)
+        })?;
+        Ok(call(&StreamMemory {
+            stream: StreamHandle::LEGACY,
+            operations: Bytes(&operations),
+        }))
+    }
+
     /// Makes of a node's work what does it.
     pub(super) fn make(&self, work: &Work) -> Result<Made> {
         if work
@@ -188,10 +201,11 @@ impl Graphs {
             return Err(Status::NOT_SUPPORTED);
         }
         let (number, work) = match work {
-            Work::Empty | Work::Child(_) => (0, Vec::new()),
+            Work::Empty | Work::Child(_) | Work::MemAlloc(_) | Work::MemFree(_) => (0, Vec::new()),
             Work::Kernel(kernel) => launch_call(kernel),
             Work::Copy(copy) => return self.make_copy(copy),
             Work::Memset(fill) => self.make_fill(fill)?,
+            Work::Memory(work) => self.make_memory(work)?,
             Work::Host(host) => return Ok(Made::Host(Arc::clone(&host.run))),
             Work::EventRecord(marked) => call(&EventRecord {
                 event: marked.event.handle(),

@@ -1,6 +1,6 @@
 //! An executable graph and what is known of its nodes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use paragpu_protocol::call::WireCall;
@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use crate::error::Result;
 use crate::objects::event::Event;
 use crate::objects::graph::{Flat, NodeName, Work};
+use crate::objects::graph_memory::GraphMemory;
 use crate::user_object::Held;
 
 /// An executable graph.
@@ -35,6 +36,8 @@ pub(super) struct Plan {
     pub(super) functions: Vec<u64>,
     /// Pinned memory for copies.
     pub(super) staging: Vec<u64>,
+    /// Memory that a launch allocates (true) and frees, in order.
+    pub(super) memory: Vec<(bool, Arc<GraphMemory>)>,
     /// User objects.
     pub(super) held: Held,
     pub(super) ended: bool,
@@ -66,6 +69,7 @@ impl Plan {
     /// The words that may be addresses, each in eight bytes.
     pub(super) fn gather_words(&mut self) {
         self.words.clear();
+        self.memory.clear();
         for (flat, step) in self.flat.iter().zip(&self.steps) {
             match &flat.work {
                 Work::Kernel(kernel) => {
@@ -73,10 +77,31 @@ impl Plan {
                     let whole = self.words.len().next_multiple_of(8);
                     self.words.resize(whole, 0);
                 }
+                Work::MemAlloc(memory) => self.memory.push((true, Arc::clone(memory))),
+                Work::MemFree(memory) => self.memory.push((false, Arc::clone(memory))),
                 // Shadows that copies and memsets name were shown.
                 _ => debug_assert!(step.call != Launch::INFO.number),
             }
         }
+    }
+
+    /// A launch allocates and frees memory; with `again` also what an earlier
+    /// one left allocated.
+    pub(super) fn launch_memory(&self, again: bool) -> Result<()> {
+        let mut allocated = HashSet::new();
+        for (allocates, memory) in &self.memory {
+            let fits = match allocates {
+                true => (again || !memory.is_allocated()) && allocated.insert(memory.address),
+                false => allocated.remove(&memory.address) || memory.is_allocated(),
+            };
+            if !fits {
+                return Err(Status::INVALID_VALUE);
+            }
+        }
+        for (allocates, memory) in &self.memory {
+            memory.set_allocated(*allocates);
+        }
+        Ok(())
     }
 
     pub(super) fn may_be_disabled(&self, name: NodeName) -> Result<usize> {

@@ -106,6 +106,12 @@ impl Graphs {
                 Err(Refusal::Parameters)
             });
         }
+        if let (Work::MemAlloc(new) | Work::MemFree(new), Work::MemAlloc(had) | Work::MemFree(had)) =
+            (&work, &flat.work)
+            && new.address != had.address
+        {
+            return Ok(Err(Refusal::Parameters));
+        }
         match self.make(&work)? {
             Made::One(call, bytes) => {
                 if call != step.call || bytes != step.work {

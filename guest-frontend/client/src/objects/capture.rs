@@ -183,7 +183,7 @@ impl Stream {
     }
 
     /// Notes work as a node, in the place of posting it.
-    pub(crate) fn note(&self, work: Work) -> Result<()> {
+    pub fn note(&self, work: Work) -> Result<()> {
         self.with_part(|part| {
             let node = part.capture.graph.add(work, &part.last);
             part.last = vec![node.inspect_err(|_| part.capture.invalidate())?.number];

@@ -7,12 +7,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 
 use paragpu_protocol::status::Status;
+use paragpu_protocol::types::MemoryOperation;
 use parking_lot::{Mutex, RwLock};
 
 use crate::error::Result;
 use crate::objects::array::ArrayLevel;
 use crate::objects::event::Event;
 use crate::objects::function::Function;
+use crate::objects::graph_memory::GraphMemory;
 use crate::objects::shape::Shape;
 use crate::objects::user_object::{References, UserObject};
 
@@ -138,6 +140,17 @@ pub struct Fill {
     pub height: u64,
 }
 
+/// Operations on words of memory.
+#[derive(Debug)]
+pub struct MemoryWork {
+    /// Device of the guest that does them.
+    pub ordinal: u32,
+    /// What is done.
+    pub operations: Vec<MemoryOperation>,
+    /// The same as the program described it.
+    pub given: Vec<[u64; 6]>,
+}
+
 /// Runs at each launch.
 pub type HostRun = Arc<dyn Fn() + Send + Sync>;
 
@@ -180,6 +193,12 @@ pub enum Work {
     Copy(Arc<CopyWork>),
     /// A memset.
     Memset(Fill),
+    /// Words that are written and waited for.
+    Memory(Arc<MemoryWork>),
+    /// Memory that is the program's from here on.
+    MemAlloc(Arc<GraphMemory>),
+    /// Memory that is so no longer.
+    MemFree(Arc<GraphMemory>),
     /// A function of the program.
     Host(HostCall),
     /// A whole graph.
@@ -203,6 +222,9 @@ impl Work {
             Self::Empty => 5,
             Self::EventWait(_) => 6,
             Self::EventRecord(_) => 7,
+            Self::MemAlloc(_) => 10,
+            Self::MemFree(_) => 11,
+            Self::Memory(_) => 12,
         }
     }
 
@@ -213,6 +235,8 @@ impl Work {
             Self::Kernel(kernel) => Some(kernel.ordinal),
             Self::Copy(copy) => Some(copy.ordinal),
             Self::Memset(fill) => Some(fill.ordinal),
+            Self::Memory(work) => Some(work.ordinal),
+            Self::MemAlloc(memory) | Self::MemFree(memory) => Some(memory.ordinal),
             Self::EventRecord(marked) | Self::EventWait(marked) => Some(marked.ordinal),
             Self::Empty | Self::Host(_) | Self::Child(_) => None,
         }

@@ -12,6 +12,7 @@ pub mod capture;
 pub mod event;
 pub mod function;
 pub mod graph;
+pub mod graph_memory;
 pub mod shape;
 pub mod stream;
 pub mod stream_attributes;

@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     fn pool() -> Object {
-        Object::Pool(Pool::new(0))
+        Object::Pool(Pool::new(0, 0))
     }
 
     #[test]

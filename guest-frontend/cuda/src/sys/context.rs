@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use paragpu_abi::{self as abi, CUcontext, CUctxCreateParams, CUdevice};
-use paragpu_protocol::layout::MAX_DEVICES;
+use paragpu_protocol::layout::{DEVICE_STRIDE, MAX_DEVICES};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::CtxSetLimit;
 use parking_lot::Mutex;
@@ -18,6 +18,7 @@ use super::{Result, device, memory, present, put, unsupported_use};
 use crate::current::{current, current_if_any, find, find_or_current, with_stack};
 use crate::named_stream;
 use crate::objects::context::Context;
+use crate::objects::pool;
 use crate::objects::{self, Object};
 
 /// CUDA_ERROR_PEER_ACCESS_UNSUPPORTED.
@@ -119,6 +120,8 @@ impl Primary {
         let waited = context.session.synchronize();
         super::library::forget_session(context.session);
         end_objects(context);
+        let arena = context.session.regions().arena;
+        pool::freed_all(arena..arena + DEVICE_STRIDE);
         waited.and_then(|()| context.session.virtual_memory().clear_others())
     }
 }

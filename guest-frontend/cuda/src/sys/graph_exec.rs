@@ -85,7 +85,12 @@ unsafe fn instantiate(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Res
     )
 }
 
-fn set(exec: CUgraphExec, node: CUgraphNode, make: impl FnOnce(&Work) -> Result<Work>) -> Result {
+/// Changes what a node of an executable graph does.
+pub fn set(
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    make: impl FnOnce(&Work) -> Result<Work>,
+) -> Result {
     let found = find_exec(exec)?;
     let inner = inner(&found)?;
     let name = node_name(node)?;

@@ -17,7 +17,9 @@ use paragpu_protocol::status::Status;
 use super::boundary::{In, Out};
 use super::graph::{find, find_node, handle, node_handle, numbers, plain, work_of};
 use super::module::callable;
-use super::{Result, copy_rect, event, get, launch, put, unsupported_use};
+use super::{
+    Result, copy_rect, event, get, graph_memory, launch, put, stream_memory, unsupported_use,
+};
 use crate::current;
 use crate::objects::{self, Object};
 
@@ -25,6 +27,10 @@ use crate::objects::{self, Object};
 const COOPERATIVE: c_int = 2;
 const CLUSTER_DIMENSION: c_int = 4;
 const PRIORITY: c_int = 8;
+/// CU_GRAPH_NODE_TYPE_MEM_ALLOC, _MEM_FREE and _BATCH_MEM_OP.
+const MEM_ALLOC: c_int = 10;
+const MEM_FREE: c_int = 11;
+const BATCH_MEM_OP: c_int = 12;
 
 /// A kernel node's work.
 ///
@@ -71,7 +77,7 @@ pub unsafe fn copy(given: *const CUDA_MEMCPY3D, context: CUcontext) -> Result<Wo
 }
 
 /// The session of a context that a node names; null is the current one.
-fn session_of(context: CUcontext) -> Result<&'static paragpu_client::Session> {
+pub fn session_of(context: CUcontext) -> Result<&'static paragpu_client::Session> {
     if context.is_null() {
         return Ok(current::current()?.session);
     }
@@ -170,6 +176,9 @@ pub unsafe fn general(given: *const cudaGraphNodeParams, had: Option<&Work>) -> 
         paragpu_abi::cudaGraphNodeTypeEventRecord => Ok(Work::EventRecord(event::marked(
             inside.cast::<CUevent>().read(),
         )?)),
+        MEM_ALLOC => graph_memory::allocation(inside.cast_mut().cast()),
+        MEM_FREE => graph_memory::release(inside.cast::<u64>().read()),
+        BATCH_MEM_OP => stream_memory::node(inside.cast()),
         _ => Err(unsupported_use!("cuGraphAddNode of this type")),
     }
 }
@@ -178,7 +187,7 @@ pub unsafe fn general(given: *const cudaGraphNodeParams, had: Option<&Work>) -> 
 ///
 /// # Safety
 /// `node` is null or writable; `after` is null or points to `count` handles.
-unsafe fn add(
+pub unsafe fn add(
     node: *mut CUgraphNode,
     graph: CUgraph,
     after: *const CUgraphNode,
@@ -193,7 +202,8 @@ unsafe fn add(
     put(node, node_handle(name))
 }
 
-fn set(node: CUgraphNode, make: impl FnOnce(&Work) -> Result<Work>) -> Result {
+/// Changes what a node does.
+pub fn set(node: CUgraphNode, make: impl FnOnce(&Work) -> Result<Work>) -> Result {
     let (graph, number) = find_node(node)?;
     let work = make(&graph.work(number)?)?;
     graph.set_work(number, work)

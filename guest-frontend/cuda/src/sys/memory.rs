@@ -4,11 +4,13 @@ use std::ffi::c_uint;
 
 use paragpu_abi::CUdeviceptr;
 use paragpu_client::Session;
+use paragpu_client::objects::graph_memory::GraphMemory;
 use paragpu_protocol::layout::{ARENA_BASE, DEVICE_STRIDE, MAX_DEVICES, SHADOW_BASE, WINDOW_BASE};
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
 use super::{Result, capture, device, put, put_if};
+use crate::objects::pool;
 use crate::{current, managed};
 
 /// Rows of pitched memory begin at a multiple of this; CUDA's own value.
@@ -86,7 +88,12 @@ pub fn release(session: &Session, address: u64) -> Result {
     if managed::remove(address) {
         return session.host().free(address);
     }
-    session.memory().free(address)
+    if let Some(memory) = GraphMemory::find(address) {
+        return memory.free();
+    }
+    session.memory().free(address)?;
+    pool::freed(address);
+    Ok(())
 }
 
 pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Result {

@@ -7,6 +7,7 @@ use paragpu_client::Session;
 use paragpu_protocol::status::Status;
 
 use super::{Result, device, host, memory};
+use crate::objects::pool;
 use crate::{current, managed};
 
 const CONTEXT: c_int = 1;
@@ -131,7 +132,7 @@ unsafe fn attribute(place: *mut c_void, which: c_int, known: &Known) -> Result {
         MAPPED => place.cast::<u8>().write(1),
         ALLOWED_HANDLE_TYPES => place.cast::<u64>().write(0),
         ACCESS_FLAGS => place.cast::<c_uint>().write(READ_WRITE),
-        MEMPOOL_HANDLE => place.cast::<u64>().write(0),
+        MEMPOOL_HANDLE => place.cast::<u64>().write(pool::of(known.start) as u64),
         _ => return Err(Status::INVALID_VALUE),
     }
     Ok(())

@@ -5,17 +5,20 @@
 //! stream is used again when all work posted before is over.
 
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 
 use paragpu_abi::{
     CUdevice, CUdeviceptr, CUmemoryPool, CUstream, cudaMemAccessDesc, cudaMemLocation,
     cudaMemPoolProps,
 };
+use paragpu_client::objects::graph::Work;
+use paragpu_client::objects::graph_memory::GraphMemory;
 use paragpu_protocol::layout::MAX_DEVICES;
 use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
 use super::boundary::{In, Out};
-use super::{Result, device, get, memory, present, put, unsupported_use};
+use super::{Result, device, get, graph_memory, memory, present, put, unsupported_use};
 use crate::current;
 use crate::named_stream;
 use crate::objects::pool::Pool;
@@ -27,8 +30,13 @@ const LOCATION_DEVICE: c_int = 1;
 const REUSE: std::ops::RangeInclusive<c_int> = 1..=3;
 /// CU_MEMPOOL_ATTR_RELEASE_THRESHOLD.
 const RELEASE_THRESHOLD: c_int = 4;
-/// Reserved and used bytes, now and at most.
+/// Reserved and used bytes, now and at most: what a pool keeps beyond what is in
+/// use is the host's affair.
 const USE: std::ops::RangeInclusive<c_int> = 5..=8;
+/// Those of them that are highest values.
+const HIGH: [c_int; 2] = [6, 8];
+/// CU_MEM_ALLOCATION_TYPE_PINNED.
+const PINNED: c_int = 1;
 /// CU_MEM_ACCESS_FLAGS_PROT_READWRITE.
 const READ_WRITE: c_int = 3;
 
@@ -50,10 +58,18 @@ fn with_pools<R>(device: CUdevice, with: impl FnOnce(&mut Pools) -> R) -> Result
     let pools = POOLS.get(ordinal as usize).ok_or(Status::INVALID_DEVICE)?;
     let mut pools = pools.lock();
     if pools.default == 0 {
-        pools.default = objects::insert(Object::Pool(Pool::new(ordinal))).addr();
+        pools.default = insert(Pool::new(ordinal, 0)).addr();
         pools.current = pools.default;
     }
     Ok(with(&mut pools))
+}
+
+/// Gives a pool a handle.
+fn insert(pool: Pool) -> CUmemoryPool {
+    let account = Arc::clone(pool.account());
+    let handle: CUmemoryPool = objects::insert(Object::Pool(pool));
+    account.named(handle.addr());
+    handle
 }
 
 fn handle(number: usize) -> CUmemoryPool {
@@ -75,22 +91,51 @@ fn is_default(pool: CUmemoryPool, ordinal: u32) -> bool {
     .unwrap_or(false)
 }
 
-fn allocate(size: usize, stream: CUstream, ordinal: Option<u32>) -> Result<u64> {
+fn allocate(size: usize, stream: CUstream, pool: Option<CUmemoryPool>) -> Result<u64> {
     let named = named_stream::named(stream)?;
-    if named.stream()?.is_capturing() {
-        return Err(unsupported_use!("cuMemAllocAsync in a capture"));
-    }
-    let session = match ordinal {
-        Some(ordinal) => device::session(ordinal)?,
-        None => named.session()?,
+    let pool = match pool {
+        Some(pool) => pool,
+        None => {
+            let ordinal = named.session()?.ordinal();
+            handle(with_pools(device::number(ordinal), |pools| pools.current)?)
+        }
     };
-    let address = session.memory().allocate(size as u64)?;
+    let (ordinal, account) = with_pool(pool, |pool| {
+        Ok((pool.ordinal(), Arc::clone(pool.account())))
+    })?;
+    let session = device::session(ordinal)?;
+    let size = size as u64;
+    let stream = named.stream()?;
+    if stream.is_capturing() {
+        let memory = session.graph_memory(size)?;
+        stream.note(Work::MemAlloc(Arc::clone(&memory)))?;
+        return Ok(memory.address);
+    }
+    if !account.take(size) {
+        return Err(Status::OUT_OF_MEMORY);
+    }
+    let address = match session.memory().allocate(size) {
+        Ok(address) => address,
+        Err(status) => {
+            account.give_back(size);
+            return Err(status);
+        }
+    };
+    account.placed(address, size);
     if let Ok(current) = current::current()
         && std::ptr::eq(current.session, session)
     {
         current.keep_memory(address);
     }
     Ok(address)
+}
+
+/// The ordinal of the device whose memory a pool is for.
+pub fn ordinal_of(properties: &cudaMemPoolProps) -> Result<u32> {
+    if properties.allocType != PINNED {
+        return Err(Status::INVALID_VALUE);
+    }
+    device::ordinal(device_of(&properties.location)?)
 }
 
 fn device_of(location: &cudaMemLocation) -> Result<CUdevice> {
@@ -117,18 +162,23 @@ pub(crate) unsafe fn cuMemAllocFromPoolAsync(
     stream: CUstream,
 ) -> Result {
     present(address)?;
-    let ordinal = with_pool(pool, |pool| Ok(pool.ordinal()))?;
-    put(address, allocate(size, stream, Some(ordinal))?)
+    put(address, allocate(size, stream, Some(pool))?)
 }
 
 pub(crate) fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> Result {
-    if named_stream::named(stream)?.stream()?.is_capturing() {
-        return Err(unsupported_use!("cuMemFreeAsync in a capture"));
-    }
     if address == 0 {
         return Err(Status::INVALID_VALUE);
     }
-    memory::owner(address)?.memory().free(address)
+    let named = named_stream::named(stream)?;
+    let stream = named.stream()?;
+    if stream.is_capturing() {
+        if GraphMemory::find(address).is_none() {
+            let what = "cuMemFreeAsync in a capture of memory from outside";
+            return Err(unsupported_use!(what));
+        }
+        return stream.note(graph_memory::release(address)?);
+    }
+    memory::release(memory::owner(address)?, address)
 }
 
 pub(crate) fn cuDeviceGetDefaultMemPool(pool: Out<'_, CUmemoryPool>, device: CUdevice) -> Result {
@@ -167,6 +217,17 @@ pub(crate) unsafe fn cuMemGetMemPool(
     pool.put(handle(with_pools(device, |pools| pools.current)?))
 }
 
+pub(crate) unsafe fn cuMemSetMemPool(
+    location: *mut cudaMemLocation,
+    kind: c_int,
+    pool: CUmemoryPool,
+) -> Result {
+    if kind != PINNED {
+        return Err(Status::INVALID_VALUE);
+    }
+    cuDeviceSetMemPool(device_of(get(location.cast_const())?)?, pool)
+}
+
 pub(crate) fn cuMemPoolCreate(
     pool: Out<'_, CUmemoryPool>,
     properties: In<'_, cudaMemPoolProps>,
@@ -175,8 +236,8 @@ pub(crate) fn cuMemPoolCreate(
     if properties.handleTypes != 0 {
         return Err(unsupported_use!("cuMemPoolCreate with handle types"));
     }
-    let ordinal = device::ordinal(device_of(&properties.location)?)?;
-    pool.put(objects::insert(Object::Pool(Pool::new(ordinal))))
+    let ordinal = ordinal_of(properties)?;
+    pool.put(insert(Pool::new(ordinal, properties.maxSize as u64)))
 }
 
 pub(crate) fn cuMemPoolDestroy(pool: CUmemoryPool) -> Result {
@@ -193,8 +254,10 @@ pub(crate) fn cuMemPoolDestroy(pool: CUmemoryPool) -> Result {
 }
 
 pub(crate) fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> Result {
-    let _ = keep;
-    let ordinal = with_pool(pool, |pool| Ok(pool.ordinal()))?;
+    let (ordinal, used) = with_pool(pool, |pool| Ok((pool.ordinal(), pool.account().used().0)))?;
+    if keep as u64 >= used && used > 0 {
+        return Ok(());
+    }
     device::session(ordinal)?.memory().trim()
 }
 
@@ -216,8 +279,9 @@ pub(crate) unsafe fn cuMemPoolGetAttribute(
         } else if which == RELEASE_THRESHOLD {
             value.cast::<u64>().write(state.threshold);
         } else if USE.contains(&which) {
-            let used = device::session(pool.ordinal())?.memory().used();
-            value.cast::<u64>().write(used);
+            let (now, most) = pool.account().used();
+            let asked = if HIGH.contains(&which) { most } else { now };
+            value.cast::<u64>().write(asked);
         } else {
             return Err(Status::INVALID_VALUE);
         }
@@ -242,7 +306,9 @@ pub(crate) unsafe fn cuMemPoolSetAttribute(
             }
         } else if which == RELEASE_THRESHOLD {
             state.threshold = value.cast::<u64>().read();
-        } else if !USE.contains(&which) {
+        } else if HIGH.contains(&which) && value.cast::<u64>().read() == 0 {
+            pool.account().reset();
+        } else {
             return Err(Status::INVALID_VALUE);
         }
         Ok(())

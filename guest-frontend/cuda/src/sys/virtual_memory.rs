@@ -4,6 +4,7 @@
 //! context's device, or of the first one, and takes memory of that device.
 
 use std::ffi::{c_int, c_void};
+use std::os::fd::{BorrowedFd, IntoRawFd as _};
 
 use paragpu_abi::{CUdeviceptr, CUmemAllocationProp, cudaMemAccessDesc, cudaMemLocation};
 use paragpu_client::Session;
@@ -15,6 +16,7 @@ use super::graph::list;
 use super::memory::ordinal_of;
 use super::{Result, device, get, present, put, unsupported_use};
 use crate::current;
+use crate::shared_handle::SharedHandles;
 
 /// CU_MEM_LOCATION_TYPE_DEVICE.
 const DEVICE: c_int = 1;
@@ -125,6 +127,7 @@ pub(crate) unsafe fn cuMemCreate(
             "cuMemCreate for tile pools or decompression"
         ));
     }
+    release_closed();
     let session = device::session(ordinal)?;
     let kept = Properties {
         handle_types: asked.requestedHandleTypes,
@@ -132,6 +135,65 @@ pub(crate) unsafe fn cuMemCreate(
     };
     let number = session.virtual_memory().create(size as u64, kept)?;
     put(place, handle(session, number))
+}
+
+/// Handles that descriptors stand for, each held once.
+static SHARED: SharedHandles<u64> = SharedHandles::none();
+
+/// Gives up what was held for descriptors that nobody has any more.
+fn release_closed() {
+    for handle in SHARED.take_closed() {
+        // A session that is over has nothing to be given back to.
+        let _ = cuMemRelease(handle);
+    }
+}
+
+pub(crate) unsafe fn cuMemExportToShareableHandle(
+    place: *mut c_void,
+    handle: u64,
+    kind: c_int,
+    flags: u64,
+) -> Result {
+    present(place)?;
+    if flags != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    let (session, number) = allocation(handle)?;
+    let space = session.virtual_memory();
+    if kind != DESCRIPTOR || space.properties(number)?.handle_types & DESCRIPTOR == 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    release_closed();
+    space.hold(number)?;
+    match SHARED.share(handle) {
+        Ok(descriptor) => put(place.cast::<c_int>(), descriptor.into_raw_fd()),
+        Err(_) => {
+            space.release(number)?;
+            Err(Status::OPERATING_SYSTEM)
+        }
+    }
+}
+
+pub(crate) fn cuMemImportFromShareableHandle(
+    place: Out<'_, u64>,
+    given: *mut c_void,
+    kind: c_int,
+) -> Result {
+    // The descriptor itself takes the pointer's place.
+    let number = c_int::try_from(given.addr()).map_err(|_| Status::INVALID_VALUE)?;
+    if kind != DESCRIPTOR || number < 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    // SAFETY: the program's, open as long as the call; one that is not open is
+    // refused by the system.
+    let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+    let Some(handle) = SHARED.find(descriptor) else {
+        let what = "cuMemImportFromShareableHandle of another process's memory";
+        return Err(unsupported_use!(what));
+    };
+    let (session, number) = allocation(handle)?;
+    session.virtual_memory().hold(number)?;
+    place.put(handle)
 }
 
 pub(crate) fn cuMemRelease(handle: u64) -> Result {

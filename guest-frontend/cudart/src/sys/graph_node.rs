@@ -387,7 +387,7 @@ pub(crate) unsafe fn cudaGraphAddMemAllocNode(
     graph: CUgraph,
     after: *const CUgraphNode,
     count: usize,
-    parameters: *mut c_void,
+    parameters: *mut paragpu_abi::CUDA_MEM_ALLOC_NODE_PARAMS,
 ) -> Result {
     present(node)?;
     context()?

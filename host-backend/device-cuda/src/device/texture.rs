@@ -5,7 +5,7 @@ use crate::retired::Leaving;
 use crate::sys::Resource;
 use paragpu_device::{ArrayId, Result, SurfaceId, TextureDevice, TextureId, TextureResource};
 use paragpu_protocol::status::Status;
-use paragpu_protocol::types::{ArrayShape, ResourceView, Sampling};
+use paragpu_protocol::types::{ArrayShape, ResourceView, Sampling, TensorMap};
 
 impl TextureDevice for CudaDevice {
     fn array_create(&mut self, shape: &ArrayShape) -> Result<ArrayId> {
@@ -62,5 +62,13 @@ impl TextureDevice for CudaDevice {
             return Err(Status::INVALID_HANDLE.into());
         }
         self.context.surface_destroy(surface.0)
+    }
+
+    fn tensor_map(&mut self, map: &TensorMap) -> Result<[u8; 128]> {
+        self.context.tensor_map(map)
+    }
+
+    fn tensor_map_replace(&mut self, map: [u8; 128], address: u64) -> Result<[u8; 128]> {
+        self.context.tensor_map_replace(map, address)
     }
 }

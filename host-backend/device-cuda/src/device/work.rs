@@ -1,6 +1,6 @@
 //! Work: what it names is looked up, then it goes to the driver.
 
-use paragpu_device::{CopyEnd, Memset, Result, StreamId, Work, WorkDevice};
+use paragpu_device::{CopyEnd, MemoryOperation, Memset, Result, StreamId, Work, WorkDevice};
 use paragpu_protocol::status::Status;
 
 use super::{CudaDevice, find, stream};
@@ -57,6 +57,16 @@ impl CudaDevice {
                     .ok_or(Status::INVALID_VALUE)?;
                 let bytes = rect_bytes(pitch, 0, [row, height, 1]).ok_or(Status::INVALID_VALUE)?;
                 Found::Span(self.memory.span(destination, bytes)?)
+            }
+            Work::Memory(operations) if operations.is_empty() => Found::Nothing,
+            Work::Memory(operations) => {
+                for word in operations.iter().filter_map(MemoryOperation::word) {
+                    self.memory.span(word.address, word.size())?;
+                    if !word.address.is_multiple_of(word.size()) {
+                        return Err(Status::INVALID_VALUE.into());
+                    }
+                }
+                Found::Words
             }
             Work::EventRecord(event) | Work::EventWait(event) => {
                 Found::Event(find(&self.events, event.0)?)

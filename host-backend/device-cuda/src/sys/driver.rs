@@ -6,21 +6,26 @@
 use core::ffi::{c_char, c_int, c_uchar, c_uint, c_ushort, c_void};
 
 use paragpu_abi::{
-    CUDA_ARRAY3D_DESCRIPTOR, CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY3D, CUDA_RESOURCE_DESC,
-    CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUarray, CUcontext, CUdevice, CUdeviceptr, CUevent,
-    CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUhostFn, CUlaunchConfig, CUlinkState,
-    CUmemAllocationProp, CUmipmappedArray, CUmodule, CUresult, CUstream, CUsurfObject, CUtexObject,
-    CUuuid, cudaHostNodeParams, cudaLaunchAttributeValue, cudaMemAccessDesc, cudaMemsetParams,
+    CUDA_ARRAY3D_DESCRIPTOR, CUDA_BATCH_MEM_OP_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v2,
+    CUDA_MEMCPY3D, CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUarray,
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUgraphNode,
+    CUhostFn, CUlaunchConfig, CUlinkState, CUmemAllocationProp, CUmipmappedArray, CUmodule,
+    CUresult, CUstream, CUstreamBatchMemOpParams, CUsurfObject, CUtensorMap, CUtexObject, CUuuid,
+    cudaHostNodeParams, cudaLaunchAttributeValue, cudaMemAccessDesc, cudaMemsetParams,
 };
 use paragpu_device::{Error, Result};
 use paragpu_protocol::status::Status;
 
 macro_rules! driver {
-    ($( $symbol:ident ( $($type:ty),* ); )*) => {
+    (
+        used { $( $symbol:ident ( $($type:ty),* ); )* }
+        newer { $( $later:ident ( $($kind:ty),* ); )* }
+    ) => {
         /// The driver's functions, by symbol.
         #[allow(non_snake_case)]
         pub struct Driver {
             $( pub(super) $symbol: unsafe extern "C" fn($($type),*) -> CUresult, )*
+            $( pub(super) $later: Option<unsafe extern "C" fn($($kind),*) -> CUresult>, )*
             /// They live in it.
             _library: libloading::Library,
         }
@@ -53,6 +58,16 @@ macro_rules! driver {
                                 ": CUDA 12.4 or newer is needed",
                             ),
                         ))?,
+                    )*
+                    $(
+                        // SAFETY: as above.
+                        $later: unsafe {
+                            library.get::<unsafe extern "C" fn($($kind),*) -> CUresult>(
+                                concat!(stringify!($later), "\0").as_bytes(),
+                            )
+                        }
+                        .ok()
+                        .map(|function| *function),
                     )*
                     _library: library,
                 };

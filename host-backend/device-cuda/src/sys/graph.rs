@@ -12,6 +12,7 @@ use paragpu_protocol::status::Status;
 
 use super::driver::check;
 use super::resources::Stream;
+use super::stream_memory::Records;
 use super::{Context, Found, RectEnd, Span};
 
 /// A CUgraph, what it was instantiated to, and what its nodes point to.
@@ -33,6 +34,7 @@ enum Record {
     Kernel(CUDA_KERNEL_NODE_PARAMS_v2, bool, [u32; 3]),
     Copy(CUDA_MEMCPY3D),
     Set(cudaMemsetParams),
+    Words(Records),
     Host(cudaHostNodeParams),
     Mark(*mut c_void),
     Wait(*mut c_void),
@@ -133,6 +135,7 @@ impl Context {
                 width: set.width as usize,
                 height: set.height as usize,
             }),
+            (Work::Memory(operations), Found::Words) => Record::Words(Records::new(operations)),
             (Work::Host(function), _) => {
                 let kept = Box::into_raw(Box::new(HostFunction::clone(function)));
                 graph.functions.push(kept as usize);
@@ -175,7 +178,7 @@ impl Context {
             .map(|&number| graph.node(number))
             .collect::<Result<_>>()?;
         let mut extra = Extra::new();
-        let record = self.record(graph, work, found, &mut extra)?;
+        let mut record = self.record(graph, work, found, &mut extra)?;
         let d = &self.driver;
         let (mut node, into) = (ptr::null_mut(), graph.graph as *mut c_void);
         let (list, count) = (before.as_ptr(), before.len());
@@ -183,7 +186,7 @@ impl Context {
         // SAFETY: graph, nodes and what the records name are alive; the driver
         // copies the records, the parameter buffer too.
         check(unsafe {
-            match &record {
+            match &mut record {
                 Record::Empty => (d.cuGraphAddEmptyNode)(&mut node, into, list, count),
                 Record::Kernel(r, ..) => {
                     (d.cuGraphAddKernelNode_v2)(&mut node, into, list, count, r)
@@ -193,6 +196,10 @@ impl Context {
                 }
                 Record::Set(r) => {
                     (d.cuGraphAddMemsetNode)(&mut node, into, list, count, r, context)
+                }
+                Record::Words(records) => {
+                    let r = records.node(self.raw);
+                    (d.cuGraphAddBatchMemOpNode)(&mut node, into, list, count, &r)
                 }
                 Record::Host(r) => (d.cuGraphAddHostNode)(&mut node, into, list, count, r),
                 Record::Mark(e) => (d.cuGraphAddEventRecordNode)(&mut node, into, list, count, *e),
@@ -260,17 +267,20 @@ impl Context {
     ) -> Result<()> {
         let node = graph.node(number)?;
         let mut extra = Extra::new();
-        let record = self.record(graph, work, found, &mut extra)?;
+        let mut record = self.record(graph, work, found, &mut extra)?;
         let d = &self.driver;
         let exec = graph.exec as *mut c_void;
         let context = self.raw as *mut c_void;
         // SAFETY: as for `graph_add`.
         check(unsafe {
-            match &record {
+            match &mut record {
                 Record::Empty => 0,
                 Record::Kernel(r, ..) => (d.cuGraphKernelNodeSetParams_v2)(node, r),
                 Record::Copy(r) => (d.cuGraphMemcpyNodeSetParams)(node, r),
                 Record::Set(r) => (d.cuGraphMemsetNodeSetParams)(node, r),
+                Record::Words(records) => {
+                    (d.cuGraphBatchMemOpNodeSetParams)(node, &records.node(self.raw))
+                }
                 Record::Host(r) => (d.cuGraphHostNodeSetParams)(node, r),
                 Record::Mark(e) => (d.cuGraphEventRecordNodeSetEvent)(node, *e),
                 Record::Wait(e) => (d.cuGraphEventWaitNodeSetEvent)(node, *e),
@@ -285,11 +295,15 @@ impl Context {
         if !instantiate {
             // SAFETY: as for `graph_add`.
             let changed = check(unsafe {
-                match &record {
+                match &mut record {
                     Record::Empty => 0,
                     Record::Kernel(r, ..) => (d.cuGraphExecKernelNodeSetParams_v2)(exec, node, r),
                     Record::Copy(r) => (d.cuGraphExecMemcpyNodeSetParams)(exec, node, r, context),
                     Record::Set(r) => (d.cuGraphExecMemsetNodeSetParams)(exec, node, r, context),
+                    Record::Words(records) => {
+                        let r = records.node(self.raw);
+                        (d.cuGraphExecBatchMemOpNodeSetParams)(exec, node, &r)
+                    }
                     Record::Host(r) => (d.cuGraphExecHostNodeSetParams)(exec, node, r),
                     Record::Mark(e) => (d.cuGraphExecEventRecordNodeSetEvent)(exec, node, *e),
                     Record::Wait(e) => (d.cuGraphExecEventWaitNodeSetEvent)(exec, node, *e),

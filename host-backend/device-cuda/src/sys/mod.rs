@@ -15,6 +15,8 @@ mod native;
 pub mod nvml;
 mod resources;
 mod stream;
+mod stream_memory;
+mod tensor_map;
 mod texture;
 mod topology;
 mod work;

@@ -22,6 +22,8 @@ pub enum Found<'a> {
     },
     /// Covers every row.
     Span(Span),
+    /// Every word is one of the session's.
+    Words,
     Event(&'a Event),
 }
 
@@ -47,6 +49,7 @@ impl Context {
                 },
             ) => self.copy_rect(destination, source, *extent, stream),
             (Work::Memset(set), Found::Span(span)) => self.set(*span, set, stream),
+            (Work::Memory(operations), Found::Words) => self.operate(operations, stream),
             (Work::Host(function), _) => self.host_function(stream, function.clone()),
             (Work::EventRecord(_), Found::Event(event)) => self.event_record(event, stream),
             (Work::EventWait(_), Found::Event(event)) => self.stream_wait(stream, event),

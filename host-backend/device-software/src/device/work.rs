@@ -4,7 +4,9 @@ use super::{SoftwareDevice, handle, invalid};
 use crate::copy::{self, End};
 use crate::launch;
 use crate::scheduler::{Stamp, Task, Work};
-use paragpu_device::{CopyEnd, Launch, Memset, Result, StreamId, Work as DeviceWork, WorkDevice};
+use paragpu_device::{
+    CopyEnd, Launch, MemoryOperation, Memset, Result, StreamId, Work as DeviceWork, WorkDevice,
+};
 use std::sync::Arc;
 
 /// Bytes of the largest copy or fill that is better done at once than given to another thread: what a slot of a
@@ -61,6 +63,7 @@ impl SoftwareDevice {
                 extent,
             } => self.rect_work(destination, source, *extent),
             DeviceWork::Memset(set) => self.memset_work(set),
+            DeviceWork::Memory(operations) => self.memory_work(operations),
             DeviceWork::Host(function) => Ok(Work::Host(Arc::clone(function))),
             DeviceWork::Empty | DeviceWork::EventRecord(_) | DeviceWork::EventWait(_) => {
                 Ok(Work::Marker)
@@ -137,6 +140,27 @@ impl SoftwareDevice {
         let bytes = width.saturating_mul(height).saturating_mul(element.into());
         let fill = move || copy::fill(&memory, destination, pitch, value, element, width, height);
         Ok(moving(bytes, Box::new(fill)))
+    }
+
+    /// Checks operations on memory and makes them stream work.
+    fn memory_work(&self, operations: &[MemoryOperation]) -> Result<Work> {
+        for word in operations.iter().filter_map(MemoryOperation::word) {
+            let (at, size) = (word.address, word.size());
+            if !at.is_multiple_of(size) || !self.memory.reachable(at, size) {
+                return Err(invalid("a word is not aligned or not reachable"));
+            }
+        }
+        let memory = Arc::clone(&self.memory);
+        let (operations, mut next) = (operations.to_vec(), 0);
+        Ok(Work::Attempt(Box::new(move || {
+            while let Some(operation) = operations.get(next) {
+                if !copy::operate(&memory, operation)? {
+                    return Ok(false);
+                }
+                next += 1;
+            }
+            Ok(true)
+        })))
     }
 
     /// Checks a launch and makes it stream work.

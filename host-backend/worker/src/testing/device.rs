@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use paragpu_device::{
     Access, ArrayId, ContextDevice, CopyEnd, Error, EventDevice, EventId, Function, FunctionId,
-    GraphDevice, GraphId, GraphNode, HostFunction, Launch, MemoryDevice, Memset, ModuleDevice,
-    ModuleId, NativeDevice, Result, Snapshot, StreamDevice, StreamId, SurfaceId, TextureDevice,
-    TextureId, TextureResource, Work, WorkDevice,
+    GraphDevice, GraphId, GraphNode, HostFunction, Launch, MemoryDevice, MemoryOperation, Memset,
+    ModuleDevice, ModuleId, NativeDevice, Result, Snapshot, StreamDevice, StreamId, SurfaceId,
+    TextureDevice, TextureId, TextureResource, Work, WorkDevice,
 };
 use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::status::Status;
@@ -357,6 +357,7 @@ impl WorkDevice for TestDevice {
                 extent,
             } => self.copies_rect(*destination, *source, *extent, stream),
             Work::Memset(set) => self.sets(set, stream),
+            Work::Memory(operations) => self.operates(operations, stream),
             Work::Host(function) => self.hosts(stream, Arc::clone(function)),
             Work::EventRecord(event) => self.records(*event, stream),
             Work::EventWait(event) => self.waits(stream, *event),
@@ -426,6 +427,23 @@ impl TestDevice {
             let to = destination.wrapping_add(index.wrapping_mul(pitch));
             state.reachable(to, row.len() as u64)?;
             state.give(stream, Task::Store(to, row.clone()))?;
+        }
+        Ok(())
+    }
+
+    fn operates(&mut self, operations: &[MemoryOperation], stream: StreamId) -> Result<()> {
+        let mut state = self.enter("operate")?;
+        for operation in operations {
+            match *operation {
+                MemoryOperation::Write { word, value, .. } => {
+                    state.reachable(word.address, word.size())?;
+                    let mut bytes = value.to_le_bytes().to_vec();
+                    bytes.truncate(word.size() as usize);
+                    state.give(stream, Task::Store(word.address, bytes))?;
+                }
+                // Nothing else runs here while a stream waits.
+                MemoryOperation::Wait { .. } | MemoryOperation::Barrier { .. } => {}
+            }
         }
         Ok(())
     }

@@ -1,0 +1,108 @@
+//! Words that streams write and wait for (CUDA Driver API, Stream Memory
+//! Operations).
+
+use std::sync::Arc;
+
+use paragpu_protocol::codec::{Bytes, Field};
+use paragpu_protocol::status::Status;
+use paragpu_protocol::table::StreamMemory;
+use paragpu_protocol::types::MemoryOperation;
+
+use super::Copies;
+use crate::error::Result;
+use crate::objects::graph::{MemoryWork, Work};
+use crate::objects::stream::Stream;
+
+/// Most operations in one call, as in CUDA.
+const MOST: usize = 256;
+/// CUstreamBatchMemOpType: waits, writes, barrier.
+const WAITS: [u32; 2] = [1, 4];
+const WRITES: [u32; 2] = [2, 5];
+const BARRIER: u32 = 6;
+
+/// Bytes of the word that an operation is about; none of a barrier.
+fn size(operation: &MemoryOperation) -> Option<u64> {
+    match operation.kind {
+        1 | 2 => Some(4),
+        4 | 5 => Some(8),
+        _ => None,
+    }
+}
+
+/// Refuses what is no operation.
+fn check(operation: &MemoryOperation) -> Result<()> {
+    let most = match operation.kind {
+        kind if WAITS.contains(&kind) => 3,
+        kind if WRITES.contains(&kind) || kind == BARRIER => 1,
+        _ => return Err(Status::INVALID_VALUE),
+    };
+    let aligned = size(operation).is_none_or(|size| operation.address.is_multiple_of(size));
+    if operation.flags > most || !aligned {
+        return Err(Status::INVALID_VALUE);
+    }
+    Ok(())
+}
+
+/// The operations on the wire, their words named as `name` says.
+pub(crate) fn named(
+    operations: &[MemoryOperation],
+    name: impl Fn(u64, u64) -> Result<u64>,
+) -> Result<Vec<u8>> {
+    let mut named = Vec::new();
+    for operation in operations {
+        check(operation)?;
+        let address = match size(operation) {
+            Some(size) => name(operation.address, size)?,
+            None => 0,
+        };
+        let operation = MemoryOperation {
+            address,
+            ..*operation
+        };
+        let tail = operation.encode(&mut named);
+        named.extend_from_slice(tail);
+    }
+    Ok(named)
+}
+
+impl Copies {
+    /// cuStreamBatchMemOp; `given` is what the program said, for a node.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`.
+    pub fn operate(
+        &self,
+        operations: Vec<MemoryOperation>,
+        given: Vec<[u64; 6]>,
+        stream: &Stream,
+    ) -> Result<()> {
+        if operations.is_empty() || operations.len() > MOST {
+            return Err(Status::INVALID_VALUE);
+        }
+        operations.iter().try_for_each(check)?;
+        if stream.is_capturing() {
+            return stream.note(Work::Memory(Arc::new(MemoryWork {
+                ordinal: self.ordinal,
+                operations,
+                given,
+            })));
+        }
+        let named = named(&operations, |address, size| {
+            self.access.before(address, size)
+        })?;
+        let position = self.streams.post_work(
+            stream,
+            &StreamMemory {
+                stream: stream.handle(),
+                operations: Bytes(&named),
+            },
+        )?;
+        for operation in operations.iter().filter(|one| WRITES.contains(&one.kind)) {
+            let size = size(operation).unwrap_or(0);
+            self.access
+                .after_write(operation.address, size, stream, position);
+        }
+        // Somebody may be waiting for the word.
+        self.link.flush()
+    }
+}

@@ -1,0 +1,89 @@
+//! Memory that nodes of graphs allocate and free.
+//!
+//! It is there from the moment its node is made: its address is the node's. A
+//! launch only notes whose it is; what a graph leaves allocated stays the
+//! program's, also when the graph ends.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use paragpu_protocol::status::Status;
+use parking_lot::RwLock;
+
+use crate::error::Result;
+use crate::memory::DeviceMemory;
+
+/// By first address.
+static ALL: RwLock<BTreeMap<u64, Weak<GraphMemory>>> = RwLock::new(BTreeMap::new());
+
+/// Memory of a graph's nodes.
+#[derive(Debug)]
+pub struct GraphMemory {
+    /// Device of the guest that has it.
+    pub ordinal: u32,
+    /// Its first address.
+    pub address: u64,
+    /// Its bytes.
+    pub size: u64,
+    memory: Arc<DeviceMemory>,
+    /// Allocated by a launch, and not freed since.
+    allocated: AtomicBool,
+}
+
+impl GraphMemory {
+    pub(crate) fn new(ordinal: u32, memory: &Arc<DeviceMemory>, size: u64) -> Result<Arc<Self>> {
+        let address = memory.allocate(size)?;
+        let made = Arc::new(Self {
+            ordinal,
+            address,
+            size,
+            memory: Arc::clone(memory),
+            allocated: AtomicBool::new(false),
+        });
+        ALL.write().insert(address, Arc::downgrade(&made));
+        Ok(made)
+    }
+
+    /// The memory that begins at an address, where it is a graph's.
+    #[must_use]
+    pub fn find(address: u64) -> Option<Arc<Self>> {
+        ALL.read().get(&address)?.upgrade()
+    }
+
+    /// The first addresses of all such memory.
+    pub(crate) fn addresses() -> Vec<u64> {
+        ALL.read().keys().copied().collect()
+    }
+
+    /// Has the program got it?
+    pub(crate) fn is_allocated(&self) -> bool {
+        self.allocated.load(Ordering::Acquire)
+    }
+
+    /// A launch allocates it, or frees it.
+    pub(crate) fn set_allocated(&self, allocated: bool) {
+        self.allocated.store(allocated, Ordering::Release);
+    }
+
+    /// The program frees it.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where no launch allocated it.
+    pub fn free(&self) -> Result<()> {
+        match self.allocated.swap(false, Ordering::AcqRel) {
+            true => Ok(()),
+            false => Err(Status::INVALID_VALUE),
+        }
+    }
+}
+
+impl Drop for GraphMemory {
+    fn drop(&mut self) {
+        ALL.write().remove(&self.address);
+        if !self.is_allocated() {
+            // A session that is over has nothing to be given back to.
+            let _ = self.memory.free(self.address);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Descriptors that stand for physical memory, within this process.
+//!
+//! A descriptor is one end of a pair of sockets; the other end tells when nobody
+//! has it any more. What another process made is not known here.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixStream;
+
+use parking_lot::Mutex;
+
+/// Most descriptors that stand for something at a time.
+const MOST: usize = 4096;
+
+/// Names an open file of this system.
+type FileName = (u64, u64);
+
+/// What a descriptor stands for, and the end that tells of it.
+#[derive(Debug)]
+struct Shared<T> {
+    what: T,
+    end: UnixStream,
+}
+
+/// What descriptors of this process stand for.
+#[derive(Debug)]
+pub struct SharedHandles<T>(Mutex<Option<HashMap<FileName, Shared<T>>>>);
+
+fn name(file: &File) -> std::io::Result<FileName> {
+    let data = file.metadata()?;
+    Ok((data.dev(), data.ino()))
+}
+
+/// Does nobody have the other end any more?
+fn is_closed(end: &mut UnixStream) -> bool {
+    matches!(end.read(&mut [0; 16]), Ok(0))
+}
+
+impl<T: Copy> SharedHandles<T> {
+    /// Nothing is shared.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    /// A descriptor that stands for `what`.
+    ///
+    /// # Errors
+    /// What the system says; `OutOfMemory` for too many.
+    pub fn share(&self, what: T) -> std::io::Result<OwnedFd> {
+        let (end, given) = UnixStream::pair()?;
+        end.set_nonblocking(true)?;
+        let given = OwnedFd::from(given);
+        let name = name(&File::from(given.try_clone()?))?;
+        let mut shared = self.0.lock();
+        let shared = shared.get_or_insert_default();
+        if shared.len() >= MOST {
+            return Err(std::io::ErrorKind::OutOfMemory.into());
+        }
+        shared.insert(name, Shared { what, end });
+        Ok(given)
+    }
+
+    /// What a descriptor stands for, if it is one of these.
+    #[must_use]
+    pub fn find(&self, descriptor: BorrowedFd<'_>) -> Option<T> {
+        let file = File::from(descriptor.try_clone_to_owned().ok()?);
+        let name = name(&file).ok()?;
+        let shared = self.0.lock();
+        shared.as_ref()?.get(&name).map(|shared| shared.what)
+    }
+
+    /// Takes what no descriptor stands for any more.
+    pub fn take_closed(&self) -> Vec<T> {
+        let mut shared = self.0.lock();
+        let Some(shared) = shared.as_mut() else {
+            return Vec::new();
+        };
+        let closed = shared.extract_if(|_, shared| is_closed(&mut shared.end));
+        closed.map(|(_, shared)| shared.what).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd as _;
+
+    use super::*;
+
+    #[test]
+    fn a_descriptor_stands_for_something_while_somebody_has_it() {
+        let handles = SharedHandles::none();
+        let first = handles.share(1).unwrap();
+        let second = handles.share(2).unwrap();
+        let again = first.try_clone().unwrap();
+        assert_eq!(handles.find(first.as_fd()), Some(1));
+        assert_eq!(handles.find(again.as_fd()), Some(1));
+        assert_eq!(handles.find(second.as_fd()), Some(2));
+        drop(first);
+        assert!(handles.take_closed().is_empty());
+        drop(again);
+        assert_eq!(handles.take_closed(), [1]);
+        assert!(handles.take_closed().is_empty());
+        assert_eq!(handles.find(second.as_fd()), Some(2));
+    }
+
+    #[test]
+    fn others_stand_for_nothing() {
+        let handles = SharedHandles::<u8>::none();
+        let (one, _other) = UnixStream::pair().unwrap();
+        assert_eq!(handles.find(one.as_fd()), None);
+        let file = File::open("/dev/null").unwrap();
+        assert_eq!(handles.find(file.as_fd()), None);
+    }
+}

@@ -1,0 +1,108 @@
+//! Nodes of graphs that allocate and free memory (CUDA Driver API, Graph
+//! Management).
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use paragpu_abi::{
+    CUDA_MEM_ALLOC_NODE_PARAMS, CUdeviceptr, CUgraph, CUgraphNode, cudaMemLocation,
+    cudaMemPoolProps,
+};
+use paragpu_client::objects::graph::Work;
+use paragpu_client::objects::graph_memory::GraphMemory;
+use paragpu_protocol::status::Status;
+
+use super::boundary::Out;
+use super::graph::{list, work_of};
+use super::graph_node::add;
+use super::{Result, device, pool, present, unsupported_use};
+
+/// CU_MEM_ALLOCATION_TYPE_PINNED.
+const PINNED: c_int = 1;
+/// CU_MEM_LOCATION_TYPE_DEVICE.
+const DEVICE: c_int = 1;
+
+/// A node's work; the record is told the address.
+///
+/// # Safety
+/// `given` is null or a record whose list has as many entries as it says.
+pub unsafe fn allocation(given: *mut CUDA_MEM_ALLOC_NODE_PARAMS) -> Result<Work> {
+    present(given)?;
+    let given = &mut *given;
+    let ordinal = pool::ordinal_of(&given.poolProps)?;
+    for access in list(given.accessDescs, given.accessDescCount)? {
+        if access.location.r#type != DEVICE || device::ordinal(access.location.id)? != ordinal {
+            let what = "cuGraphAddMemAllocNode with access for another device";
+            return Err(unsupported_use!(what));
+        }
+    }
+    let memory = device::session(ordinal)?.graph_memory(given.bytesize as u64)?;
+    given.dptr = memory.address;
+    Ok(Work::MemAlloc(memory))
+}
+
+/// The work of a node that frees.
+pub fn release(address: u64) -> Result<Work> {
+    GraphMemory::find(address)
+        .map(Work::MemFree)
+        .ok_or(Status::INVALID_VALUE)
+}
+
+fn memory_of(node: CUgraphNode, is_allocation: bool) -> Result<Arc<GraphMemory>> {
+    match (work_of(node)?, is_allocation) {
+        (Work::MemAlloc(memory), true) | (Work::MemFree(memory), false) => Ok(memory),
+        _ => Err(Status::INVALID_VALUE),
+    }
+}
+
+pub(crate) unsafe fn cuGraphAddMemAllocNode(
+    place: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    given: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
+) -> Result {
+    add(place, graph, after, count, allocation(given)?)
+}
+
+pub(crate) fn cuGraphMemAllocNodeGetParams(
+    node: CUgraphNode,
+    place: Out<'_, CUDA_MEM_ALLOC_NODE_PARAMS>,
+) -> Result {
+    let memory = memory_of(node, true)?;
+    place.put(CUDA_MEM_ALLOC_NODE_PARAMS {
+        poolProps: cudaMemPoolProps {
+            allocType: PINNED,
+            handleTypes: 0,
+            location: cudaMemLocation {
+                r#type: DEVICE,
+                id: device::number(memory.ordinal),
+            },
+            win32SecurityAttributes: std::ptr::null_mut::<c_void>(),
+            maxSize: 0,
+            usage: 0,
+            reserved: [0; 54],
+        },
+        accessDescs: std::ptr::null(),
+        accessDescCount: 0,
+        bytesize: usize::try_from(memory.size).map_err(|_| Status::INVALID_VALUE)?,
+        dptr: memory.address,
+    })
+}
+
+pub(crate) unsafe fn cuGraphAddMemFreeNode(
+    place: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    address: CUdeviceptr,
+) -> Result {
+    add(place, graph, after, count, release(address)?)
+}
+
+pub(crate) fn cuGraphMemFreeNodeGetParams(
+    node: CUgraphNode,
+    place: Out<'_, CUdeviceptr>,
+) -> Result {
+    place.put(memory_of(node, false)?.address)
+}

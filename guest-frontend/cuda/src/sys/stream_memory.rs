@@ -1,0 +1,205 @@
+//! Words that streams write and wait for (CUDA Driver API, Stream Memory
+//! Operations), also as nodes of graphs.
+
+use std::ffi::c_uint;
+use std::sync::Arc;
+
+use paragpu_abi::{
+    CUDA_BATCH_MEM_OP_NODE_PARAMS, CUcontext, CUdeviceptr, CUgraph, CUgraphExec, CUgraphNode,
+    CUstream, CUstreamBatchMemOpParams,
+};
+use paragpu_client::objects::graph::{MemoryWork, Work};
+use paragpu_protocol::status::Status;
+use paragpu_protocol::types::MemoryOperation;
+
+use super::boundary::{In, Out};
+use super::graph::{list, work_of};
+use super::graph_node::{add, session_of, set};
+use super::{Result, graph_exec};
+use crate::named_stream;
+
+/// CUstreamBatchMemOpType.
+const WAIT_32: u32 = 1;
+const WRITE_32: u32 = 2;
+const FLUSH_REMOTE_WRITES: u32 = 3;
+const WAIT_64: u32 = 4;
+const WRITE_64: u32 = 5;
+const BARRIER: u32 = 6;
+/// CU_STREAM_WAIT_VALUE_FLUSH: needs CAN_FLUSH_REMOTE_WRITES, which is 0 here.
+const FLUSH: u32 = 1 << 30;
+/// Most operations in one call.
+const MOST: usize = 256;
+
+/// The low and the high half of a word.
+fn halves(word: u64) -> [u32; 2] {
+    let [a, b, c, d, e, f, g, h] = word.to_le_bytes();
+    [[a, b, c, d], [e, f, g, h]].map(u32::from_le_bytes)
+}
+
+/// What a program's record says.
+fn operation(given: &[u64; 6]) -> Result<MemoryOperation> {
+    let [first, address, value, last, ..] = *given;
+    let [kind, behind] = halves(first);
+    let [low, _] = halves(value);
+    let (flags, value) = match kind {
+        WAIT_32 | WRITE_32 => (halves(last)[0], u64::from(low)),
+        WAIT_64 | WRITE_64 => (halves(last)[0], value),
+        BARRIER => (behind, 0),
+        FLUSH_REMOTE_WRITES => return Err(Status::NOT_SUPPORTED),
+        _ => return Err(Status::INVALID_VALUE),
+    };
+    if matches!(kind, WAIT_32 | WAIT_64) && flags & FLUSH != 0 {
+        return Err(Status::NOT_SUPPORTED);
+    }
+    Ok(MemoryOperation {
+        kind,
+        flags,
+        address: if kind == BARRIER { 0 } else { address },
+        value,
+    })
+}
+
+/// The operations of a list.
+///
+/// # Safety
+/// `first` is null or points to `count` records.
+unsafe fn operations(
+    first: *const CUstreamBatchMemOpParams,
+    count: c_uint,
+) -> Result<(Vec<MemoryOperation>, Vec<[u64; 6]>)> {
+    let count = usize::try_from(count).map_err(|_| Status::INVALID_VALUE)?;
+    if count == 0 || count > MOST {
+        return Err(Status::INVALID_VALUE);
+    }
+    // SAFETY: every record is as large as its padding.
+    let given: Vec<[u64; 6]> = list(first, count)?.iter().map(|one| one.pad).collect();
+    let operations = given.iter().map(operation).collect::<Result<_>>()?;
+    Ok((operations, given))
+}
+
+fn operate(stream: CUstream, operations: Vec<MemoryOperation>, given: Vec<[u64; 6]>) -> Result {
+    let named = named_stream::named(stream)?;
+    let (session, stream) = named.both()?;
+    session.copies().operate(operations, given, stream)
+}
+
+fn one(stream: CUstream, kind: u32, address: u64, value: u64, flags: c_uint) -> Result {
+    let given = [u64::from(kind), address, value, u64::from(flags), 0, 0];
+    operate(stream, vec![operation(&given)?], vec![given])
+}
+
+pub(crate) fn cuStreamWaitValue32(
+    stream: CUstream,
+    address: CUdeviceptr,
+    value: u32,
+    flags: c_uint,
+) -> Result {
+    one(stream, WAIT_32, address, value.into(), flags)
+}
+
+pub(crate) fn cuStreamWaitValue64(
+    stream: CUstream,
+    address: CUdeviceptr,
+    value: u64,
+    flags: c_uint,
+) -> Result {
+    one(stream, WAIT_64, address, value, flags)
+}
+
+pub(crate) fn cuStreamWriteValue32(
+    stream: CUstream,
+    address: CUdeviceptr,
+    value: u32,
+    flags: c_uint,
+) -> Result {
+    one(stream, WRITE_32, address, value.into(), flags)
+}
+
+pub(crate) fn cuStreamWriteValue64(
+    stream: CUstream,
+    address: CUdeviceptr,
+    value: u64,
+    flags: c_uint,
+) -> Result {
+    one(stream, WRITE_64, address, value, flags)
+}
+
+pub(crate) unsafe fn cuStreamBatchMemOp(
+    stream: CUstream,
+    count: c_uint,
+    records: *mut CUstreamBatchMemOpParams,
+    flags: c_uint,
+) -> Result {
+    if flags != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    let (operations, given) = operations(records, count)?;
+    operate(stream, operations, given)
+}
+
+/// A node's work.
+///
+/// # Safety
+/// `given` is null, or a record whose list has as many records as it says.
+pub unsafe fn node(given: *const CUDA_BATCH_MEM_OP_NODE_PARAMS) -> Result<Work> {
+    let given = super::get(given)?;
+    if given.flags != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    let session = session_of(given.ctx)?;
+    let (operations, given) = operations(given.paramArray, given.count)?;
+    Ok(Work::Memory(Arc::new(MemoryWork {
+        ordinal: session.ordinal(),
+        operations,
+        given,
+    })))
+}
+
+pub(crate) unsafe fn cuGraphAddBatchMemOpNode(
+    place: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    given: *const CUDA_BATCH_MEM_OP_NODE_PARAMS,
+) -> Result {
+    add(place, graph, after, count, node(given)?)
+}
+
+pub(crate) fn cuGraphBatchMemOpNodeGetParams(
+    node: CUgraphNode,
+    place: Out<'_, CUDA_BATCH_MEM_OP_NODE_PARAMS>,
+) -> Result {
+    let Work::Memory(work) = work_of(node)? else {
+        return Err(Status::INVALID_VALUE);
+    };
+    // The list is the node's own, as long as it does this.
+    place.put(CUDA_BATCH_MEM_OP_NODE_PARAMS {
+        ctx: crate::current::current_if_any().map_or(
+            std::ptr::null_mut::<std::ffi::c_void>() as CUcontext,
+            |current| current.handle(),
+        ),
+        count: c_uint::try_from(work.given.len()).map_err(|_| Status::INVALID_VALUE)?,
+        paramArray: work.given.as_ptr().cast_mut().cast(),
+        flags: 0,
+    })
+}
+
+pub(crate) unsafe fn cuGraphBatchMemOpNodeSetParams(
+    place: CUgraphNode,
+    given: In<'_, CUDA_BATCH_MEM_OP_NODE_PARAMS>,
+) -> Result {
+    let given = given.get()?;
+    set(place, |had| match had {
+        Work::Memory(_) => node(given),
+        _ => Err(Status::INVALID_VALUE),
+    })
+}
+
+pub(crate) unsafe fn cuGraphExecBatchMemOpNodeSetParams(
+    exec: CUgraphExec,
+    place: CUgraphNode,
+    given: In<'_, CUDA_BATCH_MEM_OP_NODE_PARAMS>,
+) -> Result {
+    let given = given.get()?;
+    graph_exec::set(exec, place, |_| node(given))
+}

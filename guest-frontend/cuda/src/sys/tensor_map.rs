@@ -1,0 +1,219 @@
+//! Tensor maps (CUDA Driver API, Tensor Map Object Management). The host's driver
+//! packs them: their layout is the GPU's own.
+
+use std::ffi::{c_int, c_void};
+
+use paragpu_abi::CUtensorMap;
+use paragpu_client::Session;
+use paragpu_protocol::status::Status;
+use paragpu_protocol::types::{Tensor, TensorBox, TensorMap};
+
+use super::graph::list;
+use super::{Result, device, present};
+use crate::current;
+
+/// Most dimensions.
+const MOST: u32 = 5;
+/// A tensor map lies at a multiple of this.
+const ALIGNMENT: usize = 64;
+/// [`TensorBox::kind`].
+const TILED: u32 = 0;
+const IM2COL: u32 = 1;
+const IM2COL_WIDE: u32 = 2;
+
+/// Of each value its bits, zeros after the last.
+fn padded<const N: usize, T: Copy>(values: &[T], bits: impl Fn(T) -> u64) -> [u64; N] {
+    let mut padded = [0; N];
+    for (place, value) in padded.iter_mut().zip(values) {
+        *place = bits(*value);
+    }
+    padded
+}
+
+fn signed(value: c_int) -> u64 {
+    value.cast_unsigned().into()
+}
+
+/// A tensor of `rank` dimensions.
+///
+/// # Safety
+/// The lists are null or as long as CUDA's manual says for the rank.
+unsafe fn tensor(
+    data_type: c_int,
+    rank: u32,
+    address: *mut c_void,
+    dimensions: *const u64,
+    strides: *const u64,
+    steps: *const u32,
+) -> Result<Tensor> {
+    if rank == 0 || rank > MOST {
+        return Err(Status::INVALID_VALUE);
+    }
+    let count = rank as usize;
+    // A tensor of one dimension has no strides.
+    Ok(Tensor {
+        data_type: data_type.cast_unsigned(),
+        rank,
+        address: address.addr() as u64,
+        dimensions: padded(list(dimensions, count)?, |value| value),
+        strides: padded(list(strides, count - 1)?, |value| value),
+        element_strides: padded(list(steps, count)?, u64::from),
+    })
+}
+
+fn session() -> Result<&'static Session> {
+    match current::current_if_any() {
+        Some(current) => Ok(current.session),
+        None => device::session(device::ordinal(0)?),
+    }
+}
+
+/// Has a tensor map made.
+///
+/// # Safety
+/// `place` is null, or writable for a tensor map where it is aligned.
+unsafe fn encode(place: *mut CUtensorMap, map: TensorMap) -> Result {
+    check_place(place)?;
+    let packed = session()?.textures().tensor_map(map)?;
+    place.cast::<[u8; 128]>().write(packed);
+    Ok(())
+}
+
+fn check_place(place: *const CUtensorMap) -> Result {
+    present(place)?;
+    if !place.addr().is_multiple_of(ALIGNMENT) {
+        return Err(Status::INVALID_VALUE);
+    }
+    Ok(())
+}
+
+fn layout(tensor: Tensor, part: TensorBox, layout: [c_int; 4]) -> TensorMap {
+    let [interleave, swizzle, promotion, fill] = layout.map(c_int::cast_unsigned);
+    TensorMap {
+        tensor,
+        part,
+        interleave,
+        swizzle,
+        promotion,
+        fill,
+    }
+}
+
+const NO_PART: TensorBox = TensorBox {
+    kind: TILED,
+    extent: [0; 5],
+    lower: [0; 3],
+    upper: [0; 3],
+    channels: 0,
+    pixels: 0,
+    mode: 0,
+};
+
+pub(crate) unsafe fn cuTensorMapEncodeTiled(
+    place: *mut CUtensorMap,
+    data_type: c_int,
+    rank: u32,
+    address: *mut c_void,
+    dimensions: *const u64,
+    strides: *const u64,
+    extent: *const u32,
+    steps: *const u32,
+    interleave: c_int,
+    swizzle: c_int,
+    promotion: c_int,
+    fill: c_int,
+) -> Result {
+    let tensor = tensor(data_type, rank, address, dimensions, strides, steps)?;
+    let part = TensorBox {
+        extent: padded(list(extent, rank as usize)?, u64::from),
+        ..NO_PART
+    };
+    encode(
+        place,
+        layout(tensor, part, [interleave, swizzle, promotion, fill]),
+    )
+}
+
+pub(crate) unsafe fn cuTensorMapEncodeIm2col(
+    place: *mut CUtensorMap,
+    data_type: c_int,
+    rank: u32,
+    address: *mut c_void,
+    dimensions: *const u64,
+    strides: *const u64,
+    lower: *const c_int,
+    upper: *const c_int,
+    channels: u32,
+    pixels: u32,
+    steps: *const u32,
+    interleave: c_int,
+    swizzle: c_int,
+    promotion: c_int,
+    fill: c_int,
+) -> Result {
+    let tensor = tensor(data_type, rank, address, dimensions, strides, steps)?;
+    // Without channels and images.
+    let space = (rank as usize)
+        .checked_sub(2)
+        .ok_or(Status::INVALID_VALUE)?;
+    let part = TensorBox {
+        kind: IM2COL,
+        lower: padded(list(lower, space)?, signed),
+        upper: padded(list(upper, space)?, signed),
+        channels,
+        pixels,
+        ..NO_PART
+    };
+    encode(
+        place,
+        layout(tensor, part, [interleave, swizzle, promotion, fill]),
+    )
+}
+
+pub(crate) unsafe fn cuTensorMapEncodeIm2colWide(
+    place: *mut CUtensorMap,
+    data_type: c_int,
+    rank: u32,
+    address: *mut c_void,
+    dimensions: *const u64,
+    strides: *const u64,
+    lower: c_int,
+    upper: c_int,
+    channels: u32,
+    pixels: u32,
+    steps: *const u32,
+    interleave: c_int,
+    mode: c_int,
+    swizzle: c_int,
+    promotion: c_int,
+    fill: c_int,
+) -> Result {
+    let tensor = tensor(data_type, rank, address, dimensions, strides, steps)?;
+    let part = TensorBox {
+        kind: IM2COL_WIDE,
+        lower: [signed(lower), 0, 0],
+        upper: [signed(upper), 0, 0],
+        channels,
+        pixels,
+        mode: mode.cast_unsigned(),
+        ..NO_PART
+    };
+    encode(
+        place,
+        layout(tensor, part, [interleave, swizzle, promotion, fill]),
+    )
+}
+
+pub(crate) unsafe fn cuTensorMapReplaceAddress(
+    place: *mut CUtensorMap,
+    address: *mut c_void,
+) -> Result {
+    check_place(place)?;
+    let place = place.cast::<[u8; 128]>();
+    let address = address.addr() as u64;
+    let replaced = session()?
+        .textures()
+        .replace_tensor_address(place.read(), address)?;
+    place.write(replaced);
+    Ok(())
+}

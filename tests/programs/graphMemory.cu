@@ -1,0 +1,162 @@
+// graphMemory: memory that graphs allocate and free, and accounts of pools.
+//
+// Allocations captured in a stream and added as nodes, used by kernels between,
+// launched again and again; one that a graph leaves to the program; the bytes
+// that pools say are in use, and a pool with a limit.
+
+#include "common/check.h"
+
+#include <vector>
+
+__global__ void fill(unsigned *values, unsigned first, size_t count) {
+    size_t at = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (at < count) {
+        values[at] = first + static_cast<unsigned>(at);
+    }
+}
+
+__global__ void add(unsigned *sums, const unsigned *values, size_t count) {
+    size_t at = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (at < count) {
+        sums[at] += values[at];
+    }
+}
+
+static unsigned blocks(size_t count) { return static_cast<unsigned>((count + 255) / 256); }
+
+static void run_capture(Program &program, size_t count, cudaStream_t stream) {
+    unsigned *sums, *between = nullptr;
+    CUDA_CHECK(cudaMalloc(&sums, count * sizeof(unsigned)));
+    CUDA_CHECK(cudaMemset(sums, 0, count * sizeof(unsigned)));
+    CUDA_CHECK(cudaDeviceSynchronize());
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    CUDA_CHECK(cudaMallocAsync(&between, count * sizeof(unsigned), stream));
+    fill<<<blocks(count), 256, 0, stream>>>(between, 3, count);
+    LAUNCH_CHECK();
+    add<<<blocks(count), 256, 0, stream>>>(sums, between, count);
+    LAUNCH_CHECK();
+    CUDA_CHECK(cudaFreeAsync(between, stream));
+    CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+    size_t nodes = 0;
+    CUDA_CHECK(cudaGraphGetNodes(graph, nullptr, &nodes));
+    program.expect(nodes == 4, "a capture with memory has another number of nodes");
+    CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    for (int launch = 0; launch < 4; ++launch) {
+        CUDA_CHECK(cudaGraphLaunch(exec, stream));
+    }
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    std::vector<unsigned> got(count), want(count);
+    for (size_t at = 0; at < count; ++at) {
+        want[at] = 4 * (3 + static_cast<unsigned>(at));
+    }
+    CUDA_CHECK(cudaMemcpy(got.data(), sums, count * sizeof(unsigned), cudaMemcpyDeviceToHost));
+    program.expect_equal("sums through memory of a graph", got.data(), want.data(), count);
+    program.digest(got.data(), count * sizeof(unsigned));
+    CUDA_CHECK(cudaGraphExecDestroy(exec));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+    CUDA_CHECK(cudaFree(sums));
+}
+
+// The graph allocates; the program reads and frees.
+static void run_nodes(Program &program, size_t count, cudaStream_t stream) {
+    int device = 0;
+    CUDA_CHECK(cudaGetDevice(&device));
+    cudaMemAllocNodeParams params = {};
+    params.poolProps.allocType = cudaMemAllocationTypePinned;
+    params.poolProps.location.type = cudaMemLocationTypeDevice;
+    params.poolProps.location.id = device;
+    params.bytesize = count * sizeof(unsigned);
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaGraphNode_t allocation, kernel;
+    CUDA_CHECK(cudaGraphCreate(&graph, 0));
+    CUDA_CHECK(cudaGraphAddMemAllocNode(&allocation, graph, nullptr, 0, &params));
+    program.expect(params.dptr != nullptr, "an allocation's node has no address");
+    unsigned *values = static_cast<unsigned *>(params.dptr), first = 11;
+    void *arguments[] = {&values, &first, &count};
+    cudaKernelNodeParams launch = {};
+    launch.func = reinterpret_cast<void *>(fill);
+    launch.gridDim = dim3(blocks(count));
+    launch.blockDim = dim3(256);
+    launch.kernelParams = arguments;
+    CUDA_CHECK(cudaGraphAddKernelNode(&kernel, graph, &allocation, 1, &launch));
+    cudaMemAllocNodeParams had = {};
+    CUDA_CHECK(cudaGraphMemAllocNodeGetParams(allocation, &had));
+    program.expect(had.dptr == params.dptr && had.bytesize == params.bytesize, "a node allocates something else");
+    cudaGraphNodeType type;
+    CUDA_CHECK(cudaGraphNodeGetType(allocation, &type));
+    program.expect(type == cudaGraphNodeTypeMemAlloc, "an allocation's node has another type");
+    CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    for (int round = 0; round < 2; ++round) {
+        CUDA_CHECK(cudaGraphLaunch(exec, stream));
+        CUDA_CHECK(cudaStreamSynchronize(stream));
+        std::vector<unsigned> got(count), want(count);
+        for (size_t at = 0; at < count; ++at) {
+            want[at] = 11 + static_cast<unsigned>(at);
+        }
+        CUDA_CHECK(cudaMemcpy(got.data(), values, count * sizeof(unsigned), cudaMemcpyDeviceToHost));
+        program.expect_equal("memory that a graph left", got.data(), want.data(), count);
+        // It is allocated already.
+        program.expect(cudaGraphLaunch(exec, stream) == cudaErrorInvalidValue, "memory was allocated twice");
+        (void)cudaGetLastError();
+        CUDA_CHECK(cudaFreeAsync(values, stream));
+        CUDA_CHECK(cudaStreamSynchronize(stream));
+    }
+    CUDA_CHECK(cudaGraphExecDestroy(exec));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+}
+
+static unsigned long long used(cudaMemPool_t pool, cudaMemPoolAttr which) {
+    unsigned long long value = 0;
+    CUDA_CHECK(cudaMemPoolGetAttribute(pool, which, &value));
+    return value;
+}
+
+static void run_pools(Program &program, cudaStream_t stream) {
+    int device = 0;
+    CUDA_CHECK(cudaGetDevice(&device));
+    cudaMemPoolProps props = {};
+    props.allocType = cudaMemAllocationTypePinned;
+    props.location.type = cudaMemLocationTypeDevice;
+    props.location.id = device;
+    cudaMemPool_t pool, before;
+    CUDA_CHECK(cudaMemPoolCreate(&pool, &props));
+    CUDA_CHECK(cudaDeviceGetMemPool(&before, device));
+    const size_t each = 4 << 20;
+    void *first, *second, *other;
+    CUDA_CHECK(cudaMallocFromPoolAsync(&first, each, pool, stream));
+    CUDA_CHECK(cudaMallocAsync(&other, each, stream));
+    program.expect(used(pool, cudaMemPoolAttrUsedMemCurrent) == each, "a pool counts another's memory");
+    cudaMemLocation location = props.location;
+    CUDA_CHECK(cudaMemSetMemPool(&location, cudaMemAllocationTypePinned, pool));
+    CUDA_CHECK(cudaMallocAsync(&second, each, stream));
+    program.expect(used(pool, cudaMemPoolAttrUsedMemCurrent) == 2 * each, "the current pool is another");
+    CUDA_CHECK(cudaDeviceSetMemPool(device, before));
+    CUDA_CHECK(cudaFreeAsync(first, stream));
+    CUDA_CHECK(cudaFreeAsync(second, stream));
+    CUDA_CHECK(cudaFreeAsync(other, stream));
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    program.expect(used(pool, cudaMemPoolAttrUsedMemCurrent) == 0, "a pool counts what was freed");
+    program.expect(used(pool, cudaMemPoolAttrUsedMemHigh) == 2 * each, "a pool forgets the most it had");
+    unsigned long long zero = 0;
+    CUDA_CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &zero));
+    program.expect(used(pool, cudaMemPoolAttrUsedMemHigh) == 0, "a pool does not begin anew");
+    CUDA_CHECK(cudaMemPoolTrimTo(pool, 0));
+    CUDA_CHECK(cudaMemPoolDestroy(pool));
+}
+
+int main(int argc, char **argv) {
+    Program program("graphMemory", "lets graphs allocate memory", "ints of an allocation", 100003, 1, 1L << 26);
+    program.parse(argc, argv);
+    cudaStream_t stream;
+    CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    size_t count = static_cast<size_t>(program.size());
+    while (program.next_round()) {
+        run_capture(program, count, stream);
+        run_nodes(program, count, stream);
+        run_pools(program, stream);
+    }
+    return program.finish();
+}
