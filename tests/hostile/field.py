@@ -45,6 +45,8 @@ class Field:
         self.daemon = harness.Daemon(*arguments)
         self.source = random.Random(20261122)
         self.open = []
+        # Under which guests come over TCP, where they need one.
+        self.context = None
 
     def again(self, *arguments):
         """The same with another daemon."""
@@ -66,7 +68,7 @@ class Field:
 
     def neighbour(self):
         """A session of somebody else: a guest that comes over TCP."""
-        return self.session(self.tcp)
+        return self.session(self.tcp, context=self.context)
 
     def connect(self, tcp_from=None):
         """A connection that says nothing yet: of this user, or of an address."""

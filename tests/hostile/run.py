@@ -22,10 +22,11 @@ import files
 import frames
 import kernels
 import memory
+import secure
 import worker
 from field import ATTACKS, Field
 
-MODULES = (doors, files, frames, kernels, memory, worker)
+MODULES = (doors, files, frames, kernels, memory, secure, worker)
 
 
 def run(name):

@@ -16,6 +16,7 @@ MAX_PAYLOAD = 262144
 MOST_UNTOLD = 262144
 REPLY = 0x8000
 
+HEARTBEAT = 0xFFFE
 HELLO, WELCOME, REFUSAL, DATA, HOST_FUNC, OUTPUT, GOODBYE, RECEIVED, TAKEN, MOVE, HOME, STAYS = range(0x7F00, 0x7F0C)
 
 MAGIC = b"paragpu\0"
@@ -324,11 +325,14 @@ class Failed(Exception):
 class Session:
     """A guest's side of a session over a stream socket."""
 
-    def __init__(self, address, device=0, version=VERSION, deadline=20.0, resumes=None):
+    def __init__(self, address, device=0, version=VERSION, deadline=20.0, resumes=None, context=None):
         family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
         self.socket = socket.socket(family, socket.SOCK_STREAM)
         self.socket.settimeout(deadline)
         self.socket.connect(address)
+        if context:
+            # Names the host as its certificate does.
+            self.socket = context.wrap_socket(self.socket, server_hostname="127.0.0.1")
         self.sequence = resumes.sequence if resumes else 0
         self.received = resumes.received if resumes else 0
         self.untold = 0
@@ -383,7 +387,7 @@ class Session:
             if self.untold >= MOST_UNTOLD:
                 self.untold = 0
                 self.send_frame(RECEIVED, 0, 0, struct.pack("<Q", self.received))
-        elif kind in (TAKEN, HOME):
+        elif kind in (TAKEN, HOME, HEARTBEAT):
             return self.receive_frame()
         return kind, slot, sequence, payload
 

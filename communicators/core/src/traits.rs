@@ -156,6 +156,12 @@ pub trait Receiver: Send {
         Vec::new()
     }
 
+    /// Where TLS protects the connection, how another process goes on with it
+    /// once its sender has settled. It holds the connection's keys.
+    fn secured(&self) -> Option<Vec<u8>> {
+        None
+    }
+
     /// Ends a [`receive`](Self::receive) that waits in another thread.
     fn waker(&self) -> Arc<dyn Wake>;
 }

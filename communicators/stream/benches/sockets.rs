@@ -1,5 +1,5 @@
-//! Connections over unix and TCP beside the bare sockets: the round trip and
-//! bulk data.
+//! Connections over unix, TCP and TCP under TLS beside the bare sockets: the
+//! round trip and bulk data.
 //!
 //! `cargo bench -p paragpu-communicator-stream`
 
@@ -11,7 +11,9 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Connection, Error, Polling, Spin, Wait};
-use paragpu_communicator_stream::{Options, over};
+use paragpu_communicator_secure::rustls::{Connection as Tls, StreamOwned};
+use paragpu_communicator_secure::{Wear, testing};
+use paragpu_communicator_stream::{Options, over, over_secured};
 
 const ROUNDS: u32 = 4000;
 const FRAMES: usize = 2048;
@@ -21,6 +23,7 @@ const SIZE: usize = 256 << 10;
 enum Kind {
     Unix,
     Tcp,
+    Tls,
 }
 
 fn sockets(kind: Kind) -> (OwnedFd, OwnedFd) {
@@ -29,7 +32,7 @@ fn sockets(kind: Kind) -> (OwnedFd, OwnedFd) {
             let (here, there) = UnixStream::pair().expect("socket pair");
             (here.into(), there.into())
         }
-        Kind::Tcp => {
+        Kind::Tcp | Kind::Tls => {
             let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
             let here =
                 TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
@@ -47,6 +50,12 @@ fn pair(kind: Kind, polling: Polling) -> (Connection, Connection) {
         polling,
         ..Options::default()
     };
+    if let Kind::Tls = kind {
+        let (near, far) = testing::secured(&here, &there, Wear::Replaceable);
+        let near = over_secured(here, options, near);
+        let far = over_secured(there, options, far);
+        return (near.expect("connection"), far.expect("connection"));
+    }
     let open = |socket| over(socket, options).expect("connection");
     (open(here), open(there))
 }
@@ -144,9 +153,56 @@ fn ping_pong(kind: Kind, spin: Duration) -> f64 {
     })
 }
 
+trait ReadWrite: Read + Write + Send {}
+impl<T: Read + Write + Send> ReadWrite for T {}
+
+/// A socket under rustls.
+fn bare_tls(end: Result<Tls, String>, socket: OwnedFd) -> Box<dyn ReadWrite> {
+    let socket = TcpStream::from(socket);
+    match end.expect("an end of TLS") {
+        Tls::Client(client) => Box::new(StreamOwned::new(client, socket)),
+        Tls::Server(server) => Box::new(StreamOwned::new(server, socket)),
+    }
+}
+
+/// GB/s of a bare TLS socket, as [`bare_bulk`].
+fn bare_tls_bulk() -> f64 {
+    let (here, there) = sockets(Kind::Tls);
+    let (near, far) = testing::credentials(Wear::Replaceable);
+    let mut writer = bare_tls(near.client("localhost"), here);
+    let mut reader = bare_tls(far.server(), there);
+    let source = vec![1_u8; 64 << 20];
+    let mut target = vec![1_u8; 64 << 20];
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(move || {
+            // The handshake is not timed.
+            let mut first = [0];
+            reader.read_exact(&mut first).expect("read");
+            let began = Instant::now();
+            for index in 0..FRAMES {
+                let at = (index * SIZE) % target.len();
+                reader.read_exact(&mut target[at..at + SIZE]).expect("read");
+            }
+            black_box(&target);
+            began.elapsed()
+        });
+        writer.write_all(&[0]).expect("write");
+        for index in 0..FRAMES {
+            let at = (index * SIZE) % source.len();
+            writer.write_all(&source[at..at + SIZE]).expect("write");
+        }
+        writer.flush().expect("flush");
+        let took = reader.join().expect("reader");
+        (FRAMES * SIZE) as f64 / took.as_secs_f64() / 1e9
+    })
+}
+
 /// GB/s of a bare socket, written and read in pieces of the same size into
 /// memory of the whole transfer's size.
 fn bare_bulk(kind: Kind) -> f64 {
+    if let Kind::Tls = kind {
+        return bare_tls_bulk();
+    }
     let (here, there) = sockets(kind);
     let source = vec![1_u8; 64 << 20];
     let mut target = vec![1_u8; 64 << 20];
@@ -216,7 +272,7 @@ fn post(kind: Kind) -> f64 {
 }
 
 fn main() {
-    for kind in [Kind::Unix, Kind::Tcp] {
+    for kind in [Kind::Unix, Kind::Tcp, Kind::Tls] {
         println!("{kind:?}");
         println!("  post 100 bytes        {:9.1} ns", post(kind));
         for spin in [Duration::ZERO, Polling::default().spin] {

@@ -187,7 +187,7 @@ fn read_exact(
     Ok(())
 }
 
-fn await_ready(
+pub(crate) fn await_ready(
     socket: BorrowedFd<'_>,
     what: PollFlags,
     deadline: Option<Instant>,

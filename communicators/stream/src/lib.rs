@@ -26,6 +26,8 @@ pub mod handshake;
 mod link;
 mod parser;
 mod receiver;
+mod seal;
+pub mod secured;
 mod sender;
 pub mod sockets;
 #[cfg(test)]
@@ -33,8 +35,10 @@ mod tests;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use paragpu_communicator::{Connection, Error, Polling};
+use paragpu_communicator_secure::Secured;
 use paragpu_protocol::frame::{HEADER_LEN, MAX_PAYLOAD};
 
 use link::{Life, Link};
@@ -51,6 +55,9 @@ pub struct Options {
     /// [`LARGEST_VSOCK_WRITE`](sockets::LARGEST_VSOCK_WRITE), whatever is said
     /// here.
     pub largest_write: usize,
+    /// How long nothing is written before a frame is that says nothing, so that
+    /// a peer that is gone is noticed; `None` for what the socket needs.
+    pub heartbeat: Option<Duration>,
 }
 
 impl Default for Options {
@@ -59,6 +66,7 @@ impl Default for Options {
             polling: Polling::default(),
             buffer: 1 << 20,
             largest_write: usize::MAX,
+            heartbeat: None,
         }
     }
 }
@@ -69,11 +77,24 @@ impl Default for Options {
 /// # Errors
 /// [`Error::Io`] where the socket or the system refuses.
 pub fn over(socket: impl Into<OwnedFd>, options: Options) -> Result<Connection, Error> {
-    take_over(socket, options, &[])
+    take_over(socket, options, &[], None)
+}
+
+/// The same for a socket whose bytes TLS protects.
+///
+/// # Errors
+/// As [`over`].
+pub fn over_secured(
+    socket: impl Into<OwnedFd>,
+    options: Options,
+    secured: Secured,
+) -> Result<Connection, Error> {
+    take_over(socket, options, &[], Some(secured))
 }
 
 /// The same for a socket that another process stopped serving: its sender had
-/// settled, and its receiver left the bytes `unfinished`.
+/// settled, and its receiver left the bytes `unfinished` and, where TLS
+/// protects the connection, its [state](paragpu_communicator::Receiver::secured).
 ///
 /// # Errors
 /// As [`over`]; [`Error::Protocol`] for more unfinished bytes than a frame has.
@@ -81,22 +102,30 @@ pub fn take_over(
     socket: impl Into<OwnedFd>,
     options: Options,
     unfinished: &[u8],
+    secured: Option<Secured>,
 ) -> Result<Connection, Error> {
     let socket = socket.into();
     sockets::send_at_once(&socket)?;
     sockets::widen(&socket)?;
+    sockets::notice_loss_of_guest(&socket)?;
     let options = Options {
         buffer: options.buffer.max(HEADER_LEN + MAX_PAYLOAD),
         largest_write: options
             .largest_write
             .clamp(1, sockets::largest_write(&socket)?),
+        heartbeat: match options.heartbeat {
+            None => sockets::heartbeat(&socket)?,
+            given => given,
+        },
         ..options
     };
-    let link = Arc::new(Link::new(socket, options)?);
+    let (sealer, opener) =
+        secured.map_or((None, None), |both| (Some(both.sealer), Some(both.opener)));
+    let link = Arc::new(Link::new(socket, options, sealer)?);
     background::start(Arc::clone(&link))?;
     let life = Arc::new(Life::new(Arc::clone(&link)));
     let sender = sender::StreamSender::new(Arc::clone(&link), Arc::clone(&life));
-    let mut receiver = receiver::StreamReceiver::new(link, life, options.polling);
+    let mut receiver = receiver::StreamReceiver::new(link, life, options.polling, opener);
     if !receiver.begin_with(unfinished) {
         return Err(Error::protocol("more unfinished bytes than a frame has"));
     }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::Error;
+use paragpu_communicator_secure::Sealer;
 use paragpu_protocol::frame::{FrameHeader, HEADER_LEN};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -15,6 +16,8 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, send, sendmsg, shutdown};
 
 use crate::Options;
+use crate::parser::HEARTBEAT;
+use crate::seal::Sealing;
 
 /// How long a closed connection may take to write what was flushed, while the
 /// peer takes nothing.
@@ -36,6 +39,8 @@ pub(crate) struct Link {
     pub(crate) interrupt: OwnedFd,
     /// The process that connected: a forked child's copy ends nothing.
     process: u32,
+    /// Where TLS protects the connection. Whoever writes holds it.
+    sealing: Option<Mutex<Sealing>>,
     outgoing: Apart<Mutex<Outgoing>>,
     /// Something was written, or the connection ended.
     progress: Condvar,
@@ -145,6 +150,13 @@ impl Outgoing {
         true
     }
 
+    /// A frame that says nothing.
+    fn beat(&mut self) {
+        if let Ok(header) = FrameHeader::new(HEARTBEAT, 0, 0, 0) {
+            self.filling.extend_from_slice(&header.to_bytes());
+        }
+    }
+
     fn number(&mut self, sequence: Option<u64>) -> u64 {
         sequence.unwrap_or_else(|| {
             self.sequence = self.sequence.wrapping_add(1);
@@ -154,7 +166,11 @@ impl Outgoing {
 }
 
 impl Link {
-    pub(crate) fn new(socket: OwnedFd, options: Options) -> Result<Self, Error> {
+    pub(crate) fn new(
+        socket: OwnedFd,
+        options: Options,
+        sealer: Option<Sealer>,
+    ) -> Result<Self, Error> {
         let interrupt = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| Error::io("cannot create an eventfd", errno))?;
         Ok(Self {
@@ -164,6 +180,7 @@ impl Link {
             woken: AtomicBool::new(false),
             interrupt,
             process: std::process::id(),
+            sealing: sealer.map(|sealer| Mutex::new(Sealing::new(sealer))),
             outgoing: Apart(Mutex::new(Outgoing {
                 filling: Vec::with_capacity(options.buffer),
                 batch: Vec::with_capacity(options.buffer),
@@ -364,6 +381,34 @@ impl Link {
         written: &mut usize,
         patience: Patience,
     ) -> Result<bool, Error> {
+        let Some(sealing) = &self.sealing else {
+            return self.write_bytes(slices, written, patience);
+        };
+        let mut sealing = sealing.lock();
+        loop {
+            let (records, sent) = sealing.records();
+            if !self.write_bytes(&[IoSlice::new(records)], sent, patience)? {
+                return Ok(false);
+            }
+            *written += sealing.sent();
+            if !sealing.seal(slices, *written)? {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// What is sent once all was written, and may not be before.
+    pub(crate) fn sealing(&self) -> Option<MutexGuard<'_, Sealing>> {
+        self.sealing.as_ref().map(Mutex::lock)
+    }
+
+    /// [`write`](Self::write), as the bytes are.
+    fn write_bytes(
+        &self,
+        slices: &[IoSlice<'_>],
+        written: &mut usize,
+        patience: Patience,
+    ) -> Result<bool, Error> {
         let total: usize = slices.iter().map(|slice| slice.len()).sum();
         while *written < total {
             match self.write_some(slices, *written) {
@@ -448,8 +493,17 @@ impl Link {
         match at_most {
             None => {
                 outgoing.background = Background::Parked;
-                self.work.wait(&mut outgoing);
+                let silent = match self.options.heartbeat {
+                    None => {
+                        self.work.wait(&mut outgoing);
+                        false
+                    }
+                    Some(silence) => self.work.wait_for(&mut outgoing, silence).timed_out(),
+                };
                 outgoing.background = Background::Awake;
+                if silent && !outgoing.pending() && !self.is_closed() {
+                    outgoing.beat();
+                }
             }
             Some(time) => {
                 self.work.wait_for(&mut outgoing, time);

@@ -8,6 +8,10 @@ use paragpu_protocol::frame::{FrameHeader, HEADER_LEN, MAX_PAYLOAD};
 /// The kind that no frame may have: rings mark padding with it.
 pub(crate) const RESERVED_KIND: u16 = 0xffff;
 
+/// The kind of a frame that says nothing and has no payload: the sender's system
+/// finds out with it whether the receiver's still knows of the connection.
+pub(crate) const HEARTBEAT: u16 = 0xfffe;
+
 /// Bytes read at once where the frame to come is small or unknown.
 const READ: usize = 64 << 10;
 

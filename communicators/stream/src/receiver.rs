@@ -8,13 +8,15 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use paragpu_communicator::{Adaptive, Error, Frame, Landing, Polling, Receiver, Spin, Wait, Wake};
+use paragpu_communicator_secure::{Error as SecureError, Opener, state};
 use paragpu_protocol::frame::FrameHeader;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg};
 
 use crate::link::{Life, Link};
-use crate::parser::Parser;
+use crate::parser::{HEARTBEAT, Parser};
+use crate::seal::broken;
 
 /// Receives from a stream socket.
 #[derive(Debug)]
@@ -22,6 +24,8 @@ pub(crate) struct StreamReceiver {
     link: Arc<Link>,
     _life: Arc<Life>,
     parser: Parser,
+    /// Where TLS protects the connection.
+    opener: Option<Opener>,
     /// The frame that lands.
     landing: Option<Landed>,
     /// The last frame landed: the next is likely to.
@@ -76,11 +80,17 @@ enum Slept {
 }
 
 impl StreamReceiver {
-    pub(crate) fn new(link: Arc<Link>, life: Arc<Life>, polling: Polling) -> Self {
+    pub(crate) fn new(
+        link: Arc<Link>,
+        life: Arc<Life>,
+        polling: Polling,
+        opener: Option<Opener>,
+    ) -> Self {
         Self {
             link,
             _life: life,
             parser: Parser::new(),
+            opener,
             landing: None,
             landed: false,
             head: [0; MOST_HEAD],
@@ -110,25 +120,27 @@ impl StreamReceiver {
         } else {
             self.parser.space()?
         };
-        let read = read(&self.link.socket, space);
+        let read = read(&self.link.socket, &mut self.opener, space);
         self.took(read, |parser, count| parser.filled(count))
     }
 
     /// What a look at the socket comes to.
     fn took(
         &mut self,
-        read: Result<usize, Errno>,
+        read: Result<usize, Fault>,
         fill: impl FnOnce(&mut Parser, usize),
     ) -> Result<Look, Error> {
         match read {
             Ok(0) if self.parser.is_inside_frame() || self.landing.is_some() => Err(Error::cut()),
-            Ok(0) | Err(Errno::CONNRESET | Errno::NOTCONN | Errno::PIPE) => Err(Error::Closed),
+            Ok(0) => Err(Error::Closed),
             Ok(count) => {
                 fill(&mut self.parser, count);
                 Ok(Look::Bytes)
             }
-            Err(Errno::AGAIN) => Ok(Look::Nothing),
-            Err(errno) => Err(Error::io("cannot read from the socket", errno)),
+            Err(Fault::Io(Errno::AGAIN)) => Ok(Look::Nothing),
+            Err(Fault::Io(Errno::CONNRESET | Errno::NOTCONN | Errno::PIPE)) => Err(Error::Closed),
+            Err(Fault::Io(errno)) => Err(Error::io("cannot read from the socket", errno)),
+            Err(Fault::Secure(error)) => Err(broken(error)),
         }
     }
 
@@ -198,6 +210,7 @@ impl StreamReceiver {
             return Ok(Look::Bytes);
         }
         let (socket, parser) = (&self.link.socket, &mut self.parser);
+        let opener = &mut self.opener;
         let mut next = parser.sip()?;
         let mut outcome = Ok(0);
         let mut room = 0;
@@ -206,23 +219,24 @@ impl StreamReceiver {
             let memory = memory.get_mut(..most).unwrap_or(&mut []);
             room = most;
             outcome = if most == rest {
-                read_two(socket, memory, next)
+                read_two(socket, opener, memory, next)
             } else {
-                read(socket, memory)
+                read(socket, opener, memory)
             };
-            outcome.map_or(0, |count| count.min(most))
+            outcome.as_ref().map_or(0, |count| (*count).min(most))
         });
         if !given {
             let most = next.len().min(rest);
             next = next.get_mut(..most).unwrap_or(&mut []);
             room = most;
-            outcome = read(socket, next);
+            outcome = read(socket, opener, next);
         }
+        let came = outcome.as_ref().map_or(0, |count| *count);
         let look = self.took(outcome, |parser, count| {
             parser.filled(count.saturating_sub(room));
         })?;
-        if let (Some(landed), Ok(count)) = (&mut self.landing, outcome) {
-            landed.at += count.min(room);
+        if let Some(landed) = &mut self.landing {
+            landed.at += came.min(room);
         }
         Ok(look)
     }
@@ -243,7 +257,15 @@ impl StreamReceiver {
             if self.landing.is_none()
                 && let Some((header, payload)) = self.parser.next()?
             {
-                return Ok(Some(Came::Frame(header, payload)));
+                if header.kind != HEARTBEAT {
+                    return Ok(Some(Came::Frame(header, payload)));
+                }
+                // However many come, they hold nobody up.
+                let late = matches!(wait, Wait::Until(end) if end <= Instant::now());
+                if late || wait == Wait::Poll || self.take_wake() {
+                    return Ok(None);
+                }
+                continue;
             }
             if self.look(&mut landing)? == Look::Bytes {
                 continue;
@@ -327,8 +349,29 @@ impl StreamReceiver {
     }
 }
 
-/// Reads what is there of the socket; 0 at its end.
-fn read(socket: &OwnedFd, memory: &mut [u8]) -> Result<usize, Errno> {
+/// Why nothing is read.
+#[derive(Debug)]
+enum Fault {
+    Io(Errno),
+    Secure(SecureError),
+}
+
+impl From<SecureError> for Fault {
+    fn from(error: SecureError) -> Self {
+        Self::Secure(error)
+    }
+}
+
+/// Reads what is there of the connection; 0 at its end.
+fn read(socket: &OwnedFd, opener: &mut Option<Opener>, memory: &mut [u8]) -> Result<usize, Fault> {
+    let plain = |memory: &mut [u8]| read_bytes(socket, memory).map_err(Fault::Io);
+    match opener {
+        Some(opener) => opener.read(memory, plain),
+        None => plain(memory),
+    }
+}
+
+fn read_bytes(socket: &OwnedFd, memory: &mut [u8]) -> Result<usize, Errno> {
     loop {
         match recv(socket, &mut *memory, RecvFlags::DONTWAIT) {
             Ok((_, count)) => return Ok(count),
@@ -339,14 +382,23 @@ fn read(socket: &OwnedFd, memory: &mut [u8]) -> Result<usize, Errno> {
 }
 
 /// The same, into one memory and then another.
-fn read_two(socket: &OwnedFd, first: &mut [u8], then: &mut [u8]) -> Result<usize, Errno> {
+fn read_two(
+    socket: &OwnedFd,
+    opener: &mut Option<Opener>,
+    first: &mut [u8],
+    then: &mut [u8],
+) -> Result<usize, Fault> {
+    if opener.is_some() {
+        // What follows is taken ahead as records are.
+        return read(socket, opener, first);
+    }
     loop {
         let mut memory = [IoSliceMut::new(first), IoSliceMut::new(then)];
         let mut nothing = RecvAncillaryBuffer::default();
         match recvmsg(socket, &mut memory, &mut nothing, RecvFlags::DONTWAIT) {
             Ok(message) => return Ok(message.bytes),
             Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
+            Err(errno) => return Err(Fault::Io(errno)),
         }
     }
 }
@@ -415,6 +467,12 @@ impl Receiver for StreamReceiver {
 
     fn unfinished(&self) -> Vec<u8> {
         self.parser.unread().to_vec()
+    }
+
+    fn secured(&self) -> Option<Vec<u8>> {
+        let sealing = self.link.sealing()?;
+        let opener = self.opener.as_ref()?;
+        Some(state(sealing.sealer(), opener))
     }
 
     fn waker(&self) -> Arc<dyn Wake> {

@@ -7,7 +7,7 @@ use paragpu_communicator::{Error, Sender};
 use paragpu_protocol::frame::{FrameHeader, MAX_PAYLOAD};
 
 use crate::link::{Life, Link, PARTS};
-use crate::parser::RESERVED_KIND;
+use crate::parser::{HEARTBEAT, RESERVED_KIND};
 
 /// From this payload size on, [`Sender::send`] writes from the caller's memory.
 const DIRECT: usize = 32 << 10;
@@ -26,8 +26,8 @@ impl StreamSender {
 }
 
 fn header(kind: u16, slot: u16, payload: &[&[u8]]) -> Result<FrameHeader, Error> {
-    if kind == RESERVED_KIND {
-        return Err(Error::protocol("kind 0xffff is reserved"));
+    if [HEARTBEAT, RESERVED_KIND].contains(&kind) {
+        return Err(Error::protocol(format!("kind {kind:#06x} is reserved")));
     }
     let length = payload.iter().map(|part| part.len()).sum();
     FrameHeader::new(kind, slot, 0, length).map_err(|error| Error::protocol(error.to_string()))

@@ -22,6 +22,11 @@ pub const LARGEST_VSOCK_WRITE: usize = 28 << 10;
 const KEEPALIVE: Duration = Duration::from_secs(1);
 const SILENT: u32 = 10;
 
+/// The same at the end that was connected to: a guest may be stopped for a
+/// while, by its hypervisor or a debugger.
+const HOSTS_KEEPALIVE: Duration = Duration::from_secs(15);
+const HOSTS_SILENT: u32 = 8;
+
 /// Connects to a listening unix socket.
 ///
 /// # Errors
@@ -81,11 +86,27 @@ pub fn connect_tcp(address: impl ToSocketAddrs, patience: Duration) -> Result<Tc
 /// for an answer hears soon of a host that is gone, or of a machine that came to
 /// another network where nobody knows of the connection.
 fn notice_loss(stream: &TcpStream) -> Result<(), Error> {
+    look_for(stream, KEEPALIVE, SILENT)
+}
+
+/// Has the system look whether a machine that connected over TCP is still
+/// there, where it is not looked for already.
+pub(crate) fn notice_loss_of_guest(socket: impl AsFd) -> Result<(), Error> {
+    let failed = |errno: Errno| Error::io("cannot ask for the socket's family", errno);
+    let domain = sockopt::socket_domain(&socket).map_err(failed)?;
+    let is_tcp = [AddressFamily::INET, AddressFamily::INET6].contains(&domain);
+    if is_tcp && !sockopt::socket_keepalive(&socket).map_err(failed)? {
+        look_for(socket, HOSTS_KEEPALIVE, HOSTS_SILENT)?;
+    }
+    Ok(())
+}
+
+fn look_for(stream: impl AsFd, every: Duration, times: u32) -> Result<(), Error> {
     let set = || {
-        sockopt::set_socket_keepalive(stream, true)?;
-        sockopt::set_tcp_keepidle(stream, KEEPALIVE)?;
-        sockopt::set_tcp_keepintvl(stream, KEEPALIVE)?;
-        sockopt::set_tcp_keepcnt(stream, SILENT)
+        sockopt::set_socket_keepalive(&stream, true)?;
+        sockopt::set_tcp_keepidle(&stream, every)?;
+        sockopt::set_tcp_keepintvl(&stream, every)?;
+        sockopt::set_tcp_keepcnt(&stream, times)
     };
     set().map_err(|errno: Errno| Error::io("cannot watch the TCP connection", errno))
 }
@@ -131,6 +152,16 @@ pub(crate) fn largest_write(socket: impl AsFd) -> Result<usize, Error> {
         Ok(_) => Ok(usize::MAX),
         Err(errno) => Err(Error::io("cannot ask for the socket's family", errno)),
     }
+}
+
+/// How often a silent connection is looked at by sending something. A vsock has
+/// no keepalive: a guest whose system began anew does not say so before it is
+/// asked.
+pub(crate) fn heartbeat(socket: impl AsFd) -> Result<Option<Duration>, Error> {
+    const SILENCE: Duration = Duration::from_secs(10);
+    let domain = sockopt::socket_domain(socket)
+        .map_err(|errno| Error::io("cannot ask for the socket's family", errno))?;
+    Ok((domain == AddressFamily::VSOCK).then_some(SILENCE))
 }
 
 /// Wants room for several frames of a bulk copy in a unix socket, so that both

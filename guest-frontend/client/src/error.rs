@@ -55,6 +55,30 @@ pub enum Error {
     /// The connection broke during the handshake.
     #[error("the connection broke during the handshake")]
     Broke(#[from] paragpu_communicator::Error),
+    /// A certificate or key of this side cannot be used.
+    #[error(
+        "{0}; `paragpu certificate DIRECTORY --vm NAME` on the host makes a VM's files, and \
+         `paragpu doctor` looks at them"
+    )]
+    Certificate(#[from] paragpu_communicator_secure::CertificateError),
+    /// The two sides do not trust each other's certificates.
+    #[error(
+        "this VM and the host {name} do not trust each other: {reason}; both certificates must be \
+         good today and of an authority in the other's tcp.ca, and the host's must name it as \
+         tcp.address or tcp.name do"
+    )]
+    Untrusted {
+        /// How the configuration names the host.
+        name: String,
+        /// What TLS says.
+        reason: String,
+    },
+    /// The host at the other end does not speak TLS.
+    #[error(
+        "what listens on {0} does not speak TLS: name tcp.ca, tcp.certificate and tcp.key in its \
+         host.toml, or none of them in this guest.toml"
+    )]
+    NoTls(String),
     /// The address range of the device's memory is taken.
     #[error(
         "cannot reserve the address range {address:#x} for device memory; is the address space limited (ulimit -v)?"

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use paragpu_config::{Setting as _, Size};
 use paragpu_libvirt::VmName;
 
 use crate::control::Control;
@@ -116,25 +117,23 @@ pub enum Command {
     #[command(group = clap::ArgGroup::new("which").required(true))]
     #[command(group = clap::ArgGroup::new("where").required(true).multiple(true))]
     Migrate(Migrate),
-    /// Makes the certificates under which sessions travel between hosts.
+    /// Makes certificates for hosts and VMs.
     ///
-    /// The first call makes an authority in DIRECTORY, ca.pem and ca.key, and
-    /// every call a certificate of that authority and its key, NAME.pem and
-    /// NAME.key. Give each host ca.pem as migration.ca, and its own two files as
-    /// migration.certificate and migration.key. Keep ca.key away from all of
-    /// them: an owner of it, or of a certificate of this authority, may send
-    /// sessions. Certificates of any other authority do as well.
-    Certificate {
-        /// Where the authority is, or is made.
-        directory: PathBuf,
-        /// Names and addresses of one host, as `paragpu migrate --to` gives
-        /// them: gpu2.example, 10.0.0.2.
-        #[arg(required = true, value_name = "NAME")]
-        names: Vec<String>,
-        /// Days for which the host's certificate is good.
-        #[arg(long, default_value_t = 825)]
-        days: u32,
-    },
+    /// The first call makes an authority in DIRECTORY, ca.pem and ca.key. Every
+    /// call makes a certificate of it and its key, and prints the lines of the
+    /// configuration that name them. With NAME the certificate is a host's, for
+    /// host.toml: guests recognize the host by it (tcp), and hosts trade
+    /// sessions under it (migration). With --vm it is a VM's, for its
+    /// guest.toml: it says which VM a guest is of, and what that VM may use.
+    ///
+    /// Give each machine ca.pem and its own two files, and keep ca.key away
+    /// from all of them: its owner can be any host and any VM.
+    /// Certificates of any other authority do as well.
+    ///
+    /// A host:  paragpu certificate authority gpu1.example 10.0.0.2
+    ///
+    /// A VM:  paragpu certificate authority --vm web1 --memory 8GiB --valid 12h
+    Certificate(Certificate),
     /// Writes a session's state into a directory.
     ///
     /// The program stops meanwhile, and goes on after. The file appears whole
@@ -367,6 +366,55 @@ fn interval(text: &str) -> Result<u64, String> {
         Some(seconds @ 1..=31_536_000) => Ok(seconds),
         _ => Err("give at least 1s and at most a year".into()),
     }
+}
+
+/// A certificate to make.
+#[derive(Debug, Args)]
+pub struct Certificate {
+    /// Where the authority is, or is made.
+    pub directory: PathBuf,
+    /// Names and addresses of one host, as `tcp.address` of guests and
+    /// `paragpu migrate --to` give them: gpu2.example, 10.0.0.2.
+    #[arg(required_unless_present = "vm", value_name = "NAME")]
+    pub names: Vec<String>,
+    /// The name of a VM: letters, digits and . _ - ~
+    #[arg(long, conflicts_with = "names")]
+    pub vm: Option<String>,
+    /// Device memory that the VM may have in all its sessions together, as
+    /// 8GiB; without it, as much as the host allows.
+    #[arg(long, requires = "vm", value_parser = size)]
+    pub memory: Option<Size>,
+    /// Sessions that the VM may have at once; without it, as many as the host
+    /// allows.
+    #[arg(long, requires = "vm", value_parser = clap::value_parser!(u32).range(1..))]
+    pub sessions: Option<u32>,
+    /// How long it is good, as 30m, 12h or 825d. A VM's sessions end with its
+    /// certificate, unless the VM shows a later one before.
+    #[arg(long, value_name = "TIME", default_value = "825d", value_parser = validity)]
+    pub valid: u64,
+}
+
+/// A size in bytes.
+fn size(text: &str) -> Result<Size, String> {
+    Size::from_text(text)
+}
+
+/// Seconds in a time such as 12h.
+fn validity(text: &str) -> Result<u64, String> {
+    let unit = |letter| match letter {
+        's' => Some(1),
+        'm' => Some(60),
+        'h' => Some(3600),
+        'd' => Some(86_400),
+        _ => None,
+    };
+    let seconds = text.chars().last().and_then(|letter| {
+        let number: u64 = text.strip_suffix(letter)?.parse().ok()?;
+        number.checked_mul(unit(letter)?)
+    });
+    seconds
+        .filter(|seconds| (1..=7300 * 86_400).contains(seconds))
+        .ok_or_else(|| format!("{text:?} is no time such as 30m, 12h or 825d, 20 years at most"))
 }
 
 /// What to do with a configuration.

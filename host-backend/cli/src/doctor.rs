@@ -3,6 +3,7 @@
 mod confinement;
 mod guest;
 mod host;
+mod tls;
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -67,11 +67,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         }
         Command::End { session } => sessions::end(&arguments.connect()?, *session)?,
         Command::Migrate(migrate) => return moving::migrate(&arguments.connect()?, migrate),
-        Command::Certificate {
-            directory,
-            names,
-            days,
-        } => certificate::make(directory, names, *days)?,
+        Command::Certificate(order) => certificate::make(order)?,
         Command::Checkpoint {
             session,
             directory,

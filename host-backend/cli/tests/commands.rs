@@ -259,7 +259,7 @@ fn sessions_are_moved_by_number_or_by_their_vm() {
     assert!(moved.status.success(), "{}", text(&moved.stderr));
     assert_eq!(
         text(&moved.stdout),
-        "session 12 moved: 4KiB in 10.2 ms, stopped for 1.5 ms\n"
+        "session 12 moved: 4KiB in 10.2 ms, stopped for 1.5 ms, longest delay of a call 2.5 ms\n"
     );
     let by_vm = ["migrate", "--vm", "blue", to[0], to[1], "-o", "json"];
     let moved = paragpu(directory.path(), &by_vm);
@@ -309,6 +309,22 @@ fn certificates_are_of_one_authority_and_never_replaced() {
             0o600
         );
     }
+    let vm = ["certificate", directory.path().to_str().unwrap(), "--vm"];
+    let of_vm = |more: &[&str]| paragpu(directory.path(), &[&vm[..], more].concat());
+    let lease = of_vm(&[
+        "web1",
+        "--memory",
+        "8GiB",
+        "--sessions",
+        "2",
+        "--valid",
+        "12h",
+    ]);
+    assert!(lease.status.success(), "{}", text(&lease.stderr));
+    assert!(text(&lease.stdout).contains("web1.key"));
+    assert!(!of_vm(&["10.0.0.9"]).status.success(), "an address");
+    assert!(!of_vm(&["web2", "--valid", "12"]).status.success());
+    assert!(!of_vm(&["a/b"]).status.success());
     // What it prints is a piece of host.toml.
     let fragment = directory.path().join("host.toml");
     std::fs::write(&fragment, &made.stdout).unwrap();

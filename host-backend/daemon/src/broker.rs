@@ -16,6 +16,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use paragpu_communicator_secure::Credentials;
 use paragpu_config::host::Host;
 use paragpu_config::{Endpoint, VmSocket};
 use paragpu_control::socket::Inbox;
@@ -35,8 +36,9 @@ use crate::notes::Notes;
 use crate::reception::Reception;
 use crate::scrape::Scrape;
 use crate::session::Session;
+use crate::spawner::Spawner;
 use crate::tenants::Tenants;
-use crate::tls::Tls;
+use crate::tls;
 use crate::worker::{State, Worker};
 use crate::{Error, logging, sys};
 
@@ -94,6 +96,7 @@ pub struct Broker {
     guests: Vec<Listener>,
     commands: Option<Listener>,
     metrics: Option<Listener>,
+    spawner: Spawner,
     terminate: UnixStream,
     reload: UnixStream,
     notes: Notes,
@@ -112,7 +115,10 @@ pub struct Broker {
     listings: Vec<consoles::Listing>,
     /// Where daemons of other hosts connect.
     far: Option<Listener>,
-    tls: Option<Tls>,
+    /// What other hosts are shown.
+    tls: Option<Credentials>,
+    /// What guests at tcp.listen are shown.
+    guest_tls: Option<Credentials>,
     links: Links,
     /// By key of the worker.
     orders: BTreeMap<u64, orders::Ordered>,
@@ -153,6 +159,7 @@ impl Broker {
             );
         }
         raise_descriptor_limit();
+        let spawner = Spawner::start().map_err(Error::system("start the thread for workers"))?;
         let terminate = signal(&[rustix::process::Signal::TERM, rustix::process::Signal::INT])?;
         let reload = signal(&[rustix::process::Signal::HUP])?;
         let state = host.state_directory();
@@ -181,7 +188,8 @@ impl Broker {
             Endpoint::Tcp(address) => Some(Listener::tcp(*address)?),
             Endpoint::Unix(path) => Some(patiently(|| Listener::unix(path, None))?),
         };
-        let tls = Tls::load(&host.migration)?;
+        let tls = tls::among_hosts(&host.migration)?;
+        let guest_tls = tls::for_guests(&host)?;
         let far = host.migration.listen.0.map(Listener::tcp).transpose()?;
         let mut broker = Self {
             program: worker_program(&host),
@@ -196,6 +204,7 @@ impl Broker {
             last_place: None,
             ended: Ended::default(),
             scrapes: BTreeMap::new(),
+            spawner,
             terminate,
             reload,
             notes,
@@ -207,6 +216,7 @@ impl Broker {
             listings: Vec::new(),
             far,
             tls,
+            guest_tls,
             links: Links::default(),
             orders: BTreeMap::new(),
             migrations: BTreeMap::new(),
@@ -383,6 +393,7 @@ impl Broker {
         self.kill_overdue(now);
         self.answer_listings(now);
         self.end_overdue_migrations(now);
+        let expiry = self.end_expired(now);
         self.write_checkpoints(now);
         [
             self.accept_pause,
@@ -399,6 +410,7 @@ impl Broker {
             self.scrapes.values().map(|scrape| scrape.deadline).min(),
             self.next_migration_deadline(),
             self.next_checkpoint(),
+            expiry,
         ]
         .into_iter()
         .flatten()
@@ -454,12 +466,19 @@ impl Broker {
                 ..self.host.device.clone()
             },
             pool: new.pool.clone(),
+            confine: new.confine.clone(),
             log: new.log.clone(),
             shm: new.shm.clone(),
             cache: new.cache.clone(),
             vsock: paragpu_config::host::Vsock {
                 port: self.host.vsock.port,
                 ..new.vsock.clone()
+            },
+            tcp: paragpu_config::host::Tcp {
+                listen: self.host.tcp.listen,
+                allow_remote: self.host.tcp.allow_remote,
+                announce: self.host.tcp.announce.clone(),
+                ..new.tcp.clone()
             },
             migration: paragpu_config::host::Migration {
                 listen: self.host.migration.listen,
@@ -474,8 +493,16 @@ impl Broker {
         }
         self.host = applied;
         self.tenants.limit(&self.host);
-        match Tls::load(&self.host.migration) {
+        match tls::among_hosts(&self.host.migration) {
             Ok(tls) => self.tls = tls,
+            Err(error) => tracing::error!(%error, "the earlier certificate stays"),
+        }
+        match tls::for_guests(&self.host) {
+            // What was promised to guests is not taken back under them.
+            Ok(None) if self.guest_tls.is_some() => {
+                tracing::warn!("guests leave TLS with a restart only");
+            }
+            Ok(tls) => self.guest_tls = tls,
             Err(error) => tracing::error!(%error, "the earlier certificate stays"),
         }
         if let Err(error) = self.follow_vm_sockets() {

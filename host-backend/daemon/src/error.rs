@@ -25,16 +25,9 @@ pub enum Error {
     /// `daemon.group` names no group.
     #[error("there is no group {0:?} on this host")]
     Group(String),
-    /// A file of `migration` in host.toml cannot be used.
-    #[error("{key} = {} cannot be used: {reason}", .path.display())]
-    Certificate {
-        /// Which one.
-        key: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
+    /// A file of `migration` or `tcp` in host.toml cannot be used.
+    #[error(transparent)]
+    Certificate(#[from] paragpu_communicator_secure::CertificateError),
     /// The operating system refused.
     #[error("cannot {action}")]
     System {

@@ -5,24 +5,31 @@
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Instant;
 
+use paragpu_communicator_secure::{Error as Secure, Handshake};
+use paragpu_control::worker::Keys;
 use paragpu_protocol::codec::{Reader, Text, decode_all, encode_all};
 use paragpu_protocol::frame::{Control, FrameHeader, HEADER_LEN};
 use paragpu_protocol::handshake::{
     ANY_DEVICE, ARRIVE, ATTACH, ATTACH_FDS, Arrive, Attach, Hello, MAGIC, Move, Refusal, Transport,
     VERSION, Version,
 };
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, Shutdown,
-};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, Shutdown};
 
 use crate::giving::{Given, Giver};
 use crate::listener::Peer;
+use crate::protection::{Certified, Protection};
 
 /// Most payload bytes of a first frame. A hello has fewer; a later version's
 /// may have more, and deserves an answer.
 pub const MAX_FIRST: usize = 4096;
+
+/// What a guest is told that comes without TLS where all come under it.
+const NEEDS_TLS: &str = "the host's tcp.listen takes guests under TLS: name tcp.ca, \
+     tcp.certificate and tcp.key in guest.toml, which `paragpu certificate DIRECTORY --vm NAME` \
+     makes on the host";
 
 /// Least descriptors of an [`Attach`]: window, eventfd guest to host, eventfd
 /// host to guest.
@@ -44,6 +51,7 @@ pub struct Pending {
 #[derive(Debug)]
 pub struct Guest {
     socket: Given,
+    protection: Protection,
     /// Who.
     pub peer: Peer,
 }
@@ -132,12 +140,22 @@ impl Pending {
             match self.read(wanted) {
                 Ok(0) => return Progress::Rubbish("ended before its hello"),
                 Ok(_) => {}
-                Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::AGAIN) => return Progress::More,
-                Err(rustix::io::Errno::MSGSIZE) => {
+                Err(Secure::Io(rustix::io::Errno::INTR)) => {}
+                Err(Secure::Io(rustix::io::Errno::AGAIN)) => return Progress::More,
+                Err(Secure::Io(rustix::io::Errno::MSGSIZE)) => {
                     return Progress::Rubbish("sent file descriptors that nobody takes");
                 }
-                Err(_) => return Progress::Rubbish("failed before its hello"),
+                Err(Secure::Io(_)) => return Progress::Rubbish("failed before its hello"),
+                Err(Secure::Plain) => {
+                    self.guest.protection = Protection::Plain;
+                    return Progress::Refused(NEEDS_TLS.into());
+                }
+                Err(Secure::Ended) => return Progress::Rubbish("ended before its hello"),
+                Err(error) => {
+                    tracing::info!(peer = %self.guest.peer, %error, "TLS refuses a connection");
+                    self.guest.drain();
+                    return Progress::Rubbish("failed before its hello");
+                }
             }
             if self.fds.len() > ATTACH_FDS {
                 return Progress::Rubbish("sent too many file descriptors");
@@ -178,10 +196,18 @@ impl Pending {
         reader.field().ok()
     }
 
-    fn read(&mut self, wanted: usize) -> Result<usize, rustix::io::Errno> {
-        match self.guest.peer {
-            Peer::Device { .. } => self.read_with_descriptors(wanted),
-            _ => self.read_plainly(wanted),
+    fn read(&mut self, wanted: usize) -> Result<usize, Secure> {
+        let Guest {
+            socket,
+            protection,
+            peer,
+        } = &mut self.guest;
+        match (peer, protection) {
+            (_, Protection::Shaking(handshake)) => {
+                handshake.read(&*socket, wanted, &mut self.bytes)
+            }
+            (Peer::Device { .. }, _) => Ok(self.read_with_descriptors(wanted)?),
+            _ => Ok(self.read_plainly(wanted)?),
         }
     }
 
@@ -204,8 +230,7 @@ impl Pending {
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = message {
                 for fd in fds {
-                    // A worker that is started meanwhile has it too, until it
-                    // is a program of its own, and may be the last to close it.
+                    // Whoever closes it last does not wait for its peer.
                     let _ = rustix::net::sockopt::set_socket_linger(&fd, None);
                     self.fds.push(Given::new(fd, Giver::Device));
                 }
@@ -244,6 +269,14 @@ impl Pending {
     }
 
     fn complete(&mut self) -> Progress {
+        match self.guest.introduce() {
+            Ok(Ok(())) => {}
+            Ok(Err(reason)) => return Progress::Refused(reason),
+            Err(error) => {
+                tracing::info!(peer = %self.guest.peer, %error, "TLS refuses a connection");
+                return Progress::Rubbish("failed before its hello");
+            }
+        }
         let Some((header, payload)) = self.bytes.split_first_chunk::<HEADER_LEN>() else {
             return Progress::Rubbish("sent no frame");
         };
@@ -286,7 +319,7 @@ fn said_hello(payload: &[u8], peer: &Peer) -> Result<Asked, String> {
     let transport = hello.check().map_err(|error| error.to_string())?;
     let communicator = match (transport, peer) {
         (Transport::Stream, Peer::Local { .. } | Peer::Device { .. }) => "unix",
-        (Transport::Stream, Peer::Remote(_) | Peer::Host { .. }) => "tcp",
+        (Transport::Stream, Peer::Remote(_) | Peer::Certified(_) | Peer::Host { .. }) => "tcp",
         (Transport::Stream, Peer::Cid(_) | Peer::Vm(_)) => "vsock",
         (Transport::Shm, Peer::Local { .. }) => "shm",
         (Transport::Shm, _) => {
@@ -406,7 +439,57 @@ impl Guest {
             _ => Giver::Guest,
         };
         let socket = Given::new(socket, giver);
-        Self { socket, peer }
+        Self {
+            socket,
+            protection: Protection::Plain,
+            peer,
+        }
+    }
+
+    /// A machine that shows a certificate before it says anything.
+    #[must_use]
+    pub fn shaking(socket: OwnedFd, peer: Peer, handshake: Handshake) -> Self {
+        Self {
+            protection: Protection::Shaking(Box::new(handshake)),
+            ..Self::new(socket, peer)
+        }
+    }
+
+    /// Takes what came already: a socket that closes with bytes unread takes
+    /// away what it said, such as why TLS refuses.
+    fn drain(&self) {
+        let mut place = [0; 4096];
+        for _ in 0..4 {
+            let read = rustix::net::recv(&self.socket, &mut place, RecvFlags::DONTWAIT);
+            if !matches!(read, Ok((_, 1..))) {
+                break;
+            }
+        }
+    }
+
+    /// How a worker goes on with the connection, where TLS protects it.
+    #[must_use]
+    pub fn keys(&self) -> Option<Keys> {
+        match &self.protection {
+            Protection::Secured(secured) => Some(Keys(secured.state())),
+            _ => None,
+        }
+    }
+
+    /// From here on it is known by its certificate, if it had to show one. Else
+    /// a sentence for it.
+    fn introduce(&mut self) -> Result<Result<(), String>, Secure> {
+        let identity = match self.protection.settle()? {
+            Ok(Some(identity)) => identity,
+            Ok(None) => return Ok(Ok(())),
+            Err(reason) => return Ok(Err(reason)),
+        };
+        let Peer::Remote(from) = self.peer else {
+            return Ok(Err("only guests come under TLS".into()));
+        };
+        let identity = Arc::new(identity);
+        self.peer = Peer::Certified(Certified { from, identity });
+        Ok(Ok(()))
     }
 
     /// Sends a [`Refusal`] and ends the connection. Does not wait: a peer that
@@ -440,18 +523,13 @@ impl Guest {
         self.answer(Control::Move, &payload);
     }
 
-    fn answer(self, kind: Control, payload: &[u8]) {
+    fn answer(mut self, kind: Control, payload: &[u8]) {
         let Ok(header) = FrameHeader::new(kind.kind(), 0, 0, payload.len()) else {
             return;
         };
         let mut frame = header.to_bytes().to_vec();
         frame.extend_from_slice(payload);
-        // The peer may be gone already.
-        let _ = rustix::net::send(
-            &self.socket,
-            &frame,
-            SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
-        );
+        self.protection.send(&self.socket, &frame);
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
     }
 }

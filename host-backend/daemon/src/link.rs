@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::handshake::Guest;
 use crate::listener::Peer;
 use crate::relay::{Broken, relay};
-use crate::tls::Tls;
+use paragpu_communicator_secure::Credentials;
 
 /// How long each address of a host may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -95,7 +95,7 @@ impl Links {
     ///
     /// # Errors
     /// One sentence.
-    pub fn open(&self, place: &Place, tls: Option<&Tls>) -> Result<OwnedFd, String> {
+    pub fn open(&self, place: &Place, tls: Option<&Credentials>) -> Result<OwnedFd, String> {
         match place {
             Place::Socket(path) => connect_unix(path)
                 .map_err(|error| format!("no paragpud answers at {place}: {error}")),
@@ -129,7 +129,12 @@ impl Links {
     ///
     /// # Errors
     /// One sentence.
-    pub fn accept(&self, tcp: OwnedFd, from: SocketAddr, tls: &Tls) -> Result<OwnedFd, String> {
+    pub fn accept(
+        &self,
+        tcp: OwnedFd,
+        from: SocketAddr,
+        tls: &Credentials,
+    ) -> Result<OwnedFd, String> {
         let tls = tls.server()?;
         let tcp = TcpStream::from(tcp);
         self.spawn(move |far| {

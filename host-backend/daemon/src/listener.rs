@@ -13,6 +13,7 @@ use paragpu_config::VmSocket;
 use vsock::{VMADDR_CID_ANY, VsockListener};
 
 use crate::Error;
+use crate::protection::Certified;
 
 /// Who connected.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub enum Peer {
     },
     /// A machine, by its word.
     Remote(SocketAddr),
+    /// A machine, by its certificate.
+    Certified(Certified),
     /// Another host's daemon, by its certificate.
     Host {
         /// Where it is.
@@ -54,6 +57,7 @@ impl std::fmt::Display for Peer {
             Self::Local { uid, .. } => write!(formatter, "uid {uid}"),
             Self::Device { pid, .. } => write!(formatter, "device process {pid}"),
             Self::Remote(address) => write!(formatter, "{}", address.ip()),
+            Self::Certified(guest) => formatter.write_str(&guest.identity.vm),
             Self::Host { from, .. } => write!(formatter, "host {}", from.ip()),
             Self::Cid(cid) => write!(formatter, "cid {cid}"),
             Self::Vm(name) => formatter.write_str(name),

@@ -113,6 +113,16 @@ impl Notes {
         }
     }
 
+    /// Notes what has changed about a session.
+    pub fn renew(&self, facts: &Facts) {
+        let note = std::fs::read(self.path(facts.session)).ok();
+        let note = note.and_then(|text| serde_json::from_slice::<Note>(&text).ok());
+        if let Some(note) = note {
+            let facts = facts.clone();
+            self.put(facts.session, &Note { facts, ..note });
+        }
+    }
+
     fn put(&self, session: u64, note: &Note) {
         let path = self.path(session);
         let written = serde_json::to_vec(note)

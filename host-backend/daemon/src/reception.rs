@@ -39,6 +39,7 @@ impl Source {
             Peer::Local { uid, .. } => Self::User(*uid),
             Peer::Device { pid, .. } => Self::Process(*pid),
             Peer::Remote(from) | Peer::Host { from, .. } => Self::machine(from.ip()),
+            Peer::Certified(guest) => Self::machine(guest.from.ip()),
             Peer::Cid(cid) => Self::Cid(*cid),
             Peer::Vm(name) => Self::Vm(Arc::clone(name)),
         }

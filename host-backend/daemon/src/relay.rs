@@ -8,6 +8,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use paragpu_communicator_secure::Identity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 use rustls::Connection;
@@ -26,6 +27,9 @@ pub enum Broken {
     /// The two sides do not trust each other, or one breaks the protocol.
     #[error("{0}")]
     Tls(#[from] rustls::Error),
+    /// It showed the certificate of a guest.
+    #[error("it showed a guest's certificate, which is good for tcp.listen and no more")]
+    Guest,
     /// The handshake took too long.
     #[error("no answer came within {} s", HANDSHAKE.as_secs())]
     Silent,
@@ -51,6 +55,7 @@ pub fn relay(
     let mut outward = vec![0; PIECE];
     let mut inward: Vec<u8> = Vec::new();
     let (mut local_over, mut tls_over) = (false, false);
+    let mut known = false;
     loop {
         if (tls_over && inward.is_empty()) || (local_over && !tls.wants_write()) {
             return Ok(());
@@ -78,6 +83,10 @@ pub fn relay(
         }
         if of_tcp.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) && inward.is_empty() {
             tls_over |= read_tls(&mut tls, tcp, &mut inward)?;
+            if !known && !tls.is_handshaking() {
+                known = true;
+                is_host(&tls)?;
+            }
             *heard |= !inward.is_empty();
         }
         if of_local.intersects(PollFlags::OUT | PollFlags::ERR) && !inward.is_empty() {
@@ -97,6 +106,15 @@ pub fn relay(
                 None => {}
             }
         }
+    }
+}
+
+/// A guest's certificate may be of the same authority.
+fn is_host(tls: &Connection) -> Result<(), Broken> {
+    let shown = tls.peer_certificates().and_then(<[_]>::first);
+    match shown.map(Identity::of) {
+        Some(Ok(None)) => Ok(()),
+        _ => Err(Broken::Guest),
     }
 }
 

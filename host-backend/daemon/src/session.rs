@@ -24,6 +24,10 @@ pub struct Facts {
     pub communicator: String,
     /// Seconds since 1970 at its begin.
     pub begun: u64,
+    /// When the certificate ends under which its guest came, in seconds since
+    /// 1970; `None` where it showed none.
+    #[serde(default)]
+    pub expires: Option<u64>,
 }
 
 /// One session.

@@ -5,6 +5,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+
+use paragpu_communicator_secure::Identity;
 
 use paragpu_config::host::Host;
 use paragpu_control::account::{Account, Book, SLOTS};
@@ -20,6 +23,8 @@ pub struct Tenants {
     accounts: BTreeMap<String, Tenant>,
     /// By VM: the process that serves its PCI device.
     processes: BTreeMap<String, Process>,
+    /// By VM: what the last certificate that it showed says.
+    certified: BTreeMap<String, Arc<Identity>>,
 }
 
 /// One with sessions.
@@ -52,7 +57,7 @@ impl Tenants {
         if !self.accounts.contains_key(vm) {
             let account = Account::new()
                 .map_err(|error| format!("the host has no memory for an account: {error}"))?;
-            limit(&account, host, vm);
+            limit(&account, host, vm, self.certified.get(vm));
             let slots = BTreeMap::new();
             self.accounts
                 .insert(vm.to_owned(), Tenant { account, slots });
@@ -84,13 +89,31 @@ impl Tenants {
         });
         if tenant.slots.is_empty() {
             self.accounts.remove(vm);
+            self.certified.remove(vm);
         }
+    }
+
+    /// A guest showed a certificate. What it says holds for the VM from here on.
+    pub fn certify(&mut self, identity: &Arc<Identity>, host: &Host) {
+        let vm = &identity.vm;
+        self.certified.insert(vm.clone(), Arc::clone(identity));
+        if let Some(tenant) = self.accounts.get(vm) {
+            limit(&tenant.account, host, vm, Some(identity));
+        }
+    }
+
+    /// Most sessions at once that a VM's certificate allows; 0 for any number.
+    #[must_use]
+    pub fn certified_sessions(&self, vm: &str) -> u32 {
+        self.certified
+            .get(vm)
+            .map_or(0, |identity| identity.sessions)
     }
 
     /// The limits are others now.
     pub fn limit(&self, host: &Host) {
         for (vm, tenant) in &self.accounts {
-            limit(&tenant.account, host, vm);
+            limit(&tenant.account, host, vm, self.certified.get(vm));
         }
     }
 
@@ -140,8 +163,12 @@ impl Tenants {
     }
 }
 
-fn limit(account: &Account, host: &Host, vm: &str) {
-    account.limit_to(Book::Device, host.memory_of(vm));
+fn limit(account: &Account, host: &Host, vm: &str, certified: Option<&Arc<Identity>>) {
+    let memory = match (host.memory_of(vm), certified.map_or(0, |it| it.memory)) {
+        (0, one) | (one, 0) => one,
+        (one, other) => one.min(other),
+    };
+    account.limit_to(Book::Device, memory);
     account.limit_to(Book::Host, host.host_memory());
 }
 

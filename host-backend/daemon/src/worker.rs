@@ -10,6 +10,8 @@ use paragpu_control::spawn::Spawn;
 use paragpu_control::worker::{FromWorker, ToWorker};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use crate::spawner::Spawner;
+
 /// What a worker does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
@@ -54,9 +56,9 @@ impl Worker {
     /// Starts a worker for the device at place `ordinal`.
     ///
     /// # Errors
-    /// As [`Spawn::start`], and where the system gives no pidfd.
-    pub fn start(spawn: &Spawn, ordinal: u32) -> Result<Self, ControlError> {
-        let (mut child, control) = spawn.start()?;
+    /// As [`Spawner::spawn`], and where the system gives no pidfd.
+    pub fn start(spawner: &Spawner, spawn: &Spawn, ordinal: u32) -> Result<Self, ControlError> {
+        let (mut child, control) = spawner.spawn(spawn)?;
         let pid = child.id();
         let pidfd = match pidfd(pid) {
             Ok(pidfd) => pidfd,

@@ -14,6 +14,19 @@ pub enum DeviceKind {
     Software,
 }
 
+/// What stands before the kernel of a worker with NVIDIA's driver, whose calls
+/// differ from version to version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Calls {
+    /// Any system call is made.
+    Any,
+    /// Calls that lead out of a worker end it.
+    Deny,
+    /// And the kernel's log names those that a session on the software GPU does
+    /// not make.
+    Learn,
+}
+
 /// Executes the calls of one guest session on one GPU. Started by paragpud,
 /// which is at the other end of its standard input.
 #[derive(Debug, Clone, Parser)]
@@ -34,6 +47,9 @@ pub struct Arguments {
     /// Most bytes of that directory.
     #[arg(long, default_value_t = 4 << 30)]
     pub image_cache_bytes: u64,
+    /// Which system calls are refused, with NVIDIA's driver.
+    #[arg(long, value_enum, default_value = "deny")]
+    pub calls: Calls,
     /// Measure how long calls take that somebody waits for.
     #[arg(long)]
     pub latency: bool,

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use paragpu_communicator::{Connection, Error};
 use paragpu_communicator_ring::guest_memory::GuestMemory;
 use paragpu_communicator_ring::{pci, shm};
+use paragpu_communicator_secure::Secured;
 use paragpu_communicator_stream as stream;
 use paragpu_control::socket::MAX_FDS;
 use paragpu_control::worker::{self, Channel, Terms};
@@ -39,6 +40,8 @@ pub(crate) struct Guest {
     window: u64,
     /// Zeros without one.
     channel: Channel,
+    /// Where TLS protects the connection.
+    secured: Option<Secured>,
     /// The addresses of a window are taken by what the session has there.
     keeps_window: bool,
 }
@@ -88,7 +91,10 @@ impl Guest {
         if !expected.contains(&fds.len()) {
             return Err(format!("{} descriptors came with the session", fds.len()));
         }
+        let secured = guest.secured.as_ref();
+        let secured = secured.map(|keys| Secured::from_state(&keys.0));
         Ok(Self {
+            secured: secured.transpose().map_err(|error| error.to_string())?,
             transport,
             fds,
             welcome: Welcome {
@@ -190,9 +196,14 @@ impl Guest {
             Transport::Stream => {
                 let socket = self.take_fd()?;
                 let welcome = encode_all(&self.welcome);
-                stream::handshake::send_frame(&socket, kind, 0, 0, &welcome, deadline)?;
                 self.keep(&[socket.as_fd()], false);
-                stream::over(socket, stream::Options::default())
+                let options = stream::Options::default();
+                let Some(mut secured) = self.secured else {
+                    stream::handshake::send_frame(&socket, kind, 0, 0, &welcome, deadline)?;
+                    return stream::over(socket, options);
+                };
+                stream::secured::send_frame(&socket, &mut secured, kind, &welcome, deadline)?;
+                stream::over_secured(socket, options, secured)
             }
             Transport::Shm => {
                 let socket = self.take_fd()?;
@@ -236,9 +247,14 @@ impl Guest {
         let kind = Control::Refusal.kind();
         let deadline = Some(Instant::now() + PATIENCE);
         let told = match self.transport {
-            Transport::Stream | Transport::Shm => self.take_fd().and_then(|socket| {
-                stream::handshake::send_frame(&socket, kind, 0, 0, &refusal, deadline)
-            }),
+            Transport::Stream | Transport::Shm => {
+                self.take_fd().and_then(|socket| match &mut self.secured {
+                    Some(secured) => {
+                        stream::secured::send_frame(&socket, secured, kind, &refusal, deadline)
+                    }
+                    None => stream::handshake::send_frame(&socket, kind, 0, 0, &refusal, deadline),
+                })
+            }
             Transport::Pci => self.attach(shm::Options::default()).and_then(|connection| {
                 connection.sender.send(kind, 0, Some(0), &[&refusal])?;
                 connection.sender.flush()?;

@@ -131,11 +131,11 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     // software GPU are the worker's.
     let is_driver = arguments.device == DeviceKind::Cuda;
     if !is_driver {
-        let _ = confine::begin(arguments.device);
+        let _ = confine::begin(arguments.device, arguments.calls);
     }
     let mut warm = warm_up(arguments)?;
     if is_driver {
-        let _ = confine::begin(arguments.device);
+        let _ = confine::begin(arguments.device, arguments.calls);
     }
     let ready = FromWorker::Ready {
         pid: std::process::id(),

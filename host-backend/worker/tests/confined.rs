@@ -8,7 +8,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use paragpu_worker::arguments::DeviceKind;
+use paragpu_worker::arguments::{Calls, DeviceKind};
 use paragpu_worker::confine;
 
 /// Status of a process whose system call was refused by name.
@@ -143,10 +143,50 @@ fn files(directory: &Path, parent: u32) -> Vec<PathBuf> {
     ]
 }
 
+/// What a worker with NVIDIA's driver is refused: calls of the other tier's list.
+const CUDA: [&str; 24] = [
+    "execve",
+    "execveat",
+    "ptrace",
+    "process_vm_readv",
+    "process_vm_writev",
+    "pidfd_getfd",
+    "unshare",
+    "setns",
+    "mount",
+    "umount",
+    "pivot_root",
+    "chroot",
+    "setuid",
+    "setresuid",
+    "setgroups",
+    "capset",
+    "personality",
+    "io_uring_setup",
+    "bpf",
+    "perf_event_open",
+    "userfaultfd",
+    "keyctl",
+    "open_by_handle_at",
+    "kexec_load",
+];
+
+fn kind(tier: &str) -> DeviceKind {
+    match tier {
+        "cuda" => DeviceKind::Cuda,
+        _ => DeviceKind::Software,
+    }
+}
+
 fn again(way: &str, directory: &Path) -> (i32, String) {
+    on("software", way, directory)
+}
+
+fn on(tier: &str, way: &str, directory: &Path) -> (i32, String) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "misbehave", "--ignored", "--nocapture"])
         .env("PARAGPU_TEST_WAY", way)
+        .env("PARAGPU_TEST_TIER", tier)
         .env("PARAGPU_TEST_DIRECTORY", directory)
         .env("PARAGPU_TEST_PARENT", std::process::id().to_string())
         .output()
@@ -185,6 +225,22 @@ fn a_worker_that_is_taken_over_finds_no_way_out() {
     }
 }
 
+/// Without the driver, which only a machine with its GPU has: the same measures.
+#[test]
+fn nor_does_one_with_a_driver() {
+    let directory = prepare();
+    let (code, said) = on("cuda", "nothing", directory.path());
+    assert_eq!(code, OUT, "what a session needs is refused: {said}");
+    for name in CUDA {
+        let (code, said) = on("cuda", name, directory.path());
+        assert_eq!(code, REFUSED, "{name}: {said}");
+    }
+    for file in files(directory.path(), std::process::id()) {
+        let (code, said) = on("cuda", file.to_str().unwrap(), directory.path());
+        assert_eq!(code, FAILED, "{} is read: {said}", file.display());
+    }
+}
+
 #[test]
 #[ignore = "not a test: a worker that is taken over"]
 fn misbehave() {
@@ -196,9 +252,10 @@ fn misbehave() {
         .unwrap()
         .parse()
         .unwrap();
+    let tier = std::env::var("PARAGPU_TEST_TIER").unwrap();
     let own = directory.join("own");
     // As a worker: a thread that is there before the second step.
-    let measures = confine::begin(DeviceKind::Software);
+    let measures = confine::begin(kind(&tier), Calls::Deny);
     let (start, started) = std::sync::mpsc::channel::<()>();
     let thread = std::thread::spawn(move || started.recv());
     confine::finish(&[&own]);

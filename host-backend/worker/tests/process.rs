@@ -70,6 +70,7 @@ impl Worker {
             ordinal,
             image_cache: None,
             image_cache_bytes: 1 << 30,
+            calls: "deny".into(),
             latency: false,
             log: "warn".into(),
             software: Software {
@@ -121,6 +122,7 @@ impl Worker {
         let assign = ToWorker::Assign {
             terms,
             guest: worker::Guest {
+                secured: None,
                 transport,
                 received: 0,
                 pid,

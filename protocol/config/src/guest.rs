@@ -34,10 +34,19 @@ configuration! {
         socket: PathBuf = "/run/paragpu/paragpud.sock".into();
     }
 
-    /// TCP.
+    /// TCP, under mutual TLS 1.3 where the three files are named. `paragpu certificate` makes them.
     [tcp] pub struct Tcp {
         /// The daemon's "host:port"; empty for none.
         address: Address = Address(None);
+        /// Certificates of the authorities (PEM) that a host must have its certificate of. Empty,
+        /// with the next two, for no TLS: a host that other machines reach refuses that.
+        ca: PathBuf = PathBuf::new();
+        /// This VM's certificate and what leads from it to an authority (PEM).
+        certificate: PathBuf = PathBuf::new();
+        /// Its private key (PEM), readable by the users alone that may use the VM's GPUs.
+        key: PathBuf = PathBuf::new();
+        /// The host's name in its certificate; empty: as in `address`.
+        name: String = String::new();
     }
 
     /// A socket between a virtual machine and its host: KVM, VMware, Hyper-V, Firecracker.
@@ -103,6 +112,11 @@ impl Configuration for Guest {
                 "is \"vsock\", but vsock.port names no port".into(),
             ));
         }
+        crate::tls::check(&[
+            ("tcp.ca", &self.tcp.ca),
+            ("tcp.certificate", &self.tcp.certificate),
+            ("tcp.key", &self.tcp.key),
+        ])?;
         Ok(())
     }
 }

@@ -33,6 +33,18 @@ choice! {
     }
 }
 
+choice! {
+    /// Which system calls end a worker with NVIDIA's driver.
+    Calls {
+        /// None.
+        Any = "any",
+        /// Those that lead out of it.
+        Deny = "deny",
+        /// The same; the kernel's log names others that are unusual.
+        Learn = "learn",
+    }
+}
+
 configuration! {
     /// `/etc/paragpu/host.toml`, `/etc/paragpu/host.d/*.toml`, `PARAGPU_HOST_*`.
     pub struct Host {
@@ -55,12 +67,22 @@ configuration! {
         worker: PathBuf = PathBuf::new();
     }
 
-    /// TCP for guests.
+    /// TCP for guests, under mutual TLS 1.3 where the three files are named. `paragpu certificate`
+    /// makes them. A guest's certificate says which VM it is, and what that VM may use.
     [tcp] pub struct Tcp {
         /// Address and port to listen at; empty for none. Port 0 lets the system choose.
         listen: Listen = Listen(None);
-        /// Whether an address that other machines reach is allowed. Connections are neither
-        /// encrypted nor authenticated: only in a network where every machine is trusted.
+        /// Certificates of the authorities (PEM): whoever has a guest's certificate of theirs is
+        /// believed which VM it is. Empty, with the next two, for no TLS.
+        ca: PathBuf = PathBuf::new();
+        /// This host's certificate and what leads from it to an authority (PEM). It names this host as
+        /// the guests' tcp.address does.
+        certificate: PathBuf = PathBuf::new();
+        /// Its private key (PEM), readable by paragpud's user alone.
+        key: PathBuf = PathBuf::new();
+        /// Whether an address that other machines reach is allowed without TLS. Connections are
+        /// neither encrypted nor authenticated then: only in a network where every machine is
+        /// trusted.
         allow_remote: bool = false;
         /// The "host:port" that is told to guests whose session comes here from another host, or
         /// that are to leave their VM's device; empty: the port of `listen`, at the address at
@@ -141,6 +163,15 @@ configuration! {
         reconnect: u32 = 30_000 => 0..=3_600_000;
     }
 
+    /// What confines workers, where that is a choice.
+    [confine] pub struct Confine {
+        /// Which system calls end a worker with NVIDIA's driver: "deny" those that lead out of a
+        /// process, such as ptrace, mount or execve; "learn" the same, and the kernel's log names
+        /// those that a session on the software GPU does not make; "any" none. Workers that start
+        /// afterwards obey a change.
+        cuda_calls: Calls = Calls::Deny;
+    }
+
     /// The software GPU.
     [software] pub struct Software {
         /// How many there are.
@@ -206,6 +237,14 @@ configuration! {
     }
 }
 
+impl Tcp {
+    /// Do guests come under TLS?
+    #[must_use]
+    pub fn is_secured(&self) -> bool {
+        !self.ca.as_os_str().is_empty()
+    }
+}
+
 /// Half of this machine's memory in bytes; 0 where the system does not say.
 fn half_of_memory() -> u64 {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -262,17 +301,25 @@ impl Configuration for Host {
     fn check(&self) -> Result<(), (String, String)> {
         if let Some(address) = self.tcp.listen.0
             && !address.ip().is_loopback()
+            && !self.tcp.is_secured()
             && !self.tcp.allow_remote
         {
             return Err((
                 "tcp.listen".into(),
                 format!(
                     "is {address}, which other machines reach, and connections are neither \
-                     encrypted nor authenticated: listen at 127.0.0.1 or [::1], or set \
+                     encrypted nor authenticated: name tcp.ca, tcp.certificate and tcp.key, which \
+                     `paragpu certificate` makes, listen at 127.0.0.1 or [::1], or set \
                      tcp.allow_remote = true where every machine of the network is trusted"
                 ),
             ));
         }
+        let tcp = [
+            ("tcp.ca", &self.tcp.ca),
+            ("tcp.certificate", &self.tcp.certificate),
+            ("tcp.key", &self.tcp.key),
+        ];
+        crate::tls::check(&tcp)?;
         let migration = &self.migration;
         let files = [
             ("migration.ca", &migration.ca),

@@ -42,6 +42,7 @@ pub mod host;
 mod load;
 mod schema;
 mod setting;
+mod tls;
 
 pub use error::{Error, Origin};
 pub use example::example;

@@ -39,6 +39,9 @@ pub struct Spawn {
     pub image_cache: Option<PathBuf>,
     /// Most bytes of that directory.
     pub image_cache_bytes: u64,
+    /// Which system calls a worker with NVIDIA's driver is refused: `any`,
+    /// `deny` or `learn`.
+    pub calls: String,
     /// Whether the worker measures how long calls take that somebody waits
     /// for.
     pub latency: bool,
@@ -68,7 +71,9 @@ impl Spawn {
             .arg("--image-cache-bytes")
             .arg(self.image_cache_bytes.to_string())
             .arg("--log")
-            .arg(&self.log);
+            .arg(&self.log)
+            .arg("--calls")
+            .arg(&self.calls);
         if self.device == "software" {
             self.software.describe(&mut command);
         }

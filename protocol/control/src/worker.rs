@@ -198,6 +198,19 @@ pub struct Guest {
     pub pid: u32,
     /// Its channel, with [`Transport::Pci`].
     pub channel: Option<Channel>,
+    /// Where TLS protects the connection, how the worker goes on with it.
+    pub secured: Option<Keys>,
+}
+
+/// The state of a secured connection. It holds keys, which nothing shows.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Keys(pub Vec<u8>);
+
+impl std::fmt::Debug for Keys {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{} bytes", self.0.len())
+    }
 }
 
 /// Where in a VM's window a channel is.

@@ -8,7 +8,7 @@ use paragpu_control::counters::{Counters, LATENCIES};
 use paragpu_control::frame::{self, FrameError, HEADER, Message, VERSION};
 use paragpu_control::line::{self, Assembler};
 use paragpu_control::worker::{
-    Again, Channel, FromWorker, Guest, Migrate, Phase, Progress, Report, Route, Step, Terms,
+    Again, Channel, FromWorker, Guest, Keys, Migrate, Phase, Progress, Report, Route, Step, Terms,
     ToWorker,
 };
 use paragpu_protocol::handshake::Transport;
@@ -53,6 +53,7 @@ fn guest() -> impl Strategy<Value = Guest> {
     let channel = proptest::option::of(channel);
     (transport, any::<u64>(), any::<u32>(), channel).prop_map(
         |(transport, received, pid, channel)| Guest {
+            secured: (pid % 2 == 0).then(|| Keys(pid.to_le_bytes().to_vec())),
             transport,
             received,
             pid,

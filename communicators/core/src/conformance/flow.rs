@@ -332,7 +332,7 @@ pub fn oversized_payload_is_refused(factory: &dyn Factory) {
     assert_eq!(expect_frame(&mut *host.receiver).0.kind, 2);
 }
 
-/// Kind 0xffff cannot be sent.
+/// Kind 0xffff cannot be sent. (0xfffe is for the communicators themselves.)
 pub fn reserved_kind_is_refused(factory: &dyn Factory) {
     let (guest, mut host) = factory.connect();
     for sent in [
@@ -341,7 +341,7 @@ pub fn reserved_kind_is_refused(factory: &dyn Factory) {
     ] {
         assert!(matches!(sent, Err(Error::Protocol(_))), "{sent:?}");
     }
-    guest.sender.send(0xfffe, 0, None, &[]).unwrap();
+    guest.sender.send(0xfffd, 0, None, &[]).unwrap();
     guest.sender.flush().unwrap();
-    assert_eq!(expect_frame(&mut *host.receiver).0.kind, 0xfffe);
+    assert_eq!(expect_frame(&mut *host.receiver).0.kind, 0xfffd);
 }

@@ -12,14 +12,54 @@ use std::time::Duration;
 
 use paragpu_communicator::conformance::{Factory, RawGuest};
 use paragpu_communicator::{Connection, Polling};
+use paragpu_communicator_secure::Wear;
+use paragpu_communicator_secure::testing::secured;
 
-use crate::{Options, over};
+use crate::{Options, over, over_secured};
 
 #[derive(Clone, Copy)]
 enum Socket {
     Unix,
     Tcp,
     Vsock,
+}
+
+/// TCP under TLS.
+struct Secure(Wear, Options);
+
+impl Factory for Secure {
+    fn connect(&self) -> (Connection, Connection) {
+        let (guest, host) = pair(Socket::Tcp);
+        let (near, far) = secured(&guest, &host, self.0);
+        (
+            over_secured(guest, self.1, near).unwrap(),
+            over_secured(host, self.1, far).unwrap(),
+        )
+    }
+
+    fn connect_raw(&self) -> (Box<dyn RawGuest>, Connection) {
+        let (guest, host) = pair(Socket::Tcp);
+        let (near, far) = secured(&guest, &host, self.0);
+        let raw = RawSecure(guest, near);
+        (Box::new(raw), over_secured(host, self.1, far).unwrap())
+    }
+}
+
+/// A socket, and what protects its bytes.
+struct RawSecure(OwnedFd, paragpu_communicator_secure::Secured);
+
+impl RawGuest for RawSecure {
+    fn write(&mut self, header: [u8; 16], payload: &[u8]) {
+        let mut records = Vec::new();
+        self.1
+            .sealer
+            .seal(&[&header, payload], &mut records)
+            .unwrap();
+        let mut file = std::fs::File::from(self.0.try_clone().unwrap());
+        file.write_all(&records).unwrap();
+    }
+
+    fn die(self: Box<Self>) {}
 }
 
 struct Streams {
@@ -98,6 +138,68 @@ mod tcp_polling {
 mod tcp_sleeping {
     use super::*;
     paragpu_communicator::conformance_tests!(streams(Socket::Tcp, Duration::ZERO));
+}
+
+mod unix_with_heartbeats {
+    use super::*;
+    paragpu_communicator::conformance_tests!(Streams {
+        socket: Socket::Unix,
+        options: Options {
+            heartbeat: Some(Duration::from_millis(1)),
+            ..Options::default()
+        },
+    });
+}
+
+/// A connection on which nobody says anything is written to, and what is
+/// written says nothing.
+#[test]
+fn silence_is_broken_by_heartbeats() {
+    use std::io::Read;
+    let (guest, host) = pair(Socket::Unix);
+    let options = Options {
+        heartbeat: Some(Duration::from_millis(1)),
+        ..Options::default()
+    };
+    let mut connection = over(host, options).unwrap();
+    let mut guest = std::fs::File::from(guest);
+    for _ in 0..3 {
+        let mut header = [0; 16];
+        guest.read_exact(&mut header).unwrap();
+        assert_eq!(
+            header,
+            [0, 0, 0, 0, 0xfe, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+        );
+        guest.write_all(&header).unwrap();
+    }
+    let soon = std::time::Instant::now() + Duration::from_millis(20);
+    let wait = paragpu_communicator::Wait::Until(soon);
+    assert!(connection.receiver.receive(wait).unwrap().is_none());
+    drop(guest);
+    // Nobody receives, nobody sends: the end is found all the same.
+    while connection.sender.flush().is_ok() {
+        std::thread::yield_now();
+    }
+}
+
+mod tls_polling {
+    use super::*;
+    paragpu_communicator::conformance_tests!(Secure(Wear::Replaceable, Options::default()));
+}
+
+mod tls_small_writes {
+    use super::*;
+    paragpu_communicator::conformance_tests!(Secure(
+        Wear::Lasting,
+        Options {
+            polling: Polling {
+                spin: Duration::ZERO
+            },
+            largest_write: 999,
+            buffer: 0,
+            heartbeat: None,
+        }
+    ));
 }
 
 mod unix_small_writes {

@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Connection, Error as TravelError, Polling, Wait};
 use paragpu_communicator_ring::{pci, shm};
+use paragpu_communicator_secure::{Credentials, Error as SecureError, Files, Handshake, Wear};
 use paragpu_communicator_stream as stream;
-use paragpu_config::guest::{Guest, Vsock};
+use paragpu_communicator_stream::secured::Unmet;
+use paragpu_config::guest::{Guest, Tcp, Vsock};
 use paragpu_config::{Communicator, Setting as _, Spin};
 use paragpu_protocol::codec::{decode_all, encode_all};
 use paragpu_protocol::frame::{Control, MAX_PAYLOAD};
@@ -279,11 +281,14 @@ impl Attempt<'_> {
     }
 
     fn over(&self, socket: OwnedFd) -> Result<Connection, Error> {
-        let options = stream::Options {
+        Ok(stream::over(socket, self.options())?)
+    }
+
+    fn options(&self) -> stream::Options {
+        stream::Options {
             polling: self.polling,
             ..stream::Options::default()
-        };
-        Ok(stream::over(socket, options)?)
+        }
     }
 
     fn unix(&self, path: &Path) -> Result<(Connection, Welcome), Error> {
@@ -299,7 +304,41 @@ impl Attempt<'_> {
                 source: Box::new(error),
             }
         })?;
-        self.stream(socket)
+        match self.config.tcp.ca.as_os_str().is_empty() {
+            true => self.stream(socket),
+            false => self.under_tls(socket.into()),
+        }
+    }
+
+    /// Shows certificates, and says hello.
+    fn under_tls(&self, socket: OwnedFd) -> Result<(Connection, Welcome), Error> {
+        let tcp = &self.config.tcp;
+        let files = Files {
+            section: "tcp",
+            ca: &tcp.ca,
+            certificate: &tcp.certificate,
+            key: &tcp.key,
+        };
+        let credentials = Credentials::load(files, Wear::Replaceable)?;
+        let name = host_name(tcp);
+        let untrusted = |reason: String| Error::Untrusted {
+            name: name.to_owned(),
+            reason,
+        };
+        let client = credentials.client(name).map_err(untrusted)?;
+        let deadline = Some(Instant::now() + PATIENCE);
+        let hello = self.hello(Transport::Stream);
+        let kind = Control::Hello.kind();
+        let met =
+            stream::secured::exchange(&socket, Handshake::new(client), kind, &hello, deadline);
+        let (header, payload, secured) = met.map_err(|unmet| match unmet {
+            Unmet::Secure(SecureError::Plain | SecureError::Ended) => Error::NoTls(name.to_owned()),
+            Unmet::Secure(error) => untrusted(error.to_string()),
+            Unmet::Lost(error) => error.into(),
+        })?;
+        let welcome = answer(header.kind, &payload)?;
+        let connection = stream::over_secured(socket, self.options(), secured)?;
+        Ok((connection, welcome))
     }
 
     fn vsock(&self) -> Result<(Connection, Welcome), Error> {
@@ -364,6 +403,18 @@ impl Attempt<'_> {
         };
         Ok((connection, welcome))
     }
+}
+
+/// What the host's certificate must name.
+fn host_name(tcp: &Tcp) -> &str {
+    if !tcp.name.is_empty() {
+        return &tcp.name;
+    }
+    let address = tcp.address.0.as_deref().unwrap_or_default();
+    let name = address.rsplit_once(':').map_or(address, |(name, _)| name);
+    name.strip_prefix('[')
+        .and_then(|name| name.strip_suffix(']'))
+        .unwrap_or(name)
 }
 
 /// What keeps a guest from its VM's device.

@@ -43,7 +43,7 @@ pub(super) fn examine(report: &mut Report, daemon: u32) {
         note(
             is("Seccomp", "2"),
             "system calls filtered",
-            "of software GPUs only",
+            "see confine.cuda_calls, and its log",
         );
         let daemons = own.as_ref().and_then(|own| own.get("Uid"));
         note(

@@ -24,6 +24,7 @@ pub(super) fn examine(report: &mut Report) {
     };
     report.configuration(SIDE, &loaded);
     pci(report, &loaded.values);
+    super::tls::of_guest(report, &loaded.values);
     libraries(report);
     communicators(report, &loaded.values);
 }

@@ -7,9 +7,12 @@ use paragpu_config::host::{Limits, Shm};
 use paragpu_control::socket::ControlError;
 use paragpu_control::worker::{self, Route, Terms, ToWorker};
 
+use paragpu_communicator_secure::Handshake;
+
 use super::{ACCEPT_PAUSE, Broker, Waiting};
 use crate::handshake::{Asked, Guest, Pending, Progress};
 use crate::listener::{Listener, Peer};
+use crate::protection::Certified;
 use crate::session::{Facts, Session, now};
 use crate::worker::{State, Worker};
 
@@ -23,7 +26,14 @@ impl Broker {
             Ok(None) => return,
             Err(error) => return self.pause_accepting(&error),
         };
-        self.greet(Guest::new(socket, peer));
+        let guest = match (&self.guest_tls, &peer) {
+            (Some(tls), Peer::Remote(_)) => match tls.server() {
+                Ok(server) => Guest::shaking(socket, peer, Handshake::new(server)),
+                Err(reason) => return tracing::error!(reason, "TLS refuses guests"),
+            },
+            _ => Guest::new(socket, peer),
+        };
+        self.greet(guest);
     }
 
     /// Another host's daemon connects.
@@ -130,6 +140,9 @@ impl Broker {
             self.refuse(guest, &reason);
             return;
         }
+        if let Peer::Certified(Certified { identity, .. }) = &guest.peer {
+            self.tenants.certify(identity, &self.host);
+        }
         if asked.hello.token != [0; 16] {
             if let Some((guest, asked)) = self.park(guest, asked) {
                 self.resume(guest, &asked);
@@ -161,10 +174,15 @@ impl Broker {
             self.refuse(guest, &reason);
             return;
         }
-        let quota = u64::from(self.host.sessions_of(&asked.vm));
-        if quota > 0 && self.sessions_of(&asked.vm) >= quota {
+        let certified = self.tenants.certified_sessions(&asked.vm);
+        let quota = match (self.host.sessions_of(&asked.vm), certified) {
+            (0, one) | (one, 0) => one,
+            (one, other) => one.min(other),
+        };
+        if quota > 0 && self.sessions_of(&asked.vm) >= u64::from(quota) {
             let own = self.host.vm.get(&asked.vm).map_or(0, |vm| vm.sessions);
             let key = match own {
+                _ if quota == certified => "the limit in its certificate".to_owned(),
                 0 => "limits.per_vm".to_owned(),
                 _ => format!("vm.{}.sessions", asked.vm),
             };
@@ -200,6 +218,11 @@ impl Broker {
             .values_mut()
             .filter(|session| same(&session.token, &token))
             .min_by_key(|session| session.arrives);
+        if let Some(session) = &found
+            && let Err(reason) = may_resume(&session.facts, &guest.peer, &asked.vm)
+        {
+            return self.refuse(guest, reason);
+        }
         let Some(session) = found.filter(|found| found.facts.ordinal == asked.hello.device) else {
             let guest = match asked.channel {
                 // A device process passes nothing on.
@@ -220,7 +243,7 @@ impl Broker {
             .filter(|worker| !worker.finished && !worker.told)
             .map_or(Err(ControlError::Closed), |worker| {
                 let terms = terms(&session.facts, token, device_count, limits, shm, asked);
-                let guest_is = described(asked);
+                let guest_is = described(&guest, asked);
                 let fds = descriptors(&guest, asked);
                 let control = worker.control.as_ref().ok_or(ControlError::Closed)?;
                 control.try_send(
@@ -252,6 +275,10 @@ impl Broker {
             "session goes on over another connection"
         );
         session.facts.communicator = asked.communicator.to_owned();
+        if let Some(expires) = expiry(&guest.peer) {
+            session.facts.expires = Some(expires);
+            self.notes.renew(&session.facts);
+        }
         let key = session.worker;
         self.followed(key, asked.communicator);
     }
@@ -424,6 +451,7 @@ impl Broker {
             device,
             communicator: asked.communicator.to_owned(),
             begun: now(),
+            expires: expiry(&guest.peer),
         };
         let limits = &self.host.limits;
         let terms = terms(&facts, token, device_count, limits, &self.host.shm, asked);
@@ -435,7 +463,7 @@ impl Broker {
             },
             None => ToWorker::Assign {
                 terms,
-                guest: described(asked),
+                guest: described(guest, asked),
             },
         };
         // Noted first, so that there is no moment at which a session runs
@@ -497,6 +525,36 @@ fn displaced(loser: Option<Pending>) {
     }
 }
 
+/// When a guest's certificate ends.
+fn expiry(peer: &Peer) -> Option<u64> {
+    match peer {
+        Peer::Certified(Certified { identity, .. }) => Some(identity.expires),
+        _ => None,
+    }
+}
+
+/// May whoever is at `peer`, counted as `vm`, go on with the session whose token
+/// it named? A certificate is good for the sessions of its VM. A session that
+/// began under one does not go on over a connection that shows none, unless it
+/// is of the same VM by this host's own knowledge, or of who may end it anyway.
+fn may_resume(facts: &Facts, peer: &Peer, vm: &str) -> Result<(), &'static str> {
+    let own = rustix::process::geteuid().as_raw();
+    let may = match peer {
+        Peer::Certified(_) => facts.vm == vm,
+        _ if facts.expires.is_none() => true,
+        Peer::Remote(_) | Peer::Host { .. } => false,
+        Peer::Local { uid, .. } if *uid == 0 || *uid == own => true,
+        _ => facts.vm == vm,
+    };
+    match may {
+        true => Ok(()),
+        false => Err(
+            "the session that the guest wants to go on with belongs to another VM, by its \
+             certificate",
+        ),
+    }
+}
+
 /// The address at which the other side reached this one.
 fn own_address(socket: &OwnedFd) -> Option<std::net::SocketAddr> {
     rustix::net::getsockname(socket)
@@ -505,8 +563,9 @@ fn own_address(socket: &OwnedFd) -> Option<std::net::SocketAddr> {
 }
 
 /// What a worker is told of a guest.
-fn described(asked: &Asked) -> worker::Guest {
+fn described(guest: &Guest, asked: &Asked) -> worker::Guest {
     worker::Guest {
+        secured: guest.keys(),
         transport: asked.transport,
         received: asked.hello.received,
         pid: asked.hello.pid,

@@ -202,6 +202,7 @@ impl Broker {
             device: self.devices.label(ordinal),
             communicator: "none".into(),
             begun: now(),
+            expires: None,
         };
         let restore = ToWorker::Restore {
             terms: Terms {

@@ -4,7 +4,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::ExitStatus;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use paragpu_control::spawn::{Software, Spawn};
 use paragpu_control::worker::{FromWorker, Report};
@@ -15,6 +15,9 @@ use crate::worker::{State, Worker};
 
 /// Most workers that open a device at the same time.
 const STARTING: usize = 8;
+
+/// How often the clock is looked at for certificates that end.
+const EXPIRY_LOOK: Duration = Duration::from_secs(60);
 
 impl Broker {
     /// Takes up the sessions that an earlier daemon left.
@@ -113,11 +116,12 @@ impl Broker {
             ordinal: self.likely_ordinal(ordinal),
             image_cache: self.host.cache_directory().filter(|path| usable(path)),
             image_cache_bytes: self.host.cache.size.0,
+            calls: self.host.confine.cuda_calls.name().to_owned(),
             latency: self.metrics.is_some(),
             log: self.host.log.level.name().to_owned(),
             software: self.software(),
         };
-        match Worker::start(&spawn, ordinal) {
+        match Worker::start(&self.spawner, &spawn, ordinal) {
             Ok(worker) => {
                 tracing::debug!(
                     worker = worker.pid,
@@ -295,6 +299,38 @@ impl Broker {
             worker.end(Instant::now() + GRACE);
         }
         true
+    }
+
+    /// Ends sessions whose guests' certificates have ended. When to look again.
+    pub(super) fn end_expired(&mut self, now: Instant) -> Option<Instant> {
+        let clock = crate::session::now();
+        let mut next = None;
+        let mut over = Vec::new();
+        for (number, session) in &self.sessions {
+            let Some(expires) = session.facts.expires else {
+                continue;
+            };
+            let left = expires.saturating_sub(clock);
+            let told = self
+                .workers
+                .get(&session.worker)
+                .is_none_or(|worker| worker.told);
+            if left > 0 {
+                // The clock may be set meanwhile.
+                let at = now + Duration::from_secs(left).min(EXPIRY_LOOK);
+                next = Some(next.map_or(at, |next: Instant| next.min(at)));
+            } else if !told {
+                over.push(*number);
+            }
+        }
+        for session in over {
+            tracing::warn!(
+                session,
+                "the certificate of the session's guest has expired"
+            );
+            self.end_session(session);
+        }
+        next
     }
 
     /// Kills workers whose time is over.

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 /// Makes every program that this process starts from now on run without
 /// address-space randomisation (personality(2), `ADDR_NO_RANDOMIZE`), so that
@@ -42,6 +43,26 @@ pub fn close_inherited_on_exec() -> io::Result<()> {
     };
     if result < 0 {
         return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Gives the calling thread a table of descriptors of its own, with the standard
+/// three and this one. The process's other threads keep theirs.
+///
+/// # Errors
+/// What the system says.
+pub fn keep_only(kept: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: what is unsafe of it is that descriptors which others own become
+    // two: this thread owns and uses `kept` alone, and what is closed below is
+    // closed in its own table, where nothing refers to it.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES)? };
+    let kept = kept.as_raw_fd().cast_unsigned();
+    for (first, last) in [(3, kept.saturating_sub(1)), (kept + 1, libc::c_uint::MAX)] {
+        // SAFETY: as above.
+        if first <= last && unsafe { libc::close_range(first, last, 0) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
     }
     Ok(())
 }

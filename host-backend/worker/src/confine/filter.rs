@@ -1,5 +1,7 @@
-//! The system calls of a session on the software GPU. Any other ends the
-//! worker, and its name is in the log.
+//! System calls that end the worker, with their names in the log. On the
+//! software GPU all but those of a session. With NVIDIA's driver, whose calls
+//! differ from version to version, those that lead out of a process and that
+//! nothing needs once its GPU is open.
 
 use std::collections::BTreeMap;
 
@@ -137,32 +139,105 @@ const OLDER: &[libc::c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[libc::c_long] = &[];
 
+/// Ways out of a process: programs, other processes, namespaces, files by
+/// handle, the kernel's own parts, rights.
+const WAYS_OUT: &[libc::c_long] = &[
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_process_madvise,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_move_mount,
+    libc::SYS_open_tree,
+    libc::SYS_mount_setattr,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_quotactl,
+    libc::SYS_acct,
+    libc::SYS_setuid,
+    libc::SYS_setgid,
+    libc::SYS_setreuid,
+    libc::SYS_setregid,
+    libc::SYS_setresuid,
+    libc::SYS_setresgid,
+    libc::SYS_setfsuid,
+    libc::SYS_setfsgid,
+    libc::SYS_setgroups,
+    libc::SYS_capset,
+    libc::SYS_personality,
+    libc::SYS_io_uring_setup,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_keyctl,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
+    libc::SYS_reboot,
+    libc::SYS_syslog,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_clock_adjtime,
+    libc::SYS_adjtimex,
+    libc::SYS_vhangup,
+    libc::SYS_fanotify_init,
+    libc::SYS_lookup_dcookie,
+    libc::SYS_nfsservctl,
+];
+
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// For all threads of the process.
-pub(super) fn apply() -> Result<(), String> {
-    let why = |error: seccompiler::Error| error.to_string();
+/// For all threads of the process: a session's calls, and no others.
+pub(super) fn allow_session() -> Result<(), String> {
     name_refused_calls().map_err(|error| error.to_string())?;
-    let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| error.to_string())?;
     // clone3 has its flags in memory, where no filter sees them. Who is told
     // that there is none takes clone.
     let absent = SeccompAction::Errno(libc::ENOSYS.cast_unsigned());
     let clone3: Rules = [(libc::SYS_clone3, Vec::new())].into();
-    let filters = [
-        SeccompFilter::new(clone3, SeccompAction::Allow, absent, arch),
-        SeccompFilter::new(
-            rules().map_err(|error| error.to_string())?,
-            SeccompAction::Trap,
-            SeccompAction::Allow,
-            arch,
-        ),
-    ];
-    for filter in filters {
-        let filter = filter.map_err(|error| error.to_string())?;
-        let program = BpfProgram::try_from(filter).map_err(|error| error.to_string())?;
-        apply_filter_all_threads(&program).map_err(why)?;
-    }
-    Ok(())
+    apply(clone3, SeccompAction::Allow, absent)?;
+    let session = rules().map_err(|error| error.to_string())?;
+    apply(session, SeccompAction::Trap, SeccompAction::Allow)
+}
+
+/// For all threads of the process, the driver's too: no ways out.
+pub(super) fn deny_ways_out() -> Result<(), String> {
+    name_refused_calls().map_err(|error| error.to_string())?;
+    let ways = WAYS_OUT.iter().map(|call| (*call, Vec::new())).collect();
+    apply(ways, SeccompAction::Allow, SeccompAction::Trap)
+}
+
+/// The kernel's log names calls that a session on the software GPU does not
+/// make: what a driver needs beyond that.
+pub(super) fn log_others() -> Result<(), String> {
+    let session = rules().map_err(|error| error.to_string())?;
+    apply(session, SeccompAction::Log, SeccompAction::Allow)
+}
+
+fn apply(rules: Rules, others: SeccompAction, these: SeccompAction) -> Result<(), String> {
+    let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| error.to_string())?;
+    let filter = SeccompFilter::new(rules, others, these, arch);
+    let filter = filter.map_err(|error| error.to_string())?;
+    let program = BpfProgram::try_from(filter).map_err(|error| error.to_string())?;
+    apply_filter_all_threads(&program).map_err(|error: seccompiler::Error| error.to_string())
 }
 
 fn rules() -> Result<Rules, seccompiler::BackendError> {

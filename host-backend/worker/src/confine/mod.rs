@@ -15,7 +15,7 @@ mod privileges;
 
 use std::path::Path;
 
-use crate::arguments::DeviceKind;
+use crate::arguments::{Calls, DeviceKind};
 
 /// What holds for a worker, and why something does not.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Measure {
 
 /// The first step: of the calling thread, and of those that it starts.
 #[must_use]
-pub fn begin(kind: DeviceKind) -> Vec<Measure> {
+pub fn begin(kind: DeviceKind, calls: Calls) -> Vec<Measure> {
     let mut all = vec![
         Measure::new("first to die when memory runs out", privileges::die_first()),
         Measure::new("not dumpable", privileges::not_dumpable()),
@@ -57,12 +57,20 @@ pub fn begin(kind: DeviceKind) -> Vec<Measure> {
         files::no_programs(),
     ));
     // The calls of NVIDIA's driver differ from version to version.
-    if kind == DeviceKind::Software {
-        all.push(Measure::new(
+    all.push(match kind {
+        DeviceKind::Software => Measure::new(
             "no system calls but those of a session",
-            filter::apply(),
-        ));
-    }
+            filter::allow_session(),
+        ),
+        DeviceKind::Cuda => Measure::new(
+            "no system calls that lead out",
+            match calls {
+                Calls::Any => Err("confine.cuda_calls is \"any\"".into()),
+                Calls::Deny => filter::deny_ways_out(),
+                Calls::Learn => filter::deny_ways_out().and_then(|()| filter::log_others()),
+            },
+        ),
+    });
     tell(&all);
     all
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use paragpu_communicator::{Connection, Error, Receiver};
 use paragpu_communicator_ring::shm;
+use paragpu_communicator_secure::Secured;
 use paragpu_communicator_stream::{self as stream, handshake};
 use paragpu_protocol::codec::{decode_all, encode_all};
 use paragpu_protocol::frame::Control;
@@ -195,6 +196,12 @@ impl Destination {
                 Kind::Connection => {
                     let record: ConnectionRecord<'_> = decode_all(payload)?;
                     let (transport, unfinished) = (record.transport, record.unfinished.0.to_vec());
+                    let secured = match record.secured.0 {
+                        [] => None,
+                        state => Some(Secured::from_state(state).map_err(|error| {
+                            StateError::Impossible(format!("the connection: {error}"))
+                        })?),
+                    };
                     let channel = Channel {
                         number: record.channel,
                         offset: record.offset,
@@ -202,7 +209,7 @@ impl Destination {
                         lists: record.lists,
                     };
                     session.settle(&mut self.filling)?;
-                    self.take_connection(session, transport, channel, &unfinished)?;
+                    self.take_connection(session, transport, channel, (&unfinished, secured))?;
                     self.answer(Kind::Ready, &[])?;
                 }
                 Kind::Await => {
@@ -338,7 +345,7 @@ impl Destination {
         session: &mut Session,
         transport: u8,
         channel: Channel,
-        unfinished: &[u8],
+        rest: (&[u8], Option<Secured>),
     ) -> Result<(), StateError> {
         let came = self.receive_descriptors()?;
         let transport = Transport::try_from(transport)
@@ -367,7 +374,7 @@ impl Destination {
         }
         let window = session.gpu.regions().window;
         let window = (session.host.pinned() == Pinned::Window).then_some(window);
-        let mut connection = attach(transport, fds, channel, unfinished, window)?;
+        let mut connection = attach(transport, fds, channel, rest, window)?;
         connection.window.take_if(|_| window.is_none());
         *handover::current() = Some(Handover {
             transport,
@@ -418,7 +425,7 @@ fn attach(
     transport: Transport,
     fds: Vec<OwnedFd>,
     channel: Channel,
-    unfinished: &[u8],
+    (unfinished, secured): (&[u8], Option<Secured>),
     window_address: Option<u64>,
 ) -> Result<Connection, StateError> {
     let mut fds = fds.into_iter();
@@ -432,7 +439,9 @@ fn attach(
         ..shm::Options::default()
     };
     let attached = match transport {
-        Transport::Stream => stream::take_over(next()?, stream::Options::default(), unfinished),
+        Transport::Stream => {
+            stream::take_over(next()?, stream::Options::default(), unfinished, secured)
+        }
         Transport::Shm => {
             let ends = shm::GuestEnds {
                 memory: next()?,

@@ -11,14 +11,17 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use paragpu_communicator_secure::rustls::Connection as Tls;
+use paragpu_communicator_secure::{Credentials, Error, Handshake, Secured};
 use paragpu_communicator_stream::handshake::{receive_exact_frame, send_frame};
 use paragpu_control::counters::Counters;
 use paragpu_control::socket::{Control, Inbox};
 use paragpu_control::spawn::{Software, Spawn};
-use paragpu_control::worker::{FromWorker, Guest, Route, Terms, ToWorker};
+use paragpu_control::worker::{FromWorker, Guest, Keys, Route, Terms, ToWorker};
 use paragpu_protocol::codec::{Text, decode_all, encode_all};
-use paragpu_protocol::frame::{Control as Frame, MAX_PAYLOAD};
+use paragpu_protocol::frame::{Control as Frame, FrameHeader, HEADER_LEN, MAX_PAYLOAD};
 use paragpu_protocol::handshake::{Hello, Refusal, VERSION};
+use rustix::event::{PollFd, PollFlags, poll};
 
 const TOKEN: [u8; 16] = [9; 16];
 
@@ -44,6 +47,11 @@ impl Drop for Host {
 
 impl Host {
     pub fn start(ordinal: u32) -> Self {
+        Self::start_under(ordinal, None)
+    }
+
+    /// Takes guests under TLS, where credentials are given.
+    pub fn start_under(ordinal: u32, tls: Option<Credentials>) -> Self {
         let spawn = Spawn {
             program: PathBuf::from(env!("CARGO_BIN_EXE_paragpu-worker")),
             device: "software".into(),
@@ -51,6 +59,7 @@ impl Host {
             ordinal,
             image_cache: None,
             image_cache_bytes: 1 << 30,
+            calls: "deny".into(),
             latency: false,
             log: "error".into(),
             software: Software {
@@ -82,19 +91,23 @@ impl Host {
         let to = Arc::clone(&control);
         let watcher: Arc<Mutex<Option<Watcher>>> = Arc::default();
         let seen_by = Arc::clone(&watcher);
+        let under = tls.clone();
         std::thread::spawn(move || {
             for socket in unix.incoming() {
                 let socket = OwnedFd::from(socket.unwrap());
                 if let Some(watch) = &*seen_by.lock().unwrap() {
                     watch(socket.try_clone().unwrap());
                 }
-                admit(&to, ordinal, socket);
+                // Where who cuts TCP connections goes on.
+                let tls = under.as_ref().map(|tls| tls.server().unwrap());
+                admit(&to, ordinal, socket, tls);
             }
         });
         let to = Arc::clone(&control);
         std::thread::spawn(move || {
             for socket in tcp.incoming() {
-                admit(&to, ordinal, socket.unwrap().into());
+                let tls = tls.as_ref().map(|tls| tls.server().unwrap());
+                admit(&to, ordinal, socket.unwrap().into(), tls);
             }
         });
         Self {
@@ -146,9 +159,15 @@ impl Host {
 }
 
 /// One connection, from its hello to the worker.
-fn admit(control: &Control, ordinal: u32, socket: OwnedFd) {
+fn admit(control: &Control, ordinal: u32, socket: OwnedFd, tls: Option<Tls>) {
     let soon = Some(Instant::now() + Duration::from_secs(10));
-    let Ok((_, payload)) = receive_exact_frame(&socket, MAX_PAYLOAD, soon) else {
+    let first = match tls {
+        None => receive_exact_frame(&socket, MAX_PAYLOAD, soon)
+            .ok()
+            .map(|(_, payload)| (payload, None)),
+        Some(tls) => first_under_tls(&socket, tls),
+    };
+    let Some((payload, secured)) = first else {
         return; // Cut inside its hello.
     };
     let hello: Hello = decode_all(&payload).unwrap();
@@ -168,6 +187,7 @@ fn admit(control: &Control, ordinal: u32, socket: OwnedFd) {
         received: hello.received,
         pid: hello.pid,
         channel: None,
+        secured: secured.map(|secured| Keys(secured.state())),
     };
     let message = if hello.token == [0; 16] {
         ToWorker::Assign { terms, guest }
@@ -184,5 +204,32 @@ fn admit(control: &Control, ordinal: u32, socket: OwnedFd) {
         let told: Result<(), io::Error> =
             send_frame(&socket, kind, 0, 0, &refusal, soon).map_err(io::Error::other);
         drop(told);
+    }
+}
+
+/// A hello under TLS; `None` where the connection is cut inside it.
+fn first_under_tls(socket: &OwnedFd, tls: Tls) -> Option<(Vec<u8>, Option<Secured>)> {
+    let mut handshake = Handshake::new(tls);
+    let mut bytes = Vec::new();
+    loop {
+        let wanted = match bytes.split_first_chunk::<HEADER_LEN>() {
+            None => HEADER_LEN - bytes.len(),
+            Some((header, payload)) => {
+                let length = FrameHeader::from_bytes(header).unwrap().payload_len();
+                if payload.len() == length {
+                    let payload = payload.to_vec();
+                    return Some((payload, Some(handshake.finish().unwrap())));
+                }
+                length - payload.len()
+            }
+        };
+        match handshake.read(socket, wanted, &mut bytes) {
+            Ok(_) => {}
+            Err(Error::Io(rustix::io::Errno::AGAIN)) => {
+                let mut fds = [PollFd::new(socket, PollFlags::IN)];
+                poll(&mut fds, None).unwrap();
+            }
+            Err(_) => return None,
+        }
     }
 }

@@ -12,12 +12,14 @@ mod load;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use cutter::Cutter;
 use host::Host;
 use load::Load;
 use paragpu_client::Session;
+use paragpu_communicator_secure::issue::Authority;
+use paragpu_communicator_secure::{Credentials, Files, Identity, Wear};
 use paragpu_config::Communicator;
 use paragpu_config::guest::Guest;
 
@@ -81,11 +83,15 @@ fn by(communicator: Communicator) -> Guest {
 }
 
 fn survives_cuts(communicator: Communicator) {
+    survives_cuts_of(by(communicator), None);
+}
+
+fn survives_cuts_of(mut config: Guest, tls: Option<Credentials>) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let device = device();
-    let host = Host::start(device);
+    let host = Host::start_under(device, tls);
+    let communicator = config.communicator;
     let cutter = Cutter::start(&host, seed(), communicator);
-    let mut config = by(communicator);
     config.unix.socket = cutter.path();
     config.shm.socket = cutter.path();
     config.tcp.address.0 = Some(cutter.address());
@@ -112,6 +118,37 @@ fn unix_cut_at_random_bytes() {
 #[test]
 fn tcp_cut_at_random_bytes() {
     survives_cuts(Communicator::Tcp);
+}
+
+#[test]
+fn tls_cut_at_random_bytes() {
+    for wear in [Wear::Replaceable, Wear::Lasting] {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = Authority::open(directory.path()).unwrap();
+        let until = SystemTime::now() + Duration::from_secs(3600);
+        let identity = Identity {
+            vm: "vm".into(),
+            memory: 0,
+            sessions: 0,
+            expires: until
+                .duration_since(SystemTime::UNIX_EPOCH)
+                .unwrap()
+                .as_secs(),
+        };
+        let guest = authority.guest(&identity).unwrap();
+        let host = authority.host(&["127.0.0.1".into()], until).unwrap();
+        let files = Files {
+            section: "tcp",
+            ca: &host.ca,
+            certificate: &host.certificate,
+            key: &host.key,
+        };
+        let mut config = by(Communicator::Tcp);
+        config.tcp.ca = guest.ca;
+        config.tcp.certificate = guest.certificate;
+        config.tcp.key = guest.key;
+        survives_cuts_of(config, Some(Credentials::load(files, wear).unwrap()));
+    }
 }
 
 #[test]

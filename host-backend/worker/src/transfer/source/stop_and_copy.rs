@@ -58,7 +58,8 @@ impl Source {
         if !self.local {
             return self.leave_alone();
         }
-        self.pass_connection(session, &receiver.unfinished())?;
+        let secured = receiver.secured().unwrap_or_default();
+        self.pass_connection(session, &secured, &receiver.unfinished())?;
         self.peer.expect(Kind::Ready)?;
         self.reached("the connection is there");
         Ok(())
@@ -186,7 +187,12 @@ impl Source {
     }
 
     /// Passes the stopped session's connection on.
-    fn pass_connection(&mut self, session: &Session, unfinished: &[u8]) -> Result<(), StateError> {
+    fn pass_connection(
+        &mut self,
+        session: &Session,
+        secured: &[u8],
+        unfinished: &[u8],
+    ) -> Result<(), StateError> {
         let current = handover::current();
         let Some(current) = current.as_ref() else {
             return Err(StateError::Impossible(
@@ -206,6 +212,7 @@ impl Source {
             offset: channel.offset,
             size: channel.size,
             lists: channel.lists,
+            secured: Bytes(secured),
             unfinished: Bytes(unfinished),
         };
         let tail = record.encode(&mut head);

@@ -1,0 +1,165 @@
+//! Certificates and keys, from files.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::client::Resumption;
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring::{cipher_suite, default_provider};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{
+    ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection,
+};
+
+use crate::CertificateError;
+
+/// The three files of one side, as its configuration names them.
+#[derive(Debug, Clone, Copy)]
+pub struct Files<'a> {
+    /// The settings' section, for messages: `tcp`.
+    pub section: &'a str,
+    /// Certificates of the authorities that the other side must be of.
+    pub ca: &'a Path,
+    /// This side's certificate, and what leads from it to an authority.
+    pub certificate: &'a Path,
+    /// Its private key.
+    pub key: &'a Path,
+}
+
+/// Which ciphers a connection may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wear {
+    /// The fastest. A connection ends after 2^24 records in one direction, and
+    /// its session goes on over another one.
+    Replaceable,
+    /// Those whose keys are never used up, for a connection that no other can
+    /// replace.
+    Lasting,
+}
+
+/// Both roles of one side: it shows its certificate, and believes those of its
+/// authorities only. TLS 1.3 and nothing before it; each connection shows the
+/// certificates anew.
+#[derive(Debug, Clone)]
+pub struct Credentials {
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+}
+
+impl Credentials {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// [`CertificateError`].
+    pub fn load(files: Files<'_>, wear: Wear) -> Result<Self, CertificateError> {
+        let roots = Arc::new(authorities(&files)?);
+        let failed = refused(&files, "certificate", files.certificate);
+        let chain = certificates(files.certificate).map_err(|reason| failed(&reason))?;
+        let key = private_key(&files)?;
+        let provider = Arc::new(provider(wear));
+        let versions = &[&rustls::version::TLS13];
+        let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(versions)
+            .map_err(|error| failed(&error))?
+            .with_root_certificates(Arc::clone(&roots))
+            .with_client_auth_cert(chain.clone(), key.clone_key())
+            .map_err(|error| failed(&error))?;
+        client.resumption = Resumption::disabled();
+        client.enable_secret_extraction = true;
+        let trusted = refused(&files, "ca", files.ca);
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
+            .build()
+            .map_err(|error| trusted(&error))?;
+        let mut server = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(versions)
+            .map_err(|error| failed(&error))?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(chain, key)
+            .map_err(|error| failed(&error))?;
+        server.session_storage = Arc::new(NoServerSessionStorage {});
+        server.send_tls13_tickets = 0;
+        server.enable_secret_extraction = true;
+        Ok(Self {
+            client: Arc::new(client),
+            server: Arc::new(server),
+        })
+    }
+
+    /// The end that connected, to a machine of this name or address.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn client(&self, name: &str) -> Result<Connection, String> {
+        let name = ServerName::try_from(name.to_owned())
+            .map_err(|_| format!("{name:?} is neither a host's name nor an address"))?;
+        ClientConnection::new(Arc::clone(&self.client), name)
+            .map(Connection::from)
+            .map_err(|error| error.to_string())
+    }
+
+    /// The end that was connected to.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn server(&self) -> Result<Connection, String> {
+        ServerConnection::new(Arc::clone(&self.server))
+            .map(Connection::from)
+            .map_err(|error| error.to_string())
+    }
+}
+
+fn provider(wear: Wear) -> CryptoProvider {
+    // Both have keys of 32 bytes, as `Secured` expects.
+    let lasting = cipher_suite::TLS13_CHACHA20_POLY1305_SHA256;
+    CryptoProvider {
+        cipher_suites: match wear {
+            Wear::Replaceable => vec![cipher_suite::TLS13_AES_256_GCM_SHA384, lasting],
+            Wear::Lasting => vec![lasting],
+        },
+        ..default_provider()
+    }
+}
+
+fn refused<'a>(
+    files: &Files<'_>,
+    key: &str,
+    path: &'a Path,
+) -> impl Fn(&dyn std::fmt::Display) -> CertificateError + use<'a> {
+    let key = format!("{}.{key}", files.section);
+    move |reason| CertificateError {
+        key: key.clone(),
+        path: PathBuf::from(path),
+        reason: reason.to_string(),
+    }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let list = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| error.to_string())?;
+    if list.is_empty() {
+        return Err("it holds no certificate in PEM form".into());
+    }
+    Ok(list)
+}
+
+fn authorities(files: &Files<'_>) -> Result<RootCertStore, CertificateError> {
+    let failed = refused(files, "ca", files.ca);
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(files.ca).map_err(|reason| failed(&reason))? {
+        roots.add(certificate).map_err(|error| failed(&error))?;
+    }
+    Ok(roots)
+}
+
+fn private_key(files: &Files<'_>) -> Result<PrivateKeyDer<'static>, CertificateError> {
+    let failed = refused(files, "key", files.key);
+    let file = std::fs::metadata(files.key).map_err(|error| failed(&error))?;
+    if file.mode() & 0o077 != 0 {
+        return Err(failed(&"others may read it: chmod 600"));
+    }
+    PrivateKeyDer::from_pem_file(files.key).map_err(|error| failed(&error))
+}

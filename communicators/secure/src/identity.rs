@@ -1,0 +1,204 @@
+//! Which VM a guest's certificate is for, and what it may use.
+//!
+//! A certificate says so in one name of the kind URI:
+//! `paragpu:vm/NAME?memory=BYTES&sessions=COUNT`. What is left out is not
+//! limited by the certificate. Whatever else such a URI names is an error: a
+//! limit that this release does not know must not be passed over.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::Path;
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+/// What a certificate says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Described {
+    /// The hosts that it names: names and addresses.
+    pub names: Vec<String>,
+    /// The VM that it names.
+    pub identity: Option<Identity>,
+    /// When it ends, in seconds since 1970.
+    pub expires: u64,
+}
+
+/// What the first certificate of a file says.
+///
+/// # Errors
+/// One clause.
+pub fn describe(path: &Path) -> Result<Described, String> {
+    let certificate = CertificateDer::from_pem_file(path).map_err(|error| error.to_string())?;
+    let (_, parsed) = X509Certificate::from_der(&certificate)
+        .map_err(|error| format!("cannot be read: {error}"))?;
+    let names = parsed
+        .subject_alternative_name()
+        .map_err(|error| format!("has names that cannot be read: {error}"))?;
+    let names = names.iter().flat_map(|names| &names.value.general_names);
+    let names = names.filter_map(|name| match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => address(bytes),
+        _ => None,
+    });
+    Ok(Described {
+        names: names.collect(),
+        identity: Identity::of(&certificate)?,
+        expires: u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0),
+    })
+}
+
+fn address(bytes: &[u8]) -> Option<String> {
+    let four = <[u8; 4]>::try_from(bytes).map(|four| IpAddr::from(four).to_string());
+    let sixteen = || <[u8; 16]>::try_from(bytes).map(|it| IpAddr::from(it).to_string());
+    four.or_else(|_| sixteen()).ok()
+}
+
+const SCHEME: &str = "paragpu:vm/";
+/// Most bytes of a VM's name.
+const MOST_NAME: usize = 64;
+
+/// What a guest's certificate says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The VM's name.
+    pub vm: String,
+    /// Device memory of all its sessions together, in bytes; 0 for no limit.
+    pub memory: u64,
+    /// Sessions at once; 0 for no limit.
+    pub sessions: u32,
+    /// When it ends, in seconds since 1970; 0 for never.
+    pub expires: u64,
+}
+
+impl Identity {
+    /// That of a certificate; `None` for one that is no guest's.
+    ///
+    /// # Errors
+    /// One clause.
+    pub fn of(certificate: &CertificateDer<'_>) -> Result<Option<Self>, String> {
+        let (_, certificate) = X509Certificate::from_der(certificate)
+            .map_err(|error| format!("cannot be read: {error}"))?;
+        let names = certificate
+            .subject_alternative_name()
+            .map_err(|error| format!("has names that cannot be read: {error}"))?;
+        let uris = names.iter().flat_map(|names| &names.value.general_names);
+        let mut uris = uris.filter_map(|name| match name {
+            GeneralName::URI(uri) => uri.strip_prefix(SCHEME),
+            _ => None,
+        });
+        let Some(uri) = uris.next() else {
+            return Ok(None);
+        };
+        if uris.next().is_some() {
+            return Err("names two VMs".into());
+        }
+        let expires = certificate.validity().not_after.timestamp();
+        let expires = u64::try_from(expires).unwrap_or(1);
+        Self::read(uri, expires).map(Some)
+    }
+
+    fn read(uri: &str, expires: u64) -> Result<Self, String> {
+        let (vm, limits) = uri.split_once('?').unwrap_or((uri, ""));
+        check_name(vm)?;
+        let mut identity = Self {
+            vm: vm.to_owned(),
+            memory: 0,
+            sessions: 0,
+            expires,
+        };
+        let mut seen = BTreeSet::new();
+        for limit in limits.split('&').filter(|limit| !limit.is_empty()) {
+            let (key, value) = limit.split_once('=').unwrap_or((limit, ""));
+            let number = value.parse::<u64>().ok();
+            match (key, number) {
+                _ if !seen.insert(key) => return Err(format!("limits {key:?} twice")),
+                ("memory", Some(bytes)) => identity.memory = bytes,
+                ("sessions", Some(count)) => {
+                    identity.sessions = u32::try_from(count).unwrap_or(u32::MAX);
+                }
+                _ => {
+                    return Err(format!(
+                        "has a limit {limit:?} that this release does not know"
+                    ));
+                }
+            }
+        }
+        Ok(identity)
+    }
+
+    /// The name by which a certificate says this; [`expires`](Self::expires) is
+    /// the certificate's own.
+    ///
+    /// # Errors
+    /// One clause: the VM's name does not fit.
+    pub fn uri(&self) -> Result<String, String> {
+        check_name(&self.vm)?;
+        let limits = [
+            ("memory", self.memory),
+            ("sessions", u64::from(self.sessions)),
+        ];
+        let limits: Vec<String> = limits
+            .iter()
+            .filter(|(_, value)| *value != 0)
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
+        let query = if limits.is_empty() { "" } else { "?" };
+        Ok(format!("{SCHEME}{}{query}{}", self.vm, limits.join("&")))
+    }
+}
+
+/// A VM's name as a certificate may have it.
+fn check_name(vm: &str) -> Result<(), String> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-~".contains(&byte);
+    let fits = (1..=MOST_NAME).contains(&vm.len()) && vm.bytes().all(plain);
+    // A name such as 10.0.0.2 would be an address's.
+    if !fits || vm.parse::<IpAddr>().is_ok() {
+        let start: String = vm.chars().take(MOST_NAME).collect();
+        return Err(format!(
+            "names the VM {start:?}: a name has 1 to {MOST_NAME} letters, digits and . _ - ~, and \
+             is no address"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_uri_says_is_read_again() {
+        for (memory, sessions) in [(0, 0), (8 << 30, 0), (0, 3), (1, 1)] {
+            let identity = Identity {
+                vm: "vm-1.example_~".into(),
+                memory,
+                sessions,
+                expires: 7,
+            };
+            let uri = identity.uri().unwrap();
+            let read = Identity::read(uri.strip_prefix(SCHEME).unwrap(), 7);
+            assert_eq!(read, Ok(identity));
+        }
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        for uri in [
+            "",
+            "?memory=1",
+            "10.0.0.1",
+            "a b",
+            "a/b",
+            "a?memory=x",
+            "a?memory=1&memory=2",
+            "a?memory",
+            "a?gpus=1",
+            "a?memory=99999999999999999999",
+        ] {
+            assert!(Identity::read(uri, 1).is_err(), "{uri}");
+        }
+        assert!(Identity::read(&"x".repeat(65), 1).is_err());
+    }
+}

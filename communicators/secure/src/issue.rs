@@ -1,0 +1,201 @@
+//! Makes an authority and certificates of it.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rcgen::string::Ia5String;
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, SanType,
+};
+
+use crate::Identity;
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long an authority is good.
+const AUTHORITY: Duration = Duration::from_secs(20 * 365 * 24 * 60 * 60);
+
+/// Why there is no certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum IssueError {
+    /// A file or directory cannot be used.
+    #[error("cannot use {}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A key or a name does not fit.
+    #[error("{}: {reason}", path.display())]
+    Unusable {
+        /// The file that it was of, or was to become.
+        path: PathBuf,
+        /// One clause.
+        reason: String,
+    },
+}
+
+/// An authority in a directory: `ca.pem` and `ca.key`.
+#[derive(Debug)]
+pub struct Authority {
+    directory: PathBuf,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// A certificate and its key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Issued {
+    /// The authority's certificate.
+    pub ca: PathBuf,
+    /// The certificate.
+    pub certificate: PathBuf,
+    /// Its key, readable by its owner alone.
+    pub key: PathBuf,
+}
+
+impl Authority {
+    /// The one in `directory`, which is made where it is not there.
+    ///
+    /// # Errors
+    /// [`IssueError`].
+    pub fn open(directory: &Path) -> Result<Self, IssueError> {
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)
+            .map_err(failed(directory))?;
+        let directory = std::path::absolute(directory).map_err(failed(directory))?;
+        let (ca, ca_key) = (directory.join("ca.pem"), directory.join("ca.key"));
+        if !ca.exists() {
+            let key = KeyPair::generate().map_err(unusable(&ca))?;
+            let mut params = authority();
+            (params.not_before, params.not_after) = span(SystemTime::now() + AUTHORITY);
+            let certificate = params.self_signed(&key).map_err(unusable(&ca))?;
+            write(&ca_key, &key.serialize_pem(), 0o600)?;
+            write(&ca, &certificate.pem(), 0o644)?;
+        }
+        let key = std::fs::read_to_string(&ca_key).map_err(failed(&ca_key))?;
+        let key = KeyPair::from_pem(&key).map_err(unusable(&ca_key))?;
+        let certificate = std::fs::read_to_string(&ca).map_err(failed(&ca))?;
+        let issuer = Issuer::from_ca_cert_pem(&certificate, key).map_err(unusable(&ca))?;
+        Ok(Self { directory, issuer })
+    }
+
+    /// A host's certificate, for these names and addresses: it takes guests and
+    /// sessions, and sends sessions. The files are named after the first.
+    ///
+    /// # Errors
+    /// [`IssueError`].
+    pub fn host(&self, names: &[String], until: SystemTime) -> Result<Issued, IssueError> {
+        let name = names.first().map_or("", String::as_str);
+        let params = CertificateParams::new(names).map_err(unusable(Path::new(name)))?;
+        let usages = [
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        self.issue(name, params, &usages, until)
+    }
+
+    /// A guest's certificate. It proves which VM a guest is of, and no more: no
+    /// host takes a session from its holder, and no guest takes its holder for a
+    /// host. The files are named after the VM.
+    ///
+    /// # Errors
+    /// [`IssueError`].
+    pub fn guest(&self, identity: &Identity) -> Result<Issued, IssueError> {
+        let refused = |reason| IssueError::Unusable {
+            path: identity.vm.clone().into(),
+            reason,
+        };
+        let uri = identity.uri().map_err(refused)?;
+        let mut params = CertificateParams::default();
+        let uri = Ia5String::try_from(uri).map_err(unusable(Path::new(&identity.vm)))?;
+        params.subject_alt_names = vec![SanType::URI(uri)];
+        let until = SystemTime::UNIX_EPOCH + Duration::from_secs(identity.expires);
+        let usages = [ExtendedKeyUsagePurpose::ClientAuth];
+        self.issue(&identity.vm, params, &usages, until)
+    }
+
+    fn issue(
+        &self,
+        name: &str,
+        mut params: CertificateParams,
+        usages: &[ExtendedKeyUsagePurpose],
+        until: SystemTime,
+    ) -> Result<Issued, IssueError> {
+        if name.is_empty() || name == "ca" || name.starts_with('.') || name.contains(['/', '\0']) {
+            return Err(IssueError::Unusable {
+                path: name.into(),
+                reason: "no files can be named after it".into(),
+            });
+        }
+        let issued = Issued {
+            ca: self.directory.join("ca.pem"),
+            certificate: self.directory.join(format!("{name}.pem")),
+            key: self.directory.join(format!("{name}.key")),
+        };
+        let path = issued.certificate.as_path();
+        params.distinguished_name = called(name);
+        // Some programs that check certificates insist on it (RFC 5280, 4.2.1.1).
+        params.use_authority_key_identifier_extension = true;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = usages.to_vec();
+        (params.not_before, params.not_after) = span(until);
+        let key = KeyPair::generate().map_err(unusable(path))?;
+        let signed = params.signed_by(&key, &self.issuer);
+        let certificate = signed.map_err(unusable(path))?;
+        write(&issued.key, &key.serialize_pem(), 0o600)?;
+        write(&issued.certificate, &certificate.pem(), 0o644)?;
+        Ok(issued)
+    }
+}
+
+fn authority() -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = called("paragpu authority");
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
+}
+
+fn called(name: &str) -> DistinguishedName {
+    let mut called = DistinguishedName::new();
+    called.push(DnType::CommonName, name);
+    called
+}
+
+/// From a day ago, for clocks that differ.
+fn span<T: From<SystemTime>>(until: SystemTime) -> (T, T) {
+    let from = SystemTime::now().min(until) - DAY;
+    (from.into(), until.into())
+}
+
+/// Writes a new file; one that is there stays, and is an error.
+fn write(path: &Path, text: &str, mode: u32) -> Result<(), IssueError> {
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(path)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .map_err(failed(path))
+}
+
+fn failed(path: &Path) -> impl FnOnce(std::io::Error) -> IssueError + use<'_> {
+    |source| IssueError::File {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+fn unusable(path: &Path) -> impl FnOnce(rcgen::Error) -> IssueError + use<'_> {
+    move |error| IssueError::Unusable {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    }
+}

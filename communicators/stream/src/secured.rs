@@ -1,0 +1,124 @@
+//! Single frames under TLS, before a connection is made of the socket.
+
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use paragpu_communicator::Error;
+use paragpu_communicator_secure::{Error as SecureError, Handshake, Secured};
+use paragpu_protocol::frame::{FrameHeader, HEADER_LEN, MAX_PAYLOAD};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+
+use crate::handshake::await_ready;
+use crate::seal::broken;
+
+/// Why a guest and its host did not meet.
+#[derive(Debug)]
+pub enum Unmet {
+    /// They do not trust each other, or one does not speak TLS.
+    Secure(SecureError),
+    /// The connection failed.
+    Lost(Error),
+}
+
+fn unmet(error: SecureError) -> Unmet {
+    match error {
+        SecureError::Io(errno @ (Errno::CONNRESET | Errno::PIPE)) => {
+            Unmet::Lost(Error::io("the host closed the connection", errno))
+        }
+        SecureError::Io(errno) => Unmet::Lost(Error::io("cannot use the socket", errno)),
+        error => Unmet::Secure(error),
+    }
+}
+
+/// Writes one frame, waiting until `deadline` at most.
+///
+/// # Errors
+/// As [`send_frame`](crate::handshake::send_frame).
+pub fn send_frame(
+    socket: impl AsFd,
+    secured: &mut Secured,
+    kind: u16,
+    payload: &[u8],
+    deadline: Option<Instant>,
+) -> Result<(), Error> {
+    let header = header(kind, payload)?;
+    let mut records = Vec::new();
+    secured
+        .sealer
+        .seal(&[&header, payload], &mut records)
+        .map_err(broken)?;
+    let mut left = records.as_slice();
+    while !left.is_empty() {
+        match send(&socket, left, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(count) => left = left.get(count..).unwrap_or(&[]),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => await_ready(socket.as_fd(), PollFlags::OUT, deadline)?,
+            Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => return Err(Error::Closed),
+            Err(errno) => return Err(Error::io("cannot write to the socket", errno)),
+        }
+    }
+    Ok(())
+}
+
+fn header(kind: u16, payload: &[u8]) -> Result<[u8; HEADER_LEN], Error> {
+    FrameHeader::new(kind, 0, 0, payload.len())
+        .map(|header| header.to_bytes())
+        .map_err(|error| Error::protocol(error.to_string()))
+}
+
+/// Shakes hands, sends one frame, and receives the answer, waiting until
+/// `deadline` at most.
+///
+/// # Errors
+/// [`Unmet`].
+pub fn exchange(
+    socket: impl AsFd,
+    mut handshake: Handshake,
+    kind: u16,
+    payload: &[u8],
+    deadline: Option<Instant>,
+) -> Result<(FrameHeader, Vec<u8>, Secured), Unmet> {
+    let socket = socket.as_fd();
+    let mut frame = header(kind, payload).map_err(Unmet::Lost)?.to_vec();
+    frame.extend_from_slice(payload);
+    let ready = |what| await_ready(socket, what, deadline).map_err(Unmet::Lost);
+    let mut sent = handshake.write(socket, &frame);
+    let mut answer = Vec::new();
+    let (header, payload) = loop {
+        match sent {
+            Ok(()) => {}
+            Err(SecureError::Io(Errno::AGAIN)) => {
+                ready(PollFlags::OUT)?;
+                sent = handshake.flush(socket);
+                continue;
+            }
+            Err(error) => return Err(unmet(error)),
+        }
+        let wanted = match answer.split_first_chunk::<HEADER_LEN>() {
+            None => HEADER_LEN - answer.len(),
+            Some((header, payload)) => {
+                let header = FrameHeader::from_bytes(header)
+                    .map_err(|error| Unmet::Lost(Error::protocol(error.to_string())))?;
+                if header.payload_len() > MAX_PAYLOAD {
+                    return Err(Unmet::Lost(Error::protocol(
+                        "an answer of impossible length",
+                    )));
+                }
+                match header.payload_len().saturating_sub(payload.len()) {
+                    0 => break (header, payload.to_vec()),
+                    wanted => wanted,
+                }
+            }
+        };
+        match handshake.read(socket, wanted, &mut answer) {
+            Ok(_) => {}
+            Err(SecureError::Io(Errno::AGAIN)) => ready(PollFlags::IN)?,
+            Err(SecureError::Io(Errno::INTR)) => {}
+            Err(error) => return Err(unmet(error)),
+        }
+    };
+    let secured = handshake.finish().map_err(unmet)?;
+    Ok((header, payload, secured))
+}

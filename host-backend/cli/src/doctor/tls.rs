@@ -1,0 +1,145 @@
+//! The certificates of either side: usable, whose, and for how long.
+
+use std::time::{Duration, SystemTime};
+
+use paragpu_communicator_secure::{Credentials, Described, Files, Wear, describe};
+use paragpu_config::guest::Guest;
+use paragpu_config::host::Host;
+
+use super::{Report, State};
+
+/// Before a certificate ends, so long is enough to make another.
+const SOON: Duration = Duration::from_secs(14 * 24 * 60 * 60);
+
+/// What guests at `tcp.listen` are shown, and daemons of other hosts.
+pub(super) fn of_host(report: &mut Report, host: &Host) {
+    const SIDE: &str = "host";
+    let tcp = &host.tcp;
+    match tcp.listen.0 {
+        None if !tcp.is_secured() => {
+            report.add(SIDE, "tcp", State::Absent, "tcp.listen is not set");
+        }
+        Some(address) if !tcp.is_secured() => {
+            let others = !address.ip().is_loopback();
+            let state = if others { State::Warning } else { State::Good };
+            let reach = match others {
+                true => "which other machines reach",
+                false => "which this machine alone reaches",
+            };
+            let detail = format!("{address}, {reach}: neither encrypted nor authenticated");
+            let finding = report.add(SIDE, "tcp", state, detail);
+            if others {
+                finding.advise(
+                    "`paragpu certificate DIRECTORY NAME` makes tcp.ca, tcp.certificate and \
+                     tcp.key; without them every machine of the network is trusted",
+                );
+            }
+        }
+        _ => {
+            let files = Files {
+                section: "tcp",
+                ca: &tcp.ca,
+                certificate: &tcp.certificate,
+                key: &tcp.key,
+            };
+            if let Some(described) = usable(report, SIDE, "tcp", files) {
+                names_host(report, SIDE, "tcp", &described);
+            }
+        }
+    }
+    let migration = &host.migration;
+    if !migration.ca.as_os_str().is_empty() {
+        let files = Files {
+            section: "migration",
+            ca: &migration.ca,
+            certificate: &migration.certificate,
+            key: &migration.key,
+        };
+        if let Some(described) = usable(report, SIDE, "migration", files) {
+            names_host(report, SIDE, "migration", &described);
+        }
+    }
+}
+
+/// What this VM shows hosts.
+pub(super) fn of_guest(report: &mut Report, guest: &Guest) {
+    const SIDE: &str = "guest";
+    let tcp = &guest.tcp;
+    if tcp.ca.as_os_str().is_empty() {
+        if let Some(address) = &tcp.address.0 {
+            let detail = format!("{address} without TLS: tcp.ca is not set");
+            report.add(SIDE, "tcp", State::Absent, detail);
+        }
+        return;
+    }
+    let files = Files {
+        section: "tcp",
+        ca: &tcp.ca,
+        certificate: &tcp.certificate,
+        key: &tcp.key,
+    };
+    let Some(described) = usable(report, SIDE, "tcp", files) else {
+        return;
+    };
+    match &described.identity {
+        Some(identity) => {
+            let memory = match identity.memory {
+                0 => "memory as the host allows".into(),
+                bytes => format!("{} of memory", crate::sessions::bytes(bytes)),
+            };
+            let detail = format!("TLS as VM {}, {memory}", identity.vm);
+            report.add(SIDE, "tcp", State::Good, detail);
+        }
+        None => report
+            .add(SIDE, "tcp", State::Bad, "the certificate names no VM")
+            .advise("`paragpu certificate DIRECTORY --vm NAME` on the host makes one"),
+    }
+}
+
+fn names_host(report: &mut Report, side: &'static str, what: &str, described: &Described) {
+    if described.identity.is_some() {
+        report
+            .add(side, what, State::Bad, "the certificate is a VM's")
+            .advise("`paragpu certificate DIRECTORY NAME` makes a host's");
+        return;
+    }
+    let detail = format!("TLS as {}", described.names.join(", "));
+    report.add(side, what, State::Good, detail);
+}
+
+/// The certificate, where the three files can be used today.
+fn usable(
+    report: &mut Report,
+    side: &'static str,
+    what: &str,
+    files: Files<'_>,
+) -> Option<Described> {
+    if let Err(error) = Credentials::load(files, Wear::Replaceable) {
+        report
+            .add(side, what, State::Bad, error.to_string())
+            .advise("`paragpu certificate` makes these files; see `paragpu help certificate`");
+        return None;
+    }
+    let described = match describe(files.certificate) {
+        Ok(described) => described,
+        Err(problem) => {
+            let detail = format!("{}: {problem}", files.certificate.display());
+            report.add(side, what, State::Bad, detail);
+            return None;
+        }
+    };
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let left = described
+        .expires
+        .saturating_sub(now.unwrap_or_default().as_secs());
+    let path = files.certificate.display();
+    if left == 0 {
+        report
+            .add(side, what, State::Bad, format!("{path} has expired"))
+            .advise("make another, and send paragpud SIGHUP on a host");
+    } else if left < SOON.as_secs() {
+        let detail = format!("{path} expires in {} hours", left / 3600);
+        report.add(side, what, State::Warning, detail);
+    }
+    Some(described)
+}

@@ -1,0 +1,102 @@
+//! Starts workers from a thread with descriptors of its own.
+//!
+//! A process that is started has its starter's descriptors until it is a
+//! program of its own, and may be the last to close them. What a hostile guest
+//! left in its connection would then hold that worker up for as long as the
+//! guest chose. This thread has no connections.
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::os::fd::AsFd as _;
+use std::process::Child;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use paragpu_control::frame::Message;
+use paragpu_control::socket::{Control, ControlError, Inbox};
+use paragpu_control::spawn::Spawn;
+use serde::{Deserialize, Serialize};
+
+use crate::sys;
+
+/// The daemon's side of the thread.
+#[derive(Debug)]
+pub struct Spawner {
+    orders: Sender<Spawn>,
+    started: Receiver<Result<Child, ControlError>>,
+    /// Brings the daemon's ends of control sockets.
+    gate: Control,
+}
+
+/// Says that a control socket comes along.
+#[derive(Debug, Serialize, Deserialize)]
+struct Comes {}
+
+impl Message for Comes {
+    const MOST: usize = 16;
+}
+
+impl Spawner {
+    /// Starts the thread. What is open by then stays open in the daemon only.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn start() -> io::Result<Self> {
+        let broken = |error: ControlError| io::Error::other(error.to_string());
+        let (gate, theirs) = Control::pair().map_err(broken)?;
+        let (orders, ordered) = channel();
+        let (told, started) = channel();
+        let (apart, is_apart) = channel();
+        let run = move || {
+            let kept = sys::keep_only(theirs.as_fd());
+            let works = kept.is_ok();
+            // Whoever starts the thread waits for it.
+            let _ = apart.send(kept);
+            if works {
+                serve(&ordered, &told, &theirs);
+            }
+        };
+        std::thread::Builder::new()
+            .name("spawner".into())
+            .spawn(run)?;
+        is_apart
+            .recv()
+            .unwrap_or_else(|_| Err(io::Error::other("the thread ended")))?;
+        Ok(Self {
+            orders,
+            started,
+            gate,
+        })
+    }
+
+    /// Starts a worker.
+    ///
+    /// # Errors
+    /// As [`Spawn::start`].
+    pub fn spawn(&self, spawn: &Spawn) -> Result<(Child, Control), ControlError> {
+        if self.orders.send(spawn.clone()).is_err() {
+            return Err(ControlError::Closed);
+        }
+        let child = self.started.recv().map_err(|_| ControlError::Closed)??;
+        let mut inbox = Inbox::default();
+        self.gate.receive(&mut inbox, true)?;
+        let socket = inbox.fds.pop().ok_or(ControlError::Closed)?;
+        Ok((child, Control::from_fd(socket)))
+    }
+}
+
+fn serve(ordered: &Receiver<Spawn>, told: &Sender<Result<Child, ControlError>>, gate: &Control) {
+    for spawn in ordered {
+        let outcome = spawn.start().and_then(|(mut child, control)| {
+            if let Err(error) = gate.send(&Comes {}, &[control.as_fd()]) {
+                // Nobody would ever hear of it.
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(error);
+            }
+            Ok(child)
+        });
+        if told.send(outcome).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! The files under which machines trust each other.
+
+use std::path::PathBuf;
+
+/// All of them are named, or none.
+pub(crate) fn check(files: &[(&str, &PathBuf)]) -> Result<(), (String, String)> {
+    let named = |(_, file): &&(&str, &PathBuf)| !file.as_os_str().is_empty();
+    let missing = files.iter().find(|file| !named(file));
+    match (files.iter().find(named), missing) {
+        (Some((given, _)), Some((key, _))) => Err((
+            (*key).to_owned(),
+            format!(
+                "is empty, and {given} is not: TLS needs the authority, the certificate and its \
+                 key, which `paragpu certificate` makes; for no TLS name none of them"
+            ),
+        )),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Looks at what confines workers on this machine's NVIDIA GPU; run as root.
+
+usage: confined_gpu.py [--output FILE] [--learn] PROGRAM...
+
+Each PROGRAM (a CUDA test program, by its path) runs over unix, shm and tcp with
+workers under confine.cuda_calls = "deny". None of its sessions may meet a
+refused call, and each thread of each worker must be filtered. With --learn the
+same under "learn": the kernel's log then names calls that the software GPU's
+list lacks, which are printed. That needs a kernel with audit messages, and
+auditd stopped.
+"""
+
+import argparse
+import collections
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(HERE))
+
+import harness
+
+WAYS = ("unix", "shm", "tcp")
+
+
+def threads(pid):
+    """What /proc tells of each thread of a worker."""
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        try:
+            with open(f"/proc/{pid}/task/{thread}/status", encoding="ascii", errors="replace") as file:
+                yield dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+        except FileNotFoundError:
+            continue  # It ended.
+
+
+def unfiltered(daemon):
+    """Names of threads of workers with a session that no filter holds."""
+    pids = [one["worker_pid"] for one in daemon.sessions()]
+    found = [thread for pid in pids if os.path.exists(f"/proc/{pid}") for thread in threads(pid)]
+    return len(found), [thread["Name"] for thread in found if thread.get("Seccomp") != "2"]
+
+
+def run(daemon, program, way):
+    """One program; its threads are looked at while it runs."""
+    looked, bare = 0, []
+    done = []
+    runner = threading.Thread(target=lambda: done.append(daemon.run(program, way, timeout=300)))
+    runner.start()
+    while runner.is_alive():
+        count, names = unfiltered(daemon)
+        looked, bare = max(looked, count), bare + names
+        runner.join(0.05)
+    log = daemon.log()
+    refused = re.findall(r"the system call (\S+) is refused", log)
+    good = done[0].ok and not refused and not bare
+    return {"program": os.path.basename(program), "way": way, "ok": done[0].ok, "threads": looked,
+            "unfiltered": sorted(set(bare)), "refused": refused, "held": good}
+
+
+def learnt(since):
+    """Numbers of the system calls that the kernel's log names since a line of it."""
+    lines = subprocess.run(["dmesg"], capture_output=True, text=True, check=True).stdout.splitlines()[since:]
+    calls = collections.Counter()
+    for line in lines:
+        if "type=1326" in line and "paragpu-worker" in line and (found := re.search(r"syscall=(\d+)", line)):
+            calls[int(found.group(1))] += 1
+    return calls
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", help="where the results go, as JSON")
+    parser.add_argument("--learn", action="store_true", help="print calls that the software GPU's list lacks")
+    parser.add_argument("--device", default="cuda", help=argparse.SUPPRESS)
+    parser.add_argument("programs", nargs="+", metavar="PROGRAM")
+    arguments = parser.parse_args()
+    calls = "learn" if arguments.learn else "deny"
+    start = len(subprocess.run(["dmesg"], capture_output=True, text=True, check=True).stdout.splitlines())
+    results = []
+    with harness.Daemon(f"--set=confine.cuda_calls={calls}", device=arguments.device) as daemon:
+        for program in arguments.programs:
+            for way in WAYS:
+                result = run(daemon, os.path.abspath(program), way)
+                results.append(result)
+                print("held  " if result["held"] else "BROKEN", result, flush=True)
+        doctor = [harness.binary("paragpu"), "--control", daemon.control, "doctor", "host"]
+        print(subprocess.run(doctor, capture_output=True, text=True, check=False).stdout)
+    found = learnt(start) if arguments.learn else {}
+    for number, count in sorted(found.items()):
+        print(f"system call {number}: {count} times")
+    if arguments.output:
+        with open(arguments.output, "w", encoding="utf-8") as file:
+            json.dump({"results": results, "learnt": found}, file, indent=1)
+    return 0 if all(result["held"] for result in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

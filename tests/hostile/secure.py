@@ -1,0 +1,252 @@
+"""Connections under TLS: strangers, downgrades, changed records, other VMs' tokens, limits, expiry.
+
+OpenSSL is the guest here, so that a mistake of rustls's cannot hide on both sides.
+"""
+
+import contextlib
+import os
+import socket
+import ssl
+import struct
+import subprocess
+import tempfile
+import threading
+
+import harness
+import wire
+from field import ARENA, CHUNK, PATIENCE, attack, expect, frame, hello, until
+
+
+def issue(folder, *arguments):
+    """A certificate of the authority in `folder`."""
+    command = [harness.binary("paragpu"), "certificate", folder, *arguments]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+
+def context(folder, name, ca=None, **versions):
+    """What the holder of a certificate shows, and whom it believes."""
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    made.load_verify_locations(os.path.join(ca or folder, "ca.pem"))
+    if name:
+        made.load_cert_chain(os.path.join(folder, f"{name}.pem"), os.path.join(folder, f"{name}.key"))
+    for bound, version in versions.items():
+        setattr(made, bound, version)
+    return made
+
+
+@contextlib.contextmanager
+def secured(field, *arguments):
+    """A daemon that takes guests under TLS, and the folder of its authority."""
+    with tempfile.TemporaryDirectory(prefix="paragpu-tls-") as folder:
+        issue(folder, "127.0.0.1")
+        issue(folder, "--vm", "a", "--memory", "64MiB", "--sessions", "2")
+        issue(folder, "--vm", "b")
+        files = [f"--set=tcp.{key}={folder}/{file}" for key, file in
+                 (("ca", "ca.pem"), ("certificate", "127.0.0.1.pem"), ("key", "127.0.0.1.key"))]
+        field.again(*files, *arguments)
+        field.context = context(folder, "b")
+        yield folder
+        field.hang_up()
+        field.check()
+
+
+def enters(field, guest, **options):
+    """Does a session begin under this context?"""
+    try:
+        field.session(field.tcp, context=guest, **options).call("Ping", value=1)
+    except (ssl.SSLError, ConnectionError, OSError):
+        return False
+    except wire.WireError:
+        # It began, and ended with its certificate.
+        return True
+    return True
+
+
+@attack
+def strangers_under_tls(field):
+    with secured(field) as folder, tempfile.TemporaryDirectory(prefix="paragpu-tls-") as other:
+        issue(other, "--vm", "b")
+        issue(folder, "--vm", "old", "--valid", "1s")
+        old = context(folder, "old")
+        expect(enters(field, context(folder, "a")), "a guest with a certificate does not enter")
+        until("over", lambda: not enters(field, old))
+        foreign = context(other, "b", ca=folder)
+        for guest, who in ((context(folder, None), "without a certificate"), (foreign, "of another authority"),
+                           (old, "whose certificate is over"), (context(folder, "127.0.0.1"), "with a host's")):
+            expect(not enters(field, guest), f"a guest {who} enters")
+    return 5
+
+
+@attack
+def strangers_without_tls(field):
+    with secured(field):
+        peer = field.connect("127.0.0.1")
+        peer.send(frame(wire.HELLO, hello()))
+        length, kind, _, _ = wire.HEADER.unpack(peer.recv(wire.HEADER.size, socket.MSG_WAITALL))
+        reason = peer.recv(length)
+        expect(kind == wire.REFUSAL and b"tcp.certificate" in reason, f"{kind:#06x} {reason}")
+        try:
+            wire.Session(field.tcp, deadline=PATIENCE).close()
+            expect(False, "a session begins in the clear")
+        except ConnectionRefusedError:
+            pass
+    return 2
+
+
+@attack
+def downgrades(field):
+    with secured(field) as folder:
+        cases = 0
+        for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1):
+            guest = context(folder, "a", minimum_version=ssl.TLSVersion.TLSv1, maximum_version=version)
+            with contextlib.suppress(ssl.SSLError):
+                guest.set_ciphers("ALL:@SECLEVEL=0")
+            expect(not enters(field, guest), f"{version.name} is spoken")
+            cases += 1
+        session = wire.Session(field.tcp, deadline=PATIENCE, context=context(folder, "a"))
+        expect(session.socket.version() == "TLSv1.3", session.socket.version())
+        expect("256" in session.socket.cipher()[0], session.socket.cipher()[0])
+        session.close()
+        # A hello on the way that somebody changes.
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        shaking = context(folder, "a").wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+        with contextlib.suppress(ssl.SSLWantReadError):
+            shaking.do_handshake()
+        first = outgoing.read()
+        for place in range(0, len(first), 3):
+            changed = bytearray(first)
+            changed[place] ^= 1 << field.source.randrange(8)
+            peer = field.connect("127.0.0.1")
+            peer.send(changed)
+            field.open.remove(peer)
+            peer.close()
+            cases += 1
+    return cases
+
+
+@attack
+def handshakes_that_stop(field):
+    with secured(field) as folder:
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        shaking = context(folder, "a").wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+        with contextlib.suppress(ssl.SSLWantReadError):
+            shaking.do_handshake()
+        first = outgoing.read()
+        for number in range(200):
+            peer = field.connect("127.0.0.1")
+            peer.send(first[: 1 + number * len(first) // 200])
+        # A record that claims much and brings nothing; records without end.
+        for data in (b"\x16\x03\x01\xff\xff", b"\x16\x03\x01\x40\x00" + bytes(64), b"\x14\x03\x03\x00\x01\x01" * 20000):
+            peer = field.connect("127.0.0.1")
+            with contextlib.suppress(OSError):
+                peer.send(data)
+        expect(enters(field, context(folder, "b")), "an honest guest does not enter")
+    return 203
+
+
+@attack
+def tokens_of_other_vms(field):
+    with secured(field) as folder:
+        victim = field.session(field.tcp, context=context(folder, "a"))
+        expect(not enters(field, context(folder, "b"), resumes=victim), "another VM goes on with a session")
+        expect(victim.call("Ping", value=2)[0] == 2, "the session is lost")
+        victim.socket.close()
+        back = field.session(field.tcp, context=context(folder, "a"), resumes=victim)
+        expect(back.call("Ping", value=3)[0] == 3, "its own VM does not go on with it")
+        names = {one["vm"] for one in field.daemon.sessions()}
+        expect(names == {"a"}, f"sessions of {names}")
+    return 3
+
+
+@attack
+def past_the_limits_of_a_certificate(field):
+    with secured(field, "--set=limits.per_vm_memory=1GiB") as folder:
+        guest = context(folder, "a")
+        one, other = (field.session(field.tcp, context=guest) for _ in range(2))
+        expect(not enters(field, guest), "a third session begins")
+        mapped = 0
+        for number in range(64):
+            try:
+                session = (one, other)[number % 2]
+                session.call("MemMap", address=ARENA + (number // 2) * CHUNK, size=CHUNK)
+            except wire.Failed:
+                break
+            mapped += CHUNK
+        expect(mapped <= 64 << 20, f"{mapped >> 20} MiB of 64")
+        expect(mapped >= 48 << 20, f"{mapped >> 20} MiB and no more")
+    return 66
+
+
+@attack
+def a_certificate_that_expires(field):
+    with secured(field) as folder:
+        issue(folder, "--vm", "lease", "--valid", "5s")
+        guest = context(folder, "lease")
+        session = field.session(field.tcp, context=guest)
+        session.call("Ping", value=1)
+        until("ended", lambda: not field.daemon.sessions())
+        expect(not enters(field, guest, resumes=session), "it goes on")
+        expect("has expired" in field.daemon.log(), "the log does not say why")
+    return 2
+
+
+@attack
+def records_that_somebody_changes(field):
+    with secured(field) as folder:
+        guest, cases = context(folder, "b"), 0
+        for _ in range(20):
+            session = field.session(field.tcp, context=guest)
+            raw = socket.socket(fileno=os.dup(session.socket.fileno()))
+            size = field.source.choice((1, 17, 100, 16384))
+            kind = field.source.choice((0x17, 0x17, 0x15, 0x16, 0x14))
+            with contextlib.suppress(OSError):
+                raw.sendall(struct.pack(">BHH", kind, 0x0303, size) + field.source.randbytes(size))
+            raw.shutdown(socket.SHUT_RDWR)
+            raw.close()
+            back = field.session(field.tcp, context=guest, resumes=session)
+            expect(back.call("Ping", value=4)[0] == 4, "the session is lost")
+            field.hang_up()
+            cases += 1
+    return cases
+
+
+@attack
+def guests_that_pose_as_hosts(field):
+    """A guest's certificate opens tcp.listen, and neither migration.listen nor a host's place."""
+    with secured(field) as folder:
+        files = [f"--set=migration.{key}={folder}/{file}" for key, file in
+                 (("ca", "ca.pem"), ("certificate", "127.0.0.1.pem"), ("key", "127.0.0.1.key"))]
+        with harness.Daemon(*files, "--set=migration.listen=127.0.0.1:0") as other:
+            host, port = other.addresses["migration"].rsplit(":", 1)
+            for name, good in (("a", False), ("127.0.0.1", True)):
+                with socket.create_connection((host, int(port)), timeout=PATIENCE) as plain:
+                    peer = context(folder, name).wrap_socket(plain, server_hostname="127.0.0.1")
+                    peer.send(frame(wire.HELLO, hello()))
+                    answer = b""
+                    with contextlib.suppress(OSError):
+                        answer = peer.recv(4096)
+                expect(bool(answer) == good, f"{name}: {answer}")
+        # And no guest takes a guest for a host.
+        issue(folder, "--vm", "posing")
+        listener = socket.create_server(("127.0.0.1", 0))
+        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server.load_cert_chain(f"{folder}/posing.pem", f"{folder}/posing.key")
+        plain = socket.create_connection(listener.getsockname(), timeout=PATIENCE)
+        incoming, _ = listener.accept()
+        incoming.settimeout(PATIENCE)
+        with plain, incoming, listener:
+
+            def serve():
+                with contextlib.suppress(OSError):
+                    server.wrap_socket(incoming, server_side=True)
+
+            thread = threading.Thread(target=serve)
+            thread.start()
+            try:
+                context(folder, "a").wrap_socket(plain, server_hostname="127.0.0.1")
+                expect(False, "a guest is taken for a host")
+            except ssl.SSLError:
+                pass
+            plain.close()
+            thread.join()
+    return 3
