@@ -10,7 +10,7 @@ fn main() -> Result<(), Box<dyn error::Error>> {
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     let driver = paragpu_interface::driver()?;
     let result = syn::parse_str("CUresult")?;
-    let exports = paragpu_interface::exports(driver.functions(), &result);
+    let exports = paragpu_interface::exports(driver.functions(), &result, true);
     let stubs = paragpu_interface::stubs(driver.functions(), &result);
     let boundary = paragpu_interface::boundary(&syn::parse_str("Status::INVALID_VALUE")?);
     fs::write(

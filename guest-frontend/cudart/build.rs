@@ -9,7 +9,7 @@ fn main() -> Result<(), Box<dyn error::Error>> {
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     let (driver, runtime) = (paragpu_interface::driver()?, paragpu_interface::runtime()?);
     let result = syn::parse_str("cudaError_t")?;
-    let exports = paragpu_interface::exports(runtime.functions(), &result);
+    let exports = paragpu_interface::exports(runtime.functions(), &result, false);
     let direct = paragpu_interface::direct(runtime.functions(), &result);
     let stubs = paragpu_interface::stubs(runtime.functions(), &result);
     let table = paragpu_interface::table(&driver, &runtime);

@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn error::Error>> {
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     let nvml = paragpu_interface::nvml()?;
     let result = syn::parse_str("nvmlReturn_t")?;
-    let mut exports = paragpu_interface::exports(nvml.functions(), &result);
+    let mut exports = paragpu_interface::exports(nvml.functions(), &result, false);
     exports.extend(paragpu_interface::figures(nvml.functions(), &result));
     let stubs = paragpu_interface::stubs(nvml.functions(), &result);
     let boundary = paragpu_interface::boundary(&syn::parse_str("Code::INVALID_ARGUMENT")?);

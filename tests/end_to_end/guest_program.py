@@ -8,6 +8,8 @@ usage: guest_program.py MODE [ARGUMENT]
   await       launches a kernel that waits for a number and prints "waiting"; after a
               line of input copies it to the device and prints "answered", and does
               all that again after another line
+  registered  the same through memory of its own, which it registers: the kernel sees
+              what the processor writes meanwhile
   load FILE   loads a module image: prints the CUresult
   hold BYTES  allocates, prints "holding", waits for standard input to close
   grow BYTES  allocates as much again and again: prints "has N" after each; when
@@ -23,6 +25,8 @@ Exit status: 0 fine, 3 a CUDA error (printed as "CUDA error N in FUNCTION").
 
 import ctypes
 import itertools
+import mmap
+import os
 import random
 import sys
 
@@ -249,6 +253,36 @@ def awaits(guest):
             return
 
 
+def registered(guest):
+    """A kernel that sees what the processor writes while it runs."""
+    kernel = guest.function(guest.load(PTX), b"await")
+    own = mmap.mmap(-1, 16 * mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    # Not at a page's begin, and not all of it.
+    words = (ctypes.c_uint32 * 4096).from_buffer(own, mmap.PAGESIZE + 256)
+    words[:] = range(4096)
+    guest.cuda.cuMemHostRegister_v2(words, ctypes.c_size_t(ctypes.sizeof(words)), 2)
+    device = ctypes.c_uint64()
+    guest.cuda.cuMemHostGetDevicePointer_v2(ctypes.byref(device), words, 0)
+    for number in range(1, 100):
+        words[0] = 0
+        guest.launch(kernel, 1, 1, device, ctypes.c_uint64(device.value + 4))
+        if guest.cuda.library.cuStreamQuery(None) != 600:
+            say("the kernel did not wait")
+            return
+        words[0] = number
+        while ctypes.c_uint32.from_buffer(words, 4).value != number:
+            pass
+        guest.cuda.cuCtxSynchronize()
+    child = os.fork()
+    if child == 0:
+        words[2:4096] = [7] * 4094
+        os._exit(0)
+    os.waitpid(child, 0)
+    guest.cuda.cuMemHostUnregister(words)
+    right = list(words) == [99, 99, *range(2, 4096)] and not any(own[: mmap.PAGESIZE + 256])
+    say("right" if right else "wrong")
+
+
 def main():
     """Runs one mode."""
     mode, argument = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
@@ -267,6 +301,8 @@ def main():
             guest.cuda.cuCtxSynchronize()
         elif mode == "await":
             awaits(guest)
+        elif mode == "registered":
+            registered(guest)
         elif mode == "load":
             with open(argument, "rb") as file:
                 image = file.read()

@@ -5,13 +5,15 @@ usage: pinned_program.py [THREADS]
 
 Each thread, in a stream of its own, again and again: writes new bytes into
 pinned memory, copies them to the device, lets a kernel read them where they
-are, copies all back into other pinned memory, and sends pageable memory to and
+are and write into memory of the program that is registered, copies all back into
+other pinned memory, and sends pageable memory to and
 fro, large enough for staging; now and then it frees what it has pinned and
 pins again. Prints "round N" when every thread has come so far, "wrong: WHAT"
 where a byte is not what it must be.
 """
 
 import ctypes
+import mmap
 import sys
 import threading
 
@@ -45,6 +47,8 @@ PTX = b"""
 WORDS = 2048
 SMALL = WORDS * 4
 LARGE = 1 << 20
+# Bytes beside registered memory, less than a page.
+EDGE = 1024
 AGAIN = 7
 
 
@@ -63,15 +67,29 @@ class Thread:
     def pin(self):
         """Memory that holds other bytes than before."""
         self.pinned = []
-        for flags in (0, 2, 0):
+        for flags in (0, 0):
             address = ctypes.c_void_p()
             self.cuda.cuMemHostAlloc(ctypes.byref(address), ctypes.c_size_t(SMALL), flags)
             self.pinned.append((ctypes.c_uint32 * WORDS).from_address(address.value))
+        # Its first and last pages hold other bytes, too.
+        self.own = mmap.mmap(-1, SMALL + 2 * EDGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.own[:EDGE] = self.own[-EDGE:] = b"x" * EDGE
+        seen = (ctypes.c_uint32 * WORDS).from_buffer(self.own, EDGE)
+        self.cuda.cuMemHostRegister_v2(seen, ctypes.c_size_t(SMALL), 2)
+        device = ctypes.c_uint64()
+        self.cuda.cuMemHostGetDevicePointer_v2(ctypes.byref(device), seen, 0)
+        self.seen = seen, device.value
 
     def unpin(self):
-        """Gives it back."""
+        """Gives it back; what is wrong, or None."""
         for pinned in self.pinned:
             self.cuda.cuMemFreeHost(ctypes.c_void_p(ctypes.addressof(pinned)))
+        seen, _ = self.seen
+        before = bytes(seen)
+        self.cuda.cuMemHostUnregister(seen)
+        if self.own[:] != b"x" * EDGE + before + b"x" * EDGE:
+            return "memory that was registered"
+        return None
 
     def launch(self, source, to, value):
         """One kernel in the stream."""
@@ -83,12 +101,13 @@ class Thread:
         """One round: what is wrong, or None."""
         self.round += 1
         seed = (self.number * 1000003 + self.round * 7919) % 2**31
-        given, seen, back = self.pinned
+        given, back = self.pinned
+        seen, device = self.seen
         given[:] = [(seed + at) % 2**32 for at in range(WORDS)]
         size = ctypes.c_size_t(SMALL)
         self.cuda.cuMemcpyHtoDAsync_v2(pointer(self.device), given, size, self.stream)
         self.launch(self.device, self.device, 5)
-        self.launch(ctypes.addressof(given), ctypes.addressof(seen), 11)
+        self.launch(ctypes.addressof(given), device, 11)
         self.cuda.cuMemcpyDtoHAsync_v2(back, pointer(self.device), size, self.stream)
         pattern = bytes((seed + at) % 251 for at in range(4096)) * (LARGE // 4096)
         self.cuda.cuMemcpyHtoD_v2(pointer(self.large), pattern, ctypes.c_size_t(LARGE))
@@ -100,10 +119,11 @@ class Thread:
         if list(back) != [(seed + at + 5) % 2**32 for at in range(WORDS)]:
             return "what was copied back"
         if list(seen) != [(seed + at + 11) % 2**32 for at in range(WORDS)]:
-            return "what the kernel wrote into pinned memory"
+            return "what the kernel wrote into registered memory"
         if self.round % AGAIN == 0:
-            self.unpin()
+            wrong = self.unpin()
             self.pin()
+            return wrong
         return None
 
     def run(self, wait):

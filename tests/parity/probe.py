@@ -122,6 +122,10 @@ class World:
         if kind == "CUarray":
             descriptor = (ctypes.c_size_t * 3)(16, 16, 1 << 32 | 0x20)
             return self.made("cuArrayCreate_v2", descriptor)
+        if kind == "CUlinkState":
+            link = ctypes.c_void_p()
+            self.check("cuLinkCreate_v2", 0, None, None, ctypes.byref(link))
+            return link
         if kind == "CUmemoryPool":
             return self.made("cuDeviceGetDefaultMemPool", self.device)
         return None
@@ -140,7 +144,7 @@ class World:
             return [lambda: self.handle("CUstream"), lambda: ctypes.c_void_p(0), lambda: ctypes.c_void_p(1), lambda: ctypes.c_void_p(2)]
         if kind == "Text" or kind == "*constc_char":
             return [lambda: b"add", lambda: b"cuInit", lambda: b"nothing of this name", lambda: None]
-        if kind in ("CUhostFn", "CUstreamCallback", "CUoccupancyB2DSize", "CUlogsCallback"):
+        if kind in ("CUhostFn", "CUstreamCallback", "CUoccupancyB2DSize", "CUlogsCallback", "CUasyncCallback"):
             return [lambda: NOTHING, lambda: None]
         if kind.startswith(("Out<", "*mut", "In<", "*const")):
             fill = FILL if kind.startswith(("Out<", "*mut")) else 0

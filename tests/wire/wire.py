@@ -116,6 +116,13 @@ CALLS = {
     ),
     0x040C: ("ModuleFunctions", [("module", "u64"), ("first", "u32")], "FunctionNames"),
     0x040D: ("ModuleGetFunctionCount", [("module", "u64")], "u32"),
+    0x040E: (
+        "OccupancyClusterSize",
+        [("function", "u64"), ("grid", "u32x3"), ("block", "u32x3"), ("dynamic_shared", "u32")],
+        "i32",
+    ),
+    0x040F: ("ImageLink", [("options", "Bytes"), ("inputs", "Bytes")], "LinkedImage"),
+    0x0410: ("ImageRead", [("hash", "u8x32"), ("offset", "u64")], "Bytes"),
     0x0501: (
         "Launch",
         [
@@ -165,6 +172,8 @@ RECORDS = {
     "MemoryInfo": [("free", "u64"), ("total", "u64")],
     "GlobalInfo": [("address", "u64"), ("size", "u64")],
     "FunctionNames": [("total", "u32"), ("names", "Bytes")],
+    "LinkInput": [("kind", "u32"), ("name", "Text"), ("options", "Bytes"), ("hash", "u8x32")],
+    "LinkedImage": [("hash", "u8x32"), ("size", "u64"), ("log", "Text")],
     "FunctionInfo": [("attributes", "Bytes"), ("parameters", "Bytes")],
     "DeviceSnapshot": [
         ("driver_version", "i32"),

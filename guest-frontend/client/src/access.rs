@@ -41,7 +41,7 @@ impl Access {
     /// address.
     pub(crate) fn before(&self, address: u64, size: u64) -> Result<u64> {
         let device = match self.shadows.reach(address, size) {
-            Reach::Direct(_) => return Ok(address),
+            Reach::Direct(device) => return Ok(device),
             Reach::Shadow(region) => region.to_device(address),
             Reach::Pageable => address,
         };

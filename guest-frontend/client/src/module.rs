@@ -3,15 +3,16 @@
 
 use std::sync::Arc;
 
-use paragpu_protocol::codec::{Bytes, Text};
+use paragpu_protocol::codec::{Bytes, Field as _, Text};
 use paragpu_protocol::handle::{FunctionHandle, ModuleHandle};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    ContextSynchronize, FuncSetAttribute, FuncSetCacheConfig, FunctionGet, GlobalGet, ImageQuery,
-    ImageWrite, ModuleFunctions, ModuleLoad, ModuleUnload, OccupancyAvailableDynamicSMemPerBlock,
-    OccupancyClusters, OccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
+    ContextSynchronize, FuncSetAttribute, FuncSetCacheConfig, FunctionGet, GlobalGet, ImageLink,
+    ImageQuery, ImageRead, ImageWrite, ModuleFunctions, ModuleLoad, ModuleUnload,
+    OccupancyAvailableDynamicSMemPerBlock, OccupancyClusterSize, OccupancyClusters,
+    OccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
 };
-use paragpu_protocol::types::encode_pairs;
+use paragpu_protocol::types::{LinkInput, encode_pairs};
 
 use crate::connection::Link;
 use crate::device::Device;
@@ -29,6 +30,22 @@ const PART: usize = 240 << 10;
 /// Most bytes of parameters: blocks are at most 32 KiB (CUDA C++ Programming
 /// Guide).
 const MOST_PARAMETERS: usize = 1 << 16;
+
+/// Times that a link is tried where images leave the host before it.
+const LINKS: u32 = 3;
+
+/// An input of a link.
+#[derive(Debug, Clone, Copy)]
+pub struct LinkPart<'a> {
+    /// CUjitInputType.
+    pub kind: u32,
+    /// How the linker's messages call it.
+    pub name: &'a str,
+    /// CUjit_option and value, for the options that are numbers.
+    pub options: &'a [(u32, u32)],
+    /// Its bytes.
+    pub image: &'a [u8],
+}
 
 /// The modules of a session.
 #[derive(Debug)]
@@ -104,6 +121,82 @@ impl Modules {
             })?;
         }
         Ok(())
+    }
+
+    /// cuLinkComplete: links inputs into one image; returns it and the linker's
+    /// log.
+    ///
+    /// # Errors
+    /// `INVALID_PTX`, `NOT_SUPPORTED`, …
+    pub fn link(
+        &self,
+        inputs: &[LinkPart<'_>],
+        options: &[(u32, u32)],
+    ) -> Result<(Vec<u8>, String)> {
+        let options = encode_pairs(options.iter().copied());
+        let mut list = Vec::new();
+        for input in inputs {
+            let options = encode_pairs(input.options.iter().copied());
+            let listed = LinkInput {
+                kind: input.kind,
+                name: Text(input.name),
+                options: Bytes(&options),
+                hash: *blake3::hash(input.image).as_bytes(),
+            };
+            let rest = listed.encode(&mut list).to_vec();
+            list.extend(rest);
+        }
+        if list.len() + options.len() > PART {
+            return Err(Status::INVALID_VALUE);
+        }
+        let call = ImageLink {
+            options: Bytes(&options),
+            inputs: Bytes(&list),
+        };
+        for _ in 0..LINKS {
+            for input in inputs {
+                self.offer(input.image)?;
+            }
+            let linked = self.link.call_with(&call, None, |linked| {
+                (linked.hash, linked.size, linked.log.0.to_owned())
+            });
+            let read = linked.and_then(|(hash, size, log)| Ok((self.read(hash, size)?, log)));
+            match read {
+                // The host dropped an image meanwhile, or the session moved.
+                Err(Status::NOT_FOUND) => {}
+                other => return other,
+            }
+        }
+        // What became of the parts that were sent is still to be told.
+        self.link.call(&ContextSynchronize {})?;
+        Err(Status::INVALID_IMAGE)
+    }
+
+    /// Makes the host hold an image.
+    fn offer(&self, image: &[u8]) -> Result<()> {
+        let hash = *blake3::hash(image).as_bytes();
+        let size = image.len() as u64;
+        let held: bool = self.link.call(&ImageQuery { hash, size })?;
+        if held {
+            return Ok(());
+        }
+        self.send_image(hash, image)
+    }
+
+    /// An image that the host holds.
+    fn read(&self, hash: [u8; 32], size: u64) -> Result<Vec<u8>> {
+        let mut image = Vec::new();
+        while (image.len() as u64) < size {
+            let offset = image.len() as u64;
+            let part = self
+                .link
+                .call_with(&ImageRead { hash, offset }, None, |part| part.0.to_vec())?;
+            if part.is_empty() {
+                return Err(Status::NOT_FOUND);
+            }
+            image.extend(part);
+        }
+        Ok(image)
     }
 
     /// cuModuleUnload.
@@ -272,6 +365,19 @@ impl Modules {
             block: launch.block,
             dynamic_shared: launch.dynamic_shared,
             cluster: launch.cluster,
+        })
+    }
+
+    /// cuOccupancyMaxPotentialClusterSize: the largest cluster of such a launch.
+    ///
+    /// # Errors
+    /// What the host's driver says.
+    pub fn occupancy_cluster_size(&self, function: &Function, launch: &Shape) -> Result<i32> {
+        self.link.call(&OccupancyClusterSize {
+            function: function.handle(),
+            grid: launch.grid,
+            block: launch.block,
+            dynamic_shared: launch.dynamic_shared,
         })
     }
 

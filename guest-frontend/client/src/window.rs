@@ -1,14 +1,17 @@
 //! The window: memory that both sides see at one address. Pinned memory comes
 //! from it for as long as the session stays at hosts that share it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use paragpu_communicator::{Error, Window};
 use paragpu_protocol::layout::{DEVICE_STRIDE, Regions};
+use parking_lot::RwLock;
 
 use crate::shadow::region::Region;
 use crate::sys::memory::HostSlice;
+use crate::sys::moved_pages::{MovedPages, Second};
 
 /// The window of a session, as far as it has one.
 #[derive(Debug)]
@@ -22,6 +25,10 @@ pub(crate) struct PinnedWindow {
     left: AtomicBool,
     /// Kernels may know addresses in it.
     named: AtomicBool,
+    /// Registered memory of the program that is a part of it, by address.
+    moved: RwLock<BTreeMap<u64, MovedPages>>,
+    /// How much of that there is; looked at before every lock.
+    count: AtomicUsize,
 }
 
 impl PinnedWindow {
@@ -37,6 +44,8 @@ impl PinnedWindow {
             memory,
             left: AtomicBool::new(false),
             named: AtomicBool::new(false),
+            moved: RwLock::default(),
+            count: AtomicUsize::new(0),
         }
     }
 
@@ -99,6 +108,40 @@ impl PinnedWindow {
         if words.any(|word| self.holds(u64::from_le_bytes(*word))) {
             self.name();
         }
+    }
+
+    /// Maps a part of it a second time; `None` where that memory cannot be.
+    pub(crate) fn second(&self, offset: u64, length: u64) -> Option<Second> {
+        Second::new(self.memory.as_ref()?, offset, length)
+    }
+
+    /// Memory of the program is a part of it.
+    pub(crate) fn add_moved(&self, pages: MovedPages) {
+        let mut moved = self.moved.write();
+        moved.insert(pages.address(), pages);
+        self.count.store(moved.len(), Ordering::Release);
+    }
+
+    /// The program's memory at `address` is private again; false where it stays
+    /// a part of the window.
+    pub(crate) fn give_back(&self, address: u64) -> bool {
+        let mut moved = self.moved.write();
+        let Some(pages) = moved.remove(&address) else {
+            return true;
+        };
+        self.count.store(moved.len(), Ordering::Release);
+        drop(moved);
+        pages.give_back()
+    }
+
+    /// The address in the window of memory of the program that is a part of it.
+    pub(crate) fn place_of(&self, address: u64, size: u64) -> Option<u64> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let moved = self.moved.read();
+        let (_, pages) = moved.range(..=address).next_back()?;
+        pages.in_window(address, size)
     }
 
     /// A shadow of part of it.

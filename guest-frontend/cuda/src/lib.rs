@@ -11,9 +11,11 @@
 #![recursion_limit = "1024"]
 
 pub mod batch;
+pub mod coredump;
 pub mod crossing;
 pub mod current;
 pub mod dot;
+pub mod log;
 pub mod managed;
 pub mod named_stream;
 pub mod objects;

@@ -26,6 +26,7 @@ pub mod fuzz;
 pub mod graph;
 pub mod heap;
 pub mod launch;
+mod link;
 mod management;
 #[allow(unsafe_code)]
 pub mod memory_unsafe;

@@ -34,7 +34,9 @@ pub struct Module {
     pub constant_bytes: u64,
 }
 
-fn image_error(error: &paragpu_fatbin::ImageError) -> Error {
+/// What a refusal of an image is called in CUDA.
+#[must_use]
+pub fn image_error(error: &paragpu_fatbin::ImageError) -> Error {
     let status = match error {
         paragpu_fatbin::ImageError::NoBinary => Status::NO_BINARY_FOR_GPU,
         paragpu_fatbin::ImageError::NotText => Status::INVALID_PTX,

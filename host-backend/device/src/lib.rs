@@ -28,7 +28,7 @@ pub use error::{Error, Result};
 pub use event::EventDevice;
 pub use graph::{GraphDevice, GraphNode};
 pub use memory::{Access, MemoryDevice};
-pub use module::{Function, ModuleDevice, Survey, Variable};
+pub use module::{Function, LinkInput, ModuleDevice, Survey, Variable};
 pub use native::NativeDevice;
 use paragpu_protocol::layout::Regions;
 pub use stream::StreamDevice;

@@ -26,6 +26,19 @@ pub struct Variable {
     pub name: String,
 }
 
+/// An input of a link.
+#[derive(Debug, Clone, Copy)]
+pub struct LinkInput<'a> {
+    /// CUjitInputType.
+    pub kind: u32,
+    /// How the linker's messages call it.
+    pub name: &'a str,
+    /// CUjit_option and value, for the options that are numbers.
+    pub options: &'a [(u32, u32)],
+    /// Its bytes.
+    pub image: &'a [u8],
+}
+
 /// Work that any thread may do, and that takes long.
 pub type Survey = Box<dyn FnOnce() + Send>;
 
@@ -37,6 +50,18 @@ pub trait ModuleDevice {
     /// # Errors
     /// `INVALID_IMAGE`, `INVALID_PTX`, `NO_BINARY_FOR_GPU`, …
     fn module_load(&mut self, image: &[u8], options: &[(u32, u32)]) -> Result<(ModuleId, String)>;
+
+    /// Links inputs into one image that can be loaded; the text returned is the
+    /// linker's log, which is an error's text where linking fails.
+    ///
+    /// # Errors
+    /// `INVALID_PTX`, `INVALID_IMAGE`, …; `NOT_SUPPORTED` for a kind of input that
+    /// the device does not link.
+    fn image_link(
+        &mut self,
+        inputs: &[LinkInput<'_>],
+        options: &[(u32, u32)],
+    ) -> Result<(Vec<u8>, String)>;
 
     /// Unloads a module once all work given so far is over.
     ///
@@ -92,4 +117,11 @@ pub trait ModuleDevice {
     /// # Errors
     /// What the driver says; `NOT_SUPPORTED` of a device without clusters.
     fn occupancy_clusters(&mut self, launch: &Launch<'_>) -> Result<i32>;
+
+    /// cuOccupancyMaxPotentialClusterSize of a launch, whose cluster and
+    /// parameters do not matter.
+    ///
+    /// # Errors
+    /// What the driver says.
+    fn occupancy_cluster_size(&mut self, launch: &Launch<'_>) -> Result<i32>;
 }

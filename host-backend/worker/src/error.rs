@@ -81,7 +81,8 @@ pub(crate) enum Fault {
     Call(paragpu_device::Error),
     /// The session ends.
     End(End),
-    /// No staging memory is free; try again when the device has gone on.
+    /// Something ends first: no staging memory is free, or host functions run
+    /// that the device may wait for. Try again when the device has gone on.
     Stall,
 }
 

@@ -23,6 +23,7 @@ mod aliases;
 mod answer;
 mod arena;
 pub mod arguments;
+mod attendant;
 mod calls;
 mod completion;
 pub mod confine;

@@ -1,19 +1,19 @@
 //! Modules, kernels and variables.
 
-use paragpu_device::Launch as DeviceLaunch;
+use paragpu_device::{Launch as DeviceLaunch, StreamId};
 use paragpu_protocol::codec::{Bytes, Text};
 use paragpu_protocol::table::{
-    FunctionGet, GlobalGet, ImageQuery, ImageWrite, ModuleFunctions, ModuleLoad, ModuleUnload,
-    OccupancyClusters,
+    FunctionGet, GlobalGet, ImageLink, ImageQuery, ImageRead, ImageWrite, ModuleFunctions,
+    ModuleLoad, ModuleUnload, OccupancyClusterSize, OccupancyClusters,
 };
-use paragpu_protocol::types::{FunctionInfo, FunctionNames, GlobalInfo, encode_pairs};
+use paragpu_protocol::types::{FunctionInfo, FunctionNames, GlobalInfo, LinkedImage, encode_pairs};
 
 use crate::error::{Fault, Outcome};
 use crate::session::Session;
 use crate::session::link::At;
 
-/// Most bytes of names in one reply.
-const MOST_NAMES: usize = 240 << 10;
+/// Most bytes of names, or of an image, in one reply.
+const MOST_BYTES: usize = 240 << 10;
 
 impl Session {
     pub(crate) fn image_query(&mut self, at: At, call: &ImageQuery) -> Result<bool, Fault> {
@@ -27,19 +27,62 @@ impl Session {
         self.answer(at, written)
     }
 
+    /// Lets the host functions end that were launched before code is loaded or
+    /// unloaded. NVIDIA's driver may wait for the whole device then, and the word
+    /// that a function ended, for which the device waits, comes to this thread.
+    /// A device that failed runs none of them any more.
+    fn after_host_functions(&mut self) -> Outcome<()> {
+        let none = self.objects.host_functions.is_empty();
+        if none || self.gpu.stream_query(StreamId::LEGACY).is_err() {
+            return Ok(());
+        }
+        Err(Fault::Stall)
+    }
+
     /// Loads a module; the reply is the loader's log.
     pub(crate) fn module_load(&mut self, at: At, call: &ModuleLoad<'_>) -> Result<bool, Fault> {
+        self.after_host_functions()?;
         match self.objects.modules.load(&mut self.gpu, call) {
             Ok(log) => self.answer(at, Ok(Text(&log))),
             Err(fault) => self.answer::<()>(at, Err(fault)),
         }
     }
 
+    /// Links images; the result is one that the host holds.
+    pub(crate) fn image_link(&mut self, at: At, call: &ImageLink<'_>) -> Result<bool, Fault> {
+        match self.objects.modules.link(&mut self.gpu, call) {
+            Ok((hash, size, log)) => {
+                let log = Text(&log);
+                self.answer(at, Ok(LinkedImage { hash, size, log }))
+            }
+            Err(fault) => self.answer::<()>(at, Err(fault)),
+        }
+    }
+
+    pub(crate) fn image_read(&mut self, at: At, call: &ImageRead) -> Result<bool, Fault> {
+        let image = match self
+            .objects
+            .modules
+            .image(&call.hash)
+            .and_then(|image| image.load())
+        {
+            Ok(image) => image,
+            Err(fault) => return self.answer::<()>(at, Err(fault)),
+        };
+        let from = usize::try_from(call.offset).unwrap_or(usize::MAX);
+        let rest = image.get(from..).unwrap_or_default();
+        let part = rest.get(..MOST_BYTES).unwrap_or(rest);
+        self.answer(at, Ok(Bytes(part)))
+    }
+
     pub(crate) fn module_unload(&mut self, call: &ModuleUnload) -> Outcome<()> {
+        self.after_host_functions()?;
         self.objects.modules.unload(&mut self.gpu, call.module.0)
     }
 
     pub(crate) fn function_get(&mut self, at: At, call: &FunctionGet<'_>) -> Result<bool, Fault> {
+        // Where code is loaded lazily this loads it.
+        self.after_host_functions()?;
         let function = match self.objects.modules.function(&mut self.gpu, call) {
             Ok(function) => function,
             Err(fault) => return self.answer::<()>(at, Err(fault)),
@@ -69,7 +112,7 @@ impl Session {
         let first = usize::try_from(call.first).unwrap_or(usize::MAX);
         let mut bytes = Vec::new();
         for name in names.iter().skip(first) {
-            if bytes.len() + name.len() >= MOST_NAMES {
+            if bytes.len() + name.len() >= MOST_BYTES {
                 break;
             }
             bytes.extend_from_slice(name.as_bytes());
@@ -99,5 +142,18 @@ impl Session {
             parameters: (&[]).into(),
         };
         Ok(self.gpu.occupancy_clusters(&launch)?)
+    }
+
+    pub(crate) fn occupancy_cluster_size(&mut self, call: &OccupancyClusterSize) -> Outcome<i32> {
+        let launch = DeviceLaunch {
+            function: self.objects.modules.kernel(call.function.0)?.id,
+            grid: call.grid,
+            block: call.block,
+            dynamic_shared: call.dynamic_shared,
+            cooperative: false,
+            cluster: [0; 3],
+            parameters: (&[]).into(),
+        };
+        Ok(self.gpu.occupancy_cluster_size(&launch)?)
     }
 }

@@ -1,22 +1,21 @@
 //! The worker process: from its start to the end of its one session.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use paragpu_communicator::{Nowhere, Receiver, Sender};
 use paragpu_control::account::{Account, Share};
 use paragpu_control::socket::{Control, ControlError, Inbox};
-use paragpu_control::worker::{self, FromWorker, Migrate, Route, Terms, ToWorker};
+use paragpu_control::worker::{FromWorker, Route, Terms, ToWorker};
 use paragpu_device::{Device, Platform, Snapshot};
-use paragpu_protocol::codec::{Text, encode_all};
 use paragpu_protocol::frame::Control as Frame;
 use paragpu_protocol::handshake::Move;
 use paragpu_protocol::layout::Regions;
 
 use crate::arguments::{Arguments, DeviceKind};
+use crate::attendant::{self, Attendant, on_the_wire, toward};
 use crate::confine;
 use crate::connect::{Guest, Life};
 use crate::images::ImageStore;
@@ -24,18 +23,13 @@ use crate::platform;
 use crate::reconnect::Waiting;
 use crate::session::host_memory::Pinned;
 use crate::session::output::Output;
-use crate::session::sender::DurableSender;
 use crate::session::{Reconnect, Session, Setup};
 use crate::statistics::Statistics;
 use crate::sys::process::{exit_now, without_address_randomisation};
-use crate::transfer::destination::{Arrived, Destination, reachable};
+use crate::transfer::destination::{Arrived, Destination};
 use crate::transfer::handover;
 use crate::transfer::identity::Identity;
-use crate::transfer::orders::{Departure, Figures, Order, Orders, Report};
-use crate::watch::{GRACE, Liveness, Watch, after, watch};
-
-/// The daemon ended the session, whichever thread notices its end first.
-static ENDED_BY_HOST: AtomicBool = AtomicBool::new(false);
+use crate::transfer::orders::{Figures, Report};
 
 /// An opened GPU.
 struct Warm {
@@ -229,7 +223,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     served.introduce();
     served.link.set_communicator(assigned.communicator);
     served.host.pages().adopt(guest_memory);
-    let orders = Arc::new(tell(Arc::clone(control)));
+    let orders = Arc::new(attendant::tell(Arc::clone(control)));
     served.transfer.set_orders(Arc::clone(&orders));
     let attendant = Arc::new(Attendant {
         control: Arc::clone(control),
@@ -242,7 +236,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         again: Mutex::default(),
         patience,
     });
-    attend(Arc::clone(&attendant));
+    Arc::clone(&attendant).attend();
     let receiver = match (receiver, elsewhere) {
         (Some(receiver), _) => Ok(receiver),
         (None, Some(elsewhere)) => receive(&mut served, elsewhere, &waiting, patience),
@@ -334,24 +328,6 @@ fn guide(served: &Session, home: &Move<'_>, follows: bool) {
     } else {
         served.link.sender().say(Frame::Home.kind(), &[&home]);
     }
-}
-
-fn on_the_wire(route: &Route) -> Move<'_> {
-    Move {
-        communicator: Text(&route.communicator),
-        address: Text(&route.address),
-    }
-}
-
-/// Where a guest is to go, as the guest reaches it.
-fn toward(goal: &Move<'_>) -> Vec<u8> {
-    let current = handover::current();
-    let socket = current.as_ref().and_then(|handover| handover.fds.last());
-    let address = reachable(goal.address.0, socket.map(AsFd::as_fd));
-    encode_all(&Move {
-        address: Text(&address),
-        ..*goal
-    })
 }
 
 /// Opens the GPU as far as it can be without a session.
@@ -474,210 +450,5 @@ fn coming(terms: Terms, coming: Coming) -> Assigned {
         },
         communicator,
         coming,
-    }
-}
-
-/// Tells the daemon how far an order is, progress not too often.
-fn tell(control: Arc<Control>) -> Orders {
-    const OFTEN: Duration = Duration::from_millis(50);
-    let last = Mutex::new(None::<Instant>);
-    Orders::new(move |report| {
-        if let Report::Progress(_) = report {
-            let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-            if last.is_some_and(|last| last.elapsed() < OFTEN) {
-                return;
-            }
-            *last = Some(Instant::now());
-        }
-        let message = FromWorker::Report(report);
-        if let (Err(_), FromWorker::Report(Report::Failed(reason))) =
-            (control.send(&message, &[]), &message)
-        {
-            tracing::warn!(
-                reason,
-                "an order is not carried out, and the daemon is gone"
-            );
-        }
-    })
-}
-
-/// What the process's other threads know of its session.
-struct Attendant {
-    control: Arc<Control>,
-    session: u64,
-    statistics: Arc<Statistics>,
-    sender: Arc<DurableSender>,
-    waiting: Arc<Waiting>,
-    /// The guest that came last.
-    watched: Mutex<Option<Watch>>,
-    orders: Arc<Orders>,
-    /// Where and how often the session is written.
-    again: Mutex<Option<worker::Again>>,
-    /// How long to wait for a guest that was lost.
-    patience: Duration,
-}
-
-/// Answers the daemon while the session is served. When the daemon goes away
-/// the session goes on.
-fn attend(attendant: Arc<Attendant>) {
-    std::thread::spawn(move || {
-        let mut inbox = Inbox::default();
-        while attendant.control.receive(&mut inbox, true).is_ok() {
-            let fds = std::mem::take(&mut inbox.fds);
-            match inbox.message::<ToWorker>() {
-                Ok(message) => attendant.take(message, fds),
-                Err(error) => tracing::error!(%error, "the daemon sent what cannot be read"),
-            }
-        }
-        attendant.write_again();
-    });
-}
-
-fn departure(migrate: Migrate, fds: Vec<OwnedFd>) -> Option<Departure> {
-    let mut fds = fds.into_iter();
-    let link = fds.next()?;
-    let gates = match (migrate.held, fds.next(), fds.next()) {
-        (false, None, None) => None,
-        (true, Some(stop), Some(commit)) => Some([stop, commit]),
-        _ => return None,
-    };
-    Some(Departure {
-        link,
-        local: migrate.local,
-        wanted: migrate.wanted,
-        follows: migrate.follows,
-        gates,
-        precopy: migrate.precopy,
-        hand_over: migrate.hand_over,
-    })
-}
-
-impl Attendant {
-    fn take(self: &Arc<Self>, message: ToWorker, fds: Vec<OwnedFd>) {
-        match message {
-            ToWorker::Query => {
-                let counters = FromWorker::Counters(self.statistics.read());
-                // A daemon that is gone is found by the next receive.
-                let _ = self.control.send(&counters, &[]);
-            }
-            ToWorker::End => {
-                ENDED_BY_HOST.store(true, Ordering::Release);
-                // Telling the guest may wait for a thread that is stuck.
-                after(GRACE, || exit_now(1));
-                self.sender.say(Frame::Goodbye.kind(), &[]);
-                self.sender.cut();
-                self.finish("")
-            }
-            ToWorker::Resume { terms, guest } => match Guest::new(&terms, &guest, fds) {
-                Ok(guest) => self.resume(guest),
-                Err(reason) => tracing::warn!(reason, "a guest cannot come back"),
-            },
-            ToWorker::Move(route) => {
-                let goal = toward(&on_the_wire(&route));
-                self.sender.ask(Frame::Move.kind(), &goal);
-            }
-            ToWorker::Checkpoint { directory, end } => {
-                self.order(Order::Checkpoint { directory, end });
-            }
-            ToWorker::Again(again) => {
-                *self.again.lock().unwrap_or_else(PoisonError::into_inner) = again;
-            }
-            ToWorker::Migrate(migrate) => match departure(migrate, fds) {
-                Some(departure) => self.order(Order::Migrate(departure)),
-                None => {
-                    let reason = "the order to move came with other descriptors than it says";
-                    self.orders.report(Report::Failed(reason.into()));
-                }
-            },
-            ToWorker::Assign { .. }
-            | ToWorker::Arrive { .. }
-            | ToWorker::Restore { .. }
-            | ToWorker::Quota { .. } => {
-                tracing::error!("the daemon sent what a busy worker does not expect");
-            }
-        }
-    }
-
-    fn resume(self: &Arc<Self>, guest: Guest) {
-        let liveness = guest.liveness(self.patience);
-        // The one that stands now, not the guest's own.
-        let earlier = self.sender.connection();
-        self.waiting.offer(guest);
-        earlier.close();
-        self.guard(liveness);
-    }
-
-    /// Goes on with what the daemon, which is gone, had ordered for good.
-    fn write_again(&self) {
-        let again = self.again.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(worker::Again { directory, every }) = again.clone() else {
-            return;
-        };
-        drop(again);
-        let every = Duration::from_secs(every.max(1));
-        tracing::info!(
-            session = self.session, directory = %directory.display(),
-            "the daemon is gone: the session is written without its word"
-        );
-        loop {
-            std::thread::sleep(every);
-            // One that was not carried out yet is the same.
-            self.orders.give(Order::Checkpoint {
-                directory: directory.clone(),
-                end: false,
-            });
-        }
-    }
-
-    fn order(&self, order: Order) {
-        if !self.orders.give(order) {
-            let reason = "another order to the session is not carried out yet";
-            self.orders.report(Report::Failed(reason.into()));
-        }
-    }
-
-    /// Ends the process where the guest that came last is gone for good and
-    /// the session does not see it.
-    fn guard(self: &Arc<Self>, liveness: std::io::Result<Option<Liveness>>) {
-        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        // An earlier connection is no longer waited for.
-        *watched = None;
-        let liveness = match liveness {
-            Ok(Some(liveness)) => liveness,
-            Ok(None) => return,
-            Err(error) => {
-                tracing::warn!(%error, "the guest cannot be watched");
-                return;
-            }
-        };
-        let (attendant, came) = (Arc::clone(self), self.waiting.came());
-        let stuck = move || {
-            if attendant.waiting.came() == came {
-                let reason = "the guest is gone, and a call of the device does not return";
-                tracing::warn!(session = attendant.session, reason);
-                attendant.finish(reason)
-            }
-        };
-        match watch(liveness, GRACE, stuck) {
-            Ok(watch) => *watched = Some(watch),
-            Err(error) => tracing::warn!(%error, "the guest cannot be watched"),
-        }
-    }
-
-    /// Says that the session is over and ends the process, whatever its other
-    /// threads and the device are doing.
-    fn finish(&self, reason: &str) -> ! {
-        let reason = if ENDED_BY_HOST.load(Ordering::Acquire) {
-            "ended by the host"
-        } else {
-            reason
-        };
-        let finished = FromWorker::Finished {
-            session: self.session,
-            counters: self.statistics.read(),
-            reason: (!reason.is_empty()).then(|| reason.to_owned()),
-        };
-        let _ = self.control.send(&finished, &[]);
-        exit_now(0)
     }
 }

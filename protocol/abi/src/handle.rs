@@ -3,7 +3,7 @@
 //! The two interfaces use the same objects: a `cudaStream_t` is a `CUstream`,
 //! a `cudaKernel_t` a `CUkernel`. All are pointer-sized; none may be followed.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_char, c_int, c_void};
 
 /// Result code of a driver function ([`crate::error`]).
 pub type CUresult = c_int;
@@ -49,6 +49,12 @@ handles! {
     CUgraphExec,
     /// A reference-counted object that graphs keep alive.
     CUuserObject,
+    /// A link in progress.
+    CUlinkState,
+    /// A callback for log messages.
+    CUlogsCallbackHandle,
+    /// A callback for notifications of a device.
+    CUasyncCallbackHandle,
     /// Imported memory of another interface.
     CUexternalMemory,
     /// Imported semaphore of another interface.
@@ -64,5 +70,13 @@ pub type CUsurfObject = u64;
 pub type CUhostFn = Option<unsafe extern "C" fn(*mut c_void)>;
 /// A stream callback: stream, status, the caller's pointer.
 pub type CUstreamCallback = Option<unsafe extern "C" fn(CUstream, CUresult, *mut c_void)>;
+/// A callback for log messages: the caller's pointer, level, text, its length.
+pub type CUlogsCallback = Option<unsafe extern "C" fn(*mut c_void, c_int, *mut c_char, usize)>;
+/// A place in the log.
+pub type CUlogIterator = u32;
+/// A callback for notifications of a device: what happened, the caller's
+/// pointer, the callback's handle.
+pub type CUasyncCallback =
+    Option<unsafe extern "C" fn(*mut c_void, *mut c_void, CUasyncCallbackHandle)>;
 /// Bytes of dynamic shared memory that a block of a size needs.
 pub type CUoccupancyB2DSize = Option<unsafe extern "C" fn(c_int) -> usize>;

@@ -1,7 +1,9 @@
 //! Kernel launches and function attributes.
 
 use crate::geometry::dim3;
-use crate::handle::CUstream;
+use core::ffi::c_void;
+
+use crate::handle::{CUfunction, CUstream};
 use crate::{abi_consts, abi_struct};
 
 /// Value of a launch or stream attribute; `id` says which reading holds.
@@ -28,6 +30,12 @@ abi_struct! {
         gridDimX: u32, gridDimY: u32, gridDimZ: u32, blockDimX: u32, blockDimY: u32,
         blockDimZ: u32, sharedMemBytes: u32, hStream: CUstream,
         attrs: *mut cudaLaunchAttribute, numAttrs: u32,
+    }
+    /// A launch of several, one a device.
+    struct CUDA_LAUNCH_PARAMS {
+        function: CUfunction, gridDimX: u32, gridDimY: u32, gridDimZ: u32, blockDimX: u32,
+        blockDimY: u32, blockDimZ: u32, sharedMemBytes: u32, hStream: CUstream,
+        kernelParams: *mut *mut c_void,
     }
     /// What the runtime tells of a kernel.
     struct cudaFuncAttributes {

@@ -76,3 +76,34 @@ fn ModuleFunctions(
     /// The names from this one on.
     first: u32,
 ) -> FunctionNames<'r>;
+
+/// cuOccupancyMaxPotentialClusterSize: the largest cluster that this launch may have.
+#[call(0x040e, cached, idempotent)]
+fn OccupancyClusterSize(
+    /// The kernel.
+    function: FunctionHandle,
+    /// Blocks.
+    grid: [u32; 3],
+    /// Threads in a block.
+    block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    dynamic_shared: u32,
+) -> i32;
+
+/// cuLinkComplete: links images that the host holds into one, which it keeps.
+#[call(0x040f, synchronous, idempotent, replies)]
+fn ImageLink(
+    /// Pairs of `u32` CUjit_option and `u32` value, for the options that are numbers.
+    options: Bytes<'a>,
+    /// Each input, in order: [`LinkInput`], one after the other.
+    inputs: Bytes<'a>,
+) -> LinkedImage<'r>;
+
+/// Part of an image that the host holds.
+#[call(0x0410, synchronous, idempotent, replies)]
+fn ImageRead(
+    /// BLAKE3 of the whole image.
+    hash: [u8; 32],
+    /// Where the part begins.
+    offset: u64,
+) -> Bytes<'r>;

@@ -1,17 +1,20 @@
-//! Coredump.
+//! Attributes of core dumps of a GPU (CUDA Driver API, Coredump Attributes
+//! Control). They are kept; a dump is never made, and asking for one is refused.
 
+/// An attribute in the current context.
 #[since(12010)]
-#[refused("not built yet")]
-fn cuCoredumpGetAttribute(attrib: c_int, value: *mut c_void, size: Out<usize>);
+fn cuCoredumpGetAttribute(attribute: c_int, value: *mut c_void, size: *mut usize);
 
+/// An attribute for contexts to come.
 #[since(12010)]
-#[refused("not built yet")]
-fn cuCoredumpGetAttributeGlobal(attrib: c_int, value: *mut c_void, size: Out<usize>);
+#[before_init]
+fn cuCoredumpGetAttributeGlobal(attribute: c_int, value: *mut c_void, size: *mut usize);
 
+/// Changes an attribute in the current context.
 #[since(12010)]
-#[refused("not built yet")]
-fn cuCoredumpSetAttribute(attrib: c_int, value: *mut c_void, size: Out<usize>);
+fn cuCoredumpSetAttribute(attribute: c_int, value: *mut c_void, size: *mut usize);
 
+/// Changes an attribute for contexts to come.
 #[since(12010)]
-#[refused("not built yet")]
-fn cuCoredumpSetAttributeGlobal(attrib: c_int, value: *mut c_void, size: Out<usize>);
+#[before_init]
+fn cuCoredumpSetAttributeGlobal(attribute: c_int, value: *mut c_void, size: *mut usize);

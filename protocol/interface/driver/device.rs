@@ -86,19 +86,20 @@ fn cuDeviceGetTexture1DLinearMaxWidth(
 #[since(11040)]
 fn cuDeviceGetExecAffinitySupport(value: Out<c_int>, kind: c_int, device: CUdevice);
 
+/// Notifications of a device: that the process has more memory than its budget,
+/// which a virtual GPU's fixed limit does not let happen.
 #[since(12040)]
-#[refused("not built yet")]
 fn cuDeviceRegisterAsyncNotification(
     device: CUdevice,
-    callback_func: *mut c_void,
-    user_data: *mut c_void,
-    callback: Out<*mut c_void>,
+    callback: CUasyncCallback,
+    data: *mut c_void,
+    handle: Out<CUasyncCallbackHandle>,
 );
 
 #[since(2000)]
 #[refused("superseded: programs built for a current CUDA call a later version")]
 fn cuDeviceTotalMem(bytes: Out<c_uint>, dev: CUdevice);
 
+/// No more notifications.
 #[since(12040)]
-#[refused("not built yet")]
-fn cuDeviceUnregisterAsyncNotification(device: CUdevice, callback: *mut c_void);
+fn cuDeviceUnregisterAsyncNotification(device: CUdevice, handle: CUasyncCallbackHandle);

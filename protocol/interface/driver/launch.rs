@@ -52,46 +52,11 @@ fn cuLaunchCooperativeKernel(
     pointers: Out<*mut c_void>,
 );
 
-#[since(2000)]
-#[refused("superseded by cuLaunchKernel in CUDA 4.0")]
-fn cuFuncSetBlockShape(hfunc: CUfunction, x: c_int, y: c_int, z: c_int);
-
-#[since(2000)]
-#[refused("superseded by cuLaunchKernel in CUDA 4.0")]
-fn cuFuncSetSharedSize(hfunc: CUfunction, bytes: c_uint);
-
-#[since(2000)]
-#[refused("superseded by cuLaunchKernel in CUDA 4.0")]
-fn cuLaunch(f: CUfunction);
-
+/// Launches a kernel on several devices at once: on one of them as
+/// cuLaunchCooperativeKernel does, on more refused.
 #[since(9000)]
-#[refused("removed from CUDA with multi-device cooperative groups")]
 fn cuLaunchCooperativeKernelMultiDevice(
-    launch_params_list: *mut CUDA_LAUNCH_PARAMS,
-    num_devices: c_uint,
+    launches: *mut CUDA_LAUNCH_PARAMS,
+    number: c_uint,
     flags: c_uint,
 );
-
-#[since(2000)]
-#[refused("superseded by cuLaunchKernel in CUDA 4.0")]
-fn cuLaunchGrid(f: CUfunction, grid_width: c_int, grid_height: c_int);
-
-#[since(2000)]
-#[refused("superseded by cuLaunchKernel in CUDA 4.0")]
-fn cuLaunchGridAsync(f: CUfunction, grid_width: c_int, grid_height: c_int, stream: CUstream);
-
-#[since(2000)]
-#[refused("superseded by cuLaunchKernel in CUDA 4.0")]
-fn cuParamSetSize(hfunc: CUfunction, numbytes: c_uint);
-
-#[since(2000)]
-#[refused("superseded by cuLaunchKernel in CUDA 4.0")]
-fn cuParamSetf(hfunc: CUfunction, offset: c_int, value: f32);
-
-#[since(2000)]
-#[refused("superseded by cuLaunchKernel in CUDA 4.0")]
-fn cuParamSeti(hfunc: CUfunction, offset: c_int, value: c_uint);
-
-#[since(2000)]
-#[refused("superseded by cuLaunchKernel in CUDA 4.0")]
-fn cuParamSetv(hfunc: CUfunction, offset: c_int, ptr: *mut c_void, numbytes: c_uint);

@@ -81,6 +81,7 @@ fn cuLibraryGetKernelCount(count: Out<c_uint>, library: CUlibrary);
 #[refused("not built yet")]
 fn cuLibraryGetManaged(dptr: Out<CUdeviceptr>, bytes: Out<usize>, library: CUlibrary, name: Text);
 
+/// A function for host and device by its name: no device here has attribute
+/// UNIFIED_FUNCTION_POINTERS, so no library has one.
 #[since(12000)]
-#[refused("not built yet")]
-fn cuLibraryGetUnifiedFunction(fptr: Out<*mut c_void>, library: CUlibrary, symbol: Text);
+fn cuLibraryGetUnifiedFunction(function: Out<*mut c_void>, library: CUlibrary, symbol: Text);

@@ -1,75 +1,50 @@
-//! Link.
+//! Linking of images at run time (CUDA Driver API, Module Management). Inputs
+//! are gathered in the guest; completing links them on the host.
 
+/// Begins a link.
 #[since(5050)]
-#[refused("not built yet")]
+#[also(cuLinkCreate_v2 = 6050)]
+#[host]
+fn cuLinkCreate(
+    number: c_uint,
+    options: *mut c_int,
+    values: *mut *mut c_void,
+    state: *mut CUlinkState,
+);
+
+/// Adds an image.
+#[since(5050)]
+#[also(cuLinkAddData_v2 = 6050)]
+#[host]
 fn cuLinkAddData(
     state: CUlinkState,
     kind: c_int,
     data: *mut c_void,
     size: usize,
     name: Text,
-    num_options: c_uint,
+    number: c_uint,
     options: *mut c_int,
-    option_values: Out<*mut c_void>,
+    values: *mut *mut c_void,
 );
 
-#[since(6050)]
-#[refused("not built yet")]
-fn cuLinkAddData_v2(
-    state: CUlinkState,
-    kind: c_int,
-    data: *mut c_void,
-    size: usize,
-    name: Text,
-    num_options: c_uint,
-    options: *mut c_int,
-    option_values: Out<*mut c_void>,
-);
-
+/// Adds an image of a file.
 #[since(5050)]
-#[refused("not built yet")]
+#[also(cuLinkAddFile_v2 = 6050)]
 fn cuLinkAddFile(
     state: CUlinkState,
     kind: c_int,
     path: Text,
-    num_options: c_uint,
+    number: c_uint,
     options: *mut c_int,
-    option_values: Out<*mut c_void>,
+    values: *mut *mut c_void,
 );
 
-#[since(6050)]
-#[refused("not built yet")]
-fn cuLinkAddFile_v2(
-    state: CUlinkState,
-    kind: c_int,
-    path: Text,
-    num_options: c_uint,
-    options: *mut c_int,
-    option_values: Out<*mut c_void>,
-);
-
+/// Links; the image lives as long as the link.
 #[since(5050)]
-#[refused("not built yet")]
-fn cuLinkComplete(state: CUlinkState, cubin_out: Out<*mut c_void>, size_out: Out<usize>);
+#[host]
+fn cuLinkComplete(state: CUlinkState, image: Out<*mut c_void>, size: *mut usize);
 
+/// Ends a link.
 #[since(5050)]
-#[refused("not built yet")]
-fn cuLinkCreate(
-    num_options: c_uint,
-    options: *mut c_int,
-    option_values: Out<*mut c_void>,
-    state_out: *mut CUlinkState,
-);
-
-#[since(6050)]
-#[refused("not built yet")]
-fn cuLinkCreate_v2(
-    num_options: c_uint,
-    options: *mut c_int,
-    option_values: Out<*mut c_void>,
-    state_out: *mut CUlinkState,
-);
-
-#[since(5050)]
-#[refused("not built yet")]
+#[host]
 fn cuLinkDestroy(state: CUlinkState);

@@ -1,30 +1,35 @@
-//! Logs.
+//! The log of errors (CUDA Driver API, Error Log Management).
 
+/// The place of the next message.
 #[since(12090)]
-#[refused("not built yet")]
-fn cuLogsCurrent(iterator_out: Out<CUlogIterator>, flags: c_uint);
+#[before_init]
+fn cuLogsCurrent(iterator: Out<CUlogIterator>, flags: c_uint);
 
+/// Appends messages to a file.
 #[since(12090)]
-#[refused("not built yet")]
-fn cuLogsDumpToFile(iterator: Out<CUlogIterator>, path_to_file: Text, flags: c_uint);
+#[before_init]
+fn cuLogsDumpToFile(iterator: *mut CUlogIterator, path: Text, flags: c_uint);
 
+/// Writes messages into memory, the newest where not all fit.
 #[since(12090)]
-#[refused("not built yet")]
+#[before_init]
 fn cuLogsDumpToMemory(
-    iterator: Out<CUlogIterator>,
+    iterator: *mut CUlogIterator,
     buffer: *mut c_char,
-    size: Out<usize>,
+    size: *mut usize,
     flags: c_uint,
 );
 
+/// Calls back with each message from now on.
 #[since(12090)]
-#[refused("not built yet")]
+#[before_init]
 fn cuLogsRegisterCallback(
-    callback_func: CUlogsCallback,
-    user_data: *mut c_void,
-    callback_out: Out<CUlogsCallbackHandle>,
+    callback: CUlogsCallback,
+    data: *mut c_void,
+    handle: Out<CUlogsCallbackHandle>,
 );
 
+/// Calls back no more.
 #[since(12090)]
-#[refused("not built yet")]
-fn cuLogsUnregisterCallback(callback: CUlogsCallbackHandle);
+#[before_init]
+fn cuLogsUnregisterCallback(handle: CUlogsCallbackHandle);

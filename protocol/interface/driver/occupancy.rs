@@ -63,8 +63,9 @@ fn cuOccupancyMaxActiveClusters(
     config: In<CUlaunchConfig>,
 );
 
+/// The largest cluster that a launch may have.
 #[since(11070)]
-#[refused("not built yet")]
+#[host]
 fn cuOccupancyMaxPotentialClusterSize(
     cluster_size: Out<c_int>,
     func: CUfunction,

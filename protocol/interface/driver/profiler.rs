@@ -1,5 +1,5 @@
 //! Profiler.
 
 #[since(4000)]
-#[refused("removed in CUDA 12")]
+#[refused("NVIDIA's driver refuses it as well since CUDA 12")]
 fn cuProfilerInitialize();

@@ -48,9 +48,9 @@ fn cudaDeviceGetNvSciSyncAttributes(list: *mut c_void, device: c_int, flags: c_i
 #[needs(cuDeviceRegisterAsyncNotification)]
 fn cudaDeviceRegisterAsyncNotification(
     device: c_int,
-    callback: *mut c_void,
+    callback: CUasyncCallback,
     data: *mut c_void,
-    handle: Out<*mut c_void>,
+    handle: Out<CUasyncCallbackHandle>,
 );
 
 #[needs(cuDeviceUnregisterAsyncNotification)]

@@ -1,16 +1,26 @@
-//! Logs.
+//! The log of errors, which is the driver's (CUDA Runtime API, Error Log
+//! Management).
 
-#[refused("not built yet")]
-fn cudaLogsCurrent();
+#[direct_without_context(cuLogsCurrent(iterator, flags))]
+fn cudaLogsCurrent(iterator: Out<CUlogIterator>, flags: c_uint);
 
-#[refused("not built yet")]
-fn cudaLogsDumpToFile();
+#[direct_without_context(cuLogsDumpToFile(iterator, path, flags))]
+fn cudaLogsDumpToFile(iterator: *mut CUlogIterator, path: Text, flags: c_uint);
 
-#[refused("not built yet")]
-fn cudaLogsDumpToMemory();
+#[direct_without_context(cuLogsDumpToMemory(iterator, buffer, size, flags))]
+fn cudaLogsDumpToMemory(
+    iterator: *mut CUlogIterator,
+    buffer: *mut c_char,
+    size: *mut usize,
+    flags: c_uint,
+);
 
-#[refused("not built yet")]
-fn cudaLogsRegisterCallback();
+#[direct_without_context(cuLogsRegisterCallback(callback, data, handle))]
+fn cudaLogsRegisterCallback(
+    callback: CUlogsCallback,
+    data: *mut c_void,
+    handle: *mut CUlogsCallbackHandle,
+);
 
-#[refused("not built yet")]
-fn cudaLogsUnregisterCallback();
+#[direct_without_context(cuLogsUnregisterCallback(handle))]
+fn cudaLogsUnregisterCallback(handle: CUlogsCallbackHandle);

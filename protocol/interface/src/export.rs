@@ -45,21 +45,26 @@ pub fn c_type(kind: &Type) -> TokenStream {
 ///
 /// The library provides: the types that the description names,
 /// `Boundary::take`, `own_default`, `DEFAULT_STREAM` and `OWN_STREAM`, and the
-/// two guards. `result` is the type of a result code.
+/// two guards, which are told the function's name first if `named`. `result` is
+/// the type of a result code.
 #[must_use]
-pub fn exports<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type) -> TokenStream {
+pub fn exports<'f>(
+    functions: impl Iterator<Item = &'f Function>,
+    result: &Type,
+    named: bool,
+) -> TokenStream {
     let mut code = TokenStream::new();
     for function in functions {
         if matches!(function.serving, Serving::Code | Serving::Crosses) {
             for symbol in &function.symbols {
-                code.extend(export(function, symbol, result));
+                code.extend(export(function, symbol, result, named));
             }
         }
     }
     code
 }
 
-fn export(function: &Function, symbol: &Symbol, result: &Type) -> TokenStream {
+fn export(function: &Function, symbol: &Symbol, result: &Type, named: bool) -> TokenStream {
     let doc = &function.doc;
     let exported = identifier(&symbol.name);
     let chapter = identifier(match function.serving {
@@ -99,6 +104,7 @@ fn export(function: &Function, symbol: &Symbol, result: &Type) -> TokenStream {
     } else {
         format_ident!("guard")
     };
+    let told = named.then_some(&symbol.name).into_iter();
     quote! {
         #[doc = #doc]
         ///
@@ -106,7 +112,7 @@ fn export(function: &Function, symbol: &Symbol, result: &Type) -> TokenStream {
         /// The pointers are as CUDA's manual asks under this name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn #exported(#(#names: #types),*) -> #result {
-            super::#guard(|| {
+            super::#guard(#(#told,)* || {
                 // SAFETY: the caller keeps to CUDA's manual for this function.
                 unsafe { super::#chapter::#body(#(#arguments),*) }
             })

@@ -81,7 +81,7 @@ pub fn figures<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type)
                 Part::In(_) => arguments.push(quote!(#name)),
                 Part::Out(count) => {
                     checks.extend(quote!(super::present(#name)?;));
-                    puts.extend(quote!(super::scatter(#name, &answer, #place)?;));
+                    puts.extend(quote!(unsafe { super::scatter(#name, &answer, #place) }?;));
                     place += count;
                 }
                 Part::Text => {
@@ -95,7 +95,10 @@ pub fn figures<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type)
             let [.., place, length] = names.as_slice() else {
                 continue;
             };
-            quote! { super::put_text(#place, #length, &super::ask_text(device, #number)?) }
+            quote! {
+                let text = super::ask_text(device, #number)?;
+                unsafe { super::put_text(#place, #length, &text) }
+            }
         } else {
             quote! {
                 let answer = super::ask(device, #number, &[#((#arguments, #limits)),*])?;

@@ -147,6 +147,28 @@ crate::record! {
         names: Bytes<'a>,
     }
 
+    /// An input of a link.
+    LinkInput<'a> {
+        /// CUjitInputType.
+        kind: u32,
+        /// How the linker's messages call it.
+        name: Text<'a>,
+        /// Its options, as those of the link.
+        options: Bytes<'a>,
+        /// BLAKE3 of its image.
+        hash: [u8; 32],
+    }
+
+    /// What a link made.
+    LinkedImage<'a> {
+        /// BLAKE3 of the image.
+        hash: [u8; 32],
+        /// Bytes of the image.
+        size: u64,
+        /// What the linker said.
+        log: Text<'a>,
+    }
+
     /// Where a module's variable lies.
     GlobalInfo {
         /// Its device address.
@@ -284,6 +306,21 @@ impl ProcessUsage {
     pub fn all(bytes: Bytes<'_>) -> impl Iterator<Item = Self> + '_ {
         let mut reader = Reader::new(bytes.0);
         std::iter::from_fn(move || reader.field().ok())
+    }
+}
+
+impl LinkInput<'_> {
+    /// Reads what `ImageLink` lists.
+    ///
+    /// # Errors
+    /// [`DecodeError`] where the bytes are no such list.
+    pub fn all(bytes: Bytes<'_>) -> Result<Vec<LinkInput<'_>>, DecodeError> {
+        let mut reader = Reader::new(bytes.0);
+        let mut inputs = Vec::new();
+        while reader.remaining() > 0 {
+            inputs.push(reader.field()?);
+        }
+        Ok(inputs)
     }
 }
 

@@ -2,11 +2,13 @@
 //!
 //! Where there is a window, pinned memory is a part of it: the same bytes at
 //! the same address for program and device. Without a window, or when it is
-//! full, and for memory that the program registers, the host keeps a copy: a
-//! *shadow*, which [`crate::shadow`] keeps coherent. Memory of a window becomes
+//! full, the host keeps a copy: a *shadow*, which [`crate::shadow`] keeps coherent.
+//! Memory that the program registers becomes a part of the window where it can
+//! ([`registered`]), else it has a shadow. Memory of a window becomes
 //! such a shadow where the session leaves it: [`leave_window`].
 
 mod leave_window;
+mod registered;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -318,6 +320,10 @@ impl HostMemory {
         }
         let within = address % PAGE;
         let length = (within + size).next_multiple_of(PAGE);
+        if let Some((offset, pages)) = self.move_in(address - within, length) {
+            self.keep_moved(address, size, flags, offset, pages);
+            return Ok(());
+        }
         let place = self.reserve(length)?;
         let base = place.base;
         self.link.call(&ShadowCreate {
@@ -351,7 +357,7 @@ impl HostMemory {
         let pinned = self.take_pinned(address, true, Status::HOST_MEMORY_NOT_REGISTERED)?;
         match pinned.backing {
             Backing::Shadow(region, place) => self.leave_shadow(&region, place),
-            Backing::Window(..) => Err(Status::HOST_MEMORY_NOT_REGISTERED),
+            Backing::Window(offset, length) => self.move_out(address, offset, length),
         }
     }
 
@@ -363,9 +369,9 @@ impl HostMemory {
         let pinned = self.find(address).ok_or(Status::INVALID_VALUE)?;
         match &pinned.backing {
             Backing::Shadow(region, _) => region.show(),
-            Backing::Window(_, length) => {
+            Backing::Window(offset, length) => {
                 self.window.name();
-                if let Some(region) = self.shadows.find(pinned.address, *length) {
+                if let Some(region) = self.shadows.find(self.window.base() + offset, *length) {
                     region.show();
                 }
             }

@@ -93,6 +93,8 @@ impl Shadows {
 
     /// How the device reaches memory of the program.
     pub(crate) fn reach(&self, address: u64, size: u64) -> Reach {
+        // Registered memory may be a part of the window.
+        let address = self.window.place_of(address, size).unwrap_or(address);
         if self.window.holds(address) && !self.window.is_left() {
             return Reach::Direct(address);
         }

@@ -2,4 +2,5 @@
 #![allow(unsafe_code)]
 
 pub mod memory;
+pub(crate) mod moved_pages;
 pub mod process;

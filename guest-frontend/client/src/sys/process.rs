@@ -5,11 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
+use super::moved_pages;
+
 static FORKED: AtomicBool = AtomicBool::new(false);
 static LAST: Mutex<Vec<fn()>> = Mutex::new(Vec::new());
 
 extern "C" fn in_child() {
     FORKED.store(true, Ordering::Relaxed);
+    moved_pages::in_child();
 }
 
 extern "C" fn at_exit() {
@@ -26,9 +29,13 @@ extern "C" fn at_exit() {
 /// Starts to watch for forks. Called before the first session.
 pub fn watch_forks() {
     static ONCE: Once = Once::new();
-    // SAFETY: the handler only stores to an atomic, which is safe after fork.
+    // SAFETY: the handlers store to atomics and map memory, which is safe after fork.
     ONCE.call_once(|| unsafe {
-        libc::pthread_atfork(None, None, Some(in_child));
+        libc::pthread_atfork(
+            Some(moved_pages::before_fork),
+            Some(moved_pages::in_parent),
+            Some(in_child),
+        );
     });
 }
 

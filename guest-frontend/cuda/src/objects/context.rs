@@ -7,6 +7,8 @@ use paragpu_abi::CUcontext;
 use paragpu_client::Session;
 use parking_lot::Mutex;
 
+use crate::coredump::Attributes;
+
 /// A context.
 #[derive(Debug)]
 pub struct Context {
@@ -21,6 +23,8 @@ pub struct Context {
     alive: AtomicBool,
     id: u64,
     cache_config: AtomicI32,
+    /// Attributes of its core dumps.
+    pub coredump: Mutex<Attributes>,
     /// Device memory allocated in it; not kept for primary contexts, which
     /// end with all of the session's.
     memory: Mutex<HashSet<u64>>,
@@ -46,6 +50,7 @@ impl Context {
             alive: AtomicBool::new(true),
             id: IDS.fetch_add(1, Ordering::Relaxed),
             cache_config: AtomicI32::new(0),
+            coredump: Mutex::new(Attributes::of_new_context()),
             memory: Mutex::new(HashSet::new()),
         }
     }

@@ -26,6 +26,7 @@ use paragpu_client::stream::Stream;
 use paragpu_client::texture::{Array, ArrayLevel, Surface, Texture};
 use parking_lot::{Mutex, RwLock};
 
+use crate::sys::link::Linking;
 use context::Context;
 use library::{Kernel, Library};
 use pool::Pool;
@@ -54,6 +55,8 @@ pub enum Object {
     Library(Arc<Library>),
     /// A CUkernel.
     Kernel(Kernel),
+    /// A CUlinkState.
+    Link(InContext<Linking>),
     /// A CUarray.
     Array(InContext<ArrayLevel>),
     /// A CUmipmappedArray.

@@ -57,6 +57,7 @@ fn end_objects(context: &Context) {
         Object::Event(inner) => inner.context == context.handle,
         Object::Module(inner, _) => inner.context == context.handle,
         Object::Function(inner, _) => inner.context == context.handle,
+        Object::Link(inner) => inner.context == context.handle,
         Object::Array(inner) => inner.context == context.handle,
         Object::Mipmapped(inner) => inner.context == context.handle,
         Object::GraphExec(inner) => inner.context == context.handle,

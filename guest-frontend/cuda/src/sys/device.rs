@@ -1,11 +1,11 @@
 //! Initialisation and devices (CUDA Driver API, Initialization, Version
 //! Management, Device Management).
 
-use std::ffi::{c_char, c_int, c_uint};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use paragpu_abi::{CUdevice, CUdevprop, CUuuid};
+use paragpu_abi::{CUasyncCallback, CUasyncCallbackHandle, CUdevice, CUdevprop, CUuuid};
 use paragpu_client::snapshot::Snapshot;
 use paragpu_client::{Error, Session, chain};
 use paragpu_config::guest::Guest;
@@ -371,4 +371,43 @@ pub(crate) fn cuDeviceGetExecAffinitySupport(
         return Err(Status::INVALID_VALUE);
     }
     value.put(0)
+}
+
+/// Callbacks for notifications: the handle's number and the device.
+static NOTIFIED: Mutex<(usize, Vec<(usize, u32)>)> = Mutex::new((0, Vec::new()));
+
+// The only notification is that a process has more memory than its budget. The
+// budget of a virtual GPU is a limit that an allocation meets at once and that
+// does not shrink, so the callback is never called.
+pub(crate) fn cuDeviceRegisterAsyncNotification(
+    device: CUdevice,
+    callback: CUasyncCallback,
+    _data: *mut c_void,
+    handle: Out<'_, CUasyncCallbackHandle>,
+) -> Result {
+    let ordinal = ordinal(device)?;
+    let handle = handle.present()?;
+    if callback.is_none() {
+        return Err(Status::INVALID_VALUE);
+    }
+    let mut all = NOTIFIED.lock().unwrap_or_else(PoisonError::into_inner);
+    all.0 += 1;
+    let number = all.0;
+    all.1.push((number, ordinal));
+    handle.put(std::ptr::without_provenance_mut(number))
+}
+
+pub(crate) fn cuDeviceUnregisterAsyncNotification(
+    device: CUdevice,
+    handle: CUasyncCallbackHandle,
+) -> Result {
+    let ordinal = ordinal(device)?;
+    let mut all = NOTIFIED.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = all.1.len();
+    all.1.retain(|known| *known != (handle.addr(), ordinal));
+    if all.1.len() < before {
+        Ok(())
+    } else {
+        Err(Status::INVALID_VALUE)
+    }
 }

@@ -31,6 +31,8 @@ const IDS: [(&str, Id); 4] = [
     id("1734dc26-800d-4745-8726-c0f1e7dd8bca"),
     id("6e163fbe-b958-444d-835c-e182aff1991e"),
 ];
+/// What the log calls functions of tables.
+const TABLE_FUNCTION: &str = "a function of a private table";
 /// Numbers of functions of the largest table, from 0.
 const MOST: usize = 64;
 
@@ -121,7 +123,7 @@ extern "C" fn unserved<const TABLE: usize, const NUMBER: usize>() -> CUresult {
     // One for all instances of this function.
     static SAID: [[AtomicBool; MOST]; IDS.len()] =
         [const { [const { AtomicBool::new(false) }; MOST] }; IDS.len()];
-    guard_before_init(|| {
+    guard_before_init(TABLE_FUNCTION, || {
         let name = IDS.get(TABLE).map_or("", |(name, _)| name);
         let said = SAID.get(TABLE).and_then(|said| said.get(NUMBER));
         let said = said.ok_or(Status::NOT_SUPPORTED)?;
@@ -137,7 +139,7 @@ extern "C" fn unserved<const TABLE: usize, const NUMBER: usize>() -> CUresult {
 /// # Safety
 /// `context` is null or writable.
 unsafe extern "C" fn current_context(context: *mut CUcontext) -> CUresult {
-    guard(|| {
+    guard(TABLE_FUNCTION, || {
         let handle = current::current_if_any().map(|context| context.handle());
         // SAFETY: as the caller promises.
         unsafe { Out::take(context) }.put(handle.unwrap_or(std::ptr::null_mut()))
@@ -149,7 +151,7 @@ unsafe extern "C" fn current_context(context: *mut CUcontext) -> CUresult {
 /// # Safety
 /// `place` is null or writable.
 unsafe extern "C" fn context_device(context: CUcontext, place: *mut CUdevice) -> CUresult {
-    guard(|| {
+    guard(TABLE_FUNCTION, || {
         let found = current::find_or_current(context)?;
         // SAFETY: as the caller promises.
         unsafe { Out::take(place) }.put(device::number(found.ordinal))
@@ -161,7 +163,7 @@ unsafe extern "C" fn context_device(context: CUcontext, place: *mut CUdevice) ->
 /// # Safety
 /// `place` is null or writable.
 unsafe extern "C" fn context_id(context: CUcontext, place: *mut u64) -> CUresult {
-    guard(|| {
+    guard(TABLE_FUNCTION, || {
         let found = current::find_or_current(context)?;
         // SAFETY: as the caller promises.
         unsafe { Out::take(place) }.put(found.id())
@@ -178,7 +180,7 @@ unsafe extern "C" fn stream(
     stream: CUstream,
     place: *mut CUstream,
 ) -> CUresult {
-    guard(|| {
+    guard(TABLE_FUNCTION, || {
         current::find_or_current(context)?;
         let handle = match stream.addr() {
             0 => CU_STREAM_LEGACY,
@@ -199,7 +201,7 @@ unsafe extern "C" fn stream_number(
     stream: CUstream,
     place: *mut u32,
 ) -> CUresult {
-    guard(|| {
+    guard(TABLE_FUNCTION, || {
         let id = named_stream::named(stream)?.id()?;
         // SAFETY: as the caller promises.
         unsafe { Out::take(place) }.put(id as u32)
@@ -211,7 +213,7 @@ unsafe extern "C" fn stream_number(
 /// # Safety
 /// `clusters` and `numbers` are null or writable.
 unsafe extern "C" fn topology(clusters: *mut *mut u8, numbers: *mut *mut u8) -> CUresult {
-    guard(|| {
+    guard(TABLE_FUNCTION, || {
         // SAFETY: as the caller promises.
         let (to_clusters, to_numbers) = unsafe { (Out::take(clusters), Out::take(numbers)) };
         let (to_clusters, to_numbers) = (to_clusters.present()?, to_numbers.present()?);
@@ -238,7 +240,7 @@ fn allocated(bytes: &[u8]) -> Result<*mut u8> {
 /// # Safety
 /// Both are null or what [`topology`] gave, not freed yet.
 unsafe extern "C" fn free_topology(clusters: *mut u8, numbers: *mut u8) -> CUresult {
-    guard(|| {
+    guard(TABLE_FUNCTION, || {
         // SAFETY: as the caller promises.
         unsafe {
             libc::free(clusters.cast());
@@ -261,7 +263,7 @@ unsafe extern "C" fn module_functions(
 ) -> CUresult {
     /// The callback ended the enumeration.
     const ENDED: Status = Status(1);
-    guard(|| {
+    guard(TABLE_FUNCTION, || {
         let callback = callback.ok_or(Status::INVALID_VALUE)?;
         current::find_or_current(context)?;
         let ended = module::for_each_function(module, |function| {

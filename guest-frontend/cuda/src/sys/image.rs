@@ -13,7 +13,7 @@ const CONTAINER: u32 = 0xba55_ed50;
 /// What nvcc puts around a fat binary.
 const WRAPPER: u32 = 0x4662_43b1;
 /// No image is larger (ImageQuery's limit).
-const MOST: usize = 1 << 30;
+pub const MOST: usize = 1 << 30;
 /// Section type of sections without bytes.
 const NOBITS: u32 = 8;
 
@@ -145,6 +145,7 @@ unsafe fn text(image: *const u8) -> Result<usize> {
 
 /// The options of a load: those that are numbers, and the program's buffers
 /// for what the loader says.
+#[derive(Debug)]
 pub struct Options {
     /// CUjit_option and value.
     pub numbers: Vec<(u32, u32)>,
@@ -152,7 +153,7 @@ pub struct Options {
     error: Log,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 struct Log {
     buffer: *mut c_void,
     size: usize,

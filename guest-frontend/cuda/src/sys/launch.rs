@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
-use paragpu_abi::{CUfunction, CUlaunchConfig, CUstream, cudaLaunchAttribute};
+use paragpu_abi::{CUDA_LAUNCH_PARAMS, CUfunction, CUlaunchConfig, CUstream, cudaLaunchAttribute};
 use paragpu_client::launch::Shape;
 use paragpu_client::module::Function;
 use paragpu_client::objects::graph::Kernel;
@@ -229,6 +229,60 @@ unsafe fn attributes(
         }
     }
     Ok(())
+}
+
+/// Launches a kernel whose parameters are packed.
+pub(super) fn launch_packed(
+    function: CUfunction,
+    shape: &Shape,
+    stream: CUstream,
+    parameters: &mut [u8],
+) -> Result {
+    let mut size = parameters.len();
+    let mut extra = [
+        std::ptr::without_provenance_mut(PARAM_BUFFER_POINTER),
+        parameters.as_mut_ptr().cast::<c_void>(),
+        std::ptr::without_provenance_mut(PARAM_BUFFER_SIZE),
+        (&raw mut size).cast(),
+        std::ptr::without_provenance_mut(PARAM_END),
+    ];
+    // SAFETY: the list ends as it must; the size is that of the buffer.
+    unsafe {
+        let extra = extra.as_mut_ptr();
+        launch(function, shape, stream, std::ptr::null_mut(), extra)
+    }
+}
+
+/// CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC and _NO_POST_LAUNCH_SYNC.
+const MULTI_DEVICE_FLAGS: c_uint = 3;
+
+pub(crate) unsafe fn cuLaunchCooperativeKernelMultiDevice(
+    launches: *mut CUDA_LAUNCH_PARAMS,
+    number: c_uint,
+    flags: c_uint,
+) -> Result {
+    if launches.is_null() || number == 0 || flags & !MULTI_DEVICE_FLAGS != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    if number > 1 {
+        return Err(unsupported_use!(
+            "cuLaunchCooperativeKernelMultiDevice on more than one device"
+        ));
+    }
+    let one = &*launches;
+    // As natively, its streams are not the default ones.
+    if one.hStream.addr() <= 2 {
+        return Err(Status::INVALID_HANDLE);
+    }
+    let shape = Shape {
+        grid: [one.gridDimX, one.gridDimY, one.gridDimZ],
+        block: [one.blockDimX, one.blockDimY, one.blockDimZ],
+        dynamic_shared: one.sharedMemBytes,
+        cooperative: true,
+        cluster: [0; 3],
+    };
+    let none = std::ptr::null_mut();
+    launch(one.function, &shape, one.hStream, one.kernelParams, none)
 }
 
 pub(crate) unsafe fn cuLaunchKernel(

@@ -292,3 +292,14 @@ pub(crate) unsafe fn cuKernelGetParamInfo(
 ) -> Result {
     parameter(kernel, index, offset, size)
 }
+
+pub(crate) fn cuLibraryGetUnifiedFunction(
+    function: Out<'_, *mut c_void>,
+    library: CUlibrary,
+    symbol: Text<'_>,
+) -> Result {
+    function.present()?;
+    find(library)?;
+    symbol.get()?;
+    Err(Status::NOT_FOUND)
+}

@@ -26,6 +26,7 @@ pub mod context;
 pub mod copy;
 pub mod copy_batch;
 pub mod copy_rect;
+pub mod coredump;
 pub mod device;
 pub mod entry;
 pub mod error;
@@ -42,6 +43,8 @@ pub mod internal;
 pub mod kernel;
 pub mod launch;
 pub mod library;
+pub mod link;
+pub mod logs;
 pub mod managed;
 pub mod memory;
 pub mod memset;
@@ -50,6 +53,7 @@ pub mod occupancy;
 pub mod peer;
 pub mod pointer;
 pub mod pool;
+pub mod prepared_launch;
 pub mod stream;
 pub mod stream_memory;
 pub mod tensor_map;
@@ -81,36 +85,58 @@ pub mod stubs {
     include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
 }
 
-/// Runs the body of an exported function. Nothing unwinds into C.
+/// Runs the body of the exported function `name`. Nothing unwinds into C.
 #[inline]
-fn guard(body: impl FnOnce() -> Result) -> CUresult {
+fn guard(name: &str, body: impl FnOnce() -> Result) -> CUresult {
     if !device::is_initialized() {
-        return code(Err(Status::NOT_INITIALIZED));
+        return code(name, Err(Status::NOT_INITIALIZED));
     }
-    guard_before_init(body)
+    guard_before_init(name, body)
 }
 
 /// [`guard`] for functions that may be called before cuInit.
 #[inline]
-fn guard_before_init(body: impl FnOnce() -> Result) -> CUresult {
+fn guard_before_init(name: &str, body: impl FnOnce() -> Result) -> CUresult {
     paragpu_client::count_call();
     if paragpu_client::sys::process::forked() {
-        return code(Err(Status::NOT_INITIALIZED));
+        return code(name, Err(Status::NOT_INITIALIZED));
     }
     match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(result) => code(result),
-        Err(_) => code(Err(Status::UNKNOWN)),
+        Ok(result) => code(name, result),
+        Err(_) => code(name, Err(Status::UNKNOWN)),
     }
 }
 
-fn code(result: Result) -> CUresult {
-    result.err().unwrap_or(Status::SUCCESS).0.cast_signed()
+fn code(name: &str, result: Result) -> CUresult {
+    match result {
+        Ok(()) => Status::SUCCESS.0.cast_signed(),
+        Err(status) => {
+            let code = status.0.cast_signed();
+            log_failure(name, status, code);
+            code
+        }
+    }
+}
+
+/// Adds a failed call to the log. Work that is not over yet is no failure.
+#[cold]
+fn log_failure(name: &str, status: Status, code: CUresult) {
+    /// CUDA_ERROR_NOT_READY.
+    const NOT_READY: Status = Status(600);
+    if status == NOT_READY {
+        return;
+    }
+    let error = paragpu_abi::driver_error_name(code);
+    let error = error
+        .map(std::ffi::CStr::to_string_lossy)
+        .unwrap_or_default();
+    crate::log::say(&format!("{name}: {error} ({code})"));
 }
 
 /// What a function that is not served does.
 #[cold]
 fn refuse(name: &str, said: &AtomicBool) -> CUresult {
-    guard_before_init(|| Err(unsupported(name, said)))
+    guard_before_init(name, || Err(unsupported(name, said)))
 }
 
 /// Says once that a function is not served.

@@ -153,3 +153,15 @@ pub(crate) unsafe fn cuOccupancyMaxActiveClusters(
     let modules = callable.session.modules();
     number.put(modules.occupancy_clusters(callable.function()?, &shape)?)
 }
+
+pub(crate) unsafe fn cuOccupancyMaxPotentialClusterSize(
+    size: Out<'_, c_int>,
+    function: CUfunction,
+    config: In<'_, CUlaunchConfig>,
+) -> Result {
+    let size = size.present()?;
+    let shape = super::launch::shape_of(config.get()?)?;
+    let callable = callable(function)?;
+    let modules = callable.session.modules();
+    size.put(modules.occupancy_cluster_size(callable.function()?, &shape)?)
+}

@@ -8,7 +8,9 @@ use crate::channel;
 use crate::error::{Error, Result};
 use crate::thread;
 use paragpu_abi as abi;
-use paragpu_abi::{CUuuid, cudaChannelFormatDesc, cudaDeviceProp};
+use paragpu_abi::{
+    CUasyncCallback, CUasyncCallbackHandle, CUuuid, cudaChannelFormatDesc, cudaDeviceProp,
+};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::offset_of;
 use std::ptr;
@@ -185,9 +187,9 @@ pub(crate) unsafe fn cudaDeviceGetNvSciSyncAttributes(
 
 pub(crate) unsafe fn cudaDeviceRegisterAsyncNotification(
     device: c_int,
-    callback: *mut c_void,
+    callback: CUasyncCallback,
     data: *mut c_void,
-    handle: *mut *mut c_void,
+    handle: *mut CUasyncCallbackHandle,
 ) -> Result {
     let runtime = runtime()?;
     let number = runtime.device(device)?.number;
@@ -198,7 +200,7 @@ pub(crate) unsafe fn cudaDeviceRegisterAsyncNotification(
 
 pub(crate) unsafe fn cudaDeviceUnregisterAsyncNotification(
     device: c_int,
-    handle: *mut c_void,
+    handle: CUasyncCallbackHandle,
 ) -> Result {
     let runtime = runtime()?;
     let number = runtime.device(device)?.number;

@@ -122,7 +122,8 @@ pub(crate) unsafe fn nvmlDeviceGetName(
     length: c_uint,
 ) -> Result {
     let snapshot = devices().snapshot(ordinal(device)?)?;
-    put_text(name, length, &snapshot.name)
+    // SAFETY: the caller keeps to NVML's manual.
+    unsafe { put_text(name, length, &snapshot.name) }
 }
 
 pub(crate) fn nvmlDeviceGetIndex(device: nvmlDevice_t, index: Out<'_, c_uint>) -> Result {
@@ -139,7 +140,8 @@ pub(crate) unsafe fn nvmlDeviceGetUUID(
     length: c_uint,
 ) -> Result {
     let snapshot = devices().snapshot(ordinal(device)?)?;
-    put_text(uuid, length, &uuid_text(&snapshot.uuid))
+    // SAFETY: the caller keeps to NVML's manual.
+    unsafe { put_text(uuid, length, &uuid_text(&snapshot.uuid)) }
 }
 
 pub(crate) fn nvmlDeviceGetCudaComputeCapability(

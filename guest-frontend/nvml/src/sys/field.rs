@@ -111,8 +111,10 @@ pub(crate) unsafe fn nvmlDeviceGetFieldValues(
     let count = usize::try_from(count).ok();
     let count = count.filter(|count| (1..=MOST).contains(count));
     for index in 0..count.ok_or(Code::INVALID_ARGUMENT)? {
-        let place = values.add(index);
-        let mut entry = place.read();
+        // SAFETY: the program passes `count` entries.
+        let place = unsafe { values.add(index) };
+        // SAFETY: as above.
+        let mut entry = unsafe { place.read() };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         entry.time = now.map_or(0, |now| i64::try_from(now.as_micros()).unwrap_or(0));
         entry.latency = 0;
@@ -122,7 +124,8 @@ pub(crate) unsafe fn nvmlDeviceGetFieldValues(
             }
             Err(code) => entry.code = code.0,
         }
-        place.write(entry);
+        // SAFETY: as above.
+        unsafe { place.write(entry) };
     }
     Ok(())
 }

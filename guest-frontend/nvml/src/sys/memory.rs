@@ -27,17 +27,17 @@ pub(crate) unsafe fn nvmlDeviceGetMemoryInfo_v2(
     place: *mut nvmlMemory_v2_t,
 ) -> Result {
     let wanted = version_of::<nvmlMemory_v2_t>(2);
-    version(place, wanted)?;
+    // SAFETY: the caller keeps to NVML's manual.
+    unsafe { version(place, wanted) }?;
     let nvmlMemory_t { total, free, used } = memory(handle)?;
-    put(
-        place,
-        nvmlMemory_v2_t {
-            version: wanted,
-            total,
-            // What the host's driver keeps is not the VM's.
-            reserved: 0,
-            free,
-            used,
-        },
-    )
+    let memory = nvmlMemory_v2_t {
+        version: wanted,
+        total,
+        // What the host's driver keeps is not the VM's.
+        reserved: 0,
+        free,
+        used,
+    };
+    // SAFETY: the version says that the structure is this one.
+    unsafe { put(place, memory) }
 }

@@ -1,8 +1,6 @@
 //! The C interface: what every function goes through.
 //!
-// An unsafe function here is a C function or a step of one; what its caller
-// must keep stands once, above it.
-#![allow(unsafe_op_in_unsafe_fn, clippy::not_unsafe_ptr_arg_deref)]
+#![allow(clippy::not_unsafe_ptr_arg_deref)]
 // Functions have NVML's names.
 #![allow(non_snake_case)]
 
@@ -151,10 +149,9 @@ impl<T: Scatter + Copy, const N: usize> Scatter for [T; N] {
 /// # Safety
 /// `place` is null, or writable and aligned for a `T`.
 unsafe fn scatter<T: Scatter>(place: *mut T, answer: &Answer, from: usize) -> Result {
-    put(
-        place,
-        T::scatter(answer.values.get(from..).unwrap_or_default()),
-    )
+    let values = answer.values.get(from..).unwrap_or_default();
+    // SAFETY: the caller's promise.
+    unsafe { put(place, T::scatter(values)) }
 }
 
 /// Writes through a pointer that must not be null.
@@ -163,7 +160,8 @@ unsafe fn scatter<T: Scatter>(place: *mut T, answer: &Answer, from: usize) -> Re
 /// `place` is null, or writable and aligned for a `T`.
 unsafe fn put<T>(place: *mut T, value: T) -> Result {
     present(place)?;
-    place.write(value);
+    // SAFETY: not null, so the caller's promise holds.
+    unsafe { place.write(value) };
     Ok(())
 }
 
@@ -181,7 +179,8 @@ fn present<T>(place: *const T) -> Result {
 /// `place` is null, or begins with a readable word.
 unsafe fn version<T>(place: *const T, wanted: c_uint) -> Result {
     present(place)?;
-    match place.cast::<c_uint>().read() == wanted {
+    // SAFETY: not null, so the caller's promise holds.
+    match unsafe { place.cast::<c_uint>().read() } == wanted {
         true => Ok(()),
         false => Err(Code::ARGUMENT_VERSION_MISMATCH),
     }
@@ -197,8 +196,12 @@ unsafe fn put_text(place: *mut c_char, length: c_uint, text: &str) -> Result {
     if room < text.len() + 1 {
         return Err(Code::INSUFFICIENT_SIZE);
     }
-    std::ptr::copy_nonoverlapping(text.as_ptr().cast(), place, text.len());
-    place.add(text.len()).write(0);
+    // SAFETY: the text and its zero fit into `length` bytes, which are the
+    // program's and so lie apart from the text.
+    unsafe {
+        std::ptr::copy_nonoverlapping(text.as_ptr().cast(), place, text.len());
+        place.add(text.len()).write(0);
+    }
     Ok(())
 }
 
@@ -210,9 +213,11 @@ unsafe fn put_text(place: *mut c_char, length: c_uint, text: &str) -> Result {
 /// for as many `T` as it says.
 unsafe fn put_list<T>(place: *mut T, count: *mut c_uint, list: Vec<T>) -> Result {
     present(count)?;
-    let room = count.read() as usize;
+    // SAFETY: not null, so the caller's promise holds.
+    let room = unsafe { count.read() } as usize;
     let all = c_uint::try_from(list.len()).map_err(|_| Code::UNKNOWN)?;
-    count.write(all);
+    // SAFETY: as above.
+    unsafe { count.write(all) };
     if list.is_empty() {
         return Ok(());
     }
@@ -223,7 +228,8 @@ unsafe fn put_list<T>(place: *mut T, count: *mut c_uint, list: Vec<T>) -> Result
         return Err(Code::INSUFFICIENT_SIZE);
     }
     for (index, item) in list.into_iter().enumerate() {
-        place.add(index).write(item);
+        // SAFETY: there is room for all of the list.
+        unsafe { place.add(index).write(item) };
     }
     Ok(())
 }

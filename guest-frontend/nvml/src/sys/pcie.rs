@@ -109,21 +109,21 @@ pub(crate) unsafe fn nvmlDeviceGetPciInfoExt(
 ) -> Result {
     let place = place(device(handle)?)?;
     let wanted = version_of::<nvmlPciInfoExt_t>(1);
-    version(pci, wanted)?;
-    put(
-        pci,
-        nvmlPciInfoExt_t {
-            version: wanted,
-            domain: place.domain,
-            bus: place.bus,
-            device: place.device,
-            pci_device_id: 0,
-            pci_subsystem_id: 0,
-            base_class: CLASS.0,
-            sub_class: CLASS.1,
-            bus_id: chars(&place.full()),
-        },
-    )
+    // SAFETY: the caller keeps to NVML's manual.
+    unsafe { version(pci, wanted) }?;
+    let info = nvmlPciInfoExt_t {
+        version: wanted,
+        domain: place.domain,
+        bus: place.bus,
+        device: place.device,
+        pci_device_id: 0,
+        pci_subsystem_id: 0,
+        base_class: CLASS.0,
+        sub_class: CLASS.1,
+        bus_id: chars(&place.full()),
+    };
+    // SAFETY: the version says that the structure is this one.
+    unsafe { put(pci, info) }
 }
 
 #[cfg(test)]

@@ -37,7 +37,8 @@ pub(crate) unsafe fn nvmlDeviceGetComputeRunningProcesses_v3(
         compute_instance: NO_INSTANCE,
     };
     let infos_now = processes(handle)?.into_iter().map(info);
-    put_list(infos, count, infos_now.collect())
+    // SAFETY: the caller keeps to NVML's manual.
+    unsafe { put_list(infos, count, infos_now.collect()) }
 }
 
 pub(crate) unsafe fn nvmlDeviceGetComputeRunningProcesses(
@@ -50,13 +51,18 @@ pub(crate) unsafe fn nvmlDeviceGetComputeRunningProcesses(
         used_gpu_memory,
     };
     let infos_now = processes(handle)?.into_iter().map(info);
-    put_list(infos, count, infos_now.collect())
+    // SAFETY: the caller keeps to NVML's manual.
+    unsafe { put_list(infos, count, infos_now.collect()) }
 }
 
 /// A list of processes that is empty: there are none of the kind.
+///
+/// # Safety
+/// As [`put_list`].
 unsafe fn none<T>(handle: nvmlDevice_t, count: *mut c_uint, infos: *mut T) -> Result {
     device(handle)?;
-    put_list(infos, count, Vec::new())
+    // SAFETY: the caller's promise.
+    unsafe { put_list(infos, count, Vec::new()) }
 }
 
 pub(crate) unsafe fn nvmlDeviceGetGraphicsRunningProcesses_v3(
@@ -64,7 +70,8 @@ pub(crate) unsafe fn nvmlDeviceGetGraphicsRunningProcesses_v3(
     count: *mut c_uint,
     infos: *mut nvmlProcessInfo_t,
 ) -> Result {
-    none(handle, count, infos)
+    // SAFETY: the caller keeps to NVML's manual.
+    unsafe { none(handle, count, infos) }
 }
 
 pub(crate) unsafe fn nvmlDeviceGetGraphicsRunningProcesses(
@@ -72,7 +79,8 @@ pub(crate) unsafe fn nvmlDeviceGetGraphicsRunningProcesses(
     count: *mut c_uint,
     infos: *mut nvmlProcessInfo_v1_t,
 ) -> Result {
-    none(handle, count, infos)
+    // SAFETY: the caller keeps to NVML's manual.
+    unsafe { none(handle, count, infos) }
 }
 
 pub(crate) unsafe fn nvmlDeviceGetMPSComputeRunningProcesses_v3(
@@ -80,7 +88,8 @@ pub(crate) unsafe fn nvmlDeviceGetMPSComputeRunningProcesses_v3(
     count: *mut c_uint,
     infos: *mut nvmlProcessInfo_t,
 ) -> Result {
-    none(handle, count, infos)
+    // SAFETY: the caller keeps to NVML's manual.
+    unsafe { none(handle, count, infos) }
 }
 
 pub(crate) unsafe fn nvmlDeviceGetMPSComputeRunningProcesses(
@@ -88,7 +97,8 @@ pub(crate) unsafe fn nvmlDeviceGetMPSComputeRunningProcesses(
     count: *mut c_uint,
     infos: *mut nvmlProcessInfo_v1_t,
 ) -> Result {
-    none(handle, count, infos)
+    // SAFETY: the caller keeps to NVML's manual.
+    unsafe { none(handle, count, infos) }
 }
 
 pub(crate) unsafe fn nvmlDeviceGetProcessUtilization(
@@ -110,12 +120,16 @@ pub(crate) unsafe fn nvmlDeviceGetProcessUtilization(
     let processes = usage.processes.iter().filter(measured);
     let found: Vec<_> = processes.map(sample).collect();
     if usage.time <= last_seen || found.is_empty() {
-        super::put(count, 0)?;
+        // SAFETY: as below.
+        unsafe { super::put(count, 0) }?;
         return Err(Code::NOT_FOUND);
     }
     if samples.is_null() {
-        super::put(count, c_uint::try_from(found.len()).unwrap_or(c_uint::MAX))?;
+        let all = c_uint::try_from(found.len()).unwrap_or(c_uint::MAX);
+        // SAFETY: as below.
+        unsafe { super::put(count, all) }?;
         return Err(Code::INSUFFICIENT_SIZE);
     }
-    put_list(samples, count, found)
+    // SAFETY: the caller keeps to NVML's manual.
+    unsafe { put_list(samples, count, found) }
 }

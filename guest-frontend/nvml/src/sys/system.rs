@@ -25,5 +25,6 @@ pub(crate) unsafe fn nvmlSystemGetProcessName(
     while text.len() > room {
         text.pop();
     }
-    put_text(name, length, &text)
+    // SAFETY: the caller keeps to NVML's manual.
+    unsafe { put_text(name, length, &text) }
 }

@@ -13,16 +13,17 @@ pub(crate) unsafe fn nvmlDeviceGetTemperatureV(
 ) -> Result {
     let ordinal = device(handle)?;
     let wanted = version_of::<nvmlTemperature_t>(1);
-    version(place, wanted)?;
-    let sensor = place.read().sensor;
+    // SAFETY: the caller keeps to NVML's manual.
+    unsafe { version(place, wanted) }?;
+    // SAFETY: the version says that the structure is this one.
+    let sensor = unsafe { place.read() }.sensor;
     let arguments = [(sensor, SENSORS)];
     let answer = ask(ordinal, numbers::nvmlDeviceGetTemperature, &arguments)?;
-    put(
-        place,
-        nvmlTemperature_t {
-            version: wanted,
-            sensor,
-            temperature: answer.values[0] as i32,
-        },
-    )
+    let temperature = nvmlTemperature_t {
+        version: wanted,
+        sensor,
+        temperature: answer.values[0] as i32,
+    };
+    // SAFETY: as above.
+    unsafe { put(place, temperature) }
 }

@@ -15,5 +15,6 @@ pub(crate) unsafe fn nvmlSystemGetHicVersion(
     count: *mut c_uint,
     _entries: *mut nvmlHwbcEntry_t,
 ) -> Result {
-    put(count, 0)
+    // SAFETY: the caller keeps to NVML's manual.
+    unsafe { put(count, 0) }
 }

@@ -2,7 +2,9 @@
 
 use super::{Code, CudaDevice, Kernel, LoadedModule, c_name, find};
 use crate::retired::Leaving;
-use paragpu_device::{Error, FunctionId, Launch, ModuleDevice, ModuleId, Result, Survey, Variable};
+use paragpu_device::{
+    Error, FunctionId, Launch, LinkInput, ModuleDevice, ModuleId, Result, Survey, Variable,
+};
 use paragpu_protocol::status::Status;
 use std::sync::Arc;
 
@@ -17,6 +19,14 @@ impl ModuleDevice for CudaDevice {
             variables: None,
         })?;
         Ok((ModuleId(module), log))
+    }
+
+    fn image_link(
+        &mut self,
+        inputs: &[LinkInput<'_>],
+        options: &[(u32, u32)],
+    ) -> Result<(Vec<u8>, String)> {
+        self.context.link(inputs, options)
     }
 
     fn module_unload(&mut self, module: ModuleId) -> Result<()> {
@@ -125,5 +135,11 @@ impl ModuleDevice for CudaDevice {
     fn occupancy_clusters(&mut self, launch: &Launch<'_>) -> Result<i32> {
         let kernel = find(&self.functions, launch.function.0)?;
         self.context.occupancy_clusters(launch, &kernel.function)
+    }
+
+    fn occupancy_cluster_size(&mut self, launch: &Launch<'_>) -> Result<i32> {
+        let kernel = find(&self.functions, launch.function.0)?;
+        self.context
+            .occupancy_cluster_size(launch, &kernel.function)
     }
 }

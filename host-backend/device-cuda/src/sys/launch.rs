@@ -49,6 +49,18 @@ impl Context {
         Ok(clusters)
     }
 
+    /// cuOccupancyMaxPotentialClusterSize.
+    pub fn occupancy_cluster_size(&self, launch: &Launch<'_>, function: &Function) -> Result<i32> {
+        let mut attributes = NO_ATTRIBUTES;
+        let config = configuration(launch, &mut attributes, ptr::null_mut());
+        let mut size = 0;
+        // SAFETY: the function is alive; a complete record; an out-parameter.
+        check(unsafe {
+            (self.driver.cuOccupancyMaxPotentialClusterSize)(&mut size, function.raw(), &config)
+        })?;
+        Ok(size)
+    }
+
     /// cuLaunchHostFunc.
     pub fn host_function(&self, stream: &Stream, function: HostFunction) -> Result<()> {
         /// # Safety

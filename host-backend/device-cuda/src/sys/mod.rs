@@ -8,6 +8,7 @@ mod event;
 mod graph;
 mod info;
 mod launch;
+mod link;
 mod memory;
 mod module;
 mod native;

@@ -3,9 +3,11 @@
 use super::{SoftwareDevice, handle, invalid};
 use crate::heap;
 use crate::launch::Kernel;
+use crate::link;
 use crate::module::{self, Module};
 use paragpu_device::{
-    Error, Function, FunctionId, Launch, ModuleDevice, ModuleId, NativeDevice, Result, Variable,
+    Error, Function, FunctionId, Launch, LinkInput, ModuleDevice, ModuleId, NativeDevice, Result,
+    Variable,
 };
 use paragpu_protocol::status::Status;
 use std::sync::Arc;
@@ -28,6 +30,16 @@ impl ModuleDevice for SoftwareDevice {
         let id = self.id();
         self.modules.insert(id, module);
         Ok((ModuleId(id), log))
+    }
+
+    fn image_link(
+        &mut self,
+        inputs: &[LinkInput<'_>],
+        _options: &[(u32, u32)],
+    ) -> Result<(Vec<u8>, String)> {
+        self.scheduler.check()?;
+        let text = link::link(inputs, self.options.arch())?;
+        Ok((text.into_bytes(), String::new()))
     }
 
     fn module_unload(&mut self, module: ModuleId) -> Result<()> {
@@ -136,5 +148,12 @@ impl ModuleDevice for SoftwareDevice {
         )?;
         let many = self.cores().cast_signed();
         Ok(each.saturating_mul(many))
+    }
+
+    fn occupancy_cluster_size(&mut self, launch: &Launch<'_>) -> Result<i32> {
+        self.scheduler.check()?;
+        self.kernel(launch.function)?;
+        // Clusters of more than one block are refused.
+        Ok(1)
     }
 }

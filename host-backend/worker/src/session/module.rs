@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use paragpu_device::{Function, FunctionId, ModuleId};
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{FunctionGet, ModuleLoad};
-use paragpu_protocol::types::pairs;
+use paragpu_protocol::table::{FunctionGet, ImageLink, ModuleLoad};
+use paragpu_protocol::types::{LinkInput, pairs};
 
 use super::gpu::Gpu;
 use super::host_account::{Held, HostAccount};
@@ -47,6 +47,15 @@ fn weight(image: &[u8]) -> u64 {
     let is_text = !image.starts_with(&FATBIN) && !image.starts_with(ELF);
     let each = if is_text { TEXT } else { BINARY };
     (image.len() as u64).saturating_mul(each)
+}
+
+/// Cuts a log to what is sent.
+fn cut(log: &mut String) {
+    let mut end = log.len().min(MOST_LOG);
+    while !log.is_char_boundary(end) {
+        end -= 1;
+    }
+    log.truncate(end);
 }
 
 /// A kernel of the guest, as it is launched.
@@ -115,12 +124,45 @@ impl Modules {
             _held: held,
         };
         self.modules.insert(call.module.0, module);
-        let mut end = log.len().min(MOST_LOG);
-        while !log.is_char_boundary(end) {
-            end -= 1;
-        }
-        log.truncate(end);
+        cut(&mut log);
         Ok(log)
+    }
+
+    /// Links images; returns the result's hash and bytes, and the linker's log.
+    pub(crate) fn link(
+        &mut self,
+        gpu: &mut Gpu,
+        call: &ImageLink<'_>,
+    ) -> Outcome<([u8; 32], u64, String)> {
+        let Ok(inputs) = LinkInput::all(call.inputs) else {
+            return fail(Status::INVALID_VALUE, "the inputs of a link");
+        };
+        let images = inputs.iter().map(|input| self.images.load(&input.hash));
+        let images: Vec<Arc<Vec<u8>>> = images.collect::<Outcome<_>>()?;
+        let weights = images.iter().map(|image| weight(image));
+        let _held = self.account.take(weights.fold(0, u64::saturating_add))?;
+        let options = inputs.iter().map(|input| pairs(input.options).collect());
+        let options: Vec<Vec<(u32, u32)>> = options.collect();
+        let parts: Vec<paragpu_device::LinkInput<'_>> = inputs
+            .iter()
+            .zip(&images)
+            .zip(&options)
+            .map(|((input, image), options)| paragpu_device::LinkInput {
+                kind: input.kind,
+                name: input.name.0,
+                options,
+                image,
+            })
+            .collect();
+        let of_link: Vec<(u32, u32)> = pairs(call.options).collect();
+        let (image, mut log) = gpu.image_link(&parts, &of_link)?;
+        let hash = *blake3::hash(&image).as_bytes();
+        let size = image.len() as u64;
+        if !self.images.holds(&hash, size) {
+            self.images.write(&hash, size, 0, &image)?;
+        }
+        cut(&mut log);
+        Ok((hash, size, log))
     }
 
     pub(crate) fn unload(&mut self, gpu: &mut Gpu, handle: u64) -> Outcome<()> {

@@ -548,6 +548,18 @@ impl ModuleDevice for TestDevice {
         ))
     }
 
+    fn image_link(
+        &mut self,
+        inputs: &[paragpu_device::LinkInput<'_>],
+        options: &[(u32, u32)],
+    ) -> Result<(Vec<u8>, String)> {
+        drop(self.enter("image_link")?);
+        let images: Vec<&[u8]> = inputs.iter().map(|input| input.image).collect();
+        let names: Vec<&str> = inputs.iter().map(|input| input.name).collect();
+        let log = format!("{} with {} options", names.join(" "), options.len());
+        Ok((images.concat(), log))
+    }
+
     fn module_unload(&mut self, module: ModuleId) -> Result<()> {
         let gone = self.enter("module_unload")?.modules.remove(&module);
         gone.then_some(()).ok_or(Status::INVALID_HANDLE.into())
@@ -590,6 +602,10 @@ impl ModuleDevice for TestDevice {
         drop(self.enter("occupancy_clusters")?);
         let blocks: u32 = launch.cluster.iter().map(|side| (*side).max(1)).product();
         Ok((132 / blocks).cast_signed())
+    }
+
+    fn occupancy_cluster_size(&mut self, _: &paragpu_device::Launch<'_>) -> Result<i32> {
+        self.enter("occupancy_cluster_size").map(|_| 8)
     }
 }
 

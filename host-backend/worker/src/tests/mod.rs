@@ -34,8 +34,8 @@ fn fill(destination: u64, value: u32, width: u64) -> Memset {
     }
 }
 
-/// Sends an image and loads it.
-fn load_module(guest: &mut Guest) {
+/// Sends an image; its hash.
+fn image(guest: &Guest) -> [u8; 32] {
     let image = b"an image";
     let hash = *blake3::hash(image).as_bytes();
     guest.post(&ImageWrite {
@@ -44,6 +44,12 @@ fn load_module(guest: &mut Guest) {
         offset: 0,
         data: Bytes(image),
     });
+    hash
+}
+
+/// Sends an image and loads it.
+fn load_module(guest: &mut Guest) {
+    let hash = image(guest);
     let load = ModuleLoad {
         module: MODULE,
         hash,

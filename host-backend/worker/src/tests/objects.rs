@@ -1,6 +1,6 @@
 //! Objects: created, used, destroyed; wrong names.
 
-use paragpu_protocol::codec::{Bytes, Text};
+use paragpu_protocol::codec::{Bytes, Field as _, Text};
 use paragpu_protocol::handle::{
     ArrayHandle, EventHandle, FunctionHandle, ModuleHandle, StreamHandle, SurfaceHandle,
     TextureHandle,
@@ -9,7 +9,8 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::table::*;
 use paragpu_protocol::types::{
     ArrayShape, DeviceSnapshot, FunctionInfo, FunctionNames, GlobalInfo, LevelsLayers,
-    LinearResource, ResourceView, Sampling, TextureResource, TextureSpec, pairs,
+    LinearResource, LinkInput, LinkedImage, ResourceView, Sampling, TextureResource, TextureSpec,
+    pairs,
 };
 
 use super::{MODULE, elapsed, kernel, launch, load_module};
@@ -220,6 +221,59 @@ fn modules_and_kernels() {
     guest.fails(&ModuleUnload { module: MODULE }, Status::INVALID_HANDLE);
     // Its kernels went with it.
     check_unknown(&mut guest, function);
+    guest.goodbye();
+}
+
+#[test]
+fn links() {
+    let mut guest = Guest::new();
+    // Its image is here from then on.
+    load_module(&mut guest);
+    let hash = *blake3::hash(b"an image").as_bytes();
+    let list = |hash| {
+        let mut list = Vec::new();
+        for name in ["one", "two"] {
+            let input = LinkInput {
+                kind: 1,
+                name: Text(name),
+                options: Bytes(&[0; 8]),
+                hash,
+            };
+            let rest = input.encode(&mut list).to_vec();
+            list.extend(rest);
+        }
+        list
+    };
+    let inputs = list(hash);
+    let link = |inputs| ImageLink {
+        options: Bytes(&[0; 16]),
+        inputs: Bytes(inputs),
+    };
+    let reply = guest.call(&link(&inputs)).unwrap();
+    let linked: LinkedImage = decode(&reply);
+    assert_eq!(
+        (linked.size, linked.log),
+        (16, Text("one two with 2 options"))
+    );
+    let read = |hash, offset| ImageRead { hash, offset };
+    let hash = linked.hash;
+    let image = guest.call(&read(hash, 0)).unwrap();
+    assert_eq!(decode::<Bytes>(&image).0, b"an imagean image");
+    let end = guest.call(&read(hash, 10)).unwrap();
+    assert_eq!(decode::<Bytes>(&end).0, b" image");
+    let past = guest.call(&read(hash, u64::MAX)).unwrap();
+    assert_eq!(decode::<Bytes>(&past).0, b"");
+    guest.fails(&read([3; 32], 0), Status::NOT_FOUND);
+    let unknown = list([3; 32]);
+    guest.fails(&link(&unknown), Status::NOT_FOUND);
+    let cut = inputs.get(..inputs.len() - 1).unwrap();
+    guest.fails(&link(cut), Status::INVALID_VALUE);
+    let linked = ModuleLoad {
+        module: ModuleHandle(40),
+        hash,
+        options: Bytes(&[]),
+    };
+    guest.call(&linked).unwrap();
     guest.goodbye();
 }
 

@@ -248,6 +248,41 @@ fn a_host_function_ends_though_copies_wait_for_staging() {
 }
 
 #[test]
+fn code_is_loaded_behind_host_functions() {
+    let mut guest = guest();
+    let (stream, _) = STREAMS[0];
+    let address = guest.regions.shadow;
+    let shadow = ShadowCreate {
+        address: ShadowAddress(address),
+        size: 4096,
+    };
+    guest.call(&shadow).unwrap();
+    let hash = super::image(&guest);
+    guest.post(&HostFuncLaunch { stream, id: 1 });
+    guest.next_where(|frame| frame.kind == Control::HostFunc.kind());
+    let load = ModuleLoad {
+        module: super::MODULE,
+        hash,
+        options: Bytes(&[]),
+    };
+    guest.send(1, &load);
+    // Its answer shows that the load was looked at and waits.
+    guest.send(
+        2,
+        &ShadowRead {
+            address,
+            size: 4096,
+        },
+    );
+    guest.next_where(|frame| frame.slot == 2);
+    assert_eq!(guest.device.count("module_load"), 0);
+    guest.post(&HostFuncDone { id: 1 });
+    guest.next_where(|frame| frame.slot == 1);
+    assert_eq!(guest.device.count("module_load"), 1);
+    guest.goodbye();
+}
+
+#[test]
 fn writes_to_shadows_do_not_overtake_each_other() {
     let mut guest = guest();
     let [(stream, id), (other, other_id)] = STREAMS;

@@ -1,0 +1,90 @@
+//! Registered memory that is a part of the window: the same bytes for program and
+//! device, as cudaMallocHost's, at the address where the program had them. The
+//! device's address of them is the window's.
+
+use paragpu_protocol::handle::WindowOffset;
+use paragpu_protocol::table::{HostMap, HostUnmap};
+
+use super::{Backing, HostMemory, PAGE, Pinned};
+use crate::error::Result;
+use crate::sys::moved_pages::MovedPages;
+
+impl HostMemory {
+    /// Makes pages of the program a part of the window: where they are there.
+    /// `None` where they cannot be, or not without a risk for the program.
+    pub(super) fn move_in(&self, address: u64, length: u64) -> Option<(u64, MovedPages)> {
+        let offset = self.free.lock().as_mut()?.take(length, PAGE)?;
+        let Some(second) = self.window.second(offset, length) else {
+            self.give_back(offset, length);
+            return None;
+        };
+        let map = HostMap {
+            offset: WindowOffset(offset),
+            size: length,
+        };
+        if self.link.call(&map).is_err() {
+            self.give_back(offset, length);
+            return None;
+        }
+        if let Some(pages) = second.replace(address, self.window.base() + offset) {
+            return Some((offset, pages));
+        }
+        let unmap = HostUnmap {
+            offset: WindowOffset(offset),
+        };
+        // Where the host goes on with it the range stays in use.
+        if self.link.call(&unmap).is_ok() {
+            self.give_back(offset, length);
+        }
+        None
+    }
+
+    /// Pins what [`move_in`](Self::move_in) moved.
+    pub(super) fn keep_moved(
+        &self,
+        address: u64,
+        size: u64,
+        flags: u32,
+        offset: u64,
+        pages: MovedPages,
+    ) {
+        let within = address - pages.address();
+        let length = (within + size).next_multiple_of(PAGE);
+        let mut all = self.pinned.write();
+        self.window.add_moved(pages);
+        if self.window.is_left()
+            && let Some(region) = self.window.region(offset, length)
+        {
+            // It was left meanwhile: the host has zeros there.
+            region.show();
+            self.shadows.add(region);
+        }
+        all.insert(
+            address,
+            Pinned {
+                address,
+                size,
+                device: self.window.base() + offset + within,
+                flags,
+                registered: true,
+                backing: Backing::Window(offset, length),
+            },
+        );
+    }
+
+    /// The memory at `address` is the program's alone again.
+    pub(super) fn move_out(&self, address: u64, offset: u64, length: u64) -> Result<()> {
+        self.streams.synchronize_all()?;
+        let region = self.shadows.find(self.window.base() + offset, length);
+        if let Some(region) = region {
+            self.forget_shadow(&region)?;
+        }
+        self.link.call(&HostUnmap {
+            offset: WindowOffset(offset),
+        })?;
+        if self.window.give_back(address / PAGE * PAGE) {
+            self.give_back(offset, length);
+        }
+        Ok(())
+    }
+}

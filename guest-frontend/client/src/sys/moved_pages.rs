@@ -1,0 +1,653 @@
+//! Private pages of the program that become pages of the window, at the
+//! addresses that they have.
+//!
+//! The window's pages are mapped a second time, filled, and put in the place of
+//! the program's in one step. Whoever writes to these meanwhile would lose that:
+//! so it is done only where nobody can, because the process has one thread, or
+//! where the kernel holds whoever tries to (userfaultfd's write protection, which
+//! needs the right to hold system calls as well). Else the pages stay.
+
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use paragpu_communicator::Window;
+
+use super::memory::PAGE;
+
+/// A mapping of some pages of a window, not where the program looks.
+#[derive(Debug)]
+pub(crate) struct Second {
+    mapped: NonNull<c_void>,
+    length: usize,
+}
+
+/// Pages of the program that are the window's.
+#[derive(Debug)]
+pub(crate) struct MovedPages {
+    address: NonNull<c_void>,
+    length: usize,
+    /// The same pages in the window.
+    window: u64,
+}
+
+// SAFETY: both are addresses of mappings, changed by their owner alone.
+unsafe impl Send for Second {}
+// SAFETY: as above; nothing is done by reference.
+unsafe impl Sync for Second {}
+// SAFETY: as above.
+unsafe impl Send for MovedPages {}
+// SAFETY: as above.
+unsafe impl Sync for MovedPages {}
+
+fn at(address: u64) -> Option<NonNull<c_void>> {
+    NonNull::new(ptr::with_exposed_provenance_mut(
+        usize::try_from(address).ok()?,
+    ))
+}
+
+impl Second {
+    /// Maps `length` bytes at `offset` of the window a second time, in whole
+    /// pages; `None` where that memory is not to be shared so.
+    pub(crate) fn new(window: &Window, offset: u64, length: u64) -> Option<Self> {
+        let from = window.place(offset, length).ok()?;
+        let length = usize::try_from(length).ok()?;
+        // SAFETY: of a shared mapping, with an old size of 0, it makes another
+        // mapping of the same pages and leaves the first; the kernel picks the place.
+        let mapped = unsafe { libc::mremap(from.cast(), 0, length, libc::MREMAP_MAYMOVE) };
+        (mapped != libc::MAP_FAILED).then_some(())?;
+        let mapped = NonNull::new(mapped)?;
+        Some(Self { mapped, length })
+    }
+
+    /// Puts the pages in the place of the program's at `address`, with what
+    /// these hold; `None` where they cannot be told from other memory, or where
+    /// somebody may write to them meanwhile.
+    pub(crate) fn replace(self, address: u64, window: u64) -> Option<MovedPages> {
+        let target = at(address)?;
+        if !is_plain(address, self.length) {
+            return None;
+        }
+        let _hold = Hold::on(target, self.length)?;
+        let mut registry = Locked::take();
+        // SAFETY: `is_plain`: readable, and no stack of this thread; both are as long. Nothing here
+        // writes to memory of the program: it might be among what is held.
+        unsafe {
+            ptr::copy_nonoverlapping(
+                target.as_ptr().cast::<u8>(),
+                self.mapped.as_ptr().cast::<u8>(),
+                self.length,
+            );
+            take_place(self.mapped, target, self.length);
+        }
+        let length = self.length;
+        std::mem::forget(self);
+        let moved = MovedPages {
+            address: target,
+            length,
+            window,
+        };
+        registry.add(&moved);
+        Some(moved)
+    }
+}
+
+impl Drop for Second {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, known to nobody else.
+        unsafe { libc::munmap(self.mapped.as_ptr(), self.length) };
+    }
+}
+
+impl MovedPages {
+    /// Where the window has an address of them; `None` for others.
+    pub(crate) fn in_window(&self, address: u64, size: u64) -> Option<u64> {
+        let offset = address.checked_sub(self.address.as_ptr() as u64)?;
+        (offset.checked_add(size)? <= self.length as u64).then_some(self.window + offset)
+    }
+
+    /// First address.
+    pub(crate) fn address(&self) -> u64 {
+        self.address.as_ptr() as u64
+    }
+
+    /// Puts private pages in their place, with what they hold. False where
+    /// somebody may write to them meanwhile, or where the program has unmapped
+    /// some: the others stay the window's then, for good.
+    pub(crate) fn give_back(&self) -> bool {
+        let mut registry = Locked::take();
+        // The program may have unmapped some, and the kernel given the place away.
+        if !is_window(self.address(), self.length, self.window) {
+            registry.remove(self);
+            return false;
+        }
+        let Some(private) = private_pages(self.length) else {
+            return false;
+        };
+        let Some(_hold) = Hold::on(self.address, self.length) else {
+            // SAFETY: made here.
+            unsafe { libc::munmap(private.as_ptr(), self.length) };
+            return false;
+        };
+        // SAFETY: as in `replace`.
+        unsafe {
+            ptr::copy_nonoverlapping(
+                self.address.as_ptr().cast::<u8>(),
+                private.as_ptr().cast::<u8>(),
+                self.length,
+            );
+            take_place(private, self.address, self.length);
+        }
+        registry.remove(self);
+        true
+    }
+}
+
+fn private_pages(length: usize) -> Option<NonNull<c_void>> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping, where the kernel likes.
+    let private = unsafe { libc::mmap(ptr::null_mut(), length, protection, flags, -1, 0) };
+    (private != libc::MAP_FAILED)
+        .then(|| NonNull::new(private))
+        .flatten()
+}
+
+/// Moves a mapping over another one, in one step for whoever uses it.
+///
+/// # Safety
+/// Both are mappings of `length` bytes; what `from` holds is what `to` is to hold.
+unsafe fn take_place(from: NonNull<c_void>, to: NonNull<c_void>, length: usize) {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: the caller's.
+    let moved = unsafe { libc::mremap(from.as_ptr(), length, length, flags, to.as_ptr()) };
+    if moved != to.as_ptr() {
+        // The kernel may have unmapped the program's memory: there is no way on.
+        std::process::abort();
+    }
+}
+
+/// Lines of /proc/self/maps that overlap a range: first and last address,
+/// protection, offset, device and inode, and the rest.
+fn mappings(address: u64, length: usize) -> Option<Vec<(u64, u64, String)>> {
+    let end = address.checked_add(length as u64)?;
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let parsed = maps.lines().filter_map(|line| {
+        let (range, rest) = line.split_once(' ')?;
+        let (from, to) = range.split_once('-')?;
+        let from = u64::from_str_radix(from, 16).ok()?;
+        let to = u64::from_str_radix(to, 16).ok()?;
+        (from < end && to > address).then(|| (from, to, rest.to_owned()))
+    });
+    Some(parsed.collect())
+}
+
+/// Do mappings cover the range without a gap?
+fn cover(mappings: &[(u64, u64, String)], address: u64, length: usize) -> bool {
+    let mut next = address;
+    for (from, to, _) in mappings {
+        if *from > next {
+            return false;
+        }
+        next = *to;
+    }
+    next >= address + length as u64
+}
+
+/// Is all of a range private memory of the program, readable and writable,
+/// and no stack?
+fn is_plain(address: u64, length: usize) -> bool {
+    let here = 0_u8;
+    let stack = (&raw const here).expose_provenance() as u64;
+    // Not only this frame: those below it are written as well.
+    const FRAMES: u64 = 1 << 20;
+    if stack.wrapping_sub(address) < length as u64 + FRAMES {
+        return false;
+    }
+    let Some(mappings) = mappings(address, length) else {
+        return false;
+    };
+    let plain = mappings.iter().all(|(_, _, rest)| {
+        let mut words = rest.split_whitespace();
+        let protection = words.next();
+        let inode = words.nth(2);
+        let name = words.next().unwrap_or_default();
+        protection == Some("rw-p")
+            && inode == Some("0")
+            && (name.is_empty() || name == "[heap]" || name.starts_with("[anon:"))
+    });
+    plain && cover(&mappings, address, length)
+}
+
+/// Is all of a range what the window has at `window`?
+fn is_window(address: u64, length: usize, window: u64) -> bool {
+    // Protection, offset, device, inode.
+    fn file(rest: &str) -> Option<(u64, String)> {
+        let mut words = rest.split_whitespace().skip(1);
+        let offset = u64::from_str_radix(words.next()?, 16).ok()?;
+        let device = words.next()?;
+        Some((offset, format!("{device} {}", words.next()?)))
+    }
+    let (Some(here), Some(there)) = (mappings(address, length), mappings(window, 1)) else {
+        return false;
+    };
+    let Some((base, _, rest)) = there.first() else {
+        return false;
+    };
+    let Some((offset, name)) = file(rest) else {
+        return false;
+    };
+    let all = here.iter().all(|(from, _, rest)| {
+        file(rest).is_some_and(|(at, other)| {
+            // What this address should be an offset of.
+            let wanted = (offset + window - base).wrapping_add(from.wrapping_sub(address));
+            other == name && at == wanted
+        })
+    });
+    all && cover(&here, address, length)
+}
+
+/// Nobody else writes to a range while it lives.
+enum Hold {
+    /// There is no other thread, and no signal handler runs.
+    Alone(libc::sigset_t),
+    /// The kernel holds who tries to; those go on once the descriptor is closed.
+    Watched(i32),
+}
+
+#[repr(C)]
+struct Api {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct Register {
+    start: u64,
+    length: u64,
+    mode: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct Protect {
+    start: u64,
+    length: u64,
+    mode: u64,
+}
+
+impl Hold {
+    fn on(address: NonNull<c_void>, length: usize) -> Option<Self> {
+        let threads = std::fs::read_dir("/proc/self/task").ok()?.count();
+        match threads {
+            1 => Self::alone(),
+            _ => Self::watch(address, length),
+        }
+    }
+
+    fn alone() -> Option<Self> {
+        // SAFETY: the set is filled before it is used, and the other is written.
+        unsafe {
+            let mut all: libc::sigset_t = std::mem::zeroed();
+            let mut earlier: libc::sigset_t = std::mem::zeroed();
+            libc::sigfillset(&raw mut all);
+            let done = libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut earlier);
+            (done == 0).then_some(Self::Alone(earlier))
+        }
+    }
+
+    fn watch(address: NonNull<c_void>, length: usize) -> Option<Self> {
+        const API: libc::c_ulong = 0xc018_aa3f;
+        const REGISTER: libc::c_ulong = 0xc020_aa00;
+        const PROTECT: libc::c_ulong = 0xc018_aa06;
+        const WRITE_PROTECTION: u64 = 2;
+        // SAFETY: makes a descriptor; without the right to it an error.
+        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
+        let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+        // Closes it where something fails.
+        let watched = Self::Watched(fd);
+        let mut api = Api {
+            api: 0xaa,
+            // UFFD_FEATURE_PAGEFAULT_FLAG_WP and, as these pages may be the window's,
+            // UFFD_FEATURE_WP_HUGETLBFS_SHMEM.
+            features: 1 | 1 << 12,
+            ioctls: 0,
+        };
+        let start = address.as_ptr() as u64;
+        let mut register = Register {
+            start,
+            length: length as u64,
+            mode: WRITE_PROTECTION,
+            ioctls: 0,
+        };
+        let mut protect = Protect {
+            start,
+            length: length as u64,
+            mode: 1,
+        };
+        // SAFETY: structures as the kernel's header has them; the range is mapped.
+        let done = unsafe {
+            libc::ioctl(fd, API, &raw mut api) == 0
+                && libc::ioctl(fd, REGISTER, &raw mut register) == 0
+                && {
+                    // Only what is there can be protected.
+                    for page in (0..length).step_by(PAGE) {
+                        address.as_ptr().cast::<u8>().add(page).read_volatile();
+                    }
+                    libc::ioctl(fd, PROTECT, &raw mut protect) == 0
+                }
+        };
+        done.then_some(watched)
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        // SAFETY: the mask of before, or a descriptor of our own.
+        unsafe {
+            match self {
+                Self::Alone(earlier) => {
+                    libc::pthread_sigmask(libc::SIG_SETMASK, &raw const *earlier, ptr::null_mut());
+                }
+                Self::Watched(fd) => {
+                    libc::close(*fd);
+                }
+            }
+        }
+    }
+}
+
+/// Moved pages of all sessions. A forked child must not share them with its
+/// parent: it gets private copies, as of the program's other memory.
+struct Registry {
+    /// One word, which a child can unlock whatever threads its parent had.
+    locked: AtomicBool,
+    lists: UnsafeCell<Lists>,
+}
+
+struct Lists {
+    /// Address and bytes.
+    moved: Vec<(NonNull<c_void>, usize)>,
+    /// Made before a fork, for the child: a copy of each, where there was memory.
+    copies: Vec<Option<NonNull<c_void>>>,
+}
+
+// SAFETY: the lists are used only under the lock.
+unsafe impl Sync for Registry {}
+
+static REGISTRY: Registry = Registry {
+    locked: AtomicBool::new(false),
+    lists: UnsafeCell::new(Lists {
+        moved: Vec::new(),
+        copies: Vec::new(),
+    }),
+};
+
+/// The registry is locked as long as this lives.
+struct Locked;
+
+impl Locked {
+    fn take() -> Self {
+        while REGISTRY.locked.swap(true, Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        Self
+    }
+
+    fn lists(&mut self) -> &mut Lists {
+        // SAFETY: there is one of these at a time, and it is borrowed.
+        unsafe { &mut *REGISTRY.lists.get() }
+    }
+
+    fn add(&mut self, pages: &MovedPages) {
+        self.lists().moved.push((pages.address, pages.length));
+    }
+
+    fn remove(&mut self, pages: &MovedPages) {
+        let moved = &mut self.lists().moved;
+        moved.retain(|(address, _)| *address != pages.address);
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        REGISTRY.locked.store(false, Ordering::Release);
+    }
+}
+
+/// Before a fork; the registry stays locked.
+pub(super) extern "C" fn before_fork() {
+    let mut registry = Locked::take();
+    let Lists { moved, copies } = registry.lists();
+    for (address, length) in moved {
+        // SAFETY: changes nothing; an error where something of it is not mapped,
+        // because the program unmapped what it had registered.
+        let is_there = unsafe { libc::msync(address.as_ptr(), *length, libc::MS_ASYNC) } == 0;
+        let copy = is_there.then(|| private_pages(*length)).flatten();
+        if let Some(copy) = copy {
+            // SAFETY: both are mapped, and as long.
+            unsafe {
+                ptr::copy_nonoverlapping(
+                    address.as_ptr().cast::<u8>(),
+                    copy.as_ptr().cast::<u8>(),
+                    *length,
+                );
+            }
+        }
+        copies.push(copy);
+    }
+    std::mem::forget(registry);
+}
+
+/// After a fork, in the parent.
+pub(super) extern "C" fn in_parent() {
+    // Taken by `before_fork`.
+    let mut registry = Locked;
+    let Lists { moved, copies } = registry.lists();
+    for (copy, (_, length)) in copies.drain(..).zip(moved) {
+        if let Some(copy) = copy {
+            // SAFETY: mapped by `before_fork`.
+            unsafe { libc::munmap(copy.as_ptr(), *length) };
+        }
+    }
+}
+
+/// After a fork, in the child.
+pub(super) extern "C" fn in_child() {
+    // Taken by `before_fork`.
+    let mut registry = Locked;
+    let Lists { moved, copies } = registry.lists();
+    for (copy, (address, length)) in copies.drain(..).zip(moved.drain(..)) {
+        if let Some(copy) = copy {
+            // SAFETY: the copy holds what was there; the child has one thread.
+            unsafe { take_place(copy, address, length) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
+
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+
+    const LENGTH: usize = 64 * PAGE;
+
+    /// A window of two times that, as a communicator makes it.
+    fn window() -> Window {
+        let file = memfd_create("window", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, 2 * LENGTH as u64).unwrap();
+        let progress = Box::leak(Box::new(AtomicU64::new(0)));
+        // SAFETY: a new mapping, which stays.
+        unsafe {
+            let base = libc::mmap(
+                ptr::null_mut(),
+                2 * LENGTH,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                std::os::fd::AsRawFd::as_raw_fd(&file),
+                0,
+            );
+            assert_ne!(base, libc::MAP_FAILED);
+            let base = NonNull::new(base.cast()).unwrap();
+            Window::from_raw(base, 2 * LENGTH, NonNull::from(progress), Box::new(()))
+        }
+    }
+
+    /// Private pages of the program, filled with what does not repeat.
+    fn program(length: usize) -> &'static [AtomicU64] {
+        let pages = private_pages(length).unwrap();
+        // SAFETY: mapped just now, and never unmapped.
+        let words =
+            unsafe { std::slice::from_raw_parts(pages.as_ptr().cast::<AtomicU64>(), length / 8) };
+        for (at, word) in (1..).zip(words) {
+            word.store(at, Ordering::Relaxed);
+        }
+        words
+    }
+
+    fn word(window: &Window, offset: usize) -> u64 {
+        let mut bytes = [0; 8];
+        window.copy_out(offset as u64, &mut bytes).unwrap();
+        u64::from_le_bytes(bytes)
+    }
+
+    /// The middle of `words` in the second half of the window.
+    fn moved(window: &Window, words: &'static [AtomicU64]) -> Option<MovedPages> {
+        let address = words.as_ptr() as u64 + PAGE as u64;
+        let second = Second::new(window, LENGTH as u64, (LENGTH - 2 * PAGE) as u64).unwrap();
+        second.replace(address, window.address() + LENGTH as u64)
+    }
+
+    #[test]
+    fn pages_are_the_windows_until_they_are_given_back() {
+        let (window, words) = (window(), program(LENGTH));
+        let Some(pages) = moved(&window, words) else {
+            return; // Without the right to hold other threads.
+        };
+        let first = PAGE / 8;
+        assert!(
+            (1..)
+                .zip(words)
+                .all(|(at, word)| word.load(Ordering::Relaxed) == at)
+        );
+        assert_eq!(word(&window, LENGTH), 1 + first as u64);
+        words[first].store(7, Ordering::Relaxed);
+        assert_eq!(word(&window, LENGTH), 7);
+        window
+            .copy_in(LENGTH as u64 + 8, &9_u64.to_le_bytes())
+            .unwrap();
+        assert_eq!(words[first + 1].load(Ordering::Relaxed), 9);
+        let at = words[first + 2].as_ptr() as u64;
+        assert_eq!(
+            pages.in_window(at, 8),
+            Some(window.address() + LENGTH as u64 + 16)
+        );
+        assert_eq!(pages.in_window(words.as_ptr() as u64, 8), None);
+        assert_eq!(pages.in_window(at, LENGTH as u64), None);
+
+        assert!(pages.give_back());
+        assert_eq!(words[first].load(Ordering::Relaxed), 7);
+        assert_eq!(words[first + 1].load(Ordering::Relaxed), 9);
+        words[first].store(8, Ordering::Relaxed);
+        assert_eq!(word(&window, LENGTH), 7, "they are private");
+        // And can go there again.
+        assert!(moved(&window, words).unwrap().give_back());
+        assert_eq!(words[first].load(Ordering::Relaxed), 8);
+    }
+
+    #[test]
+    fn nothing_that_another_thread_writes_is_lost() {
+        let window = window();
+        let words = program(LENGTH);
+        let over = Arc::new(AtomicBool::new(false));
+        let writer = std::thread::spawn({
+            let over = Arc::clone(&over);
+            move || {
+                let mut rounds = 0;
+                while !over.load(Ordering::Relaxed) || rounds == 0 {
+                    // One of each page, so that each may be held.
+                    for word in words.iter().step_by(PAGE / 8) {
+                        word.fetch_add(1, Ordering::Relaxed);
+                    }
+                    rounds += 1;
+                }
+                rounds
+            }
+        });
+        for _ in 0..100 {
+            match moved(&window, words) {
+                Some(pages) => assert!(pages.give_back()),
+                None => break,
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+        let rounds: u64 = writer.join().unwrap();
+        for (page, word) in words.iter().step_by(PAGE / 8).enumerate() {
+            let begin = (page * PAGE / 8 + 1) as u64;
+            assert_eq!(word.load(Ordering::Relaxed), begin + rounds, "page {page}");
+        }
+    }
+
+    #[test]
+    fn a_forked_child_has_its_own() {
+        super::super::process::watch_forks();
+        let (window, words) = (window(), program(LENGTH));
+        let Some(pages) = moved(&window, words) else {
+            return;
+        };
+        let first = PAGE / 8;
+        // SAFETY: the child stores to its memory and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let same = words[first].swap(5, Ordering::Relaxed) == 1 + first as u64;
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(i32::from(!same)) };
+        }
+        let mut status = -1;
+        // SAFETY: it writes one number, to a place of ours.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0);
+        assert_eq!(
+            word(&window, LENGTH),
+            1 + first as u64,
+            "the child wrote to its own"
+        );
+        words[first].store(6, Ordering::Relaxed);
+        assert_eq!(word(&window, LENGTH), 6, "the parent's are the window's");
+        assert!(pages.give_back());
+    }
+
+    #[test]
+    fn other_memory_stays() {
+        let window = window();
+        let refused = |address: u64| {
+            let second = Second::new(&window, 0, PAGE as u64).unwrap();
+            second.replace(address, window.address()).is_none()
+        };
+        // Shared memory, memory that cannot be written, none at all, a stack.
+        assert!(refused(window.address() + LENGTH as u64));
+        let words = program(2 * PAGE);
+        let address = words.as_ptr() as u64;
+        // SAFETY: mapped by `program`, read by nobody.
+        unsafe {
+            libc::mprotect(words.as_ptr().cast_mut().cast(), PAGE, libc::PROT_READ);
+            libc::munmap(
+                words.as_ptr().wrapping_add(PAGE / 8).cast_mut().cast(),
+                PAGE,
+            );
+        }
+        assert!(refused(address));
+        assert!(refused(address + PAGE as u64));
+        let local = 0_u64;
+        assert!(refused(
+            (&raw const local) as u64 / PAGE as u64 * PAGE as u64
+        ));
+        assert_eq!(words[1].load(Ordering::Relaxed), 2);
+    }
+}

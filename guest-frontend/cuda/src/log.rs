@@ -1,0 +1,198 @@
+//! The log of errors: messages about failed calls, of which the newest are
+//! kept.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// Most bytes kept (cuLogsDumpToMemory).
+const MOST: usize = 25_600;
+/// Stands in place of messages that are gone.
+const CUT: &str = "earlier messages were left out\n";
+
+/// Messages, each one line.
+#[derive(Debug, Default)]
+pub struct Messages {
+    lines: VecDeque<String>,
+    /// Number of the first line kept.
+    first: u32,
+    bytes: usize,
+}
+
+impl Messages {
+    const fn new() -> Self {
+        Self {
+            lines: VecDeque::new(),
+            first: 0,
+            bytes: 0,
+        }
+    }
+
+    fn push(&mut self, message: &str) {
+        let line = format!("{}\n", message.replace('\n', "; "));
+        self.bytes += line.len();
+        self.lines.push_back(line);
+        while self.bytes > MOST
+            && let Some(oldest) = self.lines.pop_front()
+        {
+            self.bytes -= oldest.len();
+            self.first = self.first.wrapping_add(1);
+        }
+    }
+
+    /// The number of the next message.
+    #[must_use]
+    pub fn next(&self) -> u32 {
+        let kept = u32::try_from(self.lines.len()).unwrap_or(u32::MAX);
+        self.first.wrapping_add(kept)
+    }
+
+    /// The messages from number `from` on, or all, in at most `room` bytes: of
+    /// more the newest, behind a line that says so. `None` where not even the
+    /// newest fits.
+    #[must_use]
+    pub fn since(&self, from: Option<u32>, room: usize) -> Option<String> {
+        let kept = self.lines.len();
+        // Numbers may wrap: what counts is how far one lies behind the next.
+        let asked = from.map_or(kept, |from| self.next().wrapping_sub(from) as usize);
+        let lost = asked > kept;
+        let wanted = asked.min(kept);
+        let all: usize = self.newest(wanted).map(String::len).sum();
+        if !lost && all <= room {
+            return Some(self.newest(wanted).map(String::as_str).collect());
+        }
+        let mut left = room.checked_sub(CUT.len())?;
+        let fits = |line: &&String| match left.checked_sub(line.len()) {
+            Some(less) => {
+                left = less;
+                true
+            }
+            None => false,
+        };
+        let count = self
+            .lines
+            .iter()
+            .rev()
+            .take(wanted)
+            .take_while(fits)
+            .count();
+        if count == 0 && wanted > 0 {
+            return None;
+        }
+        let newest = self.newest(count).map(String::as_str);
+        Some(std::iter::once(CUT).chain(newest).collect())
+    }
+
+    fn newest(&self, count: usize) -> impl Iterator<Item = &String> {
+        self.lines.iter().skip(self.lines.len() - count)
+    }
+}
+
+/// What the program has called with each message.
+pub type Listener = Arc<dyn Fn(&str) + Send + Sync>;
+
+static MESSAGES: Mutex<Messages> = Mutex::new(Messages::new());
+static LISTENERS: Mutex<(usize, Vec<(usize, Listener)>)> = Mutex::new((0, Vec::new()));
+
+/// Looks at the messages.
+pub fn with<R>(look: impl FnOnce(&Messages) -> R) -> R {
+    look(&MESSAGES.lock())
+}
+
+/// Adds a message and tells it to whoever listens.
+#[cold]
+pub fn say(message: &str) {
+    MESSAGES.lock().push(message);
+    // Not under the lock: a listener may end itself.
+    let listeners: Vec<Listener> = {
+        let all = LISTENERS.lock();
+        all.1
+            .iter()
+            .map(|(_, listener)| Arc::clone(listener))
+            .collect()
+    };
+    for listener in listeners {
+        listener(message);
+    }
+}
+
+/// Tells messages from now on; returns the listener's number.
+pub fn listen(listener: Listener) -> usize {
+    let mut all = LISTENERS.lock();
+    all.0 += 1;
+    let number = all.0;
+    all.1.push((number, listener));
+    number
+}
+
+/// Tells no more; false where nobody has this number.
+pub fn end(number: usize) -> bool {
+    let mut all = LISTENERS.lock();
+    let before = all.1.len();
+    all.1.retain(|(known, _)| *known != number);
+    all.1.len() < before
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_messages_are_kept() {
+        let mut messages = Messages::default();
+        assert_eq!(messages.since(None, 0).as_deref(), Some(""));
+        messages.push("one");
+        let second = messages.next();
+        messages.push("two\nlines");
+        assert_eq!(
+            messages.since(None, 100).as_deref(),
+            Some("one\ntwo; lines\n")
+        );
+        assert_eq!(
+            messages.since(Some(second), 100).as_deref(),
+            Some("two; lines\n")
+        );
+        assert_eq!(
+            messages.since(Some(messages.next()), 100).as_deref(),
+            Some("")
+        );
+        for _ in 0..MOST {
+            messages.push("again");
+        }
+        assert!(messages.bytes <= MOST);
+        let all = messages.since(Some(second), usize::MAX).unwrap();
+        assert!(all.starts_with(CUT), "says that some are gone");
+        assert_eq!(all.len(), messages.bytes + CUT.len());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_cut_at_the_front() {
+        let mut messages = Messages::default();
+        for line in ["first", "second", "third"] {
+            messages.push(line);
+        }
+        let room = CUT.len() + "third\n".len();
+        let cut = format!("{CUT}third\n");
+        assert_eq!(messages.since(None, room), Some(cut.clone()));
+        assert_eq!(messages.since(None, room + 6), Some(cut));
+        assert_eq!(messages.since(None, room - 1), None);
+        assert_eq!(messages.since(None, 3), None);
+    }
+
+    #[test]
+    fn numbers_may_wrap() {
+        let mut messages = Messages {
+            first: u32::MAX,
+            ..Messages::default()
+        };
+        messages.push("last of the old");
+        let place = messages.next();
+        assert_eq!(place, 0);
+        messages.push("first of the new");
+        assert_eq!(
+            messages.since(Some(place), 99).as_deref(),
+            Some("first of the new\n")
+        );
+    }
+}

@@ -1,0 +1,117 @@
+//! Attributes of core dumps (CUDA Driver API, Coredump Attributes Control).
+
+use std::ffi::{c_int, c_void};
+
+use paragpu_protocol::status::Status;
+
+use super::{Result, unsupported_use};
+use crate::coredump::{Attributes, PATH, Value};
+use crate::current;
+
+/// Writes an attribute, or only its size where there is no place for it.
+///
+/// # Safety
+/// `size` is null or tells the bytes that `place`, unless null, has.
+unsafe fn give(value: &Value, place: *mut c_void, size: *mut usize) -> Result {
+    let size = size.as_mut().ok_or(Status::INVALID_VALUE)?;
+    let bytes: Vec<u8> = match value {
+        Value::Flag(flag) => vec![u8::from(*flag)],
+        Value::Number(number) => number.to_le_bytes().to_vec(),
+        Value::Path(path) => [path.as_bytes(), &[0]].concat(),
+    };
+    let needed = match value {
+        Value::Path(_) => PATH,
+        _ => bytes.len(),
+    };
+    if place.is_null() {
+        *size = needed;
+        return Ok(());
+    }
+    if *size < bytes.len() {
+        return Err(Status::INVALID_VALUE);
+    }
+    std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.cast(), bytes.len());
+    *size = bytes.len();
+    Ok(())
+}
+
+/// Reads a value of the kind that `like` has.
+///
+/// # Safety
+/// `size` is null or tells the readable bytes at `place`.
+unsafe fn read(like: &Value, place: *const c_void, size: *const usize) -> Result<Value> {
+    let size = *size.as_ref().ok_or(Status::INVALID_VALUE)?;
+    super::present(place)?;
+    let bytes = std::slice::from_raw_parts(place.cast::<u8>(), size.min(PATH));
+    match like {
+        Value::Flag(_) => match bytes {
+            [flag] => Ok(Value::Flag(*flag != 0)),
+            _ => Err(Status::INVALID_VALUE),
+        },
+        Value::Number(_) => match bytes.try_into() {
+            Ok(bytes) => Ok(Value::Number(u32::from_le_bytes(bytes))),
+            Err(_) => Err(Status::INVALID_VALUE),
+        },
+        Value::Path(_) => {
+            let end = bytes.iter().position(|byte| *byte == 0);
+            let text = bytes.get(..end.unwrap_or(bytes.len())).unwrap_or_default();
+            match std::str::from_utf8(text) {
+                Ok(path) if size <= PATH && !path.is_empty() => Ok(Value::Path(path.to_owned())),
+                _ => Err(Status::INVALID_VALUE),
+            }
+        }
+    }
+}
+
+/// Changes an attribute.
+///
+/// # Safety
+/// As for [`read`].
+unsafe fn change(
+    of: &mut Attributes,
+    attribute: c_int,
+    value: *const c_void,
+    size: *const usize,
+) -> Result {
+    let value = read(&of.get(attribute)?, value, size)?;
+    match of.set(attribute, value) {
+        Err(Status::NOT_SUPPORTED) => Err(unsupported_use!("core dumps of a virtual GPU")),
+        other => other,
+    }
+}
+
+pub(crate) unsafe fn cuCoredumpGetAttribute(
+    attribute: c_int,
+    value: *mut c_void,
+    size: *mut usize,
+) -> Result {
+    let found = current::current()?.coredump.lock().get(attribute)?;
+    give(&found, value, size)
+}
+
+pub(crate) unsafe fn cuCoredumpGetAttributeGlobal(
+    attribute: c_int,
+    value: *mut c_void,
+    size: *mut usize,
+) -> Result {
+    let found = Attributes::with_global(|global| global.get(attribute))?;
+    give(&found, value, size)
+}
+
+pub(crate) unsafe fn cuCoredumpSetAttribute(
+    attribute: c_int,
+    value: *mut c_void,
+    size: *mut usize,
+) -> Result {
+    let current = current::current()?;
+    let mut of = current.coredump.lock();
+    change(&mut of, attribute, value, size)
+}
+
+pub(crate) unsafe fn cuCoredumpSetAttributeGlobal(
+    attribute: c_int,
+    value: *mut c_void,
+    size: *mut usize,
+) -> Result {
+    Attributes::with_global(|global| change(global, attribute, value, size))
+}

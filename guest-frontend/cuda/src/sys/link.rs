@@ -1,0 +1,204 @@
+//! Linking of images at run time (CUDA Driver API, Module Management).
+//!
+//! A link in progress is the guest's alone, so that it moves with the program.
+//! Its inputs are linked when it is completed: what is wrong with one is
+//! reported then.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::Arc;
+
+use paragpu_abi::CUlinkState;
+use paragpu_client::module::LinkPart;
+use paragpu_protocol::status::Status;
+use parking_lot::Mutex;
+
+use super::boundary::{Out, Text};
+use super::image::{MOST, Options};
+use super::module::read_file;
+use super::{Result, present, put, put_if};
+use crate::current;
+use crate::objects::{self, Found, InContext, Object};
+
+/// CU_JIT_INPUT_PTX, whose text a zero may end.
+const PTX: u32 = 1;
+/// CU_JIT_INPUT_NVVM, the last kind.
+const LAST: u32 = 5;
+
+/// A link in progress.
+#[derive(Debug)]
+pub struct Linking {
+    options: Options,
+    work: Mutex<Work>,
+}
+
+// SAFETY: the pointers among the options lead to buffers that the program
+// leaves to the link until cuLinkDestroy, from whichever thread it goes on.
+unsafe impl Send for Linking {}
+// SAFETY: as above; they are written to under the lock.
+unsafe impl Sync for Linking {}
+
+#[derive(Debug, Default)]
+struct Work {
+    inputs: Vec<Input>,
+    /// The result, which stays where it is.
+    image: Option<Box<[u8]>>,
+}
+
+#[derive(Debug)]
+struct Input {
+    kind: u32,
+    name: String,
+    options: Vec<(u32, u32)>,
+    image: Vec<u8>,
+}
+
+fn find(state: CUlinkState) -> Result<Found> {
+    objects::find(state)
+        .filter(|found| matches!(***found, Object::Link(_)))
+        .ok_or(Status::INVALID_HANDLE)
+}
+
+/// Adds an input to a link that is not completed.
+///
+/// # Safety
+/// `options` and `values` are readable for `number` entries.
+unsafe fn add(
+    state: CUlinkState,
+    kind: c_int,
+    name: &str,
+    mut image: Vec<u8>,
+    (number, options, values): (c_uint, *mut c_int, *mut *mut c_void),
+) -> Result {
+    let found = find(state)?;
+    let Object::Link(link) = &**found else {
+        return Err(Status::INVALID_HANDLE);
+    };
+    let kind = u32::try_from(kind).map_err(|_| Status::INVALID_VALUE)?;
+    if kind > LAST || image.is_empty() || image.len() > MOST {
+        return Err(Status::INVALID_VALUE);
+    }
+    if kind == PTX {
+        let text = image.iter().position(|byte| *byte == 0);
+        image.truncate(text.unwrap_or(image.len()));
+    }
+    let options = Options::read(number, options, values)?;
+    let mut work = link.object.work.lock();
+    if work.image.is_some() {
+        return Err(Status::INVALID_VALUE);
+    }
+    work.inputs.push(Input {
+        kind,
+        name: name.to_owned(),
+        options: options.numbers,
+        image,
+    });
+    Ok(())
+}
+
+pub(crate) unsafe fn cuLinkCreate(
+    number: c_uint,
+    options: *mut c_int,
+    values: *mut *mut c_void,
+    state: *mut CUlinkState,
+) -> Result {
+    present(state)?;
+    let current = current::current()?;
+    let options = Options::read(number, options, values)?;
+    options.tell("", "");
+    put(
+        state,
+        objects::insert(Object::Link(InContext {
+            context: current.handle,
+            session: current.session,
+            object: Arc::new(Linking {
+                options,
+                work: Mutex::default(),
+            }),
+        })),
+    )
+}
+
+pub(crate) unsafe fn cuLinkAddData(
+    state: CUlinkState,
+    kind: c_int,
+    data: *mut c_void,
+    size: usize,
+    name: Text<'_>,
+    number: c_uint,
+    options: *mut c_int,
+    values: *mut *mut c_void,
+) -> Result {
+    present(data)?;
+    if size > MOST {
+        return Err(Status::INVALID_VALUE);
+    }
+    // Messages need not name an input.
+    let name = name.get().unwrap_or("an input");
+    let image = std::slice::from_raw_parts(data.cast::<u8>(), size).to_vec();
+    add(state, kind, name, image, (number, options, values))
+}
+
+pub(crate) unsafe fn cuLinkAddFile(
+    state: CUlinkState,
+    kind: c_int,
+    path: *const c_char,
+    number: c_uint,
+    options: *mut c_int,
+    values: *mut *mut c_void,
+) -> Result {
+    let mut image = read_file(path)?;
+    // The zero that ends PTX is no part of other images.
+    image.pop();
+    let name = super::text(path)?;
+    add(state, kind, name, image, (number, options, values))
+}
+
+pub(crate) unsafe fn cuLinkComplete(
+    state: CUlinkState,
+    image: Out<'_, *mut c_void>,
+    size: *mut usize,
+) -> Result {
+    let image = image.present()?;
+    let found = find(state)?;
+    let Object::Link(link) = &**found else {
+        return Err(Status::INVALID_HANDLE);
+    };
+    let mut work = link.object.work.lock();
+    if work.image.is_none() {
+        let parts: Vec<LinkPart<'_>> = work.inputs.iter().map(Input::part).collect();
+        let options = &link.object.options;
+        let _ = paragpu_client::take_detail();
+        match link.session.modules().link(&parts, &options.numbers) {
+            Ok((linked, log)) => {
+                options.tell(&log, "");
+                // PTX of the software GPU ends as text does.
+                let mut linked = linked;
+                linked.push(0);
+                work.image = Some(linked.into_boxed_slice());
+            }
+            Err(status) => {
+                options.tell("", &paragpu_client::take_detail());
+                return Err(status);
+            }
+        }
+    }
+    let linked = work.image.as_mut().ok_or(Status::UNKNOWN)?;
+    put_if(size, linked.len() - 1);
+    image.put(linked.as_mut_ptr().cast())
+}
+
+pub(crate) fn cuLinkDestroy(state: CUlinkState) -> Result {
+    let ended = objects::remove(state, |object| matches!(object, Object::Link(_)));
+    ended.map(|_| ()).ok_or(Status::INVALID_HANDLE)
+}
+
+impl Input {
+    fn part(&self) -> LinkPart<'_> {
+        LinkPart {
+            kind: self.kind,
+            name: &self.name,
+            options: &self.options,
+            image: &self.image,
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The log of errors (CUDA Driver API, Error Log Management).
+
+use std::ffi::{CString, c_char, c_int, c_uint, c_void};
+use std::io::Write;
+use std::sync::Arc;
+
+use paragpu_abi::{CUlogIterator, CUlogsCallback, CUlogsCallbackHandle};
+use paragpu_protocol::status::Status;
+
+use super::Result;
+use super::boundary::{Out, Text};
+use crate::log;
+
+/// CU_LOG_LEVEL_ERROR.
+const ERROR: c_int = 0;
+
+/// A callback of the program.
+struct Callback {
+    function: unsafe extern "C" fn(*mut c_void, c_int, *mut c_char, usize),
+    data: *mut c_void,
+}
+// SAFETY: the program registered it for messages of all its threads.
+unsafe impl Send for Callback {}
+// SAFETY: as above; nothing of it changes.
+unsafe impl Sync for Callback {}
+
+impl Callback {
+    fn tell(&self, message: &str) {
+        let Ok(text) = CString::new(message) else {
+            return;
+        };
+        let text = text.into_raw();
+        // SAFETY: the program's promise in cuLogsRegisterCallback; the text is ours, ends with
+        // a zero after `length` bytes, and is taken back.
+        unsafe {
+            (self.function)(self.data, ERROR, text, message.len());
+            drop(CString::from_raw(text));
+        }
+    }
+}
+
+fn none(flags: c_uint) -> Result {
+    if flags == 0 {
+        Ok(())
+    } else {
+        Err(Status::INVALID_VALUE)
+    }
+}
+
+pub(crate) unsafe fn cuLogsRegisterCallback(
+    callback: CUlogsCallback,
+    data: *mut c_void,
+    handle: Out<'_, CUlogsCallbackHandle>,
+) -> Result {
+    let function = callback.ok_or(Status::INVALID_VALUE)?;
+    let callback = Callback { function, data };
+    let number = log::listen(Arc::new(move |message| callback.tell(message)));
+    handle.put_if(std::ptr::without_provenance_mut(number));
+    Ok(())
+}
+
+pub(crate) fn cuLogsUnregisterCallback(handle: CUlogsCallbackHandle) -> Result {
+    if log::end(handle.addr()) {
+        Ok(())
+    } else {
+        Err(Status::INVALID_VALUE)
+    }
+}
+
+pub(crate) fn cuLogsCurrent(iterator: Out<'_, CUlogIterator>, flags: c_uint) -> Result {
+    none(flags)?;
+    iterator.put(log::with(log::Messages::next))
+}
+
+/// The messages from the iterator on, which advances if they fit.
+///
+/// # Safety
+/// `iterator` is null or readable and writable.
+unsafe fn take(iterator: *mut CUlogIterator, room: usize) -> Option<String> {
+    log::with(|messages| {
+        let from = iterator.as_ref().copied();
+        let text = messages.since(from, room)?;
+        if let Some(iterator) = iterator.as_mut() {
+            *iterator = messages.next();
+        }
+        Some(text)
+    })
+}
+
+pub(crate) unsafe fn cuLogsDumpToFile(
+    iterator: *mut CUlogIterator,
+    path: Text<'_>,
+    flags: c_uint,
+) -> Result {
+    none(flags)?;
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.append(true).create(true).open(path.get()?);
+    let mut file = file.map_err(|_| Status::INVALID_VALUE)?;
+    let text = take(iterator, usize::MAX).unwrap_or_default();
+    file.write_all(text.as_bytes())
+        .map_err(|_| Status::INVALID_VALUE)
+}
+
+pub(crate) unsafe fn cuLogsDumpToMemory(
+    iterator: *mut CUlogIterator,
+    buffer: *mut c_char,
+    size: *mut usize,
+    flags: c_uint,
+) -> Result {
+    none(flags)?;
+    super::present(buffer)?;
+    let size = size.as_mut().ok_or(Status::INVALID_VALUE)?;
+    // One byte is the zero at the end.
+    let room = size.checked_sub(1).ok_or(Status::INVALID_VALUE)?;
+    let Some(text) = take(iterator, room) else {
+        *size = 0;
+        return Err(Status::INVALID_VALUE);
+    };
+    *size = text.len();
+    std::ptr::copy_nonoverlapping(text.as_ptr().cast(), buffer, text.len());
+    buffer.add(text.len()).write(0);
+    Ok(())
+}

@@ -1,0 +1,151 @@
+//! Launches that are prepared in steps, as before cuLaunchKernel (CUDA Driver
+//! API, Execution Control, deprecated).
+
+use std::collections::HashMap;
+use std::ffi::{c_int, c_uint, c_void};
+
+use paragpu_abi::{CUfunction, CUstream};
+use paragpu_client::launch::Shape;
+use paragpu_protocol::status::Status;
+use parking_lot::Mutex;
+
+use super::boundary::DEFAULT_STREAM;
+use super::module::callable;
+use super::{Result, launch};
+use crate::objects;
+
+/// Most bytes of parameters (CUDA C++ Programming Guide: 32,764).
+const MOST: usize = 32_764;
+/// Functions after which those that are gone are looked for.
+const MANY: usize = 256;
+
+/// What a function's next launch has.
+#[derive(Debug, Default, Clone)]
+struct Prepared {
+    block: [u32; 3],
+    shared: u32,
+    /// Bytes of all parameters, as the program said.
+    size: usize,
+    parameters: Vec<u8>,
+}
+
+static PREPARED: Mutex<Option<HashMap<u64, Prepared>>> = Mutex::new(None);
+
+/// Changes what a function's next launch has.
+fn prepare(function: CUfunction, change: impl FnOnce(&mut Prepared)) -> Result {
+    callable(function)?;
+    let mut all = PREPARED.lock();
+    let all = all.get_or_insert_default();
+    if all.len() >= MANY {
+        all.retain(|handle, _| {
+            let handle = usize::try_from(*handle).unwrap_or(0);
+            objects::find(std::ptr::without_provenance_mut(handle)).is_some()
+        });
+    }
+    change(all.entry(function as u64).or_default());
+    Ok(())
+}
+
+/// Puts bytes among a function's parameters.
+fn set(function: CUfunction, offset: c_int, bytes: &[u8]) -> Result {
+    let offset = usize::try_from(offset).map_err(|_| Status::INVALID_VALUE)?;
+    let end = offset.checked_add(bytes.len()).filter(|end| *end <= MOST);
+    let end = end.ok_or(Status::INVALID_VALUE)?;
+    prepare(function, |prepared| {
+        if prepared.parameters.len() < end {
+            prepared.parameters.resize(end, 0);
+        }
+        if let Some(place) = prepared.parameters.get_mut(offset..end) {
+            place.copy_from_slice(bytes);
+        }
+    })
+}
+
+fn run(function: CUfunction, grid: [c_int; 2], stream: CUstream) -> Result {
+    let blocks = |side: c_int| match u32::try_from(side) {
+        Ok(side) if side > 0 => Ok(side),
+        _ => Err(Status::INVALID_VALUE),
+    };
+    let [width, height] = grid;
+    let grid = [blocks(width)?, blocks(height)?, 1];
+    callable(function)?;
+    let prepared = PREPARED
+        .lock()
+        .as_ref()
+        .and_then(|all| all.get(&(function as u64)).cloned());
+    let mut prepared = prepared.ok_or(Status::INVALID_VALUE)?;
+    prepared.parameters.resize(prepared.size, 0);
+    let shape = Shape {
+        grid,
+        block: prepared.block,
+        dynamic_shared: prepared.shared,
+        ..Shape::default()
+    };
+    launch::launch_packed(function, &shape, stream, &mut prepared.parameters)
+}
+
+pub(crate) fn cuFuncSetBlockShape(function: CUfunction, x: c_int, y: c_int, z: c_int) -> Result {
+    let mut block = [0; 3];
+    for (side, given) in block.iter_mut().zip([x, y, z]) {
+        *side = u32::try_from(given).map_err(|_| Status::INVALID_VALUE)?;
+    }
+    if block.contains(&0) {
+        return Err(Status::INVALID_VALUE);
+    }
+    prepare(function, |prepared| prepared.block = block)
+}
+
+pub(crate) fn cuFuncSetSharedSize(function: CUfunction, bytes: c_uint) -> Result {
+    prepare(function, |prepared| prepared.shared = bytes)
+}
+
+pub(crate) fn cuParamSetSize(function: CUfunction, bytes: c_uint) -> Result {
+    let size = bytes as usize;
+    if size > MOST {
+        return Err(Status::INVALID_VALUE);
+    }
+    prepare(function, |prepared| prepared.size = size)
+}
+
+pub(crate) fn cuParamSeti(function: CUfunction, offset: c_int, value: c_uint) -> Result {
+    set(function, offset, &value.to_ne_bytes())
+}
+
+pub(crate) fn cuParamSetf(function: CUfunction, offset: c_int, value: f32) -> Result {
+    set(function, offset, &value.to_ne_bytes())
+}
+
+pub(crate) unsafe fn cuParamSetv(
+    function: CUfunction,
+    offset: c_int,
+    value: *mut c_void,
+    bytes: c_uint,
+) -> Result {
+    super::present(value)?;
+    let bytes = bytes as usize;
+    if bytes > MOST {
+        return Err(Status::INVALID_VALUE);
+    }
+    set(
+        function,
+        offset,
+        std::slice::from_raw_parts(value.cast(), bytes),
+    )
+}
+
+pub(crate) fn cuLaunch(function: CUfunction) -> Result {
+    run(function, [1, 1], DEFAULT_STREAM)
+}
+
+pub(crate) fn cuLaunchGrid(function: CUfunction, width: c_int, height: c_int) -> Result {
+    run(function, [width, height], DEFAULT_STREAM)
+}
+
+pub(crate) fn cuLaunchGridAsync(
+    function: CUfunction,
+    width: c_int,
+    height: c_int,
+    stream: CUstream,
+) -> Result {
+    run(function, [width, height], stream)
+}

@@ -1,0 +1,136 @@
+//! Linking of images.
+
+use core::ffi::{c_int, c_uint, c_void};
+use std::ffi::CString;
+use std::ptr;
+
+use paragpu_device::{Error, LinkInput, Result};
+use paragpu_protocol::status::Status;
+
+use super::Context;
+use super::driver::{Driver, check, text_of};
+
+const INFO_LOG: c_int = 3;
+const INFO_LOG_SIZE: c_int = 4;
+const ERROR_LOG: c_int = 5;
+const ERROR_LOG_SIZE: c_int = 6;
+const LOG_BYTES: usize = 16 << 10;
+/// Text, which a zero must end.
+const PTX: u32 = 1;
+
+/// Options as the driver takes them.
+struct Options {
+    names: Vec<c_int>,
+    values: Vec<*mut c_void>,
+}
+
+impl Options {
+    fn of(options: &[(u32, u32)]) -> Self {
+        let name = |&(name, _): &(u32, u32)| name.cast_signed();
+        // A number is passed in the place of a pointer.
+        let value = |&(_, value): &(u32, u32)| ptr::without_provenance_mut(value as usize);
+        Self {
+            names: options.iter().map(name).collect(),
+            values: options.iter().map(value).collect(),
+        }
+    }
+
+    fn push(&mut self, name: c_int, value: *mut c_void) {
+        self.names.push(name);
+        self.values.push(value);
+    }
+
+    fn len(&self) -> c_uint {
+        c_uint::try_from(self.names.len()).unwrap_or(c_uint::MAX)
+    }
+}
+
+/// A CUlinkState, destroyed with this.
+struct Link<'d> {
+    driver: &'d Driver,
+    state: *mut c_void,
+}
+
+impl Drop for Link<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the driver made it; nothing uses it any more. That it cannot be
+        // destroyed concerns nobody.
+        let _ = unsafe { (self.driver.cuLinkDestroy)(self.state) };
+    }
+}
+
+impl Link<'_> {
+    fn add(&self, input: &LinkInput<'_>) -> Result<()> {
+        let unnamed = || Error::new(Status::INVALID_VALUE, "the name of an input of a link");
+        let name = CString::new(input.name).map_err(|_| unnamed())?;
+        let mut image = input.image.to_vec();
+        if input.kind == PTX {
+            image.push(0);
+        }
+        let mut options = Options::of(input.options);
+        // SAFETY: image, name and options are as long as said and read during the call. A
+        // damaged image may make the driver fail in this process, which serves one session.
+        check(unsafe {
+            (self.driver.cuLinkAddData_v2)(
+                self.state,
+                input.kind.cast_signed(),
+                image.as_mut_ptr().cast(),
+                image.len(),
+                name.as_ptr(),
+                options.len(),
+                options.names.as_mut_ptr(),
+                options.values.as_mut_ptr(),
+            )
+        })
+    }
+
+    fn complete(&self) -> Result<Vec<u8>> {
+        let (mut image, mut size) = (ptr::null_mut::<c_void>(), 0);
+        // SAFETY: out-parameters.
+        check(unsafe { (self.driver.cuLinkComplete)(self.state, &mut image, &mut size) })?;
+        if image.is_null() {
+            return Err(Status::INVALID_IMAGE.into());
+        }
+        // SAFETY: the linker's image, which lives as long as the state.
+        Ok(unsafe { std::slice::from_raw_parts(image.cast::<u8>(), size) }.to_vec())
+    }
+}
+
+impl Context {
+    /// cuLinkCreate to cuLinkDestroy; returns the image and the linker's log.
+    pub fn link(
+        &self,
+        inputs: &[LinkInput<'_>],
+        options: &[(u32, u32)],
+    ) -> Result<(Vec<u8>, String)> {
+        // The linker writes into both until the state is destroyed.
+        let (mut information, mut errors) = (vec![0u8; LOG_BYTES], vec![0u8; LOG_BYTES]);
+        let mut options = Options::of(options);
+        let size = ptr::without_provenance_mut(LOG_BYTES);
+        options.push(INFO_LOG, information.as_mut_ptr().cast());
+        options.push(INFO_LOG_SIZE, size);
+        options.push(ERROR_LOG, errors.as_mut_ptr().cast());
+        options.push(ERROR_LOG_SIZE, size);
+        let mut state = ptr::null_mut();
+        // SAFETY: options as long as said, which live as long as the state; an out-parameter.
+        check(unsafe {
+            (self.driver.cuLinkCreate_v2)(
+                options.len(),
+                options.names.as_mut_ptr(),
+                options.values.as_mut_ptr(),
+                &mut state,
+            )
+        })?;
+        let link = Link {
+            driver: &self.driver,
+            state,
+        };
+        let linked = inputs.iter().try_for_each(|input| link.add(input));
+        let linked = linked.and_then(|()| link.complete());
+        drop(link);
+        match linked {
+            Ok(image) => Ok((image, text_of(&information))),
+            Err(error) => Err(Error::new(error.status, text_of(&errors))),
+        }
+    }
+}

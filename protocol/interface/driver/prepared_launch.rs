@@ -1,0 +1,38 @@
+//! Launches that are prepared in steps, as before cuLaunchKernel (CUDA Driver
+//! API, Execution Control, deprecated).
+
+/// The threads of a block of the next launches.
+#[since(2000)]
+fn cuFuncSetBlockShape(function: CUfunction, x: c_int, y: c_int, z: c_int);
+
+/// Dynamic shared memory of the next launches.
+#[since(2000)]
+fn cuFuncSetSharedSize(function: CUfunction, bytes: c_uint);
+
+/// Bytes of all parameters.
+#[since(2000)]
+fn cuParamSetSize(function: CUfunction, bytes: c_uint);
+
+/// A parameter of four bytes.
+#[since(2000)]
+fn cuParamSeti(function: CUfunction, offset: c_int, value: c_uint);
+
+/// A parameter of four bytes.
+#[since(2000)]
+fn cuParamSetf(function: CUfunction, offset: c_int, value: f32);
+
+/// A parameter of any size.
+#[since(2000)]
+fn cuParamSetv(function: CUfunction, offset: c_int, value: *mut c_void, bytes: c_uint);
+
+/// Launches one block.
+#[since(2000)]
+fn cuLaunch(function: CUfunction);
+
+/// Launches a grid of blocks.
+#[since(2000)]
+fn cuLaunchGrid(function: CUfunction, width: c_int, height: c_int);
+
+/// Launches a grid of blocks in a stream.
+#[since(2000)]
+fn cuLaunchGridAsync(function: CUfunction, width: c_int, height: c_int, stream: CUstream);
