@@ -47,9 +47,11 @@ impl Spawner {
         let (told, started) = channel();
         let (apart, is_apart) = channel();
         let run = move || {
-            let kept = sys::keep_only(theirs.as_fd());
+            // The handlers write to a descriptor that this thread closes: a
+            // signal that came here would be lost.
+            let kept = sys::block_signals().and_then(|()| sys::keep_only(theirs.as_fd()));
             let works = kept.is_ok();
-            // Whoever starts the thread waits for it.
+            // The thread that starts this one waits for it.
             let _ = apart.send(kept);
             if works {
                 serve(&ordered, &told, &theirs);

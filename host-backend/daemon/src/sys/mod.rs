@@ -47,6 +47,24 @@ pub fn close_inherited_on_exec() -> io::Result<()> {
     Ok(())
 }
 
+/// Has the calling thread handle no signals: the process's other threads do. A
+/// program that it starts through the standard library begins with none blocked.
+///
+/// # Errors
+/// What the system says.
+pub fn block_signals() -> io::Result<()> {
+    let mut all = std::mem::MaybeUninit::uninit();
+    // SAFETY: sigfillset writes the whole set, and pthread_sigmask reads it.
+    let code = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), std::ptr::null_mut())
+    };
+    match code {
+        0 => Ok(()),
+        code => Err(io::Error::from_raw_os_error(code)),
+    }
+}
+
 /// Gives the calling thread a table of descriptors of its own, with the standard
 /// three and this one. The process's other threads keep theirs.
 ///

@@ -33,7 +33,7 @@ fn words_are_written_and_bad_operations_refused() {
         value,
     };
     let packed = |operations: &[MemoryOperation]| -> Vec<u8> {
-        operations.iter().flat_map(|one| encode_all(one)).collect()
+        operations.iter().flat_map(encode_all).collect()
     };
     let good = packed(&[
         operation(2, 0, base, 0x0403_0201),
