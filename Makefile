@@ -191,7 +191,14 @@ test-gpu: ## every program on this machine's NVIDIA GPU, compared with native bi
 bench-gpu: ## speed on this machine's NVIDIA GPU beside native, into out/bench-gpu.json (`make plots` draws its page)
 	@tests/bench/gpu.sh bench out
 
-.PHONY: test-gpu-libraries test-frameworks bench-frameworks
+.PHONY: test-gpu-libraries test-frameworks bench-frameworks test-parity prototypes
+prototypes: packages-build ## the prototypes of what is served, into out/prototypes.json
+	@mkdir -p out
+	@cargo run -q -p paragpu-interface --example prototypes -- out/prototypes.json
+
+test-parity: ## every served function with good and bad arguments, natively and through paragpu; needs out/prototypes.json
+	python3 tests/parity/test_parity.py
+
 test-gpu-libraries: ## NVIDIA's libraries through PyTorch on this machine's GPU, compared with native bit for bit
 	python3 tests/libraries/test_gpu_libraries.py
 

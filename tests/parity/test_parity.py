@@ -85,7 +85,7 @@ def short(row):
 def main():
     """Compares, and says what differs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--prototypes", default=os.path.join(harness.ROOT, "out/prototypes.json"), help="what `make coverage` wrote")
+    parser.add_argument("--prototypes", default=os.path.join(harness.ROOT, "out/prototypes.json"), help="what `make prototypes` wrote")
     parser.add_argument("--output", help="write all answers there, as JSON")
     parser.add_argument("--record", help="write native's answers there")
     parser.add_argument("--recorded", help="compare with these instead of a native run")
