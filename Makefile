@@ -36,8 +36,9 @@ vhost-vsock: packages-build ## the vhost-user daemon for the vsock of test VMs, 
 	@tests/tools/install-vhost-vsock.sh
 
 .PHONY: cuda
-cuda: packages-build ## the CUDA 13.0 compiler, from its wheels into .cache
+cuda: packages-build ## the CUDA 13.0 compiler and the runtime of 12.9, from their wheels into .cache
 	@tests/toolchain/fetch-cuda.sh
+	@guest-frontend/redirect/fetch.sh .cache/runtimes 12.9.79
 
 $(VENV)/.complete: tests/requirements.txt
 	@$(MAKE) --no-print-directory packages-build
@@ -64,12 +65,16 @@ tested: packages-build programs ## what the tests run, with all checks, into tar
 	@$(MAKE) --no-print-directory $(GUEST:%=out/debug/lib/lib%)
 	guest-frontend/link/link.sh redirect out/debug
 
-GUEST := cuda.so.1 cudart.so.13 nvidia-ml.so.1
+GUEST := cuda.so.1 cudart.so.12 cudart.so.13 nvidia-ml.so.1
 out/lib/lib%: target/release/libparagpu_$$(basename $$(basename $$*)).a guest-frontend/link/link.sh
 	guest-frontend/link/link.sh $(basename $(basename $*)) out
 out/debug/lib/lib%: target/debug/libparagpu_$$(basename $$(basename $$*)).a guest-frontend/link/link.sh
 	PROFILE=dev guest-frontend/link/link.sh $(basename $(basename $*)) out/debug
-# Its crate has another name than the library.
+# Their crates have other names than the libraries.
+out/lib/libcudart.so.12: target/release/libparagpu_cudart12.a guest-frontend/link/link.sh
+	guest-frontend/link/link.sh cudart12 out
+out/debug/lib/libcudart.so.12: target/debug/libparagpu_cudart12.a guest-frontend/link/link.sh
+	PROFILE=dev guest-frontend/link/link.sh cudart12 out/debug
 out/lib/libnvidia-ml.so.1: target/release/libparagpu_nvml.a guest-frontend/link/link.sh
 	guest-frontend/link/link.sh nvml out
 out/debug/lib/libnvidia-ml.so.1: target/debug/libparagpu_nvml.a guest-frontend/link/link.sh

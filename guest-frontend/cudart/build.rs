@@ -1,18 +1,32 @@
 //! Derives the exported functions, and the table of the driver's functions
 //! behind them, from the description of both interfaces.
 
+use paragpu_interface::Generation;
 use std::path::PathBuf;
 use std::{env, error, fs};
 
 fn main() -> Result<(), Box<dyn error::Error>> {
     println!("cargo:rerun-if-changed=build.rs");
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
-    let (driver, runtime) = (paragpu_interface::driver()?, paragpu_interface::runtime()?);
+    // paragpu-cudart12 is the same sources, built for the other generation.
+    println!("cargo:rustc-check-cfg=cfg(cuda12)");
+    let (generation, number) = match env::var("CARGO_PKG_NAME")?.as_str() {
+        "paragpu-cudart12" => (Generation::Cuda12, 12),
+        _ => (Generation::Cuda13, 13),
+    };
+    if generation == Generation::Cuda12 {
+        println!("cargo:rustc-cfg=cuda12");
+    }
+    println!("cargo:rustc-env=PARAGPU_GENERATION={number}");
+    let driver = paragpu_interface::driver()?;
+    let runtime = paragpu_interface::runtime_of(generation)?;
+    let cuda12 = paragpu_interface::runtime_of(Generation::Cuda12)?;
+    let cuda13 = paragpu_interface::runtime_of(Generation::Cuda13)?;
     let result = syn::parse_str("cudaError_t")?;
     let exports = paragpu_interface::exports(runtime.functions(), &result, false);
     let direct = paragpu_interface::direct(runtime.functions(), &result);
     let stubs = paragpu_interface::stubs(runtime.functions(), &result);
-    let table = paragpu_interface::table(&driver, &runtime);
+    let table = paragpu_interface::table(&driver, &[&cuda12, &cuda13]);
     let boundary =
         paragpu_interface::boundary(&syn::parse_str("Error::new(cudaErrorInvalidValue)")?);
     fs::write(

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Links one of the guest libraries from its Rust archive.
 #
-#   guest-frontend/link/link.sh cudart|cuda|nvml|redirect OUTDIR
+#   guest-frontend/link/link.sh cudart|cudart12|cuda|nvml|redirect OUTDIR
 #
 # Makes OUTDIR/lib/lib….so.N and the name without N for the linker. rustc
 # cannot link these itself: its own version script hides everything that has a
@@ -12,7 +12,7 @@
 set -eu
 
 usage() {
-	echo "usage: link.sh cudart|cuda|nvml|redirect OUTDIR" >&2
+	echo "usage: link.sh cudart|cudart12|cuda|nvml|redirect OUTDIR" >&2
 	exit 2
 }
 
@@ -28,6 +28,9 @@ target=${CARGO_TARGET_DIR:-$root/target}/$folder
 case $1 in
 cudart)
 	soname=libcudart.so.13 plain=libcudart.so crate=cudart node=libcudart.so.13
+	pattern='cuda[A-Z]*; __cuda[A-Z]*' ;;
+cudart12)
+	soname=libcudart.so.12 plain='' crate=cudart12 node=libcudart.so.12
 	pattern='cuda[A-Z]*; __cuda[A-Z]*' ;;
 cuda)
 	# The driver library carries no symbol versions: every cu* is its own.
@@ -68,7 +71,7 @@ mkdir -p "$out"
 	echo "		*;"
 	echo "};"
 	# For libparagpu-redirect.so alone.
-	[ "$crate" != cudart ] || echo "PARAGPU_PRIVATE { global: paragpu_*; };"
+	case $crate in cudart*) echo "PARAGPU_PRIVATE { global: paragpu_*; };" ;; esac
 } >"$work/exports.map"
 
 # The redirector: few segments, as every program maps them, and the C library

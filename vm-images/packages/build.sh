@@ -18,7 +18,7 @@ mkdir -p "$out"
 out=$(cd "$out" && pwd)
 
 for file in "$release"/{paragpu,paragpud,paragpu-worker,paragpu-qemu-device} \
-	"$top"/out/lib/{libcuda.so.1,libcudart.so.13,libnvidia-ml.so.1,libparagpu-redirect.so}; do
+	"$top"/out/lib/{libcuda.so.1,libcudart.so.{12,13},libnvidia-ml.so.1,libparagpu-redirect.so}; do
 	[ -e "$file" ] || {
 		echo "build.sh: $file is not there: run \`make build\` first" >&2
 		exit 1
@@ -33,7 +33,7 @@ mkdir -p "$staged/man" "$staged"/completions/{bash,zsh,fish}
 cp -r "$here/debian" "$here/files" "$source"
 
 cp "$release"/{paragpu,paragpud,paragpu-worker,paragpu-qemu-device} \
-	"$top"/out/lib/{libcuda.so.1,libcudart.so.13,libnvidia-ml.so.1,libparagpu-redirect.so} "$staged"
+	"$top"/out/lib/{libcuda.so.1,libcudart.so.{12,13},libnvidia-ml.so.1,libparagpu-redirect.so} "$staged"
 for side in guest host; do
 	cp "$top/protocol/config/$side.toml.example" "$staged/$side.toml"
 done

@@ -1,4 +1,6 @@
-//! `libcudart.so.13`: the CUDA 13.0 runtime interface on the driver interface.
+//! `libcudart.so.13`: the CUDA 13.0 runtime interface on the driver interface;
+//! with `cfg(cuda12)`, in the package `paragpu-cudart12`, `libcudart.so.12`
+//! with the interface of CUDA 12.9.
 //!
 //! A program's `cuda*` call is answered here or passed on to the `cu*`
 //! functions of `libcuda.so.1`, which is opened at the first call that needs
@@ -12,6 +14,8 @@
 //! name under `sys`. A function that is not served says so once and returns
 //! `cudaErrorNotSupported`.
 #![deny(unsafe_code)]
+// Code of functions that only CUDA 13 has.
+#![cfg_attr(cuda12, allow(dead_code))]
 #![recursion_limit = "512"]
 
 pub mod channel;

@@ -7,6 +7,10 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// 12 or 13: the build script says which (`paragpu-cudart12`, `paragpu-cudart`).
+const GENERATION: &str = env!("PARAGPU_GENERATION");
+const LIBRARY: &str = concat!("libcudart.so.", env!("PARAGPU_GENERATION"));
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -36,7 +40,7 @@ fn exports(library: &Path) -> BTreeSet<String> {
 fn listed() -> BTreeSet<String> {
     include_str!(concat!(env!("OUT_DIR"), "/symbols.txt"))
         .lines()
-        .map(|name| format!("{name}@@libcudart.so.13"))
+        .map(|name| format!("{name}@@{LIBRARY}"))
         .collect()
 }
 
@@ -51,9 +55,18 @@ fn skip(reason: &str) {
 
 #[test]
 fn symbols_are_those_of_nvidias_library() {
-    let library = root().join(".cache/cuda-13.0/lib/libcudart.so.13");
+    let (library, fetch) = match GENERATION {
+        "12" => (
+            root().join(".cache/runtimes/12.9.79/libcudart.so.12"),
+            "no runtime of CUDA 12.9; `make cuda` fetches it",
+        ),
+        _ => (
+            root().join(".cache/cuda-13.0/lib/libcudart.so.13"),
+            "no CUDA toolkit; tests/toolchain/fetch-cuda.sh fetches it",
+        ),
+    };
     if !library.exists() {
-        skip("no CUDA toolkit; tests/toolchain/fetch-cuda.sh fetches it");
+        skip(fetch);
         return;
     }
     assert_eq!(exports(&library), listed());
@@ -62,13 +75,17 @@ fn symbols_are_those_of_nvidias_library() {
 /// Our library: the one that is named, or one that is made in this folder.
 fn ours(folder: &Path) -> PathBuf {
     if let Some(built) = std::env::var_os("PARAGPU_TEST_LIBRARIES") {
-        return Path::new(&built).join("libcudart.so.13");
+        return Path::new(&built).join(LIBRARY);
     }
     // The archive lies beside this test's folder: target/PROFILE/deps/library-….
     let test = std::env::current_exe().expect("own path");
     let profile = test.ancestors().nth(2).expect("target/PROFILE");
     let status = Command::new(root().join("guest-frontend/link/link.sh"))
-        .arg("cudart")
+        .arg(if GENERATION == "12" {
+            "cudart12"
+        } else {
+            "cudart"
+        })
         .arg(folder)
         // Testing does not build the archive.
         .env("BUILD", "1")
@@ -83,7 +100,7 @@ fn ours(folder: &Path) -> PathBuf {
         .status()
         .expect("run link.sh");
     assert!(status.success(), "link.sh failed");
-    folder.join("lib/libcudart.so.13")
+    folder.join("lib").join(LIBRARY)
 }
 
 #[test]
@@ -109,7 +126,7 @@ fn our_library_exports_them_and_loads() {
             std::mem::transmute(address(c"cudaRuntimeGetVersion"));
         let mut found = 0;
         assert_eq!(version(&mut found), 0);
-        assert_eq!(found, 13000);
+        assert_eq!(found, if GENERATION == "12" { 12090 } else { 13000 });
         let unserved: unsafe extern "C" fn() -> c_int =
             std::mem::transmute(address(c"cudaVDPAUGetDevice"));
         assert_eq!(unserved(), 801);

@@ -47,12 +47,6 @@ impl Interface {
         }
     }
 
-    /// Whether paragpu has that library.
-    #[must_use]
-    pub const fn is_served(self) -> bool {
-        matches!(self, Self::Cuda13)
-    }
-
     /// The interface of a version such as "13.0.96", if it is one of these.
     #[must_use]
     pub fn of_version(version: &str) -> Option<Self> {

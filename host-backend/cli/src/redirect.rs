@@ -187,9 +187,7 @@ fn inside(object: &Path, facts: &Facts<'_>) -> Vec<Carried> {
         object: object.into(),
         kind,
         releases: releases.split_whitespace().map(str::to_owned).collect(),
-        served_by: interface
-            .filter(|interface| interface.is_served())
-            .map(Interface::library),
+        served_by: interface.map(Interface::library),
         build_id: image.build_id().map(|id| id.to_string()),
         detail: detail.into(),
     };

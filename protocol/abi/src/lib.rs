@@ -19,6 +19,7 @@
 
 pub mod array;
 pub mod copy;
+pub mod cuda12;
 pub mod device;
 pub mod error;
 pub mod geometry;

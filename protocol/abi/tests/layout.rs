@@ -1,6 +1,7 @@
 //! Compares the crate's records, constants and error names with NVIDIA's
 //! headers, which `tests/toolchain/fetch-cuda.sh` puts under `.cache`.
 
+use paragpu_abi::Layout;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ fn include_folder() -> Option<PathBuf> {
 }
 
 /// Compiles `body` as a C++ program's `main` against the headers; its output.
-fn run(include: &Path, body: &str) -> String {
+fn run(include: &[PathBuf], body: &str) -> String {
     let folder = tempfile::tempdir().expect("temporary folder");
     let source = folder.path().join("oracle.cpp");
     let program = folder.path().join("oracle");
@@ -26,8 +27,12 @@ fn run(include: &Path, body: &str) -> String {
     );
     std::fs::write(&source, text).expect("write source");
     let compiled = Command::new("c++")
-        .args(["-w", "-O0", "-I"])
-        .arg(include)
+        .args(["-w", "-O0"])
+        .args(
+            include
+                .iter()
+                .flat_map(|folder| ["-I".as_ref(), folder.as_os_str()]),
+        )
         .arg("-o")
         .args([&program, &source])
         .output()
@@ -57,9 +62,31 @@ fn records_match_headers() {
         skip("no CUDA headers; tests/toolchain/fetch-cuda.sh fetches them");
         return;
     };
+    same_layouts(&[include], paragpu_abi::layouts());
+}
+
+/// Records that CUDA 13 changed are as CUDA 12.9 has them; all others are the
+/// same in both.
+#[test]
+fn records_match_headers_of_cuda_12() {
+    let older = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/runtimes/12.9.79/include");
+    let Some(include) = include_folder().filter(|_| older.exists()) else {
+        skip("no headers of CUDA 12.9; `make cuda` fetches them");
+        return;
+    };
+    let changed: Vec<&str> = paragpu_abi::cuda12::layouts().map(|one| one.name).collect();
+    let others = paragpu_abi::layouts().filter(|one| !changed.contains(&one.name));
+    // The compiler's headers come with another wheel.
+    same_layouts(
+        &[older, include],
+        paragpu_abi::cuda12::layouts().chain(others),
+    );
+}
+
+fn same_layouts(include: &[PathBuf], layouts: impl Iterator<Item = &'static Layout>) {
     let mut body = String::new();
     let mut ours = String::new();
-    for layout in paragpu_abi::layouts() {
+    for layout in layouts {
         let name = layout.name;
         writeln!(
             body,
@@ -77,7 +104,7 @@ fn records_match_headers() {
             writeln!(ours, "{name}.{c_field} {offset}").unwrap();
         }
     }
-    let theirs = run(&include, &body);
+    let theirs = run(include, &body);
     for (ours, theirs) in ours.lines().zip(theirs.lines()) {
         assert_eq!(ours, theirs);
     }
@@ -96,7 +123,7 @@ fn constants_match_headers() {
         writeln!(body, "printf(\"{name} %lld\\n\", (long long){name});").unwrap();
         writeln!(ours, "{name} {value}").unwrap();
     }
-    let theirs = run(&include, &body);
+    let theirs = run(&[include], &body);
     for (ours, theirs) in ours.lines().zip(theirs.lines()) {
         assert_eq!(ours, theirs);
     }

@@ -69,6 +69,7 @@ fn cuStreamGetCaptureInfo_v3(
 /// Changes what the stream's next node comes after.
 #[since(11030)]
 #[per_thread(ptsz)]
+#[cuda12(cudaStreamUpdateCaptureDependencies)]
 fn cuStreamUpdateCaptureDependencies(
     stream: DefaultStream,
     nodes: *mut CUgraphNode,
@@ -80,6 +81,7 @@ fn cuStreamUpdateCaptureDependencies(
 #[since(12030)]
 #[per_thread(ptsz)]
 #[runtime(cudaStreamUpdateCaptureDependencies)]
+#[cuda12(cudaStreamUpdateCaptureDependencies_v2)]
 fn cuStreamUpdateCaptureDependencies_v2(
     stream: DefaultStream,
     nodes: *mut CUgraphNode,

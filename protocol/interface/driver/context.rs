@@ -103,6 +103,7 @@ fn cuCtxGetApiVersion(context: CUcontext, version: Out<c_uint>);
 #[since(2000)]
 #[runtime(cudaDeviceSynchronize)]
 #[host]
+#[cuda12(cudaDeviceSynchronize, cudaThreadSynchronize)]
 fn cuCtxSynchronize();
 
 /// Waits for all work of a context.
@@ -117,22 +118,26 @@ fn cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>);
 #[since(3010)]
 #[runtime(cudaDeviceGetLimit)]
 #[call(0x0803, synchronous, idempotent)]
+#[cuda12(cudaDeviceGetLimit, cudaThreadGetLimit)]
 fn cuCtxGetLimit(value: Out<usize>, limit: Limit);
 
 /// Changes a limit. The worker keeps it for where the session moves.
 #[since(3010)]
 #[runtime(cudaDeviceSetLimit)]
 #[call(0x0802, synchronous, idempotent, code(guest, worker))]
+#[cuda12(cudaDeviceSetLimit, cudaThreadSetLimit)]
 fn cuCtxSetLimit(limit: Limit, value: usize);
 
 /// Preferred division of the first cache.
 #[since(3020)]
 #[runtime(cudaDeviceGetCacheConfig)]
+#[cuda12(cudaDeviceGetCacheConfig, cudaThreadGetCacheConfig)]
 fn cuCtxGetCacheConfig(config: Out<c_int>);
 
 /// A preference, which devices may ignore; no device of today heeds it.
 #[since(3020)]
 #[runtime(cudaDeviceSetCacheConfig)]
+#[cuda12(cudaDeviceSetCacheConfig, cudaThreadSetCacheConfig)]
 fn cuCtxSetCacheConfig(config: c_int);
 
 /// Width of shared memory's banks: four bytes on every device of today.

@@ -49,4 +49,5 @@ fn cuEventSynchronize(event: CUevent);
 #[also(cuEventElapsedTime_v2 = 12080)]
 #[runtime(cudaEventElapsedTime)]
 #[call(0x0706, synchronous, idempotent, reports, code(worker))]
+#[cuda12(cudaEventElapsedTime, cudaEventElapsedTime_v2)]
 fn cuEventElapsedTime(milliseconds: Out<f32>, start: TimedEvent, end: TimedEvent);

@@ -42,6 +42,7 @@ fn cuGraphGetEdges_v2(
 
 /// Adds dependencies.
 #[since(10000)]
+#[cuda12(cudaGraphAddDependencies)]
 fn cuGraphAddDependencies(
     graph: CUgraph,
     from: *const CUgraphNode,
@@ -52,6 +53,7 @@ fn cuGraphAddDependencies(
 /// Adds dependencies.
 #[since(12030)]
 #[runtime(cudaGraphAddDependencies)]
+#[cuda12(cudaGraphAddDependencies_v2)]
 fn cuGraphAddDependencies_v2(
     graph: CUgraph,
     from: *const CUgraphNode,
@@ -62,6 +64,7 @@ fn cuGraphAddDependencies_v2(
 
 /// Removes dependencies.
 #[since(10000)]
+#[cuda12(cudaGraphRemoveDependencies)]
 fn cuGraphRemoveDependencies(
     graph: CUgraph,
     from: *const CUgraphNode,
@@ -72,6 +75,7 @@ fn cuGraphRemoveDependencies(
 /// Removes dependencies.
 #[since(12030)]
 #[runtime(cudaGraphRemoveDependencies)]
+#[cuda12(cudaGraphRemoveDependencies_v2)]
 fn cuGraphRemoveDependencies_v2(
     graph: CUgraph,
     from: *const CUgraphNode,

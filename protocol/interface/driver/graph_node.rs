@@ -51,6 +51,7 @@ fn cuGraphKernelNodeSetAttribute(
 /// Gives a kernel's launch the attributes of another's.
 #[since(11000)]
 #[runtime(cudaGraphKernelNodeCopyAttributes)]
+#[cuda12()]
 fn cuGraphKernelNodeCopyAttributes(to: CUgraphNode, from: CUgraphNode);
 
 /// A copy.

@@ -20,10 +20,12 @@ fn cudaDeviceReset();
 
 fn cudaDeviceGetAttribute(value: Out<c_int>, attribute: c_int, device: c_int);
 
+#[only(13)]
 fn cudaGetDeviceProperties(properties: Out<cudaDeviceProp>, device: c_int);
 
 /// The device with the most of the properties asked for; the first of
 /// several. As CUDA does, only fields that are not zero count.
+#[only(13)]
 fn cudaChooseDevice(device: Out<c_int>, wanted: In<cudaDeviceProp>);
 
 fn cudaDeviceGetByPCIBusId(device: Out<c_int>, identifier: Text);
@@ -70,6 +72,7 @@ fn cudaDeviceGetP2PAttribute(
 );
 
 #[needs(cuDeviceGetP2PAtomicCapabilities)]
+#[only(13)]
 fn cudaDeviceGetP2PAtomicCapabilities(
     capabilities: *mut c_uint,
     operations: *const c_int,
@@ -79,6 +82,7 @@ fn cudaDeviceGetP2PAtomicCapabilities(
 );
 
 #[needs(cuDeviceGetHostAtomicCapabilities)]
+#[only(13)]
 fn cudaDeviceGetHostAtomicCapabilities(
     capabilities: *mut c_uint,
     operations: *const c_int,

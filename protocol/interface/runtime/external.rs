@@ -20,6 +20,7 @@ fn cudaImportExternalSemaphore(semaphore: Out<CUexternalSemaphore>, description:
 
 #[per_thread(ptsz)]
 #[direct(cuSignalExternalSemaphoresAsync(semaphores, parameters, count, stream))]
+#[cuda12(cudaSignalExternalSemaphoresAsync_v2)]
 fn cudaSignalExternalSemaphoresAsync(
     semaphores: *const CUexternalSemaphore,
     parameters: *const c_void,
@@ -29,6 +30,7 @@ fn cudaSignalExternalSemaphoresAsync(
 
 #[per_thread(ptsz)]
 #[direct(cuWaitExternalSemaphoresAsync(semaphores, parameters, count, stream))]
+#[cuda12(cudaWaitExternalSemaphoresAsync_v2)]
 fn cudaWaitExternalSemaphoresAsync(
     semaphores: *const CUexternalSemaphore,
     parameters: *const c_void,

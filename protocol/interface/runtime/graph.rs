@@ -8,6 +8,7 @@ fn cudaGraphGetNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: Out<usize>)
 fn cudaGraphGetRootNodes(graph: CUgraph, nodes: *mut CUgraphNode, count: Out<usize>);
 
 #[direct(cuGraphGetEdges_v2(graph, from, to, edges, count))]
+#[cuda12(cudaGraphGetEdges_v2)]
 fn cudaGraphGetEdges(
     graph: CUgraph,
     from: *mut CUgraphNode,
@@ -17,6 +18,7 @@ fn cudaGraphGetEdges(
 );
 
 #[direct(cuGraphNodeGetDependencies_v2(node, dependencies, edges, count))]
+#[cuda12(cudaGraphNodeGetDependencies_v2)]
 fn cudaGraphNodeGetDependencies(
     node: CUgraphNode,
     dependencies: *mut CUgraphNode,
@@ -25,6 +27,7 @@ fn cudaGraphNodeGetDependencies(
 );
 
 #[direct(cuGraphNodeGetDependentNodes_v2(node, dependents, edges, count))]
+#[cuda12(cudaGraphNodeGetDependentNodes_v2)]
 fn cudaGraphNodeGetDependentNodes(
     node: CUgraphNode,
     dependents: *mut CUgraphNode,

@@ -1,6 +1,7 @@
 //! Graph nodes by their general record (`cudaGraphNodeParams`), and copies read
 //! back from nodes (CUDA Runtime API, chapter "Graph Management").
 
+#[cuda12(cudaGraphAddNode_v2)]
 fn cudaGraphAddNode(
     node: *mut CUgraphNode,
     graph: CUgraph,

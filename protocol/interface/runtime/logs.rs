@@ -1,12 +1,15 @@
 //! The log of errors, which is the driver's (CUDA Runtime API, Error Log
 //! Management).
 
+#[only(13)]
 #[direct_without_context(cuLogsCurrent(iterator, flags))]
 fn cudaLogsCurrent(iterator: Out<CUlogIterator>, flags: c_uint);
 
+#[only(13)]
 #[direct_without_context(cuLogsDumpToFile(iterator, path, flags))]
 fn cudaLogsDumpToFile(iterator: *mut CUlogIterator, path: Text, flags: c_uint);
 
+#[only(13)]
 #[direct_without_context(cuLogsDumpToMemory(iterator, buffer, size, flags))]
 fn cudaLogsDumpToMemory(
     iterator: *mut CUlogIterator,
@@ -15,6 +18,7 @@ fn cudaLogsDumpToMemory(
     flags: c_uint,
 );
 
+#[only(13)]
 #[direct_without_context(cuLogsRegisterCallback(callback, data, handle))]
 fn cudaLogsRegisterCallback(
     callback: CUlogsCallback,
@@ -22,5 +26,6 @@ fn cudaLogsRegisterCallback(
     handle: *mut CUlogsCallbackHandle,
 );
 
+#[only(13)]
 #[direct_without_context(cuLogsUnregisterCallback(handle))]
 fn cudaLogsUnregisterCallback(handle: CUlogsCallbackHandle);

@@ -22,9 +22,11 @@ fn cudaFreeHost(address: *mut c_void);
 
 fn cudaHostGetDevicePointer(address: Out<*mut c_void>, host: *mut c_void, flags: c_uint);
 
+#[only(13)]
 fn cudaPointerGetAttributes(attributes: Out<cudaPointerAttributes>, address: *const c_void);
 
 #[needs(cuMemAdvise_v2)]
+#[cuda12(cudaMemAdvise_v2)]
 fn cudaMemAdvise(address: *const c_void, size: usize, advice: c_int, location: cudaMemLocation);
 
 #[needs(cuMemRangeGetAttribute)]

@@ -48,16 +48,20 @@ fn cudaDeviceGetMemPool(pool: Out<CUmemoryPool>, ordinal: c_int);
 fn cudaDeviceSetMemPool(ordinal: c_int, pool: CUmemoryPool);
 
 #[direct_without_context(cuMemGetDefaultMemPool(pool, location, kind))]
+#[only(13)]
 fn cudaMemGetDefaultMemPool(pool: *mut CUmemoryPool, location: *mut cudaMemLocation, kind: c_int);
 
 #[direct_without_context(cuMemGetMemPool(pool, location, kind))]
+#[only(13)]
 fn cudaMemGetMemPool(pool: *mut CUmemoryPool, location: *mut cudaMemLocation, kind: c_int);
 
 #[direct_without_context(cuMemSetMemPool(location, kind, pool))]
+#[only(13)]
 fn cudaMemSetMemPool(location: *mut cudaMemLocation, kind: c_int, pool: CUmemoryPool);
 
 #[per_thread(ptsz)]
 #[needs(cuMemPrefetchAsync_v2)]
+#[cuda12(cudaMemPrefetchAsync_v2)]
 fn cudaMemPrefetchAsync(
     address: *const c_void,
     size: usize,
@@ -68,6 +72,7 @@ fn cudaMemPrefetchAsync(
 
 #[per_thread(ptsz)]
 #[needs(cuMemPrefetchBatchAsync)]
+#[only(13)]
 fn cudaMemPrefetchBatchAsync(
     addresses: *mut *mut c_void,
     sizes: *mut usize,
@@ -81,6 +86,7 @@ fn cudaMemPrefetchBatchAsync(
 
 #[per_thread(ptsz)]
 #[needs(cuMemDiscardBatchAsync)]
+#[only(13)]
 fn cudaMemDiscardBatchAsync(
     addresses: *mut *mut c_void,
     sizes: *mut usize,
@@ -91,6 +97,7 @@ fn cudaMemDiscardBatchAsync(
 
 #[per_thread(ptsz)]
 #[needs(cuMemDiscardAndPrefetchBatchAsync)]
+#[only(13)]
 fn cudaMemDiscardAndPrefetchBatchAsync(
     addresses: *mut *mut c_void,
     sizes: *mut usize,
@@ -104,6 +111,7 @@ fn cudaMemDiscardAndPrefetchBatchAsync(
 
 #[per_thread(ptsz)]
 #[needs(cuMemcpyBatchAsync_v2)]
+#[only(13)]
 fn cudaMemcpyBatchAsync(
     to: *const *mut c_void,
     from: *const *const c_void,
@@ -117,6 +125,7 @@ fn cudaMemcpyBatchAsync(
 
 #[per_thread(ptsz)]
 #[direct(cuMemcpy3DBatchAsync_v2(count, operations, flags, stream))]
+#[only(13)]
 fn cudaMemcpy3DBatchAsync(
     count: usize,
     operations: *mut CUDA_MEMCPY3D_BATCH_OP,

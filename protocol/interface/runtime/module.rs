@@ -97,6 +97,7 @@ fn __cudaRegisterManagedVar(
 #[by_hand]
 fn __cudaInitModule(handle: *mut *mut c_void) -> c_char;
 
+#[only(13)]
 #[refused("not built yet")]
 fn __cudaGetProcAddress();
 

@@ -40,6 +40,7 @@ fn cudaStreamCopyAttributes_ptsz(destination: CUstream, source: CUstream);
 
 #[per_thread(ptsz)]
 #[direct(cuStreamGetCaptureInfo_v3(stream, status, identifier, graph, dependencies, edges, count))]
+#[cuda12(cudaStreamGetCaptureInfo_v3)]
 fn cudaStreamGetCaptureInfo(
     stream: DefaultStream,
     status: Out<c_int>,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::Text;
-use crate::function::{Function, Serving, Symbol};
+use crate::function::{Function, Generation, Serving, Symbol};
 
 /// What is wrong with the description.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +40,8 @@ pub struct Library {
 }
 
 impl Library {
-    pub(crate) fn parse(texts: &[Text]) -> Result<Self, Error> {
+    /// Reads chapters; those of the runtime, as one generation has them.
+    pub(crate) fn parse(texts: &[Text], generation: Option<Generation>) -> Result<Self, Error> {
         let mut chapters = Vec::new();
         let mut seen = BTreeSet::new();
         for &(name, text) in texts {
@@ -49,6 +50,13 @@ impl Library {
             let functions: Vec<Function> = functions
                 .collect::<syn::Result<_>>()
                 .map_err(|why| located(name, why))?;
+            let functions: Vec<Function> = match generation {
+                None => functions,
+                Some(generation) => functions
+                    .into_iter()
+                    .filter_map(|function| function.of_generation(generation))
+                    .collect(),
+            };
             for symbol in functions.iter().flat_map(|function| &function.symbols) {
                 if !seen.insert(symbol.name.clone()) {
                     return Err(Error::Twice(symbol.name.clone()));
@@ -59,13 +67,14 @@ impl Library {
         Ok(Self { chapters })
     }
 
-    /// With the functions that `driver` says the runtime has, too.
-    pub(crate) fn with(mut self, driver: &Self) -> Result<Self, Error> {
+    /// With the functions that `driver` says this generation of the runtime
+    /// has, too.
+    pub(crate) fn with(mut self, driver: &Self, generation: Generation) -> Result<Self, Error> {
         for from in &driver.chapters {
             let more: Vec<Function> = from
                 .functions
                 .iter()
-                .flat_map(Function::in_runtime)
+                .flat_map(|function| function.in_runtime(generation))
                 .collect();
             if more.is_empty() {
                 continue;

@@ -75,6 +75,25 @@ pub enum Serving {
     },
 }
 
+/// A generation of the runtime's interface: the number in `libcudart.so.13`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Generation {
+    /// CUDA 12, as its last release 12.9 has it.
+    Cuda12,
+    /// CUDA 13.
+    Cuda13,
+}
+
+impl Generation {
+    fn parse(inside: TokenStream) -> syn::Result<Self> {
+        match attribute::number(inside.clone())? {
+            12u32 => Ok(Self::Cuda12),
+            13 => Ok(Self::Cuda13),
+            _ => Err(syn::Error::new_spanned(inside, "12 or 13")),
+        }
+    }
+}
+
 /// The oldest driver of a host, as CUDA_VERSION writes it.
 const OLDEST_DRIVER: u32 = 12_040;
 
@@ -103,6 +122,11 @@ pub struct Function {
     pub needs: Vec<String>,
     /// In the driver: functions of the runtime that do exactly this.
     pub runtime: Vec<String>,
+    /// In the runtime: its symbols in CUDA 12, where they differ. In the
+    /// driver: what `runtime` is in CUDA 12, where that differs.
+    pub cuda12: Option<Vec<String>>,
+    /// In the runtime: only this generation has it.
+    pub only: Option<Generation>,
     /// In the driver: the call that crosses where the function is called.
     pub call: Option<Call>,
     /// In the driver: the host's devices call it.
@@ -147,6 +171,8 @@ impl Function {
             serving: Serving::Code,
             needs: Vec::new(),
             runtime: Vec::new(),
+            cuda12: None,
+            only: None,
             call: None,
             host: false,
             name: name.clone(),
@@ -170,6 +196,8 @@ impl Function {
                 "needs" => function.needs = attribute::names(inside)?,
                 "call" => call = Some(inside),
                 "host" => function.host = true,
+                "cuda12" => function.cuda12 = Some(attribute::names(inside)?),
+                "only" => function.only = Some(Generation::parse(inside)?),
                 "runtime" => function.runtime = attribute::names(inside)?,
                 _ => return Err(syn::Error::new(word.span(), "no such attribute")),
             }
@@ -199,17 +227,40 @@ impl Function {
 }
 
 impl Function {
-    /// The functions of the runtime that do exactly what this one of the
-    /// driver does.
-    pub(crate) fn in_runtime(&self) -> impl Iterator<Item = Self> {
-        let endings = self.symbols.iter().find(|symbol| symbol.per_thread);
-        let ending = endings.and_then(|symbol| symbol.name.rsplit_once('_'));
-        let ending = ending.map(|(_, ending)| ending.to_owned());
-        self.runtime.iter().map(move |name| {
-            let mut symbols = vec![Symbol::new(name, 0)];
-            if let Some(ending) = &ending {
+    /// As a generation of the runtime has it, if it does.
+    pub(crate) fn of_generation(mut self, generation: Generation) -> Option<Self> {
+        if self.only.is_some_and(|only| only != generation) {
+            return None;
+        }
+        if let (Generation::Cuda12, Some(names)) = (generation, &self.cuda12) {
+            self.symbols = self.symbols_named(names);
+        }
+        Some(self)
+    }
+
+    /// Symbols of these names, each also with the ending of its own.
+    fn symbols_named(&self, names: &[String]) -> Vec<Symbol> {
+        let own = self.symbols.iter().find(|symbol| symbol.per_thread);
+        let ending = own.and_then(|symbol| symbol.name.rsplit_once('_'));
+        let mut symbols = Vec::new();
+        for name in names {
+            symbols.push(Symbol::new(name, 0));
+            if let Some((_, ending)) = ending {
                 symbols.push(Symbol::new(&format!("{name}_{ending}"), 0));
             }
+        }
+        symbols
+    }
+
+    /// The functions of the runtime that do exactly what this one of the
+    /// driver does.
+    pub(crate) fn in_runtime(&self, generation: Generation) -> impl Iterator<Item = Self> {
+        let names = match (generation, &self.cuda12) {
+            (Generation::Cuda12, Some(names)) => names,
+            _ => &self.runtime,
+        };
+        names.iter().map(move |name| {
+            let symbols = self.symbols_named(std::slice::from_ref(name));
             let names = self
                 .parameters
                 .iter()

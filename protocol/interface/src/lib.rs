@@ -26,7 +26,7 @@ pub use chapter::{Chapter, Error, Library};
 pub use crossing::crossings;
 pub use export::{c_type, direct, exports, stubs};
 pub use figure::{figures, host_figures};
-pub use function::{Function, Mode, Parameter, Serving, Symbol};
+pub use function::{Function, Generation, Mode, Parameter, Serving, Symbol};
 pub use native::{native_calls, native_devices};
 pub use table::table;
 pub use wire::{life, wire};
@@ -41,15 +41,23 @@ include!(concat!(env!("OUT_DIR"), "/chapters.rs"));
 /// # Errors
 /// What is wrong with the description, and where.
 pub fn driver() -> Result<Library, Error> {
-    Library::parse(DRIVER)
+    Library::parse(DRIVER, None)
 }
 
-/// The runtime's functions.
+/// The runtime's functions, in the newest generation.
 ///
 /// # Errors
 /// What is wrong with the description, and where.
 pub fn runtime() -> Result<Library, Error> {
-    Library::parse(RUNTIME)?.with(&driver()?)
+    runtime_of(Generation::Cuda13)
+}
+
+/// The functions of a generation of the runtime.
+///
+/// # Errors
+/// What is wrong with the description, and where.
+pub fn runtime_of(generation: Generation) -> Result<Library, Error> {
+    Library::parse(RUNTIME, Some(generation))?.with(&driver()?, generation)
 }
 
 /// NVML's functions.
@@ -57,7 +65,7 @@ pub fn runtime() -> Result<Library, Error> {
 /// # Errors
 /// What is wrong with the description, and where.
 pub fn nvml() -> Result<Library, Error> {
-    Library::parse(NVML)
+    Library::parse(NVML, None)
 }
 
 /// The calls that cross, in order of their numbers.

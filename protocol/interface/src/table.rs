@@ -12,9 +12,9 @@ use crate::identifier;
 
 /// Functions of the driver that the runtime may call: those that are served,
 /// and those that it passes on although they are not.
-fn callable<'l>(driver: &'l Library, runtime: &Library) -> Vec<&'l Function> {
+fn callable<'l>(driver: &'l Library, runtimes: &[&Library]) -> Vec<&'l Function> {
     let mut named = BTreeSet::new();
-    for function in runtime.functions() {
+    for function in runtimes.iter().flat_map(|runtime| runtime.functions()) {
         named.extend(function.needs.iter().cloned());
         if let Serving::Direct { function, .. } = &function.serving {
             named.insert(function.clone());
@@ -29,10 +29,10 @@ fn callable<'l>(driver: &'l Library, runtime: &Library) -> Vec<&'l Function> {
 /// The structure `Driver` with the address of each function, `resolve`, and a
 /// method for each function by its name.
 ///
-/// The user provides the types, `Result` and `Error::check`.
+/// It is the same for all generations of the runtime. The user provides the types, `Result` and `Error::check`.
 #[must_use]
-pub fn table(driver: &Library, runtime: &Library) -> TokenStream {
-    let functions = callable(driver, runtime);
+pub fn table(driver: &Library, runtimes: &[&Library]) -> TokenStream {
+    let functions = callable(driver, runtimes);
     let mut fields = TokenStream::new();
     let mut resolved = TokenStream::new();
     let mut methods = TokenStream::new();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use paragpu_interface::{Function, Library, c_type};
+use paragpu_interface::{Function, Generation, Library, c_type};
 
 /// How a parameter travels, as far as two languages agree on a name for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,12 +27,15 @@ fn include() -> Option<PathBuf> {
 }
 
 /// A header's text after the preprocessor, on one line, under each definition.
-fn preprocessed(header: &Path, definitions: &[&str]) -> String {
+fn preprocessed(header: &Path, definitions: &[&str], also: Option<&Path>) -> String {
     let mut all = String::new();
     for definition in definitions {
         let mut cc = Command::new("cc");
         cc.args(["-E", "-P", "-x", "c", "-I"]);
         cc.arg(header.parent().expect("a folder"));
+        if let Some(also) = also {
+            cc.arg("-I").arg(also);
+        }
         if !definition.is_empty() {
             cc.args(definition.split(' '));
         }
@@ -144,7 +147,7 @@ fn the_drivers_prototypes_are_the_headers() {
     let own = "-DCUDA_API_PER_THREAD_DEFAULT_STREAM";
     let old = "-D__CUDA_API_VERSION_INTERNAL";
     let both = format!("{own} {old}");
-    let text = preprocessed(&include.join("cuda.h"), &["", own, old, &both]);
+    let text = preprocessed(&include.join("cuda.h"), &["", own, old, &both], None);
     let library = paragpu_interface::driver().expect("a description");
     let wrong = differences(&library, &prototypes(&text, "CUresult ", "cu"));
     assert!(wrong.is_empty(), "{wrong:#?}");
@@ -155,8 +158,34 @@ fn the_runtimes_prototypes_are_the_headers() {
     let Some(include) = include() else { return };
     let own = "-DCUDA_API_PER_THREAD_DEFAULT_STREAM";
     let old = "-D__CUDA_API_VERSION_INTERNAL";
-    let text = preprocessed(&include.join("cuda_runtime_api.h"), &["", own, old]);
+    let text = preprocessed(&include.join("cuda_runtime_api.h"), &["", own, old], None);
     let library = paragpu_interface::runtime().expect("a description");
     let wrong = differences(&library, &prototypes(&text, "cudaError_t ", "cuda"));
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn cuda_12_is_as_its_headers_say() {
+    let Some(newer) = include() else { return };
+    let include =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/runtimes/12.9.79/include");
+    if !include.exists() {
+        println!("skipped: no headers of CUDA 12.9; `make cuda` fetches them");
+        return;
+    }
+    let own = "-DCUDA_API_PER_THREAD_DEFAULT_STREAM";
+    let old = "-D__CUDA_API_VERSION_INTERNAL";
+    // Headers that the runtime's wheel leaves to the compiler's.
+    let header = include.join("cuda_runtime_api.h");
+    let text = preprocessed(&header, &["", own, old], Some(&newer));
+    let header = prototypes(&text, "cudaError_t ", "cuda");
+    let library = paragpu_interface::runtime_of(Generation::Cuda12).expect("a description");
+    let wrong = differences(&library, &header);
+    assert!(wrong.is_empty(), "{wrong:#?}");
+
+    // The test can tell the generations apart.
+    let library = paragpu_interface::runtime_of(Generation::Cuda13).expect("a description");
+    let wrong = differences(&library, &header);
+    let differs = |name: &str| wrong.iter().any(|line| line.starts_with(name));
+    assert!(differs("cudaGraphAddNode "), "{wrong:#?}");
 }

@@ -107,18 +107,33 @@ pub(crate) unsafe fn cudaChooseDevice(
     device: Out<'_, c_int>,
     wanted: *const cudaDeviceProp,
 ) -> Result {
-    device.present()?;
     present(wanted)?;
-    let runtime = runtime()?;
     let wanted = &*wanted;
+    choose(
+        device,
+        (wanted.major, wanted.minor),
+        wanted.totalGlobalMem,
+        wanted.multiProcessorCount,
+    )
+}
+
+/// The ordinal of the device that meets the most of what is asked for; zeros
+/// do not count.
+pub(super) fn choose(
+    device: Out<'_, c_int>,
+    capability: (c_int, c_int),
+    memory: usize,
+    processors: c_int,
+) -> Result {
+    device.present()?;
+    let runtime = runtime()?;
     let mut best = (0, -1);
     for ordinal in (0..).take(runtime.devices.len()) {
         let has = cached_properties(runtime, ordinal)?;
         let score = [
-            wanted.major != 0 && (has.major, has.minor) >= (wanted.major, wanted.minor),
-            wanted.totalGlobalMem != 0 && has.totalGlobalMem >= wanted.totalGlobalMem,
-            wanted.multiProcessorCount != 0
-                && has.multiProcessorCount >= wanted.multiProcessorCount,
+            capability.0 != 0 && (has.major, has.minor) >= capability,
+            memory != 0 && has.totalGlobalMem >= memory,
+            processors != 0 && has.multiProcessorCount >= processors,
         ]
         .into_iter()
         .filter(|met| *met)
@@ -288,7 +303,7 @@ fn driver_flags(flags: c_uint) -> Result<c_uint> {
 }
 
 /// A device's properties, asked for once.
-fn cached_properties(runtime: &Runtime, ordinal: c_int) -> Result<&cudaDeviceProp> {
+pub(super) fn cached_properties(runtime: &Runtime, ordinal: c_int) -> Result<&cudaDeviceProp> {
     let device = runtime.device(ordinal)?;
     if let Some(known) = device.properties.get() {
         return Ok(known);

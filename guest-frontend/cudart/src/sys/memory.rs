@@ -222,7 +222,7 @@ unsafe fn pinned(address: *mut *mut c_void, size: usize, flags: c_uint) -> Resul
 
 /// What the driver knows of an address; an address that CUDA does not know is
 /// a host's, unregistered.
-fn attributes_of(address: *const c_void) -> Result<cudaPointerAttributes> {
+pub(super) fn attributes_of(address: *const c_void) -> Result<cudaPointerAttributes> {
     let runtime = context()?;
     let mut owner: CUcontext = ptr::null_mut();
     let mut kind: c_uint = 0;

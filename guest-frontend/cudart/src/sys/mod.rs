@@ -23,6 +23,8 @@ mod boundary;
 mod carrier;
 mod copy;
 mod copy3d;
+#[cfg(cuda12)]
+mod cuda12;
 mod device;
 mod driver;
 mod event;

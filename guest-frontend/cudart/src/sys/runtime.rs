@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The runtime's version: 1000 major + 10 minor.
-pub const VERSION: c_int = 13000;
+pub const VERSION: c_int = if cfg!(cuda12) { 12090 } else { 13000 };
 
 /// The oldest driver that the runtime works on: the oldest that hosts may
 /// have. A function that such a driver lacks fails when it is called.

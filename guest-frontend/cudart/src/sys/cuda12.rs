@@ -1,0 +1,303 @@
+//! What CUDA 12 has otherwise than CUDA 13: functions with other parameters
+//! under one name, records of another length, and functions that CUDA 13
+//! dropped.
+
+use super::boundary::{Boundary, Out};
+use super::memory::{attributes_of, device};
+use super::runtime::{Runtime, context, runtime};
+use super::{graph_params, present, texture, zeroed};
+use crate::error::Result;
+use paragpu_abi as abi;
+use paragpu_abi::{
+    CUgraph, CUgraphNode, CUstream, CUsurfObject, CUtexObject, cuda12, cudaGraphNodeParams,
+    cudaTextureDesc,
+};
+use std::ffi::{c_int, c_void};
+use std::mem::offset_of;
+use std::ptr;
+
+// Devices.
+
+/// The function of CUDA 11, whose record ends before what 12 appended.
+pub(crate) unsafe fn cudaGetDeviceProperties_v1(
+    properties: *mut cuda12::cudaDeviceProp,
+    device: c_int,
+) -> Result {
+    present(properties)?;
+    let known = device_properties(device)?;
+    let told = offset_of!(cuda12::cudaDeviceProp, hostRegisterSupported);
+    ptr::copy_nonoverlapping(ptr::from_ref(&known).cast::<u8>(), properties.cast(), told);
+    Ok(())
+}
+
+pub(crate) unsafe fn cudaGetDeviceProperties_v2(
+    properties: Out<'_, cuda12::cudaDeviceProp>,
+    device: c_int,
+) -> Result {
+    properties.present()?;
+    properties.put(device_properties(device)?)
+}
+
+pub(crate) unsafe fn cudaChooseDevice(
+    device: Out<'_, c_int>,
+    wanted: *const cuda12::cudaDeviceProp,
+) -> Result {
+    present(wanted)?;
+    let wanted = &*wanted;
+    let capability = (wanted.major, wanted.minor);
+    super::device::choose(
+        device,
+        capability,
+        wanted.totalGlobalMem,
+        wanted.multiProcessorCount,
+    )
+}
+
+/// Copies the fields that both generations have, and names the others.
+macro_rules! with_dropped {
+    ($known:ident: $( $same:ident ),*; $( $dropped:ident: $value:expr ),*) => {
+        cuda12::cudaDeviceProp { $( $same: $known.$same, )* $( $dropped: $value, )* }
+    };
+}
+
+/// A device's properties in CUDA 12's record.
+///
+/// # Safety
+/// None beyond the driver's.
+unsafe fn device_properties(ordinal: c_int) -> Result<cuda12::cudaDeviceProp> {
+    let runtime = runtime()?;
+    let number = runtime.device(ordinal)?.number;
+    let known = super::device::cached_properties(runtime, ordinal)?;
+    let ask = |attribute: c_int| -> Result<c_int> {
+        let mut value = 0;
+        runtime
+            .driver
+            .cuDeviceGetAttribute(&mut value, attribute, number)?;
+        Ok(value)
+    };
+    Ok(with_dropped! { known:
+        name, uuid, luid, luidDeviceNodeMask, totalGlobalMem, sharedMemPerBlock, regsPerBlock,
+        warpSize, memPitch, maxThreadsPerBlock, maxThreadsDim, maxGridSize, totalConstMem,
+        major, minor, textureAlignment, texturePitchAlignment, multiProcessorCount, integrated,
+        canMapHostMemory, maxTexture1D, maxTexture1DMipmap, maxTexture2D, maxTexture2DMipmap,
+        maxTexture2DLinear, maxTexture2DGather, maxTexture3D, maxTexture3DAlt,
+        maxTextureCubemap, maxTexture1DLayered, maxTexture2DLayered, maxTextureCubemapLayered,
+        maxSurface1D, maxSurface2D, maxSurface3D, maxSurface1DLayered, maxSurface2DLayered,
+        maxSurfaceCubemap, maxSurfaceCubemapLayered, surfaceAlignment, concurrentKernels,
+        ECCEnabled, pciBusID, pciDeviceID, pciDomainID, tccDriver, asyncEngineCount,
+        unifiedAddressing, memoryBusWidth, l2CacheSize, persistingL2CacheMaxSize,
+        maxThreadsPerMultiProcessor, streamPrioritiesSupported, globalL1CacheSupported,
+        localL1CacheSupported, sharedMemPerMultiprocessor, regsPerMultiprocessor, managedMemory,
+        isMultiGpuBoard, multiGpuBoardGroupID, hostNativeAtomicSupported, pageableMemoryAccess,
+        concurrentManagedAccess, computePreemptionSupported, canUseHostPointerForRegisteredMem,
+        cooperativeLaunch, sharedMemPerBlockOptin, pageableMemoryAccessUsesHostPageTables,
+        directManagedMemAccessFromHost, maxBlocksPerMultiProcessor, accessPolicyMaxWindowSize,
+        reservedSharedMemPerBlock, hostRegisterSupported, sparseCudaArraySupported,
+        hostRegisterReadOnlySupported, timelineSemaphoreInteropSupported, memoryPoolsSupported,
+        gpuDirectRDMASupported, gpuDirectRDMAFlushWritesOptions, gpuDirectRDMAWritesOrdering,
+        memoryPoolSupportedHandleTypes, deferredMappingCudaArraySupported, ipcEventSupported,
+        clusterLaunch, unifiedFunctionPointers;
+        clockRate: ask(abi::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+        deviceOverlap: ask(abi::CU_DEVICE_ATTRIBUTE_GPU_OVERLAP)?,
+        kernelExecTimeoutEnabled: ask(abi::CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT)?,
+        computeMode: ask(abi::CU_DEVICE_ATTRIBUTE_COMPUTE_MODE)?,
+        maxTexture1DLinear: ask(abi::CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH)?,
+        memoryClockRate: ask(abi::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
+        singleToDoublePrecisionPerfRatio:
+            ask(abi::CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO)?,
+        // Cooperative launches over several devices are not served.
+        cooperativeMultiDeviceLaunch: 0,
+        reserved: [0; 63]
+    })
+}
+
+pub(crate) unsafe fn cudaThreadExit() -> Result {
+    super::device::cudaDeviceReset()
+}
+
+pub(crate) unsafe fn cudaSetDoubleForDevice(number: *mut f64) -> Result {
+    present(number)
+}
+
+pub(crate) unsafe fn cudaSetDoubleForHost(number: *mut f64) -> Result {
+    present(number)
+}
+
+// Memory.
+
+pub(crate) unsafe fn cudaPointerGetAttributes(
+    attributes: Out<'_, cuda12::cudaPointerAttributes>,
+    address: *const c_void,
+) -> Result {
+    attributes.present()?;
+    let found = attributes_of(address)?;
+    attributes.put(cuda12::cudaPointerAttributes {
+        r#type: found.r#type,
+        device: found.device,
+        devicePointer: found.devicePointer,
+        hostPointer: found.hostPointer,
+    })
+}
+
+pub(crate) unsafe fn cudaMemAdvise(
+    address: *const c_void,
+    size: usize,
+    advice: c_int,
+    ordinal: c_int,
+) -> Result {
+    let runtime = context()?;
+    let number = number(runtime, ordinal)?;
+    runtime
+        .driver
+        .cuMemAdvise(device(address), size, advice, number)
+}
+
+pub(crate) unsafe fn cudaMemPrefetchAsync(
+    address: *const c_void,
+    size: usize,
+    ordinal: c_int,
+    stream: CUstream,
+) -> Result {
+    let runtime = context()?;
+    let number = number(runtime, ordinal)?;
+    runtime
+        .driver
+        .cuMemPrefetchAsync(device(address), size, number, stream)
+}
+
+/// The driver's number of a device, or of the processor, which both interfaces
+/// call -1.
+fn number(runtime: &Runtime, ordinal: c_int) -> Result<c_int> {
+    match ordinal {
+        abi::cudaCpuDeviceId => Ok(ordinal),
+        _ => Ok(runtime.device(ordinal)?.number),
+    }
+}
+
+pub(crate) unsafe fn cudaMemcpyBatchAsync(
+    to: *mut *mut c_void,
+    from: *mut *mut c_void,
+    sizes: *mut usize,
+    count: usize,
+    attributes: *mut c_void,
+    indexes: *mut usize,
+    attribute_count: usize,
+    failed: *mut usize,
+    stream: CUstream,
+) -> Result {
+    context()?.driver.cuMemcpyBatchAsync(
+        to.cast(),
+        from.cast(),
+        sizes,
+        count,
+        attributes.cast(),
+        indexes,
+        attribute_count,
+        failed,
+        stream,
+    )
+}
+
+// Graphs.
+
+pub(crate) unsafe fn cudaGraphAddNode(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    after: *const CUgraphNode,
+    count: usize,
+    parameters: *mut cudaGraphNodeParams,
+) -> Result {
+    graph_params::cudaGraphAddNode(node, graph, after, ptr::null(), count, parameters)
+}
+
+// Textures and surfaces.
+
+pub(crate) unsafe fn cudaCreateTextureObject(
+    object: *mut CUtexObject,
+    resource: *const cuda12::cudaResourceDesc,
+    description: *const cudaTextureDesc,
+    view: *const cuda12::cudaResourceViewDesc,
+) -> Result {
+    present(resource)?;
+    let resource: abi::cudaResourceDesc = longer(resource);
+    let longer_view: abi::cudaResourceViewDesc;
+    let view = if view.is_null() {
+        ptr::null()
+    } else {
+        longer_view = longer(view);
+        &raw const longer_view
+    };
+    texture::cudaCreateTextureObject(object, &resource, description, view)
+}
+
+pub(crate) unsafe fn cudaGetTextureObjectResourceDesc(
+    resource: *mut cuda12::cudaResourceDesc,
+    object: CUtexObject,
+) -> Result {
+    shortened(resource, |found| {
+        texture::cudaGetTextureObjectResourceDesc(Boundary::take(ptr::from_mut(found)), object)
+    })
+}
+
+pub(crate) unsafe fn cudaGetTextureObjectResourceViewDesc(
+    view: *mut cuda12::cudaResourceViewDesc,
+    object: CUtexObject,
+) -> Result {
+    shortened(view, |found| {
+        texture::cudaGetTextureObjectResourceViewDesc(found, object)
+    })
+}
+
+pub(crate) unsafe fn cudaCreateSurfaceObject(
+    object: *mut CUsurfObject,
+    resource: *const cuda12::cudaResourceDesc,
+) -> Result {
+    present(resource)?;
+    let resource: abi::cudaResourceDesc = longer(resource);
+    texture::cudaCreateSurfaceObject(object, &resource)
+}
+
+pub(crate) unsafe fn cudaGetSurfaceObjectResourceDesc(
+    resource: *mut cuda12::cudaResourceDesc,
+    object: CUsurfObject,
+) -> Result {
+    shortened(resource, |found| {
+        texture::cudaGetSurfaceObjectResourceDesc(Boundary::take(ptr::from_mut(found)), object)
+    })
+}
+
+/// A record of CUDA 12 as the one of CUDA 13 that begins with it; zeros follow.
+///
+/// # Safety
+/// `given` is readable; `Long` begins with the fields of `Short` and is of
+/// integers, raw pointers and unions of them.
+unsafe fn longer<Short, Long>(given: *const Short) -> Long {
+    const { assert!(size_of::<Short>() <= size_of::<Long>()) };
+    let mut long: Long = zeroed();
+    ptr::copy_nonoverlapping(
+        given.cast::<u8>(),
+        (&raw mut long).cast::<u8>(),
+        size_of::<Short>(),
+    );
+    long
+}
+
+/// Writes to `place` what `ask` writes into the longer record of CUDA 13.
+///
+/// # Safety
+/// `place` is null or writable; the records are as [`longer`] asks.
+unsafe fn shortened<Short, Long>(
+    place: *mut Short,
+    ask: impl FnOnce(&mut Long) -> Result,
+) -> Result {
+    const { assert!(size_of::<Short>() <= size_of::<Long>()) };
+    present(place)?;
+    let mut found: Long = zeroed();
+    ask(&mut found)?;
+    ptr::copy_nonoverlapping(
+        (&raw const found).cast::<u8>(),
+        place.cast::<u8>(),
+        size_of::<Short>(),
+    );
+    Ok(())
+}
