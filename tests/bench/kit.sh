@@ -23,7 +23,7 @@ mkdir -p "$kit/bin" "$kit/lib" "$kit/programs" "$kit/native"
 for name in paragpud paragpu-worker paragpu paragpu-bench paragpu-qemu-device; do
     strip -o "$kit/bin/$name" "$release/$name"
 done
-for name in libcuda.so.1 libcudart.so.13 libnvidia-ml.so.1; do
+for name in libcuda.so.1 libcudart.so.12 libcudart.so.13 libnvidia-ml.so.1; do
     strip --strip-unneeded -o "$kit/lib/$name" "out/lib/$name"
 done
 # Its build strips what it does not need itself.

@@ -66,7 +66,7 @@ dkms status -m paragpu -v 0.1.0 -k "$kernel" >/tmp/status
 check "DKMS has installed it" grep -q installed /tmp/status
 check "the module is the PCI device's" \
 	grep -q 'pci:v00001AF4d00001110' <(modinfo -k "$kernel" -F alias paragpu)
-for library in libcuda.so.1 libcudart.so.13; do
+for library in libcuda.so.1 libcudart.so.12 libcudart.so.13; do
 	check "the loader finds $library" is "$(first_of $library)" /usr/lib/paragpu/$library
 done
 check "every program maps the redirector" \
@@ -113,7 +113,7 @@ check "the daemon ends in order" wait "$daemon"
 
 echo "== beside NVIDIA's libraries"
 # Files of their names where NVIDIA's packages put them.
-for library in libcuda.so.1 libcudart.so.13; do
+for library in libcuda.so.1 libcudart.so.12 libcudart.so.13; do
 	cp /usr/lib/paragpu/$library /usr/lib/x86_64-linux-gnu/
 	ldconfig
 	check "paragpu does not shadow $library" \
