@@ -192,7 +192,7 @@ static void run_refusals(Program &program, size_t grain) {
     DRIVER_FAILS(CUDA_ERROR_OUT_OF_MEMORY, cuMemCreate, &other, size_t{1} << 44, &prop, 0);
     DRIVER_FAILS(CUDA_ERROR_INVALID_VALUE, cuMemAddressReserve, &address, 0, 0, 0, 0);
     DRIVER_FAILS(CUDA_ERROR_INVALID_VALUE, cuMemMap, base + 1, grain, 0, handle, 0);
-    DRIVER_FAILS(CUDA_ERROR_INVALID_VALUE, cuMemMap, base, 2 * grain, 0, handle, 0);
+    DRIVER_FAILS(CUDA_ERROR_NOT_SUPPORTED, cuMemMap, base, 2 * grain, 0, handle, 0);
     DRIVER_CHECK(cuMemMap, base, grain, 0, handle, 0);
     CUmemAccessDesc desc = access();
     // One half of the range is not mapped.

@@ -119,7 +119,7 @@ impl VirtualMemory {
     /// cuMemMap; nobody may use the memory there yet.
     ///
     /// # Errors
-    /// `INVALID_VALUE`.
+    /// `INVALID_VALUE`, `NOT_SUPPORTED` for more than the allocation has.
     pub fn map(&self, address: u64, size: u64, handle: u64) -> Result<()> {
         self.link.check()?;
         self.space.lock().map(address, size, handle)

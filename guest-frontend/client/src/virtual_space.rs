@@ -141,7 +141,8 @@ impl VirtualSpace {
         }
         let allocation = self.held(handle)?;
         if size > allocation.size {
-            return Err(Status::INVALID_VALUE);
+            // NVIDIA's driver answers this, and no invalid value.
+            return Err(Status::NOT_SUPPORTED);
         }
         allocation.maps += 1;
         let map = Map {
