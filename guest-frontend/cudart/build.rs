@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::{env, error, fs};
 
 fn main() -> Result<(), Box<dyn error::Error>> {
-    println!("cargo:rerun-if-changed=build.rs");
+    // By a path that leads here from cudart12, too.
+    println!("cargo:rerun-if-changed=../cudart/build.rs");
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     // paragpu-cudart12 is the same sources, built for the other generation.
     println!("cargo:rustc-check-cfg=cfg(cuda12)");
