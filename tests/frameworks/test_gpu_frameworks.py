@@ -48,11 +48,11 @@ def command_of(file, arguments):
     return [sys.executable, os.path.join(HERE, f"{file}_cases.py"), *arguments]
 
 
-def run(environment, file, arguments):
+def run(environment, command):
     """Results by case, what was said on standard error, and how it ended."""
     try:
         done = subprocess.run(
-            command_of(file, arguments),
+            command,
             env={**environment, **QUIET},
             capture_output=True,
             text=True,
@@ -78,11 +78,11 @@ def judge(first, second, remote):
         return "skipped", f"natively: {first['error']}"
     if "error" in remote or not remote:
         return "failed", remote.get("error", "no result")
-    if first["digest"] == remote["digest"]:
-        return "passed", ""
     if first["digest"] != second.get("digest"):
         return "passed", "native runs differ from each other"
-    return "failed", f"digest {remote['digest']}, natively {first['digest']}"
+    if first["digest"] != remote["digest"]:
+        return "failed", f"digest {remote['digest']}, natively {first['digest']}"
+    return "passed", ""
 
 
 def installed(module):
@@ -96,13 +96,13 @@ def compared(files, options):
     with harness.Daemon(device="cuda") as daemon:
         remote_environment = daemon.guest_environment(options.communicator)
         for file, names in files.items():
-            first, errors, code = run(native(), file, names)
+            first, errors, code = run(native(), command_of(file, names))
             if not first:
                 say(f"{file}: natively nothing ran (status {code}): {errors[-1000:]}")
                 well = False
                 continue
-            second, _, _ = run(native(), file, names)
-            remote, errors, code = run(remote_environment, file, names)
+            second, _, _ = run(native(), command_of(file, names))
+            remote, errors, code = run(remote_environment, command_of(file, names))
             for name, result in first.items():
                 verdict, why = judge(result, second.get(name, {}), remote.get(name, {}))
                 well &= verdict != "failed"
@@ -124,7 +124,7 @@ def measured(files, options):
         for turn in range(options.rounds):
             for way in sorted(ways, reverse=turn % 2 == 1):
                 for file, names in files.items():
-                    results, errors, code = run(ways[way], file, ["--time", *names])
+                    results, errors, code = run(ways[way], command_of(file, ["--time", *names]))
                     say(f"round {turn + 1}, {way}, {file}: {len(results)} cases, status {code} {errors[-300:] if code else ''}")
                     for name, result in results.items():
                         sample = samples.setdefault(f"{file}/{name}", {})
@@ -147,7 +147,7 @@ def moved(case, options):
     file, _, name = case.partition(":")
     arguments = [f"--steps={options.steps}", name]
     with harness.Daemon("--warm=2", device="cuda") as here, harness.Daemon("--warm=2", device="cuda") as there:
-        stayed, errors, code = run(here.guest_environment(options.communicator), file, arguments)
+        stayed, errors, code = run(here.guest_environment(options.communicator), command_of(file, arguments))
         if "digest" not in stayed.get(name, {}):
             say(f"{case}: the run that stays: status {code} {stayed} {errors[-2000:]}")
             return [], False

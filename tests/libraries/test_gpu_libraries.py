@@ -15,55 +15,18 @@ import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(os.path.dirname(HERE), "bench"))
+sys.path[:0] = [os.path.join(os.path.dirname(HERE), folder) for folder in ("bench", "frameworks")]
 # pylint: disable=wrong-import-position
 import gpu
+import test_gpu_frameworks as cases
 from measure import harness, say
 
 CASES = os.path.join(HERE, "cases.py")
-# Longest that all cases may take in one process, in seconds.
-PATIENCE = 240
-# Reached over the loopback only; multicast between GPUs is left alone.
-QUIET = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
 
 
 def run(environment, arguments):
-    """Results by case, what was said on standard error, and how it ended."""
-    command = [sys.executable, CASES, *arguments]
-    try:
-        done = subprocess.run(
-            command, env={**environment, **QUIET}, capture_output=True, text=True, errors="replace", timeout=PATIENCE, check=False
-        )
-        output, errors, code = done.stdout, done.stderr, done.returncode
-    except subprocess.TimeoutExpired as late:
-        output = (late.stdout or b"").decode(errors="replace")
-        errors, code = (late.stderr or b"").decode(errors="replace"), 124
-    results = {}
-    for line in output.splitlines():
-        if line.startswith('{"case"'):
-            result = json.loads(line)
-            results[result["case"]] = result
-    return results, errors, code
-
-
-def remote_environment(daemon, communicator):
-    """Environment in which a program uses paragpu's libraries, redirected."""
-    return daemon.guest_environment(communicator)
-
-
-def judge(name, native, again, remote):
-    """One row: the case, what it came to, and its times."""
-    if "error" in native:
-        return "skipped", f"natively: {native['error']}"
-    if "error" in remote:
-        return "failed", remote["error"]
-    if not remote:
-        return "failed", "no result"
-    if native["digest"] != again.get("digest"):
-        return "passed", "native runs differ from each other"
-    if native["digest"] != remote["digest"]:
-        return "failed", f"digest {remote['digest']}, natively {native['digest']}"
-    return "passed", ""
+    """Runs the cases: their results, what was said, and how it ended."""
+    return cases.run(environment, [sys.executable, CASES, *arguments])
 
 
 def main():
@@ -83,19 +46,19 @@ def main():
         print("skipped: no PyTorch in this Python")
         return 0
     arguments = (["--time"] if options.time else []) + options.cases
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PARAGPU_")}
+    environment = cases.native()
     native, errors, code = run(environment, arguments)
     if not native:
         print(f"natively nothing ran (status {code}): {errors[-2000:]}")
         return 1
     again, _, _ = run(environment, options.cases)
     with harness.Daemon(device="cuda") as daemon:
-        remote, errors, code = run(remote_environment(daemon, options.communicator), arguments)
+        remote, errors, code = run(daemon.guest_environment(options.communicator), arguments)
         log = daemon.log()
     counts = {"passed": 0, "failed": 0, "skipped": 0}
     rows = []
     for name, result in native.items():
-        verdict, why = judge(name, result, again.get(name, {}), remote.get(name, {}))
+        verdict, why = cases.judge(result, again.get(name, {}), remote.get(name, {}))
         counts[verdict] += 1
         ratio = ""
         if "us" in result and "us" in remote.get(name, {}):
