@@ -96,7 +96,6 @@ __attribute__((visibility("hidden"))) uint64_t trace_leave(uint64_t status) {
     struct frame *frame = &frames[--depth];
     const char *name = names[frame->slot];
     int asks = !strncmp(name, "cuGetProcAddress", 16);
-    char line[64] = "";
     flockfile(output);
     fprintf(output, "%*s%s = %d (", depth * 2, "", name, (int)status);
     for (int i = 0; i < ARGUMENTS; i++) {
@@ -109,7 +108,7 @@ __attribute__((visibility("hidden"))) uint64_t trace_leave(uint64_t status) {
             show(now);
         }
     }
-    fprintf(output, ")%s\n", line);
+    fprintf(output, ")\n");
     funlockfile(output);
     if (asks && status == 0 && frame->arguments[1]) {
         void **found = (void **)frame->arguments[1];

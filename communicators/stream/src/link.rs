@@ -39,7 +39,7 @@ pub(crate) struct Link {
     pub(crate) interrupt: OwnedFd,
     /// The process that connected: a forked child's copy ends nothing.
     process: u32,
-    /// Where TLS protects the connection. Whoever writes holds it.
+    /// Where TLS protects the connection. The thread that writes holds it.
     sealing: Option<Mutex<Sealing>>,
     outgoing: Apart<Mutex<Outgoing>>,
     /// Something was written, or the connection ended.

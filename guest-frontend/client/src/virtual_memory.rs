@@ -81,7 +81,7 @@ impl VirtualMemory {
         Ok(self.space.lock().created(memory, size, properties))
     }
 
-    /// Holds an allocation once more, for whoever may come to it otherwise.
+    /// Holds an allocation once more, for a program that may come to it otherwise.
     ///
     /// # Errors
     /// `INVALID_VALUE`.

@@ -100,7 +100,7 @@ pub fn with<R>(look: impl FnOnce(&Messages) -> R) -> R {
     look(&MESSAGES.lock())
 }
 
-/// Adds a message and tells it to whoever listens.
+/// Adds a message and tells it to those who listen.
 #[cold]
 pub fn say(message: &str) {
     MESSAGES.lock().push(message);

@@ -22,7 +22,7 @@ pub struct Symbol {
 ///
 /// # Errors
 /// `None` where there is no such name, or its symbol is not served: a program that
-/// asks first must not rely on it. Whoever looks the symbol up itself finds it. `Some` of the version it came with
+/// asks first must not rely on it. A program that looks the symbol up itself finds it. `Some` of the version it came with
 /// where that is a later one.
 pub fn resolve<'a>(
     symbols: &'a [Symbol],

@@ -230,7 +230,7 @@ impl Pending {
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = message {
                 for fd in fds {
-                    // Whoever closes it last does not wait for its peer.
+                    // The process that closes it last does not wait for its peer.
                     let _ = rustix::net::sockopt::set_socket_linger(&fd, None);
                     self.fds.push(Given::new(fd, Giver::Device));
                 }

@@ -2,6 +2,7 @@
 
 use paragpu_device::{Launch as DeviceLaunch, StreamId};
 use paragpu_protocol::codec::{Bytes, Text};
+use paragpu_protocol::handle::FunctionHandle;
 use paragpu_protocol::table::{
     FunctionGet, GlobalGet, ImageLink, ImageQuery, ImageRead, ImageWrite, ModuleFunctions,
     ModuleLoad, ModuleUnload, OccupancyClusterSize, OccupancyClusters,
@@ -133,27 +134,35 @@ impl Session {
 
     pub(crate) fn occupancy_clusters(&mut self, call: &OccupancyClusters) -> Outcome<i32> {
         let launch = DeviceLaunch {
-            function: self.objects.modules.kernel(call.function.0)?.id,
             grid: call.grid,
             block: call.block,
             dynamic_shared: call.dynamic_shared,
-            cooperative: false,
             cluster: call.cluster,
-            parameters: (&[]).into(),
+            ..self.launch_of(call.function)?
         };
         Ok(self.gpu.occupancy_clusters(&launch)?)
     }
 
     pub(crate) fn occupancy_cluster_size(&mut self, call: &OccupancyClusterSize) -> Outcome<i32> {
         let launch = DeviceLaunch {
-            function: self.objects.modules.kernel(call.function.0)?.id,
             grid: call.grid,
             block: call.block,
             dynamic_shared: call.dynamic_shared,
+            ..self.launch_of(call.function)?
+        };
+        Ok(self.gpu.occupancy_cluster_size(&launch)?)
+    }
+
+    /// A launch of a kernel that is only asked about.
+    fn launch_of(&self, function: FunctionHandle) -> Outcome<DeviceLaunch<'static>> {
+        Ok(DeviceLaunch {
+            function: self.objects.modules.kernel(function.0)?.id,
+            grid: [0; 3],
+            block: [0; 3],
+            dynamic_shared: 0,
             cooperative: false,
             cluster: [0; 3],
             parameters: (&[]).into(),
-        };
-        Ok(self.gpu.occupancy_cluster_size(&launch)?)
+        })
     }
 }

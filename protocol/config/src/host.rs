@@ -72,7 +72,7 @@ configuration! {
     [tcp] pub struct Tcp {
         /// Address and port to listen at; empty for none. Port 0 lets the system choose.
         listen: Listen = Listen(None);
-        /// Certificates of the authorities (PEM): whoever has a guest's certificate of theirs is
+        /// Certificates of the authorities (PEM): the owner of a guest's certificate of theirs is
         /// believed which VM it is. Empty, with the next two, for no TLS.
         ca: PathBuf = PathBuf::new();
         /// This host's certificate and what leads from it to an authority (PEM). It names this host as

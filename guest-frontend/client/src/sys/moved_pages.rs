@@ -2,9 +2,9 @@
 //! addresses that they have.
 //!
 //! The window's pages are mapped a second time, filled, and put in the place of
-//! the program's in one step. Whoever writes to these meanwhile would lose that:
+//! the program's in one step. A thread that writes to these meanwhile would lose that:
 //! so it is done only where nobody can, because the process has one thread, or
-//! where the kernel holds whoever tries to (userfaultfd's write protection, which
+//! where the kernel holds threads that try to (userfaultfd's write protection, which
 //! needs the right to hold system calls as well). Else the pages stay.
 
 use std::cell::UnsafeCell;
@@ -154,7 +154,7 @@ fn private_pages(length: usize) -> Option<NonNull<c_void>> {
         .flatten()
 }
 
-/// Moves a mapping over another one, in one step for whoever uses it.
+/// Moves a mapping over another one, in one step for all threads that use it.
 ///
 /// # Safety
 /// Both are mappings of `length` bytes; what `from` holds is what `to` is to hold.
