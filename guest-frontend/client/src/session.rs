@@ -170,6 +170,7 @@ impl Session {
             Arc::clone(&handles),
             Arc::clone(&shadows),
             progress,
+            Arc::clone(&window),
             welcome.session,
         ));
         let memory = Arc::new(DeviceMemory::new(
