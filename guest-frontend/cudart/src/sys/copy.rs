@@ -131,8 +131,8 @@ pub(crate) unsafe fn cudaMemcpy2D(
 ) -> Result {
     direction(kind, ANY)?;
     let ends = (
-        End::linear(to, to_pitch),
-        End::linear(from.cast_mut(), from_pitch),
+        CopyEnd::linear(to, to_pitch),
+        CopyEnd::linear(from.cast_mut(), from_pitch),
     );
     rows(context()?, ends, width, height, kind, now(stream))
 }
@@ -149,8 +149,8 @@ pub(crate) unsafe fn cudaMemcpy2DAsync(
 ) -> Result {
     direction(kind, ANY)?;
     let ends = (
-        End::linear(to, to_pitch),
-        End::linear(from.cast_mut(), from_pitch),
+        CopyEnd::linear(to, to_pitch),
+        CopyEnd::linear(from.cast_mut(), from_pitch),
     );
     rows(context()?, ends, width, height, kind, When::Later(stream))
 }
@@ -168,8 +168,8 @@ pub(crate) unsafe fn cudaMemcpy2DToArray(
 ) -> Result {
     direction(kind, TO_DEVICE)?;
     let ends = (
-        End::array(to, x, y),
-        End::linear(from.cast_mut(), from_pitch),
+        CopyEnd::array(to, x, y),
+        CopyEnd::linear(from.cast_mut(), from_pitch),
     );
     rows(context()?, ends, width, height, kind, now(stream))
 }
@@ -187,8 +187,8 @@ pub(crate) unsafe fn cudaMemcpy2DToArrayAsync(
 ) -> Result {
     direction(kind, TO_DEVICE)?;
     let ends = (
-        End::array(to, x, y),
-        End::linear(from.cast_mut(), from_pitch),
+        CopyEnd::array(to, x, y),
+        CopyEnd::linear(from.cast_mut(), from_pitch),
     );
     rows(context()?, ends, width, height, kind, When::Later(stream))
 }
@@ -205,7 +205,7 @@ pub(crate) unsafe fn cudaMemcpy2DFromArray(
     stream: CUstream,
 ) -> Result {
     direction(kind, FROM_DEVICE)?;
-    let ends = (End::linear(to, to_pitch), End::array(from, x, y));
+    let ends = (CopyEnd::linear(to, to_pitch), CopyEnd::array(from, x, y));
     rows(context()?, ends, width, height, kind, now(stream))
 }
 
@@ -221,7 +221,7 @@ pub(crate) unsafe fn cudaMemcpy2DFromArrayAsync(
     stream: CUstream,
 ) -> Result {
     direction(kind, FROM_DEVICE)?;
-    let ends = (End::linear(to, to_pitch), End::array(from, x, y));
+    let ends = (CopyEnd::linear(to, to_pitch), CopyEnd::array(from, x, y));
     rows(context()?, ends, width, height, kind, When::Later(stream))
 }
 
@@ -238,7 +238,10 @@ pub(crate) unsafe fn cudaMemcpy2DArrayToArray(
     stream: CUstream,
 ) -> Result {
     direction(kind, ON_DEVICE)?;
-    let ends = (End::array(to, to_x, to_y), End::array(from, from_x, from_y));
+    let ends = (
+        CopyEnd::array(to, to_x, to_y),
+        CopyEnd::array(from, from_x, from_y),
+    );
     rows(context()?, ends, width, height, kind, now(stream))
 }
 
@@ -300,7 +303,7 @@ pub unsafe fn finish(runtime: &Runtime, kind: c_int, when: When) -> Result {
 
 /// One end of a two-dimensional copy.
 #[derive(Clone, Copy)]
-pub struct End {
+pub struct CopyEnd {
     /// The array, or null for linear memory.
     pub array: CUarray,
     /// The linear memory, or null for an array.
@@ -313,7 +316,7 @@ pub struct End {
     pub y: usize,
 }
 
-impl End {
+impl CopyEnd {
     /// Linear memory.
     pub fn linear(memory: *mut c_void, pitch: usize) -> Self {
         Self {
@@ -356,7 +359,7 @@ pub fn memory_types(kind: c_int) -> (c_int, c_int) {
 /// until the copy is over (cudaMemcpy2D).
 pub unsafe fn rows(
     runtime: &Runtime,
-    (to, from): (End, End),
+    (to, from): (CopyEnd, CopyEnd),
     width: usize,
     height: usize,
     kind: c_int,

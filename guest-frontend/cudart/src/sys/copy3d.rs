@@ -3,7 +3,8 @@
 
 use super::array::{descriptor, element_bytes};
 use super::copy::{
-    ANY, End, FROM_DEVICE, ON_DEVICE, TO_DEVICE, When, direction, finish, memory_types, now, rows,
+    ANY, CopyEnd, FROM_DEVICE, ON_DEVICE, TO_DEVICE, When, direction, finish, memory_types, now,
+    rows,
 };
 use super::memory::device;
 use super::runtime::{Runtime, context};
@@ -68,8 +69,8 @@ pub(crate) unsafe fn cudaMemcpyToArray(
 ) -> Result {
     direction(kind, TO_DEVICE)?;
     run(
-        Place::Array(to, x, y),
-        Place::Memory(from.cast_mut()),
+        LinearEnd::Array(to, x, y),
+        LinearEnd::Memory(from.cast_mut()),
         size,
         kind,
         now(stream),
@@ -86,9 +87,9 @@ pub(crate) unsafe fn cudaMemcpyToArrayAsync(
     stream: CUstream,
 ) -> Result {
     direction(kind, TO_DEVICE)?;
-    let from = Place::Memory(from.cast_mut());
+    let from = LinearEnd::Memory(from.cast_mut());
     run(
-        Place::Array(to, x, y),
+        LinearEnd::Array(to, x, y),
         from,
         size,
         kind,
@@ -107,8 +108,8 @@ pub(crate) unsafe fn cudaMemcpyFromArray(
 ) -> Result {
     direction(kind, FROM_DEVICE)?;
     run(
-        Place::Memory(to),
-        Place::Array(from, x, y),
+        LinearEnd::Memory(to),
+        LinearEnd::Array(from, x, y),
         size,
         kind,
         now(stream),
@@ -126,8 +127,8 @@ pub(crate) unsafe fn cudaMemcpyFromArrayAsync(
 ) -> Result {
     direction(kind, FROM_DEVICE)?;
     run(
-        Place::Memory(to),
-        Place::Array(from, x, y),
+        LinearEnd::Memory(to),
+        LinearEnd::Array(from, x, y),
         size,
         kind,
         When::Later(stream),
@@ -147,8 +148,8 @@ pub(crate) unsafe fn cudaMemcpyArrayToArray(
 ) -> Result {
     direction(kind, ON_DEVICE)?;
     let (to, from) = (
-        Place::Array(to, to_x, to_y),
-        Place::Array(from, from_x, from_y),
+        LinearEnd::Array(to, to_x, to_y),
+        LinearEnd::Array(from, from_x, from_y),
     );
     run(to, from, size, kind, now(stream))
 }
@@ -298,14 +299,14 @@ unsafe fn peer_copy(runtime: &Runtime, p: &cudaMemcpy3DPeerParms) -> Result<CUDA
 /// One end of a copy of consecutive elements: memory, or an array from a byte
 /// of a row, going on with the next row.
 #[derive(Clone, Copy)]
-enum Place {
+enum LinearEnd {
     Memory(*mut c_void),
     Array(CUarray, usize, usize),
 }
 
 /// An end on its way.
 struct Walk {
-    place: Place,
+    place: LinearEnd,
     /// Bytes of a row; memory has one endless row.
     width: usize,
     done: usize,
@@ -316,10 +317,10 @@ impl Walk {
     ///
     /// # Safety
     /// An array of `place` is live.
-    unsafe fn new(runtime: &Runtime, place: Place) -> Result<Self> {
+    unsafe fn new(runtime: &Runtime, place: LinearEnd) -> Result<Self> {
         let width = match place {
-            Place::Memory(_) => usize::MAX,
-            Place::Array(array, x, _) => {
+            LinearEnd::Memory(_) => usize::MAX,
+            LinearEnd::Array(array, x, _) => {
                 let descriptor = descriptor(runtime, array)?;
                 let width = descriptor
                     .Width
@@ -338,20 +339,20 @@ impl Walk {
     }
 
     /// Where the next byte is, and how many follow in its row.
-    fn next(&self) -> (End, usize) {
+    fn next(&self) -> (CopyEnd, usize) {
         match self.place {
-            Place::Memory(memory) => (
-                End::linear(memory.wrapping_byte_add(self.done), usize::MAX),
+            LinearEnd::Memory(memory) => (
+                CopyEnd::linear(memory.wrapping_byte_add(self.done), usize::MAX),
                 usize::MAX,
             ),
-            Place::Array(array, x, y) => {
+            LinearEnd::Array(array, x, y) => {
                 let position = x.saturating_add(self.done);
                 let (row, column) = (
                     position.checked_div(self.width).unwrap_or(0),
                     position.checked_rem(self.width).unwrap_or(0),
                 );
                 (
-                    End::array(array, column, y.saturating_add(row)),
+                    CopyEnd::array(array, column, y.saturating_add(row)),
                     self.width - column,
                 )
             }
@@ -364,16 +365,16 @@ impl Walk {
 /// # Safety
 /// Both places have `size` bytes, on the side that `kind` says, until the copy
 /// is over; the stream of `when` is live.
-unsafe fn run(to: Place, from: Place, size: usize, kind: c_int, when: When) -> Result {
+unsafe fn run(to: LinearEnd, from: LinearEnd, size: usize, kind: c_int, when: When) -> Result {
     let runtime = context()?;
     let mut to = Walk::new(runtime, to)?;
     let mut from = Walk::new(runtime, from)?;
     while to.done < size {
         let ((to_end, to_room), (from_end, from_room)) = (to.next(), from.next());
         let bytes = (size - to.done).min(to_room).min(from_room);
-        let tight = |end: End| {
+        let tight = |end: CopyEnd| {
             if end.array.is_null() {
-                End {
+                CopyEnd {
                     pitch: bytes,
                     ..end
                 }

@@ -146,7 +146,7 @@ fn give_back(made: &cudaGraphNodeParams, given: &mut cudaGraphNodeParams) {
 }
 
 /// One end of a driver's 3D copy.
-struct End {
+struct NodeCopyEnd {
     kind: c_int,
     array: CUarray,
     memory: *mut c_void,
@@ -157,7 +157,7 @@ struct End {
     z: usize,
 }
 
-impl End {
+impl NodeCopyEnd {
     fn is_array(&self) -> bool {
         self.kind == abi::CU_MEMORYTYPE_ARRAY
     }
@@ -210,7 +210,7 @@ unsafe fn runtime_copy(runtime: &Runtime, copy: &CUDA_MEMCPY3D) -> Result<cudaMe
             pointer(address)
         }
     };
-    let from = End {
+    let from = NodeCopyEnd {
         kind: c_int::try_from(copy.srcMemoryType).unwrap_or(0),
         array: copy.srcArray,
         memory: memory(copy.srcMemoryType, copy.srcHost.cast_mut(), copy.srcDevice),
@@ -220,7 +220,7 @@ unsafe fn runtime_copy(runtime: &Runtime, copy: &CUDA_MEMCPY3D) -> Result<cudaMe
         y: copy.srcY,
         z: copy.srcZ,
     };
-    let to = End {
+    let to = NodeCopyEnd {
         kind: c_int::try_from(copy.dstMemoryType).unwrap_or(0),
         array: copy.dstArray,
         memory: memory(copy.dstMemoryType, copy.dstHost, copy.dstDevice),

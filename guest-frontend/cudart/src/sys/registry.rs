@@ -72,12 +72,12 @@ pub struct Symbol {
     /// A kernel's handle, once looked up.
     kernel: AtomicPtr<c_void>,
     /// A variable's address in each context that asked.
-    places: Mutex<Vec<Place>>,
+    places: Mutex<Vec<VariableLocation>>,
 }
 
 /// Where a variable is on one device.
 #[derive(Clone, Copy)]
-struct Place {
+struct VariableLocation {
     device: c_int,
     resets: u32,
     address: CUdeviceptr,
@@ -473,7 +473,7 @@ impl Symbol {
             error.replace(abi::cudaErrorSymbolNotFound, abi::cudaErrorInvalidSymbol)
         })?;
         places.retain(|place| place.device != device);
-        places.push(Place {
+        places.push(VariableLocation {
             device,
             resets,
             address,

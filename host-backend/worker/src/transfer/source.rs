@@ -1,7 +1,7 @@
 //! Live migration, the end that the session leaves.
 //!
 //! The other end is a worker that the destination's daemon picked. While the
-//! program runs, objects are recreated there and memory is copied ahead, chunk
+//! program runs, objects are recreated there and memory is copied pre_copied, chunk
 //! by chunk, whatever the program does to it. Then the session stops, and what
 //! the destination does not have yet travels: what the device notes as written
 //! since, and of contents that it does not watch what both ends hash
@@ -411,7 +411,7 @@ impl Source {
         session: &mut Session,
         receiver: &mut dyn Receiver,
     ) -> Result<Option<Box<dyn Task>>, End> {
-        let ahead = self.peer.bytes();
+        let pre_copied = self.peer.bytes();
         self.stage = Stage::Stopping;
         match session.attempt_to_stop(receiver, &mut self.attempts) {
             Ok(true) => {}
@@ -458,7 +458,7 @@ impl Source {
         }
         orders.report(Report::Done(Figures {
             bytes: self.peer.bytes(),
-            ahead,
+            pre_copied,
             handed_over: self.shared.bytes(session, Delivery::Taken),
             fetched: self.shared.bytes(session, Delivery::Fetched),
             stopped,
