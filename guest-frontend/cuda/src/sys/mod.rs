@@ -2,11 +2,9 @@
 //!
 //! Everything here deals in pointers that a C program passes, and is as safe
 //! as that program keeps to CUDA's manual; so the folder's functions are
-//! `unsafe`, and their bodies one unsafe context each.
+//! `unsafe`. Each block inside says on which promise of the caller it stands.
 #![allow(non_snake_case, clippy::too_many_arguments)]
-// An unsafe function here is a C function or a step of one; what its caller
-// must keep stands once, above it.
-#![allow(unsafe_op_in_unsafe_fn, clippy::not_unsafe_ptr_arg_deref)]
+#![allow(clippy::not_unsafe_ptr_arg_deref)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -164,7 +162,8 @@ unsafe fn put<T>(place: *mut T, value: T) -> Result {
     if place.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    place.write(value);
+    // SAFETY: the pointer is writable here, as the caller promises.
+    unsafe { place.write(value) };
     Ok(())
 }
 
@@ -174,7 +173,8 @@ unsafe fn put<T>(place: *mut T, value: T) -> Result {
 /// `place` is null, or writable and aligned for a `T`.
 unsafe fn put_if<T>(place: *mut T, value: T) {
     if !place.is_null() {
-        place.write(value);
+        // SAFETY: the pointer is writable here, as the caller promises.
+        unsafe { place.write(value) };
     }
 }
 
@@ -192,7 +192,8 @@ fn present<T>(place: *const T) -> Result {
 /// # Safety
 /// `place` is null, or points to a `T` that nothing writes to for `'a`.
 unsafe fn get<'a, T>(place: *const T) -> Result<&'a T> {
-    place.as_ref().ok_or(Status::INVALID_VALUE)
+    // SAFETY: the pointer is null or readable, as the caller promises.
+    unsafe { place.as_ref() }.ok_or(Status::INVALID_VALUE)
 }
 
 /// Text of the program, which must be UTF-8.
@@ -203,7 +204,8 @@ unsafe fn text<'a>(place: *const std::ffi::c_char) -> Result<&'a str> {
     if place.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    std::ffi::CStr::from_ptr(place)
+    // SAFETY: `place` is not null here, and a C string, as the caller promises
+    unsafe { std::ffi::CStr::from_ptr(place) }
         .to_str()
         .map_err(|_| Status::INVALID_VALUE)
 }
@@ -221,7 +223,10 @@ unsafe fn put_text(place: *mut std::ffi::c_char, length: i32, text: &str) -> Res
     }
     let bytes = text.as_bytes();
     let kept = bytes.len().min(room - 1);
-    std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), place, kept);
-    place.add(kept).write(0);
+    // SAFETY: `place` holds `length` bytes, as the caller promises; `kept` is less.
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), place, kept);
+        place.add(kept).write(0);
+    }
     Ok(())
 }

@@ -152,7 +152,8 @@ pub(crate) unsafe fn cuMemAllocAsync(
     stream: CUstream,
 ) -> Result {
     present(address)?;
-    put(address, allocate(size, stream, None)?)
+    // SAFETY: `address` is null or writable, as the caller promises.
+    unsafe { put(address, allocate(size, stream, None)?) }
 }
 
 pub(crate) unsafe fn cuMemAllocFromPoolAsync(
@@ -162,7 +163,8 @@ pub(crate) unsafe fn cuMemAllocFromPoolAsync(
     stream: CUstream,
 ) -> Result {
     present(address)?;
-    put(address, allocate(size, stream, Some(pool))?)
+    // SAFETY: `address` is null or writable, as the caller promises.
+    unsafe { put(address, allocate(size, stream, Some(pool))?) }
 }
 
 pub(crate) fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> Result {
@@ -203,7 +205,8 @@ pub(crate) unsafe fn cuMemGetDefaultMemPool(
     kind: c_int,
 ) -> Result {
     let _ = kind;
-    let device = device_of(get(location.cast_const())?)?;
+    // SAFETY: `location` is null or readable, as the caller promises.
+    let device = device_of(unsafe { get(location.cast_const()) }?)?;
     pool.put(handle(with_pools(device, |pools| pools.default)?))
 }
 
@@ -213,7 +216,8 @@ pub(crate) unsafe fn cuMemGetMemPool(
     kind: c_int,
 ) -> Result {
     let _ = kind;
-    let device = device_of(get(location.cast_const())?)?;
+    // SAFETY: `location` is null or readable, as the caller promises.
+    let device = device_of(unsafe { get(location.cast_const()) }?)?;
     pool.put(handle(with_pools(device, |pools| pools.current)?))
 }
 
@@ -225,7 +229,8 @@ pub(crate) unsafe fn cuMemSetMemPool(
     if kind != PINNED {
         return Err(Status::INVALID_VALUE);
     }
-    cuDeviceSetMemPool(device_of(get(location.cast_const())?)?, pool)
+    // SAFETY: `location` is null or readable, as the caller promises.
+    cuDeviceSetMemPool(device_of(unsafe { get(location.cast_const()) }?)?, pool)
 }
 
 pub(crate) fn cuMemPoolCreate(
@@ -273,15 +278,20 @@ pub(crate) unsafe fn cuMemPoolGetAttribute(
         let state = pool.state();
         if REUSE.contains(&which) {
             let index = usize::try_from(which - 1).unwrap_or(0);
-            value
-                .cast::<c_int>()
-                .write(state.reuse.get(index).copied().unwrap_or(0));
+            // SAFETY: the pointer is writable here, as the caller promises.
+            unsafe {
+                value
+                    .cast::<c_int>()
+                    .write(state.reuse.get(index).copied().unwrap_or(0))
+            };
         } else if which == RELEASE_THRESHOLD {
-            value.cast::<u64>().write(state.threshold);
+            // SAFETY: `value` is writable here, as the caller promises.
+            unsafe { value.cast::<u64>().write(state.threshold) };
         } else if USE.contains(&which) {
             let (now, most) = pool.account().used();
             let asked = if HIGH.contains(&which) { most } else { now };
-            value.cast::<u64>().write(asked);
+            // SAFETY: `value` is writable here, as the caller promises.
+            unsafe { value.cast::<u64>().write(asked) };
         } else {
             return Err(Status::INVALID_VALUE);
         }
@@ -302,11 +312,14 @@ pub(crate) unsafe fn cuMemPoolSetAttribute(
         if REUSE.contains(&which) {
             let index = usize::try_from(which - 1).unwrap_or(0);
             if let Some(place) = state.reuse.get_mut(index) {
-                *place = value.cast::<c_int>().read();
+                // SAFETY: `value` is readable here, as the caller promises.
+                *place = unsafe { value.cast::<c_int>().read() };
             }
         } else if which == RELEASE_THRESHOLD {
-            state.threshold = value.cast::<u64>().read();
-        } else if HIGH.contains(&which) && value.cast::<u64>().read() == 0 {
+            // SAFETY: `value` is readable here, as the caller promises.
+            state.threshold = unsafe { value.cast::<u64>().read() };
+        // SAFETY: `value` is readable here, as the caller promises.
+        } else if HIGH.contains(&which) && unsafe { value.cast::<u64>().read() } == 0 {
             pool.account().reset();
         } else {
             return Err(Status::INVALID_VALUE);
@@ -322,7 +335,8 @@ pub(crate) unsafe fn cuMemPoolSetAccess(
 ) -> Result {
     let ordinal = with_pool(pool, |pool| Ok(pool.ordinal()))?;
     for at in 0..number {
-        let access = get(access.wrapping_add(at))?;
+        // SAFETY: the pointer is null or readable, as the caller promises.
+        let access = unsafe { get(access.wrapping_add(at)) }?;
         if device::ordinal(device_of(&access.location)?)? != ordinal {
             /// CUDA_ERROR_PEER_ACCESS_UNSUPPORTED.
             const PEER_ACCESS_UNSUPPORTED: Status = Status(217);
@@ -341,6 +355,7 @@ pub(crate) unsafe fn cuMemPoolGetAccess(
     location: *mut cudaMemLocation,
 ) -> Result {
     let ordinal = with_pool(pool, |pool| Ok(pool.ordinal()))?;
-    let asked = device::ordinal(device_of(get(location.cast_const())?)?)?;
+    // SAFETY: `location` is null or readable, as the caller promises.
+    let asked = device::ordinal(device_of(unsafe { get(location.cast_const()) }?)?)?;
     flags.put(if asked == ordinal { READ_WRITE } else { 0 })
 }
