@@ -4,10 +4,11 @@
 //! anything; the session takes it up between two calls. A guest whose process
 //! has ended does not come back, and is not waited for.
 
+use parking_lot::Mutex;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::Error;
@@ -99,7 +100,7 @@ impl Waiting {
     /// up has given up.
     pub(crate) fn offer(&self, guest: Guest) {
         self.came.fetch_add(1, Ordering::Relaxed);
-        *self.guest.lock().unwrap_or_else(PoisonError::into_inner) = Some(guest);
+        *self.guest.lock() = Some(guest);
         // A counter of our own can only fail by being full, which wakes as well.
         let _ = rustix::io::write(&self.arrived, &1_u64.to_ne_bytes());
     }
@@ -116,16 +117,13 @@ impl Waiting {
 
     /// How many counted frames the guest that is there has received.
     pub(crate) fn received(&self) -> Option<u64> {
-        let guest = self.guest.lock().unwrap_or_else(PoisonError::into_inner);
+        let guest = self.guest.lock();
         guest.as_ref().map(Guest::received)
     }
 
     pub(crate) fn take(&self) -> Option<Guest> {
         let _ = rustix::io::read(&self.arrived, &mut [0; 8]);
-        self.guest
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+        self.guest.lock().take()
     }
 }
 

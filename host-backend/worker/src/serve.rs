@@ -1,8 +1,9 @@
 //! The worker process: from its start to the end of its one session.
 
+use parking_lot::Mutex;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use paragpu_communicator::{Nowhere, Receiver, Sender};

@@ -1,7 +1,7 @@
 //! Live migration, the end that the session leaves.
 //!
 //! The other end is a worker that the destination's daemon picked. While the
-//! program runs, objects are recreated there and memory is copied pre_copied, chunk
+//! program runs, objects are recreated there and memory is copied ahead, chunk
 //! by chunk, whatever the program does to it. Then the session stops, and what
 //! the destination does not have yet travels: what the device notes as written
 //! since, and of contents that it does not watch what both ends hash

@@ -1,6 +1,6 @@
 //! Looking through the code of a session's modules, on as many threads as help.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 use paragpu_device::Survey;
 
@@ -30,7 +30,7 @@ pub(crate) fn run(surveys: Vec<Survey>) {
     let left = Mutex::new(surveys);
     let work = || {
         loop {
-            let next = left.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let next = left.lock().pop();
             match next {
                 Some(survey) => survey(),
                 None => return,
