@@ -108,7 +108,7 @@ impl Device {
     }
 
     /// Adds to `list` all that this device waits for.
-    pub fn wants<'a>(&'a self, now: Instant, list: &mut Vec<(Polled, PollFd<'a>)>) {
+    pub fn polled<'a>(&'a self, now: Instant, list: &mut Vec<(Polled, PollFd<'a>)>) {
         let hypervisor = match &self.hypervisor {
             Link::Ivshmem(hypervisor) if hypervisor.wants_to_send() => {
                 PollFd::new(hypervisor, PollFlags::IN | PollFlags::OUT)

@@ -103,7 +103,7 @@ impl Service<'_> {
         ];
         let mut patience = None;
         if let Some(device) = &self.device {
-            device.wants(now, &mut list);
+            device.polled(now, &mut list);
             patience = device.patience(now);
         }
         if let Some((_, until)) = &self.successor {

@@ -15,9 +15,9 @@ pub(crate) trait Ring: Send + Sync {
     fn tail(&self) -> &AtomicU64;
     /// Bytes ever consumed.
     fn head(&self) -> &AtomicU64;
-    /// 1 while the consumer wants a doorbell for new records.
+    /// 1 while the consumer needs a doorbell for new records.
     fn consumer_waits(&self) -> &AtomicU32;
-    /// 1 while the producer wants a doorbell for room.
+    /// 1 while the producer needs a doorbell for room.
     fn producer_waits(&self) -> &AtomicU32;
     /// Copies `bytes` to `offset` (both inside the ring, not wrapping).
     fn write(&self, offset: u64, bytes: &[u8]);

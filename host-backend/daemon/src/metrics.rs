@@ -221,7 +221,7 @@ impl Report {
     }
 }
 
-/// A label's value as the format wants it: the encoder writes it as it is.
+/// A label's value as the format has it: the encoder writes it as it is.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\")
         .replace('"', "\\\"")

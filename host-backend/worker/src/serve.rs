@@ -369,7 +369,7 @@ fn prepare(arguments: &Arguments, warm: &mut Warm, ordinal: u32) -> Result<(), S
 }
 
 /// Waits for a session, and for its share in what its VM may have; `None` where
-/// the daemon wants none.
+/// the daemon asks for none.
 fn wait_for_session(control: &Control, share: &mut Share) -> Result<Option<Assigned>, Stop> {
     let mut inbox = Inbox::default();
     loop {

@@ -139,7 +139,7 @@ impl Connection {
         Ok(received.bytes)
     }
 
-    /// Answers a command, unless its sender wants no answer.
+    /// Answers a command, unless its sender asked for none.
     ///
     /// # Errors
     /// [`ConnectionEnd::Closed`].

@@ -15,7 +15,7 @@ use paragpu_protocol::status::Status;
 use super::boundary::Out;
 use super::graph::{list, work_of};
 use super::graph_node::add;
-use super::{Result, device, pool, present, unsupported_use};
+use super::{Result, device, location, present, unsupported_use};
 
 /// CU_MEM_ALLOCATION_TYPE_PINNED.
 const PINNED: c_int = 1;
@@ -30,7 +30,7 @@ pub unsafe fn allocation(given: *mut CUDA_MEM_ALLOC_NODE_PARAMS) -> Result<Work>
     present(given)?;
     // SAFETY: `given` is a record that is ours to change, as the caller promises.
     let given = unsafe { &mut *given };
-    let ordinal = pool::ordinal_of(&given.poolProps)?;
+    let ordinal = location::ordinal_of(&given.poolProps)?;
     // SAFETY: `given.accessDescs` holds `given.accessDescCount` of them, as the caller
     // promises.
     for access in unsafe { list(given.accessDescs, given.accessDescCount) }? {

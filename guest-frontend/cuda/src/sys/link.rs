@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 
 use super::boundary::{Out, Text};
 use super::image::{MOST, Options};
+use super::linking::{Input, Linking};
 use super::module::read_file;
 use super::{Result, present, put, put_if};
 use crate::current;
@@ -23,34 +24,6 @@ use crate::objects::{self, Found, InContext, Object};
 const PTX: u32 = 1;
 /// CU_JIT_INPUT_NVVM, the last kind.
 const LAST: u32 = 5;
-
-/// A link in progress.
-#[derive(Debug)]
-pub struct Linking {
-    options: Options,
-    work: Mutex<Work>,
-}
-
-// SAFETY: the pointers among the options lead to buffers that the program
-// leaves to the link until cuLinkDestroy, from whichever thread it goes on.
-unsafe impl Send for Linking {}
-// SAFETY: as above; they are written to under the lock.
-unsafe impl Sync for Linking {}
-
-#[derive(Debug, Default)]
-struct Work {
-    inputs: Vec<Input>,
-    /// The result, which stays where it is.
-    image: Option<Box<[u8]>>,
-}
-
-#[derive(Debug)]
-struct Input {
-    kind: u32,
-    name: String,
-    options: Vec<(u32, u32)>,
-    image: Vec<u8>,
-}
 
 fn find(state: CUlinkState) -> Result<Found> {
     objects::find(state)

@@ -18,14 +18,13 @@ use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
 use super::boundary::{In, Out};
+use super::location::{PINNED, device_of, ordinal_of};
 use super::{Result, device, get, graph_memory, memory, present, put, unsupported_use};
 use crate::current;
 use crate::named_stream;
 use crate::objects::pool::Pool;
 use crate::objects::{self, Object};
 
-/// CU_MEM_LOCATION_TYPE_DEVICE.
-const LOCATION_DEVICE: c_int = 1;
 /// Attributes whose value is an `int`: reuse policies.
 const REUSE: std::ops::RangeInclusive<c_int> = 1..=3;
 /// CU_MEMPOOL_ATTR_RELEASE_THRESHOLD.
@@ -35,8 +34,6 @@ const RELEASE_THRESHOLD: c_int = 4;
 const USE: std::ops::RangeInclusive<c_int> = 5..=8;
 /// Those of them that are highest values.
 const HIGH: [c_int; 2] = [6, 8];
-/// CU_MEM_ALLOCATION_TYPE_PINNED.
-const PINNED: c_int = 1;
 /// CU_MEM_ACCESS_FLAGS_PROT_READWRITE.
 const READ_WRITE: c_int = 3;
 
@@ -128,22 +125,6 @@ fn allocate(size: usize, stream: CUstream, pool: Option<CUmemoryPool>) -> Result
         current.keep_memory(address);
     }
     Ok(address)
-}
-
-/// The ordinal of the device whose memory a pool is for.
-pub fn ordinal_of(properties: &cudaMemPoolProps) -> Result<u32> {
-    if properties.allocType != PINNED {
-        return Err(Status::INVALID_VALUE);
-    }
-    device::ordinal(device_of(&properties.location)?)
-}
-
-fn device_of(location: &cudaMemLocation) -> Result<CUdevice> {
-    if location.r#type == LOCATION_DEVICE {
-        Ok(location.id)
-    } else {
-        Err(Status::NOT_SUPPORTED)
-    }
 }
 
 pub(crate) unsafe fn cuMemAllocAsync(

@@ -178,7 +178,7 @@ pub(crate) unsafe fn cudaLibraryGetManaged(
     }
 }
 
-/// Address and size to those of the two that the caller wants.
+/// Address and size to those of the two that the caller asked for.
 ///
 /// # Safety
 /// `address` and `size` are null or writable.

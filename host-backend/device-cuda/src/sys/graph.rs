@@ -53,7 +53,7 @@ unsafe extern "C" fn run(argument: *mut c_void) {
     function();
 }
 
-/// The parameter buffer of a kernel, as the driver wants to be told of it.
+/// The parameter buffer of a kernel in the form that the driver takes.
 struct Extra {
     size: usize,
     words: [*mut c_void; 5],

@@ -44,7 +44,7 @@ use crate::session::{Session, Task};
 pub(super) const SILENCE: Duration = Duration::from_secs(20);
 /// How long a guest may take to send a destination what it has pinned.
 const GUEST_LEAVES: Duration = Duration::from_secs(300);
-/// Longest time for copies between two looks at what the program wants: a link
+/// Longest time for copies between two looks at what the program asks for: a link
 /// that keeps up would keep the program waiting until all is copied.
 const SLICE: Duration = Duration::from_micros(500);
 /// Chunks that the destination copies before it answers, so that it is not

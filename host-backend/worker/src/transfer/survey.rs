@@ -10,7 +10,7 @@ use crate::session::Session;
 const THREADS: usize = 8;
 
 impl Session {
-    /// What the device wants to find in the code of these modules before it says
+    /// What the device looks for in the code of these modules before it says
     /// where their variables are.
     pub(crate) fn surveys(&mut self, modules: &[u64]) -> Vec<Survey> {
         let ids = modules
