@@ -100,6 +100,7 @@ impl Waiting {
     /// up has given up.
     pub(crate) fn offer(&self, guest: Guest) {
         self.came.fetch_add(1, Ordering::Relaxed);
+        // The guest first, then the event: the session that is woken finds it.
         *self.guest.lock() = Some(guest);
         // A counter of our own can only fail by being full, which wakes as well.
         let _ = rustix::io::write(&self.arrived, &1_u64.to_ne_bytes());
@@ -122,6 +123,9 @@ impl Waiting {
     }
 
     pub(crate) fn take(&self) -> Option<Guest> {
+        // The event first, then the guest: one that comes between the two leaves the
+        // event set, and the next look finds nobody. The other way round its event
+        // would be lost, and the guest would wait for the whole patience.
         let _ = rustix::io::read(&self.arrived, &mut [0; 8]);
         self.guest.lock().take()
     }
@@ -144,6 +148,7 @@ impl Host {
         fds.extend(process.map(|process| PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN)));
         match poll(&mut fds, timeout.as_ref()) {
             Ok(0) => false,
+            // The process's descriptor alone means that it has ended: nobody comes.
             Ok(_) => fds.first().is_some_and(|fd| !fd.revents().is_empty()),
             Err(errno) => errno == rustix::io::Errno::INTR,
         }
@@ -176,6 +181,7 @@ impl Reconnect for Host {
                         communicator,
                     });
                 }
+                // Not the end: its process may dial again until the deadline.
                 Err(error) => tracing::info!(%error, "a guest came back and left"),
             }
         }

@@ -59,6 +59,8 @@ impl Token {
 
     /// True for one taker, once, after it was given.
     pub(crate) fn take(&self) -> bool {
+        // The kernel gives the whole count to one reader. The other gets EAGAIN, also
+        // where both read at once and in different processes.
         let mut count = [0; 8];
         matches!(rustix::io::read(&self.0, &mut count), Ok(8))
     }
