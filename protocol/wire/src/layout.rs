@@ -1,4 +1,4 @@
-//! Where a session's addresses lie (D5, D6): the same in guest and worker.
+//! Where a session's addresses lie: the same in guest and worker.
 //!
 //! Facts behind the numbers: the CUDA driver honours reservations from
 //! 0x1000_0000_0000 on for every size up to 64 TiB, and keeps its own below;
