@@ -133,6 +133,10 @@ pub(crate) unsafe fn cuStreamBatchMemOp(
     if flags != 0 {
         return Err(Status::INVALID_VALUE);
     }
+    if count == 0 {
+        // No work, as natively.
+        return named_stream::named(stream)?.both().map(drop);
+    }
     let (operations, given) = operations(records, count)?;
     operate(stream, operations, given)
 }
