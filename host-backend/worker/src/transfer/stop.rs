@@ -86,7 +86,7 @@ impl Session {
             // After a sticky error the driver lets nobody read the memory.
             if let Some(lost) = self.errors.sticky() {
                 return Err(Unstopped::Goes(format!(
-                    "the session's context is lost ({}): there is nothing to carry",
+                    "the session's context is lost ({}): there is nothing to move",
                     lost.status
                 )));
             }
