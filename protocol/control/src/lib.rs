@@ -26,6 +26,7 @@ pub mod admin;
 pub mod counters;
 pub mod files;
 pub mod frame;
+pub mod lease;
 pub mod line;
 pub mod socket;
 pub mod spawn;
