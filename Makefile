@@ -258,6 +258,12 @@ test-images: images programs ## boot the images in VMs, run programs there; inst
 	done
 	cd tests && python3 -m unittest -v images.test_images
 
+PACKAGES_POOL := $(PACKAGES_BUILD) slurmctld slurmd slurm-client munge iproute2
+.PHONY: test-pool
+test-pool: ## a pool under Slurm: leases, drain, lost hosts; software GPUs, network namespaces, root; out/pool.json
+	@tests/tools/install-packages.sh $(PACKAGES_POOL)
+	@python3 tests/pool/run.py
+
 .PHONY: test-libvirt
 test-libvirt: packages-demo packages programs ## attach, run, detach, migrate under real libvirtds in bare Debians 12
 	tests/libvirt/run.sh

@@ -68,6 +68,9 @@ pub struct Identity {
     pub memory: u64,
     /// Sessions at once; 0 for no limit.
     pub sessions: u32,
+    /// The serial number of the lease that it is for; 0 for none. It is good
+    /// while the host has that lease.
+    pub lease: u64,
     /// When it ends, in seconds since 1970; 0 for never.
     pub expires: u64,
 }
@@ -106,6 +109,7 @@ impl Identity {
             vm: vm.to_owned(),
             memory: 0,
             sessions: 0,
+            lease: 0,
             expires,
         };
         let mut seen = BTreeSet::new();
@@ -115,6 +119,7 @@ impl Identity {
             match (key, number) {
                 _ if !seen.insert(key) => return Err(format!("limits {key:?} twice")),
                 ("memory", Some(bytes)) => identity.memory = bytes,
+                ("lease", Some(serial)) => identity.lease = serial,
                 ("sessions", Some(count)) => {
                     identity.sessions = u32::try_from(count).unwrap_or(u32::MAX);
                 }
@@ -138,6 +143,7 @@ impl Identity {
         let limits = [
             ("memory", self.memory),
             ("sessions", u64::from(self.sessions)),
+            ("lease", self.lease),
         ];
         let limits: Vec<String> = limits
             .iter()
@@ -170,11 +176,18 @@ mod tests {
 
     #[test]
     fn what_a_uri_says_is_read_again() {
-        for (memory, sessions) in [(0, 0), (8 << 30, 0), (0, 3), (1, 1)] {
+        for (memory, sessions, lease) in [
+            (0, 0, 0),
+            (8 << 30, 0, 0),
+            (0, 3, 0),
+            (1, 1, 0),
+            (1, 0, u64::MAX),
+        ] {
             let identity = Identity {
                 vm: "vm-1.example_~".into(),
                 memory,
                 sessions,
+                lease,
                 expires: 7,
             };
             let uri = identity.uri().unwrap();

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use rcgen::string::Ia5String;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, SanType,
+    Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SanType, SubjectPublicKeyInfo,
 };
 
 use crate::Identity;
@@ -79,6 +79,16 @@ impl Authority {
             write(&ca_key, &key.serialize_pem(), 0o600)?;
             write(&ca, &certificate.pem(), 0o644)?;
         }
+        Self::load(&directory)
+    }
+
+    /// The one that is in `directory`.
+    ///
+    /// # Errors
+    /// [`IssueError`].
+    pub fn load(directory: &Path) -> Result<Self, IssueError> {
+        let directory = directory.to_owned();
+        let (ca, ca_key) = (directory.join("ca.pem"), directory.join("ca.key"));
         let key = std::fs::read_to_string(&ca_key).map_err(failed(&ca_key))?;
         let key = KeyPair::from_pem(&key).map_err(unusable(&ca_key))?;
         let certificate = std::fs::read_to_string(&ca).map_err(failed(&ca))?;
@@ -108,23 +118,36 @@ impl Authority {
     /// # Errors
     /// [`IssueError`].
     pub fn guest(&self, identity: &Identity) -> Result<Issued, IssueError> {
-        let refused = |reason| IssueError::Unusable {
-            path: identity.vm.clone().into(),
-            reason,
-        };
-        let uri = identity.uri().map_err(refused)?;
-        let mut params = CertificateParams::default();
-        let uri = Ia5String::try_from(uri).map_err(unusable(Path::new(&identity.vm)))?;
-        params.subject_alt_names = vec![SanType::URI(uri)];
-        let until = SystemTime::UNIX_EPOCH + Duration::from_secs(identity.expires);
-        let usages = [ExtendedKeyUsagePurpose::ClientAuth];
-        self.issue(&identity.vm, params, &usages, until)
+        let (params, until) = of_guest(identity)?;
+        self.issue(&identity.vm, params, &GUEST, until)
+    }
+
+    /// A guest's certificate (PEM) for the owner of a public key (PEM). No
+    /// files are written, and the private key stays where it is.
+    ///
+    /// # Errors
+    /// [`IssueError`].
+    pub fn lease(&self, identity: &Identity, key: &str) -> Result<String, IssueError> {
+        let path = Path::new(&identity.vm);
+        let (params, until) = of_guest(identity)?;
+        let key = SubjectPublicKeyInfo::from_pem(key).map_err(unusable(path))?;
+        let signed = self.sign(&identity.vm, params, &GUEST, until, &key);
+        signed.map(|certificate| certificate.pem())
+    }
+
+    /// The authority's own certificate (PEM).
+    ///
+    /// # Errors
+    /// [`IssueError`].
+    pub fn certificate(&self) -> Result<String, IssueError> {
+        let ca = self.directory.join("ca.pem");
+        std::fs::read_to_string(&ca).map_err(failed(&ca))
     }
 
     fn issue(
         &self,
         name: &str,
-        mut params: CertificateParams,
+        params: CertificateParams,
         usages: &[ExtendedKeyUsagePurpose],
         until: SystemTime,
     ) -> Result<Issued, IssueError> {
@@ -140,19 +163,57 @@ impl Authority {
             key: self.directory.join(format!("{name}.key")),
         };
         let path = issued.certificate.as_path();
+        let key = KeyPair::generate().map_err(unusable(path))?;
+        let certificate = self.sign(name, params, usages, until, &key)?;
+        write(&issued.key, &key.serialize_pem(), 0o600)?;
+        write(&issued.certificate, &certificate.pem(), 0o644)?;
+        Ok(issued)
+    }
+
+    fn sign(
+        &self,
+        name: &str,
+        mut params: CertificateParams,
+        usages: &[ExtendedKeyUsagePurpose],
+        until: SystemTime,
+        key: &impl PublicKeyData,
+    ) -> Result<rcgen::Certificate, IssueError> {
         params.distinguished_name = called(name);
         // Some programs that check certificates insist on it (RFC 5280, 4.2.1.1).
         params.use_authority_key_identifier_extension = true;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = usages.to_vec();
         (params.not_before, params.not_after) = span(until);
-        let key = KeyPair::generate().map_err(unusable(path))?;
-        let signed = params.signed_by(&key, &self.issuer);
-        let certificate = signed.map_err(unusable(path))?;
-        write(&issued.key, &key.serialize_pem(), 0o600)?;
-        write(&issued.certificate, &certificate.pem(), 0o644)?;
-        Ok(issued)
+        let signed = params.signed_by(key, &self.issuer);
+        signed.map_err(unusable(Path::new(name)))
     }
+}
+
+/// What a guest's certificate proves.
+const GUEST: [ExtendedKeyUsagePurpose; 1] = [ExtendedKeyUsagePurpose::ClientAuth];
+
+/// What a guest's certificate says, and when it ends.
+fn of_guest(identity: &Identity) -> Result<(CertificateParams, SystemTime), IssueError> {
+    let path = Path::new(&identity.vm);
+    let refused = |reason| IssueError::Unusable {
+        path: path.to_owned(),
+        reason,
+    };
+    let uri = identity.uri().map_err(refused)?;
+    let mut params = CertificateParams::default();
+    let uri = Ia5String::try_from(uri).map_err(unusable(path))?;
+    params.subject_alt_names = vec![SanType::URI(uri)];
+    let until = SystemTime::UNIX_EPOCH + Duration::from_secs(identity.expires);
+    Ok((params, until))
+}
+
+/// A new private key and its public half (PEM).
+///
+/// # Errors
+/// [`IssueError`]: the system has no randomness.
+pub fn key() -> Result<(String, String), IssueError> {
+    let key = KeyPair::generate().map_err(unusable(Path::new("key")))?;
+    Ok((key.serialize_pem(), key.public_key_pem()))
 }
 
 fn authority() -> CertificateParams {

@@ -22,6 +22,7 @@ pub fn credentials(wear: Wear) -> (Credentials, Credentials) {
         vm: "test".into(),
         memory: 0,
         sessions: 0,
+        lease: 0,
         expires: until
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap()

@@ -24,6 +24,7 @@ fn guest_of(directory: &Path, expires: u64) -> Issued {
         vm: "web-1".into(),
         memory: 1 << 30,
         sessions: 4,
+        lease: 0,
         expires,
     };
     Authority::open(directory)

@@ -11,6 +11,7 @@ use paragpu_libvirt::VmName;
 
 use crate::control::Control;
 use crate::error::Error;
+use crate::pool::{PoolCommand, Wish};
 
 /// GPUs for virtual machines: asks and commands.
 ///
@@ -54,6 +55,9 @@ pub enum Command {
         /// Look at this side only [default: the guest's; the host's too where there is one].
         #[arg(long)]
         side: Option<Side>,
+        /// Look at what a pool under Slurm needs; see docs/pool.md.
+        #[arg(long, conflicts_with = "programs")]
+        pool: bool,
         /// How to print.
         #[arg(short, long, default_value = "text")]
         output: Output,
@@ -62,10 +66,17 @@ pub enum Command {
     ///
     /// Needed only where the guest's packages are not installed, or switched
     /// off in guest.toml (`redirect = false`).
+    ///
+    /// With --pool the program gets a share of a GPU of another host, for as
+    /// long as it runs; see docs/pool.md:
+    ///
+    /// paragpu run --pool slurm --memory 20GiB python train.py
     Run {
         /// The folder of the libraries [default: /usr/lib/paragpu].
         #[arg(long, value_name = "DIRECTORY")]
         libraries: Option<PathBuf>,
+        #[command(flatten)]
+        wish: Wish,
         /// The program.
         program: OsString,
         /// Its arguments.
@@ -167,6 +178,12 @@ pub enum Command {
         /// How to print.
         #[arg(short, long, default_value = "text")]
         output: Output,
+    },
+    /// Leases of GPUs that an engine such as Slurm places: see docs/pool.md.
+    Pool {
+        /// What to do with them.
+        #[command(subcommand)]
+        command: PoolCommand,
     },
     /// Gives a libvirt domain the device through which its programs reach GPUs.
     ///
@@ -346,7 +363,7 @@ pub struct Migrate {
 }
 
 /// Seconds of `30s`, `10m`, `2h`; 0 of `off`.
-fn interval(text: &str) -> Result<u64, String> {
+pub fn interval(text: &str) -> Result<u64, String> {
     let advice = || "give a time as 30s, 10m or 2h, or off".to_owned();
     if text == "off" {
         return Ok(0);
@@ -395,7 +412,7 @@ pub struct Certificate {
 }
 
 /// A size in bytes.
-fn size(text: &str) -> Result<Size, String> {
+pub fn size(text: &str) -> Result<Size, String> {
     Size::from_text(text)
 }
 

@@ -25,6 +25,7 @@ pub fn make(order: &Certificate) -> Result<(), Error> {
         vm: vm.clone(),
         memory: order.memory.map_or(0, |memory| memory.0),
         sessions: order.sessions.unwrap_or(0),
+        lease: 0,
         expires: expires.as_secs(),
     })?;
     print(format!("[tcp]\n{}", files(&issued)))

@@ -3,6 +3,7 @@
 mod confinement;
 mod guest;
 mod host;
+mod pool;
 mod tls;
 
 use std::path::Path;
@@ -95,15 +96,22 @@ impl Finding {
 }
 
 /// Looks and prints; fails where programs will not find a GPU.
-pub fn run(side: Option<Side>, control: Option<&Path>, output: Output) -> Result<ExitCode, Error> {
+pub fn run(
+    side: Option<Side>,
+    of_pool: bool,
+    control: Option<&Path>,
+    output: Output,
+) -> Result<ExitCode, Error> {
     let mut report = Report {
         version: 1,
         ..Report::default()
     };
-    if side != Some(Side::Host) {
+    if of_pool {
+        pool::examine(&mut report);
+    } else if side != Some(Side::Host) {
         guest::examine(&mut report);
     }
-    if side == Some(Side::Host) || (side.is_none() && host::is_one(control)) {
+    if side == Some(Side::Host) || (side.is_none() && !of_pool && host::is_one(control)) {
         host::examine(&mut report, control);
     }
     report.ok = report

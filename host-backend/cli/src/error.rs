@@ -33,6 +33,9 @@ pub enum Error {
     /// A domain of libvirt's was not changed.
     #[error(transparent)]
     Libvirt(#[from] paragpu_libvirt::Error),
+    /// There is no lease.
+    #[error(transparent)]
+    Pool(#[from] paragpu_pool::Error),
     /// A certificate cannot be made.
     #[error(transparent)]
     Certificate(#[from] paragpu_communicator_secure::issue::IssueError),

@@ -10,6 +10,7 @@ mod error;
 mod libvirt;
 mod man;
 mod moving;
+mod pool;
 mod redirect;
 mod sessions;
 mod top;
@@ -44,11 +45,21 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         } if !programs.is_empty() => return redirect::examine(programs, *output),
         Command::Run {
             libraries,
+            wish,
             program,
             arguments,
-        } => return Err(redirect::run(libraries.as_deref(), program, arguments)),
-        Command::Doctor { side, output, .. } => {
-            return doctor::run(*side, arguments.control.as_deref(), *output);
+        } => {
+            let libraries = libraries.as_deref();
+            return match wish.pool {
+                Some(engine) => pool::run(engine, wish, libraries, program, arguments),
+                None => Err(redirect::run(libraries, program, arguments)),
+            };
+        }
+        Command::Pool { command } => return pool::command(command),
+        Command::Doctor {
+            side, pool, output, ..
+        } => {
+            return doctor::run(*side, *pool, arguments.control.as_deref(), *output);
         }
         Command::List { output } => sessions::list(&arguments.connect()?, *output)?,
         Command::Top {

@@ -29,10 +29,25 @@ const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
 /// Runs a program with the guest's libraries in front of all others; returns
 /// only if it cannot be run.
 pub fn run(libraries: Option<&Path>, program: &OsStr, arguments: &[OsString]) -> Error {
+    match command(libraries, program, arguments) {
+        Ok(mut command) => Error::Run {
+            program: program.into(),
+            source: command.exec(),
+        },
+        Err(error) => error,
+    }
+}
+
+/// The same, to be started by somebody else.
+pub fn command(
+    libraries: Option<&Path>,
+    program: &OsStr,
+    arguments: &[OsString],
+) -> Result<Command, Error> {
     let folder = libraries.unwrap_or(Path::new(INSTALLED));
     let redirector = folder.join(REDIRECTOR);
     if !redirector.is_file() {
-        return Error::NoLibraries { path: redirector };
+        return Err(Error::NoLibraries { path: redirector });
     }
     let before = |variable: &str, first: &Path, separator: &str| {
         let mut value = first.as_os_str().to_owned();
@@ -42,17 +57,14 @@ pub fn run(libraries: Option<&Path>, program: &OsStr, arguments: &[OsString]) ->
         }
         value
     };
-    let source = Command::new(program)
+    let mut command = Command::new(program);
+    command
         .args(arguments)
         .env("LD_PRELOAD", before("LD_PRELOAD", &redirector, " "))
         .env("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", folder, ":"))
         // Whatever guest.toml says.
-        .env("PARAGPU_REDIRECT", "1")
-        .exec();
-    Error::Run {
-        program: program.into(),
-        source,
-    }
+        .env("PARAGPU_REDIRECT", "1");
+    Ok(command)
 }
 
 /// A runtime inside an object.

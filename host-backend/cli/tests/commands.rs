@@ -154,11 +154,13 @@ fn daemon(directory: &Path, connections: usize, problem: Option<&'static str>) -
                     Request::Migrate(Migrate { vm: Some(vm), .. }) => Response::Moved {
                         sessions: vec![moved(1, &vm, None), moved(2, &vm, Some("it is busy"))],
                     },
-                    Request::Migrate(_) | Request::Checkpoint { .. } | Request::Restore { .. } => {
-                        Response::Error {
-                            error: "not served here".into(),
-                        }
-                    }
+                    Request::Migrate(_)
+                    | Request::Checkpoint { .. }
+                    | Request::Restore { .. }
+                    | Request::Claim(_)
+                    | Request::Carry { .. } => Response::Error {
+                        error: "not served here".into(),
+                    },
                     Request::Version {} => Response::Version {
                         daemon: "1.2.3".into(),
                         protocol: VERSION.to_string(),

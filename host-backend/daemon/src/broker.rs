@@ -4,6 +4,7 @@
 mod admit;
 mod checkpoints;
 mod consoles;
+mod leases;
 mod migrations;
 mod orders;
 mod placing;
@@ -29,6 +30,7 @@ use crate::console::Console;
 use crate::device::Devices;
 use crate::giving::Given;
 use crate::handshake::{Asked, Guest};
+use crate::leases::Leases;
 use crate::link::Links;
 use crate::listener::{Listener, group};
 use crate::metrics::{Ended, Moves};
@@ -75,6 +77,8 @@ enum Polled {
     Guests(usize),
     Links,
     Commands,
+    Agents,
+    Verdicts,
     Terminate,
     Reload,
     Pending(u64),
@@ -95,6 +99,9 @@ pub struct Broker {
     log: logging::Handle,
     guests: Vec<Listener>,
     commands: Option<Listener>,
+    /// Where agents of leases connect.
+    agents: Option<Listener>,
+    leases: Leases,
     metrics: Option<Listener>,
     spawner: Spawner,
     terminate: UnixStream,
@@ -167,6 +174,11 @@ impl Broker {
         let guest_group = group(&host.daemon.group)?;
         let notes = patiently(|| Notes::open(&state))?;
         let commands = patiently(|| Listener::unix(&host.daemon.control, control_group))?;
+        let agents = match host.lease.socket.as_os_str().is_empty() {
+            true => None,
+            false => Some(patiently(|| Listener::agents(&host.lease.socket))?),
+        };
+        let leases = Leases::new().map_err(Error::system("make a socket pair"))?;
         let mut guests = vec![patiently(|| {
             Listener::unix(&host.daemon.socket, guest_group)
         })?];
@@ -199,6 +211,8 @@ impl Broker {
             log,
             guests,
             commands: Some(commands),
+            agents,
+            leases,
             metrics,
             tenants: Tenants::default(),
             last_place: None,
@@ -293,6 +307,7 @@ impl Broker {
         let mut add = |source, fd, flags| list.push((source, PollFd::from_borrowed_fd(fd, flags)));
         add(Polled::Terminate, self.terminate.as_fd(), read);
         add(Polled::Reload, self.reload.as_fd(), read);
+        add(Polled::Verdicts, self.leases.woken().as_fd(), read);
         for (key, worker) in &self.workers {
             if let Some(control) = &worker.control {
                 add(Polled::Control(*key), control.as_fd(), read);
@@ -324,6 +339,9 @@ impl Broker {
         if self.accept_pause.is_none() {
             if let Some(commands) = &self.commands {
                 add(Polled::Commands, commands.as_fd(), read);
+            }
+            if let Some(agents) = &self.agents {
+                add(Polled::Agents, agents.as_fd(), read);
             }
             if let Some(metrics) = &self.metrics {
                 add(Polled::Metrics, metrics.as_fd(), read);
@@ -361,6 +379,8 @@ impl Broker {
             Polled::Guests(place) => self.accept(place),
             Polled::Links => self.accept_link(),
             Polled::Commands => self.accept_console(),
+            Polled::Agents => self.accept_agent(),
+            Polled::Verdicts => self.verdicts(),
             Polled::Terminate => self.stop(),
             Polled::Reload => self.reload(),
             Polled::Pending(key) => self.advance(key),
@@ -394,6 +414,7 @@ impl Broker {
         self.answer_listings(now);
         self.end_overdue_migrations(now);
         let expiry = self.end_expired(now);
+        let leases = self.keep_leases(now);
         self.write_checkpoints(now);
         [
             self.accept_pause,
@@ -411,6 +432,7 @@ impl Broker {
             self.next_migration_deadline(),
             self.next_checkpoint(),
             expiry,
+            leases,
         ]
         .into_iter()
         .flatten()
@@ -432,6 +454,7 @@ impl Broker {
         self.guests.clear();
         self.far = None;
         self.commands = None;
+        self.agents = None;
         self.metrics = None;
         self.scrapes.clear();
         self.reception.clear();

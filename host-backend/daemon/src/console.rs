@@ -19,6 +19,8 @@ const MOST: usize = 64 << 10;
 #[derive(Debug)]
 pub struct Console {
     socket: OwnedFd,
+    /// The user, where it is an agent of the lease socket.
+    pub agent: Option<u32>,
     input: Assembler,
     output: Vec<u8>,
     /// What comes is not the protocol.
@@ -41,6 +43,7 @@ impl Console {
     pub fn new(socket: OwnedFd) -> Self {
         Self {
             socket,
+            agent: None,
             input: Assembler::default(),
             output: Vec::new(),
             is_lost: false,

@@ -34,6 +34,7 @@ pub mod device;
 mod error;
 pub mod giving;
 pub mod handshake;
+pub mod leases;
 pub mod link;
 pub mod listener;
 pub mod logging;

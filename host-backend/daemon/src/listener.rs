@@ -103,7 +103,7 @@ impl Listener {
     /// # Errors
     /// [`Error::Running`], [`Error::NotASocket`], [`Error::System`].
     pub fn unix(path: &Path, group: Option<u32>) -> Result<Self, Error> {
-        Self::at(path, group, Side::Host)
+        Self::at(path, group, Side::Host, 0o660)
     }
 
     /// Listens for device processes. They bring descriptors, and say which VM
@@ -112,7 +112,15 @@ impl Listener {
     /// # Errors
     /// As [`unix`](Self::unix).
     pub fn devices(path: &Path) -> Result<Self, Error> {
-        Self::at(path, None, Side::Devices)
+        Self::at(path, None, Side::Devices, 0o660)
+    }
+
+    /// Listens for agents of leases, which any user of this host may run.
+    ///
+    /// # Errors
+    /// As [`unix`](Self::unix).
+    pub fn agents(path: &Path) -> Result<Self, Error> {
+        Self::at(path, None, Side::Host, 0o666)
     }
 
     /// Listens at the socket at which a VM's vsock connections come out.
@@ -120,10 +128,11 @@ impl Listener {
     /// # Errors
     /// As [`unix`](Self::unix).
     pub fn vm(socket: &VmSocket, group: Option<u32>) -> Result<Self, Error> {
-        Self::at(&socket.path, group, Side::Vm(socket.vm.as_str().into()))
+        let side = Side::Vm(socket.vm.as_str().into());
+        Self::at(&socket.path, group, side, 0o660)
     }
 
-    fn at(path: &Path, group: Option<u32>, side: Side) -> Result<Self, Error> {
+    fn at(path: &Path, group: Option<u32>, side: Side, mode: u32) -> Result<Self, Error> {
         let failed = || format!("listen at {}", path.display());
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory)
@@ -137,7 +146,7 @@ impl Listener {
         if let Some(group) = group {
             std::os::unix::fs::chown(path, None, Some(group)).map_err(Error::system(failed()))?;
         }
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
             .map_err(Error::system(failed()))?;
         let inode = std::fs::symlink_metadata(path)
             .map_err(Error::system(failed()))?

@@ -25,6 +25,8 @@ pub struct Tenants {
     processes: BTreeMap<String, Process>,
     /// By VM: what the last certificate that it showed says.
     certified: BTreeMap<String, Arc<Identity>>,
+    /// By VM: device memory of its lease.
+    leased: BTreeMap<String, u64>,
 }
 
 /// One with sessions.
@@ -57,7 +59,7 @@ impl Tenants {
         if !self.accounts.contains_key(vm) {
             let account = Account::new()
                 .map_err(|error| format!("the host has no memory for an account: {error}"))?;
-            limit(&account, host, vm, self.certified.get(vm));
+            limit(&account, host, vm, self.certified_memory(vm));
             let slots = BTreeMap::new();
             self.accounts
                 .insert(vm.to_owned(), Tenant { account, slots });
@@ -98,8 +100,35 @@ impl Tenants {
         let vm = &identity.vm;
         self.certified.insert(vm.clone(), Arc::clone(identity));
         if let Some(tenant) = self.accounts.get(vm) {
-            limit(&tenant.account, host, vm, Some(identity));
+            limit(&tenant.account, host, vm, self.certified_memory(vm));
         }
+    }
+
+    /// A lease stands: its memory is the limit, whatever a certificate says.
+    pub fn lease(&mut self, vm: &str, memory: u64, host: &Host) {
+        self.leased.insert(vm.to_owned(), memory);
+        if let Some(tenant) = self.accounts.get(vm) {
+            limit(&tenant.account, host, vm, memory);
+        }
+    }
+
+    /// A lease is over.
+    pub fn end_lease(&mut self, vm: &str) {
+        self.leased.remove(vm);
+    }
+
+    /// Most bytes of device memory that the sessions of a VM may have together;
+    /// 0 for no limit.
+    #[must_use]
+    pub fn memory_limit(&self, host: &Host, vm: &str) -> u64 {
+        memory(host, vm, self.certified_memory(vm))
+    }
+
+    /// Device memory that a VM may have by its lease or its certificate; 0 for
+    /// no limit.
+    fn certified_memory(&self, vm: &str) -> u64 {
+        let certified = || self.certified.get(vm).map_or(0, |it| it.memory);
+        self.leased.get(vm).copied().unwrap_or_else(certified)
     }
 
     /// Most sessions at once that a VM's certificate allows; 0 for any number.
@@ -113,7 +142,7 @@ impl Tenants {
     /// The limits are others now.
     pub fn limit(&self, host: &Host) {
         for (vm, tenant) in &self.accounts {
-            limit(&tenant.account, host, vm, self.certified.get(vm));
+            limit(&tenant.account, host, vm, self.certified_memory(vm));
         }
     }
 
@@ -163,12 +192,17 @@ impl Tenants {
     }
 }
 
-fn limit(account: &Account, host: &Host, vm: &str, certified: Option<&Arc<Identity>>) {
-    let memory = match (host.memory_of(vm), certified.map_or(0, |it| it.memory)) {
+/// Most bytes of device memory of a VM that may have `certified` by its lease or
+/// certificate; 0 for no limit.
+fn memory(host: &Host, vm: &str, certified: u64) -> u64 {
+    match (host.memory_of(vm), certified) {
         (0, one) | (one, 0) => one,
         (one, other) => one.min(other),
-    };
-    account.limit_to(Book::Device, memory);
+    }
+}
+
+fn limit(account: &Account, host: &Host, vm: &str, certified: u64) {
+    account.limit_to(Book::Device, memory(host, vm, certified));
     account.limit_to(Book::Host, host.host_memory());
 }
 

@@ -45,6 +45,16 @@ choice! {
     }
 }
 
+choice! {
+    /// Who says what a lease may have.
+    Engine {
+        /// Nobody: the host's root claims leases.
+        None = "none",
+        /// Slurm.
+        Slurm = "slurm",
+    }
+}
+
 configuration! {
     /// `/etc/paragpu/host.toml`, `/etc/paragpu/host.d/*.toml`, `PARAGPU_HOST_*`.
     pub struct Host {
@@ -104,6 +114,26 @@ configuration! {
         certificate: PathBuf = PathBuf::new();
         /// Its private key (PEM), readable by paragpud's user alone.
         key: PathBuf = PathBuf::new();
+    }
+
+    /// Leases: shares of GPUs that an engine such as Slurm gives to jobs of this host. See
+    /// docs/pool.md.
+    [lease] pub struct Lease {
+        /// Where agents of leases connect, as every user of this host may; empty for no leases.
+        socket: PathBuf = PathBuf::new();
+        /// "slurm": a job may have what its shards are, a GiB each; "none": root may have what it
+        /// asks for.
+        engine: Engine = Engine::None;
+        /// This host's name in the engine; empty: the name of the machine, without its domain.
+        node: String = String::new();
+        /// The authority that signs the certificates of leases (`paragpu certificate`): its ca.pem
+        /// and ca.key. Every host of the pool has the same, and names it in tcp.ca.
+        authority: PathBuf = PathBuf::new();
+        /// How long a lease lasts at most, in seconds.
+        valid: u32 = 2_592_000 => 60..=31_536_000;
+        /// A directory that all hosts of the pool share, for states of leases that are written
+        /// again and again; empty for none.
+        checkpoints: PathBuf = PathBuf::new();
     }
 
     /// Vsock for guests in virtual machines.
@@ -313,6 +343,22 @@ impl Configuration for Host {
                      tcp.allow_remote = true where every machine of the network is trusted"
                 ),
             ));
+        }
+        if !self.lease.socket.as_os_str().is_empty() {
+            let missing = match () {
+                () if self.lease.authority.as_os_str().is_empty() => Some("lease.authority"),
+                () if !self.tcp.is_secured() => Some("tcp.ca"),
+                () if self.tcp.listen.0.is_none() => Some("tcp.listen"),
+                () => None,
+            };
+            if let Some(key) = missing {
+                return Err((
+                    key.to_owned(),
+                    "is empty, and users of leases come over tcp with certificates: see \
+                     docs/pool.md"
+                        .into(),
+                ));
+            }
         }
         let tcp = [
             ("tcp.ca", &self.tcp.ca),

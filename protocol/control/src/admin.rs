@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::frame::{FrameError, Message};
 use crate::json_lines;
+use crate::lease::{Claim, Lease};
 use crate::worker::{self, Phase};
 
 impl Message for Request {
@@ -120,6 +121,15 @@ pub enum Request {
     /// [`Response::Moved`] for those of a VM or a GPU. After
     /// [`Response::Error`] all go on here.
     Migrate(Migrate),
+    /// A lease for as long as this connection stands: [`Response::Lease`]. From
+    /// then on [`Response::Leave`] may come unasked.
+    Claim(Claim),
+    /// Moves all sessions of this connection's lease to another host, which has
+    /// the lease as well: [`Response::Moved`].
+    Carry {
+        /// `tcp://HOST:PORT`.
+        to: String,
+    },
     /// Devices and totals: [`Response::Stats`].
     Stats {},
     /// Who answers: [`Response::Version`].
@@ -191,6 +201,13 @@ pub enum Response {
     Moved {
         /// Each of them.
         sessions: Vec<Moved>,
+    },
+    /// The lease stands.
+    Lease(Lease),
+    /// The host drains: the lease is to move elsewhere, or ends with the host.
+    Leave {
+        /// One sentence.
+        reason: String,
     },
     /// Devices and totals.
     Stats(Stats),

@@ -27,6 +27,7 @@ pub mod counters;
 pub mod files;
 pub mod frame;
 pub mod json_lines;
+pub mod lease;
 pub mod socket;
 pub mod spawn;
 pub mod state;

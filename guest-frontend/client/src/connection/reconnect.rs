@@ -35,6 +35,8 @@ pub(crate) struct Recovery {
     dialer: Mutex<Dialer>,
     /// Where the host wants the session to go on.
     goal: Mutex<Option<Dialer>>,
+    /// The address that the configuration gave last.
+    configured: Mutex<Option<String>>,
     /// One thread at a time.
     repair: Mutex<()>,
     reconnects: AtomicU64,
@@ -57,9 +59,32 @@ impl Recovery {
             has_window,
             dialer: Mutex::new(Dialer::new(config, ordinal)?),
             goal: Mutex::new(None),
+            configured: Mutex::new(config.tcp.address.0.clone()),
             repair: Mutex::new(()),
             reconnects: AtomicU64::new(0),
         })
+    }
+}
+
+impl Recovery {
+    /// Nobody answers. A lease whose host is lost is taken up by another, and
+    /// its configuration says so.
+    fn look_elsewhere(&self) {
+        let Ok(config) = Guest::load() else { return };
+        let mut configured = self.configured.lock();
+        if let Some(address) = &config.tcp.address.0
+            && configured.as_ref() != Some(address)
+        {
+            let mut dialer = self.dialer.lock();
+            let home = Move {
+                communicator: Text("tcp"),
+                address: Text(address),
+            };
+            if let Ok(toward) = dialer.toward(&home) {
+                *dialer = toward;
+            }
+            configured.clone_from(&config.tcp.address.0);
+        }
     }
 }
 
@@ -242,7 +267,10 @@ impl Link {
                 Err(error @ (Error::Refused(_) | Error::Handshake(_))) if !moves => {
                     return Err(self.end(LOST, &chain(&error)));
                 }
-                Err(error) => chain(&error),
+                Err(error) => {
+                    recovery.look_elsewhere();
+                    chain(&error)
+                }
             };
             if moves && lost.is_none() {
                 self.say_stays(&why);

@@ -140,7 +140,15 @@ impl Broker {
             self.refuse(guest, &reason);
             return;
         }
+        if asked.arrives.is_some()
+            && let Err(reason) = self.leases.admit_arrival(&asked.vm)
+        {
+            return self.refuse(guest, &reason);
+        }
         if let Peer::Certified(Certified { identity, .. }) = &guest.peer {
+            if let Err(reason) = self.leases.admit(identity) {
+                return self.refuse(guest, &reason);
+            }
             self.tenants.certify(identity, &self.host);
         }
         if asked.hello.token != [0; 16] {

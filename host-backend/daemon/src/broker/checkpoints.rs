@@ -15,7 +15,7 @@ use super::orders::Outcome;
 pub(super) use crate::notes::Again;
 
 /// Nobody's connection of the control socket.
-const NOBODY: u64 = 0;
+pub(super) const NOBODY: u64 = 0;
 /// How long a session that is being moved or written is left alone.
 const BUSY: Duration = Duration::from_secs(1);
 

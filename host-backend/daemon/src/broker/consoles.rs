@@ -9,12 +9,15 @@ use rustix::event::PollFlags;
 
 use super::Broker;
 use crate::console::Console;
+use crate::listener::Peer;
 use crate::worker::State;
 
 /// How long a listing waits for workers that are busy.
 const PATIENCE: Duration = Duration::from_millis(250);
 /// Most connections of the control socket.
 const MOST: usize = 64;
+/// Most connections of the lease socket of one user.
+const MOST_AGENTS: usize = 1024;
 
 /// Who waits for counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,13 +43,43 @@ impl Broker {
             return;
         };
         match commands.accept() {
-            Ok(Some((socket, _))) if self.consoles.len() < MOST => {
+            Ok(Some((socket, _))) if self.commanders() < MOST => {
                 let key = self.key();
                 self.consoles.insert(key, Console::new(socket));
             }
             Ok(_) => {}
             Err(error) => self.pause_accepting(&error),
         }
+    }
+
+    /// Connections of the control socket.
+    fn commanders(&self) -> usize {
+        let consoles = self.consoles.values();
+        consoles.filter(|console| console.agent.is_none()).count()
+    }
+
+    /// An agent of a lease connects.
+    pub(super) fn accept_agent(&mut self) {
+        let Some(agents) = &self.agents else { return };
+        match agents.accept() {
+            Ok(Some((socket, Peer::Local { uid, .. }))) => {
+                let of_user = |console: &&Console| console.agent == Some(uid);
+                if self.consoles.values().filter(of_user).count() < MOST_AGENTS {
+                    let key = self.key();
+                    let mut console = Console::new(socket);
+                    console.agent = Some(uid);
+                    self.consoles.insert(key, console);
+                }
+            }
+            Ok(_) => {}
+            Err(error) => self.pause_accepting(&error),
+        }
+    }
+
+    /// A connection is over, and with it the lease that it held.
+    fn close(&mut self, key: u64) {
+        self.consoles.remove(&key);
+        self.end_lease(key);
     }
 
     pub(super) fn console(&mut self, key: u64, flags: PollFlags) {
@@ -59,7 +92,7 @@ impl Broker {
             console.read()
         };
         if done.is_err() {
-            self.consoles.remove(&key);
+            self.close(key);
             self.listings
                 .retain(|listing| listing.audience != Audience::Console(key));
             return;
@@ -72,12 +105,16 @@ impl Broker {
             // One listing at a time, so that answers keep their order.
             let audience = Audience::Console(key);
             let mut listings = self.listings.iter();
-            if listings.any(|listing| listing.audience == audience) || self.awaits_order(key) {
+            if listings.any(|listing| listing.audience == audience)
+                || self.awaits_order(key)
+                || self.leases.asks(key)
+            {
                 return;
             }
             let Some(request) = self.consoles.get_mut(&key).and_then(Console::request) else {
                 return;
             };
+            let request = request.and_then(|request| self.may(key, &request).map(|()| request));
             let response = match request {
                 Ok(Request::List {}) => {
                     self.begin_listing(audience);
@@ -111,6 +148,14 @@ impl Broker {
                     Ok(()) => return,
                     Err(error) => Response::Error { error },
                 },
+                Ok(Request::Claim(claim)) => match self.claim(key, claim) {
+                    Some(response) => response,
+                    None => return,
+                },
+                Ok(Request::Carry { to }) => match self.carry(key, to) {
+                    Some(response) => response,
+                    None => return,
+                },
                 Ok(Request::Stats {}) => Response::Stats(self.stats()),
                 Ok(Request::Version {}) => Response::Version {
                     daemon: env!("CARGO_PKG_VERSION").to_owned(),
@@ -127,7 +172,7 @@ impl Broker {
         if let Some(console) = self.consoles.get_mut(&key) {
             console.answer(response);
             if console.write().is_err() {
-                self.consoles.remove(&key);
+                self.close(key);
             }
         }
     }
@@ -201,7 +246,7 @@ impl Broker {
             sessions,
             session_limit: self.host.sessions_of(vm).into(),
             device_memory: self.tenants.memory(vm),
-            device_memory_limit: self.host.memory_of(vm),
+            device_memory_limit: self.tenants.memory_limit(&self.host, vm),
         };
         sessions.into_iter().map(info).collect()
     }

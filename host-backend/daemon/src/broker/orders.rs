@@ -184,10 +184,12 @@ impl Broker {
             return Err(format!("the host serves {limit} sessions already"));
         }
         let ordinal = owner.ordinal;
+        let leased = self.leases.get(&owner.vm);
+        let place = leased.map_or(Some(ordinal), |it| self.devices.place_of(it.grant.gpu));
         let idle = self
             .workers
             .iter_mut()
-            .find(|(_, worker)| worker.ordinal == ordinal && worker.state == State::Idle);
+            .find(|(_, worker)| Some(worker.ordinal) == place && worker.state == State::Idle);
         let Some((&key, worker)) = idle else {
             return Err(format!(
                 "no worker of device {ordinal} is idle: try again, or raise pool.warm"
@@ -199,7 +201,7 @@ impl Broker {
             vm: owner.vm.clone(),
             guest_pid: owner.guest_pid,
             ordinal,
-            device: self.devices.label(ordinal),
+            device: self.devices.label(worker.ordinal),
             communicator: "none".into(),
             begun: now(),
             expires: None,

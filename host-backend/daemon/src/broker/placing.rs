@@ -10,6 +10,10 @@ impl Broker {
     /// The places of the GPUs that a VM may have, in the order in which it sees
     /// them.
     fn gpus_of(&self, vm: &str) -> Vec<u32> {
+        if let Some(leased) = self.leases.get(vm) {
+            let place = self.devices.place_of(leased.grant.gpu);
+            return place.into_iter().collect();
+        }
         let given = self.host.vm.get(vm).map(|vm| vm.devices.0.as_slice());
         match given.filter(|given| !given.is_empty()) {
             None => (0..self.devices.count()).collect(),

@@ -87,7 +87,7 @@ impl Broker {
             let facts = &session.facts;
             report.session(&facts.vm, &facts.device, session.counters.as_ref());
             let memory = self.tenants.memory(&facts.vm);
-            let limit = self.host.memory_of(&facts.vm);
+            let limit = self.tenants.memory_limit(&self.host, &facts.vm);
             report.vms.insert(facts.vm.clone(), (memory, limit));
         }
         for (place, device) in self.devices.iter().take(self.devices.count() as usize) {

@@ -131,6 +131,7 @@ fn tls_cut_at_random_bytes() {
             vm: "vm".into(),
             memory: 0,
             sessions: 0,
+            lease: 0,
             expires: until
                 .duration_since(SystemTime::UNIX_EPOCH)
                 .unwrap()

@@ -1,0 +1,235 @@
+//! Leases of a pool: taken, held, moved.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand, ValueEnum};
+use paragpu_config::Size;
+use paragpu_config::host::Host;
+use paragpu_pool::holder::{self, Options};
+use paragpu_pool::rebalance::{self, Goal};
+use paragpu_pool::slurm::{self, Slurm};
+use paragpu_pool::{Pool, Static, Want, agent};
+
+use crate::arguments::{interval, size};
+use crate::error::{Error, print};
+use crate::redirect;
+
+/// Who places leases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Engine {
+    /// Nobody: this host's own GPUs.
+    #[value(alias = "static")]
+    None,
+    /// Slurm.
+    Slurm,
+}
+
+impl Engine {
+    fn pool(self) -> &'static dyn Pool {
+        match self {
+            Self::None => &Static,
+            Self::Slurm => &Slurm,
+        }
+    }
+}
+
+/// What a lease is to have.
+#[derive(Debug, Args)]
+pub struct Wish {
+    /// Take a lease of this pool first, and run with it.
+    #[arg(long, value_name = "ENGINE", requires = "memory")]
+    pub pool: Option<Engine>,
+    /// Device memory of the lease, as 20GiB; Slurm gives whole GiB.
+    #[arg(long, value_name = "SIZE", requires = "pool", value_parser = size)]
+    pub memory: Option<Size>,
+    /// Write the state of the sessions each time so long has passed, as 30s or
+    /// 10m. When the host is lost, another takes up the last state.
+    #[arg(long, value_name = "TIME", requires = "pool", value_parser = interval)]
+    pub checkpoint: Option<u64>,
+    /// One more option for srun, as --engine-option=--partition=gpu; may be
+    /// repeated.
+    #[arg(
+        long,
+        value_name = "OPTION",
+        requires = "pool",
+        allow_hyphen_values = true
+    )]
+    pub engine_option: Vec<String>,
+}
+
+/// What to do with leases.
+#[derive(Debug, Subcommand)]
+pub enum PoolCommand {
+    /// Holds a lease until this command ends.
+    ///
+    /// Writes guest.toml, certificates and a key into DIRECTORY, for programs
+    /// that run with PARAGPU_CONFIG=DIRECTORY/guest.toml: those of a VM that
+    /// shares the directory, for example. Rewrites them when the lease moves.
+    Hold {
+        /// Made where it is not there.
+        directory: PathBuf,
+        #[command(flatten)]
+        wish: Wish,
+    },
+    /// Moves leases of a Slurm pool, so that its nodes are loaded evenly.
+    ///
+    /// Asks the leases that Slurm lists to leave their nodes; each moves by live
+    /// migration to where Slurm places it. Run it from a timer. It needs the
+    /// right to signal the jobs of others.
+    Rebalance {
+        /// Empty as many nodes as possible instead.
+        #[arg(long)]
+        pack: bool,
+        /// Most leases that move: each is a pause for its programs.
+        #[arg(long, value_name = "COUNT", default_value_t = 4)]
+        most: usize,
+        /// Only print which would move.
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// The body of a lease's job; started by `paragpu run --pool`.
+    #[command(hide = true)]
+    Agent {
+        /// Who started it.
+        #[arg(long)]
+        engine: Engine,
+        /// Number of the GPU, where there is no engine.
+        #[arg(long, default_value_t = 0)]
+        gpu: u32,
+    },
+}
+
+/// `paragpu pool`.
+pub fn command(command: &PoolCommand) -> Result<ExitCode, Error> {
+    match command {
+        PoolCommand::Hold { directory, wish } => {
+            let mut builder = std::fs::DirBuilder::new();
+            let made = builder.recursive(true).mode(0o700).create(directory);
+            let absolute = made.and_then(|()| std::path::absolute(directory));
+            let directory = absolute.map_err(|source| Error::Write {
+                path: directory.clone(),
+                source,
+            })?;
+            let Some(engine) = wish.pool else {
+                return Err(Error::Refused("name the pool: --pool slurm".into()));
+            };
+            holder::hold(engine.pool(), options(wish, directory)?)?;
+        }
+        PoolCommand::Rebalance {
+            pack,
+            most,
+            dry_run,
+        } => rebalance(*pack, *most, *dry_run)?,
+        PoolCommand::Agent { engine, gpu } => agent::run(agent_options(*engine, *gpu)?)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `paragpu run --pool`.
+pub fn run(
+    engine: Engine,
+    wish: &Wish,
+    libraries: Option<&Path>,
+    program: &OsStr,
+    arguments: &[std::ffi::OsString],
+) -> Result<ExitCode, Error> {
+    let command = redirect::command(libraries, program, arguments)?;
+    let directory = Private::new()?;
+    let options = options(wish, directory.path.clone())?;
+    Ok(ExitCode::from(holder::run(
+        engine.pool(),
+        options,
+        command,
+    )?))
+}
+
+fn options(wish: &Wish, directory: PathBuf) -> Result<Options, Error> {
+    let paragpu = std::env::current_exe().map_err(|source| Error::Run {
+        program: "paragpu".into(),
+        source,
+    })?;
+    Ok(Options {
+        want: Want {
+            memory: wish.memory.map_or(0, |memory| memory.0),
+            not_on: Vec::new(),
+            engine: wish.engine_option.clone(),
+        },
+        paragpu,
+        checkpoint: wish.checkpoint.unwrap_or(0),
+        directory,
+    })
+}
+
+fn agent_options(engine: Engine, gpu: u32) -> Result<agent::Options, Error> {
+    let host = Host::load()?;
+    if host.lease.socket.as_os_str().is_empty() {
+        let advice = "this host gives no leases: set lease.socket in its host.toml";
+        return Err(Error::Refused(advice.into()));
+    }
+    let said = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let job = match engine {
+        Engine::None => None,
+        Engine::Slurm => {
+            let job = said("SLURM_JOB_ID").and_then(|job| job.parse().ok());
+            let outside = || Error::Refused("this is no job of Slurm".into());
+            Some(job.ok_or_else(outside)?)
+        }
+    };
+    let name = rustix::system::uname();
+    let machine = name.nodename().to_string_lossy().into_owned();
+    Ok(agent::Options {
+        socket: host.lease.socket,
+        job,
+        host: said("SLURMD_NODENAME").unwrap_or(machine),
+        gpu,
+    })
+}
+
+fn rebalance(pack: bool, most: usize, dry_run: bool) -> Result<(), Error> {
+    let goal = if pack { Goal::Pack } else { Goal::Spread };
+    let leaving = rebalance::plan(goal, &slurm::nodes()?, &slurm::jobs()?, most);
+    for lease in &leaving {
+        if !dry_run {
+            slurm::ask_to_leave(lease.job)?;
+        }
+        let text = format!(
+            "job {}: {} GiB leave {}\n",
+            lease.job, lease.shards, lease.node
+        );
+        print(text)?;
+    }
+    match leaving.is_empty() {
+        true => print("nothing to move\n"),
+        false => Ok(()),
+    }
+}
+
+/// A directory of this user's alone, which goes with this value.
+#[derive(Debug)]
+struct Private {
+    path: PathBuf,
+}
+
+impl Private {
+    fn new() -> Result<Self, Error> {
+        let parent = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let parent = parent.filter(|path| path.is_dir());
+        let parent = parent.unwrap_or_else(std::env::temp_dir);
+        let path = parent.join(format!("paragpu-lease-{}", std::process::id()));
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
+        match made {
+            Ok(()) => Ok(Self { path }),
+            Err(source) => Err(Error::Write { path, source }),
+        }
+    }
+}
+
+impl Drop for Private {
+    fn drop(&mut self) {
+        // What stays is good for nothing: the lease is over.
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}

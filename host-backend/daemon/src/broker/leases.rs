@@ -1,0 +1,335 @@
+//! Leases: claimed and held over the lease socket, by agents.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use paragpu_communicator_secure::Identity;
+use paragpu_communicator_secure::issue::Authority;
+use paragpu_config::host::Engine;
+use paragpu_control::admin::{Migrate, Request, Response};
+use paragpu_control::lease::{Claim, Lease, Name, PREFIX};
+
+use super::Broker;
+use super::checkpoints::NOBODY;
+use crate::leases::{self, Grant, Leased, Verdict};
+use crate::session::now;
+
+/// How long agents have to find a daemon that was restarted.
+const RETURN: Duration = Duration::from_secs(30);
+/// From a session that could not be written to the next attempt.
+const RETRY: Duration = Duration::from_millis(500);
+
+impl Broker {
+    /// May this connection ask that? An agent may hold its lease and no more.
+    pub(super) fn may(&self, key: u64, request: &Request) -> Result<(), String> {
+        let is_agent = self.consoles.get(&key).is_some_and(|it| it.agent.is_some());
+        match request {
+            Request::Claim(_) | Request::Version {} => Ok(()),
+            Request::Carry { .. } if self.leases.of(key).is_some() => Ok(()),
+            Request::Restore { directory } if is_agent => {
+                let own = self.leases.of(key).and_then(|vm| self.states_of(vm));
+                let own = own.is_some_and(|own| is_two_below(directory, &own));
+                own.then_some(()).ok_or_else(|| {
+                    "the agent may restore the states of its own lease only".to_owned()
+                })
+            }
+            Request::Carry { .. } => Err("this connection has no lease".into()),
+            _ if is_agent => Err("agents of leases may not ask that".into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Somebody claims a lease. `None` while the engine is asked.
+    pub(super) fn claim(&mut self, key: u64, claim: Claim) -> Option<Response> {
+        let refused = |error: &str| {
+            Some(Response::Error {
+                error: error.into(),
+            })
+        };
+        if self.host.lease.authority.as_os_str().is_empty() {
+            return refused("this host gives no leases: see lease.socket in host.toml");
+        }
+        let uid = self.consoles.get(&key).and_then(|console| console.agent);
+        let own = rustix::process::geteuid().as_raw();
+        match (self.host.lease.engine, claim.job) {
+            (Engine::Slurm, Some(job)) => {
+                let node = leases::node(&self.host.lease);
+                self.leases.ask_for(key, claim, job, node);
+                None
+            }
+            (Engine::Slurm, None) => refused("leases of this host are jobs of Slurm"),
+            (Engine::None, _) if uid.is_none_or(|uid| uid == 0 || uid == own) => {
+                let grant = Grant {
+                    uid: uid.unwrap_or(own),
+                    memory: claim.memory,
+                    gpu: claim.gpu,
+                };
+                Some(self.grant(key, &claim, Ok(grant)))
+            }
+            (Engine::None, _) => refused("without an engine only root may claim leases"),
+        }
+    }
+
+    /// The engine has answered.
+    pub(super) fn verdicts(&mut self) {
+        for verdict in self.leases.verdicts() {
+            match verdict {
+                Verdict::Claim {
+                    holder,
+                    claim,
+                    grant,
+                } => {
+                    if self.consoles.contains_key(&holder) {
+                        let response = self.grant(holder, &claim, grant);
+                        self.answer(holder, &response);
+                        self.requests(holder);
+                    }
+                }
+                Verdict::Drains(Some(true)) => self.tell_to_leave(),
+                Verdict::Drains(_) => {}
+            }
+        }
+    }
+
+    fn grant(&mut self, key: u64, claim: &Claim, grant: Result<Grant, String>) -> Response {
+        let own = rustix::process::geteuid().as_raw();
+        let uid = self.consoles.get(&key).and_then(|console| console.agent);
+        let given = grant.and_then(|grant| {
+            // Whoever may use the control socket may claim for others.
+            let may = uid.is_none_or(|uid| uid == grant.uid || uid == 0 || uid == own);
+            if !may {
+                return Err("the job is another user's".into());
+            }
+            let (vm, leased) = self.leases.enter(key, claim, grant)?;
+            let given = self.describe(&vm, &leased, &claim.key);
+            if given.is_err() {
+                self.leases.leave(key);
+            }
+            given
+        });
+        match given {
+            Ok(lease) => {
+                tracing::info!(
+                    vm = lease.name.vm,
+                    memory = lease.memory,
+                    gpu = lease.gpu,
+                    job = claim.job,
+                    "a lease begins"
+                );
+                self.tenants.lease(&lease.name.vm, lease.memory, &self.host);
+                Response::Lease(lease)
+            }
+            Err(error) => {
+                tracing::info!(job = claim.job, error, "a lease is refused");
+                Response::Error { error }
+            }
+        }
+    }
+
+    fn describe(&self, vm: &str, leased: &Leased, key: &str) -> Result<Lease, String> {
+        let Leased { serial, grant, .. } = leased;
+        if self.devices.place_of(grant.gpu).is_none() && self.devices.ready() {
+            return Err(format!("this host gives no GPU {}", grant.gpu));
+        }
+        let expires = now().saturating_add(self.host.lease.valid.into());
+        let identity = Identity {
+            vm: vm.to_owned(),
+            memory: grant.memory,
+            sessions: 0,
+            lease: *serial,
+            expires,
+        };
+        let failed = |error| format!("the host's authority for leases fails: {error}");
+        let authority = Authority::load(&self.host.lease.authority).map_err(failed)?;
+        let address = self.lease_address()?;
+        let arrivals = self
+            .far
+            .as_ref()
+            .and_then(crate::listener::Listener::address);
+        let machine = address.rsplit_once(':').map_or("", |(machine, _)| machine);
+        Ok(Lease {
+            name: Name {
+                vm: vm.to_owned(),
+                serial: *serial,
+            },
+            memory: grant.memory,
+            gpu: grant.gpu,
+            arrivals: arrivals.map(|at| format!("tcp://{machine}:{}", at.port())),
+            authority: authority.certificate().map_err(failed)?,
+            certificate: authority.lease(&identity, key).map_err(failed)?,
+            expires,
+            written: self
+                .states_of(vm)
+                .map(|path| leases::written(&path))
+                .unwrap_or_default(),
+            address,
+        })
+    }
+
+    /// Where users of leases reach this host.
+    fn lease_address(&self) -> Result<String, String> {
+        if let Some(address) = &self.host.tcp.announce.0 {
+            return Ok(address.clone());
+        }
+        let mut guests = self.guests.iter();
+        let at = guests.find_map(crate::listener::Listener::address);
+        let at = at.ok_or("the host takes no guests over tcp: set tcp.listen in host.toml")?;
+        match at.ip().is_unspecified() {
+            true => Err("set tcp.announce in host.toml: other machines must know it".into()),
+            false => Ok(at.to_string()),
+        }
+    }
+
+    /// Where the states of a lease's sessions are.
+    fn states_of(&self, vm: &str) -> Option<std::path::PathBuf> {
+        let serial = self.leases.get(vm)?.serial;
+        leases::directory(&self.host.lease.checkpoints, vm, serial)
+    }
+
+    /// Moves a lease's sessions to another host. `None` while they move.
+    pub(super) fn carry(&mut self, key: u64, to: String) -> Option<Response> {
+        let vm = self.leases.of(key)?.to_owned();
+        if !self.sessions.values().any(|it| it.facts.vm == vm) {
+            let sessions = Vec::new();
+            return Some(Response::Moved { sessions });
+        }
+        let migrate = Migrate {
+            vm: Some(vm),
+            to: Some(to),
+            ..Migrate::default()
+        };
+        match self.order_migration(key, &migrate) {
+            Ok(()) => None,
+            Err(error) => Some(Response::Error { error }),
+        }
+    }
+
+    fn tell_to_leave(&mut self) {
+        let holders: Vec<(String, u64)> = self
+            .leases
+            .iter()
+            .filter(|(_, leased)| !leased.told)
+            .map(|(vm, leased)| (vm.clone(), leased.holder))
+            .collect();
+        for (vm, holder) in holders {
+            if let Some(leased) = self.leases.get_mut(&vm) {
+                leased.told = true;
+            }
+            let reason = "it drains".to_owned();
+            self.answer(holder, &Response::Leave { reason });
+        }
+    }
+
+    /// A connection is gone. The lease that it held is over.
+    pub(super) fn end_lease(&mut self, key: u64) {
+        let states = self.leases.of(key).and_then(|vm| self.states_of(vm));
+        let Some((vm, _)) = self.leases.leave(key) else {
+            return;
+        };
+        tracing::info!(vm, "a lease is over");
+        self.tenants.end_lease(&vm);
+        self.end_sessions_of(&vm);
+        if let Some(own) = states.map(|it| it.join(leases::node(&self.host.lease))) {
+            // The disk is shared, and may be slow.
+            std::thread::spawn(move || std::fs::remove_dir_all(own));
+        }
+    }
+
+    fn end_sessions_of(&mut self, vm: &str) {
+        let of_vm = self.sessions.iter().filter(|(_, it)| it.facts.vm == vm);
+        let of_vm: Vec<u64> = of_vm.map(|(session, _)| *session).collect();
+        for session in of_vm {
+            self.end_session(session);
+        }
+    }
+
+    /// Does what leases make due. When to look again.
+    pub(super) fn keep_leases(&mut self, now: Instant) -> Option<Instant> {
+        let looks = self.leases.look(now, &self.host.lease);
+        let writes = self.write_leased(now);
+        let ends = self.end_unclaimed(now);
+        [looks, writes, ends].into_iter().flatten().min()
+    }
+
+    /// Sessions of leases that no agent came for after this daemon's start.
+    fn end_unclaimed(&mut self, now: Instant) -> Option<Instant> {
+        let until = self.started + RETURN;
+        let sessions = self.sessions.values().map(|session| &session.facts.vm);
+        let unclaimed: Vec<String> = sessions
+            .filter(|vm| vm.starts_with(PREFIX) && self.leases.get(vm).is_none())
+            .cloned()
+            .collect();
+        if unclaimed.is_empty() {
+            return None;
+        }
+        if now < until {
+            return Some(until);
+        }
+        for vm in unclaimed {
+            let told = |worker: u64| self.workers.get(&worker).is_none_or(|it| it.told);
+            if self
+                .sessions
+                .values()
+                .any(|it| it.facts.vm == vm && !told(it.worker))
+            {
+                tracing::warn!(vm, "no agent claims the lease of a session");
+                self.end_sessions_of(&vm);
+            }
+        }
+        None
+    }
+
+    /// Has the sessions of leases written that are to be, and are not yet.
+    fn write_leased(&mut self, now: Instant) -> Option<Instant> {
+        let node = leases::node(&self.host.lease);
+        let mut orders = Vec::new();
+        let mut next = None;
+        for (session, it) in &self.sessions {
+            let vm = &it.facts.vm;
+            let Some(leased) = self.leases.get(vm).filter(|leased| leased.checkpoint > 0) else {
+                continue;
+            };
+            if self.checkpoints.contains_key(session) || it.arrives {
+                continue;
+            }
+            if leased.next_try > now {
+                next = Some(next.map_or(leased.next_try, |at: Instant| at.min(leased.next_try)));
+            } else if let Some(states) = self.states_of(vm) {
+                let directory = states.join(&node).join(session.to_string());
+                orders.push((*session, vm.clone(), directory, leased.checkpoint));
+            }
+        }
+        for (session, vm, directory, every) in orders {
+            // Only this host's user reads them.
+            let made = directory.parent().map_or(Ok(()), make);
+            let ordered = made.and_then(|()| {
+                self.order_checkpoint(NOBODY, session, &directory, false, Some(every))
+            });
+            if let Err(error) = ordered {
+                tracing::debug!(session, error, "a session is not written yet");
+            }
+            if let Some(leased) = self.leases.get_mut(&vm) {
+                leased.next_try = now + RETRY;
+                next = Some(next.map_or(leased.next_try, |at| at.min(leased.next_try)));
+            }
+        }
+        next
+    }
+}
+
+fn make(directory: &Path) -> Result<(), String> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700);
+    let made = builder.create(directory);
+    made.map_err(|error| format!("cannot make {}: {error}", directory.display()))
+}
+
+/// Is it HOST/SESSION in `own`?
+fn is_two_below(directory: &Path, own: &Path) -> bool {
+    let Ok(rest) = directory.strip_prefix(own) else {
+        return false;
+    };
+    let plain = |part| matches!(part, std::path::Component::Normal(_));
+    rest.components().count() == 2 && rest.components().all(plain)
+}

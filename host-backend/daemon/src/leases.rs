@@ -1,0 +1,400 @@
+//! The leases of this host, and what the site's engine says about them.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant, SystemTime};
+
+use paragpu_communicator_secure::Identity;
+use paragpu_config::host;
+use paragpu_control::lease::{Claim, PREFIX};
+use paragpu_pool::slurm;
+
+/// How often the engine is asked whether this host drains, while it has leases.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// What the engine grants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    /// The user.
+    pub uid: u32,
+    /// Bytes of device memory.
+    pub memory: u64,
+    /// Number of the GPU on this host.
+    pub gpu: u32,
+}
+
+/// A lease that stands.
+#[derive(Debug, Clone)]
+pub struct Leased {
+    /// Of the name in its certificates.
+    pub serial: u64,
+    /// The engine's job; `None` where there is no engine.
+    pub job: Option<u64>,
+    /// What it may have.
+    pub grant: Grant,
+    /// The connection that holds it.
+    pub holder: u64,
+    /// Seconds after which its sessions are written again and again; 0 for never.
+    pub checkpoint: u64,
+    /// Sessions that could not be written are tried again then.
+    pub next_try: Instant,
+    /// Its agent was told that the host drains.
+    pub told: bool,
+}
+
+/// What the engine answered.
+#[derive(Debug)]
+pub enum Verdict {
+    /// What a connection's claim may have.
+    Claim {
+        /// The connection.
+        holder: u64,
+        /// What was claimed.
+        claim: Box<Claim>,
+        /// What is granted, or one sentence.
+        grant: Result<Grant, String>,
+    },
+    /// Whether the host drains; nothing where the engine does not say.
+    Drains(Option<bool>),
+}
+
+/// All of them, by the VM's name.
+#[derive(Debug)]
+pub struct Leases {
+    standing: BTreeMap<String, Leased>,
+    /// Connections whose claims the engine looks at.
+    asking: Vec<u64>,
+    /// A byte in `woken` for each verdict.
+    verdicts: (Sender<Verdict>, Receiver<Verdict>),
+    wake: Arc<UnixStream>,
+    woken: UnixStream,
+    looks: bool,
+    next_look: Instant,
+}
+
+impl Leases {
+    /// None yet.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn new() -> std::io::Result<Self> {
+        let (wake, woken) = UnixStream::pair()?;
+        woken.set_nonblocking(true)?;
+        Ok(Self {
+            standing: BTreeMap::new(),
+            asking: Vec::new(),
+            verdicts: channel(),
+            wake: Arc::new(wake),
+            woken,
+            looks: false,
+            next_look: Instant::now(),
+        })
+    }
+
+    /// Readable when there are verdicts.
+    #[must_use]
+    pub fn woken(&self) -> &UnixStream {
+        &self.woken
+    }
+
+    /// What the engine has answered.
+    pub fn verdicts(&mut self) -> Vec<Verdict> {
+        let mut bytes = [0; 64];
+        while matches!((&self.woken).read(&mut bytes), Ok(count) if count > 0) {}
+        let verdicts: Vec<Verdict> = self.verdicts.1.try_iter().collect();
+        for verdict in &verdicts {
+            match verdict {
+                Verdict::Claim { holder, .. } => self.asking.retain(|other| other != holder),
+                Verdict::Drains(_) => {
+                    self.looks = false;
+                    self.next_look = Instant::now() + LOOK;
+                }
+            }
+        }
+        verdicts
+    }
+
+    /// Does the engine look at a claim of this connection?
+    #[must_use]
+    pub fn asks(&self, holder: u64) -> bool {
+        self.asking.contains(&holder)
+    }
+
+    /// Asks the engine, which may take a while.
+    fn ask(&self, question: impl FnOnce() -> Verdict + Send + 'static) {
+        let (sender, wake) = (self.verdicts.0.clone(), Arc::clone(&self.wake));
+        std::thread::spawn(move || {
+            if sender.send(question()).is_ok() {
+                // A full socket wakes as well.
+                let _ = (&*wake).write(&[1]);
+            }
+        });
+    }
+
+    /// Asks what the job of a claim may have.
+    pub fn ask_for(&mut self, holder: u64, claim: Claim, job: u64, node: String) {
+        self.asking.push(holder);
+        self.ask(move || Verdict::Claim {
+            holder,
+            claim: Box::new(claim),
+            grant: slurm::job(job, &node)
+                .map(|job| Grant {
+                    uid: job.uid,
+                    memory: job.memory,
+                    gpu: job.gpu,
+                })
+                .map_err(|error| error.to_string()),
+        });
+    }
+
+    /// Asks now and then whether the host drains. When to look again.
+    pub fn look(&mut self, now: Instant, lease: &host::Lease) -> Option<Instant> {
+        if lease.engine != host::Engine::Slurm || self.standing.is_empty() || self.looks {
+            return None;
+        }
+        if self.next_look <= now {
+            self.looks = true;
+            let node = node(lease);
+            self.ask(move || Verdict::Drains(slurm::drains(&node).ok()));
+            return None;
+        }
+        Some(self.next_look)
+    }
+
+    /// That of a VM.
+    #[must_use]
+    pub fn get(&self, vm: &str) -> Option<&Leased> {
+        self.standing.get(vm)
+    }
+
+    /// The same, to change.
+    pub fn get_mut(&mut self, vm: &str) -> Option<&mut Leased> {
+        self.standing.get_mut(vm)
+    }
+
+    /// All, by VM.
+    pub fn iter(&self) -> impl Iterator<Item = (&String, &Leased)> {
+        self.standing.iter()
+    }
+
+    /// The VM whose lease a connection holds.
+    #[must_use]
+    pub fn of(&self, holder: u64) -> Option<&str> {
+        let mut standing = self.standing.iter();
+        let found = standing.find(|(_, leased)| leased.holder == holder);
+        found.map(|(vm, _)| vm.as_str())
+    }
+
+    /// The VM's name for a claim, and its lease.
+    ///
+    /// # Errors
+    /// One sentence: the claim asks for what is not its own.
+    pub fn enter(
+        &mut self,
+        holder: u64,
+        claim: &Claim,
+        grant: Grant,
+    ) -> Result<(String, Leased), String> {
+        if self.of(holder).is_some() {
+            return Err("the agent has a lease already".into());
+        }
+        let taken = |leased: &Leased| leased.job.is_some() && leased.job == claim.job;
+        let own = claim.again.as_ref().map(|again| again.vm.as_str());
+        if let Some((vm, _)) = self.standing.iter().find(|(_, leased)| taken(leased)) {
+            return Err(format!("the job has the lease {vm} already"));
+        }
+        let (vm, serial) = match (&claim.again, claim.job) {
+            (Some(again), _) => {
+                check_owner(&again.vm, grant.uid)?;
+                (again.vm.clone(), again.serial)
+            }
+            (None, Some(job)) => (format!("{PREFIX}{}-{job}", grant.uid), random()?),
+            (None, None) => {
+                let serial = random()?;
+                (format!("{PREFIX}{}-s{:x}", grant.uid, serial >> 32), serial)
+            }
+        };
+        if self.standing.contains_key(&vm) {
+            return Err(match own {
+                Some(_) => format!("another agent holds the lease {vm}"),
+                None => format!("there is a lease {vm} of another host already"),
+            });
+        }
+        let leased = Leased {
+            serial,
+            job: claim.job,
+            grant,
+            holder,
+            checkpoint: claim.checkpoint,
+            next_try: Instant::now(),
+            told: false,
+        };
+        self.standing.insert(vm.clone(), leased.clone());
+        Ok((vm, leased))
+    }
+
+    /// A connection is gone, and its lease with it.
+    pub fn leave(&mut self, holder: u64) -> Option<(String, Leased)> {
+        let vm = self.of(holder)?.to_owned();
+        self.standing.remove_entry(&vm)
+    }
+
+    /// May a guest with this certificate come in?
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn admit(&self, identity: &Identity) -> Result<(), String> {
+        let serial = self.get(&identity.vm).map_or(0, |leased| leased.serial);
+        match (identity.lease, serial) {
+            (shown, standing) if shown == standing => Ok(()),
+            (0, _) => Err(format!("{} is a lease's name", identity.vm)),
+            (_, _) => Err("the lease that its certificate is for is over, or elsewhere".into()),
+        }
+    }
+
+    /// May a session of this VM come from another host?
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn admit_arrival(&self, vm: &str) -> Result<(), String> {
+        match vm.starts_with(PREFIX) && self.get(vm).is_none() {
+            true => Err(format!("this host has no lease {vm}")),
+            false => Ok(()),
+        }
+    }
+}
+
+/// A user goes on with leases of their own only.
+fn check_owner(vm: &str, uid: u32) -> Result<(), String> {
+    let own = format!("{PREFIX}{uid}-");
+    match vm.strip_prefix(&own) {
+        Some(rest) if rest.bytes().all(|byte| byte.is_ascii_alphanumeric()) => Ok(()),
+        _ => Err("the lease that it goes on with is another user's".into()),
+    }
+}
+
+fn random() -> Result<u64, String> {
+    let mut bytes = [0; 8];
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        // Zero is no lease's.
+        Ok(8) => Ok(u64::from_ne_bytes(bytes).max(1)),
+        _ => Err("the host has no randomness".into()),
+    }
+}
+
+/// This host's name in the engine.
+#[must_use]
+pub fn node(lease: &host::Lease) -> String {
+    if !lease.node.is_empty() {
+        return lease.node.clone();
+    }
+    let name = rustix::system::uname();
+    let name = name.nodename().to_string_lossy();
+    name.split('.').next().unwrap_or_default().to_owned()
+}
+
+/// Where the states of a lease's sessions are, of this host or all.
+#[must_use]
+pub fn directory(checkpoints: &Path, vm: &str, serial: u64) -> Option<PathBuf> {
+    let kept = !checkpoints.as_os_str().is_empty();
+    kept.then(|| checkpoints.join(format!("{vm}-{serial:016x}")))
+}
+
+/// The states of a lease's sessions, newest first.
+#[must_use]
+pub fn written(directory: &Path) -> Vec<PathBuf> {
+    let entries = |path: &Path| {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect::<Vec<PathBuf>>()
+    };
+    let mut states: Vec<(SystemTime, PathBuf)> = entries(directory)
+        .iter()
+        .flat_map(|host| entries(host))
+        .filter_map(|session| {
+            let state = session.join(paragpu_control::state::FILE);
+            let at = std::fs::metadata(state).and_then(|file| file.modified());
+            at.ok().map(|at| (at, session))
+        })
+        .collect();
+    states.sort();
+    states.into_iter().rev().map(|(_, path)| path).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paragpu_control::lease::Name;
+
+    fn claim(job: u64, again: Option<Name>) -> Claim {
+        Claim {
+            job: Some(job),
+            memory: 0,
+            gpu: 0,
+            key: String::new(),
+            again,
+            checkpoint: 0,
+        }
+    }
+
+    fn grant(uid: u32) -> Grant {
+        Grant {
+            uid,
+            memory: 1 << 30,
+            gpu: 0,
+        }
+    }
+
+    fn identity(vm: &str, lease: u64) -> Identity {
+        Identity {
+            vm: vm.into(),
+            memory: 0,
+            sessions: 0,
+            lease,
+            expires: 0,
+        }
+    }
+
+    #[test]
+    fn a_job_has_one_lease_and_a_certificate_ends_with_it() {
+        let mut leases = Leases::new().unwrap();
+        let (vm, leased) = leases.enter(1, &claim(7, None), grant(1000)).unwrap();
+        assert_eq!(vm, "lease-1000-7");
+        assert!(leases.enter(2, &claim(7, None), grant(1000)).is_err());
+        assert!(leases.enter(1, &claim(8, None), grant(1000)).is_err());
+        assert_eq!(leases.admit(&identity(&vm, leased.serial)), Ok(()));
+        assert!(leases.admit(&identity(&vm, leased.serial ^ 1)).is_err());
+        assert!(leases.admit(&identity(&vm, 0)).is_err());
+        assert_eq!(leases.admit(&identity("web1", 0)), Ok(()));
+        assert_eq!(leases.admit_arrival(&vm), Ok(()));
+        assert!(leases.leave(1).is_some());
+        assert!(leases.admit(&identity(&vm, leased.serial)).is_err());
+        assert!(leases.admit_arrival(&vm).is_err());
+        // The job's number may come again; its certificate does not.
+        let (_, other) = leases.enter(3, &claim(7, None), grant(1000)).unwrap();
+        assert_ne!(other.serial, leased.serial);
+    }
+
+    #[test]
+    fn a_lease_goes_on_for_its_user_alone() {
+        let mut leases = Leases::new().unwrap();
+        let again = |vm: &str| {
+            Some(Name {
+                vm: vm.into(),
+                serial: 5,
+            })
+        };
+        for vm in ["lease-100-7", "lease-1000", "web1", "lease-1000-../x", ""] {
+            let entered = leases.enter(1, &claim(9, again(vm)), grant(1000));
+            assert!(entered.is_err(), "{vm}");
+        }
+        let entered = leases.enter(1, &claim(9, again("lease-1000-7")), grant(1000));
+        assert_eq!(entered.unwrap().1.serial, 5);
+        let twice = leases.enter(2, &claim(10, again("lease-1000-7")), grant(1000));
+        assert!(twice.is_err());
+    }
+}

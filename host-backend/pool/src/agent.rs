@@ -1,0 +1,268 @@
+//! The body of a lease's job: claims the lease of the host's daemon and holds
+//! it until its user, its engine or its daemon ends it.
+
+use std::io::{Write, stdin, stdout};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use paragpu_control::admin::{Moved, Request, Response};
+use paragpu_control::json_lines;
+use paragpu_control::lease::{Claim, Name};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+
+use crate::Error;
+use crate::event;
+use crate::message::{FromAgent, ToAgent};
+use crate::slurm;
+
+/// How often each side says that it is there.
+pub(crate) const BEAT: Duration = Duration::from_secs(1);
+/// From the user's last word to the end of the lease. Longer than the holder
+/// waits for a host before it goes elsewhere.
+const SILENCE: Duration = Duration::from_secs(45);
+/// How long a daemon is waited for that is being restarted.
+const RESTART: Duration = Duration::from_secs(25);
+
+/// What an agent is started with.
+#[derive(Debug)]
+pub struct Options {
+    /// The daemon's lease socket.
+    pub socket: PathBuf,
+    /// The engine's job, by its number.
+    pub job: Option<u64>,
+    /// The host's name in the engine.
+    pub host: String,
+    /// The GPU, where there is no job.
+    pub gpu: u32,
+}
+
+enum Event {
+    User(Option<ToAgent>),
+    Daemon(Option<Response>),
+    Signal(i32),
+}
+
+struct Agent {
+    options: Options,
+    claim: Claim,
+    daemon: UnixStream,
+    events: Receiver<Event>,
+    sender: Sender<Event>,
+    /// The lease stands under this name.
+    name: Option<Name>,
+    asked: Option<Asked>,
+    heard: Instant,
+}
+
+/// How the search for a daemon ended.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    Back,
+    Released,
+}
+
+/// What the daemon has been asked and has not answered.
+#[derive(Debug, PartialEq, Eq)]
+enum Asked {
+    Carry,
+    Restore,
+}
+
+/// Holds a lease. Returns when it is over.
+///
+/// # Errors
+/// [`Error`]: there was none, or it ended before its user ended it.
+pub fn run(options: Options) -> Result<(), Error> {
+    let (sender, events) = channel();
+    event::lines(stdin(), sender.clone(), Event::User);
+    let signals = [SIGTERM, SIGINT, SIGUSR1];
+    event::signals(&signals, sender.clone(), Event::Signal).map_err(Error::Signals)?;
+    let Ok(Event::User(Some(ToAgent::Claim {
+        memory,
+        key,
+        again,
+        checkpoint,
+    }))) = events.recv()
+    else {
+        return Err(Error::NoLease("its user said nothing".into()));
+    };
+    let claim = Claim {
+        job: options.job,
+        memory,
+        gpu: options.gpu,
+        key,
+        again,
+        checkpoint,
+    };
+    let daemon = connect(&options.socket, &claim, &sender)?;
+    let job = options.job;
+    let agent = Agent {
+        options,
+        claim,
+        daemon,
+        events,
+        sender,
+        name: None,
+        asked: None,
+        heard: Instant::now(),
+    };
+    let outcome = agent.hold();
+    if let Err(error) = &outcome {
+        let reason = error.to_string();
+        let _ = say(&FromAgent::Over { reason });
+    }
+    if let (Err(Error::Alone), Some(job)) = (&outcome, job) {
+        slurm::end(job)?;
+    }
+    outcome
+}
+
+fn connect(socket: &Path, claim: &Claim, sender: &Sender<Event>) -> Result<UnixStream, Error> {
+    let failed = |source| Error::File {
+        path: socket.to_owned(),
+        source,
+    };
+    let daemon = UnixStream::connect(socket).map_err(failed)?;
+    let reader = daemon.try_clone().map_err(failed)?;
+    event::lines(reader, sender.clone(), Event::Daemon);
+    json_lines::write(&daemon, &Request::Claim(claim.clone()))
+        .map_err(|error| Error::NoLease(error.to_string()))?;
+    Ok(daemon)
+}
+
+/// Tells the user. Where nobody listens the lease has no user.
+fn say(message: &FromAgent) -> Result<(), Error> {
+    let text = json_lines::encode(message).map_err(|error| Error::NoLease(error.to_string()))?;
+    let mut out = stdout().lock();
+    out.write_all(&text)
+        .and_then(|()| out.flush())
+        .map_err(|_| Error::Alone)
+}
+
+impl Agent {
+    fn hold(mut self) -> Result<(), Error> {
+        loop {
+            match self.events.recv_timeout(BEAT) {
+                Ok(Event::User(None)) => return Err(Error::Alone),
+                Ok(Event::User(Some(ToAgent::Release {}))) => return Ok(()),
+                Ok(Event::User(Some(message))) => {
+                    self.heard = Instant::now();
+                    self.obey(message)?;
+                }
+                Ok(Event::Daemon(Some(response))) => self.pass_on(response)?,
+                Ok(Event::Daemon(None)) => {
+                    if self.come_back()? == Outcome::Released {
+                        return Ok(());
+                    }
+                }
+                Ok(Event::Signal(SIGUSR1)) => say(&FromAgent::Leave {
+                    reason: "the pool is being rebalanced".into(),
+                })?,
+                Ok(Event::Signal(_)) => {
+                    return Err(Error::NoLease("the engine ended it".into()));
+                }
+                Err(RecvTimeoutError::Timeout) => say(&FromAgent::Alive {})?,
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+            if self.heard.elapsed() > SILENCE {
+                return Err(Error::Alone);
+            }
+        }
+    }
+
+    fn obey(&mut self, message: ToAgent) -> Result<(), Error> {
+        let (request, asked) = match message {
+            ToAgent::Alive {} | ToAgent::Release {} => return Ok(()),
+            ToAgent::Claim { .. } => return Err(Error::NoLease("it is claimed twice".into())),
+            ToAgent::Carry { to } => (Request::Carry { to }, Asked::Carry),
+            ToAgent::Restore { directory } => (Request::Restore { directory }, Asked::Restore),
+        };
+        self.asked = Some(asked);
+        // One that is gone is found so by its reader.
+        let _ = json_lines::write(&self.daemon, &request);
+        Ok(())
+    }
+
+    fn pass_on(&mut self, response: Response) -> Result<(), Error> {
+        match response {
+            Response::Lease(lease) => {
+                self.name = Some(lease.name.clone());
+                let Options { host, .. } = &self.options;
+                say(&FromAgent::Lease {
+                    lease: Box::new(lease),
+                    host: host.clone(),
+                })
+            }
+            Response::Leave { reason } => say(&FromAgent::Leave { reason }),
+            Response::Progress { .. } => Ok(()),
+            Response::Error { error } => match self.asked.take() {
+                None => Err(Error::NoLease(error)),
+                Some(asked) => say(&answer(&asked, Some(error))),
+            },
+            Response::Moved { sessions } => {
+                self.asked = None;
+                let stayed = sessions.iter().find(|session| !session.moved);
+                let pauses = sessions.iter().map(|one| one.figures.longest_delay_ms);
+                say(&FromAgent::Carried {
+                    pause: pauses.fold(0.0, f64::max),
+                    error: stayed.map(why),
+                })
+            }
+            Response::Done(_) => match self.asked.take() {
+                Some(asked) => say(&answer(&asked, None)),
+                None => Ok(()),
+            },
+            _ => Err(Error::NoLease(
+                "the daemon's answer is not understood".into(),
+            )),
+        }
+    }
+
+    /// The daemon is gone. The next one gets the same claim.
+    fn come_back(&mut self) -> Result<Outcome, Error> {
+        let Some(name) = self.name.clone() else {
+            return Err(Error::NoLease("the host's daemon ended".into()));
+        };
+        if let Some(asked) = self.asked.take() {
+            say(&answer(&asked, Some("the host's daemon ended".into())))?;
+        }
+        self.claim.again = Some(name);
+        let deadline = Instant::now() + RESTART;
+        loop {
+            match connect(&self.options.socket, &self.claim, &self.sender) {
+                Ok(daemon) => {
+                    self.daemon = daemon;
+                    return Ok(Outcome::Back);
+                }
+                Err(error) if Instant::now() > deadline => return Err(error),
+                Err(_) => {}
+            }
+            match self.events.recv_timeout(BEAT) {
+                Ok(Event::User(None)) => return Err(Error::Alone),
+                Ok(Event::User(Some(ToAgent::Release {}))) => {
+                    return Ok(Outcome::Released);
+                }
+                Ok(Event::Signal(SIGTERM | SIGINT)) => {
+                    return Err(Error::NoLease("the engine ended it".into()));
+                }
+                Ok(Event::User(Some(_))) => self.heard = Instant::now(),
+                _ => {}
+            }
+            say(&FromAgent::Alive {})?;
+        }
+    }
+}
+
+fn why(moved: &Moved) -> String {
+    let unknown = || "a session stayed".to_owned();
+    moved.error.clone().unwrap_or_else(unknown)
+}
+
+fn answer(asked: &Asked, error: Option<String>) -> FromAgent {
+    match asked {
+        Asked::Carry => FromAgent::Carried { pause: 0.0, error },
+        Asked::Restore => FromAgent::Restored { error },
+    }
+}

@@ -1,0 +1,551 @@
+//! Holds a lease for a program, or for a VM: asks the pool for it, writes the
+//! files that lead to it, moves it when its host drains, and takes it up
+//! elsewhere when its host is lost.
+
+use std::collections::BTreeMap;
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use paragpu_communicator_secure::issue;
+use paragpu_control::json_lines;
+use paragpu_control::lease::{Lease, Name};
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::agent::BEAT;
+use crate::files::Files;
+use crate::message::{FromAgent, ToAgent};
+use crate::{Error, Pool, Want, event};
+
+/// Silence after which a host is looked at: one whose daemon is gone as well is
+/// lost.
+const SUSPECT: Duration = Duration::from_secs(5);
+/// Silence after which a host is lost. Programs look for it for 30 seconds.
+const LOST: Duration = Duration::from_secs(24);
+/// How long a host may take to accept a connection.
+const PROBE: Duration = Duration::from_millis(500);
+/// From a move that failed to the next attempt.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// What is wished for.
+#[derive(Debug)]
+pub struct Options {
+    /// What the lease is to have.
+    pub want: Want,
+    /// This very program.
+    pub paragpu: PathBuf,
+    /// Seconds after which the state of its sessions is written, again and
+    /// again; 0 for never.
+    pub checkpoint: u64,
+    /// Where the files are that lead to it.
+    pub directory: PathBuf,
+}
+
+enum Event {
+    Agent(u64, Option<FromAgent>),
+    Signal(i32),
+    Program(std::io::Result<ExitStatus>),
+}
+
+/// An agent, and the lease that it holds.
+struct Held {
+    agent: Child,
+    /// Closed, the agent ends.
+    words: Option<ChildStdin>,
+    lease: Option<(Lease, String)>,
+    heard: Instant,
+}
+
+/// What is done to the lease.
+///
+/// ```text
+///            Leave                 Lease                Carried
+///  Standing ───────► Leaving(new) ───────► Carrying(new) ───────► Standing
+///     │ host lost              Lease              all Restored
+///     └────────────► Losing(new) ───► Restoring(new) ───────────► Standing
+/// ```
+enum State {
+    /// It is where it is.
+    Standing,
+    /// An agent elsewhere claims it.
+    Leaving(u64),
+    /// Its sessions move to that agent's host.
+    Carrying(u64),
+    /// An agent elsewhere claims it, and its host is lost.
+    Losing(u64),
+    /// Its sessions are restored there; these directories are left.
+    Restoring(Vec<PathBuf>),
+}
+
+/// A lease that is held.
+struct Holder<'a> {
+    pool: &'a dyn Pool,
+    options: Options,
+    files: Files,
+    public: String,
+    events: Receiver<Event>,
+    sender: Sender<Event>,
+    agents: BTreeMap<u64, Held>,
+    next: u64,
+    /// The agent that holds it.
+    current: u64,
+    state: State,
+    /// It should leave its host, from then on.
+    leave: Option<Instant>,
+    /// Why it is over.
+    over: Option<String>,
+}
+
+/// Runs `program` with a lease; ends as the program does.
+///
+/// # Errors
+/// [`Error`]: there is no lease, or the program does not start.
+pub fn run(pool: &dyn Pool, options: Options, program: Command) -> Result<u8, Error> {
+    let mut holder = Holder::new(pool, options)?;
+    let name = program.get_program().to_string_lossy().into_owned();
+    let status = holder.start_program(program).and_then(|pid| {
+        let waited = holder.hold(Some(pid))?;
+        waited.transpose().map_err(|source| Error::Run {
+            program: name,
+            source,
+        })
+    });
+    holder.release();
+    let code = status?.map_or(1, |status| {
+        let signal = status.signal().map_or(1, |signal| 128 + signal);
+        status.code().unwrap_or(signal)
+    });
+    Ok(u8::try_from(code).unwrap_or(1))
+}
+
+/// Holds a lease until a signal ends it.
+///
+/// # Errors
+/// [`Error`]: there is no lease, or it is over.
+pub fn hold(pool: &dyn Pool, options: Options) -> Result<(), Error> {
+    let mut holder = Holder::new(pool, options)?;
+    let outcome = holder.hold(None);
+    holder.release();
+    match holder.over {
+        Some(reason) => Err(Error::NoLease(reason)),
+        None => outcome.map(drop),
+    }
+}
+
+impl<'a> Holder<'a> {
+    /// Waits for the lease.
+    fn new(pool: &'a dyn Pool, options: Options) -> Result<Self, Error> {
+        let (sender, events) = channel();
+        let signals = [SIGTERM, SIGINT, SIGHUP];
+        event::signals(&signals, sender.clone(), Event::Signal).map_err(Error::Signals)?;
+        let (private, public) = issue::key()?;
+        let files = Files::new(options.directory.clone(), &private)?;
+        let mut holder = Self {
+            pool,
+            options,
+            files,
+            public,
+            events,
+            sender,
+            agents: BTreeMap::new(),
+            next: 0,
+            current: 0,
+            state: State::Standing,
+            leave: None,
+            over: None,
+        };
+        holder.current = holder.start_agent(None, Vec::new())?;
+        while holder.lease().is_none() {
+            match holder.events.recv() {
+                Ok(Event::Agent(agent, message)) => holder.hear(agent, message)?,
+                Ok(Event::Signal(_)) => holder.over = Some("it was interrupted".into()),
+                Ok(Event::Program(_)) | Err(_) => {}
+            }
+            if let Some(reason) = holder.over.take() {
+                holder.release();
+                return Err(Error::NoLease(reason));
+            }
+        }
+        holder.lead()?;
+        Ok(holder)
+    }
+
+    fn lease(&self) -> Option<&(Lease, String)> {
+        self.agents.get(&self.current)?.lease.as_ref()
+    }
+
+    /// Programs find the lease where it is now.
+    fn lead(&self) -> Result<(), Error> {
+        let Some((lease, host)) = self.lease() else {
+            return Ok(());
+        };
+        self.files.lead_to(lease)?;
+        eprintln!(
+            "paragpu: {} of GPU {} of {host} as {}",
+            paragpu_config::Size(lease.memory),
+            lease.gpu,
+            lease.name.vm
+        );
+        Ok(())
+    }
+
+    fn start_agent(&mut self, again: Option<Name>, not_on: Vec<String>) -> Result<u64, Error> {
+        let want = Want {
+            not_on,
+            ..self.options.want.clone()
+        };
+        let mut command = self.pool.agent(&want, &self.options.paragpu)?;
+        let mut agent = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|source| Error::Run {
+                program: command.get_program().to_string_lossy().into_owned(),
+                source,
+            })?;
+        let number = self.next;
+        self.next += 1;
+        if let Some(output) = agent.stdout.take() {
+            event::lines(output, self.sender.clone(), move |message| {
+                Event::Agent(number, message)
+            });
+        }
+        let held = Held {
+            words: agent.stdin.take(),
+            agent,
+            lease: None,
+            heard: Instant::now(),
+        };
+        self.agents.insert(number, held);
+        let claim = ToAgent::Claim {
+            memory: want.memory,
+            key: self.public.clone(),
+            again,
+            checkpoint: self.options.checkpoint,
+        };
+        self.tell(number, &claim);
+        Ok(number)
+    }
+
+    /// An agent that does not listen is found by its silence.
+    fn tell(&self, agent: u64, message: &ToAgent) {
+        let words = self.agents.get(&agent).and_then(|held| held.words.as_ref());
+        if let Some(words) = words {
+            let _ = json_lines::write(words, message);
+        }
+    }
+
+    fn start_program(&self, mut program: Command) -> Result<Pid, Error> {
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if text == "PARAGPU_COMMUNICATOR" || text.starts_with("PARAGPU_TCP_") {
+                program.env_remove(&name);
+            }
+        }
+        let name = program.get_program().to_string_lossy().into_owned();
+        let failed = |source| Error::Run {
+            program: name,
+            source,
+        };
+        let mut child = program
+            .env("PARAGPU_CONFIG", self.files.configuration())
+            .spawn()
+            .map_err(failed)?;
+        let pid = Pid::from_child(&child);
+        let sender = self.sender.clone();
+        std::thread::spawn(move || sender.send(Event::Program(child.wait())));
+        Ok(pid)
+    }
+
+    /// Until the program ends; without one, until a signal comes or the lease
+    /// is over. How the program ended.
+    fn hold(&mut self, program: Option<Pid>) -> Result<Option<std::io::Result<ExitStatus>>, Error> {
+        let mut beat = Instant::now();
+        loop {
+            match self.events.recv_timeout(BEAT) {
+                Ok(Event::Program(status)) => return Ok(Some(status)),
+                Ok(Event::Signal(number)) => match (program, Signal::from_named_raw(number)) {
+                    (Some(pid), Some(signal)) => {
+                        let _ = kill_process(pid, signal);
+                    }
+                    _ => return Ok(None),
+                },
+                Ok(Event::Agent(agent, message)) => self.hear(agent, message)?,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+            }
+            if program.is_none() && self.over.is_some() {
+                return Ok(None);
+            }
+            if beat.elapsed() >= BEAT {
+                beat = Instant::now();
+                self.beat()?;
+            }
+        }
+    }
+
+    /// Says that it is there, and looks whether the host is.
+    fn beat(&mut self) -> Result<(), Error> {
+        for agent in self.agents.keys() {
+            self.tell(*agent, &ToAgent::Alive {});
+        }
+        if self.over.is_some() {
+            return Ok(());
+        }
+        if matches!(self.state, State::Standing) && self.is_lost() {
+            return self.lose();
+        }
+        if matches!(self.state, State::Standing)
+            && self.leave.is_some_and(|at| at <= Instant::now())
+        {
+            self.leave();
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, agent: u64, message: Option<FromAgent>) -> Result<(), Error> {
+        let Some(held) = self.agents.get_mut(&agent) else {
+            return Ok(());
+        };
+        held.heard = Instant::now();
+        match message {
+            Some(FromAgent::Alive {}) => {}
+            Some(FromAgent::Lease { lease, host }) => {
+                held.lease = Some((*lease, host));
+                self.claimed(agent)?;
+            }
+            Some(FromAgent::Leave { reason }) if agent == self.current => {
+                eprintln!("paragpu: the lease leaves its host: {reason}");
+                self.leave.get_or_insert_with(Instant::now);
+                if matches!(self.state, State::Standing) {
+                    self.leave();
+                }
+            }
+            Some(FromAgent::Carried { pause, error }) if agent == self.current => {
+                self.carried(pause, error)?;
+            }
+            Some(FromAgent::Restored { error }) if agent == self.current => {
+                self.restored(error);
+            }
+            Some(FromAgent::Over { reason }) => self.failed(agent, reason),
+            Some(_) => {}
+            // An agent that is ended says so first. Its host may be lost.
+            None if agent == self.current && self.may_be_lost() => self.lose()?,
+            None => self.failed(agent, "its agent ended".into()),
+        }
+        Ok(())
+    }
+
+    /// An agent has its lease.
+    fn claimed(&mut self, agent: u64) -> Result<(), Error> {
+        match self.state {
+            State::Leaving(new) if new == agent => {
+                let arrivals = self.agents.get(&agent).and_then(|held| {
+                    let (lease, _) = held.lease.as_ref()?;
+                    lease.arrivals.clone()
+                });
+                let Some(to) = arrivals else {
+                    self.failed(agent, "its host takes no sessions of others".into());
+                    return Ok(());
+                };
+                self.tell(self.current, &ToAgent::Carry { to });
+                self.state = State::Carrying(agent);
+            }
+            State::Losing(new) if new == agent => {
+                self.drop_agent(self.current);
+                self.current = agent;
+                let written = self.lease().map(|(lease, _)| lease.written.clone());
+                // The newest last, where it is taken from.
+                let left = written.unwrap_or_default().into_iter().rev().collect();
+                self.state = State::Restoring(left);
+                self.restore();
+                self.lead()?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Looks for another host.
+    fn leave(&mut self) {
+        let Some((lease, host)) = self.lease() else {
+            return;
+        };
+        let (name, host) = (lease.name.clone(), host.clone());
+        match self.start_agent(Some(name), vec![host]) {
+            Ok(new) => self.state = State::Leaving(new),
+            Err(error) => self.stays(&error.to_string()),
+        }
+    }
+
+    /// The sessions are at the new host, or stayed.
+    fn carried(&mut self, pause: f64, error: Option<String>) -> Result<(), Error> {
+        let State::Carrying(new) = self.state else {
+            return Ok(());
+        };
+        if let Some(error) = error {
+            self.drop_agent(new);
+            self.stays(&error);
+            return Ok(());
+        }
+        let old = std::mem::replace(&mut self.current, new);
+        self.state = State::Standing;
+        self.leave = None;
+        self.lead()?;
+        eprintln!("paragpu: the lease moved; its programs were delayed for {pause:.1} ms at most");
+        self.drop_agent(old);
+        Ok(())
+    }
+
+    fn stays(&mut self, why: &str) {
+        eprintln!("paragpu: the lease stays where it is for now: {why}");
+        self.state = State::Standing;
+        self.leave = Some(Instant::now() + AGAIN);
+    }
+
+    /// Is the host gone, and not only out of reach for a while?
+    fn is_lost(&self) -> bool {
+        let Some(held) = self.agents.get(&self.current) else {
+            return false;
+        };
+        let silence = held.heard.elapsed();
+        let Some((lease, _)) = &held.lease else {
+            return false;
+        };
+        silence > LOST || (silence > SUSPECT && refuses(&lease.address))
+    }
+
+    /// An agent ended without a word: is its host there?
+    fn may_be_lost(&self) -> bool {
+        let standing = matches!(self.state, State::Standing) && self.over.is_none();
+        standing
+            && self
+                .lease()
+                .is_some_and(|(lease, _)| !accepts(&lease.address))
+    }
+
+    fn lose(&mut self) -> Result<(), Error> {
+        let Some((lease, host)) = self.lease() else {
+            return Ok(());
+        };
+        eprintln!("paragpu: {host} is lost");
+        if self.options.checkpoint == 0 {
+            self.over = Some(format!("{host} is lost, and its sessions were not written"));
+            return Ok(());
+        }
+        let (name, host) = (lease.name.clone(), host.clone());
+        match self.start_agent(Some(name), vec![host]) {
+            Ok(new) => self.state = State::Losing(new),
+            Err(error) => self.over = Some(error.to_string()),
+        }
+        Ok(())
+    }
+
+    /// Takes up the next session that was written.
+    fn restore(&mut self) {
+        let State::Restoring(left) = &mut self.state else {
+            return;
+        };
+        match left.pop() {
+            Some(directory) => self.tell(self.current, &ToAgent::Restore { directory }),
+            None => self.state = State::Standing,
+        }
+    }
+
+    fn restored(&mut self, error: Option<String>) {
+        if let Some(error) = error {
+            eprintln!("paragpu: a session is not restored: {error}");
+        }
+        self.restore();
+    }
+
+    /// An agent has no lease any more.
+    fn failed(&mut self, agent: u64, reason: String) {
+        match self.state {
+            State::Leaving(new) | State::Carrying(new) if new == agent => {
+                self.drop_agent(agent);
+                self.stays(&reason);
+            }
+            State::Losing(new) if new == agent => {
+                self.drop_agent(agent);
+                self.over.get_or_insert(reason);
+            }
+            _ if agent == self.current => {
+                let had = self.lease().is_some();
+                if had && self.over.is_none() {
+                    eprintln!("paragpu: the lease is over: {reason}");
+                }
+                self.over.get_or_insert(reason);
+                self.drop_agent(agent);
+            }
+            _ => self.drop_agent(agent),
+        }
+    }
+
+    /// Ends an agent, and its lease with it.
+    fn drop_agent(&mut self, agent: u64) {
+        self.tell(agent, &ToAgent::Release {});
+        if let Some(mut held) = self.agents.remove(&agent) {
+            held.words = None;
+            // An engine that cannot reach the host waits for it for a while.
+            std::thread::spawn(move || {
+                let patience = Instant::now() + 2 * BEAT;
+                while Instant::now() < patience {
+                    if let Ok(Some(_)) | Err(_) = held.agent.try_wait() {
+                        return;
+                    }
+                    std::thread::sleep(BEAT / 20);
+                }
+                let _ = kill_process(Pid::from_child(&held.agent), Signal::TERM);
+                let _ = held.agent.wait();
+            });
+        }
+    }
+
+    /// Ends the lease, and waits for its agents.
+    fn release(&mut self) {
+        for agent in self.agents.keys() {
+            self.tell(*agent, &ToAgent::Release {});
+        }
+        for held in self.agents.values_mut() {
+            held.words = None;
+        }
+        let patience = Instant::now() + 3 * BEAT;
+        for held in self.agents.values_mut() {
+            while let Ok(None) = held.agent.try_wait() {
+                if Instant::now() > patience {
+                    let _ = kill_process(Pid::from_child(&held.agent), Signal::TERM);
+                    let _ = held.agent.wait();
+                    break;
+                }
+                std::thread::sleep(BEAT / 100);
+            }
+        }
+        self.agents.clear();
+    }
+}
+
+/// Does a daemon listen at `address`?
+fn accepts(address: &str) -> bool {
+    let Ok(mut addresses) = address.to_socket_addrs() else {
+        return false;
+    };
+    addresses.any(|address| TcpStream::connect_timeout(&address, PROBE).is_ok())
+}
+
+/// Does the machine at `address` answer that nobody listens there?
+fn refuses(address: &str) -> bool {
+    let Ok(addresses) = address.to_socket_addrs() else {
+        return false;
+    };
+    let mut addresses = addresses.peekable();
+    addresses.peek().is_some()
+        && addresses.all(|address| {
+            let connected = TcpStream::connect_timeout(&address, PROBE);
+            connected.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+        })
+}

@@ -1,0 +1,303 @@
+//! Slurm, through its commands: what a job may have, which nodes drain, and how
+//! a lease is asked for.
+//!
+//! A lease is a job with shards (`gres/shard`, one a GiB), and its body is the
+//! agent. The commands' text is read and not their JSON, whose schema changes
+//! by release.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::{Error, Pool, Want};
+
+/// The name of leases' jobs.
+const NAME: &str = "paragpu";
+
+/// Bytes of a shard.
+pub const SHARD: u64 = 1 << 30;
+
+/// What a job of a lease may have on one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job {
+    /// Its user.
+    pub uid: u32,
+    /// Bytes of device memory: its shards.
+    pub memory: u64,
+    /// Number of the GPU that has them.
+    pub gpu: u32,
+}
+
+/// What Slurm says that job `number` may have on `node`.
+///
+/// # Errors
+/// [`Error`]: it does not run there, or has no shards of one GPU.
+pub fn job(number: u64, node: &str) -> Result<Job, Error> {
+    let number = number.to_string();
+    read_job(
+        &ask("scontrol", &["-o", "-d", "show", "job", &number])?,
+        node,
+    )
+}
+
+/// Does Slurm give no more jobs to `node`, and wait for those that it has?
+///
+/// # Errors
+/// [`Error`].
+pub fn drains(node: &str) -> Result<bool, Error> {
+    let text = ask("scontrol", &["-o", "show", "node", node])?;
+    Ok(field(&text, "State").is_some_and(|state| state.contains("DRAIN")))
+}
+
+/// Runs a command of Slurm's to its end.
+fn ask(program: &'static str, arguments: &[&str]) -> Result<String, Error> {
+    let output = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|source| Error::Start { program, source })?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            Err(Error::Engine(said.trim().to_owned()))
+        }
+    }
+}
+
+/// The value of `KEY=VALUE` in one of scontrol's lines.
+fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    fields(text).find_map(|(name, value)| (name == key).then_some(value))
+}
+
+fn fields(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.split_whitespace()
+        .filter_map(|word| word.split_once('='))
+}
+
+fn read_job(text: &str, node: &str) -> Result<Job, Error> {
+    let unfit = |what: &str| Error::Engine(format!("the job {what}"));
+    if field(text, "JobState") != Some("RUNNING") {
+        return Err(unfit("does not run"));
+    }
+    // root(0)
+    let uid = field(text, "UserId")
+        .and_then(|user| user.rsplit_once('(')?.1.strip_suffix(')')?.parse().ok())
+        .ok_or_else(|| unfit("has no user"))?;
+    // The part of each node: `Nodes=gpua CPU_IDs=0 Mem=10 GRES=shard:20(IDX:1)`.
+    let mut parts = fields(text).skip_while(|part| *part != ("Nodes", node));
+    let here = parts.next().is_some();
+    let gres = parts.find(|(name, _)| *name == "GRES");
+    let (shards, gpu) = gres
+        .filter(|_| here)
+        .and_then(|(_, gres)| shards(gres))
+        .ok_or_else(|| unfit(&format!("has no shards of one GPU on {node}")))?;
+    Ok(Job {
+        uid,
+        memory: shards.saturating_mul(SHARD),
+        gpu,
+    })
+}
+
+/// How many of `gpu:h200:1(IDX:0),shard:h200:20(IDX:1)` are shards, and whose.
+fn shards(gres: &str) -> Option<(u64, u32)> {
+    let (_, shard) = gres.split_once("shard:")?;
+    let (count, rest) = shard.split_once("(IDX:")?;
+    let count = count.rsplit(':').next()?.parse().ok()?;
+    let (gpu, _) = rest.split_once(')')?;
+    Some((count, gpu.parse().ok()?))
+}
+
+/// Leases as jobs of Slurm.
+#[derive(Debug, Default)]
+pub struct Slurm;
+
+impl Slurm {
+    /// Is this process in a job that has shards of this very host?
+    fn inside() -> bool {
+        std::env::var_os("SLURM_SHARDS_ON_NODE").is_some()
+            && std::env::var_os("SLURM_JOB_ID").is_some()
+    }
+}
+
+impl Pool for Slurm {
+    fn agent(&self, want: &Want, paragpu: &Path) -> Result<Command, Error> {
+        let mut srun = if Self::inside() && want.not_on.is_empty() {
+            Command::new(paragpu)
+        } else {
+            let mut srun = Command::new("srun");
+            // A lease is a job of its own, also where it is asked for in one.
+            for (name, _) in std::env::vars_os() {
+                let text = name.to_string_lossy();
+                if text.starts_with("SLURM_") && text != "SLURM_CONF" {
+                    srun.env_remove(&name);
+                }
+            }
+            let shards = want.memory.div_ceil(SHARD).max(1);
+            srun.args(["--quiet", "--unbuffered", "--ntasks=1", "--cpus-per-task=1"])
+                .args(["--mem=10", "--kill-on-bad-exit=1"])
+                .arg(format!("--job-name={NAME}"))
+                .arg(format!("--gres=shard:{shards}"));
+            if !want.not_on.is_empty() {
+                srun.arg(format!("--exclude={}", want.not_on.join(",")));
+            }
+            if !want.engine.is_empty() {
+                srun.args(&want.engine);
+            }
+            // What the client's node has in its environment is not the agent's.
+            srun.arg("--export=NONE").arg(paragpu);
+            srun
+        };
+        srun.args(["pool", "agent", "--engine", "slurm"]);
+        Ok(srun)
+    }
+}
+
+/// A node that has shards.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Node {
+    /// Shards that it has.
+    pub shards: u64,
+    /// Shards of jobs.
+    pub used: u64,
+    /// It takes jobs.
+    pub takes: bool,
+}
+
+/// The nodes that have shards, by name.
+///
+/// # Errors
+/// [`Error`].
+pub fn nodes() -> Result<BTreeMap<String, Node>, Error> {
+    let text = ask("scontrol", &["-o", "show", "node"])?;
+    let mut nodes: BTreeMap<String, Node> = text.lines().filter_map(read_node).collect();
+    // Slurm 22.05 counts shards in use wrongly there (GresUsed).
+    for job in jobs()? {
+        if let Some(node) = nodes.get_mut(&job.node) {
+            node.used = node.used.saturating_add(job.shards);
+        }
+    }
+    Ok(nodes)
+}
+
+fn read_node(line: &str) -> Option<(String, Node)> {
+    let name = field(line, "NodeName")?.to_owned();
+    let shards = count(field(line, "Gres")?)?;
+    let state = field(line, "State")?;
+    let takes = ["DRAIN", "DOWN", "FAIL", "MAINT", "*"]
+        .iter()
+        .all(|bad| !state.contains(bad));
+    let node = Node {
+        shards,
+        used: 0,
+        takes,
+    };
+    Some((name, node))
+}
+
+/// How many shards there are in `gpu:h200:2(S:0),shard:h200:282(S:0)`.
+fn count(gres: &str) -> Option<u64> {
+    let (_, shard) = gres.split_once("shard:")?;
+    let end = shard.find(['(', ',']).unwrap_or(shard.len());
+    shard.get(..end)?.rsplit(':').next()?.parse().ok()
+}
+
+/// A job that has shards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Running {
+    /// Its number.
+    pub job: u64,
+    /// Its node.
+    pub node: String,
+    /// Its shards.
+    pub shards: u64,
+    /// It is a lease.
+    pub lease: bool,
+}
+
+/// The running jobs that have shards.
+///
+/// # Errors
+/// [`Error`].
+pub fn jobs() -> Result<Vec<Running>, Error> {
+    let wish = ["-h", "-t", "R", "-o", "%i %N %b %j"];
+    Ok(ask("squeue", &wish)?.lines().filter_map(running).collect())
+}
+
+fn running(line: &str) -> Option<Running> {
+    let mut words = line.split_whitespace();
+    let job = words.next()?.parse().ok()?;
+    let node = words.next()?.to_owned();
+    let (_, shards) = words.next()?.split_once("shard:")?;
+    let shards = shards.rsplit(':').next()?.parse().ok()?;
+    Some(Running {
+        job,
+        node,
+        shards,
+        lease: words.next() == Some(NAME),
+    })
+}
+
+/// Ends a job whose srun is gone: a job that srun began stays when only its
+/// step ends.
+///
+/// # Errors
+/// [`Error`].
+pub fn end(job: u64) -> Result<(), Error> {
+    ask("scancel", &["--quiet", &job.to_string()]).map(drop)
+}
+
+/// Asks the user of a lease to move it, by a signal to its agent.
+///
+/// # Errors
+/// [`Error`].
+pub fn ask_to_leave(job: u64) -> Result<(), Error> {
+    ask("scancel", &["-s", "USR1", &job.to_string()]).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JOB: &str = "JobId=1 JobName=paragpu UserId=alice(1000) GroupId=a(1000) \
+        JobState=RUNNING NodeList=gpua NumNodes=1 JOB_GRES=shard:20   Nodes=gpua CPU_IDs=31 \
+        Mem=10 GRES=shard:20(IDX:1) MinCPUsNode=1 TresPerNode=gres:shard:20";
+
+    #[test]
+    fn a_job_has_its_shards_on_its_node_alone() {
+        let read = read_job(JOB, "gpua").unwrap();
+        let expected = Job {
+            uid: 1000,
+            memory: 20 << 30,
+            gpu: 1,
+        };
+        assert_eq!(read, expected);
+        assert!(read_job(JOB, "gpub").is_err());
+        assert!(read_job(&JOB.replace("RUNNING", "COMPLETED"), "gpua").is_err());
+        assert!(read_job(&JOB.replace("IDX:1", "IDX:0-1"), "gpua").is_err());
+        assert!(read_job(&JOB.replace("shard:20(", "gpu:1("), "gpua").is_err());
+        assert!(read_job("", "gpua").is_err());
+    }
+
+    #[test]
+    fn nodes_and_leases_are_read() {
+        let line = "NodeName=gpua Arch=x86_64 Gres=gpu:h200:2,shard:h200:282 \
+            State=MIXED+DRAIN ";
+        let node = Node {
+            shards: 282,
+            used: 0,
+            takes: false,
+        };
+        assert_eq!(read_node(line), Some(("gpua".into(), node)));
+        assert_eq!(read_node("NodeName=ctl Gres=(null) State=IDLE"), None);
+        let lease = Running {
+            job: 7,
+            node: "gpub".into(),
+            shards: 3,
+            lease: true,
+        };
+        assert_eq!(running("7 gpub gres:shard:3 paragpu"), Some(lease));
+        assert_eq!(running("8 gpub gres:gpu:1 train"), None);
+        assert!(running("8 gpub gres:shard:h200:2 train").is_some_and(|it| !it.lease));
+    }
+}

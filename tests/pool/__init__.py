@@ -1,0 +1,1 @@
+"""A pool of GPU hosts under Slurm, in network namespaces of its own."""

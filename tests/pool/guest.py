@@ -1,0 +1,42 @@
+"""A program of a lease, through libcuda.so.1.
+
+usage: guest.py MODE
+  run    adds numbers in rounds, and compares them: prints "round N" after each
+  step   a round for each line of input
+  take BYTES   allocates so much: prints "took", or "refused"
+Exit status: 0 fine, 1 a wrong number, 3 a CUDA error.
+"""
+
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "end_to_end"))
+# pylint: disable=wrong-import-position
+from guest_program import CudaError, Guest, advances, say
+
+
+def main():
+    """Does what the command line says."""
+    mode = sys.argv[1]
+    guest = Guest()
+    if mode == "take":
+        try:
+            guest.allocate(int(sys.argv[2]))
+            say("took")
+        except CudaError as error:
+            say("refused" if error.code == 2 else f"failed with {error}")
+        return
+    rounds = advances(guest)
+    if mode == "run":
+        for done in rounds:
+            say(f"round {done}")
+    for _ in sys.stdin:
+        say(f"round {next(rounds)}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except CudaError as error:
+        print(error, flush=True)
+        sys.exit(3)
