@@ -4,6 +4,7 @@
 mod admit;
 mod checkpoints;
 mod consoles;
+mod exchange;
 mod migrations;
 mod orders;
 mod placing;
