@@ -67,6 +67,7 @@ mod tests;
 mod texture;
 mod tokens;
 pub mod transfer;
+mod utilization;
 mod watch;
 
 pub use error::End;

@@ -27,7 +27,7 @@ pub mod counters;
 pub mod exchange;
 pub mod files;
 pub mod frame;
-pub mod line;
+pub mod json_lines;
 pub mod socket;
 pub mod spawn;
 pub mod state;

@@ -128,7 +128,8 @@ pub(crate) unsafe fn cuMemPoolExportToShareableHandle(
     let name = SharedName::bare(Kind::Pool, number | u64::from(ordinal));
     let descriptor = shared_handle::carrying(&name.to_bytes());
     let descriptor = descriptor.map_err(|_| Status::OPERATING_SYSTEM)?;
-    put(place.cast::<c_int>(), descriptor.into_raw_fd())
+    // SAFETY: `place` is null or writable, as the caller promises.
+    unsafe { put(place.cast::<c_int>(), descriptor.into_raw_fd()) }
 }
 
 pub(crate) fn cuMemPoolImportFromShareableHandle(
@@ -167,7 +168,8 @@ pub(crate) unsafe fn cuMemPoolExportPointer(place: *mut c_void, address: CUdevic
     let number = pool::shared_of(address).ok_or(Status::INVALID_VALUE)?;
     let shared = session.virtual_memory().shared();
     let name = shared.offer(address, Kind::OfPool, number)?;
-    put(place.cast::<[u8; HANDLE]>(), name.to_bytes())
+    // SAFETY: `place` is null or writable for so many bytes, as the caller promises.
+    unsafe { put(place.cast::<[u8; HANDLE]>(), name.to_bytes()) }
 }
 
 pub(crate) unsafe fn cuMemPoolImportPointer(
@@ -177,7 +179,8 @@ pub(crate) unsafe fn cuMemPoolImportPointer(
 ) -> Result {
     place.present()?;
     place.put(0)?;
-    let bytes = get(data.cast_const().cast::<[u8; HANDLE]>())?;
+    // SAFETY: null or readable for so many bytes, as the caller promises.
+    let bytes = unsafe { get(data.cast_const().cast::<[u8; HANDLE]>()) }?;
     let (imported, ordinal) = with_pool(pool, |pool| Ok((pool.imports(), pool.ordinal())))?;
     let name = SharedName::from_bytes(bytes, Kind::OfPool)?;
     if imported != Some(name.note) {

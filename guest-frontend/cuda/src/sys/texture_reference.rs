@@ -94,7 +94,8 @@ pub(crate) unsafe fn cuTexRefSetAddress_v2(
         Ok(())
     })?;
     // All device memory is aligned for textures.
-    put_if(offset, 0);
+    // SAFETY: null or writable, as the caller promises.
+    unsafe { put_if(offset, 0) };
     Ok(())
 }
 
@@ -161,7 +162,8 @@ pub(crate) fn cuTexRefSetMipmapLevelClamp(named: CUtexref, least: f32, most: f32
 
 pub(crate) unsafe fn cuTexRefSetBorderColor(named: CUtexref, color: *mut f32) -> Result {
     // Four components.
-    let color = *get(color.cast_const().cast::<[f32; 4]>())?;
+    // SAFETY: null or readable for so many, as the caller promises.
+    let color = *unsafe { get(color.cast_const().cast::<[f32; 4]>()) }?;
     with(named, |it| {
         it.border = color;
         Ok(())
@@ -244,5 +246,6 @@ pub(crate) fn cuTexRefGetMipmapLevelClamp(
 
 pub(crate) unsafe fn cuTexRefGetBorderColor(place: *mut f32, named: CUtexref) -> Result {
     let color = with(named, |it| Ok(it.border))?;
-    super::put(place.cast::<[f32; 4]>(), color)
+    // SAFETY: null or writable for so many, as the caller promises.
+    unsafe { super::put(place.cast::<[f32; 4]>(), color) }
 }

@@ -8,6 +8,7 @@ mod objects;
 mod pages;
 mod pinned;
 mod sharing;
+mod signals;
 mod stream_memory;
 mod waiting;
 mod wire;
