@@ -41,6 +41,9 @@ CALLS = {
     0x010A: ("ShadowPatch", [("address", "u64"), ("runs", "Bytes")], ""),
     0x010B: ("MemAlias", [("address", "u64"), ("size", "u64"), ("memory", "u64"), ("access", "u32")], ""),
     0x010C: ("MemAliasEnd", [("address", "u64")], ""),
+    0x010D: ("MemOffer", [("address", "u64")], "MemoryOffer"),
+    0x010E: ("MemTake", [("address", "u64"), ("size", "u64"), ("token", "u8x16")], ""),
+    0x010F: ("MemLeave", [("address", "u64")], ""),
     0x0201: ("CopyToDevice", [("destination", "u64"), ("stream", "u64"), ("data", "Bytes")], ""),
     0x0202: ("CopyFromDevice", [("source", "u64"), ("size", "u64"), ("stream", "u64")], ""),
     0x0203: (
@@ -172,6 +175,7 @@ RECORDS = {
     "DeviceAnswer": [("code", "u32"), ("values", "u64x5"), ("text", "Text")],
     "DeviceUsage": [("limit", "u64"), ("used", "u64"), ("time", "u64"), ("processes", "Bytes")],
     "MemoryInfo": [("free", "u64"), ("total", "u64")],
+    "MemoryOffer": [("base", "u64"), ("size", "u64"), ("token", "u8x16")],
     "GlobalInfo": [("address", "u64"), ("size", "u64")],
     "FunctionNames": [("total", "u32"), ("names", "Bytes")],
     "LinkInput": [("kind", "u32"), ("name", "Text"), ("options", "Bytes"), ("hash", "u8x32")],

@@ -43,23 +43,20 @@ impl Events {
     /// cuEventCreate.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for unknown flags, `NOT_SUPPORTED` for an event of
-    /// several processes.
+    /// `INVALID_VALUE` for unknown flags, and for an event of several processes
+    /// that has a time.
     pub fn create(&self, flags: u32) -> Result<Arc<Event>> {
         if flags & !(BLOCKING_SYNC | DISABLE_TIMING | INTERPROCESS) != 0 {
             return Err(Status::INVALID_VALUE);
         }
-        if flags & INTERPROCESS != 0 {
-            return Err(if flags & DISABLE_TIMING == 0 {
-                Status::INVALID_VALUE
-            } else {
-                Status::NOT_SUPPORTED
-            });
+        if flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0 {
+            return Err(Status::INVALID_VALUE);
         }
         let handle = EventHandle(self.handles.next());
         self.link.post(&EventCreate {
             event: handle,
-            flags,
+            // The host's own event is this process's alone.
+            flags: flags & !INTERPROCESS,
         })?;
         Ok(Arc::new(Event::new(handle, flags)))
     }

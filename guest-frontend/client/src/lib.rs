@@ -39,6 +39,8 @@ mod progress;
 mod ranges;
 pub mod session;
 mod shadow;
+mod shared_event;
+pub mod shared_memory;
 pub mod snapshot;
 mod staging;
 mod staging_layout;

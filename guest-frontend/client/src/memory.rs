@@ -116,6 +116,12 @@ impl DeviceMemory {
         (address - start < size).then_some((start, size, 0))
     }
 
+    /// First address and bytes of the allocation around an address.
+    pub(crate) fn block(&self, address: u64) -> Option<(u64, u64)> {
+        let block = self.arena.read().find(address)?;
+        Some((block.address, block.size))
+    }
+
     /// Refuses a range that is neither allocated nor in a module's variable.
     pub(crate) fn check(&self, address: u64, size: u64) -> Result<()> {
         if self.arena.read().holds(address, size) || self.maps.read().holds(address, size) {

@@ -65,19 +65,19 @@ const OURS: &[(u32, i32)] = &[
     (92, 0),
     (93, 0),
     (94, 0),
-    // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: served here. Its handles do not
-    // leave the process.
+    // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED and its handles for other
+    // processes, descriptors alone: served here.
     (102, 1),
-    (103, 0),
+    (103, 1),
     (104, 0),
     (105, 0),
-    // Sharing with other processes and devices: mempool handle types,
-    // RDMA, IPC events, DMA-BUF, fabric, multicast.
-    (119, 0),
+    // Sharing with other processes: descriptors of pools, IPC events.
+    (119, 1),
+    (125, 1),
+    // Sharing with other devices: RDMA, DMA-BUF, fabric, multicast.
     (110, 0),
     (116, 0),
     (124, 0),
-    (125, 0),
     (128, 0),
     (132, 0),
     // COOPERATIVE_MULTI_DEVICE_LAUNCH.

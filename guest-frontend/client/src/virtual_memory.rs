@@ -17,6 +17,7 @@ use crate::connection::Link;
 use crate::error::Result;
 use crate::memory::DeviceMemory;
 use crate::objects::graph_memory::GraphMemory;
+use crate::shared_memory::{Kind, SharedMemory, SharedName};
 use crate::virtual_space::{Change, VirtualSpace};
 
 pub use crate::virtual_space::Properties;
@@ -29,6 +30,8 @@ pub const GRANULARITY: u64 = CHUNK;
 pub struct VirtualMemory {
     link: Arc<Link>,
     memory: Arc<DeviceMemory>,
+    /// Memory of other processes.
+    shared: SharedMemory,
     /// Held while the host is told: what one thread unmaps another may map.
     space: Mutex<VirtualSpace>,
 }
@@ -36,6 +39,7 @@ pub struct VirtualMemory {
 impl VirtualMemory {
     pub(crate) fn new(link: Arc<Link>, memory: Arc<DeviceMemory>) -> Self {
         Self {
+            shared: SharedMemory::new(Arc::clone(&link), Arc::clone(&memory)),
             link,
             memory,
             space: Mutex::default(),
@@ -95,9 +99,41 @@ impl VirtualMemory {
     /// `INVALID_VALUE`.
     pub fn release(&self, handle: u64) -> Result<()> {
         match self.space.lock().release(handle)? {
-            Some(memory) => self.memory.free(memory),
+            Some(memory) => self.free(memory),
             None => Ok(()),
         }
+    }
+
+    /// Memory of other processes.
+    #[must_use]
+    pub fn shared(&self) -> &SharedMemory {
+        &self.shared
+    }
+
+    /// An allocation's memory goes back to whom it is of.
+    fn free(&self, memory: u64) -> Result<()> {
+        match self.shared.kind(memory) {
+            Some(_) => self.shared.close(memory),
+            None => self.memory.free(memory),
+        }
+    }
+
+    /// cuMemExportToShareableHandle: what another process imports it by.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`, `NOT_SUPPORTED`.
+    pub fn offer(&self, handle: u64) -> Result<SharedName> {
+        let memory = self.space.lock().memory_of(handle)?;
+        self.shared.offer(memory, Kind::Allocation, 0)
+    }
+
+    /// cuMemImportFromShareableHandle: the allocation's number in this session.
+    ///
+    /// # Errors
+    /// As [`SharedMemory::open`].
+    pub fn import(&self, name: &SharedName, properties: Properties) -> Result<u64> {
+        let memory = self.shared.open(name)?;
+        Ok(self.space.lock().created(memory, name.length, properties))
     }
 
     /// cuMemRetainAllocationHandle.
@@ -136,9 +172,7 @@ impl VirtualMemory {
         for address in ends {
             self.end(address)?;
         }
-        frees
-            .into_iter()
-            .try_for_each(|memory| self.memory.free(memory))
+        frees.into_iter().try_for_each(|memory| self.free(memory))
     }
 
     /// cuMemSetAccess, of whole maps: 0 for none, 1 to read, 3 to read and

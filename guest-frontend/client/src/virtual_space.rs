@@ -116,6 +116,11 @@ impl VirtualSpace {
         self.held(handle).map(|allocation| allocation.properties)
     }
 
+    /// Where the session has an allocation's memory.
+    pub(crate) fn memory_of(&mut self, handle: u64) -> Result<u64> {
+        self.held(handle).map(|allocation| allocation.memory)
+    }
+
     /// The program gives a handle up; the memory to free, if it was the last.
     pub(crate) fn release(&mut self, handle: u64) -> Result<Option<u64>> {
         self.held(handle)?.handles -= 1;

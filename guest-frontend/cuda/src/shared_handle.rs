@@ -1,16 +1,19 @@
-//! Descriptors that stand for physical memory, within this process.
+//! Descriptors that stand for physical memory, in this process and others.
 //!
 //! A descriptor is one end of a pair of sockets; the other end tells when nobody
-//! has it any more. What another process made is not known here.
+//! has it any more. In the socket lies a handle for other processes, which look
+//! at it and leave it there.
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 
+use paragpu_client::shared_memory::HANDLE;
 use parking_lot::Mutex;
+use rustix::net::RecvFlags;
 
 /// Most descriptors that stand for something at a time.
 const MOST: usize = 4096;
@@ -39,6 +42,25 @@ fn is_closed(end: &mut UnixStream) -> bool {
     matches!(end.read(&mut [0; 16]), Ok(0))
 }
 
+/// A descriptor with a handle in it.
+///
+/// # Errors
+/// What the system says.
+pub fn carrying(handle: &[u8; HANDLE]) -> std::io::Result<OwnedFd> {
+    let (mut end, given) = UnixStream::pair()?;
+    end.write_all(handle)?;
+    Ok(given.into())
+}
+
+/// The handle in a descriptor, which stays there.
+#[must_use]
+pub fn carried(descriptor: BorrowedFd<'_>) -> Option<[u8; HANDLE]> {
+    let mut handle = [0; HANDLE];
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let (read, _) = rustix::net::recv(descriptor, &mut handle[..], flags).ok()?;
+    (read == HANDLE).then_some(handle)
+}
+
 impl<T: Copy> SharedHandles<T> {
     /// Nothing is shared.
     #[must_use]
@@ -46,12 +68,13 @@ impl<T: Copy> SharedHandles<T> {
         Self(Mutex::new(None))
     }
 
-    /// A descriptor that stands for `what`.
+    /// A descriptor that stands for `what`, and for the handle in others.
     ///
     /// # Errors
     /// What the system says; `OutOfMemory` for too many.
-    pub fn share(&self, what: T) -> std::io::Result<OwnedFd> {
-        let (end, given) = UnixStream::pair()?;
+    pub fn share(&self, what: T, handle: &[u8; HANDLE]) -> std::io::Result<OwnedFd> {
+        let (mut end, given) = UnixStream::pair()?;
+        end.write_all(handle)?;
         end.set_nonblocking(true)?;
         let given = OwnedFd::from(given);
         let name = name(&File::from(given.try_clone()?))?;
@@ -93,12 +116,15 @@ mod tests {
     #[test]
     fn a_descriptor_stands_for_something_while_somebody_has_it() {
         let handles = SharedHandles::none();
-        let first = handles.share(1).unwrap();
-        let second = handles.share(2).unwrap();
+        let first = handles.share(1, &[1; HANDLE]).unwrap();
+        let second = handles.share(2, &[2; HANDLE]).unwrap();
         let again = first.try_clone().unwrap();
         assert_eq!(handles.find(first.as_fd()), Some(1));
         assert_eq!(handles.find(again.as_fd()), Some(1));
         assert_eq!(handles.find(second.as_fd()), Some(2));
+        for _ in 0..2 {
+            assert_eq!(carried(again.as_fd()), Some([1; HANDLE]));
+        }
         drop(first);
         assert!(handles.take_closed().is_empty());
         drop(again);
@@ -112,6 +138,10 @@ mod tests {
         let handles = SharedHandles::<u8>::none();
         let (one, _other) = UnixStream::pair().unwrap();
         assert_eq!(handles.find(one.as_fd()), None);
+        assert_eq!(carried(one.as_fd()), None);
+        let pool = carrying(&[7; HANDLE]).unwrap();
+        assert_eq!(handles.find(pool.as_fd()), None);
+        assert_eq!(carried(pool.as_fd()), Some([7; HANDLE]));
         let file = File::open("/dev/null").unwrap();
         assert_eq!(handles.find(file.as_fd()), None);
     }

@@ -8,6 +8,7 @@ use paragpu_abi::{CUcontext, CUstream, cudaError_t, cudaErrorNotReady, cudaSucce
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::ptr;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Launch configurations that may be pushed before the first is popped. More
 /// than one is needed only where a kernel's argument itself launches.
@@ -61,8 +62,8 @@ const NO_ERROR: LastError = LastError {
 
 /// One thread's state.
 pub struct Thread {
-    /// Ordinal of the current device.
-    pub device: Cell<c_int>,
+    /// Ordinal of the current device; none until the thread sets one.
+    device: Cell<Option<c_int>>,
     /// The context that the runtime made current.
     pub binding: Cell<Binding>,
     last_errors: [Cell<LastError>; CARRIERS],
@@ -73,7 +74,7 @@ pub struct Thread {
 thread_local! {
     static THREAD: Thread = const {
         Thread {
-            device: Cell::new(0),
+            device: Cell::new(None),
             binding: Cell::new(Binding { context: ptr::null_mut(), device: 0, resets: 0 }),
             last_errors: [const { Cell::new(NO_ERROR) }; CARRIERS],
             depth: Cell::new(0),
@@ -87,7 +88,26 @@ pub fn with<R>(action: impl FnOnce(&Thread) -> R) -> R {
     THREAD.with(action)
 }
 
+/// The device of threads that set none (cudaSetValidDevices).
+static FIRST: AtomicI32 = AtomicI32::new(0);
+
+/// Threads that set no device have this one.
+pub fn set_first(device: c_int) {
+    FIRST.store(device, Ordering::Relaxed);
+}
+
 impl Thread {
+    /// Ordinal of the current device.
+    pub fn device(&self) -> c_int {
+        let set = self.device.get();
+        set.unwrap_or_else(|| FIRST.load(Ordering::Relaxed))
+    }
+
+    /// The current device is another one.
+    pub fn set_device(&self, device: c_int) {
+        self.device.set(Some(device));
+    }
+
     /// Remembers an error for the carrier's `cudaGetLastError`. That work is not
     /// over yet is an answer and no error: NVIDIA's runtime does not remember it.
     ///

@@ -4,6 +4,7 @@
 mod admit;
 mod checkpoints;
 mod consoles;
+mod exchange;
 mod leases;
 mod migrations;
 mod orders;

@@ -40,6 +40,7 @@ pub mod listener;
 pub mod logging;
 pub mod metrics;
 pub mod notes;
+pub mod offers;
 pub mod placement;
 pub mod protection;
 pub mod reception;

@@ -15,6 +15,7 @@ use paragpu_control::socket::Control;
 use paragpu_control::worker::ToWorker;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::offers::Offers;
 use crate::worker::pidfd;
 
 /// All of them, by name.
@@ -35,6 +36,7 @@ struct Tenant {
     account: Account,
     /// Slot and session of each.
     slots: BTreeMap<u32, u64>,
+    offers: Offers,
 }
 
 #[derive(Debug)]
@@ -60,9 +62,12 @@ impl Tenants {
             let account = Account::new()
                 .map_err(|error| format!("the host has no memory for an account: {error}"))?;
             limit(&account, host, vm, self.certified_memory(vm));
-            let slots = BTreeMap::new();
-            self.accounts
-                .insert(vm.to_owned(), Tenant { account, slots });
+            let tenant = Tenant {
+                account,
+                slots: BTreeMap::new(),
+                offers: Offers::default(),
+            };
+            self.accounts.insert(vm.to_owned(), tenant);
         }
         let Some(tenant) = self.accounts.get_mut(vm) else {
             return Err("the VM has no account".into());
@@ -89,10 +94,16 @@ impl Tenants {
             }
             *other != session
         });
+        tenant.offers.release(session);
         if tenant.slots.is_empty() {
             self.accounts.remove(vm);
             self.certified.remove(vm);
         }
+    }
+
+    /// What the sessions of a VM offer each other.
+    pub fn offers(&mut self, vm: &str) -> Option<&mut Offers> {
+        self.accounts.get_mut(vm).map(|tenant| &mut tenant.offers)
     }
 
     /// A guest showed a certificate. What it says holds for the VM from here on.

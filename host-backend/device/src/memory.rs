@@ -75,6 +75,15 @@ pub trait MemoryDevice {
         ))
     }
 
+    /// [`memory_export`](Self::memory_export) for a session that goes on with
+    /// the memory while others use it; it may take long the first time.
+    ///
+    /// # Errors
+    /// As there; `OUT_OF_MEMORY`.
+    fn memory_share(&mut self, address: u64) -> Result<OwnedFd> {
+        self.memory_export(address)
+    }
+
     /// Backs `[address, address + size)` of the arena, as
     /// [`memory_map`](Self::memory_map) does, with the memory that a descriptor
     /// stands for, which keeps its contents. The descriptor may be anything that

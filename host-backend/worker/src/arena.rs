@@ -276,6 +276,13 @@ impl<F> Arena<F> {
         Some(self.evict(self.idle_limit))
     }
 
+    /// First address and bytes of the live range around an address.
+    pub(crate) fn around(&self, address: u64) -> Option<(u64, u64)> {
+        let (&start, range) = self.ranges.range(..=address).next_back()?;
+        let holds = range.idle.is_none() && address - start < range.size;
+        holds.then_some((start, range.size))
+    }
+
     /// Is `address` the start of a live range?
     pub(crate) fn is_live(&self, address: u64) -> bool {
         self.ranges

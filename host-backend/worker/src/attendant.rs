@@ -14,6 +14,7 @@ use paragpu_protocol::frame::Control as Frame;
 use paragpu_protocol::handshake::Move;
 
 use crate::connect::Guest;
+use crate::exchange::{Answer, Exchange};
 use crate::reconnect::Waiting;
 use crate::session::sender::DurableSender;
 use crate::statistics::Statistics;
@@ -79,6 +80,7 @@ pub(crate) struct Attendant {
     /// The guest that came last.
     pub(crate) watched: Mutex<Option<Watch>>,
     pub(crate) orders: Arc<Orders>,
+    pub(crate) exchange: Arc<Exchange>,
     /// Where and how often the session is written.
     pub(crate) again: Mutex<Option<worker::Again>>,
     /// How long to wait for a guest that was lost.
@@ -118,6 +120,7 @@ impl Attendant {
                     Err(error) => tracing::error!(%error, "the daemon sent what cannot be read"),
                 }
             }
+            self.exchange.close();
             self.write_again();
         });
     }
@@ -158,6 +161,10 @@ impl Attendant {
                     self.orders.report(Report::Failed(reason.into()));
                 }
             },
+            ToWorker::Exchanged { request, offer } => {
+                let memory = fds.into_iter().next();
+                self.exchange.answered(request, Answer { offer, memory });
+            }
             ToWorker::Assign { .. }
             | ToWorker::Arrive { .. }
             | ToWorker::Restore { .. }

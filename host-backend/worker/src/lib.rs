@@ -32,6 +32,7 @@ mod context;
 mod copy;
 mod error;
 mod event;
+mod exchange;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzzing;
 mod graph;

@@ -1,12 +1,16 @@
 //! Device memory and pinned memory of the window.
 
+use std::os::fd::AsFd as _;
+
+use paragpu_control::exchange::Ask;
 use paragpu_device::Access;
 use paragpu_protocol::handle::{ObjectKind, ShadowAddress};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    HostMap, HostUnmap, MemAlias, MemAliasEnd, MemGetInfo, MemMap, MemUnmap, ShadowDestroy,
+    HostMap, HostUnmap, MemAlias, MemAliasEnd, MemGetInfo, MemLeave, MemMap, MemOffer, MemTake,
+    MemUnmap, ShadowDestroy,
 };
-use paragpu_protocol::types::MemoryInfo;
+use paragpu_protocol::types::{MemoryInfo, MemoryOffer};
 
 use crate::error::{Outcome, fail};
 use crate::session::Session;
@@ -35,6 +39,17 @@ impl Session {
             );
         }
         self.end_aliases_of(address)?;
+        if self.sharing.is_taken(address) {
+            return fail(
+                Status::INVALID_VALUE,
+                format!("the memory at {address:#x} is another session's"),
+            );
+        }
+        if self.sharing.withdraw(address) {
+            return self
+                .memory
+                .drop_shared(&mut self.gpu, &mut self.link, address);
+        }
         let fence = self.objects.streams.fence(&mut self.gpu)?;
         self.memory
             .unmap(&mut self.gpu, &mut self.link, address, fence)
@@ -57,6 +72,82 @@ impl Session {
     pub(crate) fn mem_alias_end(&mut self, call: &MemAliasEnd) -> Outcome<()> {
         self.memory
             .end_alias(&mut self.gpu, &mut self.link, call.address.0)
+    }
+
+    pub(crate) fn mem_offer(&mut self, call: &MemOffer) -> Outcome<MemoryOffer> {
+        let found = self.memory.around(call.address);
+        let Some((base, size)) = found.filter(|(base, _)| !self.sharing.is_taken(*base)) else {
+            return fail(
+                Status::INVALID_VALUE,
+                format!("no memory of the session's own is at {:#x}", call.address),
+            );
+        };
+        if let Some(token) = self.sharing.token(base) {
+            return Ok(MemoryOffer { base, size, token });
+        }
+        let memory = self.gpu.memory_share(base)?;
+        let ask = Ask::Offer {
+            size,
+            domain: self.domain(),
+        };
+        let answer = self.sharing.exchange.ask(ask, &[memory.as_fd()]);
+        let Some(offer) = answer.and_then(|answer| answer.offer) else {
+            let why = "the daemon takes no offer of memory to other processes";
+            return fail(Status::NOT_SUPPORTED, why);
+        };
+        let token = offer.token;
+        self.sharing.offer(base, token);
+        Ok(MemoryOffer { base, size, token })
+    }
+
+    /// Names the device whose memory the session has.
+    fn domain(&self) -> [u8; 16] {
+        let ordinal = u128::from(self.gpu.ordinal());
+        self.gpu.memory_domain().unwrap_or(ordinal.to_le_bytes())
+    }
+
+    pub(crate) fn mem_take(&mut self, call: &MemTake) -> Outcome<()> {
+        /// CUDA_ERROR_INVALID_CONTEXT: the memory is the process's own.
+        const INVALID_CONTEXT: Status = Status(201);
+        /// CUDA_ERROR_PEER_ACCESS_UNSUPPORTED.
+        const PEER_ACCESS_UNSUPPORTED: Status = Status(217);
+        if self.sharing.is_own(&call.token) {
+            return fail(INVALID_CONTEXT, "the session offers this memory itself");
+        }
+        let answer = self.sharing.exchange.ask(Ask::Take(call.token), &[]);
+        let found = answer.and_then(|answer| Some((answer.offer?, answer.memory?)));
+        let Some((offer, memory)) = found else {
+            let why = "no session of the VM offers this memory";
+            return fail(Status::INVALID_HANDLE, why);
+        };
+        if offer.size != call.size {
+            return fail(
+                Status::INVALID_VALUE,
+                format!("{} bytes are offered, not {}", offer.size, call.size),
+            );
+        }
+        if offer.domain != self.domain() {
+            let why = "the memory is of a device that this one does not reach";
+            return fail(PEER_ACCESS_UNSUPPORTED, why);
+        }
+        let place = [call.address, call.size];
+        self.memory
+            .take(&mut self.gpu, &mut self.link, place, memory)?;
+        self.sharing.take(call.address);
+        Ok(())
+    }
+
+    pub(crate) fn mem_leave(&mut self, call: &MemLeave) -> Outcome<()> {
+        let address = call.address;
+        if !self.sharing.leave(address) {
+            return fail(
+                Status::INVALID_VALUE,
+                format!("no memory of another session starts at {address:#x}"),
+            );
+        }
+        self.end_aliases_of(address)?;
+        self.memory
+            .drop_shared(&mut self.gpu, &mut self.link, address)
     }
 
     /// Ends the aliases of a mapping before it goes.

@@ -19,6 +19,7 @@ use crate::arguments::{Arguments, DeviceKind};
 use crate::attendant::{self, Attendant, on_the_wire, toward};
 use crate::confine;
 use crate::connect::{Guest, Life};
+use crate::exchange::Exchange;
 use crate::images::ImageStore;
 use crate::platform;
 use crate::reconnect::Waiting;
@@ -226,6 +227,8 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     served.host.pages().adopt(guest_memory);
     let orders = Arc::new(attendant::tell(Arc::clone(control)));
     served.transfer.set_orders(Arc::clone(&orders));
+    let exchange = Arc::new(Exchange::new(Arc::clone(control)));
+    served.sharing.exchange = Arc::clone(&exchange);
     let attendant = Arc::new(Attendant {
         control: Arc::clone(control),
         session,
@@ -234,6 +237,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         waiting: Arc::clone(&waiting),
         watched: Mutex::default(),
         orders,
+        exchange,
         again: Mutex::default(),
         patience,
     });
@@ -379,6 +383,9 @@ fn wait_for_session(control: &Control, share: &mut Share) -> Result<Option<Assig
             ToWorker::Assign { terms, guest } => {
                 let guest = Guest::new(&terms, &guest, fds).map_err(Stop::Failed)?;
                 return Ok(Some(coming(terms, Coming::Guest(Box::new(guest)))));
+            }
+            ToWorker::Exchanged { .. } => {
+                tracing::error!("the daemon answers what nobody asked");
             }
             ToWorker::Query => {
                 let counters = Statistics::default().read();

@@ -42,6 +42,7 @@ pub(crate) mod pages;
 mod queue;
 pub(crate) mod sender;
 pub(crate) mod shadow;
+pub(crate) mod sharing;
 pub(crate) mod stream;
 pub(crate) mod texture;
 
@@ -59,6 +60,7 @@ use memory::DeviceMemory;
 use module::Modules;
 use objects::Objects;
 use output::{Output, Printing};
+use sharing::Sharing;
 
 /// What a session is made of.
 pub struct Setup {
@@ -108,6 +110,8 @@ pub struct Session {
     pub(crate) objects: Objects,
     /// Memory of the device.
     pub(crate) memory: DeviceMemory,
+    /// Memory that other sessions of the VM have, too.
+    pub(crate) sharing: Sharing,
     /// Memory of the guest's that the device reaches.
     pub(crate) host: HostMemory,
     /// What copies between the two pass through.
@@ -229,6 +233,7 @@ impl Session {
                 setup.snapshot.total_memory,
                 counters(),
             ),
+            sharing: Sharing::default(),
             host: HostMemory::new(setup.regions, window.clone(), account, counters()),
             gpu: Gpu::new(setup.device, &setup.snapshot, setup.ordinal, setup.regions),
             link,

@@ -49,6 +49,8 @@ handles! {
     CUgraphExec,
     /// A reference-counted object that graphs keep alive.
     CUuserObject,
+    /// A texture reference.
+    CUtexref,
     /// A link in progress.
     CUlinkState,
     /// A callback for log messages.

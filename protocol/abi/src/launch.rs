@@ -15,6 +15,7 @@ pub union cudaLaunchAttributeValue {
     pub priority: i32,
     pub syncPolicy: i32,
     pub clusterDim: dim3,
+    pub event: *mut c_void,
 }
 
 abi_struct! {

@@ -24,6 +24,7 @@
 pub mod account;
 pub mod admin;
 pub mod counters;
+pub mod exchange;
 pub mod files;
 pub mod frame;
 pub mod json_lines;

@@ -27,6 +27,8 @@
 //!              │ ◄─ Report::Held(Complete) ─────── │
 //!              │ ◄─ Report::Left ───────────────── │   the session is the destination's
 //!              │ ◄─ Report::Done | ::Failed ────── │   Failed: it goes on here
+//!              │ ◄─ Exchange ───────────────────── │   + descriptor of what it offers
+//!              │ ── Exchanged ───────────────────► │   + descriptor of what it takes
 //!              │ ── Again ───────────────────────► │   what to do once the daemon is gone
 //!              │ ── End ─────────────────────────► │   ends the session
 //!              │ ◄─────────── Finished ─────────── │   then it exits
@@ -42,6 +44,7 @@ use paragpu_protocol::handshake::Transport;
 use serde::{Deserialize, Serialize};
 
 use crate::counters::Counters;
+use crate::exchange::{Ask, Offer};
 use crate::frame::Message;
 
 /// Most bytes of a message's JSON: a packet holds it and the header.
@@ -105,6 +108,14 @@ pub enum ToWorker {
     /// What the worker does by itself once the daemon is gone; `None` for
     /// nothing.
     Again(Option<Again>),
+    /// Answers [`FromWorker::Exchange`]; what is taken comes as the one
+    /// descriptor.
+    Exchanged {
+        /// As asked.
+        request: u64,
+        /// The offer; `None` where there is none, or no room for one.
+        offer: Option<Offer>,
+    },
 }
 
 /// What a worker says.
@@ -134,6 +145,13 @@ pub enum FromWorker {
     Counters(Counters),
     /// How far an order is.
     Report(Report),
+    /// About memory that sessions of the VM share.
+    Exchange {
+        /// Returned with the answer.
+        request: u64,
+        /// The question.
+        ask: Ask,
+    },
     /// The session is over; the worker exits.
     Finished {
         /// As assigned.

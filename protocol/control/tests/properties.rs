@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use paragpu_control::admin::{Figures, Migrate as Order, Moved, Request, Response};
 use paragpu_control::counters::{Counters, LATENCIES};
+use paragpu_control::exchange::{Ask, Offer};
 use paragpu_control::frame::{self, FrameError, HEADER, Message, VERSION};
 use paragpu_control::json_lines::{self, Assembler};
 use paragpu_control::worker::{
@@ -87,6 +88,22 @@ fn migrate() -> impl Strategy<Value = Migrate> {
     )
 }
 
+fn offer() -> impl Strategy<Value = Offer> {
+    any::<([u8; 16], u64, [u8; 16])>().prop_map(|(token, size, domain)| Offer {
+        token,
+        size,
+        domain,
+    })
+}
+
+fn ask() -> impl Strategy<Value = Ask> {
+    prop_oneof![
+        any::<(u64, [u8; 16])>().prop_map(|(size, domain)| Ask::Offer { size, domain }),
+        any::<[u8; 16]>().prop_map(Ask::Withdraw),
+        any::<[u8; 16]>().prop_map(Ask::Take),
+    ]
+}
+
 fn to_worker() -> impl Strategy<Value = ToWorker> {
     let again = (path(), any::<u64>()).prop_map(|(directory, every)| Again { directory, every });
     prop_oneof![
@@ -108,6 +125,8 @@ fn to_worker() -> impl Strategy<Value = ToWorker> {
             .prop_map(|(directory, end)| ToWorker::Checkpoint { directory, end }),
         migrate().prop_map(ToWorker::Migrate),
         proptest::option::of(again).prop_map(ToWorker::Again),
+        (any::<u64>(), proptest::option::of(offer()))
+            .prop_map(|(request, offer)| ToWorker::Exchanged { request, offer }),
     ]
 }
 
@@ -164,6 +183,7 @@ fn from_worker() -> impl Strategy<Value = FromWorker> {
         any::<u64>().prop_map(|session| FromWorker::Started { session }),
         counters().prop_map(FromWorker::Counters),
         report().prop_map(FromWorker::Report),
+        (any::<u64>(), ask()).prop_map(|(request, ask)| FromWorker::Exchange { request, ask }),
         (any::<u64>(), counters(), proptest::option::of(text())).prop_map(
             |(session, counters, reason)| FromWorker::Finished {
                 session,

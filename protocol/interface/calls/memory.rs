@@ -98,3 +98,28 @@ fn MemAliasEnd(
     /// As it was made.
     address: AliasAddress,
 );
+
+/// cuIpcGetMemHandle: other sessions of the VM may take the [`MemMap`] around an address, until it is unmapped. The session does not move meanwhile.
+#[call(0x010d, synchronous)]
+fn MemOffer(
+    /// Any address in it.
+    address: u64,
+) -> MemoryOffer;
+
+/// cuIpcOpenMemHandle: the memory that another session of the VM offers lies here, too. It counts for both, and neither moves meanwhile.
+#[call(0x010e, synchronous)]
+fn MemTake(
+    /// Multiple of 2 MiB inside the arena, overlapping no mapping and no alias.
+    address: u64,
+    /// Bytes; all that is offered.
+    size: u64,
+    /// [`MemoryOffer::token`](crate::types::MemoryOffer::token).
+    token: [u8; 16],
+);
+
+/// cuIpcCloseMemHandle: ends a whole [`MemTake`] once all work posted before is done.
+#[call(0x010f, posted)]
+fn MemLeave(
+    /// As it was taken.
+    address: u64,
+);

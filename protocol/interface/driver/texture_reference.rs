@@ -1,95 +1,95 @@
 //! Texture reference.
 
 #[since(3000)]
-#[refused("texture references were removed in CUDA 12")]
+#[refused("kernels read through texture objects; texture references of modules are not built")]
 fn cuModuleGetSurfRef(surf_ref: Out<CUsurfref>, hmod: CUmodule, name: Text);
 
 #[since(2000)]
-#[refused("texture references were removed in CUDA 12")]
+#[refused("kernels read through texture objects; texture references of modules are not built")]
 fn cuModuleGetTexRef(tex_ref: Out<CUtexref>, hmod: CUmodule, name: Text);
 
 #[since(2000)]
-#[refused("texture references were removed in CUDA 12")]
+#[refused("kernels read through texture objects; texture references of modules are not built")]
 fn cuParamSetTexRef(hfunc: CUfunction, texunit: c_int, tex_ref: CUtexref);
 
 #[since(3000)]
-#[refused("texture references were removed in CUDA 12")]
+#[refused("kernels read through texture objects; texture references of modules are not built")]
 fn cuSurfRefGetArray(array: Out<CUarray>, surf_ref: CUsurfref);
 
 #[since(3000)]
-#[refused("texture references were removed in CUDA 12")]
+#[refused("kernels read through texture objects; texture references of modules are not built")]
 fn cuSurfRefSetArray(surf_ref: CUsurfref, array: CUarray, flags: c_uint);
 
+/// Makes a texture reference, of which no kernel reads.
 #[since(2000)]
-#[refused("texture references were removed in CUDA 12")]
 fn cuTexRefCreate(tex_ref: Out<CUtexref>);
 
+/// Ends a texture reference.
 #[since(2000)]
-#[refused("texture references were removed in CUDA 12")]
 fn cuTexRefDestroy(tex_ref: CUtexref);
 
 #[since(2000)]
-#[refused("texture references were removed in CUDA 12")]
+#[refused("kernels read through texture objects; texture references of modules are not built")]
 fn cuTexRefGetAddress(pdptr: Out<c_uint>, tex_ref: CUtexref);
 
+/// The address mode of a texture reference.
 #[since(2000)]
-#[refused("texture references were removed in CUDA 12")]
 fn cuTexRefGetAddressMode(pam: Out<c_int>, tex_ref: CUtexref, dim: c_int);
 
+/// The address of a texture reference.
 #[since(3020)]
-#[refused("texture references were removed in CUDA 12")]
 fn cuTexRefGetAddress_v2(pdptr: Out<CUdeviceptr>, tex_ref: CUtexref);
 
+/// The array of a texture reference.
 #[since(2000)]
-#[refused("texture references were removed in CUDA 12")]
 fn cuTexRefGetArray(array: Out<CUarray>, tex_ref: CUtexref);
 
+/// The border color of a texture reference.
 #[since(8000)]
-#[refused("texture references were removed in CUDA 12")]
-fn cuTexRefGetBorderColor(border_color: Out<f32>, tex_ref: CUtexref);
+fn cuTexRefGetBorderColor(border_color: *mut f32, tex_ref: CUtexref);
 
+/// The filter mode of a texture reference.
 #[since(2000)]
-#[refused("texture references were removed in CUDA 12")]
 fn cuTexRefGetFilterMode(pfm: Out<c_int>, tex_ref: CUtexref);
 
+/// The flags of a texture reference.
 #[since(2000)]
-#[refused("texture references were removed in CUDA 12")]
 fn cuTexRefGetFlags(flags: Out<c_uint>, tex_ref: CUtexref);
 
+/// The format of a texture reference.
 #[since(2000)]
-#[refused("texture references were removed in CUDA 12")]
 fn cuTexRefGetFormat(format: Out<c_int>, num_channels: Out<c_int>, tex_ref: CUtexref);
 
+/// The max anisotropy of a texture reference.
 #[since(5000)]
-#[refused("texture references were removed in CUDA 12")]
 fn cuTexRefGetMaxAnisotropy(pmax_aniso: Out<c_int>, tex_ref: CUtexref);
 
+/// The mipmap filter mode of a texture reference.
 #[since(5000)]
-#[refused("texture references were removed in CUDA 12")]
 fn cuTexRefGetMipmapFilterMode(pfm: Out<c_int>, tex_ref: CUtexref);
 
+/// The mipmap level bias of a texture reference.
 #[since(5000)]
-#[refused("texture references were removed in CUDA 12")]
 fn cuTexRefGetMipmapLevelBias(pbias: Out<f32>, tex_ref: CUtexref);
 
+/// The mipmap level clamp of a texture reference.
 #[since(5000)]
-#[refused("texture references were removed in CUDA 12")]
 fn cuTexRefGetMipmapLevelClamp(
     pmin_mipmap_level_clamp: Out<f32>,
     pmax_mipmap_level_clamp: Out<f32>,
     tex_ref: CUtexref,
 );
 
+/// The mipmapped array of a texture reference.
 #[since(5000)]
-#[refused("texture references were removed in CUDA 12")]
 fn cuTexRefGetMipmappedArray(mipmapped_array: Out<CUmipmappedArray>, tex_ref: CUtexref);
 
 #[since(2000)]
-#[refused("texture references were removed in CUDA 12")]
+#[refused("kernels read through texture objects; texture references of modules are not built")]
 fn cuTexRefSetAddress(byte_offset: Out<c_uint>, tex_ref: CUtexref, dptr: c_uint, bytes: c_uint);
 
 #[since(2020)]
-#[refused("texture references were removed in CUDA 12")]
+#[refused("kernels read through texture objects; texture references of modules are not built")]
 fn cuTexRefSetAddress2D(
     tex_ref: CUtexref,
     desc: In<CUDA_ARRAY_DESCRIPTOR_v1>,
@@ -97,8 +97,8 @@ fn cuTexRefSetAddress2D(
     pitch: c_uint,
 );
 
+/// Sets the address of rows of a texture reference.
 #[since(3020)]
-#[refused("texture references were removed in CUDA 12")]
 fn cuTexRefSetAddress2D_v2(
     tex_ref: CUtexref,
     desc: In<CUDA_ARRAY_DESCRIPTOR>,
@@ -106,8 +106,8 @@ fn cuTexRefSetAddress2D_v2(
     pitch: usize,
 );
 
+/// Sets the address of rows of a texture reference.
 #[since(4010)]
-#[refused("texture references were removed in CUDA 12")]
 fn cuTexRefSetAddress2D_v3(
     tex_ref: CUtexref,
     desc: In<CUDA_ARRAY_DESCRIPTOR>,
@@ -115,59 +115,59 @@ fn cuTexRefSetAddress2D_v3(
     pitch: usize,
 );
 
+/// Sets the address mode of a texture reference.
 #[since(2000)]
-#[refused("texture references were removed in CUDA 12")]
 fn cuTexRefSetAddressMode(tex_ref: CUtexref, dim: c_int, am: c_int);
 
+/// Sets the address of a texture reference.
 #[since(3020)]
-#[refused("texture references were removed in CUDA 12")]
 fn cuTexRefSetAddress_v2(
-    byte_offset: Out<usize>,
+    byte_offset: *mut usize,
     tex_ref: CUtexref,
     dptr: CUdeviceptr,
     bytes: usize,
 );
 
+/// Sets the array of a texture reference.
 #[since(2000)]
-#[refused("texture references were removed in CUDA 12")]
 fn cuTexRefSetArray(tex_ref: CUtexref, array: CUarray, flags: c_uint);
 
+/// Sets the border color of a texture reference.
 #[since(8000)]
-#[refused("texture references were removed in CUDA 12")]
-fn cuTexRefSetBorderColor(tex_ref: CUtexref, border_color: Out<f32>);
+fn cuTexRefSetBorderColor(tex_ref: CUtexref, border_color: *mut f32);
 
+/// Sets the filter mode of a texture reference.
 #[since(2000)]
-#[refused("texture references were removed in CUDA 12")]
 fn cuTexRefSetFilterMode(tex_ref: CUtexref, fm: c_int);
 
+/// Sets the flags of a texture reference.
 #[since(2000)]
-#[refused("texture references were removed in CUDA 12")]
 fn cuTexRefSetFlags(tex_ref: CUtexref, flags: c_uint);
 
+/// Sets the format of a texture reference.
 #[since(2000)]
-#[refused("texture references were removed in CUDA 12")]
 fn cuTexRefSetFormat(tex_ref: CUtexref, fmt: c_int, num_packed_components: c_int);
 
+/// Sets the max anisotropy of a texture reference.
 #[since(5000)]
-#[refused("texture references were removed in CUDA 12")]
 fn cuTexRefSetMaxAnisotropy(tex_ref: CUtexref, max_aniso: c_uint);
 
+/// Sets the mipmap filter mode of a texture reference.
 #[since(5000)]
-#[refused("texture references were removed in CUDA 12")]
 fn cuTexRefSetMipmapFilterMode(tex_ref: CUtexref, fm: c_int);
 
+/// Sets the mipmap level bias of a texture reference.
 #[since(5000)]
-#[refused("texture references were removed in CUDA 12")]
 fn cuTexRefSetMipmapLevelBias(tex_ref: CUtexref, bias: f32);
 
+/// Sets the mipmap level clamp of a texture reference.
 #[since(5000)]
-#[refused("texture references were removed in CUDA 12")]
 fn cuTexRefSetMipmapLevelClamp(
     tex_ref: CUtexref,
     min_mipmap_level_clamp: f32,
     max_mipmap_level_clamp: f32,
 );
 
+/// Sets the mipmapped array of a texture reference.
 #[since(5000)]
-#[refused("texture references were removed in CUDA 12")]
 fn cuTexRefSetMipmappedArray(tex_ref: CUtexref, mipmapped_array: CUmipmappedArray, flags: c_uint);

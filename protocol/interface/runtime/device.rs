@@ -90,5 +90,5 @@ fn cudaDeviceGetHostAtomicCapabilities(
     device: c_int,
 );
 
-#[refused("not built yet")]
-fn cudaSetValidDevices();
+/// Threads that set no device have the first of these.
+fn cudaSetValidDevices(devices: *mut c_int, count: c_int);

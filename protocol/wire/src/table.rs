@@ -20,7 +20,7 @@ use crate::handle::{
 };
 use crate::types::{
     ArrayShape, CopyEnd, DeviceAnswer, DeviceSnapshot, DeviceUsage, FunctionInfo, FunctionNames,
-    GlobalInfo, LinkedImage, MemoryInfo, TensorMap, TextureSpec,
+    GlobalInfo, LinkedImage, MemoryInfo, MemoryOffer, TensorMap, TextureSpec,
 };
 
 include!(concat!(env!("OUT_DIR"), "/table.rs"));

@@ -64,6 +64,16 @@ crate::record! {
         total: u64,
     }
 
+    /// Memory that other sessions of the VM may take.
+    MemoryOffer {
+        /// First address of the mapping.
+        base: u64,
+        /// Its bytes.
+        size: u64,
+        /// Names it in the VM.
+        token: [u8; 16],
+    }
+
     /// An operation on a word of memory in a stream.
     MemoryOperation {
         /// CUstreamBatchMemOpType: 1 waits for 32 bits, 2 writes them, 4 waits

@@ -1,7 +1,7 @@
 //! An event and what is known of its last record.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use paragpu_protocol::handle::EventHandle;
 use paragpu_protocol::status::Status;
@@ -10,6 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::error::Result;
 use crate::objects::capture::CapturePoint;
 use crate::objects::stream::Stream;
+use crate::shared_event::SharedEvent;
 
 /// CU_EVENT_BLOCKING_SYNC: waiting threads sleep.
 pub const BLOCKING_SYNC: u32 = 1;
@@ -32,6 +33,8 @@ pub struct Event {
     /// Records up to here are known to be reached.
     reached: AtomicU64,
     stream: Mutex<Option<Arc<Stream>>>,
+    /// What other processes know of it.
+    shared: OnceLock<SharedEvent>,
 }
 
 /// The right to record an event: its holder alone decides in which
@@ -69,6 +72,7 @@ impl Event {
             point: CapturePoint::default(),
             reached: AtomicU64::new(0),
             stream: Mutex::new(None),
+            shared: OnceLock::new(),
         }
     }
 
@@ -76,6 +80,27 @@ impl Event {
     #[must_use]
     pub fn flags(&self) -> u32 {
         self.flags
+    }
+
+    /// Held by a thread that shares it.
+    pub(crate) fn sharing(&self) -> MutexGuard<'_, Option<Arc<Stream>>> {
+        self.stream.lock()
+    }
+
+    /// Other processes know of it from now on.
+    pub(crate) fn share(&self, shared: SharedEvent) {
+        let _ = self.shared.set(shared);
+    }
+
+    /// What other processes know of it.
+    pub(crate) fn shared(&self) -> Option<&SharedEvent> {
+        self.shared.get()
+    }
+
+    /// Do other processes know of it?
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.shared.get().is_some()
     }
 
     /// The host's name for the event.

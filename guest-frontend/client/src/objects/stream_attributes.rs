@@ -81,6 +81,14 @@ fn checked(attribute: i32, value: Value, limits: Limits) -> Result<Value> {
     Ok([first, second, third, fourth, 0, 0, 0, 0])
 }
 
+/// Refuses what is no value of an attribute that is [kept](is_kept).
+///
+/// # Errors
+/// As [`Attributes::set`].
+pub fn check(attribute: i32, value: Value, limits: Limits) -> Result<()> {
+    checked(attribute, value, limits).map(drop)
+}
+
 impl Attributes {
     /// Keeps an attribute.
     ///

@@ -4,3 +4,4 @@
 pub mod memory;
 pub(crate) mod moved_pages;
 pub mod process;
+pub mod shared_page;

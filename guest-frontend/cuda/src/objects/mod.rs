@@ -8,6 +8,7 @@
 pub mod context;
 pub mod library;
 pub mod pool;
+pub mod texture_reference;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -30,6 +31,7 @@ use crate::sys::linking::Linking;
 use context::Context;
 use library::{Kernel, Library};
 use pool::Pool;
+use texture_reference::TextureReference;
 
 /// First of all handles: no address of a program.
 const BASE: u64 = 0x7067_0000_0000_0000;
@@ -69,6 +71,8 @@ pub enum Object {
     EmbeddedGraph(Weak<Graph>),
     /// A CUgraphExec.
     GraphExec(InContext<GraphExec>),
+    /// A CUtexref that the program made.
+    TextureReference(Mutex<TextureReference>),
     /// A CUuserObject.
     UserObject(Arc<UserObject>),
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::Arc;
 
+use paragpu_client::sys::shared_page::unique;
 use parking_lot::{Mutex, MutexGuard};
 
 /// A memory pool.
@@ -12,6 +13,8 @@ pub struct Pool {
     ordinal: u32,
     state: Mutex<PoolState>,
     account: Arc<Account>,
+    /// It is another process's, which gave it this number.
+    imports: Option<u64>,
 }
 
 /// What a program set of a pool.
@@ -28,6 +31,8 @@ pub struct PoolState {
 pub struct Account {
     /// Most bytes; 0 for all there are.
     limit: u64,
+    /// Other processes may know it by this.
+    number: Option<u64>,
     /// What the program calls the pool by.
     handle: Mutex<usize>,
     /// Bytes in use, now and at most.
@@ -41,18 +46,55 @@ impl Pool {
     /// A pool of a device's memory, of at most `limit` bytes (0: all there are).
     #[must_use]
     pub fn new(ordinal: u32, limit: u64) -> Self {
+        Self::with_number(ordinal, limit, None)
+    }
+
+    /// The same for other processes, too.
+    #[must_use]
+    pub fn for_others(ordinal: u32, limit: u64) -> Self {
+        Self::with_number(ordinal, limit, Some(unique() & !Self::ORDINALS))
+    }
+
+    /// A pool of another process, which gave it this number.
+    #[must_use]
+    pub fn imported(ordinal: u32, number: u64) -> Self {
+        Self {
+            imports: Some(number),
+            ..Self::new(ordinal, 0)
+        }
+    }
+
+    fn with_number(ordinal: u32, limit: u64, number: Option<u64>) -> Self {
         Self {
             ordinal,
+            imports: None,
             state: Mutex::new(PoolState {
                 reuse: [1; 3],
                 threshold: 0,
             }),
             account: Arc::new(Account {
                 limit,
+                number,
                 handle: Mutex::new(0),
                 used: Mutex::new((0, 0)),
             }),
         }
+    }
+
+    /// In what names a pool to other processes the bits of its device's number;
+    /// in the pool's own number they are 0.
+    pub const ORDINALS: u64 = 0xff;
+
+    /// What other processes may know it by.
+    #[must_use]
+    pub fn shared(&self) -> Option<u64> {
+        self.account.number
+    }
+
+    /// The number that another process gave it, whose pool it is.
+    #[must_use]
+    pub fn imports(&self) -> Option<u64> {
+        self.imports
     }
 
     /// Its device's number.
@@ -135,6 +177,12 @@ pub fn of(address: u64) -> usize {
         .lock()
         .get(&address)
         .map_or(0, |(_, account)| *account.handle.lock())
+}
+
+/// What other processes may know the pool by whose memory begins at an address.
+#[must_use]
+pub fn shared_of(address: u64) -> Option<u64> {
+    TAKEN.lock().get(&address)?.1.number
 }
 
 #[cfg(test)]

@@ -67,6 +67,7 @@ fn end_objects(context: &Context) {
         | Object::Pool(_)
         | Object::Graph(_)
         | Object::EmbeddedGraph(_)
+        | Object::TextureReference(_)
         | Object::UserObject(_) => false,
     });
     let session = context.session;
@@ -74,7 +75,7 @@ fn end_objects(context: &Context) {
         // What the host says no longer matters.
         let _ = match &*object {
             Object::Stream(inner) => session.streams().destroy(&inner.object),
-            Object::Event(inner) => session.events().destroy(&inner.object),
+            Object::Event(inner) => session.destroy_event(&inner.object),
             Object::Module(inner, _) => session.modules().unload(&inner.object),
             Object::Array(inner) => super::array::destroy(inner),
             Object::Mipmapped(inner) => session.textures().destroy_array(&inner.object),

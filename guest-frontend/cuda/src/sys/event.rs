@@ -9,7 +9,7 @@ use paragpu_client::objects::graph::Marked;
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
-use super::{Result, capture};
+use super::{Result, capture, unsupported_use};
 use crate::current;
 use crate::named_stream;
 use crate::objects::{self, Found, InContext, Object};
@@ -36,6 +36,10 @@ pub fn inner(found: &Found) -> Result<&InContext<Event>> {
 pub fn marked(named: CUevent) -> Result<Marked> {
     let found = find(named)?;
     let inner = inner(&found)?;
+    if inner.object.is_shared() {
+        let what = "an event of several processes in a graph";
+        return Err(unsupported_use!(what));
+    }
     Ok(Marked {
         ordinal: inner.session.ordinal(),
         event: Arc::clone(&inner.object),
@@ -43,7 +47,8 @@ pub fn marked(named: CUevent) -> Result<Marked> {
     })
 }
 
-fn record(named: CUevent, stream: CUstream, flags: c_uint) -> Result {
+/// Records an event in a stream.
+pub(super) fn record(named: CUevent, stream: CUstream, flags: c_uint) -> Result {
     let found = find(named)?;
     let event = inner(&found)?;
     let by = named_stream::named(stream)?;
@@ -54,7 +59,7 @@ fn record(named: CUevent, stream: CUstream, flags: c_uint) -> Result {
     if flags & EXTERNAL != 0 && stream.is_capturing() {
         return stream.capture_external_record(marked(named)?);
     }
-    session.events().record(&event.object, stream)
+    session.record_event(&event.object, stream)
 }
 
 pub(crate) fn cuEventCreate(event: Out<'_, CUevent>, flags: c_uint) -> Result {
@@ -71,7 +76,7 @@ pub(crate) fn cuEventCreate(event: Out<'_, CUevent>, flags: c_uint) -> Result {
 pub(crate) fn cuEventDestroy(event: CUevent) -> Result {
     let ended = objects::remove(event, |object| matches!(object, Object::Event(_)));
     match ended.as_deref() {
-        Some(Object::Event(inner)) => inner.session.events().destroy(&inner.object),
+        Some(Object::Event(inner)) => inner.session.destroy_event(&inner.object),
         _ => Err(Status::INVALID_HANDLE),
     }
 }
@@ -91,12 +96,12 @@ pub(crate) fn cuEventQuery(event: CUevent) -> Result {
     let found = find(event)?;
     let event = inner(&found)?;
     capture::permit_unsafe()?;
-    event.session.events().query(&event.object)
+    event.session.query_event(&event.object)
 }
 
 pub(crate) fn cuEventSynchronize(event: CUevent) -> Result {
     let found = find(event)?;
     let event = inner(&found)?;
     capture::permit_unsafe()?;
-    event.session.events().synchronize(&event.object)
+    event.session.synchronize_event(&event.object)
 }

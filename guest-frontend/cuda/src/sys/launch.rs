@@ -4,18 +4,22 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
-use paragpu_abi::{CUDA_LAUNCH_PARAMS, CUfunction, CUlaunchConfig, CUstream, cudaLaunchAttribute};
+use paragpu_abi::{
+    CUDA_LAUNCH_PARAMS, CUevent, CUfunction, CUlaunchConfig, CUstream, cudaLaunchAttribute,
+};
+use paragpu_client::event::{DISABLE_TIMING, INTERPROCESS};
 use paragpu_client::launch::Shape;
 use paragpu_client::module::Function;
 use paragpu_client::objects::graph::Kernel;
+use paragpu_client::objects::stream_attributes;
 use paragpu_protocol::status::Status;
 
 use super::boundary::In;
 use super::boundary::own_default;
 use super::module::callable;
-use super::{Result, unsupported_use};
-use crate::named_stream;
+use super::{Result, event, stream, unsupported_use};
 use crate::settings::settings;
+use crate::{current, named_stream};
 
 /// CU_LAUNCH_ATTRIBUTE_IGNORE.
 const IGNORE: c_int = 0;
@@ -31,6 +35,19 @@ const CLUSTER_SCHEDULING: c_int = 5;
 const PROGRAMMATIC_SERIALIZATION: c_int = 6;
 /// CU_LAUNCH_ATTRIBUTE_PRIORITY.
 const PRIORITY: c_int = 8;
+/// CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW.
+const ACCESS_POLICY_WINDOW: c_int = 1;
+/// CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT.
+const PROGRAMMATIC_EVENT: c_int = 7;
+/// CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP and _MEM_SYNC_DOMAIN.
+const DOMAIN_MAP: c_int = 9;
+const DOMAIN: c_int = 10;
+/// CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION.
+const PREFERRED_CLUSTER: c_int = 11;
+/// CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT.
+const COMPLETION_EVENT: c_int = 12;
+/// CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, in percent.
+const CARVEOUT: c_int = 14;
 
 /// CU_LAUNCH_PARAM_END, _BUFFER_POINTER and _BUFFER_SIZE.
 const PARAM_END: usize = 0;
@@ -189,10 +206,15 @@ unsafe fn launch_with(
     pointers: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Result {
-    // SAFETY: the caller promises what `shape_of` asks for.
-    let shape = unsafe { shape_of(config) }?;
+    // SAFETY: the caller promises what `shape_of` and `events_of` ask for.
+    let (shape, events) = unsafe { (shape_of(config)?, events_of(config)?) };
     // SAFETY: the caller promises what `launch` asks for.
-    unsafe { launch(function, &shape, stream, pointers, extra) }
+    unsafe { launch(function, &shape, stream, pointers, extra) }?;
+    // They may be reached while the kernel runs; being reached at its end is
+    // always right.
+    events
+        .into_iter()
+        .try_for_each(|named| event::record(named, stream, 0))
 }
 
 /// The shape that a configuration gives a launch.
@@ -209,6 +231,30 @@ pub(super) unsafe fn shape_of(config: &CUlaunchConfig) -> Result<Shape> {
     // SAFETY: the caller promises what `attributes` asks for.
     unsafe { attributes(&mut shape, config.attrs, config.numAttrs) }?;
     Ok(shape)
+}
+
+/// The events that a launch records.
+///
+/// # Safety
+/// As for [`shape_of`], which has looked at the attributes.
+unsafe fn events_of(config: &CUlaunchConfig) -> Result<Vec<CUevent>> {
+    let mut events = Vec::new();
+    for index in 0..config.numAttrs as usize {
+        // SAFETY: the list has so many records, as the caller promises.
+        let attribute = unsafe { &*config.attrs.add(index) };
+        if !matches!(attribute.id, PROGRAMMATIC_EVENT | COMPLETION_EVENT) {
+            continue;
+        }
+        // SAFETY: every field of the union is numbers; `id` says which is set.
+        let named: CUevent = unsafe { attribute.val.event };
+        let found = event::find(named)?;
+        let flags = event::inner(&found)?.object.flags();
+        if flags & (DISABLE_TIMING | INTERPROCESS) != DISABLE_TIMING {
+            return Err(Status::INVALID_VALUE);
+        }
+        events.push(named);
+    }
+    Ok(events)
 }
 
 /// Reads the attributes of a launch.
@@ -229,6 +275,17 @@ unsafe fn attributes(
         match attribute.id {
             // Preferences that change no result.
             IGNORE | SYNCHRONIZATION_POLICY | PRIORITY | CLUSTER_SCHEDULING => {}
+            // SAFETY: every field of the union is numbers; `id` says which is set.
+            CARVEOUT if matches!(unsafe { attribute.val.syncPolicy }, -1..=100) => {}
+            PREFERRED_CLUSTER => {}
+            ACCESS_POLICY_WINDOW | DOMAIN_MAP | DOMAIN => {
+                let limits = stream::limits(current::current()?.session)?;
+                // SAFETY: as above.
+                let value = unsafe { attribute.val.pad };
+                stream_attributes::check(attribute.id, value, limits)?;
+            }
+            // Recorded after the launch.
+            PROGRAMMATIC_EVENT | COMPLETION_EVENT => {}
             // SAFETY: every field of the union is numbers; `id` says which is set.
             COOPERATIVE => shape.cooperative = unsafe { attribute.val.cooperative } != 0,
             CLUSTER_DIMENSION => {

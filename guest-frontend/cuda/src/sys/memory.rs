@@ -5,6 +5,7 @@ use std::ffi::c_uint;
 use paragpu_abi::CUdeviceptr;
 use paragpu_client::Session;
 use paragpu_client::objects::graph_memory::GraphMemory;
+use paragpu_client::shared_memory::Kind;
 use paragpu_protocol::layout::{ARENA_BASE, DEVICE_STRIDE, MAX_DEVICES, SHADOW_BASE, WINDOW_BASE};
 use paragpu_protocol::status::Status;
 
@@ -94,6 +95,10 @@ pub fn release(session: &Session, address: u64) -> Result {
     }
     if let Some(memory) = GraphMemory::find(address) {
         return memory.free();
+    }
+    let shared = session.virtual_memory().shared();
+    if shared.kind(address) == Some(Kind::OfPool) {
+        return shared.close(address);
     }
     session.memory().free(address)?;
     pool::freed(address);

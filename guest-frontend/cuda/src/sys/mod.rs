@@ -35,6 +35,7 @@ pub mod graph_node;
 pub mod host;
 pub mod image;
 pub mod internal;
+pub mod ipc;
 pub mod kernel;
 pub mod launch;
 pub mod library;
@@ -55,6 +56,7 @@ pub mod stream;
 pub mod stream_memory;
 pub mod tensor_map;
 pub mod texture;
+pub mod texture_reference;
 pub mod user_object;
 pub mod virtual_memory;
 

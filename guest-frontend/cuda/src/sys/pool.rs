@@ -34,6 +34,8 @@ const RELEASE_THRESHOLD: c_int = 4;
 const USE: std::ops::RangeInclusive<c_int> = 5..=8;
 /// Those of them that are highest values.
 const HIGH: [c_int; 2] = [6, 8];
+/// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
+const DESCRIPTOR: c_int = 1;
 /// CU_MEM_ACCESS_FLAGS_PROT_READWRITE.
 const READ_WRITE: c_int = 3;
 
@@ -62,7 +64,7 @@ fn with_pools<R>(device: CUdevice, with: impl FnOnce(&mut Pools) -> R) -> Result
 }
 
 /// Gives a pool a handle.
-fn insert(pool: Pool) -> CUmemoryPool {
+pub(crate) fn insert(pool: Pool) -> CUmemoryPool {
     let account = Arc::clone(pool.account());
     let handle: CUmemoryPool = objects::insert(Object::Pool(pool));
     account.named(handle.addr());
@@ -73,7 +75,7 @@ fn handle(number: usize) -> CUmemoryPool {
     std::ptr::without_provenance_mut(number)
 }
 
-fn with_pool<R>(pool: CUmemoryPool, with: impl FnOnce(&Pool) -> Result<R>) -> Result<R> {
+pub(crate) fn with_pool<R>(pool: CUmemoryPool, with: impl FnOnce(&Pool) -> Result<R>) -> Result<R> {
     let found = objects::find(pool).ok_or(Status::INVALID_HANDLE)?;
     match &**found {
         Object::Pool(pool) => with(pool),
@@ -98,6 +100,9 @@ fn allocate(size: usize, stream: CUstream, pool: Option<CUmemoryPool>) -> Result
         }
     };
     let (ordinal, account) = with_pool(pool, |pool| {
+        if pool.imports().is_some() {
+            return Err(Status::INVALID_VALUE);
+        }
         Ok((pool.ordinal(), Arc::clone(pool.account())))
     })?;
     let session = device::session(ordinal)?;
@@ -219,11 +224,16 @@ pub(crate) fn cuMemPoolCreate(
     properties: In<'_, cudaMemPoolProps>,
 ) -> Result {
     let properties = properties.get()?;
-    if properties.handleTypes != 0 {
-        return Err(unsupported_use!("cuMemPoolCreate with handle types"));
+    let is_shared = properties.handleTypes == DESCRIPTOR;
+    if properties.handleTypes != 0 && !is_shared {
+        return Err(unsupported_use!("cuMemPoolCreate for handles of this type"));
     }
     let ordinal = ordinal_of(properties)?;
-    pool.put(insert(Pool::new(ordinal, properties.maxSize as u64)))
+    let most = properties.maxSize as u64;
+    pool.put(insert(match is_shared {
+        true => Pool::for_others(ordinal, most),
+        false => Pool::new(ordinal, most),
+    }))
 }
 
 pub(crate) fn cuMemPoolDestroy(pool: CUmemoryPool) -> Result {

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use paragpu_abi::{
     CUcontext, CUdevice, CUevent, CUhostFn, CUstream, CUstreamCallback, cudaLaunchAttributeValue,
 };
+use paragpu_client::Session;
 use paragpu_client::objects::stream_attributes::{self, Limits};
 use paragpu_protocol::status::Status;
 
@@ -89,7 +90,7 @@ pub(crate) fn cuStreamWaitEvent(stream: CUstream, waited: CUevent, flags: c_uint
         if flags & EXTERNAL != 0 && stream.is_capturing() {
             return stream.capture_external_wait(event::marked(waited)?);
         }
-        return session.streams().wait_event(stream, &inner.object);
+        return session.wait_event(stream, &inner.object);
     }
     if stream.is_capturing() {
         return Err(unsupported_use!(
@@ -97,7 +98,7 @@ pub(crate) fn cuStreamWaitEvent(stream: CUstream, waited: CUevent, flags: c_uint
         ));
     }
     // Another device's event: its worker cannot be waited for in order.
-    inner.session.events().synchronize(&inner.object)
+    inner.session.synchronize_event(&inner.object)
 }
 
 pub(crate) unsafe fn cuStreamGetFlags(stream: CUstream, flags: *mut c_uint) -> Result {
@@ -180,19 +181,23 @@ pub(crate) unsafe fn cuStreamSetAttribute(
     if !stream_attributes::is_kept(attribute) {
         return Err(unsupported_use!("cuStreamSetAttribute of this attribute"));
     }
+    let limits = limits(session)?;
+    // SAFETY: every field of the union is numbers.
+    let value = unsafe { value.pad };
+    stream.attributes().set(attribute, value, limits)
+}
+
+/// What a device allows of attributes.
+pub(super) fn limits(session: &Session) -> Result<Limits> {
     let snapshot = session.snapshot()?;
     let limit = |which, least| {
         let told = snapshot.attribute(which).unwrap_or(0);
         u64::try_from(told).unwrap_or(0).max(least)
     };
-    let limits = Limits {
+    Ok(Limits {
         window: limit(MAX_ACCESS_POLICY_WINDOW_SIZE, 0),
         domains: limit(MEM_SYNC_DOMAIN_COUNT, 1),
-    };
-    // SAFETY: every field of the union is numbers.
-    stream
-        .attributes()
-        .set(attribute, unsafe { value.pad }, limits)
+    })
 }
 
 pub(crate) fn cuStreamCopyAttributes(to: CUstream, from: CUstream) -> Result {

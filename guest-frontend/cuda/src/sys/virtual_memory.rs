@@ -8,6 +8,7 @@ use std::os::fd::{BorrowedFd, IntoRawFd as _};
 
 use paragpu_abi::{CUdeviceptr, CUmemAllocationProp, cudaMemAccessDesc, cudaMemLocation};
 use paragpu_client::Session;
+use paragpu_client::shared_memory::{Kind, SharedName};
 use paragpu_client::virtual_memory::{GRANULARITY, Properties};
 use paragpu_protocol::status::Status;
 
@@ -16,7 +17,7 @@ use super::graph::list;
 use super::memory::ordinal_of;
 use super::{Result, device, get, present, put, unsupported_use};
 use crate::current;
-use crate::shared_handle::SharedHandles;
+use crate::shared_handle::{self, SharedHandles};
 
 /// CU_MEM_LOCATION_TYPE_DEVICE.
 const DEVICE: c_int = 1;
@@ -167,8 +168,13 @@ pub(crate) unsafe fn cuMemExportToShareableHandle(
         return Err(Status::INVALID_VALUE);
     }
     release_closed();
+    let name = match space.offer(number) {
+        // No daemon to tell: good within this process.
+        Err(Status::NOT_SUPPORTED) => SharedName::bare(Kind::Allocation, 0),
+        offered => offered?,
+    };
     space.hold(number)?;
-    match SHARED.share(handle) {
+    match SHARED.share(handle, &name.to_bytes()) {
         // SAFETY: `place` is null or writable, as the caller promises.
         Ok(descriptor) => unsafe { put(place.cast::<c_int>(), descriptor.into_raw_fd()) },
         Err(_) => {
@@ -192,12 +198,27 @@ pub(crate) fn cuMemImportFromShareableHandle(
     // refused by the system.
     let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
     let Some(handle) = SHARED.find(descriptor) else {
-        let what = "cuMemImportFromShareableHandle of another process's memory";
-        return Err(unsupported_use!(what));
+        return import(place, descriptor);
     };
     let (session, number) = allocation(handle)?;
     session.virtual_memory().hold(number)?;
     place.put(handle)
+}
+
+/// Memory of another process: of the current context's device, or the first.
+fn import(place: Out<'_, u64>, descriptor: BorrowedFd<'_>) -> Result {
+    let bytes = shared_handle::carried(descriptor).ok_or(Status::INVALID_VALUE)?;
+    let name = SharedName::from_bytes(&bytes, Kind::Allocation)?;
+    let session = match current::current_if_any() {
+        Some(current) => current.session,
+        None => device::session(device::ordinal(0)?)?,
+    };
+    let kept = Properties {
+        handle_types: DESCRIPTOR,
+        usage: 0,
+    };
+    let number = session.virtual_memory().import(&name, kept)?;
+    place.put(handle(session, number))
 }
 
 pub(crate) fn cuMemRelease(handle: u64) -> Result {

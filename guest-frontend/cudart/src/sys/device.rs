@@ -31,10 +31,33 @@ pub(crate) fn cudaSetDevice(device: c_int) -> Result {
     let binding = thread::with(|thread| thread.binding.get());
     let current = runtime.current()?;
     if binding.device == device && !current.is_null() && current == binding.context {
-        thread::with(|thread| thread.device.set(device));
+        thread::with(|thread| thread.set_device(device));
         return Ok(());
     }
     runtime.bind(device)
+}
+
+pub(crate) unsafe fn cudaSetValidDevices(devices: *mut c_int, count: c_int) -> Result {
+    let runtime = runtime()?;
+    let Ok(count) = usize::try_from(count) else {
+        return fail(abi::cudaErrorInvalidValue);
+    };
+    if count > runtime.devices.len() {
+        return fail(abi::cudaErrorInvalidValue);
+    }
+    if count == 0 {
+        thread::set_first(0);
+        return Ok(());
+    }
+    present(devices)?;
+    // SAFETY: the program says that so many are there.
+    let devices = unsafe { std::slice::from_raw_parts(devices, count) };
+    for device in devices {
+        runtime.device(*device)?;
+    }
+    // Every device that the program sees can be used: the first is taken.
+    devices.iter().take(1).copied().for_each(thread::set_first);
+    Ok(())
 }
 
 pub(crate) unsafe fn cudaInitDevice(device: c_int, device_flags: c_uint, flags: c_uint) -> Result {

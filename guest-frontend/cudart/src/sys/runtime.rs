@@ -243,7 +243,7 @@ impl Runtime {
         // SAFETY: a primary context, retained and never released.
         unsafe { self.driver.cuCtxSetCurrent(context) }?;
         thread::with(|thread| {
-            thread.device.set(ordinal);
+            thread.set_device(ordinal);
             thread.binding.set(Binding {
                 context,
                 device: ordinal,
@@ -283,7 +283,7 @@ impl Runtime {
     /// The thread's current device.
     pub fn current_device(&self) -> Result<c_int> {
         let context = self.current()?;
-        let (device, binding) = thread::with(|thread| (thread.device.get(), thread.binding.get()));
+        let (device, binding) = thread::with(|thread| (thread.device(), thread.binding.get()));
         if context.is_null() {
             return Ok(device);
         }
@@ -331,7 +331,7 @@ impl Runtime {
 pub fn context() -> Result<&'static Runtime> {
     let runtime = runtime()?;
     if runtime.current()?.is_null() {
-        let device = thread::with(|thread| thread.device.get());
+        let device = thread::with(|thread| thread.device());
         runtime.bind(device)?;
     }
     Ok(runtime)

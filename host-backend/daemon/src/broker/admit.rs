@@ -635,7 +635,7 @@ fn same(one: &[u8; 16], other: &[u8; 16]) -> bool {
 
 /// A secret that nobody guesses; all zeros, which resumes nothing, where the
 /// system has no randomness.
-fn token() -> [u8; 16] {
+pub(super) fn token() -> [u8; 16] {
     let mut token = [0; 16];
     match rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty()) {
         Ok(16) => token,

@@ -162,6 +162,7 @@ impl Broker {
                 return;
             };
             let news = worker.hear(&mut self.inbox);
+            let fds = std::mem::take(&mut self.inbox.fds);
             let (ordinal, pid) = (worker.ordinal, worker.pid);
             match news {
                 None => {
@@ -204,6 +205,9 @@ impl Broker {
                     Report::Left(route) => self.departed(key, route),
                     Report::Stayed(reason) => self.stayed(key, &reason),
                 },
+                Some(FromWorker::Exchange { request, ask }) => {
+                    self.exchange(key, request, ask, fds);
+                }
                 Some(FromWorker::Started { .. }) => {
                     if let State::Serving(session) = worker.state
                         && let Some(session) = self.sessions.get_mut(&session)

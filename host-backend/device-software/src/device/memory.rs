@@ -48,8 +48,10 @@ impl MemoryDevice for SoftwareDevice {
                 let what = "the memory is in use by work that waits for the program";
                 return Err(Error::new(Status::OUT_OF_MEMORY, what));
             }
+            // Where descriptors are short, other processes cannot have it.
             self.memory
-                .share(memory)
+                .hand_out(memory)
+                .or_else(|_| self.memory.share(memory))
                 .map_err(|e| module::memory_error(&e))?;
         }
         self.memory
@@ -70,6 +72,21 @@ impl MemoryDevice for SoftwareDevice {
         self.memory
             .export(address)
             .map_err(|e| module::memory_error(&e))
+    }
+
+    fn memory_share(&mut self, address: u64) -> Result<OwnedFd> {
+        self.scheduler.check()?;
+        if !self.memory.is_handed_out(address) {
+            self.scheduler.settle();
+            if !self.scheduler.all_idle() {
+                let what = "the memory is in use by work that waits for the program";
+                return Err(Error::new(Status::OUT_OF_MEMORY, what));
+            }
+            self.memory
+                .hand_out(address)
+                .map_err(|e| module::memory_error(&e))?;
+        }
+        self.memory_export(address)
     }
 
     fn memory_import(&mut self, address: u64, size: u64, descriptor: OwnedFd) -> Result<()> {

@@ -3,10 +3,12 @@
 //! A kernel that writes through an alias notes the alias's pages; a reader who asks
 //! what was written of the memory asks for those of its aliases, too.
 
+use std::os::fd::AsRawFd as _;
 use std::sync::atomic::Ordering;
 
 use super::{
-    MAPPED, Memory, MemoryError, NONE, Table, map_anywhere, pointer, pointer_mut, protect,
+    MAPPED, MOST_SHARED, Memory, MemoryError, NONE, Table, map_anywhere, map_shared, pointer,
+    pointer_mut, protect, shared,
 };
 
 /// Unit in which memory is looked at before it is copied.
@@ -92,6 +94,46 @@ impl Memory {
             return Err(MemoryError::OutOfMemory);
         }
         table.doubled.insert(address);
+        Ok(())
+    }
+
+    /// Is the mapping that starts at `address` memory that other processes can have?
+    #[must_use]
+    pub fn is_handed_out(&self, address: u64) -> bool {
+        self.table.lock().shared.contains_key(&address)
+    }
+
+    /// Moves what a mapping holds to memory that other processes can have. No work that uses it may run.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotMapped`], [`MemoryError::Private`] where it has aliases, [`MemoryError::Descriptor`].
+    pub fn hand_out(&self, address: u64) -> Result<(), MemoryError> {
+        let mut table = self.table.lock();
+        let size = match table.live.get(&address) {
+            Some(&size) if !table.aliases.contains_key(&address) => size,
+            _ => return Err(MemoryError::NotMapped(address)),
+        };
+        if table.doubled.contains(&address) || table.shared.len() >= MOST_SHARED {
+            return Err(MemoryError::Private(address));
+        }
+        let failed = |error| MemoryError::Descriptor(size, error);
+        let memory = shared::make(size).map_err(failed)?;
+        for page in (0..size as usize).step_by(PAGE) {
+            // SAFETY: the mapping is live and has `size` bytes; no Rust reference covers it. Pages of zeros stay
+            // holes.
+            let written = unsafe {
+                let from = pointer::<libc::c_void>(address as usize + page);
+                match libc::memcmp(from, ZEROS.as_ptr().cast(), PAGE) {
+                    0 => PAGE as isize,
+                    _ => libc::pwrite(memory.as_raw_fd(), from, PAGE, page as libc::off_t),
+                }
+            };
+            if written != PAGE as isize {
+                return Err(failed(std::io::Error::last_os_error()));
+            }
+        }
+        map_shared(address, size, &memory).map_err(failed)?;
+        table.shared.insert(address, memory);
         Ok(())
     }
 

@@ -275,6 +275,48 @@ impl DeviceMemory {
         self.unmap_all(gpu, link, surplus)
     }
 
+    /// First address and bytes of the guest's mapping around an address.
+    pub(crate) fn around(&self, address: u64) -> Option<(u64, u64)> {
+        self.arena.around(address)
+    }
+
+    /// Maps memory of another session.
+    pub(crate) fn take(
+        &mut self,
+        gpu: &mut Gpu,
+        link: &mut Link,
+        [address, size]: [u64; 2],
+        memory: OwnedFd,
+    ) -> Outcome<()> {
+        let cleared = self.arena.clear(address, size);
+        let in_the_way = self.placed(cleared, address, size)?;
+        self.unmap_all(gpu, link, in_the_way)?;
+        let Plan::Map(surplus) = self.plan(address, size)? else {
+            return fail(Status::INVALID_VALUE, "memory that was just given up");
+        };
+        let taken = self
+            .unmap_all(gpu, link, surplus)
+            .and_then(|()| Ok(gpu.memory_import(address, size, memory)?));
+        match taken {
+            Ok(()) => self.arena.mapped(address, size),
+            Err(_) => self.arena.abandon_plan(),
+        }
+        self.count();
+        taken
+    }
+
+    /// Takes a mapping away that others have, too: it is not used again.
+    pub(crate) fn drop_shared(
+        &mut self,
+        gpu: &mut Gpu,
+        link: &mut Link,
+        address: u64,
+    ) -> Outcome<()> {
+        self.arena.give_up(address);
+        self.count();
+        self.unmap_all(gpu, link, vec![address])
+    }
+
     /// Free and total bytes, as the guest sees them.
     pub(crate) fn info(&self, gpu: &mut Gpu) -> Outcome<MemoryInfo> {
         let device = gpu.memory_info()?;

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 /// Reads registered memory.
-pub(super) fn read(address: u64, bytes: &mut [u8]) {
+pub(crate) fn read(address: u64, bytes: &mut [u8]) {
     // SAFETY: the device checked that the range is registered, and who
     // registered it keeps it mapped until it is unregistered.
     unsafe { std::ptr::copy_nonoverlapping(address as *const u8, bytes.as_mut_ptr(), bytes.len()) }

@@ -5,3 +5,5 @@ pub mod device;
 #[cfg(test)]
 pub mod guest;
 mod memory_unsafe;
+#[cfg(test)]
+pub(crate) use memory_unsafe::read;

@@ -7,6 +7,7 @@ mod memory;
 mod objects;
 mod pages;
 mod pinned;
+mod sharing;
 mod signals;
 mod stream_memory;
 mod waiting;

@@ -158,6 +158,9 @@ impl Session {
     /// [`StateError::Impossible`] where the device cannot say where a module's
     /// variables are.
     pub fn items(&mut self) -> Result<Vec<Item>, StateError> {
+        if let Some(hindrance) = self.sharing.hindrance() {
+            return Err(StateError::Impossible(hindrance));
+        }
         let mut items = Vec::with_capacity(self.objects.live.len());
         let mut placed = Vec::new();
         for (name, creates, call) in self.objects.live.in_order() {

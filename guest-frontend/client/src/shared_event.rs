@@ -1,0 +1,288 @@
+//! Events that processes of a VM share (CUDA Driver API, cuIpc*).
+//!
+//! Each record of such an event has a number. A page of the guest holds the last
+//! one; a stream that comes to the record writes the number to a word of device
+//! memory that the processes share, and a stream that waits for it waits for the
+//! word. Records that are under way have words of their own, because streams may
+//! come to them in any order.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use paragpu_protocol::status::Status;
+use paragpu_protocol::types::MemoryOperation;
+use parking_lot::Mutex;
+
+use crate::Session;
+use crate::error::Result;
+use crate::event::{DISABLE_TIMING, Event, INTERPROCESS};
+use crate::objects::stream::Stream;
+use crate::shared_memory::{HANDLE, Kind, SharedName};
+use crate::sys::memory::HostRows;
+use crate::sys::shared_page::SharedPage;
+
+/// Words of an event: records of it that may be under way.
+const WORDS: u64 = 64;
+/// Bytes of a word.
+const WORD: u64 = 8;
+/// CU_STREAM_NON_BLOCKING.
+const NON_BLOCKING: u32 = 1;
+/// CUstreamBatchMemOpType: a word is waited for, or written.
+const WAIT: u32 = 4;
+const WRITE: u32 = 5;
+/// First and longest pause between two looks at a word.
+const SHORT: Duration = Duration::from_micros(20);
+const LONG: Duration = Duration::from_millis(1);
+
+/// What an event of several processes has beside the session's own.
+#[derive(Debug)]
+pub(crate) struct SharedEvent {
+    page: SharedPage,
+    /// Its words on the device.
+    words: u64,
+    name: SharedName,
+    /// This process made it.
+    is_own: bool,
+    /// Records up to here are over.
+    reached: AtomicU64,
+    /// Held from a record's number to its post.
+    order: Mutex<()>,
+    /// Where its words are read.
+    stream: OnceLock<Arc<Stream>>,
+}
+
+impl SharedEvent {
+    fn word(&self, record: u64) -> u64 {
+        self.words + record % WORDS * WORD
+    }
+
+    fn operation(&self, kind: u32, record: u64, value: u64) -> MemoryOperation {
+        MemoryOperation {
+            kind,
+            flags: 0,
+            address: self.word(record),
+            value,
+        }
+    }
+
+    /// The last record, unless it is known to be over.
+    fn outstanding(&self) -> Option<u64> {
+        let last = self.page.word().load(Ordering::Acquire);
+        (last > self.reached.load(Ordering::Acquire)).then_some(last)
+    }
+}
+
+impl Session {
+    /// cuIpcGetEventHandle.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` of an event that is not for several processes.
+    pub fn share_event(&self, event: &Event) -> Result<[u8; HANDLE]> {
+        if event.flags() & INTERPROCESS == 0 {
+            return Err(Status::INVALID_HANDLE);
+        }
+        // One of several threads that ask shares it.
+        let _order = event.sharing();
+        if let Some(shared) = event.shared() {
+            return Ok(shared.name.to_bytes());
+        }
+        let shared = self.new_shared()?;
+        let stream = self.reader(&shared)?;
+        if event.recorded().is_some() {
+            // Others wait for the record that was made already.
+            self.streams().wait_event(stream, event)?;
+            self.record_shared(&shared, stream)?;
+        }
+        let bytes = shared.name.to_bytes();
+        event.share(shared);
+        Ok(bytes)
+    }
+
+    fn new_shared(&self) -> Result<SharedEvent> {
+        let page = SharedPage::create().map_err(|_| Status::OPERATING_SYSTEM)?;
+        let words = self.memory().allocate(WORDS * WORD)?;
+        let offered = self
+            .virtual_memory()
+            .shared()
+            .offer(words, Kind::Event, page.name());
+        let name = match offered {
+            Ok(name) => name,
+            Err(status) => {
+                self.memory().free(words)?;
+                return Err(status);
+            }
+        };
+        let shared = SharedEvent {
+            page,
+            words,
+            name,
+            is_own: true,
+            reached: AtomicU64::new(0),
+            order: Mutex::default(),
+            stream: OnceLock::new(),
+        };
+        let stream = self.reader(&shared)?;
+        let zeros = (0..WORDS).map(|record| shared.operation(WRITE, record, 0));
+        self.copies().operate(zeros.collect(), Vec::new(), stream)?;
+        self.streams().synchronize(stream)?;
+        Ok(shared)
+    }
+
+    /// cuIpcOpenEventHandle.
+    ///
+    /// # Errors
+    /// `MAP_FAILED`, `INVALID_HANDLE`; `INVALID_CONTEXT` of this process's own.
+    pub fn open_event(&self, bytes: &[u8; HANDLE]) -> Result<Arc<Event>> {
+        /// CUDA_ERROR_INVALID_CONTEXT.
+        const INVALID_CONTEXT: Status = Status(201);
+        /// CUDA_ERROR_MAP_FAILED: what is no handle, as natively.
+        const MAP_FAILED: Status = Status(205);
+        let found = SharedName::from_bytes(bytes, Kind::Event).ok();
+        let name = found.filter(|name| name.length >= WORDS * WORD);
+        let name = name.ok_or(MAP_FAILED)?;
+        if name.is_own() {
+            return Err(INVALID_CONTEXT);
+        }
+        let page = SharedPage::open(name.note).map_err(|_| MAP_FAILED)?;
+        let words = self.virtual_memory().shared().open(&name)?;
+        let event = self.events().create(DISABLE_TIMING | INTERPROCESS)?;
+        event.share(SharedEvent {
+            page,
+            words,
+            name,
+            is_own: false,
+            reached: AtomicU64::new(0),
+            order: Mutex::default(),
+            stream: OnceLock::new(),
+        });
+        Ok(event)
+    }
+
+    /// The stream in which an event's words are read.
+    fn reader<'a>(&self, shared: &'a SharedEvent) -> Result<&'a Arc<Stream>> {
+        if let Some(stream) = shared.stream.get() {
+            return Ok(stream);
+        }
+        let made = self.streams().create(NON_BLOCKING, 0)?;
+        Ok(shared.stream.get_or_init(|| made))
+    }
+
+    pub(crate) fn record_shared(&self, shared: &SharedEvent, stream: &Stream) -> Result<()> {
+        let _order = shared.order.lock();
+        let record = shared.page.word().fetch_add(1, Ordering::AcqRel) + 1;
+        let mut operations = Vec::with_capacity(2);
+        if record > WORDS {
+            // The word was an earlier record's, which waiters must see first.
+            let earlier = record - WORDS;
+            operations.push(shared.operation(WAIT, earlier, earlier));
+        }
+        operations.push(shared.operation(WRITE, record, record));
+        self.copies().operate(operations, Vec::new(), stream)
+    }
+
+    pub(crate) fn wait_shared(&self, shared: &SharedEvent, stream: &Stream) -> Result<()> {
+        let Some(record) = shared.outstanding() else {
+            return self.check();
+        };
+        let wait = shared.operation(WAIT, record, record);
+        self.copies().operate(vec![wait], Vec::new(), stream)
+    }
+
+    pub(crate) fn query_shared(&self, shared: &SharedEvent) -> Result<()> {
+        /// CUDA_ERROR_NOT_READY.
+        const NOT_READY: Status = Status(600);
+        let Some(record) = shared.outstanding() else {
+            return self.check();
+        };
+        let (mut word, mut noted) = ([0; WORD as usize], Vec::new());
+        let place = HostRows::of(&mut word, &mut noted);
+        let stream = self.reader(shared)?;
+        self.copies()
+            .from_device(place, shared.word(record), stream, true)?;
+        if u64::from_le_bytes(word) < record {
+            return Err(NOT_READY);
+        }
+        shared.reached.fetch_max(record, Ordering::AcqRel);
+        Ok(())
+    }
+
+    pub(crate) fn synchronize_shared(&self, shared: &SharedEvent) -> Result<()> {
+        /// CUDA_ERROR_NOT_READY.
+        const NOT_READY: Status = Status(600);
+        let mut pause = SHORT;
+        loop {
+            match self.query_shared(shared) {
+                Err(NOT_READY) => std::thread::sleep(pause),
+                over => return over,
+            }
+            pause = (2 * pause).min(LONG);
+        }
+    }
+
+    /// The program destroys the event.
+    pub(crate) fn end_shared(&self, shared: &SharedEvent) -> Result<()> {
+        if let Some(stream) = shared.stream.get() {
+            self.streams().destroy(stream)?;
+        }
+        match shared.is_own {
+            true => self.memory().free(shared.words),
+            false => self.virtual_memory().shared().close(shared.words),
+        }
+    }
+
+    /// cuEventRecord, of any event.
+    ///
+    /// # Errors
+    /// As [`Link::check`](crate::connection::Link::check).
+    pub fn record_event(&self, event: &Event, stream: &Arc<Stream>) -> Result<()> {
+        match event.shared() {
+            Some(shared) if !stream.is_capturing() => self.record_shared(shared, stream),
+            _ => self.events().record(event, stream),
+        }
+    }
+
+    /// cuStreamWaitEvent, of any event.
+    ///
+    /// # Errors
+    /// As [`Link::check`](crate::connection::Link::check).
+    pub fn wait_event(&self, stream: &Stream, event: &Event) -> Result<()> {
+        match event.shared() {
+            Some(shared) if !stream.is_capturing() => self.wait_shared(shared, stream),
+            _ => self.streams().wait_event(stream, event),
+        }
+    }
+
+    /// cuEventQuery, of any event.
+    ///
+    /// # Errors
+    /// `NOT_READY`; of work that failed.
+    pub fn query_event(&self, event: &Event) -> Result<()> {
+        match event.shared() {
+            Some(shared) => self.query_shared(shared),
+            None => self.events().query(event),
+        }
+    }
+
+    /// cuEventSynchronize, of any event.
+    ///
+    /// # Errors
+    /// Of work that failed.
+    pub fn synchronize_event(&self, event: &Event) -> Result<()> {
+        match event.shared() {
+            Some(shared) => self.synchronize_shared(shared),
+            None => self.events().synchronize(event),
+        }
+    }
+
+    /// cuEventDestroy, of any event.
+    ///
+    /// # Errors
+    /// As [`Link::check`](crate::connection::Link::check).
+    pub fn destroy_event(&self, event: &Event) -> Result<()> {
+        if let Some(shared) = event.shared() {
+            self.end_shared(shared)?;
+        }
+        self.events().destroy(event)
+    }
+}

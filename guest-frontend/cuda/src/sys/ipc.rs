@@ -1,0 +1,194 @@
+//! Memory, events and pools of other processes of the VM (CUDA Driver API,
+//! cuIpc* and Stream Ordered Memory Allocator).
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::os::fd::{BorrowedFd, IntoRawFd as _};
+
+use paragpu_abi::{CUdeviceptr, CUevent, CUmemoryPool, cudaIpcEventHandle_t, cudaIpcMemHandle_t};
+use paragpu_client::shared_memory::{HANDLE, Kind, SharedName};
+use paragpu_protocol::status::Status;
+
+use super::boundary::Out;
+use super::pool::with_pool;
+use super::{Result, capture, device, event, get, memory, present, put};
+use crate::current;
+use crate::objects::pool::{self, Pool};
+use crate::objects::{self, InContext, Object};
+use crate::shared_handle;
+
+/// CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS.
+const LAZY_PEER_ACCESS: c_uint = 1;
+/// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
+const DESCRIPTOR: c_int = 1;
+/// CU_MEM_HANDLE_TYPE_WIN32 and _WIN32_KMT.
+const OTHER_HANDLES: [c_int; 2] = [2, 4];
+/// CUDA_ERROR_INVALID_CONTEXT: what a process opens is its own.
+const INVALID_CONTEXT: Status = Status(201);
+
+fn signed(bytes: [u8; HANDLE]) -> [i8; HANDLE] {
+    bytes.map(u8::cast_signed)
+}
+
+fn unsigned(bytes: [i8; HANDLE]) -> [u8; HANDLE] {
+    bytes.map(i8::cast_unsigned)
+}
+
+pub(crate) fn cuIpcGetMemHandle(
+    place: Out<'_, cudaIpcMemHandle_t>,
+    address: CUdeviceptr,
+) -> Result {
+    place.present()?;
+    capture::permit_unsafe()?;
+    let session = memory::owner(address)?;
+    if pool::of(address) != 0 {
+        // Pools have handles of their own.
+        return Err(Status::INVALID_VALUE);
+    }
+    let shared = session.virtual_memory().shared();
+    let name = shared.offer(address, Kind::Memory, 0)?;
+    place.put(cudaIpcMemHandle_t {
+        reserved: signed(name.to_bytes()),
+    })
+}
+
+pub(crate) fn cuIpcOpenMemHandle(
+    place: Out<'_, CUdeviceptr>,
+    handle: cudaIpcMemHandle_t,
+    flags: c_uint,
+) -> Result {
+    cuIpcOpenMemHandle_v2(place, handle, flags)
+}
+
+pub(crate) fn cuIpcOpenMemHandle_v2(
+    place: Out<'_, CUdeviceptr>,
+    handle: cudaIpcMemHandle_t,
+    flags: c_uint,
+) -> Result {
+    place.present()?;
+    capture::permit_unsafe()?;
+    if flags & !LAZY_PEER_ACCESS != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    let current = current::current()?;
+    let name = SharedName::from_bytes(&unsigned(handle.reserved), Kind::Memory)?;
+    if name.is_own() {
+        return Err(INVALID_CONTEXT);
+    }
+    place.put(current.session.virtual_memory().shared().open(&name)?)
+}
+
+pub(crate) fn cuIpcCloseMemHandle(address: CUdeviceptr) -> Result {
+    capture::permit_unsafe()?;
+    let shared = memory::owner(address)?.virtual_memory().shared();
+    match shared.kind(address) {
+        Some(Kind::Memory) => shared.close(address),
+        _ => Err(Status::INVALID_VALUE),
+    }
+}
+
+pub(crate) fn cuIpcGetEventHandle(place: Out<'_, cudaIpcEventHandle_t>, named: CUevent) -> Result {
+    if named.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    let found = event::find(named)?;
+    let event = event::inner(&found)?;
+    let bytes = event.session.share_event(&event.object)?;
+    place.put(cudaIpcEventHandle_t {
+        reserved: signed(bytes),
+    })
+}
+
+pub(crate) fn cuIpcOpenEventHandle(
+    place: Out<'_, CUevent>,
+    handle: cudaIpcEventHandle_t,
+) -> Result {
+    place.present()?;
+    let current = current::current()?;
+    let object = current.session.open_event(&unsigned(handle.reserved))?;
+    place.put(objects::insert(Object::Event(InContext {
+        context: current.handle,
+        session: current.session,
+        object,
+    })))
+}
+
+pub(crate) unsafe fn cuMemPoolExportToShareableHandle(
+    place: *mut c_void,
+    pool: CUmemoryPool,
+    kind: c_int,
+    flags: u64,
+) -> Result {
+    present(place)?;
+    let (shared, ordinal) = with_pool(pool, |pool| Ok((pool.shared(), pool.ordinal())))?;
+    let number = shared.ok_or(Status::INVALID_VALUE)?;
+    if kind != DESCRIPTOR || flags != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    // The ordinal is the guest's, the same in each process.
+    let name = SharedName::bare(Kind::Pool, number | u64::from(ordinal));
+    let descriptor = shared_handle::carrying(&name.to_bytes());
+    let descriptor = descriptor.map_err(|_| Status::OPERATING_SYSTEM)?;
+    // SAFETY: `place` is null or writable, as the caller promises.
+    unsafe { put(place.cast::<c_int>(), descriptor.into_raw_fd()) }
+}
+
+pub(crate) fn cuMemPoolImportFromShareableHandle(
+    place: Out<'_, CUmemoryPool>,
+    given: *mut c_void,
+    kind: c_int,
+    flags: u64,
+) -> Result {
+    place.present()?;
+    place.put(std::ptr::null_mut())?;
+    if OTHER_HANDLES.contains(&kind) {
+        return Err(Status::NOT_SUPPORTED);
+    }
+    let number = c_int::try_from(given.addr()).map_err(|_| Status::UNKNOWN)?;
+    if kind != DESCRIPTOR || flags != 0 || number < 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    // SAFETY: the program's, open as long as the call; one that is not open is
+    // refused by the system.
+    let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+    // As natively.
+    let bytes = shared_handle::carried(descriptor).ok_or(Status::UNKNOWN)?;
+    let name = SharedName::from_bytes(&bytes, Kind::Pool)?;
+    let ordinal = u32::try_from(name.note & Pool::ORDINALS).map_err(|_| Status::INVALID_VALUE)?;
+    // Another process of the VM may see other devices.
+    device::session(ordinal)?;
+    place.put(super::pool::insert(Pool::imported(
+        ordinal,
+        name.note & !Pool::ORDINALS,
+    )))
+}
+
+pub(crate) unsafe fn cuMemPoolExportPointer(place: *mut c_void, address: CUdeviceptr) -> Result {
+    present(place)?;
+    let session = memory::owner(address)?;
+    let number = pool::shared_of(address).ok_or(Status::INVALID_VALUE)?;
+    let shared = session.virtual_memory().shared();
+    let name = shared.offer(address, Kind::OfPool, number)?;
+    // SAFETY: `place` is null or writable for so many bytes, as the caller promises.
+    unsafe { put(place.cast::<[u8; HANDLE]>(), name.to_bytes()) }
+}
+
+pub(crate) unsafe fn cuMemPoolImportPointer(
+    place: Out<'_, CUdeviceptr>,
+    pool: CUmemoryPool,
+    data: *mut c_void,
+) -> Result {
+    place.present()?;
+    place.put(0)?;
+    // SAFETY: null or readable for so many bytes, as the caller promises.
+    let bytes = unsafe { get(data.cast_const().cast::<[u8; HANDLE]>()) }?;
+    let (imported, ordinal) = with_pool(pool, |pool| Ok((pool.imports(), pool.ordinal())))?;
+    let name = SharedName::from_bytes(bytes, Kind::OfPool)?;
+    if imported != Some(name.note) {
+        return Err(Status::INVALID_VALUE);
+    }
+    if name.is_own() {
+        return Err(INVALID_CONTEXT);
+    }
+    let shared = device::session(ordinal)?.virtual_memory().shared();
+    place.put(shared.open(&name)?)
+}

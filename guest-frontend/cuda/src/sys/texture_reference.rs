@@ -1,0 +1,251 @@
+//! Texture references that a program makes (CUDA Driver API, Texture Reference
+//! Management). Those of modules, through which kernels read, are not served.
+
+use std::ffi::{c_int, c_uint};
+
+use paragpu_abi::{CUDA_ARRAY_DESCRIPTOR, CUarray, CUdeviceptr, CUmipmappedArray, CUtexref};
+use paragpu_protocol::status::Status;
+use parking_lot::Mutex;
+
+use super::boundary::{In, Out};
+use super::{Result, get, memory, put_if};
+use crate::current;
+use crate::objects::texture_reference::{Bound, TextureReference};
+use crate::objects::{self, Object};
+
+/// CU_TRSA_OVERRIDE_FORMAT, without which nothing is bound.
+const OVERRIDE_FORMAT: c_uint = 1;
+
+/// Looks at a reference, or changes it.
+fn with<R>(named: CUtexref, then: impl FnOnce(&mut TextureReference) -> Result<R>) -> Result<R> {
+    let found = objects::find(named).ok_or(Status::INVALID_VALUE)?;
+    match &**found {
+        Object::TextureReference(reference) => then(&mut reference.lock()),
+        _ => Err(Status::INVALID_VALUE),
+    }
+}
+
+pub(crate) fn cuTexRefCreate(place: Out<'_, CUtexref>) -> Result {
+    place.present()?;
+    current::current()?;
+    let made = Mutex::new(TextureReference::default());
+    place.put(objects::insert(Object::TextureReference(made)))
+}
+
+pub(crate) fn cuTexRefDestroy(named: CUtexref) -> Result {
+    let is_one = |object: &Object| matches!(object, Object::TextureReference(_));
+    match objects::remove(named, is_one) {
+        Some(_) => Ok(()),
+        None => Err(Status::INVALID_VALUE),
+    }
+}
+
+pub(crate) fn cuTexRefSetArray(named: CUtexref, array: CUarray, flags: c_uint) -> Result {
+    let found = objects::find(array).ok_or(Status::INVALID_HANDLE)?;
+    if !matches!(**found, Object::Array(_)) {
+        return Err(Status::INVALID_HANDLE);
+    }
+    bind(named, Bound::Array(array.addr()), flags)
+}
+
+pub(crate) fn cuTexRefSetMipmappedArray(
+    named: CUtexref,
+    array: CUmipmappedArray,
+    flags: c_uint,
+) -> Result {
+    let found = objects::find(array).ok_or(Status::INVALID_HANDLE)?;
+    if !matches!(**found, Object::Mipmapped(_)) {
+        return Err(Status::INVALID_HANDLE);
+    }
+    bind(named, Bound::Mipmapped(array.addr()), flags)
+}
+
+fn bind(named: CUtexref, bound: Bound, flags: c_uint) -> Result {
+    if flags != OVERRIDE_FORMAT {
+        return Err(Status::INVALID_VALUE);
+    }
+    with(named, |reference| {
+        reference.bound = bound;
+        Ok(())
+    })
+}
+
+/// Refuses addresses of no device memory.
+fn check(address: CUdeviceptr) -> Result {
+    let session = memory::owner(address)?;
+    session
+        .memory()
+        .find(address)
+        .ok_or(Status::INVALID_VALUE)?;
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTexRefSetAddress_v2(
+    offset: *mut usize,
+    named: CUtexref,
+    address: CUdeviceptr,
+    size: usize,
+) -> Result {
+    if address != 0 || size != 0 {
+        check(address)?;
+    }
+    with(named, |reference| {
+        reference.bound = Bound::Address(address);
+        Ok(())
+    })?;
+    // All device memory is aligned for textures.
+    // SAFETY: null or writable, as the caller promises.
+    unsafe { put_if(offset, 0) };
+    Ok(())
+}
+
+pub(crate) fn cuTexRefSetAddress2D_v2(
+    named: CUtexref,
+    shape: In<'_, CUDA_ARRAY_DESCRIPTOR>,
+    address: CUdeviceptr,
+    pitch: usize,
+) -> Result {
+    cuTexRefSetAddress2D_v3(named, shape, address, pitch)
+}
+
+pub(crate) fn cuTexRefSetAddress2D_v3(
+    named: CUtexref,
+    shape: In<'_, CUDA_ARRAY_DESCRIPTOR>,
+    address: CUdeviceptr,
+    pitch: usize,
+) -> Result {
+    let shape = shape.get()?;
+    check(address)?;
+    with(named, |it| it.bind_rows(shape, address, pitch as u64))
+}
+
+pub(crate) fn cuTexRefSetAddressMode(named: CUtexref, dimension: c_int, mode: c_int) -> Result {
+    with(named, |it| it.set_address_mode(dimension, mode))
+}
+
+pub(crate) fn cuTexRefSetFilterMode(named: CUtexref, filter: c_int) -> Result {
+    with(named, |it| it.set_filter(filter))
+}
+
+pub(crate) fn cuTexRefSetFlags(named: CUtexref, flags: c_uint) -> Result {
+    with(named, |it| it.set_flags(flags))
+}
+
+pub(crate) fn cuTexRefSetFormat(named: CUtexref, format: c_int, components: c_int) -> Result {
+    with(named, |it| it.set_format(format, components))
+}
+
+pub(crate) fn cuTexRefSetMaxAnisotropy(named: CUtexref, most: c_uint) -> Result {
+    with(named, |it| {
+        it.anisotropy = most;
+        Ok(())
+    })
+}
+
+pub(crate) fn cuTexRefSetMipmapFilterMode(named: CUtexref, filter: c_int) -> Result {
+    with(named, |it| it.set_mipmap_filter(filter))
+}
+
+pub(crate) fn cuTexRefSetMipmapLevelBias(named: CUtexref, bias: f32) -> Result {
+    with(named, |it| {
+        it.mipmap.bias = bias;
+        Ok(())
+    })
+}
+
+pub(crate) fn cuTexRefSetMipmapLevelClamp(named: CUtexref, least: f32, most: f32) -> Result {
+    with(named, |it| {
+        it.mipmap.clamp = [least, most];
+        Ok(())
+    })
+}
+
+pub(crate) unsafe fn cuTexRefSetBorderColor(named: CUtexref, color: *mut f32) -> Result {
+    // Four components.
+    // SAFETY: null or readable for so many, as the caller promises.
+    let color = *unsafe { get(color.cast_const().cast::<[f32; 4]>()) }?;
+    with(named, |it| {
+        it.border = color;
+        Ok(())
+    })
+}
+
+pub(crate) fn cuTexRefGetAddress_v2(place: Out<'_, CUdeviceptr>, named: CUtexref) -> Result {
+    match with(named, |it| Ok(it.bound))? {
+        Bound::Address(address) => place.put(address),
+        _ => Err(Status::INVALID_VALUE),
+    }
+}
+
+pub(crate) fn cuTexRefGetArray(place: Out<'_, CUarray>, named: CUtexref) -> Result {
+    match with(named, |it| Ok(it.bound))? {
+        Bound::Array(array) => place.put(std::ptr::without_provenance_mut(array)),
+        _ => Err(Status::INVALID_VALUE),
+    }
+}
+
+pub(crate) fn cuTexRefGetMipmappedArray(
+    place: Out<'_, CUmipmappedArray>,
+    named: CUtexref,
+) -> Result {
+    match with(named, |it| Ok(it.bound))? {
+        Bound::Mipmapped(array) => place.put(std::ptr::without_provenance_mut(array)),
+        _ => Err(Status::INVALID_VALUE),
+    }
+}
+
+pub(crate) fn cuTexRefGetAddressMode(
+    place: Out<'_, c_int>,
+    named: CUtexref,
+    dimension: c_int,
+) -> Result {
+    place.put(with(named, |it| it.address_mode(dimension))?)
+}
+
+pub(crate) fn cuTexRefGetFilterMode(place: Out<'_, c_int>, named: CUtexref) -> Result {
+    place.put(with(named, |it| Ok(it.filter))?)
+}
+
+pub(crate) fn cuTexRefGetFlags(place: Out<'_, c_uint>, named: CUtexref) -> Result {
+    place.put(with(named, |it| Ok(it.flags))?)
+}
+
+pub(crate) fn cuTexRefGetFormat(
+    format: Out<'_, c_int>,
+    components: Out<'_, c_int>,
+    named: CUtexref,
+) -> Result {
+    let found = with(named, |it| Ok(it.format))?;
+    format.put_if(found.0);
+    components.put_if(found.1);
+    Ok(())
+}
+
+pub(crate) fn cuTexRefGetMaxAnisotropy(place: Out<'_, c_int>, named: CUtexref) -> Result {
+    place.put(with(named, |it| Ok(it.anisotropy.cast_signed()))?)
+}
+
+pub(crate) fn cuTexRefGetMipmapFilterMode(place: Out<'_, c_int>, named: CUtexref) -> Result {
+    place.put(with(named, |it| Ok(it.mipmap.filter))?)
+}
+
+pub(crate) fn cuTexRefGetMipmapLevelBias(place: Out<'_, f32>, named: CUtexref) -> Result {
+    place.put(with(named, |it| Ok(it.mipmap.bias))?)
+}
+
+pub(crate) fn cuTexRefGetMipmapLevelClamp(
+    least: Out<'_, f32>,
+    most: Out<'_, f32>,
+    named: CUtexref,
+) -> Result {
+    let [low, high] = with(named, |it| Ok(it.mipmap.clamp))?;
+    least.put_if(low);
+    most.put_if(high);
+    Ok(())
+}
+
+pub(crate) unsafe fn cuTexRefGetBorderColor(place: *mut f32, named: CUtexref) -> Result {
+    let color = with(named, |it| Ok(it.border))?;
+    // SAFETY: null or writable for so many, as the caller promises.
+    unsafe { super::put(place.cast::<[f32; 4]>(), color) }
+}

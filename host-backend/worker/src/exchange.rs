@@ -1,0 +1,135 @@
+//! Asking the daemon about memory that sessions of the VM share
+//! ([`paragpu_control::exchange`]).
+//!
+//! The session's thread asks and waits; the daemon, which waits for nobody,
+//! answers in the time of two messages. The attendant's thread takes the answer.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use paragpu_control::exchange::{Ask, Offer};
+use paragpu_control::socket::Control;
+use paragpu_control::worker::FromWorker;
+
+/// Longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the daemon answered.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// `None` where there is none.
+    pub(crate) offer: Option<Offer>,
+    /// What came with it.
+    pub(crate) memory: Option<OwnedFd>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Number of the last question.
+    asked: u64,
+    answer: Option<Answer>,
+    /// The daemon is gone.
+    closed: bool,
+}
+
+/// The way to the daemon.
+#[derive(Debug, Default)]
+pub(crate) struct Exchange {
+    /// `None` where there is no daemon.
+    control: Option<Arc<Control>>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Exchange {
+    /// Over a worker's control socket.
+    pub(crate) fn new(control: Arc<Control>) -> Self {
+        Self {
+            control: Some(control),
+            ..Self::default()
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks; `None` where nobody answers.
+    pub(crate) fn ask(&self, ask: Ask, fds: &[BorrowedFd<'_>]) -> Option<Answer> {
+        let control = self.control.as_ref()?;
+        let request = {
+            let mut state = self.state();
+            state.asked += 1;
+            state.answer = None;
+            state.asked
+        };
+        control
+            .send(&FromWorker::Exchange { request, ask }, fds)
+            .ok()?;
+        let waits = |state: &mut State| state.answer.is_none() && !state.closed;
+        let state = self.state();
+        let waited = self.changed.wait_timeout_while(state, PATIENCE, waits);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.answer.take()
+    }
+
+    /// Says what has no answer.
+    pub(crate) fn tell(&self, ask: Ask) {
+        if let Some(control) = &self.control {
+            // A daemon that is gone keeps nothing.
+            let _ = control.send(&FromWorker::Exchange { request: 0, ask }, &[]);
+        }
+    }
+
+    /// The daemon answers.
+    pub(crate) fn answered(&self, request: u64, answer: Answer) {
+        let mut state = self.state();
+        // One that came too late answers nothing.
+        if state.asked == request {
+            state.answer = Some(answer);
+            self.changed.notify_all();
+        }
+    }
+
+    /// The daemon is gone.
+    pub(crate) fn close(&self) {
+        self.state().closed = true;
+        self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paragpu_control::socket::Inbox;
+
+    #[test]
+    fn late_answers_are_not_taken_for_others() {
+        let (daemon, worker) = Control::pair().unwrap();
+        let exchange = Arc::new(Exchange::new(Arc::new(worker)));
+        let other = Arc::clone(&exchange);
+        let asking = std::thread::spawn(move || other.ask(Ask::Take([7; 16]), &[]));
+        let mut inbox = Inbox::default();
+        daemon.receive(&mut inbox, true).unwrap();
+        let FromWorker::Exchange { request, ask } = inbox.message().unwrap() else {
+            panic!("another message");
+        };
+        assert_eq!(ask, Ask::Take([7; 16]));
+        let answer = |size| Answer {
+            offer: Some(Offer {
+                token: [7; 16],
+                size,
+                domain: [0; 16],
+            }),
+            memory: None,
+        };
+        exchange.answered(request + 1, answer(1));
+        exchange.answered(request, answer(2));
+        let taken = asking.join().unwrap().unwrap();
+        assert_eq!(taken.offer.unwrap().size, 2);
+        exchange.close();
+        assert!(exchange.ask(Ask::Take([7; 16]), &[]).is_none());
+        assert!(Exchange::default().ask(Ask::Take([0; 16]), &[]).is_none());
+    }
+}

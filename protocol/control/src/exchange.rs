@@ -1,0 +1,40 @@
+//! Memory that sessions of one VM share: one worker offers a mapping, and
+//! another one of the same VM takes it.
+//!
+//! The daemon keeps a descriptor for each offer and knows whose VM it is of. It
+//! draws the token, so no guest can guess another VM's, and looks tokens up
+//! among those of the asking worker's VM alone.
+
+use serde::{Deserialize, Serialize};
+
+/// Names an offer.
+pub type Token = [u8; 16];
+
+/// What a worker asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub enum Ask {
+    /// Others may take the memory that the one descriptor stands for.
+    Offer {
+        /// Its bytes.
+        size: u64,
+        /// Names the device that it is of.
+        domain: [u8; 16],
+    },
+    /// Nobody can take it any more. There is no answer.
+    Withdraw(Token),
+    /// The memory with this token.
+    Take(Token),
+}
+
+/// What one worker offers to the others of its VM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Offer {
+    /// Its name.
+    pub token: Token,
+    /// Its bytes.
+    pub size: u64,
+    /// Names the device that it is of.
+    pub domain: [u8; 16],
+}
