@@ -1,6 +1,6 @@
 """A program that asks NVML, through ctypes or NVIDIA's Python binding.
 
-usage: nvml_program.py facts|use|utilization|wrong|both|start|pynvml
+usage: nvml_program.py facts|use|utilization|visible|wrong|both|start|pynvml
 Prints one line of JSON; `start` prints what nvmlInit and a call without it return.
 """
 
@@ -121,6 +121,22 @@ def facts():
     assert text("nvmlSystemGetDriverVersion") and text("nvmlSystemGetNVMLVersion")
     assert word("nvmlSystemGetCudaDriverVersion_v2") >= 12000
     return seen
+
+
+def visible():
+    """UUIDs of all devices by NVML, and of those that the program sees by CUDA,
+    with the result of cuInit."""
+    cuda, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+    uuids = [text("nvmlDeviceGetUUID", device(index)) for index in range(word("nvmlDeviceGetCount_v2"))]
+    code, seen = cuda.cuInit(0), []
+    if code == 0:
+        assert cuda.cuDeviceGetCount(ctypes.byref(count)) == 0
+    for index in range(count.value):
+        raw = ctypes.create_string_buffer(16)
+        assert cuda.cuDeviceGetUuid_v2(raw, index) == 0
+        digits = raw.raw.hex()
+        seen.append("-".join(("GPU", digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])))
+    return {"nvml": uuids, "init": code, "cuda": seen}
 
 
 def processes(handle):
@@ -272,7 +288,7 @@ def main(mode):
     call("nvmlInitWithFlags", 0)
     call("nvmlInit_v2")
     call("nvmlShutdown")
-    modes = {"facts": facts, "use": use, "utilization": utilization, "wrong": wrong, "both": both}
+    modes = {"facts": facts, "use": use, "utilization": utilization, "wrong": wrong, "both": both, "visible": visible}
     print(json.dumps(modes[mode]()))
     call("nvmlShutdown")
     call("nvmlShutdown", code=UNINITIALIZED)

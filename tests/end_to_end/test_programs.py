@@ -9,6 +9,22 @@ import unittest
 import harness
 
 
+# Says whether a variable's memory is taken before or after its first use.
+LARGE = """
+#include <cstdio>
+__device__ char large[64 << 20];
+__global__ void touch() { large[0] = 1; }
+int main() {
+    size_t before = 0, after = 0, total = 0;
+    bool fine = !cudaFree(0) && !cudaMemGetInfo(&before, &total);
+    touch<<<1, 1>>>();
+    fine = fine && !cudaDeviceSynchronize() && !cudaMemGetInfo(&after, &total);
+    std::puts(before - after >= sizeof large ? "later" : "before");
+    return !fine;
+}
+"""
+
+
 def digest(run):
     """The word of a program's line that tells its results."""
     return next(word for word in run.output.split() if word.startswith("digest="))
@@ -50,6 +66,23 @@ class Programs(unittest.TestCase):
                 self.assertEqual(run.code, 0, run.output + run.errors)
                 self.assertEqual(digest(run), digest(native))
                 self.assertGreater(run.counters["calls"], 0, "the program never reached the backend")
+
+    def test_modules_are_loaded_when_the_environment_says(self):
+        """A variable of 64 MiB takes memory as soon as there is a context, or at its first use."""
+        compiler = os.path.join(harness.ROOT, ".cache/cuda-13.0/bin/nvcc")
+        with tempfile.TemporaryDirectory() as folder:
+            source, built = os.path.join(folder, "large.cu"), os.path.join(folder, "large")
+            with open(source, "w", encoding="utf-8") as file:
+                file.write(LARGE)
+            command = [compiler, "-arch=compute_75", "-cudart", "shared", source, "-o", built]
+            subprocess.run(command, check=True, timeout=200, capture_output=True)
+            for mode, want in ((None, "later"), ("LAZY", "later"), ("EAGER", "before")):
+                with self.subTest(mode):
+                    environment = self.daemon.guest_environment("shm")
+                    environment.pop("CUDA_MODULE_LOADING", None)
+                    environment |= {"CUDA_MODULE_LOADING": mode} if mode else {}
+                    run = subprocess.run([built], env=environment, capture_output=True, text=True, timeout=60)
+                    self.assertEqual((run.returncode, run.stdout), (0, f"{want}\n"), run.stderr)
 
     def test_a_kernel_sees_what_the_processor_writes_to_registered_memory(self):
         guest = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guest_program.py")

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 pub struct Settings {
     /// `CUDA_LAUNCH_BLOCKING=1`: a launch returns when the kernel is over.
     pub launch_blocking: bool,
-    /// `CUDA_MODULE_LOADING=EAGER`: images are loaded when they are registered.
+    /// `CUDA_MODULE_LOADING=EAGER`: the runtime loads what is registered as soon as it has a context.
     pub eager_loading: bool,
 }
 

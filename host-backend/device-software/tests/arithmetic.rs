@@ -477,6 +477,11 @@ fn single_precision_bit_for_bit() {
                     _ => f(x).max(f(y)).to_bits(),
                 },
             ),
+            // The modifiers in either order.
+            (
+                "ex2.approx.f32.ftz %f0,%f1; ex2.approx.ftz.f32 %f3,%f1; mov.b32 %r0,%f0; mov.b32 %r1,%f3; xor.b32 %r0,%r0,%r1;",
+                |_, _, _| 0,
+            ),
         ],
         |x, y| x == y,
     );

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use paragpu_abi::{CUasyncCallback, CUasyncCallbackHandle, CUdevice, CUdevprop, CUuuid};
+use paragpu_client::monitor::Monitor;
 use paragpu_client::snapshot::Snapshot;
 use paragpu_client::{Error, Session, chain};
 use paragpu_config::guest::Guest;
@@ -115,30 +116,50 @@ fn say_mig(name: &str) {
 
 /// The devices that there are, as far as `order` and `entries` ask for it.
 fn candidates(order: Order, entries: Option<&[Entry]>) -> Result<Vec<Candidate>> {
+    let is_uuid = |entry: &Entry| matches!(entry, Entry::Uuid(_));
+    let needs_uuids = entries.is_some_and(|entries| entries.iter().any(is_uuid));
+    if order != Order::Configured || needs_uuids {
+        return described();
+    }
     // Where the first device is named by its number, its session is the one
     // that is asked: programs that share a host's devices by number then hold
     // sessions on their own device only.
     let first = match entries.and_then(<[Entry]>::first) {
-        Some(Entry::Index(index)) if order == Order::Configured && *index < MAX_DEVICES => *index,
+        Some(Entry::Index(index)) if *index < MAX_DEVICES => *index,
         _ => 0,
     };
     let asked = match session(first) {
         Err(_) if first > 0 => session(0)?,
         opened => opened?,
     };
-    let needs_uuids =
-        entries.is_some_and(|entries| entries.iter().any(|entry| matches!(entry, Entry::Uuid(_))));
-    (0..asked.device_count().min(MAX_DEVICES))
+    let numbered = |ordinal| Candidate {
+        ordinal,
+        uuid: [0; 16],
+        bus: String::new(),
+        speed: 0,
+    };
+    Ok((0..asked.device_count().min(MAX_DEVICES))
+        .map(numbered)
+        .collect())
+}
+
+/// All devices with what is known of them. Each answers for itself alone, on a
+/// connection that ends here: the program has sessions only on what it uses.
+fn described() -> Result<Vec<Candidate>> {
+    let monitor = |ordinal| {
+        let opened = config().and_then(|config| Monitor::open(config, ordinal));
+        opened.map_err(|error| {
+            say(&error);
+            error.status()
+        })
+    };
+    let first = monitor(0)?;
+    (0..first.device_count().min(MAX_DEVICES))
         .map(|ordinal| {
-            if order == Order::Configured && !needs_uuids {
-                return Ok(Candidate {
-                    ordinal,
-                    uuid: [0; 16],
-                    bus: String::new(),
-                    speed: 0,
-                });
-            }
-            let snapshot = asked.device().snapshot_of(ordinal)?;
+            let snapshot = match ordinal {
+                0 => first.snapshot()?,
+                _ => monitor(ordinal)?.snapshot()?,
+            };
             let get = |attribute| snapshot.attribute(attribute).unwrap_or(0).max(0) as u64;
             Ok(Candidate {
                 ordinal,

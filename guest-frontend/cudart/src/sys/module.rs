@@ -2,7 +2,7 @@
 //! the program (CUDA Runtime API, chapter "Library Management").
 
 use super::registry::{self, Binary, Kind};
-use super::runtime::context;
+use super::runtime::{context, started};
 use super::{present, put};
 use crate::error::Result;
 use paragpu_abi::{CUdeviceptr, CUlibrary, dim3};
@@ -36,7 +36,11 @@ startup! {
         Handle(registry::register_binary(wrapper).cast())
     }
 
-    fn __cudaRegisterFatBinaryEnd(_handle: *mut *mut c_void) {}
+    fn __cudaRegisterFatBinaryEnd(_handle: *mut *mut c_void) {
+        if let Some(runtime) = started().filter(|runtime| runtime.loads_now()) {
+            registry::load_all(runtime);
+        }
+    }
 
     fn __cudaUnregisterFatBinary(handle: *mut *mut c_void) {
         registry::unregister_binary(handle.cast());

@@ -36,6 +36,12 @@ pub struct Binary {
     state: Mutex<State>,
 }
 
+/// A fatbinary whose wrapper is there.
+struct Registered(*mut Binary);
+
+// SAFETY: a record is shared by all threads and never freed.
+unsafe impl Send for Registered {}
+
 /// A loaded library.
 #[derive(Clone, Copy)]
 struct Loaded(CUlibrary);
@@ -105,6 +111,8 @@ struct Table {
 
 static TABLE: AtomicPtr<Table> = AtomicPtr::new(ptr::null_mut());
 static WRITERS: Mutex<()> = Mutex::new(());
+/// Taken before [`WRITERS`].
+static REGISTERED: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
 const FIRST_SLOTS: usize = 256;
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -172,11 +180,28 @@ pub fn lookup(address: *const c_void) -> Option<&'static Symbol> {
 
 /// Notes a fatbinary; loads nothing.
 pub fn register_binary(wrapper: *const c_void) -> *mut Binary {
+    let binary = new_binary(wrapper);
+    locked(&REGISTERED).push(Registered(binary));
+    binary
+}
+
+fn new_binary(wrapper: *const c_void) -> *mut Binary {
     Box::into_raw(Box::new(Binary {
         wrapper: wrapper.cast(),
         library: AtomicPtr::new(ptr::null_mut()),
         state: Mutex::new(State::default()),
     }))
+}
+
+/// Loads all fatbinaries that are registered, for a program that asked for that
+/// (`CUDA_MODULE_LOADING=EAGER`). One that cannot be loaded fails at its first use.
+pub fn load_all(runtime: &Runtime) {
+    // None is unregistered, and its image unmapped, while it loads.
+    let registered = locked(&REGISTERED);
+    for binary in registered.iter() {
+        // SAFETY: records are never freed; a registered one has its wrapper.
+        let _ = unsafe { (*binary.0).load(runtime) };
+    }
 }
 
 /// Notes a kernel or variable of a fatbinary.
@@ -255,7 +280,7 @@ pub fn adopt(handle: CUkernel) -> Result<CUkernel> {
         symbol.kernel.store(handle, Ordering::Release);
         // A fatbinary without an image, so that code which registers this
         // address later never leaves a reader with a pointer to nothing.
-        let none = register_binary(ptr::null());
+        let none = new_binary(ptr::null());
         symbol.binary.store(none, Ordering::Release);
     }
     Ok(handle)
@@ -293,6 +318,7 @@ pub unsafe fn unregister_binary(binary: *mut Binary) {
     let Some(owner) = (unsafe { binary.as_ref() }) else {
         return;
     };
+    locked(&REGISTERED).retain(|registered| !ptr::eq(registered.0, binary));
     {
         let _writing = locked(&WRITERS);
         for symbol in locked(&owner.state).symbols.drain(..) {

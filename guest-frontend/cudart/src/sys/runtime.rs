@@ -6,7 +6,7 @@
 //! that has a context of its own (driver interface) keeps it.
 
 use super::driver::Driver;
-use super::fail;
+use super::{fail, registry};
 use crate::error::{Error, Result};
 use crate::thread::{self, Binding};
 use paragpu_abi as abi;
@@ -25,6 +25,9 @@ pub const VERSION: c_int = if cfg!(cuda12) { 12090 } else { 13000 };
 /// The oldest driver that the runtime works on: the oldest that hosts may
 /// have. A function that such a driver lacks fails when it is called.
 const OLDEST_DRIVER: c_int = 12040;
+
+/// `CU_MODULE_EAGER_LOADING`.
+const EAGER_LOADING: c_int = 1;
 
 /// One device.
 pub struct Device {
@@ -47,6 +50,8 @@ pub struct Runtime {
     shown: Option<Shown>,
     /// Its devices, by ordinal. Never empty.
     pub devices: Vec<Device>,
+    /// Modules are loaded before the program uses them.
+    eager: bool,
 }
 
 /// `paragpu_thread_context` of our `libcuda.so.1`: where the calling thread's
@@ -174,6 +179,9 @@ fn start() -> Result<Runtime> {
         if devices.is_empty() {
             return fail(abi::cudaErrorNoDevice);
         }
+        let mut mode = 0;
+        // A driver that does not say loads lazily, or knows no other way.
+        let asked = driver.cuModuleGetLoadingMode(&mut mode);
         // The driver's threads do not exist in a forked child, so that the
         // child could only hang.
         libc::pthread_atfork(None, None, Some(mark_forked));
@@ -181,6 +189,7 @@ fn start() -> Result<Runtime> {
             driver,
             shown: *shown,
             devices,
+            eager: asked.is_ok() && mode == EAGER_LOADING,
         })
     }
 }
@@ -250,7 +259,17 @@ impl Runtime {
                 resets,
             });
         });
+        if self.eager {
+            registry::load_all(self);
+        }
         Ok(())
+    }
+
+    /// Does the program have its modules loaded before it uses them, and a
+    /// context to load them into?
+    pub fn loads_now(&self) -> bool {
+        let has_context = |device: &Device| !device.context.load(Ordering::Acquire).is_null();
+        self.eager && self.devices.iter().any(has_context)
     }
 
     /// cuCtxGetCurrent. Every call of the runtime begins with it, so our own

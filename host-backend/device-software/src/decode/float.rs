@@ -39,6 +39,15 @@ impl<'m> Decoder<'m> {
         if base == "testp" {
             return self.testp(mods, operands);
         }
+        // cuDNN's PTX holds `ex2.approx.f32.ftz`, which NVIDIA's assembler takes for `.ftz.f32`.
+        let turned;
+        let mods = match mods {
+            [rest @ .., ty @ "f32", "ftz"] => {
+                turned = [rest, &["ftz", *ty]].concat();
+                turned.as_slice()
+            }
+            _ => mods,
+        };
         let Some(ty) = mods.last().and_then(|m| Type::parse(m)) else {
             return Ok(false);
         };
