@@ -500,7 +500,7 @@ impl<'a> Holder<'a> {
                     }
                     std::thread::sleep(BEAT / 20);
                 }
-                let _ = kill_process(Pid::from_child(&held.agent), Signal::TERM);
+                let _ = held.agent.kill();
                 let _ = held.agent.wait();
             });
         }
@@ -518,7 +518,8 @@ impl<'a> Holder<'a> {
         for held in self.agents.values_mut() {
             while let Ok(None) = held.agent.try_wait() {
                 if Instant::now() > patience {
-                    let _ = kill_process(Pid::from_child(&held.agent), Signal::TERM);
+                    // srun passes TERM on to a host that may be lost, and waits.
+                    let _ = held.agent.kill();
                     let _ = held.agent.wait();
                     break;
                 }
