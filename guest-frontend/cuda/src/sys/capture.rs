@@ -10,7 +10,7 @@ use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
 use super::graph::{PLAIN, find, handle, node_handle, numbers, plain};
-use super::{Result, get, put, put_if};
+use super::{Result, get, present, put, put_if};
 use crate::named_stream;
 use crate::objects::{self, Object};
 
@@ -106,12 +106,12 @@ unsafe fn update(
     count: usize,
     flags: c_uint,
 ) -> Result {
-    if !matches!(flags, ADD | SET) {
-        return Err(Status::INVALID_VALUE);
-    }
     let named = named_stream::named(stream)?;
     let stream = named.stream()?;
     let info = stream.capture_info().ok_or(Status::ILLEGAL_STATE)?;
+    if !matches!(flags, ADD | SET) {
+        return Err(Status::INVALID_VALUE);
+    }
     plain(edges, count)?;
     stream.update_capture(&numbers(&info.graph, nodes, count)?, flags == ADD)
 }
@@ -144,9 +144,12 @@ pub(crate) unsafe fn cuStreamBeginCaptureToGraph(
 }
 
 pub(crate) unsafe fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> Result {
-    put(graph, std::ptr::null_mut())?;
+    put_if(graph, std::ptr::null_mut());
     let named = named_stream::named(stream)?;
     let stream = named.stream()?;
+    if stream.is_capturing() {
+        present(graph)?;
+    }
     let under_way = stream.capture_info();
     match stream.end_capture() {
         Ok(found) => put(graph, handle(&found)),

@@ -11,7 +11,7 @@ use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
 use super::graph::list;
-use super::{Result, array, copy, copy_rect, host};
+use super::{Result, array, copy, copy_rect, host, present};
 use crate::batch;
 use crate::named_stream::{self, Named};
 
@@ -245,6 +245,7 @@ pub(crate) unsafe fn cuMemcpyBatchAsync(
     failed: Out<'_, usize>,
     stream: CUstream,
 ) -> Result {
+    present(stream)?;
     let done = linear(
         destinations,
         sources,
@@ -288,6 +289,7 @@ pub(crate) unsafe fn cuMemcpy3DBatchAsync(
     flags: u64,
     stream: CUstream,
 ) -> Result {
+    present(stream)?;
     tell(volumes(count, operations, flags, stream), failed)
 }
 

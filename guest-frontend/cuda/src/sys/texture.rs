@@ -51,6 +51,9 @@ fn destroy(entry: &Entry) -> Result {
 }
 
 fn remove(surface: bool, value: u64) -> Result {
+    if value == 0 {
+        return Ok(());
+    }
     let entry = entries()
         .get_or_insert_default()
         .remove(&(surface, value))
@@ -105,6 +108,7 @@ unsafe fn resource(descriptor: &CUDA_RESOURCE_DESC) -> Result<TextureResource> {
     };
     match descriptor.resType {
         CU_RESOURCE_TYPE_ARRAY => {
+            present(descriptor.res.array)?;
             let found = array::find(descriptor.res.array)?;
             let level = &array::inner(&found)?.object;
             if level.array.shape().levels > 0 {
@@ -265,6 +269,7 @@ pub(crate) unsafe fn cuSurfObjectCreate(
     if from.resType != CU_RESOURCE_TYPE_ARRAY || from.flags != 0 {
         return Err(Status::INVALID_VALUE);
     }
+    present(from.res.array)?;
     let found = array::find(from.res.array)?;
     let level = &array::inner(&found)?.object;
     if level.array.shape().levels > 0 {

@@ -22,6 +22,7 @@ pub(crate) unsafe fn cudaMallocArray(
 ) -> Result {
     present(array)?;
     present(desc)?;
+    put(array, std::ptr::null_mut())?;
     let extent = cudaExtent {
         width,
         height,
@@ -39,6 +40,7 @@ pub(crate) unsafe fn cudaMalloc3DArray(
 ) -> Result {
     present(array)?;
     present(desc)?;
+    put(array, std::ptr::null_mut())?;
     let wanted = driver_descriptor(&*desc, &extent, flags)?;
     context()?.driver.cuArray3DCreate_v2(array, &wanted)
 }
@@ -52,6 +54,7 @@ pub(crate) unsafe fn cudaMallocMipmappedArray(
 ) -> Result {
     present(array)?;
     present(desc)?;
+    put(array, std::ptr::null_mut())?;
     let wanted = driver_descriptor(&*desc, &extent, flags)?;
     context()?
         .driver

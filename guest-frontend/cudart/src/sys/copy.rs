@@ -129,12 +129,19 @@ pub(crate) unsafe fn cudaMemcpy2D(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, ANY)?;
+    let allowed = ANY;
     let ends = (
         End::linear(to, to_pitch),
         End::linear(from.cast_mut(), from_pitch),
     );
-    rows(context()?, ends, width, height, kind, now(stream))
+    rows(
+        context()?,
+        ends,
+        width,
+        height,
+        (kind, allowed),
+        now(stream),
+    )
 }
 
 pub(crate) unsafe fn cudaMemcpy2DAsync(
@@ -147,12 +154,19 @@ pub(crate) unsafe fn cudaMemcpy2DAsync(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, ANY)?;
+    let allowed = ANY;
     let ends = (
         End::linear(to, to_pitch),
         End::linear(from.cast_mut(), from_pitch),
     );
-    rows(context()?, ends, width, height, kind, When::Later(stream))
+    rows(
+        context()?,
+        ends,
+        width,
+        height,
+        (kind, allowed),
+        When::Later(stream),
+    )
 }
 
 pub(crate) unsafe fn cudaMemcpy2DToArray(
@@ -166,12 +180,19 @@ pub(crate) unsafe fn cudaMemcpy2DToArray(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, TO_DEVICE)?;
+    let allowed = TO_DEVICE;
     let ends = (
         End::array(to, x, y),
         End::linear(from.cast_mut(), from_pitch),
     );
-    rows(context()?, ends, width, height, kind, now(stream))
+    rows(
+        context()?,
+        ends,
+        width,
+        height,
+        (kind, allowed),
+        now(stream),
+    )
 }
 
 pub(crate) unsafe fn cudaMemcpy2DToArrayAsync(
@@ -185,12 +206,19 @@ pub(crate) unsafe fn cudaMemcpy2DToArrayAsync(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, TO_DEVICE)?;
+    let allowed = TO_DEVICE;
     let ends = (
         End::array(to, x, y),
         End::linear(from.cast_mut(), from_pitch),
     );
-    rows(context()?, ends, width, height, kind, When::Later(stream))
+    rows(
+        context()?,
+        ends,
+        width,
+        height,
+        (kind, allowed),
+        When::Later(stream),
+    )
 }
 
 pub(crate) unsafe fn cudaMemcpy2DFromArray(
@@ -204,9 +232,16 @@ pub(crate) unsafe fn cudaMemcpy2DFromArray(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, FROM_DEVICE)?;
+    let allowed = FROM_DEVICE;
     let ends = (End::linear(to, to_pitch), End::array(from, x, y));
-    rows(context()?, ends, width, height, kind, now(stream))
+    rows(
+        context()?,
+        ends,
+        width,
+        height,
+        (kind, allowed),
+        now(stream),
+    )
 }
 
 pub(crate) unsafe fn cudaMemcpy2DFromArrayAsync(
@@ -220,9 +255,16 @@ pub(crate) unsafe fn cudaMemcpy2DFromArrayAsync(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, FROM_DEVICE)?;
+    let allowed = FROM_DEVICE;
     let ends = (End::linear(to, to_pitch), End::array(from, x, y));
-    rows(context()?, ends, width, height, kind, When::Later(stream))
+    rows(
+        context()?,
+        ends,
+        width,
+        height,
+        (kind, allowed),
+        When::Later(stream),
+    )
 }
 
 pub(crate) unsafe fn cudaMemcpy2DArrayToArray(
@@ -237,9 +279,16 @@ pub(crate) unsafe fn cudaMemcpy2DArrayToArray(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, ON_DEVICE)?;
+    let allowed = ON_DEVICE;
     let ends = (End::array(to, to_x, to_y), End::array(from, from_x, from_y));
-    rows(context()?, ends, width, height, kind, now(stream))
+    rows(
+        context()?,
+        ends,
+        width,
+        height,
+        (kind, allowed),
+        now(stream),
+    )
 }
 
 /// One copy of consecutive bytes.
@@ -349,7 +398,7 @@ pub fn memory_types(kind: c_int) -> (c_int, c_int) {
     }
 }
 
-/// One two-dimensional copy; `width` in bytes.
+/// One two-dimensional copy, `width` in bytes, of a kind among those allowed.
 ///
 /// # Safety
 /// Both ends have `height` rows of `width` bytes, on the side that `kind` says,
@@ -359,17 +408,18 @@ pub unsafe fn rows(
     (to, from): (End, End),
     width: usize,
     height: usize,
-    kind: c_int,
+    (kind, allowed): (c_int, &[c_int]),
     when: When,
 ) -> Result {
     if width == 0 || height == 0 {
         return Ok(());
     }
     for end in [&to, &from] {
-        if height > 1 && end.array.is_null() && width > end.pitch {
+        if height > 1 && !end.memory.is_null() && width > end.pitch {
             return fail(abi::cudaErrorInvalidPitchValue);
         }
     }
+    direction(kind, allowed)?;
     let (to_type, from_type) = memory_types(kind);
     let array = abi::CU_MEMORYTYPE_ARRAY;
     let to_type = if to.array.is_null() { to_type } else { array };

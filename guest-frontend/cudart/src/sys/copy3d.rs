@@ -11,8 +11,8 @@ use super::{fail, present, zeroed};
 use crate::error::Result;
 use paragpu_abi as abi;
 use paragpu_abi::{
-    CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUarray, CUstream, cudaMemcpy3DParms, cudaMemcpy3DPeerParms,
-    cudaPitchedPtr, cudaPos,
+    CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUarray, CUstream, cudaExtent, cudaMemcpy3DParms,
+    cudaMemcpy3DPeerParms, cudaPitchedPtr, cudaPos,
 };
 use std::ffi::{c_int, c_void};
 
@@ -38,6 +38,9 @@ pub(crate) unsafe fn cudaMemcpy3DPeer(
 ) -> Result {
     present(parameters)?;
     let runtime = context()?;
+    if is_empty(&(*parameters).extent) {
+        return Ok(());
+    }
     let copy = peer_copy(runtime, &*parameters)?;
     if stream.is_null() {
         runtime.driver.cuMemcpy3DPeer(&copy)
@@ -53,6 +56,9 @@ pub(crate) unsafe fn cudaMemcpy3DPeerAsync(
 ) -> Result {
     present(parameters)?;
     let runtime = context()?;
+    if is_empty(&(*parameters).extent) {
+        return Ok(());
+    }
     let copy = peer_copy(runtime, &*parameters)?;
     runtime.driver.cuMemcpy3DPeerAsync(&copy, stream)
 }
@@ -66,12 +72,11 @@ pub(crate) unsafe fn cudaMemcpyToArray(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, TO_DEVICE)?;
     run(
         Place::Array(to, x, y),
         Place::Memory(from.cast_mut()),
         size,
-        kind,
+        (kind, TO_DEVICE),
         now(stream),
     )
 }
@@ -85,13 +90,12 @@ pub(crate) unsafe fn cudaMemcpyToArrayAsync(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, TO_DEVICE)?;
     let from = Place::Memory(from.cast_mut());
     run(
         Place::Array(to, x, y),
         from,
         size,
-        kind,
+        (kind, TO_DEVICE),
         When::Later(stream),
     )
 }
@@ -105,12 +109,11 @@ pub(crate) unsafe fn cudaMemcpyFromArray(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, FROM_DEVICE)?;
     run(
         Place::Memory(to),
         Place::Array(from, x, y),
         size,
-        kind,
+        (kind, FROM_DEVICE),
         now(stream),
     )
 }
@@ -124,12 +127,11 @@ pub(crate) unsafe fn cudaMemcpyFromArrayAsync(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, FROM_DEVICE)?;
     run(
         Place::Memory(to),
         Place::Array(from, x, y),
         size,
-        kind,
+        (kind, FROM_DEVICE),
         When::Later(stream),
     )
 }
@@ -145,12 +147,16 @@ pub(crate) unsafe fn cudaMemcpyArrayToArray(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, ON_DEVICE)?;
     let (to, from) = (
         Place::Array(to, to_x, to_y),
         Place::Array(from, from_x, from_y),
     );
-    run(to, from, size, kind, now(stream))
+    run(to, from, size, (kind, ON_DEVICE), now(stream))
+}
+
+/// Is there nothing to copy?
+fn is_empty(extent: &cudaExtent) -> bool {
+    extent.width == 0 || extent.height == 0 || extent.depth == 0
 }
 
 /// One three-dimensional copy.
@@ -159,8 +165,7 @@ pub(crate) unsafe fn cudaMemcpyArrayToArray(
 /// Arrays and memory of `parameters` are there until the copy is over
 /// (cudaMemcpy3D); the stream of `when` is live.
 unsafe fn volume(runtime: &Runtime, parameters: &cudaMemcpy3DParms, when: When) -> Result {
-    let extent = &parameters.extent;
-    if extent.width == 0 || extent.height == 0 || extent.depth == 0 {
+    if is_empty(&parameters.extent) {
         return Ok(());
     }
     let copy = driver_copy(runtime, parameters)?;
@@ -364,7 +369,11 @@ impl Walk {
 /// # Safety
 /// Both places have `size` bytes, on the side that `kind` says, until the copy
 /// is over; the stream of `when` is live.
-unsafe fn run(to: Place, from: Place, size: usize, kind: c_int, when: When) -> Result {
+unsafe fn run(to: Place, from: Place, size: usize, kind: (c_int, &[c_int]), when: When) -> Result {
+    if size == 0 {
+        return Ok(());
+    }
+    direction(kind.0, kind.1)?;
     let runtime = context()?;
     let mut to = Walk::new(runtime, to)?;
     let mut from = Walk::new(runtime, from)?;

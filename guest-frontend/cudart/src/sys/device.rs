@@ -43,7 +43,7 @@ pub(crate) unsafe fn cudaInitDevice(device: c_int, device_flags: c_uint, flags: 
     if flags & abi::cudaInitDeviceFlagsAreValid as c_uint != 0 {
         runtime
             .driver
-            .cuDevicePrimaryCtxSetFlags(number, driver_flags(device_flags)?)?;
+            .cuDevicePrimaryCtxSetFlags_v2(number, driver_flags(device_flags)?)?;
     }
     runtime.primary(device).map(|_| ())
 }
@@ -54,7 +54,7 @@ pub(crate) unsafe fn cudaSetDeviceFlags(flags: c_uint) -> Result {
     let number = runtime.device(device)?.number;
     runtime
         .driver
-        .cuDevicePrimaryCtxSetFlags(number, driver_flags(flags)?)
+        .cuDevicePrimaryCtxSetFlags_v2(number, driver_flags(flags)?)
 }
 
 pub(crate) unsafe fn cudaGetDeviceFlags(flags: Out<'_, c_uint>) -> Result {

@@ -26,7 +26,7 @@ pub(crate) unsafe fn cudaFuncSetAttribute(
     value: c_int,
 ) -> Result {
     let runtime = context()?;
-    let handle = in_context(runtime, function)?;
+    let handle = known(runtime, function).or(fail(abi::cudaErrorInvalidValue))?;
     settable(attribute)?;
     runtime.driver.cuFuncSetAttribute(handle, attribute, value)
 }
@@ -88,13 +88,25 @@ pub(crate) unsafe fn cudaGetFuncBySymbol(
     handle: Out<'_, CUfunction>,
     function: *const c_void,
 ) -> Result {
-    handle.present()?;
-    handle.put(in_context(context()?, function)?)
+    handle.put(known(context()?, function)?)
 }
 
 pub(crate) unsafe fn cudaGetKernel(handle: Out<'_, CUkernel>, function: *const c_void) -> Result {
     handle.present()?;
-    handle.put(kernel(context()?, function)?)
+    let runtime = context()?;
+    known(runtime, function)?;
+    handle.put(kernel(runtime, function)?)
+}
+
+/// [`in_context`] of functions that say so where a kernel is not one.
+///
+/// # Safety
+/// As for [`in_context`].
+unsafe fn known(runtime: &Runtime, function: *const c_void) -> Result<CUfunction> {
+    in_context(runtime, function).map_err(|error| match error.code() {
+        abi::cudaErrorInvalidResourceHandle => Error::new(abi::cudaErrorInvalidDeviceFunction),
+        _ => error,
+    })
 }
 
 /// The kernel as a function of the current context.

@@ -519,14 +519,9 @@ unsafe fn to_symbol(
     offset: usize,
     kind: c_int,
 ) -> Result<CUDA_MEMCPY3D> {
+    let to = part(runtime, symbol, size, offset)?;
     direction(kind, TO_DEVICE)?;
-    line(
-        runtime,
-        part(runtime, symbol, size, offset)?,
-        from,
-        size,
-        kind,
-    )
+    line(runtime, to, from, size, kind)
 }
 
 /// A copy from a variable.
@@ -542,14 +537,9 @@ unsafe fn from_symbol(
     offset: usize,
     kind: c_int,
 ) -> Result<CUDA_MEMCPY3D> {
+    let from = part(runtime, symbol, size, offset)?;
     direction(kind, FROM_DEVICE)?;
-    line(
-        runtime,
-        to,
-        part(runtime, symbol, size, offset)?,
-        size,
-        kind,
-    )
+    line(runtime, to, from, size, kind)
 }
 
 /// Adds a copy node.

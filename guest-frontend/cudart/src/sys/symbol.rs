@@ -4,7 +4,7 @@ use super::copy::{FROM_DEVICE, TO_DEVICE, When, direction, linear, now};
 use super::memory::pointer;
 use super::registry::{self, Global};
 use super::runtime::{Runtime, context};
-use super::{fail, present, put};
+use super::{fail, put};
 use crate::error::Result;
 use paragpu_abi as abi;
 use paragpu_abi::CUstream;
@@ -14,12 +14,10 @@ pub(crate) unsafe fn cudaGetSymbolAddress(
     address: *mut *mut c_void,
     symbol: *const c_void,
 ) -> Result {
-    present(address)?;
     put(address, pointer(global(context()?, symbol)?.address))
 }
 
 pub(crate) unsafe fn cudaGetSymbolSize(size: *mut usize, symbol: *const c_void) -> Result {
-    present(size)?;
     put(size, global(context()?, symbol)?.size)
 }
 
@@ -31,16 +29,7 @@ pub(crate) unsafe fn cudaMemcpyToSymbol(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, TO_DEVICE)?;
-    let runtime = context()?;
-    linear(
-        runtime,
-        part(runtime, symbol, size, offset)?,
-        from,
-        size,
-        kind,
-        now(stream),
-    )
+    copy_to(symbol, from, (size, offset), kind, now(stream))
 }
 
 pub(crate) unsafe fn cudaMemcpyToSymbolAsync(
@@ -51,10 +40,7 @@ pub(crate) unsafe fn cudaMemcpyToSymbolAsync(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, TO_DEVICE)?;
-    let runtime = context()?;
-    let to = part(runtime, symbol, size, offset)?;
-    linear(runtime, to, from, size, kind, When::Later(stream))
+    copy_to(symbol, from, (size, offset), kind, When::Later(stream))
 }
 
 pub(crate) unsafe fn cudaMemcpyFromSymbol(
@@ -65,16 +51,7 @@ pub(crate) unsafe fn cudaMemcpyFromSymbol(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, FROM_DEVICE)?;
-    let runtime = context()?;
-    linear(
-        runtime,
-        to,
-        part(runtime, symbol, size, offset)?,
-        size,
-        kind,
-        now(stream),
-    )
+    copy_from(to, symbol, (size, offset), kind, now(stream))
 }
 
 pub(crate) unsafe fn cudaMemcpyFromSymbolAsync(
@@ -85,10 +62,49 @@ pub(crate) unsafe fn cudaMemcpyFromSymbolAsync(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, FROM_DEVICE)?;
+    copy_from(to, symbol, (size, offset), kind, When::Later(stream))
+}
+
+/// A copy to a part of a variable, told by its size and offset.
+///
+/// # Safety
+/// `from` has so many bytes until the copy is over; the code that registered
+/// `symbol` is still loaded.
+unsafe fn copy_to(
+    symbol: *const c_void,
+    from: *const c_void,
+    (size, offset): (usize, usize),
+    kind: c_int,
+    when: When,
+) -> Result {
+    if size == 0 {
+        return Ok(());
+    }
+    let runtime = context()?;
+    let to = part(runtime, symbol, size, offset)?;
+    direction(kind, TO_DEVICE)?;
+    linear(runtime, to, from, size, kind, when)
+}
+
+/// A copy from a part of a variable, told by its size and offset.
+///
+/// # Safety
+/// `to` has so many bytes until the copy is over; the code that registered
+/// `symbol` is still loaded.
+unsafe fn copy_from(
+    to: *mut c_void,
+    symbol: *const c_void,
+    (size, offset): (usize, usize),
+    kind: c_int,
+    when: When,
+) -> Result {
+    if size == 0 {
+        return Ok(());
+    }
     let runtime = context()?;
     let from = part(runtime, symbol, size, offset)?;
-    linear(runtime, to, from, size, kind, When::Later(stream))
+    direction(kind, FROM_DEVICE)?;
+    linear(runtime, to, from, size, kind, when)
 }
 
 /// The variable whose host stand-in has this address.

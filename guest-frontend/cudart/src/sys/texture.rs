@@ -30,11 +30,11 @@ pub(crate) unsafe fn cudaCreateTextureObject(
     texture: *const cudaTextureDesc,
     view: *const cudaResourceViewDesc,
 ) -> Result {
-    present(object)?;
     present(resource)?;
-    present(texture)?;
     let runtime = context()?;
     let resource = driver_resource(&*resource)?;
+    present(object)?;
+    present(texture)?;
     let texture = driver_texture(&*texture);
     // A view has one layout in both interfaces.
     let view = view.cast::<CUDA_RESOURCE_VIEW_DESC>();
@@ -125,6 +125,9 @@ pub(crate) unsafe fn cudaGetSurfaceObjectResourceDesc(
 /// `resource.res` is of the kind that `resType` says.
 unsafe fn driver_resource(resource: &cudaResourceDesc) -> Result<CUDA_RESOURCE_DESC> {
     let res = match resource.resType {
+        abi::cudaResourceTypeArray if resource.res.array.is_null() => {
+            return fail(abi::cudaErrorInvalidResourceHandle);
+        }
         abi::cudaResourceTypeArray => CUresource {
             array: resource.res.array,
         },

@@ -103,15 +103,16 @@ unsafe fn entry_point(
 ) -> crate::error::Result {
     present(symbol)?;
     present(function)?;
-    function.write(ptr::null_mut());
-    let mut found = 0;
-    let result = driver()?.cuGetProcAddress_v2(symbol, function, version, flags, &mut found);
-    if status.is_null() {
-        return result;
+    let (mut place, mut found) = (ptr::null_mut(), 0);
+    let asked = driver()?.cuGetProcAddress_v2(symbol, &mut place, version, flags, &mut found);
+    match asked {
+        // Older drivers call what is not there an error, too.
+        Err(error) if error.code() != abi::cudaErrorSymbolNotFound => return Err(error),
+        _ => {}
     }
-    status.write(found);
-    result.or_else(|error| match error.code() {
-        abi::cudaErrorSymbolNotFound => Ok(()),
-        _ => Err(error),
-    })
+    function.write(place);
+    if !status.is_null() {
+        status.write(found);
+    }
+    Ok(())
 }
