@@ -172,7 +172,7 @@ impl VirtualSpace {
             return Err(Status::INVALID_VALUE);
         }
         let end = address + size;
-        let apart = |at: u64| !self.find(at).is_some_and(|(start, _)| start != at);
+        let apart = |at: u64| self.find(at).is_none_or(|(start, _)| start == at);
         match apart(address) && apart(end) {
             true => Ok(self.maps.range(address..end).map(|(&at, _)| at).collect()),
             false => Err(Status::INVALID_VALUE),

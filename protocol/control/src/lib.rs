@@ -26,7 +26,7 @@ pub mod admin;
 pub mod counters;
 pub mod files;
 pub mod frame;
-pub mod line;
+pub mod json_lines;
 pub mod socket;
 pub mod spawn;
 pub mod state;

@@ -26,7 +26,8 @@ pub static SYMBOLS: &[Symbol] = include!(concat!(env!("OUT_DIR"), "/symbols.rs")
 /// # Safety
 /// `name` is null or a C string (cuGetProcAddress).
 unsafe fn look(name: *const c_char, version: c_int, flags: u64) -> Result<(*mut c_void, c_int)> {
-    let name = text(name)?;
+    // SAFETY: `name` is null or readable, as the caller promises.
+    let name = unsafe { text(name) }?;
     if flags > PER_THREAD {
         return Err(Status::INVALID_VALUE);
     }
@@ -44,9 +45,12 @@ pub(crate) unsafe fn cuGetProcAddress(
     version: c_int,
     flags: u64,
 ) -> Result {
-    match look(name, version, flags)? {
-        (found, SUCCESS) => put(place, found),
-        _ => Err(Status::NOT_FOUND),
+    // SAFETY: the caller promises what `look` and `put` ask for.
+    unsafe {
+        match look(name, version, flags)? {
+            (found, SUCCESS) => put(place, found),
+            _ => Err(Status::NOT_FOUND),
+        }
     }
 }
 
@@ -58,9 +62,12 @@ pub(crate) unsafe fn cuGetProcAddress_v2(
     status: *mut c_int,
 ) -> Result {
     present(place)?;
-    let (found, why) = look(name, version, flags)?;
-    put_if(status, why);
-    put(place, found)
+    // SAFETY: the caller promises what `look`, `put_if` and `put` ask for.
+    unsafe {
+        let (found, why) = look(name, version, flags)?;
+        put_if(status, why);
+        put(place, found)
+    }
 }
 
 pub(crate) unsafe fn cuGetProcAddress_v2_ptsz(
@@ -71,7 +78,8 @@ pub(crate) unsafe fn cuGetProcAddress_v2_ptsz(
     status: *mut c_int,
 ) -> Result {
     let flags = if flags == 0 { PER_THREAD } else { flags };
-    cuGetProcAddress_v2(name, place, version, flags, status)
+    // SAFETY: the caller promises what `cuGetProcAddress_v2` asks for.
+    unsafe { cuGetProcAddress_v2(name, place, version, flags, status) }
 }
 
 pub(crate) unsafe fn cuGetExportTable(place: Out<'_, *const c_void>, id: *const c_void) -> Result {

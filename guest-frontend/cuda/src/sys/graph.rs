@@ -88,7 +88,8 @@ pub unsafe fn list<'a, T>(first: *const T, count: usize) -> Result<&'a [T]> {
     if bytes.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
         return Err(Status::INVALID_VALUE);
     }
-    Ok(std::slice::from_raw_parts(first, count))
+    // SAFETY: `first` holds `count` of them, as the caller promises
+    Ok(unsafe { std::slice::from_raw_parts(first, count) })
 }
 
 /// Numbers of the listed nodes, which must be of `graph`.
@@ -96,7 +97,8 @@ pub unsafe fn list<'a, T>(first: *const T, count: usize) -> Result<&'a [T]> {
 /// # Safety
 /// `nodes` is null or points to `count` handles.
 pub unsafe fn numbers(graph: &Graph, nodes: *const CUgraphNode, count: usize) -> Result<Vec<u32>> {
-    list(nodes, count)?
+    // SAFETY: `nodes` holds `count` of them, as the caller promises.
+    unsafe { list(nodes, count) }?
         .iter()
         .map(|node| match node_name(*node)? {
             name if name.graph == graph.id() => Ok(name.number),
@@ -116,7 +118,8 @@ pub unsafe fn plain(edges: *const cudaGraphEdgeData, count: usize) -> Result {
     }
     let plain =
         |edge: &cudaGraphEdgeData| edge.from_port == 0 && edge.to_port == 0 && edge.r#type == 0;
-    if list(edges, count)?.iter().all(plain) {
+    // SAFETY: `edges` holds `count` of them, as the caller promises.
+    if unsafe { list(edges, count) }?.iter().all(plain) {
         Ok(())
     } else {
         Err(unsupported_use!("graph edges with ports or types"))
@@ -150,19 +153,24 @@ unsafe fn put_list(
         if !edges.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        return put(count, found.len());
+        // SAFETY: `count` is null or writable, as the caller promises.
+        return unsafe { put(count, found.len()) };
     }
-    let room = count.read();
+    // SAFETY: the pointer is readable here, as the caller promises.
+    let room = unsafe { count.read() };
     for index in 0..room {
         let handle = found
             .get(index)
             .map_or(std::ptr::null_mut(), |name| node_handle(*name));
-        nodes.add(index).write(handle);
+        // SAFETY: `nodes` is writable here, as the caller promises.
+        unsafe { nodes.add(index).write(handle) };
         if !edges.is_null() {
-            edges.add(index).write(PLAIN);
+            // SAFETY: `edges` is writable here, as the caller promises.
+            unsafe { edges.add(index).write(PLAIN) };
         }
     }
-    put(count, room.min(found.len()))
+    // SAFETY: `count` is null or writable, as the caller promises.
+    unsafe { put(count, room.min(found.len())) }
 }
 
 fn names(graph: &Graph, numbers: Vec<u32>) -> Vec<NodeName> {
@@ -190,14 +198,18 @@ unsafe fn put_edges(
     if count.is_null() || from.is_null() != to.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    let mut room = count.read();
-    put_list(
-        &names(&graph, first),
-        from,
-        std::ptr::null_mut(),
-        &raw mut room,
-    )?;
-    put_list(&names(&graph, second), to, edges, count)
+    // SAFETY: the pointer is readable here, as the caller promises.
+    let mut room = unsafe { count.read() };
+    // SAFETY: the caller promises what `put_list` asks for.
+    unsafe {
+        put_list(
+            &names(&graph, first),
+            from,
+            std::ptr::null_mut(),
+            &raw mut room,
+        )?;
+        put_list(&names(&graph, second), to, edges, count)
+    }
 }
 
 /// Edges by the numbers of their ends.
@@ -210,7 +222,11 @@ unsafe fn pairs(
     to: *const CUgraphNode,
     count: usize,
 ) -> Result<Vec<(u32, u32)>> {
-    let (from, to) = (numbers(graph, from, count)?, numbers(graph, to, count)?);
+    // SAFETY: `from` holds `count` of them, as the caller promises. `to` holds `count` of them,
+    // as the caller promises.
+    let (from, to) = (unsafe { numbers(graph, from, count) }?, unsafe {
+        numbers(graph, to, count)
+    }?);
     Ok(from.into_iter().zip(to).collect())
 }
 
@@ -227,8 +243,10 @@ unsafe fn depend(
     count: usize,
 ) -> Result {
     let graph = find(graph)?;
-    plain(edges, count)?;
-    graph.depend(&pairs(&graph, from, to, count)?)
+    // SAFETY: `edges` holds `count` of them, as the caller promises.
+    unsafe { plain(edges, count) }?;
+    // SAFETY: the caller promises what `pairs` asks for.
+    graph.depend(&unsafe { pairs(&graph, from, to, count) }?)
 }
 
 /// Removes edges.
@@ -244,8 +262,10 @@ unsafe fn undepend(
     count: usize,
 ) -> Result {
     let graph = find(graph)?;
-    plain(edges, count)?;
-    graph.undepend(&pairs(&graph, from, to, count)?)
+    // SAFETY: `edges` holds `count` of them, as the caller promises.
+    unsafe { plain(edges, count) }?;
+    // SAFETY: the caller promises what `pairs` asks for.
+    graph.undepend(&unsafe { pairs(&graph, from, to, count) }?)
 }
 
 /// What a node waits for.
@@ -261,7 +281,8 @@ unsafe fn put_dependencies(
 ) -> Result {
     let (graph, number) = find_node(node)?;
     let found = names(&graph, graph.dependencies(number)?);
-    put_list(&found, nodes, edges, count)
+    // SAFETY: the caller promises what `put_list` asks for.
+    unsafe { put_list(&found, nodes, edges, count) }
 }
 
 /// What waits for a node.
@@ -277,7 +298,8 @@ unsafe fn put_dependents(
 ) -> Result {
     let (graph, number) = find_node(node)?;
     let found = names(&graph, graph.dependents(number)?);
-    put_list(&found, nodes, edges, count)
+    // SAFETY: the caller promises what `put_list` asks for.
+    unsafe { put_list(&found, nodes, edges, count) }
 }
 
 pub(crate) fn cuGraphCreate(graph: Out<'_, CUgraph>, flags: c_uint) -> Result {
@@ -311,12 +333,15 @@ pub(crate) unsafe fn cuGraphGetNodes(
     count: *mut usize,
 ) -> Result {
     let graph = find(graph)?;
-    put_list(
-        &names(&graph, graph.nodes()),
-        nodes,
-        std::ptr::null_mut(),
-        count,
-    )
+    // SAFETY: the caller promises what `put_list` asks for.
+    unsafe {
+        put_list(
+            &names(&graph, graph.nodes()),
+            nodes,
+            std::ptr::null_mut(),
+            count,
+        )
+    }
 }
 
 pub(crate) unsafe fn cuGraphGetRootNodes(
@@ -325,12 +350,15 @@ pub(crate) unsafe fn cuGraphGetRootNodes(
     count: *mut usize,
 ) -> Result {
     let graph = find(graph)?;
-    put_list(
-        &names(&graph, graph.roots()),
-        nodes,
-        std::ptr::null_mut(),
-        count,
-    )
+    // SAFETY: the caller promises what `put_list` asks for.
+    unsafe {
+        put_list(
+            &names(&graph, graph.roots()),
+            nodes,
+            std::ptr::null_mut(),
+            count,
+        )
+    }
 }
 
 pub(crate) unsafe fn cuGraphGetEdges(
@@ -339,7 +367,8 @@ pub(crate) unsafe fn cuGraphGetEdges(
     to: *mut CUgraphNode,
     count: *mut usize,
 ) -> Result {
-    put_edges(graph, from, to, std::ptr::null_mut(), count)
+    // SAFETY: the caller promises what `put_edges` asks for.
+    unsafe { put_edges(graph, from, to, std::ptr::null_mut(), count) }
 }
 
 pub(crate) unsafe fn cuGraphGetEdges_v2(
@@ -349,7 +378,8 @@ pub(crate) unsafe fn cuGraphGetEdges_v2(
     edges: *mut cudaGraphEdgeData,
     count: *mut usize,
 ) -> Result {
-    put_edges(graph, from, to, edges, count)
+    // SAFETY: the caller promises what `put_edges` asks for.
+    unsafe { put_edges(graph, from, to, edges, count) }
 }
 
 pub(crate) unsafe fn cuGraphAddDependencies(
@@ -358,7 +388,8 @@ pub(crate) unsafe fn cuGraphAddDependencies(
     to: *const CUgraphNode,
     count: usize,
 ) -> Result {
-    depend(graph, from, to, std::ptr::null(), count)
+    // SAFETY: the caller promises what `depend` asks for.
+    unsafe { depend(graph, from, to, std::ptr::null(), count) }
 }
 
 pub(crate) unsafe fn cuGraphAddDependencies_v2(
@@ -368,7 +399,8 @@ pub(crate) unsafe fn cuGraphAddDependencies_v2(
     edges: *const cudaGraphEdgeData,
     count: usize,
 ) -> Result {
-    depend(graph, from, to, edges, count)
+    // SAFETY: the caller promises what `depend` asks for.
+    unsafe { depend(graph, from, to, edges, count) }
 }
 
 pub(crate) unsafe fn cuGraphRemoveDependencies(
@@ -377,7 +409,8 @@ pub(crate) unsafe fn cuGraphRemoveDependencies(
     to: *const CUgraphNode,
     count: usize,
 ) -> Result {
-    undepend(graph, from, to, std::ptr::null(), count)
+    // SAFETY: the caller promises what `undepend` asks for.
+    unsafe { undepend(graph, from, to, std::ptr::null(), count) }
 }
 
 pub(crate) unsafe fn cuGraphRemoveDependencies_v2(
@@ -387,7 +420,8 @@ pub(crate) unsafe fn cuGraphRemoveDependencies_v2(
     edges: *const cudaGraphEdgeData,
     count: usize,
 ) -> Result {
-    undepend(graph, from, to, edges, count)
+    // SAFETY: the caller promises what `undepend` asks for.
+    unsafe { undepend(graph, from, to, edges, count) }
 }
 
 pub(crate) unsafe fn cuGraphNodeGetDependencies(
@@ -395,7 +429,8 @@ pub(crate) unsafe fn cuGraphNodeGetDependencies(
     nodes: *mut CUgraphNode,
     count: *mut usize,
 ) -> Result {
-    put_dependencies(node, nodes, std::ptr::null_mut(), count)
+    // SAFETY: the caller promises what `put_dependencies` asks for.
+    unsafe { put_dependencies(node, nodes, std::ptr::null_mut(), count) }
 }
 
 pub(crate) unsafe fn cuGraphNodeGetDependencies_v2(
@@ -404,7 +439,8 @@ pub(crate) unsafe fn cuGraphNodeGetDependencies_v2(
     edges: *mut cudaGraphEdgeData,
     count: *mut usize,
 ) -> Result {
-    put_dependencies(node, nodes, edges, count)
+    // SAFETY: the caller promises what `put_dependencies` asks for.
+    unsafe { put_dependencies(node, nodes, edges, count) }
 }
 
 pub(crate) unsafe fn cuGraphNodeGetDependentNodes(
@@ -412,7 +448,8 @@ pub(crate) unsafe fn cuGraphNodeGetDependentNodes(
     nodes: *mut CUgraphNode,
     count: *mut usize,
 ) -> Result {
-    put_dependents(node, nodes, std::ptr::null_mut(), count)
+    // SAFETY: the caller promises what `put_dependents` asks for.
+    unsafe { put_dependents(node, nodes, std::ptr::null_mut(), count) }
 }
 
 pub(crate) unsafe fn cuGraphNodeGetDependentNodes_v2(
@@ -421,7 +458,8 @@ pub(crate) unsafe fn cuGraphNodeGetDependentNodes_v2(
     edges: *mut cudaGraphEdgeData,
     count: *mut usize,
 ) -> Result {
-    put_dependents(node, nodes, edges, count)
+    // SAFETY: the caller promises what `put_dependents` asks for.
+    unsafe { put_dependents(node, nodes, edges, count) }
 }
 
 pub(crate) fn cuGraphNodeFindInClone(
@@ -435,7 +473,8 @@ pub(crate) fn cuGraphNodeFindInClone(
 }
 
 pub(crate) unsafe fn cuGraphNodeGetType(node: CUgraphNode, kind: *mut c_int) -> Result {
-    put(kind, work_of(node)?.kind())
+    // SAFETY: `kind` is null or writable, as the caller promises.
+    unsafe { put(kind, work_of(node)?.kind()) }
 }
 
 pub(crate) fn cuGraphDestroyNode(node: CUgraphNode) -> Result {
@@ -456,7 +495,8 @@ pub(crate) unsafe fn cuDeviceGetGraphMemAttribute(
     if !(0..=3).contains(&attribute) {
         return Err(Status::INVALID_VALUE);
     }
-    put(value.cast::<u64>(), 0)
+    // SAFETY: `value` is null or writable, as the caller promises.
+    unsafe { put(value.cast::<u64>(), 0) }
 }
 
 pub(crate) unsafe fn cuDeviceSetGraphMemAttribute(
@@ -466,7 +506,11 @@ pub(crate) unsafe fn cuDeviceSetGraphMemAttribute(
 ) -> Result {
     device::ordinal(number)?;
     // Only the highest values can be set, to zero.
-    if !matches!(attribute, 1 | 3) || *super::get(value.cast::<u64>().cast_const())? != 0 {
+    if !matches!(attribute, 1 | 3) {
+        return Err(Status::INVALID_VALUE);
+    }
+    // SAFETY: `value` is null or readable, as the caller promises.
+    if *unsafe { super::get(value.cast::<u64>().cast_const()) }? != 0 {
         return Err(Status::INVALID_VALUE);
     }
     Ok(())

@@ -3,7 +3,8 @@
 
 use super::array::{descriptor, element_bytes};
 use super::copy::{
-    ANY, End, FROM_DEVICE, ON_DEVICE, TO_DEVICE, When, direction, finish, memory_types, now, rows,
+    ANY, CopyEnd, FROM_DEVICE, ON_DEVICE, TO_DEVICE, When, direction, finish, memory_types, now,
+    rows,
 };
 use super::memory::device;
 use super::runtime::{Runtime, context};
@@ -21,7 +22,8 @@ pub(crate) unsafe fn cudaMemcpy3D(
     stream: CUstream,
 ) -> Result {
     present(parameters)?;
-    volume(context()?, &*parameters, now(stream))
+    // SAFETY: the caller promises what `volume` asks for.
+    unsafe { volume(context()?, &*parameters, now(stream)) }
 }
 
 pub(crate) unsafe fn cudaMemcpy3DAsync(
@@ -29,7 +31,8 @@ pub(crate) unsafe fn cudaMemcpy3DAsync(
     stream: CUstream,
 ) -> Result {
     present(parameters)?;
-    volume(context()?, &*parameters, When::Later(stream))
+    // SAFETY: the caller promises what `volume` asks for.
+    unsafe { volume(context()?, &*parameters, When::Later(stream)) }
 }
 
 pub(crate) unsafe fn cudaMemcpy3DPeer(
@@ -38,15 +41,21 @@ pub(crate) unsafe fn cudaMemcpy3DPeer(
 ) -> Result {
     present(parameters)?;
     let runtime = context()?;
-    if is_empty(&(*parameters).extent) {
+    // SAFETY: the record is readable, as the caller promises.
+    if is_empty(unsafe { &(*parameters).extent }) {
         return Ok(());
     }
-    let copy = peer_copy(runtime, &*parameters)?;
+    // SAFETY: the caller promises what `peer_copy` asks for.
+    let copy = unsafe { peer_copy(runtime, &*parameters) }?;
     if stream.is_null() {
-        runtime.driver.cuMemcpy3DPeer(&copy)
+        // SAFETY: `cuMemcpy3DPeer` asks for what the caller promises.
+        unsafe { runtime.driver.cuMemcpy3DPeer(&copy) }
     } else {
-        runtime.driver.cuMemcpy3DPeerAsync(&copy, stream)?;
-        runtime.driver.cuStreamSynchronize(stream)
+        // SAFETY: `cuMemcpy3DPeerAsync` and `cuStreamSynchronize` ask for what the caller promises.
+        unsafe {
+            runtime.driver.cuMemcpy3DPeerAsync(&copy, stream)?;
+            runtime.driver.cuStreamSynchronize(stream)
+        }
     }
 }
 
@@ -56,11 +65,14 @@ pub(crate) unsafe fn cudaMemcpy3DPeerAsync(
 ) -> Result {
     present(parameters)?;
     let runtime = context()?;
-    if is_empty(&(*parameters).extent) {
+    // SAFETY: the record is readable, as the caller promises.
+    if is_empty(unsafe { &(*parameters).extent }) {
         return Ok(());
     }
-    let copy = peer_copy(runtime, &*parameters)?;
-    runtime.driver.cuMemcpy3DPeerAsync(&copy, stream)
+    // SAFETY: the caller promises what `peer_copy` asks for.
+    let copy = unsafe { peer_copy(runtime, &*parameters) }?;
+    // SAFETY: `cuMemcpy3DPeerAsync` asks for what the caller promises.
+    unsafe { runtime.driver.cuMemcpy3DPeerAsync(&copy, stream) }
 }
 
 pub(crate) unsafe fn cudaMemcpyToArray(
@@ -72,13 +84,16 @@ pub(crate) unsafe fn cudaMemcpyToArray(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    run(
-        Place::Array(to, x, y),
-        Place::Memory(from.cast_mut()),
-        size,
-        (kind, TO_DEVICE),
-        now(stream),
-    )
+    // SAFETY: the caller promises what `run` asks for.
+    unsafe {
+        run(
+            LinearEnd::Array(to, x, y),
+            LinearEnd::Memory(from.cast_mut()),
+            size,
+            (kind, TO_DEVICE),
+            now(stream),
+        )
+    }
 }
 
 pub(crate) unsafe fn cudaMemcpyToArrayAsync(
@@ -90,14 +105,17 @@ pub(crate) unsafe fn cudaMemcpyToArrayAsync(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    let from = Place::Memory(from.cast_mut());
-    run(
-        Place::Array(to, x, y),
-        from,
-        size,
-        (kind, TO_DEVICE),
-        When::Later(stream),
-    )
+    let from = LinearEnd::Memory(from.cast_mut());
+    // SAFETY: the caller promises what `run` asks for.
+    unsafe {
+        run(
+            LinearEnd::Array(to, x, y),
+            from,
+            size,
+            (kind, TO_DEVICE),
+            When::Later(stream),
+        )
+    }
 }
 
 pub(crate) unsafe fn cudaMemcpyFromArray(
@@ -109,13 +127,16 @@ pub(crate) unsafe fn cudaMemcpyFromArray(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    run(
-        Place::Memory(to),
-        Place::Array(from, x, y),
-        size,
-        (kind, FROM_DEVICE),
-        now(stream),
-    )
+    // SAFETY: the caller promises what `run` asks for.
+    unsafe {
+        run(
+            LinearEnd::Memory(to),
+            LinearEnd::Array(from, x, y),
+            size,
+            (kind, FROM_DEVICE),
+            now(stream),
+        )
+    }
 }
 
 pub(crate) unsafe fn cudaMemcpyFromArrayAsync(
@@ -127,13 +148,16 @@ pub(crate) unsafe fn cudaMemcpyFromArrayAsync(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    run(
-        Place::Memory(to),
-        Place::Array(from, x, y),
-        size,
-        (kind, FROM_DEVICE),
-        When::Later(stream),
-    )
+    // SAFETY: the caller promises what `run` asks for.
+    unsafe {
+        run(
+            LinearEnd::Memory(to),
+            LinearEnd::Array(from, x, y),
+            size,
+            (kind, FROM_DEVICE),
+            When::Later(stream),
+        )
+    }
 }
 
 pub(crate) unsafe fn cudaMemcpyArrayToArray(
@@ -148,10 +172,11 @@ pub(crate) unsafe fn cudaMemcpyArrayToArray(
     stream: CUstream,
 ) -> Result {
     let (to, from) = (
-        Place::Array(to, to_x, to_y),
-        Place::Array(from, from_x, from_y),
+        LinearEnd::Array(to, to_x, to_y),
+        LinearEnd::Array(from, from_x, from_y),
     );
-    run(to, from, size, (kind, ON_DEVICE), now(stream))
+    // SAFETY: the caller promises what `run` asks for.
+    unsafe { run(to, from, size, (kind, ON_DEVICE), now(stream)) }
 }
 
 /// Is there nothing to copy?
@@ -168,12 +193,17 @@ unsafe fn volume(runtime: &Runtime, parameters: &cudaMemcpy3DParms, when: When) 
     if is_empty(&parameters.extent) {
         return Ok(());
     }
-    let copy = driver_copy(runtime, parameters)?;
+    // SAFETY: the caller promises what `driver_copy` asks for.
+    let copy = unsafe { driver_copy(runtime, parameters) }?;
     match when {
-        When::Now => runtime.driver.cuMemcpy3D_v2(&copy),
+        // SAFETY: `cuMemcpy3D_v2` asks for what the caller promises.
+        When::Now => unsafe { runtime.driver.cuMemcpy3D_v2(&copy) },
         When::NowOn(stream) | When::Later(stream) => {
-            runtime.driver.cuMemcpy3DAsync_v2(&copy, stream)?;
-            finish(runtime, parameters.kind, when)
+            // SAFETY: `cuMemcpy3DAsync_v2` asks for what the caller promises. The caller promises what `finish` asks for.
+            unsafe {
+                runtime.driver.cuMemcpy3DAsync_v2(&copy, stream)?;
+                finish(runtime, parameters.kind, when)
+            }
         }
     }
 }
@@ -194,7 +224,8 @@ unsafe fn unit(
             return fail(abi::cudaErrorInvalidValue);
         }
         if !array.is_null() {
-            let bytes = element_bytes(runtime, array)?;
+            // SAFETY: the caller promises what `element_bytes` asks for.
+            let bytes = unsafe { element_bytes(runtime, array) }?;
             if unit.is_some_and(|other| other != bytes) {
                 return fail(abi::cudaErrorInvalidValue);
             }
@@ -220,7 +251,8 @@ fn offset(array: CUarray, position: &cudaPos, unit: usize) -> usize {
 /// The arrays of `p` are null or live.
 pub unsafe fn driver_copy(runtime: &Runtime, p: &cudaMemcpy3DParms) -> Result<CUDA_MEMCPY3D> {
     direction(p.kind, ANY)?;
-    let unit = unit(runtime, (p.srcArray, &p.srcPtr), (p.dstArray, &p.dstPtr))?;
+    // SAFETY: the caller promises what `unit` asks for.
+    let unit = unsafe { unit(runtime, (p.srcArray, &p.srcPtr), (p.dstArray, &p.dstPtr)) }?;
     // An array is on the device.
     if !p.dstArray.is_null() && !TO_DEVICE.contains(&p.kind)
         || !p.srcArray.is_null() && !FROM_DEVICE.contains(&p.kind)
@@ -257,7 +289,8 @@ pub unsafe fn driver_copy(runtime: &Runtime, p: &cudaMemcpy3DParms) -> Result<CU
         WidthInBytes: p.extent.width.saturating_mul(unit),
         Height: p.extent.height,
         Depth: p.extent.depth,
-        ..zeroed()
+        // SAFETY: the record has integers, pointers and optional functions.
+        ..unsafe { zeroed() }
     })
 }
 
@@ -266,7 +299,8 @@ pub unsafe fn driver_copy(runtime: &Runtime, p: &cudaMemcpy3DParms) -> Result<CU
 /// # Safety
 /// The arrays of `p` are null or live.
 unsafe fn peer_copy(runtime: &Runtime, p: &cudaMemcpy3DPeerParms) -> Result<CUDA_MEMCPY3D_PEER> {
-    let unit = unit(runtime, (p.srcArray, &p.srcPtr), (p.dstArray, &p.dstPtr))?;
+    // SAFETY: the caller promises what `unit` asks for.
+    let unit = unsafe { unit(runtime, (p.srcArray, &p.srcPtr), (p.dstArray, &p.dstPtr)) }?;
     let kind = |array: CUarray| {
         if array.is_null() {
             abi::CU_MEMORYTYPE_UNIFIED.unsigned_abs()
@@ -296,21 +330,22 @@ unsafe fn peer_copy(runtime: &Runtime, p: &cudaMemcpy3DPeerParms) -> Result<CUDA
         WidthInBytes: p.extent.width.saturating_mul(unit),
         Height: p.extent.height,
         Depth: p.extent.depth,
-        ..zeroed()
+        // SAFETY: the record has integers, pointers and optional functions.
+        ..unsafe { zeroed() }
     })
 }
 
 /// One end of a copy of consecutive elements: memory, or an array from a byte
 /// of a row, going on with the next row.
 #[derive(Clone, Copy)]
-enum Place {
+enum LinearEnd {
     Memory(*mut c_void),
     Array(CUarray, usize, usize),
 }
 
 /// An end on its way.
 struct Walk {
-    place: Place,
+    place: LinearEnd,
     /// Bytes of a row; memory has one endless row.
     width: usize,
     done: usize,
@@ -321,14 +356,16 @@ impl Walk {
     ///
     /// # Safety
     /// An array of `place` is live.
-    unsafe fn new(runtime: &Runtime, place: Place) -> Result<Self> {
+    unsafe fn new(runtime: &Runtime, place: LinearEnd) -> Result<Self> {
         let width = match place {
-            Place::Memory(_) => usize::MAX,
-            Place::Array(array, x, _) => {
-                let descriptor = descriptor(runtime, array)?;
+            LinearEnd::Memory(_) => usize::MAX,
+            LinearEnd::Array(array, x, _) => {
+                // SAFETY: the caller promises what `descriptor` asks for.
+                let descriptor = unsafe { descriptor(runtime, array) }?;
                 let width = descriptor
                     .Width
-                    .saturating_mul(element_bytes(runtime, array)?);
+                    // SAFETY: the caller promises what `element_bytes` asks for.
+                    .saturating_mul(unsafe { element_bytes(runtime, array) }?);
                 if x >= width {
                     return fail(abi::cudaErrorInvalidValue);
                 }
@@ -343,20 +380,20 @@ impl Walk {
     }
 
     /// Where the next byte is, and how many follow in its row.
-    fn next(&self) -> (End, usize) {
+    fn next(&self) -> (CopyEnd, usize) {
         match self.place {
-            Place::Memory(memory) => (
-                End::linear(memory.wrapping_byte_add(self.done), usize::MAX),
+            LinearEnd::Memory(memory) => (
+                CopyEnd::linear(memory.wrapping_byte_add(self.done), usize::MAX),
                 usize::MAX,
             ),
-            Place::Array(array, x, y) => {
+            LinearEnd::Array(array, x, y) => {
                 let position = x.saturating_add(self.done);
                 let (row, column) = (
                     position.checked_div(self.width).unwrap_or(0),
                     position.checked_rem(self.width).unwrap_or(0),
                 );
                 (
-                    End::array(array, column, y.saturating_add(row)),
+                    CopyEnd::array(array, column, y.saturating_add(row)),
                     self.width - column,
                 )
             }
@@ -369,20 +406,28 @@ impl Walk {
 /// # Safety
 /// Both places have `size` bytes, on the side that `kind` says, until the copy
 /// is over; the stream of `when` is live.
-unsafe fn run(to: Place, from: Place, size: usize, kind: (c_int, &[c_int]), when: When) -> Result {
+unsafe fn run(
+    to: LinearEnd,
+    from: LinearEnd,
+    size: usize,
+    kind: (c_int, &[c_int]),
+    when: When,
+) -> Result {
     if size == 0 {
         return Ok(());
     }
     direction(kind.0, kind.1)?;
     let runtime = context()?;
-    let mut to = Walk::new(runtime, to)?;
-    let mut from = Walk::new(runtime, from)?;
+    // SAFETY: the caller promises what `Walk::new` asks for.
+    let mut to = unsafe { Walk::new(runtime, to) }?;
+    // SAFETY: the caller promises what `Walk::new` asks for.
+    let mut from = unsafe { Walk::new(runtime, from) }?;
     while to.done < size {
         let ((to_end, to_room), (from_end, from_room)) = (to.next(), from.next());
         let bytes = (size - to.done).min(to_room).min(from_room);
-        let tight = |end: End| {
+        let tight = |end: CopyEnd| {
             if end.array.is_null() {
-                End {
+                CopyEnd {
                     pitch: bytes,
                     ..end
                 }
@@ -390,14 +435,17 @@ unsafe fn run(to: Place, from: Place, size: usize, kind: (c_int, &[c_int]), when
                 end
             }
         };
-        rows(
-            runtime,
-            (tight(to_end), tight(from_end)),
-            bytes,
-            1,
-            kind,
-            when,
-        )?;
+        // SAFETY: the caller promises what `rows` asks for.
+        unsafe {
+            rows(
+                runtime,
+                (tight(to_end), tight(from_end)),
+                bytes,
+                1,
+                kind,
+                when,
+            )
+        }?;
         to.done += bytes;
         from.done += bytes;
     }

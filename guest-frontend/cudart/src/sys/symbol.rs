@@ -14,11 +14,13 @@ pub(crate) unsafe fn cudaGetSymbolAddress(
     address: *mut *mut c_void,
     symbol: *const c_void,
 ) -> Result {
-    put(address, pointer(global(context()?, symbol)?.address))
+    // SAFETY: `address` is null or writable, as the caller promises.
+    unsafe { put(address, pointer(global(context()?, symbol)?.address)) }
 }
 
 pub(crate) unsafe fn cudaGetSymbolSize(size: *mut usize, symbol: *const c_void) -> Result {
-    put(size, global(context()?, symbol)?.size)
+    // SAFETY: `size` is null or writable, as the caller promises.
+    unsafe { put(size, global(context()?, symbol)?.size) }
 }
 
 pub(crate) unsafe fn cudaMemcpyToSymbol(
@@ -29,7 +31,8 @@ pub(crate) unsafe fn cudaMemcpyToSymbol(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    copy_to(symbol, from, (size, offset), kind, now(stream))
+    // SAFETY: the caller promises what `copy_to` asks for.
+    unsafe { copy_to(symbol, from, (size, offset), kind, now(stream)) }
 }
 
 pub(crate) unsafe fn cudaMemcpyToSymbolAsync(
@@ -40,7 +43,8 @@ pub(crate) unsafe fn cudaMemcpyToSymbolAsync(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    copy_to(symbol, from, (size, offset), kind, When::Later(stream))
+    // SAFETY: the caller promises what `copy_to` asks for.
+    unsafe { copy_to(symbol, from, (size, offset), kind, When::Later(stream)) }
 }
 
 pub(crate) unsafe fn cudaMemcpyFromSymbol(
@@ -51,7 +55,8 @@ pub(crate) unsafe fn cudaMemcpyFromSymbol(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    copy_from(to, symbol, (size, offset), kind, now(stream))
+    // SAFETY: the caller promises what `copy_from` asks for.
+    unsafe { copy_from(to, symbol, (size, offset), kind, now(stream)) }
 }
 
 pub(crate) unsafe fn cudaMemcpyFromSymbolAsync(
@@ -62,7 +67,8 @@ pub(crate) unsafe fn cudaMemcpyFromSymbolAsync(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    copy_from(to, symbol, (size, offset), kind, When::Later(stream))
+    // SAFETY: the caller promises what `copy_from` asks for.
+    unsafe { copy_from(to, symbol, (size, offset), kind, When::Later(stream)) }
 }
 
 /// A copy to a part of a variable, told by its size and offset.
@@ -81,9 +87,11 @@ unsafe fn copy_to(
         return Ok(());
     }
     let runtime = context()?;
-    let to = part(runtime, symbol, size, offset)?;
+    // SAFETY: the caller promises what `part` asks for.
+    let to = unsafe { part(runtime, symbol, size, offset) }?;
     direction(kind, TO_DEVICE)?;
-    linear(runtime, to, from, size, kind, when)
+    // SAFETY: the caller promises what `linear` asks for.
+    unsafe { linear(runtime, to, from, size, kind, when) }
 }
 
 /// A copy from a part of a variable, told by its size and offset.
@@ -102,9 +110,11 @@ unsafe fn copy_from(
         return Ok(());
     }
     let runtime = context()?;
-    let from = part(runtime, symbol, size, offset)?;
+    // SAFETY: the caller promises what `part` asks for.
+    let from = unsafe { part(runtime, symbol, size, offset) }?;
     direction(kind, FROM_DEVICE)?;
-    linear(runtime, to, from, size, kind, when)
+    // SAFETY: the caller promises what `linear` asks for.
+    unsafe { linear(runtime, to, from, size, kind, when) }
 }
 
 /// The variable whose host stand-in has this address.
@@ -116,7 +126,8 @@ unsafe fn copy_from(
 /// The code that registered `symbol` is still loaded.
 unsafe fn global(runtime: &Runtime, symbol: *const c_void) -> Result<Global> {
     match registry::lookup(symbol) {
-        Some(symbol) => symbol.global(runtime),
+        // SAFETY: the caller promises what `Symbol::global` asks for.
+        Some(symbol) => unsafe { symbol.global(runtime) },
         None => fail(abi::cudaErrorInvalidSymbol),
     }
 }
@@ -131,7 +142,8 @@ pub unsafe fn part(
     size: usize,
     offset: usize,
 ) -> Result<*mut c_void> {
-    let global = global(runtime, symbol)?;
+    // SAFETY: the caller promises what `global` asks for.
+    let global = unsafe { global(runtime, symbol) }?;
     match offset.checked_add(size) {
         Some(end) if end <= global.size => Ok(pointer(global.address + offset as u64)),
         _ => fail(abi::cudaErrorInvalidValue),

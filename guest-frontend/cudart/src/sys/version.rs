@@ -15,9 +15,11 @@ pub(crate) fn cudaRuntimeGetVersion(version: Out<'_, c_int>) -> Result {
 
 pub(crate) unsafe fn cudaDriverGetVersion(version: *mut c_int) -> Result {
     present(version)?;
-    version.write(0);
+    // SAFETY: the pointer is writable here, as the caller promises.
+    unsafe { version.write(0) };
     if let Ok(driver) = driver() {
-        driver.cuDriverGetVersion(version)?;
+        // SAFETY: `cuDriverGetVersion` asks for what the caller promises.
+        unsafe { driver.cuDriverGetVersion(version) }?;
     }
     Ok(())
 }
@@ -28,7 +30,8 @@ pub(crate) unsafe fn cudaGetDriverEntryPoint(
     flags: u64,
     status: *mut c_int,
 ) -> Result {
-    entry_point(symbol, function, VERSION, flags, status)
+    // SAFETY: the caller promises what `entry_point` asks for.
+    unsafe { entry_point(symbol, function, VERSION, flags, status) }
 }
 
 pub(crate) unsafe fn cudaGetDriverEntryPoint_ptsz(
@@ -37,7 +40,8 @@ pub(crate) unsafe fn cudaGetDriverEntryPoint_ptsz(
     flags: u64,
     status: *mut c_int,
 ) -> Result {
-    entry_point(symbol, function, VERSION, own(flags), status)
+    // SAFETY: the caller promises what `entry_point` asks for.
+    unsafe { entry_point(symbol, function, VERSION, own(flags), status) }
 }
 
 pub(crate) unsafe fn cudaGetDriverEntryPointByVersion(
@@ -47,13 +51,16 @@ pub(crate) unsafe fn cudaGetDriverEntryPointByVersion(
     flags: u64,
     status: *mut c_int,
 ) -> Result {
-    entry_point(
-        symbol,
-        function,
-        c_int::try_from(version).unwrap_or(0),
-        flags,
-        status,
-    )
+    // SAFETY: the caller promises what `entry_point` asks for.
+    unsafe {
+        entry_point(
+            symbol,
+            function,
+            c_int::try_from(version).unwrap_or(0),
+            flags,
+            status,
+        )
+    }
 }
 
 pub(crate) unsafe fn cudaGetDriverEntryPointByVersion_ptsz(
@@ -63,13 +70,16 @@ pub(crate) unsafe fn cudaGetDriverEntryPointByVersion_ptsz(
     flags: u64,
     status: *mut c_int,
 ) -> Result {
-    entry_point(
-        symbol,
-        function,
-        c_int::try_from(version).unwrap_or(0),
-        own(flags),
-        status,
-    )
+    // SAFETY: the caller promises what `entry_point` asks for.
+    unsafe {
+        entry_point(
+            symbol,
+            function,
+            c_int::try_from(version).unwrap_or(0),
+            own(flags),
+            status,
+        )
+    }
 }
 
 pub(crate) fn cudaProfilerStart() -> Result {
@@ -104,15 +114,19 @@ unsafe fn entry_point(
     present(symbol)?;
     present(function)?;
     let (mut place, mut found) = (ptr::null_mut(), 0);
-    let asked = driver()?.cuGetProcAddress_v2(symbol, &mut place, version, flags, &mut found);
+    // SAFETY: `cuGetProcAddress_v2` asks for what the caller promises.
+    let asked =
+        unsafe { driver()?.cuGetProcAddress_v2(symbol, &mut place, version, flags, &mut found) };
     match asked {
         // Older drivers call what is not there an error, too.
         Err(error) if error.code() != abi::cudaErrorSymbolNotFound => return Err(error),
         _ => {}
     }
-    function.write(place);
+    // SAFETY: each place is null or writable, as the caller promises.
+    unsafe { function.write(place) };
     if !status.is_null() {
-        status.write(found);
+        // SAFETY: as above.
+        unsafe { status.write(found) };
     }
     Ok(())
 }
