@@ -187,7 +187,8 @@ def word(value):
     high = value >> 32
     if high == 0 or value == (1 << 64) - 1:
         return value if value < 1 << 20 or value > 0xFFFFF000 else "p"
-    return "p" if 0 < high < 1 << 25 or high >> 16 == 0x7067 else [word(value & 0xFFFFFFFF), word(high)]
+    # Addresses, and handles of objects and of nodes of graphs.
+    return "p" if 0 < high < 1 << 25 or high >> 16 in (0x7067, 0x7080) else [word(value & 0xFFFFFFFF), word(high)]
 
 
 def written(arguments, kinds):

@@ -290,6 +290,10 @@ impl Modules {
     /// # Errors
     /// `INVALID_VALUE`.
     pub fn set_attribute(&self, function: &Function, attribute: u32, value: i32) -> Result<()> {
+        // The others tell how the function was compiled.
+        if attribute < MAX_DYNAMIC_SHARED_SIZE_BYTES {
+            return Err(Status::INVALID_VALUE);
+        }
         if attribute == MAX_DYNAMIC_SHARED_SIZE_BYTES {
             let limits = self.device.limits()?;
             let most = limits.shared_optin.saturating_sub(function.static_shared());

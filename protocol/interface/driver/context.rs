@@ -19,13 +19,17 @@ fn cuDevicePrimaryCtxRelease(device: CUdevice);
 #[also(cuDevicePrimaryCtxReset_v2 = 11000)]
 fn cuDevicePrimaryCtxReset(device: CUdevice);
 
-/// Flags of the primary context.
+/// Flags of the primary context, which must not be in use.
 #[since(7000)]
-#[also(cuDevicePrimaryCtxSetFlags_v2 = 11000)]
 fn cuDevicePrimaryCtxSetFlags(device: CUdevice, flags: c_uint);
+
+/// Flags of the primary context.
+#[since(11000)]
+fn cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: c_uint);
 
 /// Flags, and whether somebody retains it.
 #[since(7000)]
+#[required(flags, active)]
 fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: Out<c_uint>, active: Out<c_int>);
 
 /// A context, current at once.
@@ -59,6 +63,7 @@ fn cuCtxDestroy(context: CUcontext);
 /// Makes a context the thread's, above the one it had.
 #[since(2000)]
 #[also(cuCtxPushCurrent_v2 = 4000)]
+#[required(context)]
 fn cuCtxPushCurrent(context: CUcontext);
 
 /// Goes back to the context below.

@@ -45,11 +45,13 @@ fn cuMemcpy3DPeerAsync(copy: In<CUDA_MEMCPY3D_PEER>, stream: DefaultStream);
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
+#[required(array)]
 fn cuMemcpyHtoA_v2(array: CUarray, offset: usize, source: *const c_void, size: usize);
 
 /// Into an array's first row, in order.
 #[since(3020)]
 #[per_thread(ptsz)]
+#[required(array)]
 fn cuMemcpyHtoAAsync_v2(
     array: CUarray,
     offset: usize,
@@ -62,11 +64,13 @@ fn cuMemcpyHtoAAsync_v2(
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
+#[required(array)]
 fn cuMemcpyAtoH_v2(destination: *mut c_void, array: CUarray, offset: usize, size: usize);
 
 /// Out of an array's first row, in order.
 #[since(3020)]
 #[per_thread(ptsz)]
+#[required(array)]
 fn cuMemcpyAtoHAsync_v2(
     destination: *mut c_void,
     array: CUarray,
@@ -79,18 +83,21 @@ fn cuMemcpyAtoHAsync_v2(
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
+#[required(array)]
 fn cuMemcpyDtoA_v2(array: CUarray, offset: usize, source: CUdeviceptr, size: usize);
 
 /// From an array's first row into device memory.
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
+#[required(array)]
 fn cuMemcpyAtoD_v2(destination: CUdeviceptr, array: CUarray, offset: usize, size: usize);
 
 /// Between arrays' first rows.
 #[since(3020)]
 #[per_thread(ptds)]
 #[default_stream]
+#[required(to, from)]
 fn cuMemcpyAtoA_v2(to: CUarray, to_offset: usize, from: CUarray, from_offset: usize, size: usize);
 
 #[since(2000)]

@@ -36,11 +36,13 @@ fn cuDeviceGetUuid(uuid: Out<CUuuid>, device: CUdevice);
 
 /// No local id: that is Windows's.
 #[since(10000)]
+#[required(luid, mask)]
 fn cuDeviceGetLuid(luid: *mut c_char, mask: Out<c_uint>, device: CUdevice);
 
 /// Bytes of memory.
 #[since(3020)]
 #[host]
+#[clears(bytes)]
 fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: CUdevice);
 
 /// Attributes, all from the snapshot.
@@ -54,6 +56,7 @@ fn cuDeviceGetProperties(properties: Out<CUdevprop>, device: CUdevice);
 
 /// Compute capability.
 #[since(2000)]
+#[required(major, minor)]
 fn cuDeviceComputeCapability(major: Out<c_int>, minor: Out<c_int>, device: CUdevice);
 
 /// Its place on the host's bus.
@@ -71,6 +74,7 @@ fn cuDeviceCanAccessPeer(can: Out<c_int>, device: CUdevice, peer: CUdevice);
 
 /// As cuDeviceCanAccessPeer.
 #[since(8000)]
+#[required(value)]
 fn cuDeviceGetP2PAttribute(value: Out<c_int>, attribute: c_int, from: CUdevice, to: CUdevice);
 
 /// How wide a linear texture may be.

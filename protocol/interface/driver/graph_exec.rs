@@ -53,11 +53,13 @@ fn cuGraphUpload(exec: CUgraphExec, stream: DefaultStream);
 
 /// Gives its nodes the parameters of a graph of the same form.
 #[since(10020)]
+#[clears(node, result)]
 fn cuGraphExecUpdate(exec: CUgraphExec, graph: CUgraph, node: Out<CUgraphNode>, result: Out<c_int>);
 
 /// Gives its nodes the parameters of a graph of the same form.
 #[since(12000)]
 #[runtime(cudaGraphExecUpdate)]
+#[clears(result)]
 fn cuGraphExecUpdate_v2(
     exec: CUgraphExec,
     graph: CUgraph,

@@ -136,6 +136,7 @@ fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, graph: Out<CUgraph>);
 /// Records an event.
 #[since(11010)]
 #[host]
+#[required(event)]
 fn cuGraphAddEventRecordNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -153,11 +154,13 @@ fn cuGraphEventRecordNodeGetEvent(node: CUgraphNode, event: Out<CUevent>);
 #[since(11010)]
 #[runtime(cudaGraphEventRecordNodeSetEvent)]
 #[host]
+#[required(event)]
 fn cuGraphEventRecordNodeSetEvent(node: CUgraphNode, event: CUevent);
 
 /// Waits for an event.
 #[since(11010)]
 #[host]
+#[required(event)]
 fn cuGraphAddEventWaitNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -175,6 +178,7 @@ fn cuGraphEventWaitNodeGetEvent(node: CUgraphNode, event: Out<CUevent>);
 #[since(11010)]
 #[runtime(cudaGraphEventWaitNodeSetEvent)]
 #[host]
+#[required(event)]
 fn cuGraphEventWaitNodeSetEvent(node: CUgraphNode, event: CUevent);
 
 /// A node of any kind.

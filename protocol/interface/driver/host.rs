@@ -2,10 +2,12 @@
 
 /// Pinned memory.
 #[since(3020)]
+#[clears(place)]
 fn cuMemAllocHost_v2(place: *mut *mut c_void, size: usize);
 
 /// Pinned memory with flags.
 #[since(2020)]
+#[clears(place)]
 fn cuMemHostAlloc(place: *mut *mut c_void, size: usize, flags: c_uint);
 
 /// Frees pinned memory.
@@ -27,6 +29,7 @@ fn cuMemHostUnregister(address: *mut c_void);
 /// Where the device sees pinned memory.
 #[since(3020)]
 #[host]
+#[clears(device)]
 fn cuMemHostGetDevicePointer_v2(device: Out<CUdeviceptr>, address: *mut c_void, flags: c_uint);
 
 /// Flags of pinned memory.

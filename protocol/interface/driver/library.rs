@@ -55,6 +55,7 @@ fn cuKernelGetLibrary(library: Out<CUlibrary>, kernel: CUkernel);
 
 /// Its mangled name.
 #[since(12030)]
+#[required(kernel)]
 fn cuKernelGetName(name: Out<*const c_char>, kernel: CUkernel);
 
 /// An attribute of a kernel.
@@ -67,6 +68,7 @@ fn cuKernelSetAttribute(which: c_int, value: c_int, kernel: CUkernel, device: CU
 
 /// Where a parameter lies.
 #[since(12040)]
+#[required(kernel)]
 fn cuKernelGetParamInfo(kernel: CUkernel, index: usize, offset: Out<usize>, size: Out<usize>);
 
 /// The kernels of a library, in the driver's order.

@@ -10,6 +10,7 @@ fn cuMemAdvise_v2(dev_ptr: CUdeviceptr, count: usize, advice: c_int, location: c
 
 /// Allocates memory that program and devices reach at one address.
 #[since(6000)]
+#[clears(dptr)]
 fn cuMemAllocManaged(dptr: Out<CUdeviceptr>, bytesize: usize, flags: c_uint);
 
 /// Gives up the contents of managed memory and moves it ahead of its use; here

@@ -2,10 +2,12 @@
 
 /// Allocates.
 #[since(3020)]
+#[clears(address)]
 fn cuMemAlloc_v2(address: *mut CUdeviceptr, size: usize);
 
 /// Allocates rows that begin at good addresses.
 #[since(3020)]
+#[clears(address, pitch)]
 fn cuMemAllocPitch_v2(
     address: Out<CUdeviceptr>,
     pitch: Out<usize>,
@@ -26,6 +28,7 @@ fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>);
 
 /// The allocation that an address lies in.
 #[since(3020)]
+#[clears(base, size)]
 fn cuMemGetAddressRange_v2(base: Out<CUdeviceptr>, size: Out<usize>, address: CUdeviceptr);
 
 #[since(2000)]

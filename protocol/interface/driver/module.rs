@@ -41,6 +41,7 @@ fn cuModuleGetFunction(function: Out<CUfunction>, module: CUmodule, name: Text);
 /// A variable by its name.
 #[since(3020)]
 #[host]
+#[clears(address, size)]
 fn cuModuleGetGlobal_v2(address: Out<CUdeviceptr>, size: Out<usize>, module: CUmodule, name: Text);
 
 /// An attribute of a kernel, from what is constant about it.
@@ -64,16 +65,19 @@ fn cuFuncSetSharedMemConfig(function: CUfunction, config: c_int);
 
 /// The module of a kernel.
 #[since(11000)]
+#[required(function)]
 fn cuFuncGetModule(module: Out<CUmodule>, function: CUfunction);
 
 /// Its mangled name.
 #[since(12030)]
 #[host]
+#[required(function)]
 fn cuFuncGetName(name: Out<*const c_char>, function: CUfunction);
 
 /// Where a parameter lies.
 #[since(12040)]
 #[host]
+#[required(function)]
 fn cuFuncGetParamInfo(function: CUfunction, index: usize, offset: Out<usize>, size: Out<usize>);
 
 /// A function that has a handle is loaded.

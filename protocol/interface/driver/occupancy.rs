@@ -47,6 +47,7 @@ fn cuOccupancyMaxPotentialBlockSizeWithFlags(
 /// Dynamic shared memory left for each of a number of blocks.
 #[since(10020)]
 #[call(0x040a, cached, idempotent, code(guest))]
+#[required(function)]
 fn cuOccupancyAvailableDynamicSMemPerBlock(
     bytes: Out<usize>,
     function: CUfunction,
@@ -57,6 +58,7 @@ fn cuOccupancyAvailableDynamicSMemPerBlock(
 /// Clusters of a launch that fit on the device at once.
 #[since(11070)]
 #[host]
+#[required(func)]
 fn cuOccupancyMaxActiveClusters(
     num_clusters: Out<c_int>,
     func: CUfunction,

@@ -7,11 +7,14 @@
 /// Allocates from the current pool of the stream's device.
 #[since(11020)]
 #[per_thread(ptsz)]
+#[clears(address)]
 fn cuMemAllocAsync(address: *mut CUdeviceptr, size: usize, stream: DefaultStream);
 
 /// Allocates from a pool.
 #[since(11020)]
 #[per_thread(ptsz)]
+#[clears(address)]
+#[required(pool)]
 fn cuMemAllocFromPoolAsync(
     address: *mut CUdeviceptr,
     size: usize,
@@ -34,14 +37,17 @@ fn cuDeviceGetMemPool(pool: Out<CUmemoryPool>, device: CUdevice);
 
 /// Changes it.
 #[since(11020)]
+#[required(pool)]
 fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool);
 
 /// As cuDeviceGetDefaultMemPool, by location.
 #[since(13000)]
+#[required(pool, location)]
 fn cuMemGetDefaultMemPool(pool: Out<CUmemoryPool>, location: Out<cudaMemLocation>, kind: c_int);
 
 /// As cuDeviceGetMemPool, by location.
 #[since(13000)]
+#[required(pool, location)]
 fn cuMemGetMemPool(pool: Out<CUmemoryPool>, location: Out<cudaMemLocation>, kind: c_int);
 
 /// A pool of a device's memory, for this process only.
@@ -52,30 +58,36 @@ fn cuMemPoolCreate(pool: Out<CUmemoryPool>, properties: In<cudaMemPoolProps>);
 /// Ends a pool; memory from it stays until it is freed.
 #[since(11020)]
 #[runtime(cudaMemPoolDestroy)]
+#[required(pool)]
 fn cuMemPoolDestroy(pool: CUmemoryPool);
 
 /// Waits for work, so that what was freed goes back to the host.
 #[since(11020)]
 #[runtime(cudaMemPoolTrimTo)]
+#[required(pool)]
 fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize);
 
 /// An attribute.
 #[since(11020)]
 #[runtime(cudaMemPoolGetAttribute)]
+#[required(pool)]
 fn cuMemPoolGetAttribute(pool: CUmemoryPool, which: c_int, value: *mut c_void);
 
 /// Policies are kept; they change no result. High-water marks follow use.
 #[since(11020)]
 #[runtime(cudaMemPoolSetAttribute)]
+#[required(pool)]
 fn cuMemPoolSetAttribute(pool: CUmemoryPool, which: c_int, value: *mut c_void);
 
 /// Only the pool's own device reaches its memory.
 #[since(11020)]
 #[runtime(cudaMemPoolSetAccess)]
+#[required(pool)]
 fn cuMemPoolSetAccess(pool: CUmemoryPool, access: *const cudaMemAccessDesc, number: usize);
 
 /// Only the pool's own device reaches its memory.
 #[since(11020)]
+#[required(pool)]
 fn cuMemPoolGetAccess(flags: Out<c_int>, pool: CUmemoryPool, location: Out<cudaMemLocation>);
 
 /// As cuDeviceSetMemPool, by location.

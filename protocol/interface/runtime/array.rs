@@ -28,6 +28,7 @@ fn cudaFreeArray(array: CUarray);
 
 fn cudaFreeMipmappedArray(array: CUmipmappedArray);
 
+#[clears(desc, extent, flags)]
 fn cudaArrayGetInfo(
     desc: Out<cudaChannelFormatDesc>,
     extent: Out<cudaExtent>,

@@ -2,6 +2,7 @@
 //! Addressing"; inter-process memory from "Device Management").
 
 /// No bytes give a null pointer.
+#[clears(address)]
 fn cudaMalloc(address: *mut *mut c_void, size: usize);
 
 /// Freeing nothing still tells of an error that ended the context.
@@ -12,10 +13,13 @@ fn cudaMallocPitch(address: Out<*mut c_void>, pitch: Out<usize>, width: usize, h
 fn cudaMalloc3D(place: Out<cudaPitchedPtr>, extent: cudaExtent);
 
 #[needs(cuMemAllocManaged)]
+#[clears(address)]
 fn cudaMallocManaged(address: *mut *mut c_void, size: usize, flags: c_uint);
 
+#[clears(address)]
 fn cudaMallocHost(address: *mut *mut c_void, size: usize);
 
+#[clears(address)]
 fn cudaHostAlloc(address: *mut *mut c_void, size: usize, flags: c_uint);
 
 fn cudaFreeHost(address: *mut c_void);

@@ -3,12 +3,14 @@
 
 /// No bytes give a null pointer.
 #[per_thread(ptsz)]
+#[clears(address)]
 fn cudaMallocAsync(address: *mut *mut c_void, size: usize, stream: DefaultStream);
 
 #[per_thread(ptsz)]
 fn cudaFreeAsync(address: *mut c_void, stream: DefaultStream);
 
 #[per_thread(ptsz)]
+#[clears(address)]
 fn cudaMallocFromPoolAsync(
     address: *mut *mut c_void,
     size: usize,

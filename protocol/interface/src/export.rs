@@ -44,8 +44,8 @@ pub fn c_type(kind: &Type) -> TokenStream {
 /// `super::guard_before_init`.
 ///
 /// The library provides: the types that the description names,
-/// `Boundary::take`, `own_default`, `DEFAULT_STREAM` and `OWN_STREAM`, and the
-/// two guards, which are told the function's name first if `named`. `result` is
+/// `Boundary::take`, `own_default`, `DEFAULT_STREAM` and `OWN_STREAM`, `clear`
+/// and `present` for what is cleared and required, and the two guards, which are told the function's name first if `named`. `result` is
 /// the type of a result code.
 #[must_use]
 pub fn exports<'f>(
@@ -105,6 +105,8 @@ fn export(function: &Function, symbol: &Symbol, result: &Type, named: bool) -> T
         format_ident!("guard")
     };
     let told = named.then_some(&symbol.name).into_iter();
+    let cleared = function.clears.iter().map(|name| identifier(name));
+    let required = function.required.iter().map(|name| identifier(name));
     quote! {
         #[doc = #doc]
         ///
@@ -113,6 +115,8 @@ fn export(function: &Function, symbol: &Symbol, result: &Type, named: bool) -> T
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn #exported(#(#names: #types),*) -> #result {
             super::#guard(#(#told,)* || {
+                #( unsafe { super::clear(#cleared) }; )*
+                #( super::present(#required)?; )*
                 // SAFETY: the caller keeps to CUDA's manual for this function.
                 unsafe { super::#chapter::#body(#(#arguments),*) }
             })
@@ -120,10 +124,10 @@ fn export(function: &Function, symbol: &Symbol, result: &Type, named: bool) -> T
     }
 }
 
-/// The exported functions that are calls of a function of the driver: each
-/// checks that what it writes to is there (`super::present`) and calls the
-/// driver's table, `super::context()?.driver` or `super::runtime()?.driver`,
-/// under `super::guard`.
+/// The exported functions that are calls of a function of the driver, which also
+/// checks their arguments: each calls the driver's table,
+/// `super::context()?.driver` or `super::runtime()?.driver`, under
+/// `super::guard`.
 #[must_use]
 pub fn direct<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type) -> TokenStream {
     let mut code = TokenStream::new();
@@ -143,8 +147,6 @@ pub fn direct<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type) 
         let names: Vec<Ident> = parameters.iter().map(|p| identifier(&p.name)).collect();
         let types = parameters.iter().map(|p| c_type(&p.kind));
         let types: Vec<TokenStream> = types.collect();
-        let written = parameters.iter().filter(|p| is(&p.kind, "Out"));
-        let written: Vec<Ident> = written.map(|p| identifier(&p.name)).collect();
         for symbol in &function.symbols {
             let exported = identifier(&symbol.name);
             let streams = parameters.iter().filter(|p| is(&p.kind, "DefaultStream"));
@@ -158,7 +160,6 @@ pub fn direct<'f>(functions: impl Iterator<Item = &'f Function>, result: &Type) 
                 #[unsafe(no_mangle)]
                 pub unsafe extern "C" fn #exported(#(#names: #types),*) -> #result {
                     super::guard(|| {
-                        #( super::present(#written)?; )*
                         #( let #streams = super::own_default(#streams); )*
                         // SAFETY: the caller keeps to CUDA's manual, and the
                         // driver's function asks for the same.

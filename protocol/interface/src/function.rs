@@ -116,6 +116,11 @@ pub struct Function {
     pub mode: Mode,
     /// It may be called before the library is initialized.
     pub before_init: bool,
+    /// Parameters that must not be null: an invalid value, even where null is a
+    /// handle.
+    pub required: Vec<String>,
+    /// Where it writes zero before all else, and so where it fails.
+    pub clears: Vec<String>,
     /// Where its code is.
     pub serving: Serving,
     /// In the runtime: functions of the driver without which it does nothing.
@@ -168,6 +173,8 @@ impl Function {
             returns: returns(item),
             mode: Mode::Plain,
             before_init: false,
+            required: Vec::new(),
+            clears: Vec::new(),
             serving: Serving::Code,
             needs: Vec::new(),
             runtime: Vec::new(),
@@ -187,6 +194,8 @@ impl Function {
                 "per_thread" => suffix = attribute::names(inside)?.into_iter().next(),
                 "default_stream" => function.mode = Mode::Implied,
                 "before_init" => function.before_init = true,
+                "required" => function.required = attribute::names(inside)?,
+                "clears" => function.clears = attribute::names(inside)?,
                 "refused" => function.serving = Serving::Refused(attribute::text(inside)?),
                 "denied" => function.serving = Serving::Denied(attribute::text(inside)?),
                 "figure" => function.serving = figure(inside)?,

@@ -10,7 +10,7 @@ use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
 use super::graph::{PLAIN, find, handle, node_handle, numbers, plain};
-use super::{Result, get, put, put_if};
+use super::{Result, get, present, put, put_if};
 use crate::named_stream;
 use crate::objects::{self, Object};
 
@@ -112,12 +112,12 @@ unsafe fn update(
     count: usize,
     flags: c_uint,
 ) -> Result {
-    if !matches!(flags, ADD | SET) {
-        return Err(Status::INVALID_VALUE);
-    }
     let named = named_stream::named(stream)?;
     let stream = named.stream()?;
     let info = stream.capture_info().ok_or(Status::ILLEGAL_STATE)?;
+    if !matches!(flags, ADD | SET) {
+        return Err(Status::INVALID_VALUE);
+    }
     // SAFETY: `edges` holds `count` of them, as the caller promises.
     unsafe { plain(edges, count) }?;
     // SAFETY: `nodes` holds `count` of them, as the caller promises.
@@ -158,9 +158,12 @@ pub(crate) unsafe fn cuStreamBeginCaptureToGraph(
 
 pub(crate) unsafe fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> Result {
     // SAFETY: `graph` is null or writable, as the caller promises.
-    unsafe { put(graph, std::ptr::null_mut()) }?;
+    unsafe { put_if(graph, std::ptr::null_mut()) };
     let named = named_stream::named(stream)?;
     let stream = named.stream()?;
+    if stream.is_capturing() {
+        present(graph)?;
+    }
     let under_way = stream.capture_info();
     match stream.end_capture() {
         // SAFETY: `graph` is null or writable, as the caller promises.

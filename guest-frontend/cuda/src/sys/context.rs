@@ -27,6 +27,14 @@ const PEER_ACCESS_UNSUPPORTED: Status = Status(217);
 const PEER_ACCESS_NOT_ENABLED: Status = Status(705);
 /// Scheduling, host mapping, local memory and synchronisation flags.
 const FLAGS: u32 = 0xff;
+/// CU_CTX_SCHED_SPIN, _YIELD and _BLOCKING_SYNC.
+const SCHEDULING: u32 = 7;
+/// CU_CTX_MAP_HOST, which every context has.
+const MAP_HOST: u32 = 8;
+/// CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE.
+const PRIMARY_CONTEXT_ACTIVE: Status = Status(708);
+/// CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY.
+const UNSUPPORTED_EXEC_AFFINITY: Status = Status(224);
 
 fn create(ordinal: u32, primary: bool, flags: u32) -> Result<Arc<Context>> {
     let session = device::session(ordinal)?;
@@ -40,10 +48,16 @@ fn create(ordinal: u32, primary: bool, flags: u32) -> Result<Arc<Context>> {
     made.ok_or(Status::UNKNOWN)
 }
 
-fn create_current(ordinal: u32, flags: u32) -> Result<CUcontext> {
-    if flags & !FLAGS != 0 {
+/// Refuses flags that a context does not have, and two ways to wait at once.
+fn check_flags(flags: u32) -> Result {
+    if flags & !FLAGS != 0 || (flags & SCHEDULING).count_ones() > 1 {
         return Err(Status::INVALID_VALUE);
     }
+    Ok(())
+}
+
+fn create_current(ordinal: u32, flags: u32) -> Result<CUcontext> {
+    check_flags(flags)?;
     let context = create(ordinal, false, flags)?;
     let handle = context.handle();
     with_stack(|stack| stack.push(Rc::new(context)))?;
@@ -165,9 +179,16 @@ pub(crate) fn cuDevicePrimaryCtxReset(device: CUdevice) -> Result {
 }
 
 pub(crate) fn cuDevicePrimaryCtxSetFlags(device: CUdevice, flags: c_uint) -> Result {
-    if flags & !FLAGS != 0 {
-        return Err(Status::INVALID_VALUE);
+    check_flags(flags)?;
+    let active = with_primary(device, |_, primary| Ok(primary.retained > 0))?;
+    if active {
+        return Err(PRIMARY_CONTEXT_ACTIVE);
     }
+    cuDevicePrimaryCtxSetFlags_v2(device, flags)
+}
+
+pub(crate) fn cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: c_uint) -> Result {
+    check_flags(flags)?;
     with_primary(device, |_, primary| {
         primary.flags = flags;
         if let Some(context) = &primary.context {
@@ -206,11 +227,14 @@ pub(crate) unsafe fn cuCtxCreate_v3(
     device: CUdevice,
 ) -> Result {
     present(context)?;
-    if !parameters.is_null() || number != 0 {
-        return Err(unsupported_use!("cuCtxCreate_v3 with affinities"));
+    let _ = parameters;
+    let ordinal = device::ordinal(device)?;
+    check_flags(flags)?;
+    if number > 0 {
+        return Err(UNSUPPORTED_EXEC_AFFINITY);
     }
     // SAFETY: `context` is null or writable, as the caller promises.
-    unsafe { put(context, create_current(device::ordinal(device)?, flags)?) }
+    unsafe { put(context, create_current(ordinal, flags)?) }
 }
 
 pub(crate) unsafe fn cuCtxCreate_v4(
@@ -220,13 +244,14 @@ pub(crate) unsafe fn cuCtxCreate_v4(
     device: CUdevice,
 ) -> Result {
     context.present()?;
+    let ordinal = device::ordinal(device)?;
     // SAFETY: the pointer is null or readable, as the caller promises.
     if unsafe { parameters.as_ref() }.is_some_and(|parameters| {
         parameters.numExecAffinityParams > 0 || !parameters.cigParams.is_null()
     }) {
         return Err(unsupported_use!("cuCtxCreate_v4 with parameters"));
     }
-    context.put(create_current(device::ordinal(device)?, flags)?)
+    context.put(create_current(ordinal, flags)?)
 }
 
 pub(crate) fn cuCtxDestroy(context: CUcontext) -> Result {
@@ -290,13 +315,11 @@ pub(crate) fn cuCtxGetDevice_v2(device: Out<'_, CUdevice>, context: CUcontext) -
 
 pub(crate) unsafe fn cuCtxGetFlags(flags: *mut c_uint) -> Result {
     // SAFETY: `flags` is null or writable, as the caller promises.
-    unsafe { put(flags, current()?.flags()) }
+    unsafe { put(flags, current()?.flags() | MAP_HOST) }
 }
 
 pub(crate) fn cuCtxSetFlags(flags: c_uint) -> Result {
-    if flags & !FLAGS != 0 {
-        return Err(Status::INVALID_VALUE);
-    }
+    check_flags(flags)?;
     current()?.set_flags(flags);
     Ok(())
 }

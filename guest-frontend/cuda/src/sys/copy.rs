@@ -45,7 +45,8 @@ pub fn pointer(address: u64) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0))
 }
 
-/// From memory of the program.
+/// From memory of the program; a device's address is taken for what it is, as
+/// natively.
 ///
 /// # Safety
 /// `source` is readable for `size` bytes: until the call ends, or, if pinned
@@ -60,6 +61,10 @@ unsafe fn to_device(
     if size > 0 && (destination == 0 || source.is_null()) {
         return Err(Status::INVALID_VALUE);
     }
+    if memory::is_device_only(source.addr() as u64) {
+        // SAFETY: the caller promises what `unified` asks for.
+        return unsafe { unified(destination, source.addr() as u64, size, stream, wait) };
+    }
     let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     session.copies().to_device(
@@ -71,7 +76,8 @@ unsafe fn to_device(
     )
 }
 
-/// To memory of the program.
+/// To memory of the program; a device's address is taken for what it is, as
+/// natively.
 ///
 /// # Safety
 /// `destination` is writable for `size` bytes: until the call ends, or, if
@@ -86,6 +92,10 @@ unsafe fn from_device(
 ) -> Result {
     if size > 0 && (source == 0 || destination.is_null()) {
         return Err(Status::INVALID_VALUE);
+    }
+    if memory::is_device_only(destination.addr() as u64) {
+        // SAFETY: the caller promises what `unified` asks for.
+        return unsafe { unified(destination.addr() as u64, source, size, stream, wait) };
     }
     let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;

@@ -11,7 +11,7 @@ use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
 use super::graph::list;
-use super::{Result, array, copy, copy_rect, host};
+use super::{Result, array, copy, copy_rect, host, present};
 use crate::batch;
 use crate::named_stream::{self, Named};
 
@@ -253,6 +253,7 @@ pub(crate) unsafe fn cuMemcpyBatchAsync(
     failed: Out<'_, usize>,
     stream: CUstream,
 ) -> Result {
+    present(stream)?;
     // SAFETY: the caller promises what `linear` asks for.
     let done = unsafe {
         linear(
@@ -302,6 +303,7 @@ pub(crate) unsafe fn cuMemcpy3DBatchAsync(
     flags: u64,
     stream: CUstream,
 ) -> Result {
+    present(stream)?;
     // SAFETY: the caller promises what `volumes` asks for.
     tell(unsafe { volumes(count, operations, flags, stream) }, failed)
 }

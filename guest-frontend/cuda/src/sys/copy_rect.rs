@@ -14,7 +14,7 @@ use paragpu_client::texture::ArrayLevel;
 use paragpu_protocol::status::Status;
 use std::sync::Arc;
 
-use super::{Result, array, copy, get};
+use super::{Result, array, copy, get, memory};
 use crate::current;
 use crate::named_stream;
 
@@ -40,6 +40,9 @@ enum Looked {
 impl Side {
     fn look(&self) -> Result<Looked> {
         Ok(match self.kind.cast_signed() {
+            CU_MEMORYTYPE_HOST if memory::is_device_only(self.host.addr() as u64) => {
+                Looked::Device(self.host.addr() as u64)
+            }
             CU_MEMORYTYPE_HOST if !self.host.is_null() => Looked::Host(self.host),
             CU_MEMORYTYPE_DEVICE if self.device != 0 => Looked::Device(self.device),
             CU_MEMORYTYPE_UNIFIED if self.device != 0 => {

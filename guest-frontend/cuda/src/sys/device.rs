@@ -343,8 +343,15 @@ pub(crate) unsafe fn cuDeviceGetPCIBusId(
     length: c_int,
     device: CUdevice,
 ) -> Result {
+    let name = &snapshot(device)?.pci_bus_id;
     // SAFETY: `id` is null or writable, as the caller promises.
-    unsafe { put_text(id, length, &snapshot(device)?.pci_bus_id) }
+    unsafe { put_text(id, length, name) }?;
+    // What does not fit is cut, and told.
+    if usize::try_from(length).is_ok_and(|room| room > name.len()) {
+        Ok(())
+    } else {
+        Err(Status::INVALID_VALUE)
+    }
 }
 
 pub(crate) fn cuDeviceGetByPCIBusId(device: Out<'_, CUdevice>, id: Text<'_>) -> Result {
@@ -382,22 +389,19 @@ pub(crate) fn cuDeviceGetTexture1DLinearMaxWidth(
     channels: c_uint,
     device: CUdevice,
 ) -> Result {
-    let most = snapshot(device)?.attribute(69).unwrap_or(0);
-    // The attribute counts elements, whatever their size.
     paragpu_client::texture::element_bytes(format.cast_unsigned(), channels)
         .ok_or(Status::INVALID_VALUE)?;
+    // The attribute counts elements, whatever their size.
+    let most = snapshot(device)?.attribute(69).unwrap_or(0);
     width.put(usize::try_from(most).unwrap_or(0))
 }
 
 pub(crate) fn cuDeviceGetExecAffinitySupport(
     value: Out<'_, c_int>,
-    kind: c_int,
+    _kind: c_int,
     device: CUdevice,
 ) -> Result {
     ordinal(device)?;
-    if kind != 0 {
-        return Err(Status::INVALID_VALUE);
-    }
     value.put(0)
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
-use super::{Result, export_table, put, put_if, text};
+use super::{Result, export_table, present, put, put_if, text};
 use crate::current;
 use crate::versions::{Symbol, resolve};
 
@@ -21,45 +21,22 @@ const VERSION_NOT_SUFFICIENT: c_int = 2;
 /// Every exported symbol.
 pub static SYMBOLS: &[Symbol] = include!(concat!(env!("OUT_DIR"), "/symbols.rs"));
 
-/// Tells where a function is, and why not.
+/// Where a function is, or null, and the status that says why not.
 ///
 /// # Safety
-/// `name` is a C string; `place` and `status` are null or writable
-/// (cuGetProcAddress).
-unsafe fn look(
-    name: *const c_char,
-    place: *mut *mut c_void,
-    version: c_int,
-    flags: u64,
-    status: *mut c_int,
-) -> Result {
+/// `name` is null or a C string (cuGetProcAddress).
+unsafe fn look(name: *const c_char, version: c_int, flags: u64) -> Result<(*mut c_void, c_int)> {
     // SAFETY: `name` is null or readable, as the caller promises.
     let name = unsafe { text(name) }?;
-    if place.is_null() || flags > PER_THREAD {
+    if flags > PER_THREAD {
         return Err(Status::INVALID_VALUE);
     }
-    match resolve(SYMBOLS, name, version, flags & PER_THREAD != 0) {
-        Ok(found) => {
-            // SAFETY: each place is null or writable, as the caller promises.
-            unsafe {
-                put_if(status, SUCCESS);
-                put(place, found.address as *mut c_void)
-            }
-        }
-        Err(known) => {
-            let why = if known.is_some() {
-                VERSION_NOT_SUFFICIENT
-            } else {
-                SYMBOL_NOT_FOUND
-            };
-            // SAFETY: each place is null or writable, as the caller promises.
-            unsafe {
-                put_if(status, why);
-                put(place, std::ptr::null_mut())?;
-            }
-            Err(Status::NOT_FOUND)
-        }
-    }
+    let found = resolve(SYMBOLS, name, version, flags & PER_THREAD != 0);
+    Ok(match found {
+        Ok(found) => (found.address as *mut c_void, SUCCESS),
+        Err(Some(_)) => (std::ptr::null_mut(), VERSION_NOT_SUFFICIENT),
+        Err(None) => (std::ptr::null_mut(), SYMBOL_NOT_FOUND),
+    })
 }
 
 pub(crate) unsafe fn cuGetProcAddress(
@@ -68,8 +45,13 @@ pub(crate) unsafe fn cuGetProcAddress(
     version: c_int,
     flags: u64,
 ) -> Result {
-    // SAFETY: the caller promises what `look` asks for.
-    unsafe { look(name, place, version, flags, std::ptr::null_mut()) }
+    // SAFETY: the caller promises what `look` and `put` ask for.
+    unsafe {
+        match look(name, version, flags)? {
+            (found, SUCCESS) => put(place, found),
+            _ => Err(Status::NOT_FOUND),
+        }
+    }
 }
 
 pub(crate) unsafe fn cuGetProcAddress_v2(
@@ -79,8 +61,13 @@ pub(crate) unsafe fn cuGetProcAddress_v2(
     flags: u64,
     status: *mut c_int,
 ) -> Result {
-    // SAFETY: the caller promises what `look` asks for.
-    unsafe { look(name, place, version, flags, status) }
+    present(place)?;
+    // SAFETY: the caller promises what `look`, `put_if` and `put` ask for.
+    unsafe {
+        let (found, why) = look(name, version, flags)?;
+        put_if(status, why);
+        put(place, found)
+    }
 }
 
 pub(crate) unsafe fn cuGetProcAddress_v2_ptsz(
@@ -91,13 +78,17 @@ pub(crate) unsafe fn cuGetProcAddress_v2_ptsz(
     status: *mut c_int,
 ) -> Result {
     let flags = if flags == 0 { PER_THREAD } else { flags };
-    // SAFETY: the caller promises what `look` asks for.
-    unsafe { look(name, place, version, flags, status) }
+    // SAFETY: the caller promises what `cuGetProcAddress_v2` asks for.
+    unsafe { cuGetProcAddress_v2(name, place, version, flags, status) }
 }
 
 pub(crate) unsafe fn cuGetExportTable(place: Out<'_, *const c_void>, id: *const c_void) -> Result {
     static SAID: AtomicBool = AtomicBool::new(false);
-    // SAFETY: null or sixteen bytes (cuGetExportTable).
+    let place = place.present()?;
+    if id.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    // SAFETY: sixteen bytes (cuGetExportTable).
     let known = export_table::known(unsafe { id.cast::<[u8; 16]>().as_ref() });
     place.put_if(known.unwrap_or(std::ptr::null()));
     if known.is_ok() {
@@ -110,7 +101,7 @@ pub(crate) unsafe fn cuGetExportTable(place: Out<'_, *const c_void>, id: *const 
              `paragpu run`, or see with `paragpu doctor PROGRAM` what it carries (docs/redirect.md)"
         );
     }
-    Err(Status::NOT_FOUND)
+    Err(Status::INVALID_VALUE)
 }
 
 pub(crate) fn cuProfilerStart() -> Result {

@@ -56,7 +56,10 @@ pub(super) fn record(named: CUevent, stream: CUstream, flags: c_uint) -> Result 
     if !std::ptr::eq(session, event.session) {
         return Err(Status::INVALID_HANDLE);
     }
-    if flags & EXTERNAL != 0 && stream.is_capturing() {
+    if flags & EXTERNAL != 0 {
+        if !stream.is_capturing() {
+            return Err(Status::ILLEGAL_STATE);
+        }
         return stream.capture_external_record(marked(named)?);
     }
     session.record_event(&event.object, stream)

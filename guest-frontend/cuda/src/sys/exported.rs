@@ -80,7 +80,7 @@ fn log_failure(name: &str, status: Status, code: CUresult) {
     let error = error
         .map(std::ffi::CStr::to_string_lossy)
         .unwrap_or_default();
-    crate::log::say(&format!("{name}: {error} ({code})"));
+    crate::log::say(&format!("Returning {code} ({error}) from {name}"));
 }
 
 /// What a function that is not served does.

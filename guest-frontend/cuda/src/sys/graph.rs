@@ -74,7 +74,8 @@ pub fn work_of(node: CUgraphNode) -> Result<Work> {
     graph.work(number)
 }
 
-/// A list of the program's.
+/// A list of the program's. A count of more than there can be is an invalid
+/// value, as it is natively.
 ///
 /// # Safety
 /// `first` is null or points to `count` records that stay as they are for `'a`.
@@ -82,7 +83,9 @@ pub unsafe fn list<'a, T>(first: *const T, count: usize) -> Result<&'a [T]> {
     if count == 0 {
         return Ok(&[]);
     }
-    if first.is_null() {
+    let bytes = size_of::<T>().checked_mul(count);
+    super::present(first)?;
+    if bytes.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
         return Err(Status::INVALID_VALUE);
     }
     // SAFETY: `first` holds `count` of them, as the caller promises
@@ -147,6 +150,9 @@ unsafe fn put_list(
         return Err(Status::INVALID_VALUE);
     }
     if nodes.is_null() {
+        if !edges.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
         // SAFETY: `count` is null or writable, as the caller promises.
         return unsafe { put(count, found.len()) };
     }
@@ -316,8 +322,9 @@ pub(crate) fn cuGraphDestroy(graph: CUgraph) -> Result {
 }
 
 pub(crate) fn cuGraphClone(clone: Out<'_, CUgraph>, graph: CUgraph) -> Result {
+    let graph = find(graph)?;
     clone.put(std::ptr::null_mut())?;
-    clone.put(handle(&find(graph)?.duplicate()))
+    clone.put(handle(&graph.duplicate()))
 }
 
 pub(crate) unsafe fn cuGraphGetNodes(
@@ -460,8 +467,9 @@ pub(crate) fn cuGraphNodeFindInClone(
     original: CUgraphNode,
     clone: CUgraph,
 ) -> Result {
-    let name = find(clone)?.find_in_clone(node_name(original)?)?;
-    found.put(node_handle(name))
+    let (clone, original) = (find(clone)?, node_name(original)?);
+    found.put(std::ptr::null_mut())?;
+    found.put(node_handle(clone.find_in_clone(original)?))
 }
 
 pub(crate) unsafe fn cuGraphNodeGetType(node: CUgraphNode, kind: *mut c_int) -> Result {
@@ -497,13 +505,15 @@ pub(crate) unsafe fn cuDeviceSetGraphMemAttribute(
     value: *mut c_void,
 ) -> Result {
     device::ordinal(number)?;
-    // SAFETY: `value` is null or readable, as the caller promises.
-    match (attribute, unsafe {
-        super::get(value.cast::<u64>().cast_const())
-    }?) {
-        (1 | 3, 0) => Ok(()),
-        _ => Err(Status::INVALID_VALUE),
+    // Only the highest values can be set, to zero.
+    if !matches!(attribute, 1 | 3) {
+        return Err(Status::INVALID_VALUE);
     }
+    // SAFETY: `value` is null or readable, as the caller promises.
+    if *unsafe { super::get(value.cast::<u64>().cast_const()) }? != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    Ok(())
 }
 
 #[cfg(test)]

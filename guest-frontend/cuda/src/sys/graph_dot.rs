@@ -11,7 +11,7 @@ use crate::dot::{self, Details};
 
 pub(crate) fn cuGraphDebugDotPrint(graph: CUgraph, path: Text<'_>, flags: c_uint) -> Result {
     let path = path.get()?;
-    let details = Details::of(flags).ok_or(Status::INVALID_VALUE)?;
+    let details = Details::of(flags);
     let text = dot::print(&graph::find(graph)?, details);
     std::fs::write(path, text).map_err(|_| Status::OPERATING_SYSTEM)
 }

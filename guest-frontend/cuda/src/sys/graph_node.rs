@@ -40,6 +40,9 @@ const BATCH_MEM_OP: c_int = 12;
 pub unsafe fn kernel(given: *const CUDA_KERNEL_NODE_PARAMS_v2, had: Option<&Work>) -> Result<Work> {
     // SAFETY: `given` is null or readable, as the caller promises.
     let given = unsafe { get(given) }?;
+    if had.is_some_and(|had| !matches!(had, Work::Kernel(_))) {
+        return Err(Status::INVALID_VALUE);
+    }
     let named = if given.func.is_null() {
         given.kern
     } else {
@@ -94,6 +97,9 @@ pub fn session_of(context: CUcontext) -> Result<&'static paragpu_client::Session
 pub unsafe fn fill(given: *const cudaMemsetParams, context: CUcontext) -> Result<Work> {
     // SAFETY: `given` is null or readable, as the caller promises.
     let given = unsafe { get(given) }?;
+    if !matches!(given.elementSize, 1 | 2 | 4) {
+        return Err(Status::INVALID_VALUE);
+    }
     Ok(Work::Memset(Fill {
         ordinal: session_of(context)?.ordinal(),
         destination: given.dst as u64,
@@ -202,7 +208,9 @@ pub unsafe fn general(given: *const cudaGraphNodeParams, had: Option<&Work>) -> 
         MEM_FREE => graph_memory::release(unsafe { inside.cast::<u64>().read() }),
         // SAFETY: the caller promises what `node` asks for.
         BATCH_MEM_OP => unsafe { stream_memory::node(inside.cast()) },
-        _ => Err(unsupported_use!("cuGraphAddNode of this type")),
+        // CU_GRAPH_NODE_TYPE_CONDITIONAL is the last type.
+        0..=13 => Err(unsupported_use!("cuGraphAddNode of this type")),
+        _ => Err(Status::INVALID_VALUE),
     }
 }
 

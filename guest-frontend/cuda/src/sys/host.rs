@@ -32,6 +32,10 @@ unsafe fn allocate(place: *mut *mut c_void, size: usize, flags: c_uint) -> Resul
     if place.is_null() {
         return Err(Status::INVALID_VALUE);
     }
+    if size == 0 {
+        // SAFETY: `place` is writable, as the caller promises.
+        return unsafe { put(place, std::ptr::null_mut()) };
+    }
     capture::permit_unsafe()?;
     let address = current::current()?
         .session
@@ -73,6 +77,7 @@ pub(crate) unsafe fn cuMemHostRegister_v2(
     size: usize,
     flags: c_uint,
 ) -> Result {
+    super::present(address)?;
     let session = current::current()?.session;
     if pinned(address as u64).is_some() {
         return Err(Status::HOST_MEMORY_ALREADY_REGISTERED);
@@ -85,6 +90,7 @@ pub(crate) unsafe fn cuMemHostRegister_v2(
 }
 
 pub(crate) fn cuMemHostUnregister(address: *mut c_void) -> Result {
+    super::present(address)?;
     current::current()?;
     let (session, _) = pinned(address as u64).ok_or(Status::HOST_MEMORY_NOT_REGISTERED)?;
     capture::permit_unsafe()?;

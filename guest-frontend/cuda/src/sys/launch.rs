@@ -158,6 +158,10 @@ unsafe fn launch(
 ) -> Result {
     let callable = callable(named)?;
     let function = callable.function()?;
+    // Before the program's pointers are followed.
+    if shape.grid.contains(&0) || shape.block.contains(&0) {
+        return Err(Status::INVALID_VALUE);
+    }
     let by = named_stream::named(stream)?;
     let (session, stream) = by.both()?;
     if !std::ptr::eq(session, callable.session) {

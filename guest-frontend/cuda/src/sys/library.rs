@@ -9,12 +9,16 @@ use paragpu_client::Session;
 use paragpu_protocol::status::Status;
 
 use super::boundary::{Out, Text};
+use super::graph::list;
 use super::image::{Options, measure};
-use super::module::{attribute, load_image, name_of, parameter, read_file, set_attribute};
+use super::module::{attribute, global, load_image, name_of, parameter, read_file, set_attribute};
 use super::{Result, device, kernel, present, put};
 use crate::current;
 use crate::objects::library::{Kernel, Library};
 use crate::objects::{self, Found, InContext, Object};
+
+/// CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE and _BINARY_IS_PRESERVED.
+const LIBRARY_OPTIONS: [c_int; 2] = [0, 1];
 
 fn handle(number: u64) -> *mut c_void {
     std::ptr::without_provenance_mut(usize::try_from(number).unwrap_or(0))
@@ -55,8 +59,13 @@ unsafe fn load(
     library_options: (*mut c_int, c_uint),
 ) -> Result {
     present(place)?;
-    if library_options.1 > 0 && library_options.0.is_null() {
-        return Err(Status::INVALID_VALUE);
+    let (first, count) = library_options;
+    // SAFETY: `first` holds `count` of them, as the caller promises.
+    for option in unsafe { list(first, count as usize) }? {
+        // They are hints.
+        if !LIBRARY_OPTIONS.contains(option) {
+            return Err(Status::INVALID_VALUE);
+        }
     }
     // Loaded at once, so that a bad image is reported here.
     let session = any_session()?;
@@ -74,7 +83,8 @@ fn find(library: CUlibrary) -> Result<Arc<Library>> {
     }
 }
 
-fn find_kernel(kernel: CUkernel) -> Result<Found> {
+/// The kernel with this handle.
+pub fn find_kernel(kernel: CUkernel) -> Result<Found> {
     objects::find(kernel)
         .filter(|found| matches!(***found, Object::Kernel(_)))
         .ok_or(Status::INVALID_HANDLE)
@@ -242,9 +252,7 @@ pub(crate) fn cuLibraryGetGlobal(
 ) -> Result {
     let inner = find(library)?;
     let session = current::current()?.session;
-    let (at, length) = session
-        .modules()
-        .global(&*inner.module(session)?, name.get()?)?;
+    let (at, length) = global(session, &*inner.module(session)?, name.get()?)?;
     address.put_if(at);
     size.put_if(usize::try_from(length).unwrap_or(usize::MAX));
     Ok(())

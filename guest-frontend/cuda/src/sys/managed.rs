@@ -279,20 +279,20 @@ unsafe fn attribute(
         return Err(Status::INVALID_VALUE);
     }
     let words = room / WORD;
-    let mut values = vec![-2; words];
-    if which == ACCESSED_BY {
+    let values = if which == ACCESSED_BY {
         let found = managed::uniform(address, size, |known| known.accessed_by.clone())?;
-        for (value, device) in values.iter_mut().zip(found.unwrap_or_default()) {
-            *value = device;
-        }
+        found.unwrap_or_default()
+    } else if words == 1 {
+        vec![number(which, address, size)?]
     } else {
-        if words != 1 {
-            return Err(Status::INVALID_VALUE);
-        }
-        values = vec![number(which, address, size)?];
+        return Err(Status::INVALID_VALUE);
+    };
+    // What is left over is no device.
+    let values = values.into_iter().chain(std::iter::repeat(-2));
+    for (at, value) in values.take(words).enumerate() {
+        // SAFETY: there is room for so many words, as the caller promises.
+        unsafe { place.cast::<c_int>().add(at).write(value) };
     }
-    // SAFETY: there is room for so many words, as the caller promises.
-    unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), place.cast::<c_int>(), values.len()) };
     Ok(())
 }
 

@@ -28,6 +28,12 @@ pub fn ordinal_of(address: u64) -> Option<u32> {
         .filter(|ordinal| *ordinal < MAX_DEVICES)
 }
 
+/// Does an address lie where devices have memory and the program has none?
+#[inline]
+pub fn is_device_only(address: u64) -> bool {
+    address.wrapping_sub(ARENA_BASE) < DEVICE_STRIDE * MAX_DEVICES as u64
+}
+
 /// The session whose device memory an address is, with its place: that of the
 /// address, or the current context's for module variables.
 pub fn owner(address: u64) -> Result<&'static Session> {
@@ -71,7 +77,7 @@ pub(crate) unsafe fn cuMemAllocPitch_v2(
     let row = width
         .checked_next_multiple_of(PITCH)
         .ok_or(Status::INVALID_VALUE)?;
-    let size = row.checked_mul(height).ok_or(Status::OUT_OF_MEMORY)?;
+    let size = row.checked_mul(height).ok_or(Status::INVALID_VALUE)?;
     let place = allocate(size)?;
     // SAFETY: each place is null or writable, as the caller promises.
     unsafe {
@@ -149,6 +155,9 @@ mod tests {
         assert_eq!(ordinal_of(WINDOW_BASE + 15 * DEVICE_STRIDE), Some(15));
         for elsewhere in [0, ARENA_BASE - 1, 0x5555_5555_0000, 0x7fff_0000_0000] {
             assert_eq!(ordinal_of(elsewhere), None, "{elsewhere:#x}");
+            assert!(!is_device_only(elsewhere), "{elsewhere:#x}");
         }
+        // The program has memory in the window and none in the arena.
+        assert!(!is_device_only(WINDOW_BASE) && is_device_only(ARENA_BASE + 15 * DEVICE_STRIDE));
     }
 }

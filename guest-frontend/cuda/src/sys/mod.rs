@@ -101,20 +101,34 @@ unsafe fn put_if<T>(place: *mut T, value: T) {
     }
 }
 
+/// Writes zero through a pointer that may be null.
+///
+/// # Safety
+/// `place` is null, or writable for a `T` of which all bytes zero are a value.
+unsafe fn clear<T>(place: *mut T) {
+    if !place.is_null() {
+        // SAFETY: writable, as the caller promises.
+        unsafe { place.write_bytes(0, 1) };
+    }
+}
+
 /// Refuses a null pointer. What is there need not be a value yet, so that
 /// [`get`] would not do for a place that is written to.
 fn present<T>(place: *const T) -> Result {
-    if place.is_null() {
+    if place.is_null() || memory::is_device_only(place.addr() as u64) {
         return Err(Status::INVALID_VALUE);
     }
     Ok(())
 }
 
-/// Reads through a pointer that must not be null.
+/// Reads through a pointer that must not be null, and not of memory that only
+/// devices reach.
 ///
 /// # Safety
-/// `place` is null, or points to a `T` that nothing writes to for `'a`.
+/// `place` is null, a device's, or points to a `T` that nothing writes to for
+/// `'a`.
 unsafe fn get<'a, T>(place: *const T) -> Result<&'a T> {
+    present(place)?;
     // SAFETY: the pointer is null or readable, as the caller promises.
     unsafe { place.as_ref() }.ok_or(Status::INVALID_VALUE)
 }

@@ -271,8 +271,9 @@ pub(crate) fn cuModuleGetFunction(
     module: CUmodule,
     name: Text<'_>,
 ) -> Result {
-    function.present()?;
-    function.put(function_of(module, &find(module)?, name.get()?)?)
+    let (function, found, name) = (function.present()?, find(module)?, name.get()?);
+    function.put(std::ptr::null_mut())?;
+    function.put(function_of(module, &found, name)?)
 }
 
 /// The handle of a module's kernel.
@@ -328,6 +329,17 @@ pub(crate) unsafe fn cuModuleEnumerateFunctions(
     Ok(())
 }
 
+/// Place and size of a variable; the name of a kernel is an invalid value.
+pub fn global(session: &Session, module: &Module, name: &str) -> Result<(u64, u64)> {
+    let modules = session.modules();
+    modules.global(module, name).map_err(|status| {
+        if status == Status::NOT_FOUND && modules.function(module, name).is_ok() {
+            return Status::INVALID_VALUE;
+        }
+        status
+    })
+}
+
 pub(crate) fn cuModuleGetGlobal_v2(
     address: Out<'_, CUdeviceptr>,
     size: Out<'_, usize>,
@@ -336,10 +348,7 @@ pub(crate) fn cuModuleGetGlobal_v2(
 ) -> Result {
     let found = find(module)?;
     let module = inner(&found)?;
-    let (at, length) = module
-        .session
-        .modules()
-        .global(&module.object, name.get()?)?;
+    let (at, length) = global(module.session, &module.object, name.get()?)?;
     address.put_if(at);
     size.put_if(usize::try_from(length).unwrap_or(usize::MAX));
     Ok(())
@@ -415,6 +424,7 @@ pub(crate) fn cuFuncLoad(function: CUfunction) -> Result {
 }
 
 pub(crate) fn cuKernelSetCacheConfig(kernel: CUfunction, config: c_int, device: c_int) -> Result {
+    library::find_kernel(kernel)?;
     super::device::ordinal(device)?;
     set_cache_config(kernel, config)
 }

@@ -6,6 +6,7 @@ use std::ffi::{c_int, c_uint};
 use paragpu_abi::CUfunction;
 use paragpu_abi::CUlaunchConfig;
 use paragpu_abi::CUoccupancyB2DSize;
+use paragpu_protocol::status::Status;
 
 use super::boundary::{In, Out};
 use super::module::{Callable, callable};
@@ -81,6 +82,9 @@ unsafe fn put_potential(
 ) -> Result {
     present(grid)?;
     present(block)?;
+    if limit < 0 {
+        return Err(Status::INVALID_VALUE);
+    }
     // SAFETY: the caller promises what `potential` asks for.
     let (blocks, size) =
         unsafe { potential(&callable(function)?, shared_of, shared, limit, flags) }?;

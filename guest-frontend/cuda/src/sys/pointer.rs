@@ -184,7 +184,7 @@ pub(crate) unsafe fn cuPointerGetAttributes(
     places: *mut *mut c_void,
     address: CUdeviceptr,
 ) -> Result {
-    if which.is_null() || places.is_null() {
+    if number == 0 || which.is_null() || places.is_null() {
         return Err(Status::INVALID_VALUE);
     }
     let known = known(address)?;

@@ -63,6 +63,13 @@ fn with_pools<R>(device: CUdevice, with: impl FnOnce(&mut Pools) -> R) -> Result
     Ok(with(&mut pools))
 }
 
+/// [`with_pools`] of functions that call a device that is not there an invalid
+/// value.
+fn with_current<R>(device: CUdevice, with: impl FnOnce(&mut Pools) -> R) -> Result<R> {
+    let ordinal = device::ordinal(device).map_err(|_| Status::INVALID_VALUE)?;
+    with_pools(device::number(ordinal), with)
+}
+
 /// Gives a pool a handle.
 pub(crate) fn insert(pool: Pool) -> CUmemoryPool {
     let account = Arc::clone(pool.account());
@@ -138,6 +145,9 @@ pub(crate) unsafe fn cuMemAllocAsync(
     stream: CUstream,
 ) -> Result {
     present(address)?;
+    if size == 0 {
+        return named_stream::named(stream).map(|_| ());
+    }
     // SAFETY: `address` is null or writable, as the caller promises.
     unsafe { put(address, allocate(size, stream, None)?) }
 }
@@ -149,15 +159,18 @@ pub(crate) unsafe fn cuMemAllocFromPoolAsync(
     stream: CUstream,
 ) -> Result {
     present(address)?;
+    if size == 0 {
+        return named_stream::named(stream).map(|_| ());
+    }
     // SAFETY: `address` is null or writable, as the caller promises.
     unsafe { put(address, allocate(size, stream, Some(pool))?) }
 }
 
 pub(crate) fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> Result {
-    if address == 0 {
-        return Err(Status::INVALID_VALUE);
-    }
     let named = named_stream::named(stream)?;
+    if address == 0 {
+        return Ok(());
+    }
     let stream = named.stream()?;
     if stream.is_capturing() {
         if GraphMemory::find(address).is_none() {
@@ -174,15 +187,15 @@ pub(crate) fn cuDeviceGetDefaultMemPool(pool: Out<'_, CUmemoryPool>, device: CUd
 }
 
 pub(crate) fn cuDeviceGetMemPool(pool: Out<'_, CUmemoryPool>, device: CUdevice) -> Result {
-    pool.put(handle(with_pools(device, |pools| pools.current)?))
+    pool.put(handle(with_current(device, |pools| pools.current)?))
 }
 
 pub(crate) fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) -> Result {
-    let ordinal = device::ordinal(device)?;
+    let ordinal = device::ordinal(device).map_err(|_| Status::INVALID_VALUE)?;
     if with_pool(pool, |pool| Ok(pool.ordinal()))? != ordinal {
         return Err(Status::INVALID_VALUE);
     }
-    with_pools(device, |pools| pools.current = pool.addr())
+    with_current(device, |pools| pools.current = pool.addr())
 }
 
 pub(crate) unsafe fn cuMemGetDefaultMemPool(

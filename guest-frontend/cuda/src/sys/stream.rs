@@ -87,7 +87,10 @@ pub(crate) fn cuStreamWaitEvent(stream: CUstream, waited: CUevent, flags: c_uint
     let found = event::find(waited)?;
     let inner = event::inner(&found)?;
     if std::ptr::eq(inner.session, session) {
-        if flags & EXTERNAL != 0 && stream.is_capturing() {
+        if flags & EXTERNAL != 0 {
+            if !stream.is_capturing() {
+                return Err(Status::ILLEGAL_STATE);
+            }
             return stream.capture_external_wait(event::marked(waited)?);
         }
         return session.wait_event(stream, &inner.object);
@@ -132,20 +135,16 @@ pub(crate) unsafe fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext) -
     }
 }
 
-pub(crate) unsafe fn cuStreamGetCtx_v2(
+pub(crate) fn cuStreamGetCtx_v2(
     stream: CUstream,
-    context: *mut CUcontext,
+    context: Out<'_, CUcontext>,
     green: Out<'_, *mut c_void>,
 ) -> Result {
     let handle = named_stream::named(stream)?.context()?;
+    let handle = usize::try_from(handle).unwrap_or(0);
     green.put_if(std::ptr::null_mut());
-    // SAFETY: `context` is null or writable, as the caller promises.
-    unsafe {
-        put(
-            context,
-            std::ptr::without_provenance_mut(usize::try_from(handle).unwrap_or(0)),
-        )
-    }
+    context.put_if(std::ptr::without_provenance_mut(handle));
+    Ok(())
 }
 
 pub(crate) fn cuStreamGetAttribute(

@@ -52,6 +52,9 @@ fn destroy(entry: &Entry) -> Result {
 }
 
 fn remove(surface: bool, value: u64) -> Result {
+    if value == 0 {
+        return Ok(());
+    }
     let entry = entries()
         .get_or_insert_default()
         .remove(&(surface, value))
@@ -107,7 +110,9 @@ unsafe fn resource(descriptor: &CUDA_RESOURCE_DESC) -> Result<TextureResource> {
     match descriptor.resType {
         CU_RESOURCE_TYPE_ARRAY => {
             // SAFETY: every field of the union is plain numbers; `resType` says which is set.
-            let found = array::find(unsafe { descriptor.res.array })?;
+            let array = unsafe { descriptor.res.array };
+            present(array)?;
+            let found = array::find(array)?;
             let level = &array::inner(&found)?.object;
             if level.array.shape().levels > 0 {
                 return Err(super::unsupported_use!("a texture of one mipmap level"));
@@ -276,7 +281,9 @@ pub(crate) unsafe fn cuSurfObjectCreate(
         return Err(Status::INVALID_VALUE);
     }
     // SAFETY: every field of the union is plain numbers; `resType` says which is set.
-    let found = array::find(unsafe { from.res.array })?;
+    let array = unsafe { from.res.array };
+    present(array)?;
+    let found = array::find(array)?;
     let level = &array::inner(&found)?.object;
     if level.array.shape().levels > 0 {
         return Err(super::unsupported_use!("a surface of one mipmap level"));

@@ -22,6 +22,8 @@ pub(crate) unsafe fn cudaMallocArray(
 ) -> Result {
     present(array)?;
     present(desc)?;
+    // SAFETY: `array` is writable, as the caller promises.
+    unsafe { put(array, std::ptr::null_mut()) }?;
     let extent = cudaExtent {
         width,
         height,
@@ -41,6 +43,8 @@ pub(crate) unsafe fn cudaMalloc3DArray(
 ) -> Result {
     present(array)?;
     present(desc)?;
+    // SAFETY: `array` is writable, as the caller promises.
+    unsafe { put(array, std::ptr::null_mut()) }?;
     // SAFETY: `desc` is valid, as the caller promises.
     let wanted = driver_descriptor(unsafe { &*desc }, &extent, flags)?;
     // SAFETY: `cuArray3DCreate_v2` asks for what the caller promises.
@@ -56,6 +60,8 @@ pub(crate) unsafe fn cudaMallocMipmappedArray(
 ) -> Result {
     present(array)?;
     present(desc)?;
+    // SAFETY: `array` is writable, as the caller promises.
+    unsafe { put(array, std::ptr::null_mut()) }?;
     // SAFETY: `desc` is valid, as the caller promises.
     let wanted = driver_descriptor(unsafe { &*desc }, &extent, flags)?;
     // SAFETY: `cuMipmappedArrayCreate` asks for what the caller promises.

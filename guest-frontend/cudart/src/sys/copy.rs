@@ -137,13 +137,22 @@ pub(crate) unsafe fn cudaMemcpy2D(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, ANY)?;
+    let allowed = ANY;
     let ends = (
         CopyEnd::linear(to, to_pitch),
         CopyEnd::linear(from.cast_mut(), from_pitch),
     );
     // SAFETY: the caller promises what `rows` asks for.
-    unsafe { rows(context()?, ends, width, height, kind, now(stream)) }
+    unsafe {
+        rows(
+            context()?,
+            ends,
+            width,
+            height,
+            (kind, allowed),
+            now(stream),
+        )
+    }
 }
 
 pub(crate) unsafe fn cudaMemcpy2DAsync(
@@ -156,13 +165,22 @@ pub(crate) unsafe fn cudaMemcpy2DAsync(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, ANY)?;
+    let allowed = ANY;
     let ends = (
         CopyEnd::linear(to, to_pitch),
         CopyEnd::linear(from.cast_mut(), from_pitch),
     );
     // SAFETY: the caller promises what `rows` asks for.
-    unsafe { rows(context()?, ends, width, height, kind, When::Later(stream)) }
+    unsafe {
+        rows(
+            context()?,
+            ends,
+            width,
+            height,
+            (kind, allowed),
+            When::Later(stream),
+        )
+    }
 }
 
 pub(crate) unsafe fn cudaMemcpy2DToArray(
@@ -176,13 +194,22 @@ pub(crate) unsafe fn cudaMemcpy2DToArray(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, TO_DEVICE)?;
+    let allowed = TO_DEVICE;
     let ends = (
         CopyEnd::array(to, x, y),
         CopyEnd::linear(from.cast_mut(), from_pitch),
     );
     // SAFETY: the caller promises what `rows` asks for.
-    unsafe { rows(context()?, ends, width, height, kind, now(stream)) }
+    unsafe {
+        rows(
+            context()?,
+            ends,
+            width,
+            height,
+            (kind, allowed),
+            now(stream),
+        )
+    }
 }
 
 pub(crate) unsafe fn cudaMemcpy2DToArrayAsync(
@@ -196,13 +223,22 @@ pub(crate) unsafe fn cudaMemcpy2DToArrayAsync(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, TO_DEVICE)?;
+    let allowed = TO_DEVICE;
     let ends = (
         CopyEnd::array(to, x, y),
         CopyEnd::linear(from.cast_mut(), from_pitch),
     );
     // SAFETY: the caller promises what `rows` asks for.
-    unsafe { rows(context()?, ends, width, height, kind, When::Later(stream)) }
+    unsafe {
+        rows(
+            context()?,
+            ends,
+            width,
+            height,
+            (kind, allowed),
+            When::Later(stream),
+        )
+    }
 }
 
 pub(crate) unsafe fn cudaMemcpy2DFromArray(
@@ -216,10 +252,19 @@ pub(crate) unsafe fn cudaMemcpy2DFromArray(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, FROM_DEVICE)?;
+    let allowed = FROM_DEVICE;
     let ends = (CopyEnd::linear(to, to_pitch), CopyEnd::array(from, x, y));
     // SAFETY: the caller promises what `rows` asks for.
-    unsafe { rows(context()?, ends, width, height, kind, now(stream)) }
+    unsafe {
+        rows(
+            context()?,
+            ends,
+            width,
+            height,
+            (kind, allowed),
+            now(stream),
+        )
+    }
 }
 
 pub(crate) unsafe fn cudaMemcpy2DFromArrayAsync(
@@ -233,10 +278,19 @@ pub(crate) unsafe fn cudaMemcpy2DFromArrayAsync(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, FROM_DEVICE)?;
+    let allowed = FROM_DEVICE;
     let ends = (CopyEnd::linear(to, to_pitch), CopyEnd::array(from, x, y));
     // SAFETY: the caller promises what `rows` asks for.
-    unsafe { rows(context()?, ends, width, height, kind, When::Later(stream)) }
+    unsafe {
+        rows(
+            context()?,
+            ends,
+            width,
+            height,
+            (kind, allowed),
+            When::Later(stream),
+        )
+    }
 }
 
 pub(crate) unsafe fn cudaMemcpy2DArrayToArray(
@@ -251,13 +305,22 @@ pub(crate) unsafe fn cudaMemcpy2DArrayToArray(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, ON_DEVICE)?;
+    let allowed = ON_DEVICE;
     let ends = (
         CopyEnd::array(to, to_x, to_y),
         CopyEnd::array(from, from_x, from_y),
     );
     // SAFETY: the caller promises what `rows` asks for.
-    unsafe { rows(context()?, ends, width, height, kind, now(stream)) }
+    unsafe {
+        rows(
+            context()?,
+            ends,
+            width,
+            height,
+            (kind, allowed),
+            now(stream),
+        )
+    }
 }
 
 /// One copy of consecutive bytes.
@@ -385,7 +448,7 @@ pub fn memory_types(kind: c_int) -> (c_int, c_int) {
     }
 }
 
-/// One two-dimensional copy; `width` in bytes.
+/// One two-dimensional copy, `width` in bytes, of a kind among those allowed.
 ///
 /// # Safety
 /// Both ends have `height` rows of `width` bytes, on the side that `kind` says,
@@ -395,17 +458,18 @@ pub unsafe fn rows(
     (to, from): (CopyEnd, CopyEnd),
     width: usize,
     height: usize,
-    kind: c_int,
+    (kind, allowed): (c_int, &[c_int]),
     when: When,
 ) -> Result {
     if width == 0 || height == 0 {
         return Ok(());
     }
     for end in [&to, &from] {
-        if height > 1 && end.array.is_null() && width > end.pitch {
+        if height > 1 && !end.memory.is_null() && width > end.pitch {
             return fail(abi::cudaErrorInvalidPitchValue);
         }
     }
+    direction(kind, allowed)?;
     let (to_type, from_type) = memory_types(kind);
     let array = abi::CU_MEMORYTYPE_ARRAY;
     let to_type = if to.array.is_null() { to_type } else { array };

@@ -12,8 +12,8 @@ use super::{fail, present, zeroed};
 use crate::error::Result;
 use paragpu_abi as abi;
 use paragpu_abi::{
-    CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUarray, CUstream, cudaMemcpy3DParms, cudaMemcpy3DPeerParms,
-    cudaPitchedPtr, cudaPos,
+    CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUarray, CUstream, cudaExtent, cudaMemcpy3DParms,
+    cudaMemcpy3DPeerParms, cudaPitchedPtr, cudaPos,
 };
 use std::ffi::{c_int, c_void};
 
@@ -41,6 +41,10 @@ pub(crate) unsafe fn cudaMemcpy3DPeer(
 ) -> Result {
     present(parameters)?;
     let runtime = context()?;
+    // SAFETY: the record is readable, as the caller promises.
+    if is_empty(unsafe { &(*parameters).extent }) {
+        return Ok(());
+    }
     // SAFETY: the caller promises what `peer_copy` asks for.
     let copy = unsafe { peer_copy(runtime, &*parameters) }?;
     if stream.is_null() {
@@ -61,6 +65,10 @@ pub(crate) unsafe fn cudaMemcpy3DPeerAsync(
 ) -> Result {
     present(parameters)?;
     let runtime = context()?;
+    // SAFETY: the record is readable, as the caller promises.
+    if is_empty(unsafe { &(*parameters).extent }) {
+        return Ok(());
+    }
     // SAFETY: the caller promises what `peer_copy` asks for.
     let copy = unsafe { peer_copy(runtime, &*parameters) }?;
     // SAFETY: `cuMemcpy3DPeerAsync` asks for what the caller promises.
@@ -76,14 +84,13 @@ pub(crate) unsafe fn cudaMemcpyToArray(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, TO_DEVICE)?;
     // SAFETY: the caller promises what `run` asks for.
     unsafe {
         run(
             LinearEnd::Array(to, x, y),
             LinearEnd::Memory(from.cast_mut()),
             size,
-            kind,
+            (kind, TO_DEVICE),
             now(stream),
         )
     }
@@ -98,7 +105,6 @@ pub(crate) unsafe fn cudaMemcpyToArrayAsync(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, TO_DEVICE)?;
     let from = LinearEnd::Memory(from.cast_mut());
     // SAFETY: the caller promises what `run` asks for.
     unsafe {
@@ -106,7 +112,7 @@ pub(crate) unsafe fn cudaMemcpyToArrayAsync(
             LinearEnd::Array(to, x, y),
             from,
             size,
-            kind,
+            (kind, TO_DEVICE),
             When::Later(stream),
         )
     }
@@ -121,14 +127,13 @@ pub(crate) unsafe fn cudaMemcpyFromArray(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, FROM_DEVICE)?;
     // SAFETY: the caller promises what `run` asks for.
     unsafe {
         run(
             LinearEnd::Memory(to),
             LinearEnd::Array(from, x, y),
             size,
-            kind,
+            (kind, FROM_DEVICE),
             now(stream),
         )
     }
@@ -143,14 +148,13 @@ pub(crate) unsafe fn cudaMemcpyFromArrayAsync(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, FROM_DEVICE)?;
     // SAFETY: the caller promises what `run` asks for.
     unsafe {
         run(
             LinearEnd::Memory(to),
             LinearEnd::Array(from, x, y),
             size,
-            kind,
+            (kind, FROM_DEVICE),
             When::Later(stream),
         )
     }
@@ -167,13 +171,17 @@ pub(crate) unsafe fn cudaMemcpyArrayToArray(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, ON_DEVICE)?;
     let (to, from) = (
         LinearEnd::Array(to, to_x, to_y),
         LinearEnd::Array(from, from_x, from_y),
     );
     // SAFETY: the caller promises what `run` asks for.
-    unsafe { run(to, from, size, kind, now(stream)) }
+    unsafe { run(to, from, size, (kind, ON_DEVICE), now(stream)) }
+}
+
+/// Is there nothing to copy?
+fn is_empty(extent: &cudaExtent) -> bool {
+    extent.width == 0 || extent.height == 0 || extent.depth == 0
 }
 
 /// One three-dimensional copy.
@@ -182,8 +190,7 @@ pub(crate) unsafe fn cudaMemcpyArrayToArray(
 /// Arrays and memory of `parameters` are there until the copy is over
 /// (cudaMemcpy3D); the stream of `when` is live.
 unsafe fn volume(runtime: &Runtime, parameters: &cudaMemcpy3DParms, when: When) -> Result {
-    let extent = &parameters.extent;
-    if extent.width == 0 || extent.height == 0 || extent.depth == 0 {
+    if is_empty(&parameters.extent) {
         return Ok(());
     }
     // SAFETY: the caller promises what `driver_copy` asks for.
@@ -399,7 +406,17 @@ impl Walk {
 /// # Safety
 /// Both places have `size` bytes, on the side that `kind` says, until the copy
 /// is over; the stream of `when` is live.
-unsafe fn run(to: LinearEnd, from: LinearEnd, size: usize, kind: c_int, when: When) -> Result {
+unsafe fn run(
+    to: LinearEnd,
+    from: LinearEnd,
+    size: usize,
+    kind: (c_int, &[c_int]),
+    when: When,
+) -> Result {
+    if size == 0 {
+        return Ok(());
+    }
+    direction(kind.0, kind.1)?;
     let runtime = context()?;
     // SAFETY: the caller promises what `Walk::new` asks for.
     let mut to = unsafe { Walk::new(runtime, to) }?;

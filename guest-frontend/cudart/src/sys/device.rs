@@ -64,11 +64,11 @@ pub(crate) unsafe fn cudaInitDevice(device: c_int, device_flags: c_uint, flags: 
     let runtime = runtime()?;
     let number = runtime.device(device)?.number;
     if flags & abi::cudaInitDeviceFlagsAreValid as c_uint != 0 {
-        // SAFETY: `cuDevicePrimaryCtxSetFlags` asks for what the caller promises.
+        // SAFETY: `cuDevicePrimaryCtxSetFlags_v2` asks for what the caller promises.
         unsafe {
             runtime
                 .driver
-                .cuDevicePrimaryCtxSetFlags(number, driver_flags(device_flags)?)
+                .cuDevicePrimaryCtxSetFlags_v2(number, driver_flags(device_flags)?)
         }?;
     }
     runtime.primary(device).map(|_| ())
@@ -78,11 +78,11 @@ pub(crate) unsafe fn cudaSetDeviceFlags(flags: c_uint) -> Result {
     let runtime = runtime()?;
     let device = runtime.current_device()?;
     let number = runtime.device(device)?.number;
-    // SAFETY: `cuDevicePrimaryCtxSetFlags` asks for what the caller promises.
+    // SAFETY: `cuDevicePrimaryCtxSetFlags_v2` asks for what the caller promises.
     unsafe {
         runtime
             .driver
-            .cuDevicePrimaryCtxSetFlags(number, driver_flags(flags)?)
+            .cuDevicePrimaryCtxSetFlags_v2(number, driver_flags(flags)?)
     }
 }
 

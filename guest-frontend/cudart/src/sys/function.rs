@@ -27,8 +27,8 @@ pub(crate) unsafe fn cudaFuncSetAttribute(
     value: c_int,
 ) -> Result {
     let runtime = context()?;
-    // SAFETY: the caller promises what `in_context` asks for.
-    let handle = unsafe { in_context(runtime, function) }?;
+    // SAFETY: the caller promises what `known` asks for.
+    let handle = unsafe { known(runtime, function) }.or(fail(abi::cudaErrorInvalidValue))?;
     settable(attribute)?;
     // SAFETY: `cuFuncSetAttribute` asks for what the caller promises.
     unsafe { runtime.driver.cuFuncSetAttribute(handle, attribute, value) }
@@ -106,15 +106,29 @@ pub(crate) unsafe fn cudaGetFuncBySymbol(
     handle: Out<'_, CUfunction>,
     function: *const c_void,
 ) -> Result {
-    handle.present()?;
-    // SAFETY: the caller promises what `in_context` asks for.
-    handle.put(unsafe { in_context(context()?, function) }?)
+    // SAFETY: the caller promises what `known` asks for.
+    handle.put(unsafe { known(context()?, function) }?)
 }
 
 pub(crate) unsafe fn cudaGetKernel(handle: Out<'_, CUkernel>, function: *const c_void) -> Result {
     handle.present()?;
+    let runtime = context()?;
+    // SAFETY: the caller promises what `known` asks for.
+    unsafe { known(runtime, function) }?;
     // SAFETY: the caller promises what `kernel` asks for.
-    handle.put(unsafe { kernel(context()?, function) }?)
+    handle.put(unsafe { kernel(runtime, function) }?)
+}
+
+/// [`in_context`] of functions that say so where a kernel is not one.
+///
+/// # Safety
+/// As for [`in_context`].
+unsafe fn known(runtime: &Runtime, function: *const c_void) -> Result<CUfunction> {
+    // SAFETY: the caller promises what `in_context` asks for.
+    unsafe { in_context(runtime, function) }.map_err(|error| match error.code() {
+        abi::cudaErrorInvalidResourceHandle => Error::new(abi::cudaErrorInvalidDeviceFunction),
+        _ => error,
+    })
 }
 
 /// The kernel as a function of the current context.

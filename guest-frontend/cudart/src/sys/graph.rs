@@ -1,12 +1,11 @@
 //! Graphs as a whole: building, instantiating, launching (CUDA Runtime API,
 //! chapter "Graph Management"). Nodes with parameters are in `graph_node`.
 
+use super::present;
 use super::runtime::{context, runtime};
-use super::{present, put};
 use crate::error::Result;
 use paragpu_abi::{CUgraph, CUgraphExec, CUhostFn, CUuserObject, cudaGraphInstantiateParams};
 use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::ptr;
 
 pub(crate) unsafe fn cudaGraphDebugDotPrint(
     graph: CUgraph,
@@ -105,9 +104,9 @@ pub(crate) unsafe fn cudaUserObjectCreate(
     references: c_uint,
     flags: c_uint,
 ) -> Result {
-    // SAFETY: `object` is null or writable, as the caller promises. `cuUserObjectCreate` asks for what the caller promises.
+    present(object)?;
+    // SAFETY: `cuUserObjectCreate` asks for what the caller promises.
     unsafe {
-        put(object, ptr::null_mut())?;
         context()?
             .driver
             .cuUserObjectCreate(object, data, destroy, references, flags)

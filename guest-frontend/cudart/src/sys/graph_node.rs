@@ -610,17 +610,11 @@ unsafe fn to_symbol(
     offset: usize,
     kind: c_int,
 ) -> Result<CUDA_MEMCPY3D> {
+    // SAFETY: the caller promises what `part` asks for.
+    let to = unsafe { part(runtime, symbol, size, offset) }?;
     direction(kind, TO_DEVICE)?;
     // SAFETY: the caller promises what `line` asks for.
-    unsafe {
-        line(
-            runtime,
-            part(runtime, symbol, size, offset)?,
-            from,
-            size,
-            kind,
-        )
-    }
+    unsafe { line(runtime, to, from, size, kind) }
 }
 
 /// A copy from a variable.
@@ -636,17 +630,11 @@ unsafe fn from_symbol(
     offset: usize,
     kind: c_int,
 ) -> Result<CUDA_MEMCPY3D> {
+    // SAFETY: the caller promises what `part` asks for.
+    let from = unsafe { part(runtime, symbol, size, offset) }?;
     direction(kind, FROM_DEVICE)?;
     // SAFETY: the caller promises what `line` asks for.
-    unsafe {
-        line(
-            runtime,
-            to,
-            part(runtime, symbol, size, offset)?,
-            size,
-            kind,
-        )
-    }
+    unsafe { line(runtime, to, from, size, kind) }
 }
 
 /// Adds a copy node.

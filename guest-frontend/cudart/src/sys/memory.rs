@@ -53,8 +53,8 @@ pub(crate) fn cudaMallocPitch(
     width: usize,
     height: usize,
 ) -> Result {
-    address.present()?;
     pitch.present()?;
+    address.put(ptr::null_mut())?;
     let (found, found_pitch) = pitched(width, height)?;
     address.put(found)?;
     pitch.put(found_pitch)
@@ -118,7 +118,8 @@ pub(crate) unsafe fn cudaHostGetDevicePointer(
     host: *mut c_void,
     flags: c_uint,
 ) -> Result {
-    address.present()?;
+    present(host)?;
+    address.put(ptr::null_mut())?;
     let mut found = 0;
     // SAFETY: `cuMemHostGetDevicePointer_v2` asks for what the caller promises.
     unsafe {

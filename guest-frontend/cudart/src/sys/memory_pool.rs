@@ -4,8 +4,9 @@
 use super::boundary::Out;
 use super::memory::{device, pointer};
 use super::runtime::{context, runtime};
-use super::{present, put};
+use super::{fail, present, put};
 use crate::error::Result;
+use paragpu_abi as abi;
 use paragpu_abi::{CUdeviceptr, CUmemoryPool, CUstream, cudaMemLocation};
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -120,14 +121,20 @@ pub(crate) unsafe fn cudaDeviceGetDefaultMemPool(
 
 pub(crate) unsafe fn cudaDeviceGetMemPool(pool: *mut CUmemoryPool, ordinal: c_int) -> Result {
     let runtime = runtime()?;
-    let number = runtime.device(ordinal)?.number;
+    let number = runtime
+        .device(ordinal)
+        .or(fail(abi::cudaErrorInvalidValue))?
+        .number;
     // SAFETY: `cuDeviceGetMemPool` asks for what the caller promises.
     unsafe { runtime.driver.cuDeviceGetMemPool(pool, number) }
 }
 
 pub(crate) unsafe fn cudaDeviceSetMemPool(ordinal: c_int, pool: CUmemoryPool) -> Result {
     let runtime = runtime()?;
-    let number = runtime.device(ordinal)?.number;
+    let number = runtime
+        .device(ordinal)
+        .or(fail(abi::cudaErrorInvalidValue))?
+        .number;
     // SAFETY: `cuDeviceSetMemPool` asks for what the caller promises.
     unsafe { runtime.driver.cuDeviceSetMemPool(number, pool) }
 }

@@ -143,6 +143,17 @@ unsafe fn put<T>(place: *mut T, value: T) -> Result {
     Ok(())
 }
 
+/// Writes zero through a pointer that may be null.
+///
+/// # Safety
+/// `place` is null, or writable for a `T` of which all bytes zero are a value.
+unsafe fn clear<T>(place: *mut T) {
+    if !place.is_null() {
+        // SAFETY: writable, as the caller promises.
+        unsafe { place.write_bytes(0, 1) };
+    }
+}
+
 /// Refuses a null pointer of the caller's with `cudaErrorInvalidValue`.
 fn present<T>(pointer: *const T) -> Result {
     if pointer.is_null() {

@@ -4,7 +4,7 @@ use super::copy::{FROM_DEVICE, TO_DEVICE, When, direction, linear, now};
 use super::memory::pointer;
 use super::registry::{self, Global};
 use super::runtime::{Runtime, context};
-use super::{fail, present, put};
+use super::{fail, put};
 use crate::error::Result;
 use paragpu_abi as abi;
 use paragpu_abi::CUstream;
@@ -14,13 +14,11 @@ pub(crate) unsafe fn cudaGetSymbolAddress(
     address: *mut *mut c_void,
     symbol: *const c_void,
 ) -> Result {
-    present(address)?;
     // SAFETY: `address` is null or writable, as the caller promises.
     unsafe { put(address, pointer(global(context()?, symbol)?.address)) }
 }
 
 pub(crate) unsafe fn cudaGetSymbolSize(size: *mut usize, symbol: *const c_void) -> Result {
-    present(size)?;
     // SAFETY: `size` is null or writable, as the caller promises.
     unsafe { put(size, global(context()?, symbol)?.size) }
 }
@@ -33,19 +31,8 @@ pub(crate) unsafe fn cudaMemcpyToSymbol(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, TO_DEVICE)?;
-    let runtime = context()?;
-    // SAFETY: the caller promises what `linear` asks for.
-    unsafe {
-        linear(
-            runtime,
-            part(runtime, symbol, size, offset)?,
-            from,
-            size,
-            kind,
-            now(stream),
-        )
-    }
+    // SAFETY: the caller promises what `copy_to` asks for.
+    unsafe { copy_to(symbol, from, (size, offset), kind, now(stream)) }
 }
 
 pub(crate) unsafe fn cudaMemcpyToSymbolAsync(
@@ -56,12 +43,8 @@ pub(crate) unsafe fn cudaMemcpyToSymbolAsync(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, TO_DEVICE)?;
-    let runtime = context()?;
-    // SAFETY: the caller promises what `part` asks for.
-    let to = unsafe { part(runtime, symbol, size, offset) }?;
-    // SAFETY: the caller promises what `linear` asks for.
-    unsafe { linear(runtime, to, from, size, kind, When::Later(stream)) }
+    // SAFETY: the caller promises what `copy_to` asks for.
+    unsafe { copy_to(symbol, from, (size, offset), kind, When::Later(stream)) }
 }
 
 pub(crate) unsafe fn cudaMemcpyFromSymbol(
@@ -72,19 +55,8 @@ pub(crate) unsafe fn cudaMemcpyFromSymbol(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, FROM_DEVICE)?;
-    let runtime = context()?;
-    // SAFETY: the caller promises what `linear` asks for.
-    unsafe {
-        linear(
-            runtime,
-            to,
-            part(runtime, symbol, size, offset)?,
-            size,
-            kind,
-            now(stream),
-        )
-    }
+    // SAFETY: the caller promises what `copy_from` asks for.
+    unsafe { copy_from(to, symbol, (size, offset), kind, now(stream)) }
 }
 
 pub(crate) unsafe fn cudaMemcpyFromSymbolAsync(
@@ -95,12 +67,54 @@ pub(crate) unsafe fn cudaMemcpyFromSymbolAsync(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    direction(kind, FROM_DEVICE)?;
+    // SAFETY: the caller promises what `copy_from` asks for.
+    unsafe { copy_from(to, symbol, (size, offset), kind, When::Later(stream)) }
+}
+
+/// A copy to a part of a variable, told by its size and offset.
+///
+/// # Safety
+/// `from` has so many bytes until the copy is over; the code that registered
+/// `symbol` is still loaded.
+unsafe fn copy_to(
+    symbol: *const c_void,
+    from: *const c_void,
+    (size, offset): (usize, usize),
+    kind: c_int,
+    when: When,
+) -> Result {
+    if size == 0 {
+        return Ok(());
+    }
+    let runtime = context()?;
+    // SAFETY: the caller promises what `part` asks for.
+    let to = unsafe { part(runtime, symbol, size, offset) }?;
+    direction(kind, TO_DEVICE)?;
+    // SAFETY: the caller promises what `linear` asks for.
+    unsafe { linear(runtime, to, from, size, kind, when) }
+}
+
+/// A copy from a part of a variable, told by its size and offset.
+///
+/// # Safety
+/// `to` has so many bytes until the copy is over; the code that registered
+/// `symbol` is still loaded.
+unsafe fn copy_from(
+    to: *mut c_void,
+    symbol: *const c_void,
+    (size, offset): (usize, usize),
+    kind: c_int,
+    when: When,
+) -> Result {
+    if size == 0 {
+        return Ok(());
+    }
     let runtime = context()?;
     // SAFETY: the caller promises what `part` asks for.
     let from = unsafe { part(runtime, symbol, size, offset) }?;
+    direction(kind, FROM_DEVICE)?;
     // SAFETY: the caller promises what `linear` asks for.
-    unsafe { linear(runtime, to, from, size, kind, When::Later(stream)) }
+    unsafe { linear(runtime, to, from, size, kind, when) }
 }
 
 /// The variable whose host stand-in has this address.

@@ -292,7 +292,8 @@ fn wrong_directions_copy_nothing() {
         for kind in [abi::cudaMemcpyHostToDevice, abi::cudaMemcpyHostToHost] {
             assert_eq!(cudaMemcpyFromSymbol(to, variable, 4, 0, kind), wrong);
         }
-        assert_eq!(work(), [""; 0]);
+        // The variable is looked up first.
+        assert!(!work().iter().any(|call| call.starts_with("cuMemcpy")));
         let pitch = abi::cudaErrorInvalidPitchValue;
         let kind = abi::cudaMemcpyHostToDevice;
         assert_eq!(cudaMemcpy2D(to, 4, from, 8, 8, 2, kind), pitch);

@@ -30,12 +30,12 @@ pub(crate) unsafe fn cudaCreateTextureObject(
     texture: *const cudaTextureDesc,
     view: *const cudaResourceViewDesc,
 ) -> Result {
-    present(object)?;
     present(resource)?;
-    present(texture)?;
     let runtime = context()?;
     // SAFETY: the caller promises what `driver_resource` asks for.
     let resource = unsafe { driver_resource(&*resource) }?;
+    present(object)?;
+    present(texture)?;
     // SAFETY: `texture` is valid, as the caller promises.
     let texture = driver_texture(unsafe { &*texture });
     // A view has one layout in both interfaces.
@@ -152,6 +152,10 @@ pub(crate) unsafe fn cudaGetSurfaceObjectResourceDesc(
 /// `resource.res` is of the kind that `resType` says.
 unsafe fn driver_resource(resource: &cudaResourceDesc) -> Result<CUDA_RESOURCE_DESC> {
     let res = match resource.resType {
+        // SAFETY: every field of the union is plain data; the record's type says which is set.
+        abi::cudaResourceTypeArray if unsafe { resource.res.array }.is_null() => {
+            return fail(abi::cudaErrorInvalidResourceHandle);
+        }
         abi::cudaResourceTypeArray => CUresource {
             // SAFETY: every field of the union is plain data; the record's type says which is set.
             array: unsafe { resource.res.array },

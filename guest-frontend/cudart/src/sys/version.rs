@@ -113,19 +113,20 @@ unsafe fn entry_point(
 ) -> crate::error::Result {
     present(symbol)?;
     present(function)?;
-    // SAFETY: the pointer is writable here, as the caller promises.
-    unsafe { function.write(ptr::null_mut()) };
-    let mut found = 0;
+    let (mut place, mut found) = (ptr::null_mut(), 0);
     // SAFETY: `cuGetProcAddress_v2` asks for what the caller promises.
-    let result =
-        unsafe { driver()?.cuGetProcAddress_v2(symbol, function, version, flags, &mut found) };
-    if status.is_null() {
-        return result;
+    let asked =
+        unsafe { driver()?.cuGetProcAddress_v2(symbol, &mut place, version, flags, &mut found) };
+    match asked {
+        // Older drivers call what is not there an error, too.
+        Err(error) if error.code() != abi::cudaErrorSymbolNotFound => return Err(error),
+        _ => {}
     }
-    // SAFETY: the pointer is writable here, as the caller promises.
-    unsafe { status.write(found) };
-    result.or_else(|error| match error.code() {
-        abi::cudaErrorSymbolNotFound => Ok(()),
-        _ => Err(error),
-    })
+    // SAFETY: each place is null or writable, as the caller promises.
+    unsafe { function.write(place) };
+    if !status.is_null() {
+        // SAFETY: as above.
+        unsafe { status.write(found) };
+    }
+    Ok(())
 }
