@@ -17,6 +17,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -37,7 +38,7 @@ class Probe:
     """Functions that one process after the other calls, each behind the row that ended the last."""
 
     def __init__(self, environment, prototypes, functions):
-        self.environment, self.prototypes = environment, prototypes
+        self.environment, self.prototypes = environment, os.path.abspath(prototypes)
         self.left = list(functions)
         self.rows = {function: [] for function in functions}
 
@@ -54,7 +55,11 @@ class Probe:
     def once(self, first):
         """One process; returns the row that it began last, and how it ended."""
         command = [sys.executable, os.path.join(HERE, "probe.py"), self.prototypes, str(first), *self.left]
-        with subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace") as process:
+        # Some functions write files.
+        place = tempfile.TemporaryDirectory()
+        with place, subprocess.Popen(
+            command, env=self.environment, cwd=place.name, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace"
+        ) as process:
             late, begun = False, None
 
             def kill():

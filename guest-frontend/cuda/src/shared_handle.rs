@@ -39,7 +39,11 @@ fn name(file: &File) -> std::io::Result<FileName> {
 
 /// Does nobody have the other end any more?
 fn is_closed(end: &mut UnixStream) -> bool {
-    matches!(end.read(&mut [0; 16]), Ok(0))
+    match end.read(&mut [0; 16]) {
+        Ok(read) => read == 0,
+        // The handle that nobody read went away with the other end.
+        Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+    }
 }
 
 /// A descriptor with a handle in it.

@@ -175,6 +175,7 @@ fn what_one_session_writes_another_reads() {
     one.mem_unmap(&unmap(mine)).unwrap();
     assert!(one.items().is_ok());
     // Nobody takes what is gone. Its memory is not used again for another.
+    other.mem_unmap(&unmap(theirs + 2 * CHUNK)).unwrap();
     settle(&mut other);
     let late = status(other.mem_take(&take(size, token)));
     assert_eq!(late, Status::INVALID_HANDLE);
