@@ -225,6 +225,15 @@ test-hostile: build ## attacks on the daemon and its workers, into out/hostile.j
 fuzz: ## every decoder for FUZZ_SECONDS (600) each, two at a time
 	tests/fuzz/run.sh
 
+.PHONY: libraries test-libraries
+libraries: cuda
+	@tests/toolchain/fetch-wheels.sh tests/libraries/libraries.txt .cache/libraries "NVIDIA's libraries (1.5 GB)"
+	@$(MAKE) --no-print-directory -C tests/libraries/programs $(JOBS)
+
+test-libraries: build libraries ## cuBLAS, cuDNN, cuFFT, cuRAND, cuSOLVER and cuSPARSE as they are on the software GPU; fetches 1.5 GB into .cache
+	PARAGPU_TEST_BINARIES="$(CURDIR)/target/release" PARAGPU_TEST_LIBRARIES="$(CURDIR)/out/lib" \
+		python3 tests/libraries/test_software_libraries.py
+
 .PHONY: test-vfio-user
 test-vfio-user: packages-test build programs ## the device over vfio-user, in VMs of QEMU 11.1 from Debian 13's backports
 	tests/tools/fetch-qemu.sh

@@ -467,7 +467,7 @@ static int paragpu_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	error = pci_alloc_irq_vectors(pdev, 1, 1, PCI_IRQ_MSIX | PCI_IRQ_MSI);
 	if (error < 0)
 		return dev_err_probe(&pdev->dev, error,
-				     "the device has no interrupt: QEMU wants vectors=1\n");
+				     "the device has no interrupt: QEMU needs vectors=1\n");
 
 	paragpu = paragpu_create(pdev, &found);
 	if (IS_ERR(paragpu))

@@ -2,7 +2,7 @@
 """Builds a bootable disk image of Debian, as its cloud images are made, with
 paragpu's guest packages installed.
 
-The image boots with BIOS and with UEFI, wants cloud-init's data (NoCloud and
+The image boots with BIOS and with UEFI, takes cloud-init's data (NoCloud and
 the other sources that Debian enables) for users and network, and grows to the
 disk it finds itself on. No loop device, no mount of the image, no service of
 this machine is used: the file system is filled by mke2fs, the boot loader is
@@ -401,7 +401,7 @@ def parse():
         if len(options.debs) != len(names):
             parser.error(f"{options.packages} does not hold one each of {', '.join(names)}: `make packages` makes them")
     if options.size < 1024 * MIB:
-        parser.error("--size: a Debian wants 1G at least")
+        parser.error("--size: a Debian needs 1G at least")
     try:
         options.epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or changelog_epoch())
     except ValueError:

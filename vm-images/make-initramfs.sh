@@ -29,7 +29,7 @@ fail() {
 kernel='' output='' module='' config=''
 programs=() libraries=() files=()
 while [ $# -gt 0 ]; do
-	[ $# -ge 2 ] || fail "$1 wants a value"
+	[ $# -ge 2 ] || fail "$1 needs a value"
 	case $1 in
 	--kernel) kernel=$2 ;;
 	--output) output=$2 ;;

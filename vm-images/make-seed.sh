@@ -21,7 +21,7 @@ fail() {
 
 output='' user_data=$here/cloud/user-data vendor_data='' packages='' name=paragpu files=()
 while [ $# -gt 0 ]; do
-	[ $# -ge 2 ] || fail "$1 wants a value"
+	[ $# -ge 2 ] || fail "$1 needs a value"
 	case $1 in
 	--output) output=$2 ;;
 	--user-data) user_data=$2 ;;

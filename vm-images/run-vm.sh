@@ -43,7 +43,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
 		shift
 		continue
 	fi
-	[ $# -ge 2 ] || fail "$1 wants a value"
+	[ $# -ge 2 ] || fail "$1 needs a value"
 	case $1 in
 	--kernel) kernel=$2 ;;
 	--initramfs) initramfs=$2 ;;

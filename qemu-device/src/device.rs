@@ -24,7 +24,7 @@ const OFFER_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What a descriptor that is polled belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum Polled {
     /// The signal to end.
     Stop,
     /// The socket at which hypervisors connect.
@@ -108,7 +108,7 @@ impl Device {
     }
 
     /// Adds to `list` all that this device waits for.
-    pub fn wants<'a>(&'a self, now: Instant, list: &mut Vec<(Source, PollFd<'a>)>) {
+    pub fn polled<'a>(&'a self, now: Instant, list: &mut Vec<(Polled, PollFd<'a>)>) {
         let hypervisor = match &self.hypervisor {
             Link::Ivshmem(hypervisor) if hypervisor.wants_to_send() => {
                 PollFd::new(hypervisor, PollFlags::IN | PollFlags::OUT)
@@ -116,19 +116,19 @@ impl Device {
             Link::Ivshmem(hypervisor) => PollFd::new(hypervisor, PollFlags::IN),
             Link::VfioUser(client) => PollFd::new(client, PollFlags::IN),
         };
-        list.push((Source::Hypervisor, hypervisor));
+        list.push((Polled::Hypervisor, hypervisor));
         let paused = self.throttle.pause(now).is_some();
         if !paused {
-            list.push((Source::Control, PollFd::new(&self.control, PollFlags::IN)));
+            list.push((Polled::Control, PollFd::new(&self.control, PollFlags::IN)));
         }
         for (index, channel) in self.channels.iter().enumerate() {
             match channel.phase() {
                 Phase::Greeting if !paused => list.push((
-                    Source::Doorbell(index),
+                    Polled::Doorbell(index),
                     PollFd::new(channel.doorbell(), PollFlags::IN),
                 )),
                 Phase::Serving(connection) | Phase::Ending(connection) => list.push((
-                    Source::Server(index),
+                    Polled::Server(index),
                     PollFd::from_borrowed_fd(connection.as_fd(), PollFlags::IN),
                 )),
                 _ => {}
@@ -154,24 +154,24 @@ impl Device {
     /// Does what has to be done for one descriptor that is ready.
     ///
     /// Returns whether the hypervisor is still there.
-    pub fn handle(&mut self, source: Source, target: Target<'_>, now: Instant) -> bool {
+    pub fn handle(&mut self, source: Polled, target: Target<'_>, now: Instant) -> bool {
         match source {
-            Source::Stop | Source::Listener => {}
-            Source::Hypervisor => return self.serve_hypervisor(),
-            Source::Control => {
+            Polled::Stop | Polled::Listener => {}
+            Polled::Hypervisor => return self.serve_hypervisor(),
+            Polled::Control => {
                 self.throttle.count(now);
                 self.control.clear();
                 for channel in &mut self.channels {
                     channel.guest_changed(&self.shared, target, now);
                 }
             }
-            Source::Doorbell(index) => {
+            Polled::Doorbell(index) => {
                 self.throttle.count(now);
                 if let Some(channel) = self.channels.get_mut(index) {
                     channel.greet(&self.shared, target, now);
                 }
             }
-            Source::Server(index) => {
+            Polled::Server(index) => {
                 if let Some(channel) = self.channels.get_mut(index) {
                     channel.host_spoke(&self.shared);
                 }

@@ -18,9 +18,9 @@ const LARGE_RING_SIZE: u64 = 4 * MIN_RING_SIZE;
 /// Channels from this size on, in bytes, have large rings.
 const LARGE_CHANNEL_SIZE: u64 = 8 * LARGE_RING_SIZE + PAGE;
 
-/// Place of a channel in a window.
+/// Where a channel lies in a window.
 #[derive(Debug, Clone, Copy)]
-pub struct Place {
+pub struct ChannelExtent {
     /// Its number.
     pub channel: u16,
     /// Where it begins, in bytes.
@@ -46,7 +46,7 @@ pub fn duplicate(descriptor: BorrowedFd<'_>) -> Result<OwnedFd, communicator::Er
 ///
 /// # Errors
 /// Where the channel is too small, which its layout rules out.
-pub fn initialise(channel: &IdleChannel, place: Place) -> Result<(), communicator::Error> {
+pub fn initialise(channel: &IdleChannel, place: ChannelExtent) -> Result<(), communicator::Error> {
     let ring_size = if place.size >= LARGE_CHANNEL_SIZE {
         LARGE_RING_SIZE
     } else {
@@ -80,7 +80,7 @@ pub fn refuse(
     memory: BorrowedFd<'_>,
     doorbell: impl AsFd,
     interrupt: impl AsFd,
-    place: Place,
+    place: ChannelExtent,
     reason: &str,
 ) -> Result<(), communicator::Error> {
     let host = HostChannel {

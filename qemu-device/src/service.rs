@@ -9,7 +9,7 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 use crate::Error;
 use crate::channel::Target;
-use crate::device::{Device, Source};
+use crate::device::{Device, Polled};
 use crate::listener::Listener;
 use crate::settings::Settings;
 
@@ -69,8 +69,8 @@ impl Service<'_> {
         let now = Instant::now();
         for source in ready {
             match source {
-                Source::Stop => return Ok(false),
-                Source::Listener => {
+                Polled::Stop => return Ok(false),
+                Polled::Listener => {
                     self.accept(now);
                     continue;
                 }
@@ -95,15 +95,15 @@ impl Service<'_> {
         Ok(true)
     }
 
-    fn wait(&self) -> Result<Vec<Source>, Error> {
+    fn wait(&self) -> Result<Vec<Polled>, Error> {
         let now = Instant::now();
         let mut list = vec![
-            (Source::Stop, PollFd::new(&self.stop, PollFlags::IN)),
-            (Source::Listener, PollFd::new(&self.listener, PollFlags::IN)),
+            (Polled::Stop, PollFd::new(&self.stop, PollFlags::IN)),
+            (Polled::Listener, PollFd::new(&self.listener, PollFlags::IN)),
         ];
         let mut patience = None;
         if let Some(device) = &self.device {
-            device.wants(now, &mut list);
+            device.polled(now, &mut list);
             patience = device.patience(now);
         }
         if let Some((_, until)) = &self.successor {
@@ -156,7 +156,7 @@ impl Service<'_> {
             vm: &self.settings.vm,
             daemon: &self.settings.daemon,
         };
-        if device.handle(Source::Hypervisor, target, Instant::now()) {
+        if device.handle(Polled::Hypervisor, target, Instant::now()) {
             self.device = Some(device);
         }
         Ok(())

@@ -14,7 +14,7 @@ use rustix::io::{Errno, pwrite};
 
 use crate::Error;
 use crate::layout::{LISTS_SIZE, Layout};
-use crate::rings::{self, Place};
+use crate::rings::{self, ChannelExtent};
 
 /// The memory of one device.
 #[derive(Debug)]
@@ -52,8 +52,8 @@ impl Window {
 
     /// Where a channel lies.
     #[must_use]
-    pub fn place(&self, channel: u16) -> Place {
-        Place {
+    pub fn place(&self, channel: u16) -> ChannelExtent {
+        ChannelExtent {
             channel,
             offset: self.layout.offset_of(channel),
             size: self.layout.channel_size,

@@ -265,7 +265,7 @@ def results_of(samples, largest, cuts, device, handed):
         ratio("regions_1024x64k_vs_1x64m", "ms", "regions_1024_stop_total_ms", "regions_1_stop_total_ms", 1.2,
               "total time, the program stopped first"),
         ratio("dirty1pct_blackout_vs_stop_copy", "ms", f"{largest}_ahead_blackout_ms", f"{largest}_stop_blackout_ms", 0.05,
-              "the time for which the program stands still; the largest session measured"),
+              "downtime; the largest session measured"),
         ratio("dirty_all_total_vs_stop_copy", "ms", "dirty_100_ahead_total_ms", "dirty_100_stop_total_ms", 1.2,
               "total time of a program that rewrites everything"),
         measure.result(

@@ -126,7 +126,7 @@ def lines(migrations):
     for one in migrations:
         yield (
             f"{one['program']} moved while it ran, {one['communicator_before']} -> {one['communicator_after']}: "
-            f"{one['bytes']} bytes, {one['pre_copied_bytes']} of them ahead; it stood still for "
+            f"{one['bytes']} bytes, {one['pre_copied_bytes']} of them pre-copied; downtime "
             f"{one['blackout_ms']:.1f} ms of {one['total_ms']:.0f} ms; "
             f"results {'bit-exact' if one['bit_exact'] else 'DIFFER'}"
         )

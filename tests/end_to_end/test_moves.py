@@ -124,7 +124,7 @@ def shut(*ends):
 
 
 def address(text):
-    """HOST:PORT as Python wants it."""
+    """HOST:PORT as Python takes it."""
     name, port = text.rsplit(":", 1)
     return name, int(port)
 

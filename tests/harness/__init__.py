@@ -160,16 +160,20 @@ class Daemon:
             environment["PARAGPU_STATS_FILE"] = stats
         return environment
 
-    def run(self, program, communicator, arguments=(), timeout=120):
-        """Runs a test program; returns its exit, time and counters."""
+    def run(self, program, communicator, arguments=(), timeout=120, libraries=None):
+        """Runs a test program, with another folder of libraries behind ours if one is
+        named; returns its exit, time and counters."""
         with tempfile.TemporaryDirectory(prefix="paragpu-run-") as folder:
             stats = os.path.join(folder, "stats.jsonl")
             path = program if os.path.sep in program else os.path.join(PROGRAMS, program)
+            environment = self.guest_environment(communicator, stats)
+            if libraries:
+                environment["LD_LIBRARY_PATH"] += f":{libraries}"
             start = time.monotonic()
             try:
                 done = subprocess.run(
                     [path, *arguments],
-                    env=self.guest_environment(communicator, stats),
+                    env=environment,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     text=True,

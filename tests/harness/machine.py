@@ -87,9 +87,9 @@ class Machine:
         unplug(self.qmp, "ivshmem")
 
     def migrate(self, other):
-        """Goes on in another QEMU, that waits for it; this one stands still then.
+        """Goes on in another QEMU, that waits for it; this one is paused then.
 
-        Its processor stands still from the beginning: without KVM QEMU 7.2 loses
+        Its processor is paused from the beginning: without KVM QEMU 7.2 loses
         some of what processors write while it copies (seen as corrupt lists in
         guest kernels, one migration in three). With two of them guests hung
         afterwards, one in eight.

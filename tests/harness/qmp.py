@@ -1,4 +1,4 @@
-"""QEMU's control socket, and what QEMU wants when the device comes and goes."""
+"""QEMU's control socket, and what QEMU needs when the device comes and goes."""
 
 import array
 import json

@@ -1,12 +1,13 @@
-"""Calls one function of a CUDA library with valid, boundary and invalid arguments.
+"""Calls functions of CUDA libraries with valid, boundary and invalid arguments.
 
-usage: probe.py PROTOTYPES LIBRARY FUNCTION FIRST
+usage: probe.py PROTOTYPES FIRST LIBRARY/FUNCTION...
 
-Prints one line of JSON for each row of arguments from number FIRST on, before the
-call and after it: the status, what the call wrote, the runtime's last error and
-the status of a wait for the context. Addresses and handles show as "p", so that
-two drivers compare. A row that ends the process leaves its first line only; the
-caller goes on behind it.
+Prints one line of JSON for each row of arguments, of the first function from row
+FIRST on, before the call and after it: the status, what the call wrote, the
+runtime's last error and the status of a wait for the context. Addresses and
+handles show as "p", so that two drivers compare. A row that ends the process
+leaves its first line only; the caller goes on behind it. The process ends itself
+where a function left a state behind in which others could not be judged.
 """
 
 import ctypes
@@ -79,6 +80,16 @@ class World:
         self.check("cuDeviceGet", ctypes.byref(self.device), 0)
         self.context = self.made("cuDevicePrimaryCtxRetain", self.device)
         self.check("cuCtxSetCurrent", self.context)
+
+    def is_usable(self):
+        """Whether the next row finds a context that works and no capture that a row left open."""
+        memory = ctypes.c_void_p()
+        return (
+            self.cuda.cuCtxSetCurrent(self.context) == 0
+            and self.cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(ROOM)) == 0
+            and self.cuda.cuMemFree_v2(memory) == 0
+            and self.cuda.cuCtxSynchronize() == 0
+        )
 
     def check(self, name, *arguments):
         """Calls a function that must succeed."""
@@ -203,32 +214,45 @@ def written(arguments, kinds):
     return found
 
 
-def main():
-    """Calls each row and tells."""
-    prototypes, library, name, first = sys.argv[1:5]
-    with open(prototypes, encoding="utf-8") as file:
-        parameters = json.load(file)[library][name]["parameters"]
-    cuda = ctypes.CDLL("libcuda.so.1")
-    runtime = ctypes.CDLL("libcudart.so.13") if library == "runtime" else None
-    world = World(cuda)
+def call_rows(world, runtime, prototypes, function, first):
+    """Calls a function's rows from `first` on and tells; returns whether others can follow."""
+    library, name = function.split("/")
+    parameters = prototypes[library][name]["parameters"]
     kinds = [parameter["kind"] for parameter in parameters]
     values = [world.values(parameter["kind"], parameter["name"]) for parameter in parameters]
-    call = getattr(runtime or cuda, name)
+    try:
+        call = getattr(runtime if library == "runtime" else world.cuda, name)
+    except AttributeError:
+        print(json.dumps({"function": function, "row": 0, "status": "no such symbol"}), flush=True)
+        return True
     for number, row in enumerate(rows(values)):
-        if number < int(first):
+        if number < first:
             continue
         arguments = [make() for make in row]
-        print(json.dumps({"row": number}), flush=True)
+        print(json.dumps({"function": function, "row": number}), flush=True)
         status = call(*arguments)
-        line = {"row": number, "status": status, "wrote": written(arguments, kinds)}
-        if runtime:
+        line = {"function": function, "row": number, "status": status, "wrote": written(arguments, kinds)}
+        if library == "runtime":
             line["last"] = runtime.cudaGetLastError()
-        line["wait"] = cuda.cuCtxSynchronize()
+        line["wait"] = world.cuda.cuCtxSynchronize()
         print(json.dumps(line), flush=True)
-        if line["wait"] and line["wait"] != status:
-            # The context may be broken: the next row begins anew.
+        if not world.is_usable():
+            return False
+    return True
+
+
+def main():
+    """Calls each function's rows and tells."""
+    prototypes, first, *functions = sys.argv[1:]
+    first = int(first)
+    with open(prototypes, encoding="utf-8") as file:
+        prototypes = json.load(file)
+    world = World(ctypes.CDLL("libcuda.so.1"))
+    runtime = ctypes.CDLL("libcudart.so.13")
+    for function in functions:
+        if not call_rows(world, runtime, prototypes, function, first):
             sys.exit(3)
-        cuda.cuCtxSetCurrent(world.context)
+        first = 0
 
 
 if __name__ == "__main__":

@@ -11,11 +11,13 @@ software GPU with them.
 """
 
 import argparse
+import collections
 import concurrent.futures
 import json
 import os
 import subprocess
 import sys
+import threading
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "bench"))
@@ -23,58 +25,102 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), "bench"))
 import gpu
 from measure import harness, say
 
-# Longest that one row may take, about, and restarts of one function.
-PATIENCE, RESTARTS = 8, 3
+# Seconds that one row may take, processes that one function may end, functions of a process.
+PATIENCE, ENDED, BATCH = 8, 6, 24
 # Never called here: they would change what others share, or last for ever.
 LEFT_OUT = ("Multicast", "cuDevicePrimaryCtxReset", "cudaDeviceReset", "cuCtxDestroy", "cuDevicePrimaryCtxRelease", "__cuda")
 
 
-def probe(environment, prototypes, library, name):
-    """The rows of a function: a dictionary each, "crash" or "hang"."""
-    rows, first = [], 0
-    for _ in range(RESTARTS):
-        command = [sys.executable, os.path.join(HERE, "probe.py"), prototypes, library, name, str(first)]
-        try:
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", timeout=PATIENCE, check=False)
-            output, end = done.stdout, f"crash {done.returncode}"
-        except subprocess.TimeoutExpired as late:
-            output, end = (late.stdout or b"").decode(errors="replace"), "hang"
-        begun = -1
-        for line in output.splitlines():
-            if not line.startswith("{"):
-                continue
-            line = json.loads(line)
-            begun = line["row"]
-            if "status" in line:
-                rows.append({key: value for key, value in line.items() if key != "row"})
-        if end == "crash 0":
-            return rows
-        if begun < 0:
-            # Not even its first row: the function is not there.
-            return rows + ([end] if not rows else [])
-        if len(rows) == begun:
-            rows.append(end)
-        first = begun + 1
-    return rows
+class Probe:
+    """Functions that one process after the other calls, each behind the row that ended the last."""
+
+    def __init__(self, environment, prototypes, functions):
+        self.environment, self.prototypes = environment, prototypes
+        self.left = list(functions)
+        self.rows = {function: [] for function in functions}
+
+    def take(self, line):
+        """One line of a process: a row that begins, or its result."""
+        line = json.loads(line)
+        function, row = line.pop("function"), line.pop("row")
+        while self.left[0] != function:
+            self.left.pop(0)
+        if line:
+            self.rows[function].append(line)
+        return (function, row)
+
+    def once(self, first):
+        """One process; returns the row that it began last, and how it ended."""
+        command = [sys.executable, os.path.join(HERE, "probe.py"), self.prototypes, str(first), *self.left]
+        with subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace") as process:
+            late, begun = False, None
+
+            def kill():
+                nonlocal late
+                late = True
+                process.kill()
+
+            while True:
+                watch = threading.Timer(PATIENCE, kill)
+                watch.start()
+                line = process.stdout.readline()
+                watch.cancel()
+                if not line:
+                    break
+                if line.startswith('{"function"'):
+                    begun = self.take(line)
+            process.wait()
+        return begun, "hang" if late else f"crash {process.returncode}"
+
+    def run(self):
+        """All functions: {library/name: rows}, where a row is a dictionary, "crash N" or "hang"."""
+        first, ended = 0, collections.Counter()
+        while self.left:
+            begun, end = self.once(first)
+            if end == "crash 0":
+                break
+            function, row = begun or (self.left[0], first)
+            if len(self.rows[function]) == row:
+                self.rows[function].append(end)  # It keeps its place.
+            ended[function] += 1
+            first = row + 1
+            if ended[function] >= ENDED:
+                self.left.pop(0)
+                first = 0
+        return self.rows
 
 
 def probed(environment, prototypes, functions, workers):
     """All functions: {library/name: rows}."""
+    batches = [functions[at : at + BATCH] for at in range(0, len(functions), BATCH)]
+    found = {}
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        futures = {f"{library}/{name}": pool.submit(probe, environment, prototypes, library, name) for library, name in functions}
-        return {name: future.result() for name, future in futures.items()}
-
-
-def differences(first, second, remote):
-    """Rows of one function that differ: (number, native, remote)."""
-    found = []
-    for number, one in enumerate(first):
-        again = second[number] if number < len(second) else None
-        other = remote[number] if number < len(remote) else "not reached"
-        if isinstance(one, str) or one != again or one == other:
-            continue
-        found.append((number, one, other))
+        for rows in pool.map(lambda batch: Probe(environment, prototypes, batch).run(), batches):
+            found.update(rows)
     return found
+
+
+def repeated(first, second):
+    """Rows that a second run repeats; the others are null, for nothing can be said of them."""
+    return {
+        name: [row if isinstance(row, dict) and second[name][number : number + 1] == [row] else None for number, row in enumerate(rows)]
+        for name, rows in first.items()
+    }
+
+
+def differences(native, remote):
+    """Rows of one function that differ: (number, native, remote)."""
+    for number, row in enumerate(native):
+        other = remote[number] if number < len(remote) else "not reached"
+        if row is not None and row != other:
+            yield number, row, other
+
+
+def write(path, rows):
+    """A line a function, so that a change of one shows as such."""
+    with open(path, "w", encoding="utf-8") as file:
+        lines = (f"{json.dumps(name)}: {json.dumps(of_one, separators=(',', ':'))}" for name, of_one in sorted(rows.items()))
+        file.write("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def short(row):
@@ -96,14 +142,14 @@ def main():
     with open(options.prototypes, encoding="utf-8") as file:
         prototypes = json.load(file)
     functions = [
-        (library, name)
+        f"{library}/{name}"
         for library, all_of in prototypes.items()
         for name in all_of
         if (not options.functions or name in options.functions) and not any(part in name for part in LEFT_OUT)
     ]
     if options.recorded:
         with open(options.recorded, encoding="utf-8") as file:
-            first = second = json.load(file)
+            native = json.load(file)
     else:
         try:
             gpu.probe()
@@ -112,28 +158,24 @@ def main():
             return 0
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PARAGPU_")}
         environment["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (gpu.runtime_folder(), environment.get("LD_LIBRARY_PATH"))))
-        first = probed(environment, options.prototypes, functions, options.jobs)
-        second = probed(environment, options.prototypes, functions, options.jobs)
-    say(f"natively: {len(first)} functions, {sum(map(len, first.values()))} rows")
+        native = repeated(*(probed(environment, options.prototypes, functions, options.jobs) for _ in range(2)))
+        if options.record:
+            write(options.record, native)
+    say(f"natively: {len(native)} functions, {sum(map(len, native.values()))} rows")
     with harness.Daemon(f"--warm={options.jobs}", device=options.device) as daemon:
         remote = probed(daemon.guest_environment("shm"), options.prototypes, functions, options.jobs)
+    if options.output:
+        write(options.output, remote)
     with open(os.path.join(HERE, "differences.json"), encoding="utf-8") as file:
-        listed = json.load(file)
+        listed = json.load(file)[options.device]
     rows = unlisted = excused = 0
     for name in remote:
-        if name not in first:
-            continue
-        rows += len(first[name])
-        found = differences(first[name], second[name], remote[name])
+        rows += len(native.get(name, ()))
         reason = listed.get(name.split("/")[1])
-        for number, one, other in found:
+        for number, one, other in differences(native.get(name, ()), remote[name]):
             excused += bool(reason)
             unlisted += not reason
             say(f"{'listed' if reason else 'DIFFERS'} {name} row {number}: natively {short(one)}; here {short(other)}"[:400])
-    for name, path in (("native", options.record), ("all", options.output)):
-        if path:
-            with open(path, "w", encoding="utf-8") as file:
-                json.dump(first if name == "native" else {"first": first, "second": second, "remote": remote}, file, separators=(",", ":"))
     print(f"{len(remote)} functions, {rows} rows: {unlisted} differ, {excused} more for listed reasons")
     return 1 if unlisted else 0
 

@@ -24,6 +24,23 @@ __global__ void join(unsigned *into, const unsigned *left, const unsigned *right
     }
 }
 
+// CUDA 13 gives these functions an argument more, for the edges' data.
+static cudaError_t count_edges(cudaGraph_t graph, size_t *edges) {
+#if CUDART_VERSION >= 13000
+    return cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, edges);
+#else
+    return cudaGraphGetEdges(graph, nullptr, nullptr, edges);
+#endif
+}
+
+static cudaError_t add_edge(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to) {
+#if CUDART_VERSION >= 13000
+    return cudaGraphAddDependencies(graph, &from, &to, nullptr, 1);
+#else
+    return cudaGraphAddDependencies(graph, &from, &to, 1);
+#endif
+}
+
 constexpr int launches = 20;
 
 struct Tally {
@@ -104,7 +121,7 @@ static void fork_and_join(Random &random) {
     program->expect(status == cudaStreamCaptureStatusNone, "the second stream still captures");
     size_t nodes = 0, edges = 0, roots = 0;
     CUDA_CHECK(cudaGraphGetNodes(graph, nullptr, &nodes));
-    CUDA_CHECK(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &edges));
+    CUDA_CHECK(count_edges(graph, &edges));
     CUDA_CHECK(cudaGraphGetRootNodes(graph, nullptr, &roots));
     program->expect_equal("the captured nodes", static_cast<int>(nodes), 7);
     program->expect_equal("their dependencies", static_cast<int>(edges), 7);
@@ -293,7 +310,7 @@ static void built() {
     CUDA_CHECK(cudaGraphAddChildGraphNode(&child, graph, &gather, 1, inner));
     CUDA_CHECK(cudaGraphDestroy(inner));
     CUDA_CHECK(cudaGraphAddMemcpyNode1D(&bring, graph, nullptr, 0, host, second, bytes, cudaMemcpyDeviceToHost));
-    CUDA_CHECK(cudaGraphAddDependencies(graph, &child, &bring, nullptr, 1));
+    CUDA_CHECK(add_edge(graph, child, bring));
     Tally tally = {0, host, count};
     cudaHostNodeParams call = {on_host, &tally};
     CUDA_CHECK(cudaGraphAddHostNode(&tell, graph, &bring, 1, &call));

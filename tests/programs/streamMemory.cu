@@ -100,7 +100,7 @@ static void run_conditions(Program &program, cudaStream_t stream) {
     CUDA_CHECK(cudaMemcpy(got, words, sizeof got, cudaMemcpyDeviceToHost));
     program.expect_equal("words that were written", got, want, 8);
     DRIVER_FAILS(CUDA_ERROR_INVALID_VALUE, cuStreamWriteValue32, stream, address(words) + 2, 1, 0);
-    DRIVER_FAILS(CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp, stream, 0, batch, 0);
+    DRIVER_CHECK(cuStreamBatchMemOp, stream, 0, batch, 0);
     CUDA_CHECK(cudaFree(words));
 }
 

@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
-"""Unpack the nvidia/cu13 part of wheels into one tree: unpack_wheels.py WHEELS TREE"""
+"""Unpack NVIDIA's part of wheels into one tree: unpack_wheels.py WHEELS TREE"""
 
 import pathlib
 import stat
 import sys
 import zipfile
 
-PREFIX = "nvidia/cu13/"
+PREFIXES = ("nvidia/cu13/", "nvidia/cudnn/")
 
 
 def target_of(name, tree):
     """Where an archive member belongs in the tree, or None if it is not part of it."""
-    if not name.startswith(PREFIX) or name.endswith("/"):
+    prefix = next((prefix for prefix in PREFIXES if name.startswith(prefix)), None)
+    if prefix is None or name.endswith("/"):
         return None
-    relative = pathlib.PurePosixPath(name[len(PREFIX):])
+    relative = pathlib.PurePosixPath(name[len(prefix):])
     if relative.is_absolute() or ".." in relative.parts:
         raise SystemExit(f"unpack_wheels.py: refusing the path {name!r}")
     if relative.parts[0] == ".metadata":

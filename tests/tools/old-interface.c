@@ -184,7 +184,6 @@ static void ask_attributes(void)
 	ASK(cuMemFree, 0x7fffdead0000ull);
 	ASK(cuModuleLoadData, (CUmodule *)path, ".version 7.0\n.target sm_75\n.address_size 64\n.entry {");
 	ASK(cuLogsUnregisterCallback, handle);
-	ASK(cuLogsUnregisterCallback, handle);
 }
 
 int main(void)
@@ -193,6 +192,7 @@ int main(void)
 	CUcontext context;
 	CUmodule module;
 
+	setvbuf(stdout, NULL, _IOLBF, 0);
 	library = dlopen("libcuda.so.1", RTLD_NOW);
 	if (!library) {
 		fprintf(stderr, "%s\n", dlerror());

@@ -113,6 +113,7 @@ pub(crate) fn take_frame(region: &impl Region) -> Result<Option<(FrameHeader, Ve
     let ring = region.incoming();
     let mut consumer = Consumer::attach(ring)?;
     let mut payload = vec![0; MAX_PAYLOAD];
+    // Before the look: a frame that comes after it rings.
     request(ring.consumer_waits());
     let header = consumer.pop(ring, &mut payload)?;
     consumer.leave(ring);
@@ -131,6 +132,8 @@ impl<R: Region> Channel<R> {
     }
 
     fn close(&self) {
+        // A process that was forked has the same rings. It must not close the
+        // connection of its parent.
         if self.closed.swap(true, Ordering::SeqCst) || std::process::id() != self.process {
             return;
         }
@@ -226,6 +229,8 @@ impl<R: Region> Sender for RingSender<R> {
         if !channel.checked(pushed)? {
             return Err(Error::Full);
         }
+        // Behind the push and outside the lock: the bell is a system call, and other
+        // threads may push meanwhile.
         if take_request(ring.consumer_waits()) {
             channel.checked(channel.bell.ring())?;
         }
@@ -250,6 +255,8 @@ impl<R: Region> Sender for RingSender<R> {
             if spin.again() {
                 continue;
             }
+            // In this order: room that comes after the second look finds the request
+            // and rings; a ring after the epoch was taken ends the sleep at once.
             let epoch = channel.waiting.epoch();
             request(channel.region.outgoing().producer_waits());
             if self.has_room(length)? {
@@ -305,6 +312,7 @@ impl<R: Region> RingReceiver<R> {
         let ring = self.channel.region.incoming();
         let popped = self.consumer.pop(ring, &mut self.buffer);
         let header = self.channel.checked(popped)?;
+        // Memory of a device that was pulled reads as anything, also as a frame.
         if header.is_some() && !self.channel.region.is_there() {
             return self.channel.checked(Err(Error::Closed));
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU8;
 use paragpu_communicator::Error;
 use paragpu_protocol::frame::{FrameHeader, HEADER_LEN, MAX_PAYLOAD};
 
-use crate::layout::{Layout, Place, RECORD_ALIGN};
+use crate::layout::{Extent, Layout, RECORD_ALIGN};
 use crate::ring::{Consumer, Producer, Ring};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -165,7 +165,7 @@ fn produce(ring: &Scribbled, input: &mut Input<'_>) -> Result<(), Error> {
 fn check_layout(input: &mut Input<'_>) {
     let place = |input: &mut Input<'_>| {
         let shift = input.u8() % 64;
-        Place {
+        Extent {
             offset: input.u64() >> shift & !0xfff,
             size: 1_u64.checked_shl(u32::from(input.u8() % 70)).unwrap_or(0),
         }

@@ -26,7 +26,7 @@ use crate::sys::region_unsafe::Base;
 
 /// Most files that hold a VM's memory.
 pub const MAX_FILES: usize = 4;
-/// Bytes that [`GuestMemory::check`] wants.
+/// Bytes that [`GuestMemory::check`] needs.
 pub const CHECKED: u64 = 16;
 /// Most ranges of a table.
 pub const MAX_RANGES: usize = 1024;

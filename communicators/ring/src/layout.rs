@@ -150,9 +150,9 @@ pub fn record_size(length: usize) -> u64 {
     (HEADER_LEN as u64 + length as u64).next_multiple_of(RECORD_ALIGN)
 }
 
-/// Place of a ring in its region.
+/// Where a ring lies in its region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct Extent {
     /// First byte, from the region's begin.
     pub offset: u64,
     /// Bytes.
@@ -165,11 +165,11 @@ pub struct Layout {
     /// Bytes of the region.
     pub region_size: u64,
     /// The ring guest → host.
-    pub to_host: Place,
+    pub to_host: Extent,
     /// The ring host → guest.
-    pub to_guest: Place,
+    pub to_guest: Extent,
     /// The bulk area, from after the rings.
-    pub bulk: Place,
+    pub bulk: Extent,
 }
 
 impl Layout {
@@ -189,15 +189,15 @@ impl Layout {
         };
         Self {
             region_size,
-            to_host: Place {
+            to_host: Extent {
                 offset: HEADER_SIZE,
                 size: ring_size,
             },
-            to_guest: Place {
+            to_guest: Extent {
                 offset: HEADER_SIZE + ring_size,
                 size: ring_size,
             },
-            bulk: Place {
+            bulk: Extent {
                 offset: bulk,
                 size: region_size - bulk,
             },
@@ -238,7 +238,7 @@ impl Layout {
             }
         }
         let apart =
-            |a: Place, b: Place| a.offset + a.size <= b.offset || b.offset + b.size <= a.offset;
+            |a: Extent, b: Extent| a.offset + a.size <= b.offset || b.offset + b.size <= a.offset;
         let [a, b, c] = parts;
         if !(apart(a, b) && apart(b, c) && apart(a, c)) {
             return Err(Error::protocol("parts of the region overlap"));
@@ -249,7 +249,7 @@ impl Layout {
     /// Bytes from the region's begin that the rings and the header need.
     #[must_use]
     pub fn framing_size(&self) -> u64 {
-        let end = |place: Place| place.offset + place.size;
+        let end = |place: Extent| place.offset + place.size;
         end(self.to_host).max(end(self.to_guest))
     }
 }

@@ -15,9 +15,9 @@ pub(crate) trait Ring: Send + Sync {
     fn tail(&self) -> &AtomicU64;
     /// Bytes ever consumed.
     fn head(&self) -> &AtomicU64;
-    /// 1 while the consumer wants a doorbell for new records.
+    /// 1 while the consumer needs a doorbell for new records.
     fn consumer_waits(&self) -> &AtomicU32;
-    /// 1 while the producer wants a doorbell for room.
+    /// 1 while the producer needs a doorbell for room.
     fn producer_waits(&self) -> &AtomicU32;
     /// Copies `bytes` to `offset` (both inside the ring, not wrapping).
     fn write(&self, offset: u64, bytes: &[u8]);
@@ -84,6 +84,8 @@ impl Producer {
     fn need(&self, ring: &impl Ring, length: usize) -> u64 {
         let record = record_size(length);
         let to_end = ring.size() - (self.tail & (ring.size() - 1));
+        // A record never wraps, so that each side copies it in one piece. What is
+        // left before the ring's end becomes padding.
         if record > to_end {
             to_end + record
         } else {
@@ -94,11 +96,15 @@ impl Producer {
     /// Whether a frame of `length` payload bytes fits now.
     pub(crate) fn has_room(&mut self, ring: &impl Ring, length: usize) -> Result<bool, Error> {
         let need = self.need(ring, length);
+        // The head as last known can only be too low. While that is enough, the
+        // consumer's cache line stays where it is.
         if self.tail.wrapping_sub(self.head) + need <= ring.size() {
             return Ok(true);
         }
+        // Acquire: the consumer has copied out what is overwritten from here on.
         let head = ring.head().load(Ordering::Acquire);
         let now_used = used(self.tail, head, ring.size())?;
+        // Room that was there cannot vanish: a peer that takes it back is broken.
         if now_used > self.tail.wrapping_sub(self.head) {
             return Err(Error::protocol("the ring's head went back"));
         }
@@ -138,6 +144,7 @@ impl Producer {
             at += part.len() as u64;
         }
         self.tail = self.tail.wrapping_add(record);
+        // Release: a consumer that sees this tail sees the record, padding included.
         ring.tail().store(self.tail, Ordering::Release);
         // The consumer's processor has these lines from when it read them last.
         ring.prepare(self.tail & mask);
@@ -210,6 +217,8 @@ impl Consumer {
                 "record of {length} bytes where {available} are left"
             )));
         };
+        // A producer pads only up to the ring's begin. A second padding would let a
+        // peer keep this side busy without sending anything.
         if header.kind == PAD_KIND {
             return Err(Error::protocol("a padding at the ring's begin"));
         }
@@ -260,6 +269,7 @@ impl Consumer {
             return false;
         }
         self.published = self.head;
+        // Release: everything up to here is copied out before it is overwritten.
         ring.head().store(self.head, Ordering::Release);
         take_request(ring.producer_waits())
     }

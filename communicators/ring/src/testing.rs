@@ -18,7 +18,7 @@ use crate::layout::list;
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
-/// Pages of the VM's memory, unless a test wants more.
+/// Pages of the VM's memory, unless a test asks for more.
 pub const PAGES: u64 = 16;
 /// The memory's first address.
 pub const BASE: u64 = 0x10_0000;

@@ -50,19 +50,25 @@ impl Waiting {
     ) -> Result<Event, Error> {
         let mut state = lock(&self.state);
         loop {
+            // The bell rang after the caller took the epoch. What it looked at since
+            // may be out of date, so it must look again instead of sleeping.
             if state.epoch != epoch {
                 return Ok(Event::Rang);
             }
             if !state.polling {
                 state.polling = true;
                 drop(state);
+                // Not under the lock: other threads must be able to queue up behind this
+                // one, and `interrupt` to reach it.
                 let event = bell.wait(deadline);
                 state = lock(&self.state);
                 state.polling = false;
+                // This thread's deadline concerns no other; every other event does.
                 if !matches!(event, Ok(Event::Deadline)) {
                     state.epoch += 1;
                 }
                 drop(state);
+                // Also after a deadline: one of the others must take over the bell.
                 self.changed.notify_all();
                 return event;
             }
@@ -77,6 +83,8 @@ impl Waiting {
     /// Makes every thread that waits look again.
     pub(crate) fn interrupt(&self, bell: &dyn Doorbell) {
         let mut state = lock(&self.state);
+        // The epoch first: a thread that is not asleep yet sees it. The bell next:
+        // a thread that sleeps in the kernel hears nothing else.
         state.epoch += 1;
         let polling = state.polling;
         drop(state);

@@ -104,7 +104,7 @@ fn meet(guest: &Credentials, host: &Credentials, name: &str) -> (Ends, (OwnedFd,
     (ends, (near, far))
 }
 
-fn carry(from: &mut Secured, out: &OwnedFd, to: &mut Secured, into: &OwnedFd, bytes: &[u8]) {
+fn forward(from: &mut Secured, out: &OwnedFd, to: &mut Secured, into: &OwnedFd, bytes: &[u8]) {
     let mut records = Vec::new();
     let (first, rest) = bytes.split_at(bytes.len() / 3);
     from.sealer.seal(&[first, rest], &mut records).unwrap();
@@ -154,8 +154,8 @@ fn bytes_arrive_and_processes_take_over() {
         let (mut one, mut other) = (one.finish().unwrap(), other.finish().unwrap());
         let bytes: Vec<u8> = (0..700_001_u32).map(|i| i.wrapping_mul(i) as u8).collect();
         for round in 0..3 {
-            carry(&mut one, &near, &mut other, &far, &bytes);
-            carry(&mut other, &far, &mut one, &near, &bytes[round..round + 1]);
+            forward(&mut one, &near, &mut other, &far, &bytes);
+            forward(&mut other, &far, &mut one, &near, &bytes[round..round + 1]);
             // Another process goes on.
             other = Secured::from_state(&other.state()).unwrap();
         }

@@ -13,6 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::arena::{Allocation, Arena, Block, SMALL};
 use crate::connection::Link;
 use crate::error::Result;
+use crate::objects::graph_memory::Backing;
 use crate::stream::Streams;
 
 /// The device memory of a session.
@@ -308,5 +309,15 @@ impl DeviceMemory {
     /// As [`Link::check`].
     pub fn info(&self) -> Result<MemoryInfo> {
         self.link.call(&MemGetInfo {})
+    }
+}
+
+impl Backing for DeviceMemory {
+    fn allocate(&self, size: u64) -> Result<u64> {
+        Self::allocate(self, size)
+    }
+
+    fn free(&self, address: u64) -> Result<()> {
+        Self::free(self, address)
     }
 }

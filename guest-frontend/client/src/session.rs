@@ -170,6 +170,7 @@ impl Session {
             Arc::clone(&handles),
             Arc::clone(&shadows),
             progress,
+            Arc::clone(&window),
             welcome.session,
         ));
         let memory = Arc::new(DeviceMemory::new(
@@ -323,7 +324,7 @@ impl Session {
     /// # Errors
     /// `INVALID_VALUE` for 0 bytes, `OUT_OF_MEMORY`.
     pub fn graph_memory(&self, size: u64) -> Result<Arc<GraphMemory>> {
-        GraphMemory::new(self.ordinal(), &self.memory, size)
+        GraphMemory::new(self.ordinal(), Arc::clone(&self.memory) as _, size)
     }
 
     /// Addresses that the program reserves, and memory that it maps there.

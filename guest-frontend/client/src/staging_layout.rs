@@ -1,12 +1,12 @@
 //! Where the staging slots lie in a window: behind the words of the bulk
 //! tokens, before what programs pin.
 
-use paragpu_protocol::layout::BULK_TOKEN_BYTES;
+use paragpu_protocol::layout::{BULK_TOKEN_BYTES, STAGING_TOKENS};
 
 /// Bytes of a slot.
 pub(crate) const SLOT: usize = 512 << 10;
 /// Most slots.
-const SLOTS: usize = 32;
+const SLOTS: usize = STAGING_TOKENS as usize;
 /// Slots in a quarter of a window, if at least two fit.
 pub(crate) fn slots(window: u64) -> usize {
     let room = usize::try_from(window).unwrap_or(usize::MAX) / 4;

@@ -25,6 +25,7 @@ use crate::progress::Progress;
 use crate::shadow::Shadows;
 use crate::sys::memory::HostSlice;
 use crate::user_object::{Launches, Retired};
+use crate::window::PinnedWindow;
 
 /// The streams of a session, and what is known of all their work.
 #[derive(Debug)]
@@ -48,7 +49,9 @@ pub struct Streams {
     /// known to be over.
     orphans: Progress,
     /// Work of each stream.
-    live: Mutex<Vec<Arc<Progress>>>,
+    live: Mutex<Vec<(StreamHandle, Arc<Progress>)>>,
+    /// Memory that the host shares, with a word for each thread that waits.
+    window: Arc<PinnedWindow>,
     /// User objects of graphs that are gone.
     retired: Retired,
 }
@@ -68,6 +71,7 @@ impl Streams {
         handles: Arc<Handles>,
         shadows: Arc<Shadows>,
         progress: Arc<Progress>,
+        window: Arc<PinnedWindow>,
         session: u64,
     ) -> Self {
         let legacy = Arc::new(Stream::new_legacy());
@@ -81,7 +85,8 @@ impl Streams {
             progress,
             unordered: Progress::default(),
             orphans: Progress::default(),
-            live: Mutex::new(vec![Arc::clone(legacy.progress())]),
+            live: Mutex::new(vec![(legacy.handle(), Arc::clone(legacy.progress()))]),
+            window,
             retired: Retired::default(),
             legacy,
         }
@@ -148,9 +153,31 @@ impl Streams {
             return;
         }
         let complete = self.progress.complete();
-        let idle = |stream: &Arc<Progress>| stream.posted() <= stream.complete().max(complete);
-        if self.orphans.posted() <= complete && self.live.lock().iter().all(idle) {
+        let live = self.live.lock();
+        let idle = live.iter().all(|(_, stream)| !is_busy(stream, complete));
+        drop(live);
+        if idle && self.orphans.posted() <= complete {
             self.progress.finish(posted);
+        }
+    }
+
+    /// The one stream in which all work is that is not known to be over.
+    fn only_busy(&self) -> Option<StreamHandle> {
+        let complete = self.progress.complete();
+        if self.orphans.posted() > complete {
+            return None;
+        }
+        let live = self.live.lock();
+        let mut busy = live.iter().filter(|(_, stream)| is_busy(stream, complete));
+        let (stream, _) = busy.next()?;
+        busy.next().is_none().then_some(*stream)
+    }
+
+    /// Waits until the stream's work is over: by a word, or else by a call.
+    fn await_work(&self, stream: StreamHandle, ask: impl FnOnce() -> Result<()>) -> Result<()> {
+        match self.window.words() {
+            Some(words) if self.link.await_signal(words, stream)? => Ok(()),
+            _ => ask(),
         }
     }
 
@@ -172,7 +199,11 @@ impl Streams {
     pub fn synchronize_all(&self) -> Result<()> {
         let posted = self.progress.posted();
         if posted > self.progress.complete() {
-            self.link.call(&ContextSynchronize {})?;
+            let ask = || self.link.call(&ContextSynchronize {});
+            match self.only_busy() {
+                Some(stream) => self.await_work(stream, ask)?,
+                None => ask()?,
+            }
             self.progress.finish(posted);
             self.sweep();
         } else {
@@ -197,7 +228,8 @@ impl Streams {
             priority,
         })?;
         let stream = Arc::new(Stream::new(handle, flags, priority));
-        self.live.lock().push(Arc::clone(stream.progress()));
+        let live = (handle, Arc::clone(stream.progress()));
+        self.live.lock().push(live);
         Ok(stream)
     }
 
@@ -215,7 +247,7 @@ impl Streams {
         let progress = stream.progress();
         self.live
             .lock()
-            .retain(|other| !Arc::ptr_eq(other, progress));
+            .retain(|(_, other)| !Arc::ptr_eq(other, progress));
         // What is not known to be over now, only a wait for everything tells.
         if !self.is_known_idle(stream) {
             self.orphans.join(progress.posted());
@@ -242,9 +274,10 @@ impl Streams {
     /// # Errors
     /// Of work that failed.
     pub fn synchronize(&self, stream: &Stream) -> Result<()> {
+        let handle = stream.handle();
         self.wait(stream, || {
-            self.link.call(&StreamSynchronize {
-                stream: stream.handle(),
+            self.await_work(handle, || {
+                self.link.call(&StreamSynchronize { stream: handle })
             })
         })
     }
@@ -381,6 +414,11 @@ impl Streams {
     pub fn permit_synchronize(&self) -> Result<()> {
         capture::permit_synchronize(self.session)
     }
+}
+
+/// Is some work of the stream not known to be over? All up to `complete` is.
+fn is_busy(stream: &Progress, complete: u64) -> bool {
+    stream.posted() > stream.complete().max(complete)
 }
 
 /// Does this call run code that can be seen at work: a kernel, a graph, a host

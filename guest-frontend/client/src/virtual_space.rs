@@ -132,10 +132,7 @@ impl VirtualSpace {
 
     /// An allocation lies in a reservation from now on.
     pub(crate) fn map(&mut self, address: u64, size: u64, handle: u64) -> Result<()> {
-        let before = self.reservations.range(..=address).next_back();
-        let inside = before
-            .is_some_and(|(start, length)| size <= *length && address - start <= length - size);
-        let fits = size > 0 && is_chunks(&[address, size]) && inside;
+        let fits = size > 0 && is_chunks(&[address, size]) && self.is_reserved(address, size);
         if !fits || self.is_mapped(address, size) {
             return Err(Status::INVALID_VALUE);
         }
@@ -167,6 +164,24 @@ impl VirtualSpace {
             true => Ok(found),
             false => Err(Status::INVALID_VALUE),
         }
+    }
+
+    /// The maps in a range of a reservation, none of which reaches out of it.
+    fn inside(&self, address: u64, size: u64) -> Result<Vec<u64>> {
+        if size == 0 || !is_chunks(&[address, size]) || !self.is_reserved(address, size) {
+            return Err(Status::INVALID_VALUE);
+        }
+        let end = address + size;
+        let apart = |at: u64| self.find(at).is_none_or(|(start, _)| start == at);
+        match apart(address) && apart(end) {
+            true => Ok(self.maps.range(address..end).map(|(&at, _)| at).collect()),
+            false => Err(Status::INVALID_VALUE),
+        }
+    }
+
+    fn is_reserved(&self, address: u64, size: u64) -> bool {
+        let before = self.reservations.range(..=address).next_back();
+        before.is_some_and(|(start, length)| size <= *length && address - start <= length - size)
     }
 
     /// The maps of a range whose access changes.
@@ -202,10 +217,11 @@ impl VirtualSpace {
     }
 
     /// Takes the maps of a range away: those that the host knows of, and memory
-    /// that nobody holds any more.
+    /// that nobody holds any more. Nothing need be mapped there, but what is ends
+    /// whole, as natively.
     pub(crate) fn unmap(&mut self, address: u64, size: u64) -> Result<(Vec<u64>, Vec<u64>)> {
         let (mut ends, mut frees) = (Vec::new(), Vec::new());
-        for at in self.whole(address, size)? {
+        for at in self.inside(address, size)? {
             let Some(map) = self.maps.remove(&at) else {
                 continue;
             };
@@ -294,8 +310,12 @@ mod tests {
         for (at, size) in [(0, 1), (1, 1), (0, 3), (1, 2), (0, 5), (4, 1), (0, 0)] {
             let (at, size) = (BASE + at * CHUNK, size * CHUNK);
             assert!(space.changes(at, size, 3).is_err(), "{size} at {at:#x}");
-            assert!(space.unmap(at, size).is_err());
         }
+        for (at, size) in [(0, 1), (1, 1), (0, 3), (1, 2), (3, 4), (0, 0), (12, 5)] {
+            let (at, size) = (BASE + at * CHUNK, size * CHUNK);
+            assert!(space.unmap(at, size).is_err(), "{size} at {at:#x}");
+        }
+        assert_eq!(space.unmap(BASE + 5 * CHUNK, CHUNK), Ok((vec![], vec![])));
         assert_eq!(space.changes(BASE, 4 * CHUNK, 3).unwrap().len(), 2);
         space.changed(BASE, 3);
         assert_eq!(space.changes(BASE, 4 * CHUNK, 3).unwrap().len(), 1);

@@ -65,6 +65,11 @@ impl PinnedWindow {
         self.base != 0 && address.wrapping_sub(self.base) < DEVICE_STRIDE
     }
 
+    /// The memory whose first words tell what is over, where the host sees it.
+    pub(crate) fn words(&self) -> Option<&Window> {
+        self.memory.as_deref().filter(|_| !self.is_left())
+    }
+
     /// Has the session left it?
     pub(crate) fn is_left(&self) -> bool {
         self.left.load(Ordering::Acquire)

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use paragpu_cuda::sys::entry::SYMBOLS;
-use paragpu_cuda::sys::exports;
+use paragpu_cuda::sys::exported::exports;
 
 /// Functions that cuda.h declares under these definitions.
 fn declared(include: &Path, definitions: &[&str]) -> BTreeSet<String> {
@@ -182,7 +182,7 @@ fn hidden_devices_are_not_there() {
 #[test]
 #[ignore = "a child of hidden_devices_are_not_there"]
 fn child_that_sees_no_device() {
-    use paragpu_cuda::sys::exports;
+    use paragpu_cuda::sys::exported::exports;
     // SAFETY: it takes no pointer.
     unsafe {
         assert_eq!(exports::cuInit(0), 100);
@@ -193,7 +193,7 @@ fn child_that_sees_no_device() {
 #[test]
 #[ignore = "a child of without_a_host_there_is_no_device"]
 fn child_without_a_host() {
-    use paragpu_cuda::sys::exports;
+    use paragpu_cuda::sys::exported::exports;
     let mut number = -1;
     // SAFETY: places of ours of each function's type, or null, which is refused;
     // the names told are C strings that stay.

@@ -1,8 +1,9 @@
 //! The connections to the VM's devices: opened when asked for, closed when
 //! nobody asks.
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use paragpu_client::Error;
@@ -40,7 +41,7 @@ struct Inner {
 
 impl Devices {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     /// Makes sure that a host is where the configuration says.
@@ -150,8 +151,7 @@ impl Devices {
                 inner.monitors.clear();
                 break;
             }
-            let waited = self.changed.wait_timeout(inner, IDLE - idle);
-            inner = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut inner, IDLE - idle);
         }
         inner.watched = false;
     }

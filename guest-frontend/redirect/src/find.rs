@@ -15,7 +15,7 @@ const CHUNK: usize = 512;
 
 /// A place where a build's functions start as they should.
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
+pub struct Match<'a> {
     /// The build.
     pub build: Build<'a>,
     /// The address of its code.
@@ -38,7 +38,7 @@ pub fn may_carry<R: Raw>(image: &Image<R>) -> bool {
 }
 
 /// Calls `found` for each place.
-pub fn search<'a, R: Raw>(image: &Image<R>, facts: &Facts<'a>, mut found: impl FnMut(Place<'a>)) {
+pub fn search<'a, R: Raw>(image: &Image<R>, facts: &Facts<'a>, mut found: impl FnMut(Match<'a>)) {
     let Some(starts) = image.starts() else {
         return;
     };
@@ -68,7 +68,7 @@ pub fn search<'a, R: Raw>(image: &Image<R>, facts: &Facts<'a>, mut found: impl F
                         && let Some(block) = locate(image, &starts, at, build)
                     {
                         let exact = hash(image, block, build) == Some(build.hash);
-                        found(Place {
+                        found(Match {
                             build: *build,
                             block,
                             exact,

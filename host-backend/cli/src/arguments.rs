@@ -480,7 +480,7 @@ fn absolute(path: &str) -> Result<PathBuf, String> {
     if path.starts_with('/') {
         Ok(path.into())
     } else {
-        Err("libvirt wants a path that begins with /".into())
+        Err("libvirt needs a path that begins with /".into())
     }
 }
 

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use paragpu_control::admin::{
     Activity, DeviceInfo, Figures, Migrate, Moved, Request, Response, SessionInfo, Stats, VmInfo,
 };
-use paragpu_control::line;
+use paragpu_control::json_lines;
 use paragpu_control::worker::Phase;
 use paragpu_protocol::codec::{Text, decode_all, encode_all};
 use paragpu_protocol::frame::{Control, FrameHeader, HEADER_LEN};
@@ -117,7 +117,7 @@ fn daemon(directory: &Path, connections: usize, problem: Option<&'static str>) -
         for _ in 0..connections {
             let (stream, _) = listener.accept().unwrap();
             let mut requests = BufReader::new(&stream);
-            while let Some(request) = line::read(&mut requests).unwrap() {
+            while let Some(request) = json_lines::read(&mut requests).unwrap() {
                 let response = match request {
                     Request::List {} => Response::Sessions {
                         sessions: vec![session()],
@@ -140,7 +140,7 @@ fn daemon(directory: &Path, connections: usize, problem: Option<&'static str>) -
                             done: 1,
                             all: 2,
                         };
-                        line::write(&stream, &progress).unwrap();
+                        json_lines::write(&stream, &progress).unwrap();
                         Response::Done(Figures {
                             bytes: 4096,
                             pre_copied_bytes: 2048,
@@ -167,7 +167,7 @@ fn daemon(directory: &Path, connections: usize, problem: Option<&'static str>) -
                         pid: 42,
                     },
                 };
-                line::write(&stream, &response).unwrap();
+                json_lines::write(&stream, &response).unwrap();
             }
         }
     })

@@ -73,7 +73,7 @@ struct Totals {
 
 /// What a descriptor belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
+enum Polled {
     Guests(usize),
     Links,
     Commands,
@@ -301,31 +301,31 @@ impl Broker {
 
     /// Waits for descriptors until `deadline`. Descending within each kind, so
     /// that positions stay true while entries are taken out.
-    fn wait(&self, deadline: Option<Instant>) -> Result<Vec<(Source, PollFlags)>, Error> {
-        let mut list: Vec<(Source, PollFd<'_>)> = Vec::new();
+    fn wait(&self, deadline: Option<Instant>) -> Result<Vec<(Polled, PollFlags)>, Error> {
+        let mut list: Vec<(Polled, PollFd<'_>)> = Vec::new();
         let read = PollFlags::IN;
         let mut add = |source, fd, flags| list.push((source, PollFd::from_borrowed_fd(fd, flags)));
-        add(Source::Terminate, self.terminate.as_fd(), read);
-        add(Source::Reload, self.reload.as_fd(), read);
-        add(Source::Verdicts, self.leases.woken().as_fd(), read);
+        add(Polled::Terminate, self.terminate.as_fd(), read);
+        add(Polled::Reload, self.reload.as_fd(), read);
+        add(Polled::Verdicts, self.leases.woken().as_fd(), read);
         for (key, worker) in &self.workers {
             if let Some(control) = &worker.control {
-                add(Source::Control(*key), control.as_fd(), read);
+                add(Polled::Control(*key), control.as_fd(), read);
             }
-            add(Source::Process(*key), worker.pidfd.as_fd(), read);
+            add(Polled::Process(*key), worker.pidfd.as_fd(), read);
         }
         for (key, pending) in self.reception.iter() {
-            add(Source::Pending(key), pending.guest.as_fd(), read);
+            add(Polled::Pending(key), pending.guest.as_fd(), read);
         }
         for (place, waiting) in self.waiting.iter().enumerate().rev() {
             let flags = PollFlags::RDHUP;
-            add(Source::Waiting(place), waiting.guest.as_fd(), flags);
+            add(Polled::Waiting(place), waiting.guest.as_fd(), flags);
         }
         for (key, scrape) in &self.scrapes {
             if scrape.writing() {
-                add(Source::Scrape(*key), scrape.as_fd(), PollFlags::OUT);
+                add(Polled::Scrape(*key), scrape.as_fd(), PollFlags::OUT);
             } else if scrape.reading() {
-                add(Source::Scrape(*key), scrape.as_fd(), read);
+                add(Polled::Scrape(*key), scrape.as_fd(), read);
             }
         }
         for (key, console) in &self.consoles {
@@ -334,23 +334,23 @@ impl Broker {
             } else {
                 read
             };
-            add(Source::Console(*key), console.as_fd(), flags);
+            add(Polled::Console(*key), console.as_fd(), flags);
         }
         if self.accept_pause.is_none() {
             if let Some(commands) = &self.commands {
-                add(Source::Commands, commands.as_fd(), read);
+                add(Polled::Commands, commands.as_fd(), read);
             }
             if let Some(agents) = &self.agents {
-                add(Source::Agents, agents.as_fd(), read);
+                add(Polled::Agents, agents.as_fd(), read);
             }
             if let Some(metrics) = &self.metrics {
-                add(Source::Metrics, metrics.as_fd(), read);
+                add(Polled::Metrics, metrics.as_fd(), read);
             }
             if let Some(far) = &self.far {
-                add(Source::Links, far.as_fd(), read);
+                add(Polled::Links, far.as_fd(), read);
             }
             for (place, listener) in self.guests.iter().enumerate() {
-                add(Source::Guests(place), listener.as_fd(), read);
+                add(Polled::Guests(place), listener.as_fd(), read);
             }
         }
         let patience = deadline.map(|deadline| {
@@ -374,22 +374,22 @@ impl Broker {
             .collect())
     }
 
-    fn handle(&mut self, source: Source, flags: PollFlags) {
+    fn handle(&mut self, source: Polled, flags: PollFlags) {
         match source {
-            Source::Guests(place) => self.accept(place),
-            Source::Links => self.accept_link(),
-            Source::Commands => self.accept_console(),
-            Source::Agents => self.accept_agent(),
-            Source::Verdicts => self.verdicts(),
-            Source::Terminate => self.stop(),
-            Source::Reload => self.reload(),
-            Source::Pending(key) => self.advance(key),
-            Source::Waiting(place) => self.gave_up(place),
-            Source::Control(key) => self.hear(key),
-            Source::Process(key) => self.exited(key),
-            Source::Console(key) => self.console(key, flags),
-            Source::Metrics => self.accept_scrape(),
-            Source::Scrape(key) => self.scrape(key, flags),
+            Polled::Guests(place) => self.accept(place),
+            Polled::Links => self.accept_link(),
+            Polled::Commands => self.accept_console(),
+            Polled::Agents => self.accept_agent(),
+            Polled::Verdicts => self.verdicts(),
+            Polled::Terminate => self.stop(),
+            Polled::Reload => self.reload(),
+            Polled::Pending(key) => self.advance(key),
+            Polled::Waiting(place) => self.gave_up(place),
+            Polled::Control(key) => self.hear(key),
+            Polled::Process(key) => self.exited(key),
+            Polled::Console(key) => self.console(key, flags),
+            Polled::Metrics => self.accept_scrape(),
+            Polled::Scrape(key) => self.scrape(key, flags),
         }
     }
 

@@ -8,7 +8,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use paragpu_control::admin::{Request, Response};
 use paragpu_control::frame::FrameError;
-use paragpu_control::line::{self, Assembler};
+use paragpu_control::json_lines::{self, Assembler};
 
 /// Bytes that are read at a time.
 const READ: usize = 4096;
@@ -90,11 +90,11 @@ impl Console {
 
     /// Appends a response.
     pub fn answer(&mut self, response: &Response) {
-        let encoded = line::encode(response).or_else(|error| {
+        let encoded = json_lines::encode(response).or_else(|error| {
             // A listing that is too long, say: the client must not wait in vain.
             tracing::error!(%error, "a response cannot be sent");
             let error = error.to_string();
-            line::encode(&Response::Error { error })
+            json_lines::encode(&Response::Error { error })
         });
         match encoded {
             Ok(line) => self.output.extend(line),

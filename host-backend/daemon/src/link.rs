@@ -23,7 +23,7 @@ const MOST: usize = 256;
 
 /// Where a session is to go.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum Destination {
     /// A daemon of this host, by its socket for guests.
     Socket(PathBuf),
     /// A daemon of another host.
@@ -35,7 +35,7 @@ pub enum Place {
     },
 }
 
-impl Place {
+impl Destination {
     /// Reads `unix:///PATH` or `tcp://HOST:PORT`.
     ///
     /// # Errors
@@ -71,7 +71,7 @@ impl Place {
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for Destination {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Socket(path) => write!(formatter, "unix://{}", path.display()),
@@ -95,11 +95,11 @@ impl Links {
     ///
     /// # Errors
     /// One sentence.
-    pub fn open(&self, place: &Place, tls: Option<&Credentials>) -> Result<OwnedFd, String> {
+    pub fn open(&self, place: &Destination, tls: Option<&Credentials>) -> Result<OwnedFd, String> {
         match place {
-            Place::Socket(path) => connect_unix(path)
+            Destination::Socket(path) => connect_unix(path)
                 .map_err(|error| format!("no paragpud answers at {place}: {error}")),
-            Place::Host { name, port } => {
+            Destination::Host { name, port } => {
                 let Some(tls) = tls else {
                     return Err(format!(
                         "sessions travel to {place} only under a certificate: set migration.ca, \
@@ -144,8 +144,8 @@ impl Links {
         })
     }
 
-    /// The other end of the socket that `carry` serves in a thread of its own.
-    fn spawn(&self, carry: impl FnOnce(UnixStream) + Send + 'static) -> Result<OwnedFd, String> {
+    /// The other end of the socket that `serve` relays to in a thread of its own.
+    fn spawn(&self, serve: impl FnOnce(UnixStream) + Send + 'static) -> Result<OwnedFd, String> {
         if self.count.load(Ordering::Relaxed) >= MOST {
             return Err(format!(
                 "this host has {MOST} links to other hosts already: try again when one is over"
@@ -158,7 +158,7 @@ impl Links {
         let spawned = std::thread::Builder::new()
             .name("link".into())
             .spawn(move || {
-                carry(far);
+                serve(far);
                 count.fetch_sub(1, Ordering::Relaxed);
             });
         match spawned {
@@ -222,17 +222,20 @@ mod tests {
 
     #[test]
     fn places_are_urls() {
-        let host = |name: &str, port| Place::Host {
+        let host = |name: &str, port| Destination::Host {
             name: name.into(),
             port,
         };
         for (url, place) in [
-            ("unix:///run/p.sock", Place::Socket("/run/p.sock".into())),
+            (
+                "unix:///run/p.sock",
+                Destination::Socket("/run/p.sock".into()),
+            ),
             ("tcp://gpu2.example:7475", host("gpu2.example", 7475)),
             ("tcp://[::1]:1", host("::1", 1)),
             ("tcp://10.0.0.2:65535", host("10.0.0.2", 65535)),
         ] {
-            assert_eq!(Place::parse(url).unwrap(), place);
+            assert_eq!(Destination::parse(url).unwrap(), place);
             assert_eq!(place.to_string(), url);
         }
         for bad in [
@@ -244,7 +247,7 @@ mod tests {
             "tcp://a:0",
             "ssh://a:1",
         ] {
-            assert!(Place::parse(bad).is_err(), "{bad}");
+            assert!(Destination::parse(bad).is_err(), "{bad}");
         }
     }
 }

@@ -22,11 +22,11 @@ const MOST_ENDED: usize = 4096;
 type Of = fn(&Counters) -> u64;
 
 /// VM and GPU, `cuda:0`.
-type Place = (String, String);
+type VmAndGpu = (String, String);
 
 /// What sessions that are over have counted.
 #[derive(Debug, Default)]
-pub struct Ended(BTreeMap<Place, Counters>);
+pub struct Ended(BTreeMap<VmAndGpu, Counters>);
 
 impl Ended {
     /// Adds a session's last counters.
@@ -116,7 +116,7 @@ impl Moves {
 #[derive(Debug, Default)]
 pub struct Report {
     /// Counters and sessions by VM and GPU.
-    places: BTreeMap<Place, (Counters, u64)>,
+    places: BTreeMap<VmAndGpu, (Counters, u64)>,
     /// By VM: bytes of device memory, and the most there may be; 0 for no limit.
     pub vms: BTreeMap<String, (u64, u64)>,
     /// By GPU: bytes of memory, and workers that are idle or starting.
@@ -221,7 +221,7 @@ impl Report {
     }
 }
 
-/// A label's value as the format wants it: the encoder writes it as it is.
+/// A label's value as the format has it: the encoder writes it as it is.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\")
         .replace('"', "\\\"")

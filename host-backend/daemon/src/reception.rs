@@ -18,7 +18,7 @@ use crate::listener::Peer;
 /// Who is counted as one: what a peer has only one of, or gets many of at no
 /// price.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Source {
+pub enum PeerIdentity {
     /// A user of this host.
     User(u32),
     /// A device process.
@@ -31,21 +31,21 @@ pub enum Source {
     Machine(IpAddr),
 }
 
-impl Source {
+impl PeerIdentity {
     /// The source of a connection.
     #[must_use]
     pub fn of(peer: &Peer) -> Self {
         match peer {
             Peer::Local { uid, .. } => Self::User(*uid),
             Peer::Device { pid, .. } => Self::Process(*pid),
-            Peer::Remote(from) | Peer::Host { from, .. } => Self::machine(from.ip()),
-            Peer::Certified(guest) => Self::machine(guest.from.ip()),
+            Peer::Remote(from) | Peer::Host { from, .. } => Self::of_address(from.ip()),
+            Peer::Certified(guest) => Self::of_address(guest.from.ip()),
             Peer::Cid(cid) => Self::Cid(*cid),
             Peer::Vm(name) => Self::Vm(Arc::clone(name)),
         }
     }
 
-    fn machine(address: IpAddr) -> Self {
+    fn of_address(address: IpAddr) -> Self {
         Self::Machine(match address.to_canonical() {
             IpAddr::V4(address) => address.into(),
             IpAddr::V6(address) => {
@@ -60,7 +60,7 @@ impl Source {
 #[derive(Debug, Default)]
 struct Places {
     /// Keys by source, the oldest first. No entry is empty.
-    taken: BTreeMap<Source, VecDeque<u64>>,
+    taken: BTreeMap<PeerIdentity, VecDeque<u64>>,
     count: usize,
 }
 
@@ -68,7 +68,7 @@ impl Places {
     /// Gives `key` a place. Where that is more than `most`, returns the key
     /// that loses its own: with n sources, one of a source that has more than
     /// `most / n`.
-    fn enter(&mut self, source: Source, key: u64, most: usize) -> Option<u64> {
+    fn enter(&mut self, source: PeerIdentity, key: u64, most: usize) -> Option<u64> {
         self.taken.entry(source).or_default().push_back(key);
         self.count += 1;
         if self.count <= most {
@@ -84,7 +84,7 @@ impl Places {
         Some(oldest)
     }
 
-    fn leave(&mut self, source: &Source, key: u64) {
+    fn leave(&mut self, source: &PeerIdentity, key: u64) {
         let Some(keys) = self.taken.get_mut(source) else {
             return;
         };
@@ -111,7 +111,7 @@ enum Class {
 /// All connections that have not said hello.
 #[derive(Debug, Default)]
 pub struct Reception {
-    waiting: BTreeMap<u64, (Pending, Source, Class)>,
+    waiting: BTreeMap<u64, (Pending, PeerIdentity, Class)>,
     strangers: Places,
     returning: Places,
     devices: Places,
@@ -123,9 +123,9 @@ impl Reception {
     /// Gives back the connection that
     /// loses its place.
     pub fn enter(&mut self, key: u64, pending: Pending, most: usize) -> Option<Pending> {
-        let source = Source::of(&pending.guest.peer);
+        let source = PeerIdentity::of(&pending.guest.peer);
         let (class, most) = match source {
-            Source::Process(_) => (Class::Device, most.div_ceil(4)),
+            PeerIdentity::Process(_) => (Class::Device, most.div_ceil(4)),
             _ => (Class::Stranger, most),
         };
         self.waiting.insert(key, (pending, source.clone(), class));
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn an_ipv6_prefix_is_one_machine() {
-        let of = |text: &str| Source::machine(text.parse().unwrap());
+        let of = |text: &str| PeerIdentity::of_address(text.parse().unwrap());
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
         assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
@@ -231,7 +231,7 @@ mod tests {
                 if comes {
                     model.push((number, key));
                     let full = model.len() > most;
-                    let lost = places.enter(Source::User(number), key, most);
+                    let lost = places.enter(PeerIdentity::User(number), key, most);
                     prop_assert_eq!(lost.is_some(), full);
                     let Some(lost) = lost else { continue };
                     let at = model.iter().position(|(_, key)| *key == lost).unwrap();
@@ -247,7 +247,7 @@ mod tests {
                     model.remove(at);
                 } else if !model.is_empty() {
                     let (source, key) = model.remove(number as usize % model.len());
-                    places.leave(&Source::User(source), key);
+                    places.leave(&PeerIdentity::User(source), key);
                 }
                 prop_assert_eq!(places.count, model.len());
                 prop_assert!(places.taken.values().all(|keys| !keys.is_empty()));

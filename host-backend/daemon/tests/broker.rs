@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 
 use common::{Daemon, frame, read_frame, refusal, send_hello, some_descriptor};
 use paragpu_control::admin::{Request, Response};
-use paragpu_control::line;
+use paragpu_control::json_lines;
 use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
 use paragpu_protocol::frame::Control as Frame;
 use paragpu_protocol::handshake::{ATTACH, Attach, Hello, MAGIC, Transport, VERSION, Welcome};
@@ -490,7 +490,7 @@ fn the_control_socket_refuses_what_it_does_not_know() {
         stream.write_all(b"\n").unwrap();
     }
     let mut answers = BufReader::new(&stream);
-    let mut answer = || line::read::<Response>(&mut answers).unwrap();
+    let mut answer = || json_lines::read::<Response>(&mut answers).unwrap();
     assert!(matches!(answer(), Some(Response::Version { .. })));
     assert!(matches!(answer(), Some(Response::Error { .. })));
     assert!(matches!(answer(), Some(Response::Error { .. })));

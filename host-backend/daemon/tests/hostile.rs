@@ -83,7 +83,8 @@ fn who_names_a_session_waits_in_a_place_of_its_own() {
     );
 }
 
-/// Sockets whose last close waits for a minute: nobody reads at their other end.
+/// Sockets whose last close waits for longer than any test has patience: nobody
+/// reads at their other end.
 fn lingering() -> (Vec<TcpStream>, Vec<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let pair = |_| {
@@ -91,7 +92,7 @@ fn lingering() -> (Vec<TcpStream>, Vec<TcpStream>) {
         let far = listener.accept().unwrap().0;
         near.set_nonblocking(true).unwrap();
         while near.write(&[0; 1 << 16]).is_ok() {}
-        set_socket_linger(&near, Some(Duration::from_secs(60))).unwrap();
+        set_socket_linger(&near, Some(Duration::from_secs(600))).unwrap();
         (near, far)
     };
     (0..4).map(pair).unzip()
@@ -133,11 +134,10 @@ fn descriptors_that_linger_hold_nobody_up() {
     // The worker that is started in its place may be held up: see SECURITY.md.
     drop(daemon.guest());
     daemon.until("over", |stats| stats.sessions + stats.pending == 0);
-    // Shorter than any of them lingers.
-    assert!(begin.elapsed() < Duration::from_secs(30));
+    // A daemon that one of them holds up exceeds this limit.
     while daemon.descriptors() > before {
         assert!(
-            begin.elapsed() < Duration::from_secs(30),
+            begin.elapsed() < Duration::from_secs(60),
             "descriptors stay open"
         );
         std::thread::yield_now();

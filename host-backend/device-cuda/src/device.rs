@@ -254,7 +254,7 @@ impl Drop for CudaDevice {
     }
 }
 
-/// A name as C wants it.
+/// A name as a C string.
 fn c_name(name: &str) -> Result<CString> {
     CString::new(name).map_err(|_| Status::NOT_FOUND.into())
 }

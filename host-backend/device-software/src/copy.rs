@@ -10,7 +10,7 @@ use std::sync::atomic::{Ordering, fence};
 
 /// One end of a rectangular copy, with its array found.
 #[derive(Debug, Clone)]
-pub enum End {
+pub enum RectEnd {
     /// Address, bytes between rows, rows between slices.
     Linear(u64, u64, u64),
     /// Array, level, origin in bytes, rows, slices.
@@ -29,7 +29,7 @@ fn gone() -> Error {
     )
 }
 
-impl End {
+impl RectEnd {
     /// Does this end hold the extent?
     ///
     /// # Errors
@@ -110,12 +110,12 @@ impl End {
 /// `ILLEGAL_ADDRESS` where memory went away since the check.
 pub fn rectangle(
     memory: &Memory,
-    destination: &End,
-    source: &End,
+    destination: &RectEnd,
+    source: &RectEnd,
     extent: [u64; 3],
 ) -> Result<(), Error> {
     let [width, rows, slices] = extent;
-    if let (End::Linear(d, dp, dr), End::Linear(s, sp, sr)) = (destination, source) {
+    if let (RectEnd::Linear(d, dp, dr), RectEnd::Linear(s, sp, sr)) = (destination, source) {
         for z in 0..slices {
             for y in 0..rows {
                 if !memory.copy(d + (z * dr + y) * dp, s + (z * sr + y) * sp, width) {

@@ -16,8 +16,9 @@ use std::sync::Arc;
 /// Variables of modules live in the last eighth of the arena, which the guest does not use.
 pub const GLOBALS_OFFSET: u64 = DEVICE_STRIDE / 8 * 7;
 
-/// Most bytes of PTX: its parts take up to 40 times as much memory.
-const MOST_TEXT: usize = 8 << 20;
+/// Most bytes of PTX. Its parts take about 20 times as much memory, 40 times at worst. The largest module of
+/// NVIDIA's libraries for CUDA 13.0 (in cuDNN) has 38 MiB.
+const MOST_TEXT: usize = 48 << 20;
 
 /// A loaded module.
 #[derive(Debug)]

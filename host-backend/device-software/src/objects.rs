@@ -2,7 +2,7 @@
 
 use crate::device::{handle, invalid};
 use crate::memory_unsafe::Memory;
-use crate::texture::{self, Array, Format, Source, Texture, Textures};
+use crate::texture::{self, Array, Format, Texture, TextureSource, Textures};
 use paragpu_device::{ArrayId, Error, Result, SurfaceId, TextureId, TextureResource};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::{ArrayShape, LinearResource, Sampling};
@@ -110,12 +110,12 @@ impl Objects {
         memory: &Memory,
     ) -> Result<TextureId> {
         let source = match resource {
-            TextureResource::Array(array) => Source::Array(self.array(array)?),
+            TextureResource::Array(array) => TextureSource::Array(self.array(array)?),
             TextureResource::Linear(linear) => {
                 let format = Format::parse(linear.format)
                     .ok_or_else(|| Error::new(Status::NOT_SUPPORTED, "texture of this format"))?;
                 check_linear(&linear, format, memory)?;
-                Source::Linear(linear, format)
+                TextureSource::Linear(linear, format)
             }
         };
         let sampling = *sampling;

@@ -51,7 +51,7 @@ pub enum Work {
     /// One so short that it is over sooner than another thread takes it: where it waits for nothing, the thread that gives
     /// it carries it out, in whose processor's caches the bytes may be.
     Short(Task),
-    /// Waits for memory to change; whoever changes it may be the program.
+    /// Waits for memory to change. The program itself may change it.
     Attempt(Attempt),
     /// A host function.
     Host(HostFunction),

@@ -252,7 +252,7 @@ impl Array {
 
 /// What a texture reads.
 #[derive(Debug, Clone)]
-pub enum Source {
+pub enum TextureSource {
     /// An array.
     Array(Arc<Array>),
     /// Linear or pitched memory.
@@ -263,7 +263,7 @@ pub enum Source {
 #[derive(Debug, Clone)]
 pub struct Texture {
     /// What it reads.
-    pub source: Source,
+    pub source: TextureSource,
     /// How.
     pub sampling: Sampling,
 }
@@ -312,18 +312,18 @@ pub type Texel = [u32; 4];
 impl Texture {
     fn format(&self) -> (Format, u32) {
         match &self.source {
-            Source::Array(array) => (array.format, array.shape.channels),
-            Source::Linear(linear, format) => (*format, linear.channels),
+            TextureSource::Array(array) => (array.format, array.shape.channels),
+            TextureSource::Linear(linear, format) => (*format, linear.channels),
         }
     }
 
     fn extent(&self, level: u32) -> [u64; 3] {
         match &self.source {
-            Source::Array(array) => array
+            TextureSource::Array(array) => array
                 .levels
                 .get(level as usize)
                 .map_or([1; 3], |l| l.extent),
-            Source::Linear(linear, format) => {
+            TextureSource::Linear(linear, format) => {
                 let element = u64::from(format.size() * linear.channels);
                 let width = if linear.height == 0 {
                     linear.width / element.max(1)
@@ -358,11 +358,11 @@ impl Texture {
         for n in 0..channels {
             let byte = x * u64::from(size * channels) + u64::from(n * size);
             let bits = match &self.source {
-                Source::Array(array) => array.read(
+                TextureSource::Array(array) => array.read(
                     array.offset(level, byte, y, z, u64::from(size))?,
                     size as u8,
                 ),
-                Source::Linear(linear, _) => {
+                TextureSource::Linear(linear, _) => {
                     memory.load(linear.address + y * linear.pitch + byte, size as u8)? as u32
                 }
             };
@@ -456,8 +456,8 @@ impl Texture {
     #[must_use]
     pub fn sample(&self, memory: &Memory, point: &Point, level: f32) -> Option<Texel> {
         let count = match &self.source {
-            Source::Array(array) => array.levels.len() as u32,
-            Source::Linear(..) => 1,
+            TextureSource::Array(array) => array.levels.len() as u32,
+            TextureSource::Linear(..) => 1,
         };
         let s = &self.sampling;
         let top = (count - 1) as f32;

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Arg, Gpu, Place, STREAM, module};
+use common::{Arg, DeviceSlot, Gpu, STREAM, module};
 use paragpu_device::Error;
 use paragpu_device::conformance::settle;
 use paragpu_device_software::Options;
@@ -143,7 +143,7 @@ fn a_kernel_that_never_ends_can_be_cancelled() {
 
 #[test]
 fn cancelling_fails_the_session() {
-    let place = Place::take();
+    let place = DeviceSlot::take();
     let regions = place.regions();
     let mut device = SoftwareDevice::open(
         &Options {

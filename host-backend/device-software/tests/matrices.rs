@@ -62,7 +62,7 @@ fn launch(gpu: &mut Gpu, f: &Function) {
 }
 
 /// Row and column of element `i` of A, B or C in a lane, from the manual's figures of each shape.
-type Place = fn(lane: usize, i: usize) -> (usize, usize);
+type ElementAt = fn(lane: usize, i: usize) -> (usize, usize);
 
 fn group(lane: usize) -> usize {
     lane >> 2
@@ -233,7 +233,7 @@ fn bits(ty: &str) -> usize {
 }
 
 /// Registers of all lanes: element `i` of a lane from its place in the matrix.
-fn fill(ty: &str, elements: usize, place: Place, columns: usize, matrix: &[u32]) -> Vec<u32> {
+fn fill(ty: &str, elements: usize, place: ElementAt, columns: usize, matrix: &[u32]) -> Vec<u32> {
     let packed = 32 / bits(ty);
     let mut out = vec![0; 32 * elements / packed];
     for lane in 0..32 {
@@ -250,7 +250,7 @@ struct Case {
     opcode: &'static str,
     shape: [usize; 3],
     types: [&'static str; 4],
-    places: [Place; 3],
+    places: [ElementAt; 3],
     /// Integers clamp.
     clamp: bool,
 }
@@ -264,8 +264,8 @@ fn mma_of_every_type() {
         places,
         clamp: false,
     };
-    let k16: [Place; 3] = [a_k16, b_k16, c_16];
-    let k32: [Place; 3] = [a_bytes32, b_bytes32, c_16];
+    let k16: [ElementAt; 3] = [a_k16, b_k16, c_16];
+    let k32: [ElementAt; 3] = [a_bytes32, b_bytes32, c_16];
     let cases = [
         case(
             "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
@@ -492,7 +492,7 @@ fn mma_of_doubles_and_bits() {
             .collect()
     };
     let (a, b, c) = (matrix(32), matrix(32), matrix(64));
-    let lanes = |each: usize, place: Place, columns: usize, m: &[f64]| -> Vec<u64> {
+    let lanes = |each: usize, place: ElementAt, columns: usize, m: &[f64]| -> Vec<u64> {
         (0..32 * each)
             .map(|n| {
                 let (row, column) = place(n / each, n % each);

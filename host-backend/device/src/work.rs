@@ -4,9 +4,10 @@
 //! makes it with the device's names of what the call names; a device looks
 //! these up and gives the work to its driver.
 
+use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use crate::{ArrayId, EventId, FunctionId, Result, StreamId};
 
@@ -414,7 +415,7 @@ pub trait WorkDevice {
     ) -> Result<()> {
         let once = Mutex::new(Some(function));
         let run = move || {
-            let function = once.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let function = once.lock().take();
             if let Some(function) = function {
                 function();
             }

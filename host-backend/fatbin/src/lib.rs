@@ -2,7 +2,7 @@
 //!
 //! A fat binary is a container of entries, one per form of the same code (PTX text, machine code, link-time
 //! intermediate code), each possibly compressed. The software GPU needs the PTX entry whose architecture is the
-//! highest it can claim ([`ptx_of`]); a worker wants to know whether a module's code can print ([`may_name`]), and which variables a session that moves
+//! highest it can claim ([`ptx_of`]); a worker needs to know whether a module's code can print ([`may_name`]), and which variables a session that moves
 //! must carry ([`variables`]).
 //! The bytes come from the guest: every offset is checked, decompression is bounded.
 

@@ -8,8 +8,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use paragpu_control::admin::{Moved, Request, Response};
+use paragpu_control::json_lines;
 use paragpu_control::lease::{Claim, Name};
-use paragpu_control::line;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 
 use crate::Error;
@@ -127,14 +127,14 @@ fn connect(socket: &Path, claim: &Claim, sender: &Sender<Event>) -> Result<UnixS
     let daemon = UnixStream::connect(socket).map_err(failed)?;
     let reader = daemon.try_clone().map_err(failed)?;
     event::lines(reader, sender.clone(), Event::Daemon);
-    line::write(&daemon, &Request::Claim(claim.clone()))
+    json_lines::write(&daemon, &Request::Claim(claim.clone()))
         .map_err(|error| Error::NoLease(error.to_string()))?;
     Ok(daemon)
 }
 
 /// Tells the user. Where nobody listens the lease has no user.
 fn say(message: &FromAgent) -> Result<(), Error> {
-    let text = line::encode(message).map_err(|error| Error::NoLease(error.to_string()))?;
+    let text = json_lines::encode(message).map_err(|error| Error::NoLease(error.to_string()))?;
     let mut out = stdout().lock();
     out.write_all(&text)
         .and_then(|()| out.flush())
@@ -181,7 +181,7 @@ impl Agent {
         };
         self.asked = Some(asked);
         // One that is gone is found so by its reader.
-        let _ = line::write(&self.daemon, &request);
+        let _ = json_lines::write(&self.daemon, &request);
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use std::sync::mpsc::Sender;
 use std::thread;
 
 use paragpu_control::frame::Message;
-use paragpu_control::line;
+use paragpu_control::json_lines;
 use signal_hook::iterator::Signals;
 
 /// Passes on the lines of `from`, then `None`.
@@ -17,7 +17,7 @@ pub(crate) fn lines<M: Message + Send + 'static, E: Send + 'static>(
     thread::spawn(move || {
         let mut from = BufReader::new(from);
         // What is not understood ends it as well: the peer is of another release.
-        while let Ok(Some(message)) = line::read::<M>(&mut from) {
+        while let Ok(Some(message)) = json_lines::read::<M>(&mut from) {
             if to.send(as_event(Some(message))).is_err() {
                 return;
             }

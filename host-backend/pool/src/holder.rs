@@ -11,8 +11,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator_secure::issue;
+use paragpu_control::json_lines;
 use paragpu_control::lease::{Lease, Name};
-use paragpu_control::line;
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -235,7 +235,7 @@ impl<'a> Holder<'a> {
     fn tell(&self, agent: u64, message: &ToAgent) {
         let words = self.agents.get(&agent).and_then(|held| held.words.as_ref());
         if let Some(words) = words {
-            let _ = line::write(words, message);
+            let _ = json_lines::write(words, message);
         }
     }
 

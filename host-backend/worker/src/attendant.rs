@@ -1,9 +1,10 @@
 //! The daemon's attendant: answers the daemon while the session is served, and
 //! ends the process where its guest is gone for good.
 
+use parking_lot::Mutex;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use paragpu_control::socket::{Control, Inbox};
@@ -50,7 +51,7 @@ pub(crate) fn tell(control: Arc<Control>) -> Orders {
     let last = Mutex::new(None::<Instant>);
     Orders::new(move |report| {
         if let Report::Progress(_) = report {
-            let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut last = last.lock();
             if last.is_some_and(|last| last.elapsed() < OFTEN) {
                 return;
             }
@@ -148,7 +149,7 @@ impl Attendant {
                 self.order(Order::Checkpoint { directory, end });
             }
             ToWorker::Again(again) => {
-                *self.again.lock().unwrap_or_else(PoisonError::into_inner) = again;
+                *self.again.lock() = again;
             }
             ToWorker::Migrate(migrate) => match departure(migrate, fds) {
                 Some(departure) => self.order(Order::Migrate(departure)),
@@ -177,7 +178,7 @@ impl Attendant {
 
     /// Goes on with what the daemon, which is gone, had ordered for good.
     fn write_again(&self) {
-        let again = self.again.lock().unwrap_or_else(PoisonError::into_inner);
+        let again = self.again.lock();
         let Some(worker::Again { directory, every }) = again.clone() else {
             return;
         };
@@ -207,7 +208,7 @@ impl Attendant {
     /// Ends the process where the guest that came last is gone for good and
     /// the session does not see it.
     pub(crate) fn guard(self: &Arc<Self>, liveness: std::io::Result<Option<Liveness>>) {
-        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watched = self.watched.lock();
         // An earlier connection is no longer waited for.
         *watched = None;
         let liveness = match liveness {

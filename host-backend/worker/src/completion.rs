@@ -11,7 +11,10 @@ impl Session {
     /// Answers the calls whose goals are reached; true where anything moved.
     /// Calls of one slot are answered in order.
     pub(crate) fn complete(&mut self) -> Result<bool, End> {
-        let (mut moved, error) = self.copies.tokens.poll(&mut self.gpu);
+        let (mut moved, error) = self
+            .copies
+            .tokens
+            .poll(&mut self.gpu, &mut self.objects.streams);
         if let Some((call, error)) = error {
             self.errors.defer(call, &error);
         }
@@ -58,6 +61,13 @@ impl Session {
                 self.host.pages(),
                 &self.statistics,
             )?,
+            Goal::Stream(wait) => {
+                let over = self.objects.streams.passed(&mut self.gpu, wait)?;
+                if over {
+                    self.objects.streams.end_wait(&mut self.gpu, wait);
+                }
+                over
+            }
             Goal::Ready(_) => true,
         })
     }
@@ -69,6 +79,10 @@ impl Session {
         }
         let outcome = match pending.then {
             Then::Reply => Ok(()),
+            Then::Signal(token) => {
+                self.copies.tokens.signal(token, true);
+                Ok(())
+            }
             Then::HostUnmap(offset) => self.host.unpin(&mut self.gpu, offset),
             Then::ShadowDestroy(address) => self.host.drop_shadow(&mut self.gpu, address),
         };
@@ -86,6 +100,7 @@ impl Session {
         self.forward_output()?;
         match pending.then {
             Then::Reply => {}
+            Then::Signal(token) => self.copies.tokens.signal(token, false),
             Then::HostUnmap(offset) => {
                 let _ = self.host.unpin(&mut self.gpu, offset);
                 self.objects.live.forget((ObjectKind::HostMemory, offset));
@@ -98,6 +113,7 @@ impl Session {
         match pending.goal {
             Goal::CopyOut(copy) => copy.abandon(&mut self.gpu),
             Goal::PagesIn(copy) => copy.abandon(&mut self.gpu),
+            Goal::Stream(wait) => self.objects.streams.end_wait(&mut self.gpu, &wait),
             _ => {}
         }
         self.finally(pending.at, Err(fault))

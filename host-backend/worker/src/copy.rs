@@ -97,8 +97,8 @@ impl Session {
             self.host.holds(call.source),
             call.size,
         );
-        let tokens = &mut self.copies.tokens;
-        tokens.add(&mut self.gpu, call.token, at.call, stream)
+        let (tokens, streams) = (&mut self.copies.tokens, &mut self.objects.streams);
+        tokens.add(streams, call.token, at.call, call.stream)
     }
 
     pub(crate) fn copy_rect(&mut self, at: At, call: &CopyRect) -> Result<bool, Fault> {
@@ -121,8 +121,8 @@ impl Session {
             CopyEnd::Array { .. } => false,
         };
         self.count(host(&destination), host(&source), size);
-        let tokens = &mut self.copies.tokens;
-        tokens.add(&mut self.gpu, call.token, at.call, stream)
+        let (tokens, streams) = (&mut self.copies.tokens, &mut self.objects.streams);
+        tokens.add(streams, call.token, at.call, call.stream)
     }
 
     pub(crate) fn copy_work(&self, call: &Copy) -> Outcome<NodeWork<'static>> {

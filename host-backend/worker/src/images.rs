@@ -271,7 +271,7 @@ impl Images {
                 Ok(Stored {
                     hash: *hash,
                     size: kept.bytes.len() as u64,
-                    place: Place::Memory(Arc::clone(&kept.bytes)),
+                    place: Contents::Memory(Arc::clone(&kept.bytes)),
                 })
             });
         };
@@ -280,7 +280,7 @@ impl Images {
             Ok(meta) => Ok(Stored {
                 hash: *hash,
                 size: meta.len(),
-                place: Place::File(path),
+                place: Contents::File(path),
             }),
             Err(_) => missing(),
         }
@@ -298,11 +298,11 @@ pub(crate) struct Stored {
     pub(crate) hash: Hash,
     /// Its bytes.
     pub(crate) size: u64,
-    place: Place,
+    place: Contents,
 }
 
 #[derive(Debug, Clone)]
-enum Place {
+enum Contents {
     File(PathBuf),
     Memory(Arc<Vec<u8>>),
 }
@@ -311,8 +311,8 @@ impl Stored {
     /// Its bytes, as [`Images::load`].
     pub(crate) fn load(&self) -> Outcome<Arc<Vec<u8>>> {
         let path = match &self.place {
-            Place::Memory(bytes) => return Ok(Arc::clone(bytes)),
-            Place::File(path) => path,
+            Contents::Memory(bytes) => return Ok(Arc::clone(bytes)),
+            Contents::File(path) => path,
         };
         let Ok(bytes) = std::fs::read(path) else {
             return missing();

@@ -18,12 +18,13 @@ use paragpu_protocol::table::CopyToDevice;
 
 use crate::calls::{execute, handler};
 use crate::error::{End, Fault};
-use crate::serving::BATCH;
 use crate::session::Session;
 use crate::session::link::At;
 use crate::staging::{Arrivals, Arrived, InPlace};
 use crate::transfer::orders::Report;
 
+/// Calls executed before looking at what is over.
+pub(crate) const BATCH: usize = 64;
 /// Longest wait for room in staging memory between two looks at the rest.
 const STAGED: Duration = Duration::from_micros(50);
 /// After so long without any, calls are taken in all the same: the device may

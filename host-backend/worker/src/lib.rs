@@ -66,6 +66,7 @@ mod tests;
 mod texture;
 mod tokens;
 pub mod transfer;
+mod utilization;
 mod watch;
 
 pub use error::End;

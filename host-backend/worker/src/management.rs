@@ -1,8 +1,7 @@
 //! NVML's questions: about the GPU to its host's management library, about the
 //! VM's sessions from the account that they share.
 
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
 use paragpu_device::management::{Answer, UTILIZATION};
 use paragpu_protocol::codec::{Bytes, Field, Text};
@@ -12,67 +11,7 @@ use paragpu_protocol::types::{DeviceAnswer, DeviceUsage, ProcessUsage};
 use crate::error::Fault;
 use crate::session::Session;
 use crate::session::link::At;
-use crate::sys::process::processor_time;
 use paragpu_control::account::Occupant;
-
-/// Least interval in which utilization is measured: shorter ones say little.
-const INTERVAL: Duration = Duration::from_millis(50);
-/// Longest; a longer one is begun anew.
-const LONGEST: Duration = Duration::from_secs(10);
-
-/// What a session keeps for NVML.
-#[derive(Debug)]
-pub(crate) struct Manager {
-    uuid: [u8; 16],
-    /// Processor time of workers at one moment.
-    last: Option<(Instant, BTreeMap<u32, Duration>)>,
-    /// Percent by worker, as measured last.
-    percent: BTreeMap<u32, u32>,
-}
-
-impl Manager {
-    /// For the GPU with this UUID.
-    pub(crate) fn new(uuid: [u8; 16]) -> Self {
-        Self {
-            uuid,
-            last: None,
-            percent: BTreeMap::new(),
-        }
-    }
-
-    /// Percent of `processors` that each worker had since the last measurement.
-    fn measure(&mut self, workers: &[u32], processors: u32) {
-        let sample = || -> (Instant, BTreeMap<u32, Duration>) {
-            let times = workers.iter();
-            let times = times.filter_map(|worker| Some((*worker, processor_time(*worker)?)));
-            (Instant::now(), times.collect())
-        };
-        let known = |last: &(Instant, BTreeMap<u32, Duration>)| {
-            last.0.elapsed() < LONGEST && workers.iter().all(|worker| last.1.contains_key(worker))
-        };
-        let last = match self.last.take().filter(known) {
-            Some(last) => last,
-            None => {
-                let first = sample();
-                std::thread::sleep(INTERVAL);
-                first
-            }
-        };
-        if last.0.elapsed() < INTERVAL {
-            self.last = Some(last);
-            return;
-        }
-        let now = sample();
-        let whole = (now.0 - last.0).as_secs_f64() * f64::from(processors.max(1));
-        let percent = |(worker, time): (&u32, &Duration)| {
-            let before = last.1.get(worker)?;
-            let share = time.saturating_sub(*before).as_secs_f64() / whole;
-            Some((*worker, (share * 100.0).round().clamp(0.0, 100.0) as u32))
-        };
-        self.percent = now.1.iter().filter_map(percent).collect();
-        self.last = Some(now);
-    }
-}
 
 impl Session {
     /// Tells the others of the VM whose session this is. One that only asks
@@ -86,7 +25,7 @@ impl Session {
     }
 
     pub(crate) fn device_ask(&mut self, at: At, call: &DeviceAsk) -> Result<bool, Fault> {
-        let uuid = self.management.uuid;
+        let uuid = self.management.uuid();
         let answer = if call.figure == UTILIZATION && self.gpu.processors() > 0 {
             self.own_utilization()
         } else {
@@ -162,11 +101,10 @@ impl Session {
         let processors = self.gpu.processors();
         if processors > 0 && !workers.is_empty() {
             self.management.measure(workers, processors);
-            let percent = &self.management.percent;
-            let of = |worker| percent.get(worker).copied().unwrap_or(0);
+            let of = |worker: &u32| self.management.percent(*worker);
             return workers.iter().map(of).collect();
         }
-        let uuid = self.management.uuid;
+        let uuid = self.management.uuid();
         let measured = self.gpu.utilization(&uuid, workers);
         let mut measured = measured.unwrap_or_default();
         measured.resize(workers.len(), ProcessUsage::UNKNOWN);

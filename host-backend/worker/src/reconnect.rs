@@ -4,10 +4,11 @@
 //! anything; the session takes it up between two calls. A guest whose process
 //! has ended does not come back, and is not waited for.
 
+use parking_lot::Mutex;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use paragpu_communicator::Error;
@@ -99,7 +100,8 @@ impl Waiting {
     /// up has given up.
     pub(crate) fn offer(&self, guest: Guest) {
         self.came.fetch_add(1, Ordering::Relaxed);
-        *self.guest.lock().unwrap_or_else(PoisonError::into_inner) = Some(guest);
+        // The guest first, then the event: the session that is woken finds it.
+        *self.guest.lock() = Some(guest);
         // A counter of our own can only fail by being full, which wakes as well.
         let _ = rustix::io::write(&self.arrived, &1_u64.to_ne_bytes());
     }
@@ -116,16 +118,16 @@ impl Waiting {
 
     /// How many counted frames the guest that is there has received.
     pub(crate) fn received(&self) -> Option<u64> {
-        let guest = self.guest.lock().unwrap_or_else(PoisonError::into_inner);
+        let guest = self.guest.lock();
         guest.as_ref().map(Guest::received)
     }
 
     pub(crate) fn take(&self) -> Option<Guest> {
+        // The event first, then the guest: one that comes between the two leaves the
+        // event set, and the next look finds nobody. The other way round its event
+        // would be lost, and the guest would wait for the whole patience.
         let _ = rustix::io::read(&self.arrived, &mut [0; 8]);
-        self.guest
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+        self.guest.lock().take()
     }
 }
 
@@ -146,6 +148,7 @@ impl Host {
         fds.extend(process.map(|process| PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN)));
         match poll(&mut fds, timeout.as_ref()) {
             Ok(0) => false,
+            // The process's descriptor alone means that it has ended: nobody comes.
             Ok(_) => fds.first().is_some_and(|fd| !fd.revents().is_empty()),
             Err(errno) => errno == rustix::io::Errno::INTR,
         }
@@ -178,6 +181,7 @@ impl Reconnect for Host {
                         communicator,
                     });
                 }
+                // Not the end: its process may dial again until the deadline.
                 Err(error) => tracing::info!(%error, "a guest came back and left"),
             }
         }

@@ -1,8 +1,9 @@
 //! The worker process: from its start to the end of its one session.
 
+use parking_lot::Mutex;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use paragpu_communicator::{Nowhere, Receiver, Sender};
@@ -368,7 +369,7 @@ fn prepare(arguments: &Arguments, warm: &mut Warm, ordinal: u32) -> Result<(), S
 }
 
 /// Waits for a session, and for its share in what its VM may have; `None` where
-/// the daemon wants none.
+/// the daemon asks for none.
 fn wait_for_session(control: &Control, share: &mut Share) -> Result<Option<Assigned>, Stop> {
     let mut inbox = Inbox::default();
     loop {

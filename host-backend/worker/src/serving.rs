@@ -12,6 +12,7 @@ use paragpu_device::StreamId;
 use paragpu_protocol::frame::Control;
 
 use crate::error::End;
+use crate::intake::BATCH;
 use crate::session::pacer::Pace;
 use crate::session::{Session, Setup};
 use crate::transfer::checkpoint::Checkpoint;
@@ -19,8 +20,6 @@ use crate::transfer::orders::Departure;
 use crate::transfer::orders::Order;
 use crate::transfer::source::Source;
 
-/// Calls executed before looking at what is over.
-pub(crate) const BATCH: usize = 64;
 /// Longest wait for calls while the session is on its way to another worker.
 const MOVING: Duration = Duration::from_micros(50);
 /// The same between two attempts to stop it.

@@ -11,13 +11,13 @@ use paragpu_protocol::layout::Regions;
 
 use crate::error::End;
 use crate::images::ImageStore;
-use crate::management::Manager;
 use crate::statistics::Statistics;
 use crate::transfer::attempts::Attempts;
 use crate::transfer::delay::Delay;
 use crate::transfer::identity::Identity;
 use crate::transfer::orders::Orders;
 use crate::transfer::staging_ring::StagingRing;
+use crate::utilization::Manager;
 use paragpu_control::account::{Book, Share};
 
 pub(crate) mod completion;

@@ -21,6 +21,8 @@ impl Session {
     pub(crate) fn shadow_destroy(&mut self, call: &ShadowDestroy) -> Outcome<Progress> {
         let address = call.address.0;
         self.host.check_shadow(address)?;
+        // Kernels in flight may hold the address: the memory goes when all work that
+        // was posted before is over.
         let fence = self.objects.streams.fence(&mut self.gpu)?;
         match self.after(fence, Then::ShadowDestroy(address))? {
             Progress::Now => self
@@ -38,6 +40,8 @@ impl Session {
     pub(crate) fn shadow_patch(&mut self, call: &ShadowPatch<'_>) -> Outcome<()> {
         let cut_short = |_| Error::new(Status::INVALID_VALUE, "a run is cut short");
         let overflow = || Error::new(Status::INVALID_VALUE, "a run's address overflows");
+        // Gaps and lengths are the guest's word. `write_shadow` checks each run against
+        // the shadow; a sum that overflows never gets there.
         let mut runs = Reader::new(call.runs.0);
         let mut at = call.address;
         while runs.remaining() > 0 {

@@ -6,7 +6,8 @@
 //! are copied once on each side of the device. Where the device's memory is
 //! this process's and a copy would wait for nothing, they pass it by.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 
 use paragpu_communicator::Landing;
 use paragpu_device::{EventId, StreamId};
@@ -407,8 +408,8 @@ impl Outbound {
 }
 
 impl Pool {
-    fn free(&self) -> std::sync::MutexGuard<'_, Vec<u64>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    fn free(&self) -> parking_lot::MutexGuard<'_, Vec<u64>> {
+        self.free.lock()
     }
 }
 

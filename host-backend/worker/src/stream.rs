@@ -1,16 +1,17 @@
 //! Streams.
 
 use paragpu_device::Work;
+use paragpu_protocol::handle::StreamHandle;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    StreamCreate, StreamDestroy, StreamQuery, StreamSynchronize, StreamWaitEvent,
+    StreamCreate, StreamDestroy, StreamQuery, StreamSignal, StreamSynchronize, StreamWaitEvent,
 };
 
-use crate::error::Outcome;
+use crate::error::{Fault, Outcome, fail};
 use crate::session::Session;
 use crate::session::completion::{Goal, Progress, Then};
-use crate::session::gpu::Fence;
 use crate::session::graph::NodeWork;
+use crate::session::link::At;
 
 impl Session {
     pub(crate) fn stream_create(&mut self, call: &StreamCreate) -> Outcome<()> {
@@ -23,17 +24,41 @@ impl Session {
     }
 
     pub(crate) fn stream_synchronize(&mut self, call: &StreamSynchronize) -> Outcome<Progress> {
+        self.until_over(call.stream, Then::Reply)
+    }
+
+    /// A wait that a word ends instead of a reply.
+    pub(crate) fn stream_signal(&mut self, at: At, call: &StreamSignal) -> Result<bool, Fault> {
+        let token = call.token;
+        if token == 0 || self.copies.tokens.check(token).is_err() {
+            let why = format!("bulk token {token}");
+            return self.answer::<()>(at, fail(Status::INVALID_VALUE, why));
+        }
+        // Errors and what kernels print come before a reply.
+        let must_ask = self.errors.deferred().is_some() || self.printing.may_print();
+        if must_ask {
+            self.copies.tokens.signal(token, false);
+            return self.answer(at, Ok(()));
+        }
+        let progress = self.until_over(call.stream, Then::Signal(token));
+        match &progress {
+            Ok(Progress::Now) => self.copies.tokens.signal(token, true),
+            Ok(Progress::Later(..)) => {}
+            Err(_) => self.copies.tokens.signal(token, false),
+        }
+        self.progress(at, progress)
+    }
+
+    /// Waits for all that the stream was given.
+    fn until_over(&mut self, handle: StreamHandle, then: Then) -> Outcome<Progress> {
         let streams = &mut self.objects.streams;
-        if streams.is_over(&mut self.gpu, call.stream)? {
+        if streams.is_over(&mut self.gpu, handle)? {
             self.forward_output()?;
             return Ok(Progress::Now);
         }
-        // A mark, because work that others add meanwhile is not waited for.
-        let id = streams.id(call.stream)?;
-        let mark = self.gpu.mark(id)?;
         Ok(Progress::Later(
-            Goal::Fence(Fence::of(mark, id)),
-            Then::Reply,
+            Goal::Stream(streams.begin_wait(handle)?),
+            then,
         ))
     }
 

@@ -5,19 +5,21 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use paragpu_communicator::Window;
-use paragpu_device::{Error, EventId, StreamId};
+use paragpu_device::{Error, StreamId};
+use paragpu_protocol::handle::StreamHandle;
 use paragpu_protocol::layout::{BULK_TOKEN_FAILED, BULK_TOKENS};
 use paragpu_protocol::status::Status;
 
 use crate::error::{Outcome, fail};
 use crate::session::errors::Deferred;
 use crate::session::gpu::Gpu;
+use crate::session::stream::{StreamWait, Streams};
 use crate::sys::words;
 
 /// A transfer that is under way in a stream.
 #[derive(Debug)]
 struct Transfer {
-    mark: EventId,
+    wait: StreamWait,
     token: u32,
     /// The call that named the token.
     call: u16,
@@ -87,16 +89,17 @@ impl Tokens {
     /// The transfer that was just given to `stream` clears the token.
     pub(crate) fn add(
         &mut self,
-        gpu: &mut Gpu,
+        streams: &mut Streams,
         token: u32,
         call: u16,
-        stream: StreamId,
+        stream: StreamHandle,
     ) -> Outcome<()> {
         if token == 0 {
             return Ok(());
         }
-        let mark = gpu.mark(stream)?;
-        let transfer = Transfer { mark, token, call };
+        let wait = streams.begin_wait(stream)?;
+        let stream = wait.id();
+        let transfer = Transfer { wait, token, call };
         if let Some(count) = self.counts.get_mut(token as usize - 1) {
             *count += 1;
         }
@@ -131,6 +134,12 @@ impl Tokens {
         }
     }
 
+    /// Tells the thread that waits with a checked token: its work is over, or
+    /// it must ask.
+    pub(crate) fn signal(&self, token: u32, over: bool) {
+        self.set(token, if over { 0 } else { BULK_TOKEN_FAILED });
+    }
+
     /// Why the token's transfer failed, told once; its word is cleared.
     pub(crate) fn take_failure(&mut self, token: u32) -> Option<Deferred> {
         let error = self.failed.remove(&token)?;
@@ -148,7 +157,11 @@ impl Tokens {
 
     /// Clears the tokens of transfers that are over; true where any was.
     /// Work that failed fails all tokens after it; the error is returned once.
-    pub(crate) fn poll(&mut self, gpu: &mut Gpu) -> (bool, Option<(u16, Error)>) {
+    pub(crate) fn poll(
+        &mut self,
+        gpu: &mut Gpu,
+        streams: &mut Streams,
+    ) -> (bool, Option<(u16, Error)>) {
         let mut progress = false;
         let mut error: Option<(u16, Error)> = None;
         let mut index = 0;
@@ -158,7 +171,7 @@ impl Tokens {
                 self.spare.push(queue);
                 continue;
             };
-            match gpu.event_query(transfer.mark) {
+            match streams.passed(gpu, &transfer.wait) {
                 Ok(false) => {
                     index += 1;
                     continue;
@@ -168,7 +181,7 @@ impl Tokens {
             }
             progress = true;
             if let Some(transfer) = queue.pop_front() {
-                gpu.free_mark(transfer.mark);
+                streams.end_wait(gpu, &transfer.wait);
                 let failed = error.as_ref().map(|(call, why)| Deferred::new(*call, why));
                 self.finish(transfer.token, failed);
             }

@@ -1,7 +1,7 @@
 //! Ends a worker that is stuck.
 //!
 //! A call of the driver may never return. The thread that is in it then sees
-//! neither that the guest is gone nor that the daemon wants an end, so that
+//! neither that the guest is gone nor that the daemon ended it, so that
 //! GPU and memory would stay taken. Another thread sees it: it leaves the
 //! session some time to end in order, and ends the process.
 

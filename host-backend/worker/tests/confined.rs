@@ -19,14 +19,14 @@ const FAILED: i32 = 50;
 const OUT: i32 = 51;
 
 /// A system call with arguments that would do something.
-type Way = (&'static str, libc::c_long, [usize; 6]);
+type SystemCall = (&'static str, libc::c_long, [usize; 6]);
 
 fn at(text: &'static std::ffi::CStr) -> usize {
     text.as_ptr() as usize
 }
 
 /// System calls that no session needs.
-fn calls(parent: usize) -> Vec<Way> {
+fn calls(parent: usize) -> Vec<SystemCall> {
     let none = [0; 6];
     let inet = libc::AF_INET as usize;
     let unix = libc::AF_UNIX as usize;

@@ -162,7 +162,7 @@ struct Reader<T> {
 }
 
 /// What stands at a path of names.
-enum Place<T: 'static> {
+enum Target<T: 'static> {
     Section,
     /// `[vm]`, of which only the parts of a part have values.
     Names(&'static Tables<T>),
@@ -171,19 +171,19 @@ enum Place<T: 'static> {
     Unknown,
 }
 
-fn place<T: Configuration>(path: &[&str]) -> Place<T> {
+fn place<T: Configuration>(path: &[&str]) -> Target<T> {
     let section = path.first().copied().unwrap_or_default();
     let tables = T::tables().iter().find(|tables| tables.section == section);
     match (tables, path) {
-        (Some(tables), [_] | [_, _]) => Place::Names(tables),
+        (Some(tables), [_] | [_, _]) => Target::Names(tables),
         (Some(tables), [_, _, key]) if tables.keys.iter().any(|(known, _)| known == key) => {
-            Place::Named(tables)
+            Target::Named(tables)
         }
-        (Some(_), _) => Place::Unknown,
-        (None, [_]) if T::keys().iter().any(|key| key.section() == section) => Place::Section,
+        (Some(_), _) => Target::Unknown,
+        (None, [_]) if T::keys().iter().any(|key| key.section() == section) => Target::Section,
         _ => match T::keys().iter().find(|key| key.name == path.join(".")) {
-            Some(key) => Place::Key(key),
-            None => Place::Unknown,
+            Some(key) => Target::Key(key),
+            None => Target::Unknown,
         },
     }
 }
@@ -253,18 +253,20 @@ impl<T: Configuration> Reader<T> {
                 continue;
             };
             match (place, span.get_ref(), value) {
-                (Place::Section | Place::Names(_), DeValue::Table(spans), Value::Table(values)) => {
-                    self.section(&path, spans, values, at)?
-                }
-                (Place::Section, ..) => {
+                (
+                    Target::Section | Target::Names(_),
+                    DeValue::Table(spans),
+                    Value::Table(values),
+                ) => self.section(&path, spans, values, at)?,
+                (Target::Section, ..) => {
                     let reason = format!("is a section: write [{word}]");
                     return Err(wrong(&path, origin, reason));
                 }
-                (Place::Names(tables), ..) => {
+                (Target::Names(tables), ..) => {
                     let reason = format!("is a section: write [{}.NAME]", tables.section);
                     return Err(wrong(&path, origin, reason));
                 }
-                (Place::Unknown, DeValue::Table(_), _) if above.is_empty() => {
+                (Target::Unknown, DeValue::Table(_), _) if above.is_empty() => {
                     let sections = T::keys().iter().map(Key::section).filter(|s| !s.is_empty());
                     let sections = sections.chain(T::tables().iter().map(|tables| tables.section));
                     return Err(unknown::<T>(
@@ -285,8 +287,8 @@ impl<T: Configuration> Reader<T> {
         let place = place::<T>(path);
         let full = path.join(".");
         match (&place, path) {
-            (Place::Key(_), _) => {}
-            (Place::Named(_), [_, name, _]) => {
+            (Target::Key(_), _) => {}
+            (Target::Named(_), [_, name, _]) => {
                 if name.is_empty() || name.len() > MAX_NAME || name.contains(char::is_control) {
                     let reason = format!(
                         "is of a name of more than {MAX_NAME} bytes, of none, or of one that \
@@ -311,8 +313,8 @@ impl<T: Configuration> Reader<T> {
         let checked = T::deserialize(alone)
             .map_err(|error| sentence(error.message()))
             .and_then(|probe| match place {
-                Place::Key(key) => (key.check)(&probe),
-                Place::Named(tables) => (tables.check)(&probe, path.last().unwrap_or(&"")),
+                Target::Key(key) => (key.check)(&probe),
+                Target::Named(tables) => (tables.check)(&probe, path.last().unwrap_or(&"")),
                 _ => Ok(()),
             });
         checked.map_err(|reason| wrong(path, origin.clone(), reason))?;

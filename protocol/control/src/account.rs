@@ -137,6 +137,7 @@ impl Account {
 
     /// Clears a slot, whose session begins or is over.
     pub fn clear(&self, slot: u32) {
+        // Its owner first: a slot is never listed with the bytes of the next session.
         self.beside(slot, 1).store(0, Ordering::SeqCst);
         for book in Book::ALL {
             self.slot(book, slot).store(0, Ordering::SeqCst);
@@ -149,6 +150,8 @@ impl Account {
     #[must_use]
     pub fn used(&self, book: Book) -> u64 {
         let slots = self.word(book.start() + 1).load(Ordering::SeqCst);
+        // Shared memory: a worker that was taken over may have written anything. The
+        // bound and the saturating sum keep this side from failing over it.
         let slots = slots.min(u64::from(SLOTS));
         let all = self.words.words().iter().skip(book.start() + HEAD);
         all.take(slots as usize)
@@ -200,6 +203,7 @@ impl Share {
     pub fn introduce(&self, device: u32, pid: u32) {
         if let Some((account, slot, _)) = &self.0 {
             let worker = u64::from(std::process::id());
+            // The word with WORKS last: a reader that sees it sees the worker as well.
             account.beside(*slot, 2).store(worker, Ordering::SeqCst);
             let who = WORKS | u64::from(device & 0xff) << 32 | u64::from(pid);
             account.beside(*slot, 1).store(who, Ordering::SeqCst);
@@ -219,6 +223,8 @@ impl Share {
         let Some((account, slot, book)) = &self.0 else {
             return true;
         };
+        // Added first, summed up next. In the one order that SeqCst gives, the later
+        // of two additions sees the earlier, so they never both pass the limit.
         account
             .slot(*book, *slot)
             .fetch_add(bytes, Ordering::SeqCst);

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::frame::{FrameError, Message};
+use crate::json_lines;
 use crate::lease::{Claim, Lease};
-use crate::line;
 use crate::worker::{self, Phase};
 
 impl Message for Request {
@@ -66,10 +66,10 @@ impl Client {
         request: &Request,
         mut progress: impl FnMut(Progress),
     ) -> Result<Response, FrameError> {
-        line::write(&self.stream, request)?;
+        json_lines::write(&self.stream, request)?;
         let mut answers = BufReader::new(&self.stream);
         loop {
-            match line::read(&mut answers)?.ok_or(FrameError::Length)? {
+            match json_lines::read(&mut answers)?.ok_or(FrameError::Length)? {
                 Response::Progress {
                     session,
                     phase,
@@ -253,7 +253,7 @@ impl From<worker::Figures> for Figures {
     fn from(figures: worker::Figures) -> Self {
         Self {
             bytes: figures.bytes,
-            pre_copied_bytes: figures.ahead,
+            pre_copied_bytes: figures.pre_copied,
             handed_over_bytes: figures.handed_over,
             peer_copied_bytes: figures.fetched,
             blackout_ms: figures.stopped as f64 / 1e3,

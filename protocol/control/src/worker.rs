@@ -346,7 +346,7 @@ pub struct Figures {
     /// Bytes written, read or sent.
     pub bytes: u64,
     /// Of these, bytes sent while the program ran.
-    pub ahead: u64,
+    pub pre_copied: u64,
     /// Bytes of device memory that were handed over and not sent.
     pub handed_over: u64,
     /// Bytes of device memory that went from GPU to GPU.

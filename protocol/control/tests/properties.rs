@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use paragpu_control::admin::{Figures, Migrate as Order, Moved, Request, Response};
 use paragpu_control::counters::{Counters, LATENCIES};
 use paragpu_control::frame::{self, FrameError, HEADER, Message, VERSION};
-use paragpu_control::line::{self, Assembler};
+use paragpu_control::json_lines::{self, Assembler};
 use paragpu_control::worker::{
     Again, Channel, FromWorker, Guest, Keys, Migrate, Phase, Progress, Report, Route, Step, Terms,
     ToWorker,
@@ -138,7 +138,7 @@ fn report() -> impl Strategy<Value = Report> {
         any::<[u64; 7]>().prop_map(|numbers| {
             Report::Done(paragpu_control::worker::Figures {
                 bytes: numbers[0],
-                ahead: numbers[1],
+                pre_copied: numbers[1],
                 handed_over: numbers[2],
                 fetched: numbers[3],
                 stopped: numbers[4],
@@ -235,10 +235,13 @@ fn survives<M: Message + PartialEq + std::fmt::Debug>(message: &M, cut: prop::sa
     assert_eq!(&frame::decode::<M>(&packet).unwrap(), message);
     assert!(frame::decode::<M>(&packet[..cut.index(packet.len())]).is_err());
 
-    let bytes = line::encode(message).unwrap();
-    assert_eq!(&line::read::<M>(&bytes[..]).unwrap().unwrap(), message);
+    let bytes = json_lines::encode(message).unwrap();
+    assert_eq!(
+        &json_lines::read::<M>(&bytes[..]).unwrap().unwrap(),
+        message
+    );
     let (start, rest) = bytes.split_at(cut.index(bytes.len()));
-    match line::read::<M>(start) {
+    match json_lines::read::<M>(start) {
         Ok(None) => assert!(start.is_empty()),
         read => assert!(matches!(read, Err(FrameError::Length)), "{read:?}"),
     }
@@ -255,7 +258,7 @@ fn survives<M: Message + PartialEq + std::fmt::Debug>(message: &M, cut: prop::sa
 /// Any bytes are a message or an error for every reader.
 fn is_total<M: Message>(bytes: &[u8]) {
     let _ = frame::decode::<M>(bytes);
-    let _ = line::read::<M>(bytes);
+    let _ = json_lines::read::<M>(bytes);
     let mut assembler = Assembler::default();
     assembler.push(bytes);
     while let Ok(Some(_)) | Err(FrameError::Content(_)) = assembler.take::<M>() {}
@@ -333,7 +336,7 @@ fn bad_headers_are_named() {
 #[test]
 fn an_endless_line_is_given_up() {
     let mut endless = BufReader::new(std::io::repeat(b' '));
-    let read = line::read::<Request>(&mut endless);
+    let read = json_lines::read::<Request>(&mut endless);
     assert!(matches!(read, Err(FrameError::TooLong(_))), "{read:?}");
     let mut assembler = Assembler::default();
     assembler.push(&vec![b' '; Request::MOST + 1]);

@@ -19,3 +19,12 @@ fn StreamMemory(
     /// [`MemoryOperation`](crate::types::MemoryOperation), one after the other; at most 256.
     operations: Bytes<'a>,
 );
+
+/// Clears a bulk token once all work is over that the stream has been given so far: a wait without a reply. Work that failed, and an error that waits to be reported, set the word to [`BULK_TOKEN_FAILED`](crate::layout::BULK_TOKEN_FAILED): a StreamSynchronize tells why.
+#[call(0x0607, posted, replies, token(token))]
+fn StreamSignal(
+    /// The stream.
+    stream: StreamHandle,
+    /// The token, from 1.
+    token: u32,
+);

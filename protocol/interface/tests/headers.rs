@@ -2,6 +2,7 @@
 //! (tests/toolchain/fetch-cuda.sh): every prototype, parameter by parameter.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -22,8 +23,17 @@ fn include() -> Option<PathBuf> {
     if include.join("cuda.h").exists() {
         return Some(include);
     }
-    println!("skipped: no headers of CUDA; tests/toolchain/fetch-cuda.sh fetches them");
+    skip("no headers of CUDA; tests/toolchain/fetch-cuda.sh fetches them");
     None
+}
+
+/// Says why the calling test cannot run: past the capture of test programs, so
+/// that `make test` counts it as skipped, and in one piece beside other threads.
+fn skip(reason: &str) {
+    let test = std::thread::current();
+    let test = test.name().unwrap_or_default();
+    let line = format!("skipped: {test}: {reason}\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// A header's text after the preprocessor, on one line, under each definition.
@@ -170,7 +180,7 @@ fn cuda_12_is_as_its_headers_say() {
     let include =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/runtimes/12.9.79/include");
     if !include.exists() {
-        println!("skipped: no headers of CUDA 12.9; `make cuda` fetches them");
+        skip("no headers of CUDA 12.9; `make cuda` fetches them");
         return;
     }
     let own = "-DCUDA_API_PER_THREAD_DEFAULT_STREAM";

@@ -1,4 +1,4 @@
-//! Where a session's addresses lie (D5, D6): the same in guest and worker.
+//! Where a session's addresses lie: the same in guest and worker.
 //!
 //! Facts behind the numbers: the CUDA driver honours reservations from
 //! 0x1000_0000_0000 on for every size up to 64 TiB, and keeps its own below;
@@ -26,6 +26,9 @@ pub const BULK_TOKENS: u32 = 1024;
 /// Value of a token word whose transfer failed: the guest asks for the error
 /// with [`crate::table::WaitToken`], after which the word is 0.
 pub const BULK_TOKEN_FAILED: u32 = 2;
+/// The first tokens are those of staging slots; behind them each thread of the
+/// guest that waits has one ([`crate::table::StreamSignal`]).
+pub const STAGING_TOKENS: u32 = 32;
 /// Bytes of the token words: the first bytes of the bulk area.
 pub const BULK_TOKEN_BYTES: u64 = BULK_TOKENS as u64 * 4;
 

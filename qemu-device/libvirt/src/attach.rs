@@ -4,7 +4,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::ffi::{Connection, Domain, Place};
+use crate::ffi::{Connection, Domain, Scope};
 use crate::host::{Host, Owner};
 use crate::xml::{self, Device, Machine, NewPort, Port};
 use crate::{Error, VmName};
@@ -72,7 +72,7 @@ pub fn attach(host: &Host, connection: &Connection, attach: Attach<'_>) -> Resul
             place: places.word(),
         });
     }
-    let there = state.device(Place::Live).or(state.device(Place::Config));
+    let there = state.device(Scope::Live).or(state.device(Scope::Config));
     let socket = match (attach.socket, attach.vm, there) {
         (Some(socket), _, _) => socket.to_owned(),
         (None, Some(vm), _) => host.socket(vm),
@@ -87,7 +87,7 @@ pub fn attach(host: &Host, connection: &Connection, attach: Attach<'_>) -> Resul
     };
     let configured = match &config {
         Some(added) => added.port,
-        None => state.device(Place::Config).and_then(|device| device.port),
+        None => state.device(Scope::Config).and_then(|device| device.port),
     };
     if todo.live
         && let Err(error) = attach_live(host, &domain, &state, &socket, configured)
@@ -126,14 +126,14 @@ fn attach_live(
         if !is_socket {
             return Err(Error::NoSocket(socket.to_owned()));
         }
-        return domain.attach(Place::Live, &element);
+        return domain.attach(Scope::Live, &element);
     };
     let owner = Owner {
         uuid: &state.uuid,
         name: &state.name,
     };
     host.start(&vm, owner)?;
-    domain.attach(Place::Live, &element).inspect_err(|_| {
+    domain.attach(Scope::Live, &element).inspect_err(|_| {
         // libvirt's word matters more than another failure.
         let _ = host.stop(&vm);
     })
@@ -149,8 +149,8 @@ pub fn detach(host: &Host, connection: &Connection, detach: Detach<'_>) -> Resul
     let state = State::of(&domain)?;
     let places = state.places(detach.asked)?;
     let todo = places.those(|place| state.device(place).is_some());
-    let live = state.device(Place::Live).filter(|_| todo.live);
-    let config = state.device(Place::Config).filter(|_| todo.config);
+    let live = state.device(Scope::Live).filter(|_| todo.live);
+    let config = state.device(Scope::Config).filter(|_| todo.config);
     let Some(device) = live.or(config) else {
         return Err(Error::NotAttached {
             domain: state.name,
@@ -158,14 +158,14 @@ pub fn detach(host: &Host, connection: &Connection, detach: Detach<'_>) -> Resul
         });
     };
     if let Some(device) = live {
-        domain.detach(Place::Live, &device.element)?;
+        domain.detach(Scope::Live, &device.element)?;
         wait_until_gone(&domain, &state.name, detach.patience)?;
         if let Some(vm) = host.vm_of(&device.socket) {
             host.stop(&vm)?;
         }
     }
     if let Some(device) = config {
-        domain.detach(Place::Config, &device.element)?;
+        domain.detach(Scope::Config, &device.element)?;
     }
     let socket = device.socket.clone();
     Ok(state.changed(todo, socket))
@@ -175,7 +175,7 @@ pub fn detach(host: &Host, connection: &Connection, detach: Detach<'_>) -> Resul
 fn wait_until_gone(domain: &Domain<'_>, name: &str, patience: Duration) -> Result<(), Error> {
     let begin = Instant::now();
     while domain.is_active()? {
-        if Machine::parse(&domain.xml(Place::Live)?)?
+        if Machine::parse(&domain.xml(Scope::Live)?)?
             .devices
             .is_empty()
         {
@@ -224,7 +224,7 @@ impl Config {
     fn add(domain: &Domain<'_>, machine: &Machine, socket: &Path) -> Result<Self, Error> {
         let new_port = if machine.has_pcie && machine.free_ports.is_empty() {
             let port = machine.new_port()?;
-            domain.attach(Place::Config, &port.element)?;
+            domain.attach(Scope::Config, &port.element)?;
             Some(port)
         } else {
             None
@@ -238,7 +238,7 @@ impl Config {
             port,
             new_port,
         };
-        match domain.attach(Place::Config, &added.device) {
+        match domain.attach(Scope::Config, &added.device) {
             Ok(()) => Ok(added),
             Err(error) => {
                 added.remove_port(domain);
@@ -249,13 +249,13 @@ impl Config {
 
     /// After a failure that matters more than one of these.
     fn undo(&self, domain: &Domain<'_>) {
-        let _ = domain.detach(Place::Config, &self.device);
+        let _ = domain.detach(Scope::Config, &self.device);
         self.remove_port(domain);
     }
 
     fn remove_port(&self, domain: &Domain<'_>) {
         if let Some(new) = &self.new_port {
-            let _ = domain.detach(Place::Config, &new.element);
+            let _ = domain.detach(Scope::Config, &new.element);
         }
     }
 }
@@ -278,10 +278,10 @@ struct Places {
 }
 
 impl Places {
-    fn those(self, wanted: impl Fn(Place) -> bool) -> Self {
+    fn those(self, wanted: impl Fn(Scope) -> bool) -> Self {
         Self {
-            live: self.live && wanted(Place::Live),
-            config: self.config && wanted(Place::Config),
+            live: self.live && wanted(Scope::Live),
+            config: self.config && wanted(Scope::Config),
         }
     }
 
@@ -306,8 +306,8 @@ impl State {
         Ok(Self {
             name: domain.name(),
             uuid: domain.uuid()?,
-            live: active.then(|| machine(Place::Live)).transpose()?,
-            config: persistent.then(|| machine(Place::Config)).transpose()?,
+            live: active.then(|| machine(Scope::Live)).transpose()?,
+            config: persistent.then(|| machine(Scope::Config)).transpose()?,
         })
     }
 
@@ -332,10 +332,10 @@ impl State {
         })
     }
 
-    fn device(&self, place: Place) -> Option<&Device> {
+    fn device(&self, place: Scope) -> Option<&Device> {
         let machine = match place {
-            Place::Live => self.live.as_ref(),
-            Place::Config => self.config.as_ref(),
+            Scope::Live => self.live.as_ref(),
+            Scope::Config => self.config.as_ref(),
         };
         machine.and_then(|machine| machine.devices.first())
     }

@@ -101,14 +101,14 @@ unsafe extern "C" fn print_nothing(_user: *mut c_void, _error: *mut c_void) {}
 
 /// What of a domain a function concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum Scope {
     /// The domain as it runs.
     Live,
     /// What it starts with the next time.
     Config,
 }
 
-impl Place {
+impl Scope {
     const fn affect(self) -> c_uint {
         match self {
             Self::Live => AFFECT_LIVE,
@@ -309,10 +309,10 @@ impl Domain<'_> {
     }
 
     /// Its description: as it runs, or as it starts.
-    pub fn xml(&self, place: Place) -> Result<String, Error> {
+    pub fn xml(&self, place: Scope) -> Result<String, Error> {
         let flags = match place {
-            Place::Live => 0,
-            Place::Config => XML_INACTIVE,
+            Scope::Live => 0,
+            Scope::Config => XML_INACTIVE,
         };
         // SAFETY: the domain lives; the string is then ours.
         unsafe { taken((self.functions().domain_xml)(self.raw(), flags)) }
@@ -320,7 +320,7 @@ impl Domain<'_> {
     }
 
     /// Adds a device.
-    pub fn attach(&self, place: Place, device: &str) -> Result<(), Error> {
+    pub fn attach(&self, place: Scope, device: &str) -> Result<(), Error> {
         let function = self.functions().attach_device;
         self.change(function, place, device, "attach the device")
     }
@@ -348,7 +348,7 @@ impl Domain<'_> {
     }
 
     /// Removes a device; of a running domain, asks its guest to let go of it.
-    pub fn detach(&self, place: Place, device: &str) -> Result<(), Error> {
+    pub fn detach(&self, place: Scope, device: &str) -> Result<(), Error> {
         let function = self.functions().detach_device;
         self.change(function, place, device, "detach the device")
     }
@@ -356,7 +356,7 @@ impl Domain<'_> {
     fn change(
         &self,
         function: unsafe extern "C" fn(Handle, *const c_char, c_uint) -> c_int,
-        place: Place,
+        place: Scope,
         device: &str,
         action: &'static str,
     ) -> Result<(), Error> {

@@ -45,7 +45,7 @@ pub fn run(host: &Host, name: &str, operation: &str, input: impl Read) -> Result
         // Its device can be plugged in when libvirt is done with the migration.
         "started" => {
             let machine = read(input)?;
-            match machine.ahead {
+            match machine.gpus_moved_of {
                 Some(_) => host.await_arrival(&machine.uuid),
                 None => Ok(()),
             }

@@ -8,7 +8,7 @@
 use std::path::Path;
 
 use crate::attach::{Asked, Attach, attach};
-use crate::ffi::{Connection, Place};
+use crate::ffi::{Connection, Scope};
 use crate::host::Host;
 use crate::xml::{self, Machine};
 use crate::{Error, VmName};
@@ -23,7 +23,7 @@ pub fn vm_of(host: &Host, connection: &Connection, domain: &str) -> Result<VmNam
     if !domain.is_active()? {
         return Err(Error::NotRunning(domain.name()));
     }
-    let machine = Machine::parse(&domain.xml(Place::Live)?)?;
+    let machine = Machine::parse(&domain.xml(Scope::Live)?)?;
     let Some(device) = machine.devices.first() else {
         return Err(Error::NotAttached {
             domain: domain.name(),
@@ -40,7 +40,7 @@ pub fn vm_of(host: &Host, connection: &Connection, domain: &str) -> Result<VmNam
 pub fn mark(connection: &Connection, domain: &str, vm: &VmName) -> Result<(), Error> {
     connection
         .domain(domain)?
-        .mark(Some(&xml::ahead(vm.as_str())?))
+        .mark(Some(&xml::gpus_moved(vm.as_str())?))
 }
 
 /// Gives a domain that came from another host the device, if it runs, and takes
@@ -60,8 +60,8 @@ pub fn receive(
     if domain.is_on_its_way()? {
         return Err(Error::OnItsWay(domain.name()));
     }
-    let machine = Machine::parse(&domain.xml(Place::Live)?)?;
-    let vm = match (&machine.ahead, machine.devices.first()) {
+    let machine = Machine::parse(&domain.xml(Scope::Live)?)?;
+    let vm = match (&machine.gpus_moved_of, machine.devices.first()) {
         (Some(vm), _) => vm.parse()?,
         (None, Some(device)) => host.vm_of(&device.socket).ok_or(Error::NoSupervisor)?,
         (None, None) => domain.name().parse()?,
@@ -78,7 +78,7 @@ pub fn receive(
         };
         attach(host, connection, wanted)?;
     }
-    if machine.ahead.is_some() {
+    if machine.gpus_moved_of.is_some() {
         domain.mark(None)?;
     }
     Ok((domain.name(), vm))

@@ -79,7 +79,7 @@ const AHEAD: &str = "paragpu:ahead";
 ///
 /// # Errors
 /// [`Error::Xml`].
-pub fn ahead(vm: &str) -> Result<String, Error> {
+pub fn gpus_moved(vm: &str) -> Result<String, Error> {
     let mut writer = Writer::new(Vec::new());
     writer
         .create_element("ahead")
@@ -115,7 +115,7 @@ pub struct Machine {
     /// The domain's UUID.
     pub uuid: String,
     /// The VM's name, where its virtual GPUs went to another host before it.
-    pub ahead: Option<String>,
+    pub gpus_moved_of: Option<String>,
     /// Our devices: one, where nobody wrote the second by hand.
     pub devices: Vec<Device>,
     /// Whether it is a PCIe machine, whose slots for hot-plugging are ports.
@@ -226,7 +226,7 @@ impl Parser {
         let value = |name: &str| attribute(start, name);
         let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
         match path.as_slice() {
-            ["domain", "metadata", AHEAD] => self.machine.ahead = value("vm")?,
+            ["domain", "metadata", AHEAD] => self.machine.gpus_moved_of = value("vm")?,
             ["domain", "devices", "shmem"] => {
                 self.shmem = Some(Shmem {
                     begin,

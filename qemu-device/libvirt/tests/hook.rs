@@ -83,7 +83,7 @@ fn the_device_process_lives_as_long_as_its_domain() {
 fn a_domain_whose_gpus_went_ahead_arrives() {
     let test = Test::new();
     // As libvirt gives it back.
-    let mark = xml::ahead("web-1").unwrap().replacen(
+    let mark = xml::gpus_moved("web-1").unwrap().replacen(
         "<ahead",
         &format!("<{0}:ahead xmlns:{0}=\"{1}\"", xml::PREFIX, xml::NAMESPACE),
         1,

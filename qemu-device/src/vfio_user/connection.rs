@@ -16,7 +16,7 @@ use super::wire::{HEADER_SIZE, Header, MAX_FDS, MAX_MESSAGE, header_flags};
 
 /// Why a connection is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum End {
+pub enum ConnectionEnd {
     /// The client closed it, or is gone.
     #[error("the connection was closed")]
     Closed,
@@ -72,8 +72,8 @@ impl Connection {
     /// The next command, if all of it is there.
     ///
     /// # Errors
-    /// [`End`].
-    pub fn receive(&mut self) -> Result<Option<Command<'_>>, End> {
+    /// [`ConnectionEnd`].
+    pub fn receive(&mut self) -> Result<Option<Command<'_>>, ConnectionEnd> {
         loop {
             let size = self.size()?;
             let missing = size.unwrap_or(HEADER_SIZE).saturating_sub(self.filled);
@@ -81,18 +81,22 @@ impl Connection {
                 break;
             }
             match self.read(missing) {
-                Ok(0) => return Err(End::Closed),
+                Ok(0) => return Err(ConnectionEnd::Closed),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(None),
-                Err(Errno::MSGSIZE) => return Err(End::Broken("too many descriptors came")),
-                Err(_) => return Err(End::Closed),
+                Err(Errno::MSGSIZE) => {
+                    return Err(ConnectionEnd::Broken("too many descriptors came"));
+                }
+                Err(_) => return Err(ConnectionEnd::Closed),
             }
         }
         let all = self.bytes.get(..self.filled).unwrap_or_default();
         self.filled = 0;
         let (header, payload) = split(all)?;
         if header.flags & header_flags::TYPE != header_flags::COMMAND {
-            return Err(End::Broken("an answer came to a question never asked"));
+            return Err(ConnectionEnd::Broken(
+                "an answer came to a question never asked",
+            ));
         }
         Ok(Some(Command {
             header,
@@ -102,14 +106,14 @@ impl Connection {
     }
 
     /// Bytes of the message that is coming, once its header is there.
-    fn size(&self) -> Result<Option<usize>, End> {
+    fn size(&self) -> Result<Option<usize>, ConnectionEnd> {
         if self.filled < HEADER_SIZE {
             return Ok(None);
         }
         let (header, _) = split(self.bytes.get(..self.filled).unwrap_or_default())?;
         match usize::try_from(header.size) {
             Ok(size @ HEADER_SIZE..=MAX_MESSAGE) => Ok(Some(size)),
-            _ => Err(End::Broken("a message has an impossible length")),
+            _ => Err(ConnectionEnd::Broken("a message has an impossible length")),
         }
     }
 
@@ -135,11 +139,15 @@ impl Connection {
         Ok(received.bytes)
     }
 
-    /// Answers a command, unless its sender wants no answer.
+    /// Answers a command, unless its sender asked for none.
     ///
     /// # Errors
-    /// [`End::Closed`].
-    pub fn answer(&mut self, command: &Header, reply: Result<Reply<'_>, Errno>) -> Result<(), End> {
+    /// [`ConnectionEnd::Closed`].
+    pub fn answer(
+        &mut self,
+        command: &Header,
+        reply: Result<Reply<'_>, Errno>,
+    ) -> Result<(), ConnectionEnd> {
         if command.flags & header_flags::NO_REPLY != 0 {
             return Ok(());
         }
@@ -161,7 +169,7 @@ impl Connection {
         self.send(descriptor)
     }
 
-    fn send(&self, descriptor: Option<BorrowedFd<'_>>) -> Result<(), End> {
+    fn send(&self, descriptor: Option<BorrowedFd<'_>>) -> Result<(), ConnectionEnd> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if let Some(descriptor) = &descriptor {
@@ -178,18 +186,19 @@ impl Connection {
                     control.clear();
                 }
                 Err(Errno::INTR) => {}
-                Err(_) => return Err(End::Closed),
+                Err(_) => return Err(ConnectionEnd::Closed),
             }
         }
         Ok(())
     }
 }
 
-fn split(message: &[u8]) -> Result<(Header, &[u8]), End> {
+fn split(message: &[u8]) -> Result<(Header, &[u8]), ConnectionEnd> {
     let (header, payload) = message
         .split_first_chunk::<HEADER_SIZE>()
-        .ok_or(End::Broken("a message has no header"))?;
-    let header = decode_all(header).map_err(|_| End::Broken("a header cannot be read"))?;
+        .ok_or(ConnectionEnd::Broken("a message has no header"))?;
+    let header =
+        decode_all(header).map_err(|_| ConnectionEnd::Broken("a header cannot be read"))?;
     Ok((header, payload))
 }
 

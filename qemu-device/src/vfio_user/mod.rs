@@ -25,7 +25,7 @@ use std::thread::JoinHandle;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use self::connection::{Connection, End};
+use self::connection::{Connection, ConnectionEnd};
 use self::server::{Ends, Server};
 use crate::Error;
 use crate::eventfd::EventFd;
@@ -118,15 +118,15 @@ struct Service {
 impl Service {
     fn run(mut self) {
         match self.serve() {
-            Err(End::Closed) => {}
-            Err(End::Broken(why)) => {
+            Err(ConnectionEnd::Closed) => {}
+            Err(ConnectionEnd::Broken(why)) => {
                 tracing::warn!(why, "the hypervisor does not speak vfio-user: dropped");
             }
             Ok(never) => match never {},
         }
     }
 
-    fn serve(&mut self) -> Result<std::convert::Infallible, End> {
+    fn serve(&mut self) -> Result<std::convert::Infallible, ConnectionEnd> {
         loop {
             let mut list = [
                 PollFd::new(&self.connection, PollFlags::IN),
@@ -135,7 +135,7 @@ impl Service {
             match poll(&mut list, None) {
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
-                Err(_) => return Err(End::Closed),
+                Err(_) => return Err(ConnectionEnd::Closed),
             }
             let [asked, interrupts] = list.map(|descriptor| !descriptor.revents().is_empty());
             if interrupts {
@@ -150,7 +150,7 @@ impl Service {
 
     /// Answers the command that is there, one at a time, so that interrupts
     /// have their turn.
-    fn answer(&mut self) -> Result<(), End> {
+    fn answer(&mut self) -> Result<(), ConnectionEnd> {
         let Some(command) = self.connection.receive()? else {
             return Ok(());
         };

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 use rustix::io::{Errno, read};
 
-use super::connection::{Command, Connection, End};
+use super::connection::{Command, Connection, ConnectionEnd};
 use super::guest_memory::GuestMemory;
 use super::server::{Ends, Server};
 use super::wire::*;
@@ -354,7 +354,7 @@ proptest! {
         }
         prop_assert_eq!(found, commands);
         drop(theirs);
-        prop_assert_eq!(connection.receive().unwrap_err(), End::Closed);
+        prop_assert_eq!(connection.receive().unwrap_err(), ConnectionEnd::Closed);
     }
 
     #[test]

@@ -79,7 +79,7 @@ public:
                 const char *text = value(argc, argv, &at);
                 seconds_ = std::strtod(text, &end);
                 if (end == text || *end || !(seconds_ > 0) || seconds_ > 1e6) {
-                    usage_error("--seconds wants a number over 0, not '%s'", text);
+                    usage_error("--seconds needs a number over 0, not '%s'", text);
                 }
             } else if (!std::strcmp(option, "--verify")) {
                 verify_ = true;
@@ -275,7 +275,7 @@ private:
 
     const char *value(int argc, char **argv, int *at) {
         if (*at + 1 >= argc) {
-            usage_error("%s wants a value", argv[*at]);
+            usage_error("%s needs a value", argv[*at]);
         }
         return argv[++*at];
     }
@@ -285,7 +285,7 @@ private:
         errno = 0;
         long number = std::strtol(text, &end, 0);
         if (end == text || *end || errno || number < low || number > high) {
-            usage_error("%s wants an integer from %ld to %ld, not '%s'", option, low, high, text);
+            usage_error("%s needs an integer from %ld to %ld, not '%s'", option, low, high, text);
         }
         return number;
     }

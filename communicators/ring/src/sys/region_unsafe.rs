@@ -10,7 +10,7 @@ use paragpu_communicator::{Error, Window};
 use paragpu_protocol::frame::HEADER_LEN;
 
 use crate::channel::{Region, Side};
-use crate::layout::{self, Layout, Place, index};
+use crate::layout::{self, Extent, Layout, index};
 use crate::ring::Ring;
 use crate::sys::mapping_unsafe::Mapping;
 
@@ -109,15 +109,15 @@ impl Base {
         let word = |offset| u64::from_le(self.u64(offset).load(Ordering::Relaxed));
         Layout {
             region_size: word(layout::REGION_SIZE),
-            to_host: Place {
+            to_host: Extent {
                 offset: word(layout::TO_HOST_OFFSET),
                 size: word(layout::TO_HOST_SIZE),
             },
-            to_guest: Place {
+            to_guest: Extent {
                 offset: word(layout::TO_GUEST_OFFSET),
                 size: word(layout::TO_GUEST_SIZE),
             },
-            bulk: Place {
+            bulk: Extent {
                 offset: word(layout::BULK_OFFSET),
                 size: word(layout::BULK_SIZE),
             },
@@ -127,7 +127,7 @@ impl Base {
 
     /// The rings of a layout, whose framing part is mapped.
     pub(crate) fn region(&self, layout: &Layout, side: Side) -> MappedRegion {
-        let ring = |place: Place, indices: usize| MappedRing {
+        let ring = |place: Extent, indices: usize| MappedRing {
             data: self.pointer(place.offset, place.size),
             size: place.size,
             indices: self.pointer(indices as u64, 0x100),

@@ -6,6 +6,7 @@ mod pinned;
 mod receive;
 mod reconnect;
 mod reply_slots;
+mod signal;
 mod state;
 
 use std::cell::Cell;

@@ -12,10 +12,17 @@ use paragpu_protocol::status::Status;
 use parking_lot::RwLock;
 
 use crate::error::Result;
-use crate::memory::DeviceMemory;
 
 /// By first address.
 static ALL: RwLock<BTreeMap<u64, Weak<GraphMemory>>> = RwLock::new(BTreeMap::new());
+
+/// Where the memory comes from.
+pub(crate) trait Backing: std::fmt::Debug + Send + Sync {
+    /// First address of so many bytes.
+    fn allocate(&self, size: u64) -> Result<u64>;
+    /// Takes them back.
+    fn free(&self, address: u64) -> Result<()>;
+}
 
 /// Memory of a graph's nodes.
 #[derive(Debug)]
@@ -26,19 +33,19 @@ pub struct GraphMemory {
     pub address: u64,
     /// Its bytes.
     pub size: u64,
-    memory: Arc<DeviceMemory>,
+    backing: Arc<dyn Backing>,
     /// Allocated by a launch, and not freed since.
     allocated: AtomicBool,
 }
 
 impl GraphMemory {
-    pub(crate) fn new(ordinal: u32, memory: &Arc<DeviceMemory>, size: u64) -> Result<Arc<Self>> {
-        let address = memory.allocate(size)?;
+    pub(crate) fn new(ordinal: u32, backing: Arc<dyn Backing>, size: u64) -> Result<Arc<Self>> {
+        let address = backing.allocate(size)?;
         let made = Arc::new(Self {
             ordinal,
             address,
             size,
-            memory: Arc::clone(memory),
+            backing,
             allocated: AtomicBool::new(false),
         });
         ALL.write().insert(address, Arc::downgrade(&made));
@@ -83,7 +90,7 @@ impl Drop for GraphMemory {
         ALL.write().remove(&self.address);
         if !self.is_allocated() {
             // A session that is over has nothing to be given back to.
-            let _ = self.memory.free(self.address);
+            let _ = self.backing.free(self.address);
         }
     }
 }

@@ -224,7 +224,7 @@ fn answer(state: &mut State, call: &Call<'_>, data: &dyn Fn(u64, &[u8]), out: &m
             | Call::CopyFromDevice(_)
     );
     if reports && let Some((status, call)) = state.deferred.take() {
-        encode_failed(status, call, "as the test wants", out);
+        encode_failed(status, call, "as the test asks", out);
         return;
     }
     match *call {

@@ -26,7 +26,7 @@ use paragpu_client::stream::Stream;
 use paragpu_client::texture::{Array, ArrayLevel, Surface, Texture};
 use parking_lot::{Mutex, RwLock};
 
-use crate::sys::link::Linking;
+use crate::sys::linking::Linking;
 use context::Context;
 use library::{Kernel, Library};
 use pool::Pool;

@@ -69,11 +69,14 @@ unsafe fn info(
     let named = named_stream::named(stream)?;
     let found = named.stream()?.capture_info();
     let Some(info) = found.filter(|_| status == ACTIVE) else {
-        return put(place, status);
+        // SAFETY: `place` is null or writable, as the caller promises.
+        return unsafe { put(place, status) };
     };
-    put_if(id, info.id);
+    // SAFETY: `id` is null or writable, as the caller promises.
+    unsafe { put_if(id, info.id) };
     if !graph.is_null() {
-        put(graph, handle(&info.graph))?;
+        // SAFETY: `graph` is null or writable, as the caller promises.
+        unsafe { put(graph, handle(&info.graph)) }?;
     }
     let lent = LENT.try_with(|lent| {
         let mut lent = lent.borrow_mut();
@@ -88,10 +91,13 @@ unsafe fn info(
         (lent.0.as_ptr(), lent.1.as_ptr())
     });
     let (nodes, plain) = lent.map_err(|_| Status::DEINITIALIZED)?;
-    put_if(dependencies, nodes);
-    put_if(edges, plain);
-    put_if(count, info.last.len());
-    put(place, status)
+    // SAFETY: each place is null or writable, as the caller promises.
+    unsafe {
+        put_if(dependencies, nodes);
+        put_if(edges, plain);
+        put_if(count, info.last.len());
+        put(place, status)
+    }
 }
 
 /// Changes what the next work of a capture waits for.
@@ -112,8 +118,13 @@ unsafe fn update(
     let named = named_stream::named(stream)?;
     let stream = named.stream()?;
     let info = stream.capture_info().ok_or(Status::ILLEGAL_STATE)?;
-    plain(edges, count)?;
-    stream.update_capture(&numbers(&info.graph, nodes, count)?, flags == ADD)
+    // SAFETY: `edges` holds `count` of them, as the caller promises.
+    unsafe { plain(edges, count) }?;
+    // SAFETY: `nodes` holds `count` of them, as the caller promises.
+    stream.update_capture(
+        &unsafe { numbers(&info.graph, nodes, count) }?,
+        flags == ADD,
+    )
 }
 
 pub(crate) fn cuStreamBeginCapture(stream: CUstream) -> Result {
@@ -133,9 +144,11 @@ pub(crate) unsafe fn cuStreamBeginCaptureToGraph(
     mode: c_int,
 ) -> Result {
     let mode = Mode::of(mode).ok_or(Status::INVALID_VALUE)?;
-    plain(edges, count)?;
+    // SAFETY: `edges` holds `count` of them, as the caller promises.
+    unsafe { plain(edges, count) }?;
     let graph = find(graph)?;
-    let after = numbers(&graph, dependencies, count)?;
+    // SAFETY: `dependencies` holds `count` of them, as the caller promises.
+    let after = unsafe { numbers(&graph, dependencies, count) }?;
     let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     session
@@ -144,12 +157,14 @@ pub(crate) unsafe fn cuStreamBeginCaptureToGraph(
 }
 
 pub(crate) unsafe fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> Result {
-    put(graph, std::ptr::null_mut())?;
+    // SAFETY: `graph` is null or writable, as the caller promises.
+    unsafe { put(graph, std::ptr::null_mut()) }?;
     let named = named_stream::named(stream)?;
     let stream = named.stream()?;
     let under_way = stream.capture_info();
     match stream.end_capture() {
-        Ok(found) => put(graph, handle(&found)),
+        // SAFETY: `graph` is null or writable, as the caller promises.
+        Ok(found) => unsafe { put(graph, handle(&found)) },
         Err(status) => {
             // A graph that was begun here and told of is nobody's now.
             if let Some(info) = under_way
@@ -175,15 +190,18 @@ pub(crate) unsafe fn cuStreamGetCaptureInfo(
     id: *mut u64,
 ) -> Result {
     let (graph, nodes) = (std::ptr::null_mut(), std::ptr::null_mut());
-    info(
-        stream,
-        place,
-        id,
-        graph,
-        nodes,
-        std::ptr::null_mut(),
-        std::ptr::null_mut(),
-    )
+    // SAFETY: the caller promises what `info` asks for.
+    unsafe {
+        info(
+            stream,
+            place,
+            id,
+            graph,
+            nodes,
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+        )
+    }
 }
 
 pub(crate) unsafe fn cuStreamGetCaptureInfo_v2(
@@ -194,15 +212,18 @@ pub(crate) unsafe fn cuStreamGetCaptureInfo_v2(
     dependencies: *mut *const CUgraphNode,
     count: *mut usize,
 ) -> Result {
-    info(
-        stream,
-        place,
-        id,
-        graph,
-        dependencies,
-        std::ptr::null_mut(),
-        count,
-    )
+    // SAFETY: the caller promises what `info` asks for.
+    unsafe {
+        info(
+            stream,
+            place,
+            id,
+            graph,
+            dependencies,
+            std::ptr::null_mut(),
+            count,
+        )
+    }
 }
 
 pub(crate) unsafe fn cuStreamGetCaptureInfo_v3(
@@ -214,7 +235,8 @@ pub(crate) unsafe fn cuStreamGetCaptureInfo_v3(
     edges: *mut *const cudaGraphEdgeData,
     count: *mut usize,
 ) -> Result {
-    info(stream, place, id, graph, dependencies, edges, count)
+    // SAFETY: the caller promises what `info` asks for.
+    unsafe { info(stream, place, id, graph, dependencies, edges, count) }
 }
 
 pub(crate) unsafe fn cuStreamUpdateCaptureDependencies(
@@ -223,7 +245,8 @@ pub(crate) unsafe fn cuStreamUpdateCaptureDependencies(
     count: usize,
     flags: c_uint,
 ) -> Result {
-    update(stream, nodes, std::ptr::null(), count, flags)
+    // SAFETY: the caller promises what `update` asks for.
+    unsafe { update(stream, nodes, std::ptr::null(), count, flags) }
 }
 
 pub(crate) unsafe fn cuStreamUpdateCaptureDependencies_v2(
@@ -233,10 +256,13 @@ pub(crate) unsafe fn cuStreamUpdateCaptureDependencies_v2(
     count: usize,
     flags: c_uint,
 ) -> Result {
-    update(stream, nodes, edges, count, flags)
+    // SAFETY: the caller promises what `update` asks for.
+    unsafe { update(stream, nodes, edges, count, flags) }
 }
 
 pub(crate) unsafe fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> Result {
-    let wanted = Mode::of(*get(mode.cast_const())?).ok_or(Status::INVALID_VALUE)?;
-    put(mode, exchange_mode(wanted) as c_int)
+    // SAFETY: `mode` is null or readable, as the caller promises.
+    let wanted = Mode::of(*unsafe { get(mode.cast_const()) }?).ok_or(Status::INVALID_VALUE)?;
+    // SAFETY: `mode` is null or writable, as the caller promises.
+    unsafe { put(mode, exchange_mode(wanted) as c_int) }
 }

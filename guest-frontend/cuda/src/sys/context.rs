@@ -138,7 +138,8 @@ pub(crate) unsafe fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: C
         primary.retained += 1;
         Ok(context.handle())
     })?;
-    put(context, handle)
+    // SAFETY: `context` is null or writable, as the caller promises.
+    unsafe { put(context, handle) }
 }
 
 pub(crate) fn cuDevicePrimaryCtxRelease(device: CUdevice) -> Result {
@@ -181,7 +182,8 @@ pub(crate) unsafe fn cuDevicePrimaryCtxGetState(
     active: Out<'_, c_int>,
 ) -> Result {
     with_primary(device, |_, primary| {
-        put(flags, primary.flags)?;
+        // SAFETY: `flags` is null or writable, as the caller promises.
+        unsafe { put(flags, primary.flags) }?;
         active.put(c_int::from(primary.retained > 0))
     })
 }
@@ -206,7 +208,8 @@ pub(crate) unsafe fn cuCtxCreate_v3(
     if !parameters.is_null() || number != 0 {
         return Err(unsupported_use!("cuCtxCreate_v3 with affinities"));
     }
-    put(context, create_current(device::ordinal(device)?, flags)?)
+    // SAFETY: `context` is null or writable, as the caller promises.
+    unsafe { put(context, create_current(device::ordinal(device)?, flags)?) }
 }
 
 pub(crate) unsafe fn cuCtxCreate_v4(
@@ -216,7 +219,8 @@ pub(crate) unsafe fn cuCtxCreate_v4(
     device: CUdevice,
 ) -> Result {
     context.present()?;
-    if parameters.as_ref().is_some_and(|parameters| {
+    // SAFETY: the pointer is null or readable, as the caller promises.
+    if unsafe { parameters.as_ref() }.is_some_and(|parameters| {
         parameters.numExecAffinityParams > 0 || !parameters.cigParams.is_null()
     }) {
         return Err(unsupported_use!("cuCtxCreate_v4 with parameters"));
@@ -271,7 +275,8 @@ pub(crate) fn cuCtxSetCurrent(context: CUcontext) -> Result {
 
 pub(crate) unsafe fn cuCtxGetCurrent(context: *mut CUcontext) -> Result {
     let handle = current_if_any().map_or(std::ptr::null_mut(), |context| context.handle());
-    put(context, handle)
+    // SAFETY: `context` is null or writable, as the caller promises.
+    unsafe { put(context, handle) }
 }
 
 pub(crate) fn cuCtxGetDevice(device: Out<'_, CUdevice>) -> Result {
@@ -283,7 +288,8 @@ pub(crate) fn cuCtxGetDevice_v2(device: Out<'_, CUdevice>, context: CUcontext) -
 }
 
 pub(crate) unsafe fn cuCtxGetFlags(flags: *mut c_uint) -> Result {
-    put(flags, current()?.flags())
+    // SAFETY: `flags` is null or writable, as the caller promises.
+    unsafe { put(flags, current()?.flags()) }
 }
 
 pub(crate) fn cuCtxSetFlags(flags: c_uint) -> Result {
@@ -295,7 +301,8 @@ pub(crate) fn cuCtxSetFlags(flags: c_uint) -> Result {
 }
 
 pub(crate) unsafe fn cuCtxGetId(context: CUcontext, id: *mut u64) -> Result {
-    put(id, find_or_current(context)?.id())
+    // SAFETY: `id` is null or writable, as the caller promises.
+    unsafe { put(id, find_or_current(context)?.id()) }
 }
 
 pub(crate) fn cuCtxGetApiVersion(context: CUcontext, version: Out<'_, c_uint>) -> Result {

@@ -62,9 +62,13 @@ unsafe fn to_device(
     }
     let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
-    session
-        .copies()
-        .to_device(destination, HostSlice::new(source, size), stream, wait)
+    session.copies().to_device(
+        destination,
+        // SAFETY: the caller promises what `HostSlice::new` asks for.
+        unsafe { HostSlice::new(source, size) },
+        stream,
+        wait,
+    )
 }
 
 /// To memory of the program.
@@ -85,9 +89,13 @@ unsafe fn from_device(
     }
     let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
-    session
-        .copies()
-        .from_device(HostRows::new(destination, size), source, stream, wait)
+    session.copies().from_device(
+        // SAFETY: the caller promises what `HostRows::new` asks for.
+        unsafe { HostRows::new(destination, size) },
+        source,
+        stream,
+        wait,
+    )
 }
 
 /// Between two devices the bytes go through the program.
@@ -141,10 +149,12 @@ pub unsafe fn unified(
     }
     match (kind(destination)?, kind(source)?) {
         (Kind::Device(_), Kind::Host) => {
-            to_device(destination, pointer(source), size, stream, wait)
+            // SAFETY: the caller promises what `to_device` asks for.
+            unsafe { to_device(destination, pointer(source), size, stream, wait) }
         }
         (Kind::Host, Kind::Device(_)) => {
-            from_device(pointer(destination), source, size, stream, wait)
+            // SAFETY: the caller promises what `from_device` asks for.
+            unsafe { from_device(pointer(destination), source, size, stream, wait) }
         }
         (Kind::Device(to), Kind::Device(from)) => {
             let named = named_stream::named(stream)?;
@@ -155,7 +165,10 @@ pub unsafe fn unified(
             }
             between(destination, to, source, from, size, &named)
         }
-        (Kind::Host, Kind::Host) => host_to_host(destination, source, size, stream, wait),
+        // SAFETY: the caller promises what `host_to_host` asks for.
+        (Kind::Host, Kind::Host) => unsafe {
+            host_to_host(destination, source, size, stream, wait)
+        },
     }
 }
 
@@ -181,9 +194,12 @@ unsafe fn host_to_host(
             rows: 1,
         };
         let extent = [size as u64, 1, 1];
-        return session
-            .copies()
-            .rect(end(destination), end(source), extent, stream, false);
+        // SAFETY: the caller promises what `Copies>::rect` asks for.
+        return unsafe {
+            session
+                .copies()
+                .rect(end(destination), end(source), extent, stream, false)
+        };
     }
     if pinned && !wait {
         return session
@@ -191,11 +207,14 @@ unsafe fn host_to_host(
             .on_device(destination, source, size as u64, stream);
     }
     session.streams().synchronize(stream)?;
-    std::ptr::copy(
-        pointer(source).cast::<u8>(),
-        pointer(destination).cast::<u8>(),
-        size,
-    );
+    // SAFETY: both ranges hold `size` bytes, as the caller promises; they may overlap
+    unsafe {
+        std::ptr::copy(
+            pointer(source).cast::<u8>(),
+            pointer(destination).cast::<u8>(),
+            size,
+        )
+    };
     Ok(())
 }
 
@@ -250,7 +269,8 @@ pub(crate) unsafe fn cuMemcpy(
     size: usize,
     stream: CUstream,
 ) -> Result {
-    unified(destination, source, size, stream, true)
+    // SAFETY: the caller promises what `unified` asks for.
+    unsafe { unified(destination, source, size, stream, true) }
 }
 
 pub(crate) unsafe fn cuMemcpyAsync(
@@ -259,7 +279,8 @@ pub(crate) unsafe fn cuMemcpyAsync(
     size: usize,
     stream: CUstream,
 ) -> Result {
-    unified(destination, source, size, stream, false)
+    // SAFETY: the caller promises what `unified` asks for.
+    unsafe { unified(destination, source, size, stream, false) }
 }
 
 pub(crate) unsafe fn cuMemcpyHtoD_v2(
@@ -268,7 +289,8 @@ pub(crate) unsafe fn cuMemcpyHtoD_v2(
     size: usize,
     stream: CUstream,
 ) -> Result {
-    to_device(destination, source, size, stream, true)
+    // SAFETY: the caller promises what `to_device` asks for.
+    unsafe { to_device(destination, source, size, stream, true) }
 }
 
 pub(crate) unsafe fn cuMemcpyHtoDAsync_v2(
@@ -277,7 +299,8 @@ pub(crate) unsafe fn cuMemcpyHtoDAsync_v2(
     size: usize,
     stream: CUstream,
 ) -> Result {
-    to_device(destination, source, size, stream, false)
+    // SAFETY: the caller promises what `to_device` asks for.
+    unsafe { to_device(destination, source, size, stream, false) }
 }
 
 pub(crate) unsafe fn cuMemcpyDtoH_v2(
@@ -286,7 +309,8 @@ pub(crate) unsafe fn cuMemcpyDtoH_v2(
     size: usize,
     stream: CUstream,
 ) -> Result {
-    from_device(destination, source, size, stream, true)
+    // SAFETY: the caller promises what `from_device` asks for.
+    unsafe { from_device(destination, source, size, stream, true) }
 }
 
 pub(crate) unsafe fn cuMemcpyDtoHAsync_v2(
@@ -295,7 +319,8 @@ pub(crate) unsafe fn cuMemcpyDtoHAsync_v2(
     size: usize,
     stream: CUstream,
 ) -> Result {
-    from_device(destination, source, size, stream, false)
+    // SAFETY: the caller promises what `from_device` asks for.
+    unsafe { from_device(destination, source, size, stream, false) }
 }
 
 pub(crate) fn cuMemcpyDtoD_v2(

@@ -83,11 +83,16 @@ unsafe fn linear(
         return Err(whole(Status::INVALID_VALUE));
     }
     batch_stream(stream).map_err(whole)?;
-    let destinations = list(destinations, count).map_err(whole)?;
-    let sources = list(sources, count).map_err(whole)?;
-    let sizes = list(sizes, count).map_err(whole)?;
-    let attributes = list(attributes, attribute_count).map_err(whole)?;
-    let firsts = list(firsts, attribute_count).map_err(whole)?;
+    // SAFETY: `destinations` holds `count` of them, as the caller promises.
+    let destinations = unsafe { list(destinations, count) }.map_err(whole)?;
+    // SAFETY: `sources` holds `count` of them, as the caller promises.
+    let sources = unsafe { list(sources, count) }.map_err(whole)?;
+    // SAFETY: `sizes` holds `count` of them, as the caller promises.
+    let sizes = unsafe { list(sizes, count) }.map_err(whole)?;
+    // SAFETY: `attributes` holds `attribute_count` of them, as the caller promises.
+    let attributes = unsafe { list(attributes, attribute_count) }.map_err(whole)?;
+    // SAFETY: `firsts` holds `attribute_count` of them, as the caller promises.
+    let firsts = unsafe { list(firsts, attribute_count) }.map_err(whole)?;
     for given in attributes {
         check_attributes(given.srcAccessOrder, given.flags).map_err(whole)?;
     }
@@ -96,7 +101,8 @@ unsafe fn linear(
     let mut wait = false;
     for (at, (((to, from), size), place)) in copies.enumerate() {
         let order = attributes.get(place).map_or(STREAM, |a| a.srcAccessOrder);
-        let copied = copy::unified(*to, *from, *size, stream, false);
+        // SAFETY: the caller promises what `unified` asks for.
+        let copied = unsafe { copy::unified(*to, *from, *size, stream, false) };
         copied.map_err(|status| (at, status))?;
         wait |= *size > 0 && is_read_later(order, *from).map_err(|status| (at, status))?;
     }
@@ -212,7 +218,8 @@ unsafe fn volumes(
         return Err(whole(Status::INVALID_VALUE));
     }
     batch_stream(stream).map_err(whole)?;
-    let operations = list(operations, count).map_err(whole)?;
+    // SAFETY: `operations` holds `count` of them, as the caller promises.
+    let operations = unsafe { list(operations, count) }.map_err(whole)?;
     // No copy is made where one cannot be.
     let copies: Vec<CUDA_MEMCPY3D> = operations
         .iter()
@@ -220,7 +227,8 @@ unsafe fn volumes(
         .map(|(at, operation)| described(operation).map_err(|status| (at, status)))
         .collect::<Result<_, Failed>>()?;
     for (at, one) in copies.iter().enumerate() {
-        copy_rect::volume(one, stream, false).map_err(|status| (at, status))?;
+        // SAFETY: the caller promises what `volume` asks for.
+        unsafe { copy_rect::volume(one, stream, false) }.map_err(|status| (at, status))?;
     }
     let ends = |operation: &CUDA_MEMCPY3D_BATCH_OP| operation.srcAccessOrder == DURING_API_CALL;
     finish(stream, operations.iter().any(ends)).map_err(whole)
@@ -245,16 +253,19 @@ pub(crate) unsafe fn cuMemcpyBatchAsync(
     failed: Out<'_, usize>,
     stream: CUstream,
 ) -> Result {
-    let done = linear(
-        destinations,
-        sources,
-        sizes,
-        count,
-        attributes,
-        firsts,
-        attribute_count,
-        stream,
-    );
+    // SAFETY: the caller promises what `linear` asks for.
+    let done = unsafe {
+        linear(
+            destinations,
+            sources,
+            sizes,
+            count,
+            attributes,
+            firsts,
+            attribute_count,
+            stream,
+        )
+    };
     tell(done, failed)
 }
 
@@ -268,16 +279,19 @@ pub(crate) unsafe fn cuMemcpyBatchAsync_v2(
     attribute_count: usize,
     stream: CUstream,
 ) -> Result {
-    linear(
-        destinations,
-        sources,
-        sizes,
-        count,
-        attributes,
-        firsts,
-        attribute_count,
-        stream,
-    )
+    // SAFETY: the caller promises what `linear` asks for.
+    unsafe {
+        linear(
+            destinations,
+            sources,
+            sizes,
+            count,
+            attributes,
+            firsts,
+            attribute_count,
+            stream,
+        )
+    }
     .map_err(|(_, status)| status)
 }
 
@@ -288,7 +302,8 @@ pub(crate) unsafe fn cuMemcpy3DBatchAsync(
     flags: u64,
     stream: CUstream,
 ) -> Result {
-    tell(volumes(count, operations, flags, stream), failed)
+    // SAFETY: the caller promises what `volumes` asks for.
+    tell(unsafe { volumes(count, operations, flags, stream) }, failed)
 }
 
 pub(crate) unsafe fn cuMemcpy3DBatchAsync_v2(
@@ -297,5 +312,6 @@ pub(crate) unsafe fn cuMemcpy3DBatchAsync_v2(
     flags: u64,
     stream: CUstream,
 ) -> Result {
-    volumes(count, operations, flags, stream).map_err(|(_, status)| status)
+    // SAFETY: the caller promises what `volumes` asks for.
+    unsafe { volumes(count, operations, flags, stream) }.map_err(|(_, status)| status)
 }

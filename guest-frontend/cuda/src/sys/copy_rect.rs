@@ -100,13 +100,16 @@ unsafe fn run(to: &Side, from: &Side, extent: [usize; 3], stream: CUstream, wait
         return session.check();
     }
     let (to_looked, from_looked) = (to.look()?, from.look()?);
-    session.copies().rect(
-        to.end(&to_looked, extent)?,
-        from.end(&from_looked, extent)?,
-        extent.map(|n| n as u64),
-        stream,
-        wait,
-    )
+    // SAFETY: the caller promises what `Copies>::rect` asks for.
+    unsafe {
+        session.copies().rect(
+            to.end(&to_looked, extent)?,
+            from.end(&from_looked, extent)?,
+            extent.map(|n| n as u64),
+            stream,
+            wait,
+        )
+    }
 }
 
 /// One two-dimensional copy.
@@ -114,7 +117,8 @@ unsafe fn run(to: &Side, from: &Side, extent: [usize; 3], stream: CUstream, wait
 /// # Safety
 /// `copy` is null or describes a copy as CUDA's manual says for cuMemcpy2D.
 unsafe fn flat(copy: *const CUDA_MEMCPY2D, stream: CUstream, wait: bool) -> Result {
-    let copy = get(copy)?;
+    // SAFETY: `copy` is null or readable, as the caller promises.
+    let copy = unsafe { get(copy) }?;
     let to = Side {
         kind: copy.dstMemoryType,
         host: copy.dstHost,
@@ -134,13 +138,16 @@ unsafe fn flat(copy: *const CUDA_MEMCPY2D, stream: CUstream, wait: bool) -> Resu
         rows: 0,
     };
     // Unified memory is named by the device field.
-    run(
-        &to,
-        &from,
-        [copy.WidthInBytes, copy.Height, 1],
-        stream,
-        wait,
-    )
+    // SAFETY: the caller promises what `run` asks for.
+    unsafe {
+        run(
+            &to,
+            &from,
+            [copy.WidthInBytes, copy.Height, 1],
+            stream,
+            wait,
+        )
+    }
 }
 
 /// Both ends of a copy and its extent.
@@ -174,8 +181,10 @@ fn sides(copy: &CUDA_MEMCPY3D) -> Result<(Side, Side, [usize; 3])> {
 /// # Safety
 /// `copy` is null or describes a copy as CUDA's manual says for cuMemcpy3D.
 pub unsafe fn volume(copy: *const CUDA_MEMCPY3D, stream: CUstream, wait: bool) -> Result {
-    let (to, from, extent) = sides(get(copy)?)?;
-    run(&to, &from, extent, stream, wait)
+    // SAFETY: `copy` is null or readable, as the caller promises.
+    let (to, from, extent) = sides(unsafe { get(copy) }?)?;
+    // SAFETY: the caller promises what `run` asks for.
+    unsafe { run(&to, &from, extent, stream, wait) }
 }
 
 /// A copy as a node of a graph has it.
@@ -184,7 +193,8 @@ pub unsafe fn volume(copy: *const CUDA_MEMCPY3D, stream: CUstream, wait: bool) -
 /// `copy` is null or describes a copy as CUDA's manual says for
 /// cuGraphAddMemcpyNode.
 pub unsafe fn node(session: &Session, copy: *const CUDA_MEMCPY3D) -> Result<CopyWork> {
-    let (to, from, extent) = sides(get(copy)?)?;
+    // SAFETY: `copy` is null or readable, as the caller promises.
+    let (to, from, extent) = sides(unsafe { get(copy) }?)?;
     let (to_looked, from_looked) = (to.look()?, from.look()?);
     session.copies().node(
         to.end(&to_looked, extent)?,
@@ -198,7 +208,8 @@ pub unsafe fn node(session: &Session, copy: *const CUDA_MEMCPY3D) -> Result<Copy
 /// # Safety
 /// `copy` is null or describes a copy as CUDA's manual says for cuMemcpy3DPeer.
 unsafe fn peer(copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream, wait: bool) -> Result {
-    let copy = get(copy)?;
+    // SAFETY: `copy` is null or readable, as the caller promises.
+    let copy = unsafe { get(copy) }?;
     let to = current::find_or_current(copy.dstContext)?;
     let from = current::find_or_current(copy.srcContext)?;
     if to.ordinal != from.ordinal {
@@ -233,7 +244,8 @@ unsafe fn peer(copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream, wait: bool) ->
         Height: copy.Height,
         Depth: copy.Depth,
     };
-    volume(&raw const same, stream, wait)
+    // SAFETY: the caller promises what `volume` asks for.
+    unsafe { volume(&raw const same, stream, wait) }
 }
 
 /// Part of a row of an array.
@@ -267,37 +279,44 @@ fn host_side(host: *mut c_void) -> Side {
 }
 
 pub(crate) unsafe fn cuMemcpy2D_v2(copy: *const CUDA_MEMCPY2D, stream: CUstream) -> Result {
-    flat(copy, stream, true)
+    // SAFETY: the caller promises what `flat` asks for.
+    unsafe { flat(copy, stream, true) }
 }
 
 pub(crate) unsafe fn cuMemcpy2DUnaligned_v2(
     copy: *const CUDA_MEMCPY2D,
     stream: CUstream,
 ) -> Result {
-    flat(copy, stream, true)
+    // SAFETY: the caller promises what `flat` asks for.
+    unsafe { flat(copy, stream, true) }
 }
 
 pub(crate) unsafe fn cuMemcpy2DAsync_v2(copy: *const CUDA_MEMCPY2D, stream: CUstream) -> Result {
-    flat(copy, stream, false)
+    // SAFETY: the caller promises what `flat` asks for.
+    unsafe { flat(copy, stream, false) }
 }
 
 pub(crate) unsafe fn cuMemcpy3D_v2(copy: *const CUDA_MEMCPY3D, stream: CUstream) -> Result {
-    volume(copy, stream, true)
+    // SAFETY: the caller promises what `volume` asks for.
+    unsafe { volume(copy, stream, true) }
 }
 
 pub(crate) unsafe fn cuMemcpy3DAsync_v2(copy: *const CUDA_MEMCPY3D, stream: CUstream) -> Result {
-    volume(copy, stream, false)
+    // SAFETY: the caller promises what `volume` asks for.
+    unsafe { volume(copy, stream, false) }
 }
 
 pub(crate) unsafe fn cuMemcpy3DPeer(copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream) -> Result {
-    peer(copy, stream, true)
+    // SAFETY: the caller promises what `peer` asks for.
+    unsafe { peer(copy, stream, true) }
 }
 
 pub(crate) unsafe fn cuMemcpy3DPeerAsync(
     copy: *const CUDA_MEMCPY3D_PEER,
     stream: CUstream,
 ) -> Result {
-    peer(copy, stream, false)
+    // SAFETY: the caller promises what `peer` asks for.
+    unsafe { peer(copy, stream, false) }
 }
 
 pub(crate) unsafe fn cuMemcpyHtoA_v2(
@@ -308,7 +327,8 @@ pub(crate) unsafe fn cuMemcpyHtoA_v2(
     stream: CUstream,
 ) -> Result {
     let (to, from) = (array_side(array, offset), host_side(source.cast_mut()));
-    run(&to, &from, [size, 1, 1], stream, true)
+    // SAFETY: the caller promises what `run` asks for.
+    unsafe { run(&to, &from, [size, 1, 1], stream, true) }
 }
 
 pub(crate) unsafe fn cuMemcpyHtoAAsync_v2(
@@ -319,7 +339,8 @@ pub(crate) unsafe fn cuMemcpyHtoAAsync_v2(
     stream: CUstream,
 ) -> Result {
     let (to, from) = (array_side(array, offset), host_side(source.cast_mut()));
-    run(&to, &from, [size, 1, 1], stream, false)
+    // SAFETY: the caller promises what `run` asks for.
+    unsafe { run(&to, &from, [size, 1, 1], stream, false) }
 }
 
 pub(crate) unsafe fn cuMemcpyAtoH_v2(
@@ -329,13 +350,16 @@ pub(crate) unsafe fn cuMemcpyAtoH_v2(
     size: usize,
     stream: CUstream,
 ) -> Result {
-    run(
-        &host_side(destination),
-        &array_side(array, offset),
-        [size, 1, 1],
-        stream,
-        true,
-    )
+    // SAFETY: the caller promises what `run` asks for.
+    unsafe {
+        run(
+            &host_side(destination),
+            &array_side(array, offset),
+            [size, 1, 1],
+            stream,
+            true,
+        )
+    }
 }
 
 pub(crate) unsafe fn cuMemcpyAtoHAsync_v2(
@@ -345,13 +369,16 @@ pub(crate) unsafe fn cuMemcpyAtoHAsync_v2(
     size: usize,
     stream: CUstream,
 ) -> Result {
-    run(
-        &host_side(destination),
-        &array_side(array, offset),
-        [size, 1, 1],
-        stream,
-        false,
-    )
+    // SAFETY: the caller promises what `run` asks for.
+    unsafe {
+        run(
+            &host_side(destination),
+            &array_side(array, offset),
+            [size, 1, 1],
+            stream,
+            false,
+        )
+    }
 }
 
 pub(crate) unsafe fn cuMemcpyDtoA_v2(
@@ -361,13 +388,16 @@ pub(crate) unsafe fn cuMemcpyDtoA_v2(
     size: usize,
     stream: CUstream,
 ) -> Result {
-    run(
-        &array_side(array, offset),
-        &device_side(source),
-        [size, 1, 1],
-        stream,
-        true,
-    )
+    // SAFETY: the caller promises what `run` asks for.
+    unsafe {
+        run(
+            &array_side(array, offset),
+            &device_side(source),
+            [size, 1, 1],
+            stream,
+            true,
+        )
+    }
 }
 
 pub(crate) unsafe fn cuMemcpyAtoD_v2(
@@ -377,13 +407,16 @@ pub(crate) unsafe fn cuMemcpyAtoD_v2(
     size: usize,
     stream: CUstream,
 ) -> Result {
-    run(
-        &device_side(destination),
-        &array_side(array, offset),
-        [size, 1, 1],
-        stream,
-        true,
-    )
+    // SAFETY: the caller promises what `run` asks for.
+    unsafe {
+        run(
+            &device_side(destination),
+            &array_side(array, offset),
+            [size, 1, 1],
+            stream,
+            true,
+        )
+    }
 }
 
 pub(crate) unsafe fn cuMemcpyAtoA_v2(
@@ -394,11 +427,14 @@ pub(crate) unsafe fn cuMemcpyAtoA_v2(
     size: usize,
     stream: CUstream,
 ) -> Result {
-    run(
-        &array_side(to, to_offset),
-        &array_side(from, from_offset),
-        [size, 1, 1],
-        stream,
-        true,
-    )
+    // SAFETY: the caller promises what `run` asks for.
+    unsafe {
+        run(
+            &array_side(to, to_offset),
+            &array_side(from, from_offset),
+            [size, 1, 1],
+            stream,
+            true,
+        )
+    }
 }

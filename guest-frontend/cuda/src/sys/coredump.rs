@@ -13,7 +13,8 @@ use crate::current;
 /// # Safety
 /// `size` is null or tells the bytes that `place`, unless null, has.
 unsafe fn give(value: &Value, place: *mut c_void, size: *mut usize) -> Result {
-    let size = size.as_mut().ok_or(Status::INVALID_VALUE)?;
+    // SAFETY: the pointer is null or writable, as the caller promises.
+    let size = unsafe { size.as_mut() }.ok_or(Status::INVALID_VALUE)?;
     let bytes: Vec<u8> = match value {
         Value::Flag(flag) => vec![u8::from(*flag)],
         Value::Number(number) => number.to_le_bytes().to_vec(),
@@ -30,7 +31,8 @@ unsafe fn give(value: &Value, place: *mut c_void, size: *mut usize) -> Result {
     if *size < bytes.len() {
         return Err(Status::INVALID_VALUE);
     }
-    std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.cast(), bytes.len());
+    // SAFETY: `place` holds `*size` bytes, as the caller promises, and that is enough
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.cast(), bytes.len()) };
     *size = bytes.len();
     Ok(())
 }
@@ -40,9 +42,11 @@ unsafe fn give(value: &Value, place: *mut c_void, size: *mut usize) -> Result {
 /// # Safety
 /// `size` is null or tells the readable bytes at `place`.
 unsafe fn read(like: &Value, place: *const c_void, size: *const usize) -> Result<Value> {
-    let size = *size.as_ref().ok_or(Status::INVALID_VALUE)?;
+    // SAFETY: the pointer is null or readable, as the caller promises.
+    let size = *unsafe { size.as_ref() }.ok_or(Status::INVALID_VALUE)?;
     super::present(place)?;
-    let bytes = std::slice::from_raw_parts(place.cast::<u8>(), size.min(PATH));
+    // SAFETY: `place` holds `size` bytes, as the caller promises
+    let bytes = unsafe { std::slice::from_raw_parts(place.cast::<u8>(), size.min(PATH)) };
     match like {
         Value::Flag(_) => match bytes {
             [flag] => Ok(Value::Flag(*flag != 0)),
@@ -73,7 +77,8 @@ unsafe fn change(
     value: *const c_void,
     size: *const usize,
 ) -> Result {
-    let value = read(&of.get(attribute)?, value, size)?;
+    // SAFETY: the caller promises what `read` asks for.
+    let value = unsafe { read(&of.get(attribute)?, value, size) }?;
     match of.set(attribute, value) {
         Err(Status::NOT_SUPPORTED) => Err(unsupported_use!("core dumps of a virtual GPU")),
         other => other,
@@ -86,7 +91,8 @@ pub(crate) unsafe fn cuCoredumpGetAttribute(
     size: *mut usize,
 ) -> Result {
     let found = current::current()?.coredump.lock().get(attribute)?;
-    give(&found, value, size)
+    // SAFETY: the caller promises what `give` asks for.
+    unsafe { give(&found, value, size) }
 }
 
 pub(crate) unsafe fn cuCoredumpGetAttributeGlobal(
@@ -95,7 +101,8 @@ pub(crate) unsafe fn cuCoredumpGetAttributeGlobal(
     size: *mut usize,
 ) -> Result {
     let found = Attributes::with_global(|global| global.get(attribute))?;
-    give(&found, value, size)
+    // SAFETY: the caller promises what `give` asks for.
+    unsafe { give(&found, value, size) }
 }
 
 pub(crate) unsafe fn cuCoredumpSetAttribute(
@@ -105,7 +112,8 @@ pub(crate) unsafe fn cuCoredumpSetAttribute(
 ) -> Result {
     let current = current::current()?;
     let mut of = current.coredump.lock();
-    change(&mut of, attribute, value, size)
+    // SAFETY: the caller promises what `change` asks for.
+    unsafe { change(&mut of, attribute, value, size) }
 }
 
 pub(crate) unsafe fn cuCoredumpSetAttributeGlobal(
@@ -113,5 +121,6 @@ pub(crate) unsafe fn cuCoredumpSetAttributeGlobal(
     value: *mut c_void,
     size: *mut usize,
 ) -> Result {
-    Attributes::with_global(|global| change(global, attribute, value, size))
+    // SAFETY: the caller promises what `change` asks for.
+    Attributes::with_global(|global| unsafe { change(global, attribute, value, size) })
 }

@@ -1,9 +1,10 @@
 //! Initialisation and devices (CUDA Driver API, Initialization, Version
 //! Management, Device Management).
 
+use parking_lot::Mutex;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use paragpu_abi::{CUasyncCallback, CUasyncCallbackHandle, CUdevice, CUdevprop, CUuuid};
 use paragpu_client::snapshot::Snapshot;
@@ -59,7 +60,7 @@ pub fn session(ordinal: u32) -> Result<&'static Session> {
     if let Some(session) = place.get() {
         return Ok(session);
     }
-    let _one_at_a_time = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = OPENING.lock();
     if let Some(session) = place.get() {
         return Ok(session);
     }
@@ -244,7 +245,8 @@ pub(crate) fn cuDriverGetVersion(version: Out<'_, c_int>) -> Result {
 
 pub(crate) unsafe fn cuDeviceGet(device: *mut CUdevice, number: c_int) -> Result {
     ordinal(number)?;
-    put(device, number)
+    // SAFETY: `device` is null or writable, as the caller promises.
+    unsafe { put(device, number) }
 }
 
 pub(crate) fn cuDeviceGetCount(number: Out<'_, c_int>) -> Result {
@@ -252,16 +254,20 @@ pub(crate) fn cuDeviceGetCount(number: Out<'_, c_int>) -> Result {
 }
 
 pub(crate) unsafe fn cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice) -> Result {
-    put_text(name, length, &snapshot(device)?.name)
+    // SAFETY: `name` is null or writable, as the caller promises.
+    unsafe { put_text(name, length, &snapshot(device)?.name) }
 }
 
 pub(crate) unsafe fn cuDeviceGetUuid(uuid: *mut CUuuid, device: CUdevice) -> Result {
-    put(
-        uuid,
-        CUuuid {
-            bytes: snapshot(device)?.uuid,
-        },
-    )
+    // SAFETY: `uuid` is null or writable, as the caller promises.
+    unsafe {
+        put(
+            uuid,
+            CUuuid {
+                bytes: snapshot(device)?.uuid,
+            },
+        )
+    }
 }
 
 pub(crate) fn cuDeviceGetLuid(luid: *mut c_char, mask: *mut c_uint, device: CUdevice) -> Result {
@@ -316,7 +322,8 @@ pub(crate) unsafe fn cuDeviceGetPCIBusId(
     length: c_int,
     device: CUdevice,
 ) -> Result {
-    put_text(id, length, &snapshot(device)?.pci_bus_id)
+    // SAFETY: `id` is null or writable, as the caller promises.
+    unsafe { put_text(id, length, &snapshot(device)?.pci_bus_id) }
 }
 
 pub(crate) fn cuDeviceGetByPCIBusId(device: Out<'_, CUdevice>, id: Text<'_>) -> Result {
@@ -390,7 +397,7 @@ pub(crate) fn cuDeviceRegisterAsyncNotification(
     if callback.is_none() {
         return Err(Status::INVALID_VALUE);
     }
-    let mut all = NOTIFIED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = NOTIFIED.lock();
     all.0 += 1;
     let number = all.0;
     all.1.push((number, ordinal));
@@ -402,7 +409,7 @@ pub(crate) fn cuDeviceUnregisterAsyncNotification(
     handle: CUasyncCallbackHandle,
 ) -> Result {
     let ordinal = ordinal(device)?;
-    let mut all = NOTIFIED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = NOTIFIED.lock();
     let before = all.1.len();
     all.1.retain(|known| *known != (handle.addr(), ordinal));
     if all.1.len() < before {

@@ -33,14 +33,18 @@ unsafe fn look(
     flags: u64,
     status: *mut c_int,
 ) -> Result {
-    let name = text(name)?;
+    // SAFETY: `name` is null or readable, as the caller promises.
+    let name = unsafe { text(name) }?;
     if place.is_null() || flags > PER_THREAD {
         return Err(Status::INVALID_VALUE);
     }
     match resolve(SYMBOLS, name, version, flags & PER_THREAD != 0) {
         Ok(found) => {
-            put_if(status, SUCCESS);
-            put(place, found.address as *mut c_void)
+            // SAFETY: each place is null or writable, as the caller promises.
+            unsafe {
+                put_if(status, SUCCESS);
+                put(place, found.address as *mut c_void)
+            }
         }
         Err(known) => {
             let why = if known.is_some() {
@@ -48,8 +52,11 @@ unsafe fn look(
             } else {
                 SYMBOL_NOT_FOUND
             };
-            put_if(status, why);
-            put(place, std::ptr::null_mut())?;
+            // SAFETY: each place is null or writable, as the caller promises.
+            unsafe {
+                put_if(status, why);
+                put(place, std::ptr::null_mut())?;
+            }
             Err(Status::NOT_FOUND)
         }
     }
@@ -61,7 +68,8 @@ pub(crate) unsafe fn cuGetProcAddress(
     version: c_int,
     flags: u64,
 ) -> Result {
-    look(name, place, version, flags, std::ptr::null_mut())
+    // SAFETY: the caller promises what `look` asks for.
+    unsafe { look(name, place, version, flags, std::ptr::null_mut()) }
 }
 
 pub(crate) unsafe fn cuGetProcAddress_v2(
@@ -71,7 +79,8 @@ pub(crate) unsafe fn cuGetProcAddress_v2(
     flags: u64,
     status: *mut c_int,
 ) -> Result {
-    look(name, place, version, flags, status)
+    // SAFETY: the caller promises what `look` asks for.
+    unsafe { look(name, place, version, flags, status) }
 }
 
 pub(crate) unsafe fn cuGetProcAddress_v2_ptsz(
@@ -82,7 +91,8 @@ pub(crate) unsafe fn cuGetProcAddress_v2_ptsz(
     status: *mut c_int,
 ) -> Result {
     let flags = if flags == 0 { PER_THREAD } else { flags };
-    look(name, place, version, flags, status)
+    // SAFETY: the caller promises what `look` asks for.
+    unsafe { look(name, place, version, flags, status) }
 }
 
 pub(crate) unsafe fn cuGetExportTable(place: Out<'_, *const c_void>, id: *const c_void) -> Result {

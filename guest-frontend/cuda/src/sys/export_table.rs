@@ -15,7 +15,8 @@ use paragpu_abi::{
 use paragpu_protocol::status::Status;
 
 use super::boundary::{Boundary, Out};
-use super::{Result, guard, guard_before_init, unsupported};
+use super::exported::{guard, guard_before_init};
+use super::{Result, unsupported};
 use crate::{
     current, named_stream,
     sys::{device, module},

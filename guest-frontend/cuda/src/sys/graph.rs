@@ -85,7 +85,8 @@ pub unsafe fn list<'a, T>(first: *const T, count: usize) -> Result<&'a [T]> {
     if first.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    Ok(std::slice::from_raw_parts(first, count))
+    // SAFETY: `first` holds `count` of them, as the caller promises
+    Ok(unsafe { std::slice::from_raw_parts(first, count) })
 }
 
 /// Numbers of the listed nodes, which must be of `graph`.
@@ -93,7 +94,8 @@ pub unsafe fn list<'a, T>(first: *const T, count: usize) -> Result<&'a [T]> {
 /// # Safety
 /// `nodes` is null or points to `count` handles.
 pub unsafe fn numbers(graph: &Graph, nodes: *const CUgraphNode, count: usize) -> Result<Vec<u32>> {
-    list(nodes, count)?
+    // SAFETY: `nodes` holds `count` of them, as the caller promises.
+    unsafe { list(nodes, count) }?
         .iter()
         .map(|node| match node_name(*node)? {
             name if name.graph == graph.id() => Ok(name.number),
@@ -113,7 +115,8 @@ pub unsafe fn plain(edges: *const cudaGraphEdgeData, count: usize) -> Result {
     }
     let plain =
         |edge: &cudaGraphEdgeData| edge.from_port == 0 && edge.to_port == 0 && edge.r#type == 0;
-    if list(edges, count)?.iter().all(plain) {
+    // SAFETY: `edges` holds `count` of them, as the caller promises.
+    if unsafe { list(edges, count) }?.iter().all(plain) {
         Ok(())
     } else {
         Err(unsupported_use!("graph edges with ports or types"))
@@ -144,19 +147,24 @@ unsafe fn put_list(
         return Err(Status::INVALID_VALUE);
     }
     if nodes.is_null() {
-        return put(count, found.len());
+        // SAFETY: `count` is null or writable, as the caller promises.
+        return unsafe { put(count, found.len()) };
     }
-    let room = count.read();
+    // SAFETY: the pointer is readable here, as the caller promises.
+    let room = unsafe { count.read() };
     for index in 0..room {
         let handle = found
             .get(index)
             .map_or(std::ptr::null_mut(), |name| node_handle(*name));
-        nodes.add(index).write(handle);
+        // SAFETY: `nodes` is writable here, as the caller promises.
+        unsafe { nodes.add(index).write(handle) };
         if !edges.is_null() {
-            edges.add(index).write(PLAIN);
+            // SAFETY: `edges` is writable here, as the caller promises.
+            unsafe { edges.add(index).write(PLAIN) };
         }
     }
-    put(count, room.min(found.len()))
+    // SAFETY: `count` is null or writable, as the caller promises.
+    unsafe { put(count, room.min(found.len())) }
 }
 
 fn names(graph: &Graph, numbers: Vec<u32>) -> Vec<NodeName> {
@@ -184,14 +192,18 @@ unsafe fn put_edges(
     if count.is_null() || from.is_null() != to.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    let mut room = count.read();
-    put_list(
-        &names(&graph, first),
-        from,
-        std::ptr::null_mut(),
-        &raw mut room,
-    )?;
-    put_list(&names(&graph, second), to, edges, count)
+    // SAFETY: the pointer is readable here, as the caller promises.
+    let mut room = unsafe { count.read() };
+    // SAFETY: the caller promises what `put_list` asks for.
+    unsafe {
+        put_list(
+            &names(&graph, first),
+            from,
+            std::ptr::null_mut(),
+            &raw mut room,
+        )?;
+        put_list(&names(&graph, second), to, edges, count)
+    }
 }
 
 /// Edges by the numbers of their ends.
@@ -204,7 +216,11 @@ unsafe fn pairs(
     to: *const CUgraphNode,
     count: usize,
 ) -> Result<Vec<(u32, u32)>> {
-    let (from, to) = (numbers(graph, from, count)?, numbers(graph, to, count)?);
+    // SAFETY: `from` holds `count` of them, as the caller promises. `to` holds `count` of them,
+    // as the caller promises.
+    let (from, to) = (unsafe { numbers(graph, from, count) }?, unsafe {
+        numbers(graph, to, count)
+    }?);
     Ok(from.into_iter().zip(to).collect())
 }
 
@@ -221,8 +237,10 @@ unsafe fn depend(
     count: usize,
 ) -> Result {
     let graph = find(graph)?;
-    plain(edges, count)?;
-    graph.depend(&pairs(&graph, from, to, count)?)
+    // SAFETY: `edges` holds `count` of them, as the caller promises.
+    unsafe { plain(edges, count) }?;
+    // SAFETY: the caller promises what `pairs` asks for.
+    graph.depend(&unsafe { pairs(&graph, from, to, count) }?)
 }
 
 /// Removes edges.
@@ -238,8 +256,10 @@ unsafe fn undepend(
     count: usize,
 ) -> Result {
     let graph = find(graph)?;
-    plain(edges, count)?;
-    graph.undepend(&pairs(&graph, from, to, count)?)
+    // SAFETY: `edges` holds `count` of them, as the caller promises.
+    unsafe { plain(edges, count) }?;
+    // SAFETY: the caller promises what `pairs` asks for.
+    graph.undepend(&unsafe { pairs(&graph, from, to, count) }?)
 }
 
 /// What a node waits for.
@@ -255,7 +275,8 @@ unsafe fn put_dependencies(
 ) -> Result {
     let (graph, number) = find_node(node)?;
     let found = names(&graph, graph.dependencies(number)?);
-    put_list(&found, nodes, edges, count)
+    // SAFETY: the caller promises what `put_list` asks for.
+    unsafe { put_list(&found, nodes, edges, count) }
 }
 
 /// What waits for a node.
@@ -271,7 +292,8 @@ unsafe fn put_dependents(
 ) -> Result {
     let (graph, number) = find_node(node)?;
     let found = names(&graph, graph.dependents(number)?);
-    put_list(&found, nodes, edges, count)
+    // SAFETY: the caller promises what `put_list` asks for.
+    unsafe { put_list(&found, nodes, edges, count) }
 }
 
 pub(crate) fn cuGraphCreate(graph: Out<'_, CUgraph>, flags: c_uint) -> Result {
@@ -304,12 +326,15 @@ pub(crate) unsafe fn cuGraphGetNodes(
     count: *mut usize,
 ) -> Result {
     let graph = find(graph)?;
-    put_list(
-        &names(&graph, graph.nodes()),
-        nodes,
-        std::ptr::null_mut(),
-        count,
-    )
+    // SAFETY: the caller promises what `put_list` asks for.
+    unsafe {
+        put_list(
+            &names(&graph, graph.nodes()),
+            nodes,
+            std::ptr::null_mut(),
+            count,
+        )
+    }
 }
 
 pub(crate) unsafe fn cuGraphGetRootNodes(
@@ -318,12 +343,15 @@ pub(crate) unsafe fn cuGraphGetRootNodes(
     count: *mut usize,
 ) -> Result {
     let graph = find(graph)?;
-    put_list(
-        &names(&graph, graph.roots()),
-        nodes,
-        std::ptr::null_mut(),
-        count,
-    )
+    // SAFETY: the caller promises what `put_list` asks for.
+    unsafe {
+        put_list(
+            &names(&graph, graph.roots()),
+            nodes,
+            std::ptr::null_mut(),
+            count,
+        )
+    }
 }
 
 pub(crate) unsafe fn cuGraphGetEdges(
@@ -332,7 +360,8 @@ pub(crate) unsafe fn cuGraphGetEdges(
     to: *mut CUgraphNode,
     count: *mut usize,
 ) -> Result {
-    put_edges(graph, from, to, std::ptr::null_mut(), count)
+    // SAFETY: the caller promises what `put_edges` asks for.
+    unsafe { put_edges(graph, from, to, std::ptr::null_mut(), count) }
 }
 
 pub(crate) unsafe fn cuGraphGetEdges_v2(
@@ -342,7 +371,8 @@ pub(crate) unsafe fn cuGraphGetEdges_v2(
     edges: *mut cudaGraphEdgeData,
     count: *mut usize,
 ) -> Result {
-    put_edges(graph, from, to, edges, count)
+    // SAFETY: the caller promises what `put_edges` asks for.
+    unsafe { put_edges(graph, from, to, edges, count) }
 }
 
 pub(crate) unsafe fn cuGraphAddDependencies(
@@ -351,7 +381,8 @@ pub(crate) unsafe fn cuGraphAddDependencies(
     to: *const CUgraphNode,
     count: usize,
 ) -> Result {
-    depend(graph, from, to, std::ptr::null(), count)
+    // SAFETY: the caller promises what `depend` asks for.
+    unsafe { depend(graph, from, to, std::ptr::null(), count) }
 }
 
 pub(crate) unsafe fn cuGraphAddDependencies_v2(
@@ -361,7 +392,8 @@ pub(crate) unsafe fn cuGraphAddDependencies_v2(
     edges: *const cudaGraphEdgeData,
     count: usize,
 ) -> Result {
-    depend(graph, from, to, edges, count)
+    // SAFETY: the caller promises what `depend` asks for.
+    unsafe { depend(graph, from, to, edges, count) }
 }
 
 pub(crate) unsafe fn cuGraphRemoveDependencies(
@@ -370,7 +402,8 @@ pub(crate) unsafe fn cuGraphRemoveDependencies(
     to: *const CUgraphNode,
     count: usize,
 ) -> Result {
-    undepend(graph, from, to, std::ptr::null(), count)
+    // SAFETY: the caller promises what `undepend` asks for.
+    unsafe { undepend(graph, from, to, std::ptr::null(), count) }
 }
 
 pub(crate) unsafe fn cuGraphRemoveDependencies_v2(
@@ -380,7 +413,8 @@ pub(crate) unsafe fn cuGraphRemoveDependencies_v2(
     edges: *const cudaGraphEdgeData,
     count: usize,
 ) -> Result {
-    undepend(graph, from, to, edges, count)
+    // SAFETY: the caller promises what `undepend` asks for.
+    unsafe { undepend(graph, from, to, edges, count) }
 }
 
 pub(crate) unsafe fn cuGraphNodeGetDependencies(
@@ -388,7 +422,8 @@ pub(crate) unsafe fn cuGraphNodeGetDependencies(
     nodes: *mut CUgraphNode,
     count: *mut usize,
 ) -> Result {
-    put_dependencies(node, nodes, std::ptr::null_mut(), count)
+    // SAFETY: the caller promises what `put_dependencies` asks for.
+    unsafe { put_dependencies(node, nodes, std::ptr::null_mut(), count) }
 }
 
 pub(crate) unsafe fn cuGraphNodeGetDependencies_v2(
@@ -397,7 +432,8 @@ pub(crate) unsafe fn cuGraphNodeGetDependencies_v2(
     edges: *mut cudaGraphEdgeData,
     count: *mut usize,
 ) -> Result {
-    put_dependencies(node, nodes, edges, count)
+    // SAFETY: the caller promises what `put_dependencies` asks for.
+    unsafe { put_dependencies(node, nodes, edges, count) }
 }
 
 pub(crate) unsafe fn cuGraphNodeGetDependentNodes(
@@ -405,7 +441,8 @@ pub(crate) unsafe fn cuGraphNodeGetDependentNodes(
     nodes: *mut CUgraphNode,
     count: *mut usize,
 ) -> Result {
-    put_dependents(node, nodes, std::ptr::null_mut(), count)
+    // SAFETY: the caller promises what `put_dependents` asks for.
+    unsafe { put_dependents(node, nodes, std::ptr::null_mut(), count) }
 }
 
 pub(crate) unsafe fn cuGraphNodeGetDependentNodes_v2(
@@ -414,7 +451,8 @@ pub(crate) unsafe fn cuGraphNodeGetDependentNodes_v2(
     edges: *mut cudaGraphEdgeData,
     count: *mut usize,
 ) -> Result {
-    put_dependents(node, nodes, edges, count)
+    // SAFETY: the caller promises what `put_dependents` asks for.
+    unsafe { put_dependents(node, nodes, edges, count) }
 }
 
 pub(crate) fn cuGraphNodeFindInClone(
@@ -427,7 +465,8 @@ pub(crate) fn cuGraphNodeFindInClone(
 }
 
 pub(crate) unsafe fn cuGraphNodeGetType(node: CUgraphNode, kind: *mut c_int) -> Result {
-    put(kind, work_of(node)?.kind())
+    // SAFETY: `kind` is null or writable, as the caller promises.
+    unsafe { put(kind, work_of(node)?.kind()) }
 }
 
 pub(crate) fn cuGraphDestroyNode(node: CUgraphNode) -> Result {
@@ -448,7 +487,8 @@ pub(crate) unsafe fn cuDeviceGetGraphMemAttribute(
     if !(0..=3).contains(&attribute) {
         return Err(Status::INVALID_VALUE);
     }
-    put(value.cast::<u64>(), 0)
+    // SAFETY: `value` is null or writable, as the caller promises.
+    unsafe { put(value.cast::<u64>(), 0) }
 }
 
 pub(crate) unsafe fn cuDeviceSetGraphMemAttribute(
@@ -457,7 +497,10 @@ pub(crate) unsafe fn cuDeviceSetGraphMemAttribute(
     value: *mut c_void,
 ) -> Result {
     device::ordinal(number)?;
-    match (attribute, super::get(value.cast::<u64>().cast_const())?) {
+    // SAFETY: `value` is null or readable, as the caller promises.
+    match (attribute, unsafe {
+        super::get(value.cast::<u64>().cast_const())
+    }?) {
         (1 | 3, 0) => Ok(()),
         _ => Err(Status::INVALID_VALUE),
     }

@@ -75,14 +75,17 @@ unsafe fn instantiate(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) -> Res
     let current = current::current()?;
     let session = session_of(&graph)?;
     let object = session.graphs().instantiate(&graph, flags)?;
-    put(
-        exec,
-        objects::insert(Object::GraphExec(InContext {
-            context: current.handle,
-            session,
-            object,
-        })),
-    )
+    // SAFETY: `exec` is null or writable, as the caller promises.
+    unsafe {
+        put(
+            exec,
+            objects::insert(Object::GraphExec(InContext {
+                context: current.handle,
+                session,
+                object,
+            })),
+        )
+    }
 }
 
 /// Changes what a node of an executable graph does.
@@ -130,11 +133,14 @@ pub(crate) unsafe fn cuGraphInstantiate(
     log: *mut c_char,
     length: usize,
 ) -> Result {
-    put_if(node, std::ptr::null_mut());
+    // SAFETY: `node` is null or writable, as the caller promises.
+    unsafe { put_if(node, std::ptr::null_mut()) };
     if length > 0 {
-        put_if(log, 0);
+        // SAFETY: `log` is null or writable, as the caller promises.
+        unsafe { put_if(log, 0) };
     }
-    instantiate(exec, graph, 0)
+    // SAFETY: the caller promises what `instantiate` asks for.
+    unsafe { instantiate(exec, graph, 0) }
 }
 
 pub(crate) unsafe fn cuGraphInstantiateWithFlags(
@@ -142,7 +148,8 @@ pub(crate) unsafe fn cuGraphInstantiateWithFlags(
     graph: CUgraph,
     flags: u64,
 ) -> Result {
-    instantiate(exec, graph, flags)
+    // SAFETY: the caller promises what `instantiate` asks for.
+    unsafe { instantiate(exec, graph, flags) }
 }
 
 pub(crate) unsafe fn cuGraphInstantiateWithParams(
@@ -150,16 +157,22 @@ pub(crate) unsafe fn cuGraphInstantiateWithParams(
     graph: CUgraph,
     parameters: *mut cudaGraphInstantiateParams,
 ) -> Result {
-    let flags = get(parameters.cast_const())?.flags;
-    let made = instantiate(exec, graph, flags);
-    (*parameters).errNode_out = std::ptr::null_mut();
-    (*parameters).result_out = if made.is_ok() { SUCCESS } else { ERROR };
+    // SAFETY: `parameters` is null or readable, as the caller promises.
+    let flags = unsafe { get(parameters.cast_const()) }?.flags;
+    // SAFETY: the caller promises what `instantiate` asks for.
+    let made = unsafe { instantiate(exec, graph, flags) };
+    // SAFETY: `parameters` is a record that is ours to write, as the caller promises.
+    unsafe {
+        (*parameters).errNode_out = std::ptr::null_mut();
+        (*parameters).result_out = if made.is_ok() { SUCCESS } else { ERROR };
+    }
     made
 }
 
 pub(crate) unsafe fn cuGraphExecGetFlags(exec: CUgraphExec, flags: *mut u64) -> Result {
     let found = find_exec(exec)?;
-    put(flags, inner(&found)?.object.flags)
+    // SAFETY: `flags` is null or writable, as the caller promises.
+    unsafe { put(flags, inner(&found)?.object.flags) }
 }
 
 pub(crate) fn cuGraphExecDestroy(exec: CUgraphExec) -> Result {
@@ -217,7 +230,8 @@ pub(crate) unsafe fn cuGraphExecKernelNodeSetParams_v2(
     node: CUgraphNode,
     given: *const CUDA_KERNEL_NODE_PARAMS_v2,
 ) -> Result {
-    set(exec, node, |had| kernel(given, Some(had)))
+    // SAFETY: the caller promises what `kernel` asks for.
+    set(exec, node, |had| unsafe { kernel(given, Some(had)) })
 }
 
 pub(crate) unsafe fn cuGraphExecMemcpyNodeSetParams(
@@ -226,7 +240,8 @@ pub(crate) unsafe fn cuGraphExecMemcpyNodeSetParams(
     given: *const CUDA_MEMCPY3D,
     context: CUcontext,
 ) -> Result {
-    set(exec, node, |_| copy(given, context))
+    // SAFETY: the caller promises what `copy` asks for.
+    set(exec, node, |_| unsafe { copy(given, context) })
 }
 
 pub(crate) unsafe fn cuGraphExecMemsetNodeSetParams(
@@ -235,7 +250,8 @@ pub(crate) unsafe fn cuGraphExecMemsetNodeSetParams(
     given: *const cudaMemsetParams,
     context: CUcontext,
 ) -> Result {
-    set(exec, node, |_| fill(given, context))
+    // SAFETY: the caller promises what `fill` asks for.
+    set(exec, node, |_| unsafe { fill(given, context) })
 }
 
 pub(crate) unsafe fn cuGraphExecHostNodeSetParams(
@@ -245,7 +261,10 @@ pub(crate) unsafe fn cuGraphExecHostNodeSetParams(
 ) -> Result {
     let given = given.get()?;
     set(exec, node, |_| {
-        Ok(Work::Host(host_call(given.r#fn, given.userData)?))
+        // SAFETY: the caller promises what `host_call` asks for.
+        Ok(Work::Host(unsafe {
+            host_call(given.r#fn, given.userData)
+        }?))
     })
 }
 
@@ -279,9 +298,11 @@ pub(crate) unsafe fn cuGraphExecNodeSetParams(
     node: CUgraphNode,
     given: *mut cudaGraphNodeParams,
 ) -> Result {
-    match general(given, None)? {
+    // SAFETY: the caller promises what `general` asks for.
+    match unsafe { general(given, None) }? {
         Work::Child(new) => child(exec, node, &new),
-        _ => set(exec, node, |had| general(given, Some(had))),
+        // SAFETY: the caller promises what `general` asks for.
+        _ => set(exec, node, |had| unsafe { general(given, Some(had)) }),
     }
 }
 

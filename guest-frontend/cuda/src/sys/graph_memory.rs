@@ -15,7 +15,7 @@ use paragpu_protocol::status::Status;
 use super::boundary::Out;
 use super::graph::{list, work_of};
 use super::graph_node::add;
-use super::{Result, device, pool, present, unsupported_use};
+use super::{Result, device, location, present, unsupported_use};
 
 /// CU_MEM_ALLOCATION_TYPE_PINNED.
 const PINNED: c_int = 1;
@@ -28,9 +28,12 @@ const DEVICE: c_int = 1;
 /// `given` is null or a record whose list has as many entries as it says.
 pub unsafe fn allocation(given: *mut CUDA_MEM_ALLOC_NODE_PARAMS) -> Result<Work> {
     present(given)?;
-    let given = &mut *given;
-    let ordinal = pool::ordinal_of(&given.poolProps)?;
-    for access in list(given.accessDescs, given.accessDescCount)? {
+    // SAFETY: `given` is a record that is ours to change, as the caller promises.
+    let given = unsafe { &mut *given };
+    let ordinal = location::ordinal_of(&given.poolProps)?;
+    // SAFETY: `given.accessDescs` holds `given.accessDescCount` of them, as the caller
+    // promises.
+    for access in unsafe { list(given.accessDescs, given.accessDescCount) }? {
         if access.location.r#type != DEVICE || device::ordinal(access.location.id)? != ordinal {
             let what = "cuGraphAddMemAllocNode with access for another device";
             return Err(unsupported_use!(what));
@@ -62,7 +65,8 @@ pub(crate) unsafe fn cuGraphAddMemAllocNode(
     count: usize,
     given: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
 ) -> Result {
-    add(place, graph, after, count, allocation(given)?)
+    // SAFETY: the caller promises what `add` asks for.
+    unsafe { add(place, graph, after, count, allocation(given)?) }
 }
 
 pub(crate) fn cuGraphMemAllocNodeGetParams(
@@ -97,7 +101,8 @@ pub(crate) unsafe fn cuGraphAddMemFreeNode(
     count: usize,
     address: CUdeviceptr,
 ) -> Result {
-    add(place, graph, after, count, release(address)?)
+    // SAFETY: the caller promises what `add` asks for.
+    unsafe { add(place, graph, after, count, release(address)?) }
 }
 
 pub(crate) fn cuGraphMemFreeNodeGetParams(

@@ -38,7 +38,8 @@ const BATCH_MEM_OP: c_int = 12;
 /// `given` is null or a record whose `kernelParams` or `extra` are as CUDA's
 /// manual says for cuLaunchKernel.
 pub unsafe fn kernel(given: *const CUDA_KERNEL_NODE_PARAMS_v2, had: Option<&Work>) -> Result<Work> {
-    let given = get(given)?;
+    // SAFETY: `given` is null or readable, as the caller promises.
+    let given = unsafe { get(given) }?;
     let named = if given.func.is_null() {
         given.kern
     } else {
@@ -56,7 +57,8 @@ pub unsafe fn kernel(given: *const CUDA_KERNEL_NODE_PARAMS_v2, had: Option<&Work
     if let Some(Work::Kernel(had)) = had {
         (shape.cooperative, shape.cluster) = (had.shape.cooperative, had.shape.cluster);
     }
-    let parameters = launch::parameters(function, given.kernelParams, given.extra)?;
+    // SAFETY: the caller promises what `parameters` asks for.
+    let parameters = unsafe { launch::parameters(function, given.kernelParams, given.extra) }?;
     Ok(Work::Kernel(Arc::new(Kernel::new(
         callable.session.ordinal(),
         Arc::clone(function),
@@ -73,7 +75,8 @@ pub unsafe fn kernel(given: *const CUDA_KERNEL_NODE_PARAMS_v2, had: Option<&Work
 /// cuGraphAddMemcpyNode.
 pub unsafe fn copy(given: *const CUDA_MEMCPY3D, context: CUcontext) -> Result<Work> {
     let session = session_of(context)?;
-    copy_rect::node(session, given).map(|copy| Work::Copy(Arc::new(copy)))
+    // SAFETY: the caller promises what `node` asks for.
+    unsafe { copy_rect::node(session, given) }.map(|copy| Work::Copy(Arc::new(copy)))
 }
 
 /// The session of a context that a node names; null is the current one.
@@ -89,7 +92,8 @@ pub fn session_of(context: CUcontext) -> Result<&'static paragpu_client::Session
 /// # Safety
 /// `given` is null or readable.
 pub unsafe fn fill(given: *const cudaMemsetParams, context: CUcontext) -> Result<Work> {
-    let given = get(given)?;
+    // SAFETY: `given` is null or readable, as the caller promises.
+    let given = unsafe { get(given) }?;
     Ok(Work::Memset(Fill {
         ordinal: session_of(context)?.ordinal(),
         destination: given.dst as u64,
@@ -143,8 +147,12 @@ pub unsafe fn host_call(
 /// `given` is null or a record whose function may be called with its argument,
 /// from any thread, whenever the graph runs.
 unsafe fn host(given: *const cudaHostNodeParams) -> Result<Work> {
-    let given = get(given)?;
-    Ok(Work::Host(host_call(given.r#fn, given.userData)?))
+    // SAFETY: `given` is null or readable, as the caller promises.
+    let given = unsafe { get(given) }?;
+    // SAFETY: the caller promises what `host_call` asks for.
+    Ok(Work::Host(unsafe {
+        host_call(given.r#fn, given.userData)
+    }?))
 }
 
 /// The work that a general record describes.
@@ -153,32 +161,47 @@ unsafe fn host(given: *const cudaHostNodeParams) -> Result<Work> {
 /// `given` is null or a record that its `type` describes, as CUDA's manual says
 /// for cuGraphAddNode.
 pub unsafe fn general(given: *const cudaGraphNodeParams, had: Option<&Work>) -> Result<Work> {
-    let given = get(given)?;
+    // SAFETY: `given` is null or readable, as the caller promises.
+    let given = unsafe { get(given) }?;
     let inside = (&raw const given.reserved1).cast::<c_void>();
     match given.r#type {
-        paragpu_abi::cudaGraphNodeTypeKernel => kernel(inside.cast(), had),
+        // SAFETY: the caller promises what `kernel` asks for.
+        paragpu_abi::cudaGraphNodeTypeKernel => unsafe { kernel(inside.cast(), had) },
         paragpu_abi::cudaGraphNodeTypeMemcpy => {
-            let record = &*inside.cast::<CUDA_MEMCPY_NODE_PARAMS>();
-            copy(&raw const record.copyParams, record.copyCtx)
+            // SAFETY: the record's type says so, and it is what the caller promises.
+            let record = unsafe { &*inside.cast::<CUDA_MEMCPY_NODE_PARAMS>() };
+            // SAFETY: the caller promises what `copy` asks for.
+            unsafe { copy(&raw const record.copyParams, record.copyCtx) }
         }
         paragpu_abi::cudaGraphNodeTypeMemset => {
-            let record = &*inside.cast::<CUDA_MEMSET_NODE_PARAMS_v2>();
-            fill(inside.cast(), record.ctx)
+            // SAFETY: the record's type says so, and it is what the caller promises.
+            let record = unsafe { &*inside.cast::<CUDA_MEMSET_NODE_PARAMS_v2>() };
+            // SAFETY: the caller promises what `fill` asks for.
+            unsafe { fill(inside.cast(), record.ctx) }
         }
-        paragpu_abi::cudaGraphNodeTypeHost => host(inside.cast()),
+        // SAFETY: the caller promises what `host` asks for.
+        paragpu_abi::cudaGraphNodeTypeHost => unsafe { host(inside.cast()) },
         paragpu_abi::cudaGraphNodeTypeGraph => {
-            Ok(Work::Child(find(inside.cast::<CUgraph>().read())?.embed()))
+            // SAFETY: `inside` is readable here, as the caller promises.
+            Ok(Work::Child(
+                find(unsafe { inside.cast::<CUgraph>().read() })?.embed(),
+            ))
         }
         paragpu_abi::cudaGraphNodeTypeEmpty => Ok(Work::Empty),
         paragpu_abi::cudaGraphNodeTypeWaitEvent => Ok(Work::EventWait(event::marked(
-            inside.cast::<CUevent>().read(),
+            // SAFETY: `inside` is readable here, as the caller promises.
+            unsafe { inside.cast::<CUevent>().read() },
         )?)),
         paragpu_abi::cudaGraphNodeTypeEventRecord => Ok(Work::EventRecord(event::marked(
-            inside.cast::<CUevent>().read(),
+            // SAFETY: `inside` is readable here, as the caller promises.
+            unsafe { inside.cast::<CUevent>().read() },
         )?)),
-        MEM_ALLOC => graph_memory::allocation(inside.cast_mut().cast()),
-        MEM_FREE => graph_memory::release(inside.cast::<u64>().read()),
-        BATCH_MEM_OP => stream_memory::node(inside.cast()),
+        // SAFETY: the caller promises what `allocation` asks for.
+        MEM_ALLOC => unsafe { graph_memory::allocation(inside.cast_mut().cast()) },
+        // SAFETY: `inside` is readable here, as the caller promises.
+        MEM_FREE => graph_memory::release(unsafe { inside.cast::<u64>().read() }),
+        // SAFETY: the caller promises what `node` asks for.
+        BATCH_MEM_OP => unsafe { stream_memory::node(inside.cast()) },
         _ => Err(unsupported_use!("cuGraphAddNode of this type")),
     }
 }
@@ -198,8 +221,10 @@ pub unsafe fn add(
         return Err(Status::INVALID_VALUE);
     }
     let graph = find(graph)?;
-    let name = graph.add(work, &numbers(&graph, after, count)?)?;
-    put(node, node_handle(name))
+    // SAFETY: `after` holds `count` of them, as the caller promises.
+    let name = graph.add(work, &unsafe { numbers(&graph, after, count) }?)?;
+    // SAFETY: `node` is null or writable, as the caller promises.
+    unsafe { put(node, node_handle(name)) }
 }
 
 /// Changes what a node does.
@@ -319,7 +344,8 @@ pub(crate) unsafe fn cuGraphAddEmptyNode(
     after: *const CUgraphNode,
     count: usize,
 ) -> Result {
-    add(node, graph, after, count, Work::Empty)
+    // SAFETY: the caller promises what `add` asks for.
+    unsafe { add(node, graph, after, count, Work::Empty) }
 }
 
 pub(crate) unsafe fn cuGraphAddKernelNode_v2(
@@ -329,7 +355,8 @@ pub(crate) unsafe fn cuGraphAddKernelNode_v2(
     count: usize,
     given: *const CUDA_KERNEL_NODE_PARAMS_v2,
 ) -> Result {
-    add(node, graph, after, count, kernel(given, None)?)
+    // SAFETY: the caller promises what `add` asks for.
+    unsafe { add(node, graph, after, count, kernel(given, None)?) }
 }
 
 pub(crate) fn cuGraphKernelNodeGetParams_v2(
@@ -363,7 +390,8 @@ pub(crate) unsafe fn cuGraphKernelNodeSetParams_v2(
     node: CUgraphNode,
     given: *const CUDA_KERNEL_NODE_PARAMS_v2,
 ) -> Result {
-    set(node, |had| kernel(given, Some(had)))
+    // SAFETY: the caller promises what `kernel` asks for.
+    set(node, |had| unsafe { kernel(given, Some(had)) })
 }
 
 pub(crate) fn cuGraphKernelNodeGetAttribute(
@@ -396,9 +424,14 @@ pub(crate) unsafe fn cuGraphKernelNodeSetAttribute(
 ) -> Result {
     let value = value.get()?;
     match attribute {
-        COOPERATIVE => reshape(node, |shape| shape.cooperative = value.cooperative != 0),
+        // SAFETY: every field of the union is numbers; `attribute` says which is set.
+        COOPERATIVE => reshape(node, |shape| {
+            // SAFETY: every field of the union is numbers.
+            shape.cooperative = unsafe { value.cooperative } != 0
+        }),
         CLUSTER_DIMENSION => {
-            let dim3 { x, y, z } = value.clusterDim;
+            // SAFETY: every field of the union is numbers; `attribute` says which is set.
+            let dim3 { x, y, z } = unsafe { value.clusterDim };
             reshape(node, |shape| shape.cluster = [x, y, z])
         }
         PRIORITY => kernel_of(node).map(|_| ()),
@@ -423,7 +456,8 @@ pub(crate) unsafe fn cuGraphAddMemcpyNode(
     given: *const CUDA_MEMCPY3D,
     context: CUcontext,
 ) -> Result {
-    add(node, graph, after, count, copy(given, context)?)
+    // SAFETY: the caller promises what `add` asks for.
+    unsafe { add(node, graph, after, count, copy(given, context)?) }
 }
 
 pub(crate) fn cuGraphMemcpyNodeGetParams(
@@ -440,7 +474,8 @@ pub(crate) unsafe fn cuGraphMemcpyNodeSetParams(
     node: CUgraphNode,
     given: *const CUDA_MEMCPY3D,
 ) -> Result {
-    set(node, |_| copy(given, std::ptr::null_mut()))
+    // SAFETY: the caller promises what `copy` asks for.
+    set(node, |_| unsafe { copy(given, std::ptr::null_mut()) })
 }
 
 pub(crate) unsafe fn cuGraphAddMemsetNode(
@@ -451,7 +486,8 @@ pub(crate) unsafe fn cuGraphAddMemsetNode(
     given: *const cudaMemsetParams,
     context: CUcontext,
 ) -> Result {
-    add(node, graph, after, count, fill(given, context)?)
+    // SAFETY: the caller promises what `add` asks for.
+    unsafe { add(node, graph, after, count, fill(given, context)?) }
 }
 
 pub(crate) fn cuGraphMemsetNodeGetParams(
@@ -476,7 +512,8 @@ pub(crate) unsafe fn cuGraphMemsetNodeSetParams(
     node: CUgraphNode,
     given: *const cudaMemsetParams,
 ) -> Result {
-    set(node, |_| fill(given, std::ptr::null_mut()))
+    // SAFETY: the caller promises what `fill` asks for.
+    set(node, |_| unsafe { fill(given, std::ptr::null_mut()) })
 }
 
 pub(crate) unsafe fn cuGraphAddHostNode(
@@ -486,7 +523,8 @@ pub(crate) unsafe fn cuGraphAddHostNode(
     count: usize,
     given: *const cudaHostNodeParams,
 ) -> Result {
-    add(node, graph, after, count, host(given)?)
+    // SAFETY: the caller promises what `add` asks for.
+    unsafe { add(node, graph, after, count, host(given)?) }
 }
 
 pub(crate) unsafe fn cuGraphHostNodeGetParams(
@@ -498,9 +536,12 @@ pub(crate) unsafe fn cuGraphHostNodeGetParams(
     };
     place.put(cudaHostNodeParams {
         // The program's own function, as it was given.
-        r#fn: std::mem::transmute::<usize, paragpu_abi::CUhostFn>(
-            usize::try_from(call.function).unwrap_or(0),
-        ),
+        // SAFETY: a function pointer that may be null is a number of this size
+        r#fn: unsafe {
+            std::mem::transmute::<usize, paragpu_abi::CUhostFn>(
+                usize::try_from(call.function).unwrap_or(0),
+            )
+        },
         userData: super::copy::pointer(call.argument),
     })
 }
@@ -509,7 +550,8 @@ pub(crate) unsafe fn cuGraphHostNodeSetParams(
     node: CUgraphNode,
     given: *const cudaHostNodeParams,
 ) -> Result {
-    set(node, |_| host(given))
+    // SAFETY: the caller promises what `host` asks for.
+    set(node, |_| unsafe { host(given) })
 }
 
 pub(crate) unsafe fn cuGraphAddChildGraphNode(
@@ -519,7 +561,8 @@ pub(crate) unsafe fn cuGraphAddChildGraphNode(
     count: usize,
     child: CUgraph,
 ) -> Result {
-    add(node, graph, after, count, Work::Child(find(child)?.embed()))
+    // SAFETY: the caller promises what `add` asks for.
+    unsafe { add(node, graph, after, count, Work::Child(find(child)?.embed())) }
 }
 
 pub(crate) fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, graph: Out<'_, CUgraph>) -> Result {
@@ -533,13 +576,16 @@ pub(crate) unsafe fn cuGraphAddEventRecordNode(
     count: usize,
     event: CUevent,
 ) -> Result {
-    add(
-        node,
-        graph,
-        after,
-        count,
-        Work::EventRecord(event::marked(event)?),
-    )
+    // SAFETY: the caller promises what `add` asks for.
+    unsafe {
+        add(
+            node,
+            graph,
+            after,
+            count,
+            Work::EventRecord(event::marked(event)?),
+        )
+    }
 }
 
 pub(crate) fn cuGraphEventRecordNodeGetEvent(node: CUgraphNode, event: Out<'_, CUevent>) -> Result {
@@ -562,13 +608,16 @@ pub(crate) unsafe fn cuGraphAddEventWaitNode(
     count: usize,
     event: CUevent,
 ) -> Result {
-    add(
-        node,
-        graph,
-        after,
-        count,
-        Work::EventWait(event::marked(event)?),
-    )
+    // SAFETY: the caller promises what `add` asks for.
+    unsafe {
+        add(
+            node,
+            graph,
+            after,
+            count,
+            Work::EventWait(event::marked(event)?),
+        )
+    }
 }
 
 pub(crate) fn cuGraphEventWaitNodeGetEvent(node: CUgraphNode, event: Out<'_, CUevent>) -> Result {
@@ -591,7 +640,8 @@ pub(crate) unsafe fn cuGraphAddNode(
     count: usize,
     given: *mut cudaGraphNodeParams,
 ) -> Result {
-    add(node, graph, after, count, general(given, None)?)
+    // SAFETY: the caller promises what `add` asks for.
+    unsafe { add(node, graph, after, count, general(given, None)?) }
 }
 
 pub(crate) unsafe fn cuGraphAddNode_v2(
@@ -602,13 +652,18 @@ pub(crate) unsafe fn cuGraphAddNode_v2(
     count: usize,
     given: *mut cudaGraphNodeParams,
 ) -> Result {
-    plain(edges, count)?;
-    add(node, graph, after, count, general(given, None)?)
+    // SAFETY: `edges` holds `count` of them, as the caller promises. The caller promises what
+    // `add` asks for.
+    unsafe {
+        plain(edges, count)?;
+        add(node, graph, after, count, general(given, None)?)
+    }
 }
 
 pub(crate) unsafe fn cuGraphNodeSetParams(
     node: CUgraphNode,
     given: *mut cudaGraphNodeParams,
 ) -> Result {
-    set(node, |had| general(given, Some(had)))
+    // SAFETY: the caller promises what `general` asks for.
+    set(node, |had| unsafe { general(given, Some(had)) })
 }

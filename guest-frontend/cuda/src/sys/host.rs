@@ -37,18 +37,23 @@ unsafe fn allocate(place: *mut *mut c_void, size: usize, flags: c_uint) -> Resul
         .session
         .host()
         .allocate(size as u64, flags)?;
-    put(
-        place,
-        std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0)),
-    )
+    // SAFETY: `place` is null or writable, as the caller promises.
+    unsafe {
+        put(
+            place,
+            std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(0)),
+        )
+    }
 }
 
 pub(crate) unsafe fn cuMemAllocHost_v2(place: *mut *mut c_void, size: usize) -> Result {
-    allocate(place, size, 0)
+    // SAFETY: the caller promises what `allocate` asks for.
+    unsafe { allocate(place, size, 0) }
 }
 
 pub(crate) unsafe fn cuMemHostAlloc(place: *mut *mut c_void, size: usize, flags: c_uint) -> Result {
-    allocate(place, size, flags)
+    // SAFETY: the caller promises what `allocate` asks for.
+    unsafe { allocate(place, size, flags) }
 }
 
 pub(crate) fn cuMemFreeHost(address: *mut c_void) -> Result {
@@ -75,7 +80,8 @@ pub(crate) unsafe fn cuMemHostRegister_v2(
     capture::permit_unsafe()?;
     session
         .host()
-        .register(HostSlice::new(address, size), flags)
+        // SAFETY: the caller promises what `HostSlice::new` asks for.
+        .register(unsafe { HostSlice::new(address, size) }, flags)
 }
 
 pub(crate) fn cuMemHostUnregister(address: *mut c_void) -> Result {
@@ -105,5 +111,6 @@ pub(crate) unsafe fn cuMemHostGetFlags(flags: *mut c_uint, address: *mut c_void)
         return Err(Status::INVALID_VALUE);
     }
     // Unified addressing maps all pinned memory.
-    put(flags, found.flags | 2)
+    // SAFETY: `flags` is null or writable, as the caller promises.
+    unsafe { put(flags, found.flags | 2) }
 }

@@ -27,26 +27,33 @@ pub unsafe fn measure<'a>(image: *const c_void) -> Result<&'a [u8]> {
     if image.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    let mut first = first_word(image);
+    // SAFETY: the caller promises what `first_word` asks for.
+    let mut first = unsafe { first_word(image) };
     if first == Some(WRAPPER) {
-        image = image.add(8).cast::<*const u8>().read_unaligned();
+        // SAFETY: `image` is readable here, as the caller promises.
+        image = unsafe { image.add(8).cast::<*const u8>().read_unaligned() };
         if image.is_null() {
             return Err(Status::INVALID_IMAGE);
         }
-        first = first_word(image);
+        // SAFETY: the caller promises what `first_word` asks for.
+        first = unsafe { first_word(image) };
         if first != Some(CONTAINER) {
             return Err(Status::INVALID_IMAGE);
         }
     }
     let length = match first {
-        Some(CONTAINER) => container(image)?,
-        Some(ELF) => elf(image)?,
-        _ => text(image)?,
+        // SAFETY: the caller promises what `container` asks for.
+        Some(CONTAINER) => unsafe { container(image) }?,
+        // SAFETY: the caller promises what `elf` asks for.
+        Some(ELF) => unsafe { elf(image) }?,
+        // SAFETY: `image` is null or readable, as the caller promises.
+        _ => unsafe { text(image) }?,
     };
     if length > MOST {
         return Err(Status::INVALID_IMAGE);
     }
-    Ok(std::slice::from_raw_parts(image, length))
+    // SAFETY: the image is as long as it says, which is what the caller promises
+    Ok(unsafe { std::slice::from_raw_parts(image, length) })
 }
 
 /// The first word, unless the image is text shorter than one.
@@ -55,11 +62,13 @@ pub unsafe fn measure<'a>(image: *const c_void) -> Result<&'a [u8]> {
 /// `image` is readable for four bytes, or up to a zero before.
 unsafe fn first_word(image: *const u8) -> Option<u32> {
     for at in 0..3 {
-        if image.add(at).read() == 0 {
+        // SAFETY: `image` is readable here, as the caller promises.
+        if unsafe { image.add(at).read() } == 0 {
             return None;
         }
     }
-    Some(word(image, 0))
+    // SAFETY: the caller promises what `word` asks for.
+    Some(unsafe { word(image, 0) })
 }
 
 /// A little-endian number of two bytes.
@@ -67,7 +76,8 @@ unsafe fn first_word(image: *const u8) -> Option<u32> {
 /// # Safety
 /// `image` is readable up to `at + 2`.
 unsafe fn half(image: *const u8, at: usize) -> usize {
-    u16::from_le(image.add(at).cast::<u16>().read_unaligned()).into()
+    // SAFETY: `image` is readable here, as the caller promises.
+    u16::from_le(unsafe { image.add(at).cast::<u16>().read_unaligned() }).into()
 }
 
 /// A little-endian number of four bytes.
@@ -75,7 +85,8 @@ unsafe fn half(image: *const u8, at: usize) -> usize {
 /// # Safety
 /// `image` is readable up to `at + 4`.
 unsafe fn word(image: *const u8, at: usize) -> u32 {
-    u32::from_le(image.add(at).cast::<u32>().read_unaligned())
+    // SAFETY: `image` is readable here, as the caller promises.
+    u32::from_le(unsafe { image.add(at).cast::<u32>().read_unaligned() })
 }
 
 /// A little-endian size of eight bytes, refused above [`MOST`].
@@ -83,7 +94,8 @@ unsafe fn word(image: *const u8, at: usize) -> u32 {
 /// # Safety
 /// `image` is readable up to `at + 8`.
 unsafe fn long(image: *const u8, at: usize) -> Result<usize> {
-    let value = u64::from_le(image.add(at).cast::<u64>().read_unaligned());
+    // SAFETY: `image` is readable here, as the caller promises.
+    let value = u64::from_le(unsafe { image.add(at).cast::<u64>().read_unaligned() });
     match usize::try_from(value) {
         Ok(value) if value <= MOST => Ok(value),
         _ => Err(Status::INVALID_IMAGE),
@@ -95,7 +107,9 @@ unsafe fn long(image: *const u8, at: usize) -> Result<usize> {
 /// # Safety
 /// `image` is readable for the 16 bytes of a fat binary's header.
 unsafe fn container(image: *const u8) -> Result<usize> {
-    Ok(half(image, 6) + long(image, 8)?)
+    // SAFETY: the caller promises what `half` asks for. The caller promises what `long` asks
+    // for.
+    Ok(unsafe { half(image, 6) } + unsafe { long(image, 8) }?)
 }
 
 /// The end of the last table or section.
@@ -105,27 +119,35 @@ unsafe fn container(image: *const u8) -> Result<usize> {
 /// says.
 unsafe fn elf(image: *const u8) -> Result<usize> {
     // Only 64-bit little-endian files are device code.
-    if image.add(4).read() != 2 || image.add(5).read() != 1 {
+    // SAFETY: `image` is readable here, as the caller promises.
+    if unsafe { image.add(4).read() } != 2 || unsafe { image.add(5).read() } != 1 {
         return Err(Status::INVALID_IMAGE);
     }
-    let (programs, sections) = (long(image, 32)?, long(image, 40)?);
-    let (program_size, program_count) = (half(image, 54), half(image, 56));
-    let (section_size, section_count) = (half(image, 58), half(image, 60));
-    let mut end = half(image, 52)
+    // SAFETY: the caller promises what `long` asks for.
+    let (programs, sections) = (unsafe { long(image, 32) }?, unsafe { long(image, 40) }?);
+    // SAFETY: the caller promises what `half` asks for.
+    let (program_size, program_count) = (unsafe { half(image, 54) }, unsafe { half(image, 56) });
+    // SAFETY: the caller promises what `half` asks for.
+    let (section_size, section_count) = (unsafe { half(image, 58) }, unsafe { half(image, 60) });
+    // SAFETY: the caller promises what `half` asks for.
+    let mut end = unsafe { half(image, 52) }
         .max(programs + program_size * program_count)
         .max(sections + section_size * section_count);
     if section_size >= 64 {
         for section in 0..section_count {
             let at = sections + section * section_size;
-            if word(image, at + 4) != NOBITS {
-                end = end.max(long(image, at + 24)? + long(image, at + 32)?);
+            // SAFETY: the caller promises what `word` asks for.
+            if unsafe { word(image, at + 4) } != NOBITS {
+                // SAFETY: the caller promises what `long` asks for.
+                end = end.max(unsafe { long(image, at + 24) }? + unsafe { long(image, at + 32) }?);
             }
         }
     }
     if program_size >= 56 {
         for program in 0..program_count {
             let at = programs + program * program_size;
-            end = end.max(long(image, at + 8)? + long(image, at + 32)?);
+            // SAFETY: the caller promises what `long` asks for.
+            end = end.max(unsafe { long(image, at + 8) }? + unsafe { long(image, at + 32) }?);
         }
     }
     Ok(end)
@@ -136,7 +158,8 @@ unsafe fn elf(image: *const u8) -> Result<usize> {
 /// # Safety
 /// `image` is readable up to a zero, or for more than [`MOST`] bytes.
 unsafe fn text(image: *const u8) -> Result<usize> {
-    let length = libc::strnlen(image.cast(), MOST + 1);
+    // SAFETY: text of an image ends with a zero, as the caller promises
+    let length = unsafe { libc::strnlen(image.cast(), MOST + 1) };
     if length == 0 || length > MOST {
         return Err(Status::INVALID_IMAGE);
     }
@@ -178,11 +201,15 @@ impl Log {
         if !self.buffer.is_null() && self.size > 0 {
             length = text.len().min(self.size - 1);
             let place: *mut u8 = self.buffer.cast();
-            std::ptr::copy_nonoverlapping(text.as_ptr(), place, length);
-            place.add(length).write(0);
+            // SAFETY: the caller's log holds `length` bytes and a zero; the text is ours.
+            unsafe {
+                std::ptr::copy_nonoverlapping(text.as_ptr(), place, length);
+                place.add(length).write(0);
+            }
         }
         if !self.written.is_null() {
-            self.written.write(std::ptr::without_provenance_mut(length));
+            // SAFETY: the pointer is writable here, as the caller promises.
+            unsafe { self.written.write(std::ptr::without_provenance_mut(length)) };
         }
     }
 }
@@ -218,12 +245,16 @@ impl Options {
             return Err(Status::INVALID_VALUE);
         }
         for at in 0..number as usize {
-            let option = options.add(at).read();
-            let place = values.add(at);
-            let value = place.read();
+            // SAFETY: `options` is readable here, as the caller promises.
+            let option = unsafe { options.add(at).read() };
+            // SAFETY: `values` holds that many, as the caller promises.
+            let place = unsafe { values.add(at) };
+            // SAFETY: the pointer is readable here, as the caller promises.
+            let value = unsafe { place.read() };
             let number = value.addr();
             match option {
-                WALL_TIME => place.cast::<f32>().write(0.0),
+                // SAFETY: `place` is writable here, as the caller promises.
+                WALL_TIME => unsafe { place.cast::<f32>().write(0.0) },
                 INFO_LOG_BUFFER => read.info.buffer = value,
                 INFO_LOG_BUFFER_SIZE_BYTES => {
                     read.info.size = number & 0xffff_ffff;
@@ -253,8 +284,11 @@ impl Options {
     /// # Safety
     /// The buffers of [`read`](Self::read) must still be writable.
     pub unsafe fn tell(&self, info: &str, error: &str) {
-        self.info.write(info);
-        self.error.write(error);
+        // SAFETY: the caller promises what `Log::write` asks for.
+        unsafe {
+            self.info.write(info);
+            self.error.write(error);
+        }
     }
 }
 

@@ -56,12 +56,14 @@ unsafe fn gather(function: &Function, pointers: *mut *mut c_void, out: &mut Vec<
     }
     out.resize(function.parameter_bytes(), 0);
     for (index, &(offset, size)) in parameters.iter().enumerate() {
-        let pointer: *const u8 = pointers.add(index).read().cast();
+        // SAFETY: `pointers` is readable here, as the caller promises.
+        let pointer: *const u8 = unsafe { pointers.add(index).read() }.cast();
         let (offset, size) = (offset as usize, size as usize);
         let place = out.get_mut(offset..offset + size);
         match place {
             Some(place) if !pointer.is_null() => {
-                std::ptr::copy_nonoverlapping(pointer, place.as_mut_ptr(), size);
+                // SAFETY: each parameter has its declared size, as the caller promises
+                unsafe { std::ptr::copy_nonoverlapping(pointer, place.as_mut_ptr(), size) };
             }
             _ => return Err(Status::INVALID_VALUE),
         }
@@ -79,20 +81,25 @@ unsafe fn packed(function: &Function, extra: *mut *mut c_void, out: &mut Vec<u8>
     let mut size = 0;
     let mut at = extra;
     loop {
-        match at.read().addr() {
+        // SAFETY: the pointer is readable here, as the caller promises.
+        match unsafe { at.read() }.addr() {
             PARAM_END => break,
-            PARAM_BUFFER_POINTER => buffer = at.add(1).read().cast(),
-            PARAM_BUFFER_SIZE => size = at.add(1).read().cast::<usize>().read(),
+            // SAFETY: `at` is readable here, as the caller promises.
+            PARAM_BUFFER_POINTER => buffer = unsafe { at.add(1).read() }.cast(),
+            // SAFETY: `at` is readable here, as the caller promises.
+            PARAM_BUFFER_SIZE => size = unsafe { at.add(1).read().cast::<usize>().read() },
             _ => return Err(Status::INVALID_VALUE),
         }
-        at = at.add(2);
+        // SAFETY: `at` holds that many, as the caller promises.
+        at = unsafe { at.add(2) };
     }
     if (buffer.is_null() && size > 0) || size < function.parameter_bytes() {
         return Err(Status::INVALID_VALUE);
     }
     // Programs may pad the end.
     out.resize(function.parameter_bytes(), 0);
-    std::ptr::copy_nonoverlapping(buffer, out.as_mut_ptr(), out.len());
+    // SAFETY: `buffer` holds the parameters' bytes, as the caller promises
+    unsafe { std::ptr::copy_nonoverlapping(buffer, out.as_mut_ptr(), out.len()) };
     Ok(())
 }
 
@@ -111,9 +118,11 @@ pub unsafe fn parameters(
     }
     let mut out = Vec::new();
     if extra.is_null() {
-        gather(function, pointers, &mut out)?;
+        // SAFETY: the caller promises what `gather` asks for.
+        unsafe { gather(function, pointers, &mut out) }?;
     } else {
-        packed(function, extra, &mut out)?;
+        // SAFETY: the caller promises what `packed` asks for.
+        unsafe { packed(function, extra, &mut out) }?;
     }
     Ok(out)
 }
@@ -138,7 +147,8 @@ unsafe fn launch(
         return Err(Status::INVALID_HANDLE);
     }
     if stream.is_capturing() {
-        let parameters = parameters(function, pointers, extra)?;
+        // SAFETY: the caller promises what `parameters` asks for.
+        let parameters = unsafe { parameters(function, pointers, extra) }?;
         let (ordinal, function) = (session.ordinal(), Arc::clone(function));
         let kernel = Kernel::new(ordinal, function, named as u64, *shape, parameters);
         return session.launches().capture(stream, kernel);
@@ -149,9 +159,11 @@ unsafe fn launch(
     let mut parameters = PARAMETERS.try_with(Cell::take).unwrap_or_default();
     parameters.clear();
     let gathered = if extra.is_null() {
-        gather(function, pointers, &mut parameters)
+        // SAFETY: the caller promises what `gather` asks for.
+        unsafe { gather(function, pointers, &mut parameters) }
     } else {
-        packed(function, extra, &mut parameters)
+        // SAFETY: the caller promises what `packed` asks for.
+        unsafe { packed(function, extra, &mut parameters) }
     };
     let launched = gathered.and_then(|()| {
         session
@@ -177,8 +189,10 @@ unsafe fn launch_with(
     pointers: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Result {
-    let shape = shape_of(config)?;
-    launch(function, &shape, stream, pointers, extra)
+    // SAFETY: the caller promises what `shape_of` asks for.
+    let shape = unsafe { shape_of(config) }?;
+    // SAFETY: the caller promises what `launch` asks for.
+    unsafe { launch(function, &shape, stream, pointers, extra) }
 }
 
 /// The shape that a configuration gives a launch.
@@ -192,7 +206,8 @@ pub(super) unsafe fn shape_of(config: &CUlaunchConfig) -> Result<Shape> {
         dynamic_shared: config.sharedMemBytes,
         ..Shape::default()
     };
-    attributes(&mut shape, config.attrs, config.numAttrs)?;
+    // SAFETY: the caller promises what `attributes` asks for.
+    unsafe { attributes(&mut shape, config.attrs, config.numAttrs) }?;
     Ok(shape)
 }
 
@@ -209,13 +224,16 @@ unsafe fn attributes(
         return Err(Status::INVALID_VALUE);
     }
     for index in 0..number as usize {
-        let attribute = &*attributes.add(index);
+        // SAFETY: `attributes` holds `count` of them, as the caller promises.
+        let attribute = unsafe { &*attributes.add(index) };
         match attribute.id {
             // Preferences that change no result.
             IGNORE | SYNCHRONIZATION_POLICY | PRIORITY | CLUSTER_SCHEDULING => {}
-            COOPERATIVE => shape.cooperative = attribute.val.cooperative != 0,
+            // SAFETY: every field of the union is numbers; `id` says which is set.
+            COOPERATIVE => shape.cooperative = unsafe { attribute.val.cooperative } != 0,
             CLUSTER_DIMENSION => {
-                let cluster = attribute.val.clusterDim;
+                // SAFETY: every field of the union is numbers; `id` says which is set.
+                let cluster = unsafe { attribute.val.clusterDim };
                 shape.cluster = [cluster.x, cluster.y, cluster.z];
             }
             // Kernels may start when their predecessor allows it; starting
@@ -269,7 +287,8 @@ pub(crate) unsafe fn cuLaunchCooperativeKernelMultiDevice(
             "cuLaunchCooperativeKernelMultiDevice on more than one device"
         ));
     }
-    let one = &*launches;
+    // SAFETY: `launches` holds at least one, as the caller promises.
+    let one = unsafe { &*launches };
     // As natively, its streams are not the default ones.
     if one.hStream.addr() <= 2 {
         return Err(Status::INVALID_HANDLE);
@@ -282,7 +301,8 @@ pub(crate) unsafe fn cuLaunchCooperativeKernelMultiDevice(
         cluster: [0; 3],
     };
     let none = std::ptr::null_mut();
-    launch(one.function, &shape, one.hStream, one.kernelParams, none)
+    // SAFETY: the caller promises what `launch` asks for.
+    unsafe { launch(one.function, &shape, one.hStream, one.kernelParams, none) }
 }
 
 pub(crate) unsafe fn cuLaunchKernel(
@@ -304,7 +324,8 @@ pub(crate) unsafe fn cuLaunchKernel(
         dynamic_shared: shared,
         ..Shape::default()
     };
-    launch(function, &shape, stream, pointers, extra)
+    // SAFETY: the caller promises what `launch` asks for.
+    unsafe { launch(function, &shape, stream, pointers, extra) }
 }
 
 pub(crate) unsafe fn cuLaunchKernelEx(
@@ -313,13 +334,16 @@ pub(crate) unsafe fn cuLaunchKernelEx(
     pointers: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Result {
-    launch_with(
-        config.get()?,
-        config.get()?.hStream,
-        function,
-        pointers,
-        extra,
-    )
+    // SAFETY: the caller promises what `launch_with` asks for.
+    unsafe {
+        launch_with(
+            config.get()?,
+            config.get()?.hStream,
+            function,
+            pointers,
+            extra,
+        )
+    }
 }
 
 pub(crate) unsafe fn cuLaunchKernelEx_ptsz(
@@ -329,7 +353,8 @@ pub(crate) unsafe fn cuLaunchKernelEx_ptsz(
     extra: *mut *mut c_void,
 ) -> Result {
     let stream = own_default(config.get()?.hStream);
-    launch_with(config.get()?, stream, function, pointers, extra)
+    // SAFETY: the caller promises what `launch_with` asks for.
+    unsafe { launch_with(config.get()?, stream, function, pointers, extra) }
 }
 
 pub(crate) unsafe fn cuLaunchCooperativeKernel(
@@ -351,5 +376,6 @@ pub(crate) unsafe fn cuLaunchCooperativeKernel(
         cooperative: true,
         cluster: [0; 3],
     };
-    launch(function, &shape, stream, pointers, std::ptr::null_mut())
+    // SAFETY: the caller promises what `launch` asks for.
+    unsafe { launch(function, &shape, stream, pointers, std::ptr::null_mut()) }
 }

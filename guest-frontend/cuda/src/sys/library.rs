@@ -60,9 +60,11 @@ unsafe fn load(
     }
     // Loaded at once, so that a bad image is reported here.
     let session = any_session()?;
-    let module = load_image(session, image, options)?;
+    // SAFETY: the caller promises what `load_image` asks for.
+    let module = unsafe { load_image(session, image, options) }?;
     let library = Library::new(image, &options.numbers, session, module);
-    put(place, objects::insert(Object::Library(Arc::new(library))))
+    // SAFETY: `place` is null or writable, as the caller promises.
+    unsafe { put(place, objects::insert(Object::Library(Arc::new(library)))) }
 }
 
 fn find(library: CUlibrary) -> Result<Arc<Library>> {
@@ -134,12 +136,15 @@ pub(crate) unsafe fn cuLibraryLoadData(
     library_number: c_uint,
 ) -> Result {
     let _ = library_values;
-    load(
-        library,
-        measure(image)?,
-        &Options::read(number, options, values)?,
-        (library_options, library_number),
-    )
+    // SAFETY: the caller promises what `load` asks for.
+    unsafe {
+        load(
+            library,
+            measure(image)?,
+            &Options::read(number, options, values)?,
+            (library_options, library_number),
+        )
+    }
 }
 
 pub(crate) unsafe fn cuLibraryLoadFromFile(
@@ -153,13 +158,17 @@ pub(crate) unsafe fn cuLibraryLoadFromFile(
     library_number: c_uint,
 ) -> Result {
     let _ = library_values;
-    let bytes = read_file(name)?;
-    load(
-        library,
-        measure(bytes.as_ptr().cast())?,
-        &Options::read(number, options, values)?,
-        (library_options, library_number),
-    )
+    // SAFETY: the caller promises what `read_file` asks for.
+    let bytes = unsafe { read_file(name) }?;
+    // SAFETY: the caller promises what `load` asks for.
+    unsafe {
+        load(
+            library,
+            measure(bytes.as_ptr().cast())?,
+            &Options::read(number, options, values)?,
+            (library_options, library_number),
+        )
+    }
 }
 
 pub(crate) fn cuLibraryUnload(library: CUlibrary) -> Result {
@@ -214,7 +223,8 @@ pub(crate) unsafe fn cuLibraryEnumerateKernels(
     present(kernels)?;
     let names = kernel_names(library)?;
     for (at, name) in names.iter().take(number as usize).enumerate() {
-        kernels.add(at).write(find_by_name(library, name)?);
+        // SAFETY: `kernels` is writable here, as the caller promises.
+        unsafe { kernels.add(at).write(find_by_name(library, name)?) };
     }
     Ok(())
 }
@@ -247,10 +257,13 @@ pub(crate) unsafe fn cuKernelGetFunction(function: *mut CUfunction, kernel: CUke
         return Err(Status::INVALID_HANDLE);
     };
     kernel::function(inner)?;
-    put(
-        function,
-        handle(inner.function(current::current()?.ordinal)),
-    )
+    // SAFETY: `function` is null or writable, as the caller promises.
+    unsafe {
+        put(
+            function,
+            handle(inner.function(current::current()?.ordinal)),
+        )
+    }
 }
 
 pub(crate) fn cuKernelGetLibrary(library: Out<'_, CUlibrary>, kernel: CUkernel) -> Result {
@@ -261,7 +274,8 @@ pub(crate) fn cuKernelGetLibrary(library: Out<'_, CUlibrary>, kernel: CUkernel) 
 }
 
 pub(crate) unsafe fn cuKernelGetName(name: *mut *const c_char, kernel: CUkernel) -> Result {
-    name_of(name, kernel)
+    // SAFETY: the caller promises what `name_of` asks for.
+    unsafe { name_of(name, kernel) }
 }
 
 pub(crate) unsafe fn cuKernelGetAttribute(
@@ -271,7 +285,8 @@ pub(crate) unsafe fn cuKernelGetAttribute(
     device: CUdevice,
 ) -> Result {
     check_device(device)?;
-    attribute(value, which, kernel)
+    // SAFETY: the caller promises what `attribute` asks for.
+    unsafe { attribute(value, which, kernel) }
 }
 
 pub(crate) fn cuKernelSetAttribute(
@@ -290,7 +305,8 @@ pub(crate) unsafe fn cuKernelGetParamInfo(
     offset: *mut usize,
     size: *mut usize,
 ) -> Result {
-    parameter(kernel, index, offset, size)
+    // SAFETY: the caller promises what `parameter` asks for.
+    unsafe { parameter(kernel, index, offset, size) }
 }
 
 pub(crate) fn cuLibraryGetUnifiedFunction(

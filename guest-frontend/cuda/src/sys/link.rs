@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 
 use super::boundary::{Out, Text};
 use super::image::{MOST, Options};
+use super::linking::{Input, Linking};
 use super::module::read_file;
 use super::{Result, present, put, put_if};
 use crate::current;
@@ -23,34 +24,6 @@ use crate::objects::{self, Found, InContext, Object};
 const PTX: u32 = 1;
 /// CU_JIT_INPUT_NVVM, the last kind.
 const LAST: u32 = 5;
-
-/// A link in progress.
-#[derive(Debug)]
-pub struct Linking {
-    options: Options,
-    work: Mutex<Work>,
-}
-
-// SAFETY: the pointers among the options lead to buffers that the program
-// leaves to the link until cuLinkDestroy, from whichever thread it goes on.
-unsafe impl Send for Linking {}
-// SAFETY: as above; they are written to under the lock.
-unsafe impl Sync for Linking {}
-
-#[derive(Debug, Default)]
-struct Work {
-    inputs: Vec<Input>,
-    /// The result, which stays where it is.
-    image: Option<Box<[u8]>>,
-}
-
-#[derive(Debug)]
-struct Input {
-    kind: u32,
-    name: String,
-    options: Vec<(u32, u32)>,
-    image: Vec<u8>,
-}
 
 fn find(state: CUlinkState) -> Result<Found> {
     objects::find(state)
@@ -81,7 +54,8 @@ unsafe fn add(
         let text = image.iter().position(|byte| *byte == 0);
         image.truncate(text.unwrap_or(image.len()));
     }
-    let options = Options::read(number, options, values)?;
+    // SAFETY: the caller promises what `Options::read` asks for.
+    let options = unsafe { Options::read(number, options, values) }?;
     let mut work = link.object.work.lock();
     if work.image.is_some() {
         return Err(Status::INVALID_VALUE);
@@ -103,19 +77,24 @@ pub(crate) unsafe fn cuLinkCreate(
 ) -> Result {
     present(state)?;
     let current = current::current()?;
-    let options = Options::read(number, options, values)?;
-    options.tell("", "");
-    put(
-        state,
-        objects::insert(Object::Link(InContext {
-            context: current.handle,
-            session: current.session,
-            object: Arc::new(Linking {
-                options,
-                work: Mutex::default(),
-            }),
-        })),
-    )
+    // SAFETY: the caller promises what `Options::read` asks for.
+    let options = unsafe { Options::read(number, options, values) }?;
+    // SAFETY: the caller promises what `Options::tell` asks for. `state` is null or writable,
+    // as the caller promises.
+    unsafe {
+        options.tell("", "");
+        put(
+            state,
+            objects::insert(Object::Link(InContext {
+                context: current.handle,
+                session: current.session,
+                object: Arc::new(Linking {
+                    options,
+                    work: Mutex::default(),
+                }),
+            })),
+        )
+    }
 }
 
 pub(crate) unsafe fn cuLinkAddData(
@@ -134,8 +113,10 @@ pub(crate) unsafe fn cuLinkAddData(
     }
     // Messages need not name an input.
     let name = name.get().unwrap_or("an input");
-    let image = std::slice::from_raw_parts(data.cast::<u8>(), size).to_vec();
-    add(state, kind, name, image, (number, options, values))
+    // SAFETY: `data` holds `size` bytes, as the caller promises
+    let image = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) }.to_vec();
+    // SAFETY: the caller promises what `add` asks for.
+    unsafe { add(state, kind, name, image, (number, options, values)) }
 }
 
 pub(crate) unsafe fn cuLinkAddFile(
@@ -146,11 +127,14 @@ pub(crate) unsafe fn cuLinkAddFile(
     options: *mut c_int,
     values: *mut *mut c_void,
 ) -> Result {
-    let mut image = read_file(path)?;
+    // SAFETY: the caller promises what `read_file` asks for.
+    let mut image = unsafe { read_file(path) }?;
     // The zero that ends PTX is no part of other images.
     image.pop();
-    let name = super::text(path)?;
-    add(state, kind, name, image, (number, options, values))
+    // SAFETY: `path` is null or readable, as the caller promises.
+    let name = unsafe { super::text(path) }?;
+    // SAFETY: the caller promises what `add` asks for.
+    unsafe { add(state, kind, name, image, (number, options, values)) }
 }
 
 pub(crate) unsafe fn cuLinkComplete(
@@ -170,20 +154,23 @@ pub(crate) unsafe fn cuLinkComplete(
         let _ = paragpu_client::take_detail();
         match link.session.modules().link(&parts, &options.numbers) {
             Ok((linked, log)) => {
-                options.tell(&log, "");
+                // SAFETY: the caller promises what `Options::tell` asks for.
+                unsafe { options.tell(&log, "") };
                 // PTX of the software GPU ends as text does.
                 let mut linked = linked;
                 linked.push(0);
                 work.image = Some(linked.into_boxed_slice());
             }
             Err(status) => {
-                options.tell("", &paragpu_client::take_detail());
+                // SAFETY: the caller promises what `Options::tell` asks for.
+                unsafe { options.tell("", &paragpu_client::take_detail()) };
                 return Err(status);
             }
         }
     }
     let linked = work.image.as_mut().ok_or(Status::UNKNOWN)?;
-    put_if(size, linked.len() - 1);
+    // SAFETY: `size` is null or writable, as the caller promises.
+    unsafe { put_if(size, linked.len() - 1) };
     image.put(linked.as_mut_ptr().cast())
 }
 

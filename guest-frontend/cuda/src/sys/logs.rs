@@ -67,8 +67,8 @@ pub(crate) fn cuLogsUnregisterCallback(handle: CUlogsCallbackHandle) -> Result {
     }
 }
 
-pub(crate) fn cuLogsCurrent(iterator: Out<'_, CUlogIterator>, flags: c_uint) -> Result {
-    none(flags)?;
+pub(crate) fn cuLogsCurrent(iterator: Out<'_, CUlogIterator>, _flags: c_uint) -> Result {
+    // NVIDIA's driver does not look at the flags here.
     iterator.put(log::with(log::Messages::next))
 }
 
@@ -78,9 +78,11 @@ pub(crate) fn cuLogsCurrent(iterator: Out<'_, CUlogIterator>, flags: c_uint) -> 
 /// `iterator` is null or readable and writable.
 unsafe fn take(iterator: *mut CUlogIterator, room: usize) -> Option<String> {
     log::with(|messages| {
-        let from = iterator.as_ref().copied();
+        // SAFETY: the pointer is null or readable, as the caller promises.
+        let from = unsafe { iterator.as_ref() }.copied();
         let text = messages.since(from, room)?;
-        if let Some(iterator) = iterator.as_mut() {
+        // SAFETY: the pointer is null or writable, as the caller promises.
+        if let Some(iterator) = unsafe { iterator.as_mut() } {
             *iterator = messages.next();
         }
         Some(text)
@@ -96,7 +98,8 @@ pub(crate) unsafe fn cuLogsDumpToFile(
     let mut options = std::fs::OpenOptions::new();
     let file = options.append(true).create(true).open(path.get()?);
     let mut file = file.map_err(|_| Status::INVALID_VALUE)?;
-    let text = take(iterator, usize::MAX).unwrap_or_default();
+    // SAFETY: the caller promises what `take` asks for.
+    let text = unsafe { take(iterator, usize::MAX) }.unwrap_or_default();
     file.write_all(text.as_bytes())
         .map_err(|_| Status::INVALID_VALUE)
 }
@@ -109,15 +112,21 @@ pub(crate) unsafe fn cuLogsDumpToMemory(
 ) -> Result {
     none(flags)?;
     super::present(buffer)?;
-    let size = size.as_mut().ok_or(Status::INVALID_VALUE)?;
+    // SAFETY: the pointer is null or writable, as the caller promises.
+    let size = unsafe { size.as_mut() }.ok_or(Status::INVALID_VALUE)?;
     // One byte is the zero at the end.
     let room = size.checked_sub(1).ok_or(Status::INVALID_VALUE)?;
-    let Some(text) = take(iterator, room) else {
+    // SAFETY: the caller promises what `take` asks for.
+    let Some(text) = (unsafe { take(iterator, room) }) else {
         *size = 0;
         return Err(Status::INVALID_VALUE);
     };
     *size = text.len();
-    std::ptr::copy_nonoverlapping(text.as_ptr().cast(), buffer, text.len());
-    buffer.add(text.len()).write(0);
+    // SAFETY: `buffer` holds `*size` bytes, as the caller promises, and the text with
+    // its zero is no longer.
+    unsafe {
+        std::ptr::copy_nonoverlapping(text.as_ptr().cast(), buffer, text.len());
+        buffer.add(text.len()).write(0);
+    }
     Ok(())
 }

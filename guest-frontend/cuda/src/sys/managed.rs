@@ -156,7 +156,11 @@ unsafe fn ranges(
     if count == 0 || flags != 0 || legacy {
         return Err(Status::INVALID_VALUE);
     }
-    let (addresses, sizes) = (list(addresses, count)?, list(sizes, count)?);
+    // SAFETY: `addresses` holds `count` of them, as the caller promises. `sizes` holds `count`
+    // of them, as the caller promises.
+    let (addresses, sizes) = (unsafe { list(addresses, count) }?, unsafe {
+        list(sizes, count)
+    }?);
     let pairs = addresses.iter().zip(sizes);
     pairs
         .map(|(address, size)| {
@@ -179,12 +183,14 @@ unsafe fn prefetch_all(
     if count > ranges.len() {
         return Err(Status::INVALID_VALUE);
     }
-    let locations = list(locations, count)?;
+    // SAFETY: `locations` holds `count` of them, as the caller promises.
+    let locations = unsafe { list(locations, count) }?;
     let locations: Vec<Location> = locations
         .iter()
         .map(|location| by_location(*location))
         .collect::<Result<_>>()?;
-    let places = batch::attributes(ranges.len(), list(firsts, count)?)?;
+    // SAFETY: `firsts` holds `count` of them, as the caller promises.
+    let places = batch::attributes(ranges.len(), unsafe { list(firsts, count) }?)?;
     for ((address, size), place) in ranges.iter().zip(places) {
         let location = *locations.get(place).ok_or(Status::INVALID_VALUE)?;
         managed::advise(*address, *size, |known| known.prefetched = location)?;
@@ -202,8 +208,10 @@ pub(crate) unsafe fn cuMemPrefetchBatchAsync(
     flags: u64,
     stream: CUstream,
 ) -> Result {
-    let ranges = ranges(addresses, sizes, count, flags, stream)?;
-    prefetch_all(&ranges, locations, firsts, location_count)
+    // SAFETY: the caller promises what `ranges` asks for.
+    let ranges = unsafe { ranges(addresses, sizes, count, flags, stream) }?;
+    // SAFETY: the caller promises what `prefetch_all` asks for.
+    unsafe { prefetch_all(&ranges, locations, firsts, location_count) }
 }
 
 // What is discarded may be read as it was: CUDA leaves open what is there.
@@ -214,7 +222,8 @@ pub(crate) unsafe fn cuMemDiscardBatchAsync(
     flags: u64,
     stream: CUstream,
 ) -> Result {
-    ranges(addresses, sizes, count, flags, stream).map(|_| ())
+    // SAFETY: the caller promises what `ranges` asks for.
+    unsafe { ranges(addresses, sizes, count, flags, stream) }.map(|_| ())
 }
 
 pub(crate) unsafe fn cuMemDiscardAndPrefetchBatchAsync(
@@ -227,8 +236,10 @@ pub(crate) unsafe fn cuMemDiscardAndPrefetchBatchAsync(
     flags: u64,
     stream: CUstream,
 ) -> Result {
-    let ranges = ranges(addresses, sizes, count, flags, stream)?;
-    prefetch_all(&ranges, locations, firsts, location_count)
+    // SAFETY: the caller promises what `ranges` asks for.
+    let ranges = unsafe { ranges(addresses, sizes, count, flags, stream) }?;
+    // SAFETY: the caller promises what `prefetch_all` asks for.
+    unsafe { prefetch_all(&ranges, locations, firsts, location_count) }
 }
 
 /// An attribute that is one integer.

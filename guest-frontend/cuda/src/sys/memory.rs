@@ -48,7 +48,8 @@ pub(crate) unsafe fn cuMemAlloc_v2(address: *mut CUdeviceptr, size: usize) -> Re
     if address.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    put(address, allocate(size)?)
+    // SAFETY: `address` is null or writable, as the caller promises.
+    unsafe { put(address, allocate(size)?) }
 }
 
 pub(crate) unsafe fn cuMemAllocPitch_v2(
@@ -71,8 +72,11 @@ pub(crate) unsafe fn cuMemAllocPitch_v2(
         .ok_or(Status::INVALID_VALUE)?;
     let size = row.checked_mul(height).ok_or(Status::OUT_OF_MEMORY)?;
     let place = allocate(size)?;
-    put(pitch, row)?;
-    put(address, place)
+    // SAFETY: each place is null or writable, as the caller promises.
+    unsafe {
+        put(pitch, row)?;
+        put(address, place)
+    }
 }
 
 pub(crate) fn cuMemFree_v2(address: CUdeviceptr) -> Result {
@@ -98,8 +102,11 @@ pub fn release(session: &Session, address: u64) -> Result {
 
 pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Result {
     let info = current::current()?.session.memory().info()?;
-    put_if(free, usize::try_from(info.free).unwrap_or(usize::MAX));
-    put_if(total, usize::try_from(info.total).unwrap_or(usize::MAX));
+    // SAFETY: each place is null or writable, as the caller promises.
+    unsafe {
+        put_if(free, usize::try_from(info.free).unwrap_or(usize::MAX));
+        put_if(total, usize::try_from(info.total).unwrap_or(usize::MAX));
+    }
     Ok(())
 }
 
@@ -120,7 +127,8 @@ pub(crate) unsafe fn cuMemGetAddressRange_v2(
         }
     };
     base.put_if(start);
-    put_if(size, usize::try_from(length).unwrap_or(usize::MAX));
+    // SAFETY: `size` is null or writable, as the caller promises.
+    unsafe { put_if(size, usize::try_from(length).unwrap_or(usize::MAX)) };
     Ok(())
 }
 

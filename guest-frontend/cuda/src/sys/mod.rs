@@ -2,19 +2,13 @@
 //!
 //! Everything here deals in pointers that a C program passes, and is as safe
 //! as that program keeps to CUDA's manual; so the folder's functions are
-//! `unsafe`, and their bodies one unsafe context each.
+//! `unsafe`. Each block inside says on which promise of the caller it stands.
 #![allow(non_snake_case, clippy::too_many_arguments)]
-// An unsafe function here is a C function or a step of one; what its caller
-// must keep stands once, above it.
-#![allow(unsafe_op_in_unsafe_fn, clippy::not_unsafe_ptr_arg_deref)]
+#![allow(clippy::not_unsafe_ptr_arg_deref)]
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use paragpu_abi::CUresult;
 use paragpu_protocol::status::Status;
-
-use crate::crossing;
 
 /// What a function ends with.
 pub(crate) type Result<T = (), E = Status> = std::result::Result<T, E>;
@@ -32,6 +26,7 @@ pub mod entry;
 pub mod error;
 pub mod event;
 mod export_table;
+pub mod exported;
 pub mod graph;
 pub mod graph_dot;
 pub mod graph_exec;
@@ -44,6 +39,8 @@ pub mod kernel;
 pub mod launch;
 pub mod library;
 pub mod link;
+pub mod linking;
+pub mod location;
 pub mod logs;
 pub mod managed;
 pub mod memory;
@@ -60,84 +57,6 @@ pub mod tensor_map;
 pub mod texture;
 pub mod user_object;
 pub mod virtual_memory;
-
-/// What the library exports and serves, as the description of the driver's
-/// interface declares it (protocol/interface/driver).
-// Each generated block is safe where the caller keeps to CUDA's manual, which
-// is what every exported function asks for.
-#[allow(missing_docs, unused_unsafe, clippy::undocumented_unsafe_blocks)]
-pub mod exports {
-    use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ushort, c_void};
-
-    use paragpu_abi::*;
-
-    use super::boundary::{Boundary, DEFAULT_STREAM, OWN_STREAM, own_default};
-
-    include!(concat!(env!("OUT_DIR"), "/exports.rs"));
-}
-
-/// What the library exports and does not serve.
-pub mod stubs {
-    use std::sync::atomic::AtomicBool;
-
-    use paragpu_abi::CUresult;
-
-    include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
-}
-
-/// Runs the body of the exported function `name`. Nothing unwinds into C.
-#[inline]
-fn guard(name: &str, body: impl FnOnce() -> Result) -> CUresult {
-    if !device::is_initialized() {
-        return code(name, Err(Status::NOT_INITIALIZED));
-    }
-    guard_before_init(name, body)
-}
-
-/// [`guard`] for functions that may be called before cuInit.
-#[inline]
-fn guard_before_init(name: &str, body: impl FnOnce() -> Result) -> CUresult {
-    paragpu_client::count_call();
-    if paragpu_client::sys::process::forked() {
-        return code(name, Err(Status::NOT_INITIALIZED));
-    }
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(result) => code(name, result),
-        Err(_) => code(name, Err(Status::UNKNOWN)),
-    }
-}
-
-fn code(name: &str, result: Result) -> CUresult {
-    match result {
-        Ok(()) => Status::SUCCESS.0.cast_signed(),
-        Err(status) => {
-            let code = status.0.cast_signed();
-            log_failure(name, status, code);
-            code
-        }
-    }
-}
-
-/// Adds a failed call to the log. Work that is not over yet is no failure.
-#[cold]
-fn log_failure(name: &str, status: Status, code: CUresult) {
-    /// CUDA_ERROR_NOT_READY.
-    const NOT_READY: Status = Status(600);
-    if status == NOT_READY {
-        return;
-    }
-    let error = paragpu_abi::driver_error_name(code);
-    let error = error
-        .map(std::ffi::CStr::to_string_lossy)
-        .unwrap_or_default();
-    crate::log::say(&format!("{name}: {error} ({code})"));
-}
-
-/// What a function that is not served does.
-#[cold]
-fn refuse(name: &str, said: &AtomicBool) -> CUresult {
-    guard_before_init(name, || Err(unsupported(name, said)))
-}
 
 /// Says once that a function is not served.
 fn unsupported(name: &str, said: &AtomicBool) -> Status {
@@ -164,7 +83,8 @@ unsafe fn put<T>(place: *mut T, value: T) -> Result {
     if place.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    place.write(value);
+    // SAFETY: the pointer is writable here, as the caller promises.
+    unsafe { place.write(value) };
     Ok(())
 }
 
@@ -174,7 +94,8 @@ unsafe fn put<T>(place: *mut T, value: T) -> Result {
 /// `place` is null, or writable and aligned for a `T`.
 unsafe fn put_if<T>(place: *mut T, value: T) {
     if !place.is_null() {
-        place.write(value);
+        // SAFETY: the pointer is writable here, as the caller promises.
+        unsafe { place.write(value) };
     }
 }
 
@@ -192,7 +113,8 @@ fn present<T>(place: *const T) -> Result {
 /// # Safety
 /// `place` is null, or points to a `T` that nothing writes to for `'a`.
 unsafe fn get<'a, T>(place: *const T) -> Result<&'a T> {
-    place.as_ref().ok_or(Status::INVALID_VALUE)
+    // SAFETY: the pointer is null or readable, as the caller promises.
+    unsafe { place.as_ref() }.ok_or(Status::INVALID_VALUE)
 }
 
 /// Text of the program, which must be UTF-8.
@@ -203,7 +125,8 @@ unsafe fn text<'a>(place: *const std::ffi::c_char) -> Result<&'a str> {
     if place.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    std::ffi::CStr::from_ptr(place)
+    // SAFETY: `place` is not null here, and a C string, as the caller promises
+    unsafe { std::ffi::CStr::from_ptr(place) }
         .to_str()
         .map_err(|_| Status::INVALID_VALUE)
 }
@@ -221,7 +144,10 @@ unsafe fn put_text(place: *mut std::ffi::c_char, length: i32, text: &str) -> Res
     }
     let bytes = text.as_bytes();
     let kept = bytes.len().min(room - 1);
-    std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), place, kept);
-    place.add(kept).write(0);
+    // SAFETY: `place` holds `length` bytes, as the caller promises; `kept` is less.
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), place, kept);
+        place.add(kept).write(0);
+    }
     Ok(())
 }

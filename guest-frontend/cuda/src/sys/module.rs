@@ -27,11 +27,13 @@ pub unsafe fn load_image(
     let _ = paragpu_client::take_detail();
     match session.modules().load(image, &options.numbers) {
         Ok(module) => {
-            options.tell(module.log(), "");
+            // SAFETY: the caller promises what `Options::tell` asks for.
+            unsafe { options.tell(module.log(), "") };
             Ok(module)
         }
         Err(status) => {
-            options.tell("", &paragpu_client::take_detail());
+            // SAFETY: the caller promises what `Options::tell` asks for.
+            unsafe { options.tell("", &paragpu_client::take_detail()) };
             Err(status)
         }
     }
@@ -44,18 +46,22 @@ pub unsafe fn load_image(
 unsafe fn load(place: *mut CUmodule, image: &[u8], options: &Options) -> Result {
     present(place)?;
     let current = current::current()?;
-    let object = load_image(current.session, image, options)?;
-    put(
-        place,
-        objects::insert(Object::Module(
-            InContext {
-                context: current.handle,
-                session: current.session,
-                object,
-            },
-            objects::Named::default(),
-        )),
-    )
+    // SAFETY: the caller promises what `load_image` asks for.
+    let object = unsafe { load_image(current.session, image, options) }?;
+    // SAFETY: `place` is null or writable, as the caller promises.
+    unsafe {
+        put(
+            place,
+            objects::insert(Object::Module(
+                InContext {
+                    context: current.handle,
+                    session: current.session,
+                    object,
+                },
+                objects::Named::default(),
+            )),
+        )
+    }
 }
 
 fn no_options() -> Result<Options> {
@@ -70,7 +76,8 @@ fn no_options() -> Result<Options> {
 pub unsafe fn read_file(name: *const c_char) -> Result<Vec<u8>> {
     /// CUDA_ERROR_FILE_NOT_FOUND.
     const FILE_NOT_FOUND: Status = Status(301);
-    let mut bytes = std::fs::read(text(name)?).map_err(|_| FILE_NOT_FOUND)?;
+    // SAFETY: `name` is null or readable, as the caller promises.
+    let mut bytes = std::fs::read(unsafe { text(name) }?).map_err(|_| FILE_NOT_FOUND)?;
     // PTX text must end with a zero.
     bytes.push(0);
     Ok(bytes)
@@ -128,10 +135,10 @@ pub fn callable(function: CUfunction) -> Result<Callable> {
 /// A C string of a function's name that lives as long as the process; the
 /// same function has the same one.
 fn kept_name(function: &Function) -> *const c_char {
+    use parking_lot::Mutex;
     use std::collections::HashMap;
-    use std::sync::{Mutex, PoisonError};
     static NAMES: Mutex<Option<HashMap<String, CString>>> = Mutex::new(None);
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut names = NAMES.lock();
     names
         .get_or_insert_default()
         .entry(function.name().to_owned())
@@ -144,7 +151,8 @@ fn kept_name(function: &Function) -> *const c_char {
 /// # Safety
 /// `place` is null or writable.
 pub unsafe fn name_of(place: *mut *const c_char, function: CUfunction) -> Result {
-    put(place, kept_name(callable(function)?.function()?))
+    // SAFETY: `place` is null or writable, as the caller promises.
+    unsafe { put(place, kept_name(callable(function)?.function()?)) }
 }
 
 /// cuFuncGetParamInfo, cuKernelGetParamInfo.
@@ -163,8 +171,11 @@ pub unsafe fn parameter(
         .parameters()
         .get(index)
         .ok_or(Status::INVALID_VALUE)?;
-    put(offset, at as usize)?;
-    put_if(size, length as usize);
+    // SAFETY: each place is null or writable, as the caller promises.
+    unsafe {
+        put(offset, at as usize)?;
+        put_if(size, length as usize);
+    }
     Ok(())
 }
 
@@ -176,10 +187,13 @@ pub unsafe fn attribute(place: *mut c_int, attribute: c_int, function: CUfunctio
     let callable = callable(function)?;
     let function = callable.function()?;
     let attribute = u32::try_from(attribute).map_err(|_| Status::INVALID_VALUE)?;
-    put(
-        place,
-        function.attribute(attribute).ok_or(Status::INVALID_VALUE)?,
-    )
+    // SAFETY: `place` is null or writable, as the caller promises.
+    unsafe {
+        put(
+            place,
+            function.attribute(attribute).ok_or(Status::INVALID_VALUE)?,
+        )
+    }
 }
 
 /// cuFuncSetAttribute, cuKernelSetAttribute.
@@ -198,12 +212,15 @@ fn set_cache_config(function: CUfunction, config: c_int) -> Result {
 }
 
 pub(crate) unsafe fn cuModuleLoad(module: *mut CUmodule, name: *const c_char) -> Result {
-    let bytes = read_file(name)?;
-    load(module, measure(bytes.as_ptr().cast())?, &no_options()?)
+    // SAFETY: the caller promises what `read_file` asks for.
+    let bytes = unsafe { read_file(name) }?;
+    // SAFETY: the caller promises what `load` asks for.
+    unsafe { load(module, measure(bytes.as_ptr().cast())?, &no_options()?) }
 }
 
 pub(crate) unsafe fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> Result {
-    load(module, measure(image)?, &no_options()?)
+    // SAFETY: the caller promises what `load` asks for.
+    unsafe { load(module, measure(image)?, &no_options()?) }
 }
 
 pub(crate) unsafe fn cuModuleLoadDataEx(
@@ -213,15 +230,19 @@ pub(crate) unsafe fn cuModuleLoadDataEx(
     options: *mut c_int,
     values: *mut *mut c_void,
 ) -> Result {
-    load(
-        module,
-        measure(image)?,
-        &Options::read(number, options, values)?,
-    )
+    // SAFETY: the caller promises what `load` asks for.
+    unsafe {
+        load(
+            module,
+            measure(image)?,
+            &Options::read(number, options, values)?,
+        )
+    }
 }
 
 pub(crate) unsafe fn cuModuleLoadFatBinary(module: *mut CUmodule, image: *const c_void) -> Result {
-    load(module, measure(image)?, &no_options()?)
+    // SAFETY: the caller promises what `load` asks for.
+    unsafe { load(module, measure(image)?, &no_options()?) }
 }
 
 pub(crate) fn cuModuleUnload(module: CUmodule) -> Result {
@@ -329,7 +350,8 @@ pub(crate) unsafe fn cuFuncGetAttribute(
     which: c_int,
     function: CUfunction,
 ) -> Result {
-    attribute(value, which, function)
+    // SAFETY: the caller promises what `attribute` asks for.
+    unsafe { attribute(value, which, function) }
 }
 
 pub(crate) fn cuFuncSetAttribute(function: CUfunction, which: c_int, value: c_int) -> Result {
@@ -367,7 +389,8 @@ pub(crate) fn cuFuncGetModule(module: Out<'_, CUmodule>, function: CUfunction) -
 }
 
 pub(crate) unsafe fn cuFuncGetName(name: *mut *const c_char, function: CUfunction) -> Result {
-    name_of(name, function)
+    // SAFETY: the caller promises what `name_of` asks for.
+    unsafe { name_of(name, function) }
 }
 
 pub(crate) unsafe fn cuFuncGetParamInfo(
@@ -376,7 +399,8 @@ pub(crate) unsafe fn cuFuncGetParamInfo(
     offset: *mut usize,
     size: *mut usize,
 ) -> Result {
-    parameter(function, index, offset, size)
+    // SAFETY: the caller promises what `parameter` asks for.
+    unsafe { parameter(function, index, offset, size) }
 }
 
 pub(crate) fn cuFuncIsLoaded(state: Out<'_, c_int>, function: CUfunction) -> Result {

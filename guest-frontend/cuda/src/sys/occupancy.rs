@@ -47,7 +47,8 @@ unsafe fn potential(
     // one.
     let mut size = most;
     while size > 0 {
-        let bytes = shared_of.map_or(shared, |of| of(size));
+        // SAFETY: the caller gave it to be called with the size of a block
+        let bytes = shared_of.map_or(shared, |of| unsafe { of(size) });
         let blocks = session
             .modules()
             .occupancy_blocks(function, size, bytes as u64, flags)?;
@@ -80,9 +81,14 @@ unsafe fn put_potential(
 ) -> Result {
     present(grid)?;
     present(block)?;
-    let (blocks, size) = potential(&callable(function)?, shared_of, shared, limit, flags)?;
-    put(grid, blocks)?;
-    put(block, size)
+    // SAFETY: the caller promises what `potential` asks for.
+    let (blocks, size) =
+        unsafe { potential(&callable(function)?, shared_of, shared, limit, flags) }?;
+    // SAFETY: each place is null or writable, as the caller promises.
+    unsafe {
+        put(grid, blocks)?;
+        put(block, size)
+    }
 }
 
 pub(crate) fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
@@ -112,7 +118,8 @@ pub(crate) unsafe fn cuOccupancyMaxPotentialBlockSize(
     shared: usize,
     limit: c_int,
 ) -> Result {
-    put_potential(grid, block, function, shared_of, shared, limit, 0)
+    // SAFETY: the caller promises what `put_potential` asks for.
+    unsafe { put_potential(grid, block, function, shared_of, shared, limit, 0) }
 }
 
 pub(crate) unsafe fn cuOccupancyMaxPotentialBlockSizeWithFlags(
@@ -124,7 +131,8 @@ pub(crate) unsafe fn cuOccupancyMaxPotentialBlockSizeWithFlags(
     limit: c_int,
     flags: c_uint,
 ) -> Result {
-    put_potential(grid, block, function, shared_of, shared, limit, flags)
+    // SAFETY: the caller promises what `put_potential` asks for.
+    unsafe { put_potential(grid, block, function, shared_of, shared, limit, flags) }
 }
 
 pub(crate) fn cuOccupancyAvailableDynamicSMemPerBlock(
@@ -148,7 +156,8 @@ pub(crate) unsafe fn cuOccupancyMaxActiveClusters(
     config: In<'_, CUlaunchConfig>,
 ) -> Result {
     let number = number.present()?;
-    let shape = super::launch::shape_of(config.get()?)?;
+    // SAFETY: the caller promises what `shape_of` asks for.
+    let shape = unsafe { super::launch::shape_of(config.get()?) }?;
     let callable = callable(function)?;
     let modules = callable.session.modules();
     number.put(modules.occupancy_clusters(callable.function()?, &shape)?)
@@ -160,7 +169,8 @@ pub(crate) unsafe fn cuOccupancyMaxPotentialClusterSize(
     config: In<'_, CUlaunchConfig>,
 ) -> Result {
     let size = size.present()?;
-    let shape = super::launch::shape_of(config.get()?)?;
+    // SAFETY: the caller promises what `shape_of` asks for.
+    let shape = unsafe { super::launch::shape_of(config.get()?) }?;
     let callable = callable(function)?;
     let modules = callable.session.modules();
     size.put(modules.occupancy_cluster_size(callable.function()?, &shape)?)

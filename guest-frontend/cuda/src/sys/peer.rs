@@ -26,13 +26,15 @@ const TO_ALL_DEVICES: c_int = 200;
 unsafe fn none(capabilities: *mut c_uint, operations: *const c_int, count: c_uint) -> Result {
     present(capabilities)?;
     let count = usize::try_from(count).map_err(|_| Status::INVALID_VALUE)?;
-    let operations = list(operations, count)?;
+    // SAFETY: `operations` holds `count` of them, as the caller promises.
+    let operations = unsafe { list(operations, count) }?;
     let known = |operation: &c_int| (0..OPERATIONS).contains(operation);
     if operations.is_empty() || !operations.iter().all(known) {
         return Err(Status::INVALID_VALUE);
     }
     for at in 0..count {
-        capabilities.add(at).write(0);
+        // SAFETY: `capabilities` is writable here, as the caller promises.
+        unsafe { capabilities.add(at).write(0) };
     }
     Ok(())
 }
@@ -47,7 +49,8 @@ pub(crate) unsafe fn cuDeviceGetP2PAtomicCapabilities(
     if device::ordinal(from)? == device::ordinal(to)? {
         return Err(Status::INVALID_DEVICE);
     }
-    none(capabilities, operations, count)
+    // SAFETY: the caller promises what `none` asks for.
+    unsafe { none(capabilities, operations, count) }
 }
 
 pub(crate) unsafe fn cuDeviceGetHostAtomicCapabilities(
@@ -57,7 +60,8 @@ pub(crate) unsafe fn cuDeviceGetHostAtomicCapabilities(
     number: CUdevice,
 ) -> Result {
     device::ordinal(number)?;
-    none(capabilities, operations, count)
+    // SAFETY: the caller promises what `none` asks for.
+    unsafe { none(capabilities, operations, count) }
 }
 
 pub(crate) fn cuFlushGPUDirectRDMAWrites(target: c_int, scope: c_int) -> Result {

@@ -97,43 +97,46 @@ fn known(address: u64) -> Result<Option<Known>> {
 /// `place` is writable and aligned for the type that CUDA's manual gives the
 /// attribute (cuPointerGetAttribute).
 unsafe fn attribute(place: *mut c_void, which: c_int, known: &Known) -> Result {
-    match which {
-        CONTEXT => {
-            let current = current::current()?;
-            let handle = if current.ordinal == known.session.ordinal() {
-                current.handle
-            } else {
-                0
-            };
-            place.cast::<u64>().write(handle);
-        }
-        MEMORY_TYPE => place.cast::<c_uint>().write(known.kind),
-        DEVICE_POINTER => {
-            if let (Some(host), true) = (known.host, known.kind == HOST) {
-                // The caller may give it to a kernel.
-                let _ = known.session.host().device_address(host);
+    // SAFETY: `place` is writable and has the attribute's type, as the caller promises.
+    unsafe {
+        match which {
+            CONTEXT => {
+                let current = current::current()?;
+                let handle = if current.ordinal == known.session.ordinal() {
+                    current.handle
+                } else {
+                    0
+                };
+                place.cast::<u64>().write(handle);
             }
-            place.cast::<u64>().write(known.device);
+            MEMORY_TYPE => place.cast::<c_uint>().write(known.kind),
+            DEVICE_POINTER => {
+                if let (Some(host), true) = (known.host, known.kind == HOST) {
+                    // The caller may give it to a kernel.
+                    let _ = known.session.host().device_address(host);
+                }
+                place.cast::<u64>().write(known.device);
+            }
+            HOST_POINTER => place
+                .cast::<u64>()
+                .write(known.host.ok_or(Status::INVALID_VALUE)?),
+            P2P_TOKENS => return Err(super::unsupported_use!("CU_POINTER_ATTRIBUTE_P2P_TOKENS")),
+            IS_MANAGED => place.cast::<c_int>().write(c_int::from(known.managed)),
+            SYNC_MEMOPS | IS_HW_DECOMPRESS_CAPABLE => place.cast::<c_int>().write(0),
+            // A byte in C.
+            IS_LEGACY_CUDA_IPC_CAPABLE | IS_GPU_DIRECT_RDMA_CAPABLE => place.cast::<u8>().write(0),
+            BUFFER_ID | MEMORY_BLOCK_ID => place.cast::<u64>().write(known.id),
+            DEVICE_ORDINAL => place
+                .cast::<c_int>()
+                .write(device::number(known.session.ordinal())),
+            RANGE_START_ADDR | MAPPING_BASE_ADDR => place.cast::<u64>().write(known.start),
+            RANGE_SIZE | MAPPING_SIZE => place.cast::<u64>().write(known.size),
+            MAPPED => place.cast::<u8>().write(1),
+            ALLOWED_HANDLE_TYPES => place.cast::<u64>().write(0),
+            ACCESS_FLAGS => place.cast::<c_uint>().write(READ_WRITE),
+            MEMPOOL_HANDLE => place.cast::<u64>().write(pool::of(known.start) as u64),
+            _ => return Err(Status::INVALID_VALUE),
         }
-        HOST_POINTER => place
-            .cast::<u64>()
-            .write(known.host.ok_or(Status::INVALID_VALUE)?),
-        P2P_TOKENS => return Err(super::unsupported_use!("CU_POINTER_ATTRIBUTE_P2P_TOKENS")),
-        IS_MANAGED => place.cast::<c_int>().write(c_int::from(known.managed)),
-        SYNC_MEMOPS | IS_HW_DECOMPRESS_CAPABLE => place.cast::<c_int>().write(0),
-        // A byte in C.
-        IS_LEGACY_CUDA_IPC_CAPABLE | IS_GPU_DIRECT_RDMA_CAPABLE => place.cast::<u8>().write(0),
-        BUFFER_ID | MEMORY_BLOCK_ID => place.cast::<u64>().write(known.id),
-        DEVICE_ORDINAL => place
-            .cast::<c_int>()
-            .write(device::number(known.session.ordinal())),
-        RANGE_START_ADDR | MAPPING_BASE_ADDR => place.cast::<u64>().write(known.start),
-        RANGE_SIZE | MAPPING_SIZE => place.cast::<u64>().write(known.size),
-        MAPPED => place.cast::<u8>().write(1),
-        ALLOWED_HANDLE_TYPES => place.cast::<u64>().write(0),
-        ACCESS_FLAGS => place.cast::<c_uint>().write(READ_WRITE),
-        MEMPOOL_HANDLE => place.cast::<u64>().write(pool::of(known.start) as u64),
-        _ => return Err(Status::INVALID_VALUE),
     }
     Ok(())
 }
@@ -144,18 +147,21 @@ unsafe fn attribute(place: *mut c_void, which: c_int, known: &Known) -> Result {
 /// `place` is writable and aligned for the type that CUDA's manual gives the
 /// attribute (cuPointerGetAttribute).
 unsafe fn nothing(place: *mut c_void, which: c_int) -> Result {
-    match which {
-        DEVICE_ORDINAL => place.cast::<c_int>().write(-2),
-        MEMORY_TYPE | ACCESS_FLAGS => place.cast::<c_uint>().write(0),
-        SYNC_MEMOPS | IS_MANAGED | IS_HW_DECOMPRESS_CAPABLE => place.cast::<c_int>().write(0),
-        IS_LEGACY_CUDA_IPC_CAPABLE | IS_GPU_DIRECT_RDMA_CAPABLE | MAPPED => {
-            place.cast::<u8>().write(0);
+    // SAFETY: `place` is writable and has the attribute's type, as the caller promises.
+    unsafe {
+        match which {
+            DEVICE_ORDINAL => place.cast::<c_int>().write(-2),
+            MEMORY_TYPE | ACCESS_FLAGS => place.cast::<c_uint>().write(0),
+            SYNC_MEMOPS | IS_MANAGED | IS_HW_DECOMPRESS_CAPABLE => place.cast::<c_int>().write(0),
+            IS_LEGACY_CUDA_IPC_CAPABLE | IS_GPU_DIRECT_RDMA_CAPABLE | MAPPED => {
+                place.cast::<u8>().write(0);
+            }
+            CONTEXT | DEVICE_POINTER | HOST_POINTER | BUFFER_ID | RANGE_START_ADDR | RANGE_SIZE
+            | ALLOWED_HANDLE_TYPES | MEMPOOL_HANDLE | MAPPING_SIZE | MAPPING_BASE_ADDR
+            | MEMORY_BLOCK_ID => place.cast::<u64>().write(0),
+            P2P_TOKENS => {}
+            _ => return Err(Status::INVALID_VALUE),
         }
-        CONTEXT | DEVICE_POINTER | HOST_POINTER | BUFFER_ID | RANGE_START_ADDR | RANGE_SIZE
-        | ALLOWED_HANDLE_TYPES | MEMPOOL_HANDLE | MAPPING_SIZE | MAPPING_BASE_ADDR
-        | MEMORY_BLOCK_ID => place.cast::<u64>().write(0),
-        P2P_TOKENS => {}
-        _ => return Err(Status::INVALID_VALUE),
     }
     Ok(())
 }
@@ -168,7 +174,8 @@ pub(crate) unsafe fn cuPointerGetAttribute(
     if place.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    attribute(place, which, &known(address)?.ok_or(Status::INVALID_VALUE)?)
+    // SAFETY: the caller promises what `attribute` asks for.
+    unsafe { attribute(place, which, &known(address)?.ok_or(Status::INVALID_VALUE)?) }
 }
 
 pub(crate) unsafe fn cuPointerGetAttributes(
@@ -182,16 +189,23 @@ pub(crate) unsafe fn cuPointerGetAttributes(
     }
     let known = known(address)?;
     for at in 0..number as usize {
-        let (which, place) = (which.add(at).read(), places.add(at).read());
+        // SAFETY: `which` is readable here, as the caller promises. `places` is readable here,
+        // as the caller promises.
+        let (which, place) = (unsafe { which.add(at).read() }, unsafe {
+            places.add(at).read()
+        });
         if place.is_null() {
             return Err(Status::INVALID_VALUE);
         }
         match &known {
-            None => nothing(place, which)?,
+            // SAFETY: the caller promises what `nothing` asks for.
+            None => unsafe { nothing(place, which) }?,
             Some(known) if which == HOST_POINTER && known.host.is_none() => {
-                nothing(place, which)?;
+                // SAFETY: the caller promises what `nothing` asks for.
+                unsafe { nothing(place, which) }?;
             }
-            Some(known) => attribute(place, which, known)?,
+            // SAFETY: the caller promises what `attribute` asks for.
+            Some(known) => unsafe { attribute(place, which, known) }?,
         }
     }
     Ok(())

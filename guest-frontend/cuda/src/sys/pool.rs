@@ -18,14 +18,13 @@ use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
 use super::boundary::{In, Out};
+use super::location::{PINNED, device_of, ordinal_of};
 use super::{Result, device, get, graph_memory, memory, present, put, unsupported_use};
 use crate::current;
 use crate::named_stream;
 use crate::objects::pool::Pool;
 use crate::objects::{self, Object};
 
-/// CU_MEM_LOCATION_TYPE_DEVICE.
-const LOCATION_DEVICE: c_int = 1;
 /// Attributes whose value is an `int`: reuse policies.
 const REUSE: std::ops::RangeInclusive<c_int> = 1..=3;
 /// CU_MEMPOOL_ATTR_RELEASE_THRESHOLD.
@@ -35,8 +34,6 @@ const RELEASE_THRESHOLD: c_int = 4;
 const USE: std::ops::RangeInclusive<c_int> = 5..=8;
 /// Those of them that are highest values.
 const HIGH: [c_int; 2] = [6, 8];
-/// CU_MEM_ALLOCATION_TYPE_PINNED.
-const PINNED: c_int = 1;
 /// CU_MEM_ACCESS_FLAGS_PROT_READWRITE.
 const READ_WRITE: c_int = 3;
 
@@ -130,29 +127,14 @@ fn allocate(size: usize, stream: CUstream, pool: Option<CUmemoryPool>) -> Result
     Ok(address)
 }
 
-/// The ordinal of the device whose memory a pool is for.
-pub fn ordinal_of(properties: &cudaMemPoolProps) -> Result<u32> {
-    if properties.allocType != PINNED {
-        return Err(Status::INVALID_VALUE);
-    }
-    device::ordinal(device_of(&properties.location)?)
-}
-
-fn device_of(location: &cudaMemLocation) -> Result<CUdevice> {
-    if location.r#type == LOCATION_DEVICE {
-        Ok(location.id)
-    } else {
-        Err(Status::NOT_SUPPORTED)
-    }
-}
-
 pub(crate) unsafe fn cuMemAllocAsync(
     address: *mut CUdeviceptr,
     size: usize,
     stream: CUstream,
 ) -> Result {
     present(address)?;
-    put(address, allocate(size, stream, None)?)
+    // SAFETY: `address` is null or writable, as the caller promises.
+    unsafe { put(address, allocate(size, stream, None)?) }
 }
 
 pub(crate) unsafe fn cuMemAllocFromPoolAsync(
@@ -162,7 +144,8 @@ pub(crate) unsafe fn cuMemAllocFromPoolAsync(
     stream: CUstream,
 ) -> Result {
     present(address)?;
-    put(address, allocate(size, stream, Some(pool))?)
+    // SAFETY: `address` is null or writable, as the caller promises.
+    unsafe { put(address, allocate(size, stream, Some(pool))?) }
 }
 
 pub(crate) fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> Result {
@@ -203,7 +186,8 @@ pub(crate) unsafe fn cuMemGetDefaultMemPool(
     kind: c_int,
 ) -> Result {
     let _ = kind;
-    let device = device_of(get(location.cast_const())?)?;
+    // SAFETY: `location` is null or readable, as the caller promises.
+    let device = device_of(unsafe { get(location.cast_const()) }?)?;
     pool.put(handle(with_pools(device, |pools| pools.default)?))
 }
 
@@ -213,7 +197,8 @@ pub(crate) unsafe fn cuMemGetMemPool(
     kind: c_int,
 ) -> Result {
     let _ = kind;
-    let device = device_of(get(location.cast_const())?)?;
+    // SAFETY: `location` is null or readable, as the caller promises.
+    let device = device_of(unsafe { get(location.cast_const()) }?)?;
     pool.put(handle(with_pools(device, |pools| pools.current)?))
 }
 
@@ -225,7 +210,8 @@ pub(crate) unsafe fn cuMemSetMemPool(
     if kind != PINNED {
         return Err(Status::INVALID_VALUE);
     }
-    cuDeviceSetMemPool(device_of(get(location.cast_const())?)?, pool)
+    // SAFETY: `location` is null or readable, as the caller promises.
+    cuDeviceSetMemPool(device_of(unsafe { get(location.cast_const()) }?)?, pool)
 }
 
 pub(crate) fn cuMemPoolCreate(
@@ -273,15 +259,20 @@ pub(crate) unsafe fn cuMemPoolGetAttribute(
         let state = pool.state();
         if REUSE.contains(&which) {
             let index = usize::try_from(which - 1).unwrap_or(0);
-            value
-                .cast::<c_int>()
-                .write(state.reuse.get(index).copied().unwrap_or(0));
+            // SAFETY: the pointer is writable here, as the caller promises.
+            unsafe {
+                value
+                    .cast::<c_int>()
+                    .write(state.reuse.get(index).copied().unwrap_or(0))
+            };
         } else if which == RELEASE_THRESHOLD {
-            value.cast::<u64>().write(state.threshold);
+            // SAFETY: `value` is writable here, as the caller promises.
+            unsafe { value.cast::<u64>().write(state.threshold) };
         } else if USE.contains(&which) {
             let (now, most) = pool.account().used();
             let asked = if HIGH.contains(&which) { most } else { now };
-            value.cast::<u64>().write(asked);
+            // SAFETY: `value` is writable here, as the caller promises.
+            unsafe { value.cast::<u64>().write(asked) };
         } else {
             return Err(Status::INVALID_VALUE);
         }
@@ -302,11 +293,14 @@ pub(crate) unsafe fn cuMemPoolSetAttribute(
         if REUSE.contains(&which) {
             let index = usize::try_from(which - 1).unwrap_or(0);
             if let Some(place) = state.reuse.get_mut(index) {
-                *place = value.cast::<c_int>().read();
+                // SAFETY: `value` is readable here, as the caller promises.
+                *place = unsafe { value.cast::<c_int>().read() };
             }
         } else if which == RELEASE_THRESHOLD {
-            state.threshold = value.cast::<u64>().read();
-        } else if HIGH.contains(&which) && value.cast::<u64>().read() == 0 {
+            // SAFETY: `value` is readable here, as the caller promises.
+            state.threshold = unsafe { value.cast::<u64>().read() };
+        // SAFETY: `value` is readable here, as the caller promises.
+        } else if HIGH.contains(&which) && unsafe { value.cast::<u64>().read() } == 0 {
             pool.account().reset();
         } else {
             return Err(Status::INVALID_VALUE);
@@ -322,7 +316,8 @@ pub(crate) unsafe fn cuMemPoolSetAccess(
 ) -> Result {
     let ordinal = with_pool(pool, |pool| Ok(pool.ordinal()))?;
     for at in 0..number {
-        let access = get(access.wrapping_add(at))?;
+        // SAFETY: the pointer is null or readable, as the caller promises.
+        let access = unsafe { get(access.wrapping_add(at)) }?;
         if device::ordinal(device_of(&access.location)?)? != ordinal {
             /// CUDA_ERROR_PEER_ACCESS_UNSUPPORTED.
             const PEER_ACCESS_UNSUPPORTED: Status = Status(217);
@@ -341,6 +336,7 @@ pub(crate) unsafe fn cuMemPoolGetAccess(
     location: *mut cudaMemLocation,
 ) -> Result {
     let ordinal = with_pool(pool, |pool| Ok(pool.ordinal()))?;
-    let asked = device::ordinal(device_of(get(location.cast_const())?)?)?;
+    // SAFETY: `location` is null or readable, as the caller promises.
+    let asked = device::ordinal(device_of(unsafe { get(location.cast_const()) }?)?)?;
     flags.put(if asked == ordinal { READ_WRITE } else { 0 })
 }

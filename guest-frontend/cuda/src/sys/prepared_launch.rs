@@ -129,7 +129,8 @@ pub(crate) unsafe fn cuParamSetv(
     set(
         function,
         offset,
-        std::slice::from_raw_parts(value.cast(), bytes),
+        // SAFETY: `value` holds `bytes`, as the caller promises
+        unsafe { std::slice::from_raw_parts(value.cast(), bytes) },
     )
 }
 

@@ -44,7 +44,8 @@ struct Carried(*mut c_void);
 unsafe impl Send for Carried {}
 
 pub(crate) unsafe fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) -> Result {
-    put(stream, create(stream, flags, 0)?)
+    // SAFETY: `stream` is null or writable, as the caller promises.
+    unsafe { put(stream, create(stream, flags, 0)?) }
 }
 
 pub(crate) unsafe fn cuStreamCreateWithPriority(
@@ -52,7 +53,8 @@ pub(crate) unsafe fn cuStreamCreateWithPriority(
     flags: c_uint,
     priority: c_int,
 ) -> Result {
-    put(stream, create(stream, flags, priority)?)
+    // SAFETY: `stream` is null or writable, as the caller promises.
+    unsafe { put(stream, create(stream, flags, priority)?) }
 }
 
 pub(crate) fn cuStreamDestroy(stream: CUstream) -> Result {
@@ -99,11 +101,13 @@ pub(crate) fn cuStreamWaitEvent(stream: CUstream, waited: CUevent, flags: c_uint
 }
 
 pub(crate) unsafe fn cuStreamGetFlags(stream: CUstream, flags: *mut c_uint) -> Result {
-    put(flags, named_stream::named(stream)?.stream()?.flags())
+    // SAFETY: `flags` is null or writable, as the caller promises.
+    unsafe { put(flags, named_stream::named(stream)?.stream()?.flags()) }
 }
 
 pub(crate) unsafe fn cuStreamGetPriority(stream: CUstream, priority: *mut c_int) -> Result {
-    put(priority, named_stream::named(stream)?.stream()?.priority())
+    // SAFETY: `priority` is null or writable, as the caller promises.
+    unsafe { put(priority, named_stream::named(stream)?.stream()?.priority()) }
 }
 
 pub(crate) fn cuStreamGetId(stream: CUstream, id: Out<'_, u64>) -> Result {
@@ -118,10 +122,13 @@ pub(crate) fn cuStreamGetDevice(stream: CUstream, device: Out<'_, CUdevice>) -> 
 
 pub(crate) unsafe fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext) -> Result {
     let handle = named_stream::named(stream)?.context()?;
-    put(
-        context,
-        std::ptr::without_provenance_mut(usize::try_from(handle).unwrap_or(0)),
-    )
+    // SAFETY: `context` is null or writable, as the caller promises.
+    unsafe {
+        put(
+            context,
+            std::ptr::without_provenance_mut(usize::try_from(handle).unwrap_or(0)),
+        )
+    }
 }
 
 pub(crate) unsafe fn cuStreamGetCtx_v2(
@@ -131,10 +138,13 @@ pub(crate) unsafe fn cuStreamGetCtx_v2(
 ) -> Result {
     let handle = named_stream::named(stream)?.context()?;
     green.put_if(std::ptr::null_mut());
-    put(
-        context,
-        std::ptr::without_provenance_mut(usize::try_from(handle).unwrap_or(0)),
-    )
+    // SAFETY: `context` is null or writable, as the caller promises.
+    unsafe {
+        put(
+            context,
+            std::ptr::without_provenance_mut(usize::try_from(handle).unwrap_or(0)),
+        )
+    }
 }
 
 pub(crate) fn cuStreamGetAttribute(
@@ -163,7 +173,8 @@ pub(crate) unsafe fn cuStreamSetAttribute(
     let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     let value = value.get()?;
-    if attribute == PRIORITY && value.priority == stream.priority() {
+    // SAFETY: every field of the union is numbers.
+    if attribute == PRIORITY && unsafe { value.priority } == stream.priority() {
         return Ok(());
     }
     if !stream_attributes::is_kept(attribute) {
@@ -178,7 +189,10 @@ pub(crate) unsafe fn cuStreamSetAttribute(
         window: limit(MAX_ACCESS_POLICY_WINDOW_SIZE, 0),
         domains: limit(MEM_SYNC_DOMAIN_COUNT, 1),
     };
-    stream.attributes().set(attribute, value.pad, limits)
+    // SAFETY: every field of the union is numbers.
+    stream
+        .attributes()
+        .set(attribute, unsafe { value.pad }, limits)
 }
 
 pub(crate) fn cuStreamCopyAttributes(to: CUstream, from: CUstream) -> Result {
@@ -196,7 +210,8 @@ pub(crate) unsafe fn cuLaunchHostFunc(
     let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     if stream.is_capturing() {
-        return stream.capture_host(graph_node::host_call(Some(function), argument)?);
+        // SAFETY: the caller promises what `host_call` asks for.
+        return stream.capture_host(unsafe { graph_node::host_call(Some(function), argument) }?);
     }
     let argument = Carried(argument);
     session.host_functions().launch(

@@ -72,7 +72,10 @@ unsafe fn operations(
         return Err(Status::INVALID_VALUE);
     }
     // SAFETY: every record is as large as its padding.
-    let given: Vec<[u64; 6]> = list(first, count)?.iter().map(|one| one.pad).collect();
+    // SAFETY: `first` holds `count` of them, as the caller promises.
+    let given = unsafe { list(first, count) }?.iter();
+    // SAFETY: every field of the union is numbers, and `pad` is all of it.
+    let given: Vec<[u64; 6]> = given.map(|one| unsafe { one.pad }).collect();
     let operations = given.iter().map(operation).collect::<Result<_>>()?;
     Ok((operations, given))
 }
@@ -133,7 +136,12 @@ pub(crate) unsafe fn cuStreamBatchMemOp(
     if flags != 0 {
         return Err(Status::INVALID_VALUE);
     }
-    let (operations, given) = operations(records, count)?;
+    if count == 0 {
+        // No work, as natively.
+        return named_stream::named(stream)?.both().map(drop);
+    }
+    // SAFETY: the caller promises what `operations` asks for.
+    let (operations, given) = unsafe { operations(records, count) }?;
     operate(stream, operations, given)
 }
 
@@ -142,12 +150,14 @@ pub(crate) unsafe fn cuStreamBatchMemOp(
 /// # Safety
 /// `given` is null, or a record whose list has as many records as it says.
 pub unsafe fn node(given: *const CUDA_BATCH_MEM_OP_NODE_PARAMS) -> Result<Work> {
-    let given = super::get(given)?;
+    // SAFETY: `given` is null or readable, as the caller promises.
+    let given = unsafe { super::get(given) }?;
     if given.flags != 0 {
         return Err(Status::INVALID_VALUE);
     }
     let session = session_of(given.ctx)?;
-    let (operations, given) = operations(given.paramArray, given.count)?;
+    // SAFETY: the caller promises what `operations` asks for.
+    let (operations, given) = unsafe { operations(given.paramArray, given.count) }?;
     Ok(Work::Memory(Arc::new(MemoryWork {
         ordinal: session.ordinal(),
         operations,
@@ -162,7 +172,8 @@ pub(crate) unsafe fn cuGraphAddBatchMemOpNode(
     count: usize,
     given: *const CUDA_BATCH_MEM_OP_NODE_PARAMS,
 ) -> Result {
-    add(place, graph, after, count, node(given)?)
+    // SAFETY: the caller promises what `add` asks for.
+    unsafe { add(place, graph, after, count, node(given)?) }
 }
 
 pub(crate) fn cuGraphBatchMemOpNodeGetParams(
@@ -190,7 +201,8 @@ pub(crate) unsafe fn cuGraphBatchMemOpNodeSetParams(
 ) -> Result {
     let given = given.get()?;
     set(place, |had| match had {
-        Work::Memory(_) => node(given),
+        // SAFETY: the caller promises what `node` asks for.
+        Work::Memory(_) => unsafe { node(given) },
         _ => Err(Status::INVALID_VALUE),
     })
 }
@@ -201,5 +213,6 @@ pub(crate) unsafe fn cuGraphExecBatchMemOpNodeSetParams(
     given: In<'_, CUDA_BATCH_MEM_OP_NODE_PARAMS>,
 ) -> Result {
     let given = given.get()?;
-    graph_exec::set(exec, place, |_| node(given))
+    // SAFETY: the caller promises what `node` asks for.
+    graph_exec::set(exec, place, |_| unsafe { node(given) })
 }

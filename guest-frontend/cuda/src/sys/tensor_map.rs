@@ -55,9 +55,12 @@ unsafe fn tensor(
         data_type: data_type.cast_unsigned(),
         rank,
         address: address.addr() as u64,
-        dimensions: padded(list(dimensions, count)?, |value| value),
-        strides: padded(list(strides, count - 1)?, |value| value),
-        element_strides: padded(list(steps, count)?, u64::from),
+        // SAFETY: `dimensions` holds `count` of them, as the caller promises.
+        dimensions: padded(unsafe { list(dimensions, count) }?, |value| value),
+        // SAFETY: the pointer leads to as many of them, as the caller promises.
+        strides: padded(unsafe { list(strides, count - 1) }?, |value| value),
+        // SAFETY: `steps` holds `count` of them, as the caller promises.
+        element_strides: padded(unsafe { list(steps, count) }?, u64::from),
     })
 }
 
@@ -75,7 +78,8 @@ fn session() -> Result<&'static Session> {
 unsafe fn encode(place: *mut CUtensorMap, map: TensorMap) -> Result {
     check_place(place)?;
     let packed = session()?.textures().tensor_map(map)?;
-    place.cast::<[u8; 128]>().write(packed);
+    // SAFETY: `place` is writable here, as the caller promises.
+    unsafe { place.cast::<[u8; 128]>().write(packed) };
     Ok(())
 }
 
@@ -123,15 +127,20 @@ pub(crate) unsafe fn cuTensorMapEncodeTiled(
     promotion: c_int,
     fill: c_int,
 ) -> Result {
-    let tensor = tensor(data_type, rank, address, dimensions, strides, steps)?;
+    // SAFETY: the caller promises what `tensor` asks for.
+    let tensor = unsafe { tensor(data_type, rank, address, dimensions, strides, steps) }?;
     let part = TensorBox {
-        extent: padded(list(extent, rank as usize)?, u64::from),
+        // SAFETY: the pointer leads to as many of them, as the caller promises.
+        extent: padded(unsafe { list(extent, rank as usize) }?, u64::from),
         ..NO_PART
     };
-    encode(
-        place,
-        layout(tensor, part, [interleave, swizzle, promotion, fill]),
-    )
+    // SAFETY: the caller promises what `encode` asks for.
+    unsafe {
+        encode(
+            place,
+            layout(tensor, part, [interleave, swizzle, promotion, fill]),
+        )
+    }
 }
 
 pub(crate) unsafe fn cuTensorMapEncodeIm2col(
@@ -151,23 +160,29 @@ pub(crate) unsafe fn cuTensorMapEncodeIm2col(
     promotion: c_int,
     fill: c_int,
 ) -> Result {
-    let tensor = tensor(data_type, rank, address, dimensions, strides, steps)?;
+    // SAFETY: the caller promises what `tensor` asks for.
+    let tensor = unsafe { tensor(data_type, rank, address, dimensions, strides, steps) }?;
     // Without channels and images.
     let space = (rank as usize)
         .checked_sub(2)
         .ok_or(Status::INVALID_VALUE)?;
     let part = TensorBox {
         kind: IM2COL,
-        lower: padded(list(lower, space)?, signed),
-        upper: padded(list(upper, space)?, signed),
+        // SAFETY: `lower` holds `space` of them, as the caller promises.
+        lower: padded(unsafe { list(lower, space) }?, signed),
+        // SAFETY: `upper` holds `space` of them, as the caller promises.
+        upper: padded(unsafe { list(upper, space) }?, signed),
         channels,
         pixels,
         ..NO_PART
     };
-    encode(
-        place,
-        layout(tensor, part, [interleave, swizzle, promotion, fill]),
-    )
+    // SAFETY: the caller promises what `encode` asks for.
+    unsafe {
+        encode(
+            place,
+            layout(tensor, part, [interleave, swizzle, promotion, fill]),
+        )
+    }
 }
 
 pub(crate) unsafe fn cuTensorMapEncodeIm2colWide(
@@ -188,7 +203,8 @@ pub(crate) unsafe fn cuTensorMapEncodeIm2colWide(
     promotion: c_int,
     fill: c_int,
 ) -> Result {
-    let tensor = tensor(data_type, rank, address, dimensions, strides, steps)?;
+    // SAFETY: the caller promises what `tensor` asks for.
+    let tensor = unsafe { tensor(data_type, rank, address, dimensions, strides, steps) }?;
     let part = TensorBox {
         kind: IM2COL_WIDE,
         lower: [signed(lower), 0, 0],
@@ -198,10 +214,13 @@ pub(crate) unsafe fn cuTensorMapEncodeIm2colWide(
         mode: mode.cast_unsigned(),
         ..NO_PART
     };
-    encode(
-        place,
-        layout(tensor, part, [interleave, swizzle, promotion, fill]),
-    )
+    // SAFETY: the caller promises what `encode` asks for.
+    unsafe {
+        encode(
+            place,
+            layout(tensor, part, [interleave, swizzle, promotion, fill]),
+        )
+    }
 }
 
 pub(crate) unsafe fn cuTensorMapReplaceAddress(
@@ -213,7 +232,9 @@ pub(crate) unsafe fn cuTensorMapReplaceAddress(
     let address = address.addr() as u64;
     let replaced = session()?
         .textures()
-        .replace_tensor_address(place.read(), address)?;
-    place.write(replaced);
+        // SAFETY: the pointer is readable here, as the caller promises.
+        .replace_tensor_address(unsafe { place.read() }, address)?;
+    // SAFETY: the pointer is writable here, as the caller promises.
+    unsafe { place.write(replaced) };
     Ok(())
 }

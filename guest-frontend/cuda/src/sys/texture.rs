@@ -1,8 +1,9 @@
 //! Textures and surfaces (CUDA Driver API, Texture Object Management, Surface
 //! Object Management).
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use paragpu_abi::{
     CU_RESOURCE_TYPE_ARRAY, CU_RESOURCE_TYPE_LINEAR, CU_RESOURCE_TYPE_MIPMAPPED_ARRAY,
@@ -34,7 +35,7 @@ unsafe impl Send for Entry {}
 static ENTRIES: Mutex<Option<HashMap<(bool, u64), Entry>>> = Mutex::new(None);
 
 fn entries() -> MutexGuard<'static, Option<HashMap<(bool, u64), Entry>>> {
-    ENTRIES.lock().unwrap_or_else(PoisonError::into_inner)
+    ENTRIES.lock()
 }
 
 fn keep(surface: bool, value: u64, entry: Entry) {
@@ -105,7 +106,8 @@ unsafe fn resource(descriptor: &CUDA_RESOURCE_DESC) -> Result<TextureResource> {
     };
     match descriptor.resType {
         CU_RESOURCE_TYPE_ARRAY => {
-            let found = array::find(descriptor.res.array)?;
+            // SAFETY: every field of the union is plain numbers; `resType` says which is set.
+            let found = array::find(unsafe { descriptor.res.array })?;
             let level = &array::inner(&found)?.object;
             if level.array.shape().levels > 0 {
                 return Err(super::unsupported_use!("a texture of one mipmap level"));
@@ -113,10 +115,12 @@ unsafe fn resource(descriptor: &CUDA_RESOURCE_DESC) -> Result<TextureResource> {
             Ok(TextureResource::Array(level.array.handle()))
         }
         CU_RESOURCE_TYPE_MIPMAPPED_ARRAY => Ok(TextureResource::Array(
-            array::whole(descriptor.res.mipmap)?.handle(),
+            // SAFETY: every field of the union is plain numbers; `resType` says which is set.
+            array::whole(unsafe { descriptor.res.mipmap })?.handle(),
         )),
         CU_RESOURCE_TYPE_LINEAR => {
-            let from = descriptor.res.linear;
+            // SAFETY: every field of the union is plain numbers; `resType` says which is set.
+            let from = unsafe { descriptor.res.linear };
             linear(
                 from.devPtr,
                 from.format,
@@ -127,7 +131,8 @@ unsafe fn resource(descriptor: &CUDA_RESOURCE_DESC) -> Result<TextureResource> {
             )
         }
         CU_RESOURCE_TYPE_PITCH2D => {
-            let from = descriptor.res.pitch2D;
+            // SAFETY: every field of the union is plain numbers; `resType` says which is set.
+            let from = unsafe { descriptor.res.pitch2D };
             linear(
                 from.devPtr,
                 from.format,
@@ -203,12 +208,16 @@ pub(crate) unsafe fn cuTexObjectCreate(
     another: *const CUDA_RESOURCE_VIEW_DESC,
 ) -> Result {
     texture.present()?;
-    let (from, how) = (get(from)?, get(how)?);
+    // SAFETY: `from` is null or readable, as the caller promises. `how` is null or readable, as
+    // the caller promises.
+    let (from, how) = (unsafe { get(from) }?, unsafe { get(how) }?);
     let current = current::current()?;
     let spec = TextureSpec {
-        resource: resource(from)?,
+        // SAFETY: the caller promises what `resource` asks for.
+        resource: unsafe { resource(from) }?,
         sampling: sampling(how)?,
-        view: view(another.as_ref())?,
+        // SAFETY: the pointer is null or readable, as the caller promises.
+        view: view(unsafe { another.as_ref() })?,
     };
     let object = current.session.textures().create_texture(spec)?;
     let value = object.value;
@@ -223,7 +232,8 @@ pub(crate) unsafe fn cuTexObjectCreate(
             }),
             resource: *from,
             sampling: Some(*how),
-            view: another.as_ref().copied(),
+            // SAFETY: the pointer is null or readable, as the caller promises.
+            view: unsafe { another.as_ref() }.copied(),
         },
     );
     texture.put(value)
@@ -265,7 +275,8 @@ pub(crate) unsafe fn cuSurfObjectCreate(
     if from.resType != CU_RESOURCE_TYPE_ARRAY || from.flags != 0 {
         return Err(Status::INVALID_VALUE);
     }
-    let found = array::find(from.res.array)?;
+    // SAFETY: every field of the union is plain numbers; `resType` says which is set.
+    let found = array::find(unsafe { from.res.array })?;
     let level = &array::inner(&found)?.object;
     if level.array.shape().levels > 0 {
         return Err(super::unsupported_use!("a surface of one mipmap level"));
@@ -287,7 +298,8 @@ pub(crate) unsafe fn cuSurfObjectCreate(
             view: None,
         },
     );
-    put(surface, value)
+    // SAFETY: `surface` is null or writable, as the caller promises.
+    unsafe { put(surface, value) }
 }
 
 pub(crate) fn cuSurfObjectDestroy(surface: CUsurfObject) -> Result {

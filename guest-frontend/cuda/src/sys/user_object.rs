@@ -44,7 +44,8 @@ pub(crate) unsafe fn cuUserObjectCreate(
         return Err(Status::INVALID_VALUE);
     }
     let references = some(references)?;
-    let destroy = graph_node::host_call(destroy, data)?;
+    // SAFETY: the caller promises what `host_call` asks for.
+    let destroy = unsafe { graph_node::host_call(destroy, data) }?;
     place.put(objects::insert_with(|handle| {
         let ended = Box::new(move || {
             let handle = usize::try_from(handle).unwrap_or(0);

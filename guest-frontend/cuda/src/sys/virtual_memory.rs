@@ -92,7 +92,8 @@ pub(crate) unsafe fn cuMemAddressReserve(
         None => device::session(device::ordinal(0)?)?,
     };
     let space = session.virtual_memory();
-    put(address, space.reserve(size as u64, alignment as u64, hint)?)
+    // SAFETY: `address` is null or writable, as the caller promises.
+    unsafe { put(address, space.reserve(size as u64, alignment as u64, hint)?) }
 }
 
 pub(crate) fn cuMemAddressFree(address: CUdeviceptr, size: usize) -> Result {
@@ -108,7 +109,8 @@ pub(crate) unsafe fn cuMemCreate(
     flags: u64,
 ) -> Result {
     present(place)?;
-    let asked = get(properties)?;
+    // SAFETY: `properties` is null or readable, as the caller promises.
+    let asked = unsafe { get(properties) }?;
     let ordinal = device_of(asked)?;
     if flags != 0 {
         return Err(Status::INVALID_VALUE);
@@ -134,7 +136,8 @@ pub(crate) unsafe fn cuMemCreate(
         usage,
     };
     let number = session.virtual_memory().create(size as u64, kept)?;
-    put(place, handle(session, number))
+    // SAFETY: `place` is null or writable, as the caller promises.
+    unsafe { put(place, handle(session, number)) }
 }
 
 /// Handles that descriptors stand for, each held once.
@@ -166,7 +169,8 @@ pub(crate) unsafe fn cuMemExportToShareableHandle(
     release_closed();
     space.hold(number)?;
     match SHARED.share(handle) {
-        Ok(descriptor) => put(place.cast::<c_int>(), descriptor.into_raw_fd()),
+        // SAFETY: `place` is null or writable, as the caller promises.
+        Ok(descriptor) => unsafe { put(place.cast::<c_int>(), descriptor.into_raw_fd()) },
         Err(_) => {
             space.release(number)?;
             Err(Status::OPERATING_SYSTEM)
@@ -265,7 +269,8 @@ pub(crate) unsafe fn cuMemSetAccess(
     count: usize,
 ) -> Result {
     let session = owner(address)?;
-    let access = list(access, count)?;
+    // SAFETY: `access` holds `count` of them, as the caller promises.
+    let access = unsafe { list(access, count) }?;
     if access.is_empty() {
         return Err(Status::INVALID_VALUE);
     }

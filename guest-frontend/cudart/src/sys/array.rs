@@ -27,8 +27,10 @@ pub(crate) unsafe fn cudaMallocArray(
         height,
         depth: 0,
     };
-    let wanted = driver_descriptor(&*desc, &extent, flags)?;
-    context()?.driver.cuArray3DCreate_v2(array, &wanted)
+    // SAFETY: `desc` is valid, as the caller promises.
+    let wanted = driver_descriptor(unsafe { &*desc }, &extent, flags)?;
+    // SAFETY: `cuArray3DCreate_v2` asks for what the caller promises.
+    unsafe { context()?.driver.cuArray3DCreate_v2(array, &wanted) }
 }
 
 pub(crate) unsafe fn cudaMalloc3DArray(
@@ -39,8 +41,10 @@ pub(crate) unsafe fn cudaMalloc3DArray(
 ) -> Result {
     present(array)?;
     present(desc)?;
-    let wanted = driver_descriptor(&*desc, &extent, flags)?;
-    context()?.driver.cuArray3DCreate_v2(array, &wanted)
+    // SAFETY: `desc` is valid, as the caller promises.
+    let wanted = driver_descriptor(unsafe { &*desc }, &extent, flags)?;
+    // SAFETY: `cuArray3DCreate_v2` asks for what the caller promises.
+    unsafe { context()?.driver.cuArray3DCreate_v2(array, &wanted) }
 }
 
 pub(crate) unsafe fn cudaMallocMipmappedArray(
@@ -52,10 +56,14 @@ pub(crate) unsafe fn cudaMallocMipmappedArray(
 ) -> Result {
     present(array)?;
     present(desc)?;
-    let wanted = driver_descriptor(&*desc, &extent, flags)?;
-    context()?
-        .driver
-        .cuMipmappedArrayCreate(array, &wanted, levels)
+    // SAFETY: `desc` is valid, as the caller promises.
+    let wanted = driver_descriptor(unsafe { &*desc }, &extent, flags)?;
+    // SAFETY: `cuMipmappedArrayCreate` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuMipmappedArrayCreate(array, &wanted, levels)
+    }
 }
 
 pub(crate) unsafe fn cudaFreeArray(array: CUarray) -> Result {
@@ -63,7 +71,8 @@ pub(crate) unsafe fn cudaFreeArray(array: CUarray) -> Result {
     if array.is_null() {
         return Ok(());
     }
-    runtime.driver.cuArrayDestroy(array)
+    // SAFETY: `cuArrayDestroy` asks for what the caller promises.
+    unsafe { runtime.driver.cuArrayDestroy(array) }
 }
 
 pub(crate) unsafe fn cudaFreeMipmappedArray(array: CUmipmappedArray) -> Result {
@@ -71,7 +80,8 @@ pub(crate) unsafe fn cudaFreeMipmappedArray(array: CUmipmappedArray) -> Result {
     if array.is_null() {
         return Ok(());
     }
-    runtime.driver.cuMipmappedArrayDestroy(array)
+    // SAFETY: `cuMipmappedArrayDestroy` asks for what the caller promises.
+    unsafe { runtime.driver.cuMipmappedArrayDestroy(array) }
 }
 
 pub(crate) unsafe fn cudaArrayGetInfo(
@@ -80,26 +90,34 @@ pub(crate) unsafe fn cudaArrayGetInfo(
     flags: *mut c_uint,
     array: CUarray,
 ) -> Result {
-    let found = descriptor(context()?, array)?;
+    // SAFETY: the caller promises what `descriptor` asks for.
+    let found = unsafe { descriptor(context()?, array) }?;
     if !desc.is_null() {
-        put(
-            desc,
-            channel::descriptor(format_of(&found), found.NumChannels),
-        )?;
+        // SAFETY: `desc` is null or writable, as the caller promises.
+        unsafe {
+            put(
+                desc,
+                channel::descriptor(format_of(&found), found.NumChannels),
+            )
+        }?;
     }
     if !extent.is_null() {
         let (width, height, depth) = (found.Width, found.Height, found.Depth);
-        put(
-            extent,
-            cudaExtent {
-                width,
-                height,
-                depth,
-            },
-        )?;
+        // SAFETY: `extent` is null or writable, as the caller promises.
+        unsafe {
+            put(
+                extent,
+                cudaExtent {
+                    width,
+                    height,
+                    depth,
+                },
+            )
+        }?;
     }
     if !flags.is_null() {
-        put(flags, found.Flags)?;
+        // SAFETY: `flags` is null or writable, as the caller promises.
+        unsafe { put(flags, found.Flags) }?;
     }
     Ok(())
 }
@@ -109,7 +127,8 @@ pub(crate) unsafe fn cudaGetChannelDesc(
     array: CUarray,
 ) -> Result {
     desc.present()?;
-    let found = descriptor(context()?, array)?;
+    // SAFETY: the caller promises what `descriptor` asks for.
+    let found = unsafe { descriptor(context()?, array) }?;
     desc.put(channel::descriptor(format_of(&found), found.NumChannels))
 }
 
@@ -121,9 +140,12 @@ pub(crate) unsafe fn cudaArrayGetMemoryRequirements(
     present(needs)?;
     let runtime = context()?;
     let number = runtime.device(device)?.number;
-    runtime
-        .driver
-        .cuArrayGetMemoryRequirements(needs, array, number)
+    // SAFETY: `cuArrayGetMemoryRequirements` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuArrayGetMemoryRequirements(needs, array, number)
+    }
 }
 
 pub(crate) unsafe fn cudaMipmappedArrayGetMemoryRequirements(
@@ -134,9 +156,12 @@ pub(crate) unsafe fn cudaMipmappedArrayGetMemoryRequirements(
     present(needs)?;
     let runtime = context()?;
     let number = runtime.device(device)?.number;
-    runtime
-        .driver
-        .cuMipmappedArrayGetMemoryRequirements(needs, array, number)
+    // SAFETY: `cuMipmappedArrayGetMemoryRequirements` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuMipmappedArrayGetMemoryRequirements(needs, array, number)
+    }
 }
 
 pub(crate) unsafe fn cudaArrayGetSparseProperties(
@@ -144,9 +169,12 @@ pub(crate) unsafe fn cudaArrayGetSparseProperties(
     array: CUarray,
 ) -> Result {
     present(properties)?;
-    context()?
-        .driver
-        .cuArrayGetSparseProperties(properties, array)
+    // SAFETY: `cuArrayGetSparseProperties` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuArrayGetSparseProperties(properties, array)
+    }
 }
 
 pub(crate) unsafe fn cudaMipmappedArrayGetSparseProperties(
@@ -154,9 +182,12 @@ pub(crate) unsafe fn cudaMipmappedArrayGetSparseProperties(
     array: CUmipmappedArray,
 ) -> Result {
     present(properties)?;
-    context()?
-        .driver
-        .cuMipmappedArrayGetSparseProperties(properties, array)
+    // SAFETY: `cuMipmappedArrayGetSparseProperties` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuMipmappedArrayGetSparseProperties(properties, array)
+    }
 }
 
 /// The descriptor itself is the result; nothing can fail.
@@ -200,10 +231,10 @@ fn format_of(descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> c_int {
 /// # Safety
 /// `array` is a live array of the driver's.
 pub unsafe fn descriptor(runtime: &Runtime, array: CUarray) -> Result<CUDA_ARRAY3D_DESCRIPTOR> {
-    let mut found: CUDA_ARRAY3D_DESCRIPTOR = zeroed();
-    runtime
-        .driver
-        .cuArray3DGetDescriptor_v2(&mut found, array)?;
+    // SAFETY: the record has integers, pointers and optional functions.
+    let mut found: CUDA_ARRAY3D_DESCRIPTOR = unsafe { zeroed() };
+    // SAFETY: `cuArray3DGetDescriptor_v2` asks for what the caller promises.
+    unsafe { runtime.driver.cuArray3DGetDescriptor_v2(&mut found, array) }?;
     Ok(found)
 }
 
@@ -212,7 +243,8 @@ pub unsafe fn descriptor(runtime: &Runtime, array: CUarray) -> Result<CUDA_ARRAY
 /// # Safety
 /// `array` is a live array of the driver's.
 pub unsafe fn element_bytes(runtime: &Runtime, array: CUarray) -> Result<usize> {
-    let found = descriptor(runtime, array)?;
+    // SAFETY: the caller promises what `descriptor` asks for.
+    let found = unsafe { descriptor(runtime, array) }?;
     match channel::element_size(format_of(&found), found.NumChannels) {
         0 => fail(abi::cudaErrorInvalidChannelDescriptor),
         bytes => Ok(bytes),

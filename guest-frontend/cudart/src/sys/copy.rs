@@ -72,7 +72,8 @@ pub(crate) unsafe fn cudaMemcpy(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    linear(context()?, to, from, size, kind, now(stream))
+    // SAFETY: the caller promises what `linear` asks for.
+    unsafe { linear(context()?, to, from, size, kind, now(stream)) }
 }
 
 pub(crate) unsafe fn cudaMemcpyAsync(
@@ -82,7 +83,8 @@ pub(crate) unsafe fn cudaMemcpyAsync(
     kind: c_int,
     stream: CUstream,
 ) -> Result {
-    linear(context()?, to, from, size, kind, When::Later(stream))
+    // SAFETY: the caller promises what `linear` asks for.
+    unsafe { linear(context()?, to, from, size, kind, When::Later(stream)) }
 }
 
 pub(crate) unsafe fn cudaMemcpyPeer(
@@ -94,9 +96,12 @@ pub(crate) unsafe fn cudaMemcpyPeer(
 ) -> Result {
     let runtime = context()?;
     let (to_context, from_context) = (runtime.primary(to_device)?, runtime.primary(from_device)?);
-    runtime
-        .driver
-        .cuMemcpyPeer(device(to), to_context, device(from), from_context, size)
+    // SAFETY: `cuMemcpyPeer` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuMemcpyPeer(device(to), to_context, device(from), from_context, size)
+    }
 }
 
 pub(crate) unsafe fn cudaMemcpyPeerAsync(
@@ -109,14 +114,17 @@ pub(crate) unsafe fn cudaMemcpyPeerAsync(
 ) -> Result {
     let runtime = context()?;
     let (to_context, from_context) = (runtime.primary(to_device)?, runtime.primary(from_device)?);
-    runtime.driver.cuMemcpyPeerAsync(
-        device(to),
-        to_context,
-        device(from),
-        from_context,
-        size,
-        stream,
-    )
+    // SAFETY: `cuMemcpyPeerAsync` asks for what the caller promises.
+    unsafe {
+        runtime.driver.cuMemcpyPeerAsync(
+            device(to),
+            to_context,
+            device(from),
+            from_context,
+            size,
+            stream,
+        )
+    }
 }
 
 pub(crate) unsafe fn cudaMemcpy2D(
@@ -131,10 +139,11 @@ pub(crate) unsafe fn cudaMemcpy2D(
 ) -> Result {
     direction(kind, ANY)?;
     let ends = (
-        End::linear(to, to_pitch),
-        End::linear(from.cast_mut(), from_pitch),
+        CopyEnd::linear(to, to_pitch),
+        CopyEnd::linear(from.cast_mut(), from_pitch),
     );
-    rows(context()?, ends, width, height, kind, now(stream))
+    // SAFETY: the caller promises what `rows` asks for.
+    unsafe { rows(context()?, ends, width, height, kind, now(stream)) }
 }
 
 pub(crate) unsafe fn cudaMemcpy2DAsync(
@@ -149,10 +158,11 @@ pub(crate) unsafe fn cudaMemcpy2DAsync(
 ) -> Result {
     direction(kind, ANY)?;
     let ends = (
-        End::linear(to, to_pitch),
-        End::linear(from.cast_mut(), from_pitch),
+        CopyEnd::linear(to, to_pitch),
+        CopyEnd::linear(from.cast_mut(), from_pitch),
     );
-    rows(context()?, ends, width, height, kind, When::Later(stream))
+    // SAFETY: the caller promises what `rows` asks for.
+    unsafe { rows(context()?, ends, width, height, kind, When::Later(stream)) }
 }
 
 pub(crate) unsafe fn cudaMemcpy2DToArray(
@@ -168,10 +178,11 @@ pub(crate) unsafe fn cudaMemcpy2DToArray(
 ) -> Result {
     direction(kind, TO_DEVICE)?;
     let ends = (
-        End::array(to, x, y),
-        End::linear(from.cast_mut(), from_pitch),
+        CopyEnd::array(to, x, y),
+        CopyEnd::linear(from.cast_mut(), from_pitch),
     );
-    rows(context()?, ends, width, height, kind, now(stream))
+    // SAFETY: the caller promises what `rows` asks for.
+    unsafe { rows(context()?, ends, width, height, kind, now(stream)) }
 }
 
 pub(crate) unsafe fn cudaMemcpy2DToArrayAsync(
@@ -187,10 +198,11 @@ pub(crate) unsafe fn cudaMemcpy2DToArrayAsync(
 ) -> Result {
     direction(kind, TO_DEVICE)?;
     let ends = (
-        End::array(to, x, y),
-        End::linear(from.cast_mut(), from_pitch),
+        CopyEnd::array(to, x, y),
+        CopyEnd::linear(from.cast_mut(), from_pitch),
     );
-    rows(context()?, ends, width, height, kind, When::Later(stream))
+    // SAFETY: the caller promises what `rows` asks for.
+    unsafe { rows(context()?, ends, width, height, kind, When::Later(stream)) }
 }
 
 pub(crate) unsafe fn cudaMemcpy2DFromArray(
@@ -205,8 +217,9 @@ pub(crate) unsafe fn cudaMemcpy2DFromArray(
     stream: CUstream,
 ) -> Result {
     direction(kind, FROM_DEVICE)?;
-    let ends = (End::linear(to, to_pitch), End::array(from, x, y));
-    rows(context()?, ends, width, height, kind, now(stream))
+    let ends = (CopyEnd::linear(to, to_pitch), CopyEnd::array(from, x, y));
+    // SAFETY: the caller promises what `rows` asks for.
+    unsafe { rows(context()?, ends, width, height, kind, now(stream)) }
 }
 
 pub(crate) unsafe fn cudaMemcpy2DFromArrayAsync(
@@ -221,8 +234,9 @@ pub(crate) unsafe fn cudaMemcpy2DFromArrayAsync(
     stream: CUstream,
 ) -> Result {
     direction(kind, FROM_DEVICE)?;
-    let ends = (End::linear(to, to_pitch), End::array(from, x, y));
-    rows(context()?, ends, width, height, kind, When::Later(stream))
+    let ends = (CopyEnd::linear(to, to_pitch), CopyEnd::array(from, x, y));
+    // SAFETY: the caller promises what `rows` asks for.
+    unsafe { rows(context()?, ends, width, height, kind, When::Later(stream)) }
 }
 
 pub(crate) unsafe fn cudaMemcpy2DArrayToArray(
@@ -238,8 +252,12 @@ pub(crate) unsafe fn cudaMemcpy2DArrayToArray(
     stream: CUstream,
 ) -> Result {
     direction(kind, ON_DEVICE)?;
-    let ends = (End::array(to, to_x, to_y), End::array(from, from_x, from_y));
-    rows(context()?, ends, width, height, kind, now(stream))
+    let ends = (
+        CopyEnd::array(to, to_x, to_y),
+        CopyEnd::array(from, from_x, from_y),
+    );
+    // SAFETY: the caller promises what `rows` asks for.
+    unsafe { rows(context()?, ends, width, height, kind, now(stream)) }
 }
 
 /// One copy of consecutive bytes.
@@ -263,25 +281,42 @@ pub unsafe fn linear(
     let stream = match when {
         When::Now => {
             return match kind {
-                abi::cudaMemcpyHostToDevice => driver.cuMemcpyHtoD_v2(device(to), from, size),
-                abi::cudaMemcpyDeviceToHost => driver.cuMemcpyDtoH_v2(to, device(from), size),
+                // SAFETY: `cuMemcpyHtoD_v2` asks for what the caller promises.
+                abi::cudaMemcpyHostToDevice => unsafe {
+                    driver.cuMemcpyHtoD_v2(device(to), from, size)
+                },
+                // SAFETY: `cuMemcpyDtoH_v2` asks for what the caller promises.
+                abi::cudaMemcpyDeviceToHost => unsafe {
+                    driver.cuMemcpyDtoH_v2(to, device(from), size)
+                },
                 abi::cudaMemcpyDeviceToDevice => {
-                    driver.cuMemcpyDtoD_v2(device(to), device(from), size)
+                    // SAFETY: `cuMemcpyDtoD_v2` asks for what the caller promises.
+                    unsafe { driver.cuMemcpyDtoD_v2(device(to), device(from), size) }
                 }
-                _ => driver.cuMemcpy(device(to), device(from), size),
+                // SAFETY: `cuMemcpy` asks for what the caller promises.
+                _ => unsafe { driver.cuMemcpy(device(to), device(from), size) },
             };
         }
         When::NowOn(stream) | When::Later(stream) => stream,
     };
     match kind {
-        abi::cudaMemcpyHostToDevice => driver.cuMemcpyHtoDAsync_v2(device(to), from, size, stream),
-        abi::cudaMemcpyDeviceToHost => driver.cuMemcpyDtoHAsync_v2(to, device(from), size, stream),
+        // SAFETY: `cuMemcpyHtoDAsync_v2` asks for what the caller promises.
+        abi::cudaMemcpyHostToDevice => unsafe {
+            driver.cuMemcpyHtoDAsync_v2(device(to), from, size, stream)
+        },
+        // SAFETY: `cuMemcpyDtoHAsync_v2` asks for what the caller promises.
+        abi::cudaMemcpyDeviceToHost => unsafe {
+            driver.cuMemcpyDtoHAsync_v2(to, device(from), size, stream)
+        },
         abi::cudaMemcpyDeviceToDevice => {
-            driver.cuMemcpyDtoDAsync_v2(device(to), device(from), size, stream)
+            // SAFETY: `cuMemcpyDtoDAsync_v2` asks for what the caller promises.
+            unsafe { driver.cuMemcpyDtoDAsync_v2(device(to), device(from), size, stream) }
         }
-        _ => driver.cuMemcpyAsync(device(to), device(from), size, stream),
+        // SAFETY: `cuMemcpyAsync` asks for what the caller promises.
+        _ => unsafe { driver.cuMemcpyAsync(device(to), device(from), size, stream) },
     }?;
-    finish(runtime, kind, when)
+    // SAFETY: the caller promises what `finish` asks for.
+    unsafe { finish(runtime, kind, when) }
 }
 
 /// Waits for what was put on a stream, if the caller is to wait. Copies within
@@ -292,7 +327,8 @@ pub unsafe fn linear(
 pub unsafe fn finish(runtime: &Runtime, kind: c_int, when: When) -> Result {
     match when {
         When::NowOn(stream) if kind != abi::cudaMemcpyDeviceToDevice => {
-            runtime.driver.cuStreamSynchronize(stream)
+            // SAFETY: `cuStreamSynchronize` asks for what the caller promises.
+            unsafe { runtime.driver.cuStreamSynchronize(stream) }
         }
         _ => Ok(()),
     }
@@ -300,7 +336,7 @@ pub unsafe fn finish(runtime: &Runtime, kind: c_int, when: When) -> Result {
 
 /// One end of a two-dimensional copy.
 #[derive(Clone, Copy)]
-pub struct End {
+pub struct CopyEnd {
     /// The array, or null for linear memory.
     pub array: CUarray,
     /// The linear memory, or null for an array.
@@ -313,7 +349,7 @@ pub struct End {
     pub y: usize,
 }
 
-impl End {
+impl CopyEnd {
     /// Linear memory.
     pub fn linear(memory: *mut c_void, pitch: usize) -> Self {
         Self {
@@ -356,7 +392,7 @@ pub fn memory_types(kind: c_int) -> (c_int, c_int) {
 /// until the copy is over (cudaMemcpy2D).
 pub unsafe fn rows(
     runtime: &Runtime,
-    (to, from): (End, End),
+    (to, from): (CopyEnd, CopyEnd),
     width: usize,
     height: usize,
     kind: c_int,
@@ -397,10 +433,14 @@ pub unsafe fn rows(
         Height: height,
     };
     match when {
-        When::Now => runtime.driver.cuMemcpy2DUnaligned_v2(&copy),
+        // SAFETY: `cuMemcpy2DUnaligned_v2` asks for what the caller promises.
+        When::Now => unsafe { runtime.driver.cuMemcpy2DUnaligned_v2(&copy) },
         When::NowOn(stream) | When::Later(stream) => {
-            runtime.driver.cuMemcpy2DAsync_v2(&copy, stream)?;
-            finish(runtime, kind, when)
+            // SAFETY: `cuMemcpy2DAsync_v2` asks for what the caller promises. The caller promises what `finish` asks for.
+            unsafe {
+                runtime.driver.cuMemcpy2DAsync_v2(&copy, stream)?;
+                finish(runtime, kind, when)
+            }
         }
     }
 }

@@ -3,7 +3,8 @@
 
 use super::array::{descriptor, element_bytes};
 use super::copy::{
-    ANY, End, FROM_DEVICE, ON_DEVICE, TO_DEVICE, When, direction, finish, memory_types, now, rows,
+    ANY, CopyEnd, FROM_DEVICE, ON_DEVICE, TO_DEVICE, When, direction, finish, memory_types, now,
+    rows,
 };
 use super::memory::device;
 use super::runtime::{Runtime, context};
@@ -21,7 +22,8 @@ pub(crate) unsafe fn cudaMemcpy3D(
     stream: CUstream,
 ) -> Result {
     present(parameters)?;
-    volume(context()?, &*parameters, now(stream))
+    // SAFETY: the caller promises what `volume` asks for.
+    unsafe { volume(context()?, &*parameters, now(stream)) }
 }
 
 pub(crate) unsafe fn cudaMemcpy3DAsync(
@@ -29,7 +31,8 @@ pub(crate) unsafe fn cudaMemcpy3DAsync(
     stream: CUstream,
 ) -> Result {
     present(parameters)?;
-    volume(context()?, &*parameters, When::Later(stream))
+    // SAFETY: the caller promises what `volume` asks for.
+    unsafe { volume(context()?, &*parameters, When::Later(stream)) }
 }
 
 pub(crate) unsafe fn cudaMemcpy3DPeer(
@@ -38,12 +41,17 @@ pub(crate) unsafe fn cudaMemcpy3DPeer(
 ) -> Result {
     present(parameters)?;
     let runtime = context()?;
-    let copy = peer_copy(runtime, &*parameters)?;
+    // SAFETY: the caller promises what `peer_copy` asks for.
+    let copy = unsafe { peer_copy(runtime, &*parameters) }?;
     if stream.is_null() {
-        runtime.driver.cuMemcpy3DPeer(&copy)
+        // SAFETY: `cuMemcpy3DPeer` asks for what the caller promises.
+        unsafe { runtime.driver.cuMemcpy3DPeer(&copy) }
     } else {
-        runtime.driver.cuMemcpy3DPeerAsync(&copy, stream)?;
-        runtime.driver.cuStreamSynchronize(stream)
+        // SAFETY: `cuMemcpy3DPeerAsync` and `cuStreamSynchronize` ask for what the caller promises.
+        unsafe {
+            runtime.driver.cuMemcpy3DPeerAsync(&copy, stream)?;
+            runtime.driver.cuStreamSynchronize(stream)
+        }
     }
 }
 
@@ -53,8 +61,10 @@ pub(crate) unsafe fn cudaMemcpy3DPeerAsync(
 ) -> Result {
     present(parameters)?;
     let runtime = context()?;
-    let copy = peer_copy(runtime, &*parameters)?;
-    runtime.driver.cuMemcpy3DPeerAsync(&copy, stream)
+    // SAFETY: the caller promises what `peer_copy` asks for.
+    let copy = unsafe { peer_copy(runtime, &*parameters) }?;
+    // SAFETY: `cuMemcpy3DPeerAsync` asks for what the caller promises.
+    unsafe { runtime.driver.cuMemcpy3DPeerAsync(&copy, stream) }
 }
 
 pub(crate) unsafe fn cudaMemcpyToArray(
@@ -67,13 +77,16 @@ pub(crate) unsafe fn cudaMemcpyToArray(
     stream: CUstream,
 ) -> Result {
     direction(kind, TO_DEVICE)?;
-    run(
-        Place::Array(to, x, y),
-        Place::Memory(from.cast_mut()),
-        size,
-        kind,
-        now(stream),
-    )
+    // SAFETY: the caller promises what `run` asks for.
+    unsafe {
+        run(
+            LinearEnd::Array(to, x, y),
+            LinearEnd::Memory(from.cast_mut()),
+            size,
+            kind,
+            now(stream),
+        )
+    }
 }
 
 pub(crate) unsafe fn cudaMemcpyToArrayAsync(
@@ -86,14 +99,17 @@ pub(crate) unsafe fn cudaMemcpyToArrayAsync(
     stream: CUstream,
 ) -> Result {
     direction(kind, TO_DEVICE)?;
-    let from = Place::Memory(from.cast_mut());
-    run(
-        Place::Array(to, x, y),
-        from,
-        size,
-        kind,
-        When::Later(stream),
-    )
+    let from = LinearEnd::Memory(from.cast_mut());
+    // SAFETY: the caller promises what `run` asks for.
+    unsafe {
+        run(
+            LinearEnd::Array(to, x, y),
+            from,
+            size,
+            kind,
+            When::Later(stream),
+        )
+    }
 }
 
 pub(crate) unsafe fn cudaMemcpyFromArray(
@@ -106,13 +122,16 @@ pub(crate) unsafe fn cudaMemcpyFromArray(
     stream: CUstream,
 ) -> Result {
     direction(kind, FROM_DEVICE)?;
-    run(
-        Place::Memory(to),
-        Place::Array(from, x, y),
-        size,
-        kind,
-        now(stream),
-    )
+    // SAFETY: the caller promises what `run` asks for.
+    unsafe {
+        run(
+            LinearEnd::Memory(to),
+            LinearEnd::Array(from, x, y),
+            size,
+            kind,
+            now(stream),
+        )
+    }
 }
 
 pub(crate) unsafe fn cudaMemcpyFromArrayAsync(
@@ -125,13 +144,16 @@ pub(crate) unsafe fn cudaMemcpyFromArrayAsync(
     stream: CUstream,
 ) -> Result {
     direction(kind, FROM_DEVICE)?;
-    run(
-        Place::Memory(to),
-        Place::Array(from, x, y),
-        size,
-        kind,
-        When::Later(stream),
-    )
+    // SAFETY: the caller promises what `run` asks for.
+    unsafe {
+        run(
+            LinearEnd::Memory(to),
+            LinearEnd::Array(from, x, y),
+            size,
+            kind,
+            When::Later(stream),
+        )
+    }
 }
 
 pub(crate) unsafe fn cudaMemcpyArrayToArray(
@@ -147,10 +169,11 @@ pub(crate) unsafe fn cudaMemcpyArrayToArray(
 ) -> Result {
     direction(kind, ON_DEVICE)?;
     let (to, from) = (
-        Place::Array(to, to_x, to_y),
-        Place::Array(from, from_x, from_y),
+        LinearEnd::Array(to, to_x, to_y),
+        LinearEnd::Array(from, from_x, from_y),
     );
-    run(to, from, size, kind, now(stream))
+    // SAFETY: the caller promises what `run` asks for.
+    unsafe { run(to, from, size, kind, now(stream)) }
 }
 
 /// One three-dimensional copy.
@@ -163,12 +186,17 @@ unsafe fn volume(runtime: &Runtime, parameters: &cudaMemcpy3DParms, when: When) 
     if extent.width == 0 || extent.height == 0 || extent.depth == 0 {
         return Ok(());
     }
-    let copy = driver_copy(runtime, parameters)?;
+    // SAFETY: the caller promises what `driver_copy` asks for.
+    let copy = unsafe { driver_copy(runtime, parameters) }?;
     match when {
-        When::Now => runtime.driver.cuMemcpy3D_v2(&copy),
+        // SAFETY: `cuMemcpy3D_v2` asks for what the caller promises.
+        When::Now => unsafe { runtime.driver.cuMemcpy3D_v2(&copy) },
         When::NowOn(stream) | When::Later(stream) => {
-            runtime.driver.cuMemcpy3DAsync_v2(&copy, stream)?;
-            finish(runtime, parameters.kind, when)
+            // SAFETY: `cuMemcpy3DAsync_v2` asks for what the caller promises. The caller promises what `finish` asks for.
+            unsafe {
+                runtime.driver.cuMemcpy3DAsync_v2(&copy, stream)?;
+                finish(runtime, parameters.kind, when)
+            }
         }
     }
 }
@@ -189,7 +217,8 @@ unsafe fn unit(
             return fail(abi::cudaErrorInvalidValue);
         }
         if !array.is_null() {
-            let bytes = element_bytes(runtime, array)?;
+            // SAFETY: the caller promises what `element_bytes` asks for.
+            let bytes = unsafe { element_bytes(runtime, array) }?;
             if unit.is_some_and(|other| other != bytes) {
                 return fail(abi::cudaErrorInvalidValue);
             }
@@ -215,7 +244,8 @@ fn offset(array: CUarray, position: &cudaPos, unit: usize) -> usize {
 /// The arrays of `p` are null or live.
 pub unsafe fn driver_copy(runtime: &Runtime, p: &cudaMemcpy3DParms) -> Result<CUDA_MEMCPY3D> {
     direction(p.kind, ANY)?;
-    let unit = unit(runtime, (p.srcArray, &p.srcPtr), (p.dstArray, &p.dstPtr))?;
+    // SAFETY: the caller promises what `unit` asks for.
+    let unit = unsafe { unit(runtime, (p.srcArray, &p.srcPtr), (p.dstArray, &p.dstPtr)) }?;
     // An array is on the device.
     if !p.dstArray.is_null() && !TO_DEVICE.contains(&p.kind)
         || !p.srcArray.is_null() && !FROM_DEVICE.contains(&p.kind)
@@ -252,7 +282,8 @@ pub unsafe fn driver_copy(runtime: &Runtime, p: &cudaMemcpy3DParms) -> Result<CU
         WidthInBytes: p.extent.width.saturating_mul(unit),
         Height: p.extent.height,
         Depth: p.extent.depth,
-        ..zeroed()
+        // SAFETY: the record has integers, pointers and optional functions.
+        ..unsafe { zeroed() }
     })
 }
 
@@ -261,7 +292,8 @@ pub unsafe fn driver_copy(runtime: &Runtime, p: &cudaMemcpy3DParms) -> Result<CU
 /// # Safety
 /// The arrays of `p` are null or live.
 unsafe fn peer_copy(runtime: &Runtime, p: &cudaMemcpy3DPeerParms) -> Result<CUDA_MEMCPY3D_PEER> {
-    let unit = unit(runtime, (p.srcArray, &p.srcPtr), (p.dstArray, &p.dstPtr))?;
+    // SAFETY: the caller promises what `unit` asks for.
+    let unit = unsafe { unit(runtime, (p.srcArray, &p.srcPtr), (p.dstArray, &p.dstPtr)) }?;
     let kind = |array: CUarray| {
         if array.is_null() {
             abi::CU_MEMORYTYPE_UNIFIED.unsigned_abs()
@@ -291,21 +323,22 @@ unsafe fn peer_copy(runtime: &Runtime, p: &cudaMemcpy3DPeerParms) -> Result<CUDA
         WidthInBytes: p.extent.width.saturating_mul(unit),
         Height: p.extent.height,
         Depth: p.extent.depth,
-        ..zeroed()
+        // SAFETY: the record has integers, pointers and optional functions.
+        ..unsafe { zeroed() }
     })
 }
 
 /// One end of a copy of consecutive elements: memory, or an array from a byte
 /// of a row, going on with the next row.
 #[derive(Clone, Copy)]
-enum Place {
+enum LinearEnd {
     Memory(*mut c_void),
     Array(CUarray, usize, usize),
 }
 
 /// An end on its way.
 struct Walk {
-    place: Place,
+    place: LinearEnd,
     /// Bytes of a row; memory has one endless row.
     width: usize,
     done: usize,
@@ -316,14 +349,16 @@ impl Walk {
     ///
     /// # Safety
     /// An array of `place` is live.
-    unsafe fn new(runtime: &Runtime, place: Place) -> Result<Self> {
+    unsafe fn new(runtime: &Runtime, place: LinearEnd) -> Result<Self> {
         let width = match place {
-            Place::Memory(_) => usize::MAX,
-            Place::Array(array, x, _) => {
-                let descriptor = descriptor(runtime, array)?;
+            LinearEnd::Memory(_) => usize::MAX,
+            LinearEnd::Array(array, x, _) => {
+                // SAFETY: the caller promises what `descriptor` asks for.
+                let descriptor = unsafe { descriptor(runtime, array) }?;
                 let width = descriptor
                     .Width
-                    .saturating_mul(element_bytes(runtime, array)?);
+                    // SAFETY: the caller promises what `element_bytes` asks for.
+                    .saturating_mul(unsafe { element_bytes(runtime, array) }?);
                 if x >= width {
                     return fail(abi::cudaErrorInvalidValue);
                 }
@@ -338,20 +373,20 @@ impl Walk {
     }
 
     /// Where the next byte is, and how many follow in its row.
-    fn next(&self) -> (End, usize) {
+    fn next(&self) -> (CopyEnd, usize) {
         match self.place {
-            Place::Memory(memory) => (
-                End::linear(memory.wrapping_byte_add(self.done), usize::MAX),
+            LinearEnd::Memory(memory) => (
+                CopyEnd::linear(memory.wrapping_byte_add(self.done), usize::MAX),
                 usize::MAX,
             ),
-            Place::Array(array, x, y) => {
+            LinearEnd::Array(array, x, y) => {
                 let position = x.saturating_add(self.done);
                 let (row, column) = (
                     position.checked_div(self.width).unwrap_or(0),
                     position.checked_rem(self.width).unwrap_or(0),
                 );
                 (
-                    End::array(array, column, y.saturating_add(row)),
+                    CopyEnd::array(array, column, y.saturating_add(row)),
                     self.width - column,
                 )
             }
@@ -364,16 +399,18 @@ impl Walk {
 /// # Safety
 /// Both places have `size` bytes, on the side that `kind` says, until the copy
 /// is over; the stream of `when` is live.
-unsafe fn run(to: Place, from: Place, size: usize, kind: c_int, when: When) -> Result {
+unsafe fn run(to: LinearEnd, from: LinearEnd, size: usize, kind: c_int, when: When) -> Result {
     let runtime = context()?;
-    let mut to = Walk::new(runtime, to)?;
-    let mut from = Walk::new(runtime, from)?;
+    // SAFETY: the caller promises what `Walk::new` asks for.
+    let mut to = unsafe { Walk::new(runtime, to) }?;
+    // SAFETY: the caller promises what `Walk::new` asks for.
+    let mut from = unsafe { Walk::new(runtime, from) }?;
     while to.done < size {
         let ((to_end, to_room), (from_end, from_room)) = (to.next(), from.next());
         let bytes = (size - to.done).min(to_room).min(from_room);
-        let tight = |end: End| {
+        let tight = |end: CopyEnd| {
             if end.array.is_null() {
-                End {
+                CopyEnd {
                     pitch: bytes,
                     ..end
                 }
@@ -381,14 +418,17 @@ unsafe fn run(to: Place, from: Place, size: usize, kind: c_int, when: When) -> R
                 end
             }
         };
-        rows(
-            runtime,
-            (tight(to_end), tight(from_end)),
-            bytes,
-            1,
-            kind,
-            when,
-        )?;
+        // SAFETY: the caller promises what `rows` asks for.
+        unsafe {
+            rows(
+                runtime,
+                (tight(to_end), tight(from_end)),
+                bytes,
+                1,
+                kind,
+                when,
+            )
+        }?;
         to.done += bytes;
         from.done += bytes;
     }

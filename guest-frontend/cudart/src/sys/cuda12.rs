@@ -24,9 +24,13 @@ pub(crate) unsafe fn cudaGetDeviceProperties_v1(
     device: c_int,
 ) -> Result {
     present(properties)?;
-    let known = device_properties(device)?;
+    // SAFETY: the caller promises what `device_properties` asks for.
+    let known = unsafe { device_properties(device) }?;
     let told = offset_of!(cuda12::cudaDeviceProp, hostRegisterSupported);
-    ptr::copy_nonoverlapping(ptr::from_ref(&known).cast::<u8>(), properties.cast(), told);
+    // SAFETY: `properties` holds a record of its version, which ends no sooner.
+    unsafe {
+        ptr::copy_nonoverlapping(ptr::from_ref(&known).cast::<u8>(), properties.cast(), told)
+    };
     Ok(())
 }
 
@@ -35,7 +39,8 @@ pub(crate) unsafe fn cudaGetDeviceProperties_v2(
     device: c_int,
 ) -> Result {
     properties.present()?;
-    properties.put(device_properties(device)?)
+    // SAFETY: the caller promises what `device_properties` asks for.
+    properties.put(unsafe { device_properties(device) }?)
 }
 
 pub(crate) unsafe fn cudaChooseDevice(
@@ -43,7 +48,8 @@ pub(crate) unsafe fn cudaChooseDevice(
     wanted: *const cuda12::cudaDeviceProp,
 ) -> Result {
     present(wanted)?;
-    let wanted = &*wanted;
+    // SAFETY: `wanted` is valid, as the caller promises.
+    let wanted = unsafe { &*wanted };
     let capability = (wanted.major, wanted.minor);
     super::device::choose(
         device,
@@ -70,9 +76,12 @@ unsafe fn device_properties(ordinal: c_int) -> Result<cuda12::cudaDeviceProp> {
     let known = super::device::cached_properties(runtime, ordinal)?;
     let ask = |attribute: c_int| -> Result<c_int> {
         let mut value = 0;
-        runtime
-            .driver
-            .cuDeviceGetAttribute(&mut value, attribute, number)?;
+        // SAFETY: `cuDeviceGetAttribute` asks for what the caller promises.
+        unsafe {
+            runtime
+                .driver
+                .cuDeviceGetAttribute(&mut value, attribute, number)
+        }?;
         Ok(value)
     };
     Ok(with_dropped! { known:
@@ -112,7 +121,8 @@ unsafe fn device_properties(ordinal: c_int) -> Result<cuda12::cudaDeviceProp> {
 }
 
 pub(crate) unsafe fn cudaThreadExit() -> Result {
-    super::device::cudaDeviceReset()
+    // SAFETY: the caller promises what `cudaDeviceReset` asks for.
+    unsafe { super::device::cudaDeviceReset() }
 }
 
 pub(crate) unsafe fn cudaSetDoubleForDevice(number: *mut f64) -> Result {
@@ -147,9 +157,12 @@ pub(crate) unsafe fn cudaMemAdvise(
 ) -> Result {
     let runtime = context()?;
     let number = number(runtime, ordinal)?;
-    runtime
-        .driver
-        .cuMemAdvise(device(address), size, advice, number)
+    // SAFETY: `cuMemAdvise` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuMemAdvise(device(address), size, advice, number)
+    }
 }
 
 pub(crate) unsafe fn cudaMemPrefetchAsync(
@@ -160,9 +173,12 @@ pub(crate) unsafe fn cudaMemPrefetchAsync(
 ) -> Result {
     let runtime = context()?;
     let number = number(runtime, ordinal)?;
-    runtime
-        .driver
-        .cuMemPrefetchAsync(device(address), size, number, stream)
+    // SAFETY: `cuMemPrefetchAsync` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuMemPrefetchAsync(device(address), size, number, stream)
+    }
 }
 
 /// The driver's number of a device, or of the processor, which both interfaces
@@ -185,17 +201,20 @@ pub(crate) unsafe fn cudaMemcpyBatchAsync(
     failed: *mut usize,
     stream: CUstream,
 ) -> Result {
-    context()?.driver.cuMemcpyBatchAsync(
-        to.cast(),
-        from.cast(),
-        sizes,
-        count,
-        attributes.cast(),
-        indexes,
-        attribute_count,
-        failed,
-        stream,
-    )
+    // SAFETY: `cuMemcpyBatchAsync` asks for what the caller promises.
+    unsafe {
+        context()?.driver.cuMemcpyBatchAsync(
+            to.cast(),
+            from.cast(),
+            sizes,
+            count,
+            attributes.cast(),
+            indexes,
+            attribute_count,
+            failed,
+            stream,
+        )
+    }
 }
 
 // Graphs.
@@ -207,7 +226,8 @@ pub(crate) unsafe fn cudaGraphAddNode(
     count: usize,
     parameters: *mut cudaGraphNodeParams,
 ) -> Result {
-    graph_params::cudaGraphAddNode(node, graph, after, ptr::null(), count, parameters)
+    // SAFETY: the caller promises what `cudaGraphAddNode` asks for.
+    unsafe { graph_params::cudaGraphAddNode(node, graph, after, ptr::null(), count, parameters) }
 }
 
 // Textures and surfaces.
@@ -219,33 +239,42 @@ pub(crate) unsafe fn cudaCreateTextureObject(
     view: *const cuda12::cudaResourceViewDesc,
 ) -> Result {
     present(resource)?;
-    let resource: abi::cudaResourceDesc = longer(resource);
+    // SAFETY: the caller promises what `longer` asks for.
+    let resource: abi::cudaResourceDesc = unsafe { longer(resource) };
     let longer_view: abi::cudaResourceViewDesc;
     let view = if view.is_null() {
         ptr::null()
     } else {
-        longer_view = longer(view);
+        // SAFETY: the caller promises what `longer` asks for.
+        longer_view = unsafe { longer(view) };
         &raw const longer_view
     };
-    texture::cudaCreateTextureObject(object, &resource, description, view)
+    // SAFETY: the caller promises what `cudaCreateTextureObject` asks for.
+    unsafe { texture::cudaCreateTextureObject(object, &resource, description, view) }
 }
 
 pub(crate) unsafe fn cudaGetTextureObjectResourceDesc(
     resource: *mut cuda12::cudaResourceDesc,
     object: CUtexObject,
 ) -> Result {
-    shortened(resource, |found| {
-        texture::cudaGetTextureObjectResourceDesc(Boundary::take(ptr::from_mut(found)), object)
-    })
+    // SAFETY: the caller promises what `shortened` asks for.
+    unsafe {
+        shortened(resource, |found| {
+            texture::cudaGetTextureObjectResourceDesc(Boundary::take(ptr::from_mut(found)), object)
+        })
+    }
 }
 
 pub(crate) unsafe fn cudaGetTextureObjectResourceViewDesc(
     view: *mut cuda12::cudaResourceViewDesc,
     object: CUtexObject,
 ) -> Result {
-    shortened(view, |found| {
-        texture::cudaGetTextureObjectResourceViewDesc(found, object)
-    })
+    // SAFETY: the caller promises what `shortened` asks for.
+    unsafe {
+        shortened(view, |found| {
+            texture::cudaGetTextureObjectResourceViewDesc(found, object)
+        })
+    }
 }
 
 pub(crate) unsafe fn cudaCreateSurfaceObject(
@@ -253,17 +282,22 @@ pub(crate) unsafe fn cudaCreateSurfaceObject(
     resource: *const cuda12::cudaResourceDesc,
 ) -> Result {
     present(resource)?;
-    let resource: abi::cudaResourceDesc = longer(resource);
-    texture::cudaCreateSurfaceObject(object, &resource)
+    // SAFETY: the caller promises what `longer` asks for.
+    let resource: abi::cudaResourceDesc = unsafe { longer(resource) };
+    // SAFETY: the caller promises what `cudaCreateSurfaceObject` asks for.
+    unsafe { texture::cudaCreateSurfaceObject(object, &resource) }
 }
 
 pub(crate) unsafe fn cudaGetSurfaceObjectResourceDesc(
     resource: *mut cuda12::cudaResourceDesc,
     object: CUsurfObject,
 ) -> Result {
-    shortened(resource, |found| {
-        texture::cudaGetSurfaceObjectResourceDesc(Boundary::take(ptr::from_mut(found)), object)
-    })
+    // SAFETY: the caller promises what `shortened` asks for.
+    unsafe {
+        shortened(resource, |found| {
+            texture::cudaGetSurfaceObjectResourceDesc(Boundary::take(ptr::from_mut(found)), object)
+        })
+    }
 }
 
 /// A record of CUDA 12 as the one of CUDA 13 that begins with it; zeros follow.
@@ -273,12 +307,16 @@ pub(crate) unsafe fn cudaGetSurfaceObjectResourceDesc(
 /// integers, raw pointers and unions of them.
 unsafe fn longer<Short, Long>(given: *const Short) -> Long {
     const { assert!(size_of::<Short>() <= size_of::<Long>()) };
-    let mut long: Long = zeroed();
-    ptr::copy_nonoverlapping(
-        given.cast::<u8>(),
-        (&raw mut long).cast::<u8>(),
-        size_of::<Short>(),
-    );
+    // SAFETY: the record has integers, pointers and optional functions.
+    let mut long: Long = unsafe { zeroed() };
+    // SAFETY: `given` holds a `Short`, as the caller promises; `long` is no shorter.
+    unsafe {
+        ptr::copy_nonoverlapping(
+            given.cast::<u8>(),
+            (&raw mut long).cast::<u8>(),
+            size_of::<Short>(),
+        )
+    };
     long
 }
 
@@ -292,12 +330,16 @@ unsafe fn shortened<Short, Long>(
 ) -> Result {
     const { assert!(size_of::<Short>() <= size_of::<Long>()) };
     present(place)?;
-    let mut found: Long = zeroed();
+    // SAFETY: the record has integers, pointers and optional functions.
+    let mut found: Long = unsafe { zeroed() };
     ask(&mut found)?;
-    ptr::copy_nonoverlapping(
-        (&raw const found).cast::<u8>(),
-        place.cast::<u8>(),
-        size_of::<Short>(),
-    );
+    // SAFETY: `place` holds a `Short`, as the caller promises; `found` is no shorter.
+    unsafe {
+        ptr::copy_nonoverlapping(
+            (&raw const found).cast::<u8>(),
+            place.cast::<u8>(),
+            size_of::<Short>(),
+        )
+    };
     Ok(())
 }

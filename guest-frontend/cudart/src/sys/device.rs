@@ -41,9 +41,12 @@ pub(crate) unsafe fn cudaInitDevice(device: c_int, device_flags: c_uint, flags: 
     let runtime = runtime()?;
     let number = runtime.device(device)?.number;
     if flags & abi::cudaInitDeviceFlagsAreValid as c_uint != 0 {
-        runtime
-            .driver
-            .cuDevicePrimaryCtxSetFlags(number, driver_flags(device_flags)?)?;
+        // SAFETY: `cuDevicePrimaryCtxSetFlags` asks for what the caller promises.
+        unsafe {
+            runtime
+                .driver
+                .cuDevicePrimaryCtxSetFlags(number, driver_flags(device_flags)?)
+        }?;
     }
     runtime.primary(device).map(|_| ())
 }
@@ -52,9 +55,12 @@ pub(crate) unsafe fn cudaSetDeviceFlags(flags: c_uint) -> Result {
     let runtime = runtime()?;
     let device = runtime.current_device()?;
     let number = runtime.device(device)?.number;
-    runtime
-        .driver
-        .cuDevicePrimaryCtxSetFlags(number, driver_flags(flags)?)
+    // SAFETY: `cuDevicePrimaryCtxSetFlags` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuDevicePrimaryCtxSetFlags(number, driver_flags(flags)?)
+    }
 }
 
 pub(crate) unsafe fn cudaGetDeviceFlags(flags: Out<'_, c_uint>) -> Result {
@@ -63,11 +69,15 @@ pub(crate) unsafe fn cudaGetDeviceFlags(flags: Out<'_, c_uint>) -> Result {
     let mut value = 0;
     if runtime.current()?.is_null() {
         let number = runtime.device(runtime.current_device()?)?.number;
-        runtime
-            .driver
-            .cuDevicePrimaryCtxGetState(number, &mut value, &mut 0)?;
+        // SAFETY: `cuDevicePrimaryCtxGetState` asks for what the caller promises.
+        unsafe {
+            runtime
+                .driver
+                .cuDevicePrimaryCtxGetState(number, &mut value, &mut 0)
+        }?;
     } else {
-        runtime.driver.cuCtxGetFlags(&mut value)?;
+        // SAFETY: `cuCtxGetFlags` asks for what the caller promises.
+        unsafe { runtime.driver.cuCtxGetFlags(&mut value) }?;
     }
     flags.put(value | abi::cudaDeviceMapHost as c_uint)
 }
@@ -75,7 +85,8 @@ pub(crate) unsafe fn cudaGetDeviceFlags(flags: Out<'_, c_uint>) -> Result {
 pub(crate) unsafe fn cudaDeviceReset() -> Result {
     let runtime = runtime()?;
     let device = runtime.current_device()?;
-    runtime.reset(device)
+    // SAFETY: the caller promises what `Runtime::reset` asks for.
+    unsafe { runtime.reset(device) }
 }
 
 pub(crate) unsafe fn cudaDeviceGetAttribute(
@@ -85,9 +96,12 @@ pub(crate) unsafe fn cudaDeviceGetAttribute(
 ) -> Result {
     present(value)?;
     let runtime = runtime()?;
-    runtime
-        .driver
-        .cuDeviceGetAttribute(value, attribute, runtime.device(device)?.number)
+    // SAFETY: `cuDeviceGetAttribute` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuDeviceGetAttribute(value, attribute, runtime.device(device)?.number)
+    }
 }
 
 pub(crate) unsafe fn cudaGetDeviceProperties(
@@ -99,7 +113,8 @@ pub(crate) unsafe fn cudaGetDeviceProperties(
     let known = ptr::from_ref(cached_properties(runtime, device)?);
     // What is reserved keeps what the caller had there.
     let told = offset_of!(cudaDeviceProp, reserved);
-    ptr::copy_nonoverlapping(known.cast::<u8>(), properties.cast::<u8>(), told);
+    // SAFETY: `properties` holds as many bytes, as the caller promises; `known` is longer.
+    unsafe { ptr::copy_nonoverlapping(known.cast::<u8>(), properties.cast::<u8>(), told) };
     Ok(())
 }
 
@@ -108,7 +123,8 @@ pub(crate) unsafe fn cudaChooseDevice(
     wanted: *const cudaDeviceProp,
 ) -> Result {
     present(wanted)?;
-    let wanted = &*wanted;
+    // SAFETY: `wanted` is valid, as the caller promises.
+    let wanted = unsafe { &*wanted };
     choose(
         device,
         (wanted.major, wanted.minor),
@@ -154,9 +170,12 @@ pub(crate) unsafe fn cudaDeviceGetByPCIBusId(
     present(identifier)?;
     let runtime = runtime()?;
     let mut number = 0;
-    runtime
-        .driver
-        .cuDeviceGetByPCIBusId(&mut number, identifier)?;
+    // SAFETY: `cuDeviceGetByPCIBusId` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuDeviceGetByPCIBusId(&mut number, identifier)
+    }?;
     device.put(runtime.ordinal(number))
 }
 
@@ -167,9 +186,12 @@ pub(crate) unsafe fn cudaDeviceGetPCIBusId(
 ) -> Result {
     present(identifier)?;
     let runtime = runtime()?;
-    runtime
-        .driver
-        .cuDeviceGetPCIBusId(identifier, length, runtime.device(device)?.number)
+    // SAFETY: `cuDeviceGetPCIBusId` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuDeviceGetPCIBusId(identifier, length, runtime.device(device)?.number)
+    }
 }
 
 pub(crate) unsafe fn cudaDeviceGetTexture1DLinearMaxWidth(
@@ -180,13 +202,17 @@ pub(crate) unsafe fn cudaDeviceGetTexture1DLinearMaxWidth(
     present(width)?;
     present(desc)?;
     let runtime = runtime()?;
-    let format = channel::format(&*desc)?;
-    runtime.driver.cuDeviceGetTexture1DLinearMaxWidth(
-        width,
-        format.format,
-        format.channels,
-        runtime.device(device)?.number,
-    )
+    // SAFETY: `desc` is valid, as the caller promises.
+    let format = channel::format(unsafe { &*desc })?;
+    // SAFETY: `cuDeviceGetTexture1DLinearMaxWidth` asks for what the caller promises.
+    unsafe {
+        runtime.driver.cuDeviceGetTexture1DLinearMaxWidth(
+            width,
+            format.format,
+            format.channels,
+            runtime.device(device)?.number,
+        )
+    }
 }
 
 pub(crate) unsafe fn cudaDeviceGetNvSciSyncAttributes(
@@ -195,9 +221,12 @@ pub(crate) unsafe fn cudaDeviceGetNvSciSyncAttributes(
     flags: c_int,
 ) -> Result {
     let runtime = runtime()?;
-    runtime
-        .driver
-        .cuDeviceGetNvSciSyncAttributes(list, runtime.device(device)?.number, flags)
+    // SAFETY: `cuDeviceGetNvSciSyncAttributes` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuDeviceGetNvSciSyncAttributes(list, runtime.device(device)?.number, flags)
+    }
 }
 
 pub(crate) unsafe fn cudaDeviceRegisterAsyncNotification(
@@ -208,9 +237,12 @@ pub(crate) unsafe fn cudaDeviceRegisterAsyncNotification(
 ) -> Result {
     let runtime = runtime()?;
     let number = runtime.device(device)?.number;
-    runtime
-        .driver
-        .cuDeviceRegisterAsyncNotification(number, callback, data, handle)
+    // SAFETY: `cuDeviceRegisterAsyncNotification` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuDeviceRegisterAsyncNotification(number, callback, data, handle)
+    }
 }
 
 pub(crate) unsafe fn cudaDeviceUnregisterAsyncNotification(
@@ -219,9 +251,12 @@ pub(crate) unsafe fn cudaDeviceUnregisterAsyncNotification(
 ) -> Result {
     let runtime = runtime()?;
     let number = runtime.device(device)?.number;
-    runtime
-        .driver
-        .cuDeviceUnregisterAsyncNotification(number, handle)
+    // SAFETY: `cuDeviceUnregisterAsyncNotification` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuDeviceUnregisterAsyncNotification(number, handle)
+    }
 }
 
 pub(crate) unsafe fn cudaDeviceCanAccessPeer(
@@ -232,19 +267,22 @@ pub(crate) unsafe fn cudaDeviceCanAccessPeer(
     present(able)?;
     let runtime = runtime()?;
     let (device, peer) = (runtime.device(device)?.number, runtime.device(peer)?.number);
-    runtime.driver.cuDeviceCanAccessPeer(able, device, peer)
+    // SAFETY: `cuDeviceCanAccessPeer` asks for what the caller promises.
+    unsafe { runtime.driver.cuDeviceCanAccessPeer(able, device, peer) }
 }
 
 pub(crate) unsafe fn cudaDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> Result {
     let runtime = context()?;
     let peer = runtime.primary(peer)?;
-    runtime.driver.cuCtxEnablePeerAccess(peer, flags)
+    // SAFETY: `cuCtxEnablePeerAccess` asks for what the caller promises.
+    unsafe { runtime.driver.cuCtxEnablePeerAccess(peer, flags) }
 }
 
 pub(crate) unsafe fn cudaDeviceDisablePeerAccess(peer: c_int) -> Result {
     let runtime = context()?;
     let peer = runtime.primary(peer)?;
-    runtime.driver.cuCtxDisablePeerAccess(peer)
+    // SAFETY: `cuCtxDisablePeerAccess` asks for what the caller promises.
+    unsafe { runtime.driver.cuCtxDisablePeerAccess(peer) }
 }
 
 pub(crate) unsafe fn cudaDeviceGetP2PAttribute(
@@ -257,9 +295,12 @@ pub(crate) unsafe fn cudaDeviceGetP2PAttribute(
     let runtime = runtime()?;
     let source = runtime.device(source)?.number;
     let destination = runtime.device(destination)?.number;
-    runtime
-        .driver
-        .cuDeviceGetP2PAttribute(value, attribute, source, destination)
+    // SAFETY: `cuDeviceGetP2PAttribute` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuDeviceGetP2PAttribute(value, attribute, source, destination)
+    }
 }
 
 pub(crate) unsafe fn cudaDeviceGetP2PAtomicCapabilities(
@@ -270,13 +311,16 @@ pub(crate) unsafe fn cudaDeviceGetP2PAtomicCapabilities(
     destination: c_int,
 ) -> Result {
     let runtime = runtime()?;
-    runtime.driver.cuDeviceGetP2PAtomicCapabilities(
-        capabilities,
-        operations,
-        count,
-        runtime.device(source)?.number,
-        runtime.device(destination)?.number,
-    )
+    // SAFETY: `cuDeviceGetP2PAtomicCapabilities` asks for what the caller promises.
+    unsafe {
+        runtime.driver.cuDeviceGetP2PAtomicCapabilities(
+            capabilities,
+            operations,
+            count,
+            runtime.device(source)?.number,
+            runtime.device(destination)?.number,
+        )
+    }
 }
 
 pub(crate) unsafe fn cudaDeviceGetHostAtomicCapabilities(
@@ -287,9 +331,12 @@ pub(crate) unsafe fn cudaDeviceGetHostAtomicCapabilities(
 ) -> Result {
     let runtime = runtime()?;
     let number = runtime.device(device)?.number;
-    runtime
-        .driver
-        .cuDeviceGetHostAtomicCapabilities(capabilities, operations, count, number)
+    // SAFETY: `cuDeviceGetHostAtomicCapabilities` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuDeviceGetHostAtomicCapabilities(capabilities, operations, count, number)
+    }
 }
 
 /// Flags for the driver, which maps host memory without being told.

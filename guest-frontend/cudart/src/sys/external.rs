@@ -16,9 +16,12 @@ pub(crate) unsafe fn cudaImportExternalMemory(
 ) -> Result {
     present(memory)?;
     present(description)?;
-    context()?
-        .driver
-        .cuImportExternalMemory(memory, description)
+    // SAFETY: `cuImportExternalMemory` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuImportExternalMemory(memory, description)
+    }
 }
 
 pub(crate) unsafe fn cudaExternalMemoryGetMappedBuffer(
@@ -28,9 +31,12 @@ pub(crate) unsafe fn cudaExternalMemoryGetMappedBuffer(
 ) -> Result {
     address.present()?;
     let mut found = 0;
-    context()?
-        .driver
-        .cuExternalMemoryGetMappedBuffer(&mut found, memory, description)?;
+    // SAFETY: `cuExternalMemoryGetMappedBuffer` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuExternalMemoryGetMappedBuffer(&mut found, memory, description)
+    }?;
     address.put(pointer(found))
 }
 
@@ -40,7 +46,10 @@ pub(crate) unsafe fn cudaImportExternalSemaphore(
 ) -> Result {
     present(semaphore)?;
     present(description)?;
-    context()?
-        .driver
-        .cuImportExternalSemaphore(semaphore, description)
+    // SAFETY: `cuImportExternalSemaphore` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuImportExternalSemaphore(semaphore, description)
+    }
 }

@@ -61,9 +61,12 @@ macro_rules! fakes {
             unsafe extern "C" fn $name( $( $parameter: $kind ),* ) -> CUresult {
                 #[allow(unused_mut, unused_assignments)]
                 let mut detail = String::new();
-                $( detail = $detail; )?
+                // SAFETY: as the caller promises; not every detail needs it.
+                $( #[allow(unused_unsafe)] { detail = unsafe { $detail } }; )?
                 note(stringify!($name), &detail);
-                $body
+                // SAFETY: as the caller promises; not every body needs it.
+                #[allow(unused_unsafe)]
+                unsafe { $body }
             }
         )*
 

@@ -17,7 +17,8 @@ pub(crate) unsafe fn cudaFuncGetAttributes(
     function: *const c_void,
 ) -> Result {
     attributes.present()?;
-    attributes.put(attributes_of(context()?, function)?)
+    // SAFETY: the caller promises what `attributes_of` asks for.
+    attributes.put(unsafe { attributes_of(context()?, function) }?)
 }
 
 pub(crate) unsafe fn cudaFuncSetAttribute(
@@ -26,31 +27,40 @@ pub(crate) unsafe fn cudaFuncSetAttribute(
     value: c_int,
 ) -> Result {
     let runtime = context()?;
-    let handle = in_context(runtime, function)?;
+    // SAFETY: the caller promises what `in_context` asks for.
+    let handle = unsafe { in_context(runtime, function) }?;
     settable(attribute)?;
-    runtime.driver.cuFuncSetAttribute(handle, attribute, value)
+    // SAFETY: `cuFuncSetAttribute` asks for what the caller promises.
+    unsafe { runtime.driver.cuFuncSetAttribute(handle, attribute, value) }
 }
 
 pub(crate) unsafe fn cudaFuncSetCacheConfig(function: *const c_void, config: c_int) -> Result {
     let runtime = context()?;
-    let handle = in_context(runtime, function)?;
-    runtime.driver.cuFuncSetCacheConfig(handle, config)
+    // SAFETY: the caller promises what `in_context` asks for.
+    let handle = unsafe { in_context(runtime, function) }?;
+    // SAFETY: `cuFuncSetCacheConfig` asks for what the caller promises.
+    unsafe { runtime.driver.cuFuncSetCacheConfig(handle, config) }
 }
 
 pub(crate) unsafe fn cudaFuncSetSharedMemConfig(function: *const c_void, config: c_int) -> Result {
     let runtime = context()?;
-    let handle = in_context(runtime, function)?;
-    runtime.driver.cuFuncSetSharedMemConfig(handle, config)
+    // SAFETY: the caller promises what `in_context` asks for.
+    let handle = unsafe { in_context(runtime, function) }?;
+    // SAFETY: `cuFuncSetSharedMemConfig` asks for what the caller promises.
+    unsafe { runtime.driver.cuFuncSetSharedMemConfig(handle, config) }
 }
 
 pub(crate) unsafe fn cudaFuncGetName(name: *mut *const c_char, function: *const c_void) -> Result {
     present(name)?;
     match registry::lookup(function) {
-        Some(symbol) if !symbol.name().is_null() => put(name, symbol.name()),
+        // SAFETY: `name` is null or writable, as the caller promises.
+        Some(symbol) if !symbol.name().is_null() => unsafe { put(name, symbol.name()) },
         _ => {
             let runtime = context()?;
-            let handle = kernel(runtime, function)?;
-            runtime.driver.cuKernelGetName(name, handle)
+            // SAFETY: the caller promises what `kernel` asks for.
+            let handle = unsafe { kernel(runtime, function) }?;
+            // SAFETY: `cuKernelGetName` asks for what the caller promises.
+            unsafe { runtime.driver.cuKernelGetName(name, handle) }
         }
     }
 }
@@ -63,10 +73,14 @@ pub(crate) unsafe fn cudaFuncGetParamInfo(
 ) -> Result {
     present(offset)?;
     let runtime = context()?;
-    let handle = kernel(runtime, function)?;
-    runtime
-        .driver
-        .cuKernelGetParamInfo(handle, index, offset, size)
+    // SAFETY: the caller promises what `kernel` asks for.
+    let handle = unsafe { kernel(runtime, function) }?;
+    // SAFETY: `cuKernelGetParamInfo` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuKernelGetParamInfo(handle, index, offset, size)
+    }
 }
 
 pub(crate) unsafe fn cudaKernelSetAttributeForDevice(
@@ -77,11 +91,15 @@ pub(crate) unsafe fn cudaKernelSetAttributeForDevice(
 ) -> Result {
     let runtime = context()?;
     settable(attribute)?;
-    let handle = kernel(runtime, handle)?;
+    // SAFETY: the caller promises what `kernel` asks for.
+    let handle = unsafe { kernel(runtime, handle) }?;
     let number = runtime.device(device)?.number;
-    runtime
-        .driver
-        .cuKernelSetAttribute(attribute, value, handle, number)
+    // SAFETY: `cuKernelSetAttribute` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuKernelSetAttribute(attribute, value, handle, number)
+    }
 }
 
 pub(crate) unsafe fn cudaGetFuncBySymbol(
@@ -89,12 +107,14 @@ pub(crate) unsafe fn cudaGetFuncBySymbol(
     function: *const c_void,
 ) -> Result {
     handle.present()?;
-    handle.put(in_context(context()?, function)?)
+    // SAFETY: the caller promises what `in_context` asks for.
+    handle.put(unsafe { in_context(context()?, function) }?)
 }
 
 pub(crate) unsafe fn cudaGetKernel(handle: Out<'_, CUkernel>, function: *const c_void) -> Result {
     handle.present()?;
-    handle.put(kernel(context()?, function)?)
+    // SAFETY: the caller promises what `kernel` asks for.
+    handle.put(unsafe { kernel(context()?, function) }?)
 }
 
 /// The kernel as a function of the current context.
@@ -102,9 +122,11 @@ pub(crate) unsafe fn cudaGetKernel(handle: Out<'_, CUkernel>, function: *const c
 /// # Safety
 /// `function` is a stub's address or a live kernel's handle.
 pub unsafe fn in_context(runtime: &Runtime, function: *const c_void) -> Result<CUfunction> {
-    let handle = kernel(runtime, function)?;
+    // SAFETY: the caller promises what `kernel` asks for.
+    let handle = unsafe { kernel(runtime, function) }?;
     let mut found = ptr::null_mut();
-    runtime.driver.cuKernelGetFunction(&mut found, handle)?;
+    // SAFETY: `cuKernelGetFunction` asks for what the caller promises.
+    unsafe { runtime.driver.cuKernelGetFunction(&mut found, handle) }?;
     Ok(found)
 }
 
@@ -123,13 +145,16 @@ fn settable(attribute: c_int) -> Result {
 /// # Safety
 /// `function` is a stub's address or a live kernel's handle.
 unsafe fn attributes_of(runtime: &Runtime, function: *const c_void) -> Result<cudaFuncAttributes> {
-    let handle = in_context(runtime, function)?;
+    // SAFETY: the caller promises what `in_context` asks for.
+    let handle = unsafe { in_context(runtime, function) }?;
     let ask = |attribute: c_int| -> Result<c_int> {
         let mut value = 0;
-        match runtime
-            .driver
-            .cuFuncGetAttribute(&mut value, attribute, handle)
-        {
+        // SAFETY: `cuFuncGetAttribute` asks for what the caller promises.
+        match unsafe {
+            runtime
+                .driver
+                .cuFuncGetAttribute(&mut value, attribute, handle)
+        } {
             // A driver older than the attribute.
             Err(error) if error == Error::new(abi::cudaErrorInvalidValue) => Ok(0),
             Err(error) => Err(error),
@@ -159,6 +184,7 @@ unsafe fn attributes_of(runtime: &Runtime, function: *const c_void) -> Result<cu
         nonPortableClusterSizeAllowed: ask(
             abi::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
         )?,
-        ..zeroed()
+        // SAFETY: the record has integers, pointers and optional functions.
+        ..unsafe { zeroed() }
     })
 }

@@ -14,7 +14,8 @@ pub(crate) unsafe fn cudaGraphDebugDotPrint(
     flags: c_uint,
 ) -> Result {
     present(path)?;
-    context()?.driver.cuGraphDebugDotPrint(graph, path, flags)
+    // SAFETY: `cuGraphDebugDotPrint` asks for what the caller promises.
+    unsafe { context()?.driver.cuGraphDebugDotPrint(graph, path, flags) }
 }
 
 pub(crate) unsafe fn cudaGraphConditionalHandleCreate(
@@ -26,9 +27,12 @@ pub(crate) unsafe fn cudaGraphConditionalHandleCreate(
     present(handle)?;
     let runtime = context()?;
     let current = runtime.current()?;
-    runtime
-        .driver
-        .cuGraphConditionalHandleCreate(handle, graph, current, value, flags)
+    // SAFETY: `cuGraphConditionalHandleCreate` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuGraphConditionalHandleCreate(handle, graph, current, value, flags)
+    }
 }
 
 pub(crate) unsafe fn cudaGraphInstantiateWithParams_ptsz(
@@ -38,21 +42,28 @@ pub(crate) unsafe fn cudaGraphInstantiateWithParams_ptsz(
 ) -> Result {
     present(executable)?;
     present(parameters)?;
-    let given = (*parameters).uploadStream;
-    (*parameters).uploadStream = super::own_default(given);
+    // SAFETY: `parameters` is valid, as the caller promises.
+    let given = unsafe { (*parameters).uploadStream };
+    // SAFETY: `parameters` is valid, as the caller promises.
+    unsafe { (*parameters).uploadStream = super::own_default(given) };
     let outcome = context().and_then(|runtime| {
-        runtime
-            .driver
-            .cuGraphInstantiateWithParams(executable, graph, parameters)
+        // SAFETY: `cuGraphInstantiateWithParams` asks for what the caller promises.
+        unsafe {
+            runtime
+                .driver
+                .cuGraphInstantiateWithParams(executable, graph, parameters)
+        }
     });
-    (*parameters).uploadStream = given;
+    // SAFETY: `parameters` is valid, as the caller promises.
+    unsafe { (*parameters).uploadStream = given };
     outcome
 }
 
 pub(crate) unsafe fn cudaDeviceGraphMemTrim(device: c_int) -> Result {
     let runtime = runtime()?;
     let number = runtime.device(device)?.number;
-    runtime.driver.cuDeviceGraphMemTrim(number)
+    // SAFETY: `cuDeviceGraphMemTrim` asks for what the caller promises.
+    unsafe { runtime.driver.cuDeviceGraphMemTrim(number) }
 }
 
 pub(crate) unsafe fn cudaDeviceGetGraphMemAttribute(
@@ -63,9 +74,12 @@ pub(crate) unsafe fn cudaDeviceGetGraphMemAttribute(
     present(value)?;
     let runtime = runtime()?;
     let number = runtime.device(device)?.number;
-    runtime
-        .driver
-        .cuDeviceGetGraphMemAttribute(number, attribute, value)
+    // SAFETY: `cuDeviceGetGraphMemAttribute` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuDeviceGetGraphMemAttribute(number, attribute, value)
+    }
 }
 
 pub(crate) unsafe fn cudaDeviceSetGraphMemAttribute(
@@ -76,9 +90,12 @@ pub(crate) unsafe fn cudaDeviceSetGraphMemAttribute(
     present(value)?;
     let runtime = runtime()?;
     let number = runtime.device(device)?.number;
-    runtime
-        .driver
-        .cuDeviceSetGraphMemAttribute(number, attribute, value)
+    // SAFETY: `cuDeviceSetGraphMemAttribute` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuDeviceSetGraphMemAttribute(number, attribute, value)
+    }
 }
 
 pub(crate) unsafe fn cudaUserObjectCreate(
@@ -88,8 +105,11 @@ pub(crate) unsafe fn cudaUserObjectCreate(
     references: c_uint,
     flags: c_uint,
 ) -> Result {
-    put(object, ptr::null_mut())?;
-    context()?
-        .driver
-        .cuUserObjectCreate(object, data, destroy, references, flags)
+    // SAFETY: `object` is null or writable, as the caller promises. `cuUserObjectCreate` asks for what the caller promises.
+    unsafe {
+        put(object, ptr::null_mut())?;
+        context()?
+            .driver
+            .cuUserObjectCreate(object, data, destroy, references, flags)
+    }
 }

@@ -26,9 +26,12 @@ pub(crate) unsafe fn cudaGraphAddEmptyNode(
     count: usize,
 ) -> Result {
     present(node)?;
-    context()?
-        .driver
-        .cuGraphAddEmptyNode(node, graph, after, count)
+    // SAFETY: `cuGraphAddEmptyNode` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuGraphAddEmptyNode(node, graph, after, count)
+    }
 }
 
 // Kernels.
@@ -41,10 +44,14 @@ pub(crate) unsafe fn cudaGraphAddKernelNode(
 ) -> Result {
     present(node)?;
     let runtime = context()?;
-    let parameters = kernel_parameters(runtime, parameters)?;
-    runtime
-        .driver
-        .cuGraphAddKernelNode_v2(node, graph, after, count, &parameters)
+    // SAFETY: the caller promises what `kernel_parameters` asks for.
+    let parameters = unsafe { kernel_parameters(runtime, parameters) }?;
+    // SAFETY: `cuGraphAddKernelNode_v2` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuGraphAddKernelNode_v2(node, graph, after, count, &parameters)
+    }
 }
 
 pub(crate) unsafe fn cudaGraphKernelNodeGetParams(
@@ -52,10 +59,14 @@ pub(crate) unsafe fn cudaGraphKernelNodeGetParams(
     parameters: Out<'_, cudaKernelNodeParams>,
 ) -> Result {
     parameters.present()?;
-    let mut found: CUDA_KERNEL_NODE_PARAMS_v2 = zeroed();
-    context()?
-        .driver
-        .cuGraphKernelNodeGetParams_v2(node, &mut found)?;
+    // SAFETY: the record has integers, pointers and optional functions.
+    let mut found: CUDA_KERNEL_NODE_PARAMS_v2 = unsafe { zeroed() };
+    // SAFETY: `cuGraphKernelNodeGetParams_v2` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuGraphKernelNodeGetParams_v2(node, &mut found)
+    }?;
     parameters.put(cudaKernelNodeParams {
         // A handle is as good as the stub's address.
         func: if found.kern.is_null() {
@@ -84,10 +95,14 @@ pub(crate) unsafe fn cudaGraphKernelNodeSetParams(
     parameters: *const cudaKernelNodeParams,
 ) -> Result {
     let runtime = context()?;
-    let parameters = kernel_parameters(runtime, parameters)?;
-    runtime
-        .driver
-        .cuGraphKernelNodeSetParams_v2(node, &parameters)
+    // SAFETY: the caller promises what `kernel_parameters` asks for.
+    let parameters = unsafe { kernel_parameters(runtime, parameters) }?;
+    // SAFETY: `cuGraphKernelNodeSetParams_v2` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuGraphKernelNodeSetParams_v2(node, &parameters)
+    }
 }
 
 pub(crate) unsafe fn cudaGraphExecKernelNodeSetParams(
@@ -96,10 +111,14 @@ pub(crate) unsafe fn cudaGraphExecKernelNodeSetParams(
     parameters: *const cudaKernelNodeParams,
 ) -> Result {
     let runtime = context()?;
-    let parameters = kernel_parameters(runtime, parameters)?;
-    runtime
-        .driver
-        .cuGraphExecKernelNodeSetParams_v2(executable, node, &parameters)
+    // SAFETY: the caller promises what `kernel_parameters` asks for.
+    let parameters = unsafe { kernel_parameters(runtime, parameters) }?;
+    // SAFETY: `cuGraphExecKernelNodeSetParams_v2` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuGraphExecKernelNodeSetParams_v2(executable, node, &parameters)
+    }
 }
 
 pub(crate) unsafe fn cudaGraphKernelNodeSetAttribute(
@@ -108,9 +127,12 @@ pub(crate) unsafe fn cudaGraphKernelNodeSetAttribute(
     value: *const cudaLaunchAttributeValue,
 ) -> Result {
     present(value)?;
-    context()?
-        .driver
-        .cuGraphKernelNodeSetAttribute(node, attribute, value)
+    // SAFETY: `cuGraphKernelNodeSetAttribute` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuGraphKernelNodeSetAttribute(node, attribute, value)
+    }
 }
 
 // Copies.
@@ -122,8 +144,10 @@ pub(crate) unsafe fn cudaGraphAddMemcpyNode(
     parameters: *const cudaMemcpy3DParms,
 ) -> Result {
     present(parameters)?;
-    let copy = driver_copy(context()?, &*parameters)?;
-    add_copy(node, graph, after, count, &copy)
+    // SAFETY: the caller promises what `driver_copy` asks for.
+    let copy = unsafe { driver_copy(context()?, &*parameters) }?;
+    // SAFETY: the caller promises what `add_copy` asks for.
+    unsafe { add_copy(node, graph, after, count, &copy) }
 }
 
 pub(crate) unsafe fn cudaGraphAddMemcpyNode1D(
@@ -136,8 +160,10 @@ pub(crate) unsafe fn cudaGraphAddMemcpyNode1D(
     size: usize,
     kind: c_int,
 ) -> Result {
-    let copy = line(context()?, to, from, size, kind)?;
-    add_copy(node, graph, after, count, &copy)
+    // SAFETY: the caller promises what `line` asks for.
+    let copy = unsafe { line(context()?, to, from, size, kind) }?;
+    // SAFETY: the caller promises what `add_copy` asks for.
+    unsafe { add_copy(node, graph, after, count, &copy) }
 }
 
 pub(crate) unsafe fn cudaGraphAddMemcpyNodeToSymbol(
@@ -151,8 +177,10 @@ pub(crate) unsafe fn cudaGraphAddMemcpyNodeToSymbol(
     offset: usize,
     kind: c_int,
 ) -> Result {
-    let copy = to_symbol(context()?, symbol, from, size, offset, kind)?;
-    add_copy(node, graph, after, count, &copy)
+    // SAFETY: the caller promises what `to_symbol` asks for.
+    let copy = unsafe { to_symbol(context()?, symbol, from, size, offset, kind) }?;
+    // SAFETY: the caller promises what `add_copy` asks for.
+    unsafe { add_copy(node, graph, after, count, &copy) }
 }
 
 pub(crate) unsafe fn cudaGraphAddMemcpyNodeFromSymbol(
@@ -166,8 +194,10 @@ pub(crate) unsafe fn cudaGraphAddMemcpyNodeFromSymbol(
     offset: usize,
     kind: c_int,
 ) -> Result {
-    let copy = from_symbol(context()?, to, symbol, size, offset, kind)?;
-    add_copy(node, graph, after, count, &copy)
+    // SAFETY: the caller promises what `from_symbol` asks for.
+    let copy = unsafe { from_symbol(context()?, to, symbol, size, offset, kind) }?;
+    // SAFETY: the caller promises what `add_copy` asks for.
+    unsafe { add_copy(node, graph, after, count, &copy) }
 }
 
 pub(crate) unsafe fn cudaGraphMemcpyNodeSetParams(
@@ -176,8 +206,10 @@ pub(crate) unsafe fn cudaGraphMemcpyNodeSetParams(
 ) -> Result {
     present(parameters)?;
     let runtime = context()?;
-    let copy = driver_copy(runtime, &*parameters)?;
-    runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy)
+    // SAFETY: the caller promises what `driver_copy` asks for.
+    let copy = unsafe { driver_copy(runtime, &*parameters) }?;
+    // SAFETY: `cuGraphMemcpyNodeSetParams` asks for what the caller promises.
+    unsafe { runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy) }
 }
 
 pub(crate) unsafe fn cudaGraphMemcpyNodeSetParams1D(
@@ -188,8 +220,10 @@ pub(crate) unsafe fn cudaGraphMemcpyNodeSetParams1D(
     kind: c_int,
 ) -> Result {
     let runtime = context()?;
-    let copy = line(runtime, to, from, size, kind)?;
-    runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy)
+    // SAFETY: the caller promises what `line` asks for.
+    let copy = unsafe { line(runtime, to, from, size, kind) }?;
+    // SAFETY: `cuGraphMemcpyNodeSetParams` asks for what the caller promises.
+    unsafe { runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy) }
 }
 
 pub(crate) unsafe fn cudaGraphMemcpyNodeSetParamsToSymbol(
@@ -201,8 +235,10 @@ pub(crate) unsafe fn cudaGraphMemcpyNodeSetParamsToSymbol(
     kind: c_int,
 ) -> Result {
     let runtime = context()?;
-    let copy = to_symbol(runtime, symbol, from, size, offset, kind)?;
-    runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy)
+    // SAFETY: the caller promises what `to_symbol` asks for.
+    let copy = unsafe { to_symbol(runtime, symbol, from, size, offset, kind) }?;
+    // SAFETY: `cuGraphMemcpyNodeSetParams` asks for what the caller promises.
+    unsafe { runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy) }
 }
 
 pub(crate) unsafe fn cudaGraphMemcpyNodeSetParamsFromSymbol(
@@ -214,8 +250,10 @@ pub(crate) unsafe fn cudaGraphMemcpyNodeSetParamsFromSymbol(
     kind: c_int,
 ) -> Result {
     let runtime = context()?;
-    let copy = from_symbol(runtime, to, symbol, size, offset, kind)?;
-    runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy)
+    // SAFETY: the caller promises what `from_symbol` asks for.
+    let copy = unsafe { from_symbol(runtime, to, symbol, size, offset, kind) }?;
+    // SAFETY: `cuGraphMemcpyNodeSetParams` asks for what the caller promises.
+    unsafe { runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy) }
 }
 
 pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParams(
@@ -224,8 +262,10 @@ pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParams(
     parameters: *const cudaMemcpy3DParms,
 ) -> Result {
     present(parameters)?;
-    let copy = driver_copy(context()?, &*parameters)?;
-    set_copy(executable, node, &copy)
+    // SAFETY: the caller promises what `driver_copy` asks for.
+    let copy = unsafe { driver_copy(context()?, &*parameters) }?;
+    // SAFETY: the caller promises what `set_copy` asks for.
+    unsafe { set_copy(executable, node, &copy) }
 }
 
 pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParams1D(
@@ -236,8 +276,10 @@ pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParams1D(
     size: usize,
     kind: c_int,
 ) -> Result {
-    let copy = line(context()?, to, from, size, kind)?;
-    set_copy(executable, node, &copy)
+    // SAFETY: the caller promises what `line` asks for.
+    let copy = unsafe { line(context()?, to, from, size, kind) }?;
+    // SAFETY: the caller promises what `set_copy` asks for.
+    unsafe { set_copy(executable, node, &copy) }
 }
 
 pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParamsToSymbol(
@@ -249,8 +291,10 @@ pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParamsToSymbol(
     offset: usize,
     kind: c_int,
 ) -> Result {
-    let copy = to_symbol(context()?, symbol, from, size, offset, kind)?;
-    set_copy(executable, node, &copy)
+    // SAFETY: the caller promises what `to_symbol` asks for.
+    let copy = unsafe { to_symbol(context()?, symbol, from, size, offset, kind) }?;
+    // SAFETY: the caller promises what `set_copy` asks for.
+    unsafe { set_copy(executable, node, &copy) }
 }
 
 pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParamsFromSymbol(
@@ -262,8 +306,10 @@ pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParamsFromSymbol(
     offset: usize,
     kind: c_int,
 ) -> Result {
-    let copy = from_symbol(context()?, to, symbol, size, offset, kind)?;
-    set_copy(executable, node, &copy)
+    // SAFETY: the caller promises what `from_symbol` asks for.
+    let copy = unsafe { from_symbol(context()?, to, symbol, size, offset, kind) }?;
+    // SAFETY: the caller promises what `set_copy` asks for.
+    unsafe { set_copy(executable, node, &copy) }
 }
 
 // Memsets.
@@ -278,9 +324,12 @@ pub(crate) unsafe fn cudaGraphAddMemsetNode(
     present(parameters)?;
     let runtime = context()?;
     let current = runtime.current()?;
-    runtime
-        .driver
-        .cuGraphAddMemsetNode(node, graph, after, count, parameters, current)
+    // SAFETY: `cuGraphAddMemsetNode` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuGraphAddMemsetNode(node, graph, after, count, parameters, current)
+    }
 }
 
 pub(crate) unsafe fn cudaGraphMemsetNodeSetParams(
@@ -288,9 +337,12 @@ pub(crate) unsafe fn cudaGraphMemsetNodeSetParams(
     parameters: *const cudaMemsetParams,
 ) -> Result {
     present(parameters)?;
-    context()?
-        .driver
-        .cuGraphMemsetNodeSetParams(node, parameters)
+    // SAFETY: `cuGraphMemsetNodeSetParams` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuGraphMemsetNodeSetParams(node, parameters)
+    }
 }
 
 pub(crate) unsafe fn cudaGraphExecMemsetNodeSetParams(
@@ -301,9 +353,12 @@ pub(crate) unsafe fn cudaGraphExecMemsetNodeSetParams(
     present(parameters)?;
     let runtime = context()?;
     let current = runtime.current()?;
-    runtime
-        .driver
-        .cuGraphExecMemsetNodeSetParams(executable, node, parameters, current)
+    // SAFETY: `cuGraphExecMemsetNodeSetParams` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuGraphExecMemsetNodeSetParams(executable, node, parameters, current)
+    }
 }
 
 // Host functions.
@@ -316,9 +371,12 @@ pub(crate) unsafe fn cudaGraphAddHostNode(
 ) -> Result {
     present(node)?;
     present(parameters)?;
-    context()?
-        .driver
-        .cuGraphAddHostNode(node, graph, after, count, parameters)
+    // SAFETY: `cuGraphAddHostNode` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuGraphAddHostNode(node, graph, after, count, parameters)
+    }
 }
 
 pub(crate) unsafe fn cudaGraphHostNodeSetParams(
@@ -326,7 +384,8 @@ pub(crate) unsafe fn cudaGraphHostNodeSetParams(
     parameters: *const cudaHostNodeParams,
 ) -> Result {
     present(parameters)?;
-    context()?.driver.cuGraphHostNodeSetParams(node, parameters)
+    // SAFETY: `cuGraphHostNodeSetParams` asks for what the caller promises.
+    unsafe { context()?.driver.cuGraphHostNodeSetParams(node, parameters) }
 }
 
 pub(crate) unsafe fn cudaGraphExecHostNodeSetParams(
@@ -335,9 +394,12 @@ pub(crate) unsafe fn cudaGraphExecHostNodeSetParams(
     parameters: *const cudaHostNodeParams,
 ) -> Result {
     present(parameters)?;
-    context()?
-        .driver
-        .cuGraphExecHostNodeSetParams(executable, node, parameters)
+    // SAFETY: `cuGraphExecHostNodeSetParams` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuGraphExecHostNodeSetParams(executable, node, parameters)
+    }
 }
 
 // Graphs in graphs.
@@ -349,9 +411,12 @@ pub(crate) unsafe fn cudaGraphAddChildGraphNode(
     child: CUgraph,
 ) -> Result {
     present(node)?;
-    context()?
-        .driver
-        .cuGraphAddChildGraphNode(node, graph, after, count, child)
+    // SAFETY: `cuGraphAddChildGraphNode` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuGraphAddChildGraphNode(node, graph, after, count, child)
+    }
 }
 
 // Events.
@@ -363,9 +428,12 @@ pub(crate) unsafe fn cudaGraphAddEventRecordNode(
     event: CUevent,
 ) -> Result {
     present(node)?;
-    context()?
-        .driver
-        .cuGraphAddEventRecordNode(node, graph, after, count, event)
+    // SAFETY: `cuGraphAddEventRecordNode` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuGraphAddEventRecordNode(node, graph, after, count, event)
+    }
 }
 
 pub(crate) unsafe fn cudaGraphAddEventWaitNode(
@@ -376,9 +444,12 @@ pub(crate) unsafe fn cudaGraphAddEventWaitNode(
     event: CUevent,
 ) -> Result {
     present(node)?;
-    context()?
-        .driver
-        .cuGraphAddEventWaitNode(node, graph, after, count, event)
+    // SAFETY: `cuGraphAddEventWaitNode` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuGraphAddEventWaitNode(node, graph, after, count, event)
+    }
 }
 
 // Allocations and external semaphores: one layout in both interfaces.
@@ -390,9 +461,12 @@ pub(crate) unsafe fn cudaGraphAddMemAllocNode(
     parameters: *mut paragpu_abi::CUDA_MEM_ALLOC_NODE_PARAMS,
 ) -> Result {
     present(node)?;
-    context()?
-        .driver
-        .cuGraphAddMemAllocNode(node, graph, after, count, parameters)
+    // SAFETY: `cuGraphAddMemAllocNode` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuGraphAddMemAllocNode(node, graph, after, count, parameters)
+    }
 }
 
 pub(crate) unsafe fn cudaGraphAddMemFreeNode(
@@ -403,9 +477,12 @@ pub(crate) unsafe fn cudaGraphAddMemFreeNode(
     address: *mut c_void,
 ) -> Result {
     present(node)?;
-    context()?
-        .driver
-        .cuGraphAddMemFreeNode(node, graph, after, count, device(address))
+    // SAFETY: `cuGraphAddMemFreeNode` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuGraphAddMemFreeNode(node, graph, after, count, device(address))
+    }
 }
 
 pub(crate) unsafe fn cudaGraphMemFreeNodeGetParams(
@@ -413,9 +490,12 @@ pub(crate) unsafe fn cudaGraphMemFreeNodeGetParams(
     address: *mut c_void,
 ) -> Result {
     present(address)?;
-    context()?
-        .driver
-        .cuGraphMemFreeNodeGetParams(node, address.cast::<CUdeviceptr>())
+    // SAFETY: `cuGraphMemFreeNodeGetParams` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuGraphMemFreeNodeGetParams(node, address.cast::<CUdeviceptr>())
+    }
 }
 
 pub(crate) unsafe fn cudaGraphAddExternalSemaphoresSignalNode(
@@ -426,9 +506,12 @@ pub(crate) unsafe fn cudaGraphAddExternalSemaphoresSignalNode(
     parameters: *const c_void,
 ) -> Result {
     present(node)?;
-    context()?
-        .driver
-        .cuGraphAddExternalSemaphoresSignalNode(node, graph, after, count, parameters)
+    // SAFETY: `cuGraphAddExternalSemaphoresSignalNode` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuGraphAddExternalSemaphoresSignalNode(node, graph, after, count, parameters)
+    }
 }
 
 pub(crate) unsafe fn cudaGraphAddExternalSemaphoresWaitNode(
@@ -439,9 +522,12 @@ pub(crate) unsafe fn cudaGraphAddExternalSemaphoresWaitNode(
     parameters: *const c_void,
 ) -> Result {
     present(node)?;
-    context()?
-        .driver
-        .cuGraphAddExternalSemaphoresWaitNode(node, graph, after, count, parameters)
+    // SAFETY: `cuGraphAddExternalSemaphoresWaitNode` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuGraphAddExternalSemaphoresWaitNode(node, graph, after, count, parameters)
+    }
 }
 
 /// The driver's form of a kernel node.
@@ -454,9 +540,11 @@ pub unsafe fn kernel_parameters(
     parameters: *const cudaKernelNodeParams,
 ) -> Result<CUDA_KERNEL_NODE_PARAMS_v2> {
     present(parameters)?;
-    let p = &*parameters;
+    // SAFETY: `parameters` is valid, as the caller promises.
+    let p = unsafe { &*parameters };
     Ok(CUDA_KERNEL_NODE_PARAMS_v2 {
-        func: in_context(runtime, p.func)?,
+        // SAFETY: the caller promises what `in_context` asks for.
+        func: unsafe { in_context(runtime, p.func) }?,
         gridDimX: p.gridDim.x,
         gridDimY: p.gridDim.y,
         gridDimZ: p.gridDim.z,
@@ -466,7 +554,8 @@ pub unsafe fn kernel_parameters(
         sharedMemBytes: p.sharedMemBytes,
         kernelParams: p.kernelParams,
         extra: p.extra,
-        ..zeroed()
+        // SAFETY: the record has integers, pointers and optional functions.
+        ..unsafe { zeroed() }
     })
 }
 
@@ -501,9 +590,11 @@ unsafe fn line(
             depth: 1,
         },
         kind,
-        ..zeroed()
+        // SAFETY: the record has integers, pointers and optional functions.
+        ..unsafe { zeroed() }
     };
-    driver_copy(runtime, &parameters)
+    // SAFETY: the caller promises what `driver_copy` asks for.
+    unsafe { driver_copy(runtime, &parameters) }
 }
 
 /// A copy to a variable.
@@ -520,13 +611,16 @@ unsafe fn to_symbol(
     kind: c_int,
 ) -> Result<CUDA_MEMCPY3D> {
     direction(kind, TO_DEVICE)?;
-    line(
-        runtime,
-        part(runtime, symbol, size, offset)?,
-        from,
-        size,
-        kind,
-    )
+    // SAFETY: the caller promises what `line` asks for.
+    unsafe {
+        line(
+            runtime,
+            part(runtime, symbol, size, offset)?,
+            from,
+            size,
+            kind,
+        )
+    }
 }
 
 /// A copy from a variable.
@@ -543,13 +637,16 @@ unsafe fn from_symbol(
     kind: c_int,
 ) -> Result<CUDA_MEMCPY3D> {
     direction(kind, FROM_DEVICE)?;
-    line(
-        runtime,
-        to,
-        part(runtime, symbol, size, offset)?,
-        size,
-        kind,
-    )
+    // SAFETY: the caller promises what `line` asks for.
+    unsafe {
+        line(
+            runtime,
+            to,
+            part(runtime, symbol, size, offset)?,
+            size,
+            kind,
+        )
+    }
 }
 
 /// Adds a copy node.
@@ -567,9 +664,12 @@ unsafe fn add_copy(
     present(node)?;
     let runtime = context()?;
     let current = runtime.current()?;
-    runtime
-        .driver
-        .cuGraphAddMemcpyNode(node, graph, after, count, copy, current)
+    // SAFETY: `cuGraphAddMemcpyNode` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuGraphAddMemcpyNode(node, graph, after, count, copy, current)
+    }
 }
 
 /// Gives an executable graph's node another copy.
@@ -580,7 +680,10 @@ unsafe fn add_copy(
 unsafe fn set_copy(executable: CUgraphExec, node: CUgraphNode, copy: &CUDA_MEMCPY3D) -> Result {
     let runtime = context()?;
     let current = runtime.current()?;
-    runtime
-        .driver
-        .cuGraphExecMemcpyNodeSetParams(executable, node, copy, current)
+    // SAFETY: `cuGraphExecMemcpyNodeSetParams` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuGraphExecMemcpyNodeSetParams(executable, node, copy, current)
+    }
 }

@@ -32,11 +32,16 @@ pub(crate) unsafe fn cudaGraphAddNode(
 ) -> Result {
     present(node)?;
     let runtime = context()?;
-    let mut given = driver_parameters(runtime, parameters)?;
-    runtime
-        .driver
-        .cuGraphAddNode_v2(node, graph, after, edges, count, &mut given)?;
-    give_back(&given, &mut *parameters);
+    // SAFETY: the caller promises what `driver_parameters` asks for.
+    let mut given = unsafe { driver_parameters(runtime, parameters) }?;
+    // SAFETY: `cuGraphAddNode_v2` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuGraphAddNode_v2(node, graph, after, edges, count, &mut given)
+    }?;
+    // SAFETY: `parameters` is valid, as the caller promises.
+    give_back(&given, unsafe { &mut *parameters });
     Ok(())
 }
 
@@ -45,8 +50,10 @@ pub(crate) unsafe fn cudaGraphNodeSetParams(
     parameters: *mut cudaGraphNodeParams,
 ) -> Result {
     let runtime = context()?;
-    let mut given = driver_parameters(runtime, parameters)?;
-    runtime.driver.cuGraphNodeSetParams(node, &mut given)
+    // SAFETY: the caller promises what `driver_parameters` asks for.
+    let mut given = unsafe { driver_parameters(runtime, parameters) }?;
+    // SAFETY: `cuGraphNodeSetParams` asks for what the caller promises.
+    unsafe { runtime.driver.cuGraphNodeSetParams(node, &mut given) }
 }
 
 pub(crate) unsafe fn cudaGraphExecNodeSetParams(
@@ -55,10 +62,14 @@ pub(crate) unsafe fn cudaGraphExecNodeSetParams(
     parameters: *mut cudaGraphNodeParams,
 ) -> Result {
     let runtime = context()?;
-    let mut given = driver_parameters(runtime, parameters)?;
-    runtime
-        .driver
-        .cuGraphExecNodeSetParams(executable, node, &mut given)
+    // SAFETY: the caller promises what `driver_parameters` asks for.
+    let mut given = unsafe { driver_parameters(runtime, parameters) }?;
+    // SAFETY: `cuGraphExecNodeSetParams` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuGraphExecNodeSetParams(executable, node, &mut given)
+    }
 }
 
 pub(crate) unsafe fn cudaGraphMemcpyNodeGetParams(
@@ -67,11 +78,12 @@ pub(crate) unsafe fn cudaGraphMemcpyNodeGetParams(
 ) -> Result {
     parameters.present()?;
     let runtime = context()?;
-    let mut found: CUDA_MEMCPY3D = zeroed();
-    runtime
-        .driver
-        .cuGraphMemcpyNodeGetParams(node, &mut found)?;
-    parameters.put(runtime_copy(runtime, &found)?)
+    // SAFETY: the record has integers, pointers and optional functions.
+    let mut found: CUDA_MEMCPY3D = unsafe { zeroed() };
+    // SAFETY: `cuGraphMemcpyNodeGetParams` asks for what the caller promises.
+    unsafe { runtime.driver.cuGraphMemcpyNodeGetParams(node, &mut found) }?;
+    // SAFETY: the caller promises what `runtime_copy` asks for.
+    parameters.put(unsafe { runtime_copy(runtime, &found) }?)
 }
 
 /// The driver's form of a node's record. It has the runtime's size and place
@@ -85,38 +97,50 @@ unsafe fn driver_parameters(
     parameters: *const cudaGraphNodeParams,
 ) -> Result<cudaGraphNodeParams> {
     present(parameters)?;
-    let given = &*parameters;
+    // SAFETY: `parameters` is valid, as the caller promises.
+    let given = unsafe { &*parameters };
     let from = (&raw const given.reserved1).cast::<c_void>();
     let mut made = *given;
     let to = (&raw mut made.reserved1).cast::<c_void>();
     let current = runtime.current()?;
     match given.r#type {
         abi::cudaGraphNodeTypeKernel => {
-            let kernel = kernel_parameters(runtime, from.cast::<cudaKernelNodeParams>())?;
-            to.cast::<CUDA_KERNEL_NODE_PARAMS_v2>().write(kernel);
+            // SAFETY: the caller promises what `kernel_parameters` asks for.
+            let kernel =
+                unsafe { kernel_parameters(runtime, from.cast::<cudaKernelNodeParams>()) }?;
+            // SAFETY: `to` is writable here, as the caller promises.
+            unsafe { to.cast::<CUDA_KERNEL_NODE_PARAMS_v2>().write(kernel) };
         }
         abi::cudaGraphNodeTypeMemcpy => {
-            let copy = from.cast::<cudaMemcpyNodeParams>().read();
-            to.cast::<CUDA_MEMCPY_NODE_PARAMS>()
-                .write(CUDA_MEMCPY_NODE_PARAMS {
-                    flags: copy.flags,
-                    reserved: 0,
-                    copyCtx: current,
-                    copyParams: driver_copy(runtime, &copy.copyParams)?,
-                });
+            // SAFETY: `from` is readable here, as the caller promises.
+            let copy = unsafe { from.cast::<cudaMemcpyNodeParams>().read() };
+            // SAFETY: the pointer is writable here, as the caller promises.
+            unsafe {
+                to.cast::<CUDA_MEMCPY_NODE_PARAMS>()
+                    .write(CUDA_MEMCPY_NODE_PARAMS {
+                        flags: copy.flags,
+                        reserved: 0,
+                        copyCtx: current,
+                        copyParams: driver_copy(runtime, &copy.copyParams)?,
+                    })
+            };
         }
         abi::cudaGraphNodeTypeMemset => {
-            let set = from.cast::<cudaMemsetParams>().read();
-            to.cast::<CUDA_MEMSET_NODE_PARAMS_v2>()
-                .write(CUDA_MEMSET_NODE_PARAMS_v2 {
-                    dst: super::memory::device(set.dst),
-                    pitch: set.pitch,
-                    value: set.value,
-                    elementSize: set.elementSize,
-                    width: set.width,
-                    height: set.height,
-                    ctx: current,
-                });
+            // SAFETY: `from` is readable here, as the caller promises.
+            let set = unsafe { from.cast::<cudaMemsetParams>().read() };
+            // SAFETY: the pointer is writable here, as the caller promises.
+            unsafe {
+                to.cast::<CUDA_MEMSET_NODE_PARAMS_v2>()
+                    .write(CUDA_MEMSET_NODE_PARAMS_v2 {
+                        dst: super::memory::device(set.dst),
+                        pitch: set.pitch,
+                        value: set.value,
+                        elementSize: set.elementSize,
+                        width: set.width,
+                        height: set.height,
+                        ctx: current,
+                    })
+            };
         }
         abi::cudaGraphNodeTypeConditional => {
             made.reserved1[CONDITIONAL_CONTEXT] = current.expose_provenance() as i64;
@@ -146,7 +170,7 @@ fn give_back(made: &cudaGraphNodeParams, given: &mut cudaGraphNodeParams) {
 }
 
 /// One end of a driver's 3D copy.
-struct End {
+struct NodeCopyEnd {
     kind: c_int,
     array: CUarray,
     memory: *mut c_void,
@@ -157,7 +181,7 @@ struct End {
     z: usize,
 }
 
-impl End {
+impl NodeCopyEnd {
     fn is_array(&self) -> bool {
         self.kind == abi::CU_MEMORYTYPE_ARRAY
     }
@@ -210,7 +234,7 @@ unsafe fn runtime_copy(runtime: &Runtime, copy: &CUDA_MEMCPY3D) -> Result<cudaMe
             pointer(address)
         }
     };
-    let from = End {
+    let from = NodeCopyEnd {
         kind: c_int::try_from(copy.srcMemoryType).unwrap_or(0),
         array: copy.srcArray,
         memory: memory(copy.srcMemoryType, copy.srcHost.cast_mut(), copy.srcDevice),
@@ -220,7 +244,7 @@ unsafe fn runtime_copy(runtime: &Runtime, copy: &CUDA_MEMCPY3D) -> Result<cudaMe
         y: copy.srcY,
         z: copy.srcZ,
     };
-    let to = End {
+    let to = NodeCopyEnd {
         kind: c_int::try_from(copy.dstMemoryType).unwrap_or(0),
         array: copy.dstArray,
         memory: memory(copy.dstMemoryType, copy.dstHost, copy.dstDevice),
@@ -231,7 +255,8 @@ unsafe fn runtime_copy(runtime: &Runtime, copy: &CUDA_MEMCPY3D) -> Result<cudaMe
         z: copy.dstZ,
     };
     let unit = match [&from, &to].into_iter().find(|end| end.is_array()) {
-        Some(end) => element_bytes(runtime, end.array)?,
+        // SAFETY: the caller promises what `element_bytes` asks for.
+        Some(end) => unsafe { element_bytes(runtime, end.array) }?,
         None => 1,
     };
     let unified = abi::CU_MEMORYTYPE_UNIFIED;

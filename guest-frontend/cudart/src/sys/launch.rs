@@ -23,7 +23,8 @@ pub(crate) unsafe fn cudaLaunchKernel(
     shared: usize,
     stream: CUstream,
 ) -> Result {
-    launch(function, grid, block, arguments, shared, stream)
+    // SAFETY: the caller promises what `launch` asks for.
+    unsafe { launch(function, grid, block, arguments, shared, stream) }
 }
 
 pub(crate) unsafe fn __cudaLaunchKernel(
@@ -34,7 +35,8 @@ pub(crate) unsafe fn __cudaLaunchKernel(
     shared: usize,
     stream: CUstream,
 ) -> Result {
-    launch(kernel, grid, block, arguments, shared, stream)
+    // SAFETY: the caller promises what `launch` asks for.
+    unsafe { launch(kernel, grid, block, arguments, shared, stream) }
 }
 
 pub(crate) unsafe fn cudaLaunchCooperativeKernel(
@@ -46,19 +48,23 @@ pub(crate) unsafe fn cudaLaunchCooperativeKernel(
     stream: CUstream,
 ) -> Result {
     let runtime = context()?;
-    let handle = kernel(runtime, function)?;
-    runtime.driver.cuLaunchCooperativeKernel(
-        handle,
-        grid.x,
-        grid.y,
-        grid.z,
-        block.x,
-        block.y,
-        block.z,
-        bytes(shared)?,
-        stream,
-        arguments,
-    )
+    // SAFETY: the caller promises what `kernel` asks for.
+    let handle = unsafe { kernel(runtime, function) }?;
+    // SAFETY: `cuLaunchCooperativeKernel` asks for what the caller promises.
+    unsafe {
+        runtime.driver.cuLaunchCooperativeKernel(
+            handle,
+            grid.x,
+            grid.y,
+            grid.z,
+            block.x,
+            block.y,
+            block.z,
+            bytes(shared)?,
+            stream,
+            arguments,
+        )
+    }
 }
 
 pub(crate) unsafe fn cudaLaunchKernelExC(
@@ -67,7 +73,8 @@ pub(crate) unsafe fn cudaLaunchKernelExC(
     arguments: *mut *mut c_void,
 ) -> Result {
     present(config)?;
-    launch_extended(&*config, function, arguments, (*config).stream)
+    // SAFETY: the caller promises what `launch_extended` asks for.
+    unsafe { launch_extended(&*config, function, arguments, (*config).stream) }
 }
 
 pub(crate) unsafe fn cudaLaunchKernelExC_ptsz(
@@ -76,8 +83,10 @@ pub(crate) unsafe fn cudaLaunchKernelExC_ptsz(
     arguments: *mut *mut c_void,
 ) -> Result {
     present(config)?;
-    let stream = super::own_default((*config).stream);
-    launch_extended(&*config, function, arguments, stream)
+    // SAFETY: `config` is valid, as the caller promises.
+    let stream = super::own_default(unsafe { (*config).stream });
+    // SAFETY: the caller promises what `launch_extended` asks for.
+    unsafe { launch_extended(&*config, function, arguments, stream) }
 }
 
 pub(crate) unsafe fn __cudaPopCallConfiguration(
@@ -89,16 +98,21 @@ pub(crate) unsafe fn __cudaPopCallConfiguration(
     let Some(top) = thread::with(|thread| thread.pop()) else {
         return fail(abi::cudaErrorMissingConfiguration);
     };
-    put(grid, top.grid)?;
-    put(block, top.block)?;
-    put(shared, top.shared)?;
-    put(stream.cast::<CUstream>(), top.stream)
+    // SAFETY: each place is null or writable, as the caller promises.
+    unsafe {
+        put(grid, top.grid)?;
+        put(block, top.block)?;
+        put(shared, top.shared)?;
+        put(stream.cast::<CUstream>(), top.stream)
+    }
 }
 
 pub(crate) unsafe fn __cudaGetKernel(handle: *mut CUkernel, function: *const c_void) -> Result {
     present(handle)?;
-    let found = context().and_then(|runtime| kernel(runtime, function));
-    handle.write(found.unwrap_or(function.cast_mut()));
+    // SAFETY: the caller promises what `kernel` asks for.
+    let found = context().and_then(|runtime| unsafe { kernel(runtime, function) });
+    // SAFETY: the pointer is writable here, as the caller promises.
+    unsafe { handle.write(found.unwrap_or(function.cast_mut())) };
     Ok(())
 }
 
@@ -128,7 +142,8 @@ pub(crate) extern "C" fn __cudaPushCallConfiguration(
 #[inline]
 pub unsafe fn kernel(runtime: &Runtime, function: *const c_void) -> Result<CUkernel> {
     match registry::lookup(function) {
-        Some(symbol) => symbol.kernel(runtime),
+        // SAFETY: the caller promises what `Symbol::kernel` asks for.
+        Some(symbol) => unsafe { symbol.kernel(runtime) },
         None => registry::adopt(function.cast_mut()),
     }
 }
@@ -148,20 +163,24 @@ unsafe fn launch(
     stream: CUstream,
 ) -> Result {
     let runtime = context()?;
-    let handle = kernel(runtime, function)?;
-    runtime.driver.cuLaunchKernel(
-        handle,
-        grid.x,
-        grid.y,
-        grid.z,
-        block.x,
-        block.y,
-        block.z,
-        bytes(shared)?,
-        stream,
-        arguments,
-        ptr::null_mut(),
-    )
+    // SAFETY: the caller promises what `kernel` asks for.
+    let handle = unsafe { kernel(runtime, function) }?;
+    // SAFETY: `cuLaunchKernel` asks for what the caller promises.
+    unsafe {
+        runtime.driver.cuLaunchKernel(
+            handle,
+            grid.x,
+            grid.y,
+            grid.z,
+            block.x,
+            block.y,
+            block.z,
+            bytes(shared)?,
+            stream,
+            arguments,
+            ptr::null_mut(),
+        )
+    }
 }
 
 /// Launches a kernel with attributes.
@@ -175,12 +194,16 @@ unsafe fn launch_extended(
     stream: CUstream,
 ) -> Result {
     let runtime = context()?;
-    let handle = kernel(runtime, function)?;
+    // SAFETY: the caller promises what `kernel` asks for.
+    let handle = unsafe { kernel(runtime, function) }?;
     let mut config = driver_config(config)?;
     config.hStream = stream;
-    runtime
-        .driver
-        .cuLaunchKernelEx(&config, handle, arguments, ptr::null_mut())
+    // SAFETY: `cuLaunchKernelEx` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuLaunchKernelEx(&config, handle, arguments, ptr::null_mut())
+    }
 }
 
 /// The driver's form of a launch configuration.

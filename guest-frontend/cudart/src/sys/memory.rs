@@ -31,9 +31,11 @@ pub(crate) unsafe fn cudaMalloc(address: *mut *mut c_void, size: usize) -> Resul
     let runtime = context()?;
     let mut found = 0;
     if size != 0 {
-        runtime.driver.cuMemAlloc_v2(&mut found, size)?;
+        // SAFETY: `cuMemAlloc_v2` asks for what the caller promises.
+        unsafe { runtime.driver.cuMemAlloc_v2(&mut found, size) }?;
     }
-    put(address, pointer(found))
+    // SAFETY: `address` is null or writable, as the caller promises.
+    unsafe { put(address, pointer(found)) }
 }
 
 pub(crate) unsafe fn cudaFree(address: *mut c_void) -> Result {
@@ -41,7 +43,8 @@ pub(crate) unsafe fn cudaFree(address: *mut c_void) -> Result {
     if address.is_null() {
         return runtime.fault();
     }
-    runtime.driver.cuMemFree_v2(device(address))
+    // SAFETY: `cuMemFree_v2` asks for what the caller promises.
+    unsafe { runtime.driver.cuMemFree_v2(device(address)) }
 }
 
 pub(crate) fn cudaMallocPitch(
@@ -80,13 +83,16 @@ pub(crate) unsafe fn cudaMallocManaged(
     let runtime = context()?;
     let mut found = 0;
     if size != 0 {
-        runtime.driver.cuMemAllocManaged(&mut found, size, flags)?;
+        // SAFETY: `cuMemAllocManaged` asks for what the caller promises.
+        unsafe { runtime.driver.cuMemAllocManaged(&mut found, size, flags) }?;
     }
-    put(address, pointer(found))
+    // SAFETY: `address` is null or writable, as the caller promises.
+    unsafe { put(address, pointer(found)) }
 }
 
 pub(crate) unsafe fn cudaMallocHost(address: *mut *mut c_void, size: usize) -> Result {
-    pinned(address, size, 0)
+    // SAFETY: the caller promises what `pinned` asks for.
+    unsafe { pinned(address, size, 0) }
 }
 
 pub(crate) unsafe fn cudaHostAlloc(
@@ -94,7 +100,8 @@ pub(crate) unsafe fn cudaHostAlloc(
     size: usize,
     flags: c_uint,
 ) -> Result {
-    pinned(address, size, flags)
+    // SAFETY: the caller promises what `pinned` asks for.
+    unsafe { pinned(address, size, flags) }
 }
 
 pub(crate) unsafe fn cudaFreeHost(address: *mut c_void) -> Result {
@@ -102,7 +109,8 @@ pub(crate) unsafe fn cudaFreeHost(address: *mut c_void) -> Result {
     if address.is_null() {
         return Ok(());
     }
-    runtime.driver.cuMemFreeHost(address)
+    // SAFETY: `cuMemFreeHost` asks for what the caller promises.
+    unsafe { runtime.driver.cuMemFreeHost(address) }
 }
 
 pub(crate) unsafe fn cudaHostGetDevicePointer(
@@ -112,9 +120,12 @@ pub(crate) unsafe fn cudaHostGetDevicePointer(
 ) -> Result {
     address.present()?;
     let mut found = 0;
-    context()?
-        .driver
-        .cuMemHostGetDevicePointer_v2(&mut found, host, flags)?;
+    // SAFETY: `cuMemHostGetDevicePointer_v2` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuMemHostGetDevicePointer_v2(&mut found, host, flags)
+    }?;
     address.put(pointer(found))
 }
 
@@ -132,9 +143,12 @@ pub(crate) unsafe fn cudaMemAdvise(
     advice: c_int,
     location: cudaMemLocation,
 ) -> Result {
-    context()?
-        .driver
-        .cuMemAdvise_v2(device(address), size, advice, location)
+    // SAFETY: `cuMemAdvise_v2` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuMemAdvise_v2(device(address), size, advice, location)
+    }
 }
 
 pub(crate) unsafe fn cudaMemRangeGetAttribute(
@@ -144,9 +158,12 @@ pub(crate) unsafe fn cudaMemRangeGetAttribute(
     address: *const c_void,
     size: usize,
 ) -> Result {
-    context()?
-        .driver
-        .cuMemRangeGetAttribute(data, data_size, attribute, device(address), size)
+    // SAFETY: `cuMemRangeGetAttribute` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuMemRangeGetAttribute(data, data_size, attribute, device(address), size)
+    }
 }
 
 pub(crate) unsafe fn cudaMemRangeGetAttributes(
@@ -157,14 +174,17 @@ pub(crate) unsafe fn cudaMemRangeGetAttributes(
     address: *const c_void,
     size: usize,
 ) -> Result {
-    context()?.driver.cuMemRangeGetAttributes(
-        data,
-        data_sizes,
-        attributes,
-        count,
-        device(address),
-        size,
-    )
+    // SAFETY: `cuMemRangeGetAttributes` asks for what the caller promises.
+    unsafe {
+        context()?.driver.cuMemRangeGetAttributes(
+            data,
+            data_sizes,
+            attributes,
+            count,
+            device(address),
+            size,
+        )
+    }
 }
 
 pub(crate) unsafe fn cudaIpcGetMemHandle(
@@ -172,7 +192,8 @@ pub(crate) unsafe fn cudaIpcGetMemHandle(
     address: *mut c_void,
 ) -> Result {
     present(handle)?;
-    context()?.driver.cuIpcGetMemHandle(handle, device(address))
+    // SAFETY: `cuIpcGetMemHandle` asks for what the caller promises.
+    unsafe { context()?.driver.cuIpcGetMemHandle(handle, device(address)) }
 }
 
 pub(crate) unsafe fn cudaIpcOpenMemHandle(
@@ -182,14 +203,18 @@ pub(crate) unsafe fn cudaIpcOpenMemHandle(
 ) -> Result {
     address.present()?;
     let mut found = 0;
-    context()?
-        .driver
-        .cuIpcOpenMemHandle_v2(&mut found, handle, flags)?;
+    // SAFETY: `cuIpcOpenMemHandle_v2` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuIpcOpenMemHandle_v2(&mut found, handle, flags)
+    }?;
     address.put(pointer(found))
 }
 
 pub(crate) unsafe fn cudaIpcCloseMemHandle(address: *mut c_void) -> Result {
-    context()?.driver.cuIpcCloseMemHandle(device(address))
+    // SAFETY: `cuIpcCloseMemHandle` asks for what the caller promises.
+    unsafe { context()?.driver.cuIpcCloseMemHandle(device(address)) }
 }
 
 /// Rows of at least `width` bytes; none of no bytes.
@@ -215,9 +240,11 @@ unsafe fn pinned(address: *mut *mut c_void, size: usize, flags: c_uint) -> Resul
     present(address)?;
     let runtime = context()?;
     if size == 0 {
-        return put(address, ptr::null_mut());
+        // SAFETY: `address` is null or writable, as the caller promises.
+        return unsafe { put(address, ptr::null_mut()) };
     }
-    runtime.driver.cuMemHostAlloc(address, size, flags)
+    // SAFETY: `cuMemHostAlloc` asks for what the caller promises.
+    unsafe { runtime.driver.cuMemHostAlloc(address, size, flags) }
 }
 
 /// What the driver knows of an address; an address that CUDA does not know is

@@ -18,9 +18,11 @@ pub(crate) unsafe fn cudaMallocAsync(
     let runtime = context()?;
     let mut found = 0;
     if size != 0 {
-        runtime.driver.cuMemAllocAsync(&mut found, size, stream)?;
+        // SAFETY: `cuMemAllocAsync` asks for what the caller promises.
+        unsafe { runtime.driver.cuMemAllocAsync(&mut found, size, stream) }?;
     }
-    put(address, pointer(found))
+    // SAFETY: `address` is null or writable, as the caller promises.
+    unsafe { put(address, pointer(found)) }
 }
 
 pub(crate) unsafe fn cudaFreeAsync(address: *mut c_void, stream: CUstream) -> Result {
@@ -28,7 +30,8 @@ pub(crate) unsafe fn cudaFreeAsync(address: *mut c_void, stream: CUstream) -> Re
     if address.is_null() {
         return Ok(());
     }
-    runtime.driver.cuMemFreeAsync(device(address), stream)
+    // SAFETY: `cuMemFreeAsync` asks for what the caller promises.
+    unsafe { runtime.driver.cuMemFreeAsync(device(address), stream) }
 }
 
 pub(crate) unsafe fn cudaMallocFromPoolAsync(
@@ -41,11 +44,15 @@ pub(crate) unsafe fn cudaMallocFromPoolAsync(
     let runtime = context()?;
     let mut found = 0;
     if size != 0 {
-        runtime
-            .driver
-            .cuMemAllocFromPoolAsync(&mut found, size, pool, stream)?;
+        // SAFETY: `cuMemAllocFromPoolAsync` asks for what the caller promises.
+        unsafe {
+            runtime
+                .driver
+                .cuMemAllocFromPoolAsync(&mut found, size, pool, stream)
+        }?;
     }
-    put(address, pointer(found))
+    // SAFETY: `address` is null or writable, as the caller promises.
+    unsafe { put(address, pointer(found)) }
 }
 
 pub(crate) unsafe fn cudaMemPoolExportToShareableHandle(
@@ -54,9 +61,12 @@ pub(crate) unsafe fn cudaMemPoolExportToShareableHandle(
     kind: c_int,
     flags: c_uint,
 ) -> Result {
-    context()?
-        .driver
-        .cuMemPoolExportToShareableHandle(handle, pool, kind, u64::from(flags))
+    // SAFETY: `cuMemPoolExportToShareableHandle` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuMemPoolExportToShareableHandle(handle, pool, kind, u64::from(flags))
+    }
 }
 
 pub(crate) unsafe fn cudaMemPoolImportFromShareableHandle(
@@ -65,15 +75,21 @@ pub(crate) unsafe fn cudaMemPoolImportFromShareableHandle(
     kind: c_int,
     flags: c_uint,
 ) -> Result {
-    context()?
-        .driver
-        .cuMemPoolImportFromShareableHandle(pool, handle, kind, u64::from(flags))
+    // SAFETY: `cuMemPoolImportFromShareableHandle` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuMemPoolImportFromShareableHandle(pool, handle, kind, u64::from(flags))
+    }
 }
 
 pub(crate) unsafe fn cudaMemPoolExportPointer(data: *mut c_void, address: *mut c_void) -> Result {
-    context()?
-        .driver
-        .cuMemPoolExportPointer(data, device(address))
+    // SAFETY: `cuMemPoolExportPointer` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuMemPoolExportPointer(data, device(address))
+    }
 }
 
 pub(crate) unsafe fn cudaMemPoolImportPointer(
@@ -83,9 +99,12 @@ pub(crate) unsafe fn cudaMemPoolImportPointer(
 ) -> Result {
     address.present()?;
     let mut found = 0;
-    context()?
-        .driver
-        .cuMemPoolImportPointer(&mut found, pool, data)?;
+    // SAFETY: `cuMemPoolImportPointer` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuMemPoolImportPointer(&mut found, pool, data)
+    }?;
     address.put(pointer(found))
 }
 
@@ -95,19 +114,22 @@ pub(crate) unsafe fn cudaDeviceGetDefaultMemPool(
 ) -> Result {
     let runtime = runtime()?;
     let number = runtime.device(ordinal)?.number;
-    runtime.driver.cuDeviceGetDefaultMemPool(pool, number)
+    // SAFETY: `cuDeviceGetDefaultMemPool` asks for what the caller promises.
+    unsafe { runtime.driver.cuDeviceGetDefaultMemPool(pool, number) }
 }
 
 pub(crate) unsafe fn cudaDeviceGetMemPool(pool: *mut CUmemoryPool, ordinal: c_int) -> Result {
     let runtime = runtime()?;
     let number = runtime.device(ordinal)?.number;
-    runtime.driver.cuDeviceGetMemPool(pool, number)
+    // SAFETY: `cuDeviceGetMemPool` asks for what the caller promises.
+    unsafe { runtime.driver.cuDeviceGetMemPool(pool, number) }
 }
 
 pub(crate) unsafe fn cudaDeviceSetMemPool(ordinal: c_int, pool: CUmemoryPool) -> Result {
     let runtime = runtime()?;
     let number = runtime.device(ordinal)?.number;
-    runtime.driver.cuDeviceSetMemPool(number, pool)
+    // SAFETY: `cuDeviceSetMemPool` asks for what the caller promises.
+    unsafe { runtime.driver.cuDeviceSetMemPool(number, pool) }
 }
 
 pub(crate) unsafe fn cudaMemPrefetchAsync(
@@ -117,9 +139,12 @@ pub(crate) unsafe fn cudaMemPrefetchAsync(
     flags: c_uint,
     stream: CUstream,
 ) -> Result {
-    context()?
-        .driver
-        .cuMemPrefetchAsync_v2(device(address), size, location, flags, stream)
+    // SAFETY: `cuMemPrefetchAsync_v2` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuMemPrefetchAsync_v2(device(address), size, location, flags, stream)
+    }
 }
 
 // Below, device addresses and pointers have one form in memory.
@@ -133,16 +158,19 @@ pub(crate) unsafe fn cudaMemPrefetchBatchAsync(
     flags: u64,
     stream: CUstream,
 ) -> Result {
-    context()?.driver.cuMemPrefetchBatchAsync(
-        addresses.cast(),
-        sizes,
-        count,
-        locations,
-        indexes,
-        location_count,
-        flags,
-        stream,
-    )
+    // SAFETY: `cuMemPrefetchBatchAsync` asks for what the caller promises.
+    unsafe {
+        context()?.driver.cuMemPrefetchBatchAsync(
+            addresses.cast(),
+            sizes,
+            count,
+            locations,
+            indexes,
+            location_count,
+            flags,
+            stream,
+        )
+    }
 }
 
 pub(crate) unsafe fn cudaMemDiscardBatchAsync(
@@ -153,9 +181,12 @@ pub(crate) unsafe fn cudaMemDiscardBatchAsync(
     stream: CUstream,
 ) -> Result {
     let addresses = addresses.cast::<CUdeviceptr>();
-    context()?
-        .driver
-        .cuMemDiscardBatchAsync(addresses, sizes, count, flags, stream)
+    // SAFETY: `cuMemDiscardBatchAsync` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuMemDiscardBatchAsync(addresses, sizes, count, flags, stream)
+    }
 }
 
 pub(crate) unsafe fn cudaMemDiscardAndPrefetchBatchAsync(
@@ -168,16 +199,19 @@ pub(crate) unsafe fn cudaMemDiscardAndPrefetchBatchAsync(
     flags: u64,
     stream: CUstream,
 ) -> Result {
-    context()?.driver.cuMemDiscardAndPrefetchBatchAsync(
-        addresses.cast(),
-        sizes,
-        count,
-        locations,
-        indexes,
-        location_count,
-        flags,
-        stream,
-    )
+    // SAFETY: `cuMemDiscardAndPrefetchBatchAsync` asks for what the caller promises.
+    unsafe {
+        context()?.driver.cuMemDiscardAndPrefetchBatchAsync(
+            addresses.cast(),
+            sizes,
+            count,
+            locations,
+            indexes,
+            location_count,
+            flags,
+            stream,
+        )
+    }
 }
 
 pub(crate) unsafe fn cudaMemcpyBatchAsync(
@@ -190,14 +224,17 @@ pub(crate) unsafe fn cudaMemcpyBatchAsync(
     attribute_count: usize,
     stream: CUstream,
 ) -> Result {
-    context()?.driver.cuMemcpyBatchAsync_v2(
-        to.cast_mut().cast(),
-        from.cast_mut().cast(),
-        sizes.cast_mut(),
-        count,
-        attributes.cast(),
-        indexes,
-        attribute_count,
-        stream,
-    )
+    // SAFETY: `cuMemcpyBatchAsync_v2` asks for what the caller promises.
+    unsafe {
+        context()?.driver.cuMemcpyBatchAsync_v2(
+            to.cast_mut().cast(),
+            from.cast_mut().cast(),
+            sizes.cast_mut(),
+            count,
+            attributes.cast(),
+            indexes,
+            attribute_count,
+            stream,
+        )
+    }
 }

@@ -20,13 +20,19 @@ pub(crate) unsafe fn cudaMemset(
     }
     // The driver's default stream is the legacy one.
     if stream.is_null() {
-        runtime
-            .driver
-            .cuMemsetD8_v2(device(address), byte(value), size)
+        // SAFETY: `cuMemsetD8_v2` asks for what the caller promises.
+        unsafe {
+            runtime
+                .driver
+                .cuMemsetD8_v2(device(address), byte(value), size)
+        }
     } else {
-        runtime
-            .driver
-            .cuMemsetD8Async(device(address), byte(value), size, stream)
+        // SAFETY: `cuMemsetD8Async` asks for what the caller promises.
+        unsafe {
+            runtime
+                .driver
+                .cuMemsetD8Async(device(address), byte(value), size, stream)
+        }
     }
 }
 
@@ -40,9 +46,12 @@ pub(crate) unsafe fn cudaMemsetAsync(
     if size == 0 {
         return Ok(());
     }
-    runtime
-        .driver
-        .cuMemsetD8Async(device(address), byte(value), size, stream)
+    // SAFETY: `cuMemsetD8Async` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuMemsetD8Async(device(address), byte(value), size, stream)
+    }
 }
 
 pub(crate) unsafe fn cudaMemset2D(
@@ -58,7 +67,8 @@ pub(crate) unsafe fn cudaMemset2D(
     } else {
         When::On(stream)
     };
-    rows(device(address), pitch, value, width, height, when)
+    // SAFETY: the caller promises what `rows` asks for.
+    unsafe { rows(device(address), pitch, value, width, height, when) }
 }
 
 pub(crate) unsafe fn cudaMemset2DAsync(
@@ -69,14 +79,17 @@ pub(crate) unsafe fn cudaMemset2DAsync(
     height: usize,
     stream: CUstream,
 ) -> Result {
-    rows(
-        device(address),
-        pitch,
-        value,
-        width,
-        height,
-        When::On(stream),
-    )
+    // SAFETY: the caller promises what `rows` asks for.
+    unsafe {
+        rows(
+            device(address),
+            pitch,
+            value,
+            width,
+            height,
+            When::On(stream),
+        )
+    }
 }
 
 pub(crate) unsafe fn cudaMemset3D(
@@ -90,7 +103,8 @@ pub(crate) unsafe fn cudaMemset3D(
     } else {
         When::On(stream)
     };
-    slices(&place, value, &extent, when)
+    // SAFETY: the caller promises what `slices` asks for.
+    unsafe { slices(&place, value, &extent, when) }
 }
 
 pub(crate) unsafe fn cudaMemset3DAsync(
@@ -99,7 +113,8 @@ pub(crate) unsafe fn cudaMemset3DAsync(
     extent: cudaExtent,
     stream: CUstream,
 ) -> Result {
-    slices(&place, value, &extent, When::On(stream))
+    // SAFETY: the caller promises what `slices` asks for.
+    unsafe { slices(&place, value, &extent, When::On(stream)) }
 }
 
 /// By the driver's synchronous function, or on a stream.
@@ -136,9 +151,11 @@ unsafe fn rows(
     }
     let pitch = pitch.max(width);
     match when {
-        When::Now => driver.cuMemsetD2D8_v2(address, pitch, byte(value), width, height),
+        // SAFETY: `cuMemsetD2D8_v2` asks for what the caller promises.
+        When::Now => unsafe { driver.cuMemsetD2D8_v2(address, pitch, byte(value), width, height) },
         When::On(stream) => {
-            driver.cuMemsetD2D8Async(address, pitch, byte(value), width, height, stream)
+            // SAFETY: `cuMemsetD2D8Async` asks for what the caller promises.
+            unsafe { driver.cuMemsetD2D8Async(address, pitch, byte(value), width, height, stream) }
         }
     }
 }
@@ -165,7 +182,8 @@ unsafe fn slices(place: &cudaPitchedPtr, value: c_int, extent: &cudaExtent, when
         let Some(height) = extent.height.checked_mul(extent.depth) else {
             return invalid();
         };
-        return rows(start, place.pitch, value, extent.width, height, when);
+        // SAFETY: the caller promises what `rows` asks for.
+        return unsafe { rows(start, place.pitch, value, extent.width, height, when) };
     }
     for index in 0..extent.depth {
         let Some(offset) = slice
@@ -175,14 +193,17 @@ unsafe fn slices(place: &cudaPitchedPtr, value: c_int, extent: &cudaExtent, when
             return invalid();
         };
         let address = start.wrapping_add(offset as CUdeviceptr);
-        rows(
-            address,
-            place.pitch,
-            value,
-            extent.width,
-            extent.height,
-            when,
-        )?;
+        // SAFETY: the caller promises what `rows` asks for.
+        unsafe {
+            rows(
+                address,
+                place.pitch,
+                value,
+                extent.width,
+                extent.height,
+                when,
+            )
+        }?;
     }
     Ok(())
 }

@@ -2,11 +2,8 @@
 //!
 //! Everything here deals in pointers that a C program passes, and is as safe
 //! as that program keeps to CUDA's manual; so the folder's functions are
-//! `unsafe`, and their bodies one unsafe context each.
+//! `unsafe`. Each block inside says on which promise of the caller it stands.
 #![allow(non_snake_case, clippy::too_many_arguments)]
-// An unsafe function here is a C function or a step of one; what its caller
-// must keep stands once, above it.
-#![allow(unsafe_op_in_unsafe_fn)]
 
 use crate::error::{Error, Result};
 use crate::thread;
@@ -141,7 +138,8 @@ unsafe fn put<T>(place: *mut T, value: T) -> Result {
     if place.is_null() {
         return fail(abi::cudaErrorInvalidValue);
     }
-    place.write(value);
+    // SAFETY: the pointer is writable here, as the caller promises.
+    unsafe { place.write(value) };
     Ok(())
 }
 
@@ -158,7 +156,8 @@ fn present<T>(pointer: *const T) -> Result {
 /// # Safety
 /// `T` is a record of integers, raw pointers and optional functions.
 unsafe fn zeroed<T>() -> T {
-    std::mem::zeroed()
+    // SAFETY: a `T` may be all zeros, as the caller promises.
+    unsafe { std::mem::zeroed() }
 }
 
 /// A C string for a message; lossy.
@@ -169,5 +168,8 @@ unsafe fn text(string: *const std::ffi::c_char) -> String {
     if string.is_null() {
         return String::from("(null)");
     }
-    CStr::from_ptr(string).to_string_lossy().into_owned()
+    // SAFETY: `string` is a C string, as the caller promises.
+    unsafe { CStr::from_ptr(string) }
+        .to_string_lossy()
+        .into_owned()
 }

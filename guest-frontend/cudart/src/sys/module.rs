@@ -103,16 +103,19 @@ pub(crate) unsafe fn cudaLibraryLoadData(
     count: c_uint,
 ) -> Result {
     present(library)?;
-    context()?.driver.cuLibraryLoadData(
-        library,
-        code,
-        jit_options,
-        jit_values,
-        jit_count,
-        options,
-        values,
-        count,
-    )
+    // SAFETY: `cuLibraryLoadData` asks for what the caller promises.
+    unsafe {
+        context()?.driver.cuLibraryLoadData(
+            library,
+            code,
+            jit_options,
+            jit_values,
+            jit_count,
+            options,
+            values,
+            count,
+        )
+    }
 }
 
 pub(crate) unsafe fn cudaLibraryLoadFromFile(
@@ -126,16 +129,19 @@ pub(crate) unsafe fn cudaLibraryLoadFromFile(
     count: c_uint,
 ) -> Result {
     present(library)?;
-    context()?.driver.cuLibraryLoadFromFile(
-        library,
-        path,
-        jit_options,
-        jit_values,
-        jit_count,
-        options,
-        values,
-        count,
-    )
+    // SAFETY: `cuLibraryLoadFromFile` asks for what the caller promises.
+    unsafe {
+        context()?.driver.cuLibraryLoadFromFile(
+            library,
+            path,
+            jit_options,
+            jit_values,
+            jit_count,
+            options,
+            values,
+            count,
+        )
+    }
 }
 
 pub(crate) unsafe fn cudaLibraryGetGlobal(
@@ -146,10 +152,13 @@ pub(crate) unsafe fn cudaLibraryGetGlobal(
 ) -> Result {
     let mut found: CUdeviceptr = 0;
     let mut bytes = 0;
-    context()?
-        .driver
-        .cuLibraryGetGlobal(&mut found, &mut bytes, library, name)?;
-    give(address, size, found, bytes)
+    // SAFETY: `cuLibraryGetGlobal` asks for what the caller promises. The caller promises what `give` asks for.
+    unsafe {
+        context()?
+            .driver
+            .cuLibraryGetGlobal(&mut found, &mut bytes, library, name)?;
+        give(address, size, found, bytes)
+    }
 }
 
 pub(crate) unsafe fn cudaLibraryGetManaged(
@@ -160,13 +169,16 @@ pub(crate) unsafe fn cudaLibraryGetManaged(
 ) -> Result {
     let mut found: CUdeviceptr = 0;
     let mut bytes = 0;
-    context()?
-        .driver
-        .cuLibraryGetManaged(&mut found, &mut bytes, library, name)?;
-    give(address, size, found, bytes)
+    // SAFETY: `cuLibraryGetManaged` asks for what the caller promises. The caller promises what `give` asks for.
+    unsafe {
+        context()?
+            .driver
+            .cuLibraryGetManaged(&mut found, &mut bytes, library, name)?;
+        give(address, size, found, bytes)
+    }
 }
 
-/// Address and size to those of the two that the caller wants.
+/// Address and size to those of the two that the caller asked for.
 ///
 /// # Safety
 /// `address` and `size` are null or writable.
@@ -177,10 +189,12 @@ unsafe fn give(
     bytes: usize,
 ) -> crate::error::Result {
     if !address.is_null() {
-        put(address, ptr::with_exposed_provenance_mut(found as usize))?;
+        // SAFETY: `address` is null or writable, as the caller promises.
+        unsafe { put(address, ptr::with_exposed_provenance_mut(found as usize)) }?;
     }
     if !size.is_null() {
-        put(size, bytes)?;
+        // SAFETY: `size` is null or writable, as the caller promises.
+        unsafe { put(size, bytes) }?;
     }
     Ok(())
 }

@@ -14,7 +14,8 @@ pub(crate) unsafe fn cudaOccupancyMaxActiveBlocksPerMultiprocessor(
     block_size: c_int,
     shared: usize,
 ) -> Result {
-    active_blocks(blocks, function, block_size, shared, 0)
+    // SAFETY: the caller promises what `active_blocks` asks for.
+    unsafe { active_blocks(blocks, function, block_size, shared, 0) }
 }
 
 pub(crate) unsafe fn cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
@@ -24,7 +25,8 @@ pub(crate) unsafe fn cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     shared: usize,
     flags: c_uint,
 ) -> Result {
-    active_blocks(blocks, function, block_size, shared, flags)
+    // SAFETY: the caller promises what `active_blocks` asks for.
+    unsafe { active_blocks(blocks, function, block_size, shared, flags) }
 }
 
 pub(crate) unsafe fn cudaOccupancyAvailableDynamicSMemPerBlock(
@@ -35,10 +37,14 @@ pub(crate) unsafe fn cudaOccupancyAvailableDynamicSMemPerBlock(
 ) -> Result {
     present(shared)?;
     let runtime = context()?;
-    let handle = in_context(runtime, function)?;
-    runtime
-        .driver
-        .cuOccupancyAvailableDynamicSMemPerBlock(shared, handle, blocks, block_size)
+    // SAFETY: the caller promises what `in_context` asks for.
+    let handle = unsafe { in_context(runtime, function) }?;
+    // SAFETY: `cuOccupancyAvailableDynamicSMemPerBlock` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuOccupancyAvailableDynamicSMemPerBlock(shared, handle, blocks, block_size)
+    }
 }
 
 pub(crate) unsafe fn cudaOccupancyMaxActiveClusters(
@@ -49,11 +55,16 @@ pub(crate) unsafe fn cudaOccupancyMaxActiveClusters(
     present(clusters)?;
     present(config)?;
     let runtime = context()?;
-    let handle = in_context(runtime, function)?;
-    let config = driver_config(&*config)?;
-    runtime
-        .driver
-        .cuOccupancyMaxActiveClusters(clusters, handle, &config)
+    // SAFETY: the caller promises what `in_context` asks for.
+    let handle = unsafe { in_context(runtime, function) }?;
+    // SAFETY: `config` is valid, as the caller promises.
+    let config = driver_config(unsafe { &*config })?;
+    // SAFETY: `cuOccupancyMaxActiveClusters` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuOccupancyMaxActiveClusters(clusters, handle, &config)
+    }
 }
 
 pub(crate) unsafe fn cudaOccupancyMaxPotentialClusterSize(
@@ -64,11 +75,16 @@ pub(crate) unsafe fn cudaOccupancyMaxPotentialClusterSize(
     present(size)?;
     present(config)?;
     let runtime = context()?;
-    let handle = in_context(runtime, function)?;
-    let config = driver_config(&*config)?;
-    runtime
-        .driver
-        .cuOccupancyMaxPotentialClusterSize(size, handle, &config)
+    // SAFETY: the caller promises what `in_context` asks for.
+    let handle = unsafe { in_context(runtime, function) }?;
+    // SAFETY: `config` is valid, as the caller promises.
+    let config = driver_config(unsafe { &*config })?;
+    // SAFETY: `cuOccupancyMaxPotentialClusterSize` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuOccupancyMaxPotentialClusterSize(size, handle, &config)
+    }
 }
 
 /// Blocks that fit on a multiprocessor.
@@ -85,10 +101,14 @@ unsafe fn active_blocks(
 ) -> crate::error::Result {
     present(blocks)?;
     let runtime = context()?;
-    let handle = in_context(runtime, function)?;
-    runtime
-        .driver
-        .cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-            blocks, handle, block_size, shared, flags,
-        )
+    // SAFETY: the caller promises what `in_context` asks for.
+    let handle = unsafe { in_context(runtime, function) }?;
+    // SAFETY: `cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+                blocks, handle, block_size, shared, flags,
+            )
+    }
 }

@@ -12,10 +12,10 @@ use super::{fail, say, text};
 use crate::error::{Error, Result};
 use paragpu_abi as abi;
 use paragpu_abi::{CUdeviceptr, CUkernel, CUlibrary};
+use parking_lot::{Mutex, MutexGuard};
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// First word of the wrapper that nvcc emits for a fatbinary.
 const WRAPPER_MAGIC: u32 = 0x4662_43b1;
@@ -72,12 +72,12 @@ pub struct Symbol {
     /// A kernel's handle, once looked up.
     kernel: AtomicPtr<c_void>,
     /// A variable's address in each context that asked.
-    places: Mutex<Vec<Place>>,
+    places: Mutex<Vec<VariableLocation>>,
 }
 
 /// Where a variable is on one device.
 #[derive(Clone, Copy)]
-struct Place {
+struct VariableLocation {
     device: c_int,
     resets: u32,
     address: CUdeviceptr,
@@ -108,7 +108,7 @@ static WRITERS: Mutex<()> = Mutex::new(());
 const FIRST_SLOTS: usize = 256;
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 impl Table {
@@ -192,7 +192,8 @@ pub unsafe fn register_symbol(
 ) {
     // The address comes back as a number: a managed variable's is written to.
     let key = stand_in.expose_provenance();
-    let Some(owner) = binary.as_ref() else {
+    // SAFETY: the pointer is null or readable, as the caller promises.
+    let Some(owner) = (unsafe { binary.as_ref() }) else {
         return;
     };
     if key == 0 || name.is_null() {
@@ -288,7 +289,8 @@ fn room() -> &'static Table {
 /// # Safety
 /// `binary` is null or of [`register_binary`].
 pub unsafe fn unregister_binary(binary: *mut Binary) {
-    let Some(owner) = binary.as_ref() else {
+    // SAFETY: the pointer is null or readable, as the caller promises.
+    let Some(owner) = (unsafe { binary.as_ref() }) else {
         return;
     };
     {
@@ -304,7 +306,8 @@ pub unsafe fn unregister_binary(binary: *mut Binary) {
     let loaded = locked(&owner.state).loaded.take();
     if let (Some(Loaded(library)), Some(runtime)) = (loaded, super::runtime::started()) {
         // At exit the driver may be down already; there is nobody to tell.
-        let _ = runtime.driver.cuLibraryUnload(library);
+        // SAFETY: `cuLibraryUnload` asks for what the caller promises.
+        let _ = unsafe { runtime.driver.cuLibraryUnload(library) };
     }
 }
 
@@ -326,17 +329,21 @@ impl Binary {
         if let Some(error) = state.failed {
             return Err(error);
         }
-        let loaded = self.image().and_then(|image| {
-            runtime.driver.cuLibraryLoadData(
-                &mut library,
-                image,
-                ptr::null_mut(),
-                ptr::null_mut(),
-                0,
-                ptr::null_mut(),
-                ptr::null_mut(),
-                0,
-            )
+        // SAFETY: the caller promises what `Binary::image` asks for.
+        let loaded = unsafe { self.image() }.and_then(|image| {
+            // SAFETY: `cuLibraryLoadData` asks for what the caller promises.
+            unsafe {
+                runtime.driver.cuLibraryLoadData(
+                    &mut library,
+                    image,
+                    ptr::null_mut(),
+                    ptr::null_mut(),
+                    0,
+                    ptr::null_mut(),
+                    ptr::null_mut(),
+                    0,
+                )
+            }
         });
         if let Err(error) = loaded {
             // An error of the context's is not one of the image's.
@@ -349,7 +356,8 @@ impl Binary {
             .symbols
             .iter()
             .filter(|symbol| symbol.is(Kind::Managed))
-            .filter_map(|symbol| Some((symbol.share(runtime, library)?, *symbol)))
+            // SAFETY: the caller promises what `Symbol::share` asks for.
+            .filter_map(|symbol| Some((unsafe { symbol.share(runtime, library) }?, *symbol)))
             .collect();
         state.loaded = Some(Loaded(library));
         drop(state);
@@ -357,7 +365,8 @@ impl Binary {
         for (address, symbol) in shared {
             let place = ptr::with_exposed_provenance(address);
             let owner = ptr::from_ref(self).cast_mut();
-            register_symbol(owner, place, symbol.name(), Kind::Managed);
+            // SAFETY: the caller promises what `register_symbol` asks for.
+            unsafe { register_symbol(owner, place, symbol.name(), Kind::Managed) };
         }
         self.library.store(library, Ordering::Release);
         Ok(library)
@@ -368,7 +377,8 @@ impl Binary {
     /// # Safety
     /// The wrapper that was registered is still there.
     unsafe fn image(&self) -> Result<*const c_void> {
-        match self.wrapper.as_ref() {
+        // SAFETY: the pointer is null or readable, as the caller promises.
+        match unsafe { self.wrapper.as_ref() } {
             Some(wrapper) if wrapper.magic == WRAPPER_MAGIC => match wrapper.version {
                 1 => Ok(wrapper.image),
                 // The driver follows the list of linked containers itself.
@@ -390,8 +400,10 @@ impl Symbol {
     /// As for [`Binary::load`]; a binary's address is null or of
     /// [`register_binary`].
     unsafe fn library(&self, runtime: &Runtime, gone: c_int) -> Result<CUlibrary> {
-        match self.binary.load(Ordering::Acquire).as_ref() {
-            Some(binary) => binary.load(runtime),
+        // SAFETY: the pointer is null or readable, as the caller promises.
+        match unsafe { self.binary.load(Ordering::Acquire).as_ref() } {
+            // SAFETY: the caller promises what `Binary::load` asks for.
+            Some(binary) => unsafe { binary.load(runtime) },
             None => fail(gone),
         }
     }
@@ -411,7 +423,8 @@ impl Symbol {
         if !kernel.is_null() {
             return Ok(kernel);
         }
-        self.find_kernel(runtime)
+        // SAFETY: the caller promises what `Symbol::find_kernel` asks for.
+        unsafe { self.find_kernel(runtime) }
     }
 
     /// As [`kernel`](Self::kernel), through the fatbinary.
@@ -423,17 +436,21 @@ impl Symbol {
         if !self.is(Kind::Kernel) {
             return fail(abi::cudaErrorInvalidDeviceFunction);
         }
-        let library = self.library(runtime, abi::cudaErrorInvalidDeviceFunction)?;
+        // SAFETY: the caller promises what `Symbol::library` asks for.
+        let library = unsafe { self.library(runtime, abi::cudaErrorInvalidDeviceFunction) }?;
         let mut kernel = ptr::null_mut();
-        runtime
-            .driver
-            .cuLibraryGetKernel(&mut kernel, library, self.name())
-            .map_err(|error| {
-                error.replace(
-                    abi::cudaErrorSymbolNotFound,
-                    abi::cudaErrorInvalidDeviceFunction,
-                )
-            })?;
+        // SAFETY: `cuLibraryGetKernel` asks for what the caller promises.
+        unsafe {
+            runtime
+                .driver
+                .cuLibraryGetKernel(&mut kernel, library, self.name())
+        }
+        .map_err(|error| {
+            error.replace(
+                abi::cudaErrorSymbolNotFound,
+                abi::cudaErrorInvalidDeviceFunction,
+            )
+        })?;
         self.kernel.store(kernel, Ordering::Release);
         Ok(kernel)
     }
@@ -448,7 +465,8 @@ impl Symbol {
         }
         let device = runtime.current_device()?;
         let resets = runtime.resets(device);
-        let library = self.library(runtime, abi::cudaErrorInvalidSymbol)?;
+        // SAFETY: the caller promises what `Symbol::library` asks for.
+        let library = unsafe { self.library(runtime, abi::cudaErrorInvalidSymbol) }?;
         let mut places = locked(&self.places);
         if let Some(place) = places
             .iter()
@@ -461,19 +479,25 @@ impl Symbol {
         }
         let (mut address, mut size) = (0, 0);
         let found = if self.is(Kind::Managed) {
-            runtime
-                .driver
-                .cuLibraryGetManaged(&mut address, &mut size, library, self.name())
+            // SAFETY: `cuLibraryGetManaged` asks for what the caller promises.
+            unsafe {
+                runtime
+                    .driver
+                    .cuLibraryGetManaged(&mut address, &mut size, library, self.name())
+            }
         } else {
-            runtime
-                .driver
-                .cuLibraryGetGlobal(&mut address, &mut size, library, self.name())
+            // SAFETY: `cuLibraryGetGlobal` asks for what the caller promises.
+            unsafe {
+                runtime
+                    .driver
+                    .cuLibraryGetGlobal(&mut address, &mut size, library, self.name())
+            }
         };
         found.map_err(|error| {
             error.replace(abi::cudaErrorSymbolNotFound, abi::cudaErrorInvalidSymbol)
         })?;
         places.retain(|place| place.device != device);
-        places.push(Place {
+        places.push(VariableLocation {
             device,
             resets,
             address,
@@ -490,17 +514,22 @@ impl Symbol {
     unsafe fn share(&self, runtime: &Runtime, library: CUlibrary) -> Option<usize> {
         let (mut address, mut size) = (0, 0);
         let found =
-            runtime
+            // SAFETY: `cuLibraryGetManaged` asks for what the caller promises.
+            unsafe { runtime
                 .driver
-                .cuLibraryGetManaged(&mut address, &mut size, library, self.name());
+                .cuLibraryGetManaged(&mut address, &mut size, library, self.name()) };
         match found {
             Ok(()) => {
                 let place = ptr::with_exposed_provenance_mut::<*mut c_void>(self.key);
-                place.write(ptr::with_exposed_provenance_mut(address as usize));
+                // SAFETY: the pointer is writable here, as the caller promises.
+                unsafe { place.write(ptr::with_exposed_provenance_mut(address as usize)) };
                 Some(address as usize)
             }
             Err(error) => {
-                say(&format!("managed variable {}: {error}", text(self.name())));
+                // SAFETY: the pointer is null or readable, as the caller promises.
+                say(&format!("managed variable {}: {error}", unsafe {
+                    text(self.name())
+                }));
                 None
             }
         }

@@ -11,12 +11,13 @@ use crate::error::{Error, Result};
 use crate::thread::{self, Binding};
 use paragpu_abi as abi;
 use paragpu_abi::{CUcontext, CUdevice, cudaDeviceProp};
+use parking_lot::Mutex;
 #[cfg(not(test))]
 use std::ffi::CString;
 use std::ffi::{c_int, c_void};
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The runtime's version: 1000 major + 10 minor.
 pub const VERSION: c_int = if cfg!(cuda12) { 12090 } else { 13000 };
@@ -216,10 +217,7 @@ impl Runtime {
         if !context.is_null() {
             return Ok(context);
         }
-        let _retaining = device
-            .retaining
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let _retaining = device.retaining.lock();
         let mut context = device.context.load(Ordering::Acquire);
         if context.is_null() {
             // SAFETY: the place is ours, the device one that the driver gave.
@@ -305,11 +303,9 @@ impl Runtime {
     /// (cudaDeviceReset).
     pub unsafe fn reset(&self, ordinal: c_int) -> Result {
         let device = self.device(ordinal)?;
-        let _retaining = device
-            .retaining
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        self.driver.cuDevicePrimaryCtxReset(device.number)?;
+        let _retaining = device.retaining.lock();
+        // SAFETY: `cuDevicePrimaryCtxReset` asks for what the caller promises.
+        unsafe { self.driver.cuDevicePrimaryCtxReset(device.number) }?;
         device.context.store(ptr::null_mut(), Ordering::Release);
         device.fault.store(abi::cudaSuccess, Ordering::Relaxed);
         device.resets.fetch_add(1, Ordering::AcqRel);

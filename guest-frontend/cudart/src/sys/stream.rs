@@ -14,7 +14,8 @@ pub(crate) unsafe fn cudaStreamDestroy(stream: CUstream) -> Result {
     if stream.addr() <= abi::CU_STREAM_PER_THREAD.addr() {
         return fail(abi::cudaErrorInvalidResourceHandle);
     }
-    runtime.driver.cuStreamDestroy(stream)
+    // SAFETY: `cuStreamDestroy` asks for what the caller promises.
+    unsafe { runtime.driver.cuStreamDestroy(stream) }
 }
 
 pub(crate) unsafe fn cudaStreamAddCallback(
@@ -24,9 +25,12 @@ pub(crate) unsafe fn cudaStreamAddCallback(
     flags: c_uint,
 ) -> Result {
     // Both interfaces hand the callback the same numbers.
-    context()?
-        .driver
-        .cuStreamAddCallback(stream, callback, data, flags)
+    // SAFETY: `cuStreamAddCallback` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuStreamAddCallback(stream, callback, data, flags)
+    }
 }
 
 pub(crate) unsafe fn cudaStreamAttachMemAsync(
@@ -36,16 +40,20 @@ pub(crate) unsafe fn cudaStreamAttachMemAsync(
     flags: c_uint,
 ) -> Result {
     let address = address.addr() as CUdeviceptr;
-    context()?
-        .driver
-        .cuStreamAttachMemAsync(stream, address, length, flags)
+    // SAFETY: `cuStreamAttachMemAsync` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuStreamAttachMemAsync(stream, address, length, flags)
+    }
 }
 
 pub(crate) unsafe fn cudaStreamGetDevice(stream: CUstream, device: Out<'_, c_int>) -> Result {
     device.present()?;
     let runtime = context()?;
     let mut number = 0;
-    runtime.driver.cuStreamGetDevice(stream, &mut number)?;
+    // SAFETY: `cuStreamGetDevice` asks for what the caller promises.
+    unsafe { runtime.driver.cuStreamGetDevice(stream, &mut number) }?;
     device.put(runtime.ordinal(number))
 }
 
@@ -55,9 +63,12 @@ pub(crate) unsafe fn cudaStreamSetAttribute(
     value: *const cudaLaunchAttributeValue,
 ) -> Result {
     present(value)?;
-    context()?
-        .driver
-        .cuStreamSetAttribute(stream, attribute, value)
+    // SAFETY: `cuStreamSetAttribute` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuStreamSetAttribute(stream, attribute, value)
+    }
 }
 
 pub(crate) unsafe fn cudaStreamCopyAttributes_ptsz(
@@ -65,7 +76,10 @@ pub(crate) unsafe fn cudaStreamCopyAttributes_ptsz(
     source: CUstream,
 ) -> Result {
     let (destination, source) = (super::own_default(destination), super::own_default(source));
-    context()?
-        .driver
-        .cuStreamCopyAttributes(destination, source)
+    // SAFETY: `cuStreamCopyAttributes` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuStreamCopyAttributes(destination, source)
+    }
 }

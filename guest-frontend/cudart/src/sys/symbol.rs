@@ -15,12 +15,14 @@ pub(crate) unsafe fn cudaGetSymbolAddress(
     symbol: *const c_void,
 ) -> Result {
     present(address)?;
-    put(address, pointer(global(context()?, symbol)?.address))
+    // SAFETY: `address` is null or writable, as the caller promises.
+    unsafe { put(address, pointer(global(context()?, symbol)?.address)) }
 }
 
 pub(crate) unsafe fn cudaGetSymbolSize(size: *mut usize, symbol: *const c_void) -> Result {
     present(size)?;
-    put(size, global(context()?, symbol)?.size)
+    // SAFETY: `size` is null or writable, as the caller promises.
+    unsafe { put(size, global(context()?, symbol)?.size) }
 }
 
 pub(crate) unsafe fn cudaMemcpyToSymbol(
@@ -33,14 +35,17 @@ pub(crate) unsafe fn cudaMemcpyToSymbol(
 ) -> Result {
     direction(kind, TO_DEVICE)?;
     let runtime = context()?;
-    linear(
-        runtime,
-        part(runtime, symbol, size, offset)?,
-        from,
-        size,
-        kind,
-        now(stream),
-    )
+    // SAFETY: the caller promises what `linear` asks for.
+    unsafe {
+        linear(
+            runtime,
+            part(runtime, symbol, size, offset)?,
+            from,
+            size,
+            kind,
+            now(stream),
+        )
+    }
 }
 
 pub(crate) unsafe fn cudaMemcpyToSymbolAsync(
@@ -53,8 +58,10 @@ pub(crate) unsafe fn cudaMemcpyToSymbolAsync(
 ) -> Result {
     direction(kind, TO_DEVICE)?;
     let runtime = context()?;
-    let to = part(runtime, symbol, size, offset)?;
-    linear(runtime, to, from, size, kind, When::Later(stream))
+    // SAFETY: the caller promises what `part` asks for.
+    let to = unsafe { part(runtime, symbol, size, offset) }?;
+    // SAFETY: the caller promises what `linear` asks for.
+    unsafe { linear(runtime, to, from, size, kind, When::Later(stream)) }
 }
 
 pub(crate) unsafe fn cudaMemcpyFromSymbol(
@@ -67,14 +74,17 @@ pub(crate) unsafe fn cudaMemcpyFromSymbol(
 ) -> Result {
     direction(kind, FROM_DEVICE)?;
     let runtime = context()?;
-    linear(
-        runtime,
-        to,
-        part(runtime, symbol, size, offset)?,
-        size,
-        kind,
-        now(stream),
-    )
+    // SAFETY: the caller promises what `linear` asks for.
+    unsafe {
+        linear(
+            runtime,
+            to,
+            part(runtime, symbol, size, offset)?,
+            size,
+            kind,
+            now(stream),
+        )
+    }
 }
 
 pub(crate) unsafe fn cudaMemcpyFromSymbolAsync(
@@ -87,8 +97,10 @@ pub(crate) unsafe fn cudaMemcpyFromSymbolAsync(
 ) -> Result {
     direction(kind, FROM_DEVICE)?;
     let runtime = context()?;
-    let from = part(runtime, symbol, size, offset)?;
-    linear(runtime, to, from, size, kind, When::Later(stream))
+    // SAFETY: the caller promises what `part` asks for.
+    let from = unsafe { part(runtime, symbol, size, offset) }?;
+    // SAFETY: the caller promises what `linear` asks for.
+    unsafe { linear(runtime, to, from, size, kind, When::Later(stream)) }
 }
 
 /// The variable whose host stand-in has this address.
@@ -100,7 +112,8 @@ pub(crate) unsafe fn cudaMemcpyFromSymbolAsync(
 /// The code that registered `symbol` is still loaded.
 unsafe fn global(runtime: &Runtime, symbol: *const c_void) -> Result<Global> {
     match registry::lookup(symbol) {
-        Some(symbol) => symbol.global(runtime),
+        // SAFETY: the caller promises what `Symbol::global` asks for.
+        Some(symbol) => unsafe { symbol.global(runtime) },
         None => fail(abi::cudaErrorInvalidSymbol),
     }
 }
@@ -115,7 +128,8 @@ pub unsafe fn part(
     size: usize,
     offset: usize,
 ) -> Result<*mut c_void> {
-    let global = global(runtime, symbol)?;
+    // SAFETY: the caller promises what `global` asks for.
+    let global = unsafe { global(runtime, symbol) }?;
     match offset.checked_add(size) {
         Some(end) if end <= global.size => Ok(pointer(global.address + offset as u64)),
         _ => fail(abi::cudaErrorInvalidValue),

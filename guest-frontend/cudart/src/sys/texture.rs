@@ -34,13 +34,18 @@ pub(crate) unsafe fn cudaCreateTextureObject(
     present(resource)?;
     present(texture)?;
     let runtime = context()?;
-    let resource = driver_resource(&*resource)?;
-    let texture = driver_texture(&*texture);
+    // SAFETY: the caller promises what `driver_resource` asks for.
+    let resource = unsafe { driver_resource(&*resource) }?;
+    // SAFETY: `texture` is valid, as the caller promises.
+    let texture = driver_texture(unsafe { &*texture });
     // A view has one layout in both interfaces.
     let view = view.cast::<CUDA_RESOURCE_VIEW_DESC>();
-    runtime
-        .driver
-        .cuTexObjectCreate(object, &resource, &texture, view)
+    // SAFETY: `cuTexObjectCreate` asks for what the caller promises.
+    unsafe {
+        runtime
+            .driver
+            .cuTexObjectCreate(object, &resource, &texture, view)
+    }
 }
 
 pub(crate) unsafe fn cudaDestroyTextureObject(object: CUtexObject) -> Result {
@@ -48,7 +53,8 @@ pub(crate) unsafe fn cudaDestroyTextureObject(object: CUtexObject) -> Result {
     if object == 0 {
         return Ok(());
     }
-    runtime.driver.cuTexObjectDestroy(object)
+    // SAFETY: `cuTexObjectDestroy` asks for what the caller promises.
+    unsafe { runtime.driver.cuTexObjectDestroy(object) }
 }
 
 pub(crate) unsafe fn cudaGetTextureObjectResourceDesc(
@@ -56,11 +62,16 @@ pub(crate) unsafe fn cudaGetTextureObjectResourceDesc(
     object: CUtexObject,
 ) -> Result {
     resource.present()?;
-    let mut found: CUDA_RESOURCE_DESC = zeroed();
-    context()?
-        .driver
-        .cuTexObjectGetResourceDesc(&mut found, object)?;
-    resource.put(runtime_resource(&found)?)
+    // SAFETY: the record has integers, pointers and optional functions.
+    let mut found: CUDA_RESOURCE_DESC = unsafe { zeroed() };
+    // SAFETY: `cuTexObjectGetResourceDesc` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuTexObjectGetResourceDesc(&mut found, object)
+    }?;
+    // SAFETY: the caller promises what `runtime_resource` asks for.
+    resource.put(unsafe { runtime_resource(&found) }?)
 }
 
 pub(crate) unsafe fn cudaGetTextureObjectTextureDesc(
@@ -68,10 +79,14 @@ pub(crate) unsafe fn cudaGetTextureObjectTextureDesc(
     object: CUtexObject,
 ) -> Result {
     texture.present()?;
-    let mut found: CUDA_TEXTURE_DESC = zeroed();
-    context()?
-        .driver
-        .cuTexObjectGetTextureDesc(&mut found, object)?;
+    // SAFETY: the record has integers, pointers and optional functions.
+    let mut found: CUDA_TEXTURE_DESC = unsafe { zeroed() };
+    // SAFETY: `cuTexObjectGetTextureDesc` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuTexObjectGetTextureDesc(&mut found, object)
+    }?;
     texture.put(runtime_texture(&found))
 }
 
@@ -80,9 +95,12 @@ pub(crate) unsafe fn cudaGetTextureObjectResourceViewDesc(
     object: CUtexObject,
 ) -> Result {
     present(view)?;
-    context()?
-        .driver
-        .cuTexObjectGetResourceViewDesc(view.cast(), object)
+    // SAFETY: `cuTexObjectGetResourceViewDesc` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuTexObjectGetResourceViewDesc(view.cast(), object)
+    }
 }
 
 pub(crate) unsafe fn cudaCreateSurfaceObject(
@@ -92,11 +110,14 @@ pub(crate) unsafe fn cudaCreateSurfaceObject(
     present(object)?;
     present(resource)?;
     let runtime = context()?;
-    if (*resource).resType != abi::cudaResourceTypeArray {
+    // SAFETY: `resource` is valid, as the caller promises.
+    if unsafe { (*resource).resType } != abi::cudaResourceTypeArray {
         return fail(abi::cudaErrorInvalidValue);
     }
-    let resource = driver_resource(&*resource)?;
-    runtime.driver.cuSurfObjectCreate(object, &resource)
+    // SAFETY: the caller promises what `driver_resource` asks for.
+    let resource = unsafe { driver_resource(&*resource) }?;
+    // SAFETY: `cuSurfObjectCreate` asks for what the caller promises.
+    unsafe { runtime.driver.cuSurfObjectCreate(object, &resource) }
 }
 
 pub(crate) unsafe fn cudaDestroySurfaceObject(object: CUsurfObject) -> Result {
@@ -104,7 +125,8 @@ pub(crate) unsafe fn cudaDestroySurfaceObject(object: CUsurfObject) -> Result {
     if object == 0 {
         return Ok(());
     }
-    runtime.driver.cuSurfObjectDestroy(object)
+    // SAFETY: `cuSurfObjectDestroy` asks for what the caller promises.
+    unsafe { runtime.driver.cuSurfObjectDestroy(object) }
 }
 
 pub(crate) unsafe fn cudaGetSurfaceObjectResourceDesc(
@@ -112,11 +134,16 @@ pub(crate) unsafe fn cudaGetSurfaceObjectResourceDesc(
     object: CUsurfObject,
 ) -> Result {
     resource.present()?;
-    let mut found: CUDA_RESOURCE_DESC = zeroed();
-    context()?
-        .driver
-        .cuSurfObjectGetResourceDesc(&mut found, object)?;
-    resource.put(runtime_resource(&found)?)
+    // SAFETY: the record has integers, pointers and optional functions.
+    let mut found: CUDA_RESOURCE_DESC = unsafe { zeroed() };
+    // SAFETY: `cuSurfObjectGetResourceDesc` asks for what the caller promises.
+    unsafe {
+        context()?
+            .driver
+            .cuSurfObjectGetResourceDesc(&mut found, object)
+    }?;
+    // SAFETY: the caller promises what `runtime_resource` asks for.
+    resource.put(unsafe { runtime_resource(&found) }?)
 }
 
 /// The driver's form of a resource.
@@ -126,13 +153,16 @@ pub(crate) unsafe fn cudaGetSurfaceObjectResourceDesc(
 unsafe fn driver_resource(resource: &cudaResourceDesc) -> Result<CUDA_RESOURCE_DESC> {
     let res = match resource.resType {
         abi::cudaResourceTypeArray => CUresource {
-            array: resource.res.array,
+            // SAFETY: every field of the union is plain data; the record's type says which is set.
+            array: unsafe { resource.res.array },
         },
         abi::cudaResourceTypeMipmappedArray => CUresource {
-            mipmap: resource.res.mipmap,
+            // SAFETY: every field of the union is plain data; the record's type says which is set.
+            mipmap: unsafe { resource.res.mipmap },
         },
         abi::cudaResourceTypeLinear => {
-            let from = resource.res.linear;
+            // SAFETY: every field of the union is plain data; the record's type says which is set.
+            let from = unsafe { resource.res.linear };
             let format = channel::format(&from.desc)?;
             CUresource {
                 linear: CUresourceLinear {
@@ -144,7 +174,8 @@ unsafe fn driver_resource(resource: &cudaResourceDesc) -> Result<CUDA_RESOURCE_D
             }
         }
         abi::cudaResourceTypePitch2D => {
-            let from = resource.res.pitch2D;
+            // SAFETY: every field of the union is plain data; the record's type says which is set.
+            let from = unsafe { resource.res.pitch2D };
             let format = channel::format(&from.desc)?;
             CUresource {
                 pitch2D: CUresourcePitch2D {
@@ -162,7 +193,8 @@ unsafe fn driver_resource(resource: &cudaResourceDesc) -> Result<CUDA_RESOURCE_D
     Ok(CUDA_RESOURCE_DESC {
         resType: resource.resType,
         res,
-        ..zeroed()
+        // SAFETY: the record has integers, pointers and optional functions.
+        ..unsafe { zeroed() }
     })
 }
 
@@ -174,13 +206,16 @@ unsafe fn runtime_resource(resource: &CUDA_RESOURCE_DESC) -> Result<cudaResource
     let format = |value: u32| c_int::try_from(value).unwrap_or(0);
     let res = match resource.resType {
         abi::CU_RESOURCE_TYPE_ARRAY => cudaResource {
-            array: resource.res.array,
+            // SAFETY: every field of the union is plain data; the record's type says which is set.
+            array: unsafe { resource.res.array },
         },
         abi::CU_RESOURCE_TYPE_MIPMAPPED_ARRAY => cudaResource {
-            mipmap: resource.res.mipmap,
+            // SAFETY: every field of the union is plain data; the record's type says which is set.
+            mipmap: unsafe { resource.res.mipmap },
         },
         abi::CU_RESOURCE_TYPE_LINEAR => {
-            let from = resource.res.linear;
+            // SAFETY: every field of the union is plain data; the record's type says which is set.
+            let from = unsafe { resource.res.linear };
             cudaResource {
                 linear: cudaResourceLinear {
                     devPtr: pointer(from.devPtr),
@@ -190,7 +225,8 @@ unsafe fn runtime_resource(resource: &CUDA_RESOURCE_DESC) -> Result<cudaResource
             }
         }
         abi::CU_RESOURCE_TYPE_PITCH2D => {
-            let from = resource.res.pitch2D;
+            // SAFETY: every field of the union is plain data; the record's type says which is set.
+            let from = unsafe { resource.res.pitch2D };
             cudaResource {
                 pitch2D: cudaResourcePitch2D {
                     devPtr: pointer(from.devPtr),
@@ -206,7 +242,8 @@ unsafe fn runtime_resource(resource: &CUDA_RESOURCE_DESC) -> Result<cudaResource
     Ok(cudaResourceDesc {
         resType: resource.resType,
         res,
-        ..zeroed()
+        // SAFETY: the record has integers, pointers and optional functions.
+        ..unsafe { zeroed() }
     })
 }
 

@@ -15,9 +15,11 @@ pub(crate) fn cudaRuntimeGetVersion(version: Out<'_, c_int>) -> Result {
 
 pub(crate) unsafe fn cudaDriverGetVersion(version: *mut c_int) -> Result {
     present(version)?;
-    version.write(0);
+    // SAFETY: the pointer is writable here, as the caller promises.
+    unsafe { version.write(0) };
     if let Ok(driver) = driver() {
-        driver.cuDriverGetVersion(version)?;
+        // SAFETY: `cuDriverGetVersion` asks for what the caller promises.
+        unsafe { driver.cuDriverGetVersion(version) }?;
     }
     Ok(())
 }
@@ -28,7 +30,8 @@ pub(crate) unsafe fn cudaGetDriverEntryPoint(
     flags: u64,
     status: *mut c_int,
 ) -> Result {
-    entry_point(symbol, function, VERSION, flags, status)
+    // SAFETY: the caller promises what `entry_point` asks for.
+    unsafe { entry_point(symbol, function, VERSION, flags, status) }
 }
 
 pub(crate) unsafe fn cudaGetDriverEntryPoint_ptsz(
@@ -37,7 +40,8 @@ pub(crate) unsafe fn cudaGetDriverEntryPoint_ptsz(
     flags: u64,
     status: *mut c_int,
 ) -> Result {
-    entry_point(symbol, function, VERSION, own(flags), status)
+    // SAFETY: the caller promises what `entry_point` asks for.
+    unsafe { entry_point(symbol, function, VERSION, own(flags), status) }
 }
 
 pub(crate) unsafe fn cudaGetDriverEntryPointByVersion(
@@ -47,13 +51,16 @@ pub(crate) unsafe fn cudaGetDriverEntryPointByVersion(
     flags: u64,
     status: *mut c_int,
 ) -> Result {
-    entry_point(
-        symbol,
-        function,
-        c_int::try_from(version).unwrap_or(0),
-        flags,
-        status,
-    )
+    // SAFETY: the caller promises what `entry_point` asks for.
+    unsafe {
+        entry_point(
+            symbol,
+            function,
+            c_int::try_from(version).unwrap_or(0),
+            flags,
+            status,
+        )
+    }
 }
 
 pub(crate) unsafe fn cudaGetDriverEntryPointByVersion_ptsz(
@@ -63,13 +70,16 @@ pub(crate) unsafe fn cudaGetDriverEntryPointByVersion_ptsz(
     flags: u64,
     status: *mut c_int,
 ) -> Result {
-    entry_point(
-        symbol,
-        function,
-        c_int::try_from(version).unwrap_or(0),
-        own(flags),
-        status,
-    )
+    // SAFETY: the caller promises what `entry_point` asks for.
+    unsafe {
+        entry_point(
+            symbol,
+            function,
+            c_int::try_from(version).unwrap_or(0),
+            own(flags),
+            status,
+        )
+    }
 }
 
 pub(crate) fn cudaProfilerStart() -> Result {
@@ -103,13 +113,17 @@ unsafe fn entry_point(
 ) -> crate::error::Result {
     present(symbol)?;
     present(function)?;
-    function.write(ptr::null_mut());
+    // SAFETY: the pointer is writable here, as the caller promises.
+    unsafe { function.write(ptr::null_mut()) };
     let mut found = 0;
-    let result = driver()?.cuGetProcAddress_v2(symbol, function, version, flags, &mut found);
+    // SAFETY: `cuGetProcAddress_v2` asks for what the caller promises.
+    let result =
+        unsafe { driver()?.cuGetProcAddress_v2(symbol, function, version, flags, &mut found) };
     if status.is_null() {
         return result;
     }
-    status.write(found);
+    // SAFETY: the pointer is writable here, as the caller promises.
+    unsafe { status.write(found) };
     result.or_else(|error| match error.code() {
         abi::cudaErrorSymbolNotFound => Ok(()),
         _ => Err(error),

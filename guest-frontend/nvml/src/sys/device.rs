@@ -106,7 +106,7 @@ pub(crate) fn nvmlDeviceGetHandleByPciBusId_v2(
     id: Text<'_>,
     device: Out<'_, nvmlDevice_t>,
 ) -> Result {
-    let (wanted, device) = (pcie::Place::parse(id.get()?), device.present()?);
+    let (wanted, device) = (pcie::PciAddress::parse(id.get()?), device.present()?);
     let wanted = wanted.ok_or(Code::INVALID_ARGUMENT)?;
     for ordinal in 0..devices().count()? {
         if pcie::place(ordinal)? == wanted {

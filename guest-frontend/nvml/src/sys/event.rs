@@ -1,9 +1,9 @@
 //! Events: none is forwarded, so a wait for one times out.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::ffi::{c_uint, c_ulonglong};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::boundary::Out;
@@ -15,7 +15,7 @@ use crate::code::{Code, Result};
 static SETS: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
 fn sets() -> MutexGuard<'static, BTreeSet<usize>> {
-    SETS.lock().unwrap_or_else(PoisonError::into_inner)
+    SETS.lock()
 }
 
 fn known(set: nvmlEventSet_t) -> Result {

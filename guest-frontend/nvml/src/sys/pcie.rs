@@ -13,13 +13,13 @@ const CLASS: (c_uint, c_uint) = (3, 2);
 
 /// Domain, bus, device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct PciAddress {
     domain: u32,
     bus: u32,
     device: u32,
 }
 
-impl Place {
+impl PciAddress {
     /// Of `domain:bus:device.function`, or without domain or function.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let place = text.split_once('.').map_or(text, |(place, _)| place);
@@ -82,9 +82,9 @@ fn chars<const N: usize>(text: &str) -> [c_char; N] {
 }
 
 /// Where CUDA says that a device is.
-pub(crate) fn place(ordinal: u32) -> Result<Place> {
+pub(crate) fn place(ordinal: u32) -> Result<PciAddress> {
     let snapshot = devices().snapshot(ordinal)?;
-    Place::parse(&snapshot.pci_bus_id).ok_or(Code::UNKNOWN)
+    PciAddress::parse(&snapshot.pci_bus_id).ok_or(Code::UNKNOWN)
 }
 
 pub(crate) fn nvmlDeviceGetPciInfo(handle: nvmlDevice_t, pci: Out<'_, PciInfo1>) -> Result {
@@ -132,17 +132,20 @@ mod tests {
 
     #[test]
     fn a_place_is_read_however_it_is_written() {
-        let place = Place {
+        let place = PciAddress {
             domain: 1,
             bus: 0xa,
             device: 2,
         };
         for text in ["0001:0a:02.0", "00000001:0A:02.0", "1:a:2", "1:0a:02.7"] {
-            assert_eq!(Place::parse(text), Some(place), "{text}");
+            assert_eq!(PciAddress::parse(text), Some(place), "{text}");
         }
-        assert_eq!(Place::parse("0a:02.0").map(|place| place.domain), Some(0));
+        assert_eq!(
+            PciAddress::parse("0a:02.0").map(|place| place.domain),
+            Some(0)
+        );
         for text in ["", "x", "1:2:3:4.0", "12", ":", "-1:0:0"] {
-            assert_eq!(Place::parse(text), None, "{text}");
+            assert_eq!(PciAddress::parse(text), None, "{text}");
         }
         assert_eq!(place.full(), "00000001:0A:02.0");
         assert_eq!(place.legacy(), "0001:0A:02.0");

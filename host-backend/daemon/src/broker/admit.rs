@@ -541,7 +541,7 @@ fn expiry(peer: &Peer) -> Option<u64> {
     }
 }
 
-/// May whoever is at `peer`, counted as `vm`, go on with the session whose token
+/// May the guest at `peer`, counted as `vm`, go on with the session whose token
 /// it named? A certificate is good for the sessions of its VM. A session that
 /// began under one does not go on over a connection that shows none, unless it
 /// is of the same VM by this host's own knowledge, or of who may end it anyway.

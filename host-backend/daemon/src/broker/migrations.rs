@@ -17,7 +17,7 @@ use super::Broker;
 use super::orders::Outcome;
 use super::orders::{Kind, Ordered};
 use crate::handshake::Guest;
-use crate::link::Place;
+use crate::link::Destination;
 use crate::listener::Peer;
 
 /// From the stop of the first of several sessions to the commit of all.
@@ -122,7 +122,7 @@ impl Stage {
 
 /// The sessions of an order, and where they go.
 struct Goal {
-    place: Place,
+    place: Destination,
     local: bool,
     wanted: u32,
     communicator: String,
@@ -155,10 +155,10 @@ impl Broker {
             },
         };
         let place = match &migrate.to {
-            Some(url) => Place::parse(url)?,
-            None => Place::Socket(self.host.daemon.socket.clone()),
+            Some(url) => Destination::parse(url)?,
+            None => Destination::Socket(self.host.daemon.socket.clone()),
         };
-        let here = place == Place::Socket(self.host.daemon.socket.clone());
+        let here = place == Destination::Socket(self.host.daemon.socket.clone());
         if here && migrate.to_gpu.is_none() {
             if communicator.is_empty() {
                 return Err(
@@ -183,7 +183,7 @@ impl Broker {
             }
         }
         let goal = Goal {
-            local: matches!(place, Place::Socket(_)),
+            local: matches!(place, Destination::Socket(_)),
             place,
             wanted: migrate.to_gpu.unwrap_or(ANY_DEVICE),
             communicator,

@@ -68,7 +68,7 @@ impl Broker {
                 .iter()
                 .filter(|waiting| waiting.placed == Some(Ok(ordinal)))
                 .count();
-            // A search wants its proof even where nothing is kept warm.
+            // A search needs its proof even where nothing is kept warm.
             let wanted = if ready { warm + demand } else { 1 };
             let idle = self.count(ordinal, State::Idle);
             let starting = self.count(ordinal, State::Starting);

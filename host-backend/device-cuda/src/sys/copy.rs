@@ -7,9 +7,10 @@ use paragpu_abi::{CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_UNIFIED, CUDA_MEMCPY3D};
 use paragpu_device::{Memset, Result};
 use paragpu_protocol::status::Status;
 
+use super::context::Context;
 use super::driver::check;
+use super::memory::Span;
 use super::resources::{Array, Stream};
-use super::{Context, Span};
 
 /// One side of a rectangular copy, checked.
 pub enum RectEnd<'a> {

@@ -10,10 +10,13 @@ use paragpu_abi::{
 use paragpu_device::{HostFunction, Result, Work};
 use paragpu_protocol::status::Status;
 
+use super::context::Context;
+use super::copy::RectEnd;
 use super::driver::check;
+use super::memory::Span;
 use super::resources::Stream;
 use super::stream_memory::Records;
-use super::{Context, Found, RectEnd, Span};
+use super::work::Found;
 
 /// A CUgraph, what it was instantiated to, and what its nodes point to.
 #[derive(Debug)]
@@ -50,7 +53,7 @@ unsafe extern "C" fn run(argument: *mut c_void) {
     function();
 }
 
-/// The parameter buffer of a kernel, as the driver wants to be told of it.
+/// The parameter buffer of a kernel in the form that the driver takes.
 struct Extra {
     size: usize,
     words: [*mut c_void; 5],

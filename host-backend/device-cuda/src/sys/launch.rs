@@ -6,7 +6,7 @@ use std::ptr;
 use paragpu_abi::{CUlaunchConfig, CUstream, cudaLaunchAttribute, cudaLaunchAttributeValue, dim3};
 use paragpu_device::{HostFunction, Launch, Result};
 
-use super::Context;
+use super::context::Context;
 use super::driver::check;
 use super::resources::{Function, Stream};
 

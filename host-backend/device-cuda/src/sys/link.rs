@@ -7,7 +7,7 @@ use std::ptr;
 use paragpu_device::{Error, LinkInput, Result};
 use paragpu_protocol::status::Status;
 
-use super::Context;
+use super::context::Context;
 use super::driver::{Driver, check, text_of};
 
 const INFO_LOG: c_int = 3;

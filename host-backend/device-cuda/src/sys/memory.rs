@@ -8,7 +8,7 @@ use paragpu_abi::{CUmemAllocationProp, cudaMemAccessDesc, cudaMemLocation};
 use paragpu_device::{Access, Error, Result};
 use paragpu_protocol::status::Status;
 
-use super::Context;
+use super::context::Context;
 use super::driver::check;
 
 /// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.

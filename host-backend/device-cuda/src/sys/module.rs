@@ -6,7 +6,7 @@ use std::ptr;
 use paragpu_device::{Error, Result};
 use paragpu_protocol::status::Status;
 
-use super::Context;
+use super::context::Context;
 use super::driver::{check, text_of};
 use super::resources::{Function, Module};
 

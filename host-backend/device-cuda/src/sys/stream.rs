@@ -4,7 +4,7 @@ use std::ptr;
 
 use paragpu_device::Result;
 
-use super::Context;
+use super::context::Context;
 use super::driver::{check, check_query};
 use super::resources::{Event, Stream};
 

@@ -5,7 +5,7 @@ use std::ptr;
 use paragpu_abi::{CUDA_BATCH_MEM_OP_NODE_PARAMS, CUstreamBatchMemOpParams};
 use paragpu_device::{MemoryOperation, Result, Until};
 
-use super::Context;
+use super::context::Context;
 use super::driver::check;
 use super::resources::Stream;
 

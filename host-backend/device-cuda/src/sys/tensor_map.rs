@@ -9,7 +9,7 @@ use paragpu_device::{Error, Result};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::TensorMap;
 
-use super::Context;
+use super::context::Context;
 use super::driver::check;
 
 /// What is copied at a time.

@@ -10,9 +10,10 @@ use paragpu_abi::{
 use paragpu_device::Result;
 use paragpu_protocol::types::{ArrayShape, LinearResource, ResourceView, Sampling};
 
+use super::context::Context;
 use super::driver::check;
+use super::memory::Span;
 use super::resources::Array;
-use super::{Context, Span};
 
 /// What a texture reads, checked.
 pub enum Resource<'a> {

@@ -7,7 +7,7 @@ use std::ptr;
 use paragpu_device::{Error, Result};
 use paragpu_protocol::status::Status;
 
-use super::Context;
+use super::context::Context;
 use super::driver::check;
 
 /// 1734dc26-800d-4745-8726-c0f1e7dd8bca.

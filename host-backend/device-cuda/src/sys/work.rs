@@ -3,8 +3,10 @@
 use paragpu_device::{Result, Work};
 use paragpu_protocol::status::Status;
 
+use super::context::Context;
+use super::copy::RectEnd;
+use super::memory::Span;
 use super::resources::{Event, Function, Stream};
-use super::{Context, RectEnd, Span};
 
 /// What a piece of work names, looked up: alive while it is borrowed, and
 /// memory that this process owns.

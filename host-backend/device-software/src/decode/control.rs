@@ -1,6 +1,6 @@
 //! Branches, calls, barriers of the block (PTX ISA 9.7.12, 9.7.13).
 
-use super::scope::Place;
+use super::scope::Storage;
 use super::{Decoder, Result, Symbol};
 use crate::program::{BarReduce, Call, CallTarget, Ext, Reg};
 use crate::ptx::ast::{Operand, Type};
@@ -127,7 +127,7 @@ impl<'m> Decoder<'m> {
                 return self.unsupported("call argument that is no .param");
             };
             match (self.find_place(name), self.find_size(name)) {
-                (Some(Place::Frame(offset)), Some(size)) => out.push((offset, size)),
+                (Some(Storage::Frame(offset)), Some(size)) => out.push((offset, size)),
                 _ => return self.unsupported(format!("call argument {name} that is no .param")),
             }
         }

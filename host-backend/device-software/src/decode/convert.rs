@@ -2,7 +2,7 @@
 
 use super::float::rounding;
 use super::{Decoder, Result};
-use crate::exec::soft::{Conversion, Format, From as Source, Rounding};
+use crate::exec::soft::{Conversion, Format, From as SourceType, Rounding};
 use crate::program::{Op, Reg};
 use crate::ptx::ast::{Operand, Type};
 
@@ -330,7 +330,11 @@ impl<'m> Decoder<'m> {
         }
         let mode = rounding(mods).unwrap_or(Rounding::Nearest);
         let signed = sty.signed();
-        let from = if signed { Source::S64 } else { Source::U64 };
+        let from = if signed {
+            SourceType::S64
+        } else {
+            SourceType::U64
+        };
         if dty == Type::F64 {
             let d = self.d64(d)?;
             match a {
@@ -437,10 +441,10 @@ impl<'m> Decoder<'m> {
         let d = self.d32(d)?;
         // Everything narrower goes through single precision, which holds it exactly.
         let (mut row, from) = match self.as_single(sty, a) {
-            Reg::R64(row) => (row, Source::F64),
-            Reg::R32(row) | Reg::P(row) => (row, Source::F32),
+            Reg::R64(row) => (row, SourceType::F64),
+            Reg::R32(row) | Reg::P(row) => (row, SourceType::F32),
         };
-        if from == Source::F64 {
+        if from == SourceType::F64 {
             let t = self.f.temp32();
             if dty == Type::F32 && mode == Rounding::Nearest {
                 self.emit(Op::F64ToF32, t, row, 0, 0, 0);

@@ -263,15 +263,15 @@ impl<'m> Decoder<'m> {
         let mut scope = Scope::default();
         for (var, &(offset, size)) in function.params.iter().zip(&func.params) {
             let place = if function.entry {
-                scope::Place::Param(offset)
+                scope::Storage::Param(offset)
             } else {
-                scope::Place::Frame(offset)
+                scope::Storage::Frame(offset)
             };
             scope.places.insert(var.name, place);
             scope.sizes.insert(var.name, size);
         }
         for (var, &(offset, size)) in function.returns.iter().zip(&func.returns) {
-            scope.places.insert(var.name, scope::Place::Frame(offset));
+            scope.places.insert(var.name, scope::Storage::Frame(offset));
             scope.sizes.insert(var.name, size);
         }
         self.f.scopes.push(scope);

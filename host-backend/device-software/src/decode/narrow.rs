@@ -2,7 +2,7 @@
 
 use super::float::rounding;
 use super::{Decoder, Result};
-use crate::exec::soft::{Conversion, Format, From as Source, Rounding};
+use crate::exec::soft::{Conversion, Format, From as SourceType, Rounding};
 use crate::program::Op;
 use crate::ptx::ast::{Operand, Type};
 
@@ -120,7 +120,7 @@ impl<'m> Decoder<'m> {
 
     pub(super) fn round_to(&mut self, to: Format, mode: Rounding, d: u32, row: u32) {
         let conversion = Conversion {
-            from: Source::F32,
+            from: SourceType::F32,
             to,
             mode,
             ftz: false,

@@ -1,6 +1,6 @@
 //! Operands: names and literals become rows.
 
-use super::scope::Place;
+use super::scope::Storage;
 use super::{Decoder, Result, Symbol};
 use crate::program::{Ext, FUNCTION_BASE, FUNCTION_STRIDE, Op, Reg, Special};
 use crate::ptx::ast::{Operand, Type};
@@ -71,9 +71,11 @@ impl<'m> Decoder<'m> {
         }
         if let Some(place) = self.find_place(name) {
             return Ok(match place {
-                Place::Param(offset) | Place::Shared(offset) => Named::Constant(u64::from(offset)),
-                Place::Frame(offset) => Named::Frame(offset),
-                Place::DynamicShared => Named::DynamicShared,
+                Storage::Param(offset) | Storage::Shared(offset) => {
+                    Named::Constant(u64::from(offset))
+                }
+                Storage::Frame(offset) => Named::Frame(offset),
+                Storage::DynamicShared => Named::DynamicShared,
             });
         }
         if let Some(&symbol) = self.symbols.get(name) {

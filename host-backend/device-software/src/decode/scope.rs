@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Where a variable of a function lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Storage {
     /// Offset in the kernel's parameters.
     Param(u32),
     /// Offset in the frame's local memory.
@@ -23,7 +23,7 @@ pub(crate) enum Place {
 pub(crate) struct Scope<'m> {
     pub registers: HashMap<&'m str, (Type, Option<Reg>)>,
     pub families: HashMap<&'m str, (Type, u32)>,
-    pub places: HashMap<&'m str, Place>,
+    pub places: HashMap<&'m str, Storage>,
     /// Bytes of each variable.
     pub sizes: HashMap<&'m str, u32>,
     pub labels: HashMap<&'m str, u32>,
@@ -169,13 +169,13 @@ impl<'m> Decoder<'m> {
                     .checked_add(size)
                     .filter(|&e| e <= 1 << 28)
                     .ok_or_else(too_large)?;
-                Place::Frame(offset)
+                Storage::Frame(offset)
             }
-            Space::Shared if var.count.is_none() => Place::DynamicShared,
+            Space::Shared if var.count.is_none() => Storage::DynamicShared,
             Space::Shared => {
                 let offset = align_up(self.f.shared, var.align).ok_or_else(too_large)?;
                 self.f.shared = offset.checked_add(size).ok_or_else(too_large)?;
-                Place::Shared(offset)
+                Storage::Shared(offset)
             }
             _ => {
                 return Err(PtxError::unsupported(
@@ -219,7 +219,7 @@ impl<'m> Decoder<'m> {
         None
     }
 
-    pub(super) fn find_place(&self, name: &str) -> Option<Place> {
+    pub(super) fn find_place(&self, name: &str) -> Option<Storage> {
         self.f
             .scopes
             .iter()

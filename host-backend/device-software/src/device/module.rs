@@ -19,7 +19,8 @@ impl ModuleDevice for SoftwareDevice {
         let preferred = self.preferred.take();
         let arch = self.options.arch();
         let heap = self.limits.get(&heap::LIMIT).copied().unwrap_or(0);
-        let (module, bytes) = Module::load(image, arch, &self.memory, &used, preferred, heap)?;
+        let (module, bytes) = Module::load(image, arch, &self.memory, &used, preferred, heap)
+            .inspect_err(|error| tracing::warn!(%error, "a module is refused"))?;
         if let Some(heap) = &module.heap {
             self.heaps.add(Arc::clone(heap));
         }

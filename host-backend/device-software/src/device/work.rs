@@ -1,7 +1,7 @@
 //! Checks what a session asks for and makes it work of a stream.
 
 use super::{SoftwareDevice, handle, invalid};
-use crate::copy::{self, End};
+use crate::copy::{self, RectEnd};
 use crate::launch;
 use crate::scheduler::{Stamp, Task, Work};
 use paragpu_device::{
@@ -71,18 +71,18 @@ impl SoftwareDevice {
         }
     }
 
-    fn end(&self, end: &CopyEnd) -> Result<End> {
+    fn end(&self, end: &CopyEnd) -> Result<RectEnd> {
         Ok(match *end {
             CopyEnd::Linear {
                 address,
                 pitch,
                 rows,
-            } => End::Linear(address, pitch, rows),
+            } => RectEnd::Linear(address, pitch, rows),
             CopyEnd::Array {
                 array,
                 level,
                 origin,
-            } => End::Array(self.objects.array(array)?, level, origin),
+            } => RectEnd::Array(self.objects.array(array)?, level, origin),
         })
     }
 
@@ -134,7 +134,7 @@ impl SoftwareDevice {
             if height > 1 && !pitch.is_multiple_of(u64::from(element)) {
                 return Err(invalid("pitch is no multiple of the element"));
             }
-            End::Linear(destination, pitch, height).check(&self.memory, [row, height, 1])?;
+            RectEnd::Linear(destination, pitch, height).check(&self.memory, [row, height, 1])?;
         }
         let memory = Arc::clone(&self.memory);
         let bytes = width.saturating_mul(height).saturating_mul(element.into());

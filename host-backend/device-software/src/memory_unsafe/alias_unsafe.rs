@@ -1,6 +1,6 @@
 //! Second addresses of memory: the pages of one mapping, mapped twice.
 //!
-//! A kernel that writes through an alias notes the alias's pages; whoever asks
+//! A kernel that writes through an alias notes the alias's pages; a reader who asks
 //! what was written of the memory asks for those of its aliases, too.
 
 use std::sync::atomic::Ordering;

@@ -14,9 +14,9 @@ static TAKEN: Mutex<u32> = Mutex::new(0);
 static FREED: Condvar = Condvar::new();
 
 /// The place of one device in this process's address space.
-pub struct Place(u32);
+pub struct DeviceSlot(u32);
 
-impl Place {
+impl DeviceSlot {
     pub fn take() -> Self {
         let mut taken = TAKEN.lock().unwrap();
         loop {
@@ -34,7 +34,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for DeviceSlot {
     fn drop(&mut self) {
         *TAKEN.lock().unwrap_or_else(|e| e.into_inner()) &= !(1 << self.0);
         FREED.notify_one();
@@ -46,7 +46,7 @@ pub struct Gpu {
     pub device: Box<dyn Device>,
     pub arena: u64,
     // Last: given back when the device is gone.
-    pub place: Place,
+    pub place: DeviceSlot,
 }
 
 pub const STREAM: StreamId = StreamId::LEGACY;
@@ -61,7 +61,7 @@ impl Gpu {
     }
 
     pub fn with(options: Options) -> Self {
-        let place = Place::take();
+        let place = DeviceSlot::take();
         let regions = place.regions();
         let device = SoftwarePlatform::with_options(options)
             .open(0, regions)

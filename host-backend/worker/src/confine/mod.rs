@@ -1,4 +1,4 @@
-//! Giving up what a worker does not need (D8, D14), so that one that is taken
+//! Giving up what a worker does not need, so that one that is taken
 //! over gains little.
 //!
 //! In two steps. [`begin`] comes before any thread is started where the device

@@ -13,6 +13,7 @@ use super::copy_out::CopyOut;
 use super::gpu::Fence;
 use super::link::At;
 use super::pacer::{Pace, Pacer};
+use super::stream::StreamWait;
 use crate::error::End;
 use crate::statistics::Statistics;
 
@@ -32,6 +33,8 @@ pub(crate) enum Goal {
     CopyOut(Box<CopyOut>),
     /// A copy from memory of the guest that the host reaches.
     PagesIn(Box<PagesIn>),
+    /// All that a stream had been given.
+    Stream(StreamWait),
     /// Nothing: the reply only waits its turn.
     Ready(Vec<u8>),
 }
@@ -43,6 +46,7 @@ impl Goal {
             Self::Fence(fence) => fence.stream(),
             Self::CopyOut(copy) => Some(copy.stream()),
             Self::PagesIn(copy) => Some(copy.stream()),
+            Self::Stream(wait) => Some(wait.id()),
             Self::Event(_) | Self::Token(_) | Self::Ready(_) => None,
         }
     }
@@ -62,6 +66,8 @@ impl Goal {
 pub(crate) enum Then {
     /// Only the reply.
     Reply,
+    /// Tell the thread that waits with this token.
+    Signal(u32),
     /// Unregister the pinned memory at this offset of the window.
     HostUnmap(u64),
     /// Drop the shadow at this address.

@@ -101,14 +101,7 @@ pub(crate) struct Fence {
 }
 
 impl Fence {
-    /// Behind one mark in a stream.
-    pub(crate) fn of(mark: EventId, stream: StreamId) -> Self {
-        Self {
-            marks: vec![(mark, stream)],
-        }
-    }
-
-    /// Behind another mark in a stream too.
+    /// Behind a mark in a stream, too.
     pub(crate) fn add(&mut self, mark: EventId, stream: StreamId) {
         self.marks.push((mark, stream));
     }

@@ -4,9 +4,10 @@
 //! the function and waits for its word, so that the stream waits too. The end
 //! of the session ends every such wait.
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use paragpu_communicator::{Polling, Sender, Spin};
 use paragpu_protocol::frame::Control;
@@ -65,7 +66,7 @@ impl HostFunctions {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 
     /// Has the guest been asked to run functions that it has not finished?
@@ -143,10 +144,7 @@ impl HostFunctions {
         }
         let mut table = self.lock();
         while table.waits_for(id) {
-            table = self
-                .changed
-                .wait(table)
-                .unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait(&mut table);
         }
     }
 

@@ -5,8 +5,9 @@
 //! never fails because a connection is lost: only [`flush`](Sender::flush)
 //! says so, which the session calls between calls and never inside one.
 
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use paragpu_communicator::{Error, Retained, Sender};
@@ -45,7 +46,7 @@ struct State {
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 impl DurableSender {

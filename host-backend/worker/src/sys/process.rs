@@ -8,7 +8,7 @@ use std::process::Command;
 /// address-space randomisation, so that it tries once.
 const TRIED: &str = "PARAGPU_WORKER_FIXED";
 
-/// Restarts this program without address-space randomisation (D5: modules
+/// Restarts this program without address-space randomisation (modules
 /// loaded in the same order then have their variables at the same addresses).
 /// Returns, with true where it is off, when there is nothing to restart.
 #[must_use]

@@ -5,10 +5,11 @@
 //! `reject` is refused at launch; `store` writes the rest of its parameters to
 //! the address that they begin with.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use paragpu_device::{
@@ -75,7 +76,7 @@ pub struct TestDevice(Arc<Mutex<State>>);
 impl TestDevice {
     /// What the test sees and steers.
     pub fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Holds a stream, or releases it; streams count from 1 in order of

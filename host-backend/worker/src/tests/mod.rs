@@ -7,6 +7,7 @@ mod memory;
 mod objects;
 mod pages;
 mod pinned;
+mod signals;
 mod stream_memory;
 mod waiting;
 mod wire;

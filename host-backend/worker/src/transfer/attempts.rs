@@ -39,7 +39,7 @@ enum Phase {
 pub(crate) struct Attempts {
     phase: Phase,
     patience: Duration,
-    /// How long the session stood still in attempts that failed.
+    /// Downtime of the session in attempts that failed.
     paused: Duration,
 }
 

@@ -61,7 +61,7 @@ impl Task for Checkpoint {
         match written {
             Ok(bytes) => orders.report(Report::Done(Figures {
                 bytes,
-                ahead: 0,
+                pre_copied: 0,
                 handed_over: 0,
                 fetched: 0,
                 stopped: micros(self.attempts.downtime()),

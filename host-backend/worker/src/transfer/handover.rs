@@ -1,8 +1,8 @@
 //! The guest's connection: its descriptors, kept so that another worker can go
 //! on with it, and what that one is told of it.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use paragpu_protocol::codec::Bytes;
@@ -59,6 +59,8 @@ impl Token {
 
     /// True for one taker, once, after it was given.
     pub(crate) fn take(&self) -> bool {
+        // The kernel gives the whole count to one reader. The other gets EAGAIN, also
+        // where both read at once and in different processes.
         let mut count = [0; 8];
         matches!(rustix::io::read(&self.0, &mut count), Ok(8))
     }
@@ -75,7 +77,7 @@ static CURRENT: Mutex<Option<Handover>> = Mutex::new(None);
 
 /// The connection that stands.
 pub(crate) fn current() -> MutexGuard<'static, Option<Handover>> {
-    CURRENT.lock().unwrap_or_else(PoisonError::into_inner)
+    CURRENT.lock()
 }
 
 paragpu_protocol::record! {

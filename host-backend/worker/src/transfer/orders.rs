@@ -1,9 +1,10 @@
 //! What the daemon orders a running session to do.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use paragpu_communicator::Wake;
@@ -63,7 +64,7 @@ impl std::fmt::Debug for Orders {
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 impl Orders {

@@ -44,7 +44,7 @@ use crate::session::{Session, Task};
 pub(super) const SILENCE: Duration = Duration::from_secs(20);
 /// How long a guest may take to send a destination what it has pinned.
 const GUEST_LEAVES: Duration = Duration::from_secs(300);
-/// Longest time for copies between two looks at what the program wants: a link
+/// Longest time for copies between two looks at what the program asks for: a link
 /// that keeps up would keep the program waiting until all is copied.
 const SLICE: Duration = Duration::from_micros(500);
 /// Chunks that the destination copies before it answers, so that it is not
@@ -411,7 +411,7 @@ impl Source {
         session: &mut Session,
         receiver: &mut dyn Receiver,
     ) -> Result<Option<Box<dyn Task>>, End> {
-        let ahead = self.peer.bytes();
+        let pre_copied = self.peer.bytes();
         self.stage = Stage::Stopping;
         match session.attempt_to_stop(receiver, &mut self.attempts) {
             Ok(true) => {}
@@ -458,7 +458,7 @@ impl Source {
         }
         orders.report(Report::Done(Figures {
             bytes: self.peer.bytes(),
-            ahead,
+            pre_copied,
             handed_over: self.shared.bytes(session, Delivery::Taken),
             fetched: self.shared.bytes(session, Delivery::Fetched),
             stopped,

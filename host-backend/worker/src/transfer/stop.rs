@@ -73,6 +73,9 @@ impl Session {
         self.recall(receiver);
         let deadline = Instant::now() + patience;
         loop {
+            // Calls are taken in although none is executed. A guest that could not
+            // send would not report the end of its host functions, and the device
+            // would wait for that report for ever.
             while self.takes_more()
                 && let Some(frame) = receiver.receive(Wait::Poll).map_err(End::from)?
             {
@@ -80,9 +83,10 @@ impl Session {
             }
             self.look()?;
             self.link.flush()?;
+            // After a sticky error the driver lets nobody read the memory.
             if let Some(lost) = self.errors.sticky() {
                 return Err(Unstopped::Goes(format!(
-                    "the session's context is lost ({}): there is nothing to carry",
+                    "the session's context is lost ({}): there is nothing to move",
                     lost.status
                 )));
             }
@@ -95,17 +99,24 @@ impl Session {
                 && self.copies.tokens.is_empty()
                 && self.objects.host_functions.is_empty()
             {
+                // Work may have ended since the look above. Its replies and output must
+                // be out before the state is read, or they would be lost with this
+                // worker.
                 self.look()?;
                 self.forward_output()?;
                 self.link.flush()?;
                 return Ok(true);
             }
+            // A kernel may wait for a word that its program writes after a call that
+            // is put by here. Only serving on lets such a kernel end.
             if Instant::now() >= deadline {
                 return Ok(false);
             }
             if let Wait::Until(end) = self.pace()
                 && !over
             {
+                // Never the whole nap: the end of a host function is a frame, which wakes
+                // nobody here.
                 let left = end.saturating_duration_since(Instant::now());
                 std::thread::sleep(left.min(Duration::from_millis(1)));
             }

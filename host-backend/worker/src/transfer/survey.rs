@@ -1,6 +1,6 @@
 //! Looking through the code of a session's modules, on as many threads as help.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 use paragpu_device::Survey;
 
@@ -10,7 +10,7 @@ use crate::session::Session;
 const THREADS: usize = 8;
 
 impl Session {
-    /// What the device wants to find in the code of these modules before it says
+    /// What the device looks for in the code of these modules before it says
     /// where their variables are.
     pub(crate) fn surveys(&mut self, modules: &[u64]) -> Vec<Survey> {
         let ids = modules
@@ -30,7 +30,7 @@ pub(crate) fn run(surveys: Vec<Survey>) {
     let left = Mutex::new(surveys);
     let work = || {
         loop {
-            let next = left.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let next = left.lock().pop();
             match next {
                 Some(survey) => survey(),
                 None => return,

@@ -1,6 +1,7 @@
 //! Sessions on the GPU in software: written, and read again on another one.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
 
 use paragpu_communicator::Nowhere;
 use paragpu_device::Platform;
@@ -34,7 +35,7 @@ pub(super) const PTX: &[u8] = b"
 /// One session at a time: a session's addresses are fixed.
 pub(super) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    ALONE.lock()
 }
 
 fn session(cores: u32, memory: u64) -> Session {

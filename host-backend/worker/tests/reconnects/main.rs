@@ -10,8 +10,9 @@ mod cutter;
 mod host;
 mod load;
 
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use cutter::Cutter;
@@ -87,7 +88,7 @@ fn survives_cuts(communicator: Communicator) {
 }
 
 fn survives_cuts_of(mut config: Guest, tls: Option<Credentials>) {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = ALONE.lock();
     let device = device();
     let host = Host::start_under(device, tls);
     let communicator = config.communicator;
@@ -159,7 +160,7 @@ fn shm_cut_at_random_moments() {
 
 /// The host asks the guest to go on elsewhere, while it works.
 fn moves(first: Communicator, rounds: u64) {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = ALONE.lock();
     let device = device();
     let host = Host::start(device);
     let mut config = by(first);
@@ -205,7 +206,7 @@ fn a_session_moves_between_communicators() {
 
 #[test]
 fn a_move_that_nobody_takes_leaves_the_session_where_it_is() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = ALONE.lock();
     let device = device();
     let host = Host::start(device);
     let mut config = by(Communicator::Unix);
@@ -224,7 +225,7 @@ fn a_move_that_nobody_takes_leaves_the_session_where_it_is() {
 
 #[test]
 fn a_session_whose_host_is_gone_is_over_at_once() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = ALONE.lock();
     let device = device();
     let host = Host::start(device);
     let mut config = by(Communicator::Unix);

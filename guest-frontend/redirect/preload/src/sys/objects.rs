@@ -337,7 +337,7 @@ impl Found<'_> {
         let mut count = 0;
         symbols::shared_entries(image, dynamic, |_| count += 1);
         let base = self.base;
-        self.carry(interface, count, None, |add| {
+        self.redirect_entries(interface, count, None, |add| {
             symbols::shared_entries(image, dynamic, |entry| {
                 let name = base.wrapping_add(entry.name_place) as *const u8;
                 add(name, entry.name.len(), entry.address);
@@ -360,7 +360,7 @@ impl Found<'_> {
             }
             let interface = Interface::of_version(place.build.newest());
             let count = facts.entries(&place.build).count();
-            self.carry(interface, count, None, |add| {
+            self.redirect_entries(interface, count, None, |add| {
                 for (name, offset) in facts.entries(&place.build) {
                     add(
                         name.as_ptr(),
@@ -406,7 +406,7 @@ impl Found<'_> {
             unsafe { file.release() };
             return false;
         };
-        self.carry(named.interface, count, Some(file), |add| {
+        self.redirect_entries(named.interface, count, Some(file), |add| {
             named.entries(&on_disk, |entry| {
                 add(
                     file.place(entry.name_place),
@@ -418,7 +418,7 @@ impl Found<'_> {
     }
 
     /// Makes a carrier of the entries that `list` adds, and redirects them.
-    fn carry(
+    fn redirect_entries(
         &mut self,
         interface: Option<Interface>,
         count: usize,

@@ -1,0 +1,90 @@
+//! What the library exports, and what every exported function does around its
+//! body.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicBool;
+
+use paragpu_abi::CUresult;
+use paragpu_protocol::status::Status;
+
+// The derived functions name their chapters as `super::CHAPTER`.
+use super::*;
+use crate::crossing;
+
+/// What the library exports and serves, as the description of the driver's
+/// interface declares it (protocol/interface/driver).
+// Each generated block is safe where the caller keeps to CUDA's manual, which
+// is what every exported function asks for.
+#[allow(missing_docs, unused_unsafe, clippy::undocumented_unsafe_blocks)]
+pub mod exports {
+    use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ushort, c_void};
+
+    use paragpu_abi::*;
+
+    use super::boundary::{Boundary, DEFAULT_STREAM, OWN_STREAM, own_default};
+
+    include!(concat!(env!("OUT_DIR"), "/exports.rs"));
+}
+
+/// What the library exports and does not serve.
+pub mod stubs {
+    use std::sync::atomic::AtomicBool;
+
+    use paragpu_abi::CUresult;
+
+    include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
+}
+
+/// Runs the body of the exported function `name`. Nothing unwinds into C.
+#[inline]
+pub(super) fn guard(name: &str, body: impl FnOnce() -> Result) -> CUresult {
+    if !device::is_initialized() {
+        return code(name, Err(Status::NOT_INITIALIZED));
+    }
+    guard_before_init(name, body)
+}
+
+/// [`guard`] for functions that may be called before cuInit.
+#[inline]
+pub(super) fn guard_before_init(name: &str, body: impl FnOnce() -> Result) -> CUresult {
+    paragpu_client::count_call();
+    if paragpu_client::sys::process::forked() {
+        return code(name, Err(Status::NOT_INITIALIZED));
+    }
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(result) => code(name, result),
+        Err(_) => code(name, Err(Status::UNKNOWN)),
+    }
+}
+
+fn code(name: &str, result: Result) -> CUresult {
+    match result {
+        Ok(()) => Status::SUCCESS.0.cast_signed(),
+        Err(status) => {
+            let code = status.0.cast_signed();
+            log_failure(name, status, code);
+            code
+        }
+    }
+}
+
+/// Adds a failed call to the log. Work that is not over yet is no failure.
+#[cold]
+fn log_failure(name: &str, status: Status, code: CUresult) {
+    /// CUDA_ERROR_NOT_READY.
+    const NOT_READY: Status = Status(600);
+    if status == NOT_READY {
+        return;
+    }
+    let error = paragpu_abi::driver_error_name(code);
+    let error = error
+        .map(std::ffi::CStr::to_string_lossy)
+        .unwrap_or_default();
+    crate::log::say(&format!("{name}: {error} ({code})"));
+}
+
+/// What a function that is not served does.
+#[cold]
+pub(super) fn refuse(name: &str, said: &AtomicBool) -> CUresult {
+    guard_before_init(name, || Err(unsupported(name, said)))
+}

@@ -1,0 +1,33 @@
+//! The state of a link in progress.
+
+use parking_lot::Mutex;
+
+use super::image::Options;
+
+/// A link in progress.
+#[derive(Debug)]
+pub struct Linking {
+    pub(super) options: Options,
+    pub(super) work: Mutex<Work>,
+}
+
+// SAFETY: the pointers among the options lead to buffers that the program
+// leaves to the link until cuLinkDestroy, from whichever thread it goes on.
+unsafe impl Send for Linking {}
+// SAFETY: as above; they are written to under the lock.
+unsafe impl Sync for Linking {}
+
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    pub(super) inputs: Vec<Input>,
+    /// The result, which stays where it is.
+    pub(super) image: Option<Box<[u8]>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Input {
+    pub(super) kind: u32,
+    pub(super) name: String,
+    pub(super) options: Vec<(u32, u32)>,
+    pub(super) image: Vec<u8>,
+}

@@ -1,0 +1,194 @@
+//! Waits that a word of the window ends.
+
+use paragpu_protocol::frame::Control;
+use paragpu_protocol::handle::{DeviceAddress, StreamHandle};
+use paragpu_protocol::layout::{BULK_TOKEN_FAILED, BULK_TOKENS, CHUNK};
+use paragpu_protocol::status::Status;
+use paragpu_protocol::table::*;
+
+use super::{fill, kernel, launch, load_module};
+use crate::sys::words;
+use crate::testing::guest::Guest;
+
+const LEGACY: StreamHandle = StreamHandle::LEGACY;
+const TOKEN: u32 = 33;
+
+fn guest() -> Guest {
+    let mut guest = Guest::with_window();
+    let map = MemMap {
+        address: DeviceAddress(guest.regions.arena),
+        size: CHUNK,
+    };
+    guest.call(&map).unwrap();
+    guest
+}
+
+fn word(guest: &Guest) -> u32 {
+    let window = guest.connection.window.as_ref().unwrap();
+    words::load(window, u64::from(TOKEN - 1) * 4)
+}
+
+/// Posts a wait for the legacy stream.
+fn wait(guest: &mut Guest) {
+    let window = guest.connection.window.clone().unwrap();
+    words::store(&window, u64::from(TOKEN - 1) * 4, 1);
+    guest.post(&StreamSignal {
+        stream: LEGACY,
+        token: TOKEN,
+    });
+}
+
+/// The word once the wait is over; calls in between keep the worker awake.
+fn ended(guest: &mut Guest) -> u32 {
+    loop {
+        guest.call(&Ping { value: 0 }).unwrap();
+        match word(guest) {
+            1 => {}
+            other => return other,
+        }
+    }
+}
+
+/// A wait for work that is held until the word was seen to be set.
+fn wait_for_held_work(guest: &mut Guest) {
+    let base = guest.regions.arena;
+    guest.device.hold(0, true);
+    guest.post(&fill(base, 1, 16));
+    wait(guest);
+    guest.call(&Ping { value: 0 }).unwrap();
+    assert_eq!(word(guest), 1);
+    guest.device.hold(0, false);
+    assert_eq!(ended(guest), 0);
+}
+
+#[test]
+fn a_word_ends_the_wait() {
+    let mut guest = guest();
+    // Nothing was given to the stream.
+    wait(&mut guest);
+    assert_eq!(ended(&mut guest), 0);
+    for _ in 0..3 {
+        wait_for_held_work(&mut guest);
+    }
+    // The stream was asked, and nothing was put into it.
+    assert_eq!(guest.device.count("event_record"), 0);
+    guest.goodbye();
+}
+
+#[test]
+fn what_comes_later_is_not_waited_for() {
+    let mut guest = guest();
+    let base = guest.regions.arena;
+    for later in [LEGACY, StreamHandle(16)] {
+        if later != LEGACY {
+            let create = StreamCreate {
+                stream: later,
+                flags: 0,
+                priority: 0,
+            };
+            guest.call(&create).unwrap();
+        }
+        let marks = guest.device.count("event_record");
+        guest.device.hold(0, true);
+        guest.post(&fill(base, 1, 16));
+        wait(&mut guest);
+        guest.send(1, &StreamSynchronize { stream: LEGACY });
+        // Work of a host function that has not run keeps the stream busy.
+        guest.post(&HostFuncLaunch {
+            stream: later,
+            id: 5,
+        });
+        guest.call(&Ping { value: 0 }).unwrap();
+        assert_eq!(word(&guest), 1);
+        guest.device.hold(0, false);
+        assert_eq!(ended(&mut guest), 0);
+        guest.reply(1).unwrap();
+        assert!(
+            guest.device.count("event_record") > marks,
+            "a mark stands before it"
+        );
+        guest.next_where(|frame| frame.kind == Control::HostFunc.kind());
+        guest.post(&HostFuncDone { id: 5 });
+        guest.call(&ContextSynchronize {}).unwrap();
+    }
+    guest.goodbye();
+}
+
+#[test]
+fn a_stream_may_end_before_the_wait() {
+    let mut guest = guest();
+    let stream = StreamHandle(16);
+    let create = StreamCreate {
+        stream,
+        flags: 1,
+        priority: 0,
+    };
+    guest.call(&create).unwrap();
+    guest.device.hold(1, true);
+    let mut work = fill(guest.regions.arena, 1, 16);
+    work.stream = stream;
+    guest.post(&work);
+    guest.send(1, &StreamSynchronize { stream });
+    guest.post(&StreamDestroy { stream });
+    guest.call(&Ping { value: 0 }).unwrap();
+    assert!(guest.aside.is_empty());
+    guest.device.hold(1, false);
+    guest.reply(1).unwrap();
+    guest.goodbye();
+}
+
+#[test]
+fn errors_are_asked_for() {
+    let mut guest = guest();
+    load_module(&mut guest);
+    // Of a call that was posted.
+    // A kernel that stores needs parameters.
+    let refused = kernel(&mut guest, 20, "store");
+    guest.post(&launch(refused, LEGACY, &[]));
+    wait(&mut guest);
+    assert_eq!(ended(&mut guest), BULK_TOKEN_FAILED);
+    let synchronize = StreamSynchronize { stream: LEGACY };
+    let told = guest.call(&synchronize).unwrap_err();
+    assert_eq!(told.0, Status::INVALID_VALUE);
+    // Of a stream that is none, and of tokens that are none.
+    for (stream, token, status) in [
+        (StreamHandle(404), TOKEN, Status::INVALID_HANDLE),
+        (LEGACY, 0, Status::INVALID_VALUE),
+        (LEGACY, BULK_TOKENS + 1, Status::INVALID_VALUE),
+    ] {
+        guest.fails(&StreamSignal { stream, token }, status);
+    }
+    assert_eq!(word(&guest), BULK_TOKEN_FAILED);
+    // Of work that failed, and from then on.
+    let fault = kernel(&mut guest, 21, "fault");
+    for _ in 0..2 {
+        guest.post(&launch(fault, LEGACY, &[]));
+        wait(&mut guest);
+        assert_eq!(ended_lost(&mut guest), BULK_TOKEN_FAILED);
+        let told = guest.call(&synchronize).unwrap_err();
+        assert_eq!(told.0, Status::ILLEGAL_ADDRESS);
+    }
+    guest.goodbye();
+}
+
+/// As [`ended`], where every call fails.
+fn ended_lost(guest: &mut Guest) -> u32 {
+    loop {
+        let _ = guest.call(&Ping { value: 0 });
+        match word(guest) {
+            1 => {}
+            other => return other,
+        }
+    }
+}
+
+#[test]
+fn a_session_without_a_window_has_no_words() {
+    let mut guest = Guest::new();
+    let signal = StreamSignal {
+        stream: LEGACY,
+        token: TOKEN,
+    };
+    guest.fails(&signal, Status::INVALID_VALUE);
+    guest.goodbye();
+}
