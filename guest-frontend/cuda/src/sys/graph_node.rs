@@ -208,8 +208,8 @@ pub unsafe fn general(given: *const cudaGraphNodeParams, had: Option<&Work>) -> 
         MEM_FREE => graph_memory::release(unsafe { inside.cast::<u64>().read() }),
         // SAFETY: the caller promises what `node` asks for.
         BATCH_MEM_OP => unsafe { stream_memory::node(inside.cast()) },
-        // CU_GRAPH_NODE_TYPE_CONDITIONAL is the last type.
-        0..=13 => Err(unsupported_use!("cuGraphAddNode of this type")),
+        // External semaphores, signalled and waited for; conditional nodes.
+        8 | 9 | 13 => Err(unsupported_use!("cuGraphAddNode of this type")),
         _ => Err(Status::INVALID_VALUE),
     }
 }
