@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "lowercase", deny_unknown_fields)]
 pub(crate) enum ToAgent {
-    /// First: what is to be claimed. See [`paragpu_control::lease::Claim`].
+    /// First: the claim. See [`paragpu_control::lease::Claim`].
     Claim {
         memory: u64,
         key: String,

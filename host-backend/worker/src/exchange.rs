@@ -5,12 +5,13 @@
 //! answers in the time of two messages. The attendant's thread takes the answer.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use paragpu_control::exchange::{Ask, Offer};
 use paragpu_control::socket::Control;
 use paragpu_control::worker::FromWorker;
+use parking_lot::{Condvar, Mutex};
 
 /// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -51,15 +52,11 @@ impl Exchange {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Asks; `None` where nobody answers.
     pub(crate) fn ask(&self, ask: Ask, fds: &[BorrowedFd<'_>]) -> Option<Answer> {
         let control = self.control.as_ref()?;
         let request = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.asked += 1;
             state.answer = None;
             state.asked
@@ -68,9 +65,8 @@ impl Exchange {
             .send(&FromWorker::Exchange { request, ask }, fds)
             .ok()?;
         let waits = |state: &mut State| state.answer.is_none() && !state.closed;
-        let state = self.state();
-        let waited = self.changed.wait_timeout_while(state, PATIENCE, waits);
-        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
+        self.changed.wait_while_for(&mut state, waits, PATIENCE);
         state.answer.take()
     }
 
@@ -84,7 +80,7 @@ impl Exchange {
 
     /// The daemon answers.
     pub(crate) fn answered(&self, request: u64, answer: Answer) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // One that came too late answers nothing.
         if state.asked == request {
             state.answer = Some(answer);
@@ -94,7 +90,7 @@ impl Exchange {
 
     /// The daemon is gone.
     pub(crate) fn close(&self) {
-        self.state().closed = true;
+        self.state.lock().closed = true;
         self.changed.notify_all();
     }
 }

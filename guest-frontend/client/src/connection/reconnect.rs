@@ -64,9 +64,7 @@ impl Recovery {
             reconnects: AtomicU64::new(0),
         })
     }
-}
 
-impl Recovery {
     /// Nobody answers. A lease whose host is lost is taken up by another, and
     /// its configuration says so.
     fn look_elsewhere(&self) {

@@ -95,7 +95,7 @@ impl Broker {
         let own = rustix::process::geteuid().as_raw();
         let uid = self.consoles.get(&key).and_then(|console| console.agent);
         let given = grant.and_then(|grant| {
-            // Whoever may use the control socket may claim for others.
+            // Users of the control socket may claim for others.
             let may = uid.is_none_or(|uid| uid == grant.uid || uid == 0 || uid == own);
             if !may {
                 return Err("the job is another user's".into());
@@ -279,7 +279,7 @@ impl Broker {
         None
     }
 
-    /// Has the sessions of leases written that are to be, and are not yet.
+    /// Orders the checkpoints of leases that ask for them and have none yet.
     fn write_leased(&mut self, now: Instant) -> Option<Instant> {
         let node = leases::node(&self.host.lease);
         let mut orders = Vec::new();
