@@ -404,7 +404,8 @@ fn consecutive(at: &[u64; 32]) -> bool {
 }
 
 /// A loaded element as its register holds it.
-fn extended(access: &Access, reg: Reg, value: u64) -> u64 {
+#[inline(always)]
+pub(super) fn extended(access: &Access, reg: Reg, value: u64) -> u64 {
     let mut value = value;
     if access.extend == Extend::Sign && access.width < 8 {
         let spare = 64 - 8 * u32::from(access.width);

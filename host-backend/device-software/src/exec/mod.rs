@@ -12,6 +12,7 @@ mod lanes;
 pub mod matrix;
 mod memory;
 pub mod printf;
+pub mod reach;
 mod shuffle;
 pub mod soft;
 mod texture;

@@ -109,15 +109,8 @@ impl Warp {
                 ..
             } => {
                 let (a, b, c) = (self.row(a), self.row(b), self.row(c));
-                let mut out = [0u64; 32];
-                let mut valid = 0u32;
-                for l in lanes(mask) {
-                    let (source, ok) = shuffle_source(mode, l as u32, b[l] & 31, c[l]);
-                    let source = if ok { source } else { l as u32 };
-                    out[l] = u64::from(a[source as usize & 31]);
-                    valid |= u32::from(ok) << l;
-                }
-                self.write(Reg::R32(d), &out, mask);
+                let (out, valid) = shuffled(mode, &a, &b, &c);
+                self.write(Reg::R32(d), &out.map(u64::from), mask);
                 if let Some(p) = p {
                     self.write_pred(p, valid, mask);
                 }
@@ -191,7 +184,41 @@ impl Warp {
     }
 }
 
+/// What each lane gets, and which lanes' sources are in range.
+#[inline(always)]
+pub(super) fn shuffled(
+    mode: ShflMode,
+    a: &[u32; 32],
+    b: &[u32; 32],
+    c: &[u32; 32],
+) -> ([u32; 32], u32) {
+    macro_rules! each {
+        ($mode:expr) => {{
+            let (mut sources, mut valid) = ([0u32; 32], 0);
+            for l in 0..32 {
+                let (source, ok) = shuffle_source($mode, l as u32, b[l] & 31, c[l]);
+                sources[l] = if ok { source } else { l as u32 };
+                valid |= u32::from(ok) << l;
+            }
+            (sources, valid)
+        }};
+    }
+    // A loop for each mode, without branches.
+    let (sources, valid) = match mode {
+        ShflMode::Up => each!(ShflMode::Up),
+        ShflMode::Down => each!(ShflMode::Down),
+        ShflMode::Bfly => each!(ShflMode::Bfly),
+        ShflMode::Idx => each!(ShflMode::Idx),
+    };
+    let mut out = [0; 32];
+    for l in 0..32 {
+        out[l] = a[sources[l] as usize & 31];
+    }
+    (out, valid)
+}
+
 /// Source lane and whether it is in range (PTX ISA 9.7.9.6; `c` holds the clamp and the segment mask).
+#[inline(always)]
 fn shuffle_source(mode: ShflMode, lane: u32, b: u32, c: u32) -> (u32, bool) {
     let (clamp, segment) = (c & 31, c >> 8 & 31);
     let max = lane & segment | clamp & !segment;
