@@ -13,7 +13,6 @@ use std::time::Instant;
 
 use paragpu_device_software::Options;
 
-#[allow(dead_code)]
 #[path = "../tests/common/mod.rs"]
 mod common;
 
