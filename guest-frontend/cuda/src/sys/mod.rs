@@ -34,6 +34,7 @@ pub mod graph_exec;
 pub mod graph_memory;
 pub mod graph_node;
 pub mod host;
+pub mod host_call;
 pub mod image;
 pub mod internal;
 pub mod ipc;
