@@ -15,7 +15,7 @@ use paragpu_client::texture::ArrayLevel;
 use paragpu_protocol::status::Status;
 
 use super::boundary::{In, Out};
-use super::graph::{find, find_node, handle, node_handle, numbers, plain, work_of};
+use super::graph::{dependencies, find, find_node, handle, node_handle, work_of};
 use super::host_call::host_call;
 use super::module::callable;
 use super::{
@@ -190,12 +190,28 @@ pub unsafe fn add(
     count: usize,
     work: Work,
 ) -> Result {
+    // SAFETY: the caller promises what `add_after` asks for.
+    unsafe { add_after(node, graph, (after, std::ptr::null()), count, work) }
+}
+
+/// Adds a node with edges.
+///
+/// # Safety
+/// `node` is null or writable; both lists are null or have `count` records.
+unsafe fn add_after(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    (after, edges): (*const CUgraphNode, *const cudaGraphEdgeData),
+    count: usize,
+    work: Work,
+) -> Result {
     if node.is_null() {
         return Err(Status::INVALID_VALUE);
     }
     let graph = find(graph)?;
-    // SAFETY: `after` holds `count` of them, as the caller promises.
-    let name = graph.add(work, &unsafe { numbers(&graph, after, count) }?)?;
+    // SAFETY: the lists hold `count` of them, as the caller promises.
+    let after = unsafe { dependencies(&graph, after, edges, count) }?;
+    let name = graph.add(work, &after)?;
     // SAFETY: `node` is null or writable, as the caller promises.
     unsafe { put(node, node_handle(name)) }
 }
@@ -625,12 +641,8 @@ pub(crate) unsafe fn cuGraphAddNode_v2(
     count: usize,
     given: *mut cudaGraphNodeParams,
 ) -> Result {
-    // SAFETY: `edges` holds `count` of them, as the caller promises. The caller promises what
-    // `add` asks for.
-    unsafe {
-        plain(edges, count)?;
-        add(node, graph, after, count, general(given, None)?)
-    }
+    // SAFETY: the caller promises what `add_after` and `general` ask for.
+    unsafe { add_after(node, graph, (after, edges), count, general(given, None)?) }
 }
 
 pub(crate) unsafe fn cuGraphNodeSetParams(
