@@ -29,7 +29,7 @@ FILES = ("torch", "triton", "cupy")
 # Seconds that the cases of one file may take.
 PATIENCE = 480
 # Operators that must pass. A slow machine tries fewer of them.
-LEAST = 50
+LEAST = 150
 
 
 def environment_of(daemon, folder):

@@ -3,6 +3,7 @@
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
+use paragpu_client::objects::edge::{Dependency, Edge};
 use paragpu_client::objects::graph::{CopyNodeEnd, CopyWork, Graph, Kernel, Work};
 
 /// What is told beside nodes, kinds, kernels' names and edges
@@ -65,10 +66,15 @@ fn cluster(out: &mut String, graph: &Graph, details: Details) -> fmt::Result {
         }
     }
     for (from, to) in graph.edges() {
-        writeln!(
+        let Dependency { node: from, edge } = from;
+        write!(
             out,
-            "\"graph_{id}_node_{from}\" -> \"graph_{id}_node_{to}\";"
+            "\"graph_{id}_node_{from}\" -> \"graph_{id}_node_{to}\""
         )?;
+        if edge != Edge::Full {
+            write!(out, "[label=\"{edge:?}\"]")?;
+        }
+        out.push_str(";\n");
     }
     out.push_str("}\n");
     for (number, child) in children {
@@ -240,7 +246,7 @@ mod tests {
             height: 1,
         });
         graph.add(fill, &[]).unwrap();
-        graph.add(Work::Child(child.embed()), &[0]).unwrap();
+        graph.add(Work::Child(child.embed()), &[0.into()]).unwrap();
         graph
     }
 

@@ -1,6 +1,6 @@
 //! The arithmetic loop gives the same bits whatever vector extension it is compiled for.
 
-use paragpu_device_software::exec::alu::Frame;
+use paragpu_device_software::exec::frame::Frame;
 use paragpu_device_software::exec::variants_unsafe::available;
 use paragpu_device_software::program::{Inst, Op, Row32, Row64};
 use proptest::prelude::*;

@@ -12,6 +12,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::error::Result;
 use crate::objects::array::ArrayLevel;
+use crate::objects::edge::{Dependency, check_edge};
 use crate::objects::event::Event;
 use crate::objects::function::Function;
 use crate::objects::graph_memory::GraphMemory;
@@ -244,9 +245,9 @@ impl Work {
 }
 
 #[derive(Debug, Clone)]
-struct Node {
-    work: Work,
-    after: Vec<u32>,
+pub(super) struct Node {
+    pub(super) work: Work,
+    pub(super) after: Vec<Dependency>,
 }
 
 /// A graph.
@@ -257,7 +258,7 @@ pub struct Graph {
     origin: u32,
     /// It lives in a node of another graph.
     embedded: bool,
-    nodes: Mutex<Vec<Option<Node>>>,
+    pub(super) nodes: Mutex<Vec<Option<Node>>>,
     held: Mutex<References>,
     handle: AtomicU64,
 }
@@ -429,16 +430,17 @@ impl Graph {
         self.work(found.number).map(|_| found)
     }
 
-    /// Adds a node that comes after `after`, numbers of this graph.
+    /// Adds a node that comes after `after`, nodes of this graph.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where one of them is none of its nodes or given twice.
-    pub fn add(&self, work: Work, after: &[u32]) -> Result<NodeName> {
+    /// `INVALID_VALUE` where one of them is none of its nodes or given twice,
+    /// or does not end so ([`Edge`](crate::objects::edge::Edge)).
+    pub fn add(&self, work: Work, after: &[Dependency]) -> Result<NodeName> {
         let mut nodes = self.nodes.lock();
-        check_numbers(&nodes, after)?;
-        let mut unique: Vec<u32> = after.to_vec();
-        unique.sort_unstable();
-        unique.dedup();
+        for dependency in after {
+            check_edge(&nodes, *dependency, &work)?;
+        }
+        let unique: BTreeSet<u32> = after.iter().map(|dependency| dependency.node).collect();
         if unique.len() < after.len() {
             return Err(Status::INVALID_VALUE);
         }
@@ -485,48 +487,8 @@ impl Graph {
             *place = None;
         }
         for node in nodes.iter_mut().flatten() {
-            node.after.retain(|before| *before != number);
+            node.after.retain(|dependency| dependency.node != number);
         }
-        Ok(())
-    }
-
-    /// cuGraphAddDependencies of pairs: the second comes after the first.
-    ///
-    /// # Errors
-    /// `INVALID_VALUE` for nodes that there are not, of one node on itself,
-    /// or where a dependency exists.
-    pub fn depend(&self, pairs: &[(u32, u32)]) -> Result<()> {
-        let mut nodes = self.nodes.lock();
-        let mut changed = nodes.clone();
-        for &(from, to) in pairs {
-            check_numbers(&changed, &[from, to])?;
-            match changed.get_mut(to as usize) {
-                Some(Some(node)) if from != to && !node.after.contains(&from) => {
-                    node.after.push(from);
-                }
-                _ => return Err(Status::INVALID_VALUE),
-            }
-        }
-        *nodes = changed;
-        Ok(())
-    }
-
-    /// cuGraphRemoveDependencies.
-    ///
-    /// # Errors
-    /// `INVALID_VALUE` where a dependency does not exist.
-    pub fn undepend(&self, pairs: &[(u32, u32)]) -> Result<()> {
-        let mut nodes = self.nodes.lock();
-        let mut changed = nodes.clone();
-        for &(from, to) in pairs {
-            match changed.get_mut(to as usize) {
-                Some(Some(node)) if node.after.contains(&from) => {
-                    node.after.retain(|before| *before != from);
-                }
-                _ => return Err(Status::INVALID_VALUE),
-            }
-        }
-        *nodes = changed;
         Ok(())
     }
 
@@ -542,52 +504,6 @@ impl Graph {
         let nodes = self.nodes.lock();
         let roots = numbered(&nodes).filter(|(_, node)| node.after.is_empty());
         roots.map(|(n, _)| n).collect()
-    }
-
-    /// All dependencies: the second node comes after the first.
-    #[must_use]
-    pub fn edges(&self) -> Vec<(u32, u32)> {
-        let nodes = self.nodes.lock();
-        let edges =
-            numbered(&nodes).flat_map(|(to, node)| node.after.iter().map(move |n| (*n, to)));
-        edges.collect()
-    }
-
-    /// What a node comes after.
-    ///
-    /// # Errors
-    /// `INVALID_VALUE` where there is no such node.
-    pub fn dependencies(&self, number: u32) -> Result<Vec<u32>> {
-        match self.nodes.lock().get(number as usize) {
-            Some(Some(node)) => Ok(node.after.clone()),
-            _ => Err(Status::INVALID_VALUE),
-        }
-    }
-
-    /// What comes after a node.
-    ///
-    /// # Errors
-    /// `INVALID_VALUE` where there is no such node.
-    pub fn dependents(&self, number: u32) -> Result<Vec<u32>> {
-        let nodes = self.nodes.lock();
-        check_numbers(&nodes, &[number])?;
-        let dependents = numbered(&nodes).filter(|(_, node)| node.after.contains(&number));
-        Ok(dependents.map(|(n, _)| n).collect())
-    }
-
-    /// Do all of `others` come before one of `ends`, or are among them?
-    pub(crate) fn all_before(&self, others: &[u32], ends: &[u32]) -> bool {
-        let nodes = self.nodes.lock();
-        let mut seen: BTreeSet<u32> = BTreeSet::new();
-        let mut open: Vec<u32> = ends.to_vec();
-        while let Some(number) = open.pop() {
-            if seen.insert(number)
-                && let Some(Some(node)) = nodes.get(number as usize)
-            {
-                open.extend(&node.after);
-            }
-        }
-        others.iter().all(|number| seen.contains(number))
     }
 
     /// The nodes in an order in which each comes after what it depends on, as
@@ -616,7 +532,7 @@ impl Graph {
                 ready.insert(number);
             }
             for before in &node.after {
-                if let Some(followers) = followers.get_mut(*before as usize) {
+                if let Some(followers) = followers.get_mut(before.node as usize) {
                     followers.push(number);
                 }
             }
@@ -630,7 +546,7 @@ impl Graph {
             let mut after: Vec<u32> = node
                 .after
                 .iter()
-                .filter_map(|before| places.get(before).copied())
+                .filter_map(|before| places.get(&before.node).copied())
                 .collect();
             if after.is_empty() {
                 after = before.to_vec();
@@ -673,19 +589,19 @@ impl Graph {
         let nodes = flat.iter().map(|node| {
             Some(Node {
                 work: node.work.clone(),
-                after: node.after.clone(),
+                after: node.after.iter().copied().map(Dependency::from).collect(),
             })
         });
         Self::with(nodes.collect(), 0, true, held)
     }
 }
 
-fn numbered(nodes: &[Option<Node>]) -> impl Iterator<Item = (u32, &Node)> {
+pub(super) fn numbered(nodes: &[Option<Node>]) -> impl Iterator<Item = (u32, &Node)> {
     let numbers = (0_u32..).zip(nodes);
     numbers.filter_map(|(number, node)| Some((number, node.as_ref()?)))
 }
 
-fn check_numbers(nodes: &[Option<Node>], numbers: &[u32]) -> Result<()> {
+pub(super) fn check_numbers(nodes: &[Option<Node>], numbers: &[u32]) -> Result<()> {
     let known = |number: &u32| matches!(nodes.get(*number as usize), Some(Some(_)));
     if numbers.iter().all(known) {
         Ok(())
@@ -700,36 +616,34 @@ mod tests {
 
     fn chain(graph: &Graph, length: u32) {
         for number in 0..length {
-            let after: Vec<u32> = number.checked_sub(1).into_iter().collect();
+            let after: Vec<Dependency> = number
+                .checked_sub(1)
+                .into_iter()
+                .map(Dependency::from)
+                .collect();
             graph.add(Work::Empty, &after).unwrap();
         }
     }
 
     #[test]
-    fn nodes_and_edges_are_kept() {
+    fn removed_nodes_leave_no_edges() {
         let graph = Graph::new();
         chain(&graph, 3);
         assert_eq!(graph.roots(), [0]);
-        assert_eq!(graph.edges(), [(0, 1), (1, 2)]);
-        graph.depend(&[(0, 2)]).unwrap();
-        assert_eq!(graph.depend(&[(0, 2)]), Err(Status::INVALID_VALUE));
-        assert_eq!(graph.dependencies(2), Ok(vec![1, 0]));
-        graph.undepend(&[(1, 2), (0, 1)]).unwrap();
-        assert_eq!(graph.undepend(&[(1, 2)]), Err(Status::INVALID_VALUE));
-        assert_eq!(graph.dependents(0), Ok(vec![2]));
         graph.remove(0).unwrap();
         assert_eq!(graph.nodes(), [1, 2]);
-        assert_eq!(graph.roots(), [1, 2]);
+        assert_eq!(graph.roots(), [1]);
         assert!(graph.work(0).is_err());
-        assert!(graph.add(Work::Empty, &[0]).is_err());
-        assert_eq!(graph.add(Work::Empty, &[1, 1]), Err(Status::INVALID_VALUE));
+        assert!(graph.add(Work::Empty, &[0.into()]).is_err());
+        let twice = [1.into(), 1.into()];
+        assert_eq!(graph.add(Work::Empty, &twice), Err(Status::INVALID_VALUE));
     }
 
     #[test]
     fn a_circle_is_refused() {
         let graph = Graph::new();
         chain(&graph, 3);
-        graph.depend(&[(2, 0)]).unwrap();
+        graph.depend(&[(2.into(), 0)]).unwrap();
         assert_eq!(graph.flatten().err(), Some(Status::INVALID_VALUE));
     }
 
@@ -739,8 +653,8 @@ mod tests {
         chain(&child, 2);
         let graph = Graph::new();
         graph.add(Work::Empty, &[]).unwrap();
-        graph.add(Work::Child(child.embed()), &[0]).unwrap();
-        graph.add(Work::Empty, &[1]).unwrap();
+        graph.add(Work::Child(child.embed()), &[0.into()]).unwrap();
+        graph.add(Work::Empty, &[1.into()]).unwrap();
         let after: Vec<_> = graph
             .flatten()
             .unwrap()
@@ -759,7 +673,7 @@ mod tests {
         let graph = Graph::new();
         graph.add(Work::Empty, &[]).unwrap();
         graph.add(Work::Empty, &[]).unwrap();
-        graph.depend(&[(1, 0)]).unwrap();
+        graph.depend(&[(1.into(), 0)]).unwrap();
         let order: Vec<_> = graph
             .flatten()
             .unwrap()

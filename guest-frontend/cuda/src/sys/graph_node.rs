@@ -10,12 +10,13 @@ use paragpu_abi::{
     cudaLaunchAttributeValue, cudaMemsetParams, dim3,
 };
 use paragpu_client::launch::Shape;
-use paragpu_client::objects::graph::{CopyNodeEnd, CopyWork, Fill, Graph, HostCall, Kernel, Work};
+use paragpu_client::objects::graph::{CopyNodeEnd, CopyWork, Fill, Graph, Kernel, Work};
 use paragpu_client::texture::ArrayLevel;
 use paragpu_protocol::status::Status;
 
 use super::boundary::{In, Out};
-use super::graph::{find, find_node, handle, node_handle, numbers, plain, work_of};
+use super::graph::{dependencies, find, find_node, handle, node_handle, work_of};
+use super::host_call::host_call;
 use super::module::callable;
 use super::{
     Result, copy_rect, event, get, graph_memory, launch, put, stream_memory, unsupported_use,
@@ -111,42 +112,6 @@ pub unsafe fn fill(given: *const cudaMemsetParams, context: CUcontext) -> Result
     }))
 }
 
-/// A function of the program that a graph calls.
-#[derive(Clone, Copy)]
-struct Call {
-    function: unsafe extern "C" fn(*mut c_void),
-    argument: *mut c_void,
-}
-// SAFETY: of `host_call`, whose caller allows the call on any thread.
-unsafe impl Send for Call {}
-// SAFETY: as above; nothing of it changes.
-unsafe impl Sync for Call {}
-
-impl Call {
-    fn run(&self) {
-        // SAFETY: the promise of `host_call`'s caller.
-        unsafe { (self.function)(self.argument) }
-    }
-}
-
-/// A host function as a node has it.
-///
-/// # Safety
-/// `function` is null or may be called with `argument`, from any thread,
-/// whenever the graph runs.
-pub unsafe fn host_call(
-    function: paragpu_abi::CUhostFn,
-    argument: *mut c_void,
-) -> Result<HostCall> {
-    let function = function.ok_or(Status::INVALID_VALUE)?;
-    let call = Call { function, argument };
-    Ok(HostCall {
-        function: function as usize as u64,
-        argument: argument.expose_provenance() as u64,
-        run: Arc::new(move || call.run()),
-    })
-}
-
 /// A host function's work.
 ///
 /// # Safety
@@ -225,12 +190,28 @@ pub unsafe fn add(
     count: usize,
     work: Work,
 ) -> Result {
+    // SAFETY: the caller promises what `add_after` asks for.
+    unsafe { add_after(node, graph, (after, std::ptr::null()), count, work) }
+}
+
+/// Adds a node with edges.
+///
+/// # Safety
+/// `node` is null or writable; both lists are null or have `count` records.
+unsafe fn add_after(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    (after, edges): (*const CUgraphNode, *const cudaGraphEdgeData),
+    count: usize,
+    work: Work,
+) -> Result {
     if node.is_null() {
         return Err(Status::INVALID_VALUE);
     }
     let graph = find(graph)?;
-    // SAFETY: `after` holds `count` of them, as the caller promises.
-    let name = graph.add(work, &unsafe { numbers(&graph, after, count) }?)?;
+    // SAFETY: the lists hold `count` of them, as the caller promises.
+    let after = unsafe { dependencies(&graph, after, edges, count) }?;
+    let name = graph.add(work, &after)?;
     // SAFETY: `node` is null or writable, as the caller promises.
     unsafe { put(node, node_handle(name)) }
 }
@@ -660,12 +641,8 @@ pub(crate) unsafe fn cuGraphAddNode_v2(
     count: usize,
     given: *mut cudaGraphNodeParams,
 ) -> Result {
-    // SAFETY: `edges` holds `count` of them, as the caller promises. The caller promises what
-    // `add` asks for.
-    unsafe {
-        plain(edges, count)?;
-        add(node, graph, after, count, general(given, None)?)
-    }
+    // SAFETY: the caller promises what `add_after` and `general` ask for.
+    unsafe { add_after(node, graph, (after, edges), count, general(given, None)?) }
 }
 
 pub(crate) unsafe fn cuGraphNodeSetParams(

@@ -7,6 +7,7 @@ pub mod block;
 mod control;
 mod fp8;
 pub mod fragment;
+pub mod frame;
 mod half;
 mod lanes;
 pub mod matrix;
@@ -15,6 +16,7 @@ pub mod printf;
 pub mod reach;
 mod shuffle;
 pub mod soft;
+mod space;
 mod texture;
 #[allow(unsafe_code)]
 pub mod variants_unsafe;

@@ -4,9 +4,9 @@
 //! accesses, lanes in several spaces, places that differ in local memory, branches that part lanes. Nothing is changed
 //! before that is known.
 
-use super::alu::Frame;
-use super::memory::{extended, resolve};
-use super::shuffle::shuffled;
+use super::frame::Frame;
+use super::lanes::shuffled;
+use super::space::{extended, resolve};
 use crate::memory_unsafe::Memory;
 use crate::memory_unsafe::lanes_unsafe::{
     Lanes, SharedLanes, facts, load_shared_words, store_shared_words,

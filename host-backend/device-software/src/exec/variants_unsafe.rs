@@ -1,6 +1,7 @@
 //! The arithmetic loop compiled for each vector extension, chosen at run time.
 
-use super::alu::{Frame, Left, straight};
+use super::alu::{Left, straight};
+use super::frame::Frame;
 use super::reach::Reach;
 use crate::program::Inst;
 

@@ -8,8 +8,8 @@
 //!
 //! A `.sync` instruction waits until all lanes its mask names (and that have not exited) stand at it.
 
-use super::alu::Frame;
 use super::block::Env;
+use super::frame::Frame;
 use super::reach::Reach;
 use crate::error::Fault;
 use crate::program::{BarReduce, Ext, Func, Program, Row32, Row64};
