@@ -185,6 +185,7 @@ def stages():
     )
     yield Stage("hostile", [sys.executable, os.path.join(HERE, "hostile", "run.py"), "--output", HOSTILE], of_hostile)
     yield Stage("wire", [sys.executable, "-m", "unittest", "-v", "wire.test_wire"], of_unittest, environment=python)
+    yield Stage("tree", [sys.executable, "-m", "unittest", "-v", "tree.test_tree"], of_unittest, after=(), environment=python)
 
 
 class Running:

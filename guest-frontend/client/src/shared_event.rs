@@ -6,26 +6,20 @@
 //! word. Records that are under way have words of their own, because streams may
 //! come to them in any order.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use paragpu_protocol::status::Status;
-use paragpu_protocol::types::MemoryOperation;
-use parking_lot::Mutex;
 
 use crate::Session;
 use crate::error::Result;
 use crate::event::{DISABLE_TIMING, Event, INTERPROCESS};
+use crate::objects::event::SharedEvent;
 use crate::objects::stream::Stream;
 use crate::shared_memory::{HANDLE, Kind, SharedName};
 use crate::sys::memory::HostRows;
 use crate::sys::shared_page::SharedPage;
 
-/// Words of an event: records of it that may be under way.
-const WORDS: u64 = 64;
-/// Bytes of a word.
-const WORD: u64 = 8;
 /// CU_STREAM_NON_BLOCKING.
 const NON_BLOCKING: u32 = 1;
 /// CUstreamBatchMemOpType: a word is waited for, or written.
@@ -34,44 +28,6 @@ const WRITE: u32 = 5;
 /// First and longest pause between two looks at a word.
 const SHORT: Duration = Duration::from_micros(20);
 const LONG: Duration = Duration::from_millis(1);
-
-/// What an event of several processes has beside the session's own.
-#[derive(Debug)]
-pub(crate) struct SharedEvent {
-    page: SharedPage,
-    /// Its words on the device.
-    words: u64,
-    name: SharedName,
-    /// This process made it.
-    is_own: bool,
-    /// Records up to here are over.
-    reached: AtomicU64,
-    /// Held from a record's number to its post.
-    order: Mutex<()>,
-    /// Where its words are read.
-    stream: OnceLock<Arc<Stream>>,
-}
-
-impl SharedEvent {
-    fn word(&self, record: u64) -> u64 {
-        self.words + record % WORDS * WORD
-    }
-
-    fn operation(&self, kind: u32, record: u64, value: u64) -> MemoryOperation {
-        MemoryOperation {
-            kind,
-            flags: 0,
-            address: self.word(record),
-            value,
-        }
-    }
-
-    /// The last record, unless it is known to be over.
-    fn outstanding(&self) -> Option<u64> {
-        let last = self.page.word().load(Ordering::Acquire);
-        (last > self.reached.load(Ordering::Acquire)).then_some(last)
-    }
-}
 
 impl Session {
     /// cuIpcGetEventHandle.
@@ -85,7 +41,7 @@ impl Session {
         // One of several threads that ask shares it.
         let _order = event.sharing();
         if let Some(shared) = event.shared() {
-            return Ok(shared.name.to_bytes());
+            return Ok(shared.name);
         }
         let shared = self.new_shared()?;
         let stream = self.reader(&shared)?;
@@ -94,14 +50,16 @@ impl Session {
             self.streams().wait_event(stream, event)?;
             self.record_shared(&shared, stream)?;
         }
-        let bytes = shared.name.to_bytes();
+        let bytes = shared.name;
         event.share(shared);
         Ok(bytes)
     }
 
     fn new_shared(&self) -> Result<SharedEvent> {
         let page = SharedPage::create().map_err(|_| Status::OPERATING_SYSTEM)?;
-        let words = self.memory().allocate(WORDS * WORD)?;
+        let words = self
+            .memory()
+            .allocate(SharedEvent::WORDS * SharedEvent::WORD)?;
         let offered = self
             .virtual_memory()
             .shared()
@@ -113,17 +71,9 @@ impl Session {
                 return Err(status);
             }
         };
-        let shared = SharedEvent {
-            page,
-            words,
-            name,
-            is_own: true,
-            reached: AtomicU64::new(0),
-            order: Mutex::default(),
-            stream: OnceLock::new(),
-        };
+        let shared = SharedEvent::new(page, words, name.to_bytes(), true);
         let stream = self.reader(&shared)?;
-        let zeros = (0..WORDS).map(|record| shared.operation(WRITE, record, 0));
+        let zeros = (0..SharedEvent::WORDS).map(|record| shared.operation(WRITE, record, 0));
         self.copies().operate(zeros.collect(), Vec::new(), stream)?;
         self.streams().synchronize(stream)?;
         Ok(shared)
@@ -139,7 +89,7 @@ impl Session {
         /// CUDA_ERROR_MAP_FAILED: what is no handle, as natively.
         const MAP_FAILED: Status = Status(205);
         let found = SharedName::from_bytes(bytes, Kind::Event).ok();
-        let name = found.filter(|name| name.length >= WORDS * WORD);
+        let name = found.filter(|name| name.length >= SharedEvent::WORDS * SharedEvent::WORD);
         let name = name.ok_or(MAP_FAILED)?;
         if name.is_own() {
             return Err(INVALID_CONTEXT);
@@ -147,34 +97,25 @@ impl Session {
         let page = SharedPage::open(name.note).map_err(|_| MAP_FAILED)?;
         let words = self.virtual_memory().shared().open(&name)?;
         let event = self.events().create(DISABLE_TIMING | INTERPROCESS)?;
-        event.share(SharedEvent {
-            page,
-            words,
-            name,
-            is_own: false,
-            reached: AtomicU64::new(0),
-            order: Mutex::default(),
-            stream: OnceLock::new(),
-        });
+        event.share(SharedEvent::new(page, words, *bytes, false));
         Ok(event)
     }
 
     /// The stream in which an event's words are read.
     fn reader<'a>(&self, shared: &'a SharedEvent) -> Result<&'a Arc<Stream>> {
-        if let Some(stream) = shared.stream.get() {
+        if let Some(stream) = shared.reader.get() {
             return Ok(stream);
         }
         let made = self.streams().create(NON_BLOCKING, 0)?;
-        Ok(shared.stream.get_or_init(|| made))
+        Ok(shared.reader.get_or_init(|| made))
     }
 
     pub(crate) fn record_shared(&self, shared: &SharedEvent, stream: &Stream) -> Result<()> {
-        let _order = shared.order.lock();
-        let record = shared.page.word().fetch_add(1, Ordering::AcqRel) + 1;
+        let (record, _order) = shared.number();
         let mut operations = Vec::with_capacity(2);
-        if record > WORDS {
+        if record > SharedEvent::WORDS {
             // The word was an earlier record's, which waiters must see first.
-            let earlier = record - WORDS;
+            let earlier = record - SharedEvent::WORDS;
             operations.push(shared.operation(WAIT, earlier, earlier));
         }
         operations.push(shared.operation(WRITE, record, record));
@@ -195,7 +136,7 @@ impl Session {
         let Some(record) = shared.outstanding() else {
             return self.check();
         };
-        let (mut word, mut noted) = ([0; WORD as usize], Vec::new());
+        let (mut word, mut noted) = ([0; SharedEvent::WORD as usize], Vec::new());
         let place = HostRows::of(&mut word, &mut noted);
         let stream = self.reader(shared)?;
         self.copies()
@@ -203,7 +144,7 @@ impl Session {
         if u64::from_le_bytes(word) < record {
             return Err(NOT_READY);
         }
-        shared.reached.fetch_max(record, Ordering::AcqRel);
+        shared.note_reached(record);
         Ok(())
     }
 
@@ -222,7 +163,7 @@ impl Session {
 
     /// The program destroys the event.
     pub(crate) fn end_shared(&self, shared: &SharedEvent) -> Result<()> {
-        if let Some(stream) = shared.stream.get() {
+        if let Some(stream) = shared.reader.get() {
             self.streams().destroy(stream)?;
         }
         match shared.is_own {

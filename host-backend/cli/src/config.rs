@@ -54,18 +54,13 @@ fn show<T: Configuration>(output: Output) -> Result<(), Error> {
     let loaded = Sources::system::<T>().load::<T>()?;
     let entries: Vec<Entry> = loaded
         .entries()
-        .map(|(key, value, origin)| Entry {
-            key: key.name.to_owned(),
-            value,
-            origin: origin.to_string(),
-            variable: Some(key.variable()),
+        .into_iter()
+        .map(|entry| Entry {
+            key: entry.key,
+            value: entry.value,
+            origin: entry.origin.to_string(),
+            variable: entry.variable,
         })
-        .chain(loaded.named_entries().map(|(key, value, origin)| Entry {
-            key,
-            value,
-            origin: origin.to_string(),
-            variable: None,
-        }))
         .collect();
     if output == Output::Json {
         return print_json(&entries);

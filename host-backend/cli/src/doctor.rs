@@ -80,9 +80,9 @@ impl Report {
             files.join(", ")
         };
         self.add(side, "configuration", State::Good, detail);
-        for (key, value, origin) in loaded.entries() {
-            if *origin != Origin::Default {
-                let detail = format!("{} = {value} ({origin})", key.name);
+        for entry in loaded.entries() {
+            if *entry.origin != Origin::Default {
+                let detail = format!("{} = {} ({})", entry.key, entry.value, entry.origin);
                 self.add(side, "", State::Good, detail);
             }
         }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use paragpu_config::host::Host;
-use paragpu_config::{Configuration as _, Sources};
+use paragpu_config::{Declared as _, Sources};
 
 /// Gives guests GPUs: admits them and hands each to a worker process.
 ///

@@ -63,30 +63,46 @@ fn packed(sm: u32, flags: u64) -> Vec<u8> {
 
 #[test]
 fn code_that_may_print_is_told_from_code_that_cannot() {
-    let named = |image: &[u8], most| fatbin::may_name(image, &["vprintf", ".entry"], most);
+    let named = |image: &[u8], most| fatbin::may_name(image, &["vprintf", ".entry"], None, most);
     for flags in [0, LZ4, ZSTD] {
         let image = container(&[packed(75, flags)]);
         assert!(named(&image, 1 << 20));
-        assert!(!fatbin::may_name(&image, &["vprintf"], 1 << 20));
+        assert!(!fatbin::may_name(&image, &["vprintf"], None, 1 << 20));
         assert!(
-            fatbin::may_name(&image, &["vprintf"], 8),
+            fatbin::may_name(&image, &["vprintf"], None, 8),
             "too large to tell"
         );
-        assert!(fatbin::may_name(&image[..40], &["vprintf"], 1 << 20));
+        assert!(fatbin::may_name(&image[..40], &["vprintf"], None, 1 << 20));
         // A second entry is looked at too.
         let elf = entry(2, 90, 0, b"\x7fELF vprintf", 0);
         assert!(fatbin::may_name(
             &container(&[packed(75, flags), elf]),
             &["vprintf"],
+            None,
             1 << 20
         ));
     }
     assert!(fatbin::may_name(
         b"\x7fELF...vprintf",
         &["vprintf"],
+        None,
         1 << 20
     ));
-    assert!(!fatbin::may_name(text().as_bytes(), &["vprintf"], 1 << 20));
+    assert!(!fatbin::may_name(
+        text().as_bytes(),
+        &["vprintf"],
+        None,
+        1 << 20
+    ));
+    // Code that the device cannot run is not looked at.
+    let both = container(&[packed(75, LZ4), entry(2, 90, 0, b"\x7fELF vprintf", 0)]);
+    for (arch, may) in [(75, false), (86, false), (90, true), (100, false)] {
+        assert_eq!(
+            fatbin::may_name(&both, &["vprintf"], Some(arch), 1 << 20),
+            may,
+            "{arch}"
+        );
+    }
 }
 
 #[test]

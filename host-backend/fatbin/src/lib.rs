@@ -36,6 +36,7 @@ const ENTRY_HEADER: usize = 64;
 const FLAG_LZ4: u64 = 0x2000;
 const FLAG_ZSTD: u64 = 0x8000;
 const KIND_PTX: u16 = 1;
+const KIND_ELF: u16 = 2;
 
 /// Upper bound of one decompressed PTX text, in bytes.
 pub const MAX_PTX: u64 = 64 << 20;
@@ -53,6 +54,14 @@ pub struct Entry<'a> {
     pub uncompressed: u64,
     /// Payload as stored.
     pub payload: &'a [u8],
+}
+
+impl Entry<'_> {
+    /// May a device of this compute capability, times ten, run it? Text is compiled for it, machine code
+    /// runs on later devices of its generation, and other entries are not run.
+    fn may_run_on(&self, arch: u32) -> bool {
+        self.sm <= arch && (self.kind != KIND_ELF || self.sm / 10 == arch / 10)
+    }
 }
 
 fn bytes<const N: usize>(data: &[u8], at: usize) -> Result<[u8; N], ImageError> {
@@ -172,12 +181,13 @@ fn decompress(entry: &Entry<'_>) -> Result<String, ImageError> {
     text(contents(entry, MAX_PTX)?.into_owned())
 }
 
-/// May code of the image name one of `symbols`?
+/// May code of the image name one of `symbols`? `arch` is the compute capability times ten of the device that
+/// loads it: code that it cannot run is left out. `None` looks at all.
 ///
 /// Both PTX and machine code name what they call and do not define. True as well wherever that cannot be told:
 /// of an image that is corrupt, or that is larger than `most` bytes when decompressed.
 #[must_use]
-pub fn may_name(image: &[u8], symbols: &[&str], most: u64) -> bool {
+pub fn may_name(image: &[u8], symbols: &[&str], arch: Option<u32>, most: u64) -> bool {
     let container = match u32_at(image, 0) {
         Ok(CONTAINER_MAGIC) => image,
         Ok(WRAPPER_MAGIC) => image.get(WRAPPER_SIZE..).unwrap_or(&[]),
@@ -187,7 +197,10 @@ pub fn may_name(image: &[u8], symbols: &[&str], most: u64) -> bool {
         return true;
     };
     let mut left = most;
-    entries.iter().any(|entry| match contents(entry, left) {
+    let mut usable = entries
+        .iter()
+        .filter(|entry| arch.is_none_or(|arch| entry.may_run_on(arch)));
+    usable.any(|entry| match contents(entry, left) {
         Ok(bytes) if bytes.len() as u64 <= left => {
             left -= bytes.len() as u64;
             names(&bytes, symbols)

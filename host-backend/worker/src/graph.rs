@@ -12,6 +12,7 @@ use paragpu_protocol::types::GraphNode as WireNode;
 use crate::calls::handler;
 use crate::error::{Fault, Outcome, fail};
 use crate::session::Session;
+use crate::session::code_search::Prints;
 use crate::session::graph::NodeWork;
 
 /// Most bodies of a conditional node.
@@ -58,7 +59,7 @@ impl Session {
             .iter()
             .map(|bytes| u32::from_le_bytes(*bytes))
             .collect();
-        Ok((GraphNode { work, after }, prints))
+        Ok((GraphNode { work, after }, prints.wait()))
     }
 
     /// What a node does that travelled as a call.
@@ -128,7 +129,9 @@ impl Session {
     pub(crate) fn graph_launch(&mut self, call: &GraphLaunch) -> Outcome<()> {
         let graph = self.objects.graphs.launchable(call.graph.0)?;
         let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
-        self.printing.note(graph.prints);
+        if graph.prints {
+            self.printing.note(Prints::Yes);
+        }
         self.gpu.graph_launch(graph.id, stream)?;
         self.statistics.launches.add(graph.kernels);
         Ok(())
@@ -138,7 +141,7 @@ impl Session {
         self.objects.graphs.launchable(call.graph.0)?;
         let NodeWork { work, prints } = self.graph_work(call.call, call.work.0)?;
         let graphs = &mut self.objects.graphs;
-        graphs.update(&mut self.gpu, call.graph.0, call.node, work, prints)
+        graphs.update(&mut self.gpu, call.graph.0, call.node, work, prints.wait())
     }
 
     pub(crate) fn graph_node_enable(&mut self, call: &GraphNodeEnable) -> Outcome<()> {

@@ -46,34 +46,13 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// A file is not TOML.
+    /// Text that is not TOML, a key that does not exist, a value of the wrong
+    /// type, out of range, or at odds with another.
     #[error("{origin}: {reason}")]
-    Syntax {
+    Refused {
         /// Where.
         origin: Origin,
-        /// What the parser said.
-        reason: String,
-    },
-    /// A key, section or variable that does not exist.
-    #[error("{origin}: there is no {what} `{key}`{hint}")]
-    Unknown {
-        /// Where.
-        origin: Origin,
-        /// `key`, `section` or `variable`.
-        what: &'static str,
-        /// As it was written.
-        key: String,
-        /// The nearest valid one as the end of the sentence; may be empty.
-        hint: String,
-    },
-    /// A value of the wrong type, out of range, or at odds with another.
-    #[error("{origin}: `{key}` {reason}")]
-    Value {
-        /// Where.
-        origin: Origin,
-        /// The key.
-        key: String,
-        /// What it should be.
+        /// What is wrong, with the key, and what would be right.
         reason: String,
     },
 }

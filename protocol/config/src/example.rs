@@ -1,6 +1,6 @@
 //! The example files: every key with its meaning and default, commented out.
 
-use std::fmt::Write as _;
+use std::fmt::{Result, Write as _};
 
 use crate::{Configuration, schema};
 
@@ -8,48 +8,52 @@ use crate::{Configuration, schema};
 /// out at its default.
 #[must_use]
 pub fn example<T: Configuration>() -> String {
-    let mut out = format!(
-        "# {} and the files in {}, in order of their names,\n\
-         # then variables of the environment ({}SECTION_KEY): later wins.\n\
-         # Each key stands here at its default.\n",
-        T::FILE,
-        T::FRAGMENTS,
-        T::PREFIX
-    );
-    let defaults = schema::table(&T::default());
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = write::<T>(&mut out);
+    out
+}
+
+fn write<T: Configuration>(out: &mut String) -> Result {
+    let (file, fragments, prefix) = (T::FILE, T::FRAGMENTS, T::PREFIX);
+    writeln!(
+        out,
+        "# {file} and the files in {fragments}, in order of their names,"
+    )?;
+    writeln!(
+        out,
+        "# then variables of the environment ({prefix}SECTION_KEY): later wins."
+    )?;
+    writeln!(out, "# Each key stands here at its default.")?;
+    let defaults = schema::table(&T::sample());
     let mut section = "";
     for key in T::keys() {
-        if key.section() != section {
+        // A section that the user names would be there with its header alone.
+        let comment = if key.is_named() { "# " } else { "" };
+        let first = key.section() != section;
+        if first {
             section = key.section();
-            // Writing to a String cannot fail.
-            let _ = write!(out, "\n[{section}]\n");
-        } else {
-            out.push('\n');
+            writeln!(out)?;
+            if key.is_named() {
+                prose(out, "", key.about)?;
+                writeln!(out, "#")?;
+            }
+            writeln!(out, "{comment}[{section}]")?;
+        } else if !key.is_named() {
+            writeln!(out)?;
         }
-        for line in key.doc.trim().lines() {
-            let _ = writeln!(out, "# {}", line.trim());
-        }
-        let name = key.name.rsplit('.').next().unwrap_or_default();
-        if let Some(default) = schema::find(&defaults, key.name) {
-            let _ = writeln!(out, "#{name} = {default}");
+        prose(out, comment, key.doc)?;
+        let path: Vec<&str> = key.name.split('.').collect();
+        if let (Some(name), Some(default)) = (path.last(), schema::find(&defaults, &path)) {
+            let comment = if key.is_named() { "# " } else { "#" };
+            writeln!(out, "{comment}{name} = {default}")?;
         }
     }
-    for tables in T::tables() {
-        // A table that is there is one more, so the header is part of the prose.
-        out.push('\n');
-        for line in tables.doc.trim().lines() {
-            let _ = writeln!(out, "# {}", line.trim());
-        }
-        let _ = writeln!(out, "#\n# [{}.NAME]", tables.section);
-        let defaults = (tables.defaults)();
-        for (name, doc) in tables.keys {
-            for line in doc.trim().lines() {
-                let _ = writeln!(out, "# # {}", line.trim());
-            }
-            if let Some(default) = defaults.get(*name) {
-                let _ = writeln!(out, "# {name} = {default}");
-            }
-        }
-    }
-    out
+    Ok(())
+}
+
+fn prose(out: &mut String, before: &str, text: &str) -> Result {
+    text.trim()
+        .lines()
+        .try_for_each(|line| writeln!(out, "{before}# {}", line.trim()))
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::schema::{Configuration, Key, configuration};
+use crate::schema::{Configuration, configuration};
 use crate::{Address, Communicator, Error, Level, Loaded, Sources, Spin};
 
 configuration! {
@@ -74,30 +74,19 @@ configuration! {
 
     /// Counters of a process.
     [stats] pub struct Stats {
-        /// A file to which each process appends one JSON line with its counters when it ends;
-        /// empty for none.
+        /// A file to which each process appends one JSON line with its counters when it ends, and
+        /// which calls waited for the host, how often and how long; empty for none.
         file: PathBuf = PathBuf::new();
     }
 }
 
 impl Configuration for Guest {
+    type Other = crate::host::Host;
+    const SIDE: &'static str = "guest";
     const FILE: &'static str = "/etc/paragpu/guest.toml";
     const FRAGMENTS: &'static str = "/etc/paragpu/conf.d";
     const PREFIX: &'static str = "PARAGPU_";
     const FOREIGN: &'static [&'static str] = &["PARAGPU_HOST_", "PARAGPU_TEST_"];
-
-    fn keys() -> &'static [Key<Self>] {
-        KEYS
-    }
-
-    fn elsewhere(key: &str) -> Option<&'static str> {
-        use crate::host::Host;
-        let is_key = Host::keys()
-            .iter()
-            .any(|other| other.name == key || (!key.is_empty() && other.section() == key));
-        let is_table = Host::tables().iter().any(|tables| tables.section == key);
-        (is_key || is_table).then_some("the host's /etc/paragpu/host.toml or /etc/paragpu/host.d")
-    }
 
     fn check(&self) -> Result<(), (String, String)> {
         if self.communicator == Communicator::Tcp && self.tcp.address.0.is_none() {

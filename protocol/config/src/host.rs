@@ -5,55 +5,64 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::schema::{Configuration, Key, Tables, configuration};
-use crate::setting::{choice, text};
-use crate::{Address, Endpoint, Error, Indices, Level, Listen, Loaded, Size, Sources, VmSockets};
+use crate::schema::{Configuration, configuration};
+use crate::setting::text;
+use crate::{
+    Address, Endpoint, Error, Indices, Level, Listen, Loaded, Setting, Size, Sources, VmSockets,
+};
 
-choice! {
-    /// What executes the calls.
-    DeviceKind {
-        /// CUDA where its driver and a GPU are there, else software.
-        Auto = "auto",
-        /// NVIDIA GPUs through the CUDA driver.
-        Cuda = "cuda",
-        /// The CPU.
-        Software = "software",
-    }
+/// What executes the calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
+#[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
+pub enum DeviceKind {
+    /// CUDA where its driver and a GPU are there, else software.
+    Auto,
+    /// NVIDIA GPUs through the CUDA driver.
+    Cuda,
+    /// The CPU.
+    Software,
 }
 
-choice! {
-    /// On which device of the host a guest's device is placed.
-    Placement {
-        /// The guest's device n is the n-th of the host's.
-        Fixed = "fixed",
-        /// One after the other.
-        RoundRobin = "round-robin",
-        /// The one with the fewest sessions, of those the one with the most free memory.
-        LeastLoaded = "least-loaded",
-    }
+/// On which device of the host a guest's device is placed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Placement {
+    /// The guest's device n is the n-th of the host's.
+    Fixed,
+    /// One after the other.
+    RoundRobin,
+    /// The one with the fewest sessions, of those the one with the most free memory.
+    LeastLoaded,
 }
 
-choice! {
-    /// Which system calls end a worker with NVIDIA's driver.
-    Calls {
-        /// None.
-        Any = "any",
-        /// Those that lead out of it.
-        Deny = "deny",
-        /// The same; the kernel's log names others that are unusual.
-        Learn = "learn",
-    }
+/// Which system calls end a worker with NVIDIA's driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
+#[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
+pub enum Calls {
+    /// None.
+    Any,
+    /// Those that lead out of it.
+    Deny,
+    /// The same; the kernel's log names others that are unusual.
+    Learn,
 }
 
-choice! {
-    /// Who says what a lease may have.
-    Engine {
-        /// Nobody: the host's root claims leases.
-        None = "none",
-        /// Slurm.
-        Slurm = "slurm",
-    }
+/// Who says what a lease may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// Nobody: the host's root claims leases.
+    None,
+    /// Slurm.
+    Slurm,
 }
+
+impl Setting for DeviceKind {}
+impl Setting for Placement {}
+impl Setting for Calls {}
+impl Setting for Engine {}
 
 configuration! {
     /// `/etc/paragpu/host.toml`, `/etc/paragpu/host.d/*.toml`, `PARAGPU_HOST_*`.
@@ -248,7 +257,7 @@ configuration! {
         level: Level = Level::Info;
     }
 
-    tables:
+    named:
 
     /// What one VM may use, by the name that `paragpu list` shows: of a VM, "uid 1000" of a user of
     /// this host, an address. A name with blanks or dots stands in quotes: [vm."uid 1000"].
@@ -308,25 +317,12 @@ text!(ComputeCapability, Self::read, |capability| format!(
 ));
 
 impl Configuration for Host {
+    type Other = crate::guest::Guest;
+    const SIDE: &'static str = "host";
     const FILE: &'static str = "/etc/paragpu/host.toml";
     const FRAGMENTS: &'static str = "/etc/paragpu/host.d";
     const PREFIX: &'static str = "PARAGPU_HOST_";
     const FOREIGN: &'static [&'static str] = &[];
-
-    fn keys() -> &'static [Key<Self>] {
-        KEYS
-    }
-
-    fn tables() -> &'static [Tables<Self>] {
-        TABLES
-    }
-
-    fn elsewhere(key: &str) -> Option<&'static str> {
-        crate::guest::Guest::keys()
-            .iter()
-            .any(|other| other.name == key || (!key.is_empty() && other.section() == key))
-            .then_some("the guest's /etc/paragpu/guest.toml or /etc/paragpu/conf.d")
-    }
 
     fn check(&self) -> Result<(), (String, String)> {
         if let Some(address) = self.tcp.listen.0
@@ -360,25 +356,19 @@ impl Configuration for Host {
                 ));
             }
         }
-        let tcp = [
+        crate::tls::check(&[
             ("tcp.ca", &self.tcp.ca),
             ("tcp.certificate", &self.tcp.certificate),
             ("tcp.key", &self.tcp.key),
-        ];
-        crate::tls::check(&tcp)?;
-        let migration = &self.migration;
-        let files = [
-            ("migration.ca", &migration.ca),
-            ("migration.certificate", &migration.certificate),
-            ("migration.key", &migration.key),
-        ];
-        let missing = files.iter().find(|(_, file)| file.as_os_str().is_empty());
-        let some = files.iter().any(|(_, file)| !file.as_os_str().is_empty());
-        if let Some((key, _)) = missing
-            && (some || migration.listen.0.is_some())
-        {
+        ])?;
+        crate::tls::check(&[
+            ("migration.ca", &self.migration.ca),
+            ("migration.certificate", &self.migration.certificate),
+            ("migration.key", &self.migration.key),
+        ])?;
+        if self.migration.listen.0.is_some() && self.migration.ca.as_os_str().is_empty() {
             return Err((
-                (*key).to_owned(),
+                "migration.ca".into(),
                 "is empty, and sessions travel between hosts only where both show a certificate: \
                  name migration.ca, migration.certificate and migration.key, which `paragpu \
                  certificate` makes"

@@ -46,8 +46,8 @@ mod tls;
 
 pub use error::{Error, Origin};
 pub use example::example;
-pub use load::{Loaded, Sources};
-pub use schema::{Configuration, Key, Tables};
+pub use load::{Entry, Loaded, Sources};
+pub use schema::{Configuration, Declared, Key};
 pub use setting::{
     Address, Communicator, Endpoint, Indices, Level, Listen, Setting, Size, Spin, VmSocket,
     VmSockets,

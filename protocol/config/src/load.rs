@@ -1,6 +1,6 @@
 //! Reads a configuration from its places, in their order.
 //!
-//! Each value is looked at alone when it is met, so that a mistake is told with
+//! Each value is checked alone when it is met, so that a mistake is told with
 //! its line; then the values of all places become one table, and serde makes
 //! the configuration of it.
 
@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use toml::de::{DeTable, DeValue};
+use serde::Deserialize as _;
+use toml::de::{DeTable, ValueDeserializer};
 use toml::{Table, Value};
 
-use crate::schema::{self, Configuration, Key, Tables, nearest};
+use crate::schema::{self, Configuration, Declared as _, Key, NAME, nearest};
 use crate::setting::sentence;
 use crate::{Error, Origin};
 
@@ -40,8 +41,21 @@ pub struct Loaded<T> {
     pub values: T,
     /// The files that were read, in order.
     pub files: Vec<PathBuf>,
-    /// By key, `vm.demo.memory` too; of those that were set.
-    origins: BTreeMap<String, Origin>,
+    /// By the path of the key; of those that were set.
+    origins: BTreeMap<Vec<String>, Origin>,
+}
+
+/// One key of a configuration that was loaded.
+#[derive(Debug)]
+pub struct Entry<'a> {
+    /// With its section: `shm.socket`, `vm.demo.memory`.
+    pub key: String,
+    /// As TOML.
+    pub value: String,
+    /// Where it came from.
+    pub origin: &'a Origin,
+    /// The environment variable that sets it, where one can.
+    pub variable: Option<String>,
 }
 
 impl Sources {
@@ -89,7 +103,7 @@ impl Sources {
             reader.variable(name, value)?;
         }
         for (key, value) in &self.arguments {
-            reader.text(key, value, Origin::CommandLine)?;
+            reader.text(&path_of::<T>(key), value, Origin::CommandLine)?;
         }
         reader.finish()
     }
@@ -118,40 +132,64 @@ fn fragments(directory: &Path) -> Result<Vec<PathBuf>, Error> {
 }
 
 impl<T: Configuration> Loaded<T> {
-    /// Every key with its value as TOML and its origin.
-    pub fn entries(&self) -> impl Iterator<Item = (&'static Key<T>, String, &Origin)> {
+    /// Every key, then those that were set in a section with a name.
+    #[must_use]
+    pub fn entries(&self) -> Vec<Entry<'_>> {
         let table = schema::table(&self.values);
-        T::keys().iter().map(move |key| {
-            let value = schema::find(&table, key.name).map_or_else(String::new, Value::to_string);
-            (key, value, self.origin(key.name))
-        })
-    }
-
-    /// Every key that was set in a section with a name, `vm.demo.memory`, with
-    /// its value as TOML and its origin.
-    pub fn named_entries(&self) -> impl Iterator<Item = (String, String, &Origin)> {
-        let table = schema::table(&self.values);
-        let mut entries = Vec::new();
-        for tables in T::tables() {
-            let named = table.get(tables.section).and_then(Value::as_table);
-            for (name, one) in named.into_iter().flatten() {
-                for (key, _) in tables.keys {
-                    let full = [tables.section, name, key].join(".");
-                    if let (Some(value), Some(origin)) = (one.get(key), self.origins.get(&full)) {
-                        entries.push((full, value.to_string(), origin));
-                    }
-                }
-            }
-        }
-        entries.into_iter()
+        let entry = |path: &[&str], origin, variable| Entry {
+            key: path.join("."),
+            value: schema::find(&table, path).map_or_else(String::new, Value::to_string),
+            origin,
+            variable,
+        };
+        let plain = T::keys().iter().filter(|key| !key.is_named()).map(|key| {
+            let path = path_of::<T>(key.name);
+            entry(&path, self.origin(key.name), Some(key.variable()))
+        });
+        let named = self.origins.iter().filter_map(|(path, origin)| {
+            let path: Vec<&str> = path.iter().map(String::as_str).collect();
+            let key = key_at::<T>(&path)?;
+            key.is_named().then(|| entry(&path, origin, None))
+        });
+        plain.chain(named).collect()
     }
 
     /// Where the value of `key` came from; [`Origin::Default`] for a key that
     /// does not exist.
     #[must_use]
     pub fn origin(&self, key: &str) -> &Origin {
-        self.origins.get(key).unwrap_or(&Origin::Default)
+        let path: Vec<String> = path_of::<T>(key).into_iter().map(str::to_owned).collect();
+        self.origins.get(&path).unwrap_or(&Origin::Default)
     }
+}
+
+/// The path of a key: a name that the user gives may have dots.
+fn path_of<T: Configuration>(key: &str) -> Vec<&str> {
+    let (section, rest) = key.split_once('.').unwrap_or((key, ""));
+    let named = T::keys()
+        .iter()
+        .any(|key| key.begins_with(&[section, NAME]) && key.is_named());
+    match rest.rsplit_once('.') {
+        Some((name, key)) if named => vec![section, name, key],
+        _ if rest.is_empty() => vec![section],
+        _ => vec![section, rest],
+    }
+}
+
+fn key_at<T: Configuration>(path: &[&str]) -> Option<&'static Key<T>> {
+    T::keys().iter().find(|key| key.is_at(path))
+}
+
+/// A key in the section at `path`.
+fn key_in<T: Configuration>(path: &[&str]) -> Option<&'static Key<T>> {
+    T::keys()
+        .iter()
+        .find(|key| key.begins_with(path) && !key.is_at(path))
+}
+
+fn refused(path: &[&str], origin: Origin, reason: &str) -> Error {
+    let reason = format!("`{}` {reason}", path.join("."));
+    Error::Refused { origin, reason }
 }
 
 /// What was read so far.
@@ -161,49 +199,21 @@ struct Reader<T> {
     table: Table,
 }
 
-/// What stands at a path of names.
-enum Target<T: 'static> {
-    Section,
-    /// `[vm]`, of which only the parts of a part have values.
-    Names(&'static Tables<T>),
-    Key(&'static Key<T>),
-    Named(&'static Tables<T>),
-    Unknown,
-}
-
-fn place<T: Configuration>(path: &[&str]) -> Target<T> {
-    let section = path.first().copied().unwrap_or_default();
-    let tables = T::tables().iter().find(|tables| tables.section == section);
-    match (tables, path) {
-        (Some(tables), [_] | [_, _]) => Target::Names(tables),
-        (Some(tables), [_, _, key]) if tables.keys.iter().any(|(known, _)| known == key) => {
-            Target::Named(tables)
-        }
-        (Some(_), _) => Target::Unknown,
-        (None, [_]) if T::keys().iter().any(|key| key.section() == section) => Target::Section,
-        _ => match T::keys().iter().find(|key| key.name == path.join(".")) {
-            Some(key) => Target::Key(key),
-            None => Target::Unknown,
-        },
-    }
-}
-
 impl<T: Configuration> Reader<T> {
     fn finish(mut self) -> Result<Loaded<T>, Error> {
         if !self.table.is_empty() {
             // Each value was good alone, so the whole is.
-            self.loaded.values = T::deserialize(self.table).map_err(|error| Error::Syntax {
+            self.loaded.values = T::deserialize(self.table).map_err(|error| Error::Refused {
                 origin: Origin::Default,
                 reason: error.to_string(),
             })?;
         }
         match self.loaded.values.check() {
             Ok(()) => Ok(self.loaded),
-            Err((key, reason)) => Err(Error::Value {
-                origin: self.loaded.origin(&key).clone(),
-                key,
-                reason,
-            }),
+            Err((key, reason)) => {
+                let origin = self.loaded.origin(&key).clone();
+                Err(refused(&[&key], origin, &reason))
+            }
         }
     }
 
@@ -226,57 +236,33 @@ impl<T: Configuration> Reader<T> {
                 .filter(|byte| *byte == b'\n')
                 .count(),
         };
-        let syntax = |error: toml::de::Error| Error::Syntax {
+        let table = DeTable::parse(&text).map_err(|error| Error::Refused {
             origin: at(error.span().map_or(0, |span| span.start)),
             reason: error.message().trim_end().replace('\n', ", "),
-        };
-        let spans = DeTable::parse(&text).map_err(syntax)?;
-        let values: Table = toml::from_str(&text).map_err(syntax)?;
-        self.section(&[], spans.get_ref(), &values, &at)
+        })?;
+        self.section(&[], table.get_ref(), &at)
     }
 
     fn section(
         &mut self,
         above: &[&str],
-        spans: &DeTable<'_>,
-        values: &Table,
+        table: &DeTable<'_>,
         at: &dyn Fn(usize) -> Origin,
     ) -> Result<(), Error> {
         // In order of lines, so that the first mistake is the one reported.
-        let mut lines: Vec<_> = spans.iter().collect();
+        let mut lines: Vec<_> = table.iter().collect();
         lines.sort_by_key(|(key, _)| key.span().start);
-        for (key, span) in lines {
-            let word: &str = key.get_ref();
-            let path = [above, &[word]].concat();
+        for (key, value) in lines {
+            let path = [above, &[key.get_ref()]].concat();
             let origin = at(key.span().start);
-            let (Some(value), place) = (values.get(word), place::<T>(&path)) else {
-                continue;
-            };
-            match (place, span.get_ref(), value) {
-                (
-                    Target::Section | Target::Names(_),
-                    DeValue::Table(spans),
-                    Value::Table(values),
-                ) => self.section(&path, spans, values, at)?,
-                (Target::Section, ..) => {
-                    let reason = format!("is a section: write [{word}]");
-                    return Err(wrong(&path, origin, reason));
+            match value.get_ref().as_table() {
+                Some(table) if key_in::<T>(&path).is_some() => self.section(&path, table, at)?,
+                _ => {
+                    let value = Value::deserialize(ValueDeserializer::from(value.clone()));
+                    let value =
+                        value.map_err(|error| refused(&path, origin.clone(), error.message()))?;
+                    self.value(&path, value, origin)?;
                 }
-                (Target::Names(tables), ..) => {
-                    let reason = format!("is a section: write [{}.NAME]", tables.section);
-                    return Err(wrong(&path, origin, reason));
-                }
-                (Target::Unknown, DeValue::Table(_), _) if above.is_empty() => {
-                    let sections = T::keys().iter().map(Key::section).filter(|s| !s.is_empty());
-                    let sections = sections.chain(T::tables().iter().map(|tables| tables.section));
-                    return Err(unknown::<T>(
-                        "section",
-                        word,
-                        origin,
-                        nearest(word, sections),
-                    ));
-                }
-                _ => self.value(&path, value.clone(), origin)?,
             }
         }
         Ok(())
@@ -284,42 +270,26 @@ impl<T: Configuration> Reader<T> {
 
     /// Takes the value of one key.
     fn value(&mut self, path: &[&str], value: Value, origin: Origin) -> Result<(), Error> {
-        let place = place::<T>(path);
-        let full = path.join(".");
-        match (&place, path) {
-            (Target::Key(_), _) => {}
-            (Target::Named(_), [_, name, _]) => {
-                if name.is_empty() || name.len() > MAX_NAME || name.contains(char::is_control) {
-                    let reason = format!(
-                        "is of a name of more than {MAX_NAME} bytes, of none, or of one that \
-                         cannot be printed"
-                    );
-                    return Err(wrong(path, origin, reason));
-                }
-            }
-            (_, [section, name, key]) => {
-                let of = T::tables().iter().filter(|one| one.section == *section);
-                let near = nearest(key, of.flat_map(|one| one.keys).map(|(known, _)| *known));
-                let near = near.map(|near| [*section, name, near].join("."));
-                return Err(unknown::<T>("key", &full, origin, near.as_deref()));
-            }
-            _ => {
-                let near = nearest(&full, T::keys().iter().map(|key| key.name));
-                return Err(unknown::<T>("key", &full, origin, near));
-            }
+        let Some(key) = key_at::<T>(path) else {
+            return Err(unknown::<T>(path, &value, origin));
+        };
+        let wrong = |reason: String| refused(path, origin.clone(), &reason);
+        if key.is_named()
+            && let Some(name) = path.get(1)
+            && (name.is_empty() || name.len() > MAX_NAME || name.contains(char::is_control))
+        {
+            return Err(wrong(format!(
+                "is of a name of more than {MAX_NAME} bytes, of none, or of one that cannot be \
+                 printed"
+            )));
         }
         let mut alone = Table::new();
         put(&mut alone, path, value.clone());
-        let checked = T::deserialize(alone)
-            .map_err(|error| sentence(error.message()))
-            .and_then(|probe| match place {
-                Target::Key(key) => (key.check)(&probe),
-                Target::Named(tables) => (tables.check)(&probe, path.last().unwrap_or(&"")),
-                _ => Ok(()),
-            });
-        checked.map_err(|reason| wrong(path, origin.clone(), reason))?;
+        let alone = T::deserialize(alone).map_err(|error| wrong(sentence(error.message())))?;
+        (key.check)(&alone).map_err(wrong)?;
         put(&mut self.table, path, value);
-        self.loaded.origins.insert(full, origin);
+        let path = path.iter().map(|part| (*part).to_owned()).collect();
+        self.loaded.origins.insert(path, origin);
         Ok(())
     }
 
@@ -332,32 +302,30 @@ impl<T: Configuration> Reader<T> {
             return Ok(());
         }
         let origin = Origin::Environment(shown.clone().into_owned());
-        let Some(key) = T::keys().iter().find(|key| key.variable() == shown) else {
-            let variables: Vec<String> = T::keys().iter().map(Key::variable).collect();
-            let near = nearest(&shown, variables.iter().map(String::as_str));
-            return Err(unknown::<T>("variable", &shown, origin, near));
+        let plain = T::keys().iter().filter(|key| !key.is_named());
+        let variables: Vec<(String, &str)> = plain.map(|key| (key.variable(), key.name)).collect();
+        let Some((_, key)) = variables.iter().find(|(variable, _)| *variable == shown) else {
+            let near = nearest(&shown, variables.iter().map(|(variable, _)| &**variable));
+            let near = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
+            let reason = format!("there is no variable `{shown}`{near}");
+            return Err(Error::Refused { origin, reason });
         };
+        let path = path_of::<T>(key);
         match value.to_str() {
-            Some(text) => self.text(key.name, text, origin),
-            None => Err(wrong(&[key.name], origin, "expects text in UTF-8".into())),
+            Some(text) => self.text(&path, text, origin),
+            None => Err(refused(&path, origin, "expects text in UTF-8")),
         }
     }
 
     /// Takes the value of one key from where everything is text.
-    fn text(&mut self, name: &str, text: &str, origin: Origin) -> Result<(), Error> {
-        let mut path: Vec<&str> = name.splitn(2, '.').collect();
-        let mut default = schema::find(&schema::table(&T::default()), name).cloned();
-        for tables in T::tables() {
-            let inside = name
-                .strip_prefix(tables.section)
-                .and_then(|rest| rest.strip_prefix('.'));
-            // The name may have dots, the key has none.
-            if let Some((name, key)) = inside.and_then(|inside| inside.rsplit_once('.')) {
-                path = vec![tables.section, name, key];
-                default = (tables.defaults)().get(key).cloned();
-            }
-        }
-        self.value(&path, guess(default.as_ref(), text), origin)
+    fn text(&mut self, path: &[&str], text: &str, origin: Origin) -> Result<(), Error> {
+        let sample = schema::table(&T::sample());
+        let named = match path {
+            [section, _, key] => vec![*section, NAME, *key],
+            _ => path.to_vec(),
+        };
+        let default = schema::find(&sample, &named);
+        self.value(path, guess(default, text), origin)
     }
 }
 
@@ -395,30 +363,43 @@ fn put(table: &mut Table, path: &[&str], value: Value) {
     }
 }
 
-fn wrong(path: &[&str], origin: Origin, reason: String) -> Error {
-    let key = path.join(".");
-    Error::Value {
-        origin,
-        key,
-        reason,
+/// There is no key at `path`, where somebody wrote one.
+fn unknown<T: Configuration>(path: &[&str], value: &Value, origin: Origin) -> Error {
+    let full = path.join(".");
+    if let Some(inside) = key_in::<T>(path) {
+        let reason = format!("is a section: write [{}]", inside.section());
+        return refused(path, origin, &reason);
     }
+    let (what, candidates): (_, Vec<String>) = match path {
+        [_] if value.is_table() => ("section", T::keys().iter().map(top_section).collect()),
+        [_, name, _] => (
+            "key",
+            T::keys()
+                .iter()
+                .map(|key| key.name.replace(NAME, name))
+                .collect(),
+        ),
+        _ => (
+            "key",
+            T::keys().iter().map(|key| key.name.to_owned()).collect(),
+        ),
+    };
+    let near = nearest(&full, candidates.iter().map(String::as_str));
+    let hint = match near {
+        _ if T::Other::keys().iter().any(|key| key.begins_with(path)) => format!(
+            " here; it belongs in the {}'s {} or {}",
+            T::Other::SIDE,
+            T::Other::FILE,
+            T::Other::FRAGMENTS
+        ),
+        Some(near) => format!("; did you mean `{near}`?"),
+        None => String::new(),
+    };
+    let reason = format!("there is no {what} `{full}`{hint}");
+    Error::Refused { origin, reason }
 }
 
-fn unknown<T: Configuration>(
-    what: &'static str,
-    key: &str,
-    origin: Origin,
-    near: Option<&str>,
-) -> Error {
-    let hint = match (T::elsewhere(key), near) {
-        (Some(file), _) => format!(" here; it belongs in {file}"),
-        (None, Some(near)) => format!("; did you mean `{near}`?"),
-        (None, None) => String::new(),
-    };
-    Error::Unknown {
-        origin,
-        what,
-        key: key.to_owned(),
-        hint,
-    }
+fn top_section<T: Configuration>(key: &Key<T>) -> String {
+    let (section, _) = key.section().split_once('.').unwrap_or((key.section(), ""));
+    section.to_owned()
 }

@@ -1,10 +1,15 @@
 //! What a configuration is: keys with type, default, range and meaning.
 
+use std::ops::RangeInclusive;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
 use crate::{Setting, Size};
+
+/// What stands in a key for a name that the user gives: `vm.NAME.memory`.
+pub(crate) const NAME: &str = "NAME";
 
 /// One key of a configuration.
 pub struct Key<T: 'static> {
@@ -12,6 +17,8 @@ pub struct Key<T: 'static> {
     pub name: &'static str,
     /// What it means.
     pub doc: &'static str,
+    /// What its section is for.
+    pub(crate) about: &'static str,
     pub(crate) check: fn(&T) -> Result<(), String>,
 }
 
@@ -25,26 +32,45 @@ impl<T: Configuration> Key<T> {
     /// The section it lies in; empty at the top.
     #[must_use]
     pub fn section(&self) -> &'static str {
-        self.name.split_once('.').map_or("", |(section, _)| section)
+        self.name
+            .rsplit_once('.')
+            .map_or("", |(section, _)| section)
+    }
+
+    /// Whether its section is one that the user names.
+    pub(crate) fn is_named(&self) -> bool {
+        self.name.split('.').any(|part| part == NAME)
+    }
+
+    /// Whether `path` leads to it, or to a section around it.
+    pub(crate) fn begins_with(&self, path: &[&str]) -> bool {
+        let mut parts = self.name.split('.');
+        path.iter().all(|word| {
+            parts
+                .next()
+                .is_some_and(|part| part == *word || part == NAME)
+        })
+    }
+
+    /// Whether it is the one at `path`.
+    pub(crate) fn is_at(&self, path: &[&str]) -> bool {
+        path.len() == self.name.split('.').count() && self.begins_with(path)
     }
 }
 
-/// Sections of which there are as many as somebody names: `[vm.NAME]`.
-pub struct Tables<T: 'static> {
-    /// `vm`.
-    pub section: &'static str,
-    /// What one of them is for.
-    pub doc: &'static str,
-    /// Name and meaning of each key of one.
-    pub keys: &'static [(&'static str, &'static str)],
-    /// All keys of one at their defaults.
-    pub(crate) defaults: fn() -> Table,
-    /// Checks a key of each of them that is there.
-    pub(crate) check: fn(&T, &str) -> Result<(), String>,
+/// What a declaration says.
+pub trait Declared: Default + Clone + Serialize + DeserializeOwned + 'static {
+    /// Every key, top level first, then section by section.
+    fn keys() -> &'static [Key<Self>];
+
+    /// Every key at its default, those with a `NAME` too.
+    fn sample() -> Self;
 }
 
 /// A set of keys that is read as a whole.
-pub trait Configuration: Default + Clone + Serialize + DeserializeOwned + 'static {
+pub trait Configuration: Declared {
+    /// Its side of the wire.
+    const SIDE: &'static str;
     /// Its file at the default place.
     const FILE: &'static str;
     /// The directory of its fragments.
@@ -53,25 +79,14 @@ pub trait Configuration: Default + Clone + Serialize + DeserializeOwned + 'stati
     const PREFIX: &'static str;
     /// Prefixes of variables that start with [`PREFIX`](Self::PREFIX) but belong to others.
     const FOREIGN: &'static [&'static str];
-
-    /// Every key, top level first, then section by section.
-    fn keys() -> &'static [Key<Self>];
-
-    /// The sections that the user names.
-    fn tables() -> &'static [Tables<Self>] {
-        &[]
-    }
-
-    /// The file to which a key belongs that is not one of this configuration.
-    fn elsewhere(key: &str) -> Option<&'static str>;
+    /// The other side, whose keys some write here.
+    type Other: Configuration;
 
     /// Checks what concerns several keys.
     ///
     /// # Errors
     /// The key to blame, and the rest of the sentence.
-    fn check(&self) -> Result<(), (String, String)> {
-        Ok(())
-    }
+    fn check(&self) -> Result<(), (String, String)>;
 }
 
 /// A configuration or a part of it as TOML.
@@ -79,12 +94,11 @@ pub(crate) fn table(values: &impl Serialize) -> Table {
     Table::try_from(values).unwrap_or_default()
 }
 
-/// The value of a key: `shm.socket`.
-pub(crate) fn find<'a>(table: &'a Table, key: &str) -> Option<&'a Value> {
-    match key.split_once('.') {
-        None => table.get(key),
-        Some((section, key)) => table.get(section)?.get(key),
-    }
+/// The value at a path.
+pub(crate) fn find<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Value> {
+    let (first, rest) = path.split_first()?;
+    let first = table.get(*first)?;
+    rest.iter().try_fold(first, |value, part| value.get(part))
 }
 
 /// The candidate most like `word`, if one is like it at all.
@@ -109,76 +123,91 @@ fn likeness(word: &str, candidate: &str) -> f64 {
 }
 
 /// Refuses what serde accepts: a number outside of the range, a relative path.
-pub(crate) fn check(
-    value: &impl Setting,
-    range: Option<std::ops::RangeInclusive<u64>>,
-) -> Result<(), String> {
+pub(crate) fn check(value: &impl Setting, range: &[RangeInclusive<u64>]) -> Result<(), String> {
     value.check()?;
-    match (range, value.number()) {
-        (Some(range), Some(number)) if !range.contains(&number) => Err(format!(
+    let outside = |number| range.iter().find(|range| !range.contains(&number));
+    match value.number().and_then(outside) {
+        Some(range) => Err(format!(
             "expects a value from {} to {}, not {}",
             Size(*range.start()),
             Size(*range.end()),
             Value::try_from(value).map_err(|error| error.to_string())?
         )),
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 
-/// Declares a configuration: a struct, its sections, and its keys.
+/// Declares a configuration: a struct, its sections, and their keys as
+/// `key: type = default => range;`. Of a section `[vm.NAME]` there are as many
+/// as the user names.
 macro_rules! configuration {
     (
         $(#[$meta:meta])*
-        pub struct $name:ident {
-            $( $(#[doc = $doc:literal])* $field:ident : $type:ty = $default:expr $(=> $range:expr)? ; )*
+        pub struct $all:ident {
+            $( $(#[doc = $doc:literal])* $key:ident : $type:ty = $default:expr $(=> $range:expr)? ; )*
         }
         $(
-            $(#[doc = $section_doc:literal])*
-            [$section:ident] pub struct $section_name:ident {
-                $( $(#[doc = $key_doc:literal])* $key:ident : $key_type:ty = $key_default:expr $(=> $key_range:expr)? ; )*
+            $(#[doc = $about:literal])*
+            [$section:ident] pub struct $one:ident {
+                $( $(#[doc = $doc1:literal])* $key1:ident : $type1:ty = $default1:expr $(=> $range1:expr)? ; )*
             }
         )*
-        $( tables: $(
-            $(#[doc = $table_doc:literal])*
-            [$table:ident . NAME] pub struct $table_name:ident {
-                $( $(#[doc = $named_doc:literal])* $named:ident : $named_type:ty = $named_default:expr $(=> $named_range:expr)? ; )*
+        $( named:
+            $(#[doc = $about2:literal])*
+            [$section2:ident . NAME] pub struct $one2:ident {
+                $( $(#[doc = $doc2:literal])* $key2:ident : $type2:ty = $default2:expr $(=> $range2:expr)? ; )*
             }
-        )* )?
+        )*
     ) => {
         $crate::schema::section! {
-            $(#[$meta])* $name {
-                $( $(#[doc = $doc])* $field: $type = $default, )*
-                $( $(#[doc = $section_doc])* $section: $section_name = $section_name::default(), )*
-                $( $( $(#[doc = $table_doc])* $table: std::collections::BTreeMap<String, $table_name> =
-                    std::collections::BTreeMap::new(), )* )?
+            $(#[$meta])* $all {
+                $( $(#[doc = $doc])* $key: $type = $default, )*
+                $( $(#[doc = $about])* $section: $one = $one::default(), )*
+                $( $(#[doc = $about2])* $section2: std::collections::BTreeMap<String, $one2> =
+                    std::collections::BTreeMap::new(), )*
             }
         }
         $( $crate::schema::section! {
-            $(#[doc = $section_doc])* $section_name { $( $(#[doc = $key_doc])* $key: $key_type = $key_default, )* }
+            $(#[doc = $about])* $one { $( $(#[doc = $doc1])* $key1: $type1 = $default1, )* }
         } )*
-        $( $( $crate::schema::section! {
-            $(#[doc = $table_doc])* $table_name { $( $(#[doc = $named_doc])* $named: $named_type = $named_default, )* }
-        } )* )?
+        $( $crate::schema::section! {
+            $(#[doc = $about2])* $one2 { $( $(#[doc = $doc2])* $key2: $type2 = $default2, )* }
+        } )*
+        $( impl $one { const ABOUT: &str = concat!($($about, "\n"),*); } )*
+        $( impl $one2 { const ABOUT: &str = concat!($($about2, "\n"),*); } )*
 
-        const KEYS: &[$crate::Key<$name>] = &[
-            $( $crate::schema::key!(stringify!($field), [$($doc)*], $field $(, $range)?), )*
-            $( $( $crate::schema::key!(
-                concat!(stringify!($section), ".", stringify!($key)), [$($key_doc)*], $section.$key $(, $key_range)?
-            ), )* )*
-        ];
+        impl $crate::Declared for $all {
+            fn keys() -> &'static [$crate::Key<Self>] {
+                &[
+                    $( $crate::Key {
+                        name: stringify!($key),
+                        doc: concat!($($doc, "\n"),*),
+                        about: "",
+                        check: |all| $crate::schema::check(&all.$key, &[$($range)?]),
+                    }, )*
+                    $( $( $crate::Key {
+                        name: concat!(stringify!($section), ".", stringify!($key1)),
+                        doc: concat!($($doc1, "\n"),*),
+                        about: $one::ABOUT,
+                        check: |all| $crate::schema::check(&all.$section.$key1, &[$($range1)?]),
+                    }, )* )*
+                    $( $( $crate::Key {
+                        name: concat!(stringify!($section2), ".NAME.", stringify!($key2)),
+                        doc: concat!($($doc2, "\n"),*),
+                        about: $one2::ABOUT,
+                        check: |all| all.$section2.values()
+                            .try_for_each(|one| $crate::schema::check(&one.$key2, &[$($range2)?])),
+                    }, )* )*
+                ]
+            }
 
-        $( const TABLES: &[$crate::schema::Tables<$name>] = &[ $( $crate::schema::Tables {
-            section: stringify!($table),
-            doc: concat!($($table_doc, "\n"),*),
-            keys: &[ $( (stringify!($named), concat!($($named_doc, "\n"),*)), )* ],
-            defaults: || $crate::schema::table(&$table_name::default()),
-            check: |all, key| {
-                const KEYS: &[$crate::Key<$table_name>] =
-                    &[ $( $crate::schema::key!(stringify!($named), [$($named_doc)*], $named $(, $named_range)?), )* ];
-                let known = KEYS.iter().find(|known| known.name == key);
-                known.map_or(Ok(()), |known| all.$table.values().try_for_each(known.check))
-            },
-        }, )* ]; )?
+            fn sample() -> Self {
+                Self {
+                    $( $section2: [($crate::schema::NAME.to_owned(), $one2::default())].into(), )*
+                    ..Self::default()
+                }
+            }
+        }
     };
 }
 pub(crate) use configuration;
@@ -198,18 +227,3 @@ macro_rules! section {
     };
 }
 pub(crate) use section;
-
-macro_rules! key {
-    ($name:expr, [$($doc:literal)*], $($field:ident).+ $(, $range:expr)?) => {
-        $crate::Key {
-            name: $name,
-            doc: concat!($($doc, "\n"),*),
-            check: |from| {
-                let range: Option<std::ops::RangeInclusive<u64>> = None;
-                $( let range = range.or(Some($range)); )?
-                $crate::schema::check(&from.$($field).+, range)
-            },
-        }
-    };
-}
-pub(crate) use key;

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::schema::nearest;
+
 /// A type of value. Serde reads and writes it.
 pub trait Setting: Serialize + DeserializeOwned {
     /// Reads what is written as a text in TOML.
@@ -33,10 +35,16 @@ pub trait Setting: Serialize + DeserializeOwned {
 
 /// Serde's message as the end of a sentence that begins with the key.
 pub(crate) fn sentence(message: &str) -> String {
-    let parts = ["invalid type: ", "invalid value: "]
-        .iter()
-        .find_map(|start| message.strip_prefix(start)?.split_once(", expected "));
-    match parts {
+    let cut = |start: &str| message.strip_prefix(start)?.split_once(", expected ");
+    if let Some((got, expected)) = cut("unknown variant ") {
+        let (got, expected) = (got.trim_matches('`'), expected.replace('`', ""));
+        let near = nearest(got, expected.trim_start_matches("one of ").split(", "));
+        let near = near.map_or_else(String::new, |near| format!("; did you mean \"{near}\"?"));
+        return format!("expects {expected}, not {got:?}{near}");
+    }
+    match cut("invalid type: ").or_else(|| cut("invalid value: ")) {
+        // Said of a choice, which is a unit variant to serde.
+        Some((_, "string only")) => "expects a string".to_owned(),
         Some((got, expected)) => format!("expects {expected}, not {got}"),
         None => message.to_owned(),
     }
@@ -313,88 +321,44 @@ text!(VmSocket, Self::read, VmSocket::written);
 pub struct VmSockets(pub Vec<VmSocket>);
 impl Setting for VmSockets {}
 
-/// Declares an enum of named choices.
-macro_rules! choice {
-    ($(#[$meta:meta])* $name:ident { $( $(#[$variant_meta:meta])* $variant:ident = $text:literal ),* $(,)? }) => {
-        $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-        #[serde(try_from = "String", into = "&'static str")]
-        pub enum $name { $( $(#[$variant_meta])* $variant ),* }
-
-        impl $name {
-            /// The name in the configuration.
-            #[must_use]
-            pub fn name(self) -> &'static str {
-                match self { $( Self::$variant => $text ),* }
-            }
-        }
-
-        impl TryFrom<String> for $name {
-            type Error = String;
-            fn try_from(text: String) -> Result<Self, String> {
-                const ALL: &[$name] = &[$($name::$variant),*];
-                ALL.iter().copied().find(|one| one.name() == text).ok_or_else(|| {
-                    $crate::setting::no_choice(&text, &ALL.iter().map(|one| one.name()).collect::<Vec<_>>())
-                })
-            }
-        }
-
-        impl From<$name> for &'static str {
-            fn from(value: $name) -> Self {
-                value.name()
-            }
-        }
-
-        impl $crate::Setting for $name {}
-
-        impl std::fmt::Display for $name {
-            fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                formatter.write_str(self.name())
-            }
-        }
-    };
-}
-pub(crate) use choice;
-
-pub(crate) fn no_choice(text: &str, all: &[&str]) -> String {
-    let nearest = crate::schema::nearest(text, all.iter().copied())
-        .map(|near| format!("; did you mean \"{near}\"?"))
-        .unwrap_or_default();
-    format!("expects one of {}, not {text:?}{nearest}", all.join(", "))
+/// How the guest reaches its backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
+#[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
+pub enum Communicator {
+    /// The first that answers: pci, shm, unix, vsock, tcp.
+    Auto,
+    /// Shared memory with a worker on the same host.
+    Shm,
+    /// A unix socket.
+    Unix,
+    /// TCP.
+    Tcp,
+    /// The paragpu PCI device of a virtual machine.
+    Pci,
+    /// A socket between a virtual machine and its host.
+    Vsock,
 }
 
-choice! {
-    /// How the guest reaches its backend.
-    Communicator {
-        /// The first that answers: pci, shm, unix, vsock, tcp.
-        Auto = "auto",
-        /// Shared memory with a worker on the same host.
-        Shm = "shm",
-        /// A unix socket.
-        Unix = "unix",
-        /// TCP.
-        Tcp = "tcp",
-        /// The paragpu PCI device of a virtual machine.
-        Pci = "pci",
-        /// A socket between a virtual machine and its host.
-        Vsock = "vsock",
-    }
+/// How much is said.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::Display,
+)]
+#[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
+pub enum Level {
+    /// Nothing.
+    Off,
+    /// What failed.
+    Error,
+    /// And what may surprise: a function that is not served.
+    Warn,
+    /// And what happens: sessions, processes.
+    Info,
+    /// And why.
+    Debug,
+    /// And each step.
+    Trace,
 }
-
-choice! {
-    /// How much is said.
-    Level {
-        /// Nothing.
-        Off = "off",
-        /// What failed.
-        Error = "error",
-        /// And what may surprise: a function that is not served.
-        Warn = "warn",
-        /// And what happens: sessions, processes.
-        Info = "info",
-        /// And why.
-        Debug = "debug",
-        /// And each step.
-        Trace = "trace",
-    }
-}
+impl Setting for Communicator {}
+impl Setting for Level {}

@@ -29,17 +29,18 @@ fn check<T: Configuration + PartialEq + std::fmt::Debug>(committed: &str) {
     assert!(
         untouched
             .entries()
-            .all(|(_, _, origin)| *origin == Origin::Default)
+            .iter()
+            .all(|entry| *entry.origin == Origin::Default)
     );
 
     std::fs::write(&file, uncommented(committed)).unwrap();
     let all = Sources::only(&file).load::<T>().unwrap();
     assert_eq!(all.values, T::default());
-    for (key, _, origin) in all.entries() {
+    for entry in all.entries() {
         assert!(
-            matches!(origin, Origin::File { .. }),
+            matches!(entry.origin, Origin::File { .. }),
             "{} is missing in the example",
-            key.name
+            entry.key
         );
     }
 }

@@ -161,7 +161,7 @@ fn wrong_values_are_named_with_their_line() {
     for (text, expected) in [
         (
             "[log]\nlevel = 3\n",
-            "main.toml:2: `log.level` expects a string, not integer `3`",
+            "main.toml:2: `log.level` expects a string",
         ),
         (
             "communicator = 'shmm'",
@@ -321,8 +321,10 @@ fn vms_have_tables_of_their_own() {
         (Some("red"), None, None)
     );
     let named: Vec<(String, String, String)> = loaded
-        .named_entries()
-        .map(|(key, value, origin)| (key, value, origin.to_string()))
+        .entries()
+        .into_iter()
+        .filter(|entry| entry.variable.is_none())
+        .map(|entry| (entry.key, entry.value, entry.origin.to_string()))
         .collect();
     let at = |name: &str, line: u32| format!("{}:{line}", places.path(name).display());
     assert_eq!(
@@ -333,6 +335,7 @@ fn vms_have_tables_of_their_own() {
                 "\"64MiB\"".into(),
                 "command line".into()
             ),
+            ("vm.red.cid".into(), "5".into(), at("main.toml", 6)),
             (
                 "vm.red.memory".into(),
                 "\"2GiB\"".into(),
@@ -343,7 +346,6 @@ fn vms_have_tables_of_their_own() {
                 "3".into(),
                 at("conf.d/10.toml", 2)
             ),
-            ("vm.red.cid".into(), "5".into(), at("main.toml", 6)),
             (
                 "vm.uid 1000.sessions".into(),
                 "2".into(),

@@ -33,7 +33,7 @@ fn cudaMemPrefetchAsync(
 
 #[only(12)]
 #[per_thread(ptsz)]
-#[needs(cuMemcpyBatchAsync)]
+#[direct(cuMemcpyBatchAsync(to.cast(), from.cast(), sizes, count, attributes.cast(), indexes, attribute_count, failed, stream))]
 fn cudaMemcpyBatchAsync(
     to: *mut *mut c_void,
     from: *mut *mut c_void,

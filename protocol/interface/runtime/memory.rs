@@ -29,11 +29,11 @@ fn cudaHostGetDevicePointer(address: Out<*mut c_void>, host: *mut c_void, flags:
 #[only(13)]
 fn cudaPointerGetAttributes(attributes: Out<cudaPointerAttributes>, address: *const c_void);
 
-#[needs(cuMemAdvise_v2)]
+#[direct(cuMemAdvise_v2(address.addr() as u64, size, advice, location))]
 #[cuda12(cudaMemAdvise_v2)]
 fn cudaMemAdvise(address: *const c_void, size: usize, advice: c_int, location: cudaMemLocation);
 
-#[needs(cuMemRangeGetAttribute)]
+#[direct(cuMemRangeGetAttribute(data, data_size, attribute, address.addr() as u64, size))]
 fn cudaMemRangeGetAttribute(
     data: *mut c_void,
     data_size: usize,
@@ -42,7 +42,7 @@ fn cudaMemRangeGetAttribute(
     size: usize,
 );
 
-#[needs(cuMemRangeGetAttributes)]
+#[direct(cuMemRangeGetAttributes(data, data_sizes, attributes, count, address.addr() as u64, size))]
 fn cudaMemRangeGetAttributes(
     data: *mut *mut c_void,
     data_sizes: *mut usize,
@@ -58,5 +58,5 @@ fn cudaIpcGetMemHandle(handle: Out<cudaIpcMemHandle_t>, address: *mut c_void);
 #[needs(cuIpcOpenMemHandle_v2)]
 fn cudaIpcOpenMemHandle(address: Out<*mut c_void>, handle: cudaIpcMemHandle_t, flags: c_uint);
 
-#[needs(cuIpcCloseMemHandle)]
+#[direct(cuIpcCloseMemHandle(address.addr() as u64))]
 fn cudaIpcCloseMemHandle(address: *mut c_void);

@@ -21,7 +21,7 @@ fn cudaMallocFromPoolAsync(
 #[direct(cuMemPoolGetAccess(flags, pool, location))]
 fn cudaMemPoolGetAccess(flags: Out<c_int>, pool: CUmemoryPool, location: *mut cudaMemLocation);
 
-#[needs(cuMemPoolExportToShareableHandle)]
+#[direct(cuMemPoolExportToShareableHandle(handle, pool, kind, u64::from(flags)))]
 fn cudaMemPoolExportToShareableHandle(
     handle: *mut c_void,
     pool: CUmemoryPool,
@@ -29,7 +29,7 @@ fn cudaMemPoolExportToShareableHandle(
     flags: c_uint,
 );
 
-#[needs(cuMemPoolImportFromShareableHandle)]
+#[direct(cuMemPoolImportFromShareableHandle(pool, handle, kind, u64::from(flags)))]
 fn cudaMemPoolImportFromShareableHandle(
     pool: Out<CUmemoryPool>,
     handle: *mut c_void,
@@ -37,7 +37,7 @@ fn cudaMemPoolImportFromShareableHandle(
     flags: c_uint,
 );
 
-#[needs(cuMemPoolExportPointer)]
+#[direct(cuMemPoolExportPointer(data, address.addr() as u64))]
 fn cudaMemPoolExportPointer(data: *mut c_void, address: *mut c_void);
 
 #[needs(cuMemPoolImportPointer)]
@@ -62,7 +62,7 @@ fn cudaMemGetMemPool(pool: *mut CUmemoryPool, location: *mut cudaMemLocation, ki
 fn cudaMemSetMemPool(location: *mut cudaMemLocation, kind: c_int, pool: CUmemoryPool);
 
 #[per_thread(ptsz)]
-#[needs(cuMemPrefetchAsync_v2)]
+#[direct(cuMemPrefetchAsync_v2(address.addr() as u64, size, location, flags, stream))]
 #[cuda12(cudaMemPrefetchAsync_v2)]
 fn cudaMemPrefetchAsync(
     address: *const c_void,
@@ -73,7 +73,7 @@ fn cudaMemPrefetchAsync(
 );
 
 #[per_thread(ptsz)]
-#[needs(cuMemPrefetchBatchAsync)]
+#[direct(cuMemPrefetchBatchAsync(addresses.cast(), sizes, count, locations, indexes, location_count, flags, stream))]
 #[only(13)]
 fn cudaMemPrefetchBatchAsync(
     addresses: *mut *mut c_void,
@@ -87,7 +87,7 @@ fn cudaMemPrefetchBatchAsync(
 );
 
 #[per_thread(ptsz)]
-#[needs(cuMemDiscardBatchAsync)]
+#[direct(cuMemDiscardBatchAsync(addresses.cast(), sizes, count, flags, stream))]
 #[only(13)]
 fn cudaMemDiscardBatchAsync(
     addresses: *mut *mut c_void,
@@ -98,7 +98,7 @@ fn cudaMemDiscardBatchAsync(
 );
 
 #[per_thread(ptsz)]
-#[needs(cuMemDiscardAndPrefetchBatchAsync)]
+#[direct(cuMemDiscardAndPrefetchBatchAsync(addresses.cast(), sizes, count, locations, indexes, location_count, flags, stream))]
 #[only(13)]
 fn cudaMemDiscardAndPrefetchBatchAsync(
     addresses: *mut *mut c_void,
@@ -112,7 +112,7 @@ fn cudaMemDiscardAndPrefetchBatchAsync(
 );
 
 #[per_thread(ptsz)]
-#[needs(cuMemcpyBatchAsync_v2)]
+#[direct(cuMemcpyBatchAsync_v2(to.cast_mut().cast(), from.cast_mut().cast(), sizes.cast_mut(), count, attributes.cast(), indexes, attribute_count, stream))]
 #[only(13)]
 fn cudaMemcpyBatchAsync(
     to: *const *mut c_void,

@@ -7,7 +7,9 @@ fn cudaStreamCreate(stream: Out<CUstream>);
 /// The default streams cannot be destroyed.
 fn cudaStreamDestroy(stream: CUstream);
 
+/// Both interfaces hand the callback the same numbers.
 #[per_thread(ptsz)]
+#[direct(cuStreamAddCallback(stream, callback, data, flags))]
 fn cudaStreamAddCallback(
     stream: DefaultStream,
     callback: CUstreamCallback,

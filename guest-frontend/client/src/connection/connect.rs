@@ -252,7 +252,7 @@ impl Attempt<'_> {
             Communicator::Vsock => self.vsock(),
             Communicator::Tcp => self.tcp(),
             // Stands for others and is none itself.
-            Communicator::Auto => Err(Error::NothingFound(communicator.name().into())),
+            Communicator::Auto => Err(Error::NothingFound(communicator.to_string())),
         }
     }
 

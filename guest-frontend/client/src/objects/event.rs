@@ -5,12 +5,13 @@ use std::sync::{Arc, OnceLock};
 
 use paragpu_protocol::handle::EventHandle;
 use paragpu_protocol::status::Status;
+use paragpu_protocol::types::MemoryOperation;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::error::Result;
 use crate::objects::capture::CapturePoint;
 use crate::objects::stream::Stream;
-use crate::shared_event::SharedEvent;
+use crate::sys::shared_page::SharedPage;
 
 /// CU_EVENT_BLOCKING_SYNC: waiting threads sleep.
 pub const BLOCKING_SYNC: u32 = 1;
@@ -35,6 +36,76 @@ pub struct Event {
     stream: Mutex<Option<Arc<Stream>>>,
     /// What other processes know of it.
     shared: OnceLock<SharedEvent>,
+}
+
+/// What an event of several processes has beside the session's own.
+#[derive(Debug)]
+pub(crate) struct SharedEvent {
+    page: SharedPage,
+    /// Its words on the device.
+    pub(crate) words: u64,
+    /// Its name among the processes.
+    pub(crate) name: [u8; 64],
+    /// This process made it.
+    pub(crate) is_own: bool,
+    /// Records up to here are over.
+    reached: AtomicU64,
+    /// Held from a record's number to its post.
+    order: Mutex<()>,
+    /// Where its words are read.
+    pub(crate) reader: OnceLock<Arc<Stream>>,
+}
+
+impl SharedEvent {
+    /// Words of an event: records of it that may be under way.
+    pub(crate) const WORDS: u64 = 64;
+    /// Bytes of a word.
+    pub(crate) const WORD: u64 = 8;
+
+    pub(crate) fn new(page: SharedPage, words: u64, name: [u8; 64], is_own: bool) -> Self {
+        Self {
+            page,
+            words,
+            name,
+            is_own,
+            reached: AtomicU64::new(0),
+            order: Mutex::default(),
+            reader: OnceLock::new(),
+        }
+    }
+
+    /// Where the number of a record is written.
+    pub(crate) fn word(&self, record: u64) -> u64 {
+        self.words + record % Self::WORDS * Self::WORD
+    }
+
+    /// A write to the word of a record, or a wait for it.
+    pub(crate) fn operation(&self, kind: u32, record: u64, value: u64) -> MemoryOperation {
+        MemoryOperation {
+            kind,
+            flags: 0,
+            address: self.word(record),
+            value,
+        }
+    }
+
+    /// The number of a new record, which its holder posts before the next one
+    /// is numbered.
+    pub(crate) fn number(&self) -> (u64, MutexGuard<'_, ()>) {
+        let order = self.order.lock();
+        (self.page.word().fetch_add(1, Ordering::AcqRel) + 1, order)
+    }
+
+    /// The last record, unless it is known to be over.
+    pub(crate) fn outstanding(&self) -> Option<u64> {
+        let last = self.page.word().load(Ordering::Acquire);
+        (last > self.reached.load(Ordering::Acquire)).then_some(last)
+    }
+
+    /// Records up to this one are over.
+    pub(crate) fn note_reached(&self, record: u64) {
+        self.reached.fetch_max(record, Ordering::AcqRel);
+    }
 }
 
 /// The right to record an event: its holder alone decides in which

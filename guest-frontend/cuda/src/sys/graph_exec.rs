@@ -15,7 +15,8 @@ use paragpu_protocol::status::Status;
 
 use super::boundary::{In, Out};
 use super::graph::{find, find_node, node_handle, node_name};
-use super::graph_node::{copy, fill, general, host_call, kernel};
+use super::graph_node::{copy, fill, general, kernel};
+use super::host_call::host_call;
 use super::{Result, device, event, get, put, put_if, unsupported_use};
 use crate::current;
 use crate::named_stream;

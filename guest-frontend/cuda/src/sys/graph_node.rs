@@ -10,12 +10,13 @@ use paragpu_abi::{
     cudaHostNodeParams, cudaLaunchAttributeValue, cudaMemsetParams, dim3,
 };
 use paragpu_client::launch::Shape;
-use paragpu_client::objects::graph::{CopyNodeEnd, CopyWork, Fill, Graph, HostCall, Kernel, Work};
+use paragpu_client::objects::graph::{CopyNodeEnd, CopyWork, Fill, Graph, Kernel, Work};
 use paragpu_client::texture::ArrayLevel;
 use paragpu_protocol::status::Status;
 
 use super::boundary::{In, Out};
 use super::graph::{dependencies, find, find_node, handle, node_handle, work_of};
+use super::host_call::host_call;
 use super::module::callable;
 use super::{
     Result, copy_rect, event, get, graph_memory, launch, put, stream_memory, unsupported_use,
@@ -113,42 +114,6 @@ pub unsafe fn fill(given: *const cudaMemsetParams, context: CUcontext) -> Result
         width: given.width as u64,
         height: given.height as u64,
     }))
-}
-
-/// A function of the program that a graph calls.
-#[derive(Clone, Copy)]
-struct Call {
-    function: unsafe extern "C" fn(*mut c_void),
-    argument: *mut c_void,
-}
-// SAFETY: of `host_call`, whose caller allows the call on any thread.
-unsafe impl Send for Call {}
-// SAFETY: as above; nothing of it changes.
-unsafe impl Sync for Call {}
-
-impl Call {
-    fn run(&self) {
-        // SAFETY: the promise of `host_call`'s caller.
-        unsafe { (self.function)(self.argument) }
-    }
-}
-
-/// A host function as a node has it.
-///
-/// # Safety
-/// `function` is null or may be called with `argument`, from any thread,
-/// whenever the graph runs.
-pub unsafe fn host_call(
-    function: paragpu_abi::CUhostFn,
-    argument: *mut c_void,
-) -> Result<HostCall> {
-    let function = function.ok_or(Status::INVALID_VALUE)?;
-    let call = Call { function, argument };
-    Ok(HostCall {
-        function: function as usize as u64,
-        argument: argument.expose_provenance() as u64,
-        run: Arc::new(move || call.run()),
-    })
 }
 
 /// A host function's work.

@@ -10,7 +10,7 @@ use paragpu_client::objects::stream_attributes::{self, Limits};
 use paragpu_protocol::status::Status;
 
 use super::boundary::{In, Out};
-use super::{Result, event, graph_node, put, unsupported_use};
+use super::{Result, event, host_call, put, unsupported_use};
 use crate::current;
 use crate::named_stream;
 use crate::objects::{self, InContext, Object};
@@ -215,7 +215,7 @@ pub(crate) unsafe fn cuLaunchHostFunc(
     let (session, stream) = named.both()?;
     if stream.is_capturing() {
         // SAFETY: the caller promises what `host_call` asks for.
-        return stream.capture_host(unsafe { graph_node::host_call(Some(function), argument) }?);
+        return stream.capture_host(unsafe { host_call::host_call(Some(function), argument) }?);
     }
     let argument = Carried(argument);
     session.host_functions().launch(

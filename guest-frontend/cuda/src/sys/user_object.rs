@@ -8,7 +8,7 @@ use paragpu_client::objects::user_object::UserObject;
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
-use super::{Result, graph, graph_node};
+use super::{Result, graph, host_call};
 use crate::objects::{self, Object};
 
 /// CU_USER_OBJECT_NO_DESTRUCTOR_SYNC, which CUDA demands.
@@ -45,7 +45,7 @@ pub(crate) unsafe fn cuUserObjectCreate(
     }
     let references = some(references)?;
     // SAFETY: the caller promises what `host_call` asks for.
-    let destroy = unsafe { graph_node::host_call(destroy, data) }?;
+    let destroy = unsafe { host_call::host_call(destroy, data) }?;
     place.put(objects::insert_with(|handle| {
         let ended = Box::new(move || {
             let handle = usize::try_from(handle).unwrap_or(0);

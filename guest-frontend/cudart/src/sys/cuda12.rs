@@ -190,33 +190,6 @@ fn number(runtime: &Runtime, ordinal: c_int) -> Result<c_int> {
     }
 }
 
-pub(crate) unsafe fn cudaMemcpyBatchAsync(
-    to: *mut *mut c_void,
-    from: *mut *mut c_void,
-    sizes: *mut usize,
-    count: usize,
-    attributes: *mut c_void,
-    indexes: *mut usize,
-    attribute_count: usize,
-    failed: *mut usize,
-    stream: CUstream,
-) -> Result {
-    // SAFETY: `cuMemcpyBatchAsync` asks for what the caller promises.
-    unsafe {
-        context()?.driver.cuMemcpyBatchAsync(
-            to.cast(),
-            from.cast(),
-            sizes,
-            count,
-            attributes.cast(),
-            indexes,
-            attribute_count,
-            failed,
-            stream,
-        )
-    }
-}
-
 // Graphs.
 
 pub(crate) unsafe fn cudaGraphAddNode(

@@ -7,8 +7,7 @@ use super::{fail, present, put, zeroed};
 use crate::error::Result;
 use paragpu_abi as abi;
 use paragpu_abi::{
-    CUcontext, CUdeviceptr, cudaExtent, cudaIpcMemHandle_t, cudaMemLocation, cudaPitchedPtr,
-    cudaPointerAttributes,
+    CUcontext, CUdeviceptr, cudaExtent, cudaIpcMemHandle_t, cudaPitchedPtr, cudaPointerAttributes,
 };
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
@@ -138,56 +137,6 @@ pub(crate) fn cudaPointerGetAttributes(
     attributes.put(attributes_of(address)?)
 }
 
-pub(crate) unsafe fn cudaMemAdvise(
-    address: *const c_void,
-    size: usize,
-    advice: c_int,
-    location: cudaMemLocation,
-) -> Result {
-    // SAFETY: `cuMemAdvise_v2` asks for what the caller promises.
-    unsafe {
-        context()?
-            .driver
-            .cuMemAdvise_v2(device(address), size, advice, location)
-    }
-}
-
-pub(crate) unsafe fn cudaMemRangeGetAttribute(
-    data: *mut c_void,
-    data_size: usize,
-    attribute: c_int,
-    address: *const c_void,
-    size: usize,
-) -> Result {
-    // SAFETY: `cuMemRangeGetAttribute` asks for what the caller promises.
-    unsafe {
-        context()?
-            .driver
-            .cuMemRangeGetAttribute(data, data_size, attribute, device(address), size)
-    }
-}
-
-pub(crate) unsafe fn cudaMemRangeGetAttributes(
-    data: *mut *mut c_void,
-    data_sizes: *mut usize,
-    attributes: *mut c_int,
-    count: usize,
-    address: *const c_void,
-    size: usize,
-) -> Result {
-    // SAFETY: `cuMemRangeGetAttributes` asks for what the caller promises.
-    unsafe {
-        context()?.driver.cuMemRangeGetAttributes(
-            data,
-            data_sizes,
-            attributes,
-            count,
-            device(address),
-            size,
-        )
-    }
-}
-
 pub(crate) unsafe fn cudaIpcGetMemHandle(
     handle: *mut cudaIpcMemHandle_t,
     address: *mut c_void,
@@ -211,11 +160,6 @@ pub(crate) unsafe fn cudaIpcOpenMemHandle(
             .cuIpcOpenMemHandle_v2(&mut found, handle, flags)
     }?;
     address.put(pointer(found))
-}
-
-pub(crate) unsafe fn cudaIpcCloseMemHandle(address: *mut c_void) -> Result {
-    // SAFETY: `cuIpcCloseMemHandle` asks for what the caller promises.
-    unsafe { context()?.driver.cuIpcCloseMemHandle(device(address)) }
 }
 
 /// Rows of at least `width` bytes; none of no bytes.

@@ -7,8 +7,8 @@ use super::runtime::{context, runtime};
 use super::{fail, present, put};
 use crate::error::Result;
 use paragpu_abi as abi;
-use paragpu_abi::{CUdeviceptr, CUmemoryPool, CUstream, cudaMemLocation};
-use std::ffi::{c_int, c_uint, c_void};
+use paragpu_abi::{CUmemoryPool, CUstream};
+use std::ffi::{c_int, c_void};
 
 pub(crate) unsafe fn cudaMallocAsync(
     address: *mut *mut c_void,
@@ -56,43 +56,6 @@ pub(crate) unsafe fn cudaMallocFromPoolAsync(
     unsafe { put(address, pointer(found)) }
 }
 
-pub(crate) unsafe fn cudaMemPoolExportToShareableHandle(
-    handle: *mut c_void,
-    pool: CUmemoryPool,
-    kind: c_int,
-    flags: c_uint,
-) -> Result {
-    // SAFETY: `cuMemPoolExportToShareableHandle` asks for what the caller promises.
-    unsafe {
-        context()?
-            .driver
-            .cuMemPoolExportToShareableHandle(handle, pool, kind, u64::from(flags))
-    }
-}
-
-pub(crate) unsafe fn cudaMemPoolImportFromShareableHandle(
-    pool: *mut CUmemoryPool,
-    handle: *mut c_void,
-    kind: c_int,
-    flags: c_uint,
-) -> Result {
-    // SAFETY: `cuMemPoolImportFromShareableHandle` asks for what the caller promises.
-    unsafe {
-        context()?
-            .driver
-            .cuMemPoolImportFromShareableHandle(pool, handle, kind, u64::from(flags))
-    }
-}
-
-pub(crate) unsafe fn cudaMemPoolExportPointer(data: *mut c_void, address: *mut c_void) -> Result {
-    // SAFETY: `cuMemPoolExportPointer` asks for what the caller promises.
-    unsafe {
-        context()?
-            .driver
-            .cuMemPoolExportPointer(data, device(address))
-    }
-}
-
 pub(crate) unsafe fn cudaMemPoolImportPointer(
     address: Out<'_, *mut c_void>,
     pool: CUmemoryPool,
@@ -137,111 +100,4 @@ pub(crate) unsafe fn cudaDeviceSetMemPool(ordinal: c_int, pool: CUmemoryPool) ->
         .number;
     // SAFETY: `cuDeviceSetMemPool` asks for what the caller promises.
     unsafe { runtime.driver.cuDeviceSetMemPool(number, pool) }
-}
-
-pub(crate) unsafe fn cudaMemPrefetchAsync(
-    address: *const c_void,
-    size: usize,
-    location: cudaMemLocation,
-    flags: c_uint,
-    stream: CUstream,
-) -> Result {
-    // SAFETY: `cuMemPrefetchAsync_v2` asks for what the caller promises.
-    unsafe {
-        context()?
-            .driver
-            .cuMemPrefetchAsync_v2(device(address), size, location, flags, stream)
-    }
-}
-
-// Below, device addresses and pointers have one form in memory.
-pub(crate) unsafe fn cudaMemPrefetchBatchAsync(
-    addresses: *mut *mut c_void,
-    sizes: *mut usize,
-    count: usize,
-    locations: *mut cudaMemLocation,
-    indexes: *mut usize,
-    location_count: usize,
-    flags: u64,
-    stream: CUstream,
-) -> Result {
-    // SAFETY: `cuMemPrefetchBatchAsync` asks for what the caller promises.
-    unsafe {
-        context()?.driver.cuMemPrefetchBatchAsync(
-            addresses.cast(),
-            sizes,
-            count,
-            locations,
-            indexes,
-            location_count,
-            flags,
-            stream,
-        )
-    }
-}
-
-pub(crate) unsafe fn cudaMemDiscardBatchAsync(
-    addresses: *mut *mut c_void,
-    sizes: *mut usize,
-    count: usize,
-    flags: u64,
-    stream: CUstream,
-) -> Result {
-    let addresses = addresses.cast::<CUdeviceptr>();
-    // SAFETY: `cuMemDiscardBatchAsync` asks for what the caller promises.
-    unsafe {
-        context()?
-            .driver
-            .cuMemDiscardBatchAsync(addresses, sizes, count, flags, stream)
-    }
-}
-
-pub(crate) unsafe fn cudaMemDiscardAndPrefetchBatchAsync(
-    addresses: *mut *mut c_void,
-    sizes: *mut usize,
-    count: usize,
-    locations: *mut cudaMemLocation,
-    indexes: *mut usize,
-    location_count: usize,
-    flags: u64,
-    stream: CUstream,
-) -> Result {
-    // SAFETY: `cuMemDiscardAndPrefetchBatchAsync` asks for what the caller promises.
-    unsafe {
-        context()?.driver.cuMemDiscardAndPrefetchBatchAsync(
-            addresses.cast(),
-            sizes,
-            count,
-            locations,
-            indexes,
-            location_count,
-            flags,
-            stream,
-        )
-    }
-}
-
-pub(crate) unsafe fn cudaMemcpyBatchAsync(
-    to: *const *mut c_void,
-    from: *const *const c_void,
-    sizes: *const usize,
-    count: usize,
-    attributes: *mut c_void,
-    indexes: *mut usize,
-    attribute_count: usize,
-    stream: CUstream,
-) -> Result {
-    // SAFETY: `cuMemcpyBatchAsync_v2` asks for what the caller promises.
-    unsafe {
-        context()?.driver.cuMemcpyBatchAsync_v2(
-            to.cast_mut().cast(),
-            from.cast_mut().cast(),
-            sizes.cast_mut(),
-            count,
-            attributes.cast(),
-            indexes,
-            attribute_count,
-            stream,
-        )
-    }
 }

@@ -6,7 +6,7 @@ use super::runtime::context;
 use super::{fail, present};
 use crate::error::Result;
 use paragpu_abi as abi;
-use paragpu_abi::{CUdeviceptr, CUstream, CUstreamCallback, cudaLaunchAttributeValue};
+use paragpu_abi::{CUdeviceptr, CUstream, cudaLaunchAttributeValue};
 use std::ffi::{c_int, c_uint, c_void};
 
 pub(crate) unsafe fn cudaStreamDestroy(stream: CUstream) -> Result {
@@ -16,21 +16,6 @@ pub(crate) unsafe fn cudaStreamDestroy(stream: CUstream) -> Result {
     }
     // SAFETY: `cuStreamDestroy` asks for what the caller promises.
     unsafe { runtime.driver.cuStreamDestroy(stream) }
-}
-
-pub(crate) unsafe fn cudaStreamAddCallback(
-    stream: CUstream,
-    callback: CUstreamCallback,
-    data: *mut c_void,
-    flags: c_uint,
-) -> Result {
-    // Both interfaces hand the callback the same numbers.
-    // SAFETY: `cuStreamAddCallback` asks for what the caller promises.
-    unsafe {
-        context()?
-            .driver
-            .cuStreamAddCallback(stream, callback, data, flags)
-    }
 }
 
 pub(crate) unsafe fn cudaStreamAttachMemAsync(

@@ -206,7 +206,7 @@ fn communicators(report: &mut Report, guest: &Guest) {
                 Communicator::Tcp => "no address".into(),
                 _ => format!("{place} is not there"),
             };
-            report.add(SIDE, communicator.name(), State::Absent, detail);
+            report.add(SIDE, communicator.to_string(), State::Absent, detail);
             continue;
         }
         let only = Guest {
@@ -228,7 +228,7 @@ fn communicators(report: &mut Report, guest: &Guest) {
                     welcome.version,
                     if used { "; programs use this" } else { "" },
                 );
-                report.add(SIDE, communicator.name(), State::Good, detail);
+                report.add(SIDE, communicator.to_string(), State::Good, detail);
             }
             Err(error) => {
                 let state = if candidate && served.is_none() && candidates.len() == 1 {
@@ -236,7 +236,7 @@ fn communicators(report: &mut Report, guest: &Guest) {
                 } else {
                     State::Warning
                 };
-                report.add(SIDE, communicator.name(), state, chain(&error));
+                report.add(SIDE, communicator.to_string(), state, chain(&error));
             }
         }
     }

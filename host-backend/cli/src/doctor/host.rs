@@ -34,9 +34,6 @@ pub(super) fn examine(report: &mut Report, control: Option<&Path>) {
         }
     };
     report.configuration(SIDE, &loaded);
-    for (key, value, origin) in loaded.named_entries() {
-        report.add(SIDE, "", State::Good, format!("{key} = {value} ({origin})"));
-    }
     super::tls::of_host(report, &loaded.values);
     vsock(report, &loaded.values);
     libvirt(report);

@@ -151,7 +151,7 @@ impl Broker {
                         "{name:?} is no communicator: give unix, tcp, vsock, shm or pci"
                     ));
                 }
-                Ok(known) => known.name().to_owned(),
+                Ok(known) => known.to_string(),
             },
         };
         let place = match &migrate.to {

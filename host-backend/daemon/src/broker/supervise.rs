@@ -116,9 +116,9 @@ impl Broker {
             ordinal: self.likely_ordinal(ordinal),
             image_cache: self.host.cache_directory().filter(|path| usable(path)),
             image_cache_bytes: self.host.cache.size.0,
-            calls: self.host.confine.cuda_calls.name().to_owned(),
+            calls: self.host.confine.cuda_calls.to_string(),
             latency: self.metrics.is_some(),
-            log: self.host.log.level.name().to_owned(),
+            log: self.host.log.level.to_string(),
             software: self.software(),
         };
         match Worker::start(&self.spawner, &spawn, ordinal) {

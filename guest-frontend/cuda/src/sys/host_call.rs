@@ -1,0 +1,45 @@
+//! Functions of the program that graphs and objects call.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use paragpu_client::objects::graph::HostCall;
+use paragpu_protocol::status::Status;
+
+use super::Result;
+
+/// A function of the program that a graph calls.
+#[derive(Clone, Copy)]
+struct Call {
+    function: unsafe extern "C" fn(*mut c_void),
+    argument: *mut c_void,
+}
+// SAFETY: of `host_call`, whose caller allows the call on any thread.
+unsafe impl Send for Call {}
+// SAFETY: as above; nothing of it changes.
+unsafe impl Sync for Call {}
+
+impl Call {
+    fn run(&self) {
+        // SAFETY: the promise of `host_call`'s caller.
+        unsafe { (self.function)(self.argument) }
+    }
+}
+
+/// A host function as a node has it.
+///
+/// # Safety
+/// `function` is null or may be called with `argument`, from any thread,
+/// whenever the graph runs.
+pub unsafe fn host_call(
+    function: paragpu_abi::CUhostFn,
+    argument: *mut c_void,
+) -> Result<HostCall> {
+    let function = function.ok_or(Status::INVALID_VALUE)?;
+    let call = Call { function, argument };
+    Ok(HostCall {
+        function: function as usize as u64,
+        argument: argument.expose_provenance() as u64,
+        run: Arc::new(move || call.run()),
+    })
+}

@@ -1,0 +1,173 @@
+"""Rules for the source tree that no compiler checks."""
+
+import os
+import re
+import subprocess
+import tomllib
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+# Files that import each other, directly or through others.
+LONGEST_CYCLE = 4
+# Modules of tests: they may import anything.
+TESTS = {"tests", "testing", "fuzzing", "fake", "conformance"}
+
+
+def tracked(*patterns):
+    """Files of the repository, relative to its root."""
+    listed = subprocess.check_output(["git", "ls-files", "-z", "--", *patterns], cwd=ROOT, text=True)
+    return [path for path in listed.split("\0") if path and os.path.exists(os.path.join(ROOT, path))]
+
+
+def read(path):
+    """The text of a file of the repository."""
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        return file.read()
+
+
+def leaves(tree, before=()):
+    """The paths of a tree of imports: `a::{b, c::{d, e as f}}`."""
+    depth, part, parts = 0, "", []
+    for letter in tree + ",":
+        depth += (letter == "{") - (letter == "}")
+        if letter == "," and depth == 0:
+            parts.append(part.strip())
+            part = ""
+        else:
+            part += letter
+    for part in filter(None, parts):
+        head, brace, rest = part.partition("{")
+        if brace:
+            words = tuple(word.strip() for word in head.split("::") if word.strip())
+            yield from leaves(rest.rsplit("}", 1)[0], before + words)
+        else:
+            yield before + tuple(re.sub(r"\s+as\s+\w+", "", part).split("::"))
+
+
+class Crate:
+    """The modules of a crate, and which import which. A module is the path of its
+    names; the root is empty."""
+
+    def __init__(self, folder, files):
+        source = os.path.join(folder, "src")
+        self.files = {self.module(source, path): path for path in files if path.startswith(source + os.sep)}
+        self.text = {module: self.code(path) for module, path in self.files.items()}
+        self.exported = {}
+        for path in self.written(()):
+            target = self.target((), path)
+            if target:
+                self.exported[path[-1]] = target
+        self.imports = {module: self.imported(module) for module in self.files}
+
+    @staticmethod
+    def module(source, path):
+        """The module of a file."""
+        words = os.path.relpath(path, source).removesuffix(".rs").split(os.sep)
+        return tuple(words[:-1] if words[-1] in ("lib", "main", "mod") else words)
+
+    @staticmethod
+    def code(path):
+        """A file without its comments and its tests."""
+        text = re.sub(r"//[^\n]*", "", read(path))
+        return re.split(r"#\[cfg\((?:all\()?test\b[^]]*\]\s*(?:pub\(\w+\) )?mod \w+ \{", text)[0]
+
+    def written(self, module):
+        """Paths that a module names: what it imports, and `crate::a::b` in between."""
+        text = self.text.get(module, "")
+        uses = r"\buse\s+([^;]+);"
+        for tree in re.findall(uses, text):
+            yield from leaves(re.sub(r"\s+", " ", tree))
+        for path in re.findall(r"\b(?:crate|super)(?:::\w+)+", re.sub(uses, "", text)):
+            yield tuple(path.split("::"))
+
+    def target(self, module, path):
+        """The module that a path leads to; `None` for another crate's, and for the root."""
+        base, path = list(module), list(path)
+        if path[0] == "crate":
+            base, path = [], path[1:]
+        elif path[0] not in ("self", "super") and (*module, path[0]) not in self.files:
+            return None
+        while path and path[0] in ("self", "super"):
+            base = base[:-1] if path[0] == "super" else base
+            path = path[1:]
+        whole = (*base, *path)
+        for length in range(len(whole), 0, -1):
+            if whole[:length] in self.files:
+                return whole[:length]
+        # What the root exports is the module's that declares it.
+        return self.exported.get(whole[0]) if whole else None
+
+    def imported(self, module):
+        """The modules that a module imports. The root and tests are at nobody's disposal."""
+        if not module or TESTS.intersection(module):
+            return set()
+        return {self.target(module, path) for path in self.written(module)} - {None, module}
+
+    def cycles(self):
+        """Sets of modules each of which leads to every other one."""
+        reach = {}
+        for module in self.files:
+            seen, left = set(), [module]
+            while left:
+                for other in self.imports.get(left.pop(), ()):
+                    if other not in seen:
+                        seen.add(other)
+                        left.append(other)
+            reach[module] = seen
+        found = {
+            frozenset(other for other in seen if module in reach[other]) for module, seen in reach.items() if module in seen
+        }
+        return sorted(found, key=len, reverse=True)
+
+
+class Tree(unittest.TestCase):
+    """What holds for every crate."""
+
+    @classmethod
+    def setUpClass(cls):
+        manifests = tracked("*Cargo.toml")
+        cls.folders = [os.path.dirname(path) for path in manifests if "package" in tomllib.loads(read(path))]
+        cls.files = tracked("*.rs")
+
+    def test_no_more_than_a_few_files_import_each_other(self):
+        """Imports point one way."""
+        checked = 0
+        for folder in self.folders:
+            crate = Crate(folder, self.files)
+            checked += sum(map(len, crate.imports.values()))
+            for cycle in crate.cycles():
+                names = ", ".join(sorted(crate.files[module] for module in cycle))
+                with self.subTest(crate=folder):
+                    self.assertLessEqual(len(cycle), LONGEST_CYCLE, f"{len(cycle)} files import each other: {names}")
+        self.assertGreater(checked, 1000, "imports were not found")
+
+    def test_cycles_are_found(self):
+        """Three modules in a circle, in the ways in which an import is written."""
+        crate = Crate.__new__(Crate)
+        crate.files = {(): "", ("a",): "", ("a", "inner"): "", ("b",): "", ("c",): ""}
+        crate.text = {
+            (): "pub use c::Thing;",
+            ("a",): "use crate::{b::{One, Two as Three}, other};",
+            ("b",): "fn f() { crate::Thing::new() }",
+            ("c",): "use super::a::inner::X;",
+            ("a", "inner"): "use super::Y;",
+        }
+        crate.exported = {"Thing": ("c",)}
+        crate.imports = {module: crate.imported(module) for module in crate.files}
+        self.assertEqual(list(map(len, crate.cycles())), [4])
+
+    def test_no_crate_allows_unsafe_operations_outside_of_blocks(self):
+        """The workspace denies them, and every crate has its lints."""
+        workspace = tomllib.loads(read("Cargo.toml"))["workspace"]
+        self.assertEqual(workspace["lints"]["rust"]["unsafe_op_in_unsafe_fn"], "deny")
+        for path in self.files:
+            self.assertNotRegex(read(path), r"(allow|warn|expect)\([^)]*unsafe_op_in_unsafe_fn", path)
+        for folder in self.folders:
+            lints = tomllib.loads(read(os.path.join(folder, "Cargo.toml"))).get("lints", {})
+            own = lints.get("rust", {}).get("unsafe_op_in_unsafe_fn")
+            with self.subTest(crate=folder):
+                self.assertTrue(lints.get("workspace") or own == "deny")
+
+
+if __name__ == "__main__":
+    unittest.main()
