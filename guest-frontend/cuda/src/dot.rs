@@ -20,6 +20,7 @@ impl Details {
     const EVENT: u32 = 1 << 6;
     const KERNEL_ATTRIBUTES: u32 = 1 << 9;
     const HANDLES: u32 = 1 << 10;
+    const CONDITIONAL: u32 = 1 << 15;
     const ALL: u32 = (1 << 16) - 1;
 
     /// Those that flags name; unknown flags name none. The flags for kinds of
@@ -61,8 +62,13 @@ fn cluster(out: &mut String, graph: &Graph, details: Details) -> fmt::Result {
             "\"graph_{id}_node_{number}\"[shape=\"{shape}\" label=\"{}\"];",
             escape(&label)
         )?;
-        if let Work::Child(child) = work {
-            children.push((number, child));
+        match work {
+            Work::Child(child) => children.push((number, child)),
+            Work::Conditional(conditional) => {
+                let bodies = conditional.bodies.iter().cloned();
+                children.extend(bodies.map(|body| (number, body)));
+            }
+            _ => {}
         }
     }
     for (from, to) in graph.edges() {
@@ -102,6 +108,7 @@ fn shape(work: &Work) -> &'static str {
         | Work::MemFree(_)
         | Work::EventRecord(_)
         | Work::EventWait(_) => "rectangle",
+        Work::Conditional(_) => "trapezium",
     }
 }
 
@@ -134,6 +141,12 @@ fn label(graph: &Graph, number: u32, work: &Work, details: Details) -> Result<St
             out.push_str("HOST");
             if details.tell(Details::HOST) {
                 write!(out, "\n{:#x}({:#x})", call.function, call.argument)?;
+            }
+        }
+        Work::Conditional(conditional) => {
+            write!(out, "CONDITIONAL\n{:?}", conditional.kind)?;
+            if details.tell(Details::CONDITIONAL) {
+                write!(out, "\nhandle {:#x}", conditional.condition.handle())?;
             }
         }
         Work::Child(child) => write!(out, "CHILD\ngraph_{}", child.id())?,
@@ -246,7 +259,9 @@ mod tests {
             height: 1,
         });
         graph.add(fill, &[]).unwrap();
-        graph.add(Work::Child(child.embed()), &[0.into()]).unwrap();
+        graph
+            .add(Work::Child(child.embed().unwrap()), &[0.into()])
+            .unwrap();
         graph
     }
 

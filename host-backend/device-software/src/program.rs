@@ -283,6 +283,8 @@ pub enum CallTarget {
     Malloc,
     /// `free(address)`.
     Free,
+    /// `cudaGraphSetConditional(handle, value)`.
+    SetConditional,
 }
 
 /// A call: copies of parameters are byte ranges of local memory, relative to the frames.

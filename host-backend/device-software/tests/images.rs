@@ -106,6 +106,41 @@ fn code_that_may_print_is_told_from_code_that_cannot() {
 }
 
 #[test]
+fn code_is_counted_as_it_is_unpacked() {
+    let text = text().len() as u64;
+    for flags in [LZ4, ZSTD] {
+        let image = container(&[
+            packed(75, flags),
+            packed(60, flags),
+            entry(2, 90, 0, b"\x7fELF", 0),
+        ]);
+        let of = |arch| fatbin::unpacked(&image, arch).unwrap();
+        assert_eq!((of(Some(90)).text, of(Some(90)).binary), (text, 8));
+        assert_eq!((of(Some(121)).text, of(Some(121)).binary), (text, 0));
+        assert_eq!(of(Some(50)), fatbin::Unpacked::default());
+        assert!(fatbin::unpacked(&image[..40], None).is_err());
+    }
+    assert_eq!(fatbin::unpacked(b"\x7fELF", None).unwrap().binary, 4);
+    assert_eq!(fatbin::unpacked(b".version", None).unwrap().text, 8);
+}
+
+#[test]
+fn code_that_holds_more_than_it_says_is_refused() {
+    let bytes = ruzstd::encoding::compress_to_vec(
+        text().as_bytes(),
+        ruzstd::encoding::CompressionLevel::Fastest,
+    );
+    for said in [0, 1, text().len() - 1] {
+        let image = container(&[entry(1, 75, ZSTD, &bytes, said)]);
+        let refused = fatbin::ptx_of(&image, 90);
+        assert!(
+            matches!(refused, Err(ImageError::TooLarge)),
+            "{said}: {refused:?}"
+        );
+    }
+}
+
+#[test]
 fn plain_lz4_zstd_and_wrapped() {
     for flags in [0, LZ4, ZSTD] {
         let image = container(&[entry(2, 90, 0, b"\x7fELF", 0), packed(75, flags)]);

@@ -1,11 +1,11 @@
 //! Graphs. A node travels as the call whose effect it has.
 
-use paragpu_device::{GraphNode, Work};
+use paragpu_device::{Conditional, ConditionalKind, GraphNode, Work};
 use paragpu_protocol::codec::{DecodeError, Reader};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    GraphBegin, GraphDestroy, GraphInstantiate, GraphLaunch, GraphNodeEnable, GraphNodeUpdate,
-    GraphNodes,
+    GraphBegin, GraphConditional, GraphDestroy, GraphInstantiate, GraphLaunch, GraphNodeEnable,
+    GraphNodeUpdate, GraphNodes,
 };
 use paragpu_protocol::types::GraphNode as WireNode;
 
@@ -14,6 +14,9 @@ use crate::error::{Fault, Outcome, fail};
 use crate::session::Session;
 use crate::session::code_search::Prints;
 use crate::session::graph::NodeWork;
+
+/// Most bodies of a conditional node.
+const MOST_BODIES: usize = 1024;
 
 impl Session {
     pub(crate) fn graph_begin(&mut self, call: &GraphBegin) -> Outcome<()> {
@@ -75,6 +78,47 @@ impl Session {
                 format!("{} as a node of a graph", handler.info.name),
             ),
         }
+    }
+
+    /// A stream has no nodes that follow.
+    pub(crate) fn graph_conditional(&mut self, _: &GraphConditional<'_>) -> Outcome<()> {
+        fail(
+            Status::INVALID_VALUE,
+            "a conditional node outside of a graph",
+        )
+    }
+
+    pub(crate) fn graph_conditional_work(
+        &self,
+        call: &GraphConditional<'_>,
+    ) -> Outcome<NodeWork<'static>> {
+        let kind = match call.kind {
+            0 => ConditionalKind::If,
+            1 => ConditionalKind::While,
+            2 => ConditionalKind::Switch,
+            other => {
+                return fail(
+                    Status::INVALID_VALUE,
+                    format!("a conditional of kind {other}"),
+                );
+            }
+        };
+        let (bodies, rest) = call.bodies.0.as_chunks::<4>();
+        if !rest.is_empty() || bodies.len() > MOST_BODIES {
+            return fail(
+                Status::INVALID_VALUE,
+                "sizes of bodies are cut short or too many",
+            );
+        }
+        let bodies = bodies.iter().map(|bytes| u32::from_le_bytes(*bytes));
+        Ok(Work::Conditional(Conditional {
+            condition: call.condition,
+            kind,
+            value: call.value,
+            assigns: call.assigns,
+            bodies: bodies.collect(),
+        })
+        .into())
     }
 
     pub(crate) fn graph_instantiate(&mut self, call: &GraphInstantiate) -> Outcome<()> {

@@ -12,6 +12,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::error::Result;
 use crate::objects::array::ArrayLevel;
+use crate::objects::conditional::{Condition, Conditional, fits_body};
 use crate::objects::edge::{Dependency, check_edge};
 use crate::objects::event::Event;
 use crate::objects::function::Function;
@@ -208,6 +209,8 @@ pub enum Work {
     EventRecord(Marked),
     /// Waits for an event's last record.
     EventWait(Marked),
+    /// Whole graphs that run as a value says.
+    Conditional(Arc<Conditional>),
 }
 
 impl Work {
@@ -226,6 +229,7 @@ impl Work {
             Self::MemAlloc(_) => 10,
             Self::MemFree(_) => 11,
             Self::Memory(_) => 12,
+            Self::Conditional(_) => 13,
         }
     }
 
@@ -239,6 +243,7 @@ impl Work {
             Self::Memory(work) => Some(work.ordinal),
             Self::MemAlloc(memory) | Self::MemFree(memory) => Some(memory.ordinal),
             Self::EventRecord(marked) | Self::EventWait(marked) => Some(marked.ordinal),
+            Self::Conditional(conditional) => Some(conditional.condition.ordinal),
             Self::Empty | Self::Host(_) | Self::Child(_) => None,
         }
     }
@@ -250,14 +255,26 @@ pub(super) struct Node {
     pub(super) after: Vec<Dependency>,
 }
 
+/// Where a graph lives.
+#[derive(Debug, Clone)]
+enum Place {
+    /// It is the program's.
+    Own,
+    /// In a node of another graph.
+    Node,
+    /// In a conditional node, with the numbers of all graphs around.
+    Body(Vec<u32>),
+}
+
 /// A graph.
 #[derive(Debug)]
 pub struct Graph {
     id: u32,
     /// The graph that it is a clone of; 0 for none.
     origin: u32,
-    /// It lives in a node of another graph.
-    embedded: bool,
+    place: Place,
+    /// The values of its conditional nodes.
+    pub(super) conditions: Mutex<Vec<Arc<Condition>>>,
     pub(super) nodes: Mutex<Vec<Option<Node>>>,
     held: Mutex<References>,
     handle: AtomicU64,
@@ -278,22 +295,26 @@ pub(crate) struct Flat {
     pub(crate) work: Work,
     /// Positions in the list, each before its own.
     pub(crate) after: Vec<u32>,
+    /// A conditional node's bodies are the nodes behind it: so many each, with
+    /// those of bodies inside.
+    pub(crate) bodies: Vec<u32>,
 }
 
 impl Graph {
     /// A graph without nodes.
     #[must_use]
     pub fn new() -> Arc<Self> {
-        Self::with(Vec::new(), 0, false, References::default())
+        Self::with(Vec::new(), 0, Place::Own, References::default())
     }
 
-    fn with(nodes: Vec<Option<Node>>, origin: u32, embedded: bool, held: References) -> Arc<Self> {
+    fn with(nodes: Vec<Option<Node>>, origin: u32, place: Place, held: References) -> Arc<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let graph = Arc::new(Self {
             id,
             origin,
-            embedded,
+            place,
+            conditions: Mutex::default(),
             nodes: Mutex::new(nodes),
             held: Mutex::new(held),
             handle: AtomicU64::new(0),
@@ -311,7 +332,31 @@ impl Graph {
     /// Does it live in a node of another graph?
     #[must_use]
     pub fn is_embedded(&self) -> bool {
-        self.embedded
+        !matches!(self.place, Place::Own)
+    }
+
+    /// The graphs around this body of a conditional node.
+    pub(super) fn within(&self) -> &[u32] {
+        match &self.place {
+            Place::Body(around) => around,
+            Place::Own | Place::Node => &[],
+        }
+    }
+
+    /// A body without nodes for a conditional node of this graph.
+    pub(super) fn body(&self) -> Arc<Self> {
+        let around = self.within().iter().copied().chain([self.id]).collect();
+        Self::with(Vec::new(), 0, Place::Body(around), References::default())
+    }
+
+    /// What its nodes do.
+    pub(super) fn works(&self) -> Vec<Work> {
+        let nodes = self.nodes.lock();
+        nodes
+            .iter()
+            .flatten()
+            .map(|node| node.work.clone())
+            .collect()
     }
 
     /// The graph with this number.
@@ -343,26 +388,32 @@ impl Graph {
     }
 
     /// cuGraphClone.
-    #[must_use]
-    pub fn duplicate(&self) -> Arc<Self> {
-        self.copy(false)
+    ///
+    /// # Errors
+    /// `NOT_SUPPORTED` for graphs with conditional nodes.
+    pub fn duplicate(&self) -> Result<Arc<Self>> {
+        self.copy(Place::Own)
     }
 
     /// A copy for a node of another graph.
-    #[must_use]
-    pub fn embed(&self) -> Arc<Self> {
-        self.copy(true)
+    ///
+    /// # Errors
+    /// `NOT_SUPPORTED` for graphs with conditional nodes.
+    pub fn embed(&self) -> Result<Arc<Self>> {
+        self.copy(Place::Node)
     }
 
-    fn copy(&self, embedded: bool) -> Arc<Self> {
+    fn copy(&self, place: Place) -> Result<Arc<Self>> {
         let mut nodes = self.nodes.lock().clone();
         for node in nodes.iter_mut().flatten() {
-            if let Work::Child(child) = &node.work {
-                node.work = Work::Child(child.embed());
+            match &node.work {
+                Work::Child(child) => node.work = Work::Child(child.embed()?),
+                Work::Conditional(_) => return Err(Status::NOT_SUPPORTED),
+                _ => {}
             }
         }
         let held = self.held.lock().clone();
-        Self::with(nodes, self.id, embedded, held)
+        Ok(Self::with(nodes, self.id, place, held))
     }
 
     /// cuGraphRetainUserObject.
@@ -402,9 +453,10 @@ impl Graph {
     /// The graphs in its nodes.
     fn children(&self) -> Vec<Arc<Self>> {
         let nodes = self.nodes.lock();
-        let children = nodes.iter().flatten().filter_map(|node| match &node.work {
-            Work::Child(child) => Some(Arc::clone(child)),
-            _ => None,
+        let children = nodes.iter().flatten().flat_map(|node| match &node.work {
+            Work::Child(child) => vec![Arc::clone(child)],
+            Work::Conditional(conditional) => conditional.bodies.clone(),
+            _ => Vec::new(),
         });
         children.collect()
     }
@@ -434,8 +486,12 @@ impl Graph {
     ///
     /// # Errors
     /// `INVALID_VALUE` where one of them is none of its nodes or given twice,
-    /// or does not end so ([`Edge`](crate::objects::edge::Edge)).
+    /// or does not end so ([`Edge`](crate::objects::edge::Edge));
+    /// `NOT_SUPPORTED` for what a conditional node's body cannot hold.
     pub fn add(&self, work: Work, after: &[Dependency]) -> Result<NodeName> {
+        if !self.within().is_empty() && !fits_body(&work) {
+            return Err(Status::NOT_SUPPORTED);
+        }
         let mut nodes = self.nodes.lock();
         for dependency in after {
             check_edge(&nodes, *dependency, &work)?;
@@ -561,7 +617,18 @@ impl Graph {
             }
             let place = u32::try_from(out.len()).map_err(|_| Status::OUT_OF_MEMORY)?;
             let name = self.name(number as usize);
-            out.push(Flat { name, work, after });
+            out.push(Flat {
+                name,
+                work,
+                after,
+                bodies: Vec::new(),
+            });
+            if let Work::Conditional(conditional) = &node.work {
+                let bodies = flatten_bodies(&conditional.bodies, out)?;
+                if let Some(flat) = out.get_mut(place as usize) {
+                    flat.bodies = bodies;
+                }
+            }
             places.insert(number, place);
             let followers = followers
                 .get(number as usize)
@@ -592,8 +659,18 @@ impl Graph {
                 after: node.after.iter().copied().map(Dependency::from).collect(),
             })
         });
-        Self::with(nodes.collect(), 0, true, held)
+        Self::with(nodes.collect(), 0, Place::Node, held)
     }
+}
+
+/// Appends the nodes of bodies; how many each has.
+fn flatten_bodies(bodies: &[Arc<Graph>], out: &mut Vec<Flat>) -> Result<Vec<u32>> {
+    let sizes = bodies.iter().map(|body| {
+        let start = out.len();
+        body.flatten_into(&[], out)?;
+        u32::try_from(out.len() - start).map_err(|_| Status::OUT_OF_MEMORY)
+    });
+    sizes.collect()
 }
 
 pub(super) fn numbered(nodes: &[Option<Node>]) -> impl Iterator<Item = (u32, &Node)> {
@@ -653,7 +730,9 @@ mod tests {
         chain(&child, 2);
         let graph = Graph::new();
         graph.add(Work::Empty, &[]).unwrap();
-        graph.add(Work::Child(child.embed()), &[0.into()]).unwrap();
+        graph
+            .add(Work::Child(child.embed().unwrap()), &[0.into()])
+            .unwrap();
         graph.add(Work::Empty, &[1.into()]).unwrap();
         let after: Vec<_> = graph
             .flatten()
@@ -662,7 +741,7 @@ mod tests {
             .map(|flat| flat.after)
             .collect();
         assert_eq!(after, [vec![], vec![0], vec![1], vec![2], vec![3]]);
-        let clone = graph.duplicate();
+        let clone = graph.duplicate().unwrap();
         let found = clone.find_in_clone(graph.name(2)).unwrap();
         assert_eq!((found.graph, found.number), (clone.id(), 2));
         assert!(graph.find_in_clone(found).is_err());

@@ -9,6 +9,7 @@
 
 pub mod array;
 pub mod capture;
+pub mod conditional;
 pub mod edge;
 pub mod event;
 pub mod function;

@@ -377,7 +377,7 @@ pub(crate) fn cuGraphDestroy(graph: CUgraph) -> Result {
 pub(crate) fn cuGraphClone(clone: Out<'_, CUgraph>, graph: CUgraph) -> Result {
     let graph = find(graph)?;
     clone.put(std::ptr::null_mut())?;
-    clone.put(handle(&graph.duplicate()))
+    clone.put(handle(&graph.duplicate()?))
 }
 
 pub(crate) unsafe fn cuGraphGetNodes(

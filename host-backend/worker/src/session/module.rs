@@ -34,16 +34,19 @@ const TEXT: u64 = 40;
 /// The same for each byte of an image that may be machine code, which a driver
 /// keeps as it is.
 const BINARY: u64 = 2;
-/// How a fat binary begins.
-const FATBIN: [u8; 4] = 0xba55_ed50_u32.to_le_bytes();
-/// How machine code begins.
-const ELF: &[u8] = b"\x7fELF";
 
-/// Bytes of the host's memory that a loaded image is taken to need.
-fn weight(image: &[u8]) -> u64 {
-    let is_text = !image.starts_with(&FATBIN) && !image.starts_with(ELF);
-    let each = if is_text { TEXT } else { BINARY };
-    (image.len() as u64).saturating_mul(each)
+/// Bytes of the host's memory that an image is taken to need which a device
+/// loads: the image, and what it unpacks and compiles of it. A driver compiles
+/// text where it has no machine code.
+fn weight(image: &[u8], gpu: &Gpu) -> u64 {
+    let whole = image.len() as u64;
+    // One whose headers do not hold is refused.
+    let unpacked = paragpu_fatbin::unpacked(image, gpu.architecture()).unwrap_or_default();
+    let compiles = unpacked.binary == 0 || gpu.computes_on_host();
+    let text = if compiles { unpacked.text } else { 0 };
+    whole
+        .saturating_add(unpacked.binary.saturating_mul(BINARY))
+        .saturating_add(text.saturating_mul(TEXT))
 }
 
 /// Cuts a log to what is sent.
@@ -119,7 +122,7 @@ impl Modules {
         }
         let began = Instant::now();
         let image = self.images.load(&call.hash)?;
-        let held = self.account.take(weight(&image))?;
+        let held = self.account.take(weight(&image, gpu))?;
         let options: Vec<(u32, u32)> = pairs(call.options).collect();
         let read = began.elapsed();
         let (id, mut log) = gpu.module_load(&image, &options)?;
@@ -146,7 +149,7 @@ impl Modules {
         };
         let images = inputs.iter().map(|input| self.images.load(&input.hash));
         let images: Vec<Arc<Vec<u8>>> = images.collect::<Outcome<_>>()?;
-        let weights = images.iter().map(|image| weight(image));
+        let weights = images.iter().map(|image| weight(image, gpu));
         let _held = self.account.take(weights.fold(0, u64::saturating_add))?;
         let options = inputs.iter().map(|input| pairs(input.options).collect());
         let options: Vec<Vec<(u32, u32)>> = options.collect();

@@ -352,7 +352,7 @@ impl MemoryDevice for TestDevice {
 impl WorkDevice for TestDevice {
     fn submit(&mut self, work: &Work<'_>, stream: StreamId) -> Result<()> {
         match work {
-            Work::Empty => Ok(()),
+            Work::Empty | Work::Conditional(_) => Ok(()),
             Work::Launch(launch) => self.launches(launch, stream),
             Work::Copy {
                 destination,
