@@ -148,11 +148,14 @@ pub(crate) unsafe fn cuStreamBeginCaptureToGraph(
     mode: c_int,
 ) -> Result {
     let mode = Mode::of(mode).ok_or(Status::INVALID_VALUE)?;
+    let named = named_stream::named(stream)?;
+    let (session, stream) = named.both()?;
+    if stream.is_legacy() {
+        return Err(Status::STREAM_CAPTURE_UNSUPPORTED);
+    }
     let graph = find(graph)?;
     // SAFETY: the caller promises what `dependencies` asks for.
     let after = unsafe { dependencies(&graph, after, edges, count) }?;
-    let named = named_stream::named(stream)?;
-    let (session, stream) = named.both()?;
     session
         .streams()
         .begin_capture(stream, mode, Some(graph), &after)
