@@ -234,6 +234,19 @@ test-libraries: build libraries ## cuBLAS, cuDNN, cuFFT, cuRAND, cuSOLVER and cu
 	PARAGPU_TEST_BINARIES="$(CURDIR)/target/release" PARAGPU_TEST_LIBRARIES="$(CURDIR)/out/lib" \
 		python3 tests/libraries/test_software_libraries.py
 
+.PHONY: frameworks-software test-frameworks-software
+frameworks-software:
+	@[ -f .cache/frameworks/.complete ] && cmp -s tests/frameworks/software.txt .cache/frameworks/.complete || { \
+		mkdir -p .cache/frameworks && rm -f .cache/frameworks/.complete && \
+		python3 -m venv .cache/frameworks/venv && \
+		.cache/frameworks/venv/bin/pip install --quiet --no-cache-dir --disable-pip-version-check \
+			--requirement tests/frameworks/software.txt && \
+		cp tests/frameworks/software.txt .cache/frameworks/.complete; }
+
+test-frameworks-software: build frameworks-software ## stock PyTorch, Triton, CuPy and Numba on the software GPU; fetches 6 GB into .cache
+	PARAGPU_TEST_BINARIES="$(CURDIR)/target/release" PARAGPU_TEST_LIBRARIES="$(CURDIR)/out/lib" \
+		python3 tests/frameworks/test_software_frameworks.py
+
 .PHONY: test-vfio-user
 test-vfio-user: packages-test build programs ## the device over vfio-user, in VMs of QEMU 11.1 from Debian 13's backports
 	tests/tools/fetch-qemu.sh

@@ -13,6 +13,7 @@
 #include <linux/mutex.h>
 #include <linux/pci.h>
 #include <linux/srcu.h>
+#include <linux/uidgid.h>
 #include <linux/wait.h>
 #include <linux/workqueue.h>
 #include <linux/xarray.h>
@@ -28,6 +29,19 @@
  */
 #define PARAGPU_BLOCK	PMD_SIZE
 
+/*
+ * What host and guest change at once. A kernel with one processor leaves the
+ * lock out of cmpxchg() and clear_bit(), but the host has processors, too.
+ */
+#ifdef CONFIG_X86
+#include <asm/sync_bitops.h>
+#define paragpu_cmpxchg(at, old, new)	sync_cmpxchg(at, old, new)
+#define paragpu_clear_bit(bit, at)	sync_clear_bit(bit, (unsigned long *)(at))
+#else
+#define paragpu_cmpxchg(at, old, new)	cmpxchg(at, old, new)
+#define paragpu_clear_bit(bit, at)	clear_bit_le(bit, at)
+#endif
+
 /* Most memory that one entry of a page list names, in bytes. */
 #define PARAGPU_MAX_SEGMENT	(PARAGPU_ALIGNMENT * PARAGPU_ALIGNMENT)
 
@@ -38,6 +52,7 @@ struct paragpu_pin;
  * @owner: the device
  * @index: number of the channel
  * @taken: an open file has it; changed under @owner->lock
+ * @user: who opened it; under @owner->lock
  * @mapping: page cache of the open file's inode, through which its user
  *	mappings are found at removal; NULL while free; under @owner->lock
  * @rung: the host rang since the last acknowledgement
@@ -57,6 +72,7 @@ struct paragpu_channel {
 	struct paragpu_device *owner;
 	u32 index;
 	bool taken;
+	kuid_t user;
 	struct address_space *mapping;
 	atomic_t rung;
 	wait_queue_head_t wait;

@@ -4,6 +4,8 @@
  *
  * include/uapi/linux/paragpu.h says what each operation does.
  */
+#include <linux/capability.h>
+#include <linux/cred.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/pagemap.h>
@@ -17,9 +19,46 @@
 /* Longest time that an opener waits for a channel to be scrubbed. */
 #define PARAGPU_SCRUB_TIMEOUT	(1 * HZ)
 
+static unsigned int reserved = 4;
+module_param(reserved, uint, 0644);
+MODULE_PARM_DESC(reserved,
+		 "The last so many free channels of a device are for users who have fewer than so many (default 4; 0: anybody's)");
+
 static struct paragpu_device *paragpu_of(struct inode *inode)
 {
 	return container_of(inode->i_cdev, struct paragpu_device, cdev);
+}
+
+/**
+ * paragpu_may_take - may the opener have one more channel?
+ * @paragpu: the device
+ *
+ * No user takes the last channels from all others. An administrator may.
+ *
+ * Context: Under the device's lock.
+ * Return: Whether it may, where one is free.
+ */
+static bool paragpu_may_take(struct paragpu_device *paragpu)
+{
+	u32 kept = READ_ONCE(reserved);
+	u32 has = 0, left = 0;
+	u32 i;
+
+	for (i = 0; i < paragpu->layout.channel_count; i++) {
+		struct paragpu_channel *channel = &paragpu->channels[i];
+
+		if (!channel->taken)
+			left++;
+		else if (uid_eq(channel->user, current_euid()))
+			has++;
+	}
+	if (left > kept || has < kept || capable(CAP_SYS_RESOURCE))
+		return true;
+	dev_notice_ratelimited(&paragpu->dev,
+			       "user %u has %u of %u channels; the last %u are for others (reserved=)\n",
+			       from_kuid(&init_user_ns, current_euid()), has,
+			       paragpu->layout.channel_count, left);
+	return false;
 }
 
 /**
@@ -29,7 +68,7 @@ static struct paragpu_device *paragpu_of(struct inode *inode)
  *
  * Context: Process context; sleeps, interruptibly.
  * Return: 0, -EAGAIN when a channel will be free once the host scrubbed it,
- * -ENOSPC when all are taken, -ENODEV, -ERESTARTSYS.
+ * -ENOSPC when all are taken or the rest is for others, -ENODEV, -ERESTARTSYS.
  */
 static int paragpu_find(struct paragpu_device *paragpu, struct file *file)
 {
@@ -44,6 +83,8 @@ static int paragpu_find(struct paragpu_device *paragpu, struct file *file)
 		error = -ENODEV;
 		goto unlock;
 	}
+	if (!paragpu_may_take(paragpu))
+		goto exit;
 	for (i = 0; i < paragpu->layout.channel_count; i++) {
 		channel = &paragpu->channels[i];
 		if (channel->taken)
@@ -55,6 +96,7 @@ static int paragpu_find(struct paragpu_device *paragpu, struct file *file)
 		/* The host made it free: it uses nothing of the last opener's. */
 		paragpu_reap_pins(channel);
 		channel->taken = true;
+		channel->user = current_euid();
 		channel->mapping = file->f_mapping;
 		WRITE_ONCE(channel->fade, 0);
 		bitmap_zero(channel->touched, paragpu_blocks(&paragpu->layout));
@@ -63,6 +105,7 @@ static int paragpu_find(struct paragpu_device *paragpu, struct file *file)
 		error = 0;
 		break;
 	}
+exit:
 	paragpu_exit(paragpu, index);
 unlock:
 	mutex_unlock(&paragpu->lock);
@@ -149,7 +192,8 @@ static vm_fault_t paragpu_kept(struct paragpu_channel *channel,
 	fresh = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
 	if (!fresh)
 		return VM_FAULT_OOM;
-	*page = xa_cmpxchg(&channel->kept, place, NULL, fresh, GFP_KERNEL);
+	*page = xa_cmpxchg(&channel->kept, place, NULL, fresh,
+			   GFP_KERNEL_ACCOUNT);
 	if (!*page) {
 		*page = fresh;
 		return 0;
@@ -188,7 +232,8 @@ static vm_fault_t paragpu_fault_faded(struct vm_fault *vmf)
 	}
 	page = READ_ONCE(*faded);
 	if (!page) {
-		struct page *fresh = alloc_page(GFP_KERNEL | __GFP_ZERO);
+		struct page *fresh = alloc_page(GFP_KERNEL_ACCOUNT |
+						__GFP_ZERO);
 
 		if (!fresh)
 			return VM_FAULT_OOM;
@@ -338,7 +383,6 @@ static long paragpu_ioctl(struct file *file, unsigned int command,
 {
 	struct paragpu_channel *channel = file->private_data;
 	struct paragpu_device *paragpu = channel->owner;
-	long result;
 	int index;
 
 	switch (command) {
@@ -351,17 +395,9 @@ static long paragpu_ioctl(struct file *file, unsigned int command,
 		paragpu_exit(paragpu, index);
 		return 0;
 	case PARAGPU_IOC_PIN:
+		return paragpu_ioc_pin(channel, (void __user *)argument);
 	case PARAGPU_IOC_UNPIN:
-		if (!paragpu_enter(paragpu, &index))
-			return -ENODEV;
-		if (command == PARAGPU_IOC_PIN)
-			result = paragpu_ioc_pin(channel,
-						 (void __user *)argument);
-		else
-			result = paragpu_ioc_unpin(channel,
-						   (void __user *)argument);
-		paragpu_exit(paragpu, index);
-		return result;
+		return paragpu_ioc_unpin(channel, (void __user *)argument);
 	case PARAGPU_IOC_ACK:
 		/* Before any look at the ring that follows. */
 		atomic_xchg(&channel->rung, 0);

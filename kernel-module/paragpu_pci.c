@@ -4,6 +4,7 @@
  *
  * include/uapi/linux/paragpu.h specifies the device.
  */
+#include <linux/cc_platform.h>
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
 #include <linux/idr.h>
@@ -108,10 +109,11 @@ bool paragpu_take(struct paragpu_device *paragpu, u32 channel)
 	__le32 *state = &paragpu->header->state[channel];
 	const __le32 free = cpu_to_le32(PARAGPU_CHANNEL_FREE);
 
-	if (cmpxchg(state, free, cpu_to_le32(PARAGPU_CHANNEL_OPEN)) != free)
+	if (paragpu_cmpxchg(state, free, cpu_to_le32(PARAGPU_CHANNEL_OPEN)) !=
+	    free)
 		return false;
 	/* What was rung for the opener before. */
-	clear_bit_le(channel, paragpu->header->pending);
+	paragpu_clear_bit(channel, paragpu->header->pending);
 	atomic_set(&paragpu->channels[channel].rung, 0);
 	paragpu_ring_control(paragpu);
 	return true;
@@ -408,7 +410,7 @@ paragpu_create(struct pci_dev *pdev, const struct paragpu_layout *found)
 		paragpu->channels[i].index = i;
 		init_waitqueue_head(&paragpu->channels[i].wait);
 		mutex_init(&paragpu->channels[i].pin_lock);
-		xa_init(&paragpu->channels[i].kept);
+		xa_init_flags(&paragpu->channels[i].kept, XA_FLAGS_ACCOUNT);
 		paragpu->channels[i].touched =
 			bitmap_zalloc(paragpu_blocks(found), GFP_KERNEL);
 		if (!paragpu->channels[i].touched) {
@@ -451,6 +453,11 @@ static int paragpu_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	int error;
 	u32 i;
 
+	if (cc_platform_has(CC_ATTR_GUEST_MEM_ENCRYPT)) {
+		dev_err(&pdev->dev,
+			"this guest keeps its memory from the host, which the device needs to share: use vsock or tcp\n");
+		return -EOPNOTSUPP;
+	}
 	error = paragpu_map(pdev, &registers, &window);
 	if (error)
 		return error;
@@ -551,6 +558,7 @@ static void paragpu_keep(struct paragpu_device *paragpu,
 			/* What is not kept is zero. */
 			if (!memchr_inv(from, 0, PAGE_SIZE))
 				continue;
+			/* Not accounted: the process is another one. */
 			page = alloc_page(GFP_KERNEL);
 			if (!page)
 				goto lost;
@@ -637,20 +645,40 @@ static void paragpu_drain_pins(struct paragpu_device *paragpu)
 			 lost);
 }
 
-static void paragpu_remove(struct pci_dev *pdev)
+/*
+ * Afterwards no process has the device, and the host uses no memory of the
+ * guest's. @there as for paragpu_disconnect().
+ */
+static void paragpu_leave(struct paragpu_device *paragpu, bool there)
 {
-	struct paragpu_device *paragpu = pci_get_drvdata(pdev);
 	u32 i;
 
-	cdev_device_del(&paragpu->cdev, &paragpu->dev);
-	paragpu_disconnect(paragpu, pci_device_is_present(pdev));
+	paragpu_disconnect(paragpu, there);
 	/* Where it was unplugged already, these writes go nowhere. */
 	for (i = 0; i < paragpu->layout.channel_count; i++)
 		if (paragpu_state(paragpu, i) != PARAGPU_CHANNEL_FREE)
 			paragpu_give_back(paragpu, i);
 	paragpu_drain_pins(paragpu);
+}
+
+static void paragpu_remove(struct pci_dev *pdev)
+{
+	struct paragpu_device *paragpu = pci_get_drvdata(pdev);
+
+	cdev_device_del(&paragpu->cdev, &paragpu->dev);
+	paragpu_leave(paragpu, pci_device_is_present(pdev));
 	devm_free_irq(&pdev->dev, pci_irq_vector(pdev, 0), paragpu);
 	paragpu_discard(paragpu);
+}
+
+/*
+ * The machine stops, or another kernel takes it over (kexec): what is memory
+ * of a process now is somebody else's then. What processes have in the device
+ * is not kept: they end, too.
+ */
+static void paragpu_shutdown(struct pci_dev *pdev)
+{
+	paragpu_leave(pci_get_drvdata(pdev), false);
 }
 
 static int paragpu_suspend(struct device *dev)
@@ -693,6 +721,7 @@ static struct pci_driver paragpu_driver = {
 	.id_table = paragpu_ids,
 	.probe = paragpu_probe,
 	.remove = paragpu_remove,
+	.shutdown = paragpu_shutdown,
 	.driver.pm = pm_sleep_ptr(&paragpu_pm),
 };
 

@@ -60,9 +60,9 @@ static int paragpu_account(struct mm_struct *mm, unsigned long count)
 	return 0;
 }
 
-static void paragpu_unpin(struct device *dev, struct paragpu_pin *pin)
+/* Lets go of pages that the device does not know. */
+static void paragpu_unpin_pages(struct paragpu_pin *pin)
 {
-	dma_unmap_sgtable(dev, &pin->table, pin->direction, 0);
 	sg_free_table(&pin->table);
 	unpin_user_pages_dirty_lock(pin->pages, pin->count,
 				    pin->direction == DMA_FROM_DEVICE);
@@ -72,19 +72,25 @@ static void paragpu_unpin(struct device *dev, struct paragpu_pin *pin)
 	kfree(pin);
 }
 
+static void paragpu_unpin(struct device *dev, struct paragpu_pin *pin)
+{
+	dma_unmap_sgtable(dev, &pin->table, pin->direction, 0);
+	paragpu_unpin_pages(pin);
+}
+
 /**
- * paragpu_pin - pin a range of the caller's memory and map it for the device
- * @dev: the PCI device
+ * paragpu_pin_pages - pin a range of the caller's memory
  * @address: first byte
  * @length: bytes, at least 1
  * @direction: what the device does with them
  *
- * Context: Process context; sleeps.
+ * Context: Process context, outside paragpu_enter(): it waits for whoever
+ *	provides the pages, a file system in user space for example. Sleeps.
  * Return: The pin, or an error pointer.
  */
 static struct paragpu_pin *
-paragpu_pin(struct device *dev, unsigned long address, size_t length,
-	    enum dma_data_direction direction)
+paragpu_pin_pages(unsigned long address, size_t length,
+		  enum dma_data_direction direction)
 {
 	unsigned int flags = FOLL_LONGTERM;
 	struct paragpu_pin *pin;
@@ -93,14 +99,14 @@ paragpu_pin(struct device *dev, unsigned long address, size_t length,
 
 	if (check_add_overflow(address, length - 1, &last))
 		return ERR_PTR(-EFAULT);
-	pin = kzalloc(sizeof(*pin), GFP_KERNEL);
+	pin = kzalloc(sizeof(*pin), GFP_KERNEL_ACCOUNT);
 	if (!pin)
 		return ERR_PTR(-ENOMEM);
 	pin->direction = direction;
 	pin->mm = current->mm;
 	pin->count = (last >> PAGE_SHIFT) - (address >> PAGE_SHIFT) + 1;
 	pin->pages = kvmalloc_array(pin->count, sizeof(*pin->pages),
-				    GFP_KERNEL);
+				    GFP_KERNEL_ACCOUNT);
 	if (!pin->pages) {
 		error = -ENOMEM;
 		goto free;
@@ -118,17 +124,12 @@ paragpu_pin(struct device *dev, unsigned long address, size_t length,
 	}
 	error = sg_alloc_table_from_pages_segment(&pin->table, pin->pages,
 			pin->count, 0, pin->count << PAGE_SHIFT,
-			PARAGPU_MAX_SEGMENT, GFP_KERNEL);
+			PARAGPU_MAX_SEGMENT, GFP_KERNEL_ACCOUNT);
 	if (error)
 		goto unpin;
-	error = dma_map_sgtable(dev, &pin->table, direction, 0);
-	if (error)
-		goto free_table;
 	mmgrab(pin->mm);
 	return pin;
 
-free_table:
-	sg_free_table(&pin->table);
 unpin:
 	if (pinned > 0)
 		unpin_user_pages(pin->pages, pinned);
@@ -181,8 +182,8 @@ static bool paragpu_take_back(struct paragpu_channel *channel, u32 index)
 	const __le32 ready = cpu_to_le32(PARAGPU_LIST_READY);
 	struct paragpu_pin *pin = channel->pins[index];
 
-	if (cmpxchg(&list->state, ready, cpu_to_le32(PARAGPU_LIST_FREE)) !=
-	    ready)
+	if (paragpu_cmpxchg(&list->state, ready,
+			    cpu_to_le32(PARAGPU_LIST_FREE)) != ready)
 		return false;
 	channel->pins[index] = NULL;
 	paragpu_unpin(&paragpu->pdev->dev, pin);
@@ -190,31 +191,24 @@ static bool paragpu_take_back(struct paragpu_channel *channel, u32 index)
 }
 
 /**
- * paragpu_ioc_pin - %PARAGPU_IOC_PIN
- * @channel: the caller's
- * @user: the request
+ * paragpu_publish - put pinned pages into a free list of a channel
+ * @channel: the channel
+ * @pin: the pages, which are the list's afterwards
+ * @request: what was asked for
  *
- * Context: Inside paragpu_enter().
- * Return: 0 or an error, as the header says.
+ * Context: Inside paragpu_enter(); sleeps, but not for user space.
+ * Return: The list's number or an error.
  */
-long paragpu_ioc_pin(struct paragpu_channel *channel,
-		     struct paragpu_pin_request __user *user)
+static long paragpu_publish(struct paragpu_channel *channel,
+			    struct paragpu_pin *pin,
+			    const struct paragpu_pin_request *request)
 {
 	struct paragpu_device *paragpu = channel->owner;
-	struct paragpu_pin_request request;
+	struct device *dev = &paragpu->pdev->dev;
 	struct paragpu_page_list *list;
-	struct paragpu_pin *pin;
-	u32 index;
 	long error;
+	u32 index;
 
-	if (!paragpu->lists)
-		return -EOPNOTSUPP;
-	if (copy_from_user(&request, user, sizeof(request)))
-		return -EFAULT;
-	if (!request.length || request.length > PARAGPU_PIN_MAX ||
-	    request.flags & ~PARAGPU_LIST_WRITABLE ||
-	    request.address != (unsigned long)request.address)
-		return -EINVAL;
 	if (mutex_lock_interruptible(&channel->pin_lock))
 		return -ERESTARTSYS;
 	for (index = 0; index < PARAGPU_LISTS; index++)
@@ -225,25 +219,94 @@ long paragpu_ioc_pin(struct paragpu_channel *channel,
 		goto unlock;
 	}
 	list = paragpu_list(paragpu, channel->index, index);
-	pin = paragpu_pin(&paragpu->pdev->dev, request.address, request.length,
-			  request.flags & PARAGPU_LIST_WRITABLE ?
-			  DMA_FROM_DEVICE : DMA_TO_DEVICE);
-	if (IS_ERR(pin)) {
-		error = PTR_ERR(pin);
+	error = dma_map_sgtable(dev, &pin->table, pin->direction, 0);
+	if (error)
 		goto unlock;
-	}
-	error = paragpu_fill(list, pin, request.address, request.length);
-	if (!error && put_user(index, &user->list))
-		error = -EFAULT;
+	error = paragpu_fill(list, pin, request->address, request->length);
 	if (error) {
-		paragpu_unpin(&paragpu->pdev->dev, pin);
+		dma_unmap_sgtable(dev, &pin->table, pin->direction, 0);
 		goto unlock;
 	}
 	channel->pins[index] = pin;
-	smp_store_release(&list->state, cpu_to_le32(PARAGPU_LIST_READY));
+	virt_store_release(&list->state, cpu_to_le32(PARAGPU_LIST_READY));
+	error = index;
 unlock:
 	mutex_unlock(&channel->pin_lock);
 	return error;
+}
+
+/* Takes a list back where the host does not use it. */
+static long paragpu_retract(struct paragpu_channel *channel, u32 index)
+{
+	struct paragpu_device *paragpu = channel->owner;
+	long error = 0;
+	int guard;
+
+	if (!paragpu_enter(paragpu, &guard))
+		return -ENODEV;
+	if (mutex_lock_interruptible(&channel->pin_lock)) {
+		error = -ERESTARTSYS;
+		goto exit;
+	}
+	if (!channel->pins[index])
+		error = -EINVAL;
+	else if (!paragpu_take_back(channel, index))
+		error = -EBUSY;
+	mutex_unlock(&channel->pin_lock);
+exit:
+	paragpu_exit(paragpu, guard);
+	return error;
+}
+
+/**
+ * paragpu_ioc_pin - %PARAGPU_IOC_PIN
+ * @channel: the caller's
+ * @user: the request
+ *
+ * Context: Process context, outside paragpu_enter(), which is for moments that
+ *	do not depend on user space.
+ * Return: 0 or an error, as the header says.
+ */
+long paragpu_ioc_pin(struct paragpu_channel *channel,
+		     struct paragpu_pin_request __user *user)
+{
+	struct paragpu_device *paragpu = channel->owner;
+	struct paragpu_pin_request request;
+	struct paragpu_pin *pin;
+	long index;
+	int guard;
+
+	if (READ_ONCE(paragpu->gone))
+		return -ENODEV;
+	if (!paragpu->layout.list_offset)
+		return -EOPNOTSUPP;
+	if (copy_from_user(&request, user, sizeof(request)))
+		return -EFAULT;
+	if (!request.length || request.length > PARAGPU_PIN_MAX ||
+	    request.flags & ~PARAGPU_LIST_WRITABLE ||
+	    request.address != (unsigned long)request.address)
+		return -EINVAL;
+	pin = paragpu_pin_pages(request.address, request.length,
+				request.flags & PARAGPU_LIST_WRITABLE ?
+				DMA_FROM_DEVICE : DMA_TO_DEVICE);
+	if (IS_ERR(pin))
+		return PTR_ERR(pin);
+	if (!paragpu_enter(paragpu, &guard)) {
+		paragpu_unpin_pages(pin);
+		return -ENODEV;
+	}
+	index = paragpu_publish(channel, pin, &request);
+	paragpu_exit(paragpu, guard);
+	if (index < 0) {
+		paragpu_unpin_pages(pin);
+		return index;
+	}
+	if (put_user((u32)index, &user->list)) {
+		/* What the host took already goes with the channel. */
+		paragpu_retract(channel, index);
+		return -EFAULT;
+	}
+	return 0;
 }
 
 /**
@@ -251,27 +314,19 @@ unlock:
  * @channel: the caller's
  * @user: the list's number
  *
- * Context: Inside paragpu_enter().
+ * Context: Process context, outside paragpu_enter().
  * Return: 0 or an error, as the header says.
  */
 long paragpu_ioc_unpin(struct paragpu_channel *channel, u32 __user *user)
 {
-	long error = 0;
 	u32 index;
 
 	if (get_user(index, user))
 		return -EFAULT;
 	if (index >= PARAGPU_LISTS)
 		return -EINVAL;
-	index = array_index_nospec(index, PARAGPU_LISTS);
-	if (mutex_lock_interruptible(&channel->pin_lock))
-		return -ERESTARTSYS;
-	if (!channel->pins[index])
-		error = -EINVAL;
-	else if (!paragpu_take_back(channel, index))
-		error = -EBUSY;
-	mutex_unlock(&channel->pin_lock);
-	return error;
+	return paragpu_retract(channel,
+			       array_index_nospec(index, PARAGPU_LISTS));
 }
 
 /**

@@ -4,7 +4,8 @@ each line of its input whether all of it is as it must be.
 Device memory, memory at two addresses that the program reserved and memory
 that a handle alone holds, pinned memory that a kernel writes, an array, a texture object, a
 module's variable and its address, events and the time between them, a stream
-with work in flight, host functions, and a graph. Prints "ready", then for each
+with work in flight, host functions, a graph, and one that runs a part of itself in
+a loop. Prints "ready", then for each
 line "right" or "wrong: WHAT", with new work in flight behind it.
 """
 
@@ -52,6 +53,29 @@ PTX = b"""
     ld.global.u32 %r2, [%d3];
     add.s32 %r2, %r2, %r1;
     st.global.u32 [%d3], %r2;
+    ret;
+}
+.extern .func cudaGraphSetConditional(.param .b64 condition, .param .b32 value);
+.visible .entry loop(.param .u64 condition, .param .u64 place)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<4>;
+    .reg .b64 %d<3>;
+    ld.param.u64 %d1, [condition];
+    ld.param.u64 %d2, [place];
+    ld.global.u32 %r1, [%d2];
+    add.u32 %r1, %r1, 1;
+    st.global.u32 [%d2], %r1;
+    rem.u32 %r2, %r1, 5;
+    setp.ne.u32 %p1, %r2, 0;
+    selp.u32 %r3, 1, 0, %p1;
+    {
+    .param .b64 first;
+    st.param.b64 [first], %d1;
+    .param .b32 second;
+    st.param.b32 [second], %r3;
+    call.uni cudaGraphSetConditional, (first, second);
+    }
     ret;
 }
 .visible .entry look(.param .u64 texture, .param .u64 out)
@@ -134,6 +158,7 @@ class Kinds:
         self.callback = CALLBACK(self.was_called)
         self.launches, self.calls = 0, 0
         self.graph()
+        self.loop()
         self.cuda.cuEventRecord(self.events[0], self.stream)
         self.work()
         self.cuda.cuEventRecord(self.events[1], self.stream)
@@ -220,6 +245,27 @@ class Kinds:
         self.launches = 0
         self.cuda.cuGraphInstantiateWithFlags(ctypes.byref(self.executable), graph, ctypes.c_ulonglong(0))
 
+    def loop(self):
+        """A graph with a loop: each launch counts to the next multiple of five."""
+        graph, self.looping, node = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        condition = ctypes.c_uint64()
+        self.turns = self.guest.allocate(4)
+        self.cuda.cuMemsetD32_v2(pointer(self.turns), ctypes.c_uint(0), ctypes.c_size_t(1))
+        self.cuda.cuGraphCreate(ctypes.byref(graph), 0)
+        self.cuda.cuGraphConditionalHandleCreate(ctypes.byref(condition), graph, None, 1, 1)
+        # Of type 13: a value, a loop (1) with one body, where its graph is told, the context.
+        record = (ctypes.c_uint64 * 32)(13, 0, condition.value, 1 | 1 << 32)
+        none = ctypes.c_size_t(0)
+        self.cuda.cuGraphAddNode_v2(ctypes.byref(node), graph, None, None, none, record)
+        body = ctypes.c_void_p(ctypes.cast(record[4], ctypes.POINTER(ctypes.c_uint64))[0])
+        arguments = [condition, ctypes.c_uint64(self.turns)]
+        addresses = (ctypes.c_void_p * 2)(*[ctypes.addressof(argument) for argument in arguments])
+        kernel = (ctypes.c_uint64 * 9)(self.guest.function(self.module, b"loop").value, 1 | 1 << 32, 1 | 1 << 32, 1 | 1 << 32)
+        kernel[5] = ctypes.addressof(addresses)
+        self.cuda.cuGraphAddKernelNode_v2(ctypes.byref(node), body, None, none, kernel)
+        self.cuda.cuGraphInstantiateWithFlags(ctypes.byref(self.looping), graph, ctypes.c_ulonglong(0))
+        self.counted = 0
+
     def launch(self):
         """One kernel in the stream."""
         arguments = [ctypes.c_uint64(self.device), ctypes.c_uint64(self.mapped)]
@@ -239,6 +285,8 @@ class Kinds:
                 self.calls += 1
                 self.cuda.cuGraphLaunch(self.executable, self.stream)
                 self.launches += 2
+                self.cuda.cuGraphLaunch(self.looping, self.stream)
+                self.counted += 5
 
     def wrong(self):
         """What is not as it must be, or None."""
@@ -263,6 +311,9 @@ class Kinds:
         self.cuda.cuMemsetD32_v2(pointer(self.word), ctypes.c_uint(0), ctypes.c_size_t(1))
         if word.value != 7:
             return "the word that a graph writes"
+        self.cuda.cuMemcpyDtoH_v2(ctypes.byref(word), pointer(self.turns), ctypes.c_size_t(4))
+        if word.value != self.counted:
+            return f"turns of a graph's loop: {word.value} of {self.counted}"
         if list(self.pinned) != expected:
             return "pinned memory"
         if self.where() != self.tally:

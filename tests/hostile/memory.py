@@ -2,6 +2,7 @@
 
 import os
 import signal
+import struct
 import time
 
 import wire
@@ -186,6 +187,48 @@ def modules_without_end(field):
             cases += 1
     except (wire.Failed, ConnectionError, OSError):
         cases += 1
+    expect(resident(worker) < LIMIT + OWN, f"{cases} modules take {resident(worker) >> 20} MiB")
+    return cases
+
+
+def packed(text, line):
+    """A container of a text that repeats `line` after its beginning, in LZ4."""
+    start = text.index(line) + len(line)
+    tail = text[-8:]
+    repeated = len(text) - start - len(tail)
+
+    def length(value):
+        return b"\xff" * (value // 255) + bytes([value % 255])
+
+    block = b"\xff" + length(start - 15) + text[:start] + struct.pack("<H", len(line)) + length(repeated - 4 - 15)
+    block += bytes([len(tail) << 4]) + tail
+    padded = block + bytes(-len(block) % 8)
+    fields = (1, 0x101, 64, len(padded), len(block), 0, b"\0\0\x09\0", 90, 0, 0x2000, 0, len(text))
+    entry = struct.pack("<HHIQII4sIQQQQ", *fields) + padded
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entry)) + entry
+
+
+@attack
+def packed_modules_without_end(field):
+    field.again(*LIMITED)
+    session = field.session()
+    worker = field.worker(session)
+    line, cases = b"add.u32 %r1, %r1, 1;\n", 0
+    try:
+        for number in range(400):
+            body = ptx((line * 20_000).decode(), name=f"attack{number}").encode()
+            # What comes behind the lines is short, and stands in the tail.
+            end = body.index(line) + 20_000 * len(line)
+            image = packed(body[:end] + b"ret;}\n\n\n", line)
+            expect(len(image) < len(body) // 50, "it is packed")
+            digest = blake3(image)
+            session.call("ImageWrite", hash=digest, size=len(image), offset=0, data=image)
+            session.call("ModuleLoad", module=100 + number, hash=digest, options=b"")
+            session.call("FunctionGet", module=100 + number, function=100 + number, name=f"attack{number}")
+            cases += 1
+    except (wire.Failed, ConnectionError, OSError):
+        cases += 1
+    expect(cases > 2, "some are loaded")
     expect(resident(worker) < LIMIT + OWN, f"{cases} modules take {resident(worker) >> 20} MiB")
     return cases
 

@@ -9,7 +9,10 @@
  */
 #include "guest.h"
 
+#include <linux/userfaultfd.h>
+#include <pthread.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 
@@ -428,6 +431,127 @@ static int test_fades(void)
 	return 0;
 }
 
+struct argument {
+	int fd;
+	void *page;
+};
+
+static void *ask_with(void *data)
+{
+	struct argument *argument = data;
+
+	ioctl(argument->fd, PARAGPU_IOC_UNPIN, argument->page);
+	ioctl(argument->fd, PARAGPU_IOC_PIN, argument->page);
+	return NULL;
+}
+
+/* Asks the driver with memory whose page nobody brings. */
+static void asking_for_ever(int ready)
+{
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register missing = { .mode = UFFDIO_REGISTER_MODE_MISSING };
+	struct argument argument;
+	struct channel channel;
+	struct uffd_msg message;
+	pthread_t thread;
+	int faults;
+
+	if (channel_open(&channel))
+		_exit(10);
+	faults = syscall(SYS_userfaultfd, O_CLOEXEC);
+	argument.fd = channel.fd;
+	argument.page = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
+			     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	missing.range.start = (unsigned long)argument.page;
+	missing.range.len = 4096;
+	if (faults < 0 || ioctl(faults, UFFDIO_API, &api) ||
+	    ioctl(faults, UFFDIO_REGISTER, &missing))
+		_exit(11);
+	if (pthread_create(&thread, NULL, ask_with, &argument))
+		_exit(12);
+	if (read(faults, &message, sizeof(message)) != sizeof(message) ||
+	    message.event != UFFD_EVENT_PAGEFAULT)
+		_exit(13);
+	if (write(ready, "r", 1) != 1)
+		_exit(14);
+	for (;;)
+		pause();
+}
+
+/* A process that waits for its own page holds up nobody. */
+static int test_page_that_never_comes(void)
+{
+	int status, ready[2];
+	char byte;
+	pid_t child;
+
+	CHECK(pipe(ready) == 0);
+	child = fork();
+	if (child == 0)
+		asking_for_ever(ready[1]);
+	close(ready[1]);
+	if (read(ready[0], &byte, 1) != 1) {
+		waitpid(child, &status, 0);
+		return fail("step %d", WEXITSTATUS(status));
+	}
+	close(ready[0]);
+	CHECK(unbind() == 0);
+	CHECK(bind() == 0);
+	CHECK(kill(child, SIGKILL) == 0);
+	CHECK(waitpid(child, &status, 0) == child);
+	CHECK(count_channels() == channels);
+	return 0;
+}
+
+#define OTHERS		4
+#define SOMEBODY	12345
+
+/* Takes channels as another user until there are no more; tells how many. */
+static void greedy(uid_t user, int told)
+{
+	unsigned char count = 0;
+
+	if (setresuid(user, user, user))
+		_exit(10);
+	while (count < channels && open(NODE, O_RDWR | O_NONBLOCK) >= 0)
+		count++;
+	if (write(told, &count, 1) != 1)
+		_exit(11);
+	for (;;)
+		pause();
+}
+
+/* The last channels are for users who have few. */
+static int test_last_channels_are_for_others(void)
+{
+	unsigned char count[2];
+	pid_t child[2];
+	int i, told[2], status;
+
+	CHECK(chmod(NODE, 0666) == 0);
+	for (i = 0; i < 2; i++) {
+		CHECK(pipe(told) == 0);
+		child[i] = fork();
+		if (child[i] == 0)
+			greedy(SOMEBODY + i, told[1]);
+		close(told[1]);
+		CHECK(read(told[0], &count[i], 1) == 1);
+		close(told[0]);
+	}
+	for (i = 0; i < 2; i++) {
+		CHECK(kill(child[i], SIGKILL) == 0);
+		CHECK(waitpid(child[i], &status, 0) == child[i]);
+	}
+	CHECK(chmod(NODE, 0600) == 0);
+	CHECK(count_channels() == channels);
+	if (channels <= 2 * OTHERS)
+		return 0;
+	if (count[0] != channels - OTHERS || count[1] != OTHERS)
+		return fail("two users took %d and %d of %d channels",
+			    count[0], count[1], channels);
+	return 0;
+}
+
 static int test_hot_unplug_and_plug(void)
 {
 	return survives(ask_unplug, ask_plug);
@@ -656,5 +780,7 @@ int main(int count, char **arguments)
 	run("unbind-under-use", test_unbind_under_use);
 	run("unplug-under-use", test_unplug_under_use);
 	run("fades", test_fades);
+	run("page-that-never-comes", test_page_that_never_comes);
+	run("last-channels-are-for-others", test_last_channels_are_for_others);
 	return failures != 0;
 }

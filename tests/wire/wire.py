@@ -167,6 +167,11 @@ CALLS = {
     0x0A05: ("GraphNodeUpdate", [("graph", "u64"), ("node", "u32"), ("call", "u16"), ("work", "Bytes")], ""),
     0x0A06: ("GraphNodeEnable", [("graph", "u64"), ("node", "u32"), ("enabled", "bool")], ""),
     0x0A07: ("GraphDestroy", [("graph", "u64")], ""),
+    0x0A08: (
+        "GraphConditional",
+        [("condition", "u64"), ("kind", "u8"), ("value", "u32"), ("assigns", "bool"), ("bodies", "Bytes")],
+        "",
+    ),
 }
 NUMBERS = {name: number for number, (name, _, _) in CALLS.items()}
 

@@ -85,7 +85,8 @@ impl Launches {
     /// As [`launch`](Self::launch).
     pub fn capture(&self, stream: &Stream, kernel: Kernel) -> Result<()> {
         self.check(&kernel.function, &kernel.shape)?;
-        stream.note(Work::Kernel(Arc::new(kernel)))
+        let programmatic = kernel.shape.programmatic;
+        stream.note_launch(Work::Kernel(Arc::new(kernel)), programmatic)
     }
 
     /// What CUDA refuses at once.

@@ -5,8 +5,10 @@
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
 
+use paragpu_protocol::table::CALLS;
 use parking_lot::Mutex;
 
 const STRIPES: usize = 16;
@@ -63,8 +65,57 @@ pub(crate) fn count_posted() {
     stripe().posted.fetch_add(1, Ordering::Relaxed);
 }
 
-pub(crate) fn count_synchronous() {
+/// A call that waits for its reply begins; the wait ends with what is returned.
+pub(crate) fn count_synchronous(number: u16) -> Option<Waiting> {
     stripe().synchronous.fetch_add(1, Ordering::Relaxed);
+    let began = CLOCKED.load(Ordering::Relaxed).then(Instant::now)?;
+    Some(Waiting { number, began })
+}
+
+/// How long calls of one number waited; they stand as in [`CALLS`].
+struct Waits {
+    count: AtomicU64,
+    nanoseconds: AtomicU64,
+}
+
+static WAITS: [Waits; CALLS.len()] = [const {
+    Waits {
+        count: AtomicU64::new(0),
+        nanoseconds: AtomicU64::new(0),
+    }
+}; CALLS.len()];
+
+/// Somebody reads how long calls wait.
+static CLOCKED: AtomicBool = AtomicBool::new(false);
+
+/// A call that waits.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    number: u16,
+    began: Instant,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let place = CALLS.binary_search_by_key(&self.number, |call| call.number);
+        let Some(waits) = place.ok().and_then(|place| WAITS.get(place)) else {
+            return;
+        };
+        let took = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        waits.count.fetch_add(1, Ordering::Relaxed);
+        waits.nanoseconds.fetch_add(took, Ordering::Relaxed);
+    }
+}
+
+/// One JSON object: by a call's name, how often it waited and microseconds in all.
+fn waits_to_json() -> String {
+    let each = CALLS.iter().zip(&WAITS).filter_map(|(call, waits)| {
+        let count = waits.count.load(Ordering::Relaxed);
+        let microseconds = waits.nanoseconds.load(Ordering::Relaxed) / 1000;
+        let name = call.name;
+        (count > 0).then(|| format!("\"{name}\":{{\"count\":{count},\"us\":{microseconds}}}"))
+    });
+    format!("{{{}}}", each.collect::<Vec<_>>().join(","))
 }
 
 pub(crate) fn count_to_device(bytes: u64) {
@@ -98,8 +149,13 @@ impl Statistics {
     #[must_use]
     pub fn to_json(&self) -> String {
         format!(
-            "{{\"calls\":{},\"posted\":{},\"synchronous\":{},\"bytes_to_device\":{},\"bytes_from_device\":{}}}",
-            self.calls, self.posted, self.synchronous, self.bytes_to_device, self.bytes_from_device
+            "{{\"calls\":{},\"posted\":{},\"synchronous\":{},\"bytes_to_device\":{},\"bytes_from_device\":{},\"waits\":{}}}",
+            self.calls,
+            self.posted,
+            self.synchronous,
+            self.bytes_to_device,
+            self.bytes_from_device,
+            waits_to_json(),
         )
     }
 }
@@ -109,6 +165,7 @@ static FILE: Mutex<Option<PathBuf>> = Mutex::new(None);
 /// At the process's end, appends one line of JSON with the counts to a file.
 pub fn write_statistics_to(path: PathBuf) {
     *FILE.lock() = Some(path);
+    CLOCKED.store(true, Ordering::Relaxed);
 }
 
 pub(crate) fn write_at_end() {

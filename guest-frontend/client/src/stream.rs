@@ -17,6 +17,7 @@ use crate::copy_order::CopyOrder;
 use crate::error::Result;
 use crate::handles::Handles;
 use crate::objects::capture::{self, Mode};
+use crate::objects::edge::Dependency;
 use crate::objects::event::Event;
 use crate::objects::graph::Graph;
 pub use crate::objects::stream::{NON_BLOCKING, Stream};
@@ -393,7 +394,7 @@ impl Streams {
         stream: &Stream,
         mode: Mode,
         into: Option<Arc<Graph>>,
-        after: &[u32],
+        after: &[Dependency],
     ) -> Result<()> {
         self.link.check()?;
         stream.begin_capture(self.session, mode, into, after)

@@ -11,6 +11,7 @@ use paragpu_client::graph_exec::Refusal;
 use paragpu_client::launch::Shape;
 use paragpu_client::module::Function;
 use paragpu_client::objects::capture::Mode;
+use paragpu_client::objects::edge::Dependency;
 use paragpu_client::objects::graph::{Fill, Graph, Kernel, NodeName, Work};
 use paragpu_client::stream::{NON_BLOCKING, Stream};
 use paragpu_protocol::layout::MAX_DEVICES;
@@ -108,7 +109,9 @@ fn nothing_crosses_during_a_capture_and_a_launch_is_one_call() {
     session.ping().unwrap();
     assert_eq!(worker.calls(), before + 1, "the ping alone");
     assert_eq!(graph.nodes().len(), 103);
-    assert_eq!(graph.dependencies(102), Ok(vec![101, 100]));
+    let after = graph.dependencies(102).unwrap();
+    let after: Vec<u32> = after.iter().map(|before| before.node).collect();
+    assert_eq!(after, [101, 100]);
 
     let exec = session.graphs().instantiate(&graph, 0).unwrap();
     let (posted, waited) = (worker.calls(), worker.synchronous());
@@ -244,7 +247,7 @@ fn updates_send_what_differs() {
             let node = graph
                 .add(fill(&session, memory + place * 64, value), &before)
                 .unwrap();
-            before = vec![node.number];
+            before = vec![node.number.into()];
         }
         graph
     };
@@ -285,7 +288,7 @@ fn updates_send_what_differs() {
         Err((None, Refusal::Topology))
     );
     let other = of([1, 2, 3]);
-    other.undepend(&[(0, 1)]).unwrap();
+    other.undepend(&[(0.into(), 1)]).unwrap();
     let refused = session.graphs().update(&exec, &other).unwrap();
     assert!(matches!(refused, Err((Some(_), Refusal::Topology))));
     session.graphs().enable(&exec, name(0), false).unwrap();
@@ -305,7 +308,7 @@ fn large_graphs_travel_in_parts() {
     for value in 0..6000 {
         graph.add(fill(&session, memory, value), &[]).unwrap();
     }
-    let all = graph.nodes();
+    let all: Vec<_> = graph.nodes().into_iter().map(Dependency::from).collect();
     graph.add(fill(&session, memory, 77), &all).unwrap();
     let exec = session.graphs().instantiate(&graph, 0).unwrap();
     assert!(worker.count("GraphNodes") > 1);

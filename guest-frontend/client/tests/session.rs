@@ -45,6 +45,7 @@ const SHAPE: Shape = Shape {
     dynamic_shared: 0,
     cooperative: false,
     cluster: [0; 3],
+    programmatic: false,
 };
 
 #[test]

@@ -3,6 +3,7 @@
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
+use paragpu_client::objects::edge::{Dependency, Edge};
 use paragpu_client::objects::graph::{CopyNodeEnd, CopyWork, Graph, Kernel, Work};
 
 /// What is told beside nodes, kinds, kernels' names and edges
@@ -19,6 +20,7 @@ impl Details {
     const EVENT: u32 = 1 << 6;
     const KERNEL_ATTRIBUTES: u32 = 1 << 9;
     const HANDLES: u32 = 1 << 10;
+    const CONDITIONAL: u32 = 1 << 15;
     const ALL: u32 = (1 << 16) - 1;
 
     /// Those that flags name; unknown flags name none. The flags for kinds of
@@ -60,15 +62,25 @@ fn cluster(out: &mut String, graph: &Graph, details: Details) -> fmt::Result {
             "\"graph_{id}_node_{number}\"[shape=\"{shape}\" label=\"{}\"];",
             escape(&label)
         )?;
-        if let Work::Child(child) = work {
-            children.push((number, child));
+        match work {
+            Work::Child(child) => children.push((number, child)),
+            Work::Conditional(conditional) => {
+                let bodies = conditional.bodies.iter().cloned();
+                children.extend(bodies.map(|body| (number, body)));
+            }
+            _ => {}
         }
     }
     for (from, to) in graph.edges() {
-        writeln!(
+        let Dependency { node: from, edge } = from;
+        write!(
             out,
-            "\"graph_{id}_node_{from}\" -> \"graph_{id}_node_{to}\";"
+            "\"graph_{id}_node_{from}\" -> \"graph_{id}_node_{to}\""
         )?;
+        if edge != Edge::Full {
+            write!(out, "[label=\"{edge:?}\"]")?;
+        }
+        out.push_str(";\n");
     }
     out.push_str("}\n");
     for (number, child) in children {
@@ -96,6 +108,7 @@ fn shape(work: &Work) -> &'static str {
         | Work::MemFree(_)
         | Work::EventRecord(_)
         | Work::EventWait(_) => "rectangle",
+        Work::Conditional(_) => "trapezium",
     }
 }
 
@@ -128,6 +141,12 @@ fn label(graph: &Graph, number: u32, work: &Work, details: Details) -> Result<St
             out.push_str("HOST");
             if details.tell(Details::HOST) {
                 write!(out, "\n{:#x}({:#x})", call.function, call.argument)?;
+            }
+        }
+        Work::Conditional(conditional) => {
+            write!(out, "CONDITIONAL\n{:?}", conditional.kind)?;
+            if details.tell(Details::CONDITIONAL) {
+                write!(out, "\nhandle {:#x}", conditional.condition.handle())?;
             }
         }
         Work::Child(child) => write!(out, "CHILD\ngraph_{}", child.id())?,
@@ -240,7 +259,9 @@ mod tests {
             height: 1,
         });
         graph.add(fill, &[]).unwrap();
-        graph.add(Work::Child(child.embed()), &[0]).unwrap();
+        graph
+            .add(Work::Child(child.embed().unwrap()), &[0.into()])
+            .unwrap();
         graph
     }
 

@@ -11,6 +11,7 @@
 #![recursion_limit = "1024"]
 
 pub mod batch;
+pub mod compile_cache;
 pub mod coredump;
 pub mod crossing;
 pub mod current;

@@ -72,7 +72,7 @@ impl Code {
     /// Looks through the image, which takes long, at the first call.
     fn names(&self) -> std::result::Result<&BTreeSet<String>, &String> {
         let look = || {
-            if paragpu_fatbin::may_name(&self.image, &["malloc"], MOST_CODE) {
+            if paragpu_fatbin::may_name(&self.image, &["malloc"], None, MOST_CODE) {
                 let why = "kernels of a module may call malloc, whose memory cannot be carried";
                 return Err(why.to_owned());
             }

@@ -1,6 +1,6 @@
 //! Graphs, and what their nodes name.
 
-use paragpu_device::{Error, GraphNode, Result, StreamId, Work};
+use paragpu_device::{Bodies, Error, GraphNode, Result, StreamId, Work};
 use paragpu_protocol::status::Status;
 
 use crate::device::{CudaDevice, stream};
@@ -61,12 +61,25 @@ fn refused(number: u32, node: &GraphNode, error: &Error) -> Error {
 impl CudaDevice {
     /// A graph of `nodes`, ready to be launched.
     pub(crate) fn open_graph(&mut self, nodes: Vec<GraphNode>) -> Result<OpenGraph> {
+        let bodies = Bodies::of(&nodes)?;
         let mut open = OpenGraph {
             graph: self.context.graph_begin()?,
             works: Vec::with_capacity(nodes.len()),
             named: Vec::new(),
             seen: self.gone,
         };
+        for (number, node) in (0_u32..).zip(&nodes) {
+            let Work::Conditional(conditional) = &node.work else {
+                continue;
+            };
+            let made = self
+                .context
+                .graph_condition(&mut open.graph, number, conditional);
+            if let Err(error) = made {
+                let _ = self.context.graph_destroy(open.graph);
+                return Err(refused(number, node, &error));
+            }
+        }
         let made = nodes
             .into_iter()
             .try_for_each(|node| {
@@ -74,7 +87,9 @@ impl CudaDevice {
                 self.look_up(&node.work)
                     .and_then(|found| {
                         let work = (&node.work, &found);
-                        self.context.graph_add(&mut open.graph, work, &node.after)
+                        let body = bodies.of.get(number as usize).copied().flatten();
+                        self.context
+                            .graph_add(&mut open.graph, body, work, &node.after)
                     })
                     .map_err(|error| refused(number, &node, &error))?;
                 open.name(number, &node.work);
@@ -102,7 +117,13 @@ impl CudaDevice {
             .get(number as usize)
             .ok_or(Status::INVALID_VALUE)?;
         let found = self.look_up(&work)?;
-        if !before.is_like(&work) || is_empty(&work) != is_empty(before) {
+        let other_bodies = match (before, &work) {
+            (Work::Conditional(had), Work::Conditional(new)) => {
+                had.kind != new.kind || had.bodies != new.bodies
+            }
+            _ => false,
+        };
+        if other_bodies || !before.is_like(&work) || is_empty(&work) != is_empty(before) {
             return Err(Error::new(
                 Status::GRAPH_EXEC_UPDATE_FAILURE,
                 format!("node {number} does {before:?}, not {work:?}"),

@@ -11,6 +11,7 @@ mod texture;
 mod work;
 
 use crate::attributes::{Options, SHARED_OPTIN};
+use crate::conditional::Conditions;
 use crate::exec::printf::Output;
 use crate::graph::Graph;
 use crate::heap::Heaps;
@@ -44,6 +45,8 @@ pub struct SoftwareDevice {
     memory: Arc<Memory>,
     objects: Objects,
     output: Arc<Output>,
+    /// The values of graphs.
+    pub(crate) conditions: Arc<Conditions>,
     workspaces: Arc<Workspaces>,
     heaps: Arc<Heaps>,
     next: u64,
@@ -101,6 +104,7 @@ impl SoftwareDevice {
             memory,
             objects: Objects::default(),
             output: Arc::default(),
+            conditions: Arc::default(),
             workspaces: Arc::new(Workspaces::new(start, bytes)),
             heaps: Arc::default(),
             next: 1,

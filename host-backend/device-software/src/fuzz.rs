@@ -7,7 +7,7 @@ use std::collections::HashMap;
 /// Walks a fat binary, unpacks and decodes the PTX it may hold.
 pub fn fuzz_fatbin(data: &[u8]) {
     let _ = fatbin::entries(data);
-    let _ = fatbin::may_name(data, &["vprintf"], 1 << 20);
+    let _ = fatbin::may_name(data, &["vprintf"], Some(90), 1 << 20);
     if let Ok(text) = fatbin::ptx_of(data, 90) {
         fuzz_ptx(text.as_bytes());
     }

@@ -4,16 +4,22 @@
 //! and for the graph's launch before; the last one waits for every node and is
 //! what the stream goes on from. Between them only the graph's own order holds.
 
+use crate::conditional::{Body, Make, Value, unfold};
 use crate::device::SoftwareDevice;
 use crate::scheduler::{Stamp, Ticket, Work};
-use paragpu_device::{Error, GraphNode, Result, StreamId, Work as DeviceWork};
+use paragpu_device::{Bodies, Error, GraphNode, Result, StreamId, Work as DeviceWork};
 use paragpu_protocol::status::Status;
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// An executable graph.
 #[derive(Debug)]
 pub struct Graph {
     nodes: Vec<Node>,
+    bodies: Bodies,
+    /// The values of its conditional nodes, by node.
+    values: HashMap<usize, Value>,
     /// The end of its last launch.
     last: Ticket,
 }
@@ -44,6 +50,14 @@ impl Graph {
                 format!("node {number} does {:?}, not {work:?}", node.work),
             ));
         }
+        if let (DeviceWork::Conditional(had), DeviceWork::Conditional(new)) = (&node.work, &work)
+            && (had.bodies != new.bodies || had.kind != new.kind)
+        {
+            return Err(Error::new(
+                Status::GRAPH_EXEC_UPDATE_FAILURE,
+                format!("node {number} has other bodies"),
+            ));
+        }
         node.work = work;
         Ok(())
     }
@@ -62,10 +76,91 @@ impl Graph {
     }
 }
 
+impl Graph {
+    fn is_in_body(&self, number: usize) -> bool {
+        self.bodies.of.get(number).is_some_and(Option::is_some)
+    }
+
+    /// What a launch begins with: values that are given anew.
+    fn begin(&self) -> Work {
+        let assigned = self.values.iter().filter_map(|(number, value)| {
+            match self.nodes.get(*number).map(|node| &node.work) {
+                Some(DeviceWork::Conditional(conditional)) if conditional.assigns => {
+                    Some((Arc::clone(value), conditional.value))
+                }
+                _ => None,
+            }
+        });
+        let assigned: Vec<(Value, u32)> = assigned.collect();
+        if assigned.is_empty() {
+            return Work::Marker;
+        }
+        Work::Inline(Box::new(move || {
+            for (place, value) in &assigned {
+                place.store(*value, Ordering::Release);
+            }
+        }))
+    }
+}
+
 impl SoftwareDevice {
+    /// The operation of conditional node `number`.
+    fn conditional_work(&mut self, graph: &Graph, number: usize) -> Result<Work> {
+        let make = self.conditional_make(graph, number)?;
+        Ok(make())
+    }
+
+    fn conditional_make(&mut self, graph: &Graph, number: usize) -> Result<Make> {
+        let (Some(node), Some(value), Some(Some(first))) = (
+            graph.nodes.get(number),
+            graph.values.get(&number),
+            graph.bodies.first.get(number),
+        ) else {
+            return Err(no_node());
+        };
+        let DeviceWork::Conditional(conditional) = &node.work else {
+            return Err(no_node());
+        };
+        let mut bodies: Vec<Body> = Vec::with_capacity(conditional.bodies.len());
+        for body in (*first..).take(conditional.bodies.len()) {
+            bodies.push(self.body(graph, body)?);
+        }
+        let (conditional, value) = (conditional.clone(), Arc::clone(value));
+        let bodies = Arc::new(bodies);
+        Ok(Arc::new(move || {
+            unfold(&conditional, Arc::clone(&value), Arc::clone(&bodies))
+        }))
+    }
+
+    fn body(&mut self, graph: &Graph, body: usize) -> Result<Body> {
+        let range = graph.bodies.ranges.get(body).cloned().unwrap_or_default();
+        let (mut made, mut places) = (Body::new(), HashMap::new());
+        for number in range {
+            let Some(node) = graph.nodes.get(number) else {
+                continue;
+            };
+            if graph.bodies.of.get(number) != Some(&Some(body)) {
+                continue;
+            }
+            let after = node.after.iter();
+            let after = after.filter_map(|before| places.get(&(*before as usize)).copied());
+            let after = after.collect();
+            let make: Make = match &node.work {
+                _ if !node.enabled => Arc::new(|| Work::Marker),
+                DeviceWork::Conditional(_) => self.conditional_make(graph, number)?,
+                work => self.make(work)?,
+            };
+            places.insert(number, made.len());
+            made.push((after, make));
+        }
+        Ok(made)
+    }
+
     /// An executable graph of `nodes`, checked.
     pub(crate) fn graph(&mut self, nodes: Vec<GraphNode>) -> Result<Graph> {
+        let bodies = Bodies::of(&nodes)?;
         let mut made: Vec<Node> = Vec::with_capacity(nodes.len());
+        let mut values = HashMap::new();
         for node in nodes {
             for &before in &node.after {
                 let before = made.get_mut(before as usize).ok_or_else(|| {
@@ -77,6 +172,12 @@ impl SoftwareDevice {
                 before.followed = true;
             }
             self.check_work(&node.work)?;
+            if let DeviceWork::Conditional(conditional) = &node.work {
+                let value = self
+                    .conditions
+                    .value(conditional.condition, conditional.value);
+                values.insert(made.len(), value);
+            }
             made.push(Node {
                 work: node.work,
                 after: node.after,
@@ -86,6 +187,8 @@ impl SoftwareDevice {
         }
         Ok(Graph {
             nodes: made,
+            bodies,
+            values,
             last: 0,
         })
     }
@@ -94,6 +197,9 @@ impl SoftwareDevice {
     pub(crate) fn check_work(&mut self, work: &DeviceWork<'_>) -> Result<()> {
         if let DeviceWork::EventRecord(event) | DeviceWork::EventWait(event) = work {
             return self.recorded(*event).map(|_| ());
+        }
+        if matches!(work, DeviceWork::Conditional(_)) {
+            return Ok(());
         }
         // Prepared and dropped: a cooperative launch gives back what it took.
         if let Work::Kernel(_, _, finish) = self.stream_work(work)? {
@@ -104,15 +210,19 @@ impl SoftwareDevice {
 
     /// Launches `graph` into `stream`.
     pub(crate) fn submit_graph(&mut self, graph: &mut Graph, stream: StreamId) -> Result<()> {
-        let submit = |device: &Self, also: &[Ticket]| {
-            let submitted = device.scheduler.submit(stream.0, also, Work::Marker);
+        let submit = |device: &Self, also: &[Ticket], work| {
+            let submitted = device.scheduler.submit(stream.0, also, work);
             submitted.ok_or_else(|| Error::from(Status::INVALID_HANDLE))
         };
         // All of it is made before any of it is given, so that a node that
         // cannot run leaves nothing behind.
         let mut works = Vec::with_capacity(graph.nodes.len());
-        for node in &graph.nodes {
-            let work = if node.enabled {
+        for (number, node) in graph.nodes.iter().enumerate() {
+            let work = if graph.is_in_body(number) {
+                continue;
+            } else if let DeviceWork::Conditional(_) = node.work {
+                self.conditional_work(graph, number)
+            } else if node.enabled {
                 self.stream_work(&node.work)
             } else {
                 Ok(Work::Marker)
@@ -134,10 +244,17 @@ impl SoftwareDevice {
                 self.recorded(event)?;
             }
         }
-        let start = submit(self, &[graph.last])?;
-        let mut tickets: Vec<Ticket> = Vec::with_capacity(works.len());
+        let start = submit(self, &[graph.last], graph.begin())?;
+        let mut tickets: Vec<Ticket> = Vec::with_capacity(graph.nodes.len());
         let mut ends = Vec::new();
-        for (node, work) in graph.nodes.iter().zip(works) {
+        let mut works = works.into_iter();
+        for (number, node) in graph.nodes.iter().enumerate() {
+            if graph.is_in_body(number) {
+                // No node outside comes after it.
+                tickets.push(start);
+                continue;
+            }
+            let work = works.next().unwrap_or(Work::Marker);
             let mut before: Vec<Ticket> = node
                 .after
                 .iter()
@@ -165,7 +282,7 @@ impl SoftwareDevice {
                 ends.push(ticket);
             }
         }
-        graph.last = submit(self, &ends)?;
+        graph.last = submit(self, &ends, Work::Marker)?;
         Ok(())
     }
 }

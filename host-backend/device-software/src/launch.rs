@@ -1,6 +1,7 @@
 //! Kernels: what is constant about them, and the checks and preparation of a launch.
 
 use crate::attributes::{self, MAX_THREADS, REGISTERS, SHARED, SHARED_OPTIN};
+use crate::conditional::Conditions;
 use crate::exec::block::Grid;
 use crate::exec::printf::Output;
 use crate::exec::variants_unsafe;
@@ -60,7 +61,7 @@ impl Workspaces {
 }
 
 /// A kernel of a loaded module.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Kernel {
     /// Its module.
     pub module: u64,
@@ -73,17 +74,19 @@ pub struct Kernel {
 }
 
 /// What a launch needs of its device.
-pub struct Context<'a> {
+pub struct Context {
     /// Device memory.
-    pub memory: &'a Arc<Memory>,
+    pub memory: Arc<Memory>,
     /// Heaps of all modules.
-    pub heaps: &'a Arc<Heaps>,
+    pub heaps: Arc<Heaps>,
     /// Texture and surface objects.
-    pub textures: &'a Arc<Textures>,
+    pub textures: Arc<Textures>,
     /// Where kernels print.
-    pub output: &'a Arc<Output>,
+    pub output: Arc<Output>,
+    /// What kernels set.
+    pub conditions: Arc<Conditions>,
     /// For cooperative launches.
-    pub workspaces: &'a Arc<Workspaces>,
+    pub workspaces: Arc<Workspaces>,
     /// Number of the launch.
     pub id: u64,
     /// Multiprocessors.
@@ -193,7 +196,7 @@ impl Kernel {
     ///
     /// # Errors
     /// `INVALID_VALUE`, `LAUNCH_OUT_OF_RESOURCES`, `COOPERATIVE_LAUNCH_TOO_LARGE`, `NOT_SUPPORTED` for clusters.
-    pub fn prepare(&self, launch: &Launch<'_>, context: &Context<'_>) -> Result<Work> {
+    pub fn prepare(&self, launch: &Launch<'_>, context: &Context) -> Result<Work> {
         let func = self.func();
         let threads = launch
             .block
@@ -236,7 +239,7 @@ impl Kernel {
             }
             workspace = context
                 .workspaces
-                .take(context.memory)
+                .take(&context.memory)
                 .ok_or(Status::LAUNCH_OUT_OF_RESOURCES)?;
         }
         let grid = Grid {
@@ -249,11 +252,12 @@ impl Kernel {
             dynamic_base,
             shared_bytes,
             params: launch.parameters.to_vec(),
-            memory: Arc::clone(context.memory),
+            memory: Arc::clone(&context.memory),
             heap: self.heap.clone(),
-            heaps: Arc::clone(context.heaps),
-            textures: Arc::clone(context.textures),
-            output: Arc::clone(context.output),
+            heaps: Arc::clone(&context.heaps),
+            textures: Arc::clone(&context.textures),
+            output: Arc::clone(&context.output),
+            conditions: Arc::clone(&context.conditions),
             workspace,
             sms: context.sms,
             stack_limit: (u64::from(func.local) + context.stack.max(STACK)) as u32,
@@ -265,7 +269,7 @@ impl Kernel {
             context.workspaces.give_back(workspace);
             return Err(Status::COOPERATIVE_LAUNCH_TOO_LARGE.into());
         }
-        let workspaces = Arc::clone(context.workspaces);
+        let workspaces = Arc::clone(&context.workspaces);
         let finish = Box::new(move || {
             if workspace != 0 {
                 workspaces.give_back(workspace);

@@ -16,7 +16,8 @@
 #![deny(unsafe_code)]
 
 pub mod attributes;
-pub mod copy;
+pub mod conditional;
+mod copy;
 pub mod decode;
 pub mod device;
 pub mod error;

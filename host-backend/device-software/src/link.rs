@@ -15,7 +15,13 @@ const KINDS: [u32; 3] = [0, 1, 2];
 /// CUDA_ERROR_UNKNOWN, which the linker's own failures are.
 const LINKER: Status = Status(999);
 /// What modules have without defining it.
-const BUILT_IN: [&str; 4] = ["vprintf", "__assertfail", "malloc", "free"];
+const BUILT_IN: [&str; 5] = [
+    "vprintf",
+    "__assertfail",
+    "malloc",
+    "free",
+    "cudaGraphSetConditional",
+];
 /// What begins a text and may be there once.
 const HEADER: [&str; 3] = [".version", ".target", ".address_size"];
 

@@ -6,6 +6,7 @@
 //! Rust reference ever covers.
 
 mod alias_unsafe;
+pub mod lanes_unsafe;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -10,7 +10,7 @@ use crate::ptx::parser;
 use paragpu_device::Error;
 use paragpu_protocol::layout::{CHUNK, DEVICE_STRIDE};
 use paragpu_protocol::status::Status;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Variables of modules live in the last eighth of the arena, which the guest does not use.
@@ -44,6 +44,25 @@ pub fn image_error(error: &paragpu_fatbin::ImageError) -> Error {
         _ => Status::INVALID_IMAGE,
     };
     Error::new(status, error.to_string())
+}
+
+/// What an image holds, for whoever looks for PTX in it.
+fn held(image: &[u8]) -> String {
+    /// Of the wrapper that may stand before a fat binary.
+    const WRAPPER: usize = 24;
+    let inner = image.get(WRAPPER..).unwrap_or_default();
+    let Ok(entries) = paragpu_fatbin::entries(image).or_else(|_| paragpu_fatbin::entries(inner))
+    else {
+        return "machine code alone".to_owned();
+    };
+    let forms: BTreeSet<(u16, u32)> = entries.iter().map(|e| (e.kind, e.sm)).collect();
+    let name = |&(kind, sm): &(u16, u32)| match kind {
+        1 => format!("PTX for compute_{sm}"),
+        2 => format!("machine code for sm_{sm}"),
+        _ => format!("other code for sm_{sm}"),
+    };
+    let names: Vec<String> = forms.iter().map(name).collect();
+    names.join(", ")
 }
 
 /// What a refusal of PTX is called in CUDA.
@@ -159,7 +178,13 @@ impl Module {
         preferred: Option<u64>,
         heap_bytes: u64,
     ) -> Result<(Self, u64), Error> {
-        let text = paragpu_fatbin::ptx_of(image, arch).map_err(|e| image_error(&e))?;
+        let text = paragpu_fatbin::ptx_of(image, arch).map_err(|e| match e {
+            paragpu_fatbin::ImageError::NoBinary => {
+                let why = format!("{e}: it holds {}", held(image));
+                Error::new(Status::NO_BINARY_FOR_GPU, why)
+            }
+            other => image_error(&other),
+        })?;
         if text.len() > MOST_TEXT {
             return Err(Error::new(
                 Status::OUT_OF_MEMORY,

@@ -136,6 +136,18 @@ pub struct Access {
     pub ordered: bool,
 }
 
+impl Access {
+    /// The row, of an access of one whole 32-bit register.
+    #[inline(always)]
+    #[must_use]
+    pub fn word(&self) -> Option<u32> {
+        match (self.regs.as_slice(), self.width, self.narrow) {
+            ([Some(Reg::R32(row))], 4, 0) => Some(*row),
+            _ => None,
+        }
+    }
+}
+
 /// Atomic operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -271,6 +283,8 @@ pub enum CallTarget {
     Malloc,
     /// `free(address)`.
     Free,
+    /// `cudaGraphSetConditional(handle, value)`.
+    SetConditional,
 }
 
 /// A call: copies of parameters are byte ranges of local memory, relative to the frames.

@@ -35,6 +35,8 @@ pub type Task = Box<dyn FnOnce() -> Result<(), Error> + Send>;
 pub type Attempt = Box<dyn FnMut() -> Result<bool, Error> + Send>;
 /// How often an attempt is made again.
 const AGAIN: Duration = Duration::from_micros(50);
+/// Makes further operations, each with the numbers of those of them that it waits for; `None` when there are none left.
+pub type Unfold = Box<dyn FnMut() -> Option<Vec<(Vec<usize>, Work)>> + Send>;
 /// When an event was reached.
 pub type Stamp = Arc<Mutex<Option<Instant>>>;
 
@@ -53,6 +55,8 @@ pub enum Work {
     Short(Task),
     /// Waits for memory to change. The program itself may change it.
     Attempt(Attempt),
+    /// Becomes other operations, and again when they are over.
+    Unfold(Unfold),
     /// A host function.
     Host(HostFunction),
     /// A kernel; whether all blocks must be resident, and what to do at its end.
@@ -460,6 +464,8 @@ impl Inner {
                         self.work.notify_one();
                     }
                 },
+                Work::Unfold(_) if failed => self.finished(state, ticket, &mut ready),
+                Work::Unfold(unfold) => self.unfold(state, ticket, unfold, &mut ready),
                 Work::Host(function) => {
                     state.host.push_back((ticket, function));
                     self.host.notify_one();
@@ -484,6 +490,45 @@ impl Inner {
                     self.work.notify_all();
                 }
             }
+        }
+    }
+
+    /// Gives the next operations of an unfolding one, which waits for them.
+    fn unfold(
+        &self,
+        state: &mut State,
+        ticket: Ticket,
+        mut unfold: Unfold,
+        ready: &mut VecDeque<Ticket>,
+    ) {
+        let Some(operations) = unfold() else {
+            return self.finished(state, ticket, ready);
+        };
+        // Begins on another thread, so that nothing goes on for ever under the lock.
+        let begun = self.add(state, &[], Work::Task(Box::new(|| Ok(()))));
+        let mut tickets: Vec<Ticket> = Vec::with_capacity(operations.len());
+        for (after, work) in operations {
+            let mut before: Vec<Ticket> = after
+                .iter()
+                .filter_map(|&number| tickets.get(number).copied())
+                .collect();
+            before.push(begun);
+            tickets.push(self.add(state, &before, work));
+        }
+        tickets.push(begun);
+        let mut waits_for = 0;
+        for before in tickets {
+            if let Some(operation) = state.operations.get_mut(&before) {
+                operation.followers.push(ticket);
+                waits_for += 1;
+            }
+        }
+        if let Some(operation) = state.operations.get_mut(&ticket) {
+            operation.work = Some(Work::Unfold(unfold));
+            operation.waits_for = waits_for;
+        }
+        if waits_for == 0 {
+            ready.push_back(ticket);
         }
     }
 

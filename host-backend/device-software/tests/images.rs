@@ -63,30 +63,81 @@ fn packed(sm: u32, flags: u64) -> Vec<u8> {
 
 #[test]
 fn code_that_may_print_is_told_from_code_that_cannot() {
-    let named = |image: &[u8], most| fatbin::may_name(image, &["vprintf", ".entry"], most);
+    let named = |image: &[u8], most| fatbin::may_name(image, &["vprintf", ".entry"], None, most);
     for flags in [0, LZ4, ZSTD] {
         let image = container(&[packed(75, flags)]);
         assert!(named(&image, 1 << 20));
-        assert!(!fatbin::may_name(&image, &["vprintf"], 1 << 20));
+        assert!(!fatbin::may_name(&image, &["vprintf"], None, 1 << 20));
         assert!(
-            fatbin::may_name(&image, &["vprintf"], 8),
+            fatbin::may_name(&image, &["vprintf"], None, 8),
             "too large to tell"
         );
-        assert!(fatbin::may_name(&image[..40], &["vprintf"], 1 << 20));
+        assert!(fatbin::may_name(&image[..40], &["vprintf"], None, 1 << 20));
         // A second entry is looked at too.
         let elf = entry(2, 90, 0, b"\x7fELF vprintf", 0);
         assert!(fatbin::may_name(
             &container(&[packed(75, flags), elf]),
             &["vprintf"],
+            None,
             1 << 20
         ));
     }
     assert!(fatbin::may_name(
         b"\x7fELF...vprintf",
         &["vprintf"],
+        None,
         1 << 20
     ));
-    assert!(!fatbin::may_name(text().as_bytes(), &["vprintf"], 1 << 20));
+    assert!(!fatbin::may_name(
+        text().as_bytes(),
+        &["vprintf"],
+        None,
+        1 << 20
+    ));
+    // Code that the device cannot run is not looked at.
+    let both = container(&[packed(75, LZ4), entry(2, 90, 0, b"\x7fELF vprintf", 0)]);
+    for (arch, may) in [(75, false), (86, false), (90, true), (100, false)] {
+        assert_eq!(
+            fatbin::may_name(&both, &["vprintf"], Some(arch), 1 << 20),
+            may,
+            "{arch}"
+        );
+    }
+}
+
+#[test]
+fn code_is_counted_as_it_is_unpacked() {
+    let text = text().len() as u64;
+    for flags in [LZ4, ZSTD] {
+        let image = container(&[
+            packed(75, flags),
+            packed(60, flags),
+            entry(2, 90, 0, b"\x7fELF", 0),
+        ]);
+        let of = |arch| fatbin::unpacked(&image, arch).unwrap();
+        assert_eq!((of(Some(90)).text, of(Some(90)).binary), (text, 8));
+        assert_eq!((of(Some(121)).text, of(Some(121)).binary), (text, 0));
+        assert_eq!(of(Some(50)), fatbin::Unpacked::default());
+        assert!(fatbin::unpacked(&image[..40], None).is_err());
+    }
+    assert_eq!(fatbin::unpacked(b"\x7fELF", None).unwrap().binary, 4);
+    assert_eq!(fatbin::unpacked(b".version", None).unwrap().text, 8);
+}
+
+#[test]
+fn code_that_holds_more_than_it_says_is_refused() {
+    let bytes = ruzstd::encoding::compress_to_vec(
+        text().as_bytes(),
+        ruzstd::encoding::CompressionLevel::Fastest,
+    );
+    for said in [0, 1, text().len() - 1] {
+        let image = container(&[entry(1, 75, ZSTD, &bytes, said)]);
+        let refused = fatbin::ptx_of(&image, 90);
+        assert!(
+            matches!(refused, Err(ImageError::TooLarge)),
+            "{said}: {refused:?}"
+        );
+    }
 }
 
 #[test]
@@ -120,6 +171,16 @@ fn the_newest_that_the_device_can_run() {
     assert_eq!(fatbin::ptx_of(&image, 90).unwrap(), newer);
     assert_eq!(fatbin::ptx_of(&image, 80).unwrap(), text());
     assert_eq!(fatbin::ptx_of(&image, 70), Err(ImageError::NoBinary));
+}
+
+#[test]
+fn a_refusal_says_what_the_image_holds() {
+    let mut gpu = Gpu::new();
+    let image = container(&[entry(2, 75, 0, b"", 0), entry(2, 90, 0, b"", 0)]);
+    let error = gpu.device.module_load(&image, &[]).unwrap_err().to_string();
+    assert!(error.contains("no PTX"), "{error}");
+    let names = "machine code for sm_75, machine code for sm_90";
+    assert!(error.contains(names), "{error}");
 }
 
 #[test]

@@ -291,6 +291,51 @@ fn tf32(v: u32, away: bool) -> u32 {
     (v & !0x1fff) + (u32::from(up) << 13)
 }
 
+/// A half as single precision.
+fn half(bits: u32) -> f32 {
+    let (sign, exponent) = (bits >> 15 & 1, bits >> 10 & 31);
+    let fraction = (bits & 0x3ff) as f32 / 1024.0;
+    let size = match exponent {
+        0 => fraction * 2f32.powi(-14),
+        31 if fraction == 0.0 => f32::INFINITY,
+        31 => f32::NAN,
+        _ => (1.0 + fraction) * 2f32.powi(exponent as i32 - 15),
+    };
+    if sign == 0 { size } else { -size }
+}
+
+fn brain(bits: u32) -> f32 {
+    f(bits << 16)
+}
+
+fn bits(v: f32) -> u32 {
+    if v.is_nan() { 0x7fff_ffff } else { v.to_bits() }
+}
+
+#[test]
+fn half_and_single_precision_together() {
+    check32(
+        &[
+            ("sub.rn.f32.f16 %r0,%rs1,%f2;", |a, b, _| {
+                bits(half(a) - f(b))
+            }),
+            ("add.f32.bf16 %r0,%rs1,%f2;", |a, b, _| {
+                bits(brain(a) + f(b))
+            }),
+            ("fma.rn.f32.f16 %r0,%rs1,%rs2,%f3;", |a, b, c| {
+                bits(half(a).mul_add(half(b), f(c)))
+            }),
+            ("sub.rn.sat.f32.bf16 %r0,%rs1,%f2;", |a, b, _| {
+                match brain(a) - f(b) {
+                    v if v > 0.0 => bits(v.min(1.0)),
+                    _ => 0,
+                }
+            }),
+        ],
+        |x, y| x == y,
+    );
+}
+
 #[test]
 fn tf32_and_limits() {
     check32(

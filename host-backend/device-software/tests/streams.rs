@@ -4,7 +4,10 @@ mod common;
 
 use common::{Arg, Gpu, STREAM, module};
 use paragpu_device::conformance::settle;
-use paragpu_device::{CopyEnd, Device, Platform, StreamId, TextureResource};
+use paragpu_device::{
+    Conditional, ConditionalKind, CopyEnd, Device, GraphNode, Launch, Platform, StreamId,
+    TextureResource, Work,
+};
 use paragpu_device_software::{Options, SoftwarePlatform};
 use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::status::Status;
@@ -467,4 +470,97 @@ fn the_device_describes_itself() {
         platform.snapshot(2).unwrap_err().status,
         Status::INVALID_DEVICE
     );
+}
+
+/// A graph whose one loop has so many nodes without work.
+fn endless(gpu: &mut Gpu, nodes: u32) -> paragpu_device::GraphId {
+    let repeat = Conditional {
+        condition: 7,
+        kind: ConditionalKind::While,
+        value: 1,
+        assigns: true,
+        bodies: vec![nodes],
+    };
+    let mut all = vec![GraphNode {
+        work: Work::Conditional(repeat),
+        after: Vec::new(),
+    }];
+    all.resize_with(1 + nodes as usize, || GraphNode {
+        work: Work::Empty,
+        after: Vec::new(),
+    });
+    gpu.device.graph_create(all).unwrap()
+}
+
+#[test]
+fn a_loop_without_an_end_keeps_nobody_else_waiting() {
+    for nodes in [0, 3] {
+        let mut gpu = Gpu::new();
+        let base = gpu.arena;
+        let graph = endless(&mut gpu, nodes);
+        let (looping, other) = (
+            gpu.device.stream_create(1, 0).unwrap(),
+            gpu.device.stream_create(1, 0).unwrap(),
+        );
+        gpu.device.graph_launch(graph, looping).unwrap();
+        gpu.device.memset(base, 0, 5, 4, 1, 1, other).unwrap();
+        settle(gpu.device.as_mut(), other).unwrap();
+        assert!(!gpu.device.stream_query(looping).unwrap());
+        // Ends with the device.
+    }
+}
+
+#[test]
+fn kernels_end_loops() {
+    let mut gpu = Gpu::new();
+    let text = module(
+        ".extern .func cudaGraphSetConditional(.param .b64 h, .param .b32 v);
+.visible .entry k(.param .u64 data, .param .u64 condition) {
+.reg .b32 %r<4>; .reg .b64 %rd<4>; .reg .pred %p<2>;
+ld.param.u64 %rd1, [data]; ld.param.u64 %rd2, [condition]; ld.global.u32 %r1, [%rd1];
+add.u32 %r1, %r1, 1; st.global.u32 [%rd1], %r1; setp.lt.u32 %p1, %r1, 1000; selp.u32 %r2, 1, 0, %p1;
+{ .param .b64 a; st.param.b64 [a], %rd2; .param .b32 b; st.param.b32 [b], %r2;
+call.uni cudaGraphSetConditional, (a, b); }
+ret; }",
+    );
+    let f = gpu.kernel(&text, "k");
+    let base = gpu.arena;
+    let launch = |condition| {
+        let parameters = common::pack(&f, &[Arg::P(base), Arg::P(condition)]);
+        Work::Launch(Launch {
+            function: f.id,
+            grid: [1; 3],
+            block: [1; 3],
+            dynamic_shared: 0,
+            cooperative: false,
+            cluster: [0; 3],
+            parameters: parameters.into(),
+        })
+    };
+    let repeat = Conditional {
+        condition: 0x1234,
+        kind: ConditionalKind::While,
+        value: 1,
+        assigns: true,
+        bodies: vec![1],
+    };
+    let node = |work, after: &[u32]| GraphNode {
+        work,
+        after: after.to_vec(),
+    };
+    // A value of no graph is set to no effect.
+    let nodes = vec![
+        node(launch(0x99), &[]),
+        node(Work::Conditional(repeat), &[0]),
+        node(launch(0x1234), &[]),
+    ];
+    gpu.put32(0, &[0]);
+    let graph = gpu.device.graph_create(nodes).unwrap();
+    gpu.device.graph_launch(graph, STREAM).unwrap();
+    settle(gpu.device.as_mut(), STREAM).unwrap();
+    assert_eq!(gpu.get32(0, 1), [1000]);
+    gpu.device.graph_launch(graph, STREAM).unwrap();
+    settle(gpu.device.as_mut(), STREAM).unwrap();
+    assert_eq!(gpu.get32(0, 1), [1002], "it begins with its value again");
+    gpu.device.graph_destroy(graph).unwrap();
 }

@@ -10,6 +10,7 @@
 //! (PTX on the CPU). Both pass [`conformance`].
 #![deny(unsafe_code)]
 
+mod conditional;
 pub mod conformance;
 mod context;
 mod error;
@@ -23,6 +24,7 @@ mod stream;
 mod texture;
 mod work;
 
+pub use conditional::{Bodies, Conditional, ConditionalKind};
 pub use context::ContextDevice;
 pub use error::{Error, Result};
 pub use event::EventDevice;

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{ArrayId, EventId, FunctionId, Result, StreamId};
+use crate::{ArrayId, Conditional, EventId, FunctionId, Result, StreamId};
 
 /// One end of a rectangular copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -207,6 +207,8 @@ pub enum Work<'a> {
     EventRecord(EventId),
     /// Waits for an event's last record.
     EventWait(EventId),
+    /// Runs other nodes of its graph as a value says.
+    Conditional(Conditional),
 }
 
 impl Work<'_> {
@@ -242,6 +244,7 @@ impl Work<'_> {
             Self::Host(function) => Work::Host(function),
             Self::EventRecord(event) => Work::EventRecord(event),
             Self::EventWait(event) => Work::EventWait(event),
+            Self::Conditional(conditional) => Work::Conditional(conditional),
         }
     }
 
@@ -264,6 +267,7 @@ impl Work<'_> {
             Self::EventRecord(_) => 6,
             Self::EventWait(_) => 7,
             Self::Memory(_) => 8,
+            Self::Conditional(_) => 9,
         }
     }
 
@@ -324,6 +328,7 @@ impl fmt::Debug for Work<'_> {
             Self::Host(_) => f.write_str("Host"),
             Self::EventRecord(event) => write!(f, "EventRecord of {event:?}"),
             Self::EventWait(event) => write!(f, "EventWait of {event:?}"),
+            Self::Conditional(conditional) => write!(f, "{conditional:x?}"),
         }
     }
 }

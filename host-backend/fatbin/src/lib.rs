@@ -36,6 +36,7 @@ const ENTRY_HEADER: usize = 64;
 const FLAG_LZ4: u64 = 0x2000;
 const FLAG_ZSTD: u64 = 0x8000;
 const KIND_PTX: u16 = 1;
+const KIND_ELF: u16 = 2;
 
 /// Upper bound of one decompressed PTX text, in bytes.
 pub const MAX_PTX: u64 = 64 << 20;
@@ -53,6 +54,14 @@ pub struct Entry<'a> {
     pub uncompressed: u64,
     /// Payload as stored.
     pub payload: &'a [u8],
+}
+
+impl Entry<'_> {
+    /// May a device of this compute capability, times ten, run it? Text is compiled for it, machine code
+    /// runs on later devices of its generation, and other entries are not run.
+    fn may_run_on(&self, arch: u32) -> bool {
+        self.sm <= arch && (self.kind != KIND_ELF || self.sm / 10 == arch / 10)
+    }
 }
 
 fn bytes<const N: usize>(data: &[u8], at: usize) -> Result<[u8; N], ImageError> {
@@ -158,11 +167,12 @@ fn contents<'a>(entry: &Entry<'a>, most: u64) -> Result<Cow<'a, [u8]>, ImageErro
     let decoder =
         ruzstd::decoding::StreamingDecoder::new(entry.payload).map_err(|error| corrupt(&error))?;
     let mut out = Vec::new();
+    // What holds more than it says is not believed: accounts count what is said.
     decoder
-        .take(most + 1)
+        .take(entry.uncompressed + 1)
         .read_to_end(&mut out)
         .map_err(|error| corrupt(&error))?;
-    if out.len() as u64 > most {
+    if out.len() as u64 > entry.uncompressed {
         return Err(ImageError::TooLarge);
     }
     Ok(Cow::Owned(out))
@@ -172,12 +182,65 @@ fn decompress(entry: &Entry<'_>) -> Result<String, ImageError> {
     text(contents(entry, MAX_PTX)?.into_owned())
 }
 
-/// May code of the image name one of `symbols`?
+/// Bytes of an image's code when it is decompressed, of what a device of one compute capability may run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Unpacked {
+    /// The longest PTX text.
+    pub text: u64,
+    /// All machine code.
+    pub binary: u64,
+}
+
+/// What the code of an image takes when it is decompressed; `arch` as for [`may_name`]. Nothing is decompressed:
+/// code that holds more than it says is refused later. An image that is neither a container nor machine code is
+/// text.
+///
+/// # Errors
+/// [`ImageError::Truncated`] when a header does not hold.
+pub fn unpacked(image: &[u8], arch: Option<u32>) -> Result<Unpacked, ImageError> {
+    let whole = image.len() as u64;
+    let container = match u32_at(image, 0) {
+        Ok(CONTAINER_MAGIC) => image,
+        Ok(WRAPPER_MAGIC) => image.get(WRAPPER_SIZE..).ok_or(ImageError::Truncated)?,
+        Ok(ELF_MAGIC) => {
+            return Ok(Unpacked {
+                text: 0,
+                binary: whole,
+            });
+        }
+        _ => {
+            return Ok(Unpacked {
+                text: whole,
+                binary: 0,
+            });
+        }
+    };
+    let mut sum = Unpacked::default();
+    let entries = entries(container)?;
+    for entry in entries
+        .iter()
+        .filter(|entry| arch.is_none_or(|arch| entry.may_run_on(arch)))
+    {
+        let stored = entry.payload.len() as u64;
+        let bytes = match entry.flags & (FLAG_ZSTD | FLAG_LZ4) {
+            0 => stored,
+            _ => entry.uncompressed,
+        };
+        match entry.kind {
+            KIND_PTX => sum.text = sum.text.max(bytes),
+            _ => sum.binary = sum.binary.saturating_add(bytes),
+        }
+    }
+    Ok(sum)
+}
+
+/// May code of the image name one of `symbols`? `arch` is the compute capability times ten of the device that
+/// loads it: code that it cannot run is left out. `None` looks at all.
 ///
 /// Both PTX and machine code name what they call and do not define. True as well wherever that cannot be told:
 /// of an image that is corrupt, or that is larger than `most` bytes when decompressed.
 #[must_use]
-pub fn may_name(image: &[u8], symbols: &[&str], most: u64) -> bool {
+pub fn may_name(image: &[u8], symbols: &[&str], arch: Option<u32>, most: u64) -> bool {
     let container = match u32_at(image, 0) {
         Ok(CONTAINER_MAGIC) => image,
         Ok(WRAPPER_MAGIC) => image.get(WRAPPER_SIZE..).unwrap_or(&[]),
@@ -187,7 +250,10 @@ pub fn may_name(image: &[u8], symbols: &[&str], most: u64) -> bool {
         return true;
     };
     let mut left = most;
-    entries.iter().any(|entry| match contents(entry, left) {
+    let mut usable = entries
+        .iter()
+        .filter(|entry| arch.is_none_or(|arch| entry.may_run_on(arch)));
+    usable.any(|entry| match contents(entry, left) {
         Ok(bytes) if bytes.len() as u64 <= left => {
             left -= bytes.len() as u64;
             names(&bytes, symbols)

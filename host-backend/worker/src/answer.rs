@@ -46,6 +46,9 @@ impl Session {
                 Ok(true)
             }
             Err(Fault::Call(error)) => {
+                if error.status.is_sticky() && self.errors.sticky().is_none() {
+                    self.printing.forward_all(&mut self.gpu, &mut self.link)?;
+                }
                 if at.slot == 0 {
                     self.errors.defer(at.call, &error);
                 } else {

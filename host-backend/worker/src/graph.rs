@@ -1,18 +1,22 @@
 //! Graphs. A node travels as the call whose effect it has.
 
-use paragpu_device::{GraphNode, Work};
+use paragpu_device::{Conditional, ConditionalKind, GraphNode, Work};
 use paragpu_protocol::codec::{DecodeError, Reader};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    GraphBegin, GraphDestroy, GraphInstantiate, GraphLaunch, GraphNodeEnable, GraphNodeUpdate,
-    GraphNodes,
+    GraphBegin, GraphConditional, GraphDestroy, GraphInstantiate, GraphLaunch, GraphNodeEnable,
+    GraphNodeUpdate, GraphNodes,
 };
 use paragpu_protocol::types::GraphNode as WireNode;
 
 use crate::calls::handler;
 use crate::error::{Fault, Outcome, fail};
 use crate::session::Session;
+use crate::session::code_search::Prints;
 use crate::session::graph::NodeWork;
+
+/// Most bodies of a conditional node.
+const MOST_BODIES: usize = 1024;
 
 impl Session {
     pub(crate) fn graph_begin(&mut self, call: &GraphBegin) -> Outcome<()> {
@@ -55,7 +59,7 @@ impl Session {
             .iter()
             .map(|bytes| u32::from_le_bytes(*bytes))
             .collect();
-        Ok((GraphNode { work, after }, prints))
+        Ok((GraphNode { work, after }, prints.wait()))
     }
 
     /// What a node does that travelled as a call.
@@ -76,6 +80,47 @@ impl Session {
         }
     }
 
+    /// A stream has no nodes that follow.
+    pub(crate) fn graph_conditional(&mut self, _: &GraphConditional<'_>) -> Outcome<()> {
+        fail(
+            Status::INVALID_VALUE,
+            "a conditional node outside of a graph",
+        )
+    }
+
+    pub(crate) fn graph_conditional_work(
+        &self,
+        call: &GraphConditional<'_>,
+    ) -> Outcome<NodeWork<'static>> {
+        let kind = match call.kind {
+            0 => ConditionalKind::If,
+            1 => ConditionalKind::While,
+            2 => ConditionalKind::Switch,
+            other => {
+                return fail(
+                    Status::INVALID_VALUE,
+                    format!("a conditional of kind {other}"),
+                );
+            }
+        };
+        let (bodies, rest) = call.bodies.0.as_chunks::<4>();
+        if !rest.is_empty() || bodies.len() > MOST_BODIES {
+            return fail(
+                Status::INVALID_VALUE,
+                "sizes of bodies are cut short or too many",
+            );
+        }
+        let bodies = bodies.iter().map(|bytes| u32::from_le_bytes(*bytes));
+        Ok(Work::Conditional(Conditional {
+            condition: call.condition,
+            kind,
+            value: call.value,
+            assigns: call.assigns,
+            bodies: bodies.collect(),
+        })
+        .into())
+    }
+
     pub(crate) fn graph_instantiate(&mut self, call: &GraphInstantiate) -> Outcome<()> {
         let graphs = &mut self.objects.graphs;
         graphs.instantiate(&mut self.gpu, call.graph.0, call.nodes)
@@ -84,7 +129,9 @@ impl Session {
     pub(crate) fn graph_launch(&mut self, call: &GraphLaunch) -> Outcome<()> {
         let graph = self.objects.graphs.launchable(call.graph.0)?;
         let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
-        self.printing.note(graph.prints);
+        if graph.prints {
+            self.printing.note(Prints::Yes);
+        }
         self.gpu.graph_launch(graph.id, stream)?;
         self.statistics.launches.add(graph.kernels);
         Ok(())
@@ -94,7 +141,7 @@ impl Session {
         self.objects.graphs.launchable(call.graph.0)?;
         let NodeWork { work, prints } = self.graph_work(call.call, call.work.0)?;
         let graphs = &mut self.objects.graphs;
-        graphs.update(&mut self.gpu, call.graph.0, call.node, work, prints)
+        graphs.update(&mut self.gpu, call.graph.0, call.node, work, prints.wait())
     }
 
     pub(crate) fn graph_node_enable(&mut self, call: &GraphNodeEnable) -> Outcome<()> {

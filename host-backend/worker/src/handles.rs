@@ -83,6 +83,11 @@ impl<T> Table<T> {
         }
     }
 
+    /// Is none there?
+    pub(crate) fn is_empty(&self) -> bool {
+        self.objects.is_empty()
+    }
+
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.objects.values_mut()
     }

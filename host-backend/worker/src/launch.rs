@@ -31,7 +31,7 @@ impl Session {
             cluster: call.cluster,
             parameters: call.parameters.0.into(),
         });
-        let prints = kernel.prints;
+        let prints = kernel.prints();
         Ok(NodeWork { work, prints })
     }
 }

@@ -27,6 +27,7 @@ use crate::session::host_memory::Pinned;
 use crate::session::output::Output;
 use crate::session::{Reconnect, Session, Setup};
 use crate::statistics::Statistics;
+use crate::sys::code_cache;
 use crate::sys::process::{exit_now, without_address_randomisation};
 use crate::transfer::destination::{Arrived, Destination};
 use crate::transfer::handover;
@@ -135,6 +136,9 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     if !is_driver {
         let _ = confine::begin(arguments.device, arguments.calls);
     }
+    if is_driver && let Err(error) = code_cache::reserve() {
+        tracing::warn!(%error, "compiled code is not kept");
+    }
     let mut warm = warm_up(arguments)?;
     if is_driver {
         let _ = confine::begin(arguments.device, arguments.calls);
@@ -161,6 +165,12 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         &assigned.identity.vm,
         arguments.image_cache_bytes,
     );
+    if is_driver
+        && let Some(directory) = &images.directory
+        && let Err(error) = code_cache::keep_in(&directory.join("compiled"))
+    {
+        tracing::warn!(%error, "compiled code is not kept");
+    }
     let restored = match &assigned.coming {
         Coming::Elsewhere(Elsewhere::Directory(directory)) => Some(directory.as_path()),
         _ => None,

@@ -20,6 +20,7 @@ use crate::transfer::staging_ring::StagingRing;
 use crate::utilization::Manager;
 use paragpu_control::account::{Book, Share};
 
+pub(crate) mod code_search;
 pub(crate) mod completion;
 pub(crate) mod copies;
 pub(crate) mod copy_in;

@@ -40,13 +40,30 @@ impl Session {
             self.copies.tokens.signal(token, false);
             return self.answer(at, Ok(()));
         }
-        let progress = self.until_over(call.stream, Then::Signal(token));
-        match &progress {
-            Ok(Progress::Now) => self.copies.tokens.signal(token, true),
-            Ok(Progress::Later(..)) => {}
-            Err(_) => self.copies.tokens.signal(token, false),
+        let progress = self.until_signalled(call);
+        if progress.is_err() {
+            self.copies.tokens.signal(token, false);
         }
         self.progress(at, progress)
+    }
+
+    /// Waits with a checked token. Where the device clears the word itself,
+    /// nothing is left to do here: a thread whose word stays set asks.
+    fn until_signalled(&mut self, call: &StreamSignal) -> Outcome<Progress> {
+        let progress = self.until_over(call.stream, Then::Signal(call.token))?;
+        let Progress::Later(Goal::Stream(wait), then) = progress else {
+            self.copies.tokens.signal(call.token, true);
+            return Ok(progress);
+        };
+        let streams = &mut self.objects.streams;
+        let tokens = &mut self.copies.tokens;
+        if streams.is_alone(call.stream)
+            && tokens.clear_behind(&mut self.gpu, wait.id(), call.token)?
+        {
+            streams.end_wait(&mut self.gpu, &wait);
+            return Ok(Progress::Now);
+        }
+        Ok(Progress::Later(Goal::Stream(wait), then))
     }
 
     /// Waits for all that the stream was given.

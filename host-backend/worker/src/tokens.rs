@@ -5,9 +5,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use paragpu_communicator::Window;
-use paragpu_device::{Error, StreamId};
+use paragpu_device::{Error, MemoryOperation, StreamId, Word, Work};
 use paragpu_protocol::handle::StreamHandle;
-use paragpu_protocol::layout::{BULK_TOKEN_FAILED, BULK_TOKENS};
+use paragpu_protocol::layout::{BULK_TOKEN_BYTES, BULK_TOKEN_FAILED, BULK_TOKENS};
 use paragpu_protocol::status::Status;
 
 use crate::error::{Outcome, fail};
@@ -25,10 +25,19 @@ struct Transfer {
     call: u16,
 }
 
+/// Can the device clear words itself?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    Untried,
+    Yes,
+    No,
+}
+
 /// The tokens that the guest waits for.
 #[derive(Debug)]
 pub(crate) struct Tokens {
     window: Option<Arc<Window>>,
+    reach: Reach,
     /// There was a window, where the guest looks no more.
     asked_for: bool,
     /// In order of each stream; streams that have none are dropped.
@@ -45,6 +54,7 @@ impl Tokens {
     pub(crate) fn new(window: Option<Arc<Window>>) -> Self {
         Self {
             window,
+            reach: Reach::Untried,
             asked_for: false,
             queues: Vec::new(),
             spare: Vec::new(),
@@ -138,6 +148,40 @@ impl Tokens {
     /// it must ask.
     pub(crate) fn signal(&self, token: u32, over: bool) {
         self.set(token, if over { 0 } else { BULK_TOKEN_FAILED });
+    }
+
+    /// Lets the device clear a checked token's word behind what the stream was
+    /// given; false where it does not reach the word. Work that fails leaves
+    /// the word as it is.
+    pub(crate) fn clear_behind(
+        &mut self,
+        gpu: &mut Gpu,
+        stream: StreamId,
+        token: u32,
+    ) -> Result<bool, Error> {
+        let Some(window) = &self.window else {
+            return Ok(false);
+        };
+        let words = window.address();
+        if self.reach == Reach::Untried {
+            // A device that computes here is asked as soon.
+            let reached =
+                !gpu.computes_on_host() && gpu.host_register(words, BULK_TOKEN_BYTES).is_ok();
+            self.reach = if reached { Reach::Yes } else { Reach::No };
+        }
+        if self.reach == Reach::No {
+            return Ok(false);
+        }
+        let clear = [MemoryOperation::Write {
+            word: Word {
+                address: words + u64::from(token - 1) * 4,
+                is_wide: false,
+            },
+            value: 0,
+            is_relaxed: false,
+        }];
+        gpu.submit(&Work::Memory(clear[..].into()), stream)?;
+        Ok(true)
     }
 
     /// Why the token's transfer failed, told once; its word is cleared.

@@ -41,6 +41,10 @@ abi_struct! {
     struct cudaGraphNodeParams {
         r#type: i32, reserved0: [i32; 3], reserved1: [i64; 29], reserved2: i64,
     }
+    /// A conditional node; the same layout in both interfaces.
+    struct CUDA_CONDITIONAL_NODE_PARAMS {
+        handle: u64, r#type: i32, size: u32, phGraph_out: *mut crate::CUgraph, ctx: CUcontext,
+    }
     /// Ports and kind of an edge; the same layout in both interfaces.
     struct cudaGraphEdgeData { from_port: u8, to_port: u8, r#type: u8, reserved: [u8; 5] }
     /// How a graph is instantiated; the same layout in both interfaces.

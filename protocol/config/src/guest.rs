@@ -74,8 +74,8 @@ configuration! {
 
     /// Counters of a process.
     [stats] pub struct Stats {
-        /// A file to which each process appends one JSON line with its counters when it ends;
-        /// empty for none.
+        /// A file to which each process appends one JSON line with its counters when it ends, and
+        /// which calls waited for the host, how often and how long; empty for none.
         file: PathBuf = PathBuf::new();
     }
 }

@@ -1,11 +1,18 @@
 //! How a daemon starts a worker.
 #![forbid(unsafe_code)]
 
+use std::os::fd::RawFd;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use crate::socket::{Control, ControlError};
+
+/// Descriptor of a worker's that is the directory where NVIDIA's driver keeps
+/// what it compiled from PTX.
+pub const CODE_CACHE: RawFd = 1000;
+/// Most bytes of that directory; the least recently used goes.
+const CODE_CACHE_BYTES: u64 = 256 << 20;
 
 /// Settings of the software GPU; zero selects its default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -84,6 +91,8 @@ impl Spawn {
             command.arg("--image-cache").arg(directory);
         }
         let child = command
+            .env("CUDA_CACHE_PATH", format!("/proc/self/fd/{CODE_CACHE}"))
+            .env("CUDA_CACHE_MAXSIZE", CODE_CACHE_BYTES.to_string())
             .stdin(Stdio::from(theirs.into_fd()))
             .stdout(Stdio::null())
             // A signal to the daemon's terminal is not for its sessions.

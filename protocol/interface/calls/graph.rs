@@ -51,6 +51,21 @@ fn GraphNodeEnable(
     enabled: bool,
 );
 
+/// A node of a graph that runs others as a value says: those that follow it, with the nodes of conditional nodes among them. A stream cannot have it.
+#[call(0x0a08, posted, node)]
+fn GraphConditional(
+    /// What kernels call the value by.
+    condition: u64,
+    /// CUgraphConditionalNodeType.
+    kind: u8,
+    /// What it is at first.
+    value: u32,
+    /// It is so again at each launch.
+    assigns: bool,
+    /// How many nodes each body has, each a `u32`.
+    bodies: Bytes<'a>,
+);
+
 /// cuGraphExecDestroy: launches made before still run.
 #[call(0x0a07, posted, destroys(GraphExec = graph))]
 fn GraphDestroy(

@@ -183,6 +183,7 @@ fn cuGraphEventWaitNodeSetEvent(node: CUgraphNode, event: CUevent);
 
 /// A node of any kind.
 #[since(12020)]
+#[host]
 fn cuGraphAddNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -216,13 +217,14 @@ fn cuGraphAddKernelNode(
     node_params: *const CUDA_KERNEL_NODE_PARAMS_v1,
 );
 
+/// A value that kernels set and that a conditional node follows.
 #[since(12030)]
-#[refused("not built yet")]
+#[host]
 fn cuGraphConditionalHandleCreate(
-    handle_out: Out<u64>,
+    place: Out<u64>,
     graph: CUgraph,
-    ctx: CUcontext,
-    default_launch_value: c_uint,
+    context: CUcontext,
+    value: c_uint,
     flags: c_uint,
 );
 

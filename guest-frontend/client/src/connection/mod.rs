@@ -297,8 +297,8 @@ impl Link {
         C: WireCall<'a>,
     {
         self.check()?;
-        statistics::count_synchronous();
         let number = C::INFO.number;
+        let _waiting = statistics::count_synchronous(number);
         with_slot(&self.slots, |index, slot| {
             slot.begin(
                 number,

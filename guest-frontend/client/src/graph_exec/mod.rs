@@ -112,6 +112,7 @@ impl Graphs {
         let mut nodes: Vec<Wired> = Vec::with_capacity(plan.flat.len());
         // Where each flat node ends.
         let mut ends: Vec<u32> = Vec::with_capacity(plan.flat.len());
+        let mut begin = 0;
         let mut put = |call, work, after: Vec<u32>| -> Result<u32> {
             let mut after = after;
             while after.len() > MOST_AFTER {
@@ -126,6 +127,9 @@ impl Graphs {
             nodes.push(Wired { call, work, after });
             last(&nodes)
         };
+        // The first node of each flat node, and where bodies end.
+        let mut begins: Vec<u32> = Vec::with_capacity(plan.flat.len());
+        let mut nested = 0;
         for index in 0..plan.flat.len() {
             let Some(flat) = plan.flat.get(index) else {
                 break;
@@ -134,7 +138,11 @@ impl Graphs {
             for before in &flat.after {
                 after.push(*ends.get(*before as usize).ok_or(Status::UNKNOWN)?);
             }
+            begins.push(begin);
             let name = flat.name;
+            let is_nested = index < nested;
+            let inside: u32 = flat.bodies.iter().sum();
+            nested = nested.max(index + 1 + inside as usize);
             let mut step = Step {
                 number: 0,
                 call: 0,
@@ -142,9 +150,13 @@ impl Graphs {
                 function: 0,
                 staged: false,
                 enabled: true,
+                bodies: Vec::new(),
             };
             let end;
             match self.make(&flat.work)? {
+                Made::Host(_) | Made::Staged { .. } if is_nested => {
+                    return Err(Status::NOT_SUPPORTED);
+                }
                 Made::One(call, work) => {
                     step.number = put(call, work.clone(), after)?;
                     (step.call, step.work) = (call, work);
@@ -179,10 +191,13 @@ impl Graphs {
                     };
                 }
             }
+            begin = end + 1;
             ends.push(end);
             plan.by_name.insert(name, index);
             plan.steps.push(step);
         }
+        begins.push(begin);
+        plan.place_bodies(&begins, &mut nodes)?;
         Ok(nodes)
     }
 
@@ -259,6 +274,9 @@ impl Graphs {
             return Err(Status::INVALID_HANDLE);
         }
         if stream.is_capturing() {
+            if plan.flat.iter().any(|flat| !flat.bodies.is_empty()) {
+                return Err(Status::NOT_SUPPORTED);
+            }
             return stream.note(Work::Child(Graph::of_flat(&plan.flat, plan.held.all())));
         }
         plan.launch_memory(exec.flags & AUTO_FREE != 0)?;

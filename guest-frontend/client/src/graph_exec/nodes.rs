@@ -9,13 +9,14 @@ use paragpu_protocol::codec::{Bytes, encode_all};
 use paragpu_protocol::handle::StreamHandle;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    Copy, CopyRect, EventRecord, Launch, Memset, StreamMemory, StreamWaitEvent,
+    Copy, CopyRect, EventRecord, GraphConditional, Launch, Memset, StreamMemory, StreamWaitEvent,
 };
 use paragpu_protocol::types::{ArrayEnd, CopyEnd, LinearEnd};
 
 use super::Graphs;
 use crate::copy::{self, host_copy, span};
 use crate::error::Result;
+use crate::objects::conditional::Conditional;
 use crate::objects::graph::{CopyNodeEnd, CopyWork, Fill, HostRun, Kernel, MemoryWork, Work};
 
 /// CU_MEMHOSTALLOC_DEVICEMAP.
@@ -48,6 +49,19 @@ fn launch_call(kernel: &Kernel) -> (u16, Vec<u8>) {
         flags: u32::from(kernel.shape.cooperative),
         cluster: kernel.shape.cluster,
         parameters: Bytes(&kernel.parameters),
+    })
+}
+
+/// A conditional node, whose bodies are so many nodes behind it.
+pub(super) fn conditional_call(conditional: &Conditional, bodies: &[u32]) -> (u16, Vec<u8>) {
+    let bodies: Vec<u8> = bodies.iter().flat_map(|n| n.to_le_bytes()).collect();
+    let condition = &conditional.condition;
+    call(&GraphConditional {
+        condition: condition.handle(),
+        kind: conditional.kind.number(),
+        value: condition.value,
+        assigns: condition.assigns,
+        bodies: Bytes(&bodies),
     })
 }
 
@@ -202,6 +216,8 @@ impl Graphs {
         }
         let (number, work) = match work {
             Work::Empty | Work::Child(_) | Work::MemAlloc(_) | Work::MemFree(_) => (0, Vec::new()),
+            // Told when all nodes have their numbers.
+            Work::Conditional(_) => (0, Vec::new()),
             Work::Kernel(kernel) => launch_call(kernel),
             Work::Copy(copy) => return self.make_copy(copy),
             Work::Memset(fill) => self.make_fill(fill)?,

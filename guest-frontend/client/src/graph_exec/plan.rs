@@ -15,6 +15,9 @@ use crate::objects::graph::{Flat, NodeName, Work};
 use crate::objects::graph_memory::GraphMemory;
 use crate::user_object::Held;
 
+use super::Wired;
+use super::nodes::conditional_call;
+
 /// An executable graph.
 #[derive(Debug)]
 pub struct GraphExec {
@@ -55,6 +58,8 @@ pub(super) struct Step {
     /// Its bytes go through pinned memory.
     pub(super) staged: bool,
     pub(super) enabled: bool,
+    /// A conditional node's bodies are the nodes behind it: so many each.
+    pub(super) bodies: Vec<u32>,
 }
 
 impl Plan {
@@ -100,6 +105,27 @@ impl Plan {
         }
         for (allocates, memory) in &self.memory {
             memory.set_allocated(*allocates);
+        }
+        Ok(())
+    }
+
+    /// Says of conditional nodes which nodes are their bodies. `begins` has the
+    /// first node of each flat node, and the number of all.
+    pub(super) fn place_bodies(&mut self, begins: &[u32], nodes: &mut [Wired]) -> Result<()> {
+        let begin = |flat: usize| begins.get(flat).copied().ok_or(Status::UNKNOWN);
+        for (index, (flat, step)) in self.flat.iter().zip(&mut self.steps).enumerate() {
+            let Work::Conditional(conditional) = &flat.work else {
+                continue;
+            };
+            let mut first = index + 1;
+            for size in &flat.bodies {
+                let end = first + *size as usize;
+                step.bodies.push(begin(end)? - begin(first)?);
+                first = end;
+            }
+            (step.call, step.work) = conditional_call(conditional, &step.bodies);
+            let wired = nodes.get_mut(step.number as usize).ok_or(Status::UNKNOWN)?;
+            (wired.call, wired.work) = (step.call, step.work.clone());
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{GraphNodeEnable, GraphNodeUpdate};
 
 use super::Graphs;
-use super::nodes::{Made, fill_size};
+use super::nodes::{Made, conditional_call, fill_size};
 use super::plan::{GraphExec, Plan};
 use crate::error::Result;
 use crate::objects::graph::{CopyNodeEnd, CopyWork, Flat, Graph, NodeName, Work};
@@ -66,12 +66,18 @@ impl Graphs {
             if new.work.kind() != had.work.kind() {
                 return Ok(Err((Some(new.name), Refusal::Kind)));
             }
-            if new.after != had.after {
+            if new.after != had.after || new.bodies != had.bodies {
                 return Ok(Err((Some(new.name), Refusal::Topology)));
             }
         }
         let mut outcome = Ok(());
-        for (index, new) in flat.into_iter().enumerate() {
+        // Values first: kernels name them.
+        let is_value = |flat: &Flat| matches!(flat.work, Work::Conditional(_));
+        let (values, others): (Vec<_>, Vec<_>) = flat
+            .into_iter()
+            .enumerate()
+            .partition(|(_, flat)| is_value(flat));
+        for (index, new) in values.into_iter().chain(others) {
             let updated = self.change(exec.handle, &mut plan, index, new.work)?;
             if let Err(refusal) = updated {
                 outcome = Err((Some(new.name), refusal));
@@ -112,7 +118,17 @@ impl Graphs {
         {
             return Ok(Err(Refusal::Parameters));
         }
-        match self.make(&work)? {
+        let made = match (&work, &flat.work) {
+            (Work::Conditional(new), Work::Conditional(had)) if new.kind != had.kind => {
+                return Ok(Err(Refusal::Parameters));
+            }
+            (Work::Conditional(new), _) => {
+                let (call, bytes) = conditional_call(new, &step.bodies);
+                Made::One(call, bytes)
+            }
+            _ => self.make(&work)?,
+        };
+        match made {
             Made::One(call, bytes) => {
                 if call != step.call || bytes != step.work {
                     self.parts.link.post(&GraphNodeUpdate {

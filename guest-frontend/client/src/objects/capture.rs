@@ -13,6 +13,7 @@ use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
 use crate::error::Result;
+use crate::objects::edge::{Dependency, Edge, merge};
 use crate::objects::event::Event;
 use crate::objects::graph::{Graph, HostCall, Marked, Work};
 use crate::objects::stream::Stream;
@@ -68,14 +69,14 @@ pub(crate) struct Membership {
 struct Part {
     capture: Arc<Capture>,
     /// What the stream's next node comes after.
-    last: Vec<u32>,
+    last: Vec<Dependency>,
 }
 
 /// What an event stands for that was recorded in a capture.
 #[derive(Debug, Default)]
 pub(crate) struct CapturePoint {
     active: AtomicBool,
-    state: Mutex<Option<(Weak<Capture>, Vec<u32>)>>,
+    state: Mutex<Option<(Weak<Capture>, Vec<Dependency>)>>,
 }
 
 impl CapturePoint {
@@ -91,7 +92,7 @@ impl CapturePoint {
         }
     }
 
-    fn set(&self, capture: &Arc<Capture>, nodes: Vec<u32>) {
+    fn set(&self, capture: &Arc<Capture>, nodes: Vec<Dependency>) {
         *self.state.lock() = Some((Arc::downgrade(capture), nodes));
         self.active.store(true, Ordering::Release);
     }
@@ -107,7 +108,7 @@ pub struct Info {
     /// The graph.
     pub graph: Arc<Graph>,
     /// What the stream's next node comes after.
-    pub last: Vec<u32>,
+    pub last: Vec<Dependency>,
     /// The graph was begun with the capture.
     pub own: bool,
 }
@@ -184,9 +185,18 @@ impl Stream {
 
     /// Notes work as a node, in the place of posting it.
     pub fn note(&self, work: Work) -> Result<()> {
+        self.note_launch(work, false)
+    }
+
+    /// Likewise; a `programmatic` launch may begin before the end of the kernel
+    /// before it.
+    pub fn note_launch(&self, work: Work, programmatic: bool) -> Result<()> {
         self.with_part(|part| {
-            let node = part.capture.graph.add(work, &part.last);
-            part.last = vec![node.inspect_err(|_| part.capture.invalidate())?.number];
+            let graph = &part.capture.graph;
+            let after = graph.towards(&work, &part.last, programmatic);
+            let node = graph.add(work, &after);
+            let node = node.inspect_err(|_| part.capture.invalidate())?;
+            part.last = vec![node.number.into()];
             Ok(())
         })
     }
@@ -221,25 +231,15 @@ impl Stream {
     /// # Errors
     /// `ILLEGAL_STATE` where nothing is captured, `INVALID_VALUE` for nodes
     /// that the graph has not.
-    pub fn update_capture(&self, nodes: &[u32], add: bool) -> Result<()> {
+    pub fn update_capture(&self, nodes: &[Dependency], add: bool) -> Result<()> {
         self.with_part(|part| {
-            for node in nodes {
-                part.capture.graph.work(*node)?;
-            }
+            part.capture.graph.check_sources(nodes)?;
             if !add {
                 part.last.clear();
             }
             merge(&mut part.last, nodes);
             Ok(())
         })
-    }
-}
-
-fn merge(last: &mut Vec<u32>, nodes: &[u32]) {
-    for node in nodes {
-        if !last.contains(node) {
-            last.push(*node);
-        }
     }
 }
 
@@ -291,7 +291,7 @@ impl Stream {
         session: u64,
         mode: Mode,
         into: Option<Arc<Graph>>,
-        after: &[u32],
+        after: &[Dependency],
     ) -> Result<()> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         if self.is_legacy() {
@@ -299,9 +299,7 @@ impl Stream {
         }
         let own = into.is_none();
         let graph = into.unwrap_or_else(Graph::new);
-        for node in after {
-            graph.work(*node)?;
-        }
+        graph.check_sources(after)?;
         let mut state = self.capture.state.lock();
         if state.is_some() {
             return Err(Status::ILLEGAL_STATE);
@@ -375,6 +373,23 @@ impl Stream {
     pub(crate) fn capture_record(&self, event: &Event) -> Result<()> {
         self.with_part(|part| {
             event.point.set(&part.capture, part.last.clone());
+            Ok(())
+        })
+    }
+
+    /// An event that a launch records, in a stream that captures the launch:
+    /// what waits for it comes after the kernel as `edge` says.
+    ///
+    /// # Errors
+    /// `ILLEGAL_STATE` where nothing is captured.
+    pub fn capture_trigger(&self, event: &Event, edge: Edge) -> Result<()> {
+        self.with_part(|part| {
+            let edged = |last: &Dependency| Dependency {
+                node: last.node,
+                edge,
+            };
+            let nodes = part.last.iter().map(edged).collect();
+            event.point.set(&part.capture, nodes);
             Ok(())
         })
     }

@@ -12,6 +12,8 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::error::Result;
 use crate::objects::array::ArrayLevel;
+use crate::objects::conditional::{Condition, Conditional, fits_body};
+use crate::objects::edge::{Dependency, check_edge};
 use crate::objects::event::Event;
 use crate::objects::function::Function;
 use crate::objects::graph_memory::GraphMemory;
@@ -207,6 +209,8 @@ pub enum Work {
     EventRecord(Marked),
     /// Waits for an event's last record.
     EventWait(Marked),
+    /// Whole graphs that run as a value says.
+    Conditional(Arc<Conditional>),
 }
 
 impl Work {
@@ -225,6 +229,7 @@ impl Work {
             Self::MemAlloc(_) => 10,
             Self::MemFree(_) => 11,
             Self::Memory(_) => 12,
+            Self::Conditional(_) => 13,
         }
     }
 
@@ -238,15 +243,27 @@ impl Work {
             Self::Memory(work) => Some(work.ordinal),
             Self::MemAlloc(memory) | Self::MemFree(memory) => Some(memory.ordinal),
             Self::EventRecord(marked) | Self::EventWait(marked) => Some(marked.ordinal),
+            Self::Conditional(conditional) => Some(conditional.condition.ordinal),
             Self::Empty | Self::Host(_) | Self::Child(_) => None,
         }
     }
 }
 
 #[derive(Debug, Clone)]
-struct Node {
-    work: Work,
-    after: Vec<u32>,
+pub(super) struct Node {
+    pub(super) work: Work,
+    pub(super) after: Vec<Dependency>,
+}
+
+/// Where a graph lives.
+#[derive(Debug, Clone)]
+enum Place {
+    /// It is the program's.
+    Own,
+    /// In a node of another graph.
+    Node,
+    /// In a conditional node, with the numbers of all graphs around.
+    Body(Vec<u32>),
 }
 
 /// A graph.
@@ -255,9 +272,10 @@ pub struct Graph {
     id: u32,
     /// The graph that it is a clone of; 0 for none.
     origin: u32,
-    /// It lives in a node of another graph.
-    embedded: bool,
-    nodes: Mutex<Vec<Option<Node>>>,
+    place: Place,
+    /// The values of its conditional nodes.
+    pub(super) conditions: Mutex<Vec<Arc<Condition>>>,
+    pub(super) nodes: Mutex<Vec<Option<Node>>>,
     held: Mutex<References>,
     handle: AtomicU64,
 }
@@ -277,22 +295,26 @@ pub(crate) struct Flat {
     pub(crate) work: Work,
     /// Positions in the list, each before its own.
     pub(crate) after: Vec<u32>,
+    /// A conditional node's bodies are the nodes behind it: so many each, with
+    /// those of bodies inside.
+    pub(crate) bodies: Vec<u32>,
 }
 
 impl Graph {
     /// A graph without nodes.
     #[must_use]
     pub fn new() -> Arc<Self> {
-        Self::with(Vec::new(), 0, false, References::default())
+        Self::with(Vec::new(), 0, Place::Own, References::default())
     }
 
-    fn with(nodes: Vec<Option<Node>>, origin: u32, embedded: bool, held: References) -> Arc<Self> {
+    fn with(nodes: Vec<Option<Node>>, origin: u32, place: Place, held: References) -> Arc<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let graph = Arc::new(Self {
             id,
             origin,
-            embedded,
+            place,
+            conditions: Mutex::default(),
             nodes: Mutex::new(nodes),
             held: Mutex::new(held),
             handle: AtomicU64::new(0),
@@ -310,7 +332,31 @@ impl Graph {
     /// Does it live in a node of another graph?
     #[must_use]
     pub fn is_embedded(&self) -> bool {
-        self.embedded
+        !matches!(self.place, Place::Own)
+    }
+
+    /// The graphs around this body of a conditional node.
+    pub(super) fn within(&self) -> &[u32] {
+        match &self.place {
+            Place::Body(around) => around,
+            Place::Own | Place::Node => &[],
+        }
+    }
+
+    /// A body without nodes for a conditional node of this graph.
+    pub(super) fn body(&self) -> Arc<Self> {
+        let around = self.within().iter().copied().chain([self.id]).collect();
+        Self::with(Vec::new(), 0, Place::Body(around), References::default())
+    }
+
+    /// What its nodes do.
+    pub(super) fn works(&self) -> Vec<Work> {
+        let nodes = self.nodes.lock();
+        nodes
+            .iter()
+            .flatten()
+            .map(|node| node.work.clone())
+            .collect()
     }
 
     /// The graph with this number.
@@ -342,26 +388,32 @@ impl Graph {
     }
 
     /// cuGraphClone.
-    #[must_use]
-    pub fn duplicate(&self) -> Arc<Self> {
-        self.copy(false)
+    ///
+    /// # Errors
+    /// `NOT_SUPPORTED` for graphs with conditional nodes.
+    pub fn duplicate(&self) -> Result<Arc<Self>> {
+        self.copy(Place::Own)
     }
 
     /// A copy for a node of another graph.
-    #[must_use]
-    pub fn embed(&self) -> Arc<Self> {
-        self.copy(true)
+    ///
+    /// # Errors
+    /// `NOT_SUPPORTED` for graphs with conditional nodes.
+    pub fn embed(&self) -> Result<Arc<Self>> {
+        self.copy(Place::Node)
     }
 
-    fn copy(&self, embedded: bool) -> Arc<Self> {
+    fn copy(&self, place: Place) -> Result<Arc<Self>> {
         let mut nodes = self.nodes.lock().clone();
         for node in nodes.iter_mut().flatten() {
-            if let Work::Child(child) = &node.work {
-                node.work = Work::Child(child.embed());
+            match &node.work {
+                Work::Child(child) => node.work = Work::Child(child.embed()?),
+                Work::Conditional(_) => return Err(Status::NOT_SUPPORTED),
+                _ => {}
             }
         }
         let held = self.held.lock().clone();
-        Self::with(nodes, self.id, embedded, held)
+        Ok(Self::with(nodes, self.id, place, held))
     }
 
     /// cuGraphRetainUserObject.
@@ -401,9 +453,10 @@ impl Graph {
     /// The graphs in its nodes.
     fn children(&self) -> Vec<Arc<Self>> {
         let nodes = self.nodes.lock();
-        let children = nodes.iter().flatten().filter_map(|node| match &node.work {
-            Work::Child(child) => Some(Arc::clone(child)),
-            _ => None,
+        let children = nodes.iter().flatten().flat_map(|node| match &node.work {
+            Work::Child(child) => vec![Arc::clone(child)],
+            Work::Conditional(conditional) => conditional.bodies.clone(),
+            _ => Vec::new(),
         });
         children.collect()
     }
@@ -429,16 +482,21 @@ impl Graph {
         self.work(found.number).map(|_| found)
     }
 
-    /// Adds a node that comes after `after`, numbers of this graph.
+    /// Adds a node that comes after `after`, nodes of this graph.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where one of them is none of its nodes or given twice.
-    pub fn add(&self, work: Work, after: &[u32]) -> Result<NodeName> {
+    /// `INVALID_VALUE` where one of them is none of its nodes or given twice,
+    /// or does not end so ([`Edge`](crate::objects::edge::Edge));
+    /// `NOT_SUPPORTED` for what a conditional node's body cannot hold.
+    pub fn add(&self, work: Work, after: &[Dependency]) -> Result<NodeName> {
+        if !self.within().is_empty() && !fits_body(&work) {
+            return Err(Status::NOT_SUPPORTED);
+        }
         let mut nodes = self.nodes.lock();
-        check_numbers(&nodes, after)?;
-        let mut unique: Vec<u32> = after.to_vec();
-        unique.sort_unstable();
-        unique.dedup();
+        for dependency in after {
+            check_edge(&nodes, *dependency, &work)?;
+        }
+        let unique: BTreeSet<u32> = after.iter().map(|dependency| dependency.node).collect();
         if unique.len() < after.len() {
             return Err(Status::INVALID_VALUE);
         }
@@ -485,48 +543,8 @@ impl Graph {
             *place = None;
         }
         for node in nodes.iter_mut().flatten() {
-            node.after.retain(|before| *before != number);
+            node.after.retain(|dependency| dependency.node != number);
         }
-        Ok(())
-    }
-
-    /// cuGraphAddDependencies of pairs: the second comes after the first.
-    ///
-    /// # Errors
-    /// `INVALID_VALUE` for nodes that there are not, of one node on itself,
-    /// or where a dependency exists.
-    pub fn depend(&self, pairs: &[(u32, u32)]) -> Result<()> {
-        let mut nodes = self.nodes.lock();
-        let mut changed = nodes.clone();
-        for &(from, to) in pairs {
-            check_numbers(&changed, &[from, to])?;
-            match changed.get_mut(to as usize) {
-                Some(Some(node)) if from != to && !node.after.contains(&from) => {
-                    node.after.push(from);
-                }
-                _ => return Err(Status::INVALID_VALUE),
-            }
-        }
-        *nodes = changed;
-        Ok(())
-    }
-
-    /// cuGraphRemoveDependencies.
-    ///
-    /// # Errors
-    /// `INVALID_VALUE` where a dependency does not exist.
-    pub fn undepend(&self, pairs: &[(u32, u32)]) -> Result<()> {
-        let mut nodes = self.nodes.lock();
-        let mut changed = nodes.clone();
-        for &(from, to) in pairs {
-            match changed.get_mut(to as usize) {
-                Some(Some(node)) if node.after.contains(&from) => {
-                    node.after.retain(|before| *before != from);
-                }
-                _ => return Err(Status::INVALID_VALUE),
-            }
-        }
-        *nodes = changed;
         Ok(())
     }
 
@@ -542,52 +560,6 @@ impl Graph {
         let nodes = self.nodes.lock();
         let roots = numbered(&nodes).filter(|(_, node)| node.after.is_empty());
         roots.map(|(n, _)| n).collect()
-    }
-
-    /// All dependencies: the second node comes after the first.
-    #[must_use]
-    pub fn edges(&self) -> Vec<(u32, u32)> {
-        let nodes = self.nodes.lock();
-        let edges =
-            numbered(&nodes).flat_map(|(to, node)| node.after.iter().map(move |n| (*n, to)));
-        edges.collect()
-    }
-
-    /// What a node comes after.
-    ///
-    /// # Errors
-    /// `INVALID_VALUE` where there is no such node.
-    pub fn dependencies(&self, number: u32) -> Result<Vec<u32>> {
-        match self.nodes.lock().get(number as usize) {
-            Some(Some(node)) => Ok(node.after.clone()),
-            _ => Err(Status::INVALID_VALUE),
-        }
-    }
-
-    /// What comes after a node.
-    ///
-    /// # Errors
-    /// `INVALID_VALUE` where there is no such node.
-    pub fn dependents(&self, number: u32) -> Result<Vec<u32>> {
-        let nodes = self.nodes.lock();
-        check_numbers(&nodes, &[number])?;
-        let dependents = numbered(&nodes).filter(|(_, node)| node.after.contains(&number));
-        Ok(dependents.map(|(n, _)| n).collect())
-    }
-
-    /// Do all of `others` come before one of `ends`, or are among them?
-    pub(crate) fn all_before(&self, others: &[u32], ends: &[u32]) -> bool {
-        let nodes = self.nodes.lock();
-        let mut seen: BTreeSet<u32> = BTreeSet::new();
-        let mut open: Vec<u32> = ends.to_vec();
-        while let Some(number) = open.pop() {
-            if seen.insert(number)
-                && let Some(Some(node)) = nodes.get(number as usize)
-            {
-                open.extend(&node.after);
-            }
-        }
-        others.iter().all(|number| seen.contains(number))
     }
 
     /// The nodes in an order in which each comes after what it depends on, as
@@ -616,7 +588,7 @@ impl Graph {
                 ready.insert(number);
             }
             for before in &node.after {
-                if let Some(followers) = followers.get_mut(*before as usize) {
+                if let Some(followers) = followers.get_mut(before.node as usize) {
                     followers.push(number);
                 }
             }
@@ -630,7 +602,7 @@ impl Graph {
             let mut after: Vec<u32> = node
                 .after
                 .iter()
-                .filter_map(|before| places.get(before).copied())
+                .filter_map(|before| places.get(&before.node).copied())
                 .collect();
             if after.is_empty() {
                 after = before.to_vec();
@@ -645,7 +617,18 @@ impl Graph {
             }
             let place = u32::try_from(out.len()).map_err(|_| Status::OUT_OF_MEMORY)?;
             let name = self.name(number as usize);
-            out.push(Flat { name, work, after });
+            out.push(Flat {
+                name,
+                work,
+                after,
+                bodies: Vec::new(),
+            });
+            if let Work::Conditional(conditional) = &node.work {
+                let bodies = flatten_bodies(&conditional.bodies, out)?;
+                if let Some(flat) = out.get_mut(place as usize) {
+                    flat.bodies = bodies;
+                }
+            }
             places.insert(number, place);
             let followers = followers
                 .get(number as usize)
@@ -673,19 +656,29 @@ impl Graph {
         let nodes = flat.iter().map(|node| {
             Some(Node {
                 work: node.work.clone(),
-                after: node.after.clone(),
+                after: node.after.iter().copied().map(Dependency::from).collect(),
             })
         });
-        Self::with(nodes.collect(), 0, true, held)
+        Self::with(nodes.collect(), 0, Place::Node, held)
     }
 }
 
-fn numbered(nodes: &[Option<Node>]) -> impl Iterator<Item = (u32, &Node)> {
+/// Appends the nodes of bodies; how many each has.
+fn flatten_bodies(bodies: &[Arc<Graph>], out: &mut Vec<Flat>) -> Result<Vec<u32>> {
+    let sizes = bodies.iter().map(|body| {
+        let start = out.len();
+        body.flatten_into(&[], out)?;
+        u32::try_from(out.len() - start).map_err(|_| Status::OUT_OF_MEMORY)
+    });
+    sizes.collect()
+}
+
+pub(super) fn numbered(nodes: &[Option<Node>]) -> impl Iterator<Item = (u32, &Node)> {
     let numbers = (0_u32..).zip(nodes);
     numbers.filter_map(|(number, node)| Some((number, node.as_ref()?)))
 }
 
-fn check_numbers(nodes: &[Option<Node>], numbers: &[u32]) -> Result<()> {
+pub(super) fn check_numbers(nodes: &[Option<Node>], numbers: &[u32]) -> Result<()> {
     let known = |number: &u32| matches!(nodes.get(*number as usize), Some(Some(_)));
     if numbers.iter().all(known) {
         Ok(())
@@ -700,36 +693,34 @@ mod tests {
 
     fn chain(graph: &Graph, length: u32) {
         for number in 0..length {
-            let after: Vec<u32> = number.checked_sub(1).into_iter().collect();
+            let after: Vec<Dependency> = number
+                .checked_sub(1)
+                .into_iter()
+                .map(Dependency::from)
+                .collect();
             graph.add(Work::Empty, &after).unwrap();
         }
     }
 
     #[test]
-    fn nodes_and_edges_are_kept() {
+    fn removed_nodes_leave_no_edges() {
         let graph = Graph::new();
         chain(&graph, 3);
         assert_eq!(graph.roots(), [0]);
-        assert_eq!(graph.edges(), [(0, 1), (1, 2)]);
-        graph.depend(&[(0, 2)]).unwrap();
-        assert_eq!(graph.depend(&[(0, 2)]), Err(Status::INVALID_VALUE));
-        assert_eq!(graph.dependencies(2), Ok(vec![1, 0]));
-        graph.undepend(&[(1, 2), (0, 1)]).unwrap();
-        assert_eq!(graph.undepend(&[(1, 2)]), Err(Status::INVALID_VALUE));
-        assert_eq!(graph.dependents(0), Ok(vec![2]));
         graph.remove(0).unwrap();
         assert_eq!(graph.nodes(), [1, 2]);
-        assert_eq!(graph.roots(), [1, 2]);
+        assert_eq!(graph.roots(), [1]);
         assert!(graph.work(0).is_err());
-        assert!(graph.add(Work::Empty, &[0]).is_err());
-        assert_eq!(graph.add(Work::Empty, &[1, 1]), Err(Status::INVALID_VALUE));
+        assert!(graph.add(Work::Empty, &[0.into()]).is_err());
+        let twice = [1.into(), 1.into()];
+        assert_eq!(graph.add(Work::Empty, &twice), Err(Status::INVALID_VALUE));
     }
 
     #[test]
     fn a_circle_is_refused() {
         let graph = Graph::new();
         chain(&graph, 3);
-        graph.depend(&[(2, 0)]).unwrap();
+        graph.depend(&[(2.into(), 0)]).unwrap();
         assert_eq!(graph.flatten().err(), Some(Status::INVALID_VALUE));
     }
 
@@ -739,8 +730,10 @@ mod tests {
         chain(&child, 2);
         let graph = Graph::new();
         graph.add(Work::Empty, &[]).unwrap();
-        graph.add(Work::Child(child.embed()), &[0]).unwrap();
-        graph.add(Work::Empty, &[1]).unwrap();
+        graph
+            .add(Work::Child(child.embed().unwrap()), &[0.into()])
+            .unwrap();
+        graph.add(Work::Empty, &[1.into()]).unwrap();
         let after: Vec<_> = graph
             .flatten()
             .unwrap()
@@ -748,7 +741,7 @@ mod tests {
             .map(|flat| flat.after)
             .collect();
         assert_eq!(after, [vec![], vec![0], vec![1], vec![2], vec![3]]);
-        let clone = graph.duplicate();
+        let clone = graph.duplicate().unwrap();
         let found = clone.find_in_clone(graph.name(2)).unwrap();
         assert_eq!((found.graph, found.number), (clone.id(), 2));
         assert!(graph.find_in_clone(found).is_err());
@@ -759,7 +752,7 @@ mod tests {
         let graph = Graph::new();
         graph.add(Work::Empty, &[]).unwrap();
         graph.add(Work::Empty, &[]).unwrap();
-        graph.depend(&[(1, 0)]).unwrap();
+        graph.depend(&[(1.into(), 0)]).unwrap();
         let order: Vec<_> = graph
             .flatten()
             .unwrap()

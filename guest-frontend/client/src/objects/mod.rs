@@ -9,6 +9,8 @@
 
 pub mod array;
 pub mod capture;
+pub mod conditional;
+pub mod edge;
 pub mod event;
 pub mod function;
 pub mod graph;

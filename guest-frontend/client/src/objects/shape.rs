@@ -19,6 +19,8 @@ pub struct Shape {
     pub cooperative: bool,
     /// Blocks of a cluster; zeros for none.
     pub cluster: [u32; 3],
+    /// The kernel may begin before the end of the kernel before it.
+    pub programmatic: bool,
 }
 
 impl Shape {

@@ -5,11 +5,12 @@ use std::ffi::{c_int, c_uint};
 
 use paragpu_abi::{CUgraph, CUgraphNode, CUstream, cudaGraphEdgeData};
 use paragpu_client::objects::capture::{Mode, exchange_mode};
+use paragpu_client::objects::edge::Dependency;
 use paragpu_client::objects::graph::NodeName;
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
-use super::graph::{PLAIN, find, handle, node_handle, numbers, plain};
+use super::graph::{check_lossless, dependencies, edge_data, find, handle, node_handle};
 use super::{Result, get, present, put, put_if};
 use crate::named_stream;
 use crate::objects::{self, Object};
@@ -72,6 +73,12 @@ unsafe fn info(
         // SAFETY: `place` is null or writable, as the caller promises.
         return unsafe { put(place, status) };
     };
+    if dependencies.is_null() && !edges.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    if !dependencies.is_null() && edges.is_null() {
+        check_lossless(info.last.iter())?;
+    }
     // SAFETY: `id` is null or writable, as the caller promises.
     unsafe { put_if(id, info.id) };
     if !graph.is_null() {
@@ -80,21 +87,22 @@ unsafe fn info(
     }
     let lent = LENT.try_with(|lent| {
         let mut lent = lent.borrow_mut();
-        let name = |number: &u32| {
+        let name = |last: &Dependency| {
             node_handle(NodeName {
                 graph: info.graph.id(),
-                number: *number,
+                number: last.node,
             })
         };
         lent.0 = info.last.iter().map(name).collect();
-        lent.1 = vec![PLAIN; lent.0.len()];
+        let edges = info.last.iter().map(|last| edge_data(last.edge));
+        lent.1 = edges.collect();
         (lent.0.as_ptr(), lent.1.as_ptr())
     });
-    let (nodes, plain) = lent.map_err(|_| Status::DEINITIALIZED)?;
+    let (nodes, data) = lent.map_err(|_| Status::DEINITIALIZED)?;
     // SAFETY: each place is null or writable, as the caller promises.
     unsafe {
         put_if(dependencies, nodes);
-        put_if(edges, plain);
+        put_if(edges, data);
         put_if(count, info.last.len());
         put(place, status)
     }
@@ -118,13 +126,9 @@ unsafe fn update(
     if !matches!(flags, ADD | SET) {
         return Err(Status::INVALID_VALUE);
     }
-    // SAFETY: `edges` holds `count` of them, as the caller promises.
-    unsafe { plain(edges, count) }?;
-    // SAFETY: `nodes` holds `count` of them, as the caller promises.
-    stream.update_capture(
-        &unsafe { numbers(&info.graph, nodes, count) }?,
-        flags == ADD,
-    )
+    // SAFETY: the caller promises what `dependencies` asks for.
+    let after = unsafe { dependencies(&info.graph, nodes, edges, count) }?;
+    stream.update_capture(&after, flags == ADD)
 }
 
 pub(crate) fn cuStreamBeginCapture(stream: CUstream) -> Result {
@@ -138,19 +142,20 @@ pub(crate) fn cuStreamBeginCapture_v2(stream: CUstream, mode: c_int) -> Result {
 pub(crate) unsafe fn cuStreamBeginCaptureToGraph(
     stream: CUstream,
     graph: CUgraph,
-    dependencies: *const CUgraphNode,
+    after: *const CUgraphNode,
     edges: *const cudaGraphEdgeData,
     count: usize,
     mode: c_int,
 ) -> Result {
     let mode = Mode::of(mode).ok_or(Status::INVALID_VALUE)?;
-    // SAFETY: `edges` holds `count` of them, as the caller promises.
-    unsafe { plain(edges, count) }?;
-    let graph = find(graph)?;
-    // SAFETY: `dependencies` holds `count` of them, as the caller promises.
-    let after = unsafe { numbers(&graph, dependencies, count) }?;
     let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
+    if stream.is_legacy() {
+        return Err(Status::STREAM_CAPTURE_UNSUPPORTED);
+    }
+    let graph = find(graph)?;
+    // SAFETY: the caller promises what `dependencies` asks for.
+    let after = unsafe { dependencies(&graph, after, edges, count) }?;
     session
         .streams()
         .begin_capture(stream, mode, Some(graph), &after)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use paragpu_abi::{CUevent, CUstream};
 use paragpu_client::event::Event;
+use paragpu_client::objects::edge::Edge;
 use paragpu_client::objects::graph::Marked;
 use paragpu_protocol::status::Status;
 
@@ -63,6 +64,19 @@ pub(super) fn record(named: CUevent, stream: CUstream, flags: c_uint) -> Result 
         return stream.capture_external_record(marked(named)?);
     }
     session.record_event(&event.object, stream)
+}
+
+/// Records an event that a launch names, which was just given to `stream`. It
+/// may be reached while the kernel runs; being reached at its end is always
+/// right.
+pub(super) fn record_launched(named: CUevent, stream: CUstream, edge: Edge) -> Result {
+    let by = named_stream::named(stream)?;
+    let captures = by.stream()?;
+    if !captures.is_capturing() {
+        return record(named, stream, 0);
+    }
+    let found = find(named)?;
+    captures.capture_trigger(&inner(&found)?.object, edge)
 }
 
 pub(crate) fn cuEventCreate(event: Out<'_, CUevent>, flags: c_uint) -> Result {

@@ -5,11 +5,12 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use paragpu_abi::{CUdevice, CUgraph, CUgraphNode, cudaGraphEdgeData};
+use paragpu_client::objects::edge::{Dependency, Edge};
 use paragpu_client::objects::graph::{Graph, NodeName, Work};
 use paragpu_protocol::status::Status;
 
 use super::boundary::Out;
-use super::{Result, device, put, unsupported_use};
+use super::{Result, device, put};
 use crate::objects::{self, Object};
 
 /// Marks handles of nodes: no address of a program, and no handle of
@@ -107,52 +108,64 @@ pub unsafe fn numbers(graph: &Graph, nodes: *const CUgraphNode, count: usize) ->
         .collect()
 }
 
-/// Edges say when the second node may begin; only "after the first one's end"
-/// is served.
+/// Listed nodes of `graph`, each with its edge; without edges all are full.
 ///
 /// # Safety
-/// `edges` is null or points to `count` records.
-pub unsafe fn plain(edges: *const cudaGraphEdgeData, count: usize) -> Result {
+/// `nodes` and `edges` are null or point to `count` records.
+pub unsafe fn dependencies(
+    graph: &Graph,
+    nodes: *const CUgraphNode,
+    edges: *const cudaGraphEdgeData,
+    count: usize,
+) -> Result<Vec<Dependency>> {
+    // SAFETY: `nodes` holds `count` of them, as the caller promises.
+    let nodes = unsafe { numbers(graph, nodes, count) }?;
     if edges.is_null() {
-        return Ok(());
+        return Ok(nodes.into_iter().map(Dependency::from).collect());
     }
-    let plain =
-        |edge: &cudaGraphEdgeData| edge.from_port == 0 && edge.to_port == 0 && edge.r#type == 0;
     // SAFETY: `edges` holds `count` of them, as the caller promises.
-    if unsafe { list(edges, count) }?.iter().all(plain) {
-        Ok(())
-    } else {
-        Err(unsupported_use!("graph edges with ports or types"))
+    let edges = unsafe { list(edges, count) }?;
+    let pairs = nodes.into_iter().zip(edges);
+    pairs
+        .map(|(node, data)| {
+            let edge = Edge::of(data.from_port, data.r#type);
+            let edge = edge.filter(|_| data.to_port == 0 && data.reserved == [0; 5]);
+            let edge = edge.ok_or(Status::INVALID_VALUE)?;
+            Ok(Dependency { node, edge })
+        })
+        .collect()
+}
+
+/// An edge as programs see it.
+pub fn edge_data(edge: Edge) -> cudaGraphEdgeData {
+    let (from_port, r#type) = edge.numbers();
+    cudaGraphEdgeData {
+        from_port,
+        to_port: 0,
+        r#type,
+        reserved: [0; 5],
     }
 }
 
-/// An edge of the plain kind.
-pub const PLAIN: cudaGraphEdgeData = cudaGraphEdgeData {
-    from_port: 0,
-    to_port: 0,
-    r#type: 0,
-    reserved: [0; 5],
-};
+/// A list of nodes that leaves their edges out must not hide anything.
+pub fn check_lossless<'a>(mut edges: impl Iterator<Item = &'a Dependency>) -> Result {
+    match edges.all(|dependency| dependency.edge == Edge::Full) {
+        true => Ok(()),
+        false => Err(Status::LOSSY_QUERY),
+    }
+}
 
 /// Writes as much of a list as the program has room for. Without a place only
 /// the count is told.
 ///
 /// # Safety
-/// `nodes` and `edges` are null or have room for as many records as `count`
-/// says; `count` is null or readable and writable.
-unsafe fn put_list(
-    found: &[NodeName],
-    nodes: *mut CUgraphNode,
-    edges: *mut cudaGraphEdgeData,
-    count: *mut usize,
-) -> Result {
+/// `nodes` has room for as many records as `count` says, or is null; `count` is
+/// null or readable and writable.
+unsafe fn put_list(found: &[NodeName], nodes: *mut CUgraphNode, count: *mut usize) -> Result {
     if count.is_null() {
         return Err(Status::INVALID_VALUE);
     }
     if nodes.is_null() {
-        if !edges.is_null() {
-            return Err(Status::INVALID_VALUE);
-        }
         // SAFETY: `count` is null or writable, as the caller promises.
         return unsafe { put(count, found.len()) };
     }
@@ -164,13 +177,59 @@ unsafe fn put_list(
             .map_or(std::ptr::null_mut(), |name| node_handle(*name));
         // SAFETY: `nodes` is writable here, as the caller promises.
         unsafe { nodes.add(index).write(handle) };
-        if !edges.is_null() {
-            // SAFETY: `edges` is writable here, as the caller promises.
-            unsafe { edges.add(index).write(PLAIN) };
-        }
     }
     // SAFETY: `count` is null or writable, as the caller promises.
     unsafe { put(count, room.min(found.len())) }
+}
+
+/// Writes the edges of a list of nodes, as many as it has room for; further
+/// places are zeroed. Without a place they must be full ones.
+///
+/// # Safety
+/// `edges` has room for as many records as `count` says, or is null; `count` is
+/// null or readable.
+unsafe fn put_edge_data(
+    found: &[Dependency],
+    nodes: *mut CUgraphNode,
+    edges: *mut cudaGraphEdgeData,
+    count: *const usize,
+) -> Result {
+    if edges.is_null() {
+        return match nodes.is_null() {
+            true => Ok(()),
+            false => check_lossless(found.iter()),
+        };
+    }
+    if nodes.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    // SAFETY: `count` is null or readable, as the caller promises.
+    let room = *unsafe { super::get(count) }?;
+    for index in 0..room {
+        let edge = found.get(index).map(|found| found.edge);
+        // SAFETY: `edges` is writable here, as the caller promises.
+        unsafe { edges.add(index).write(edge_data(edge.unwrap_or_default())) };
+    }
+    Ok(())
+}
+
+/// Writes nodes with their edges.
+///
+/// # Safety
+/// As for [`put_list`] and [`put_edge_data`].
+unsafe fn put_edged(
+    graph: &Graph,
+    found: &[Dependency],
+    nodes: *mut CUgraphNode,
+    edges: *mut cudaGraphEdgeData,
+    count: *mut usize,
+) -> Result {
+    let numbers = found.iter().map(|found| found.node).collect();
+    // SAFETY: the caller promises what both ask for.
+    unsafe {
+        put_edge_data(found, nodes, edges, count)?;
+        put_list(&names(graph, numbers), nodes, count)
+    }
 }
 
 fn names(graph: &Graph, numbers: Vec<u32>) -> Vec<NodeName> {
@@ -194,39 +253,37 @@ unsafe fn put_edges(
     count: *mut usize,
 ) -> Result {
     let graph = find(graph)?;
-    let (first, second): (Vec<u32>, Vec<u32>) = graph.edges().into_iter().unzip();
+    let (first, second): (Vec<Dependency>, Vec<u32>) = graph.edges().into_iter().unzip();
     if count.is_null() || from.is_null() != to.is_null() {
         return Err(Status::INVALID_VALUE);
     }
     // SAFETY: the pointer is readable here, as the caller promises.
     let mut room = unsafe { count.read() };
-    // SAFETY: the caller promises what `put_list` asks for.
+    // SAFETY: the caller promises what `put_edged` and `put_list` ask for.
     unsafe {
-        put_list(
-            &names(&graph, first),
-            from,
-            std::ptr::null_mut(),
-            &raw mut room,
-        )?;
-        put_list(&names(&graph, second), to, edges, count)
+        put_edged(&graph, &first, from, edges, &raw mut room)?;
+        put_list(&names(&graph, second), to, count)
     }
 }
 
-/// Edges by the numbers of their ends.
+/// Edges by their ends.
 ///
 /// # Safety
-/// `from` and `to` are null or point to `count` handles.
+/// `from`, `to` and `edges` are null or point to `count` records.
 unsafe fn pairs(
     graph: &Graph,
     from: *const CUgraphNode,
     to: *const CUgraphNode,
+    edges: *const cudaGraphEdgeData,
     count: usize,
-) -> Result<Vec<(u32, u32)>> {
-    // SAFETY: `from` holds `count` of them, as the caller promises. `to` holds `count` of them,
-    // as the caller promises.
-    let (from, to) = (unsafe { numbers(graph, from, count) }?, unsafe {
-        numbers(graph, to, count)
-    }?);
+) -> Result<Vec<(Dependency, u32)>> {
+    // SAFETY: all hold `count` of them, as the caller promises.
+    let (from, to) = unsafe {
+        (
+            dependencies(graph, from, edges, count)?,
+            numbers(graph, to, count)?,
+        )
+    };
     Ok(from.into_iter().zip(to).collect())
 }
 
@@ -243,10 +300,8 @@ unsafe fn depend(
     count: usize,
 ) -> Result {
     let graph = find(graph)?;
-    // SAFETY: `edges` holds `count` of them, as the caller promises.
-    unsafe { plain(edges, count) }?;
     // SAFETY: the caller promises what `pairs` asks for.
-    graph.depend(&unsafe { pairs(&graph, from, to, count) }?)
+    graph.depend(&unsafe { pairs(&graph, from, to, edges, count) }?)
 }
 
 /// Removes edges.
@@ -262,10 +317,8 @@ unsafe fn undepend(
     count: usize,
 ) -> Result {
     let graph = find(graph)?;
-    // SAFETY: `edges` holds `count` of them, as the caller promises.
-    unsafe { plain(edges, count) }?;
     // SAFETY: the caller promises what `pairs` asks for.
-    graph.undepend(&unsafe { pairs(&graph, from, to, count) }?)
+    graph.undepend(&unsafe { pairs(&graph, from, to, edges, count) }?)
 }
 
 /// What a node waits for.
@@ -280,9 +333,9 @@ unsafe fn put_dependencies(
     count: *mut usize,
 ) -> Result {
     let (graph, number) = find_node(node)?;
-    let found = names(&graph, graph.dependencies(number)?);
-    // SAFETY: the caller promises what `put_list` asks for.
-    unsafe { put_list(&found, nodes, edges, count) }
+    let found = graph.dependencies(number)?;
+    // SAFETY: the caller promises what `put_edged` asks for.
+    unsafe { put_edged(&graph, &found, nodes, edges, count) }
 }
 
 /// What waits for a node.
@@ -297,9 +350,9 @@ unsafe fn put_dependents(
     count: *mut usize,
 ) -> Result {
     let (graph, number) = find_node(node)?;
-    let found = names(&graph, graph.dependents(number)?);
-    // SAFETY: the caller promises what `put_list` asks for.
-    unsafe { put_list(&found, nodes, edges, count) }
+    let found = graph.dependents(number)?;
+    // SAFETY: the caller promises what `put_edged` asks for.
+    unsafe { put_edged(&graph, &found, nodes, edges, count) }
 }
 
 pub(crate) fn cuGraphCreate(graph: Out<'_, CUgraph>, flags: c_uint) -> Result {
@@ -324,7 +377,7 @@ pub(crate) fn cuGraphDestroy(graph: CUgraph) -> Result {
 pub(crate) fn cuGraphClone(clone: Out<'_, CUgraph>, graph: CUgraph) -> Result {
     let graph = find(graph)?;
     clone.put(std::ptr::null_mut())?;
-    clone.put(handle(&graph.duplicate()))
+    clone.put(handle(&graph.duplicate()?))
 }
 
 pub(crate) unsafe fn cuGraphGetNodes(
@@ -334,14 +387,7 @@ pub(crate) unsafe fn cuGraphGetNodes(
 ) -> Result {
     let graph = find(graph)?;
     // SAFETY: the caller promises what `put_list` asks for.
-    unsafe {
-        put_list(
-            &names(&graph, graph.nodes()),
-            nodes,
-            std::ptr::null_mut(),
-            count,
-        )
-    }
+    unsafe { put_list(&names(&graph, graph.nodes()), nodes, count) }
 }
 
 pub(crate) unsafe fn cuGraphGetRootNodes(
@@ -351,14 +397,7 @@ pub(crate) unsafe fn cuGraphGetRootNodes(
 ) -> Result {
     let graph = find(graph)?;
     // SAFETY: the caller promises what `put_list` asks for.
-    unsafe {
-        put_list(
-            &names(&graph, graph.roots()),
-            nodes,
-            std::ptr::null_mut(),
-            count,
-        )
-    }
+    unsafe { put_list(&names(&graph, graph.roots()), nodes, count) }
 }
 
 pub(crate) unsafe fn cuGraphGetEdges(
@@ -524,7 +563,7 @@ mod tests {
     fn a_handle_names_its_node() {
         let graph = Graph::new();
         let first = graph.add(Work::Empty, &[]).unwrap();
-        let second = graph.add(Work::Empty, &[0]).unwrap();
+        let second = graph.add(Work::Empty, &[0.into()]).unwrap();
         for name in [first, second] {
             assert_eq!(node_name(node_handle(name)), Ok(name));
         }

@@ -1,13 +1,13 @@
 //! Nodes of graphs and their parameters (CUDA Driver API, Graph Management).
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use paragpu_abi::{
-    CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST, CUDA_KERNEL_NODE_PARAMS_v2,
-    CUDA_MEMCPY_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS_v2, CUarray, CUcontext,
-    CUevent, CUgraph, CUgraphNode, cudaGraphEdgeData, cudaGraphNodeParams, cudaHostNodeParams,
-    cudaLaunchAttributeValue, cudaMemsetParams, dim3,
+    CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_HOST, CUDA_CONDITIONAL_NODE_PARAMS,
+    CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS_v2,
+    CUarray, CUcontext, CUevent, CUgraph, CUgraphNode, cudaGraphEdgeData, cudaGraphNodeParams,
+    cudaHostNodeParams, cudaLaunchAttributeValue, cudaMemsetParams, dim3,
 };
 use paragpu_client::launch::Shape;
 use paragpu_client::objects::graph::{CopyNodeEnd, CopyWork, Fill, Graph, Kernel, Work};
@@ -15,7 +15,7 @@ use paragpu_client::texture::ArrayLevel;
 use paragpu_protocol::status::Status;
 
 use super::boundary::{In, Out};
-use super::graph::{find, find_node, handle, node_handle, numbers, plain, work_of};
+use super::graph::{dependencies, find, find_node, handle, node_handle, work_of};
 use super::host_call::host_call;
 use super::module::callable;
 use super::{
@@ -32,6 +32,10 @@ const PRIORITY: c_int = 8;
 const MEM_ALLOC: c_int = 10;
 const MEM_FREE: c_int = 11;
 const BATCH_MEM_OP: c_int = 12;
+/// CU_GRAPH_NODE_TYPE_CONDITIONAL.
+const CONDITIONAL: c_int = 13;
+/// CU_GRAPH_COND_ASSIGN_DEFAULT.
+const ASSIGN_DEFAULT: c_uint = 1;
 
 /// A kernel node's work.
 ///
@@ -155,7 +159,7 @@ pub unsafe fn general(given: *const cudaGraphNodeParams, had: Option<&Work>) -> 
         paragpu_abi::cudaGraphNodeTypeGraph => {
             // SAFETY: `inside` is readable here, as the caller promises.
             Ok(Work::Child(
-                find(unsafe { inside.cast::<CUgraph>().read() })?.embed(),
+                find(unsafe { inside.cast::<CUgraph>().read() })?.embed()?,
             ))
         }
         paragpu_abi::cudaGraphNodeTypeEmpty => Ok(Work::Empty),
@@ -173,8 +177,10 @@ pub unsafe fn general(given: *const cudaGraphNodeParams, had: Option<&Work>) -> 
         MEM_FREE => graph_memory::release(unsafe { inside.cast::<u64>().read() }),
         // SAFETY: the caller promises what `node` asks for.
         BATCH_MEM_OP => unsafe { stream_memory::node(inside.cast()) },
-        // External semaphores, signalled and waited for; conditional nodes.
-        8 | 9 | 13 => Err(unsupported_use!("cuGraphAddNode of this type")),
+        // What a condition is made of cannot be changed.
+        CONDITIONAL => Err(Status::INVALID_VALUE),
+        // External semaphores, signalled and waited for.
+        8 | 9 => Err(unsupported_use!("cuGraphAddNode of this type")),
         _ => Err(Status::INVALID_VALUE),
     }
 }
@@ -190,12 +196,76 @@ pub unsafe fn add(
     count: usize,
     work: Work,
 ) -> Result {
+    // SAFETY: the caller promises what `add_after` asks for.
+    unsafe { add_after(node, graph, (after, std::ptr::null()), count, work) }
+}
+
+/// Adds a node of any kind.
+///
+/// # Safety
+/// `node` is null or writable; both lists are null or have `count` records;
+/// `given` is as [`general`] asks for, and writable.
+unsafe fn add_general(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    lists: (*const CUgraphNode, *const cudaGraphEdgeData),
+    count: usize,
+    given: *mut cudaGraphNodeParams,
+) -> Result {
+    // SAFETY: `given` is null or readable, as the caller promises.
+    if unsafe { get(given.cast_const()) }?.r#type != CONDITIONAL {
+        // SAFETY: the caller promises what `add_after` and `general` ask for.
+        return unsafe { add_after(node, graph, lists, count, general(given, None)?) };
+    }
+    // SAFETY: `given` is not null, and a record of this type.
+    let record =
+        unsafe { &mut *(&raw mut (*given).reserved1).cast::<CUDA_CONDITIONAL_NODE_PARAMS>() };
+    session_of(record.ctx)?;
+    super::present(node)?;
+    let work = find(graph)?.conditional(record.handle, record.r#type, record.size)?;
+    // SAFETY: the caller promises what `add_after` asks for.
+    unsafe { add_after(node, graph, lists, count, work.clone()) }?;
+    if let Work::Conditional(made) = &work {
+        let handles = made.handles(|body| handle(body) as u64);
+        record.phGraph_out = handles.as_ptr().cast_mut().cast();
+    }
+    Ok(())
+}
+
+pub(crate) fn cuGraphConditionalHandleCreate(
+    place: Out<'_, u64>,
+    graph: CUgraph,
+    context: CUcontext,
+    value: c_uint,
+    flags: c_uint,
+) -> Result {
+    if flags & !ASSIGN_DEFAULT != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    place.present()?;
+    let ordinal = session_of(context)?.ordinal();
+    let made = find(graph)?.create_condition(ordinal, value, flags != 0);
+    place.put(made.handle())
+}
+
+/// Adds a node with edges.
+///
+/// # Safety
+/// `node` is null or writable; both lists are null or have `count` records.
+unsafe fn add_after(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    (after, edges): (*const CUgraphNode, *const cudaGraphEdgeData),
+    count: usize,
+    work: Work,
+) -> Result {
     if node.is_null() {
         return Err(Status::INVALID_VALUE);
     }
     let graph = find(graph)?;
-    // SAFETY: `after` holds `count` of them, as the caller promises.
-    let name = graph.add(work, &unsafe { numbers(&graph, after, count) }?)?;
+    // SAFETY: the lists hold `count` of them, as the caller promises.
+    let after = unsafe { dependencies(&graph, after, edges, count) }?;
+    let name = graph.add(work, &after)?;
     // SAFETY: `node` is null or writable, as the caller promises.
     unsafe { put(node, node_handle(name)) }
 }
@@ -535,7 +605,15 @@ pub(crate) unsafe fn cuGraphAddChildGraphNode(
     child: CUgraph,
 ) -> Result {
     // SAFETY: the caller promises what `add` asks for.
-    unsafe { add(node, graph, after, count, Work::Child(find(child)?.embed())) }
+    unsafe {
+        add(
+            node,
+            graph,
+            after,
+            count,
+            Work::Child(find(child)?.embed()?),
+        )
+    }
 }
 
 pub(crate) fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, graph: Out<'_, CUgraph>) -> Result {
@@ -613,8 +691,8 @@ pub(crate) unsafe fn cuGraphAddNode(
     count: usize,
     given: *mut cudaGraphNodeParams,
 ) -> Result {
-    // SAFETY: the caller promises what `add` asks for.
-    unsafe { add(node, graph, after, count, general(given, None)?) }
+    // SAFETY: the caller promises what `add_general` asks for.
+    unsafe { add_general(node, graph, (after, std::ptr::null()), count, given) }
 }
 
 pub(crate) unsafe fn cuGraphAddNode_v2(
@@ -625,12 +703,8 @@ pub(crate) unsafe fn cuGraphAddNode_v2(
     count: usize,
     given: *mut cudaGraphNodeParams,
 ) -> Result {
-    // SAFETY: `edges` holds `count` of them, as the caller promises. The caller promises what
-    // `add` asks for.
-    unsafe {
-        plain(edges, count)?;
-        add(node, graph, after, count, general(given, None)?)
-    }
+    // SAFETY: the caller promises what `add_general` asks for.
+    unsafe { add_general(node, graph, (after, edges), count, given) }
 }
 
 pub(crate) unsafe fn cuGraphNodeSetParams(

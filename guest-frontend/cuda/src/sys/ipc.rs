@@ -90,6 +90,7 @@ pub(crate) fn cuIpcGetEventHandle(place: Out<'_, cudaIpcEventHandle_t>, named: C
     if named.is_null() {
         return Err(Status::INVALID_VALUE);
     }
+    place.put(cudaIpcEventHandle_t { reserved: [0; 64] })?;
     let found = event::find(named)?;
     let event = event::inner(&found)?;
     let bytes = event.session.share_event(&event.object)?;

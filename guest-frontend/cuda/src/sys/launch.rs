@@ -10,6 +10,7 @@ use paragpu_abi::{
 use paragpu_client::event::{DISABLE_TIMING, INTERPROCESS};
 use paragpu_client::launch::Shape;
 use paragpu_client::module::Function;
+use paragpu_client::objects::edge::Edge;
 use paragpu_client::objects::graph::Kernel;
 use paragpu_client::objects::stream_attributes;
 use paragpu_protocol::status::Status;
@@ -214,11 +215,9 @@ unsafe fn launch_with(
     let (shape, events) = unsafe { (shape_of(config)?, events_of(config)?) };
     // SAFETY: the caller promises what `launch` asks for.
     unsafe { launch(function, &shape, stream, pointers, extra) }?;
-    // They may be reached while the kernel runs; being reached at its end is
-    // always right.
     events
         .into_iter()
-        .try_for_each(|named| event::record(named, stream, 0))
+        .try_for_each(|(named, edge)| event::record_launched(named, stream, edge))
 }
 
 /// The shape that a configuration gives a launch.
@@ -241,7 +240,7 @@ pub(super) unsafe fn shape_of(config: &CUlaunchConfig) -> Result<Shape> {
 ///
 /// # Safety
 /// As for [`shape_of`], which has looked at the attributes.
-unsafe fn events_of(config: &CUlaunchConfig) -> Result<Vec<CUevent>> {
+unsafe fn events_of(config: &CUlaunchConfig) -> Result<Vec<(CUevent, Edge)>> {
     let mut events = Vec::new();
     for index in 0..config.numAttrs as usize {
         // SAFETY: the list has so many records, as the caller promises.
@@ -250,13 +249,25 @@ unsafe fn events_of(config: &CUlaunchConfig) -> Result<Vec<CUevent>> {
             continue;
         }
         // SAFETY: every field of the union is numbers; `id` says which is set.
-        let named: CUevent = unsafe { attribute.val.event };
+        let (named, [_, words, ..]) = unsafe { (attribute.val.event, attribute.val.pad) };
+        // Flags of the record, none of which has a meaning here.
+        if words << 32 != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        let at_start = words >> 32 != 0;
         let found = event::find(named)?;
         let flags = event::inner(&found)?.object.flags();
         if flags & (DISABLE_TIMING | INTERPROCESS) != DISABLE_TIMING {
             return Err(Status::INVALID_VALUE);
         }
-        events.push(named);
+        events.push((
+            named,
+            match attribute.id {
+                COMPLETION_EVENT => Edge::Begun,
+                _ if at_start => Edge::ProgrammaticBegun,
+                _ => Edge::Programmatic,
+            },
+        ));
     }
     Ok(events)
 }
@@ -297,9 +308,12 @@ unsafe fn attributes(
                 let cluster = unsafe { attribute.val.clusterDim };
                 shape.cluster = [cluster.x, cluster.y, cluster.z];
             }
-            // Kernels may start when their predecessor allows it; starting
-            // after its end is always right.
-            PROGRAMMATIC_SERIALIZATION => {}
+            // Starting after the predecessor's end is always right; a capture
+            // tells of it.
+            PROGRAMMATIC_SERIALIZATION => {
+                // SAFETY: every field of the union is numbers; `id` says which is set.
+                shape.programmatic = unsafe { attribute.val.syncPolicy } != 0;
+            }
             _ => {
                 return Err(unsupported_use!(
                     "cuLaunchKernelEx with this launch attribute"
@@ -359,7 +373,7 @@ pub(crate) unsafe fn cuLaunchCooperativeKernelMultiDevice(
         block: [one.blockDimX, one.blockDimY, one.blockDimZ],
         dynamic_shared: one.sharedMemBytes,
         cooperative: true,
-        cluster: [0; 3],
+        ..Shape::default()
     };
     let none = std::ptr::null_mut();
     // SAFETY: the caller promises what `launch` asks for.
@@ -435,7 +449,7 @@ pub(crate) unsafe fn cuLaunchCooperativeKernel(
         block: [block_x, block_y, block_z],
         dynamic_shared: shared,
         cooperative: true,
-        cluster: [0; 3],
+        ..Shape::default()
     };
     // SAFETY: the caller promises what `launch` asks for.
     unsafe { launch(function, &shape, stream, pointers, std::ptr::null_mut()) }

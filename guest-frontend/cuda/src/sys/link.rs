@@ -127,6 +127,13 @@ pub(crate) unsafe fn cuLinkAddFile(
     options: *mut c_int,
     values: *mut *mut c_void,
 ) -> Result {
+    // What is wrong with the rest is told before the file is looked for.
+    find(state)?;
+    if !u32::try_from(kind).is_ok_and(|kind| kind <= LAST) {
+        return Err(Status::INVALID_VALUE);
+    }
+    // SAFETY: the caller promises what `Options::read` asks for.
+    unsafe { Options::read(number, options, values) }?;
     // SAFETY: the caller promises what `read_file` asks for.
     let mut image = unsafe { read_file(path) }?;
     // The zero that ends PTX is no part of other images.

@@ -16,6 +16,7 @@ pub(crate) type Result<T = (), E = Status> = std::result::Result<T, E>;
 pub mod array;
 pub(crate) mod boundary;
 pub mod capture;
+pub mod compiled_code;
 pub mod context;
 pub mod copy;
 pub mod copy_batch;

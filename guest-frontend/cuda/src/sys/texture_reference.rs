@@ -18,10 +18,10 @@ const OVERRIDE_FORMAT: c_uint = 1;
 
 /// Looks at a reference, or changes it.
 fn with<R>(named: CUtexref, then: impl FnOnce(&mut TextureReference) -> Result<R>) -> Result<R> {
-    let found = objects::find(named).ok_or(Status::INVALID_VALUE)?;
+    let found = objects::find(named).ok_or(Status::INVALID_HANDLE)?;
     match &**found {
         Object::TextureReference(reference) => then(&mut reference.lock()),
-        _ => Err(Status::INVALID_VALUE),
+        _ => Err(Status::INVALID_HANDLE),
     }
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn cuTexRefDestroy(named: CUtexref) -> Result {
     let is_one = |object: &Object| matches!(object, Object::TextureReference(_));
     match objects::remove(named, is_one) {
         Some(_) => Ok(()),
-        None => Err(Status::INVALID_VALUE),
+        None => Err(Status::INVALID_HANDLE),
     }
 }
 
@@ -61,10 +61,10 @@ pub(crate) fn cuTexRefSetMipmappedArray(
 }
 
 fn bind(named: CUtexref, bound: Bound, flags: c_uint) -> Result {
-    if flags != OVERRIDE_FORMAT {
-        return Err(Status::INVALID_VALUE);
-    }
     with(named, |reference| {
+        if flags != OVERRIDE_FORMAT {
+            return Err(Status::INVALID_VALUE);
+        }
         reference.bound = bound;
         Ok(())
     })
@@ -86,17 +86,16 @@ pub(crate) unsafe fn cuTexRefSetAddress_v2(
     address: CUdeviceptr,
     size: usize,
 ) -> Result {
-    if address != 0 || size != 0 {
-        check(address)?;
-    }
-    with(named, |reference| {
-        reference.bound = Bound::Address(address);
-        Ok(())
-    })?;
-    // All device memory is aligned for textures.
+    // All device memory is aligned for textures; told before anything is checked.
     // SAFETY: null or writable, as the caller promises.
     unsafe { put_if(offset, 0) };
-    Ok(())
+    with(named, |reference| {
+        if address != 0 || size != 0 {
+            check(address)?;
+        }
+        reference.bound = Bound::Address(address);
+        Ok(())
+    })
 }
 
 pub(crate) fn cuTexRefSetAddress2D_v2(
@@ -114,9 +113,11 @@ pub(crate) fn cuTexRefSetAddress2D_v3(
     address: CUdeviceptr,
     pitch: usize,
 ) -> Result {
-    let shape = shape.get()?;
-    check(address)?;
-    with(named, |it| it.bind_rows(shape, address, pitch as u64))
+    with(named, |it| {
+        let shape = shape.get()?;
+        check(address)?;
+        it.bind_rows(shape, address, pitch as u64)
+    })
 }
 
 pub(crate) fn cuTexRefSetAddressMode(named: CUtexref, dimension: c_int, mode: c_int) -> Result {
@@ -162,15 +163,15 @@ pub(crate) fn cuTexRefSetMipmapLevelClamp(named: CUtexref, least: f32, most: f32
 
 pub(crate) unsafe fn cuTexRefSetBorderColor(named: CUtexref, color: *mut f32) -> Result {
     // Four components.
-    // SAFETY: null or readable for so many, as the caller promises.
-    let color = *unsafe { get(color.cast_const().cast::<[f32; 4]>()) }?;
     with(named, |it| {
-        it.border = color;
+        // SAFETY: null or readable for so many, as the caller promises.
+        it.border = *unsafe { get(color.cast_const().cast::<[f32; 4]>()) }?;
         Ok(())
     })
 }
 
 pub(crate) fn cuTexRefGetAddress_v2(place: Out<'_, CUdeviceptr>, named: CUtexref) -> Result {
+    place.put_if(0);
     match with(named, |it| Ok(it.bound))? {
         Bound::Address(address) => place.put(address),
         _ => Err(Status::INVALID_VALUE),

@@ -24,6 +24,8 @@ impl CudaDevice {
                 kernel.check_parameters(&launch.parameters)?;
                 Found::Function(&kernel.function)
             }
+            // Of a graph alone.
+            Work::Conditional(_) => Found::Nothing,
             Work::Copy { size: 0, .. } => Found::Nothing,
             Work::Copy {
                 destination,

@@ -11,7 +11,8 @@ use paragpu_abi::{
     CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUgraphNode,
     CUhostFn, CUlaunchConfig, CUlinkState, CUmemAllocationProp, CUmipmappedArray, CUmodule,
     CUresult, CUstream, CUstreamBatchMemOpParams, CUsurfObject, CUtensorMap, CUtexObject, CUuuid,
-    cudaHostNodeParams, cudaLaunchAttributeValue, cudaMemAccessDesc, cudaMemsetParams,
+    cudaGraphNodeParams, cudaHostNodeParams, cudaLaunchAttributeValue, cudaMemAccessDesc,
+    cudaMemsetParams,
 };
 use paragpu_device::{Error, Result};
 use paragpu_protocol::status::Status;

@@ -4,10 +4,10 @@ use core::ffi::c_void;
 use std::ptr;
 
 use paragpu_abi::{
-    CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY3D, cudaHostNodeParams, cudaLaunchAttributeValue,
-    cudaMemsetParams, dim3,
+    CUDA_CONDITIONAL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMCPY3D, cudaGraphNodeParams,
+    cudaHostNodeParams, cudaLaunchAttributeValue, cudaMemsetParams, dim3,
 };
-use paragpu_device::{HostFunction, Result, Work};
+use paragpu_device::{Conditional, ConditionalKind, HostFunction, Result, Work};
 use paragpu_protocol::status::Status;
 
 use super::context::Context;
@@ -29,6 +29,11 @@ pub struct Graph {
     /// Boxes of [`HostFunction`]s; kept until the graph ends, since a
     /// launch under way may be about to run one that was replaced.
     functions: Vec<usize>,
+    /// The graphs of conditional nodes, by body.
+    bodies: Vec<usize>,
+    /// Values of conditional nodes: the node, what the session calls the value,
+    /// and what the driver does.
+    values: Vec<(u32, u64, u64)>,
 }
 
 /// Records that the driver copies when it is given them.
@@ -41,6 +46,7 @@ enum Record {
     Host(cudaHostNodeParams),
     Mark(*mut c_void),
     Wait(*mut c_void),
+    Conditional(cudaGraphNodeParams),
 }
 
 /// Runs a node's host function.
@@ -55,6 +61,7 @@ unsafe extern "C" fn run(argument: *mut c_void) {
 
 /// The parameter buffer of a kernel in the form that the driver takes.
 struct Extra {
+    parameters: Vec<u8>,
     size: usize,
     words: [*mut c_void; 5],
 }
@@ -62,16 +69,28 @@ struct Extra {
 impl Extra {
     fn new() -> Box<Self> {
         Box::new(Self {
+            parameters: Vec::new(),
             size: 0,
             words: [ptr::null_mut(); 5],
         })
     }
 
-    fn fill(&mut self, parameters: &[u8]) -> *mut *mut c_void {
-        self.size = parameters.len();
+    /// Takes the parameters, with the driver's names of conditional nodes' values
+    /// where the session's are.
+    fn fill(&mut self, parameters: &[u8], values: &[(u32, u64, u64)]) -> *mut *mut c_void {
+        self.parameters = parameters.to_vec();
+        if !values.is_empty() {
+            for word in self.parameters.as_chunks_mut::<8>().0 {
+                let told = u64::from_le_bytes(*word);
+                if let Some((.., name)) = values.iter().find(|(_, known, _)| *known == told) {
+                    *word = name.to_le_bytes();
+                }
+            }
+        }
+        self.size = self.parameters.len();
         self.words = [
             ptr::without_provenance_mut(1),
-            parameters.as_ptr() as *mut c_void,
+            self.parameters.as_mut_ptr().cast(),
             ptr::without_provenance_mut(2),
             ptr::from_mut(&mut self.size).cast(),
             ptr::null_mut(),
@@ -102,7 +121,7 @@ impl Context {
                     blockDimZ: launch.block[2],
                     sharedMemBytes: launch.dynamic_shared,
                     kernelParams: ptr::null_mut(),
-                    extra: extra.fill(&launch.parameters),
+                    extra: extra.fill(&launch.parameters, &graph.values),
                     kern: ptr::null_mut(),
                     ctx: ptr::null_mut(),
                 };
@@ -149,6 +168,9 @@ impl Context {
             }
             (Work::EventRecord(_), Found::Event(event)) => Record::Mark(event.raw()),
             (Work::EventWait(_), Found::Event(event)) => Record::Wait(event.raw()),
+            (Work::Conditional(conditional), _) => {
+                Record::Conditional(self.conditional_record(graph, conditional))
+            }
             // A copy of nothing is an empty node to the driver.
             (_, Found::Nothing) => Record::Empty,
             _ => return Err(Status::INVALID_VALUE.into()),
@@ -166,13 +188,16 @@ impl Context {
             nodes: Vec::new(),
             disabled: Vec::new(),
             functions: Vec::new(),
+            bodies: Vec::new(),
+            values: Vec::new(),
         })
     }
 
-    /// Adds a node that comes after others.
+    /// Adds a node that comes after others, to the graph or to a body in it.
     pub fn graph_add(
         &self,
         graph: &mut Graph,
+        body: Option<usize>,
         (work, found): (&Work<'_>, &Found<'_>),
         after: &[u32],
     ) -> Result<()> {
@@ -183,7 +208,11 @@ impl Context {
         let mut extra = Extra::new();
         let mut record = self.record(graph, work, found, &mut extra)?;
         let d = &self.driver;
-        let (mut node, into) = (ptr::null_mut(), graph.graph as *mut c_void);
+        let into = match body {
+            None => graph.graph,
+            Some(body) => *graph.bodies.get(body).ok_or(Status::INVALID_VALUE)?,
+        };
+        let (mut node, into) = (ptr::null_mut(), into as *mut c_void);
         let (list, count) = (before.as_ptr(), before.len());
         let context = self.raw as *mut c_void;
         // SAFETY: graph, nodes and what the records name are alive; the driver
@@ -207,13 +236,62 @@ impl Context {
                 Record::Host(r) => (d.cuGraphAddHostNode)(&mut node, into, list, count, r),
                 Record::Mark(e) => (d.cuGraphAddEventRecordNode)(&mut node, into, list, count, *e),
                 Record::Wait(e) => (d.cuGraphAddEventWaitNode)(&mut node, into, list, count, *e),
+                Record::Conditional(r) => (d.cuGraphAddNode)(&mut node, into, list, count, r),
             }
         })?;
         graph.nodes.push(node as usize);
+        if let (Record::Conditional(made), Work::Conditional(conditional)) = (&record, work) {
+            graph.take_bodies(made, conditional.bodies.len())?;
+        }
         if let Record::Kernel(_, cooperative, cluster) = record {
             self.kernel_attributes(node, cooperative, cluster)?;
         }
         Ok(())
+    }
+
+    /// The value of conditional node `number`, which is added later: kernels before
+    /// it name it.
+    pub fn graph_condition(
+        &self,
+        graph: &mut Graph,
+        number: u32,
+        conditional: &Conditional,
+    ) -> Result<()> {
+        let mut name = 0;
+        let (into, context) = (graph.graph as *mut c_void, self.raw as *mut c_void);
+        let (value, flags) = (conditional.value, u32::from(conditional.assigns));
+        // SAFETY: the graph is alive; an out-parameter.
+        check(unsafe {
+            (self.driver.cuGraphConditionalHandleCreate)(&mut name, into, context, value, flags)
+        })?;
+        graph.values.push((number, conditional.condition, name));
+        Ok(())
+    }
+
+    fn conditional_record(&self, graph: &Graph, conditional: &Conditional) -> cudaGraphNodeParams {
+        let known = graph.values.iter();
+        let mut names = known.filter(|(_, known, _)| *known == conditional.condition);
+        let inside = CUDA_CONDITIONAL_NODE_PARAMS {
+            handle: names.next().map_or(0, |(.., name)| *name),
+            r#type: match conditional.kind {
+                ConditionalKind::If => 0,
+                ConditionalKind::While => 1,
+                ConditionalKind::Switch => 2,
+            },
+            size: u32::try_from(conditional.bodies.len()).unwrap_or(u32::MAX),
+            phGraph_out: ptr::null_mut(),
+            ctx: self.raw as *mut c_void,
+        };
+        let mut record = cudaGraphNodeParams {
+            r#type: paragpu_abi::cudaGraphNodeTypeConditional,
+            reserved0: [0; 3],
+            reserved1: [0; 29],
+            reserved2: 0,
+        };
+        let place = (&raw mut record.reserved1).cast::<CUDA_CONDITIONAL_NODE_PARAMS>();
+        // SAFETY: the record has room for it, aligned alike.
+        unsafe { place.write(inside) };
+        record
     }
 
     /// Launch attributes of a kernel node.
@@ -244,6 +322,12 @@ impl Context {
 
     /// Makes the graph ready to be launched, or ready anew.
     pub fn graph_ready(&self, graph: &mut Graph) -> Result<()> {
+        if !graph.values.is_empty() && graph.exec != 0 {
+            // Of a graph with conditional nodes there may be one executable form.
+            let before = std::mem::take(&mut graph.exec);
+            // SAFETY: not used again; launches of it still run.
+            check(unsafe { (self.driver.cuGraphExecDestroy)(before as *mut c_void) })?;
+        }
         let mut exec = ptr::null_mut();
         // SAFETY: the graph is alive; an out-parameter.
         check(unsafe {
@@ -269,6 +353,9 @@ impl Context {
         (work, found): (&Work<'_>, &Found<'_>),
     ) -> Result<()> {
         let node = graph.node(number)?;
+        if let Work::Conditional(conditional) = work {
+            return graph.rename(number, conditional.condition);
+        }
         let mut extra = Extra::new();
         let mut record = self.record(graph, work, found, &mut extra)?;
         let d = &self.driver;
@@ -277,7 +364,7 @@ impl Context {
         // SAFETY: as for `graph_add`.
         check(unsafe {
             match &mut record {
-                Record::Empty => 0,
+                Record::Empty | Record::Conditional(_) => 0,
                 Record::Kernel(r, ..) => (d.cuGraphKernelNodeSetParams_v2)(node, r),
                 Record::Copy(r) => (d.cuGraphMemcpyNodeSetParams)(node, r),
                 Record::Set(r) => (d.cuGraphMemsetNodeSetParams)(node, r),
@@ -299,7 +386,7 @@ impl Context {
             // SAFETY: as for `graph_add`.
             let changed = check(unsafe {
                 match &mut record {
-                    Record::Empty => 0,
+                    Record::Empty | Record::Conditional(_) => 0,
                     Record::Kernel(r, ..) => (d.cuGraphExecKernelNodeSetParams_v2)(exec, node, r),
                     Record::Copy(r) => (d.cuGraphExecMemcpyNodeSetParams)(exec, node, r, context),
                     Record::Set(r) => (d.cuGraphExecMemsetNodeSetParams)(exec, node, r, context),
@@ -362,6 +449,28 @@ impl Context {
 }
 
 impl Graph {
+    /// Takes the graphs that the driver made for a conditional node.
+    fn take_bodies(&mut self, made: &cudaGraphNodeParams, count: usize) -> Result<()> {
+        let place = (&raw const made.reserved1).cast::<CUDA_CONDITIONAL_NODE_PARAMS>();
+        // SAFETY: the record is of this type; the driver has filled it.
+        let first = unsafe { (*place).phGraph_out };
+        if first.is_null() {
+            return Err(Status::UNKNOWN.into());
+        }
+        // SAFETY: the driver keeps a list of so many with the node.
+        let bodies = unsafe { std::slice::from_raw_parts(first, count) };
+        self.bodies.extend(bodies.iter().map(|body| *body as usize));
+        Ok(())
+    }
+
+    /// From now on the session calls a conditional node's value so.
+    fn rename(&mut self, number: u32, condition: u64) -> Result<()> {
+        let mut values = self.values.iter_mut();
+        let value = values.find(|(node, ..)| *node == number);
+        value.ok_or(Status::INVALID_VALUE)?.1 = condition;
+        Ok(())
+    }
+
     fn node(&self, number: u32) -> Result<*mut c_void> {
         match self.nodes.get(number as usize) {
             Some(node) => Ok(*node as *mut c_void),

@@ -69,6 +69,7 @@ impl<'m> Decoder<'m> {
                 Some(&Symbol::Function(index)) => CallTarget::Function(index),
                 Some(Symbol::Printf) => CallTarget::Printf,
                 Some(Symbol::AssertFail) => CallTarget::AssertFail,
+                Some(Symbol::SetConditional) => CallTarget::SetConditional,
                 Some(Symbol::Malloc) => {
                     self.program.uses_heap = true;
                     CallTarget::Malloc
@@ -91,13 +92,14 @@ impl<'m> Decoder<'m> {
         let args = self.call_places(args)?;
         let returns = self.call_places(returns)?;
         let system = match target {
-            CallTarget::Malloc => Some((1, 1)),
-            CallTarget::Free => Some((1, 0)),
+            CallTarget::Malloc => Some(([8].as_slice(), [8].as_slice())),
+            CallTarget::Free => Some(([8].as_slice(), [].as_slice())),
+            CallTarget::SetConditional => Some(([8, 4].as_slice(), [].as_slice())),
             _ => None,
         };
         if let Some((taken, given)) = system {
-            let words = |list: &[(u32, u32)], n| list.len() == n && list.iter().all(|p| p.1 == 8);
-            if !words(&args, taken) || !words(&returns, given) {
+            let fits = |list: &[(u32, u32)], sizes: &[u32]| list.iter().map(|p| &p.1).eq(sizes);
+            if !fits(&args, taken) || !fits(&returns, given) {
                 return self.invalid(format!("call of {callee} does not fit its declaration"));
             }
         }

@@ -79,11 +79,56 @@ impl<'m> Decoder<'m> {
         if !known {
             return Ok(false);
         }
+        if let [rest @ .., single @ "f32", "f16" | "bf16"] = mods {
+            return self.mixed(base, &[rest, &[*single]].concat(), ty, operands);
+        }
+        if mods.iter().filter(|m| Type::parse(m).is_some()).count() > 1 {
+            return self.unsupported("these types together");
+        }
         match ty {
             Type::F32 => self.single(base, mods, operands),
             Type::F64 => self.double(base, mods, operands),
             _ => self.half(base, mods, ty, operands),
         }
+    }
+
+    /// Single precision with half-precision operands; the last one is single (PTX ISA, mixed precision instructions).
+    fn mixed(
+        &mut self,
+        base: &str,
+        mods: &[&str],
+        ty: Type,
+        operands: &[Operand<'m>],
+    ) -> Result<bool> {
+        self.only(mods, &["rn", "rz", "rm", "rp", "sat"])?;
+        let expected = match base {
+            "add" | "sub" => 2,
+            "fma" => 3,
+            _ => return self.unsupported("these types together"),
+        };
+        let [d, halves @ .., last] = operands else {
+            return self.invalid(format!("{base} takes {expected} sources"));
+        };
+        if halves.len() + 1 != expected {
+            return self.invalid(format!("{base} takes {expected} sources"));
+        }
+        let widen = match ty {
+            Type::F16 => Op::F16ToF32,
+            _ => Op::Bf16ToF32,
+        };
+        let mut rows = [0u32; 3];
+        for (row, half) in rows.iter_mut().zip(halves) {
+            let source = self.s32(half, ty)?;
+            *row = self.f.temp32();
+            self.emit(widen, *row, source, 0, 0, 0);
+        }
+        let last = self.s32(last, Type::F32)?;
+        if let Some(row) = rows.get_mut(expected - 1) {
+            *row = last;
+        }
+        let d = self.d32(d)?;
+        self.single_rows(base, mods, d, rows)?;
+        Ok(true)
     }
 
     fn single(&mut self, base: &str, mods: &[&str], operands: &[Operand<'m>]) -> Result<bool> {

@@ -50,7 +50,12 @@ pub enum Symbol {
     Malloc,
     /// `free`.
     Free,
+    /// `cudaGraphSetConditional`.
+    SetConditional,
 }
+
+/// Sets the value of a graph's condition.
+const SET_CONDITIONAL: &str = "cudaGraphSetConditional";
 
 pub(crate) struct Decoder<'m> {
     program: Program,
@@ -141,6 +146,7 @@ pub fn decode<'m>(module: &'m Module<'m>, addresses: &HashMap<&'m str, u64>) -> 
             "__assertfail" => symbols.insert("__assertfail", Symbol::AssertFail),
             "malloc" => symbols.insert("malloc", Symbol::Malloc),
             "free" => symbols.insert("free", Symbol::Free),
+            SET_CONDITIONAL => symbols.insert(SET_CONDITIONAL, Symbol::SetConditional),
             // A prototype of something defined below, or never used: the call reports what is missing.
             _ => None,
         };

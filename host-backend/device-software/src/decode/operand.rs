@@ -86,9 +86,11 @@ impl<'m> Decoder<'m> {
                 Symbol::Function(index) => Ok(Named::Constant(
                     FUNCTION_BASE + index as u64 * FUNCTION_STRIDE,
                 )),
-                Symbol::Printf | Symbol::AssertFail | Symbol::Malloc | Symbol::Free => {
-                    self.unsupported(format!("address of {name}"))
-                }
+                Symbol::Printf
+                | Symbol::AssertFail
+                | Symbol::Malloc
+                | Symbol::Free
+                | Symbol::SetConditional => self.unsupported(format!("address of {name}")),
             };
         }
         if let Some(special) = special(name) {

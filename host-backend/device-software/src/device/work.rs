@@ -1,8 +1,10 @@
 //! Checks what a session asks for and makes it work of a stream.
 
 use super::{SoftwareDevice, handle, invalid};
+use crate::conditional::Make;
 use crate::copy::{self, RectEnd};
 use crate::launch;
+use crate::memory_unsafe::Memory;
 use crate::scheduler::{Stamp, Task, Work};
 use paragpu_device::{
     CopyEnd, Launch, MemoryOperation, Memset, Result, StreamId, Work as DeviceWork, WorkDevice,
@@ -56,18 +58,24 @@ impl SoftwareDevice {
                 destination,
                 source,
                 size,
-            } => self.copy_work(*destination, *source, *size),
+            } => copy_work(&self.memory, *destination, *source, *size),
             DeviceWork::CopyRect {
                 destination,
                 source,
                 extent,
-            } => self.rect_work(destination, source, *extent),
-            DeviceWork::Memset(set) => self.memset_work(set),
+            } => rect_work(
+                &self.memory,
+                &self.end(destination)?,
+                &self.end(source)?,
+                *extent,
+            ),
+            DeviceWork::Memset(set) => memset_work(&self.memory, set),
             DeviceWork::Memory(operations) => self.memory_work(operations),
             DeviceWork::Host(function) => Ok(Work::Host(Arc::clone(function))),
             DeviceWork::Empty | DeviceWork::EventRecord(_) | DeviceWork::EventWait(_) => {
                 Ok(Work::Marker)
             }
+            DeviceWork::Conditional(_) => Err(invalid("a conditional node outside of a graph")),
         }
     }
 
@@ -84,62 +92,6 @@ impl SoftwareDevice {
                 origin,
             } => RectEnd::Array(self.objects.array(array)?, level, origin),
         })
-    }
-
-    /// Checks a copy and makes it stream work.
-    fn copy_work(&self, destination: u64, source: u64, size: u64) -> Result<Work> {
-        if size != 0
-            && !(self.memory.reachable(destination, size) && self.memory.reachable(source, size))
-        {
-            return Err(invalid("a range of the copy is not wholly reachable"));
-        }
-        let memory = Arc::clone(&self.memory);
-        let copy = move || copy::linear(&memory, destination, source, size);
-        Ok(moving(size, Box::new(copy)))
-    }
-
-    /// Checks a rectangular copy and makes it stream work.
-    fn rect_work(&self, destination: &CopyEnd, source: &CopyEnd, extent: [u64; 3]) -> Result<Work> {
-        let (destination, source) = (self.end(destination)?, self.end(source)?);
-        if extent.contains(&0) {
-            return Ok(Work::Marker);
-        }
-        destination.check(&self.memory, extent)?;
-        source.check(&self.memory, extent)?;
-        let memory = Arc::clone(&self.memory);
-        let bytes = extent
-            .iter()
-            .fold(1, |bytes: u64, n| bytes.saturating_mul(*n));
-        let copy = move || copy::rectangle(&memory, &destination, &source, extent);
-        Ok(moving(bytes, Box::new(copy)))
-    }
-
-    /// Checks a memset and makes it stream work.
-    fn memset_work(&self, set: &Memset) -> Result<Work> {
-        let Memset {
-            destination,
-            pitch,
-            value,
-            element,
-            width,
-            height,
-        } = *set;
-        if !matches!(element, 1 | 2 | 4) || !destination.is_multiple_of(u64::from(element.max(1))) {
-            return Err(invalid("element size or alignment"));
-        }
-        if width != 0 && height != 0 {
-            let row = width
-                .checked_mul(u64::from(element))
-                .ok_or_else(|| invalid("width"))?;
-            if height > 1 && !pitch.is_multiple_of(u64::from(element)) {
-                return Err(invalid("pitch is no multiple of the element"));
-            }
-            RectEnd::Linear(destination, pitch, height).check(&self.memory, [row, height, 1])?;
-        }
-        let memory = Arc::clone(&self.memory);
-        let bytes = width.saturating_mul(height).saturating_mul(element.into());
-        let fill = move || copy::fill(&memory, destination, pitch, value, element, width, height);
-        Ok(moving(bytes, Box::new(fill)))
     }
 
     /// Checks operations on memory and makes them stream work.
@@ -165,18 +117,114 @@ impl SoftwareDevice {
 
     /// Checks a launch and makes it stream work.
     fn launch_work(&mut self, launch: &Launch<'_>) -> Result<Work> {
-        let kernel = handle(self.functions.get(&launch.function.0))?;
+        let context = self.launch_context();
+        handle(self.functions.get(&launch.function.0))?.prepare(launch, &context)
+    }
+
+    fn launch_context(&mut self) -> launch::Context {
         self.launches += 1;
-        let context = launch::Context {
-            memory: &self.memory,
-            heaps: &self.heaps,
-            textures: self.objects.textures(),
-            output: &self.output,
-            workspaces: &self.workspaces,
+        launch::Context {
+            memory: Arc::clone(&self.memory),
+            heaps: Arc::clone(&self.heaps),
+            textures: Arc::clone(self.objects.textures()),
+            output: Arc::clone(&self.output),
+            conditions: Arc::clone(&self.conditions),
+            workspaces: Arc::clone(&self.workspaces),
             id: self.launches,
             sms: self.options.cores,
             stack: self.limits.get(&0).copied().unwrap_or(1024),
-        };
-        kernel.prepare(launch, &context)
+        }
     }
+
+    /// What makes a body's work each time that it runs.
+    pub(crate) fn make(&mut self, work: &DeviceWork<'static>) -> Result<Make> {
+        let memory = Arc::clone(&self.memory);
+        Ok(match *work {
+            DeviceWork::Empty => Arc::new(|| Work::Marker),
+            DeviceWork::Launch(ref launch) => {
+                let (launch, context) = (launch.clone(), self.launch_context());
+                let kernel = handle(self.functions.get(&launch.function.0))?.clone();
+                Arc::new(move || made(kernel.prepare(&launch, &context)))
+            }
+            DeviceWork::Copy {
+                destination,
+                source,
+                size,
+            } => Arc::new(move || made(copy_work(&memory, destination, source, size))),
+            DeviceWork::CopyRect {
+                ref destination,
+                ref source,
+                extent,
+            } => {
+                let (destination, source) = (self.end(destination)?, self.end(source)?);
+                Arc::new(move || made(rect_work(&memory, &destination, &source, extent)))
+            }
+            DeviceWork::Memset(set) => Arc::new(move || made(memset_work(&memory, &set))),
+            _ => return Err(invalid("a body cannot do this")),
+        })
+    }
+}
+
+/// What cannot be done fails when it is got to.
+fn made(work: Result<Work>) -> Work {
+    work.unwrap_or_else(|error| Work::Task(Box::new(move || Err(error))))
+}
+
+/// Checks a copy and makes it stream work.
+fn copy_work(memory: &Arc<Memory>, destination: u64, source: u64, size: u64) -> Result<Work> {
+    if size != 0 && !(memory.reachable(destination, size) && memory.reachable(source, size)) {
+        return Err(invalid("a range of the copy is not wholly reachable"));
+    }
+    let memory = Arc::clone(memory);
+    let copy = move || copy::linear(&memory, destination, source, size);
+    Ok(moving(size, Box::new(copy)))
+}
+
+/// Checks a rectangular copy and makes it stream work.
+fn rect_work(
+    memory: &Arc<Memory>,
+    destination: &RectEnd,
+    source: &RectEnd,
+    extent: [u64; 3],
+) -> Result<Work> {
+    if extent.contains(&0) {
+        return Ok(Work::Marker);
+    }
+    destination.check(memory, extent)?;
+    source.check(memory, extent)?;
+    let memory = Arc::clone(memory);
+    let bytes = extent
+        .iter()
+        .fold(1, |bytes: u64, n| bytes.saturating_mul(*n));
+    let (destination, source) = (destination.clone(), source.clone());
+    let copy = move || copy::rectangle(&memory, &destination, &source, extent);
+    Ok(moving(bytes, Box::new(copy)))
+}
+
+/// Checks a memset and makes it stream work.
+fn memset_work(memory: &Arc<Memory>, set: &Memset) -> Result<Work> {
+    let Memset {
+        destination,
+        pitch,
+        value,
+        element,
+        width,
+        height,
+    } = *set;
+    if !matches!(element, 1 | 2 | 4) || !destination.is_multiple_of(u64::from(element.max(1))) {
+        return Err(invalid("element size or alignment"));
+    }
+    if width != 0 && height != 0 {
+        let row = width
+            .checked_mul(u64::from(element))
+            .ok_or_else(|| invalid("width"))?;
+        if height > 1 && !pitch.is_multiple_of(u64::from(element)) {
+            return Err(invalid("pitch is no multiple of the element"));
+        }
+        RectEnd::Linear(destination, pitch, height).check(memory, [row, height, 1])?;
+    }
+    let memory = Arc::clone(memory);
+    let bytes = width.saturating_mul(height).saturating_mul(element.into());
+    let fill = move || copy::fill(&memory, destination, pitch, value, element, width, height);
+    Ok(moving(bytes, Box::new(fill)))
 }

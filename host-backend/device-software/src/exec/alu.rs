@@ -4,41 +4,39 @@
 //! it; [`super::variants_unsafe`] compiles this once for each vector extension. All lanes are computed; the mask
 //! decides which are kept.
 
+use super::frame::Frame;
 use super::half::{half, half_pair};
 use super::lanes::*;
+use super::reach::Reach;
 use super::soft::{Conversion, Recipe};
-use crate::program::{Inst, Op, Row32, Row64};
+use crate::program::{Inst, Op};
 
-/// The registers of the running frame.
-pub struct Frame<'a> {
-    /// 32-bit rows.
-    pub r32: &'a mut [Row32],
-    /// 64-bit rows.
-    pub r64: &'a mut [Row64],
-    /// Predicates.
-    pub p: &'a mut [u32],
+/// How far a run went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Left {
+    /// The next instruction.
+    pub pc: usize,
+    /// Instructions done.
+    pub steps: usize,
+    /// The next one need not be special: the run was long enough.
+    pub long: bool,
 }
 
-enum Write {
-    R32,
-    R64,
-    P(u32),
-}
-
-/// Runs from `pc` to before the first instruction that is not arithmetic, or to `end`. Returns where it stopped.
+/// Runs from `pc` to before the first instruction that neither is arithmetic nor can be done in `reach`, or to `end`.
 ///
 /// # Panics
 /// If an instruction names a row outside the frame; the decoder sizes frames to hold all.
 #[inline(always)]
 pub(super) fn straight(
     frame: &mut Frame<'_>,
+    mut reach: Option<&mut Reach<'_>>,
     code: &[Inst],
     mut pc: usize,
     end: usize,
     active: u32,
-) -> usize {
-    let mut o32 = [0u32; 32];
-    let mut o64 = [0u64; 32];
+) -> Left {
+    // Instructions done before the last jump, and where that went.
+    let (mut done, mut from) = (0, pc);
     let end = end.min(code.len());
     while pc < end {
         let i = &code[pc];
@@ -51,41 +49,45 @@ pub(super) fn straight(
                 continue;
             }
         }
+        // Rows are copied before and written after, as a whole: so the compiler makes vectors of the loops.
         macro_rules! un {
-            ($src:ident => $dst:ident, $out:ident, $f:expr) => {{
-                let a = &frame.$src[i.a as usize].0;
+            ($src:ident => $put:ident, $f:expr) => {{
+                let a = frame.$src[i.a as usize].0;
+                let mut out = [0; 32];
                 for l in 0..32 {
-                    $out[l] = $f(a[l]);
+                    out[l] = $f(a[l]);
                 }
-                Write::$dst
+                frame.$put(i.d, &out, mask);
             }};
         }
         macro_rules! bin {
-            ($x:ident, $y:ident => $dst:ident, $out:ident, $f:expr) => {{
-                let (a, b) = (&frame.$x[i.a as usize].0, &frame.$y[i.b as usize].0);
+            ($x:ident, $y:ident => $put:ident, $f:expr) => {{
+                let (a, b) = (frame.$x[i.a as usize].0, frame.$y[i.b as usize].0);
+                let mut out = [0; 32];
                 for l in 0..32 {
-                    $out[l] = $f(a[l], b[l]);
+                    out[l] = $f(a[l], b[l]);
                 }
-                Write::$dst
+                frame.$put(i.d, &out, mask);
             }};
         }
         macro_rules! tri {
-            ($x:ident, $y:ident, $z:ident => $dst:ident, $out:ident, $f:expr) => {{
-                let a = &frame.$x[i.a as usize].0;
-                let b = &frame.$y[i.b as usize].0;
-                let c = &frame.$z[i.c as usize].0;
+            ($x:ident, $y:ident, $z:ident => $put:ident, $f:expr) => {{
+                let a = frame.$x[i.a as usize].0;
+                let b = frame.$y[i.b as usize].0;
+                let c = frame.$z[i.c as usize].0;
+                let mut out = [0; 32];
                 for l in 0..32 {
-                    $out[l] = $f(a[l], b[l], c[l]);
+                    out[l] = $f(a[l], b[l], c[l]);
                 }
-                Write::$dst
+                frame.$put(i.d, &out, mask);
             }};
         }
-        macro_rules! u32x1 { ($f:expr) => { un!(r32 => R32, o32, $f) }; }
-        macro_rules! u32x2 { ($f:expr) => { bin!(r32, r32 => R32, o32, $f) }; }
-        macro_rules! u32x3 { ($f:expr) => { tri!(r32, r32, r32 => R32, o32, $f) }; }
-        macro_rules! u64x1 { ($f:expr) => { un!(r64 => R64, o64, $f) }; }
-        macro_rules! u64x2 { ($f:expr) => { bin!(r64, r64 => R64, o64, $f) }; }
-        macro_rules! u64x3 { ($f:expr) => { tri!(r64, r64, r64 => R64, o64, $f) }; }
+        macro_rules! u32x1 { ($f:expr) => { un!(r32 => put32, $f) }; }
+        macro_rules! u32x2 { ($f:expr) => { bin!(r32, r32 => put32, $f) }; }
+        macro_rules! u32x3 { ($f:expr) => { tri!(r32, r32, r32 => put32, $f) }; }
+        macro_rules! u64x1 { ($f:expr) => { un!(r64 => put64, $f) }; }
+        macro_rules! u64x2 { ($f:expr) => { bin!(r64, r64 => put64, $f) }; }
+        macro_rules! u64x3 { ($f:expr) => { tri!(r64, r64, r64 => put64, $f) }; }
         macro_rules! f1 {
             ($f:expr) => {
                 u32x1!(|a| nan32($f(f32::from_bits(a))))
@@ -120,12 +122,12 @@ pub(super) fn straight(
         }
         macro_rules! cmp {
             ($src:ident, $f:expr) => {{
-                let (a, b) = (&frame.$src[i.a as usize].0, &frame.$src[i.b as usize].0);
+                let (a, b) = (frame.$src[i.a as usize].0, frame.$src[i.b as usize].0);
                 let mut bits = 0u32;
                 for l in 0..32 {
                     bits |= u32::from($f(a[l], b[l])) << l;
                 }
-                Write::P(bits ^ i.c)
+                frame.put_p(i.d, bits ^ i.c, mask);
             }};
         }
         macro_rules! fcmp {
@@ -140,12 +142,32 @@ pub(super) fn straight(
         }
         macro_rules! pred {
             ($f:expr) => {
-                Write::P($f(frame.p[i.a as usize], frame.p[i.b as usize]))
+                frame.put_p(i.d, $f(frame.p[i.a as usize], frame.p[i.b as usize]), mask)
             };
         }
         let imm = i.imm;
-        let write = match i.op {
-            Op::Ext => return pc,
+        match i.op {
+            Op::Ext => {
+                let steps = done + pc - from;
+                if let Some(reach) = reach.as_deref_mut() {
+                    if reach.access(frame, i.a, mask) {
+                        pc += 1;
+                        continue;
+                    }
+                    if mask == active
+                        && let Some(target) = reach.jump(i.a)
+                    {
+                        (pc, from, done) = (target, target, steps + 1);
+                        if done >= reach.jumps {
+                            let (steps, long) = (done, true);
+                            return Left { pc, steps, long };
+                        }
+                        continue;
+                    }
+                }
+                let long = false;
+                return Left { pc, steps, long };
+            }
             Op::Mov32 => u32x1!(|a| a),
             Op::Add32 => u32x2!(u32::wrapping_add),
             Op::Sub32 => u32x2!(u32::wrapping_sub),
@@ -180,28 +202,29 @@ pub(super) fn straight(
             Op::SadU32 => u32x3!(|a: u32, b, c: u32| c.wrapping_add(a.abs_diff(b))),
             Op::SadS32 => u32x3!(|a, b, c: u32| c.wrapping_add((a as i32).abs_diff(b as i32))),
             Op::Popc32 => u32x1!(u32::count_ones),
-            Op::Popc64 => un!(r64 => R32, o32, u64::count_ones),
+            Op::Popc64 => un!(r64 => put32, u64::count_ones),
             Op::Clz32 => u32x1!(u32::leading_zeros),
-            Op::Clz64 => un!(r64 => R32, o32, u64::leading_zeros),
+            Op::Clz64 => un!(r64 => put32, u64::leading_zeros),
             Op::Brev32 => u32x1!(u32::reverse_bits),
             Op::BfindU32 => u32x1!(|a| bfind(u64::from(a), 32, imm != 0)),
             Op::BfindS32 => {
                 u32x1!(|a: u32| bfind(u64::from(if (a as i32) < 0 { !a } else { a }), 32, imm != 0))
             }
-            Op::BfindU64 => un!(r64 => R32, o32, |a| bfind(a, 64, imm != 0)),
+            Op::BfindU64 => un!(r64 => put32, |a| bfind(a, 64, imm != 0)),
             Op::BfindS64 => {
-                un!(r64 => R32, o32, |a: u64| bfind(if (a as i64) < 0 { !a } else { a }, 64, imm != 0))
+                un!(r64 => put32, |a: u64| bfind(if (a as i64) < 0 { !a } else { a }, 64, imm != 0))
             }
             Op::BfeU32 => u32x3!(|a, b, c| bfe_u64(u64::from(a), b, c) as u32),
             Op::BfeS32 => u32x3!(|a, b, c| bfe_s64(i64::from(a as i32), b, c, 31) as u32),
             Op::Bfi32 => {
-                let len = &frame.r32[imm as usize].0;
-                let (a, b) = (&frame.r32[i.a as usize].0, &frame.r32[i.b as usize].0);
-                let c = &frame.r32[i.c as usize].0;
+                let len = frame.r32[imm as usize].0;
+                let (a, b) = (frame.r32[i.a as usize].0, frame.r32[i.b as usize].0);
+                let c = frame.r32[i.c as usize].0;
+                let mut o32 = [0; 32];
                 for l in 0..32 {
                     o32[l] = bfi(u64::from(a[l]), u64::from(b[l]), c[l], len[l], 32) as u32;
                 }
-                Write::R32
+                frame.put32(i.d, &o32, mask);
             }
             Op::Szext => u32x2!(|a, b| szext(imm, a, b)),
             Op::Fns => u32x3!(|a, b, c| fns(a, b, c as i32)),
@@ -211,11 +234,12 @@ pub(super) fn straight(
             Op::Dp2a => u32x3!(|a, b, c| dp2a(imm, a, b, c)),
             Op::Selp32 => {
                 let p = frame.p[i.c as usize];
-                let (a, b) = (&frame.r32[i.a as usize].0, &frame.r32[i.b as usize].0);
+                let (a, b) = (frame.r32[i.a as usize].0, frame.r32[i.b as usize].0);
+                let mut o32 = [0; 32];
                 for l in 0..32 {
                     o32[l] = if p >> l & 1 != 0 { a[l] } else { b[l] };
                 }
-                Write::R32
+                frame.put32(i.d, &o32, mask);
             }
             Op::Slct32 => u32x3!(|a, b, c| if c as i32 >= 0 { a } else { b }),
             Op::SlctF32 => u32x3!(|a, b, c| if f32::from_bits(c) >= 0.0 { a } else { b }),
@@ -223,14 +247,15 @@ pub(super) fn straight(
             Op::Sext16 => u32x1!(|a| a as i16 as u32),
             Op::Zext8 => u32x1!(|a| a & 0xff),
             Op::Zext16 => u32x1!(|a| a & 0xffff),
-            Op::Low64 => un!(r64 => R32, o32, |a| a as u32),
-            Op::High64 => un!(r64 => R32, o32, |a| (a >> 32) as u32),
+            Op::Low64 => un!(r64 => put32, |a| a as u32),
+            Op::High64 => un!(r64 => put32, |a| (a >> 32) as u32),
             Op::Pack16 => u32x2!(|a, b| a & 0xffff | b << 16),
             Op::AddCc32 | Op::SubCc32 => {
-                let (a, b) = (&frame.r32[i.a as usize].0, &frame.r32[i.b as usize].0);
+                let (a, b) = (frame.r32[i.a as usize].0, frame.r32[i.b as usize].0);
                 let flag = frame.p[imm as usize];
                 let subtract = i.op == Op::SubCc32;
                 let mut out = 0;
+                let mut o32 = [0; 32];
                 for l in 0..32 {
                     let carry = (i.c & 1) & (flag >> l);
                     let (v, c) = add_carry(u64::from(a[l]), u64::from(b[l]), carry, subtract, 32);
@@ -241,7 +266,7 @@ pub(super) fn straight(
                     let p = &mut frame.p[imm as usize];
                     *p = *p & !mask | out & mask;
                 }
-                Write::R32
+                frame.put32(i.d, &o32, mask);
             }
             Op::FAdd => f2!(|a, b| a + b),
             Op::FSub => f2!(|a, b| a - b),
@@ -285,14 +310,14 @@ pub(super) fn straight(
             Op::F32ToS32 => u32x1!(|a| integral32(f32::from_bits(a), imm) as i32 as u32),
             Op::F32ToU32 => u32x1!(|a| integral32(f32::from_bits(a), imm) as u32),
             Op::F64ToS32 => {
-                un!(r64 => R32, o32, |a| integral64(f64::from_bits(a), imm) as i32 as u32)
+                un!(r64 => put32, |a| integral64(f64::from_bits(a), imm) as i32 as u32)
             }
-            Op::F64ToU32 => un!(r64 => R32, o32, |a| integral64(f64::from_bits(a), imm) as u32),
+            Op::F64ToU32 => un!(r64 => put32, |a| integral64(f64::from_bits(a), imm) as u32),
             Op::S32ToF32 => u32x1!(|a| (a as i32 as f32).to_bits()),
             Op::U32ToF32 => u32x1!(|a| (a as f32).to_bits()),
-            Op::S64ToF32 => un!(r64 => R32, o32, |a| (a as i64 as f32).to_bits()),
-            Op::U64ToF32 => un!(r64 => R32, o32, |a| (a as f32).to_bits()),
-            Op::F64ToF32 => un!(r64 => R32, o32, |a| nan32(f64::from_bits(a) as f32)),
+            Op::S64ToF32 => un!(r64 => put32, |a| (a as i64 as f32).to_bits()),
+            Op::U64ToF32 => un!(r64 => put32, |a| (a as f32).to_bits()),
+            Op::F64ToF32 => un!(r64 => put32, |a| nan32(f64::from_bits(a) as f32)),
             Op::F16ToF32 => u32x1!(|a: u32| super::soft::f16_to_f32(a & 0xffff).to_bits()),
             Op::Bf16ToF32 => u32x1!(|a: u32| nan32(f32::from_bits(a << 16))),
             Op::Half => u32x3!(|a, b, c| half(imm, a, b, c)),
@@ -302,7 +327,7 @@ pub(super) fn straight(
                 if conversion.from == super::soft::From::F32 {
                     u32x1!(|a| conversion.run(u64::from(a)) as u32)
                 } else {
-                    un!(r64 => R32, o32, |a| conversion.run(a) as u32)
+                    un!(r64 => put32, |a| conversion.run(a) as u32)
                 }
             }
             Op::F32ToFp8 => u32x1!(|a| super::fp8::from_single(imm, f32::from_bits(a))),
@@ -316,13 +341,13 @@ pub(super) fn straight(
                 u64x2!(|a, b| ((i128::from(a as i64) * i128::from(b as i64)) >> 64) as u64)
             }
             Op::MadLo64 => u64x3!(|a: u64, b, c| a.wrapping_mul(b).wrapping_add(c)),
-            Op::MulWideU32 => bin!(r32, r32 => R64, o64, |a, b| u64::from(a) * u64::from(b)),
-            Op::MulWideS32 => bin!(r32, r32 => R64, o64, wide_s32),
+            Op::MulWideU32 => bin!(r32, r32 => put64, |a, b| u64::from(a) * u64::from(b)),
+            Op::MulWideS32 => bin!(r32, r32 => put64, wide_s32),
             Op::MadWideU32 => {
-                tri!(r32, r32, r64 => R64, o64, |a, b, c: u64| c.wrapping_add(u64::from(a) * u64::from(b)))
+                tri!(r32, r32, r64 => put64, |a, b, c: u64| c.wrapping_add(u64::from(a) * u64::from(b)))
             }
             Op::MadWideS32 => {
-                tri!(r32, r32, r64 => R64, o64, |a, b, c: u64| c.wrapping_add(wide_s32(a, b)))
+                tri!(r32, r32, r64 => put64, |a, b, c: u64| c.wrapping_add(wide_s32(a, b)))
             }
             Op::DivU64 => u64x2!(|a: u64, b| a.checked_div(b).unwrap_or(u64::MAX)),
             Op::DivS64 => u64x2!(|a, b| div_s64(a as i64, b as i64) as u64),
@@ -333,9 +358,9 @@ pub(super) fn straight(
             Op::Xor64 => u64x2!(|a, b| a ^ b),
             Op::Not64 => u64x1!(|a: u64| !a),
             Op::Cnot64 => u64x1!(|a| u64::from(a == 0)),
-            Op::Shl64 => bin!(r64, r32 => R64, o64, |a, b| if b < 64 { a << (b & 63) } else { 0 }),
-            Op::ShrU64 => bin!(r64, r32 => R64, o64, |a, b| if b < 64 { a >> (b & 63) } else { 0 }),
-            Op::ShrS64 => bin!(r64, r32 => R64, o64, |a, b: u32| ((a as i64) >> b.min(63)) as u64),
+            Op::Shl64 => bin!(r64, r32 => put64, |a, b| if b < 64 { a << (b & 63) } else { 0 }),
+            Op::ShrU64 => bin!(r64, r32 => put64, |a, b| if b < 64 { a >> (b & 63) } else { 0 }),
+            Op::ShrS64 => bin!(r64, r32 => put64, |a, b: u32| ((a as i64) >> b.min(63)) as u64),
             Op::MinU64 => u64x2!(|a: u64, b| a.min(b)),
             Op::MinS64 => u64x2!(|a, b| (a as i64).min(b as i64) as u64),
             Op::MaxU64 => u64x2!(|a: u64, b| a.max(b)),
@@ -345,39 +370,42 @@ pub(super) fn straight(
             Op::SadU64 => u64x3!(|a: u64, b, c: u64| c.wrapping_add(a.abs_diff(b))),
             Op::SadS64 => u64x3!(|a, b, c: u64| c.wrapping_add((a as i64).abs_diff(b as i64))),
             Op::Brev64 => u64x1!(u64::reverse_bits),
-            Op::BfeU64 => tri!(r64, r32, r32 => R64, o64, bfe_u64),
-            Op::BfeS64 => tri!(r64, r32, r32 => R64, o64, |a, b, c| bfe_s64(a as i64, b, c, 63)),
+            Op::BfeU64 => tri!(r64, r32, r32 => put64, bfe_u64),
+            Op::BfeS64 => tri!(r64, r32, r32 => put64, |a, b, c| bfe_s64(a as i64, b, c, 63)),
             Op::Bfi64 => {
-                let len = &frame.r32[imm as usize].0;
-                let (a, b) = (&frame.r64[i.a as usize].0, &frame.r64[i.b as usize].0);
-                let c = &frame.r32[i.c as usize].0;
+                let len = frame.r32[imm as usize].0;
+                let (a, b) = (frame.r64[i.a as usize].0, frame.r64[i.b as usize].0);
+                let c = frame.r32[i.c as usize].0;
+                let mut o64 = [0; 32];
                 for l in 0..32 {
                     o64[l] = bfi(a[l], b[l], c[l], len[l], 64);
                 }
-                Write::R64
+                frame.put64(i.d, &o64, mask);
             }
             Op::Selp64 => {
                 let p = frame.p[i.c as usize];
-                let (a, b) = (&frame.r64[i.a as usize].0, &frame.r64[i.b as usize].0);
+                let (a, b) = (frame.r64[i.a as usize].0, frame.r64[i.b as usize].0);
+                let mut o64 = [0; 32];
                 for l in 0..32 {
                     o64[l] = if p >> l & 1 != 0 { a[l] } else { b[l] };
                 }
-                Write::R64
+                frame.put64(i.d, &o64, mask);
             }
             Op::Slct64 => {
-                tri!(r64, r64, r32 => R64, o64, |a, b, c| if c as i32 >= 0 { a } else { b })
+                tri!(r64, r64, r32 => put64, |a, b, c| if c as i32 >= 0 { a } else { b })
             }
             Op::SlctF64 => {
-                tri!(r64, r64, r32 => R64, o64, |a, b, c| if f32::from_bits(c) >= 0.0 { a } else { b })
+                tri!(r64, r64, r32 => put64, |a, b, c| if f32::from_bits(c) >= 0.0 { a } else { b })
             }
-            Op::Sext32 => un!(r32 => R64, o64, |a| i64::from(a as i32) as u64),
-            Op::Zext32 => un!(r32 => R64, o64, u64::from),
-            Op::Pack32 => bin!(r32, r32 => R64, o64, |a, b| u64::from(a) | u64::from(b) << 32),
+            Op::Sext32 => un!(r32 => put64, |a| i64::from(a as i32) as u64),
+            Op::Zext32 => un!(r32 => put64, u64::from),
+            Op::Pack32 => bin!(r32, r32 => put64, |a, b| u64::from(a) | u64::from(b) << 32),
             Op::AddCc64 | Op::SubCc64 => {
-                let (a, b) = (&frame.r64[i.a as usize].0, &frame.r64[i.b as usize].0);
+                let (a, b) = (frame.r64[i.a as usize].0, frame.r64[i.b as usize].0);
                 let flag = frame.p[imm as usize];
                 let subtract = i.op == Op::SubCc64;
                 let mut out = 0;
+                let mut o64 = [0; 32];
                 for l in 0..32 {
                     let carry = (i.c & 1) & (flag >> l);
                     let (v, c) = add_carry(a[l], b[l], carry, subtract, 64);
@@ -388,7 +416,7 @@ pub(super) fn straight(
                     let p = &mut frame.p[imm as usize];
                     *p = *p & !mask | out & mask;
                 }
-                Write::R64
+                frame.put64(i.d, &o64, mask);
             }
             Op::DAdd => d2!(|a, b| a + b),
             Op::DSub => d2!(|a, b| a - b),
@@ -411,15 +439,15 @@ pub(super) fn straight(
                 u64x3!(|a, b, c| recipe.run(a, b, c))
             }
             Op::DRound => d1!(|a| integral64(a, imm)),
-            Op::F32ToF64 => un!(r32 => R64, o64, |a| f64::from(f32::from_bits(a)).to_bits()),
-            Op::S32ToF64 => un!(r32 => R64, o64, |a| f64::from(a as i32).to_bits()),
-            Op::U32ToF64 => un!(r32 => R64, o64, |a| f64::from(a).to_bits()),
+            Op::F32ToF64 => un!(r32 => put64, |a| f64::from(f32::from_bits(a)).to_bits()),
+            Op::S32ToF64 => un!(r32 => put64, |a| f64::from(a as i32).to_bits()),
+            Op::U32ToF64 => un!(r32 => put64, |a| f64::from(a).to_bits()),
             Op::S64ToF64 => u64x1!(|a| (a as i64 as f64).to_bits()),
             Op::U64ToF64 => u64x1!(|a| (a as f64).to_bits()),
             Op::F32ToS64 => {
-                un!(r32 => R64, o64, |a| integral32(f32::from_bits(a), imm) as i64 as u64)
+                un!(r32 => put64, |a| integral32(f32::from_bits(a), imm) as i64 as u64)
             }
-            Op::F32ToU64 => un!(r32 => R64, o64, |a| integral32(f32::from_bits(a), imm) as u64),
+            Op::F32ToU64 => un!(r32 => put64, |a| integral32(f32::from_bits(a), imm) as u64),
             Op::F64ToS64 => u64x1!(|a| integral64(f64::from_bits(a), imm) as i64 as u64),
             Op::F64ToU64 => u64x1!(|a| integral64(f64::from_bits(a), imm) as u64),
             Op::CvtSoft64 => {
@@ -448,47 +476,25 @@ pub(super) fn straight(
             Op::DNan => dcmp!(|a: f64, b: f64| a.is_nan() || b.is_nan()),
             Op::TestF => {
                 let a = &frame.r32[i.a as usize].0;
-                Write::P(lane_mask(|l| test(f32::from_bits(a[l]).classify(), imm)))
+                let bits = lane_mask(|l| test(f32::from_bits(a[l]).classify(), imm));
+                frame.put_p(i.d, bits, mask);
             }
             Op::TestD => {
                 let a = &frame.r64[i.a as usize].0;
-                Write::P(lane_mask(|l| test(f64::from_bits(a[l]).classify(), imm)))
+                let bits = lane_mask(|l| test(f64::from_bits(a[l]).classify(), imm));
+                frame.put_p(i.d, bits, mask);
             }
-            Op::PMov => Write::P(frame.p[i.a as usize]),
-            Op::PNot => Write::P(!frame.p[i.a as usize]),
+            Op::PMov => frame.put_p(i.d, frame.p[i.a as usize], mask),
+            Op::PNot => frame.put_p(i.d, !frame.p[i.a as usize], mask),
             Op::PAnd => pred!(|a, b| a & b),
             Op::POr => pred!(|a, b| a | b),
             Op::PXor => pred!(|a, b| a ^ b),
-        };
-        match write {
-            Write::R32 => {
-                let d = &mut frame.r32[i.d as usize].0;
-                if mask == u32::MAX {
-                    *d = o32;
-                } else {
-                    for l in 0..32 {
-                        let keep = 0u32.wrapping_sub(mask >> l & 1);
-                        d[l] = o32[l] & keep | d[l] & !keep;
-                    }
-                }
-            }
-            Write::R64 => {
-                let d = &mut frame.r64[i.d as usize].0;
-                if mask == u32::MAX {
-                    *d = o64;
-                } else {
-                    for l in 0..32 {
-                        let keep = 0u64.wrapping_sub(u64::from(mask >> l & 1));
-                        d[l] = o64[l] & keep | d[l] & !keep;
-                    }
-                }
-            }
-            Write::P(bits) => {
-                let p = &mut frame.p[i.d as usize];
-                *p = *p & !mask | bits & mask;
-            }
         }
         pc += 1;
     }
-    pc
+    Left {
+        pc,
+        steps: done + pc - from,
+        long: false,
+    }
 }

@@ -6,7 +6,8 @@
 //! may complete before they are expected.
 
 use super::block::Env;
-use super::memory::{bad, lanes, resolve, update};
+use super::memory::{bad, lanes, update};
+use super::space::resolve;
 use super::warp::{Flow, Warp};
 use crate::error::Fault;
 use crate::program::{Barrier64, BarrierOp, CopyAsync, CopySize, MemSpace, Reg};

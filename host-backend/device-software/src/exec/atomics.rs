@@ -1,8 +1,9 @@
 //! Atomic read-modify-writes (PTX ISA 9.7.13.5).
 
 use super::block::Env;
-use super::memory::{bad, lanes, resolve};
+use super::memory::{bad, lanes};
 use super::soft::{Format, Kind, Recipe, Rounding};
+use super::space::resolve;
 use super::warp::{Flow, Warp};
 use crate::error::Fault;
 use crate::program::{AtomOp, Atomic, MemSpace};

@@ -4,6 +4,7 @@ use super::memory::lanes;
 use super::printf::Output;
 use super::variants_unsafe::Straight;
 use super::warp::{State, Turn, Warp};
+use crate::conditional::Conditions;
 use crate::error::Fault;
 use crate::heap::{Heap, Heaps};
 use crate::memory_unsafe::Memory;
@@ -48,6 +49,8 @@ pub struct Grid {
     pub textures: Arc<Textures>,
     /// Where printed text goes.
     pub output: Arc<Output>,
+    /// What its kernels set.
+    pub conditions: Arc<Conditions>,
     /// Workspace of a cooperative launch, or 0.
     pub workspace: u64,
     /// Multiprocessors of the device.

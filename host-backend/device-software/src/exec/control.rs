@@ -177,6 +177,11 @@ impl Warp {
                 self.run.pc += 1;
                 return Ok(Flow::Switch);
             }
+            CallTarget::SetConditional => {
+                self.set_conditional(env, call);
+                self.run.pc += 1;
+                return Ok(Flow::Switch);
+            }
             CallTarget::AssertFail => return Err(fail(self.assert_fault(env, call, lane))),
         };
         let caller = self.run.bases;
@@ -220,6 +225,20 @@ impl Warp {
             }
         }
         Ok(())
+    }
+
+    /// `cudaGraphSetConditional`, lane by lane.
+    fn set_conditional(&mut self, env: &mut Env<'_>, call: &Call) {
+        let base = self.run.bases.local;
+        let mask = self.run.mask;
+        let &[(condition, _), (value, _)] = call.args.as_slice() else {
+            return;
+        };
+        for lane in (0..32).filter(|l| mask >> l & 1 != 0) {
+            let condition = self.local_load(lane, base + condition, 8).unwrap_or(0);
+            let value = self.local_load(lane, base + value, 4).unwrap_or(0);
+            env.grid.conditions.set(condition, value as u32);
+        }
     }
 
     /// `malloc` or `free`, lane by lane.

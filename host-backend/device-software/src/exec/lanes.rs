@@ -1,6 +1,7 @@
 //! One lane of each operation that is more than a line.
 
 use super::soft::Rounding;
+use crate::program::ShflMode;
 use std::num::FpCategory;
 
 /// Bits of a single-precision result; every NaN is the canonical one (PTX ISA 9.7.3).
@@ -361,5 +362,58 @@ pub(super) fn test(class: FpCategory, what: u64) -> bool {
         3 => class == FpCategory::Nan,
         4 => class == FpCategory::Normal,
         _ => class == FpCategory::Subnormal,
+    }
+}
+
+/// What each lane gets, and which lanes' sources are in range.
+#[inline(always)]
+pub(super) fn shuffled(
+    mode: ShflMode,
+    a: &[u32; 32],
+    b: &[u32; 32],
+    c: &[u32; 32],
+) -> ([u32; 32], u32) {
+    macro_rules! each {
+        ($mode:expr) => {{
+            let (mut sources, mut valid) = ([0u32; 32], 0);
+            for l in 0..32 {
+                let (source, ok) = shuffle_source($mode, l as u32, b[l] & 31, c[l]);
+                sources[l] = if ok { source } else { l as u32 };
+                valid |= u32::from(ok) << l;
+            }
+            (sources, valid)
+        }};
+    }
+    // A loop for each mode, without branches.
+    let (sources, valid) = match mode {
+        ShflMode::Up => each!(ShflMode::Up),
+        ShflMode::Down => each!(ShflMode::Down),
+        ShflMode::Bfly => each!(ShflMode::Bfly),
+        ShflMode::Idx => each!(ShflMode::Idx),
+    };
+    let mut out = [0; 32];
+    for l in 0..32 {
+        out[l] = a[sources[l] as usize & 31];
+    }
+    (out, valid)
+}
+
+/// Source lane and whether it is in range (PTX ISA 9.7.9.6; `c` holds the clamp and the segment mask).
+#[inline(always)]
+fn shuffle_source(mode: ShflMode, lane: u32, b: u32, c: u32) -> (u32, bool) {
+    let (clamp, segment) = (c & 31, c >> 8 & 31);
+    let max = lane & segment | clamp & !segment;
+    let min = lane & segment;
+    match mode {
+        ShflMode::Up => {
+            let source = lane.wrapping_sub(b);
+            (source, source as i32 >= max as i32)
+        }
+        ShflMode::Down => (lane + b, lane + b <= max),
+        ShflMode::Bfly => (lane ^ b, (lane ^ b) <= max),
+        ShflMode::Idx => {
+            let source = min | b & !segment;
+            (source, source <= max)
+        }
     }
 }

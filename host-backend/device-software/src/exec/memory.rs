@@ -1,10 +1,11 @@
 //! Loads and stores of a warp.
 
 use super::block::Env;
+use super::space::{extended, resolve};
 use super::warp::{Flow, Warp};
 use crate::error::Fault;
+use crate::program::WINDOW_SHIFT;
 use crate::program::{Access, Address, Extend, MemSpace, Reg};
-use crate::program::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WINDOW_SHIFT};
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -34,26 +35,6 @@ pub(super) fn bad(address: u64, size: u32, access: &'static str) -> Fault {
             access,
         }
     }
-}
-
-fn window(space: MemSpace) -> u64 {
-    match space {
-        MemSpace::Shared => SHARED_WINDOW,
-        MemSpace::Local => LOCAL_WINDOW,
-        MemSpace::Param => PARAM_WINDOW,
-        _ => 0,
-    }
-}
-
-/// Space and address in it of a generic address.
-pub(super) fn resolve(address: u64) -> (MemSpace, u64) {
-    let space = match address >> WINDOW_SHIFT {
-        w if w == SHARED_WINDOW >> WINDOW_SHIFT => MemSpace::Shared,
-        w if w == LOCAL_WINDOW >> WINDOW_SHIFT => MemSpace::Local,
-        w if w == PARAM_WINDOW >> WINDOW_SHIFT => MemSpace::Param,
-        _ => return (MemSpace::Global, address),
-    };
-    (space, address - window(space))
 }
 
 /// An aligned little-endian element of `bytes`.
@@ -401,19 +382,6 @@ fn consecutive(at: &[u64; 32]) -> bool {
         same &= address == at[0].wrapping_add(4 * l as u64);
     }
     same
-}
-
-/// A loaded element as its register holds it.
-fn extended(access: &Access, reg: Reg, value: u64) -> u64 {
-    let mut value = value;
-    if access.extend == Extend::Sign && access.width < 8 {
-        let spare = 64 - 8 * u32::from(access.width);
-        value = ((value << spare) as i64 >> spare) as u64;
-    }
-    if access.narrow != 0 && matches!(reg, Reg::R32(_)) {
-        value &= (1 << access.narrow) - 1;
-    }
-    value
 }
 
 /// Replaces an element of `bytes` by `f` of it; the old value.

@@ -7,13 +7,16 @@ pub mod block;
 mod control;
 mod fp8;
 pub mod fragment;
+pub mod frame;
 mod half;
 mod lanes;
 pub mod matrix;
 mod memory;
 pub mod printf;
+pub mod reach;
 mod shuffle;
 pub mod soft;
+mod space;
 mod texture;
 #[allow(unsafe_code)]
 pub mod variants_unsafe;

@@ -2,9 +2,10 @@
 //!
 //! All wait for the lanes their mask names. Lanes of one fragment may name different groups (tiles).
 
+use super::lanes::shuffled;
 use super::memory::lanes;
 use super::warp::{Flow, State, Warp};
-use crate::program::{Ext, ReduxOp, Reg, ShflMode, VoteMode};
+use crate::program::{Ext, ReduxOp, Reg, VoteMode};
 
 /// Who carries out an operation of a group now.
 pub(super) struct Meeting {
@@ -109,15 +110,8 @@ impl Warp {
                 ..
             } => {
                 let (a, b, c) = (self.row(a), self.row(b), self.row(c));
-                let mut out = [0u64; 32];
-                let mut valid = 0u32;
-                for l in lanes(mask) {
-                    let (source, ok) = shuffle_source(mode, l as u32, b[l] & 31, c[l]);
-                    let source = if ok { source } else { l as u32 };
-                    out[l] = u64::from(a[source as usize & 31]);
-                    valid |= u32::from(ok) << l;
-                }
-                self.write(Reg::R32(d), &out, mask);
+                let (out, valid) = shuffled(mode, &a, &b, &c);
+                self.write(Reg::R32(d), &out.map(u64::from), mask);
                 if let Some(p) = p {
                     self.write_pred(p, valid, mask);
                 }
@@ -187,25 +181,6 @@ impl Warp {
                 self.write_pred(p, bits, mask);
             }
             _ => {}
-        }
-    }
-}
-
-/// Source lane and whether it is in range (PTX ISA 9.7.9.6; `c` holds the clamp and the segment mask).
-fn shuffle_source(mode: ShflMode, lane: u32, b: u32, c: u32) -> (u32, bool) {
-    let (clamp, segment) = (c & 31, c >> 8 & 31);
-    let max = lane & segment | clamp & !segment;
-    let min = lane & segment;
-    match mode {
-        ShflMode::Up => {
-            let source = lane.wrapping_sub(b);
-            (source, source as i32 >= max as i32)
-        }
-        ShflMode::Down => (lane + b, lane + b <= max),
-        ShflMode::Bfly => (lane ^ b, (lane ^ b) <= max),
-        ShflMode::Idx => {
-            let source = min | b & !segment;
-            (source, source <= max)
         }
     }
 }

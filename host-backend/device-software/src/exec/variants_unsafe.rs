@@ -1,35 +1,39 @@
 //! The arithmetic loop compiled for each vector extension, chosen at run time.
 
-use super::alu::{Frame, straight};
+use super::alu::{Left, straight};
+use super::frame::Frame;
+use super::reach::Reach;
 use crate::program::Inst;
 
 /// A compiled arithmetic loop: see [`super::alu`].
-pub type Straight = fn(&mut Frame<'_>, &[Inst], usize, usize, u32) -> usize;
+pub type Straight = fn(&mut Frame<'_>, Option<&mut Reach<'_>>, &[Inst], usize, usize, u32) -> Left;
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Frame, Inst, straight};
+    use super::{Frame, Inst, Left, Reach, straight};
 
     #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
     fn avx2_body(
         frame: &mut Frame<'_>,
+        reach: Option<&mut Reach<'_>>,
         code: &[Inst],
         pc: usize,
         end: usize,
         active: u32,
-    ) -> usize {
-        straight(frame, code, pc, end, active)
+    ) -> Left {
+        straight(frame, reach, code, pc, end, active)
     }
 
     pub(super) fn avx2(
         frame: &mut Frame<'_>,
+        reach: Option<&mut Reach<'_>>,
         code: &[Inst],
         pc: usize,
         end: usize,
         active: u32,
-    ) -> usize {
+    ) -> Left {
         // SAFETY: `select` hands this function out only where the processor has all these features.
-        unsafe { avx2_body(frame, code, pc, end, active) }
+        unsafe { avx2_body(frame, reach, code, pc, end, active) }
     }
 
     #[target_feature(
@@ -37,23 +41,25 @@ mod x86 {
     )]
     fn avx512_body(
         frame: &mut Frame<'_>,
+        reach: Option<&mut Reach<'_>>,
         code: &[Inst],
         pc: usize,
         end: usize,
         active: u32,
-    ) -> usize {
-        straight(frame, code, pc, end, active)
+    ) -> Left {
+        straight(frame, reach, code, pc, end, active)
     }
 
     pub(super) fn avx512(
         frame: &mut Frame<'_>,
+        reach: Option<&mut Reach<'_>>,
         code: &[Inst],
         pc: usize,
         end: usize,
         active: u32,
-    ) -> usize {
+    ) -> Left {
         // SAFETY: `select` hands this function out only where the processor has all these features.
-        unsafe { avx512_body(frame, code, pc, end, active) }
+        unsafe { avx512_body(frame, reach, code, pc, end, active) }
     }
 
     pub(super) fn has_avx2() -> bool {
@@ -75,8 +81,15 @@ mod x86 {
     }
 }
 
-fn base(frame: &mut Frame<'_>, code: &[Inst], pc: usize, end: usize, active: u32) -> usize {
-    straight(frame, code, pc, end, active)
+fn base(
+    frame: &mut Frame<'_>,
+    reach: Option<&mut Reach<'_>>,
+    code: &[Inst],
+    pc: usize,
+    end: usize,
+    active: u32,
+) -> Left {
+    straight(frame, reach, code, pc, end, active)
 }
 
 /// Every variant this processor can run, slowest first.

@@ -8,8 +8,9 @@
 //!
 //! A `.sync` instruction waits until all lanes its mask names (and that have not exited) stand at it.
 
-use super::alu::Frame;
 use super::block::Env;
+use super::frame::Frame;
+use super::reach::Reach;
 use crate::error::Fault;
 use crate::program::{BarReduce, Ext, Func, Program, Row32, Row64};
 use std::sync::atomic::{Ordering, fence};
@@ -414,14 +415,26 @@ impl Warp {
         }
     }
 
-    /// The registers of the running frame.
-    pub(super) fn frame(&mut self) -> Frame<'_> {
+    /// The registers of the running frame, and what it reaches besides them.
+    fn reach<'a>(&'a mut self, env: &'a mut Env<'_>, jumps: i64) -> (Frame<'a>, Reach<'a>) {
         let b = self.run.bases;
-        Frame {
+        let frame = Frame {
             r32: &mut self.r32[b.r32 as usize..],
             r64: &mut self.r64[b.r64 as usize..],
             p: &mut self.p[b.p as usize..],
-        }
+        };
+        let reach = Reach {
+            ext: &env.program.ext,
+            memory: env.memory,
+            shared: env.shared,
+            params: &env.grid.params,
+            local: &mut self.local,
+            local_base: b.local,
+            running: self.run.mask,
+            live: self.live,
+            jumps: usize::try_from(jumps).unwrap_or(0),
+        };
+        (frame, reach)
     }
 
     /// Runs until the turn ends; `budget` counts instructions of the warp down.
@@ -441,15 +454,25 @@ impl Warp {
             let (pc, mask) = (self.run.pc as usize, self.run.mask);
             let stop = self.stop;
             let straight = env.straight;
-            let at = straight(&mut self.frame(), &program.code, pc, stop as usize, mask);
-            let steps = (at - pc) as u32 + 1;
+            let free = self.others.is_empty();
+            let (mut frame, mut reach) = self.reach(env, if free { *budget } else { 0 });
+            let left = straight(
+                &mut frame,
+                Some(&mut reach),
+                &program.code,
+                pc,
+                stop as usize,
+                mask,
+            );
+            let at = left.pc;
+            let steps = left.steps as u32 + u32::from(!left.long);
             *budget -= i64::from(steps);
             env.lane_steps += u64::from(steps) * u64::from(mask.count_ones());
             self.run.pc = at as u32;
             let mut again = false;
             if self.run.pc >= stop {
                 again = true;
-            } else {
+            } else if !left.long {
                 let Some(inst) = program.code.get(at) else {
                     return Err((Fault::InvalidTarget(at as u64), 0));
                 };

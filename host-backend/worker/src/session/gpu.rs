@@ -10,6 +10,9 @@ use paragpu_protocol::types::{DeviceSnapshot, encode_pairs};
 
 /// CU_EVENT_DISABLE_TIMING: the cheapest event.
 const UNTIMED: u32 = 2;
+/// CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
+const COMPUTE_CAPABILITY_MAJOR: u32 = 75;
+const COMPUTE_CAPABILITY_MINOR: u32 = 76;
 
 /// The GPU that the session was opened on.
 pub(crate) struct Gpu {
@@ -20,6 +23,7 @@ pub(crate) struct Gpu {
     snapshot: Vec<u8>,
     ordinal: u32,
     regions: Regions,
+    architecture: Option<u32>,
 }
 
 impl Gpu {
@@ -36,7 +40,13 @@ impl Gpu {
             snapshot: encode_snapshot(snapshot),
             ordinal,
             regions,
+            architecture: architecture(snapshot),
         }
+    }
+
+    /// Its compute capability, times ten.
+    pub(crate) fn architecture(&self) -> Option<u32> {
+        self.architecture
     }
 
     /// The encoded reply to SnapshotDevice.
@@ -78,6 +88,18 @@ impl Gpu {
     pub(crate) fn free_mark(&mut self, mark: EventId) {
         self.free_marks.push(mark);
     }
+}
+
+fn architecture(snapshot: &Snapshot) -> Option<u32> {
+    let value = |name| {
+        let mut all = snapshot.attributes.iter();
+        let (_, value) = all.find(|(attribute, _)| *attribute == name)?;
+        u32::try_from(*value).ok()
+    };
+    let major = value(COMPUTE_CAPABILITY_MAJOR)?;
+    major
+        .checked_mul(10)?
+        .checked_add(value(COMPUTE_CAPABILITY_MINOR)?)
 }
 
 impl Deref for Gpu {

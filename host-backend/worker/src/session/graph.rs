@@ -3,6 +3,7 @@
 use paragpu_device::{Error, GraphId, GraphNode, Work};
 use paragpu_protocol::status::Status;
 
+use super::code_search::Prints;
 use super::gpu::Gpu;
 use crate::error::{Fault, Outcome, fail};
 use crate::handles::Table;
@@ -47,8 +48,8 @@ impl Graph {
 #[derive(Debug)]
 pub(crate) struct NodeWork<'a> {
     pub(crate) work: Work<'a>,
-    /// It is a kernel that may print.
-    pub(crate) prints: bool,
+    /// Whether it is a kernel that may print.
+    pub(crate) prints: Prints,
 }
 
 impl NodeWork<'_> {
@@ -63,7 +64,7 @@ impl NodeWork<'_> {
 
 impl<'a> From<Work<'a>> for NodeWork<'a> {
     fn from(work: Work<'a>) -> Self {
-        let prints = false;
+        let prints = Prints::No;
         Self { work, prints }
     }
 }

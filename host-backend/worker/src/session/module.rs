@@ -1,12 +1,14 @@
 //! The guest's modules, their kernels, and the images that they are loaded from.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use paragpu_device::{Function, FunctionId, ModuleId};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{FunctionGet, ImageLink, ModuleLoad};
 use paragpu_protocol::types::{LinkInput, pairs};
 
+use super::code_search::{CodeSearch, Prints};
 use super::gpu::Gpu;
 use super::host_account::{Held, HostAccount};
 use crate::error::{Outcome, fail};
@@ -15,18 +17,13 @@ use crate::images::{ImageStore, Images, Stored};
 
 /// Most bytes of a loader's log that are sent.
 const MOST_LOG: usize = 64 * 1024;
-/// What code that prints calls: printf, and a failed assert.
-const PRINTING: [&str; 2] = ["vprintf", "__assertfail"];
-/// Most bytes of decompressed code that are searched for it; a larger module
-/// is taken to print. About 10 ms.
-const MOST_SEARCHED: u64 = 16 << 20;
 
 /// A module of the guest.
 #[derive(Debug)]
 struct Module {
     id: ModuleId,
-    /// Its kernels may print.
-    prints: bool,
+    /// Whether its kernels may print.
+    search: Arc<CodeSearch>,
     /// Memory of the host that it is taken to need.
     _held: Held,
 }
@@ -37,16 +34,19 @@ const TEXT: u64 = 40;
 /// The same for each byte of an image that may be machine code, which a driver
 /// keeps as it is.
 const BINARY: u64 = 2;
-/// How a fat binary begins.
-const FATBIN: [u8; 4] = 0xba55_ed50_u32.to_le_bytes();
-/// How machine code begins.
-const ELF: &[u8] = b"\x7fELF";
 
-/// Bytes of the host's memory that a loaded image is taken to need.
-fn weight(image: &[u8]) -> u64 {
-    let is_text = !image.starts_with(&FATBIN) && !image.starts_with(ELF);
-    let each = if is_text { TEXT } else { BINARY };
-    (image.len() as u64).saturating_mul(each)
+/// Bytes of the host's memory that an image is taken to need which a device
+/// loads: the image, and what it unpacks and compiles of it. A driver compiles
+/// text where it has no machine code.
+fn weight(image: &[u8], gpu: &Gpu) -> u64 {
+    let whole = image.len() as u64;
+    // One whose headers do not hold is refused.
+    let unpacked = paragpu_fatbin::unpacked(image, gpu.architecture()).unwrap_or_default();
+    let compiles = unpacked.binary == 0 || gpu.computes_on_host();
+    let text = if compiles { unpacked.text } else { 0 };
+    whole
+        .saturating_add(unpacked.binary.saturating_mul(BINARY))
+        .saturating_add(text.saturating_mul(TEXT))
 }
 
 /// Cuts a log to what is sent.
@@ -59,13 +59,20 @@ fn cut(log: &mut String) {
 }
 
 /// A kernel of the guest, as it is launched.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct Kernel {
     pub(crate) id: FunctionId,
-    /// It may print.
-    pub(crate) prints: bool,
+    /// Whether it may print.
+    search: Arc<CodeSearch>,
     /// Handle of the module it is in.
     module: u64,
+}
+
+impl Kernel {
+    /// May it print?
+    pub(crate) fn prints(&self) -> Prints {
+        Prints::of(&self.search)
+    }
 }
 
 /// The modules of a session.
@@ -103,8 +110,8 @@ impl Modules {
         Ok(self.modules.get(module)?.id)
     }
 
-    pub(crate) fn kernel(&self, function: u64) -> Outcome<Kernel> {
-        self.kernels.get(function).copied()
+    pub(crate) fn kernel(&self, function: u64) -> Outcome<&Kernel> {
+        self.kernels.get(function)
     }
 
     /// Loads a module; returns the loader's log.
@@ -113,14 +120,17 @@ impl Modules {
         if !call.options.0.len().is_multiple_of(8) {
             return fail(Status::INVALID_VALUE, "options are pairs");
         }
+        let began = Instant::now();
         let image = self.images.load(&call.hash)?;
-        let held = self.account.take(weight(&image))?;
+        let held = self.account.take(weight(&image, gpu))?;
         let options: Vec<(u32, u32)> = pairs(call.options).collect();
+        let read = began.elapsed();
         let (id, mut log) = gpu.module_load(&image, &options)?;
-        let prints = paragpu_fatbin::may_name(&image, &PRINTING, MOST_SEARCHED);
+        let loaded = began.elapsed();
+        tracing::debug!(bytes = image.len(), ?read, loaded = ?(loaded - read), "a module");
         let module = Module {
             id,
-            prints,
+            search: CodeSearch::begin(image, gpu.architecture()),
             _held: held,
         };
         self.modules.insert(call.module.0, module);
@@ -139,7 +149,7 @@ impl Modules {
         };
         let images = inputs.iter().map(|input| self.images.load(&input.hash));
         let images: Vec<Arc<Vec<u8>>> = images.collect::<Outcome<_>>()?;
-        let weights = images.iter().map(|image| weight(image));
+        let weights = images.iter().map(|image| weight(image, gpu));
         let _held = self.account.take(weights.fold(0, u64::saturating_add))?;
         let options = inputs.iter().map(|input| pairs(input.options).collect());
         let options: Vec<Vec<(u32, u32)>> = options.collect();
@@ -177,7 +187,7 @@ impl Modules {
         let function = gpu.module_function(module.id, call.name.0)?;
         let kernel = Kernel {
             id: function.id,
-            prints: module.prints,
+            search: Arc::clone(&module.search),
             module: call.module.0,
         };
         self.kernels.insert(call.function.0, kernel);

@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use paragpu_protocol::frame::Control;
 use rustix::fs::{FallocateFlags, MemfdFlags, OFlags};
 
+use super::code_search::Prints;
 use super::gpu::Gpu;
 use super::link::Link;
 use crate::error::End;
@@ -16,6 +17,8 @@ use crate::error::End;
 const PART: usize = 64 * 1024;
 /// Most bytes that wait in the file; what is older is left out.
 const MOST: u64 = 64 << 20;
+/// Most launches of kernels that are still looked through.
+const MOST_SOUGHT: usize = 256;
 /// Bytes after which the file's memory is given back.
 const SWEEP: u64 = 1 << 20;
 
@@ -79,6 +82,8 @@ pub(crate) struct Printing {
     output: Option<Output>,
     /// A kernel that may print was launched, so there may be output.
     may_print: bool,
+    /// Kernels that were launched before it was known whether they may.
+    sought: Vec<Prints>,
 }
 
 impl Printing {
@@ -87,24 +92,38 @@ impl Printing {
         Self {
             output,
             may_print: false,
+            sought: Vec::new(),
         }
     }
 
-    /// A kernel was launched that may print, if it may.
-    pub(crate) fn note(&mut self, prints: bool) {
-        self.may_print |= prints;
+    /// A kernel was launched.
+    pub(crate) fn note(&mut self, prints: Prints) {
+        match prints {
+            Prints::No => {}
+            Prints::Yes => self.may_print = true,
+            Prints::Sought(_) if self.sought.len() < MOST_SOUGHT => self.sought.push(prints),
+            Prints::Sought(_) => self.may_print |= prints.wait(),
+        }
     }
 
     /// May there be output?
-    pub(crate) fn may_print(&self) -> bool {
-        self.may_print
+    pub(crate) fn may_print(&mut self) -> bool {
+        for prints in std::mem::take(&mut self.sought) {
+            self.note(prints.now());
+        }
+        self.may_print || !self.sought.is_empty()
     }
 
     /// Sends what kernels printed since.
     pub(crate) fn forward(&mut self, gpu: &mut Gpu, link: &mut Link) -> Result<(), End> {
-        if !self.may_print {
+        if !self.may_print() {
             return Ok(());
         }
+        self.forward_all(gpu, link)
+    }
+
+    /// Sends what was printed, by a failed assert for example.
+    pub(crate) fn forward_all(&mut self, gpu: &mut Gpu, link: &mut Link) -> Result<(), End> {
         let Some(output) = &mut self.output else {
             return Ok(());
         };

@@ -200,6 +200,11 @@ impl Streams {
         Ok(gpu.stream_destroy(stream.id)?)
     }
 
+    /// Does work in the stream hold up no other stream's?
+    pub(crate) fn is_alone(&self, handle: StreamHandle) -> bool {
+        handle != StreamHandle::LEGACY || self.table.is_empty()
+    }
+
     /// Begins a wait for all that the stream has been given.
     pub(crate) fn begin_wait(&mut self, handle: StreamHandle) -> Outcome<StreamWait> {
         let stream = self.get(handle)?;

@@ -1,6 +1,7 @@
 //! Everything unsafe of this crate.
 #![allow(unsafe_code)]
 
+pub(crate) mod code_cache;
 pub(crate) mod device_bytes;
 pub mod mapping;
 pub mod process;

@@ -63,6 +63,8 @@ pub struct State {
     gone: Vec<Vec<u8>>,
     /// Memory is the process's own: streams that are empty may be done without.
     pub in_place: bool,
+    /// It needs no processor of this host.
+    pub is_apart: bool,
     /// Methods called, in order.
     pub log: Vec<&'static str>,
     /// Errors of the next call of a method.
@@ -210,7 +212,12 @@ impl State {
     }
 
     fn step(&mut self, stream: u64) -> bool {
-        let Some(queue) = self.streams.get_mut(&stream).filter(|stream| !stream.held) else {
+        let is_lost = self.lost.is_some();
+        let Some(queue) = self
+            .streams
+            .get_mut(&stream)
+            .filter(|stream| !stream.held && !is_lost)
+        else {
             return false;
         };
         let Some(work) = queue.work.pop_front() else {
@@ -345,7 +352,7 @@ impl MemoryDevice for TestDevice {
 impl WorkDevice for TestDevice {
     fn submit(&mut self, work: &Work<'_>, stream: StreamId) -> Result<()> {
         match work {
-            Work::Empty => Ok(()),
+            Work::Empty | Work::Conditional(_) => Ok(()),
             Work::Launch(launch) => self.launches(launch, stream),
             Work::Copy {
                 destination,
@@ -758,5 +765,9 @@ impl ContextDevice for TestDevice {
 
     fn flush_output(&mut self) -> Result<()> {
         Ok(())
+    }
+
+    fn computes_on_host(&self) -> bool {
+        !self.state().is_apart
     }
 }

@@ -4,8 +4,8 @@ use paragpu_protocol::handle::{DeviceAddress, EventHandle, GraphExecHandle, Stre
 use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
-    ContextSynchronize, CopyFromDevice, EventRecord, GraphBegin, GraphDestroy, GraphInstantiate,
-    GraphLaunch, GraphNodeUpdate, GraphNodes, MemMap, Memset, Ping,
+    ContextSynchronize, CopyFromDevice, EventRecord, GraphBegin, GraphConditional, GraphDestroy,
+    GraphInstantiate, GraphLaunch, GraphNodeUpdate, GraphNodes, MemMap, Memset, Ping,
 };
 use paragpu_protocol::types::GraphNode;
 
@@ -93,7 +93,19 @@ fn nodes_that_cannot_be_are_refused() {
         event: EventHandle(4711),
         stream: StreamHandle::LEGACY,
     };
-    let cases: [(Vec<u8>, u32, Status); 5] = [
+    let conditional = |kind, bodies: &[u8]| {
+        let call = GraphConditional {
+            condition: 7,
+            kind,
+            value: 0,
+            assigns: false,
+            bodies: Bytes(bodies),
+        };
+        node(&call, &[])
+    };
+    let cases: [(Vec<u8>, u32, Status); 7] = [
+        (conditional(3, &[1, 0, 0, 0]), 1, Status::INVALID_VALUE),
+        (conditional(2, &[1, 0, 0]), 1, Status::INVALID_VALUE),
         (vec![1, 2, 3], 0, Status::INVALID_VALUE),
         (node(&Ping { value: 1 }, &[]), 1, Status::NOT_SUPPORTED),
         (node(&fill(64, 1), &[0]), 1, Status::INVALID_VALUE),

@@ -30,7 +30,7 @@ fn daemon(offers: Offers) -> Arc<Exchange> {
     let exchange = Arc::new(Exchange::new(Arc::new(worker)));
     let answering = Arc::clone(&exchange);
     std::thread::spawn(move || {
-        let mut inbox = Inbox::default();
+        let (mut inbox, mut tokens) = (Inbox::default(), 0);
         while daemon.receive(&mut inbox, true).is_ok() {
             let memory = inbox.fds.pop();
             let FromWorker::Exchange { request, ask } = inbox.message().unwrap() else {
@@ -43,7 +43,8 @@ fn daemon(offers: Offers) -> Arc<Exchange> {
             };
             match ask {
                 Ask::Offer { size, domain } => {
-                    let token = [u8::try_from(offers.len() + 1).unwrap(); 16];
+                    tokens += 1;
+                    let token = [tokens; 16];
                     let offer = Offer {
                         token,
                         size,
@@ -177,9 +178,11 @@ fn what_one_session_writes_another_reads() {
     // Nobody takes what is gone. Its memory is not used again for another.
     other.mem_unmap(&unmap(theirs + 2 * CHUNK)).unwrap();
     settle(&mut other);
+    one.mem_map(&map).unwrap();
+    // Its answer comes after the word that the first is gone.
+    one.mem_offer(&MemOffer { address: mine }).unwrap();
     let late = status(other.mem_take(&take(size, token)));
     assert_eq!(late, Status::INVALID_HANDLE);
-    one.mem_map(&map).unwrap();
     settle(&mut one);
     assert_eq!(bytes(mine + CHUNK), [0; 16]);
 }

@@ -76,6 +76,60 @@ fn a_word_ends_the_wait() {
 }
 
 #[test]
+fn a_device_clears_the_word_itself() {
+    let mut guest = guest();
+    guest.device.state().is_apart = true;
+    let base = guest.regions.arena;
+    for times in 1..4 {
+        guest.device.hold(0, true);
+        guest.post(&fill(base, 1, 16));
+        wait(&mut guest);
+        guest.post(&fill(base, 2, 16));
+        guest.call(&Ping { value: 0 }).unwrap();
+        assert_eq!(word(&guest), 1);
+        guest.device.hold(0, false);
+        guest.call(&StreamSynchronize { stream: LEGACY }).unwrap();
+        assert_eq!(word(&guest), 0);
+        assert_eq!(guest.device.count("operate"), times);
+    }
+    // Its words were registered once, and no mark stands in the stream.
+    assert_eq!(guest.device.count("host_register"), 1);
+    assert_eq!(guest.device.count("event_record"), 0);
+    // Where there are more streams, work in the legacy stream holds up theirs.
+    let create = StreamCreate {
+        stream: StreamHandle(16),
+        flags: 0,
+        priority: 0,
+    };
+    guest.call(&create).unwrap();
+    wait_for_held_work(&mut guest);
+    assert_eq!(guest.device.count("operate"), 3);
+    guest.goodbye();
+}
+
+#[test]
+fn a_device_that_fails_clears_nothing() {
+    let mut guest = guest();
+    guest.device.state().is_apart = true;
+    load_module(&mut guest);
+    let fault = kernel(&mut guest, 21, "fault");
+    guest.device.hold(0, true);
+    guest.post(&launch(fault, LEGACY, &[]));
+    wait(&mut guest);
+    guest.call(&Ping { value: 0 }).unwrap();
+    guest.device.hold(0, false);
+    let told = guest
+        .call(&StreamSynchronize { stream: LEGACY })
+        .unwrap_err();
+    assert_eq!(told.0, Status::ILLEGAL_ADDRESS);
+    assert_eq!(word(&guest), 1);
+    // The next wait says that it must ask.
+    wait(&mut guest);
+    assert_eq!(ended_lost(&mut guest), BULK_TOKEN_FAILED);
+    guest.goodbye();
+}
+
+#[test]
 fn what_comes_later_is_not_waited_for() {
     let mut guest = guest();
     let base = guest.regions.arena;

@@ -8,6 +8,7 @@ use paragpu_protocol::status::Status;
 
 use super::state::{StateError, device};
 use crate::session::Session;
+use crate::session::code_search::Prints;
 use crate::session::errors::Deferred;
 
 paragpu_protocol::record! {
@@ -149,7 +150,9 @@ impl Session {
         device(self.objects.events.adopt(&mut self.gpu, ages.collect()))?;
         let numbers = lists.numbers;
         self.link.sender().set_counts(numbers.arrived, numbers.sent);
-        self.printing.note(numbers.may_print != 0);
+        if numbers.may_print != 0 {
+            self.printing.note(Prints::Yes);
+        }
         self.intake.set_received(numbers.received);
         self.link.set_executed(numbers.executed);
         Ok(())

@@ -35,6 +35,7 @@ const ONE: Shape = Shape {
     dynamic_shared: 0,
     cooperative: false,
     cluster: [0; 3],
+    programmatic: false,
 };
 
 /// A small generator, the same everywhere (splitmix64).

@@ -1,0 +1,208 @@
+//! The private table by which NVRTC and nvJitLink keep compiled code: a handle
+//! for what is compiled, with which code is asked for and given. They compile
+//! again where nothing is found.
+//!
+//! Learnt from arguments and results of native runs: without it cuDNN compiled
+//! the kernels of attention anew in every process, half a second each time.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::OnceLock;
+
+use paragpu_abi::CUresult;
+use paragpu_protocol::status::Status;
+
+use super::boundary::{Boundary, Out};
+use super::export_table::{TABLE_FUNCTION, allocated};
+use super::exported::guard_before_init;
+use crate::compile_cache::{CompileCache, Key, key};
+
+/// Most bytes of code that is kept.
+const MOST_CODE: usize = 256 << 20;
+
+/// What is compiled; callers see its address.
+#[derive(Debug)]
+pub(super) struct Compiled(Key);
+
+fn cache() -> Option<&'static CompileCache> {
+    static CACHE: OnceLock<Option<CompileCache>> = OnceLock::new();
+    CACHE.get_or_init(CompileCache::of_user).as_ref()
+}
+
+/// The text, with the one behind it: a compiler names its machine there, and
+/// when it was built.
+///
+/// # Safety
+/// `name` is null or a text that ends.
+unsafe fn compiler<'a>(name: *const c_char) -> &'a [u8] {
+    const MOST: usize = 64;
+    const PAGE: usize = 4096;
+    if name.is_null() {
+        return &[];
+    }
+    // SAFETY: as the caller promises.
+    let first = unsafe { CStr::from_ptr(name) }.to_bytes_with_nul();
+    let rest = name.wrapping_add(first.len());
+    // No byte of another page than that of the text's end is read.
+    let readable = (PAGE - (rest.addr() - 1) % PAGE - 1).min(MOST);
+    // SAFETY: on a page that is mapped, since the text ends on it.
+    let behind = unsafe { std::slice::from_raw_parts(rest.cast::<u8>(), readable) };
+    let length = behind.iter().position(|byte| *byte == 0).unwrap_or(0);
+    // SAFETY: the two are adjacent.
+    unsafe { std::slice::from_raw_parts(name.cast(), first.len() + length) }
+}
+
+/// A handle for what is compiled from `size` bytes at `source` with `options`
+/// to code of a `kind`.
+///
+/// # Safety
+/// `place` is null or writable, `source` has `size` bytes, and the texts are
+/// null or end.
+pub(super) unsafe extern "C" fn open(
+    place: *mut *mut Compiled,
+    kind: u32,
+    source: *const u8,
+    size: usize,
+    options: *const c_char,
+    name: *const c_char,
+) -> CUresult {
+    guard_before_init(TABLE_FUNCTION, || {
+        // SAFETY: as the caller promises.
+        let place = unsafe { Out::take(place) }.present()?;
+        if source.is_null() {
+            return Err(Status::INVALID_VALUE);
+        }
+        // SAFETY: as the caller promises.
+        let source = unsafe { std::slice::from_raw_parts(source, size) };
+        // SAFETY: as the caller promises.
+        let options = (!options.is_null()).then(|| unsafe { CStr::from_ptr(options) });
+        let options = options.unwrap_or_default().to_bytes();
+        // SAFETY: as the caller promises.
+        let compiler = unsafe { compiler(name) };
+        let key = key(&[&kind.to_le_bytes(), source, options, compiler]);
+        place.put(Box::into_raw(Box::new(Compiled(key))))
+    })
+}
+
+/// Gives a handle back.
+///
+/// # Safety
+/// `handle` is null or one of [`open`], not closed yet.
+pub(super) unsafe extern "C" fn close(handle: *mut Compiled) -> CUresult {
+    guard_before_init(TABLE_FUNCTION, || {
+        if handle.is_null() {
+            return Err(Status::INVALID_HANDLE);
+        }
+        // SAFETY: as the caller promises.
+        drop(unsafe { Box::from_raw(handle) });
+        Ok(())
+    })
+}
+
+/// The code that was kept; `NOT_FOUND` where none was.
+///
+/// # Safety
+/// `handle` is null or one of [`open`]; the places are null or writable.
+pub(super) unsafe extern "C" fn get(
+    handle: *const Compiled,
+    _: usize,
+    place: *mut *mut u8,
+    size: *mut u32,
+) -> CUresult {
+    guard_before_init(TABLE_FUNCTION, || {
+        // SAFETY: as the caller promises.
+        let (handle, place, size) = unsafe { (handle.as_ref(), Out::take(place), Out::take(size)) };
+        let (place, size) = (place.present()?, size.present()?);
+        let handle = handle.ok_or(Status::INVALID_HANDLE)?;
+        let code = cache().and_then(|cache| cache.get(&handle.0));
+        let code = code.ok_or(Status::NOT_FOUND)?;
+        size.put(u32::try_from(code.len()).map_err(|_| Status::NOT_FOUND)?)?;
+        place.put(allocated(&code)?)
+    })
+}
+
+/// Keeps code.
+///
+/// # Safety
+/// `handle` is null or one of [`open`]; `code` has `size` bytes.
+pub(super) unsafe extern "C" fn put(
+    handle: *const Compiled,
+    _: usize,
+    code: *const u8,
+    size: usize,
+) -> CUresult {
+    guard_before_init(TABLE_FUNCTION, || {
+        // SAFETY: as the caller promises.
+        let handle = unsafe { handle.as_ref() }.ok_or(Status::INVALID_HANDLE)?;
+        if code.is_null() || size > MOST_CODE {
+            return Err(Status::INVALID_VALUE);
+        }
+        if let Some(cache) = cache() {
+            // SAFETY: as the caller promises.
+            cache.put(&handle.0, unsafe { std::slice::from_raw_parts(code, size) });
+        }
+        Ok(())
+    })
+}
+
+/// Frees what [`get`] gave.
+///
+/// # Safety
+/// `code` is null or what [`get`] gave, not freed yet.
+pub(super) unsafe extern "C" fn free(code: *mut c_void) -> CUresult {
+    guard_before_init(TABLE_FUNCTION, || {
+        // SAFETY: as the caller promises.
+        unsafe { libc::free(code) };
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_compiler_is_named_by_two_texts() {
+        // SAFETY: texts that end.
+        unsafe {
+            let two = [&b"HOST\0"[..], b"date\0"].concat();
+            assert_eq!(compiler(two.as_ptr().cast()), b"HOST\0date");
+            assert_eq!(compiler(std::ptr::null()), b"");
+        }
+    }
+
+    #[test]
+    fn handles_are_checked() {
+        // SAFETY: null is refused, and handles are closed once.
+        unsafe {
+            let mut handle = std::ptr::null_mut();
+            let (source, options) = (b"source", c"-arch=sm_90");
+            let opened = open(
+                &raw mut handle,
+                1,
+                source.as_ptr(),
+                6,
+                options.as_ptr(),
+                c"HOST".as_ptr(),
+            );
+            assert_eq!(opened, 0);
+            assert_eq!(
+                open(
+                    &raw mut handle,
+                    1,
+                    std::ptr::null(),
+                    6,
+                    options.as_ptr(),
+                    c"".as_ptr()
+                ),
+                1
+            );
+            let (mut code, mut size) = (std::ptr::null_mut(), 0);
+            assert_eq!(get(std::ptr::null(), 0, &raw mut code, &raw mut size), 400);
+            assert_eq!(put(std::ptr::null(), 0, source.as_ptr(), 6), 400);
+            assert_eq!(put(handle, 0, std::ptr::null(), 6), 1);
+            assert_eq!(close(handle), 0);
+            assert_eq!(close(std::ptr::null_mut()), 400);
+            assert_eq!(free(std::ptr::null_mut()), 0);
+        }
+    }
+}

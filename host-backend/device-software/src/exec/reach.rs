@@ -1,0 +1,475 @@
+//! Loads, stores and jumps that the arithmetic loop does itself: those of all its lanes at once.
+//!
+//! Whatever is not plain is left to [`super::memory`] and [`super::control`], which do it lane by lane: faults, ordered
+//! accesses, lanes in several spaces, places that differ in local memory, branches that part lanes. Nothing is changed
+//! before that is known.
+
+use super::frame::Frame;
+use super::lanes::shuffled;
+use super::space::{extended, resolve};
+use crate::memory_unsafe::Memory;
+use crate::memory_unsafe::lanes_unsafe::{
+    Lanes, SharedLanes, facts, load_shared_words, store_shared_words,
+};
+use crate::program::{Access, Address, Ext, Extend, MemSpace, Reg, WINDOW_SHIFT};
+
+/// What the running fragment reaches besides its registers.
+pub struct Reach<'a> {
+    pub(super) ext: &'a [Ext],
+    pub(super) memory: &'a Memory,
+    pub(super) shared: &'a mut [u8],
+    pub(super) params: &'a [u8],
+    /// Local memory of the warp, and where the running frame's begins.
+    pub(super) local: &'a mut [u64],
+    pub(super) local_base: u32,
+    /// Lanes of the running fragment, and all that have not exited.
+    pub(super) running: u32,
+    pub(super) live: u32,
+    /// Instructions after which a jump ends the run; 0 where lanes wait elsewhere, so that a jump may meet them.
+    pub(super) jumps: usize,
+}
+
+/// Where lanes access memory.
+enum Place<'a> {
+    Device(Lanes<'a>),
+    Shared(SharedLanes<'a>),
+    /// The same place of every lane's local memory.
+    Local(u32),
+}
+
+/// Lane addresses; those that are not active have the first active lane's.
+#[inline(always)]
+fn addresses(frame: &Frame<'_>, a: &Address, local_base: u32, mask: u32) -> [u64; 32] {
+    let offset = a.offset as u64;
+    let mut at = match a.base {
+        Some(Reg::R64(row)) => frame.r64[row as usize].0,
+        Some(Reg::R32(row)) => {
+            let row = &frame.r32[row as usize].0;
+            let mut at = [0; 32];
+            if a.space == MemSpace::Generic {
+                for l in 0..32 {
+                    at[l] = u64::from(row[l]);
+                }
+            } else {
+                for l in 0..32 {
+                    at[l] = u64::from(row[l].wrapping_add(offset as u32)).wrapping_sub(offset);
+                }
+            }
+            at
+        }
+        _ if a.frame => [u64::from(local_base); 32],
+        _ => [0; 32],
+    };
+    let first = at[mask.trailing_zeros() as usize & 31];
+    for (l, address) in at.iter_mut().enumerate() {
+        let here = if mask >> l & 1 != 0 { *address } else { first };
+        *address = here.wrapping_add(offset);
+    }
+    at
+}
+
+/// Lane addresses of words in shared memory: as [`addresses`].
+#[inline(always)]
+fn shared_addresses(frame: &Frame<'_>, base: u32, offset: i64, mask: u32) -> [u32; 32] {
+    let mut at = frame.r32[base as usize].0;
+    if mask != u32::MAX {
+        let first = at[mask.trailing_zeros() as usize & 31];
+        for (l, address) in at.iter_mut().enumerate() {
+            *address = if mask >> l & 1 != 0 { *address } else { first };
+        }
+    }
+    for address in &mut at {
+        *address = address.wrapping_add(offset as u32);
+    }
+    at
+}
+
+/// Lane addresses of words anywhere: as [`addresses`].
+#[inline(always)]
+fn word_addresses(frame: &Frame<'_>, base: u32, offset: i64, mask: u32) -> [u64; 32] {
+    let mut at = frame.r64[base as usize].0;
+    if mask != u32::MAX {
+        let first = at[mask.trailing_zeros() as usize & 31];
+        for (l, address) in at.iter_mut().enumerate() {
+            *address = if mask >> l & 1 != 0 { *address } else { first };
+        }
+    }
+    for address in &mut at {
+        *address = address.wrapping_add(offset as u64);
+    }
+    at
+}
+
+/// Each value in another width.
+#[inline(always)]
+fn each<A: Copy, B: Copy + Default>(values: &[A; 32], f: impl Fn(A) -> B) -> [B; 32] {
+    let mut out = [B::default(); 32];
+    for l in 0..32 {
+        out[l] = f(values[l]);
+    }
+    out
+}
+
+/// Decides where an access goes; `at` becomes addresses of that space. Nowhere if it is not plain, or may be a fault.
+#[inline(always)]
+fn place<'m>(
+    memory: &'m Memory,
+    shared: &[u8],
+    local: usize,
+    access: &Access,
+    at: &'m mut [u64; 32],
+) -> Option<Place<'m>> {
+    let size = u64::from(access.width) * access.regs.len() as u64;
+    let predicate = access.regs.iter().any(|reg| matches!(reg, Some(Reg::P(_))));
+    if !size.is_power_of_two() || predicate {
+        return None;
+    }
+    let mut space = access.address.space;
+    if space == MemSpace::Generic {
+        let window = at[0] >> WINDOW_SHIFT;
+        let mut other = 0;
+        for address in at.iter() {
+            other |= address >> WINDOW_SHIFT ^ window;
+        }
+        if other != 0 {
+            return None;
+        }
+        space = resolve(at[0]).0;
+        if space != MemSpace::Global {
+            for address in at.iter_mut() {
+                *address &= (1 << WINDOW_SHIFT) - 1;
+            }
+        }
+    }
+    match space {
+        MemSpace::Global => memory.lanes(at, size).map(Place::Device),
+        MemSpace::Shared => SharedLanes::new(shared, at, size).map(Place::Shared),
+        MemSpace::Local => {
+            let facts = facts(at, 0, local as u64 / 4, size);
+            let plain = facts.differ == 0 && facts.within && facts.any & (size - 1) == 0;
+            plain.then_some(Place::Local(u32::try_from(at[0]).ok()?))
+        }
+        _ => None,
+    }
+}
+
+impl Reach<'_> {
+    /// Does the load or store with operands `index`; false if it was left alone.
+    #[inline(always)]
+    pub(super) fn access(&mut self, frame: &mut Frame<'_>, index: u32, mask: u32) -> bool {
+        match self.ext.get(index as usize) {
+            Some(Ext::Load(access)) if !access.ordered => match access.word() {
+                Some(row) if self.load_word(frame, &access.address, row, mask) => true,
+                _ => self.load(frame, access, mask),
+            },
+            Some(Ext::Store(access)) if !access.ordered => match access.word() {
+                Some(row) if self.store_word(frame, &access.address, row, mask) => true,
+                _ => self.store(frame, access, mask),
+            },
+            Some(&Ext::Shfl {
+                mode,
+                d,
+                p,
+                a,
+                b,
+                c,
+                mask: group,
+            }) if mask == self.running => {
+                // All who are named are here.
+                let groups = frame.r32[group as usize].0;
+                let mut named = 0;
+                for (l, group) in groups.iter().enumerate() {
+                    named |= group & 0u32.wrapping_sub(mask >> l & 1);
+                }
+                if named & self.live & !mask != 0 {
+                    return false;
+                }
+                let row = |row: u32| frame.r32[row as usize].0;
+                let (out, valid) = shuffled(mode, &row(a), &row(b), &row(c));
+                frame.put32(d, &out, mask);
+                if let Some(p) = p {
+                    frame.put_p(p, valid, mask);
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Where the instruction with operands `index` jumps, if it is a branch and lanes wait nowhere else.
+    #[inline(always)]
+    pub(super) fn jump(&self, index: u32) -> Option<usize> {
+        match self.ext.get(index as usize) {
+            Some(Ext::Bra { target }) if self.jumps != 0 => Some(*target as usize),
+            _ => None,
+        }
+    }
+
+    /// The most frequent load: a word a lane.
+    #[inline(always)]
+    fn load_word(&mut self, frame: &mut Frame<'_>, a: &Address, row: u32, mask: u32) -> bool {
+        let values = match (a.space, a.base) {
+            (MemSpace::Shared, Some(Reg::R32(base))) => {
+                let at = shared_addresses(frame, base, a.offset, mask);
+                load_shared_words(self.shared, &at)
+            }
+            (MemSpace::Global | MemSpace::Generic, Some(Reg::R64(base))) => {
+                let at = word_addresses(frame, base, a.offset, mask);
+                self.memory.lanes(&at, 4).map(|lanes| lanes.load32(0))
+            }
+            _ => None,
+        };
+        match values {
+            Some(values) => frame.put32(row, &values, mask),
+            None => return false,
+        }
+        true
+    }
+
+    /// The most frequent store.
+    #[inline(always)]
+    fn store_word(&mut self, frame: &mut Frame<'_>, a: &Address, row: u32, mask: u32) -> bool {
+        let values = &frame.r32[row as usize].0;
+        match (a.space, a.base) {
+            (MemSpace::Shared, Some(Reg::R32(base))) => {
+                let at = shared_addresses(frame, base, a.offset, mask);
+                store_shared_words(self.shared, &at, values, mask)
+            }
+            (MemSpace::Global | MemSpace::Generic, Some(Reg::R64(base))) => {
+                let at = word_addresses(frame, base, a.offset, mask);
+                let lanes = self.memory.lanes(&at, 4);
+                lanes.map(|lanes| lanes.store32(0, values, mask)).is_some()
+            }
+            _ => false,
+        }
+    }
+
+    /// Elements of at most 32 bits, extended by zeros.
+    #[inline(always)]
+    fn take32(&self, place: &Place<'_>, width: u8, step: u64) -> [u32; 32] {
+        match (place, width) {
+            (Place::Device(lanes), 4) => lanes.load32(step),
+            (Place::Device(lanes), 2) => each(&lanes.load16(step), u32::from),
+            (Place::Device(lanes), _) => each(&lanes.load8(step), u32::from),
+            (Place::Shared(lanes), 4) => lanes.load32(self.shared, step),
+            (Place::Shared(lanes), 2) => each(&lanes.load16(self.shared, step), u32::from),
+            (Place::Shared(lanes), _) => each(&lanes.load8(self.shared, step), u32::from),
+            (Place::Local(_), _) => each(&self.take64(place, width, step), |v| v as u32),
+        }
+    }
+
+    /// Elements, extended by zeros.
+    #[inline(always)]
+    fn take64(&self, place: &Place<'_>, width: u8, step: u64) -> [u64; 32] {
+        match (place, width) {
+            (Place::Device(lanes), 8) => lanes.load64(step),
+            (Place::Shared(lanes), 8) => lanes.load64(self.shared, step),
+            (Place::Local(address), _) => {
+                let at = address + step as u32;
+                let words = self.local[(at as usize >> 3) * 32..].first_chunk::<32>();
+                let shift = (at & 7) * 8;
+                let mask = u64::MAX >> (64 - 8 * u32::from(width));
+                words.map_or([0; 32], |words| each(words, |w| w >> shift & mask))
+            }
+            _ => each(&self.take32(place, width, step), u64::from),
+        }
+    }
+
+    #[inline(always)]
+    fn load(&mut self, frame: &mut Frame<'_>, access: &Access, mask: u32) -> bool {
+        let a = &access.address;
+        if a.space == MemSpace::Param {
+            return self.load_parameter(frame, access, mask);
+        }
+        let mut at = addresses(frame, a, self.local_base, mask);
+        let local = self.local.len();
+        let Some(place) = place(self.memory, self.shared, local, access, &mut at) else {
+            return false;
+        };
+        let plain = access.extend == Extend::Zero && access.narrow == 0;
+        let width = access.width;
+        for (n, reg) in access.regs.iter().enumerate() {
+            let step = n as u64 * u64::from(width);
+            match *reg {
+                Some(Reg::R32(row)) if plain => {
+                    let values = self.take32(&place, width, step);
+                    frame.put32(row, &values, mask);
+                }
+                Some(Reg::R64(row)) if plain => {
+                    let values = self.take64(&place, width, step);
+                    frame.put64(row, &values, mask);
+                }
+                Some(reg @ Reg::R32(row)) => {
+                    let values = self.take64(&place, width, step);
+                    let values = each(&values, |v| extended(access, reg, v) as u32);
+                    frame.put32(row, &values, mask);
+                }
+                Some(reg @ Reg::R64(row)) => {
+                    let values = self.take64(&place, width, step);
+                    let values = each(&values, |v| extended(access, reg, v));
+                    frame.put64(row, &values, mask);
+                }
+                Some(Reg::P(_)) | None => {}
+            }
+        }
+        true
+    }
+
+    /// A kernel's parameter, which is every lane's.
+    #[inline(always)]
+    fn load_parameter(&self, frame: &mut Frame<'_>, access: &Access, mask: u32) -> bool {
+        let a = &access.address;
+        let width = usize::from(access.width);
+        let Ok(start) = usize::try_from(a.offset) else {
+            return false;
+        };
+        let bytes = self.params.get(start..);
+        let bytes = bytes.and_then(|bytes| bytes.get(..width * access.regs.len()));
+        let (Some(bytes), None) = (bytes, a.base) else {
+            return false;
+        };
+        if !start.is_multiple_of(width) {
+            return false;
+        }
+        for (reg, bytes) in access.regs.iter().zip(bytes.chunks_exact(width)) {
+            let mut whole = [0; 8];
+            whole[..width].copy_from_slice(bytes);
+            let value = u64::from_le_bytes(whole);
+            match *reg {
+                Some(reg @ Reg::R32(row)) => {
+                    let values = [extended(access, reg, value) as u32; 32];
+                    frame.put32(row, &values, mask);
+                }
+                Some(reg @ Reg::R64(row)) => {
+                    let values = [extended(access, reg, value); 32];
+                    frame.put64(row, &values, mask);
+                }
+                Some(Reg::P(_)) | None => {}
+            }
+        }
+        true
+    }
+
+    #[inline(always)]
+    fn store(&mut self, frame: &mut Frame<'_>, access: &Access, mask: u32) -> bool {
+        let a = &access.address;
+        if a.space == MemSpace::Param {
+            return false;
+        }
+        let mut at = addresses(frame, a, self.local_base, mask);
+        let local = self.local.len();
+        let Some(place) = place(self.memory, self.shared, local, access, &mut at) else {
+            return false;
+        };
+        for (n, reg) in access.regs.iter().enumerate() {
+            let step = n as u64 * u64::from(access.width);
+            match *reg {
+                Some(Reg::R32(row)) if access.width <= 4 => {
+                    let row = &frame.r32[row as usize].0;
+                    put32(
+                        self.shared,
+                        self.local,
+                        &place,
+                        access.width,
+                        step,
+                        row,
+                        mask,
+                    );
+                }
+                Some(Reg::R32(row)) => {
+                    let row = each(&frame.r32[row as usize].0, u64::from);
+                    put64(
+                        self.shared,
+                        self.local,
+                        &place,
+                        access.width,
+                        step,
+                        &row,
+                        mask,
+                    );
+                }
+                Some(Reg::R64(row)) => {
+                    let row = &frame.r64[row as usize].0;
+                    put64(
+                        self.shared,
+                        self.local,
+                        &place,
+                        access.width,
+                        step,
+                        row,
+                        mask,
+                    );
+                }
+                Some(Reg::P(_)) | None => {}
+            }
+        }
+        true
+    }
+}
+
+/// The low bytes of words.
+#[inline(always)]
+fn put32(
+    shared: &mut [u8],
+    local: &mut [u64],
+    place: &Place<'_>,
+    width: u8,
+    step: u64,
+    row: &[u32; 32],
+    mask: u32,
+) {
+    match (place, width) {
+        (Place::Device(lanes), 4) => lanes.store32(step, row, mask),
+        (Place::Device(lanes), 2) => lanes.store16(step, &each(row, |v| v as u16), mask),
+        (Place::Device(lanes), _) => lanes.store8(step, &each(row, |v| v as u8), mask),
+        (Place::Shared(lanes), 4) => lanes.store32(shared, step, row, mask),
+        (Place::Shared(lanes), 2) => lanes.store16(shared, step, &each(row, |v| v as u16), mask),
+        (Place::Shared(lanes), _) => lanes.store8(shared, step, &each(row, |v| v as u8), mask),
+        (Place::Local(_), _) => {
+            put64(
+                shared,
+                local,
+                place,
+                width,
+                step,
+                &each(row, u64::from),
+                mask,
+            );
+        }
+    }
+}
+
+#[inline(always)]
+fn put64(
+    shared: &mut [u8],
+    local: &mut [u64],
+    place: &Place<'_>,
+    width: u8,
+    step: u64,
+    row: &[u64; 32],
+    mask: u32,
+) {
+    match (place, width) {
+        (Place::Device(lanes), 8) => lanes.store64(step, row, mask),
+        (Place::Shared(lanes), 8) => lanes.store64(shared, step, row, mask),
+        (Place::Local(address), _) => {
+            let at = address + step as u32;
+            let words = local[(at as usize >> 3) * 32..].first_chunk_mut::<32>();
+            let shift = (at & 7) * 8;
+            let bits = u64::MAX >> (64 - 8 * u32::from(width)) << shift;
+            for (l, word) in words.into_iter().flatten().enumerate() {
+                let keep = bits & 0u64.wrapping_sub(u64::from(mask >> l & 1));
+                *word = *word & !keep | row[l] << shift & keep;
+            }
+        }
+        _ => put32(
+            shared,
+            local,
+            place,
+            width,
+            step,
+            &each(row, |v| v as u32),
+            mask,
+        ),
+    }
+}

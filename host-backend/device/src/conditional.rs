@@ -1,0 +1,281 @@
+//! Conditional nodes of graphs: bodies that run as a value says, which kernels
+//! set (CUDA Driver API, Graph Management).
+
+use std::ops::Range;
+
+use paragpu_protocol::status::Status;
+
+use crate::{Error, GraphNode, Result, Work};
+
+/// Most conditional nodes around each other.
+const MOST_NESTED: usize = 64;
+
+/// How a value decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConditionalKind {
+    /// The first body runs if the value is not 0, the second one if it is.
+    If,
+    /// The body runs as long as the value is not 0.
+    While,
+    /// The body runs whose number the value is.
+    Switch,
+}
+
+/// Runs some of the nodes that follow it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conditional {
+    /// What kernels call the value by.
+    pub condition: u64,
+    /// How it decides.
+    pub kind: ConditionalKind,
+    /// What it is at first.
+    pub value: u32,
+    /// It is so again at each launch.
+    pub assigns: bool,
+    /// How many of the nodes that follow each body has, with those of bodies
+    /// inside.
+    pub bodies: Vec<u32>,
+}
+
+impl Conditional {
+    /// The number of the body that a value chooses.
+    #[must_use]
+    pub fn chosen(&self, value: u32) -> Option<usize> {
+        let body = match (self.kind, value) {
+            (ConditionalKind::If, 0) => 1,
+            (ConditionalKind::While, 0) => return None,
+            (ConditionalKind::If | ConditionalKind::While, _) => 0,
+            (ConditionalKind::Switch, value) => usize::try_from(value).ok()?,
+        };
+        (body < self.bodies.len()).then_some(body)
+    }
+
+    fn has_its_bodies(&self) -> bool {
+        match self.kind {
+            ConditionalKind::If => matches!(self.bodies.len(), 1 | 2),
+            ConditionalKind::While => self.bodies.len() == 1,
+            ConditionalKind::Switch => !self.bodies.is_empty(),
+        }
+    }
+}
+
+/// The bodies of a graph's conditional nodes.
+#[derive(Debug, Default)]
+pub struct Bodies {
+    /// The nodes of each body, those of bodies inside among them.
+    pub ranges: Vec<Range<usize>>,
+    /// Which body each node lies in; `None` for the graph itself.
+    pub of: Vec<Option<usize>>,
+    /// The first body of each conditional node, which has the next ones, too.
+    pub first: Vec<Option<usize>>,
+}
+
+fn refused(number: usize, why: &str) -> Error {
+    Error::new(Status::INVALID_VALUE, format!("node {number}: {why}"))
+}
+
+impl Bodies {
+    /// Finds and checks them.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for bodies that overlap or end outside, that hold what
+    /// they must not, or whose nodes depend on others; `NOT_SUPPORTED` for too
+    /// many around each other.
+    pub fn of(nodes: &[GraphNode]) -> Result<Self> {
+        let mut found = Self::default();
+        // The bodies that the node lies in or comes before, the next one last, with
+        // their ends and how many are around.
+        let mut open: Vec<(usize, usize, usize)> = Vec::new();
+        for (number, node) in nodes.iter().enumerate() {
+            while open.last().is_some_and(|(_, end, _)| *end <= number) {
+                open.pop();
+            }
+            let (body, end, depth) = match open.last() {
+                Some(&(body, end, depth)) => (Some(body), end, depth),
+                None => (None, nodes.len(), 0),
+            };
+            found.check(number, node, body)?;
+            found.of.push(body);
+            found.first.push(None);
+            let Work::Conditional(conditional) = &node.work else {
+                continue;
+            };
+            if !conditional.has_its_bodies() {
+                return Err(refused(number, "not as many bodies as its kind has"));
+            }
+            if depth >= MOST_NESTED {
+                let why = "conditional nodes around each other";
+                return Err(Error::new(Status::NOT_SUPPORTED, why));
+            }
+            let (first, mut start) = (found.ranges.len(), number + 1);
+            for size in &conditional.bodies {
+                let size = usize::try_from(*size).unwrap_or(usize::MAX);
+                let stop = start.checked_add(size).filter(|stop| *stop <= end);
+                let stop = stop.ok_or_else(|| refused(number, "a body ends outside"))?;
+                found.ranges.push(start..stop);
+                start = stop;
+            }
+            if let Some(place) = found.first.last_mut() {
+                *place = Some(first);
+            }
+            let bodies = found.ranges.iter().enumerate().skip(first);
+            let bodies: Vec<_> = bodies
+                .map(|(body, range)| (body, range.end, depth + 1))
+                .collect();
+            open.extend(bodies.into_iter().rev());
+        }
+        Ok(found)
+    }
+
+    fn check(&self, number: usize, node: &GraphNode, body: Option<usize>) -> Result<()> {
+        let together = |before: &u32| {
+            usize::try_from(*before).is_ok_and(|before| self.of.get(before) == Some(&body))
+        };
+        if !node.after.iter().all(together) {
+            return Err(refused(number, "it depends on one that is not before it"));
+        }
+        let fits = matches!(
+            node.work,
+            Work::Empty
+                | Work::Launch(_)
+                | Work::Copy { .. }
+                | Work::CopyRect { .. }
+                | Work::Memset(_)
+                | Work::Conditional(_)
+        );
+        match body.is_none() || fits {
+            true => Ok(()),
+            false => Err(refused(number, "a body cannot do this")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(work: Work<'static>, after: &[u32]) -> GraphNode {
+        GraphNode {
+            work,
+            after: after.to_vec(),
+        }
+    }
+
+    fn conditional(kind: ConditionalKind, bodies: &[u32]) -> GraphNode {
+        let work = Conditional {
+            condition: 1,
+            kind,
+            value: 0,
+            assigns: false,
+            bodies: bodies.to_vec(),
+        };
+        node(Work::Conditional(work), &[])
+    }
+
+    fn empty(after: &[u32]) -> GraphNode {
+        node(Work::Empty, after)
+    }
+
+    #[test]
+    fn bodies_are_the_nodes_behind() {
+        use ConditionalKind::{If, While};
+        let nodes = [
+            empty(&[]),
+            conditional(If, &[4, 1]),
+            empty(&[]),
+            conditional(While, &[1]),
+            empty(&[]),
+            empty(&[2, 3]),
+            empty(&[]),
+            empty(&[1]),
+        ];
+        let found = Bodies::of(&nodes).unwrap();
+        assert_eq!(found.ranges, [2..6, 6..7, 4..5]);
+        let of = [
+            None,
+            None,
+            Some(0),
+            Some(0),
+            Some(2),
+            Some(0),
+            Some(1),
+            None,
+        ];
+        assert_eq!(found.of, of);
+        assert_eq!((found.first[1], found.first[3]), (Some(0), Some(2)));
+    }
+
+    #[test]
+    fn bodies_that_cannot_be_are_refused() {
+        use ConditionalKind::{If, Switch, While};
+        let cases = [
+            // Ends outside of the graph, of the body around, of all numbers.
+            vec![conditional(While, &[1])],
+            vec![
+                conditional(While, &[1]),
+                conditional(While, &[1]),
+                empty(&[]),
+            ],
+            vec![conditional(Switch, &[1, u32::MAX]), empty(&[])],
+            // Too many or none.
+            vec![conditional(While, &[0, 0])],
+            vec![conditional(If, &[0, 0, 0])],
+            vec![conditional(Switch, &[])],
+            // Into a body, out of one, and from one to the next.
+            vec![empty(&[]), conditional(While, &[1]), empty(&[0])],
+            vec![conditional(While, &[1]), empty(&[]), empty(&[1])],
+            vec![conditional(If, &[1, 1]), empty(&[]), empty(&[1])],
+            vec![
+                conditional(While, &[1]),
+                node(Work::EventWait(crate::EventId(1)), &[]),
+            ],
+            vec![empty(&[0])],
+        ];
+        for (number, nodes) in cases.iter().enumerate() {
+            let refused = Bodies::of(nodes).err().map(|error| error.status);
+            assert_eq!(refused, Some(Status::INVALID_VALUE), "case {number}");
+        }
+    }
+
+    #[test]
+    fn nesting_ends() {
+        let nested = |depth: u32| {
+            let sizes = (0..depth).rev();
+            let nodes: Vec<_> = sizes
+                .map(|inside| conditional(ConditionalKind::While, &[inside]))
+                .collect();
+            Bodies::of(&nodes).map(drop).map_err(|error| error.status)
+        };
+        let most = u32::try_from(MOST_NESTED).unwrap();
+        assert_eq!(nested(most), Ok(()));
+        assert_eq!(nested(most + 1), Err(Status::NOT_SUPPORTED));
+        assert_eq!(nested(1 << 16), Err(Status::NOT_SUPPORTED));
+        // Those beside each other are not around each other.
+        let beside = vec![1; 1000];
+        let mut nodes = vec![conditional(ConditionalKind::Switch, &beside)];
+        nodes.resize_with(1001, || conditional(ConditionalKind::While, &[0]));
+        assert!(Bodies::of(&nodes).is_ok());
+    }
+
+    #[test]
+    fn a_value_chooses() {
+        let of = |kind, bodies: &[u32], value| {
+            let made = Conditional {
+                condition: 1,
+                kind,
+                value: 0,
+                assigns: false,
+                bodies: bodies.to_vec(),
+            };
+            made.chosen(value)
+        };
+        use ConditionalKind::{If, Switch, While};
+        assert_eq!((of(If, &[1], 5), of(If, &[1], 0)), (Some(0), None));
+        assert_eq!(of(If, &[1, 1], 0), Some(1));
+        assert_eq!((of(While, &[1], 1), of(While, &[1], 0)), (Some(0), None));
+        assert_eq!(
+            (of(Switch, &[1, 1], 1), of(Switch, &[1, 1], 2)),
+            (Some(1), None)
+        );
+    }
+}

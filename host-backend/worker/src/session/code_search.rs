@@ -1,0 +1,126 @@
+//! Can a module's kernels print? Their code tells; looking through it takes
+//! milliseconds for each megabyte, so a thread of its own does it for all but
+//! short code.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// What code that prints calls. A failed assert prints, too: that is looked
+/// for once the device has failed.
+const PRINTING: [&str; 1] = ["vprintf"];
+/// Most bytes of decompressed code that are searched; a larger module is taken
+/// to print.
+const MOST_BYTES: u64 = 16 << 20;
+/// Bytes of an image that are searched without a thread.
+const SHORT: usize = 16 << 10;
+/// Most searches under way: each keeps an image in memory.
+const MOST_SEARCHES: usize = 4;
+
+/// Searches under way.
+static SEARCHES: AtomicUsize = AtomicUsize::new(0);
+
+/// What is found out about a module's code.
+#[derive(Debug, Default)]
+pub(crate) struct CodeSearch(OnceLock<bool>);
+
+impl CodeSearch {
+    /// Begins to look through an image that a device of compute capability
+    /// `arch`, times ten, has loaded.
+    pub(crate) fn begin(image: Arc<Vec<u8>>, arch: Option<u32>) -> Arc<Self> {
+        let search = Arc::new(Self::default());
+        let by_thread = image.len() > SHORT
+            && SEARCHES
+                .fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
+                    (count < MOST_SEARCHES).then_some(count + 1)
+                })
+                .is_ok();
+        if by_thread {
+            let (found, looked) = (Arc::clone(&search), Arc::clone(&image));
+            let thread = std::thread::Builder::new().name("code search".into());
+            let begun = thread.spawn(move || {
+                found.look(&looked, arch);
+                drop(looked);
+                SEARCHES.fetch_sub(1, Ordering::AcqRel);
+            });
+            if begun.is_ok() {
+                return search;
+            }
+            SEARCHES.fetch_sub(1, Ordering::AcqRel);
+        }
+        search.look(&image, arch);
+        search
+    }
+
+    fn look(&self, image: &[u8], arch: Option<u32>) {
+        let prints = paragpu_fatbin::may_name(image, &PRINTING, arch, MOST_BYTES);
+        let _ = self.0.set(prints);
+    }
+
+    /// Waits until it is known.
+    fn wait(&self) -> bool {
+        *self.0.wait()
+    }
+}
+
+/// May a kernel print?
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Prints {
+    /// It cannot.
+    #[default]
+    No,
+    /// It may.
+    Yes,
+    /// That is looked for.
+    Sought(Arc<CodeSearch>),
+}
+
+impl Prints {
+    /// As far as it is known.
+    pub(crate) fn of(search: &Arc<CodeSearch>) -> Self {
+        match search.0.get() {
+            None => Self::Sought(Arc::clone(search)),
+            Some(true) => Self::Yes,
+            Some(false) => Self::No,
+        }
+    }
+
+    /// The same, later.
+    pub(crate) fn now(&self) -> Self {
+        match self {
+            Self::Sought(search) => Self::of(search),
+            known => known.clone(),
+        }
+    }
+
+    /// Waits until it is known.
+    pub(crate) fn wait(&self) -> bool {
+        match self {
+            Self::No => false,
+            Self::Yes => true,
+            Self::Sought(search) => search.wait(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_and_long_code_is_looked_through() {
+        for (code, prints) in [("call vprintf", true), ("ret", false)] {
+            for spaces in [0, SHORT + 1] {
+                let image = format!("{}{code}", " ".repeat(spaces)).into_bytes();
+                let search = CodeSearch::begin(Arc::new(image), Some(90));
+                assert_eq!(Prints::of(&search).wait(), prints);
+                let known = Prints::of(&search);
+                assert!(matches!(
+                    (known, prints),
+                    (Prints::Yes, true) | (Prints::No, false)
+                ));
+            }
+        }
+        let huge = vec![b' '; MOST_BYTES as usize + 1];
+        assert!(Prints::of(&CodeSearch::begin(Arc::new(huge), None)).wait());
+    }
+}

@@ -1,0 +1,70 @@
+//! Where NVIDIA's driver keeps what it compiled from PTX.
+//!
+//! The driver reads once, when it starts, which directory that is
+//! (`CUDA_CACHE_PATH`), and a worker starts before it knows its VM. So the
+//! directory is a descriptor of the process, [`CODE_CACHE`], which leads
+//! nowhere at first and to a directory of the VM's from the session on: no VM
+//! runs code that another's worker compiled.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _};
+use std::path::Path;
+
+use paragpu_control::spawn::CODE_CACHE;
+
+/// Lets the descriptor lead to a directory that is gone: nothing is kept.
+///
+/// # Errors
+/// What the system says.
+pub fn reserve() -> io::Result<()> {
+    let gone = tempfile::tempdir()?;
+    let directory = File::open(gone.path())?;
+    gone.close()?;
+    lead_to(&directory)
+}
+
+/// Keeps compiled code in this directory, which is made.
+///
+/// # Errors
+/// What the system says.
+pub fn keep_in(directory: &Path) -> io::Result<()> {
+    match std::fs::create_dir(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    lead_to(&File::open(directory)?)
+}
+
+fn lead_to(directory: &impl AsFd) -> io::Result<()> {
+    let from = directory.as_fd().as_raw_fd();
+    // SAFETY: nothing else of this process has descriptor CODE_CACHE: the
+    // system gives the lowest that is free, and it is taken at the start.
+    let made = unsafe { libc::dup3(from, CODE_CACHE, libc::O_CLOEXEC) };
+    if made < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_descriptor_leads_to_the_vms_directory() {
+        let path = format!("/proc/self/fd/{CODE_CACHE}/code");
+        let vm = tempfile::tempdir().unwrap();
+        reserve().unwrap();
+        assert!(std::fs::write(&path, "compiled").is_err());
+        for _ in 0..2 {
+            keep_in(&vm.path().join("jit")).unwrap();
+            std::fs::write(&path, "compiled").unwrap();
+        }
+        assert_eq!(
+            std::fs::read(vm.path().join("jit/code")).unwrap(),
+            b"compiled"
+        );
+        assert!(keep_in(&vm.path().join("nowhere/jit")).is_err());
+    }
+}
