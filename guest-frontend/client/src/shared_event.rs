@@ -183,7 +183,7 @@ impl Session {
         }
     }
 
-    /// cuStreamWaitEvent, of any event.
+    /// The stream waits for an event of any kind.
     ///
     /// # Errors
     /// As [`Link::check`](crate::connection::Link::check).

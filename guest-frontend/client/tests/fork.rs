@@ -7,7 +7,9 @@ use paragpu_client::sys::process;
 
 #[test]
 fn a_forked_child_knows_and_leaves_the_session_alone() {
-    let (worker, session) = Worker::start(0);
+    let Some((worker, session)) = Worker::start(0) else {
+        return;
+    };
     session.ping().unwrap();
     assert!(!process::forked());
     // SAFETY: the child asks for a flag and ends.

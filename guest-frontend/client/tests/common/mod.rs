@@ -1,409 +1,279 @@
-//! A worker that answers over a socket pair, with a memory in which bytes are
-//! kept by address: what the client's tests run against.
+//! The worker with the software GPU, and a session with it. A relay between
+//! them counts the calls, and breaks the connection where a test asks for it.
 
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test program uses a part")]
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::io::Write as _;
+use std::net::Shutdown;
+use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::path::PathBuf;
+use std::process::Child;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use paragpu_client::Session;
-use paragpu_communicator::{Connection, Wait};
+use paragpu_client::sys::memory::HostRows;
+use paragpu_communicator_stream::handshake::{receive_exact_frame, send_frame};
 use paragpu_communicator_stream::{Options, over};
-use paragpu_protocol::call::Class;
-use paragpu_protocol::codec::{Bytes, Field, Reader, Text};
-use paragpu_protocol::frame::{Control, REPLY};
-use paragpu_protocol::handshake::{VERSION, Welcome};
-use paragpu_protocol::reply::{encode_done, encode_failed};
-use paragpu_protocol::status::Status;
-use paragpu_protocol::table::Call;
-use paragpu_protocol::types::{
-    DeviceSnapshot, FunctionInfo, GlobalInfo, GraphNode, MemoryInfo, encode_pairs,
-};
+use paragpu_control::socket::{Control, Inbox};
+use paragpu_control::spawn::{Software, Spawn};
+use paragpu_control::worker::{FromWorker, Guest, Terms, ToWorker};
+use paragpu_protocol::call::info;
+use paragpu_protocol::codec::decode_all;
+use paragpu_protocol::frame::{Control as Frame, FrameHeader, MAX_PAYLOAD};
+use paragpu_protocol::handshake::{Transport, Welcome};
+use parking_lot::Mutex;
 
-const PAGE: u64 = 4096;
+/// `kernel` adds 1 to the byte at 2000 of its parameter and writes it behind
+/// that byte; `write` writes 1, 2 and 3. Neither does anything at address 0.
+pub const PTX: &[u8] = b"
+.version 8.0
+.target sm_75
+.address_size 64
+.visible .global .align 8 .b8 variable[64];
+.visible .entry kernel(.param .u64 address, .param .u32 unused)
+.maxntid 512, 1, 1
+{
+    .reg .b64 %a;
+    .reg .b32 %v;
+    .reg .pred %p;
+    ld.param.u64 %a, [address];
+    setp.eq.u64 %p, %a, 0;
+    @%p bra DONE;
+    ld.global.u8 %v, [%a+2000];
+    add.u32 %v, %v, 1;
+    st.global.u8 [%a+2001], %v;
+DONE:
+    ret;
+}
+.visible .entry write(.param .u64 address, .param .u32 unused)
+{
+    .reg .b64 %a;
+    .reg .b32 %v;
+    ld.param.u64 %a, [address];
+    mov.u32 %v, 1;
+    st.global.u8 [%a], %v;
+    mov.u32 %v, 2;
+    st.global.u8 [%a+1], %v;
+    mov.u32 %v, 3;
+    st.global.u8 [%a+2], %v;
+    ret;
+}
+";
 
-/// Device memory: pages that were ever written.
+/// The parameters of both kernels.
+pub fn parameters(address: u64) -> Vec<u8> {
+    [address.to_le_bytes().as_slice(), &[0; 4]].concat()
+}
+
+pub fn read_back(session: &Session, address: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0xee; length];
+    // SAFETY: all of `bytes`; the copy is waited for.
+    let place = unsafe { HostRows::new(bytes.as_mut_ptr().cast(), length) };
+    session
+        .copies()
+        .from_device(place, address, session.legacy(), true)
+        .unwrap();
+    bytes
+}
+
+/// What the relay saw, and what it breaks.
 #[derive(Default)]
-pub struct Memory(HashMap<u64, Vec<u8>>);
+struct Relay {
+    calls: Mutex<HashMap<&'static str, u64>>,
+    synchronous: AtomicU64,
+    /// Position of the call at which the connection ends; 0 for never.
+    ends_at: AtomicU64,
+    /// A byte more than was asked for comes with all data.
+    overlong: AtomicBool,
+}
 
-impl Memory {
-    pub fn write(&mut self, address: u64, bytes: &[u8]) {
-        for (at, byte) in (address..).zip(bytes) {
-            let page = self.0.entry(at / PAGE).or_insert_with(|| vec![0; 4096]);
-            page[(at % PAGE) as usize] = *byte;
+impl Relay {
+    /// Counts a guest's frame; whether it may pass.
+    fn admits(&self, header: &FrameHeader) -> bool {
+        let Some(call) = info(header.kind) else {
+            return true;
+        };
+        let end = self.ends_at.load(Ordering::Acquire);
+        if end != 0 && header.sequence >= end {
+            return false;
         }
+        *self.calls.lock().entry(call.name).or_default() += 1;
+        if header.slot != 0 {
+            self.synchronous.fetch_add(1, Ordering::AcqRel);
+        }
+        true
     }
 
-    pub fn read(&self, address: u64, size: u64) -> Vec<u8> {
-        (address..address + size)
-            .map(|at| {
-                self.0
-                    .get(&(at / PAGE))
-                    .map_or(0, |page| page[(at % PAGE) as usize])
-            })
-            .collect()
+    /// Does to a frame of the host what the test asks for.
+    fn distort(&self, header: &FrameHeader, payload: &mut Vec<u8>) {
+        if header.kind == Frame::Data.kind() && self.overlong.load(Ordering::Acquire) {
+            payload.push(0xff);
+        }
     }
 }
 
-/// What a kernel does to memory, given its parameters.
-pub type Kernel = Box<dyn FnMut(&mut Memory, &[u8]) + Send>;
-
-/// What the worker did and is to do.
-#[derive(Default)]
-pub struct State {
-    pub memory: Memory,
-    pub calls: HashMap<&'static str, u64>,
-    pub mapped: BTreeMap<u64, u64>,
-    /// An error that the next synchronizing call reports.
-    pub deferred: Option<(Status, u16)>,
-    /// Sends more bytes than were asked for.
-    pub overlong: bool,
-    /// Shadows: what both sides agreed on.
-    agreed: HashMap<u64, Vec<u8>>,
-    /// Nodes of graphs: number and payload of the calls that they stand for.
-    pub graphs: HashMap<u64, Vec<(u16, Vec<u8>)>>,
-    /// Runs at each launch: what a kernel would do.
-    pub kernel: Option<Kernel>,
-}
-
-impl State {
-    /// The guest writes to a shadow.
-    fn shadow_run(&mut self, address: u64, bytes: &[u8]) {
-        self.memory.write(address, bytes);
-        for (base, agreed) in &mut self.agreed {
-            if (*base..*base + agreed.len() as u64).contains(&address) {
-                let from = (address - base) as usize;
-                agreed[from..from + bytes.len()].copy_from_slice(bytes);
-            }
+/// Carries the frames of one direction until it ends or one may not pass; then
+/// both directions end.
+fn carry(
+    from: &UnixStream,
+    to: &UnixStream,
+    mut pass: impl FnMut(&FrameHeader, &mut Vec<u8>) -> bool,
+) {
+    while let Ok((header, mut payload)) = receive_exact_frame(from, MAX_PAYLOAD, None) {
+        if !pass(&header, &mut payload) {
+            break;
+        }
+        let FrameHeader {
+            kind,
+            slot,
+            sequence,
+            ..
+        } = header;
+        if send_frame(to, kind, slot, sequence, &payload, None).is_err() {
+            break;
         }
     }
+    // Either may be closed already.
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
 }
 
 pub struct Worker {
-    pub state: Arc<Mutex<State>>,
-    pub synchronous: Arc<AtomicU64>,
-    /// Position of the call at which the worker is gone; 0 for never.
-    pub dies_at: Arc<AtomicU32>,
-    thread: Option<JoinHandle<()>>,
-    socket: UnixStream,
+    relay: Arc<Relay>,
+    process: Child,
+    _control: Control,
+}
+
+/// Where cargo puts the worker's program.
+fn program() -> PathBuf {
+    let mut path = std::env::current_exe().unwrap();
+    path.pop();
+    path.pop();
+    path.join("paragpu-worker")
 }
 
 impl Worker {
     /// A worker and a session with it, on device `ordinal`: one for each test
-    /// of a process, because a session's addresses are fixed.
-    pub fn start(ordinal: u32) -> (Self, Arc<Session>) {
-        let (guest, host) = UnixStream::pair().unwrap();
-        let socket = host.try_clone().unwrap();
-        let connection = over(host, Options::default()).unwrap();
-        let state = Arc::new(Mutex::new(State::default()));
-        let synchronous = Arc::new(AtomicU64::new(0));
-        let dies_at = Arc::new(AtomicU32::new(0));
-        let serve = Serve {
-            state: Arc::clone(&state),
-            synchronous: Arc::clone(&synchronous),
-            dies_at: Arc::clone(&dies_at),
+    /// of a process, because a session's addresses are fixed. `None`, said
+    /// aloud, where the worker is not built.
+    pub fn start(ordinal: u32) -> Option<(Self, Arc<Session>)> {
+        let program = program();
+        if !program.exists() {
+            let test = std::thread::current();
+            let test = test.name().unwrap_or_default();
+            let line = format!("skipped: {test}: {} is not built\n", program.display());
+            let _ = std::io::stderr().write_all(line.as_bytes());
+            return None;
+        }
+        let spawn = Spawn {
+            program,
+            device: "software".into(),
+            index: 0,
+            ordinal,
+            image_cache: None,
+            image_cache_bytes: 1 << 20,
+            calls: "deny".into(),
+            latency: false,
+            log: "error".into(),
+            software: Software {
+                memory: 256 << 20,
+                ..Software::default()
+            },
         };
-        let thread = std::thread::spawn(move || serve.run(connection));
-        let welcome = Welcome {
-            version: VERSION,
-            session: 1,
-            token: [7; 16],
-            device_count: ordinal + 1,
-            taken: 0,
-            shares_window: false,
-            wants_pinned: false,
-            region_size: 0,
+        let (process, control) = spawn.start().unwrap();
+        let mut inbox = Inbox::default();
+        loop {
+            control.receive(&mut inbox, true).unwrap();
+            if let FromWorker::Ready { .. } = inbox.message().unwrap() {
+                break;
+            }
+        }
+        let (guest, to_guest) = UnixStream::pair().unwrap();
+        let (to_host, host) = UnixStream::pair().unwrap();
+        let assign = ToWorker::Assign {
+            terms: Terms {
+                session: 1,
+                token: [7; 16],
+                ordinal,
+                device_count: ordinal + 1,
+                device_memory: 0,
+                host_memory: 0,
+                window: 0,
+                reconnect: 0,
+                vm: "test".into(),
+            },
+            guest: Guest {
+                transport: Transport::Stream,
+                received: 0,
+                pid: 0,
+                channel: None,
+                secured: None,
+            },
         };
+        control.send(&assign, &[host.as_fd()]).unwrap();
+        drop(host);
+        let soon = Some(Instant::now() + Duration::from_secs(60));
+        let (_, welcome) = receive_exact_frame(&to_host, MAX_PAYLOAD, soon).unwrap();
+        let welcome: Welcome = decode_all(&welcome).unwrap();
+
+        let relay = Arc::new(Relay::default());
+        let (seen, from, to) = (
+            Arc::clone(&relay),
+            to_guest.try_clone().unwrap(),
+            to_host.try_clone().unwrap(),
+        );
+        std::thread::spawn(move || carry(&from, &to, |header, _| seen.admits(header)));
+        let seen = Arc::clone(&relay);
+        std::thread::spawn(move || {
+            carry(&to_host, &to_guest, |header, payload| {
+                seen.distort(header, payload);
+                true
+            });
+        });
         let connection = over(guest, Options::default()).unwrap();
         let session =
             Session::new(connection, welcome, ordinal, Duration::from_micros(20)).unwrap();
         let worker = Self {
-            state,
-            synchronous,
-            dies_at,
-            thread: Some(thread),
-            socket,
+            relay,
+            process,
+            _control: control,
         };
-        (worker, session)
+        Some((worker, session))
     }
 
-    pub fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap()
-    }
-
+    /// How often a call has crossed.
     pub fn count(&self, call: &str) -> u64 {
-        self.state().calls.get(call).copied().unwrap_or(0)
+        self.relay.calls.lock().get(call).copied().unwrap_or(0)
+    }
+
+    /// Calls so far.
+    pub fn calls(&self) -> u64 {
+        self.relay.calls.lock().values().sum()
     }
 
     /// Calls so far that somebody waited for.
     pub fn synchronous(&self) -> u64 {
-        self.synchronous.load(Ordering::Acquire)
+        self.relay.synchronous.load(Ordering::Acquire)
     }
 
-    pub fn kill(&self) {
-        self.socket.shutdown(std::net::Shutdown::Both).unwrap();
+    /// The connection ends at the call of this position.
+    pub fn end_at(&self, position: u64) {
+        self.relay.ends_at.store(position, Ordering::Release);
+    }
+
+    /// From now on a byte more than was asked for comes with all data.
+    pub fn send_too_much(&self) {
+        self.relay.overlong.store(true, Ordering::Release);
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        let _ = self.socket.shutdown(std::net::Shutdown::Both);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-struct Serve {
-    state: Arc<Mutex<State>>,
-    synchronous: Arc<AtomicU64>,
-    dies_at: Arc<AtomicU32>,
-}
-
-impl Serve {
-    fn run(&self, connection: Connection) {
-        let Connection {
-            sender,
-            mut receiver,
-            ..
-        } = connection;
-        let mut executed = 0;
-        while let Ok(Some(frame)) = receiver.receive(Wait::Forever) {
-            let header = frame.header;
-            let dies = self.dies_at.load(Ordering::Acquire);
-            if dies != 0 && header.sequence >= dies.into() {
-                sender.close();
-                return;
-            }
-            if header.kind == Control::Received.kind() {
-                continue;
-            }
-            if header.kind == Control::Goodbye.kind() {
-                return;
-            }
-            executed += 1;
-            assert_eq!(header.sequence, executed, "positions have no gaps");
-            let call = Call::decode(header.kind, frame.payload).unwrap();
-            let send = |kind, payload: &[&[u8]]| {
-                let _ = sender.send(kind, header.slot, Some(executed), payload);
-            };
-            let mut state = self.state.lock().unwrap();
-            *state.calls.entry(call.info().name).or_default() += 1;
-            let data = |offset: u64, bytes: &[u8]| {
-                let offset = offset.to_le_bytes();
-                send(Control::Data.kind(), &[&offset, bytes]);
-            };
-            let mut reply = Vec::new();
-            answer(&mut state, &call, &data, &mut reply);
-            if header.slot == 0 {
-                assert_eq!(call.info().class, Class::Posted, "{}", call.info().name);
-                continue;
-            }
-            self.synchronous.fetch_add(1, Ordering::AcqRel);
-            send(header.kind | REPLY, &[&reply]);
-            let _ = sender.flush();
-        }
-    }
-}
-
-fn done<'a, T: Field<'a>>(value: &T, out: &mut Vec<u8>) {
-    let tail = encode_done(value, out).to_vec();
-    out.extend(tail);
-}
-
-fn answer(state: &mut State, call: &Call<'_>, data: &dyn Fn(u64, &[u8]), out: &mut Vec<u8>) {
-    let reports = matches!(
-        call,
-        Call::StreamSynchronize(_)
-            | Call::ContextSynchronize(_)
-            | Call::EventSynchronize(_)
-            | Call::CopyFromDevice(_)
-    );
-    if reports && let Some((status, call)) = state.deferred.take() {
-        encode_failed(status, call, "as the test asks", out);
-        return;
-    }
-    match *call {
-        Call::Ping(call) => done(&call.value, out),
-        Call::SnapshotDevice(_) => {
-            let attributes = encode_pairs([
-                (1, 1024),
-                (2, 1024),
-                (3, 1024),
-                (4, 64),
-                (5, 1 << 30),
-                (6, 65_535),
-                (7, 65_535),
-                (8, 49_152),
-                (12, 65_536),
-                (16, 4),
-                (39, 2048),
-                (78, 1),
-                (95, 1),
-                (97, 101_376),
-            ]);
-            done(
-                &DeviceSnapshot {
-                    driver_version: 13_000,
-                    total_memory: 1 << 30,
-                    uuid: [9; 16],
-                    name: Text("a model"),
-                    pci_bus_id: Text("0000:01:00.0"),
-                    attributes: Bytes(&attributes),
-                },
-                out,
-            );
-        }
-        Call::MemMap(call) => {
-            state.mapped.insert(call.address.0, call.size);
-            done(&(), out);
-        }
-        Call::MemUnmap(call) => {
-            assert!(state.mapped.remove(&call.address.0).is_some());
-        }
-        Call::MemGetInfo(_) => done(&MemoryInfo { free: 1, total: 2 }, out),
-        Call::CopyToDevice(call) => state.memory.write(call.destination, call.data.0),
-        Call::CopyFromDevice(call) => {
-            let mut bytes = state.memory.read(call.source, call.size);
-            if state.overlong {
-                bytes.extend([0xff; 1]);
-            }
-            for (part, bytes) in bytes.chunks(100_000).enumerate() {
-                data(part as u64 * 100_000, bytes);
-            }
-            done(&(), out);
-        }
-        Call::Copy(call) => {
-            let bytes = state.memory.read(call.source, call.size);
-            state.memory.write(call.destination, &bytes);
-        }
-        Call::Memset(call) => {
-            let element = &call.value.to_le_bytes()[..call.element.into()];
-            for row in 0..call.height {
-                for column in 0..call.width {
-                    let at = call.destination + row * call.pitch + column * u64::from(call.element);
-                    state.memory.write(at, element);
-                }
-            }
-        }
-        Call::ShadowCreate(call) => {
-            state
-                .agreed
-                .insert(call.address.0, vec![0; call.size as usize]);
-            done(&(), out);
-        }
-        Call::ShadowWrite(call) => state.shadow_run(call.address, call.data.0),
-        Call::ShadowPatch(call) => {
-            let mut runs = Reader::new(call.runs.0);
-            let mut at = call.address;
-            while runs.remaining() > 0 {
-                at += u64::from(runs.field::<u32>().unwrap());
-                let length: u32 = runs.field().unwrap();
-                state.shadow_run(at, runs.bytes(length as usize).unwrap());
-                at += u64::from(length);
-            }
-        }
-        Call::ShadowRead(call) => {
-            let now = state.memory.read(call.address, call.size);
-            let agreed = state.agreed.get_mut(&call.address).unwrap();
-            for (page, (old, new)) in agreed.chunks_mut(4096).zip(now.chunks(4096)).enumerate() {
-                if old != new {
-                    old.copy_from_slice(new);
-                    data(page as u64 * PAGE, new);
-                }
-            }
-            done(&(), out);
-        }
-        Call::ImageQuery(_) => done(&false, out),
-        Call::ModuleLoad(_) => done(&Text("a log"), out),
-        Call::FunctionGet(call) => {
-            if call.name.0 == "missing" {
-                encode_failed(Status::NOT_FOUND, 0x0405, "no such kernel", out);
-                return;
-            }
-            let attributes = encode_pairs([(0, 512), (1, 1024), (4, 32), (8, 48_000)]);
-            let parameters = encode_pairs([(0, 8), (8, 4)]);
-            done(
-                &FunctionInfo {
-                    attributes: Bytes(&attributes),
-                    parameters: Bytes(&parameters),
-                },
-                out,
-            );
-        }
-        Call::GlobalGet(_) => done(
-            &GlobalInfo {
-                address: 0x7000_0000,
-                size: 64,
-            },
-            out,
-        ),
-        Call::OccupancyMaxActiveBlocksPerMultiprocessorWithFlags(_) => done(&3i32, out),
-        Call::Launch(call) => {
-            if let Some(mut kernel) = state.kernel.take() {
-                kernel(&mut state.memory, call.parameters.0);
-                state.kernel = Some(kernel);
-            }
-        }
-        Call::GraphBegin(call) => {
-            state.graphs.insert(call.graph.0, Vec::new());
-        }
-        Call::GraphNodes(call) => {
-            let graph = state.graphs.get_mut(&call.graph.0).unwrap();
-            assert_eq!(graph.len(), call.first as usize, "nodes have no gaps");
-            let mut reader = Reader::new(call.nodes.0);
-            while reader.remaining() > 0 {
-                let node: GraphNode<'_> = reader.field().unwrap();
-                for before in node.after.0.chunks(4) {
-                    let before = u32::from_le_bytes(before.try_into().unwrap());
-                    assert!(
-                        (before as usize) < graph.len(),
-                        "a node comes after earlier ones"
-                    );
-                }
-                graph.push((node.call, node.work.0.to_vec()));
-            }
-        }
-        Call::GraphInstantiate(call) => {
-            assert_eq!(state.graphs[&call.graph.0].len(), call.nodes as usize);
-            done(&(), out);
-        }
-        Call::GraphLaunch(call) => {
-            for (number, work) in state.graphs[&call.graph.0].clone() {
-                if number != 0 {
-                    let call = Call::decode(number, &work).unwrap();
-                    answer(state, &call, data, &mut Vec::new());
-                }
-            }
-        }
-        Call::GraphNodeUpdate(call) => {
-            let graph = state.graphs.get_mut(&call.graph.0).unwrap();
-            graph[call.node as usize] = (call.call, call.work.0.to_vec());
-        }
-        Call::GraphDestroy(call) => {
-            assert!(state.graphs.remove(&call.graph.0).is_some());
-        }
-        Call::StreamSynchronize(_)
-        | Call::StreamQuery(_)
-        | Call::ContextSynchronize(_)
-        | Call::EventSynchronize(_)
-        | Call::EventQuery(_)
-        | Call::ShadowDestroy(_) => done(&(), out),
-        // All work is over at once, so that streams, events and images need no
-        // model.
-        Call::StreamCreate(_)
-        | Call::StreamDestroy(_)
-        | Call::StreamWaitEvent(_)
-        | Call::EventCreate(_)
-        | Call::EventDestroy(_)
-        | Call::EventRecord(_)
-        | Call::GraphNodeEnable(_)
-        | Call::ImageWrite(_)
-        | Call::ModuleUnload(_) => {}
-        ref other => panic!("the model does not know {}", other.info().name),
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
