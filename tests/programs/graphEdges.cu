@@ -133,9 +133,10 @@ static void run_built(Program &program, Buffers &buffers) {
     launch(program, clone, buffers, value);
     CUDA_CHECK(cudaGraphDestroy(clone));
 
-    // Only an edge with this data is removed.
-    refused(program, cudaGraphRemoveDependencies(graph, &nodes[0], &nodes[1], nullptr, 1), cudaErrorInvalidValue, "a full edge was removed");
-    CUDA_CHECK(cudaGraphRemoveDependencies(graph, &nodes[0], &nodes[1], &programmatic, 1));
+    // Two nodes have one edge, which they name without its data.
+    refused(program, cudaGraphAddDependencies(graph, &nodes[0], &nodes[1], &begun, 1), cudaErrorInvalidValue, "two nodes have a second edge");
+    CUDA_CHECK(cudaGraphRemoveDependencies(graph, &nodes[0], &nodes[1], nullptr, 1));
+    refused(program, cudaGraphRemoveDependencies(graph, &nodes[0], &nodes[1], &programmatic, 1), cudaErrorInvalidValue, "an edge was removed twice");
     CUDA_CHECK(cudaGraphAddDependencies(graph, &nodes[0], &nodes[1], &begun, 1));
     launch(program, graph, buffers, value);
 

@@ -11,7 +11,7 @@ mod texture;
 mod work;
 
 use crate::attributes::{Options, SHARED_OPTIN};
-use crate::conditional::Conditions;
+use crate::conditions::Conditions;
 use crate::exec::printf::Output;
 use crate::graph::Graph;
 use crate::heap::Heaps;

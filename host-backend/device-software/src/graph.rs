@@ -4,7 +4,8 @@
 //! and for the graph's launch before; the last one waits for every node and is
 //! what the stream goes on from. Between them only the graph's own order holds.
 
-use crate::conditional::{Body, Make, Value, unfold};
+use crate::conditional::{Body, Make, unfold};
+use crate::conditions::Value;
 use crate::device::SoftwareDevice;
 use crate::scheduler::{Stamp, Ticket, Work};
 use paragpu_device::{Bodies, Error, GraphNode, Result, StreamId, Work as DeviceWork};

@@ -1,7 +1,7 @@
 //! Kernels: what is constant about them, and the checks and preparation of a launch.
 
 use crate::attributes::{self, MAX_THREADS, REGISTERS, SHARED, SHARED_OPTIN};
-use crate::conditional::Conditions;
+use crate::conditions::Conditions;
 use crate::exec::block::Grid;
 use crate::exec::printf::Output;
 use crate::exec::variants_unsafe;

@@ -17,6 +17,7 @@
 
 pub mod attributes;
 pub mod conditional;
+pub mod conditions;
 mod copy;
 pub mod decode;
 pub mod device;

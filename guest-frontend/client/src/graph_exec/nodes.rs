@@ -16,7 +16,7 @@ use paragpu_protocol::types::{ArrayEnd, CopyEnd, LinearEnd};
 use super::Graphs;
 use crate::copy::{self, host_copy, span};
 use crate::error::Result;
-use crate::objects::conditional::Conditional;
+use crate::objects::graph::Conditional;
 use crate::objects::graph::{CopyNodeEnd, CopyWork, Fill, HostRun, Kernel, MemoryWork, Work};
 
 /// CU_MEMHOSTALLOC_DEVICEMAP.

@@ -12,8 +12,8 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::error::Result;
 use crate::objects::array::ArrayLevel;
-use crate::objects::conditional::{Condition, Conditional, fits_body};
-use crate::objects::edge::{Dependency, check_edge};
+use crate::objects::condition::{Condition, ConditionalKind};
+use crate::objects::edge::Dependency;
 use crate::objects::event::Event;
 use crate::objects::function::Function;
 use crate::objects::graph_memory::GraphMemory;
@@ -687,78 +687,76 @@ pub(super) fn check_numbers(nodes: &[Option<Node>], numbers: &[u32]) -> Result<(
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+impl Work {
+    pub(super) fn is_kernel(&self) -> bool {
+        matches!(self, Self::Kernel(_))
+    }
+}
 
-    fn chain(graph: &Graph, length: u32) {
-        for number in 0..length {
-            let after: Vec<Dependency> = number
-                .checked_sub(1)
-                .into_iter()
-                .map(Dependency::from)
-                .collect();
-            graph.add(Work::Empty, &after).unwrap();
+/// A conditional node's work.
+#[derive(Debug)]
+pub struct Conditional {
+    /// What decides.
+    pub condition: Arc<Condition>,
+    /// How.
+    pub kind: ConditionalKind,
+    /// What runs.
+    pub bodies: Vec<Arc<Graph>>,
+    handles: OnceLock<Box<[u64]>>,
+}
+
+impl Conditional {
+    pub(super) fn new(
+        condition: Arc<Condition>,
+        kind: ConditionalKind,
+        bodies: Vec<Arc<Graph>>,
+    ) -> Self {
+        Self {
+            condition,
+            kind,
+            bodies,
+            handles: OnceLock::new(),
         }
     }
 
-    #[test]
-    fn removed_nodes_leave_no_edges() {
-        let graph = Graph::new();
-        chain(&graph, 3);
-        assert_eq!(graph.roots(), [0]);
-        graph.remove(0).unwrap();
-        assert_eq!(graph.nodes(), [1, 2]);
-        assert_eq!(graph.roots(), [1]);
-        assert!(graph.work(0).is_err());
-        assert!(graph.add(Work::Empty, &[0.into()]).is_err());
-        let twice = [1.into(), 1.into()];
-        assert_eq!(graph.add(Work::Empty, &twice), Err(Status::INVALID_VALUE));
-    }
-
-    #[test]
-    fn a_circle_is_refused() {
-        let graph = Graph::new();
-        chain(&graph, 3);
-        graph.depend(&[(2.into(), 0)]).unwrap();
-        assert_eq!(graph.flatten().err(), Some(Status::INVALID_VALUE));
-    }
-
-    #[test]
-    fn children_are_dissolved_in_order() {
-        let child = Graph::new();
-        chain(&child, 2);
-        let graph = Graph::new();
-        graph.add(Work::Empty, &[]).unwrap();
-        graph
-            .add(Work::Child(child.embed().unwrap()), &[0.into()])
-            .unwrap();
-        graph.add(Work::Empty, &[1.into()]).unwrap();
-        let after: Vec<_> = graph
-            .flatten()
-            .unwrap()
-            .into_iter()
-            .map(|flat| flat.after)
-            .collect();
-        assert_eq!(after, [vec![], vec![0], vec![1], vec![2], vec![3]]);
-        let clone = graph.duplicate().unwrap();
-        let found = clone.find_in_clone(graph.name(2)).unwrap();
-        assert_eq!((found.graph, found.number), (clone.id(), 2));
-        assert!(graph.find_in_clone(found).is_err());
-    }
-
-    #[test]
-    fn later_nodes_may_come_first() {
-        let graph = Graph::new();
-        graph.add(Work::Empty, &[]).unwrap();
-        graph.add(Work::Empty, &[]).unwrap();
-        graph.depend(&[(1.into(), 0)]).unwrap();
-        let order: Vec<_> = graph
-            .flatten()
-            .unwrap()
-            .iter()
-            .map(|flat| flat.name.number)
-            .collect();
-        assert_eq!(order, [1, 0]);
+    /// What the program calls the bodies by, as long as the node lives.
+    pub fn handles(&self, name: impl Fn(&Arc<Graph>) -> u64) -> &[u64] {
+        self.handles
+            .get_or_init(|| self.bodies.iter().map(name).collect())
     }
 }
+
+/// May a conditional node's body have a node that does this?
+fn fits_body(work: &Work) -> bool {
+    match work {
+        Work::Empty | Work::Kernel(_) | Work::Copy(_) | Work::Memset(_) | Work::Conditional(_) => {
+            true
+        }
+        Work::Child(child) => child.works().iter().all(fits_body),
+        _ => false,
+    }
+}
+
+pub(super) fn check_edge(
+    nodes: &[Option<Node>],
+    dependency: Dependency,
+    work: &Work,
+) -> Result<()> {
+    check_source(nodes, dependency)?;
+    if dependency.edge.leads_to(work.is_kernel()) {
+        Ok(())
+    } else {
+        Err(Status::INVALID_VALUE)
+    }
+}
+
+pub(super) fn check_source(nodes: &[Option<Node>], dependency: Dependency) -> Result<()> {
+    match nodes.get(dependency.node as usize) {
+        Some(Some(node)) if dependency.edge.leads_from(node.work.is_kernel()) => Ok(()),
+        _ => Err(Status::INVALID_VALUE),
+    }
+}
+
+#[cfg(test)]
+#[path = "graph_tests.rs"]
+mod tests;

@@ -9,11 +9,13 @@
 
 pub mod array;
 pub mod capture;
-pub mod conditional;
+pub mod condition;
+mod conditional;
 pub mod edge;
 pub mod event;
 pub mod function;
 pub mod graph;
+mod graph_edges;
 pub mod graph_memory;
 pub mod shape;
 pub mod stream;

@@ -4,7 +4,7 @@ use super::memory::lanes;
 use super::printf::Output;
 use super::variants_unsafe::Straight;
 use super::warp::{State, Turn, Warp};
-use crate::conditional::Conditions;
+use crate::conditions::Conditions;
 use crate::error::Fault;
 use crate::heap::{Heap, Heaps};
 use crate::memory_unsafe::Memory;

@@ -1,0 +1,109 @@
+//! Values that kernels set, and that conditional nodes of graphs follow (CUDA
+//! Driver API, Graph Management).
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Weak};
+
+use parking_lot::RwLock;
+
+/// First of the values' handles: no address, so that a device can tell them from
+/// anything else that kernels are given.
+const HANDLES: u64 = 0x7c0d << 48;
+/// Most bodies of a node.
+const MOST_BODIES: u32 = 1024;
+
+static ALL: LazyLock<RwLock<HashMap<u64, Weak<Condition>>>> = LazyLock::new(RwLock::default);
+
+/// A value that kernels set and that a conditional node follows.
+#[derive(Debug)]
+pub struct Condition {
+    handle: u64,
+    /// Device of the guest that sets it.
+    pub(crate) ordinal: u32,
+    /// The graph that it was made for.
+    graph: u32,
+    /// What it is before a kernel sets it.
+    pub(crate) value: u32,
+    /// It is so again at each launch.
+    pub(crate) assigns: bool,
+    followed: AtomicBool,
+}
+
+impl Condition {
+    /// A value for a graph, set on a device of the guest.
+    pub(super) fn new(graph: u32, ordinal: u32, value: u32, assigns: bool) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(HANDLES + 1);
+        let made = Arc::new(Self {
+            handle: NEXT.fetch_add(1, Ordering::Relaxed),
+            ordinal,
+            graph,
+            value,
+            assigns,
+            followed: AtomicBool::new(false),
+        });
+        ALL.write().insert(made.handle, Arc::downgrade(&made));
+        made
+    }
+
+    /// The value that kernels call so.
+    pub(super) fn find(handle: u64) -> Option<Arc<Self>> {
+        ALL.read().get(&handle).and_then(Weak::upgrade)
+    }
+
+    /// The graph that it was made for.
+    pub(super) fn graph(&self) -> u32 {
+        self.graph
+    }
+
+    /// A node follows it from now on; false where one does already.
+    pub(super) fn follow(&self) -> bool {
+        !self.followed.swap(true, Ordering::AcqRel)
+    }
+
+    /// What kernels call it by.
+    #[must_use]
+    pub fn handle(&self) -> u64 {
+        self.handle
+    }
+}
+
+impl Drop for Condition {
+    fn drop(&mut self) {
+        ALL.write().remove(&self.handle);
+    }
+}
+
+/// CUgraphConditionalNodeType.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConditionalKind {
+    /// The first body runs if the value is not 0, the second one if it is.
+    If,
+    /// The body runs as long as the value is not 0.
+    While,
+    /// The body runs whose number the value is.
+    Switch,
+}
+
+impl ConditionalKind {
+    /// The kind with CUDA's number, where it may have so many bodies.
+    #[must_use]
+    pub fn of(number: i32, bodies: u32) -> Option<Self> {
+        match number {
+            0 if matches!(bodies, 1 | 2) => Some(Self::If),
+            1 if bodies == 1 => Some(Self::While),
+            2 if (1..=MOST_BODIES).contains(&bodies) => Some(Self::Switch),
+            _ => None,
+        }
+    }
+
+    /// CUDA's number.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        match self {
+            Self::If => 0,
+            Self::While => 1,
+            Self::Switch => 2,
+        }
+    }
+}

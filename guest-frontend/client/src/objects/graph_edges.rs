@@ -1,0 +1,208 @@
+//! The edges of a graph.
+
+use std::collections::BTreeSet;
+
+use paragpu_protocol::status::Status;
+
+use crate::error::Result;
+use crate::objects::edge::{Dependency, Edge};
+use crate::objects::graph::{Graph, Node, Work, check_edge, check_numbers, check_source, numbered};
+
+impl Graph {
+    /// cuGraphAddDependencies of pairs: the second comes after the first.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for nodes that there are not, of one node on itself,
+    /// where a dependency exists, or where the nodes have no such edge.
+    pub fn depend(&self, pairs: &[(Dependency, u32)]) -> Result<()> {
+        let mut nodes = self.nodes.lock();
+        for (done, &(from, to)) in pairs.iter().enumerate() {
+            let added = match nodes.get(to as usize) {
+                Some(Some(node)) if from.node != to => {
+                    let fits = check_edge(&nodes, from, &node.work);
+                    fits.is_ok() && node.after.iter().all(|had| had.node != from.node)
+                }
+                _ => false,
+            };
+            if !added {
+                for &(from, to) in pairs.iter().take(done) {
+                    take(&mut nodes, from.node, to);
+                }
+                return Err(Status::INVALID_VALUE);
+            }
+            if let Some(Some(node)) = nodes.get_mut(to as usize) {
+                node.after.push(from);
+            }
+        }
+        Ok(())
+    }
+
+    /// cuGraphRemoveDependencies. Two nodes have one edge, which is named by
+    /// them alone, as with NVIDIA's driver.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where a dependency does not exist.
+    pub fn undepend(&self, pairs: &[(Dependency, u32)]) -> Result<()> {
+        let mut nodes = self.nodes.lock();
+        let mut taken = Vec::new();
+        for &(from, to) in pairs {
+            let Some((place, had)) = take(&mut nodes, from.node, to) else {
+                for (had, to, place) in taken.into_iter().rev() {
+                    restore(&mut nodes, had, to, place);
+                }
+                return Err(Status::INVALID_VALUE);
+            };
+            taken.push((had, to, place));
+        }
+        Ok(())
+    }
+
+    /// All dependencies: the node comes after the dependency's.
+    #[must_use]
+    pub fn edges(&self) -> Vec<(Dependency, u32)> {
+        let nodes = self.nodes.lock();
+        let edges =
+            numbered(&nodes).flat_map(|(to, node)| node.after.iter().map(move |n| (*n, to)));
+        edges.collect()
+    }
+
+    /// What a node comes after.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where there is no such node.
+    pub fn dependencies(&self, number: u32) -> Result<Vec<Dependency>> {
+        match self.nodes.lock().get(number as usize) {
+            Some(Some(node)) => Ok(node.after.clone()),
+            _ => Err(Status::INVALID_VALUE),
+        }
+    }
+
+    /// What comes after a node: numbers and edges of the later nodes.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where there is no such node.
+    pub fn dependents(&self, number: u32) -> Result<Vec<Dependency>> {
+        let nodes = self.nodes.lock();
+        check_numbers(&nodes, &[number])?;
+        let dependents = numbered(&nodes).filter_map(|(later, node)| {
+            let found = node.after.iter().find(|before| before.node == number)?;
+            Some(Dependency {
+                node: later,
+                edge: found.edge,
+            })
+        });
+        Ok(dependents.collect())
+    }
+
+    /// Are there such nodes, with such outgoing edges?
+    pub(super) fn check_sources(&self, sources: &[Dependency]) -> Result<()> {
+        let nodes = self.nodes.lock();
+        sources
+            .iter()
+            .try_for_each(|source| check_source(&nodes, *source))
+    }
+
+    /// The edges of a captured node. A `programmatic` launch may begin when the
+    /// kernel before permits it.
+    pub(super) fn towards(
+        &self,
+        work: &Work,
+        last: &[Dependency],
+        programmatic: bool,
+    ) -> Vec<Dependency> {
+        let nodes = self.nodes.lock();
+        let edge = |before: &Dependency| {
+            let edge = match nodes.get(before.node as usize) {
+                Some(Some(node))
+                    if programmatic
+                        && before.edge == Edge::Full
+                        && Edge::Programmatic.leads_from(node.work.is_kernel()) =>
+                {
+                    Edge::Programmatic
+                }
+                _ => before.edge,
+            };
+            Dependency {
+                node: before.node,
+                edge: edge.towards(work.is_kernel()),
+            }
+        };
+        last.iter().map(edge).collect()
+    }
+
+    /// Do all of `others` come before one of `ends`, or are among them?
+    pub(super) fn all_before(&self, others: &[Dependency], ends: &[Dependency]) -> bool {
+        let nodes = self.nodes.lock();
+        let mut seen: BTreeSet<u32> = BTreeSet::new();
+        let mut open: Vec<u32> = ends.iter().map(|end| end.node).collect();
+        while let Some(number) = open.pop() {
+            if seen.insert(number)
+                && let Some(Some(node)) = nodes.get(number as usize)
+            {
+                open.extend(node.after.iter().map(|before| before.node));
+            }
+        }
+        others.iter().all(|other| seen.contains(&other.node))
+    }
+}
+
+/// Takes the dependency on node `from` out of a node; its place there.
+fn take(nodes: &mut [Option<Node>], from: u32, to: u32) -> Option<(usize, Dependency)> {
+    let node = nodes.get_mut(to as usize)?.as_mut()?;
+    let place = node.after.iter().position(|had| had.node == from)?;
+    Some((place, node.after.remove(place)))
+}
+
+fn restore(nodes: &mut [Option<Node>], from: Dependency, to: u32, place: usize) {
+    if let Some(Some(node)) = nodes.get_mut(to as usize) {
+        node.after.insert(place, from);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(node: u32) -> Dependency {
+        node.into()
+    }
+
+    #[test]
+    fn edges_are_kept() {
+        let graph = Graph::new();
+        graph.add(Work::Empty, &[]).unwrap();
+        graph.add(Work::Empty, &[of(0)]).unwrap();
+        graph.add(Work::Empty, &[of(1)]).unwrap();
+        assert_eq!(graph.edges(), [(of(0), 1), (of(1), 2)]);
+        graph.depend(&[(of(0), 2)]).unwrap();
+        assert_eq!(graph.depend(&[(of(0), 2)]), Err(Status::INVALID_VALUE));
+        assert_eq!(graph.dependencies(2), Ok(vec![of(1), of(0)]));
+        graph.undepend(&[(of(1), 2), (of(0), 1)]).unwrap();
+        assert_eq!(graph.undepend(&[(of(1), 2)]), Err(Status::INVALID_VALUE));
+        assert_eq!(graph.dependents(0), Ok(vec![of(2)]));
+    }
+
+    #[test]
+    fn a_list_that_fails_changes_nothing() {
+        let graph = Graph::new();
+        for _ in 0..3 {
+            graph.add(Work::Empty, &[]).unwrap();
+        }
+        graph.depend(&[(of(0), 2), (of(1), 2)]).unwrap();
+        let before = graph.edges();
+        assert!(graph.depend(&[(of(0), 1), (of(0), 9)]).is_err());
+        assert!(graph.undepend(&[(of(0), 2), (of(0), 2)]).is_err());
+        assert_eq!(graph.edges(), before);
+    }
+
+    #[test]
+    fn only_kernels_have_other_edges() {
+        let graph = Graph::new();
+        graph.add(Work::Empty, &[]).unwrap();
+        for edge in [Edge::Programmatic, Edge::Begun, Edge::ProgrammaticBegun] {
+            let after = [Dependency { node: 0, edge }];
+            assert_eq!(graph.add(Work::Empty, &after), Err(Status::INVALID_VALUE));
+            assert!(graph.check_sources(&after).is_err());
+        }
+    }
+}
