@@ -84,8 +84,8 @@ static void paragpu_unpin(struct device *dev, struct paragpu_pin *pin)
  * @length: bytes, at least 1
  * @direction: what the device does with them
  *
- * Context: Process context, outside paragpu_enter(): it waits for whoever
- *	provides the pages, a file system in user space for example. Sleeps.
+ * Context: Process context, outside paragpu_enter(): it may wait for a
+ *	file system in user space that provides the pages. Sleeps.
  * Return: The pin, or an error pointer.
  */
 static struct paragpu_pin *

@@ -46,7 +46,7 @@ pub fn image_error(error: &paragpu_fatbin::ImageError) -> Error {
     Error::new(status, error.to_string())
 }
 
-/// What an image holds, for whoever looks for PTX in it.
+/// What an image holds, where PTX was looked for in it.
 fn held(image: &[u8]) -> String {
     /// Of the wrapper that may stand before a fat binary.
     const WRAPPER: usize = 24;

@@ -24,7 +24,11 @@ impl Session {
     }
 
     pub(crate) fn stream_synchronize(&mut self, call: &StreamSynchronize) -> Outcome<Progress> {
-        self.until_over(call.stream, Then::Reply)
+        if self.is_over(call.stream)? {
+            return Ok(Progress::Now);
+        }
+        let wait = self.objects.streams.begin_wait(call.stream)?;
+        Ok(Progress::Later(Goal::Stream(wait), Then::Reply))
     }
 
     /// A wait that a word ends instead of a reply.
@@ -50,41 +54,36 @@ impl Session {
     /// Waits with a checked token. Where the device clears the word itself,
     /// nothing is left to do here: a thread whose word stays set asks.
     fn until_signalled(&mut self, call: &StreamSignal) -> Outcome<Progress> {
-        let progress = self.until_over(call.stream, Then::Signal(call.token))?;
-        let Progress::Later(Goal::Stream(wait), then) = progress else {
+        if self.is_over(call.stream)? {
             self.copies.tokens.signal(call.token, true);
-            return Ok(progress);
-        };
+            return Ok(Progress::Now);
+        }
         let streams = &mut self.objects.streams;
+        let id = streams.id(call.stream)?;
         let tokens = &mut self.copies.tokens;
-        if streams.is_alone(call.stream)
-            && tokens.clear_behind(&mut self.gpu, wait.id(), call.token)?
-        {
-            streams.end_wait(&mut self.gpu, &wait);
+        if streams.is_alone(call.stream) && tokens.clear_behind(&mut self.gpu, id, call.token)? {
             return Ok(Progress::Now);
         }
-        Ok(Progress::Later(Goal::Stream(wait), then))
-    }
-
-    /// Waits for all that the stream was given.
-    fn until_over(&mut self, handle: StreamHandle, then: Then) -> Outcome<Progress> {
-        let streams = &mut self.objects.streams;
-        if streams.is_over(&mut self.gpu, handle)? {
-            self.forward_output()?;
-            return Ok(Progress::Now);
-        }
+        let wait = streams.begin_wait(call.stream)?;
         Ok(Progress::Later(
-            Goal::Stream(streams.begin_wait(handle)?),
-            then,
+            Goal::Stream(wait),
+            Then::Signal(call.token),
         ))
     }
 
-    pub(crate) fn stream_query(&mut self, call: &StreamQuery) -> Outcome<()> {
-        if self.objects.streams.is_over(&mut self.gpu, call.stream)? {
+    /// Is all over that the stream was given? What it printed is sent then.
+    fn is_over(&mut self, stream: StreamHandle) -> Outcome<bool> {
+        let over = self.objects.streams.is_over(&mut self.gpu, stream)?;
+        if over {
             self.forward_output()?;
-            Ok(())
-        } else {
-            Err(Status::NOT_READY.into())
+        }
+        Ok(over)
+    }
+
+    pub(crate) fn stream_query(&mut self, call: &StreamQuery) -> Outcome<()> {
+        match self.is_over(call.stream)? {
+            true => Ok(()),
+            false => Err(Status::NOT_READY.into()),
         }
     }
 

@@ -68,16 +68,23 @@ fn addresses(frame: &Frame<'_>, a: &Address, local_base: u32, mask: u32) -> [u64
     at
 }
 
+/// Lanes that are not in `mask` get the address of one that is.
+#[inline(always)]
+fn only_active<T: Copy>(at: &mut [T; 32], mask: u32) {
+    if mask == u32::MAX {
+        return;
+    }
+    let first = at[mask.trailing_zeros() as usize & 31];
+    for (l, address) in at.iter_mut().enumerate() {
+        *address = if mask >> l & 1 != 0 { *address } else { first };
+    }
+}
+
 /// Lane addresses of words in shared memory: as [`addresses`].
 #[inline(always)]
 fn shared_addresses(frame: &Frame<'_>, base: u32, offset: i64, mask: u32) -> [u32; 32] {
     let mut at = frame.r32[base as usize].0;
-    if mask != u32::MAX {
-        let first = at[mask.trailing_zeros() as usize & 31];
-        for (l, address) in at.iter_mut().enumerate() {
-            *address = if mask >> l & 1 != 0 { *address } else { first };
-        }
-    }
+    only_active(&mut at, mask);
     for address in &mut at {
         *address = address.wrapping_add(offset as u32);
     }
@@ -88,12 +95,7 @@ fn shared_addresses(frame: &Frame<'_>, base: u32, offset: i64, mask: u32) -> [u3
 #[inline(always)]
 fn word_addresses(frame: &Frame<'_>, base: u32, offset: i64, mask: u32) -> [u64; 32] {
     let mut at = frame.r64[base as usize].0;
-    if mask != u32::MAX {
-        let first = at[mask.trailing_zeros() as usize & 31];
-        for (l, address) in at.iter_mut().enumerate() {
-            *address = if mask >> l & 1 != 0 { *address } else { first };
-        }
-    }
+    only_active(&mut at, mask);
     for address in &mut at {
         *address = address.wrapping_add(offset as u64);
     }
