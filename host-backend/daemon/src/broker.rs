@@ -4,28 +4,33 @@
 mod admit;
 mod checkpoints;
 mod consoles;
+mod counts;
 mod exchange;
 mod leases;
+mod listeners;
 mod migrations;
 mod orders;
 mod placing;
+mod reload;
 mod scrapes;
+mod signals;
 mod supervise;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd as _;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use paragpu_communicator_secure::Credentials;
+use paragpu_config::Endpoint;
 use paragpu_config::host::Host;
-use paragpu_config::{Endpoint, VmSocket};
 use paragpu_control::socket::Inbox;
-use paragpu_protocol::handshake::device_socket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use self::counts::Counts;
+use self::listeners::Listeners;
+use self::reload::Reloading;
+use self::signals::Signals;
 use crate::arguments::Arguments;
 use crate::console::Console;
 use crate::device::Devices;
@@ -33,15 +38,12 @@ use crate::giving::Given;
 use crate::handshake::{Asked, Guest};
 use crate::leases::Leases;
 use crate::link::Links;
-use crate::listener::{Listener, group};
-use crate::metrics::{Ended, Moves};
 use crate::notes::Notes;
 use crate::reception::Reception;
 use crate::scrape::Scrape;
 use crate::session::Session;
 use crate::spawner::Spawner;
 use crate::tenants::Tenants;
-use crate::tls;
 use crate::worker::{State, Worker};
 use crate::{Error, logging, sys};
 
@@ -60,16 +62,6 @@ struct Waiting {
     asked: Box<Asked>,
     /// Place of its GPU, or why it gets none; `None` until the devices are found.
     placed: Option<Result<u32, String>>,
-}
-
-/// Totals since the start.
-#[derive(Debug, Default, Clone, Copy)]
-struct Totals {
-    begun: u64,
-    refused: u64,
-    crashed: u64,
-    /// Moves of sessions that left.
-    moves: Moves,
 }
 
 /// What a descriptor belongs to.
@@ -91,42 +83,29 @@ enum Polled {
     Scrape(u64),
 }
 
-/// The daemon.
-#[derive(Debug)]
-pub struct Broker {
-    host: Host,
-    program: PathBuf,
-    arguments: Arguments,
-    log: logging::Handle,
-    guests: Vec<Listener>,
-    commands: Option<Listener>,
-    /// Where agents of leases connect.
-    agents: Option<Listener>,
-    leases: Leases,
-    metrics: Option<Listener>,
-    spawner: Spawner,
-    terminate: UnixStream,
-    reload: UnixStream,
-    notes: Notes,
-    devices: Devices,
-    tenants: Tenants,
+/// Guests on their way to a session.
+#[derive(Debug, Default)]
+struct Arrivals {
+    /// Strangers, who have not said all of their hello.
+    reception: Reception,
+    /// Guests that are admitted and have no worker yet.
+    waiting: VecDeque<Waiting>,
     /// Place of the GPU that the last session got.
     last_place: Option<u32>,
-    /// What sessions that are over counted.
-    ended: Ended,
-    workers: BTreeMap<u64, Worker>,
-    sessions: BTreeMap<u64, Session>,
-    reception: Reception,
-    waiting: VecDeque<Waiting>,
+}
+
+/// Connections that ask about the daemon, and what they wait for.
+#[derive(Debug, Default)]
+struct Inquiries {
     consoles: BTreeMap<u64, Console>,
     scrapes: BTreeMap<u64, Scrape>,
     listings: Vec<consoles::Listing>,
-    /// Where daemons of other hosts connect.
-    far: Option<Listener>,
-    /// What other hosts are shown.
-    tls: Option<Credentials>,
-    /// What guests at tcp.listen are shown.
-    guest_tls: Option<Credentials>,
+}
+
+/// Sessions that leave, come, or are written.
+#[derive(Debug, Default)]
+struct Travel {
+    /// To daemons of other hosts.
     links: Links,
     /// By key of the worker.
     orders: BTreeMap<u64, orders::Ordered>,
@@ -136,16 +115,35 @@ pub struct Broker {
     parked: Vec<orders::Parked>,
     /// By session.
     checkpoints: BTreeMap<u64, checkpoints::Periodic>,
+}
+
+/// How workers are started and heard.
+#[derive(Debug)]
+struct Spawning {
+    program: PathBuf,
+    spawner: Spawner,
     inbox: Inbox,
-    totals: Totals,
-    started: Instant,
-    /// Keys of workers, connections and consoles.
-    next_key: u64,
-    next_session: u64,
-    /// No connection is accepted until then.
-    accept_pause: Option<Instant>,
-    /// When what is left is killed, once the daemon ends.
-    stopping: Option<Instant>,
+}
+
+/// The daemon. Each part owns its state; the modules beside this one hold the
+/// steps that concern several parts.
+#[derive(Debug)]
+pub struct Broker {
+    host: Host,
+    reloading: Reloading,
+    signals: Signals,
+    notes: Notes,
+    listeners: Listeners,
+    arrivals: Arrivals,
+    devices: Devices,
+    tenants: Tenants,
+    leases: Leases,
+    spawning: Spawning,
+    workers: BTreeMap<u64, Worker>,
+    sessions: BTreeMap<u64, Session>,
+    travel: Travel,
+    inquiries: Inquiries,
+    counts: Counts,
 }
 
 impl Broker {
@@ -168,93 +166,39 @@ impl Broker {
         }
         raise_descriptor_limit();
         let spawner = Spawner::start().map_err(Error::system("start the thread for workers"))?;
-        let terminate = signal(&[rustix::process::Signal::TERM, rustix::process::Signal::INT])?;
-        let reload = signal(&[rustix::process::Signal::HUP])?;
-        let state = host.state_directory();
-        let control_group = group(&host.daemon.control_group)?;
-        let guest_group = group(&host.daemon.group)?;
-        let notes = patiently(|| Notes::open(&state))?;
-        let commands = patiently(|| Listener::unix(&host.daemon.control, control_group))?;
-        let agents = match host.lease.socket.as_os_str().is_empty() {
-            true => None,
-            false => Some(patiently(|| Listener::agents(&host.lease.socket))?),
-        };
+        let signals = Signals::receive()?;
+        let notes = patiently(|| Notes::open(&host.state_directory()))?;
         let leases = Leases::new().map_err(Error::system("make a socket pair"))?;
-        let mut guests = vec![patiently(|| {
-            Listener::unix(&host.daemon.socket, guest_group)
-        })?];
-        guests.push(patiently(|| {
-            Listener::devices(&device_socket(&host.daemon.socket))
-        })?);
-        if let Some(address) = host.tcp.listen.0 {
-            guests.push(Listener::tcp(address)?);
-        }
-        if host.vsock.port != 0 {
-            guests.push(Listener::vsock(host.vsock.port)?);
-        }
-        let vsock_group = group(&host.vsock.group)?;
-        for socket in &host.vsock.unix.0 {
-            guests.push(patiently(|| Listener::vm(socket, vsock_group))?);
-        }
-        let metrics = match &host.metrics.listen {
-            Endpoint::Nowhere => None,
-            Endpoint::Tcp(address) => Some(Listener::tcp(*address)?),
-            Endpoint::Unix(path) => Some(patiently(|| Listener::unix(path, None))?),
-        };
-        let tls = tls::among_hosts(&host.migration)?;
-        let guest_tls = tls::for_guests(&host)?;
-        let far = host.migration.listen.0.map(Listener::tcp).transpose()?;
         let mut broker = Self {
-            program: worker_program(&host),
+            listeners: Listeners::open(&host)?,
+            spawning: Spawning {
+                program: worker_program(&host),
+                spawner,
+                inbox: Inbox::default(),
+            },
             devices: Devices::new(&host),
             host,
-            arguments,
-            log,
-            guests,
-            commands: Some(commands),
-            agents,
-            leases,
-            metrics,
-            tenants: Tenants::default(),
-            last_place: None,
-            ended: Ended::default(),
-            scrapes: BTreeMap::new(),
-            spawner,
-            terminate,
-            reload,
+            reloading: Reloading { arguments, log },
+            signals,
             notes,
+            arrivals: Arrivals::default(),
+            tenants: Tenants::default(),
+            leases,
             workers: BTreeMap::new(),
             sessions: BTreeMap::new(),
-            reception: Reception::default(),
-            waiting: VecDeque::new(),
-            consoles: BTreeMap::new(),
-            listings: Vec::new(),
-            far,
-            tls,
-            guest_tls,
-            links: Links::default(),
-            orders: BTreeMap::new(),
-            migrations: BTreeMap::new(),
-            departed: BTreeMap::new(),
-            parked: Vec::new(),
-            checkpoints: BTreeMap::new(),
-            inbox: Inbox::default(),
-            totals: Totals::default(),
-            started: Instant::now(),
-            next_key: 1,
-            next_session: 1,
-            accept_pause: None,
-            stopping: None,
+            travel: Travel::default(),
+            inquiries: Inquiries::default(),
+            counts: Counts::default(),
         };
         broker.adopt();
         broker.take_up_parked();
         tracing::info!(
             socket = %broker.host.daemon.socket.display(),
             control = %broker.host.daemon.control.display(),
-            tcp = broker.guests.iter().find_map(Listener::address).map(tracing::field::display),
-            migration = broker.far.as_ref().and_then(Listener::address).map(tracing::field::display),
+            tcp = broker.listeners.tcp().map(tracing::field::display),
+            migration = broker.listeners.arrivals().map(tracing::field::display),
             vsock = (broker.host.vsock.port != 0).then_some(broker.host.vsock.port),
-            vms = broker.guests.iter().filter(|listener| listener.of_vm().is_some()).count(),
+            vms = broker.listeners.guests.iter().filter(|listener| listener.of_vm().is_some()).count(),
             device = %broker.host.device.kind,
             "listening"
         );
@@ -266,18 +210,18 @@ impl Broker {
     /// One line of JSON: where the daemon listens, and its process.
     #[must_use]
     pub fn addresses(&self) -> String {
-        let tcp = self.guests.iter().find_map(Listener::address);
+        let tcp = self.listeners.tcp();
         serde_json::json!({
             "socket": self.host.daemon.socket,
             "control": self.host.daemon.control,
-            "metrics": match (&self.host.metrics.listen, &self.metrics) {
+            "metrics": match (&self.host.metrics.listen, &self.listeners.metrics) {
                 (Endpoint::Unix(path), _) => Some(path.display().to_string()),
                 (_, Some(listener)) => listener.address().map(|address| address.to_string()),
                 _ => None,
             },
             "tcp": tcp.map(|address| address.to_string()),
             "vsock": self.host.vsock.port,
-            "migration": self.far.as_ref().and_then(Listener::address).map(|address| address.to_string()),
+            "migration": self.listeners.arrivals().map(|address| address.to_string()),
             "pid": std::process::id(),
         })
         .to_string()
@@ -290,7 +234,7 @@ impl Broker {
     pub fn run(&mut self) -> Result<(), Error> {
         loop {
             let deadline = self.settle();
-            if self.stopping.is_some() && self.workers.is_empty() {
+            if self.signals.is_ending() && self.workers.is_empty() {
                 tracing::info!("ended");
                 return Ok(());
             }
@@ -306,8 +250,8 @@ impl Broker {
         let mut list: Vec<(Polled, PollFd<'_>)> = Vec::new();
         let read = PollFlags::IN;
         let mut add = |source, fd, flags| list.push((source, PollFd::from_borrowed_fd(fd, flags)));
-        add(Polled::Terminate, self.terminate.as_fd(), read);
-        add(Polled::Reload, self.reload.as_fd(), read);
+        add(Polled::Terminate, self.signals.terminate(), read);
+        add(Polled::Reload, self.signals.reload(), read);
         add(Polled::Verdicts, self.leases.woken().as_fd(), read);
         for (key, worker) in &self.workers {
             if let Some(control) = &worker.control {
@@ -315,21 +259,21 @@ impl Broker {
             }
             add(Polled::Process(*key), worker.pidfd.as_fd(), read);
         }
-        for (key, pending) in self.reception.iter() {
+        for (key, pending) in self.arrivals.reception.iter() {
             add(Polled::Pending(key), pending.guest.as_fd(), read);
         }
-        for (place, waiting) in self.waiting.iter().enumerate().rev() {
+        for (place, waiting) in self.arrivals.waiting.iter().enumerate().rev() {
             let flags = PollFlags::RDHUP;
             add(Polled::Waiting(place), waiting.guest.as_fd(), flags);
         }
-        for (key, scrape) in &self.scrapes {
+        for (key, scrape) in &self.inquiries.scrapes {
             if scrape.writing() {
                 add(Polled::Scrape(*key), scrape.as_fd(), PollFlags::OUT);
             } else if scrape.reading() {
                 add(Polled::Scrape(*key), scrape.as_fd(), read);
             }
         }
-        for (key, console) in &self.consoles {
+        for (key, console) in &self.inquiries.consoles {
             let flags = if console.writing() {
                 PollFlags::OUT
             } else {
@@ -337,20 +281,20 @@ impl Broker {
             };
             add(Polled::Console(*key), console.as_fd(), flags);
         }
-        if self.accept_pause.is_none() {
-            if let Some(commands) = &self.commands {
+        if self.listeners.accepts() {
+            if let Some(commands) = &self.listeners.commands {
                 add(Polled::Commands, commands.as_fd(), read);
             }
-            if let Some(agents) = &self.agents {
+            if let Some(agents) = &self.listeners.agents {
                 add(Polled::Agents, agents.as_fd(), read);
             }
-            if let Some(metrics) = &self.metrics {
+            if let Some(metrics) = &self.listeners.metrics {
                 add(Polled::Metrics, metrics.as_fd(), read);
             }
-            if let Some(far) = &self.far {
+            if let Some(far) = &self.listeners.far {
                 add(Polled::Links, far.as_fd(), read);
             }
-            for (place, listener) in self.guests.iter().enumerate() {
+            for (place, listener) in self.listeners.guests.iter().enumerate() {
                 add(Polled::Guests(place), listener.as_fd(), read);
             }
         }
@@ -399,11 +343,10 @@ impl Broker {
     /// next deadline.
     fn settle(&mut self) -> Option<Instant> {
         let now = Instant::now();
-        if self.accept_pause.is_some_and(|pause| pause <= now) {
-            self.accept_pause = None;
-        }
+        let mut pause = self.listeners.pause_at(now);
         if Given::unclosed() > UNCLOSED {
-            self.accept_pause.get_or_insert(now + ACCEPT_PAUSE);
+            self.listeners.pause(now + ACCEPT_PAUSE);
+            pause = pause.or(Some(now + ACCEPT_PAUSE));
         }
         let retry = self.devices.retry(now);
         self.give_up_on_silent(now);
@@ -418,9 +361,10 @@ impl Broker {
         let leases = self.keep_leases(now);
         self.write_checkpoints(now);
         [
-            self.accept_pause,
+            pause,
             retry,
-            self.reception
+            self.arrivals
+                .reception
                 .iter()
                 .map(|(_, pending)| pending.deadline)
                 .min(),
@@ -428,8 +372,16 @@ impl Broker {
                 .values()
                 .filter_map(|worker| worker.deadline)
                 .min(),
-            self.listings.iter().map(|listing| listing.deadline).min(),
-            self.scrapes.values().map(|scrape| scrape.deadline).min(),
+            self.inquiries
+                .listings
+                .iter()
+                .map(|listing| listing.deadline)
+                .min(),
+            self.inquiries
+                .scrapes
+                .values()
+                .map(|scrape| scrape.deadline)
+                .min(),
             self.next_migration_deadline(),
             self.next_checkpoint(),
             expiry,
@@ -442,24 +394,16 @@ impl Broker {
 
     /// SIGTERM: ends every session, then the daemon.
     fn stop(&mut self) {
-        if let Ok(0) | Err(_) = drain(&self.terminate) {
-            return;
-        }
-        if self.stopping.is_some() {
+        if !self.signals.take_terminate() {
             return;
         }
         tracing::info!(sessions = self.sessions.len(), "ending");
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         let deadline = Instant::now() + GRACE;
-        self.stopping = Some(deadline);
-        self.guests.clear();
-        self.far = None;
-        self.commands = None;
-        self.agents = None;
-        self.metrics = None;
-        self.scrapes.clear();
-        self.reception.clear();
-        for waiting in std::mem::take(&mut self.waiting) {
+        self.listeners.close();
+        self.inquiries.scrapes.clear();
+        self.arrivals.reception.clear();
+        for waiting in std::mem::take(&mut self.arrivals.waiting) {
             waiting.guest.refuse("the host's daemon is ending");
         }
         for worker in self.workers.values_mut() {
@@ -468,103 +412,6 @@ impl Broker {
                 _ => worker.dismiss(deadline),
             }
         }
-    }
-
-    /// SIGHUP: limits, placement, pool, sockets of VMs, certificates and log level anew.
-    fn reload(&mut self) {
-        if let Ok(0) | Err(_) = drain(&self.reload) {
-            return;
-        }
-        let new = match self.arguments.sources().load::<Host>() {
-            Ok(loaded) => loaded.values,
-            Err(error) => {
-                tracing::error!(%error, "the configuration is refused; the old one stands");
-                return;
-            }
-        };
-        let applied = Host {
-            limits: new.limits.clone(),
-            vm: new.vm.clone(),
-            device: paragpu_config::host::Device {
-                placement: new.device.placement,
-                ..self.host.device.clone()
-            },
-            pool: new.pool.clone(),
-            confine: new.confine.clone(),
-            log: new.log.clone(),
-            shm: new.shm.clone(),
-            cache: new.cache.clone(),
-            vsock: paragpu_config::host::Vsock {
-                port: self.host.vsock.port,
-                ..new.vsock.clone()
-            },
-            tcp: paragpu_config::host::Tcp {
-                listen: self.host.tcp.listen,
-                allow_remote: self.host.tcp.allow_remote,
-                announce: self.host.tcp.announce.clone(),
-                ..new.tcp.clone()
-            },
-            migration: paragpu_config::host::Migration {
-                listen: self.host.migration.listen,
-                ..new.migration.clone()
-            },
-            ..self.host.clone()
-        };
-        if applied != new {
-            tracing::warn!(
-                "sockets, devices, metrics and worker program change with a restart only"
-            );
-        }
-        self.host = applied;
-        self.tenants.limit(&self.host);
-        match tls::among_hosts(&self.host.migration) {
-            Ok(tls) => self.tls = tls,
-            Err(error) => tracing::error!(%error, "the earlier certificate stays"),
-        }
-        match tls::for_guests(&self.host) {
-            // What was promised to guests is not taken back under them.
-            Ok(None) if self.guest_tls.is_some() => {
-                tracing::warn!("guests leave TLS with a restart only");
-            }
-            Ok(tls) => self.guest_tls = tls,
-            Err(error) => tracing::error!(%error, "the earlier certificate stays"),
-        }
-        if let Err(error) = self.follow_vm_sockets() {
-            tracing::error!(%error, "a socket of a VM is not listened at");
-        }
-        if let Err(error) = self.log.reload(logging::filter(self.host.log.level)) {
-            tracing::warn!(%error, "the log level stays");
-        }
-        tracing::info!("configuration read again");
-    }
-
-    /// Listens at the sockets of VMs that are configured now, and no longer at
-    /// others. Sessions go on.
-    fn follow_vm_sockets(&mut self) -> Result<(), Error> {
-        let wanted = &self.host.vsock.unix.0;
-        let is = |listener: &Listener, socket: &VmSocket| {
-            listener.of_vm() == Some((socket.vm.as_str(), socket.path.as_path()))
-        };
-        self.guests.retain(|listener| {
-            listener.of_vm().is_none() || wanted.iter().any(|socket| is(listener, socket))
-        });
-        let group = group(&self.host.vsock.group)?;
-        let mut failed = Ok(());
-        for socket in wanted {
-            if self.guests.iter().any(|listener| is(listener, socket)) {
-                continue;
-            }
-            match Listener::vm(socket, group) {
-                Ok(listener) => self.guests.push(listener),
-                Err(error) => failed = Err(error),
-            }
-        }
-        failed
-    }
-
-    fn key(&mut self) -> u64 {
-        self.next_key += 1;
-        self.next_key
     }
 }
 
@@ -587,25 +434,6 @@ fn worker_program(host: &Host) -> PathBuf {
     }
     let name = "paragpu-worker";
     std::env::current_exe().map_or_else(|_| name.into(), |own| own.with_file_name(name))
-}
-
-/// A socket that is readable once one of `signals` came.
-fn signal(signals: &[rustix::process::Signal]) -> Result<UnixStream, Error> {
-    let failed = || "receive signals";
-    let (read, write) = UnixStream::pair().map_err(Error::system(failed()))?;
-    read.set_nonblocking(true)
-        .map_err(Error::system(failed()))?;
-    for signal in signals {
-        let write = write.try_clone().map_err(Error::system(failed()))?;
-        signal_hook::low_level::pipe::register(signal.as_raw(), write)
-            .map_err(Error::system(failed()))?;
-    }
-    Ok(read)
-}
-
-/// Takes what a signal wrote.
-fn drain(mut socket: &UnixStream) -> std::io::Result<usize> {
-    std::io::Read::read(&mut socket, &mut [0; 64])
 }
 
 /// Each session takes a few descriptors.

@@ -11,14 +11,14 @@ use paragpu_communicator_secure::Handshake;
 
 use super::{ACCEPT_PAUSE, Broker, Waiting};
 use crate::handshake::{Asked, Guest, Pending, Progress};
-use crate::listener::{Listener, Peer};
+use crate::listener::Peer;
 use crate::protection::Certified;
 use crate::session::{Facts, Session, now};
 use crate::worker::{State, Worker};
 
 impl Broker {
     pub(super) fn accept(&mut self, place: usize) {
-        let Some(listener) = self.guests.get(place) else {
+        let Some(listener) = self.listeners.guests.get(place) else {
             return;
         };
         let (socket, peer) = match listener.accept() {
@@ -26,7 +26,7 @@ impl Broker {
             Ok(None) => return,
             Err(error) => return self.pause_accepting(&error),
         };
-        let guest = match (&self.guest_tls, &peer) {
+        let guest = match (&self.listeners.guest_tls, &peer) {
             (Some(tls), Peer::Remote(_)) => match tls.server() {
                 Ok(server) => Guest::shaking(socket, peer, Handshake::new(server)),
                 Err(reason) => return tracing::error!(reason, "TLS refuses guests"),
@@ -38,7 +38,7 @@ impl Broker {
 
     /// Another host's daemon connects.
     pub(super) fn accept_link(&mut self) {
-        let (Some(listener), Some(tls)) = (&self.far, &self.tls) else {
+        let (Some(listener), Some(tls)) = (&self.listeners.far, &self.listeners.tls) else {
             return;
         };
         let at = listener.address();
@@ -48,7 +48,7 @@ impl Broker {
             Err(error) => return self.pause_accepting(&error),
         };
         let own = own_address(&socket).or(at).unwrap_or(from);
-        match self.links.accept(socket, from, tls) {
+        match self.travel.links.accept(socket, from, tls) {
             Ok(socket) => {
                 let peer = Peer::Host { from, at: own };
                 self.greet(Guest::new(socket, peer));
@@ -63,8 +63,8 @@ impl Broker {
         let mut pending = Pending::new(guest, Instant::now() + patience);
         match pending.advance() {
             Progress::More => {
-                let key = self.key();
-                let loser = self.reception.enter(key, pending, self.places());
+                let key = self.counts.key();
+                let loser = self.arrivals.reception.enter(key, pending, self.places());
                 displaced(loser);
                 self.recognize(key);
             }
@@ -80,18 +80,18 @@ impl Broker {
     /// The system has no descriptors or memory left: what waits keeps waiting.
     pub(super) fn pause_accepting(&mut self, error: &std::io::Error) {
         tracing::warn!(%error, "a connection cannot be accepted");
-        self.accept_pause = Some(Instant::now() + ACCEPT_PAUSE);
+        self.listeners.pause(Instant::now() + ACCEPT_PAUSE);
     }
 
     /// Something of a first frame came.
     pub(super) fn advance(&mut self, key: u64) {
-        let Some(pending) = self.reception.get_mut(key) else {
+        let Some(pending) = self.arrivals.reception.get_mut(key) else {
             return;
         };
         match pending.advance() {
             Progress::More => self.recognize(key),
             progress => {
-                if let Some(Pending { guest, .. }) = self.reception.remove(key) {
+                if let Some(Pending { guest, .. }) = self.arrivals.reception.remove(key) {
                     self.first_said(guest, progress);
                 }
             }
@@ -100,12 +100,16 @@ impl Broker {
 
     /// Gives a connection that has named a session of this host a better place.
     fn recognize(&mut self, key: u64) {
-        let named = self.reception.get_mut(key).and_then(|it| it.token());
+        let named = self
+            .arrivals
+            .reception
+            .get_mut(key)
+            .and_then(|it| it.token());
         let known = |token: &[u8; 16]| {
             *token != [0; 16] && self.sessions.values().any(|one| same(&one.token, token))
         };
         if named.is_some_and(|token| known(&token)) {
-            displaced(self.reception.recognize(key, self.places()));
+            displaced(self.arrivals.reception.recognize(key, self.places()));
         }
     }
 
@@ -123,7 +127,7 @@ impl Broker {
 
     /// Closes connections that did not say hello in time.
     pub(super) fn give_up_on_silent(&mut self, now: Instant) {
-        for silent in self.reception.overdue(now) {
+        for silent in self.arrivals.reception.overdue(now) {
             tracing::info!(peer = %silent.guest.peer, "a connection did not say hello in time");
         }
     }
@@ -168,13 +172,13 @@ impl Broker {
             return self.refuse(guest, &reason);
         }
         if moves {
-            return self.waiting.push_back(Waiting {
+            return self.arrivals.waiting.push_back(Waiting {
                 guest,
                 asked,
                 placed: None,
             });
         }
-        if (self.sessions.len() + self.waiting.len()) as u64 >= limit {
+        if (self.sessions.len() + self.arrivals.waiting.len()) as u64 >= limit {
             let reason = format!(
                 "the host serves {limit} sessions already, its limit: try again when one has \
                  ended, or raise limits.sessions in its host.toml"
@@ -203,7 +207,7 @@ impl Broker {
             return;
         }
         let placed = None;
-        self.waiting.push_back(Waiting {
+        self.arrivals.waiting.push_back(Waiting {
             guest,
             asked,
             placed,
@@ -353,7 +357,7 @@ impl Broker {
         if let Some(address) = &self.host.tcp.announce.0 {
             return Some(address.clone());
         }
-        let mut address = self.guests.iter().find_map(Listener::address)?;
+        let mut address = self.listeners.tcp()?;
         if let Peer::Host { at, .. } = peer
             && address.ip().is_unspecified()
         {
@@ -365,13 +369,17 @@ impl Broker {
     /// How many sessions a VM, user or address has, those waiting included.
     fn sessions_of(&self, vm: &str) -> u64 {
         let running = self.sessions.values().map(|session| &session.facts.vm);
-        let waiting = self.waiting.iter().map(|waiting| &waiting.asked.vm);
+        let waiting = self
+            .arrivals
+            .waiting
+            .iter()
+            .map(|waiting| &waiting.asked.vm);
         running.chain(waiting).filter(|other| *other == vm).count() as u64
     }
 
     /// The guest at this place of the queue is gone.
     pub(super) fn gave_up(&mut self, place: usize) {
-        if let Some(waiting) = self.waiting.remove(place) {
+        if let Some(waiting) = self.arrivals.waiting.remove(place) {
             tracing::debug!(vm = waiting.asked.vm, "a guest left before it had a worker");
         }
     }
@@ -379,11 +387,11 @@ impl Broker {
     /// Gives waiting guests workers, in their order; refuses those for whom
     /// there will be none.
     pub(super) fn match_waiting(&mut self) {
-        for mut waiting in std::mem::take(&mut self.waiting) {
+        for mut waiting in std::mem::take(&mut self.arrivals.waiting) {
             if let Some(reason) = self.hopeless(&mut waiting) {
                 self.refuse(waiting.guest, &reason);
             } else if let Some(waiting) = self.assign(waiting) {
-                self.waiting.push_back(waiting);
+                self.arrivals.waiting.push_back(waiting);
             }
         }
     }
@@ -441,7 +449,7 @@ impl Broker {
 
     fn hand_over(&mut self, key: u64, waiting: &Waiting) -> bool {
         let Waiting { guest, asked, .. } = waiting;
-        let session = self.next_session;
+        let session = self.counts.next_session();
         let device_count = self.devices_of(&asked.vm);
         let route = self.home(guest, asked).unwrap_or_default();
         let Some(worker) = self.workers.get_mut(&key) else {
@@ -490,7 +498,7 @@ impl Broker {
         }
         worker.state = State::Serving(session);
         // It may be back.
-        self.departed.remove(&token);
+        self.travel.departed.remove(&token);
         tracing::info!(
             session,
             worker = worker.pid,
@@ -514,14 +522,13 @@ impl Broker {
                 counters: None,
             },
         );
-        self.next_session += 1;
-        self.totals.begun += 1;
+        self.counts.session_began();
         true
     }
 
     fn refuse(&mut self, guest: Guest, reason: &str) {
         tracing::info!(peer = %guest.peer, reason, "a guest is refused");
-        self.totals.refused += 1;
+        self.counts.refused += 1;
         guest.refuse(reason);
     }
 }

@@ -45,7 +45,7 @@ impl Broker {
         if outcome.is_ok() && !self.is_known(session, &again) {
             self.tell_again(session, Some(&again));
         }
-        match (outcome, self.checkpoints.get_mut(&session)) {
+        match (outcome, self.travel.checkpoints.get_mut(&session)) {
             (Ok(_), _) => {
                 let periodic = Periodic {
                     again,
@@ -53,7 +53,7 @@ impl Broker {
                     last: Some(now),
                     error: None,
                 };
-                self.checkpoints.insert(session, periodic);
+                self.travel.checkpoints.insert(session, periodic);
             }
             (Err(error), Some(periodic)) => {
                 tracing::warn!(
@@ -70,7 +70,7 @@ impl Broker {
 
     /// Stops writing a session.
     pub(super) fn end_checkpoints(&mut self, session: u64) -> Response {
-        let adopted = self.checkpoints.get(&session);
+        let adopted = self.travel.checkpoints.get(&session);
         if adopted.is_some_and(|periodic| periodic.next.is_none()) {
             return Response::Error {
                 error: format!(
@@ -79,7 +79,7 @@ impl Broker {
                 ),
             };
         }
-        match self.checkpoints.remove(&session) {
+        match self.travel.checkpoints.remove(&session) {
             Some(_) => {
                 self.tell_again(session, None);
                 Response::Done(Figures::default())
@@ -92,7 +92,7 @@ impl Broker {
 
     /// Is a session written like this already?
     fn is_known(&self, session: u64, again: &Again) -> bool {
-        let periodic = self.checkpoints.get(&session);
+        let periodic = self.travel.checkpoints.get(&session);
         periodic.is_some_and(|periodic| periodic.again == *again)
     }
 
@@ -122,16 +122,17 @@ impl Broker {
                 last: None,
                 error: None,
             };
-            self.checkpoints.insert(session, periodic);
+            self.travel.checkpoints.insert(session, periodic);
         }
     }
 
     /// Has the sessions written whose time has come.
     pub(super) fn write_checkpoints(&mut self, now: Instant) {
-        if self.stopping.is_some() {
+        if self.signals.is_ending() {
             return;
         }
         let due: Vec<(u64, Again)> = self
+            .travel
             .checkpoints
             .iter()
             .filter(|(_, periodic)| periodic.next.is_some_and(|next| next <= now))
@@ -140,7 +141,7 @@ impl Broker {
         for (session, again) in due {
             let every = Some(again.every.as_secs());
             let ordered = self.order_checkpoint(NOBODY, session, &again.directory, false, every);
-            if let Some(periodic) = self.checkpoints.get_mut(&session) {
+            if let Some(periodic) = self.travel.checkpoints.get_mut(&session) {
                 // Its end says when the next one is due.
                 let soon = match ordered {
                     Ok(()) => again.every.max(BUSY),
@@ -152,7 +153,8 @@ impl Broker {
     }
 
     pub(super) fn next_checkpoint(&self) -> Option<Instant> {
-        self.checkpoints
+        self.travel
+            .checkpoints
             .values()
             .filter_map(|periodic| periodic.next)
             .min()
@@ -160,7 +162,7 @@ impl Broker {
 
     /// For a listing.
     pub(super) fn checkpoint_info(&self, session: u64) -> Option<CheckpointInfo> {
-        let periodic = self.checkpoints.get(&session)?;
+        let periodic = self.travel.checkpoints.get(&session)?;
         Some(CheckpointInfo {
             directory: periodic.again.directory.clone(),
             every: periodic.again.every.as_secs_f64(),

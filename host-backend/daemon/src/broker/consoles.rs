@@ -39,13 +39,13 @@ pub(super) struct Listing {
 
 impl Broker {
     pub(super) fn accept_console(&mut self) {
-        let Some(commands) = &self.commands else {
+        let Some(commands) = &self.listeners.commands else {
             return;
         };
         match commands.accept() {
             Ok(Some((socket, _))) if self.commanders() < MOST => {
-                let key = self.key();
-                self.consoles.insert(key, Console::new(socket));
+                let key = self.counts.key();
+                self.inquiries.consoles.insert(key, Console::new(socket));
             }
             Ok(_) => {}
             Err(error) => self.pause_accepting(&error),
@@ -54,21 +54,23 @@ impl Broker {
 
     /// Connections of the control socket.
     fn commanders(&self) -> usize {
-        let consoles = self.consoles.values();
+        let consoles = self.inquiries.consoles.values();
         consoles.filter(|console| console.agent.is_none()).count()
     }
 
     /// An agent of a lease connects.
     pub(super) fn accept_agent(&mut self) {
-        let Some(agents) = &self.agents else { return };
+        let Some(agents) = &self.listeners.agents else {
+            return;
+        };
         match agents.accept() {
             Ok(Some((socket, Peer::Local { uid, .. }))) => {
                 let of_user = |console: &&Console| console.agent == Some(uid);
-                if self.consoles.values().filter(of_user).count() < MOST_AGENTS {
-                    let key = self.key();
+                if self.inquiries.consoles.values().filter(of_user).count() < MOST_AGENTS {
+                    let key = self.counts.key();
                     let mut console = Console::new(socket);
                     console.agent = Some(uid);
-                    self.consoles.insert(key, console);
+                    self.inquiries.consoles.insert(key, console);
                 }
             }
             Ok(_) => {}
@@ -78,12 +80,12 @@ impl Broker {
 
     /// A connection is over, and with it the lease that it held.
     fn close(&mut self, key: u64) {
-        self.consoles.remove(&key);
+        self.inquiries.consoles.remove(&key);
         self.end_lease(key);
     }
 
     pub(super) fn console(&mut self, key: u64, flags: PollFlags) {
-        let Some(console) = self.consoles.get_mut(&key) else {
+        let Some(console) = self.inquiries.consoles.get_mut(&key) else {
             return;
         };
         let done = if flags.contains(PollFlags::OUT) {
@@ -93,7 +95,8 @@ impl Broker {
         };
         if done.is_err() {
             self.close(key);
-            self.listings
+            self.inquiries
+                .listings
                 .retain(|listing| listing.audience != Audience::Console(key));
             return;
         }
@@ -104,14 +107,19 @@ impl Broker {
         loop {
             // One listing at a time, so that answers keep their order.
             let audience = Audience::Console(key);
-            let mut listings = self.listings.iter();
+            let mut listings = self.inquiries.listings.iter();
             if listings.any(|listing| listing.audience == audience)
                 || self.awaits_order(key)
                 || self.leases.asks(key)
             {
                 return;
             }
-            let Some(request) = self.consoles.get_mut(&key).and_then(Console::request) else {
+            let Some(request) = self
+                .inquiries
+                .consoles
+                .get_mut(&key)
+                .and_then(Console::request)
+            else {
                 return;
             };
             let request = request.and_then(|request| self.may(key, &request).map(|()| request));
@@ -169,7 +177,7 @@ impl Broker {
     }
 
     pub(super) fn answer(&mut self, key: u64, response: &Response) {
-        if let Some(console) = self.consoles.get_mut(&key) {
+        if let Some(console) = self.inquiries.consoles.get_mut(&key) {
             console.answer(response);
             if console.write().is_err() {
                 self.close(key);
@@ -187,7 +195,7 @@ impl Broker {
                 }
             }
         }
-        self.listings.push(Listing {
+        self.inquiries.listings.push(Listing {
             audience,
             deadline: Instant::now() + PATIENCE,
             asked,
@@ -197,7 +205,7 @@ impl Broker {
     /// Answers the listings whose workers have all spoken, or were too slow.
     pub(super) fn answer_listings(&mut self, now: Instant) {
         let workers = &self.workers;
-        let (over, open) = std::mem::take(&mut self.listings)
+        let (over, open) = std::mem::take(&mut self.inquiries.listings)
             .into_iter()
             .partition(|listing| {
                 listing.deadline <= now
@@ -207,7 +215,7 @@ impl Broker {
                             .is_some_and(|worker| worker.asked && worker.control.is_some())
                     })
             });
-        self.listings = open;
+        self.inquiries.listings = open;
         let over: Vec<Listing> = over;
         for listing in over {
             match listing.audience {
@@ -275,12 +283,12 @@ impl Broker {
         Stats {
             sessions: self.sessions.len() as u64,
             session_limit: self.host.limits.sessions.into(),
-            waiting: self.waiting.len() as u64,
-            pending: self.reception.len() as u64,
-            begun: self.totals.begun,
-            refused: self.totals.refused,
-            crashed: self.totals.crashed,
-            uptime: self.started.elapsed().as_secs_f64(),
+            waiting: self.arrivals.waiting.len() as u64,
+            pending: self.arrivals.reception.len() as u64,
+            begun: self.counts.begun,
+            refused: self.counts.refused,
+            crashed: self.counts.crashed,
+            uptime: self.counts.started.elapsed().as_secs_f64(),
             ready: self.devices.ready(),
             devices,
             vms: self.vms(),

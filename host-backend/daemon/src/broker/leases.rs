@@ -22,7 +22,11 @@ const RETRY: Duration = Duration::from_millis(500);
 impl Broker {
     /// May this connection ask that? An agent may hold its lease and no more.
     pub(super) fn may(&self, key: u64, request: &Request) -> Result<(), String> {
-        let is_agent = self.consoles.get(&key).is_some_and(|it| it.agent.is_some());
+        let is_agent = self
+            .inquiries
+            .consoles
+            .get(&key)
+            .is_some_and(|it| it.agent.is_some());
         match request {
             Request::Claim(_) | Request::Version {} => Ok(()),
             Request::Carry { .. } if self.leases.of(key).is_some() => Ok(()),
@@ -49,7 +53,11 @@ impl Broker {
         if self.host.lease.authority.as_os_str().is_empty() {
             return refused("this host gives no leases: see lease.socket in host.toml");
         }
-        let uid = self.consoles.get(&key).and_then(|console| console.agent);
+        let uid = self
+            .inquiries
+            .consoles
+            .get(&key)
+            .and_then(|console| console.agent);
         let own = rustix::process::geteuid().as_raw();
         match (self.host.lease.engine, claim.job) {
             (Engine::Slurm, Some(job)) => {
@@ -79,7 +87,7 @@ impl Broker {
                     claim,
                     grant,
                 } => {
-                    if self.consoles.contains_key(&holder) {
+                    if self.inquiries.consoles.contains_key(&holder) {
                         let response = self.grant(holder, &claim, grant);
                         self.answer(holder, &response);
                         self.requests(holder);
@@ -93,7 +101,11 @@ impl Broker {
 
     fn grant(&mut self, key: u64, claim: &Claim, grant: Result<Grant, String>) -> Response {
         let own = rustix::process::geteuid().as_raw();
-        let uid = self.consoles.get(&key).and_then(|console| console.agent);
+        let uid = self
+            .inquiries
+            .consoles
+            .get(&key)
+            .and_then(|console| console.agent);
         let given = grant.and_then(|grant| {
             // Users of the control socket may claim for others.
             let may = uid.is_none_or(|uid| uid == grant.uid || uid == 0 || uid == own);
@@ -142,10 +154,7 @@ impl Broker {
         let failed = |error| format!("the host's authority for leases fails: {error}");
         let authority = Authority::load(&self.host.lease.authority).map_err(failed)?;
         let address = self.lease_address()?;
-        let arrivals = self
-            .far
-            .as_ref()
-            .and_then(crate::listener::Listener::address);
+        let arrivals = self.listeners.arrivals();
         let machine = address.rsplit_once(':').map_or("", |(machine, _)| machine);
         Ok(Lease {
             name: Name {
@@ -171,9 +180,10 @@ impl Broker {
         if let Some(address) = &self.host.tcp.announce.0 {
             return Ok(address.clone());
         }
-        let mut guests = self.guests.iter();
-        let at = guests.find_map(crate::listener::Listener::address);
-        let at = at.ok_or("the host takes no guests over tcp: set tcp.listen in host.toml")?;
+        let at = self
+            .listeners
+            .tcp()
+            .ok_or("the host takes no guests over tcp: set tcp.listen in host.toml")?;
         match at.ip().is_unspecified() {
             true => Err("set tcp.announce in host.toml: other machines must know it".into()),
             false => Ok(at.to_string()),
@@ -253,7 +263,7 @@ impl Broker {
 
     /// Sessions of leases that no agent came for after this daemon's start.
     fn end_unclaimed(&mut self, now: Instant) -> Option<Instant> {
-        let until = self.started + RETURN;
+        let until = self.counts.started + RETURN;
         let sessions = self.sessions.values().map(|session| &session.facts.vm);
         let unclaimed: Vec<String> = sessions
             .filter(|vm| vm.starts_with(PREFIX) && self.leases.get(vm).is_none())
@@ -289,7 +299,7 @@ impl Broker {
             let Some(leased) = self.leases.get(vm).filter(|leased| leased.checkpoint > 0) else {
                 continue;
             };
-            if self.checkpoints.contains_key(session) || it.arrives {
+            if self.travel.checkpoints.contains_key(session) || it.arrives {
                 continue;
             }
             if leased.next_try > now {

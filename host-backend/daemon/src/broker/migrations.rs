@@ -133,7 +133,8 @@ struct Goal {
 impl Broker {
     /// Does this connection of the control socket wait for a migration?
     pub(super) fn migrates(&self, console: u64) -> bool {
-        self.migrations
+        self.travel
+            .migrations
             .values()
             .any(|migration| migration.console == console)
     }
@@ -258,7 +259,7 @@ impl Broker {
             read_ends = Some([stops, commits]);
             stage = Stage::Copying { stop, commit };
         }
-        let id = self.key();
+        let id = self.counts.key();
         let mut members = BTreeMap::new();
         let mut over = Vec::new();
         for session in sessions {
@@ -292,7 +293,7 @@ impl Broker {
 
     /// Waits for what becomes of each member of a migration that has begun.
     fn await_members(&mut self, id: u64, migration: Migration) {
-        self.migrations.insert(id, migration);
+        self.travel.migrations.insert(id, migration);
         self.advance_migration(id);
     }
 
@@ -314,7 +315,7 @@ impl Broker {
         sessions: &[u64],
         communicator: &str,
     ) -> Result<(), String> {
-        let id = self.key();
+        let id = self.counts.key();
         let mut members = BTreeMap::new();
         let mut over = Vec::new();
         for session in sessions {
@@ -363,7 +364,10 @@ impl Broker {
             (false, "") => "tcp",
             (_, wanted) => wanted,
         };
-        let link = self.links.open(&goal.place, self.tls.as_ref())?;
+        let link = self
+            .travel
+            .links
+            .open(&goal.place, self.listeners.tls.as_ref())?;
         let message = ToWorker::Migrate(worker::Migrate {
             local: goal.local,
             held: gates.is_some(),
@@ -381,11 +385,13 @@ impl Broker {
 
     /// A session waits for the others.
     pub(super) fn held(&mut self, key: u64, step: Step) {
-        let Some(Kind::Migration(id)) = self.orders.get(&key).map(|ordered| &ordered.kind) else {
+        let Some(Kind::Migration(id)) = self.travel.orders.get(&key).map(|ordered| &ordered.kind)
+        else {
             return;
         };
         let id = *id;
         if let Some(member) = self
+            .travel
             .migrations
             .get_mut(&id)
             .and_then(|migration| migration.members.get_mut(&key))
@@ -398,7 +404,7 @@ impl Broker {
     /// The program of a session that moves ended, as programs do: the others
     /// need not wait for it.
     pub(super) fn member_ended(&mut self, id: u64, key: u64) {
-        let Some(migration) = self.migrations.get_mut(&id) else {
+        let Some(migration) = self.travel.migrations.get_mut(&id) else {
             return;
         };
         if let Some(member) = migration.members.remove(&key) {
@@ -409,13 +415,13 @@ impl Broker {
 
     /// The move of a session is over, well or not.
     pub(super) fn member_over(&mut self, id: u64, key: u64, outcome: Outcome) {
-        let Some(migration) = self.migrations.get_mut(&id) else {
+        let Some(migration) = self.travel.migrations.get_mut(&id) else {
             return;
         };
         if let Some(member) = migration.members.remove(&key) {
             match &outcome {
                 // One that only took another communicator stopped nothing.
-                Ok(figures) if figures.total_ms > 0.0 => self.totals.moves.add(figures),
+                Ok(figures) if figures.total_ms > 0.0 => self.counts.moves.add(figures),
                 Ok(_) => {}
                 Err(_) => migration.stage.give_up(),
             }
@@ -426,7 +432,7 @@ impl Broker {
 
     /// Opens the gates that can be opened, and answers when all is over.
     fn advance_migration(&mut self, id: u64) {
-        let Some(migration) = self.migrations.get_mut(&id) else {
+        let Some(migration) = self.travel.migrations.get_mut(&id) else {
             return;
         };
         // Of `None`, where nobody is left, nothing follows.
@@ -436,7 +442,7 @@ impl Broker {
         if !migration.members.is_empty() {
             return;
         }
-        let Some(migration) = self.migrations.remove(&id) else {
+        let Some(migration) = self.travel.migrations.remove(&id) else {
             return;
         };
         let response = match (migration.single, migration.over.first()) {
@@ -466,13 +472,14 @@ impl Broker {
 
     /// Gives up migrations of which a part took too long.
     pub(super) fn end_overdue_migrations(&mut self, now: Instant) {
-        for migration in self.migrations.values_mut() {
+        for migration in self.travel.migrations.values_mut() {
             if migration.stage.deadline().is_some_and(|end| end <= now) {
                 tracing::warn!("sessions that were to move together took too long: all stay");
                 migration.stage.give_up();
             }
         }
         let late: Vec<u64> = self
+            .travel
             .orders
             .iter()
             .filter(|(_, ordered)| match &ordered.kind {
@@ -493,10 +500,12 @@ impl Broker {
 
     pub(super) fn next_migration_deadline(&self) -> Option<Instant> {
         let together = self
+            .travel
             .migrations
             .values()
             .filter_map(|migration| migration.stage.deadline());
         let relocations = self
+            .travel
             .orders
             .values()
             .filter_map(|ordered| match &ordered.kind {
@@ -560,7 +569,9 @@ impl Broker {
     /// sent on.
     pub(super) fn departed(&mut self, key: u64, route: Route) {
         let now = Instant::now();
-        self.departed.retain(|_, departed| departed.until > now);
+        self.travel
+            .departed
+            .retain(|_, departed| departed.until > now);
         let mut of_worker = self.sessions.values_mut();
         let Some(session) = of_worker.find(|session| session.worker == key) else {
             return;
@@ -572,13 +583,13 @@ impl Broker {
         }
         let until = now + SENT_ON;
         let departed = Departed { route, until };
-        self.departed.insert(token, departed);
+        self.travel.departed.insert(token, departed);
     }
 
     /// Sends a guest on whose session went elsewhere; gives it back where none
     /// did.
     pub(super) fn send_on(&self, guest: Guest, token: &[u8; 16]) -> Option<Guest> {
-        let departed = self.departed.get(token);
+        let departed = self.travel.departed.get(token);
         let Some(departed) = departed.filter(|departed| departed.until > Instant::now()) else {
             return Some(guest);
         };
@@ -592,7 +603,7 @@ impl Broker {
 
     /// A guest has connected again, over this communicator.
     pub(super) fn followed(&mut self, key: u64, communicator: &str) {
-        let total_ms = match self.orders.get(&key).map(|ordered| &ordered.kind) {
+        let total_ms = match self.travel.orders.get(&key).map(|ordered| &ordered.kind) {
             Some(Kind::Relocation {
                 communicator: wanted,
                 began,
@@ -610,7 +621,7 @@ impl Broker {
     /// A guest says that it could not go where it was to go.
     pub(super) fn stayed(&mut self, key: u64, reason: &str) {
         tracing::info!(reason, "a guest stays over its communicator");
-        let kind = self.orders.get(&key).map(|ordered| &ordered.kind);
+        let kind = self.travel.orders.get(&key).map(|ordered| &ordered.kind);
         if matches!(kind, Some(Kind::Relocation { .. })) {
             self.order_over(key, Err(format!("its program stays: {reason}")));
         }

@@ -72,7 +72,8 @@ impl Parked {
 impl Broker {
     /// Does this connection of the control socket wait for an order?
     pub(super) fn awaits_order(&self, console: u64) -> bool {
-        self.orders
+        self.travel
+            .orders
             .values()
             .any(|ordered| ordered.console == console)
             || self.migrates(console)
@@ -81,6 +82,7 @@ impl Broker {
     /// What happens to a session beside serving its program.
     pub(super) fn activity(&self, session: &Session) -> Activity {
         match self
+            .travel
             .orders
             .get(&session.worker)
             .map(|ordered| &ordered.kind)
@@ -104,7 +106,7 @@ impl Broker {
                 "session {session} is still arriving: try again when it is here"
             ));
         }
-        if self.orders.contains_key(&key) {
+        if self.travel.orders.contains_key(&key) {
             return Err(format!(
                 "session {session} is being moved or written already: try again when that is over"
             ));
@@ -132,7 +134,7 @@ impl Broker {
             .ok_or(ControlError::Closed)
             .and_then(|control| control.try_send(message, fds))
             .map_err(|error| format!("the session's worker is lost: {error}"))?;
-        self.orders.insert(key, ordered);
+        self.travel.orders.insert(key, ordered);
         Ok(())
     }
 
@@ -195,7 +197,7 @@ impl Broker {
                 "no worker of device {ordinal} is idle: try again, or raise pool.warm"
             ));
         };
-        let session = self.next_session;
+        let session = self.counts.next_session();
         let facts = Facts {
             session,
             vm: owner.vm.clone(),
@@ -242,20 +244,20 @@ impl Broker {
                 counters: None,
             },
         );
-        self.next_session += 1;
-        self.totals.begun += 1;
+        self.counts.session_began();
         let kind = Kind::State {
             puts_away: false,
             again: None,
         };
-        self.orders.insert(key, Ordered { console, kind });
+        self.travel.orders.insert(key, Ordered { console, kind });
         Ok(())
     }
 
     /// A worker says how far it is.
     pub(super) fn order_progress(&mut self, key: u64, progress: Progress) {
         let Progress { phase, done, all } = progress;
-        if let (Some(ordered), Some(session)) = (self.orders.get(&key), self.session_of(key)) {
+        if let (Some(ordered), Some(session)) = (self.travel.orders.get(&key), self.session_of(key))
+        {
             let console = ordered.console;
             self.answer(
                 console,
@@ -279,7 +281,7 @@ impl Broker {
 
     /// An order is over, well or not.
     pub(super) fn order_over(&mut self, key: u64, outcome: Outcome) {
-        let Some(Ordered { console, kind }) = self.orders.remove(&key) else {
+        let Some(Ordered { console, kind }) = self.travel.orders.remove(&key) else {
             return;
         };
         let session = self.session_of(key);
@@ -308,7 +310,7 @@ impl Broker {
                 {
                     let token = std::mem::take(&mut session.token);
                     self.notes.park(token, KEPT);
-                    self.parked.push(Parked::new(token, KEPT));
+                    self.travel.parked.push(Parked::new(token, KEPT));
                 }
             }
             Kind::State {
@@ -327,7 +329,7 @@ impl Broker {
 
     /// A worker has exited before its order was over.
     pub(super) fn order_ended(&mut self, key: u64) {
-        let Some(ordered) = self.orders.get(&key) else {
+        let Some(ordered) = self.travel.orders.get(&key) else {
             return;
         };
         let worker = self.workers.get(&key);
@@ -346,7 +348,7 @@ impl Broker {
     /// Takes up what an earlier daemon put away: the guests may come back.
     pub(super) fn take_up_parked(&mut self) {
         let parked = self.notes.parked().into_iter();
-        self.parked = parked
+        self.travel.parked = parked
             .map(|(token, left)| Parked::new(token, left))
             .collect();
     }
@@ -356,7 +358,7 @@ impl Broker {
     pub(super) fn park(&mut self, guest: Guest, asked: Box<Asked>) -> Option<(Guest, Box<Asked>)> {
         let now = Instant::now();
         let notes = &self.notes;
-        self.parked.retain(|parked| {
+        self.travel.parked.retain(|parked| {
             let waits = parked.until > now;
             if !waits {
                 notes.unpark(&parked.token);
@@ -364,7 +366,12 @@ impl Broker {
             waits
         });
         let token = asked.hello.token;
-        match self.parked.iter_mut().find(|parked| parked.token == token) {
+        match self
+            .travel
+            .parked
+            .iter_mut()
+            .find(|parked| parked.token == token)
+        {
             Some(parked) => {
                 parked.guest = Some((guest, asked));
                 None
@@ -376,7 +383,7 @@ impl Broker {
     /// Gives guests that waited the sessions that are back.
     fn bring_back(&mut self) {
         let mut back = Vec::new();
-        for mut parked in std::mem::take(&mut self.parked) {
+        for mut parked in std::mem::take(&mut self.travel.parked) {
             let here = self
                 .sessions
                 .values()
@@ -388,7 +395,7 @@ impl Broker {
                 }
                 (false, guest) => {
                     parked.guest = guest;
-                    self.parked.push(parked);
+                    self.travel.parked.push(parked);
                 }
             }
         }

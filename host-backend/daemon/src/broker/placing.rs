@@ -44,7 +44,13 @@ impl Broker {
         let chosen = if beyond {
             choose(Placement::LeastLoaded, 0, &all, &[], None)
         } else {
-            choose(policy, ordinal, &all, &self.held_by(asked), self.last_place)
+            choose(
+                policy,
+                ordinal,
+                &all,
+                &self.held_by(asked),
+                self.arrivals.last_place,
+            )
         };
         chosen.ok_or_else(|| {
             let (count, whose) = match (gpus.len(), self.devices.count()) {
@@ -90,7 +96,7 @@ impl Broker {
                 .counters
                 .map_or(0, |counters| counters.device_memory);
         }
-        let coming = self.waiting.iter();
+        let coming = self.arrivals.waiting.iter();
         sessions += coming
             .filter(|waiting| waiting.placed == Some(Ok(place)))
             .count() as u64;
@@ -119,7 +125,7 @@ impl Broker {
                 place,
             })
         });
-        let waiting = self.waiting.iter().filter_map(|waiting| {
+        let waiting = self.arrivals.waiting.iter().filter_map(|waiting| {
             let hello = &waiting.asked.hello;
             let place = *waiting.placed.as_ref()?.as_ref().ok()?;
             own(&waiting.asked.vm, hello.pid, hello.device).then_some(Held {
@@ -142,8 +148,8 @@ impl Broker {
         if !self.devices.ready() {
             return;
         }
-        for at in 0..self.waiting.len() {
-            let Some(waiting) = self.waiting.get(at) else {
+        for at in 0..self.arrivals.waiting.len() {
+            let Some(waiting) = self.arrivals.waiting.get(at) else {
                 return;
             };
             if waiting.placed.is_some() {
@@ -151,9 +157,9 @@ impl Broker {
             }
             let placed = self.place(&waiting.asked);
             if let Ok(place) = placed {
-                self.last_place = Some(place);
+                self.arrivals.last_place = Some(place);
             }
-            if let Some(waiting) = self.waiting.get_mut(at) {
+            if let Some(waiting) = self.arrivals.waiting.get_mut(at) {
                 waiting.placed = Some(placed);
             }
         }
@@ -162,7 +168,7 @@ impl Broker {
     /// The guest's number of the device that a worker on this GPU will most
     /// likely be given.
     pub(super) fn likely_ordinal(&self, place: u32) -> u32 {
-        let waiting = self.waiting.iter();
+        let waiting = self.arrivals.waiting.iter();
         let mut asked = waiting.filter(|waiting| waiting.placed == Some(Ok(place)));
         match (asked.next(), self.host.device.placement) {
             (Some(waiting), _) => waiting.asked.hello.device,

@@ -17,19 +17,19 @@ const MOST: usize = 16;
 
 impl Broker {
     pub(super) fn accept_scrape(&mut self) {
-        let Some(metrics) = &self.metrics else {
+        let Some(metrics) = &self.listeners.metrics else {
             return;
         };
         match metrics.accept() {
             Ok(Some((socket, _))) => {
                 // Those that say nothing keep nobody out.
-                let oldest = self.scrapes.keys().next().copied();
-                if let Some(oldest) = oldest.filter(|_| self.scrapes.len() >= MOST) {
+                let oldest = self.inquiries.scrapes.keys().next().copied();
+                if let Some(oldest) = oldest.filter(|_| self.inquiries.scrapes.len() >= MOST) {
                     self.forget_scrape(oldest);
                 }
-                let key = self.key();
+                let key = self.counts.key();
                 let scrape = Scrape::new(socket, Instant::now() + PATIENCE);
-                self.scrapes.insert(key, scrape);
+                self.inquiries.scrapes.insert(key, scrape);
             }
             Ok(None) => {}
             Err(error) => self.pause_accepting(&error),
@@ -37,7 +37,7 @@ impl Broker {
     }
 
     pub(super) fn scrape(&mut self, key: u64, flags: PollFlags) {
-        let Some(scrape) = self.scrapes.get_mut(&key) else {
+        let Some(scrape) = self.inquiries.scrapes.get_mut(&key) else {
             return;
         };
         let step = match flags.contains(PollFlags::OUT) {
@@ -55,14 +55,16 @@ impl Broker {
     }
 
     fn forget_scrape(&mut self, key: u64) {
-        self.scrapes.remove(&key);
-        self.listings
+        self.inquiries.scrapes.remove(&key);
+        self.inquiries
+            .listings
             .retain(|listing| listing.audience != Audience::Scrape(key));
     }
 
     /// Closes connections that take too long.
     pub(super) fn give_up_on_scrapes(&mut self, now: Instant) {
         let late = self
+            .inquiries
             .scrapes
             .iter()
             .filter(|(_, scrape)| scrape.deadline <= now);
@@ -73,16 +75,16 @@ impl Broker {
     /// The workers have counted.
     pub(super) fn answer_scrape(&mut self, key: u64) {
         let text = self.report().encode();
-        if let Some(scrape) = self.scrapes.get_mut(&key) {
+        if let Some(scrape) = self.inquiries.scrapes.get_mut(&key) {
             scrape.answer(&text);
             if scrape.write() == Step::Over {
-                self.scrapes.remove(&key);
+                self.inquiries.scrapes.remove(&key);
             }
         }
     }
 
     fn report(&self) -> Report {
-        let mut report = Report::new(&self.ended);
+        let mut report = Report::new(&self.counts.ended);
         for session in self.sessions.values() {
             let facts = &session.facts;
             report.session(&facts.vm, &facts.device, session.counters.as_ref());
@@ -97,10 +99,13 @@ impl Broker {
                 (device.memory, count(State::Idle), count(State::Starting)),
             );
         }
-        let totals = &self.totals;
+        let totals = &self.counts;
         report.moves = totals.moves;
         report.totals = [totals.begun, totals.refused, totals.crashed];
-        report.waiting = [self.waiting.len() as u64, self.reception.len() as u64];
+        report.waiting = [
+            self.arrivals.waiting.len() as u64,
+            self.arrivals.reception.len() as u64,
+        ];
         report
     }
 }

@@ -31,10 +31,10 @@ impl Broker {
                 gpu = found.facts.device,
                 "a session goes on that began under an earlier daemon"
             );
-            let key = self.key();
+            let key = self.counts.key();
             let worker = Worker::adopt(found.pid, found.pidfd, found.facts.ordinal, session);
             self.workers.insert(key, worker);
-            self.next_session = self.next_session.max(session + 1);
+            self.counts.session_found(session);
             self.adopt_checkpoints(session, found.again);
             self.sessions.insert(
                 session,
@@ -52,7 +52,7 @@ impl Broker {
 
     /// Starts the workers that are missing and dismisses those too many.
     pub(super) fn refill(&mut self, now: Instant) {
-        if self.stopping.is_some() {
+        if self.signals.is_ending() {
             return;
         }
         let warm = self.host.pool.warm as usize;
@@ -64,6 +64,7 @@ impl Broker {
             .collect();
         for (ordinal, may_start) in devices {
             let demand = self
+                .arrivals
                 .waiting
                 .iter()
                 .filter(|waiting| waiting.placed == Some(Ok(ordinal)))
@@ -110,31 +111,31 @@ impl Broker {
             return;
         };
         let spawn = Spawn {
-            program: self.program.clone(),
+            program: self.spawning.program.clone(),
             device: self.devices.kind().to_owned(),
             index: device.index,
             ordinal: self.likely_ordinal(ordinal),
             image_cache: self.host.cache_directory().filter(|path| usable(path)),
             image_cache_bytes: self.host.cache.size.0,
             calls: self.host.confine.cuda_calls.to_string(),
-            latency: self.metrics.is_some(),
+            latency: self.listeners.metrics.is_some(),
             log: self.host.log.level.to_string(),
             software: self.software(),
         };
-        match Worker::start(&self.spawner, &spawn, ordinal) {
+        match Worker::start(&self.spawning.spawner, &spawn, ordinal) {
             Ok(worker) => {
                 tracing::debug!(
                     worker = worker.pid,
                     gpu = self.devices.label(ordinal),
                     "worker starts"
                 );
-                let key = self.key();
+                let key = self.counts.key();
                 self.workers.insert(key, worker);
             }
             Err(error) => {
                 let reason = format!(
                     "{} cannot be started: {}",
-                    self.program.display(),
+                    self.spawning.program.display(),
                     chain(&error)
                 );
                 tracing::error!(reason, "no worker");
@@ -161,8 +162,8 @@ impl Broker {
             let Some(worker) = self.workers.get_mut(&key) else {
                 return;
             };
-            let news = worker.hear(&mut self.inbox);
-            let fds = std::mem::take(&mut self.inbox.fds);
+            let news = worker.hear(&mut self.spawning.inbox);
+            let fds = std::mem::take(&mut self.spawning.inbox.fds);
             let (ordinal, pid) = (worker.ordinal, worker.pid);
             match news {
                 None => {
@@ -245,7 +246,7 @@ impl Broker {
                 self.start_failed(worker.ordinal, worker.pid, reason);
             }
             State::Idle => {
-                self.totals.crashed += 1;
+                self.counts.crashed += 1;
                 tracing::warn!(worker = worker.pid, "an idle worker {}", ending(status));
             }
             State::Leaving => {
@@ -262,15 +263,15 @@ impl Broker {
         let facts = &over.facts;
         self.tenants.release(&facts.vm, session);
         if let Some(counters) = &over.counters {
-            self.ended.add(&facts.vm, &facts.device, counters);
+            self.counts.ended.add(&facts.vm, &facts.device, counters);
         }
-        self.checkpoints.remove(&session);
+        self.travel.checkpoints.remove(&session);
         let calls = over.counters.map(|counters| counters.calls);
         let word = worker.last_word.as_deref();
         let expected = worker.finished || worker.told || word.is_some();
         match status {
             Some(status) if !expected && !status.success() => {
-                self.totals.crashed += 1;
+                self.counts.crashed += 1;
                 tracing::error!(
                     session,
                     worker = worker.pid,

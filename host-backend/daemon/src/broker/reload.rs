@@ -1,0 +1,88 @@
+//! Reading the configuration again.
+
+use paragpu_config::host::{Device, Host, Migration, Tcp, Vsock};
+
+use super::Broker;
+use crate::arguments::Arguments;
+use crate::logging;
+
+/// Where the configuration comes from, and the log whose level it sets.
+#[derive(Debug)]
+pub(super) struct Reloading {
+    pub arguments: Arguments,
+    pub log: logging::Handle,
+}
+
+impl Reloading {
+    /// The configuration as it is now; `None`, said in the log, where it is refused.
+    fn read(&self) -> Option<Host> {
+        match self.arguments.sources().load::<Host>() {
+            Ok(loaded) => Some(loaded.values),
+            Err(error) => {
+                tracing::error!(%error, "the configuration is refused; the old one stands");
+                None
+            }
+        }
+    }
+}
+
+impl Broker {
+    /// SIGHUP: limits, placement, pool, sockets of VMs, certificates and log level anew.
+    pub(super) fn reload(&mut self) {
+        if !self.signals.take_reload() {
+            return;
+        }
+        let Some(new) = self.reloading.read() else {
+            return;
+        };
+        let applied = applied(&self.host, &new);
+        if applied != new {
+            tracing::warn!(
+                "sockets, devices, metrics and worker program change with a restart only"
+            );
+        }
+        self.host = applied;
+        self.tenants.limit(&self.host);
+        self.listeners.renew_certificates(&self.host);
+        if let Err(error) = self.listeners.follow_vm_sockets(&self.host.vsock) {
+            tracing::error!(%error, "a socket of a VM is not listened at");
+        }
+        let filter = logging::filter(self.host.log.level);
+        if let Err(error) = self.reloading.log.reload(filter) {
+            tracing::warn!(%error, "the log level stays");
+        }
+        tracing::info!("configuration read again");
+    }
+}
+
+/// `old` with what may change while the daemon runs as in `new`.
+fn applied(old: &Host, new: &Host) -> Host {
+    Host {
+        limits: new.limits.clone(),
+        vm: new.vm.clone(),
+        device: Device {
+            placement: new.device.placement,
+            ..old.device.clone()
+        },
+        pool: new.pool.clone(),
+        confine: new.confine.clone(),
+        log: new.log.clone(),
+        shm: new.shm.clone(),
+        cache: new.cache.clone(),
+        vsock: Vsock {
+            port: old.vsock.port,
+            ..new.vsock.clone()
+        },
+        tcp: Tcp {
+            listen: old.tcp.listen,
+            allow_remote: old.tcp.allow_remote,
+            announce: old.tcp.announce.clone(),
+            ..new.tcp.clone()
+        },
+        migration: Migration {
+            listen: old.migration.listen,
+            ..new.migration.clone()
+        },
+        ..old.clone()
+    }
+}
