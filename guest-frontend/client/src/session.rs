@@ -53,11 +53,18 @@ use crate::texture::Textures;
 use crate::virtual_memory::VirtualMemory;
 use crate::window::PinnedWindow;
 
+/// The addresses of the session, kept from everything else.
+#[derive(Debug)]
+struct Arena {
+    regions: Regions,
+    _reservation: Reservation,
+}
+
 /// One device, as one process of the guest uses it.
 #[derive(Debug)]
 pub struct Session {
     welcome: Welcome,
-    regions: Regions,
+    arena: Arena,
     link: Arc<Link>,
     device: Arc<Device>,
     streams: Arc<Streams>,
@@ -71,7 +78,6 @@ pub struct Session {
     copies: Copies,
     textures: Textures,
     graphs: Graphs,
-    _arena: Reservation,
 }
 
 impl Session {
@@ -240,7 +246,10 @@ impl Session {
                 },
             ),
             welcome,
-            regions,
+            arena: Arena {
+                regions,
+                _reservation: arena,
+            },
             link,
             device,
             streams,
@@ -249,7 +258,6 @@ impl Session {
             host_functions,
             modules,
             launches,
-            _arena: arena,
         }
     }
 
@@ -286,7 +294,7 @@ impl Session {
     /// The addresses of this session.
     #[must_use]
     pub fn regions(&self) -> Regions {
-        self.regions
+        self.arena.regions
     }
 
     /// What is constant about the device, and the limits of its context.

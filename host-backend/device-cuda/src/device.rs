@@ -112,6 +112,13 @@ pub(crate) struct OpenStream {
     blocking: bool,
 }
 
+/// Texture and surface objects that exist.
+#[derive(Debug, Default)]
+struct Bound {
+    textures: BTreeSet<u64>,
+    surfaces: BTreeSet<u64>,
+}
+
 /// [`Device`] on NVIDIA's driver.
 pub struct CudaDevice {
     pub(crate) memory: Memory,
@@ -123,8 +130,7 @@ pub struct CudaDevice {
     graphs: Table<OpenGraph>,
     /// Counts destructions of what graphs may name.
     pub(crate) gone: u64,
-    textures: BTreeSet<u64>,
-    surfaces: BTreeSet<u64>,
+    bound: Bound,
     /// By address, what mappings that came from other workers came by.
     imported: BTreeMap<u64, OwnedFd>,
     /// Memory of other devices, and the driver's handles.
@@ -163,8 +169,7 @@ impl CudaDevice {
             arrays: Table::default(),
             graphs: Table::default(),
             gone: 0,
-            textures: BTreeSet::new(),
-            surfaces: BTreeSet::new(),
+            bound: Bound::default(),
             imported: BTreeMap::new(),
             peers: Table::default(),
             retirement: Retirement::default(),

@@ -44,21 +44,33 @@ pub struct SoftwareDevice {
     pub(crate) scheduler: Scheduler,
     memory: Arc<Memory>,
     objects: Objects,
-    output: Arc<Output>,
-    /// The values of graphs.
-    pub(crate) conditions: Arc<Conditions>,
-    workspaces: Arc<Workspaces>,
-    heaps: Arc<Heaps>,
+    pub(crate) launching: Launching,
+    code: Code,
     next: u64,
-    launches: u64,
-    modules: HashMap<u64, Module>,
-    /// Ranges that modules occupy: start and bytes.
-    placed: BTreeMap<u64, u64>,
-    functions: HashMap<u64, Kernel>,
-    by_name: HashMap<(u64, usize), u64>,
     events: HashMap<u64, Event>,
     graphs: HashMap<u64, Graph>,
     limits: BTreeMap<u32, u64>,
+}
+
+/// What launches share.
+pub(crate) struct Launching {
+    output: Arc<Output>,
+    /// The values of graphs.
+    pub conditions: Arc<Conditions>,
+    workspaces: Arc<Workspaces>,
+    heaps: Arc<Heaps>,
+    /// How many there were.
+    launches: u64,
+}
+
+/// Modules and their kernels.
+struct Code {
+    modules: HashMap<u64, Module>,
+    functions: HashMap<u64, Kernel>,
+    /// Kernels that were asked for: by module and index.
+    by_name: HashMap<(u64, usize), u64>,
+    /// Ranges that modules occupy: start and bytes.
+    placed: BTreeMap<u64, u64>,
     /// Where the variables of the next module should begin.
     preferred: Option<u64>,
 }
@@ -103,20 +115,24 @@ impl SoftwareDevice {
             scheduler,
             memory,
             objects: Objects::default(),
-            output: Arc::default(),
-            conditions: Arc::default(),
-            workspaces: Arc::new(Workspaces::new(start, bytes)),
-            heaps: Arc::default(),
+            launching: Launching {
+                output: Arc::default(),
+                conditions: Arc::default(),
+                workspaces: Arc::new(Workspaces::new(start, bytes)),
+                heaps: Arc::default(),
+                launches: 0,
+            },
+            code: Code {
+                modules: HashMap::new(),
+                functions: HashMap::new(),
+                by_name: HashMap::new(),
+                placed: BTreeMap::from([(start, bytes)]),
+                preferred: None,
+            },
             next: 1,
-            launches: 0,
-            modules: HashMap::new(),
-            placed: BTreeMap::from([(start, bytes)]),
-            functions: HashMap::new(),
-            by_name: HashMap::new(),
             events: HashMap::new(),
             graphs: HashMap::new(),
             limits: BTreeMap::from(limits),
-            preferred: None,
         })
     }
 
@@ -178,7 +194,7 @@ impl SoftwareDevice {
     }
 
     fn kernel(&mut self, function: FunctionId) -> Result<&mut Kernel> {
-        handle(self.functions.get_mut(&function.0))
+        handle(self.code.functions.get_mut(&function.0))
     }
 }
 

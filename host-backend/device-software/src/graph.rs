@@ -175,6 +175,7 @@ impl SoftwareDevice {
             self.check_work(&node.work)?;
             if let DeviceWork::Conditional(conditional) = &node.work {
                 let value = self
+                    .launching
                     .conditions
                     .value(conditional.condition, conditional.value);
                 values.insert(made.len(), value);

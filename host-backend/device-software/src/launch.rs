@@ -1,16 +1,13 @@
 //! Kernels: what is constant about them, and the checks and preparation of a launch.
 
 use crate::attributes::{self, MAX_THREADS, REGISTERS, SHARED, SHARED_OPTIN};
-use crate::conditions::Conditions;
-use crate::exec::block::Grid;
-use crate::exec::printf::Output;
+use crate::exec::block::{Grid, SharedMemory, Surroundings};
 use crate::exec::variants_unsafe;
-use crate::heap::{Heap, Heaps};
+use crate::heap::Heap;
 use crate::memory_unsafe::Memory;
 use crate::module::Module;
 use crate::program::{Func, Program};
 use crate::scheduler::Work;
-use crate::texture::Textures;
 use paragpu_device::{Error, Launch, Result};
 use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
@@ -75,22 +72,12 @@ pub struct Kernel {
 
 /// What a launch needs of its device.
 pub struct Context {
-    /// Device memory.
-    pub memory: Arc<Memory>,
-    /// Heaps of all modules.
-    pub heaps: Arc<Heaps>,
-    /// Texture and surface objects.
-    pub textures: Arc<Textures>,
-    /// Where kernels print.
-    pub output: Arc<Output>,
-    /// What kernels set.
-    pub conditions: Arc<Conditions>,
+    /// What its kernels use.
+    pub device: Surroundings,
     /// For cooperative launches.
     pub workspaces: Arc<Workspaces>,
     /// Number of the launch.
     pub id: u64,
-    /// Multiprocessors.
-    pub sms: u32,
     /// Limit of the stack.
     pub stack: u64,
 }
@@ -227,19 +214,21 @@ impl Kernel {
         if func.local > MAX_LOCAL {
             return Err(Status::LAUNCH_OUT_OF_RESOURCES.into());
         }
-        let dynamic_base = func.shared.next_multiple_of(16);
-        let shared_bytes = dynamic_base + launch.dynamic_shared;
+        let shared = SharedMemory {
+            dynamic: launch.dynamic_shared,
+            dynamic_base: func.shared.next_multiple_of(16),
+        };
         let blocks = u64::from(gx) * u64::from(gy) * u64::from(gz);
         let mut workspace = 0;
         if launch.cooperative {
-            let most = u64::from(attributes::occupancy(threads, u64::from(shared_bytes)))
-                * u64::from(context.sms);
+            let most = u64::from(attributes::occupancy(threads, u64::from(shared.bytes())))
+                * u64::from(context.device.sms);
             if blocks > most {
                 return Err(Status::COOPERATIVE_LAUNCH_TOO_LARGE.into());
             }
             workspace = context
                 .workspaces
-                .take(&context.memory)
+                .take(&context.device.memory)
                 .ok_or(Status::LAUNCH_OUT_OF_RESOURCES)?;
         }
         let grid = Grid {
@@ -248,18 +237,11 @@ impl Kernel {
             func: self.func,
             grid: launch.grid,
             block: launch.block,
-            dynamic_shared: launch.dynamic_shared,
-            dynamic_base,
-            shared_bytes,
+            shared,
             params: launch.parameters.to_vec(),
-            memory: Arc::clone(&context.memory),
             heap: self.heap.clone(),
-            heaps: Arc::clone(&context.heaps),
-            textures: Arc::clone(&context.textures),
-            output: Arc::clone(&context.output),
-            conditions: Arc::clone(&context.conditions),
+            device: context.device.clone(),
             workspace,
-            sms: context.sms,
             stack_limit: (u64::from(func.local) + context.stack.max(STACK)) as u32,
             straight: variants_unsafe::select(),
             cancelled: AtomicBool::new(false),

@@ -501,6 +501,15 @@ pub enum Ext {
     Surf(SurfAccess),
 }
 
+/// Rows of a frame and the constants that they hold.
+#[derive(Debug, Clone, Default)]
+pub struct Constants {
+    /// Of 32 bits.
+    pub rows32: Vec<(u32, u32)>,
+    /// Of 64 bits.
+    pub rows64: Vec<(u32, u64)>,
+}
+
 /// A decoded function.
 #[derive(Debug, Clone, Default)]
 pub struct Func {
@@ -518,10 +527,8 @@ pub struct Func {
     pub rows64: u32,
     /// Predicates of the frame.
     pub preds: u32,
-    /// Constant rows.
-    pub consts32: Vec<(u32, u32)>,
-    /// Constant rows.
-    pub consts64: Vec<(u32, u64)>,
+    /// Rows that hold constants.
+    pub constants: Constants,
     /// Bytes of local memory of the frame.
     pub local: u32,
     /// Bytes of static shared memory (kernels).

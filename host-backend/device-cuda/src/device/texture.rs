@@ -40,12 +40,12 @@ impl TextureDevice for CudaDevice {
             }
         };
         let texture = self.context.texture_create(&resource, sampling, view)?;
-        self.textures.insert(texture);
+        self.bound.textures.insert(texture);
         Ok(TextureId(texture))
     }
 
     fn texture_destroy(&mut self, texture: TextureId) -> Result<()> {
-        if !self.textures.remove(&texture.0) {
+        if !self.bound.textures.remove(&texture.0) {
             return Err(Status::INVALID_HANDLE.into());
         }
         self.context.texture_destroy(texture.0)
@@ -53,12 +53,12 @@ impl TextureDevice for CudaDevice {
 
     fn surface_create(&mut self, array: ArrayId) -> Result<SurfaceId> {
         let surface = self.context.surface_create(find(&self.arrays, array.0)?)?;
-        self.surfaces.insert(surface);
+        self.bound.surfaces.insert(surface);
         Ok(SurfaceId(surface))
     }
 
     fn surface_destroy(&mut self, surface: SurfaceId) -> Result<()> {
-        if !self.surfaces.remove(&surface.0) {
+        if !self.bound.surfaces.remove(&surface.0) {
             return Err(Status::INVALID_HANDLE.into());
         }
         self.context.surface_destroy(surface.0)

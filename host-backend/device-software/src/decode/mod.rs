@@ -295,8 +295,8 @@ impl<'m> Decoder<'m> {
             func.rows32 = f.rows32;
             func.rows64 = f.rows64;
             func.preds = f.preds;
-            func.consts32 = f.consts32.iter().map(|(&v, &row)| (row, v)).collect();
-            func.consts64 = f.consts64.iter().map(|(&v, &row)| (row, v)).collect();
+            func.constants.rows32 = f.consts32.iter().map(|(&v, &row)| (row, v)).collect();
+            func.constants.rows64 = f.consts64.iter().map(|(&v, &row)| (row, v)).collect();
             func.local = f.local;
             func.shared = f.shared;
         }

@@ -13,7 +13,7 @@ impl ContextDevice for SoftwareDevice {
     }
 
     fn flush_output(&mut self) -> Result<()> {
-        let text = self.output.take();
+        let text = self.launching.output.take();
         if text.is_empty() {
             return Ok(());
         }

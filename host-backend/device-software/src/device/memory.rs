@@ -218,6 +218,7 @@ impl MemoryDevice for SoftwareDevice {
         let end = address.checked_add(size)?;
         // A module's memory goes with the module.
         let of_module = self
+            .code
             .placed
             .range(..end)
             .next_back()

@@ -15,21 +15,21 @@ use std::sync::Arc;
 impl ModuleDevice for SoftwareDevice {
     fn module_load(&mut self, image: &[u8], _options: &[(u32, u32)]) -> Result<(ModuleId, String)> {
         self.scheduler.check()?;
-        let used: Vec<(u64, u64)> = self.placed.iter().map(|(&a, &s)| (a, s)).collect();
-        let preferred = self.preferred.take();
+        let used: Vec<(u64, u64)> = self.code.placed.iter().map(|(&a, &s)| (a, s)).collect();
+        let preferred = self.code.preferred.take();
         let arch = self.options.arch();
         let heap = self.limits.get(&heap::LIMIT).copied().unwrap_or(0);
         let (module, bytes) = Module::load(image, arch, &self.memory, &used, preferred, heap)
             .inspect_err(|error| tracing::warn!(%error, "a module is refused"))?;
         if let Some(heap) = &module.heap {
-            self.heaps.add(Arc::clone(heap));
+            self.launching.heaps.add(Arc::clone(heap));
         }
         let log = module.log();
         if let Some(at) = module.mapping {
-            self.placed.insert(at, bytes);
+            self.code.placed.insert(at, bytes);
         }
         let id = self.id();
-        self.modules.insert(id, module);
+        self.code.modules.insert(id, module);
         Ok((ModuleId(id), log))
     }
 
@@ -45,16 +45,16 @@ impl ModuleDevice for SoftwareDevice {
 
     fn module_unload(&mut self, module: ModuleId) -> Result<()> {
         self.scheduler.check()?;
-        let loaded = handle(self.modules.remove(&module.0))?;
-        self.by_name.retain(|&(m, _), _| m != module.0);
-        self.functions.retain(|_, k| k.module != module.0);
+        let loaded = handle(self.code.modules.remove(&module.0))?;
+        self.code.by_name.retain(|&(m, _), _| m != module.0);
+        self.code.functions.retain(|_, k| k.module != module.0);
         if let Some(heap) = loaded.heap {
-            let heaps = Arc::clone(&self.heaps);
+            let heaps = Arc::clone(&self.launching.heaps);
             self.scheduler
                 .after_all(Box::new(move || heaps.remove(&heap)));
         }
         if let Some(at) = loaded.mapping {
-            self.placed.remove(&at);
+            self.code.placed.remove(&at);
             let generation = self
                 .memory
                 .retire(at)
@@ -68,19 +68,19 @@ impl ModuleDevice for SoftwareDevice {
 
     fn module_function(&mut self, module: ModuleId, name: &str) -> Result<Function> {
         self.scheduler.check()?;
-        let loaded = handle(self.modules.get(&module.0))?;
+        let loaded = handle(self.code.modules.get(&module.0))?;
         let func = loaded.program.by_name.get(name).copied();
         let func = func.filter(|&f| loaded.program.funcs.get(f).is_some_and(|f| f.entry));
         let func =
             func.ok_or_else(|| Error::new(Status::NOT_FOUND, format!("no kernel {name}")))?;
         loaded.runs(func)?;
         let kernel = Kernel::new(module.0, loaded, func);
-        let id = match self.by_name.get(&(module.0, func)) {
+        let id = match self.code.by_name.get(&(module.0, func)) {
             Some(&id) => id,
             None => {
                 let id = self.id();
-                self.by_name.insert((module.0, func), id);
-                self.functions.insert(id, kernel);
+                self.code.by_name.insert((module.0, func), id);
+                self.code.functions.insert(id, kernel);
                 id
             }
         };
@@ -94,7 +94,7 @@ impl ModuleDevice for SoftwareDevice {
 
     fn module_functions(&mut self, module: ModuleId) -> Result<Vec<String>> {
         self.scheduler.check()?;
-        let program = &handle(self.modules.get(&module.0))?.program;
+        let program = &handle(self.code.modules.get(&module.0))?.program;
         let mut entries: Vec<(usize, &String)> = program
             .by_name
             .iter()
@@ -107,13 +107,13 @@ impl ModuleDevice for SoftwareDevice {
 
     fn module_global(&mut self, module: ModuleId, name: &str) -> Result<(u64, u64)> {
         self.scheduler.check()?;
-        let loaded = handle(self.modules.get(&module.0))?;
+        let loaded = handle(self.code.modules.get(&module.0))?;
         let found = loaded.globals.get(name).copied();
         found.ok_or_else(|| Error::new(Status::NOT_FOUND, format!("no variable {name}")))
     }
 
     fn module_variables(&mut self, module: ModuleId) -> Result<Vec<Variable>> {
-        let loaded = handle(self.modules.get(&module.0))?;
+        let loaded = handle(self.code.modules.get(&module.0))?;
         Ok(loaded
             .globals
             .iter()
@@ -127,7 +127,7 @@ impl ModuleDevice for SoftwareDevice {
 
     fn prefer(&mut self, place: u64) {
         if place >= self.memory.base() {
-            self.preferred = Some(place);
+            self.code.preferred = Some(place);
         } else {
             self.objects.prefer(place);
         }

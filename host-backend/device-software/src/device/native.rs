@@ -88,7 +88,7 @@ impl NativeDevice for SoftwareDevice {
 
     fn module_get_function_count(&mut self, module: ModuleId) -> Result<u32> {
         self.scheduler.check()?;
-        let functions = &handle(self.modules.get(&module.0))?.program.funcs;
+        let functions = &handle(self.code.modules.get(&module.0))?.program.funcs;
         let kernels = functions.iter().filter(|function| function.entry);
         Ok(kernels.count() as u32)
     }

@@ -3,6 +3,7 @@
 use super::{SoftwareDevice, handle, invalid};
 use crate::conditional::Make;
 use crate::copy::{self, RectEnd};
+use crate::exec::block::Surroundings;
 use crate::launch;
 use crate::memory_unsafe::Memory;
 use crate::scheduler::{Stamp, Task, Work};
@@ -118,20 +119,22 @@ impl SoftwareDevice {
     /// Checks a launch and makes it stream work.
     fn launch_work(&mut self, launch: &Launch<'_>) -> Result<Work> {
         let context = self.launch_context();
-        handle(self.functions.get(&launch.function.0))?.prepare(launch, &context)
+        handle(self.code.functions.get(&launch.function.0))?.prepare(launch, &context)
     }
 
     fn launch_context(&mut self) -> launch::Context {
-        self.launches += 1;
+        self.launching.launches += 1;
         launch::Context {
-            memory: Arc::clone(&self.memory),
-            heaps: Arc::clone(&self.heaps),
-            textures: Arc::clone(self.objects.textures()),
-            output: Arc::clone(&self.output),
-            conditions: Arc::clone(&self.conditions),
-            workspaces: Arc::clone(&self.workspaces),
-            id: self.launches,
-            sms: self.options.cores,
+            device: Surroundings {
+                memory: Arc::clone(&self.memory),
+                heaps: Arc::clone(&self.launching.heaps),
+                textures: Arc::clone(self.objects.textures()),
+                output: Arc::clone(&self.launching.output),
+                conditions: Arc::clone(&self.launching.conditions),
+                sms: self.options.cores,
+            },
+            workspaces: Arc::clone(&self.launching.workspaces),
+            id: self.launching.launches,
             stack: self.limits.get(&0).copied().unwrap_or(1024),
         }
     }
@@ -143,7 +146,7 @@ impl SoftwareDevice {
             DeviceWork::Empty => Arc::new(|| Work::Marker),
             DeviceWork::Launch(ref launch) => {
                 let (launch, context) = (launch.clone(), self.launch_context());
-                let kernel = handle(self.functions.get(&launch.function.0))?.clone();
+                let kernel = handle(self.code.functions.get(&launch.function.0))?.clone();
                 Arc::new(move || made(kernel.prepare(&launch, &context)))
             }
             DeviceWork::Copy {

@@ -18,6 +18,40 @@ const WARP_SLICE: i64 = 4096;
 /// Instructions of one turn of a block.
 const BLOCK_SLICE: i64 = 1 << 20;
 
+/// What kernels use of their device.
+#[derive(Debug, Clone)]
+pub struct Surroundings {
+    /// Device memory.
+    pub memory: Arc<Memory>,
+    /// Heaps of all modules, where `free` looks.
+    pub heaps: Arc<Heaps>,
+    /// Texture and surface objects.
+    pub textures: Arc<Textures>,
+    /// Where printed text goes.
+    pub output: Arc<Output>,
+    /// Values of graphs, which kernels set.
+    pub conditions: Arc<Conditions>,
+    /// Multiprocessors.
+    pub sms: u32,
+}
+
+/// The layout of a block's shared memory: static, then dynamic.
+#[derive(Debug, Clone, Copy)]
+pub struct SharedMemory {
+    /// Bytes of dynamic shared memory.
+    pub dynamic: u32,
+    /// Where it starts.
+    pub dynamic_base: u32,
+}
+
+impl SharedMemory {
+    /// Bytes in all.
+    #[must_use]
+    pub fn bytes(self) -> u32 {
+        self.dynamic_base + self.dynamic
+    }
+}
+
 /// Everything constant about a launch.
 #[derive(Debug)]
 pub struct Grid {
@@ -31,30 +65,16 @@ pub struct Grid {
     pub grid: [u32; 3],
     /// Threads of a block.
     pub block: [u32; 3],
-    /// Bytes of dynamic shared memory.
-    pub dynamic_shared: u32,
-    /// Where it starts.
-    pub dynamic_base: u32,
-    /// Bytes of shared memory in all.
-    pub shared_bytes: u32,
+    /// Shared memory of a block.
+    pub shared: SharedMemory,
     /// Parameter bytes.
     pub params: Vec<u8>,
-    /// Device memory.
-    pub memory: Arc<Memory>,
     /// Where its kernels' `malloc` takes memory.
     pub heap: Option<Arc<Heap>>,
-    /// Where `free` looks.
-    pub heaps: Arc<Heaps>,
-    /// Texture and surface objects.
-    pub textures: Arc<Textures>,
-    /// Where printed text goes.
-    pub output: Arc<Output>,
-    /// What its kernels set.
-    pub conditions: Arc<Conditions>,
+    /// The device's parts that its kernels use.
+    pub device: Surroundings,
     /// Workspace of a cooperative launch, or 0.
     pub workspace: u64,
-    /// Multiprocessors of the device.
-    pub sms: u32,
     /// Bytes of local memory of a thread.
     pub stack_limit: u32,
     /// Arithmetic loop.
@@ -81,7 +101,7 @@ impl Grid {
         let registers =
             u64::from(f.rows32) * 128 + u64::from(f.rows64) * 256 + u64::from(f.preds) * 4;
         let warp = registers + u64::from(f.local) * 32 + 1024;
-        warp * u64::from(self.threads().div_ceil(32)) + u64::from(self.shared_bytes)
+        warp * u64::from(self.threads().div_ceil(32)) + u64::from(self.shared.bytes())
     }
 
     /// Blocks in all.
@@ -163,7 +183,7 @@ impl Block {
         Self {
             turns: vec![Turn::Yield; warps.len()],
             warps,
-            shared: vec![0; grid.shared_bytes as usize],
+            shared: vec![0; grid.shared.bytes() as usize],
             barriers: Barriers::default(),
             ctaid: [0; 3],
         }
@@ -212,7 +232,7 @@ impl Block {
                 let mut env = Env {
                     program: &grid.program,
                     grid,
-                    memory: &grid.memory,
+                    memory: &grid.device.memory,
                     shared: &mut self.shared,
                     barriers: &mut self.barriers,
                     ctaid: self.ctaid,

@@ -217,7 +217,7 @@ impl Warp {
             } else {
                 let (text, count) =
                     printf::format(format, arguments, &mut bytes).map_err(|fault| (fault, lane))?;
-                env.grid.output.push(&text);
+                env.grid.device.output.push(&text);
                 u64::from(count)
             };
             if let Some(&(offset, 4)) = call.returns.first() {
@@ -237,7 +237,7 @@ impl Warp {
         for lane in (0..32).filter(|l| mask >> l & 1 != 0) {
             let condition = self.local_load(lane, base + condition, 8).unwrap_or(0);
             let value = self.local_load(lane, base + value, 4).unwrap_or(0);
-            env.grid.conditions.set(condition, value as u32);
+            env.grid.device.conditions.set(condition, value as u32);
         }
     }
 
@@ -249,7 +249,7 @@ impl Warp {
         for lane in (0..32).filter(|l| mask >> l & 1 != 0) {
             let value = self.local_load(lane, base + argument, 8).unwrap_or(0);
             if call.target == CallTarget::Free {
-                if value != 0 && !env.grid.heaps.give_back(env.memory, value) {
+                if value != 0 && !env.grid.device.heaps.give_back(env.memory, value) {
                     return Err((Fault::Free(value), lane));
                 }
                 continue;
@@ -365,7 +365,7 @@ impl Warp {
             Special::WarpId => all(u64::from(self.index)),
             Special::NWarpId => all(u64::from(grid.threads().div_ceil(32))),
             Special::SmId => all(u64::from(env.sm)),
-            Special::NSmId => all(u64::from(grid.sms)),
+            Special::NSmId => all(u64::from(grid.device.sms)),
             Special::GridId => all(grid.id),
             Special::LaneMaskEq => lane_bits(|l| 1 << l),
             Special::LaneMaskLt => lane_bits(|l| (1 << l) - 1),
@@ -376,9 +376,9 @@ impl Warp {
             Special::ClockHi => all(clock() >> 32),
             Special::GlobalTimer | Special::GlobalTimerLo => all(nanoseconds()),
             Special::GlobalTimerHi => all(nanoseconds() >> 32),
-            Special::DynamicSharedSize => all(u64::from(grid.dynamic_shared)),
+            Special::DynamicSharedSize => all(u64::from(grid.shared.dynamic)),
             Special::TotalSharedSize => all(env.shared.len() as u64),
-            Special::DynamicSharedBase => all(u64::from(grid.dynamic_base)),
+            Special::DynamicSharedBase => all(u64::from(grid.shared.dynamic_base)),
             Special::WorkspaceHigh => all(grid.workspace >> 32),
             Special::WorkspaceLow => all(grid.workspace & 0xffff_ffff),
             Special::Zero => all(0),

@@ -42,7 +42,14 @@ impl Warp {
             let texture = match last {
                 Some((id, ref texture)) if id == handles[l] => texture,
                 _ => {
-                    let found = env.grid.textures.textures.read().get(&handles[l]).cloned();
+                    let found = env
+                        .grid
+                        .device
+                        .textures
+                        .textures
+                        .read()
+                        .get(&handles[l])
+                        .cloned();
                     let found = found
                         .ok_or_else(|| fail(format!("no texture object {:#x}", handles[l])))?;
                     &last.insert((handles[l], found)).1
@@ -123,7 +130,14 @@ impl Warp {
             .collect();
         for l in lanes(mask) {
             let fail = |what: String| (Fault::Texture(what), l as u32);
-            let array = env.grid.textures.surfaces.read().get(&handles[l]).cloned();
+            let array = env
+                .grid
+                .device
+                .textures
+                .surfaces
+                .read()
+                .get(&handles[l])
+                .cloned();
             let array =
                 array.ok_or_else(|| fail(format!("no surface object {:#x}", handles[l])))?;
             let coordinate = |n: usize| coords.get(n).map_or(0, |c| i64::from(c[l] as i32));

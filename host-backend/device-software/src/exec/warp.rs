@@ -98,6 +98,17 @@ pub(super) enum Flow {
     Yield,
 }
 
+/// How the fragments of a warp take turns.
+#[derive(Debug)]
+struct Turns {
+    /// Steps that the running fragment has left before the others have a turn.
+    lease: u32,
+    /// The fragment that had waited longest runs, out of order.
+    boosted: bool,
+    /// Counts turns; a fragment notes when it began to wait.
+    clock: u64,
+}
+
 /// A warp's state.
 #[derive(Debug)]
 pub struct Warp {
@@ -116,9 +127,7 @@ pub struct Warp {
     pub(super) others: Vec<Fragment>,
     /// Where the running fragment meets another.
     stop: u32,
-    lease: u32,
-    boosted: bool,
-    clock: u64,
+    turns: Turns,
     /// Ordered loads, atomics and sleeps of this turn: signs of waiting.
     pub(super) spins: u32,
 }
@@ -167,9 +176,11 @@ impl Warp {
             run,
             others: Vec::new(),
             stop: u32::MAX,
-            lease: LEASE,
-            boosted: false,
-            clock: 0,
+            turns: Turns {
+                lease: LEASE,
+                boosted: false,
+                clock: 0,
+            },
             spins: 0,
         };
         if let Some(f) = program.funcs.get(func) {
@@ -196,8 +207,8 @@ impl Warp {
             since: 0,
         };
         self.stop = u32::MAX;
-        self.lease = LEASE;
-        self.boosted = false;
+        self.turns.lease = LEASE;
+        self.turns.boosted = false;
     }
 
     /// Makes room for a frame and fills its constants in the lanes of `mask`.
@@ -232,7 +243,7 @@ impl Warp {
         if self.local.len() < words {
             self.local.resize(words, 0);
         }
-        for &(row, value) in &f.consts32 {
+        for &(row, value) in &f.constants.rows32 {
             let d = &mut self.r32[(bases.r32 + row) as usize].0;
             for (lane, slot) in d.iter_mut().enumerate() {
                 if mask >> lane & 1 != 0 {
@@ -240,7 +251,7 @@ impl Warp {
                 }
             }
         }
-        for &(row, value) in &f.consts64 {
+        for &(row, value) in &f.constants.rows64 {
             let d = &mut self.r64[(bases.r64 + row) as usize].0;
             for (lane, slot) in d.iter_mut().enumerate() {
                 if mask >> lane & 1 != 0 {
@@ -293,7 +304,7 @@ impl Warp {
         other.mask = mask;
         other.pc = pc;
         other.state = state;
-        other.since = self.clock;
+        other.since = self.turns.clock;
         self.run.mask &= !mask;
         self.others.push(other);
     }
@@ -336,7 +347,7 @@ impl Warp {
     pub(super) fn settle(&mut self) -> bool {
         if self.run.mask == 0 || self.run.state != State::Run {
             if self.run.mask != 0 {
-                self.run.since = self.clock;
+                self.run.since = self.turns.clock;
                 let parked = self.run.clone();
                 self.others.push(parked);
                 self.run.mask = 0;
@@ -346,16 +357,16 @@ impl Warp {
                 .min_by_key(|&n| self.others[n].rank());
             let Some(best) = best else { return false };
             self.run = self.others.swap_remove(best);
-            self.boosted = false;
-            self.lease = LEASE;
+            self.turns.boosted = false;
+            self.turns.lease = LEASE;
         }
         if self.others.is_empty() {
             self.stop = u32::MAX;
-            self.boosted = false;
+            self.turns.boosted = false;
             return true;
         }
         self.join();
-        if !self.boosted {
+        if !self.turns.boosted {
             let best = (0..self.others.len())
                 .filter(|&n| self.others[n].state == State::Run)
                 .min_by_key(|&n| self.others[n].rank());
@@ -394,23 +405,23 @@ impl Warp {
     }
 
     fn switch_to(&mut self, n: usize) {
-        self.clock += 1;
-        self.run.since = self.clock;
+        self.turns.clock += 1;
+        self.run.since = self.turns.clock;
         std::mem::swap(&mut self.run, &mut self.others[n]);
     }
 
     /// The lease is used up: the warp that has waited longest runs next, lowest-first or not.
     fn rotate(&mut self) {
-        self.lease = LEASE;
-        if self.boosted {
-            self.boosted = false;
+        self.turns.lease = LEASE;
+        if self.turns.boosted {
+            self.turns.boosted = false;
         } else {
             let oldest = (0..self.others.len())
                 .filter(|&n| self.others[n].state == State::Run)
                 .min_by_key(|&n| self.others[n].since);
             if let Some(oldest) = oldest {
                 self.switch_to(oldest);
-                self.boosted = true;
+                self.turns.boosted = true;
             }
         }
     }
@@ -494,11 +505,11 @@ impl Warp {
                 }
             }
             if !self.others.is_empty() {
-                if self.lease <= steps {
+                if self.turns.lease <= steps {
                     self.rotate();
                     again = true;
                 } else {
-                    self.lease -= steps;
+                    self.turns.lease -= steps;
                 }
             }
             if again
