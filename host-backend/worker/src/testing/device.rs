@@ -7,22 +7,23 @@
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use paragpu_device::{
-    Access, ArrayId, ContextDevice, CopyEnd, Error, EventDevice, EventId, Function, FunctionId,
-    GraphDevice, GraphId, GraphNode, HostFunction, Launch, MemoryDevice, MemoryOperation, Memset,
-    ModuleDevice, ModuleId, NativeDevice, Result, Snapshot, StreamDevice, StreamId, SurfaceId,
-    TextureDevice, TextureId, TextureResource, Work, WorkDevice,
+    ArrayId, ContextDevice, CopyEnd, Error, EventDevice, EventId, Function, FunctionId,
+    GraphDevice, GraphId, GraphNode, HostFunction, Launch, MemoryOperation, Memset, ModuleDevice,
+    ModuleId, NativeDevice, Result, Snapshot, StreamDevice, StreamId, SurfaceId, TextureDevice,
+    TextureId, TextureResource, Work, WorkDevice,
 };
 use paragpu_protocol::layout::CHUNK;
 use paragpu_protocol::status::Status;
-use paragpu_protocol::types::{ArrayShape, MemoryInfo, ResourceView, Sampling};
+use paragpu_protocol::types::{ArrayShape, ResourceView, Sampling};
 
-use super::memory_unsafe;
+use self::memory::Memory;
+
+mod memory;
 
 /// Bytes of memory that the device has.
 pub const TOTAL: u64 = 64 * CHUNK;
@@ -48,10 +49,7 @@ pub struct State {
     streams: BTreeMap<u64, Stream>,
     /// Times recorded and times reached.
     events: HashMap<EventId, (u64, u64)>,
-    mapped: BTreeMap<u64, Vec<u8>>,
-    /// Second addresses: bytes, and the mapping.
-    aliases: BTreeMap<u64, (u64, u64)>,
-    registered: BTreeMap<u64, u64>,
+    memory: Memory,
     arrays: HashMap<ArrayId, Vec<u8>>,
     modules: BTreeSet<ModuleId>,
     functions: HashMap<FunctionId, String>,
@@ -59,8 +57,6 @@ pub struct State {
     graphs: HashMap<GraphId, Vec<GraphNode>>,
     lost: Option<Error>,
     next: u64,
-    /// Memory of mappings that are gone, scribbled over.
-    gone: Vec<Vec<u8>>,
     /// Memory is the process's own: streams that are empty may be done without.
     pub in_place: bool,
     /// It needs no processor of this host.
@@ -99,7 +95,7 @@ impl TestDevice {
     #[cfg(test)]
     pub fn registered_at(&self, size: u64) -> u64 {
         let state = self.state();
-        let mut found = state.registered.iter();
+        let mut found = state.memory.registered.iter();
         found
             .find(|(_, length)| **length == size)
             .map_or(0, |(start, _)| *start)
@@ -141,61 +137,6 @@ impl State {
         Ok(())
     }
 
-    /// Where the memory behind an address is mapped.
-    fn first(&self, address: u64, size: u64) -> u64 {
-        match self.aliases.range(..=address).next_back() {
-            Some((start, (length, memory))) if address - start + size <= *length => {
-                memory + (address - start)
-            }
-            _ => address,
-        }
-    }
-
-    fn reachable(&self, address: u64, size: u64) -> Result<()> {
-        let address = self.first(address, size);
-        let inside = |start: u64, length: u64| {
-            address >= start
-                && address
-                    .checked_add(size)
-                    .is_some_and(|end| end <= start + length)
-        };
-        let mapped = self.mapped.range(..=address).next_back();
-        let registered = self.registered.range(..=address).next_back();
-        if mapped.is_some_and(|(start, bytes)| inside(*start, bytes.len() as u64))
-            || registered.is_some_and(|(start, length)| inside(*start, *length))
-        {
-            Ok(())
-        } else {
-            Err(Error::new(Status::INVALID_VALUE, "not reachable"))
-        }
-    }
-
-    fn read(&self, address: u64, size: u64) -> Vec<u8> {
-        let address = self.first(address, size);
-        let mut bytes = vec![0; size as usize];
-        if let Some((start, memory)) = self.mapped.range(..=address).next_back()
-            && let Some(from) = memory.get((address - start) as usize..)
-            && let Some(from) = from.get(..bytes.len())
-        {
-            bytes.copy_from_slice(from);
-        } else if self.reachable(address, size).is_ok() {
-            memory_unsafe::read(address, &mut bytes);
-        }
-        bytes
-    }
-
-    fn write(&mut self, address: u64, bytes: &[u8]) {
-        let address = self.first(address, bytes.len() as u64);
-        if let Some((start, memory)) = self.mapped.range_mut(..=address).next_back()
-            && let Some(to) = memory.get_mut((address - start) as usize..)
-            && let Some(to) = to.get_mut(..bytes.len())
-        {
-            to.copy_from_slice(bytes);
-        } else if self.reachable(address, bytes.len() as u64).is_ok() {
-            memory_unsafe::write(address, bytes);
-        }
-    }
-
     /// Does what can be done.
     fn advance(&mut self) -> Result<()> {
         let mut moved = true;
@@ -225,12 +166,12 @@ impl State {
         };
         let stands = match work {
             Task::Copy(to, from, size) => {
-                let bytes = self.read(from, size);
-                self.write(to, &bytes);
+                let bytes = self.memory.read(from, size);
+                self.memory.write(to, &bytes);
                 None
             }
             Task::Store(to, bytes) => {
-                self.write(to, &bytes);
+                self.memory.write(to, &bytes);
                 None
             }
             Task::Fault => {
@@ -284,71 +225,6 @@ pub fn snapshot() -> Snapshot {
 
 impl paragpu_device::management::Management for TestDevice {}
 
-impl MemoryDevice for TestDevice {
-    fn memory_map(&mut self, address: u64, size: u64) -> Result<()> {
-        let mut state = self.enter("memory_map")?;
-        let used: usize = state.mapped.values().map(Vec::len).sum();
-        if used as u64 + size > TOTAL {
-            return Err(Status::OUT_OF_MEMORY.into());
-        }
-        state.mapped.insert(address, vec![0; size as usize]);
-        Ok(())
-    }
-
-    fn memory_unmap(&mut self, address: u64) -> Result<()> {
-        let mut state = self.enter("memory_unmap")?;
-        if state.aliases.remove(&address).is_some() {
-            return Ok(());
-        }
-        let gone = state.mapped.remove(&address);
-        let mut memory = gone.ok_or(Status::INVALID_VALUE)?;
-        memory.fill(0xEE);
-        state.gone.push(memory);
-        Ok(())
-    }
-
-    fn memory_alias(&mut self, address: u64, size: u64, memory: u64, _: Access) -> Result<()> {
-        let mut state = self.enter("memory_alias")?;
-        state.aliases.insert(address, (size, memory));
-        Ok(())
-    }
-
-    fn host_access(&mut self, address: u64, size: u64, stream: StreamId) -> Option<NonNull<u8>> {
-        let mut state = self.state();
-        let busy = |stream: &Stream| stream.held || !stream.work.is_empty();
-        if !state.in_place || state.streams.get(&stream.0).is_some_and(busy) {
-            return None;
-        }
-        let (start, memory) = state.mapped.range_mut(..=address).next_back()?;
-        let at = address - start;
-        let inside = at.checked_add(size)? <= memory.len() as u64;
-        let place = memory.as_mut_ptr().wrapping_add(usize::try_from(at).ok()?);
-        NonNull::new(place).filter(|_| inside)
-    }
-
-    fn memory_info(&mut self) -> Result<MemoryInfo> {
-        let state = self.enter("memory_info")?;
-        let used: usize = state.mapped.values().map(Vec::len).sum();
-        Ok(MemoryInfo {
-            free: TOTAL - used as u64,
-            total: TOTAL,
-        })
-    }
-
-    fn host_register(&mut self, address: u64, size: u64) -> Result<()> {
-        let mut state = self.enter("host_register")?;
-        state.registered.insert(address, size);
-        Ok(())
-    }
-
-    fn host_unregister(&mut self, address: u64) -> Result<()> {
-        let mut state = self.enter("host_unregister")?;
-        let gone = state.registered.remove(&address);
-        gone.map(drop)
-            .ok_or(Status::HOST_MEMORY_NOT_REGISTERED.into())
-    }
-}
-
 impl WorkDevice for TestDevice {
     fn submit(&mut self, work: &Work<'_>, stream: StreamId) -> Result<()> {
         match work {
@@ -376,8 +252,8 @@ impl WorkDevice for TestDevice {
 impl TestDevice {
     fn copies(&mut self, destination: u64, source: u64, size: u64, stream: StreamId) -> Result<()> {
         let mut state = self.enter("copy")?;
-        state.reachable(destination, size)?;
-        state.reachable(source, size)?;
+        state.memory.reachable(destination, size)?;
+        state.memory.reachable(source, size)?;
         state.give(stream, Task::Copy(destination, source, size))
     }
 
@@ -406,8 +282,8 @@ impl TestDevice {
         for slice in 0..depth {
             for row in 0..height {
                 let (to, from) = (at(destination, row, slice)?, at(source, row, slice)?);
-                state.reachable(to, width)?;
-                state.reachable(from, width)?;
+                state.memory.reachable(to, width)?;
+                state.memory.reachable(from, width)?;
                 rows.push(Task::Copy(to, from, width));
             }
         }
@@ -433,7 +309,7 @@ impl TestDevice {
         let row = row.repeat(width as usize);
         for index in 0..height {
             let to = destination.wrapping_add(index.wrapping_mul(pitch));
-            state.reachable(to, row.len() as u64)?;
+            state.memory.reachable(to, row.len() as u64)?;
             state.give(stream, Task::Store(to, row.clone()))?;
         }
         Ok(())
@@ -444,7 +320,7 @@ impl TestDevice {
         for operation in operations {
             match *operation {
                 MemoryOperation::Write { word, value, .. } => {
-                    state.reachable(word.address, word.size())?;
+                    state.memory.reachable(word.address, word.size())?;
                     let mut bytes = value.to_le_bytes().to_vec();
                     bytes.truncate(word.size() as usize);
                     state.give(stream, Task::Store(word.address, bytes))?;
