@@ -9,6 +9,18 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # Files that import each other, directly or through others.
 LONGEST_CYCLE = 4
+# Fields of a structure: with more it is several types that have no names yet.
+MOST_FIELDS = 15
+# Records, whose fields others read one by one: no code of ours owns their state.
+RECORDS = {
+    ("protocol/abi/src/device.rs", "cudaDeviceProp"): "NVIDIA's structure",
+    ("protocol/abi/src/cuda12.rs", "cudaDeviceProp"): "NVIDIA's structure",
+    ("protocol/control/src/admin.rs", "SessionInfo"): "a message; its fields are a session's line of JSON",
+    ("protocol/interface/src/function.rs", "Function"): "a row of the description; its fields are the attributes",
+}
+# Lines of code in a file, without comments and blank lines: of programs, of tests.
+LONGEST_FILE = 600
+LONGEST_TEST = 700
 # Modules of tests: they may import anything.
 TESTS = {"tests", "testing", "fuzzing", "fake", "conformance"}
 
@@ -42,6 +54,20 @@ def leaves(tree, before=()):
             yield from leaves(rest.rsplit("}", 1)[0], before + words)
         else:
             yield before + tuple(re.sub(r"\s+as\s+\w+", "", part).split("::"))
+
+
+def structures(text):
+    """Names of a file's structures and how many fields each has."""
+    text = re.sub(r"//[^\n]*", "", text)
+    for found in re.finditer(r"^([ \t]*)(?:pub(?:\([^)]*\))? )?struct (\w+)[^;{(]*\{\n(.*?)^\1\}", text, re.S | re.M):
+        indent, name, body = found.groups()
+        yield name, len(re.findall(rf"^{indent}    (?:pub(?:\([^)]*\))? )?(?:r#)?\w+:\s", body, re.M))
+
+
+def is_test(path):
+    """Is a Rust file all tests?"""
+    words = re.split(r"[/.]", path)
+    return not {"tests", "fuzz"}.isdisjoint(words) or path.endswith("_tests.rs")
 
 
 class Crate:
@@ -155,6 +181,36 @@ class Tree(unittest.TestCase):
         crate.exported = {"Thing": ("c",)}
         crate.imports = {module: crate.imported(module) for module in crate.files}
         self.assertEqual(list(map(len, crate.cycles())), [4])
+
+    def test_types_have_few_fields(self):
+        """A type with more fields owns more than one thing."""
+        large, checked = {}, 0
+        for path in self.files:
+            for name, fields in structures(read(path)):
+                checked += 1
+                if fields > MOST_FIELDS:
+                    large[path, name] = fields
+        self.assertGreater(checked, 500, "structures were not found")
+        self.assertEqual({}, {key: fields for key, fields in large.items() if key not in RECORDS})
+        self.assertEqual([], [key for key in RECORDS if key not in large], "no longer large")
+
+    def test_fields_are_counted(self):
+        """Visibility, attributes, comments and generics do not hide fields."""
+        text = "pub struct A<'a> where B: C {\n    // a: b,\n    #[x]\n    pub(super) c: D<'a>,\n    e:\n        F,\n}\n"
+        self.assertEqual([("A", 2)], list(structures(text + "struct G(u8);\n")))
+
+    def test_files_are_short(self):
+        """A file that is longer holds several modules."""
+        long, checked = {}, 0
+        for path in self.files:
+            whole = read(path) if is_test(path) else Crate.code(os.path.join(ROOT, path))
+            lines = [line.strip() for line in whole.splitlines()]
+            count = sum(1 for line in lines if line and not line.startswith("//"))
+            checked += count
+            if count > (LONGEST_TEST if is_test(path) else LONGEST_FILE):
+                long[path] = count
+        self.assertGreater(checked, 50_000, "code was not found")
+        self.assertEqual({}, long)
 
     def test_no_crate_allows_unsafe_operations_outside_of_blocks(self):
         """The workspace denies them, and every crate has its lints."""

@@ -1,10 +1,13 @@
 //! What every device must do alike; run by each implementation's own tests.
 
-use std::os::fd::OwnedFd;
-use std::sync::mpsc;
-use std::thread;
+mod sharing;
+mod writes;
+
 use std::time::{Duration, Instant};
 
+pub use self::sharing::{handing_over, peers};
+use self::writes::STORES;
+pub use self::writes::writes;
 use paragpu_protocol::layout::{CHUNK, Regions};
 use paragpu_protocol::status::Status;
 
@@ -235,156 +238,6 @@ pub fn words(platform: &dyn Platform) {
     device.memory_unmap(at).expect("unmap");
 }
 
-/// Memory is handed over from one device to another one, with what it holds, and
-/// from that to a third; what is not such memory is refused. False where the
-/// device does not hand over.
-///
-/// # Panics
-/// Where the device does not conform.
-pub fn handing_over(platform: &dyn Platform) -> bool {
-    let [here, there, last] = [0, 1, 2].map(|n| Regions::of(n).expect("regions"));
-    let mut giver = platform.open(0, here).expect("device 0 opens");
-    let mut taker = platform.open(0, there).expect("device 0 opens again");
-    let (from, to) = (here.arena, there.arena);
-    giver.memory_map(from, 2 * CHUNK).expect("map");
-    if giver.memory_domain().is_none() {
-        let refused = giver.memory_export(from).unwrap_err();
-        assert_eq!(refused.status, Status::NOT_SUPPORTED);
-        return false;
-    }
-    assert_eq!(giver.memory_domain(), taker.memory_domain());
-    let missing = giver.memory_export(from + CHUNK);
-    assert_eq!(missing.unwrap_err().status, Status::INVALID_VALUE);
-    let set = |device: &mut dyn Device, at, value| set(device, at, value, 4096);
-    let end = 2 * CHUNK - 4096;
-    set(giver.as_mut(), from + end, 0x5eed_0001);
-    let handed = giver.memory_export(from).expect("export");
-    let copies = || handed.try_clone().expect("a descriptor more");
-    // Not there, not over another mapping, and not more than it stands for.
-    taker.memory_map(to + 2 * CHUNK, CHUNK).expect("map");
-    for (address, size) in [
-        (to - CHUNK, 2 * CHUNK),
-        (to + CHUNK, 2 * CHUNK),
-        (to + 4096, 2 * CHUNK),
-        (to + 4 * CHUNK, 4 * CHUNK),
-    ] {
-        let refused = taker.memory_import(address, size, copies());
-        assert!(refused.is_err(), "{size} bytes at {address:#x} were taken");
-    }
-    let (reader, _writer) = std::io::pipe().expect("a pipe");
-    let foreign = taker.memory_import(to, 2 * CHUNK, reader.into());
-    assert!(foreign.is_err(), "a pipe was taken for memory");
-    let file = std::fs::File::open("/dev/zero").expect("/dev/zero");
-    let foreign = taker.memory_import(to, 2 * CHUNK, file.into());
-    assert!(foreign.is_err(), "a file was taken for memory");
-    // A failure leaves room, and what it holds is there and shared.
-    taker
-        .memory_import(to, 2 * CHUNK, copies())
-        .expect("import");
-    drop(handed);
-    assert_eq!(word(taker.as_mut(), to + end), 0x5eed_0001);
-    set(taker.as_mut(), to + end, 0x5eed_0002);
-    assert_eq!(word(giver.as_mut(), from + end), 0x5eed_0002);
-    // It outlives the mapping that it came from, and the device.
-    giver.memory_unmap(from).expect("unmap");
-    giver.memory_map(from, 2 * CHUNK).expect("map again");
-    assert_eq!(word(giver.as_mut(), from + end), 0, "memory of its own");
-    drop(giver);
-    assert_eq!(word(taker.as_mut(), to + end), 0x5eed_0002);
-    // And goes on from there.
-    let handed = taker.memory_export(to).expect("export what was imported");
-    let mut third = platform.open(0, last).expect("device 0 opens again");
-    third
-        .memory_import(last.arena, 2 * CHUNK, handed)
-        .expect("import");
-    taker.memory_unmap(to).expect("unmap");
-    drop(taker);
-    assert_eq!(word(third.as_mut(), last.arena + end), 0x5eed_0002);
-    third.memory_unmap(last.arena).expect("unmap");
-    true
-}
-
-/// A device copies from the memory of another one, where there are two, which
-/// goes on with it; what is not such memory is refused. False where the device
-/// does not hand over.
-///
-/// # Panics
-/// Where the device does not conform.
-pub fn peers(platform: &(dyn Platform + Sync)) -> bool {
-    let [here, there] = [0, 1].map(|n| Regions::of(n).expect("regions"));
-    let (from, to) = (here.arena, there.arena);
-    let set = |device: &mut dyn Device, at, value| set(device, at, value, CHUNK);
-    // A device is of the thread that opened it: the owner has one of its own,
-    // which ends with the channel.
-    let (change, changes) = mpsc::channel::<u32>();
-    let (handed, owned) = mpsc::channel::<Option<OwnedFd>>();
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            let mut owner = platform.open(0, here).expect("device 0 opens");
-            if owner.memory_domain().is_none() {
-                return;
-            }
-            owner.memory_map(from, 2 * CHUNK).expect("map");
-            set(owner.as_mut(), from, 0x5eed_0001);
-            set(owner.as_mut(), from + CHUNK, 0x5eed_0002);
-            for _ in 0..2 {
-                let exported = owner.memory_export(from).expect("export");
-                handed.send(Some(exported)).expect("the reader waits");
-            }
-            for value in changes {
-                set(owner.as_mut(), from, value);
-                handed.send(None).expect("the reader waits");
-            }
-            drop(owner);
-            // The reader may have gone by now.
-            let _ = handed.send(None);
-        });
-        let Ok(Some(exported)) = owned.recv() else {
-            return false;
-        };
-        let other = 1.min(platform.device_count() - 1);
-        let mut reader = platform.open(other, there).expect("the other opens");
-        reader.memory_map(to, CHUNK).expect("map");
-        let (pipe, _writer) = std::io::pipe().expect("a pipe");
-        let foreign = reader.peer_open(2 * CHUNK, pipe.into());
-        assert!(foreign.is_err(), "a pipe was taken for memory");
-        let more = reader.peer_open(4 * CHUNK, exported);
-        assert!(more.is_err(), "more than there is");
-        let exported = owned.recv().expect("the owner").expect("a descriptor");
-        let peer = reader.peer_open(2 * CHUNK, exported).expect("open");
-        let mut fetch = |offset: u64, size: u64| -> Result<u32> {
-            reader.peer_copy(to, peer, offset, size, StreamId::LEGACY)?;
-            settle(reader.as_mut(), StreamId::LEGACY)?;
-            Ok(word(reader.as_mut(), to + size - 4))
-        };
-        assert_eq!(fetch(0, CHUNK).expect("copy"), 0x5eed_0001);
-        assert_eq!(fetch(CHUNK, 4096).expect("copy"), 0x5eed_0002);
-        // Past its end, and past the reader's own.
-        for (offset, size) in [
-            (CHUNK + 4, CHUNK),
-            (2 * CHUNK, 4),
-            (u64::MAX - 3, 4),
-            (0, 2 * CHUNK),
-        ] {
-            let error = fetch(offset, size).unwrap_err();
-            assert_eq!(error.status, Status::INVALID_VALUE, "{size} at {offset:#x}");
-        }
-        // What the owner writes is there; the memory outlives it.
-        change.send(0x5eed_0003).expect("the owner waits");
-        owned.recv().expect("the owner");
-        assert_eq!(fetch(4096, 4096).expect("copy"), 0x5eed_0003);
-        drop(change);
-        owned.recv().expect("the owner");
-        assert_eq!(fetch(8192, 4096).expect("copy"), 0x5eed_0003);
-        reader.peer_close(peer).expect("close");
-        let closed = reader.peer_close(peer).unwrap_err();
-        assert_eq!(closed.status, Status::INVALID_HANDLE);
-        let closed = reader.peer_copy(to, peer, 0, 4, StreamId::LEGACY);
-        assert_eq!(closed.unwrap_err().status, Status::INVALID_HANDLE);
-        true
-    })
-}
-
 /// Sets `size` bytes of device memory to words of `value`.
 fn set(device: &mut dyn Device, at: u64, value: u32, size: u64) {
     device
@@ -392,6 +245,9 @@ fn set(device: &mut dyn Device, at: u64, value: u32, size: u64) {
         .expect("memset");
     settle(device, StreamId::LEGACY).expect("settle");
 }
+
+/// Bytes of a page of the host.
+const PAGE: u64 = 4096;
 
 /// Four bytes of device memory.
 fn word(device: &mut dyn Device, address: u64) -> u32 {
@@ -404,145 +260,6 @@ fn word(device: &mut dyn Device, address: u64) -> u32 {
     let offset = (at - host.as_ptr() as u64) as usize;
     let bytes = host[offset..offset + 4].try_into().expect("four bytes");
     u32::from_le_bytes(bytes)
-}
-
-/// Bytes of a page in [`writes`].
-const PAGE: u64 = 4096;
-
-/// Stores of every kind: each thread in a page of its own.
-const STORES: &str = "
-.version 7.0
-.target sm_70
-.address_size 64
-.visible .global .align 4 .b32 variable[4096];
-.visible .entry stores(.param .u64 out)
-{
-    .reg .b32 %r<8>;
-    .reg .b64 %d<8>;
-    .reg .pred %p<2>;
-    ld.param.u64 %d1, [out];
-    mov.u32 %r1, %tid.x;
-    mul.wide.u32 %d2, %r1, 8192;
-    add.s64 %d3, %d1, %d2;
-    mov.u32 %r2, 7;
-    st.global.v4.u32 [%d3], {%r2, %r2, %r2, %r2};
-    red.global.add.u32 [%d3+1048576], %r2;
-    atom.global.exch.b32 %r3, [%d3+2097152], %r2;
-    st.global.u8 [%d3+3145731], %r2;
-    // A whole warp, one word beside the other.
-    mul.wide.u32 %d4, %r1, 4;
-    add.s64 %d5, %d1, %d4;
-    st.global.u32 [%d5+4194304], %r2;
-    mov.u64 %d6, variable;
-    add.s64 %d6, %d6, %d4;
-    st.global.u32 [%d6+8192], %r2;
-    ret;
-}
-";
-
-/// What is written is noted, whatever writes it. Nothing where the device does
-/// not note writes.
-///
-/// # Panics
-/// Where the device does not conform.
-pub fn writes(platform: &dyn Platform) {
-    let regions = Regions::of(0).expect("device 0 has regions");
-    let mut device = platform.open(0, regions).expect("device 0 opens");
-    let device = device.as_mut();
-    let a = regions.arena;
-    device.memory_map(a, 8 * CHUNK).expect("map");
-    let (module, _) = device.module_load(STORES.as_bytes(), &[]).expect("module");
-    let kernel = device.module_function(module, "stores").expect("kernel").id;
-    let (variable, bytes) = device.module_global(module, "variable").expect("variable");
-    if device.watch_writes(true).is_err() {
-        return;
-    }
-    let pages: Vec<(u64, u64)> = (a..a + 4 * CHUNK)
-        .step_by(PAGE as usize)
-        .map(|page| (page, PAGE))
-        .chain([(variable, 4096), (variable + 8192, bytes - 8192)])
-        .collect();
-    // Their hashes go to memory that is not looked at, and from there here.
-    let hashes = |device: &mut dyn Device| {
-        let mut host = vec![0_u8; pages.len() * 32 + 2 * PAGE as usize];
-        let at = (host.as_mut_ptr() as u64).next_multiple_of(PAGE);
-        let size = (pages.len() as u64 * 32).next_multiple_of(PAGE);
-        device.host_register(at, size).expect("register");
-        device.hash(&pages, at, StreamId::LEGACY).expect("hash");
-        settle(device, StreamId::LEGACY).expect("settle");
-        device.host_unregister(at).expect("unregister");
-        let skip = (at - host.as_ptr() as u64) as usize;
-        host[skip..skip + pages.len() * 32].to_vec()
-    };
-    let noted = |device: &mut dyn Device, forget: bool| {
-        let named = |&(page, size): &(u64, u64)| {
-            let mut written = Vec::new();
-            let noted = device.writes(page, size, forget, &mut written);
-            noted.expect("writes are watched");
-            !written.is_empty()
-        };
-        pages.iter().map(named).collect::<Vec<_>>()
-    };
-    let before = hashes(device);
-    assert!(noted(device, true).iter().all(|noted| !noted));
-    let fill = |device: &mut dyn Device, at, value, element| {
-        let filled = device.memset(at, 0, value, element, 3, 1, StreamId::LEGACY);
-        filled.expect("memset");
-    };
-    fill(device, a + 17 * PAGE - 2, 0x55, 1);
-    fill(device, a + 30 * PAGE, 0x1234, 2);
-    fill(device, a + 40 * PAGE, 0x1234_5678, 4);
-    device
-        .copy(a + 50 * PAGE, a + 40 * PAGE, 2 * PAGE, StreamId::LEGACY)
-        .expect("copy");
-    let end = |address| crate::CopyEnd::Linear {
-        address,
-        pitch: 8 * PAGE,
-        rows: 3,
-    };
-    device
-        .copy_rect(
-            end(a + 64 * PAGE),
-            end(a + 40 * PAGE),
-            [8, 3, 1],
-            StreamId::LEGACY,
-        )
-        .expect("rectangle");
-    device
-        .launch(
-            crate::Launch {
-                function: kernel,
-                grid: [1; 3],
-                block: [64, 1, 1],
-                dynamic_shared: 0,
-                cooperative: false,
-                cluster: [0; 3],
-                parameters: a.to_le_bytes().to_vec().into(),
-            },
-            StreamId::LEGACY,
-        )
-        .expect("launch");
-    settle(device, StreamId::LEGACY).expect("settle");
-    let after = hashes(device);
-    let written = noted(device, true);
-    let mut changed = 0;
-    for (at, (before, after)) in before.chunks(32).zip(after.chunks(32)).enumerate() {
-        if before != after {
-            changed += 1;
-            assert!(written[at], "page {at} changed, and nobody noted it");
-        }
-    }
-    assert!(changed > 4 * 64, "{changed} pages changed");
-    assert!(!written[100 * 2 + 1], "a page that nobody wrote");
-    let forgotten = noted(device, false);
-    let left = forgotten.iter().filter(|noted| **noted).count();
-    assert!(left <= 2, "pages are forgotten, but for those of others");
-    // What is mapped anew holds zeros instead.
-    device.memory_unmap(a).expect("unmap");
-    settle(device, StreamId::LEGACY).expect("settle");
-    device.memory_map(a, 8 * CHUNK).expect("map");
-    assert!(noted(device, false)[..100].iter().all(|noted| *noted));
-    device.watch_writes(false).expect("end of the watch");
 }
 
 /// Streams and events: order, queries, times.

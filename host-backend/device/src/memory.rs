@@ -199,7 +199,7 @@ pub trait MemoryDevice {
     /// memory at `address`, as if that were the next work of `stream`: on
     /// devices whose memory is this process's, while all that such work would
     /// wait for is over. Until then, and elsewhere, `None`: the device copies.
-    /// What is written is to be told by [`host_wrote`](Self::host_wrote); the
+    /// The caller reports its writes with [`host_wrote`](Self::host_wrote); the
     /// place is there until the memory is unmapped.
     fn host_access(&mut self, _address: u64, _size: u64, _stream: StreamId) -> Option<NonNull<u8>> {
         None

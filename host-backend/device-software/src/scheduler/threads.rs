@@ -1,0 +1,240 @@
+//! The threads that carry operations out.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{AGAIN, BATCH, Inner, State, TURN, Ticket};
+use crate::exec::block::{Block, BlockFault, BlockTurn, Grid};
+use paragpu_device::Error;
+use paragpu_protocol::status::Status;
+
+impl Inner {
+    pub(super) fn host_functions(&self) {
+        let mut state = self.state.lock();
+        loop {
+            if let Some((ticket, function)) = state.host.pop_front() {
+                parking_lot::MutexGuard::unlocked(&mut state, || function());
+                self.complete(&mut state, ticket);
+            } else if state.stop {
+                return;
+            } else {
+                self.host.wait(&mut state);
+            }
+        }
+    }
+
+    fn end(&self, state: &mut State, turn: u64) {
+        state.in_flight.remove(&turn);
+        self.done.notify_all();
+    }
+
+    /// Makes every attempt again.
+    fn attempt(&self, state: &mut State) {
+        for (ticket, mut attempt) in std::mem::take(&mut state.attempts) {
+            match attempt() {
+                Ok(false) => state.attempts.push((ticket, attempt)),
+                Ok(true) => self.complete(state, ticket),
+                Err(error) => {
+                    self.fail(state, error);
+                    self.complete(state, ticket);
+                }
+            }
+        }
+    }
+
+    pub(super) fn pool(&self, number: u32, kernels: bool) {
+        let _guard = AbortOnPanic;
+        let mut state = self.state.lock();
+        loop {
+            if state.stop {
+                return;
+            }
+            if let Some((ticket, task)) = state.tasks.pop_front() {
+                let turn = state.begin();
+                let result = parking_lot::MutexGuard::unlocked(&mut state, task);
+                self.end(&mut state, turn);
+                if let Err(error) = result {
+                    self.fail(&mut state, error);
+                }
+                state.completing = true;
+                self.complete(&mut state, ticket);
+                state.completing = false;
+                continue;
+            }
+            let picked = if kernels { self.pick(&mut state) } else { None };
+            let Some((ticket, grid, block, range)) = picked else {
+                // The thread that runs no kernels looks after attempts.
+                if kernels || state.attempts.is_empty() {
+                    self.work.wait(&mut state);
+                } else {
+                    self.work.wait_for(&mut state, AGAIN);
+                    self.attempt(&mut state);
+                }
+                continue;
+            };
+            let turn = state.begin();
+            let outcome = parking_lot::MutexGuard::unlocked(&mut state, || {
+                run_blocks(&grid, block, range, number)
+            });
+            self.end(&mut state, turn);
+            self.hand_back(&mut state, ticket, &grid, outcome);
+        }
+    }
+
+    /// Takes a parked block or fresh blocks of the next kernel in turn.
+    #[allow(clippy::type_complexity)]
+    fn pick(
+        &self,
+        state: &mut State,
+    ) -> Option<(Ticket, Arc<Grid>, Option<Block>, Option<Range<u64>>)> {
+        for _ in 0..state.active.len() {
+            let mut active = state.active.pop_front()?;
+            let resident = active.running + active.parked.len();
+            let room = active.cooperative || resident < active.resident.max(self.threads);
+            let may_fresh = !active.failed && room && !active.fresh.is_empty();
+            let may_parked = !active.failed && !active.parked.is_empty();
+            let fresh = may_fresh && (active.cooperative || active.prefer_fresh || !may_parked);
+            let mut found = None;
+            if fresh || may_parked {
+                active.prefer_fresh = !fresh;
+                active.running += 1;
+                let (block, range) = if fresh {
+                    let range = active.fresh.pop_front().map(|whole| {
+                        let left = whole.end - whole.start;
+                        let share = (left / (self.threads as u64 * 4)).clamp(1, BATCH);
+                        let share = if active.cooperative { 1 } else { share };
+                        let taken = whole.start..whole.start + share;
+                        if taken.end < whole.end {
+                            active.fresh.push_front(taken.end..whole.end);
+                        }
+                        taken
+                    });
+                    (active.spare.pop(), range)
+                } else {
+                    (active.parked.pop_front(), None)
+                };
+                found = Some((active.ticket, Arc::clone(&active.grid), block, range));
+            }
+            state.active.push_back(active);
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+
+    fn hand_back(&self, state: &mut State, ticket: Ticket, grid: &Grid, outcome: Outcome) {
+        let Some(active) = state.active.iter_mut().find(|a| a.ticket == ticket) else {
+            return;
+        };
+        active.running -= 1;
+        match outcome.result {
+            Ok(BlockTurn::Done) => active.spare.extend(outcome.block),
+            Ok(_) => active.parked.extend(outcome.block),
+            Err(fault) => {
+                let error = fault_error(grid, &fault);
+                if fault.fault != crate::error::Fault::Cancelled
+                    || state.error.is_none() && !state.stop
+                {
+                    self.fail(state, error);
+                }
+            }
+        }
+        if let Some(rest) = outcome.rest
+            && let Some(active) = state.active.iter_mut().find(|a| a.ticket == ticket)
+        {
+            active.fresh.push_front(rest);
+            self.work.notify_one();
+        }
+        self.reap(state);
+        if state.active.iter().any(|a| !a.parked.is_empty()) {
+            self.work.notify_one();
+        }
+    }
+}
+
+/// A defect in this crate must end the session's process, not leave its streams waiting for ever.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+struct Outcome {
+    block: Option<Block>,
+    result: Result<BlockTurn, BlockFault>,
+    rest: Option<Range<u64>>,
+}
+
+/// Goes on with a parked block, or runs fresh ones until one does not end in its turn.
+fn run_blocks(grid: &Grid, block: Option<Block>, range: Option<Range<u64>>, sm: u32) -> Outcome {
+    let mut block = block.unwrap_or_else(|| Block::new(grid));
+    let Some(range) = range else {
+        let result = block.run(grid, sm);
+        return Outcome {
+            block: Some(block),
+            result,
+            rest: None,
+        };
+    };
+    let begun = Instant::now();
+    for index in range.clone() {
+        if begun.elapsed() > TURN && index > range.start {
+            let rest = Some(index..range.end);
+            return Outcome {
+                block: Some(block),
+                result: Ok(BlockTurn::Done),
+                rest,
+            };
+        }
+        block.start(grid, index);
+        let result = block.run(grid, sm);
+        if result != Ok(BlockTurn::Done) {
+            let rest = (index + 1 < range.end).then_some(index + 1..range.end);
+            return Outcome {
+                block: Some(block),
+                result,
+                rest,
+            };
+        }
+    }
+    Outcome {
+        block: Some(block),
+        result: Ok(BlockTurn::Done),
+        rest: None,
+    }
+}
+
+fn fault_error(grid: &Grid, fault: &BlockFault) -> Error {
+    use crate::error::Fault;
+    let status = match fault.fault {
+        Fault::IllegalAddress { .. } => Status::ILLEGAL_ADDRESS,
+        Fault::Misaligned { .. } => Status::MISALIGNED_ADDRESS,
+        Fault::Assert(_) => Status::ASSERT,
+        Fault::StackOverflow => Status::HARDWARE_STACK_ERROR,
+        Fault::InvalidTarget(_) => Status::INVALID_PC,
+        Fault::Refused(_) => Status::NOT_SUPPORTED,
+        Fault::Cancelled => Status::LAUNCH_TIMEOUT,
+        Fault::Trap | Fault::Deadlock(_) | Fault::Texture(_) | Fault::Free(_) => {
+            Status::LAUNCH_FAILED
+        }
+    };
+    let name = grid
+        .program
+        .funcs
+        .get(grid.func)
+        .map_or("", |f| f.name.as_str());
+    let ([bx, by, bz], [tx, ty, tz]) = (fault.block, fault.thread);
+    Error::new(
+        status,
+        format!(
+            "kernel {name}, block ({bx}, {by}, {bz}), thread ({tx}, {ty}, {tz}): {}",
+            fault.fault
+        ),
+    )
+}
