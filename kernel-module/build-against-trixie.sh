@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only
-# Builds paragpu.ko against the kernel of Debian 13 (6.12, which wants gcc 13
+# Builds paragpu.ko against the kernel of Debian 13 (6.12, which needs gcc 13
 # or later), on any Debian: in a root of that release made by mmdebstrap.
 #
 # usage: build-against-trixie.sh [CACHE]

@@ -300,8 +300,8 @@ def conclude(options, what, kind, about, rows, beside, failures):
     plots = [measure.lines("Time against the number at once", f"{what} at once", "seconds until all are done", series)]
     if kind == "software":
         sentence = (
-            "There is no GPU in this machine, and the software GPU served; native processes have no meaning there. The curve is to be "
-            "compared with the same sessions run one after another, and with the ideal: one session keeps all cores busy, so that N take N times as long."
+            "There is no GPU in this machine, and the software GPU served; native processes have no meaning there. Compare the "
+            "curve with the same sessions run one after another, and with the ideal: one session keeps all cores busy, so that N take N times as long."
         )
     else:
         sentence = "Native processes use NVIDIA's own runtime on the same GPU. Ideal: N take N times as long as one, which keeps the GPU busy."

@@ -47,7 +47,7 @@ class Moving:
         self.away, self.home = away, home
         self.problems, self.digests, self.moved = [], {}, None
         self.mover = threading.Thread(target=self.move, daemon=True)
-        # Whether the program runs that is to be moved.
+        # Whether the program that moves is running.
         self.runs = False
 
     def script(self):

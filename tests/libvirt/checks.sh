@@ -94,7 +94,7 @@ occupy_descriptors() {
 
 # paragpud and libvirtd, as they run on a host.
 services() {
-	# Half of what libvirt does around QEMU wants cgroups and extended attributes that a
+	# Half of what libvirt does around QEMU needs cgroups and extended attributes that a
 	# bare root lacks. User and group are Debian's.
 	cat >/etc/libvirt/qemu.conf <<-END
 	namespaces = []

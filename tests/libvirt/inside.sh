@@ -39,7 +39,7 @@ check "another hypervisor is refused" refused "is no QEMU on this machine" \
 
 echo "== define, attach"
 check "the domain is defined" virsh define --validate /packages/domain.xml
-check "attach --live wants it to run" refused "the domain web-1 does not run" \
+check "attach --live needs it to run" refused "the domain web-1 does not run" \
 	paragpu attach web-1 --live
 check "attach" bash -c 'paragpu attach web-1 -o json >/tmp/attached'
 check "attach says what it did" grep -q '"config": true' /tmp/attached

@@ -46,7 +46,7 @@ class Results:
         self.add(name, round(value, 3), goal, value <= goal, note)
 
     def exactly(self, name, value, goal, note):
-        """A value that is to be its goal."""
+        """A value that must equal its goal."""
         self.add(name, value, goal, value == goal, note)
 
 

@@ -53,7 +53,7 @@ mkdir "$staged"/{hook,apparmor}
 cp "$top/qemu-device/libvirt/hook" "$staged/hook/paragpu"
 cp "$top/qemu-device/libvirt/apparmor" "$staged/apparmor/paragpu"
 
-# The module's sources as DKMS wants them, with the packages' version.
+# The module's sources as DKMS expects them, with the packages' version.
 number=$(dpkg-parsechangelog -l "$source/debian/changelog" -S Version)
 number=${version:-$number}
 mkdir "$source/kernel-module"

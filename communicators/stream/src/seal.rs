@@ -32,7 +32,7 @@ impl Sealing {
         }
     }
 
-    /// What is to be written, and how much of it was.
+    /// Sealed bytes for the socket, and how many of them it took.
     pub(crate) fn records(&mut self) -> (&[u8], &mut usize) {
         (&self.records, &mut self.sent)
     }

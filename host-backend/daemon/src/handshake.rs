@@ -178,7 +178,7 @@ impl Pending {
         Ok(header.payload_len().saturating_sub(payload.len()))
     }
 
-    /// The session that it wants to go on with, once it has said so much.
+    /// The token of the session that it resumes, once it has been read.
     #[must_use]
     pub fn token(&self) -> Option<[u8; 16]> {
         let (header, payload) = self.bytes.split_first_chunk::<HEADER_LEN>()?;

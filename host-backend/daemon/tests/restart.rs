@@ -58,7 +58,7 @@ fn sessions_survive_a_daemon_that_is_killed() {
     second.command(b'z');
     assert_eq!(second.answer(), b'z');
 
-    // The new daemon sees the end of the one and can end the other.
+    // The new daemon sees the first session end and can end the second.
     drop(second);
     daemon.until("second over", |stats| stats.sessions == 2);
     daemon.ask(&Request::End {

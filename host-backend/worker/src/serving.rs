@@ -197,8 +197,8 @@ impl Session {
         }
     }
 
-    /// Where something is to be done that is nobody's call: how long at most
-    /// calls are waited for.
+    /// With work of its own, such as pre-copy, the worker waits for calls no
+    /// longer than this.
     fn longest_wait(&self) -> Option<Duration> {
         let transfer = &self.transfer;
         let task = transfer.moving.as_ref().or(transfer.writing.as_ref())?;

@@ -41,7 +41,7 @@ crate::record! {
         version: Version,
         /// Kind of the communicator: see [`Transport`].
         transport: u8,
-        /// The guest's ordinal of the device that it wants.
+        /// The guest's ordinal of the device that it asks for.
         device: u32,
         /// Secret of the session to resume; zeros for a new one.
         token: [u8; 16],
@@ -91,7 +91,7 @@ crate::record! {
 
     /// Guest to host: the session goes on over the connection that stands.
     Stays<'a> {
-        /// Why the guest could not go where it was to go; one sentence.
+        /// Why the guest could not follow the move; one sentence.
         reason: Text<'a>,
     }
 

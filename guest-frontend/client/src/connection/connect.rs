@@ -86,7 +86,7 @@ impl Dialer {
         })
     }
 
-    /// Where a host wants the session to go on, as a configuration.
+    /// Where a host sends the session, as a configuration.
     pub(crate) fn toward(&self, goal: &Move<'_>) -> Result<Self, Error> {
         let mut config = self.config.clone();
         let name = goal.communicator.0;

@@ -33,7 +33,7 @@ pub(crate) struct Recovery {
     token: [u8; 16],
     has_window: bool,
     dialer: Mutex<Dialer>,
-    /// Where the host wants the session to go on.
+    /// Where the host sends the session.
     goal: Mutex<Option<Dialer>>,
     /// The address that the configuration gave last.
     configured: Mutex<Option<String>>,
@@ -121,7 +121,7 @@ impl Link {
             .map_or(0, |recovery| recovery.reconnects.load(Ordering::Relaxed))
     }
 
-    /// The host wants the session to go on elsewhere.
+    /// The host sends the session elsewhere.
     pub(super) fn note_move(&self, goal: &Move<'_>) {
         let Some(recovery) = &self.recovery else {
             return;
@@ -136,8 +136,8 @@ impl Link {
         }
     }
 
-    /// The session is elsewhere on the other side of the connection: another
-    /// one is to be looked for there.
+    /// The session moved behind this connection: if it breaks, the next one
+    /// is made to the new host.
     pub(super) fn note_home(&self, home: &Move<'_>) {
         let Some(recovery) = &self.recovery else {
             return;
@@ -149,7 +149,7 @@ impl Link {
         }
     }
 
-    /// Tells user and host that the guest could not go where it was to go.
+    /// Tells user and host that the guest could not follow the move.
     fn say_stays(&self, why: &str) {
         eprintln!("paragpu: the session stays where it is: {why}");
         let stays = encode_all(&Stays { reason: Text(why) });
@@ -160,8 +160,8 @@ impl Link {
         let _ = sender.flush();
     }
 
-    /// Goes where the host wants the session to go on. Where nobody takes it
-    /// the connection that stands stays.
+    /// Reconnects where the host sends the session. If nobody takes it, the
+    /// present connection stays.
     pub(super) fn relocate(&self, generation: u64) -> Result<()> {
         self.reconnect(generation, None)
     }

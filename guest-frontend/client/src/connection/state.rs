@@ -30,7 +30,7 @@ use crate::error::Result;
 pub(super) enum State {
     /// Frames go both ways.
     Connected,
-    /// The host wants the session to go on elsewhere; nobody reads until a
+    /// The host sends the session elsewhere; nobody reads until a
     /// thread has taken it there.
     MoveOrdered,
     /// A thread connects; the others wait.

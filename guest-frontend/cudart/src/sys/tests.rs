@@ -616,7 +616,7 @@ fn readers_find_every_symbol_while_the_table_grows() {
 
 #[test]
 fn freeing_nothing_tells_of_a_lost_context() {
-    // Device 1, so that other tests' device 0 stays whole; the reset mends it.
+    // Device 1, so that other tests' device 0 stays whole; the reset repairs it.
     // SAFETY: the fake follows no pointer.
     unsafe {
         assert_eq!(cudaSetDevice(1), abi::cudaSuccess);

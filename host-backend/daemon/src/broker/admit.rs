@@ -244,7 +244,7 @@ impl Broker {
             let Some(guest) = guest else { return };
             self.refuse(
                 guest,
-                "the session that the guest wants to go on with is over",
+                "the session that the guest resumes is over",
             );
             return;
         };
@@ -274,7 +274,7 @@ impl Broker {
             Err(_) => {
                 self.refuse(
                     guest,
-                    "the session that the guest wants to go on with is over",
+                    "the session that the guest resumes is over",
                 );
                 return;
             }
@@ -564,7 +564,7 @@ fn may_resume(facts: &Facts, peer: &Peer, vm: &str) -> Result<(), &'static str> 
     match may {
         true => Ok(()),
         false => Err(
-            "the session that the guest wants to go on with belongs to another VM, by its \
+            "the session that the guest resumes belongs to another VM, by its \
              certificate",
         ),
     }

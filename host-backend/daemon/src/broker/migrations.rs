@@ -179,7 +179,7 @@ impl Broker {
             sessions.retain(|session| self.gpu_of(*session) != Some(gpu));
             if sessions.is_empty() {
                 return Err(format!(
-                    "nothing is to be moved: it is on GPU {gpu} already"
+                    "nothing moves: it is on GPU {gpu} already"
                 ));
             }
         }
@@ -618,7 +618,7 @@ impl Broker {
         self.order_over(key, Ok(figures));
     }
 
-    /// A guest says that it could not go where it was to go.
+    /// A guest says that it could not follow the move.
     pub(super) fn stayed(&mut self, key: u64, reason: &str) {
         tracing::info!(reason, "a guest stays over its communicator");
         let kind = self.travel.orders.get(&key).map(|ordered| &ordered.kind);

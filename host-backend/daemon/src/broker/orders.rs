@@ -37,7 +37,7 @@ pub(super) enum Kind {
     State {
         /// The session is put away when it is done.
         puts_away: bool,
-        /// It is to be written again and again.
+        /// When it is written again.
         again: Option<Again>,
     },
     /// To move, as a part of this migration.
@@ -353,7 +353,7 @@ impl Broker {
             .collect();
     }
 
-    /// A guest wants to go on with a session that was put away: it waits.
+    /// A guest asks for a session that was put away: it waits.
     /// Gives the guest back where it was not.
     pub(super) fn park(&mut self, guest: Guest, asked: Box<Asked>) -> Option<(Guest, Box<Asked>)> {
         let now = Instant::now();

@@ -82,8 +82,9 @@ impl Intake {
         Ok(())
     }
 
-    /// A call of so many bytes was dealt with or put by. Some: the guest, which
-    /// keeps calls for another connection, is to be told up to which it need not.
+    /// A call of so many bytes was dealt with or put by. `Some` when
+    /// an acknowledgement is due: the guest keeps the calls behind it for
+    /// another connection.
     pub(crate) fn taken_in(&mut self, length: usize, durable: bool) -> Option<u64> {
         self.untold += HEADER_LEN + length;
         if self.untold < ACKNOWLEDGE_EVERY || !durable || self.is_copied {

@@ -110,7 +110,7 @@ impl Samples {
         self.copied >= FEWEST_SAMPLES && self.changed > self.copied / 4 * 3
     }
 
-    /// What is to be read again now that so much of `all` was copied.
+    /// The probes that are due for rereading after `copied` of `all` bytes.
     fn due(&mut self, copied: u64, all: u64) -> Vec<Chunk> {
         let Some(part) = PROBES.get(self.probes) else {
             return Vec::new();
@@ -228,7 +228,7 @@ fn same<'a>(now: &'a Owners, then: &'a Owners) -> impl Fn(&Chunk) -> bool + 'a {
 
 impl PreCopy {
     /// Begins: the destination has the objects of `sent` and nothing in
-    /// `chunks`, which are to be copied as far as they are of those. `watched`
+    /// `chunks`, of which those of these objects are copied. `watched`
     /// where the session's device notes writes.
     pub(crate) fn new(
         session: &mut Session,
@@ -355,7 +355,7 @@ impl PreCopy {
         Ok(())
     }
 
-    /// Nothing is to be read: is it time for the stop, or is there another
+    /// The queue is empty: is it time for the stop, or is there another
     /// round?
     pub(crate) fn is_over(&mut self, session: &mut Session) -> Result<bool, StateError> {
         if !self.watched || self.round >= ROUNDS {

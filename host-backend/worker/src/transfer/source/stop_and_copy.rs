@@ -97,7 +97,7 @@ impl Source {
         });
         let all = [&send, &rest.fresh].into_iter().flatten();
         let all = all.map(Chunk::size).sum();
-        self.reached("what is to be sent is known");
+        self.reached("dirty chunks found");
         self.peer.send_off();
         let sent = self
             .send_chunks(session, precopy, &send, true, (0, all))
