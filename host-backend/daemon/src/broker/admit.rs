@@ -242,10 +242,7 @@ impl Broker {
                 None => self.send_on(guest, &token),
             };
             let Some(guest) = guest else { return };
-            self.refuse(
-                guest,
-                "the session that the guest resumes is over",
-            );
+            self.refuse(guest, "the session that the guest resumes is over");
             return;
         };
         let worker = self.workers.get(&session.worker);
@@ -272,10 +269,7 @@ impl Broker {
             // closed, and tries once more.
             Err(ControlError::Full) => return,
             Err(_) => {
-                self.refuse(
-                    guest,
-                    "the session that the guest resumes is over",
-                );
+                self.refuse(guest, "the session that the guest resumes is over");
                 return;
             }
         }

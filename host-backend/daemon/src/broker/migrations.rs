@@ -178,9 +178,7 @@ impl Broker {
         if let Some(gpu) = migrate.to_gpu.filter(|_| here) {
             sessions.retain(|session| self.gpu_of(*session) != Some(gpu));
             if sessions.is_empty() {
-                return Err(format!(
-                    "nothing moves: it is on GPU {gpu} already"
-                ));
+                return Err(format!("nothing moves: it is on GPU {gpu} already"));
             }
         }
         let goal = Goal {
