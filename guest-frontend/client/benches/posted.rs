@@ -12,12 +12,13 @@ use paragpu_client::Session;
 use paragpu_client::launch::Shape;
 use paragpu_communicator::{Connection, Wait};
 use paragpu_communicator_ring::shm;
-use paragpu_protocol::codec::{Bytes, Field, Text};
+use paragpu_protocol::call::WireCall as _;
+use paragpu_protocol::codec::{Bytes, Field, Text, decode_all};
 use paragpu_protocol::frame::REPLY;
 use paragpu_protocol::handshake::{VERSION, Welcome};
 use paragpu_protocol::layout::Regions;
 use paragpu_protocol::reply::encode_done;
-use paragpu_protocol::table::Call;
+use paragpu_protocol::table::{FunctionGet, ImageQuery, ModuleLoad, Ping, SnapshotDevice};
 use paragpu_protocol::types::{DeviceSnapshot, FunctionInfo, encode_pairs};
 
 const LAUNCHES: u32 = 200_000;
@@ -47,8 +48,8 @@ fn serve(connection: Connection, stop: &AtomicBool) {
         if frame.header.slot == 0 {
             continue;
         }
-        let answer = match Call::decode(frame.header.kind, frame.payload) {
-            Ok(Call::SnapshotDevice(_)) => reply(&DeviceSnapshot {
+        let answer = match frame.header.kind {
+            kind if kind == SnapshotDevice::INFO.number => reply(&DeviceSnapshot {
                 driver_version: 13_000,
                 total_memory: 1 << 30,
                 uuid: [0; 16],
@@ -56,10 +57,12 @@ fn serve(connection: Connection, stop: &AtomicBool) {
                 pci_bus_id: Text("0000:00:00.0"),
                 attributes: Bytes(&[]),
             }),
-            Ok(Call::Ping(call)) => reply(&call.value),
-            Ok(Call::ImageQuery(_)) => reply(&true),
-            Ok(Call::ModuleLoad(_)) => reply(&Text("")),
-            Ok(Call::FunctionGet(_)) => reply(&FunctionInfo {
+            kind if kind == Ping::INFO.number => {
+                reply(&decode_all::<Ping>(frame.payload).unwrap().value)
+            }
+            kind if kind == ImageQuery::INFO.number => reply(&true),
+            kind if kind == ModuleLoad::INFO.number => reply(&Text("")),
+            kind if kind == FunctionGet::INFO.number => reply(&FunctionInfo {
                 attributes: Bytes(&[]),
                 parameters: Bytes(&encode_pairs([(0, 8), (8, 8), (16, 8)])),
             }),

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use paragpu_protocol::handle::{EventHandle, StreamHandle};
-use paragpu_protocol::table::{EventCreate, EventDestroy, EventRecord, StreamWaitEvent};
+use paragpu_protocol::table::{EventCreate, EventDestroy, EventRecord};
 use parking_lot::Mutex;
 
 use crate::connection::Link;
@@ -94,8 +94,14 @@ impl CopyOrder {
             .collect()
     }
 
-    /// Makes what is posted to `stream` next wait for the copies of others.
-    pub(crate) fn make_wait(&self, stream: &Stream, complete: u64) -> Result<()> {
+    /// Makes what is posted to `stream` next wait for the copies of others;
+    /// `wait` posts the wait for an event.
+    pub(crate) fn make_wait(
+        &self,
+        stream: &Stream,
+        complete: u64,
+        wait: impl Fn(EventHandle) -> Result<()>,
+    ) -> Result<()> {
         let last = self.last.load(Ordering::Acquire);
         for other in self.strangers(stream, complete) {
             let event = EventHandle(self.handles.next());
@@ -107,10 +113,7 @@ impl CopyOrder {
                 event,
                 stream: other,
             })?;
-            self.link.post(&StreamWaitEvent {
-                stream: stream.handle(),
-                event,
-            })?;
+            wait(event)?;
             self.link.post(&EventDestroy { event })?;
         }
         stream.note_ordered(last);

@@ -141,7 +141,16 @@ impl Streams {
             self.permit_legacy()?;
         }
         if self.copies.concern(stream) {
-            self.copies.make_wait(stream, self.progress.complete())?;
+            let stream_handle = stream.handle();
+            let wait = |event| {
+                let call = StreamWaitEvent {
+                    stream: stream_handle,
+                    event,
+                };
+                self.link.post(&call).map(drop)
+            };
+            self.copies
+                .make_wait(stream, self.progress.complete(), wait)?;
         }
         Ok(())
     }

@@ -14,8 +14,7 @@ use paragpu_device_software::{Options, SoftwarePlatform};
 use paragpu_protocol::handle::{DeviceAddress, EventHandle, FunctionHandle, StreamHandle};
 use paragpu_protocol::layout::Regions;
 use paragpu_protocol::table::{
-    Call, EventCreate, EventDestroy, EventRecord, Launch, MemMap, MemUnmap, StreamCreate,
-    StreamDestroy,
+    EventCreate, EventDestroy, EventRecord, Launch, MemMap, MemUnmap, StreamCreate, StreamDestroy,
 };
 use paragpu_worker::ImageStore;
 use paragpu_worker::live::{Change, Live, Recorded};
@@ -30,13 +29,6 @@ const TURNS: u32 = 400;
 const OBJECTS: u64 = 20_000;
 /// Measurements, of which the median counts.
 const ROUNDS: usize = 9;
-
-fn encoded(call: &Call<'_>) -> Recorded {
-    let mut payload = Vec::new();
-    let tail = call.encode(&mut payload).to_vec();
-    payload.extend(tail);
-    Recorded::new(call.info().number, &payload)
-}
 
 fn median(mut measure: impl FnMut() -> f64) -> f64 {
     let mut all: Vec<f64> = (0..ROUNDS).map(|_| measure()).collect();
@@ -56,16 +48,15 @@ fn say(name: &str, value: f64) {
 }
 
 /// Nanoseconds that noting each of `calls` takes, a thousand objects alive.
-fn record(calls: &[Call<'static>]) -> f64 {
-    let recorded = calls.iter().map(|call| {
-        let kept = encoded(call);
-        (kept.change().unwrap(), kept)
-    });
+fn record(calls: &[Recorded]) -> f64 {
+    let recorded = calls
+        .iter()
+        .map(|call| (call.change().unwrap(), call.clone()));
     let recorded: Vec<(Option<Change>, Recorded)> = recorded.collect();
     let mut live = Live::default();
     for event in 1 << 32..(1 << 32) + 1000 {
         let call = create(event);
-        live.note(&encoded(&call)).unwrap();
+        live.note(&call).unwrap();
     }
     median(|| {
         let began = now();
@@ -80,15 +71,15 @@ fn record(calls: &[Call<'static>]) -> f64 {
     })
 }
 
-fn create(event: u64) -> Call<'static> {
-    Call::EventCreate(EventCreate {
+fn create(event: u64) -> Recorded {
+    Recorded::of(&EventCreate {
         event: EventHandle(event),
         flags: 2,
     })
 }
 
-fn stream(handle: u64) -> Call<'static> {
-    Call::StreamCreate(StreamCreate {
+fn stream(handle: u64) -> Recorded {
+    Recorded::of(&StreamCreate {
         stream: StreamHandle(handle),
         flags: 1,
         priority: 0,
@@ -96,7 +87,7 @@ fn stream(handle: u64) -> Call<'static> {
 }
 
 /// Creations and destructions in turn: of events, streams and memory.
-fn short_lived() -> Vec<Call<'static>> {
+fn short_lived() -> Vec<Recorded> {
     let arena = Regions::of(0).unwrap().arena;
     (0..CALLS / 6)
         .flat_map(|at| {
@@ -104,15 +95,15 @@ fn short_lived() -> Vec<Call<'static>> {
             [
                 create(at),
                 stream(at),
-                Call::MemMap(MemMap {
+                Recorded::of(&MemMap {
                     address,
                     size: 2 << 20,
                 }),
-                Call::MemUnmap(MemUnmap { address }),
-                Call::StreamDestroy(StreamDestroy {
+                Recorded::of(&MemUnmap { address }),
+                Recorded::of(&StreamDestroy {
                     stream: StreamHandle(at),
                 }),
-                Call::EventDestroy(EventDestroy {
+                Recorded::of(&EventDestroy {
                     event: EventHandle(at),
                 }),
             ]
@@ -120,10 +111,10 @@ fn short_lived() -> Vec<Call<'static>> {
         .collect()
 }
 
-fn records() -> Vec<Call<'static>> {
+fn records() -> Vec<Recorded> {
     (0..CALLS)
         .map(|at| {
-            Call::EventRecord(EventRecord {
+            Recorded::of(&EventRecord {
                 event: EventHandle((1 << 32) + at % 16),
                 stream: StreamHandle(at % 3),
             })
@@ -131,8 +122,8 @@ fn records() -> Vec<Call<'static>> {
         .collect()
 }
 
-fn launches() -> Vec<Call<'static>> {
-    let launch = Call::Launch(Launch {
+fn launches() -> Vec<Recorded> {
+    let launch = Recorded::of(&Launch {
         function: FunctionHandle(7),
         stream: StreamHandle(0),
         grid: [1; 3],
@@ -166,7 +157,7 @@ fn session(platform: &SoftwarePlatform) -> Session {
 /// Nanoseconds an object from a session's record to the same objects of
 /// another, and those that the device alone takes for them.
 fn replay(platform: &SoftwarePlatform) -> (f64, f64) {
-    let calls: Vec<Call<'static>> = (0..OBJECTS)
+    let calls: Vec<Recorded> = (0..OBJECTS)
         .map(|at| match at % 2 {
             0 => create(at),
             // Lower handles are the default streams.
@@ -174,7 +165,7 @@ fn replay(platform: &SoftwarePlatform) -> (f64, f64) {
         })
         .collect();
     let mut first = session(platform);
-    let items: Vec<Item> = calls.iter().map(|call| Item::new(encoded(call))).collect();
+    let items: Vec<Item> = calls.iter().map(|call| Item::new(call.clone())).collect();
     first.become_items(&items).unwrap();
     let began = now();
     let mut payload = Vec::new();

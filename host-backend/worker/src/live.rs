@@ -241,21 +241,16 @@ mod tests {
     use super::*;
     use paragpu_protocol::codec::Text;
     use paragpu_protocol::handle::{EventHandle, FunctionHandle, ModuleHandle, StreamHandle};
-    use paragpu_protocol::table::Call;
     use paragpu_protocol::table::{
         EventCreate, EventDestroy, EventRecord, FuncSetAttribute, FunctionGet, ModuleUnload,
     };
 
-    fn apply(live: &mut Live, call: Call<'_>) {
-        let mut payload = Vec::new();
-        let tail = call.encode(&mut payload).to_vec();
-        payload.extend(tail);
-        live.note(&Recorded::new(call.info().number, &payload))
-            .unwrap();
+    fn apply(live: &mut Live, call: Recorded) {
+        live.note(&call).unwrap();
     }
 
-    fn create(event: u64) -> Call<'static> {
-        Call::EventCreate(EventCreate {
+    fn create(event: u64) -> Recorded {
+        Recorded::of(&EventCreate {
             event: EventHandle(event),
             flags: 2,
         })
@@ -268,7 +263,7 @@ mod tests {
             apply(&mut live, create(event));
             apply(
                 &mut live,
-                Call::EventDestroy(EventDestroy {
+                Recorded::of(&EventDestroy {
                     event: EventHandle(event),
                 }),
             );
@@ -286,7 +281,7 @@ mod tests {
         for _ in 0..1000 {
             apply(
                 &mut live,
-                Call::EventRecord(EventRecord {
+                Recorded::of(&EventRecord {
                     event: EventHandle(3),
                     stream: StreamHandle(0),
                 }),
@@ -305,7 +300,7 @@ mod tests {
         let mut live = Live::default();
         apply(
             &mut live,
-            Call::FunctionGet(FunctionGet {
+            Recorded::of(&FunctionGet {
                 function: FunctionHandle(1),
                 module: ModuleHandle(2),
                 name: Text("kernel"),
@@ -315,7 +310,7 @@ mod tests {
             for attribute in 0..50 {
                 apply(
                     &mut live,
-                    Call::FuncSetAttribute(FuncSetAttribute {
+                    Recorded::of(&FuncSetAttribute {
                         function: FunctionHandle(1),
                         attribute,
                         value: round,
@@ -331,10 +326,7 @@ mod tests {
                 attribute,
                 value: 2,
             };
-            assert_eq!(
-                Call::decode(call.number, &call.payload).unwrap(),
-                Call::FuncSetAttribute(expected)
-            );
+            assert_eq!(**call, Recorded::of(&expected));
         }
     }
 
@@ -344,7 +336,7 @@ mod tests {
         for (function, module) in [(1, 100), (2, 200)] {
             apply(
                 &mut live,
-                Call::FunctionGet(FunctionGet {
+                Recorded::of(&FunctionGet {
                     function: FunctionHandle(function),
                     module: ModuleHandle(module),
                     name: Text("kernel"),
@@ -354,7 +346,7 @@ mod tests {
         for (attribute, value) in [(8, 1), (9, 2), (8, 3)] {
             apply(
                 &mut live,
-                Call::FuncSetAttribute(FuncSetAttribute {
+                Recorded::of(&FuncSetAttribute {
                     function: FunctionHandle(2),
                     attribute,
                     value,
@@ -364,7 +356,7 @@ mod tests {
         assert_eq!(live.replay_order().len(), 4);
         apply(
             &mut live,
-            Call::ModuleUnload(ModuleUnload {
+            Recorded::of(&ModuleUnload {
                 module: ModuleHandle(100),
             }),
         );

@@ -3,7 +3,7 @@
 use proc_macro2::{Ident, TokenStream};
 use quote::{ToTokens, quote};
 
-use crate::call::{Call, Class, Effect};
+use crate::call::{Call, Class};
 use crate::identifier;
 
 /// A type as the independent reader of the wire compares it: without spaces.
@@ -11,57 +11,33 @@ pub(crate) fn plain(kind: &syn::Type) -> String {
     kind.to_token_stream().to_string().replace(' ', "")
 }
 
-/// One structure a call with its codec and its properties, the enumeration
-/// `Call` of all, and the table `CALLS`.
+/// One structure a call with its codec and its properties, the table `CALLS`,
+/// and `recode`.
 #[must_use]
 pub fn wire(calls: &[Call]) -> TokenStream {
     let types = calls.iter().map(structure);
     let names: Vec<Ident> = calls.iter().map(|call| identifier(&call.name)).collect();
     let numbers: Vec<u16> = calls.iter().map(|call| call.number).collect();
-    let docs = calls.iter().map(|call| &call.doc);
-    let lives = calls.iter().map(life);
-    let effects = calls.iter().map(effect);
     quote! {
         #(#types)*
-
-        /// Any call, decoded.
-        #[derive(Debug, Clone, Copy, PartialEq)]
-        pub enum Call<'a> {
-            #( #[doc = #docs] #names(#names #lives), )*
-        }
 
         /// Every call there is, in order of number.
         pub const CALLS: &[&CallInfo] = &[#( <#names as WireCall>::INFO ),*];
 
-        impl<'a> Call<'a> {
-            /// Reads the call with this number from a whole payload.
-            ///
-            /// # Errors
-            /// [`DecodeError`] where the number or the payload is not one of
-            /// the table's.
-            pub fn decode(number: u16, payload: &'a [u8]) -> Result<Self, DecodeError> {
-                Ok(match number {
-                    #( #numbers => Self::#names(crate::codec::decode_all(payload)?), )*
-                    other => return Err(DecodeError::UnknownCall(other)),
-                })
+        /// Reads the call with this number from a whole payload and writes it
+        /// again; the result is the payload. For tests and fuzzing, which so
+        /// reach the codec of every call.
+        ///
+        /// # Errors
+        /// [`DecodeError`] where the number or the payload is not one of
+        /// the table's.
+        pub fn recode(number: u16, payload: &[u8]) -> Result<Vec<u8>, DecodeError> {
+            fn again<'a, T: Field<'a>>(payload: &'a [u8]) -> Result<Vec<u8>, DecodeError> {
+                crate::codec::decode_all::<T>(payload).map(|call| crate::codec::encode_all(&call))
             }
-
-            /// The call's declaration.
-            #[must_use]
-            pub fn info(&self) -> &'static CallInfo {
-                match self { #( Self::#names(_) => <#names as WireCall>::INFO, )* }
-            }
-
-            /// What the call does to the session's objects.
-            #[must_use]
-            pub fn effect(&self) -> Effect {
-                match self { #( #effects )* }
-            }
-
-            /// Appends the payload to `out`, except for what is returned; the
-            /// payload is both, one after the other.
-            pub fn encode<'s>(&'s self, out: &mut Vec<u8>) -> &'s [u8] {
-                match self { #( Self::#names(call) => call.encode(out), )* }
+            match number {
+                #( #numbers => again::<#names>(payload), )*
+                other => Err(DecodeError::UnknownCall(other)),
             }
         }
     }
@@ -131,19 +107,5 @@ fn structure(call: &Call) -> TokenStream {
             };
             type Reply<'r> = #reply;
         }
-    }
-}
-
-fn effect(call: &Call) -> TokenStream {
-    let name = identifier(&call.name);
-    let arm = |what: &str, kind: &String, field: &String| {
-        let (what, kind, field) = (identifier(what), identifier(kind), identifier(field));
-        quote!(Self::#name(call) => Effect::#what(ObjectKind::#kind, call.#field.0),)
-    };
-    match &call.effect {
-        None => quote!(Self::#name(_) => Effect::None,),
-        Some(Effect::Creates(kind, field)) => arm("Creates", kind, field),
-        Some(Effect::Destroys(kind, field)) => arm("Destroys", kind, field),
-        Some(Effect::Changes(kind, field)) => arm("Changes", kind, field),
     }
 }

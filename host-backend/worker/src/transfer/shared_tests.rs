@@ -4,13 +4,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use crate::live::Recorded;
 use paragpu_communicator_stream::handshake::{MAX_FDS, receive_exact_frame, send_with_fds};
 use paragpu_device::StreamId;
 use paragpu_protocol::codec::{Field, Text};
 use paragpu_protocol::handle::{DeviceAddress, ObjectKind};
 use paragpu_protocol::handshake::{ARRIVE, Move};
 use paragpu_protocol::layout::CHUNK;
-use paragpu_protocol::table::{Call, MemMap, MemUnmap};
+use paragpu_protocol::table::{MemMap, MemUnmap};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 use super::destination::Destination;
@@ -27,7 +28,7 @@ const DOMAIN: &[u8] = b"software GPU\0\0\0\0";
 
 fn map(session: &mut Session, at: u64) -> u64 {
     let address = session.gpu.regions().arena + at * SIZE;
-    let map = Call::MemMap(MemMap {
+    let map = Recorded::of(&MemMap {
         address: DeviceAddress(address),
         size: SIZE,
     });
@@ -36,7 +37,7 @@ fn map(session: &mut Session, at: u64) -> u64 {
 }
 
 fn unmap(session: &mut Session, address: u64) {
-    let unmap = Call::MemUnmap(MemUnmap {
+    let unmap = Recorded::of(&MemUnmap {
         address: DeviceAddress(address),
     });
     apply(session, &unmap).unwrap();
@@ -223,16 +224,12 @@ fn a_source_that_hands_over_what_it_should_not_is_refused() {
     let file = std::fs::File::open("/dev/zero").unwrap();
     let one = payload(&[mapping(address, 1)]);
     let objects = {
-        let call = Call::MemMap(MemMap {
+        let call = Recorded::of(&MemMap {
             address: DeviceAddress(address),
             size: SIZE,
         });
-        let mut recorded = Vec::new();
-        let tail = call.encode(&mut recorded).to_vec();
-        recorded.extend(tail);
-        let number = call.info().number;
         let mut objects = Vec::new();
-        Item::new(crate::live::Recorded::new(number, &recorded)).put(&mut objects);
+        Item::new(call).put(&mut objects);
         objects
     };
     let unasked = refusal(|socket, writer| {

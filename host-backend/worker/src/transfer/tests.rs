@@ -75,11 +75,8 @@ fn with_options(options: Options) -> Session {
     Session::new(setup, Arc::new(Nowhere), None)
 }
 
-pub(super) fn apply(session: &mut Session, call: &Call<'_>) -> Result<(), StateError> {
-    let mut payload = Vec::new();
-    let tail = call.encode(&mut payload).to_vec();
-    payload.extend(tail);
-    session.perform(&Recorded::new(call.info().number, &payload))
+pub(super) fn apply(session: &mut Session, call: &Recorded) -> Result<(), StateError> {
+    session.perform(call)
 }
 
 pub(super) fn settle(session: &mut Session) {
@@ -166,20 +163,20 @@ impl Program {
         let hash = *blake3::hash(PTX).as_bytes();
         let second = regions.arena + (100 + at) * CHUNK;
         let call = match (kind, array, module) {
-            (0, ..) => Call::MemMap(MemMap {
+            (0, ..) => Recorded::of(&MemMap {
                 address: DeviceAddress(regions.arena + at * 4 * CHUNK),
                 size: (1 + handle % 3) * CHUNK,
             }),
-            (1, ..) => Call::StreamCreate(StreamCreate {
+            (1, ..) => Recorded::of(&StreamCreate {
                 stream: StreamHandle(handle),
                 flags: 1,
                 priority: 0,
             }),
-            (2, ..) => Call::EventCreate(EventCreate {
+            (2, ..) => Recorded::of(&EventCreate {
                 event: EventHandle(handle),
                 flags: 0,
             }),
-            (3, ..) => Call::ArrayCreate(ArrayCreate {
+            (3, ..) => Recorded::of(&ArrayCreate {
                 array: ArrayHandle(handle),
                 shape: ArrayShape {
                     width: 33,
@@ -191,7 +188,7 @@ impl Program {
                     levels: 0,
                 },
             }),
-            (4, Some(array), _) => Call::TextureCreate(TextureCreate {
+            (4, Some(array), _) => Recorded::of(&TextureCreate {
                 texture: TextureHandle(handle),
                 spec: TextureSpec {
                     resource: TextureResource::Array(ArrayHandle(array)),
@@ -199,22 +196,22 @@ impl Program {
                     view: no_view(),
                 },
             }),
-            (5, Some(array), _) => Call::SurfaceCreate(SurfaceCreate {
+            (5, Some(array), _) => Recorded::of(&SurfaceCreate {
                 surface: SurfaceHandle(handle),
                 array: ArrayHandle(array),
             }),
-            (6, ..) => Call::ModuleLoad(ModuleLoad {
+            (6, ..) => Recorded::of(&ModuleLoad {
                 module: ModuleHandle(handle),
                 hash,
                 options: Bytes(&[]),
             }),
-            (7, _, Some(module)) => Call::FunctionGet(FunctionGet {
+            (7, _, Some(module)) => Recorded::of(&FunctionGet {
                 function: FunctionHandle(handle),
                 module: ModuleHandle(module),
                 name: Text("kernel"),
             }),
             (8, ..) => match memory {
-                Some(memory) => Call::MemAlias(MemAlias {
+                Some(memory) => Recorded::of(&MemAlias {
                     address: AliasAddress(second),
                     size: CHUNK,
                     memory: DeviceAddress(memory),
@@ -247,31 +244,31 @@ impl Program {
             0 => {
                 // Its alias goes with it.
                 self.named.remove(&(8, at));
-                Call::MemUnmap(MemUnmap {
+                Recorded::of(&MemUnmap {
                     address: DeviceAddress(handle),
                 })
             }
-            8 => Call::MemAliasEnd(MemAliasEnd {
+            8 => Recorded::of(&MemAliasEnd {
                 address: AliasAddress(handle),
             }),
-            1 => Call::StreamDestroy(StreamDestroy {
+            1 => Recorded::of(&StreamDestroy {
                 stream: StreamHandle(handle),
             }),
-            2 => Call::EventDestroy(EventDestroy {
+            2 => Recorded::of(&EventDestroy {
                 event: EventHandle(handle),
             }),
-            3 => Call::ArrayDestroy(ArrayDestroy {
+            3 => Recorded::of(&ArrayDestroy {
                 array: ArrayHandle(handle),
             }),
-            4 => Call::TextureDestroy(TextureDestroy {
+            4 => Recorded::of(&TextureDestroy {
                 texture: TextureHandle(handle),
             }),
-            5 => Call::SurfaceDestroy(SurfaceDestroy {
+            5 => Recorded::of(&SurfaceDestroy {
                 surface: SurfaceHandle(handle),
             }),
             _ => {
                 self.named.remove(&(7, at));
-                Call::ModuleUnload(ModuleUnload {
+                Recorded::of(&ModuleUnload {
                     module: ModuleHandle(handle),
                 })
             }
@@ -285,7 +282,7 @@ impl Program {
             let event = EventHandle(event);
             apply(
                 &mut self.session,
-                &Call::EventRecord(EventRecord { event, stream }),
+                &Recorded::of(&EventRecord { event, stream }),
             )
             .unwrap();
         }
@@ -302,7 +299,7 @@ impl Program {
         for destination in memory.into_iter().chain(variable) {
             apply(
                 &mut self.session,
-                &Call::Memset(Memset {
+                &Recorded::of(&Memset {
                     destination,
                     pitch: 0,
                     value,
@@ -569,7 +566,7 @@ fn a_damaged_state_is_refused_with_a_sentence() {
 fn a_gpu_without_the_memory_says_so() {
     let _alone = alone();
     let mut first = program(&[]);
-    let map = Call::MemMap(MemMap {
+    let map = Recorded::of(&MemMap {
         address: DeviceAddress(first.session.gpu.regions().arena),
         size: 300 << 20,
     });
@@ -589,14 +586,14 @@ fn times_between_events_stay() {
     let _alone = alone();
     let mut first = program(&[]);
     for event in [200, 201, 202] {
-        let create = Call::EventCreate(EventCreate {
+        let create = Recorded::of(&EventCreate {
             event: EventHandle(event),
             flags: 0,
         });
         apply(&mut first.session, &create).unwrap();
     }
     for event in [200, 201] {
-        let record = Call::EventRecord(EventRecord {
+        let record = Recorded::of(&EventRecord {
             event: EventHandle(event),
             stream: StreamHandle(0),
         });
@@ -615,7 +612,7 @@ fn times_between_events_stay() {
     let after = elapsed(&mut second, 200, 201).unwrap();
     assert!((before - after).abs() < 0.01, "{before} {after}");
     assert!(elapsed(&mut second, 200, 202).is_err(), "never recorded");
-    let record = Call::EventRecord(EventRecord {
+    let record = Recorded::of(&EventRecord {
         event: EventHandle(202),
         stream: StreamHandle(0),
     });
@@ -628,7 +625,7 @@ fn times_between_events_stay() {
 fn linear_textures_and_attributes_come_back() {
     let _alone = alone();
     let mut first = program(&[Step::Create(0, 0), Step::Create(6, 0), Step::Create(7, 0)]);
-    let texture = Call::TextureCreate(TextureCreate {
+    let texture = Recorded::of(&TextureCreate {
         texture: TextureHandle(900),
         spec: TextureSpec {
             resource: TextureResource::Linear(LinearResource {
@@ -645,7 +642,7 @@ fn linear_textures_and_attributes_come_back() {
     });
     apply(&mut first.session, &texture).unwrap();
     let function = FunctionHandle(first.named[&(7, 0)]);
-    let set = Call::FuncSetAttribute(FuncSetAttribute {
+    let set = Recorded::of(&FuncSetAttribute {
         function,
         attribute: 8,
         value: 4096,
@@ -670,7 +667,7 @@ fn copied_ahead(percent: u64) -> f64 {
         address,
         size: SIZE,
     };
-    apply(&mut session, &Call::MemMap(map)).unwrap();
+    apply(&mut session, &Recorded::of(&map)).unwrap();
     let mut value = 0;
     let mut rewrite = |session: &mut Session| {
         value += 1;
@@ -684,7 +681,7 @@ fn copied_ahead(percent: u64) -> f64 {
             height: SIZE / CHUNK * percent / 100,
             stream: StreamHandle(0),
         };
-        apply(session, &Call::Memset(set)).unwrap();
+        apply(session, &Recorded::of(&set)).unwrap();
         settle(session);
     };
     rewrite(&mut session);

@@ -4,6 +4,7 @@
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use crate::live::Recorded;
 use paragpu_communicator::Receiver;
 use paragpu_communicator_stream as stream;
 use paragpu_communicator_stream::handshake::{receive_exact_frame, send_frame};
@@ -11,7 +12,7 @@ use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
 use paragpu_protocol::frame::Control;
 use paragpu_protocol::handle::ModuleHandle;
 use paragpu_protocol::handshake::{ARRIVE, Move};
-use paragpu_protocol::table::{Call, ModuleLoad};
+use paragpu_protocol::table::ModuleLoad;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::session::Session;
@@ -22,7 +23,7 @@ use crate::transfer::tests::{PTX, alone, apply, shareable, store};
 /// Loads a module of `image`; its hash.
 fn load(session: &mut Session, module: u64, image: &[u8]) -> [u8; 32] {
     let hash = store(session, image);
-    let call = Call::ModuleLoad(ModuleLoad {
+    let call = Recorded::of(&ModuleLoad {
         module: ModuleHandle(module),
         hash,
         options: Bytes(&[]),
