@@ -139,6 +139,8 @@ pub(crate) fn cuStreamBeginCapture_v2(stream: CUstream, mode: c_int) -> Result {
     begin(stream, mode)
 }
 
+/// # Safety
+/// `after`, and `edges` unless null, hold `count` records.
 pub(crate) unsafe fn cuStreamBeginCaptureToGraph(
     stream: CUstream,
     graph: CUgraph,
@@ -161,6 +163,8 @@ pub(crate) unsafe fn cuStreamBeginCaptureToGraph(
         .begin_capture(stream, mode, Some(graph), &after)
 }
 
+/// # Safety
+/// `graph` is null or writable.
 pub(crate) unsafe fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> Result {
     // SAFETY: `graph` is null or writable, as the caller promises.
     unsafe { put_if(graph, std::ptr::null_mut()) };
@@ -192,6 +196,8 @@ pub(crate) fn cuStreamIsCapturing(stream: CUstream, place: Out<'_, c_int>) -> Re
     place.put(status(stream)?)
 }
 
+/// # Safety
+/// `place` and `id` are null or writable.
 pub(crate) unsafe fn cuStreamGetCaptureInfo(
     stream: CUstream,
     place: *mut c_int,
@@ -212,6 +218,8 @@ pub(crate) unsafe fn cuStreamGetCaptureInfo(
     }
 }
 
+/// # Safety
+/// As [`info`].
 pub(crate) unsafe fn cuStreamGetCaptureInfo_v2(
     stream: CUstream,
     place: *mut c_int,
@@ -234,6 +242,8 @@ pub(crate) unsafe fn cuStreamGetCaptureInfo_v2(
     }
 }
 
+/// # Safety
+/// As [`info`].
 pub(crate) unsafe fn cuStreamGetCaptureInfo_v3(
     stream: CUstream,
     place: *mut c_int,
@@ -247,6 +257,8 @@ pub(crate) unsafe fn cuStreamGetCaptureInfo_v3(
     unsafe { info(stream, place, id, graph, dependencies, edges, count) }
 }
 
+/// # Safety
+/// As [`update`].
 pub(crate) unsafe fn cuStreamUpdateCaptureDependencies(
     stream: CUstream,
     nodes: *mut CUgraphNode,
@@ -257,6 +269,8 @@ pub(crate) unsafe fn cuStreamUpdateCaptureDependencies(
     unsafe { update(stream, nodes, std::ptr::null(), count, flags) }
 }
 
+/// # Safety
+/// As [`update`].
 pub(crate) unsafe fn cuStreamUpdateCaptureDependencies_v2(
     stream: CUstream,
     nodes: *mut CUgraphNode,
@@ -268,6 +282,8 @@ pub(crate) unsafe fn cuStreamUpdateCaptureDependencies_v2(
     unsafe { update(stream, nodes, edges, count, flags) }
 }
 
+/// # Safety
+/// `mode` is null, or readable and writable.
 pub(crate) unsafe fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> Result {
     // SAFETY: `mode` is null or readable, as the caller promises.
     let wanted = Mode::of(*unsafe { get(mode.cast_const()) }?).ok_or(Status::INVALID_VALUE)?;

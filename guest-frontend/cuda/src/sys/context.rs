@@ -141,6 +141,8 @@ impl Primary {
     }
 }
 
+/// # Safety
+/// `context` is null or writable.
 pub(crate) unsafe fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) -> Result {
     let handle = with_primary(device, |ordinal, primary| {
         let context = match &primary.context {
@@ -198,6 +200,8 @@ pub(crate) fn cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: c_uint) -> 
     })
 }
 
+/// # Safety
+/// `flags` is null or writable.
 pub(crate) unsafe fn cuDevicePrimaryCtxGetState(
     device: CUdevice,
     flags: *mut c_uint,
@@ -219,6 +223,8 @@ pub(crate) fn cuCtxCreate_v2(
     context.put(create_current(device::ordinal(device)?, flags)?)
 }
 
+/// # Safety
+/// `context` is null or writable.
 pub(crate) unsafe fn cuCtxCreate_v3(
     context: *mut CUcontext,
     parameters: *mut c_void,
@@ -237,6 +243,8 @@ pub(crate) unsafe fn cuCtxCreate_v3(
     unsafe { put(context, create_current(ordinal, flags)?) }
 }
 
+/// # Safety
+/// `parameters` is null or readable.
 pub(crate) unsafe fn cuCtxCreate_v4(
     context: Out<'_, CUcontext>,
     parameters: *mut CUctxCreateParams,
@@ -299,6 +307,8 @@ pub(crate) fn cuCtxSetCurrent(context: CUcontext) -> Result {
     })
 }
 
+/// # Safety
+/// `context` is null or writable.
 pub(crate) unsafe fn cuCtxGetCurrent(context: *mut CUcontext) -> Result {
     let handle = current_if_any().map_or(std::ptr::null_mut(), |context| context.handle());
     // SAFETY: `context` is null or writable, as the caller promises.
@@ -313,6 +323,8 @@ pub(crate) fn cuCtxGetDevice_v2(device: Out<'_, CUdevice>, context: CUcontext) -
     device.put(device::number(find_or_current(context)?.ordinal))
 }
 
+/// # Safety
+/// `flags` is null or writable.
 pub(crate) unsafe fn cuCtxGetFlags(flags: *mut c_uint) -> Result {
     // SAFETY: `flags` is null or writable, as the caller promises.
     unsafe { put(flags, current()?.flags() | MAP_HOST) }
@@ -324,6 +336,8 @@ pub(crate) fn cuCtxSetFlags(flags: c_uint) -> Result {
     Ok(())
 }
 
+/// # Safety
+/// `id` is null or writable.
 pub(crate) unsafe fn cuCtxGetId(context: CUcontext, id: *mut u64) -> Result {
     // SAFETY: `id` is null or writable, as the caller promises.
     unsafe { put(id, find_or_current(context)?.id()) }

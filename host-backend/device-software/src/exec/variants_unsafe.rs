@@ -8,78 +8,50 @@ use crate::program::Inst;
 /// A compiled arithmetic loop: see [`super::alu`].
 pub type Straight = fn(&mut Frame<'_>, Option<&mut Reach<'_>>, &[Inst], usize, usize, u32) -> Left;
 
+/// A module with the loop for these features, and whether the processor has them.
 #[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::{Frame, Inst, Left, Reach, straight};
+macro_rules! variant {
+    ($name:ident: $($feature:tt)+) => {
+        mod $name {
+            use super::{Frame, Inst, Left, Reach, straight};
 
-    #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
-    fn avx2_body(
-        frame: &mut Frame<'_>,
-        reach: Option<&mut Reach<'_>>,
-        code: &[Inst],
-        pc: usize,
-        end: usize,
-        active: u32,
-    ) -> Left {
-        straight(frame, reach, code, pc, end, active)
-    }
+            pub(super) fn is_available() -> bool {
+                true $( && is_x86_feature_detected!($feature) )+
+            }
 
-    pub(super) fn avx2(
-        frame: &mut Frame<'_>,
-        reach: Option<&mut Reach<'_>>,
-        code: &[Inst],
-        pc: usize,
-        end: usize,
-        active: u32,
-    ) -> Left {
-        // SAFETY: `select` hands this function out only where the processor has all these features.
-        unsafe { avx2_body(frame, reach, code, pc, end, active) }
-    }
+            #[target_feature($( enable = $feature ),+)]
+            fn body(
+                frame: &mut Frame<'_>,
+                reach: Option<&mut Reach<'_>>,
+                code: &[Inst],
+                pc: usize,
+                end: usize,
+                active: u32,
+            ) -> Left {
+                straight(frame, reach, code, pc, end, active)
+            }
 
-    #[target_feature(
-        enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512cd,avx2,fma,bmi1,bmi2,lzcnt,popcnt"
-    )]
-    fn avx512_body(
-        frame: &mut Frame<'_>,
-        reach: Option<&mut Reach<'_>>,
-        code: &[Inst],
-        pc: usize,
-        end: usize,
-        active: u32,
-    ) -> Left {
-        straight(frame, reach, code, pc, end, active)
-    }
-
-    pub(super) fn avx512(
-        frame: &mut Frame<'_>,
-        reach: Option<&mut Reach<'_>>,
-        code: &[Inst],
-        pc: usize,
-        end: usize,
-        active: u32,
-    ) -> Left {
-        // SAFETY: `select` hands this function out only where the processor has all these features.
-        unsafe { avx512_body(frame, reach, code, pc, end, active) }
-    }
-
-    pub(super) fn has_avx2() -> bool {
-        is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("bmi1")
-            && is_x86_feature_detected!("bmi2")
-            && is_x86_feature_detected!("lzcnt")
-            && is_x86_feature_detected!("popcnt")
-    }
-
-    pub(super) fn has_avx512() -> bool {
-        has_avx2()
-            && is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512cd")
-    }
+            pub(super) fn run(
+                frame: &mut Frame<'_>,
+                reach: Option<&mut Reach<'_>>,
+                code: &[Inst],
+                pc: usize,
+                end: usize,
+                active: u32,
+            ) -> Left {
+                // SAFETY: `available` hands this function out only where `is_available` says that
+                // the processor has all features of `body`.
+                unsafe { body(frame, reach, code, pc, end, active) }
+            }
+        }
+    };
 }
+
+#[cfg(target_arch = "x86_64")]
+variant!(avx2: "avx2" "fma" "bmi1" "bmi2" "lzcnt" "popcnt");
+#[cfg(target_arch = "x86_64")]
+variant!(avx512:
+    "avx512f" "avx512vl" "avx512dq" "avx512bw" "avx512cd" "avx2" "fma" "bmi1" "bmi2" "lzcnt" "popcnt");
 
 fn base(
     frame: &mut Frame<'_>,
@@ -98,11 +70,11 @@ pub fn available() -> Vec<(&'static str, Straight)> {
     let mut list: Vec<(&'static str, Straight)> = vec![("base", base)];
     #[cfg(target_arch = "x86_64")]
     {
-        if x86::has_avx2() {
-            list.push(("avx2", x86::avx2));
+        if avx2::is_available() {
+            list.push(("avx2", avx2::run));
         }
-        if x86::has_avx512() {
-            list.push(("avx512", x86::avx512));
+        if avx512::is_available() {
+            list.push(("avx512", avx512::run));
         }
     }
     list
