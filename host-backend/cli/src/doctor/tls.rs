@@ -36,28 +36,28 @@ pub(super) fn of_host(report: &mut Report, host: &Host) {
             }
         }
         _ => {
-            let files = Files {
-                section: "tcp",
-                ca: &tcp.ca,
-                certificate: &tcp.certificate,
-                key: &tcp.key,
-            };
-            if let Some(described) = usable(report, SIDE, "tcp", files) {
-                names_host(report, SIDE, "tcp", &described);
-            }
+            host_wears(
+                report,
+                Files {
+                    section: "tcp",
+                    ca: &tcp.ca,
+                    certificate: &tcp.certificate,
+                    key: &tcp.key,
+                },
+            );
         }
     }
     let migration = &host.migration;
     if !migration.ca.as_os_str().is_empty() {
-        let files = Files {
-            section: "migration",
-            ca: &migration.ca,
-            certificate: &migration.certificate,
-            key: &migration.key,
-        };
-        if let Some(described) = usable(report, SIDE, "migration", files) {
-            names_host(report, SIDE, "migration", &described);
-        }
+        host_wears(
+            report,
+            Files {
+                section: "migration",
+                ca: &migration.ca,
+                certificate: &migration.certificate,
+                key: &migration.key,
+            },
+        );
     }
 }
 
@@ -96,15 +96,21 @@ pub(super) fn of_guest(report: &mut Report, guest: &Guest) {
     }
 }
 
-fn names_host(report: &mut Report, side: &'static str, what: &str, described: &Described) {
+/// A certificate of this host: usable, and no VM's.
+fn host_wears(report: &mut Report, files: Files<'_>) {
+    const SIDE: &str = "host";
+    let what = files.section;
+    let Some(described) = usable(report, SIDE, what, files) else {
+        return;
+    };
     if described.identity.is_some() {
         report
-            .add(side, what, State::Bad, "the certificate is a VM's")
+            .add(SIDE, what, State::Bad, "the certificate is a VM's")
             .advise("`paragpu certificate DIRECTORY NAME` makes a host's");
         return;
     }
     let detail = format!("TLS as {}", described.names.join(", "));
-    report.add(side, what, State::Good, detail);
+    report.add(SIDE, what, State::Good, detail);
 }
 
 /// The certificate, where the three files can be used today.
