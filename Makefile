@@ -204,16 +204,18 @@ prototypes: packages-build ## the prototypes of what is served, into out/prototy
 test-parity: ## every served function with good and bad arguments, natively and through paragpu; needs out/prototypes.json
 	python3 tests/parity/test_parity.py
 
-test-gpu-libraries: ## NVIDIA's libraries through PyTorch on this machine's GPU, compared with native bit for bit
-	python3 tests/libraries/test_gpu_libraries.py
+test-gpu-libraries: ## NVIDIA's libraries through PyTorch on this machine's GPU, compared with native bit for bit; moved while it holds their handles
+	python3 tests/frameworks/test_gpu_frameworks.py libraries
+	python3 tests/frameworks/test_gpu_frameworks.py --move libraries:handles
 
 test-frameworks: ## PyTorch, JAX, CuPy, Triton as they are on this machine's GPU, compared with native; moved while they train
-	python3 tests/frameworks/test_gpu_frameworks.py
+	python3 tests/frameworks/test_gpu_frameworks.py torch jax cupy
 	python3 tests/frameworks/test_gpu_frameworks.py --move torch:gpt_training_step
 
-bench-frameworks: ## their speed beside native, into out/frameworks.json
+bench-frameworks: ## their speed beside native, into out/frameworks.json and out/libraries.json
 	@mkdir -p out
-	python3 tests/frameworks/test_gpu_frameworks.py --rounds 7 --output out/frameworks.json
+	python3 tests/frameworks/test_gpu_frameworks.py --rounds 7 --output out/frameworks.json torch jax cupy
+	python3 tests/frameworks/test_gpu_frameworks.py --rounds 7 --output out/libraries.json libraries
 
 # --- heavier tiers -----------------------------------------------------------
 

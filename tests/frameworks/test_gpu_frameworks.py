@@ -1,10 +1,10 @@
-"""Stock frameworks on this machine's GPU, natively and through paragpu.
+"""Stock frameworks and NVIDIA's libraries on this machine's GPU, natively and through paragpu.
 
 usage: test_gpu_frameworks.py [--rounds N] [--output FILE] [--communicator NAME] [FILE[:CASE]...]
        test_gpu_frameworks.py --move CASE [--steps N]
 
-Runs the cases of torch_cases.py, jax_cases.py and cupy_cases.py, one process for
-each file: natively twice, and with the guest's libraries over a daemon of its
+Runs the cases of torch_cases.py, jax_cases.py, cupy_cases.py and
+libraries_cases.py, one process for each file: natively twice, and with the guest's libraries over a daemon of its
 own. A case passes if its results are native's bit for bit, or if native does not
 repeat itself. With --rounds native and remote runs alternate and are timed; the
 output has the form of bench-gpu.json. --move runs a case while its session moves
@@ -28,13 +28,20 @@ import gpu
 from measure import described, harness, machine, say
 
 # Each file of cases, and what it imports first.
-FILES = {"torch": "torch", "jax": "jax", "cupy": "cupy"}
+FILES = {"torch": "torch", "jax": "jax", "cupy": "cupy", "libraries": "torch"}
 # Longest that the cases of one file may take in one process, in seconds.
 PATIENCE = 280
 # Multicast between GPUs is left alone.
 QUIET = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
 # Goals of a row's ratio to native; every other one's is GOAL.
-GOALS = {"torch/eager_decode": 0.75}
+GOALS = {
+    "torch/eager_decode": 0.75,
+    "libraries/gemm_64_fp32": 0.9,
+    "libraries/convolution_small": 0.9,
+    "libraries/fft_small": 0.9,
+    "libraries/cublas_handle": 1.0,
+    "libraries/cublas_heuristics": 1.0,
+}
 GOAL = 1.01
 
 

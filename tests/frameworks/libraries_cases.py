@@ -1,33 +1,20 @@
-"""Cases of NVIDIA's libraries through PyTorch, run in the process that is judged.
+"""NVIDIA's libraries through PyTorch: products, convolutions, transforms, solvers, NCCL.
 
-usage: cases.py [--time] [CASE...]
-
-Prints one line of JSON for each case: its name, a digest of its results, and
-with --time the median microseconds of one repetition. Seeds are fixed, and the
-algorithms asked for are deterministic, so that two runs on one GPU have the same
-digests. A case that fails prints its error instead.
+Seeds are fixed, and the algorithms asked for are deterministic, so that two runs
+on one GPU have the same digests.
 """
 
-import hashlib
-import json
+import ctypes
 import os
-import sys
 import time
 
+BEGAN = time.perf_counter()
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 # pylint: disable=wrong-import-position
 import torch
 
-CASES = {}
-# Repetitions in one timed batch, and batches.
-REPEAT, BATCHES = 20, 9
-
-
-def case(function):
-    """Registers a case: a function that returns tensors, or (prepare, run)."""
-    CASES[function.__name__] = function
-    return function
+from common import case, main
 
 
 def random(*shape, dtype=torch.float32):
@@ -63,10 +50,8 @@ def gemm_bf16():
     return product(512, torch.bfloat16)
 
 
-@case
-def gemm_tf32():
-    torch.backends.cuda.matmul.allow_tf32 = True
-    run = product(512, torch.float32)
+def in_tf32(run):
+    """A step that may round to TF32."""
 
     def once():
         torch.backends.cuda.matmul.allow_tf32 = True
@@ -78,18 +63,33 @@ def gemm_tf32():
     return once
 
 
+def integers(size):
+    """A square product of bytes."""
+    left, right = random(size, size, dtype=torch.int8), random(size, size, dtype=torch.int8)
+    return lambda: torch._int_mm(left, right)  # pylint: disable=protected-access
+
+
+def eights(size):
+    """A square product of eight-bit floating-point numbers."""
+    one = torch.ones((), device="cuda")
+    left = random(size, size).to(torch.float8_e4m3fn)
+    right = random(size, size).to(torch.float8_e4m3fn).t()
+    return lambda: torch._scaled_mm(left, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)  # pylint: disable=protected-access
+
+
+@case
+def gemm_tf32():
+    return in_tf32(product(512, torch.float32))
+
+
 @case
 def gemm_int8():
-    left, right = random(256, 256, dtype=torch.int8), random(256, 256, dtype=torch.int8)
-    return lambda: torch._int_mm(left, right)  # pylint: disable=protected-access
+    return integers(256)
 
 
 @case
 def gemm_fp8():
-    one = torch.ones((), device="cuda")
-    left = random(256, 256).to(torch.float8_e4m3fn)
-    right = random(256, 256).to(torch.float8_e4m3fn).t()
-    return lambda: torch._scaled_mm(left, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)  # pylint: disable=protected-access
+    return eights(256)
 
 
 @case
@@ -111,6 +111,26 @@ def gemm_4096_fp16():
 @case
 def gemm_4096_bf16():
     return product(4096, torch.bfloat16)
+
+
+@case
+def gemm_4096_fp64():
+    return product(4096, torch.float64)
+
+
+@case
+def gemm_4096_tf32():
+    return in_tf32(product(4096, torch.float32))
+
+
+@case
+def gemm_4096_int8():
+    return integers(4096)
+
+
+@case
+def gemm_4096_fp8():
+    return eights(4096)
 
 
 @case
@@ -302,48 +322,96 @@ def training():
     return step
 
 
-def digest(results):
-    """A digest of tensors."""
-    total = hashlib.blake2b(digest_size=12)
-    for tensor in results if isinstance(results, tuple) else (results,):
-        tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-        total.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return total.hexdigest()
+@case
+def convolution_small():
+    torch.backends.cudnn.deterministic = True
+    data, weight = random(1, 8, 16, 16), random(8, 8, 3, 3)
+    return lambda: torch.nn.functional.conv2d(data, weight, padding=1)
 
 
-def seconds_of(run):
-    """The median seconds of one repetition, each batch ended by a wait."""
-    batches = []
-    for _ in range(BATCHES):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(REPEAT):
-            run()
-        torch.cuda.synchronize()
-        batches.append((time.perf_counter() - start) / REPEAT)
-    return sorted(batches)[BATCHES // 2]
+@case
+def handles():
+    """Handles of cuBLAS, cuDNN and cuFFT, and a captured graph of calls of all three."""
+    torch.backends.cudnn.deterministic = True
+    data, weight = random(2, 4, 64, 64), random(4, 4, 3, 3)
+    state = random(2, 4, 64, 64)
+
+    def once():
+        seen = torch.nn.functional.conv2d(state, weight, padding=1)
+        spectrum = torch.fft.fft2(torch.tanh(seen))
+        state.copy_(torch.tanh(torch.matmul(torch.fft.ifft2(spectrum).real, data)) + 0.5 * data)
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            once()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        once()
+
+    def step():
+        once()
+        graph.replay()
+        return state.clone()
+
+    return step
 
 
-def main():
-    """Runs the named cases, or all."""
-    arguments = sys.argv[1:]
-    timed = "--time" in arguments
-    names = [name for name in arguments if name != "--time"] or list(CASES)
-    for name in names:
-        line = {"case": name}
-        start = time.perf_counter()
-        try:
-            run = CASES[name]()
-            line["digest"] = digest(run())
-            line["first_ms"] = round((time.perf_counter() - start) * 1e3, 2)
-            if timed:
-                for _ in range(3):
-                    run()
-                line["us"] = round(seconds_of(run) * 1e6, 2)
-        except Exception as error:  # pylint: disable=broad-except
-            line["error"] = f"{type(error).__name__}: {str(error).splitlines()[0][:300]}"
-        print(json.dumps(line), flush=True)
+def asked(status):
+    """Ends the case unless a function of cuBLAS returned success."""
+    if status:
+        raise RuntimeError(f"cuBLAS said {status}")
+
+
+def cublas(name):
+    """A library of cuBLAS, as the process has loaded it."""
+    torch.ones(2, 2, device="cuda") @ torch.ones(2, 2, device="cuda")
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        path = next(line.split()[-1] for line in maps if f"/{name}.so" in line)
+    return ctypes.CDLL(path)
+
+
+@case
+def cublas_handle():
+    """A handle of cuBLAS comes and goes."""
+    library, handle = cublas("libcublas"), ctypes.c_void_p()
+
+    def step():
+        asked(library.cublasCreate_v2(ctypes.byref(handle)))
+        asked(library.cublasDestroy_v2(handle))
+        return torch.zeros(0)
+
+    return step
+
+
+@case
+def cublas_heuristics():
+    """cuBLASLt says which algorithm it would take for a product."""
+    library = cublas("libcublasLt")
+    handle, product_of, preference = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    layouts = [ctypes.c_void_p() for _ in range(3)]
+    fp32, compute_fp32, size = 0, 68, 1024
+    asked(library.cublasLtCreate(ctypes.byref(handle)))
+    asked(library.cublasLtMatmulDescCreate(ctypes.byref(product_of), compute_fp32, fp32))
+    for layout in layouts:
+        asked(library.cublasLtMatrixLayoutCreate(ctypes.byref(layout), fp32, *[ctypes.c_uint64(size)] * 2, ctypes.c_int64(size)))
+    asked(library.cublasLtMatmulPreferenceCreate(ctypes.byref(preference)))
+    left, right, result = layouts
+    # A result holds the algorithm's 64 bytes, its workspace, a status and more: 96 bytes.
+    best, count = ctypes.create_string_buffer(96), ctypes.c_int()
+
+    def step():
+        asked(
+            library.cublasLtMatmulAlgoGetHeuristic(
+                handle, product_of, left, right, result, result, preference, 1, best, ctypes.byref(count)
+            )
+        )
+        return torch.frombuffer(bytearray(best.raw[:64]), dtype=torch.uint8)
+
+    return step
 
 
 if __name__ == "__main__":
-    main()
+    main(torch.cuda.synchronize, BEGAN)
