@@ -223,6 +223,12 @@ bench-frameworks: ## their speed beside native, into out/frameworks.json and out
 test-hostile: build ## attacks on the daemon and its workers, into out/hostile.json
 	python3 tests/hostile/run.py --output out/hostile.json
 
+# How long, in seconds.
+SOAK ?= 3600
+.PHONY: soak-hostile
+soak-hostile: build $(VENV)/.complete ## attackers beside honest tenants for an hour (SOAK=SECONDS), into out/soak-hostile.json
+	$(PYTHON) tests/hostile/soak.py --seconds $(SOAK) --output out/soak-hostile.json
+
 .PHONY: fuzz
 fuzz: ## every decoder for FUZZ_SECONDS (600) each, two at a time
 	tests/fuzz/run.sh
@@ -273,11 +279,18 @@ test-images: images programs ## boot the images in VMs, run programs there; inst
 	done
 	cd tests && python3 -m unittest -v images.test_images
 
-PACKAGES_POOL := $(PACKAGES_BUILD) slurmctld slurmd slurm-client munge iproute2
+PACKAGES_POOL := $(PACKAGES_BUILD) slurmctld slurmd slurm-client munge iproute2 faketime
+POOL_CRATES := daemon worker cli cuda
+POOL_ENVIRONMENT := PARAGPU_TEST_BINARIES=$(CURDIR)/target/release PARAGPU_TEST_LIBRARIES=$(CURDIR)/out/lib
 .PHONY: test-pool
-test-pool: ## a pool under Slurm: leases, drain, lost hosts; software GPUs, network namespaces, root; out/pool.json
+test-pool: ## a pool under Slurm: leases, drain, lost hosts; software GPUs, network namespaces, root; out/pool.json, out/shares.json
 	@tests/tools/install-packages.sh $(PACKAGES_POOL)
-	@python3 tests/pool/run.py
+	cargo build --release $(POOL_CRATES:%=-p paragpu-%)
+	@$(MAKE) --no-print-directory out/lib/libcuda.so.1
+	guest-frontend/link/link.sh redirect out
+	@$(POOL_ENVIRONMENT) python3 tests/pool/run.py
+	@$(POOL_ENVIRONMENT) python3 tests/pool/shares.py
+	@python3 tests/pool/simulate.py out/pool.json
 
 .PHONY: test-libvirt
 test-libvirt: packages-demo packages programs ## attach, run, detach, migrate under real libvirtds in bare Debians 12

@@ -10,6 +10,10 @@ use quote::{ToTokens, quote};
 
 fn main() -> Result<(), Box<dyn error::Error>> {
     println!("cargo:rerun-if-changed=build.rs");
+    // NVIDIA's driver shall call the worker's: see device-cuda's sys/reservations.rs.
+    for name in ["mmap", "mmap64"] {
+        println!("cargo:rustc-link-arg-bins=-Wl,--export-dynamic-symbol={name}");
+    }
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     let calls = paragpu_interface::calls()?;
     fs::write(out.join("handlers.rs"), handlers(&calls)?.to_string())?;

@@ -26,6 +26,8 @@ COPIES = ("pinned_h2d", "pinned_d2h", "pageable_h2d", "pageable_d2h")
 GRAPHS = ("graph100",)
 # The same, waited for by asking, as the worker does.
 ASKED = ("launch_sync_asked", "graph100_asked")
+# Eight threads at once.
+THREADS = ("threads8_rate", "threads8_tail")
 # Programs that time themselves against the clock, fail on purpose, or only print.
 NOT_TIMED = ("errors", "printf", "clock")
 COPY_BOUND = ("alignedTypes", "blackScholes", "fastWalshTransform", "convolutionSeparable")
@@ -36,6 +38,7 @@ WAITED_FOR = "0.7 us until the worker has the call, 0.9 us until it sees the end
 ONCE = {
     "launch_sync": WAITED_FOR,
     "graph100": WAITED_FOR,
+    "threads8_rate": "one thread of the worker gives all launches to the driver, 4.2 us each on an H100; natively eight threads do",
     "program_callbacks": "of each host function, medians: 0.7 us until the guest hears of it, 0.7 us until its thread runs it, "
     "6 us the function, 0.9 us until the worker hears of its end, 0.8 us until the driver goes on",
     "program_mappedMemory": "2.4 MB of the program's own memory are compared before each launch and fetched after each wait; "
@@ -86,6 +89,8 @@ class Bench:
                 say(f"operations, {at + 1} of {self.options.rounds}: {way}")
                 self.samples.take(f"{way}_", [OVERHEADS, *OPERATIONS], environment)
                 self.samples.take(f"{way}_", [OVERHEADS, *GRAPHS], environment)
+                if way in ("native", "shm"):
+                    self.samples.take(f"{way}_", [OVERHEADS, *THREADS], environment)
                 if way == "native":
                     self.samples.take(f"{way}_", [OVERHEADS, *ASKED], environment)
 
@@ -272,6 +277,8 @@ class Results:
         self.add("shm", "malloc_free_2m", "us", 0.2)
         self.add("shm", "start_to_first_result", "s", 1.0)
         self.add("shm", "graph100", "us", 1.02)
+        self.add("shm", "threads8_rate", "1/s", 0.97, most=False)
+        self.add("shm", "threads8_tail", "", 3.0, of="value")
         for name in self.programs:
             self.add("shm", f"program_{name}", "s", 1.0 if name in COPY_BOUND else 1.02)
         self.add("shm", f"shared_{SHARING}", "1/s", 0.97, most=False)

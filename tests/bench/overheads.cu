@@ -15,12 +15,14 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -389,6 +391,84 @@ double launches() {
     }, settle);
 }
 
+// Threads that launch, each on a stream of its own, all at once.
+struct Crew {
+    static constexpr int threads = 8, count = 20000;
+    // Launches a second of all together.
+    double rate;
+    // Microseconds of a launch, of all threads, in order.
+    std::vector<double> each;
+
+    // The q-quantile of a launch's time.
+    double quantile(double q) const { return each[static_cast<size_t>(q * (each.size() - 1))]; }
+
+    // With `beside` another thread does that until all have launched.
+    explicit Crew(const std::function<void()> &beside = nullptr) {
+        std::vector<std::vector<double>> times(threads);
+        std::atomic<int> ready{0};
+        std::atomic<bool> over{false};
+        auto work = [&](int number) {
+            cudaStream_t stream;
+            CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+            nothing<<<1, 32, 0, stream>>>();
+            CHECK(cudaStreamSynchronize(stream));
+            times[number].reserve(count);
+            for (++ready; ready < threads;) {
+            }
+            for (int at = 0; at < count; ++at) {
+                times[number].push_back(seconds_of([&] { nothing<<<1, 32, 0, stream>>>(); }) * 1e6);
+            }
+            CHECK(cudaStreamSynchronize(stream));
+            CHECK(cudaStreamDestroy(stream));
+        };
+        std::vector<std::thread> crew;
+        for (int at = 0; at < threads; ++at) {
+            crew.emplace_back(work, at);
+        }
+        std::thread other([&] {
+            while (beside && !over) {
+                beside();
+            }
+        });
+        while (ready < threads) {
+        }
+        double seconds = seconds_of([&] {
+            for (std::thread &thread : crew) {
+                thread.join();
+            }
+        });
+        over = true;
+        other.join();
+        rate = threads * count / seconds;
+        for (const std::vector<double> &one : times) {
+            each.insert(each.end(), one.begin(), one.end());
+        }
+        std::sort(each.begin(), each.end());
+    }
+};
+
+// The median of `figure` over several crews.
+double of_crews(double (*figure)(const Crew &), const std::function<void()> &beside = nullptr) {
+    std::vector<double> values;
+    for (int round = 0; round < 5; ++round) {
+        values.push_back(figure(Crew(beside)));
+    }
+    return median(values);
+}
+
+double threads_rate(const Crew &crew) { return crew.rate; }
+
+// How much longer than the median the slowest launch of a thousand takes.
+double threads_tail(const Crew &crew) { return crew.quantile(0.999) / crew.quantile(0.5); }
+
+double threads_slow(const Crew &crew) { return crew.quantile(0.999); }
+
+void allocate_and_free() {
+    void *memory;
+    CHECK(cudaMalloc(&memory, 2 << 20));
+    CHECK(cudaFree(memory));
+}
+
 struct Measurement {
     const char *name, *unit;
     std::function<double()> run;
@@ -419,6 +499,10 @@ const Measurement measurements[] = {
     {"shared_work", "1/s", shared_work},
     {"fixed_work", "s", fixed_work},
     {"launches", "s", launches},
+    {"threads8_rate", "1/s", [] { return of_crews(threads_rate); }},
+    {"threads8_tail", "", [] { return of_crews(threads_tail); }},
+    {"threads8_slow", "us", [] { return of_crews(threads_slow); }},
+    {"threads8_slow_beside_malloc", "us", [] { return of_crews(threads_slow, allocate_and_free); }},
 };
 
 }  // namespace

@@ -252,7 +252,9 @@ class Kinds:
         self.turns = self.guest.allocate(4)
         self.cuda.cuMemsetD32_v2(pointer(self.turns), ctypes.c_uint(0), ctypes.c_size_t(1))
         self.cuda.cuGraphCreate(ctypes.byref(graph), 0)
-        self.cuda.cuGraphConditionalHandleCreate(ctypes.byref(condition), graph, None, 1, 1)
+        context = ctypes.c_void_p()
+        self.cuda.cuCtxGetCurrent(ctypes.byref(context))
+        self.cuda.cuGraphConditionalHandleCreate(ctypes.byref(condition), graph, context, 1, 1)
         # Of type 13: a value, a loop (1) with one body, where its graph is told, the context.
         record = (ctypes.c_uint64 * 32)(13, 0, condition.value, 1 | 1 << 32)
         none = ctypes.c_size_t(0)

@@ -305,7 +305,7 @@ def parse(text):
     lines = text.splitlines()
     if lines[-1] != "# EOF":
         raise AssertionError("the text does not end with # EOF")
-    sample = re.compile(r'([a-z_]+)(?:\{((?:[a-z]+="(?:[^"\\\n]|\\.)*",?)*)\})? (\S+)')
+    sample = re.compile(r'([A-Za-z_]+)(?:\{((?:[A-Za-z]+="(?:[^"\\\n]|\\.)*",?)*)\})? (\S+)')
     for line in lines[:-1]:
         if line.startswith("# "):
             _, kind, name, rest = line.split(" ", 3)
@@ -318,7 +318,7 @@ def parse(text):
         name, labels, value = found.groups()
         if not any(name.startswith(family) for family in types):
             raise AssertionError(f"{name} has no type")
-        labels = frozenset(re.findall(r'([a-z]+)="((?:[^"\\]|\\.)*)"', labels or ""))
+        labels = frozenset(re.findall(r'([A-Za-z]+)="((?:[^"\\]|\\.)*)"', labels or ""))
         if (name, labels) in metrics:
             raise AssertionError(f"twice: {line!r}")
         metrics[name, labels] = float(value)

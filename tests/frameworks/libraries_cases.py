@@ -7,6 +7,7 @@ on one GPU have the same digests.
 import ctypes
 import os
 import time
+from functools import partial
 
 BEGAN = time.perf_counter()
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -14,7 +15,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 # pylint: disable=wrong-import-position
 import torch
 
-from common import case, main
+from common import CASES, case, main
 
 
 def random(*shape, dtype=torch.float32):
@@ -28,26 +29,6 @@ def product(size, dtype):
     """A square product."""
     left, right = random(size, size, dtype=dtype), random(size, size, dtype=dtype).t().contiguous()
     return lambda: left @ right
-
-
-@case
-def gemm_fp32():
-    return product(512, torch.float32)
-
-
-@case
-def gemm_fp64():
-    return product(256, torch.float64)
-
-
-@case
-def gemm_fp16():
-    return product(512, torch.float16)
-
-
-@case
-def gemm_bf16():
-    return product(512, torch.bfloat16)
 
 
 def in_tf32(run):
@@ -77,65 +58,26 @@ def eights(size):
     return lambda: torch._scaled_mm(left, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)  # pylint: disable=protected-access
 
 
-@case
-def gemm_tf32():
-    return in_tf32(product(512, torch.float32))
-
-
-@case
-def gemm_int8():
-    return integers(256)
-
-
-@case
-def gemm_fp8():
-    return eights(256)
+# By type: how a product is made, and the size of the small one.
+PRODUCTS = {
+    "fp32": (partial(product, dtype=torch.float32), 512),
+    "fp64": (partial(product, dtype=torch.float64), 256),
+    "fp16": (partial(product, dtype=torch.float16), 512),
+    "bf16": (partial(product, dtype=torch.bfloat16), 512),
+    "tf32": (lambda size: in_tf32(product(size, torch.float32)), 512),
+    "int8": (integers, 256),
+    "fp8": (eights, 256),
+}
+for kind, (make, small) in PRODUCTS.items():
+    CASES[f"gemm_{kind}"] = partial(make, small)
+    CASES[f"gemm_4096_{kind}"] = partial(make, 4096)
+CASES["gemm_64_fp32"] = partial(product, 64, torch.float32)
 
 
 @case
 def gemm_complex():
     left = torch.complex(random(192, 192), random(192, 193)[:, :192].contiguous())
     return lambda: left @ left
-
-
-@case
-def gemm_4096_fp32():
-    return product(4096, torch.float32)
-
-
-@case
-def gemm_4096_fp16():
-    return product(4096, torch.float16)
-
-
-@case
-def gemm_4096_bf16():
-    return product(4096, torch.bfloat16)
-
-
-@case
-def gemm_4096_fp64():
-    return product(4096, torch.float64)
-
-
-@case
-def gemm_4096_tf32():
-    return in_tf32(product(4096, torch.float32))
-
-
-@case
-def gemm_4096_int8():
-    return integers(4096)
-
-
-@case
-def gemm_4096_fp8():
-    return eights(4096)
-
-
-@case
-def gemm_64_fp32():
-    return product(64, torch.float32)
 
 
 @case

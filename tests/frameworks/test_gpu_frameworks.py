@@ -1,14 +1,15 @@
 """Stock frameworks and NVIDIA's libraries on this machine's GPU, natively and through paragpu.
 
 usage: test_gpu_frameworks.py [--rounds N] [--output FILE] [--communicator NAME] [FILE[:CASE]...]
-       test_gpu_frameworks.py --move CASE [--steps N]
+       test_gpu_frameworks.py --move CASE [--between-gpus] [--steps N]
 
-Runs the cases of torch_cases.py, jax_cases.py, cupy_cases.py and
-libraries_cases.py, one process for each file: natively twice, and with the guest's libraries over a daemon of its
-own. A case passes if its results are native's bit for bit, or if native does not
+Runs the cases of torch_cases.py, jax_cases.py, cupy_cases.py, libraries_cases.py
+and, where there are two GPUs, pairs_cases.py, one process for each file: natively
+twice, and with the guest's libraries over a daemon of its own. A case passes if its results are native's bit for bit, or if native does not
 repeat itself. With --rounds native and remote runs alternate and are timed; the
 output has the form of bench-gpu.json. --move runs a case while its session moves
-to another daemon of this GPU and back. A framework that is not installed is
+to another daemon of this GPU and back, with --between-gpus
+to the other one of two GPUs each time. A framework that is not installed is
 skipped. Ends with 0 and a sentence where there is no GPU.
 """
 
@@ -28,7 +29,9 @@ import gpu
 from measure import described, harness, machine, say
 
 # Each file of cases, and what it imports first.
-FILES = {"torch": "torch", "jax": "jax", "cupy": "cupy", "libraries": "torch"}
+FILES = {"torch": "torch", "jax": "jax", "cupy": "cupy", "libraries": "torch", "pairs": "torch"}
+# Those that need two GPUs.
+PAIRED = {"pairs"}
 # Longest that the cases of one file may take in one process, in seconds.
 PATIENCE = 280
 # Multicast between GPUs is left alone.
@@ -43,6 +46,10 @@ GOALS = {
     "libraries/cublas_heuristics": 1.0,
 }
 GOAL = 1.01
+
+
+# What the guest's packages set.
+PACKAGED = {"NCCL_SHM_DISABLE": "1"}
 
 
 def native():
@@ -101,7 +108,7 @@ def compared(files, options):
     """Compares results; returns rows and whether all is well."""
     rows, well = [], True
     with harness.Daemon(device="cuda") as daemon:
-        remote_environment = daemon.guest_environment(options.communicator)
+        remote_environment = {**daemon.guest_environment(options.communicator), **PACKAGED}
         for file, names in files.items():
             first, errors, code = run(native(), command_of(file, names))
             if not first:
@@ -127,7 +134,7 @@ def measured(files, options):
     """Times cases in alternation; the rows of a benchmark."""
     samples = {}
     with harness.Daemon(device="cuda") as daemon:
-        ways = {"native": native(), "remote": daemon.guest_environment(options.communicator)}
+        ways = {"native": native(), "remote": {**daemon.guest_environment(options.communicator), **PACKAGED}}
         for turn in range(options.rounds):
             for way in sorted(ways, reverse=turn % 2 == 1):
                 for file, names in files.items():
@@ -168,13 +175,14 @@ def moved(case, options):
             lines = iter(program.stdout.readline, "")
             begun = next((line for line in lines if "begun" in line), "")
             took = []
-            for at, to in ((here, there), (there, here), (here, there)):
+            for turn, (at, to) in enumerate(((here, there), (there, here), (here, there))):
                 if program.poll() is not None or not begun:
                     break
                 session = max(at.sessions(), key=lambda session: session["launches"], default=None)
                 if session is None:
                     break
-                took.append(ordered(at, session["id"], to))
+                to_gpu = ["--to-gpu", str((turn + 1) % 2)] if options.between_gpus else []
+                took.append(ordered(at, session["id"], to, to_gpu))
             output = "".join(lines)
             code = program.wait()
             listener.join()
@@ -188,9 +196,9 @@ def moved(case, options):
     return [row], same and len(took) == 3 and all("refused" not in move for move in took)
 
 
-def ordered(at, session, to):
+def ordered(at, session, to, to_gpu):
     """One move: its report, or why it was refused."""
-    command = [harness.binary("paragpu"), "--control", at.control, "migrate", "--session", str(session), "--to", f"unix://{to.socket}", "-o", "json"]
+    command = [harness.binary("paragpu"), "--control", at.control, "migrate", "--session", str(session), "--to", f"unix://{to.socket}", *to_gpu, "-o", "json"]
     start = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
@@ -203,20 +211,23 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=0, help="time the cases in so many rounds of both ways")
     parser.add_argument("--move", metavar="FILE:CASE", action="append", default=[], help="move this case while it runs")
+    parser.add_argument("--between-gpus", action="store_true", help="move to the other one of two GPUs each time")
     parser.add_argument("--steps", type=int, default=200, help="steps of a case that moves (default 200)")
     parser.add_argument("--output", help="write the results there, as JSON")
     parser.add_argument("--communicator", default="shm", choices=harness.HOST_COMMUNICATORS)
     parser.add_argument("cases", nargs="*", metavar="FILE[:CASE]", help=f"what runs (default: all of {', '.join(FILES)})")
     options = parser.parse_args()
     try:
-        gpu.probe()
+        count = gpu.probe()["count"]
     except gpu.NoGpu as why:
         print(f"skipped: {why}")
         return 0
     files = {}
     for wanted in options.cases or FILES:
         file, _, name = wanted.partition(":")
-        if installed(FILES[file]):
+        if file in PAIRED and count < 2:
+            say(f"{file}: skipped, there is one GPU")
+        elif installed(FILES[file]):
             files.setdefault(file, []).extend([name] if name else [])
         else:
             say(f"{file}: skipped, it is not installed")

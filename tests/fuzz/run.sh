@@ -30,6 +30,6 @@ fuzz() {
 }
 export -f fuzz
 for target in "${targets[@]}"; do
-    mkdir -p "out/fuzz/corpus-$target"
+    python3 tests/corpora/make.py --unpack "$target" "out/fuzz/corpus-$target"
 done
 printf '%s\n' "${targets[@]}" | xargs -P "$jobs" -I{} bash -c 'fuzz {} '"$seconds"

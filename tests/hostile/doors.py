@@ -193,16 +193,22 @@ def guessed_tokens(field):
     return cases
 
 
+def resumed(field, session, times, address=None):
+    """A session that lost its connection this often."""
+    for _ in range(times):
+        session.socket.close()
+        field.open.remove(session)
+        session = field.session(address, resumes=session)
+    return session
+
+
 @attack
 def a_token_resumed_without_end(field):
     session = field.session()
     worker, daemon = field.worker(session), field.daemon.process.pid
     before = descriptors(worker), descriptors(daemon), len(os.listdir(f"/proc/{worker}/task"))
     cases = 300
-    for _ in range(cases):
-        session.socket.close()
-        session = wire.Session(field.daemon.socket, deadline=PATIENCE, resumes=session)
-    field.open.append(session)
+    session = resumed(field, session, cases)
     session.call("Ping", value=1)
 
     def settled():

@@ -71,11 +71,11 @@ def value(source, kind):
     return source.choice(choices) & (1 << bits) - 1
 
 
-@attack
-def well_formed_calls_that_make_no_sense(field):
+def nonsense(field, sessions):
+    """Well-formed calls with arguments of no sense; returns how many were sent."""
     sent = 0
     calls = [call for call in wire.CALLS.values() if all(known(kind) for _, kind in call[1])]
-    for _ in range(60):
+    for _ in range(sessions):
         session = field.session()
         session.call("MemMap", address=ARENA, size=CHUNK)
         sequence = session.sequence
@@ -90,6 +90,11 @@ def well_formed_calls_that_make_no_sense(field):
             pass
         session.close()
     return sent
+
+
+@attack
+def well_formed_calls_that_make_no_sense(field):
+    return nonsense(field, 60)
 
 
 @attack
@@ -187,10 +192,10 @@ def random_bytes_over_a_whole_region(field):
     return 16
 
 
-@attack
-def scribbles_while_the_host_reads(field):
+def scribbles(field, guests):
+    """Writes into windows that the host reads; returns how many words."""
     written = 0
-    for _ in range(6):
+    for _ in range(guests):
         guest = wire.Shared(field.daemon.socket)
         over = threading.Event()
 
@@ -217,3 +222,8 @@ def scribbles_while_the_host_reads(field):
         writer.join()
         guest.close()
     return written
+
+
+@attack
+def scribbles_while_the_host_reads(field):
+    return scribbles(field, 6)

@@ -75,10 +75,10 @@ GOOD = ptx(
 )
 
 
-@attack
-def mutated_kernels(field):
+def mutants(field, sessions):
+    """Kernels with changed letters, 20 a session; returns how many."""
     cases = 0
-    for _ in range(15):
+    for _ in range(sessions):
         session = field.session()
         session.call("MemMap", address=ARENA, size=CHUNK)
         for number in range(20):
@@ -102,6 +102,11 @@ def mutated_kernels(field):
                 break
         session.close()
     return cases
+
+
+@attack
+def mutated_kernels(field):
+    return mutants(field, 15)
 
 
 @attack

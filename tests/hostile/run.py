@@ -17,6 +17,7 @@ import traceback
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "wire"), os.path.dirname(HERE)]
 
+import crowd
 import doors
 import files
 import frames
@@ -26,7 +27,7 @@ import secure
 import worker
 from field import ATTACKS, Field
 
-MODULES = (doors, files, frames, kernels, memory, secure, worker)
+MODULES = (crowd, doors, files, frames, kernels, memory, secure, worker)
 
 
 def run(name):

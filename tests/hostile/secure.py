@@ -11,6 +11,7 @@ import struct
 import subprocess
 import tempfile
 import threading
+import time
 
 import harness
 import wire
@@ -142,6 +143,83 @@ def handshakes_that_stop(field):
                 peer.send(data)
         expect(enters(field, context(folder, "b")), "an honest guest does not enter")
     return 203
+
+
+def stranger(folder, intermediates):
+    """What a stranger shows: a certificate of nobody's, behind which stand others of one
+    name and many keys. Every order of them may be a way to an authority."""
+    config = os.path.join(folder, "stranger.cnf")
+    with open(config, "w", encoding="ascii") as file:
+        file.write("[req]\ndistinguished_name=dn\nprompt=no\n[dn]\nCN=x\n[ca]\nbasicConstraints=CA:TRUE\n"
+                   "[ee]\nbasicConstraints=CA:FALSE\n")
+    made = {}
+    for kind in ("ca", "ee"):
+        files = [os.path.join(folder, f"stranger-{kind}.{end}") for end in ("key", "pem")]
+        command = ["openssl", "req", "-x509", "-newkey", "ed25519", "-nodes", "-config", config, "-extensions", kind,
+                   "-keyout", files[0], "-out", files[1]]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+        with open(files[1], encoding="ascii") as file:
+            made[kind] = ssl.PEM_cert_to_DER_cert(file.read())
+    # The key follows its length and the name of its kind.
+    at = made["ca"].index(bytes.fromhex("2b6570032100")) + 6
+    chain = os.path.join(folder, "stranger.pem")
+    with open(chain, "w", encoding="ascii") as file:
+        file.write(ssl.DER_cert_to_PEM_cert(made["ee"]))
+        for _ in range(intermediates):
+            file.write(ssl.DER_cert_to_PEM_cert(made["ca"][:at] + os.urandom(32) + made["ca"][at + 32 :]))
+    guest = context(folder, None)
+    guest.load_cert_chain(chain, os.path.join(folder, "stranger-ee.key"))
+    return guest
+
+
+def last_flight(field, guest, tcp_from):
+    """A connection, and the bytes that end its handshake: certificates and what proves them."""
+    peer = field.connect(tcp_from)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    shaking = guest.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    while True:
+        try:
+            shaking.do_handshake()
+            return peer, outgoing.read()
+        except ssl.SSLWantReadError:
+            peer.sendall(outgoing.read())
+            incoming.write(peer.recv(1 << 16))
+
+
+def starts(field, guest, count=5):
+    """Seconds of the slowest start of a session, over the socket and under TLS."""
+    slowest = 0
+    for address, shown in ((field.daemon.socket, None), (field.tcp, guest)) * count:
+        began = time.monotonic()
+        session = wire.Session(address, deadline=PATIENCE, context=shown)
+        session.call("Ping", value=1)
+        slowest = max(slowest, time.monotonic() - began)
+        session.send_frame(wire.GOODBYE, 0, 0, b"")
+        session.close()
+    return slowest
+
+
+@attack
+def a_flood_of_handshakes(field):
+    """Half-open handshakes, and certificates that take long to refuse, of other machines: sessions
+    begin within their usual time. It is measured beside the flood, so that a busy machine counts in both."""
+    with secured(field) as folder:
+        honest = context(folder, "b")
+        guest, cases = stranger(folder, 150), 0
+        usual = starts(field, honest)
+        for _ in range(2):
+            flights = [last_flight(field, guest, f"127.0.2.{1 + number // 4}") for number in range(44)]
+            for number in range(16):
+                peer = field.connect(f"127.0.3.{1 + number}")
+                peer.send(b"\x16\x03\x01\x02\x00" + bytes(1 + number))
+            for peer, data in flights:
+                with contextlib.suppress(OSError):
+                    peer.sendall(data)
+            cases += 60
+            flooded = starts(field, honest)
+            expect(flooded < 10 * usual, f"a session begins in {flooded:.2f} s, {usual:.2f} s without the flood")
+            field.hang_up()
+    return cases
 
 
 @attack

@@ -5,6 +5,7 @@ Needs root, slurmctld, slurmd, munge and iproute2. Ends the processes of its own
 namespaces only.
 """
 
+import glob
 import os
 import shutil
 import signal
@@ -98,6 +99,21 @@ def call(*command, **options):
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60, **options).stdout
 
 
+def with_children(pids):
+    """These processes, and all that they started."""
+    parents = {}
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{entry}/stat", encoding="utf-8", errors="replace") as stat:
+                parents[int(entry)] = int(stat.read().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            pass
+    found = set(pids)
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
+
+
 class Program:
     """A process whose lines of output are kept."""
 
@@ -185,6 +201,7 @@ class Cluster:
             process.wait()
         for name in ("switch", *self.addresses):
             subprocess.run(["ip", "netns", "del", self.prefix + name], capture_output=True, check=False)
+        subprocess.run(["umount", "--lazy", f"{self.folder}/states"], capture_output=True, check=False)
         if "PARAGPU_TEST_KEEP" not in os.environ:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -196,6 +213,8 @@ class Cluster:
                 os.makedirs(f"{self.folder}/{name}/{part}")
         for part in ("state", "states", "dev"):
             os.makedirs(f"{self.folder}/{part}")
+        # Small, so that it can be full.
+        call("mount", "-t", "tmpfs", "-o", "size=64m,mode=0755", "tmpfs", f"{self.folder}/states")
         for number in range(GPUS):
             # Stand-ins: Slurm insists on device nodes.
             os.mknod(f"{self.folder}/dev/nvidia{number}", 0o20666, os.makedev(1, 3 + 2 * number))
@@ -272,16 +291,18 @@ class Cluster:
         self.processes[host] = self.start(host, "slurmd", "-N", host, "-D")
         self.start_daemon(host)
 
-    def start_daemon(self, host):
-        """paragpud of a host."""
-        self.processes[host + "d"] = self.start(host, harness.binary("paragpud"))
+    def start_daemon(self, host, folder=None):
+        """paragpud of a host, of this build or of the one in a folder."""
+        self.processes[host + "d"] = self.start(host, f"{folder}/paragpud" if folder else harness.binary("paragpud"))
 
     def kill(self, name):
-        """The machine is gone: all its processes at once."""
+        """The machine is gone: all its processes at once. Workers are confined to
+        networks of their own, and found as children."""
         found = subprocess.run(["ip", "netns", "pids", self.prefix + name], capture_output=True, text=True, check=False)
-        for pid in found.stdout.split():
+        pids = with_children({int(pid) for pid in found.stdout.split()})
+        for pid in pids:
             try:
-                os.kill(int(pid), signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
 
@@ -307,11 +328,16 @@ class Cluster:
         """Lines of `paragpu list`."""
         return self.paragpu(host, "list").stdout.splitlines()[1:]
 
-    def lease(self, client, memory, *mode, options=()):
-        """Runs a program of tests/pool/guest.py with a lease, on a client node."""
+    def lease(self, client, memory, *mode, options=(), clock=None):
+        """Runs a program of tests/pool/guest.py with a lease, on a client node, with
+        a clock that is so many seconds off."""
         paragpu = [harness.binary("paragpu"), "run", "--libraries", harness.LIBRARIES, "--pool", "slurm", "--memory", memory]
         command = [*paragpu, *options, sys.executable, f"{HERE}/guest.py", *mode]
-        program = Program(self.inside(client, *command), {**self.environment, "PARAGPU_LOG_LEVEL": "info"})
+        environment = {**self.environment, "PARAGPU_LOG_LEVEL": "info"}
+        if clock:
+            library = next(iter(glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")))
+            command = ["env", f"LD_PRELOAD={library}", f"FAKETIME={clock:+d}s", "FAKETIME_DONT_FAKE_MONOTONIC=1", *command]
+        program = Program(self.inside(client, *command), environment)
         self.programs.append(program)
         return program
 

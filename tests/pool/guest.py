@@ -3,16 +3,24 @@
 usage: guest.py MODE
   run    adds numbers in rounds, and compares them: prints "round N" after each
   step   a round for each line of input
-  take BYTES   allocates so much: prints "took", or "refused"
+  take BYTES   allocates so much: prints "took" (and by how many hours its clock is off), or "refused"
 Exit status: 0 fine, 1 a wrong number, 3 a CUDA error.
 """
 
 import os
 import sys
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "end_to_end"))
 # pylint: disable=wrong-import-position
 from guest_program import CudaError, Guest, advances, say
+
+
+def clock():
+    """By how many hours this program's clock differs from the kernel's."""
+    with open("/proc/stat", encoding="ascii") as stat, open("/proc/uptime", encoding="ascii") as uptime:
+        began = next(int(line.split()[1]) for line in stat if line.startswith("btime"))
+        return round((time.time() - began - float(uptime.read().split()[0])) / 3600)
 
 
 def main():
@@ -22,7 +30,7 @@ def main():
     if mode == "take":
         try:
             guest.allocate(int(sys.argv[2]))
-            say("took")
+            say("took" if not (hours := clock()) else f"took, {hours:+d} h")
         except CudaError as error:
             say("refused" if error.code == 2 else f"failed with {error}")
         return

@@ -16,13 +16,14 @@ import signal
 import ssl
 import subprocess
 import sys
+import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, ".."))
 # pylint: disable=wrong-import-position
 import harness
-from pool.cluster import GPUS, SHARDS, Cluster, eventually
+from pool.cluster import GPUS, SHARDS, Cluster, eventually, with_children
 
 GIB = 1 << 30
 # Sizes of leases in GiB, odd ones: 60 that together are 780 of 846 GiB.
@@ -89,12 +90,12 @@ def end(cluster, *programs):
 
 def placement(cluster, results):
     """Many leases of odd sizes."""
-    held, slowest = [], 0.0
+    held, took = [], []
     for at, size in enumerate(SIZES):
         began = time.monotonic()
         program, directory = cluster.held(cluster.clients[at % 2], f"{size}GiB", f"held{at}")
         waited = seconds_until(lambda path=directory: os.path.exists(f"{path}/guest.toml"), "a lease", 20)
-        slowest = max(slowest, waited if waited >= 20 else time.monotonic() - began)
+        took.append(waited if waited >= 20 else time.monotonic() - began)
         held.append(program)
     try:
         eventually(lambda: all(program.said(" as lease-") for program in held), "all say so", 10)
@@ -102,7 +103,7 @@ def placement(cluster, results):
         pass
     placed = sum(program.said(" as lease-") is not None for program in held)
     results.exactly("leases_placed", placed, len(SIZES), f"leases of {min(SIZES)} to {max(SIZES)} GiB, {sum(SIZES)} in all")
-    results.most("slowest_placement_s", slowest, 1.5, "from the command to its files, one after the other")
+    results.most("slowest_placement_s", max(took), 1.5, "from the command to its files, one after the other")
     given = {}
     for program in (one for one in held if one.said(" as lease-")):
         # "25GiB of GPU 0 of gpu1 as lease-0-17"
@@ -112,6 +113,7 @@ def placement(cluster, results):
     over = sum(size > SHARDS // GPUS for size in given.values())
     results.exactly("gpus_over_their_memory", over, 0, f"the fullest GPU gave {max(given.values())} of {SHARDS // GPUS} GiB")
     end(cluster, *held)
+    return took
 
 
 def limits(cluster, results):
@@ -221,6 +223,25 @@ def rebalance(cluster, results, programs):
     done = cluster.slurm(harness.binary("paragpu"), "pool", "rebalance", "--most", "1")
     moved = seconds_until(lambda: jobs(cluster, "-w", cluster.hosts[0]), "a lease moves to the empty host", 20)
     results.add("rebalanced", done.strip(), "one lease", moved < 20 and done.count("leave") == 1 and works(*programs), "programs go on")
+    # By hand, away from where Slurm would pack it.
+    to = done.split()[-1]
+    others = [host for host in cluster.hosts[1:] if jobs(cluster, "-w", host)]
+    job = jobs(cluster, "-w", others[0])[0][0]
+    cluster.slurm("scontrol", "update", f"JobId={job}", f"AdminComment=paragpu-to:{to}")
+    cluster.slurm("scancel", "-s", "USR1", job)
+    there = seconds_until(lambda: len(jobs(cluster, "-w", to)) == 2, "it goes where it is sent", 20)
+    results.exactly("goes_where_it_is_sent", to if there < 20 else "elsewhere", to, "a lease, to the least loaded host")
+    job = jobs(cluster, "-w", to)[0][0]
+    cluster.slurm("scontrol", "update", f"JobId={job}", "AdminComment=paragpu-to:nowhere")
+    cluster.slurm("scancel", "-s", "USR1", job)
+
+    def went():
+        now = jobs(cluster)
+        return len(now) == len(programs) and job not in [number for number, _ in now]
+
+    elsewhere = seconds_until(went, "it goes elsewhere", 40)
+    note = "a lease that is sent to a host that is not there goes where Slurm places it"
+    results.exactly("destination_that_is_none", "elsewhere" if elsewhere < 40 and works(*programs) else "stays", "elsewhere", note)
 
 
 def controller(cluster, results, programs):
@@ -261,15 +282,125 @@ def lost_host(cluster, results):
     time.sleep(3)
     busy = cluster.lease("node2", "2GiB", "run", options=("--engine-option", f"--nodelist={host}"))
     eventually(lambda: busy.rounds() > 2, "rounds", 30)
+    killed = time.monotonic()
     cluster.kill(host)
     took = seconds_until(lambda: idle.said(" as lease-") and sum(" as lease-" in line for _, line in idle.errors) == 2, "the lease is elsewhere", 45)
     idle.step()
     goes_on = seconds_until(lambda: idle.rounds() == 2, "a round after it", 30)
     note = f"a program that was idle since the last state; the lease was elsewhere after {took:.1f} s"
     results.add("killed_host_runs_on", "goes on" if goes_on < 30 else idle.text()[-300:], "goes on", goes_on < 30 and idle.ended() is None, note)
-    ended = seconds_until(lambda: busy.ended() is not None, "the other ends", 60)
-    results.add("killed_host_unwritten", busy.ended(), 3, busy.ended() == 3, f"a lease without states: CUDA error after {ended:.1f} s")
+    seconds_until(lambda: busy.ended() is not None, "the other ends", 60)
+    results.add("killed_host_unwritten", busy.ended(), 3, busy.ended() == 3, "a lease without states ends with a CUDA error")
+    heard = [at - killed for at, line in busy.lines if "CUDA error" in line]
+    results.most("killed_host_cuda_error_s", min(heard, default=60), 10, "from the host's death to that error")
     return job
+
+
+def clocks(cluster, results):
+    """Clients whose clocks are an hour off: certificates have times."""
+    for seconds, name in ((3600, "ahead"), (-3600, "behind")):
+        program = cluster.lease("node1", "1GiB", "take", "4096", clock=seconds)
+        seconds_until(lambda one=program: one.ended() is not None, "the program ends", 30)
+        said = program.lines[-1][1] if program.lines else program.text()[-200:]
+        results.exactly(f"clock_an_hour_{name}", said, f"took, {seconds // 3600:+d} h", "the client's")
+    end(cluster)
+
+
+def addresses(cluster, results):
+    """A host's name with several addresses, of which the first leads nowhere."""
+    held, directory = cluster.held("node1", "1GiB", "named")
+    eventually(lambda: os.path.exists(f"{directory}/guest.toml"), "a lease", 20)
+    (_, host) = jobs(cluster)[0]
+    with open("/etc/hosts", encoding="utf-8") as hosts:
+        known = hosts.read()
+    cluster.write("node1/etc/hosts", f"{known}\n10.77.0.250 many.pool\n{cluster.addresses[host]} many.pool\n")
+    with open(f"{directory}/guest.toml", encoding="utf-8") as file:
+        text = file.read()
+    named = text.replace(f'"{cluster.addresses[host]}:7474"', '"many.pool:7474"') + f'name = "{host}"\n'
+    cluster.write("named/guest.toml", named)
+    said = attempt(cluster, directory)
+    results.exactly("name_of_two_addresses", said.strip() if named != text else "no address", "took", "nobody answers at the first")
+    os.remove(f"{cluster.folder}/node1/etc/hosts")
+    end(cluster, held)
+
+
+def full_disk(cluster, results):
+    """A directory of states without room."""
+    states = f"{cluster.folder}/states"
+    with open(f"{states}/filler", "wb") as filler:
+        try:
+            while filler.write(bytes(1 << 20)):
+                filler.flush()
+        except OSError:
+            pass
+    program = cluster.lease("node1", "1GiB", "run", options=("--checkpoint", "1s"))
+    eventually(lambda: program.rounds() > 2, "rounds", 30)
+    (_, host) = jobs(cluster)[0]
+
+    def complained():
+        with open(f"{cluster.folder}/{host}-paragpud.out", encoding="utf-8", errors="replace") as log:
+            return "No space left" in log.read()
+
+    told = seconds_until(complained, "the log says that the disk is full", 20)
+    goes_on = works(program, more=20)
+    results.exactly("full_disk", "goes on" if goes_on and told < 20 else "stopped" if told < 20 else "silent", "goes on", "the program; the host's log says why it is not written")
+    os.remove(f"{states}/filler")
+    written = lambda: any("session.paragpu" in files for _, _, files in os.walk(states))
+    took = seconds_until(written, "a state", 30)
+    results.exactly("disk_with_room_again", "written" if took < 30 and works(program) else "not written", "written", "the lease's next state")
+    end(cluster, program)
+
+
+def upgrade(cluster, results):
+    """A daemon of another release beside those of this one."""
+    older = os.environ.get("PARAGPU_TEST_OLDER")
+    if not older:
+        print("skipped: an upgraded daemon beside old ones: PARAGPU_TEST_OLDER names no folder with an older build", flush=True)
+        return
+    old, *rest = cluster.hosts
+    cluster.processes[old + "d"].terminate()
+    for process in with_children({cluster.processes[old + "d"].pid}):
+        try:
+            os.kill(process, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    cluster.processes[old + "d"].wait()
+    cluster.start_daemon(old, older)
+    eventually(lambda: cluster.ready(old), "the older daemon gives GPUs")
+    cluster.slurm("scontrol", "update", f"nodename={','.join(rest)}", "state=drain", "reason=test")
+    program = cluster.lease("node1", "1GiB", "run")
+    begun = seconds_until(lambda: program.rounds() > 2, "rounds", 30)
+    results.exactly("lease_of_an_older_daemon", "runs" if begun < 30 else program.text()[-200:], "runs", "requested by this release")
+    for goal, gone, name in ((rest, [old], "newer"), ([old], rest, "older")):
+        cluster.slurm("scontrol", "update", f"nodename={','.join(goal)}", "state=resume")
+        cluster.slurm("scontrol", "update", f"nodename={','.join(gone)}", "state=drain", "reason=test")
+        moved = seconds_until(lambda goal=goal: any(node in goal for _, node in jobs(cluster)) and len(jobs(cluster)) == 1, "it moves", 30)
+        refused = [line for _, line in program.errors if "stays where it is" in line]
+        fine = works(program)
+        said = "moves" if moved < 30 else f"refused: {refused[-1]}" if refused else "stays, and nobody says why"
+        results.add(f"to_the_{name}_daemon", said, "moves or a sentence", fine and not said.startswith("stays"), "a lease; its program runs on")
+    cluster.slurm("scontrol", "update", f"nodename={','.join(rest)}", "state=resume")
+    end(cluster, program)
+
+
+def seen(cluster, results, programs):
+    """`paragpu top --pool`."""
+    view = json.loads(cluster.slurm(harness.binary("paragpu"), "top", "--pool", "--once", "-o", "json"))
+    leased = sum(host["used"] for host in view["hosts"])
+    found = (len(view["hosts"]), len(view["leases"]), leased)
+    results.exactly("top_shows", str(found), str((len(cluster.hosts), len(programs), 3 * len(programs))), "hosts, leases, GiB leased")
+
+
+def recorded(cluster):
+    """How long a controller's answers take, for tests/pool/simulate.py: seconds a
+    command alone, and answers a second while eight ask."""
+    ask = f"scontrol -o show node {cluster.hosts[0]} > /dev/null"
+
+    # `time` says it on standard error.
+    one = f"exec 2>&1; TIMEFORMAT=%R; time for i in $(seq 20); do {ask}; done"
+    many = f"exec 2>&1; TIMEFORMAT=%R; time {{ for n in $(seq 8); do (for i in $(seq 10); do {ask}; done) & done; wait; }}"
+    alone, together = (float(cluster.slurm("bash", "-c", script).split()[-1]) for script in (one, many))
+    return {"answer_s": alone / 20, "answers_per_s": 80 / together}
 
 
 def main():
@@ -282,21 +413,32 @@ def main():
     # A terminated run ends its cluster, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     began, results = time.monotonic(), Results()
-    with Cluster() as cluster:
-        placement(cluster, results)
-        limits(cluster, results)
-        strangers(cluster, results)
-        ends(cluster, results)
-        programs = drain(cluster, results)
-        rebalance(cluster, results, programs)
-        controller(cluster, results, programs)
-        cut(cluster, results, programs)
-        end(cluster, *programs)
-        lost_host(cluster, results)
+    latencies = None
+    try:
+        with Cluster() as cluster:
+            placements = placement(cluster, results)
+            limits(cluster, results)
+            strangers(cluster, results)
+            ends(cluster, results)
+            clocks(cluster, results)
+            addresses(cluster, results)
+            full_disk(cluster, results)
+            latencies = {**recorded(cluster), "placements_s": placements}
+            programs = drain(cluster, results)
+            seen(cluster, results, programs)
+            rebalance(cluster, results, programs)
+            controller(cluster, results, programs)
+            cut(cluster, results, programs)
+            end(cluster, *programs)
+            upgrade(cluster, results)
+            lost_host(cluster, results)
+    except AssertionError as error:
+        # What was found until then counts.
+        results.exactly("came_to_its_end", str(error), "yes", "the steps after this one did not run")
     results.most("all_s", time.monotonic() - began, 360, "the whole run")
     os.makedirs(os.path.dirname(output), exist_ok=True)
     with open(output, "w", encoding="utf-8") as file:
-        json.dump({"version": 1, "results": results.entries}, file, indent=1)
+        json.dump({"version": 1, "results": results.entries, "recorded": latencies}, file, indent=1)
     sys.exit(not all(entry["met"] for entry in results.entries))
 
 

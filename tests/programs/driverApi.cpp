@@ -310,6 +310,37 @@ static void check_proc_address(Program &program) {
     program.expect(found == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, "cuGetProcAddress found what is not there");
 }
 
+// A thread without a current context frees memory, asks what an address is and
+// uses streams.
+static void check_without_context(Program &program, CUcontext context) {
+    CUdeviceptr memory = 0, kept = 0;
+    void *pinned = nullptr;
+    CUstream stream = nullptr;
+    CUevent event = nullptr;
+    CUcontext popped = nullptr, owner = nullptr;
+    unsigned type = 0;
+    CU(cuMemAlloc, &memory, 4096);
+    CU(cuMemAlloc, &kept, 4096);
+    CU(cuMemHostAlloc, &pinned, 4096, 0);
+    CU(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+    CU(cuEventCreate, &event, 0);
+    CU(cuCtxPopCurrent, &popped);
+    program.expect(popped == context, "another context was current");
+    CU(cuPointerGetAttribute, &type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, memory);
+    program.expect_equal("the type of memory without a context", type, static_cast<unsigned>(CU_MEMORYTYPE_DEVICE));
+    CU(cuPointerGetAttribute, &owner, CU_POINTER_ATTRIBUTE_CONTEXT, memory);
+    program.expect(owner == context, "the memory has another context");
+    CU(cuMemFree, memory);
+    expect_status(program, "cuMemFree again, without a context", DRIVER(cuMemFree)(memory), CUDA_ERROR_INVALID_VALUE);
+    expect_status(program, "cuMemAlloc without a context", DRIVER(cuMemAlloc)(&memory, 64), CUDA_ERROR_INVALID_CONTEXT);
+    CU(cuEventRecord, event, stream);
+    CU(cuStreamSynchronize, stream);
+    CU(cuEventDestroy, event);
+    CU(cuStreamDestroy, stream);
+    CU(cuMemFree, kept);
+    CU(cuMemFreeHost, pinned);
+}
+
 int main(int argc, char **argv) {
     Program program("driverApi", "uses the driver API alone", "elements", 50000, 4, 1L << 28);
     program.parse(argc, argv);
@@ -340,6 +371,7 @@ int main(int argc, char **argv) {
         CU(cuCtxSynchronize);
         CU(cuModuleUnload, module);
     }
+    check_without_context(program, context);
     CU(cuDevicePrimaryCtxRelease, device);
     return program.finish();
 }

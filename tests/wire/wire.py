@@ -335,10 +335,15 @@ class Failed(Exception):
 class Session:
     """A guest's side of a session over a stream socket."""
 
-    def __init__(self, address, device=0, version=VERSION, deadline=20.0, resumes=None, context=None):
+    def __init__(self, address, device=0, version=VERSION, deadline=20.0, resumes=None, context=None, source=None):
         family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
         self.socket = socket.socket(family, socket.SOCK_STREAM)
         self.socket.settimeout(deadline)
+        if family == socket.AF_INET:
+            # As guests do: a call does not wait for what came before it.
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if source:
+            self.socket.bind((source, 0))
         self.socket.connect(address)
         if context:
             # Names the host as its certificate does.

@@ -184,3 +184,11 @@ fn check_layout(input: &mut Input<'_>) {
         assert!(layout.framing_size() <= mapped);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn seeds_of_ring() {
+        paragpu_corpora::each("ring", |_, data| super::fuzz_ring(data));
+    }
+}

@@ -15,6 +15,7 @@ use rustls::{
 };
 
 use crate::CertificateError;
+use crate::chain::ShortChains;
 
 /// The three files of one side, as its configuration names them.
 #[derive(Debug, Clone, Copy)]
@@ -76,7 +77,7 @@ impl Credentials {
         let mut server = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(versions)
             .map_err(|error| failed(&error))?
-            .with_client_cert_verifier(verifier)
+            .with_client_cert_verifier(Arc::new(ShortChains(verifier)))
             .with_single_cert(chain, key)
             .map_err(|error| failed(&error))?;
         server.session_storage = Arc::new(NoServerSessionStorage {});

@@ -28,6 +28,7 @@
 )]
 #![forbid(unsafe_code)]
 
+mod chain;
 mod credentials;
 mod error;
 mod handshake;

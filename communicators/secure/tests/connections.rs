@@ -284,6 +284,26 @@ fn strangers_do_not_meet() {
 }
 
 #[test]
+fn a_long_chain_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let guest = guest_of(directory.path(), seconds_from_now(600));
+    let host = host_of(directory.path(), "h");
+    let server = credentials(&host, &guest.ca, Wear::Replaceable);
+    let ca = std::fs::read_to_string(&guest.ca).unwrap();
+    for beside in 0..6 {
+        let certificate = std::fs::read_to_string(&guest.certificate).unwrap();
+        let chain = Issued {
+            certificate: directory.path().join("chain.pem"),
+            ..guest.clone()
+        };
+        std::fs::write(&chain.certificate, certificate + &ca.repeat(beside)).unwrap();
+        let client = credentials(&chain, &host.ca, Wear::Replaceable);
+        let ((_, met), _) = meet(&client, &server, "h");
+        assert_eq!(met.is_ok(), beside <= 4, "{beside}: {met:?}");
+    }
+}
+
+#[test]
 fn what_is_no_tls_is_told_apart() {
     let directory = tempfile::tempdir().unwrap();
     let host = host_of(directory.path(), "h");

@@ -99,3 +99,11 @@ fn take(parser: &mut Parser, frames: &mut Vec<(FrameHeader, Vec<u8>)>) -> Result
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn seeds_of_stream() {
+        paragpu_corpora::each("stream", |_, data| super::fuzz_stream(data));
+    }
+}

@@ -13,7 +13,7 @@ use crate::objects::{self, Object};
 use crate::sys::device;
 
 /// CUDA_ERROR_CONTEXT_IS_DESTROYED.
-const CONTEXT_IS_DESTROYED: Status = Status(709);
+pub const CONTEXT_IS_DESTROYED: Status = Status(709);
 
 /// A context, for use by one thread.
 pub type Current = Rc<Arc<Context>>;
@@ -84,11 +84,8 @@ pub fn current_if_any() -> Option<Current> {
 #[inline]
 pub fn current() -> Result<Current> {
     let context = current_if_any().ok_or(Status::INVALID_CONTEXT)?;
-    if context.is_alive() {
-        Ok(context)
-    } else {
-        Err(CONTEXT_IS_DESTROYED)
-    }
+    context.alive()?;
+    Ok(context)
 }
 
 /// The context with this handle.

@@ -15,8 +15,8 @@ const CUT: &str = "earlier messages were left out\n";
 #[derive(Debug, Default)]
 pub struct Messages {
     lines: VecDeque<String>,
-    /// Number of the first line kept.
-    first: u32,
+    /// How many there were; numbers are their lower halves.
+    pushed: u64,
     bytes: usize,
 }
 
@@ -24,7 +24,7 @@ impl Messages {
     const fn new() -> Self {
         Self {
             lines: VecDeque::new(),
-            first: 0,
+            pushed: 0,
             bytes: 0,
         }
     }
@@ -32,30 +32,33 @@ impl Messages {
     fn push(&mut self, message: &str) {
         let line = format!("{}\n", message.replace('\n', "; "));
         self.bytes += line.len();
+        self.pushed += 1;
         self.lines.push_back(line);
         while self.bytes > MOST
             && let Some(oldest) = self.lines.pop_front()
         {
             self.bytes -= oldest.len();
-            self.first = self.first.wrapping_add(1);
         }
     }
 
     /// The number of the next message.
     #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "numbers may wrap")]
     pub fn next(&self) -> u32 {
-        let kept = u32::try_from(self.lines.len()).unwrap_or(u32::MAX);
-        self.first.wrapping_add(kept)
+        self.pushed as u32
     }
 
     /// The messages from number `from` on, or all, in at most `room` bytes: of
     /// more the newest, behind a line that says so. `None` where not even the
-    /// newest fits.
+    /// newest fits, and where there was no such message.
     #[must_use]
     pub fn since(&self, from: Option<u32>, room: usize) -> Option<String> {
         let kept = self.lines.len();
         // Numbers may wrap: what counts is how far one lies behind the next.
         let asked = from.map_or(kept, |from| self.next().wrapping_sub(from) as usize);
+        if asked as u64 > self.pushed {
+            return None;
+        }
         let lost = asked > kept;
         let wanted = asked.min(kept);
         let all: usize = self.newest(wanted).map(String::len).sum();
@@ -142,6 +145,7 @@ mod tests {
     fn the_newest_messages_are_kept() {
         let mut messages = Messages::default();
         assert_eq!(messages.since(None, 0).as_deref(), Some(""));
+        assert_eq!(messages.since(Some(7), 100), None, "no such message");
         messages.push("one");
         let second = messages.next();
         messages.push("two\nlines");
@@ -184,7 +188,7 @@ mod tests {
     #[test]
     fn numbers_may_wrap() {
         let mut messages = Messages {
-            first: u32::MAX,
+            pushed: u32::MAX.into(),
             ..Messages::default()
         };
         messages.push("last of the old");

@@ -101,7 +101,7 @@ pub fn named(stream: CUstream) -> Result<Named> {
     if stream == CU_STREAM_PER_THREAD {
         return own(current::current()?.session).map(Named::Own);
     }
-    let found = objects::find(stream).ok_or(Status::INVALID_HANDLE)?;
+    let found = objects::find(stream).ok_or_else(|| objects::missing(stream))?;
     match &**found {
         Object::Stream(_) => Ok(Named::Created(found)),
         _ => Err(Status::INVALID_HANDLE),

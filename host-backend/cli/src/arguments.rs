@@ -36,6 +36,29 @@ impl Arguments {
     }
 }
 
+/// `paragpu share`.
+#[derive(Debug, Args)]
+pub struct Share {
+    /// A session, as `paragpu list` shows it.
+    #[arg(group = "whose")]
+    pub session: Option<u64>,
+    /// All sessions of a VM, user or address together.
+    #[arg(long, value_name = "NAME", group = "whose")]
+    pub vm: Option<String>,
+    /// Time in proportion to this, 1 to 1000.
+    #[arg(long, group = "what")]
+    pub weight: Option<u32>,
+    /// Most of the time in percent, even of an idle GPU.
+    #[arg(long, value_name = "PERCENT", group = "what")]
+    pub cap: Option<u32>,
+    /// Before sessions of a lower priority, 0 to 7.
+    #[arg(long, group = "what")]
+    pub priority: Option<u32>,
+    /// How to print.
+    #[arg(short, long, default_value = "text")]
+    pub output: Output,
+}
+
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -94,6 +117,9 @@ pub enum Command {
     /// A live view in a terminal; `q` ends it. Elsewhere, and with `-o json`,
     /// one report after the other.
     Top {
+        /// Hosts and leases of the Slurm pool instead of this host's sessions.
+        #[arg(long)]
+        pool: bool,
         /// One report, after one interval.
         #[arg(long)]
         once: bool,
@@ -112,6 +138,15 @@ pub enum Command {
         /// Its number, as `paragpu list` shows it.
         session: u64,
     },
+    /// Gives a session, or a VM, a share of its GPU's time, until it ends.
+    ///
+    /// Where a session has a share, all sessions on its GPU take turns, in
+    /// proportion to their weights (100 where none is given); a GPU that others
+    /// leave idle is used fully. host.toml keeps the shares of VMs:
+    /// [vm.NAME] weight, cap, priority.
+    #[command(group = clap::ArgGroup::new("whose").required(true))]
+    #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
+    Share(Share),
     /// Moves running sessions: to another GPU, another daemon, another host.
     ///
     /// The program goes on there and notices a pause. While it runs, its

@@ -98,6 +98,13 @@ pub fn print(bytes: impl AsRef<[u8]>) -> Result<(), Error> {
         .map_err(Error::Output)
 }
 
+/// Prints a value as JSON in one line, so that values can be read as they come.
+pub fn print_json_line(value: &impl serde::Serialize) -> Result<(), Error> {
+    let mut text = serde_json::to_string(value).map_err(|error| Error::Output(error.into()))?;
+    text.push('\n');
+    print(text)
+}
+
 /// Prints a value as JSON.
 pub fn print_json(value: &impl serde::Serialize) -> Result<(), Error> {
     let mut text =

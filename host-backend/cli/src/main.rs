@@ -63,6 +63,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         }
         Command::List { output } => sessions::list(&arguments.connect()?, *output)?,
         Command::Top {
+            pool,
             once,
             interval,
             sort,
@@ -74,9 +75,13 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
                 sort: *sort,
                 output: *output,
             };
-            top::top(&arguments.connect()?, options)?;
+            match pool {
+                true => top::pool(options)?,
+                false => top::top(&arguments.connect()?, options)?,
+            }
         }
         Command::End { session } => sessions::end(&arguments.connect()?, *session)?,
+        Command::Share(share) => sessions::share(&arguments.connect()?, share)?,
         Command::Migrate(migrate) => return moving::migrate(&arguments.connect()?, migrate),
         Command::Certificate(order) => certificate::make(order)?,
         Command::Checkpoint {

@@ -76,9 +76,10 @@ pub enum PoolCommand {
     },
     /// Moves leases of a Slurm pool, so that its nodes are loaded evenly.
     ///
-    /// Asks the leases that Slurm lists to leave their nodes; each moves by live
-    /// migration to where Slurm places it. Run it from a timer. It needs the
-    /// right to signal the jobs of others.
+    /// Asks the leases that Slurm lists to leave their nodes for others; each moves by
+    /// live migration. If there is no room by then, Slurm chooses another node. Run
+    /// it from a timer, as an operator of Slurm: it writes the jobs' AdminComment
+    /// and signals them.
     Rebalance {
         /// Empty as many nodes as possible instead.
         #[arg(long)]
@@ -154,6 +155,7 @@ fn options(wish: &Wish, directory: PathBuf) -> Result<Options, Error> {
     Ok(Options {
         want: Want {
             memory: wish.memory.map_or(0, |memory| memory.0),
+            on: None,
             not_on: Vec::new(),
             engine: wish.engine_option.clone(),
         },
@@ -191,12 +193,12 @@ fn agent_options(engine: Engine, gpu: u32) -> Result<agent::Options, Error> {
 fn rebalance(pack: bool, most: usize, dry_run: bool) -> Result<(), Error> {
     let goal = if pack { Goal::Pack } else { Goal::Spread };
     let leaving = rebalance::plan(goal, &slurm::nodes()?, &slurm::jobs()?, most);
-    for lease in &leaving {
+    for (lease, to) in &leaving {
         if !dry_run {
-            slurm::ask_to_leave(lease.job)?;
+            slurm::ask_to_leave(lease.job, to)?;
         }
         let text = format!(
-            "job {}: {} GiB leave {}\n",
+            "job {}: {} GiB leave {} for {to}\n",
             lease.job, lease.shards, lease.node
         );
         print(text)?;

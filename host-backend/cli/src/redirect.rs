@@ -21,6 +21,9 @@ use crate::error::{Error, print, print_json};
 
 /// The library that redirects.
 const REDIRECTOR: &str = "libparagpu-redirect.so";
+/// Keeps NCCL from shared memory between processes, which kernels of two
+/// processes do not see alike: ranks talk over sockets.
+const NCCL_SHM_DISABLE: &str = "NCCL_SHM_DISABLE";
 /// Where the packages put the guest's libraries.
 const INSTALLED: &str = "/usr/lib/paragpu";
 /// The loader of 64-bit programs, which tells what a program loads.
@@ -64,6 +67,9 @@ pub fn command(
         .env("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", folder, ":"))
         // Whatever guest.toml says.
         .env("PARAGPU_REDIRECT", "1");
+    if env::var_os(NCCL_SHM_DISABLE).is_none() {
+        command.env(NCCL_SHM_DISABLE, "1");
+    }
     Ok(command)
 }
 

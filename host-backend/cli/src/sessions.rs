@@ -6,7 +6,7 @@ use paragpu_control::admin::{
     Activity, CheckpointInfo, DeviceInfo, Request, Response, SessionInfo, Stats, VmInfo,
 };
 
-use crate::arguments::Output;
+use crate::arguments::{Output, Share};
 use crate::control::{Control, unexpected};
 use crate::error::{Error, print, print_json};
 
@@ -90,6 +90,27 @@ pub fn end(control: &Control, session: u64) -> Result<(), Error> {
         Response::Ending { .. } => print(format!("session {session} ends\n")),
         _ => Err(unexpected()),
     }
+}
+
+/// `paragpu share`.
+pub fn share(control: &Control, share: &Share) -> Result<(), Error> {
+    let request = Request::Share {
+        session: share.session,
+        vm: share.vm.clone(),
+        weight: share.weight,
+        cap: share.cap,
+        priority: share.priority,
+    };
+    let Response::Shared(given) = control.ask(&request)? else {
+        return Err(unexpected());
+    };
+    if share.output == Output::Json {
+        return print_json(&given);
+    }
+    print(format!(
+        "weight {}, cap {} %, priority {}\n",
+        given.weight, given.cap, given.priority
+    ))
 }
 
 /// `paragpu status`.

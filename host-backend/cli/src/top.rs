@@ -1,6 +1,7 @@
 //! `paragpu top`: what the sessions do now.
 
 mod listing;
+mod pool;
 mod screen;
 mod view;
 
@@ -16,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::arguments::{Output, Sort};
 use crate::control::Control;
-use crate::error::{Error, print};
+use crate::error::{Error, print, print_json_line};
 use screen::Key;
 use view::{sample, view};
 
@@ -33,6 +34,11 @@ pub struct Options {
     pub output: Output,
 }
 
+/// `paragpu top --pool`.
+pub fn pool(options: Options) -> Result<(), Error> {
+    pool::top(options)
+}
+
 /// `paragpu top`.
 pub fn top(control: &Control, options: Options) -> Result<(), Error> {
     let live = !options.once && options.output == Output::Text && std::io::stdout().is_terminal();
@@ -45,13 +51,7 @@ pub fn top(control: &Control, options: Options) -> Result<(), Error> {
         let now = sample(control)?;
         let view = view(&before, &now, options.sort);
         match options.output {
-            Output::Json => {
-                // One line each, so that they can be read as they come.
-                let mut line =
-                    serde_json::to_string(&view).map_err(|error| Error::Output(error.into()))?;
-                line.push('\n');
-                print(line)?;
-            }
+            Output::Json => print_json_line(&view)?,
             Output::Text => print(view.text() + if options.once { "" } else { "\n" })?,
         }
         if options.once {

@@ -10,6 +10,7 @@ use paragpu_control::admin::{
     Activity, DeviceInfo, Figures, Migrate, Moved, Request, Response, SessionInfo, Stats, VmInfo,
 };
 use paragpu_control::json_lines;
+use paragpu_control::turn::TimeShare;
 use paragpu_control::worker::Phase;
 use paragpu_protocol::codec::{Text, decode_all, encode_all};
 use paragpu_protocol::frame::{Control, FrameHeader, HEADER_LEN};
@@ -62,6 +63,7 @@ fn session() -> SessionInfo {
         ending: false,
         activity: Activity::Serving,
         checkpoint: None,
+        turns: None,
     }
 }
 
@@ -125,6 +127,20 @@ fn daemon(directory: &Path, connections: usize, problem: Option<&'static str>) -
                     Request::End { session: 12 } => Response::Ending { session: 12 },
                     Request::End { session } => Response::Error {
                         error: format!("there is no session {session}"),
+                    },
+                    Request::Share {
+                        session: Some(12),
+                        vm: None,
+                        weight: Some(weight),
+                        cap,
+                        priority: None,
+                    } => Response::Shared(TimeShare {
+                        weight,
+                        cap: cap.unwrap_or(100),
+                        priority: 1,
+                    }),
+                    Request::Share { .. } => Response::Error {
+                        error: "not served here".into(),
                     },
                     Request::Stats {} => Response::Stats(stats(problem)),
                     Request::Migrate(Migrate {
@@ -247,6 +263,24 @@ fn sessions_are_listed_and_ended() {
     );
     assert!(status.contains("software:0"), "{status}");
     server.join().unwrap();
+}
+
+#[test]
+fn a_session_gets_a_share() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = daemon(directory.path(), 2, None);
+    let shared = paragpu(directory.path(), &["share", "12", "--weight", "30"]);
+    assert_eq!(text(&shared.stdout), "weight 30, cap 100 %, priority 1\n");
+    let shared = paragpu(
+        directory.path(),
+        &["share", "12", "--weight", "7", "--cap", "20", "-o", "json"],
+    );
+    let shared: TimeShare = serde_json::from_slice(&shared.stdout).unwrap();
+    assert_eq!((shared.weight, shared.cap), (7, 20));
+    server.join().unwrap();
+    for wrong in [&["share", "12"][..], &["share", "--weight", "1"]] {
+        assert!(!paragpu(directory.path(), wrong).status.success());
+    }
 }
 
 #[test]

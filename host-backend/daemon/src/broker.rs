@@ -13,8 +13,10 @@ mod orders;
 mod placing;
 mod reload;
 mod scrapes;
+mod shaking;
 mod signals;
 mod supervise;
+mod turns;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd as _;
@@ -29,7 +31,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use self::counts::Counts;
 use self::listeners::Listeners;
-use self::reload::Reloading;
+use self::reload::Operation;
 use self::signals::Signals;
 use crate::arguments::Arguments;
 use crate::console::Console;
@@ -42,6 +44,8 @@ use crate::notes::Notes;
 use crate::reception::Reception;
 use crate::scrape::Scrape;
 use crate::session::Session;
+use crate::shaking::Shaking;
+use crate::shares::Shares;
 use crate::spawner::Spawner;
 use crate::tenants::Tenants;
 use crate::worker::{State, Worker};
@@ -75,6 +79,7 @@ enum Polled {
     Terminate,
     Reload,
     Pending(u64),
+    Shaken,
     Waiting(usize),
     Control(u64),
     Process(u64),
@@ -84,10 +89,12 @@ enum Polled {
 }
 
 /// Guests on their way to a session.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Arrivals {
     /// Strangers, who have not said all of their hello.
     reception: Reception,
+    /// Threads for their handshakes.
+    shaking: Shaking,
     /// Guests that are admitted and have no worker yet.
     waiting: VecDeque<Waiting>,
     /// Place of the GPU that the last session got.
@@ -130,13 +137,13 @@ struct Spawning {
 #[derive(Debug)]
 pub struct Broker {
     host: Host,
-    reloading: Reloading,
-    signals: Signals,
+    operation: Operation,
     notes: Notes,
     listeners: Listeners,
     arrivals: Arrivals,
     devices: Devices,
     tenants: Tenants,
+    shares: Shares,
     leases: Leases,
     spawning: Spawning,
     workers: BTreeMap<u64, Worker>,
@@ -157,15 +164,9 @@ impl Broker {
         // that is taken over must not read them.
         let hidden = rustix::process::DumpableBehavior::NotDumpable;
         rustix::process::set_dumpable_behavior(hidden).map_err(Error::system("hide its memory"))?;
-        if let Err(error) = sys::fix_addresses_of_children() {
-            tracing::warn!(
-                %error,
-                "workers run with address-space randomisation: sessions that use module \
-                 globals may not be movable"
-            );
-        }
         raise_descriptor_limit();
         let spawner = Spawner::start().map_err(Error::system("start the thread for workers"))?;
+        let shaking = Shaking::start().map_err(Error::system("start threads for handshakes"))?;
         let signals = Signals::receive()?;
         let notes = patiently(|| Notes::open(&host.state_directory()))?;
         let leases = Leases::new().map_err(Error::system("make a socket pair"))?;
@@ -178,10 +179,19 @@ impl Broker {
             },
             devices: Devices::new(&host),
             host,
-            reloading: Reloading { arguments, log },
-            signals,
+            operation: Operation {
+                arguments,
+                log,
+                signals,
+            },
+            shares: Shares::default(),
             notes,
-            arrivals: Arrivals::default(),
+            arrivals: Arrivals {
+                reception: Reception::default(),
+                shaking,
+                waiting: VecDeque::new(),
+                last_place: None,
+            },
             tenants: Tenants::default(),
             leases,
             workers: BTreeMap::new(),
@@ -234,7 +244,7 @@ impl Broker {
     pub fn run(&mut self) -> Result<(), Error> {
         loop {
             let deadline = self.settle();
-            if self.signals.is_ending() && self.workers.is_empty() {
+            if self.operation.signals.is_ending() && self.workers.is_empty() {
                 tracing::info!("ended");
                 return Ok(());
             }
@@ -250,8 +260,8 @@ impl Broker {
         let mut list: Vec<(Polled, PollFd<'_>)> = Vec::new();
         let read = PollFlags::IN;
         let mut add = |source, fd, flags| list.push((source, PollFd::from_borrowed_fd(fd, flags)));
-        add(Polled::Terminate, self.signals.terminate(), read);
-        add(Polled::Reload, self.signals.reload(), read);
+        add(Polled::Terminate, self.operation.signals.terminate(), read);
+        add(Polled::Reload, self.operation.signals.reload(), read);
         add(Polled::Verdicts, self.leases.woken().as_fd(), read);
         for (key, worker) in &self.workers {
             if let Some(control) = &worker.control {
@@ -259,7 +269,8 @@ impl Broker {
             }
             add(Polled::Process(*key), worker.pidfd.as_fd(), read);
         }
-        for (key, pending) in self.arrivals.reception.iter() {
+        add(Polled::Shaken, self.arrivals.shaking.woken().as_fd(), read);
+        for (key, pending) in self.arrivals.reception.listening() {
             add(Polled::Pending(key), pending.guest.as_fd(), read);
         }
         for (place, waiting) in self.arrivals.waiting.iter().enumerate().rev() {
@@ -329,6 +340,7 @@ impl Broker {
             Polled::Terminate => self.stop(),
             Polled::Reload => self.reload(),
             Polled::Pending(key) => self.advance(key),
+            Polled::Shaken => self.shaken(),
             Polled::Waiting(place) => self.gave_up(place),
             Polled::Control(key) => self.hear(key),
             Polled::Process(key) => self.exited(key),
@@ -360,14 +372,12 @@ impl Broker {
         let expiry = self.end_expired(now);
         let leases = self.keep_leases(now);
         self.write_checkpoints(now);
+        let next_turn = self.take_turns(now);
         [
             pause,
+            next_turn,
             retry,
-            self.arrivals
-                .reception
-                .iter()
-                .map(|(_, pending)| pending.deadline)
-                .min(),
+            self.arrivals.reception.deadline(),
             self.workers
                 .values()
                 .filter_map(|worker| worker.deadline)
@@ -394,7 +404,7 @@ impl Broker {
 
     /// SIGTERM: ends every session, then the daemon.
     fn stop(&mut self) {
-        if !self.signals.take_terminate() {
+        if !self.operation.signals.take_terminate() {
             return;
         }
         tracing::info!(sessions = self.sessions.len(), "ending");

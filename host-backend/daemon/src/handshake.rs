@@ -455,6 +455,12 @@ impl Guest {
         }
     }
 
+    /// Do the two sides not know each other yet?
+    #[must_use]
+    pub fn is_shaking(&self) -> bool {
+        matches!(self.protection, Protection::Shaking(_))
+    }
+
     /// Takes what came already: a socket that closes with bytes unread takes
     /// away what it said, such as why TLS refuses.
     fn drain(&self) {

@@ -6,12 +6,12 @@
 //!
 //! One thread waits for all file descriptors in [`broker`]; nothing in it
 //! waits for a peer. Files: [`listener`] binds, [`handshake`] reads first
-//! frames, [`reception`] is where they wait, [`giving`]
-//! closes what they gave, [`link`] leads to other daemons, to those of other hosts with
+//! frames, [`reception`] is where they wait, [`shaking`] does their TLS
+//! handshakes in threads, [`giving`] closes what they gave, [`link`] leads to other daemons, to those of other hosts with
 //! [`tls`] and a thread each of [`relay`]; [`worker`] is one process,
 //! [`device`] finds the GPUs, [`placement`] chooses among them, [`session`] and
-//! [`notes`] keep what runs, [`tenants`] what each VM has of it, [`console`]
-//! is a connection of the control socket, whose messages are those of
+//! [`notes`] keep what runs, [`tenants`] what each VM has of it,
+//! [`shares`] whose turn it is on a GPU, [`console`] is a connection of the control socket, whose messages are those of
 //! [`paragpu_control::admin`], [`metrics`] what Prometheus is told and [`scrape`]
 //! a connection for that.
 
@@ -47,6 +47,8 @@ pub mod reception;
 pub mod relay;
 pub mod scrape;
 pub mod session;
+pub mod shaking;
+pub mod shares;
 pub mod spawner;
 pub mod sys;
 pub mod tenants;

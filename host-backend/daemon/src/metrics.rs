@@ -1,15 +1,21 @@
 //! Counters for Prometheus, in the OpenMetrics text format.
 #![forbid(unsafe_code)]
 
+mod dcgm;
+
 use std::collections::BTreeMap;
 use std::fmt::Error;
 
 use paragpu_control::admin::Figures;
+use paragpu_control::admin::TurnsInfo;
 use paragpu_control::counters::{BOUNDS, Counters};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
+
+pub use self::dcgm::Board;
+use self::dcgm::Dcgm;
 
 /// The type of what [`Report::encode`] gives.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -127,6 +133,10 @@ pub struct Report {
     pub moves: Moves,
     /// Guests that wait for a worker, connections that have not said hello.
     pub waiting: [u64; 2],
+    /// Of sessions that take turns on their GPU: VM, GPU, session, turns.
+    pub turns: Vec<(String, String, u64, TurnsInfo)>,
+    /// By GPU, what dcgm-exporter tells of it, too.
+    pub boards: BTreeMap<String, Board>,
 }
 
 impl Report {
@@ -152,9 +162,17 @@ impl Report {
 
     /// As text, [`CONTENT_TYPE`].
     #[must_use]
-    pub fn encode(self) -> String {
-        let mut registry = Registry::with_prefix("paragpu");
-        registry.register_collector(Box::new(self));
+    pub fn encode(mut self) -> String {
+        let mut registry = Registry::default();
+        let mut boards = std::mem::take(&mut self.boards);
+        for ((_, gpu), (counters, _)) in &self.places {
+            if let Some(board) = boards.get_mut(gpu) {
+                board.used = board.used.saturating_add(counters.device_memory);
+            }
+        }
+        registry.register_collector(Box::new(Dcgm(boards)));
+        let own = registry.sub_registry_with_prefix("paragpu");
+        own.register_collector(Box::new(self));
         let mut out = String::new();
         match text::encode(&mut out, &registry) {
             Ok(()) => out,
@@ -193,6 +211,35 @@ impl Report {
         for ((vm, gpu), (counters, sessions)) in &self.places {
             let labels = [("vm", escaped(vm)), ("gpu", escaped(gpu))];
             gauge(&mut metric.encode_family(&labels)?, of(counters, *sessions))?;
+        }
+        Ok(())
+    }
+
+    /// Turns on GPUs whose time is shared.
+    fn turns(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let labels = |(vm, gpu, session, _): &(String, String, u64, TurnsInfo)| {
+            [
+                ("vm", escaped(vm)),
+                ("gpu", escaped(gpu)),
+                ("session", session.to_string()),
+            ]
+        };
+        let help = "GPU time of a session in its turns";
+        let mut metric =
+            encoder.encode_descriptor("turn_seconds", help, None, MetricType::Counter)?;
+        for one in &self.turns {
+            metric
+                .encode_family(&labels(one))?
+                .encode_counter::<NoLabelSet, f64, u64>(&one.3.seconds, None)?;
+        }
+        let help = "Weight of a session, or of its VM, on its GPU";
+        let mut metric = encoder.encode_descriptor("turn_weight", help, None, MetricType::Gauge)?;
+        for one in &self.turns {
+            let labels = labels(one);
+            gauge(
+                &mut metric.encode_family(&labels)?,
+                one.3.share.weight.into(),
+            )?;
         }
         Ok(())
     }
@@ -292,6 +339,7 @@ impl Collector for Report {
         ] {
             durations.encode(encoder, about)?;
         }
+        self.turns(encoder)?;
         self.present(encoder, ("sessions", "Sessions now"), |_, sessions| {
             sessions
         })?;
@@ -385,6 +433,8 @@ impl Collector for Report {
 
 #[cfg(test)]
 mod tests {
+    use paragpu_control::turn::TimeShare;
+
     use super::*;
 
     fn counters() -> Counters {
@@ -414,9 +464,26 @@ mod tests {
             longest_delay_ms: 40_000.0,
             ..Figures::default()
         });
+        let board = Board {
+            model: "H".into(),
+            host: "h".into(),
+            memory: 3 << 20,
+            used: 1 << 20,
+            ..Board::default()
+        };
+        report.boards.insert("cuda:0".into(), board);
+        let turns = TurnsInfo {
+            share: TimeShare::default(),
+            seconds: 1.5,
+        };
+        report.turns.push(("a".into(), "cuda:0".into(), 7, turns));
         let text = report.encode();
         for line in [
             "# TYPE paragpu_calls counter",
+            "DCGM_FI_DEV_FB_USED{gpu=\"0\",device=\"cuda:0\",modelName=\"H\",Hostname=\"h\"} 1",
+            "DCGM_FI_DEV_FB_FREE{gpu=\"0\",device=\"cuda:0\",modelName=\"H\",Hostname=\"h\"} 1",
+            "paragpu_turn_seconds_total{vm=\"a\",gpu=\"cuda:0\",session=\"7\"} 1.5",
+            "paragpu_turn_weight{vm=\"a\",gpu=\"cuda:0\",session=\"7\"} 100",
             "paragpu_calls_total{vm=\"a\",gpu=\"cuda:0\",kind=\"posted\"} 10",
             "paragpu_copied_bytes_total{vm=\"a\",gpu=\"cuda:0\",direction=\"to_device\"} 200",
             "paragpu_launches_total{vm=\"b\\\"\\\\\",gpu=\"cuda:1\"} 0",
@@ -437,6 +504,39 @@ mod tests {
         ] {
             assert!(text.lines().any(|other| other == line), "{line}\n{text}");
         }
+    }
+
+    #[test]
+    fn the_dashboard_shows_what_is_told() {
+        let dashboard: serde_json::Value =
+            serde_json::from_str(include_str!("../../../docs/grafana.json")).unwrap();
+        let mut report = Report::default();
+        report.session("a", "cuda:0", Some(&counters()));
+        report.vms.insert("a".into(), (64, 128));
+        report.gpus.insert("cuda:0".into(), (1, 1, 1));
+        report.boards.insert("cuda:0".into(), Board::default());
+        let turns = TurnsInfo {
+            share: TimeShare::default(),
+            seconds: 1.5,
+        };
+        report.turns.push(("a".into(), "cuda:0".into(), 7, turns));
+        let text = report.encode();
+        let told = |name: &str| {
+            let mut lines = text.lines().map(|line| line.split(['{', ' ']).next());
+            lines.any(|first| first == Some(name))
+        };
+        let mut names = 0;
+        for panel in dashboard["panels"].as_array().unwrap() {
+            for target in panel["targets"].as_array().unwrap() {
+                let expression = target["expr"].as_str().unwrap();
+                let words = expression.split(|c: char| !c.is_alphanumeric() && c != '_');
+                for name in words.filter(|w| w.starts_with("paragpu_") || w.starts_with("DCGM_")) {
+                    assert!(told(name), "{name}\n{text}");
+                    names += 1;
+                }
+            }
+        }
+        assert!(names >= 10);
     }
 
     #[test]

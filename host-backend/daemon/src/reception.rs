@@ -5,6 +5,10 @@
 //! source cost that source its places and nobody else theirs. Who shows that
 //! there is a session to go on with waits in places of its own, and so do
 //! device processes.
+//!
+//! TLS handshakes cost processor time. Connections that have something to say
+//! in one queue by source, and the sources take turns: a source waits for one
+//! handshake of each other source, however many connections that has.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -108,54 +112,188 @@ enum Class {
     Device,
 }
 
+/// Sources that take turns.
+#[derive(Debug, Default)]
+struct Turns {
+    /// No entry is empty.
+    queues: BTreeMap<PeerIdentity, VecDeque<u64>>,
+    /// Each source of `queues` once: the next first.
+    order: VecDeque<PeerIdentity>,
+}
+
+impl Turns {
+    fn enter(&mut self, source: &PeerIdentity, key: u64) {
+        let queue = self.queues.entry(source.clone()).or_default();
+        if queue.is_empty() {
+            self.order.push_back(source.clone());
+        }
+        queue.push_back(key);
+    }
+
+    fn next(&mut self) -> Option<u64> {
+        let source = self.order.pop_front()?;
+        let queue = self.queues.get_mut(&source)?;
+        let key = queue.pop_front();
+        match queue.is_empty() {
+            true => drop(self.queues.remove(&source)),
+            false => self.order.push_back(source),
+        }
+        key
+    }
+
+    fn leave(&mut self, source: &PeerIdentity, key: u64) {
+        let Some(queue) = self.queues.get_mut(source) else {
+            return;
+        };
+        queue.retain(|other| *other != key);
+        if queue.is_empty() {
+            self.queues.remove(source);
+            self.order.retain(|other| other != source);
+        }
+    }
+}
+
+/// Where a connection that has a place is.
+///
+/// ```text
+///   Listening ── something came ──► Queued ── its turn ──► Away
+///       ▲                                                   │
+///       └────────────────── needs more ─────────────────────┘
+/// ```
+#[derive(Debug)]
+enum Seat {
+    /// The loop waits for what it says.
+    Listening(Pending),
+    /// It said something under TLS, and waits for its turn.
+    Queued(Pending),
+    /// A thread shakes hands with it.
+    Away,
+}
+
+/// A connection that has a place.
+#[derive(Debug)]
+struct Entry {
+    seat: Seat,
+    source: PeerIdentity,
+    class: Class,
+    deadline: Instant,
+}
+
 /// All connections that have not said hello.
 #[derive(Debug, Default)]
 pub struct Reception {
-    waiting: BTreeMap<u64, (Pending, PeerIdentity, Class)>,
+    waiting: BTreeMap<u64, Entry>,
     strangers: Places,
     returning: Places,
     devices: Places,
+    turns: Turns,
 }
 
 impl Reception {
     /// Takes in a connection. `most` is how many strangers have places; those
     /// who return have a quarter as many more, and so have device processes.
-    /// Gives back the connection that
-    /// loses its place.
-    pub fn enter(&mut self, key: u64, pending: Pending, most: usize) -> Option<Pending> {
+    /// The connection that loses its place is closed.
+    pub fn enter(&mut self, key: u64, pending: Pending, most: usize) {
         let source = PeerIdentity::of(&pending.guest.peer);
         let (class, most) = match source {
             PeerIdentity::Process(_) => (Class::Device, most.div_ceil(4)),
             _ => (Class::Stranger, most),
         };
-        self.waiting.insert(key, (pending, source.clone(), class));
-        let loser = self.places(class).enter(source, key, most)?;
-        self.remove(loser)
+        let entry = Entry {
+            deadline: pending.deadline,
+            seat: Seat::Listening(pending),
+            source: source.clone(),
+            class,
+        };
+        self.waiting.insert(key, entry);
+        if let Some(loser) = self.places(class).enter(source, key, most) {
+            self.displace(loser);
+        }
     }
 
     /// A connection named a session that there is. As [`enter`](Self::enter).
-    pub fn recognize(&mut self, key: u64, most: usize) -> Option<Pending> {
-        let (_, source, class) = self.waiting.get_mut(&key)?;
-        if *class != Class::Stranger {
-            return None;
+    pub fn recognize(&mut self, key: u64, most: usize) {
+        let Some(entry) = self.waiting.get_mut(&key) else {
+            return;
+        };
+        if entry.class != Class::Stranger {
+            return;
         }
-        *class = Class::Returning;
-        let source = source.clone();
+        entry.class = Class::Returning;
+        let source = entry.source.clone();
         self.strangers.leave(&source, key);
-        let loser = self.returning.enter(source, key, most.div_ceil(4))?;
-        self.remove(loser)
+        if let Some(loser) = self.returning.enter(source, key, most.div_ceil(4)) {
+            self.displace(loser);
+        }
     }
 
-    /// The connection with this key.
+    fn displace(&mut self, key: u64) {
+        if let Some(loser) = self.forget(key) {
+            tracing::debug!(source = ?loser.source, "a silent connection makes room");
+        }
+    }
+
+    /// The connection with this key, if the loop listens to it.
     pub fn get_mut(&mut self, key: u64) -> Option<&mut Pending> {
-        self.waiting.get_mut(&key).map(|(pending, ..)| pending)
+        match &mut self.waiting.get_mut(&key)?.seat {
+            Seat::Listening(pending) => Some(pending),
+            _ => None,
+        }
     }
 
-    /// Lets a connection go.
+    /// Lets a connection go to which the loop listens.
     pub fn remove(&mut self, key: u64) -> Option<Pending> {
-        let (pending, source, class) = self.waiting.remove(&key)?;
-        self.places(class).leave(&source, key);
-        Some(pending)
+        match self.forget(key)?.seat {
+            Seat::Listening(pending) | Seat::Queued(pending) => Some(pending),
+            Seat::Away => None,
+        }
+    }
+
+    /// Queues a connection that said something, if a thread must shake hands
+    /// with it first.
+    pub fn queue(&mut self, key: u64) -> bool {
+        let Some(entry) = self.waiting.get_mut(&key) else {
+            return false;
+        };
+        entry.seat = match std::mem::replace(&mut entry.seat, Seat::Away) {
+            Seat::Listening(pending) if pending.guest.is_shaking() => {
+                self.turns.enter(&entry.source, key);
+                Seat::Queued(pending)
+            }
+            other => other,
+        };
+        !matches!(entry.seat, Seat::Listening(_))
+    }
+
+    /// Hands out the connection whose turn it is.
+    pub fn next_to_shake(&mut self) -> Option<(u64, Pending)> {
+        let key = self.turns.next()?;
+        let entry = self.waiting.get_mut(&key)?;
+        match std::mem::replace(&mut entry.seat, Seat::Away) {
+            Seat::Listening(pending) | Seat::Queued(pending) => Some((key, pending)),
+            Seat::Away => None,
+        }
+    }
+
+    /// Takes back a connection that was handed out, to hear more of it. It is
+    /// closed if it has lost its place.
+    pub fn take_back(&mut self, key: u64, pending: Pending) {
+        if let Some(entry) = self.waiting.get_mut(&key) {
+            entry.seat = Seat::Listening(pending);
+        }
+    }
+
+    /// Ends the stay of a connection that was handed out; false if it has lost
+    /// its place.
+    pub fn check_out(&mut self, key: u64) -> bool {
+        self.forget(key).is_some()
+    }
+
+    fn forget(&mut self, key: u64) -> Option<Entry> {
+        let entry = self.waiting.remove(&key)?;
+        self.places(entry.class).leave(&entry.source, key);
+        self.turns.leave(&entry.source, key);
+        Some(entry)
     }
 
     fn places(&mut self, class: Class) -> &mut Places {
@@ -166,22 +304,27 @@ impl Reception {
         }
     }
 
-    /// Takes out the connections whose patience is over.
-    pub fn overdue(&mut self, now: Instant) -> Vec<Pending> {
-        let overdue = self
-            .iter()
-            .filter(|(_, pending)| pending.deadline <= now)
-            .map(|(key, _)| key)
-            .collect::<Vec<_>>();
-        let removed = overdue.into_iter().filter_map(|key| self.remove(key));
-        removed.collect()
+    /// Closes the connections whose patience is over. Says of each who it was.
+    pub fn overdue(&mut self, now: Instant) -> Vec<PeerIdentity> {
+        let overdue = self.waiting.iter();
+        let overdue = overdue.filter(|(_, entry)| entry.deadline <= now);
+        let overdue: Vec<u64> = overdue.map(|(key, _)| *key).collect();
+        let forgotten = overdue.into_iter().filter_map(|key| self.forget(key));
+        forgotten.map(|entry| entry.source).collect()
     }
 
-    /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, &Pending)> {
-        self.waiting
-            .iter()
-            .map(|(key, (pending, ..))| (*key, pending))
+    /// When the next one's patience is over.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.waiting.values().map(|entry| entry.deadline).min()
+    }
+
+    /// Those to which the loop listens.
+    pub fn listening(&self) -> impl Iterator<Item = (u64, &Pending)> {
+        let seats = self.waiting.iter().map(|(key, entry)| (*key, &entry.seat));
+        seats.filter_map(|(key, seat)| match seat {
+            Seat::Listening(pending) => Some((key, pending)),
+            _ => None,
+        })
     }
 
     /// How many there are.
@@ -223,6 +366,45 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_source_waits_for_one_of_each_other(events in events()) {
+            let mut turns = Turns::default();
+            let mut model: Vec<(u32, u64)> = Vec::new();
+            // How many of others had their turn since a source's last, or since
+            // it came.
+            let mut waits: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+            for (key, (comes, number)) in (0..).zip(events) {
+                if comes {
+                    if model.iter().all(|one| one.0 != number) {
+                        waits.insert(number, Vec::new());
+                    }
+                    model.push((number, key));
+                    turns.enter(&PeerIdentity::User(number), key);
+                } else if number == 0 && !model.is_empty() {
+                    let (source, key) = model.remove(model.len() / 2);
+                    turns.leave(&PeerIdentity::User(source), key);
+                } else {
+                    let next = turns.next();
+                    prop_assert_eq!(next.is_some(), !model.is_empty());
+                    let Some(next) = next else { continue };
+                    let at = model.iter().position(|(_, key)| *key == next).unwrap();
+                    let (source, _) = model.remove(at);
+                    // The oldest of its source, and nobody went twice meanwhile.
+                    prop_assert!(model[..at].iter().all(|one| one.0 != source));
+                    for (other, gone) in &mut waits {
+                        if *other != source && model.iter().any(|one| one.0 == *other) {
+                            prop_assert!(!gone.contains(&source));
+                            gone.push(source);
+                        }
+                    }
+                    waits.insert(source, Vec::new());
+                }
+                prop_assert_eq!(turns.order.len(), turns.queues.len());
+                let left: usize = turns.queues.values().map(VecDeque::len).sum();
+                prop_assert_eq!(left, model.len());
+            }
+        }
+
         #[test]
         fn a_fair_share_is_never_lost(most in 1..20_usize, events in events()) {
             let mut places = Places::default();

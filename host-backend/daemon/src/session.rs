@@ -91,6 +91,7 @@ impl Session {
             ending,
             activity,
             checkpoint: None,
+            turns: None,
         }
     }
 }

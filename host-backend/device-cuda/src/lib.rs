@@ -20,3 +20,4 @@ mod sys;
 mod table;
 
 pub use platform::CudaPlatform;
+pub use sys::reservations::are_placed as reservations_are_placed;

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use paragpu_device::Result;
-use paragpu_protocol::layout::{CHUNK, Regions};
+use paragpu_protocol::layout::{
+    ARENA_BASE, CHUNK, DEVICE_STRIDE, MAX_DEVICES, Regions, SHADOW_BASE,
+};
 use paragpu_protocol::status::Status;
 
 use crate::sys::Span;
@@ -22,11 +24,18 @@ enum Owner {
     Global,
 }
 
+/// Where other devices' memory is mapped, behind the arenas of all ordinals.
+const PEER_BASE: u64 = ARENA_BASE + DEVICE_STRIDE * MAX_DEVICES as u64;
+/// Bytes of that range.
+const PEER_BYTES: u64 = SHADOW_BASE - PEER_BASE;
+
 /// The session's address ranges.
 pub struct Memory {
     regions: Regions,
     /// First address → size and owner; ranges never overlap.
     ranges: BTreeMap<u64, (u64, Owner)>,
+    /// Bytes of the peers' range that were given out.
+    peers: u64,
 }
 
 impl Memory {
@@ -34,7 +43,19 @@ impl Memory {
         Self {
             regions,
             ranges: BTreeMap::new(),
+            peers: 0,
         }
+    }
+
+    /// Where memory of another device may be mapped for a while. Left to itself, the
+    /// driver would take addresses where modules' variables lie later.
+    pub fn peer_place(&mut self, size: u64) -> u64 {
+        if self.peers.saturating_add(size) > PEER_BYTES {
+            self.peers = 0;
+        }
+        let place = PEER_BASE + self.peers;
+        self.peers += size;
+        place
     }
 
     /// May `[address, address + size)` be mapped? It must be chunks of the

@@ -33,3 +33,16 @@ pub fn fuzz_ptx(data: &[u8]) {
     }
     let _ = decode::decode(&module, &addresses);
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn seeds_of_fatbin() {
+        paragpu_corpora::each("fatbin", |_, data| super::fuzz_fatbin(data));
+    }
+
+    #[test]
+    fn seeds_of_ptx() {
+        paragpu_corpora::each("ptx", |_, data| super::fuzz_ptx(data));
+    }
+}

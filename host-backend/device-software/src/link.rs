@@ -12,6 +12,14 @@ use crate::ptx::parser;
 
 /// CUjitInputType: machine code, which for this device is PTX; PTX; a fat binary.
 const KINDS: [u32; 3] = [0, 1, 2];
+/// CUjitInputType of a library of objects.
+const LIBRARY: u32 = 4;
+/// A part of the name of CUDA's device runtime, a library of machine code...
+const DEVICE_RUNTIME: &str = "cudadevrt";
+/// ...and what this device has of it.
+const DEVICE_RUNTIME_TEXT: &str = include_str!("devrt.ptx");
+/// The version of PTX of a module that needs none in particular: 7.0.
+const LEAST_VERSION: u32 = 70;
 /// CUDA_ERROR_UNKNOWN, which the linker's own failures are.
 const LINKER: Status = Status(999);
 /// What modules have without defining it.
@@ -41,11 +49,11 @@ pub fn link(inputs: &[LinkInput<'_>], arch: u32) -> Result<String> {
     if let [only] = texts.as_slice() {
         return Ok(only.clone());
     }
+    // Of nothing an empty module is linked, as natively.
     let version = modules.iter().map(|module| module.version).max();
+    let version = version.unwrap_or(LEAST_VERSION);
     let target = modules.iter().map(|module| module.target).max();
-    let (Some(version), Some(target)) = (version, target) else {
-        return Err(Error::new(LINKER, "nothing to link"));
-    };
+    let target = target.unwrap_or(arch);
     let mut linked = format!(
         ".version {}.{}\n.target sm_{target}\n.address_size 64\n",
         version / 10,
@@ -68,6 +76,9 @@ fn is_header(line: &str) -> bool {
 
 /// The PTX of an input.
 fn text(input: &LinkInput<'_>, arch: u32) -> Result<String> {
+    if input.kind == LIBRARY && input.name.contains(DEVICE_RUNTIME) {
+        return Ok(DEVICE_RUNTIME_TEXT.to_owned());
+    }
     if !KINDS.contains(&input.kind) {
         let why = format!(
             "the software GPU links PTX: {} is something else",
@@ -176,6 +187,25 @@ mod tests {
         assert_eq!(twice.status, Status::NOT_SUPPORTED);
         let broken = link(&inputs(&with_head(&[".entry {"])), 121).unwrap_err();
         assert_eq!(broken.status, Status::INVALID_PTX);
+        let mut grid = with_head(&[
+            ".extern .func (.param .b32 s) cudaCGSynchronize(.param .b64 h, .param .b32 f);\n\
+            .visible .entry k() { .param .b64 h; .param .b32 f; .param .b32 s;\n\
+            call (s), cudaCGSynchronize, (h, f); ret; }\n",
+        ]);
+        let missing = link(&inputs(&grid), 121).unwrap_err();
+        assert!(
+            missing.to_string().contains("cudaCGSynchronize"),
+            "{missing}"
+        );
+        grid.push("machine code".into());
+        let mut with_runtime = inputs(&grid);
+        with_runtime[1].kind = LIBRARY;
+        assert!(
+            link(&with_runtime, 121).is_err(),
+            "a library of another name"
+        );
+        with_runtime[1].name = "libcudadevrt.a";
+        link(&with_runtime, 121).unwrap();
         let mut object = inputs(&[]);
         object.push(LinkInput {
             kind: 3,
@@ -185,6 +215,8 @@ mod tests {
         });
         let refused = link(&object, 121).unwrap_err();
         assert_eq!(refused.status, Status::NOT_SUPPORTED);
-        assert!(link(&[], 121).is_err());
+        // Of nothing, an empty module.
+        let empty = link(&[], 121).unwrap();
+        assert!(parser::parse(&empty).unwrap().functions.is_empty());
     }
 }

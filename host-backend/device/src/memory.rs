@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 
+use paragpu_protocol::layout::Regions;
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::MemoryInfo;
 
@@ -19,6 +20,15 @@ pub enum Access {
 
 /// Memory of a device.
 pub trait MemoryDevice {
+    /// Gives the device's memory the addresses of `regions` instead, before anything
+    /// is mapped; false where the device must be opened again for that.
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY` where the addresses are taken.
+    fn rehome(&mut self, _regions: Regions) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Backs `[address, address + size)` of the arena; both multiples of 2 MiB.
     /// The memory reads as zero if it ever belonged to another session.
     ///

@@ -42,6 +42,8 @@ enum Event {
     User(Option<ToAgent>),
     Daemon(Option<Response>),
     Signal(i32),
+    /// The pool is rebalanced; where to, if the engine says.
+    Rebalanced(Option<String>),
 }
 
 struct Agent {
@@ -157,8 +159,10 @@ impl Agent {
                         return Ok(());
                     }
                 }
-                Ok(Event::Signal(SIGUSR1)) => say(&FromAgent::Leave {
+                Ok(Event::Signal(SIGUSR1)) => self.look_where_to(),
+                Ok(Event::Rebalanced(to)) => say(&FromAgent::Leave {
                     reason: "the pool is being rebalanced".into(),
+                    to,
                 })?,
                 Ok(Event::Signal(_)) => {
                     return Err(Error::NoLease("the engine ended it".into()));
@@ -170,6 +174,16 @@ impl Agent {
                 return Err(Error::Alone);
             }
         }
+    }
+
+    /// Asks the engine where the lease is to go. A controller that is down lets
+    /// nobody wait for this: the lease's user hears the agent all the time.
+    fn look_where_to(&self) {
+        let (job, sender) = (self.options.job, self.sender.clone());
+        std::thread::spawn(move || {
+            let to = job.and_then(slurm::destination);
+            let _ = sender.send(Event::Rebalanced(to));
+        });
     }
 
     fn obey(&mut self, message: ToAgent) -> Result<(), Error> {
@@ -195,7 +209,7 @@ impl Agent {
                     host: host.clone(),
                 })
             }
-            Response::Leave { reason } => say(&FromAgent::Leave { reason }),
+            Response::Leave { reason } => say(&FromAgent::Leave { reason, to: None }),
             Response::Progress { .. } => Ok(()),
             Response::Error { error } => match self.asked.take() {
                 None => Err(Error::NoLease(error)),

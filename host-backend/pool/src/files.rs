@@ -45,6 +45,18 @@ impl Files {
         self.write("guest.toml", &text)
     }
 
+    /// The lease is over: programs that look for their host hear why.
+    pub(crate) fn end(&self, lease: &Lease, why: &str) -> Result<(), Error> {
+        let plain = |letter: char| if letter.is_control() { ' ' } else { letter };
+        let why: String = why.chars().map(plain).collect();
+        let text = format!(
+            "communicator = \"tcp\"\n\n[tcp]\naddress = {:?}\nover = {:?}\n",
+            lease.address,
+            format!("the lease is over: {why}"),
+        );
+        self.write("guest.toml", &text)
+    }
+
     /// Replaces a file at once, so that no program reads half of it.
     fn write(&self, name: &str, text: &str) -> Result<(), Error> {
         let path = self.directory.join(name);
@@ -63,4 +75,43 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
         .mode(0o600)
         .open(path)?;
     file.write_all(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use paragpu_config::Sources;
+    use paragpu_config::guest::Guest;
+    use paragpu_control::lease::Name;
+
+    use super::*;
+
+    #[test]
+    fn programs_read_where_the_lease_is_and_why_it_is_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = Files::new(directory.path().to_owned(), "key").unwrap();
+        let lease = Lease {
+            name: Name {
+                vm: "lease-0-1".into(),
+                serial: 7,
+            },
+            memory: 1 << 30,
+            gpu: 0,
+            address: "gpu1:7474".into(),
+            arrivals: None,
+            authority: "ca".into(),
+            certificate: "certificate".into(),
+            expires: 0,
+            written: Vec::new(),
+        };
+        let read = || {
+            let file = files.configuration();
+            Sources::only(&file).load::<Guest>().unwrap().values.tcp
+        };
+        files.lead_to(&lease).unwrap();
+        assert_eq!(read().address.0.as_deref(), Some("gpu1:7474"));
+        assert_eq!(read().over, "");
+        // The engine's words are not ours.
+        files.end(&lease, "\"gpu1\" is\nlost\\ \u{1b}é").unwrap();
+        assert_eq!(read().over, "the lease is over: \"gpu1\" is lost\\  é");
+    }
 }

@@ -19,13 +19,15 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use crate::agent::BEAT;
 use crate::files::Files;
 use crate::message::{FromAgent, ToAgent};
-use crate::{Error, Pool, Want, event};
+use crate::{Error, Pool, Want, event, slurm};
 
 /// Silence after which a host is looked at: one whose daemon is gone as well is
 /// lost.
 const SUSPECT: Duration = Duration::from_secs(5);
 /// Silence after which a host is lost. Programs look for it for 30 seconds.
 const LOST: Duration = Duration::from_secs(24);
+/// So many probes in a row must fail then.
+const UNANSWERED: u32 = 3;
 /// How long a host may take to accept a connection.
 const PROBE: Duration = Duration::from_millis(500);
 /// From a move that failed to the next attempt.
@@ -58,6 +60,8 @@ struct Held {
     words: Option<ChildStdin>,
     lease: Option<(Lease, String)>,
     heard: Instant,
+    /// Probes of its silent host, one a beat, that failed.
+    unanswered: u32,
 }
 
 /// What is done to the lease.
@@ -94,6 +98,8 @@ struct Holder<'a> {
     /// The agent that holds it.
     current: u64,
     state: State,
+    /// Where it should go, while that is tried.
+    toward: Option<String>,
     /// It should leave its host, from then on.
     leave: Option<Instant>,
     /// Why it is over.
@@ -155,10 +161,11 @@ impl<'a> Holder<'a> {
             next: 0,
             current: 0,
             state: State::Standing,
+            toward: None,
             leave: None,
             over: None,
         };
-        holder.current = holder.start_agent(None, Vec::new())?;
+        holder.current = holder.start_agent(None, None)?;
         while holder.lease().is_none() {
             match holder.events.recv() {
                 Ok(Event::Agent(agent, message)) => holder.hear(agent, message)?,
@@ -193,9 +200,11 @@ impl<'a> Holder<'a> {
         Ok(())
     }
 
-    fn start_agent(&mut self, again: Option<Name>, not_on: Vec<String>) -> Result<u64, Error> {
+    /// Claims the lease, or one that stands already on a host: elsewhere then.
+    fn start_agent(&mut self, again: Option<Name>, off: Option<String>) -> Result<u64, Error> {
         let want = Want {
-            not_on,
+            on: self.toward.clone(),
+            not_on: off.into_iter().collect(),
             ..self.options.want.clone()
         };
         let mut command = self.pool.agent(&want, &self.options.paragpu)?;
@@ -219,6 +228,7 @@ impl<'a> Holder<'a> {
             agent,
             lease: None,
             heard: Instant::now(),
+            unanswered: 0,
         };
         self.agents.insert(number, held);
         let claim = ToAgent::Claim {
@@ -318,10 +328,11 @@ impl<'a> Holder<'a> {
                 held.lease = Some((*lease, host));
                 self.claimed(agent)?;
             }
-            Some(FromAgent::Leave { reason }) if agent == self.current => {
+            Some(FromAgent::Leave { reason, to }) if agent == self.current => {
                 eprintln!("paragpu: the lease leaves its host: {reason}");
                 self.leave.get_or_insert_with(Instant::now);
                 if matches!(self.state, State::Standing) {
+                    self.toward = to.filter(|to| slurm::is_node(to));
                     self.leave();
                 }
             }
@@ -333,8 +344,13 @@ impl<'a> Holder<'a> {
             }
             Some(FromAgent::Over { reason }) => self.failed(agent, reason),
             Some(_) => {}
-            // An agent that is ended says so first. Its host may be lost.
-            None if agent == self.current && self.may_be_lost() => self.lose()?,
+            // An agent that is ended says so first. Its host may be lost, or cut off
+            // for a while: then its programs may go on, and silence decides.
+            None if agent == self.current && self.may_be_lost() => {
+                if self.options.checkpoint > 0 || self.is_refused() {
+                    self.lose()?;
+                }
+            }
             None => self.failed(agent, "its agent ended".into()),
         }
         Ok(())
@@ -376,7 +392,7 @@ impl<'a> Holder<'a> {
             return;
         };
         let (name, host) = (lease.name.clone(), host.clone());
-        match self.start_agent(Some(name), vec![host]) {
+        match self.start_agent(Some(name), Some(host)) {
             Ok(new) => self.state = State::Leaving(new),
             Err(error) => self.stays(&error.to_string()),
         }
@@ -394,6 +410,7 @@ impl<'a> Holder<'a> {
         }
         let old = std::mem::replace(&mut self.current, new);
         self.state = State::Standing;
+        self.toward = None;
         self.leave = None;
         self.lead()?;
         eprintln!("paragpu: the lease moved; its programs were delayed for {pause:.1} ms at most");
@@ -402,21 +419,34 @@ impl<'a> Holder<'a> {
     }
 
     fn stays(&mut self, why: &str) {
+        if let Some(host) = self.toward.take() {
+            eprintln!("paragpu: the lease does not go to {host}: {why}");
+            self.state = State::Standing;
+            return self.leave();
+        }
         eprintln!("paragpu: the lease stays where it is for now: {why}");
         self.state = State::Standing;
         self.leave = Some(Instant::now() + AGAIN);
     }
 
     /// Is the host gone, and not only out of reach for a while?
-    fn is_lost(&self) -> bool {
-        let Some(held) = self.agents.get(&self.current) else {
+    fn is_lost(&mut self) -> bool {
+        let Some(held) = self.agents.get_mut(&self.current) else {
             return false;
         };
         let silence = held.heard.elapsed();
         let Some((lease, _)) = &held.lease else {
             return false;
         };
-        silence > LOST || (silence > SUSPECT && refuses(&lease.address))
+        if silence > SUSPECT && refuses(&lease.address) {
+            return true;
+        }
+        // After a cut srun's own connection may take longer to recover than the host.
+        held.unanswered = match silence > LOST && !accepts(&lease.address) {
+            true => held.unanswered + 1,
+            false => 0,
+        };
+        held.unanswered >= UNANSWERED
     }
 
     /// An agent ended without a word: is its host there?
@@ -428,21 +458,43 @@ impl<'a> Holder<'a> {
                 .is_some_and(|(lease, _)| !accepts(&lease.address))
     }
 
+    /// Does the host answer that its daemon is gone?
+    fn is_refused(&self) -> bool {
+        self.lease()
+            .is_some_and(|(lease, _)| refuses(&lease.address))
+    }
+
     fn lose(&mut self) -> Result<(), Error> {
         let Some((lease, host)) = self.lease() else {
             return Ok(());
         };
         eprintln!("paragpu: {host} is lost");
         if self.options.checkpoint == 0 {
-            self.over = Some(format!("{host} is lost, and its sessions were not written"));
+            let reason = format!("{host} is lost, and its sessions were not written");
+            self.end(reason);
             return Ok(());
         }
         let (name, host) = (lease.name.clone(), host.clone());
-        match self.start_agent(Some(name), vec![host]) {
+        self.toward = None;
+        match self.start_agent(Some(name), Some(host)) {
             Ok(new) => self.state = State::Losing(new),
-            Err(error) => self.over = Some(error.to_string()),
+            Err(error) => self.end(error.to_string()),
         }
         Ok(())
+    }
+
+    /// The lease is over. Its programs read why: else they look for their host
+    /// as long as their patience lasts.
+    fn end(&mut self, reason: String) {
+        if self.over.is_some() {
+            return;
+        }
+        if let Some((lease, _)) = self.lease()
+            && let Err(error) = self.files.end(lease, &reason)
+        {
+            eprintln!("paragpu: programs do not hear that the lease is over: {error}");
+        }
+        self.over = Some(reason);
     }
 
     /// Takes up the next session that was written.
@@ -472,13 +524,14 @@ impl<'a> Holder<'a> {
             }
             State::Losing(new) if new == agent => {
                 self.drop_agent(agent);
-                self.over.get_or_insert(reason);
+                self.end(reason);
             }
             _ if agent == self.current => {
                 let had = self.lease().is_some();
                 if had && self.over.is_none() {
                     eprintln!("paragpu: the lease is over: {reason}");
                 }
+                // Its programs hear from their host, if it still is.
                 self.over.get_or_insert(reason);
                 self.drop_agent(agent);
             }
@@ -493,12 +546,13 @@ impl<'a> Holder<'a> {
             held.words = None;
             // An engine that cannot reach the host waits for it for a while.
             std::thread::spawn(move || {
-                let patience = Instant::now() + 2 * BEAT;
-                while Instant::now() < patience {
-                    if let Ok(Some(_)) | Err(_) = held.agent.try_wait() {
-                        return;
-                    }
-                    std::thread::sleep(BEAT / 20);
+                if ends_within(&mut held.agent, 2 * BEAT) {
+                    return;
+                }
+                // srun takes back what it still waits for; killed, it would leave it.
+                let _ = kill_process(Pid::from_child(&held.agent), Signal::TERM);
+                if ends_within(&mut held.agent, 2 * BEAT) {
+                    return;
                 }
                 let _ = held.agent.kill();
                 let _ = held.agent.wait();
@@ -528,6 +582,18 @@ impl<'a> Holder<'a> {
         }
         self.agents.clear();
     }
+}
+
+/// Does a process end by itself?
+fn ends_within(process: &mut Child, patience: Duration) -> bool {
+    let deadline = Instant::now() + patience;
+    while Instant::now() < deadline {
+        if let Ok(Some(_)) | Err(_) = process.try_wait() {
+            return true;
+        }
+        std::thread::sleep(BEAT / 20);
+    }
+    false
 }
 
 /// Does a daemon listen at `address`?

@@ -79,6 +79,8 @@ pub enum Error {
 pub struct Want {
     /// Bytes of device memory.
     pub memory: u64,
+    /// The only host that serves; the claim fails where it has no room at once.
+    pub on: Option<String>,
     /// Hosts that it must not be on.
     pub not_on: Vec<String>,
     /// More options for the engine's command.
@@ -101,7 +103,7 @@ pub struct Static;
 
 impl Pool for Static {
     fn agent(&self, want: &Want, paragpu: &Path) -> Result<Command, Error> {
-        if !want.not_on.is_empty() {
+        if want.on.is_some() || !want.not_on.is_empty() {
             let only = "the pool has this host alone, and the lease cannot go elsewhere";
             return Err(Error::Engine(only.into()));
         }

@@ -35,8 +35,12 @@ pub(crate) enum FromAgent {
     Lease { lease: Box<Lease>, host: String },
     /// The agent is there.
     Alive {},
-    /// The lease should go elsewhere.
-    Leave { reason: String },
+    /// The lease should go elsewhere, to one host if somebody chose it.
+    Leave {
+        reason: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        to: Option<String>,
+    },
     /// The sessions are elsewhere, and were stopped for so many milliseconds at
     /// most; or they are not.
     Carried { pause: f64, error: Option<String> },

@@ -14,15 +14,15 @@ pub enum Goal {
     Pack,
 }
 
-/// The leases among `jobs` that are to leave their nodes, `most` at most. Where they go the
-/// engine decides.
+/// The leases among `jobs` that are to leave their nodes, `most` at most, and the node where
+/// each should go.
 #[must_use]
 pub fn plan(
     goal: Goal,
     nodes: &BTreeMap<String, Node>,
     jobs: &[Running],
     most: usize,
-) -> Vec<Running> {
+) -> Vec<(Running, String)> {
     let mut nodes: BTreeMap<String, Node> = nodes
         .iter()
         .filter(|(_, node)| node.takes && node.shards > 0)
@@ -43,7 +43,7 @@ pub fn plan(
             node.used += lease.shards;
         }
         left.retain(|other| other.job != lease.job);
-        leaving.push(lease);
+        leaving.push((lease, to));
     }
     leaving
 }
@@ -113,6 +113,8 @@ mod tests {
             node: (*node).to_owned(),
             shards: *shards,
             lease: true,
+            user: "alice".into(),
+            since: "2:01".into(),
         };
         numbered.map(lease).collect()
     }
@@ -121,8 +123,12 @@ mod tests {
     fn spreading_ends_where_no_move_helps() {
         let nodes = pool(&[("a", 60), ("b", 0), ("c", 20)]);
         let all = leases(&[("a", 30), ("a", 20), ("a", 10), ("c", 20)]);
-        let jobs = |plan: Vec<Running>| plan.iter().map(|lease| lease.job).collect::<Vec<_>>();
-        assert_eq!(jobs(plan(Goal::Spread, &nodes, &all, 9)), [1]);
+        let planned = plan(Goal::Spread, &nodes, &all, 9);
+        let moves: Vec<_> = planned
+            .iter()
+            .map(|(lease, to)| (lease.job, to.as_str()))
+            .collect();
+        assert_eq!(moves, [(1, "b")]);
         assert!(plan(Goal::Spread, &nodes, &all, 0).is_empty());
     }
 
@@ -144,7 +150,11 @@ mod tests {
             9,
         );
         assert_eq!(packed.len(), 2);
-        assert!(packed.iter().all(|lease| lease.node == "a"));
+        assert!(
+            packed
+                .iter()
+                .all(|(lease, to)| lease.node == "a" && to == "b")
+        );
     }
 
     #[test]

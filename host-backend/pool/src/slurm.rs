@@ -8,11 +8,21 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde::Serialize;
 
 use crate::{Error, Pool, Want};
 
 /// The name of leases' jobs.
 const NAME: &str = "paragpu";
+
+/// Longest wait for room on the one host that a claim names.
+const NOW: Duration = Duration::from_secs(10);
+/// What stands in a job's field before the host that its lease is asked to move
+/// to. The field is AdminComment: operators alone write it, and a user's own
+/// comment stays.
+const TOWARD: &str = "paragpu-to:";
 
 /// Bytes of a shard.
 pub const SHARD: u64 = 1 << 30;
@@ -141,6 +151,10 @@ impl Pool for Slurm {
             if !want.not_on.is_empty() {
                 srun.arg(format!("--exclude={}", want.not_on.join(",")));
             }
+            if let Some(host) = &want.on {
+                srun.arg(format!("--nodelist={host}"))
+                    .arg(format!("--immediate={}", NOW.as_secs()));
+            }
             if !want.engine.is_empty() {
                 srun.args(&want.engine);
             }
@@ -203,7 +217,7 @@ fn count(gres: &str) -> Option<u64> {
 }
 
 /// A job that has shards.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Running {
     /// Its number.
     pub job: u64,
@@ -213,6 +227,10 @@ pub struct Running {
     pub shards: u64,
     /// It is a lease.
     pub lease: bool,
+    /// Whose.
+    pub user: String,
+    /// How long it has run, in Slurm's words: days-hours:minutes:seconds.
+    pub since: String,
 }
 
 /// The running jobs that have shards.
@@ -220,7 +238,7 @@ pub struct Running {
 /// # Errors
 /// [`Error`].
 pub fn jobs() -> Result<Vec<Running>, Error> {
-    let wish = ["-h", "-t", "R", "-o", "%i %N %b %j"];
+    let wish = ["-h", "-t", "R", "-o", "%i %N %b %u %M %j"];
     Ok(ask("squeue", &wish)?.lines().filter_map(running).collect())
 }
 
@@ -230,11 +248,15 @@ fn running(line: &str) -> Option<Running> {
     let node = words.next()?.to_owned();
     let (_, shards) = words.next()?.split_once("shard:")?;
     let shards = shards.rsplit(':').next()?.parse().ok()?;
+    let user = words.next()?.to_owned();
+    let since = words.next()?.to_owned();
     Some(Running {
         job,
         node,
         shards,
         lease: words.next() == Some(NAME),
+        user,
+        since,
     })
 }
 
@@ -247,12 +269,34 @@ pub fn end(job: u64) -> Result<(), Error> {
     ask("scancel", &["--quiet", &job.to_string()]).map(drop)
 }
 
-/// Asks the user of a lease to move it, by a signal to its agent.
+/// Asks the user of a lease to move it to `node`, by a field of its job and a
+/// signal to its agent.
 ///
 /// # Errors
 /// [`Error`].
-pub fn ask_to_leave(job: u64) -> Result<(), Error> {
-    ask("scancel", &["-s", "USR1", &job.to_string()]).map(drop)
+pub fn ask_to_leave(job: u64, node: &str) -> Result<(), Error> {
+    let job = job.to_string();
+    let update = format!("JobId={job}");
+    let comment = format!("AdminComment={TOWARD}{node}");
+    ask("scontrol", &["update", &update, &comment])?;
+    ask("scancel", &["-s", "USR1", &job]).map(drop)
+}
+
+/// Where the lease of a job is asked to move to; `None` where nobody says.
+#[must_use]
+pub fn destination(job: u64) -> Option<String> {
+    destination_of(&ask("scontrol", &["-o", "show", "job", &job.to_string()]).ok()?)
+}
+
+fn destination_of(text: &str) -> Option<String> {
+    let node = field(text, "AdminComment")?.strip_prefix(TOWARD)?;
+    is_node(node).then(|| node.to_owned())
+}
+
+/// Is it the name of one node, and no list of Slurm's?
+pub(crate) fn is_node(name: &str) -> bool {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    !name.is_empty() && name.len() <= 255 && !name.starts_with('-') && name.chars().all(plain)
 }
 
 #[cfg(test)]
@@ -280,6 +324,53 @@ mod tests {
     }
 
     #[test]
+    fn a_destination_is_one_node() {
+        let read = |comment: &str| destination_of(&format!("JobId=1 AdminComment={comment} X=y"));
+        assert_eq!(
+            read("paragpu-to:gpu-2.example"),
+            Some("gpu-2.example".into())
+        );
+        for other in [
+            "gpu2",
+            "paragpu-to:",
+            "paragpu-to:gpu[1-9]",
+            "paragpu-to:a,b",
+            "paragpu-to:-a",
+        ] {
+            assert_eq!(read(other), None, "{other}");
+        }
+        assert_eq!(destination_of("JobId=1"), None);
+    }
+
+    #[test]
+    fn a_lease_is_asked_for_on_one_host_or_off_another() {
+        let asked = |want: Want| {
+            let command = Slurm.agent(&want, Path::new("/bin/paragpu")).unwrap();
+            let words = command
+                .get_args()
+                .map(|word| word.to_string_lossy().into_owned());
+            words.collect::<Vec<_>>()
+        };
+        let to = asked(Want {
+            on: Some("b".into()),
+            not_on: vec!["a".into()],
+            ..Want::default()
+        });
+        for word in ["--nodelist=b", "--immediate=10", "--exclude=a"] {
+            assert!(to.iter().any(|it| it == word), "{word}: {to:?}");
+        }
+        let away = asked(Want {
+            not_on: vec!["a".into()],
+            ..Want::default()
+        });
+        assert!(
+            !away
+                .iter()
+                .any(|it| it.starts_with("--nodelist") || it.starts_with("--imm"))
+        );
+    }
+
+    #[test]
     fn nodes_and_leases_are_read() {
         let line = "NodeName=gpua Arch=x86_64 Gres=gpu:h200:2,shard:h200:282 \
             State=MIXED+DRAIN ";
@@ -295,9 +386,14 @@ mod tests {
             node: "gpub".into(),
             shards: 3,
             lease: true,
+            user: "alice".into(),
+            since: "2:01".into(),
         };
-        assert_eq!(running("7 gpub gres:shard:3 paragpu"), Some(lease));
-        assert_eq!(running("8 gpub gres:gpu:1 train"), None);
-        assert!(running("8 gpub gres:shard:h200:2 train").is_some_and(|it| !it.lease));
+        assert_eq!(
+            running("7 gpub gres:shard:3 alice 2:01 paragpu"),
+            Some(lease)
+        );
+        assert_eq!(running("8 gpub gres:gpu:1 alice 2:01 train"), None);
+        assert!(running("8 gpub gres:shard:h200:2 alice 2:01 train").is_some_and(|it| !it.lease));
     }
 }

@@ -35,7 +35,7 @@ pub struct Arguments {
     /// Kind of the GPU.
     #[arg(long)]
     pub device: DeviceKind,
-    /// Which GPU of that kind.
+    /// Which GPU of that kind. NVIDIA's driver is shown it before the others.
     #[arg(long, default_value_t = 0)]
     pub index: u32,
     /// The guest's ordinal of the GPU that is most likely.
@@ -77,4 +77,14 @@ fn compute_capability(text: &str) -> Result<(u32, u32), String> {
     text.split_once('.')
         .and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)))
         .ok_or_else(|| format!("{text:?} is not MAJOR.MINOR"))
+}
+
+impl Arguments {
+    /// Which of the GPUs that are shown to this process is the worker's.
+    pub(crate) fn place(&self) -> u32 {
+        match self.device {
+            DeviceKind::Cuda => 0,
+            DeviceKind::Software => self.index,
+        }
+    }
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use paragpu_control::socket::{Control, Inbox};
+use paragpu_control::turn::Turn;
 use paragpu_control::worker::{self, FromWorker, Migrate, Route, ToWorker};
 use paragpu_protocol::codec::{Text, encode_all};
 use paragpu_protocol::frame::Control as Frame;
@@ -22,6 +23,7 @@ use crate::sys::process::exit_now;
 use crate::transfer::destination::reachable;
 use crate::transfer::handover;
 use crate::transfer::orders::{Departure, Order, Orders, Report};
+use crate::turns::Turns;
 use crate::watch::{GRACE, Liveness, Watch, after, watch};
 
 /// The daemon ended the session, whichever thread notices its end first.
@@ -81,6 +83,8 @@ pub(crate) struct Attendant {
     pub(crate) watched: Mutex<Option<Watch>>,
     pub(crate) orders: Arc<Orders>,
     pub(crate) exchange: Arc<Exchange>,
+    /// The session's turn on the GPU.
+    pub(crate) turns: Arc<Turns>,
     /// Where and how often the session is written.
     pub(crate) again: Mutex<Option<worker::Again>>,
     /// How long to wait for a guest that was lost.
@@ -121,6 +125,8 @@ impl Attendant {
                 }
             }
             self.exchange.close();
+            // Turns end with the daemon that gave them.
+            self.turn(Turn::Free);
             self.write_again();
         });
     }
@@ -165,6 +171,7 @@ impl Attendant {
                 let memory = fds.into_iter().next();
                 self.exchange.answered(request, Answer { offer, memory });
             }
+            ToWorker::Turn(turn) => self.turn(turn),
             ToWorker::Assign { .. }
             | ToWorker::Arrive { .. }
             | ToWorker::Restore { .. }
@@ -203,6 +210,12 @@ impl Attendant {
                 end: false,
             });
         }
+    }
+
+    fn turn(&self, turn: Turn) {
+        self.turns.hear(turn);
+        // The session may wait for calls, or for this.
+        self.orders.wake();
     }
 
     fn order(&self, order: Order) {

@@ -92,6 +92,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    #[test]
+    fn seeds_are_sessions() {
+        paragpu_corpora::each("session", |_, data| fuzz_session(data));
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_a_session(data in proptest::collection::vec(any::<u8>(), 0..2000)) {

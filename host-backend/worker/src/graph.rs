@@ -128,11 +128,13 @@ impl Session {
 
     pub(crate) fn graph_launch(&mut self, call: &GraphLaunch) -> Outcome<()> {
         let graph = self.objects.graphs.launchable(call.graph.0)?;
+        self.pacing.admit(&mut self.gpu)?;
         let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
         if graph.prints {
             self.printing.note(Prints::Yes);
         }
         self.gpu.graph_launch(graph.id, stream)?;
+        self.pacing.launched(&mut self.gpu, stream)?;
         self.statistics.launches.add(graph.kernels);
         Ok(())
     }

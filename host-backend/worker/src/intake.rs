@@ -260,7 +260,10 @@ impl Session {
         if !stalled {
             return Ok(());
         }
-        let wait = self.pace();
+        let wait = match self.pacing.rest(!self.completion.is_empty()) {
+            Some(rest) => Wait::Until(Instant::now() + rest),
+            None => self.pace(),
+        };
         if !self.takes_more() {
             return self.sit_out(wait);
         }
@@ -298,7 +301,10 @@ impl Session {
     /// Waits without taking anything in, but notices a guest that is gone.
     fn sit_out(&mut self, wait: Wait) -> Result<(), End> {
         if let Wait::Until(end) = wait {
-            std::thread::sleep(end.saturating_duration_since(Instant::now()));
+            match self.pacing.awaits_turn() {
+                true => self.pacing.await_turn(end),
+                false => std::thread::sleep(end.saturating_duration_since(Instant::now())),
+            }
         }
         if self.intake.is_probe_due() {
             self.link

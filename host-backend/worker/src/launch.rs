@@ -13,9 +13,11 @@ const COOPERATIVE: u32 = 1;
 impl Session {
     pub(crate) fn launch(&mut self, call: &Launch<'_>) -> Outcome<()> {
         let NodeWork { work, prints } = self.launch_work(call)?;
+        self.pacing.admit(&mut self.gpu)?;
         let stream = self.objects.streams.for_work(&mut self.gpu, call.stream)?;
         self.printing.note(prints);
         self.gpu.submit(&work, stream)?;
+        self.pacing.launched(&mut self.gpu, stream)?;
         self.statistics.launches.add(1);
         Ok(())
     }

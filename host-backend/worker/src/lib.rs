@@ -67,6 +67,7 @@ mod tests;
 mod texture;
 mod tokens;
 pub mod transfer;
+pub mod turns;
 mod utilization;
 mod watch;
 

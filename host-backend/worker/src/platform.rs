@@ -14,7 +14,10 @@ pub(crate) fn open(arguments: &Arguments) -> Result<Box<dyn Platform>> {
     match arguments.device {
         #[cfg(feature = "cuda")]
         crate::arguments::DeviceKind::Cuda => {
-            crate::sys::process::without_mapped_allocations();
+            crate::sys::process::keep_freed_memory();
+            if !paragpu_device_cuda::reservations_are_placed() {
+                tracing::warn!("sessions whose modules have variables may not be movable");
+            }
             Ok(Box::new(paragpu_device_cuda::CudaPlatform::new()?))
         }
         #[cfg(feature = "software")]

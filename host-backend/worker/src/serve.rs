@@ -28,11 +28,12 @@ use crate::session::output::Output;
 use crate::session::{Reconnect, Session, Setup};
 use crate::statistics::Statistics;
 use crate::sys::code_cache;
-use crate::sys::process::{exit_now, without_address_randomisation};
+use crate::sys::process::exit_now;
 use crate::transfer::destination::{Arrived, Destination};
 use crate::transfer::handover;
 use crate::transfer::identity::Identity;
 use crate::transfer::orders::{Figures, Report};
+use crate::turns::Turns;
 
 /// An opened GPU.
 struct Warm {
@@ -81,9 +82,6 @@ struct Arrival {
 
 /// Runs the worker; does not return.
 pub fn run(arguments: &Arguments) -> ! {
-    if !without_address_randomisation() {
-        tracing::warn!("addresses are random: this session cannot move");
-    }
     std::panic::set_hook(Box::new(|panic| {
         tracing::error!(%panic, "the worker panicked");
         exit_now(101)
@@ -239,6 +237,12 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     served.transfer.set_orders(Arc::clone(&orders));
     let exchange = Arc::new(Exchange::new(Arc::clone(control)));
     served.sharing.exchange = Arc::clone(&exchange);
+    let pleas = Arc::clone(control);
+    let turns = Arc::new(Turns::new(move |plea| {
+        // Where the daemon is gone no turn is needed soon.
+        let _ = pleas.send(&FromWorker::Turn(plea), &[]);
+    }));
+    served.take_turns(Arc::clone(&turns));
     let attendant = Arc::new(Attendant {
         control: Arc::clone(control),
         session,
@@ -248,6 +252,7 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         watched: Mutex::default(),
         orders,
         exchange,
+        turns,
         again: Mutex::default(),
         patience,
     });
@@ -354,11 +359,12 @@ fn warm_up(arguments: &Arguments) -> Result<Warm, Stop> {
         ))
     };
     let platform = platform::open(arguments).map_err(failed)?;
-    let snapshot = platform.snapshot(arguments.index).map_err(failed)?;
+    let index = arguments.place();
+    let snapshot = platform.snapshot(index).map_err(failed)?;
     let ordinal = arguments.ordinal;
     let regions = Regions::of(ordinal)
         .ok_or_else(|| Stop::Failed(format!("a guest has no device {ordinal}")))?;
-    let device = platform.open(arguments.index, regions).map_err(failed)?;
+    let device = platform.open(index, regions).map_err(failed)?;
     Ok(Warm {
         platform,
         device,
@@ -368,16 +374,17 @@ fn warm_up(arguments: &Arguments) -> Result<Warm, Stop> {
     })
 }
 
-/// Opens the GPU again where the guest calls it by another ordinal.
+/// Gives the GPU other addresses where the guest calls it by another ordinal.
 fn prepare(arguments: &Arguments, warm: &mut Warm, ordinal: u32) -> Result<(), String> {
     if ordinal == warm.ordinal {
         return Ok(());
     }
     let regions = Regions::of(ordinal).ok_or_else(|| format!("a guest has no device {ordinal}"))?;
-    warm.device = warm
-        .platform
-        .open(arguments.index, regions)
-        .map_err(|error| format!("cannot open the device: {error}"))?;
+    let failed = |error| format!("cannot open the device: {error}");
+    if !warm.device.rehome(regions).map_err(failed)? {
+        let opened = warm.platform.open(arguments.place(), regions);
+        warm.device = opened.map_err(failed)?;
+    }
     (warm.ordinal, warm.regions) = (ordinal, regions);
     Ok(())
 }
@@ -434,6 +441,7 @@ fn wait_for_session(control: &Control, share: &mut Share) -> Result<Option<Assig
             | ToWorker::Move(_)
             | ToWorker::Checkpoint { .. }
             | ToWorker::Again(_)
+            | ToWorker::Turn(_)
             | ToWorker::Migrate(_) => {
                 tracing::error!("the daemon sent what an idle worker does not expect");
             }

@@ -110,6 +110,7 @@ impl Session {
     /// session served, since the next call may read that memory.
     pub(crate) fn resume(&mut self, mut lost: TravelError) -> Result<Box<dyn Receiver>, End> {
         self.link.sender().cut();
+        self.pacing.leave();
         self.copies.inbound.clear();
         self.leave_guest_memory();
         let (connection, communicator) = loop {
@@ -148,6 +149,7 @@ impl Session {
         if self.transfer.delay.is_due() {
             self.go_on_moving(receiver)?;
         }
+        self.pacing.tend(&mut self.gpu);
         if self.transfer.writing.is_none() {
             self.take_order();
         }
@@ -201,11 +203,15 @@ impl Session {
     /// longer than this.
     fn longest_wait(&self) -> Option<Duration> {
         let transfer = &self.transfer;
-        let task = transfer.moving.as_ref().or(transfer.writing.as_ref())?;
-        Some(match task.attempts().is_due() {
+        let task = transfer.moving.as_ref().or(transfer.writing.as_ref());
+        let task = task.map(|task| match task.attempts().is_due() {
             true => MOVING,
             false => RESTING,
-        })
+        });
+        [task, self.pacing.longest_wait()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Takes some calls, executes them, and answers what is over.

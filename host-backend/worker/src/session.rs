@@ -17,6 +17,7 @@ use crate::transfer::delay::Delay;
 use crate::transfer::identity::Identity;
 use crate::transfer::orders::Orders;
 use crate::transfer::staging_ring::StagingRing;
+use crate::turns::Turns;
 use crate::utilization::Manager;
 use paragpu_control::account::{Book, Share};
 
@@ -46,6 +47,7 @@ pub(crate) mod shadow;
 pub(crate) mod sharing;
 pub(crate) mod stream;
 pub(crate) mod texture;
+pub(crate) mod turn;
 
 use completion::Completion;
 use copies::Copies;
@@ -62,6 +64,7 @@ use module::Modules;
 use objects::Objects;
 use output::{Output, Printing};
 use sharing::Sharing;
+use turn::Pacing;
 
 /// What a session is made of.
 pub struct Setup {
@@ -103,6 +106,8 @@ impl std::fmt::Debug for Setup {
 pub struct Session {
     /// The GPU that it is on.
     pub(crate) gpu: Gpu,
+    /// Its turn there.
+    pub(crate) pacing: Pacing,
     /// Its guest's connection.
     pub(crate) link: Link,
     /// Calls that came.
@@ -237,6 +242,7 @@ impl Session {
             sharing: Sharing::default(),
             host: HostMemory::new(setup.regions, window.clone(), account, counters()),
             gpu: Gpu::new(setup.device, &setup.snapshot, setup.ordinal, setup.regions),
+            pacing: Pacing::default(),
             link,
             intake: Intake::new(),
             objects: Objects::new(modules, functions),
@@ -254,5 +260,9 @@ impl Session {
     pub fn count_for(&mut self, share: Share) {
         self.host.account().count_for(share.of(Book::Host));
         self.memory.count_for(share);
+    }
+    /// The session launches in its turns.
+    pub fn take_turns(&mut self, turns: Arc<Turns>) {
+        self.pacing.follow(turns);
     }
 }

@@ -47,6 +47,9 @@ configuration! {
         key: PathBuf = PathBuf::new();
         /// The host's name in its certificate; empty: as in `address`.
         name: String = String::new();
+        /// Why there is no host any more; empty: there is one. The holder of a lease that is over
+        /// writes it, and programs get an error with it at once.
+        over: String = String::new();
     }
 
     /// A socket between a virtual machine and its host: KVM, VMware, Hyper-V, Firecracker.

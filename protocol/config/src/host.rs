@@ -140,6 +140,9 @@ configuration! {
         authority: PathBuf = PathBuf::new();
         /// How long a lease lasts at most, in seconds.
         valid: u32 = 2_592_000 => 60..=31_536_000;
+        /// Whether the sessions on a GPU take turns in which a lease has time in proportion to its
+        /// memory. `[vm.NAME]` and `paragpu share` go before.
+        share_time: bool = false;
         /// A directory that all hosts of the pool share, for states of leases that are written
         /// again and again; empty for none.
         checkpoints: PathBuf = PathBuf::new();
@@ -267,6 +270,13 @@ configuration! {
         memory: Size = Size(0);
         /// Sessions at once; 0 for limits.per_vm.
         sessions: u32 = 0 => 0..=4096;
+        /// Time on a GPU in proportion to this, among sessions that have work; 0 for 100. Where a
+        /// session has a weight, cap or priority, all sessions on its GPU take turns.
+        weight: u32 = 0 => 0..=1000;
+        /// Most of a GPU's time in percent, even of an idle GPU; 0 for all of it.
+        cap: u32 = 0 => 0..=100;
+        /// Sessions of a higher priority go first, from the end of the kernel that runs.
+        priority: u32 = 0 => 0..=7;
         /// Numbers of the devices that it may have, in the order in which it sees them; empty for
         /// all that the daemon gives.
         devices: Indices = Indices(Vec::new());
@@ -464,6 +474,15 @@ impl Host {
             0 => self.limits.per_vm_memory.0,
             own => own,
         }
+    }
+
+    /// The share of a GPU's time that a VM, user or address is given; `None` where it has
+    /// neither weight nor cap nor priority.
+    #[must_use]
+    pub fn share_of(&self, vm: &str) -> Option<(u32, u32, u32)> {
+        let vm = self.vm.get(vm)?;
+        let given = (vm.weight, vm.cap, vm.priority);
+        (given != (0, 0, 0)).then_some(given)
     }
 
     /// Most bytes of the host's memory that workers hold for a VM, user or address.

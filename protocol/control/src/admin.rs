@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::frame::{FrameError, Message};
 use crate::json_lines;
 use crate::lease::{Claim, Lease};
+use crate::turn::TimeShare;
 use crate::worker::{self, Phase};
 
 impl Message for Request {
@@ -130,6 +131,26 @@ pub enum Request {
         /// `tcp://HOST:PORT`.
         to: String,
     },
+    /// Gives a session, or a VM's sessions together, a share of their GPU's
+    /// time, until they end: [`Response::Shared`]. Exactly one of the two is
+    /// named. What is missing stays as it is.
+    Share {
+        /// The session of this number.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        session: Option<u64>,
+        /// The VM, user or address.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        vm: Option<String>,
+        /// [`TimeShare::weight`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        weight: Option<u32>,
+        /// [`TimeShare::cap`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cap: Option<u32>,
+        /// [`TimeShare::priority`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        priority: Option<u32>,
+    },
     /// Devices and totals: [`Response::Stats`].
     Stats {},
     /// Who answers: [`Response::Version`].
@@ -209,6 +230,8 @@ pub enum Response {
         /// One sentence.
         reason: String,
     },
+    /// The share that was given.
+    Shared(TimeShare),
     /// Devices and totals.
     Stats(Stats),
     /// Who answers.
@@ -341,6 +364,18 @@ pub struct SessionInfo {
     /// Where it is written from time to time.
     #[serde(default)]
     pub checkpoint: Option<CheckpointInfo>,
+    /// Its part of its GPU's time, where that is shared.
+    #[serde(default)]
+    pub turns: Option<TurnsInfo>,
+}
+
+/// A session on a GPU whose time is shared.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct TurnsInfo {
+    /// What it may have, its VM's where it has none of its own.
+    pub share: TimeShare,
+    /// Seconds of all its turns.
+    pub seconds: f64,
 }
 
 /// A session's state that is written from time to time.

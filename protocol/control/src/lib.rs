@@ -33,4 +33,5 @@ pub mod socket;
 pub mod spawn;
 pub mod state;
 mod sys;
+pub mod turn;
 pub mod worker;

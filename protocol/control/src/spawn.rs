@@ -14,6 +14,11 @@ pub const CODE_CACHE: RawFd = 1000;
 /// Most bytes of that directory; the least recently used goes.
 const CODE_CACHE_BYTES: u64 = 256 << 20;
 
+/// The GPUs that NVIDIA's driver shows a process, in their order.
+const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+/// Most GPUs of a host.
+const MOST: u32 = 32;
+
 /// Settings of the software GPU; zero selects its default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Software {
@@ -90,6 +95,10 @@ impl Spawn {
         if let Some(directory) = &self.image_cache {
             command.arg("--image-cache").arg(directory);
         }
+        if self.device == "cuda" && self.index > 0 {
+            let configured = std::env::var(VISIBLE).ok();
+            command.env(VISIBLE, with_first(self.index, configured.as_deref()));
+        }
         let child = command
             .env("CUDA_CACHE_PATH", format!("/proc/self/fd/{CODE_CACHE}"))
             .env("CUDA_CACHE_MAXSIZE", CODE_CACHE_BYTES.to_string())
@@ -100,6 +109,25 @@ impl Spawn {
             .spawn()?;
         Ok((child, ours))
     }
+}
+
+/// The GPUs of `configured`, or all, with number `index` before the others; none
+/// where there are not so many. The driver gives its first GPU other addresses
+/// than the rest, and a session's must be the same on each.
+fn with_first(index: u32, configured: Option<&str>) -> String {
+    let all = || (0..MOST).map(|number| number.to_string()).collect();
+    let mut list: Vec<String> = configured.map_or_else(all, |list| {
+        list.split(',')
+            .map(|entry| entry.trim().to_owned())
+            .collect()
+    });
+    let at = index as usize;
+    if at >= list.len() {
+        return String::new();
+    }
+    let own = list.remove(at);
+    list.insert(0, own);
+    list.join(",")
 }
 
 impl Software {
@@ -120,5 +148,17 @@ impl Software {
                 command.arg(format!("--software-{option}={value}"));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_first;
+
+    #[test]
+    fn a_gpu_comes_first() {
+        assert!(with_first(2, None).starts_with("2,0,1,3,"));
+        assert_eq!(with_first(1, Some("4, GPU-a,0")), "GPU-a,4,0");
+        assert_eq!(with_first(1, Some("4")), "");
     }
 }

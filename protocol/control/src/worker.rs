@@ -46,6 +46,7 @@ use serde::{Deserialize, Serialize};
 use crate::counters::Counters;
 use crate::exchange::{Ask, Offer};
 use crate::frame::Message;
+use crate::turn::{Plea, Turn};
 
 /// Most bytes of a message's JSON: a packet holds it and the header.
 pub const MOST: usize = crate::socket::MAX_PACKET - crate::frame::HEADER;
@@ -116,6 +117,8 @@ pub enum ToWorker {
         /// The offer; `None` where there is none, or no room for one.
         offer: Option<Offer>,
     },
+    /// The session's turn on its GPU ([`crate::turn`]).
+    Turn(Turn),
 }
 
 /// What a worker says.
@@ -152,6 +155,8 @@ pub enum FromWorker {
         /// The question.
         ask: Ask,
     },
+    /// Of its turn on its GPU ([`crate::turn`]).
+    Turn(Plea),
     /// The session is over; the worker exits.
     Finished {
         /// As assigned.

@@ -8,6 +8,7 @@ use paragpu_control::counters::{Counters, LATENCIES};
 use paragpu_control::exchange::{Ask, Offer};
 use paragpu_control::frame::{self, FrameError, HEADER, Message, VERSION};
 use paragpu_control::json_lines::{self, Assembler};
+use paragpu_control::turn::{Plea, TimeShare, Turn};
 use paragpu_control::worker::{
     Again, Channel, FromWorker, Guest, Keys, Migrate, Phase, Progress, Report, Route, Step, Terms,
     ToWorker,
@@ -127,6 +128,9 @@ fn to_worker() -> impl Strategy<Value = ToWorker> {
         proptest::option::of(again).prop_map(ToWorker::Again),
         (any::<u64>(), proptest::option::of(offer()))
             .prop_map(|(request, offer)| ToWorker::Exchanged { request, offer }),
+        Just(ToWorker::Turn(Turn::Paced)),
+        Just(ToWorker::Turn(Turn::Yours)),
+        any::<u64>().prop_map(|within| ToWorker::Turn(Turn::Ends(within))),
     ]
 }
 
@@ -184,6 +188,8 @@ fn from_worker() -> impl Strategy<Value = FromWorker> {
         counters().prop_map(FromWorker::Counters),
         report().prop_map(FromWorker::Report),
         (any::<u64>(), ask()).prop_map(|(request, ask)| FromWorker::Exchange { request, ask }),
+        Just(FromWorker::Turn(Plea::Wanted)),
+        Just(FromWorker::Turn(Plea::Over)),
         (any::<u64>(), counters(), proptest::option::of(text())).prop_map(
             |(session, counters, reason)| FromWorker::Finished {
                 session,
@@ -219,6 +225,18 @@ fn request() -> impl Strategy<Value = Request> {
         ),
         path().prop_map(|directory| Request::Restore { directory }),
         order.prop_map(Request::Migrate),
+        (
+            any::<Option<u64>>(),
+            proptest::option::of(text()),
+            any::<Option<u32>>()
+        )
+            .prop_map(|(session, vm, weight)| Request::Share {
+                session,
+                vm,
+                weight,
+                cap: weight,
+                priority: None,
+            }),
     ]
 }
 
@@ -243,6 +261,11 @@ fn response() -> impl Strategy<Value = Response> {
         });
     prop_oneof![
         figures.prop_map(Response::Done),
+        any::<[u32; 3]>().prop_map(|[weight, cap, priority]| Response::Shared(TimeShare {
+            weight,
+            cap,
+            priority,
+        })),
         proptest::collection::vec(moved, 0..5).prop_map(|sessions| Response::Moved { sessions }),
         text().prop_map(|error| Response::Error { error }),
     ]

@@ -36,6 +36,7 @@ pub fn boundary(null: &Expr) -> TokenStream {
         }
 
         impl<T> Boundary<T> for T {
+            // SAFETY: asks nothing of the value.
             unsafe fn take(raw: T) -> T {
                 raw
             }
@@ -46,6 +47,7 @@ pub fn boundary(null: &Expr) -> TokenStream {
         pub(crate) struct Out<'c, T>(*mut T, PhantomData<&'c mut T>);
 
         impl<T> Boundary<*mut T> for Out<'_, T> {
+            // SAFETY: as the trait says; `put_if` writes there.
             unsafe fn take(raw: *mut T) -> Self {
                 Self(raw, PhantomData)
             }
@@ -75,6 +77,7 @@ pub fn boundary(null: &Expr) -> TokenStream {
             /// Writes unless it is null.
             pub(crate) fn put_if(self, value: T) {
                 if !self.0.is_null() {
+                    // SAFETY: `take` was promised a place for one `T`.
                     unsafe { self.0.write(value) };
                 }
             }
@@ -85,7 +88,9 @@ pub fn boundary(null: &Expr) -> TokenStream {
         pub(crate) struct In<'c, T>(Option<&'c T>);
 
         impl<T> Boundary<*const T> for In<'_, T> {
+            // SAFETY: as the trait says.
             unsafe fn take(raw: *const T) -> Self {
+                // SAFETY: `take` was promised null or one `T`.
                 Self(unsafe { raw.as_ref() })
             }
         }
@@ -105,10 +110,12 @@ pub fn boundary(null: &Expr) -> TokenStream {
         pub(crate) struct Text<'c>(Option<&'c CStr>);
 
         impl Boundary<*const c_char> for Text<'_> {
+            // SAFETY: as the trait says.
             unsafe fn take(raw: *const c_char) -> Self {
                 if raw.is_null() {
                     return Self(None);
                 }
+                // SAFETY: `take` was promised a text that a zero ends.
                 Self(Some(unsafe { CStr::from_ptr(raw) }))
             }
         }

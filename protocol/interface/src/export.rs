@@ -115,6 +115,7 @@ fn export(function: &Function, symbol: &Symbol, result: &Type, named: bool) -> T
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn #exported(#(#names: #types),*) -> #result {
             super::#guard(#(#told,)* || {
+                // SAFETY: each place is null or writable, as the manual asks.
                 #( unsafe { super::clear(#cleared) }; )*
                 #( super::present(#required)?; )*
                 // SAFETY: the caller keeps to CUDA's manual for this function.

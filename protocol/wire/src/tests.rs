@@ -175,3 +175,8 @@ fn every_call_of_the_table_can_be_drawn() {
         assert!(decoded.is_ok(), "{}: {decoded:?}", info.name);
     }
 }
+
+#[test]
+fn seeds_of_the_fuzz_target_are_decoded_or_refused() {
+    paragpu_corpora::each("protocol", |_, data| crate::fuzz_protocol(data));
+}

@@ -1,31 +1,9 @@
 //! Objects and facts about runtimes: any bytes end, without a panic.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use paragpu_redirect::facts::{Facts, TEXT};
-use paragpu_redirect::image::Image;
-use paragpu_redirect::symbols::{Table, shared, shared_entries};
-use paragpu_redirect::{find, switch};
+#[path = "../../../guest-frontend/redirect/tests/any/mod.rs"]
+mod any;
 
-fuzz_target!(|data: &[u8]| {
-    if let Ok(text) = std::str::from_utf8(data) {
-        let _ = Facts::parse(text);
-    }
-    let _ = switch::configured(data);
-    let Some(image) = Image::of_file(data) else {
-        return;
-    };
-    let facts = Facts::parse(TEXT).expect("the facts compiled in");
-    let _ = image.build_id();
-    find::search(&image, &facts, |_| {});
-    find::may_carry(&image);
-    if let Some(dynamic) = image.dynamic() {
-        shared(&image, &dynamic);
-        shared_entries(&image, &dynamic, |_| {});
-    }
-    if let Some(table) = Table::of_file(&data)
-        && let Some(named) = table.runtime(&image, &facts)
-    {
-        named.entries(&image, |_| {});
-    }
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    any::any_bytes(data);
 });

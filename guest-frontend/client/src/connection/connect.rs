@@ -296,6 +296,10 @@ impl Attempt<'_> {
     }
 
     fn tcp(&self) -> Result<(Connection, Welcome), Error> {
+        let over = &self.config.tcp.over;
+        if !over.is_empty() {
+            return Err(Error::Refused(over.clone()));
+        }
         let address = self.config.tcp.address.0.as_deref().unwrap_or_default();
         let socket = stream::sockets::connect_tcp(address, TCP_PATIENCE).map_err(|error| {
             Error::NoAnswer {

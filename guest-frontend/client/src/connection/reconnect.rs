@@ -65,10 +65,13 @@ impl Recovery {
         })
     }
 
-    /// Nobody answers. A lease whose host is lost is taken up by another, and
-    /// its configuration says so.
-    fn look_elsewhere(&self) {
-        let Ok(config) = Guest::load() else { return };
+    /// Nobody answers. A lease whose host is lost is taken up by another, or is
+    /// over, and its configuration says so: why it is over.
+    fn look_elsewhere(&self) -> Option<String> {
+        let config = Guest::load().ok()?;
+        if !config.tcp.over.is_empty() {
+            return Some(config.tcp.over);
+        }
         let mut configured = self.configured.lock();
         if let Some(address) = &config.tcp.address.0
             && configured.as_ref() != Some(address)
@@ -83,6 +86,7 @@ impl Recovery {
             }
             configured.clone_from(&config.tcp.address.0);
         }
+        None
     }
 }
 
@@ -266,7 +270,9 @@ impl Link {
                     return Err(self.end(LOST, &chain(&error)));
                 }
                 Err(error) => {
-                    recovery.look_elsewhere();
+                    if let Some(why) = recovery.look_elsewhere().filter(|_| lost.is_some()) {
+                        return Err(self.end(LOST, &why));
+                    }
                     chain(&error)
                 }
             };

@@ -130,6 +130,12 @@ impl HostMemory {
         (address - found.address < found.size).then(|| found.clone())
     }
 
+    /// All that is pinned.
+    #[must_use]
+    pub fn all(&self) -> Vec<Pinned> {
+        self.pinned.read().values().cloned().collect()
+    }
+
     /// The pinned memory that a device address lies in.
     #[must_use]
     pub fn find_by_device(&self, address: u64) -> Option<Pinned> {

@@ -8,6 +8,8 @@ use paragpu_client::Session;
 use parking_lot::Mutex;
 
 use crate::coredump::Attributes;
+use crate::current::CONTEXT_IS_DESTROYED;
+use crate::sys::Result;
 
 /// A context.
 #[derive(Debug)]
@@ -100,6 +102,17 @@ impl Context {
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.alive.load(Ordering::Relaxed)
+    }
+
+    /// The context, if it may be used.
+    ///
+    /// # Errors
+    /// `CONTEXT_IS_DESTROYED`.
+    pub fn alive(&self) -> Result<&Self> {
+        match self.is_alive() {
+            true => Ok(self),
+            false => Err(CONTEXT_IS_DESTROYED),
+        }
     }
 
     /// It was retained again, or ended.

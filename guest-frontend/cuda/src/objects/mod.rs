@@ -11,7 +11,7 @@ pub mod pool;
 pub mod texture_reference;
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::c_void;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,8 +25,10 @@ use paragpu_client::objects::graph::Graph;
 use paragpu_client::objects::user_object::UserObject;
 use paragpu_client::stream::Stream;
 use paragpu_client::texture::{Array, ArrayLevel, Surface, Texture};
+use paragpu_protocol::status::Status;
 use parking_lot::{Mutex, RwLock};
 
+use crate::current::CONTEXT_IS_DESTROYED;
 use crate::sys::linking::Linking;
 use context::Context;
 use library::{Kernel, Library};
@@ -77,6 +79,30 @@ pub enum Object {
     UserObject(Arc<UserObject>),
 }
 
+impl Object {
+    /// The handle of the context that the object ends with.
+    fn context(&self) -> Option<u64> {
+        match self {
+            Self::Stream(inner) => Some(inner.context),
+            Self::Event(inner) => Some(inner.context),
+            Self::Module(inner, _) => Some(inner.context),
+            Self::Function(inner, _) => Some(inner.context),
+            Self::Link(inner) => Some(inner.context),
+            Self::Array(inner) => Some(inner.context),
+            Self::Mipmapped(inner) => Some(inner.context),
+            Self::GraphExec(inner) => Some(inner.context),
+            Self::Context(_)
+            | Self::Library(_)
+            | Self::Kernel(_)
+            | Self::Pool(_)
+            | Self::Graph(_)
+            | Self::EmbeddedGraph(_)
+            | Self::TextureReference(_)
+            | Self::UserObject(_) => None,
+        }
+    }
+}
+
 /// An object of one context.
 #[derive(Debug)]
 pub struct InContext<T> {
@@ -118,6 +144,8 @@ pub enum Bindless {
 
 struct Objects {
     all: RwLock<HashMap<u64, Arc<Object>>>,
+    /// Streams and events whose context has ended.
+    bereft: RwLock<HashSet<u64>>,
     next: AtomicU64,
     /// Counts destructions.
     epoch: AtomicU64,
@@ -125,6 +153,7 @@ struct Objects {
 
 static OBJECTS: std::sync::LazyLock<Objects> = std::sync::LazyLock::new(|| Objects {
     all: RwLock::new(HashMap::new()),
+    bereft: RwLock::default(),
     next: AtomicU64::new(BASE + STEP),
     epoch: AtomicU64::new(0),
 });
@@ -193,6 +222,15 @@ pub fn find(handle: *mut c_void) -> Option<Found> {
     Some(found)
 }
 
+/// Why there is no stream or event with this handle: `CONTEXT_IS_DESTROYED` for
+/// one that ended with its context, or `INVALID_HANDLE`.
+pub fn missing(handle: *mut c_void) -> Status {
+    match OBJECTS.bereft.read().contains(&(handle as u64)) {
+        true => CONTEXT_IS_DESTROYED,
+        false => Status::INVALID_HANDLE,
+    }
+}
+
 /// Ends a handle if `wanted` agrees; returns its object.
 pub fn remove(handle: *mut c_void, wanted: impl FnOnce(&Object) -> bool) -> Option<Arc<Object>> {
     let mut all = OBJECTS.all.write();
@@ -233,6 +271,20 @@ pub fn remove_all(ended: impl Fn(&Object) -> bool) -> Vec<Arc<Object>> {
         .collect();
     OBJECTS.epoch.fetch_add(1, Ordering::AcqRel);
     removed
+}
+
+/// Ends what was made in a context; returns the objects.
+pub fn end_of_context(context: u64) -> Vec<Arc<Object>> {
+    let all = OBJECTS.all.read();
+    let of_context = all
+        .iter()
+        .filter(|(_, object)| object.context() == Some(context));
+    let of_streams =
+        of_context.filter(|(_, object)| matches!(&***object, Object::Stream(_) | Object::Event(_)));
+    let bereft: Vec<u64> = of_streams.map(|(handle, _)| *handle).collect();
+    drop(all);
+    OBJECTS.bereft.write().extend(bereft);
+    remove_all(|object| object.context() == Some(context))
 }
 
 #[cfg(test)]

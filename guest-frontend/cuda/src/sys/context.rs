@@ -14,7 +14,7 @@ use paragpu_protocol::table::CtxSetLimit;
 use parking_lot::Mutex;
 
 use super::boundary::Out;
-use super::{Result, device, memory, present, put, unsupported_use};
+use super::{Result, device, host, memory, present, put, unsupported_use};
 use crate::current::{current, current_if_any, find, find_or_current, with_stack};
 use crate::named_stream;
 use crate::objects::context::Context;
@@ -66,24 +66,7 @@ fn create_current(ordinal: u32, flags: u32) -> Result<CUcontext> {
 
 /// Ends what was made in a context.
 fn end_objects(context: &Context) {
-    let ended = objects::remove_all(|object| match object {
-        Object::Stream(inner) => inner.context == context.handle,
-        Object::Event(inner) => inner.context == context.handle,
-        Object::Module(inner, _) => inner.context == context.handle,
-        Object::Function(inner, _) => inner.context == context.handle,
-        Object::Link(inner) => inner.context == context.handle,
-        Object::Array(inner) => inner.context == context.handle,
-        Object::Mipmapped(inner) => inner.context == context.handle,
-        Object::GraphExec(inner) => inner.context == context.handle,
-        Object::Context(_)
-        | Object::Library(_)
-        | Object::Kernel(_)
-        | Object::Pool(_)
-        | Object::Graph(_)
-        | Object::EmbeddedGraph(_)
-        | Object::TextureReference(_)
-        | Object::UserObject(_) => false,
-    });
+    let ended = objects::end_of_context(context.handle);
     let session = context.session;
     for object in ended {
         // What the host says no longer matters.
@@ -126,6 +109,11 @@ fn with_primary<R>(
     with(ordinal, &mut primary)
 }
 
+/// The primary context of a device, if it was ever retained.
+pub fn primary(ordinal: u32) -> Option<Arc<Context>> {
+    PRIMARIES.get(ordinal as usize)?.lock().context.clone()
+}
+
 impl Primary {
     /// Ends all that the context holds. Its handle stays good for the next use.
     fn reset(&mut self) -> Result {
@@ -137,6 +125,7 @@ impl Primary {
         end_objects(context);
         let arena = context.session.regions().arena;
         pool::freed_all(arena..arena + DEVICE_STRIDE);
+        host::free_all(context.session);
         waited.and_then(|()| context.session.virtual_memory().clear_others())
     }
 }
@@ -355,7 +344,8 @@ pub(crate) fn cuCtxSynchronize() -> Result {
 }
 
 pub(crate) fn cuCtxSynchronize_v2(context: CUcontext) -> Result {
-    let session = find_or_current(context)?.session;
+    let context = find_or_current(context)?;
+    let session = context.alive()?.session;
     session.streams().permit_synchronize()?;
     session.synchronize()
 }

@@ -273,6 +273,8 @@ fn default_of<'a>(session: &'static Session, named: &'a Named) -> Result<&'a Str
     })
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemcpy.
 pub(crate) unsafe fn cuMemcpy(
     destination: CUdeviceptr,
     source: CUdeviceptr,
@@ -283,6 +285,8 @@ pub(crate) unsafe fn cuMemcpy(
     unsafe { unified(destination, source, size, stream, true) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemcpyAsync.
 pub(crate) unsafe fn cuMemcpyAsync(
     destination: CUdeviceptr,
     source: CUdeviceptr,
@@ -293,6 +297,8 @@ pub(crate) unsafe fn cuMemcpyAsync(
     unsafe { unified(destination, source, size, stream, false) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemcpyHtoD_v2.
 pub(crate) unsafe fn cuMemcpyHtoD_v2(
     destination: CUdeviceptr,
     source: *const c_void,
@@ -303,6 +309,8 @@ pub(crate) unsafe fn cuMemcpyHtoD_v2(
     unsafe { to_device(destination, source, size, stream, true) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemcpyHtoDAsync_v2.
 pub(crate) unsafe fn cuMemcpyHtoDAsync_v2(
     destination: CUdeviceptr,
     source: *const c_void,
@@ -313,6 +321,8 @@ pub(crate) unsafe fn cuMemcpyHtoDAsync_v2(
     unsafe { to_device(destination, source, size, stream, false) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemcpyDtoH_v2.
 pub(crate) unsafe fn cuMemcpyDtoH_v2(
     destination: *mut c_void,
     source: CUdeviceptr,
@@ -323,6 +333,8 @@ pub(crate) unsafe fn cuMemcpyDtoH_v2(
     unsafe { from_device(destination, source, size, stream, true) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemcpyDtoHAsync_v2.
 pub(crate) unsafe fn cuMemcpyDtoHAsync_v2(
     destination: *mut c_void,
     source: CUdeviceptr,

@@ -242,6 +242,8 @@ fn tell(done: Result<(), Failed>, failed: Out<'_, usize>) -> Result {
     })
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemcpyBatchAsync.
 pub(crate) unsafe fn cuMemcpyBatchAsync(
     destinations: *mut CUdeviceptr,
     sources: *mut CUdeviceptr,
@@ -270,6 +272,8 @@ pub(crate) unsafe fn cuMemcpyBatchAsync(
     tell(done, failed)
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemcpyBatchAsync_v2.
 pub(crate) unsafe fn cuMemcpyBatchAsync_v2(
     destinations: *mut CUdeviceptr,
     sources: *mut CUdeviceptr,
@@ -296,6 +300,8 @@ pub(crate) unsafe fn cuMemcpyBatchAsync_v2(
     .map_err(|(_, status)| status)
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemcpy3DBatchAsync.
 pub(crate) unsafe fn cuMemcpy3DBatchAsync(
     count: usize,
     operations: *mut CUDA_MEMCPY3D_BATCH_OP,
@@ -308,6 +314,8 @@ pub(crate) unsafe fn cuMemcpy3DBatchAsync(
     tell(unsafe { volumes(count, operations, flags, stream) }, failed)
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemcpy3DBatchAsync_v2.
 pub(crate) unsafe fn cuMemcpy3DBatchAsync_v2(
     count: usize,
     operations: *mut CUDA_MEMCPY3D_BATCH_OP,

@@ -281,11 +281,15 @@ fn host_side(host: *mut c_void) -> Side {
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemcpy2D_v2.
 pub(crate) unsafe fn cuMemcpy2D_v2(copy: *const CUDA_MEMCPY2D, stream: CUstream) -> Result {
     // SAFETY: the caller promises what `flat` asks for.
     unsafe { flat(copy, stream, true) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemcpy2DUnaligned_v2.
 pub(crate) unsafe fn cuMemcpy2DUnaligned_v2(
     copy: *const CUDA_MEMCPY2D,
     stream: CUstream,
@@ -294,26 +298,36 @@ pub(crate) unsafe fn cuMemcpy2DUnaligned_v2(
     unsafe { flat(copy, stream, true) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemcpy2DAsync_v2.
 pub(crate) unsafe fn cuMemcpy2DAsync_v2(copy: *const CUDA_MEMCPY2D, stream: CUstream) -> Result {
     // SAFETY: the caller promises what `flat` asks for.
     unsafe { flat(copy, stream, false) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemcpy3D_v2.
 pub(crate) unsafe fn cuMemcpy3D_v2(copy: *const CUDA_MEMCPY3D, stream: CUstream) -> Result {
     // SAFETY: the caller promises what `volume` asks for.
     unsafe { volume(copy, stream, true) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemcpy3DAsync_v2.
 pub(crate) unsafe fn cuMemcpy3DAsync_v2(copy: *const CUDA_MEMCPY3D, stream: CUstream) -> Result {
     // SAFETY: the caller promises what `volume` asks for.
     unsafe { volume(copy, stream, false) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemcpy3DPeer.
 pub(crate) unsafe fn cuMemcpy3DPeer(copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream) -> Result {
     // SAFETY: the caller promises what `peer` asks for.
     unsafe { peer(copy, stream, true) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemcpy3DPeerAsync.
 pub(crate) unsafe fn cuMemcpy3DPeerAsync(
     copy: *const CUDA_MEMCPY3D_PEER,
     stream: CUstream,
@@ -322,6 +336,8 @@ pub(crate) unsafe fn cuMemcpy3DPeerAsync(
     unsafe { peer(copy, stream, false) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemcpyHtoA_v2.
 pub(crate) unsafe fn cuMemcpyHtoA_v2(
     array: CUarray,
     offset: usize,
@@ -334,6 +350,8 @@ pub(crate) unsafe fn cuMemcpyHtoA_v2(
     unsafe { run(&to, &from, [size, 1, 1], stream, true) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemcpyHtoAAsync_v2.
 pub(crate) unsafe fn cuMemcpyHtoAAsync_v2(
     array: CUarray,
     offset: usize,
@@ -346,6 +364,8 @@ pub(crate) unsafe fn cuMemcpyHtoAAsync_v2(
     unsafe { run(&to, &from, [size, 1, 1], stream, false) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemcpyAtoH_v2.
 pub(crate) unsafe fn cuMemcpyAtoH_v2(
     destination: *mut c_void,
     array: CUarray,
@@ -365,6 +385,8 @@ pub(crate) unsafe fn cuMemcpyAtoH_v2(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemcpyAtoHAsync_v2.
 pub(crate) unsafe fn cuMemcpyAtoHAsync_v2(
     destination: *mut c_void,
     array: CUarray,
@@ -384,6 +406,8 @@ pub(crate) unsafe fn cuMemcpyAtoHAsync_v2(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemcpyDtoA_v2.
 pub(crate) unsafe fn cuMemcpyDtoA_v2(
     array: CUarray,
     offset: usize,
@@ -403,6 +427,8 @@ pub(crate) unsafe fn cuMemcpyDtoA_v2(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemcpyAtoD_v2.
 pub(crate) unsafe fn cuMemcpyAtoD_v2(
     destination: CUdeviceptr,
     array: CUarray,
@@ -422,6 +448,8 @@ pub(crate) unsafe fn cuMemcpyAtoD_v2(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemcpyAtoA_v2.
 pub(crate) unsafe fn cuMemcpyAtoA_v2(
     to: CUarray,
     to_offset: usize,

@@ -28,7 +28,12 @@ unsafe fn give(value: &Value, place: *mut c_void, size: *mut usize) -> Result {
         *size = needed;
         return Ok(());
     }
-    if *size < bytes.len() {
+    let fits = match value {
+        Value::Path(_) => *size >= bytes.len(),
+        // As natively.
+        _ => *size == bytes.len(),
+    };
+    if !fits {
         return Err(Status::INVALID_VALUE);
     }
     // SAFETY: `place` holds `*size` bytes, as the caller promises, and that is enough
@@ -85,6 +90,8 @@ unsafe fn change(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuCoredumpGetAttribute.
 pub(crate) unsafe fn cuCoredumpGetAttribute(
     attribute: c_int,
     value: *mut c_void,
@@ -95,6 +102,8 @@ pub(crate) unsafe fn cuCoredumpGetAttribute(
     unsafe { give(&found, value, size) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuCoredumpGetAttributeGlobal.
 pub(crate) unsafe fn cuCoredumpGetAttributeGlobal(
     attribute: c_int,
     value: *mut c_void,
@@ -105,6 +114,8 @@ pub(crate) unsafe fn cuCoredumpGetAttributeGlobal(
     unsafe { give(&found, value, size) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuCoredumpSetAttribute.
 pub(crate) unsafe fn cuCoredumpSetAttribute(
     attribute: c_int,
     value: *mut c_void,
@@ -116,6 +127,8 @@ pub(crate) unsafe fn cuCoredumpSetAttribute(
     unsafe { change(&mut of, attribute, value, size) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuCoredumpSetAttributeGlobal.
 pub(crate) unsafe fn cuCoredumpSetAttributeGlobal(
     attribute: c_int,
     value: *mut c_void,

@@ -264,6 +264,8 @@ pub(crate) fn cuDriverGetVersion(version: Out<'_, c_int>) -> Result {
     version.put(driver_version())
 }
 
+/// # Safety
+/// As CUDA's manual says for cuDeviceGet.
 pub(crate) unsafe fn cuDeviceGet(device: *mut CUdevice, number: c_int) -> Result {
     ordinal(number)?;
     // SAFETY: `device` is null or writable, as the caller promises.
@@ -274,11 +276,15 @@ pub(crate) fn cuDeviceGetCount(number: Out<'_, c_int>) -> Result {
     number.put(count()?.cast_signed())
 }
 
+/// # Safety
+/// As CUDA's manual says for cuDeviceGetName.
 pub(crate) unsafe fn cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice) -> Result {
     // SAFETY: `name` is null or writable, as the caller promises.
     unsafe { put_text(name, length, &snapshot(device)?.name) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuDeviceGetUuid.
 pub(crate) unsafe fn cuDeviceGetUuid(uuid: *mut CUuuid, device: CUdevice) -> Result {
     // SAFETY: `uuid` is null or writable, as the caller promises.
     unsafe {
@@ -338,6 +344,8 @@ pub(crate) fn cuDeviceComputeCapability(
     minor.put(snapshot.attribute(76).unwrap_or(0))
 }
 
+/// # Safety
+/// As CUDA's manual says for cuDeviceGetPCIBusId.
 pub(crate) unsafe fn cuDeviceGetPCIBusId(
     id: *mut c_char,
     length: c_int,
@@ -433,7 +441,8 @@ pub(crate) fn cuDeviceUnregisterAsyncNotification(
     device: CUdevice,
     handle: CUasyncCallbackHandle,
 ) -> Result {
-    let ordinal = ordinal(device)?;
+    // A handle of another device is none of this one.
+    let ordinal = ordinal(device).map_err(|_| Status::INVALID_VALUE)?;
     let mut all = NOTIFIED.lock();
     let before = all.1.len();
     all.1.retain(|known| *known != (handle.addr(), ordinal));

@@ -39,6 +39,8 @@ unsafe fn look(name: *const c_char, version: c_int, flags: u64) -> Result<(*mut 
     })
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGetProcAddress.
 pub(crate) unsafe fn cuGetProcAddress(
     name: *const c_char,
     place: *mut *mut c_void,
@@ -54,6 +56,8 @@ pub(crate) unsafe fn cuGetProcAddress(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGetProcAddress_v2.
 pub(crate) unsafe fn cuGetProcAddress_v2(
     name: *const c_char,
     place: *mut *mut c_void,
@@ -70,6 +74,8 @@ pub(crate) unsafe fn cuGetProcAddress_v2(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGetProcAddress_v2_ptsz.
 pub(crate) unsafe fn cuGetProcAddress_v2_ptsz(
     name: *const c_char,
     place: *mut *mut c_void,
@@ -82,6 +88,8 @@ pub(crate) unsafe fn cuGetProcAddress_v2_ptsz(
     unsafe { cuGetProcAddress_v2(name, place, version, flags, status) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGetExportTable.
 pub(crate) unsafe fn cuGetExportTable(place: Out<'_, *const c_void>, id: *const c_void) -> Result {
     static SAID: AtomicBool = AtomicBool::new(false);
     let place = place.present()?;

@@ -22,7 +22,7 @@ const EXTERNAL: c_uint = 1;
 pub fn find(event: CUevent) -> Result<Found> {
     objects::find(event)
         .filter(|found| matches!(***found, Object::Event(_)))
-        .ok_or(Status::INVALID_HANDLE)
+        .ok_or_else(|| objects::missing(event))
 }
 
 /// What was found.
@@ -50,9 +50,9 @@ pub fn marked(named: CUevent) -> Result<Marked> {
 
 /// Records an event in a stream.
 pub(super) fn record(named: CUevent, stream: CUstream, flags: c_uint) -> Result {
+    let by = named_stream::named(stream)?;
     let found = find(named)?;
     let event = inner(&found)?;
-    let by = named_stream::named(stream)?;
     let (session, stream) = by.both()?;
     if !std::ptr::eq(session, event.session) {
         return Err(Status::INVALID_HANDLE);
@@ -94,7 +94,7 @@ pub(crate) fn cuEventDestroy(event: CUevent) -> Result {
     let ended = objects::remove(event, |object| matches!(object, Object::Event(_)));
     match ended.as_deref() {
         Some(Object::Event(inner)) => inner.session.destroy_event(&inner.object),
-        _ => Err(Status::INVALID_HANDLE),
+        _ => Err(objects::missing(event)),
     }
 }
 

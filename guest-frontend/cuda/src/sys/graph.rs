@@ -380,6 +380,8 @@ pub(crate) fn cuGraphClone(clone: Out<'_, CUgraph>, graph: CUgraph) -> Result {
     clone.put(handle(&graph.duplicate()?))
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphGetNodes.
 pub(crate) unsafe fn cuGraphGetNodes(
     graph: CUgraph,
     nodes: *mut CUgraphNode,
@@ -390,6 +392,8 @@ pub(crate) unsafe fn cuGraphGetNodes(
     unsafe { put_list(&names(&graph, graph.nodes()), nodes, count) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphGetRootNodes.
 pub(crate) unsafe fn cuGraphGetRootNodes(
     graph: CUgraph,
     nodes: *mut CUgraphNode,
@@ -400,6 +404,8 @@ pub(crate) unsafe fn cuGraphGetRootNodes(
     unsafe { put_list(&names(&graph, graph.roots()), nodes, count) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphGetEdges.
 pub(crate) unsafe fn cuGraphGetEdges(
     graph: CUgraph,
     from: *mut CUgraphNode,
@@ -410,6 +416,8 @@ pub(crate) unsafe fn cuGraphGetEdges(
     unsafe { put_edges(graph, from, to, std::ptr::null_mut(), count) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphGetEdges_v2.
 pub(crate) unsafe fn cuGraphGetEdges_v2(
     graph: CUgraph,
     from: *mut CUgraphNode,
@@ -421,6 +429,8 @@ pub(crate) unsafe fn cuGraphGetEdges_v2(
     unsafe { put_edges(graph, from, to, edges, count) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphAddDependencies.
 pub(crate) unsafe fn cuGraphAddDependencies(
     graph: CUgraph,
     from: *const CUgraphNode,
@@ -431,6 +441,8 @@ pub(crate) unsafe fn cuGraphAddDependencies(
     unsafe { depend(graph, from, to, std::ptr::null(), count) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphAddDependencies_v2.
 pub(crate) unsafe fn cuGraphAddDependencies_v2(
     graph: CUgraph,
     from: *const CUgraphNode,
@@ -442,6 +454,8 @@ pub(crate) unsafe fn cuGraphAddDependencies_v2(
     unsafe { depend(graph, from, to, edges, count) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphRemoveDependencies.
 pub(crate) unsafe fn cuGraphRemoveDependencies(
     graph: CUgraph,
     from: *const CUgraphNode,
@@ -452,6 +466,8 @@ pub(crate) unsafe fn cuGraphRemoveDependencies(
     unsafe { undepend(graph, from, to, std::ptr::null(), count) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphRemoveDependencies_v2.
 pub(crate) unsafe fn cuGraphRemoveDependencies_v2(
     graph: CUgraph,
     from: *const CUgraphNode,
@@ -463,6 +479,8 @@ pub(crate) unsafe fn cuGraphRemoveDependencies_v2(
     unsafe { undepend(graph, from, to, edges, count) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphNodeGetDependencies.
 pub(crate) unsafe fn cuGraphNodeGetDependencies(
     node: CUgraphNode,
     nodes: *mut CUgraphNode,
@@ -472,6 +490,8 @@ pub(crate) unsafe fn cuGraphNodeGetDependencies(
     unsafe { put_dependencies(node, nodes, std::ptr::null_mut(), count) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphNodeGetDependencies_v2.
 pub(crate) unsafe fn cuGraphNodeGetDependencies_v2(
     node: CUgraphNode,
     nodes: *mut CUgraphNode,
@@ -482,6 +502,8 @@ pub(crate) unsafe fn cuGraphNodeGetDependencies_v2(
     unsafe { put_dependencies(node, nodes, edges, count) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphNodeGetDependentNodes.
 pub(crate) unsafe fn cuGraphNodeGetDependentNodes(
     node: CUgraphNode,
     nodes: *mut CUgraphNode,
@@ -491,6 +513,8 @@ pub(crate) unsafe fn cuGraphNodeGetDependentNodes(
     unsafe { put_dependents(node, nodes, std::ptr::null_mut(), count) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphNodeGetDependentNodes_v2.
 pub(crate) unsafe fn cuGraphNodeGetDependentNodes_v2(
     node: CUgraphNode,
     nodes: *mut CUgraphNode,
@@ -511,6 +535,8 @@ pub(crate) fn cuGraphNodeFindInClone(
     found.put(node_handle(clone.find_in_clone(original)?))
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphNodeGetType.
 pub(crate) unsafe fn cuGraphNodeGetType(node: CUgraphNode, kind: *mut c_int) -> Result {
     // SAFETY: `kind` is null or writable, as the caller promises.
     unsafe { put(kind, work_of(node)?.kind()) }
@@ -525,6 +551,8 @@ pub(crate) fn cuDeviceGraphMemTrim(number: CUdevice) -> Result {
     device::ordinal(number).map(|_| ())
 }
 
+/// # Safety
+/// As CUDA's manual says for cuDeviceGetGraphMemAttribute.
 pub(crate) unsafe fn cuDeviceGetGraphMemAttribute(
     number: CUdevice,
     attribute: c_int,
@@ -538,6 +566,8 @@ pub(crate) unsafe fn cuDeviceGetGraphMemAttribute(
     unsafe { put(value.cast::<u64>(), 0) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuDeviceSetGraphMemAttribute.
 pub(crate) unsafe fn cuDeviceSetGraphMemAttribute(
     number: CUdevice,
     attribute: c_int,

@@ -127,6 +127,8 @@ fn node_of(name: Option<NodeName>) -> CUgraphNode {
     name.map_or(std::ptr::null_mut(), node_handle)
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphInstantiate.
 pub(crate) unsafe fn cuGraphInstantiate(
     exec: *mut CUgraphExec,
     graph: CUgraph,
@@ -144,6 +146,8 @@ pub(crate) unsafe fn cuGraphInstantiate(
     unsafe { instantiate(exec, graph, 0) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphInstantiateWithFlags.
 pub(crate) unsafe fn cuGraphInstantiateWithFlags(
     exec: *mut CUgraphExec,
     graph: CUgraph,
@@ -153,6 +157,8 @@ pub(crate) unsafe fn cuGraphInstantiateWithFlags(
     unsafe { instantiate(exec, graph, flags) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphInstantiateWithParams.
 pub(crate) unsafe fn cuGraphInstantiateWithParams(
     exec: *mut CUgraphExec,
     graph: CUgraph,
@@ -170,6 +176,8 @@ pub(crate) unsafe fn cuGraphInstantiateWithParams(
     made
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphExecGetFlags.
 pub(crate) unsafe fn cuGraphExecGetFlags(exec: CUgraphExec, flags: *mut u64) -> Result {
     let found = find_exec(exec)?;
     // SAFETY: `flags` is null or writable, as the caller promises.
@@ -185,9 +193,9 @@ pub(crate) fn cuGraphExecDestroy(exec: CUgraphExec) -> Result {
 }
 
 pub(crate) fn cuGraphLaunch(exec: CUgraphExec, stream: CUstream) -> Result {
+    let named = named_stream::named(stream)?;
     let found = find_exec(exec)?;
     let inner = inner(&found)?;
-    let named = named_stream::named(stream)?;
     let (session, stream) = named.both()?;
     if !std::ptr::eq(session, inner.session) {
         return Err(Status::INVALID_VALUE);
@@ -196,8 +204,9 @@ pub(crate) fn cuGraphLaunch(exec: CUgraphExec, stream: CUstream) -> Result {
 }
 
 pub(crate) fn cuGraphUpload(exec: CUgraphExec, stream: CUstream) -> Result {
+    let named = named_stream::named(stream)?;
     find_exec(exec)?;
-    named_stream::named(stream)?.session()?.check()
+    named.session()?.check()
 }
 
 pub(crate) fn cuGraphExecUpdate(
@@ -226,6 +235,8 @@ pub(crate) fn cuGraphExecUpdate_v2(
     met.map_or(Ok(()), |_| Err(Status::GRAPH_EXEC_UPDATE_FAILURE))
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphExecKernelNodeSetParams_v2.
 pub(crate) unsafe fn cuGraphExecKernelNodeSetParams_v2(
     exec: CUgraphExec,
     node: CUgraphNode,
@@ -235,6 +246,8 @@ pub(crate) unsafe fn cuGraphExecKernelNodeSetParams_v2(
     set(exec, node, |had| unsafe { kernel(given, Some(had)) })
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphExecMemcpyNodeSetParams.
 pub(crate) unsafe fn cuGraphExecMemcpyNodeSetParams(
     exec: CUgraphExec,
     node: CUgraphNode,
@@ -245,6 +258,8 @@ pub(crate) unsafe fn cuGraphExecMemcpyNodeSetParams(
     set(exec, node, |_| unsafe { copy(given, context) })
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphExecMemsetNodeSetParams.
 pub(crate) unsafe fn cuGraphExecMemsetNodeSetParams(
     exec: CUgraphExec,
     node: CUgraphNode,
@@ -255,6 +270,8 @@ pub(crate) unsafe fn cuGraphExecMemsetNodeSetParams(
     set(exec, node, |_| unsafe { fill(given, context) })
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphExecHostNodeSetParams.
 pub(crate) unsafe fn cuGraphExecHostNodeSetParams(
     exec: CUgraphExec,
     node: CUgraphNode,
@@ -294,6 +311,8 @@ pub(crate) fn cuGraphExecEventWaitNodeSetEvent(
     set(exec, node, |_| Ok(Work::EventWait(event::marked(event)?)))
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphExecNodeSetParams.
 pub(crate) unsafe fn cuGraphExecNodeSetParams(
     exec: CUgraphExec,
     node: CUgraphNode,

@@ -58,6 +58,8 @@ fn memory_of(node: CUgraphNode, is_allocation: bool) -> Result<Arc<GraphMemory>>
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphAddMemAllocNode.
 pub(crate) unsafe fn cuGraphAddMemAllocNode(
     place: *mut CUgraphNode,
     graph: CUgraph,
@@ -94,6 +96,8 @@ pub(crate) fn cuGraphMemAllocNodeGetParams(
     })
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphAddMemFreeNode.
 pub(crate) unsafe fn cuGraphAddMemFreeNode(
     place: *mut CUgraphNode,
     graph: CUgraph,

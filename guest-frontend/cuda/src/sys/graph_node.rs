@@ -243,6 +243,9 @@ pub(crate) fn cuGraphConditionalHandleCreate(
         return Err(Status::INVALID_VALUE);
     }
     place.present()?;
+    if context.is_null() {
+        return Err(Status::INVALID_CONTEXT);
+    }
     let ordinal = session_of(context)?.ordinal();
     let made = find(graph)?.create_condition(ordinal, value, flags != 0);
     place.put(made.handle())
@@ -381,6 +384,8 @@ fn reshape(node: CUgraphNode, change: impl FnOnce(&mut Shape)) -> Result {
     graph.set_work(number, Work::Kernel(Arc::new(kernel)))
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphAddEmptyNode.
 pub(crate) unsafe fn cuGraphAddEmptyNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -391,6 +396,8 @@ pub(crate) unsafe fn cuGraphAddEmptyNode(
     unsafe { add(node, graph, after, count, Work::Empty) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphAddKernelNode_v2.
 pub(crate) unsafe fn cuGraphAddKernelNode_v2(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -429,6 +436,8 @@ pub(crate) fn cuGraphKernelNodeGetParams_v2(
     })
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphKernelNodeSetParams_v2.
 pub(crate) unsafe fn cuGraphKernelNodeSetParams_v2(
     node: CUgraphNode,
     given: *const CUDA_KERNEL_NODE_PARAMS_v2,
@@ -460,6 +469,8 @@ pub(crate) fn cuGraphKernelNodeGetAttribute(
     value.put(found)
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphKernelNodeSetAttribute.
 pub(crate) unsafe fn cuGraphKernelNodeSetAttribute(
     node: CUgraphNode,
     attribute: c_int,
@@ -491,6 +502,8 @@ pub(crate) fn cuGraphKernelNodeCopyAttributes(to: CUgraphNode, from: CUgraphNode
     })
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphAddMemcpyNode.
 pub(crate) unsafe fn cuGraphAddMemcpyNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -513,6 +526,8 @@ pub(crate) fn cuGraphMemcpyNodeGetParams(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphMemcpyNodeSetParams.
 pub(crate) unsafe fn cuGraphMemcpyNodeSetParams(
     node: CUgraphNode,
     given: *const CUDA_MEMCPY3D,
@@ -521,6 +536,8 @@ pub(crate) unsafe fn cuGraphMemcpyNodeSetParams(
     set(node, |_| unsafe { copy(given, std::ptr::null_mut()) })
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphAddMemsetNode.
 pub(crate) unsafe fn cuGraphAddMemsetNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -551,6 +568,8 @@ pub(crate) fn cuGraphMemsetNodeGetParams(
     })
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphMemsetNodeSetParams.
 pub(crate) unsafe fn cuGraphMemsetNodeSetParams(
     node: CUgraphNode,
     given: *const cudaMemsetParams,
@@ -559,6 +578,8 @@ pub(crate) unsafe fn cuGraphMemsetNodeSetParams(
     set(node, |_| unsafe { fill(given, std::ptr::null_mut()) })
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphAddHostNode.
 pub(crate) unsafe fn cuGraphAddHostNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -570,6 +591,8 @@ pub(crate) unsafe fn cuGraphAddHostNode(
     unsafe { add(node, graph, after, count, host(given)?) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphHostNodeGetParams.
 pub(crate) unsafe fn cuGraphHostNodeGetParams(
     node: CUgraphNode,
     place: Out<'_, cudaHostNodeParams>,
@@ -589,6 +612,8 @@ pub(crate) unsafe fn cuGraphHostNodeGetParams(
     })
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphHostNodeSetParams.
 pub(crate) unsafe fn cuGraphHostNodeSetParams(
     node: CUgraphNode,
     given: *const cudaHostNodeParams,
@@ -597,6 +622,8 @@ pub(crate) unsafe fn cuGraphHostNodeSetParams(
     set(node, |_| unsafe { host(given) })
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphAddChildGraphNode.
 pub(crate) unsafe fn cuGraphAddChildGraphNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -620,6 +647,8 @@ pub(crate) fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, graph: Out<'_, CU
     graph.put(handle(&child_of(node)?))
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphAddEventRecordNode.
 pub(crate) unsafe fn cuGraphAddEventRecordNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -652,6 +681,8 @@ pub(crate) fn cuGraphEventRecordNodeSetEvent(node: CUgraphNode, event: CUevent) 
     set(node, |_| Ok(Work::EventRecord(event::marked(event)?)))
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphAddEventWaitNode.
 pub(crate) unsafe fn cuGraphAddEventWaitNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -684,6 +715,8 @@ pub(crate) fn cuGraphEventWaitNodeSetEvent(node: CUgraphNode, event: CUevent) ->
     set(node, |_| Ok(Work::EventWait(event::marked(event)?)))
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphAddNode.
 pub(crate) unsafe fn cuGraphAddNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -695,6 +728,8 @@ pub(crate) unsafe fn cuGraphAddNode(
     unsafe { add_general(node, graph, (after, std::ptr::null()), count, given) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphAddNode_v2.
 pub(crate) unsafe fn cuGraphAddNode_v2(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -707,6 +742,8 @@ pub(crate) unsafe fn cuGraphAddNode_v2(
     unsafe { add_general(node, graph, (after, edges), count, given) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphNodeSetParams.
 pub(crate) unsafe fn cuGraphNodeSetParams(
     node: CUgraphNode,
     given: *mut cudaGraphNodeParams,

@@ -50,11 +50,15 @@ unsafe fn allocate(place: *mut *mut c_void, size: usize, flags: c_uint) -> Resul
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemAllocHost_v2.
 pub(crate) unsafe fn cuMemAllocHost_v2(place: *mut *mut c_void, size: usize) -> Result {
     // SAFETY: the caller promises what `allocate` asks for.
     unsafe { allocate(place, size, 0) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemHostAlloc.
 pub(crate) unsafe fn cuMemHostAlloc(place: *mut *mut c_void, size: usize, flags: c_uint) -> Result {
     // SAFETY: the caller promises what `allocate` asks for.
     unsafe { allocate(place, size, flags) }
@@ -72,6 +76,20 @@ pub(crate) fn cuMemFreeHost(address: *mut c_void) -> Result {
     session.host().free(address as u64)
 }
 
+/// Ends all that a session has pinned (cuDevicePrimaryCtxReset).
+pub fn free_all(session: &Session) {
+    for found in session.host().all() {
+        let _ = managed::remove(found.address);
+        // What the host says no longer matters.
+        let _ = match found.registered {
+            true => session.host().unregister(found.address),
+            false => session.host().free(found.address),
+        };
+    }
+}
+
+/// # Safety
+/// As CUDA's manual says for cuMemHostRegister_v2.
 pub(crate) unsafe fn cuMemHostRegister_v2(
     address: *mut c_void,
     size: usize,
@@ -110,6 +128,8 @@ pub(crate) fn cuMemHostGetDevicePointer_v2(
     device.put(session.host().device_address(address as u64)?)
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemHostGetFlags.
 pub(crate) unsafe fn cuMemHostGetFlags(flags: *mut c_uint, address: *mut c_void) -> Result {
     current::current()?;
     let (_, found) = pinned(address as u64).ok_or(Status::INVALID_VALUE)?;

@@ -17,6 +17,14 @@ pub const MOST: usize = 1 << 30;
 /// Section type of sections without bytes.
 const NOBITS: u32 = 8;
 
+/// Does `image` begin as an ELF file or a fat binary does?
+pub fn is_binary(image: &[u8]) -> bool {
+    [ELF, CONTAINER]
+        .map(u32::to_le_bytes)
+        .iter()
+        .any(|word| image.starts_with(word))
+}
+
 /// The bytes of an image, measured by what it is: an ELF file, a fat binary,
 /// nvcc's wrapper around one, or else PTX text that ends with a zero.
 ///

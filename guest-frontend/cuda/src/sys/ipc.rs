@@ -19,11 +19,27 @@ use crate::shared_handle;
 /// CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS.
 const LAZY_PEER_ACCESS: c_uint = 1;
 /// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
-const DESCRIPTOR: c_int = 1;
+pub(super) const DESCRIPTOR: c_int = 1;
 /// CU_MEM_HANDLE_TYPE_WIN32 and _WIN32_KMT.
 const OTHER_HANDLES: [c_int; 2] = [2, 4];
-/// CUDA_ERROR_INVALID_CONTEXT: what a process opens is its own.
-const INVALID_CONTEXT: Status = Status(201);
+
+/// The descriptor that a program gives in a handle's place: the number itself takes
+/// the pointer's place.
+///
+/// # Safety
+/// The descriptor stays the program's for `'a`. One that is not open is refused by
+/// the system when it is used.
+pub(super) unsafe fn descriptor<'a>(given: *mut c_void, kind: c_int) -> Result<BorrowedFd<'a>> {
+    if OTHER_HANDLES.contains(&kind) {
+        return Err(Status::NOT_SUPPORTED);
+    }
+    if kind != DESCRIPTOR {
+        return Err(Status::INVALID_VALUE);
+    }
+    let number = c_int::try_from(given.addr()).map_err(|_| Status::UNKNOWN)?;
+    // SAFETY: the caller's promise.
+    Ok(unsafe { BorrowedFd::borrow_raw(number) })
+}
 
 fn signed(bytes: [u8; HANDLE]) -> [i8; HANDLE] {
     bytes.map(u8::cast_signed)
@@ -72,7 +88,7 @@ pub(crate) fn cuIpcOpenMemHandle_v2(
     let current = current::current()?;
     let name = SharedName::from_bytes(&unsigned(handle.reserved), Kind::Memory)?;
     if name.is_own() {
-        return Err(INVALID_CONTEXT);
+        return Err(Status::INVALID_CONTEXT);
     }
     place.put(current.session.virtual_memory().shared().open(&name)?)
 }
@@ -90,8 +106,8 @@ pub(crate) fn cuIpcGetEventHandle(place: Out<'_, cudaIpcEventHandle_t>, named: C
     if named.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    place.put(cudaIpcEventHandle_t { reserved: [0; 64] })?;
     let found = event::find(named)?;
+    place.put(cudaIpcEventHandle_t { reserved: [0; 64] })?;
     let event = event::inner(&found)?;
     let bytes = event.session.share_event(&event.object)?;
     place.put(cudaIpcEventHandle_t {
@@ -113,6 +129,8 @@ pub(crate) fn cuIpcOpenEventHandle(
     })))
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemPoolExportToShareableHandle.
 pub(crate) unsafe fn cuMemPoolExportToShareableHandle(
     place: *mut c_void,
     pool: CUmemoryPool,
@@ -120,11 +138,11 @@ pub(crate) unsafe fn cuMemPoolExportToShareableHandle(
     flags: u64,
 ) -> Result {
     present(place)?;
-    let (shared, ordinal) = with_pool(pool, |pool| Ok((pool.shared(), pool.ordinal())))?;
-    let number = shared.ok_or(Status::INVALID_VALUE)?;
     if kind != DESCRIPTOR || flags != 0 {
         return Err(Status::INVALID_VALUE);
     }
+    let (shared, ordinal) = with_pool(pool, |pool| Ok((pool.shared(), pool.ordinal())))?;
+    let number = shared.ok_or(Status::INVALID_VALUE)?;
     // The ordinal is the guest's, the same in each process.
     let name = SharedName::bare(Kind::Pool, number | u64::from(ordinal));
     let descriptor = shared_handle::carrying(&name.to_bytes());
@@ -140,17 +158,13 @@ pub(crate) fn cuMemPoolImportFromShareableHandle(
     flags: u64,
 ) -> Result {
     place.present()?;
-    place.put(std::ptr::null_mut())?;
-    if OTHER_HANDLES.contains(&kind) {
-        return Err(Status::NOT_SUPPORTED);
-    }
-    let number = c_int::try_from(given.addr()).map_err(|_| Status::UNKNOWN)?;
-    if kind != DESCRIPTOR || flags != 0 || number < 0 {
+    // A descriptor takes the pointer's place, and 0 is one.
+    if flags != 0 || (given.is_null() && kind != DESCRIPTOR) {
         return Err(Status::INVALID_VALUE);
     }
-    // SAFETY: the program's, open as long as the call; one that is not open is
-    // refused by the system.
-    let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+    place.put(std::ptr::null_mut())?;
+    // SAFETY: the program's, as long as the call.
+    let descriptor = unsafe { descriptor(given, kind) }?;
     // As natively.
     let bytes = shared_handle::carried(descriptor).ok_or(Status::UNKNOWN)?;
     let name = SharedName::from_bytes(&bytes, Kind::Pool)?;
@@ -163,6 +177,8 @@ pub(crate) fn cuMemPoolImportFromShareableHandle(
     )))
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemPoolExportPointer.
 pub(crate) unsafe fn cuMemPoolExportPointer(place: *mut c_void, address: CUdeviceptr) -> Result {
     present(place)?;
     let session = memory::owner(address)?;
@@ -173,14 +189,19 @@ pub(crate) unsafe fn cuMemPoolExportPointer(place: *mut c_void, address: CUdevic
     unsafe { put(place.cast::<[u8; HANDLE]>(), name.to_bytes()) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemPoolImportPointer.
 pub(crate) unsafe fn cuMemPoolImportPointer(
     place: Out<'_, CUdeviceptr>,
     pool: CUmemoryPool,
     data: *mut c_void,
 ) -> Result {
     place.present()?;
+    if pool.is_null() || data.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
     place.put(0)?;
-    // SAFETY: null or readable for so many bytes, as the caller promises.
+    // SAFETY: readable for so many bytes, as the caller promises.
     let bytes = unsafe { get(data.cast_const().cast::<[u8; HANDLE]>()) }?;
     let (imported, ordinal) = with_pool(pool, |pool| Ok((pool.imports(), pool.ordinal())))?;
     let name = SharedName::from_bytes(bytes, Kind::OfPool)?;
@@ -188,7 +209,7 @@ pub(crate) unsafe fn cuMemPoolImportPointer(
         return Err(Status::INVALID_VALUE);
     }
     if name.is_own() {
-        return Err(INVALID_CONTEXT);
+        return Err(Status::INVALID_CONTEXT);
     }
     let shared = device::session(ordinal)?.virtual_memory().shared();
     place.put(shared.open(&name)?)

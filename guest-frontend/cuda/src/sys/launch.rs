@@ -111,13 +111,13 @@ unsafe fn packed(function: &Function, extra: *mut *mut c_void, out: &mut Vec<u8>
         // SAFETY: `at` holds that many, as the caller promises.
         at = unsafe { at.add(2) };
     }
-    if (buffer.is_null() && size > 0) || size < function.parameter_bytes() {
+    if buffer.is_null() && size > 0 {
         return Err(Status::INVALID_VALUE);
     }
-    // Programs may pad the end.
+    // Programs may pad the end, or leave out what the kernel does not read (NCCL).
     out.resize(function.parameter_bytes(), 0);
-    // SAFETY: `buffer` holds the parameters' bytes, as the caller promises
-    unsafe { std::ptr::copy_nonoverlapping(buffer, out.as_mut_ptr(), out.len()) };
+    // SAFETY: `buffer` holds as many bytes, as the caller promises.
+    unsafe { std::ptr::copy_nonoverlapping(buffer, out.as_mut_ptr(), out.len().min(size)) };
     Ok(())
 }
 
@@ -157,13 +157,13 @@ unsafe fn launch(
     pointers: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Result {
+    let by = named_stream::named(stream)?;
     let callable = callable(named)?;
     let function = callable.function()?;
     // Before the program's pointers are followed.
     if shape.grid.contains(&0) || shape.block.contains(&0) {
         return Err(Status::INVALID_VALUE);
     }
-    let by = named_stream::named(stream)?;
     let (session, stream) = by.both()?;
     if !std::ptr::eq(session, callable.session) {
         return Err(Status::INVALID_HANDLE);
@@ -349,6 +349,8 @@ pub(super) fn launch_packed(
 /// CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC and _NO_POST_LAUNCH_SYNC.
 const MULTI_DEVICE_FLAGS: c_uint = 3;
 
+/// # Safety
+/// As CUDA's manual says for cuLaunchCooperativeKernelMultiDevice.
 pub(crate) unsafe fn cuLaunchCooperativeKernelMultiDevice(
     launches: *mut CUDA_LAUNCH_PARAMS,
     number: c_uint,
@@ -380,6 +382,8 @@ pub(crate) unsafe fn cuLaunchCooperativeKernelMultiDevice(
     unsafe { launch(one.function, &shape, one.hStream, one.kernelParams, none) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuLaunchKernel.
 pub(crate) unsafe fn cuLaunchKernel(
     function: CUfunction,
     grid_x: c_uint,
@@ -403,6 +407,8 @@ pub(crate) unsafe fn cuLaunchKernel(
     unsafe { launch(function, &shape, stream, pointers, extra) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuLaunchKernelEx.
 pub(crate) unsafe fn cuLaunchKernelEx(
     config: In<'_, CUlaunchConfig>,
     function: CUfunction,
@@ -421,6 +427,8 @@ pub(crate) unsafe fn cuLaunchKernelEx(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuLaunchKernelEx_ptsz.
 pub(crate) unsafe fn cuLaunchKernelEx_ptsz(
     config: In<'_, CUlaunchConfig>,
     function: CUfunction,
@@ -432,6 +440,8 @@ pub(crate) unsafe fn cuLaunchKernelEx_ptsz(
     unsafe { launch_with(config.get()?, stream, function, pointers, extra) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuLaunchCooperativeKernel.
 pub(crate) unsafe fn cuLaunchCooperativeKernel(
     function: CUfunction,
     grid_x: c_uint,

@@ -135,6 +135,8 @@ fn check_device(device: CUdevice) -> Result {
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuLibraryLoadData.
 pub(crate) unsafe fn cuLibraryLoadData(
     library: *mut CUlibrary,
     image: *const c_void,
@@ -157,6 +159,8 @@ pub(crate) unsafe fn cuLibraryLoadData(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuLibraryLoadFromFile.
 pub(crate) unsafe fn cuLibraryLoadFromFile(
     library: *mut CUlibrary,
     name: *const c_char,
@@ -168,6 +172,9 @@ pub(crate) unsafe fn cuLibraryLoadFromFile(
     library_number: c_uint,
 ) -> Result {
     let _ = library_values;
+    super::present(library)?;
+    // SAFETY: the caller promises what `Options::read` asks for.
+    let options = unsafe { Options::read(number, options, values) }?;
     // SAFETY: the caller promises what `read_file` asks for.
     let bytes = unsafe { read_file(name) }?;
     // SAFETY: the caller promises what `load` asks for.
@@ -175,7 +182,7 @@ pub(crate) unsafe fn cuLibraryLoadFromFile(
         load(
             library,
             measure(bytes.as_ptr().cast())?,
-            &Options::read(number, options, values)?,
+            &options,
             (library_options, library_number),
         )
     }
@@ -225,6 +232,8 @@ pub(crate) fn cuLibraryGetKernelCount(count: Out<'_, c_uint>, library: CUlibrary
     count.put(c_uint::try_from(names.len()).unwrap_or(c_uint::MAX))
 }
 
+/// # Safety
+/// As CUDA's manual says for cuLibraryEnumerateKernels.
 pub(crate) unsafe fn cuLibraryEnumerateKernels(
     kernels: *mut CUkernel,
     number: c_uint,
@@ -258,6 +267,8 @@ pub(crate) fn cuLibraryGetGlobal(
     Ok(())
 }
 
+/// # Safety
+/// As CUDA's manual says for cuKernelGetFunction.
 pub(crate) unsafe fn cuKernelGetFunction(function: *mut CUfunction, kernel: CUkernel) -> Result {
     present(function)?;
     let found = find_kernel(kernel)?;
@@ -281,11 +292,15 @@ pub(crate) fn cuKernelGetLibrary(library: Out<'_, CUlibrary>, kernel: CUkernel) 
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuKernelGetName.
 pub(crate) unsafe fn cuKernelGetName(name: *mut *const c_char, kernel: CUkernel) -> Result {
     // SAFETY: the caller promises what `name_of` asks for.
     unsafe { name_of(name, kernel) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuKernelGetAttribute.
 pub(crate) unsafe fn cuKernelGetAttribute(
     value: *mut c_int,
     which: c_int,
@@ -307,6 +322,8 @@ pub(crate) fn cuKernelSetAttribute(
     set_attribute(kernel, which, value)
 }
 
+/// # Safety
+/// As CUDA's manual says for cuKernelGetParamInfo.
 pub(crate) unsafe fn cuKernelGetParamInfo(
     kernel: CUkernel,
     index: usize,
@@ -325,5 +342,6 @@ pub(crate) fn cuLibraryGetUnifiedFunction(
     function.present()?;
     find(library)?;
     symbol.get()?;
-    Err(Status::NOT_FOUND)
+    // As natively where a library has none.
+    Err(Status::INVALID_VALUE)
 }

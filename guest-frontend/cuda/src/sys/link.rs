@@ -13,7 +13,7 @@ use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
 use super::boundary::{Out, Text};
-use super::image::{MOST, Options};
+use super::image::{MOST, Options, is_binary};
 use super::linking::{Input, Linking};
 use super::module::read_file;
 use super::{Result, present, put, put_if};
@@ -22,8 +22,17 @@ use crate::objects::{self, Found, InContext, Object};
 
 /// CU_JIT_INPUT_PTX, whose text a zero may end.
 const PTX: u32 = 1;
+/// CU_JIT_INPUT_FATBINARY.
+const FATBINARY: u32 = 2;
 /// CU_JIT_INPUT_NVVM, the last kind.
 const LAST: u32 = 5;
+
+/// Whether machine code, PTX or a fat binary begins as one of them does. PTX is
+/// the machine code of the software GPU.
+fn is_image(kind: u32, image: &[u8]) -> bool {
+    let is_text = image.first().is_some_and(u8::is_ascii);
+    kind > FATBINARY || is_binary(image) || is_text
+}
 
 fn find(state: CUlinkState) -> Result<Found> {
     objects::find(state)
@@ -56,6 +65,9 @@ unsafe fn add(
     }
     // SAFETY: the caller promises what `Options::read` asks for.
     let options = unsafe { Options::read(number, options, values) }?;
+    if !is_image(kind, &image) {
+        return Err(Status::INVALID_IMAGE);
+    }
     let mut work = link.object.work.lock();
     if work.image.is_some() {
         return Err(Status::INVALID_VALUE);
@@ -69,6 +81,8 @@ unsafe fn add(
     Ok(())
 }
 
+/// # Safety
+/// As CUDA's manual says for cuLinkCreate.
 pub(crate) unsafe fn cuLinkCreate(
     number: c_uint,
     options: *mut c_int,
@@ -97,6 +111,8 @@ pub(crate) unsafe fn cuLinkCreate(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuLinkAddData.
 pub(crate) unsafe fn cuLinkAddData(
     state: CUlinkState,
     kind: c_int,
@@ -109,7 +125,7 @@ pub(crate) unsafe fn cuLinkAddData(
 ) -> Result {
     present(data)?;
     if size > MOST {
-        return Err(Status::INVALID_VALUE);
+        return Err(Status::OUT_OF_MEMORY);
     }
     // Messages need not name an input.
     let name = name.get().unwrap_or("an input");
@@ -119,6 +135,8 @@ pub(crate) unsafe fn cuLinkAddData(
     unsafe { add(state, kind, name, image, (number, options, values)) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuLinkAddFile.
 pub(crate) unsafe fn cuLinkAddFile(
     state: CUlinkState,
     kind: c_int,
@@ -127,11 +145,8 @@ pub(crate) unsafe fn cuLinkAddFile(
     options: *mut c_int,
     values: *mut *mut c_void,
 ) -> Result {
-    // What is wrong with the rest is told before the file is looked for.
+    // What is wrong with the link and the options is told before the file is looked for.
     find(state)?;
-    if !u32::try_from(kind).is_ok_and(|kind| kind <= LAST) {
-        return Err(Status::INVALID_VALUE);
-    }
     // SAFETY: the caller promises what `Options::read` asks for.
     unsafe { Options::read(number, options, values) }?;
     // SAFETY: the caller promises what `read_file` asks for.
@@ -144,6 +159,8 @@ pub(crate) unsafe fn cuLinkAddFile(
     unsafe { add(state, kind, name, image, (number, options, values)) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuLinkComplete.
 pub(crate) unsafe fn cuLinkComplete(
     state: CUlinkState,
     image: Out<'_, *mut c_void>,

@@ -47,6 +47,8 @@ fn none(flags: c_uint) -> Result {
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuLogsRegisterCallback.
 pub(crate) unsafe fn cuLogsRegisterCallback(
     callback: CUlogsCallback,
     data: *mut c_void,
@@ -89,6 +91,8 @@ unsafe fn take(iterator: *mut CUlogIterator, room: usize) -> Option<String> {
     })
 }
 
+/// # Safety
+/// As CUDA's manual says for cuLogsDumpToFile.
 pub(crate) unsafe fn cuLogsDumpToFile(
     iterator: *mut CUlogIterator,
     path: Text<'_>,
@@ -96,31 +100,35 @@ pub(crate) unsafe fn cuLogsDumpToFile(
 ) -> Result {
     none(flags)?;
     let mut options = std::fs::OpenOptions::new();
+    // SAFETY: the caller promises what `take` asks for.
+    let text = unsafe { take(iterator, usize::MAX) }.ok_or(Status::INVALID_VALUE)?;
     let file = options.append(true).create(true).open(path.get()?);
     let mut file = file.map_err(|_| Status::INVALID_VALUE)?;
-    // SAFETY: the caller promises what `take` asks for.
-    let text = unsafe { take(iterator, usize::MAX) }.unwrap_or_default();
     file.write_all(text.as_bytes())
         .map_err(|_| Status::INVALID_VALUE)
 }
 
+/// # Safety
+/// As CUDA's manual says for cuLogsDumpToMemory.
 pub(crate) unsafe fn cuLogsDumpToMemory(
     iterator: *mut CUlogIterator,
     buffer: *mut c_char,
     size: *mut usize,
     flags: c_uint,
 ) -> Result {
-    none(flags)?;
     super::present(buffer)?;
     // SAFETY: the pointer is null or writable, as the caller promises.
     let size = unsafe { size.as_mut() }.ok_or(Status::INVALID_VALUE)?;
+    // After an error nothing was written.
+    let given = std::mem::take(size);
+    none(flags)?;
     // One byte is the zero at the end.
-    let room = size.checked_sub(1).ok_or(Status::INVALID_VALUE)?;
+    let room = given.checked_sub(1).ok_or(Status::INVALID_VALUE)?;
     // SAFETY: the caller promises what `take` asks for.
-    let Some(text) = (unsafe { take(iterator, room) }) else {
-        *size = 0;
-        return Err(Status::INVALID_VALUE);
-    };
+    let text = unsafe { take(iterator, room) }.ok_or(Status::INVALID_VALUE)?;
+    if text.is_empty() {
+        return Ok(());
+    }
     *size = text.len();
     // SAFETY: `buffer` holds `*size` bytes, as the caller promises, and the text with
     // its zero is no longer.

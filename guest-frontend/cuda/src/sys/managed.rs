@@ -198,6 +198,8 @@ unsafe fn prefetch_all(
     Ok(())
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemPrefetchBatchAsync.
 pub(crate) unsafe fn cuMemPrefetchBatchAsync(
     addresses: *mut CUdeviceptr,
     sizes: *mut usize,
@@ -215,6 +217,9 @@ pub(crate) unsafe fn cuMemPrefetchBatchAsync(
 }
 
 // What is discarded may be read as it was: CUDA leaves open what is there.
+
+/// # Safety
+/// As CUDA's manual says for cuMemDiscardBatchAsync.
 pub(crate) unsafe fn cuMemDiscardBatchAsync(
     addresses: *mut CUdeviceptr,
     sizes: *mut usize,
@@ -226,6 +231,8 @@ pub(crate) unsafe fn cuMemDiscardBatchAsync(
     unsafe { ranges(addresses, sizes, count, flags, stream) }.map(|_| ())
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemDiscardAndPrefetchBatchAsync.
 pub(crate) unsafe fn cuMemDiscardAndPrefetchBatchAsync(
     addresses: *mut CUdeviceptr,
     sizes: *mut usize,
@@ -296,6 +303,8 @@ unsafe fn attribute(
     Ok(())
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemRangeGetAttribute.
 pub(crate) unsafe fn cuMemRangeGetAttribute(
     data: *mut c_void,
     data_size: usize,
@@ -308,6 +317,8 @@ pub(crate) unsafe fn cuMemRangeGetAttribute(
     unsafe { attribute(data, data_size, which, address, size as u64) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemRangeGetAttributes.
 pub(crate) unsafe fn cuMemRangeGetAttributes(
     data: *mut *mut c_void,
     data_sizes: *mut usize,

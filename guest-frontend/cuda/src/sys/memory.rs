@@ -42,6 +42,17 @@ pub fn owner(address: u64) -> Result<&'static Session> {
     Ok(named.unwrap_or(current.session))
 }
 
+/// The session whose memory an address is, also for a thread without a current
+/// context: that of the address; for module variables the current context's, or
+/// the first that is open.
+pub fn holder(address: u64) -> Option<&'static Session> {
+    let current = || Some(current::current_if_any()?.session);
+    let named = ordinal_of(address).and_then(device::session_if_open);
+    named
+        .or_else(current)
+        .or_else(|| (0..MAX_DEVICES).find_map(device::session_if_open))
+}
+
 /// Allocates in the current context.
 pub fn allocate(size: usize) -> Result<u64> {
     capture::permit_unsafe()?;
@@ -51,6 +62,8 @@ pub fn allocate(size: usize) -> Result<u64> {
     Ok(address)
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemAlloc_v2.
 pub(crate) unsafe fn cuMemAlloc_v2(address: *mut CUdeviceptr, size: usize) -> Result {
     if address.is_null() {
         return Err(Status::INVALID_VALUE);
@@ -59,6 +72,8 @@ pub(crate) unsafe fn cuMemAlloc_v2(address: *mut CUdeviceptr, size: usize) -> Re
     unsafe { put(address, allocate(size)?) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemAllocPitch_v2.
 pub(crate) unsafe fn cuMemAllocPitch_v2(
     address: *mut CUdeviceptr,
     pitch: *mut usize,
@@ -91,7 +106,8 @@ pub(crate) fn cuMemFree_v2(address: CUdeviceptr) -> Result {
         return Ok(());
     }
     capture::permit_unsafe()?;
-    release(owner(address)?, address)
+    let session = holder(address).ok_or(Status::INVALID_VALUE)?;
+    release(session, address)
 }
 
 /// Frees device memory or managed memory.
@@ -111,6 +127,8 @@ pub fn release(session: &Session, address: u64) -> Result {
     Ok(())
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemGetInfo_v2.
 pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Result {
     let info = current::current()?.session.memory().info()?;
     // SAFETY: each place is null or writable, as the caller promises.
@@ -121,6 +139,8 @@ pub(crate) unsafe fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Res
     Ok(())
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemGetAddressRange_v2.
 pub(crate) unsafe fn cuMemGetAddressRange_v2(
     base: Out<'_, CUdeviceptr>,
     size: *mut usize,

@@ -211,18 +211,25 @@ fn set_cache_config(function: CUfunction, config: c_int) -> Result {
     session.modules().set_cache_config(function, config)
 }
 
+/// # Safety
+/// As CUDA's manual says for cuModuleLoad.
 pub(crate) unsafe fn cuModuleLoad(module: *mut CUmodule, name: *const c_char) -> Result {
+    super::present(module)?;
     // SAFETY: the caller promises what `read_file` asks for.
     let bytes = unsafe { read_file(name) }?;
     // SAFETY: the caller promises what `load` asks for.
     unsafe { load(module, measure(bytes.as_ptr().cast())?, &no_options()?) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuModuleLoadData.
 pub(crate) unsafe fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> Result {
     // SAFETY: the caller promises what `load` asks for.
     unsafe { load(module, measure(image)?, &no_options()?) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuModuleLoadDataEx.
 pub(crate) unsafe fn cuModuleLoadDataEx(
     module: *mut CUmodule,
     image: *const c_void,
@@ -240,6 +247,8 @@ pub(crate) unsafe fn cuModuleLoadDataEx(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuModuleLoadFatBinary.
 pub(crate) unsafe fn cuModuleLoadFatBinary(module: *mut CUmodule, image: *const c_void) -> Result {
     // SAFETY: the caller promises what `load` asks for.
     unsafe { load(module, measure(image)?, &no_options()?) }
@@ -311,6 +320,8 @@ pub fn for_each_function(
     Ok(false)
 }
 
+/// # Safety
+/// As CUDA's manual says for cuModuleEnumerateFunctions.
 pub(crate) unsafe fn cuModuleEnumerateFunctions(
     functions: *mut CUfunction,
     number: c_uint,
@@ -354,6 +365,8 @@ pub(crate) fn cuModuleGetGlobal_v2(
     Ok(())
 }
 
+/// # Safety
+/// As CUDA's manual says for cuFuncGetAttribute.
 pub(crate) unsafe fn cuFuncGetAttribute(
     value: *mut c_int,
     which: c_int,
@@ -397,11 +410,15 @@ pub(crate) fn cuFuncGetModule(module: Out<'_, CUmodule>, function: CUfunction) -
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuFuncGetName.
 pub(crate) unsafe fn cuFuncGetName(name: *mut *const c_char, function: CUfunction) -> Result {
     // SAFETY: the caller promises what `name_of` asks for.
     unsafe { name_of(name, function) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuFuncGetParamInfo.
 pub(crate) unsafe fn cuFuncGetParamInfo(
     function: CUfunction,
     index: usize,

@@ -11,9 +11,17 @@ use paragpu_protocol::status::Status;
 use super::boundary::{In, Out};
 use super::module::{Callable, callable};
 use super::{Result, present, put};
+use crate::current::current;
+
+/// The kernel of a question, which CUDA answers only where there is a current
+/// context.
+fn of(function: CUfunction) -> Result<Callable> {
+    current()?;
+    callable(function)
+}
 
 fn blocks(function: CUfunction, block_size: c_int, shared: usize, flags: c_uint) -> Result<c_int> {
-    let callable = callable(function)?;
+    let callable = of(function)?;
     let function = callable.function()?;
     callable
         .session
@@ -86,8 +94,7 @@ unsafe fn put_potential(
         return Err(Status::INVALID_VALUE);
     }
     // SAFETY: the caller promises what `potential` asks for.
-    let (blocks, size) =
-        unsafe { potential(&callable(function)?, shared_of, shared, limit, flags) }?;
+    let (blocks, size) = unsafe { potential(&of(function)?, shared_of, shared, limit, flags) }?;
     // SAFETY: each place is null or writable, as the caller promises.
     unsafe {
         put(grid, blocks)?;
@@ -114,6 +121,8 @@ pub(crate) fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     number.put(blocks(function, block_size, shared, flags)?)
 }
 
+/// # Safety
+/// As CUDA's manual says for cuOccupancyMaxPotentialBlockSize.
 pub(crate) unsafe fn cuOccupancyMaxPotentialBlockSize(
     grid: *mut c_int,
     block: *mut c_int,
@@ -126,6 +135,8 @@ pub(crate) unsafe fn cuOccupancyMaxPotentialBlockSize(
     unsafe { put_potential(grid, block, function, shared_of, shared, limit, 0) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuOccupancyMaxPotentialBlockSizeWithFlags.
 pub(crate) unsafe fn cuOccupancyMaxPotentialBlockSizeWithFlags(
     grid: *mut c_int,
     block: *mut c_int,
@@ -145,7 +156,7 @@ pub(crate) fn cuOccupancyAvailableDynamicSMemPerBlock(
     number: c_int,
     block_size: c_int,
 ) -> Result {
-    let callable = callable(function)?;
+    let callable = of(function)?;
     let function = callable.function()?;
     let found = callable
         .session
@@ -154,6 +165,8 @@ pub(crate) fn cuOccupancyAvailableDynamicSMemPerBlock(
     bytes.put(usize::try_from(found).unwrap_or(usize::MAX))
 }
 
+/// # Safety
+/// As CUDA's manual says for cuOccupancyMaxActiveClusters.
 pub(crate) unsafe fn cuOccupancyMaxActiveClusters(
     number: Out<'_, c_int>,
     function: CUfunction,
@@ -162,11 +175,13 @@ pub(crate) unsafe fn cuOccupancyMaxActiveClusters(
     let number = number.present()?;
     // SAFETY: the caller promises what `shape_of` asks for.
     let shape = unsafe { super::launch::shape_of(config.get()?) }?;
-    let callable = callable(function)?;
+    let callable = of(function)?;
     let modules = callable.session.modules();
     number.put(modules.occupancy_clusters(callable.function()?, &shape)?)
 }
 
+/// # Safety
+/// As CUDA's manual says for cuOccupancyMaxPotentialClusterSize.
 pub(crate) unsafe fn cuOccupancyMaxPotentialClusterSize(
     size: Out<'_, c_int>,
     function: CUfunction,
@@ -175,7 +190,10 @@ pub(crate) unsafe fn cuOccupancyMaxPotentialClusterSize(
     let size = size.present()?;
     // SAFETY: the caller promises what `shape_of` asks for.
     let shape = unsafe { super::launch::shape_of(config.get()?) }?;
-    let callable = callable(function)?;
+    if shape.grid.contains(&0) || shape.block.contains(&0) {
+        return Err(Status::INVALID_VALUE);
+    }
+    let callable = of(function)?;
     let modules = callable.session.modules();
     size.put(modules.occupancy_cluster_size(callable.function()?, &shape)?)
 }

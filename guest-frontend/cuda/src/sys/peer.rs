@@ -39,6 +39,8 @@ unsafe fn none(capabilities: *mut c_uint, operations: *const c_int, count: c_uin
     Ok(())
 }
 
+/// # Safety
+/// As CUDA's manual says for cuDeviceGetP2PAtomicCapabilities.
 pub(crate) unsafe fn cuDeviceGetP2PAtomicCapabilities(
     capabilities: *mut c_uint,
     operations: *const c_int,
@@ -53,6 +55,8 @@ pub(crate) unsafe fn cuDeviceGetP2PAtomicCapabilities(
     unsafe { none(capabilities, operations, count) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuDeviceGetHostAtomicCapabilities.
 pub(crate) unsafe fn cuDeviceGetHostAtomicCapabilities(
     capabilities: *mut c_uint,
     operations: *const c_int,

@@ -6,7 +6,7 @@ use paragpu_abi::CUdeviceptr;
 use paragpu_client::Session;
 use paragpu_protocol::status::Status;
 
-use super::{Result, device, host, memory};
+use super::{Result, context, device, host, memory};
 use crate::objects::pool;
 use crate::{current, managed};
 
@@ -66,7 +66,9 @@ fn known(address: u64) -> Result<Option<Known>> {
             managed,
         }));
     }
-    let session = memory::owner(address)?;
+    let Some(session) = memory::holder(address) else {
+        return Ok(None);
+    };
     if let Some((start, size, id)) = session.memory().find(address) {
         return Ok(Some(Known {
             session,
@@ -101,12 +103,12 @@ unsafe fn attribute(place: *mut c_void, which: c_int, known: &Known) -> Result {
     unsafe {
         match which {
             CONTEXT => {
-                let current = current::current()?;
-                let handle = if current.ordinal == known.session.ordinal() {
-                    current.handle
-                } else {
-                    0
-                };
+                let ordinal = known.session.ordinal();
+                let current = current::current_if_any().filter(|own| own.ordinal == ordinal);
+                let handle = current.map_or_else(
+                    || context::primary(ordinal).map_or(0, |primary| primary.handle),
+                    |current| current.handle,
+                );
                 place.cast::<u64>().write(handle);
             }
             MEMORY_TYPE => place.cast::<c_uint>().write(known.kind),
@@ -166,6 +168,8 @@ unsafe fn nothing(place: *mut c_void, which: c_int) -> Result {
     Ok(())
 }
 
+/// # Safety
+/// As CUDA's manual says for cuPointerGetAttribute.
 pub(crate) unsafe fn cuPointerGetAttribute(
     place: *mut c_void,
     which: c_int,
@@ -178,6 +182,8 @@ pub(crate) unsafe fn cuPointerGetAttribute(
     unsafe { attribute(place, which, &known(address)?.ok_or(Status::INVALID_VALUE)?) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuPointerGetAttributes.
 pub(crate) unsafe fn cuPointerGetAttributes(
     number: c_uint,
     which: *mut c_int,

@@ -18,6 +18,7 @@ use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
 use super::boundary::{In, Out};
+use super::ipc::DESCRIPTOR;
 use super::location::{PINNED, device_of, ordinal_of};
 use super::{Result, device, get, graph_memory, memory, present, put, unsupported_use};
 use crate::current;
@@ -34,8 +35,6 @@ const RELEASE_THRESHOLD: c_int = 4;
 const USE: std::ops::RangeInclusive<c_int> = 5..=8;
 /// Those of them that are highest values.
 const HIGH: [c_int; 2] = [6, 8];
-/// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
-const DESCRIPTOR: c_int = 1;
 /// CU_MEM_ACCESS_FLAGS_PROT_READWRITE.
 const READ_WRITE: c_int = 3;
 
@@ -139,6 +138,8 @@ fn allocate(size: usize, stream: CUstream, pool: Option<CUmemoryPool>) -> Result
     Ok(address)
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemAllocAsync.
 pub(crate) unsafe fn cuMemAllocAsync(
     address: *mut CUdeviceptr,
     size: usize,
@@ -152,6 +153,8 @@ pub(crate) unsafe fn cuMemAllocAsync(
     unsafe { put(address, allocate(size, stream, None)?) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemAllocFromPoolAsync.
 pub(crate) unsafe fn cuMemAllocFromPoolAsync(
     address: *mut CUdeviceptr,
     size: usize,
@@ -198,6 +201,8 @@ pub(crate) fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) -> Result
     with_current(device, |pools| pools.current = pool.addr())
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemGetDefaultMemPool.
 pub(crate) unsafe fn cuMemGetDefaultMemPool(
     pool: Out<'_, CUmemoryPool>,
     location: *mut cudaMemLocation,
@@ -209,6 +214,8 @@ pub(crate) unsafe fn cuMemGetDefaultMemPool(
     pool.put(handle(with_pools(device, |pools| pools.default)?))
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemGetMemPool.
 pub(crate) unsafe fn cuMemGetMemPool(
     pool: Out<'_, CUmemoryPool>,
     location: *mut cudaMemLocation,
@@ -220,16 +227,22 @@ pub(crate) unsafe fn cuMemGetMemPool(
     pool.put(handle(with_pools(device, |pools| pools.current)?))
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemSetMemPool.
 pub(crate) unsafe fn cuMemSetMemPool(
     location: *mut cudaMemLocation,
     kind: c_int,
     pool: CUmemoryPool,
 ) -> Result {
-    if kind != PINNED {
+    // SAFETY: `location` is null or readable, as the caller promises.
+    let location = unsafe { get(location.cast_const()) }?;
+    if pool.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    // SAFETY: `location` is null or readable, as the caller promises.
-    cuDeviceSetMemPool(device_of(unsafe { get(location.cast_const()) }?)?, pool)
+    if kind != PINNED {
+        return Err(unsupported_use!("cuMemSetMemPool for memory of this type"));
+    }
+    cuDeviceSetMemPool(device_of(location)?, pool)
 }
 
 pub(crate) fn cuMemPoolCreate(
@@ -270,6 +283,8 @@ pub(crate) fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> Result {
     device::session(ordinal)?.memory().trim()
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemPoolGetAttribute.
 pub(crate) unsafe fn cuMemPoolGetAttribute(
     pool: CUmemoryPool,
     which: c_int,
@@ -303,6 +318,8 @@ pub(crate) unsafe fn cuMemPoolGetAttribute(
     })
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemPoolSetAttribute.
 pub(crate) unsafe fn cuMemPoolSetAttribute(
     pool: CUmemoryPool,
     which: c_int,
@@ -332,6 +349,8 @@ pub(crate) unsafe fn cuMemPoolSetAttribute(
     })
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemPoolSetAccess.
 pub(crate) unsafe fn cuMemPoolSetAccess(
     pool: CUmemoryPool,
     access: *const cudaMemAccessDesc,
@@ -353,6 +372,8 @@ pub(crate) unsafe fn cuMemPoolSetAccess(
     Ok(())
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemPoolGetAccess.
 pub(crate) unsafe fn cuMemPoolGetAccess(
     flags: Out<'_, c_int>,
     pool: CUmemoryPool,

@@ -20,13 +20,24 @@ const MOST: usize = 32_764;
 const MANY: usize = 256;
 
 /// What a function's next launch has.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Clone)]
 struct Prepared {
     block: [u32; 3],
     shared: u32,
     /// Bytes of all parameters, as the program said.
     size: usize,
     parameters: Vec<u8>,
+}
+
+impl Default for Prepared {
+    fn default() -> Self {
+        Self {
+            block: [1; 3],
+            shared: 0,
+            size: 0,
+            parameters: Vec::new(),
+        }
+    }
 }
 
 static PREPARED: Mutex<Option<HashMap<u64, Prepared>>> = Mutex::new(None);
@@ -62,18 +73,21 @@ fn set(function: CUfunction, offset: c_int, bytes: &[u8]) -> Result {
 }
 
 fn run(function: CUfunction, grid: [c_int; 2], stream: CUstream) -> Result {
+    callable(function)?;
     let blocks = |side: c_int| match u32::try_from(side) {
         Ok(side) if side > 0 => Ok(side),
         _ => Err(Status::INVALID_VALUE),
     };
     let [width, height] = grid;
     let grid = [blocks(width)?, blocks(height)?, 1];
-    callable(function)?;
     let prepared = PREPARED
         .lock()
         .as_ref()
         .and_then(|all| all.get(&(function as u64)).cloned());
-    let mut prepared = prepared.ok_or(Status::INVALID_VALUE)?;
+    let mut prepared = prepared.unwrap_or_default();
+    if prepared.size > MOST {
+        return Err(Status::INVALID_VALUE);
+    }
     prepared.parameters.resize(prepared.size, 0);
     let shape = Shape {
         grid,
@@ -85,6 +99,7 @@ fn run(function: CUfunction, grid: [c_int; 2], stream: CUstream) -> Result {
 }
 
 pub(crate) fn cuFuncSetBlockShape(function: CUfunction, x: c_int, y: c_int, z: c_int) -> Result {
+    callable(function)?;
     let mut block = [0; 3];
     for (side, given) in block.iter_mut().zip([x, y, z]) {
         *side = u32::try_from(given).map_err(|_| Status::INVALID_VALUE)?;
@@ -96,15 +111,15 @@ pub(crate) fn cuFuncSetBlockShape(function: CUfunction, x: c_int, y: c_int, z: c
 }
 
 pub(crate) fn cuFuncSetSharedSize(function: CUfunction, bytes: c_uint) -> Result {
+    if c_int::try_from(bytes).is_err() {
+        return Err(Status::INVALID_VALUE);
+    }
     prepare(function, |prepared| prepared.shared = bytes)
 }
 
 pub(crate) fn cuParamSetSize(function: CUfunction, bytes: c_uint) -> Result {
-    let size = bytes as usize;
-    if size > MOST {
-        return Err(Status::INVALID_VALUE);
-    }
-    prepare(function, |prepared| prepared.size = size)
+    // The launch refuses a size that is too large, as natively.
+    prepare(function, |prepared| prepared.size = bytes as usize)
 }
 
 pub(crate) fn cuParamSeti(function: CUfunction, offset: c_int, value: c_uint) -> Result {
@@ -115,6 +130,8 @@ pub(crate) fn cuParamSetf(function: CUfunction, offset: c_int, value: f32) -> Re
     set(function, offset, &value.to_ne_bytes())
 }
 
+/// # Safety
+/// As CUDA's manual says for cuParamSetv.
 pub(crate) unsafe fn cuParamSetv(
     function: CUfunction,
     offset: c_int,
@@ -122,6 +139,9 @@ pub(crate) unsafe fn cuParamSetv(
     bytes: c_uint,
 ) -> Result {
     super::present(value)?;
+    if bytes == 0 {
+        return callable(function).map(|_| ());
+    }
     let bytes = bytes as usize;
     if bytes > MOST {
         return Err(Status::INVALID_VALUE);

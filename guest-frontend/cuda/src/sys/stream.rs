@@ -44,11 +44,15 @@ struct Carried(*mut c_void);
 // SAFETY: the program gave it for use by a thread of the library.
 unsafe impl Send for Carried {}
 
+/// # Safety
+/// As CUDA's manual says for cuStreamCreate.
 pub(crate) unsafe fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) -> Result {
     // SAFETY: `stream` is null or writable, as the caller promises.
     unsafe { put(stream, create(stream, flags, 0)?) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuStreamCreateWithPriority.
 pub(crate) unsafe fn cuStreamCreateWithPriority(
     stream: *mut CUstream,
     flags: c_uint,
@@ -62,7 +66,7 @@ pub(crate) fn cuStreamDestroy(stream: CUstream) -> Result {
     let ended = objects::remove(stream, |object| matches!(object, Object::Stream(_)));
     match ended.as_deref() {
         Some(Object::Stream(inner)) => inner.session.streams().destroy(&inner.object),
-        _ => Err(Status::INVALID_HANDLE),
+        _ => Err(objects::missing(stream)),
     }
 }
 
@@ -104,11 +108,15 @@ pub(crate) fn cuStreamWaitEvent(stream: CUstream, waited: CUevent, flags: c_uint
     inner.session.synchronize_event(&inner.object)
 }
 
+/// # Safety
+/// As CUDA's manual says for cuStreamGetFlags.
 pub(crate) unsafe fn cuStreamGetFlags(stream: CUstream, flags: *mut c_uint) -> Result {
     // SAFETY: `flags` is null or writable, as the caller promises.
     unsafe { put(flags, named_stream::named(stream)?.stream()?.flags()) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuStreamGetPriority.
 pub(crate) unsafe fn cuStreamGetPriority(stream: CUstream, priority: *mut c_int) -> Result {
     // SAFETY: `priority` is null or writable, as the caller promises.
     unsafe { put(priority, named_stream::named(stream)?.stream()?.priority()) }
@@ -124,6 +132,8 @@ pub(crate) fn cuStreamGetDevice(stream: CUstream, device: Out<'_, CUdevice>) -> 
     ))
 }
 
+/// # Safety
+/// As CUDA's manual says for cuStreamGetCtx.
 pub(crate) unsafe fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext) -> Result {
     let handle = named_stream::named(stream)?.context()?;
     // SAFETY: `context` is null or writable, as the caller promises.
@@ -165,6 +175,8 @@ pub(crate) fn cuStreamGetAttribute(
     value.put(found)
 }
 
+/// # Safety
+/// As CUDA's manual says for cuStreamSetAttribute.
 pub(crate) unsafe fn cuStreamSetAttribute(
     stream: CUstream,
     attribute: c_int,
@@ -205,6 +217,8 @@ pub(crate) fn cuStreamCopyAttributes(to: CUstream, from: CUstream) -> Result {
     Ok(())
 }
 
+/// # Safety
+/// As CUDA's manual says for cuLaunchHostFunc.
 pub(crate) unsafe fn cuLaunchHostFunc(
     stream: CUstream,
     function: CUhostFn,

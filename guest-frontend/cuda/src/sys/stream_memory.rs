@@ -86,6 +86,15 @@ fn operate(stream: CUstream, operations: Vec<MemoryOperation>, given: Vec<[u64; 
     session.copies().operate(operations, given, stream)
 }
 
+/// CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER is one of the first version and of batches.
+fn without_flags(flags: c_uint) -> Result {
+    if flags == 0 {
+        Ok(())
+    } else {
+        Err(Status::INVALID_VALUE)
+    }
+}
+
 fn one(stream: CUstream, kind: u32, address: u64, value: u64, flags: c_uint) -> Result {
     let given = [u64::from(kind), address, value, u64::from(flags), 0, 0];
     operate(stream, vec![operation(&given)?], vec![given])
@@ -115,6 +124,7 @@ pub(crate) fn cuStreamWriteValue32(
     value: u32,
     flags: c_uint,
 ) -> Result {
+    without_flags(flags)?;
     one(stream, WRITE_32, address, value.into(), flags)
 }
 
@@ -124,9 +134,12 @@ pub(crate) fn cuStreamWriteValue64(
     value: u64,
     flags: c_uint,
 ) -> Result {
+    without_flags(flags)?;
     one(stream, WRITE_64, address, value, flags)
 }
 
+/// # Safety
+/// As CUDA's manual says for cuStreamBatchMemOp.
 pub(crate) unsafe fn cuStreamBatchMemOp(
     stream: CUstream,
     count: c_uint,
@@ -165,6 +178,8 @@ pub unsafe fn node(given: *const CUDA_BATCH_MEM_OP_NODE_PARAMS) -> Result<Work> 
     })))
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphAddBatchMemOpNode.
 pub(crate) unsafe fn cuGraphAddBatchMemOpNode(
     place: *mut CUgraphNode,
     graph: CUgraph,
@@ -195,6 +210,8 @@ pub(crate) fn cuGraphBatchMemOpNodeGetParams(
     })
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphBatchMemOpNodeSetParams.
 pub(crate) unsafe fn cuGraphBatchMemOpNodeSetParams(
     place: CUgraphNode,
     given: In<'_, CUDA_BATCH_MEM_OP_NODE_PARAMS>,
@@ -207,6 +224,8 @@ pub(crate) unsafe fn cuGraphBatchMemOpNodeSetParams(
     })
 }
 
+/// # Safety
+/// As CUDA's manual says for cuGraphExecBatchMemOpNodeSetParams.
 pub(crate) unsafe fn cuGraphExecBatchMemOpNodeSetParams(
     exec: CUgraphExec,
     place: CUgraphNode,

@@ -113,6 +113,8 @@ const NO_PART: TensorBox = TensorBox {
     mode: 0,
 };
 
+/// # Safety
+/// As CUDA's manual says for cuTensorMapEncodeTiled.
 pub(crate) unsafe fn cuTensorMapEncodeTiled(
     place: *mut CUtensorMap,
     data_type: c_int,
@@ -143,6 +145,8 @@ pub(crate) unsafe fn cuTensorMapEncodeTiled(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuTensorMapEncodeIm2col.
 pub(crate) unsafe fn cuTensorMapEncodeIm2col(
     place: *mut CUtensorMap,
     data_type: c_int,
@@ -185,6 +189,8 @@ pub(crate) unsafe fn cuTensorMapEncodeIm2col(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuTensorMapEncodeIm2colWide.
 pub(crate) unsafe fn cuTensorMapEncodeIm2colWide(
     place: *mut CUtensorMap,
     data_type: c_int,
@@ -223,6 +229,8 @@ pub(crate) unsafe fn cuTensorMapEncodeIm2colWide(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuTensorMapReplaceAddress.
 pub(crate) unsafe fn cuTensorMapReplaceAddress(
     place: *mut CUtensorMap,
     address: *mut c_void,

@@ -206,6 +206,8 @@ fn view(descriptor: Option<&CUDA_RESOURCE_VIEW_DESC>) -> Result<ResourceView> {
     })
 }
 
+/// # Safety
+/// As CUDA's manual says for cuTexObjectCreate.
 pub(crate) unsafe fn cuTexObjectCreate(
     texture: Out<'_, CUtexObject>,
     from: *const CUDA_RESOURCE_DESC,
@@ -271,6 +273,8 @@ pub(crate) fn cuTexObjectGetResourceViewDesc(
     place.put(found.ok_or(Status::INVALID_VALUE)?)
 }
 
+/// # Safety
+/// As CUDA's manual says for cuSurfObjectCreate.
 pub(crate) unsafe fn cuSurfObjectCreate(
     surface: *mut CUsurfObject,
     from: In<'_, CUDA_RESOURCE_DESC>,

@@ -80,6 +80,8 @@ fn check(address: CUdeviceptr) -> Result {
     Ok(())
 }
 
+/// # Safety
+/// As CUDA's manual says for cuTexRefSetAddress_v2.
 pub(crate) unsafe fn cuTexRefSetAddress_v2(
     offset: *mut usize,
     named: CUtexref,
@@ -161,6 +163,8 @@ pub(crate) fn cuTexRefSetMipmapLevelClamp(named: CUtexref, least: f32, most: f32
     })
 }
 
+/// # Safety
+/// As CUDA's manual says for cuTexRefSetBorderColor.
 pub(crate) unsafe fn cuTexRefSetBorderColor(named: CUtexref, color: *mut f32) -> Result {
     // Four components.
     with(named, |it| {
@@ -245,6 +249,8 @@ pub(crate) fn cuTexRefGetMipmapLevelClamp(
     Ok(())
 }
 
+/// # Safety
+/// As CUDA's manual says for cuTexRefGetBorderColor.
 pub(crate) unsafe fn cuTexRefGetBorderColor(place: *mut f32, named: CUtexref) -> Result {
     let color = with(named, |it| Ok(it.border))?;
     // SAFETY: null or writable for so many, as the caller promises.

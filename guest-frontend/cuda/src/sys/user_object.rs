@@ -32,6 +32,8 @@ fn some(count: c_uint) -> Result<u32> {
     Ok(count)
 }
 
+/// # Safety
+/// As CUDA's manual says for cuUserObjectCreate.
 pub(crate) unsafe fn cuUserObjectCreate(
     place: Out<'_, CUuserObject>,
     data: *mut c_void,

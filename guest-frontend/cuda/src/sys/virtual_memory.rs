@@ -14,6 +14,7 @@ use paragpu_protocol::status::Status;
 
 use super::boundary::{In, Out};
 use super::graph::list;
+use super::ipc::{self, DESCRIPTOR};
 use super::memory::ordinal_of;
 use super::{Result, device, get, present, put, unsupported_use};
 use crate::current;
@@ -21,10 +22,10 @@ use crate::shared_handle::{self, SharedHandles};
 
 /// CU_MEM_LOCATION_TYPE_DEVICE.
 const DEVICE: c_int = 1;
+/// CU_MEM_LOCATION_TYPE_HOST, _HOST_NUMA and _HOST_NUMA_CURRENT.
+const HOST: std::ops::RangeInclusive<c_int> = 2..=4;
 /// CU_MEM_ALLOCATION_TYPE_PINNED.
 const PINNED: c_int = 1;
-/// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
-const DESCRIPTOR: c_int = 1;
 /// CUmemAllocationGranularity_flags: minimum and recommended.
 const GRANULARITIES: std::ops::RangeInclusive<c_int> = 0..=1;
 /// Handles carry the device's ordinal, one more, above this.
@@ -70,13 +71,19 @@ pub(crate) fn cuMemGetAllocationGranularity(
     properties: In<'_, CUmemAllocationProp>,
     option: c_int,
 ) -> Result {
-    device_of(properties.get()?)?;
+    let properties = properties.get()?;
+    // Programs ask for the host's before they find that there is none (NCCL).
+    if properties.r#type != PINNED || !HOST.contains(&properties.location.r#type) {
+        device_of(properties)?;
+    }
     if !GRANULARITIES.contains(&option) {
         return Err(Status::INVALID_VALUE);
     }
     granularity.put(usize::try_from(GRANULARITY).map_err(|_| Status::INVALID_VALUE)?)
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemAddressReserve.
 pub(crate) unsafe fn cuMemAddressReserve(
     address: *mut CUdeviceptr,
     size: usize,
@@ -103,6 +110,8 @@ pub(crate) fn cuMemAddressFree(address: CUdeviceptr, size: usize) -> Result {
         .unreserve(address, size as u64)
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemCreate.
 pub(crate) unsafe fn cuMemCreate(
     place: *mut u64,
     size: usize,
@@ -152,6 +161,8 @@ fn release_closed() {
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemExportToShareableHandle.
 pub(crate) unsafe fn cuMemExportToShareableHandle(
     place: *mut c_void,
     handle: u64,
@@ -189,14 +200,8 @@ pub(crate) fn cuMemImportFromShareableHandle(
     given: *mut c_void,
     kind: c_int,
 ) -> Result {
-    // The descriptor itself takes the pointer's place.
-    let number = c_int::try_from(given.addr()).map_err(|_| Status::INVALID_VALUE)?;
-    if kind != DESCRIPTOR || number < 0 {
-        return Err(Status::INVALID_VALUE);
-    }
-    // SAFETY: the program's, open as long as the call; one that is not open is
-    // refused by the system.
-    let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+    // SAFETY: the program's, as long as the call.
+    let descriptor = unsafe { ipc::descriptor(given, kind) }?;
     let Some(handle) = SHARED.find(descriptor) else {
         return import(place, descriptor);
     };
@@ -283,6 +288,8 @@ fn is_own(session: &Session, location: &cudaMemLocation) -> Result<bool> {
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cuMemSetAccess.
 pub(crate) unsafe fn cuMemSetAccess(
     address: CUdeviceptr,
     size: usize,

@@ -13,6 +13,8 @@ use paragpu_abi::{
 };
 use std::ffi::{c_int, c_uint, c_void};
 
+/// # Safety
+/// As CUDA's manual says for cudaMallocArray.
 pub(crate) unsafe fn cudaMallocArray(
     array: *mut CUarray,
     desc: *const cudaChannelFormatDesc,
@@ -35,6 +37,8 @@ pub(crate) unsafe fn cudaMallocArray(
     unsafe { context()?.driver.cuArray3DCreate_v2(array, &wanted) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMalloc3DArray.
 pub(crate) unsafe fn cudaMalloc3DArray(
     array: *mut CUarray,
     desc: *const cudaChannelFormatDesc,
@@ -51,6 +55,8 @@ pub(crate) unsafe fn cudaMalloc3DArray(
     unsafe { context()?.driver.cuArray3DCreate_v2(array, &wanted) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMallocMipmappedArray.
 pub(crate) unsafe fn cudaMallocMipmappedArray(
     array: *mut CUmipmappedArray,
     desc: *const cudaChannelFormatDesc,
@@ -72,6 +78,8 @@ pub(crate) unsafe fn cudaMallocMipmappedArray(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaFreeArray.
 pub(crate) unsafe fn cudaFreeArray(array: CUarray) -> Result {
     let runtime = context()?;
     if array.is_null() {
@@ -81,6 +89,8 @@ pub(crate) unsafe fn cudaFreeArray(array: CUarray) -> Result {
     unsafe { runtime.driver.cuArrayDestroy(array) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaFreeMipmappedArray.
 pub(crate) unsafe fn cudaFreeMipmappedArray(array: CUmipmappedArray) -> Result {
     let runtime = context()?;
     if array.is_null() {
@@ -90,6 +100,8 @@ pub(crate) unsafe fn cudaFreeMipmappedArray(array: CUmipmappedArray) -> Result {
     unsafe { runtime.driver.cuMipmappedArrayDestroy(array) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaArrayGetInfo.
 pub(crate) unsafe fn cudaArrayGetInfo(
     desc: *mut cudaChannelFormatDesc,
     extent: *mut cudaExtent,
@@ -128,6 +140,8 @@ pub(crate) unsafe fn cudaArrayGetInfo(
     Ok(())
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGetChannelDesc.
 pub(crate) unsafe fn cudaGetChannelDesc(
     desc: Out<'_, cudaChannelFormatDesc>,
     array: CUarray,
@@ -138,6 +152,8 @@ pub(crate) unsafe fn cudaGetChannelDesc(
     desc.put(channel::descriptor(format_of(&found), found.NumChannels))
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaArrayGetMemoryRequirements.
 pub(crate) unsafe fn cudaArrayGetMemoryRequirements(
     needs: *mut cudaArrayMemoryRequirements,
     array: CUarray,
@@ -154,6 +170,8 @@ pub(crate) unsafe fn cudaArrayGetMemoryRequirements(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMipmappedArrayGetMemoryRequirements.
 pub(crate) unsafe fn cudaMipmappedArrayGetMemoryRequirements(
     needs: *mut cudaArrayMemoryRequirements,
     array: CUmipmappedArray,
@@ -170,6 +188,8 @@ pub(crate) unsafe fn cudaMipmappedArrayGetMemoryRequirements(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaArrayGetSparseProperties.
 pub(crate) unsafe fn cudaArrayGetSparseProperties(
     properties: *mut c_void,
     array: CUarray,
@@ -183,6 +203,8 @@ pub(crate) unsafe fn cudaArrayGetSparseProperties(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMipmappedArrayGetSparseProperties.
 pub(crate) unsafe fn cudaMipmappedArrayGetSparseProperties(
     properties: *mut c_void,
     array: CUmipmappedArray,

@@ -65,6 +65,8 @@ pub const FROM_DEVICE: &[c_int] = &[
 /// Kinds that stay on the device.
 pub const ON_DEVICE: &[c_int] = &[abi::cudaMemcpyDeviceToDevice, abi::cudaMemcpyDefault];
 
+/// # Safety
+/// As CUDA's manual says for cudaMemcpy.
 pub(crate) unsafe fn cudaMemcpy(
     to: *mut c_void,
     from: *const c_void,
@@ -76,6 +78,8 @@ pub(crate) unsafe fn cudaMemcpy(
     unsafe { linear(context()?, to, from, size, kind, now(stream)) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemcpyAsync.
 pub(crate) unsafe fn cudaMemcpyAsync(
     to: *mut c_void,
     from: *const c_void,
@@ -87,6 +91,8 @@ pub(crate) unsafe fn cudaMemcpyAsync(
     unsafe { linear(context()?, to, from, size, kind, When::Later(stream)) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemcpyPeer.
 pub(crate) unsafe fn cudaMemcpyPeer(
     to: *mut c_void,
     to_device: c_int,
@@ -104,6 +110,8 @@ pub(crate) unsafe fn cudaMemcpyPeer(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemcpyPeerAsync.
 pub(crate) unsafe fn cudaMemcpyPeerAsync(
     to: *mut c_void,
     to_device: c_int,
@@ -127,6 +135,8 @@ pub(crate) unsafe fn cudaMemcpyPeerAsync(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemcpy2D.
 pub(crate) unsafe fn cudaMemcpy2D(
     to: *mut c_void,
     to_pitch: usize,
@@ -155,6 +165,8 @@ pub(crate) unsafe fn cudaMemcpy2D(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemcpy2DAsync.
 pub(crate) unsafe fn cudaMemcpy2DAsync(
     to: *mut c_void,
     to_pitch: usize,
@@ -183,6 +195,8 @@ pub(crate) unsafe fn cudaMemcpy2DAsync(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemcpy2DToArray.
 pub(crate) unsafe fn cudaMemcpy2DToArray(
     to: CUarray,
     x: usize,
@@ -212,6 +226,8 @@ pub(crate) unsafe fn cudaMemcpy2DToArray(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemcpy2DToArrayAsync.
 pub(crate) unsafe fn cudaMemcpy2DToArrayAsync(
     to: CUarray,
     x: usize,
@@ -241,6 +257,8 @@ pub(crate) unsafe fn cudaMemcpy2DToArrayAsync(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemcpy2DFromArray.
 pub(crate) unsafe fn cudaMemcpy2DFromArray(
     to: *mut c_void,
     to_pitch: usize,
@@ -267,6 +285,8 @@ pub(crate) unsafe fn cudaMemcpy2DFromArray(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemcpy2DFromArrayAsync.
 pub(crate) unsafe fn cudaMemcpy2DFromArrayAsync(
     to: *mut c_void,
     to_pitch: usize,
@@ -293,6 +313,8 @@ pub(crate) unsafe fn cudaMemcpy2DFromArrayAsync(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemcpy2DArrayToArray.
 pub(crate) unsafe fn cudaMemcpy2DArrayToArray(
     to: CUarray,
     to_x: usize,

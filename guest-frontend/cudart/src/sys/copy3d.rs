@@ -17,6 +17,8 @@ use paragpu_abi::{
 };
 use std::ffi::{c_int, c_void};
 
+/// # Safety
+/// As CUDA's manual says for cudaMemcpy3D.
 pub(crate) unsafe fn cudaMemcpy3D(
     parameters: *const cudaMemcpy3DParms,
     stream: CUstream,
@@ -26,6 +28,8 @@ pub(crate) unsafe fn cudaMemcpy3D(
     unsafe { volume(context()?, &*parameters, now(stream)) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemcpy3DAsync.
 pub(crate) unsafe fn cudaMemcpy3DAsync(
     parameters: *const cudaMemcpy3DParms,
     stream: CUstream,
@@ -35,6 +39,8 @@ pub(crate) unsafe fn cudaMemcpy3DAsync(
     unsafe { volume(context()?, &*parameters, When::Later(stream)) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemcpy3DPeer.
 pub(crate) unsafe fn cudaMemcpy3DPeer(
     parameters: *const cudaMemcpy3DPeerParms,
     stream: CUstream,
@@ -59,6 +65,8 @@ pub(crate) unsafe fn cudaMemcpy3DPeer(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemcpy3DPeerAsync.
 pub(crate) unsafe fn cudaMemcpy3DPeerAsync(
     parameters: *const cudaMemcpy3DPeerParms,
     stream: CUstream,
@@ -75,6 +83,8 @@ pub(crate) unsafe fn cudaMemcpy3DPeerAsync(
     unsafe { runtime.driver.cuMemcpy3DPeerAsync(&copy, stream) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemcpyToArray.
 pub(crate) unsafe fn cudaMemcpyToArray(
     to: CUarray,
     x: usize,
@@ -96,6 +106,8 @@ pub(crate) unsafe fn cudaMemcpyToArray(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemcpyToArrayAsync.
 pub(crate) unsafe fn cudaMemcpyToArrayAsync(
     to: CUarray,
     x: usize,
@@ -118,6 +130,8 @@ pub(crate) unsafe fn cudaMemcpyToArrayAsync(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemcpyFromArray.
 pub(crate) unsafe fn cudaMemcpyFromArray(
     to: *mut c_void,
     from: CUarray,
@@ -139,6 +153,8 @@ pub(crate) unsafe fn cudaMemcpyFromArray(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemcpyFromArrayAsync.
 pub(crate) unsafe fn cudaMemcpyFromArrayAsync(
     to: *mut c_void,
     from: CUarray,
@@ -160,6 +176,8 @@ pub(crate) unsafe fn cudaMemcpyFromArrayAsync(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemcpyArrayToArray.
 pub(crate) unsafe fn cudaMemcpyArrayToArray(
     to: CUarray,
     to_x: usize,

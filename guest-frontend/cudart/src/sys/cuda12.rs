@@ -19,6 +19,9 @@ use std::ptr;
 // Devices.
 
 /// The function of CUDA 11, whose record ends before what 12 appended.
+///
+/// # Safety
+/// As CUDA's manual says for cudaGetDeviceProperties_v1.
 pub(crate) unsafe fn cudaGetDeviceProperties_v1(
     properties: *mut cuda12::cudaDeviceProp,
     device: c_int,
@@ -34,6 +37,8 @@ pub(crate) unsafe fn cudaGetDeviceProperties_v1(
     Ok(())
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGetDeviceProperties_v2.
 pub(crate) unsafe fn cudaGetDeviceProperties_v2(
     properties: Out<'_, cuda12::cudaDeviceProp>,
     device: c_int,
@@ -43,6 +48,8 @@ pub(crate) unsafe fn cudaGetDeviceProperties_v2(
     properties.put(unsafe { device_properties(device) }?)
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaChooseDevice.
 pub(crate) unsafe fn cudaChooseDevice(
     device: Out<'_, c_int>,
     wanted: *const cuda12::cudaDeviceProp,
@@ -120,21 +127,29 @@ unsafe fn device_properties(ordinal: c_int) -> Result<cuda12::cudaDeviceProp> {
     })
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaThreadExit.
 pub(crate) unsafe fn cudaThreadExit() -> Result {
     // SAFETY: the caller promises what `cudaDeviceReset` asks for.
     unsafe { super::device::cudaDeviceReset() }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaSetDoubleForDevice.
 pub(crate) unsafe fn cudaSetDoubleForDevice(number: *mut f64) -> Result {
     present(number)
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaSetDoubleForHost.
 pub(crate) unsafe fn cudaSetDoubleForHost(number: *mut f64) -> Result {
     present(number)
 }
 
 // Memory.
 
+/// # Safety
+/// As CUDA's manual says for cudaPointerGetAttributes.
 pub(crate) unsafe fn cudaPointerGetAttributes(
     attributes: Out<'_, cuda12::cudaPointerAttributes>,
     address: *const c_void,
@@ -149,6 +164,8 @@ pub(crate) unsafe fn cudaPointerGetAttributes(
     })
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemAdvise.
 pub(crate) unsafe fn cudaMemAdvise(
     address: *const c_void,
     size: usize,
@@ -165,6 +182,8 @@ pub(crate) unsafe fn cudaMemAdvise(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemPrefetchAsync.
 pub(crate) unsafe fn cudaMemPrefetchAsync(
     address: *const c_void,
     size: usize,
@@ -192,6 +211,8 @@ fn number(runtime: &Runtime, ordinal: c_int) -> Result<c_int> {
 
 // Graphs.
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphAddNode.
 pub(crate) unsafe fn cudaGraphAddNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -205,6 +226,8 @@ pub(crate) unsafe fn cudaGraphAddNode(
 
 // Textures and surfaces.
 
+/// # Safety
+/// As CUDA's manual says for cudaCreateTextureObject.
 pub(crate) unsafe fn cudaCreateTextureObject(
     object: *mut CUtexObject,
     resource: *const cuda12::cudaResourceDesc,
@@ -226,6 +249,8 @@ pub(crate) unsafe fn cudaCreateTextureObject(
     unsafe { texture::cudaCreateTextureObject(object, &resource, description, view) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGetTextureObjectResourceDesc.
 pub(crate) unsafe fn cudaGetTextureObjectResourceDesc(
     resource: *mut cuda12::cudaResourceDesc,
     object: CUtexObject,
@@ -238,6 +263,8 @@ pub(crate) unsafe fn cudaGetTextureObjectResourceDesc(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGetTextureObjectResourceViewDesc.
 pub(crate) unsafe fn cudaGetTextureObjectResourceViewDesc(
     view: *mut cuda12::cudaResourceViewDesc,
     object: CUtexObject,
@@ -250,6 +277,8 @@ pub(crate) unsafe fn cudaGetTextureObjectResourceViewDesc(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaCreateSurfaceObject.
 pub(crate) unsafe fn cudaCreateSurfaceObject(
     object: *mut CUsurfObject,
     resource: *const cuda12::cudaResourceDesc,
@@ -261,6 +290,8 @@ pub(crate) unsafe fn cudaCreateSurfaceObject(
     unsafe { texture::cudaCreateSurfaceObject(object, &resource) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGetSurfaceObjectResourceDesc.
 pub(crate) unsafe fn cudaGetSurfaceObjectResourceDesc(
     resource: *mut cuda12::cudaResourceDesc,
     object: CUsurfObject,

@@ -37,6 +37,8 @@ pub(crate) fn cudaSetDevice(device: c_int) -> Result {
     runtime.bind(device)
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaSetValidDevices.
 pub(crate) unsafe fn cudaSetValidDevices(devices: *mut c_int, count: c_int) -> Result {
     let runtime = runtime()?;
     let Ok(count) = usize::try_from(count) else {
@@ -47,6 +49,9 @@ pub(crate) unsafe fn cudaSetValidDevices(devices: *mut c_int, count: c_int) -> R
     }
     if count == 0 {
         thread::set_first(0);
+        // As natively, the thread takes its context anew at the next call.
+        // SAFETY: no context is one that a thread may have.
+        unsafe { runtime.driver.cuCtxSetCurrent(ptr::null_mut()) }?;
         return Ok(());
     }
     present(devices)?;
@@ -60,6 +65,8 @@ pub(crate) unsafe fn cudaSetValidDevices(devices: *mut c_int, count: c_int) -> R
     Ok(())
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaInitDevice.
 pub(crate) unsafe fn cudaInitDevice(device: c_int, device_flags: c_uint, flags: c_uint) -> Result {
     let runtime = runtime()?;
     let number = runtime.device(device)?.number;
@@ -74,6 +81,8 @@ pub(crate) unsafe fn cudaInitDevice(device: c_int, device_flags: c_uint, flags: 
     runtime.primary(device).map(|_| ())
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaSetDeviceFlags.
 pub(crate) unsafe fn cudaSetDeviceFlags(flags: c_uint) -> Result {
     let runtime = runtime()?;
     let device = runtime.current_device()?;
@@ -86,6 +95,8 @@ pub(crate) unsafe fn cudaSetDeviceFlags(flags: c_uint) -> Result {
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGetDeviceFlags.
 pub(crate) unsafe fn cudaGetDeviceFlags(flags: Out<'_, c_uint>) -> Result {
     flags.present()?;
     let runtime = runtime()?;
@@ -105,6 +116,8 @@ pub(crate) unsafe fn cudaGetDeviceFlags(flags: Out<'_, c_uint>) -> Result {
     flags.put(value | abi::cudaDeviceMapHost as c_uint)
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaDeviceReset.
 pub(crate) unsafe fn cudaDeviceReset() -> Result {
     let runtime = runtime()?;
     let device = runtime.current_device()?;
@@ -112,6 +125,8 @@ pub(crate) unsafe fn cudaDeviceReset() -> Result {
     unsafe { runtime.reset(device) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaDeviceGetAttribute.
 pub(crate) unsafe fn cudaDeviceGetAttribute(
     value: *mut c_int,
     attribute: c_int,
@@ -127,6 +142,8 @@ pub(crate) unsafe fn cudaDeviceGetAttribute(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGetDeviceProperties.
 pub(crate) unsafe fn cudaGetDeviceProperties(
     properties: *mut cudaDeviceProp,
     device: c_int,
@@ -141,6 +158,8 @@ pub(crate) unsafe fn cudaGetDeviceProperties(
     Ok(())
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaChooseDevice.
 pub(crate) unsafe fn cudaChooseDevice(
     device: Out<'_, c_int>,
     wanted: *const cudaDeviceProp,
@@ -185,6 +204,8 @@ pub(super) fn choose(
     device.put(best.0)
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaDeviceGetByPCIBusId.
 pub(crate) unsafe fn cudaDeviceGetByPCIBusId(
     device: Out<'_, c_int>,
     identifier: *const c_char,
@@ -202,6 +223,8 @@ pub(crate) unsafe fn cudaDeviceGetByPCIBusId(
     device.put(runtime.ordinal(number))
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaDeviceGetPCIBusId.
 pub(crate) unsafe fn cudaDeviceGetPCIBusId(
     identifier: *mut c_char,
     length: c_int,
@@ -217,6 +240,8 @@ pub(crate) unsafe fn cudaDeviceGetPCIBusId(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaDeviceGetTexture1DLinearMaxWidth.
 pub(crate) unsafe fn cudaDeviceGetTexture1DLinearMaxWidth(
     width: *mut usize,
     desc: *const cudaChannelFormatDesc,
@@ -238,6 +263,8 @@ pub(crate) unsafe fn cudaDeviceGetTexture1DLinearMaxWidth(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaDeviceGetNvSciSyncAttributes.
 pub(crate) unsafe fn cudaDeviceGetNvSciSyncAttributes(
     list: *mut c_void,
     device: c_int,
@@ -252,6 +279,8 @@ pub(crate) unsafe fn cudaDeviceGetNvSciSyncAttributes(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaDeviceRegisterAsyncNotification.
 pub(crate) unsafe fn cudaDeviceRegisterAsyncNotification(
     device: c_int,
     callback: CUasyncCallback,
@@ -268,6 +297,8 @@ pub(crate) unsafe fn cudaDeviceRegisterAsyncNotification(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaDeviceUnregisterAsyncNotification.
 pub(crate) unsafe fn cudaDeviceUnregisterAsyncNotification(
     device: c_int,
     handle: CUasyncCallbackHandle,
@@ -282,6 +313,8 @@ pub(crate) unsafe fn cudaDeviceUnregisterAsyncNotification(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaDeviceCanAccessPeer.
 pub(crate) unsafe fn cudaDeviceCanAccessPeer(
     able: *mut c_int,
     device: c_int,
@@ -294,6 +327,8 @@ pub(crate) unsafe fn cudaDeviceCanAccessPeer(
     unsafe { runtime.driver.cuDeviceCanAccessPeer(able, device, peer) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaDeviceEnablePeerAccess.
 pub(crate) unsafe fn cudaDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> Result {
     let runtime = context()?;
     let peer = runtime.primary(peer)?;
@@ -301,6 +336,8 @@ pub(crate) unsafe fn cudaDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> R
     unsafe { runtime.driver.cuCtxEnablePeerAccess(peer, flags) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaDeviceDisablePeerAccess.
 pub(crate) unsafe fn cudaDeviceDisablePeerAccess(peer: c_int) -> Result {
     let runtime = context()?;
     let peer = runtime.primary(peer)?;
@@ -308,6 +345,8 @@ pub(crate) unsafe fn cudaDeviceDisablePeerAccess(peer: c_int) -> Result {
     unsafe { runtime.driver.cuCtxDisablePeerAccess(peer) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaDeviceGetP2PAttribute.
 pub(crate) unsafe fn cudaDeviceGetP2PAttribute(
     value: *mut c_int,
     attribute: c_int,
@@ -326,6 +365,8 @@ pub(crate) unsafe fn cudaDeviceGetP2PAttribute(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaDeviceGetP2PAtomicCapabilities.
 pub(crate) unsafe fn cudaDeviceGetP2PAtomicCapabilities(
     capabilities: *mut c_uint,
     operations: *const c_int,
@@ -346,6 +387,8 @@ pub(crate) unsafe fn cudaDeviceGetP2PAtomicCapabilities(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaDeviceGetHostAtomicCapabilities.
 pub(crate) unsafe fn cudaDeviceGetHostAtomicCapabilities(
     capabilities: *mut c_uint,
     operations: *const c_int,

@@ -10,6 +10,8 @@ use crate::error::Result;
 use paragpu_abi::{CUexternalMemory, CUexternalSemaphore};
 use std::ffi::c_void;
 
+/// # Safety
+/// As CUDA's manual says for cudaImportExternalMemory.
 pub(crate) unsafe fn cudaImportExternalMemory(
     memory: *mut CUexternalMemory,
     description: *const c_void,
@@ -24,6 +26,8 @@ pub(crate) unsafe fn cudaImportExternalMemory(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaExternalMemoryGetMappedBuffer.
 pub(crate) unsafe fn cudaExternalMemoryGetMappedBuffer(
     address: Out<'_, *mut c_void>,
     memory: CUexternalMemory,
@@ -40,6 +44,8 @@ pub(crate) unsafe fn cudaExternalMemoryGetMappedBuffer(
     address.put(pointer(found))
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaImportExternalSemaphore.
 pub(crate) unsafe fn cudaImportExternalSemaphore(
     semaphore: *mut CUexternalSemaphore,
     description: *const c_void,

@@ -12,6 +12,8 @@ use paragpu_abi::{CUfunction, CUkernel, cudaFuncAttributes};
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 
+/// # Safety
+/// As CUDA's manual says for cudaFuncGetAttributes.
 pub(crate) unsafe fn cudaFuncGetAttributes(
     attributes: Out<'_, cudaFuncAttributes>,
     function: *const c_void,
@@ -21,6 +23,8 @@ pub(crate) unsafe fn cudaFuncGetAttributes(
     attributes.put(unsafe { attributes_of(context()?, function) }?)
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaFuncSetAttribute.
 pub(crate) unsafe fn cudaFuncSetAttribute(
     function: *const c_void,
     attribute: c_int,
@@ -34,6 +38,8 @@ pub(crate) unsafe fn cudaFuncSetAttribute(
     unsafe { runtime.driver.cuFuncSetAttribute(handle, attribute, value) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaFuncSetCacheConfig.
 pub(crate) unsafe fn cudaFuncSetCacheConfig(function: *const c_void, config: c_int) -> Result {
     let runtime = context()?;
     // SAFETY: the caller promises what `in_context` asks for.
@@ -42,6 +48,8 @@ pub(crate) unsafe fn cudaFuncSetCacheConfig(function: *const c_void, config: c_i
     unsafe { runtime.driver.cuFuncSetCacheConfig(handle, config) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaFuncSetSharedMemConfig.
 pub(crate) unsafe fn cudaFuncSetSharedMemConfig(function: *const c_void, config: c_int) -> Result {
     let runtime = context()?;
     // SAFETY: the caller promises what `in_context` asks for.
@@ -50,6 +58,8 @@ pub(crate) unsafe fn cudaFuncSetSharedMemConfig(function: *const c_void, config:
     unsafe { runtime.driver.cuFuncSetSharedMemConfig(handle, config) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaFuncGetName.
 pub(crate) unsafe fn cudaFuncGetName(name: *mut *const c_char, function: *const c_void) -> Result {
     present(name)?;
     match registry::lookup(function) {
@@ -65,6 +75,8 @@ pub(crate) unsafe fn cudaFuncGetName(name: *mut *const c_char, function: *const 
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaFuncGetParamInfo.
 pub(crate) unsafe fn cudaFuncGetParamInfo(
     function: *const c_void,
     index: usize,
@@ -83,6 +95,8 @@ pub(crate) unsafe fn cudaFuncGetParamInfo(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaKernelSetAttributeForDevice.
 pub(crate) unsafe fn cudaKernelSetAttributeForDevice(
     handle: CUkernel,
     attribute: c_int,
@@ -102,6 +116,8 @@ pub(crate) unsafe fn cudaKernelSetAttributeForDevice(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGetFuncBySymbol.
 pub(crate) unsafe fn cudaGetFuncBySymbol(
     handle: Out<'_, CUfunction>,
     function: *const c_void,
@@ -110,6 +126,8 @@ pub(crate) unsafe fn cudaGetFuncBySymbol(
     handle.put(unsafe { known(context()?, function) }?)
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGetKernel.
 pub(crate) unsafe fn cudaGetKernel(handle: Out<'_, CUkernel>, function: *const c_void) -> Result {
     handle.present()?;
     let runtime = context()?;

@@ -7,6 +7,8 @@ use crate::error::Result;
 use paragpu_abi::{CUgraph, CUgraphExec, CUhostFn, CUuserObject, cudaGraphInstantiateParams};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphDebugDotPrint.
 pub(crate) unsafe fn cudaGraphDebugDotPrint(
     graph: CUgraph,
     path: *const c_char,
@@ -17,6 +19,8 @@ pub(crate) unsafe fn cudaGraphDebugDotPrint(
     unsafe { context()?.driver.cuGraphDebugDotPrint(graph, path, flags) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphConditionalHandleCreate.
 pub(crate) unsafe fn cudaGraphConditionalHandleCreate(
     handle: *mut u64,
     graph: CUgraph,
@@ -34,6 +38,8 @@ pub(crate) unsafe fn cudaGraphConditionalHandleCreate(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphInstantiateWithParams_ptsz.
 pub(crate) unsafe fn cudaGraphInstantiateWithParams_ptsz(
     executable: *mut CUgraphExec,
     graph: CUgraph,
@@ -58,6 +64,8 @@ pub(crate) unsafe fn cudaGraphInstantiateWithParams_ptsz(
     outcome
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaDeviceGraphMemTrim.
 pub(crate) unsafe fn cudaDeviceGraphMemTrim(device: c_int) -> Result {
     let runtime = runtime()?;
     let number = runtime.device(device)?.number;
@@ -65,6 +73,8 @@ pub(crate) unsafe fn cudaDeviceGraphMemTrim(device: c_int) -> Result {
     unsafe { runtime.driver.cuDeviceGraphMemTrim(number) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaDeviceGetGraphMemAttribute.
 pub(crate) unsafe fn cudaDeviceGetGraphMemAttribute(
     device: c_int,
     attribute: c_int,
@@ -81,6 +91,8 @@ pub(crate) unsafe fn cudaDeviceGetGraphMemAttribute(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaDeviceSetGraphMemAttribute.
 pub(crate) unsafe fn cudaDeviceSetGraphMemAttribute(
     device: c_int,
     attribute: c_int,
@@ -97,6 +109,8 @@ pub(crate) unsafe fn cudaDeviceSetGraphMemAttribute(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaUserObjectCreate.
 pub(crate) unsafe fn cudaUserObjectCreate(
     object: *mut CUuserObject,
     data: *mut c_void,

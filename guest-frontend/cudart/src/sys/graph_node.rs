@@ -19,6 +19,8 @@ use paragpu_abi::{
 };
 use std::ffi::{c_int, c_void};
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphAddEmptyNode.
 pub(crate) unsafe fn cudaGraphAddEmptyNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -35,6 +37,9 @@ pub(crate) unsafe fn cudaGraphAddEmptyNode(
 }
 
 // Kernels.
+
+/// # Safety
+/// As CUDA's manual says for cudaGraphAddKernelNode.
 pub(crate) unsafe fn cudaGraphAddKernelNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -54,6 +59,8 @@ pub(crate) unsafe fn cudaGraphAddKernelNode(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphKernelNodeGetParams.
 pub(crate) unsafe fn cudaGraphKernelNodeGetParams(
     node: CUgraphNode,
     parameters: Out<'_, cudaKernelNodeParams>,
@@ -90,6 +97,8 @@ pub(crate) unsafe fn cudaGraphKernelNodeGetParams(
     })
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphKernelNodeSetParams.
 pub(crate) unsafe fn cudaGraphKernelNodeSetParams(
     node: CUgraphNode,
     parameters: *const cudaKernelNodeParams,
@@ -105,6 +114,8 @@ pub(crate) unsafe fn cudaGraphKernelNodeSetParams(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphExecKernelNodeSetParams.
 pub(crate) unsafe fn cudaGraphExecKernelNodeSetParams(
     executable: CUgraphExec,
     node: CUgraphNode,
@@ -121,6 +132,8 @@ pub(crate) unsafe fn cudaGraphExecKernelNodeSetParams(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphKernelNodeSetAttribute.
 pub(crate) unsafe fn cudaGraphKernelNodeSetAttribute(
     node: CUgraphNode,
     attribute: c_int,
@@ -136,6 +149,9 @@ pub(crate) unsafe fn cudaGraphKernelNodeSetAttribute(
 }
 
 // Copies.
+
+/// # Safety
+/// As CUDA's manual says for cudaGraphAddMemcpyNode.
 pub(crate) unsafe fn cudaGraphAddMemcpyNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -150,6 +166,8 @@ pub(crate) unsafe fn cudaGraphAddMemcpyNode(
     unsafe { add_copy(node, graph, after, count, &copy) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphAddMemcpyNode1D.
 pub(crate) unsafe fn cudaGraphAddMemcpyNode1D(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -166,6 +184,8 @@ pub(crate) unsafe fn cudaGraphAddMemcpyNode1D(
     unsafe { add_copy(node, graph, after, count, &copy) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphAddMemcpyNodeToSymbol.
 pub(crate) unsafe fn cudaGraphAddMemcpyNodeToSymbol(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -183,6 +203,8 @@ pub(crate) unsafe fn cudaGraphAddMemcpyNodeToSymbol(
     unsafe { add_copy(node, graph, after, count, &copy) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphAddMemcpyNodeFromSymbol.
 pub(crate) unsafe fn cudaGraphAddMemcpyNodeFromSymbol(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -200,6 +222,8 @@ pub(crate) unsafe fn cudaGraphAddMemcpyNodeFromSymbol(
     unsafe { add_copy(node, graph, after, count, &copy) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphMemcpyNodeSetParams.
 pub(crate) unsafe fn cudaGraphMemcpyNodeSetParams(
     node: CUgraphNode,
     parameters: *const cudaMemcpy3DParms,
@@ -212,6 +236,8 @@ pub(crate) unsafe fn cudaGraphMemcpyNodeSetParams(
     unsafe { runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphMemcpyNodeSetParams1D.
 pub(crate) unsafe fn cudaGraphMemcpyNodeSetParams1D(
     node: CUgraphNode,
     to: *mut c_void,
@@ -226,6 +252,8 @@ pub(crate) unsafe fn cudaGraphMemcpyNodeSetParams1D(
     unsafe { runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphMemcpyNodeSetParamsToSymbol.
 pub(crate) unsafe fn cudaGraphMemcpyNodeSetParamsToSymbol(
     node: CUgraphNode,
     symbol: *const c_void,
@@ -241,6 +269,8 @@ pub(crate) unsafe fn cudaGraphMemcpyNodeSetParamsToSymbol(
     unsafe { runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphMemcpyNodeSetParamsFromSymbol.
 pub(crate) unsafe fn cudaGraphMemcpyNodeSetParamsFromSymbol(
     node: CUgraphNode,
     to: *mut c_void,
@@ -256,6 +286,8 @@ pub(crate) unsafe fn cudaGraphMemcpyNodeSetParamsFromSymbol(
     unsafe { runtime.driver.cuGraphMemcpyNodeSetParams(node, &copy) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphExecMemcpyNodeSetParams.
 pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParams(
     executable: CUgraphExec,
     node: CUgraphNode,
@@ -268,6 +300,8 @@ pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParams(
     unsafe { set_copy(executable, node, &copy) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphExecMemcpyNodeSetParams1D.
 pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParams1D(
     executable: CUgraphExec,
     node: CUgraphNode,
@@ -282,6 +316,8 @@ pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParams1D(
     unsafe { set_copy(executable, node, &copy) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphExecMemcpyNodeSetParamsToSymbol.
 pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParamsToSymbol(
     executable: CUgraphExec,
     node: CUgraphNode,
@@ -297,6 +333,8 @@ pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParamsToSymbol(
     unsafe { set_copy(executable, node, &copy) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphExecMemcpyNodeSetParamsFromSymbol.
 pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParamsFromSymbol(
     executable: CUgraphExec,
     node: CUgraphNode,
@@ -313,6 +351,9 @@ pub(crate) unsafe fn cudaGraphExecMemcpyNodeSetParamsFromSymbol(
 }
 
 // Memsets.
+
+/// # Safety
+/// As CUDA's manual says for cudaGraphAddMemsetNode.
 pub(crate) unsafe fn cudaGraphAddMemsetNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -332,6 +373,8 @@ pub(crate) unsafe fn cudaGraphAddMemsetNode(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphMemsetNodeSetParams.
 pub(crate) unsafe fn cudaGraphMemsetNodeSetParams(
     node: CUgraphNode,
     parameters: *const cudaMemsetParams,
@@ -345,6 +388,8 @@ pub(crate) unsafe fn cudaGraphMemsetNodeSetParams(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphExecMemsetNodeSetParams.
 pub(crate) unsafe fn cudaGraphExecMemsetNodeSetParams(
     executable: CUgraphExec,
     node: CUgraphNode,
@@ -362,6 +407,9 @@ pub(crate) unsafe fn cudaGraphExecMemsetNodeSetParams(
 }
 
 // Host functions.
+
+/// # Safety
+/// As CUDA's manual says for cudaGraphAddHostNode.
 pub(crate) unsafe fn cudaGraphAddHostNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -379,6 +427,8 @@ pub(crate) unsafe fn cudaGraphAddHostNode(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphHostNodeSetParams.
 pub(crate) unsafe fn cudaGraphHostNodeSetParams(
     node: CUgraphNode,
     parameters: *const cudaHostNodeParams,
@@ -388,6 +438,8 @@ pub(crate) unsafe fn cudaGraphHostNodeSetParams(
     unsafe { context()?.driver.cuGraphHostNodeSetParams(node, parameters) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphExecHostNodeSetParams.
 pub(crate) unsafe fn cudaGraphExecHostNodeSetParams(
     executable: CUgraphExec,
     node: CUgraphNode,
@@ -403,6 +455,9 @@ pub(crate) unsafe fn cudaGraphExecHostNodeSetParams(
 }
 
 // Graphs in graphs.
+
+/// # Safety
+/// As CUDA's manual says for cudaGraphAddChildGraphNode.
 pub(crate) unsafe fn cudaGraphAddChildGraphNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -420,6 +475,9 @@ pub(crate) unsafe fn cudaGraphAddChildGraphNode(
 }
 
 // Events.
+
+/// # Safety
+/// As CUDA's manual says for cudaGraphAddEventRecordNode.
 pub(crate) unsafe fn cudaGraphAddEventRecordNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -436,6 +494,8 @@ pub(crate) unsafe fn cudaGraphAddEventRecordNode(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphAddEventWaitNode.
 pub(crate) unsafe fn cudaGraphAddEventWaitNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -453,6 +513,9 @@ pub(crate) unsafe fn cudaGraphAddEventWaitNode(
 }
 
 // Allocations and external semaphores: one layout in both interfaces.
+
+/// # Safety
+/// As CUDA's manual says for cudaGraphAddMemAllocNode.
 pub(crate) unsafe fn cudaGraphAddMemAllocNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -469,6 +532,8 @@ pub(crate) unsafe fn cudaGraphAddMemAllocNode(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphAddMemFreeNode.
 pub(crate) unsafe fn cudaGraphAddMemFreeNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -485,6 +550,8 @@ pub(crate) unsafe fn cudaGraphAddMemFreeNode(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphMemFreeNodeGetParams.
 pub(crate) unsafe fn cudaGraphMemFreeNodeGetParams(
     node: CUgraphNode,
     address: *mut c_void,
@@ -498,6 +565,8 @@ pub(crate) unsafe fn cudaGraphMemFreeNodeGetParams(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphAddExternalSemaphoresSignalNode.
 pub(crate) unsafe fn cudaGraphAddExternalSemaphoresSignalNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -514,6 +583,8 @@ pub(crate) unsafe fn cudaGraphAddExternalSemaphoresSignalNode(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphAddExternalSemaphoresWaitNode.
 pub(crate) unsafe fn cudaGraphAddExternalSemaphoresWaitNode(
     node: *mut CUgraphNode,
     graph: CUgraph,

@@ -22,6 +22,8 @@ use std::ffi::{c_int, c_void};
 /// words of eight bytes. The runtime's record ends before it.
 const CONDITIONAL_CONTEXT: usize = 3;
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphAddNode.
 pub(crate) unsafe fn cudaGraphAddNode(
     node: *mut CUgraphNode,
     graph: CUgraph,
@@ -45,6 +47,8 @@ pub(crate) unsafe fn cudaGraphAddNode(
     Ok(())
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphNodeSetParams.
 pub(crate) unsafe fn cudaGraphNodeSetParams(
     node: CUgraphNode,
     parameters: *mut cudaGraphNodeParams,
@@ -56,6 +60,8 @@ pub(crate) unsafe fn cudaGraphNodeSetParams(
     unsafe { runtime.driver.cuGraphNodeSetParams(node, &mut given) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphExecNodeSetParams.
 pub(crate) unsafe fn cudaGraphExecNodeSetParams(
     executable: CUgraphExec,
     node: CUgraphNode,
@@ -72,6 +78,8 @@ pub(crate) unsafe fn cudaGraphExecNodeSetParams(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGraphMemcpyNodeGetParams.
 pub(crate) unsafe fn cudaGraphMemcpyNodeGetParams(
     node: CUgraphNode,
     parameters: Out<'_, cudaMemcpy3DParms>,

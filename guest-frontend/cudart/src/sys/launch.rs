@@ -15,6 +15,8 @@ use paragpu_abi::{CUkernel, CUlaunchConfig, CUstream, cudaLaunchConfig_t, dim3};
 use std::ffi::{c_uint, c_void};
 use std::ptr;
 
+/// # Safety
+/// As CUDA's manual says for cudaLaunchKernel.
 pub(crate) unsafe fn cudaLaunchKernel(
     function: *const c_void,
     grid: dim3,
@@ -27,6 +29,8 @@ pub(crate) unsafe fn cudaLaunchKernel(
     unsafe { launch(function, grid, block, arguments, shared, stream) }
 }
 
+/// # Safety
+/// As CUDA's manual says for __cudaLaunchKernel.
 pub(crate) unsafe fn __cudaLaunchKernel(
     kernel: CUkernel,
     grid: dim3,
@@ -39,6 +43,8 @@ pub(crate) unsafe fn __cudaLaunchKernel(
     unsafe { launch(kernel, grid, block, arguments, shared, stream) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaLaunchCooperativeKernel.
 pub(crate) unsafe fn cudaLaunchCooperativeKernel(
     function: *const c_void,
     grid: dim3,
@@ -67,6 +73,8 @@ pub(crate) unsafe fn cudaLaunchCooperativeKernel(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaLaunchKernelExC.
 pub(crate) unsafe fn cudaLaunchKernelExC(
     config: *const cudaLaunchConfig_t,
     function: *const c_void,
@@ -77,6 +85,8 @@ pub(crate) unsafe fn cudaLaunchKernelExC(
     unsafe { launch_extended(&*config, function, arguments, (*config).stream) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaLaunchKernelExC_ptsz.
 pub(crate) unsafe fn cudaLaunchKernelExC_ptsz(
     config: *const cudaLaunchConfig_t,
     function: *const c_void,
@@ -89,6 +99,8 @@ pub(crate) unsafe fn cudaLaunchKernelExC_ptsz(
     unsafe { launch_extended(&*config, function, arguments, stream) }
 }
 
+/// # Safety
+/// As CUDA's manual says for __cudaPopCallConfiguration.
 pub(crate) unsafe fn __cudaPopCallConfiguration(
     grid: *mut dim3,
     block: *mut dim3,
@@ -107,6 +119,8 @@ pub(crate) unsafe fn __cudaPopCallConfiguration(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for __cudaGetKernel.
 pub(crate) unsafe fn __cudaGetKernel(handle: *mut CUkernel, function: *const c_void) -> Result {
     present(handle)?;
     // SAFETY: the caller promises what `kernel` asks for.

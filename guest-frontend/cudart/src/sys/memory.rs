@@ -25,6 +25,8 @@ pub fn pointer(address: CUdeviceptr) -> *mut c_void {
     ptr::with_exposed_provenance_mut(address as usize)
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMalloc.
 pub(crate) unsafe fn cudaMalloc(address: *mut *mut c_void, size: usize) -> Result {
     present(address)?;
     let runtime = context()?;
@@ -37,6 +39,8 @@ pub(crate) unsafe fn cudaMalloc(address: *mut *mut c_void, size: usize) -> Resul
     unsafe { put(address, pointer(found)) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaFree.
 pub(crate) unsafe fn cudaFree(address: *mut c_void) -> Result {
     let runtime = context()?;
     if address.is_null() {
@@ -73,6 +77,8 @@ pub(crate) fn cudaMalloc3D(place: Out<'_, cudaPitchedPtr>, extent: cudaExtent) -
     })
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMallocManaged.
 pub(crate) unsafe fn cudaMallocManaged(
     address: *mut *mut c_void,
     size: usize,
@@ -89,11 +95,15 @@ pub(crate) unsafe fn cudaMallocManaged(
     unsafe { put(address, pointer(found)) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMallocHost.
 pub(crate) unsafe fn cudaMallocHost(address: *mut *mut c_void, size: usize) -> Result {
     // SAFETY: the caller promises what `pinned` asks for.
     unsafe { pinned(address, size, 0) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaHostAlloc.
 pub(crate) unsafe fn cudaHostAlloc(
     address: *mut *mut c_void,
     size: usize,
@@ -103,6 +113,8 @@ pub(crate) unsafe fn cudaHostAlloc(
     unsafe { pinned(address, size, flags) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaFreeHost.
 pub(crate) unsafe fn cudaFreeHost(address: *mut c_void) -> Result {
     let runtime = context()?;
     if address.is_null() {
@@ -112,6 +124,8 @@ pub(crate) unsafe fn cudaFreeHost(address: *mut c_void) -> Result {
     unsafe { runtime.driver.cuMemFreeHost(address) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaHostGetDevicePointer.
 pub(crate) unsafe fn cudaHostGetDevicePointer(
     address: Out<'_, *mut c_void>,
     host: *mut c_void,
@@ -137,6 +151,8 @@ pub(crate) fn cudaPointerGetAttributes(
     attributes.put(attributes_of(address)?)
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaIpcGetMemHandle.
 pub(crate) unsafe fn cudaIpcGetMemHandle(
     handle: *mut cudaIpcMemHandle_t,
     address: *mut c_void,
@@ -146,6 +162,8 @@ pub(crate) unsafe fn cudaIpcGetMemHandle(
     unsafe { context()?.driver.cuIpcGetMemHandle(handle, device(address)) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaIpcOpenMemHandle.
 pub(crate) unsafe fn cudaIpcOpenMemHandle(
     address: Out<'_, *mut c_void>,
     handle: cudaIpcMemHandle_t,

@@ -10,6 +10,8 @@ use paragpu_abi as abi;
 use paragpu_abi::{CUmemoryPool, CUstream};
 use std::ffi::{c_int, c_void};
 
+/// # Safety
+/// As CUDA's manual says for cudaMallocAsync.
 pub(crate) unsafe fn cudaMallocAsync(
     address: *mut *mut c_void,
     size: usize,
@@ -26,6 +28,8 @@ pub(crate) unsafe fn cudaMallocAsync(
     unsafe { put(address, pointer(found)) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaFreeAsync.
 pub(crate) unsafe fn cudaFreeAsync(address: *mut c_void, stream: CUstream) -> Result {
     let runtime = context()?;
     if address.is_null() {
@@ -35,6 +39,8 @@ pub(crate) unsafe fn cudaFreeAsync(address: *mut c_void, stream: CUstream) -> Re
     unsafe { runtime.driver.cuMemFreeAsync(device(address), stream) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMallocFromPoolAsync.
 pub(crate) unsafe fn cudaMallocFromPoolAsync(
     address: *mut *mut c_void,
     size: usize,
@@ -56,22 +62,31 @@ pub(crate) unsafe fn cudaMallocFromPoolAsync(
     unsafe { put(address, pointer(found)) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemPoolImportPointer.
 pub(crate) unsafe fn cudaMemPoolImportPointer(
     address: Out<'_, *mut c_void>,
     pool: CUmemoryPool,
     data: *mut c_void,
 ) -> Result {
     address.present()?;
-    let mut found = 0;
+    let runtime = context()?;
+    let mut found = u64::MAX;
     // SAFETY: `cuMemPoolImportPointer` asks for what the caller promises.
-    unsafe {
-        context()?
+    let outcome = unsafe {
+        runtime
             .driver
             .cuMemPoolImportPointer(&mut found, pool, data)
-    }?;
-    address.put(pointer(found))
+    };
+    // The driver writes null before it looks at the handle.
+    if found != u64::MAX {
+        address.put_if(pointer(found));
+    }
+    outcome
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaDeviceGetDefaultMemPool.
 pub(crate) unsafe fn cudaDeviceGetDefaultMemPool(
     pool: *mut CUmemoryPool,
     ordinal: c_int,
@@ -82,6 +97,8 @@ pub(crate) unsafe fn cudaDeviceGetDefaultMemPool(
     unsafe { runtime.driver.cuDeviceGetDefaultMemPool(pool, number) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaDeviceGetMemPool.
 pub(crate) unsafe fn cudaDeviceGetMemPool(pool: *mut CUmemoryPool, ordinal: c_int) -> Result {
     let runtime = runtime()?;
     let number = runtime
@@ -92,6 +109,8 @@ pub(crate) unsafe fn cudaDeviceGetMemPool(pool: *mut CUmemoryPool, ordinal: c_in
     unsafe { runtime.driver.cuDeviceGetMemPool(pool, number) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaDeviceSetMemPool.
 pub(crate) unsafe fn cudaDeviceSetMemPool(ordinal: c_int, pool: CUmemoryPool) -> Result {
     let runtime = runtime()?;
     let number = runtime

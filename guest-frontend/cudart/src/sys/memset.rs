@@ -8,6 +8,8 @@ use paragpu_abi as abi;
 use paragpu_abi::{CUdeviceptr, CUstream, cudaExtent, cudaPitchedPtr};
 use std::ffi::{c_int, c_void};
 
+/// # Safety
+/// As CUDA's manual says for cudaMemset.
 pub(crate) unsafe fn cudaMemset(
     address: *mut c_void,
     value: c_int,
@@ -36,6 +38,8 @@ pub(crate) unsafe fn cudaMemset(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemsetAsync.
 pub(crate) unsafe fn cudaMemsetAsync(
     address: *mut c_void,
     value: c_int,
@@ -54,6 +58,8 @@ pub(crate) unsafe fn cudaMemsetAsync(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemset2D.
 pub(crate) unsafe fn cudaMemset2D(
     address: *mut c_void,
     pitch: usize,
@@ -71,6 +77,8 @@ pub(crate) unsafe fn cudaMemset2D(
     unsafe { rows(device(address), pitch, value, width, height, when) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemset2DAsync.
 pub(crate) unsafe fn cudaMemset2DAsync(
     address: *mut c_void,
     pitch: usize,
@@ -92,6 +100,8 @@ pub(crate) unsafe fn cudaMemset2DAsync(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemset3D.
 pub(crate) unsafe fn cudaMemset3D(
     place: cudaPitchedPtr,
     value: c_int,
@@ -107,6 +117,8 @@ pub(crate) unsafe fn cudaMemset3D(
     unsafe { slices(&place, value, &extent, when) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemset3DAsync.
 pub(crate) unsafe fn cudaMemset3DAsync(
     place: cudaPitchedPtr,
     value: c_int,

@@ -96,6 +96,8 @@ impl Default for Handle {
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaLibraryLoadData.
 pub(crate) unsafe fn cudaLibraryLoadData(
     library: *mut CUlibrary,
     code: *const c_void,
@@ -122,6 +124,8 @@ pub(crate) unsafe fn cudaLibraryLoadData(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaLibraryLoadFromFile.
 pub(crate) unsafe fn cudaLibraryLoadFromFile(
     library: *mut CUlibrary,
     path: *const c_char,
@@ -148,6 +152,8 @@ pub(crate) unsafe fn cudaLibraryLoadFromFile(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaLibraryGetGlobal.
 pub(crate) unsafe fn cudaLibraryGetGlobal(
     address: *mut *mut c_void,
     size: *mut usize,
@@ -165,6 +171,8 @@ pub(crate) unsafe fn cudaLibraryGetGlobal(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaLibraryGetManaged.
 pub(crate) unsafe fn cudaLibraryGetManaged(
     address: *mut *mut c_void,
     size: *mut usize,

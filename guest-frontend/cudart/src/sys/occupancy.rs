@@ -8,6 +8,8 @@ use crate::error::Result;
 use paragpu_abi::cudaLaunchConfig_t;
 use std::ffi::{c_int, c_uint, c_void};
 
+/// # Safety
+/// As CUDA's manual says for cudaOccupancyMaxActiveBlocksPerMultiprocessor.
 pub(crate) unsafe fn cudaOccupancyMaxActiveBlocksPerMultiprocessor(
     blocks: *mut c_int,
     function: *const c_void,
@@ -18,6 +20,8 @@ pub(crate) unsafe fn cudaOccupancyMaxActiveBlocksPerMultiprocessor(
     unsafe { active_blocks(blocks, function, block_size, shared, 0) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags.
 pub(crate) unsafe fn cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     blocks: *mut c_int,
     function: *const c_void,
@@ -29,6 +33,8 @@ pub(crate) unsafe fn cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     unsafe { active_blocks(blocks, function, block_size, shared, flags) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaOccupancyAvailableDynamicSMemPerBlock.
 pub(crate) unsafe fn cudaOccupancyAvailableDynamicSMemPerBlock(
     shared: *mut usize,
     function: *const c_void,
@@ -47,6 +53,8 @@ pub(crate) unsafe fn cudaOccupancyAvailableDynamicSMemPerBlock(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaOccupancyMaxActiveClusters.
 pub(crate) unsafe fn cudaOccupancyMaxActiveClusters(
     clusters: *mut c_int,
     function: *const c_void,
@@ -67,6 +75,8 @@ pub(crate) unsafe fn cudaOccupancyMaxActiveClusters(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaOccupancyMaxPotentialClusterSize.
 pub(crate) unsafe fn cudaOccupancyMaxPotentialClusterSize(
     size: *mut c_int,
     function: *const c_void,

@@ -9,6 +9,8 @@ use paragpu_abi as abi;
 use paragpu_abi::{CUdeviceptr, CUstream, cudaLaunchAttributeValue};
 use std::ffi::{c_int, c_uint, c_void};
 
+/// # Safety
+/// As CUDA's manual says for cudaStreamDestroy.
 pub(crate) unsafe fn cudaStreamDestroy(stream: CUstream) -> Result {
     let runtime = context()?;
     if stream.addr() <= abi::CU_STREAM_PER_THREAD.addr() {
@@ -18,6 +20,8 @@ pub(crate) unsafe fn cudaStreamDestroy(stream: CUstream) -> Result {
     unsafe { runtime.driver.cuStreamDestroy(stream) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaStreamAttachMemAsync.
 pub(crate) unsafe fn cudaStreamAttachMemAsync(
     stream: CUstream,
     address: *mut c_void,
@@ -33,6 +37,8 @@ pub(crate) unsafe fn cudaStreamAttachMemAsync(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaStreamGetDevice.
 pub(crate) unsafe fn cudaStreamGetDevice(stream: CUstream, device: Out<'_, c_int>) -> Result {
     device.present()?;
     let runtime = context()?;
@@ -42,6 +48,8 @@ pub(crate) unsafe fn cudaStreamGetDevice(stream: CUstream, device: Out<'_, c_int
     device.put(runtime.ordinal(number))
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaStreamSetAttribute.
 pub(crate) unsafe fn cudaStreamSetAttribute(
     stream: CUstream,
     attribute: c_int,
@@ -56,6 +64,8 @@ pub(crate) unsafe fn cudaStreamSetAttribute(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaStreamCopyAttributes_ptsz.
 pub(crate) unsafe fn cudaStreamCopyAttributes_ptsz(
     destination: CUstream,
     source: CUstream,

@@ -10,6 +10,8 @@ use paragpu_abi as abi;
 use paragpu_abi::CUstream;
 use std::ffi::{c_int, c_void};
 
+/// # Safety
+/// As CUDA's manual says for cudaGetSymbolAddress.
 pub(crate) unsafe fn cudaGetSymbolAddress(
     address: *mut *mut c_void,
     symbol: *const c_void,
@@ -18,11 +20,15 @@ pub(crate) unsafe fn cudaGetSymbolAddress(
     unsafe { put(address, pointer(global(context()?, symbol)?.address)) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGetSymbolSize.
 pub(crate) unsafe fn cudaGetSymbolSize(size: *mut usize, symbol: *const c_void) -> Result {
     // SAFETY: `size` is null or writable, as the caller promises.
     unsafe { put(size, global(context()?, symbol)?.size) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemcpyToSymbol.
 pub(crate) unsafe fn cudaMemcpyToSymbol(
     symbol: *const c_void,
     from: *const c_void,
@@ -35,6 +41,8 @@ pub(crate) unsafe fn cudaMemcpyToSymbol(
     unsafe { copy_to(symbol, from, (size, offset), kind, now(stream)) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemcpyToSymbolAsync.
 pub(crate) unsafe fn cudaMemcpyToSymbolAsync(
     symbol: *const c_void,
     from: *const c_void,
@@ -47,6 +55,8 @@ pub(crate) unsafe fn cudaMemcpyToSymbolAsync(
     unsafe { copy_to(symbol, from, (size, offset), kind, When::Later(stream)) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemcpyFromSymbol.
 pub(crate) unsafe fn cudaMemcpyFromSymbol(
     to: *mut c_void,
     symbol: *const c_void,
@@ -59,6 +69,8 @@ pub(crate) unsafe fn cudaMemcpyFromSymbol(
     unsafe { copy_from(to, symbol, (size, offset), kind, now(stream)) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaMemcpyFromSymbolAsync.
 pub(crate) unsafe fn cudaMemcpyFromSymbolAsync(
     to: *mut c_void,
     symbol: *const c_void,

@@ -24,6 +24,8 @@ const FLAGS: [c_int; 5] = [
     abi::CU_TRSF_SEAMLESS_CUBEMAP,
 ];
 
+/// # Safety
+/// As CUDA's manual says for cudaCreateTextureObject.
 pub(crate) unsafe fn cudaCreateTextureObject(
     object: *mut CUtexObject,
     resource: *const cudaResourceDesc,
@@ -48,6 +50,8 @@ pub(crate) unsafe fn cudaCreateTextureObject(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaDestroyTextureObject.
 pub(crate) unsafe fn cudaDestroyTextureObject(object: CUtexObject) -> Result {
     let runtime = context()?;
     if object == 0 {
@@ -57,6 +61,8 @@ pub(crate) unsafe fn cudaDestroyTextureObject(object: CUtexObject) -> Result {
     unsafe { runtime.driver.cuTexObjectDestroy(object) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGetTextureObjectResourceDesc.
 pub(crate) unsafe fn cudaGetTextureObjectResourceDesc(
     resource: Out<'_, cudaResourceDesc>,
     object: CUtexObject,
@@ -74,6 +80,8 @@ pub(crate) unsafe fn cudaGetTextureObjectResourceDesc(
     resource.put(unsafe { runtime_resource(&found) }?)
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGetTextureObjectTextureDesc.
 pub(crate) unsafe fn cudaGetTextureObjectTextureDesc(
     texture: Out<'_, cudaTextureDesc>,
     object: CUtexObject,
@@ -90,6 +98,8 @@ pub(crate) unsafe fn cudaGetTextureObjectTextureDesc(
     texture.put(runtime_texture(&found))
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGetTextureObjectResourceViewDesc.
 pub(crate) unsafe fn cudaGetTextureObjectResourceViewDesc(
     view: *mut cudaResourceViewDesc,
     object: CUtexObject,
@@ -103,6 +113,8 @@ pub(crate) unsafe fn cudaGetTextureObjectResourceViewDesc(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaCreateSurfaceObject.
 pub(crate) unsafe fn cudaCreateSurfaceObject(
     object: *mut CUsurfObject,
     resource: *const cudaResourceDesc,
@@ -120,6 +132,8 @@ pub(crate) unsafe fn cudaCreateSurfaceObject(
     unsafe { runtime.driver.cuSurfObjectCreate(object, &resource) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaDestroySurfaceObject.
 pub(crate) unsafe fn cudaDestroySurfaceObject(object: CUsurfObject) -> Result {
     let runtime = context()?;
     if object == 0 {
@@ -129,6 +143,8 @@ pub(crate) unsafe fn cudaDestroySurfaceObject(object: CUsurfObject) -> Result {
     unsafe { runtime.driver.cuSurfObjectDestroy(object) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGetSurfaceObjectResourceDesc.
 pub(crate) unsafe fn cudaGetSurfaceObjectResourceDesc(
     resource: Out<'_, cudaResourceDesc>,
     object: CUsurfObject,

@@ -13,6 +13,8 @@ pub(crate) fn cudaRuntimeGetVersion(version: Out<'_, c_int>) -> Result {
     version.put(VERSION)
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaDriverGetVersion.
 pub(crate) unsafe fn cudaDriverGetVersion(version: *mut c_int) -> Result {
     present(version)?;
     // SAFETY: the pointer is writable here, as the caller promises.
@@ -24,6 +26,8 @@ pub(crate) unsafe fn cudaDriverGetVersion(version: *mut c_int) -> Result {
     Ok(())
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGetDriverEntryPoint.
 pub(crate) unsafe fn cudaGetDriverEntryPoint(
     symbol: *const c_char,
     function: *mut *mut c_void,
@@ -34,6 +38,8 @@ pub(crate) unsafe fn cudaGetDriverEntryPoint(
     unsafe { entry_point(symbol, function, VERSION, flags, status) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGetDriverEntryPoint_ptsz.
 pub(crate) unsafe fn cudaGetDriverEntryPoint_ptsz(
     symbol: *const c_char,
     function: *mut *mut c_void,
@@ -44,6 +50,8 @@ pub(crate) unsafe fn cudaGetDriverEntryPoint_ptsz(
     unsafe { entry_point(symbol, function, VERSION, own(flags), status) }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGetDriverEntryPointByVersion.
 pub(crate) unsafe fn cudaGetDriverEntryPointByVersion(
     symbol: *const c_char,
     function: *mut *mut c_void,
@@ -63,6 +71,8 @@ pub(crate) unsafe fn cudaGetDriverEntryPointByVersion(
     }
 }
 
+/// # Safety
+/// As CUDA's manual says for cudaGetDriverEntryPointByVersion_ptsz.
 pub(crate) unsafe fn cudaGetDriverEntryPointByVersion_ptsz(
     symbol: *const c_char,
     function: *mut *mut c_void,

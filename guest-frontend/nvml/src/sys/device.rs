@@ -116,6 +116,8 @@ pub(crate) fn nvmlDeviceGetHandleByPciBusId_v2(
     Err(Code::NOT_FOUND)
 }
 
+/// # Safety
+/// As NVML's manual says for nvmlDeviceGetName.
 pub(crate) unsafe fn nvmlDeviceGetName(
     device: nvmlDevice_t,
     name: *mut c_char,
@@ -134,6 +136,8 @@ pub(crate) fn nvmlDeviceGetMinorNumber(device: nvmlDevice_t, minor: Out<'_, c_ui
     minor.put(ordinal(device)?)
 }
 
+/// # Safety
+/// As NVML's manual says for nvmlDeviceGetUUID.
 pub(crate) unsafe fn nvmlDeviceGetUUID(
     device: nvmlDevice_t,
     uuid: *mut c_char,

@@ -101,6 +101,8 @@ fn value(ordinal: u32, field: u32) -> Result<(c_uint, u64)> {
     Ok((*kind, *value))
 }
 
+/// # Safety
+/// As NVML's manual says for nvmlDeviceGetFieldValues.
 pub(crate) unsafe fn nvmlDeviceGetFieldValues(
     handle: nvmlDevice_t,
     count: c_int,

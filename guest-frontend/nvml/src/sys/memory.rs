@@ -22,6 +22,8 @@ pub(crate) fn nvmlDeviceGetMemoryInfo(
     place.present()?.put(memory(handle)?)
 }
 
+/// # Safety
+/// As NVML's manual says for nvmlDeviceGetMemoryInfo_v2.
 pub(crate) unsafe fn nvmlDeviceGetMemoryInfo_v2(
     handle: nvmlDevice_t,
     place: *mut nvmlMemory_v2_t,

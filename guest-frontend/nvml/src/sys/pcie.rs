@@ -103,6 +103,8 @@ pub(crate) fn nvmlDeviceGetPciInfo_v3(handle: nvmlDevice_t, pci: Out<'_, nvmlPci
     })
 }
 
+/// # Safety
+/// As NVML's manual says for nvmlDeviceGetPciInfoExt.
 pub(crate) unsafe fn nvmlDeviceGetPciInfoExt(
     handle: nvmlDevice_t,
     pci: *mut nvmlPciInfoExt_t,

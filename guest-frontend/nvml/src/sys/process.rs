@@ -25,6 +25,8 @@ fn processes(handle: nvmlDevice_t) -> Result<BTreeMap<u32, u64>> {
     Ok(processes)
 }
 
+/// # Safety
+/// As NVML's manual says for nvmlDeviceGetComputeRunningProcesses_v3.
 pub(crate) unsafe fn nvmlDeviceGetComputeRunningProcesses_v3(
     handle: nvmlDevice_t,
     count: *mut c_uint,
@@ -41,6 +43,8 @@ pub(crate) unsafe fn nvmlDeviceGetComputeRunningProcesses_v3(
     unsafe { put_list(infos, count, infos_now.collect()) }
 }
 
+/// # Safety
+/// As NVML's manual says for nvmlDeviceGetComputeRunningProcesses.
 pub(crate) unsafe fn nvmlDeviceGetComputeRunningProcesses(
     handle: nvmlDevice_t,
     count: *mut c_uint,
@@ -65,6 +69,8 @@ unsafe fn none<T>(handle: nvmlDevice_t, count: *mut c_uint, infos: *mut T) -> Re
     unsafe { put_list(infos, count, Vec::new()) }
 }
 
+/// # Safety
+/// As NVML's manual says for nvmlDeviceGetGraphicsRunningProcesses_v3.
 pub(crate) unsafe fn nvmlDeviceGetGraphicsRunningProcesses_v3(
     handle: nvmlDevice_t,
     count: *mut c_uint,
@@ -74,6 +80,8 @@ pub(crate) unsafe fn nvmlDeviceGetGraphicsRunningProcesses_v3(
     unsafe { none(handle, count, infos) }
 }
 
+/// # Safety
+/// As NVML's manual says for nvmlDeviceGetGraphicsRunningProcesses.
 pub(crate) unsafe fn nvmlDeviceGetGraphicsRunningProcesses(
     handle: nvmlDevice_t,
     count: *mut c_uint,
@@ -83,6 +91,8 @@ pub(crate) unsafe fn nvmlDeviceGetGraphicsRunningProcesses(
     unsafe { none(handle, count, infos) }
 }
 
+/// # Safety
+/// As NVML's manual says for nvmlDeviceGetMPSComputeRunningProcesses_v3.
 pub(crate) unsafe fn nvmlDeviceGetMPSComputeRunningProcesses_v3(
     handle: nvmlDevice_t,
     count: *mut c_uint,
@@ -92,6 +102,8 @@ pub(crate) unsafe fn nvmlDeviceGetMPSComputeRunningProcesses_v3(
     unsafe { none(handle, count, infos) }
 }
 
+/// # Safety
+/// As NVML's manual says for nvmlDeviceGetMPSComputeRunningProcesses.
 pub(crate) unsafe fn nvmlDeviceGetMPSComputeRunningProcesses(
     handle: nvmlDevice_t,
     count: *mut c_uint,
@@ -101,6 +113,8 @@ pub(crate) unsafe fn nvmlDeviceGetMPSComputeRunningProcesses(
     unsafe { none(handle, count, infos) }
 }
 
+/// # Safety
+/// As NVML's manual says for nvmlDeviceGetProcessUtilization.
 pub(crate) unsafe fn nvmlDeviceGetProcessUtilization(
     handle: nvmlDevice_t,
     samples: *mut nvmlProcessUtilizationSample_t,

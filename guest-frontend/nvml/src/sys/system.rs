@@ -12,6 +12,8 @@ pub(crate) fn nvmlSystemGetCudaDriverVersion_v2(version: Out<'_, c_int>) -> Resu
     version.put(devices().snapshot(0)?.driver_version)
 }
 
+/// # Safety
+/// As NVML's manual says for nvmlSystemGetProcessName.
 pub(crate) unsafe fn nvmlSystemGetProcessName(
     pid: c_uint,
     name: *mut c_char,

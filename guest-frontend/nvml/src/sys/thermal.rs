@@ -7,6 +7,8 @@ use crate::code::Result;
 /// How many sensors there are.
 const SENSORS: u32 = 1;
 
+/// # Safety
+/// As NVML's manual says for nvmlDeviceGetTemperatureV.
 pub(crate) unsafe fn nvmlDeviceGetTemperatureV(
     handle: nvmlDevice_t,
     place: *mut nvmlTemperature_t,

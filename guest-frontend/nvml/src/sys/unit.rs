@@ -11,6 +11,8 @@ pub(crate) fn nvmlUnitGetCount(count: Out<'_, c_uint>) -> Result {
     count.put(0)
 }
 
+/// # Safety
+/// As NVML's manual says for nvmlSystemGetHicVersion.
 pub(crate) unsafe fn nvmlSystemGetHicVersion(
     count: *mut c_uint,
     _entries: *mut nvmlHwbcEntry_t,

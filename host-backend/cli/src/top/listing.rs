@@ -1,5 +1,7 @@
 //! A view as tables of text, for the terminal and for print.
 
+use paragpu_control::turn::TimeShare;
+
 use super::view::{Gpu, Row, View, Vm};
 use crate::sessions::{age, bytes, lines, right, table};
 
@@ -47,6 +49,8 @@ const SESSIONS: &[Column] = &[
     ("IN/S", Right),
     ("OUT/S", Right),
     ("MEMORY", Right),
+    ("WEIGHT", Right),
+    ("TIME", Right),
     ("AGE", Right),
 ];
 
@@ -81,7 +85,7 @@ impl View {
 }
 
 impl Listing {
-    fn text(self) -> String {
+    pub(super) fn text(self) -> String {
         let head: Vec<&str> = self.columns.iter().map(|(title, _)| *title).collect();
         let mut table = table(&head);
         for (place, (_, side)) in self.columns.iter().enumerate() {
@@ -128,8 +132,23 @@ fn session(row: &Row) -> Vec<String> {
         rate(bytes(row.bytes_to_device_per_second as u64)),
         rate(bytes(row.bytes_from_device_per_second as u64)),
         rate(bytes(row.device_memory)),
+        row.share.map_or_else(|| "-".into(), weight),
+        row.time
+            .map_or_else(|| "-".into(), |time| format!("{:.0}%", time * 100.0)),
         age(row.age),
     ]
+}
+
+/// A weight, with a cap and a priority where there are.
+fn weight(share: TimeShare) -> String {
+    let mut text = share.weight.to_string();
+    if share.cap < 100 {
+        text += &format!(" ≤{}%", share.cap);
+    }
+    if share.priority > 0 {
+        text += &format!(" ↑{}", share.priority);
+    }
+    text
 }
 
 /// A rate in few characters.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use paragpu_control::admin::{Request, Response, SessionInfo, Stats};
+use paragpu_control::turn::TimeShare;
 use serde::Serialize;
 
 use crate::arguments::Sort;
@@ -64,6 +65,10 @@ pub(super) struct Row {
     pub(super) bytes_to_device_per_second: f64,
     pub(super) bytes_from_device_per_second: f64,
     pub(super) device_memory: u64,
+    /// Its part of the GPU's time in turns; `None` where it takes none.
+    pub(super) time: Option<f64>,
+    /// The weight, cap and priority of its turns.
+    pub(super) share: Option<TimeShare>,
     /// Seconds since it began.
     pub(super) age: f64,
     /// Whether its worker counted both times; the rates are zero if not.
@@ -169,6 +174,12 @@ fn row(before: Option<&SessionInfo>, now: &SessionInfo, seconds: f64) -> Row {
         bytes_to_device_per_second: rate(|one| one.bytes_to_device),
         bytes_from_device_per_second: rate(|one| one.bytes_from_device),
         device_memory: now.device_memory,
+        time: now.turns.map(|turns| {
+            let before = before.and_then(|before| before.turns);
+            let more = turns.seconds - before.map_or(0.0, |before| before.seconds);
+            (more / seconds.max(f64::EPSILON)).clamp(0.0, 1.0)
+        }),
+        share: now.turns.map(|turns| turns.share),
         age: now.age,
         counted,
     }
@@ -176,7 +187,7 @@ fn row(before: Option<&SessionInfo>, now: &SessionInfo, seconds: f64) -> Row {
 
 #[cfg(test)]
 mod tests {
-    use paragpu_control::admin::Activity;
+    use paragpu_control::admin::{Activity, TurnsInfo};
 
     use super::*;
 
@@ -202,6 +213,7 @@ mod tests {
             ending: false,
             activity: Activity::Serving,
             checkpoint: None,
+            turns: None,
         }
     }
 
@@ -222,5 +234,20 @@ mod tests {
         let row = row_of(Some(&before), &uncounted);
         assert!(!row.counted);
         assert_eq!(row.calls_per_second, 0.0);
+    }
+
+    #[test]
+    fn time_in_turns_is_a_part_of_the_time_between() {
+        let at = |seconds| SessionInfo {
+            turns: Some(TurnsInfo {
+                share: TimeShare::default(),
+                seconds,
+            }),
+            ..session(1, 0, 12.0)
+        };
+        let now = row(Some(&at(1.0)), &at(2.5), 2.0);
+        assert_eq!(now.time, Some(0.75));
+        assert_eq!(now.share, Some(TimeShare::default()));
+        assert_eq!(row(None, &session(1, 0, 12.0), 2.0).time, None);
     }
 }

@@ -7,8 +7,6 @@ use paragpu_config::host::{Limits, Shm};
 use paragpu_control::socket::ControlError;
 use paragpu_control::worker::{self, Route, Terms, ToWorker};
 
-use paragpu_communicator_secure::Handshake;
-
 use super::{ACCEPT_PAUSE, Broker, Waiting};
 use crate::handshake::{Asked, Guest, Pending, Progress};
 use crate::listener::Peer;
@@ -26,14 +24,13 @@ impl Broker {
             Ok(None) => return,
             Err(error) => return self.pause_accepting(&error),
         };
-        let guest = match (&self.listeners.guest_tls, &peer) {
+        match (&self.listeners.guest_tls, &peer) {
             (Some(tls), Peer::Remote(_)) => match tls.server() {
-                Ok(server) => Guest::shaking(socket, peer, Handshake::new(server)),
-                Err(reason) => return tracing::error!(reason, "TLS refuses guests"),
+                Ok(server) => self.greet_under_tls(socket, peer, server),
+                Err(reason) => tracing::error!(reason, "TLS refuses guests"),
             },
-            _ => Guest::new(socket, peer),
-        };
-        self.greet(guest);
+            _ => self.greet(Guest::new(socket, peer)),
+        }
     }
 
     /// Another host's daemon connects.
@@ -59,21 +56,24 @@ impl Broker {
 
     /// Reads what a connection says first. One that says all at once needs no place.
     fn greet(&mut self, guest: Guest) {
-        let patience = Duration::from_millis(self.host.limits.hello.into());
-        let mut pending = Pending::new(guest, Instant::now() + patience);
+        let mut pending = Pending::new(guest, self.patience());
         match pending.advance() {
             Progress::More => {
                 let key = self.counts.key();
-                let loser = self.arrivals.reception.enter(key, pending, self.places());
-                displaced(loser);
+                self.arrivals.reception.enter(key, pending, self.places());
                 self.recognize(key);
             }
             progress => self.first_said(pending.guest, progress),
         }
     }
 
+    /// Until when a connection that comes now must have said hello.
+    pub(super) fn patience(&self) -> Instant {
+        Instant::now() + Duration::from_millis(self.host.limits.hello.into())
+    }
+
     /// How many strangers may wait.
-    fn places(&self) -> usize {
+    pub(super) fn places(&self) -> usize {
         usize::try_from(self.host.limits.pending).unwrap_or(usize::MAX)
     }
 
@@ -85,6 +85,9 @@ impl Broker {
 
     /// Something of a first frame came.
     pub(super) fn advance(&mut self, key: u64) {
+        if self.arrivals.reception.queue(key) {
+            return self.hand_out();
+        }
         let Some(pending) = self.arrivals.reception.get_mut(key) else {
             return;
         };
@@ -99,7 +102,7 @@ impl Broker {
     }
 
     /// Gives a connection that has named a session of this host a better place.
-    fn recognize(&mut self, key: u64) {
+    pub(super) fn recognize(&mut self, key: u64) {
         let named = self
             .arrivals
             .reception
@@ -109,12 +112,12 @@ impl Broker {
             *token != [0; 16] && self.sessions.values().any(|one| same(&one.token, token))
         };
         if named.is_some_and(|token| known(&token)) {
-            displaced(self.arrivals.reception.recognize(key, self.places()));
+            self.arrivals.reception.recognize(key, self.places());
         }
     }
 
     /// A first frame is complete, or will never be.
-    fn first_said(&mut self, guest: Guest, progress: Progress) {
+    pub(super) fn first_said(&mut self, guest: Guest, progress: Progress) {
         match progress {
             Progress::More => {}
             Progress::Complete(asked) => self.admit(guest, asked),
@@ -127,8 +130,8 @@ impl Broker {
 
     /// Closes connections that did not say hello in time.
     pub(super) fn give_up_on_silent(&mut self, now: Instant) {
-        for silent in self.arrivals.reception.overdue(now) {
-            tracing::info!(peer = %silent.guest.peer, "a connection did not say hello in time");
+        for source in self.arrivals.reception.overdue(now) {
+            tracing::info!(?source, "a connection did not say hello in time");
         }
     }
 
@@ -517,6 +520,7 @@ impl Broker {
             },
         );
         self.counts.session_began();
+        self.join_turns(session);
         true
     }
 
@@ -524,13 +528,6 @@ impl Broker {
         tracing::info!(peer = %guest.peer, reason, "a guest is refused");
         self.counts.refused += 1;
         guest.refuse(reason);
-    }
-}
-
-/// Closes a connection whose place another has now.
-fn displaced(loser: Option<Pending>) {
-    if let Some(loser) = loser {
-        tracing::debug!(peer = %loser.guest.peer, "a silent connection makes room");
     }
 }
 

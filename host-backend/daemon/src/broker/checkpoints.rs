@@ -128,7 +128,7 @@ impl Broker {
 
     /// Has the sessions written whose time has come.
     pub(super) fn write_checkpoints(&mut self, now: Instant) {
-        if self.signals.is_ending() {
+        if self.operation.signals.is_ending() {
             return;
         }
         let due: Vec<(u64, Again)> = self

@@ -8,6 +8,7 @@ use paragpu_protocol::handshake::VERSION;
 use rustix::event::PollFlags;
 
 use super::Broker;
+use super::turns::Wish;
 use crate::console::Console;
 use crate::listener::Peer;
 use crate::worker::State;
@@ -164,6 +165,20 @@ impl Broker {
                     Some(response) => response,
                     None => return,
                 },
+                Ok(Request::Share {
+                    session,
+                    vm,
+                    weight,
+                    cap,
+                    priority,
+                }) => {
+                    let wish = Wish {
+                        weight,
+                        cap,
+                        priority,
+                    };
+                    self.order_share(session, vm, &wish)
+                }
                 Ok(Request::Stats {}) => Response::Stats(self.stats()),
                 Ok(Request::Version {}) => Response::Version {
                     daemon: env!("CARGO_PKG_VERSION").to_owned(),
@@ -239,6 +254,7 @@ impl Broker {
                 let activity = self.activity(session);
                 let mut info = session.info(worker.pid, counted, worker.told, activity);
                 info.checkpoint = self.checkpoint_info(info.id);
+                info.turns = self.shares.info(info.id);
                 Some(info)
             })
             .collect()

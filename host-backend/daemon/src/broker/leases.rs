@@ -129,6 +129,8 @@ impl Broker {
                     "a lease begins"
                 );
                 self.tenants.lease(&lease.name.vm, lease.memory, &self.host);
+                self.shares.lease(&lease.name.vm, lease.memory);
+                self.follow_shares();
                 Response::Lease(lease)
             }
             Err(error) => {
@@ -238,6 +240,7 @@ impl Broker {
         };
         tracing::info!(vm, "a lease is over");
         self.tenants.end_lease(&vm);
+        self.shares.end_lease(&vm);
         self.end_sessions_of(&vm);
         if let Some(own) = states.map(|it| it.join(leases::node(&self.host.lease))) {
             // The disk is shared, and may be slow.

@@ -245,6 +245,7 @@ impl Broker {
             },
         );
         self.counts.session_began();
+        self.join_turns(session);
         let kind = Kind::State {
             puts_away: false,
             again: None,

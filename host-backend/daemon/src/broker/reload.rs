@@ -1,19 +1,22 @@
 //! Reading the configuration again.
 
-use paragpu_config::host::{Device, Host, Migration, Tcp, Vsock};
+use paragpu_config::host::{Device, Host, Lease, Migration, Tcp, Vsock};
 
 use super::Broker;
+use super::signals::Signals;
 use crate::arguments::Arguments;
 use crate::logging;
 
-/// Where the configuration comes from, and the log whose level it sets.
+/// Where the configuration comes from, the log whose level it sets, and the
+/// signals that an operator sends.
 #[derive(Debug)]
-pub(super) struct Reloading {
+pub(super) struct Operation {
     pub arguments: Arguments,
     pub log: logging::Handle,
+    pub signals: Signals,
 }
 
-impl Reloading {
+impl Operation {
     /// The configuration as it is now; `None`, said in the log, where it is refused.
     fn read(&self) -> Option<Host> {
         match self.arguments.sources().load::<Host>() {
@@ -29,10 +32,10 @@ impl Reloading {
 impl Broker {
     /// SIGHUP: limits, placement, pool, sockets of VMs, certificates and log level anew.
     pub(super) fn reload(&mut self) {
-        if !self.signals.take_reload() {
+        if !self.operation.signals.take_reload() {
             return;
         }
-        let Some(new) = self.reloading.read() else {
+        let Some(new) = self.operation.read() else {
             return;
         };
         let applied = applied(&self.host, &new);
@@ -43,12 +46,13 @@ impl Broker {
         }
         self.host = applied;
         self.tenants.limit(&self.host);
+        self.follow_shares();
         self.listeners.renew_certificates(&self.host);
         if let Err(error) = self.listeners.follow_vm_sockets(&self.host.vsock) {
             tracing::error!(%error, "a socket of a VM is not listened at");
         }
         let filter = logging::filter(self.host.log.level);
-        if let Err(error) = self.reloading.log.reload(filter) {
+        if let Err(error) = self.operation.log.reload(filter) {
             tracing::warn!(%error, "the log level stays");
         }
         tracing::info!("configuration read again");
@@ -65,6 +69,10 @@ fn applied(old: &Host, new: &Host) -> Host {
             ..old.device.clone()
         },
         pool: new.pool.clone(),
+        lease: Lease {
+            share_time: new.lease.share_time,
+            ..old.lease.clone()
+        },
         confine: new.confine.clone(),
         log: new.log.clone(),
         shm: new.shm.clone(),

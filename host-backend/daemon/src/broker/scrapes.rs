@@ -6,7 +6,7 @@ use rustix::event::PollFlags;
 
 use super::Broker;
 use super::consoles::Audience;
-use crate::metrics::Report;
+use crate::metrics::{Board, Report};
 use crate::scrape::{Scrape, Step};
 use crate::worker::State;
 
@@ -88,11 +88,25 @@ impl Broker {
         for session in self.sessions.values() {
             let facts = &session.facts;
             report.session(&facts.vm, &facts.device, session.counters.as_ref());
+            if let Some(turns) = self.shares.info(facts.session) {
+                let (vm, gpu) = (facts.vm.clone(), facts.device.clone());
+                report.turns.push((vm, gpu, facts.session, turns));
+            }
             let memory = self.tenants.memory(&facts.vm);
             let limit = self.tenants.memory_limit(&self.host, &facts.vm);
             report.vms.insert(facts.vm.clone(), (memory, limit));
         }
+        let system = rustix::system::uname();
+        let host = system.nodename().to_string_lossy();
         for (place, device) in self.devices.iter().take(self.devices.count() as usize) {
+            let board = Board {
+                index: device.index,
+                model: device.name.clone(),
+                host: host.clone().into_owned(),
+                memory: device.memory,
+                used: 0,
+            };
+            report.boards.insert(self.devices.label(place), board);
             let count = |state| self.count(place, state) as u64;
             report.gpus.insert(
                 self.devices.label(place),

@@ -52,7 +52,7 @@ impl Broker {
 
     /// Starts the workers that are missing and dismisses those too many.
     pub(super) fn refill(&mut self, now: Instant) {
-        if self.signals.is_ending() {
+        if self.operation.signals.is_ending() {
             return;
         }
         let warm = self.host.pool.warm as usize;
@@ -209,6 +209,7 @@ impl Broker {
                 Some(FromWorker::Exchange { request, ask }) => {
                     self.exchange(key, request, ask, fds);
                 }
+                Some(FromWorker::Turn(plea)) => self.plea(key, plea),
                 Some(FromWorker::Started { .. }) => {
                     if let State::Serving(session) = worker.state
                         && let Some(session) = self.sessions.get_mut(&session)
@@ -260,6 +261,7 @@ impl Broker {
             return;
         };
         self.notes.remove(session);
+        self.leave_turns(session);
         let facts = &over.facts;
         self.tenants.release(&facts.vm, session);
         if let Some(counters) = &over.counters {

@@ -2,14 +2,21 @@
 
 use super::{CudaDevice, HASH, MOST_IMPORTED, find, stream};
 use crate::hash;
+use crate::memory::Memory;
 use crate::retired::Leaving;
 use paragpu_device::{Access, Error, FunctionId, Launch, MemoryDevice, PeerId, Result, StreamId};
-use paragpu_protocol::layout::CHUNK;
+use paragpu_protocol::layout::{CHUNK, Regions};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::types::MemoryInfo;
 use std::os::fd::{AsFd, OwnedFd};
 
 impl MemoryDevice for CudaDevice {
+    fn rehome(&mut self, regions: Regions) -> Result<bool> {
+        self.context.reserve_arena(regions.arena)?;
+        self.memory = Memory::new(regions);
+        Ok(true)
+    }
+
     fn memory_map(&mut self, address: u64, size: u64) -> Result<()> {
         self.make_room(address, size)?;
         let handle = self.context.map(address, size)?;
@@ -63,7 +70,8 @@ impl MemoryDevice for CudaDevice {
         if size == 0 || !size.is_multiple_of(CHUNK) {
             return Err(Status::INVALID_VALUE.into());
         }
-        let (span, handle) = self.context.open_peer(size, descriptor.as_fd())?;
+        let place = self.memory.peer_place(size);
+        let (span, handle) = self.context.open_peer(place, size, descriptor.as_fd())?;
         match self.peers.insert((span, handle)) {
             Ok(id) => Ok(PeerId(id)),
             Err(status) => {

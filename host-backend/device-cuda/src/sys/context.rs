@@ -42,19 +42,34 @@ impl Context {
         };
         // SAFETY: the context was just retained.
         check(unsafe { (made.driver.cuCtxSetCurrent)(context) })?;
-        let mut address = 0;
+        made.reserve_arena(arena)?;
+        Ok(made)
+    }
+
+    /// Reserves the arena at an address; what was reserved before, in which nothing
+    /// is mapped, is free again.
+    pub fn reserve_arena(&mut self, arena: u64) -> Result<()> {
+        self.free_arena();
+        let (mut address, size) = (0, self.arena_size as usize);
         // SAFETY: out-parameter of the right type; the hint may be any address.
-        check(unsafe {
-            (made.driver.cuMemAddressReserve)(&mut address, arena_size as usize, 0, arena, 0)
-        })?;
-        made.arena = address;
+        check(unsafe { (self.driver.cuMemAddressReserve)(&mut address, size, 0, arena, 0) })?;
+        self.arena = address;
         if address != arena {
             return Err(Error::new(
                 Status::OUT_OF_MEMORY,
                 format!("the driver reserved {address:#x} instead of {arena:#x}"),
             ));
         }
-        Ok(made)
+        Ok(())
+    }
+
+    fn free_arena(&mut self) {
+        let arena = std::mem::take(&mut self.arena);
+        if arena != 0 {
+            // SAFETY: it was reserved, and nothing is mapped there; a failure leaves
+            // nothing to undo.
+            unsafe { (self.driver.cuMemAddressFree)(arena, self.arena_size as usize) };
+        }
     }
 
     /// cuDeviceGetUuid.
@@ -73,12 +88,9 @@ impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: nothing of this context is used any more; failures leave
         // nothing to undo.
-        unsafe {
-            (self.driver.cuCtxSynchronize)();
-            if self.arena != 0 {
-                (self.driver.cuMemAddressFree)(self.arena, self.arena_size as usize);
-            }
-            (self.driver.cuDevicePrimaryCtxRelease_v2)(self.device);
-        }
+        unsafe { (self.driver.cuCtxSynchronize)() };
+        self.free_arena();
+        // SAFETY: as above.
+        unsafe { (self.driver.cuDevicePrimaryCtxRelease_v2)(self.device) };
     }
 }

@@ -149,12 +149,17 @@ impl Context {
         Ok(handle)
     }
 
-    /// Maps `size` bytes of another device, outside the arena: their address and
-    /// handle. The driver refuses what the two devices cannot do.
-    pub fn open_peer(&self, size: u64, descriptor: BorrowedFd<'_>) -> Result<(Span, u64)> {
-        let mut address = 0;
+    /// Maps `size` bytes of another device, at `place` where that is free: their
+    /// address and handle. The driver refuses what the two devices cannot do.
+    pub fn open_peer(
+        &self,
+        place: u64,
+        size: u64,
+        descriptor: BorrowedFd<'_>,
+    ) -> Result<(Span, u64)> {
+        let (mut address, bytes) = (0, size as usize);
         // SAFETY: an out-parameter; the driver chooses a free range.
-        check(unsafe { (self.driver.cuMemAddressReserve)(&mut address, size as usize, 0, 0, 0) })?;
+        check(unsafe { (self.driver.cuMemAddressReserve)(&mut address, bytes, 0, place, 0) })?;
         match self.import(address, size, descriptor) {
             Ok(handle) => Ok((Span { address, size }, handle)),
             Err(error) => {

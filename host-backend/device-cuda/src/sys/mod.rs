@@ -13,6 +13,7 @@ mod memory;
 mod module;
 mod native;
 pub mod nvml;
+pub mod reservations;
 mod resources;
 mod stream;
 mod stream_memory;

@@ -13,7 +13,7 @@ pub type Straight = fn(&mut Frame<'_>, Option<&mut Reach<'_>>, &[Inst], usize, u
 macro_rules! variant {
     ($name:ident: $($feature:tt)+) => {
         mod $name {
-            use super::{Frame, Inst, Left, Reach, straight};
+            use super::{Frame, Inst, Left, Reach, Straight, straight};
 
             pub(super) fn is_available() -> bool {
                 true $( && is_x86_feature_detected!($feature) )+
@@ -31,18 +31,11 @@ macro_rules! variant {
                 straight(frame, reach, code, pc, end, active)
             }
 
-            pub(super) fn run(
-                frame: &mut Frame<'_>,
-                reach: Option<&mut Reach<'_>>,
-                code: &[Inst],
-                pc: usize,
-                end: usize,
-                active: u32,
-            ) -> Left {
+            pub(super) const RUN: Straight = |frame, reach, code, pc, end, active| {
                 // SAFETY: `available` hands this function out only where `is_available` says that
                 // the processor has all features of `body`.
                 unsafe { body(frame, reach, code, pc, end, active) }
-            }
+            };
         }
     };
 }
@@ -53,28 +46,17 @@ variant!(avx2: "avx2" "fma" "bmi1" "bmi2" "lzcnt" "popcnt");
 variant!(avx512:
     "avx512f" "avx512vl" "avx512dq" "avx512bw" "avx512cd" "avx2" "fma" "bmi1" "bmi2" "lzcnt" "popcnt");
 
-fn base(
-    frame: &mut Frame<'_>,
-    reach: Option<&mut Reach<'_>>,
-    code: &[Inst],
-    pc: usize,
-    end: usize,
-    active: u32,
-) -> Left {
-    straight(frame, reach, code, pc, end, active)
-}
-
 /// Every variant this processor can run, slowest first.
 #[must_use]
 pub fn available() -> Vec<(&'static str, Straight)> {
-    let mut list: Vec<(&'static str, Straight)> = vec![("base", base)];
+    let mut list: Vec<(&'static str, Straight)> = vec![("base", straight)];
     #[cfg(target_arch = "x86_64")]
     {
         if avx2::is_available() {
-            list.push(("avx2", avx2::run));
+            list.push(("avx2", avx2::RUN));
         }
         if avx512::is_available() {
-            list.push(("avx512", avx512::run));
+            list.push(("avx512", avx512::RUN));
         }
     }
     list
@@ -83,5 +65,5 @@ pub fn available() -> Vec<(&'static str, Straight)> {
 /// The fastest variant.
 #[must_use]
 pub fn select() -> Straight {
-    available().last().map_or(base as Straight, |&(_, f)| f)
+    available().last().map_or(straight as Straight, |&(_, f)| f)
 }

@@ -1,57 +1,16 @@
 //! What a worker does to its own process.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::os::unix::process::CommandExt;
-use std::process::Command;
 
-/// Set in the environment of a worker that tried to restart itself without
-/// address-space randomisation, so that it tries once.
-const TRIED: &str = "PARAGPU_WORKER_FIXED";
-
-/// Restarts this program without address-space randomisation (modules
-/// loaded in the same order then have their variables at the same addresses).
-/// Returns, with true where it is off, when there is nothing to restart.
-#[must_use]
-pub fn without_address_randomisation() -> bool {
-    const QUERY: libc::c_ulong = 0xffff_ffff;
-    // SAFETY: personality only changes how later programs are started.
-    let now = unsafe { libc::personality(QUERY) };
-    if now >= 0 && now & libc::ADDR_NO_RANDOMIZE != 0 {
-        return true;
-    }
-    if now < 0 || std::env::var_os(TRIED).is_some() {
-        return false;
-    }
-    let wanted = libc::c_ulong::from(u32::try_from(now | libc::ADDR_NO_RANDOMIZE).unwrap_or(0));
-    // SAFETY: as above.
-    if unsafe { libc::personality(wanted) } < 0 {
-        return false;
-    }
-    // Descriptors without close-on-exec, standard input among them, stay open.
-    let failed = Command::new("/proc/self/exe")
-        .args(std::env::args_os().skip(1))
-        .env(TRIED, "1")
-        .exec();
-    tracing::warn!(error = %failed, "cannot restart without address randomisation");
-    false
-}
-
-/// Keeps the allocator out of the range in which memory is mapped: whether a
-/// large buffer or another thread's arena lies between two of a driver's
-/// mappings is a matter of timing, and would move what the driver maps later,
-/// variables of modules among it. Up to [`KEPT`] bytes that are free again stay
-/// with the process: a driver's compiler takes them each time.
-pub fn without_mapped_allocations() {
-    // SAFETY: all only change how the allocator gets memory (mallopt(3)).
+/// Keeps up to 128 MiB that are free with the process, and takes them from the
+/// heap: a driver's compiler takes them each time.
+pub fn keep_freed_memory() {
+    // SAFETY: both only change how the allocator gets memory (mallopt(3)).
     unsafe {
-        libc::mallopt(libc::M_MMAP_MAX, 0);
-        libc::mallopt(libc::M_ARENA_MAX, 1);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 32 << 20);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 128 << 20);
     }
 }
-
-/// Bytes of the allocator's that a worker keeps though they are free.
-const KEPT: libc::c_int = 128 << 20;
 
 /// Ends the process at once: no destructors, no exit handlers. A driver's own
 /// clean-up may wait for a kernel that never ends; the kernel driver cleans up

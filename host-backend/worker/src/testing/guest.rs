@@ -23,6 +23,7 @@ use crate::error::End;
 use crate::images::ImageStore;
 use crate::session::{Session, Setup};
 use crate::statistics::Statistics;
+use crate::turns::Turns;
 use paragpu_control::counters::Counters;
 
 /// A received frame.
@@ -104,6 +105,13 @@ impl Guest {
         Self::serving(host, guest, change, move |session| {
             session.host.pages().adopt(Some(memory));
         })
+    }
+
+    /// A session over a unix socket that launches in its turns.
+    pub fn with_turns(turns: Arc<Turns>) -> Self {
+        let (host, guest) = pair();
+        let take = move |session: &mut Session| session.take_turns(turns);
+        Self::serving(host, guest, |_| {}, take)
     }
 
     /// A session over a connection.

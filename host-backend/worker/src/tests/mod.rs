@@ -10,6 +10,7 @@ mod pinned;
 mod sharing;
 mod signals;
 mod stream_memory;
+mod turns;
 mod waiting;
 mod wire;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use paragpu_communicator::Nowhere;
 use paragpu_control::exchange::{Ask, Offer, Token};
@@ -15,6 +15,7 @@ use paragpu_protocol::layout::{CHUNK, Regions};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{MemLeave, MemMap, MemOffer, MemTake, MemUnmap};
 use paragpu_protocol::types::MemoryOffer;
+use parking_lot::Mutex;
 
 use super::fill;
 use crate::error::{Fault, Outcome};
@@ -36,7 +37,7 @@ fn daemon(offers: Offers) -> Arc<Exchange> {
             let FromWorker::Exchange { request, ask } = inbox.message().unwrap() else {
                 panic!("another message");
             };
-            let mut offers = offers.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut offers = offers.lock();
             let mut answer = Answer {
                 offer: None,
                 memory: None,

@@ -87,10 +87,15 @@ impl Orders {
         *place = Some(order);
         self.waiting.store(true, Ordering::Release);
         drop(place);
+        self.wake();
+        true
+    }
+
+    /// Ends the session's wait for calls.
+    pub(crate) fn wake(&self) {
         if let Some(wake) = &*locked(&self.wake) {
             wake.wake();
         }
-        true
     }
 
     /// Takes the order that waits.

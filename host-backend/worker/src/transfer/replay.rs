@@ -233,7 +233,12 @@ impl Session {
         descriptors: Vec<OwnedFd>,
         mut peers: Option<&mut Peers>,
     ) -> Result<Vec<u8>, StateError> {
-        self.unmake_others(items)?;
+        match peers {
+            // Another device's memory takes addresses of the driver's. Modules come
+            // before it, as they did where the session comes from.
+            Some(_) => drop(self.become_items(items)?),
+            None => self.unmake_others(items)?,
+        }
         let mut maps = HandleMap::default();
         for item in items {
             if item.call.number == MemMap::INFO.number {

@@ -97,6 +97,10 @@ impl Carrier {
         true
     }
 
+    /// The first entry behind the head.
+    ///
+    /// # Safety
+    /// `carrier` heads an allocation with room for an entry.
     unsafe fn first(carrier: *mut Self) -> *mut Entry {
         // SAFETY: entries follow the head; its size is a multiple of their
         // alignment.

@@ -154,6 +154,9 @@ impl Listing<'_> {
 }
 
 /// Called by the loader once: whether objects came or went.
+///
+/// # Safety
+/// `info` is the loader's, and `data` a [`Listing`].
 unsafe extern "C" fn compare(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
     // SAFETY: the loader's and our own pointers, valid for the call.
     let (info, listing) = unsafe { (&*info, &mut *data.cast::<Listing<'_>>()) };
@@ -164,6 +167,9 @@ unsafe extern "C" fn compare(info: *mut libc::dl_phdr_info, _: usize, data: *mut
 }
 
 /// Called by the loader for each object.
+///
+/// # Safety
+/// As [`compare`].
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
     // SAFETY: the loader's and our own pointers, valid for the call.
     let (info, listing) = unsafe { (&*info, &mut *data.cast::<Listing<'_>>()) };

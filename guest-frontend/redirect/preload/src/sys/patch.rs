@@ -53,6 +53,9 @@ pub unsafe fn write(entries: &[Entry]) -> bool {
 }
 
 /// Writes the jumps into code at `code`, which goes to `start`.
+///
+/// # Safety
+/// `code` is writable for the whole range of the entries.
 unsafe fn write_jumps(entries: &[Entry], start: usize, code: *mut u8) {
     for entry in entries {
         // SAFETY: the entries' code lies in the range that is written.
@@ -64,6 +67,10 @@ unsafe fn write_jumps(entries: &[Entry], start: usize, code: *mut u8) {
     }
 }
 
+/// Puts a private copy with the jumps in place of the code.
+///
+/// # Safety
+/// The range is mapped code that holds all entries, and nothing executes there.
 unsafe fn by_copy(entries: &[Entry], start: usize, length: usize) -> bool {
     // SAFETY: the new mapping is ours until it is unmapped; the one at `start`
     // has the same bytes as before but for the jumps.
@@ -85,6 +92,9 @@ unsafe fn by_copy(entries: &[Entry], start: usize, length: usize) -> bool {
 }
 
 /// Copies the code into the file and writes the jumps there.
+///
+/// # Safety
+/// The range is readable and holds all entries.
 unsafe fn fill(file: i32, entries: &[Entry], start: usize, length: usize) -> bool {
     let Ok(size) = libc::off_t::try_from(length) else {
         return false;
@@ -106,6 +116,10 @@ unsafe fn fill(file: i32, entries: &[Entry], start: usize, length: usize) -> boo
     }
 }
 
+/// Writes the jumps into the code itself.
+///
+/// # Safety
+/// As [`by_copy`].
 unsafe fn in_place(entries: &[Entry], start: usize, length: usize) -> bool {
     let place = start as *mut libc::c_void;
     // SAFETY: code of the object, which nobody executes now.

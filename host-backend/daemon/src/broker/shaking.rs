@@ -1,0 +1,45 @@
+//! Guests under TLS, from their first byte to their hello.
+
+use std::os::fd::OwnedFd;
+
+use paragpu_communicator_secure::Handshake;
+use paragpu_communicator_secure::rustls::Connection;
+
+use super::Broker;
+use crate::handshake::{Guest, Pending, Progress};
+use crate::listener::Peer;
+
+impl Broker {
+    /// Gives a place to a machine that shows a certificate before it says
+    /// anything. Threads read what it sends.
+    pub(super) fn greet_under_tls(&mut self, socket: OwnedFd, peer: Peer, tls: Connection) {
+        let guest = Guest::shaking(socket, peer, Handshake::new(tls));
+        let pending = Pending::new(guest, self.patience());
+        let key = self.counts.key();
+        let places = self.places();
+        self.arrivals.reception.enter(key, pending, places);
+    }
+
+    /// Hands out as many handshakes as threads are idle.
+    pub(super) fn hand_out(&mut self) {
+        while self.arrivals.shaking.is_idle() {
+            let Some((key, pending)) = self.arrivals.reception.next_to_shake() else {
+                return;
+            };
+            self.arrivals.shaking.go_on(key, pending);
+        }
+    }
+
+    /// Threads have gone on with handshakes.
+    pub(super) fn shaken(&mut self) {
+        for (key, pending, progress) in self.arrivals.shaking.done() {
+            if let Progress::More = progress {
+                self.arrivals.reception.take_back(key, pending);
+                self.recognize(key);
+            } else if self.arrivals.reception.check_out(key) {
+                self.first_said(pending.guest, progress);
+            }
+        }
+        self.hand_out();
+    }
+}

@@ -1,0 +1,110 @@
+//! Shares of GPUs' time: what workers and operators say of them.
+
+use std::time::Instant;
+
+use paragpu_control::admin::Response;
+use paragpu_control::turn::{MOST_PRIORITY, MOST_WEIGHT, Plea, TimeShare};
+use paragpu_control::worker::ToWorker;
+
+use super::Broker;
+use crate::shares::{Owner, Word};
+use crate::worker::State;
+
+/// What an operator asks.
+pub(super) struct Wish {
+    pub(super) weight: Option<u32>,
+    pub(super) cap: Option<u32>,
+    pub(super) priority: Option<u32>,
+}
+
+impl Broker {
+    /// A session begins.
+    pub(super) fn join_turns(&mut self, session: u64) {
+        if let Some(begun) = self.sessions.get(&session) {
+            self.shares
+                .join(session, &begun.facts.vm, &begun.facts.device);
+            self.follow_shares();
+        }
+    }
+
+    /// A session is over.
+    pub(super) fn leave_turns(&mut self, session: u64) {
+        self.shares.leave(session);
+        self.follow_shares();
+    }
+
+    /// Sessions, shares or the configuration changed.
+    pub(super) fn follow_shares(&mut self) {
+        let words = self.shares.follow(&self.host, Instant::now());
+        self.tell_turns(words);
+    }
+
+    /// A worker says something of its session's turn.
+    pub(super) fn plea(&mut self, key: u64, plea: Plea) {
+        let worker = self.workers.get(&key);
+        if let Some(State::Serving(session)) = worker.map(|worker| worker.state) {
+            self.shares.hear(session, plea, Instant::now());
+        }
+    }
+
+    /// Begins and ends turns; when to come again.
+    pub(super) fn take_turns(&mut self, now: Instant) -> Option<Instant> {
+        let (words, next) = self.shares.settle(now);
+        self.tell_turns(words);
+        next
+    }
+
+    fn tell_turns(&mut self, words: Vec<Word>) {
+        for (session, turn) in words {
+            let key = self.sessions.get(&session).map(|session| session.worker);
+            let worker = key.and_then(|key| self.workers.get(&key));
+            let control = worker.and_then(|worker| worker.control.as_ref());
+            let told = control.map(|control| control.try_send(&ToWorker::Turn(turn), &[]));
+            if !matches!(told, Some(Ok(()))) {
+                // One that does not read, or is gone, takes no part.
+                self.shares.leave(session);
+            }
+        }
+    }
+
+    /// `paragpu share`.
+    pub(super) fn order_share(
+        &mut self,
+        session: Option<u64>,
+        vm: Option<String>,
+        wish: &Wish,
+    ) -> Response {
+        let error = |error: String| Response::Error { error };
+        let owner = match (session, vm) {
+            (Some(session), None) => match self.sessions.contains_key(&session) {
+                true => Owner::Session(session),
+                false => return error(format!("there is no session {session}")),
+            },
+            (None, Some(vm)) => {
+                let mut sessions = self.sessions.values();
+                match sessions.any(|session| session.facts.vm == vm) {
+                    true => Owner::Vm(vm),
+                    false => {
+                        return error(format!("{vm:?} has no sessions: host.toml keeps shares"));
+                    }
+                }
+            }
+            _ => return error("name either a session or a VM".into()),
+        };
+        let now = self.shares.share_of(&self.host, &owner);
+        let share = TimeShare {
+            weight: wish.weight.unwrap_or(now.weight),
+            cap: wish.cap.unwrap_or(now.cap),
+            priority: wish.priority.unwrap_or(now.priority),
+        };
+        if !share.is_valid() {
+            return error(format!(
+                "a weight is 1 to {MOST_WEIGHT}, a cap 1 to 100 percent, a priority 0 to \
+                 {MOST_PRIORITY}"
+            ));
+        }
+        self.shares.give(owner, share);
+        self.follow_shares();
+        Response::Shared(share)
+    }
+}

@@ -1,0 +1,65 @@
+//! GPUs under the names of dcgm-exporter, which dashboards know.
+
+use std::collections::BTreeMap;
+use std::fmt::Error;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::MetricType;
+
+use super::{escaped, gauge};
+
+/// A GPU in dcgm-exporter's words.
+#[derive(Debug, Clone, Default)]
+pub struct Board {
+    /// Its number on this host.
+    pub index: u32,
+    /// Its model.
+    pub model: String,
+    /// This host.
+    pub host: String,
+    /// Bytes of its memory.
+    pub memory: u64,
+    /// Bytes that sessions have of it.
+    pub used: u64,
+}
+
+/// What a gauge says of a GPU.
+type Reading = fn(&Board) -> u64;
+
+/// Names and labels that dashboards made for dcgm-exporter know. Only what this
+/// daemon knows itself: memory, of the sessions here.
+#[derive(Debug)]
+pub(super) struct Dcgm(pub(super) BTreeMap<String, Board>);
+
+impl Collector for Dcgm {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        const MIB: u64 = 1 << 20;
+        let gauges: [(&str, &str, Reading); 3] = [
+            ("DCGM_FI_DEV_FB_TOTAL", "Memory of a GPU in MiB", |board| {
+                board.memory / MIB
+            }),
+            (
+                "DCGM_FI_DEV_FB_USED",
+                "Memory in MiB that sessions have of a GPU",
+                |board| board.used / MIB,
+            ),
+            ("DCGM_FI_DEV_FB_FREE", "The rest in MiB", |board| {
+                board.memory.saturating_sub(board.used) / MIB
+            }),
+        ];
+        for (name, help, of) in gauges {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (device, board) in &self.0 {
+                let labels = [
+                    ("gpu", board.index.to_string()),
+                    ("device", escaped(device)),
+                    ("modelName", escaped(&board.model)),
+                    ("Hostname", escaped(&board.host)),
+                ];
+                gauge(&mut metric.encode_family(&labels)?, of(board))?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,110 @@
+//! Threads that shake hands with guests under TLS, beside the loop.
+//!
+//! A handshake signs, checks certificates and derives keys. In the loop a
+//! flood of them would hold up everybody. A thread does one step of one
+//! handshake at a time: it reads what is there and never waits for the peer.
+//! The loop keeps the queue ([`Reception`](crate::reception::Reception)) and
+//! hands out no more than there are threads.
+#![forbid(unsafe_code)]
+
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use parking_lot::Mutex;
+
+use crate::handshake::{Pending, Progress};
+use crate::sys;
+
+/// Most threads.
+const MOST: usize = 4;
+
+/// A connection by its key, and how far it has come.
+type Step = (u64, Pending, Progress);
+
+/// The daemon's side of the threads.
+#[derive(Debug)]
+pub struct Shaking {
+    orders: Sender<(u64, Pending)>,
+    done: Receiver<Step>,
+    /// A byte for each step that is done.
+    woken: UnixStream,
+    /// Threads without an order.
+    idle: usize,
+}
+
+impl Shaking {
+    /// Starts the threads: one for two processors.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn start() -> io::Result<Self> {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let count = (processors / 2).clamp(1, MOST);
+        let (wake, woken) = UnixStream::pair()?;
+        woken.set_nonblocking(true)?;
+        let (orders, ordered) = channel();
+        let (told, done) = channel();
+        let ordered = Arc::new(Mutex::new(ordered));
+        for _ in 0..count {
+            let (ordered, told) = (Arc::clone(&ordered), told.clone());
+            let wake = wake.try_clone()?;
+            let run = move || {
+                // The signals' handlers tell the loop, which is another thread.
+                let _ = sys::block_signals();
+                serve(&ordered, &told, &wake);
+            };
+            let thread = std::thread::Builder::new().name("handshakes".into());
+            thread.spawn(run)?;
+        }
+        Ok(Self {
+            orders,
+            done,
+            woken,
+            idle: count,
+        })
+    }
+
+    /// Is there a thread without an order?
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.idle > 0
+    }
+
+    /// Has a thread go on with a connection's handshake.
+    pub fn go_on(&mut self, key: u64, pending: Pending) {
+        match self.orders.send((key, pending)) {
+            Ok(()) => self.idle = self.idle.saturating_sub(1),
+            Err(_) => tracing::error!("no thread is left for handshakes"),
+        }
+    }
+
+    /// Readable when steps are done.
+    #[must_use]
+    pub fn woken(&self) -> &UnixStream {
+        &self.woken
+    }
+
+    /// What the threads have done.
+    pub fn done(&mut self) -> Vec<Step> {
+        let mut bytes = [0; 64];
+        while matches!((&self.woken).read(&mut bytes), Ok(count) if count > 0) {}
+        let done: Vec<Step> = self.done.try_iter().collect();
+        self.idle += done.len();
+        done
+    }
+}
+
+fn serve(ordered: &Mutex<Receiver<(u64, Pending)>>, told: &Sender<Step>, mut wake: &UnixStream) {
+    loop {
+        let next = ordered.lock().recv();
+        let Ok((key, mut pending)) = next else { return };
+        let progress = pending.advance();
+        if told.send((key, pending, progress)).is_err() {
+            return;
+        }
+        // Fewer bytes wait than there are threads: it takes this one.
+        let _ = wake.write(&[1]);
+    }
+}

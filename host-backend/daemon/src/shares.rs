@@ -1,0 +1,462 @@
+//! Shares of a GPU's time: which session's turn it is.
+//!
+//! Where any session on a GPU has a share, all sessions on it launch in turns,
+//! one at a time, so the length of a turn is the GPU time that it took. The
+//! next turn is of the highest priority, then of the owner whose time, divided
+//! by its weight, is the least. An owner is a VM with all its sessions, or a
+//! session with a share of its own. A sole session keeps its turn.
+//!
+//! Nothing here waits or sends: [`Shares::settle`] says what to tell whom, and
+//! when to come again.
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use paragpu_config::host::Host;
+use paragpu_control::admin::TurnsInfo;
+use paragpu_control::turn::{MOST_WEIGHT, Plea, TimeShare, Turn};
+
+/// What a turn is longer than fairness asks, so that turns are not too many.
+const QUANTUM: Duration = Duration::from_millis(5);
+/// How much GPU time is owed at most to an owner that comes back: programs
+/// pause between batches, and others' turns in their pauses must not cost them
+/// their share. One that was away for long has no more before it than this.
+const CREDIT: Duration = Duration::from_millis(100);
+/// A turn's end is told no earlier: until then it follows what others want.
+const NOTICE: Duration = Duration::from_millis(10);
+/// Seconds: no turn's end is looked for further away.
+const FAR: f64 = 60.0;
+/// A turn that is over for so long, and a kernel still runs: others launch
+/// beside it, as without shares.
+const OVERRUN: Duration = Duration::from_secs(1);
+
+/// Whose time is counted together.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Owner {
+    /// All sessions of a VM, user or address that have no share of their own.
+    Vm(String),
+    /// One session.
+    Session(u64),
+}
+
+/// The shares of all GPUs.
+#[derive(Debug, Default)]
+pub struct Shares {
+    /// Given over the control socket.
+    given: BTreeMap<Owner, TimeShare>,
+    /// GiB of each lease.
+    leases: BTreeMap<String, u32>,
+    /// By label of the GPU.
+    gpus: BTreeMap<String, Gpu>,
+}
+
+#[derive(Debug, Default)]
+struct Gpu {
+    /// Its sessions take turns.
+    paced: bool,
+    runners: BTreeMap<u64, Runner>,
+    clocks: BTreeMap<Owner, Clock>,
+    /// The least time of owners that have work; it never goes back. An owner that
+    /// comes back is at most [`CREDIT`] behind it.
+    floor: f64,
+}
+
+/// A session.
+#[derive(Debug)]
+struct Runner {
+    vm: String,
+    owner: Owner,
+    state: State,
+    /// Its worker knows that it takes turns.
+    told: bool,
+    used: Duration,
+}
+
+/// ```text
+///          Wanted            Yours             others wait
+///   Away ─────────► Waiting ─────────► Running ───────────► Running until
+///    ▲                                    │                    │      │ OVERRUN
+///    └────────────────────────── Over ◄───┴────────────────────┴──── Late
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Away,
+    Waiting,
+    Running {
+        charged: Instant,
+        until: Option<Instant>,
+    },
+    Late {
+        charged: Instant,
+    },
+}
+
+/// An owner's time.
+#[derive(Debug)]
+struct Clock {
+    share: TimeShare,
+    /// Seconds used, divided by the weight.
+    time: f64,
+    /// Seconds that the cap leaves.
+    budget: f64,
+    filled: Instant,
+}
+
+impl Clock {
+    fn new(share: TimeShare, now: Instant) -> Self {
+        let budget = QUANTUM.as_secs_f64();
+        Self {
+            share,
+            time: 0.0,
+            budget,
+            filled: now,
+        }
+    }
+
+    fn fill(&mut self, now: Instant) {
+        let rate = f64::from(self.share.cap) / 100.0;
+        let more = now.saturating_duration_since(self.filled).as_secs_f64() * rate;
+        self.budget = (self.budget + more).min(2.0 * QUANTUM.as_secs_f64());
+        self.filled = now;
+    }
+
+    fn charge(&mut self, seconds: f64) {
+        self.time += seconds / f64::from(self.share.weight);
+        self.budget -= seconds;
+    }
+
+    /// The owner has work again.
+    fn return_to(&mut self, floor: f64) {
+        let credit = CREDIT.as_secs_f64() / f64::from(self.share.weight);
+        self.time = self.time.max(floor - credit);
+    }
+
+    fn is_capped(&self) -> bool {
+        self.share.cap < 100
+    }
+
+    /// How long until the cap allows another turn.
+    fn wait(&self) -> Duration {
+        let lacks = QUANTUM.as_secs_f64() - self.budget;
+        if !self.is_capped() || lacks <= 0.0 {
+            return Duration::ZERO;
+        }
+        Duration::from_secs_f64(lacks * 100.0 / f64::from(self.share.cap))
+    }
+}
+
+/// What to tell a session.
+pub type Word = (u64, Turn);
+
+impl Shares {
+    /// A session begins on a GPU.
+    pub fn join(&mut self, session: u64, vm: &str, gpu: &str) {
+        let runner = Runner {
+            vm: vm.to_owned(),
+            owner: Owner::Vm(vm.to_owned()),
+            state: State::Away,
+            told: false,
+            used: Duration::ZERO,
+        };
+        let gpu = self.gpus.entry(gpu.to_owned()).or_default();
+        gpu.runners.insert(session, runner);
+    }
+
+    /// A session is over.
+    pub fn leave(&mut self, session: u64) {
+        for gpu in self.gpus.values_mut() {
+            gpu.runners.remove(&session);
+        }
+        self.gpus.retain(|_, gpu| !gpu.runners.is_empty());
+        self.given.remove(&Owner::Session(session));
+        let gpus = &self.gpus;
+        self.given.retain(|owner, _| match owner {
+            Owner::Session(_) => true,
+            Owner::Vm(vm) => gpus
+                .values()
+                .any(|gpu| gpu.runners.values().any(|one| one.vm == *vm)),
+        });
+    }
+
+    /// A lease begins, with so many bytes of device memory.
+    pub fn lease(&mut self, vm: &str, memory: u64) {
+        let gib = u32::try_from(memory >> 30).unwrap_or(MOST_WEIGHT);
+        self.leases.insert(vm.to_owned(), gib.clamp(1, MOST_WEIGHT));
+    }
+
+    /// A lease is over.
+    pub fn end_lease(&mut self, vm: &str) {
+        self.leases.remove(vm);
+    }
+
+    /// Gives an owner a share until it ends.
+    pub fn give(&mut self, owner: Owner, share: TimeShare) {
+        self.given.insert(owner, share);
+    }
+
+    /// The share of an owner; of a session without its own, of its VM.
+    #[must_use]
+    pub fn share_of(&self, host: &Host, owner: &Owner) -> TimeShare {
+        let vm = match owner {
+            Owner::Vm(vm) => Some(vm.as_str()),
+            Owner::Session(session) => {
+                let mut runners = self
+                    .gpus
+                    .values()
+                    .filter_map(|gpu| gpu.runners.get(session));
+                runners.next().map(|runner| runner.vm.as_str())
+            }
+        };
+        let own = self.given.get(owner).copied();
+        own.or_else(|| self.of_vm(host, vm?)).unwrap_or_default()
+    }
+
+    fn of_vm(&self, host: &Host, vm: &str) -> Option<TimeShare> {
+        let given = self.given.get(&Owner::Vm(vm.to_owned())).copied();
+        let leased = || {
+            let weight = *self.leases.get(vm).filter(|_| host.lease.share_time)?;
+            let all = TimeShare::default();
+            Some(TimeShare { weight, ..all })
+        };
+        given.or_else(|| configured(host, vm)).or_else(leased)
+    }
+
+    /// Sessions, shares or the configuration changed: whose sessions take turns
+    /// now, and what they are told.
+    pub fn follow(&mut self, host: &Host, now: Instant) -> Vec<Word> {
+        let mut words = Vec::new();
+        let mut gpus = std::mem::take(&mut self.gpus);
+        for gpu in gpus.values_mut() {
+            gpu.charge(now);
+            let mut owners = BTreeSet::new();
+            gpu.paced = false;
+            for (session, runner) in &mut gpu.runners {
+                let own = self.given.get(&Owner::Session(*session)).copied();
+                let configured = own.or_else(|| self.of_vm(host, &runner.vm));
+                gpu.paced |= configured.is_some();
+                runner.owner = match own {
+                    Some(_) => Owner::Session(*session),
+                    None => Owner::Vm(runner.vm.clone()),
+                };
+                let share = configured.unwrap_or_default();
+                let floor = gpu.floor;
+                let clock = gpu.clocks.entry(runner.owner.clone());
+                let clock = clock.or_insert_with(|| Clock {
+                    time: floor,
+                    ..Clock::new(share, now)
+                });
+                clock.share = share;
+                owners.insert(runner.owner.clone());
+            }
+            gpu.clocks.retain(|owner, _| owners.contains(owner));
+            for (session, runner) in &mut gpu.runners {
+                if runner.told != gpu.paced {
+                    runner.told = gpu.paced;
+                    runner.state = State::Away;
+                    words.push((*session, if gpu.paced { Turn::Paced } else { Turn::Free }));
+                }
+            }
+        }
+        self.gpus = gpus;
+        words
+    }
+
+    /// A session says something of its turn.
+    pub fn hear(&mut self, session: u64, plea: Plea, now: Instant) {
+        for gpu in self.gpus.values_mut() {
+            if gpu.paced && gpu.runners.contains_key(&session) {
+                gpu.hear(session, plea, now);
+            }
+        }
+    }
+
+    /// Begins and ends turns. What to tell whom, and when to come again.
+    pub fn settle(&mut self, now: Instant) -> (Vec<Word>, Option<Instant>) {
+        let mut words = Vec::new();
+        let paced = self.gpus.values_mut().filter(|gpu| gpu.paced);
+        let next = paced.filter_map(|gpu| gpu.settle(now, &mut words)).min();
+        (words, next)
+    }
+
+    /// For a listing.
+    #[must_use]
+    pub fn info(&self, session: u64) -> Option<TurnsInfo> {
+        let mut paced = self.gpus.values().filter(|gpu| gpu.paced);
+        paced.find_map(|gpu| {
+            let runner = gpu.runners.get(&session)?;
+            Some(TurnsInfo {
+                share: gpu.clocks.get(&runner.owner)?.share,
+                seconds: runner.used.as_secs_f64(),
+            })
+        })
+    }
+}
+
+/// The share that `host.toml` gives a VM.
+fn configured(host: &Host, vm: &str) -> Option<TimeShare> {
+    let (weight, cap, priority) = host.share_of(vm)?;
+    let all = TimeShare::default();
+    Some(TimeShare {
+        weight: if weight == 0 { all.weight } else { weight },
+        cap: if cap == 0 { all.cap } else { cap },
+        priority,
+    })
+}
+
+impl Gpu {
+    /// The owners that have work.
+    fn active(&self) -> BTreeSet<Owner> {
+        let runners = self.runners.values();
+        let active = runners.filter(|runner| runner.state != State::Away);
+        active.map(|runner| runner.owner.clone()).collect()
+    }
+
+    /// Counts the turns up to now.
+    fn charge(&mut self, now: Instant) {
+        for runner in self.runners.values_mut() {
+            let (State::Running { charged, .. } | State::Late { charged }) = &mut runner.state
+            else {
+                continue;
+            };
+            let more = now.saturating_duration_since(*charged);
+            *charged = now;
+            runner.used += more;
+            if let Some(clock) = self.clocks.get_mut(&runner.owner) {
+                clock.charge(more.as_secs_f64());
+            }
+        }
+        for clock in self.clocks.values_mut() {
+            clock.fill(now);
+        }
+        let active = self.active();
+        let times = self
+            .clocks
+            .iter()
+            .filter(|(owner, _)| active.contains(owner));
+        let least = times.map(|(_, clock)| clock.time).min_by(f64::total_cmp);
+        self.floor = least.map_or(self.floor, |least| self.floor.max(least));
+    }
+
+    fn hear(&mut self, session: u64, plea: Plea, now: Instant) {
+        self.charge(now);
+        let active = self.active();
+        let Some(runner) = self.runners.get_mut(&session) else {
+            return;
+        };
+        match (plea, runner.state) {
+            (Plea::Wanted, State::Away) => {
+                runner.state = State::Waiting;
+                if !active.contains(&runner.owner)
+                    && let Some(clock) = self.clocks.get_mut(&runner.owner)
+                {
+                    clock.return_to(self.floor);
+                }
+            }
+            (Plea::Over, State::Running { .. } | State::Late { .. }) => {
+                runner.state = State::Away;
+            }
+            // What crossed a word of the daemon's.
+            (Plea::Wanted | Plea::Over, _) => {}
+        }
+    }
+
+    fn settle(&mut self, now: Instant, words: &mut Vec<Word>) -> Option<Instant> {
+        self.charge(now);
+        for runner in self.runners.values_mut() {
+            if let State::Running {
+                charged,
+                until: Some(until),
+            } = runner.state
+                && until + OVERRUN <= now
+            {
+                runner.state = State::Late { charged };
+            }
+        }
+        let running = |runner: &Runner| matches!(runner.state, State::Running { .. });
+        if !self.runners.values().any(running)
+            && let Some(next) = self.next()
+            && let Some(runner) = self.runners.get_mut(&next)
+        {
+            runner.state = State::Running {
+                charged: now,
+                until: None,
+            };
+            words.push((next, Turn::Yours));
+        }
+        let revisit = self.end_turn(now, words);
+        let deadline = |runner: &Runner| match runner.state {
+            State::Running {
+                until: Some(until), ..
+            } => Some(until + OVERRUN),
+            State::Waiting => {
+                let wait = self.clocks.get(&runner.owner)?.wait();
+                (!wait.is_zero()).then(|| now + wait)
+            }
+            _ => None,
+        };
+        let deadlines = self.runners.values().filter_map(deadline);
+        deadlines.chain(revisit).min()
+    }
+
+    /// Of the sessions that wait and may run, the one whose turn is next.
+    fn next(&self) -> Option<u64> {
+        let waits = self.runners.iter().filter_map(|(session, runner)| {
+            let clock = self.clocks.get(&runner.owner)?;
+            (runner.state == State::Waiting && clock.wait().is_zero())
+                .then_some((session, runner, clock))
+        });
+        let first = waits.min_by(|(_, one, first), (_, other, second)| {
+            let by_priority = second.share.priority.cmp(&first.share.priority);
+            by_priority
+                .then(first.time.total_cmp(&second.time))
+                .then(one.used.cmp(&other.used))
+        });
+        first.map(|(session, ..)| *session)
+    }
+
+    /// Ends the turn that runs, where others wait or its cap says so. When to come
+    /// again where that is far away.
+    fn end_turn(&mut self, now: Instant, words: &mut Vec<Word>) -> Option<Instant> {
+        let holder = self
+            .runners
+            .iter()
+            .find_map(|(session, runner)| match runner.state {
+                State::Running { until, .. } => Some((*session, &runner.owner, until)),
+                _ => None,
+            });
+        let (session, owner, until) = holder?;
+        let own = self.clocks.get(owner)?;
+        let next = self.next().and_then(|next| self.runners.get(&next));
+        let next = next.and_then(|next| self.clocks.get(&next.owner));
+        let fair = next.and_then(|next| match next.share.priority.cmp(&own.share.priority) {
+            std::cmp::Ordering::Less => None,
+            std::cmp::Ordering::Greater => Some(0.0),
+            std::cmp::Ordering::Equal => {
+                let behind = (next.time - own.time) * f64::from(own.share.weight);
+                Some((behind + QUANTUM.as_secs_f64()).clamp(0.0, FAR))
+            }
+        });
+        let capped = own.is_capped().then_some(own.budget.max(0.0));
+        let within = [fair, capped].into_iter().flatten().min_by(f64::total_cmp);
+        let within = Duration::from_secs_f64(within?);
+        // A turn that ends already ends sooner only for a higher priority.
+        if until.is_some_and(|until| !within.is_zero() || until <= now) {
+            return None;
+        }
+        if within > NOTICE {
+            return Some(now + within - NOTICE);
+        }
+        if let Some(runner) = self.runners.get_mut(&session)
+            && let State::Running { until, .. } = &mut runner.state
+        {
+            *until = Some(now + within);
+            let micros = u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
+            words.push((session, Turn::Ends(micros)));
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests;

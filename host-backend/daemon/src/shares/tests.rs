@@ -1,0 +1,329 @@
+//! Sessions that want turns, on a clock that the test moves.
+
+use super::*;
+
+/// A program: it launches batches of kernels, waits for each batch's end, and
+/// then for its own gap. Without a gap it always has work.
+struct Program {
+    session: u64,
+    kernel: Duration,
+    gap: Option<Duration>,
+    /// Kernels of the batch that are left.
+    left: u32,
+    /// It has no work until then.
+    idle: Option<Instant>,
+    /// The time of its kernels.
+    worked: Duration,
+    turn: Option<Option<Instant>>,
+    over: Option<Instant>,
+}
+
+/// Kernels of a batch.
+const BATCH: u32 = 16;
+
+const STEP: Duration = Duration::from_micros(100);
+
+fn program(session: u64, kernel: u64) -> Program {
+    Program {
+        session,
+        kernel: Duration::from_micros(kernel),
+        gap: None,
+        left: BATCH,
+        idle: None,
+        worked: Duration::ZERO,
+        turn: None,
+        over: None,
+    }
+}
+
+fn share(weight: u32) -> TimeShare {
+    TimeShare {
+        weight,
+        ..TimeShare::default()
+    }
+}
+
+impl Program {
+    /// A step of its worker.
+    fn step(&mut self, shares: &mut Shares, now: Instant) {
+        if self.idle.is_some_and(|idle| idle <= now) {
+            self.idle = None;
+            self.left = BATCH;
+        }
+        let Some(until) = self.turn else {
+            if self.idle.is_none() {
+                shares.hear(self.session, Plea::Wanted, now);
+            }
+            return;
+        };
+        if self.over.is_some_and(|over| over <= now) {
+            self.over = None;
+            self.left -= 1;
+            if self.left == 0 {
+                match self.gap {
+                    Some(gap) => self.idle = Some(now + gap),
+                    None => self.left = BATCH,
+                }
+            }
+        }
+        // A kernel that began runs to its end.
+        let ends = self.idle.is_some() || until.is_some_and(|until| until <= now);
+        if self.over.is_none() && ends {
+            self.turn = None;
+            shares.hear(self.session, Plea::Over, now);
+            return;
+        }
+        self.worked += STEP;
+        self.over = self.over.or(Some(now + self.kernel));
+    }
+}
+
+/// Runs programs for so long.
+fn run(shares: &mut Shares, programs: &mut [Program], from: Instant, length: Duration) -> Instant {
+    let mut now = from;
+    while now < from + length {
+        for program in programs.iter_mut() {
+            program.step(shares, now);
+        }
+        let (words, _) = shares.settle(now);
+        for (session, word) in words {
+            let program = programs
+                .iter_mut()
+                .find(|one| one.session == session)
+                .unwrap();
+            program.turn = match word {
+                Turn::Yours => Some(None),
+                Turn::Ends(within) => Some(Some(now + Duration::from_micros(within))),
+                other => panic!("{other:?}"),
+            };
+        }
+        now += STEP;
+    }
+    now
+}
+
+fn paced(weights: &[TimeShare]) -> (Shares, Vec<Program>, Instant) {
+    let (mut shares, now) = (Shares::default(), Instant::now());
+    let mut programs = Vec::new();
+    for (number, share) in (1..).zip(weights) {
+        let vm = format!("vm{number}");
+        shares.join(number, &vm, "cuda:0");
+        shares.give(Owner::Vm(vm), *share);
+        // Kernels of different lengths.
+        programs.push(program(number, 300 + 700 * number));
+    }
+    let told = shares.follow(&Host::default(), now);
+    assert!(told.iter().all(|(_, word)| *word == Turn::Paced));
+    assert_eq!(told.len(), weights.len());
+    (shares, programs, now)
+}
+
+fn part(program: &Program, of: Duration) -> f64 {
+    program.worked.as_secs_f64() / of.as_secs_f64()
+}
+
+#[test]
+fn time_follows_weights_in_every_two_seconds() {
+    for weights in [&[10, 90][..], &[30, 70], &[25, 25, 25, 25], &[1, 1, 98]] {
+        let all: Vec<TimeShare> = weights.iter().map(|weight| share(*weight)).collect();
+        let (mut shares, mut programs, mut now) = paced(&all);
+        let window = Duration::from_secs(2);
+        for _ in 0..5 {
+            now = run(&mut shares, &mut programs, now, window);
+            for (program, weight) in programs.iter_mut().zip(weights) {
+                let wanted = f64::from(*weight) / 100.0;
+                let got = part(program, window);
+                assert!(
+                    (got - wanted).abs() < 0.02,
+                    "{weights:?}: {got} for {wanted}"
+                );
+                program.worked = Duration::ZERO;
+            }
+        }
+    }
+}
+
+#[test]
+fn pauses_between_batches_cost_no_share() {
+    // The heavy program has work for 16 of 18 ms: it can have 0.89 at most. In
+    // each of its pauses the light one runs a kernel, which is not interrupted.
+    let (mut shares, mut programs, now) = paced(&[share(10), share(90)]);
+    programs[1].kernel = Duration::from_millis(1);
+    programs[1].gap = Some(Duration::from_millis(2));
+    let window = Duration::from_secs(2);
+    run(&mut shares, &mut programs, now, window);
+    let heavy = part(&programs[1], window);
+    assert!(heavy > 0.82, "{heavy}");
+    assert!(part(&programs[0], window) > 0.1);
+}
+
+#[test]
+fn little_is_owed_to_an_owner_that_was_away() {
+    let (mut shares, mut programs, now) = paced(&[share(50), share(50)]);
+    let now = run(
+        &mut shares,
+        &mut programs[..1],
+        now,
+        Duration::from_secs(60),
+    );
+    programs[0].worked = Duration::ZERO;
+    let window = Duration::from_millis(500);
+    run(&mut shares, &mut programs, now, window);
+    // It gets CREDIT before the other, then each has half.
+    let wanted = (window - CREDIT).as_secs_f64() / 2.0 / window.as_secs_f64();
+    let got = part(&programs[0], window);
+    assert!((got - wanted).abs() < 0.03, "{got} for {wanted}");
+}
+
+#[test]
+fn an_idle_gpu_is_used_fully_and_absence_is_not_owed() {
+    let (mut shares, mut programs, now) = paced(&[share(10), share(90)]);
+    let window = Duration::from_secs(2);
+    let now = run(&mut shares, &mut programs[..1], now, window);
+    assert!(part(&programs[0], window) > 0.99);
+    programs[0].worked = Duration::ZERO;
+    // The other comes, and gets its part of the time from now on.
+    run(&mut shares, &mut programs, now, window);
+    assert!((part(&programs[1], window) - 0.9).abs() < 0.02);
+    assert!((part(&programs[0], window) - 0.1).abs() < 0.02);
+}
+
+#[test]
+fn a_cap_holds_on_an_idle_gpu() {
+    let cap = TimeShare {
+        cap: 30,
+        ..share(100)
+    };
+    let (mut shares, mut programs, now) = paced(&[cap]);
+    let window = Duration::from_secs(2);
+    run(&mut shares, &mut programs, now, window);
+    let got = part(&programs[0], window);
+    assert!((got - 0.3).abs() < 0.02, "{got}");
+}
+
+#[test]
+fn a_higher_priority_goes_first() {
+    let first = TimeShare {
+        priority: 1,
+        ..share(1)
+    };
+    let (mut shares, mut programs, now) = paced(&[share(1000), first]);
+    let now = run(
+        &mut shares,
+        &mut programs[..1],
+        now,
+        Duration::from_millis(50),
+    );
+    let low = programs[0].worked;
+    run(&mut shares, &mut programs, now, Duration::from_secs(1));
+    // No more than the kernel that ran.
+    assert!(programs[0].worked - low <= programs[0].kernel + STEP * 2);
+}
+
+#[test]
+fn sessions_of_a_vm_share_its_time() {
+    let (mut shares, now) = (Shares::default(), Instant::now());
+    shares.join(1, "a", "cuda:0");
+    shares.join(2, "a", "cuda:0");
+    shares.join(3, "b", "cuda:0");
+    shares.join(4, "b", "cuda:1");
+    shares.give(Owner::Vm("a".into()), share(100));
+    let told = shares.follow(&Host::default(), now);
+    assert_eq!(told.len(), 3, "nothing changes on the other GPU: {told:?}");
+    let mut programs = [program(1, 500), program(2, 500), program(3, 500)];
+    let window = Duration::from_secs(2);
+    run(&mut shares, &mut programs, now, window);
+    for (program, wanted) in programs.iter().zip([0.25, 0.25, 0.5]) {
+        assert!((part(program, window) - wanted).abs() < 0.02);
+        let info = shares.info(program.session).unwrap();
+        assert!((info.seconds / window.as_secs_f64() - wanted).abs() < 0.02);
+    }
+    assert_eq!(shares.info(4), None);
+}
+
+#[test]
+fn a_lease_has_time_in_proportion_to_its_memory() {
+    let (mut shares, now) = (Shares::default(), Instant::now());
+    for (session, vm, gib) in [(1, "lease-0-1", 20), (2, "lease-0-2", 60)] {
+        shares.lease(vm, gib << 30);
+        shares.join(session, vm, "cuda:0");
+    }
+    let mut host = Host::default();
+    assert_eq!(shares.follow(&host, now), [], "leases are not asked to");
+    host.lease.share_time = true;
+    assert_eq!(shares.follow(&host, now).len(), 2);
+    assert_eq!(shares.info(1).unwrap().share, share(20));
+    assert_eq!(shares.info(2).unwrap().share, share(60));
+    shares.give(Owner::Vm("lease-0-2".into()), share(7));
+    shares.follow(&host, now);
+    assert_eq!(shares.info(2).unwrap().share, share(7));
+}
+
+#[test]
+fn a_worker_that_keeps_its_turn_keeps_nobody_out() {
+    let (mut shares, programs, now) = paced(&[share(100), share(100)]);
+    let [holder, other] = [programs[0].session, programs[1].session];
+    shares.hear(holder, Plea::Wanted, now);
+    shares.settle(now);
+    shares.hear(other, Plea::Wanted, now);
+    let (words, next) = shares.settle(now);
+    assert_eq!(words, [(holder, Turn::Ends(5000))]);
+    let next = next.unwrap();
+    assert_eq!(next, now + QUANTUM + OVERRUN);
+    assert_eq!(shares.settle(next).0, [(other, Turn::Yours)]);
+    // It pays for all the time until it says that it is over, or dies.
+    shares.leave(holder);
+    shares.hear(other, Plea::Over, next);
+    assert_eq!(shares.settle(next).0, []);
+}
+
+#[test]
+fn turns_end_with_the_last_share() {
+    let (mut shares, _, now) = paced(&[share(10), share(90)]);
+    shares.leave(1);
+    assert_eq!(shares.follow(&Host::default(), now), []);
+    shares.join(3, "plain", "cuda:0");
+    assert_eq!(shares.follow(&Host::default(), now), [(3, Turn::Paced)]);
+    shares.leave(2);
+    assert_eq!(shares.follow(&Host::default(), now), [(3, Turn::Free)]);
+    assert_eq!(shares.info(3), None);
+}
+
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+        /// Whatever the weights and the kernels: who always has work gets its share,
+        /// and the GPU is never idle.
+        #[test]
+        fn work_gets_its_share(
+            programs in proptest::collection::vec((10_u32..=90, 100_u64..4_000), 2..5)
+        ) {
+            let weights: Vec<TimeShare> = programs.iter().map(|(weight, _)| share(*weight)).collect();
+            let (mut shares, mut running, now) = paced(&weights);
+            for (program, (_, kernel)) in running.iter_mut().zip(&programs) {
+                program.kernel = Duration::from_micros(*kernel);
+            }
+            let warm = Duration::from_millis(200);
+            let now = run(&mut shares, &mut running, now, warm);
+            for program in &mut running {
+                program.worked = Duration::ZERO;
+            }
+            let window = Duration::from_secs(2);
+            run(&mut shares, &mut running, now, window);
+            let sum: u32 = weights.iter().map(|share| share.weight).sum();
+            let mut used = 0.0;
+            for (program, share) in running.iter().zip(&weights) {
+                let (got, wanted) = (part(program, window), f64::from(share.weight) / f64::from(sum));
+                prop_assert!((got - wanted).abs() < 0.02, "{got} for {wanted}");
+                used += got;
+            }
+            // A step passes from one turn to the next.
+            prop_assert!(used > 0.97, "{used}");
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Where the driver reserves addresses: `mmap` of this process.
+//!
+//! A module's variables lie in ranges that the driver reserves as it needs
+//! them: inaccessible memory, at no particular address. The kernel would put a
+//! range wherever the process's other memory leaves a gap, so that a thread's
+//! stack decided where variables lie, and a session could not move to a worker
+//! whose threads ran at another moment. Here the ranges have a part of the
+//! address space to themselves, the first gap from its end down. So addresses
+//! depend on nothing but the ranges that the driver reserved before.
+//!
+//! The driver is loaded at run time and calls `mmap` by name. An executable
+//! that exports the functions below (a linker's option, see the worker's build
+//! script) comes before the C library in that search.
+
+use core::ffi::{c_int, c_void};
+
+use paragpu_protocol::layout::DRIVER_END;
+
+/// Distance of two places that are tried: the driver's own alignment.
+const STEP: u64 = 32 << 20;
+/// Bytes of the part.
+const PART: u64 = 8 << 40;
+/// Smallest range that is placed: less is nobody's reservation.
+const LEAST: usize = 1 << 20;
+
+/// mmap(2). What reserves addresses is placed, all else goes to the kernel.
+///
+/// # Safety
+/// As mmap(2) says: a fixed place must hold nothing that anybody still uses.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn mmap(
+    address: *mut c_void,
+    length: usize,
+    protection: c_int,
+    flags: c_int,
+    descriptor: c_int,
+    offset: i64,
+) -> *mut c_void {
+    let anywhere = address.is_null() && flags & libc::MAP_ANONYMOUS != 0;
+    if anywhere
+        && protection == libc::PROT_NONE
+        && length >= LEAST
+        && let Some(place) = reserve(length, flags)
+    {
+        return place;
+    }
+    let (protection, flags) = (i64::from(protection), i64::from(flags));
+    let (call, descriptor) = (libc::SYS_mmap, i64::from(descriptor));
+    // SAFETY: the caller's promise; the arguments have the kernel's types.
+    let mapped =
+        unsafe { libc::syscall(call, address, length, protection, flags, descriptor, offset) };
+    mapped as *mut c_void
+}
+
+/// mmap64 of the C library: the same.
+///
+/// # Safety
+/// As [`mmap`].
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn mmap64(
+    address: *mut c_void,
+    length: usize,
+    protection: c_int,
+    flags: c_int,
+    descriptor: c_int,
+    offset: i64,
+) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe { mmap(address, length, protection, flags, descriptor, offset) }
+}
+
+/// Reserves `length` bytes at the highest place of the part that is free.
+fn reserve(length: usize, flags: c_int) -> Option<*mut c_void> {
+    let room = u64::try_from(length).ok()?.checked_next_multiple_of(STEP)?;
+    let protection = i64::from(libc::PROT_NONE);
+    let flags = i64::from(flags | libc::MAP_FIXED_NOREPLACE);
+    let mut place = DRIVER_END.checked_sub(room)?;
+    while place >= DRIVER_END - PART {
+        let wanted = usize::try_from(place).ok()? as *mut c_void;
+        let (call, none) = (libc::SYS_mmap, -1_i64);
+        // SAFETY: the kernel refuses a place where something is; the arguments have
+        // its types.
+        let mapped = unsafe { libc::syscall(call, wanted, length, protection, flags, none, 0_i64) };
+        let mapped = mapped as *mut c_void;
+        if mapped == wanted {
+            return Some(mapped);
+        }
+        if mapped != libc::MAP_FAILED {
+            // A kernel that does not know the flag took it for a hint.
+            // SAFETY: it was mapped just now, and nobody knows of it.
+            unsafe { libc::munmap(mapped, length) };
+            return None;
+        }
+        if std::io::Error::last_os_error().raw_os_error() != Some(libc::EEXIST) {
+            return None;
+        }
+        place -= STEP;
+    }
+    None
+}
+
+/// Does the driver get to the functions above?
+pub fn are_placed() -> bool {
+    // SAFETY: a C string; the answer is only compared.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"mmap".as_ptr()) };
+    found == mmap as *mut c_void
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the driver asks for.
+    fn reserved(length: usize) -> u64 {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: at no particular place.
+        let place = unsafe { mmap64(std::ptr::null_mut(), length, 0, flags, -1, 0) };
+        assert_ne!(place, libc::MAP_FAILED);
+        place as u64
+    }
+
+    fn freed(place: u64, length: usize) {
+        // SAFETY: the test reserved it.
+        assert_eq!(unsafe { libc::munmap(place as *mut c_void, length) }, 0);
+    }
+
+    #[test]
+    fn reservations_follow_each_other_down_and_fill_gaps() {
+        const UNIT: usize = STEP as usize;
+        let first = reserved(UNIT);
+        assert_eq!(first, DRIVER_END - STEP);
+        let second = reserved(3 * UNIT - 4096);
+        assert_eq!(second, first - 3 * STEP);
+        let third = reserved(LEAST);
+        assert_eq!(third, second - STEP);
+        freed(second, 3 * UNIT - 4096);
+        let gap = reserved(2 * UNIT);
+        assert_eq!(gap, first - 2 * STEP);
+        let below = reserved(2 * UNIT);
+        assert_eq!(below, third - 2 * STEP);
+        for (place, length) in [
+            (first, UNIT),
+            (third, LEAST),
+            (gap, 2 * UNIT),
+            (below, 2 * UNIT),
+        ] {
+            freed(place, length);
+        }
+    }
+
+    #[test]
+    fn other_mappings_are_the_kernels() {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        for (protection, length) in [(libc::PROT_READ, 4 << 20), (libc::PROT_NONE, 4096)] {
+            // SAFETY: at no particular place.
+            let place = unsafe { mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
+            assert!(!(DRIVER_END - PART..DRIVER_END).contains(&(place as u64)));
+            freed(place as u64, length);
+        }
+        // SAFETY: the kernel refuses it.
+        let none = unsafe { mmap(std::ptr::null_mut(), 0, 0, flags, -1, 0) };
+        assert_eq!(none, libc::MAP_FAILED);
+    }
+}

@@ -1,0 +1,103 @@
+//! Launches on a GPU whose time is shared.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+
+use paragpu_control::turn::{Plea, Turn};
+use paragpu_protocol::handle::{FunctionHandle, StreamHandle};
+use paragpu_protocol::table::{Ping, StreamCreate, StreamSynchronize};
+
+use super::{kernel, launch, load_module};
+use crate::testing::guest::Guest;
+use crate::turns::Turns;
+
+/// A stream that the guest makes: handle, and the device's id.
+const STREAM: StreamHandle = StreamHandle(16);
+const ID: u64 = 1;
+
+struct Paced {
+    guest: Guest,
+    turns: Arc<Turns>,
+    pleas: Receiver<Plea>,
+    noop: FunctionHandle,
+}
+
+fn paced() -> Paced {
+    let (say, pleas) = channel();
+    let turns = Arc::new(Turns::new(move |plea| {
+        let _ = say.send(plea);
+    }));
+    turns.hear(Turn::Paced);
+    let mut guest = Guest::with_turns(Arc::clone(&turns));
+    let create = StreamCreate {
+        stream: STREAM,
+        flags: 1,
+        priority: 0,
+    };
+    guest.call(&create).unwrap();
+    load_module(&mut guest);
+    let noop = kernel(&mut guest, 901, "noop");
+    Paced {
+        guest,
+        turns,
+        pleas,
+        noop,
+    }
+}
+
+#[test]
+fn launches_wait_for_the_turn() {
+    let mut paced = paced();
+    paced.guest.post(&launch(paced.noop, STREAM, &[]));
+    assert_eq!(paced.pleas.recv(), Ok(Plea::Wanted));
+    assert_eq!(paced.guest.counters().launches, 0);
+    paced.turns.hear(Turn::Yours);
+    let synchronize = StreamSynchronize { stream: STREAM };
+    paced.guest.call(&synchronize).unwrap();
+    assert_eq!(paced.guest.counters().launches, 1);
+    // Without more work the turn is over by itself.
+    assert_eq!(paced.pleas.recv(), Ok(Plea::Over));
+    paced.guest.post(&launch(paced.noop, STREAM, &[]));
+    assert_eq!(paced.pleas.recv(), Ok(Plea::Wanted));
+    paced.guest.die();
+}
+
+#[test]
+fn a_turn_ends_behind_the_kernel_that_runs() {
+    let mut paced = paced();
+    paced.guest.device.hold(ID, true);
+    for _ in 0..5 {
+        paced.guest.post(&launch(paced.noop, STREAM, &[]));
+    }
+    assert_eq!(paced.pleas.recv(), Ok(Plea::Wanted));
+    paced.turns.hear(Turn::Yours);
+    paced.turns.hear(Turn::Ends(60_000_000));
+    // Few are given to the GPU before one is over.
+    while paced.guest.counters().launches < 2 {
+        std::thread::yield_now();
+    }
+    paced.turns.hear(Turn::Ends(0));
+    assert!(paced.pleas.try_recv().is_err(), "a kernel still runs");
+    paced.guest.device.hold(ID, false);
+    assert_eq!(paced.pleas.recv(), Ok(Plea::Over));
+    assert_eq!(paced.guest.counters().launches, 2);
+    assert_eq!(paced.pleas.recv(), Ok(Plea::Wanted));
+    // The rest launch in the next turn.
+    paced.turns.hear(Turn::Yours);
+    let synchronize = StreamSynchronize { stream: STREAM };
+    paced.guest.call(&synchronize).unwrap();
+    assert_eq!(paced.guest.counters().launches, 5);
+    paced.guest.goodbye();
+}
+
+#[test]
+fn without_shares_no_turn_is_needed() {
+    let mut paced = paced();
+    paced.guest.post(&launch(paced.noop, STREAM, &[]));
+    assert_eq!(paced.pleas.recv(), Ok(Plea::Wanted));
+    paced.turns.hear(Turn::Free);
+    paced.guest.call(&Ping { value: 1 }).unwrap();
+    assert_eq!(paced.guest.counters().launches, 1);
+    paced.guest.goodbye();
+    assert!(paced.pleas.try_recv().is_err());
+}

@@ -1,0 +1,108 @@
+"""Calls the driver without a current context, and with what outlived its context;
+prints the status of each call as JSON."""
+
+import ctypes
+import json
+from ctypes import byref
+
+CUDA = ctypes.CDLL("libcuda.so.1")
+PTX = b""".version 7.0
+.target sm_70
+.address_size 64
+.visible .global .align 4 .u32 variable;
+.visible .entry nothing(.param .u64 unused) { ret; }
+"""
+
+
+def call(name, *arguments):
+    """A function of the driver's; its status."""
+    return getattr(CUDA, name)(*arguments)
+
+
+def must(name, *arguments):
+    """A call that succeeds."""
+    status = call(name, *arguments)
+    if status:
+        raise SystemExit(f"{name}: {status}")
+
+
+class Objects:
+    """Some of everything, made in the current context."""
+
+    def __init__(self):
+        self.memory, self.pinned = ctypes.c_uint64(), ctypes.c_void_p()
+        self.stream, self.event, self.other_event = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        self.module, self.kernel = ctypes.c_void_p(), ctypes.c_void_p()
+        self.graph, self.instance = ctypes.c_void_p(), ctypes.c_void_p()
+        must("cuMemAlloc_v2", byref(self.memory), ctypes.c_size_t(4096))
+        must("cuMemHostAlloc", byref(self.pinned), ctypes.c_size_t(4096), 0)
+        must("cuStreamCreate", byref(self.stream), 1)
+        must("cuEventCreate", byref(self.event), 0)
+        must("cuEventCreate", byref(self.other_event), 0)
+        must("cuModuleLoadData", byref(self.module), PTX)
+        must("cuModuleGetFunction", byref(self.kernel), self.module, b"nothing")
+        must("cuGraphCreate", byref(self.graph), 0)
+        must("cuGraphInstantiateWithFlags", byref(self.instance), self.graph, ctypes.c_uint64(0))
+
+    def calls(self):
+        """Each call by a name, in an order in which objects are ended last."""
+        none, number, count = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_size_t()
+        made, address = ctypes.c_void_p(), ctypes.c_uint64()
+        size = ctypes.c_size_t(64)
+        parameters = (ctypes.c_void_p * 1)(ctypes.addressof(self.memory))
+        one = (1, 1, 1, 1, 1, 1, 0)
+        return {
+            "get device": ("cuCtxGetDevice", byref(number)),
+            "wait for the context": ("cuCtxSynchronize",),
+            "allocate": ("cuMemAlloc_v2", byref(address), size),
+            "pin": ("cuMemHostAlloc", byref(made), size, 0),
+            "create a stream": ("cuStreamCreate", byref(made), 1),
+            "set in a stream": ("cuMemsetD8Async", self.memory, 1, size, self.stream),
+            "set in the legacy stream": ("cuMemsetD8Async", self.memory, 1, size, none),
+            "query a stream": ("cuStreamQuery", self.stream),
+            "wait for a stream": ("cuStreamSynchronize", self.stream),
+            "record": ("cuEventRecord", self.event, self.stream),
+            "record in the legacy stream": ("cuEventRecord", self.other_event, none),
+            "wait for an event": ("cuEventSynchronize", self.event),
+            "launch": ("cuLaunchKernel", self.kernel, *one, self.stream, parameters, None),
+            "launch in the legacy stream": ("cuLaunchKernel", self.kernel, *one, none, parameters, None),
+            "launch a graph": ("cuGraphLaunch", self.instance, self.stream),
+            "launch a graph in the legacy stream": ("cuGraphLaunch", self.instance, none),
+            "find a kernel": ("cuModuleGetFunction", byref(made), self.module, b"nothing"),
+            "ask a kernel": ("cuFuncGetAttribute", byref(number), 0, self.kernel),
+            "ask for occupancy": ("cuOccupancyMaxActiveBlocksPerMultiprocessor", byref(number), self.kernel, 32, ctypes.c_size_t()),
+            "ask an address": ("cuPointerGetAttribute", byref(number), 2, self.memory),
+            "ask for free memory": ("cuMemGetInfo_v2", byref(count), byref(count)),
+            "end an event": ("cuEventDestroy_v2", self.event),
+            "end a stream": ("cuStreamDestroy_v2", self.stream),
+            "free": ("cuMemFree_v2", self.memory),
+            "free nothing": ("cuMemFree_v2", ctypes.c_uint64()),
+            "free what is not there": ("cuMemFree_v2", ctypes.c_uint64(0x1234)),
+            "unpin": ("cuMemFreeHost", self.pinned),
+            "unload": ("cuModuleUnload", self.module),
+        }
+
+    def statuses(self):
+        """The status of each call."""
+        return {name: call(*arguments) for name, arguments in self.calls().items()}
+
+
+def main():
+    """Without a current context, and after the context's end."""
+    context = ctypes.c_void_p()
+    must("cuInit", 0)
+    must("cuDevicePrimaryCtxRetain", byref(context), 0)
+    told = {}
+    for when in ("without", "after"):
+        must("cuCtxPushCurrent_v2", context)
+        objects = Objects()
+        must("cuCtxPopCurrent_v2", byref(context))
+        if when == "after":
+            must("cuDevicePrimaryCtxRelease_v2", 0)
+            told["wait for the ended context"] = call("cuCtxSynchronize_v2", context)
+        told[when] = objects.statuses()
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()

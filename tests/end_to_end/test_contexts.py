@@ -1,0 +1,77 @@
+"""What a thread without a current context may do, and what is said of objects that
+outlived theirs: an H100's answers (driver 580.159). There a stream after its
+context is CONTEXT_IS_DESTROYED in one run and INVALID_CONTEXT in another."""
+
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+import harness
+
+PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "context_program.py")
+INVALID_VALUE, INVALID_CONTEXT, INVALID_HANDLE, CONTEXT_IS_DESTROYED = 1, 201, 400, 709
+
+# Without a current context all else succeeds.
+WITHOUT = {
+    INVALID_CONTEXT: [
+        "get device",
+        "wait for the context",
+        "allocate",
+        "pin",
+        "create a stream",
+        "set in the legacy stream",
+        "record in the legacy stream",
+        "launch in the legacy stream",
+        "launch a graph in the legacy stream",
+        "ask for occupancy",
+        "ask for free memory",
+    ],
+    INVALID_VALUE: ["free what is not there"],
+}
+# After the context's end, beside these.
+AFTER = {
+    CONTEXT_IS_DESTROYED: [
+        "set in a stream",
+        "query a stream",
+        "wait for a stream",
+        "record",
+        "wait for an event",
+        "launch",
+        "launch a graph",
+        "end an event",
+        "end a stream",
+    ],
+    INVALID_HANDLE: ["find a kernel", "ask a kernel", "unload"],
+    INVALID_VALUE: ["ask an address", "free", "unpin"],
+}
+
+
+def by_name(answers):
+    """The status of each call."""
+    return {name: status for status, names in answers.items() for name in names}
+
+
+class Contexts(unittest.TestCase):
+    """The program over each communicator of one host."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = cls.enterClassContext(harness.Daemon())
+
+    def test_answers_are_the_drivers(self):
+        for communicator in ("unix", "shm"):
+            with self.subTest(communicator):
+                environment = self.daemon.guest_environment(communicator)
+                command = [sys.executable, PROGRAM]
+                done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                told = json.loads(done.stdout)
+                self.assertEqual(told["wait for the ended context"], CONTEXT_IS_DESTROYED)
+                for when, expected in (("without", by_name(WITHOUT)), ("after", by_name(WITHOUT) | by_name(AFTER))):
+                    self.assertEqual({name: status for name, status in told[when].items() if status}, expected, when)
+
+
+if __name__ == "__main__":
+    unittest.main()

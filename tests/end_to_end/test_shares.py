@@ -1,0 +1,110 @@
+"""Sessions that share a GPU's time: by weight, up to a cap, by priority."""
+
+import subprocess
+import time
+import unittest
+
+import harness
+from pool.programs import Program, share, turns
+
+# A kernel of about a millisecond on the software GPU.
+ROUNDS = 20_000
+
+
+class Shares(unittest.TestCase):
+    """Each test has a daemon of its own."""
+
+    def daemon(self):
+        return self.enterContext(harness.Daemon("--set", "software.memory=64MiB", "--set", "pool.warm=4"))
+
+    def programs(self, daemon, *rounds):
+        programs = [Program(daemon, one) for one in rounds]
+        for program in programs:
+            self.addCleanup(program.stop)
+        return programs
+
+    def test_time_follows_weights(self):
+        daemon = self.daemon()
+        # Kernels of different lengths; the heavier program's are the shorter ones.
+        programs = self.programs(daemon, 2 * ROUNDS, ROUNDS)
+        for program, weight in zip(programs, (10, 90)):
+            self.assertEqual(share(daemon, program.number, "--weight", weight)["weight"], weight)
+            program.start()
+        used = [0, 0]
+        # By the daemon's clock, of what both got: whatever else the machine does.
+        while sum(used) < 3:
+            used = [turns(daemon)[program.number]["seconds"] for program in programs]
+            self.assertEqual([program.failure for program in programs], [None, None])
+            time.sleep(0.05)
+        self.assertAlmostEqual(used[0] / sum(used), 0.1, delta=0.05)
+
+    def test_a_cap_holds_on_an_idle_gpu(self):
+        daemon = self.daemon()
+        (program,) = self.programs(daemon, ROUNDS)
+        began = time.monotonic()
+        self.assertEqual(share(daemon, program.number, "--cap", 30)["cap"], 30)
+        program.launch(200)
+        # What a session had is never more than its cap of the time that passed, and a
+        # turn's length.
+        self.assertLess(turns(daemon)[program.number]["seconds"], 0.3 * (time.monotonic() - began) + 0.1)
+
+    def test_a_higher_priority_goes_first(self):
+        daemon = self.daemon()
+        programs = self.programs(daemon, ROUNDS, ROUNDS)
+        share(daemon, programs[1].number, "--priority", 1)
+        programs[0].start()
+        while not programs[0].kernels:
+            time.sleep(0.01)
+        programs[1].start()
+        while programs[1].kernels < 400:
+            self.assertIsNone(programs[1].failure)
+            time.sleep(0.01)
+        used = [turns(daemon)[program.number]["seconds"] for program in programs]
+        before = used[1]
+        while turns(daemon)[programs[1].number]["seconds"] < before + 1:
+            time.sleep(0.05)
+        more = [turns(daemon)[program.number]["seconds"] - then for program, then in zip(programs, used)]
+        self.assertGreater(more[1] / sum(more), 0.8)
+
+    def test_without_shares_nobody_takes_turns(self):
+        daemon = self.daemon()
+        (program,) = self.programs(daemon, ROUNDS)
+        program.launch(4)
+        self.assertEqual(turns(daemon), {program.number: None})
+        share(daemon, program.number, "--weight", 7)
+        program.launch(4)
+        told = turns(daemon)[program.number]
+        self.assertEqual(told["share"], {"weight": 7, "cap": 100, "priority": 0})
+        self.assertGreater(told["seconds"], 0)
+
+    def test_shares_that_cannot_be_are_refused(self):
+        daemon = self.daemon()
+        (program,) = self.programs(daemon, ROUNDS)
+        for number, options in ((program.number, ("--weight", 0)), (program.number, ("--cap", 101)), (99, ("--weight", 1))):
+            with self.assertRaises(subprocess.CalledProcessError):
+                share(daemon, number, *options)
+        self.assertEqual(turns(daemon), {program.number: None})
+
+    def test_a_session_with_a_share_moves(self):
+        here, there = self.daemon(), self.daemon()
+        (program,) = self.programs(here, ROUNDS)
+        share(here, program.number, "--weight", 7)
+        program.launch(4)
+        here.migrate(program.number, f"unix://{there.socket}")
+        program.launch(4)
+        self.assertEqual(here.sessions(), [])
+
+    def test_sessions_go_on_without_the_daemon(self):
+        daemon = self.daemon()
+        programs = self.programs(daemon, ROUNDS, ROUNDS)
+        for program in programs:
+            share(daemon, program.number, "--weight", 50)
+            program.start()
+        daemon.process.kill()
+        daemon.process.wait(20)
+        for program in programs:
+            before = program.kernels
+            while program.kernels == before and not program.failure:
+                program.stopping.wait(0.01)
+            self.assertIsNone(program.failure)
+        daemon.start()

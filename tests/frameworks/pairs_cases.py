@@ -1,0 +1,129 @@
+"""Two GPUs: copies between them, NCCL of one process and of two, data-parallel training."""
+
+import os
+import tempfile
+import time
+
+BEGAN = time.perf_counter()
+
+# pylint: disable=wrong-import-position
+import torch
+import torch.distributed as distributed
+import torch.multiprocessing as multiprocessing
+
+from common import case, main
+
+# Longest wait for a rank, in seconds.
+PATIENCE = 90
+
+
+def numbers(seed, *shape):
+    """Random numbers that do not depend on the device."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def rank_of(rank, work, store, file):
+    """One of two ranks, each with a GPU of its own."""
+    torch.cuda.set_device(rank)
+    distributed.init_process_group("nccl", init_method=f"file://{store}", rank=rank, world_size=2)
+    result = work(rank)
+    if not rank:
+        torch.save(result.cpu(), file)
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+def ranks(work):
+    """The first rank's result of work that two ranks do."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = os.path.join(folder, "result")
+        arguments = (work, os.path.join(folder, "store"), file)
+        started = multiprocessing.start_processes(rank_of, arguments, nprocs=2, join=False)
+        deadline = time.monotonic() + PATIENCE
+        while not started.join(1):
+            if time.monotonic() > deadline:
+                for process in started.processes:
+                    process.kill()
+                raise TimeoutError(f"the ranks have not ended within {PATIENCE} s")
+        return torch.load(file)
+
+
+def collectives(rank):
+    """An all-reduce, a gather, a scattered reduction and a message."""
+    data = numbers(rank, 1 << 20).cuda()
+    total = data.clone()
+    distributed.all_reduce(total)
+    gathered = torch.empty(2, *data.shape, device="cuda")
+    distributed.all_gather_into_tensor(gathered, data)
+    part = torch.empty(data.shape[0] // 2, device="cuda")
+    distributed.reduce_scatter_tensor(part, data)
+    if rank:
+        distributed.send(data * 2, 0)
+        return data
+    received = torch.empty_like(data)
+    distributed.recv(received, 1)
+    return torch.cat([total, gathered.reshape(-1), part, received])
+
+
+def data_parallel(rank):
+    """Ten steps of a network under DistributedDataParallel: its losses and weights."""
+    torch.manual_seed(5)
+    layers = torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 10)
+    network = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers).cuda(), device_ids=[rank])
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
+    data, target = numbers(rank, 128, 256).cuda(), torch.arange(128, device="cuda") % 10
+    losses = []
+    for _ in range(10):
+        loss = torch.nn.functional.cross_entropy(network(data), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return torch.cat([torch.stack(losses), *(parameter.detach().reshape(-1) for parameter in network.parameters())])
+
+
+def once(result):
+    """A step whose result was computed before: starting ranks takes seconds."""
+    return lambda: result
+
+
+@case
+def two_ranks():
+    return once(ranks(collectives))
+
+
+@case
+def data_parallel_training():
+    return once(ranks(data_parallel))
+
+
+@case
+def between_gpus():
+    """Copies from GPU to GPU, and a kernel that waits for one on the other GPU's stream."""
+    here = numbers(1, 1 << 22).to("cuda:0")
+
+    def step():
+        there = (here * 3).to("cuda:1", non_blocking=True)
+        back = (there + 1).to("cuda:0", non_blocking=True)
+        torch.cuda.synchronize(1)
+        return back - here
+
+    return step
+
+
+@case
+def one_process():
+    """NCCL's reduction over the GPUs of one process."""
+    parts = [numbers(gpu, 1 << 20).to(f"cuda:{gpu}") for gpu in range(2)]
+
+    def step():
+        sums = [part.clone() for part in parts]
+        torch.cuda.nccl.all_reduce(sums)
+        torch.cuda.synchronize(1)
+        return sums[0], sums[1].to("cuda:0")
+
+    return step
+
+
+if __name__ == "__main__":
+    main(torch.cuda.synchronize, BEGAN)

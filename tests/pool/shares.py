@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Measures how sessions share a software GPU's time, into out/shares.json.
+
+usage: shares.py [--output FILE]
+
+Each result has a name, a value, a goal and whether it is met: parts of the time
+by the daemon's clock, the worst of some windows of two seconds each.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, ".."))
+# pylint: disable=wrong-import-position
+import harness
+from pool.programs import Program, parts, share
+
+ROUNDS, WINDOW, WINDOWS, SETTLED = 20_000, 2, 4, 0.5
+WEIGHTS = ((10, 90), (30, 70), (25, 25, 25, 25))
+FOLDER = ("--set", "software.memory=64MiB", "--set", "pool.warm=4")
+
+
+def windows(options, busy):
+    """What programs got in each window that have these options, where `busy` of them work."""
+    with harness.Daemon(*FOLDER) as daemon:
+        programs = []
+        try:
+            for place, option in enumerate(options):
+                # Kernels of different lengths.
+                programs.append(Program(daemon, ROUNDS * (1 + place % 2)))
+                share(daemon, programs[-1].number, *option)
+            for program in programs[:busy]:
+                program.start()
+            time.sleep(SETTLED)
+            return [parts(daemon, programs[:busy], WINDOW) for _ in range(WINDOWS)]
+        finally:
+            for program in programs:
+                program.stop()
+
+
+def measured():
+    """Every result."""
+    for weights in WEIGHTS:
+        found = windows([("--weight", weight) for weight in weights], len(weights))
+        whole = sum(weights)
+        errors = [[abs(one - weight / whole) for one, weight in zip(got, weights)] for got, _, _ in found]
+        executed = [[abs(one - weight / whole) for one, weight in zip(done, weights)] for _, done, _ in found]
+        name = "_".join(map(str, weights))
+        worst = max(max(one) for one in executed)
+        note = f"farthest from its weight in {WINDOWS} windows of {WINDOW} s; by the work that kernels did {worst:.3f}"
+        yield f"share_{name}", max(max(one) for one in errors), 0.02, True, note
+    used = min(used for _, _, used in windows([("--weight", 10), ("--weight", 90)], 1))
+    yield "idle_neighbour", used, 0.97, False, "of the time, beside an idle neighbour of nine times the weight"
+    used = max(used for _, _, used in windows([("--cap", 30)], 1))
+    yield "cap_30", used, 0.32, True, "of the time, on a GPU that is idle else, under a cap of 30 %"
+
+
+def main():
+    """Measures, prints and writes the file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", default=os.path.join(harness.ROOT, "out", "shares.json"))
+    output = parser.parse_args().output
+    results = []
+    for name, value, goal, most, note in measured():
+        met = value <= goal if most else value >= goal
+        results.append({"name": name, "value": round(value, 4), "goal": goal, "met": met, "note": note})
+        print(f"{'met   ' if met else 'MISSED'} {name:18} {value:7.4f}   goal {goal:<6} {note}", flush=True)
+    os.makedirs(os.path.dirname(output), exist_ok=True)
+    with open(output, "w", encoding="utf-8") as file:
+        json.dump({"results": results}, file, indent=1)
+    sys.exit(not all(one["met"] for one in results))
+
+
+if __name__ == "__main__":
+    main()

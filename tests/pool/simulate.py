@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""SIMULATES a pool of 1,000 hosts and 20,000 leases, from the latencies that
+tests/pool/run.py recorded of three hosts. Nothing here is measured at that size.
+
+usage: simulate.py POOL.json [--output FILE]
+
+The model: Slurm's controller answers so many commands a second as it did when
+eight asked at once, one after the other. Each host's daemon asks every two
+seconds whether its host drains; each lease asks twice when it begins (its
+job is looked up, and it is placed); a lease that moves begins elsewhere. What a
+placement took beyond its answers, alone, is added to each. Slurm's search among
+more nodes is not modelled: the real controller is slower than this.
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+
+# From the daemon: how often it asks whether its host drains.
+LOOK = 2.0
+ANSWERS_OF_A_LEASE = 2
+SECONDS = 120
+HOSTS, LEASES, MEAN_HOURS = 1000, 20_000, 4.0
+# Placements are promised within so long.
+GOAL = 1.5
+
+
+def run(hosts, leases, latencies, seed=1):
+    """Placement times of the leases that begin, over some simulated minutes of a pool that
+    has so many leases and replaces those that end; how busy the controller is; and how long
+    it takes to move a tenth of the leases at once."""
+    chance = random.Random(seed)
+    service = 1 / latencies["answers_per_s"]
+    beside = [max(0.0, one - ANSWERS_OF_A_LEASE * latencies["answer_s"]) for one in latencies["placements_s"]]
+    rate = leases / (MEAN_HOURS * 3600)
+    arrivals = []
+    for _ in range(hosts):
+        at = chance.uniform(0, LOOK)
+        while at < SECONDS:
+            arrivals.append((at, False))
+            at += LOOK
+    at = chance.expovariate(rate)
+    while at < SECONDS:
+        arrivals.append((at, True))
+        at += chance.expovariate(rate)
+    arrivals.sort()
+    free, placed = 0.0, []
+    for at, is_lease in arrivals:
+        free = max(free, at) + service * (ANSWERS_OF_A_LEASE if is_lease else 1)
+        if is_lease:
+            placed.append(free - at + chance.choice(beside))
+    busy = service * (hosts / LOOK + rate * ANSWERS_OF_A_LEASE)
+    left = latencies["answers_per_s"] - hosts / LOOK
+    moving = leases / 10 * ANSWERS_OF_A_LEASE / left if left > 0 else float("inf")
+    return placed, busy, moving
+
+
+def largest(latencies):
+    """The most hosts, each with twenty leases, that keep the promise for 99 of 100 leases."""
+    low, high = 1, 100_000
+    while high - low > max(1, low // 50):
+        middle = (low + high) // 2
+        placed, busy, _ = run(middle, middle * LEASES // HOSTS, latencies)
+        fine = busy < 1 and (len(placed) < 2 or statistics.quantiles(placed, n=100)[98] <= GOAL)
+        low, high = (middle, high) if fine else (low, middle)
+    return low
+
+
+def main():
+    """Simulates, prints, and adds to the file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recorded")
+    parser.add_argument("--output")
+    arguments = parser.parse_args()
+    with open(arguments.recorded, encoding="utf-8") as file:
+        latencies = json.load(file)["recorded"]
+    if not latencies or not latencies["placements_s"]:
+        sys.exit(f"{arguments.recorded} has no recorded placements")
+    placed, busy, moving = run(HOSTS, LEASES, latencies)
+    found = {
+        "simulation": True,
+        "hosts": HOSTS,
+        "leases": LEASES,
+        "recorded": {name: latencies[name] for name in ("answer_s", "answers_per_s")},
+        "controller_busy": round(busy, 3),
+        "placement_p50_s": round(statistics.median(placed), 3) if placed else None,
+        "placement_p99_s": round(statistics.quantiles(placed, n=100)[98], 3) if len(placed) > 1 else None,
+        "moving_a_tenth_s": round(moving, 1) if moving != float("inf") else None,
+        "hosts_that_keep_the_promise": largest(latencies),
+    }
+    print("SIMULATION, not a measurement:", json.dumps(found, indent=1))
+    if busy >= 1:
+        print(f"It breaks down: the controller would need {busy:.1f} times the time it has, mostly for the hosts' own questions.")
+    output = arguments.output or os.path.join(os.path.dirname(os.path.abspath(arguments.recorded)), "pool-simulation.json")
+    with open(output, "w", encoding="utf-8") as file:
+        json.dump(found, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
