@@ -127,6 +127,7 @@ CALLS = {
     ),
     0x040F: ("ImageLink", [("options", "Bytes"), ("inputs", "Bytes")], "LinkedImage"),
     0x0410: ("ImageRead", [("hash", "u8x32"), ("offset", "u64")], "Bytes"),
+    0x0411: ("ManagedGet", [("module", "u64"), ("name", "Text")], "GlobalInfo"),
     0x0501: (
         "Launch",
         [

@@ -31,6 +31,7 @@ mod handles;
 pub mod host;
 pub mod host_function;
 pub mod launch;
+mod managed_variable;
 pub mod memory;
 pub mod module;
 pub mod monitor;

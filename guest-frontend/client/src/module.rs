@@ -8,7 +8,7 @@ use paragpu_protocol::handle::{FunctionHandle, ModuleHandle};
 use paragpu_protocol::status::Status;
 use paragpu_protocol::table::{
     ContextSynchronize, FuncSetAttribute, FuncSetCacheConfig, FunctionGet, GlobalGet, ImageLink,
-    ImageQuery, ImageRead, ImageWrite, ModuleFunctions, ModuleLoad, ModuleUnload,
+    ImageQuery, ImageRead, ImageWrite, ManagedGet, ModuleFunctions, ModuleLoad, ModuleUnload,
     OccupancyAvailableDynamicSMemPerBlock, OccupancyClusterSize, OccupancyClusters,
     OccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
 };
@@ -19,6 +19,7 @@ use crate::device::Device;
 use crate::error::Result;
 use crate::handles::Handles;
 use crate::launch::Shape;
+use crate::managed_variable::ManagedVariables;
 use crate::memory::DeviceMemory;
 pub use crate::objects::function::{
     Function, MAX_DYNAMIC_SHARED_SIZE_BYTES, MAX_THREADS_PER_BLOCK, Module, NUM_REGS,
@@ -54,6 +55,7 @@ pub struct Modules {
     handles: Arc<Handles>,
     device: Arc<Device>,
     memory: Arc<DeviceMemory>,
+    managed: ManagedVariables,
 }
 
 impl Modules {
@@ -62,12 +64,14 @@ impl Modules {
         handles: Arc<Handles>,
         device: Arc<Device>,
         memory: Arc<DeviceMemory>,
+        managed: ManagedVariables,
     ) -> Self {
         Self {
             link,
             handles,
             device,
             memory,
+            managed,
         }
     }
 
@@ -207,6 +211,10 @@ impl Modules {
         for address in module.global_addresses() {
             self.memory.remove_global(address);
         }
+        let managed = module.take_managed();
+        for variable in &managed {
+            self.managed.remove(variable);
+        }
         self.link
             .post(&ModuleUnload {
                 module: module.handle(),
@@ -283,6 +291,25 @@ impl Modules {
         self.memory.add_global(info.address, info.size);
         module.keep_global(name, (info.address, info.size));
         Ok((info.address, info.size))
+    }
+
+    /// cuLibraryGetManaged: address and bytes of a variable that the program
+    /// reaches there as well, from now on.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` also for other variables; `NOT_SUPPORTED` where the program has
+    /// something else at its addresses.
+    pub fn managed(&self, module: &Module, name: &str) -> Result<(u64, u64)> {
+        module.managed(name, || {
+            let info = self.link.call(&ManagedGet {
+                module: module.handle(),
+                name: Text(name),
+            })?;
+            let made = self.managed.add(info.address, info.size)?;
+            self.memory.add_global(info.address, info.size);
+            module.keep_global(name, (info.address, info.size));
+            Ok(made)
+        })
     }
 
     /// cuFuncSetAttribute.

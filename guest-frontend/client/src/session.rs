@@ -38,6 +38,7 @@ use crate::handles::Handles;
 use crate::host::HostMemory;
 use crate::host_function::HostFunctions;
 use crate::launch::Launches;
+use crate::managed_variable::ManagedVariables;
 use crate::memory::DeviceMemory;
 use crate::module::Modules;
 use crate::objects::graph_memory::GraphMemory;
@@ -57,7 +58,7 @@ use crate::window::PinnedWindow;
 #[derive(Debug)]
 struct Arena {
     regions: Regions,
-    _reservation: Reservation,
+    _reservation: Arc<Reservation>,
 }
 
 /// One device, as one process of the guest uses it.
@@ -136,6 +137,7 @@ impl Session {
                 address: regions.arena,
                 source,
             })?;
+        let arena = Arc::new(arena);
         let window = connection.window.clone();
         let pinner = connection.pinner.clone();
         let can_recover = recovery.is_some();
@@ -159,7 +161,7 @@ impl Session {
         link: Arc<Link>,
         window: Option<Arc<paragpu_communicator::Window>>,
         pinner: Option<Arc<dyn paragpu_communicator::Pinner>>,
-        arena: Reservation,
+        arena: Arc<Reservation>,
     ) -> Self {
         let handles = Arc::new(Handles::new());
         let progress = Arc::new(Progress::default());
@@ -207,6 +209,11 @@ impl Session {
             Arc::clone(&handles),
             Arc::clone(&device),
             Arc::clone(&memory),
+            ManagedVariables::new(
+                Arc::clone(&streams),
+                Arc::clone(&shadows),
+                Arc::clone(&arena),
+            ),
         ));
         let launches = Arc::new(Launches::new(
             Arc::clone(&device),

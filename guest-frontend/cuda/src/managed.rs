@@ -89,6 +89,8 @@ impl Default for Advice {
 #[derive(Debug)]
 struct Allocation {
     size: u64,
+    /// The device of a variable of a module, which is freed with that alone.
+    variable_of: Option<u32>,
     advice: BTreeMap<u64, Advice>,
 }
 
@@ -96,16 +98,49 @@ static ALLOCATIONS: RwLock<BTreeMap<u64, Allocation>> = RwLock::new(BTreeMap::ne
 
 /// Notes an allocation.
 pub fn insert(address: u64, size: u64) {
-    let advice = BTreeMap::from([(address, Advice::default())]);
-    ALLOCATIONS
-        .write()
-        .insert(address, Allocation { size, advice });
+    note(address, size, None);
+}
+
+/// Notes a variable of a module of a device, where it is not known yet.
+pub fn insert_variable(address: u64, size: u64, ordinal: u32) {
+    note(address, size, Some(ordinal));
+}
+
+fn note(address: u64, size: u64, variable_of: Option<u32>) {
+    let mut all = ALLOCATIONS.write();
+    all.entry(address).or_insert_with(|| Allocation {
+        size,
+        variable_of,
+        advice: BTreeMap::from([(address, Advice::default())]),
+    });
 }
 
 /// Forgets the allocation that begins at an address; false where none does.
 #[must_use]
 pub fn remove(address: u64) -> bool {
-    ALLOCATIONS.write().remove(&address).is_some()
+    forget(address, false)
+}
+
+/// Forgets the variable at an address.
+pub fn remove_variable(address: u64) {
+    forget(address, true);
+}
+
+fn forget(address: u64, variable: bool) -> bool {
+    let mut all = ALLOCATIONS.write();
+    let known = all
+        .get(&address)
+        .is_some_and(|one| one.variable_of.is_some() == variable);
+    known && all.remove(&address).is_some()
+}
+
+/// The variable that an address lies in: first address, size and device.
+#[must_use]
+pub fn variable(address: u64) -> Option<(u64, u64, u32)> {
+    let all = ALLOCATIONS.read();
+    let (start, size) = find(&all, address)?;
+    let ordinal = all.get(&start)?.variable_of?;
+    Some((start, size, ordinal))
 }
 
 /// Is an address managed memory?

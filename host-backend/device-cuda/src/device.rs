@@ -52,6 +52,8 @@ pub(crate) struct LoadedModule {
     globals: Vec<u64>,
     code: Arc<Code>,
     variables: Option<Vec<Variable>>,
+    /// The program knows variables of it that are in managed memory.
+    managed: bool,
 }
 
 /// What a module was loaded from, and what is looked for in it.

@@ -10,7 +10,7 @@ use crate::ptx::parser;
 use paragpu_device::Error;
 use paragpu_protocol::layout::{CHUNK, DEVICE_STRIDE};
 use paragpu_protocol::status::Status;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 /// Variables of modules live in the last eighth of the arena, which the guest does not use.
@@ -27,6 +27,8 @@ pub struct Module {
     pub program: Arc<Program>,
     /// Address and bytes of each variable.
     pub globals: HashMap<String, (u64, u64)>,
+    /// Names of those in managed memory.
+    pub managed: HashSet<String>,
     /// Where its kernels' `malloc` takes memory, if they call it.
     pub heap: Option<Arc<Heap>>,
     /// Where its variables are mapped, if it has any.
@@ -246,9 +248,11 @@ impl Module {
                     globals.insert(heap::NAME.to_owned(), (base + heap_at, heap_bytes));
                     Arc::new(Heap::new(base + heap_at, heap_bytes))
                 });
+                let managed = offsets.iter().filter(|(var, _)| var.managed);
                 let module = Self {
                     program: Arc::new(program),
                     globals,
+                    managed: managed.map(|(var, _)| var.name.to_owned()).collect(),
                     heap,
                     mapping,
                     constant_bytes,

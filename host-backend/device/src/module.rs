@@ -87,6 +87,18 @@ pub trait ModuleDevice {
     /// `NOT_FOUND`.
     fn module_global(&mut self, module: ModuleId, name: &str) -> Result<(u64, u64)>;
 
+    /// Finds a variable that is in managed memory: address and bytes.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` also for a variable that is not; `NOT_SUPPORTED` of a device
+    /// without managed memory.
+    fn module_managed(&mut self, _module: ModuleId, _name: &str) -> Result<(u64, u64)> {
+        Err(Error::new(
+            Status::NOT_SUPPORTED,
+            "this device has no managed memory",
+        ))
+    }
+
     /// Every variable of a module that lies in memory, in any order: what a
     /// session that moves must carry.
     ///

@@ -4,8 +4,8 @@ use paragpu_device::{Launch as DeviceLaunch, StreamId};
 use paragpu_protocol::codec::{Bytes, Text};
 use paragpu_protocol::handle::FunctionHandle;
 use paragpu_protocol::table::{
-    FunctionGet, GlobalGet, ImageLink, ImageQuery, ImageRead, ImageWrite, ModuleFunctions,
-    ModuleLoad, ModuleUnload, OccupancyClusterSize, OccupancyClusters,
+    FunctionGet, GlobalGet, ImageLink, ImageQuery, ImageRead, ImageWrite, ManagedGet,
+    ModuleFunctions, ModuleLoad, ModuleUnload, OccupancyClusterSize, OccupancyClusters,
 };
 use paragpu_protocol::types::{FunctionInfo, FunctionNames, GlobalInfo, LinkedImage, encode_pairs};
 
@@ -129,6 +129,12 @@ impl Session {
     pub(crate) fn global_get(&mut self, call: &GlobalGet<'_>) -> Outcome<GlobalInfo> {
         let module = self.objects.modules.id(call.module.0)?;
         let (address, size) = self.gpu.module_global(module, call.name.0)?;
+        Ok(GlobalInfo { address, size })
+    }
+
+    pub(crate) fn managed_get(&mut self, call: &ManagedGet<'_>) -> Outcome<GlobalInfo> {
+        let module = self.objects.modules.id(call.module.0)?;
+        let (address, size) = self.gpu.module_managed(module, call.name.0)?;
         Ok(GlobalInfo { address, size })
     }
 

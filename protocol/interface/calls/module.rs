@@ -53,6 +53,15 @@ fn GlobalGet(
     name: Text<'a>,
 ) -> GlobalInfo;
 
+/// cuLibraryGetManaged: a variable that is in managed memory; `NOT_FOUND` for any other.
+#[call(0x0411, cached, idempotent)]
+fn ManagedGet(
+    /// The module.
+    module: ModuleHandle,
+    /// The variable's mangled name.
+    name: Text<'a>,
+) -> GlobalInfo;
+
 /// cuOccupancyMaxActiveClusters: exactly what the driver says of this launch.
 #[call(0x040b, cached, idempotent)]
 fn OccupancyClusters(

@@ -79,8 +79,9 @@ fn cuLibraryEnumerateKernels(kernels: *mut CUkernel, number: c_uint, library: CU
 #[since(12040)]
 fn cuLibraryGetKernelCount(count: Out<c_uint>, library: CUlibrary);
 
+/// A `__managed__` variable by its name.
 #[since(12000)]
-#[refused("not built yet")]
+#[clears(dptr, bytes)]
 fn cuLibraryGetManaged(dptr: Out<CUdeviceptr>, bytes: Out<usize>, library: CUlibrary, name: Text);
 
 /// A function for host and device by its name: no device here has attribute

@@ -2,6 +2,7 @@
 
 /// One attribute; memory that CUDA does not know is an error.
 #[since(4000)]
+#[host]
 fn cuPointerGetAttribute(place: *mut c_void, which: c_int, address: CUdeviceptr);
 
 /// Several attributes; memory that CUDA does not know has none.

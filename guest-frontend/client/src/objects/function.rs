@@ -10,6 +10,7 @@ use paragpu_protocol::types::{FunctionInfo, pairs};
 use parking_lot::Mutex;
 
 use crate::error::Result;
+use crate::managed_variable::ManagedVariable;
 
 /// CUfunction_attribute: most threads in a block.
 pub const MAX_THREADS_PER_BLOCK: u32 = 0;
@@ -28,6 +29,8 @@ pub struct Module {
     handle: ModuleHandle,
     functions: Mutex<HashMap<String, Arc<Function>>>,
     globals: Mutex<HashMap<String, (u64, u64)>>,
+    /// Variables that the program reaches as well.
+    managed: Mutex<HashMap<String, ManagedVariable>>,
     /// Names of all its kernels.
     pub(crate) names: OnceLock<Arc<[String]>>,
     log: String,
@@ -88,6 +91,7 @@ impl Module {
             handle,
             functions: Mutex::default(),
             globals: Mutex::default(),
+            managed: Mutex::default(),
             names: OnceLock::new(),
             log,
         }
@@ -128,9 +132,49 @@ impl Module {
         self.globals.lock().get(name).copied()
     }
 
+    /// Was this variable asked for?
+    #[must_use]
+    pub fn knows_global(&self, name: &str) -> bool {
+        self.known_global(name).is_some()
+    }
+
     /// Keeps a variable's address and bytes.
     pub(crate) fn keep_global(&self, name: &str, place: (u64, u64)) {
         self.globals.lock().insert(name.to_owned(), place);
+    }
+
+    /// The managed variable of this name, which `make` makes where it is not
+    /// known: address and bytes.
+    pub(crate) fn managed(
+        &self,
+        name: &str,
+        make: impl FnOnce() -> Result<ManagedVariable>,
+    ) -> Result<(u64, u64)> {
+        // Held meanwhile, so that no other thread maps it as well.
+        let mut managed = self.managed.lock();
+        if let Some(known) = managed.get(name) {
+            return Ok(known.place());
+        }
+        let made = make()?;
+        let place = made.place();
+        managed.insert(name.to_owned(), made);
+        Ok(place)
+    }
+
+    /// First addresses of its managed variables.
+    #[must_use]
+    pub fn managed_addresses(&self) -> Vec<u64> {
+        let managed = self.managed.lock();
+        managed.values().map(|known| known.place().0).collect()
+    }
+
+    /// Its managed variables, from now on nobody's.
+    pub(crate) fn take_managed(&self) -> Vec<ManagedVariable> {
+        self.managed
+            .lock()
+            .drain()
+            .map(|(_, known)| known)
+            .collect()
     }
 
     /// Addresses of the variables asked for.

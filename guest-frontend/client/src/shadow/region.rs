@@ -5,8 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use paragpu_protocol::codec::Bytes;
+use paragpu_protocol::handle::StreamHandle;
 use paragpu_protocol::status::Status;
-use paragpu_protocol::table::{ShadowPatch, ShadowRead, ShadowWrite};
+use paragpu_protocol::table::{
+    CopyFromDevice, CopyToDevice, ShadowPatch, ShadowRead, ShadowWrite, StreamSynchronize,
+};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::connection::Link;
@@ -23,6 +26,15 @@ const HEAD: usize = 8;
 /// Bytes in one write or patch; fits a frame with what else is in it.
 const WRITE: usize = 240 << 10;
 
+/// What of the device's a shadow agrees with.
+#[derive(Debug, Clone, Copy)]
+enum Other {
+    /// A copy that the host keeps.
+    Shadow,
+    /// A variable, by copies in this stream.
+    Variable(StreamHandle),
+}
+
 /// One shadow.
 #[derive(Debug)]
 pub(crate) struct Region {
@@ -33,6 +45,7 @@ pub(crate) struct Region {
     /// The shadow as the host knows it: whole pages.
     base: u64,
     length: u64,
+    other: Other,
     visible: AtomicBool,
     state: Mutex<State>,
 }
@@ -62,10 +75,23 @@ pub(super) fn have_writers() -> bool {
 
 impl Region {
     pub(crate) fn new(host: HostSlice, device: u64, base: u64, length: u64) -> Arc<Self> {
+        Self::make(host, device, (base, length), Other::Shadow)
+    }
+
+    /// Memory of the program, which becomes zeros, at the address of a variable
+    /// of the device.
+    pub(crate) fn of_variable(host: HostSlice, stream: StreamHandle) -> Arc<Self> {
+        host.clear();
+        let (device, length) = (host.address(), host.len() as u64);
+        Self::make(host, device, (device, length), Other::Variable(stream))
+    }
+
+    fn make(host: HostSlice, device: u64, (base, length): (u64, u64), other: Other) -> Arc<Self> {
         Arc::new(Self {
             device,
             base,
             length,
+            other,
             visible: AtomicBool::new(false),
             state: Mutex::new(State {
                 agreed: Arc::new(vec![0; host.len()]),
@@ -168,6 +194,7 @@ impl Region {
             return Ok(());
         }
         let mut patch = Patch::default();
+        let mut copied = None;
         let mut at = offset;
         while at < end {
             let page = (at / PAGE + 1) * PAGE;
@@ -191,11 +218,24 @@ impl Region {
             // The bytes sent are those agreed on, whatever the program writes
             // meanwhile.
             agreed.copy_from_slice(self.host.part(from, to - from));
+            at = to;
+            if let Other::Variable(stream) = self.other {
+                link.post(&CopyToDevice {
+                    destination: self.device + from as u64,
+                    stream,
+                    data: Bytes(agreed),
+                })?;
+                copied = Some(stream);
+                continue;
+            }
             if !patch.holds(from, to - from) {
                 patch.send(link, self.device)?;
             }
             patch.add(from, agreed);
-            at = to;
+        }
+        // Work of any stream may come next.
+        if let Some(stream) = copied {
+            link.call(&StreamSynchronize { stream })?;
         }
         patch.send(link, self.device)
     }
@@ -236,14 +276,24 @@ impl Region {
             ..
         } = &mut *state;
         fetched.resize(length, 0);
-        link.call_with(
-            &ShadowRead {
-                address: self.base,
-                size: self.length,
-            },
-            Some(HostRows::of(fetched, came)),
-            |()| (),
-        )?;
+        let rows = Some(HostRows::of(fetched, came));
+        match self.other {
+            Other::Shadow => {
+                let read = ShadowRead {
+                    address: self.base,
+                    size: self.length,
+                };
+                link.call_with(&read, rows, |()| ())
+            }
+            Other::Variable(stream) => {
+                let copy = CopyFromDevice {
+                    source: self.device,
+                    size: self.length,
+                    stream,
+                };
+                link.call_with(&copy, rows, |()| ())
+            }
+        }?;
         // Pages that did not change did not come.
         let agreed: &mut Vec<u8> = Arc::make_mut(agreed);
         let own = before..before + agreed.len();

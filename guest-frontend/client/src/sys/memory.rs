@@ -6,6 +6,7 @@
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use paragpu_communicator::Window;
@@ -127,6 +128,12 @@ impl HostSlice {
                     .write_unaligned(bytes);
             }
         }
+    }
+
+    /// Makes zeros of all of it, which the program gave to be written.
+    pub(crate) fn clear(&self) {
+        // SAFETY: as in `overwrite`.
+        unsafe { self.address.cast_mut().write_bytes(0, self.length) };
     }
 
     /// The part of `length` bytes at `offset`, cut to what there is.
@@ -356,6 +363,13 @@ impl Reservation {
         let length = usize::try_from(length).map_err(std::io::Error::other)?;
         map(address, length, libc::PROT_NONE).map(|address| Self { address, length })
     }
+
+    /// Is the whole range reserved?
+    fn holds(&self, address: u64, length: usize) -> bool {
+        let offset = address.checked_sub(self.address.as_ptr() as u64);
+        let end = offset.and_then(|offset| offset.checked_add(length as u64));
+        end.is_some_and(|end| end <= self.length as u64)
+    }
 }
 
 impl Drop for Reservation {
@@ -370,6 +384,8 @@ impl Drop for Reservation {
 pub struct Pages {
     address: NonNull<c_void>,
     length: usize,
+    /// The reservation that has these addresses, which they go back to.
+    reserved: Option<Arc<Reservation>>,
 }
 
 // SAFETY: memory is used through checked copies only.
@@ -384,8 +400,58 @@ impl Pages {
     /// What mmap says.
     pub fn new(address: u64, length: u64) -> std::io::Result<Self> {
         let length = usize::try_from(length).map_err(std::io::Error::other)?;
-        map(address, length, libc::PROT_READ | libc::PROT_WRITE)
-            .map(|address| Self { address, length })
+        map(address, length, libc::PROT_READ | libc::PROT_WRITE).map(|address| Self {
+            address,
+            length,
+            reserved: None,
+        })
+    }
+
+    /// The same, where the addresses may be reserved. Nobody else has pages there.
+    ///
+    /// # Errors
+    /// What mmap and mprotect say.
+    pub(crate) fn within(
+        reservation: &Arc<Reservation>,
+        address: u64,
+        length: u64,
+    ) -> std::io::Result<Self> {
+        let size = usize::try_from(length).map_err(std::io::Error::other)?;
+        if !reservation.holds(address, size) {
+            return Self::new(address, length);
+        }
+        let place = usize::try_from(address).map_err(std::io::Error::other)?;
+        let place = std::ptr::with_exposed_provenance_mut::<c_void>(place);
+        // SAFETY: the range is the reservation's, which places nothing there itself.
+        if unsafe { libc::mprotect(place, size, libc::PROT_READ | libc::PROT_WRITE) } != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        Ok(Self {
+            address: NonNull::new(place).ok_or(std::io::ErrorKind::AddrNotAvailable)?,
+            length: size,
+            reserved: Some(Arc::clone(reservation)),
+        })
+    }
+
+    /// `length` bytes at `address`, which lie in pages that follow on each other;
+    /// to be used no longer than these live. `None` where they do not.
+    pub(crate) fn span<'a>(
+        pages: impl IntoIterator<Item = &'a Self>,
+        address: u64,
+        length: usize,
+    ) -> Option<HostSlice> {
+        let mut end = address;
+        for one in pages {
+            let first = one.address.as_ptr() as u64;
+            if first > end {
+                return None;
+            }
+            end = first + one.length as u64;
+        }
+        let start = usize::try_from(address).ok()?;
+        let enough = end.checked_sub(address)? >= length as u64;
+        // SAFETY: readable as long as the pages live, which have no gap.
+        enough.then(|| unsafe { HostSlice::new(std::ptr::with_exposed_provenance(start), length) })
     }
 
     /// All of it, to be used no longer than the pages live.
@@ -397,8 +463,15 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: made by `new`; the program gave the memory back.
-        unsafe { libc::munmap(self.address.as_ptr(), self.length) };
+        if self.reserved.is_none() {
+            // SAFETY: made by `new`; the program gave the memory back.
+            unsafe { libc::munmap(self.address.as_ptr(), self.length) };
+            return;
+        }
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        let none = libc::PROT_NONE;
+        // SAFETY: the addresses are the reservation's; the program gave the memory back.
+        unsafe { libc::mmap(self.address.as_ptr(), self.length, none, flags, -1, 0) };
     }
 }
 

@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use paragpu_client::module::Module;
 use paragpu_client::{Result, Session};
 use paragpu_protocol::layout::MAX_DEVICES;
+use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
+
+use crate::sys::unsupported_use;
 
 /// A library: an image that is loaded into each session that uses it.
 #[derive(Debug)]
@@ -15,11 +18,20 @@ pub struct Library {
     image: Vec<u8>,
     options: Vec<(u32, u32)>,
     /// The module in each session that uses the library.
-    modules: Mutex<HashMap<u32, Arc<Module>>>,
+    modules: Mutex<Modules>,
     /// Handles of the kernels asked for.
     kernels: Mutex<HashMap<String, u64>>,
     /// Handles of the modules.
     module_handles: Mutex<HashMap<u32, u64>>,
+}
+
+/// Modules of a library by session.
+#[derive(Debug, Default)]
+struct Modules {
+    loaded: HashMap<u32, Arc<Module>>,
+    /// The session that has the library's managed variables. Another would have
+    /// variables of its own, which CUDA's programs do not expect.
+    managed_in: Option<u32>,
 }
 
 /// A kernel of a library.
@@ -36,6 +48,10 @@ pub struct Kernel {
     functions: [AtomicU64; MAX_DEVICES as usize],
 }
 
+fn of_one_device() -> Status {
+    unsupported_use!("__managed__ variables on more than one device")
+}
+
 impl Library {
     /// A library of this image, which `session` has loaded already.
     pub fn new(
@@ -47,7 +63,10 @@ impl Library {
         Self {
             image: image.to_vec(),
             options: options.to_vec(),
-            modules: Mutex::new(HashMap::from([(session.ordinal(), module)])),
+            modules: Mutex::new(Modules {
+                loaded: HashMap::from([(session.ordinal(), module)]),
+                managed_in: None,
+            }),
             kernels: Mutex::default(),
             module_handles: Mutex::default(),
         }
@@ -56,27 +75,51 @@ impl Library {
     /// The module in a session, loaded at the first use.
     ///
     /// # Errors
-    /// As [`Modules::load`](paragpu_client::module::Modules::load).
+    /// As [`Modules::load`](paragpu_client::module::Modules::load); `NOT_SUPPORTED`
+    /// where another device has the library's managed variables.
     pub fn module(&self, session: &Session) -> Result<Arc<Module>> {
         // Held over the load, so that a session loads the image once.
         let mut modules = self.modules.lock();
-        if let Some(module) = modules.get(&session.ordinal()) {
+        let ordinal = session.ordinal();
+        if let Some(module) = modules.loaded.get(&ordinal) {
             return Ok(Arc::clone(module));
         }
+        if modules.managed_in.is_some_and(|other| other != ordinal) {
+            return Err(of_one_device());
+        }
         let loaded = session.modules().load(&self.image, &self.options)?;
-        modules.insert(session.ordinal(), Arc::clone(&loaded));
+        modules.loaded.insert(ordinal, Arc::clone(&loaded));
         Ok(loaded)
+    }
+
+    /// As [`module`](Self::module), of which the library's managed variables are
+    /// to be used.
+    ///
+    /// # Errors
+    /// `NOT_SUPPORTED` where other devices have the library as well.
+    pub fn module_with_managed(&self, session: &Session) -> Result<Arc<Module>> {
+        let module = self.module(session)?;
+        let mut modules = self.modules.lock();
+        if modules.loaded.len() > 1 {
+            return Err(of_one_device());
+        }
+        modules.managed_in = Some(session.ordinal());
+        Ok(module)
     }
 
     /// The session's part is gone: its module, if it had one.
     pub fn forget(&self, ordinal: u32) -> Option<Arc<Module>> {
         self.module_handles.lock().remove(&ordinal);
-        self.modules.lock().remove(&ordinal)
+        let mut modules = self.modules.lock();
+        if modules.managed_in == Some(ordinal) {
+            modules.managed_in = None;
+        }
+        modules.loaded.remove(&ordinal)
     }
 
     /// Its modules by session, from now on nobody's.
     pub fn take_modules(&self) -> HashMap<u32, Arc<Module>> {
-        std::mem::take(&mut *self.modules.lock())
+        std::mem::take(&mut *self.modules.lock()).loaded
     }
 
     /// Handles of its modules.

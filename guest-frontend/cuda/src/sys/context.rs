@@ -73,7 +73,7 @@ fn end_objects(context: &Context) {
         let _ = match &*object {
             Object::Stream(inner) => session.streams().destroy(&inner.object),
             Object::Event(inner) => session.destroy_event(&inner.object),
-            Object::Module(inner, _) => session.modules().unload(&inner.object),
+            Object::Module(inner, _) => super::module::unload(session, &inner.object),
             Object::Array(inner) => super::array::destroy(inner),
             Object::Mipmapped(inner) => session.textures().destroy_array(&inner.object),
             Object::GraphExec(inner) => inner.session.graphs().destroy(&inner.object),

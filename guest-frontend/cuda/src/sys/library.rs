@@ -11,7 +11,10 @@ use paragpu_protocol::status::Status;
 use super::boundary::{Out, Text};
 use super::graph::list;
 use super::image::{Options, measure};
-use super::module::{attribute, global, load_image, name_of, parameter, read_file, set_attribute};
+use super::module::{
+    attribute, global, load_image, managed_variable, name_of, parameter, read_file, set_attribute,
+    unload,
+};
 use super::{Result, device, kernel, present, put};
 use crate::current;
 use crate::objects::library::{Kernel, Library};
@@ -31,7 +34,7 @@ pub fn forget_session(session: &'static Session) {
         Object::Library(library) => {
             if let Some(module) = library.forget(session.ordinal()) {
                 // What the host says no longer matters.
-                let _ = session.modules().unload(&module);
+                let _ = unload(session, &module);
             }
         }
         Object::Kernel(kernel) => kernel.set_function(session.ordinal(), 0),
@@ -208,7 +211,7 @@ pub(crate) fn cuLibraryUnload(library: CUlibrary) -> Result {
     ended
         .take_modules()
         .into_iter()
-        .try_for_each(|(ordinal, module)| device::session(ordinal)?.modules().unload(&module))
+        .try_for_each(|(ordinal, module)| unload(device::session(ordinal)?, &module))
 }
 
 pub(crate) fn cuLibraryGetKernel(
@@ -262,6 +265,23 @@ pub(crate) fn cuLibraryGetGlobal(
     let inner = find(library)?;
     let session = current::current()?.session;
     let (at, length) = global(session, &*inner.module(session)?, name.get()?)?;
+    address.put_if(at);
+    size.put_if(usize::try_from(length).unwrap_or(usize::MAX));
+    Ok(())
+}
+
+pub(crate) fn cuLibraryGetManaged(
+    address: Out<'_, CUdeviceptr>,
+    size: Out<'_, usize>,
+    library: CUlibrary,
+    name: Text<'_>,
+) -> Result {
+    let inner = find(library)?;
+    let session = any_session()?;
+    let name = name.get()?;
+    let module = inner.module(session)?;
+    let (at, length) = managed_variable(session, &module, name)?;
+    inner.module_with_managed(session)?;
     address.put_if(at);
     size.put_if(usize::try_from(length).unwrap_or(usize::MAX));
     Ok(())

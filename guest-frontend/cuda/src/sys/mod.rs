@@ -63,7 +63,7 @@ pub mod user_object;
 pub mod virtual_memory;
 
 /// Says once that a function is not served.
-fn unsupported(name: &str, said: &AtomicBool) -> Status {
+pub(crate) fn unsupported(name: &str, said: &AtomicBool) -> Status {
     if !said.swap(true, Ordering::Relaxed) {
         eprintln!("paragpu: not supported: {name}");
     }

@@ -12,6 +12,7 @@ use super::boundary::{Out, Text};
 use super::image::{Options, measure};
 use super::{Result, library, present, put, put_if, text};
 use crate::current;
+use crate::managed;
 use crate::objects::{self, Found, InContext, Object};
 use crate::settings::settings;
 
@@ -261,7 +262,7 @@ pub(crate) fn cuModuleUnload(module: CUmodule) -> Result {
     };
     let handle = module as u64;
     objects::remove_all(|object| matches!(object, Object::Function(_, of) if *of == handle));
-    inner.session.modules().unload(&inner.object)
+    unload(inner.session, &inner.object)
 }
 
 pub(crate) fn cuModuleGetLoadingMode(mode: Out<'_, c_int>) -> Result {
@@ -343,12 +344,35 @@ pub(crate) unsafe fn cuModuleEnumerateFunctions(
 /// Place and size of a variable; the name of a kernel is an invalid value.
 pub fn global(session: &Session, module: &Module, name: &str) -> Result<(u64, u64)> {
     let modules = session.modules();
-    modules.global(module, name).map_err(|status| {
+    if module.knows_global(name) {
+        return modules.global(module, name);
+    }
+    let found = modules.global(module, name).map_err(|status| {
         if status == Status::NOT_FOUND && modules.function(module, name).is_ok() {
             return Status::INVALID_VALUE;
         }
         status
-    })
+    })?;
+    // The program reaches a managed variable by the same address.
+    match managed_variable(session, module, name) {
+        Err(status) if status != Status::NOT_FOUND => Err(status),
+        _ => Ok(found),
+    }
+}
+
+/// A variable in managed memory by its name: address and bytes.
+pub fn managed_variable(session: &Session, module: &Module, name: &str) -> Result<(u64, u64)> {
+    let (address, size) = session.modules().managed(module, name)?;
+    managed::insert_variable(address, size, session.ordinal());
+    Ok((address, size))
+}
+
+/// Unloads a module, and forgets its managed variables.
+pub fn unload(session: &Session, module: &Module) -> Result {
+    for address in module.managed_addresses() {
+        managed::remove_variable(address);
+    }
+    session.modules().unload(module)
 }
 
 pub(crate) fn cuModuleGetGlobal_v2(

@@ -66,6 +66,18 @@ fn known(address: u64) -> Result<Option<Known>> {
             managed,
         }));
     }
+    if let Some((start, size, ordinal)) = managed::variable(address) {
+        return Ok(Some(Known {
+            session: device::session(ordinal)?,
+            kind: DEVICE,
+            start,
+            size,
+            id: 1 << 62 | start,
+            device: address,
+            host: Some(address),
+            managed: true,
+        }));
+    }
     let Some(session) = memory::holder(address) else {
         return Ok(None);
     };

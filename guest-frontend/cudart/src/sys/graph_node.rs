@@ -7,6 +7,7 @@ use super::copy::{ANY, FROM_DEVICE, TO_DEVICE, direction};
 use super::copy3d::driver_copy;
 use super::function::in_context;
 use super::memory::device;
+use super::registry;
 use super::runtime::{Runtime, context};
 use super::symbol::part;
 use super::{fail, present, zeroed};
@@ -75,12 +76,12 @@ pub(crate) unsafe fn cudaGraphKernelNodeGetParams(
             .cuGraphKernelNodeGetParams_v2(node, &mut found)
     }?;
     parameters.put(cudaKernelNodeParams {
-        // A handle is as good as the stub's address.
-        func: if found.kern.is_null() {
+        // Programs compare it with the address of their kernel.
+        func: registry::stub_of(if found.kern.is_null() {
             found.func
         } else {
             found.kern
-        },
+        }),
         gridDim: dim3 {
             x: found.gridDimX,
             y: found.gridDimY,

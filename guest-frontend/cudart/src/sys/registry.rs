@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use paragpu_abi as abi;
 use paragpu_abi::{CUdeviceptr, CUkernel, CUlibrary};
 use parking_lot::{Mutex, MutexGuard};
+use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -113,6 +114,8 @@ static TABLE: AtomicPtr<Table> = AtomicPtr::new(ptr::null_mut());
 static WRITERS: Mutex<()> = Mutex::new(());
 /// Taken before [`WRITERS`].
 static REGISTERED: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
+/// The stubs of kernels, by the handles that were looked up for them.
+static STUBS: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 const FIRST_SLOTS: usize = 256;
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -234,6 +237,12 @@ pub unsafe fn register_symbol(
     locked(&owner.state).symbols.push(symbol);
 }
 
+/// What a program calls a kernel: its stub, or the handle where it has none.
+pub fn stub_of(kernel: *mut c_void) -> *mut c_void {
+    let stub = locked(&STUBS).get(&kernel.addr()).copied();
+    stub.map_or(kernel, ptr::with_exposed_provenance_mut)
+}
+
 /// The entry of a key, made if there is none yet. Writers only.
 fn entry(key: usize) -> &'static Symbol {
     if let Some(symbol) = find(key) {
@@ -324,7 +333,8 @@ pub unsafe fn unregister_binary(binary: *mut Binary) {
         for symbol in locked(&owner.state).symbols.drain(..) {
             if symbol.binary.load(Ordering::Acquire) == binary {
                 symbol.binary.store(ptr::null_mut(), Ordering::Release);
-                symbol.kernel.store(ptr::null_mut(), Ordering::Release);
+                let kernel = symbol.kernel.swap(ptr::null_mut(), Ordering::AcqRel);
+                locked(&STUBS).remove(&kernel.addr());
             }
         }
     }
@@ -477,6 +487,7 @@ impl Symbol {
                 abi::cudaErrorInvalidDeviceFunction,
             )
         })?;
+        locked(&STUBS).insert(kernel.addr(), self.key);
         self.kernel.store(kernel, Ordering::Release);
         Ok(kernel)
     }

@@ -17,6 +17,7 @@ impl ModuleDevice for CudaDevice {
             globals: Vec::new(),
             code: Code::new(image),
             variables: None,
+            managed: false,
         })?;
         Ok((ModuleId(module), log))
     }
@@ -97,8 +98,25 @@ impl ModuleDevice for CudaDevice {
         Ok((address, size))
     }
 
+    fn module_managed(&mut self, module: ModuleId, name: &str) -> Result<(u64, u64)> {
+        let (address, size) = self.module_global(module, name)?;
+        if !self.context.is_managed(address)? {
+            let why = format!("{name} is not in managed memory");
+            return Err(Error::new(Status::NOT_FOUND, why));
+        }
+        if let Some(loaded) = self.modules.get_mut(module.0) {
+            loaded.managed = true;
+        }
+        Ok((address, size))
+    }
+
     fn module_variables(&mut self, module: ModuleId) -> Result<Vec<Variable>> {
         let loaded = find(&self.modules, module.0)?;
+        if loaded.managed {
+            // NVIDIA's driver places them; another worker's would lie elsewhere.
+            let why = "a module has __managed__ variables";
+            return Err(Error::new(Status::NOT_SUPPORTED, why));
+        }
         if let Some(variables) = &loaded.variables {
             return Ok(variables.clone());
         }

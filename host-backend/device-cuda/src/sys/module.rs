@@ -102,6 +102,17 @@ impl Context {
         Ok((address, size as u64))
     }
 
+    /// Is it an address in managed memory (cuPointerGetAttribute)?
+    pub fn is_managed(&self, address: u64) -> Result<bool> {
+        const IS_MANAGED: c_int = 8;
+        let mut answer: c_int = 0;
+        // SAFETY: an out-parameter of the attribute's type.
+        check(unsafe {
+            (self.driver.cuPointerGetAttribute)((&raw mut answer).cast(), IS_MANAGED, address)
+        })?;
+        Ok(answer != 0)
+    }
+
     /// cuFuncGetAttribute.
     pub fn function_attribute(&self, function: &Function, attribute: c_int) -> Result<i32> {
         let mut value = 0;

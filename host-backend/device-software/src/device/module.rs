@@ -112,6 +112,15 @@ impl ModuleDevice for SoftwareDevice {
         found.ok_or_else(|| Error::new(Status::NOT_FOUND, format!("no variable {name}")))
     }
 
+    fn module_managed(&mut self, module: ModuleId, name: &str) -> Result<(u64, u64)> {
+        let loaded = handle(self.code.modules.get(&module.0))?;
+        if !loaded.managed.contains(name) {
+            let why = format!("no managed variable {name}");
+            return Err(Error::new(Status::NOT_FOUND, why));
+        }
+        self.module_global(module, name)
+    }
+
     fn module_variables(&mut self, module: ModuleId) -> Result<Vec<Variable>> {
         let loaded = handle(self.code.modules.get(&module.0))?;
         Ok(loaded

@@ -132,6 +132,8 @@ pub struct Var<'a> {
     pub init: Vec<Init<'a>>,
     /// Declared `.extern`.
     pub external: bool,
+    /// In managed memory (`.attribute(.managed)`).
+    pub managed: bool,
     /// Line.
     pub line: u32,
 }

@@ -31,6 +31,15 @@ pub fn parse(text: &str) -> Result<Module<'_>> {
     parser.module()
 }
 
+/// What stands before the name of a variable or register.
+#[derive(Clone, Copy)]
+struct TypePart {
+    ty: Type,
+    width: u64,
+    align: Option<u64>,
+    managed: bool,
+}
+
 #[derive(Default, Clone, Copy)]
 struct Linkage {
     external: bool,
@@ -225,9 +234,9 @@ impl<'a> Parser<'a> {
 
     /// One declaration up to its semicolon, possibly of several variables.
     fn variables(&mut self, space: Space, linkage: Linkage, out: &mut Vec<Var<'a>>) -> Result<()> {
-        let (ty, width, align) = self.type_part()?;
+        let part = self.type_part()?;
         loop {
-            let var = self.declarator(space, ty, width, align, linkage)?;
+            let var = self.declarator(space, part, linkage)?;
             out.push(var);
             if !self.eat(b',') {
                 break;
@@ -237,8 +246,9 @@ impl<'a> Parser<'a> {
     }
 
     /// `.align n .v2 .type` in any order; pointer attributes are skipped.
-    fn type_part(&mut self) -> Result<(Type, u64, Option<u64>)> {
+    fn type_part(&mut self) -> Result<TypePart> {
         let mut align = None;
+        let mut managed = false;
         let mut width = 1;
         loop {
             let line = self.line();
@@ -258,9 +268,7 @@ impl<'a> Parser<'a> {
                     self.expect(b'(')?;
                     while !self.eat(b')') {
                         match self.next() {
-                            Some(Token::Word(".managed")) => {
-                                return Err(PtxError::unsupported(line, "managed variables"));
-                            }
+                            Some(Token::Word(".managed")) => managed = true,
                             Some(_) => {}
                             None => return self.fail("expected ')'"),
                         }
@@ -285,20 +293,24 @@ impl<'a> Parser<'a> {
                             _ => break,
                         }
                     }
-                    return Ok((ty, width, align));
+                    return Ok(TypePart {
+                        ty,
+                        width,
+                        align,
+                        managed,
+                    });
                 }
             }
         }
     }
 
-    fn declarator(
-        &mut self,
-        space: Space,
-        ty: Type,
-        width: u64,
-        align: Option<u64>,
-        linkage: Linkage,
-    ) -> Result<Var<'a>> {
+    fn declarator(&mut self, space: Space, part: TypePart, linkage: Linkage) -> Result<Var<'a>> {
+        let TypePart {
+            ty,
+            width,
+            align,
+            managed,
+        } = part;
         let line = self.line();
         let name = self.word()?;
         let mut count = Some(width);
@@ -334,6 +346,7 @@ impl<'a> Parser<'a> {
             align,
             init,
             external: linkage.external,
+            managed,
             line,
         })
     }
@@ -411,8 +424,8 @@ impl<'a> Parser<'a> {
                 ".reg" => return Err(PtxError::unsupported(line, "parameters in registers")),
                 _ => return self.fail("expected .param"),
             }
-            let (ty, width, align) = self.type_part()?;
-            let var = self.declarator(Space::Param, ty, width, align, Linkage::default())?;
+            let part = self.type_part()?;
+            let var = self.declarator(Space::Param, part, Linkage::default())?;
             out.push(var);
             if !self.eat(b',') {
                 break;

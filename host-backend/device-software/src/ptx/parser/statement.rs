@@ -1,6 +1,6 @@
 //! Bodies of functions: statements, instructions, operands.
 
-use super::{Linkage, MAX_DEPTH, Parser, Result};
+use super::{Linkage, MAX_DEPTH, Parser, Result, TypePart};
 use crate::error::PtxError;
 use crate::ptx::ast::{Instruction, Operand, Space, Statement};
 use crate::ptx::lexer::Token;
@@ -46,7 +46,7 @@ impl<'a> Parser<'a> {
         self.at += 1;
         match word {
             ".reg" => {
-                let (ty, width, _) = self.type_part()?;
+                let TypePart { ty, width, .. } = self.type_part()?;
                 if width != 1 {
                     return Err(PtxError::unsupported(line, "vector registers"));
                 }

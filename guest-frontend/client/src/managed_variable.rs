@@ -1,0 +1,148 @@
+//! `__managed__` variables of modules: memory of the device that the program
+//! reaches at the device's address.
+//!
+//! The program's side is private memory at that address. Like a shadow it is
+//! brought into agreement with the device's at launches and after waits
+//! ([`crate::shadow`]), but by copies to and from the variable itself, in a
+//! stream of their own: so a session that moves takes nothing along but the
+//! variable. CUDA lets the program reach managed memory only while no work is
+//! in flight (CONCURRENT_MANAGED_ACCESS is 0).
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use paragpu_protocol::status::Status;
+use parking_lot::Mutex;
+
+use crate::error::Result;
+use crate::objects::stream::{NON_BLOCKING, Stream};
+use crate::progress::Progress;
+use crate::shadow::{Region, Shadows};
+use crate::stream::Streams;
+use crate::sys::memory::{Pages, Reservation};
+
+const PAGE: u64 = 4096;
+
+/// The managed variables of a session.
+#[derive(Debug)]
+pub(crate) struct ManagedVariables {
+    streams: Arc<Streams>,
+    shadows: Arc<Shadows>,
+    /// Addresses of the device's memory, where variables may lie as well.
+    arena: Arc<Reservation>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// In which bytes travel, once there is a variable.
+    stream: Option<Arc<Stream>>,
+    /// Memory of the program's by its first address. Variables share pages.
+    runs: BTreeMap<u64, Weak<Run>>,
+}
+
+/// Whole pages of the program's at the device's addresses.
+#[derive(Debug)]
+struct Run {
+    end: u64,
+    pages: Pages,
+}
+
+/// One variable.
+#[derive(Debug)]
+pub(crate) struct ManagedVariable {
+    region: Arc<Region>,
+    _runs: Vec<Arc<Run>>,
+}
+
+impl ManagedVariables {
+    pub(crate) fn new(
+        streams: Arc<Streams>,
+        shadows: Arc<Shadows>,
+        arena: Arc<Reservation>,
+    ) -> Self {
+        Self {
+            streams,
+            shadows,
+            arena,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Maps a variable of the device for the program, with the bytes that it has.
+    ///
+    /// # Errors
+    /// `NOT_SUPPORTED` where the program has something else at these addresses.
+    pub(crate) fn add(&self, address: u64, size: u64) -> Result<ManagedVariable> {
+        let mut state = self.state.lock();
+        let stream = match &state.stream {
+            Some(stream) => Arc::clone(stream),
+            None => Arc::clone(state.stream.insert(self.streams.create(NON_BLOCKING, 0)?)),
+        };
+        let runs = state.map(&self.arena, address, size)?;
+        drop(state);
+        let length = usize::try_from(size).map_err(|_| Status::OUT_OF_MEMORY)?;
+        let pages = runs.iter().map(|run| &run.pages);
+        let host = Pages::span(pages, address, length).ok_or(Status::UNKNOWN)?;
+        let region = Region::of_variable(host, stream.handle());
+        region.show();
+        // What the device has comes with the next pull, which is now.
+        region.add_writer(&Arc::<Progress>::default(), 0);
+        self.shadows.add(Arc::clone(&region));
+        let variable = ManagedVariable {
+            region,
+            _runs: runs,
+        };
+        match self.shadows.pull() {
+            Ok(()) => Ok(variable),
+            Err(status) => {
+                self.remove(&variable);
+                Err(status)
+            }
+        }
+    }
+
+    /// The device forgets the variable with its module.
+    pub(crate) fn remove(&self, variable: &ManagedVariable) {
+        self.shadows.remove(&variable.region);
+    }
+}
+
+impl ManagedVariable {
+    /// First address and bytes.
+    pub(crate) fn place(&self) -> (u64, u64) {
+        self.region.on_wire()
+    }
+}
+
+impl State {
+    /// The pages of a range: those that are mapped for other variables, and new
+    /// ones between them.
+    fn map(&mut self, arena: &Arc<Reservation>, address: u64, size: u64) -> Result<Vec<Arc<Run>>> {
+        let end = address
+            .checked_add(size)
+            .and_then(|end| end.checked_next_multiple_of(PAGE))
+            .ok_or(Status::INVALID_VALUE)?;
+        self.runs.retain(|_, run| run.strong_count() > 0);
+        let mut found = Vec::new();
+        let mut at = address / PAGE * PAGE;
+        while at < end {
+            let before = self.runs.range(..=at).next_back();
+            let covering = before.and_then(|(_, run)| run.upgrade());
+            if let Some(run) = covering.filter(|run| run.end > at) {
+                at = run.end;
+                found.push(run);
+                continue;
+            }
+            let next = self.runs.range(at..).next();
+            let stop = next.map_or(end, |(start, _)| end.min(*start));
+            let pages = Pages::within(arena, at, stop - at);
+            let pages = pages.map_err(|_| Status::NOT_SUPPORTED)?;
+            let run = Arc::new(Run { end: stop, pages });
+            self.runs.insert(at, Arc::downgrade(&run));
+            found.push(run);
+            at = stop;
+        }
+        Ok(found)
+    }
+}
