@@ -15,6 +15,7 @@ use paragpu_protocol::status::Status;
 use parking_lot::Mutex;
 
 use crate::error::Result;
+use crate::objects::managed_variable::{ManagedVariable, Run};
 use crate::objects::stream::{NON_BLOCKING, Stream};
 use crate::progress::Progress;
 use crate::shadow::{Region, Shadows};
@@ -39,20 +40,6 @@ struct State {
     stream: Option<Arc<Stream>>,
     /// Memory of the program's by its first address. Variables share pages.
     runs: BTreeMap<u64, Weak<Run>>,
-}
-
-/// Whole pages of the program's at the device's addresses.
-#[derive(Debug)]
-struct Run {
-    end: u64,
-    pages: Pages,
-}
-
-/// One variable.
-#[derive(Debug)]
-pub(crate) struct ManagedVariable {
-    region: Arc<Region>,
-    _runs: Vec<Arc<Run>>,
 }
 
 impl ManagedVariables {
@@ -89,10 +76,7 @@ impl ManagedVariables {
         // What the device has comes with the next pull, which is now.
         region.add_writer(&Arc::<Progress>::default(), 0);
         self.shadows.add(Arc::clone(&region));
-        let variable = ManagedVariable {
-            region,
-            _runs: runs,
-        };
+        let variable = ManagedVariable::new(region, runs);
         match self.shadows.pull() {
             Ok(()) => Ok(variable),
             Err(status) => {
@@ -104,14 +88,7 @@ impl ManagedVariables {
 
     /// The device forgets the variable with its module.
     pub(crate) fn remove(&self, variable: &ManagedVariable) {
-        self.shadows.remove(&variable.region);
-    }
-}
-
-impl ManagedVariable {
-    /// First address and bytes.
-    pub(crate) fn place(&self) -> (u64, u64) {
-        self.region.on_wire()
+        self.shadows.remove(variable.region());
     }
 }
 

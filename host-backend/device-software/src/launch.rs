@@ -1,6 +1,7 @@
 //! Kernels: what is constant about them, and the checks and preparation of a launch.
 
 use crate::attributes::{self, MAX_THREADS, REGISTERS, SHARED, SHARED_OPTIN};
+use crate::children::{self, Launched};
 use crate::exec::block::{Grid, SharedMemory, Surroundings};
 use crate::exec::variants_unsafe;
 use crate::heap::Heap;
@@ -71,6 +72,7 @@ pub struct Kernel {
 }
 
 /// What a launch needs of its device.
+#[derive(Clone)]
 pub struct Context {
     /// What its kernels use.
     pub device: Surroundings,
@@ -179,25 +181,48 @@ impl Kernel {
         }
     }
 
+    /// Kernel `func` of the same module, as kernels launch it.
+    #[must_use]
+    pub fn sibling(&self, func: usize) -> Self {
+        let static_shared = self.program.funcs.get(func).map_or(0, |f| f.shared);
+        Self {
+            func,
+            max_dynamic: Some(SHARED_OPTIN.saturating_sub(static_shared)),
+            ..self.clone()
+        }
+    }
+
     /// Checks a launch and makes it stream work.
     ///
     /// # Errors
     /// `INVALID_VALUE`, `LAUNCH_OUT_OF_RESOURCES`, `COOPERATIVE_LAUNCH_TOO_LARGE`, `NOT_SUPPORTED` for clusters.
     pub fn prepare(&self, launch: &Launch<'_>, context: &Context) -> Result<Work> {
+        let grid = self.grid(launch, context, Launched::default())?;
+        let (workspace, workspaces) = (grid.workspace, Arc::clone(&context.workspaces));
+        let finish = Box::new(move || {
+            if workspace != 0 {
+                workspaces.give_back(workspace);
+            }
+        });
+        let work = Work::Kernel(Arc::clone(&grid), launch.cooperative, finish);
+        Ok(match self.program.launches {
+            true => children::with_children(self, context, &grid, work),
+            false => work,
+        })
+    }
+
+    /// The grid of a launch, whose kernel may launch into `launched`.
+    ///
+    /// # Errors
+    /// As [`prepare`](Self::prepare).
+    pub fn grid(
+        &self,
+        launch: &Launch<'_>,
+        context: &Context,
+        launched: Launched,
+    ) -> Result<Arc<Grid>> {
         let func = self.func();
-        let threads = launch
-            .block
-            .iter()
-            .try_fold(1u32, |n, &d| n.checked_mul(d))
-            .unwrap_or(u32::MAX);
-        let [gx, gy, gz] = launch.grid;
-        let [bx, by, bz] = launch.block;
-        if gx == 0 || gy == 0 || gz == 0 || gx > i32::MAX as u32 || gy > 65535 || gz > 65535 {
-            return Err(invalid("grid dimensions"));
-        }
-        if threads == 0 || threads > self.max_threads() || bx > 1024 || by > 1024 || bz > 64 {
-            return Err(invalid("block dimensions"));
-        }
+        let threads = check_shape(&func, launch.grid, launch.block)?;
         if launch.cluster.iter().any(|&c| c > 1) {
             return Err(Error::new(Status::NOT_SUPPORTED, "launch of clusters"));
         }
@@ -218,7 +243,7 @@ impl Kernel {
             dynamic: launch.dynamic_shared,
             dynamic_base: func.shared.next_multiple_of(16),
         };
-        let blocks = u64::from(gx) * u64::from(gy) * u64::from(gz);
+        let blocks: u64 = launch.grid.iter().map(|side| u64::from(*side)).product();
         let mut workspace = 0;
         if launch.cooperative {
             let most = u64::from(attributes::occupancy(threads, u64::from(shared.bytes())))
@@ -242,6 +267,7 @@ impl Kernel {
             heap: self.heap.clone(),
             device: context.device.clone(),
             workspace,
+            launched,
             stack_limit: (u64::from(func.local) + context.stack.max(STACK)) as u32,
             straight: variants_unsafe::select(),
             cancelled: AtomicBool::new(false),
@@ -251,12 +277,26 @@ impl Kernel {
             context.workspaces.give_back(workspace);
             return Err(Status::COOPERATIVE_LAUNCH_TOO_LARGE.into());
         }
-        let workspaces = Arc::clone(&context.workspaces);
-        let finish = Box::new(move || {
-            if workspace != 0 {
-                workspaces.give_back(workspace);
-            }
-        });
-        Ok(Work::Kernel(Arc::new(grid), launch.cooperative, finish))
+        Ok(Arc::new(grid))
+    }
+}
+
+/// Threads of a block, where grid and block are such that the kernel can be launched.
+///
+/// # Errors
+/// `INVALID_VALUE`.
+pub fn check_shape(func: &Func, grid: [u32; 3], block: [u32; 3]) -> Result<u32> {
+    let [gx, gy, gz] = grid;
+    let [bx, by, bz] = block;
+    if gx == 0 || gy == 0 || gz == 0 || gx > i32::MAX as u32 || gy > 65535 || gz > 65535 {
+        return Err(invalid("grid dimensions"));
+    }
+    let threads = block.iter().try_fold(1u32, |n, &d| n.checked_mul(d));
+    let most = func.max_threads.unwrap_or(MAX_THREADS).min(MAX_THREADS);
+    match threads {
+        Some(threads) if threads > 0 && threads <= most && bx <= 1024 && by <= 1024 && bz <= 64 => {
+            Ok(threads)
+        }
+        _ => Err(invalid("block dimensions")),
     }
 }

@@ -16,6 +16,7 @@
 #![deny(unsafe_code)]
 
 pub mod attributes;
+mod children;
 pub mod conditional;
 pub mod conditions;
 mod copy;

@@ -1,12 +1,14 @@
 //! Linking of PTX: the texts become one module, in which what one declares
 //! `.extern` is what another defines.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use paragpu_device::{Error, LinkInput, Result};
 use paragpu_protocol::status::Status;
 
 use crate::module::{image_error, ptx_error};
+use crate::program::RuntimeCall;
 use crate::ptx::ast::{Module, Space};
 use crate::ptx::parser;
 
@@ -22,6 +24,8 @@ const DEVICE_RUNTIME_TEXT: &str = include_str!("devrt.ptx");
 const LEAST_VERSION: u32 = 70;
 /// CUDA_ERROR_UNKNOWN, which the linker's own failures are.
 const LINKER: Status = Status(999);
+/// A function that tells CUDA's device runtime from other code.
+const LAUNCH: &str = "__cudaCDP2LaunchDeviceV2";
 /// What modules have without defining it.
 const BUILT_IN: [&str; 5] = [
     "vprintf",
@@ -30,6 +34,8 @@ const BUILT_IN: [&str; 5] = [
     "free",
     "cudaGraphSetConditional",
 ];
+/// Before a definition that others may have as well.
+const WEAK: &str = ".weak";
 /// What begins a text and may be there once.
 const HEADER: [&str; 3] = [".version", ".target", ".address_size"];
 
@@ -39,13 +45,21 @@ const HEADER: [&str; 3] = [".version", ".target", ".address_size"];
 /// `NOT_SUPPORTED` for inputs that are not PTX and for names that two inputs
 /// have for themselves, `INVALID_PTX`, or that something is missing.
 pub fn link(inputs: &[LinkInput<'_>], arch: u32) -> Result<String> {
-    let texts = inputs.iter().map(|input| text(input, arch));
-    let texts: Vec<String> = texts.collect::<Result<_>>()?;
+    let texts = inputs.iter().map(|input| Ok((*input, text(input, arch)?)));
+    let mut texts: Vec<(LinkInput<'_>, String)> = texts.collect::<Result<_>>()?;
+    // The device runtime may be among the inputs of a program and again in a library.
+    let mut runtimes = 0;
+    texts.retain(|(_, text)| {
+        runtimes += usize::from(text == DEVICE_RUNTIME_TEXT);
+        text != DEVICE_RUNTIME_TEXT || runtimes == 1
+    });
+    let (inputs, texts): (Vec<LinkInput<'_>>, Vec<String>) = texts.into_iter().unzip();
+    let texts = without_copies(texts)?;
     let modules = texts.iter().map(|text| parser::parse(text));
     let modules: Vec<Module<'_>> = modules
         .collect::<std::result::Result<_, _>>()
         .map_err(|error| ptx_error(&error))?;
-    check(inputs, &texts, &modules)?;
+    check(&inputs, &texts, &modules)?;
     if let [only] = texts.as_slice() {
         return Ok(only.clone());
     }
@@ -69,6 +83,121 @@ pub fn link(inputs: &[LinkInput<'_>], arch: u32) -> Result<String> {
     Ok(linked)
 }
 
+/// The texts without `.weak` definitions that another text has as well: of several one stays, the one
+/// that is not weak where there is one.
+fn without_copies(mut texts: Vec<String>) -> Result<Vec<String>> {
+    let mut weak = Vec::new();
+    let mut kept: HashSet<String> = HashSet::new();
+    for text in &texts {
+        if !text.contains(WEAK) {
+            weak.push(Vec::new());
+            kept.extend(names(text)?);
+            continue;
+        }
+        let names = names(text)?;
+        let found = weak_definitions(text, &names);
+        let mut strong = names;
+        for (name, _) in &found {
+            strong.remove(name);
+        }
+        kept.extend(strong);
+        weak.push(found);
+    }
+    for (text, weak) in texts.iter_mut().zip(weak) {
+        // From the end, so that what is before keeps its place.
+        let mut copies: Vec<Range<usize>> = Vec::new();
+        for (name, range) in weak {
+            if !kept.insert(name) {
+                copies.push(range);
+            }
+        }
+        for range in copies.into_iter().rev() {
+            text.replace_range(range, "");
+        }
+    }
+    Ok(texts)
+}
+
+/// Names that a text defines.
+fn names(text: &str) -> Result<HashSet<String>> {
+    let module = parser::parse(text).map_err(|error| ptx_error(&error))?;
+    let functions = module.functions.iter();
+    let functions = functions.filter(|function| function.body.is_some());
+    let variables = module
+        .variables
+        .iter()
+        .filter(|variable| !variable.external);
+    let names = functions.map(|function| function.name);
+    let names = names.chain(variables.map(|variable| variable.name));
+    Ok(names.map(str::to_owned).collect())
+}
+
+/// The `.weak` definitions of a text, in order: name and bytes.
+fn weak_definitions(text: &str, names: &HashSet<String>) -> Vec<(String, Range<usize>)> {
+    let mut found = Vec::new();
+    for (at, _) in text.match_indices(WEAK) {
+        let rest = text.get(at..).unwrap_or_default();
+        if !rest
+            .get(WEAK.len()..)
+            .is_some_and(|rest| rest.starts_with(char::is_whitespace))
+        {
+            continue;
+        }
+        let (mut depth, mut function, mut comment) = (0u32, false, false);
+        let mut end = None;
+        let mut head = rest;
+        for (offset, byte) in rest.bytes().enumerate() {
+            let two = rest.get(offset..offset + 2);
+            match byte {
+                b'\n' => comment = false,
+                _ if comment => {}
+                b'/' if two == Some("//") => comment = true,
+                b'{' => {
+                    if depth == 0 && !function {
+                        head = rest.get(..offset).unwrap_or_default();
+                        function = head.contains(".func") || head.contains(".entry");
+                    }
+                    depth += 1;
+                }
+                b'}' => {
+                    depth = depth.saturating_sub(1);
+                    if depth == 0 && function {
+                        end = Some(offset + 1);
+                        break;
+                    }
+                }
+                b';' if depth == 0 => {
+                    end = Some(offset + 1);
+                    break;
+                }
+                _ => {}
+            }
+        }
+        let Some(end) = end else {
+            continue;
+        };
+        let head = if function {
+            head
+        } else {
+            rest.get(..end).unwrap_or_default()
+        };
+        let name = head
+            .split(|c| !is_of_name(c))
+            .find(|word| names.contains(*word));
+        // A prototype alone defines nothing.
+        let prototype = !function && (head.contains(".func") || head.contains(".entry"));
+        if let Some(name) = name.filter(|_| !prototype) {
+            found.push((name.to_owned(), at..at + end));
+        }
+    }
+    found
+}
+
+/// May it be in the name of a function or variable?
+fn is_of_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '_' | '$' | '%')
+}
+
 fn is_header(line: &str) -> bool {
     let first = line.split_whitespace().next().unwrap_or_default();
     HEADER.contains(&first)
@@ -86,13 +215,27 @@ fn text(input: &LinkInput<'_>, arch: u32) -> Result<String> {
         );
         return Err(Error::new(Status::NOT_SUPPORTED, why));
     }
+    // Of the device runtime's own PTX the newest, which may be for a newer device.
+    let newest = paragpu_fatbin::ptx_of(input.image, u32::MAX);
+    if newest.is_ok_and(|text| defines(&text, LAUNCH)) {
+        return Ok(DEVICE_RUNTIME_TEXT.to_owned());
+    }
     paragpu_fatbin::ptx_of(input.image, arch).map_err(|error| image_error(&error))
+}
+
+/// Does a text define a function of this name, which others declare?
+fn defines(text: &str, name: &str) -> bool {
+    text.match_indices(name).any(|(at, _)| {
+        let before = text.get(..at).unwrap_or_default();
+        let from = before.rfind([';', '}']).unwrap_or(0);
+        let head = before.get(from..).unwrap_or_default();
+        head.contains(".func") && !head.contains(".extern") && !head.contains('{')
+    })
 }
 
 /// How often a name stands in a text.
 fn count(text: &str, name: &str) -> usize {
-    let of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '$' | '%');
-    text.split(|c| !of_name(c))
+    text.split(|c| !is_of_name(c))
         .filter(|word| *word == name)
         .count()
 }
@@ -126,6 +269,7 @@ fn check(inputs: &[LinkInput<'_>], texts: &[String], modules: &[Module<'_>]) -> 
         let missing = declared.iter().find(|name| {
             let declarations = declared.iter().filter(|other| other == name).count();
             !BUILT_IN.contains(name)
+                && RuntimeCall::of(name).is_none()
                 && !defined.contains_key(**name)
                 && count(text, name) > declarations
         });
@@ -174,6 +318,30 @@ mod tests {
         assert_eq!((module.version, module.target), (80, 75));
         let bodies = module.functions.iter().filter(|f| f.body.is_some()).count();
         assert_eq!(bodies, 2);
+    }
+
+    #[test]
+    fn of_weak_definitions_one_stays() {
+        let weak = ".weak .func (.param .b32 r) twice(.param .b32 x) { { ret; } } // }\n\
+            .weak .global .align 4 .b32 table[2] = {1, 2};\n";
+        let strong = ".visible .func (.param .b32 r) twice(.param .b32 x) { ret; }\n";
+        for texts in [[weak, weak], [strong, weak], [weak, strong]] {
+            let linked = link(&inputs(&with_head(&texts)), 121).unwrap();
+            let module = parser::parse(&linked).unwrap();
+            let bodies = module.functions.iter().filter(|f| f.body.is_some()).count();
+            assert_eq!((bodies, module.variables.len()), (1, 1), "{linked}");
+            assert_eq!(linked.contains(".visible"), texts.contains(&strong));
+        }
+    }
+
+    #[test]
+    fn the_device_runtime_is_known_by_what_it_defines() {
+        let declared = ".extern .func (.param .b32 r) __cudaCDP2LaunchDeviceV2(.param .b64 a);";
+        assert!(!defines(declared, LAUNCH));
+        let called = "{ call (r), __cudaCDP2LaunchDeviceV2, (a); }";
+        assert!(!defines(called, LAUNCH));
+        let defined = ".visible .func (.param .b32 r) __cudaCDP2LaunchDeviceV2(.param .b64 a) {}";
+        assert!(defines(defined, LAUNCH));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::decode;
 use crate::error::PtxError;
 use crate::heap::{self, Heap};
 use crate::memory_unsafe::{Memory, MemoryError};
-use crate::program::{Func, Program};
+use crate::program::{Func, Program, RuntimeCall};
 use crate::ptx::ast::{Function, Space, Var};
 use crate::ptx::parser;
 use paragpu_device::Error;
@@ -64,7 +64,10 @@ fn held(image: &[u8]) -> String {
         _ => format!("other code for sm_{sm}"),
     };
     let names: Vec<String> = forms.iter().map(name).collect();
-    names.join(", ")
+    match names.is_empty() {
+        true => "nothing".to_owned(),
+        false => names.join(", "),
+    }
 }
 
 /// What a refusal of PTX is called in CUDA.
@@ -229,7 +232,11 @@ impl Module {
             }
         }
         let heap_at = end.next_multiple_of(256);
-        let calls = |f: &Function<'_>| matches!(f.name, "malloc" | "free") && f.body.is_none();
+        let of_runtime =
+            |name: &str| RuntimeCall::of(name).is_some_and(|(call, ..)| call.uses_heap());
+        let calls = |f: &Function<'_>| {
+            f.body.is_none() && (matches!(f.name, "malloc" | "free") || of_runtime(f.name))
+        };
         if syntax.functions.iter().any(calls) {
             end = heap_at
                 .checked_add(heap_bytes)

@@ -285,6 +285,73 @@ pub enum CallTarget {
     Free,
     /// `cudaGraphSetConditional(handle, value)`.
     SetConditional,
+    /// A function of CUDA's device runtime.
+    Runtime(RuntimeCall),
+}
+
+/// What kernels call of CUDA's device runtime (cuda_device_runtime_api.h), where the names begin with
+/// `__cudaCDP2`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RuntimeCall {
+    /// `GetParameterBufferV2(kernel, grid, block, shared)`.
+    GetParameterBuffer,
+    /// `LaunchDeviceV2(buffer, stream)`.
+    Launch,
+    /// `MemcpyAsync(to, from, size, kind, stream)`.
+    Copy,
+    /// `MemsetAsync(to, value, size, stream)`.
+    Fill,
+    /// `GetLastError()`.
+    GetLastError,
+    /// `PeekAtLastError()`.
+    PeekAtLastError,
+    /// `Malloc(address, size)`.
+    Malloc,
+    /// `Free(address)`.
+    Free,
+    /// `GetDevice(number)`.
+    GetDevice,
+    /// `GetDeviceCount(count)`.
+    GetDeviceCount,
+    /// `StreamCreateWithFlags(stream, flags)`, `EventCreateWithFlags(event, flags)`.
+    Create,
+    /// What streams and events do otherwise: a block's launches run one after the other, whatever the stream.
+    Nothing,
+}
+
+impl RuntimeCall {
+    /// The function of this name, with the sizes of its arguments and of what it returns.
+    #[must_use]
+    pub fn of(name: &str) -> Option<(Self, &'static [u32], &'static [u32])> {
+        let name = name.strip_prefix("__cudaCDP2")?;
+        let name = name.strip_suffix("_ptsz").unwrap_or(name);
+        let (call, takes): (Self, &'static [u32]) = match name {
+            "GetParameterBufferV2" => {
+                return Some((Self::GetParameterBuffer, &[8, 12, 12, 4], &[8]));
+            }
+            "LaunchDeviceV2" => (Self::Launch, &[8, 8]),
+            "MemcpyAsync" => (Self::Copy, &[8, 8, 8, 4, 8]),
+            "MemsetAsync" => (Self::Fill, &[8, 4, 8, 8]),
+            "GetLastError" => (Self::GetLastError, &[]),
+            "PeekAtLastError" => (Self::PeekAtLastError, &[]),
+            "Malloc" => (Self::Malloc, &[8, 8]),
+            "Free" => (Self::Free, &[8]),
+            "GetDevice" => (Self::GetDevice, &[8]),
+            "GetDeviceCount" => (Self::GetDeviceCount, &[8]),
+            "StreamCreateWithFlags" | "EventCreateWithFlags" => (Self::Create, &[8, 4]),
+            "StreamDestroy" | "EventDestroy" => (Self::Nothing, &[8]),
+            "StreamWaitEvent" | "EventRecordWithFlags" => (Self::Nothing, &[8, 8, 4]),
+            "EventRecord" => (Self::Nothing, &[8, 8]),
+            _ => return None,
+        };
+        Some((call, takes, &[4]))
+    }
+
+    /// Does it take memory of the module's heap?
+    #[must_use]
+    pub fn uses_heap(self) -> bool {
+        matches!(self, Self::GetParameterBuffer | Self::Malloc | Self::Free)
+    }
 }
 
 /// A call: copies of parameters are byte ranges of local memory, relative to the frames.
@@ -573,6 +640,8 @@ pub struct Program {
     pub by_name: HashMap<String, usize>,
     /// Whether a kernel calls `malloc` or `free`.
     pub uses_heap: bool,
+    /// Whether a kernel launches others.
+    pub launches: bool,
     /// PTX version times ten.
     pub ptx_version: u32,
     /// Target times ten.

@@ -10,7 +10,7 @@ use paragpu_protocol::types::{FunctionInfo, pairs};
 use parking_lot::Mutex;
 
 use crate::error::Result;
-use crate::managed_variable::ManagedVariable;
+use crate::objects::managed_variable::ManagedVariable;
 
 /// CUfunction_attribute: most threads in a block.
 pub const MAX_THREADS_PER_BLOCK: u32 = 0;

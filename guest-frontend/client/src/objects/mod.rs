@@ -17,6 +17,7 @@ pub mod function;
 pub mod graph;
 mod graph_edges;
 pub mod graph_memory;
+pub(crate) mod managed_variable;
 pub mod shape;
 pub mod stream;
 pub mod stream_attributes;

@@ -25,12 +25,69 @@ pub fn is_binary(image: &[u8]) -> bool {
         .any(|word| image.starts_with(word))
 }
 
+/// An image as a program passes it.
+#[derive(Debug)]
+pub struct Image<'a> {
+    /// Its bytes.
+    pub bytes: &'a [u8],
+    /// The fat binaries of which nvcc's linker made it, where it says so: they are
+    /// to be linked where the image has nothing for the device.
+    pub linked: Vec<&'a [u8]>,
+}
+
+/// Version of nvcc's wrapper with a list of what was linked (fatbinary_section.h).
+const LINK_VERSION: u32 = 2;
+/// Most fat binaries of one program.
+const MOST_LINKED: usize = 1 << 16;
+
+impl Image<'_> {
+    /// Measures an image.
+    ///
+    /// # Safety
+    /// `image` must point to a whole image.
+    pub unsafe fn read(image: *const c_void) -> Result<Self> {
+        // SAFETY: the caller promises what `measure` and `linked` ask for.
+        unsafe {
+            Ok(Self {
+                bytes: measure(image)?,
+                linked: linked(image.cast())?,
+            })
+        }
+    }
+}
+
+/// The fat binaries that a wrapper lists.
+///
+/// # Safety
+/// `image` points to a whole image.
+unsafe fn linked<'a>(image: *const u8) -> Result<Vec<&'a [u8]>> {
+    // SAFETY: the caller promises what `first_word` asks for.
+    if unsafe { first_word(image) } != Some(WRAPPER) {
+        return Ok(Vec::new());
+    }
+    // SAFETY: a wrapper has 24 bytes: magic, version, and two pointers.
+    let (version, list) = unsafe { (word(image, 4), image.add(16).cast::<*const *const c_void>()) };
+    // SAFETY: as above.
+    let list = unsafe { list.read_unaligned() };
+    let mut found = Vec::new();
+    while version == LINK_VERSION && !list.is_null() && found.len() < MOST_LINKED {
+        // SAFETY: the list ends with a null pointer, which was not met yet.
+        let next = unsafe { list.add(found.len()).read() };
+        if next.is_null() {
+            break;
+        }
+        // SAFETY: what a wrapper lists are whole fat binaries.
+        found.push(unsafe { measure(next) }?);
+    }
+    Ok(found)
+}
+
 /// The bytes of an image, measured by what it is: an ELF file, a fat binary,
 /// nvcc's wrapper around one, or else PTX text that ends with a zero.
 ///
 /// # Safety
 /// `image` must point to a whole image.
-pub unsafe fn measure<'a>(image: *const c_void) -> Result<&'a [u8]> {
+unsafe fn measure<'a>(image: *const c_void) -> Result<&'a [u8]> {
     let mut image: *const u8 = image.cast();
     if image.is_null() {
         return Err(Status::INVALID_VALUE);

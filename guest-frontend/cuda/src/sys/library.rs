@@ -10,7 +10,7 @@ use paragpu_protocol::status::Status;
 
 use super::boundary::{Out, Text};
 use super::graph::list;
-use super::image::{Options, measure};
+use super::image::{Image, Options};
 use super::module::{
     attribute, global, load_image, managed_variable, name_of, parameter, read_file, set_attribute,
     unload,
@@ -57,7 +57,7 @@ fn any_session() -> Result<&'static Session> {
 /// `place` is null or writable; the buffers of `options` still are.
 unsafe fn load(
     place: *mut CUlibrary,
-    image: &[u8],
+    image: &Image<'_>,
     options: &Options,
     library_options: (*mut c_int, c_uint),
 ) -> Result {
@@ -73,8 +73,8 @@ unsafe fn load(
     // Loaded at once, so that a bad image is reported here.
     let session = any_session()?;
     // SAFETY: the caller promises what `load_image` asks for.
-    let module = unsafe { load_image(session, image, options) }?;
-    let library = Library::new(image, &options.numbers, session, module);
+    let (module, loaded) = unsafe { load_image(session, image, options) }?;
+    let library = Library::new(&loaded, &options.numbers, session, module);
     // SAFETY: `place` is null or writable, as the caller promises.
     unsafe { put(place, objects::insert(Object::Library(Arc::new(library)))) }
 }
@@ -155,7 +155,7 @@ pub(crate) unsafe fn cuLibraryLoadData(
     unsafe {
         load(
             library,
-            measure(image)?,
+            &Image::read(image)?,
             &Options::read(number, options, values)?,
             (library_options, library_number),
         )
@@ -184,7 +184,7 @@ pub(crate) unsafe fn cuLibraryLoadFromFile(
     unsafe {
         load(
             library,
-            measure(bytes.as_ptr().cast())?,
+            &Image::read(bytes.as_ptr().cast())?,
             &options,
             (library_options, library_number),
         )

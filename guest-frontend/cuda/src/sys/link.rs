@@ -23,7 +23,7 @@ use crate::objects::{self, Found, InContext, Object};
 /// CU_JIT_INPUT_PTX, whose text a zero may end.
 const PTX: u32 = 1;
 /// CU_JIT_INPUT_FATBINARY.
-const FATBINARY: u32 = 2;
+pub const FATBINARY: u32 = 2;
 /// CU_JIT_INPUT_NVVM, the last kind.
 const LAST: u32 = 5;
 

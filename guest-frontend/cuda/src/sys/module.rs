@@ -1,36 +1,67 @@
 //! Modules and their functions (CUDA Driver API, Module Management).
 
+use std::borrow::Cow;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use paragpu_abi::{CUdeviceptr, CUfunction, CUmodule};
 use paragpu_client::Session;
-use paragpu_client::module::{Function, Module};
+use paragpu_client::module::{Function, LinkPart, Module};
 use paragpu_protocol::status::Status;
 
 use super::boundary::{Out, Text};
-use super::image::{Options, measure};
+use super::image::{Image, Options};
+use super::link::FATBINARY;
 use super::{Result, library, present, put, put_if, text};
 use crate::current;
 use crate::managed;
 use crate::objects::{self, Found, InContext, Object};
 use crate::settings::settings;
 
+/// Loads an image, or what is linked of the fat binaries that it was made of, where
+/// it has nothing for the device itself; also what was loaded.
+fn load_or_link<'a>(
+    session: &Session,
+    image: &Image<'a>,
+    options: &[(u32, u32)],
+) -> Result<(Arc<Module>, Cow<'a, [u8]>)> {
+    let modules = session.modules();
+    let lacking = [Status::NO_BINARY_FOR_GPU, Status::INVALID_IMAGE];
+    match modules.load(image.bytes, options) {
+        Err(status) if lacking.contains(&status) && !image.linked.is_empty() => {}
+        loaded => return Ok((loaded?, Cow::Borrowed(image.bytes))),
+    }
+    let names: Vec<String> = (1..=image.linked.len())
+        .map(|number| format!("fat binary {number} of the program"))
+        .collect();
+    let parts = names
+        .iter()
+        .zip(&image.linked)
+        .map(|(name, image)| LinkPart {
+            kind: FATBINARY,
+            name,
+            options: &[],
+            image,
+        });
+    let (linked, _) = modules.link(&parts.collect::<Vec<_>>(), &[])?;
+    Ok((modules.load(&linked, options)?, Cow::Owned(linked)))
+}
+
 /// Loads an image, telling the program what the loader said.
 ///
 /// # Safety
 /// `options`' buffers must be writable.
-pub unsafe fn load_image(
+pub unsafe fn load_image<'a>(
     session: &Session,
-    image: &[u8],
+    image: &Image<'a>,
     options: &Options,
-) -> Result<Arc<Module>> {
+) -> Result<(Arc<Module>, Cow<'a, [u8]>)> {
     let _ = paragpu_client::take_detail();
-    match session.modules().load(image, &options.numbers) {
-        Ok(module) => {
+    match load_or_link(session, image, &options.numbers) {
+        Ok((module, loaded)) => {
             // SAFETY: the caller promises what `Options::tell` asks for.
             unsafe { options.tell(module.log(), "") };
-            Ok(module)
+            Ok((module, loaded))
         }
         Err(status) => {
             // SAFETY: the caller promises what `Options::tell` asks for.
@@ -44,11 +75,11 @@ pub unsafe fn load_image(
 ///
 /// # Safety
 /// `place` is null or writable; the buffers of `options` still are.
-unsafe fn load(place: *mut CUmodule, image: &[u8], options: &Options) -> Result {
+unsafe fn load(place: *mut CUmodule, image: &Image<'_>, options: &Options) -> Result {
     present(place)?;
     let current = current::current()?;
     // SAFETY: the caller promises what `load_image` asks for.
-    let object = unsafe { load_image(current.session, image, options) }?;
+    let (object, _) = unsafe { load_image(current.session, image, options) }?;
     // SAFETY: `place` is null or writable, as the caller promises.
     unsafe {
         put(
@@ -219,14 +250,14 @@ pub(crate) unsafe fn cuModuleLoad(module: *mut CUmodule, name: *const c_char) ->
     // SAFETY: the caller promises what `read_file` asks for.
     let bytes = unsafe { read_file(name) }?;
     // SAFETY: the caller promises what `load` asks for.
-    unsafe { load(module, measure(bytes.as_ptr().cast())?, &no_options()?) }
+    unsafe { load(module, &Image::read(bytes.as_ptr().cast())?, &no_options()?) }
 }
 
 /// # Safety
 /// As CUDA's manual says for cuModuleLoadData.
 pub(crate) unsafe fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> Result {
     // SAFETY: the caller promises what `load` asks for.
-    unsafe { load(module, measure(image)?, &no_options()?) }
+    unsafe { load(module, &Image::read(image)?, &no_options()?) }
 }
 
 /// # Safety
@@ -242,7 +273,7 @@ pub(crate) unsafe fn cuModuleLoadDataEx(
     unsafe {
         load(
             module,
-            measure(image)?,
+            &Image::read(image)?,
             &Options::read(number, options, values)?,
         )
     }
@@ -252,7 +283,7 @@ pub(crate) unsafe fn cuModuleLoadDataEx(
 /// As CUDA's manual says for cuModuleLoadFatBinary.
 pub(crate) unsafe fn cuModuleLoadFatBinary(module: *mut CUmodule, image: *const c_void) -> Result {
     // SAFETY: the caller promises what `load` asks for.
-    unsafe { load(module, measure(image)?, &no_options()?) }
+    unsafe { load(module, &Image::read(image)?, &no_options()?) }
 }
 
 pub(crate) fn cuModuleUnload(module: CUmodule) -> Result {

@@ -2,7 +2,7 @@
 
 use super::scope::Storage;
 use super::{Decoder, Result, Symbol};
-use crate::program::{BarReduce, Call, CallTarget, Ext, Reg};
+use crate::program::{BarReduce, Call, CallTarget, Ext, Reg, RuntimeCall};
 use crate::ptx::ast::{Operand, Type};
 
 impl<'m> Decoder<'m> {
@@ -78,6 +78,14 @@ impl<'m> Decoder<'m> {
                     self.program.uses_heap = true;
                     CallTarget::Free
                 }
+                Some(&Symbol::Runtime(call)) => {
+                    self.program.uses_heap |= call.uses_heap();
+                    self.program.launches |= matches!(
+                        call,
+                        RuntimeCall::Launch | RuntimeCall::Copy | RuntimeCall::Fill
+                    );
+                    CallTarget::Runtime(call)
+                }
                 _ if callee.starts_with("__cudaCDP2") || callee.starts_with("cudaLaunchDevice") => {
                     return self.unsupported(format!("{callee} (launch from a kernel)"));
                 }
@@ -95,6 +103,9 @@ impl<'m> Decoder<'m> {
             CallTarget::Malloc => Some(([8].as_slice(), [8].as_slice())),
             CallTarget::Free => Some(([8].as_slice(), [].as_slice())),
             CallTarget::SetConditional => Some(([8, 4].as_slice(), [].as_slice())),
+            CallTarget::Runtime(_) => {
+                RuntimeCall::of(callee).map(|(_, takes, gives)| (takes, gives))
+            }
             _ => None,
         };
         if let Some((taken, given)) = system {

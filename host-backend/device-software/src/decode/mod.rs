@@ -20,7 +20,7 @@ mod texture;
 mod warp;
 
 use crate::error::PtxError;
-use crate::program::{Ext, FUNCTION_BASE, FUNCTION_STRIDE, Func, Inst, Op, Program};
+use crate::program::{Ext, FUNCTION_BASE, FUNCTION_STRIDE, Func, Inst, Op, Program, RuntimeCall};
 use crate::ptx::ast::{Function, Init, Instruction, Module, Operand, Space, Statement, Var};
 pub use narrow::FP8_E5M2;
 use scope::{FuncState, Scope};
@@ -46,6 +46,8 @@ pub enum Symbol {
     Printf,
     /// `__assertfail`.
     AssertFail,
+    /// A function of the device runtime.
+    Runtime(RuntimeCall),
     /// `malloc`.
     Malloc,
     /// `free`.
@@ -148,7 +150,8 @@ pub fn decode<'m>(module: &'m Module<'m>, addresses: &HashMap<&'m str, u64>) -> 
             "free" => symbols.insert("free", Symbol::Free),
             SET_CONDITIONAL => symbols.insert(SET_CONDITIONAL, Symbol::SetConditional),
             // A prototype of something defined below, or never used: the call reports what is missing.
-            _ => None,
+            name => RuntimeCall::of(name)
+                .and_then(|(call, ..)| symbols.insert(name, Symbol::Runtime(call))),
         };
     }
     for function in &bodies {

@@ -90,6 +90,7 @@ impl<'m> Decoder<'m> {
                 | Symbol::AssertFail
                 | Symbol::Malloc
                 | Symbol::Free
+                | Symbol::Runtime(_)
                 | Symbol::SetConditional => self.unsupported(format!("address of {name}")),
             };
         }

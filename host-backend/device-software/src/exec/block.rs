@@ -4,6 +4,7 @@ use super::memory::lanes;
 use super::printf::Output;
 use super::variants_unsafe::Straight;
 use super::warp::{State, Turn, Warp};
+use crate::children::Launched;
 use crate::conditions::Conditions;
 use crate::error::Fault;
 use crate::heap::{Heap, Heaps};
@@ -75,6 +76,8 @@ pub struct Grid {
     pub device: Surroundings,
     /// Workspace of a cooperative launch, or 0.
     pub workspace: u64,
+    /// What its blocks launch.
+    pub launched: Launched,
     /// Bytes of local memory of a thread.
     pub stack_limit: u32,
     /// Arithmetic loop.

@@ -177,6 +177,11 @@ impl Warp {
                 self.run.pc += 1;
                 return Ok(Flow::Switch);
             }
+            CallTarget::Runtime(function) => {
+                self.runtime_call(env, function, call)?;
+                self.run.pc += 1;
+                return Ok(Flow::Switch);
+            }
             CallTarget::SetConditional => {
                 self.set_conditional(env, call);
                 self.run.pc += 1;

@@ -14,6 +14,7 @@ pub mod matrix;
 mod memory;
 pub mod printf;
 pub mod reach;
+mod runtime_call;
 mod shuffle;
 pub mod soft;
 mod space;

@@ -1,0 +1,42 @@
+//! A `__managed__` variable and its pages.
+
+use std::sync::Arc;
+
+use crate::shadow::Region;
+use crate::sys::memory::Pages;
+
+/// Whole pages of the program's at the device's addresses.
+#[derive(Debug)]
+pub(crate) struct Run {
+    /// Where they end.
+    pub(crate) end: u64,
+    /// The memory there.
+    pub(crate) pages: Pages,
+}
+
+/// One variable.
+#[derive(Debug)]
+pub(crate) struct ManagedVariable {
+    region: Arc<Region>,
+    _runs: Vec<Arc<Run>>,
+}
+
+impl ManagedVariable {
+    /// A variable whose bytes are in `runs`.
+    pub(crate) fn new(region: Arc<Region>, runs: Vec<Arc<Run>>) -> Self {
+        Self {
+            region,
+            _runs: runs,
+        }
+    }
+
+    /// What keeps program and device in agreement.
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// First address and bytes.
+    pub(crate) fn place(&self) -> (u64, u64) {
+        self.region.on_wire()
+    }
+}

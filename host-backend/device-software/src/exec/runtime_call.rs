@@ -1,0 +1,229 @@
+//! CUDA's device runtime: what kernels call to launch others.
+
+use super::block::Env;
+use super::warp::Warp;
+use crate::children::{
+    Child, INVALID_CONFIGURATION, INVALID_FUNCTION, INVALID_VALUE, OUT_OF_MEMORY,
+};
+use crate::error::Fault;
+use crate::launch::check_shape;
+use crate::program::{Call, FUNCTION_BASE, FUNCTION_STRIDE, MemSpace, RuntimeCall};
+
+/// Before a launch's parameters in their buffer: what is launched. The kernel can write here, so that all of it is
+/// checked when it is launched.
+const HEADER: u64 = 48;
+const GRID: u64 = 8;
+const BLOCK: u64 = 20;
+const SHARED: u64 = 32;
+/// cudaStreamTailLaunch.
+const TAIL_LAUNCH: u64 = 3;
+
+/// A call's result: of a function that returns a cudaError, or an address.
+type Answer = Result<u64, u32>;
+
+impl Warp {
+    /// Calls a function of the device runtime, lane by lane.
+    pub(super) fn runtime_call(
+        &mut self,
+        env: &mut Env<'_>,
+        function: RuntimeCall,
+        call: &Call,
+    ) -> Result<(), (Fault, u32)> {
+        let mask = self.run.mask;
+        let base = self.run.bases.local;
+        for lane in (0..32).filter(|lane| mask >> lane & 1 != 0) {
+            let answer = self.runtime_lane(env, function, call, lane);
+            let answer = answer.map_err(|fault| (fault, lane))?;
+            env.grid.launched.note(answer.err().unwrap_or(0));
+            let Some(&(offset, size)) = call.returns.first() else {
+                continue;
+            };
+            let value = match (function, answer) {
+                (RuntimeCall::GetParameterBuffer, answer) => answer.unwrap_or(0),
+                (_, answer) => answer.unwrap_or_else(u64::from),
+            };
+            self.local_store(lane, base + offset, if size == 8 { 8 } else { 4 }, value);
+        }
+        Ok(())
+    }
+
+    fn runtime_lane(
+        &mut self,
+        env: &mut Env<'_>,
+        function: RuntimeCall,
+        call: &Call,
+        lane: u32,
+    ) -> Result<Answer, Fault> {
+        let base = self.run.bases.local;
+        let argument = |warp: &Self, number: usize, width: u8| {
+            let place = call.args.get(number).map_or(0, |&(offset, _)| offset);
+            warp.local_load(lane, base + place, width).unwrap_or(0)
+        };
+        let first = argument(self, 0, 8);
+        Ok(match function {
+            RuntimeCall::GetParameterBuffer => self.parameter_buffer(env, call, lane),
+            RuntimeCall::Launch => {
+                let tail = argument(self, 1, 8) == TAIL_LAUNCH;
+                return launch(env, first, tail);
+            }
+            RuntimeCall::Copy => {
+                let (source, size) = (argument(self, 1, 8), argument(self, 2, 8));
+                let reachable =
+                    env.memory.reachable(first, size) && env.memory.reachable(source, size);
+                let child = Child::Copy {
+                    destination: first,
+                    source,
+                    size,
+                };
+                add(env, argument(self, 4, 8) == TAIL_LAUNCH, reachable, child)
+            }
+            RuntimeCall::Fill => {
+                let size = argument(self, 2, 8);
+                let child = Child::Fill {
+                    destination: first,
+                    value: argument(self, 1, 4) as u8,
+                    size,
+                };
+                let reachable = env.memory.reachable(first, size);
+                add(env, argument(self, 3, 8) == TAIL_LAUNCH, reachable, child)
+            }
+            RuntimeCall::GetLastError => Ok(env.grid.launched.last_error(true).into()),
+            RuntimeCall::PeekAtLastError => Ok(env.grid.launched.last_error(false).into()),
+            RuntimeCall::Malloc => {
+                let heap = env.grid.heap.as_ref();
+                let taken = heap.and_then(|heap| heap.take(env.memory, argument(self, 1, 8)));
+                self.lane_store(
+                    env,
+                    MemSpace::Generic,
+                    lane as usize,
+                    first,
+                    8,
+                    taken.unwrap_or(0),
+                )?;
+                taken.map(|_| 0).ok_or(OUT_OF_MEMORY)
+            }
+            RuntimeCall::Free
+                if first == 0 || env.grid.device.heaps.give_back(env.memory, first) =>
+            {
+                Ok(0)
+            }
+            RuntimeCall::Free => Err(INVALID_VALUE),
+            RuntimeCall::GetDevice => {
+                self.lane_store(env, MemSpace::Generic, lane as usize, first, 4, 0)?;
+                Ok(0)
+            }
+            RuntimeCall::GetDeviceCount => {
+                self.lane_store(env, MemSpace::Generic, lane as usize, first, 4, 1)?;
+                Ok(0)
+            }
+            RuntimeCall::Create => {
+                // No number of a stream that means something else.
+                self.lane_store(env, MemSpace::Generic, lane as usize, first, 8, 1 << 8)?;
+                Ok(0)
+            }
+            RuntimeCall::Nothing => Ok(0),
+        })
+    }
+
+    /// Memory for a launch's parameters, or 0.
+    fn parameter_buffer(&self, env: &Env<'_>, call: &Call, lane: u32) -> Answer {
+        let base = self.run.bases.local;
+        let word = |number: usize, at: u32, width: u8| {
+            let place = call.args.get(number).map_or(0, |&(offset, _)| offset);
+            self.local_load(lane, base + place + at, width).unwrap_or(0)
+        };
+        let function = word(0, 0, 8);
+        let func = kernel_at(env, function).ok_or(INVALID_FUNCTION)?;
+        let bytes = env.program.funcs.get(func).map_or(0, |f| f.param_bytes);
+        let heap = env.grid.heap.as_ref();
+        let taken = heap.and_then(|heap| heap.take(env.memory, HEADER + u64::from(bytes)));
+        let buffer = taken.ok_or(OUT_OF_MEMORY)?;
+        let mut written = env.memory.store(buffer, 8, function);
+        for side in 0..3 {
+            let at = u64::from(side) * 4;
+            written &= env
+                .memory
+                .store(buffer + GRID + at, 4, word(1, side * 4, 4));
+            written &= env
+                .memory
+                .store(buffer + BLOCK + at, 4, word(2, side * 4, 4));
+        }
+        written &= env.memory.store(buffer + SHARED, 4, word(3, 0, 4));
+        if written {
+            Ok(buffer + HEADER)
+        } else {
+            Err(OUT_OF_MEMORY)
+        }
+    }
+}
+
+/// Index of the kernel with this address.
+fn kernel_at(env: &Env<'_>, address: u64) -> Option<usize> {
+    let offset = address.checked_sub(FUNCTION_BASE)?;
+    let func = usize::try_from(offset / FUNCTION_STRIDE).ok()?;
+    let found = env.program.funcs.get(func)?;
+    (offset.is_multiple_of(FUNCTION_STRIDE) && found.entry).then_some(func)
+}
+
+/// Launches what a buffer of [`Warp::parameter_buffer`] says.
+fn launch(env: &Env<'_>, parameters: u64, tail: bool) -> Result<Answer, Fault> {
+    let Some(buffer) = parameters.checked_sub(HEADER).filter(|_| parameters != 0) else {
+        return Ok(Err(INVALID_VALUE));
+    };
+    let word = |at: u64| env.memory.load(buffer + at, 4).map(|word| word as u32);
+    let sides = |at: u64| Some([word(at)?, word(at + 4)?, word(at + 8)?]);
+    let read = || {
+        Some((
+            env.memory.load(buffer, 8)?,
+            sides(GRID)?,
+            sides(BLOCK)?,
+            word(SHARED)?,
+        ))
+    };
+    let Some((function, grid, block, shared)) = read() else {
+        return Ok(Err(INVALID_VALUE));
+    };
+    let Some(index) = kernel_at(env, function) else {
+        return Ok(Err(INVALID_FUNCTION));
+    };
+    let func = env
+        .program
+        .funcs
+        .get(index)
+        .ok_or(Fault::InvalidTarget(function))?;
+    if let Some(refusal) = &func.refused {
+        return Err(Fault::Refused(refusal.clone()));
+    }
+    let mut bytes = vec![0; func.param_bytes as usize];
+    let read = env.memory.read(parameters, &mut bytes);
+    if !env.grid.device.heaps.give_back(env.memory, buffer) || !read {
+        return Ok(Err(INVALID_VALUE));
+    }
+    if check_shape(func, grid, block).is_err() {
+        return Ok(Err(INVALID_CONFIGURATION));
+    }
+    let child = Child::Kernel {
+        func: index,
+        grid,
+        block,
+        shared,
+        parameters: bytes,
+    };
+    Ok(add(env, tail, true, child))
+}
+
+fn add(env: &Env<'_>, tail: bool, valid: bool, child: Child) -> Answer {
+    if !valid {
+        return Err(INVALID_VALUE);
+    }
+    let [width, height, _] = env.grid.grid.map(u64::from);
+    let [x, y, z] = env.ctaid.map(u64::from);
+    match env
+        .grid
+        .launched
+        .add(x + width * (y + height * z), tail, child)
+    {
+        0 => Ok(0),
+        error => Err(error),
+    }
+}

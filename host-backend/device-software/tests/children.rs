@@ -1,0 +1,101 @@
+//! Kernels that launch kernels, and launches that a kernel forged.
+
+mod common;
+
+use common::{Arg, Gpu, module};
+
+/// What nvcc declares, and kernels: `count` adds its parameter to a word; `parent` launches `count` or itself as the
+/// words at `data` say, and writes the status; `body` comes before the launch, with the buffer in %buffer.
+fn program(body: &str) -> String {
+    module(&format!(
+        ".extern .func (.param .b64 r) __cudaCDP2GetParameterBufferV2(.param .b64 f,
+    .param .align 4 .b8 g[12], .param .align 4 .b8 b[12], .param .b32 s);
+.extern .func (.param .b32 r) __cudaCDP2LaunchDeviceV2(.param .b64 p, .param .b64 s);
+.visible .entry count(.param .u64 data, .param .u32 by) {{
+    .reg .b32 %by; .reg .b64 %data;
+    ld.param.u64 %data, [data]; ld.param.u32 %by, [by];
+    red.global.add.u32 [%data], %by; ret; }}
+.visible .entry parent(.param .u64 data, .param .u32 itself) {{
+    .reg .pred %p; .reg .b32 %r<9>; .reg .b64 %data, %f, %g, %buffer, %x;
+    .param .b64 func; .param .align 4 .b8 grid[12]; .param .align 4 .b8 block[12]; .param .b32 shared;
+    .param .b64 got; .param .b64 where; .param .b64 stream; .param .b32 status;
+    ld.param.u64 %data, [data]; ld.param.u32 %r1, [itself];
+    mov.u64 %f, count; mov.u64 %g, parent; setp.ne.u32 %p, %r1, 0; selp.u64 %f, %g, %f, %p;
+    st.param.b64 [func], %f; ld.global.u32 %r2, [%data+16];
+    st.param.b32 [grid], 2; st.param.b32 [grid+4], 1; st.param.b32 [grid+8], 1;
+    st.param.b32 [block], %r2; st.param.b32 [block+4], 1; st.param.b32 [block+8], 1;
+    st.param.b32 [shared], 0;
+    call (got), __cudaCDP2GetParameterBufferV2, (func, grid, block, shared);
+    ld.param.b64 %buffer, [got];
+    st.u64 [%buffer], %data; st.u32 [%buffer+8], %r1;
+    {body}
+    st.param.b64 [where], %buffer; st.param.b64 [stream], 0;
+    call (status), __cudaCDP2LaunchDeviceV2, (where, stream);
+    ld.param.b32 %r3, [status]; red.global.max.u32 [%data+8], %r3;
+    red.global.add.u32 [%data+24], 1; ret; }}"
+    ))
+}
+
+/// Runs `parent`, with blocks of `threads` for its child: the words of its memory.
+fn run(body: &str, threads: u32, itself: u32) -> Vec<u32> {
+    let mut gpu = Gpu::new();
+    let f = gpu.kernel(&program(body), "parent");
+    let base = gpu.arena;
+    gpu.put32(0, &[0, 0, 0, 0, threads, 0, 0]);
+    gpu.launch(&f, [1, 1, 1], [1, 1, 1], &[Arg::P(base), Arg::W(itself)])
+        .unwrap();
+    gpu.get32(0, 7)
+}
+
+#[test]
+fn a_child_runs_before_its_parent_is_over() {
+    let by_three = "st.u32 [%buffer+8], 3;";
+    assert_eq!(run(by_three, 5, 0)[..3], [3 * 2 * 5, 0, 0]);
+}
+
+#[test]
+fn a_family_has_a_last_generation() {
+    // Each of two blocks of one thread launches two again.
+    let words = run(
+        "ld.global.u32 %r4, [%data+24]; setp.gt.u32 %p, %r4, 3000; @%p ret;",
+        1,
+        1,
+    );
+    assert!(words[6] > 3000, "{words:?}");
+    // One launches one, without end.
+    let one = "mov.u32 %r4, 1; st.global.u32 [%buffer-40], %r4;";
+    let words = run(one, 1, 1);
+    // cudaErrorLaunchMaxDepthExceeded.
+    assert_eq!((words[2], words[6]), (65, 24), "{words:?}");
+}
+
+#[test]
+fn what_a_kernel_wrote_into_its_buffer_is_checked() {
+    let wrong = [
+        // Blocks that are too large, and a grid of none: cudaErrorInvalidConfiguration.
+        ("", 1025, 9),
+        ("st.u32 [%buffer-40], 0;", 1, 9),
+        // Not a kernel: cudaErrorInvalidDeviceFunction.
+        ("st.u64 [%buffer-48], 77;", 1, 98),
+        (
+            "mov.u64 %x, 0x4000000000ff0; st.u64 [%buffer-48], %x;",
+            1,
+            98,
+        ),
+        // Not a buffer, and one that was launched: cudaErrorInvalidValue.
+        ("mov.u64 %buffer, 0;", 1, 1),
+        ("mov.u64 %buffer, 17;", 1, 1),
+        ("mov.u64 %buffer, 0xfffffffffffffff0;", 1, 1),
+        ("add.u64 %buffer, %data, 48;", 1, 98),
+        (
+            "st.param.b64 [where], %buffer; st.param.b64 [stream], 0;
+            call (status), __cudaCDP2LaunchDeviceV2, (where, stream);",
+            1,
+            1,
+        ),
+    ];
+    for (body, threads, status) in wrong {
+        let words = run(body, threads, 0);
+        assert_eq!(words[2], status, "{body}: {words:?}");
+    }
+}

@@ -1,0 +1,153 @@
+// dynamicParallelism: kernels that launch kernels.
+//
+// A quicksort whose parts are grids of their own, launches of many blocks, copies
+// and memsets from kernels, an order within a block and tail launches.
+
+#include "common/check.h"
+
+#include <algorithm>
+#include <vector>
+
+constexpr int SMALL = 24;
+constexpr int DEEPEST = 12;
+
+__device__ void insertion(unsigned *values, int from, int to) {
+    for (int at = from + 1; at <= to; ++at) {
+        unsigned value = values[at];
+        int before = at - 1;
+        for (; before >= from && values[before] > value; --before) {
+            values[before + 1] = values[before];
+        }
+        values[before + 1] = value;
+    }
+}
+
+__global__ void quicksort(unsigned *values, int from, int to, int depth) {
+    if (depth >= DEEPEST || to - from < SMALL) {
+        insertion(values, from, to);
+        return;
+    }
+    unsigned pivot = values[(from + to) / 2];
+    int left = from, right = to;
+    while (left <= right) {
+        while (values[left] < pivot) {
+            ++left;
+        }
+        while (values[right] > pivot) {
+            --right;
+        }
+        if (left <= right) {
+            unsigned value = values[left];
+            values[left++] = values[right];
+            values[right--] = value;
+        }
+    }
+    cudaStream_t stream;
+    if (from < right) {
+        cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+        quicksort<<<1, 1, 0, stream>>>(values, from, right, depth + 1);
+        cudaStreamDestroy(stream);
+    }
+    if (left < to) {
+        cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+        quicksort<<<1, 1, 0, stream>>>(values, left, to, depth + 1);
+        cudaStreamDestroy(stream);
+    }
+}
+
+__global__ void add(unsigned *counts, int at, unsigned by) {
+    atomicAdd(counts + at, by);
+}
+
+// Each thread of each block launches grids of its own.
+__global__ void many(unsigned *counts, int *errors) {
+    add<<<2, 8>>>(counts, blockIdx.x, threadIdx.x + 1);
+    if (cudaGetLastError() != cudaSuccess) {
+        atomicAdd(errors, 1);
+    }
+}
+
+__global__ void times(unsigned *value, unsigned factor, unsigned plus) {
+    *value = *value * factor + plus;
+}
+
+// In one stream: 1, then 1 * 3 + 2, then 5 * 7 + 4; the tail comes last.
+__global__ void in_order(unsigned *values) {
+    times<<<1, 1, 0, cudaStreamTailLaunch>>>(values, 2, 1);
+    times<<<1, 1>>>(values, 0, 1);
+    times<<<1, 1>>>(values, 3, 2);
+    times<<<1, 1>>>(values, 7, 4);
+}
+
+// What the parent wrote before is there, also to copies and memsets.
+__global__ void moves(unsigned *values, unsigned *copies, int count) {
+    for (int at = 0; at < count; ++at) {
+        values[at] = at * 5u;
+    }
+    cudaMemcpyAsync(copies, values, count * sizeof(unsigned), cudaMemcpyDeviceToDevice, 0);
+    cudaMemsetAsync(copies + count, 0x11, count * sizeof(unsigned), 0);
+    add<<<1, 1>>>(copies, 3, 1000);
+}
+
+static void run_sort(Program &program, int count, Random &random) {
+    std::vector<unsigned> values(count);
+    for (unsigned &value : values) {
+        value = static_cast<unsigned>(random.below(100000));
+    }
+    std::vector<unsigned> want = values;
+    std::sort(want.begin(), want.end());
+    unsigned *device = nullptr;
+    size_t bytes = count * sizeof(unsigned);
+    CUDA_CHECK(cudaMalloc(&device, bytes));
+    CUDA_CHECK(cudaMemcpy(device, values.data(), bytes, cudaMemcpyHostToDevice));
+    quicksort<<<1, 1>>>(device, 0, count - 1, 0);
+    LAUNCH_CHECK();
+    // A copy behind the launch waits for the whole family.
+    CUDA_CHECK(cudaMemcpy(values.data(), device, bytes, cudaMemcpyDeviceToHost));
+    program.expect_equal("the sorted values", values.data(), want.data(), values.size());
+    program.digest(values.data(), bytes);
+    CUDA_CHECK(cudaFree(device));
+}
+
+static void run_launches(Program &program) {
+    constexpr int BLOCKS = 6, THREADS = 40, COUNT = 100;
+    unsigned *memory = nullptr;
+    CUDA_CHECK(cudaMalloc(&memory, 3 * COUNT * sizeof(unsigned)));
+    CUDA_CHECK(cudaMemset(memory, 0, 3 * COUNT * sizeof(unsigned)));
+    many<<<BLOCKS, THREADS>>>(memory, reinterpret_cast<int *>(memory + BLOCKS));
+    LAUNCH_CHECK();
+    unsigned found[3 * COUNT];
+    CUDA_CHECK(cudaMemcpy(found, memory, sizeof found, cudaMemcpyDeviceToHost));
+    for (int block = 0; block < BLOCKS; ++block) {
+        program.expect_equal("a block's launches", found[block], 16u * THREADS * (THREADS + 1) / 2);
+    }
+    program.expect_equal("failed launches", found[BLOCKS], 0u);
+
+    in_order<<<1, 1>>>(memory);
+    LAUNCH_CHECK();
+    CUDA_CHECK(cudaMemcpy(found, memory, sizeof(unsigned), cudaMemcpyDeviceToHost));
+    program.expect_equal("launches in order", found[0], 2u * (5 * 7 + 4) + 1);
+
+    moves<<<1, 1>>>(memory, memory + COUNT, COUNT);
+    LAUNCH_CHECK();
+    CUDA_CHECK(cudaMemcpy(found, memory, sizeof found, cudaMemcpyDeviceToHost));
+    for (int at = 0; at < COUNT; ++at) {
+        unsigned more = at == 3 ? 1000 : 0;
+        if (!program.expect_equal("a kernel's copy", found[COUNT + at], at * 5u + more) ||
+            !program.expect_equal("a kernel's memset", found[2 * COUNT + at], 0x11111111u)) {
+            break;
+        }
+    }
+    CUDA_CHECK(cudaFree(memory));
+}
+
+int main(int argc, char **argv) {
+    Program program("dynamicParallelism", "launches kernels from kernels", "values", 2000, 64, 1L << 20);
+    program.parse(argc, argv);
+    Random random(program.seed());
+    while (program.next_round()) {
+        run_sort(program, static_cast<int>(program.size()), random);
+        run_launches(program);
+    }
+    return program.finish();
+}
