@@ -229,6 +229,12 @@ fn integers_of_32_bits() {
             ("sub.cc.u32 %r4,%r1,%r2; subc.u32 %r0,%r3,0;", |a, b, c| {
                 c.wrapping_sub((a < b) as u32)
             }),
+            ("sub.cc.u32 %r4,%r1,%r2; addc.u32 %r0,%r3,0;", |a, b, c| {
+                c.wrapping_add((a >= b) as u32)
+            }),
+            ("add.cc.u32 %r4,%r1,%r2; subc.u32 %r0,%r3,0;", |a, b, c| {
+                c.wrapping_sub(!a.overflowing_add(b).1 as u32)
+            }),
             (
                 "mad.lo.cc.u32 %r4,%r1,%r2,%r3; madc.hi.u32 %r0,%r1,%r2,0;",
                 |a, b, c| ((a as u64 * b as u64 + c as u64) >> 32) as u32,

@@ -254,17 +254,18 @@ pub(super) fn straight(
                 let (a, b) = (frame.r32[i.a as usize].0, frame.r32[i.b as usize].0);
                 let flag = frame.p[imm as usize];
                 let subtract = i.op == Op::SubCc32;
+                let inverted = if subtract { u32::MAX } else { 0 };
                 let mut out = 0;
                 let mut o32 = [0; 32];
                 for l in 0..32 {
-                    let carry = (i.c & 1) & (flag >> l);
+                    let carry = (i.c & 1) & ((flag ^ inverted) >> l);
                     let (v, c) = add_carry(u64::from(a[l]), u64::from(b[l]), carry, subtract, 32);
                     o32[l] = v as u32;
                     out |= c << l;
                 }
                 if i.c & 2 != 0 {
                     let p = &mut frame.p[imm as usize];
-                    *p = *p & !mask | out & mask;
+                    *p = *p & !mask | (out ^ inverted) & mask;
                 }
                 frame.put32(i.d, &o32, mask);
             }
@@ -404,17 +405,18 @@ pub(super) fn straight(
                 let (a, b) = (frame.r64[i.a as usize].0, frame.r64[i.b as usize].0);
                 let flag = frame.p[imm as usize];
                 let subtract = i.op == Op::SubCc64;
+                let inverted = if subtract { u32::MAX } else { 0 };
                 let mut out = 0;
                 let mut o64 = [0; 32];
                 for l in 0..32 {
-                    let carry = (i.c & 1) & (flag >> l);
+                    let carry = (i.c & 1) & ((flag ^ inverted) >> l);
                     let (v, c) = add_carry(a[l], b[l], carry, subtract, 64);
                     o64[l] = v;
                     out |= c << l;
                 }
                 if i.c & 2 != 0 {
                     let p = &mut frame.p[imm as usize];
-                    *p = *p & !mask | out & mask;
+                    *p = *p & !mask | (out ^ inverted) & mask;
                 }
                 frame.put64(i.d, &o64, mask);
             }

@@ -336,7 +336,9 @@ pub(super) fn dp2a(imm: u64, a: u32, b: u32, c: u32) -> u32 {
     sum
 }
 
-/// Sum or difference with carry (borrow) in and out, of 32 or 64 bits.
+/// Sum or difference with carry (borrow) in and out, of 32 or 64 bits. The condition code has the opposite of a
+/// borrow, as NVIDIA's machines do: `addc` behind `sub.cc` adds 1 where nothing was borrowed, on which the division
+/// of 128 bits relies that nvcc emits.
 #[inline(always)]
 pub(super) fn add_carry(a: u64, b: u64, carry: u32, subtract: bool, width: u32) -> (u64, u32) {
     let (a, b, carry) = (u128::from(a), u128::from(b), u128::from(carry));
