@@ -136,7 +136,11 @@ fn names(text: &str) -> Result<HashSet<String>> {
 fn weak_definitions(text: &str, names: &HashSet<String>) -> Vec<(String, Range<usize>)> {
     let mut found = Vec::new();
     for (at, _) in text.match_indices(WEAK) {
-        let rest = text.get(at..).unwrap_or_default();
+        let (before, rest) = text.split_at_checked(at).unwrap_or_default();
+        let line = before.get(before.rfind('\n').unwrap_or(0)..);
+        if line.is_some_and(|line| line.contains("//")) {
+            continue;
+        }
         if !rest
             .get(WEAK.len()..)
             .is_some_and(|rest| rest.starts_with(char::is_whitespace))
@@ -322,7 +326,9 @@ mod tests {
 
     #[test]
     fn of_weak_definitions_one_stays() {
-        let weak = ".weak .func (.param .b32 r) twice(.param .b32 x) { { ret; } } // }\n\
+        // nvcc names a definition in a comment before it, and may declare it first.
+        let weak = ".weak .func (.param .b32 r) twice(.param .b32 x);\n\t// .weak\ttwice\n\
+            .weak .func (.param .b32 r) twice(.param .b32 x) { { ret; } } // }\n\
             .weak .global .align 4 .b32 table[2] = {1, 2};\n";
         let strong = ".visible .func (.param .b32 r) twice(.param .b32 x) { ret; }\n";
         for texts in [[weak, weak], [strong, weak], [weak, strong]] {
