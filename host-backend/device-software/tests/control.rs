@@ -374,6 +374,30 @@ WAIT: ld.volatile.global.u32 %r1, [%rd0+256]; setp.eq.u32 %p1, %r1, 0; @%p1 bra 
 }
 
 #[test]
+fn shared_memory_of_functions_is_theirs() {
+    // Two functions and the kernel have a word each; the kernel calls before either is defined.
+    let function = |name: &str, by: u32| {
+        format!(
+            ".func (.param .b32 out) {name}(.param .b32 in) {{ .reg .b32 %r<4>; .shared .align 4 .b8 s[4];
+ld.param.u32 %r1, [in]; add.u32 %r1, %r1, {by}; st.shared.u32 [s], %r1; bar.sync 0;
+ld.shared.u32 %r2, [s]; st.param.u32 [out], %r2; ret; }}\n"
+        )
+    };
+    let before = ".func (.param .b32 out) one(.param .b32 in);
+.func (.param .b32 out) two(.param .b32 in);";
+    let text = around(
+        before,
+        ".shared .align 4 .b8 own[4]; .param .b32 in; .param .b32 out; mov.u32 %r1, 5; st.shared.u32 [own], %r1;
+st.param.u32 [in], %r1; call (out), one, (in); ld.param.u32 %r2, [out];
+st.param.u32 [in], %r1; call (out), two, (in); ld.param.u32 %r3, [out];
+ld.shared.u32 %r4, [own]; mad.lo.u32 %r2, %r2, 100, %r3; mad.lo.u32 %r2, %r2, 100, %r4;
+st.global.u32 [%rd1], %r2; ret;",
+    );
+    let text = format!("{text}\n{}{}", function("one", 10), function("two", 20));
+    assert_eq!(run(&text, 2, 32, 64), vec![(15 * 100 + 25) * 100 + 5; 64]);
+}
+
+#[test]
 fn dynamic_and_static_shared_memory_do_not_overlap() {
     let text = around(
         ".extern .shared .align 16 .b8 dyn[];",

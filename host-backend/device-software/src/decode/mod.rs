@@ -66,7 +66,8 @@ pub(crate) struct Decoder<'m> {
     f: FuncState<'m>,
     guard: u32,
     line: u32,
-    module_shared: u32,
+    /// Bytes of shared memory of the module and of the functions so far.
+    shared: u32,
     /// Where the elements of matrix fragments lie, shared by the instructions of a shape.
     places: matrix::Places,
 }
@@ -183,10 +184,19 @@ pub fn decode<'m>(module: &'m Module<'m>, addresses: &HashMap<&'m str, u64>) -> 
         f: FuncState::default(),
         guard: 0,
         line: 0,
-        module_shared: shared,
+        shared,
         places: HashMap::new(),
     };
-    for (index, function) in bodies.iter().enumerate() {
+    // Kernels come last: what functions have in shared memory lies before what kernels have, which call them.
+    let functions = bodies
+        .iter()
+        .enumerate()
+        .filter(|(_, function)| !function.entry);
+    let kernels = bodies
+        .iter()
+        .enumerate()
+        .filter(|(_, function)| function.entry);
+    for (index, function) in functions.chain(kernels) {
         let (code, ext) = (decoder.program.code.len(), decoder.program.ext.len());
         match decoder.function(index, function) {
             Ok(()) => {}
@@ -268,7 +278,7 @@ impl<'m> Decoder<'m> {
         let func = self.program.funcs.get(index).cloned().unwrap_or_default();
         self.f = FuncState::default();
         self.f.local = func.local;
-        self.f.shared = self.module_shared;
+        self.f.shared = self.shared;
         let mut scope = Scope::default();
         for (var, &(offset, size)) in function.params.iter().zip(&func.params) {
             let place = if function.entry {
@@ -292,6 +302,9 @@ impl<'m> Decoder<'m> {
         self.patch_branches(start)?;
         let end = self.position();
         let f = std::mem::take(&mut self.f);
+        if !function.entry {
+            self.shared = f.shared;
+        }
         if let Some(func) = self.program.funcs.get_mut(index) {
             func.start = start;
             func.end = end;
