@@ -35,7 +35,7 @@ const BUILT_IN: [&str; 5] = [
     "cudaGraphSetConditional",
 ];
 /// Before a definition that others may have as well.
-const WEAK: &str = ".weak";
+const WEAK: [&str; 2] = [".weak", ".common"];
 /// What begins a text and may be there once.
 const HEADER: [&str; 3] = [".version", ".target", ".address_size"];
 
@@ -83,13 +83,13 @@ pub fn link(inputs: &[LinkInput<'_>], arch: u32) -> Result<String> {
     Ok(linked)
 }
 
-/// The texts without `.weak` definitions that another text has as well: of several one stays, the one
+/// The texts without `.weak` and `.common` definitions that another text has as well: of several one stays, the one
 /// that is not weak where there is one.
 fn without_copies(mut texts: Vec<String>) -> Result<Vec<String>> {
     let mut weak = Vec::new();
     let mut kept: HashSet<String> = HashSet::new();
     for text in &texts {
-        if !text.contains(WEAK) {
+        if !WEAK.iter().any(|word| text.contains(word)) {
             weak.push(Vec::new());
             kept.extend(names(text)?);
             continue;
@@ -132,17 +132,22 @@ fn names(text: &str) -> Result<HashSet<String>> {
     Ok(names.map(str::to_owned).collect())
 }
 
-/// The `.weak` definitions of a text, in order: name and bytes.
+/// The `.weak` and `.common` definitions of a text, in order: name and bytes.
 fn weak_definitions(text: &str, names: &HashSet<String>) -> Vec<(String, Range<usize>)> {
     let mut found = Vec::new();
-    for (at, _) in text.match_indices(WEAK) {
+    let mut places: Vec<(usize, &str)> = WEAK
+        .iter()
+        .flat_map(|word| text.match_indices(word))
+        .collect();
+    places.sort_unstable();
+    for (at, word) in places {
         let (before, rest) = text.split_at_checked(at).unwrap_or_default();
         let line = before.get(before.rfind('\n').unwrap_or(0)..);
         if line.is_some_and(|line| line.contains("//")) {
             continue;
         }
         if !rest
-            .get(WEAK.len()..)
+            .get(word.len()..)
             .is_some_and(|rest| rest.starts_with(char::is_whitespace))
         {
             continue;
@@ -329,13 +334,13 @@ mod tests {
         // nvcc names a definition in a comment before it, and may declare it first.
         let weak = ".weak .func (.param .b32 r) twice(.param .b32 x);\n\t// .weak\ttwice\n\
             .weak .func (.param .b32 r) twice(.param .b32 x) { { ret; } } // }\n\
-            .weak .global .align 4 .b32 table[2] = {1, 2};\n";
+            .weak .global .align 4 .b32 table[2] = {1, 2};\n.common .global .u32 word;\n";
         let strong = ".visible .func (.param .b32 r) twice(.param .b32 x) { ret; }\n";
         for texts in [[weak, weak], [strong, weak], [weak, strong]] {
             let linked = link(&inputs(&with_head(&texts)), 121).unwrap();
             let module = parser::parse(&linked).unwrap();
             let bodies = module.functions.iter().filter(|f| f.body.is_some()).count();
-            assert_eq!((bodies, module.variables.len()), (1, 1), "{linked}");
+            assert_eq!((bodies, module.variables.len()), (1, 2), "{linked}");
             assert_eq!(linked.contains(".visible"), texts.contains(&strong));
         }
     }
