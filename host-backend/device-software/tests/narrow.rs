@@ -238,6 +238,22 @@ fn eight_bit_floats() {
                     one(f(x)) << 8 | one(f(y))
                 },
             ),
+            (
+                "cvt.rz.satfinite.ue8m0x2.f32 %rs0,%f1,%f2; cvt.u32.u16 %r0,%rs0;",
+                |x, y, _| power(f(x), false, 254) << 8 | power(f(y), false, 254),
+            ),
+            (
+                "cvt.rp.ue8m0x2.f32 %rs0,%f1,%f2; cvt.u32.u16 %r0,%rs0;",
+                |x, y, _| power(f(x), true, 255) << 8 | power(f(y), true, 255),
+            ),
+            ("cvt.rn.bf16x2.ue8m0x2 %r0,%rs1;", |x, _, _| {
+                let one = |code: u32| match code & 255 {
+                    255 => 0x7fff,
+                    0 => 0x40,
+                    code => code << 7,
+                };
+                one(x) | one(x >> 8) << 16
+            }),
             ("cvt.rn.f16x2.e4m3x2 %r0,%rs1;", |x, _, _| {
                 half_bits(value(x as u8, 4, 3, true))
                     | half_bits(value((x >> 8) as u8, 4, 3, true)) << 16
@@ -249,6 +265,21 @@ fn eight_bit_floats() {
         ],
         |a, b| a == b,
     );
+}
+
+/// The code of a magnitude's power of two, by comparing with all of them.
+fn power(v: f32, up: bool, greatest: u32) -> u32 {
+    if v.is_nan() {
+        return 255;
+    }
+    let of = |code: u32| 2f64.powi(code as i32 - 127);
+    let magnitude = f64::from(v).abs();
+    let below = (0..255).rev().find(|&code| of(code) <= magnitude);
+    match below.unwrap_or(0) {
+        _ if magnitude.is_infinite() => greatest,
+        code if up && of(code) < magnitude => (code + 1).min(greatest),
+        code => code,
+    }
 }
 
 /// Ties and neighbours of every code, which random words rarely meet.

@@ -22,7 +22,7 @@ mod warp;
 use crate::error::PtxError;
 use crate::program::{Ext, FUNCTION_BASE, FUNCTION_STRIDE, Func, Inst, Op, Program, RuntimeCall};
 use crate::ptx::ast::{Function, Init, Instruction, Module, Operand, Space, Statement, Var};
-pub use narrow::FP8_E5M2;
+pub use narrow::{FP8_E5M2, FP8_FINITE, FP8_UE8M0, FP8_UP};
 use scope::{FuncState, Scope};
 use std::collections::HashMap;
 

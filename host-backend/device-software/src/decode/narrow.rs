@@ -8,6 +8,12 @@ use crate::ptx::ast::{Operand, Type};
 
 /// Immediate flag of [`Op::F32ToFp8`] and [`Op::Fp8ToF32`]: e5m2 instead of e4m3.
 pub const FP8_E5M2: u64 = 1;
+/// Likewise: ue8m0, an exponent alone.
+pub const FP8_UE8M0: u64 = 2;
+/// To ue8m0: up instead of towards zero.
+pub const FP8_UP: u64 = 4;
+/// To ue8m0: the greatest value instead of NaN where it is too large.
+pub const FP8_FINITE: u64 = 8;
 
 impl<'m> Decoder<'m> {
     /// `cvt` with a type that registers do not have.
@@ -15,6 +21,15 @@ impl<'m> Decoder<'m> {
         let fp8 = |m: &str| match m {
             "e4m3x2" => Some(0),
             "e5m2x2" => Some(FP8_E5M2),
+            "ue8m0x2" => Some(
+                FP8_UE8M0
+                    | if mods.contains(&"rp") { FP8_UP } else { 0 }
+                    | if mods.contains(&"satfinite") {
+                        FP8_FINITE
+                    } else {
+                        0
+                    },
+            ),
             _ => None,
         };
         if let ["pack", "sat", rest @ ..] = mods {
@@ -23,7 +38,7 @@ impl<'m> Decoder<'m> {
         let [.., to, from] = mods else {
             return Ok(false);
         };
-        let known = ["rn", "rz", "rna", "satfinite", "relu", to, from];
+        let known = ["rn", "rz", "rp", "rna", "satfinite", "relu", to, from];
         match (fp8(to), fp8(from)) {
             (Some(imm), None) => {
                 self.only(mods, &known)?;
@@ -47,7 +62,11 @@ impl<'m> Decoder<'m> {
                 self.emit(Op::Or32, d, out[0], out[1], 0, 0);
                 Ok(true)
             }
-            (None, Some(imm)) if *to == "f16x2" => {
+            (None, Some(imm)) if matches!(*to, "f16x2" | "bf16x2") => {
+                let format = match *to {
+                    "f16x2" => Format::F16,
+                    _ => Format::Bf16,
+                };
                 self.only(mods, &known)?;
                 let [d, a] = self.operands(operands)?;
                 let (a, d) = (self.s32(a, Type::B16)?, self.d32(d)?);
@@ -57,9 +76,9 @@ impl<'m> Decoder<'m> {
                 for (out, row) in out.iter_mut().zip([a, high]) {
                     let single = self.f.temp32();
                     self.emit(Op::Fp8ToF32, single, row, 0, 0, imm);
-                    let single = self.limited(mods, Format::F16, single);
+                    let single = self.limited(mods, format, single);
                     *out = self.f.temp32();
-                    self.round_to(Format::F16, Rounding::Nearest, *out, single);
+                    self.round_to(format, Rounding::Nearest, *out, single);
                 }
                 self.emit(Op::Pack16, d, out[0], out[1], 0, 0);
                 Ok(true)

@@ -1,13 +1,40 @@
-//! 8-bit floats: e4m3 (no infinities, one NaN of each sign) and e5m2 (the upper byte of half precision).
+//! 8-bit floats: e4m3 (no infinities, one NaN of each sign), e5m2 (the upper byte of half precision) and ue8m0 (an
+//! exponent: powers of two and a NaN).
 
 use super::soft::f16_to_f32;
-use crate::decode::FP8_E5M2;
+use crate::decode::{FP8_E5M2, FP8_FINITE, FP8_UE8M0, FP8_UP};
 
 /// Both of a format's NaNs become this one.
 const NAN: u32 = 0x7f;
 
+/// The NaN of ue8m0.
+const EXPONENT_NAN: u32 = 0xff;
+
+/// A magnitude's power of two; what is smaller than all becomes the least (CUDA Math API, `__nv_cvt_float_to_e8m0`).
+fn exponent_of(imm: u64, value: f32) -> u32 {
+    if value.is_nan() {
+        return EXPONENT_NAN;
+    }
+    let bits = value.abs().to_bits();
+    let (exponent, fraction) = (bits >> 23, bits & 0x7f_ffff);
+    // The least is half of the least normal number.
+    let least = if exponent == 0 { 0x40_0000 } else { 0 };
+    let up = imm & FP8_UP != 0 && fraction > least;
+    match exponent + u32::from(up) {
+        large if large > 254 && imm & FP8_FINITE != 0 => 254,
+        exponent => exponent,
+    }
+}
+
 /// Exact.
 pub(super) fn to_single(imm: u64, bits: u32) -> f32 {
+    if imm & FP8_UE8M0 != 0 {
+        return match bits & EXPONENT_NAN {
+            EXPONENT_NAN => f32::NAN,
+            0 => f32::from_bits(0x40_0000),
+            exponent => f32::from_bits(exponent << 23),
+        };
+    }
     if imm & FP8_E5M2 != 0 {
         return f16_to_f32(bits << 8 & 0xff00);
     }
@@ -22,6 +49,9 @@ pub(super) fn to_single(imm: u64, bits: u32) -> f32 {
 
 /// To nearest, ties to even; what is too large becomes the greatest finite value (`.rn.satfinite`).
 pub(super) fn from_single(imm: u64, value: f32) -> u32 {
+    if imm & FP8_UE8M0 != 0 {
+        return exponent_of(imm, value);
+    }
     if value.is_nan() {
         return NAN;
     }
