@@ -15,6 +15,9 @@ pub(crate) enum Stand {
     Away,
     /// The same, and the daemon knows that there are some.
     Wanted,
+    /// The daemon believes so, but nothing is launched for a while: a turn that
+    /// comes goes back at once.
+    Left,
     /// It launches.
     Ours,
     /// It launches until then.
@@ -79,6 +82,10 @@ impl Turns {
                 *stand = Stand::Away;
                 self.paced.store(turn == Turn::Paced, Ordering::Relaxed);
             }
+            Turn::Yours if *stand == Stand::Left => {
+                *stand = Stand::Away;
+                (self.say)(Plea::Over);
+            }
             Turn::Yours => *stand = Stand::Ours,
             Turn::Ends(within) => {
                 let end = Instant::now() + Duration::from_micros(within);
@@ -86,7 +93,7 @@ impl Turns {
                     Stand::Ours => *stand = Stand::Ends(end),
                     Stand::Ends(earlier) => *stand = Stand::Ends(earlier.min(end)),
                     // The turn is over already.
-                    Stand::Away | Stand::Wanted => {}
+                    Stand::Away | Stand::Wanted | Stand::Left => {}
                 }
             }
         }
@@ -96,9 +103,13 @@ impl Turns {
     /// A call wants to launch, and it is not the session's turn.
     pub(crate) fn want(&self) {
         let mut stand = self.stand.lock();
-        if *stand == Stand::Away {
-            *stand = Stand::Wanted;
-            (self.say)(Plea::Wanted);
+        match *stand {
+            Stand::Away => {
+                *stand = Stand::Wanted;
+                (self.say)(Plea::Wanted);
+            }
+            Stand::Left => *stand = Stand::Wanted,
+            Stand::Wanted | Stand::Ours | Stand::Ends(_) => {}
         }
     }
 
@@ -108,6 +119,15 @@ impl Turns {
         if matches!(*stand, Stand::Ours | Stand::Ends(_)) {
             *stand = Stand::Away;
             (self.say)(Plea::Over);
+        }
+    }
+
+    /// Nothing is launched for a while, and nothing that was runs any more.
+    pub(crate) fn leave(&self) {
+        self.give_up();
+        let mut stand = self.stand.lock();
+        if *stand == Stand::Wanted {
+            *stand = Stand::Left;
         }
     }
 }

@@ -68,7 +68,7 @@ impl Pacing {
         match self.turns.stand() {
             Stand::Ours => room,
             Stand::Ends(end) => room && Instant::now() + ahead < end,
-            Stand::Away | Stand::Wanted => {
+            Stand::Away | Stand::Wanted | Stand::Left => {
                 self.turns.want();
                 false
             }
@@ -111,7 +111,7 @@ impl Pacing {
 
     /// Nothing is launched for a while: others need not wait.
     pub(crate) fn leave(&self) {
-        self.turns.give_up();
+        self.turns.leave();
     }
 
     /// Ends the turn where its time is over, or the session has no work.
@@ -120,7 +120,7 @@ impl Pacing {
             return;
         }
         let stand = self.turns.stand();
-        if matches!(stand, Stand::Away | Stand::Wanted) {
+        if matches!(stand, Stand::Away | Stand::Wanted | Stand::Left) {
             return;
         }
         self.look(gpu);
@@ -146,8 +146,8 @@ impl Pacing {
             return None;
         }
         Some(match self.turns.stand() {
-            Stand::Away | Stand::Wanted if others_wait => LOOKS.1,
-            Stand::Away | Stand::Wanted => AWAY,
+            Stand::Away | Stand::Wanted | Stand::Left if others_wait => LOOKS.1,
+            Stand::Away | Stand::Wanted | Stand::Left => AWAY,
             Stand::Ours => (self.mean / 2).clamp(LOOKS.0, LOOKS.1),
             Stand::Ends(_) => ENDING,
         })
@@ -171,7 +171,7 @@ impl Pacing {
         match self.turns.stand() {
             Stand::Ends(_) => Some(ENDING),
             Stand::Ours => Some(IDLE),
-            Stand::Away | Stand::Wanted => None,
+            Stand::Away | Stand::Wanted | Stand::Left => None,
         }
     }
 }

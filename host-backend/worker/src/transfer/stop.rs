@@ -105,6 +105,8 @@ impl Session {
                 self.look()?;
                 self.forward_output()?;
                 self.link.flush()?;
+                // Until the session goes on, here or elsewhere, the GPU is others'.
+                self.pacing.leave();
                 return Ok(true);
             }
             // A kernel may wait for a word that its program writes after a call that

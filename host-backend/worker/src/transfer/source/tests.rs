@@ -2,12 +2,15 @@
 //! Nothing here can wait for the session's thread: it is the test's.
 
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use crate::live::Recorded;
 use paragpu_communicator::Receiver;
 use paragpu_communicator_stream as stream;
 use paragpu_communicator_stream::handshake::{receive_exact_frame, send_frame};
+use paragpu_control::turn::{Plea, Turn};
 use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
 use paragpu_protocol::frame::Control;
 use paragpu_protocol::handle::ModuleHandle;
@@ -19,6 +22,7 @@ use crate::session::Session;
 use crate::transfer::orders::Departure;
 use crate::transfer::state::{ImagePart, Kind, Scanner, Writer};
 use crate::transfer::tests::{PTX, alone, apply, shareable, store};
+use crate::turns::{Stand, Turns};
 
 /// Loads a module of `image`; its hash.
 fn load(session: &mut Session, module: u64, image: &[u8]) -> [u8; 32] {
@@ -169,4 +173,41 @@ fn images_are_sent_while_calls_are_served() {
         assert!(large[got..].starts_with(part.data.0));
         got += part.data.0.len();
     }
+}
+
+#[test]
+fn a_session_that_stops_leaves_the_gpu_to_others() {
+    let _alone = alone();
+    let (say, pleas) = channel();
+    let turns = Arc::new(Turns::new(move |plea| {
+        let _ = say.send(plea);
+    }));
+    turns.hear(Turn::Paced);
+    let mut session = shareable();
+    session.take_turns(Arc::clone(&turns));
+    let mut begun = Begun::new(session);
+    let mut stop = || {
+        let receiver = begun.receiver.as_mut();
+        let stopped = begun.session.stop(receiver, Duration::from_secs(20));
+        assert!(matches!(stopped, Ok(true)), "{stopped:?}");
+    };
+    let said = || pleas.try_iter().collect::<Vec<_>>();
+    // In its turn.
+    turns.want();
+    turns.hear(Turn::Yours);
+    stop();
+    assert_eq!(said(), [Plea::Wanted, Plea::Over]);
+    // Before the turn that it asked for.
+    turns.want();
+    stop();
+    assert_eq!(said(), [Plea::Wanted]);
+    turns.hear(Turn::Yours);
+    assert_eq!(said(), [Plea::Over]);
+    // It goes on before that turn comes.
+    turns.want();
+    stop();
+    turns.want();
+    turns.hear(Turn::Yours);
+    assert_eq!(said(), [Plea::Wanted]);
+    assert_eq!(turns.stand(), Stand::Ours);
 }
