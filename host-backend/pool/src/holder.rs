@@ -3,6 +3,7 @@
 //! elsewhere when its host is lost.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
@@ -30,6 +31,8 @@ const LOST: Duration = Duration::from_secs(24);
 const UNANSWERED: u32 = 3;
 /// How long a host may take to accept a connection.
 const PROBE: Duration = Duration::from_millis(500);
+/// A lease that takes longer is queued by the engine; its user hears that.
+const UNEXPLAINED: Duration = Duration::from_secs(3);
 /// From a move that failed to the next attempt.
 const AGAIN: Duration = Duration::from_secs(5);
 
@@ -60,6 +63,8 @@ struct Held {
     words: Option<ChildStdin>,
     lease: Option<(Lease, String)>,
     heard: Instant,
+    /// It is gone, and its host may be.
+    ended: bool,
     /// Probes of its silent host, one a beat, that failed.
     unanswered: u32,
 }
@@ -166,11 +171,21 @@ impl<'a> Holder<'a> {
             over: None,
         };
         holder.current = holder.start_agent(None, None)?;
+        let mut patience = Some(UNEXPLAINED);
         while holder.lease().is_none() {
-            match holder.events.recv() {
+            let event = match patience {
+                Some(patience) => holder.events.recv_timeout(patience),
+                None => holder.events.recv().map_err(RecvTimeoutError::from),
+            };
+            match event {
                 Ok(Event::Agent(agent, message)) => holder.hear(agent, message)?,
                 Ok(Event::Signal(_)) => holder.over = Some("it was interrupted".into()),
-                Ok(Event::Program(_)) | Err(_) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    patience = None;
+                    let memory = paragpu_config::Size(holder.options.want.memory);
+                    eprintln!("paragpu: waiting for a lease of {memory}");
+                }
+                Ok(Event::Program(_)) | Err(RecvTimeoutError::Disconnected) => {}
             }
             if let Some(reason) = holder.over.take() {
                 holder.release();
@@ -228,6 +243,7 @@ impl<'a> Holder<'a> {
             agent,
             lease: None,
             heard: Instant::now(),
+            ended: false,
             unanswered: 0,
         };
         self.agents.insert(number, held);
@@ -306,10 +322,11 @@ impl<'a> Holder<'a> {
         if self.over.is_some() {
             return Ok(());
         }
-        if matches!(self.state, State::Standing) && self.is_lost() {
-            return self.lose();
+        if matches!(self.state, State::Standing) {
+            self.look()?;
         }
-        if matches!(self.state, State::Standing)
+        if self.over.is_none()
+            && matches!(self.state, State::Standing)
             && self.leave.is_some_and(|at| at <= Instant::now())
         {
             self.leave();
@@ -321,7 +338,9 @@ impl<'a> Holder<'a> {
         let Some(held) = self.agents.get_mut(&agent) else {
             return Ok(());
         };
-        held.heard = Instant::now();
+        if message.is_some() {
+            held.heard = Instant::now();
+        }
         match message {
             Some(FromAgent::Alive {}) => {}
             Some(FromAgent::Lease { lease, host }) => {
@@ -345,13 +364,21 @@ impl<'a> Holder<'a> {
             Some(FromAgent::Over { reason }) => self.failed(agent, reason),
             Some(_) => {}
             // An agent that is ended says so first. Its host may be lost, or cut off
-            // for a while: then its programs may go on, and silence decides.
-            None if agent == self.current && self.may_be_lost() => {
-                if self.options.checkpoint > 0 || self.is_refused() {
-                    self.lose()?;
+            // for a while: then its programs may go on.
+            None if self.may_be_lost(agent) => {
+                if let Some(held) = self.agents.get_mut(&agent) {
+                    held.ended = true;
                 }
+                self.look()?;
             }
-            None => self.failed(agent, "its agent ended".into()),
+            None => {
+                let had = self.agents.get(&agent);
+                let reason = match had.and_then(|held| held.lease.as_ref()) {
+                    Some(_) => "its agent ended",
+                    None => "the engine runs no agent for it",
+                };
+                self.failed(agent, reason.into());
+            }
         }
         Ok(())
     }
@@ -429,39 +456,43 @@ impl<'a> Holder<'a> {
         self.leave = Some(Instant::now() + AGAIN);
     }
 
-    /// Is the host gone, and not only out of reach for a while?
-    fn is_lost(&mut self) -> bool {
-        let Some(held) = self.agents.get_mut(&self.current) else {
-            return false;
-        };
-        let silence = held.heard.elapsed();
-        let Some((lease, _)) = &held.lease else {
-            return false;
-        };
-        if silence > SUSPECT && refuses(&lease.address) {
-            return true;
-        }
-        // After a cut srun's own connection may take longer to recover than the host.
-        held.unanswered = match silence > LOST && !accepts(&lease.address) {
-            true => held.unanswered + 1,
-            false => 0,
-        };
-        held.unanswered >= UNANSWERED
-    }
-
-    /// An agent ended without a word: is its host there?
-    fn may_be_lost(&self) -> bool {
+    /// May this agent have ended because its host is lost?
+    fn may_be_lost(&self, agent: u64) -> bool {
         let standing = matches!(self.state, State::Standing) && self.over.is_none();
-        standing
-            && self
-                .lease()
-                .is_some_and(|(lease, _)| !accepts(&lease.address))
+        standing && agent == self.current && self.lease().is_some()
     }
 
-    /// Does the host answer that its daemon is gone?
-    fn is_refused(&self) -> bool {
-        self.lease()
-            .is_some_and(|(lease, _)| refuses(&lease.address))
+    /// Is the host gone, and not only out of reach for a while?
+    fn look(&mut self) -> Result<(), Error> {
+        let Some(held) = self.agents.get_mut(&self.current) else {
+            return Ok(());
+        };
+        let (silence, ended) = (held.heard.elapsed(), held.ended);
+        let Some((lease, _)) = held.lease.as_ref().filter(|_| ended || silence > SUSPECT) else {
+            held.unanswered = 0;
+            return Ok(());
+        };
+        match Presence::of(&lease.address) {
+            Presence::Gone => self.lose(),
+            Presence::There if ended => {
+                self.failed(self.current, "its agent ended".into());
+                Ok(())
+            }
+            // After a cut srun's own connection may take longer to recover than the host.
+            Presence::There => {
+                held.unanswered = 0;
+                Ok(())
+            }
+            // The engine ended the job of a host that nobody reaches.
+            Presence::Silent if ended && self.options.checkpoint > 0 => self.lose(),
+            Presence::Silent => {
+                held.unanswered += u32::from(silence > LOST);
+                match held.unanswered >= UNANSWERED {
+                    true => self.lose(),
+                    false => Ok(()),
+                }
+            }
+        }
     }
 
     fn lose(&mut self) -> Result<(), Error> {
@@ -596,23 +627,46 @@ fn ends_within(process: &mut Child, patience: Duration) -> bool {
     false
 }
 
-/// Does a daemon listen at `address`?
-fn accepts(address: &str) -> bool {
-    let Ok(mut addresses) = address.to_socket_addrs() else {
-        return false;
-    };
-    addresses.any(|address| TcpStream::connect_timeout(&address, PROBE).is_ok())
+/// What a connection to a host's daemon comes to.
+#[derive(Debug, PartialEq, Eq)]
+enum Presence {
+    /// A daemon accepts it.
+    There,
+    /// Each of the machine's addresses answers that nobody listens.
+    Gone,
+    /// No answer came.
+    Silent,
 }
 
-/// Does the machine at `address` answer that nobody listens there?
-fn refuses(address: &str) -> bool {
-    let Ok(addresses) = address.to_socket_addrs() else {
-        return false;
-    };
-    let mut addresses = addresses.peekable();
-    addresses.peek().is_some()
-        && addresses.all(|address| {
-            let connected = TcpStream::connect_timeout(&address, PROBE);
-            connected.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
-        })
+impl Presence {
+    /// Asks each address of `address` once, until one accepts.
+    fn of(address: &str) -> Self {
+        let mut gone = false;
+        for (at, address) in address.to_socket_addrs().into_iter().flatten().enumerate() {
+            match TcpStream::connect_timeout(&address, PROBE) {
+                Ok(_) => return Self::There,
+                Err(error) => {
+                    gone = (at == 0 || gone) && error.kind() == ErrorKind::ConnectionRefused;
+                }
+            }
+        }
+        if gone { Self::Gone } else { Self::Silent }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_host_is_gone_only_where_its_machine_says_so() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        assert_eq!(Presence::of(&address), Presence::There);
+        drop(listener);
+        assert_eq!(Presence::of(&address), Presence::Gone);
+        assert_eq!(Presence::of("no port"), Presence::Silent);
+    }
 }
