@@ -244,12 +244,28 @@ def rebalance(cluster, results, programs):
     results.exactly("destination_that_is_none", "elsewhere" if elsewhere < 40 and works(*programs) else "stays", "elsewhere", note)
 
 
+def saved(cluster):
+    """Has the controller written its youngest job? Slurm writes what changed every
+    five seconds; a controller that is killed has lost jobs that are younger, and
+    ends their steps when it is back."""
+    began = [time.mktime(time.strptime(line.strip(), "%Y-%m-%dT%H:%M:%S")) for line in cluster.slurm("squeue", "-h", "-t", "R", "-o", "%S").splitlines()]
+    return os.stat(f"{cluster.folder}/state/job_state").st_mtime > max(began) + 2
+
+
 def controller(cluster, results, programs):
     """The controller dies and comes back."""
+    eventually(lambda: saved(cluster), "the controller writes its jobs", 30)
     pid = int(open(f"{cluster.folder}/slurmctld.pid", encoding="ascii").read())
     os.kill(pid, signal.SIGKILL)
     cluster.processes["ctl"].wait()
+    began = time.monotonic()
+    asks = cluster.lease("node2", "1GiB", "run")
     without = works(*programs, more=20)
+    took = seconds_until(lambda: asks.ended() is not None, "a request without a controller fails", 40)
+    status, said = asks.ended(), sentence(asks)
+    note = f"it failed after {time.monotonic() - began:.1f} s: {said}"
+    results.add("request_without_a_controller", status, "not 0", status not in (None, 0) and took < 40 and said, note)
+    asks.end()
     # Not -c: it takes up its state.
     cluster.processes["ctl"] = cluster.start("ctl", "slurmctld", "-D")
     back = seconds_until(lambda: subprocess.run(cluster.inside("ctl", "squeue"), env=cluster.environment, capture_output=True, check=False).returncode == 0, "the controller answers", 40)
@@ -321,6 +337,39 @@ def addresses(cluster, results):
     said = attempt(cluster, directory)
     results.exactly("name_of_two_addresses", said.strip() if named != text else "no address", "took", "nobody answers at the first")
     os.remove(f"{cluster.folder}/node1/etc/hosts")
+    end(cluster, held)
+
+
+def sentence(program):
+    """What the engine told a program's user."""
+    return next((line for _, line in program.errors if "error:" in line), "")
+
+
+def nowhere(cluster, results):
+    """No host takes leases; and one whose address leads nowhere."""
+    hosts = ",".join(cluster.hosts)
+    cluster.slurm("scontrol", "update", f"nodename={hosts}", "state=drain", "reason=test")
+    at_once = cluster.lease("node1", "1GiB", "take", "4096", options=("--engine-option", "--immediate=2"))
+    waits = cluster.lease("node2", "1GiB", "take", "4096")
+    took = seconds_until(lambda: at_once.ended() is not None, "the request fails", 20)
+    status = at_once.ended()
+    results.add("no_host_at_once", status, "not 0", status not in (None, 0) and took < 20, f"asked for at once while all hosts drain: {sentence(at_once)}")
+    told = seconds_until(lambda: waits.said("waiting for a lease"), "the other says that it waits", 20)
+    cluster.slurm("scontrol", "update", f"nodename={hosts}", "state=resume")
+    seconds_until(lambda: waits.ended() is not None, "it has its lease", 30)
+    said = waits.lines[-1][1] if waits.lines else waits.text()[-200:]
+    results.exactly("no_host_for_a_while", said if told < 20 else "silent", "took", "it says that it waits, and runs when a host is back")
+    held, directory = cluster.held("node1", "1GiB", "nowhere")
+    eventually(lambda: os.path.exists(f"{directory}/guest.toml"), "a lease", 20)
+    with open(f"{directory}/guest.toml", encoding="utf-8") as file:
+        text = file.read()
+    (_, host) = jobs(cluster)[0]
+    cluster.write("nowhere/guest.toml", text.replace(cluster.addresses[host], "10.77.0.250"))
+    began = time.monotonic()
+    said = attempt(cluster, directory)
+    took = time.monotonic() - began
+    fine = "took" not in said and "10.77.0.250" in said
+    results.add("no_host_reachable", "refused" if fine else said[-200:], "refused", fine and took < 30, f"nobody answers at the lease's address: a CUDA error and a sentence after {took:.1f} s")
     end(cluster, held)
 
 
@@ -422,6 +471,7 @@ def main():
             ends(cluster, results)
             clocks(cluster, results)
             addresses(cluster, results)
+            nowhere(cluster, results)
             full_disk(cluster, results)
             latencies = {**recorded(cluster), "placements_s": placements}
             programs = drain(cluster, results)

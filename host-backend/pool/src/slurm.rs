@@ -194,6 +194,39 @@ pub fn nodes() -> Result<BTreeMap<String, Node>, Error> {
     Ok(nodes)
 }
 
+/// Settings of slurm.conf with which Slurm gives no shards: what they are, and
+/// what they should be.
+///
+/// # Errors
+/// [`Error`].
+pub fn unfit_settings() -> Result<Vec<(String, &'static str)>, Error> {
+    Ok(unfit(&ask("scontrol", &["show", "config"])?))
+}
+
+fn unfit(config: &str) -> Vec<(String, &'static str)> {
+    let value = |key: &str| {
+        let mut lines = config.lines().filter_map(|line| line.split_once('='));
+        let found = lines.find(|(name, _)| name.trim() == key);
+        found.map_or("", |(_, value)| value.trim()).to_owned()
+    };
+    let mut unfit = Vec::new();
+    let select = value("SelectType");
+    if select != "select/cons_tres" {
+        unfit.push((
+            format!("SelectType={select}"),
+            "SelectType=select/cons_tres",
+        ));
+    }
+    let types = value("GresTypes");
+    if !["gpu", "shard"]
+        .iter()
+        .all(|kind| types.split(',').any(|other| other == *kind))
+    {
+        unfit.push((format!("GresTypes={types}"), "GresTypes=gpu,shard"));
+    }
+    unfit
+}
+
 fn read_node(line: &str) -> Option<(String, Node)> {
     let name = field(line, "NodeName")?.to_owned();
     let shards = count(field(line, "Gres")?)?;
@@ -368,6 +401,22 @@ mod tests {
                 .iter()
                 .any(|it| it.starts_with("--nodelist") || it.starts_with("--imm"))
         );
+    }
+
+    #[test]
+    fn settings_without_shards_are_found() {
+        let config = "Configuration data as of 2026\nGresTypes               = gpu,shard\n\
+                      SelectType              = select/cons_tres\nSelectTypeParameters = CR_CORE\n";
+        assert_eq!(unfit(config), []);
+        let other = config.replace("cons_tres", "linear").replace(",shard", "");
+        let expected = [
+            (
+                "SelectType=select/linear".to_owned(),
+                "SelectType=select/cons_tres",
+            ),
+            ("GresTypes=gpu".to_owned(), "GresTypes=gpu,shard"),
+        ];
+        assert_eq!(unfit(&other), expected);
     }
 
     #[test]

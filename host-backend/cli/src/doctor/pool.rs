@@ -1,11 +1,13 @@
 //! A pool: what its hosts and requesters need beside the rest.
 
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use paragpu_config::Configuration as _;
 use paragpu_config::host::{Engine, Host};
-use paragpu_pool::slurm;
+use paragpu_pool::slurm::{self, Node};
 
 use super::{Report, State};
 
@@ -33,9 +35,14 @@ pub(super) fn examine(report: &mut Report) {
             }
         }
     }
-    nodes(report);
+    let nodes = nodes(report);
     match Host::load() {
-        Ok(host) if !host.lease.socket.as_os_str().is_empty() => of_host(report, &host),
+        Ok(host) if !host.lease.socket.as_os_str().is_empty() => {
+            of_host(report, &host);
+            if let Some(nodes) = nodes {
+                node(report, &host, &nodes);
+            }
+        }
         Ok(_) => {
             let detail = "lease.socket is not set: this machine gives no leases";
             report.add(SIDE, "leases", State::Absent, detail);
@@ -46,7 +53,13 @@ pub(super) fn examine(report: &mut Report) {
     }
 }
 
-fn nodes(report: &mut Report) {
+/// The nodes that have shards; `None` where Slurm does not answer.
+fn nodes(report: &mut Report) -> Option<BTreeMap<String, Node>> {
+    for (set, needed) in slurm::unfit_settings().unwrap_or_default() {
+        report
+            .add(SIDE, "slurm.conf", State::Bad, set)
+            .advise(format!("set {needed}, and restart slurmctld and slurmd"));
+    }
     match slurm::nodes() {
         Ok(nodes) if nodes.is_empty() => {
             report
@@ -57,9 +70,10 @@ fn nodes(report: &mut Report) {
                     "no node of Slurm has gres/shard",
                 )
                 .advise("docs/pool.md has the lines for slurm.conf and gres.conf");
+            Some(nodes)
         }
         Ok(nodes) => {
-            for (name, node) in nodes {
+            for (name, node) in &nodes {
                 let state = if node.takes {
                     State::Good
                 } else {
@@ -73,18 +87,48 @@ fn nodes(report: &mut Report) {
                 let detail = format!("{} of {} shards leased{takes}", node.used, node.shards);
                 report.add(SIDE, name, state, detail);
             }
+            Some(nodes)
         }
         Err(error) => {
-            report.add(SIDE, "slurmctld", State::Bad, error.to_string());
+            report
+                .add(SIDE, "slurmctld", State::Bad, error.to_string())
+                .advise(
+                    "is slurm.conf here, or SLURM_CONF set, and munge running with the site's key?",
+                );
+            None
         }
+    }
+}
+
+/// Does Slurm know this host as paragpud does?
+fn node(report: &mut Report, host: &Host, nodes: &BTreeMap<String, Node>) {
+    let name = match host.lease.node.as_str() {
+        "" => rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .split('.')
+            .next()
+            .unwrap_or_default()
+            .to_owned(),
+        name => name.to_owned(),
+    };
+    if !nodes.contains_key(&name) {
+        let detail = format!("Slurm has no node {name} with shards");
+        report
+            .add(SIDE, "lease.node", State::Bad, detail)
+            .advise("set lease.node to this host's NodeName, or give that node shards");
     }
 }
 
 fn of_host(report: &mut Report, host: &Host) {
     let lease = &host.lease;
-    for name in ["ca.pem", "ca.key"] {
-        let path = lease.authority.join(name);
-        file(report, &path);
+    for (name, secret) in [("ca.pem", false), ("ca.key", true)] {
+        file(report, &lease.authority.join(name), secret);
+    }
+    if host.tcp.ca.as_os_str().is_empty() {
+        report
+            .add(SIDE, "tcp.ca", State::Bad, "is empty")
+            .advise("set it to the authority's ca.pem: leases come with certificates");
     }
     let socket = &lease.socket;
     match std::os::unix::net::UnixStream::connect(socket) {
@@ -138,12 +182,20 @@ fn of_host(report: &mut Report, host: &Host) {
     };
 }
 
-fn file(report: &mut Report, path: &Path) {
+fn file(report: &mut Report, path: &Path, secret: bool) {
     match std::fs::metadata(path) {
-        Ok(_) => report.add(SIDE, "authority", State::Good, path.display().to_string()),
+        Ok(found) if secret && found.permissions().mode() & 0o077 != 0 => {
+            let detail = format!("{}: others than its owner may use it", path.display());
+            report
+                .add(SIDE, "authority", State::Bad, detail)
+                .advise("give it to paragpud's user, with mode 600: its reader can be any host");
+        }
+        Ok(_) => {
+            report.add(SIDE, "authority", State::Good, path.display().to_string());
+        }
         Err(error) => {
             let detail = format!("{}: {error}", path.display());
-            report.add(SIDE, "authority", State::Bad, detail)
+            report.add(SIDE, "authority", State::Bad, detail);
         }
-    };
+    }
 }
