@@ -14,8 +14,11 @@ use paragpu_config::host;
 use paragpu_control::lease::{Claim, PREFIX};
 use paragpu_pool::slurm;
 
-/// How often the engine is asked whether this host drains, while it has leases.
-const LOOK: Duration = Duration::from_secs(2);
+/// How often the engine is asked whether this host drains, while it has leases;
+/// and how seldom at most, where many hosts ask it.
+const LOOK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(20));
+/// The engine has so many times as long as its last answer took.
+const LEISURE: u32 = 10;
 
 /// What the engine grants.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +63,12 @@ pub enum Verdict {
         grant: Result<Grant, String>,
     },
     /// Whether the host drains; nothing where the engine does not say.
-    Drains(Option<bool>),
+    Drains {
+        /// What it says.
+        drains: Option<bool>,
+        /// How long its answer took.
+        took: Duration,
+    },
 }
 
 /// All of them, by the VM's name.
@@ -110,9 +118,9 @@ impl Leases {
         for verdict in &verdicts {
             match verdict {
                 Verdict::Claim { holder, .. } => self.asking.retain(|other| other != holder),
-                Verdict::Drains(_) => {
+                Verdict::Drains { took, .. } => {
                     self.looks = false;
-                    self.next_look = Instant::now() + LOOK;
+                    self.next_look = Instant::now() + until_next_look(*took);
                 }
             }
         }
@@ -160,7 +168,12 @@ impl Leases {
         if self.next_look <= now {
             self.looks = true;
             let node = node(lease);
-            self.ask(move || Verdict::Drains(slurm::drains(&node).ok()));
+            self.ask(move || {
+                let began = Instant::now();
+                let drains = slurm::drains(&node).ok();
+                let took = began.elapsed();
+                Verdict::Drains { drains, took }
+            });
             return None;
         }
         Some(self.next_look)
@@ -269,6 +282,12 @@ impl Leases {
     }
 }
 
+/// Hosts share one controller: those of a large pool ask it less often, so that
+/// it has time for leases.
+fn until_next_look(took: Duration) -> Duration {
+    took.saturating_mul(LEISURE).clamp(LOOK.0, LOOK.1)
+}
+
 /// A user goes on with leases of their own only.
 fn check_owner(vm: &str, uid: u32) -> Result<(), String> {
     let own = format!("{PREFIX}{uid}-");
@@ -357,6 +376,12 @@ mod tests {
             lease,
             expires: 0,
         }
+    }
+
+    #[test]
+    fn an_engine_that_answers_slowly_is_asked_less_often() {
+        let after = |millis| until_next_look(Duration::from_millis(millis)).as_millis();
+        assert_eq!([10, 500, 9000].map(after), [2000, 5000, 20_000]);
     }
 
     #[test]

@@ -93,8 +93,10 @@ impl Broker {
                         self.requests(holder);
                     }
                 }
-                Verdict::Drains(Some(true)) => self.tell_to_leave(),
-                Verdict::Drains(_) => {}
+                Verdict::Drains {
+                    drains: Some(true), ..
+                } => self.tell_to_leave(),
+                Verdict::Drains { .. } => {}
             }
         }
     }
