@@ -5,7 +5,7 @@ import time
 import unittest
 
 import harness
-from pool.programs import Program, share, turns
+from pool.programs import BATCH, Program, share, turns
 
 # A kernel of about a millisecond on the software GPU.
 ROUNDS = 20_000
@@ -33,9 +33,9 @@ class Shares(unittest.TestCase):
         used = [0, 0]
         # By the daemon's clock, of what both got: whatever else the machine does.
         while sum(used) < 3:
+            programs[1].reach(programs[1].kernels + 10 * BATCH)
             used = [turns(daemon)[program.number]["seconds"] for program in programs]
-            self.assertEqual([program.failure for program in programs], [None, None])
-            time.sleep(0.05)
+            self.assertIsNone(programs[0].failure)
         self.assertAlmostEqual(used[0] / sum(used), 0.1, delta=0.05)
 
     def test_a_cap_holds_on_an_idle_gpu(self):
@@ -53,16 +53,13 @@ class Shares(unittest.TestCase):
         programs = self.programs(daemon, ROUNDS, ROUNDS)
         share(daemon, programs[1].number, "--priority", 1)
         programs[0].start()
-        while not programs[0].kernels:
-            time.sleep(0.01)
+        programs[0].reach(1)
         programs[1].start()
-        while programs[1].kernels < 400:
-            self.assertIsNone(programs[1].failure)
-            time.sleep(0.01)
+        programs[1].reach(400)
         used = [turns(daemon)[program.number]["seconds"] for program in programs]
         before = used[1]
         while turns(daemon)[programs[1].number]["seconds"] < before + 1:
-            time.sleep(0.05)
+            programs[1].reach(programs[1].kernels + 10 * BATCH)
         more = [turns(daemon)[program.number]["seconds"] - then for program, then in zip(programs, used)]
         self.assertGreater(more[1] / sum(more), 0.8)
 
@@ -103,8 +100,5 @@ class Shares(unittest.TestCase):
         daemon.process.kill()
         daemon.process.wait(20)
         for program in programs:
-            before = program.kernels
-            while program.kernels == before and not program.failure:
-                program.stopping.wait(0.01)
-            self.assertIsNone(program.failure)
+            program.reach(program.kernels + 1)
         daemon.start()

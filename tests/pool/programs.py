@@ -45,6 +45,8 @@ class Program:
         # Slots whose batches are over.
         self.over = set()
         self.stopping = threading.Event()
+        # Told of each batch that is over, and of a failure.
+        self.moved = threading.Condition()
         self.thread = threading.Thread(target=self.work, daemon=True)
 
     def post(self, count):
@@ -82,7 +84,9 @@ class Program:
                 raise wire.WireError(f"unexpected frame {kind:#06x} for slot {got}: {payload!r}")
             self.over.add(got)
         self.over.remove(slot)
-        self.kernels += BATCH
+        with self.moved:
+            self.kernels += BATCH
+            self.moved.notify_all()
 
     def work(self):
         """Keeps the GPU busy until the program is stopped."""
@@ -94,7 +98,17 @@ class Program:
                     self.finish(slot + 1)
                     self.begin(slot + 1)
         except (OSError, wire.WireError, wire.Failed) as failure:
-            self.failure = failure
+            with self.moved:
+                self.failure = failure
+                self.moved.notify_all()
+
+    def reach(self, kernels):
+        """Waits until the program has done so many kernels; an error where it fails."""
+        with self.moved:
+            if not self.moved.wait_for(lambda: self.failure or self.kernels >= kernels, 60):
+                raise AssertionError(f"{self.kernels} kernels in 60 s, and not {kernels}")
+        if self.failure:
+            raise self.failure
 
     def start(self):
         """Begins to work."""
