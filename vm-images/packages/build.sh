@@ -53,6 +53,11 @@ mkdir "$staged"/{hook,apparmor}
 cp "$top/qemu-device/libvirt/hook" "$staged/hook/paragpu"
 cp "$top/qemu-device/libvirt/apparmor" "$staged/apparmor/paragpu"
 
+# A pool under Slurm: the guide, and the lines that it shows.
+mkdir "$staged/pool"
+cp -r "$top/host-backend/pool/examples" \
+	"$top"/docs/{pool.md,network.md,tenancy.md,grafana.json} "$staged/pool"
+
 # The module's sources as DKMS expects them, with the packages' version.
 number=$(dpkg-parsechangelog -l "$source/debian/changelog" -S Version)
 number=${version:-$number}

@@ -112,3 +112,25 @@ impl Pool for Static {
         Ok(agent)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use paragpu_config::Sources;
+    use paragpu_config::host::{Engine, Host};
+
+    use super::*;
+
+    #[test]
+    fn the_guide_shows_the_examples_that_packages_ship() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let guide = std::fs::read_to_string(root.join("../../docs/pool.md")).unwrap();
+        for entry in std::fs::read_dir(root.join("examples")).unwrap() {
+            let path = entry.unwrap().path();
+            let example = std::fs::read_to_string(&path).unwrap();
+            assert!(guide.contains(&example), "{}", path.display());
+        }
+        let host = Sources::only(root.join("examples/host.toml"));
+        let host = host.load::<Host>().unwrap().values;
+        assert_eq!(host.lease.engine, Engine::Slurm);
+    }
+}
