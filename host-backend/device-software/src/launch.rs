@@ -1,10 +1,11 @@
 //! Kernels: what is constant about them, and the checks and preparation of a launch.
 
 use crate::attributes::{self, MAX_THREADS, REGISTERS, SHARED, SHARED_OPTIN};
-use crate::children::{self, Launched};
+use crate::children;
 use crate::exec::block::{Grid, SharedMemory, Surroundings};
 use crate::exec::variants_unsafe;
 use crate::heap::Heap;
+use crate::launched::Launched;
 use crate::memory_unsafe::Memory;
 use crate::module::Module;
 use crate::program::{Func, Program};
@@ -222,7 +223,8 @@ impl Kernel {
         launched: Launched,
     ) -> Result<Arc<Grid>> {
         let func = self.func();
-        let threads = check_shape(&func, launch.grid, launch.block)?;
+        let threads = func.threads(launch.grid, launch.block);
+        let threads = threads.ok_or_else(|| invalid("dimensions of grid or blocks"))?;
         if launch.cluster.iter().any(|&c| c > 1) {
             return Err(Error::new(Status::NOT_SUPPORTED, "launch of clusters"));
         }
@@ -278,25 +280,5 @@ impl Kernel {
             return Err(Status::COOPERATIVE_LAUNCH_TOO_LARGE.into());
         }
         Ok(Arc::new(grid))
-    }
-}
-
-/// Threads of a block, where grid and block are such that the kernel can be launched.
-///
-/// # Errors
-/// `INVALID_VALUE`.
-pub fn check_shape(func: &Func, grid: [u32; 3], block: [u32; 3]) -> Result<u32> {
-    let [gx, gy, gz] = grid;
-    let [bx, by, bz] = block;
-    if gx == 0 || gy == 0 || gz == 0 || gx > i32::MAX as u32 || gy > 65535 || gz > 65535 {
-        return Err(invalid("grid dimensions"));
-    }
-    let threads = block.iter().try_fold(1u32, |n, &d| n.checked_mul(d));
-    let most = func.max_threads.unwrap_or(MAX_THREADS).min(MAX_THREADS);
-    match threads {
-        Some(threads) if threads > 0 && threads <= most && bx <= 1024 && by <= 1024 && bz <= 64 => {
-            Ok(threads)
-        }
-        _ => Err(invalid("block dimensions")),
     }
 }

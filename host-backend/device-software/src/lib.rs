@@ -29,6 +29,7 @@ pub mod fuzz;
 pub mod graph;
 pub mod heap;
 pub mod launch;
+mod launched;
 mod link;
 mod management;
 #[allow(unsafe_code)]

@@ -4,6 +4,7 @@
 //! registers, zero-extended), 64-bit, and predicates (one bit a lane). Constants are rows as well, filled when a
 //! frame is entered, so that every operand of every instruction is a row number.
 
+use crate::attributes::MAX_THREADS;
 use crate::error::PtxError;
 use crate::exec::fragment::Matrix;
 use std::collections::HashMap;
@@ -610,6 +611,23 @@ pub struct Func {
     pub max_threads: Option<u32>,
     /// Why it cannot run, where it or a function that it calls is refused.
     pub refused: Option<PtxError>,
+}
+
+impl Func {
+    /// Threads of a block, where a kernel can be launched with such blocks.
+    #[must_use]
+    pub fn threads(&self, grid: [u32; 3], block: [u32; 3]) -> Option<u32> {
+        let [gx, gy, gz] = grid;
+        let [bx, by, bz] = block;
+        let blocks = (1..=i32::MAX as u32).contains(&gx)
+            && [gy, gz].iter().all(|side| (1..=65535).contains(side));
+        let sides = bx <= 1024 && by <= 1024 && bz <= 64;
+        let most = self.max_threads.unwrap_or(MAX_THREADS).min(MAX_THREADS);
+        let threads = block
+            .iter()
+            .try_fold(1u32, |n, &side| n.checked_mul(side))?;
+        (blocks && sides && (1..=most).contains(&threads)).then_some(threads)
+    }
 }
 
 /// Address of function `index` as a function pointer.

@@ -1,12 +1,13 @@
-//! Memsets (CUDA Driver API, Memory Management). All return before the memory
-//! is set, as CUDA's do for device memory.
+//! Memsets (CUDA Driver API, Memory Management). They return before device memory
+//! is set, as CUDA's do; those without a stream wait where the host reads the
+//! memory as well ("API synchronization behavior").
 
 use std::ffi::{c_uchar, c_uint, c_ushort};
 
 use paragpu_abi::{CUdeviceptr, CUstream};
 
-use super::Result;
-use crate::named_stream;
+use super::{Result, host};
+use crate::{managed, named_stream};
 
 fn set(
     destination: u64,
@@ -29,13 +30,34 @@ fn set(
     )
 }
 
+/// As [`set`], and waits where the host reads the memory.
+fn set_in_order(
+    destination: u64,
+    pitch: usize,
+    value: u32,
+    element: u8,
+    extent: [usize; 2],
+    stream: CUstream,
+) -> Result {
+    set(destination, pitch, value, element, extent, stream)?;
+    if host::pinned(destination).is_none() && !managed::contains(destination) {
+        return Ok(());
+    }
+    let named = named_stream::named(stream)?;
+    let (session, stream) = named.both()?;
+    match stream.is_capturing() {
+        true => Ok(()),
+        false => session.streams().synchronize(stream),
+    }
+}
+
 pub(crate) fn cuMemsetD8_v2(
     to: CUdeviceptr,
     value: c_uchar,
     count: usize,
     stream: CUstream,
 ) -> Result {
-    set(to, 0, value.into(), 1, [count, 1], stream)
+    set_in_order(to, 0, value.into(), 1, [count, 1], stream)
 }
 
 pub(crate) fn cuMemsetD16_v2(
@@ -44,7 +66,7 @@ pub(crate) fn cuMemsetD16_v2(
     count: usize,
     stream: CUstream,
 ) -> Result {
-    set(to, 0, value.into(), 2, [count, 1], stream)
+    set_in_order(to, 0, value.into(), 2, [count, 1], stream)
 }
 
 pub(crate) fn cuMemsetD32_v2(
@@ -53,7 +75,7 @@ pub(crate) fn cuMemsetD32_v2(
     count: usize,
     stream: CUstream,
 ) -> Result {
-    set(to, 0, value, 4, [count, 1], stream)
+    set_in_order(to, 0, value, 4, [count, 1], stream)
 }
 
 pub(crate) fn cuMemsetD8Async(
@@ -91,7 +113,7 @@ pub(crate) fn cuMemsetD2D8_v2(
     height: usize,
     stream: CUstream,
 ) -> Result {
-    set(to, pitch, value.into(), 1, [width, height], stream)
+    set_in_order(to, pitch, value.into(), 1, [width, height], stream)
 }
 
 pub(crate) fn cuMemsetD2D16_v2(
@@ -102,7 +124,7 @@ pub(crate) fn cuMemsetD2D16_v2(
     height: usize,
     stream: CUstream,
 ) -> Result {
-    set(to, pitch, value.into(), 2, [width, height], stream)
+    set_in_order(to, pitch, value.into(), 2, [width, height], stream)
 }
 
 pub(crate) fn cuMemsetD2D32_v2(
@@ -113,7 +135,7 @@ pub(crate) fn cuMemsetD2D32_v2(
     height: usize,
     stream: CUstream,
 ) -> Result {
-    set(to, pitch, value, 4, [width, height], stream)
+    set_in_order(to, pitch, value, 4, [width, height], stream)
 }
 
 pub(crate) fn cuMemsetD2D8Async(

@@ -2,11 +2,10 @@
 
 use super::block::Env;
 use super::warp::Warp;
-use crate::children::{
+use crate::error::Fault;
+use crate::launched::{
     Child, INVALID_CONFIGURATION, INVALID_FUNCTION, INVALID_VALUE, OUT_OF_MEMORY,
 };
-use crate::error::Fault;
-use crate::launch::check_shape;
 use crate::program::{Call, FUNCTION_BASE, FUNCTION_STRIDE, MemSpace, RuntimeCall};
 
 /// Before a launch's parameters in their buffer: what is launched. The kernel can write here, so that all of it is
@@ -199,7 +198,7 @@ fn launch(env: &Env<'_>, parameters: u64, tail: bool) -> Result<Answer, Fault> {
     if !env.grid.device.heaps.give_back(env.memory, buffer) || !read {
         return Ok(Err(INVALID_VALUE));
     }
-    if check_shape(func, grid, block).is_err() {
+    if func.threads(grid, block).is_none() {
         return Ok(Err(INVALID_CONFIGURATION));
     }
     let child = Child::Kernel {
