@@ -244,17 +244,18 @@ def rebalance(cluster, results, programs):
     results.exactly("destination_that_is_none", "elsewhere" if elsewhere < 40 and works(*programs) else "stays", "elsewhere", note)
 
 
-def saved(cluster):
-    """Has the controller written its youngest job? Slurm writes what changed every
-    five seconds; a controller that is killed has lost jobs that are younger, and
-    ends their steps when it is back."""
-    began = [time.mktime(time.strptime(line.strip(), "%Y-%m-%dT%H:%M:%S")) for line in cluster.slurm("squeue", "-h", "-t", "R", "-o", "%S").splitlines()]
-    return os.stat(f"{cluster.folder}/state/job_state").st_mtime > max(began) + 2
+def write_jobs(cluster):
+    """Has the controller write its jobs. Slurm writes what changed within five seconds;
+    a controller that is killed has lost jobs that are younger, and ends their steps when
+    it is back."""
+    changed = time.time()
+    cluster.slurm("scontrol", "update", f"JobId={jobs(cluster)[0][0]}", "Comment=written")
+    eventually(lambda: os.stat(f"{cluster.folder}/state/job_state").st_mtime > changed, "the controller writes its jobs", 30)
 
 
 def controller(cluster, results, programs):
     """The controller dies and comes back."""
-    eventually(lambda: saved(cluster), "the controller writes its jobs", 30)
+    write_jobs(cluster)
     pid = int(open(f"{cluster.folder}/slurmctld.pid", encoding="ascii").read())
     os.kill(pid, signal.SIGKILL)
     cluster.processes["ctl"].wait()
@@ -432,6 +433,24 @@ def upgrade(cluster, results):
     end(cluster, program)
 
 
+def examined(cluster, results):
+    """`paragpu doctor --pool`: all in order, and faults of a first set-up."""
+    host = cluster.hosts[0]
+
+    def found(name, **settings):
+        command = ["env", *(f"{key}={value}" for key, value in settings.items()), harness.binary("paragpu"), "doctor", "--pool", "-o", "json"]
+        done = subprocess.run(cluster.inside(name, *command), env=cluster.environment, capture_output=True, text=True, timeout=60, check=False)
+        return sorted({one["what"] for one in json.loads(done.stdout)["findings"] if one["state"] == "bad"})
+
+    for name in (host, "node1"):
+        results.exactly(f"doctor_of_{name}", str(found(name)), "[]", "what it finds bad")
+    results.exactly("doctor_of_another_name", str(found(host, PARAGPU_HOST_LEASE_NODE="elsewhere")), "['lease.node']", "a host that Slurm knows by another name")
+    key = f"{cluster.folder}/tls/ca.key"
+    os.chmod(key, 0o644)
+    results.exactly("doctor_of_an_open_key", str(found(host)), "['authority']", "everybody can read the authority's key")
+    os.chmod(key, 0o600)
+
+
 def seen(cluster, results, programs):
     """`paragpu top --pool`."""
     view = json.loads(cluster.slurm(harness.binary("paragpu"), "top", "--pool", "--once", "-o", "json"))
@@ -473,6 +492,7 @@ def main():
             addresses(cluster, results)
             nowhere(cluster, results)
             full_disk(cluster, results)
+            examined(cluster, results)
             latencies = {**recorded(cluster), "placements_s": placements}
             programs = drain(cluster, results)
             seen(cluster, results, programs)
