@@ -24,10 +24,11 @@ import frames
 import kernels
 import memory
 import secure
+import users
 import worker
 from field import ATTACKS, Field
 
-MODULES = (crowd, doors, files, frames, kernels, memory, secure, worker)
+MODULES = (crowd, doors, files, frames, kernels, memory, secure, users, worker)
 
 
 def run(name):

@@ -181,6 +181,7 @@ fn daemon(directory: &Path, connections: usize, problem: Option<&'static str>) -
                         daemon: "1.2.3".into(),
                         protocol: VERSION.to_string(),
                         pid: 42,
+                        shared_user: None,
                     },
                 };
                 json_lines::write(&stream, &response).unwrap();

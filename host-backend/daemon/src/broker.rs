@@ -6,6 +6,7 @@ mod checkpoints;
 mod consoles;
 mod counts;
 mod exchange;
+mod fresh;
 mod leases;
 mod listeners;
 mod migrations;
@@ -48,6 +49,7 @@ use crate::shaking::Shaking;
 use crate::shares::Shares;
 use crate::spawner::Spawner;
 use crate::tenants::Tenants;
+use crate::users::{Users, worker_program};
 use crate::worker::{State, Worker};
 use crate::{Error, logging, sys};
 
@@ -129,6 +131,8 @@ struct Travel {
 struct Spawning {
     program: PathBuf,
     spawner: Spawner,
+    /// Where VMs have users of their own; why they have not.
+    users: Result<Option<Users>, String>,
     inbox: Inbox,
 }
 
@@ -158,7 +162,15 @@ impl Broker {
     ///
     /// # Errors
     /// [`Error`]: what the configuration asks for cannot be had.
-    pub fn new(host: Host, log: logging::Handle, arguments: Arguments) -> Result<Self, Error> {
+    pub fn new(
+        host: Host,
+        log: logging::Handle,
+        arguments: Arguments,
+        users: Result<Option<Users>, String>,
+    ) -> Result<Self, Error> {
+        if let Err(reason) = &users {
+            tracing::warn!(reason, "workers run as the daemon's user");
+        }
         sys::close_inherited_on_exec().map_err(Error::system("set up descriptors"))?;
         // It knows every session's token. Workers are its user's, and a worker
         // that is taken over must not read them.
@@ -175,6 +187,7 @@ impl Broker {
             spawning: Spawning {
                 program: worker_program(&host),
                 spawner,
+                users,
                 inbox: Inbox::default(),
             },
             devices: Devices::new(&host),
@@ -435,15 +448,6 @@ fn patiently<T>(try_it: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
         }
     }
     try_it()
-}
-
-/// The worker program: as configured, else beside this one.
-fn worker_program(host: &Host) -> PathBuf {
-    if !host.daemon.worker.as_os_str().is_empty() {
-        return host.daemon.worker.clone();
-    }
-    let name = "paragpu-worker";
-    std::env::current_exe().map_or_else(|_| name.into(), |own| own.with_file_name(name))
 }
 
 /// Each session takes a few descriptors.

@@ -9,6 +9,7 @@
 //! frames, [`reception`] is where they wait, [`shaking`] does their TLS
 //! handshakes in threads, [`giving`] closes what they gave, [`link`] leads to other daemons, to those of other hosts with
 //! [`tls`] and a thread each of [`relay`]; [`worker`] is one process,
+//! [`spawner`] and [`apart`] start it, [`users`] is who it runs as,
 //! [`device`] finds the GPUs, [`placement`] chooses among them, [`session`] and
 //! [`notes`] keep what runs, [`tenants`] what each VM has of it,
 //! [`shares`] whose turn it is on a GPU, [`console`] is a connection of the control socket, whose messages are those of
@@ -27,6 +28,7 @@
 )]
 #![deny(unsafe_code)]
 
+pub mod apart;
 pub mod arguments;
 pub mod broker;
 pub mod console;
@@ -53,6 +55,7 @@ pub mod spawner;
 pub mod sys;
 pub mod tenants;
 pub mod tls;
+pub mod users;
 pub mod worker;
 
 pub use error::Error;

@@ -7,7 +7,7 @@ use clap::{CommandFactory as _, Parser as _};
 use paragpu_config::host::Host;
 use paragpu_daemon::arguments::Arguments;
 use paragpu_daemon::broker::Broker;
-use paragpu_daemon::{Error, logging};
+use paragpu_daemon::{Error, logging, users};
 
 fn main() -> ExitCode {
     if std::env::args_os()
@@ -43,8 +43,10 @@ fn manual() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<(), Error> {
     let host = arguments.sources().load::<Host>()?.values;
+    // Before there is a thread, a connection or a secret.
+    let users = users::begin(&host);
     let log = logging::start(host.log.level);
-    let mut broker = Broker::new(host, log, arguments.clone())?;
+    let mut broker = Broker::new(host, log, arguments.clone(), users)?;
     if arguments.print_addresses {
         println!("{}", broker.addresses());
     }

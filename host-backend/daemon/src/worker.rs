@@ -2,14 +2,18 @@
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
-use std::process::{Child, ExitStatus};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
 use std::time::Instant;
 
 use paragpu_control::socket::{Control, ControlError, Inbox, Received};
 use paragpu_control::spawn::Spawn;
 use paragpu_control::worker::{FromWorker, ToWorker};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid,
+};
 
+use crate::apart::Apart;
 use crate::spawner::Spawner;
 
 /// What a worker does.
@@ -49,7 +53,10 @@ pub struct Worker {
     pub told: bool,
     /// When it is killed.
     pub deadline: Option<Instant>,
-    child: Option<Child>,
+    /// It is a child of this process.
+    child: bool,
+    /// It is to become its VM's user.
+    pub apart: bool,
 }
 
 impl Worker {
@@ -69,28 +76,39 @@ impl Worker {
                 return Err(errno.into());
             }
         };
+        let state = State::Starting;
         Ok(Self {
-            pid,
-            ordinal,
-            state: State::Starting,
-            pidfd,
             control: Some(control),
-            last_word: None,
-            finished: false,
-            asked: false,
-            told: false,
-            deadline: None,
-            child: Some(child),
+            child: true,
+            ..Self::of(pid, pidfd, ordinal, state)
+        })
+    }
+
+    /// Starts one that becomes its VM's user.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn start_apart(apart: &Apart, spawn: &Spawn, ordinal: u32) -> Result<Self, String> {
+        let (pid, pidfd, control) = apart.spawn(spawn)?;
+        Ok(Self {
+            control: Some(control),
+            child: true,
+            apart: true,
+            ..Self::of(pid, pidfd, ordinal, State::Starting)
         })
     }
 
     /// A worker that an earlier daemon started and that still has `session`.
     #[must_use]
     pub fn adopt(pid: u32, pidfd: OwnedFd, ordinal: u32, session: u64) -> Self {
+        Self::of(pid, pidfd, ordinal, State::Serving(session))
+    }
+
+    fn of(pid: u32, pidfd: OwnedFd, ordinal: u32, state: State) -> Self {
         Self {
             pid,
             ordinal,
-            state: State::Serving(session),
+            state,
             pidfd,
             control: None,
             last_word: None,
@@ -98,7 +116,8 @@ impl Worker {
             asked: false,
             told: false,
             deadline: None,
-            child: None,
+            child: false,
+            apart: false,
         }
     }
 
@@ -155,7 +174,8 @@ impl Worker {
         match &self.control {
             // A worker that cannot be told is killed at the deadline.
             Some(control) => drop(control.try_send(&ToWorker::End, &[])),
-            None => drop(pidfd_send_signal(&self.pidfd, Signal::TERM)),
+            // Another signal, the first process of a namespace need not heed.
+            None => self.kill(),
         }
     }
 
@@ -175,7 +195,12 @@ impl Worker {
     /// Takes the exit status of a process that has exited; `None` where
     /// another daemon was its parent.
     pub fn reap(&mut self) -> Option<ExitStatus> {
-        self.child.as_mut()?.wait().ok()
+        if !self.child {
+            return None;
+        }
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw)?;
+        let (_, status) = waitpid(Some(pid), WaitOptions::empty()).ok()??;
+        Some(ExitStatus::from_raw(status.as_raw()))
     }
 }
 

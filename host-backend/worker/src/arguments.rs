@@ -50,6 +50,9 @@ pub struct Arguments {
     /// Which system calls are refused, with NVIDIA's driver.
     #[arg(long, value_enum, default_value = "deny")]
     pub calls: Calls,
+    /// It was started in namespaces of its own, and becomes its VM's user.
+    #[arg(long)]
+    pub apart: bool,
     /// Measure how long calls take that somebody waits for.
     #[arg(long)]
     pub latency: bool,

@@ -2,6 +2,7 @@
 //! ends the process where its guest is gone for good.
 
 use parking_lot::Mutex;
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +23,7 @@ use crate::statistics::Statistics;
 use crate::sys::process::exit_now;
 use crate::transfer::destination::reachable;
 use crate::transfer::handover;
-use crate::transfer::orders::{Departure, Order, Orders, Report};
+use crate::transfer::orders::{Departure, Order, Orders, Place, Report};
 use crate::turns::Turns;
 use crate::watch::{GRACE, Liveness, Watch, after, watch};
 
@@ -155,7 +156,9 @@ impl Attendant {
                 self.sender.ask(Frame::Move.kind(), &goal);
             }
             ToWorker::Checkpoint { directory, end } => {
-                self.order(Order::Checkpoint { directory, end });
+                let file = fds.into_iter().next().map(File::from);
+                let place = file.map_or(Place::Directory(directory), Place::File);
+                self.order(Order::Checkpoint { place, end });
             }
             ToWorker::Again(again) => {
                 *self.again.lock() = again;
@@ -175,6 +178,7 @@ impl Attendant {
             ToWorker::Assign { .. }
             | ToWorker::Arrive { .. }
             | ToWorker::Restore { .. }
+            | ToWorker::Own { .. }
             | ToWorker::Quota { .. } => {
                 tracing::error!("the daemon sent what a busy worker does not expect");
             }
@@ -206,7 +210,7 @@ impl Attendant {
             std::thread::sleep(every);
             // One that was not carried out yet is the same.
             self.orders.give(Order::Checkpoint {
-                directory: directory.clone(),
+                place: Place::Directory(directory.clone()),
                 end: false,
             });
         }

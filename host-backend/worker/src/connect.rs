@@ -16,7 +16,7 @@ use paragpu_protocol::handshake::{Refusal, Transport, VERSION, Welcome};
 use paragpu_protocol::layout::Regions;
 
 use crate::session::host_memory::Sharing;
-use crate::sys::process::peer_process;
+use crate::sys::process::{peer_pidfd, peer_process};
 use crate::transfer::handover::{self, Handover};
 use crate::watch::Liveness;
 
@@ -61,6 +61,9 @@ pub(crate) enum Life {
 
 impl Life {
     pub(crate) fn of_peer(socket: BorrowedFd<'_>) -> Self {
+        if let Some(process) = peer_pidfd(socket) {
+            return Self::Process(process);
+        }
         // Not a unix socket, or a process of another namespace.
         let Some(pid) = peer_process(socket).and_then(rustix::process::Pid::from_raw) else {
             return Self::Unknown;

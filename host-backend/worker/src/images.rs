@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, IntoRawFd as _, OwnedFd};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -87,6 +87,30 @@ impl ImageStore {
             }
             // Says when the VM was here last.
             let now = File::open(own).and_then(|own| own.set_modified(SystemTime::now()));
+            now.is_ok()
+        });
+        Self {
+            directory: made,
+            limit,
+        }
+    }
+}
+
+impl ImageStore {
+    /// A VM's own, which the daemon has opened. Its name may lead through
+    /// directories that this process's user cannot pass.
+    #[must_use]
+    pub fn given(directory: Option<OwnedFd>, limit: u64) -> Self {
+        let own = directory.map(|directory| {
+            // It stays open as long as the process lives.
+            PathBuf::from(format!("/proc/self/fd/{}", directory.into_raw_fd()))
+        });
+        // Says when the VM was here last.
+        let made = own.filter(|own| {
+            let now = File::open(own).and_then(|own| own.set_modified(SystemTime::now()));
+            if let Err(error) = &now {
+                tracing::warn!(%error, "images are not kept");
+            }
             now.is_ok()
         });
         Self {

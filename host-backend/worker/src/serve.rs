@@ -2,7 +2,6 @@
 
 use parking_lot::Mutex;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,8 +68,8 @@ enum Coming {
 enum Elsewhere {
     /// Another worker, at the other end.
     Worker(Arrival),
-    /// A directory.
-    Directory(PathBuf),
+    /// A file of a directory.
+    File(std::fs::File),
 }
 
 /// How a session arrives: [`ToWorker::Arrive`].
@@ -132,14 +131,14 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     // software GPU are the worker's.
     let is_driver = arguments.device == DeviceKind::Cuda;
     if !is_driver {
-        let _ = confine::begin(arguments.device, arguments.calls);
+        let _ = confine::begin(arguments.device, arguments.calls, arguments.apart);
     }
     if is_driver && let Err(error) = code_cache::reserve() {
         tracing::warn!(%error, "compiled code is not kept");
     }
     let mut warm = warm_up(arguments)?;
     if is_driver {
-        let _ = confine::begin(arguments.device, arguments.calls);
+        let _ = confine::begin(arguments.device, arguments.calls, arguments.apart);
     }
     let ready = FromWorker::Ready {
         pid: std::process::id(),
@@ -148,7 +147,8 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
     };
     control.send(&ready, &[])?;
     let mut share = Share::default();
-    let Some(assigned) = wait_for_session(control, &mut share)? else {
+    let mut own = None;
+    let Some(assigned) = wait_for_session(control, &mut share, &mut own)? else {
         return Ok(());
     };
     let session = assigned.session;
@@ -158,27 +158,21 @@ fn live(arguments: &Arguments, control: &Arc<Control>, output: Output) -> Result
         }
         return Err(Stop::Failed(reason));
     }
-    let images = ImageStore::of_vm(
-        arguments.image_cache.as_deref(),
-        &assigned.identity.vm,
-        arguments.image_cache_bytes,
-    );
+    let limit = arguments.image_cache_bytes;
+    let images = match (arguments.apart, own) {
+        (true, directory) => ImageStore::given(directory, limit),
+        (false, _) => {
+            let all = arguments.image_cache.as_deref();
+            ImageStore::of_vm(all, &assigned.identity.vm, limit)
+        }
+    };
     if is_driver
         && let Some(directory) = &images.directory
         && let Err(error) = code_cache::keep_in(&directory.join("compiled"))
     {
         tracing::warn!(%error, "compiled code is not kept");
     }
-    let restored = match &assigned.coming {
-        Coming::Elsewhere(Elsewhere::Directory(directory)) => Some(directory.as_path()),
-        _ => None,
-    };
-    let readable: Vec<_> = images
-        .directory
-        .as_deref()
-        .into_iter()
-        .chain(restored)
-        .collect();
+    let readable: Vec<_> = images.directory.as_deref().into_iter().collect();
     confine::finish(&readable);
     let waiting = Arc::new(Waiting::new()?);
     let (regions, patience) = (warm.regions, assigned.patience);
@@ -318,10 +312,8 @@ fn receive(
             guide(served, &home, arrival.follows);
             Ok(receiver)
         }
-        Elsewhere::Directory(directory) => {
-            served
-                .read_file(&directory)
-                .map_err(|error| error.to_string())?;
+        Elsewhere::File(file) => {
+            served.read_file(file).map_err(|error| error.to_string())?;
             served
                 .transfer
                 .orders()
@@ -391,7 +383,11 @@ fn prepare(arguments: &Arguments, warm: &mut Warm, ordinal: u32) -> Result<(), S
 
 /// Waits for a session, and for its share in what its VM may have; `None` where
 /// the daemon asks for none.
-fn wait_for_session(control: &Control, share: &mut Share) -> Result<Option<Assigned>, Stop> {
+fn wait_for_session(
+    control: &Control,
+    share: &mut Share,
+    own: &mut Option<OwnedFd>,
+) -> Result<Option<Assigned>, Stop> {
     let mut inbox = Inbox::default();
     loop {
         control.receive(&mut inbox, true)?;
@@ -433,9 +429,17 @@ fn wait_for_session(control: &Control, share: &mut Share) -> Result<Option<Assig
                 let worker = Elsewhere::Worker(arrival);
                 return Ok(Some(coming(terms, Coming::Elsewhere(worker))));
             }
-            ToWorker::Restore { terms, directory } => {
-                let directory = Elsewhere::Directory(directory);
-                return Ok(Some(coming(terms, Coming::Elsewhere(directory))));
+            ToWorker::Restore { terms } => {
+                let [file] = <[OwnedFd; 1]>::try_from(fds).map_err(|fds| {
+                    Stop::Failed(format!("{} descriptors came with the session", fds.len()))
+                })?;
+                let file = Elsewhere::File(file.into());
+                return Ok(Some(coming(terms, Coming::Elsewhere(file))));
+            }
+            ToWorker::Own { user } => {
+                *own = fds.into_iter().next();
+                confine::become_user(user)
+                    .map_err(|error| Stop::Failed(format!("cannot be user {user}: {error}")))?;
             }
             ToWorker::Resume { .. }
             | ToWorker::Move(_)

@@ -187,11 +187,11 @@ impl Session {
     fn take_order(&mut self) {
         match self.transfer.orders().take() {
             None => {}
-            Some(Order::Checkpoint { directory, end }) => {
+            Some(Order::Checkpoint { place, end }) => {
                 if self.transfer.moving.is_none() {
                     self.transfer.delay.start();
                 }
-                self.transfer.writing = Some(Box::new(Checkpoint::new(directory, end)));
+                self.transfer.writing = Some(Box::new(Checkpoint::new(place, end)));
             }
             Some(Order::Migrate(departure)) => {
                 self.begin_migration(departure);

@@ -255,7 +255,7 @@ fn misbehave() {
     let tier = std::env::var("PARAGPU_TEST_TIER").unwrap();
     let own = directory.join("own");
     // As a worker: a thread that is there before the second step.
-    let measures = confine::begin(kind(&tier), Calls::Deny);
+    let measures = confine::begin(kind(&tier), Calls::Deny, false);
     let (start, started) = std::sync::mpsc::channel::<()>();
     let thread = std::thread::spawn(move || started.recv());
     confine::finish(&[&own]);

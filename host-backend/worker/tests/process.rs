@@ -69,6 +69,7 @@ impl Worker {
             index: 0,
             ordinal,
             image_cache: None,
+            apart: false,
             image_cache_bytes: 1 << 30,
             calls: "deny".into(),
             latency: false,

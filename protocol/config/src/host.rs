@@ -212,6 +212,14 @@ configuration! {
         /// those that a session on the software GPU does not make; "any" none. Workers that start
         /// afterwards obey a change.
         cuda_calls: Calls = Calls::Deny;
+        /// User and group numbers for workers, "FIRST-LAST", which nothing else of the host uses.
+        /// Each VM's workers have a number of their own, and namespaces: no network, no processes,
+        /// no files but their VM's images. Empty: workers run as paragpud's user. paragpud needs root
+        /// or CAP_SETUID, CAP_SETGID and CAP_CHOWN for this; without them workers run as its user, and
+        /// `paragpu doctor` says so.
+        users: Users = Users(None);
+        /// Do so with NVIDIA GPUs too. Not tested on a GPU yet.
+        cuda_users: bool = false;
     }
 
     /// The software GPU.
@@ -301,6 +309,30 @@ fn half_of_memory() -> u64 {
     let kib = total.and_then(|total| total.split_whitespace().next()?.parse::<u64>().ok());
     kib.unwrap_or(0) * 512
 }
+
+/// Numbers of users, first and last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Users(pub Option<(u32, u32)>);
+
+impl Users {
+    const EXPECTED: &'static str =
+        "FIRST-LAST, at least two numbers from 1 to 4294967293, such as \"600000-604095\", or \"\"";
+
+    fn read(text: &str) -> Option<Self> {
+        if text.is_empty() {
+            return Some(Self(None));
+        }
+        let (first, last) = text.split_once('-')?;
+        let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        (first >= 1 && first < last && last < u32::MAX - 1).then_some(Self(Some((first, last))))
+    }
+}
+text!(Users, Self::read, |users| users
+    .0
+    .map_or_else(String::new, |(first, last)| format!(
+        "{first}-{last}"
+    )));
 
 /// A CUDA compute capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

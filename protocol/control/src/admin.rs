@@ -242,6 +242,10 @@ pub enum Response {
         protocol: String,
         /// The daemon's process.
         pid: u32,
+        /// Why workers run as the daemon's user; `None` where VMs have users of
+        /// their own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        shared_user: Option<String>,
     },
     /// The request was not served.
     Error {

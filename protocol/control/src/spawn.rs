@@ -6,6 +6,8 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use serde::{Deserialize, Serialize};
+
 use crate::socket::{Control, ControlError};
 
 /// Descriptor of a worker's that is the directory where NVIDIA's driver keeps
@@ -20,7 +22,8 @@ const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 const MOST: u32 = 32;
 
 /// Settings of the software GPU; zero selects its default.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Software {
     /// How many devices there are.
     pub devices: u32,
@@ -35,7 +38,8 @@ pub struct Software {
 }
 
 /// What a worker is started with; its command line.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Spawn {
     /// The program `paragpu-worker`.
     pub program: PathBuf,
@@ -62,6 +66,9 @@ pub struct Spawn {
     pub log: String,
     /// With the device `software`: its settings.
     pub software: Software,
+    /// It starts in namespaces of its own, and becomes its VM's user
+    /// ([`ToWorker::Own`](crate::worker::ToWorker::Own)).
+    pub apart: bool,
 }
 
 impl Spawn {
@@ -72,6 +79,19 @@ impl Spawn {
     /// [`ControlError::Io`].
     pub fn start(&self) -> Result<(Child, Control), ControlError> {
         let (ours, theirs) = Control::pair()?;
+        let child = self
+            .command()
+            .stdin(Stdio::from(theirs.into_fd()))
+            .stdout(Stdio::null())
+            // A signal to the daemon's terminal is not for its sessions.
+            .process_group(0)
+            .spawn()?;
+        Ok((child, ours))
+    }
+
+    /// Its program, arguments and what is added to the environment.
+    #[must_use]
+    pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command
             .arg("--device")
@@ -95,19 +115,17 @@ impl Spawn {
         if let Some(directory) = &self.image_cache {
             command.arg("--image-cache").arg(directory);
         }
+        if self.apart {
+            command.arg("--apart");
+        }
         if self.device == "cuda" && self.index > 0 {
             let configured = std::env::var(VISIBLE).ok();
             command.env(VISIBLE, with_first(self.index, configured.as_deref()));
         }
-        let child = command
+        command
             .env("CUDA_CACHE_PATH", format!("/proc/self/fd/{CODE_CACHE}"))
-            .env("CUDA_CACHE_MAXSIZE", CODE_CACHE_BYTES.to_string())
-            .stdin(Stdio::from(theirs.into_fd()))
-            .stdout(Stdio::null())
-            // A signal to the daemon's terminal is not for its sessions.
-            .process_group(0)
-            .spawn()?;
-        Ok((child, ours))
+            .env("CUDA_CACHE_MAXSIZE", CODE_CACHE_BYTES.to_string());
+        command
     }
 }
 

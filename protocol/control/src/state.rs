@@ -15,7 +15,8 @@
 #![forbid(unsafe_code)]
 
 use crate::files::open_own;
-use std::io::{BufReader, ErrorKind, Read, Write};
+use std::fs::File;
+use std::io::{BufReader, ErrorKind, Read, Seek as _, Write};
 use std::path::Path;
 
 use paragpu_protocol::codec::{Bytes, DecodeError, Text, decode_all};
@@ -214,19 +215,22 @@ pub struct Owner {
 ///
 /// # Errors
 /// [`StateError`].
-pub fn owner(directory: &Path) -> Result<Owner, StateError> {
-    let mut scanner = Scanner::new(BufReader::new(open_own(directory, FILE)?));
+pub fn owner(directory: &Path) -> Result<(Owner, File), StateError> {
+    let mut file = open_own(directory, FILE)?;
+    let mut scanner = Scanner::new(BufReader::new(&file));
     let (Kind::Head, payload) = scanner.record()? else {
         return Err(StateError::Order("it does not begin with its head"));
     };
     let head: Head<'_> = decode_all(payload)?;
-    Ok(Owner {
+    let owner = Owner {
         ordinal: head.ordinal,
         token: head.token,
         device_count: head.device_count,
         guest_pid: head.guest_pid,
         vm: head.vm.0.to_owned(),
-    })
+    };
+    file.rewind()?;
+    Ok((owner, file))
 }
 
 fn checksum(start: &[u8], payload: &[&[u8]]) -> [u8; 16] {

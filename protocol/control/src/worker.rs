@@ -7,6 +7,7 @@
 //!            daemon                              worker
 //!                                                opens its GPU
 //!              │ ◄──────────── Ready ───────────── │   (or Failed, then it exits)
+//!              │ ────────────── Own ─────────────► │   + directory: where the VM's users differ
 //!              │ ───────────── Quota ────────────► │   + memfd: the VM's account
 //!              │ ── Assign | Arrive | Restore ───► │   + descriptors
 //!              │ ◄─ Report::Progress ───────────── │   of Arrive and Restore
@@ -18,7 +19,7 @@
 //!              │ ── Resume ──────────────────────► │   + descriptors: the guest came again
 //!              │ ── Move ────────────────────────► │   asks the guest to follow a route
 //!              │ ◄─ Report::Stayed ─────────────── │   only where it cannot
-//!              │ ── Checkpoint ──────────────────► │
+//!              │ ── Checkpoint ──────────────────► │   + file, where the VM's users differ
 //!              │ ◄─ Report::Progress … ─────────── │
 //!              │ ◄─ Report::Done | ::Failed ────── │
 //!              │ ── Migrate ─────────────────────► │   + link, and two gates
@@ -55,6 +56,12 @@ pub const MOST: usize = crate::socket::MAX_PACKET - crate::frame::HEADER;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum ToWorker {
+    /// Before a session, to a worker that was started apart: become this user,
+    /// for good. The one descriptor, if any comes, is the VM's directory for images.
+    Own {
+        /// Number of the VM's user, as the worker counts users; 1 or more.
+        user: u32,
+    },
     /// Before a session: its slot in the account of its VM, which is the one
     /// descriptor ([`crate::account`]).
     Quota {
@@ -77,12 +84,11 @@ pub enum ToWorker {
         /// The guest must take that route, though its connection comes along.
         follows: bool,
     },
-    /// A session comes from a directory, and waits for its guest.
+    /// A session comes from a directory, and waits for its guest. The one
+    /// descriptor is the file in it.
     Restore {
         /// What the session may have.
         terms: Terms,
-        /// An absolute path.
-        directory: PathBuf,
     },
     /// Answer with [`FromWorker::Counters`].
     Query,
@@ -97,7 +103,8 @@ pub enum ToWorker {
     },
     /// Ask the guest to go on over another route.
     Move(Route),
-    /// Write the session's state into a directory.
+    /// Write the session's state: into the one descriptor, an empty file that
+    /// the daemon gives its name; else into a directory.
     Checkpoint {
         /// An absolute path.
         directory: PathBuf,

@@ -117,7 +117,8 @@ fn to_worker() -> impl Strategy<Value = ToWorker> {
                 follows,
             }
         ),
-        (terms(), path()).prop_map(|(terms, directory)| ToWorker::Restore { terms, directory }),
+        terms().prop_map(|terms| ToWorker::Restore { terms }),
+        any::<u32>().prop_map(|user| ToWorker::Own { user }),
         Just(ToWorker::Query),
         Just(ToWorker::End),
         (terms(), guest()).prop_map(|(terms, guest)| ToWorker::Resume { terms, guest }),

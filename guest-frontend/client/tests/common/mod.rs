@@ -178,6 +178,7 @@ impl Worker {
             image_cache_bytes: 1 << 20,
             calls: "deny".into(),
             latency: false,
+            apart: false,
             log: "error".into(),
             software: Software {
                 memory: 256 << 20,

@@ -8,8 +8,9 @@ use super::{Report, State};
 
 const SIDE: &str = "host";
 
-/// Looks at what the kernel offers, and at the workers of a daemon.
-pub(super) fn examine(report: &mut Report, daemon: u32) {
+/// Looks at what the kernel offers, and at the workers of a daemon; `shared_user`
+/// is why they have no users of their VMs' own.
+pub(super) fn examine(report: &mut Report, daemon: u32, shared_user: Option<&str>) {
     kernel(report);
     let workers = workers_of(daemon);
     if workers.is_empty() {
@@ -21,7 +22,7 @@ pub(super) fn examine(report: &mut Report, daemon: u32) {
             continue; // It has ended.
         };
         let (mut holds, mut lacks) = (Vec::new(), Vec::new());
-        let mut note = |enforced: bool, what: &'static str, why: &'static str| {
+        let mut note = |enforced: bool, what: &str, why: &str| {
             if enforced {
                 holds.push(what.to_owned());
             } else {
@@ -30,13 +31,18 @@ pub(super) fn examine(report: &mut Report, daemon: u32) {
         };
         let is = |key: &str, value: &str| status.get(key).is_some_and(|found| found == value);
         let none = "0000000000000000";
+        // One number for each namespace that the process is in.
+        let numbers = status.get("NSpid");
+        let apart = numbers.is_some_and(|all| all.split_whitespace().count() > 1);
         note(
             is("NoNewPrivs", "1"),
             "no new privileges",
             "refused by the kernel",
         );
         note(
-            is("CapEff", none) && is("CapPrm", none),
+            // Two, in its own namespace, until it has its VM's user.
+            (is("CapEff", none) && is("CapPrm", none))
+                || (apart && is("CapEff", "00000000000000c0")),
             "no capabilities",
             "see its log",
         );
@@ -46,11 +52,13 @@ pub(super) fn examine(report: &mut Report, daemon: u32) {
             "see confine.cuda_calls, and its log",
         );
         let daemons = own.as_ref().and_then(|own| own.get("Uid"));
+        let why = shared_user.unwrap_or("it began under another configuration");
         note(
             daemons.is_some() && daemons != status.get("Uid"),
-            "a user of its own",
-            "workers run as the daemon's user",
+            "a user of its VM's own",
+            why,
         );
+        note(apart, "namespaces of its own", why);
         let state = if lacks.is_empty() {
             State::Good
         } else {

@@ -164,6 +164,7 @@ fn daemon(report: &mut Report, given: Option<&Path>) {
             daemon,
             protocol,
             pid,
+            shared_user,
         }) => {
             let same = protocol == VERSION.to_string();
             let state = if same { State::Good } else { State::Warning };
@@ -173,7 +174,7 @@ fn daemon(report: &mut Report, given: Option<&Path>) {
                 state,
                 format!("paragpud {daemon}, process {pid}, protocol {protocol}"),
             );
-            confinement::examine(report, pid);
+            confinement::examine(report, pid, shared_user.as_deref());
         }
         Ok(_) | Err(_) => {
             report

@@ -431,6 +431,10 @@ impl Broker {
             let Some(key) = self.idle_on(place) else {
                 return Some(waiting);
             };
+            if let Err(reason) = self.own(key, &waiting.asked.vm) {
+                self.refuse(waiting.guest, &reason);
+                return None;
+            }
             if self.hand_over(key, &waiting) {
                 return None;
             }

@@ -98,14 +98,19 @@ impl Broker {
 
     /// Tells a session's worker, and a daemon after this one, how the session
     /// is written.
+    ///
+    /// One that has its VM's user cannot write files by itself.
     fn tell_again(&self, session: u64, again: Option<&Again>) {
+        let found = self.sessions.get(&session);
+        let worker = found.and_then(|found| self.workers.get(&found.worker));
+        if worker.is_some_and(|worker| worker.apart) {
+            return;
+        }
         self.notes.write_again(session, again.cloned());
         let message = ToWorker::Again(again.map(|again| worker::Again {
             directory: again.directory.clone(),
             every: again.every.as_secs(),
         }));
-        let found = self.sessions.get(&session);
-        let worker = found.and_then(|found| self.workers.get(&found.worker));
         if let Some(control) = worker.and_then(|worker| worker.control.as_ref())
             && let Err(error) = control.try_send(&message, &[])
         {

@@ -184,6 +184,7 @@ impl Broker {
                     daemon: env!("CARGO_PKG_VERSION").to_owned(),
                     protocol: VERSION.to_string(),
                     pid: std::process::id(),
+                    shared_user: self.shared_user(),
                 },
                 Err(error) => Response::Error { error },
             };

@@ -2,7 +2,7 @@
 //! and with `migrations.rs` migrate. The workers do the work; the daemon passes
 //! words on.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use paragpu_control::state;
 use paragpu_control::worker::{Progress, Terms, ToWorker};
 
 use super::checkpoints::Again;
+use super::fresh::Fresh;
 use super::{Broker, GRACE};
 use crate::handshake::{Asked, Guest};
 use crate::session::{Facts, Session, now};
@@ -39,6 +40,8 @@ pub(super) enum Kind {
         puts_away: bool,
         /// When it is written again.
         again: Option<Again>,
+        /// The file that it is written to, where the worker cannot make one.
+        fresh: Option<Fresh>,
     },
     /// To move, as a part of this migration.
     Migration(u64),
@@ -155,18 +158,35 @@ impl Broker {
         });
         let directory = absolute(directory)?;
         let key = self.orderable(session)?;
+        let apart = self.workers.get(&key).is_some_and(|worker| worker.apart);
+        let (fresh, file) = match apart {
+            true => {
+                let made = Fresh::make(&directory);
+                let (fresh, file) = made.map_err(|error| {
+                    format!("{} cannot be written to: {error}", directory.display())
+                })?;
+                (Some(fresh), Some(file))
+            }
+            false => (None, None),
+        };
         let message = ToWorker::Checkpoint { directory, end };
         let kind = Kind::State {
             puts_away: end,
             again,
+            fresh: fresh.clone(),
         };
-        self.order(key, Ordered { console, kind }, &message, &[])
+        let fds: Vec<_> = file.iter().map(|file| file.as_fd()).collect();
+        let ordered = self.order(key, Ordered { console, kind }, &message, &fds);
+        if let (Err(_), Some(fresh)) = (&ordered, fresh) {
+            fresh.remove();
+        }
+        ordered
     }
 
     /// Gives the session of a directory to an idle worker.
     pub(super) fn order_restore(&mut self, console: u64, directory: &Path) -> Result<(), String> {
         let path = absolute(directory)?;
-        let owner = state::owner(directory).map_err(|error| error.to_string())?;
+        let (owner, file) = state::owner(directory).map_err(|error| error.to_string())?;
         let alive = self
             .sessions
             .values()
@@ -190,14 +210,19 @@ impl Broker {
         let place = leased.map_or(Some(ordinal), |it| self.devices.place_of(it.grant.gpu));
         let idle = self
             .workers
-            .iter_mut()
-            .find(|(_, worker)| Some(worker.ordinal) == place && worker.state == State::Idle);
-        let Some((&key, worker)) = idle else {
+            .iter()
+            .find(|(_, worker)| Some(worker.ordinal) == place && worker.state == State::Idle)
+            .map(|(key, _)| *key);
+        let Some(key) = idle else {
             return Err(format!(
                 "no worker of device {ordinal} is idle: try again, or raise pool.warm"
             ));
         };
+        self.own(key, &owner.vm)?;
         let session = self.counts.next_session();
+        let Some(worker) = self.workers.get_mut(&key) else {
+            return Err("the worker is lost: try again".into());
+        };
         let facts = Facts {
             session,
             vm: owner.vm.clone(),
@@ -220,12 +245,11 @@ impl Broker {
                 reconnect: u32::try_from(KEPT.as_millis()).unwrap_or(u32::MAX),
                 vm: owner.vm,
             },
-            directory: path,
         };
         self.notes.write(&facts, worker.pid);
         let sent = worker.control.as_ref().is_some_and(|control| {
             let granted = self.tenants.grant(&self.host, &facts.vm, session, control);
-            granted.is_ok() && control.try_send(&restore, &[]).is_ok()
+            granted.is_ok() && control.try_send(&restore, &[file.as_fd()]).is_ok()
         });
         if !sent {
             self.tenants.release(&facts.vm, session);
@@ -249,6 +273,7 @@ impl Broker {
         let kind = Kind::State {
             puts_away: false,
             again: None,
+            fresh: None,
         };
         self.travel.orders.insert(key, Ordered { console, kind });
         Ok(())
@@ -284,6 +309,12 @@ impl Broker {
     pub(super) fn order_over(&mut self, key: u64, outcome: Outcome) {
         let Some(Ordered { console, kind }) = self.travel.orders.remove(&key) else {
             return;
+        };
+        let outcome = match &kind {
+            Kind::State {
+                fresh: Some(fresh), ..
+            } => fresh.settle(outcome),
+            _ => outcome,
         };
         let session = self.session_of(key);
         tracing::info!(

@@ -1,5 +1,6 @@
 //! The workers: started, watched, ended.
 
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
@@ -7,7 +8,7 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use paragpu_control::spawn::{Software, Spawn};
-use paragpu_control::worker::{FromWorker, Report};
+use paragpu_control::worker::{FromWorker, Report, ToWorker};
 
 use super::{Broker, GRACE};
 use crate::session::Session;
@@ -31,6 +32,9 @@ impl Broker {
                 gpu = found.facts.device,
                 "a session goes on that began under an earlier daemon"
             );
+            if let Ok(Some(users)) = &mut self.spawning.users {
+                users.adopt(&found.facts.vm, found.pid);
+            }
             let key = self.counts.key();
             let worker = Worker::adopt(found.pid, found.pidfd, found.facts.ordinal, session);
             self.workers.insert(key, worker);
@@ -110,19 +114,28 @@ impl Broker {
         let Some(device) = self.devices.get(ordinal) else {
             return;
         };
+        let apart = self.are_apart();
+        let images = self.host.cache_directory().filter(|path| usable(path));
         let spawn = Spawn {
             program: self.spawning.program.clone(),
             device: self.devices.kind().to_owned(),
             index: device.index,
             ordinal: self.likely_ordinal(ordinal),
-            image_cache: self.host.cache_directory().filter(|path| usable(path)),
+            // One with a user of its own is given a directory.
+            image_cache: images.filter(|_| !apart),
             image_cache_bytes: self.host.cache.size.0,
             calls: self.host.confine.cuda_calls.to_string(),
             latency: self.listeners.metrics.is_some(),
             log: self.host.log.level.to_string(),
             software: self.software(),
+            apart,
         };
-        match Worker::start(&self.spawning.spawner, &spawn, ordinal) {
+        let started = match &self.spawning.users {
+            Ok(Some(users)) if apart => Worker::start_apart(&users.apart, &spawn, ordinal),
+            _ => Worker::start(&self.spawning.spawner, &spawn, ordinal)
+                .map_err(|error| chain(&error)),
+        };
+        match started {
             Ok(worker) => {
                 tracing::debug!(
                     worker = worker.pid,
@@ -136,12 +149,46 @@ impl Broker {
                 let reason = format!(
                     "{} cannot be started: {}",
                     self.spawning.program.display(),
-                    chain(&error)
+                    error
                 );
                 tracing::error!(reason, "no worker");
                 self.devices.failed(ordinal, reason, now);
             }
         }
+    }
+
+    /// Do workers that start now become users of their VMs' own?
+    fn are_apart(&self) -> bool {
+        self.shared_user().is_none()
+    }
+
+    /// Why not.
+    pub(super) fn shared_user(&self) -> Option<String> {
+        let safe = self.devices.kind() == "software" || self.host.confine.cuda_users;
+        match &self.spawning.users {
+            Err(reason) => Some(reason.clone()),
+            Ok(None) => Some("confine.users is empty".to_owned()),
+            Ok(Some(_)) if !safe => Some("confine.cuda_users is false".to_owned()),
+            Ok(Some(_)) => None,
+        }
+    }
+
+    /// Makes a worker that is about to get a session of `vm` its VM's user's.
+    pub(super) fn own(&mut self, key: u64, vm: &str) -> Result<(), String> {
+        let worker = self.workers.get(&key).filter(|worker| worker.apart);
+        let (Some(worker), Ok(Some(users))) = (worker, &mut self.spawning.users) else {
+            return Ok(());
+        };
+        let live = self.sessions.values();
+        let live = live.map(|session| session.facts.vm.as_str()).collect();
+        let images = self.host.cache_directory().filter(|path| usable(path));
+        let (user, directory) = users.lend(vm, images.as_deref(), &live)?;
+        let fds: Vec<_> = directory.iter().map(|fd| fd.as_fd()).collect();
+        // A worker that is lost is found by what is sent next.
+        if let Some(control) = &worker.control {
+            let _ = control.try_send(&ToWorker::Own { user }, &fds);
+        }
+        Ok(())
     }
 
     fn software(&self) -> Software {

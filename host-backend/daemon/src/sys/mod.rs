@@ -1,6 +1,8 @@
 //! What the operating system offers only by unsafe calls.
 #![allow(unsafe_code)]
 
+pub mod apart;
+
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 

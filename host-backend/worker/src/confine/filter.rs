@@ -109,6 +109,13 @@ const ANY: &[libc::c_long] = &[
     libc::SYS_getegid,
     libc::SYS_uname,
     libc::SYS_sysinfo,
+    // To become the VM's user; no more once the capabilities are gone, and refused
+    // by `deny_users` where there is none to become.
+    libc::SYS_setgroups,
+    libc::SYS_setresgid,
+    libc::SYS_setresuid,
+    libc::SYS_capset,
+    libc::SYS_capget,
     // These take away, and give nothing.
     libc::SYS_landlock_create_ruleset,
     libc::SYS_landlock_add_rule,
@@ -171,12 +178,8 @@ const WAYS_OUT: &[libc::c_long] = &[
     libc::SYS_setgid,
     libc::SYS_setreuid,
     libc::SYS_setregid,
-    libc::SYS_setresuid,
-    libc::SYS_setresgid,
     libc::SYS_setfsuid,
     libc::SYS_setfsgid,
-    libc::SYS_setgroups,
-    libc::SYS_capset,
     libc::SYS_personality,
     libc::SYS_io_uring_setup,
     libc::SYS_bpf,
@@ -223,6 +226,21 @@ pub(super) fn deny_ways_out() -> Result<(), String> {
     name_refused_calls().map_err(|error| error.to_string())?;
     let ways = WAYS_OUT.iter().map(|call| (*call, Vec::new())).collect();
     apply(ways, SeccompAction::Allow, SeccompAction::Trap)
+}
+
+/// Calls that a worker makes once, to become its VM's user.
+const USERS: &[libc::c_long] = &[
+    libc::SYS_setgroups,
+    libc::SYS_setresgid,
+    libc::SYS_setresuid,
+    libc::SYS_capset,
+];
+
+/// For all threads of the process: its user and capabilities stay.
+pub(super) fn deny_users() -> Result<(), String> {
+    name_refused_calls().map_err(|error| error.to_string())?;
+    let users = USERS.iter().map(|call| (*call, Vec::new())).collect();
+    apply(users, SeccompAction::Allow, SeccompAction::Trap)
 }
 
 /// The kernel's log names calls that a session on the software GPU does not

@@ -12,6 +12,7 @@
 mod files;
 mod filter;
 mod privileges;
+mod root;
 
 use std::path::Path;
 
@@ -34,14 +35,20 @@ impl Measure {
 }
 
 /// The first step: of the calling thread, and of those that it starts.
+///
+/// A process that was started `apart` has namespaces of its own, and rights in
+/// them until it [becomes its VM's user](become_user).
 #[must_use]
-pub fn begin(kind: DeviceKind, calls: Calls) -> Vec<Measure> {
+pub fn begin(kind: DeviceKind, calls: Calls, apart: bool) -> Vec<Measure> {
     let mut all = vec![
         Measure::new("first to die when memory runs out", privileges::die_first()),
         Measure::new("not dumpable", privileges::not_dumpable()),
         Measure::new("no new privileges", privileges::no_new_privileges()),
     ];
-    if kind == DeviceKind::Software {
+    if apart && kind == DeviceKind::Software {
+        // A driver opens files when it needs them.
+        all.push(Measure::new("no files of the host", root::leave()));
+    } else if !apart && kind == DeviceKind::Software {
         // A driver may need the host's network namespace, for its own sockets.
         all.push(Measure::new(
             "network and IPC namespaces of its own",
@@ -50,12 +57,16 @@ pub fn begin(kind: DeviceKind, calls: Calls) -> Vec<Measure> {
     }
     all.push(Measure::new(
         "no capabilities",
-        privileges::no_capabilities(),
+        privileges::no_capabilities(apart),
     ));
     all.push(Measure::new(
         "no programs, TCP and signals to others",
         files::no_programs(),
     ));
+    if !apart && (kind == DeviceKind::Software || calls != Calls::Any) {
+        // One that is apart has yet to become its VM's user.
+        all.push(Measure::new("no other user", filter::deny_users()));
+    }
     // The calls of NVIDIA's driver differ from version to version.
     all.push(match kind {
         DeviceKind::Software => Measure::new(
@@ -82,6 +93,21 @@ pub fn finish(readable: &[&Path]) {
     let all: Vec<&Path> = readable.iter().copied().chain(driver.as_deref()).collect();
     let readable = files::read_only_beneath(&all);
     tell(&[Measure::new("no files of others", readable)]);
+}
+
+/// A process that was started apart is of this user for good: the first thing
+/// that it does for a VM.
+///
+/// # Errors
+/// What the system says.
+pub fn become_user(user: u32) -> std::io::Result<()> {
+    if user == 0 {
+        return Err(std::io::Error::other("0 is no VM's"));
+    }
+    crate::sys::process::become_user(user)?;
+    // Threads that ran already have none since they are not the namespace's root.
+    // Without any, the kernel refuses another user.
+    privileges::set_to(privileges::NONE)
 }
 
 fn tell(measures: &[Measure]) {

@@ -36,8 +36,9 @@ pub(super) fn unshare() -> io::Result<()> {
     }
 }
 
-/// None is left, and none comes back.
-pub(super) fn no_capabilities() -> io::Result<()> {
+/// None is left, and none comes back; but for those with which a process `apart`
+/// becomes its VM's user, in its own namespace, which go with that.
+pub(super) fn no_capabilities(apart: bool) -> io::Result<()> {
     for capability in CapabilitySet::all().iter() {
         // Without CAP_SETPCAP the bounding set stays; nothing can be gained from
         // it without new privileges.
@@ -45,10 +46,21 @@ pub(super) fn no_capabilities() -> io::Result<()> {
     }
     // Not known to old kernels.
     let _ = clear_ambient_capability_set();
-    let none = CapabilitySets {
-        effective: CapabilitySet::empty(),
-        permitted: CapabilitySet::empty(),
-        inheritable: CapabilitySet::empty(),
+    set_to(match apart {
+        true => CapabilitySet::SETUID | CapabilitySet::SETGID,
+        false => NONE,
+    })
+}
+
+/// No capabilities.
+pub(super) const NONE: CapabilitySet = CapabilitySet::empty();
+
+/// The calling thread has these capabilities.
+pub(super) fn set_to(left: CapabilitySet) -> io::Result<()> {
+    let sets = CapabilitySets {
+        effective: left,
+        permitted: left,
+        inheritable: NONE,
     };
-    Ok(set_capabilities(None, none)?)
+    Ok(set_capabilities(None, sets)?)
 }

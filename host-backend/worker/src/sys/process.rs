@@ -1,6 +1,6 @@
 //! What a worker does to its own process.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd};
 
 /// Keeps up to 128 MiB that are free with the process, and takes them from the
 /// heap: a driver's compiler takes them each time.
@@ -52,6 +52,43 @@ pub(crate) fn peer_process(socket: BorrowedFd<'_>) -> Option<i32> {
         )
     };
     (got == 0 && peer.pid > 0).then_some(peer.pid)
+}
+
+/// A pidfd of that process, which may be of another namespace; `None` where the
+/// kernel gives none (before Linux 6.5), or the process has ended.
+pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
+    let mut pidfd: libc::c_int = -1;
+    let mut length = libc::socklen_t::try_from(size_of::<libc::c_int>()).ok()?;
+    // SAFETY: the kernel writes at most `length` bytes, which `pidfd` has.
+    let got = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERPIDFD,
+            (&raw mut pidfd).cast(),
+            &raw mut length,
+        )
+    };
+    // SAFETY: the kernel has just made this descriptor, for this caller.
+    (got == 0 && pidfd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(pidfd) })
+}
+
+/// Gives all threads of the process this user and group, and no other groups.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn become_user(user: u32) -> std::io::Result<()> {
+    let check = |code: libc::c_int| match code {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    };
+    // SAFETY: the C library's functions change all threads; none touches memory
+    // of this program's.
+    unsafe {
+        check(libc::setgroups(0, std::ptr::null()))?;
+        check(libc::setresgid(user, user, user))?;
+        check(libc::setresuid(user, user, user))
+    }
 }
 
 /// Processor time of a process so far; `None` where it is gone.

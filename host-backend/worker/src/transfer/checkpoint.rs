@@ -4,24 +4,23 @@
 use std::fs::{File, OpenOptions};
 use std::io::{BufReader, BufWriter};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use paragpu_communicator::Receiver;
 
 use super::attempts::Attempts;
 use super::identity::Identity;
-use super::orders::{Figures, Phase, Progress, Report, micros};
+use super::orders::{Figures, Phase, Place, Progress, Report, micros};
 use super::state::{FILE, Kind, Scanner, StateError, Writer};
 use super::stop::{Filling, Unstopped};
 use crate::error::End;
 use crate::session::{Session, Task};
-use paragpu_control::files::open_own;
 
 /// A checkpoint that is under way.
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
-    directory: PathBuf,
+    place: Place,
     /// The session ends when it is written.
     end: bool,
     began: Instant,
@@ -29,9 +28,9 @@ pub(crate) struct Checkpoint {
 }
 
 impl Checkpoint {
-    pub(crate) fn new(directory: PathBuf, end: bool) -> Self {
+    pub(crate) fn new(place: Place, end: bool) -> Self {
         Self {
-            directory,
+            place,
             end,
             began: Instant::now(),
             attempts: Attempts::new(),
@@ -50,9 +49,11 @@ impl Task for Checkpoint {
             return Ok(Some(self));
         }
         let written = match session.attempt_to_stop(receiver, &mut self.attempts) {
-            Ok(true) => session
-                .write_file(&self.directory)
-                .map_err(|error| error.to_string()),
+            Ok(true) => match &self.place {
+                Place::Directory(directory) => session.write_file(directory),
+                Place::File(file) => session.write_into(file),
+            }
+            .map_err(|error| error.to_string()),
             Ok(false) => return Ok(Some(self)),
             Err(Unstopped::Goes(reason)) => Err(reason),
             Err(Unstopped::Ended(end)) => return Err(end),
@@ -96,6 +97,15 @@ impl Session {
                 let mut new = OpenOptions::new();
                 new.write(true).create_new(true).mode(0o600).open(path)
             })?;
+        let bytes = self.write_into(file.as_file())?;
+        file.persist(directory.join(FILE))
+            .map_err(|error| StateError::Io(error.error))?;
+        File::open(directory)?.sync_all()?;
+        Ok(bytes)
+    }
+
+    /// Writes the state into a file, and makes it last.
+    fn write_into(&mut self, file: &File) -> Result<u64, StateError> {
         let mut writer = Writer::new(BufWriter::with_capacity(1 << 20, file));
         let head = self.head();
         writer.put(Kind::Head, &[&head])?;
@@ -107,25 +117,17 @@ impl Session {
                 all,
             }));
         })?;
-        let bytes = writer.bytes;
-        let file = writer
-            .into_inner()
-            .into_inner()
-            .map_err(|error| StateError::Io(error.into_error()))?;
-        file.as_file().sync_all()?;
-        file.persist(directory.join(FILE))
-            .map_err(|error| StateError::Io(error.error))?;
-        File::open(directory)?.sync_all()?;
-        Ok(bytes)
+        writer.flush()?;
+        file.sync_all()?;
+        Ok(writer.bytes)
     }
 
-    /// A fresh session becomes the one of a directory.
+    /// A fresh session becomes the one of a file.
     ///
     /// # Errors
     /// [`StateError`]: the session is of no use then.
-    pub fn read_file(&mut self, directory: &Path) -> Result<(), StateError> {
-        let file = BufReader::with_capacity(1 << 20, open_own(directory, FILE)?);
-        self.read_whole(Scanner::new(file))
+    pub fn read_file(&mut self, file: File) -> Result<(), StateError> {
+        self.read_whole(Scanner::new(BufReader::with_capacity(1 << 20, file)))
     }
 
     pub(crate) fn read_whole<R: std::io::Read>(

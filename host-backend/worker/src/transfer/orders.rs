@@ -1,6 +1,7 @@
 //! What the daemon orders a running session to do.
 
 use parking_lot::{Mutex, MutexGuard};
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,15 +14,24 @@ pub use paragpu_control::worker::{Figures, Phase, Progress, Report, Route, Step}
 /// An order.
 #[derive(Debug)]
 pub enum Order {
-    /// Write the session's state into a directory.
+    /// Write the session's state.
     Checkpoint {
-        /// Where; made where it is not there.
-        directory: PathBuf,
+        /// Where to.
+        place: Place,
         /// End the session when it is written.
         end: bool,
     },
     /// Go on in another worker.
     Migrate(Departure),
+}
+
+/// Where a session's state is written.
+#[derive(Debug)]
+pub enum Place {
+    /// Into a file of this directory, which is made where it is not there.
+    Directory(PathBuf),
+    /// Into this file, which the daemon gives its name.
+    File(File),
 }
 
 /// How a session leaves: [`Migrate`](paragpu_control::worker::Migrate).

@@ -1,0 +1,389 @@
+//! The small spawner: a process beside the daemon that starts workers as users
+//! and in namespaces of their own.
+//!
+//! It is split off before the daemon has a thread, a connection or a secret, and
+//! is the only process with privileges: CAP_SETUID and CAP_SETGID over a range
+//! of users, CAP_CHOWN. The daemon gives up its own, unless it is root. It takes
+//! three requests over one socket, and ends with it: start a worker, of the
+//! program that it opened when it began; give an empty directory of its own
+//! user to a VM's; empty a VM's directory. All are checked.
+//!
+//! A worker's namespace of users has the range and nothing else: the kernel
+//! keeps whoever is in it, and whoever chooses its user, from any other. It
+//! starts as the first of them, since it opens its GPU before it has a VM, and
+//! becomes its VM's user before it hears of the VM's guest. It is the daemon's
+//! child, so that the daemon sees its end.
+#![forbid(unsafe_code)]
+
+use std::ffi::{CString, OsString};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::Path;
+
+use paragpu_control::frame::Message;
+use paragpu_control::socket::{Control, ControlError, Inbox};
+use paragpu_control::spawn::Spawn;
+use rustix::fs::{FileType, Gid, Mode, OFlags, Uid, fchmod, fchown, fstat, open};
+use rustix::process::{WaitId, WaitIdOptions, geteuid, waitid};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::sys::apart::{self, Map, Namespaces, Program};
+
+/// Status of a process that did what it was to do.
+const DONE: i32 = 0;
+
+/// What the daemon asks.
+#[derive(Debug, Serialize, Deserialize)]
+enum Request {
+    /// Start a worker; the descriptor is its control socket.
+    Start(Box<Spawn>),
+    /// The directory is this user's of the range from now on.
+    Give { user: u32 },
+    /// Remove what is in the directory, as this user of the range.
+    Empty { user: u32 },
+}
+
+/// What it hears.
+#[derive(Debug, Serialize, Deserialize)]
+enum Reply {
+    /// Done; the descriptor is that of the process, where one was started.
+    Done { pid: u32 },
+    /// Not done; one sentence.
+    Failed(String),
+}
+
+impl Message for Request {
+    const MOST: usize = 16 << 10;
+}
+
+impl Message for Reply {
+    const MOST: usize = 16 << 10;
+}
+
+/// The daemon's side of it.
+#[derive(Debug)]
+pub struct Apart {
+    socket: Control,
+    users: u32,
+}
+
+impl Apart {
+    /// Splits the process off. To be called while this process has one thread.
+    ///
+    /// # Errors
+    /// Why there are no workers of their own users: a sentence.
+    pub fn start(program: &Path, (first, last): (u32, u32)) -> Result<Self, String> {
+        let map = Map {
+            first,
+            count: last - first + 1,
+        };
+        let asked = |error: ControlError| error.to_string();
+        let file = open(program, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|errno| format!("{}: {errno}", program.display()))?;
+        let null = File::options().write(true).open("/dev/null");
+        let null = null.map_err(|error| format!("/dev/null: {error}"))?;
+        let (ours, theirs) = Control::pair().map_err(asked)?;
+        match apart::fork() {
+            Ok(None) => {
+                let kept = [theirs.as_fd(), file.as_fd(), null.as_fd()];
+                let closed = apart::close_all_but(&kept.map(|fd| fd.as_raw_fd()));
+                if closed.is_err() {
+                    apart::exit(1);
+                }
+                let privileged = Privileged {
+                    map,
+                    file,
+                    null: null.into(),
+                };
+                apart::exit(privileged.serve(&theirs));
+            }
+            Ok(Some(_)) => drop(theirs),
+            Err(error) => return Err(format!("the spawner cannot be started: {error}")),
+        }
+        let apart = Self {
+            socket: ours,
+            users: map.count,
+        };
+        // Says whether it can.
+        apart.hear(&mut Inbox::default())?;
+        Ok(apart)
+    }
+
+    /// How many users there are; 0 is nobody's.
+    #[must_use]
+    pub fn users(&self) -> u32 {
+        self.users
+    }
+
+    /// Starts a worker: its process, twice, and the daemon's end of its socket.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn spawn(&self, spawn: &Spawn) -> Result<(u32, OwnedFd, Control), String> {
+        let (ours, theirs) = Control::pair().map_err(|error| error.to_string())?;
+        let mut inbox = Inbox::default();
+        let request = Request::Start(Box::new(spawn.clone()));
+        let pid = self.ask(&request, theirs.as_fd(), &mut inbox)?;
+        let pidfd = inbox.fds.pop().ok_or("the spawner gave no process")?;
+        Ok((pid, pidfd, ours))
+    }
+
+    /// An empty directory of the daemon's is this user's from now on.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn give(&self, directory: impl AsFd, user: u32) -> Result<(), String> {
+        let mut inbox = Inbox::default();
+        self.ask(&Request::Give { user }, directory.as_fd(), &mut inbox)?;
+        Ok(())
+    }
+
+    /// Removes what is in a directory of this user's.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn empty(&self, directory: impl AsFd, user: u32) -> Result<(), String> {
+        let mut inbox = Inbox::default();
+        self.ask(&Request::Empty { user }, directory.as_fd(), &mut inbox)?;
+        Ok(())
+    }
+
+    fn ask(
+        &self,
+        request: &Request,
+        fd: std::os::fd::BorrowedFd<'_>,
+        inbox: &mut Inbox,
+    ) -> Result<u32, String> {
+        let sent = self.socket.send(request, &[fd]);
+        sent.map_err(|error| format!("the spawner is lost: {error}"))?;
+        self.hear(inbox)
+    }
+
+    fn hear(&self, inbox: &mut Inbox) -> Result<u32, String> {
+        let heard = self.socket.receive(inbox, true);
+        let reply = heard.and_then(|_| inbox.message::<Reply>());
+        match reply.map_err(|error| format!("the spawner is lost: {error}"))? {
+            Reply::Done { pid } => Ok(pid),
+            Reply::Failed(reason) => Err(reason),
+        }
+    }
+}
+
+/// Gives up the privileges of a process that is not root.
+///
+/// # Errors
+/// What the system says.
+pub fn drop_privileges() -> std::io::Result<()> {
+    if geteuid().is_root() {
+        return Ok(());
+    }
+    // Not known to old kernels.
+    let _ = clear_ambient_capability_set();
+    keep(CapabilitySet::empty())
+}
+
+fn keep(kept: CapabilitySet) -> std::io::Result<()> {
+    let sets = CapabilitySets {
+        effective: kept,
+        permitted: kept,
+        inheritable: CapabilitySet::empty(),
+    };
+    Ok(set_capabilities(None, sets)?)
+}
+
+/// The process with privileges.
+struct Privileged {
+    map: Map,
+    file: OwnedFd,
+    null: OwnedFd,
+}
+
+impl Privileged {
+    /// Serves until the daemon is gone; the status to end with.
+    fn serve(&self, socket: &Control) -> i32 {
+        apart::introduce(c"paragpu-spawner");
+        let able = self.limit().and_then(|()| self.prove());
+        let reply = match &able {
+            Ok(()) => Reply::Done { pid: 0 },
+            Err(reason) => Reply::Failed(reason.clone()),
+        };
+        if socket.send(&reply, &[]).is_err() || able.is_err() {
+            return 1;
+        }
+        let mut inbox = Inbox::default();
+        while socket.receive(&mut inbox, true).is_ok() {
+            let fds = std::mem::take(&mut inbox.fds);
+            let outcome = match (inbox.message(), <[OwnedFd; 1]>::try_from(fds)) {
+                (Ok(request), Ok([fd])) => self.carry_out(request, &fd),
+                (Err(error), _) => Err(error.to_string()),
+                (_, Err(fds)) => Err(format!("{} descriptors came", fds.len())),
+            };
+            let sent = match outcome {
+                Ok(Some((pid, pidfd))) => socket.send(&Reply::Done { pid }, &[pidfd.as_fd()]),
+                Ok(None) => socket.send(&Reply::Done { pid: 0 }, &[]),
+                Err(reason) => socket.send(&Reply::Failed(reason), &[]),
+            };
+            if sent.is_err() {
+                break;
+            }
+        }
+        DONE
+    }
+
+    /// Keeps the capabilities that are needed, and no others.
+    fn limit(&self) -> Result<(), String> {
+        let needed = CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::CHOWN;
+        for capability in CapabilitySet::all().difference(needed).iter() {
+            // Without CAP_SETPCAP, and where the kernel knows fewer.
+            let _ = remove_capability_from_bounding_set(capability);
+        }
+        set_no_new_privs(true).map_err(|errno| errno.to_string())?;
+        keep(needed).map_err(|_| {
+            "paragpud has not CAP_SETUID, CAP_SETGID and CAP_CHOWN, and is not root".to_owned()
+        })?;
+        let _ = clear_ambient_capability_set();
+        Ok(())
+    }
+
+    /// Starts a process as workers are, before the first is needed.
+    fn prove(&self) -> Result<(), String> {
+        let as_vm = || match apart::become_user(1) {
+            Ok(()) => DONE,
+            Err(_) => 124,
+        };
+        self.run(Namespaces::All, as_vm).map_err(|reason| {
+            format!("the kernel gives no namespaces to users ({reason}): see user.max_user_namespaces, kernel.unprivileged_userns_clone and kernel.apparmor_restrict_unprivileged_userns")
+        })
+    }
+
+    /// Has a process of the range do something, and waits for it.
+    fn run(&self, namespaces: Namespaces, what: impl FnOnce() -> i32) -> Result<(), String> {
+        let started = apart::start(self.map, namespaces, false, what);
+        let (_, pidfd) = started.map_err(|error| error.to_string())?;
+        let ended = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
+        match ended.map_err(|errno| errno.to_string())? {
+            Some(status) if status.exit_status() == Some(DONE) => Ok(()),
+            Some(status) => Err(format!("status {:?}", status.exit_status())),
+            None => Err("no status".to_owned()),
+        }
+    }
+
+    fn carry_out(&self, request: Request, fd: &OwnedFd) -> Result<Option<(u32, OwnedFd)>, String> {
+        match request {
+            Request::Start(spawn) => self.start(&spawn, fd).map(Some),
+            Request::Give { user } => {
+                let owner = self.of_range(user)?;
+                let status = directory(fd)?;
+                if status.st_uid != geteuid().as_raw() {
+                    return Err("the directory is somebody's already".into());
+                }
+                if std::fs::read_dir(at(fd)).is_ok_and(|mut inside| inside.next().is_some()) {
+                    return Err("the directory is not empty".into());
+                }
+                fchmod(fd, Mode::from_raw_mode(0o700))
+                    .and_then(|()| {
+                        let group = Gid::from_raw(owner);
+                        fchown(fd, Some(Uid::from_raw(owner)), Some(group))
+                    })
+                    .map_err(|errno| format!("the directory cannot be given away: {errno}"))?;
+                Ok(None)
+            }
+            Request::Empty { user } => {
+                let owner = self.of_range(user)?;
+                if directory(fd)?.st_uid != owner {
+                    return Err("the directory is not the user's".into());
+                }
+                let removed = || match apart::become_user(user).and_then(|()| empty(fd)) {
+                    Ok(()) => DONE,
+                    Err(_) => 124,
+                };
+                self.run(Namespaces::Users, removed)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// A user of the range that is a VM's, as the host counts.
+    fn of_range(&self, user: u32) -> Result<u32, String> {
+        match user {
+            1.. if user < self.map.count => Ok(self.map.first + user),
+            _ => Err(format!("{user} is no VM's user")),
+        }
+    }
+
+    fn start(&self, spawn: &Spawn, socket: &OwnedFd) -> Result<(u32, OwnedFd), String> {
+        let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_lowercase());
+        if !spawn.apart || spawn.image_cache.is_some() {
+            return Err("not a worker of a user of its own".into());
+        }
+        if !["software", "cuda"].contains(&spawn.device.as_str())
+            || !plain(&spawn.log)
+            || !plain(&spawn.calls)
+        {
+            return Err("not an argument of a worker's".into());
+        }
+        if rustix::net::sockopt::socket_domain(socket) != Ok(rustix::net::AddressFamily::UNIX) {
+            return Err("not a socket of the daemon's".into());
+        }
+        let command = spawn.command();
+        let text = |text: OsString| CString::new(text.into_vec()).map_err(|_| "a null".to_owned());
+        let arguments = [OsString::from("paragpu-worker")]
+            .into_iter()
+            .chain(command.get_args().map(Into::into));
+        let mut environment: std::collections::BTreeMap<OsString, OsString> =
+            std::env::vars_os().collect();
+        for (name, value) in command.get_envs() {
+            if let Some(value) = value {
+                environment.insert(name.into(), value.into());
+            }
+        }
+        let environment = environment.into_iter().map(|(mut entry, value)| {
+            entry.push("=");
+            entry.push(value);
+            text(entry)
+        });
+        let program = Program {
+            file: self.file.as_fd(),
+            arguments: arguments.map(text).collect::<Result<_, _>>()?,
+            environment: environment.collect::<Result<_, _>>()?,
+            input: socket.as_fd(),
+            output: self.null.as_fd(),
+        };
+        let mounts = spawn.device == "software";
+        let run = || apart::run(&program, mounts);
+        let (pid, pidfd) = apart::start(self.map, Namespaces::All, true, run)
+            .map_err(|error| format!("the kernel starts no process: {error}"))?;
+        Ok((pid.cast_unsigned(), pidfd))
+    }
+}
+
+/// The status of what must be a directory.
+fn directory(fd: &OwnedFd) -> Result<rustix::fs::Stat, String> {
+    let status = fstat(fd).map_err(|errno| errno.to_string())?;
+    match FileType::from_raw_mode(status.st_mode) {
+        FileType::Directory => Ok(status),
+        _ => Err("not a directory".into()),
+    }
+}
+
+/// A name of what is open.
+fn at(fd: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+fn empty(fd: &OwnedFd) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(at(fd))? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            std::fs::remove_dir_all(entry.path())?;
+        } else {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
