@@ -52,7 +52,7 @@ def crates():
 def steps(name, package):
     """Name, command and counter of what is run."""
     yield "clippy", ["cargo", "clippy", "-p", package, "--no-deps", "--all-targets", "--all-features", "--", "-D", "warnings"], run.one
-    # The daemon's tests start workers, and Python's tests all programs.
+    # Python's tests start all programs.
     yield "build", ["make", "-s", "tested"], run.one
     yield "unit", ["cargo", "test", "-p", package, "--no-fail-fast"], run.of_cargo
     if PYTHON.get(name):

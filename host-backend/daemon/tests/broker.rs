@@ -1,25 +1,21 @@
-//! Admission, refusals, pool and ends of sessions, with a worker that is none.
+//! Admission, refusals, pool and ends of sessions.
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::io::{BufReader, Read as _, Write as _};
 use std::net::TcpStream;
-use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 
-use common::{Daemon, frame, read_frame, refusal, send_hello, some_descriptor};
+use common::{Channel, Daemon, frame, read_frame, refusal, reply, request, send_hello, welcome};
 use paragpu_control::admin::{Request, Response};
 use paragpu_control::json_lines;
-use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
+use paragpu_protocol::codec::encode_all;
 use paragpu_protocol::frame::Control as Frame;
-use paragpu_protocol::handshake::{ATTACH, Attach, Hello, MAGIC, Transport, VERSION, Welcome};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-
-#[test]
-#[ignore = "not a test: the worker's part"]
-fn fake_worker() {
-    common::fake_worker();
-}
+use paragpu_protocol::handshake::{Hello, Transport, VERSION};
+use paragpu_protocol::table::Ping;
+use rustix::process::{Signal, kill_process};
 
 #[test]
 fn a_guest_has_a_session_until_it_leaves() {
@@ -28,8 +24,7 @@ fn a_guest_has_a_session_until_it_leaves() {
     assert_eq!(guest.welcome.session, 1);
     assert_eq!(guest.welcome.device_count, 1);
     assert_ne!(guest.welcome.token, [0; 16]);
-    guest.command(b'z');
-    assert_eq!(guest.answer(), b'z');
+    guest.ping();
     let sessions = daemon.sessions();
     assert_eq!(sessions.len(), 1);
     let info = &sessions[0];
@@ -43,7 +38,7 @@ fn a_guest_has_a_session_until_it_leaves() {
         format!("uid {}", rustix::process::getuid().as_raw())
     );
     assert!(info.counted);
-    assert_eq!((info.calls, info.device_memory), (1, 4096));
+    assert_eq!((info.calls, info.synchronous), (1, 1));
     drop(guest);
     daemon.until_quiet(1);
     assert!(daemon.sessions().is_empty());
@@ -53,14 +48,47 @@ fn a_guest_has_a_session_until_it_leaves() {
 #[test]
 fn workers_start_with_random_addresses_and_nothing_else() {
     let daemon = Daemon::start(&[]);
-    let mut guest = daemon.guest();
-    guest.command(b'a');
-    assert_eq!(guest.answer(), 0, "addresses are not random");
-    guest.command(b'g');
-    assert_eq!(guest.answer(), 1, "not a process group of its own");
-    // Standard three, the fake's copy of its input, the guest, the listing itself.
-    guest.command(b'f');
-    assert_eq!(guest.answer(), 6);
+    let guest = daemon.guest();
+    let worker = daemon.worker_of(&guest);
+    let about = |name: &str| {
+        let path = format!("/proc/{}/{name}", worker.as_raw_pid());
+        std::fs::read_to_string(path).unwrap()
+    };
+    let personality = u32::from_str_radix(about("personality").trim(), 16).unwrap();
+    assert_eq!(personality & 0x0004_0000, 0, "addresses are not random");
+    let group = rustix::process::getpgid(Some(worker)).unwrap();
+    assert_eq!(group, worker, "not a process group of its own");
+    // What the daemon still has open is the daemon's alone.
+    let daemons = sockets(daemon.pid());
+    assert!(!daemons.is_empty());
+    let both: Vec<_> = sockets(worker.as_raw_pid().cast_unsigned())
+        .intersection(&daemons)
+        .cloned()
+        .collect();
+    assert!(both.is_empty(), "{both:?}");
+}
+
+/// The sockets and pipes that a process has open.
+fn sockets(pid: u32) -> BTreeSet<PathBuf> {
+    let links = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let links = links.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
+    let is_one = |link: &PathBuf| {
+        let text = link.to_string_lossy();
+        text.starts_with("socket:") || text.starts_with("pipe:")
+    };
+    links.filter(is_one).collect()
+}
+
+#[test]
+fn shared_memory_comes_with_the_welcome() {
+    let daemon = Daemon::start(&[]);
+    let stream = daemon.connect();
+    send_hello(&stream, &Hello::new(Transport::Shm, 0, 1));
+    let guest = welcome(stream).unwrap();
+    assert_eq!(guest.welcome.region_size, 16 << 20);
+    assert_eq!(daemon.sessions()[0].communicator, "shm");
+    drop(guest);
+    daemon.until_quiet(1);
 }
 
 #[test]
@@ -72,11 +100,10 @@ fn tcp_serves_too() {
     for byte in frame(Frame::Hello.kind(), &encode_all(&hello)) {
         stream.write_all(&[byte]).unwrap();
     }
-    stream.write_all(b"z").unwrap();
+    let ping = Ping { value: 5 };
+    stream.write_all(&request(&ping, 1)).unwrap();
     assert_eq!(read_frame(&stream).unwrap().0, Frame::Welcome.kind());
-    let mut byte = [0];
-    stream.read_exact(&mut byte).unwrap();
-    assert_eq!(byte, *b"z");
+    assert_eq!(reply::<_, u64>(&stream, &ping), 5);
     assert_eq!(daemon.sessions()[0].communicator, "tcp");
 
     let shm = TcpStream::connect(daemon.tcp.as_ref().unwrap()).unwrap();
@@ -118,8 +145,7 @@ fn rubbish_is_closed_and_harms_nobody() {
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         assert!(read_frame(&stream).is_none());
     }
-    guest.command(b'z');
-    assert_eq!(guest.answer(), b'z');
+    guest.ping();
     assert_eq!(daemon.stats().refused, 0);
     assert_eq!(daemon.stats().begun, 1);
 }
@@ -261,18 +287,18 @@ fn a_reload_changes_limits_and_pool() {
     let file = directory.path().join("host.toml");
     std::fs::write(&file, "[limits]\nsessions = 1\n").unwrap();
     let config = file.to_str().unwrap().to_owned();
-    let daemon = Daemon::start_in(directory, &["--config", &config], "");
+    let daemon = Daemon::start_in(directory, &["--config", &config]);
     let _guest = daemon.guest();
     assert!(daemon.guest_of(0).is_err());
     std::fs::write(&file, "[limits]\nsessions = 9\n[pool]\nwarm = 3\n").unwrap();
-    daemon.signal(rustix::process::Signal::HUP);
+    daemon.signal(Signal::HUP);
     daemon.until("reloaded", |stats| {
         stats.session_limit == 9 && stats.devices[0].idle == 3
     });
     std::fs::write(&file, "[limits]\nsesions = 1\n[pool]\nwarm = 1\n").unwrap();
-    daemon.signal(rustix::process::Signal::HUP);
+    daemon.signal(Signal::HUP);
     std::fs::write(&file, "[limits]\nsessions = 8\n[pool]\nwarm = 1\n").unwrap();
-    daemon.signal(rustix::process::Signal::HUP);
+    daemon.signal(Signal::HUP);
     daemon.until("smaller", |stats| {
         stats.session_limit == 8 && stats.devices[0].idle == 1
     });
@@ -283,19 +309,15 @@ fn a_reload_changes_limits_and_pool() {
 fn a_worker_that_dies_takes_its_session_only() {
     let daemon = Daemon::start(&[]);
     let mut survivor = daemon.guest();
-    for command in [b'c', b'x'] {
-        let mut guest = daemon.guest();
-        guest.command(command);
-        guest.until_closed();
-    }
-    daemon.until("two crashed", |stats| {
-        (stats.sessions, stats.crashed) == (1, 2)
+    let mut guest = daemon.guest();
+    kill_process(daemon.worker_of(&guest), Signal::KILL).unwrap();
+    guest.until_closed();
+    daemon.until("one crashed", |stats| {
+        (stats.sessions, stats.crashed) == (1, 1)
     });
     let log = daemon.log();
-    assert!(log.contains("was killed by signal 6"), "{log}");
-    assert!(log.contains("failed with status 3"), "{log}");
-    survivor.command(b'z');
-    assert_eq!(survivor.answer(), b'z');
+    assert!(log.contains("was killed by signal 9"), "{log}");
+    survivor.ping();
     drop(survivor);
     daemon.until_quiet(1);
     daemon.until_workers(1);
@@ -321,10 +343,10 @@ fn a_session_is_ended_on_command() {
 
 #[test]
 fn a_session_that_does_not_end_is_killed() {
-    let directory = tempfile::tempdir().unwrap();
-    let daemon = Daemon::start_in(directory, &[], "PARAGPU_TEST_STUBBORN=1");
+    let daemon = Daemon::start(&[]);
     let mut guest = daemon.guest();
     let session = guest.welcome.session;
+    kill_process(daemon.worker_of(&guest), Signal::STOP).unwrap();
     daemon.ask(&Request::End { session });
     guest.until_closed();
     daemon.until_quiet(1);
@@ -374,60 +396,32 @@ fn channels_of_a_device_process_reach_a_worker() {
     let daemon = Daemon::start(&[]);
     let hello = encode_all(&Hello::new(Transport::Pci, 0, 5));
     let attach = |hello: &[u8], count: usize| {
-        let payload = encode_all(&Attach {
-            magic: MAGIC,
-            version: VERSION,
-            vm: Text("blue"),
-            channel: 3,
-            channel_offset: 4096,
-            channel_size: 1 << 20,
-            list_offset: 0,
-            hello: Bytes(hello),
-        });
+        let channel = Channel::new();
         let stream = daemon.connect_device();
-        let fds = [some_descriptor(), some_descriptor(), some_descriptor()];
-        let borrowed: Vec<_> = fds.iter().take(count).map(|fd| fd.as_fd()).collect();
-        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        assert!(control.push(SendAncillaryMessage::ScmRights(&borrowed)));
-        let bytes = frame(ATTACH, &payload);
-        let sent = rustix::net::sendmsg(
-            &stream,
-            &[std::io::IoSlice::new(&bytes)],
-            &mut control,
-            SendFlags::empty(),
-        );
-        assert_eq!(sent.unwrap(), bytes.len());
-        stream
+        channel.attach(&stream, "blue", hello, count);
+        (stream, channel)
     };
-    let stream = attach(&hello, 3);
-    // The fake answers on the device process's connection, as no worker does.
-    let (kind, payload) = read_frame(&stream).unwrap();
-    assert_eq!(kind, Frame::Welcome.kind());
-    let welcome: Welcome = decode_all(&payload).unwrap();
-    assert_eq!(welcome.region_size, 4096 + (1 << 20));
+    let (stream, channel) = attach(&hello, 3);
+    assert_eq!(channel.welcome().session, 1);
     let info = &daemon.sessions()[0];
     assert_eq!(
         (info.vm.as_str(), info.communicator.as_str()),
         ("blue", "pci")
     );
     assert_eq!(info.guest_pid, 5);
-    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    drop(stream);
     daemon.until_quiet(1);
 
-    assert!(refusal(&attach(&hello, 2)).contains("3 file descriptors, not 2"));
-    assert!(refusal(&attach(b"hello", 3)).contains("bad hello"));
+    assert!(refusal(&attach(&hello, 2).0).contains("3 file descriptors, not 2"));
+    assert!(refusal(&attach(b"hello", 3).0).contains("bad hello"));
     let stream_hello = encode_all(&Hello::new(Transport::Stream, 0, 5));
-    assert!(refusal(&attach(&stream_hello, 3)).contains("another transport"));
+    assert!(refusal(&attach(&stream_hello, 3).0).contains("another transport"));
 }
 
 #[test]
 fn named_devices_are_the_guests_devices() {
-    let daemon = Daemon::start_in(
-        tempfile::tempdir().unwrap(),
-        &["--set", "device.indices=1,0"],
-        "PARAGPU_TEST_DEVICES=2",
-    );
+    let two = ["software.devices=2", "device.indices=1,0"];
+    let daemon = Daemon::start(&["--set", two[0], "--set", two[1]]);
     assert_eq!(daemon.guest().welcome.device_count, 2);
     let _guest = daemon.guest_of(1).unwrap();
     let sessions = daemon.sessions();
@@ -449,8 +443,8 @@ fn the_software_gpu_is_as_configured() {
     ]);
     daemon.until_quiet(1);
     let worker = daemon.workers().pop_first().unwrap();
-    let environment = std::fs::read(format!("/proc/{worker}/environ")).unwrap();
-    let environment = String::from_utf8_lossy(&environment).into_owned();
+    let line = std::fs::read(format!("/proc/{worker}/cmdline")).unwrap();
+    let line = String::from_utf8_lossy(&line).replace('\0', " ");
     for argument in [
         "--log warn",
         "--software-compute-capability=7.5",
@@ -458,7 +452,7 @@ fn the_software_gpu_is_as_configured() {
         "--software-memory=67108864",
         "--software-cores=2",
     ] {
-        assert!(environment.contains(argument), "{argument}: {environment}");
+        assert!(line.contains(argument), "{argument}: {line}");
     }
 }
 
@@ -467,10 +461,17 @@ fn a_device_that_cannot_be_opened_is_tried_again() {
     let directory = tempfile::tempdir().unwrap();
     let broken = directory.path().join("broken");
     std::fs::write(&broken, "").unwrap();
-    let variables = format!("PARAGPU_TEST_BROKEN='{}'", broken.display());
-    let daemon = Daemon::start_in(directory, &[], &variables);
+    // The host has one device: there is no tenth.
+    let first = format!(
+        "[ -e '{}' ] && set -- $(echo \"$*\" | sed 's/--index 0/--index 9/')",
+        broken.display()
+    );
+    let daemon = Daemon::start_after(directory, &[], &first);
     let reason = daemon.guest_of(0).err().unwrap();
-    assert_eq!(reason, "the host has no GPU to give: no such device here");
+    assert!(
+        reason.starts_with("the host has no GPU to give: "),
+        "{reason}"
+    );
     assert!(!daemon.stats().ready);
     std::fs::remove_file(&broken).unwrap();
     daemon.until_quiet(1);

@@ -20,12 +20,6 @@ use rustix::net::sockopt::set_socket_linger;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::Signal;
 
-#[test]
-#[ignore = "not a test: the worker's part"]
-fn fake_worker() {
-    common::fake_worker();
-}
-
 fn hello(token: [u8; 16]) -> Vec<u8> {
     let hello = Hello::new(Transport::Stream, 0, 1);
     frame(Frame::Hello.kind(), &encode_all(&Hello { token, ..hello }))

@@ -1,31 +1,24 @@
-//! Several VMs on several GPUs, with a worker that is none: placement, limits,
-//! names, and what Prometheus is told.
+//! Several VMs on several GPUs: placement, limits, names, and what Prometheus is
+//! told.
 
 mod common;
 
-use std::io::{IoSlice, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 
-use common::{Daemon, Guest, frame, read_frame, refusal, send_hello, some_descriptor};
-use paragpu_protocol::codec::{Bytes, Text, decode_all, encode_all};
-use paragpu_protocol::frame::Control as Frame;
-use paragpu_protocol::handshake::{ATTACH, Attach, Hello, MAGIC, Transport, VERSION, Welcome};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-
-#[test]
-#[ignore = "not a test: the worker's part"]
-fn fake_worker() {
-    common::fake_worker();
-}
+use common::{Channel, Daemon, Guest, refusal, send_hello, welcome};
+use paragpu_protocol::codec::encode_all;
+use paragpu_protocol::handle::DeviceAddress;
+use paragpu_protocol::handshake::{Hello, Transport};
+use paragpu_protocol::layout::Regions;
+use paragpu_protocol::table::MemMap;
 
 /// A daemon with this many devices.
 fn daemon(devices: u32, arguments: &[&str]) -> Daemon {
     let count = format!("software.devices={devices}");
     let arguments = [&["--set", &count], arguments].concat();
-    let variables = format!("PARAGPU_TEST_DEVICES={devices}");
-    let daemon = Daemon::start_in(tempfile::tempdir().unwrap(), &arguments, &variables);
+    let daemon = Daemon::start(&arguments);
     daemon.until_quiet(1);
     daemon
 }
@@ -34,13 +27,7 @@ fn daemon(devices: u32, arguments: &[&str]) -> Daemon {
 fn open(daemon: &Daemon, pid: u32, ordinal: u32) -> Result<Guest, String> {
     let stream = daemon.connect();
     send_hello(&stream, &Hello::new(Transport::Stream, ordinal, pid));
-    let (kind, payload) = read_frame(&stream).expect("closed without a word");
-    if kind == Frame::Refusal.kind() {
-        let refusal: paragpu_protocol::handshake::Refusal<'_> = decode_all(&payload).unwrap();
-        return Err(refusal.reason.0.to_owned());
-    }
-    let welcome: Welcome = decode_all(&payload).unwrap();
-    Ok(Guest { stream, welcome })
+    welcome(stream)
 }
 
 /// Where each session is: process, its ordinal, GPU.
@@ -124,32 +111,17 @@ fn a_vm_has_the_devices_that_it_is_given() {
 }
 
 /// A device process's word that a guest of `vm` opened a channel.
-fn attach(daemon: &Daemon, vm: &str) -> UnixStream {
+fn attach(daemon: &Daemon, vm: &str) -> (UnixStream, Channel) {
     let stream = daemon.connect_device();
-    send_attach(&stream, vm);
-    stream
+    let channel = send_attach(&stream, vm);
+    (stream, channel)
 }
 
-fn send_attach(stream: &UnixStream, vm: &str) {
+fn send_attach(stream: &UnixStream, vm: &str) -> Channel {
+    let channel = Channel::new();
     let hello = encode_all(&Hello::new(Transport::Pci, 0, 1));
-    let payload = encode_all(&Attach {
-        magic: MAGIC,
-        version: VERSION,
-        vm: Text(vm),
-        channel: 0,
-        channel_offset: 0,
-        channel_size: 4096,
-        list_offset: 0,
-        hello: Bytes(&hello),
-    });
-    let fds = [some_descriptor(), some_descriptor(), some_descriptor()];
-    let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
-    let bytes = frame(ATTACH, &payload);
-    let flags = SendFlags::empty();
-    sendmsg(stream, &[IoSlice::new(&bytes)], &mut ancillary, flags).unwrap();
+    channel.attach(stream, vm, &hello, 3);
+    channel
 }
 
 #[test]
@@ -165,13 +137,13 @@ fn limits_of_sessions_are_each_vms_own() {
         "{reason}"
     );
     let others: Vec<_> = (0..2).map(|_| attach(&daemon, "large")).collect();
-    for other in &others {
-        assert_eq!(read_frame(other).unwrap().0, Frame::Welcome.kind());
+    for (_, channel) in &others {
+        channel.welcome();
     }
-    let reason = refusal(attach(&daemon, "large"));
+    let reason = refusal(&attach(&daemon, "large").0);
     assert!(reason.contains("limits.per_vm in"), "{reason}");
     // A process has one VM.
-    let reason = refusal(attach(&daemon, "third"));
+    let reason = refusal(&attach(&daemon, "third").0);
     assert!(reason.contains("of VM \"large\" already"), "{reason}");
     // Every other VM is as before.
     assert_eq!(daemon.guest().welcome.device_count, 1);
@@ -188,7 +160,7 @@ fn two_device_processes_with_one_name_get_a_sentence() {
     let daemon = daemon(1, &[]);
     // Another process that lives on: one that only this test ends.
     let other = Other::attach(&daemon, "twin");
-    let reason = refusal(attach(&daemon, "twin"));
+    let reason = refusal(&attach(&daemon, "twin").0);
     assert!(
         reason.contains(&format!(
             "process {} serves the device of a VM \"twin\"",
@@ -197,8 +169,8 @@ fn two_device_processes_with_one_name_get_a_sentence() {
         "{reason}"
     );
     drop(other);
-    let stream = attach(&daemon, "twin");
-    assert_eq!(read_frame(&stream).unwrap().0, Frame::Welcome.kind());
+    let (_stream, channel) = attach(&daemon, "twin");
+    channel.welcome();
 }
 
 /// This test program again, as [`another_device_process`].
@@ -258,12 +230,11 @@ fn another_device_process() {
     };
     let vm = std::env::var("PARAGPU_TEST_VM").unwrap();
     let stream = UnixStream::connect(&path).unwrap();
-    send_attach(&stream, &vm);
-    assert_eq!(read_frame(&stream).unwrap().0, Frame::Welcome.kind());
+    send_attach(&stream, &vm).welcome();
     println!("attached");
     while let Ok(1) = std::io::stdin().read(&mut [0]) {
         let again = UnixStream::connect(&path).unwrap();
-        send_attach(&again, &vm);
+        let _channel = send_attach(&again, &vm);
         println!("refused: {}", refusal(&again));
     }
 }
@@ -288,15 +259,17 @@ fn metrics_are_served_where_configured() {
     let daemon = daemon(1, &["--set", &listen]);
     let get = |head: &str| request(&mut UnixStream::connect(&path).unwrap(), head);
     let mut guest = daemon.guest();
-    guest.command(b'z');
-    assert_eq!(guest.answer(), b'z');
+    guest.call::<_, ()>(&MemMap {
+        address: DeviceAddress(Regions::of(0).unwrap().arena),
+        size: 2 << 20,
+    });
     let user = format!("uid {}", rustix::process::getuid().as_raw());
     let labels = format!("{{vm=\"{user}\",gpu=\"software:0\"}}");
     let answer = get("GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\nContent-Type: application/openmetrics-text"));
     assert!(answer.ends_with("# EOF\n"), "{answer}");
     assert!(
-        answer.contains(&format!("paragpu_device_memory_bytes{labels} 4096\n")),
+        answer.contains(&format!("paragpu_device_memory_bytes{labels} 2097152\n")),
         "{answer}"
     );
     assert!(answer.contains(&format!("paragpu_sessions{labels} 1\n")));

@@ -1,5 +1,5 @@
-//! Guests whose vsock connections come out at a unix socket of their VM, with
-//! a worker that is none; and the host's own vsock, where there is one.
+//! Guests whose vsock connections come out at a unix socket of their VM;
+//! and the host's own vsock, where there is one.
 
 mod common;
 
@@ -12,12 +12,6 @@ use paragpu_protocol::codec::{Bytes, Text, encode_all};
 use paragpu_protocol::frame::Control as Frame;
 use paragpu_protocol::handshake::{ATTACH, Attach, Hello, MAGIC, Transport, VERSION};
 use vsock::{VMADDR_CID_ANY, VsockListener};
-
-#[test]
-#[ignore = "not a test: the worker's part"]
-fn fake_worker() {
-    common::fake_worker();
-}
 
 /// A daemon with the sockets of the VMs alpha and beta.
 fn daemon(extra: &[&str]) -> Daemon {
@@ -35,7 +29,7 @@ fn daemon(extra: &[&str]) -> Daemon {
         .map(String::as_str)
         .chain(extra.iter().copied())
         .collect();
-    Daemon::start_in(directory, &arguments, "")
+    Daemon::start_in(directory, &arguments)
 }
 
 #[test]

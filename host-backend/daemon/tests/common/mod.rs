@@ -1,9 +1,9 @@
-//! A daemon in a directory of its own, guests, and a worker that is none:
-//! this test program again, told by a script to be `fake_worker`.
+//! A daemon in a directory of its own with real workers, the software GPU, and
+//! guests that speak the wire.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::collections::BTreeSet;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, IoSlice, Read as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
@@ -11,19 +11,27 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use paragpu_communicator_ring::layout::{self, device};
+use paragpu_communicator_ring::pci::IdleChannel;
 use paragpu_control::admin::{Client, Request, Response, SessionInfo, Stats};
-use paragpu_control::counters::Counters;
-use paragpu_control::socket::{Control, Inbox, Received};
-use paragpu_control::worker::{FromWorker, ToWorker};
-use paragpu_protocol::codec::{decode_all, encode_all};
-use paragpu_protocol::frame::{Control as Frame, FrameHeader, HEADER_LEN};
-use paragpu_protocol::handshake::{Hello, Refusal, Transport, VERSION, Welcome, device_socket};
-use rustix::event::{PollFd, PollFlags, poll};
+use paragpu_protocol::call::WireCall;
+use paragpu_protocol::codec::{Bytes, Field, Text, decode_all, encode_all};
+use paragpu_protocol::frame::{Control as Frame, FrameHeader, HEADER_LEN, REPLY};
+use paragpu_protocol::handshake::{
+    ATTACH, Attach, Hello, MAGIC, Refusal, Transport, VERSION, Welcome, device_socket,
+};
+use paragpu_protocol::reply::{Reply, decode};
+use paragpu_protocol::table::Ping;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::io::pread;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::Pid;
 
 /// Longest that anything may take before a test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A daemon with fake workers.
+/// A daemon whose workers have a small software GPU.
 pub struct Daemon {
     pub directory: tempfile::TempDir,
     pub tcp: Option<String>,
@@ -34,30 +42,28 @@ pub struct Daemon {
 impl Daemon {
     /// With `--device software` and these further arguments.
     pub fn start(arguments: &[&str]) -> Self {
-        Self::start_in(tempfile::tempdir().unwrap(), arguments, "")
+        Self::start_in(tempfile::tempdir().unwrap(), arguments)
     }
 
-    /// With variables for the fake worker's script.
-    pub fn start_in(directory: tempfile::TempDir, arguments: &[&str], variables: &str) -> Self {
-        let what = format!(
-            "'{}' --exact fake_worker --ignored --nocapture --test-threads=1",
-            std::env::current_exe().unwrap().display()
-        );
-        Self::start_with(directory, arguments, variables, &what)
+    /// In a directory of an earlier one.
+    pub fn start_in(directory: tempfile::TempDir, arguments: &[&str]) -> Self {
+        Self::start_after(directory, arguments, "")
     }
 
-    /// With workers that a shell starts with `exec` and this command.
-    pub fn start_with(
-        directory: tempfile::TempDir,
-        arguments: &[&str],
-        variables: &str,
-        what: &str,
-    ) -> Self {
+    /// Workers are started by a shell that runs these commands first.
+    pub fn start_after(directory: tempfile::TempDir, arguments: &[&str], first: &str) -> Self {
         let script = directory.path().join("worker");
+        let paragpud = Path::new(env!("CARGO_BIN_EXE_paragpud"));
+        let worker = paragpud.with_file_name("examples").join("worker");
+        assert!(
+            worker.exists(),
+            "`cargo build -p paragpu-daemon --examples` builds {}",
+            worker.display()
+        );
         let text = format!(
-            "#!/bin/sh\nexport PARAGPU_TEST_HOME='{}' PARAGPU_TEST_ARGS=\"$*\" {variables}\n\
-             exec {what}\n",
+            "#!/bin/sh\nexport PARAGPU_TEST_HOME='{}'\n{first}\nexec '{}' \"$@\"\n",
             directory.path().display(),
+            worker.display(),
         );
         // Beside the one that a worker of an earlier daemon may just begin,
         // which nobody may write meanwhile.
@@ -65,7 +71,7 @@ impl Daemon {
         std::fs::write(&fresh, text).unwrap();
         std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o755)).unwrap();
         std::fs::rename(&fresh, &script).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_paragpud"))
+        let mut child = Command::new(paragpud)
             .args(["--device", "software"])
             .env("PARAGPU_HOST_CONFIG", "/dev/null")
             .args([
@@ -74,6 +80,13 @@ impl Daemon {
                 "debug",
                 "--tcp",
                 "127.0.0.1:0",
+                "--set",
+                "software.memory=64MiB",
+                "--set",
+                "shm.window=16MiB",
+                // The process of a guest that hangs up lives on: the test's.
+                "--set",
+                "limits.reconnect=100",
             ])
             .arg("--socket")
             .arg(directory.path().join("guests"))
@@ -200,7 +213,15 @@ impl Daemon {
         });
     }
 
-    /// Processes of fake workers that have not exited.
+    /// The process that serves a guest.
+    pub fn worker_of(&self, guest: &Guest) -> Pid {
+        let sessions = self.sessions();
+        let mut sessions = sessions.iter();
+        let info = sessions.find(|info| info.id == guest.welcome.session);
+        Pid::from_raw(info.unwrap().worker_pid.try_into().unwrap()).unwrap()
+    }
+
+    /// Processes of workers that have not exited.
     pub fn workers(&self) -> BTreeSet<u32> {
         workers_of(self.directory.path())
     }
@@ -297,19 +318,25 @@ pub fn until_workers(directory: &Path, count: usize) -> BTreeSet<u32> {
 pub struct Guest {
     pub stream: UnixStream,
     pub welcome: Welcome,
+    /// Calls that it has made.
+    calls: u64,
 }
 
 impl Guest {
-    /// Sends a byte: see [`fake_worker`].
-    pub fn command(&mut self, command: u8) {
-        self.stream.write_all(&[command]).unwrap();
+    /// One call there and back.
+    pub fn ping(&mut self) {
+        let value = 1000 + self.calls;
+        assert_eq!(self.call::<_, u64>(&Ping { value }), value);
     }
 
-    /// Reads a byte that the worker sends back.
-    pub fn answer(&mut self) -> u8 {
-        let mut byte = [0];
-        self.stream.read_exact(&mut byte).unwrap();
-        byte[0]
+    /// Makes a synchronous call, which succeeds.
+    pub fn call<'c, C: WireCall<'c>, R>(&mut self, call: &C) -> R
+    where
+        R: for<'r> Field<'r>,
+    {
+        self.calls += 1;
+        self.stream.write_all(&request(call, self.calls)).unwrap();
+        reply(&self.stream, call)
     }
 
     /// Waits for the end of the connection.
@@ -328,6 +355,26 @@ pub fn frame(kind: u16, payload: &[u8]) -> Vec<u8> {
     let mut bytes = header.to_bytes().to_vec();
     bytes.extend_from_slice(payload);
     bytes
+}
+
+/// The frame of a synchronous call.
+pub fn request<'c, C: WireCall<'c>>(call: &C, sequence: u64) -> Vec<u8> {
+    let payload = encode_all(call);
+    let header = FrameHeader::new(C::INFO.number, 1, sequence, payload.len()).unwrap();
+    [&header.to_bytes()[..], &payload].concat()
+}
+
+/// Reads the reply to the call, which is not an error.
+pub fn reply<'c, C: WireCall<'c>, R>(stream: impl std::io::Read, _: &C) -> R
+where
+    R: for<'r> Field<'r>,
+{
+    let (kind, payload) = read_frame(stream).expect("no reply");
+    assert_eq!(kind, C::INFO.number | REPLY);
+    match decode(&payload).unwrap() {
+        Reply::Done(value) => value,
+        Reply::Failed(status, failure) => panic!("{status:?} {failure:?}"),
+    }
 }
 
 pub fn send_hello(mut stream: &UnixStream, hello: &Hello) {
@@ -354,7 +401,8 @@ pub fn refusal(stream: impl std::io::Read) -> String {
     refusal.reason.0.to_owned()
 }
 
-fn welcome(stream: UnixStream) -> Result<Guest, String> {
+/// Reads the answer to a hello.
+pub fn welcome(stream: UnixStream) -> Result<Guest, String> {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let (kind, payload) = read_frame(&stream).ok_or("closed without a word")?;
     if kind == Frame::Refusal.kind() {
@@ -363,151 +411,83 @@ fn welcome(stream: UnixStream) -> Result<Guest, String> {
     }
     assert_eq!(kind, Frame::Welcome.kind());
     let welcome = decode_all(&payload).unwrap();
-    Ok(Guest { stream, welcome })
+    Ok(Guest {
+        stream,
+        welcome,
+        calls: 0,
+    })
 }
 
-/// The worker's part, with the real control socket as its standard input.
-///
-/// Answers a guest's bytes: `c` crashes, `x` exits as failed, `a` tells whether
-/// addresses are fixed, `f` how many descriptors are open, `g` whether it is in
-/// a process group of its own. `PARAGPU_TEST_DEVICES` is how many devices there
-/// are, `PARAGPU_TEST_BROKEN` names a file while which exists none can be
-/// opened, `PARAGPU_TEST_STUBBORN` ignores being told to end.
-pub fn fake_worker() -> ! {
-    let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-    let control = Control::from_fd(socket);
-    let arguments = std::env::var("PARAGPU_TEST_ARGS").unwrap();
-    let index: u32 = arguments
-        .split_once("--index ")
-        .and_then(|(_, rest)| rest.split(' ').next()?.parse().ok())
-        .unwrap();
-    let number = |name: &str| {
-        std::env::var(name)
-            .ok()
-            .and_then(|text| text.parse::<u32>().ok())
-    };
-    let broken =
-        std::env::var_os("PARAGPU_TEST_BROKEN").is_some_and(|path| Path::new(&path).exists());
-    if broken || index >= number("PARAGPU_TEST_DEVICES").unwrap_or(1) {
-        let reason = "no such device here".into();
-        let _ = control.send(&FromWorker::Failed { reason }, &[]);
-        std::process::exit(1);
-    }
-    let ready = FromWorker::Ready {
-        pid: std::process::id(),
-        name: "fake GPU".into(),
-        memory: 1 << 30,
-    };
-    if control.send(&ready, &[]).is_err() {
-        std::process::exit(0);
-    }
-    let mut inbox = Inbox::default();
-    loop {
-        if control.receive(&mut inbox, true).is_err() {
-            std::process::exit(0);
-        }
-        // The account of its VM comes first.
-        if !matches!(inbox.message(), Ok(ToWorker::Quota { .. })) {
-            break;
-        }
-    }
-    let mut fds = std::mem::take(&mut inbox.fds);
-    let (session, welcome) = match inbox.message().unwrap() {
-        ToWorker::Assign { terms, guest } => {
-            let expected = match guest.transport {
-                Transport::Pci => 4,
-                Transport::Stream | Transport::Shm => 1,
-            };
-            assert_eq!(fds.len(), expected);
-            let channel = guest.channel.unwrap_or_default();
-            let welcome = Welcome {
-                version: VERSION,
-                session: terms.session,
-                token: terms.token,
-                device_count: terms.device_count,
-                taken: 0,
-                shares_window: false,
-                wants_pinned: false,
-                region_size: channel.offset + channel.size,
-            };
-            (terms.session, welcome)
-        }
-        other => panic!("{other:?}"),
-    };
-    let guest = std::fs::File::from(fds.pop().unwrap());
-    drop(fds);
-    // The guest may be gone.
-    let _ = (&guest).write_all(&frame(Frame::Welcome.kind(), &encode_all(&welcome)));
-    let _ = control.send(&FromWorker::Started { session }, &[]);
-    serve(&control, guest, session)
+/// A channel of a PCI device, as its device process makes it.
+pub struct Channel {
+    memory: OwnedFd,
+    doorbell: OwnedFd,
+    interrupt: OwnedFd,
 }
 
-fn serve(control: &Control, mut guest: std::fs::File, session: u64) -> ! {
-    let stubborn = std::env::var_os("PARAGPU_TEST_STUBBORN").is_some();
-    let mut counters = Counters {
-        device_memory: 4096,
-        ..Counters::NONE
-    };
-    let finish = |counters, reason: Option<&str>| {
-        let finished = FromWorker::Finished {
-            session,
-            counters,
-            reason: reason.map(str::to_owned),
+impl Channel {
+    const NUMBER: u32 = 3;
+    const OFFSET: u64 = device::HEADER_SIZE;
+    const SIZE: u64 = 4 << 20;
+    /// Bytes of the device's memory.
+    const END: u64 = Self::OFFSET + Self::SIZE;
+
+    pub fn new() -> Self {
+        let memory = memfd_create("device", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&memory, Self::END).unwrap();
+        let idle = memory.try_clone().unwrap();
+        let idle = IdleChannel::new(idle, Self::NUMBER, Self::OFFSET, Self::SIZE).unwrap();
+        idle.initialise(layout::MIN_RING_SIZE).unwrap();
+        idle.set_state(device::STATE_OPEN);
+        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        Self {
+            memory,
+            doorbell: event(),
+            interrupt: event(),
+        }
+    }
+
+    /// Tells the daemon that a guest of `vm` opened it and said `hello`, with
+    /// the first `count` descriptors.
+    pub fn attach(&self, stream: &UnixStream, vm: &str, hello: &[u8], count: usize) {
+        let payload = encode_all(&Attach {
+            magic: MAGIC,
+            version: VERSION,
+            vm: Text(vm),
+            channel: Self::NUMBER,
+            channel_offset: Self::OFFSET,
+            channel_size: Self::SIZE,
+            list_offset: 0,
+            hello: Bytes(hello),
+        });
+        let fds = [&self.memory, &self.doorbell, &self.interrupt];
+        let fds: Vec<_> = fds.iter().take(count).map(|fd| fd.as_fd()).collect();
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
+        let bytes = frame(ATTACH, &payload);
+        let flags = SendFlags::empty();
+        let sent = sendmsg(stream, &[IoSlice::new(&bytes)], &mut ancillary, flags);
+        assert_eq!(sent.unwrap(), bytes.len());
+    }
+
+    /// Waits for the worker's welcome in the channel's ring.
+    pub fn welcome(&self) -> Welcome {
+        let begin = Instant::now();
+        let word = |at: usize| {
+            let mut bytes = [0; 8];
+            pread(&self.memory, &mut bytes, Self::OFFSET + at as u64).unwrap();
+            u64::from_le_bytes(bytes)
         };
-        let _ = control.send(&finished, &[]);
-        std::process::exit(0)
-    };
-    let mut inbox = Inbox::default();
-    let mut orphan = false;
-    loop {
-        let (told, said) = {
-            let mut fds = vec![PollFd::new(&guest, PollFlags::IN)];
-            if !orphan {
-                fds.push(PollFd::new(control, PollFlags::IN));
-            }
-            poll(&mut fds, None).unwrap();
-            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-            (ready.get(1) == Some(&true), ready[0])
-        };
-        if told {
-            match control.receive(&mut inbox, false) {
-                Ok(Received::Packet) => match inbox.message().unwrap() {
-                    ToWorker::Query => {
-                        let _ = control.send(&FromWorker::Counters(counters), &[]);
-                    }
-                    ToWorker::End if !stubborn => finish(counters, Some("ended by the host")),
-                    _ => {}
-                },
-                Ok(Received::Nothing) => {}
-                Err(_) => orphan = true,
-            }
+        while word(layout::TO_GUEST + layout::index::TAIL) as u32 == 0 {
+            assert!(begin.elapsed() < PATIENCE, "no welcome in the channel");
+            std::thread::yield_now();
         }
-        if said {
-            let mut byte = [0];
-            match guest.read(&mut byte) {
-                Ok(1) => {}
-                _ => finish(counters, None),
-            }
-            counters.calls += 1;
-            let answer = match byte[0] {
-                b'c' => std::process::abort(),
-                b'x' => std::process::exit(3),
-                b'a' => {
-                    let personality = std::fs::read_to_string("/proc/self/personality").unwrap();
-                    u8::from(
-                        u32::from_str_radix(personality.trim(), 16).unwrap() & 0x0004_0000 != 0,
-                    )
-                }
-                b'f' => u8::try_from(std::fs::read_dir("/proc/self/fd").unwrap().count()).unwrap(),
-                b'g' => u8::from(rustix::process::getpgrp() == rustix::process::getpid()),
-                other => other,
-            };
-            let _ = guest.write_all(&[answer]);
-        }
+        let mut bytes = vec![0; 4096];
+        let start = Self::OFFSET + word(layout::TO_GUEST_OFFSET);
+        pread(&self.memory, &mut bytes, start).unwrap();
+        let (kind, payload) = read_frame(&bytes[..]).unwrap();
+        assert_eq!(kind, Frame::Welcome.kind());
+        decode_all(&payload).unwrap()
     }
-}
-
-/// A socket as the attach frame's descriptors may be.
-pub fn some_descriptor() -> OwnedFd {
-    std::fs::File::open("/dev/null").unwrap().into()
 }
